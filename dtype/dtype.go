@@ -1,0 +1,143 @@
+// Package dtype names the number formats that tensors are stored in and
+// converts them to and from float32.
+//
+//	name      bits  exponent  fraction  largest    smallest normal
+//	float16   16    5         10        65504      6.1e-05
+//	bfloat16  16    8         7         3.39e+38   1.2e-38
+//	float32   32    8         23        3.40e+38   1.2e-38
+//
+// Conversions to a narrower format round to nearest, ties to even; values
+// beyond the largest become infinite, NaN stays NaN, subnormals are kept.
+package dtype
+
+import (
+	"fmt"
+	"math"
+)
+
+// A DType is a storage format. The zero value is Float32.
+type DType uint8
+
+// The formats that kernels read and write.
+const (
+	Float32 DType = iota
+	Float16
+	BFloat16
+)
+
+// All lists every format.
+func All() []DType { return []DType{Float32, Float16, BFloat16} }
+
+// Valid reports whether t is one of the named formats.
+func (t DType) Valid() bool { return t <= BFloat16 }
+
+// String returns the long name, as in flags and benchmark keys.
+func (t DType) String() string {
+	switch t {
+	case Float32:
+		return "float32"
+	case Float16:
+		return "float16"
+	case BFloat16:
+		return "bfloat16"
+	}
+	return fmt.Sprintf("DType(%d)", uint8(t))
+}
+
+// Short returns the short name, as in shader variants: f32, f16, bf16.
+func (t DType) Short() string {
+	switch t {
+	case Float32:
+		return "f32"
+	case Float16:
+		return "f16"
+	case BFloat16:
+		return "bf16"
+	}
+	return t.String()
+}
+
+// Parse accepts the long and the short names.
+func Parse(name string) (DType, error) {
+	for _, t := range All() {
+		if name == t.String() || name == t.Short() {
+			return t, nil
+		}
+	}
+	return 0, fmt.Errorf("dtype: %q is not one of float32, float16, bfloat16", name)
+}
+
+// Size returns the size of one element in bytes.
+func (t DType) Size() int {
+	if t == Float32 {
+		return 4
+	}
+	return 2
+}
+
+// Eps returns the distance from 1 to the next larger number of the format.
+func (t DType) Eps() float64 {
+	switch t {
+	case Float16:
+		return 0x1p-10
+	case BFloat16:
+		return 0x1p-7
+	}
+	return 0x1p-23
+}
+
+// Round returns x as the format stores it.
+func (t DType) Round(x float32) float32 {
+	switch t {
+	case Float16:
+		return FromFloat16(ToFloat16(x))
+	case BFloat16:
+		return FromBFloat16(ToBFloat16(x))
+	}
+	return x
+}
+
+// ToBFloat16 returns the bits of x in bfloat16.
+func ToBFloat16(x float32) uint16 {
+	b := math.Float32bits(x)
+	if b&0x7fffffff > 0x7f800000 { // a NaN whose payload is cut off must stay one
+		return uint16(b>>16) | 0x40
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// FromBFloat16 returns the value of bfloat16 bits, exactly.
+func FromBFloat16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
+
+// ToFloat16 returns the bits of x in float16.
+func ToFloat16(x float32) uint16 {
+	b := math.Float32bits(x)
+	sign := uint16(b >> 16 & 0x8000)
+	mag := b & 0x7fffffff
+	switch {
+	case mag > 0x7f800000: // NaN
+		return sign | 0x7e00 | uint16(mag>>13&0x1ff)
+	case mag >= 0x477ff000: // rounds to 65536 or more, or is infinite
+		return sign | 0x7c00
+	case mag >= 0x38800000: // normal: rebias 127 to 15, drop 13 bits
+		return sign | uint16((mag-(112<<23)+0xfff+mag>>13&1)>>13)
+	}
+	// Subnormal: adding 0.5 aligns the last kept bit, 2^-24, with the last bit
+	// of a float32 in [0.5, 1), so the addition itself rounds to even.
+	f := math.Float32frombits(mag) + 0.5
+	return sign | uint16(math.Float32bits(f)-math.Float32bits(0.5))
+}
+
+// FromFloat16 returns the value of float16 bits, exactly.
+func FromFloat16(h uint16) float32 {
+	sign := uint32(h&0x8000) << 16
+	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
+	switch exp {
+	case 0:
+		f := math.Float32bits(float32(frac) * 0x1p-24)
+		return math.Float32frombits(sign | f)
+	case 31:
+		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
+	}
+	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
+}

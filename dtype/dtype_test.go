@@ -1,0 +1,86 @@
+package dtype
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestRoundTrip: every 16-bit pattern survives to float32 and back; NaN stays NaN.
+func TestRoundTrip(t *testing.T) {
+	for i := 0; i <= math.MaxUint16; i++ {
+		h := uint16(i)
+		if f := FromFloat16(h); f != f {
+			require.True(t, math.IsNaN(float64(FromFloat16(ToFloat16(f)))), "float16 %#04x", h)
+		} else {
+			require.Equal(t, h, ToFloat16(f), "float16 %#04x = %g", h, f)
+		}
+		if f := FromBFloat16(h); f != f {
+			require.True(t, math.IsNaN(float64(FromBFloat16(ToBFloat16(f)))), "bfloat16 %#04x", h)
+		} else {
+			require.Equal(t, h, ToBFloat16(f), "bfloat16 %#04x = %g", h, f)
+		}
+	}
+}
+
+// TestNearestEven compares with a search of the neighbouring patterns: the
+// chosen one is nearest, and even on a tie.
+func TestNearestEven(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, f := range []struct {
+		name string
+		to   func(float32) uint16
+		from func(uint16) float32
+		max  float64
+	}{{"float16", ToFloat16, FromFloat16, 65504}, {"bfloat16", ToBFloat16, FromBFloat16, math.MaxFloat32}} {
+		check := func(x float32) {
+			h := f.to(x)
+			got := math.Abs(float64(f.from(h)) - float64(x))
+			for _, n := range []uint16{h - 1, h + 1} {
+				v := float64(f.from(n))
+				if math.IsNaN(v) || math.IsInf(v, 0) || math.IsInf(float64(f.from(h)), 0) {
+					continue
+				}
+				d := math.Abs(v - float64(x))
+				require.False(t, d < got || d == got && h&1 == 1, "%s(%g) = %#04x, but %#04x is nearer or even", f.name, x, h, n)
+			}
+		}
+		for range 200000 {
+			x := math.Float32frombits(rng.Uint32())
+			if x == x && math.Abs(float64(x)) <= f.max {
+				check(x)
+			}
+		}
+		for i := range 0x7bff { // exact ties between neighbours
+			a, b := float64(f.from(uint16(i))), float64(f.from(uint16(i+1)))
+			if m := (a + b) / 2; float64(float32(m)) == m {
+				check(float32(m))
+				check(float32(-m))
+			}
+		}
+	}
+}
+
+func TestOverflow(t *testing.T) {
+	inf := float32(math.Inf(1))
+	require.Equal(t, uint16(0x7bff), ToFloat16(65519.996))
+	require.Equal(t, uint16(0x7c00), ToFloat16(65520))
+	require.Equal(t, uint16(0xfc00), ToFloat16(-inf))
+	require.Equal(t, uint16(0x7f80), ToBFloat16(math.MaxFloat32))
+	require.Equal(t, uint16(0x7f80), ToBFloat16(inf))
+	require.Equal(t, inf, Float16.Round(1e6))
+}
+
+func TestParse(t *testing.T) {
+	for _, d := range All() {
+		for _, name := range []string{d.String(), d.Short()} {
+			got, err := Parse(name)
+			require.NoError(t, err)
+			require.Equal(t, d, got)
+		}
+	}
+	_, err := Parse("float64")
+	require.EqualError(t, err, `dtype: "float64" is not one of float32, float16, bfloat16`)
+}
