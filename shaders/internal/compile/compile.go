@@ -1,0 +1,111 @@
+// Package compile turns GLSL kernels into SPIR-V with glslc, and keeps the
+// manifest that says which sources a SPIR-V file was made from.
+package compile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// A Row is one module to be compiled.
+type Row struct {
+	Name    string   // of the module
+	File    string   // source, relative to the shader folder
+	Defines []string // NAME or NAME=VALUE
+	Env     string   // glslc --target-env
+}
+
+// flags are the compiler's arguments for a row, without the source's and the
+// output's name. They are part of the hash in the manifest.
+//
+// -O0: spirv-opt breaks cooperative-matrix modules, and drivers optimize anyway.
+func (r Row) flags() []string {
+	f := []string{"-O0", "-fshader-stage=compute", "--target-env=" + r.Env}
+	for _, d := range r.Defines {
+		f = append(f, "-D"+d)
+	}
+	return f
+}
+
+// A Compiler is a glslc program.
+type Compiler struct {
+	Path    string
+	Version string // one line
+}
+
+// New returns the compiler at path.
+func New(path string) (*Compiler, error) {
+	out, err := exec.Command(path, "--version").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%s --version: %w: %s", path, err, bytes.TrimSpace(out))
+	}
+	var lines []string
+	for line := range strings.Lines(string(out)) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return &Compiler{Path: path, Version: strings.Join(lines, ", ")}, nil
+}
+
+// Compile returns the SPIR-V of a row of the shader folder dir. The error is the
+// compiler's own output, one problem per line as path:line: text, with paths
+// relative to the parent of dir.
+func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := os.CreateTemp("", "flashvk-*.spv")
+	if err != nil {
+		return nil, err
+	}
+	tmp.Close()
+	defer os.Remove(tmp.Name())
+	base := filepath.Base(dir)
+	args := append(r.flags(), "-I", base, "-o", tmp.Name(), filepath.Join(base, r.File))
+	cmd := exec.Command(c.Path, args...)
+	cmd.Dir = filepath.Dir(dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		if text := bytes.TrimSpace(out); len(text) > 0 {
+			return nil, fmt.Errorf("%s", text)
+		}
+		return nil, fmt.Errorf("%s %s: %w", c.Path, r.File, err)
+	}
+	return os.ReadFile(tmp.Name())
+}
+
+// Find returns the path of a tool ("glslc", "spirv-val"): the environment
+// variable FLASHVK_GLSLC or FLASHVK_SPIRV_VAL, else what tools/toolchain of the
+// repository root says. The toolchain folder is only made if build is set.
+func Find(root, tool string, build bool) (string, error) {
+	variable := "FLASHVK_" + strings.ToUpper(strings.ReplaceAll(tool, "-", "_"))
+	if path := os.Getenv(variable); path != "" {
+		return path, nil
+	}
+	args := []string{"--get", variable}
+	if !build {
+		args = append([]string{"--no-build"}, args...)
+	}
+	var stderr bytes.Buffer
+	cmd := exec.Command(filepath.Join(root, "tools", "toolchain"), args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		if text := strings.TrimSpace(stderr.String()); text != "" {
+			return "", errors.New(text)
+		}
+		return "", fmt.Errorf("%s: %w", cmd.Path, err)
+	}
+	path := strings.TrimSpace(string(out))
+	if path == "" {
+		return "", fmt.Errorf("no %s: set %s, or run tools/toolchain", tool, variable)
+	}
+	return path, nil
+}

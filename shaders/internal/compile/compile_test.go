@@ -1,0 +1,240 @@
+package compile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var testRows = []Row{
+	{Name: "scale.f32", File: "scale.comp", Defines: []string{"TYPE=float"}, Env: "vulkan1.2"},
+	{Name: "scale.u32", File: "scale.comp", Defines: []string{"TYPE=uint"}, Env: "vulkan1.3"},
+}
+
+// copyShaders returns a shader folder of its own with testdata in it.
+func copyShaders(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "shaders")
+	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// compiler returns the compiler, or skips the test where there is none.
+func compiler(t *testing.T) *Compiler {
+	t.Helper()
+	require := os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
+	path, err := Find("../../..", "glslc", require)
+	if err != nil {
+		if require {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	c, err := New(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// edit replaces old, which must be there, in a file.
+func edit(t *testing.T, path, old, new string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), old) {
+		t.Fatalf("%s does not contain %q", path, old)
+	}
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), old, new)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantOne checks that errs is one error that contains want.
+func wantOne(t *testing.T, errs []error, want string) {
+	t.Helper()
+	if len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
+		t.Errorf("errors are %q, want one with %q", errors.Join(errs...), want)
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	c := compiler(t)
+	dir := copyShaders(t)
+	if err := Generate(dir, testRows, c); err != nil {
+		t.Fatal(err)
+	}
+	for _, with := range []*Compiler{c, nil} {
+		if errs := Check(dir, testRows, with); errs != nil {
+			t.Errorf("just generated, but %v", errors.Join(errs...))
+		}
+	}
+	for _, r := range testRows {
+		code, err := os.ReadFile(filepath.Join(dir, "spv", r.Name+".spv"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(code), "factor") {
+			t.Errorf("%s has lost its names", r.Name)
+		}
+	}
+	// A row that leaves the table takes its files with it.
+	if err := Generate(dir, testRows[:1], c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "spv", "scale.u32.spv")); !os.IsNotExist(err) {
+		t.Errorf("scale.u32.spv is still there: %v", err)
+	}
+}
+
+// TestCheckFinds makes spv/ stale in every way there is, without a compiler.
+func TestCheckFinds(t *testing.T) {
+	c := compiler(t)
+	for _, tt := range []struct {
+		name, want string
+		change     func(t *testing.T, dir string)
+		rows       []Row
+	}{
+		{"include edited", "scale.f32.spv is stale", func(t *testing.T, dir string) {
+			edit(t, filepath.Join(dir, "lib", "index.glsl"), "GlobalInvocationID.x", "GlobalInvocationID.y")
+		}, nil},
+		{"define changed", "scale.f32.spv is stale", func(*testing.T, string) {},
+			[]Row{{Name: "scale.f32", File: "scale.comp", Defines: []string{"TYPE=int"}, Env: "vulkan1.2"}}},
+		{"target changed", "scale.f32.spv is stale", func(*testing.T, string) {},
+			[]Row{{Name: "scale.f32", File: "scale.comp", Defines: []string{"TYPE=float"}, Env: "vulkan1.3"}}},
+		{"module edited", "not the file that its manifest line", func(t *testing.T, dir string) {
+			edit(t, filepath.Join(dir, "spv", "scale.f32.spv"), "factor", "fuctor")
+		}, nil},
+		{"module lost", "no such file", func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(dir, "spv", "scale.f32.spv")); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		{"orphan", "old.f16.spv is an orphan", func(t *testing.T, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "spv", "old.f16.spv"), nil, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		{"line without a row", "old.f16 has a line, but no row", func(t *testing.T, dir string) {
+			line := fmt.Sprintf("old.f16 %s %s\n", Hash(nil), Hash(nil))
+			edit(t, filepath.Join(dir, "spv", manifestName), "\nscale", "\n"+line+"scale")
+		}, nil},
+		{"row without a line", "scale.f32 has no line", func(t *testing.T, dir string) {
+			edit(t, filepath.Join(dir, "spv", manifestName), "\nscale.f32", "\n#")
+		}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := copyShaders(t)
+			if err := Generate(dir, testRows[:1], c); err != nil {
+				t.Fatal(err)
+			}
+			tt.change(t, dir)
+			if tt.rows == nil {
+				tt.rows = testRows[:1]
+			}
+			wantOne(t, Check(dir, tt.rows, nil), tt.want)
+		})
+	}
+}
+
+// TestCheckCompiles checks that a module which its manifest line describes, but
+// which is not what the source compiles to, is found by the manifest's compiler
+// and passed by another.
+func TestCheckCompiles(t *testing.T) {
+	c := compiler(t)
+	dir := copyShaders(t)
+	rows := testRows[:1]
+	if err := Generate(dir, rows, c); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "spv", "scale.f32.spv")
+	code, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(t, path, "factor", "fuctor")
+	changed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(t, filepath.Join(dir, "spv", manifestName), Hash(code), Hash(changed))
+	if errs := Check(dir, rows, nil); errs != nil {
+		t.Errorf("hashes agree, but %v", errors.Join(errs...))
+	}
+	wantOne(t, Check(dir, rows, c), "scale.f32.spv is not what scale.comp compiles to")
+	other := *c
+	other.Version += ", another"
+	if errs := Check(dir, rows, &other); errs != nil {
+		t.Errorf("another compiler, but %v", errors.Join(errs...))
+	}
+}
+
+// TestGenerateFails checks that a shader which does not compile is reported once
+// for all its rows, with file and line, and that nothing is written.
+func TestGenerateFails(t *testing.T) {
+	c := compiler(t)
+	dir := copyShaders(t)
+	edit(t, filepath.Join(dir, "lib", "scale.glsl"), "factor * x", "factor * z")
+	err := Generate(dir, testRows, c)
+	if err == nil || strings.Count(err.Error(), "shaders/lib/scale.glsl:4: error: 'z' : undeclared identifier") != 1 {
+		t.Errorf("error is %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "spv")); !os.IsNotExist(err) {
+		t.Errorf("spv was written: %v", err)
+	}
+}
+
+func TestFlatten(t *testing.T) {
+	text, err := flatten("testdata", "scale.comp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "uint index()"); n != 1 {
+		t.Errorf("lib/index.glsl is there %d times, want 1", n)
+	}
+	dir := copyShaders(t)
+	edit(t, filepath.Join(dir, "lib", "scale.glsl"), "index.glsl", "missing.glsl")
+	_, err = flatten(dir, "scale.comp")
+	if want := "shaders/lib/scale.glsl:3: no such include: missing.glsl"; err == nil || err.Error() != want {
+		t.Errorf("error is %v, want %s", err, want)
+	}
+}
+
+func TestManifest(t *testing.T) {
+	m := &Manifest{Compiler: "glslang 1, Target: SPIR-V 1.0", Entries: map[string]Entry{
+		"b.f16": {Hash([]byte("1")), Hash([]byte("2"))},
+		"a":     {Hash([]byte("3")), Hash([]byte("4"))},
+	}}
+	got, err := ParseManifest(m.Format())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Compiler != m.Compiler || len(got.Entries) != 2 || got.Entries["a"] != m.Entries["a"] || got.Entries["b.f16"] != m.Entries["b.f16"] {
+		t.Errorf("read back %+v, want %+v", got, m)
+	}
+	h := Hash(nil)
+	for _, bad := range []string{"a b c\n", "a " + h + "\n", strings.Repeat("a "+h+" "+h+"\n", 2)} {
+		if _, err := ParseManifest([]byte(bad)); err == nil {
+			t.Errorf("no error for %q", bad)
+		}
+	}
+}
+
+// TestFind checks that the environment decides before the toolchain is asked.
+func TestFind(t *testing.T) {
+	t.Setenv("FLASHVK_SPIRV_VAL", "/somewhere/spirv-val")
+	if path, err := Find(t.TempDir(), "spirv-val", true); err != nil || path != "/somewhere/spirv-val" {
+		t.Errorf("Find is %q, %v", path, err)
+	}
+	t.Setenv("FLASHVK_SPIRV_VAL", "")
+	if path, err := Find(t.TempDir(), "spirv-val", true); err == nil {
+		t.Errorf("Find without a toolchain is %q", path)
+	}
+}

@@ -1,0 +1,131 @@
+package shaders_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/shaders/internal/compile"
+)
+
+var generate = flag.Bool("generate", false, "TestCurrent compiles every row of variants.go and writes spv/")
+
+// rows is the table of variants as the compiler wants it.
+func rows() []compile.Row {
+	var rows []compile.Row
+	for _, v := range shaders.Variants() {
+		rows = append(rows, compile.Row{Name: v.Name(), File: v.Kernel + ".comp", Defines: v.Defines, Env: v.Env})
+	}
+	return rows
+}
+
+// requireTools says whether a missing tool is a failure; `make` sets it.
+func requireTools() bool { return os.Getenv("FLASHVK_REQUIRE_TOOLS") != "" }
+
+// TestCurrent checks that spv/ is what the sources compile to. With -generate it
+// makes it so.
+func TestCurrent(t *testing.T) {
+	path, err := compile.Find("..", "glslc", *generate || requireTools())
+	var c *compile.Compiler
+	if err == nil {
+		c, err = compile.New(path)
+	}
+	switch {
+	case err != nil && (*generate || requireTools()):
+		t.Fatal(err)
+	case err != nil:
+		t.Logf("only hashes are compared: %v", err)
+	}
+	if *generate {
+		if err := compile.Generate(".", rows(), c); err != nil {
+			t.Fatalf("nothing was written:\n%v", err)
+		}
+	}
+	for _, err := range compile.Check(".", rows(), c) {
+		t.Error(err)
+	}
+	if t.Failed() && !*generate {
+		t.Log("`make shaders` makes the SPIR-V anew")
+	}
+}
+
+// TestValid runs spirv-val on every module in spv/.
+func TestValid(t *testing.T) {
+	path, err := compile.Find("..", "spirv-val", requireTools())
+	if err != nil {
+		if requireTools() {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	for _, v := range shaders.Variants() {
+		file := filepath.Join("spv", v.Name()+".spv")
+		args := []string{"--target-env", v.Env, "--scalar-block-layout", file}
+		if out, err := exec.Command(path, args...).CombinedOutput(); err != nil {
+			t.Errorf("%s: spirv-val: %v\n%s", file, err, bytes.TrimSpace(out))
+		}
+	}
+}
+
+// TestNames checks the table: every kernel file has a row, no name is used twice,
+// and each value is one that the rest knows.
+func TestNames(t *testing.T) {
+	kernel := regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	seen := map[string]bool{}
+	kernels := map[string]bool{}
+	for _, v := range shaders.Variants() {
+		if seen[v.Name()] {
+			t.Errorf("%s is in the table twice", v.Name())
+		}
+		seen[v.Name()] = true
+		kernels[v.Kernel] = true
+		if !kernel.MatchString(v.Kernel) {
+			t.Errorf("kernel %q is not lower case with underscores", v.Kernel)
+		}
+		if !slices.Contains([]string{"", "f16", "bf16", "f32"}, v.Type) {
+			t.Errorf("%s: type %q is none of f16, bf16, f32", v.Name(), v.Type)
+		}
+		if v.Env != "vulkan1.2" && v.Env != "vulkan1.3" {
+			t.Errorf("%s: environment %q is neither vulkan1.2 nor vulkan1.3", v.Name(), v.Env)
+		}
+	}
+	files, err := filepath.Glob("*.comp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !kernels[strings.TrimSuffix(file, ".comp")] {
+			t.Errorf("%s has no row in variants.go", file)
+		}
+	}
+}
+
+// TestGet checks that every row of the table is embedded, as the file in spv/.
+func TestGet(t *testing.T) {
+	for _, v := range shaders.Variants() {
+		m, err := shaders.Get(v.Kernel, v.Type)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		want, err := os.ReadFile(filepath.Join("spv", v.Name()+".spv"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if m.Name != v.Name() || !bytes.Equal(m.SPIRV, want) {
+			t.Errorf("Get(%q, %q) is %s with %d bytes, want %s with %d", v.Kernel, v.Type, m.Name, len(m.SPIRV), v.Name(), len(want))
+		}
+	}
+	_, err := shaders.Get("no_such_kernel", "f16")
+	if err == nil || err.Error() != "shaders: no module no_such_kernel.f16" {
+		t.Errorf("Get of an unknown kernel: %v", err)
+	}
+}
