@@ -1,0 +1,108 @@
+package safetensors
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// A DType is the name of an element format as the header writes it, such as
+// F16, BF16, F32, I64.
+type DType string
+
+// The floating-point formats that flashvk computes with.
+const (
+	F16  DType = "F16"
+	BF16 DType = "BF16"
+	F32  DType = "F32"
+)
+
+// dtypeBits maps every format of the specification to its bits per element.
+var dtypeBits = map[DType]uint64{
+	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+	"I16": 16, "U16": 16, F16: 16, BF16: 16,
+	"I32": 32, "U32": 32, F32: 32,
+	"I64": 64, "U64": 64, "F64": 64, "C64": 64,
+	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}
+
+// Bits returns the bits of one element, 0 for a format that the specification
+// does not know.
+func (t DType) Bits() int { return int(dtypeBits[t]) }
+
+// A Tensor describes one tensor of a file.
+type Tensor struct {
+	Name  string
+	DType DType
+	Shape []int
+
+	begin, end int64 // its bytes, counted from the start of the data
+}
+
+// Bytes returns the size of the data. It is 0 for a Tensor that was not read
+// from a file.
+func (t Tensor) Bytes() int64 { return t.end - t.begin }
+
+// maxBytes is the largest tensor and the largest file. Sums of a few of them
+// fit int64.
+const maxBytes = 1 << 60
+
+// byteSize returns the size that dtype and shape ask for,
+//
+//	bytes = bits(dtype) * shape[0] * shape[1] * … / 8,
+//
+// 1 element for an empty shape. It fails if the size is larger than maxBytes
+// or not a whole number of bytes.
+func byteSize(t DType, shape []int) (int64, error) {
+	n, ok := dtypeBits[t]
+	if !ok {
+		return 0, fmt.Errorf("dtype %s is not known", quote(string(t)))
+	}
+	for _, d := range shape {
+		if d < 0 {
+			return 0, fmt.Errorf("shape %s has a negative size", formatShape(shape))
+		}
+		hi, lo := bits.Mul64(n, uint64(d))
+		if hi != 0 {
+			return 0, fmt.Errorf("shape %s of %s is larger than 2^60 bytes", formatShape(shape), t)
+		}
+		n = lo
+	}
+	if n%8 != 0 {
+		return 0, fmt.Errorf("shape %s of %s is not a whole number of bytes", formatShape(shape), t)
+	}
+	if n/8 > maxBytes {
+		return 0, fmt.Errorf("shape %s of %s is larger than 2^60 bytes", formatShape(shape), t)
+	}
+	return int64(n / 8), nil
+}
+
+// formatShape writes a shape as [1 8 512 64], cut short if it is absurdly long.
+func formatShape(shape []int) string {
+	const most = 16
+	var b strings.Builder
+	b.WriteByte('[')
+	for i, d := range shape {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if i == most {
+			fmt.Fprintf(&b, "… %d axes", len(shape))
+			break
+		}
+		b.WriteString(strconv.Itoa(d))
+	}
+	b.WriteByte(']')
+	return b.String()
+}
+
+// quote quotes text from a file for a message: one line, and never longer
+// than a name has a reason to be.
+func quote(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return strconv.Quote(s)
+	}
+	return fmt.Sprintf("%s (%d bytes, cut)", strconv.Quote(strings.ToValidUTF8(s[:most], "")), len(s))
+}

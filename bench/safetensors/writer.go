@@ -1,0 +1,269 @@
+package safetensors
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// headerAlign is what the header is padded to, so that the data starts at a
+// multiple of it.
+const headerAlign = 8
+
+// A Writer writes one file. The bytes go to a temporary name in the folder of
+// the file; Commit gives it the real name, so that a reader sees the old
+// file, no file, or the complete new one, never a part. Close without Commit
+// removes the temporary file.
+type Writer struct {
+	path, temp string
+	f          *os.File
+	data       int64
+	sections   map[string]*section
+	order      []Tensor
+}
+
+// Create starts a file with the given tensors, of which only Name, DType and
+// Shape count. In the file, larger elements come first and then names in
+// order, so that every tensor is aligned to its element.
+//
+// The caller writes each tensor's data through Tensor, then calls Commit, and
+// calls Close in any case.
+func Create(path string, tensors []Tensor, metadata map[string]string) (_ *Writer, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("safetensors: %s: %w", path, bare(err))
+		}
+	}()
+	order, err := layout(tensors)
+	if err != nil {
+		return nil, err
+	}
+	header, err := encodeHeader(order, metadata)
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{path: path, data: int64(len(header)), sections: make(map[string]*section), order: order}
+	if w.path, err = target(path); err != nil {
+		return nil, err
+	}
+	if w.f, err = createTemp(w.path); err != nil {
+		return nil, err
+	}
+	w.temp = w.f.Name()
+	for _, t := range order {
+		w.sections[t.Name] = &section{w: w, t: t}
+	}
+	if _, err := w.f.Write(header); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// target returns the name to replace at the end: what path leads to. A device
+// or a pipe must not be replaced by a file.
+func target(path string) (string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return path, nil
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("is %s, not a regular file", describeMode(info.Mode()))
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// createTemp makes a new file beside path. Unlike os.CreateTemp it asks for
+// the permissions of an ordinary file, which the process's umask narrows.
+func createTemp(path string) (*os.File, error) {
+	dir, base := filepath.Split(path)
+	for {
+		name := filepath.Join(dir, fmt.Sprintf(".%s.%08x.tmp", base, rand.Uint32()))
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+		if !errors.Is(err, fs.ErrExist) {
+			return f, err
+		}
+	}
+}
+
+// layout gives every tensor its place in the data.
+func layout(tensors []Tensor) ([]Tensor, error) {
+	order := slices.Clone(tensors)
+	slices.SortStableFunc(order, func(a, b Tensor) int {
+		if d := b.DType.Bits() - a.DType.Bits(); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	seen := make(map[string]bool)
+	var end int64
+	for i := range order {
+		t := &order[i]
+		if t.Name == MetadataName {
+			return nil, fmt.Errorf("tensor %s: the name is taken", quote(t.Name))
+		}
+		if seen[t.Name] {
+			return nil, fmt.Errorf("tensor %s: name occurs twice", quote(t.Name))
+		}
+		seen[t.Name] = true
+		n, err := byteSize(t.DType, t.Shape)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+		}
+		if end+n > maxBytes {
+			return nil, fmt.Errorf("tensor %s: the file would be larger than 2^60 bytes", quote(t.Name))
+		}
+		t.begin, t.end = end, end+n
+		end = t.end
+	}
+	return order, nil
+}
+
+// encodeHeader returns the length field and the header, padded with spaces.
+func encodeHeader(order []Tensor, metadata map[string]string) ([]byte, error) {
+	var b bytes.Buffer
+	b.Write(make([]byte, headerLengthBytes))
+	sep := byte('{')
+	member := func(key string, value any) error {
+		name, err := json.Marshal(key)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		b.WriteByte(sep)
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(text)
+		sep = ','
+		return nil
+	}
+	if len(metadata) > 0 {
+		if err := member(MetadataName, metadata); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range order {
+		shape := t.Shape
+		if shape == nil {
+			shape = []int{} // a scalar; null would not be a list
+		}
+		err := member(t.Name, struct {
+			DType   DType    `json:"dtype"`
+			Shape   []int    `json:"shape"`
+			Offsets [2]int64 `json:"data_offsets"`
+		}{t.DType, shape, [2]int64{t.begin, t.end}})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if sep == '{' {
+		b.WriteByte('{')
+	}
+	b.WriteByte('}')
+	for b.Len()%headerAlign != 0 {
+		b.WriteByte(' ')
+	}
+	length := b.Len() - headerLengthBytes
+	if length > MaxHeaderBytes {
+		return nil, fmt.Errorf("header of %d bytes is larger than the limit of %d", length, MaxHeaderBytes)
+	}
+	header := b.Bytes()
+	binary.LittleEndian.PutUint64(header, uint64(length))
+	return header, nil
+}
+
+// Tensor returns where the data of that tensor is written, from its first
+// byte on. The tensors may be written in any order.
+func (w *Writer) Tensor(name string) (io.Writer, error) {
+	s, ok := w.sections[name]
+	if !ok {
+		return nil, fmt.Errorf("safetensors: %s: tensor %s was not announced", w.path, quote(name))
+	}
+	return s, nil
+}
+
+// Commit makes the file appear under its name. It fails, and leaves what was
+// there before, if the data of some tensor is not complete.
+func (w *Writer) Commit() (err error) {
+	defer w.Close()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("safetensors: %s: %w", w.path, bare(err))
+		}
+	}()
+	if w.f == nil {
+		return errors.New("the writer is closed")
+	}
+	for _, t := range w.order {
+		if n := w.sections[t.Name].written; n != t.Bytes() {
+			return fmt.Errorf("tensor %s: %d of %d bytes were written", quote(t.Name), n, t.Bytes())
+		}
+	}
+	// Without Sync a crash soon after the rename could leave an empty file
+	// under the real name.
+	if err := w.f.Sync(); err != nil {
+		return err
+	}
+	if err := w.f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(w.temp, w.path); err != nil {
+		return err
+	}
+	w.temp = ""
+	return nil
+}
+
+// Close removes what was not committed. It may be called again.
+func (w *Writer) Close() error {
+	if w == nil || w.f == nil {
+		return nil
+	}
+	w.f.Close() // closed already by Commit, which has reported its error
+	w.f = nil
+	if w.temp == "" {
+		return nil
+	}
+	if err := os.Remove(w.temp); err != nil {
+		return fmt.Errorf("safetensors: %s: %w", w.temp, bare(err))
+	}
+	w.temp = ""
+	return nil
+}
+
+// A section is the part of the file that holds one tensor.
+type section struct {
+	w       *Writer
+	t       Tensor
+	written int64
+}
+
+// Write appends p to the tensor's data.
+func (s *section) Write(p []byte) (int, error) {
+	if s.w.f == nil {
+		return 0, fmt.Errorf("safetensors: %s: the writer is closed", s.w.path)
+	}
+	if int64(len(p)) > s.t.Bytes()-s.written {
+		return 0, fmt.Errorf("safetensors: %s: tensor %s: more than its %d bytes were written", s.w.path, quote(s.t.Name), s.t.Bytes())
+	}
+	n, err := s.w.f.WriteAt(p, s.w.data+s.t.begin+s.written)
+	s.written += int64(n)
+	if err != nil {
+		return n, fmt.Errorf("safetensors: %s: %w", s.w.path, bare(err))
+	}
+	return n, nil
+}
