@@ -1,5 +1,10 @@
 package shaders
 
+import (
+	"slices"
+	"strings"
+)
+
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
 // macros. Only the element type is a macro; everything else that shapes the code
 // is a specialization constant, set by the host at run time.
@@ -20,7 +25,25 @@ func (v Variant) Name() string {
 }
 
 // variants is everything that is compiled. After a change, run `make shaders`.
-var variants = []Variant{}
+var variants = slices.Concat(
+	forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16"),
+	forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16"),
+	forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32"),
+	forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32"),
+	[]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}},
+	forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32"),
+	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
+)
+
+// forEach returns the rows of a kernel that is compiled once for each element
+// type, with the macro of lib/element.glsl.
+func forEach(kernel, env string, types ...string) []Variant {
+	var rows []Variant
+	for _, t := range types {
+		rows = append(rows, Variant{Kernel: kernel, Type: t, Defines: []string{"ELEM_" + strings.ToUpper(t)}, Env: env})
+	}
+	return rows
+}
 
 // Variants returns the table of everything that is compiled.
 func Variants() []Variant { return append([]Variant(nil), variants...) }

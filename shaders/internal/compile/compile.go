@@ -78,7 +78,11 @@ func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("%s %s: %w", c.Path, r.File, err)
 	}
-	return os.ReadFile(tmp.Name())
+	code, err := os.ReadFile(tmp.Name())
+	if err != nil {
+		return nil, err
+	}
+	return dropAddressNames(code), nil
 }
 
 // Find returns the path of a tool ("glslc", "spirv-val"): the environment

@@ -1,0 +1,210 @@
+// attention_fwd_scalar: fused attention forward in float32 arithmetic, for any
+// Vulkan 1.2 device.
+//
+//     S   = Scale * Q * K^T
+//     P   = softmax(S) over the keys that a row sees
+//     O   = P * V
+//     LSE = log(sum(exp(S))) of each row
+//
+//     q, o  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
+//     lse   (batch, num_heads, seq_q)                f32, last axis contiguous
+//
+// A workgroup owns BLOCK_M rows of one head and walks over tiles of BLOCK_N
+// keys with a running maximum m and sum l, as Algorithm 1 of Dao,
+// FlashAttention-2 (arXiv:2307.08691). Every value between load and store is a
+// float32. No subgroup operation is used.
+//
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint THREADS_X = 16;
+layout(constant_id = 2) const uint BLOCK_M = 32;
+layout(constant_id = 3) const uint BLOCK_N = 32;
+layout(constant_id = 4) const uint DEPTH = 32;      // columns of Q and K in shared memory at a time
+layout(constant_id = 5) const uint VALUE_ROWS = 8;  // rows of V in shared memory at a time
+layout(constant_id = 6) const uint HEAD_DIM = 64;
+layout(constant_id = 7) const bool CAUSAL = false;
+layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
+layout(constant_id = 9) const bool WRITE_LSE = true;
+layout(local_size_x_id = 0) in;
+
+#include "lib/element.glsl"
+#include "lib/params_fwd.glsl"
+
+layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
+layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
+layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
+layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
+layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
+layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
+layout(binding = 3, scalar) writeonly buffer O { ELEM o[]; };
+layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
+
+DEFINE_LOAD4(load_q, q4, q1)
+DEFINE_LOAD4(load_k, k4, k1)
+DEFINE_LOAD4(load_v, v4, v1)
+
+const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
+const uint ROWS = BLOCK_M / THREADS_Y;                      // of S and O for one invocation
+const uint COLS = BLOCK_N / THREADS_X;                      // of S
+const uint DIM4 = HEAD_DIM / 4;                             // vec4 of one row
+const uint COLS4 = (DIM4 + THREADS_X - 1) / THREADS_X;      // vec4 columns of O for one invocation
+const uint QK_LD = DEPTH / 4 + 1;                           // one more, so that rows start in different banks
+const uint P_LD = BLOCK_N / 4 + 1;
+const uint V_LD = COLS4 * THREADS_X;
+
+// Q and K chunks, and V chunks after them in time, share the first part.
+const uint QK_SIZE = (BLOCK_M + BLOCK_N) * QK_LD;
+const uint V_SIZE = VALUE_ROWS * V_LD;
+const uint K_AT = BLOCK_M * QK_LD;
+const uint P_AT = QK_SIZE > V_SIZE ? QK_SIZE : V_SIZE;
+shared vec4 tile[P_AT + BLOCK_M * P_LD];
+shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invocation of its row
+
+#include "lib/softmax.glsl"
+#include "lib/mask.glsl"
+#include "lib/matmul_scalar.glsl"
+
+// One value for each row of an invocation.
+struct RowValues {
+    float at[ROWS];
+};
+
+// share_partials shares one value for each row of this invocation with the
+// invocations of the same rows. Every invocation of the workgroup calls it.
+void share_partials(const RowValues x, const uint ty, const uint tx) {
+    barrier();  // the values shared before are read
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        partial[(ty * ROWS + i) * THREADS_X + tx] = x.at[i];
+    }
+    barrier();  // partial written before it is read
+}
+
+void main() {
+    const uint tid = gl_LocalInvocationIndex;
+    const uint ty = tid / THREADS_X;
+    const uint tx = tid % THREADS_X;
+    const uint head = gl_WorkGroupID.y;
+    const uint batch = gl_WorkGroupID.z;
+    const uint kv_head = head / p.heads_per_kv;
+    // The longest rows of a causal mask first, so that no long one is left for the end.
+    const uint block = CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x;
+    const uint row0 = block * BLOCK_M;
+
+    const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s;
+    const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
+    const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    const float sign = p.q_sign != 0 ? -1.0 : 1.0;
+
+    TileNN O_;      // (ROWS, 4*COLS4)
+    float m[ROWS];  // running maximum, base 2
+    RowValues l;    // this invocation's share of the row's sum
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        m[i] = MAX_INIT;
+        l.at[i] = 0.0;
+        [[unroll]] for (uint j = 0; j < COLS4; j++) {
+            O_.at[i * COLS4 + j] = vec4(0.0);
+        }
+    }
+
+    const int block_keys = visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1);  // keys that the last row sees
+    [[dont_unroll]] for (int col0 = 0; col0 < block_keys; col0 += int(BLOCK_N)) {
+        TileNT S;  // (ROWS, COLS)
+        [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
+            S.at[i] = 0.0;
+        }
+        [[dont_unroll]] for (uint d0 = 0; d0 < DIM4; d0 += DEPTH / 4) {
+            barrier();  // the chunk before, or V, is read
+            for (uint i = tid; i < (BLOCK_M + BLOCK_N) * (DEPTH / 4); i += WORKGROUP_SIZE) {
+                const uint row = i / (DEPTH / 4);
+                const uint d = i % (DEPTH / 4);
+                vec4 x = vec4(0.0);  // rows and columns outside the tensors
+                if (d0 + d < DIM4) {
+                    if (row < BLOCK_M) {
+                        if (row0 + row < p.seq_q) {
+                            x = sign * load_q(q_base + row * p.q_stride_s + (d0 + d) * 4);
+                        }
+                    } else if (col0 + row - BLOCK_M < p.seq_kv) {
+                        x = load_k(k_base + (col0 + row - BLOCK_M) * p.k_stride_s + (d0 + d) * 4);
+                    }
+                }
+                tile[row * QK_LD + d] = x;
+            }
+            barrier();  // tile written before it is read
+            product_nt(S, 0, K_AT, QK_LD, DEPTH / 4);
+        }
+
+        RowValues row_max;
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const int keys = visible_keys(int(row0 + ty * ROWS + i));
+            row_max.at[i] = NEG_INF;
+            [[unroll]] for (uint j = 0; j < COLS; j++) {
+                const bool visible = col0 + int(tx + j * THREADS_X) < keys;
+                S.at[i * COLS + j] = visible ? S.at[i * COLS + j] : NEG_INF;
+                row_max.at[i] = max(row_max.at[i], S.at[i * COLS + j]);
+            }
+        }
+        share_partials(row_max, ty, tx);
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            float m_new = m[i];
+            for (uint x = 0; x < THREADS_X; x++) {
+                m_new = max(m_new, partial[(ty * ROWS + i) * THREADS_X + x] * p.scale_log2);
+            }
+            const float alpha = exp2(m[i] - m_new);
+            m[i] = m_new;
+            l.at[i] *= alpha;
+            [[unroll]] for (uint j = 0; j < COLS4; j++) {
+                O_.at[i * COLS4 + j] *= alpha;
+            }
+            [[unroll]] for (uint j = 0; j < COLS; j++) {
+                const float weight = exp2(fma(S.at[i * COLS + j], p.scale_log2, -m_new));
+                l.at[i] += weight;
+                const uint col = tx + j * THREADS_X;
+                tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = weight;
+            }
+        }
+
+        [[dont_unroll]] for (uint n0 = 0; n0 < BLOCK_N; n0 += VALUE_ROWS) {
+            barrier();  // Q and K, or the rows of V before, are read
+            for (uint i = tid; i < VALUE_ROWS * V_LD; i += WORKGROUP_SIZE) {
+                const uint row = col0 + n0 + i / V_LD;
+                const uint d = i % V_LD;
+                tile[i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);
+            }
+            barrier();  // V and P written before they are read
+            product_nn(O_, P_AT + n0 / 4, P_LD, 0, V_LD, VALUE_ROWS / 4);
+        }
+    }
+
+    share_partials(l, ty, tx);
+    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h;
+    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint row = row0 + ty * ROWS + i;
+        float sum = 0.0;
+        for (uint x = 0; x < THREADS_X; x++) {
+            sum += partial[(ty * ROWS + i) * THREADS_X + x];
+        }
+        if (row >= p.seq_q) {
+            continue;
+        }
+        const float inverse = inverse_sum(sum);
+        [[unroll]] for (uint j = 0; j < COLS4; j++) {
+            const uint d = tx + j * THREADS_X;
+            if (d < DIM4) {
+                [[unroll]] for (uint e = 0; e < 4; e++) {
+                    o[o_base + row * p.o_stride_s + d * 4 + e] = NARROW(O_.at[i * COLS4 + j][e] * inverse);
+                }
+            }
+        }
+        if (WRITE_LSE && tx == 0) {
+            lse_out[lse_base + row] = lse(m[i], sum);
+        }
+    }
+}

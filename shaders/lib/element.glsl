@@ -1,0 +1,103 @@
+// element: the storage format of Q, K, V and O, chosen by -DELEM_F32,
+// -DELEM_F16 or -DELEM_BF16.
+//
+//     ELEM     one stored element, as the buffer holds it
+//     ELEM4    four of them, loaded at once
+//     T        the arithmetic type of matrix elements (16-bit formats)
+//     widen    ELEM4 to vec4, exactly
+//     WIDEN    ELEM to float, exactly
+//     NARROW   float to ELEM, round to nearest even
+//
+// The 16-bit formats are read as integers, so that a device needs 16-bit
+// storage but neither float16 nor bfloat16 arithmetic; and the rounding of
+// float to float16 is spelled out, since Vulkan leaves its direction open.
+//
+// The includer needs GL_EXT_shader_16bit_storage.
+#ifndef LIB_ELEMENT_GLSL
+#define LIB_ELEMENT_GLSL
+
+#if defined(ELEM_F32)
+
+#define ELEM float
+#define ELEM4 vec4
+
+#define WIDEN(x) (x)
+#define NARROW(x) (x)
+
+vec4 widen(const vec4 x) {
+    return x;
+}
+
+#else
+
+#define ELEM uint16_t
+#define ELEM4 uvec2
+// Macros, as a function with 16-bit arguments needs 16-bit arithmetic.
+#define WIDEN(x) widen(uint(x))
+#define NARROW(x) uint16_t(narrow(x))
+
+#if defined(ELEM_F16)
+
+#define T float16_t
+
+vec4 widen(const uvec2 x) {
+    return vec4(unpackHalf2x16(x.x), unpackHalf2x16(x.y));
+}
+
+float widen(const uint x) {
+    return unpackHalf2x16(x).x;
+}
+
+uint narrow(const float x) {
+    const uint bits = floatBitsToUint(x);
+    const uint magnitude = bits & 0x7fffffffu;
+    uint h;
+    if (magnitude > 0x7f800000u) {
+        h = 0x7e00u;  // NaN
+    } else if (magnitude >= 0x477ff000u) {
+        h = 0x7c00u;  // 65520 and more round to infinity
+    } else if (magnitude >= 0x38800000u) {
+        h = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;  // exponent bias 127 to 15
+    } else {
+        // Subnormal: the last kept bit, 2^-24, is the last bit of a float in
+        // [0.5, 1), so this addition rounds.
+        h = floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) - 0x3f000000u;
+    }
+    return bits >> 16 & 0x8000u | h;
+}
+
+#elif defined(ELEM_BF16)
+
+#define T bfloat16_t
+
+vec4 widen(const uvec2 x) {
+    return uintBitsToFloat(uvec4(x.x << 16, x.x & 0xffff0000u, x.y << 16, x.y & 0xffff0000u));
+}
+
+float widen(const uint x) {
+    return uintBitsToFloat(x << 16);
+}
+
+uint narrow(const float x) {
+    const uint bits = floatBitsToUint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return bits >> 16 | 0x40u;  // a NaN whose payload is cut off must stay one
+    }
+    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+
+#endif
+#endif
+
+// DEFINE_LOAD4(name, vec4s, elems) makes `vec4 name(uint i)`, elements i..i+3
+// of a buffer bound twice, as ELEM4 and as ELEM. With `const bool ALIGNED`
+// every i is a multiple of 4.
+#define DEFINE_LOAD4(name, vec4s, elems)                                                              \
+    vec4 name(const uint i) {                                                                         \
+        if (ALIGNED) {                                                                                \
+            return widen(vec4s[i >> 2]);                                                              \
+        }                                                                                             \
+        return vec4(WIDEN(elems[i]), WIDEN(elems[i + 1]), WIDEN(elems[i + 2]), WIDEN(elems[i + 3]));  \
+    }
+
+#endif

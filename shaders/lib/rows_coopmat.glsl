@@ -1,0 +1,88 @@
+// rows_coopmat: what needs the rows and columns of matrix elements, for
+// VK_KHR_cooperative_matrix, which leaves the place of an element open: a
+// detour through shared memory, whose layout is known.
+//
+// Each subgroup has its own scratch for one matrix. The includer declares
+// NUM_SUBGROUPS and `const bool SAME_LAYOUT`, and includes lib/element.glsl
+// and lib/matrix_types.glsl. Every invocation of the subgroup reaches a call.
+#ifndef LIB_ROWS_COOPMAT_GLSL
+#define LIB_ROWS_COOPMAT_GLSL
+
+const uint SCRATCH_LD = MAT_N + 4;  // four more for the banks; 16 bytes keep rows aligned
+const uint PACKED_WORDS = SAME_LAYOUT ? 1 : MAT_M * MAT_N / 2;
+
+shared float scratch[NUM_SUBGROUPS * MAT_M * SCRATCH_LD];
+shared uint packed[NUM_SUBGROUPS * PACKED_WORDS];
+
+uint scratch_base() {
+    return gl_SubgroupID * MAT_M * SCRATCH_LD;
+}
+
+// scratch_barrier orders the scratch writes of a subgroup before its reads,
+// and its reads before the next writes.
+void scratch_barrier() {
+    subgroupMemoryBarrierShared();
+    subgroupBarrier();
+}
+
+// broadcast_rows returns the matrix whose row r holds, in every column, the
+// maximum (or with SUM the sum) of row r of x.
+MatC broadcast_rows(const MatC x, const bool SUM) {
+    const uint base = scratch_base();
+    scratch_barrier();
+    coopMatStore(x, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    scratch_barrier();
+    for (uint row = gl_SubgroupInvocationID; row < MAT_M; row += gl_SubgroupSize) {
+        float r = scratch[base + row * SCRATCH_LD];
+        for (uint col = 1; col < MAT_N; col++) {
+            const float y = scratch[base + row * SCRATCH_LD + col];
+            r = SUM ? r + y : max(r, y);
+        }
+        for (uint col = 0; col < MAT_N; col++) {
+            scratch[base + row * SCRATCH_LD + col] = r;
+        }
+    }
+    scratch_barrier();
+    MatC result;
+    coopMatLoad(result, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    return result;
+}
+
+// element_index returns the matrix whose element (row, col) is
+// row * MAT_N + col.
+MatC element_index() {
+    const uint base = scratch_base();
+    scratch_barrier();
+    for (uint i = gl_SubgroupInvocationID; i < MAT_M * MAT_N; i += gl_SubgroupSize) {
+        scratch[base + i / MAT_N * SCRATCH_LD + i % MAT_N] = float(i);
+    }
+    scratch_barrier();
+    MatC result;
+    coopMatLoad(result, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    return result;
+}
+
+// to_left returns x in the storage format, as a left matrix.
+MatA to_left(const MatC x) {
+    MatA result;
+    if (SAME_LAYOUT) {
+        [[unroll]] for (uint i = 0; i < x.length(); i++) {
+            result[i] = T(x[i]);
+        }
+        return result;
+    }
+    const uint base = scratch_base();
+    const uint words = gl_SubgroupID * PACKED_WORDS;
+    scratch_barrier();
+    coopMatStore(x, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    scratch_barrier();
+    for (uint i = gl_SubgroupInvocationID; i < MAT_M * MAT_N / 2; i += gl_SubgroupSize) {
+        const uint at = base + i / (MAT_N / 2) * SCRATCH_LD + i % (MAT_N / 2) * 2;
+        packed[words + i] = narrow(scratch[at]) | narrow(scratch[at + 1]) << 16;
+    }
+    scratch_barrier();
+    coopMatLoad(result, packed, words, MAT_N / 2, gl_CooperativeMatrixLayoutRowMajor);
+    return result;
+}
+
+#endif

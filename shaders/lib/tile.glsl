@@ -1,0 +1,84 @@
+// tile: the way of Q, K and V from memory through shared memory into the
+// matrices of the forward kernels.
+//
+// A workgroup owns BLOCK_M rows of one head: NUM_SUBGROUPS subgroups of
+// ROW_TILES * MAT_M rows each. Shared memory holds rows of 16-bit elements:
+//
+//     tile rows 0       .. BLOCK_N - 1      a tile of K
+//               BLOCK_N .. 2*BLOCK_N - 1    the same keys of V
+//
+// and before and after the walk over the keys any 2*BLOCK_N rows of Q or O.
+// Rows and columns outside the tensors read as zero, so that neither NaN nor
+// Inf from outside meets a zero weight.
+//
+// The includer declares the specialization constants named here, the push
+// constants, and load_q, load_k, load_v and put_o (lib/load8.glsl).
+#ifndef LIB_TILE_GLSL
+#define LIB_TILE_GLSL
+
+const uint SUBGROUP_ROWS = ROW_TILES * MAT_M;
+const uint BLOCK_M = NUM_SUBGROUPS * SUBGROUP_ROWS;
+const uint COL_TILES = BLOCK_N / MAT_N;
+const uint DIM_TILES = (HEAD_DIM + MAT_N - 1) / MAT_N;
+const uint ROW8 = DIM_TILES * (MAT_N / 8);  // uvec4 of one row; columns past head_dim are zero
+const uint LD = ROW8 + 1;                   // one more, so that rows start in different banks
+const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile of keys
+const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+const uint STAGE_ROWS = 2 * BLOCK_N;        // rows of Q that fit at a time
+
+shared uvec4 tile[2 * BLOCK_N * LD];
+
+// fetch_k returns uvec4 number i of the key tile whose first key starts at
+// base and which has `rows` keys left in the tensor.
+uvec4 fetch_k(const uint base, const uint i, const uint rows) {
+    const uint row = i / ROW8;
+    const uint col = i % ROW8 * 8;
+    return row < rows && col < HEAD_DIM ? load_k(base + row * p.k_stride_s + col) : uvec4(0);
+}
+
+// fetch_v is fetch_k for V.
+uvec4 fetch_v(const uint base, const uint i, const uint rows) {
+    const uint row = i / ROW8;
+    const uint col = i % ROW8 * 8;
+    return row < rows && col < HEAD_DIM ? load_v(base + row * p.v_stride_s + col) : uvec4(0);
+}
+
+// put_kv stores uvec4 number i of a key tile.
+void put_kv(const uint i, const uvec4 k, const uvec4 v) {
+    if (TILE8 % WORKGROUP_SIZE == 0 || i < TILE8) {
+        tile[i / ROW8 * LD + i % ROW8] = k;
+        tile[(BLOCK_N + i / ROW8) * LD + i % ROW8] = v;
+    }
+}
+
+// stage_q copies rows stage .. stage + STAGE_ROWS - 1 of the block into tile,
+// negated where Scale is negative. Every invocation of the workgroup calls it.
+void stage_q(const uint q_base, const uint block_row, const uint stage) {
+    barrier();  // the rows of the stage before are read
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < min(BLOCK_M - stage, STAGE_ROWS) * ROW8; i += WORKGROUP_SIZE) {
+        const uint row = stage + i / ROW8;
+        const uint col = i % ROW8 * 8;
+        uvec4 x = uvec4(0);
+        if (block_row + row < p.seq_q && col < HEAD_DIM) {
+            x = load_q(q_base + row * p.q_stride_s + col) ^ p.q_sign;
+        }
+        tile[i / ROW8 * LD + i % ROW8] = x;
+    }
+    barrier();  // tile written before it is read
+}
+
+// store_o writes the block's rows of O that are in tile after every subgroup
+// has put its row tile number r there, one subgroup after the other. Every
+// invocation of the workgroup calls it.
+void store_o(const uint o_base, const uint block_row, const uint r) {
+    barrier();  // tile written before it is read
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < NUM_SUBGROUPS * MAT_M * ROW8; i += WORKGROUP_SIZE) {
+        const uint row = i / ROW8 / MAT_M * SUBGROUP_ROWS + r * MAT_M + i / ROW8 % MAT_M;
+        const uint col = i % ROW8 * 8;
+        if (block_row + row < p.seq_q && col < HEAD_DIM) {
+            put_o(o_base + row * p.o_stride_s + col, tile[i / ROW8 * LD + i % ROW8]);
+        }
+    }
+}
+
+#endif
