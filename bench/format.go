@@ -1,0 +1,247 @@
+package bench
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/perf/benchfmt"
+)
+
+// A Format is a way to write a report.
+type Format string
+
+const (
+	Table    Format = "table"    // for people
+	Benchfmt Format = "benchfmt" // the Go benchmark format, one line per sample; benchstat reads it
+	CSV      Format = "csv"      // one line per result
+	JSON     Format = "json"     // everything, samples included
+)
+
+// Formats lists every format.
+func Formats() []Format { return []Format{Table, Benchfmt, CSV, JSON} }
+
+// ParseFormat returns the format of that name.
+func ParseFormat(name string) (Format, error) {
+	for _, f := range Formats() {
+		if name == string(f) {
+			return f, nil
+		}
+	}
+	return "", fmt.Errorf("%q is not one of table, benchfmt, csv, json", name)
+}
+
+// Write writes r to w in the format f.
+func (r Report) Write(w io.Writer, f Format) error {
+	switch f {
+	case Benchfmt:
+		return r.writeBenchfmt(w)
+	case CSV:
+		return r.writeCSV(w)
+	case JSON:
+		return r.writeJSON(w)
+	}
+	return r.writeTable(w)
+}
+
+// benchmarkNames gives each kernel its name in the Go benchmark format.
+var benchmarkNames = map[string]string{"attention_fwd": "AttentionFwd"}
+
+// writeBenchfmt writes one line per sample of every result that was timed.
+// Only the lines for which wall-clock samples exist carry them.
+func (r Report) writeBenchfmt(w io.Writer) error {
+	out := benchfmt.NewWriter(w)
+	for _, unit := range [][3]string{
+		{"FLOP/s", "better", "higher"},
+		{"B/s", "better", "higher"},
+		{"max-abs-error", "better", "lower"},
+	} {
+		m := &benchfmt.UnitMetadata{OrigUnit: unit[0], Value: unit[2]}
+		m.Unit, m.Key = unit[0], unit[1]
+		if err := out.Write(m); err != nil {
+			return err
+		}
+	}
+	config := r.fileConfig()
+	for _, x := range r.Results {
+		if x.Status != StatusOK {
+			continue
+		}
+		name := fmt.Sprintf("%s/impl=%s/%v", benchmarkNames[x.Kernel], x.Impl, x.Problem)
+		for i, ns := range x.Timing.DeviceNS {
+			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name), Iters: x.Timing.Iters}
+			res.Values = append(res.Values,
+				benchfmt.Value{Value: ns, Unit: "ns/op"},
+				benchfmt.Value{Value: x.Problem.FLOPs() / ns * 1e9, Unit: "FLOP/s"},
+				benchfmt.Value{Value: x.Problem.Bytes() / ns * 1e9, Unit: "B/s"},
+				benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
+			if i < len(x.Timing.ReplayNS) && i < len(x.Timing.FreshNS) {
+				res.Values = append(res.Values,
+					benchfmt.Value{Value: x.Timing.ReplayNS[i], Unit: "replay-wall-ns/op"},
+					benchfmt.Value{Value: x.Timing.FreshNS[i], Unit: "fresh-wall-ns/op"})
+			}
+			if err := out.Write(res); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r Report) fileConfig() []benchfmt.Config {
+	var config []benchfmt.Config
+	for _, c := range [][2]string{
+		{"pkg", "github.com/flashvk/flashvk/bench"},
+		{"goos", runtime.GOOS},
+		{"goarch", runtime.GOARCH},
+		{"gpu", r.Env.Device},
+		{"gpu-type", r.Env.DeviceType},
+		{"driver", r.Env.Driver},
+		{"version", r.Env.Version},
+		{"commit", r.Env.Commit},
+	} {
+		if value := oneLine(c[1]); value != "" {
+			config = append(config, benchfmt.Config{Key: c[0], Value: []byte(value), File: true})
+		}
+	}
+	return config
+}
+
+// oneLine replaces every run of white space by a space.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// A column is one field of a result in CSV and JSON.
+type column struct {
+	name  string
+	value any // string, int, bool, float64 or []float64
+}
+
+// columns returns the fields of x in their order. A value that does not exist
+// for this result, or is not finite, is nil.
+func (r Report) columns(x Result) []column {
+	p := x.Problem
+	align := ""
+	if p.Causal {
+		align = p.CausalAlign.String()
+	}
+	list := []column{
+		{"kernel", x.Kernel}, {"impl", x.Impl}, {"choice", x.Choice},
+		{"status", string(x.Status)}, {"reason", x.Reason},
+		{"dtype", p.DType.String()}, {"batch", p.Batch}, {"heads", p.NumHeads}, {"kv_heads", p.NumKVHeads},
+		{"seq_q", p.SeqQ}, {"seq_kv", p.SeqKV}, {"head_dim", p.HeadDim},
+		{"causal", p.Causal}, {"causal_align", align}, {"scale", p.EffectiveScale()},
+		{"flops", p.FLOPs()}, {"bytes", p.Bytes()},
+	}
+	number := func(name string, have bool, v float64) {
+		if have && !math.IsNaN(v) && !math.IsInf(v, 0) {
+			list = append(list, column{name, v})
+		} else {
+			list = append(list, column{name, nil})
+		}
+	}
+	checked, timed := x.Status != StatusUnsupported, x.Status == StatusOK
+	number("checked_rows", checked, float64(x.Check.Rows))
+	number("of_rows", checked, float64(x.Check.OfRows))
+	number("max_abs_error", checked, x.Check.MaxAbs)
+	number("mean_abs_error", checked, x.Check.MeanAbs)
+	number("error_limit", checked, x.Check.Limit)
+	number("lse_max_abs_error", checked, x.Check.LSEMaxAbs)
+	number("lse_error_limit", checked, x.Check.LSELimit)
+	number("flop_per_s", timed, x.FLOPRate())
+	number("byte_per_s", timed, x.ByteRate())
+	number("samples", timed, float64(len(x.Timing.DeviceNS)))
+	number("iters_per_sample", timed, float64(x.Timing.Iters))
+	number("buffer_sets", timed, float64(x.Timing.Sets))
+	for _, s := range []struct {
+		name    string
+		samples []float64
+	}{{"device", x.Timing.DeviceNS}, {"replay_wall", x.Timing.ReplayNS}, {"fresh_wall", x.Timing.FreshNS}} {
+		sum := Summarize(s.samples)
+		number(s.name+"_ns", sum.N > 0, sum.Median)
+		number(s.name+"_ns_lo", sum.N > 0, sum.Lo)
+		number(s.name+"_ns_hi", sum.N > 0, sum.Hi)
+		number(s.name+"_ns_min", sum.N > 0, sum.Min)
+		number(s.name+"_ns_max", sum.N > 0, sum.Max)
+	}
+	return list
+}
+
+// environment returns the fields of a report that all results share.
+func (r Report) environment() []column {
+	return []column{
+		{"gpu", r.Env.Device}, {"gpu_type", r.Env.DeviceType}, {"driver", r.Env.Driver}, {"cpu_device", r.Env.CPU},
+		{"version", r.Env.Version}, {"commit", r.Env.Commit},
+	}
+}
+
+// writeCSV writes a line of names and a line per result. A value that does not
+// exist is empty.
+func (r Report) writeCSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	for i, x := range r.Results {
+		list := append(r.environment(), r.columns(x)...)
+		names, values := make([]string, len(list)), make([]string, len(list))
+		for j, c := range list {
+			names[j], values[j] = c.name, csvValue(c.value)
+		}
+		if i == 0 {
+			if err := out.Write(names); err != nil {
+				return err
+			}
+		}
+		if err := out.Write(values); err != nil {
+			return err
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
+
+func csvValue(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	case string:
+		return oneLine(v)
+	}
+	return fmt.Sprint(v)
+}
+
+// writeJSON writes one object: the environment, and under results a list with
+// an object per result, which also holds the samples.
+func (r Report) writeJSON(w io.Writer) error {
+	object := make(map[string]any)
+	for _, c := range r.environment() {
+		object[c.name] = c.value
+	}
+	results := make([]map[string]any, len(r.Results))
+	for i, x := range r.Results {
+		results[i] = make(map[string]any)
+		for _, c := range r.columns(x) {
+			results[i][c.name] = c.value
+		}
+		results[i]["device_ns_samples"] = notNil(x.Timing.DeviceNS)
+		results[i]["replay_wall_ns_samples"] = notNil(x.Timing.ReplayNS)
+		results[i]["fresh_wall_ns_samples"] = notNil(x.Timing.FreshNS)
+	}
+	object["results"] = results
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	out.SetIndent("", "\t")
+	return out.Encode(object)
+}
+
+// notNil makes an empty list of a nil one, so that JSON holds [] and not null.
+func notNil(x []float64) []float64 {
+	if x == nil {
+		return []float64{}
+	}
+	return x
+}

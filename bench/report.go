@@ -1,0 +1,177 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"slices"
+
+	"golang.org/x/perf/benchmath"
+
+	"github.com/flashvk/flashvk/attention/problem"
+)
+
+// A Report is everything that one run measured.
+type Report struct {
+	Env     Environment
+	Results []Result
+}
+
+// An Environment says where and with what a report was made.
+type Environment struct {
+	Device     string // name of the device
+	DeviceType string // discrete GPU, CPU, …
+	Driver     string // name and version
+	CPU        bool   // the device is a CPU: its times say nothing about a GPU
+	Version    string // of flashvk
+	Commit     string // "" if unknown
+}
+
+// A Status says how far a result got.
+type Status string
+
+const (
+	StatusOK          Status = "ok"          // correct and timed
+	StatusFailed      Status = "failed"      // wrong, and therefore not timed
+	StatusUnsupported Status = "unsupported" // the device or the path cannot do it
+)
+
+// A Result is one implementation on one problem.
+type Result struct {
+	Kernel  string // what was computed: attention_fwd
+	Impl    string // as asked for: auto, coopmat2, …
+	Choice  string // what ran: path and configuration
+	Problem problem.Problem
+	Status  Status
+	Reason  string // why it failed or is not supported, one line
+	Check   Check  // zero if unsupported
+	Timing  Timing // zero unless Status is StatusOK
+}
+
+// A Check compares a result with the float64 reference.
+type Check struct {
+	Rows, OfRows int     // rows of O that were compared, and how many there are
+	MaxAbs       float64 // max|Δ| over the compared elements of O
+	MeanAbs      float64 // mean|Δ|
+	Limit        float64 // the largest MaxAbs that passes
+	LSEMaxAbs    float64 // max|Δ| over the compared LSE, equal infinities left out
+	LSELimit     float64
+}
+
+// A Timing holds the samples of one result, in nanoseconds per call. See the
+// package documentation for how they are made.
+type Timing struct {
+	Iters    int // calls per device sample
+	Sets     int // sets of buffers that the calls rotate through
+	DeviceNS []float64
+	ReplayNS []float64 // wall clock of submitting a recorded call and waiting for it
+	FreshNS  []float64 // the same, recording included
+}
+
+// A Summary describes a set of samples.
+type Summary struct {
+	N                int
+	Median, Min, Max float64
+	// Lo and Hi are the 95 % confidence interval of the median, Min and Max if
+	// there are too few samples for one (fewer than six).
+	Lo, Hi float64
+}
+
+// Summarize returns the summary of samples, the zero Summary if there are
+// none.
+func Summarize(samples []float64) Summary {
+	if len(samples) == 0 {
+		return Summary{}
+	}
+	const confidence = 0.95
+	sorted := slices.Sorted(slices.Values(samples))
+	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(sorted, &benchmath.DefaultThresholds), confidence)
+	sum := Summary{N: len(sorted), Median: s.Center, Min: sorted[0], Max: sorted[len(sorted)-1], Lo: s.Lo, Hi: s.Hi}
+	if math.IsInf(s.Lo, 0) || math.IsInf(s.Hi, 0) {
+		sum.Lo, sum.Hi = sum.Min, sum.Max
+	}
+	return sum
+}
+
+// Spread returns how far Lo and Hi are from the median, as a fraction of it.
+func (s Summary) Spread() float64 {
+	if s.Median == 0 {
+		return 0
+	}
+	return max(s.Hi-s.Median, s.Median-s.Lo) / s.Median
+}
+
+// FLOPRate returns the operations per second at the median device time, by the
+// convention of problem.Problem.FLOPs.
+func (r Result) FLOPRate() float64 { return r.rate(r.Problem.FLOPs()) }
+
+// ByteRate returns the least traffic, problem.Problem.Bytes, per second at the
+// median device time.
+func (r Result) ByteRate() float64 { return r.rate(r.Problem.Bytes()) }
+
+func (r Result) rate(amount float64) float64 {
+	ns := Summarize(r.Timing.DeviceNS).Median
+	if ns == 0 {
+		return 0
+	}
+	return amount / ns * 1e9
+}
+
+// Failed returns the number of results that were wrong.
+func (r Report) Failed() int { return r.count(StatusFailed) }
+
+// OK returns the number of results that were correct and timed.
+func (r Report) OK() int { return r.count(StatusOK) }
+
+func (r Report) count(s Status) int {
+	n := 0
+	for _, x := range r.Results {
+		if x.Status == s {
+			n++
+		}
+	}
+	return n
+}
+
+// BuildInfo describes the running program, as the Go tool recorded it.
+type BuildInfo struct {
+	Version  string // of the module; (devel) for a build from a checkout
+	Commit   string // "" if unknown; ends in +dirty if the checkout had changes
+	Go       string
+	Platform string // GOOS/GOARCH
+}
+
+// ReadBuildInfo returns the build information of the running program.
+func ReadBuildInfo() BuildInfo {
+	b := BuildInfo{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if info.Main.Version != "" {
+		b.Version = info.Main.Version
+	}
+	dirty := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			b.Commit = s.Value[:min(len(s.Value), 12)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+dirty"
+		}
+	}
+	if b.Commit != "" {
+		b.Commit += dirty
+	}
+	return b
+}
+
+// String returns the line that flashvk version prints.
+func (b BuildInfo) String() string {
+	commit := b.Commit
+	if commit == "" {
+		commit = "unknown"
+	}
+	return fmt.Sprintf("flashvk %s commit %s %s %s", b.Version, commit, b.Go, b.Platform)
+}
