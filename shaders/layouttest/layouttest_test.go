@@ -50,6 +50,20 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// Two mirrors of the specialization that are wrong.
+type specSwapped struct {
+	SaveRstd      bool    `glsl:"SAVE_RSTD"`
+	WorkgroupSize uint32  `glsl:"WORKGROUP_SIZE"`
+	Eps           float32 `glsl:"EPS"`
+	Unused        int32   `glsl:"UNUSED"`
+}
+
+type specShort struct {
+	WorkgroupSize uint32  `glsl:"WORKGROUP_SIZE"`
+	SaveRstd      bool    `glsl:"SAVE_RSTD"`
+	Eps           float32 `glsl:"EPS"`
+}
+
 // TestCompareFinds hands over structs and names that are wrong in one way each.
 func TestCompareFinds(t *testing.T) {
 	type renamed struct {
@@ -108,17 +122,6 @@ func TestCompareFinds(t *testing.T) {
 		Q     strides   `glsl:"q"`
 		Shape [3]uint32 `glsl:"shape"`
 		Shift int32
-	}
-	type specSwapped struct {
-		SaveRstd      bool    `glsl:"SAVE_RSTD"`
-		WorkgroupSize uint32  `glsl:"WORKGROUP_SIZE"`
-		Eps           float32 `glsl:"EPS"`
-		Unused        int32   `glsl:"UNUSED"`
-	}
-	type specShort struct {
-		WorkgroupSize uint32  `glsl:"WORKGROUP_SIZE"`
-		SaveRstd      bool    `glsl:"SAVE_RSTD"`
-		Eps           float32 `glsl:"EPS"`
 	}
 	for _, tt := range []struct {
 		name         string

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A pkg is what go list says of a package of ours; paths are relative to the
+// module ("vk", "attention/ref").
+type pkg struct {
+	path        string
+	imports     []string // ours only, as all of the following
+	testImports []string
+}
+
+// levels is the order of packages: each imports only packages of lower levels, or
+// of its own pattern. The first pattern that matches counts; "x/..." matches x and
+// what is below it.
+var levels = []struct {
+	pattern string
+	level   int
+}{
+	{"dtype", 0},
+	{"vk/...", 1},
+	{"shaders/...", 1},
+	{"attention/problem", 2},
+	{"attention/ref/...", 3},
+	{"attention/attntest/...", 4},
+	{"attention/...", 5},
+	{"pipelines/tnp/...", 7}, // compose the kernels below into steps
+	{"pipelines/record/...", 7},
+	{"pipelines/...", 6},
+	{"bench/...", 8},
+	{"tests/...", 9},
+	{"tools/...", 9},
+}
+
+// levelOf returns the pattern and the level of a package, -1 if it has none.
+func levelOf(p string) (pattern string, level int) {
+	for _, l := range levels {
+		prefix, deep := strings.CutSuffix(l.pattern, "/...")
+		if p == prefix || deep && strings.HasPrefix(p, prefix+"/") {
+			return l.pattern, l.level
+		}
+	}
+	return "", -1
+}
+
+// importProblems checks the direction of the imports between our packages.
+func importProblems(pkgs []pkg) []string {
+	byPath := map[string]pkg{}
+	for _, p := range pkgs {
+		byPath[p.path] = p
+	}
+	var problems []string
+	for _, p := range pkgs {
+		if _, level := levelOf(p.path); level < 0 {
+			problems = append(problems, fmt.Sprintf("%s has no place in the order of packages (tools/check/imports.go)", p.path))
+			continue
+		}
+		for _, i := range p.imports {
+			if problem := importProblem(p.path, i); problem != "" {
+				problems = append(problems, problem)
+			}
+		}
+		if usesNoDevice(p.path) {
+			if chain := chainTo(byPath, append(slices.Clone(p.imports), p.testImports...), "vk"); chain != nil {
+				problems = append(problems, fmt.Sprintf("%s imports vk (%s): references and suites run without Vulkan",
+					p.path, strings.Join(append([]string{p.path}, chain...), " -> ")))
+			}
+		}
+	}
+	return problems
+}
+
+func importProblem(p, imported string) string {
+	pattern, level := levelOf(p)
+	otherPattern, otherLevel := levelOf(imported)
+	switch {
+	case pattern == otherPattern:
+		return ""
+	case folder(p) == "shaders":
+		return fmt.Sprintf("%s imports %s: shaders imports nothing of ours", p, imported)
+	case folder(p) == "vk" && imported != "dtype":
+		return fmt.Sprintf("%s imports %s: vk imports nothing of ours but dtype", p, imported)
+	case otherLevel >= level:
+		return fmt.Sprintf("%s imports %s, which does not stand below it", p, imported)
+	}
+	return ""
+}
+
+// folder is the first element of a path.
+func folder(p string) string {
+	top, _, _ := strings.Cut(p, "/")
+	return top
+}
+
+// usesNoDevice: references and suites must run, and be read, without Vulkan.
+func usesNoDevice(p string) bool {
+	base := path.Base(p)
+	return base == "ref" || strings.Contains(p, "/ref/") || base == "attntest"
+}
+
+// chainTo returns the way from one of the imports to the target folder, or nil.
+func chainTo(pkgs map[string]pkg, from []string, target string) []string {
+	seen := map[string]bool{}
+	var find func(p string) []string
+	find = func(p string) []string {
+		if folder(p) == target {
+			return []string{p}
+		}
+		if seen[p] {
+			return nil
+		}
+		seen[p] = true
+		for _, i := range pkgs[p].imports {
+			if chain := find(i); chain != nil {
+				return append([]string{p}, chain...)
+			}
+		}
+		return nil
+	}
+	for _, p := range from {
+		if chain := find(p); chain != nil {
+			return chain
+		}
+	}
+	return nil
+}
+
+// listPackages asks go list for our packages.
+func (r *repo) listPackages() ([]pkg, error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Module,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = r.root
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return nil, fmt.Errorf("go list: %s", strings.TrimSpace(string(exit.Stderr)))
+		}
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	var list []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath                         string
+			Module                             struct{ Path string }
+			Imports, TestImports, XTestImports []string
+		}
+		if err := dec.Decode(&p); err == io.EOF {
+			return list, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		ours := func(paths []string) []string {
+			var list []string
+			for _, i := range paths {
+				if rel, ok := strings.CutPrefix(i, p.Module.Path+"/"); ok {
+					list = append(list, rel)
+				}
+			}
+			return list
+		}
+		list = append(list, pkg{
+			path:        strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, p.Module.Path), "/"),
+			imports:     ours(p.Imports),
+			testImports: ours(append(p.TestImports, p.XTestImports...)),
+		})
+	}
+}
+
+func checkImports(r *repo) ([]string, error) {
+	pkgs, err := r.listPackages()
+	if err != nil {
+		return nil, err
+	}
+	problems := importProblems(pkgs)
+	for _, name := range r.goFiles() {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(r.root, name), nil, parser.ImportsOnly)
+		if err != nil {
+			problems = append(problems, err.Error())
+			continue
+		}
+		for _, spec := range f.Imports {
+			i, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return nil, err
+			}
+			if problem := specialImport(name, i); problem != "" {
+				problems = append(problems, problem)
+			}
+		}
+	}
+	return problems, nil
+}
+
+// specialImport keeps cgo and unsafe where they belong.
+func specialImport(file, imported string) string {
+	dir, base := path.Split(file)
+	switch {
+	case imported == "C" && !(dir == "vk/" && strings.HasPrefix(base, "ext")):
+		return fmt.Sprintf(`%s imports "C": only vk/ext*.go does`, file)
+	case imported == "unsafe" && dir != "vk/":
+		return fmt.Sprintf("%s imports unsafe, which stays inside vk", file)
+	}
+	return ""
+}

@@ -1,0 +1,157 @@
+// Check is everything that can be said about the source without running it on a
+// device: `go run ./tools/check`, the same for an engineer and in CI.
+//
+//	format       gofmt -s
+//	vet          go vet
+//	staticcheck  at a pinned version, fetched through the module proxy
+//	imports      packages import downwards only; "C" and unsafe stay in vk
+//	budget       lengths of files and functions
+//	hosts        no file names a package mirror
+//	scripts      bash -n, sh -n
+//	shaders      the SPIR-V is current and valid (the tests of ./shaders)
+//
+// Each finding is one line on standard output; with findings the exit status is 1.
+// Arguments are names of checks to run instead of all.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// staticcheckVersion supports Go 1.24 to 1.26.
+const staticcheckVersion = "v0.7.0"
+
+// A check looks at the repository and returns its findings, one line each. The
+// error is a check that could not be made.
+type check struct {
+	name string
+	run  func(r *repo) ([]string, error)
+}
+
+var checks = []check{
+	{"format", checkFormat},
+	{"imports", checkImports},
+	{"budget", checkBudget},
+	{"hosts", checkHosts},
+	{"scripts", checkScripts},
+	{"vet", checkVet},
+	{"staticcheck", checkStaticcheck},
+	{"shaders", checkShaders},
+}
+
+func main() {
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: go run ./tools/check [CHECK…]")
+		for _, c := range checks {
+			fmt.Fprintln(os.Stderr, "  "+c.name)
+		}
+	}
+	flag.Parse()
+	for _, name := range flag.Args() {
+		if !slices.ContainsFunc(checks, func(c check) bool { return c.name == name }) {
+			fmt.Fprintf(os.Stderr, "check: no check %q\n", name)
+			os.Exit(2)
+		}
+	}
+	r, err := openRepo()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "check: %v\n", err)
+		os.Exit(1)
+	}
+	failed := false
+	for _, c := range checks {
+		if flag.NArg() > 0 && !slices.Contains(flag.Args(), c.name) {
+			continue
+		}
+		start := time.Now()
+		findings, err := c.run(r)
+		for _, f := range findings {
+			fmt.Printf("%s: %s\n", c.name, f)
+		}
+		if err != nil {
+			fmt.Printf("%s: could not be checked: %v\n", c.name, err)
+		}
+		result := "ok"
+		if len(findings) > 0 || err != nil {
+			result, failed = "FAILED", true
+		}
+		fmt.Fprintf(os.Stderr, "check: %-12s%s (%.1f s)\n", c.name, result, time.Since(start).Seconds())
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+// A repo is the working tree.
+type repo struct {
+	root  string
+	files []string // relative to root, sorted: tracked, and new ones that git does not ignore
+}
+
+func openRepo() (*repo, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env GOMOD: %w", err)
+	}
+	gomod := strings.TrimSpace(string(out))
+	if gomod == "" || gomod == os.DevNull {
+		return nil, fmt.Errorf("not in a Go module")
+	}
+	r := &repo{root: filepath.Dir(gomod)}
+	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Dir = r.root
+	out, err = cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("git ls-files: %w", err)
+	}
+	for name := range strings.SplitSeq(string(out), "\x00") {
+		// A file that was deleted but not yet committed is listed too.
+		if info, err := os.Stat(filepath.Join(r.root, name)); err == nil && info.Mode().IsRegular() {
+			r.files = append(r.files, name)
+		}
+	}
+	slices.Sort(r.files)
+	r.files = slices.Compact(r.files)
+	return r, nil
+}
+
+func (r *repo) read(name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(r.root, name))
+	return string(text), err
+}
+
+// goFiles are the files that gofmt and the compiler see.
+func (r *repo) goFiles() []string {
+	var list []string
+	for _, name := range r.files {
+		if strings.HasSuffix(name, ".go") && !strings.Contains("/"+name, "/testdata/") {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// command runs a program in the root and returns the lines of its output, both
+// streams, that are not empty. Exit status 0 or not is ok.
+func (r *repo) command(env []string, name string, args ...string) (lines []string, ok bool, err error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = r.root
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		return nil, false, fmt.Errorf("%s: %w", name, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimRight(line, " \t\r\n"); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines, cmd.ProcessState.Success(), nil
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// mirrorPattern matches the hosts of distributions' package mirrors, and any URL of
+// a Debian archive but those of the reserved domain that tests use.
+var mirrorPattern = regexp.MustCompile(`\b(?:[a-z0-9-]+\.)+(?:debian|ubuntu)\.(?:org|com|net)\b|https?://[A-Za-z0-9.-]+(?::[0-9]+)?/debian(?:[/\s"']|$)`)
+
+// allowedHost matches what mirrorPattern may find: no mirror.
+var allowedHost = regexp.MustCompile(`^https?://(?:[a-z]+\.test|localhost)\b`)
+
+// checkHosts looks for mirrors: those that the pattern knows, and those that this
+// machine is configured for. A file that names one works on one network only.
+func checkHosts(r *repo) ([]string, error) {
+	configured, err := r.configuredHosts()
+	if err != nil {
+		return nil, err
+	}
+	var problems []string
+	for _, name := range r.files {
+		text, err := r.read(name)
+		if err != nil {
+			return nil, err
+		}
+		problems = append(problems, hostProblems(name, text, configured)...)
+	}
+	return problems, nil
+}
+
+// configuredHosts are the hosts of apt's Debian archives and of the Go module proxy.
+func (r *repo) configuredHosts() ([]string, error) {
+	sources, _, err := r.command(nil, "tools/toolchain", "--sources")
+	if err != nil {
+		return nil, err
+	}
+	proxy, _, err := r.command(nil, "go", "env", "GOPROXY")
+	if err != nil {
+		return nil, err
+	}
+	var hosts []string
+	for _, m := range regexp.MustCompile(`https?://([A-Za-z0-9.-]+)`).FindAllStringSubmatch(strings.Join(append(sources, proxy...), "\n"), -1) {
+		if m[1] != "localhost" && !strings.HasPrefix(m[1], "127.") {
+			hosts = append(hosts, m[1])
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts), nil
+}
+
+func hostProblems(name, text string, hosts []string) []string {
+	if !utf8.ValidString(text) {
+		return nil // binary
+	}
+	var problems []string
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		found := ""
+		for _, m := range mirrorPattern.FindAllString(line, -1) {
+			if !allowedHost.MatchString(m) {
+				found = m
+			}
+		}
+		for _, host := range hosts {
+			if strings.Contains(line, host) {
+				found = host
+			}
+		}
+		if found != "" {
+			problems = append(problems, fmt.Sprintf("%s:%d: names the package mirror %s", name, n, found))
+		}
+	}
+	return problems
+}
+
+// checkScripts has the shells read every script.
+func checkScripts(r *repo) ([]string, error) {
+	var problems []string
+	for _, name := range r.files {
+		text, err := r.read(name)
+		if err != nil {
+			return nil, err
+		}
+		shell := shellOf(text)
+		if shell == "" {
+			continue
+		}
+		lines, ok, err := r.command(nil, shell, "-n", name)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			problems = append(problems, lines...)
+		}
+	}
+	return problems, nil
+}
+
+// shellOf returns the shell that a script's first line asks for, "" for other files.
+func shellOf(text string) string {
+	first, _, _ := strings.Cut(text, "\n")
+	rest, ok := strings.CutPrefix(first, "#!")
+	if !ok {
+		return ""
+	}
+	for _, word := range strings.Fields(rest) {
+		switch word[strings.LastIndex(word, "/")+1:] {
+		case "bash":
+			return "bash"
+		case "sh", "dash":
+			return "sh"
+		case "env":
+			continue
+		default:
+			return ""
+		}
+	}
+	return ""
+}
