@@ -1,0 +1,240 @@
+package vk
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	vulkan "github.com/vulkan-go/vulkan"
+)
+
+// Buffer is a block of device memory that kernels read and write. It may be
+// used by several goroutines; Close must not run while another records or
+// copies with it.
+type Buffer struct {
+	object
+	block
+}
+
+// block is a VkBuffer with memory of its own.
+type block struct {
+	buffer vulkan.Buffer
+	memory vulkan.DeviceMemory
+	raw    uint64 // buffer as a number
+	bytes  int64
+	mapped unsafe.Pointer // nil if the host does not see the memory
+	flags  uint32         // of the memory type
+}
+
+// Memory property flags, and the flag sets to look for, best first.
+const (
+	deviceLocal  = 1
+	hostVisible  = 2
+	hostCoherent = 4
+	hostCached   = 8
+)
+
+// memoryWish is a set of flags that a memory type must and must not have.
+type memoryWish struct{ must, not uint32 }
+
+// inDevice prefers memory that the host does not see: on discrete GPUs that is
+// the large ordinary heap.
+func inDevice() []memoryWish {
+	return []memoryWish{{deviceLocal, hostVisible}, {deviceLocal, 0}, {0, 0}}
+}
+
+// forUpload is memory that the host writes and the device copies from.
+func forUpload() []memoryWish {
+	return []memoryWish{{hostVisible | hostCoherent, deviceLocal}, {hostVisible | hostCoherent, 0}}
+}
+
+// forDownload must be cached: reading a megabyte of uncached memory takes the
+// host seconds.
+func forDownload() []memoryWish {
+	return []memoryWish{
+		{hostVisible | hostCached | hostCoherent, deviceLocal}, {hostVisible | hostCached | hostCoherent, 0},
+		{hostVisible | hostCached, 0}, {hostVisible | hostCoherent, 0},
+	}
+}
+
+// findType returns the first memory type among allowed that fits the best
+// possible wish.
+func findType(types []memoryType, allowed uint32, wishes []memoryWish) (int, bool) {
+	for _, w := range wishes {
+		for i, t := range types {
+			if allowed>>i&1 != 0 && t.flags&w.must == w.must && t.flags&w.not == 0 {
+				return i, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// NewBuffer allocates device memory for kernels; its content is undefined.
+//
+// Bytes must be positive and at most Caps.MaxAllocationBytes and
+// Caps.MaxBufferBytes, else the error wraps ErrUnsupported. If the memory is
+// not there, it wraps ErrOutOfDeviceMemory.
+func (d *Device) NewBuffer(name string, bytes int64) (*Buffer, error) {
+	bl, err := d.allocate(name, bytes, inDevice())
+	if err != nil {
+		return nil, err
+	}
+	b := &Buffer{block: bl}
+	b.register(d, "buffer", name, func() { d.free(bl) })
+	return b, nil
+}
+
+// allocate makes a buffer with memory; on failure nothing is left.
+func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ block, err error) {
+	fail := func(err error) (block, error) {
+		return block{}, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, err)
+	}
+	if d.handle == nil {
+		return fail(d.errClosed())
+	}
+	if bytes <= 0 {
+		return fail(fmt.Errorf("the size must be positive"))
+	}
+	if limit := min(d.caps.MaxAllocationBytes, d.caps.MaxBufferBytes); uint64(bytes) > limit {
+		return fail(fmt.Errorf("more than one allocation may have, %d bytes: %w", limit, ErrUnsupported))
+	}
+	if err := d.countAllocation(); err != nil {
+		return fail(err)
+	}
+	bl := block{bytes: bytes}
+	defer func() {
+		if err != nil {
+			d.free(bl)
+		}
+	}()
+	// Storage buffer, and source and destination of transfers.
+	info := vulkan.BufferCreateInfo{SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(bytes), Usage: 0x20 | 0x1 | 0x2}
+	defer info.Free()
+	var buffer vulkan.Buffer
+	if r := vulkan.CreateBuffer(d.handle, &info, nil, &buffer); r < 0 {
+		return fail(callError("vkCreateBuffer", int32(r)))
+	}
+	bl.buffer = buffer
+	bl.raw = uint64(uintptr(unsafe.Pointer(bl.buffer)))
+	if err := d.bindMemory(&bl, wishes); err != nil {
+		return fail(err)
+	}
+	d.setName(objectBuffer, bl.raw, name)
+	return bl, nil
+}
+
+// bindMemory allocates and, if the host sees it, maps the memory of bl.
+func (d *Device) bindMemory(bl *block, wishes []memoryWish) error {
+	var need vulkan.MemoryRequirements
+	vulkan.GetBufferMemoryRequirements(d.handle, bl.buffer, &need)
+	need.Deref()
+	defer need.Free()
+	t, ok := findType(d.types, need.MemoryTypeBits, wishes)
+	if !ok {
+		return fmt.Errorf("no memory type fits: %w", ErrUnsupported)
+	}
+	bl.flags = d.types[t].flags
+	if size := d.caps.Heaps[d.types[t].heap].SizeBytes; uint64(need.Size) > size {
+		return fmt.Errorf("the memory heap has %d bytes: %w", size, ErrOutOfDeviceMemory)
+	}
+	info := vulkan.MemoryAllocateInfo{SType: vulkan.StructureTypeMemoryAllocateInfo, AllocationSize: need.Size, MemoryTypeIndex: uint32(t)}
+	defer info.Free()
+	var memory vulkan.DeviceMemory
+	if r := vulkan.AllocateMemory(d.handle, &info, nil, &memory); r < 0 {
+		return callError("vkAllocateMemory", int32(r))
+	}
+	bl.memory = memory
+	if r := vulkan.BindBufferMemory(d.handle, bl.buffer, bl.memory, 0); r < 0 {
+		return callError("vkBindBufferMemory", int32(r))
+	}
+	if bl.flags&hostVisible == 0 {
+		return nil
+	}
+	var mapped unsafe.Pointer
+	r := vulkan.MapMemory(d.handle, bl.memory, 0, vulkan.DeviceSize(vulkan.WholeSize), 0, &mapped)
+	bl.mapped = mapped
+	return callError("vkMapMemory", int32(r))
+}
+
+// countAllocation takes one of the device's allocations, of which there may be
+// as few as 4096.
+func (d *Device) countAllocation() error {
+	limit := int64(d.caps.MaxAllocations)
+	if d.numAllocs.Load() >= limit {
+		d.mu.Lock()
+		d.poll() // buffers that were closed while in use may be done
+		d.mu.Unlock()
+	}
+	if n := d.numAllocs.Add(1); n > limit {
+		d.numAllocs.Add(-1)
+		return fmt.Errorf("%d buffers are open, the most that the device allows: %w", limit, ErrOutOfDeviceMemory)
+	}
+	return nil
+}
+
+// free destroys bl.
+func (d *Device) free(bl block) {
+	vulkan.DestroyBuffer(d.handle, bl.buffer, nil)
+	vulkan.FreeMemory(d.handle, bl.memory, nil) // also unmaps
+	d.numAllocs.Add(-1)
+}
+
+// Bytes returns the size.
+func (b *Buffer) Bytes() int64 { return b.bytes }
+
+// Name returns the debug name.
+func (b *Buffer) Name() string { return b.name }
+
+// Close frees the memory once the submissions so far have finished. It is
+// idempotent and may be called on nil.
+func (b *Buffer) Close() {
+	if b != nil {
+		b.object.close()
+		b.block = block{}
+	}
+}
+
+// checkRange reports a range that is not inside an open buffer.
+func (b *Buffer) checkRange(offset, bytes int64) error {
+	if b == nil || b.d == nil || b.isClosed() {
+		return fmt.Errorf("the buffer is closed or was never made")
+	}
+	if offset < 0 || bytes < 0 || offset > b.bytes-bytes {
+		return fmt.Errorf("buffer %q has %d bytes, range %d+%d is outside", b.name, b.bytes, offset, bytes)
+	}
+	return nil
+}
+
+// Upload copies data into b at offset, in bytes, and returns when it is there.
+// It runs after everything submitted so far. On error, also that of ctx, the
+// range may be partly written.
+func (b *Buffer) Upload(ctx context.Context, offset int64, data []byte) error {
+	if err := b.checkRange(offset, int64(len(data))); err != nil {
+		return fmt.Errorf("vk: upload: %w", err)
+	}
+	return b.d.staging.upload(ctx, b.d, b, offset, int64(len(data)), func(dst []byte, at int64) { copy(dst, data[at:]) })
+}
+
+// Download copies len(data) bytes of b from offset into data. It runs after
+// everything submitted so far.
+func (b *Buffer) Download(ctx context.Context, offset int64, data []byte) error {
+	if err := b.checkRange(offset, int64(len(data))); err != nil {
+		return fmt.Errorf("vk: download: %w", err)
+	}
+	return b.d.staging.download(ctx, b.d, b, offset, int64(len(data)), func(src []byte, at int64) { copy(data[at:], src) })
+}
+
+// Object types for debug names.
+const (
+	objectCommandBuffer = 6
+	objectBuffer        = 9
+	objectPipeline      = 19
+)
+
+// setName names a handle in validation messages.
+func (d *Device) setName(objectType uint32, handle uint64, name string) {
+	if d.instance.messages != nil {
+		d.api.setName(objectType, handle, name)
+	}
+}

@@ -1,0 +1,317 @@
+package vk
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Caps is what a device can do, read once by Open or List. It holds no
+// handles, so that everything that decides from it is testable without a GPU,
+// and survives a round trip through JSON. Every feature that is true is
+// enabled on a device that Open returns.
+type Caps struct {
+	Index         int // position in List
+	Name          string
+	Type          DeviceType
+	DriverID      uint32 // VkDriverId: 4 NVIDIA, 3 RADV, 13 llvmpipe, ...
+	DriverName    string
+	DriverInfo    string // human-readable version, such as 580.159.04
+	DriverVersion uint32 // vendor's encoding
+	VendorID      uint32 // PCI
+	DeviceID      uint32
+	APIVersion    Version
+	Unusable      string   `json:",omitempty"` // why Open refuses the device; "" if it does not
+	Extensions    []string // device extensions that Open enables
+
+	SubgroupSize                        uint32
+	MinSubgroupSize, MaxSubgroupSize    uint32
+	SubgroupOps                         SubgroupOps // in compute shaders
+	SubgroupSizeControl                 bool        // KernelOptions.SubgroupSize may choose
+	ComputeFullSubgroups                bool
+	SubgroupExtendedTypes               bool // subgroup operations on 8-, 16- and 64-bit types
+	MaxSharedMemoryBytes                uint32
+	MaxWorkgroupInvocations             uint32
+	MaxWorkgroupSize                    [3]uint32
+	MaxWorkgroupCount                   [3]uint32
+	MaxPushConstantsBytes               uint32
+	MaxStorageBuffers                   uint32 // bindings of one kernel
+	MaxStorageBufferRange               uint64 // bytes that a kernel sees of a buffer
+	MaxAllocationBytes                  uint64 // one vkAllocateMemory
+	MaxBufferBytes                      uint64
+	MaxAllocations                      uint32
+	MinStorageBufferOffsetAlignment     uint64
+	TimestampPeriod                     float64 // ns per tick; 0: no timestamps
+	TimestampBits                       uint32
+	Heaps                               []Heap
+	MemoryBudget                        bool // Heap budget and usage are known
+	Float16, Int8, Int16, Int64         bool // arithmetic in shaders
+	Float64                             bool
+	Storage16, Storage8                 bool // types in storage buffers
+	BFloat16Type, BFloat16Dot           bool
+	BFloat16CoopMat                     bool
+	Float8Type, Float8CoopMat           bool
+	ScalarBlockLayout                   bool
+	VulkanMemoryModel                   bool
+	VulkanMemoryModelDeviceScope        bool
+	AtomicFloat32AddBuffer              bool
+	AtomicFloat32AddShared              bool
+	AtomicInt64Buffer                   bool
+	BufferDeviceAddress                 bool
+	IntegerDotProduct                   bool
+	Maintenance4                        bool
+	WorkgroupMemoryExplicitLayout       bool // shared memory as several block views
+	WorkgroupMemoryExplicitLayoutScalar bool
+	WorkgroupMemoryExplicitLayout16Bit  bool
+	ExecutableStats                     bool // Kernel.Stats has numbers
+
+	CoopMat       bool // VK_KHR_cooperative_matrix, in compute shaders
+	CoopMatShapes []CoopMatShape
+	CoopMat2      CoopMat2
+}
+
+// CoopMatShape is one supported multiplication Result = A*B + C with A (M, K),
+// B (K, N), C and Result (M, N).
+type CoopMatShape struct {
+	M, N, K         uint32
+	A, B, C, Result ComponentType
+	Scope           Scope
+	Saturating      bool
+}
+
+// CoopMat2 is what VK_NV_cooperative_matrix2 adds; zero without it.
+type CoopMat2 struct {
+	WorkgroupScope, FlexibleDimensions, Reductions, Conversions bool
+	PerElement, TensorAddressing, BlockLoads                    bool
+
+	MaxWorkgroupSize    uint32 // invocations, at workgroup scope
+	FlexMaxDimension    uint32
+	ReservedSharedBytes uint32 // taken from shared memory at workgroup scope
+	Flexible            []FlexShape
+}
+
+// FlexShape is one row of flexible dimensions: M, N and K may be any multiple
+// of the granularities.
+type FlexShape struct {
+	MGranularity, NGranularity, KGranularity uint32
+	A, B, C, Result                          ComponentType
+	Scope                                    Scope
+	Saturating                               bool
+	WorkgroupInvocations                     uint32 // at workgroup scope; else 0
+}
+
+// Heap is a memory heap. Budget and usage are those of this process at the
+// time of the call, and 0 if the device does not tell (Caps.MemoryBudget).
+type Heap struct {
+	SizeBytes, BudgetBytes, UsageBytes uint64
+	DeviceLocal                        bool
+}
+
+// DeviceType says what a device is.
+type DeviceType uint8
+
+// The device types, in Vulkan's numbering.
+const (
+	OtherDevice DeviceType = iota
+	IntegratedGPU
+	DiscreteGPU
+	VirtualGPU
+	CPU
+)
+
+func deviceTypeNames() []string {
+	return []string{"other", "integrated GPU", "discrete GPU", "virtual GPU", "CPU"}
+}
+
+// String returns the name, such as "discrete GPU".
+func (t DeviceType) String() string { return nameOf(deviceTypeNames(), int(t), "DeviceType") }
+
+// MarshalText returns the name.
+func (t DeviceType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText parses the name.
+func (t *DeviceType) UnmarshalText(text []byte) error {
+	i, err := indexOf(deviceTypeNames(), string(text), "device type")
+	*t = DeviceType(i)
+	return err
+}
+
+// rank orders the types for the choice of the best device.
+func (t DeviceType) rank() int {
+	return [...]int{OtherDevice: 1, IntegratedGPU: 3, DiscreteGPU: 4, VirtualGPU: 2, CPU: 0}[min(t, CPU)]
+}
+
+// ComponentType is the element type of a cooperative matrix.
+type ComponentType uint8
+
+// The component types. UnknownComponent stands for one that is newer than this
+// package.
+const (
+	UnknownComponent ComponentType = iota
+	F16
+	F32
+	F64
+	S8
+	S16
+	S32
+	S64
+	U8
+	U16
+	U32
+	U64
+	BF16
+	F8E4M3
+	F8E5M2
+)
+
+func componentNames() []string {
+	return []string{"unknown", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "bf16", "f8e4m3", "f8e5m2"}
+}
+
+// componentType maps a VkComponentTypeKHR.
+func componentType(v uint32) ComponentType {
+	switch {
+	case v <= 10: // f16 ... u64 are numbered alike
+		return F16 + ComponentType(v)
+	case v == 1000141000:
+		return BF16
+	case v == 1000491002:
+		return F8E4M3
+	case v == 1000491003:
+		return F8E5M2
+	}
+	return UnknownComponent
+}
+
+// String returns the short name, such as "f16".
+func (t ComponentType) String() string { return nameOf(componentNames(), int(t), "ComponentType") }
+
+// MarshalText returns the short name.
+func (t ComponentType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText parses the short name.
+func (t *ComponentType) UnmarshalText(text []byte) error {
+	i, err := indexOf(componentNames(), string(text), "component type")
+	*t = ComponentType(i)
+	return err
+}
+
+// Scope is the group of invocations that share a cooperative matrix.
+type Scope uint8
+
+// The scopes, in Vulkan's numbering.
+const (
+	ScopeDevice      Scope = 1
+	ScopeWorkgroup   Scope = 2
+	ScopeSubgroup    Scope = 3
+	ScopeQueueFamily Scope = 5
+)
+
+func scopeNames() []string {
+	return []string{"unknown", "device", "workgroup", "subgroup", "invocation", "queue family"}
+}
+
+// String returns the name, such as "subgroup".
+func (s Scope) String() string { return nameOf(scopeNames(), int(s), "Scope") }
+
+// MarshalText returns the name.
+func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText parses the name.
+func (s *Scope) UnmarshalText(text []byte) error {
+	i, err := indexOf(scopeNames(), string(text), "scope")
+	*s = Scope(i)
+	return err
+}
+
+// SubgroupOps is a set of VkSubgroupFeatureFlagBits.
+type SubgroupOps uint32
+
+// The subgroup operations.
+const (
+	SubgroupBasic SubgroupOps = 1 << iota
+	SubgroupVote
+	SubgroupArithmetic
+	SubgroupBallot
+	SubgroupShuffle
+	SubgroupShuffleRelative
+	SubgroupClustered
+	SubgroupQuad
+)
+
+func subgroupOpNames() []string {
+	return []string{"basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad"}
+}
+
+// Has reports whether every operation of want is in s.
+func (s SubgroupOps) Has(want SubgroupOps) bool { return s&want == want }
+
+// String returns the names with "|" between them.
+func (s SubgroupOps) String() string {
+	var names []string
+	for i, name := range subgroupOpNames() {
+		if s.Has(1 << i) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, "|")
+}
+
+// MarshalText returns the names with "|" between them.
+func (s SubgroupOps) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText parses what MarshalText wrote.
+func (s *SubgroupOps) UnmarshalText(text []byte) error {
+	*s = 0
+	for _, name := range strings.FieldsFunc(string(text), func(r rune) bool { return r == '|' }) {
+		i, err := indexOf(subgroupOpNames(), name, "subgroup operation")
+		if err != nil {
+			return err
+		}
+		*s |= 1 << i
+	}
+	return nil
+}
+
+// Version is a Vulkan version number.
+type Version uint32
+
+// MakeVersion returns major.minor.patch.
+func MakeVersion(major, minor, patch uint32) Version {
+	return Version(major<<22 | minor<<12 | patch)
+}
+
+// String returns the usual form, such as 1.4.312.
+func (v Version) String() string {
+	return fmt.Sprintf("%d.%d.%d", v>>22&0x7f, v>>12&0x3ff, v&0xfff)
+}
+
+// MarshalText returns the usual form.
+func (v Version) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// UnmarshalText parses the usual form.
+func (v *Version) UnmarshalText(text []byte) error {
+	var major, minor, patch uint32
+	if _, err := fmt.Sscanf(string(text), "%d.%d.%d", &major, &minor, &patch); err != nil {
+		return fmt.Errorf("vk: version %q is not of the form 1.2.3", text)
+	}
+	*v = MakeVersion(major, minor, patch)
+	return nil
+}
+
+// nameOf returns names[i], or the number where there is no name.
+func nameOf(names []string, i int, kind string) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("%s(%d)", kind, i)
+}
+
+// indexOf returns the position of name.
+func indexOf(names []string, name, kind string) (int, error) {
+	i := slices.Index(names, name)
+	if i < 0 {
+		return 0, fmt.Errorf("vk: %s %q is not one of %s", kind, name, strings.Join(names, ", "))
+	}
+	return i, nil
+}

@@ -1,0 +1,298 @@
+package vk
+
+import (
+	"context"
+	"fmt"
+
+	vulkan "github.com/vulkan-go/vulkan"
+)
+
+// Cmd is a list of recorded commands that may be submitted again and again.
+// It belongs to one goroutine.
+//
+//	c, err := d.NewCmd("step")      recording
+//	k.Dispatch(c, ...)
+//	c.Barrier()
+//	c.Timestamp(t, 0)
+//	err = c.Submit(ctx)             recording ends; runs; waits
+//	err = c.Submit(ctx)             runs again
+//	c.Reset()                       recording anew
+//
+// Recording calls return no errors: the first one is kept, skips the calls
+// after it, and is returned by Err and Submit.
+//
+// Dispatches and transfers of one Cmd may overlap and see stale memory unless
+// a barrier stands between them:
+//
+//	first     then      needs
+//	dispatch  dispatch  Barrier
+//	dispatch  transfer  BarrierToTransfer
+//	transfer  dispatch  BarrierFromTransfer
+//	transfer  transfer  BarrierFromTransfer
+//
+// Separate submissions need none.
+type Cmd struct {
+	object
+	rec     recorder
+	err     error
+	ended   bool   // recording has ended
+	serial  uint64 // last submission, 0 for none
+	pools   []vulkan.DescriptorPool
+	pool    int // index of the pool in use
+	scratch []*scratch
+	uses    map[*object]struct{} // what the commands refer to
+	checked uint64               // d.closings when uses was last found open
+	timers  []*Timer
+	args    dispatchArgs // kept here so that a dispatch allocates nothing
+}
+
+// scratch is a buffer of a Cmd; Reset makes it free for reuse.
+type scratch struct {
+	buffer *Buffer
+	used   bool
+}
+
+// Sets and storage buffers of one descriptor pool.
+const (
+	poolSets    = 64
+	poolBuffers = 8 * poolSets
+)
+
+// NewCmd returns an empty Cmd, ready to record.
+func (d *Device) NewCmd(name string) (*Cmd, error) {
+	rec, err := d.newRecorder(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := rec.begin(d); err != nil {
+		rec.destroy(d)
+		return nil, err
+	}
+	c := &Cmd{rec: rec, uses: map[*object]struct{}{}}
+	c.register(d, "cmd", name, c.destroy)
+	return c, nil
+}
+
+// destroy releases everything; d.mu is held.
+func (c *Cmd) destroy() {
+	c.rec.destroy(c.d)
+	for _, p := range c.pools {
+		vulkan.DestroyDescriptorPool(c.d.handle, p, nil)
+	}
+	for _, s := range c.scratch {
+		c.d.free(s.buffer.block)
+		s.buffer.closed = true
+	}
+	c.pools, c.scratch = nil, nil
+}
+
+// Device returns the device that c records for.
+func (c *Cmd) Device() *Device { return c.d }
+
+// Err returns the first error of recording, or nil.
+func (c *Cmd) Err() error { return c.err }
+
+// fail keeps the first error.
+func (c *Cmd) fail(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("vk: cmd %q: "+format, append([]any{c.name}, args...)...)
+	}
+}
+
+// recording reports whether a command may be recorded, and keeps an error if
+// c was submitted already.
+func (c *Cmd) recording() bool {
+	if c.err == nil && c.isClosed() {
+		c.fail("recorded after Close")
+	}
+	if c.err == nil && c.ended {
+		c.fail("recorded after Submit, Reset comes first")
+	}
+	return c.err == nil
+}
+
+// Close waits for nothing: the commands in flight finish, then everything
+// that c owns is destroyed. It is idempotent and may be called on nil.
+func (c *Cmd) Close() {
+	if c != nil {
+		c.object.close()
+	}
+}
+
+// Reset forgets the commands and the error, and records anew. It waits for
+// commands in flight. Scratch buffers of before are void.
+func (c *Cmd) Reset() {
+	c.err = nil
+	if c.isClosed() {
+		c.fail("Reset after Close")
+		return
+	}
+	if err := c.d.wait(context.Background(), c.serial); err != nil {
+		c.err = err
+		return
+	}
+	for _, p := range c.pools {
+		vulkan.ResetDescriptorPool(c.d.handle, p, 0) // always succeeds
+	}
+	for _, s := range c.scratch {
+		s.used = false
+	}
+	clear(c.uses)
+	c.pool, c.ended, c.serial, c.timers = 0, false, 0, c.timers[:0]
+	c.err = c.rec.begin(c.d)
+}
+
+// use notes that the commands refer to o.
+func (c *Cmd) use(o *object) { c.uses[o] = struct{}{} }
+
+// checkUses reports an object that was closed since it was recorded. The
+// caller holds d.mu.
+func (c *Cmd) checkUses() error {
+	if c.checked == c.d.closings {
+		return nil
+	}
+	for o := range c.uses {
+		if o.closed {
+			return fmt.Errorf("vk: cmd %q refers to %v, which is closed", c.name, o)
+		}
+	}
+	c.checked = c.d.closings
+	return nil
+}
+
+// Barrier makes the dispatches after it wait for, and see the writes of, the
+// dispatches before it.
+func (c *Cmd) Barrier() { c.barrier(computeScope(), computeScope()) }
+
+// BarrierToTransfer makes the transfers after it wait for, and see the writes
+// of, the dispatches before it.
+func (c *Cmd) BarrierToTransfer() { c.barrier(computeScope(), transferScope()) }
+
+// BarrierFromTransfer makes the dispatches and transfers after it wait for,
+// and see the writes of, the transfers before it.
+func (c *Cmd) BarrierFromTransfer() { c.barrier(transferScope(), anyScope()) }
+
+func (c *Cmd) barrier(from, to scope) {
+	if c.recording() {
+		c.d.api.barrier(c.rec.cmd, from, to)
+	}
+}
+
+// Scratch returns device memory that belongs to c until Reset or Close; its
+// content is undefined. Memory is kept over Reset and handed out again, so
+// that recording the same thing again allocates nothing. On failure it keeps
+// the error and returns a buffer that only serves to record on.
+func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
+	if !c.recording() {
+		return &Buffer{}
+	}
+	var best *scratch
+	for _, s := range c.scratch {
+		fits := !s.used && s.buffer.bytes >= bytes && s.buffer.bytes/2 <= bytes
+		if fits && (best == nil || s.buffer.bytes < best.buffer.bytes) {
+			best = s
+		}
+	}
+	if best == nil {
+		bl, err := c.d.allocate(name, bytes, inDevice())
+		if err != nil {
+			c.err = err
+			return &Buffer{}
+		}
+		b := &Buffer{block: bl}
+		b.adopt(c.d, "scratch buffer", name, func() {})
+		best = &scratch{buffer: b}
+		c.scratch = append(c.scratch, best)
+	}
+	best.used = true
+	return best.buffer
+}
+
+// Fill sets size bytes of b from offset to copies of word. Offset and size
+// are multiples of 4. It is a transfer: see the barriers above.
+func (c *Cmd) Fill(b *Buffer, offset, size int64, word uint32) {
+	if !c.recording() || !c.checkTransfer("Fill", b, offset, size) {
+		return
+	}
+	if offset%4 != 0 || size%4 != 0 {
+		c.fail("Fill: range %d+%d of buffer %q is not a multiple of 4", offset, size, b.name)
+		return
+	}
+	c.d.api.fill(c.rec.cmd, b.raw, offset, size, word)
+}
+
+// Copy copies size bytes from src at srcOffset to dst at dstOffset. The
+// ranges must not overlap. It is a transfer: see the barriers above.
+func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size int64) {
+	if !c.recording() || !c.checkTransfer("Copy", dst, dstOffset, size) || !c.checkTransfer("Copy", src, srcOffset, size) {
+		return
+	}
+	if dst == src && dstOffset < srcOffset+size && srcOffset < dstOffset+size {
+		c.fail("Copy: ranges %d+%d and %d+%d of buffer %q overlap", dstOffset, size, srcOffset, size, dst.name)
+		return
+	}
+	c.d.api.copy(c.rec.cmd, dst.raw, dstOffset, src.raw, srcOffset, size)
+}
+
+// checkTransfer checks a range for Fill and Copy and notes the use of b.
+func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64) bool {
+	err := b.checkRange(offset, size)
+	switch {
+	case err != nil:
+		c.fail("%s: %w", call, err)
+	case size == 0:
+		c.fail("%s: size must be positive", call)
+	case b.d != c.d:
+		c.fail("%s: buffer %q is of another device", call, b.name)
+	default:
+		c.use(&b.object)
+	}
+	return c.err == nil
+}
+
+// Submit runs the commands and waits until they are done. The first call ends
+// the recording; later calls run the same commands again.
+//
+// It returns the error of recording, if there is one, without running
+// anything. If ctx ends first, Submit returns its error; the commands run on,
+// and everything that they use stays alive until they have finished.
+func (c *Cmd) Submit(ctx context.Context) error {
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	return c.Wait(ctx)
+}
+
+// Start is Submit without the wait. It waits for an earlier run of c, which
+// must not overlap. If ctx has ended, nothing is submitted.
+func (c *Cmd) Start(ctx context.Context) error {
+	if c.err == nil && c.isClosed() {
+		c.fail("submitted after Close")
+	}
+	if c.err != nil {
+		return c.err
+	}
+	if !c.ended {
+		if c.err = c.rec.end(); c.err != nil {
+			return c.err
+		}
+		c.ended = true
+	}
+	if err := c.Wait(ctx); err != nil {
+		return err
+	}
+	serial, err := c.d.submit(ctx, c.rec.cmd, c.checkUses)
+	if err != nil {
+		return err
+	}
+	c.serial = serial
+	return nil
+}
+
+// Wait waits for the last Start, if there was one.
+func (c *Cmd) Wait(ctx context.Context) error {
+	if c.isClosed() {
+		return fmt.Errorf("vk: cmd %q is closed", c.name)
+	}
+	return c.d.wait(ctx, c.serial)
+}

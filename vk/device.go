@@ -1,0 +1,312 @@
+package vk
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	vulkan "github.com/vulkan-go/vulkan"
+)
+
+// noCopy makes go vet complain about copies of the struct that holds it.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// Options says what Open opens. The zero value is the best device, without
+// validation and without a pipeline cache on disk.
+type Options struct {
+	// Device selects: "" is the best device, a number is the position in
+	// List, anything else a part of the name, in any case.
+	//
+	// Best is the first of: discrete GPU, integrated GPU, virtual GPU, other,
+	// CPU. So a CPU device is opened only where there is no GPU, or by request.
+	Device string
+	// Validate loads the Khronos validation layer with synchronization
+	// validation. A message at error level fails the next Submit, and Close.
+	Validate bool
+	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
+	CacheDir string
+	// Name appears in error messages of Close; "" is the device's own name.
+	Name string
+}
+
+// Device is an open Vulkan device with one compute queue. It may be shared by
+// goroutines.
+//
+// Submissions run one after the other: each sees all memory that earlier ones
+// wrote, and later ones wait for it.
+type Device struct {
+	_ noCopy
+
+	name     string
+	caps     Caps
+	instance *instance
+	phys     vulkan.PhysicalDevice
+	handle   vulkan.Device
+	api      deviceAPI
+	queue    vulkan.Queue
+	family   uint32
+	types    []memoryType
+	cache    *pipelineCache
+	staging  staging
+	kernels  kernelCache
+	values   valueCache
+
+	numAllocs atomic.Int64
+
+	mu        sync.Mutex // guards what follows, and the queue
+	timeline  uint64     // semaphore that counts finished submissions
+	submitted uint64
+	completed uint64
+	retired   []retired            // destructions that wait for submissions
+	open      map[*object]struct{} // what Close reports as leaked
+	closings  uint64               // number of objects closed so far
+	invalid   []string             // validation messages, all of them
+	unseen    int                  // how many of these no error has reported yet
+}
+
+// retired is a destruction to run once submission serial has finished.
+type retired struct {
+	serial uint64
+	run    func()
+}
+
+// List returns the capabilities of every Vulkan device of the machine, also of
+// those that Open refuses (Caps.Unusable says why), without opening one. The
+// error wraps ErrNoLoader or ErrNoDevice if there is nothing to list.
+func List() ([]Caps, error) {
+	in, err := openInstance(false)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	_, caps, err := in.caps()
+	return caps, err
+}
+
+// choose returns the position in list of the device that selector names.
+func choose(list []Caps, selector string) (int, error) {
+	best := -1
+	if selector == "" {
+		for i, c := range list {
+			if c.Unusable == "" && (best < 0 || c.Type.rank() > list[best].Type.rank()) {
+				best = i
+			}
+		}
+		if best < 0 {
+			return 0, fmt.Errorf("vk: device %q: %s: %w", list[0].Name, list[0].Unusable, ErrUnsupported)
+		}
+		return best, nil
+	}
+	if i, err := strconv.Atoi(selector); err == nil && i >= 0 && i < len(list) {
+		best = i
+	}
+	for i, c := range list {
+		if best < 0 && strings.Contains(strings.ToLower(c.Name), strings.ToLower(selector)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		var names []string
+		for i, c := range list {
+			names = append(names, fmt.Sprintf("%d %q", i, c.Name))
+		}
+		return 0, fmt.Errorf("vk: device %q is not among %s: %w", selector, strings.Join(names, ", "), ErrNoDevice)
+	}
+	if c := list[best]; c.Unusable != "" {
+		return 0, fmt.Errorf("vk: device %q: %s: %w", c.Name, c.Unusable, ErrUnsupported)
+	}
+	return best, nil
+}
+
+// Open opens a device with every feature that Caps lists. Each call makes a
+// Vulkan instance of its own, so several devices, and one device several
+// times, may be open at once.
+//
+// The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
+func Open(o Options) (_ *Device, err error) {
+	d := &Device{open: map[*object]struct{}{}}
+	defer func() {
+		if err != nil {
+			d.Close()
+		}
+	}()
+	if d.instance, err = openInstance(o.Validate); err != nil {
+		return nil, err
+	}
+	phys, list, err := d.instance.caps()
+	if err != nil {
+		return nil, err
+	}
+	i, err := choose(list, o.Device)
+	if err != nil {
+		return nil, err
+	}
+	d.phys, d.caps = phys[i], list[i]
+	if d.name = o.Name; d.name == "" {
+		d.name = d.caps.Name
+	}
+	if err := d.createDevice(); err != nil {
+		return nil, err
+	}
+	if d.types, _, err = readMemory(d.instance.raw, d.phys, false); err != nil {
+		return nil, err
+	}
+	if d.cache, err = d.openCache(o.CacheDir); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// createDevice makes the VkDevice, its queue and its timeline.
+func (d *Device) createDevice() error {
+	in := d.instance.raw
+	family, _ := computeFamily(in.queueFamilies(d.phys))
+	d.family = uint32(family)
+	names, err := in.deviceExtensions(d.phys)
+	if err != nil {
+		return fmt.Errorf("vk: vkEnumerateDeviceExtensionProperties: %w", err)
+	}
+	has := map[string]bool{}
+	for _, name := range names {
+		has[name] = true
+	}
+	features := d.caps.enabled(has)
+	defer features.free()
+	if d.handle, err = in.createDevice(d.phys, d.family, d.caps.Extensions, features); err != nil {
+		return err
+	}
+	if d.api, err = in.newAPI(d.handle); err != nil {
+		return err
+	}
+	var queue vulkan.Queue
+	vulkan.GetDeviceQueue(d.handle, d.family, 0, &queue)
+	d.queue = queue
+	d.timeline, err = d.api.createTimeline()
+	return err
+}
+
+// Caps returns what the device can do. The caller must not change it.
+func (d *Device) Caps() *Caps { return &d.caps }
+
+// Name returns the name that error messages give the device.
+func (d *Device) Name() string { return d.name }
+
+// Heaps returns the memory heaps with their present budget and usage.
+func (d *Device) Heaps() ([]Heap, error) {
+	if d.handle == nil {
+		return nil, d.errClosed()
+	}
+	return readHeaps(d.instance.raw, d.phys, d.caps.MemoryBudget)
+}
+
+func (d *Device) errClosed() error { return fmt.Errorf("vk: device %q is closed", d.name) }
+
+// Close waits for the device, writes the pipeline cache and destroys
+// everything. Its error lists what was still open, by debug name, and the
+// messages of the validation layer. Close is idempotent and must not run
+// concurrently with other calls.
+func (d *Device) Close() error {
+	if d == nil || d.instance == nil {
+		return nil
+	}
+	var errs []error
+	if d.handle != nil {
+		errs = append(errs, d.closeDevice())
+	}
+	errs = append(errs, d.validationErrors())
+	d.instance.close()
+	d.instance = nil
+	return errors.Join(errs...)
+}
+
+// closeDevice closes all but the instance.
+func (d *Device) closeDevice() error {
+	var errs []error
+	if d.api.p != nil {
+		vulkan.DeviceWaitIdle(d.handle) // a lost device is closed all the same
+		errs = append(errs, d.closeObjects())
+		if d.cache != nil {
+			errs = append(errs, d.cache.close(d))
+		}
+		vulkan.DestroySemaphore(d.handle, *(*vulkan.Semaphore)(unsafe.Pointer(&d.timeline)), nil)
+	}
+	vulkan.DestroyDevice(d.handle, nil)
+	if d.api.p != nil {
+		d.api.free()
+	}
+	d.handle, d.api = nil, deviceAPI{}
+	return errors.Join(errs...)
+}
+
+// closeObjects releases what the device owns itself, then what its user
+// forgot to close, which it reports.
+func (d *Device) closeObjects() error {
+	d.kernels.close()
+	d.staging.close(d)
+	d.mu.Lock()
+	leaked := make([]*object, 0, len(d.open))
+	for o := range d.open {
+		leaked = append(leaked, o)
+	}
+	d.mu.Unlock()
+	var names []string
+	for _, o := range leaked {
+		names = append(names, o.String())
+		o.close()
+	}
+	d.mu.Lock()
+	d.completed = d.submitted // the device is idle
+	d.runRetired()
+	d.mu.Unlock()
+	if len(names) == 0 {
+		return nil
+	}
+	sort.Strings(names)
+	return fmt.Errorf("vk: device %q was closed with %d objects open: %s", d.name, len(names), strings.Join(names, ", "))
+}
+
+// collectMessages moves messages of the validation layer to d.invalid. The
+// caller holds d.mu.
+func (d *Device) collectMessages() {
+	if d.instance.messages == nil {
+		return
+	}
+	list := d.instance.messages.take()
+	d.invalid = append(d.invalid, list...)
+	d.unseen += len(list)
+}
+
+// newValidationError returns the validation messages that no error reported
+// yet. The caller holds d.mu.
+func (d *Device) newValidationError() error {
+	d.collectMessages()
+	if d.unseen == 0 {
+		return nil
+	}
+	list := d.invalid[len(d.invalid)-d.unseen:]
+	d.unseen = 0
+	return validationError(list)
+}
+
+// validationErrors returns all validation messages since Open.
+func (d *Device) validationErrors() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.collectMessages()
+	if len(d.invalid) == 0 {
+		return nil
+	}
+	return validationError(d.invalid)
+}
+
+func validationError(list []string) error {
+	return fmt.Errorf("vk: validation layer: %d errors, first: %s", len(list), strings.Join(strings.Fields(list[0]), " "))
+}

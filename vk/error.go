@@ -1,0 +1,109 @@
+package vk
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A Result is a VkResult that reports a failure. It is what errors of this
+// package wrap when Vulkan said no:
+//
+//	vk: vkQueueSubmit: VK_ERROR_DEVICE_LOST
+type Result int32
+
+// What errors.Is finds in the errors of this package.
+var (
+	// ErrDeviceLost: the device stopped working, for example because a
+	// dispatch ran too long. Everything on it fails from now on; Close works.
+	ErrDeviceLost error = Result(-4)
+	// ErrOutOfDeviceMemory: an allocation did not fit.
+	ErrOutOfDeviceMemory error = Result(-2)
+	// ErrOutOfHostMemory: the driver could not allocate in main memory.
+	ErrOutOfHostMemory error = Result(-1)
+	// ErrUnsupported: the request is valid, but beyond what the device offers.
+	ErrUnsupported = errors.New("unsupported on this device")
+	// ErrNoLoader: libvulkan.so.1 is not installed or does not load.
+	ErrNoLoader = errors.New("no Vulkan loader")
+	// ErrNoDevice: no device, or none that was asked for.
+	ErrNoDevice = errors.New("no Vulkan device")
+)
+
+// Results that recording and waiting handle rather than report.
+const (
+	resultTimeout         Result = 2
+	resultIncomplete      Result = 5
+	resultFragmentedPool  Result = -12
+	resultOutOfPoolMemory Result = -1000069000
+	resultIncompatible    Result = -9
+)
+
+// Error returns the name in the Vulkan specification.
+func (r Result) Error() string {
+	switch r {
+	case 1:
+		return "VK_NOT_READY"
+	case 2:
+		return "VK_TIMEOUT"
+	case 5:
+		return "VK_INCOMPLETE"
+	case -1:
+		return "VK_ERROR_OUT_OF_HOST_MEMORY"
+	case -2:
+		return "VK_ERROR_OUT_OF_DEVICE_MEMORY"
+	case -3:
+		return "VK_ERROR_INITIALIZATION_FAILED"
+	case -4:
+		return "VK_ERROR_DEVICE_LOST"
+	case -5:
+		return "VK_ERROR_MEMORY_MAP_FAILED"
+	case -6:
+		return "VK_ERROR_LAYER_NOT_PRESENT"
+	case -7:
+		return "VK_ERROR_EXTENSION_NOT_PRESENT"
+	case -8:
+		return "VK_ERROR_FEATURE_NOT_PRESENT"
+	case -9:
+		return "VK_ERROR_INCOMPATIBLE_DRIVER"
+	case -10:
+		return "VK_ERROR_TOO_MANY_OBJECTS"
+	case -11:
+		return "VK_ERROR_FORMAT_NOT_SUPPORTED"
+	case -12:
+		return "VK_ERROR_FRAGMENTED_POOL"
+	case -13:
+		return "VK_ERROR_UNKNOWN"
+	case -1000011001:
+		return "VK_ERROR_VALIDATION_FAILED_EXT"
+	case -1000012000:
+		return "VK_ERROR_INVALID_SHADER_NV"
+	case -1000069000:
+		return "VK_ERROR_OUT_OF_POOL_MEMORY"
+	case -1000161000:
+		return "VK_ERROR_FRAGMENTATION"
+	case -1000174001:
+		return "VK_ERROR_NOT_PERMITTED"
+	case -1000257000:
+		return "VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS"
+	}
+	return fmt.Sprintf("VkResult(%d)", int32(r))
+}
+
+// callError returns nil for a successful result of the named call, and
+// otherwise an error that wraps the result.
+func callError(call string, r int32) error {
+	if r >= 0 {
+		return nil
+	}
+	return fmt.Errorf("vk: %s: %w", call, Result(r))
+}
+
+// resultOrNil returns r as an error if it is a failure.
+func resultOrNil(r int32) error {
+	if r >= 0 {
+		return nil
+	}
+	return Result(r)
+}
+
+// isResult reports whether err wraps r.
+func isResult(err error, r Result) bool { return errors.Is(err, r) }

@@ -1,0 +1,412 @@
+package vk
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"reflect"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// Kernel is a compute pipeline whose push constants are a P. It may be shared
+// by goroutines.
+//
+// P is a struct of uint32, int32, float32 and uint64 fields (or arrays or
+// structs of them) without holes, laid out as the shader's push-constant block
+// in scalar layout: it is copied as memory. struct{} stands for no push
+// constants.
+type Kernel[P any] struct {
+	*kernel
+}
+
+// kernel is the part of Kernel that does not depend on P.
+type kernel struct {
+	object
+	raw       rawKernel
+	bindings  int
+	pushBytes int
+	code      []byte
+	stats     KernelStats
+}
+
+// KernelOptions choose how a pipeline runs.
+type KernelOptions struct {
+	// SubgroupSize fixes the number of invocations of a subgroup, a power of
+	// two from Caps.MinSubgroupSize to Caps.MaxSubgroupSize; 0 leaves it to
+	// the driver. Other than the only one there is, it needs
+	// Caps.SubgroupSizeControl.
+	SubgroupSize uint32
+	// FullSubgroups promises the shader that every subgroup is full; the
+	// workgroup's X size must be a multiple of the subgroup size. Needs
+	// Caps.ComputeFullSubgroups.
+	FullSubgroups bool
+}
+
+// Groups is the number of workgroups in each direction; 0 means 1.
+type Groups struct{ X, Y, Z uint32 }
+
+// KernelStats says what a pipeline costs.
+type KernelStats struct {
+	Created   time.Duration // wall time of pipeline creation
+	Available bool          // whether the driver gave the numbers below
+	// Per invocation: Registers, SpillBytes (memory that stands in for
+	// registers). Per workgroup: SharedBytes. Those that the driver does not
+	// name are 0; All has everything under the driver's own names.
+	Registers, SpillBytes, SharedBytes, CodeBytes uint64
+	SubgroupSize                                  uint32
+	All                                           []Statistic
+}
+
+// Statistic is one number that the driver gives of a pipeline.
+type Statistic struct {
+	Name  string
+	Value float64
+}
+
+// NewKernel compiles a pipeline from a SPIR-V module with one compute entry
+// point, whose resources are storage buffers 0 to n-1 of descriptor set 0.
+//
+// Spec is nil or a struct of uint32, int32, float32 and bool fields; field i
+// is the specialization constant with constant_id = i.
+//
+// The error wraps ErrUnsupported if the device lacks what the options or P
+// ask for, or a Result if compilation failed.
+func NewKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
+	k, err := newKernel(d, name, spirv, spec, o, reflect.TypeFor[P]())
+	if err != nil {
+		return nil, fmt.Errorf("vk: kernel %q: %w", name, err)
+	}
+	k.register(d, "kernel", name, func() { d.api.destroyKernel(k.raw) })
+	return &Kernel[P]{k}, nil
+}
+
+// newKernel checks the arguments and creates the pipeline.
+func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, params reflect.Type) (*kernel, error) {
+	if d.handle == nil {
+		return nil, d.errClosed()
+	}
+	module, err := scanModule(spirv)
+	if err != nil {
+		return nil, err
+	}
+	if uint32(module.bindings) > d.caps.MaxStorageBuffers {
+		return nil, fmt.Errorf("%d storage buffers, the device has %d: %w", module.bindings, d.caps.MaxStorageBuffers, ErrUnsupported)
+	}
+	pushBytes, err := checkParams(params)
+	if err != nil {
+		return nil, err
+	}
+	if limit := min(d.caps.MaxPushConstantsBytes, maxPushBytes); pushBytes > int(limit) {
+		return nil, fmt.Errorf("%d bytes of push constants, the device has %d: %w", pushBytes, limit, ErrUnsupported)
+	}
+	if module.pushConst && pushBytes == 0 {
+		return nil, fmt.Errorf("the shader has push constants, %v has none", params)
+	}
+	words, err := specWords(spec)
+	if err != nil {
+		return nil, err
+	}
+	info := rawKernelInfo{
+		bindings: module.bindings, pushBytes: pushBytes, statistics: d.caps.ExecutableStats,
+		fullSubgroups: o.FullSubgroups, cache: d.cache.handle,
+	}
+	if info.subgroupSize, err = requiredSubgroupSize(&d.caps, o); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	raw, err := d.api.createKernel(info, spirv, module.entry, words)
+	if err != nil {
+		return nil, err
+	}
+	k := &kernel{raw: raw, bindings: module.bindings, pushBytes: pushBytes, code: spirv}
+	k.stats.Created = time.Since(start)
+	if d.caps.ExecutableStats {
+		k.stats.read(d, raw)
+	}
+	d.setName(objectPipeline, raw.pipeline, name)
+	return k, nil
+}
+
+// requiredSubgroupSize returns the size to ask the driver for, 0 for none.
+func requiredSubgroupSize(c *Caps, o KernelOptions) (int, error) {
+	if o.FullSubgroups && !c.ComputeFullSubgroups {
+		return 0, fmt.Errorf("full subgroups: %w", ErrUnsupported)
+	}
+	n := o.SubgroupSize
+	switch {
+	case n == 0:
+		return 0, nil
+	case n < c.MinSubgroupSize || n > c.MaxSubgroupSize || n&(n-1) != 0:
+		return 0, fmt.Errorf("subgroup size %d is not a power of two in %d..%d: %w", n, c.MinSubgroupSize, c.MaxSubgroupSize, ErrUnsupported)
+	case c.SubgroupSizeControl:
+		return int(n), nil
+	case c.MinSubgroupSize == c.MaxSubgroupSize:
+		return 0, nil // there is no other
+	}
+	return 0, fmt.Errorf("subgroup size control: %w", ErrUnsupported)
+}
+
+// checkParams returns the size of a push-constant struct.
+func checkParams(t reflect.Type) (int, error) {
+	if t.Kind() != reflect.Struct {
+		return 0, fmt.Errorf("push constants are a %v, not a struct", t)
+	}
+	if err := checkLayout(t); err != nil {
+		return 0, err
+	}
+	return int(t.Size()), nil
+}
+
+// checkLayout refuses fields that a shader has no equal of, and holes: the
+// shader's layout has none.
+func checkLayout(t reflect.Type) error {
+	end := uintptr(0)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Offset != end {
+			return fmt.Errorf("%v has a hole before %s; put 8-byte fields first", t, f.Name)
+		}
+		end += f.Type.Size()
+		elem := f.Type
+		for elem.Kind() == reflect.Array {
+			elem = elem.Elem()
+		}
+		switch elem.Kind() {
+		case reflect.Uint32, reflect.Int32, reflect.Float32, reflect.Uint64:
+		case reflect.Struct:
+			if err := checkLayout(elem); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("field %s of %v is a %v, not uint32, int32, float32 or uint64", f.Name, t, f.Type)
+		}
+	}
+	if end != t.Size() {
+		return fmt.Errorf("%v has a hole at its end; fill it with a field", t)
+	}
+	return nil
+}
+
+// specWords returns the specialization constants in the order of the fields.
+func specWords(spec any) ([]uint32, error) {
+	if spec == nil {
+		return nil, nil
+	}
+	v := reflect.ValueOf(spec)
+	if v.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("specialization is a %T, not a struct", spec)
+	}
+	words := make([]uint32, v.NumField())
+	for i := range words {
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Uint32:
+			words[i] = uint32(f.Uint())
+		case reflect.Int32:
+			words[i] = uint32(int32(f.Int()))
+		case reflect.Float32:
+			words[i] = math.Float32bits(float32(f.Float()))
+		case reflect.Bool:
+			words[i] = onOff(f.Bool())
+		default:
+			return nil, fmt.Errorf("field %s of %T is a %v, not uint32, int32, float32 or bool", v.Type().Field(i).Name, spec, f.Type())
+		}
+	}
+	return words, nil
+}
+
+// Name returns the debug name.
+func (k *Kernel[P]) Name() string { return k.name }
+
+// Stats returns what is known about the pipeline.
+func (k *Kernel[P]) Stats() KernelStats { return k.stats }
+
+// Bindings returns the number of tensors that Dispatch takes.
+func (k *Kernel[P]) Bindings() int { return k.bindings }
+
+// Close destroys k once the submissions so far have finished. It is
+// idempotent, may be called on nil, and leaves a kernel of CachedKernel alone.
+func (k *Kernel[P]) Close() {
+	if k != nil && k.kernel != nil {
+		k.kernel.object.close()
+	}
+}
+
+// Dispatch records one run of k over g workgroups: tensor i is bound to
+// binding i. The whole buffer of each tensor is bound, from its first byte:
+// the kernel gets offsets and strides, in elements, from params.
+//
+// Errors are kept by c: a wrong number of tensors, a buffer that is closed or
+// of another device, more workgroups than Caps.MaxWorkgroupCount, and a buffer
+// larger than Caps.MaxStorageBufferRange (wraps ErrUnsupported).
+func (k *Kernel[P]) Dispatch(c *Cmd, g Groups, params P, tensors ...Tensor) {
+	if !c.recording() || !c.checkDispatch(k.kernel, &g, tensors) {
+		return
+	}
+	if k.pushBytes > 0 {
+		*(*P)(unsafe.Pointer(&c.args.push)) = params
+	}
+	c.dispatch(k.kernel)
+}
+
+// checkDispatch checks the arguments of Dispatch and puts them into c.args.
+func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
+	switch {
+	case k.d != c.d:
+		c.fail("kernel %q is of another device", k.name)
+		return false
+	case k.isClosed():
+		c.fail("kernel %q is closed", k.name)
+		return false
+	case len(tensors) != k.bindings:
+		c.fail("kernel %q takes %d tensors, got %d", k.name, k.bindings, len(tensors))
+		return false
+	}
+	c.args.groups = [3]uint32{max(g.X, 1), max(g.Y, 1), max(g.Z, 1)}
+	for i, limit := range c.d.caps.MaxWorkgroupCount {
+		if c.args.groups[i] > limit {
+			c.fail("kernel %q: %d workgroups in direction %c, the device allows %d: %w", k.name, c.args.groups[i], 'X'+i, limit, ErrUnsupported)
+			return false
+		}
+	}
+	for i := range tensors {
+		b := tensors[i].Buffer
+		switch {
+		case b == nil || b.d == nil || b.isClosed():
+			c.fail("kernel %q: tensor %d has no open buffer", k.name, i)
+			return false
+		case b.d != c.d:
+			c.fail("kernel %q: buffer %q of tensor %d is of another device", k.name, b.name, i)
+			return false
+		case uint64(b.bytes) > c.d.caps.MaxStorageBufferRange:
+			c.fail("kernel %q: buffer %q of tensor %d has %d bytes, a kernel sees %d: %w", k.name, b.name, i, b.bytes, c.d.caps.MaxStorageBufferRange, ErrUnsupported)
+			return false
+		}
+		c.args.buffers[i] = b.raw
+		c.use(&b.object)
+	}
+	return true
+}
+
+// dispatch records what checkDispatch prepared.
+func (c *Cmd) dispatch(k *kernel) {
+	c.use(&k.object)
+	c.args.setLayout, c.args.layout, c.args.pipeline = k.raw.setLayout, k.raw.layout, k.raw.pipeline
+	c.args.numBuffers, c.args.pushBytes = uint32(k.bindings), uint32(k.pushBytes)
+	if len(c.pools) == 0 && !c.addPool() {
+		return
+	}
+	r := c.d.api.dispatch(c.rec.cmd, c.pools[c.pool], &c.args)
+	for r == resultOutOfPoolMemory || r == resultFragmentedPool {
+		if c.pool++; c.pool == len(c.pools) && !c.addPool() {
+			return
+		}
+		r = c.d.api.dispatch(c.rec.cmd, c.pools[c.pool], &c.args)
+	}
+	if r < 0 {
+		c.fail("kernel %q: vkAllocateDescriptorSets: %w", k.name, r)
+	}
+}
+
+// addPool makes one more descriptor pool.
+func (c *Cmd) addPool() bool {
+	pool, err := c.d.api.createPool(poolSets, poolBuffers)
+	if err != nil {
+		c.fail("%w", err)
+		return false
+	}
+	c.pools = append(c.pools, pool)
+	return true
+}
+
+// kernelCache holds the kernels of CachedKernel.
+type kernelCache struct {
+	mu      sync.RWMutex
+	entries map[kernelKey]*cachedKernel
+}
+
+type kernelKey struct {
+	name    string
+	spec    any
+	options KernelOptions
+	params  reflect.Type
+}
+
+// cachedKernel is one entry; its creation runs once, outside the map's lock.
+type cachedKernel struct {
+	once   sync.Once
+	kernel *kernel
+	err    error
+}
+
+// CachedKernel is NewKernel, except that a kernel of the same name, spec,
+// options and P is made only once. It belongs to the device, which closes it.
+// A name stands for one SPIR-V module: another one under the same name is an
+// error. It is safe for concurrent use.
+func CachedKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
+	k, err := d.kernels.get(d, kernelKey{name, spec, o, reflect.TypeFor[P]()}, spirv)
+	if err != nil {
+		return nil, fmt.Errorf("vk: kernel %q: %w", name, err)
+	}
+	return &Kernel[P]{k}, nil
+}
+
+func (kc *kernelCache) get(d *Device, key kernelKey, spirv []byte) (*kernel, error) {
+	if key.spec != nil && !reflect.TypeOf(key.spec).Comparable() {
+		return nil, fmt.Errorf("specialization is a %T, not a struct of plain fields", key.spec)
+	}
+	kc.mu.RLock()
+	e := kc.entries[key]
+	kc.mu.RUnlock()
+	if e == nil {
+		kc.mu.Lock()
+		if e = kc.entries[key]; e == nil {
+			if kc.entries == nil {
+				kc.entries = map[kernelKey]*cachedKernel{}
+			}
+			e = &cachedKernel{}
+			kc.entries[key] = e
+		}
+		kc.mu.Unlock()
+	}
+	e.once.Do(func() {
+		if e.kernel, e.err = newKernel(d, key.name, spirv, key.spec, key.options, key.params); e.err == nil {
+			e.kernel.adopt(d, "kernel", key.name, func() {})
+		}
+	})
+	if e.err != nil {
+		kc.forget(key, e) // the next call tries again: memory may have come free
+		return nil, e.err
+	}
+	if !sameBytes(e.kernel.code, spirv) {
+		return nil, fmt.Errorf("the name stands for another SPIR-V module already")
+	}
+	return e.kernel, nil
+}
+
+func (kc *kernelCache) forget(key kernelKey, e *cachedKernel) {
+	kc.mu.Lock()
+	defer kc.mu.Unlock()
+	if kc.entries[key] == e {
+		delete(kc.entries, key)
+	}
+}
+
+// close destroys the kernels of an idle device.
+func (kc *kernelCache) close() {
+	kc.mu.Lock()
+	defer kc.mu.Unlock()
+	for _, e := range kc.entries {
+		if k := e.kernel; k != nil {
+			k.d.api.destroyKernel(k.raw)
+			k.release = nil
+		}
+	}
+	kc.entries = nil
+}
+
+// sameBytes compares, at once in the usual case that both are one slice.
+func sameBytes(a, b []byte) bool {
+	return len(a) == len(b) && (unsafe.SliceData(a) == unsafe.SliceData(b) || bytes.Equal(a, b))
+}

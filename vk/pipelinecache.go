@@ -1,0 +1,147 @@
+package vk
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	vulkan "github.com/vulkan-go/vulkan"
+)
+
+// pipelineCache is a VkPipelineCache and the file that it is kept in.
+//
+// The file has a header of ours before the driver's data, because drivers are
+// trusted to notice neither a truncated file nor one of another version:
+//
+//	magic "flashvk1"  vendor, device, driver version (uint32, little endian)
+//	pipeline cache UUID (16 bytes)  SHA-256 of the data  data
+type pipelineCache struct {
+	handle vulkan.PipelineCache
+	path   string // "" for none
+	loaded [sha256.Size]byte
+}
+
+const cacheMagic = "flashvk1"
+
+// cacheHeader returns the header for data, without the checksum.
+func (d *Device) cacheHeader() []byte {
+	var props vulkan.PhysicalDeviceProperties
+	vulkan.GetPhysicalDeviceProperties(d.phys, &props)
+	props.Deref()
+	defer props.Free()
+	h := []byte(cacheMagic)
+	for _, v := range []uint32{props.VendorID, props.DeviceID, props.DriverVersion} {
+		h = binary.LittleEndian.AppendUint32(h, v)
+	}
+	return append(h, props.PipelineCacheUUID[:]...)
+}
+
+// openCache makes the pipeline cache, from the file in dir if that is of this
+// device and driver. Any other file there is ignored and later replaced.
+func (d *Device) openCache(dir string) (*pipelineCache, error) {
+	c := &pipelineCache{}
+	var data []byte
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("vk: pipeline cache: %w", err)
+		}
+		c.path = filepath.Join(dir, fmt.Sprintf("%08x-%08x-%08x.vkcache", d.caps.VendorID, d.caps.DeviceID, d.caps.DriverVersion))
+		file, err := os.ReadFile(c.path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("vk: pipeline cache: %w", err)
+		}
+		data = checkCache(file, d.cacheHeader())
+		c.loaded = sha256.Sum256(data)
+	}
+	err := c.create(d, data)
+	if err != nil && data != nil {
+		err = c.create(d, nil) // the driver does not like its own data
+	}
+	return c, err
+}
+
+func (c *pipelineCache) create(d *Device, data []byte) error {
+	mem := copyToC(data)
+	defer mem.free()
+	info := vulkan.PipelineCacheCreateInfo{SType: vulkan.StructureTypePipelineCacheCreateInfo, InitialDataSize: uint(len(data)), PInitialData: mem.p}
+	defer info.Free()
+	var handle vulkan.PipelineCache
+	r := vulkan.CreatePipelineCache(d.handle, &info, nil, &handle)
+	c.handle = handle
+	return callError("vkCreatePipelineCache", int32(r))
+}
+
+// checkCache returns the driver's data in a cache file, nil if the file is not
+// whole or not of this device and driver.
+func checkCache(file, header []byte) []byte {
+	n := len(header) + sha256.Size
+	if len(file) <= n || string(file[:len(header)]) != string(header) {
+		return nil
+	}
+	data := file[n:]
+	if sum := sha256.Sum256(data); string(sum[:]) != string(file[len(header):n]) {
+		return nil
+	}
+	return data
+}
+
+// close writes the file, if there is news, and destroys the cache.
+func (c *pipelineCache) close(d *Device) error {
+	defer vulkan.DestroyPipelineCache(d.handle, c.handle, nil)
+	if c.path == "" {
+		return nil
+	}
+	data, err := c.data(d)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(data)
+	if len(data) == 0 || sum == c.loaded {
+		return nil
+	}
+	file := append(append(d.cacheHeader(), sum[:]...), data...)
+	if err := writeFile(c.path, file); err != nil {
+		return fmt.Errorf("vk: pipeline cache: %w", err)
+	}
+	return nil
+}
+
+// data reads the cache from the driver.
+func (c *pipelineCache) data(d *Device) ([]byte, error) {
+	var n uint
+	if r := vulkan.GetPipelineCacheData(d.handle, c.handle, &n, nil); r < 0 || n == 0 {
+		return nil, callError("vkGetPipelineCacheData", int32(r))
+	}
+	mem := copyToC(make([]byte, n))
+	defer mem.free()
+	if r := Result(vulkan.GetPipelineCacheData(d.handle, c.handle, &n, mem.p)); r < 0 || r == resultIncomplete {
+		return nil, fmt.Errorf("vk: vkGetPipelineCacheData: %w", r)
+	}
+	return mem.bytes(int(n)), nil
+}
+
+// writeFile replaces the file at path as a whole: whoever opens it sees the
+// old content or the new.
+func writeFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	if _, err = f.Write(data); err != nil {
+		f.Close()
+		return err
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

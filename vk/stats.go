@@ -1,0 +1,48 @@
+package vk
+
+import (
+	"math"
+	"strings"
+)
+
+// read asks the driver for the statistics of a pipeline. Not getting them is
+// no failure.
+func (s *KernelStats) read(d *Device, raw rawKernel) {
+	size, list, err := d.api.statistics(raw.pipeline)
+	if err != nil || len(list) == 0 {
+		return
+	}
+	s.Available = true
+	s.SubgroupSize = size
+	for _, r := range list {
+		s.All = append(s.All, Statistic{r.name, r.value()})
+	}
+	s.Registers = s.find("register count", "vgprs", "registers")
+	s.SpillBytes = s.find("local memory size", "scratch size", "spill size", "scratch memory size")
+	s.SharedBytes = s.find("shared memory size", "shared memory", "lds size")
+	s.CodeBytes = s.find("binary size", "code size")
+}
+
+// value returns the number in whatever format it came.
+func (r rawStatistic) value() float64 {
+	switch r.format {
+	case 1:
+		return float64(int64(r.bits))
+	case 3:
+		return math.Float64frombits(r.bits)
+	}
+	return float64(r.bits) // boolean or unsigned
+}
+
+// find returns the statistic with one of the names, in any case; drivers do
+// not agree on them.
+func (s *KernelStats) find(names ...string) uint64 {
+	for _, name := range names {
+		for _, st := range s.All {
+			if strings.EqualFold(st.Name, name) {
+				return uint64(st.Value)
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,73 @@
+package vk
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	vulkan "github.com/vulkan-go/vulkan"
+)
+
+// submit hands cmd to the queue and returns its serial number. Check, if not
+// nil, runs first with d.mu held.
+func (d *Device) submit(ctx context.Context, cmd vulkan.CommandBuffer, check func() error) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("vk: not submitted: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.handle == nil {
+		return 0, d.errClosed()
+	}
+	if check != nil {
+		if err := check(); err != nil {
+			return 0, err
+		}
+	}
+	if err := d.newValidationError(); err != nil {
+		return 0, err
+	}
+	if r := d.api.submit(d.queue, cmd, d.timeline, d.submitted+1); r < 0 {
+		return 0, callError("vkQueueSubmit", int32(r))
+	}
+	d.submitted++
+	return d.submitted, nil
+}
+
+// How long one wait for the device lasts before the context is looked at.
+const (
+	waitSlice        = time.Second
+	waitSliceContext = 2 * time.Millisecond
+)
+
+// wait returns when submission serial has finished, or early with the error
+// of ctx.
+func (d *Device) wait(ctx context.Context, serial uint64) error {
+	d.mu.Lock()
+	done := serial <= d.completed
+	d.mu.Unlock()
+	if done {
+		return nil
+	}
+	slice := waitSlice
+	if ctx.Done() != nil {
+		slice = waitSliceContext
+	}
+	for {
+		r := d.api.timelineWait(d.timeline, serial, uint64(slice))
+		if r < 0 {
+			return callError("vkWaitSemaphores", int32(r))
+		}
+		if r != resultTimeout {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("vk: still running: %w", err)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.completed = max(d.completed, serial)
+	d.runRetired()
+	return d.newValidationError()
+}

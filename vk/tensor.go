@@ -1,0 +1,310 @@
+package vk
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// Tensor is a view of a buffer as an array of numbers. Element (i, j, ...) is
+// at Offset + i*Strides[0] + j*Strides[1] + ..., counted in elements from the
+// start of the buffer. The zero Tensor stands for "none".
+//
+// A Tensor is a value: copies are views of the same buffer.
+type Tensor struct {
+	Buffer  *Buffer
+	DType   dtype.DType
+	Shape   []int
+	Strides []int // elements
+	Offset  int   // elements
+}
+
+// NewTensor returns a contiguous tensor on a buffer of its own, with undefined
+// content. Every dimension must be positive.
+func (d *Device) NewTensor(name string, t dtype.DType, shape ...int) (Tensor, error) {
+	if !t.Valid() {
+		return Tensor{}, fmt.Errorf("vk: tensor %q: %v is no storage format", name, t)
+	}
+	n := 1
+	for _, dim := range shape {
+		if dim <= 0 {
+			return Tensor{}, fmt.Errorf("vk: tensor %q: shape %v has a dimension that is not positive", name, shape)
+		}
+		if n > math.MaxInt64/8/dim {
+			return Tensor{}, fmt.Errorf("vk: tensor %q: shape %v is too large", name, shape)
+		}
+		n *= dim
+	}
+	b, err := d.NewBuffer(name, int64(n)*int64(t.Size()))
+	if err != nil {
+		return Tensor{}, err
+	}
+	return View(b, t, shape...), nil
+}
+
+// View returns a contiguous tensor at the start of b.
+func View(b *Buffer, t dtype.DType, shape ...int) Tensor {
+	strides := make([]int, len(shape))
+	n := 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		strides[i] = n
+		n *= shape[i]
+	}
+	return Tensor{Buffer: b, DType: t, Shape: append([]int(nil), shape...), Strides: strides}
+}
+
+// Permute returns a view whose axis i is axis axes[i] of t. Axes must be a
+// permutation of 0 to the rank of t less 1.
+func (t Tensor) Permute(axes ...int) Tensor {
+	seen := make([]bool, len(t.Shape))
+	v := t
+	v.Shape, v.Strides = make([]int, len(axes)), make([]int, len(axes))
+	for i, a := range axes {
+		if len(axes) != len(t.Shape) || a < 0 || a >= len(seen) || seen[a] {
+			panic("vk: Permute: axes are not a permutation")
+		}
+		seen[a] = true
+		v.Shape[i], v.Strides[i] = t.Shape[a], t.Strides[a]
+	}
+	return v
+}
+
+// IsZero reports whether t stands for "none".
+func (t Tensor) IsZero() bool { return t.Buffer == nil }
+
+// NumElements returns the product of the shape.
+func (t Tensor) NumElements() int {
+	n := 1
+	for _, dim := range t.Shape {
+		n *= dim
+	}
+	return n
+}
+
+// Span returns the number of elements from Offset to just after the last
+// element of t: what it covers, gaps included.
+func (t Tensor) Span() int {
+	last := 0
+	for i, dim := range t.Shape {
+		last += (dim - 1) * t.Strides[i]
+	}
+	return last + 1
+}
+
+// Contiguous reports whether the elements follow one another in row-major
+// order without gaps.
+func (t Tensor) Contiguous() bool {
+	n := 1
+	for i := len(t.Shape) - 1; i >= 0; i-- {
+		if t.Shape[i] != 1 && t.Strides[i] != n {
+			return false
+		}
+		n *= t.Shape[i]
+	}
+	return true
+}
+
+// Validate checks that t names elements inside an open buffer.
+func (t Tensor) Validate() error {
+	switch {
+	case t.Buffer == nil:
+		return fmt.Errorf("vk: tensor has no buffer")
+	case !t.DType.Valid():
+		return fmt.Errorf("vk: tensor on %q: %v is no storage format", t.Buffer.name, t.DType)
+	case len(t.Shape) != len(t.Strides):
+		return fmt.Errorf("vk: tensor on %q: shape %v and strides %v differ in length", t.Buffer.name, t.Shape, t.Strides)
+	case t.Offset < 0:
+		return fmt.Errorf("vk: tensor on %q: offset %d is negative", t.Buffer.name, t.Offset)
+	}
+	size := int64(t.DType.Size())
+	room := t.Buffer.bytes/size - int64(t.Offset) - 1 // elements after the first
+	for i, dim := range t.Shape {
+		if dim <= 0 || t.Strides[i] < 0 {
+			return fmt.Errorf("vk: tensor on %q: shape %v must be positive, strides %v not negative", t.Buffer.name, t.Shape, t.Strides)
+		}
+		if steps := int64(dim - 1); steps > 0 && room >= 0 && int64(t.Strides[i]) > room/steps {
+			room = -1
+		} else {
+			room -= steps * int64(t.Strides[i])
+		}
+		if room < 0 {
+			break
+		}
+	}
+	if room < 0 {
+		return fmt.Errorf("vk: tensor with shape %v, strides %v, offset %d of %v is outside buffer %q of %d bytes",
+			t.Shape, t.Strides, t.Offset, t.DType, t.Buffer.name, t.Buffer.bytes)
+	}
+	return t.Buffer.checkRange(0, 0)
+}
+
+// Close closes the buffer, and so every view of it.
+func (t Tensor) Close() { t.Buffer.Close() }
+
+// Upload stores data, in row-major order of the shape, rounding to nearest
+// even. Elements of the buffer between those of t keep their values.
+func (t Tensor) Upload(ctx context.Context, data []float32) error {
+	if err := t.checkData("upload", len(data), t.NumElements()); err != nil {
+		return err
+	}
+	size := t.DType.Size()
+	return t.upload(ctx, func(dst []byte, at int) { encode(t.DType, dst, data[at:at+len(dst)/size]) })
+}
+
+// Download returns the elements in row-major order of the shape.
+func (t Tensor) Download(ctx context.Context, data []float32) error {
+	if err := t.checkData("download", len(data), t.NumElements()); err != nil {
+		return err
+	}
+	size := t.DType.Size()
+	return t.download(ctx, func(src []byte, at int) { decode(t.DType, data[at:at+len(src)/size], src) })
+}
+
+// UploadRaw is Upload of data in storage format, little endian.
+func (t Tensor) UploadRaw(ctx context.Context, data []byte) error {
+	size := t.DType.Size()
+	if err := t.checkData("upload", len(data), t.NumElements()*size); err != nil {
+		return err
+	}
+	return t.upload(ctx, func(dst []byte, at int) { copy(dst, data[at*size:]) })
+}
+
+// DownloadRaw is Download into storage format, little endian.
+func (t Tensor) DownloadRaw(ctx context.Context, data []byte) error {
+	size := t.DType.Size()
+	if err := t.checkData("download", len(data), t.NumElements()*size); err != nil {
+		return err
+	}
+	return t.download(ctx, func(src []byte, at int) { copy(data[at*size:], src) })
+}
+
+func (t Tensor) checkData(what string, got, want int) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	if got != want {
+		return fmt.Errorf("vk: %s of tensor with shape %v: the slice has length %d, want %d", what, t.Shape, got, want)
+	}
+	return nil
+}
+
+// upload stores the elements: put writes those from row-major index at on, as
+// many as dst holds, in storage format.
+func (t Tensor) upload(ctx context.Context, put func(dst []byte, at int)) error {
+	b, size := t.Buffer, int64(t.DType.Size())
+	if t.Contiguous() {
+		return b.d.staging.upload(ctx, b.d, b, int64(t.Offset)*size, int64(t.NumElements())*size,
+			func(dst []byte, at int64) { put(dst, int(at/size)) })
+	}
+	if t.Span() < t.NumElements() {
+		return fmt.Errorf("vk: upload of tensor with shape %v, strides %v: elements share memory", t.Shape, t.Strides)
+	}
+	span := make([]byte, int64(t.Span())*size)
+	if t.Span() > t.NumElements() { // keep what is between the elements
+		if err := b.Download(ctx, int64(t.Offset)*size, span); err != nil {
+			return err
+		}
+	}
+	t.rows(func(at, from, n, stride int) {
+		if stride == 1 {
+			put(span[int64(from)*size:int64(from+n)*size], at)
+			return
+		}
+		for i := range n {
+			e := int64(from+i*stride) * size
+			put(span[e:e+size], at+i)
+		}
+	})
+	return b.Upload(ctx, int64(t.Offset)*size, span)
+}
+
+// download reads the elements: take gets those from row-major index at on.
+func (t Tensor) download(ctx context.Context, take func(src []byte, at int)) error {
+	b, size := t.Buffer, int64(t.DType.Size())
+	if t.Contiguous() {
+		return b.d.staging.download(ctx, b.d, b, int64(t.Offset)*size, int64(t.NumElements())*size,
+			func(src []byte, at int64) { take(src, int(at/size)) })
+	}
+	span := make([]byte, int64(t.Span())*size)
+	if err := b.Download(ctx, int64(t.Offset)*size, span); err != nil {
+		return err
+	}
+	t.rows(func(at, from, n, stride int) {
+		if stride == 1 {
+			take(span[int64(from)*size:int64(from+n)*size], at)
+			return
+		}
+		for i := range n {
+			e := int64(from+i*stride) * size
+			take(span[e:e+size], at+i)
+		}
+	})
+	return nil
+}
+
+// rows calls f for every row along the last axis: at is the row-major index of
+// its first element, from that element's distance from Offset, n and stride
+// the number of elements and their distance.
+func (t Tensor) rows(f func(at, from, n, stride int)) {
+	last := len(t.Shape) - 1
+	if last < 0 {
+		f(0, 0, 1, 1)
+		return
+	}
+	index := make([]int, last)
+	for at, from := 0, 0; ; at += t.Shape[last] {
+		f(at, from, t.Shape[last], t.Strides[last])
+		axis := last - 1
+		for ; axis >= 0; axis-- {
+			index[axis]++
+			from += t.Strides[axis]
+			if index[axis] < t.Shape[axis] {
+				break
+			}
+			from -= index[axis] * t.Strides[axis]
+			index[axis] = 0
+		}
+		if axis < 0 {
+			return
+		}
+	}
+}
+
+// encode stores src in dst in the format of t.
+func encode(t dtype.DType, dst []byte, src []float32) {
+	switch t {
+	case dtype.Float16:
+		for i, x := range src {
+			binary.LittleEndian.PutUint16(dst[2*i:], dtype.ToFloat16(x))
+		}
+	case dtype.BFloat16:
+		for i, x := range src {
+			binary.LittleEndian.PutUint16(dst[2*i:], dtype.ToBFloat16(x))
+		}
+	default:
+		for i, x := range src {
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
+		}
+	}
+}
+
+// decode reads dst from src in the format of t.
+func decode(t dtype.DType, dst []float32, src []byte) {
+	switch t {
+	case dtype.Float16:
+		for i := range dst {
+			dst[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	case dtype.BFloat16:
+		for i := range dst {
+			dst[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	default:
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	}
+}

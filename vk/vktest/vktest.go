@@ -1,0 +1,79 @@
+// Package vktest opens Vulkan devices for tests.
+//
+//	d := vktest.Open(t)                  // skips the test where there is no device
+//	err := kernel.Feasible(d.Caps())
+//	vktest.Require(t, "coopmat", err)    // skips the test with err as the reason
+//
+// A machine that is known to have something says so in the environment
+// variable FLASHVK_REQUIRE, a list with commas between, such as
+// "coopmat2,coopmat,scalar": what is named there fails instead of being
+// skipped, and so does a missing device if the list is not empty.
+package vktest
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Variables of the environment that tests look at.
+const (
+	requireEnv = "FLASHVK_REQUIRE"
+	deviceEnv  = "FLASHVK_DEVICE" // vk.Options.Device for tests
+)
+
+// required lists what FLASHVK_REQUIRE names.
+func required() []string {
+	return strings.FieldsFunc(os.Getenv(requireEnv), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// Open opens a device for the test, with the validation layer if that is
+// installed, and closes it when the test ends. Objects that the test left open
+// then, and error messages of the validation layer at any time, fail the test.
+//
+// Each option may change what is opened. FLASHVK_DEVICE in the environment
+// chooses the device. Without a device the test is skipped, or fails if
+// FLASHVK_REQUIRE is not empty.
+func Open(t testing.TB, options ...func(*vk.Options)) *vk.Device {
+	t.Helper()
+	o := vk.Options{Name: t.Name(), Device: os.Getenv(deviceEnv), Validate: vk.HaveValidation() == nil}
+	for _, f := range options {
+		f(&o)
+	}
+	d, err := vk.Open(o)
+	if errors.Is(err, vk.ErrNoLoader) || errors.Is(err, vk.ErrNoDevice) {
+		if len(required()) > 0 {
+			t.Fatalf("%s is set, but: %v", requireEnv, err)
+		}
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return d
+}
+
+// NoValidation is an option of Open for tests that measure time.
+func NoValidation(o *vk.Options) { o.Validate = false }
+
+// Require does nothing if err is nil. Otherwise it skips the test with err as
+// the reason, or fails it if FLASHVK_REQUIRE names path.
+func Require(t testing.TB, path string, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if slices.Contains(required(), path) {
+		t.Fatalf("%s requires %s, but: %v", requireEnv, path, err)
+	}
+	t.Skipf("%s: %v", path, err)
+}
