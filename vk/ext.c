@@ -85,7 +85,10 @@ typedef struct {
 static uint32_t on_message(uint32_t severity, uint32_t types, const callback_data *data, void *user) {
 	(void)severity, (void)types;
 	fvk_messages *m = user;
-	char *text = strdup(data->message ? data->message : "(no text)");
+	const char *id = data->id_name ? data->id_name : "", *message = data->message ? data->message : "";
+	const size_t bytes = strlen(id) + strlen(message) + 3;
+	char *text = malloc(bytes);
+	if (text) snprintf(text, bytes, "%s: %s", id, message);
 	pthread_mutex_lock(&m->mutex);
 	if (text && m->count < MAX_MESSAGES) {
 		m->text[(m->first + m->count) % MAX_MESSAGES] = text;
@@ -116,9 +119,14 @@ int32_t fvk_create_instance(void *gipa, const fvk_instance_info *info, fvk_messa
 
 	// 0x1000 error severity; 0x2 validation messages (not the loader's own).
 	messenger_info messenger_create = {{1000128004, NULL}, 0, 0x1000, 0x2, (void *)on_message, messages};
+	// The heuristic makes it look at what shaders access, without which it
+	// misses hazards between dispatches.
 	const uint32_t yes = 1;
-	const layer_setting setting = {validation_layer, "validate_sync", 0 /* bool32 */, 1, &yes};
-	const layer_settings settings = {{1000496000, &messenger_create}, 1, &setting};
+	const layer_setting setting[] = {
+		{validation_layer, "validate_sync", 0 /* bool32 */, 1, &yes},
+		{validation_layer, "syncval_shader_accesses_heuristic", 0, 1, &yes},
+	};
+	const layer_settings settings = {{1000496000, &messenger_create}, 2, setting};
 	const int32_t sync = 4; // VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 	const validation_features features = {{1000247000, &messenger_create}, 1, &sync, 0, NULL};
 	const char *extensions[] = {"VK_EXT_debug_utils", info->layer_settings ? "VK_EXT_layer_settings" : "VK_EXT_validation_features"};

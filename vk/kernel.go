@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -338,6 +339,7 @@ type cachedKernel struct {
 	once   sync.Once
 	kernel *kernel
 	err    error
+	ready  atomic.Bool // kernel is set
 }
 
 // CachedKernel is NewKernel, except that a kernel of the same name, spec,
@@ -373,6 +375,7 @@ func (kc *kernelCache) get(d *Device, key kernelKey, spirv []byte) (*kernel, err
 	e.once.Do(func() {
 		if e.kernel, e.err = newKernel(d, key.name, spirv, key.spec, key.options, key.params); e.err == nil {
 			e.kernel.adopt(d, "kernel", key.name, func() {})
+			e.ready.Store(true)
 		}
 	})
 	if e.err != nil {
