@@ -1,0 +1,276 @@
+package attntest
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A Case is one problem with its inputs and the layout of its tensors.
+type Case struct {
+	// Name is unique: group/what/dtype.
+	Name    string
+	Problem problem.Problem
+	Input   Input
+
+	// Q, K, V, O and LSE lie each in their own way.
+	Q, K, V, O, LSE Layout
+
+	// NoLSE passes no LSE.
+	NoLSE bool
+}
+
+// A Set is a choice of cases by cost.
+type Set uint8
+
+const (
+	// Short is about 2.4e9 operations for all dtypes together (each case runs
+	// twice), largest case 0.27e9: a minute on a software driver.
+	Short Set = iota
+	// Full adds batches, heads and lengths that only a GPU does in seconds, about 1e11
+	// operations.
+	Full
+)
+
+// Cases returns the cases of a set, in the order of the table.
+//
+// The table is not a product of everything with everything. Each dimension
+// varies on its own beside small, odd values of the others:
+//
+//   - shapes, tile edges, head dims, layouts and extreme inputs come in every
+//     dtype, since each dtype is a kernel of its own on each path;
+//   - masks, GQA ratios and scales come in float16, which every path takes, and rotate
+//     through the others: the index arithmetic is the same source for all;
+//   - the two 1023x1024 shapes run causal or not, not both, in each dtype.
+//
+// Left out: strides of 0 or below (not promised); head_dim that is no multiple
+// of 8 (refused); NaN or Inf in Q, K, V (an implementation may do anything
+// with them); K and V beyond 2^31 elements (no test machine has the time).
+func Cases(set Set) []*Case {
+	var t table
+	t.shapes()
+	t.tileEdges()
+	t.headDims()
+	t.masks()
+	t.groups()
+	t.scales()
+	t.layouts()
+	t.extremes()
+	if set == Full {
+		t.large()
+	}
+	return t.cases
+}
+
+// A table collects cases.
+type table struct{ cases []*Case }
+
+// add appends a case named group/what/dtype, for each of the dtypes. The zero
+// values of Problem stand for 1 (batch, heads), num_heads (num_kv_heads), and 64 (head_dim).
+func (t *table) add(group, what string, c Case, types ...dtype.DType) {
+	p := &c.Problem
+	for _, s := range []*int{&p.Batch, &p.NumHeads} {
+		if *s == 0 {
+			*s = 1
+		}
+	}
+	if p.NumKVHeads == 0 {
+		p.NumKVHeads = p.NumHeads
+	}
+	if p.HeadDim == 0 {
+		p.HeadDim = 64
+	}
+	for _, dt := range types {
+		c := c
+		c.Problem.DType = dt
+		c.Problem.Scale = c.Input.scaleFor(c.Problem)
+		c.Name = fmt.Sprintf("%s/%s/%v", group, what, dt)
+		t.cases = append(t.cases, &c)
+	}
+}
+
+// rotate returns float16 and, in turn, one of the other types.
+func rotate(i int) []dtype.DType {
+	return []dtype.DType{dtype.Float16, []dtype.DType{dtype.Float32, dtype.BFloat16}[i%2]}
+}
+
+func mask(causal bool) string {
+	if causal {
+		return "causal"
+	}
+	return "dense"
+}
+
+// shapes: the lengths of FlashAttention's tests.
+func (t *table) shapes() {
+	for _, s := range []struct{ seqQ, seqKV int }{
+		{1, 1},     // one key: O = V exactly, LSE = S
+		{3, 3},     // smaller than any tile
+		{64, 32},   // whole tiles; causal: 32 rows see nothing
+		{113, 203}, // primes, fewer queries than keys
+		{239, 1},   // one key for many rows; causal: all but the last row see nothing
+		{799, 3},   // many tiles of rows that see nothing, then three that do
+		{1, 239},   // decoding: one row, many keys
+		{203, 113}, // primes, causal: a tile that is partly without keys
+	} {
+		for _, causal := range []bool{false, true} {
+			what := fmt.Sprintf("%dx%d/%s", s.seqQ, s.seqKV, mask(causal))
+			t.add("shape", what, Case{Problem: problem.Problem{SeqQ: s.seqQ, SeqKV: s.seqKV, NumHeads: 2, Causal: causal}}, dtype.All()...)
+		}
+	}
+	// Long enough for many tiles each way, one off on one side.
+	for i, dt := range dtype.All() {
+		for j, s := range [][2]int{{1023, 1024}, {1024, 1023}} {
+			causal := (i+j)%2 == 1
+			what := fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal))
+			t.add("shape", what, Case{Problem: problem.Problem{SeqQ: s[0], SeqKV: s[1], Causal: causal}}, dt)
+		}
+	}
+}
+
+// tileEdges: one below, at, and one above each tile size a kernel may use,
+// crosswise, so that a row tail meets a key head and the reverse.
+func (t *table) tileEdges() {
+	for _, edge := range []int{16, 32, 64, 128} {
+		for i, s := range [][2]int{{edge - 1, edge + 1}, {edge, edge}, {edge + 1, edge - 1}, {1, edge + 1}} {
+			for j, dt := range dtype.All() {
+				causal := (i+j)%2 == 0
+				what := fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal))
+				t.add("edge", what, Case{Problem: problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: 40, Causal: causal}}, dt)
+			}
+		}
+	}
+}
+
+// headDims: every size that kernels are tuned for, and sizes that fill no
+// power of two and no 16- or 32-wide matrix. Two heads, so that a store that
+// runs over head_dim hits a neighbour.
+func (t *table) headDims() {
+	for i, d := range []int{8, 24, 40, 64, 72, 96, 128, 160, 192, 256} {
+		for j, dt := range dtype.All() {
+			p := problem.Problem{NumHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: d, Causal: (i+j)%2 == 1}
+			t.add("head-dim", fmt.Sprintf("%d/%s", d, mask(p.Causal)), Case{Problem: p}, dt)
+		}
+	}
+}
+
+// masks: both alignments, wide and tall, within one tile and over several.
+func (t *table) masks() {
+	for i, s := range [][2]int{{2, 5}, {5, 2}, {65, 130}, {130, 65}, {100, 100}} {
+		for _, align := range []problem.Align{problem.BottomRight, problem.TopLeft} {
+			p := problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: 32, Causal: true, CausalAlign: align}
+			t.add("mask", fmt.Sprintf("%dx%d/%v", s[0], s[1], align), Case{Problem: p}, rotate(i)...)
+		}
+	}
+}
+
+// groups: ratios of query to key heads 1, 2, 3, 8 and all, in two batches, so
+// that a wrong group reads another batch's keys or another head's.
+func (t *table) groups() {
+	for i, h := range [][2]int{{4, 4}, {4, 2}, {6, 2}, {8, 1}, {16, 2}, {5, 1}} {
+		p := problem.Problem{Batch: 2, NumHeads: h[0], NumKVHeads: h[1], SeqQ: 33, SeqKV: 47, Causal: i%2 == 1}
+		t.add("heads", fmt.Sprintf("%dto%d", h[0], h[1]), Case{Problem: p, Q: BSHD, K: BSHD, V: BSHD, O: BSHD, LSE: Padded}, rotate(i)...)
+		t.add("heads", fmt.Sprintf("%dto%d/packed", h[0], h[1]), Case{Problem: p}, dtype.Float16)
+	}
+}
+
+// scales: far from the default, tiny (P nearly uniform), and negative (the
+// largest product is then the smallest score).
+func (t *table) scales() {
+	for i, scale := range []float64{1e-3, 0.3, 1, -0.3} {
+		p := problem.Problem{NumHeads: 2, SeqQ: 50, SeqKV: 77, Scale: scale, Causal: i%2 == 1}
+		t.add("scale", fmt.Sprint(scale), Case{Problem: p}, rotate(i)...)
+	}
+}
+
+// layouts: each for all tensors together, then mixed so that no two tensors
+// share strides, then without LSE.
+func (t *table) layouts() {
+	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: 40}
+	for l := range numLayouts {
+		p.Causal = l%2 == 1
+		t.add("layout", l.String(), Case{Problem: p, Q: l, K: l, V: l, O: l, LSE: l}, dtype.All()...)
+	}
+	p.Causal = false
+	p.HeadDim = 128
+	t.add("layout", "mixed", Case{Problem: p, Q: BSHD, K: Cache, V: Padded, O: SBHD, LSE: Odd}, dtype.All()...)
+	t.add("layout", "mixed-odd", Case{Problem: p, Q: Odd, K: OddOffset, V: Odd, O: Odd, LSE: OddOffset}, dtype.All()...)
+	t.add("layout", "odd-keys", Case{Problem: p, Q: Packed, K: Odd, V: Packed, O: BSHD}, dtype.All()...)
+	t.add("layout", "odd-values", Case{Problem: p, Q: Packed, K: Packed, V: Odd, O: Packed}, dtype.All()...)
+	t.add("layout", "no-lse", Case{Problem: p, O: Padded, NoLSE: true}, dtype.All()...)
+}
+
+// extremes: inputs at which arithmetic breaks first. 96 to 520 keys, so that several tiles of
+// any size follow each other.
+func (t *table) extremes() {
+	for _, e := range []struct {
+		what   string
+		in     Input
+		seqKV  int
+		causal bool
+		scale  float64
+	}{
+		{"big-logits", BigLogits, 150, false, 0},
+		{"big-logits-causal", BigLogits, 150, true, 0}, // rows whose every score is -1e4
+		{"big-logits-negative-scale", BigLogits, 150, false, -0.125},
+		{"huge", Huge, 150, false, 0},
+		{"equal-keys", EqualKeys, 150, false, 0},
+		{"one-hot", OneHot, 64, false, 0},
+		{"one-hot-long", OneHot, 150, true, 0},
+		{"rising", Rising, 300, false, 0},
+		{"rising-causal", Rising, 150, true, 0},
+		{"creeping", Creeping, 520, false, 0},
+		{"falling", Falling, 300, false, 0},
+		{"zero", Zero, 100, true, 0},
+	} {
+		p := problem.Problem{NumHeads: 4, NumKVHeads: 2, SeqQ: 96, SeqKV: e.seqKV, Causal: e.causal, Scale: e.scale}
+		if e.seqKV > 200 {
+			p.NumHeads, p.SeqQ = 2, 48
+		}
+		t.add("extreme", e.what, Case{Problem: p, Input: e.in}, dtype.All()...)
+	}
+	// All rows but one see no key: in most workgroups the loop over keys never runs.
+	p := problem.Problem{SeqQ: 200, SeqKV: 1, Causal: true, NumHeads: 3}
+	t.add("extreme", "almost-nothing-seen", Case{Problem: p, O: Padded, LSE: Padded}, dtype.All()...)
+}
+
+// large: what a GPU is for. Many workgroups at once, many tiles in a row.
+func (t *table) large() {
+	for _, c := range []struct {
+		what  string
+		types []dtype.DType
+		p     problem.Problem
+		l     Layout
+	}{
+		// A decoder layer, grouped heads.
+		{"gqa-d128", dtype.All(), problem.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, Causal: true}, Packed},
+		{"gqa-d128-bshd", rotate(1), problem.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1000, SeqKV: 1100, HeadDim: 128, Causal: true}, BSHD},
+		// Long rows, one off.
+		{"long-d64", dtype.All(), problem.Problem{NumHeads: 2, SeqQ: 4095, SeqKV: 4097, HeadDim: 64}, Packed},
+		{"long-d64-causal", rotate(1), problem.Problem{NumHeads: 2, SeqQ: 4097, SeqKV: 4095, HeadDim: 64, Causal: true}, BSHD},
+		// Very many keys for few rows, and the reverse.
+		{"many-keys", rotate(0), problem.Problem{Batch: 2, NumHeads: 4, SeqQ: 5, SeqKV: 30011, HeadDim: 128, Causal: true}, Cache},
+		{"many-rows", rotate(1), problem.Problem{NumHeads: 4, NumKVHeads: 1, SeqQ: 20011, SeqKV: 70, HeadDim: 64}, Odd},
+		// Many small heads: more workgroups than the device holds at once.
+		{"many-heads", dtype.All(), problem.Problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 130, SeqKV: 130, HeadDim: 64, Causal: true}, SBHD},
+		// The largest head.
+		{"d256", rotate(0), problem.Problem{Batch: 2, NumHeads: 4, SeqQ: 700, SeqKV: 900, HeadDim: 256}, Padded},
+		{"d192-causal", rotate(1), problem.Problem{Batch: 2, NumHeads: 4, SeqQ: 900, SeqKV: 700, HeadDim: 192, Causal: true}, FusedQKV},
+	} {
+		t.add("large", c.what, Case{Problem: c.p, Q: c.l, K: c.l, V: c.l, O: c.l, LSE: c.l}, c.types...)
+	}
+}
+
+// String describes the case for messages.
+func (c *Case) String() string {
+	return fmt.Sprintf("%v scale=%g input=%v layouts q=%v k=%v v=%v o=%v lse=%v",
+		c.Problem, c.Problem.EffectiveScale(), c.Input, c.Q, c.K, c.V, c.O, c.lseName())
+}
+
+func (c *Case) lseName() string {
+	if c.NoLSE {
+		return "none"
+	}
+	return c.LSE.String()
+}

@@ -1,0 +1,159 @@
+package attntest
+
+import (
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// An Input says what values Q, K and V hold. All are rounded to the storage
+// type, and random with a fixed seed per case.
+type Input uint8
+
+// The kinds of input.
+const (
+	// Normal is standard normal: the values training sees.
+	Normal Input = iota
+
+	// BigLogits has S = ±1e4 plus a standard normal: rows pick the keys of
+	// their own sign, among which the normal part decides. Without the maximum
+	// subtracted, exp overflows; with S in float16, the normal part is lost.
+	BigLogits
+
+	// Huge has Q, K and V near the top of float16's range (2^50 for the
+	// others) with a Scale that makes S a few units: Q*Scale underflows in
+	// float16, Q*Kᵀ before scaling overflows it.
+	Huge
+
+	// EqualKeys repeats one key: P is uniform, O the mean of V, LSE
+	// S + log(keys).
+	EqualKeys
+
+	// OneHot lets row i see, up to e^-50, only keys j with
+	// j = 7*i mod head_dim: O is a permutation of V, so that an exchange of
+	// rows, keys or heads shows.
+	OneHot
+
+	// Rising raises S with the key's number by more than 2^8 per 32 keys: the
+	// running maximum grows in every tile.
+	Rising
+
+	// Creeping raises S by 4.5 log2 units per 64 keys, less than what a lazy rescale waits
+	// for in one tile but more in two: a maximum that is compared with the last
+	// tile's instead of the one in use lets P overflow.
+	Creeping
+
+	// Falling lowers S with the key's number: the first tile's maximum stays.
+	Falling
+
+	// Zero is all zeros: S = 0, LSE = log(keys), O = 0.
+	Zero
+)
+
+// hugeMagnitude returns the size of Huge's values, such that V's convex combinations
+// do not overflow even if P's weights are rounded up.
+func hugeMagnitude(t dtype.DType) float64 {
+	if t == dtype.Float16 {
+		return 65504 * (1 - 0x1p-5)
+	}
+	return 0x1p50
+}
+
+// scaleFor returns the problem's Scale for that input, 0 for the default.
+func (in Input) scaleFor(p problem.Problem) float64 {
+	if in == Huge {
+		m := hugeMagnitude(p.DType)
+		return 4 / (m * m * math.Sqrt(float64(p.HeadDim)))
+	}
+	return p.Scale
+}
+
+// values returns Q, K and V in logical order.
+func (in Input) values(name string, p problem.Problem) (q, k, v []float64) {
+	hash := fnv.New64a()
+	hash.Write([]byte(name))
+	g := generator{rand.New(rand.NewPCG(1, hash.Sum64())), p}
+	d := p.HeadDim
+	root := math.Sqrt(float64(d)) // S = scale*root for the default scale is 1
+
+	queries, keys := p.Batch*p.NumHeads*p.SeqQ, p.Batch*p.NumKVHeads*p.SeqKV
+	q, k, v = g.normal(queries), g.normal(keys), g.normal(keys)
+	switch in {
+	case BigLogits:
+		// The first 4 elements make ±1e4: 4*x^2/root = 1e4.
+		x := math.Sqrt(1e4 * root / 4)
+		for _, t := range [][]float64{q, k} {
+			g.rows(t, func(_ int, row []float64) {
+				sign := math.Copysign(1, g.NormFloat64())
+				for e := range 4 {
+					row[e] = sign * x
+				}
+			})
+		}
+	case Huge:
+		for _, t := range [][]float64{q, k, v} {
+			for i := range t {
+				t[i] = math.Copysign(hugeMagnitude(p.DType)*(1-g.Float64()/2), g.NormFloat64())
+			}
+		}
+	case EqualKeys:
+		g.rows(k, func(_ int, row []float64) { copy(row, k[:d]) })
+	case OneHot:
+		x := math.Sqrt(50 * root)
+		g.rows(q, func(i int, row []float64) { clear(row); row[7*(i%p.SeqQ)%d] = x })
+		g.rows(k, func(j int, row []float64) { clear(row); row[j%p.SeqKV%d] = x })
+	case Rising:
+		g.ramp(q, k, 8.5*math.Ln2/32)
+	case Creeping:
+		g.ramp(q, k, 4.5*math.Ln2/64)
+	case Falling:
+		g.ramp(q, k, -8.5*math.Ln2/32)
+	case Zero:
+		clear(q)
+		clear(k)
+		clear(v)
+	}
+	for _, t := range [][]float64{q, k, v} {
+		for i := range t {
+			t[i] = float64(p.DType.Round(float32(t[i])))
+		}
+	}
+	return q, k, v
+}
+
+type generator struct {
+	*rand.Rand
+	p problem.Problem
+}
+
+func (g generator) normal(rows int) []float64 {
+	x := make([]float64, rows*g.p.HeadDim)
+	for i := range x {
+		x[i] = g.NormFloat64()
+	}
+	return x
+}
+
+func (g generator) rows(t []float64, f func(i int, row []float64)) {
+	d := g.p.HeadDim
+	for i := range len(t) / d {
+		f(i, t[i*d:(i+1)*d])
+	}
+}
+
+// ramp makes the first two elements of Q and K add step*j to S for key j: the
+// first carries multiples of 16 keys, the second the rest, since bfloat16
+// has no more than 8 bits for either.
+func (g generator) ramp(q, k []float64, step float64) {
+	root := math.Sqrt(float64(g.p.HeadDim))
+	x := float64(dtype.BFloat16.Round(float32(math.Sqrt(math.Abs(step) * root))))
+	y := math.Copysign(x, step)
+	g.rows(q, func(_ int, row []float64) { row[0], row[1] = 4*x, x })
+	g.rows(k, func(j int, row []float64) {
+		j %= g.p.SeqKV
+		row[0], row[1] = float64(j/16*4)*y, float64(j%16)*y
+	})
+}

@@ -1,0 +1,35 @@
+// Package ref holds what attention kernels are judged by: a float64
+// reference, a plain implementation in the storage type, a Go model of the
+// kernels' tiled algorithm, and the tolerances that follow from them. It
+// imports no Vulkan.
+//
+//	           arithmetic                rounds to DType   order of sums       used as
+//	Forward    float64, gonum's Gemm     nothing           whole rows          the truth
+//	Plain      float32                   P, O              one key at a time   the size of an honest error
+//	Model      float32 (or float64)      P if RoundP, O    tiles, running max  the kernel, in Go
+//
+// All compute, for each batch and head,
+//
+//	S   = Scale * Q * Kᵀ
+//	P   = softmax(S) over the visible keys of each row
+//	O   = P * V
+//	LSE = log(sum(exp(S))) of each row, natural logarithm
+//
+// on contiguous slices in logical order, destination first:
+//
+//	q, o   (batch, num_heads, seq_q, head_dim)
+//	k, v   (batch, num_kv_heads, seq_kv, head_dim)
+//	lse    (batch, num_heads, seq_q), may be nil
+//
+// Inputs are []float32 or []float64 holding values that p.DType can store;
+// results are []float64.
+//
+// How a kernel's result is checked (tolerance.go derives the bounds):
+//
+//	q, k, v ──┬── kernel ──────────── got ──┐
+//	          ├── Forward ─────────── want ─┼── |got-want| <= times*|plain-want| + rounding
+//	          └── Plain ───────────── plain ┘
+//
+// ForwardRows, PlainRows and Verify do the same on sampled rows, so that a
+// shape of any size is checked at the cost of the rows looked at.
+package ref

@@ -1,0 +1,182 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A Bound is the largest absolute error that O and LSE may have on one
+// problem, in the maximum norm.
+type Bound struct{ O, LSE float64 }
+
+// Unit roundoffs: the largest relative error of one rounded operation.
+const (
+	roundoff32 = 0x1p-24
+	roundoff64 = 0x1p-53
+)
+
+// A Scope holds the magnitudes that bounds are derived from.
+type Scope struct {
+	// Logit bounds |S|: |Scale| * max|q| * max|k| over rows, Euclidean norms
+	// (Cauchy-Schwarz).
+	Logit float64
+	// V is the largest |v|.
+	V float64
+}
+
+// Measure returns the magnitudes of a problem's inputs.
+func Measure[T Float](q, k, v []T, p problem.Problem) Scope {
+	longest := func(x []T) float64 {
+		most := 0.0
+		for i := 0; i+p.HeadDim <= len(x); i += p.HeadDim {
+			sum := 0.0
+			for _, e := range x[i : i+p.HeadDim] {
+				sum += float64(e) * float64(e)
+			}
+			most = max(most, sum)
+		}
+		return math.Sqrt(most)
+	}
+	s := Scope{Logit: math.Abs(p.EffectiveScale()) * longest(q) * longest(k)}
+	for _, x := range v {
+		s.V = max(s.V, math.Abs(float64(x)))
+	}
+	return s
+}
+
+// PlainBound returns the bound for a kernel that stores p.DType and sums in
+// float32. want and plain are O as Forward and Plain compute it, lse is LSE by
+// Forward.
+//
+//	|O - want|   <= times*max|plain - want| + 2*max|fl(want + 0.3) - 0.3 - want|
+//	|LSE - want| <= lseBound(roundoff of float32)
+//
+// The rule for O is FlashAttention's. The first term is the error that the
+// storage type costs a plain program on these very inputs, more than once
+// because a kernel sums in another order. The second, fl rounding to p.DType,
+// keeps the bound above the rounding of a single result where plain is exact
+// by luck or by construction (one key, O = V).
+//
+// times is 2 for float16 and bfloat16, where the rounding of P and O dominates:
+// over 60 seeds of nine shapes, a Model never needed more than 0.55 of the
+// bound. For float32 it is 4, the project's promise for float32: plain's error
+// is then a few units in the last place of a few sums, its maximum over a
+// small problem varies by more than 2, and exp2 is right to half a unit in
+// Go but to three or more on a device. With times 2 the Model failed 4 of 3240
+// such runs (worst 1.19 of the bound), and 62 (worst 1.80) with an exp2
+// off by up to 4 units.
+//
+// A broken Plain must not excuse a broken kernel, so the bound for O never
+// exceeds ceiling.
+func PlainBound(want, plain, lse []float64, s Scope, p problem.Problem) Bound {
+	off := MaxDiff(plain, want).Off
+	rounding := 0.0
+	for _, x := range want {
+		y := float64(p.DType.Round(float32(x + 0.3)))
+		if d := math.Abs(y - 0.3 - x); !math.IsInf(d, 0) { // fl may overflow
+			rounding = max(rounding, d)
+		}
+	}
+	return Bound{
+		O:   min(times(p)*off+2*rounding, ceiling(s, p)),
+		LSE: lseBound(roundoff32, lse, s, p),
+	}
+}
+
+func times(p problem.Problem) float64 {
+	if p.DType == dtype.Float32 {
+		return 4
+	}
+	return 2
+}
+
+// ceiling bounds what PlainBound can come to when Plain is right:
+//
+//	|plain - want| <= V * (2*weights    P is off by that much, relatively, and so is its sum
+//	                       + Eps/2      P is rounded to DType, relatively
+//	                       + sum        float32 sum of P*V
+//	                       + Eps/2)     O is rounded to DType; |O| <= V
+//	|fl(want+0.3)-0.3-want| <= (V + 0.3) * Eps/2
+//
+// Below 2^-14 float16 has steps of 2^-24 whatever the size: seq_kv values of P
+// then add 2^-25 * V each.
+func ceiling(s Scope, p problem.Problem) float64 {
+	half := p.DType.Eps() / 2
+	n := float64(p.SeqKV)
+	off := s.V * (2*weightBound(roundoff32, s, p) + half + 2*math.Sqrt(n)*roundoff32 + half)
+	if p.DType == dtype.Float16 {
+		off += 0x1p-25 * n * s.V
+	}
+	return times(p)*off + 2*(s.V+0.3)*half
+}
+
+// Float64Bound returns the bound for an implementation that computes in
+// float64 throughout and rounds nothing, such as a Model with Float64:
+// numerator and denominator of O = sum(P*V)/sum(P) are off by weightBound
+// each, and the sum of P*V rounds once more.
+func Float64Bound(lse []float64, s Scope, p problem.Problem) Bound {
+	sum := 2 * math.Sqrt(float64(p.SeqKV)) * roundoff64
+	return Bound{
+		O:   s.V * (2*weightBound(roundoff64, s, p) + sum),
+		LSE: lseBound(roundoff64, lse, s, p),
+	}
+}
+
+// weightBound bounds the relative error of exp(S), hence of P, in arithmetic
+// of unit roundoff u. An absolute error of S is a relative error of exp(S).
+//
+//	2*sqrt(head_dim) * Logit    sum of head_dim products: every partial sum is at most Logit and
+//	                            rounds by u; signs are random, so the errors add like a random walk; 2 for its tail
+//	4 * Logit                   Scale, Scale*log2(e), their product with S, and S - m round by u each
+//	2 * (3 + 2*log2(seq_kv))    exp2 may be off by 3 + 2|x| units in the last place (Vulkan
+//	                            specification, precision of SPIR-V instructions), 2u each; the
+//	                            P-weighted mean of |x| is at most log2(seq_kv), the entropy of P
+func weightBound(u float64, s Scope, p problem.Problem) float64 {
+	return u * (2*math.Sqrt(float64(p.HeadDim))*s.Logit + 4*s.Logit + 2*(3+2*math.Log2(float64(p.SeqKV))))
+}
+
+// lseBound bounds the absolute error of LSE in arithmetic of unit roundoff u.
+//
+//	weightBound            a relative error of every exp(S) is an absolute error of the log of their sum
+//	2*sqrt(seq_kv) * u     the sum of seq_kv terms, as in weightBound
+//	8 * u                  log may be off by 2^-21 where its result is near 0 (same specification)
+//	3 * max|LSE| * u       m*ln(2): product, constant, and the sum with log(l)
+func lseBound(u float64, lse []float64, s Scope, p problem.Problem) float64 {
+	most := 0.0
+	for _, x := range lse {
+		if !math.IsInf(x, 0) {
+			most = max(most, math.Abs(x))
+		}
+	}
+	return weightBound(u, s, p) + u*(2*math.Sqrt(float64(p.SeqKV))+8+3*most)
+}
+
+// A Diff is the worst disagreement of two slices.
+type Diff struct {
+	Index     int
+	Got, Want float64
+	Off       float64 // |Got - Want|; +Inf if either is NaN or only one is infinite
+}
+
+// MaxDiff returns the worst disagreement of got and want, which have the same
+// length. Equal infinities agree. Index is -1 if the slices are empty.
+func MaxDiff(got, want []float64) Diff {
+	worst := Diff{Index: -1, Off: -1}
+	for i, w := range want {
+		g := got[i]
+		off := math.Abs(g - w)
+		if g == w {
+			off = 0 // Inf - Inf is NaN
+		}
+		if math.IsNaN(off) {
+			off = math.Inf(1)
+		}
+		if off > worst.Off {
+			worst = Diff{i, g, w, off}
+		}
+	}
+	worst.Off = max(worst.Off, 0)
+	return worst
+}
