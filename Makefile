@@ -1,0 +1,83 @@
+# flashvk. `make` alone lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Go keeps its caches under HOME. Services and containers may lack one, or give one
+# that cannot be written.
+ifeq ($(shell [ -n "$$HOME" ] && mkdir -p "$$HOME" 2>/dev/null && [ -w "$$HOME" ] && echo yes),)
+export HOME := $(shell unset HOME; d=~; [ -w "$$d" ] || { d=$${TMPDIR:-/tmp}/home-$$(id -u); mkdir -m 700 -p "$$d"; }; echo "$$d")
+endif
+
+# Without a readable git folder (another owner, an archive) there is no commit to stamp.
+BUILDVCS := $(shell git -C $(CURDIR) rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
+VKRUN := $(CURDIR)/tools/vkrun
+
+# What the caller may set; `make help` explains.
+PKGS ?= ./...
+TESTFLAGS ?=
+BENCH ?=
+OUT ?= bundle
+
+# Packages whose tests start goroutines or hold what several share, and are quick.
+RACE_PKGS := ./vk/... ./shaders/... ./bench/...
+# On a device of our own choosing nothing may be skipped. On the user's, what it lacks may.
+ALL_PATHS := coopmat2,coopmat,scalar,unfused
+# tools prepares the shell of a recipe: compiler, validator and driver, in variables.
+# $$driver is gpu or lavapipe.
+define tools
+variables=$$(tools/toolchain --env); \
+set -a; eval "$$variables"; set +a; \
+which=$$($(VKRUN) --which); driver=$${which%% *}; \
+echo "make: running on $$which" >&2
+endef
+
+.PHONY: help setup bench test shaders check bundle clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '%s\n' '' \
+		'variables' \
+		'  PKGS=./vk               test: packages instead of all' \
+		'  TESTFLAGS="-v -run X"   test: more flags for go test' \
+		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention, all paths if none' \
+		'  OUT=DIR                 bundle: where it goes' \
+		'  FLASHVK_DRIVER=gpu|lavapipe   instead of the best there is' \
+		'  FLASHVK_REQUIRE=coopmat2,…    test: paths whose absence is a failure; all on lavapipe' \
+		'  XDG_CACHE_HOME=DIR      where flashvk/toolchain-KEY lives (400 MB), not ~/.cache'
+
+setup:
+	@command -v go >/dev/null || { echo 'make: no go in PATH: flashvk needs Go 1.24 or later' >&2; exit 1; }
+	@command -v $$(go env CC) >/dev/null || { echo "make: no C compiler ($$(go env CC)): install gcc" >&2; exit 1; }
+
+bin/flashvk: setup
+	go build -buildvcs=$(BUILDVCS) -o $@ ./bench/flashvk
+
+.PHONY: bin/flashvk
+
+bench: bin/flashvk ## attention on the best device there is, checked, then timed
+	@$(tools); \
+	$(VKRUN) bin/flashvk bench attention $(BENCH)
+
+test: setup ## the whole test suite, on the best device there is
+	@$(tools); \
+	export FLASHVK_REQUIRE_TOOLS=1; \
+	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)}; fi; \
+	set -x; \
+	go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 14m $(TESTFLAGS) $(PKGS); \
+	if [ '$(PKGS)' = ./... ]; then \
+		go test -race -short -vet=off -exec $(VKRUN) -shuffle=on -timeout 14m $(TESTFLAGS) $(RACE_PKGS); \
+	fi
+
+shaders: setup ## GLSL to SPIR-V: writes shaders/spv
+	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate
+
+check: setup ## format, vet, staticcheck, imports, budgets, SPIR-V current and valid
+	go run ./tools/check
+
+bundle: setup ## a folder with binaries and tests for a GPU machine without Go
+	BUILDVCS=$(BUILDVCS) tools/bundle $(OUT)
+
+clean: ## removes what the targets built here; caches stay
+	rm -rf bin bundle
