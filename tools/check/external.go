@@ -57,7 +57,7 @@ func checkShaders(r *repo) ([]string, error) {
 func findings(lines []string, program string) []string {
 	var list []string
 	for _, line := range lines {
-		text := strings.TrimSpace(line)
+		text := strings.TrimPrefix(strings.TrimSpace(line), "vet: ")
 		switch {
 		case text == "FAIL", text == "PASS", strings.HasPrefix(text, "exit status "):
 		case strings.HasPrefix(text, "# "), strings.HasPrefix(text, "FAIL\t"), strings.HasPrefix(text, "ok  \t"),
