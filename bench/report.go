@@ -28,6 +28,9 @@ type Environment struct {
 	Commit     string // "" if unknown
 }
 
+// CPUWarning stands beside every time that was taken on a CPU device.
+const CPUWarning = "this is a CPU device, not a GPU: its results are right, its times say nothing about any GPU"
+
 // A Status says how far a result got.
 type Status string
 

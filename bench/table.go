@@ -15,6 +15,9 @@ import (
 func (r Report) writeTable(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "device   %s\n", r.Env)
+	if r.Env.CPU {
+		fmt.Fprintf(&b, "WARNING  %s\n", CPUWarning)
+	}
 	for first := 0; first < len(r.Results); {
 		end := first + 1
 		for end < len(r.Results) && r.Results[end].Problem == r.Results[first].Problem {

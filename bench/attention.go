@@ -1,0 +1,300 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Progress is called when a unit of work is done. What describes the next one;
+// done counts up to total.
+type Progress func(done, total int, what string)
+
+// Attention checks the forward pass of p against the float64 reference on each
+// of the given paths, and times those that are right. The results are in the
+// order of impls. A path that the device cannot take, also for lack of memory, is
+// reported as unsupported. An error means that the run was cut short.
+func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []attention.Impl, pr Protocol, progress Progress) ([]Result, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	r := &attentionRun{d: d, p: p, seed: maphash.MakeSeed()}
+	defer r.close()
+	results := make([]Result, len(impls))
+	var able []int // positions in results
+	for i, impl := range impls {
+		results[i] = Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: p, Status: StatusUnsupported}
+		config, err := attention.Choose(d.Caps(), p, attention.Options{Impl: impl})
+		if err != nil {
+			results[i].Reason = err.Error()
+			continue
+		}
+		results[i].Choice = config.String()
+		able = append(able, i)
+	}
+	if len(able) == 0 {
+		return results, nil
+	}
+
+	done, total := 0, 1+len(able)+MeasureSteps(len(able), pr)
+	step := func(what string) {
+		if progress != nil {
+			progress(done, total, what)
+		}
+		done++
+	}
+	step("reference")
+	if err := r.prepare(ctx); err != nil {
+		return nil, err
+	}
+	var targets []Target
+	var timed []int // the result of each target
+	for _, i := range able {
+		step("checking " + results[i].Impl)
+		target, err := r.check(ctx, impls[i], &results[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
+		}
+		if results[i].Status == StatusOK {
+			targets, timed = append(targets, target), append(timed, i)
+		}
+	}
+	if len(targets) == 0 {
+		return results, nil
+	}
+	if err := r.addSets(ctx, pr.sets(p.Bytes())); err != nil {
+		return nil, err
+	}
+	step("warm-up")
+	measured, err := Measure(ctx, d, targets, len(r.sets), pr, func() { step("samples") })
+	if err != nil {
+		return nil, err
+	}
+	for j, m := range measured {
+		x := &results[timed[j]]
+		if m.Err != nil {
+			x.Status, x.Reason = StatusFailed, m.Err.Error()
+			continue
+		}
+		x.Timing = m.Timing
+	}
+	return results, nil
+}
+
+// An attentionSet is one set of buffers.
+type attentionSet struct{ q, k, v, o, lse vk.Tensor }
+
+func (s attentionSet) tensors() []vk.Tensor { return []vk.Tensor{s.q, s.k, s.v, s.o, s.lse} }
+
+// attentionRun holds what the paths share.
+type attentionRun struct {
+	d      *vk.Device
+	p      attention.Problem
+	sets   []attentionSet
+	oracle *oracle
+	seed   maphash.Seed
+	o, lse []float32 // of the path that is being checked
+	raw    []byte    // the same as bytes
+}
+
+func (r *attentionRun) close() {
+	for _, s := range r.sets {
+		for _, t := range s.tensors() {
+			t.Close()
+		}
+	}
+}
+
+// Seeds of the inputs.
+const (
+	seedQ = 1 + iota
+	seedK
+	seedV
+)
+
+// prepare makes the inputs, the first set of buffers and the reference.
+func (r *attentionRun) prepare(ctx context.Context) error {
+	p := r.p
+	queries := p.Batch * p.NumHeads * p.SeqQ
+	keys := p.Batch * p.NumKVHeads * p.SeqKV
+	if err := r.addSet(); err != nil { // before the host makes an effort: memory may not suffice
+		return err
+	}
+	q := Normal(p.DType, queries*p.HeadDim, seedQ)
+	k := Normal(p.DType, keys*p.HeadDim, seedK)
+	v := Normal(p.DType, keys*p.HeadDim, seedV)
+	s := r.sets[0]
+	for _, x := range []struct {
+		t    vk.Tensor
+		data []float32
+	}{{s.q, q}, {s.k, k}, {s.v, v}} {
+		if err := x.t.Upload(ctx, x.data); err != nil {
+			return err
+		}
+	}
+	r.o, r.lse = make([]float32, queries*p.HeadDim), make([]float32, queries)
+	var err error
+	r.oracle, err = newOracle(q, k, v, p)
+	if err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// addSet appends a set of buffers.
+func (r *attentionRun) addSet() error {
+	p := r.p
+	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
+	key := []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
+	var s attentionSet
+	for _, x := range []struct {
+		t     *vk.Tensor
+		name  string
+		dtype dtype.DType
+		shape []int
+	}{{&s.q, "q", p.DType, query}, {&s.k, "k", p.DType, key}, {&s.v, "v", p.DType, key}, {&s.o, "o", p.DType, query}, {&s.lse, "lse", dtype.Float32, query[:3]}} {
+		var err error
+		if *x.t, err = r.d.NewTensor(x.name, x.dtype, x.shape...); err != nil {
+			for _, t := range s.tensors() {
+				t.Close()
+			}
+			return err
+		}
+	}
+	r.sets = append(r.sets, s)
+	return nil
+}
+
+// addSets adds copies of the first set until there are n, or fewer if the
+// memory of the device is full.
+func (r *attentionRun) addSets(ctx context.Context, n int) error {
+	for len(r.sets) < n {
+		err := r.addSet()
+		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(r.sets) == 1 {
+		return nil
+	}
+	c, err := r.d.NewCmd("bench sets")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	from := r.sets[0].tensors()
+	for _, s := range r.sets[1:] {
+		for i, to := range s.tensors()[:3] {
+			c.Copy(to.Buffer, 0, from[i].Buffer, 0, tensorBytes(to))
+		}
+	}
+	return c.Submit(ctx)
+}
+
+func tensorBytes(t vk.Tensor) int64 { return int64(t.NumElements()) * int64(t.DType.Size()) }
+
+// clear fills the outputs of a set with NaN: all bits set is one in every
+// format.
+func (r *attentionRun) clear(ctx context.Context, set int) error {
+	c, err := r.d.NewCmd("bench clear")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, t := range []vk.Tensor{r.sets[set].o, r.sets[set].lse} {
+		c.Fill(t.Buffer, 0, tensorBytes(t), 0xffffffff)
+	}
+	return c.Submit(ctx)
+}
+
+// fingerprint returns a hash of the outputs in a set.
+func (r *attentionRun) fingerprint(ctx context.Context, set int) (uint64, error) {
+	var h maphash.Hash
+	h.SetSeed(r.seed)
+	for _, t := range []vk.Tensor{r.sets[set].o, r.sets[set].lse} {
+		n := tensorBytes(t)
+		if int64(len(r.raw)) < n {
+			r.raw = make([]byte, n)
+		}
+		if err := t.Buffer.Download(ctx, 0, r.raw[:n]); err != nil {
+			return 0, err
+		}
+		h.Write(r.raw[:n])
+	}
+	return h.Sum64(), nil
+}
+
+// check runs a path once and compares its outputs with the reference. It
+// completes x and, if the path is right, returns it as something to time.
+func (r *attentionRun) check(ctx context.Context, impl attention.Impl, x *Result) (Target, error) {
+	record := func(c *vk.Cmd, set int) error {
+		s := r.sets[set]
+		return attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, attention.Options{Impl: impl})
+	}
+	if err := r.clear(ctx, 0); err != nil {
+		return Target{}, err
+	}
+	err := r.once(ctx, record)
+	if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		x.Reason = err.Error()
+		return Target{}, nil
+	}
+	if err != nil {
+		return Target{}, err
+	}
+	if err := r.sets[0].o.Download(ctx, r.o); err != nil {
+		return Target{}, err
+	}
+	if err := r.sets[0].lse.Download(ctx, r.lse); err != nil {
+		return Target{}, err
+	}
+	x.Check, err = r.oracle.check(r.o, r.lse)
+	if err != nil {
+		x.Status, x.Reason = StatusFailed, err.Error()
+		return Target{}, nil
+	}
+	x.Status = StatusOK
+	right, err := r.fingerprint(ctx, 0)
+	if err != nil {
+		return Target{}, err
+	}
+	verify := func(ctx context.Context, set int) error {
+		got, err := r.fingerprint(ctx, set)
+		if err == nil && got != right {
+			err = errors.New("the outputs of the timed calls differ from those that were checked")
+		}
+		return err
+	}
+	return Target{Name: x.Impl, Record: record, Clear: r.clear, Verify: verify, MaxBatch: maxCalls(impl, r.p)}, nil
+}
+
+// once records a call on the first set and runs it.
+func (r *attentionRun) once(ctx context.Context, record func(c *vk.Cmd, set int) error) error {
+	c, err := r.d.NewCmd("bench check")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := record(c, 0); err != nil {
+		return err
+	}
+	return c.Submit(ctx)
+}
+
+// maxCalls limits a batch of the unfused path: each of its calls in a command
+// buffer has memory for S of its own.
+func maxCalls(impl attention.Impl, p attention.Problem) int {
+	if impl != attention.Unfused {
+		return 0
+	}
+	const limit = 2 << 30
+	return int(max(limit/(4*float64(p.Batch)*float64(p.NumHeads)*float64(p.SeqQ)*float64(p.SeqKV)), 1))
+}

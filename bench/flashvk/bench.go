@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+func newBench(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure a kernel, after checking that it is right",
+		Args:  subcommandOnly,
+		RunE:  subcommandMissing,
+	}
+	cmd.AddCommand(newBenchAttention(a))
+	return cmd
+}
+
+// benchAttention holds the flags of bench attention.
+type benchAttention struct {
+	set                                         *pflag.FlagSet
+	batch, heads, kvHeads, seqQ, seqKV, headDim int
+	dtype                                       dtype.DType
+	mask                                        maskFlags
+	backward, both                              bool
+	warmup, iters, count                        int
+	impls                                       []attention.Impl
+	format                                      bench.Format
+	device                                      string
+}
+
+// problemFlags are the flags that describe the problem. If none is given, the
+// default problem is measured, on every path.
+var problemFlags = []string{"batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "headdim", "dtype", "causal", "causal-align", "scale"}
+
+func newBenchAttention(a *app) *cobra.Command {
+	b := benchAttention{format: bench.Table}
+	cmd := &cobra.Command{
+		Use:   "attention",
+		Short: "Measure softmax attention",
+		Long: `Measures softmax attention, forward, on random normal inputs. Every path is
+checked against a float64 reference first (on sampled rows if there are many);
+one that is wrong is reported and not timed, and the exit status is 1.
+
+Times are device timestamps: the median of --count samples, each the mean of a
+batch of calls, the paths taking turns. Rates count 4*batch*heads*entries*headdim
+operations, entries being the unmasked pairs of query and key.
+
+Sizes that are not given: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
+batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
+benchfmt has a line per sample, for benchstat.`,
+		Example: `  flashvk bench attention
+  flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
+  flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
+  flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	b.set = f
+	intVar(f, &b.batch, "batch", "number of sequences")
+	intVar(f, &b.heads, "heads", "query heads")
+	intVar(f, &b.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: heads)")
+	intVar(f, &b.seqQ, "seqlen", "queries per sequence")
+	intVar(f, &b.seqKV, "seqlen-kv", "keys per sequence (default: seqlen)")
+	intVar(f, &b.headDim, "headdim", "elements of a head, a multiple of 8 up to 256")
+	f.Var(value[dtype.DType]{&b.dtype, parseDType, "TYPE"}, "dtype", "float16 (default), bfloat16 or float32")
+	b.mask.add(f)
+	f.Var(value[[]attention.Impl]{&b.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default auto; all paths if no size, type or mask is given)")
+	intVar(f, &b.warmup, "warmup", "least warm-up calls of each path; the warm-up also lasts until the clock has settled")
+	intVar(f, &b.iters, "iters", "timed calls of each path, spread over the samples (default: as many as take some milliseconds per sample)")
+	intVar(f, &b.count, "count", "samples of each path (default 10)")
+	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), benchfmt, csv or json")
+	deviceVar(f, &b.device)
+	f.BoolVar(&b.backward, "backward", false, "measure the backward pass; not available in this version")
+	f.BoolVar(&b.both, "both", false, "measure forward and backward pass; not available in this version")
+	return cmd
+}
+
+func parseFormat(text string) (bench.Format, error) {
+	f, err := bench.ParseFormat(text)
+	if err != nil {
+		return "", errors.New("not one of table, benchfmt, csv, json")
+	}
+	return f, nil
+}
+
+func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
+	if b.backward || b.both {
+		return errors.New("this version measures the forward pass only, --backward and --both are not available")
+	}
+	for _, n := range []struct {
+		name  string
+		n     int
+		least int
+	}{{"warmup", b.warmup, 0}, {"iters", b.iters, 1}, {"count", b.count, 1}} {
+		if b.set.Changed(n.name) && n.n < n.least {
+			return usagef("--%s %d is less than %d", n.name, n.n, n.least)
+		}
+	}
+	// Most mistakes show before a device is opened. A divisor of the CPU's
+	// default heads divides the GPU's, too.
+	if _, err := b.problem(gpuDefault()); err != nil {
+		return err
+	}
+	d, err := openDevice(b.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	report := bench.Report{Env: environment(d.Caps())}
+	if b.format != bench.Table {
+		announce(a.stderr, report.Env)
+	}
+	defaults := gpuDefault()
+	if report.Env.CPU {
+		defaults = cpuDefault()
+	}
+	p, err := b.problem(defaults)
+	if err != nil {
+		return err
+	}
+	bar := newProgress(a.stderr)
+	report.Results, err = bench.Attention(ctx, d, p, b.paths(), b.protocol(report.Env.CPU), bar.step)
+	bar.finish()
+	if err != nil {
+		return err
+	}
+	if err := report.Write(a.stdout, b.format); err != nil {
+		return err
+	}
+	return b.verdict(report)
+}
+
+// gpuDefault and cpuDefault are the problems whose sizes stand for flags that
+// are not given: one that fills a large GPU, and one that a CPU device computes in
+// well under a second.
+func gpuDefault() attention.Problem {
+	return attention.Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128, DType: dtype.Float16}
+}
+
+func cpuDefault() attention.Problem {
+	return attention.Problem{Batch: 1, NumHeads: 4, NumKVHeads: 2, SeqQ: 256, SeqKV: 256, HeadDim: 64, DType: dtype.Float16}
+}
+
+// problem returns p with the values of the flags that were given. An error is a
+// usage error.
+func (b *benchAttention) problem(p attention.Problem) (attention.Problem, error) {
+	if b.set.Changed("heads") {
+		p.NumHeads, p.NumKVHeads = b.heads, b.heads
+	}
+	if b.set.Changed("seqlen") {
+		p.SeqQ, p.SeqKV = b.seqQ, b.seqQ
+	}
+	for _, f := range []struct {
+		name   string
+		target *int
+		n      int
+	}{{"batch", &p.Batch, b.batch}, {"kv-heads", &p.NumKVHeads, b.kvHeads}, {"seqlen-kv", &p.SeqKV, b.seqKV}, {"headdim", &p.HeadDim, b.headDim}} {
+		if b.set.Changed(f.name) {
+			*f.target = f.n
+		}
+	}
+	if b.set.Changed("dtype") {
+		p.DType = b.dtype
+	}
+	if err := b.mask.apply(&p); err != nil {
+		return p, err
+	}
+	if err := p.Validate(); err != nil {
+		return p, usageError{err}
+	}
+	return p, nil
+}
+
+// paths returns what to measure.
+func (b *benchAttention) paths() []attention.Impl {
+	if b.set.Changed("impl") {
+		return b.impls
+	}
+	for _, name := range problemFlags {
+		if b.set.Changed(name) {
+			return []attention.Impl{attention.Auto}
+		}
+	}
+	return attention.Impls()
+}
+
+// protocol returns how to measure.
+func (b *benchAttention) protocol(cpu bool) bench.Protocol {
+	pr := bench.DefaultProtocol(cpu)
+	if b.set.Changed("count") {
+		pr.Samples = b.count
+	}
+	pr.Warmup, pr.Iters = b.warmup, b.iters
+	return pr
+}
+
+// verdict returns an error if something that was asked for was not measured.
+func (b *benchAttention) verdict(r bench.Report) error {
+	for _, x := range r.Results {
+		switch {
+		case x.Status == bench.StatusFailed:
+			return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
+		case x.Status == bench.StatusUnsupported && (b.set.Changed("impl") || r.OK() == 0):
+			return fmt.Errorf("%s: %s", x.Impl, x.Reason)
+		}
+	}
+	return nil
+}

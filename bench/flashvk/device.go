@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/vk"
+)
+
+func deviceVar(f *pflag.FlagSet, p *string) {
+	f.StringVar(p, "device", "", "device by its number in flashvk devices or a part of its name (default: the best GPU, a CPU device if there is none)")
+}
+
+// openDevice opens the device that --device names. Compiled pipelines are kept
+// in the user's cache folder, if there is one.
+func openDevice(name string) (*vk.Device, error) {
+	o := vk.Options{Device: name, Name: "flashvk"}
+	if dir, err := os.UserCacheDir(); err == nil {
+		o.CacheDir = filepath.Join(dir, "flashvk", "pipelines")
+	}
+	return vk.Open(o)
+}
+
+// environment describes the device and the program for a report.
+func environment(caps *vk.Caps) bench.Environment {
+	build := bench.ReadBuildInfo()
+	return bench.Environment{
+		Device:     caps.Name,
+		DeviceType: caps.Type.String(),
+		Driver:     driver(caps),
+		CPU:        caps.Type == vk.CPU,
+		Version:    build.Version,
+		Commit:     build.Commit,
+	}
+}
+
+func driver(caps *vk.Caps) string {
+	return fmt.Sprintf("%s %s, Vulkan %v", caps.DriverName, caps.DriverInfo, caps.APIVersion)
+}
+
+// announce says on w what device is used, loudly if it is a CPU.
+func announce(w io.Writer, env bench.Environment) {
+	fmt.Fprintf(w, "flashvk: device %v\n", env)
+	if env.CPU {
+		fmt.Fprintf(w, "flashvk: WARNING: %s\n", bench.CPUWarning)
+	}
+}

@@ -1,0 +1,164 @@
+// Command flashvk lists Vulkan devices, measures flash attention on them, and
+// computes it for files of tensors.
+//
+//	flashvk devices                                 what is there, and which paths run on it
+//	flashvk bench attention --seqlen 4096 --causal  time it, checked against float64 first
+//	flashvk run attention --in x --out y            compute it, safetensors to safetensors
+//
+// Results go to standard output and nothing else does. An error is one line on
+// standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
+// of the command line.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashvk/flashvk/bench"
+)
+
+// Exit codes.
+const (
+	exitOK = iota
+	exitFailure
+	exitUsage
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the program at once
+	}()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run executes the command line args and returns the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	out := &checkedWriter{w: stdout}
+	root := newRoot(&app{stdout: out, stderr: stderr})
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(out)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("writing the results: %w", out.err)
+	}
+	if err == nil {
+		return exitOK
+	}
+	message := strings.Join(strings.Fields(err.Error()), " ")
+	if errors.Is(err, context.Canceled) {
+		message = "interrupted"
+	}
+	fmt.Fprintf(stderr, "flashvk: %s\n", message)
+	var usage usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// A usageError is a wrong command line.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// A checkedWriter remembers the first error, which help and tables do not
+// look at.
+type checkedWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (c *checkedWriter) Write(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.w.Write(p)
+	c.err = err
+	return n, err
+}
+
+// An app holds what the commands share.
+type app struct {
+	stdout, stderr io.Writer
+}
+
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "flashvk",
+		Short: "Flash attention on every Vulkan device",
+		Long: `flashvk computes and measures flash attention on Vulkan devices: one binary and
+a driver, nothing else. Without --device it uses the best GPU there is, and a
+CPU device only if there is no GPU.`,
+		Example: `  flashvk devices
+  flashvk bench attention
+  flashvk run attention --in qkv.safetensors --out o.safetensors --causal`,
+		Version:           bench.ReadBuildInfo().String(),
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              subcommandOnly,
+		RunE:              subcommandMissing,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newVersion(a))
+	return root
+}
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print version, commit and Go version",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(a.stdout, bench.ReadBuildInfo())
+			return err
+		},
+	}
+}
+
+// noArgs refuses arguments that are not flags.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s: argument %q is not expected", cmd.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// subcommandOnly is noArgs for a command that only has subcommands.
+func subcommandOnly(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%q is not one of the commands of %s: %s", args[0], cmd.CommandPath(), subcommands(cmd))
+	}
+	return nil
+}
+
+// subcommandMissing runs where a subcommand should have been named.
+func subcommandMissing(cmd *cobra.Command, _ []string) error {
+	return usagef("%s needs a command: %s (see %s --help)", cmd.CommandPath(), subcommands(cmd), cmd.CommandPath())
+}
+
+func subcommands(cmd *cobra.Command) string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return strings.Join(names, ", ")
+}

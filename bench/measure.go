@@ -1,0 +1,318 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Target is an implementation to time.
+type Target struct {
+	Name string
+	// Record records one call into c, on that set of buffers.
+	Record func(c *vk.Cmd, set int) error
+	// Clear destroys the outputs in a set, and Verify returns an error if they
+	// are not those that were found right before. Both are called for every
+	// set that a last batch writes, before and after it.
+	Clear  func(ctx context.Context, set int) error
+	Verify func(ctx context.Context, set int) error
+	// MaxBatch limits the calls of one batch; 0 is no limit.
+	MaxBatch int
+}
+
+// A Protocol says how much to measure. The package documentation says how.
+type Protocol struct {
+	Samples    int           // samples of each target
+	Warmup     int           // least calls of each target before the first sample
+	WarmupTime time.Duration // least device time of all targets together before the first sample
+	Iters      int           // calls of each target in all its samples together; 0: as SampleTime says
+	SampleTime time.Duration // device time that a sample should last
+	WallTime   time.Duration // wall-clock samples of a target stop after this time, but see minWallSamples
+	CacheBytes int64         // a problem smaller than this is rotated through several sets of buffers
+}
+
+const (
+	// minWallSamples are taken even of slow calls.
+	minWallSamples = 3
+	// maxBatch bounds the size of a command buffer.
+	maxBatch = 1000
+	// maxSets bounds the number of sets of buffers.
+	maxSets = 64
+)
+
+// DefaultProtocol returns the protocol for a GPU or a CPU device.
+//
+// A GPU's batch of 20 ms is long against the tick of its clock (1 µs at most)
+// and the gaps of a submission, and short against the seconds after which an
+// operating system resets a GPU that does not answer. 256 MiB exceed the
+// last-level caches of today's GPUs (50 MB on H200, 128 MB at most).
+func DefaultProtocol(cpu bool) Protocol {
+	if cpu {
+		return Protocol{
+			Samples: 10, WarmupTime: 20 * time.Millisecond, SampleTime: 20 * time.Millisecond,
+			WallTime: 200 * time.Millisecond, CacheBytes: 64 << 20,
+		}
+	}
+	return Protocol{
+		Samples: 10, WarmupTime: 400 * time.Millisecond, SampleTime: 20 * time.Millisecond,
+		WallTime: time.Second, CacheBytes: 256 << 20,
+	}
+}
+
+// sets returns how many sets of buffers of the given size to rotate through.
+func (pr Protocol) sets(bytes float64) int {
+	return int(min(max(float64(pr.CacheBytes)/bytes, 1), maxSets))
+}
+
+// batch returns how many calls make a sample, if one takes ns nanoseconds.
+func (pr Protocol) batch(ns float64, limit int) int {
+	n := float64(maxBatch)
+	switch {
+	case pr.Iters > 0:
+		n = float64((pr.Iters + pr.Samples - 1) / pr.Samples)
+	case ns > 0:
+		n = float64(pr.SampleTime) / ns
+	}
+	if limit > 0 {
+		n = min(n, float64(limit))
+	}
+	return int(min(max(n, 1), maxBatch))
+}
+
+// wallSamples returns how many wall-clock samples of a call that takes ns
+// nanoseconds to take.
+func (pr Protocol) wallSamples(ns float64) int {
+	n := float64(pr.Samples)
+	if ns > 0 {
+		n = float64(pr.WallTime) / ns
+	}
+	return int(min(max(n, minWallSamples), float64(pr.Samples)))
+}
+
+// A Measured is what Measure found out about a target.
+type Measured struct {
+	Timing Timing
+	Err    error // from Verify: what was timed was wrong
+}
+
+// Measure times targets, which have all been verified once, on the given
+// number of sets of buffers. Step is called once for each unit of progress, of
+// which there are MeasureSteps.
+func Measure(ctx context.Context, d *vk.Device, targets []Target, sets int, pr Protocol, step func()) ([]Measured, error) {
+	lanes := make([]*lane, len(targets))
+	for i, t := range targets {
+		l, err := newLane(d, t, sets)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t.Name, err)
+		}
+		defer l.close()
+		lanes[i] = l
+	}
+	if err := warmUp(ctx, lanes, pr); err != nil {
+		return nil, err
+	}
+	step()
+	for i := range pr.Samples {
+		for j := range lanes {
+			l := lanes[(i+j)%len(lanes)] // a new order each time
+			if err := l.sample(ctx, i < pr.wallSamples(l.callNS)); err != nil {
+				return nil, fmt.Errorf("%s: %w", l.Name, err)
+			}
+			step()
+		}
+	}
+	result := make([]Measured, len(lanes))
+	for i, l := range lanes {
+		verdict, err := l.verify(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.Name, err)
+		}
+		result[i] = Measured{l.timing, verdict}
+	}
+	return result, nil
+}
+
+// MeasureSteps returns how often Measure calls step.
+func MeasureSteps(targets int, pr Protocol) int { return 1 + targets*pr.Samples }
+
+// A lane is a target with its recorded commands.
+type lane struct {
+	Target
+	sets   int
+	single timed   // one call
+	batch  timed   // a sample
+	fresh  *vk.Cmd // recorded again for each wall-clock sample
+	callNS float64 // device time of a call, as far as is known
+	calls  int     // of the warm-up
+	timing Timing
+}
+
+// A timed is a command buffer whose work stands between two timestamps.
+type timed struct {
+	cmd   *vk.Cmd
+	timer *vk.Timer
+	calls int
+}
+
+func newLane(d *vk.Device, t Target, sets int) (_ *lane, err error) {
+	l := &lane{Target: t, sets: sets}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	for _, x := range []*timed{&l.single, &l.batch} {
+		if x.cmd, err = d.NewCmd("bench " + t.Name); err != nil {
+			return nil, err
+		}
+		if x.timer, err = d.NewTimer(2); err != nil {
+			return nil, err
+		}
+	}
+	l.fresh, err = d.NewCmd("bench fresh " + t.Name)
+	return l, err
+}
+
+func (l *lane) close() {
+	for _, x := range []timed{l.single, l.batch} {
+		x.cmd.Close()
+		x.timer.Close()
+	}
+	l.fresh.Close()
+}
+
+// record records n calls between two timestamps into x, anew, with a barrier
+// after each, so that calls do not overlap and the second timestamp waits for
+// the last one.
+func (l *lane) record(x *timed, n int) error {
+	x.cmd.Reset()
+	x.calls = n
+	x.cmd.Timestamp(x.timer, 0)
+	for i := range n {
+		if err := l.Record(x.cmd, i%l.sets); err != nil {
+			return err
+		}
+		x.cmd.Barrier()
+	}
+	x.cmd.Timestamp(x.timer, 1)
+	return x.cmd.Err()
+}
+
+// run runs x and returns the device time per call.
+func (x timed) run(ctx context.Context) (float64, error) {
+	if err := x.cmd.Submit(ctx); err != nil {
+		return 0, err
+	}
+	ns, err := x.timer.Nanoseconds(0, 1)
+	return ns / float64(x.calls), err
+}
+
+// warmUp runs batches of the lanes in turn until the protocol is satisfied,
+// and leaves each lane with the batch that its samples are made of.
+//
+// A first call says how large a batch is. Its clock may be low and the batch
+// therefore too small, by 5 times perhaps, so it is sized again in the end;
+// single calls alone would not do, since the device would wait for the host
+// between them and the clock would not rise.
+func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
+	busy := 0.0
+	for round := 0; ; round++ {
+		enough := round > 1 && busy >= float64(pr.WarmupTime)
+		for _, l := range lanes {
+			enough = enough && l.calls >= pr.Warmup
+		}
+		if enough {
+			break
+		}
+		for _, l := range lanes {
+			x := &l.batch
+			if round == 0 {
+				x = &l.single
+				if err := l.record(x, 1); err != nil {
+					return fmt.Errorf("%s: %w", l.Name, err)
+				}
+			} else if err := l.sizeBatch(pr); err != nil {
+				return fmt.Errorf("%s: %w", l.Name, err)
+			}
+			ns, err := x.run(ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.Name, err)
+			}
+			l.callNS = ns
+			l.calls += x.calls
+			// A call is counted as 100 ns at least: a device whose clock
+			// stands still must not keep us here.
+			busy += max(ns, 100) * float64(x.calls)
+		}
+	}
+	for _, l := range lanes {
+		if err := l.sizeBatch(pr); err != nil {
+			return fmt.Errorf("%s: %w", l.Name, err)
+		}
+		l.timing.Iters = l.batch.calls
+		l.timing.Sets = min(l.batch.calls, l.sets)
+	}
+	return nil
+}
+
+// sizeBatch records the batch anew, unless it is about as long as it should
+// be.
+func (l *lane) sizeBatch(pr Protocol) error {
+	n, have := pr.batch(l.callNS, l.MaxBatch), l.batch.calls
+	if have > 0 && 4*n <= 5*have && 4*have <= 5*n {
+		return nil
+	}
+	return l.record(&l.batch, n)
+}
+
+// sample takes a device sample and, if wall, one of each wall-clock sample.
+func (l *lane) sample(ctx context.Context, wall bool) error {
+	ns, err := l.batch.run(ctx)
+	if err != nil {
+		return err
+	}
+	l.timing.DeviceNS = append(l.timing.DeviceNS, ns)
+	if !wall {
+		return nil
+	}
+	start := time.Now()
+	if err := l.single.cmd.Submit(ctx); err != nil {
+		return err
+	}
+	l.timing.ReplayNS = append(l.timing.ReplayNS, float64(time.Since(start)))
+
+	start = time.Now()
+	l.fresh.Reset()
+	if err := l.Record(l.fresh, 0); err != nil {
+		return err
+	}
+	if err := l.fresh.Submit(ctx); err != nil {
+		return err
+	}
+	l.timing.FreshNS = append(l.timing.FreshNS, float64(time.Since(start)))
+	return nil
+}
+
+// verify runs the batch once more and has its outputs looked at. The first
+// error of that is the verdict.
+func (l *lane) verify(ctx context.Context) (verdict, err error) {
+	for set := range l.timing.Sets {
+		if err := l.Clear(ctx, set); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.batch.cmd.Submit(ctx); err != nil {
+		return nil, err
+	}
+	for set := range l.timing.Sets {
+		if err := l.Verify(ctx, set); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			return err, nil
+		}
+	}
+	return nil, nil
+}
