@@ -8,14 +8,16 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 failed=0
 
-# limited SECONDS COMMAND… runs a command, which is killed when its time is over.
+# limited SECONDS PROGRAM… runs a program, which is killed when its time is over.
 limited() {
-	timeout --kill-after=10 "$@"
+	local seconds=$1
+	shift
+	timeout --kill-after=10 "$seconds" ${RUN:+"$RUN"} "$@"
 }
 
 # run_tests PATTERN runs every test (and example) that matches in a process of its own.
 run_tests() {
-	local pattern=$1 binary package names name log status start passed=0 skipped=0 bad=0
+	local pattern=$1 binary package names name log result status start passed=0 skipped=0 bad=0
 	mkdir -p "$out/tests"
 	: >"$out/tests.txt"
 	while IFS= read -r binary; do
@@ -83,7 +85,7 @@ run_bench() {
 	rm -f "$out/bench.err"
 }
 
-if ! ./flashvk devices >"$out/devices.txt" 2>&1; then
+if ! limited 60 ./flashvk devices >"$out/devices.txt" 2>&1; then
 	cat "$out/devices.txt" >&2
 	exit 1
 fi
