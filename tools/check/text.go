@@ -33,13 +33,14 @@ func checkHosts(r *repo) ([]string, error) {
 	return problems, nil
 }
 
-// configuredHosts are the hosts of apt's Debian archives and of the Go module proxy.
+// configuredHosts are the hosts of apt's Debian archives, and of a Go module proxy other
+// than the usual one.
 func (r *repo) configuredHosts() ([]string, error) {
 	sources, _, err := r.command(nil, "tools/toolchain", "--sources")
 	if err != nil {
 		return nil, err
 	}
-	proxy, _, err := r.command(nil, "go", "env", "GOPROXY")
+	proxy, _, err := r.command(nil, "go", "env", "-changed", "GOPROXY")
 	if err != nil {
 		return nil, err
 	}
