@@ -1,21 +1,75 @@
 package vk
 
 import (
+	"bytes"
 	"cmp"
+	"fmt"
+	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"unsafe"
 )
 
-// valueCache holds the values of Cached.
-type valueCache struct {
-	mu      sync.Mutex
-	entries map[any]*cachedValue
+// onceValue is a value that is made once. A failed attempt leaves it unset, so
+// that the next one tries again: memory may have come free.
+type onceValue[T any] struct {
+	mu    sync.Mutex // held while making
+	value atomic.Pointer[T]
 }
 
-type cachedValue struct {
-	mu    sync.Mutex
-	done  bool
-	value any
+func (o *onceValue[T]) get(compute func() (T, error)) (T, error) {
+	if p := o.value.Load(); p != nil {
+		return *p, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p := o.value.Load(); p != nil {
+		return *p, nil
+	}
+	v, err := compute()
+	if err == nil {
+		o.value.Store(&v)
+	}
+	return v, err
+}
+
+// cacheMap is a map from keys to values made on demand. Making one blocks
+// those who want the same key, and no others.
+type cacheMap[K comparable, V any] struct {
+	mu      sync.RWMutex
+	entries map[K]*onceValue[V]
+}
+
+func (m *cacheMap[K, V]) entry(key K) *onceValue[V] {
+	m.mu.RLock()
+	e := m.entries[key]
+	m.mu.RUnlock()
+	if e != nil {
+		return e
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e = m.entries[key]; e != nil {
+		return e
+	}
+	if m.entries == nil {
+		m.entries = map[K]*onceValue[V]{}
+	}
+	e = &onceValue[V]{}
+	m.entries[key] = e
+	return e
+}
+
+// all calls f for every value made so far.
+func (m *cacheMap[K, V]) all(f func(K, V)) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for key, e := range m.entries {
+		if p := e.value.Load(); p != nil {
+			f(key, *p)
+		}
+	}
 }
 
 // Cached returns what compute returned the first time it was called for d and
@@ -23,27 +77,50 @@ type cachedValue struct {
 // out. A key's type belongs to one package and stands for one T. It is safe
 // for concurrent use; compute may use the device.
 func Cached[T any](d *Device, key any, compute func() (T, error)) (T, error) {
-	d.values.mu.Lock()
-	e := d.values.entries[key]
-	if e == nil {
-		if d.values.entries == nil {
-			d.values.entries = map[any]*cachedValue{}
-		}
-		e = &cachedValue{}
-		d.values.entries[key] = e
+	v, err := d.values.entry(key).get(func() (any, error) { return compute() })
+	if err != nil {
+		var none T
+		return none, err
 	}
-	d.values.mu.Unlock()
+	return v.(T), nil
+}
 
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.done {
-		value, err := compute()
-		if err != nil {
-			return value, err
-		}
-		e.value, e.done = value, true
+// kernelKey is what tells the kernels of CachedKernel apart.
+type kernelKey struct {
+	name    string
+	spec    any
+	options KernelOptions
+	params  reflect.Type
+}
+
+// CachedKernel is NewKernel, except that a kernel of the same name, spec,
+// options and P is made only once. It belongs to the device, which closes it.
+// A name stands for one SPIR-V module: another one under the same name is an
+// error. It is safe for concurrent use.
+func CachedKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
+	if spec != nil && !reflect.TypeOf(spec).Comparable() {
+		return nil, fmt.Errorf("vk: kernel %q: specialization is a %T, not a struct of plain fields", name, spec)
 	}
-	return e.value.(T), nil
+	params := reflect.TypeFor[P]()
+	k, err := d.kernels.entry(kernelKey{name, spec, o, params}).get(func() (*kernel, error) {
+		k, err := newKernel(d, name, spirv, spec, o, params)
+		if err == nil {
+			k.adopt(d, "kernel", name, func() {})
+		}
+		return k, err
+	})
+	if err == nil && !sameBytes(k.code, spirv) {
+		err = fmt.Errorf("the name stands for another SPIR-V module already")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("vk: kernel %q: %w", name, err)
+	}
+	return &Kernel[P]{k}, nil
+}
+
+// sameBytes compares, at once in the usual case that both are one slice.
+func sameBytes(a, b []byte) bool {
+	return len(a) == len(b) && (unsafe.SliceData(a) == unsafe.SliceData(b) || bytes.Equal(a, b))
 }
 
 // A KernelInfo describes one kernel in the device's cache.
@@ -56,15 +133,19 @@ type KernelInfo struct {
 // CachedKernels lists the kernels that CachedKernel has made so far, the
 // slowest to compile first.
 func (d *Device) CachedKernels() []KernelInfo {
-	d.kernels.mu.RLock()
-	defer d.kernels.mu.RUnlock()
 	var list []KernelInfo
-	for key, e := range d.kernels.entries {
-		e.once.Do(func() {})
-		if e.kernel != nil {
-			list = append(list, KernelInfo{key.name, key.spec, e.kernel.stats})
-		}
-	}
+	d.kernels.all(func(key kernelKey, k *kernel) {
+		list = append(list, KernelInfo{key.name, key.spec, k.stats})
+	})
 	slices.SortFunc(list, func(a, b KernelInfo) int { return cmp.Compare(b.Stats.Created, a.Stats.Created) })
 	return list
+}
+
+// closeKernels destroys the cached kernels of an idle device.
+func (d *Device) closeKernels() {
+	d.kernels.all(func(_ kernelKey, k *kernel) {
+		d.api.destroyKernel(k.raw)
+		k.release = nil
+	})
+	d.kernels.entries = nil
 }

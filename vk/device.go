@@ -56,8 +56,8 @@ type Device struct {
 	types    []memoryType
 	cache    *pipelineCache
 	staging  staging
-	kernels  kernelCache
-	values   valueCache
+	kernels  cacheMap[kernelKey, *kernel]
+	values   cacheMap[any, any]
 
 	numAllocs atomic.Int64
 
@@ -249,7 +249,7 @@ func (d *Device) closeDevice() error {
 // closeObjects releases what the device owns itself, then what its user
 // forgot to close, which it reports.
 func (d *Device) closeObjects() error {
-	d.kernels.close()
+	d.closeKernels()
 	d.staging.close(d)
 	d.mu.Lock()
 	leaked := make([]*object, 0, len(d.open))

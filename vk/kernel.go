@@ -1,12 +1,9 @@
 package vk
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"reflect"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -319,97 +316,4 @@ func (c *Cmd) addPool() bool {
 	}
 	c.pools = append(c.pools, pool)
 	return true
-}
-
-// kernelCache holds the kernels of CachedKernel.
-type kernelCache struct {
-	mu      sync.RWMutex
-	entries map[kernelKey]*cachedKernel
-}
-
-type kernelKey struct {
-	name    string
-	spec    any
-	options KernelOptions
-	params  reflect.Type
-}
-
-// cachedKernel is one entry; its creation runs once, outside the map's lock.
-type cachedKernel struct {
-	once   sync.Once
-	kernel *kernel
-	err    error
-	ready  atomic.Bool // kernel is set
-}
-
-// CachedKernel is NewKernel, except that a kernel of the same name, spec,
-// options and P is made only once. It belongs to the device, which closes it.
-// A name stands for one SPIR-V module: another one under the same name is an
-// error. It is safe for concurrent use.
-func CachedKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
-	k, err := d.kernels.get(d, kernelKey{name, spec, o, reflect.TypeFor[P]()}, spirv)
-	if err != nil {
-		return nil, fmt.Errorf("vk: kernel %q: %w", name, err)
-	}
-	return &Kernel[P]{k}, nil
-}
-
-func (kc *kernelCache) get(d *Device, key kernelKey, spirv []byte) (*kernel, error) {
-	if key.spec != nil && !reflect.TypeOf(key.spec).Comparable() {
-		return nil, fmt.Errorf("specialization is a %T, not a struct of plain fields", key.spec)
-	}
-	kc.mu.RLock()
-	e := kc.entries[key]
-	kc.mu.RUnlock()
-	if e == nil {
-		kc.mu.Lock()
-		if e = kc.entries[key]; e == nil {
-			if kc.entries == nil {
-				kc.entries = map[kernelKey]*cachedKernel{}
-			}
-			e = &cachedKernel{}
-			kc.entries[key] = e
-		}
-		kc.mu.Unlock()
-	}
-	e.once.Do(func() {
-		if e.kernel, e.err = newKernel(d, key.name, spirv, key.spec, key.options, key.params); e.err == nil {
-			e.kernel.adopt(d, "kernel", key.name, func() {})
-			e.ready.Store(true)
-		}
-	})
-	if e.err != nil {
-		kc.forget(key, e) // the next call tries again: memory may have come free
-		return nil, e.err
-	}
-	if !sameBytes(e.kernel.code, spirv) {
-		return nil, fmt.Errorf("the name stands for another SPIR-V module already")
-	}
-	return e.kernel, nil
-}
-
-func (kc *kernelCache) forget(key kernelKey, e *cachedKernel) {
-	kc.mu.Lock()
-	defer kc.mu.Unlock()
-	if kc.entries[key] == e {
-		delete(kc.entries, key)
-	}
-}
-
-// close destroys the kernels of an idle device.
-func (kc *kernelCache) close() {
-	kc.mu.Lock()
-	defer kc.mu.Unlock()
-	for _, e := range kc.entries {
-		if k := e.kernel; k != nil {
-			k.d.api.destroyKernel(k.raw)
-			k.release = nil
-		}
-	}
-	kc.entries = nil
-}
-
-// sameBytes compares, at once in the usual case that both are one slice.
-func sameBytes(a, b []byte) bool {
-	return len(a) == len(b) && (unsafe.SliceData(a) == unsafe.SliceData(b) || bytes.Equal(a, b))
 }
