@@ -81,7 +81,6 @@ func (c *Cmd) destroy() {
 	}
 	for _, s := range c.scratch {
 		c.d.free(s.buffer.block)
-		s.buffer.closed = true
 	}
 	c.pools, c.scratch = nil, nil
 }
@@ -114,9 +113,15 @@ func (c *Cmd) recording() bool {
 // Close waits for nothing: the commands in flight finish, then everything
 // that c owns is destroyed. It is idempotent and may be called on nil.
 func (c *Cmd) Close() {
-	if c != nil {
-		c.object.close()
+	if c == nil || c.isClosed() {
+		return
 	}
+	c.d.mu.Lock()
+	for _, s := range c.scratch { // another Cmd may refer to them
+		s.buffer.closed, s.buffer.release = true, nil
+	}
+	c.d.mu.Unlock()
+	c.object.close()
 }
 
 // Reset forgets the commands and the error, and records anew. It waits for
@@ -134,9 +139,7 @@ func (c *Cmd) Reset() {
 	for _, p := range c.pools {
 		vulkan.ResetDescriptorPool(c.d.handle, p, 0) // always succeeds
 	}
-	for _, s := range c.scratch {
-		s.used = false
-	}
+	c.resetScratch()
 	clear(c.uses)
 	c.pool, c.ended, c.serial, c.timers = 0, false, 0, c.timers[:0]
 	c.err = c.rec.begin(c.d)
@@ -179,8 +182,8 @@ func (c *Cmd) barrier(from, to scope) {
 }
 
 // Scratch returns device memory that belongs to c until Reset or Close; its
-// content is undefined. Memory is kept over Reset and handed out again, so
-// that recording the same thing again allocates nothing. On failure it keeps
+// content is undefined. Reset keeps the memory for the next recording, so that
+// recording the same thing again allocates nothing. On failure it keeps
 // the error and returns a buffer that only serves to record on.
 func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
 	if !c.recording() {
@@ -204,8 +207,30 @@ func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
 		best = &scratch{buffer: b}
 		c.scratch = append(c.scratch, best)
 	}
-	best.used = true
+	best.used, best.buffer.name = true, name
 	return best.buffer
+}
+
+// resetScratch keeps the buffers of the recording that ends now for the next
+// one, and frees those that it did not use.
+func (c *Cmd) resetScratch() {
+	kept := c.scratch[:0]
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	for _, s := range c.scratch {
+		if s.used {
+			s.used = false
+			kept = append(kept, s)
+			continue
+		}
+		s.buffer.closed, s.buffer.release = true, nil
+		bl := s.buffer.block
+		c.d.retired = append(c.d.retired, retired{c.d.submitted, func() { c.d.free(bl) }})
+	}
+	clear(c.scratch[len(kept):])
+	c.scratch = kept
+	c.d.closings++
+	c.d.poll()
 }
 
 // Fill sets size bytes of b from offset to copies of word. Offset and size

@@ -32,6 +32,7 @@ type Options struct {
 	// validation. A message at error level fails the next Submit, and Close.
 	Validate bool
 	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
+	// Close writes it. CacheErr tells what went wrong with it.
 	CacheDir string
 	// Name appears in error messages of Close; "" is the device's own name.
 	Name string
@@ -234,7 +235,7 @@ func (d *Device) closeDevice() error {
 		vulkan.DeviceWaitIdle(d.handle) // a lost device is closed all the same
 		errs = append(errs, d.closeObjects())
 		if d.cache != nil {
-			errs = append(errs, d.cache.close(d))
+			d.cache.close(d)
 		}
 		vulkan.DestroySemaphore(d.handle, *(*vulkan.Semaphore)(unsafe.Pointer(&d.timeline)), nil)
 	}

@@ -85,8 +85,15 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if d.handle == nil {
 		return nil, d.errClosed()
 	}
-	module, err := scanModule(spirv)
+	words, err := specWords(spec)
 	if err != nil {
+		return nil, err
+	}
+	module, err := scanModule(spirv, words)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkWorkgroup(&d.caps, module.workgroup); err != nil {
 		return nil, err
 	}
 	if uint32(module.bindings) > d.caps.MaxStorageBuffers {
@@ -101,10 +108,6 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	}
 	if module.pushConst && pushBytes == 0 {
 		return nil, fmt.Errorf("the shader has push constants, %v has none", params)
-	}
-	words, err := specWords(spec)
-	if err != nil {
-		return nil, err
 	}
 	info := rawKernelInfo{
 		bindings: module.bindings, pushBytes: pushBytes, statistics: d.caps.ExecutableStats,
@@ -125,6 +128,22 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	}
 	d.setName(objectPipeline, raw.pipeline, name)
 	return k, nil
+}
+
+// checkWorkgroup compares a workgroup size, where it is known, with the limits:
+// drivers need not report that they are exceeded.
+func checkWorkgroup(c *Caps, size [3]uint32) error {
+	total := uint64(1)
+	for i, n := range size {
+		if n > c.MaxWorkgroupSize[i] {
+			return fmt.Errorf("workgroup of %v invocations, the device has %v: %w", size, c.MaxWorkgroupSize, ErrUnsupported)
+		}
+		total *= uint64(max(n, 1))
+	}
+	if total > uint64(c.MaxWorkgroupInvocations) {
+		return fmt.Errorf("workgroup of %d invocations, the device has %d: %w", total, c.MaxWorkgroupInvocations, ErrUnsupported)
+	}
+	return nil
 }
 
 // requiredSubgroupSize returns the size to ask the driver for, 0 for none.

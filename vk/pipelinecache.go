@@ -21,8 +21,9 @@ import (
 //	pipeline cache UUID (16 bytes)  SHA-256 of the data  data
 type pipelineCache struct {
 	handle vulkan.PipelineCache
-	path   string // "" for none
-	loaded [sha256.Size]byte
+	path   string            // "" for none
+	loaded [sha256.Size]byte // checksum of what the file held
+	err    error             // why the file could not be read or written
 }
 
 const cacheMagic = "flashvk1"
@@ -41,27 +42,38 @@ func (d *Device) cacheHeader() []byte {
 }
 
 // openCache makes the pipeline cache, from the file in dir if that is of this
-// device and driver. Any other file there is ignored and later replaced.
+// device and driver. Any other file there is ignored and later replaced. A
+// folder that cannot be used costs time, not the device.
 func (d *Device) openCache(dir string) (*pipelineCache, error) {
 	c := &pipelineCache{}
-	var data []byte
-	if dir != "" {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("vk: pipeline cache: %w", err)
-		}
-		c.path = filepath.Join(dir, fmt.Sprintf("%08x-%08x-%08x.vkcache", d.caps.VendorID, d.caps.DeviceID, d.caps.DriverVersion))
-		file, err := os.ReadFile(c.path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("vk: pipeline cache: %w", err)
-		}
-		data = checkCache(file, d.cacheHeader())
-		c.loaded = sha256.Sum256(data)
-	}
+	data := c.load(d, dir)
 	err := c.create(d, data)
 	if err != nil && data != nil {
 		err = c.create(d, nil) // the driver does not like its own data
 	}
 	return c, err
+}
+
+// load reads the file, or sets c.err.
+func (c *pipelineCache) load(d *Device, dir string) []byte {
+	if dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		c.err = fmt.Errorf("vk: pipeline cache: %w", err)
+		return nil
+	}
+	c.path = filepath.Join(dir, fmt.Sprintf("%08x-%08x-%08x.vkcache", d.caps.VendorID, d.caps.DeviceID, d.caps.DriverVersion))
+	file, err := os.ReadFile(c.path)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			c.err = fmt.Errorf("vk: pipeline cache: %w", err)
+		}
+		return nil
+	}
+	data := checkCache(file, d.cacheHeader())
+	c.loaded = sha256.Sum256(data)
+	return data
 }
 
 func (c *pipelineCache) create(d *Device, data []byte) error {
@@ -90,8 +102,15 @@ func checkCache(file, header []byte) []byte {
 }
 
 // close writes the file, if there is news, and destroys the cache.
-func (c *pipelineCache) close(d *Device) error {
-	defer vulkan.DestroyPipelineCache(d.handle, c.handle, nil)
+func (c *pipelineCache) close(d *Device) {
+	if err := c.save(d); err != nil {
+		c.err = fmt.Errorf("vk: pipeline cache: %w", err)
+	}
+	vulkan.DestroyPipelineCache(d.handle, c.handle, nil)
+	c.handle = nil
+}
+
+func (c *pipelineCache) save(d *Device) error {
 	if c.path == "" {
 		return nil
 	}
@@ -103,11 +122,17 @@ func (c *pipelineCache) close(d *Device) error {
 	if len(data) == 0 || sum == c.loaded {
 		return nil
 	}
-	file := append(append(d.cacheHeader(), sum[:]...), data...)
-	if err := writeFile(c.path, file); err != nil {
-		return fmt.Errorf("vk: pipeline cache: %w", err)
+	return writeFile(c.path, append(append(d.cacheHeader(), sum[:]...), data...))
+}
+
+// CacheErr returns why the pipeline cache on disk could not be read or, after
+// Close, written; nil if there was nothing wrong or no CacheDir. A damaged
+// file, or one of another driver, is no error: it is replaced.
+func (d *Device) CacheErr() error {
+	if d.cache == nil {
+		return nil
 	}
-	return nil
+	return d.cache.err
 }
 
 // data reads the cache from the driver.

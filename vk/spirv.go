@@ -8,23 +8,35 @@ import (
 
 // moduleInfo is what NewKernel needs to know of a SPIR-V module.
 type moduleInfo struct {
-	entry     string // name of the compute entry point
-	bindings  int    // storage buffers 0..bindings-1 of descriptor set 0
-	pushConst bool   // whether there is a push-constant block
+	entry     string    // name of the compute entry point
+	bindings  int       // storage buffers 0..bindings-1 of descriptor set 0
+	pushConst bool      // whether there is a push-constant block
+	workgroup [3]uint32 // its size, with the specialization applied; 0 if unknown
 }
 
 // SPIR-V numbers in use.
 const (
 	spirvMagic = 0x07230203
 
-	opEntryPoint = 15
-	opVariable   = 59
-	opDecorate   = 71
+	opEntryPoint            = 15
+	opExecutionMode         = 16
+	opConstant              = 43
+	opConstantComposite     = 44
+	opSpecConstant          = 50
+	opSpecConstantComposite = 51
+	opVariable              = 59
+	opDecorate              = 71
+	opExecutionModeID       = 331
 
-	modelGLCompute = 5
+	modelGLCompute  = 5
+	modeLocalSize   = 17
+	modeLocalSizeID = 38
 
+	decorationSpecID        = 1
+	decorationBuiltIn       = 11
 	decorationBinding       = 33
 	decorationDescriptorSet = 34
+	builtInWorkgroupSize    = 25
 
 	classUniformConstant = 0
 	classUniform         = 2
@@ -32,60 +44,124 @@ const (
 	classStorageBuffer   = 12
 )
 
-// variable collects what is said about one id.
-type variable struct {
-	class        uint32
-	set, binding uint32
-	hasBinding   bool
+// idInfo collects what is said about one id.
+type idInfo struct {
+	class         uint32 // of a variable; ^0 for other ids
+	set, binding  uint32
+	hasBinding    bool
+	value         uint32 // of a constant
+	isConst       bool
+	specID        uint32
+	hasSpecID     bool
+	parts         []uint32 // ids of a composite constant
+	workgroupSize bool     // decorated as BuiltIn WorkgroupSize
+}
+
+// module is the part of a SPIR-V module that scanModule looks at.
+type module struct {
+	entry       string
+	localSize   []uint32 // numbers
+	localSizeID []uint32 // ids of numbers
+	ids         map[uint32]*idInfo
+}
+
+func (m *module) at(id uint32) *idInfo {
+	if m.ids[id] == nil {
+		m.ids[id] = &idInfo{class: ^uint32(0)}
+	}
+	return m.ids[id]
 }
 
 // scanModule reads the interface of a compute shader and refuses what Dispatch
-// could not bind: anything but storage buffers 0..n-1 of set 0.
-func scanModule(code []byte) (moduleInfo, error) {
-	var m moduleInfo
+// could not bind: anything but storage buffers 0..n-1 of set 0. Spec are the
+// specialization constants.
+func scanModule(code []byte, spec []uint32) (moduleInfo, error) {
 	if len(code) < 20 || len(code)%4 != 0 || binary.LittleEndian.Uint32(code) != spirvMagic {
-		return m, fmt.Errorf("not a SPIR-V module (%d bytes)", len(code))
+		return moduleInfo{}, fmt.Errorf("not a SPIR-V module (%d bytes)", len(code))
 	}
 	words := make([]uint32, len(code)/4)
 	for i := range words {
 		words[i] = binary.LittleEndian.Uint32(code[4*i:])
 	}
-	vars := map[uint32]*variable{}
-	at := func(id uint32) *variable {
-		if vars[id] == nil {
-			vars[id] = &variable{class: ^uint32(0)}
-		}
-		return vars[id]
-	}
+	m := module{ids: map[uint32]*idInfo{}}
 	for rest := words[5:]; len(rest) > 0; {
 		n, op := int(rest[0]>>16), rest[0]&0xffff
 		if n == 0 || n > len(rest) {
-			return m, fmt.Errorf("truncated SPIR-V module")
+			return moduleInfo{}, fmt.Errorf("truncated SPIR-V module")
 		}
-		in := rest[:n]
+		m.instruction(op, rest[1:n])
 		rest = rest[n:]
-		switch {
-		case op == opEntryPoint && n > 3 && in[1] == modelGLCompute:
-			m.entry = literalString(in[3:])
-		case op == opDecorate && n > 3 && in[2] == decorationBinding:
-			v := at(in[1])
-			v.binding, v.hasBinding = in[3], true
-		case op == opDecorate && n > 3 && in[2] == decorationDescriptorSet:
-			at(in[1]).set = in[3]
-		case op == opVariable && n > 3:
-			at(in[2]).class = in[3]
-		}
 	}
 	if m.entry == "" {
-		return m, fmt.Errorf("no compute entry point")
+		return moduleInfo{}, fmt.Errorf("no compute entry point")
 	}
-	return m, m.collect(vars)
+	info := moduleInfo{entry: m.entry, workgroup: m.workgroup(spec)}
+	return info, info.collect(m.ids)
+}
+
+// instruction notes what one instruction says; in are its operands.
+func (m *module) instruction(op uint32, in []uint32) {
+	switch n := len(in); {
+	case op == opEntryPoint && n > 2 && in[0] == modelGLCompute:
+		m.entry = literalString(in[2:])
+	case op == opExecutionMode && n > 4 && in[1] == modeLocalSize:
+		m.localSize = in[2:5]
+	case op == opExecutionModeID && n > 4 && in[1] == modeLocalSizeID:
+		m.localSizeID = in[2:5]
+	case op == opDecorate && n > 2:
+		m.decoration(m.at(in[0]), in[1], in[2])
+	case (op == opConstant || op == opSpecConstant) && n > 2:
+		c := m.at(in[1])
+		c.value, c.isConst = in[2], true
+	case (op == opConstantComposite || op == opSpecConstantComposite) && n > 2:
+		m.at(in[1]).parts = in[2:]
+	case op == opVariable && n > 2:
+		m.at(in[1]).class = in[2]
+	}
+}
+
+func (m *module) decoration(id *idInfo, kind, value uint32) {
+	switch kind {
+	case decorationBinding:
+		id.binding, id.hasBinding = value, true
+	case decorationDescriptorSet:
+		id.set = value
+	case decorationSpecID:
+		id.specID, id.hasSpecID = value, true
+	case decorationBuiltIn:
+		id.workgroupSize = id.workgroupSize || value == builtInWorkgroupSize
+	}
+}
+
+// workgroup returns the size of the workgroup, 0 where it is computed by
+// operations on constants, which are not followed. A constant that is
+// decorated as the built-in overrides the execution mode.
+func (m *module) workgroup(spec []uint32) (size [3]uint32) {
+	copy(size[:], m.localSize)
+	ids := m.localSizeID
+	for _, id := range m.ids {
+		if id.workgroupSize && len(id.parts) == 3 {
+			ids = id.parts
+		}
+	}
+	for i, id := range ids {
+		c := m.at(id)
+		switch {
+		case c.hasSpecID && int(c.specID) < len(spec):
+			size[i] = spec[c.specID]
+		case c.isConst:
+			size[i] = c.value
+		default:
+			size[i] = 0
+		}
+	}
+	return size
 }
 
 // collect checks and counts the module's resources.
-func (m *moduleInfo) collect(vars map[uint32]*variable) error {
+func (m *moduleInfo) collect(ids map[uint32]*idInfo) error {
 	seen := map[uint32]bool{}
-	for _, v := range vars {
+	for _, v := range ids {
 		switch v.class {
 		case classPushConstant:
 			m.pushConst = true

@@ -1,0 +1,50 @@
+// Package vk is compute Vulkan for Go: what it takes to run SPIR-V kernels on
+// device memory, and nothing else. It knows no kernel.
+//
+//	Device   an open device with one queue       shared by goroutines
+//	Caps     what a device can do                plain data
+//	Buffer   device memory                       shared by goroutines
+//	Tensor   view of a Buffer: dtype, strides    value
+//	Kernel   pipeline with typed parameters      shared by goroutines
+//	Cmd      recorded commands, submitted again  one goroutine
+//	         and again
+//	Timer    timestamps of the device            one goroutine
+//
+// A program opens a device, makes buffers and kernels, records, submits:
+//
+//	d, err := vk.Open(vk.Options{})
+//	x, err := d.NewTensor("x", dtype.Float16, rows, cols)
+//	err = x.Upload(ctx, values)
+//	k, err := vk.NewKernel[params](d, "scale", spirv, spec{WorkgroupSize: 128}, vk.KernelOptions{})
+//	c, err := d.NewCmd("step")
+//	k.Dispatch(c, vk.Groups{X: rows}, params{Cols: cols}, x)
+//	err = c.Submit(ctx)
+//
+// # Ownership
+//
+// Who creates something closes it. Close is idempotent and may be called on
+// nil; what a running submission uses is destroyed when that has finished.
+// Device.Close reports by name what was left open.
+//
+// # Memory order
+//
+// Submissions of one device run one after the other, and each sees what
+// earlier ones wrote; so do Upload and Download. Within a Cmd, commands
+// overlap unless a barrier stands between them: see Cmd.
+//
+// # Errors
+//
+// An error of Vulkan names the call and wraps the Result. errors.Is finds
+// ErrDeviceLost, ErrOutOfDeviceMemory, ErrUnsupported and the others.
+//
+// # Beneath
+//
+// Core Vulkan calls go through github.com/vulkan-go/vulkan, which is Vulkan
+// 1.1; what it lacks is in ext.go and the C files beside it. The Vulkan loader
+// is opened at run time: a program that imports this package builds and starts
+// on a machine without Vulkan.
+//
+// There is no global state but the loader's function pointers: several devices
+// and several opens of one device live side by side. The package is for 64-bit
+// Linux.
+package vk
