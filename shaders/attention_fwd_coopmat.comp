@@ -45,6 +45,7 @@ layout(constant_id = 8) const bool ALIGNED = true;    // offsets and strides are
 layout(constant_id = 9) const bool WRITE_LSE = true;
 layout(constant_id = 10) const bool PREFETCH = true;  // next key tile waits in registers
 layout(constant_id = 11) const bool SAME_LAYOUT = true;  // of accumulators and left matrices
+layout(constant_id = 12) const bool LOCKSTEP = false;    // see lib/rows_coopmat.glsl
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"

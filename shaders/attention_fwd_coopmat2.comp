@@ -220,13 +220,13 @@ void main() {
             [[unroll]] for (uint n = 1; n < COL_TILES; n++) {
                 coopMatPerElementNV(t, t, elem_max, S[r * COL_TILES + n]);
             }
-            MatC row_max;
-            coopMatReduceNV(row_max, t, gl_CooperativeMatrixReduceRowNV, op_max);
-            bool grew = false;
-            [[unroll]] for (uint i = 0; i < row_max.length(); i++) {
-                grew = grew || row_max[i] * p.scale_log2 > m[r][i] + RESCALE_THRESHOLD;
+            bool grew = false;  // tested element by element: no reduction while m stays
+            [[unroll]] for (uint i = 0; i < t.length(); i++) {
+                grew = grew || t[i] * p.scale_log2 > m[r][i] + RESCALE_THRESHOLD;
             }
             if (!LAZY_RESCALE || subgroupAny(grew)) {
+                MatC row_max;
+                coopMatReduceNV(row_max, t, gl_CooperativeMatrixReduceRowNV, op_max);
                 MatC m_new;
                 MatC alpha;
                 coopMatPerElementNV(m_new, m[r], elem_scaled_max, row_max);

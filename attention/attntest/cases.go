@@ -25,10 +25,11 @@ type Case struct {
 type Set uint8
 
 const (
-	// Short is about 2.4e9 operations for all dtypes together (each case runs
-	// twice), largest case 0.27e9: a minute on a software driver.
+	// Short is about 2.1e9 operations for all dtypes together, the largest case
+	// 0.27e9. Each case runs twice: seconds on a software driver that does
+	// 1 GFLOP/s.
 	Short Set = iota
-	// Full adds batches, heads and lengths that only a GPU does in seconds, about 1e11
+	// Full adds batches, heads and lengths that only a GPU does in seconds, about 8e10
 	// operations.
 	Full
 )

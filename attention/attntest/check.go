@@ -156,7 +156,7 @@ func checkValues(t *Tensor, want []float64, bound float64) (ref.Diff, error) {
 	}
 	d := ref.MaxDiff(got, want)
 	if d.Off > bound || math.IsNaN(bound) {
-		return d, fmt.Errorf("%s[%d] = %g, want %g: off by %.3g, tolerance %.2g at %s", t.Name, d.Index, d.Got, d.Want, d.Off, bound, t.index(d.Index))
+		return d, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.2g at %s", t.Name, d.Index, d.Got, d.Want, d.Off, bound, t.index(d.Index))
 	}
 	return d, nil
 }

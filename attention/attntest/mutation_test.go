@@ -66,17 +66,24 @@ var mistakes = []struct{ name, message string }{
 	{"maximum of unscaled scores", "NaN"},
 	{"S in float16", "want"},
 	{"P of 8 bits", "want"},
+	{"O summed in float16", "want"},
+	{"l summed in float16", "want"},
+	{"lazy rescale against the last tile", "NaN"},
 	{"differs from call to call", "not deterministic"},
 }
 
 // TestMutations says that each mistake fails the suite, and that the kernel
 // without one passes.
 func TestMutations(t *testing.T) {
+	if raceDetector {
+		t.Skip("minutes under the race detector, and the kernel is sequential")
+	}
 	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.Problem.FLOPs() < 2e7 })
 	slices.SortStableFunc(s.Cases, func(a, b *Case) int { return cmp.Compare(a.Problem.FLOPs(), b.Problem.FLOPs()) })
 	t.Run("none", func(t *testing.T) { s.TestForward(t, &kernel{}) })
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
 			caught := 0
 			for _, c := range s.Cases {
 				if _, err := s.Check(c, &kernel{mistake: m.name}); err != nil {
@@ -190,6 +197,7 @@ func (k *kernel) row(o, lse, q, kt, v *Tensor, p problem.Problem, b, h, i int) {
 	kh, n := k.keyHead(h, p), k.visible(i, p)
 	var (
 		m, l = math.Inf(-1), 0.0
+		last = m // maximum of the last tile
 		acc  = make([]float64, p.HeadDim)
 		tile = min(kernelBlock, p.SeqKV)
 	)
@@ -223,6 +231,12 @@ func (k *kernel) row(o, lse, q, kt, v *Tensor, p problem.Problem, b, h, i int) {
 			}
 		case k.is("rescaled by the last tile's maximum") && j0 > 0:
 			mNew = slices.Max(s)
+		case k.is("lazy rescale against the last tile"):
+			most := slices.Max(s)
+			if most-last <= 8*math.Ln2 {
+				mNew = m
+			}
+			last = most
 		}
 		alpha := math.Exp(m - mNew)
 		if k.is("rescaled by the last tile's maximum") {
@@ -243,11 +257,22 @@ func (k *kernel) row(o, lse, q, kt, v *Tensor, p problem.Problem, b, h, i int) {
 			}
 			P := math.Exp(x - m)
 			l += P
-			if k.is("P of 8 bits") {
+			switch {
+			case k.is("P of 8 bits"):
 				P = math.Round(P*256) / 256
+			case k.is("lazy rescale against the last tile"):
+				P = float64(dtype.Float16.Round(float32(P))) // 65520 and more become Inf
 			}
 			for e, y := range k.value(kt, v, p, b, kh, j0+j) {
 				acc[e] += P * y
+			}
+		}
+		if k.is("l summed in float16") {
+			l = float64(dtype.Float16.Round(float32(l)))
+		}
+		if k.is("O summed in float16") {
+			for e, x := range acc {
+				acc[e] = float64(dtype.Float16.Round(float32(x)))
 			}
 		}
 	}
@@ -273,8 +298,9 @@ func (k *kernel) score(q, kt, v *Tensor, p problem.Problem, b, h, kh, i, j int) 
 	x := at(q, b, h, i)
 	y := min(at(&key, b, kh, j), len(kt.Data)-p.HeadDim)
 	sum := 0.0
-	for e := range p.HeadDim {
-		sum += q.Data[x+e] * kt.Data[y+e]
+	keys := kt.Data[y : y+p.HeadDim]
+	for e, query := range q.Data[x : x+p.HeadDim] {
+		sum += query * keys[e]
 	}
 	if k.is("S in float16") {
 		sum = float64(dtype.Float16.Round(float32(sum)))

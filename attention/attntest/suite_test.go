@@ -32,7 +32,7 @@ func TestAlgorithm(t *testing.T) {
 		t.Run(m.String(), func(t *testing.T) {
 			// Tiny and giant tiles exercise nothing more on long problems.
 			limit := 1e7
-			if m.BlockM == 16 {
+			if m.BlockM == 16 && !raceDetector {
 				limit = math.Inf(1)
 			}
 			s.Where(func(c *Case) bool { return c.Problem.FLOPs() < limit && c.Problem.DType == dtype.Float16 }).TestForward(t, Contiguous(m.Forward))
@@ -44,6 +44,9 @@ func TestAlgorithm(t *testing.T) {
 // implementation that rounds where kernels round, and the plain one itself.
 func TestKernelPrecision(t *testing.T) {
 	s := NewSuite(Short, Reference, TwicePlain)
+	if raceDetector {
+		s = s.Where(func(c *Case) bool { return c.Problem.FLOPs() < 1e6 })
+	}
 	t.Run("model", func(t *testing.T) {
 		s.TestForward(t, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))
 	})

@@ -65,7 +65,7 @@ func Measure[T Float](q, k, v []T, p problem.Problem) Scope {
 // is then a few units in the last place of a few sums, its maximum over a
 // small problem varies by more than 2, and exp2 is right to half a unit in
 // Go but to three or more on a device. With times 2 the Model failed 4 of 3240
-// such runs (worst 1.19 of the bound), and 62 (worst 1.80) with an exp2
+// such runs (worst 1.19 of the bound), and 63 (worst 1.80) with an exp2
 // off by up to 4 units.
 //
 // A broken Plain must not excuse a broken kernel, so the bound for O never

@@ -3,7 +3,7 @@
 // detour through shared memory, whose layout is known.
 //
 // Each subgroup has its own scratch for one matrix. The includer declares
-// NUM_SUBGROUPS and `const bool SAME_LAYOUT`, and includes lib/element.glsl
+// NUM_SUBGROUPS and the booleans SAME_LAYOUT and LOCKSTEP, and includes lib/element.glsl
 // and lib/matrix_types.glsl. Every invocation of the subgroup reaches a call.
 #ifndef LIB_ROWS_COOPMAT_GLSL
 #define LIB_ROWS_COOPMAT_GLSL
@@ -19,10 +19,15 @@ uint scratch_base() {
 }
 
 // scratch_barrier orders the scratch writes of a subgroup before its reads,
-// and its reads before the next writes.
+// and its reads before the next writes. Where LOCKSTEP, all invocations of a
+// subgroup execute an instruction at once; lavapipe (Mesa 26.1) is such, and
+// there subgroupBarrier waits for the whole workgroup, which pairs it with
+// another subgroup's barrier() when only one of them rescales or masks.
 void scratch_barrier() {
     subgroupMemoryBarrierShared();
-    subgroupBarrier();
+    if (!LOCKSTEP) {
+        subgroupBarrier();
+    }
 }
 
 // broadcast_rows returns the matrix whose row r holds, in every column, the

@@ -1,0 +1,109 @@
+// Package attention computes softmax attention on a Vulkan device.
+//
+//	S   = Scale * Q * Kᵀ
+//	P   = softmax(S) over the keys that a row sees
+//	O   = P * V
+//	LSE = log(sum(exp(S))) of each row
+//
+// One call, [Forward], picks the fastest path that the device and the problem
+// allow; Options.Impl forces one:
+//
+//	path      needs                                        scores live in   file
+//	coopmat2  VK_NV_cooperative_matrix2 at subgroup scope  registers        fwd_coopmat2.go
+//	coopmat   VK_KHR_cooperative_matrix                    registers        fwd_coopmat.go
+//	scalar    Vulkan 1.2 compute                           registers        fwd_scalar.go
+//	unfused   Vulkan 1.2 compute, memory for S             device memory    unfused.go
+//
+// Tensors are views of device buffers with any strides whose last axis is
+// contiguous; dimensions go by the names
+//
+//	Q, O  (batch, num_heads, seq_q, head_dim)
+//	K, V  (batch, num_kv_heads, seq_kv, head_dim)
+//	LSE   (batch, num_heads, seq_q), float32, natural logarithm
+//
+// All paths are deterministic: the same call on the same device gives the same
+// bits.
+package attention
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Problem holds the sizes, the mask and the scale of one attention call.
+type Problem = problem.Problem
+
+// An Align says which corner a causal mask is aligned to.
+type Align = problem.Align
+
+// Alignments of causal masks, drawn in the documentation of [Problem].
+const (
+	BottomRight = problem.BottomRight
+	TopLeft     = problem.TopLeft
+)
+
+// ErrUnsupported is wrapped by errors about calls that are valid, but that no
+// kernel on the device handles.
+var ErrUnsupported = vk.ErrUnsupported
+
+// An Impl is a path: one implementation of attention.
+type Impl uint8
+
+// The paths. Auto takes the first of CoopMat2, CoopMat, Scalar that supports
+// the problem.
+const (
+	Auto Impl = iota
+	CoopMat2
+	CoopMat
+	Scalar
+	Unfused
+)
+
+// Impls lists the paths in the order in which Auto tries them; Unfused, which
+// it never takes, is last.
+func Impls() []Impl { return []Impl{CoopMat2, CoopMat, Scalar, Unfused} }
+
+// String returns the name used by --impl.
+func (i Impl) String() string {
+	switch i {
+	case Auto:
+		return "auto"
+	case CoopMat2:
+		return "coopmat2"
+	case CoopMat:
+		return "coopmat"
+	case Scalar:
+		return "scalar"
+	case Unfused:
+		return "unfused"
+	}
+	return fmt.Sprintf("Impl(%d)", uint8(i))
+}
+
+// ParseImpl accepts the names that String returns.
+func ParseImpl(name string) (Impl, error) {
+	for _, i := range append(Impls(), Auto) {
+		if name == i.String() {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("attention: impl %q is not one of auto, coopmat2, coopmat, scalar, unfused", name)
+}
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Impl forces a path.
+	Impl Impl
+	// Config forces a configuration of Impl instead of the tuning table's;
+	// it must be feasible. It is for tuning and tests.
+	Config *Config
+}
+
+// Supports returns nil if path impl can compute p on a device, and otherwise
+// an error that wraps ErrUnsupported and says why not.
+func Supports(caps *vk.Caps, impl Impl, p Problem) error {
+	_, err := Choose(caps, p, Options{Impl: impl})
+	return err
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package attntest
+
+const raceDetector = true

@@ -1,0 +1,205 @@
+package attention
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Config is a path with its tile sizes: what becomes specialization
+// constants.
+type Config struct {
+	Impl Impl
+
+	// Matrix paths. A workgroup of Subgroups subgroups owns
+	// Subgroups*RowTiles*M rows, where M x N x N is the device's matrix shape.
+	Subgroups int
+	RowTiles  int
+	Prefetch  bool // the next key tile waits in registers
+	Lazy      bool // coopmat2: rescale O only when a maximum grew by 2^8 (coopmat always does so)
+	Detour    bool // coopmat: P goes through shared memory even where registers would do
+
+	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
+	Threads   int
+	ThreadsX  int
+	BlockM    int
+	Depth     int // columns of Q and K in shared memory at a time
+	ValueRows int // scalar: rows of V in shared memory at a time
+
+	// All paths: keys of one tile.
+	BlockN int
+}
+
+// String names the tile sizes, for tables: rows x keys of a tile, and how many
+// subgroups or invocations share it.
+func (c Config) String() string {
+	switch c.Impl {
+	case CoopMat2, CoopMat:
+		s := fmt.Sprintf("%v sg%d rt%d bn%d", c.Impl, c.Subgroups, c.RowTiles, c.BlockN)
+		if c.Prefetch {
+			s += " prefetch"
+		}
+		if c.Lazy {
+			s += " lazy"
+		}
+		if c.Detour {
+			s += " detour"
+		}
+		return s
+	case Scalar, Unfused:
+		return fmt.Sprintf("%v %dx%d t%d", c.Impl, c.BlockM, c.BlockN, c.Threads)
+	}
+	return c.Impl.String()
+}
+
+// unsupported returns an error that wraps ErrUnsupported.
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("attention: %s: %w", fmt.Sprintf(format, args...), ErrUnsupported)
+}
+
+// Feasible returns nil if c can compute p on a device, and otherwise the
+// reason, wrapping ErrUnsupported. It is the only statement of what the kernels
+// demand of a configuration: the tuning table, the tuner and the tests call it.
+func (c Config) Feasible(caps *vk.Caps, p Problem) error {
+	if p.DType != dtype.Float32 && !caps.Storage16 {
+		return unsupported("%v: %v needs 16-bit storage", c.Impl, p.DType)
+	}
+	if !caps.ScalarBlockLayout {
+		return unsupported("%v: the device has no scalar block layout", c.Impl)
+	}
+	switch c.Impl {
+	case CoopMat2, CoopMat:
+		return c.feasibleMatrix(caps, p)
+	case Scalar, Unfused:
+		return c.feasibleScalar(caps, p)
+	}
+	return fmt.Errorf("attention: impl %v is not a path", c.Impl)
+}
+
+// feasibleMatrix is Feasible for the matrix paths.
+func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
+	shape, err := matrixShape(caps, c.Impl, p.DType)
+	if err != nil {
+		return err
+	}
+	m, n := int(shape.M), int(shape.N)
+	switch {
+	case c.Subgroups < 1 || c.RowTiles < 1 || c.BlockN < 1:
+		return unsupported("%v: a tile size of %v is not positive", c.Impl, c)
+	case c.BlockN%n != 0:
+		return unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
+	case c.Subgroups*m > 2*c.BlockN:
+		return unsupported("%v: %d subgroups of %d rows do not fit in a tile of 2*%d rows", c.Impl, c.Subgroups, m, c.BlockN)
+	case 2*c.BlockN%(c.RowTiles*m) != 0:
+		return unsupported("%v: %d rows of a subgroup do not divide a tile of 2*%d rows", c.Impl, c.RowTiles*m, c.BlockN)
+	}
+	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
+		return err
+	}
+	row8 := (p.HeadDim + n - 1) / n * n / 8
+	shared := 2 * c.BlockN * (row8 + 1) * 16 // tile, lib/tile.glsl
+	if c.Impl == CoopMat {
+		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
+		shared += c.Subgroups * m * n / 2 * 4   // packed, at most
+	}
+	return fitsShared(caps, c.Impl, shared)
+}
+
+// feasibleScalar is Feasible for the scalar and unfused paths.
+func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
+	if c.Threads < 1 || c.ThreadsX < 1 || c.BlockM < 1 || c.BlockN < 1 || c.Depth < 1 {
+		return unsupported("%v: a tile size of %v is not positive", c.Impl, c)
+	}
+	threadsY := c.Threads / c.ThreadsX
+	switch {
+	case c.Threads%c.ThreadsX != 0:
+		return unsupported("%v: %d invocations are not rows of %d", c.Impl, c.Threads, c.ThreadsX)
+	case c.BlockM%threadsY != 0 || c.BlockN%c.ThreadsX != 0:
+		return unsupported("%v: a tile of %dx%d does not divide among %dx%d invocations", c.Impl, c.BlockM, c.BlockN, threadsY, c.ThreadsX)
+	case c.BlockN%4 != 0 || c.Depth%4 != 0:
+		return unsupported("%v: block_n=%d or depth=%d is not a multiple of 4", c.Impl, c.BlockN, c.Depth)
+	}
+	if err := fitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
+		return err
+	}
+	cols4 := (p.HeadDim/4 + c.ThreadsX - 1) / c.ThreadsX
+	qk := (c.BlockM + c.BlockN) * (c.Depth/4 + 1)
+	weights := c.BlockM * (c.BlockN/4 + 1)
+	if c.Impl == Unfused {
+		return fitsShared(caps, c.Impl, max(qk, weights+c.BlockN*cols4*c.ThreadsX)*16)
+	}
+	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {
+		return unsupported("scalar: value_rows=%d is not a multiple of 4 that divides block_n=%d", c.ValueRows, c.BlockN)
+	}
+	return fitsShared(caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+c.BlockM*c.ThreadsX*4)
+}
+
+func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
+	if limit := min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]); threads > int(limit) {
+		return unsupported("%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
+	}
+	return nil
+}
+
+func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
+	if bytes > int(caps.MaxSharedMemoryBytes) {
+		return unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
+	}
+	return nil
+}
+
+// matrixShape returns the cooperative-matrix shape that a matrix path uses for
+// inputs of type t, or says what the device lacks for the path.
+func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, error) {
+	var none vk.CoopMatShape
+	var component vk.ComponentType
+	switch t {
+	case dtype.Float16:
+		component = vk.F16
+		if !caps.Float16 {
+			return none, unsupported("%v: the device has no float16 arithmetic", impl)
+		}
+	case dtype.BFloat16:
+		component = vk.BF16
+		if !caps.BFloat16CoopMat {
+			return none, unsupported("%v: the device has no bfloat16 cooperative matrices", impl)
+		}
+	default:
+		return none, unsupported("%v: cooperative matrices take float16 and bfloat16 inputs, not %v", impl, t)
+	}
+	switch {
+	case !caps.CoopMat:
+		return none, unsupported("%v: the device has no VK_KHR_cooperative_matrix", impl)
+	case !caps.VulkanMemoryModel:
+		return none, unsupported("%v: the device has no Vulkan memory model", impl)
+	case !caps.Int16:
+		return none, unsupported("%v: the device has no 16-bit integers", impl)
+	case !caps.SubgroupSizeControl || !caps.ComputeFullSubgroups:
+		return none, unsupported("%v: the device cannot promise full subgroups", impl)
+	}
+	if impl == CoopMat2 {
+		c2 := caps.CoopMat2
+		switch {
+		case !c2.Reductions:
+			return none, unsupported("coopmat2: the device has no cooperative-matrix reductions (VK_NV_cooperative_matrix2)")
+		case !c2.Conversions:
+			return none, unsupported("coopmat2: the device has no cooperative-matrix conversions (VK_NV_cooperative_matrix2)")
+		case !c2.PerElement:
+			return none, unsupported("coopmat2: the device has no cooperative-matrix per-element operations (VK_NV_cooperative_matrix2)")
+		}
+	}
+	best := none
+	for _, s := range caps.CoopMatShapes {
+		usable := s.Scope == vk.ScopeSubgroup && s.A == component && s.B == component &&
+			s.C == vk.F32 && s.Result == vk.F32 &&
+			s.N == s.K && s.N%8 == 0 && s.M*s.N <= 256
+		if usable && s.M*s.N > best.M*best.N {
+			best = s
+		}
+	}
+	if best == none {
+		return none, unsupported("%v: no %v cooperative-matrix shape of the device has float32 sums and N = K", impl, t)
+	}
+	return best, nil
+}

@@ -1,0 +1,268 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Forward computes softmax attention for every batch and head,
+//
+//	S   = Scale * Q * Kᵀ
+//	P   = softmax(S) over the keys that a row sees
+//	O   = P * V
+//	LSE = log(sum(exp(S))) of each row, natural logarithm
+//
+// and, but for the unfused path, writes neither S nor P to memory.
+//
+// Q and O are (batch, num_heads, seq_q, head_dim), K and V are
+// (batch, num_kv_heads, seq_kv, head_dim), any strides with a contiguous last
+// axis, all of p.DType; sums are float32. LSE is (batch, num_heads, seq_q)
+// float32; the zero Tensor leaves it out. Query head h reads key head
+// h / (num_heads/num_kv_heads). Strides and offsets that are multiples of 8
+// elements are fastest. O and LSE may not overlap the inputs or each other.
+//
+// If p.Causal, the mask is aligned as p.CausalAlign says. For seq_q = 2 and
+// seq_kv = 5 the keys seen are
+//
+//	bottom-right  1 1 1 1 0    top-left  1 0 0 0 0
+//	              1 1 1 1 1              1 1 0 0 0
+//
+// A row that sees no key has O = 0 and LSE = -Inf.
+//
+// Forward records into c and returns; O and LSE are valid once c has completed.
+// The inputs must be written and visible by then: after another kernel of the
+// same Cmd, a c.Barrier() comes before Forward, and one after it before O is
+// read. A kernel is compiled at the first call that needs it; later calls find
+// it in the device's cache.
+//
+// It returns an error that wraps ErrUnsupported if no path on the device
+// handles p, and an error naming the argument if a tensor does not fit p.
+//
+// The algorithm is Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).
+func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error {
+	config, err := Choose(c.Device().Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	if err := checkForward(o, lse, q, k, v, p); err != nil {
+		return err
+	}
+	switch config.Impl {
+	case CoopMat2:
+		return forwardCoopMat2(c, o, lse, q, k, v, p, config)
+	case CoopMat:
+		return forwardCoopMat(c, o, lse, q, k, v, p, config)
+	case Scalar:
+		return forwardScalar(c, o, lse, q, k, v, p, config)
+	}
+	return forwardUnfused(c, o, lse, q, k, v, p, config)
+}
+
+// fwdParams is the push-constant block of lib/params_fwd.glsl.
+type fwdParams struct {
+	SeqQ        uint32  `glsl:"seq_q"`
+	SeqKV       uint32  `glsl:"seq_kv"`
+	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
+	CausalShift int32   `glsl:"causal_shift"`
+	ScaleLog2   float32 `glsl:"scale_log2"`
+	QSign       uint32  `glsl:"q_sign"`
+	QOffset     uint32  `glsl:"q_offset"` // elements, like all that follow
+	QStrideB    uint32  `glsl:"q_stride_b"`
+	QStrideH    uint32  `glsl:"q_stride_h"`
+	QStrideS    uint32  `glsl:"q_stride_s"`
+	KOffset     uint32  `glsl:"k_offset"`
+	KStrideB    uint32  `glsl:"k_stride_b"`
+	KStrideH    uint32  `glsl:"k_stride_h"`
+	KStrideS    uint32  `glsl:"k_stride_s"`
+	VOffset     uint32  `glsl:"v_offset"`
+	VStrideB    uint32  `glsl:"v_stride_b"`
+	VStrideH    uint32  `glsl:"v_stride_h"`
+	VStrideS    uint32  `glsl:"v_stride_s"`
+	OOffset     uint32  `glsl:"o_offset"`
+	OStrideB    uint32  `glsl:"o_stride_b"`
+	OStrideH    uint32  `glsl:"o_stride_h"`
+	OStrideS    uint32  `glsl:"o_stride_s"`
+	LSEOffset   uint32  `glsl:"lse_offset"`
+	LSEStrideB  uint32  `glsl:"lse_stride_b"`
+	LSEStrideH  uint32  `glsl:"lse_stride_h"`
+}
+
+// log2e turns natural exponents into binary ones: exp(x) = exp2(x * log2e).
+const log2e = 1 / math.Ln2
+
+// newFwdParams fills the block for all batches.
+func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem) fwdParams {
+	scale := p.EffectiveScale() * log2e
+	params := fwdParams{
+		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
+		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
+		CausalShift: int32(p.CausalShift()),
+		ScaleLog2:   float32(math.Abs(scale)),
+		QOffset:     uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
+		KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
+		VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
+		OOffset: uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
+	}
+	if scale < 0 {
+		params.QSign = 0x80008000 // -S = (-Q) * Kᵀ
+	}
+	if !lse.IsZero() {
+		params.LSEOffset, params.LSEStrideB, params.LSEStrideH = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1])
+	}
+	return params
+}
+
+// dispatchFwd records a fused kernel over all blocks of blockM rows, heads and
+// batches, as many batches at a time as the device allows in one dispatch.
+func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, blockM int) error {
+	limit := c.Device().Caps().MaxWorkgroupCount
+	blocks := (p.SeqQ + blockM - 1) / blockM
+	if blocks > int(limit[0]) {
+		return unsupported("seq_q=%d makes %d blocks of rows, more than the device's %d workgroups", p.SeqQ, blocks, limit[0])
+	}
+	if p.NumHeads > int(limit[1]) {
+		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
+	}
+	params := newFwdParams(o, lse, q, k, v, p)
+	if lse.IsZero() {
+		lse = o // a binding must hold something; the kernel does not touch it
+	}
+	step := int(limit[2])
+	for first := 0; first < p.Batch; first += step {
+		n := min(step, p.Batch-first)
+		kernel.Dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, q, k, v, o, lse)
+		params.QOffset += uint32(n) * params.QStrideB
+		params.KOffset += uint32(n) * params.KStrideB
+		params.VOffset += uint32(n) * params.VStrideB
+		params.OOffset += uint32(n) * params.OStrideB
+		params.LSEOffset += uint32(n) * params.LSEStrideB
+	}
+	return c.Err()
+}
+
+// checkForward returns an error that names the first tensor that does not fit
+// the problem.
+func checkForward(o, lse, q, k, v vk.Tensor, p Problem) error {
+	qShape := [4]int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
+	kvShape := [4]int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
+	inputs := [...]namedTensor{{"q", q}, {"k", k}, {"v", v}}
+	outputs := [...]namedTensor{{"o", o}, {"lse", lse}}
+	for i := range inputs {
+		shape := kvShape
+		if i == 0 {
+			shape = qShape
+		}
+		if err := inputs[i].check(p.DType, shape[:]); err != nil {
+			return err
+		}
+	}
+	if err := outputs[0].check(p.DType, qShape[:]); err != nil {
+		return err
+	}
+	if !lse.IsZero() {
+		if err := outputs[1].check(dtype.Float32, qShape[:3]); err != nil {
+			return err
+		}
+	}
+	for i := range outputs {
+		out := &outputs[i]
+		if out.IsZero() {
+			continue
+		}
+		if out.selfOverlaps() {
+			return fmt.Errorf("attention: %s has strides %v for shape %v: elements of an output may not share memory", out.name, out.Strides, out.Shape)
+		}
+		for j := range inputs {
+			if out.overlaps(&inputs[j]) {
+				return fmt.Errorf("attention: %s overlaps %s: outputs need memory of their own", out.name, inputs[j].name)
+			}
+		}
+	}
+	if !lse.IsZero() && outputs[1].overlaps(&outputs[0]) {
+		return fmt.Errorf("attention: lse overlaps o: outputs need memory of their own")
+	}
+	return nil
+}
+
+// A namedTensor is an argument.
+type namedTensor struct {
+	name string
+	vk.Tensor
+}
+
+// check returns an error unless t is a valid tensor of this format and shape
+// with a contiguous last axis.
+func (t *namedTensor) check(format dtype.DType, shape []int) error {
+	if t.Buffer == nil {
+		return fmt.Errorf("attention: %s has no buffer", t.name)
+	}
+	if t.DType != format {
+		return fmt.Errorf("attention: %s is %v, want %v", t.name, t.DType, format)
+	}
+	same := len(t.Shape) == len(shape) && len(t.Strides) == len(shape)
+	for i := 0; same && i < len(shape); i++ {
+		same = t.Shape[i] == shape[i]
+	}
+	if !same {
+		return fmt.Errorf("attention: %s has shape %v and strides %v, want shape %v", t.name, t.Shape, t.Strides, shape)
+	}
+	if last := len(shape) - 1; t.Strides[last] != 1 && t.Shape[last] != 1 {
+		return fmt.Errorf("attention: %s has strides %v: the last axis is not contiguous", t.name, t.Strides)
+	}
+	if err := t.Validate(); err != nil {
+		return fmt.Errorf("attention: %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// overlaps reports whether the address ranges of two tensors meet.
+func (t *namedTensor) overlaps(u *namedTensor) bool {
+	if t.Buffer != u.Buffer {
+		return false
+	}
+	tSize, uSize := t.DType.Size(), u.DType.Size()
+	return t.Offset*tSize < (u.Offset+u.Span())*uSize && u.Offset*uSize < (t.Offset+t.Span())*tSize
+}
+
+// selfOverlaps reports whether two elements of t may share memory: axes taken
+// from the smallest stride up must each step over all the smaller ones.
+func (t *namedTensor) selfOverlaps() bool {
+	var done [4]bool
+	span := 1
+	for range t.Shape {
+		next := -1
+		for i, n := range t.Shape {
+			if !done[i] && n > 1 && (next < 0 || t.Strides[i] < t.Strides[next]) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return false
+		}
+		if t.Strides[next] < span {
+			return true
+		}
+		span += (t.Shape[next] - 1) * t.Strides[next]
+		done[next] = true
+	}
+	return false
+}
+
+// aligned reports whether every row of the tensors starts at a multiple of n
+// elements from the start of its buffer, so that kernels may load n at a time.
+func aligned(n int, tensors ...*vk.Tensor) bool {
+	for _, t := range tensors {
+		if t.Offset%n != 0 {
+			return false
+		}
+		for i := range len(t.Shape) - 1 {
+			if t.Shape[i] > 1 && t.Strides[i]%n != 0 {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,35 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/shaders/layouttest"
+)
+
+// TestLayouts compares every Go mirror of this package with its shader, for
+// every element type that is compiled, and wants each kernel in the table.
+func TestLayouts(t *testing.T) {
+	fwd := []string{"Q", "K", "V", "O", "LSE"}
+	table := map[string]struct {
+		params, spec any
+		bindings     []string
+	}{
+		"attention_fwd_coopmat2":    {fwdParams{}, fwdCoopMat2Spec{}, fwd},
+		"attention_fwd_coopmat":     {fwdParams{}, fwdCoopMatSpec{}, fwd},
+		"attention_fwd_scalar":      {fwdParams{}, fwdScalarSpec{}, fwd},
+		"attention_unfused_scores":  {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
+		"attention_unfused_softmax": {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
+		"attention_unfused_values":  {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},
+		"matrix_layout":             {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Mismatch"}},
+	}
+	for _, v := range shaders.Variants() {
+		row, ok := table[v.Kernel]
+		require.True(t, ok, "%s has no row in TestLayouts", v.Kernel)
+		module, err := shaders.Get(v.Kernel, v.Type)
+		require.NoError(t, err)
+		layouttest.Check(t, module, row.params, row.spec, row.bindings...)
+	}
+}

@@ -1,0 +1,111 @@
+package attention
+
+import (
+	"strings"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// fwdRow is one row of the tuning table.
+type fwdRow struct {
+	family  string // "" matches any
+	headDim int    // matches problems with HeadDim <= headDim
+	causal  bool   // causal problems only; false matches any
+	Config
+}
+
+// fwdTable is searched in order; the first feasible match of a path wins.
+// TUNING.md has the runs behind the numbers.
+var fwdTable = []fwdRow{
+	{"hopper", 64, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Lazy: true}},
+	{"hopper", 128, false, Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, Lazy: true}},
+	{"hopper", 256, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Lazy: true}},
+
+	{"hopper", 64, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64}},
+	{"hopper", 128, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64}},
+
+	{"hopper", 128, false, Config{Impl: Scalar, Threads: 256, ThreadsX: 16, BlockM: 64, BlockN: 64, Depth: 32, ValueRows: 16}},
+
+	// Small tiles: what lavapipe compiles grows with block_n * head_dim, and
+	// takes seconds.
+	{"lavapipe", 64, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Lazy: true}},
+	{"lavapipe", 256, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8, Lazy: true}},
+	{"lavapipe", 64, false, Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16}},
+	{"lavapipe", 256, false, Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
+
+	// Any device with matrices. The last rows fit 8 subgroups of 16 rows less
+	// and less shared memory: 2 * BlockN rows of head_dim.
+	{"", 128, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Lazy: true}},
+	{"", 256, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Lazy: true}},
+	{"", 256, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Lazy: true}},
+	{"", 128, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64}},
+	{"", 256, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32}},
+	{"", 256, false, Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16}},
+
+	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations for
+	// every head_dim.
+	{"", 256, false, Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 32, Depth: 32, ValueRows: 8}},
+	{"", 128, false, Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 32}},
+	{"", 256, false, Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 8, Depth: 32}},
+}
+
+// lavapipe reports whether the device is Mesa's software driver.
+func lavapipe(caps *vk.Caps) bool {
+	const driverMesaLLVMPipe = 13 // VK_DRIVER_ID_MESA_LLVMPIPE
+	return caps.DriverID == driverMesaLLVMPipe
+}
+
+// family names the group of devices whose measured rows apply.
+func family(caps *vk.Caps) string {
+	if lavapipe(caps) {
+		return "lavapipe"
+	}
+	for _, name := range []string{"H100", "H200", "H800", "GH200"} {
+		if strings.Contains(caps.Name, name) {
+			return "hopper"
+		}
+	}
+	return ""
+}
+
+// Choose returns the configuration that Forward takes for p on a device. Its
+// error wraps ErrUnsupported if no path, or not the forced one, handles p.
+func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+	if err := p.Validate(); err != nil {
+		return Config{}, err
+	}
+	if opt.Config != nil {
+		return *opt.Config, opt.Config.Feasible(caps, p)
+	}
+	if opt.Impl != Auto {
+		return search(caps, p, opt.Impl)
+	}
+	var err error
+	for _, impl := range []Impl{CoopMat2, CoopMat, Scalar} {
+		var c Config
+		if c, err = search(caps, p, impl); err == nil {
+			return c, nil
+		}
+	}
+	return Config{}, err
+}
+
+// search returns the first row of a path that matches and is feasible, or the
+// reason why the last one that matches is not.
+func search(caps *vk.Caps, p Problem, impl Impl) (Config, error) {
+	fam := family(caps)
+	var err error
+	for i := range fwdTable {
+		row := &fwdTable[i]
+		if row.Impl != impl || row.family != "" && row.family != fam || p.HeadDim > row.headDim || row.causal && !p.Causal {
+			continue
+		}
+		if err = row.Feasible(caps, p); err == nil {
+			return row.Config, nil
+		}
+	}
+	if err == nil {
+		err = unsupported("impl %v is not a path", impl)
+	}
+	return Config{}, err
+}

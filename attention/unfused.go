@@ -1,0 +1,187 @@
+package attention
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// unfusedParams is the push-constant block of lib/params_unfused.glsl.
+type unfusedParams struct {
+	SeqQ        uint32  `glsl:"seq_q"`
+	SeqKV       uint32  `glsl:"seq_kv"`
+	NumHeads    uint32  `glsl:"num_heads"`
+	FirstHead   uint32  `glsl:"first_head"`
+	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
+	CausalShift int32   `glsl:"causal_shift"`
+	ScaleLog2   float32 `glsl:"scale_log2"`
+	AOffset     uint32  `glsl:"a_offset"` // elements, like all that follow
+	AStrideB    uint32  `glsl:"a_stride_b"`
+	AStrideH    uint32  `glsl:"a_stride_h"`
+	AStrideS    uint32  `glsl:"a_stride_s"`
+	BOffset     uint32  `glsl:"b_offset"`
+	BStrideB    uint32  `glsl:"b_stride_b"`
+	BStrideH    uint32  `glsl:"b_stride_h"`
+	BStrideS    uint32  `glsl:"b_stride_s"`
+	LSEOffset   uint32  `glsl:"lse_offset"`
+	LSEStrideB  uint32  `glsl:"lse_stride_b"`
+	LSEStrideH  uint32  `glsl:"lse_stride_h"`
+}
+
+// unfusedScoresSpec is the specialization of attention_unfused_scores.comp.
+type unfusedScoresSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32 `glsl:"THREADS_X"`
+	BlockM        uint32 `glsl:"BLOCK_M"`
+	BlockN        uint32 `glsl:"BLOCK_N"`
+	Depth         uint32 `glsl:"DEPTH"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	Causal        bool   `glsl:"CAUSAL"`
+	Aligned       bool   `glsl:"ALIGNED"`
+}
+
+// unfusedSoftmaxSpec is the specialization of attention_unfused_softmax.comp.
+type unfusedSoftmaxSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	WriteLSE      bool   `glsl:"WRITE_LSE"`
+}
+
+// unfusedValuesSpec is the specialization of attention_unfused_values.comp.
+type unfusedValuesSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32 `glsl:"THREADS_X"`
+	BlockM        uint32 `glsl:"BLOCK_M"`
+	BlockN        uint32 `glsl:"BLOCK_N"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	Aligned       bool   `glsl:"ALIGNED"`
+}
+
+const (
+	// unfusedScoreBytes is how much memory the unfused path takes for S; heads
+	// beyond that wait for the ones before.
+	unfusedScoreBytes = 1 << 30
+
+	// softmaxThreads is the workgroup of attention_unfused_softmax: what every
+	// device allows.
+	softmaxThreads = 128
+)
+
+// unfusedKernels are the three steps.
+type unfusedKernels struct {
+	scores, softmax, values *vk.Kernel[unfusedParams]
+}
+
+// forwardUnfused records attention as three kernels with S, and then P, in
+// memory that c owns: S = Scale*Q*Kᵀ, P = softmax(S), O = P*V.
+func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+	caps := c.Device().Caps()
+	headBytes := 4 * int64(p.SeqQ) * int64(p.SeqKV)
+	if limit := min(int64(caps.MaxStorageBufferRange), int64(caps.MaxAllocationBytes)); headBytes > limit {
+		return unsupported("unfused: the scores of one head, seq_q=%d by seq_kv=%d, take %d bytes, more than the device's %d",
+			p.SeqQ, p.SeqKV, headBytes, limit)
+	}
+	rowGroups, colGroups := groups(p.SeqQ, config.BlockM), groups(p.SeqKV, config.BlockN)
+	limit := caps.MaxWorkgroupCount
+	if colGroups > limit[0] || rowGroups > min(limit[0], limit[1]) {
+		return unsupported("unfused: seq_q=%d by seq_kv=%d makes more tiles than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, limit[0], limit[1])
+	}
+	kernels, err := newUnfusedKernels(c.Device(), o, lse, q, k, v, p, config)
+	if err != nil {
+		return err
+	}
+
+	heads := p.Batch * p.NumHeads
+	step := min(heads, int(limit[2]), max(1, int(unfusedScoreBytes/headBytes)))
+	s := c.Scratch("attention.unfused.S", int64(step)*headBytes)
+	if err := c.Err(); err != nil {
+		return err
+	}
+	scores := vk.Tensor{Buffer: s, DType: dtype.Float32, Shape: []int{step * p.SeqQ * p.SeqKV}, Strides: []int{1}}
+
+	params := unfusedParams{
+		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
+		NumHeads: uint32(p.NumHeads), HeadsPerKV: uint32(p.NumHeads / p.NumKVHeads),
+		CausalShift: int32(p.CausalShift()),
+		ScaleLog2:   float32(p.EffectiveScale() * log2e),
+	}
+	if lse.IsZero() {
+		lse = scores // a binding must hold something; the kernel does not touch it
+	} else {
+		params.LSEOffset, params.LSEStrideB, params.LSEStrideH = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1])
+	}
+	rowsX := min(uint32(p.SeqQ), limit[0])
+	for first := 0; first < heads; first += step {
+		n := uint32(min(step, heads-first))
+		params.FirstHead = uint32(first)
+		if first > 0 {
+			c.Barrier() // the values of the heads before are computed: S is free
+		}
+		params.setA(q)
+		params.setB(k)
+		kernels.scores.Dispatch(c, vk.Groups{X: colGroups, Y: rowGroups, Z: n}, params, q, k, scores)
+		c.Barrier()
+		kernels.softmax.Dispatch(c, vk.Groups{X: rowsX, Y: groups(p.SeqQ, int(rowsX)), Z: n}, params, scores, lse)
+		c.Barrier()
+		params.setA(o)
+		params.setB(v)
+		kernels.values.Dispatch(c, vk.Groups{X: rowGroups, Z: n}, params, o, v, scores)
+	}
+	return c.Err()
+}
+
+func (u *unfusedParams) setA(t vk.Tensor) {
+	u.AOffset, u.AStrideB, u.AStrideH, u.AStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
+}
+
+func (u *unfusedParams) setB(t vk.Tensor) {
+	u.BOffset, u.BStrideB, u.BStrideH, u.BStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
+}
+
+// groups returns how many groups of size cover n, at most MaxUint32.
+func groups(n, size int) uint32 {
+	return uint32(min((n+size-1)/size, math.MaxUint32))
+}
+
+func newUnfusedKernels(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Config) (u unfusedKernels, err error) {
+	scores, err := shaders.Get("attention_unfused_scores", p.DType.Short())
+	if err != nil {
+		return u, err
+	}
+	softmax, err := shaders.Get("attention_unfused_softmax", "")
+	if err != nil {
+		return u, err
+	}
+	values, err := shaders.Get("attention_unfused_values", p.DType.Short())
+	if err != nil {
+		return u, err
+	}
+	u.scores, err = vk.CachedKernel[unfusedParams](d, scores.Name, scores.SPIRV, unfusedScoresSpec{
+		WorkgroupSize: uint32(config.Threads),
+		ThreadsX:      uint32(config.ThreadsX),
+		BlockM:        uint32(config.BlockM),
+		BlockN:        uint32(config.BlockN),
+		Depth:         uint32(config.Depth),
+		HeadDim:       uint32(p.HeadDim),
+		Causal:        p.Causal,
+		Aligned:       aligned(4, &q, &k),
+	}, vk.KernelOptions{})
+	if err != nil {
+		return u, err
+	}
+	u.softmax, err = vk.CachedKernel[unfusedParams](d, softmax.Name, softmax.SPIRV,
+		unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !lse.IsZero()}, vk.KernelOptions{})
+	if err != nil {
+		return u, err
+	}
+	u.values, err = vk.CachedKernel[unfusedParams](d, values.Name, values.SPIRV, unfusedValuesSpec{
+		WorkgroupSize: uint32(config.Threads),
+		ThreadsX:      uint32(config.ThreadsX),
+		BlockM:        uint32(config.BlockM),
+		BlockN:        uint32(config.BlockN),
+		HeadDim:       uint32(p.HeadDim),
+		Aligned:       aligned(4, &v),
+	}, vk.KernelOptions{})
+	return u, err
+}
