@@ -17,6 +17,11 @@ func (s *KernelStats) read(d *Device, raw rawKernel) {
 	for _, r := range list {
 		s.All = append(s.All, Statistic{r.name, r.value()})
 	}
+	s.name()
+}
+
+// name picks the numbers with a field of their own out of s.All.
+func (s *KernelStats) name() {
 	s.Registers = s.find("register count", "vgprs", "registers")
 	s.SpillBytes = s.find("local memory size", "scratch size", "spill size", "scratch memory size")
 	s.SharedBytes = s.find("shared memory size", "shared memory", "lds size")
