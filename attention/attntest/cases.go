@@ -68,7 +68,8 @@ func Cases(set Set) []*Case {
 type table struct{ cases []*Case }
 
 // add appends a case named group/what/dtype, for each of the dtypes. The zero
-// values of Problem stand for 1 (batch, heads), num_heads (num_kv_heads), and 64 (head_dim).
+// values of Problem stand for 1 (batch, heads), num_heads (num_kv_heads), and
+// 64 (head_dim).
 func (t *table) add(group, what string, c Case, types ...dtype.DType) {
 	p := &c.Problem
 	for _, s := range []*int{&p.Batch, &p.NumHeads} {
@@ -202,8 +203,8 @@ func (t *table) layouts() {
 	t.add("layout", "no-lse", Case{Problem: p, O: Padded, NoLSE: true}, dtype.All()...)
 }
 
-// extremes: inputs at which arithmetic breaks first. 96 to 520 keys, so that several tiles of
-// any size follow each other.
+// extremes: inputs at which arithmetic breaks first. 64 to 520 keys, so that
+// several tiles of any size follow each other.
 func (t *table) extremes() {
 	for _, e := range []struct {
 		what   string

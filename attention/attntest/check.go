@@ -52,7 +52,8 @@ type run struct {
 	around          surroundings
 }
 
-// newRun lays the inputs out amid the surroundings' garbage, and the outputs in its poison.
+// newRun lays the inputs out amid the surroundings' garbage, and the outputs in
+// its poison.
 func (c *Case) newRun(in inputs, around surroundings) *run {
 	p := c.Problem
 	r := &run{around: around}
@@ -140,8 +141,9 @@ func checkCanaries(t *Tensor, canary float64) error {
 	return nil
 }
 
-// checkValues compares an output that was full of NaN, in logical order, with what is wanted: no NaN
-// left, infinities equal, and the worst error within the bound.
+// checkValues compares an output that was full of NaN, in logical order, with
+// what is wanted: no NaN left, infinities equal, and the worst error within the
+// bound.
 func checkValues(t *Tensor, want []float64, bound float64) (ref.Diff, error) {
 	got := t.Gather()
 	for i, x := range got {

@@ -8,9 +8,9 @@ import (
 	"github.com/flashvk/flashvk/attention/problem"
 )
 
-// A device has memory of bytes in the storage format, as a GPU does. It is
-// the shape of every adapter for one: upload five backing slices whole, run, download
-// five backing slices whole.
+// A device has memory of bytes in the storage format, as a GPU does. It is the
+// shape of every adapter for one: upload five backing slices whole, run,
+// download five backing slices whole.
 type device struct{ kernel Forwarder }
 
 func (d *device) Forward(o, lse, q, k, v *Tensor, p problem.Problem) error {

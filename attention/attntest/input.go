@@ -41,9 +41,9 @@ const (
 	// running maximum grows in every tile.
 	Rising
 
-	// Creeping raises S by 4.5 log2 units per 64 keys, less than what a lazy rescale waits
-	// for in one tile but more in two: a maximum that is compared with the last
-	// tile's instead of the one in use lets P overflow.
+	// Creeping raises S by 4.5 log2 units per 64 keys, less than what a lazy
+	// rescale waits for in one tile but more in two: a maximum that is compared
+	// with the last tile's instead of the one in use lets P overflow.
 	Creeping
 
 	// Falling lowers S with the key's number: the first tile's maximum stays.
@@ -53,8 +53,8 @@ const (
 	Zero
 )
 
-// hugeMagnitude returns the size of Huge's values, such that V's convex combinations
-// do not overflow even if P's weights are rounded up.
+// hugeMagnitude returns the size of Huge's values, such that V's convex
+// combinations do not overflow even if P's weights are rounded up.
 func hugeMagnitude(t dtype.DType) float64 {
 	if t == dtype.Float16 {
 		return 65504 * (1 - 0x1p-5)

@@ -17,8 +17,9 @@ import (
 //	lse    (batch, num_heads, seq_q), natural log, float32; may be nil
 //
 // It must hand back all that the implementation may have touched: a device
-// implementation uploads the whole backing slice of each of the five tensors (Encode), and
-// downloads all five afterwards (Decode), so that the suite sees stray writes.
+// implementation uploads the whole backing slice of each of the five tensors
+// (Encode), and downloads all five afterwards (Decode), so that the suite sees
+// stray writes.
 type Forwarder interface {
 	Forward(o, lse, q, k, v *Tensor, p problem.Problem) error
 }
@@ -62,12 +63,12 @@ func Contiguous(f func(o, lse, q, k, v []float64, p problem.Problem) error) Forw
 	})
 }
 
-// A Tolerance returns how far an implementation may be from want, O and LSE of the case
-// in logical order, given the inputs.
+// A Tolerance returns how far an implementation may be from want, O and LSE of
+// the case in logical order, given the inputs.
 type Tolerance func(c *Case, o, lse, q, k, v []float64) (ref.Bound, error)
 
-// TwicePlain allows what ref.PlainBound does. It is the tolerance for everything that
-// computes in the storage type.
+// TwicePlain allows what ref.PlainBound does. It is the tolerance for
+// everything that computes in the storage type.
 func TwicePlain(c *Case, o, lse, q, k, v []float64) (ref.Bound, error) {
 	plain := make([]float64, len(o))
 	if err := ref.Plain(plain, nil, q, k, v, c.Problem); err != nil {
@@ -142,11 +143,11 @@ func (s *Suite) TestForward(t *testing.T, got Forwarder) {
 	}
 }
 
-// Check runs got on one case and returns the first thing wrong with it, or
-// nil. In this order: inputs unchanged; canaries on both sides and between the
-// rows of each output intact; every element written; infinities equal, and rows that see
-// nothing exactly 0; worst error within the tolerance; all of that again, bit-equal, with
-// other values in all memory that is not an input.
+// Check runs got on one case and returns the first thing wrong with it, or nil.
+// In this order: inputs unchanged; canaries on both sides and between the rows
+// of each output intact; every element written; infinities equal, and rows that
+// see nothing exactly 0; worst error within the tolerance; all of that again,
+// bit-equal, with other values in all memory that is not an input.
 func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 	want, err := s.expect(c)
 	if err != nil {

@@ -15,8 +15,8 @@ type Tensor struct {
 	Name  string      // "q", "k", "v", "O" or "LSE"
 	DType dtype.DType // what Data's values can be stored as
 
-	// Data holds float64 so that float64 implementations are checked to their own precision.
-	// Values of inputs are exact in DType.
+	// Data holds float64 so that float64 implementations are checked to their
+	// own precision. Values of inputs are exact in DType.
 	Data []float64
 
 	Offset  int   // elements

@@ -168,8 +168,8 @@ func (t *modelTile[F]) scores(i0, j0 int, k []F) {
 }
 
 // rescale moves every row to its new maximum if some row grew enough. A row
-// that has seen no key yet has m = -Inf and grows by Inf at its first one; while mNew
-// is -Inf too the difference is NaN, which is no growth.
+// that has seen no key yet has m = -Inf and grows by Inf at its first one;
+// while mNew is -Inf too the difference is NaN, which is no growth.
 func (t *modelTile[F]) rescale() {
 	grew := false
 	for r := range t.rows {

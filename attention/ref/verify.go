@@ -33,10 +33,10 @@ func (r Report) Err() error {
 	return nil
 }
 
-// Verify compares the given rows of o and lse, a kernel's result on q, k and v, with
-// the float64 reference, under PlainBound. All are whole tensors, contiguous
-// in logical order, as Forward describes; lse may be nil. The error is about
-// the arguments; whether the result is right is Report.Err.
+// Verify compares the given rows of o and lse, a kernel's result on q, k and v,
+// with the float64 reference, under PlainBound. All are whole tensors,
+// contiguous in logical order, as Forward describes; lse may be nil. The error
+// is about the arguments; whether the result is right is Report.Err.
 //
 // The rows usually come from SampleRows: a row costs 8*seq_kv*head_dim
 // operations on the host, half in float64 and half in float32.
