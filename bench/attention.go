@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -23,7 +24,7 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	r := &attentionRun{d: d, p: p, seed: maphash.MakeSeed()}
+	r := newAttentionRun(d, p)
 	defer r.close()
 	results := make([]Result, len(impls))
 	var able []int // positions in results
@@ -31,7 +32,7 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 		results[i] = Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: p, Status: StatusUnsupported}
 		config, err := attention.Choose(d.Caps(), p, attention.Options{Impl: impl})
 		if err != nil {
-			results[i].Reason = err.Error()
+			results[i].Reason = Reason(err, impl)
 			continue
 		}
 		results[i].Choice = config.String()
@@ -56,7 +57,7 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 	var timed []int // the result of each target
 	for _, i := range able {
 		step("checking " + results[i].Impl)
-		target, err := r.check(ctx, impls[i], &results[i])
+		target, err := r.check(ctx, impls[i], r.record(impls[i]), &results[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
 		}
@@ -86,6 +87,14 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 	return results, nil
 }
 
+// Reason returns why a path does not take a problem, without the words that
+// stand beside it: package, path, and that it is about the device.
+func Reason(err error, impl attention.Impl) string {
+	text := strings.TrimPrefix(err.Error(), "attention: ")
+	text = strings.TrimPrefix(text, impl.String()+": ")
+	return strings.TrimSuffix(text, ": "+attention.ErrUnsupported.Error())
+}
+
 // An attentionSet is one set of buffers.
 type attentionSet struct{ q, k, v, o, lse vk.Tensor }
 
@@ -100,6 +109,10 @@ type attentionRun struct {
 	seed   maphash.Seed
 	o, lse []float32 // of the path that is being checked
 	raw    []byte    // the same as bytes
+}
+
+func newAttentionRun(d *vk.Device, p attention.Problem) *attentionRun {
+	return &attentionRun{d: d, p: p, seed: maphash.MakeSeed()}
 }
 
 func (r *attentionRun) close() {
@@ -232,19 +245,23 @@ func (r *attentionRun) fingerprint(ctx context.Context, set int) (uint64, error)
 	return h.Sum64(), nil
 }
 
-// check runs a path once and compares its outputs with the reference. It
-// completes x and, if the path is right, returns it as something to time.
-func (r *attentionRun) check(ctx context.Context, impl attention.Impl, x *Result) (Target, error) {
-	record := func(c *vk.Cmd, set int) error {
+// record returns the function that records a call of a path.
+func (r *attentionRun) record(impl attention.Impl) func(c *vk.Cmd, set int) error {
+	return func(c *vk.Cmd, set int) error {
 		s := r.sets[set]
 		return attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, attention.Options{Impl: impl})
 	}
+}
+
+// check runs a path once and compares its outputs with the reference. It
+// completes x and, if the path is right, returns it as something to time.
+func (r *attentionRun) check(ctx context.Context, impl attention.Impl, record func(*vk.Cmd, int) error, x *Result) (Target, error) {
 	if err := r.clear(ctx, 0); err != nil {
 		return Target{}, err
 	}
 	err := r.once(ctx, record)
 	if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		x.Reason = err.Error()
+		x.Reason = Reason(err, impl)
 		return Target{}, nil
 	}
 	if err != nil {

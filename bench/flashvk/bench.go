@@ -15,10 +15,11 @@ import (
 
 func newBench(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure a kernel, after checking that it is right",
-		Args:  subcommandOnly,
-		RunE:  subcommandMissing,
+		Use:                   "bench KERNEL",
+		Short:                 "Measure a kernel, after checking that it is right",
+		DisableFlagsInUseLine: true,
+		Args:                  subcommandOnly,
+		RunE:                  subcommandMissing,
 	}
 	cmd.AddCommand(newBenchAttention(a))
 	return cmd
@@ -212,7 +213,7 @@ func (b *benchAttention) verdict(r bench.Report) error {
 		case x.Status == bench.StatusFailed:
 			return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
 		case x.Status == bench.StatusUnsupported && (b.set.Changed("impl") || r.OK() == 0):
-			return fmt.Errorf("%s: %s", x.Impl, x.Reason)
+			return fmt.Errorf("%s is not supported: %s", x.Impl, x.Reason)
 		}
 	}
 	return nil

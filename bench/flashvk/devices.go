@@ -54,6 +54,9 @@ type pathSupport struct {
 // largest.
 var headDims = []int{64, 128, 256}
 
+// formatsAsked are in the order of the documentation.
+var formatsAsked = []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32}
+
 // support asks a path about a problem of typical size.
 func support(caps *vk.Caps, impl attention.Impl, t dtype.DType, headDim int) pathSupport {
 	p := attention.Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 1024, SeqKV: 1024, HeadDim: headDim, DType: t}
@@ -64,18 +67,11 @@ func support(caps *vk.Caps, impl attention.Impl, t dtype.DType, headDim int) pat
 	}
 	choice, err := attention.Choose(caps, p, attention.Options{Impl: impl})
 	if err != nil {
-		s.Reason = reason(err)
+		s.Reason = bench.Reason(err, impl)
 		return s
 	}
 	s.Supported, s.Choice = true, choice.String()
 	return s
-}
-
-// reason shortens an error of attention.Choose: the package and the general
-// words that it ends in are known here.
-func reason(err error) string {
-	text := strings.TrimPrefix(err.Error(), "attention: ")
-	return strings.TrimSuffix(text, ": "+attention.ErrUnsupported.Error())
 }
 
 // writeDevicesJSON writes a list of objects, each the capabilities of a device
@@ -89,7 +85,7 @@ func writeDevicesJSON(w io.Writer, list []vk.Caps) error {
 	for i := range list {
 		devices[i].Caps = list[i]
 		for _, impl := range append([]attention.Impl{attention.Auto}, attention.Impls()...) {
-			for _, t := range dtype.All() {
+			for _, t := range formatsAsked {
 				for _, d := range headDims {
 					devices[i].Paths = append(devices[i].Paths, support(&list[i], impl, t, d))
 				}
@@ -133,7 +129,7 @@ func describeDevice(b *strings.Builder, c *vk.Caps) {
 		line("", "%s", m)
 	}
 	var automatic []string
-	for _, t := range dtype.All() {
+	for _, t := range formatsAsked {
 		if s := support(c, attention.Auto, t, 128); s.Supported {
 			automatic = append(automatic, fmt.Sprintf("%s for %v", strings.Fields(s.Choice)[0], t))
 		}
@@ -156,7 +152,7 @@ func describePath(c *vk.Caps, impl attention.Impl) []string {
 	var takes []string
 	var reasons []string
 	because := make(map[string][]string)
-	for _, t := range dtype.All() {
+	for _, t := range formatsAsked {
 		var refused []string
 		why := ""
 		for _, d := range headDims {
@@ -174,7 +170,6 @@ func describePath(c *vk.Caps, impl attention.Impl) []string {
 			takes = append(takes, what)
 			continue
 		}
-		why = strings.TrimPrefix(why, impl.String()+": ")
 		if because[why] == nil {
 			reasons = append(reasons, why)
 		}
@@ -185,7 +180,7 @@ func describePath(c *vk.Caps, impl attention.Impl) []string {
 		lines = append(lines, strings.Join(takes, ", "))
 	}
 	for _, why := range reasons {
-		if len(because[why]) == len(dtype.All()) {
+		if len(because[why]) == len(formatsAsked) {
 			return append(lines, "no: "+why)
 		}
 		lines = append(lines, fmt.Sprintf("not %s: %s", strings.Join(because[why], ", "), why))

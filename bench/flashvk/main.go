@@ -99,7 +99,7 @@ type app struct {
 
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "flashvk",
+		Use:   "flashvk COMMAND",
 		Short: "Flash attention on every Vulkan device",
 		Long: `flashvk computes and measures flash attention on Vulkan devices: one binary and
 a driver, nothing else. Without --device it uses the best GPU there is, and a
@@ -107,12 +107,13 @@ CPU device only if there is no GPU.`,
 		Example: `  flashvk devices
   flashvk bench attention
   flashvk run attention --in qkv.safetensors --out o.safetensors --causal`,
-		Version:           bench.ReadBuildInfo().String(),
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		Args:              subcommandOnly,
-		RunE:              subcommandMissing,
+		Version:               bench.ReadBuildInfo().String(),
+		SilenceErrors:         true,
+		DisableFlagsInUseLine: true,
+		SilenceUsage:          true,
+		CompletionOptions:     cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:                  subcommandOnly,
+		RunE:                  subcommandMissing,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -135,7 +136,7 @@ func newVersion(a *app) *cobra.Command {
 // noArgs refuses arguments that are not flags.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s: argument %q is not expected", cmd.CommandPath(), args[0])
+		return usagef("%sargument %q is not expected", below(cmd), args[0])
 	}
 	return nil
 }
@@ -143,14 +144,23 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // subcommandOnly is noArgs for a command that only has subcommands.
 func subcommandOnly(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%q is not one of the commands of %s: %s", args[0], cmd.CommandPath(), subcommands(cmd))
+		return usagef("%s%q is not one of the commands %s", below(cmd), args[0], subcommands(cmd))
 	}
 	return nil
 }
 
 // subcommandMissing runs where a subcommand should have been named.
 func subcommandMissing(cmd *cobra.Command, _ []string) error {
-	return usagef("%s needs a command: %s (see %s --help)", cmd.CommandPath(), subcommands(cmd), cmd.CommandPath())
+	return usagef("%sa command is missing: %s; see %s --help", below(cmd), subcommands(cmd), cmd.CommandPath())
+}
+
+// below returns how to start a message about cmd: its name without the
+// program's, as in "bench attention: ".
+func below(cmd *cobra.Command) string {
+	if cmd == cmd.Root() {
+		return ""
+	}
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ") + ": "
 }
 
 func subcommands(cmd *cobra.Command) string {

@@ -19,10 +19,11 @@ var errNoBackward = errors.New("this version computes the forward pass only, --b
 
 func newRun(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "Compute a kernel for tensors in a safetensors file",
-		Args:  subcommandOnly,
-		RunE:  subcommandMissing,
+		Use:                   "run KERNEL",
+		Short:                 "Compute a kernel for tensors in a safetensors file",
+		DisableFlagsInUseLine: true,
+		Args:                  subcommandOnly,
+		RunE:                  subcommandMissing,
 	}
 	cmd.AddCommand(newRunAttention(a))
 	return cmd

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flashvk/flashvk/bench/safetensors"
+)
+
+// TestMain keeps the program's pipelines out of the user's cache. Mesa's own
+// cache stays where it is: without it lavapipe compiles for seconds.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "flashvk-cache-")
+	if err != nil {
+		panic(err)
+	}
+	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("MESA_SHADER_CACHE_DIR") == "" {
+		os.Setenv("MESA_SHADER_CACHE_DIR", cache)
+	}
+	os.Setenv("XDG_CACHE_HOME", dir)
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// flashvk runs the program.
+func flashvk(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = run(context.Background(), args, strings.NewReader(""), &out, &err)
+	return code, out.String(), err.String()
+}
+
+// writeTensors makes a file of tensors, their data being zero, and returns its
+// path.
+func writeTensors(t *testing.T, tensors ...safetensors.Tensor) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "in.safetensors")
+	w, err := safetensors.Create(path, tensors, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for _, x := range tensors {
+		n := x.DType.Bits() / 8
+		for _, d := range x.Shape {
+			n *= d
+		}
+		s, err := w.Tensor(x.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Write(make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func qkv(q, k, v []int, types ...safetensors.DType) []safetensors.Tensor {
+	for len(types) < 3 {
+		types = append(types, safetensors.F16)
+	}
+	return []safetensors.Tensor{{Name: "q", DType: types[0], Shape: q}, {Name: "k", DType: types[1], Shape: k}, {Name: "v", DType: types[2], Shape: v}}
+}
+
+// TestErrors has the line and the exit status of every mistake that shows
+// without a device.
+func TestErrors(t *testing.T) {
+	good := []int{2, 4, 3, 16}
+	file := func(tensors ...safetensors.Tensor) string { return writeTensors(t, tensors...) }
+	runIn := func(path string, more ...string) []string {
+		return append([]string{"run", "attention", "--in", path, "--out", filepath.Join(t.TempDir(), "out")}, more...)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.safetensors")
+	whole, err := os.ReadFile(file(qkv(good, good, good)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cut, whole[:len(whole)-1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bf := safetensors.BF16
+	for _, c := range []struct {
+		args string // split at spaces, unless list is given
+		list []string
+		code int
+		want string // in the line, after "flashvk: "
+	}{
+		{args: "", code: 2, want: "a command is missing: bench, devices, run, version"},
+		{args: "bench", code: 2, want: "bench: a command is missing: attention"},
+		{args: "run", code: 2, want: "run: a command is missing: attention"},
+		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, run, version`},
+		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention`},
+		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
+		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
+		{args: "run attention x y", code: 2, want: `run attention: argument "x" is not expected`},
+		{args: "version x", code: 2, want: `version: argument "x" is not expected`},
+		{args: "devices --yaml", code: 2, want: "unknown flag: --yaml"},
+		{args: "bench attention --batch", code: 2, want: "flag needs an argument: --batch"},
+		{args: "bench attention --suite all", code: 2, want: "unknown flag: --suite"},
+
+		{args: "bench attention --batch x", code: 2, want: `invalid argument "x" for "--batch" flag: not an integer`},
+		{args: "bench attention --batch 1.5", code: 2, want: `invalid argument "1.5" for "--batch" flag: not an integer`},
+		{args: "bench attention --batch 99999999999999999999", code: 2, want: `invalid argument "99999999999999999999" for "--batch" flag: too large`},
+		{args: "bench attention --batch 0", code: 2, want: "attention: batch=0 is not positive"},
+		{args: "bench attention --heads 0", code: 2, want: "attention: num_heads=0 is not positive"},
+		{args: "bench attention --kv-heads -1", code: 2, want: "attention: num_kv_heads=-1 is not positive"},
+		{args: "bench attention --seqlen -5", code: 2, want: "attention: seq_q=-5 is not positive"},
+		{args: "bench attention --seqlen-kv 0", code: 2, want: "attention: seq_kv=0 is not positive"},
+		{args: "bench attention --headdim 0", code: 2, want: "attention: head_dim=0 is not positive"},
+		{args: "bench attention --headdim 12", code: 2, want: "attention: head_dim=12 is not a multiple of 8"},
+		{args: "bench attention --headdim 264", code: 2, want: "attention: head_dim=264 is larger than 256"},
+		{args: "bench attention --seqlen 2147483648", code: 2, want: "attention: seq_q=2147483648 is larger than 2147483647"},
+		{args: "bench attention --heads 6 --kv-heads 4", code: 2, want: "attention: num_heads=6 is not a multiple of num_kv_heads=4"},
+		{args: "bench attention --kv-heads 3", code: 2, want: "is not a multiple of num_kv_heads=3"},
+		{args: "bench attention --dtype float8", code: 2, want: `invalid argument "float8" for "--dtype" flag: not one of float16, bfloat16, float32`},
+		{args: "bench attention --causal-align top-left", code: 2, want: "--causal-align top-left needs --causal"},
+		{args: "bench attention --causal --causal-align middle", code: 2, want: `invalid argument "middle" for "--causal-align" flag: not one of bottom-right, top-left`},
+		{args: "bench attention --scale x", code: 2, want: `invalid argument "x" for "--scale" flag: not a number`},
+		{args: "bench attention --scale nan", code: 2, want: "attention: scale=NaN is not a finite float32"},
+		{args: "bench attention --scale 1e39", code: 2, want: "attention: scale=1e+39 is not a finite float32"},
+		{args: "bench attention --scale 0", code: 2, want: "--scale 0 is not possible"},
+		{args: "bench attention --impl cuda", code: 2, want: `"cuda" is not one of auto, coopmat2, coopmat, scalar, unfused`},
+		{args: "bench attention --impl scalar,", code: 2, want: `"" is not one of auto, coopmat2, coopmat, scalar, unfused`},
+		{args: "bench attention --impl scalar,auto,scalar", code: 2, want: `"scalar" occurs twice`},
+		{args: "bench attention --format xml", code: 2, want: `invalid argument "xml" for "--format" flag: not one of table, benchfmt, csv, json`},
+		{args: "bench attention --count 0", code: 2, want: "--count 0 is less than 1"},
+		{args: "bench attention --iters 0", code: 2, want: "--iters 0 is less than 1"},
+		{args: "bench attention --warmup -1", code: 2, want: "--warmup -1 is less than 0"},
+		{args: "bench attention --backward", code: 1, want: "the forward pass only"},
+		{args: "bench attention --both --causal", code: 1, want: "the forward pass only"},
+
+		{args: "run attention", code: 2, want: "run attention needs --in FILE"},
+		{args: "run attention --in x", code: 2, want: "run attention needs --out FILE"},
+		{args: "run attention --out x", code: 2, want: "run attention needs --in FILE"},
+		{args: "run attention --in x --out y --backward", code: 1, want: "the forward pass only"},
+		{args: "run attention --in x --out y --causal-align bottom-right", code: 2, want: "--causal-align bottom-right needs --causal"},
+		{args: "run attention --in x --out y --impl scalar,unfused", code: 2, want: `invalid argument "scalar,unfused" for "--impl" flag: not one of auto, coopmat2, coopmat, scalar, unfused`},
+		{args: "run attention --in /nowhere/x --out y", code: 1, want: "safetensors: /nowhere/x: no such file or directory"},
+		{args: "run attention --in / --out y", code: 1, want: "safetensors: /: is a directory, not a regular file"},
+		{args: "run attention --in /dev/null --out y", code: 1, want: "safetensors: /dev/null: is a device, not a regular file"},
+
+		{list: runIn(cut), code: 1, want: `run past the `},
+		{list: runIn(file()), code: 1, want: `tensor "q" is missing`},
+		{list: runIn(file(qkv(good, good, good)[:2]...)), code: 1, want: `tensor "v" is missing`},
+		{list: runIn(file(append(qkv(good, good, good), safetensors.Tensor{Name: "Q", DType: "F16"})...)), code: 1, want: `tensor "Q" is not one of q, k, v`},
+		{list: runIn(file(append(qkv(good, good, good), safetensors.Tensor{Name: "do", DType: "F16", Shape: good})...)), code: 1, want: `tensor "do" is for --backward only`},
+		{list: runIn(file(qkv([]int{4, 3, 16}, good, good)...)), code: 1, want: `tensor "q": shape [4 3 16] has 3 axes, want 4: batch, heads, seq, headdim`},
+		{list: runIn(file(qkv(good, good, good, "F64")...)), code: 1, want: `tensor "q": dtype F64 is not one of F16, BF16, F32`},
+		{list: runIn(file(qkv(good, good, good, "F16", "F8_E4M3")...)), code: 1, want: `tensor "k": dtype F8_E4M3 is not one of F16, BF16, F32`},
+		{list: runIn(file(qkv(good, good, good, bf, bf, "F16")...)), code: 1, want: `tensor "v": dtype F16 differs from BF16 of q`},
+		{list: runIn(file(qkv(good, good, []int{2, 4, 4, 16})...)), code: 1, want: `tensor "v": shape [2 4 4 16] differs from [2 4 3 16] of k`},
+		{list: runIn(file(qkv(good, []int{3, 4, 3, 16}, []int{3, 4, 3, 16})...)), code: 1, want: `tensor "k": batch 3 differs from 2 of q`},
+		{list: runIn(file(qkv(good, []int{2, 4, 3, 8}, []int{2, 4, 3, 8})...)), code: 1, want: `tensor "k": headdim 8 differs from 16 of q`},
+		{list: runIn(file(qkv(good, []int{2, 3, 3, 16}, []int{2, 3, 3, 16})...)), code: 1, want: `attention: num_heads=4 is not a multiple of num_kv_heads=3`},
+		{list: runIn(file(qkv([]int{2, 4, 3, 12}, []int{2, 4, 3, 12}, []int{2, 4, 3, 12})...)), code: 1, want: `attention: head_dim=12 is not a multiple of 8`},
+		{list: runIn(file(qkv([]int{2, 4, 0, 16}, good, good)...)), code: 1, want: `attention: seq_q=0 is not positive`},
+		{list: runIn(file(qkv(good, []int{2, 4, 0, 16}, []int{2, 4, 0, 16})...)), code: 1, want: `attention: seq_kv=0 is not positive`},
+	} {
+		args := c.list
+		if args == nil {
+			args = strings.Fields(c.args)
+		}
+		code, stdout, stderr := flashvk(args...)
+		if code != c.code {
+			t.Errorf("%q: exit status %d, want %d (%s)", args, code, c.code, stderr)
+		}
+		if !strings.HasPrefix(stderr, "flashvk: ") || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 || !strings.HasSuffix(stderr, "\n") {
+			t.Errorf("%q: stderr %q\nwant one line with %q", args, stderr, c.want)
+		}
+		if stdout != "" {
+			t.Errorf("%q: stdout %q, want nothing", args, stdout)
+		}
+		for i, a := range args {
+			if a == "--out" && i+1 < len(args) {
+				if _, err := os.Stat(args[i+1]); err == nil {
+					t.Errorf("%q left an output file", args)
+				}
+			}
+		}
+	}
+}
+
+// TestHelp says that every command has help with an example and that help goes
+// to standard output.
+func TestHelp(t *testing.T) {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "help bench attention"} {
+		code, stdout, stderr := flashvk(strings.Fields(args)...)
+		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
+			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
+		}
+	}
+	_, stdout, _ := flashvk("bench", "attention", "--help")
+	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device"}, problemFlags...) {
+		if !strings.Contains(stdout, "--"+flag+" ") {
+			t.Errorf("help of bench attention does not explain --%s", flag)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, args := range []string{"version", "--version"} {
+		code, stdout, stderr := flashvk(args)
+		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "flashvk ") || strings.Count(stdout, "\n") != 1 {
+			t.Errorf("%s: status %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestExamples parses every example of the help texts, so that none names a
+// flag that is not there.
+func TestExamples(t *testing.T) {
+	root := newRoot(&app{io.Discard, io.Discard})
+	n := 0
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}} {
+		cmd, _, err := root.Find(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range strings.Split(cmd.Example, "\n") {
+			args := strings.Fields(strings.Split(strings.Split(line, "&&")[0], ">")[0])
+			if len(args) == 0 || args[0] != "flashvk" {
+				t.Errorf("example %q does not start with flashvk", line)
+				continue
+			}
+			found, rest, err := root.Find(args[1:])
+			if err == nil {
+				err = found.ParseFlags(rest)
+			}
+			if err != nil || found.HasSubCommands() {
+				t.Errorf("example %q: %v", line, err)
+			}
+			n++
+		}
+	}
+	if n < 8 {
+		t.Errorf("%d examples, want at least 8", n)
+	}
+}
+
+// TestFullDisk says that results that could not be written are a failure.
+func TestFullDisk(t *testing.T) {
+	var stderr bytes.Buffer
+	code := run(context.Background(), []string{"version"}, nil, failingWriter{}, &stderr)
+	if code != 1 || !strings.Contains(stderr.String(), "disk is full") {
+		t.Errorf("status %d, %q", code, stderr.String())
+	}
+	stderr.Reset()
+	code = run(context.Background(), []string{"--help"}, nil, failingWriter{}, &stderr)
+	if code != 1 || !strings.Contains(stderr.String(), "writing the results: disk is full") {
+		t.Errorf("help: status %d, %q", code, stderr.String())
+	}
+}
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errDisk }
+
+var errDisk = errors.New("disk is full")
