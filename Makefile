@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # Go keeps its caches under HOME. Services and containers may lack one, or give one
 # that cannot be written.
 ifeq ($(shell [ -n "$${HOME:-}" ] && mkdir -p "$$HOME" 2>/dev/null && [ -w "$$HOME" ] && echo yes),)
-export HOME := $(shell unset HOME; d=~; [ -w "$$d" ] || { d=$${TMPDIR:-/tmp}/home-$$(id -u); mkdir -m 700 -p "$$d"; }; echo "$$d")
+export HOME := $(shell unset HOME; d=~; [ -w "$$d" ] || { d=$${TMPDIR:-/tmp}/home-$$(id -u); mkdir -m 700 -p "$$d" && [ -O "$$d" ]; }; echo "$$d")
 endif
 
 # Without a readable git folder (another owner, an archive) there is no commit to stamp.
