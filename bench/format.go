@@ -69,9 +69,6 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 	}
 	config := r.fileConfig()
 	for _, x := range r.Results {
-		if x.Status != StatusOK {
-			continue
-		}
 		name := fmt.Sprintf("%s/impl=%s/%v", benchmarkNames[x.Kernel], x.Impl, x.Problem)
 		for i, ns := range x.Timing.DeviceNS {
 			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name), Iters: x.Timing.Iters}

@@ -91,19 +91,28 @@ func TestMeasure(t *testing.T) {
 	limited.Name, limited.MaxBatch = "limited", 1
 
 	pr := quick()
-	pr.Iters = 15
+	pr.Iters = 3 * 200
 	steps := 0
+	start := time.Now()
 	got, err := Measure(context.Background(), d, []Target{fill, wrong, limited}, 2, pr, func() { steps++ })
 	if err != nil {
 		t.Fatal(err)
 	}
+	elapsed := time.Since(start)
 	if want := MeasureSteps(3, pr); steps != want {
 		t.Errorf("%d steps, want %d", steps, want)
 	}
-	for i, want := range []Timing{{Iters: 5, Sets: 2}, {Iters: 5, Sets: 2}, {Iters: 1, Sets: 1}} {
+	for i, want := range []Timing{{Iters: 200, Sets: 2}, {Iters: 200, Sets: 2}, {Iters: 1, Sets: 1}} {
 		tm := got[i].Timing
 		if tm.Iters != want.Iters || tm.Sets != want.Sets || len(tm.DeviceNS) != pr.Samples || len(tm.ReplayNS) != len(tm.FreshNS) || len(tm.FreshNS) < minWallSamples {
 			t.Errorf("target %d: %+v", i, tm)
+		}
+		total := 0.0
+		for _, ns := range tm.DeviceNS {
+			total += ns * float64(tm.Iters)
+		}
+		if total > float64(elapsed) { // a sample is the mean of its calls, not their sum
+			t.Errorf("target %d: samples %v of %d calls take longer than %v", i, tm.DeviceNS, tm.Iters, elapsed)
 		}
 		for _, list := range [][]float64{tm.DeviceNS, tm.ReplayNS, tm.FreshNS} {
 			for _, ns := range list {

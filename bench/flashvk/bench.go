@@ -65,7 +65,12 @@ benchfmt has a line per sample, for benchstat.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
 	}
-	f := cmd.Flags()
+	b.add(cmd.Flags())
+	return cmd
+}
+
+// add adds the flags to f.
+func (b *benchAttention) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	b.set = f
 	intVar(f, &b.batch, "batch", "number of sequences")
@@ -84,7 +89,6 @@ benchfmt has a line per sample, for benchstat.`,
 	deviceVar(f, &b.device)
 	f.BoolVar(&b.backward, "backward", false, "measure the backward pass; not available in this version")
 	f.BoolVar(&b.both, "both", false, "measure forward and backward pass; not available in this version")
-	return cmd
 }
 
 func parseFormat(text string) (bench.Format, error) {

@@ -374,3 +374,57 @@ func TestRunOutput(t *testing.T) {
 		}
 	}
 }
+
+// TestRunLarge sends tensors that are larger than one piece of a transfer. With
+// one key O is V whatever the scores, so that each element is known.
+func TestRunLarge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("moves 150 MB")
+	}
+	_, dev := device(t)
+	const heads, rows, d = 4, transferBytes/32 + 1000, 8
+	value := []float32{1, 2, 3, 4, 5, 6, 7, 8}
+	q := make([]byte, rows*d*4)
+	for i := range rows * d {
+		binary.LittleEndian.PutUint32(q[4*i:], math.Float32bits(float32(i%100)))
+	}
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	w, err := safetensors.Create(path, qkv([]int{1, heads, rows / heads, d}, []int{1, 1, 1, d}, []int{1, 1, 1, d}, "F32", "F32", "F32"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	key := encode(dtype.Float32, []float32{0.25, 0, 0, 0, 0, 0, 0, 0})
+	for name, data := range map[string][]byte{"q": q, "k": key, "v": encode(dtype.Float32, value)} {
+		s, err := w.Tensor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Write(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := flashvk("run", "attention", dev, "--impl=scalar", "--scale=1", "--in", path, "--out", path)
+	if code != 0 {
+		t.Fatalf("status %d, %s", code, stderr)
+	}
+	out, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	for i, x := range read(t, out, "o", dtype.Float32, 1, heads, rows/heads, d) {
+		if x != value[i%d] {
+			t.Fatalf("o[%d,%d] is %v, want %v", i/d, i%d, x, value[i%d])
+		}
+	}
+	// LSE is the score of the only key: a quarter of the row's first element.
+	for i, x := range read(t, out, "lse", dtype.Float32, 1, heads, rows/heads) {
+		if want := float32(i*d%100) / 4; math.Abs(float64(x-want)) > 1e-5*float64(want)+1e-6 {
+			t.Fatalf("lse[%d] is %v, want %v", i, x, want)
+		}
+	}
+}

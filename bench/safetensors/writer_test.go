@@ -57,6 +57,7 @@ func TestWriteRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.safetensors")
 	tensors := []Tensor{
+		{Name: "a", DType: "U8", Shape: []int{3}},
 		{Name: "o", DType: F16, Shape: []int{1, 3}},
 		{Name: "lse", DType: F32, Shape: []int{1, 1, 3}},
 		{Name: "empty", DType: F32, Shape: []int{0}},

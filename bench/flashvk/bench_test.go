@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+)
+
+// TestBenchFlags says what the flags come to, given the defaults of a CPU
+// device: batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64.
+func TestBenchFlags(t *testing.T) {
+	for _, c := range []struct{ args, problem, paths, protocol string }{
+		{"", "dtype=float16/batch=1/heads=4/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=false",
+			"[coopmat2 coopmat scalar unfused]", "10 0 0"},
+		{"--count 20 --warmup 50 --iters 100", "dtype=float16/batch=1/heads=4/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=false",
+			"[coopmat2 coopmat scalar unfused]", "20 50 100"},
+		{"--causal", "dtype=float16/batch=1/heads=4/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=true",
+			"[auto]", "10 0 0"},
+		{"--causal --causal-align top-left --impl scalar,auto", "dtype=float16/batch=1/heads=4/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=top-left",
+			"[scalar auto]", "10 0 0"},
+		{"--heads 8 --seqlen 100 --dtype bf16", "dtype=bfloat16/batch=1/heads=8/kv_heads=8/seq_q=100/seq_kv=100/head_dim=64/causal=false",
+			"[auto]", "10 0 0"},
+		{"--kv-heads 1 --seqlen-kv 1000 --batch 3 --headdim 72", "dtype=float16/batch=3/heads=4/kv_heads=1/seq_q=256/seq_kv=1000/head_dim=72/causal=false",
+			"[auto]", "10 0 0"},
+		{"--seqlen-kv 1000 --seqlen 1 --kv-heads 2 --heads 6", "dtype=float16/batch=1/heads=6/kv_heads=2/seq_q=1/seq_kv=1000/head_dim=64/causal=false",
+			"[auto]", "10 0 0"},
+	} {
+		var b benchAttention
+		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		b.add(f)
+		if err := f.Parse(strings.Fields(c.args)); err != nil {
+			t.Errorf("%s: %v", c.args, err)
+			continue
+		}
+		p, err := b.problem(cpuDefault())
+		if err != nil || p.String() != c.problem {
+			t.Errorf("%s: %v, %v\nwant %s", c.args, p, err, c.problem)
+		}
+		if got := fmt.Sprint(b.paths()); got != c.paths {
+			t.Errorf("%s: paths %s, want %s", c.args, got, c.paths)
+		}
+		pr := b.protocol(true)
+		if got := fmt.Sprint(pr.Samples, pr.Warmup, pr.Iters); got != c.protocol {
+			t.Errorf("%s: samples, warm-up, iterations %s, want %s", c.args, got, c.protocol)
+		}
+	}
+	var b benchAttention
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	b.add(f)
+	if err := f.Parse([]string{"--scale=0.25"}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := b.problem(gpuDefault()); err != nil || p.Scale != 0.25 || p.SeqQ != 4096 || p.NumHeads != 16 {
+		t.Errorf("scale on a GPU: %+v, %v", p, err)
+	}
+	for _, p := range []attention.Problem{gpuDefault(), cpuDefault()} {
+		if err := p.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestVerdict says which reports are failures.
+func TestVerdict(t *testing.T) {
+	ok := bench.Result{Impl: "scalar", Status: bench.StatusOK}
+	wrong := bench.Result{Impl: "coopmat", Status: bench.StatusFailed, Reason: "off"}
+	no := bench.Result{Impl: "coopmat2", Status: bench.StatusUnsupported, Reason: "lacking"}
+	for _, c := range []struct {
+		args    string
+		results []bench.Result
+		want    string
+	}{
+		{"", []bench.Result{ok}, ""},
+		{"", []bench.Result{no, ok}, ""}, // the default list asks for nothing in particular
+		{"--impl=coopmat2,scalar", []bench.Result{no, ok}, "coopmat2 is not supported: lacking"},
+		{"", []bench.Result{no}, "coopmat2 is not supported: lacking"},
+		{"", []bench.Result{no, wrong, ok}, "coopmat is wrong: off"},
+	} {
+		var b benchAttention
+		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		b.add(f)
+		if err := f.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := b.verdict(bench.Report{Results: c.results}); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%q: %q, want %q", c.args, got, c.want)
+		}
+	}
+}
