@@ -187,9 +187,9 @@ func (b *Buffer) Bytes() int64 { return b.bytes }
 func (b *Buffer) Name() string { return b.name }
 
 // Close frees the memory once the submissions so far have finished. It is
-// idempotent and may be called on nil.
+// idempotent, may be called on nil, and leaves a Scratch buffer to its Cmd.
 func (b *Buffer) Close() {
-	if b != nil {
+	if b != nil && !b.owned {
 		b.object.close()
 		b.block = block{}
 	}

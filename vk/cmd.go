@@ -311,6 +311,9 @@ func (c *Cmd) Start(ctx context.Context) error {
 		return err
 	}
 	c.serial = serial
+	for _, t := range c.timers {
+		t.serial = serial
+	}
 	return nil
 }
 

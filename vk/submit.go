@@ -43,10 +43,7 @@ const (
 // wait returns when submission serial has finished, or early with the error
 // of ctx.
 func (d *Device) wait(ctx context.Context, serial uint64) error {
-	d.mu.Lock()
-	done := serial <= d.completed
-	d.mu.Unlock()
-	if done {
+	if d.finished(serial) {
 		return nil
 	}
 	slice := waitSlice
@@ -70,4 +67,11 @@ func (d *Device) wait(ctx context.Context, serial uint64) error {
 	d.completed = max(d.completed, serial)
 	d.runRetired()
 	return d.newValidationError()
+}
+
+// finished reports whether submission serial is known to have finished.
+func (d *Device) finished(serial uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return serial <= d.completed
 }

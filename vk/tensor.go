@@ -119,6 +119,9 @@ func (t Tensor) Validate() error {
 	case t.Offset < 0:
 		return fmt.Errorf("vk: tensor on %q: offset %d is negative", t.Buffer.name, t.Offset)
 	}
+	if err := t.Buffer.checkRange(0, 0); err != nil { // it may be closed
+		return fmt.Errorf("vk: tensor: %w", err)
+	}
 	size := int64(t.DType.Size())
 	room := t.Buffer.bytes/size - int64(t.Offset) - 1 // elements after the first
 	for i, dim := range t.Shape {
@@ -138,7 +141,7 @@ func (t Tensor) Validate() error {
 		return fmt.Errorf("vk: tensor with shape %v, strides %v, offset %d of %v is outside buffer %q of %d bytes",
 			t.Shape, t.Strides, t.Offset, t.DType, t.Buffer.name, t.Buffer.bytes)
 	}
-	return t.Buffer.checkRange(0, 0)
+	return nil
 }
 
 // Close closes the buffer, and so every view of it.

@@ -12,8 +12,9 @@ import (
 // and to one Cmd at a time.
 type Timer struct {
 	object
-	pool vulkan.QueryPool
-	n    int
+	pool   vulkan.QueryPool
+	n      int
+	serial uint64 // last submission that records it, 0 for none
 }
 
 // NewTimer returns a Timer with timestamps 0 to n-1. The error wraps
@@ -113,6 +114,11 @@ func (t *Timer) ticks(i int) (uint64, error) {
 	if i < 0 || i >= t.n {
 		return 0, fmt.Errorf("vk: timestamp %d is not in 0..%d", i, t.n-1)
 	}
+	// Before the first submission has cleared it, the pool holds nothing that
+	// may be read.
+	if t.serial == 0 || !t.d.finished(t.serial) {
+		return 0, fmt.Errorf("vk: timestamp %d was not recorded, or its submission has not finished", i)
+	}
 	const bits64WithAvailability = 1 | 4
 	var value [2]uint64 // ticks, available
 	r := vulkan.GetQueryPoolResults(t.d.handle, t.pool, uint32(i), 1, uint(unsafe.Sizeof(value)), unsafe.Pointer(&value[0]),
@@ -121,7 +127,7 @@ func (t *Timer) ticks(i int) (uint64, error) {
 		return 0, callError("vkGetQueryPoolResults", int32(r))
 	}
 	if value[1] == 0 {
-		return 0, fmt.Errorf("vk: timestamp %d was not recorded, or its submission has not finished", i)
+		return 0, fmt.Errorf("vk: timestamp %d was not recorded", i)
 	}
 	return value[0], nil
 }
