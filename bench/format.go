@@ -152,6 +152,7 @@ func (r Report) columns(x Result) []column {
 	number("flop_per_s", timed, x.FLOPRate())
 	number("byte_per_s", timed, x.ByteRate())
 	number("samples", timed, float64(len(x.Timing.DeviceNS)))
+	number("warmup_calls", timed, float64(x.Timing.Warmup))
 	number("iters_per_sample", timed, float64(x.Timing.Iters))
 	number("buffer_sets", timed, float64(x.Timing.Sets))
 	for _, s := range []struct {

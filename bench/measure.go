@@ -221,7 +221,7 @@ func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 	for round := 0; ; round++ {
 		enough := round > 1 && busy >= float64(pr.WarmupTime)
 		for _, l := range lanes {
-			enough = enough && l.calls >= pr.Warmup
+			enough = enough && l.timing.Warmup >= pr.Warmup
 		}
 		if enough {
 			break
@@ -241,7 +241,7 @@ func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 				return fmt.Errorf("%s: %w", l.Name, err)
 			}
 			l.callNS = ns
-			l.calls += x.calls
+			l.timing.Warmup += x.calls
 			// A call is counted as 100 ns at least: a device whose clock
 			// stands still must not keep us here.
 			busy += max(ns, 100) * float64(x.calls)

@@ -129,6 +129,18 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("sets %v were verified", verified)
 	}
 
+	// The warm-up lasts as long as both of its rules say.
+	pr = Protocol{Samples: 1, Iters: 1, Warmup: 50, WarmupTime: 50 * time.Millisecond}
+	start = time.Now()
+	got, err = Measure(context.Background(), d, []Target{fill}, 2, pr, func() {})
+	if elapsed := time.Since(start); err != nil || elapsed < pr.WarmupTime || got[0].Timing.Warmup < pr.Warmup {
+		t.Errorf("warm-up of %d calls in %v, want %d in %v (%v)", got[0].Timing.Warmup, elapsed, pr.Warmup, pr.WarmupTime, err)
+	}
+	pr.WarmupTime = 0
+	if got, err := Measure(context.Background(), d, []Target{fill}, 2, pr, func() {}); err != nil || got[0].Timing.Warmup != pr.Warmup {
+		t.Errorf("warm-up of %d calls, want %d (%v)", got[0].Timing.Warmup, pr.Warmup, err)
+	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Measure(ctx, d, []Target{fill}, 2, pr, func() {}); !errors.Is(err, context.Canceled) {
@@ -187,6 +199,15 @@ func TestAttention(t *testing.T) {
 	}
 	if n := len(impls); last != ends && results[n-1].Status == StatusOK {
 		t.Errorf("progress ended at step %d of %d", last, ends)
+	}
+
+	// One set of buffers: calls of a batch write the same outputs, and the
+	// validation layer sees whether a barrier stands between them.
+	pr := quick()
+	pr.Iters, pr.CacheBytes = 9, 1
+	one, err := Attention(context.Background(), d, p, []attention.Impl{attention.Scalar}, pr, nil)
+	if err != nil || one[0].Timing.Sets != 1 || one[0].Timing.Iters != 3 {
+		t.Errorf("one set: %+v, %v", one, err)
 	}
 
 	p.NumHeads = 0

@@ -65,6 +65,7 @@ type Check struct {
 // A Timing holds the samples of one result, in nanoseconds per call. See the
 // package documentation for how they are made.
 type Timing struct {
+	Warmup   int // calls before the first sample
 	Iters    int // calls per device sample
 	Sets     int // sets of buffers that the calls rotate through
 	DeviceNS []float64

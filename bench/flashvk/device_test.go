@@ -230,6 +230,47 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// A countdown is a context that is cancelled when it has been asked n times
+// whether it is.
+type countdown struct {
+	context.Context
+	n int
+}
+
+func (c *countdown) Err() error {
+	if c.n--; c.n < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestInterruptAnywhere cancels run at each point where it looks at its
+// context, until it gets through: before that nothing may be left in the
+// folder of the output.
+func TestInterruptAnywhere(t *testing.T) {
+	_, dev := device(t)
+	x := []int{1, 1, 2, 8}
+	in := writeTensors(t, qkv(x, x, x)...)
+	dir := t.TempDir()
+	for n := 0; ; n++ {
+		var stdout, stderr bytes.Buffer
+		code := run(&countdown{context.Background(), n}, []string{"run", "attention", dev, "--in", in, "--out", filepath.Join(dir, "out")}, nil, &stdout, &stderr)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code == 0 {
+			if n < 4 || len(entries) != 1 {
+				t.Errorf("done after %d questions, with %v", n, entries)
+			}
+			return
+		}
+		if code != 1 || !strings.HasSuffix(stderr.String(), "flashvk: interrupted\n") || len(entries) != 0 || n > 100 {
+			t.Fatalf("cancelled at question %d: status %d, %q, left %v", n, code, stderr.String(), entries)
+		}
+	}
+}
+
 // encode returns x as the bytes of a tensor.
 func encode(t dtype.DType, x []float32) []byte {
 	var b []byte
@@ -383,18 +424,24 @@ func TestRunLarge(t *testing.T) {
 	}
 	_, dev := device(t)
 	const heads, rows, d = 4, transferBytes/32 + 1000, 8
-	value := []float32{1, 2, 3, 4, 5, 6, 7, 8}
+	var value []float32 // (heads, d)
+	for i := range heads * d {
+		value = append(value, float32(i+1))
+	}
 	q := make([]byte, rows*d*4)
 	for i := range rows * d {
 		binary.LittleEndian.PutUint32(q[4*i:], math.Float32bits(float32(i%100)))
 	}
 	path := filepath.Join(t.TempDir(), "x.safetensors")
-	w, err := safetensors.Create(path, qkv([]int{1, heads, rows / heads, d}, []int{1, 1, 1, d}, []int{1, 1, 1, d}, "F32", "F32", "F32"), nil)
+	w, err := safetensors.Create(path, qkv([]int{1, heads, rows / heads, d}, []int{1, heads, 1, d}, []int{1, heads, 1, d}, "F32", "F32", "F32"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	key := encode(dtype.Float32, []float32{0.25, 0, 0, 0, 0, 0, 0, 0})
+	key := encode(dtype.Float32, make([]float32, heads*d))
+	for h := range heads {
+		copy(key[4*h*d:], encode(dtype.Float32, []float32{0.25}))
+	}
 	for name, data := range map[string][]byte{"q": q, "k": key, "v": encode(dtype.Float32, value)} {
 		s, err := w.Tensor(name)
 		if err != nil {
@@ -417,8 +464,8 @@ func TestRunLarge(t *testing.T) {
 	}
 	defer out.Close()
 	for i, x := range read(t, out, "o", dtype.Float32, 1, heads, rows/heads, d) {
-		if x != value[i%d] {
-			t.Fatalf("o[%d,%d] is %v, want %v", i/d, i%d, x, value[i%d])
+		if want := value[i/(rows/heads*d)*d+i%d]; x != want {
+			t.Fatalf("o[%d,%d] is %v, want %v", i/d, i%d, x, want)
 		}
 	}
 	// LSE is the score of the only key: a quarter of the row's first element.
