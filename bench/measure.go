@@ -145,7 +145,6 @@ type lane struct {
 	batch  timed   // a sample
 	fresh  *vk.Cmd // recorded again for each wall-clock sample
 	callNS float64 // device time of a call, as far as is known
-	calls  int     // of the warm-up
 	timing Timing
 }
 
