@@ -45,7 +45,7 @@ func readCaps(in rawInstance, phys vulkan.PhysicalDevice, index int) (Caps, erro
 		return c, err
 	}
 	c.MemoryBudget = has["VK_EXT_memory_budget"]
-	_, c.Extensions = c.available(has)
+	_, c.Extensions = c.available(c.effectiveVersion(), has)
 	if err := c.readProperties(in, phys, has); err != nil {
 		return c, err
 	}

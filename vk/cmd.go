@@ -322,5 +322,5 @@ func (c *Cmd) Wait(ctx context.Context) error {
 	if c.isClosed() {
 		return fmt.Errorf("vk: cmd %q is closed", c.name)
 	}
-	return c.d.wait(ctx, c.serial)
+	return c.d.waitChecked(ctx, c.serial)
 }

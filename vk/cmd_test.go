@@ -71,11 +71,11 @@ func TestBarriers(t *testing.T) {
 	c.BarrierToTransfer()
 	c.Copy(z.Buffer, 0, y.Buffer, 4, 4) // z = y[1], 0
 	c.BarrierFromTransfer()
-	c.Fill(y.Buffer, 0, 4, 0x3f800000) // y = 1, 4
+	c.Fill(y.Buffer, 4, 4, 0x3f800000) // y = 2, 1
 	c.BarrierFromTransfer()
 	add()
 	submit(t, c)
-	wantTensor(t, y, 1+1, 4+2)
+	wantTensor(t, y, 2+1, 1+2)
 	wantTensor(t, z, 4, 0)
 }
 

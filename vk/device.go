@@ -179,7 +179,7 @@ func (d *Device) createDevice() error {
 	for _, name := range names {
 		has[name] = true
 	}
-	features := d.caps.enabled(has)
+	features := d.caps.enabled(d.caps.effectiveVersion(), has)
 	defer features.free()
 	if d.handle, err = in.createDevice(d.phys, d.family, d.caps.Extensions, features); err != nil {
 		return err

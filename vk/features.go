@@ -57,11 +57,11 @@ func (c *Caps) coreFeatures() map[int]*bool {
 	return map[int]*bool{coreFloat64: &c.Float64, coreInt64: &c.Int64, coreInt16: &c.Int16}
 }
 
-// available returns the feature structures that a device of this version and
-// with these extensions knows, and the extensions to enable for them.
-func (c *Caps) available(has map[string]bool) (list []featureStruct, extensions []string) {
+// available returns the feature structures that a device with Vulkan version
+// api and these extensions knows, and the extensions to enable for them.
+func (c *Caps) available(api Version, has map[string]bool) (list []featureStruct, extensions []string) {
 	for _, f := range c.features() {
-		isCore := f.core != 0 && c.effectiveVersion() >= f.core
+		isCore := f.core != 0 && api >= f.core
 		if !isCore && !has[f.extension] {
 			continue
 		}
@@ -78,7 +78,7 @@ func (c *Caps) effectiveVersion() Version { return min(c.APIVersion&^0xfff, inst
 
 // readFeatures asks for every feature and sets the booleans of c.
 func (c *Caps) readFeatures(in rawInstance, phys vulkan.PhysicalDevice, has map[string]bool) error {
-	list, _ := c.available(has)
+	list, _ := c.available(c.effectiveVersion(), has)
 	var ch chain
 	defer ch.free()
 	core := ch.words(sTypeFeatures2, numCoreFeatures)
@@ -108,8 +108,8 @@ func (c *Caps) readFeatures(in rawInstance, phys vulkan.PhysicalDevice, has map[
 
 // enabled returns the chain that turns on what readFeatures found. The caller
 // frees it.
-func (c *Caps) enabled(has map[string]bool) *chain {
-	list, _ := c.available(has)
+func (c *Caps) enabled(api Version, has map[string]bool) *chain {
+	list, _ := c.available(api, has)
 	ch := &chain{}
 	core := ch.words(sTypeFeatures2, numCoreFeatures)
 	for i, bit := range c.coreFeatures() {

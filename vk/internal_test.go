@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // The tests of this file need no Vulkan.
@@ -111,6 +112,61 @@ func TestCapsJSON(t *testing.T) {
 		if err := json.Unmarshal([]byte(bad), &back); err == nil {
 			t.Errorf("%s was accepted", bad)
 		}
+	}
+}
+
+// TestFeatureChain: what is true in Caps is turned on, and nothing else.
+func TestFeatureChain(t *testing.T) {
+	c, api := Caps{}, MakeVersion(1, 2, 0)
+	has := map[string]bool{}
+	for _, f := range c.features() {
+		has[f.extension] = true
+	}
+	known, extensions := c.available(api, has)
+	if len(known) != len(c.features()) || len(extensions) == 0 {
+		t.Fatalf("%d of %d structures are available, with %v", len(known), len(c.features()), extensions)
+	}
+	check := func(name string, want uint32) {
+		t.Helper()
+		ch := c.enabled(api, has)
+		defer ch.free()
+		if len(ch.links) != len(known)+2 { // the core features before, timeline semaphores behind
+			t.Fatalf("%s: %d structures, want %d", name, len(ch.links), len(known)+2)
+		}
+		core := unsafe.Slice((*uint32)(unsafe.Add(ch.links[0], linkBytes)), numCoreFeatures)
+		for i, got := range core {
+			wanted := uint32(0)
+			if i == coreFloat64 || i == coreInt64 || i == coreInt16 {
+				wanted = want
+			}
+			if got != wanted {
+				t.Errorf("%s: core feature %d is %d, want %d", name, i, got, wanted)
+			}
+		}
+		for i, f := range known {
+			payload := unsafe.Slice((*uint32)(unsafe.Add(ch.links[i+1], linkBytes)), len(f.bits))
+			for j, bit := range f.bits {
+				if wanted := want * onOff(bit != nil); payload[j] != wanted {
+					t.Errorf("%s: feature %d of structure %d is %d, want %d", name, j, f.sType, payload[j], wanted)
+				}
+			}
+		}
+	}
+	check("none", 0)
+	for _, f := range known {
+		for _, bit := range f.bits {
+			if bit != nil {
+				*bit = true
+			}
+		}
+	}
+	c.Float64, c.Int64, c.Int16 = true, true, true
+	check("all", 1)
+	// Extensions are for devices that lack the feature in their core.
+	older, _ := c.available(api, nil)
+	newer, extensions := c.available(MakeVersion(1, 3, 0), nil)
+	if len(older) == 0 || len(newer) <= len(older) || len(newer) >= len(known) || len(extensions) != 0 {
+		t.Errorf("without extensions Vulkan 1.2 has %d structures, 1.3 %d, with extensions %v", len(older), len(newer), extensions)
 	}
 }
 

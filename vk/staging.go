@@ -121,7 +121,7 @@ func (s *staging) run(ctx context.Context, d *Device, record func()) (err error)
 	if s.serial, err = d.submit(ctx, s.rec.cmd, nil); err != nil {
 		return err
 	}
-	return d.wait(ctx, s.serial)
+	return d.waitChecked(ctx, s.serial)
 }
 
 // recorder is a command buffer with a pool of its own, so that recording

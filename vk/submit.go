@@ -66,6 +66,16 @@ func (d *Device) wait(ctx context.Context, serial uint64) error {
 	defer d.mu.Unlock()
 	d.completed = max(d.completed, serial)
 	d.runRetired()
+	return nil
+}
+
+// waitChecked is wait for a caller who reports what the validation layer says.
+func (d *Device) waitChecked(ctx context.Context, serial uint64) error {
+	if err := d.wait(ctx, serial); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return d.newValidationError()
 }
 
