@@ -1,0 +1,117 @@
+package vk_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestConcurrent uses one device from many goroutines; run it with -race.
+func TestConcurrent(t *testing.T) {
+	d := vktest.Open(t)
+	const workers, rounds = 8, 6
+	shared := tensor(t, d, "shared", 1, 2, 3, 4)
+	var wg sync.WaitGroup
+	errs := make(chan error, workers)
+	for w := range workers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs <- work(d, shared, w, rounds)
+		}()
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	wantTensor(t, shared, 1, 2, 3, 4)
+}
+
+// work makes, uses and closes objects of every kind.
+func work(d *vk.Device, shared vk.Tensor, w, rounds int) error {
+	for r := range rounds {
+		// Some specializations are the same in several goroutines.
+		k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: uint32(w%3 + r)}, vk.KernelOptions{})
+		if err != nil {
+			return err
+		}
+		d.CachedKernels()
+		y, err := d.NewTensor("y", dtype.Float16, 4)
+		if err != nil {
+			return err
+		}
+		y.Close()
+		if y, err = d.NewTensor("y", dtype.Float32, 4); err != nil {
+			return err
+		}
+		if err := y.Upload(background(), []float32{float32(w), 0, 0, 0}); err != nil {
+			return err
+		}
+		c, err := d.NewCmd("work")
+		if err != nil {
+			return err
+		}
+		k.Dispatch(c, vk.Groups{}, axpyParams{N: 4, A: 1}, shared, y)
+		for range 2 {
+			if err := c.Submit(background()); err != nil {
+				return err
+			}
+		}
+		got := make([]float32, 4)
+		if err := y.Download(background(), got); err != nil {
+			return err
+		}
+		scale := float32(w%3 + r)
+		if got[0] != float32(w)+2*scale || got[3] != 8*scale {
+			return errors.New("a result of another goroutine")
+		}
+		if err := c.Start(background()); err != nil {
+			return err
+		}
+		y.Close() // in flight
+		c.Close()
+		if _, err := d.Heaps(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestConcurrentOpen opens and closes devices side by side; run it with -race.
+func TestConcurrentOpen(t *testing.T) {
+	vktest.Open(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			d, err := vk.Open(vk.Options{Validate: vk.HaveValidation() == nil})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			b, err := d.NewBuffer("b", 64)
+			if err != nil {
+				t.Error(err)
+			}
+			if err := b.Upload(background(), 0, make([]byte, 64)); err != nil {
+				t.Error(err)
+			}
+			b.Close()
+			if _, err := vk.List(); err != nil {
+				t.Error(err)
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	wg.Wait()
+}
