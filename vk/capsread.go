@@ -150,13 +150,18 @@ func (c *Caps) readProperties(in rawInstance, phys vulkan.PhysicalDevice, has ma
 
 // readMatrices lists the shapes of cooperative matrices.
 func (c *Caps) readMatrices(in rawInstance, phys vulkan.PhysicalDevice) error {
-	if !c.CoopMat {
-		c.CoopMat2 = CoopMat2{}
-		return nil
+	var rows [][]uint32
+	if c.CoopMat {
+		var err error
+		rows, err = in.enumerate(phys, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", sTypeCoopMatShape, 9)
+		if err != nil {
+			return err
+		}
 	}
-	rows, err := in.enumerate(phys, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", sTypeCoopMatShape, 9)
-	if err != nil {
-		return err
+	if len(rows) == 0 { // a feature without a shape is of no use
+		c.CoopMat, c.CoopMat2 = false, CoopMat2{}
+		c.BFloat16CoopMat, c.Float8CoopMat = false, false
+		return nil
 	}
 	for _, r := range rows {
 		c.CoopMatShapes = append(c.CoopMatShapes, CoopMatShape{
@@ -168,7 +173,7 @@ func (c *Caps) readMatrices(in rawInstance, phys vulkan.PhysicalDevice) error {
 	if !c.CoopMat2.FlexibleDimensions {
 		return nil
 	}
-	rows, err = in.enumerate(phys, "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV", sTypeFlexShape, 10)
+	rows, err := in.enumerate(phys, "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV", sTypeFlexShape, 10)
 	if err != nil {
 		return err
 	}

@@ -104,8 +104,9 @@ func (in *instance) caps() ([]vulkan.PhysicalDevice, []Caps, error) {
 	}
 	caps := make([]Caps, len(phys))
 	for i := range phys {
+		// A driver that fails must not hide the others.
 		if caps[i], err = readCaps(in.raw, phys[i], i); err != nil {
-			return nil, nil, err
+			caps[i].Unusable = err.Error()
 		}
 	}
 	return phys, caps, nil

@@ -415,7 +415,7 @@ func TestKernelStats(t *testing.T) {
 	for _, c := range []struct {
 		in   rawStatistic
 		want float64
-	}{{rawStatistic{"", 0, 1}, 1}, {rawStatistic{"", 1, ^uint64(0)}, -1}, {rawStatistic{"", 2, 1 << 40}, 1 << 40}, {rawStatistic{"", 3, 0x3ff8000000000000}, 1.5}} {
+	}{{rawStatistic{"", 0, 0xdead_0000_0001}, 1}, {rawStatistic{"", 1, ^uint64(0)}, -1}, {rawStatistic{"", 2, 1 << 40}, 1 << 40}, {rawStatistic{"", 3, 0x3ff8000000000000}, 1.5}} {
 		if got := c.in.value(); got != c.want {
 			t.Errorf("value of %+v is %v, want %v", c.in, got, c.want)
 		}

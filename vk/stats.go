@@ -31,12 +31,14 @@ func (s *KernelStats) name() {
 // value returns the number in whatever format it came.
 func (r rawStatistic) value() float64 {
 	switch r.format {
+	case 0: // boolean, of which the driver writes half the union
+		return float64(uint32(r.bits))
 	case 1:
 		return float64(int64(r.bits))
 	case 3:
 		return math.Float64frombits(r.bits)
 	}
-	return float64(r.bits) // boolean or unsigned
+	return float64(r.bits)
 }
 
 // find returns the statistic with one of the names, in any case; drivers do

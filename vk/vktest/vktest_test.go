@@ -1,0 +1,102 @@
+package vktest_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// recorder is a test that notes how it ended.
+type recorder struct {
+	testing.TB
+	outcome  string // "", "skip", "fail"
+	message  string
+	cleanups []func()
+}
+
+func (r *recorder) Helper()          {}
+func (r *recorder) Name() string     { return "Recorded" }
+func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+func (r *recorder) Errorf(format string, args ...any) {
+	r.outcome, r.message = "fail", fmt.Sprintf(format, args...)
+}
+func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }
+func (r *recorder) Fatal(args ...any)                 { r.Fatalf("%s", fmt.Sprint(args...)) }
+func (r *recorder) Skip(args ...any)                  { r.Skipf("%s", fmt.Sprint(args...)) }
+func (r *recorder) Skipf(format string, args ...any) {
+	r.outcome, r.message = "skip", fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+// record runs f as a test.
+func record(f func(t testing.TB)) *recorder {
+	r := &recorder{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			for _, c := range r.cleanups {
+				c()
+			}
+		}()
+		f(r)
+	}()
+	<-done
+	return r
+}
+
+func TestRequire(t *testing.T) {
+	lacking := errors.New("it has no matrices")
+	for _, c := range []struct {
+		required, path string
+		err            error
+		want           string
+	}{
+		{"", "coopmat", nil, ""},
+		{"coopmat", "coopmat", nil, ""},
+		{"", "coopmat", lacking, "skip"},
+		{"coopmat", "coopmat", lacking, "fail"},
+		{"scalar, coopmat", "coopmat", lacking, "fail"},
+		{"coopmat2,scalar", "coopmat", lacking, "skip"}, // another name, not a part of one
+	} {
+		t.Setenv("FLASHVK_REQUIRE", c.required)
+		r := record(func(t testing.TB) { vktest.Require(t, c.path, c.err) })
+		if r.outcome != c.want || c.want != "" && !strings.Contains(r.message, lacking.Error()) {
+			t.Errorf("%q required, %s: %v: %q (%s), want %q with the reason", c.required, c.path, c.err, r.outcome, r.message, c.want)
+		}
+	}
+}
+
+func TestOpenWithoutDevice(t *testing.T) {
+	t.Setenv("VK_DRIVER_FILES", filepath.Join(t.TempDir(), "none.json"))
+	for required, want := range map[string]string{"": "skip", "scalar": "fail"} {
+		t.Setenv("FLASHVK_REQUIRE", required)
+		if r := record(func(t testing.TB) { vktest.Open(t) }); r.outcome != want || !strings.Contains(r.message, "no Vulkan") {
+			t.Errorf("with %q required: %q (%s), want %q", required, r.outcome, r.message, want)
+		}
+	}
+}
+
+func TestOpenReportsLeaks(t *testing.T) {
+	vktest.Open(t)
+	r := record(func(t testing.TB) {
+		if _, err := vktest.Open(t).NewBuffer("forgotten", 64); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if r.outcome != "fail" || !strings.Contains(r.message, `buffer "forgotten"`) {
+		t.Errorf("a leak ends as %q (%s), want fail", r.outcome, r.message)
+	}
+	if r := record(func(t testing.TB) { vktest.Open(t, vktest.NoValidation) }); r.outcome != "" {
+		t.Errorf("nothing wrong ends as %q (%s)", r.outcome, r.message)
+	}
+	if r := record(func(t testing.TB) { vktest.Open(t, func(o *vk.Options) { o.Device = "toaster" }) }); r.outcome != "skip" && r.outcome != "fail" {
+		t.Errorf("a device that is not there ends as %q", r.outcome)
+	}
+}
