@@ -20,8 +20,6 @@ TESTFLAGS ?=
 BENCH ?=
 OUT ?= bundle
 
-# Packages whose tests start goroutines or hold what several share, and are quick.
-RACE_PKGS := ./vk/... ./shaders/... ./bench/...
 # On a device of our own choosing nothing may be skipped. On the user's, what it lacks may.
 ALL_PATHS := coopmat2,coopmat,scalar,unfused
 # tools prepares the shell of a recipe: compiler, validator and driver, in variables.
@@ -39,7 +37,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '%s\n' '' \
 		'variables' \
-		'  PKGS=./vk               test: packages instead of all' \
+		'  PKGS=./vk               test: packages instead of all, without -race' \
 		'  TESTFLAGS="-v -run X"   test: more flags for go test' \
 		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention, all paths if none' \
 		'  OUT=DIR                 bundle: where it goes' \
@@ -60,15 +58,13 @@ bench: bin/flashvk ## attention on the best device there is, checked, then timed
 	@$(tools); \
 	$(VKRUN) bin/flashvk bench attention $(BENCH)
 
-test: setup ## the whole test suite, on the best device there is
+test: setup ## the whole test suite on the best device there is, then once more with -race
 	@$(tools); \
 	export FLASHVK_REQUIRE_TOOLS=1; \
 	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)}; fi; \
 	set -x; \
 	go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 14m $(TESTFLAGS) $(PKGS); \
-	if [ '$(PKGS)' = ./... ]; then \
-		go test -race -short -vet=off -exec $(VKRUN) -shuffle=on -timeout 14m $(TESTFLAGS) $(RACE_PKGS); \
-	fi
+	[ '$(PKGS)' != ./... ] || go test -race -short -vet=off -exec $(VKRUN) -shuffle=on -timeout 14m $(TESTFLAGS) ./...
 
 shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate
