@@ -113,7 +113,7 @@ func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ bloc
 	defer info.Free()
 	var buffer vulkan.Buffer
 	if r := vulkan.CreateBuffer(d.handle, &info, nil, &buffer); r < 0 {
-		return fail(callError("vkCreateBuffer", int32(r)))
+		return fail(partError("vkCreateBuffer", int32(r)))
 	}
 	bl.buffer = buffer
 	bl.raw = uint64(uintptr(unsafe.Pointer(bl.buffer)))
@@ -142,11 +142,11 @@ func (d *Device) bindMemory(bl *block, wishes []memoryWish) error {
 	defer info.Free()
 	var memory vulkan.DeviceMemory
 	if r := vulkan.AllocateMemory(d.handle, &info, nil, &memory); r < 0 {
-		return callError("vkAllocateMemory", int32(r))
+		return partError("vkAllocateMemory", int32(r))
 	}
 	bl.memory = memory
 	if r := vulkan.BindBufferMemory(d.handle, bl.buffer, bl.memory, 0); r < 0 {
-		return callError("vkBindBufferMemory", int32(r))
+		return partError("vkBindBufferMemory", int32(r))
 	}
 	if bl.flags&hostVisible == 0 {
 		return nil
@@ -154,7 +154,7 @@ func (d *Device) bindMemory(bl *block, wishes []memoryWish) error {
 	var mapped unsafe.Pointer
 	r := vulkan.MapMemory(d.handle, bl.memory, 0, vulkan.DeviceSize(vulkan.WholeSize), 0, &mapped)
 	bl.mapped = mapped
-	return callError("vkMapMemory", int32(r))
+	return partError("vkMapMemory", int32(r))
 }
 
 // countAllocation takes one of the device's allocations, of which there may be

@@ -367,6 +367,37 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestCancelTransfer: a copy that waits for the device, or for another copy,
+// gives up with its context.
+func TestCancelTransfer(t *testing.T) {
+	d := vktest.Open(t)
+	c := newCmd(t, d)
+	b := spin(t, d, c)
+	if err := b.Upload(background(), 0, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(background()); err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan error)
+	got := make([]byte, 4)
+	go func() { first <- b.Download(background(), 0, got) }() // takes as long as the kernel
+	for range 2 {
+		soon, cancel := context.WithTimeout(background(), 5*time.Millisecond)
+		start := time.Now()
+		if err := b.Download(soon, 0, make([]byte, 4)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Download = %v, want DeadlineExceeded", err)
+		}
+		if took := time.Since(start); took > 100*time.Millisecond {
+			t.Errorf("the canceled Download took %v", took)
+		}
+		cancel()
+	}
+	if err := <-first; err != nil || got[0] == 0 {
+		t.Errorf("the patient Download: %v, %v", got, err)
+	}
+}
+
 // TestCloseInFlight closes everything while the device works on it.
 func TestCloseInFlight(t *testing.T) {
 	d := vktest.Open(t)

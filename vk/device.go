@@ -1,7 +1,6 @@
 package vk
 
 import (
-	"errors"
 	"fmt"
 	"sort"
 	"strconv"
@@ -30,6 +29,8 @@ type Options struct {
 	Device string
 	// Validate loads the Khronos validation layer with synchronization
 	// validation. A message at error level fails the next Submit, and Close.
+	// The layer takes a kernel to access the whole of each buffer: dispatches
+	// that write different parts of one need a barrier, or two buffers.
 	Validate bool
 	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
 	// Close writes it. CacheErr tells what went wrong with it.
@@ -133,7 +134,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{open: map[*object]struct{}{}}
+	d := &Device{open: map[*object]struct{}{}, staging: newStaging()}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -203,12 +204,13 @@ func (d *Device) Name() string { return d.name }
 // Heaps returns the memory heaps with their present budget and usage.
 func (d *Device) Heaps() ([]Heap, error) {
 	if d.handle == nil {
-		return nil, d.errClosed()
+		return nil, withPrefix(d.errClosed())
 	}
 	return readHeaps(d.instance.raw, d.phys, d.caps.MemoryBudget)
 }
 
-func (d *Device) errClosed() error { return fmt.Errorf("vk: device %q is closed", d.name) }
+// errClosed is the error of a call that comes after Close, without prefix.
+func (d *Device) errClosed() error { return fmt.Errorf("device %q is closed", d.name) }
 
 // Close waits for the device, writes the pipeline cache and destroys
 // everything. Its error lists what was still open, by debug name, and the
@@ -218,22 +220,21 @@ func (d *Device) Close() error {
 	if d == nil || d.instance == nil {
 		return nil
 	}
-	var errs []error
+	var leaks error
 	if d.handle != nil {
-		errs = append(errs, d.closeDevice())
+		leaks = d.closeDevice()
 	}
-	errs = append(errs, d.validationErrors())
+	invalid := d.validationErrors()
 	d.instance.close()
 	d.instance = nil
-	return errors.Join(errs...)
+	return joinErrors(leaks, invalid)
 }
 
-// closeDevice closes all but the instance.
-func (d *Device) closeDevice() error {
-	var errs []error
+// closeDevice closes all but the instance and reports what was left open.
+func (d *Device) closeDevice() (leaks error) {
 	if d.api.p != nil {
 		vulkan.DeviceWaitIdle(d.handle) // a lost device is closed all the same
-		errs = append(errs, d.closeObjects())
+		leaks = d.closeObjects()
 		if d.cache != nil {
 			d.cache.close(d)
 		}
@@ -244,7 +245,7 @@ func (d *Device) closeDevice() error {
 		d.api.free()
 	}
 	d.handle, d.api = nil, deviceAPI{}
-	return errors.Join(errs...)
+	return leaks
 }
 
 // closeObjects releases what the device owns itself, then what its user

@@ -90,19 +90,34 @@ func (r Result) Error() string {
 
 // callError returns nil for a successful result of the named call, and
 // otherwise an error that wraps the result.
-func callError(call string, r int32) error {
+func callError(call string, r int32) error { return withPrefix(partError(call, r)) }
+
+// partError is callError for an error that another one will wrap: it lacks
+// the package's prefix.
+func partError(call string, r int32) error {
 	if r >= 0 {
 		return nil
 	}
-	return fmt.Errorf("vk: %s: %w", call, Result(r))
+	return fmt.Errorf("%s: %w", call, Result(r))
 }
 
-// resultOrNil returns r as an error if it is a failure.
-func resultOrNil(r int32) error {
-	if r >= 0 {
+// withPrefix puts the package's name before an error.
+func withPrefix(err error) error {
+	if err == nil {
 		return nil
 	}
-	return Result(r)
+	return fmt.Errorf("vk: %w", err)
+}
+
+// joinErrors returns both errors in one line, or the one there is.
+func joinErrors(a, b error) error {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return fmt.Errorf("%w; %w", a, b)
 }
 
 // isResult reports whether err wraps r.

@@ -84,7 +84,7 @@ func createInstance(api uint32, m *messages, layerSettings bool) (rawInstance, e
 	}
 	var in rawInstance
 	if r := C.fvk_create_instance(loader.gipa, &info, sink, &in.handle, &in.messenger); r < 0 {
-		return rawInstance{}, callError("vkCreateInstance", int32(r))
+		return rawInstance{}, partError("vkCreateInstance", int32(r))
 	}
 	var err error
 	loader.instance.Do(func() { err = vulkan.InitInstance(vulkan.Instance(in.handle)) })
@@ -102,8 +102,8 @@ func (in rawInstance) destroy() {
 // nameList runs a two-call enumeration of names of 256 bytes.
 func nameList(enumerate func(count *C.uint32_t, names *C.char) C.int32_t) ([]string, error) {
 	var n C.uint32_t
-	if r := enumerate(&n, nil); r < 0 || n == 0 {
-		return nil, resultOrNil(int32(r))
+	if r := enumerate(&n, nil); r < 0 {
+		return nil, Result(r)
 	}
 	buf := (*C.char)(C.calloc(C.size_t(n)+1, C.FVK_NAME_BYTES))
 	defer C.free(unsafe.Pointer(buf))
@@ -279,7 +279,7 @@ func (a deviceAPI) createKernel(info rawKernelInfo, code []byte, entry string, s
 	}
 	r := C.fvk_create_kernel(a.p, &ci, (*C.uint32_t)(words.p), C.size_t(len(code)), name, specWords, &k, &call)
 	if r < 0 {
-		return rawKernel{}, callError(C.GoString(call), int32(r))
+		return rawKernel{}, partError(C.GoString(call), int32(r))
 	}
 	return rawKernel{uint64(k.set_layout), uint64(k.layout), uint64(k.pipeline)}, nil
 }
@@ -318,7 +318,7 @@ func (a deviceAPI) statistics(pipeline uint64) (subgroupSize uint32, list []rawS
 func (a deviceAPI) createPool(sets, buffers int) (vulkan.DescriptorPool, error) {
 	var pool C.uint64_t
 	r := C.fvk_create_pool(a.p, C.uint32_t(sets), C.uint32_t(buffers), &pool)
-	return *(*vulkan.DescriptorPool)(unsafe.Pointer(&pool)), callError("vkCreateDescriptorPool", int32(r))
+	return *(*vulkan.DescriptorPool)(unsafe.Pointer(&pool)), partError("vkCreateDescriptorPool", int32(r))
 }
 
 const (

@@ -136,6 +136,9 @@ func wantError(t testing.TB, what string, err error, parts ...string) {
 			t.Errorf("%s: %v, want it to have %q", what, err, part)
 		}
 	}
+	if strings.Count(err.Error(), "vk: ") > 1 {
+		t.Errorf("%s: the prefix is repeated: %v", what, err)
+	}
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("%s: the error has several lines: %v", what, err)
 	}

@@ -3,6 +3,7 @@ package vk
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	vulkan "github.com/vulkan-go/vulkan"
 )
@@ -41,7 +42,7 @@ func openInstance(validate bool) (*instance, error) {
 		if isResult(err, resultIncompatible) {
 			return nil, fmt.Errorf("vk: %w: no driver is installed (%w)", ErrNoDevice, err)
 		}
-		return nil, err
+		return nil, withPrefix(err)
 	}
 	return in, nil
 }
@@ -106,7 +107,7 @@ func (in *instance) caps() ([]vulkan.PhysicalDevice, []Caps, error) {
 	for i := range phys {
 		// A driver that fails must not hide the others.
 		if caps[i], err = readCaps(in.raw, phys[i], i); err != nil {
-			caps[i].Unusable = err.Error()
+			caps[i].Unusable = strings.TrimPrefix(err.Error(), "vk: ")
 		}
 	}
 	return phys, caps, nil

@@ -139,12 +139,12 @@ func (d *Device) CacheErr() error {
 func (c *pipelineCache) data(d *Device) ([]byte, error) {
 	var n uint
 	if r := vulkan.GetPipelineCacheData(d.handle, c.handle, &n, nil); r < 0 || n == 0 {
-		return nil, callError("vkGetPipelineCacheData", int32(r))
+		return nil, partError("vkGetPipelineCacheData", int32(r))
 	}
 	mem := copyToC(make([]byte, n))
 	defer mem.free()
 	if r := Result(vulkan.GetPipelineCacheData(d.handle, c.handle, &n, mem.p)); r < 0 || r == resultIncomplete {
-		return nil, fmt.Errorf("vk: vkGetPipelineCacheData: %w", r)
+		return nil, fmt.Errorf("vkGetPipelineCacheData: %w", r)
 	}
 	return mem.bytes(int(n)), nil
 }

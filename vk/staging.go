@@ -2,7 +2,7 @@ package vk
 
 import (
 	"context"
-	"sync"
+	"fmt"
 	"unsafe"
 
 	vulkan "github.com/vulkan-go/vulkan"
@@ -14,15 +14,33 @@ const stagingBytes = 16 << 20
 // staging copies between host and device memory, one copy at a time. Its
 // buffers are made at the first use.
 type staging struct {
-	mu       sync.Mutex
+	lock     chan struct{} // holds a token while a copy runs
 	up, down block
 	rec      recorder
 	serial   uint64 // last submission; its buffers are busy until it is done
 }
 
+func newStaging() staging { return staging{lock: make(chan struct{}, 1)} }
+
+// acquire waits for its turn and prepares; release ends the turn.
+func (s *staging) acquire(ctx context.Context, d *Device) error {
+	select {
+	case s.lock <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("vk: waiting for another copy: %w", ctx.Err())
+	}
+	err := s.init(d)
+	if err != nil {
+		s.release()
+	}
+	return err
+}
+
+func (s *staging) release() { <-s.lock }
+
 func (s *staging) init(d *Device) (err error) {
 	if d.handle == nil {
-		return d.errClosed()
+		return withPrefix(d.errClosed())
 	}
 	if s.rec.pool == nil {
 		if s.rec, err = d.newRecorder("staging"); err != nil {
@@ -42,8 +60,6 @@ func (s *staging) init(d *Device) (err error) {
 
 // close destroys the buffers of an idle device.
 func (s *staging) close(d *Device) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, bl := range []*block{&s.up, &s.down} {
 		if bl.raw != 0 {
 			d.free(*bl)
@@ -56,14 +72,13 @@ func (s *staging) close(d *Device) {
 // upload fills bytes bytes of b from offset, piece by piece: fill writes the
 // piece that starts at byte at of the whole into dst.
 func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, fill func(dst []byte, at int64)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.init(d); err != nil {
+	if err := s.acquire(ctx, d); err != nil {
 		return err
 	}
+	defer s.release()
 	for at := int64(0); at < bytes; at += stagingBytes {
 		n := min(bytes-at, stagingBytes)
-		if err := s.idle(d); err != nil {
+		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
 			return err
 		}
 		fill(unsafe.Slice((*byte)(s.up.mapped), n), at)
@@ -79,14 +94,13 @@ func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, byte
 
 // download reads bytes bytes of b from offset: take gets each piece in src.
 func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, take func(src []byte, at int64)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.init(d); err != nil {
+	if err := s.acquire(ctx, d); err != nil {
 		return err
 	}
+	defer s.release()
 	for at := int64(0); at < bytes; at += stagingBytes {
 		n := min(bytes-at, stagingBytes)
-		if err := s.idle(d); err != nil {
+		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
 			return err
 		}
 		err := s.run(ctx, d, func() {
@@ -106,11 +120,8 @@ func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, by
 	return nil
 }
 
-// idle waits for the last piece, which a canceled copy may have left behind.
-func (s *staging) idle(d *Device) error { return d.wait(context.Background(), s.serial) }
-
 // run records, submits and waits.
-func (s *staging) run(ctx context.Context, d *Device, record func()) (err error) {
+func (s *staging) run(ctx context.Context, d *Device, record func()) error {
 	if err := s.rec.begin(d); err != nil {
 		return err
 	}
@@ -118,9 +129,11 @@ func (s *staging) run(ctx context.Context, d *Device, record func()) (err error)
 	if err := s.rec.end(); err != nil {
 		return err
 	}
-	if s.serial, err = d.submit(ctx, s.rec.cmd, nil); err != nil {
+	serial, err := d.submit(ctx, s.rec.cmd, nil)
+	if err != nil {
 		return err
 	}
+	s.serial = serial
 	return d.waitChecked(ctx, s.serial)
 }
 
@@ -133,7 +146,7 @@ type recorder struct {
 
 func (d *Device) newRecorder(name string) (rec recorder, err error) {
 	if d.handle == nil {
-		return rec, d.errClosed()
+		return rec, withPrefix(d.errClosed())
 	}
 	info := vulkan.CommandPoolCreateInfo{SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: d.family}
 	defer info.Free()

@@ -21,7 +21,7 @@ type Timer struct {
 // ErrUnsupported if the device's queue has no clock.
 func (d *Device) NewTimer(n int) (*Timer, error) {
 	if d.handle == nil {
-		return nil, d.errClosed()
+		return nil, withPrefix(d.errClosed())
 	}
 	if n <= 0 {
 		return nil, fmt.Errorf("vk: timer with %d timestamps, at least 1 is needed", n)
