@@ -407,7 +407,7 @@ func TestKernelStats(t *testing.T) {
 	if s.Registers != 255 || s.CodeBytes != 17000 || s.SharedBytes != 22528 || s.SpillBytes != 64 {
 		t.Errorf("NVIDIA's names give %+v", s)
 	}
-	s = KernelStats{All: []Statistic{{"VGPRs", 96}, {"Code size", 5000}, {"LDS size", 1024}, {"Scratch size", 16}, {"SGPRs", 40}}}
+	s = KernelStats{All: []Statistic{{"VGPRs", 96}, {"Code size", 5000}, {"LDS size", 1024}, {"Scratch size", 16}, {"SGPRs", 40}, {"Spilled VGPRs", 3}}}
 	s.name()
 	if s.Registers != 96 || s.CodeBytes != 5000 || s.SharedBytes != 1024 || s.SpillBytes != 16 {
 		t.Errorf("RADV's names give %+v", s)

@@ -23,8 +23,8 @@ func (s *KernelStats) read(d *Device, raw rawKernel) {
 // name picks the numbers with a field of their own out of s.All.
 func (s *KernelStats) name() {
 	s.Registers = s.find("register count", "vgprs", "registers")
-	s.SpillBytes = s.find("local memory size", "scratch size", "spill size", "scratch memory size")
-	s.SharedBytes = s.find("shared memory size", "shared memory", "lds size")
+	s.SpillBytes = s.find("local memory", "scratch", "spill size")
+	s.SharedBytes = s.find("shared memory", "lds size")
 	s.CodeBytes = s.find("binary size", "code size")
 }
 
@@ -41,12 +41,12 @@ func (r rawStatistic) value() float64 {
 	return float64(r.bits)
 }
 
-// find returns the statistic with one of the names, in any case; drivers do
-// not agree on them.
+// find returns the first statistic that begins with one of the names, in any
+// case; drivers do not agree on them.
 func (s *KernelStats) find(names ...string) uint64 {
 	for _, name := range names {
 		for _, st := range s.All {
-			if strings.EqualFold(st.Name, name) {
+			if strings.HasPrefix(strings.ToLower(st.Name), name) {
 				return uint64(st.Value)
 			}
 		}
