@@ -15,6 +15,14 @@ import (
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
+// Traps of vulkan-go that this package steers around:
+//
+//   - The info structs keep a C copy of themselves: Free after the call.
+//   - Calls that take arrays of structs are not used; ext.h says why.
+//   - What a call writes to is a variable of its own, never a field: cgo checks
+//     the whole Go object that a pointer points into, and panics if there is a
+//     Go pointer anywhere in it.
+
 // Handles are C pointers or 64-bit numbers; a 32-bit build must not compile.
 const _ = uint(unsafe.Sizeof(uintptr(0)) - 8)
 
