@@ -17,8 +17,8 @@ type Config struct {
 	Subgroups int
 	RowTiles  int
 	Prefetch  bool // the next key tile waits in registers
-	Lazy      bool // coopmat2: rescale O only when a maximum grew by 2^8 (coopmat always does so)
-	Detour    bool // coopmat: P goes through shared memory even where registers would do
+	SplitLoop bool // the masked tiles have a loop of their own
+	Detour    bool // the layout of matrices is taken as unknown, even where it is known
 
 	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
 	Threads   int
@@ -40,8 +40,8 @@ func (c Config) String() string {
 		if c.Prefetch {
 			s += " prefetch"
 		}
-		if c.Lazy {
-			s += " lazy"
+		if c.SplitLoop {
+			s += " split"
 		}
 		if c.Detour {
 			s += " detour"
@@ -89,16 +89,16 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 		return unsupported("%v: a tile size of %v is not positive", c.Impl, c)
 	case c.BlockN%n != 0:
 		return unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
-	case c.Subgroups*m > 2*c.BlockN:
-		return unsupported("%v: %d subgroups of %d rows do not fit in a tile of 2*%d rows", c.Impl, c.Subgroups, m, c.BlockN)
-	case 2*c.BlockN%(c.RowTiles*m) != 0:
-		return unsupported("%v: %d rows of a subgroup do not divide a tile of 2*%d rows", c.Impl, c.RowTiles*m, c.BlockN)
+	}
+	rows := max(2*c.BlockN, c.Subgroups*m) // STAGE_ROWS of lib/tile.glsl
+	if rows%(c.RowTiles*m) != 0 {
+		return unsupported("%v: %d rows of a subgroup do not divide the %d rows of a tile", c.Impl, c.RowTiles*m, rows)
 	}
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	row8 := (p.HeadDim + n - 1) / n * n / 8
-	shared := 2 * c.BlockN * (row8 + 1) * 16 // tile, lib/tile.glsl
+	shared := rows * (row8 + 1) * 16 // tile, lib/tile.glsl
 	if c.Impl == CoopMat {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += c.Subgroups * m * n / 2 * 4   // packed, at most

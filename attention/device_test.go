@@ -107,8 +107,8 @@ func pathError(caps *vk.Caps, impl attention.Impl) error {
 }
 
 // TestConfigs runs small problems on configurations that the tuning table does
-// not take on this device: several row tiles of a subgroup, keys that wait in
-// registers, eager rescaling, P by the detour through shared memory.
+// not take on this device: one and several row tiles of a subgroup, keys that
+// wait in registers, one loop and two, matrix layouts that are not known.
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	small := suite(d).Where(func(c *attntest.Case) bool {
@@ -116,11 +116,12 @@ func TestConfigs(t *testing.T) {
 		return p.HeadDim <= 24 && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
 	})
 	for _, config := range []attention.Config{
-		{Impl: attention.CoopMat2, Subgroups: 1, RowTiles: 1, BlockN: 16},
-		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 32, Prefetch: true, Lazy: true},
-		{Impl: attention.CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Lazy: true},
-		{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 2, BlockN: 32, Prefetch: true},
-		{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Detour: true},
+		{Impl: attention.CoopMat2, Subgroups: 1, RowTiles: 1, BlockN: 16, SplitLoop: true},
+		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true},
+		{Impl: attention.CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true},
+		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Detour: true},
+		{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 2, BlockN: 32, SplitLoop: true},
+		{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true},
 		{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4},
 		{Impl: attention.Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 64, Depth: 16, ValueRows: 16},
 	} {

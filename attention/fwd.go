@@ -51,10 +51,8 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 		return err
 	}
 	switch config.Impl {
-	case CoopMat2:
-		return forwardCoopMat2(c, o, lse, q, k, v, p, config)
-	case CoopMat:
-		return forwardCoopMat(c, o, lse, q, k, v, p, config)
+	case CoopMat2, CoopMat:
+		return forwardMatrix(c, o, lse, q, k, v, p, config)
 	case Scalar:
 		return forwardScalar(c, o, lse, q, k, v, p, config)
 	}

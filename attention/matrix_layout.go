@@ -2,8 +2,6 @@ package attention
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
@@ -15,6 +13,16 @@ type matrixLayoutSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	MatM          uint32 `glsl:"MAT_M"`
 	MatN          uint32 `glsl:"MAT_N"`
+	MaxLength     uint32 `glsl:"MAX_LENGTH"`
+}
+
+// A matrixLayout says where the invocations of a subgroup keep the elements of
+// an accumulator; shaders/lib/rows.glsl has the words.
+type matrixLayout struct {
+	Length    int  // elements of one invocation
+	RowRun    int  // neighbouring elements of one row
+	RowLanes  int  // neighbouring invocations that share a row; 0: not so regular
+	SameAsAcc bool // left matrices keep theirs in the same places
 }
 
 // layoutKey identifies a probe among the values that a device keeps.
@@ -23,63 +31,126 @@ type layoutKey struct {
 	shape  vk.CoopMatShape
 }
 
-// sameLayout reports whether accumulators and left matrices of a shape hold
-// their elements in the same order on the device. It runs matrix_layout.comp
-// once for each device, format and shape.
-func sameLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (bool, error) {
-	return vk.Cached(d, layoutKey{t, shape}, func() (bool, error) { return probeLayout(d, t, shape) })
+// layoutOf returns the layout of matrices of a shape on the device. It runs
+// matrix_layout.comp once for each device, format and shape.
+func layoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (matrixLayout, error) {
+	return vk.Cached(d, layoutKey{t, shape}, func() (matrixLayout, error) { return probeLayout(d, t, shape) })
 }
 
-func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (same bool, err error) {
+func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (l matrixLayout, err error) {
 	module, err := shaders.Get("matrix_layout", t.Short())
 	if err != nil {
-		return false, err
+		return l, err
 	}
-	lanes := d.Caps().SubgroupSize
+	lanes, n := int(d.Caps().SubgroupSize), int(shape.M*shape.N)
 	kernel, err := vk.CachedKernel[struct{}](d, module.Name, module.SPIRV,
-		matrixLayoutSpec{WorkgroupSize: lanes, MatM: shape.M, MatN: shape.N}, matrixKernelOptions(d))
+		matrixLayoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n)}, matrixKernelOptions(d))
 	if err != nil {
-		return false, err
+		return l, err
 	}
-	n := int(shape.M * shape.N)
+	ctx := context.Background()
+	var tensors [4]vk.Tensor
+	for i, row := range []struct {
+		name   string
+		format dtype.DType
+		length int
+	}{
+		{"matrix_layout.index", t, n}, {"matrix_layout.index32", dtype.Float32, n},
+		{"matrix_layout.left", dtype.Float32, lanes * (1 + n)}, {"matrix_layout.acc", dtype.Float32, lanes * (1 + n)},
+	} {
+		if tensors[i], err = d.NewTensor(row.name, row.format, row.length); err != nil {
+			return l, err
+		}
+		defer tensors[i].Close()
+	}
 	numbers := make([]float32, n)
 	for i := range numbers {
 		numbers[i] = float32(i) // at most 255: exact in every format
 	}
-	ctx := context.Background()
-	var tensors [3]vk.Tensor
-	for i, spec := range []struct {
-		name   string
-		format dtype.DType
-		length int
-	}{{"matrix_layout.index", t, n}, {"matrix_layout.index32", dtype.Float32, n}, {"matrix_layout.mismatch", dtype.Float32, int(lanes)}} {
-		if tensors[i], err = d.NewTensor(spec.name, spec.format, spec.length); err != nil {
-			return false, err
-		}
-		defer tensors[i].Close()
-	}
-	for i := range 2 {
-		if err := tensors[i].Upload(ctx, numbers); err != nil {
-			return false, err
+	for _, index := range tensors[:2] {
+		if err := index.Upload(ctx, numbers); err != nil {
+			return l, err
 		}
 	}
 	c, err := d.NewCmd("matrix_layout")
 	if err != nil {
-		return false, err
+		return l, err
 	}
 	defer c.Close()
-	kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors[0], tensors[1], tensors[2])
+	kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors[:]...)
 	if err := c.Submit(ctx); err != nil {
-		return false, fmt.Errorf("attention: matrix layout probe: %w", err)
+		return l, err
 	}
-	result := make([]byte, 4*lanes)
-	if err := tensors[2].Buffer.Download(ctx, 0, result); err != nil {
-		return false, err
+	left, acc := make([]float32, lanes*(1+n)), make([]float32, lanes*(1+n))
+	if err := tensors[2].Download(ctx, left); err != nil {
+		return l, err
 	}
-	for i := range lanes {
-		if binary.LittleEndian.Uint32(result[4*i:]) != 0 {
-			return false, nil
+	if err := tensors[3].Download(ctx, acc); err != nil {
+		return l, err
+	}
+	return analyzeLayout(perLane(left, lanes), perLane(acc, lanes), int(shape.N)), nil
+}
+
+// perLane cuts what matrix_layout.comp writes into the elements of each
+// invocation.
+func perLane(data []float32, lanes int) [][]int {
+	list := make([][]int, lanes)
+	for i := range list {
+		row := data[i*len(data)/lanes : (i+1)*len(data)/lanes]
+		for _, x := range row[1 : 1+min(int(row[0]), len(row)-1)] {
+			list[i] = append(list[i], int(x))
 		}
 	}
-	return true, nil
+	return list
+}
+
+// analyzeLayout finds the layout in what each invocation holds, elements
+// numbered row*n + column. Invocations that hold different numbers of
+// elements, or rows that are not spread over neighbours, are irregular.
+func analyzeLayout(left, acc [][]int, n int) matrixLayout {
+	l := matrixLayout{Length: len(acc[0]), RowRun: 1, SameAsAcc: true}
+	for lane := range acc {
+		if len(acc[lane]) != l.Length {
+			return matrixLayout{Length: l.Length, RowRun: 1}
+		}
+		if len(left[lane]) != l.Length {
+			l.SameAsAcc = false
+			continue
+		}
+		for i := range acc[lane] {
+			l.SameAsAcc = l.SameAsAcc && left[lane][i] == acc[lane][i]
+		}
+	}
+	for run := l.Length; run >= 1; run-- {
+		if l.Length%run == 0 && n%run == 0 && rowsOf(acc, run, n/run, n) {
+			l.RowRun, l.RowLanes = run, n/run
+			break
+		}
+	}
+	return l
+}
+
+// rowsOf reports whether elements i*run..(i+1)*run-1 of every aligned group of
+// lanes are one row of n elements, each once.
+func rowsOf(acc [][]int, run, lanes, n int) bool {
+	if lanes&(lanes-1) != 0 || len(acc)%lanes != 0 {
+		return false
+	}
+	for first := 0; first < len(acc); first += lanes {
+		for i := 0; i < len(acc[first]); i += run {
+			seen := make(map[int]bool, n)
+			for _, lane := range acc[first : first+lanes] {
+				for _, x := range lane[i : i+run] {
+					if x/n != acc[first][i]/n {
+						return false
+					}
+					seen[x] = true
+				}
+			}
+			if len(seen) != n {
+				return false
+			}
+		}
+	}
+	return true
 }

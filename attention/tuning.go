@@ -17,30 +17,30 @@ type fwdRow struct {
 // fwdTable is searched in order; the first feasible match of a path wins.
 // TUNING.md has the runs behind the numbers.
 var fwdTable = []fwdRow{
-	{"hopper", 64, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Lazy: true}},
-	{"hopper", 128, false, Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, Lazy: true}},
-	{"hopper", 256, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Lazy: true}},
+	{"hopper", 64, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{"hopper", 128, false, Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{"hopper", 256, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 
-	{"hopper", 64, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64}},
-	{"hopper", 128, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64}},
+	{"hopper", 64, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, SplitLoop: true}},
+	{"hopper", 128, false, Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 
-	{"hopper", 128, false, Config{Impl: Scalar, Threads: 256, ThreadsX: 16, BlockM: 64, BlockN: 64, Depth: 32, ValueRows: 16}},
+	{"hopper", 128, false, Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
 
 	// Small tiles: what lavapipe compiles grows with block_n * head_dim, and
 	// takes seconds.
-	{"lavapipe", 64, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Lazy: true}},
-	{"lavapipe", 256, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8, Lazy: true}},
+	{"lavapipe", 64, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16}},
+	{"lavapipe", 256, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 	{"lavapipe", 64, false, Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16}},
 	{"lavapipe", 256, false, Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 
-	// Any device with matrices. The last rows fit 8 subgroups of 16 rows less
-	// and less shared memory: 2 * BlockN rows of head_dim.
-	{"", 128, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Lazy: true}},
-	{"", 256, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Lazy: true}},
-	{"", 256, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Lazy: true}},
-	{"", 128, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64}},
-	{"", 256, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32}},
-	{"", 256, false, Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16}},
+	// Any device with matrices, with less and less shared memory: 2 * BlockN
+	// rows of head_dim.
+	{"", 128, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
+	{"", 256, false, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{"", 256, false, Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{"", 128, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
+	{"", 256, false, Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{"", 256, false, Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
 
 	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations for
 	// every head_dim.

@@ -1,12 +1,13 @@
-// matrix_layout: do accumulators and left matrices of a device hold their
-// elements in the same order?
+// matrix_layout: where an invocation keeps the elements of a matrix.
 //
-// Both are loaded with element (row, col) = row * MAT_N + col, at most 256 and
-// so exact in every format, and compared element by element.
+// A left matrix and an accumulator are loaded with element (row, col) =
+// row * MAT_N + col, at most 255 and so exact in every format; each invocation
+// writes what it holds.
 //
-//     index     (MAT_M * MAT_N)          T: 0, 1, 2, ...
-//     index32   (MAT_M * MAT_N)          f32: 0, 1, 2, ...
-//     mismatch  (subgroup size)          u32: differing elements of each invocation, NONE if the counts differ
+//     index    (MAT_M * MAT_N)               T: 0, 1, 2, ...
+//     index32  (MAT_M * MAT_N)               f32: 0, 1, 2, ...
+//     left     (subgroup size, 1 + MAX_LENGTH)  f32: number of elements, the elements
+//     acc      (subgroup size, 1 + MAX_LENGTH)  f32: likewise, of the accumulator
 //
 // Dispatch: (1, 1, 1), one subgroup.
 #version 460
@@ -22,6 +23,7 @@
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint MAT_M = 16;
 layout(constant_id = 2) const uint MAT_N = 16;
+layout(constant_id = 3) const uint MAX_LENGTH = 256;
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
@@ -29,22 +31,21 @@ layout(local_size_x_id = 0) in;
 
 layout(binding = 0, scalar) readonly buffer Index { uint16_t index[]; };
 layout(binding = 1, scalar) readonly buffer Index32 { float index32[]; };
-layout(binding = 2, scalar) writeonly buffer Mismatch { uint mismatch[]; };
-
-const uint NONE = 0xffffffffu;
+layout(binding = 2, scalar) writeonly buffer Left { float left[]; };
+layout(binding = 3, scalar) writeonly buffer Acc { float acc[]; };
 
 void main() {
+    const uint base = gl_SubgroupInvocationID * (1 + MAX_LENGTH);
     MatA a;
-    MatC c;
     coopMatLoad(a, index, 0, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
-    coopMatLoad(c, index32, 0, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
-    uint n = 0;
-    if (a.length() != c.length()) {
-        n = NONE;
-    } else {
-        for (uint i = 0; i < c.length(); i++) {
-            n += float(a[i]) != c[i] ? 1 : 0;
-        }
+    left[base] = float(a.length());
+    for (uint i = 0; i < min(a.length(), MAX_LENGTH); i++) {
+        left[base + 1 + i] = float(a[i]);
     }
-    mismatch[gl_SubgroupInvocationID] = n;
+    MatC c;
+    coopMatLoad(c, index32, 0, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+    acc[base] = float(c.length());
+    for (uint i = 0; i < min(c.length(), MAX_LENGTH); i++) {
+        acc[base + 1 + i] = c[i];
+    }
 }

@@ -7,6 +7,9 @@
 //     widen    ELEM4 to vec4, exactly
 //     WIDEN    ELEM to float, exactly
 //     NARROW   float to ELEM, round to nearest even
+//     TO_T     float to T, to nearest
+//     WEIGHT_TO_T   the same, faster, for softmax weights: none is negative or NaN
+//     ROUND_TO_T    float to the nearest float that is a T
 //
 // The 16-bit formats are read as integers, so that a device needs 16-bit
 // storage but neither float16 nor bfloat16 arithmetic; and the rounding of
@@ -39,6 +42,9 @@ vec4 widen(const vec4 x) {
 #if defined(ELEM_F16)
 
 #define T float16_t
+#define TO_T(x) T(x)
+#define WEIGHT_TO_T(x) T(x)
+#define ROUND_TO_T(x) (x)
 
 vec4 widen(const uvec2 x) {
     return vec4(unpackHalf2x16(x.x), unpackHalf2x16(x.y));
@@ -68,7 +74,12 @@ uint narrow(const float x) {
 
 #elif defined(ELEM_BF16)
 
+// A conversion from float truncates on NVIDIA (driver 580), so the bits are
+// rounded here.
 #define T bfloat16_t
+#define TO_T(x) uintBitsToBFloat16EXT(uint16_t(narrow(x)))
+#define WEIGHT_TO_T(x) uintBitsToBFloat16EXT(uint16_t((floatBitsToUint(x) + 0x8000u) >> 16))
+#define ROUND_TO_T(x) uintBitsToFloat(narrow(x) << 16)
 
 vec4 widen(const uvec2 x) {
     return uintBitsToFloat(uvec4(x.x << 16, x.x & 0xffff0000u, x.y << 16, x.y & 0xffff0000u));

@@ -1,10 +1,16 @@
-// rows_coopmat: what needs the rows and columns of matrix elements, for
-// VK_KHR_cooperative_matrix, which leaves the place of an element open: a
+// rows_coopmat: what needs the places of matrix elements, on
+// VK_KHR_cooperative_matrix alone.
+//
+//     reduce_matrix  rows of a matrix, where lib/rows.glsl does not know them
+//     element_index  which element an invocation holds
+//     to_left        an accumulator as a left matrix
+//
+// KHR leaves open where a matrix keeps its elements. What is not known takes a
 // detour through shared memory, whose layout is known.
 //
-// Each subgroup has its own scratch for one matrix. The includer declares
-// NUM_SUBGROUPS and the booleans SAME_LAYOUT and LOCKSTEP, and includes lib/element.glsl
-// and lib/matrix_types.glsl. Every invocation of the subgroup reaches a call.
+// The includer declares the specialization constants named here and includes
+// lib/element.glsl, lib/matrix_types.glsl and lib/rows.glsl. Every invocation
+// of the subgroup reaches a call.
 #ifndef LIB_ROWS_COOPMAT_GLSL
 #define LIB_ROWS_COOPMAT_GLSL
 
@@ -30,9 +36,9 @@ void scratch_barrier() {
     }
 }
 
-// broadcast_rows returns the matrix whose row r holds, in every column, the
-// maximum (or with SUM the sum) of row r of x.
-MatC broadcast_rows(const MatC x, const bool SUM) {
+// reduce_matrix gives every element of x the maximum (or with SUM the sum) of
+// its row.
+MatC reduce_matrix(const MatC x, const bool SUM) {
     const uint base = scratch_base();
     scratch_barrier();
     coopMatStore(x, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
@@ -67,15 +73,13 @@ MatC element_index() {
     return result;
 }
 
-// to_left returns x in the storage format, as a left matrix.
-MatA to_left(const MatC x) {
-    MatA result;
+// to_left returns x in the storage format, as a left matrix; with WEIGHT, x is
+// a matrix of softmax weights.
+MatA to_left(const MatC x, const bool WEIGHT) {
     if (SAME_LAYOUT) {
-        [[unroll]] for (uint i = 0; i < x.length(); i++) {
-            result[i] = T(x[i]);
-        }
-        return result;
+        return copy_to_left(x, WEIGHT);
     }
+    MatA result;
     const uint base = scratch_base();
     const uint words = gl_SubgroupID * PACKED_WORDS;
     scratch_barrier();

@@ -1,5 +1,5 @@
 // tile: the way of Q, K and V from memory through shared memory into the
-// matrices of the forward kernels.
+// matrices of the forward kernels, and the way of O back.
 //
 // A workgroup owns BLOCK_M rows of one head: NUM_SUBGROUPS subgroups of
 // ROW_TILES * MAT_M rows each. Shared memory holds rows of 16-bit elements:
@@ -7,9 +7,9 @@
 //     tile rows 0       .. BLOCK_N - 1      a tile of K
 //               BLOCK_N .. 2*BLOCK_N - 1    the same keys of V
 //
-// and before and after the walk over the keys any 2*BLOCK_N rows of Q or O.
-// Rows and columns outside the tensors read as zero, so that neither NaN nor
-// Inf from outside meets a zero weight.
+// and before and after the walk over the keys STAGE_ROWS rows of Q or O.
+// Columns past head_dim are zero. Rows past the last key repeat the last key:
+// their weights are exactly zero.
 //
 // The includer declares the specialization constants named here, the push
 // constants, and load_q, load_k, load_v and put_o (lib/load8.glsl).
@@ -24,30 +24,55 @@ const uint ROW8 = DIM_TILES * (MAT_N / 8);  // uvec4 of one row; columns past he
 const uint LD = ROW8 + 1;                   // one more, so that rows start in different banks
 const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile of keys
 const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
-const uint STAGE_ROWS = 2 * BLOCK_N;        // rows of Q that fit at a time
+const uint OUT_ROWS = NUM_SUBGROUPS * MAT_M;
+const uint STAGE_ROWS = 2 * BLOCK_N > OUT_ROWS ? 2 * BLOCK_N : OUT_ROWS;  // rows that fit in tile
 
-shared uvec4 tile[2 * BLOCK_N * LD];
+// Copy number i of an invocation moves one uvec4. Where whole rows fit in one
+// round of the workgroup, an invocation keeps its column, and its rows are a
+// fixed distance apart: addresses cost one addition.
+const bool KEEPS_COLUMN = WORKGROUP_SIZE % ROW8 == 0;
+const uint ROWS_PER_ROUND = WORKGROUP_SIZE / ROW8;
 
-// fetch_k returns uvec4 number i of the key tile whose first key starts at
-// base and which has `rows` keys left in the tensor.
-uvec4 fetch_k(const uint base, const uint i, const uint rows) {
-    const uint row = i / ROW8;
-    const uint col = i % ROW8 * 8;
-    return row < rows && col < HEAD_DIM ? load_k(base + row * p.k_stride_s + col) : uvec4(0);
+shared uvec4 tile[STAGE_ROWS * LD];
+
+uint copy_row(const uint i) {
+    const uint tid = gl_LocalInvocationIndex;
+    return KEEPS_COLUMN ? tid / ROW8 + i * ROWS_PER_ROUND : (i * WORKGROUP_SIZE + tid) / ROW8;
+}
+
+uint copy_col(const uint i) {
+    const uint tid = gl_LocalInvocationIndex;
+    return KEEPS_COLUMN ? tid % ROW8 : (i * WORKGROUP_SIZE + tid) % ROW8;
+}
+
+bool copies(const uint i) {
+    return TILE8 % WORKGROUP_SIZE == 0 || i * WORKGROUP_SIZE + gl_LocalInvocationIndex < TILE8;
+}
+
+// copies_dim reports whether column `col`, in uvec4, is in the tensor.
+bool copies_dim(const uint col) {
+    return HEAD_DIM % MAT_N == 0 || col * 8 < HEAD_DIM;
+}
+
+// fetch_k returns copy number i of the key tile whose first key starts at
+// base. Rows beyond `last` read row `last`.
+uvec4 fetch_k(const uint base, const uint i, const uint last) {
+    const uint col = copy_col(i);
+    return copies_dim(col) ? load_k(base + min(copy_row(i), last) * p.k_stride_s + col * 8) : uvec4(0);
 }
 
 // fetch_v is fetch_k for V.
-uvec4 fetch_v(const uint base, const uint i, const uint rows) {
-    const uint row = i / ROW8;
-    const uint col = i % ROW8 * 8;
-    return row < rows && col < HEAD_DIM ? load_v(base + row * p.v_stride_s + col) : uvec4(0);
+uvec4 fetch_v(const uint base, const uint i, const uint last) {
+    const uint col = copy_col(i);
+    return copies_dim(col) ? load_v(base + min(copy_row(i), last) * p.v_stride_s + col * 8) : uvec4(0);
 }
 
-// put_kv stores uvec4 number i of a key tile.
+// put_kv stores copy number i of a key tile.
 void put_kv(const uint i, const uvec4 k, const uvec4 v) {
-    if (TILE8 % WORKGROUP_SIZE == 0 || i < TILE8) {
-        tile[i / ROW8 * LD + i % ROW8] = k;
-        tile[(BLOCK_N + i / ROW8) * LD + i % ROW8] = v;
+    if (copies(i)) {
+        const uint at = copy_row(i) * LD + copy_col(i);
+        tile[at] = k;
+        tile[at + BLOCK_N * LD] = v;
     }
 }
 
@@ -72,7 +97,7 @@ void stage_q(const uint q_base, const uint block_row, const uint stage) {
 // invocation of the workgroup calls it.
 void store_o(const uint o_base, const uint block_row, const uint r) {
     barrier();  // tile written before it is read
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < NUM_SUBGROUPS * MAT_M * ROW8; i += WORKGROUP_SIZE) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < OUT_ROWS * ROW8; i += WORKGROUP_SIZE) {
         const uint row = i / ROW8 / MAT_M * SUBGROUP_ROWS + r * MAT_M + i / ROW8 % MAT_M;
         const uint col = i % ROW8 * 8;
         if (block_row + row < p.seq_q && col < HEAD_DIM) {

@@ -5,12 +5,18 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// fwdCoopMat2Spec is the specialization of attention_fwd_coopmat2.comp.
-type fwdCoopMat2Spec struct {
+// fwdMatrixSpec is the specialization of attention_fwd_coopmat2.comp and
+// attention_fwd_coopmat.comp.
+type fwdMatrixSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
 	MatM          uint32 `glsl:"MAT_M"`
 	MatN          uint32 `glsl:"MAT_N"`
+	Length        uint32 `glsl:"LENGTH"`
+	RowRun        uint32 `glsl:"ROW_RUN"`
+	RowLanes      uint32 `glsl:"ROW_LANES"`
+	SameLayout    bool   `glsl:"SAME_LAYOUT"`
+	Lockstep      bool   `glsl:"LOCKSTEP"`
 	RowTiles      uint32 `glsl:"ROW_TILES"`
 	BlockN        uint32 `glsl:"BLOCK_N"`
 	HeadDim       uint32 `glsl:"HEAD_DIM"`
@@ -18,25 +24,41 @@ type fwdCoopMat2Spec struct {
 	Aligned       bool   `glsl:"ALIGNED"`
 	WriteLSE      bool   `glsl:"WRITE_LSE"`
 	Prefetch      bool   `glsl:"PREFETCH"`
-	LazyRescale   bool   `glsl:"LAZY_RESCALE"`
+	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
 }
 
-// forwardCoopMat2 records attention_fwd_coopmat2.
-func forwardCoopMat2(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+// forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat.
+func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
 	d := c.Device()
-	shape, err := matrixShape(d.Caps(), CoopMat2, p.DType)
+	shape, err := matrixShape(d.Caps(), config.Impl, p.DType)
 	if err != nil {
 		return err
 	}
-	module, err := shaders.Get("attention_fwd_coopmat2", p.DType.Short())
+	layout, err := layoutOf(d, p.DType, shape)
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, fwdCoopMat2Spec{
+	if config.Detour {
+		layout.RowRun, layout.RowLanes, layout.SameAsAcc = 1, 0, false
+	}
+	name := "attention_fwd_coopmat2"
+	if config.Impl == CoopMat {
+		name = "attention_fwd_coopmat"
+	}
+	module, err := shaders.Get(name, p.DType.Short())
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, fwdMatrixSpec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,
 		NumSubgroups:  uint32(config.Subgroups),
 		MatM:          shape.M,
 		MatN:          shape.N,
+		Length:        uint32(layout.Length),
+		RowRun:        uint32(layout.RowRun),
+		RowLanes:      uint32(layout.RowLanes),
+		SameLayout:    layout.SameAsAcc,
+		Lockstep:      lavapipe(d.Caps()),
 		RowTiles:      uint32(config.RowTiles),
 		BlockN:        uint32(config.BlockN),
 		HeadDim:       uint32(p.HeadDim),
@@ -44,7 +66,7 @@ func forwardCoopMat2(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Con
 		Aligned:       aligned(8, &q, &k, &v, &o),
 		WriteLSE:      !lse.IsZero(),
 		Prefetch:      config.Prefetch,
-		LazyRescale:   config.Lazy,
+		SplitLoop:     config.SplitLoop,
 	}, matrixKernelOptions(d))
 	if err != nil {
 		return err

@@ -1,0 +1,49 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// layoutFrom makes what matrix_layout.comp writes from a function that says
+// which (row, column) element e of a lane is.
+func layoutFrom(lanes, length, n int, at func(lane, e int) (row, col int)) [][]int {
+	list := make([][]int, lanes)
+	for lane := range list {
+		for e := range length {
+			row, col := at(lane, e)
+			list[lane] = append(list[lane], row*n+col)
+		}
+	}
+	return list
+}
+
+// TestAnalyzeLayout holds layouts of real devices, and irregular ones.
+func TestAnalyzeLayout(t *testing.T) {
+	nvidia := layoutFrom(32, 8, 16, func(lane, e int) (int, int) { // 16x16, measured on an H200
+		return lane/4 + 8*(e/4), lane%4*2 + e%2 + 8*(e/2%2)
+	})
+	lavapipe := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return e, lane })
+	columns := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return lane, e }) // a row for each lane
+	interleaved := layoutFrom(32, 8, 16, func(lane, e int) (int, int) { return 2*e + lane/16, lane % 16 })
+	swapped := layoutFrom(32, 8, 16, func(lane, e int) (int, int) { return 8*(lane%2) + e, lane / 2 })
+	twice := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return e, lane / 2 * 2 }) // columns missing
+	for _, c := range []struct {
+		name      string
+		left, acc [][]int
+		n         int
+		want      matrixLayout
+	}{
+		{"nvidia", nvidia, nvidia, 16, matrixLayout{8, 4, 4, true}},
+		{"lavapipe", lavapipe, lavapipe, 8, matrixLayout{8, 1, 8, true}},
+		{"row per lane", lavapipe, columns, 8, matrixLayout{8, 8, 1, false}},
+		{"interleaved", interleaved, interleaved, 16, matrixLayout{8, 1, 16, true}},
+		{"rows among distant lanes", swapped, swapped, 16, matrixLayout{8, 1, 0, true}},
+		{"columns missing", twice, twice, 8, matrixLayout{8, 1, 0, true}},
+		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, matrixLayout{8, 1, 8, false}},
+		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, matrixLayout{8, 1, 0, false}},
+	} {
+		require.Equal(t, c.want, analyzeLayout(c.left, c.acc, c.n), c.name)
+	}
+}

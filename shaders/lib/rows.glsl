@@ -1,0 +1,53 @@
+// rows: the rows of an accumulator among the invocations of a subgroup.
+//
+// Where a matrix keeps its elements is the device's affair. On most, elements
+// i*ROW_RUN .. (i+1)*ROW_RUN - 1 of an invocation's LENGTH are of one row,
+// which it shares with the aligned group of ROW_LANES invocations around it;
+// and left matrices lie as accumulators do (SAME_LAYOUT). Some devices:
+//
+//     device                  matrix  ROW_RUN  ROW_LANES
+//     NVIDIA                  16x16   4        4
+//     lavapipe, subgroup 8    8x8     1        8
+//
+// matrix_layout.comp finds out. Where it is not so, ROW_RUN = 1 and
+// ROW_LANES = 0, and each element stands for a row of its own.
+//
+// The includer declares these specialization constants, and includes
+// lib/element.glsl and lib/matrix_types.glsl.
+#ifndef LIB_ROWS_GLSL
+#define LIB_ROWS_GLSL
+
+const uint ROWS = LENGTH / ROW_RUN;  // rows of a matrix that one invocation holds a part of
+
+// reduce_matrix is lib/rows_coopmat.glsl's or lib/rows_coopmat2.glsl's.
+MatC reduce_matrix(const MatC x, const bool SUM);
+
+// reduce turns the maxima (or with SUM the sums) of the elements that each
+// invocation holds of its rows into those of whole rows. Element i of x, for
+// i < ROWS, stands for row i; a matrix, as arrays sized by specialization
+// constants cannot be arguments.
+MatC reduce(const MatC x, const bool SUM) {
+    if (ROW_LANES == 0) {
+        return reduce_matrix(x, SUM);
+    }
+    MatC result = x;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        [[unroll]] for (uint lanes = 1; lanes < ROW_LANES; lanes *= 2) {
+            const float y = subgroupShuffleXor(result[i], lanes);
+            result[i] = SUM ? result[i] + y : max(result[i], y);
+        }
+    }
+    return result;
+}
+
+// copy_to_left converts x element by element, which is right where
+// SAME_LAYOUT.
+MatA copy_to_left(const MatC x, const bool WEIGHT) {
+    MatA result;
+    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+        result[i] = WEIGHT ? WEIGHT_TO_T(x[i]) : TO_T(x[i]);
+    }
+    return result;
+}
+
+#endif
