@@ -50,6 +50,9 @@ const (
 	MaxHeadDim = 256
 	// HeadDimMultiple divides every head_dim.
 	HeadDimMultiple = 8
+
+	// minNormal is the least float32 that every device multiplies by exactly.
+	minNormal = 0x1p-126
 )
 
 // A Problem is one attention call,
@@ -88,7 +91,9 @@ type Problem struct {
 	Causal      bool
 	CausalAlign Align
 
-	// Scale multiplies the scores; 0 stands for the default, 1/√HeadDim.
+	// Scale multiplies the scores; 0 stands for the default, 1/√HeadDim. It
+	// may be negative. Its magnitude times log2(e), what the kernels multiply
+	// by, is a normal float32: about 8.15e-39 to 2.35e+38.
 	Scale float64
 }
 
@@ -103,8 +108,9 @@ func (p Problem) Validate() error {
 	if p.CausalAlign != BottomRight && !p.Causal {
 		return fmt.Errorf("attention: causal_align=%v without causal", p.CausalAlign)
 	}
-	if math.IsNaN(p.Scale) || math.IsInf(float64(float32(p.Scale)), 0) {
-		return fmt.Errorf("attention: scale=%v is not a finite float32", p.Scale)
+	// A subnormal factor may be flushed to zero, and 0 * -Inf is NaN.
+	if f := float32(math.Abs(p.Scale) * math.Log2E); p.Scale != 0 && !(f >= minNormal && f <= math.MaxFloat32) {
+		return fmt.Errorf("attention: scale=%v times log2(e) is not a normal float32", p.Scale)
 	}
 	for _, s := range []struct {
 		name string
