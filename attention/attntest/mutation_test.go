@@ -192,15 +192,17 @@ func (k *kernel) visible(i int, p problem.Problem) int {
 	return n
 }
 
+// A rowState is what one row carries from tile to tile.
+type rowState struct {
+	m, l float64
+	last float64   // maximum of the last tile
+	acc  []float64 // (HeadDim)
+}
+
 // row computes one row.
 func (k *kernel) row(o, lse, q, kt, v *Tensor, p problem.Problem, b, h, i int) {
 	kh, n := k.keyHead(h, p), k.visible(i, p)
-	var (
-		m, l = math.Inf(-1), 0.0
-		last = m // maximum of the last tile
-		acc  = make([]float64, p.HeadDim)
-		tile = min(kernelBlock, p.SeqKV)
-	)
+	r := rowState{m: math.Inf(-1), last: math.Inf(-1), acc: make([]float64, p.HeadDim)}
 	end := n
 	switch {
 	case k.is("keys' tail tile dropped") && n > kernelBlock:
@@ -208,75 +210,95 @@ func (k *kernel) row(o, lse, q, kt, v *Tensor, p problem.Problem, b, h, i int) {
 	case k.is("keys' tail not masked") && n == p.SeqKV:
 		end = (n + kernelBlock - 1) / kernelBlock * kernelBlock
 	}
+	tile := min(kernelBlock, p.SeqKV)
 	for j0 := 0; j0 < end; j0 += tile {
-		keys := min(tile, end-j0)
-		s := make([]float64, keys)
-		mNew := m
+		s := make([]float64, min(tile, end-j0))
 		for j := range s {
 			s[j] = k.score(q, kt, v, p, b, h, kh, i, j0+j)
-			mNew = max(mNew, s[j])
 		}
-		switch {
-		case k.is("garbage in the maximum") && n == p.SeqKV && j0+keys == n:
+		mNew := k.maximum(&r, s, j0 == 0, p)
+		if k.is("garbage in the maximum") && n == p.SeqKV && j0+len(s) == n {
 			// A whole tile is scored, and only then masked.
 			if x := k.score(q, kt, v, p, b, h, kh, i, n); x > mNew {
 				mNew = x
 			}
-		case k.is("no maximum subtracted"):
-			mNew = 0
-		case k.is("maximum of unscaled scores") && p.EffectiveScale() < 0:
-			mNew = min(m, slices.Min(s))
-			if j0 == 0 {
-				mNew = slices.Min(s)
-			}
-		case k.is("rescaled by the last tile's maximum") && j0 > 0:
-			mNew = slices.Max(s)
-		case k.is("lazy rescale against the last tile"):
-			most := slices.Max(s)
-			if most-last <= 8*math.Ln2 {
-				mNew = m
-			}
-			last = most
 		}
-		alpha := math.Exp(m - mNew)
-		if k.is("rescaled by the last tile's maximum") {
-			alpha = min(alpha, 1)
-		}
-		if !k.is("l not rescaled") {
-			l *= alpha
-		}
-		if !k.is("O not rescaled") {
-			for e := range acc {
-				acc[e] *= alpha
-			}
-		}
-		m = mNew
+		k.rescale(&r, mNew)
 		for j, x := range s {
 			if k.is("tail key of the first tile dropped") && j0 == 0 && j == kernelBlock-1 {
 				continue
 			}
-			P := math.Exp(x - m)
-			l += P
-			switch {
-			case k.is("P of 8 bits"):
-				P = math.Round(P*256) / 256
-			case k.is("lazy rescale against the last tile") && P > 65504:
-				P = math.Inf(1) // P is float16 on matrix units
-			}
-			for e, y := range k.value(kt, v, p, b, kh, j0+j) {
-				acc[e] += P * y
-			}
+			k.accumulate(&r, math.Exp(x-r.m), k.value(kt, v, p, b, kh, j0+j))
 		}
-		if k.is("l summed in float16") {
-			l = float64(dtype.Float16.Round(float32(l)))
+		k.roundSums(&r)
+	}
+	k.store(o, lse, q, p, b, h, i, r.acc, r.m, r.l)
+}
+
+// maximum returns the running maximum after the scores s of a tile.
+func (k *kernel) maximum(r *rowState, s []float64, first bool, p problem.Problem) float64 {
+	most := slices.Max(s)
+	m := max(r.m, most)
+	switch {
+	case k.is("no maximum subtracted"):
+		m = 0
+	case k.is("maximum of unscaled scores") && p.EffectiveScale() < 0:
+		m = slices.Min(s)
+		if !first {
+			m = min(r.m, m)
 		}
-		if k.is("O summed in float16") {
-			for e, x := range acc {
-				acc[e] = float64(dtype.Float16.Round(float32(x)))
-			}
+	case k.is("rescaled by the last tile's maximum"):
+		m = most
+	case k.is("lazy rescale against the last tile"):
+		if most-r.last <= 8*math.Ln2 {
+			m = r.m
+		}
+		r.last = most
+	}
+	return m
+}
+
+// rescale makes m the maximum of what is summed so far.
+func (k *kernel) rescale(r *rowState, m float64) {
+	alpha := math.Exp(r.m - m)
+	if k.is("rescaled by the last tile's maximum") {
+		alpha = min(alpha, 1)
+	}
+	if !k.is("l not rescaled") {
+		r.l *= alpha
+	}
+	if !k.is("O not rescaled") {
+		for e := range r.acc {
+			r.acc[e] *= alpha
 		}
 	}
-	k.store(o, lse, q, p, b, h, i, acc, m, l)
+	r.m = m
+}
+
+// accumulate adds the weight P of one key and its value.
+func (k *kernel) accumulate(r *rowState, P float64, value []float64) {
+	r.l += P
+	switch {
+	case k.is("P of 8 bits"):
+		P = math.Round(P*256) / 256
+	case k.is("lazy rescale against the last tile") && P > 65504:
+		P = math.Inf(1) // P is float16 on matrix units
+	}
+	for e, y := range value {
+		r.acc[e] += P * y
+	}
+}
+
+// roundSums rounds the sums after a tile.
+func (k *kernel) roundSums(r *rowState) {
+	if k.is("l summed in float16") {
+		r.l = float64(dtype.Float16.Round(float32(r.l)))
+	}
+	if k.is("O summed in float16") {
+		for e, x := range r.acc {
+			r.acc[e] = float64(dtype.Float16.Round(float32(x)))
+		}
+	}
 }
 
 // score returns S for one key.
