@@ -18,6 +18,7 @@ type Config struct {
 	RowTiles  int
 	Prefetch  bool // the next key tile waits in registers
 	SplitLoop bool // the masked tiles have a loop of their own
+	Fence     int  // operands are loaded at most so many matrices of head_dim ahead; 0: the compiler's choice
 	Detour    bool // the layout of matrices is taken as unknown, even where it is known
 
 	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
@@ -43,6 +44,9 @@ func (c Config) String() string {
 		if c.SplitLoop {
 			s += " split"
 		}
+		if c.Fence > 0 {
+			s += fmt.Sprintf(" fence%d", c.Fence)
+		}
 		if c.Detour {
 			s += " detour"
 		}
@@ -53,10 +57,26 @@ func (c Config) String() string {
 	return c.Impl.String()
 }
 
-// unsupported returns an error that wraps ErrUnsupported.
+// unsupported returns an error that wraps ErrUnsupported. Its text is made when
+// it is read: Choose asks about one configuration after the other, in every
+// call of Forward, and looks at few of the answers.
 func unsupported(format string, args ...any) error {
-	return fmt.Errorf("attention: %s: %w", fmt.Sprintf(format, args...), ErrUnsupported)
+	if false {
+		_ = fmt.Sprintf(format, args...) // go vet checks the calls
+	}
+	return &unsupportedError{format, args}
 }
+
+type unsupportedError struct {
+	format string
+	args   []any
+}
+
+func (e *unsupportedError) Error() string {
+	return fmt.Sprintf("attention: %s: %v", fmt.Sprintf(e.format, e.args...), ErrUnsupported)
+}
+
+func (e *unsupportedError) Unwrap() error { return ErrUnsupported }
 
 // Feasible returns nil if c can compute p on a device, and otherwise the
 // reason, wrapping ErrUnsupported. It is the only statement of what the kernels
@@ -90,15 +110,14 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	case c.BlockN%n != 0:
 		return unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
 	}
-	rows := max(2*c.BlockN, c.Subgroups*m) // STAGE_ROWS of lib/tile.glsl
-	if rows%(c.RowTiles*m) != 0 {
+	if rows := 2 * c.BlockN; rows%(c.RowTiles*m) != 0 { // STAGE_ROWS of lib/tile.glsl
 		return unsupported("%v: %d rows of a subgroup do not divide the %d rows of a tile", c.Impl, c.RowTiles*m, rows)
 	}
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	row8 := (p.HeadDim + n - 1) / n * n / 8
-	shared := rows * (row8 + 1) * 16 // tile, lib/tile.glsl
+	shared := 2 * c.BlockN * (row8 + 1) * 16 // tile, lib/tile.glsl
 	if c.Impl == CoopMat {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += c.Subgroups * m * n / 2 * 4   // packed, at most
