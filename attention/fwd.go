@@ -64,6 +64,7 @@ type fwdParams struct {
 	SeqQ        uint32  `glsl:"seq_q"`
 	SeqKV       uint32  `glsl:"seq_kv"`
 	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
+	GroupHeads  uint32  `glsl:"group_heads"`
 	CausalShift int32   `glsl:"causal_shift"`
 	ScaleLog2   float32 `glsl:"scale_log2"`
 	QSign       uint32  `glsl:"q_sign"`
@@ -97,6 +98,7 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem) fwdParams {
 	params := fwdParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
 		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
+		GroupHeads:  uint32(groupHeads(p)),
 		CausalShift: int32(p.CausalShift()),
 		ScaleLog2:   float32(math.Abs(scale)),
 		QOffset:     uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
@@ -113,6 +115,22 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem) fwdParams {
 	return params
 }
 
+// groupBytes is how much of K and V the heads of one group may hold together,
+// so that they stay in a GPU's last-level cache.
+const groupBytes = 16 << 20
+
+// groupHeads returns how many heads take their blocks of rows in turn, see
+// shaders/lib/order.glsl. Without a causal mask all blocks are equally long,
+// and one head after the other uses the cache best.
+func groupHeads(p Problem) int {
+	if !p.Causal {
+		return 1
+	}
+	headBytes := 2 * float64(p.SeqKV) * float64(p.HeadDim) * float64(p.DType.Size())
+	heads := groupBytes / headBytes * float64(p.NumHeads/p.NumKVHeads)
+	return min(max(1, int(heads)), p.Batch*p.NumHeads)
+}
+
 // dispatchFwd records a fused kernel over all blocks of blockM rows, heads and
 // batches, as many batches at a time as the device allows in one dispatch.
 func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, blockM int) error {
@@ -123,6 +141,9 @@ func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Ten
 	}
 	if p.NumHeads > int(limit[1]) {
 		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
+	}
+	if n := float64(blocks) * float64(p.NumHeads) * float64(p.Batch); n > math.MaxUint32 {
+		return unsupported("%.3g blocks of rows in all heads and batches are more than 2^32", n)
 	}
 	params := newFwdParams(o, lse, q, k, v, p)
 	if lse.IsZero() {

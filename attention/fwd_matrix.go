@@ -25,6 +25,7 @@ type fwdMatrixSpec struct {
 	WriteLSE      bool   `glsl:"WRITE_LSE"`
 	Prefetch      bool   `glsl:"PREFETCH"`
 	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
+	Fence         uint32 `glsl:"FENCE"`
 }
 
 // forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat.
@@ -67,6 +68,7 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 		WriteLSE:      !lse.IsZero(),
 		Prefetch:      config.Prefetch,
 		SplitLoop:     config.SplitLoop,
+		Fence:         uint32(config.Fence),
 	}, matrixKernelOptions(d))
 	if err != nil {
 		return err

@@ -69,6 +69,7 @@ shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invoca
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
+#include "lib/order.glsl"
 #include "lib/matmul_scalar.glsl"
 
 // One value for each row of an invocation.
@@ -90,12 +91,11 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     const uint ty = tid / THREADS_X;
     const uint tx = tid % THREADS_X;
-    const uint head = gl_WorkGroupID.y;
-    const uint batch = gl_WorkGroupID.z;
+    const Work work = next_work();
+    const uint head = work.head;
+    const uint batch = work.batch;
     const uint kv_head = head / p.heads_per_kv;
-    // The longest rows of a causal mask first, so that no long one is left for the end.
-    const uint block = CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x;
-    const uint row0 = block * BLOCK_M;
+    const uint row0 = work.block * BLOCK_M;
 
     const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s;
     const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;

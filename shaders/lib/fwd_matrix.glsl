@@ -20,17 +20,24 @@
 
 #include "softmax.glsl"
 #include "mask.glsl"
+#include "order.glsl"
 #include "tile.glsl"
 
 const float RESCALE_THRESHOLD = 8.0;
 
+// fence keeps the compiler from loading operands far ahead of their products,
+// which costs registers, and past 255 of them spills. It orders the shared
+// memory accesses of one subgroup, and is no instruction on NVIDIA.
+void fence() {
+    subgroupMemoryBarrierShared();
+}
+
 void forward() {
-    const uint head = gl_WorkGroupID.y;
-    const uint batch = gl_WorkGroupID.z;
+    const Work work = next_work();
+    const uint head = work.head;
+    const uint batch = work.batch;
     const uint kv_head = head / p.heads_per_kv;
-    // The longest rows of a causal mask first, so that no long one is left for the end.
-    const uint block = CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x;
-    const uint block_row = block * BLOCK_M;
+    const uint block_row = work.block * BLOCK_M;
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
 
@@ -87,14 +94,15 @@ void forward() {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
         [[dont_unroll]] for (; col0 < (MASKED ? block_keys : full_keys); col0 += int(BLOCK_N)) {
-            if (!PREFETCH) {
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+            barrier();  // the tile before is read
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                if (!PREFETCH) {
+                    if (FENCE > 0 && i % 4 == 0) {
+                        fence();
+                    }
                     next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
                     next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
                 }
-            }
-            barrier();  // the tile before is read
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 put_kv(i, next_k[i], next_v[i]);
             }
             barrier();  // tile written before it is read
@@ -119,6 +127,9 @@ void forward() {
                     S[r * COL_TILES + n] = MatC(0.0);
                 }
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                    if (FENCE > 0 && d % FENCE == 0) {
+                        fence();
+                    }
                     MatB kt;  // K^T: a row-major tile of K read by columns
                     coopMatLoad(kt, tile, n * MAT_N * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
@@ -187,6 +198,9 @@ void forward() {
 
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                    if (FENCE > 0 && d % FENCE == 0) {
+                        fence();
+                    }
                     MatB v;
                     coopMatLoad(v, tile, (BLOCK_N + n * MAT_N) * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
@@ -214,15 +228,22 @@ void forward() {
                 }
             }
         }
-        barrier();  // the last key tile, or the row tile before, is read
         [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
             [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                 O_[r * DIM_TILES + d][i] *= inverse_sum(sum[i / ROW_RUN]);
             }
-            coopMatStore(to_left(O_[r * DIM_TILES + d], false), tile, gl_SubgroupID * MAT_M * LD + d * (MAT_N / 8), LD,
-                         gl_CooperativeMatrixLayoutRowMajor);
         }
-        store_o(o_base, block_row, r);
+        // As many subgroups at a time as tile has room for.
+        [[unroll]] for (uint slot = 0; slot < NUM_SUBGROUPS; slot += OUT_SLOTS) {
+            barrier();  // the last key tile, or the rows before, are read
+            if (gl_SubgroupID >= slot && gl_SubgroupID < slot + OUT_SLOTS) {
+                [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                    coopMatStore(to_left(O_[r * DIM_TILES + d], false), tile, (gl_SubgroupID - slot) * MAT_M * LD + d * (MAT_N / 8), LD,
+                                 gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+            store_o(o_base, block_row, slot, r);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //     tile rows 0       .. BLOCK_N - 1      a tile of K
 //               BLOCK_N .. 2*BLOCK_N - 1    the same keys of V
 //
-// and before and after the walk over the keys STAGE_ROWS rows of Q or O.
+// and before and after the walk over the keys any 2*BLOCK_N rows of Q or O.
 // Columns past head_dim are zero. Rows past the last key repeat the last key:
 // their weights are exactly zero.
 //
@@ -24,8 +24,8 @@ const uint ROW8 = DIM_TILES * (MAT_N / 8);  // uvec4 of one row; columns past he
 const uint LD = ROW8 + 1;                   // one more, so that rows start in different banks
 const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile of keys
 const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
-const uint OUT_ROWS = NUM_SUBGROUPS * MAT_M;
-const uint STAGE_ROWS = 2 * BLOCK_N > OUT_ROWS ? 2 * BLOCK_N : OUT_ROWS;  // rows that fit in tile
+const uint STAGE_ROWS = 2 * BLOCK_N;        // rows of Q that fit at a time
+const uint OUT_SLOTS = STAGE_ROWS / MAT_M < NUM_SUBGROUPS ? STAGE_ROWS / MAT_M : NUM_SUBGROUPS;  // subgroups whose row of O tiles fits
 
 // Copy number i of an invocation moves one uvec4. Where whole rows fit in one
 // round of the workgroup, an invocation keeps its column, and its rows are a
@@ -92,15 +92,16 @@ void stage_q(const uint q_base, const uint block_row, const uint stage) {
     barrier();  // tile written before it is read
 }
 
-// store_o writes the block's rows of O that are in tile after every subgroup
-// has put its row tile number r there, one subgroup after the other. Every
-// invocation of the workgroup calls it.
-void store_o(const uint o_base, const uint block_row, const uint r) {
+// store_o writes the block's rows of O that are in tile after OUT_SLOTS
+// subgroups, from number `slot` on, have put their row tile number r there, one
+// subgroup after the other. Every invocation of the workgroup calls it.
+void store_o(const uint o_base, const uint block_row, const uint slot, const uint r) {
     barrier();  // tile written before it is read
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < OUT_ROWS * ROW8; i += WORKGROUP_SIZE) {
-        const uint row = i / ROW8 / MAT_M * SUBGROUP_ROWS + r * MAT_M + i / ROW8 % MAT_M;
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < OUT_SLOTS * MAT_M * ROW8; i += WORKGROUP_SIZE) {
+        const uint subgroup = slot + i / ROW8 / MAT_M;
+        const uint row = subgroup * SUBGROUP_ROWS + r * MAT_M + i / ROW8 % MAT_M;
         const uint col = i % ROW8 * 8;
-        if (block_row + row < p.seq_q && col < HEAD_DIM) {
+        if (subgroup < NUM_SUBGROUPS && block_row + row < p.seq_q && col < HEAD_DIM) {
             put_o(o_base + row * p.o_stride_s + col, tile[i / ROW8 * LD + i % ROW8]);
         }
     }
