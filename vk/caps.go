@@ -29,7 +29,8 @@ type Caps struct {
 	SubgroupOps                         SubgroupOps // in compute shaders
 	SubgroupSizeControl                 bool        // KernelOptions.SubgroupSize may choose
 	ComputeFullSubgroups                bool
-	SubgroupExtendedTypes               bool // subgroup operations on 8-, 16- and 64-bit types
+	SubgroupExtendedTypes               bool   // subgroup operations on 8-, 16- and 64-bit types
+	ComputeUnits                        uint32 // that work at once: NVIDIA's multiprocessors, AMD's compute units; 0: the driver does not say
 	MaxSharedMemoryBytes                uint32
 	MaxWorkgroupInvocations             uint32
 	MaxWorkgroupSize                    [3]uint32

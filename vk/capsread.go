@@ -93,6 +93,9 @@ const (
 	sTypeMemoryBudget        = 1000237000
 	sTypeCoopMatShape        = 1000506001
 	sTypeFlexShape           = 1000593001
+	sTypeSMBuiltinsNV        = 1000154001
+	sTypeShaderCoreAMD       = 1000185000
+	sTypeShaderCore2AMD      = 1000227000
 
 	propertiesBytes       = 824 // VkPhysicalDeviceProperties
 	memoryPropertiesBytes = 520 // VkPhysicalDeviceMemoryProperties
@@ -122,10 +125,12 @@ func (c *Caps) readProperties(in rawInstance, phys vulkan.PhysicalDevice, has ma
 	if has["VK_NV_cooperative_matrix2"] {
 		matrix2 = ch.words(sTypeCoopMat2Properties, 3)
 	}
+	units := computeUnitsQuery(&ch, has)
 	if err := in.get2(phys, "vkGetPhysicalDeviceProperties2", &ch); err != nil {
 		return err
 	}
 
+	c.ComputeUnits = units()
 	c.DriverID = *(*uint32)(driver)
 	c.DriverName = vulkan.ToString(unsafe.Slice((*byte)(unsafe.Add(driver, 4)), nameBytes))
 	c.DriverInfo = vulkan.ToString(unsafe.Slice((*byte)(unsafe.Add(driver, 4+nameBytes)), nameBytes))
@@ -146,6 +151,24 @@ func (c *Caps) readProperties(in rawInstance, phys vulkan.PhysicalDevice, has ma
 	c.CoopMat = c.CoopMat && matrix[0]&computeStage != 0
 	c.CoopMat2.MaxWorkgroupSize, c.CoopMat2.FlexMaxDimension, c.CoopMat2.ReservedSharedBytes = matrix2[0], matrix2[1], matrix2[2]
 	return nil
+}
+
+// computeUnitsQuery adds what tells the number of compute units to a chain of
+// properties, and returns the function that reads the number, 0 if no
+// extension tells.
+func computeUnitsQuery(ch *chain, has map[string]bool) func() uint32 {
+	switch {
+	case has["VK_NV_shader_sm_builtins"]:
+		words := ch.words(sTypeSMBuiltinsNV, 2) // shaderSMCount, shaderWarpsPerSM
+		return func() uint32 { return words[0] }
+	case has["VK_AMD_shader_core_properties2"]:
+		words := ch.words(sTypeShaderCore2AMD, 2) // flags, activeComputeUnitCount
+		return func() uint32 { return words[1] }
+	case has["VK_AMD_shader_core_properties"]:
+		words := ch.words(sTypeShaderCoreAMD, 14) // engines, arrays of an engine, units of an array, ...
+		return func() uint32 { return words[0] * words[1] * words[2] }
+	}
+	return func() uint32 { return 0 }
 }
 
 // readMatrices lists the shapes of cooperative matrices.

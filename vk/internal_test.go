@@ -168,6 +168,41 @@ func TestFeatureChain(t *testing.T) {
 	}
 }
 
+// TestComputeUnits fills the structure that each driver would, and reads the
+// number back.
+func TestComputeUnits(t *testing.T) {
+	for _, c := range []struct {
+		has   []string
+		sType uint32
+		words []uint32
+		want  uint32
+	}{
+		{has: []string{"VK_KHR_cooperative_matrix"}},
+		{[]string{"VK_NV_shader_sm_builtins"}, 1000154001, []uint32{132, 64}, 132},
+		{[]string{"VK_AMD_shader_core_properties", "VK_AMD_shader_core_properties2"}, 1000227000, []uint32{7, 96}, 96},
+		{[]string{"VK_AMD_shader_core_properties"}, 1000185000, []uint32{6, 2, 8, 2, 16, 32, 1, 2, 3, 4, 5, 6, 7, 8}, 96},
+	} {
+		has := map[string]bool{}
+		for _, name := range c.has {
+			has[name] = true
+		}
+		var ch chain
+		read := computeUnitsQuery(&ch, has)
+		if len(ch.links) > 0 {
+			if got := *(*uint32)(ch.links[0]); got != c.sType {
+				t.Errorf("%v: asks for structure %d, want %d", c.has, got, c.sType)
+			}
+			copy(unsafe.Slice((*uint32)(unsafe.Add(ch.links[0], linkBytes)), len(c.words)), c.words)
+		} else if c.sType != 0 {
+			t.Errorf("%v: asks for nothing", c.has)
+		}
+		if got := read(); got != c.want {
+			t.Errorf("%v: %d units, want %d", c.has, got, c.want)
+		}
+		ch.free()
+	}
+}
+
 func TestComponentType(t *testing.T) {
 	for v, want := range map[uint32]ComponentType{0: F16, 1: F32, 3: S8, 5: S32, 7: U8, 9: U32, 10: U64, 11: UnknownComponent,
 		1000141000: BF16, 1000491002: F8E4M3, 1000491003: F8E5M2, 1000672000: UnknownComponent} {
