@@ -57,6 +57,19 @@ func (c Config) String() string {
 	return c.Impl.String()
 }
 
+// blockRows returns the rows of a block, which one workgroup owns; 1 if the
+// device has no matrices for the path.
+func (c *Config) blockRows(caps *vk.Caps, t dtype.DType) int {
+	if c.Impl == Scalar || c.Impl == Unfused {
+		return max(c.BlockM, 1)
+	}
+	shape, err := matrixShape(caps, c.Impl, t)
+	if err != nil {
+		return 1
+	}
+	return max(c.Subgroups*c.RowTiles*int(shape.M), 1)
+}
+
 // unsupported returns an error that wraps ErrUnsupported. Its text is made when
 // it is read: Choose asks about one configuration after the other, in every
 // call of Forward, and looks at few of the answers.
