@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
 )
+
+func TestMain(m *testing.M) { vktest.Main(m) }
 
 // The kernel axpy.comp computes y = a*x + y.
 func Example() {
@@ -54,4 +58,5 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Println(out)
+	// Output: [12 24 36]
 }

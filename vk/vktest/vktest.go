@@ -4,6 +4,8 @@
 //	err := kernel.Feasible(d.Caps())
 //	vktest.Require(t, "coopmat", err)    // skips the test with err as the reason
 //
+// and Main leaves out the examples of a package there.
+//
 // A machine that is known to have something says so in the environment
 // variable FLASHVK_REQUIRE, a list with commas between, such as
 // "coopmat2,coopmat,scalar": what is named there fails instead of being
@@ -12,6 +14,7 @@ package vktest
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"slices"
 	"strings"
@@ -76,4 +79,28 @@ func Require(t testing.TB, path string, err error) {
 		t.Fatalf("%s requires %s, but: %v", requireEnv, path, err)
 	}
 	t.Skipf("%s: %v", path, err)
+}
+
+// Main runs the tests of a package whose examples use a device. Without one
+// the examples are left out, unless FLASHVK_REQUIRE is not empty:
+//
+//	func TestMain(m *testing.M) { vktest.Main(m) }
+func Main(m *testing.M) {
+	flag.Parse()
+	list, _ := vk.List() // an error is the same as no device: the examples say it, if they must run
+	usable := slices.ContainsFunc(list, func(c vk.Caps) bool { return c.Unusable == "" })
+	if !usable && len(required()) == 0 {
+		if err := flag.Set("test.skip", skipExamples(flag.Lookup("test.skip").Value.String())); err != nil {
+			panic("vktest: " + err.Error())
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// skipExamples adds the examples to a pattern of go test's -skip.
+func skipExamples(pattern string) string {
+	if pattern == "" {
+		return "^Example"
+	}
+	return "^Example|" + pattern
 }

@@ -3,6 +3,8 @@ package vktest_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -98,5 +100,37 @@ func TestOpenReportsLeaks(t *testing.T) {
 	}
 	if r := record(func(t testing.TB) { vktest.Open(t, func(o *vk.Options) { o.Device = "toaster" }) }); r.outcome != "skip" && r.outcome != "fail" {
 		t.Errorf("a device that is not there ends as %q", r.outcome)
+	}
+}
+
+func TestMain(m *testing.M) { vktest.Main(m) }
+
+// Example stands for the examples of other packages: it fails without a device.
+func Example() {
+	list, err := vk.List()
+	fmt.Println(len(list) > 0, err)
+	// Output: true <nil>
+}
+
+// TestMainSkipsExamples runs this program again where there is no device.
+func TestMainSkipsExamples(t *testing.T) {
+	for _, c := range []struct {
+		required string
+		skip     string
+		passes   bool
+	}{
+		{"", "", true},
+		{"", "^TestRequire$", true},
+		{"scalar", "", false},
+	} {
+		cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^(Example|TestRequire)$", "-test.skip="+c.skip)
+		cmd.Env = append(os.Environ(), "VK_DRIVER_FILES="+filepath.Join(t.TempDir(), "none.json"), "FLASHVK_REQUIRE="+c.required)
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != c.passes || strings.Contains(string(out), "=== RUN   Example") == c.passes {
+			t.Errorf("FLASHVK_REQUIRE=%q -skip %q: %v, want success %v\n%s", c.required, c.skip, err, c.passes, out)
+		}
+		if ran := strings.Contains(string(out), "=== RUN   TestRequire"); ran != (c.skip == "") {
+			t.Errorf("-skip %q: TestRequire ran: %v", c.skip, ran)
+		}
 	}
 }
