@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"github.com/flashvk/flashvk/attention"
@@ -69,12 +68,18 @@ func (f onDevice) Forward(o, lse, q, k, v *attntest.Tensor, p attention.Problem)
 }
 
 // suite returns the cases for the device: a software driver gets the short
-// set. Its expectations are shared by all tests of the package.
+// set, and go test -short (as make test runs it under the race detector) only
+// small heads, whose kernels are compiled soon. Its expectations are shared by
+// all tests of the package.
 func suite(d *vk.Device) *attntest.Suite {
+	s := fullSuite
 	if d.Caps().Type == vk.CPU {
-		return shortSuite
+		s = shortSuite
 	}
-	return fullSuite
+	if testing.Short() {
+		s = s.Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= 40 && c.Problem.FLOPs() < 1e7 })
+	}
+	return s
 }
 
 var (
@@ -132,56 +137,57 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// ExampleForward computes attention of two heads over device tensors.
-func ExampleForward() {
-	ctx := context.Background()
-	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
+// TestManyBatches runs every path in several dispatches, as for more batches
+// than the device has workgroups.
+func TestManyBatches(t *testing.T) {
+	d := vktest.Open(t)
+	d.Caps().MaxWorkgroupCount[2] = 1
+	small := suite(d).Where(func(c *attntest.Case) bool {
+		p := c.Problem
+		return p.Batch > 1 && p.HeadDim <= 40 && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
+	})
+	if len(small.Cases) == 0 {
+		t.Fatal("the suite has no case with two batches")
 	}
-	defer d.Close()
-	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, Causal: true}
-	var t [4]vk.Tensor // o, q, k, v
-	for i, shape := range [][]int{{1, 2, 3, 8}, {1, 2, 3, 8}, {1, 1, 5, 8}, {1, 1, 5, 8}} {
-		if t[i], err = d.NewTensor("oqkv"[i:i+1], p.DType, shape...); err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer t[i].Close()
+	for _, impl := range attention.Impls() {
+		t.Run(impl.String(), func(t *testing.T) {
+			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
+			small.TestForward(t, onDevice{d, attention.Options{Impl: impl}})
+		})
 	}
-	q, k, v := make([]float32, 2*3*8), make([]float32, 5*8), make([]float32, 5*8)
-	for j := range v {
-		v[j] = float32(j / 8) // value j is the vector (j, j, ...)
-	}
-	for i, data := range [][]float32{q, k, v} {
-		if err := t[i+1].Upload(ctx, data); err != nil {
-			fmt.Println(err)
-			return
-		}
-	}
+}
 
-	c, err := d.NewCmd("example")
-	if err != nil {
-		fmt.Println(err)
-		return
+// TestRepeatedCall says that recording a call again compiles nothing and
+// allocates next to nothing; BenchmarkForwardRecord has its time.
+func TestRepeatedCall(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range append(attention.Impls(), attention.Auto) {
+		for _, format := range dtype.All() {
+			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: format}
+			if attention.Supports(d.Caps(), impl, p) != nil {
+				continue
+			}
+			o, lse, q, k, v := newTensors(t, d, p)
+			c, err := d.NewCmd("repeated")
+			if err != nil {
+				t.Fatal(err)
+			}
+			record := func() {
+				c.Reset()
+				if err := attention.Forward(c, o, lse, q, k, v, p, attention.Options{Impl: impl}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			record()
+			kernels := len(d.CachedKernels())
+			// Refusals of other paths are 2 each, until one fits.
+			if n := testing.AllocsPerRun(10, record); n > 60 {
+				t.Errorf("%v %v: %v allocations", impl, format, n)
+			}
+			if n := len(d.CachedKernels()); n != kernels {
+				t.Errorf("%v %v: %d kernels after the first call, then %d", impl, format, kernels, n)
+			}
+			c.Close()
+		}
 	}
-	defer c.Close()
-	if err := attention.Forward(c, t[0], vk.Tensor{}, t[1], t[2], t[3], p, attention.Options{}); err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := c.Submit(ctx); err != nil {
-		fmt.Println(err)
-		return
-	}
-
-	o := make([]float32, 2*3*8)
-	if err := t[0].Download(ctx, o); err != nil {
-		fmt.Println(err)
-		return
-	}
-	// Q is zero, so each row of O is the mean of the values that it sees.
-	fmt.Println(o[0], o[8], o[16])
-	// Output: 1 1.5 2
 }
