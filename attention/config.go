@@ -17,6 +17,7 @@ type Config struct {
 	Subgroups int
 	RowTiles  int
 	Prefetch  bool // the next key tile waits in registers
+	Stagger   bool // with Prefetch: its K and V in turn, in half the registers
 	SplitLoop bool // the masked tiles have a loop of their own
 	Fence     int  // operands are loaded at most so many matrices of head_dim ahead; 0: the compiler's choice
 	Detour    bool // the layout of matrices is taken as unknown, even where it is known
@@ -40,6 +41,9 @@ func (c Config) String() string {
 		s := fmt.Sprintf("%v sg%d rt%d bn%d", c.Impl, c.Subgroups, c.RowTiles, c.BlockN)
 		if c.Prefetch {
 			s += " prefetch"
+		}
+		if c.Stagger {
+			s += " stagger"
 		}
 		if c.SplitLoop {
 			s += " split"
@@ -123,14 +127,15 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	case c.BlockN%n != 0:
 		return unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
 	}
-	if rows := 2 * c.BlockN; rows%(c.RowTiles*m) != 0 { // STAGE_ROWS of lib/tile.glsl
-		return unsupported("%v: %d rows of a subgroup do not divide the %d rows of a tile", c.Impl, c.RowTiles*m, rows)
-	}
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	row8 := (p.HeadDim + n - 1) / n * n / 8
-	shared := 2 * c.BlockN * (row8 + 1) * 16 // tile, lib/tile.glsl
+	tile := 2 * c.BlockN * (row8 + 1) // lib/tile.glsl, in 16 bytes
+	if rows := c.Subgroups * c.RowTiles * m; rows*n/8 > tile {
+		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d keys", c.Impl, rows, c.BlockN)
+	}
+	shared := tile * 16
 	if c.Impl == CoopMat {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += c.Subgroups * m * n / 2 * 4   // packed, at most

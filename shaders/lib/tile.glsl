@@ -7,7 +7,7 @@
 //     tile rows 0       .. BLOCK_N - 1      a tile of K
 //               BLOCK_N .. 2*BLOCK_N - 1    the same keys of V
 //
-// and before and after the walk over the keys any 2*BLOCK_N rows of Q or O.
+// and before and after the walk over the keys columns of Q or O.
 // Columns past head_dim are zero. Rows past the last key repeat the last key:
 // their weights are exactly zero.
 //
@@ -24,8 +24,12 @@ const uint ROW8 = DIM_TILES * (MAT_N / 8);  // uvec4 of one row; columns past he
 const uint LD = ROW8 + 1;                   // one more, so that rows start in different banks
 const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile of keys
 const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
-const uint STAGE_ROWS = 2 * BLOCK_N;        // rows of Q that fit at a time
-const uint OUT_SLOTS = STAGE_ROWS / MAT_M < NUM_SUBGROUPS ? STAGE_ROWS / MAT_M : NUM_SUBGROUPS;  // subgroups whose row of O tiles fits
+
+// Q and O pass through the same memory, all rows of the block and as many
+// matrices of their columns at a time as fit.
+const uint FITTING_TILES = 2 * BLOCK_N * LD / BLOCK_M / (MAT_N / 8);
+const uint STAGE_TILES = FITTING_TILES < DIM_TILES ? FITTING_TILES : DIM_TILES;
+const uint STAGE_LD = STAGE_TILES * (MAT_N / 8);
 
 // Copy number i of an invocation moves one uvec4. Where whole rows fit in one
 // round of the workgroup, an invocation keeps its column, and its rows are a
@@ -33,7 +37,7 @@ const uint OUT_SLOTS = STAGE_ROWS / MAT_M < NUM_SUBGROUPS ? STAGE_ROWS / MAT_M :
 const bool KEEPS_COLUMN = WORKGROUP_SIZE % ROW8 == 0;
 const uint ROWS_PER_ROUND = WORKGROUP_SIZE / ROW8;
 
-shared uvec4 tile[STAGE_ROWS * LD];
+shared uvec4 tile[2 * BLOCK_N * LD];
 
 uint copy_row(const uint i) {
     const uint tid = gl_LocalInvocationIndex;
@@ -67,42 +71,51 @@ uvec4 fetch_v(const uint base, const uint i, const uint last) {
     return copies_dim(col) ? load_v(base + min(copy_row(i), last) * p.v_stride_s + col * 8) : uvec4(0);
 }
 
-// put_kv stores copy number i of a key tile.
-void put_kv(const uint i, const uvec4 k, const uvec4 v) {
+// put_k stores copy number i of a tile of K, put_v of V.
+void put_k(const uint i, const uvec4 x) {
     if (copies(i)) {
-        const uint at = copy_row(i) * LD + copy_col(i);
-        tile[at] = k;
-        tile[at + BLOCK_N * LD] = v;
+        tile[copy_row(i) * LD + copy_col(i)] = x;
     }
 }
 
-// stage_q copies rows stage .. stage + STAGE_ROWS - 1 of the block into tile,
-// negated where Scale is negative. Every invocation of the workgroup calls it.
-void stage_q(const uint q_base, const uint block_row, const uint stage) {
-    barrier();  // the rows of the stage before are read
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < min(BLOCK_M - stage, STAGE_ROWS) * ROW8; i += WORKGROUP_SIZE) {
-        const uint row = stage + i / ROW8;
-        const uint col = i % ROW8 * 8;
+void put_v(const uint i, const uvec4 x) {
+    if (copies(i)) {
+        tile[(BLOCK_N + copy_row(i)) * LD + copy_col(i)] = x;
+    }
+}
+
+// stage_at returns where row `row` of the block and matrix column d are staged.
+uint stage_at(const uint row, const uint d) {
+    return row * STAGE_LD + d * (MAT_N / 8);
+}
+
+// stage_q copies the block's rows of Q, matrix columns d0 to
+// d0 + STAGE_TILES - 1, into tile, negated where Scale is negative. Every
+// invocation of the workgroup calls it.
+void stage_q(const uint q_base, const uint block_row, const uint d0) {
+    barrier();  // the columns before are read
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE_LD; i += WORKGROUP_SIZE) {
+        const uint row = i / STAGE_LD;
+        const uint col = d0 * MAT_N + i % STAGE_LD * 8;
         uvec4 x = uvec4(0);
         if (block_row + row < p.seq_q && col < HEAD_DIM) {
             x = load_q(q_base + row * p.q_stride_s + col) ^ p.q_sign;
         }
-        tile[i / ROW8 * LD + i % ROW8] = x;
+        tile[i] = x;
     }
     barrier();  // tile written before it is read
 }
 
-// store_o writes the block's rows of O that are in tile after OUT_SLOTS
-// subgroups, from number `slot` on, have put their row tile number r there, one
-// subgroup after the other. Every invocation of the workgroup calls it.
-void store_o(const uint o_base, const uint block_row, const uint slot, const uint r) {
+// store_o writes the block's rows of O, matrix columns d0 to
+// d0 + STAGE_TILES - 1, from tile to memory. Every invocation of the workgroup
+// calls it.
+void store_o(const uint o_base, const uint block_row, const uint d0) {
     barrier();  // tile written before it is read
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < OUT_SLOTS * MAT_M * ROW8; i += WORKGROUP_SIZE) {
-        const uint subgroup = slot + i / ROW8 / MAT_M;
-        const uint row = subgroup * SUBGROUP_ROWS + r * MAT_M + i / ROW8 % MAT_M;
-        const uint col = i % ROW8 * 8;
-        if (subgroup < NUM_SUBGROUPS && block_row + row < p.seq_q && col < HEAD_DIM) {
-            put_o(o_base + row * p.o_stride_s + col, tile[i / ROW8 * LD + i % ROW8]);
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE_LD; i += WORKGROUP_SIZE) {
+        const uint row = i / STAGE_LD;
+        const uint col = d0 * MAT_N + i % STAGE_LD * 8;
+        if (block_row + row < p.seq_q && col < HEAD_DIM) {
+            put_o(o_base + row * p.o_stride_s + col, tile[i]);
         }
     }
 }
