@@ -63,6 +63,57 @@ var fwdTable = []fwdRow{
 
 	{family: "hopper", headDim: 128, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
 
+	// No row from here to lavapipe's has been measured. They are argued from what
+	// a subgroup of r rows keeps in registers, in 32-bit words,
+	//
+	//	Q  r*head_dim/2    S  r*block_n      next K, V  block_n*head_dim/subgroups
+	//	O  r*head_dim      P  r*block_n/2
+	//
+	// of which NVIDIA has 32*255, and from the shared memory of a workgroup,
+	// 2*block_n rows of 2*head_dim + 16 bytes.
+
+	// NVIDIA before Hopper and after it in small chips: mma.sync is the native
+	// instruction there, so FlashAttention-2's sizes are the closest analogue: 32
+	// rows of a subgroup and four subgroups at head_dim 64; 128x64 on A100 and
+	// 128x32, causal 64x64, on chips with half its shared memory at 128; 64x64 at
+	// 256. Its 32 rows at 128 do not fit in 255 registers here, as Hopper showed.
+	// On Hopper all workgroups of a multiprocessor share 48 KiB; block_n keeps two of
+	// them under it: 18 KiB at 64, 17 KiB at 128.
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "ampere", headDim: 128, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "ampere-rtx ada blackwell-rtx", headDim: 128, causal: true, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
+	{family: "ampere-rtx ada blackwell-rtx", headDim: 128, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 128, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+
+	// The same on VK_KHR_cooperative_matrix, which takes up to 7 KiB more for
+	// four subgroups.
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+
+	// AMD: 16x16x16, subgroups of 64. RDNA3 keeps each left matrix twice, 8
+	// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
+	// llama.cpp; RDNA4 keeps it once and has registers for two up to head_dim 128.
+	// LDS is 64 KiB of a workgroup on RADV and 32 KiB on the other drivers, and two
+	// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB.
+	{family: "rdna4", headDim: 64, fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, SplitLoop: true}},
+	{family: "rdna4", headDim: 128, fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, SplitLoop: true}},
+	{family: "rdna3 rdna4", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
+	{family: "rdna3 rdna4", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{family: "rdna3 rdna4", headDim: 256, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+
+	// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or
+	// twice that with half the subgroups: 8 rows take 4.5 KiB with block_n 32 at
+	// head_dim 64, 6.8 KiB with 16 at 128, and do not fit at 256. More rows of a subgroup
+	// spill (llama.cpp found the same), so eight subgroups share a tile of keys.
+	{family: "xe2", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{family: "xe2", headDim: 256, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+
+	// 4 x 4 scores and 4 x head_dim/8 elements of O of an invocation: about 110
+	// registers at head_dim 128, where NVIDIA and AMD have 255. Intel has 64 to 128:
+	// the row for any device.
+	{family: "ampere ampere-rtx ada blackwell-rtx rdna3 rdna4", headDim: 128, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
+
 	// Small tiles: what lavapipe compiles grows with block_n * head_dim, and
 	// takes seconds.
 	{family: "lavapipe", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16}},
@@ -84,25 +135,6 @@ var fwdTable = []fwdRow{
 	{headDim: 256, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 32, Depth: 32, ValueRows: 8}},
 	{headDim: 128, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 32}},
 	{headDim: 256, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 8, Depth: 32}},
-}
-
-// lavapipe reports whether the device is Mesa's software driver.
-func lavapipe(caps *vk.Caps) bool {
-	const driverMesaLLVMPipe = 13 // VK_DRIVER_ID_MESA_LLVMPIPE
-	return caps.DriverID == driverMesaLLVMPipe
-}
-
-// family names the group of devices whose measured rows apply.
-func family(caps *vk.Caps) string {
-	if lavapipe(caps) {
-		return "lavapipe"
-	}
-	for _, name := range []string{"H100", "H200", "H800", "GH200"} {
-		if strings.Contains(caps.Name, name) {
-			return "hopper"
-		}
-	}
-	return ""
 }
 
 // Choose returns the configuration that Forward takes for p on a device. Its
@@ -127,22 +159,30 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	return Config{}, err
 }
 
-// search returns the first row of a path that matches and is feasible, or the
-// reason why the last one that matches is not.
+// search returns the configuration of the first row of a path that matches and
+// is feasible, or the reason why the last one that matches is not.
 func search(caps *vk.Caps, p Problem, impl Impl) (Config, error) {
+	row, err := findRow(caps, &p, impl)
+	if err != nil {
+		return Config{}, err
+	}
+	return row.Config, nil
+}
+
+func findRow(caps *vk.Caps, p *Problem, impl Impl) (*fwdRow, error) {
 	fam := family(caps)
 	var err error
 	for i := range fwdTable {
 		row := &fwdTable[i]
-		if row.Impl != impl || !row.matches(caps, fam, &p) {
+		if row.Impl != impl || !row.matches(caps, fam, p) {
 			continue
 		}
-		if err = row.Feasible(caps, p); err == nil {
-			return row.Config, nil
+		if err = row.Feasible(caps, *p); err == nil {
+			return row, nil
 		}
 	}
 	if err == nil {
 		err = unsupported("impl %v is not a path", impl)
 	}
-	return Config{}, err
+	return nil, err
 }

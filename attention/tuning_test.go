@@ -1,0 +1,220 @@
+package attention
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// shapesOf calls f for every head_dim, dtype and mask.
+func shapesOf(f func(p Problem)) {
+	for headDim := 8; headDim <= 256; headDim += 8 {
+		for _, t := range dtype.All() {
+			for _, causal := range []bool{false, true} {
+				f(Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: headDim, DType: t, Causal: causal})
+			}
+		}
+	}
+}
+
+// pathsOf returns the paths that a device should offer for inputs of type t.
+func (d *fakeDevice) pathsOf(t dtype.DType) []Impl {
+	switch t {
+	case dtype.Float16:
+		return d.f16
+	case dtype.BFloat16:
+		return d.bf16
+	}
+	return d.f32
+}
+
+// TestChoose says that every device runs every shape that it can hold, on every
+// path that it should, and that Auto takes the first of them.
+func TestChoose(t *testing.T) {
+	for _, d := range fakeDevices() {
+		t.Run(d.caps.Name, func(t *testing.T) {
+			shapesOf(func(p Problem) {
+				want := d.pathsOf(p.DType)
+				c, err := Choose(&d.caps, p, Options{})
+				switch {
+				case len(want) == 0 && !errors.Is(err, ErrUnsupported):
+					t.Errorf("%v: %v, %v, want ErrUnsupported", p, c, err)
+				case len(want) > 0 && err != nil:
+					t.Errorf("%v: %v", p, err)
+				case len(want) > 0 && p.DType != dtype.Float32 && c.Impl != want[0]:
+					t.Errorf("%v: %v, want %v", p, c, want[0])
+				}
+				if len(want) > 0 {
+					want = append(slices.Clone(want), Unfused)
+				}
+				for _, impl := range Impls() {
+					c, err := Choose(&d.caps, p, Options{Impl: impl})
+					if slices.Contains(want, impl) && (err != nil || c.Impl != impl) {
+						t.Errorf("%v: forced %v: %v, %v", p, impl, c, err)
+					}
+					if err == nil && c.Feasible(&d.caps, p) != nil {
+						t.Errorf("%v: forced %v: %v is not feasible", p, impl, c)
+					}
+					if !slices.Contains(want, impl) && p.DType != dtype.Float32 && !errors.Is(err, ErrUnsupported) {
+						t.Errorf("%v: forced %v: %v, %v, want ErrUnsupported", p, impl, c, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestFamily looks at names that hold each other.
+func TestFamily(t *testing.T) {
+	for _, d := range fakeDevices() {
+		if got := family(&d.caps); got != d.family {
+			t.Errorf("%s: family %q, want %q", d.caps.Name, got, d.family)
+		}
+	}
+	for _, c := range []struct {
+		vendor       uint32
+		name, family string
+	}{
+		{vendorNVIDIA, "NVIDIA GH200 480GB", "hopper"},
+		{vendorNVIDIA, "NVIDIA A30", "ampere"},
+		{vendorNVIDIA, "NVIDIA A10G", "ampere-rtx"},
+		{vendorNVIDIA, "NVIDIA A100 80GB PCIe", "ampere"},
+		{vendorNVIDIA, "NVIDIA RTX A3000 Laptop GPU", "ampere-rtx"},
+		{vendorNVIDIA, "NVIDIA RTX A4000", "ampere-rtx"},
+		{vendorNVIDIA, "NVIDIA RTX 4000 SFF Ada Generation", "ada"},
+		{vendorNVIDIA, "Quadro RTX 4000", ""},
+		{vendorNVIDIA, "NVIDIA L40S", "ada"},
+		{vendorNVIDIA, "NVIDIA GeForce RTX 4060 Laptop GPU", "ada"},
+		{vendorNVIDIA, "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "blackwell-rtx"},
+		{vendorNVIDIA, "NVIDIA GeForce GTX 1080", ""},
+		{vendorNVIDIA, "Tesla V100-SXM2-16GB", ""},
+		{vendorAMD, "AMD Radeon RX 6950 XT (RADV NAVI21)", ""},
+		{vendorAMD, "AMD Radeon Graphics (RADV PHOENIX)", "rdna3"},
+		{vendorAMD, "AMD Radeon 780M Graphics", "rdna3"},
+		{vendorAMD, "AMD Radeon RX 9060 XT", "rdna4"},
+		{vendorAMD, "NVIDIA H100", ""},
+	} {
+		if got := family(&vk.Caps{VendorID: c.vendor, Name: c.name}); got != c.family {
+			t.Errorf("%s: family %q, want %q", c.name, got, c.family)
+		}
+	}
+}
+
+// TestRowsFeasible says that the sizes of a family's rows fit all its devices,
+// up to the largest head_dim that they name: one that did not would be passed
+// over in silence.
+func TestRowsFeasible(t *testing.T) {
+	for i := range fwdTable {
+		row := &fwdTable[i]
+		if row.family == "" {
+			continue // any device: less and less demanding
+		}
+		tried := 0
+		for _, d := range fakeDevices() {
+			if !isOneOf(d.family, row.family) {
+				continue
+			}
+			for _, dt := range dtype.All() {
+				if !slices.Contains(d.pathsOf(dt), row.Impl) && row.Impl != Unfused {
+					continue
+				}
+				tried++
+				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: dt}
+				if err := row.Feasible(&d.caps, p); err != nil {
+					t.Errorf("row %d, %s %v, on %s: %v", i, row.family, row.Config, d.caps.Name, err)
+				}
+			}
+		}
+		if tried == 0 {
+			t.Errorf("row %d, %s %v: no device of the tests is in the family and has the path", i, row.family, row.Config)
+		}
+	}
+}
+
+// TestRowsReachable says that each row is what some problem gets on some device.
+func TestRowsReachable(t *testing.T) {
+	reached := make(map[*fwdRow]bool)
+	for _, d := range fakeDevices() {
+		shapesOf(func(p Problem) {
+			for _, seq := range []int{1, 512, 4096} {
+				p.SeqQ = seq
+				for _, batch := range []int{1, 4} {
+					p.Batch = batch
+					for _, impl := range Impls() {
+						if row, _ := findRow(&d.caps, &p, impl); row != nil {
+							reached[row] = true
+						}
+					}
+				}
+			}
+		})
+	}
+	for i := range fwdTable {
+		if row := &fwdTable[i]; !reached[row] {
+			t.Errorf("row %d is never chosen: family %q, head_dim %d, causal %v, fill %v, %v", i, row.family, row.headDim, row.causal, row.fill, row.Config)
+		}
+	}
+}
+
+// TestFill says that large blocks wait for a problem that makes enough of
+// them, by the device's number of units.
+func TestFill(t *testing.T) {
+	row := fwdRow{family: "ada", headDim: 64, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64}} // 128 rows
+	caps := nvidia("NVIDIA GeForce RTX 4090", 128, true)
+	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.Float16}
+	for _, c := range []struct {
+		batch, seqQ int
+		units       uint32
+		want        bool
+	}{
+		{1, 512, 128, false}, // 32 blocks
+		{4, 512, 128, true},  // 128
+		{4, 511, 128, true},  // 128, the last of each head not full
+		{4, 384, 128, false}, // 96
+		{4, 385, 128, true},
+		{4, 512, 129, false},
+		{1, 512, 32, true},
+		{1, 1, 0, true}, // a driver that does not tell
+	} {
+		p.Batch, p.SeqQ, caps.ComputeUnits = c.batch, c.seqQ, c.units
+		if got := row.matches(&caps, "ada", &p); got != c.want {
+			t.Errorf("batch %d, seq_q %d, %d units: %v", c.batch, c.seqQ, c.units, got)
+		}
+	}
+	p.Batch, p.SeqQ, caps.ComputeUnits = 1, 1024, 128
+	small, err := Choose(&caps, p, Options{Impl: CoopMat2})
+	p.Batch = 16
+	large, err2 := Choose(&caps, p, Options{Impl: CoopMat2})
+	if err != nil || err2 != nil || small.blockRows(&caps, p.DType) >= large.blockRows(&caps, p.DType) {
+		t.Errorf("few blocks: %v, %v; many: %v, %v", small, err, large, err2)
+	}
+}
+
+// TestNoScalarLayout says which demand a device fails that has everything but
+// the layout of the buffers.
+func TestNoScalarLayout(t *testing.T) {
+	caps := leastDevice()
+	caps.ScalarBlockLayout = false
+	_, err := Choose(&caps, Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 8}, Options{})
+	if want := "attention: scalar: the device has no scalar block layout: unsupported on this device"; fmt.Sprint(err) != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// BenchmarkChoose is part of every recorded call.
+func BenchmarkChoose(b *testing.B) {
+	p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128}
+	for _, d := range fakeDevices() {
+		b.Run(d.caps.Name, func(b *testing.B) {
+			for range b.N {
+				if _, err := Choose(&d.caps, p, Options{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
