@@ -33,8 +33,9 @@ type Config struct {
 	BlockN int
 }
 
-// String names the tile sizes, for tables: rows x keys of a tile, and how many
-// subgroups or invocations share it.
+// String names every choice in a few words, for tables: subgroups, row tiles
+// and keys of a tile on the matrix paths; rows x keys and the grid of
+// invocations that share them on the others.
 func (c Config) String() string {
 	switch c.Impl {
 	case CoopMat2, CoopMat:
@@ -56,7 +57,11 @@ func (c Config) String() string {
 		}
 		return s
 	case Scalar, Unfused:
-		return fmt.Sprintf("%v %dx%d t%d", c.Impl, c.BlockM, c.BlockN, c.Threads)
+		s := fmt.Sprintf("%v %dx%d t%dx%d depth%d", c.Impl, c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.Depth)
+		if c.Impl == Scalar {
+			s += fmt.Sprintf(" rows%d", c.ValueRows)
+		}
+		return s
 	}
 	return c.Impl.String()
 }

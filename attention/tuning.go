@@ -30,12 +30,7 @@ func (r *fwdRow) matches(caps *vk.Caps, family string, p *Problem) bool {
 	if r.family != "" && !isOneOf(family, r.family) {
 		return false
 	}
-	if r.fill == 0 || caps.ComputeUnits == 0 {
-		return true
-	}
-	rows := r.blockRows(caps, p.DType)
-	blocks := float64(p.Batch) * float64(p.NumHeads) * float64((p.SeqQ+rows-1)/rows)
-	return blocks >= r.fill*float64(caps.ComputeUnits)
+	return r.fill == 0 || caps.ComputeUnits == 0 || r.Fill(caps, *p) >= r.fill
 }
 
 // isOneOf reports whether name is in a list separated by spaces.

@@ -1,0 +1,198 @@
+package attention
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/bits"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Candidates returns configurations of a path that are worth measuring for p
+// on a device, all feasible: what the tuning table would take first, then the
+// others by how little they differ from it, so that a search that runs out of
+// time has seen the most likely ones. They differ in tile sizes and, on the
+// matrix paths, in Prefetch; Variants has the rest.
+//
+// Blocks of rows that p would fill to less than half are left out, but for the
+// smallest. There is no candidate if the device does not have the path.
+func Candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
+	start, err := Choose(caps, p, Options{Impl: impl})
+	if err != nil {
+		return nil
+	}
+	var all []Config
+	switch impl {
+	case CoopMat2, CoopMat:
+		all = matrixCandidates(caps, p, start)
+	case Scalar, Unfused:
+		all = scalarCandidates(start)
+	}
+	least := math.MaxInt
+	for i := range all {
+		least = min(least, all[i].blockRows(caps, p.DType))
+	}
+	all = slices.DeleteFunc(all, func(c Config) bool {
+		rows := c.blockRows(caps, p.DType)
+		return c == start || rows > least && rows >= 2*p.SeqQ || c.Feasible(caps, p) != nil
+	})
+	return append([]Config{start}, byDistance(all, start)...)
+}
+
+// matrixCandidates varies the tile sizes of a matrix path. A workgroup of more
+// than eight subgroups, a subgroup of more than two row tiles and a tile of more
+// than 128 keys have never won on any GPU that we know of: registers do not
+// suffice.
+func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
+	shape, err := matrixShape(caps, start.Impl, p.DType)
+	if err != nil {
+		return nil
+	}
+	var all []Config
+	for _, subgroups := range []int{1, 2, 4, 8} {
+		for _, rowTiles := range []int{1, 2} {
+			for _, n := range []int{1, 2, 3, 4, 6, 8} {
+				for _, prefetch := range []bool{false, true} {
+					c := start
+					c.Subgroups, c.RowTiles, c.BlockN, c.Prefetch = subgroups, rowTiles, n*int(shape.N), prefetch
+					c.Stagger = c.Stagger && prefetch
+					if c.BlockN <= 128 {
+						all = append(all, c)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// scalarCandidates varies the workgroup and how many rows and keys each
+// invocation has.
+func scalarCandidates(start Config) []Config {
+	var all []Config
+	for _, threads := range []int{64, 128, 256} {
+		for _, threadsX := range []int{8, 16} {
+			for _, rows := range []int{2, 4, 8} {
+				for _, cols := range []int{1, 2, 4, 8} {
+					c := start
+					c.Threads, c.ThreadsX = threads, threadsX
+					c.BlockM, c.BlockN = threads/threadsX*rows, threadsX*cols
+					if c.Impl == Scalar {
+						c.ValueRows = min(start.ValueRows, c.BlockN)
+					}
+					all = append(all, c)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Variants returns the feasible configurations that differ from c in one of
+// the choices that Candidates leaves as they are: how the loops are arranged,
+// how much of a tile is in shared memory at a time.
+func Variants(caps *vk.Caps, p Problem, c Config) []Config {
+	var all []Config
+	add := func(change func(*Config)) {
+		v := c
+		change(&v)
+		if v != c && v.Feasible(caps, p) == nil && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	switch c.Impl {
+	case CoopMat2, CoopMat:
+		add(func(v *Config) { v.SplitLoop = !v.SplitLoop })
+		if c.Prefetch {
+			add(func(v *Config) { v.Stagger = !v.Stagger })
+		}
+		for _, n := range []int{0, 1, 2, 4} {
+			add(func(v *Config) { v.Fence = n })
+		}
+	case Scalar, Unfused:
+		for _, n := range []int{8, 16, 32, 64} {
+			add(func(v *Config) { v.Depth = n })
+		}
+		if c.Impl == Scalar {
+			for _, n := range []int{4, 8, 16, 32} {
+				add(func(v *Config) { v.ValueRows = n })
+			}
+		}
+	}
+	return all
+}
+
+// byDistance sorts configurations by how much they differ from one: doublings
+// of numbers, and one for each other change.
+func byDistance(list []Config, from Config) []Config {
+	slices.SortStableFunc(list, func(a, b Config) int { return cmp.Compare(distance(a, from), distance(b, from)) })
+	return list
+}
+
+func distance(a, b Config) int {
+	d := 0
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		switch f, g := x.Field(i), y.Field(i); f.Kind() {
+		case reflect.Int:
+			n := bits.Len(uint(f.Int())) - bits.Len(uint(g.Int()))
+			d += max(n, -n)
+			if n == 0 && f.Int() != g.Int() {
+				d++
+			}
+		case reflect.Bool:
+			if f.Bool() != g.Bool() {
+				d++
+			}
+		}
+	}
+	return d
+}
+
+// GoString returns c as Go source for a row of the tuning table: the fields
+// that are not zero.
+func (c Config) GoString() string {
+	names := map[Impl]string{Auto: "Auto", CoopMat2: "CoopMat2", CoopMat: "CoopMat", Scalar: "Scalar", Unfused: "Unfused"}
+	fields := []string{"Impl: " + names[c.Impl]}
+	v := reflect.ValueOf(c)
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); f.Name != "Impl" && !v.Field(i).IsZero() {
+			fields = append(fields, fmt.Sprintf("%s: %v", f.Name, v.Field(i)))
+		}
+	}
+	return "Config{" + strings.Join(fields, ", ") + "}"
+}
+
+// TableRow returns the row of the tuning table that gives c to problems of p's
+// head_dim and mask on devices like caps, as Go source. If fill is not 0, the
+// problem has to make so many blocks of rows for each compute unit.
+func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
+	var b strings.Builder
+	b.WriteString("{")
+	if f := family(caps); f != "" {
+		fmt.Fprintf(&b, "family: %q, ", f)
+	}
+	fmt.Fprintf(&b, "headDim: %d, ", p.HeadDim)
+	if p.Causal {
+		b.WriteString("causal: true, ")
+	}
+	if fill != 0 {
+		fmt.Fprintf(&b, "fill: %v, ", math.Floor(fill*100)/100) // down: the row is for this problem, too
+	}
+	fmt.Fprintf(&b, "Config: %#v},", c)
+	return b.String()
+}
+
+// Fill returns how many blocks of rows p makes for each compute unit of a
+// device with configuration c, 0 if the driver does not tell their number.
+func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
+	if caps.ComputeUnits == 0 {
+		return 0
+	}
+	rows := c.blockRows(caps, p.DType)
+	return float64(p.Batch) * float64(p.NumHeads) * float64((p.SeqQ+rows-1)/rows) / float64(caps.ComputeUnits)
+}
