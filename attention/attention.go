@@ -92,6 +92,15 @@ func ParseImpl(name string) (Impl, error) {
 	return 0, fmt.Errorf("attention: impl %q is not one of auto, coopmat2, coopmat, scalar, unfused", name)
 }
 
+// MarshalText returns the name.
+func (i Impl) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// UnmarshalText parses the name.
+func (i *Impl) UnmarshalText(text []byte) (err error) {
+	*i, err = ParseImpl(string(text))
+	return err
+}
+
 // Options modify a call. The zero value is the default.
 type Options struct {
 	// Impl forces a path.
@@ -99,6 +108,9 @@ type Options struct {
 	// Config forces a configuration of Impl instead of the tuning table's;
 	// it must be feasible. It is for tuning and tests.
 	Config *Config
+	// Tuning is what was measured on the device; its rows come before those of
+	// the built-in table. Nil is none. LoadTuning reads one.
+	Tuning *Tuning
 }
 
 // Supports returns nil if path impl can compute p on a device, and otherwise

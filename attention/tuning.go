@@ -142,13 +142,16 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 		return *opt.Config, opt.Config.Feasible(caps, p)
 	}
 	if opt.Impl != Auto {
+		if row := opt.Tuning.find(caps, &p, opt.Impl); row != nil {
+			return row.Config, nil
+		}
 		return search(caps, p, opt.Impl)
 	}
 	var err error
 	for _, impl := range []Impl{CoopMat2, CoopMat, Scalar} {
 		var c Config
 		if c, err = search(caps, p, impl); err == nil {
-			return c, nil
+			return opt.Tuning.auto(caps, &p, c), nil
 		}
 	}
 	return Config{}, err
