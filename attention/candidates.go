@@ -59,7 +59,6 @@ func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 				for _, prefetch := range []bool{false, true} {
 					c := start
 					c.Subgroups, c.RowTiles, c.BlockN, c.Prefetch = subgroups, rowTiles, n*int(shape.N), prefetch
-					c.Stagger = c.Stagger && prefetch
 					if c.BlockN <= 128 {
 						all = append(all, c)
 					}
@@ -96,31 +95,32 @@ func scalarCandidates(start Config) []Config {
 // the choices that Candidates leaves as they are: how the loops are arranged,
 // how much of a tile is in shared memory at a time.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
-	var all []Config
-	add := func(change func(*Config)) {
-		v := c
-		change(&v)
-		if v != c && v.Feasible(caps, p) == nil && !slices.Contains(all, v) {
-			all = append(all, v)
-		}
+	numbers := map[string][]int{"Fence": {0, 1, 2, 4}}
+	if c.Impl == Scalar || c.Impl == Unfused {
+		numbers = map[string][]int{"Depth": {8, 16, 32, 64}}
 	}
-	switch c.Impl {
-	case CoopMat2, CoopMat:
-		add(func(v *Config) { v.SplitLoop = !v.SplitLoop })
-		if c.Prefetch {
-			add(func(v *Config) { v.Stagger = !v.Stagger })
-		}
-		for _, n := range []int{0, 1, 2, 4} {
-			add(func(v *Config) { v.Fence = n })
-		}
-	case Scalar, Unfused:
-		for _, n := range []int{8, 16, 32, 64} {
-			add(func(v *Config) { v.Depth = n })
-		}
-		if c.Impl == Scalar {
-			for _, n := range []int{4, 8, 16, 32} {
-				add(func(v *Config) { v.ValueRows = n })
+	if c.Impl == Scalar {
+		numbers["ValueRows"] = []int{4, 8, 16, 32}
+	}
+	var all []Config
+	for i := range reflect.TypeFor[Config]().NumField() {
+		name := reflect.TypeFor[Config]().Field(i).Name
+		v := c
+		field := reflect.ValueOf(&v).Elem().Field(i)
+		add := func() {
+			if v != c && v.Feasible(caps, p) == nil {
+				all = append(all, v)
 			}
+		}
+		for _, n := range numbers[name] {
+			field.SetInt(int64(n))
+			add()
+		}
+		// Every switch belongs to the matrix paths; Detour is for tests.
+		matrix := c.Impl == CoopMat2 || c.Impl == CoopMat
+		if field.Kind() == reflect.Bool && matrix && name != "Prefetch" && name != "Detour" {
+			field.SetBool(!field.Bool())
+			add()
 		}
 	}
 	return all
