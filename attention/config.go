@@ -17,7 +17,6 @@ type Config struct {
 	Subgroups int
 	RowTiles  int
 	Prefetch  bool // the next key tile waits in registers
-	Stagger   bool // with Prefetch: its K and V in turn, in half the registers
 	SplitLoop bool // the masked tiles have a loop of their own
 	Fence     int  // operands are loaded at most so many matrices of head_dim ahead; 0: the compiler's choice
 	Detour    bool // the layout of matrices is taken as unknown, even where it is known
@@ -42,9 +41,6 @@ func (c Config) String() string {
 		s := fmt.Sprintf("%v sg%d rt%d bn%d", c.Impl, c.Subgroups, c.RowTiles, c.BlockN)
 		if c.Prefetch {
 			s += " prefetch"
-		}
-		if c.Stagger {
-			s += " stagger"
 		}
 		if c.SplitLoop {
 			s += " split"

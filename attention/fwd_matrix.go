@@ -26,7 +26,6 @@ type fwdMatrixSpec struct {
 	Prefetch      bool   `glsl:"PREFETCH"`
 	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
 	Fence         uint32 `glsl:"FENCE"`
-	Stagger       bool   `glsl:"STAGGER"`
 }
 
 // forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat.
@@ -70,7 +69,6 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 		Prefetch:      config.Prefetch,
 		SplitLoop:     config.SplitLoop,
 		Fence:         uint32(config.Fence),
-		Stagger:       config.Stagger,
 	}, matrixKernelOptions(d))
 	if err != nil {
 		return err

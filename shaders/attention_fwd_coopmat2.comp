@@ -51,10 +51,9 @@ layout(constant_id = 11) const uint HEAD_DIM = 64;
 layout(constant_id = 12) const bool CAUSAL = false;
 layout(constant_id = 13) const bool ALIGNED = true;   // offsets and strides are multiples of 8
 layout(constant_id = 14) const bool WRITE_LSE = true;
-layout(constant_id = 15) const bool PREFETCH = true;   // see lib/fwd_matrix.glsl
+layout(constant_id = 15) const bool PREFETCH = true;  // the next key tile waits in registers
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix.glsl
 layout(constant_id = 17) const uint FENCE = 0;  // matrix columns of head_dim between fences, 0: none
-layout(constant_id = 18) const bool STAGGER = false;
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"

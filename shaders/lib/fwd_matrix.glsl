@@ -25,12 +25,6 @@
 
 const float RESCALE_THRESHOLD = 8.0;
 
-// With PREFETCH, the next key tile waits in registers while this one is worked
-// on: all of it, or with STAGGER its K during the second product and its V
-// during the first, which takes half the registers and one more barrier.
-const bool WHOLE_TILE = PREFETCH && !STAGGER;
-const bool HALF_TILE = PREFETCH && STAGGER;
-
 // fence keeps the compiler from loading operands far ahead of their products,
 // which costs registers, and past 255 of them spills. It orders the shared
 // memory accesses of one subgroup, and is no instruction on NVIDIA.
@@ -49,12 +43,14 @@ void forward() {
 
     MatA Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
     const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s;
-    [[unroll]] for (uint d0 = 0; d0 < DIM_TILES; d0 += STAGE_TILES) {
-        stage_q(q_base, block_row, d0);
-        [[unroll]] for (uint d = d0; d < min(d0 + STAGE_TILES, DIM_TILES); d++) {
+    [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
+        stage_q(q_base, block_row, stage * STAGE_TILES);
+        [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                coopMatLoad(Q_[r * DIM_TILES + d], tile, stage_at(subgroup_row + r * MAT_M, d - d0), STAGE_LD,
-                            gl_CooperativeMatrixLayoutRowMajor);
+                if (stage * STAGE_TILES + e < DIM_TILES) {
+                    coopMatLoad(Q_[r * DIM_TILES + stage * STAGE_TILES + e], tile, stage_at(subgroup_row + r * MAT_M, e), STAGE_LD,
+                                gl_CooperativeMatrixLayoutRowMajor);
+                }
             }
         }
     }
@@ -86,10 +82,6 @@ void forward() {
     if (PREFETCH) {
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
             next_k[i] = fetch_k(k_at, i, last);
-        }
-    }
-    if (WHOLE_TILE) {
-        [[unroll]] for (uint i = 0; i < COPIES; i++) {
             next_v[i] = fetch_v(v_at, i, last);
         }
     }
@@ -103,39 +95,29 @@ void forward() {
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
         [[dont_unroll]] for (; col0 < (MASKED ? block_keys : full_keys); col0 += int(BLOCK_N)) {
             barrier();  // the tile before is read
-            const uint rest = MASKED ? last - col0 : BLOCK_N;  // rows beyond repeat the last key
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 if (!PREFETCH) {
                     if (FENCE > 0 && i % 4 == 0) {
                         fence();
                     }
-                    next_k[i] = fetch_k(k_at, i, rest);
-                    next_v[i] = fetch_v(v_at, i, rest);
+                    next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
+                    next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
                 }
-                put_k(i, next_k[i]);
-                if (!HALF_TILE) {
-                    put_v(i, next_v[i]);
-                }
+                put_kv(i, next_k[i], next_v[i]);
             }
-            barrier();  // K, and V but with STAGGER, written before they are read
-            // The next tile; past the end the last one again, as a wasted load is cheaper than a branch.
-            const uint skip = col0 + BLOCK_N > last ? 0 : BLOCK_N;
-            const uint next_rest = last - col0 - skip;
-            if (WHOLE_TILE) {
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch_k(k_at + skip * p.k_stride_s, i, next_rest);
-                    next_v[i] = fetch_v(v_at + skip * p.v_stride_s, i, next_rest);
-                }
-            }
-            if (HALF_TILE) {
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_v[i] = fetch_v(v_at, i, rest);
-                }
-            }
-            const uint next_k_at = k_at + skip * p.k_stride_s;
+            barrier();  // tile written before it is read
             k_at += BLOCK_N * p.k_stride_s;
             v_at += BLOCK_N * p.v_stride_s;
-            if (!HALF_TILE && MASKED && CAUSAL && col0 >= subgroup_keys) {
+            if (PREFETCH) {
+                // Past the end, the last key again: a wasted load is cheaper than a branch.
+                const uint rest = uint(max(int(last) - col0 - int(BLOCK_N), 0));
+                const uint back = col0 + BLOCK_N > last ? BLOCK_N : 0;
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    next_k[i] = fetch_k(k_at - back * p.k_stride_s, i, rest);
+                    next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
+                }
+            }
+            if (MASKED && CAUSAL && col0 >= subgroup_keys) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
 
@@ -214,13 +196,6 @@ void forward() {
                 }
             }
 
-            if (HALF_TILE) {
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    put_v(i, next_v[i]);
-                    next_k[i] = fetch_k(next_k_at, i, next_rest);
-                }
-                barrier();  // V written before it is read
-            }
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
                     if (FENCE > 0 && d % FENCE == 0) {
@@ -259,15 +234,17 @@ void forward() {
             }
         }
     }
-    [[unroll]] for (uint d0 = 0; d0 < DIM_TILES; d0 += STAGE_TILES) {
+    [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         barrier();  // the last key tile, or the columns before, are read
-        [[unroll]] for (uint d = d0; d < min(d0 + STAGE_TILES, DIM_TILES); d++) {
+        [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                coopMatStore(to_left(O_[r * DIM_TILES + d], false), tile, stage_at(subgroup_row + r * MAT_M, d - d0), STAGE_LD,
-                             gl_CooperativeMatrixLayoutRowMajor);
+                if (stage * STAGE_TILES + e < DIM_TILES) {
+                    coopMatStore(to_left(O_[r * DIM_TILES + stage * STAGE_TILES + e], false), tile,
+                                 stage_at(subgroup_row + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
             }
         }
-        store_o(o_base, block_row, d0);
+        store_o(o_base, block_row, stage * STAGE_TILES);
     }
 }
 

@@ -29,6 +29,7 @@ const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 // matrices of their columns at a time as fit.
 const uint FITTING_TILES = 2 * BLOCK_N * LD / BLOCK_M / (MAT_N / 8);
 const uint STAGE_TILES = FITTING_TILES < DIM_TILES ? FITTING_TILES : DIM_TILES;
+const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
 const uint STAGE_LD = STAGE_TILES * (MAT_N / 8);
 
 // Copy number i of an invocation moves one uvec4. Where whole rows fit in one
@@ -71,16 +72,12 @@ uvec4 fetch_v(const uint base, const uint i, const uint last) {
     return copies_dim(col) ? load_v(base + min(copy_row(i), last) * p.v_stride_s + col * 8) : uvec4(0);
 }
 
-// put_k stores copy number i of a tile of K, put_v of V.
-void put_k(const uint i, const uvec4 x) {
+// put_kv stores copy number i of a key tile.
+void put_kv(const uint i, const uvec4 k, const uvec4 v) {
     if (copies(i)) {
-        tile[copy_row(i) * LD + copy_col(i)] = x;
-    }
-}
-
-void put_v(const uint i, const uvec4 x) {
-    if (copies(i)) {
-        tile[(BLOCK_N + copy_row(i)) * LD + copy_col(i)] = x;
+        const uint at = copy_row(i) * LD + copy_col(i);
+        tile[at] = k;
+        tile[at + BLOCK_N * LD] = v;
     }
 }
 
