@@ -103,14 +103,8 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if b.backward || b.both {
 		return errors.New("this version measures the forward pass only, --backward and --both are not available")
 	}
-	for _, n := range []struct {
-		name  string
-		n     int
-		least int
-	}{{"warmup", b.warmup, 0}, {"iters", b.iters, 1}, {"count", b.count, 1}} {
-		if b.set.Changed(n.name) && n.n < n.least {
-			return usagef("--%s %d is less than %d", n.name, n.n, n.least)
-		}
+	if err := b.checkCounts(); err != nil {
+		return err
 	}
 	// Most mistakes show before a device is opened. A divisor of the CPU's
 	// default heads divides the GPU's, too.
@@ -144,6 +138,26 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	return b.verdict(report)
+}
+
+// maxCount bounds --count: a day of samples.
+const maxCount = 100_000
+
+// checkCounts returns a usage error for a number of calls that is out of range.
+func (b *benchAttention) checkCounts() error {
+	for _, n := range []struct {
+		name  string
+		n     int
+		least int
+	}{{"warmup", b.warmup, 0}, {"iters", b.iters, 1}, {"count", b.count, 1}} {
+		if b.set.Changed(n.name) && n.n < n.least {
+			return usagef("--%s %d is less than %d", n.name, n.n, n.least)
+		}
+	}
+	if b.count > maxCount {
+		return usagef("--count %d is more than %d", b.count, maxCount)
+	}
+	return nil
 }
 
 // gpuDefault and cpuDefault are the problems whose sizes stand for flags that

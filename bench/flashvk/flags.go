@@ -56,6 +56,14 @@ func parseFloat(text string) (float64, error) {
 	return x, nil
 }
 
+func parseBool(text string) (bool, error) {
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, errors.New("not true or false")
+	}
+	return b, nil
+}
+
 func parseDType(text string) (dtype.DType, error) {
 	t, err := dtype.Parse(text)
 	if err != nil {
@@ -122,7 +130,8 @@ type maskFlags struct {
 
 func (m *maskFlags) add(f *pflag.FlagSet) {
 	m.set = f
-	f.BoolVar(&m.causal, "causal", false, "hide the keys after each query")
+	f.Var(value[bool]{&m.causal, parseBool, "bool"}, "causal", "hide the keys after each query")
+	f.Lookup("causal").NoOptDefVal = "true"
 	f.Var(value[problem.Align]{&m.align, parseAlign, "CORNER"}, "causal-align", "corner that the causal mask is aligned to: bottom-right (default) or top-left")
 	f.Var(value[float64]{&m.scale, parseFloat, "F"}, "scale", "factor of the scores (default 1/√headdim)")
 }
@@ -137,5 +146,11 @@ func (m *maskFlags) apply(p *problem.Problem) error {
 		return usagef("--scale 0 is not possible; leave it out for the default, 1/√headdim")
 	}
 	p.Causal, p.CausalAlign, p.Scale = m.causal, m.align, m.scale
+	// The flags' own mistakes are wrong whatever the tensors are.
+	least := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: problem.HeadDimMultiple,
+		Causal: m.causal, CausalAlign: m.align, Scale: m.scale}
+	if err := least.Validate(); err != nil {
+		return usageError{err}
+	}
 	return nil
 }
