@@ -19,8 +19,9 @@ type Progress func(done, total int, what string)
 // Attention checks the forward pass of p against the float64 reference on each
 // of the given paths, and times those that are right. The results are in the
 // order of impls. A path that the device cannot take, also for lack of memory, is
-// reported as unsupported. An error means that the run was cut short.
-func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []attention.Impl, pr Protocol, progress Progress) ([]Result, error) {
+// reported as unsupported. An error means that the run was cut short. Tuning,
+// which may be nil, is what the device was tuned to.
+func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []attention.Impl, tuning *attention.Tuning, pr Protocol, progress Progress) ([]Result, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -30,7 +31,7 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 	var able []int // positions in results
 	for i, impl := range impls {
 		results[i] = Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: p, Status: StatusUnsupported}
-		config, err := attention.Choose(d.Caps(), p, attention.Options{Impl: impl})
+		config, err := attention.Choose(d.Caps(), p, attention.Options{Impl: impl, Tuning: tuning})
 		if err != nil {
 			results[i].Reason = Reason(err, impl)
 			continue
@@ -57,7 +58,7 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 	var timed []int // the result of each target
 	for _, i := range able {
 		step("checking " + results[i].Impl)
-		target, err := r.check(ctx, impls[i], r.record(impls[i]), &results[i])
+		target, err := r.check(ctx, impls[i], r.record(attention.Options{Impl: impls[i], Tuning: tuning}), &results[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
 		}
@@ -245,11 +246,11 @@ func (r *attentionRun) fingerprint(ctx context.Context, set int) (uint64, error)
 	return h.Sum64(), nil
 }
 
-// record returns the function that records a call of a path.
-func (r *attentionRun) record(impl attention.Impl) func(c *vk.Cmd, set int) error {
+// record returns the function that records a call with these options.
+func (r *attentionRun) record(opt attention.Options) func(c *vk.Cmd, set int) error {
 	return func(c *vk.Cmd, set int) error {
 		s := r.sets[set]
-		return attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, attention.Options{Impl: impl})
+		return attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, opt)
 	}
 }
 

@@ -69,7 +69,11 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 	}
 	config := r.fileConfig()
 	for _, x := range r.Results {
-		name := fmt.Sprintf("%s/impl=%s/%v", benchmarkNames[x.Kernel], x.Impl, x.Problem)
+		name := fmt.Sprintf("%s/impl=%s", benchmarkNames[x.Kernel], x.Impl)
+		if x.Config != "" {
+			name += "/config=" + x.Config
+		}
+		name += "/" + x.Problem.String()
 		for i, ns := range x.Timing.DeviceNS {
 			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name), Iters: x.Timing.Iters}
 			res.Values = append(res.Values,

@@ -15,7 +15,8 @@ type Target struct {
 	Record func(c *vk.Cmd, set int) error
 	// Clear destroys the outputs in a set, and Verify returns an error if they
 	// are not those that were found right before. Both are called for every
-	// set that a last batch writes, before and after it.
+	// set that a last batch writes, before and after it. Without Verify there is
+	// no such batch.
 	Clear  func(ctx context.Context, set int) error
 	Verify func(ctx context.Context, set int) error
 	// MaxBatch limits the calls of one batch; 0 is no limit.
@@ -29,7 +30,7 @@ type Protocol struct {
 	WarmupTime time.Duration // least device time of all targets together before the first sample
 	Iters      int           // calls of each target in all its samples together; 0: as SampleTime says
 	SampleTime time.Duration // device time that a sample should last
-	WallTime   time.Duration // wall-clock samples of a target stop after this time, but see minWallSamples
+	WallTime   time.Duration // wall-clock samples of a target stop after this time, but see minWallSamples; negative: none
 	CacheBytes int64         // a problem smaller than this is rotated through several sets of buffers
 }
 
@@ -84,6 +85,9 @@ func (pr Protocol) batch(ns float64, limit int) int {
 // wallSamples returns how many wall-clock samples of a call that takes ns
 // nanoseconds to take.
 func (pr Protocol) wallSamples(ns float64) int {
+	if pr.WallTime < 0 {
+		return 0
+	}
 	n := float64(pr.Samples)
 	if ns > 0 {
 		n = float64(pr.WallTime) / ns
@@ -297,6 +301,9 @@ func (l *lane) sample(ctx context.Context, wall bool) error {
 // verify runs the batch once more and has its outputs looked at. The first
 // error of that is the verdict.
 func (l *lane) verify(ctx context.Context) (verdict, err error) {
+	if l.Verify == nil {
+		return nil, nil
+	}
 	for set := range l.timing.Sets {
 		if err := l.Clear(ctx, set); err != nil {
 			return nil, err

@@ -185,7 +185,7 @@ func TestAttention(t *testing.T) {
 	p := smallProblem()
 	impls := append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	last, ends := 0, 0
-	results, err := Attention(context.Background(), d, p, impls, quick(), func(done, total int, what string) {
+	results, err := Attention(context.Background(), d, p, impls, nil, quick(), func(done, total int, what string) {
 		if done < last || done > total || what == "" {
 			t.Errorf("step %d of %d after %d: %q", done, total, last, what)
 		}
@@ -221,18 +221,18 @@ func TestAttention(t *testing.T) {
 	// validation layer sees whether a barrier stands between them.
 	pr := quick()
 	pr.Iters, pr.CacheBytes = 9, 1
-	one, err := Attention(context.Background(), d, p, []attention.Impl{attention.Scalar}, pr, nil)
+	one, err := Attention(context.Background(), d, p, []attention.Impl{attention.Scalar}, nil, pr, nil)
 	if err != nil || one[0].Timing.Sets != 1 || one[0].Timing.Iters != 3 {
 		t.Errorf("one set: %+v, %v", one, err)
 	}
 
 	p.NumHeads = 0
-	if _, err := Attention(context.Background(), d, p, impls, quick(), nil); err == nil {
+	if _, err := Attention(context.Background(), d, p, impls, nil, quick(), nil); err == nil {
 		t.Error("a problem without heads was measured")
 	}
 	p = smallProblem()
 	p.DType = dtype.Float32 // no matrix path takes it
-	results, err = Attention(context.Background(), d, p, []attention.Impl{attention.CoopMat}, quick(), nil)
+	results, err = Attention(context.Background(), d, p, []attention.Impl{attention.CoopMat}, nil, quick(), nil)
 	if err != nil || results[0].Status != StatusUnsupported {
 		t.Errorf("%+v, %v", results, err)
 	}
@@ -298,7 +298,7 @@ func TestAttentionWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	var x Result
-	target, err := r.check(ctx, attention.Scalar, r.record(attention.Scalar), &x)
+	target, err := r.check(ctx, attention.Scalar, r.record(attention.Options{Impl: attention.Scalar}), &x)
 	if err != nil || x.Status != StatusOK {
 		t.Fatalf("%+v, %v", x, err)
 	}

@@ -45,6 +45,7 @@ type Result struct {
 	Kernel  string // what was computed: attention_fwd
 	Impl    string // as asked for: auto, coopmat2, …
 	Choice  string // what ran: path and configuration
+	Config  string // the configuration, if it was asked for: a part of the benchmark's name
 	Problem problem.Problem
 	Status  Status
 	Reason  string // why it failed or is not supported, one line

@@ -36,6 +36,7 @@ type benchAttention struct {
 	impls                                       []attention.Impl
 	format                                      bench.Format
 	device                                      string
+	tuning                                      tuningFlags
 }
 
 // problemFlags are the flags that describe the problem. If none is given, the
@@ -87,6 +88,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	intVar(f, &b.count, "count", "samples of each path (default 10)")
 	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), benchfmt, csv or json")
 	deviceVar(f, &b.device)
+	b.tuning.add(f)
 	f.BoolVar(&b.backward, "backward", false, "measure the backward pass; not available in this version")
 	f.BoolVar(&b.both, "both", false, "measure forward and backward pass; not available in this version")
 }
@@ -104,6 +106,9 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 		return errors.New("this version measures the forward pass only, --backward and --both are not available")
 	}
 	if err := b.checkCounts(); err != nil {
+		return err
+	}
+	if err := b.tuning.check(); err != nil {
 		return err
 	}
 	// Most mistakes show before a device is opened. A divisor of the CPU's
@@ -128,8 +133,12 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	tuning, err := b.tuning.load(a.stderr, d.Caps())
+	if err != nil {
+		return err
+	}
 	bar := newProgress(a.stderr)
-	report.Results, err = bench.Attention(ctx, d, p, b.paths(), b.protocol(report.Env.CPU), bar.step)
+	report.Results, err = bench.Attention(ctx, d, p, b.paths(), tuning, b.protocol(report.Env.CPU), bar.step)
 	bar.finish()
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ type pathSupport struct {
 	DType     string `json:"dtype"`
 	HeadDim   int    `json:"head_dim"`
 	Supported bool   `json:"supported"`
-	Choice    string `json:"choice,omitempty"` // path and configuration that would run
+	Choice    string `json:"choice,omitempty"` // path and configuration of the built-in table
 	Reason    string `json:"reason,omitempty"` // why not
 }
 
@@ -122,6 +122,9 @@ func describeDevice(b *strings.Builder, c *vk.Caps) {
 	line("driver", "%s", driver(c))
 	line("subgroup", "%s", subgroup(c))
 	line("workgroup", "%d invocations, %s shared memory", c.MaxWorkgroupInvocations, bench.FormatBytes(uint64(c.MaxSharedMemoryBytes)))
+	if c.ComputeUnits > 0 {
+		line("units", "%d", c.ComputeUnits)
+	}
 	line("memory", "%s, largest buffer %s", heaps(c), bench.FormatBytes(min(c.MaxStorageBufferRange, c.MaxAllocationBytes)))
 	line("types", "%s", types(c))
 	line("matrices", "%s", matrices(c))

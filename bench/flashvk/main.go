@@ -1,9 +1,10 @@
-// Command flashvk lists Vulkan devices, measures flash attention on them, and
-// computes it for files of tensors.
+// Command flashvk lists Vulkan devices, measures and tunes flash attention on
+// them, and computes it for files of tensors.
 //
 //	flashvk devices                                 what is there, and which paths run on it
 //	flashvk bench attention --seqlen 4096 --causal  time it, checked against float64 first
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
+//	flashvk tune attention                          find the fastest configurations on this device
 //
 // Results go to standard output and nothing else does. An error is one line on
 // standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
@@ -117,7 +118,7 @@ CPU device only if there is no GPU.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDevices(a), newBench(a), newRun(a), newVersion(a))
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newVersion(a))
 	return root
 }
 

@@ -95,10 +95,10 @@ func TestErrors(t *testing.T) {
 		code int
 		want string // in the line, after "flashvk: "
 	}{
-		{args: "", code: 2, want: "a command is missing: bench, devices, run, version"},
+		{args: "", code: 2, want: "a command is missing: bench, devices, run, tune, version"},
 		{args: "bench", code: 2, want: "bench: a command is missing: attention"},
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
-		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, run, version`},
+		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, run, tune, version`},
 		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention`},
 		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},

@@ -35,6 +35,7 @@ type runAttention struct {
 	impl            attention.Impl
 	mask            maskFlags
 	backward        bool
+	tuning          tuningFlags
 }
 
 func newRunAttention(a *app) *cobra.Command {
@@ -66,6 +67,7 @@ when it is complete.`,
 	r.mask.add(f)
 	f.Var(value[attention.Impl]{&r.impl, parseImpl, "PATH"}, "impl", "path to use: "+implNames()+" (default auto)")
 	deviceVar(f, &r.device)
+	r.tuning.add(f)
 	f.BoolVar(&r.backward, "backward", false, "gradients; not available in this version")
 	return cmd
 }
@@ -80,7 +82,7 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 	case r.backward:
 		return errNoBackward
 	}
-	if err := r.mask.apply(&p); err != nil {
+	if err := errors.Join(r.mask.apply(&p), r.tuning.check()); err != nil {
 		return err
 	}
 	in, err := safetensors.Open(r.in)
@@ -97,16 +99,20 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	announce(a.stderr, environment(d.Caps()))
-	choice, err := attention.Choose(d.Caps(), p, attention.Options{Impl: r.impl})
+	opt := attention.Options{Impl: r.impl}
+	if opt.Tuning, err = r.tuning.load(a.stderr, d.Caps()); err != nil {
+		return err
+	}
+	choice, err := attention.Choose(d.Caps(), p, opt)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "flashvk: %v\n", choice)
-	return r.compute(ctx, d, in, p)
+	return r.compute(ctx, d, in, p, opt)
 }
 
 // compute reads the inputs, runs the kernel and writes the outputs.
-func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensors.File, p attention.Problem) error {
+func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensors.File, p attention.Problem, opt attention.Options) error {
 	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
 	key := []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
 	var t [5]vk.Tensor // q, k, v, o, lse
@@ -135,7 +141,7 @@ func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensor
 		return err
 	}
 	defer c.Close()
-	if err := attention.Forward(c, o, lse, q, k, v, p, attention.Options{Impl: r.impl}); err != nil {
+	if err := attention.Forward(c, o, lse, q, k, v, p, opt); err != nil {
 		return err
 	}
 	if err := c.Submit(ctx); err != nil {

@@ -1,0 +1,493 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Search says how to look for the best configuration of a problem.
+type Search struct {
+	Impls  []attention.Impl
+	Skip   []attention.Config // not to be tried again: they lost the device
+	Budget time.Duration      // for trying candidates; what they are timed for comes on top
+	Hang   time.Duration      // a candidate that takes longer for one call is dropped
+	Quick  Protocol           // of the round in which all candidates meet
+	Final  Protocol           // of the round of the finalists
+	Few    int                // finalists
+}
+
+// DefaultSearch returns the search for a GPU or a CPU device.
+func DefaultSearch(cpu bool, budget time.Duration) Search {
+	s := Search{
+		Impls:  []attention.Impl{attention.CoopMat2, attention.CoopMat, attention.Scalar},
+		Budget: budget, Hang: 10 * time.Second, Quick: DefaultProtocol(cpu), Final: DefaultProtocol(cpu), Few: 6,
+	}
+	s.Quick.Samples, s.Quick.SampleTime, s.Quick.WallTime = 3, s.Quick.SampleTime/4, -1
+	s.Final.WallTime = -1
+	return s
+}
+
+// A Trial is what became of a candidate. Result.Timing is that of the finals;
+// one that did not get there has QuickNS only.
+type Trial struct {
+	Result
+	Configuration attention.Config
+	Table         bool    // the built-in table takes it
+	QuickNS       float64 // median of the quick round; 0: not reached
+	Stats         vk.KernelStats
+}
+
+// NS returns the best known device time of a call, 0 if the trial failed.
+func (t *Trial) NS() float64 {
+	if len(t.Timing.DeviceNS) > 0 {
+		return Summarize(t.Timing.DeviceNS).Median
+	}
+	return t.QuickNS
+}
+
+// Final reports whether the trial was a finalist that kept right to the end.
+func (t *Trial) Final() bool { return t.Status == StatusOK && len(t.Timing.DeviceNS) > 0 }
+
+// Tuned is the outcome of a search: finalists, the best first, then the others
+// by their quick times, then those that failed.
+type Tuned struct {
+	Problem attention.Problem
+	Trials  []Trial
+	Untried int // candidates for which there was no time
+}
+
+// Winners returns the best finalist of each path, the best first.
+func (t *Tuned) Winners() []*Trial {
+	var list []*Trial
+	for i := range t.Trials {
+		x := &t.Trials[i]
+		if x.Final() && !slices.ContainsFunc(list, func(w *Trial) bool { return w.Configuration.Impl == x.Configuration.Impl }) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// ErrHung is wrapped by the error of a search whose device does not come back
+// from a candidate. Closing it would wait for ever.
+var ErrHung = errors.New("the device does not come back")
+
+// A LostError says which candidate the device was lost in. It wraps
+// vk.ErrDeviceLost or ErrHung; after the former the search may be repeated on the device
+// opened anew, with the candidate in Search.Skip.
+type LostError struct {
+	Config attention.Config
+	Err    error
+}
+
+// Error implements error.
+func (e *LostError) Error() string { return fmt.Sprintf("%v: %v", e.Config, e.Err) }
+
+// Unwrap returns the cause.
+func (e *LostError) Unwrap() error { return e.Err }
+
+// A Tuner searches for the best configurations on a device. It belongs to one
+// goroutine.
+type Tuner struct {
+	d     *vk.Device
+	seen  map[kernelID]bool
+	stats map[statsKey]vk.KernelStats
+}
+
+// kernelID tells the kernels in a device's cache apart.
+type kernelID struct {
+	name string
+	spec any
+}
+
+// statsKey is what the kernels of a call depend on here.
+type statsKey struct {
+	config  attention.Config
+	dtype   dtype.DType
+	headDim int
+	causal  bool
+}
+
+// NewTuner returns a Tuner for d.
+func NewTuner(d *vk.Device) *Tuner {
+	return &Tuner{d, make(map[kernelID]bool), make(map[statsKey]vk.KernelStats)}
+}
+
+// Tune looks for the fastest configuration of each path for p:
+//
+//  1. every candidate, the table's choice first, is compiled, run once and
+//     compared with the reference, until 3/5 of the budget is spent. One that
+//     does not compile, is wrong or hangs is noted and dropped;
+//  2. all that are right are timed in a quick round, in turns;
+//  3. the variants of the best of each path go through the same;
+//  4. the best few, two of each path and the table's at least, are timed well,
+//     in turns.
+//
+// The error wraps vk.ErrUnsupported if no path has a candidate; a LostError
+// says that a candidate took the device with it. What is known then comes
+// along.
+func (t *Tuner) Tune(ctx context.Context, p attention.Problem, s Search, progress Progress) (Tuned, error) {
+	if err := p.Validate(); err != nil {
+		return Tuned{Problem: p}, err
+	}
+	run := t.newTuning(p, s, progress)
+	defer run.r.close()
+	err := run.tune(ctx)
+	return run.outcome(), err
+}
+
+// tuning is one search.
+type tuning struct {
+	*Tuner
+	Search
+	r        *attentionRun
+	record   func(c *attention.Config) func(*vk.Cmd, int) error // as attentionRun.record
+	trials   []*Trial
+	targets  map[*Trial]Target // of those that are right
+	untried  int
+	progress Progress
+}
+
+func (t *Tuner) newTuning(p attention.Problem, s Search, progress Progress) *tuning {
+	r := newAttentionRun(t.d, p)
+	record := func(c *attention.Config) func(*vk.Cmd, int) error { return r.record(attention.Options{Config: c}) }
+	return &tuning{Tuner: t, Search: s, r: r, record: record, targets: make(map[*Trial]Target), progress: progress}
+}
+
+// Progress of a search in thousandths, since the number of its steps is not
+// known before: where each phase begins.
+const (
+	atCandidates = 20
+	atQuick      = 500
+	atVariants   = 600
+	atQuickAgain = 750
+	atFinal      = 800
+	atEnd        = 1000
+)
+
+// step reports that done of total steps of a phase are behind.
+func (t *tuning) step(from, to, done, total int, what string) {
+	if t.progress != nil {
+		t.progress(from+(to-from)*done/max(total, 1), atEnd, what)
+	}
+}
+
+func (t *tuning) tune(ctx context.Context) error {
+	start := time.Now()
+	candidates, err := t.candidates()
+	if err != nil {
+		return err
+	}
+	t.step(0, atCandidates, 0, 1, "reference")
+	if err := t.r.prepare(ctx); err != nil {
+		return err
+	}
+	tried, err := t.try(ctx, candidates, start.Add(t.Budget*3/5), atCandidates, atQuick)
+	if err != nil {
+		return err
+	}
+	if err := t.r.addSets(ctx, t.Final.sets(t.r.p.Bytes())); err != nil {
+		return err
+	}
+	if err := t.quick(ctx, tried, atQuick, atVariants); err != nil {
+		return err
+	}
+	var variants []attention.Config
+	for _, best := range t.best(2) {
+		for _, v := range attention.Variants(t.d.Caps(), t.r.p, best.Configuration) {
+			if !t.knows(v) && !slices.Contains(variants, v) {
+				variants = append(variants, v)
+			}
+		}
+	}
+	if len(variants) > 0 {
+		tried, err := t.try(ctx, variants, later(start.Add(t.Budget), time.Now().Add(t.Budget/5)), atVariants, atQuickAgain)
+		if err != nil {
+			return err
+		}
+		// With the leaders, whose times may have been taken at another clock.
+		if err := t.quick(ctx, append(tried, t.best(1)...), atQuickAgain, atFinal); err != nil {
+			return err
+		}
+	}
+	return t.final(ctx)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// candidates returns what to try, the paths taking turns, so that each of them
+// has its share of the budget.
+func (t *tuning) candidates() ([]attention.Config, error) {
+	var lists [][]attention.Config
+	var reason error
+	for _, impl := range t.Impls {
+		list := attention.Candidates(t.d.Caps(), t.r.p, impl)
+		if len(list) > 0 {
+			lists = append(lists, list)
+		} else if reason == nil {
+			reason = attention.Supports(t.d.Caps(), impl, t.r.p)
+		}
+	}
+	if len(lists) == 0 {
+		if reason == nil {
+			reason = fmt.Errorf("bench: nothing to tune: %w", vk.ErrUnsupported)
+		}
+		return nil, reason
+	}
+	var all []attention.Config
+	for i := 0; len(lists) > 0; i++ {
+		lists = slices.DeleteFunc(lists, func(list []attention.Config) bool { return i >= len(list) })
+		for _, list := range lists {
+			if !slices.Contains(t.Skip, list[i]) {
+				all = append(all, list[i])
+			}
+		}
+	}
+	return all, nil
+}
+
+func (t *tuning) knows(c attention.Config) bool {
+	return slices.Contains(t.Skip, c) || slices.ContainsFunc(t.trials, func(x *Trial) bool { return x.Configuration == c })
+}
+
+// try compiles and checks configurations until the deadline, one at least, and
+// returns those that are right.
+func (t *tuning) try(ctx context.Context, list []attention.Config, deadline time.Time, from, to int) (right []*Trial, err error) {
+	for i, c := range list {
+		if i > 0 && time.Now().After(deadline) {
+			t.untried += len(list) - i
+			break
+		}
+		t.step(from, to, i, len(list), "trying "+c.String())
+		table, _ := attention.Choose(t.d.Caps(), t.r.p, attention.Options{Impl: c.Impl})
+		x := &Trial{Configuration: c, Table: c == table, Result: Result{
+			Kernel: "attention_fwd", Impl: c.Impl.String(), Choice: c.String(), Config: configName(c), Problem: t.r.p, Status: StatusUnsupported,
+		}}
+		t.trials = append(t.trials, x)
+		if err := t.check(ctx, x); err != nil {
+			return nil, err
+		}
+		if x.Status == StatusOK {
+			right = append(right, x)
+		}
+	}
+	return right, nil
+}
+
+// configName returns c as a part of a benchmark's name: its words without the
+// path.
+func configName(c attention.Config) string {
+	return strings.Join(strings.Fields(c.String())[1:], "-")
+}
+
+// check compiles a candidate, runs it once and compares the outputs. An error
+// means that the search cannot go on.
+func (t *tuning) check(ctx context.Context, x *Trial) error {
+	record := t.record(&x.Configuration)
+	err := t.compile(record)
+	t.readStats(x)
+	if err == nil {
+		var target Target
+		limited, cancel := context.WithTimeout(ctx, t.Hang)
+		target, err = t.r.check(limited, x.Configuration.Impl, record, &x.Result)
+		cancel()
+		if err == nil && x.Status == StatusOK {
+			target.Name = x.Choice
+			t.targets[x] = target
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, vk.ErrDeviceLost):
+		x.Status, x.Reason = StatusFailed, err.Error()
+		return &LostError{x.Configuration, err}
+	case errors.Is(err, context.DeadlineExceeded):
+		x.Status, x.Reason = StatusFailed, fmt.Sprintf("it did not finish within %v", t.Hang)
+		return t.recover(ctx, x)
+	case errors.Is(err, vk.ErrUnsupported):
+		x.Reason = Reason(err, x.Configuration.Impl)
+	default:
+		x.Status, x.Reason = StatusFailed, err.Error()
+	}
+	return nil
+}
+
+// compile makes the kernels of a call without running them.
+func (t *tuning) compile(record func(*vk.Cmd, int) error) error {
+	c, err := t.d.NewCmd("tune compile")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return record(c, 0)
+}
+
+// recover waits for the device to finish what a candidate started.
+func (t *tuning) recover(ctx context.Context, x *Trial) error {
+	limited, cancel := context.WithTimeout(ctx, recoverTime)
+	defer cancel()
+	c, err := t.d.NewCmd("tune recover")
+	if err != nil {
+		return err
+	}
+	err = c.Submit(limited)
+	c.Close()
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded):
+		return &LostError{x.Configuration, fmt.Errorf("%w within %v", ErrHung, t.Hang+recoverTime)}
+	}
+	return &LostError{x.Configuration, err}
+}
+
+// recoverTime is what the device gets to come back from a candidate that took
+// too long.
+const recoverTime = time.Minute
+
+// readStats notes what the driver says about the kernels that x made: the
+// largest numbers, if there are several kernels.
+func (t *tuning) readStats(x *Trial) {
+	p := t.r.p
+	key := statsKey{x.Configuration, p.DType, p.HeadDim, p.Causal}
+	for _, k := range t.d.CachedKernels() {
+		id := kernelID{k.Name, k.Spec}
+		if t.seen[id] || strings.HasPrefix(k.Name, "matrix_layout") {
+			continue
+		}
+		t.seen[id] = true
+		s := t.stats[key]
+		s.Available = k.Stats.Available
+		s.Created += k.Stats.Created
+		s.Registers = max(s.Registers, k.Stats.Registers)
+		s.SpillBytes = max(s.SpillBytes, k.Stats.SpillBytes)
+		s.SharedBytes = max(s.SharedBytes, k.Stats.SharedBytes)
+		s.CodeBytes = max(s.CodeBytes, k.Stats.CodeBytes)
+		t.stats[key] = s
+	}
+	x.Stats = t.stats[key]
+}
+
+// quick times trials in turns and notes the medians.
+func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
+	if len(list) == 0 {
+		return nil
+	}
+	targets := make([]Target, len(list))
+	for i, x := range list {
+		targets[i] = t.targets[x]
+		targets[i].Verify = nil // the finals look again
+	}
+	done, total := 0, MeasureSteps(len(list), t.Quick)
+	t.step(from, to, 0, total, "quick round")
+	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Quick, func() {
+		done++
+		t.step(from, to, done, total, "quick round")
+	})
+	if err != nil {
+		return err
+	}
+	for i, m := range measured {
+		list[i].QuickNS = max(Summarize(m.Timing.DeviceNS).Median, math.SmallestNonzeroFloat64)
+	}
+	return nil
+}
+
+// best returns the n best of each path by their quick times, the best of all
+// first.
+func (t *tuning) best(n int) []*Trial {
+	count := make(map[attention.Impl]int)
+	var list []*Trial
+	for _, x := range t.ranked() {
+		if count[x.Configuration.Impl] < n {
+			count[x.Configuration.Impl]++
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// ranked returns the trials that are right and timed by their quick times.
+func (t *tuning) ranked() []*Trial {
+	list := slices.DeleteFunc(slices.Clone(t.trials), func(x *Trial) bool { return x.Status != StatusOK || x.QuickNS == 0 })
+	slices.SortStableFunc(list, func(a, b *Trial) int { return cmp.Compare(a.QuickNS, b.QuickNS) })
+	return list
+}
+
+// final times the best few well.
+func (t *tuning) final(ctx context.Context) error {
+	ranked := t.ranked()
+	list := ranked[:min(t.Few, len(ranked))]
+	list = slices.Clone(list)
+	leaders := t.best(2)
+	for _, x := range ranked {
+		if !slices.Contains(list, x) && (x.Table || slices.Contains(leaders, x)) {
+			list = append(list, x)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	targets := make([]Target, len(list))
+	for i, x := range list {
+		targets[i] = t.targets[x]
+	}
+	done, total := 0, MeasureSteps(len(list), t.Final)
+	t.step(atFinal, atEnd, 0, total, "finals")
+	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Final, func() {
+		done++
+		t.step(atFinal, atEnd, done, total, "finals")
+	})
+	if err != nil {
+		return err
+	}
+	for i, m := range measured {
+		if m.Err != nil {
+			list[i].Status, list[i].Reason = StatusFailed, m.Err.Error()
+			continue
+		}
+		list[i].Timing = m.Timing
+	}
+	return nil
+}
+
+// outcome returns the trials in their order.
+func (t *tuning) outcome() Tuned {
+	out := Tuned{Problem: t.r.p, Untried: t.untried}
+	for _, x := range t.trials {
+		out.Trials = append(out.Trials, *x)
+	}
+	class := func(x *Trial) int {
+		switch {
+		case x.Final():
+			return 0
+		case x.Status == StatusOK && x.QuickNS > 0:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(out.Trials, func(a, b Trial) int {
+		return cmp.Or(cmp.Compare(class(&a), class(&b)), cmp.Compare(a.NS(), b.NS()))
+	})
+	return out
+}

@@ -1,0 +1,236 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// tinySearch is a search for tests.
+func tinySearch(impls ...attention.Impl) Search {
+	s := Search{Impls: impls, Budget: 300 * time.Millisecond, Hang: time.Minute, Quick: quick(), Final: quick(), Few: 3}
+	s.Quick.WallTime, s.Final.WallTime = -1, -1
+	return s
+}
+
+func tinyProblem() attention.Problem {
+	return attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 50, HeadDim: 8, DType: dtype.Float16, Causal: true}
+}
+
+// TestTune says that what is right is timed, in the order of its times, and
+// that the winner of each path is known.
+func TestTune(t *testing.T) {
+	d := vktest.Open(t)
+	p := tinyProblem()
+	last := -1
+	impls := []attention.Impl{attention.Scalar}
+	if attention.Supports(d.Caps(), attention.CoopMat2, p) == nil {
+		impls = append(impls, attention.CoopMat2)
+	}
+	tuner := NewTuner(d)
+	tuned, err := tuner.Tune(context.Background(), p, tinySearch(impls...), func(done, total int, what string) {
+		if done < last || done > total || what == "" {
+			t.Errorf("step %d of %d after %d: %q", done, total, last, what)
+		}
+		last = done
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != atEnd {
+		t.Errorf("progress ended at %d", last)
+	}
+	winners := tuned.Winners()
+	if len(winners) != len(impls) {
+		t.Fatalf("%d winners of %d paths", len(winners), len(impls))
+	}
+	finals, tables := 0, 0
+	for i := range tuned.Trials {
+		x := &tuned.Trials[i]
+		if x.Status == StatusOK && (x.Check.MaxAbs == 0 || x.Check.MaxAbs > x.Check.Limit) {
+			t.Errorf("%v: %+v", x.Choice, x.Check)
+		}
+		if x.Status == StatusOK && x.QuickNS == 0 {
+			t.Errorf("%v is right but was not timed", x.Choice)
+		}
+		if x.Stats.Created == 0 {
+			t.Errorf("%v: nothing is known about its kernel", x.Choice)
+		}
+		if x.Final() {
+			finals++
+			if len(x.Timing.DeviceNS) != 3 || i >= finals {
+				t.Errorf("trial %d, %v: %+v", i, x.Choice, x.Timing)
+			}
+			if i > 0 && x.NS() < tuned.Trials[i-1].NS() {
+				t.Errorf("%v is faster than %v before it", x.Choice, tuned.Trials[i-1].Choice)
+			}
+		}
+		if x.Table {
+			tables++
+			if !x.Final() {
+				t.Errorf("%v is the table's and not in the finals", x.Choice)
+			}
+		}
+	}
+	if finals < 2 || tables != len(impls) || len(tuned.Results()) != finals {
+		t.Errorf("%d finalists, %d of the table, %d results", finals, tables, len(tuned.Results()))
+	}
+
+	// The kernels are there already: their numbers are, too.
+	again, err := tuner.Tune(context.Background(), p, tinySearch(attention.Scalar), nil)
+	if err != nil || len(again.Trials) == 0 || again.Trials[0].Stats.Created == 0 {
+		t.Errorf("again: %v, %+v", err, again.Trials)
+	}
+	p.NumHeads = 0
+	if _, err := tuner.Tune(context.Background(), p, tinySearch(attention.Scalar), nil); err == nil {
+		t.Error("a problem without heads was tuned")
+	}
+	p = tinyProblem()
+	p.HeadDim = 16
+	if _, err := tuner.Tune(context.Background(), p, tinySearch(), nil); !errors.Is(err, vk.ErrUnsupported) {
+		t.Errorf("no path: %v", err)
+	}
+}
+
+// TestTuneFaults says that a candidate that is wrong, does not compile or does
+// not come back is dropped and named, and the others go on.
+func TestTuneFaults(t *testing.T) {
+	d := vktest.Open(t)
+	p := tinyProblem()
+	list := attention.Candidates(d.Caps(), p, attention.Scalar)
+	broken := errors.New("the compiler gave up")
+	search := func(s Search, fault func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error) (Tuned, error) {
+		run := NewTuner(d).newTuning(p, s, nil)
+		defer run.r.close()
+		inner := run.record
+		run.record = func(c *attention.Config) func(*vk.Cmd, int) error {
+			return fault(slices.Index(list, *c), inner(c))
+		}
+		err := run.tune(context.Background())
+		return run.outcome(), err
+	}
+	find := func(tuned Tuned, c attention.Config) *Trial {
+		for i := range tuned.Trials {
+			if tuned.Trials[i].Configuration == c {
+				return &tuned.Trials[i]
+			}
+		}
+		return &Trial{}
+	}
+	s := tinySearch(attention.Scalar)
+	s.Budget = 2 * time.Second
+	tuned, err := search(s, func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error {
+		switch i {
+		case 0:
+			return func(*vk.Cmd, int) error { return broken }
+		case 1:
+			return func(*vk.Cmd, int) error { return nil }
+		case 2:
+			return func(*vk.Cmd, int) error { return fmt.Errorf("attention: scalar: too much: %w", vk.ErrUnsupported) }
+		}
+		return record
+	})
+	if err != nil || len(tuned.Winners()) != 1 {
+		t.Fatalf("%v, winners %v", err, tuned.Winners())
+	}
+	for i, want := range []struct {
+		status Status
+		reason string
+	}{{StatusFailed, "the compiler gave up"}, {StatusFailed, "NaN"}, {StatusUnsupported, "too much"}, {StatusOK, ""}} {
+		if x := find(tuned, list[i]); x.Status != want.status || !strings.Contains(x.Reason, want.reason) || x.Final() && want.status != StatusOK {
+			t.Errorf("candidate %d: %s %q, want %s %q", i, x.Status, x.Reason, want.status, want.reason)
+		}
+	}
+	var text bytes.Buffer
+	if err := tuned.WriteTable(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{list[0].String() + " FAILED: the compiler gave up\n", list[2].String() + " was left out: too much\n", "MFLOP/s", "max|Δ|"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, &text)
+		}
+	}
+
+	// All hang, by a limit that nothing keeps.
+	s.Hang, s.Budget = time.Nanosecond, 10*time.Millisecond
+	same := func(_ int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error { return record }
+	tuned, err = search(s, same)
+	if err != nil || len(tuned.Winners()) != 0 || tuned.Trials[0].Reason != "it did not finish within 1ns" {
+		t.Errorf("a hang: %v, %+v", err, tuned.Trials)
+	}
+
+	// The device is lost: the search ends and says where.
+	s.Hang = time.Minute
+	tuned, err = search(s, func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error {
+		if i == 0 {
+			return func(*vk.Cmd, int) error { return fmt.Errorf("vk: vkQueueSubmit: %w", vk.ErrDeviceLost) }
+		}
+		return record
+	})
+	var lost *LostError
+	if !errors.As(err, &lost) || lost.Config != list[0] || !errors.Is(err, vk.ErrDeviceLost) || find(tuned, list[0]).Status != StatusFailed {
+		t.Errorf("a lost device: %v", err)
+	}
+	s.Skip = []attention.Config{list[0]}
+	tuned, err = search(s, same)
+	if err != nil || find(tuned, list[0]).Status != "" {
+		t.Errorf("without the candidate: %v, %+v", err, find(tuned, list[0]))
+	}
+}
+
+// TestTuneBudget says that at least one candidate is tried, and that the rest is
+// counted.
+func TestTuneBudget(t *testing.T) {
+	d := vktest.Open(t)
+	s := tinySearch(attention.Scalar)
+	s.Budget = 1
+	tuned, err := NewTuner(d).Tune(context.Background(), tinyProblem(), s, nil)
+	all := attention.Candidates(d.Caps(), tinyProblem(), attention.Scalar)
+	variants := attention.Variants(d.Caps(), tinyProblem(), all[0])
+	if want := len(all) + len(variants) - 2; err != nil || tuned.Untried != want || len(tuned.Trials) != 2 || len(tuned.Winners()) != 1 {
+		t.Errorf("%v, %d untried, want %d; %d trials", err, tuned.Untried, want, len(tuned.Trials))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := NewTuner(d).Tune(ctx, tinyProblem(), s, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestTableRows says that sizes of one problem become rows by how much they
+// fill the device, the fullest first, and causal rows before those for all.
+func TestTableRows(t *testing.T) {
+	caps := &vk.Caps{ComputeUnits: 100, SubgroupSize: 32}
+	config := func(rows int) attention.Config {
+		return attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: rows, BlockN: 16, Depth: 8, ValueRows: 8}
+	}
+	tuned := func(headDim, seq, rows int, causal bool) Tuned {
+		p := attention.Problem{Batch: 1, NumHeads: 10, NumKVHeads: 10, SeqQ: seq, SeqKV: seq, HeadDim: headDim, Causal: causal}
+		won := Trial{Configuration: config(rows), Result: Result{Status: StatusOK, Timing: Timing{DeviceNS: []float64{1}}}}
+		return Tuned{Problem: p, Trials: []Trial{won}}
+	}
+	got := TableRows(caps, []Tuned{tuned(128, 512, 16, false), tuned(64, 512, 16, false), tuned(64, 4096, 32, false), tuned(64, 512, 32, true)})
+	for i, want := range []string{
+		`{headDim: 64, causal: true, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+		`{headDim: 64, fill: 12.8, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+		`{headDim: 64, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+		`{headDim: 128, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+	} {
+		if i >= len(got) || got[i] != want {
+			t.Errorf("row %d of\n%s\nwant %s", i, strings.Join(got, "\n"), want)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%d rows", len(got))
+	}
+}

@@ -1,0 +1,115 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// WriteTable writes the trials for people: those that were timed, the best
+// first, then what went wrong.
+func (t *Tuned) WriteTable(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "problem  attention forward, %s\n", Describe(t.Problem))
+	b.WriteString("*        what the built-in table takes\n")
+	b.WriteString("time     device time per call; ± the 95 % confidence interval of its median, for finalists\n")
+	b.WriteString("kernel   registers and spilled bytes per invocation, shared memory per workgroup, as the driver says\n\n")
+	rows := [][]string{{"configuration", "time", "±", "rate", "registers", "spilled", "shared", "code", "compiled in", "max|Δ|"}}
+	var notes []string
+	for i := range t.Trials {
+		x := &t.Trials[i]
+		switch {
+		case x.Status == StatusUnsupported:
+			notes = append(notes, fmt.Sprintf("%s was left out: %s", x.Choice, oneLine(x.Reason)))
+		case x.Status == StatusFailed:
+			notes = append(notes, fmt.Sprintf("%s FAILED: %s", x.Choice, oneLine(x.Reason)))
+		case x.NS() > 0:
+			rows = append(rows, trialRow(x))
+		}
+	}
+	if t.Untried > 0 {
+		notes = append(notes, fmt.Sprintf("%d candidates were not tried for lack of time", t.Untried))
+	}
+	if len(rows) > 1 {
+		align(&b, rows, func(column int) bool { return column > 0 })
+	}
+	for _, n := range notes {
+		fmt.Fprintln(&b, n)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func trialRow(x *Trial) []string {
+	spread := ""
+	if x.Final() {
+		spread = fmt.Sprintf("%.0f%%", 100*Summarize(x.Timing.DeviceNS).Spread())
+	}
+	name := x.Choice
+	if x.Table {
+		name += " *"
+	}
+	row := []string{name, FormatTime(x.NS()), spread, FormatSI(x.Problem.FLOPs()/x.NS()*1e9, "FLOP/s")}
+	if s := x.Stats; s.Available {
+		row = append(row, fmt.Sprint(s.Registers), fmt.Sprint(s.SpillBytes), fmt.Sprint(s.SharedBytes), FormatBytes(s.CodeBytes))
+	} else {
+		row = append(row, "-", "-", "-", "-")
+	}
+	return append(row, FormatTime(float64(x.Stats.Created)), formatError(x.Check.MaxAbs))
+}
+
+// Results returns the finalists, for a Report.
+func (t *Tuned) Results() []Result {
+	var list []Result
+	for i := range t.Trials {
+		if x := &t.Trials[i]; x.Final() {
+			list = append(list, x.Result)
+		}
+	}
+	return list
+}
+
+// TableRows returns rows for the built-in tuning table, as Go source, that
+// give each problem the winner of each path. Where there are several sizes of
+// one problem, all but the smallest get the fill that they make, largest first.
+func TableRows(caps *vk.Caps, list []Tuned) []string {
+	type entry struct {
+		p    attention.Problem
+		c    attention.Config
+		fill float64
+	}
+	var entries []entry
+	for i := range list {
+		for _, w := range list[i].Winners() {
+			entries = append(entries, entry{list[i].Problem, w.Configuration, w.Configuration.Fill(caps, list[i].Problem)})
+		}
+	}
+	same := func(a, b *entry) bool {
+		return a.c.Impl == b.c.Impl && a.p.HeadDim == b.p.HeadDim && a.p.DType == b.p.DType && a.p.Causal == b.p.Causal
+	}
+	causalFirst := func(p attention.Problem) int {
+		if p.Causal {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(entries, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.c.Impl, b.c.Impl), cmp.Compare(a.p.DType, b.p.DType), cmp.Compare(a.p.HeadDim, b.p.HeadDim),
+			cmp.Compare(causalFirst(a.p), causalFirst(b.p)), cmp.Compare(b.fill, a.fill))
+	})
+	var rows []string
+	for i := range entries {
+		e := &entries[i]
+		fill := e.fill
+		if i+1 == len(entries) || !same(e, &entries[i+1]) {
+			fill = 0
+		}
+		rows = append(rows, attention.TableRow(caps, e.p, e.c, fill)+" // "+e.p.DType.String())
+	}
+	return rows
+}
