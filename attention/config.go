@@ -209,6 +209,8 @@ func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, erro
 	switch {
 	case !caps.CoopMat:
 		return none, unsupported("%v: the device has no VK_KHR_cooperative_matrix", impl)
+	case caps.APIVersion < vk.MakeVersion(1, 3, 0): // the modules are SPIR-V 1.6
+		return none, unsupported("%v: the device has Vulkan %v, matrices need 1.3", impl, caps.APIVersion)
 	case !caps.VulkanMemoryModel:
 		return none, unsupported("%v: the device has no Vulkan memory model", impl)
 	case !caps.Int16:
