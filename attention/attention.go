@@ -9,10 +9,13 @@
 // allow; Options.Impl forces one:
 //
 //	path      needs                                        scores live in   file
-//	coopmat2  VK_NV_cooperative_matrix2 at subgroup scope  registers        fwd_coopmat2.go
-//	coopmat   VK_KHR_cooperative_matrix                    registers        fwd_coopmat.go
+//	coopmat2  VK_NV_cooperative_matrix2 at subgroup scope  registers        fwd_matrix.go
+//	coopmat   VK_KHR_cooperative_matrix                    registers        fwd_matrix.go
 //	scalar    Vulkan 1.2 compute                           registers        fwd_scalar.go
 //	unfused   Vulkan 1.2 compute, memory for S             device memory    unfused.go
+//
+// [ForwardHost] is the same on slices of the host. [Supports] says whether a
+// path takes a problem on a device, and why not; [Choose] says what would run.
 //
 // Tensors are views of device buffers with any strides whose last axis is
 // contiguous; dimensions go by the names
@@ -23,6 +26,9 @@
 //
 // All paths are deterministic: the same call on the same device gives the same
 // bits.
+//
+// Functions are safe for concurrent use, as far as what they are given is: a
+// vk.Cmd belongs to one goroutine.
 package attention
 
 import (

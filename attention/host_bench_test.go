@@ -52,23 +52,6 @@ func BenchmarkReset(b *testing.B) {
 	}
 }
 
-// BenchmarkChoose measures the choice of path and configuration: of each path,
-// and of float32, for which Auto asks several.
-func BenchmarkChoose(b *testing.B) {
-	d := vktest.Open(b, vktest.NoValidation)
-	for _, t := range []dtype.DType{dtype.Float16, dtype.Float32} {
-		p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 16, DType: t, Causal: true}
-		b.Run(t.String(), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := attention.Choose(d.Caps(), p, attention.Options{}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // newTensors returns tensors for p, closed at the end of the test.
 func newTensors(t testing.TB, d *vk.Device, p attention.Problem) (o, lse, q, k, v vk.Tensor) {
 	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}

@@ -1,0 +1,47 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TestMatrixDemands has the reason for each thing that a device lacks for the
+// matrix paths, and that Auto then takes the next path.
+func TestMatrixDemands(t *testing.T) {
+	p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.BFloat16}
+	for _, c := range []struct {
+		lose func(*vk.Caps)
+		impl Impl // the last that refuses
+		want string
+	}{
+		{func(c *vk.Caps) { c.CoopMat2.Reductions = false }, CoopMat2, "the device has no cooperative-matrix reductions (VK_NV_cooperative_matrix2)"},
+		{func(c *vk.Caps) { c.CoopMat2.Conversions = false }, CoopMat2, "the device has no cooperative-matrix conversions (VK_NV_cooperative_matrix2)"},
+		{func(c *vk.Caps) { c.CoopMat2.PerElement = false }, CoopMat2, "the device has no cooperative-matrix per-element operations (VK_NV_cooperative_matrix2)"},
+		{func(c *vk.Caps) { c.CoopMat = false }, CoopMat, "the device has no VK_KHR_cooperative_matrix"},
+		{func(c *vk.Caps) { c.APIVersion = vk.MakeVersion(1, 2, 300) }, CoopMat, "the device has Vulkan 1.2.300, matrices need 1.3"},
+		{func(c *vk.Caps) { c.VulkanMemoryModel = false }, CoopMat, "the device has no Vulkan memory model"},
+		{func(c *vk.Caps) { c.Int16 = false }, CoopMat, "the device has no 16-bit integers"},
+		{func(c *vk.Caps) { c.ComputeFullSubgroups = false }, CoopMat, "the device cannot promise full subgroups"},
+		{func(c *vk.Caps) { c.BFloat16CoopMat = false }, CoopMat, "the device has no bfloat16 cooperative matrices"},
+		{func(c *vk.Caps) { c.CoopMatShapes = nil }, CoopMat, "no bfloat16 cooperative-matrix shape of the device has float32 sums and N = K"},
+	} {
+		caps := nvidia("NVIDIA H200", 132, true)
+		c.lose(&caps)
+		for _, impl := range []Impl{CoopMat2, CoopMat} {
+			err := Supports(&caps, impl, p)
+			if impl > c.impl {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorIs(t, err, ErrUnsupported)
+			require.EqualError(t, err, "attention: "+impl.String()+": "+c.want+": unsupported on this device")
+		}
+		config, err := Choose(&caps, p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, c.impl+1, config.Impl)
+	}
+}
