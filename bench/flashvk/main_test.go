@@ -196,7 +196,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
@@ -224,7 +224,7 @@ func TestVersion(t *testing.T) {
 func TestExamples(t *testing.T) {
 	root := newRoot(&app{io.Discard, io.Discard})
 	n := 0
-	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}} {
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}} {
 		cmd, _, err := root.Find(path)
 		if err != nil {
 			t.Fatal(err)

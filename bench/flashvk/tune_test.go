@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/perf/benchfmt"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// TestTuneFlags says which problems the flags come to, given the defaults of a
+// CPU device.
+func TestTuneFlags(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want []string // dtype, seq_q x seq_kv, head_dim, causal; or one error
+	}{
+		{"", []string{"float16 256x256 64 false", "float16 256x256 64 true"}},
+		{"--causal", []string{"float16 256x256 64 true"}},
+		{"--causal=false --headdim 64,80", []string{"float16 256x256 64 false", "float16 256x256 80 false"}},
+		{"--causal=both --seqlen 512,64 --dtype bf16", []string{"bfloat16 512x512 64 false", "bfloat16 64x64 64 false", "bfloat16 512x512 64 true", "bfloat16 64x64 64 true"}},
+		{"--causal=false --dtype float32,float16 --seqlen 1 --seqlen-kv 100", []string{"float32 1x100 64 false", "float16 1x100 64 false"}},
+		{"--heads 6 --kv-heads 4", []string{"attention: num_heads=6 is not a multiple of num_kv_heads=4"}},
+		{"--headdim 64,12", []string{"attention: head_dim=12 is not a multiple of 8"}},
+	} {
+		var x tuneAttention
+		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		x.add(f)
+		if err := f.Parse(strings.Fields(c.args)); err != nil {
+			t.Errorf("%s: %v", c.args, err)
+			continue
+		}
+		var got []string
+		problems, err := x.problems(cpuDefault(), []int{64})
+		for _, p := range problems {
+			got = append(got, fmt.Sprintf("%v %dx%d %d %v", p.DType, p.SeqQ, p.SeqKV, p.HeadDim, p.Causal))
+		}
+		if err != nil {
+			got = []string{err.Error()}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %q, want %q", c.args, got, c.want)
+		}
+	}
+}
+
+// TestTuneErrors has the mistakes that show without a device.
+func TestTuneErrors(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"tune", "tune: a command is missing: attention"},
+		{"tune attention x", `tune attention: argument "x" is not expected`},
+		{"tune attention --impl auto", "--impl auto is not a path to tune"},
+		{"tune attention --impl scalar,scalar", `"scalar" occurs twice`},
+		{"tune attention --headdim 64,64", `invalid argument "64,64" for "--headdim" flag: "64" occurs twice`},
+		{"tune attention --headdim 64,x", `"x" is not an integer`},
+		{"tune attention --headdim 264", "attention: head_dim=264 is larger than 256"},
+		{"tune attention --dtype float8", `"float8" is not one of float16, bfloat16, float32`},
+		{"tune attention --causal=maybe", "not one of true, false, both"},
+		{"tune attention --format csv", "--format csv: tune writes table or benchfmt"},
+		{"tune attention --budget 0s", "--budget 0s is not positive"},
+		{"tune attention --out=", "--out is empty"},
+		{"bench attention --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
+		{"run attention --in x --out y --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
+	} {
+		code, stdout, stderr := flashvk(strings.Fields(c.args)...)
+		if code != 2 || stdout != "" || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: status %d, stdout %q, stderr %q, want %q", c.args, code, stdout, stderr, c.want)
+		}
+	}
+}
+
+// tiny returns a command line with a problem that takes no time.
+func tiny(dev string, args ...string) []string {
+	return append(args, dev, "--batch=1", "--heads=2", "--seqlen=40", "--headdim=8", "--causal")
+}
+
+// TestTune tunes into a file, uses the file, and has it ignored where it is no
+// good.
+func TestTune(t *testing.T) {
+	caps, dev := device(t)
+	path, err := tuningPath(caps) // in the test's cache folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(path)
+	code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--dtype=float32", "--budget=200ms")...)
+	if code != 0 || !strings.Contains(stderr, "flashvk: wrote "+path+"\n") {
+		t.Fatalf("status %d, stderr %s, stdout\n%s", code, stderr, stdout)
+	}
+	for _, want := range []string{"float32: batch 1, heads 2, kv-heads 2, seqlen 40, headdim 8, causal", "configuration  ", "registers", " *  ", "FLOP/s", "candidates were not tried", "rows for attention/tuning.go, measured on " + caps.Name, "headDim: 8, causal: true, Config: Config{Impl: Scalar, "} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is missing in\n%s", want, stdout)
+		}
+	}
+	f, err := attention.LoadTuningFile(path, caps)
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 40, SeqKV: 40, HeadDim: 8, DType: dtype.Float32, Causal: true}
+	if err != nil || f.Len() != 1 {
+		t.Fatalf("%v, %d rows", err, f.Len())
+	}
+	want, err := attention.Choose(caps, p, attention.Options{Impl: attention.Scalar, Tuning: f})
+	if err != nil || !strings.Contains(stdout, fmt.Sprintf("%#v", want)) {
+		t.Errorf("the file has %#v, %v, the output\n%s", want, err, stdout)
+	}
+
+	// A configuration that the table never takes, to see who uses the file.
+	mine := attention.Config{Impl: attention.Scalar, Threads: 32, ThreadsX: 8, BlockM: 8, BlockN: 8, Depth: 4, ValueRows: 4}
+	f.Add(p, mine, 1)
+	if err := f.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	bench := tiny(dev, "bench", "attention", "--impl=scalar", "--dtype=float32", "--count=1", "--iters=1")
+	measured := func(wantMine bool, wantErr string, more ...string) {
+		t.Helper()
+		code, stdout, stderr := flashvk(append(bench, more...)...)
+		if code != 0 || strings.Contains(stdout, mine.String()) != wantMine || !strings.Contains(stderr, wantErr) || wantErr == "" && stderr != "" {
+			t.Errorf("%v: status %d, stderr %q, want %q; stdout\n%s", more, code, stderr, wantErr, stdout)
+		}
+	}
+	measured(true, "flashvk: tuned: 1 rows of "+path)
+	measured(false, "", "--no-tuning")
+	other := filepath.Join(t.TempDir(), "other.json")
+	if err := os.Rename(path, other); err != nil {
+		t.Fatal(err)
+	}
+	measured(false, "")
+	measured(true, "tuned: 1 rows of "+other, "--tuning="+other)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	measured(false, "flashvk: WARNING: "+path+" is ignored: attention: tuning: unexpected end of JSON input\n")
+	for _, file := range []string{path, other + ".none"} { // a file that was named has to be good
+		if code, _, stderr := flashvk(append(bench, "--tuning="+file)...); code != 1 || !strings.Contains(stderr, "flashvk: "+file+": ") {
+			t.Errorf("--tuning %s: status %d, %s", file, code, stderr)
+		}
+	}
+
+	// A bad file is replaced, a good one completed.
+	for i, args := range [][]string{{"--dtype=float32"}, {"--dtype=float32,float16", "--out=" + other}} {
+		code, stdout, stderr := flashvk(tiny(dev, append([]string{"tune", "attention", "--impl=scalar", "--budget=1ms", "--format=benchfmt"}, args...)...)...)
+		if code != 0 || (i == 0) != strings.Contains(stderr, "WARNING: "+path+" is replaced") {
+			t.Errorf("%v: status %d, %s", args, code, stderr)
+		}
+		lines := 0
+		for r := benchfmt.NewReader(strings.NewReader(stdout), "stdout"); r.Scan(); {
+			if x, ok := r.Result().(*benchfmt.Result); ok {
+				lines++
+				if name := x.Name.String(); !strings.HasPrefix(name, "AttentionFwd/impl=scalar/config=") || !strings.Contains(name, "/head_dim=8/") {
+					t.Errorf("benchmark %s", name)
+				}
+			}
+		}
+		if lines == 0 {
+			t.Errorf("no benchmark lines in\n%s", stdout)
+		}
+	}
+	if f, err := attention.LoadTuningFile(other, caps); err != nil || f.Len() != 2 {
+		t.Errorf("%v, %d rows, want 2", err, f.Len())
+	}
+}
+
+// TestTuneDryRun lists candidates and writes nothing.
+func TestTuneDryRun(t *testing.T) {
+	caps, dev := device(t)
+	out := filepath.Join(t.TempDir(), "out.json")
+	code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--dry-run", "--out="+out)...)
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 40, SeqKV: 40, HeadDim: 8, DType: dtype.Float16, Causal: true}
+	want := attention.Candidates(caps, p, attention.Scalar)
+	if code != 0 || stderr != "" || strings.Count(stdout, "\n") != 1+len(want) || !strings.Contains(stdout, "\n   "+want[0].String()+"\n") {
+		t.Errorf("status %d, %s, want %d candidates in\n%s", code, stderr, len(want), stdout)
+	}
+	if _, err := os.Stat(out); err == nil {
+		t.Error("a file was written")
+	}
+	code, _, stderr = flashvk(tiny(dev, "tune", "attention", "--impl=coopmat2", "--dtype=float32", "--dry-run")...)
+	q := p
+	q.DType = dtype.Float32
+	if err := attention.Supports(caps, attention.CoopMat2, q); err != nil && (code != 1 || !strings.Contains(stderr, "unsupported on this device")) {
+		t.Errorf("no candidates: status %d, %s", code, stderr)
+	}
+}
