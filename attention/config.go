@@ -131,17 +131,30 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
-	row8 := (p.HeadDim + n - 1) / n * n / 8
-	tile := 2 * c.BlockN * (row8 + 1) // lib/tile.glsl, in 16 bytes
-	if rows := c.Subgroups * c.RowTiles * m; rows*n/8 > tile {
-		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d keys", c.Impl, rows, c.BlockN)
+	shared, err := c.feasibleTile(p, m, n)
+	if p.DType == dtype.Float32 {
+		shared, err = c.feasibleSplit(p, m, n)
 	}
-	shared := tile * 16
+	if err != nil {
+		return err
+	}
 	if c.Impl == CoopMat {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += c.Subgroups * m * n / 2 * 4   // packed, at most
 	}
 	return fitsShared(caps, c.Impl, shared)
+}
+
+// feasibleTile is what the kernels of 16-bit tensors demand of tile sizes: the
+// shared memory, but for the scratch of the coopmat path, or why there is no
+// kernel.
+func (c Config) feasibleTile(p Problem, m, n int) (sharedBytes int, err error) {
+	row8 := (p.HeadDim + n - 1) / n * n / 8
+	tile := 2 * c.BlockN * (row8 + 1) // lib/tile.glsl, in 16 bytes
+	if rows := c.Subgroups * c.RowTiles * m; rows*n/8 > tile {
+		return 0, unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d keys", c.Impl, rows, c.BlockN)
+	}
+	return tile * 16, nil
 }
 
 // feasibleScalar is Feasible for the scalar and unfused paths.
@@ -193,18 +206,22 @@ func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, erro
 	var none vk.CoopMatShape
 	var component vk.ComponentType
 	switch t {
-	case dtype.Float16:
+	case dtype.Float16, dtype.Float32: // a float32 is split into two float16
 		component = vk.F16
 		if !caps.Float16 {
 			return none, unsupported("%v: the device has no float16 arithmetic", impl)
+		}
+		if t == dtype.Float32 && !caps.SubgroupOps.Has(vk.SubgroupArithmetic) {
+			return none, unsupported("%v: %v needs arithmetic among the invocations of a subgroup", impl, t)
+		}
+		if !caps.Storage16 { // matrix_layout.comp writes float16
+			return none, unsupported("%v: the device has no 16-bit storage", impl)
 		}
 	case dtype.BFloat16:
 		component = vk.BF16
 		if !caps.BFloat16CoopMat {
 			return none, unsupported("%v: the device has no bfloat16 cooperative matrices", impl)
 		}
-	default:
-		return none, unsupported("%v: cooperative matrices take float16 and bfloat16 inputs, not %v", impl, t)
 	}
 	switch {
 	case !caps.CoopMat:

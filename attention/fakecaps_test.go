@@ -44,6 +44,7 @@ func gpu(name string, vendor, driver, subgroup, shared, invocations, units, m, n
 	c.ComputeUnits = units
 	c.Float16, c.Int8, c.Int16, c.Int64, c.Storage16, c.Storage8 = true, true, true, true, true, true
 	c.VulkanMemoryModel = true
+	c.SubgroupOps = vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle
 	if m == 0 {
 		return c
 	}

@@ -52,6 +52,9 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 	}
 	switch config.Impl {
 	case CoopMat2, CoopMat:
+		if p.DType == dtype.Float32 {
+			return forwardSplit(c, o, lse, q, k, v, p, config)
+		}
 		return forwardMatrix(c, o, lse, q, k, v, p, config)
 	case Scalar:
 		return forwardScalar(c, o, lse, q, k, v, p, config)

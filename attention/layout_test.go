@@ -17,13 +17,15 @@ func TestLayouts(t *testing.T) {
 		params, spec any
 		bindings     []string
 	}{
-		"attention_fwd_coopmat2":    {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_coopmat":     {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_scalar":      {fwdParams{}, fwdScalarSpec{}, fwd},
-		"attention_unfused_scores":  {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
-		"attention_unfused_softmax": {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
-		"attention_unfused_values":  {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},
-		"matrix_layout":             {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Left", "Acc"}},
+		"attention_fwd_coopmat2":       {fwdParams{}, fwdMatrixSpec{}, fwd},
+		"attention_fwd_coopmat":        {fwdParams{}, fwdMatrixSpec{}, fwd},
+		"attention_fwd_split_coopmat2": {fwdParams{}, fwdSplitSpec{}, fwd},
+		"attention_fwd_split_coopmat":  {fwdParams{}, fwdSplitSpec{}, fwd},
+		"attention_fwd_scalar":         {fwdParams{}, fwdScalarSpec{}, fwd},
+		"attention_unfused_scores":     {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
+		"attention_unfused_softmax":    {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
+		"attention_unfused_values":     {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},
+		"matrix_layout":                {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Left", "Acc"}},
 	}
 	for _, v := range shaders.Variants() {
 		row, ok := table[v.Kernel]

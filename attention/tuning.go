@@ -3,6 +3,7 @@ package attention
 import (
 	"strings"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -180,9 +181,13 @@ func search(caps *vk.Caps, p Problem, impl Impl) (Config, error) {
 
 func findRow(caps *vk.Caps, p *Problem, impl Impl) (*fwdRow, error) {
 	fam := family(caps)
+	table := fwdTable
+	if p.DType == dtype.Float32 && (impl == CoopMat2 || impl == CoopMat) {
+		table = splitTable
+	}
 	var err error
-	for i := range fwdTable {
-		row := &fwdTable[i]
+	for i := range table {
+		row := &table[i]
 		if row.Impl != impl || !row.matches(caps, fam, p) {
 			continue
 		}

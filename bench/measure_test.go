@@ -231,7 +231,7 @@ func TestAttention(t *testing.T) {
 		t.Error("a problem without heads was measured")
 	}
 	p = smallProblem()
-	p.DType = dtype.Float32 // no matrix path takes it
+	d.Caps().CoopMat = false
 	results, err = Attention(context.Background(), d, p, []attention.Impl{attention.CoopMat}, nil, quick(), nil)
 	if err != nil || results[0].Status != StatusUnsupported {
 		t.Errorf("%+v, %v", results, err)

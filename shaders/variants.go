@@ -28,6 +28,8 @@ func (v Variant) Name() string {
 var variants = slices.Concat(
 	forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16"),
 	forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16"),
+	split("attention_fwd_split_coopmat2"),
+	split("attention_fwd_split_coopmat"),
 	forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32"),
 	[]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}},
@@ -43,6 +45,12 @@ func forEach(kernel, env string, types ...string) []Variant {
 		rows = append(rows, Variant{Kernel: kernel, Type: t, Defines: []string{"ELEM_" + strings.ToUpper(t)}, Env: env})
 	}
 	return rows
+}
+
+// split returns the row of a kernel on float32 tensors whose matrices are of
+// float16.
+func split(kernel string) []Variant {
+	return []Variant{{Kernel: kernel, Type: "f32", Defines: []string{"ELEM_F16"}, Env: "vulkan1.3"}}
 }
 
 // Variants returns the table of everything that is compiled.

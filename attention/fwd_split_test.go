@@ -1,0 +1,38 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// TestSplitTable says that each row of the table for float32 on matrices fits
+// the devices of its family, and is what some problem gets; and that a device
+// with float16 matrices takes float32 on them up to head_dim 128.
+func TestSplitTable(t *testing.T) {
+	reached := make(map[*fwdRow]bool)
+	for _, d := range fakeDevices() {
+		for headDim := 8; headDim <= 256; headDim += 8 {
+			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: headDim, DType: dtype.Float32}
+			for _, impl := range d.f16 {
+				row, err := findRow(&d.caps, &p, impl)
+				if matrices := impl == CoopMat2 || impl == CoopMat; matrices && headDim <= 128 && err != nil {
+					t.Errorf("%s: head_dim %d: %v", d.caps.Name, headDim, err)
+				}
+				reached[row] = true
+			}
+		}
+		for i := range splitTable {
+			row := &splitTable[i]
+			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: dtype.Float32}
+			if err := row.Feasible(&d.caps, p); row.family == d.family && d.family != "" && err != nil {
+				t.Errorf("row %d, %s %v, on %s: %v", i, row.family, row.Config, d.caps.Name, err)
+			}
+		}
+	}
+	for i := range splitTable {
+		if row := &splitTable[i]; !reached[row] {
+			t.Errorf("row %d is never chosen: family %q, head_dim %d, %v", i, row.family, row.headDim, row.Config)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// split: float32 as the sum of two or three float16, for products on matrices
+// of 16-bit elements.
+//
+//     x = (hi + lo + rest) * 2^(e - TOP)
+//
+// where 2^e <= max|x| < 2^(e+1) over the elements that share the exponent e:
+// scaled, the largest lie in [2^14, 2^15), below float16's 65504.
+//
+// hi is x rounded to 11 bits, lo what is left rounded to 11 bits: together 23
+// bits of x, counting lo's sign. rest is the 24th bit. The last bit of
+// a float16 is never below 2^-24, so lo is off by 2^-25 at the least, which is
+// 2^-39 of the largest element. Elements below 2^-16 of the largest have that
+// absolute error instead of the relative one.
+//
+// Scaling is exact. Where all elements are below 2^-97 they are scaled as if
+// the largest were not; they keep an absolute error of 2^-136, less than what
+// flushing subnormals costs.
+#ifndef LIB_SPLIT_GLSL
+#define LIB_SPLIT_GLSL
+
+const uint TOP = 14;
+const uint FLOAT_BIAS = 127;   // exponent bits of 1.0
+const uint MIN_EXPONENT = 30;  // exponent bits of 2^-97; fold_values in lib/tile_split.glsl stays a normal number
+
+// Eight consecutive elements.
+struct Elems8 {
+    vec4 first;
+    vec4 second;
+};
+
+// The parts of eight elements, as rows of float16 hold them.
+struct Parts8 {
+    uvec4 hi;
+    uvec4 lo;
+    uvec4 rest;
+};
+
+float largest(const Elems8 x) {
+    const vec4 y = max(abs(x.first), abs(x.second));
+    return max(max(y.x, y.y), max(y.z, y.w));
+}
+
+// exponent_of returns e + FLOAT_BIAS for elements whose largest magnitude has
+// these bits.
+uint exponent_of(const uint bits) {
+    return max(bits >> 23, MIN_EXPONENT);
+}
+
+// scale_of returns 2^(TOP - e) for exponent = e + FLOAT_BIAS.
+float scale_of(const uint exponent) {
+    return uintBitsToFloat((TOP + 2 * FLOAT_BIAS - exponent) << 23);
+}
+
+// round_to_hi returns x rounded to 11 bits. By integers, as a compiler may
+// take a float that became a float16 and a float again for what it was (Mesa
+// 26.1 does), and then lo is 0; and as Vulkan leaves open where a conversion
+// to float16 rounds.
+float round_to_hi(const float x) {
+    return uintBitsToFloat(floatBitsToUint(x) + 0x1000u & 0xffffe000u);
+}
+
+vec4 round_to_hi(const vec4 x) {
+    return uintBitsToFloat(floatBitsToUint(x) + 0x1000u & 0xffffe000u);
+}
+
+uvec4 pack8(const vec4 a, const vec4 b) {
+    const f16vec4 x = f16vec4(a);
+    const f16vec4 y = f16vec4(b);
+    return uvec4(packFloat2x16(x.xy), packFloat2x16(x.zw), packFloat2x16(y.xy), packFloat2x16(y.zw));
+}
+
+// split returns the parts of x * scale.
+Parts8 split(const Elems8 x, const float scale) {
+    const vec4 a = x.first * scale;
+    const vec4 b = x.second * scale;
+    const vec4 a_hi = round_to_hi(a);
+    const vec4 b_hi = round_to_hi(b);
+    const vec4 a_lo = round_to_hi(a - a_hi);
+    const vec4 b_lo = round_to_hi(b - b_hi);
+    return Parts8(pack8(a_hi, b_hi), pack8(a_lo, b_lo), pack8(a - a_hi - a_lo, b - b_hi - b_lo));
+}
+
+// DEFINE_LOAD_FLOATS8(name, vec4s, floats) makes `Elems8 name(uint i)`, the
+// elements i..i+7 of a buffer that is bound twice: as `vec4 vec4s[]` and as
+// `float floats[]`. With `const bool ALIGNED` every i is a multiple of 4.
+#define DEFINE_LOAD_FLOATS8(name, vec4s, floats)                                         \
+    Elems8 name(const uint i) {                                                          \
+        if (ALIGNED) {                                                                   \
+            return Elems8(vec4s[i >> 2], vec4s[(i >> 2) + 1]);                           \
+        }                                                                                \
+        return Elems8(vec4(floats[i], floats[i + 1], floats[i + 2], floats[i + 3]),      \
+                      vec4(floats[i + 4], floats[i + 5], floats[i + 6], floats[i + 7])); \
+    }
+
+#endif
