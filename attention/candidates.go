@@ -16,7 +16,7 @@ import (
 // on a device, all feasible: what the tuning table would take first, then the
 // others by how little they differ from it, so that a search that runs out of
 // time has seen the most likely ones. They differ in tile sizes and, on the
-// matrix paths, in Prefetch; Variants has the rest.
+// matrix paths, in Prefetch and Fence; Variants has the rest.
 //
 // Blocks of rows that p would fill to less than half are left out, but for the
 // smallest. There is no candidate if the device does not have the path.
@@ -56,13 +56,19 @@ func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 	for _, subgroups := range []int{1, 2, 4, 8} {
 		for _, rowTiles := range []int{1, 2} {
 			for _, n := range []int{1, 2, 3, 4, 6, 8} {
-				for _, prefetch := range []bool{false, true} {
-					c := start
-					c.Subgroups, c.RowTiles, c.BlockN, c.Prefetch = subgroups, rowTiles, n*int(shape.N), prefetch
-					if c.BlockN <= 128 {
-						all = append(all, c)
-					}
+				c := start
+				c.Subgroups, c.RowTiles, c.BlockN = subgroups, rowTiles, n*int(shape.N)
+				if c.BlockN > 128 {
+					continue
 				}
+				// With the next tile in registers, whether operands of this one
+				// are, too, decides over what fits.
+				c.Prefetch, c.Fence = false, 0
+				all = append(all, c)
+				c.Prefetch = true
+				all = append(all, c)
+				c.Fence = cmp.Or(start.Fence, 4)
+				all = append(all, c)
 			}
 		}
 	}
@@ -95,7 +101,7 @@ func scalarCandidates(start Config) []Config {
 // the choices that Candidates leaves as they are: how the loops are arranged,
 // how much of a tile is in shared memory at a time.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
-	numbers := map[string][]int{"Fence": {0, 1, 2, 4}}
+	numbers := map[string][]int{"Fence": {0, 2, 4, 6, 8}}
 	if c.Impl == Scalar || c.Impl == Unfused {
 		numbers = map[string][]int{"Depth": {8, 16, 32, 64}}
 	}

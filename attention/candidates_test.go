@@ -23,7 +23,7 @@ func TestCandidates(t *testing.T) {
 						}
 						continue
 					}
-					if len(list) < 2 || len(list) > 120 || list[0] != start {
+					if len(list) < 2 || len(list) > 150 || list[0] != start {
 						t.Errorf("%s %v %v: %d candidates, the first %v, want %v", d.caps.Name, p, impl, len(list), list[0], start)
 					}
 					seen := make(map[Config]bool)

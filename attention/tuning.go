@@ -53,8 +53,7 @@ var fwdTable = []fwdRow{
 	// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
 	// multiprocessor where registers allow; problems of few blocks take 16 rows
 	// for each subgroup, so that more multiprocessors have work.
-	{family: "hopper", headDim: 64, causal: true, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{family: "hopper", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{family: "hopper", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 64, causal: true, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 96, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
@@ -79,24 +78,27 @@ var fwdTable = []fwdRow{
 	// of which NVIDIA has 32*255, and from the shared memory of a workgroup,
 	// 2*block_n rows of 2*head_dim + 16 bytes.
 
-	// NVIDIA before Hopper and after it in small chips: mma.sync is the native
-	// instruction there, so FlashAttention-2's sizes are the closest analogue: 32
-	// rows of a subgroup and four subgroups at head_dim 64; 128x64 on A100 and
-	// 128x32, causal 64x64, on chips with half its shared memory at 128; 64x64 at
-	// 256. Its 32 rows at 128 do not fit in 255 registers here, as Hopper showed.
-	// On Hopper all workgroups of a multiprocessor share 48 KiB; block_n keeps two of
-	// them under it: 18 KiB at 64, 17 KiB at 128.
-	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	// NVIDIA before Hopper, and after it in small chips: the same instruction
+	// (mma.sync, native there), compiler and 255 registers as on Hopper, so the sizes
+	// measured there, where they agree with FlashAttention-2's for these chips: four
+	// subgroups of 32 rows at head_dim 64 and 128, and of 16 at 256. Tiles of keys are
+	// shorter than its own, for a workgroup sees 48 KiB of shared memory here; at
+	// 18 KiB and less two of them share a multiprocessor even if that holds for all
+	// its workgroups together, as on Hopper.
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{family: "ampere", headDim: 128, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{family: "ampere-rtx ada blackwell-rtx", headDim: 128, causal: true, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
-	{family: "ampere-rtx ada blackwell-rtx", headDim: 128, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 96, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 128, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
 	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 128, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 192, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 256, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 
-	// The same on VK_KHR_cooperative_matrix, which takes up to 7 KiB more for
-	// four subgroups.
-	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, SplitLoop: true}},
-	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	// The same on VK_KHR_cooperative_matrix, which takes up to 14 KiB more for
+	// eight subgroups.
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 128, fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{family: "ampere ampere-rtx ada blackwell-rtx", headDim: 256, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 
 	// AMD: 16x16x16, subgroups of 64. RDNA3 keeps each left matrix twice, 8
 	// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
