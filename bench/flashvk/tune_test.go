@@ -139,9 +139,30 @@ func TestTune(t *testing.T) {
 			t.Errorf("--tuning %s: status %d, %s", file, code, stderr)
 		}
 	}
+}
 
-	// A bad file is replaced, a good one completed.
-	for i, args := range [][]string{{"--dtype=float32"}, {"--dtype=float32,float16", "--out=" + other}} {
+// TestTuneCompletes says that a bad file is replaced and a good one completed.
+func TestTuneCompletes(t *testing.T) {
+	caps, dev := device(t)
+	path, err := tuningPath(caps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "other.json")
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 40, SeqKV: 40, HeadDim: 8, Causal: true}
+	f := attention.NewTuning(caps)
+	f.Add(p, attention.Config{Impl: attention.Scalar, Threads: 32, ThreadsX: 8, BlockM: 8, BlockN: 8, Depth: 4, ValueRows: 4}, 1)
+	if err := f.WriteFile(other); err != nil {
+		t.Fatal(err)
+	}
+	for i, args := range [][]string{{"--dtype=float32"}, {"--dtype=float16", "--out=" + other}} {
 		code, stdout, stderr := flashvk(tiny(dev, append([]string{"tune", "attention", "--impl=scalar", "--budget=1ms", "--format=benchfmt"}, args...)...)...)
 		if code != 0 || (i == 0) != strings.Contains(stderr, "WARNING: "+path+" is replaced") {
 			t.Errorf("%v: status %d, %s", args, code, stderr)
