@@ -1,0 +1,155 @@
+package attention
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// readme returns the text of README.md, or skips the test where only its
+// binary is.
+func readme(t *testing.T) string {
+	text, err := os.ReadFile("../README.md")
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("README.md is not here")
+	}
+	require.NoError(t, err)
+	return string(text)
+}
+
+// TestReadmeTable compares the table of what is supported with Supports.
+func TestReadmeTable(t *testing.T) {
+	text, table := readme(t), supportTable(t)
+	require.True(t, strings.Contains(text, table), "README.md does not have the table\n%s", table)
+}
+
+// supportTable lists, for some devices, the formats that each path takes.
+func supportTable(t *testing.T) string {
+	noMatrices := gpu("no matrices", 0, 0, 32, 32<<10, 1024, 0, 0, 0, false)
+	columns := []struct {
+		title string
+		caps  vk.Caps
+	}{
+		{"NVIDIA H200", fakeNamed(t, "NVIDIA H200")},
+		{"lavapipe", fakeNamed(t, "llvmpipe (LLVM 20.1.2, 256 bits)")},
+		{"a GPU without matrices", noMatrices},
+		{"Vulkan 1.2's least", leastDevice()},
+	}
+	var b strings.Builder
+	b.WriteString("| path |")
+	for _, c := range columns {
+		fmt.Fprintf(&b, " %s |", c.title)
+	}
+	b.WriteString("\n|" + strings.Repeat(" --- |", 1+len(columns)) + "\n")
+	for _, impl := range Impls() {
+		fmt.Fprintf(&b, "| `%v` |", impl)
+		for i := range columns {
+			fmt.Fprintf(&b, " %s |", supportCell(&columns[i].caps, impl))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func fakeNamed(t *testing.T, name string) vk.Caps {
+	for _, d := range fakeDevices() {
+		if d.caps.Name == name {
+			return d.caps
+		}
+	}
+	t.Fatalf("no fake device %s", name)
+	return vk.Caps{}
+}
+
+// supportCell lists the formats that a path takes; where not with every
+// head_dim, mask, group and length, with the largest head_dim for which it does.
+func supportCell(caps *vk.Caps, impl Impl) string {
+	var list []string
+	for _, t := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32} {
+		largest := 0
+		for headDim := 8; headDim <= 256 && supportsAll(caps, impl, t, headDim); headDim += 8 {
+			largest = headDim
+		}
+		switch largest {
+		case 256:
+			list = append(list, t.String())
+		case 0:
+		default:
+			list = append(list, fmt.Sprintf("%v to head_dim %d", t, largest))
+		}
+	}
+	if len(list) == 0 {
+		return "–"
+	}
+	return strings.Join(list, ", ")
+}
+
+// supportsAll reports whether a path takes every mask, ratio of heads and pair
+// of lengths with a format and a head_dim.
+func supportsAll(caps *vk.Caps, impl Impl, t dtype.DType, headDim int) bool {
+	for _, mask := range []Problem{{}, {Causal: true}, {Causal: true, CausalAlign: TopLeft}, {Scale: -0.3}} {
+		for _, kvHeads := range []int{8, 4, 1} {
+			for _, seq := range [][2]int{{1, 1}, {1, 4096}, {4096, 1}, {4096, 4096}} {
+				p := mask
+				p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.HeadDim, p.DType = 4, 8, kvHeads, seq[0], seq[1], headDim, t
+				if Supports(caps, impl, p) != nil {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// TestReadmeTableOnDevice says that the column of the device that is here, if it
+// has one, is right for it.
+func TestReadmeTableOnDevice(t *testing.T) {
+	d := vktest.Open(t)
+	name := d.Caps().Name
+	if lavapipe(d.Caps()) {
+		name = "llvmpipe (LLVM 20.1.2, 256 bits)"
+	} else if name != "NVIDIA H200" {
+		t.Skipf("README.md has no column for %s", name)
+	}
+	told := fakeNamed(t, name)
+	for _, impl := range Impls() {
+		require.Equal(t, supportCell(&told, impl), supportCell(d.Caps(), impl), "%v", impl)
+	}
+}
+
+// TestReadmeExample says that the Go code in README.md is that of the examples,
+// which are compiled and run.
+func TestReadmeExample(t *testing.T) {
+	text := readme(t)
+	source, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, "example_test.go", source, parser.ParseComments)
+	require.NoError(t, err)
+	found := 0
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || f.Name.Name != "ExampleForwardHost" {
+			continue
+		}
+		from, to := files.Position(f.Body.Lbrace).Offset+1, files.Position(f.Body.Rbrace).Offset
+		body, _, _ := bytes.Cut(source[from:to], []byte("\t// Output:"))
+		code := strings.TrimSpace(strings.ReplaceAll(string(body), "\n\t", "\n"))
+		require.True(t, strings.Contains(text, "```go\n"+code+"\n```\n"), "README.md does not have the code\n%s", code)
+		found++
+	}
+	require.Equal(t, 1, found)
+}
