@@ -53,17 +53,17 @@ var fwdTable = []fwdRow{
 	// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
 	// multiprocessor where registers allow; problems of few blocks take 16 rows
 	// for each subgroup, so that more multiprocessors have work.
-	{family: "hopper", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true, Fence: 4}},
 	{family: "hopper", headDim: 64, causal: true, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 96, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
-	{family: "hopper", headDim: 128, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{family: "hopper", headDim: 128, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 192, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 256, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 
 	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 192, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 256, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 

@@ -41,19 +41,6 @@ void forward() {
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
 
-    // The first key tile is on its way while Q is staged.
-    const uint last = p.seq_kv - 1;
-    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
-    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
-    uvec4 next_k[COPIES];
-    uvec4 next_v[COPIES];
-    if (PREFETCH) {
-        [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            next_k[i] = fetch_k(k_at, i, last);
-            next_v[i] = fetch_v(v_at, i, last);
-        }
-    }
-
     MatA Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
     const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s;
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
@@ -83,9 +70,21 @@ void forward() {
 
     // Keys that every row of the block sees, in whole tiles; that some row sees;
     // that some row of the subgroup sees.
+    const uint last = p.seq_kv - 1;
     const int full_keys = max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
     const int block_keys = visible_keys(int(min(block_row + BLOCK_M, p.seq_q)) - 1);
     const int subgroup_keys = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
+
+    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
+    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    uvec4 next_k[COPIES];
+    uvec4 next_v[COPIES];
+    if (PREFETCH) {
+        [[unroll]] for (uint i = 0; i < COPIES; i++) {
+            next_k[i] = fetch_k(k_at, i, last);
+            next_v[i] = fetch_v(v_at, i, last);
+        }
+    }
 
     // Two phases, unrolled: tiles without a mask, then the rest. A test inside
     // one loop would cost a copy of S on the way that skips the mask (48 of 830

@@ -30,7 +30,8 @@ const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint FITTING_TILES = 2 * BLOCK_N * LD / BLOCK_M / (MAT_N / 8);
 const uint STAGE_TILES = FITTING_TILES < DIM_TILES ? FITTING_TILES : DIM_TILES;
 const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
-const uint STAGE_LD = STAGE_TILES * (MAT_N / 8);
+const uint STAGE8 = STAGE_TILES * (MAT_N / 8);  // uvec4 of one staged row
+const uint STAGE_LD = (STAGE8 + 1) * BLOCK_M <= 2 * BLOCK_N * LD ? STAGE8 + 1 : STAGE8;  // for the banks, where there is room
 
 // Copy number i of an invocation moves one uvec4. Where whole rows fit in one
 // round of the workgroup, an invocation keeps its column, and its rows are a
@@ -91,14 +92,14 @@ uint stage_at(const uint row, const uint d) {
 // invocation of the workgroup calls it.
 void stage_q(const uint q_base, const uint block_row, const uint d0) {
     barrier();  // the columns before are read
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE_LD; i += WORKGROUP_SIZE) {
-        const uint row = i / STAGE_LD;
-        const uint col = d0 * MAT_N + i % STAGE_LD * 8;
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE8; i += WORKGROUP_SIZE) {
+        const uint row = i / STAGE8;
+        const uint col = d0 * MAT_N + i % STAGE8 * 8;
         uvec4 x = uvec4(0);
         if (block_row + row < p.seq_q && col < HEAD_DIM) {
             x = load_q(q_base + row * p.q_stride_s + col) ^ p.q_sign;
         }
-        tile[i] = x;
+        tile[row * STAGE_LD + i % STAGE8] = x;
     }
     barrier();  // tile written before it is read
 }
@@ -108,11 +109,11 @@ void stage_q(const uint q_base, const uint block_row, const uint d0) {
 // calls it.
 void store_o(const uint o_base, const uint block_row, const uint d0) {
     barrier();  // tile written before it is read
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE_LD; i += WORKGROUP_SIZE) {
-        const uint row = i / STAGE_LD;
-        const uint col = d0 * MAT_N + i % STAGE_LD * 8;
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE8; i += WORKGROUP_SIZE) {
+        const uint row = i / STAGE8;
+        const uint col = d0 * MAT_N + i % STAGE8 * 8;
         if (block_row + row < p.seq_q && col < HEAD_DIM) {
-            put_o(o_base + row * p.o_stride_s + col, tile[i]);
+            put_o(o_base + row * p.o_stride_s + col, tile[row * STAGE_LD + i % STAGE8]);
         }
     }
 }
