@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/flashvk/flashvk/vk"
@@ -37,10 +38,13 @@ type Protocol struct {
 const (
 	// minWallSamples are taken even of slow calls.
 	minWallSamples = 3
-	// maxBatch bounds the size of a command buffer.
-	maxBatch = 1000
+	// MaxBatchCalls bounds the calls of one sample, and so the size of a
+	// command buffer.
+	MaxBatchCalls = 1000
 	// maxSets bounds the number of sets of buffers.
 	maxSets = 64
+	// settled is how much two times of a device at its clock may differ.
+	settled = 0.02
 )
 
 // DefaultProtocol returns the protocol for a GPU or a CPU device.
@@ -69,7 +73,7 @@ func (pr Protocol) sets(bytes float64) int {
 
 // batch returns how many calls make a sample, if one takes ns nanoseconds.
 func (pr Protocol) batch(ns float64, limit int) int {
-	n := float64(maxBatch)
+	n := float64(MaxBatchCalls)
 	switch {
 	case pr.Iters > 0:
 		n = float64((pr.Iters + pr.Samples - 1) / pr.Samples)
@@ -79,7 +83,7 @@ func (pr Protocol) batch(ns float64, limit int) int {
 	if limit > 0 {
 		n = min(n, float64(limit))
 	}
-	return int(min(max(n, 1), maxBatch))
+	return int(min(max(n, 1), MaxBatchCalls))
 }
 
 // wallSamples returns how many wall-clock samples of a call that takes ns
@@ -149,6 +153,7 @@ type lane struct {
 	batch  timed   // a sample
 	fresh  *vk.Cmd // recorded again for each wall-clock sample
 	callNS float64 // device time of a call, as far as is known
+	steady bool    // the last two times agreed
 	timing Timing
 }
 
@@ -212,8 +217,11 @@ func (x timed) run(ctx context.Context) (float64, error) {
 	return ns / float64(x.calls), err
 }
 
-// warmUp runs batches of the lanes in turn until the protocol is satisfied,
-// and leaves each lane with the batch that its samples are made of.
+// warmUp runs batches of the lanes in turn until the protocol is satisfied and
+// two batches of each lane in a row agree within settled, for five times the
+// protocol's time at most; and leaves each lane with the batch that its samples are
+// made of. An idle H200 was seen to need more than half a second of work to
+// reach its clock.
 //
 // A first call says how large a batch is. Its clock may be low and the batch
 // therefore too small, by 5 times perhaps, so it is sized again in the end;
@@ -223,8 +231,9 @@ func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 	busy := 0.0
 	for round := 0; ; round++ {
 		enough := round > 1 && busy >= float64(pr.WarmupTime)
+		late := busy >= 5*float64(pr.WarmupTime)
 		for _, l := range lanes {
-			enough = enough && l.timing.Warmup >= pr.Warmup
+			enough = enough && l.timing.Warmup >= pr.Warmup && (late || l.steady)
 		}
 		if enough {
 			break
@@ -243,6 +252,7 @@ func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.Name, err)
 			}
+			l.steady = math.Abs(ns-l.callNS) <= settled*ns
 			l.callNS = ns
 			l.timing.Warmup += x.calls
 			// A call is counted as 100 ns at least: a device whose clock

@@ -21,8 +21,8 @@ func TestProtocol(t *testing.T) {
 	}{
 		{"1 ms calls", pr.batch(1e6, 0), 20},
 		{"1 s calls", pr.batch(1e9, 0), 1},
-		{"1 µs calls", pr.batch(1e3, 0), maxBatch},
-		{"a clock that stands still", pr.batch(0, 0), maxBatch},
+		{"1 µs calls", pr.batch(1e3, 0), MaxBatchCalls},
+		{"a clock that stands still", pr.batch(0, 0), MaxBatchCalls},
 		{"limited", pr.batch(1e6, 7), 7},
 		{"wall samples of 10 µs calls", pr.wallSamples(1e4), 10},
 		{"wall samples of 200 ms calls", pr.wallSamples(2e8), 5},

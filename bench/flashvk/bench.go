@@ -166,6 +166,9 @@ func (b *benchAttention) checkCounts() error {
 	if b.count > maxCount {
 		return usagef("--count %d is more than %d", b.count, maxCount)
 	}
+	if samples := b.protocol(false).Samples; b.iters > samples*bench.MaxBatchCalls {
+		return usagef("--iters %d is more than %d in each of %d samples", b.iters, bench.MaxBatchCalls, samples)
+	}
 	return nil
 }
 

@@ -138,6 +138,8 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --count 0", code: 2, want: "--count 0 is less than 1"},
 		{args: "bench attention --iters 0", code: 2, want: "--iters 0 is less than 1"},
 		{args: "bench attention --count 100001", code: 2, want: "--count 100001 is more than 100000"},
+		{args: "bench attention --iters 10001", code: 2, want: "--iters 10001 is more than 1000 in each of 10 samples"},
+		{args: "bench attention --iters 1001 --count 1", code: 2, want: "--iters 1001 is more than 1000 in each of 1 samples"},
 		{args: "bench attention --warmup -1", code: 2, want: "--warmup -1 is less than 0"},
 		{args: "bench attention --backward", code: 1, want: "the forward pass only"},
 		{args: "bench attention --both --causal", code: 1, want: "the forward pass only"},
