@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/dtype"
@@ -281,12 +280,15 @@ func (t *Tuning) Stale() int {
 // moduleHash returns a short hash of the SPIR-V of a path for inputs of type
 // d.
 func moduleHash(impl Impl, d dtype.DType) string {
-	kernel := map[Impl]string{
-		CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat", Scalar: "attention_fwd_scalar", Unfused: "attention_unfused",
+	kernels := map[Impl][]string{
+		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_split_coopmat2"},
+		CoopMat:  {"attention_fwd_coopmat", "attention_fwd_split_coopmat"},
+		Scalar:   {"attention_fwd_scalar"},
+		Unfused:  {"attention_unfused_scores", "attention_unfused_softmax", "attention_unfused_values"},
 	}[impl]
 	h := sha256.New()
 	for _, v := range shaders.Variants() {
-		if v.Kernel != kernel && !strings.HasPrefix(v.Kernel, kernel+"_") || v.Type != "" && v.Type != d.Short() {
+		if !slices.Contains(kernels, v.Kernel) || v.Type != "" && v.Type != d.Short() {
 			continue
 		}
 		if m, err := shaders.Get(v.Kernel, v.Type); err == nil {

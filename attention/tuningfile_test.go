@@ -139,12 +139,12 @@ func TestTuningStale(t *testing.T) {
 	}
 	hashes := make(map[string]bool)
 	for _, impl := range Impls() {
-		for _, d := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		for _, d := range dtype.All() {
 			hashes[moduleHash(impl, d)] = true
 		}
 	}
-	if len(hashes) != 8 {
-		t.Errorf("%d hashes of 8 different kernels", len(hashes))
+	if len(hashes) != 12 {
+		t.Errorf("%d hashes of 12 different kernels", len(hashes))
 	}
 }
 

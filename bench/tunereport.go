@@ -74,7 +74,7 @@ func (t *Tuned) Results() []Result {
 	return list
 }
 
-// TableRows returns rows for the built-in tuning table, as Go source, that
+// TableRows returns rows for the built-in tuning tables, as Go source, that
 // give each problem the winner of each path. Where there are several sizes of
 // one problem, all but the smallest get the fill that they make, largest first.
 func TableRows(caps *vk.Caps, list []Tuned) []string {
