@@ -95,10 +95,10 @@ func (c Config) feasibleSplit(p Problem, m, n int) (sharedBytes int, err error) 
 // splitTable is fwdTable for float32 tensors on matrices. Tiles take twice
 // the shared memory of 16-bit ones and more: 5 * BlockN rows of head_dim.
 var splitTable = []fwdRow{
-	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true}},
-	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, SplitLoop: true}},
-	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, SplitLoop: true}},
 
 	// Small tiles, as in fwdTable.
 	{family: "lavapipe", headDim: 40, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16}},

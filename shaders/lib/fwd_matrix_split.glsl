@@ -44,6 +44,7 @@
 
 #include "softmax.glsl"
 #include "mask.glsl"
+#include "order.glsl"
 #include "tile_split.glsl"
 
 // m is log2 of the scale that O and l are relative to: a row's maximum at the
@@ -67,12 +68,11 @@ float fold_values(const uint exponent) {
 }
 
 void forward() {
-    const uint head = gl_WorkGroupID.y;
-    const uint batch = gl_WorkGroupID.z;
+    const Work work = next_work();
+    const uint head = work.head;
+    const uint batch = work.batch;
     const uint kv_head = head / p.heads_per_kv;
-    // The longest rows of a causal mask first, so that no long one is left for the end.
-    const uint block = CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x;
-    const uint block_row = block * BLOCK_M;
+    const uint block_row = work.block * BLOCK_M;
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
 
