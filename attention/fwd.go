@@ -22,7 +22,8 @@ import (
 // axis, all of p.DType; sums are float32. LSE is (batch, num_heads, seq_q)
 // float32; the zero Tensor leaves it out. Query head h reads key head
 // h / (num_heads/num_kv_heads). Strides and offsets that are multiples of 8
-// elements are fastest. O and LSE may not overlap the inputs or each other.
+// elements are fastest. The memory from the first to the last element of O and
+// of LSE, gaps included, is apart from that of the other tensors.
 //
 // If p.Causal, the mask is aligned as p.CausalAlign says. For seq_q = 2 and
 // seq_kv = 5 the keys seen are

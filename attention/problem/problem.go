@@ -2,6 +2,12 @@
 // scale, and the counts that follow from them. It imports no Vulkan, so that
 // references, models and tests on machines without a GPU share it with the
 // kernels.
+//
+//	Problem                       sizes, format, mask and scale of one call
+//	Validate                      the rules, a message for each
+//	VisibleKeys, CausalShift      the mask, row by row
+//	EffectiveScale                the factor of the scores
+//	Entries, FLOPs, Bytes         what rates are computed from
 package problem
 
 import (
