@@ -155,7 +155,7 @@ func TestTuneFaults(t *testing.T) {
 	if err := tuned.WriteTable(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{list[0].String() + " FAILED: the compiler gave up\n", list[2].String() + " was left out: too much\n", "MFLOP/s", "max|Δ|"} {
+	for _, want := range []string{list[0].String() + " FAILED: the compiler gave up\n", list[2].String() + " was left out: too much\n", "FLOP/s", "max|Δ|"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &text)
 		}
