@@ -58,7 +58,7 @@ var ErrUnsupported = vk.ErrUnsupported
 type Impl uint8
 
 // The paths. Auto takes the first of CoopMat2, CoopMat, Scalar that supports
-// the problem.
+// the problem, but for float32 on lavapipe Scalar.
 const (
 	Auto Impl = iota
 	CoopMat2

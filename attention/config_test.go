@@ -45,3 +45,14 @@ func TestMatrixDemands(t *testing.T) {
 		require.Equal(t, c.impl+1, config.Impl)
 	}
 }
+
+// TestAutoFloat32 says where float32 goes to matrices.
+func TestAutoFloat32(t *testing.T) {
+	for name, want := range map[string]Impl{"NVIDIA H200": CoopMat2, "llvmpipe (LLVM 20.1.2, 256 bits)": Scalar, "Least": Scalar} {
+		caps := fakeNamed(t, name)
+		p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float32}
+		config, err := Choose(&caps, p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, want, config.Impl, name)
+	}
+}
