@@ -7,19 +7,14 @@
 //     O   = P * V
 //     LSE = log(sum(exp(S))) of each row
 //
-//     q, o  (batch, num_heads, seq_q, head_dim)      T, any strides, last axis contiguous
-//     k, v  (batch, num_kv_heads, seq_kv, head_dim)  T, likewise
+//     q, o  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     lse   (batch, num_heads, seq_q)                f32, last axis contiguous
 //
-// A workgroup owns BLOCK_M rows of one head, a subgroup ROW_TILES * MAT_M of
-// them. Q, S, P and O stay in registers; tiles of BLOCK_N keys pass through
-// shared memory:
-//
-//     for each key tile:  S = Q K^T;  m' = max(m, rowmax S)
-//                         P = exp2(S * scale - m');  l, O *= exp2(m - m')
-//                         l += rowsum P;  O += P V
-//
-// after Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691), in base 2.
+// The algorithm is in lib/fwd_matrix.glsl. What needs the rows of a matrix or
+// turns P into a left matrix goes by the layout that matrix_layout.comp found
+// (lib/rows.glsl), and by the extension's operations where none is known
+// (lib/rows_coopmat2.glsl).
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
 #version 460
@@ -40,20 +35,20 @@ layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint NUM_SUBGROUPS = 4;
 layout(constant_id = 2) const uint MAT_M = 16;
 layout(constant_id = 3) const uint MAT_N = 16;
-layout(constant_id = 4) const uint LENGTH = 8;     // elements of an accumulator that one invocation holds
-layout(constant_id = 5) const uint ROW_RUN = 4;    // see lib/rows.glsl
+layout(constant_id = 4) const uint LENGTH = 8;         // elements of an accumulator that one invocation holds
+layout(constant_id = 5) const uint ROW_RUN = 4;        // see lib/rows.glsl
 layout(constant_id = 6) const uint ROW_LANES = 4;
 layout(constant_id = 7) const bool SAME_LAYOUT = true;
-layout(constant_id = 8) const bool LOCKSTEP = false;  // see lib/rows_coopmat.glsl
-layout(constant_id = 9) const uint ROW_TILES = 1;  // matrix rows of tiles per subgroup
+layout(constant_id = 8) const bool LOCKSTEP = false;   // see lib/rows_coopmat.glsl
+layout(constant_id = 9) const uint ROW_TILES = 1;      // matrix rows of tiles per subgroup
 layout(constant_id = 10) const uint BLOCK_N = 64;
 layout(constant_id = 11) const uint HEAD_DIM = 64;
 layout(constant_id = 12) const bool CAUSAL = false;
-layout(constant_id = 13) const bool ALIGNED = true;   // offsets and strides are multiples of 8
+layout(constant_id = 13) const bool ALIGNED = true;     // offsets and strides are multiples of 8
 layout(constant_id = 14) const bool WRITE_LSE = true;
-layout(constant_id = 15) const bool PREFETCH = true;  // the next key tile waits in registers
+layout(constant_id = 15) const bool PREFETCH = true;    // the next key tile waits in registers
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix.glsl
-layout(constant_id = 17) const uint FENCE = 0;  // matrix columns of head_dim between fences, 0: none
+layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
