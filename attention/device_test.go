@@ -2,6 +2,7 @@ package attention_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/flashvk/flashvk/attention"
@@ -18,9 +19,17 @@ type onDevice struct {
 }
 
 func (f onDevice) Supports(p attention.Problem) error {
-	_, err := attention.Choose(f.d.Caps(), p, f.opt)
+	config, err := attention.Choose(f.d.Caps(), p, f.opt)
+	matrices := config.Impl == attention.CoopMat2 || config.Impl == attention.CoopMat
+	if err == nil && f.d.Caps().Type == vk.CPU && matrices && p.DType == dtype.Float32 && p.HeadDim > softwareHeadDim {
+		err = fmt.Errorf("lavapipe compiles float32 on matrices for up to a minute beyond head_dim %d", softwareHeadDim)
+	}
 	return err
 }
+
+// softwareHeadDim is the largest head_dim of float32 that the suite runs on
+// software matrices: 12 s to compile a kernel. A GPU runs all.
+const softwareHeadDim = 64
 
 // Forward uploads the whole backing slice of every tensor, dispatches, and
 // downloads all of it, so that the suite sees stray writes.
