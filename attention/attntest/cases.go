@@ -224,6 +224,7 @@ func (t *table) extremes() {
 		{"rising-causal", Rising, 150, true, 0},
 		{"creeping", Creeping, 520, false, 0},
 		{"falling", Falling, 300, false, 0},
+		{"uneven", Uneven, 150, false, 0},
 		{"zero", Zero, 100, true, 0},
 	} {
 		p := problem.Problem{NumHeads: 4, NumKVHeads: 2, SeqQ: 96, SeqKV: e.seqKV, Causal: e.causal, Scale: e.scale}

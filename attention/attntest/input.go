@@ -49,6 +49,11 @@ const (
 	// Falling lowers S with the key's number: the first tile's maximum stays.
 	Falling
 
+	// Uneven multiplies each row of Q, K and V by a power of two of its own, down
+	// to 2^-12 (2^-30 but for float16): rows that share a scale, as where float32
+	// is split into float16, are not all small where one of them is.
+	Uneven
+
 	// Zero is all zeros: S = 0, LSE = log(keys), O = 0.
 	Zero
 )
@@ -111,6 +116,19 @@ func (in Input) values(name string, p problem.Problem) (q, k, v []float64) {
 		g.ramp(q, k, 4.5*math.Ln2/64)
 	case Falling:
 		g.ramp(q, k, -8.5*math.Ln2/32)
+	case Uneven:
+		step := 10
+		if p.DType == dtype.Float16 {
+			step = 4
+		}
+		for _, t := range [][]float64{q, k, v} {
+			g.rows(t, func(_ int, row []float64) {
+				scale := math.Ldexp(1, -step*g.IntN(4))
+				for e := range row {
+					row[e] *= scale
+				}
+			})
+		}
 	case Zero:
 		clear(q)
 		clear(k)
