@@ -131,10 +131,10 @@ func TestConfigs(t *testing.T) {
 	})
 	for _, config := range []attention.Config{
 		{Impl: attention.CoopMat2, Subgroups: 1, RowTiles: 1, BlockN: 16, SplitLoop: true},
-		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true},
+		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true},
 		{Impl: attention.CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true},
 		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Detour: true},
-		{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 2, BlockN: 32, SplitLoop: true},
+		{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 2, BlockN: 16, SplitLoop: true},
 		{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true},
 		{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4},
 		{Impl: attention.Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 64, Depth: 16, ValueRows: 16},
