@@ -265,16 +265,16 @@ func (t *tuning) knows(c attention.Config) bool {
 	return slices.Contains(t.Skip, c) || slices.ContainsFunc(t.trials, func(x *Trial) bool { return x.Configuration == c })
 }
 
-// try compiles and checks configurations until the deadline, one at least, and
-// returns those that are right.
+// try compiles and checks configurations until the deadline, one at least and
+// in any case what the table takes, and returns those that are right.
 func (t *tuning) try(ctx context.Context, list []attention.Config, deadline time.Time, from, to int) (right []*Trial, err error) {
 	for i, c := range list {
-		if i > 0 && time.Now().After(deadline) {
+		table, _ := attention.Choose(t.d.Caps(), t.r.p, attention.Options{Impl: c.Impl})
+		if i > 0 && c != table && time.Now().After(deadline) {
 			t.untried += len(list) - i
 			break
 		}
 		t.step(from, to, i, len(list), "trying "+c.String())
-		table, _ := attention.Choose(t.d.Caps(), t.r.p, attention.Options{Impl: c.Impl})
 		x := &Trial{Configuration: c, Table: c == table, Result: Result{
 			Kernel: "attention_fwd", Impl: c.Impl.String(), Choice: c.String(), Config: configName(c), Problem: t.r.p, Status: StatusUnsupported,
 		}}
