@@ -50,6 +50,25 @@ const (
 	TopLeft     = problem.TopLeft
 )
 
+// The features of a Problem, drawn in their documentation.
+type (
+	Window  = problem.Window
+	ALiBi   = problem.ALiBi
+	Bias    = problem.Bias
+	Varlen  = problem.Varlen
+	Dropout = problem.Dropout
+)
+
+// Unlimited is the side of a Window that hides nothing.
+const Unlimited = problem.Unlimited
+
+// The shapes of ALiBi's slopes.
+const (
+	ALiBiOff          = problem.ALiBiOff
+	ALiBiPerHead      = problem.ALiBiPerHead
+	ALiBiPerBatchHead = problem.ALiBiPerBatchHead
+)
+
 // ErrUnsupported is wrapped by errors about calls that are valid, but that no
 // kernel on the device handles.
 var ErrUnsupported = vk.ErrUnsupported

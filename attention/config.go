@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -100,6 +101,9 @@ func (e *unsupportedError) Unwrap() error { return ErrUnsupported }
 // reason, wrapping ErrUnsupported. It is the only statement of what the kernels
 // demand of a configuration: the tuning table, the tuner and the tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
+	if !p.Plain() {
+		return unsupported("%v: no kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
+	}
 	if p.DType != dtype.Float32 && !caps.Storage16 {
 		return unsupported("%v: %v needs 16-bit storage", c.Impl, p.DType)
 	}

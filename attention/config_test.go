@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,5 +55,19 @@ func TestAutoFloat32(t *testing.T) {
 		config, err := Choose(&caps, p, Options{})
 		require.NoError(t, err)
 		require.Equal(t, want, config.Impl, name)
+	}
+}
+
+// TestFeasibleFeatures: a path without a kernel for a feature says so, for
+// every path.
+func TestFeasibleFeatures(t *testing.T) {
+	caps := nvidia("NVIDIA H200", 132, true)
+	for _, impl := range Impls() {
+		p := Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float16}
+		require.NoError(t, Supports(&caps, impl, p))
+		p.Window, p.Sinks = Window{On: true, Left: 5}, true
+		err := Supports(&caps, impl, p)
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorContains(t, err, fmt.Sprintf("attention: %v: no kernel has window, sinks: ", impl))
 	}
 }

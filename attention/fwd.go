@@ -103,7 +103,7 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem) fwdParams {
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
 		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
 		GroupHeads:  uint32(groupHeads(p)),
-		CausalShift: int32(p.CausalShift()),
+		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(math.Abs(scale)),
 		QOffset:     uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
 		KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),

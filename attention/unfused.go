@@ -103,7 +103,7 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Conf
 	params := unfusedParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
 		NumHeads: uint32(p.NumHeads), HeadsPerKV: uint32(p.NumHeads / p.NumKVHeads),
-		CausalShift: int32(p.CausalShift()),
+		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(p.EffectiveScale() * log2e),
 	}
 	if lse.IsZero() {

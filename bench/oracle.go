@@ -92,7 +92,8 @@ func (o *oracle) finite(gotO, gotLSE []float32) error {
 	bad.Store(math.MaxInt64)
 	parallel(o.total, func(row int) {
 		lse := float64(gotLSE[row])
-		fine := !math.IsNaN(lse) && !math.IsInf(lse, 1) && math.IsInf(lse, -1) == (p.VisibleKeys(row%p.SeqQ) == 0)
+		lo, hi := p.Mask().Keys(row % p.SeqQ)
+		fine := !math.IsNaN(lse) && !math.IsInf(lse, 1) && math.IsInf(lse, -1) == (lo == hi)
 		for _, x := range gotO[row*p.HeadDim : (row+1)*p.HeadDim] {
 			fine = fine && !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0)
 		}

@@ -185,7 +185,7 @@ func (k *kernel) visible(i int, p problem.Problem) int {
 	case k.is("causal one too few"):
 		i--
 	}
-	n := min(max(i+p.CausalShift()+1, 0), p.SeqKV)
+	_, n := p.Mask().Keys(i)
 	if n == 0 && k.is("rows that see nothing are the mean of V") {
 		return p.SeqKV
 	}

@@ -14,16 +14,22 @@ func ExampleProblem() {
 		DType: dtype.BFloat16, Causal: true,
 	}
 	fmt.Println(p.Validate())
-	fmt.Println(p.VisibleKeys(0), p.VisibleKeys(1), p.Entries())
+	fmt.Println(p.Mask().Keys(0))
+	fmt.Println(p.Mask().Keys(1))
+	fmt.Println(p.Entries(), "entries")
 	fmt.Println(p.FLOPs(), "operations,", p.Bytes(), "bytes at least")
-	p.CausalAlign = problem.TopLeft
-	fmt.Println(p.VisibleKeys(0), p.VisibleKeys(1), p.Entries())
+	p.Window = problem.Window{On: true, Left: 2, Right: problem.Unlimited}
+	fmt.Println(p.Mask().Keys(0))
+	fmt.Println(p.Mask().Keys(1))
 	p.HeadDim = 60
 	fmt.Println(p.Validate())
 	// Output:
 	// <nil>
-	// 4 5 9
+	// 0 4
+	// 0 5
+	// 9 entries
 	// 2304 operations, 1800 bytes at least
-	// 1 2 3
+	// 1 4
+	// 2 5
 	// attention: head_dim=60 is not a multiple of 8
 }

@@ -1,12 +1,15 @@
 // Package problem describes an attention problem: its sizes, its mask, its
-// scale, and the counts that follow from them. It imports no Vulkan, so that
+// features, and the counts that follow from them. It imports no Vulkan, so that
 // references, models and tests on machines without a GPU share it with the
 // kernels.
 //
-//	Problem                       sizes, format, mask and scale of one call
-//	Validate                      the rules, a message for each
-//	VisibleKeys, CausalShift      the mask, row by row
-//	EffectiveScale                the factor of the scores
+//	Problem                       sizes, format, mask, features and scale of one call
+//	Validate, CheckCuSeqlens      the rules, a message for each
+//	Mask                          which keys a row sees, which tiles of keys a block of rows needs
+//	Dropout                       which weights are dropped, bit by bit
+//	EffectiveScale, ValueHeadDim  the defaults, filled in
+//	Plain, Features               which features are on
+//	QShape, BiasShape, ...        the shapes of all tensors
 //	Entries, FLOPs, Bytes         what rates are computed from
 package problem
 
@@ -51,23 +54,24 @@ func ParseAlign(name string) (Align, error) {
 	return 0, fmt.Errorf("attention: causal-align %q is not one of bottom-right, top-left", name)
 }
 
-const (
-	// MaxHeadDim is the largest head_dim.
-	MaxHeadDim = 256
-	// HeadDimMultiple divides every head_dim.
-	HeadDimMultiple = 8
-
-	// minNormal is the least float32 that every device multiplies by exactly.
-	minNormal = 0x1p-126
-)
-
 // A Problem is one attention call,
 //
 //	S = Scale * Q * Kᵀ,  P = softmax(S) over the visible keys,  O = P * V
 //
-// with Q and O (Batch, NumHeads, SeqQ, HeadDim) and K and V
-// (Batch, NumKVHeads, SeqKV, HeadDim). Query head h reads key head
-// h / (NumHeads/NumKVHeads).
+// with Q (Batch, NumHeads, SeqQ, HeadDim), K (Batch, NumKVHeads, SeqKV,
+// HeadDim), V (Batch, NumKVHeads, SeqKV, ValueDim) and O (Batch, NumHeads,
+// SeqQ, ValueDim). Query head h reads key head h / (NumHeads/NumKVHeads). With
+// all features the score of a row i and a key j that it sees is
+//
+//	x = Scale * dot(Q[i], K[j])
+//	x = Softcap * tanh(x / Softcap)
+//	x = x + Bias[i,j] - slope*|i + shift - j|
+//
+// and, of the weights that softmax makes of a row's scores and of the sink of
+// its head, those that Dropout keeps are multiplied with V. The zero value of each feature is
+// "off".
+//
+// A Problem is a value: problems that are == are the same call.
 type Problem struct {
 	Batch      int
 	NumHeads   int
@@ -75,6 +79,10 @@ type Problem struct {
 	SeqQ       int
 	SeqKV      int
 	HeadDim    int
+
+	// ValueDim is the head_dim of V and O, where it is not HeadDim; 0 stands
+	// for HeadDim.
+	ValueDim int
 
 	// DType is the storage format of Q, K, V and O. Sums are float32 always.
 	DType dtype.DType
@@ -93,61 +101,51 @@ type Problem struct {
 	//	             1 0                   1 1
 	//	             1 1                   1 1
 	//
-	// A row that sees no key has O = 0 and LSE = -Inf.
+	// A row that sees no key has O = 0 and LSE = -Inf, or with Sinks the sink of
+	// its head.
+	//
+	// CausalAlign places the positions of Window and ALiBi, too: row i is at
+	// key i + shift, with shift = SeqKV - SeqQ for BottomRight and 0 for
+	// TopLeft.
 	Causal      bool
 	CausalAlign Align
+
+	// Window hides the keys that are far from a row's own position.
+	Window Window
 
 	// Scale multiplies the scores; 0 stands for the default, 1/√HeadDim. It
 	// may be negative. Its magnitude times log2(e), what the kernels multiply
 	// by, is a normal float32: about 8.15e-39 to 2.35e+38.
 	Scale float64
-}
 
-// Validate returns an error that names the first value that breaks a rule.
-func (p Problem) Validate() error {
-	if !p.DType.Valid() {
-		return fmt.Errorf("attention: dtype=%v is not a known format", p.DType)
-	}
-	if p.CausalAlign > TopLeft {
-		return fmt.Errorf("attention: causal_align=%v is not a known alignment", p.CausalAlign)
-	}
-	if p.CausalAlign != BottomRight && !p.Causal {
-		return fmt.Errorf("attention: causal_align=%v without causal", p.CausalAlign)
-	}
-	// A subnormal factor may be flushed to zero, and 0 * -Inf is NaN.
-	if f := float32(math.Abs(p.Scale) * math.Log2E); p.Scale != 0 && !(f >= minNormal && f <= math.MaxFloat32) {
-		return fmt.Errorf("attention: scale=%v times log2(e) is not a normal float32", p.Scale)
-	}
-	for _, s := range []struct {
-		name string
-		n    int
-	}{
-		{"batch", p.Batch}, {"num_heads", p.NumHeads}, {"num_kv_heads", p.NumKVHeads},
-		{"seq_q", p.SeqQ}, {"seq_kv", p.SeqKV}, {"head_dim", p.HeadDim},
-	} {
-		if s.n < 1 {
-			return fmt.Errorf("attention: %s=%d is not positive", s.name, s.n)
-		}
-		if s.n > math.MaxInt32 {
-			return fmt.Errorf("attention: %s=%d is larger than %d", s.name, s.n, math.MaxInt32)
-		}
-	}
-	if p.NumHeads%p.NumKVHeads != 0 {
-		return fmt.Errorf("attention: num_heads=%d is not a multiple of num_kv_heads=%d", p.NumHeads, p.NumKVHeads)
-	}
-	if p.HeadDim%HeadDimMultiple != 0 {
-		return fmt.Errorf("attention: head_dim=%d is not a multiple of %d", p.HeadDim, HeadDimMultiple)
-	}
-	if p.HeadDim > MaxHeadDim {
-		return fmt.Errorf("attention: head_dim=%d is larger than %d", p.HeadDim, MaxHeadDim)
-	}
-	// The largest tensor's element count must be an int64, with room to spare
-	// for strides and bytes.
-	elements := float64(p.Batch) * float64(p.NumHeads) * float64(max(p.SeqQ, p.SeqKV)) * float64(p.HeadDim)
-	if elements > 1<<52 {
-		return fmt.Errorf("attention: batch*num_heads*seq*head_dim=%.3g elements is larger than 2^52", elements)
-	}
-	return nil
+	// Softcap > 0 keeps the scaled scores between -Softcap and Softcap: x
+	// becomes Softcap * tanh(x/Softcap). 0 is off. It is a normal float32.
+	Softcap float64
+
+	// ALiBi lowers the scores of distant keys, Bias adds a tensor to them.
+	ALiBi ALiBi
+	Bias  Bias
+
+	// KeyMask hides keys from every row of a batch: a tensor of booleans
+	// (Batch, SeqKV), of which true is visible. For the key mask 1 1 0 1 of a
+	// batch, and Causal,
+	//
+	//	1 0 0 0
+	//	1 1 0 0
+	//	1 1 0 0
+	//	1 1 0 1
+	KeyMask bool
+
+	// Sinks adds to each row one more score, that of its head's sink: a tensor
+	// of float32 (NumHeads). It counts in the sum of the softmax and in LSE but
+	// has no value in V; it is neither scaled nor capped. -Inf is no sink.
+	Sinks bool
+
+	// Varlen packs sequences of different lengths.
+	Varlen Varlen
+
+	// Dropout drops weights at random.
+	Dropout Dropout
 }
 
 // EffectiveScale returns the factor that the scores are multiplied by.
@@ -158,63 +156,10 @@ func (p Problem) EffectiveScale() float64 {
 	return 1 / math.Sqrt(float64(p.HeadDim))
 }
 
-// CausalShift returns the shift of the causal diagonal: row i sees key j if
-// j <= i + CausalShift().
-func (p Problem) CausalShift() int {
-	if p.CausalAlign == TopLeft {
-		return 0
+// ValueHeadDim returns the head_dim of V and O.
+func (p Problem) ValueHeadDim() int {
+	if p.ValueDim != 0 {
+		return p.ValueDim
 	}
-	return p.SeqKV - p.SeqQ
-}
-
-// VisibleKeys returns how many keys row i sees: keys 0 to VisibleKeys(i)-1.
-func (p Problem) VisibleKeys(i int) int {
-	if !p.Causal {
-		return p.SeqKV
-	}
-	return min(max(i+p.CausalShift()+1, 0), p.SeqKV)
-}
-
-// Entries returns the number of unmasked (row, key) pairs of one head.
-func (p Problem) Entries() float64 {
-	if !p.Causal {
-		return float64(p.SeqQ) * float64(p.SeqKV)
-	}
-	// Row i sees clamp(i+shift+1, 0, SeqKV) keys: a ramp between two plateaus.
-	// Rows first..full-1 are on the ramp, rows full.. see all.
-	shift := p.CausalShift()
-	first := min(max(-shift, 0), p.SeqQ)
-	full := min(max(p.SeqKV-shift-1, first), p.SeqQ)
-	ramp := float64(full-first) * (float64(first+shift+1) + float64(full+shift)) / 2
-	return ramp + float64(p.SeqQ-full)*float64(p.SeqKV)
-}
-
-// FLOPs returns the floating-point operations of the forward pass by the
-// field's convention, 4 * batch * heads * entries * head_dim: one multiply and
-// one add for each entry of Q*Kᵀ and of P*V. Masked entries do not count, so
-// a causal square counts about half.
-func (p Problem) FLOPs() float64 {
-	return 4 * float64(p.Batch) * float64(p.NumHeads) * p.Entries() * float64(p.HeadDim)
-}
-
-// Bytes returns the least traffic of the forward pass: Q, K, V read once, O
-// and LSE written once.
-func (p Problem) Bytes() float64 {
-	rows := float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ)
-	keys := float64(p.Batch) * float64(p.NumKVHeads) * float64(p.SeqKV)
-	return (2*rows+2*keys)*float64(p.HeadDim)*float64(p.DType.Size()) + 4*rows
-}
-
-// String returns the benchmark keys of p, as in
-// dtype=float16/batch=4/heads=16/kv_heads=16/seq_q=4096/seq_kv=4096/head_dim=128/causal=false.
-func (p Problem) String() string {
-	causal := "false"
-	if p.Causal {
-		causal = "true"
-		if p.CausalAlign == TopLeft {
-			causal = "top-left"
-		}
-	}
-	return fmt.Sprintf("dtype=%v/batch=%d/heads=%d/kv_heads=%d/seq_q=%d/seq_kv=%d/head_dim=%d/causal=%s",
-		p.DType, p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.HeadDim, causal)
+	return p.HeadDim
 }

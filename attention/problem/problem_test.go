@@ -13,54 +13,6 @@ func square(seqQ, seqKV int) Problem {
 	return Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: seqQ, SeqKV: seqKV, HeadDim: 8, DType: dtype.Float16}
 }
 
-// TestDrawnMasks holds the masks drawn in the docs.
-func TestDrawnMasks(t *testing.T) {
-	for _, c := range []struct {
-		seqQ, seqKV int
-		align       Align
-		want        []string
-	}{
-		{2, 5, BottomRight, []string{"11110", "11111"}},
-		{2, 5, TopLeft, []string{"10000", "11000"}},
-		{5, 2, BottomRight, []string{"00", "00", "00", "10", "11"}},
-		{5, 2, TopLeft, []string{"10", "11", "11", "11", "11"}},
-	} {
-		p := square(c.seqQ, c.seqKV)
-		p.Causal, p.CausalAlign = true, c.align
-		for i, row := range c.want {
-			got := ""
-			for j := range c.seqKV {
-				if j < p.VisibleKeys(i) {
-					got += "1"
-				} else {
-					got += "0"
-				}
-			}
-			require.Equal(t, row, got, "%v row %d", p, i)
-		}
-	}
-}
-
-// TestEntries compares the closed form with a count.
-func TestEntries(t *testing.T) {
-	for seqQ := 1; seqQ < 12; seqQ++ {
-		for seqKV := 1; seqKV < 12; seqKV++ {
-			for _, causal := range []bool{false, true} {
-				for _, align := range []Align{BottomRight, TopLeft} {
-					p := square(seqQ, seqKV)
-					p.Causal, p.CausalAlign = causal, align
-					count := 0
-					for i := range seqQ {
-						count += p.VisibleKeys(i)
-					}
-					require.Equal(t, float64(count), p.Entries(), "%v", p)
-					require.Equal(t, float64(32*count), p.FLOPs(), "%v", p)
-				}
-			}
-		}
-	}
-}
-
 func TestValidate(t *testing.T) {
 	for _, c := range []struct {
 		change func(*Problem)
@@ -80,7 +32,41 @@ func TestValidate(t *testing.T) {
 		{func(p *Problem) { p.Scale = 5e-324 }, "attention: scale=5e-324 times log2(e) is not a normal float32"},
 		{func(p *Problem) { p.Scale = -8.2e-39 }, ""},
 		{func(p *Problem) { p.Scale = 2.35e38 }, ""},
-		{func(p *Problem) { p.CausalAlign = TopLeft }, "attention: causal_align=top-left without causal"},
+		{func(p *Problem) { p.CausalAlign = TopLeft }, "attention: causal_align=top-left without causal, window or alibi, which it aligns"},
+		{func(p *Problem) { p.CausalAlign, p.Window = TopLeft, Window{true, 1, 0} }, ""},
+		{func(p *Problem) { p.CausalAlign, p.ALiBi = TopLeft, ALiBiPerHead }, ""},
+		{func(p *Problem) { p.ValueDim = 20 }, "attention: value_dim=20 is not a multiple of 8"},
+		{func(p *Problem) { p.ValueDim = 264 }, "attention: value_dim=264 is larger than 256"},
+		{func(p *Problem) { p.ValueDim = -8 }, "attention: value_dim=-8 is not positive"},
+		{func(p *Problem) { p.Window = Window{true, -1, -1} }, ""},
+		{func(p *Problem) { p.Window = Window{true, -2, 0} }, "attention: window left=-2 excludes a row's own position: it must be a number of keys, or -1 for unlimited"},
+		{func(p *Problem) { p.Window = Window{true, 0, -7} }, "attention: window right=-7 excludes a row's own position: it must be a number of keys, or -1 for unlimited"},
+		{func(p *Problem) { p.Window = Window{true, 1 << 31, 0} }, "attention: window left=2147483648 is larger than 2147483647"},
+		{func(p *Problem) { p.Window.Left = 4 }, "attention: window left=4, right=0 is set but not on"},
+		{func(p *Problem) { p.Softcap = 30 }, ""},
+		{func(p *Problem) { p.Softcap = -30 }, "attention: softcap=-30 is not a positive, normal float32"},
+		{func(p *Problem) { p.Softcap = math.NaN() }, "attention: softcap=NaN is not a positive, normal float32"},
+		{func(p *Problem) { p.Softcap = math.Inf(1) }, "attention: softcap=+Inf is not a positive, normal float32"},
+		{func(p *Problem) { p.Softcap = 1e-39 }, "attention: softcap=1e-39 is not a positive, normal float32"},
+		{func(p *Problem) { p.ALiBi = 3 }, "attention: alibi=ALiBi(3) is not a known shape of slopes"},
+		{func(p *Problem) { p.Bias.Heads = true }, "attention: bias is set but not on"},
+		{func(p *Problem) { p.Bias = Bias{On: true, Rows: true} }, ""},
+		{func(p *Problem) { p.Bias = Bias{On: true, DType: dtype.Float16} }, ""},
+		{func(p *Problem) { p.Bias = Bias{On: true, DType: dtype.BFloat16} }, "attention: bias is bfloat16, want float32 or the float16 of q"},
+		{func(p *Problem) { p.Varlen = Varlen{true, 3, 4} }, ""},
+		{func(p *Problem) { p.Varlen = Varlen{true, 2, 4} }, "attention: seq_q=3, the length of the longest sequence, is larger than total_q=2"},
+		{func(p *Problem) { p.Varlen = Varlen{true, 3, 3} }, "attention: seq_kv=4, the length of the longest sequence, is larger than total_kv=3"},
+		{func(p *Problem) { p.Varlen = Varlen{true, 0, 4} }, "attention: total_q=0 is not positive"},
+		{func(p *Problem) { p.Varlen = Varlen{true, 3, 1 << 31} }, "attention: total_kv=2147483648 is larger than 2147483647"},
+		{func(p *Problem) { p.Varlen.TotalQ = 7 }, "attention: total_q=7, total_kv=0 are set but varlen is not on"},
+		{func(p *Problem) { p.Dropout = Dropout{P: 0.1, Seeded: true} }, ""},
+		{func(p *Problem) { p.Dropout = Dropout{Seeded: true, Seed: 9} }, ""},
+		{func(p *Problem) { p.Dropout.P = 0.1 }, "attention: dropout p=0.1 without a seed, which tells what is dropped"},
+		{func(p *Problem) { p.Dropout = Dropout{P: 1, Seeded: true} }, "attention: dropout p=1 is not in [0, 1)"},
+		{func(p *Problem) { p.Dropout = Dropout{P: -0.1, Seeded: true} }, "attention: dropout p=-0.1 is not in [0, 1)"},
+		{func(p *Problem) { p.Dropout.P = math.NaN() }, "attention: dropout p=NaN is not in [0, 1)"},
+		{func(p *Problem) { p.Dropout.Seed = 5 }, "attention: dropout seed=5, offset=0 are set but not seeded"},
+		{func(p *Problem) { p.Bias.On, p.SeqQ, p.SeqKV = true, math.MaxInt32, math.MaxInt32 }, "attention: batch*num_heads*seq_q*seq_kv=4.61e+18 elements of a bias is larger than 2^52"},
 		{func(p *Problem) { p.DType = 9 }, "attention: dtype=DType(9) is not a known format"},
 		{func(p *Problem) { p.Batch, p.SeqQ = math.MaxInt32, math.MaxInt32 }, "attention: batch*num_heads*seq*head_dim=3.69e+19 elements is larger than 2^52"},
 	} {
@@ -101,4 +87,86 @@ func TestDefaultsAndCounts(t *testing.T) {
 	require.Equal(t, -2.0, p.EffectiveScale())
 	require.Equal(t, float64(2*(2*2*8*1024*64+2*2*4*512*64)+4*2*8*1024), p.Bytes())
 	require.Equal(t, "dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=512/head_dim=64/causal=false", p.String())
+
+	p.ValueDim = 64
+	require.True(t, p.Plain())
+	require.Empty(t, p.Features())
+	p.ValueDim = 128
+	require.False(t, p.Plain())
+	require.Equal(t, 128, p.ValueHeadDim())
+	require.Equal(t, float64(2*2*8*1024*512*(64+128)), p.FLOPs())
+	require.Equal(t, float64(2*(2*8*1024*(64+128)+2*4*512*(64+128))+4*2*8*1024), p.Bytes())
+}
+
+// TestFeatures: each feature on its own is not plain, is named in messages, and
+// has a benchmark key; the bytes of its tensors count.
+func TestFeatures(t *testing.T) {
+	plain := Problem{Batch: 2, NumHeads: 3, NumKVHeads: 1, SeqQ: 10, SeqKV: 20, HeadDim: 8, DType: dtype.Float16}
+	for _, c := range []struct {
+		name, key string
+		bytes     float64
+		change    func(*Problem)
+	}{
+		{"value_dim", "value_dim=16", 2 * (2*3*10*8 + 2*20*8), func(p *Problem) { p.ValueDim = 16 }},
+		{"window", "window=5,-1", 0, func(p *Problem) { p.Window = Window{true, 5, Unlimited} }},
+		{"softcap", "softcap=30", 0, func(p *Problem) { p.Softcap = 30 }},
+		{"alibi", "alibi=heads", 4 * 3, func(p *Problem) { p.ALiBi = ALiBiPerHead }},
+		{"alibi", "alibi=batch-heads", 4 * 2 * 3, func(p *Problem) { p.ALiBi = ALiBiPerBatchHead }},
+		{"bias", "bias=float32", 4 * 20, func(p *Problem) { p.Bias.On = true }},
+		{"bias", "bias=float16+batch+heads+rows", 2 * 2 * 3 * 10 * 20, func(p *Problem) { p.Bias = Bias{true, dtype.Float16, true, true, true} }},
+		{"bias", "bias=float32+heads", 4 * 3 * 20, func(p *Problem) { p.Bias = Bias{On: true, Heads: true} }},
+		{"key_mask", "key_mask=true", 2 * 20, func(p *Problem) { p.KeyMask = true }},
+		{"sinks", "sinks=true", 4 * 3, func(p *Problem) { p.Sinks = true }},
+		{"dropout", "dropout=0.25", 0, func(p *Problem) { p.Dropout = Dropout{P: 0.25, Seeded: true, Seed: 7} }},
+	} {
+		p := plain
+		c.change(&p)
+		require.NoError(t, p.Validate())
+		require.False(t, p.Plain(), c.key)
+		require.Equal(t, []string{c.name}, p.Features())
+		require.Equal(t, plain.String()+"/"+c.key, p.String())
+		require.Equal(t, plain.Bytes()+c.bytes, p.Bytes(), c.key)
+	}
+
+	// Packed sequences: 15 rows and 25 keys in all.
+	p := plain
+	p.Varlen = Varlen{true, 15, 25}
+	require.NoError(t, p.Validate())
+	require.False(t, p.Plain())
+	require.Equal(t, plain.String()+"/varlen=15x25", p.String())
+	require.Equal(t, float64(2*(2*15*3*8+2*25*8)+4*3*15+2*4*3), p.Bytes())
+	require.Equal(t, []int{15, 3, 8}, p.QShape())
+	require.Equal(t, []int{25, 1, 8}, p.VShape())
+	require.Equal(t, []int{3, 15}, p.LSEShape())
+
+	p = plain
+	p.Window, p.CausalAlign = Window{true, 5, 0}, TopLeft
+	require.Equal(t, plain.String()+"/align=top-left/window=5,0", p.String())
+}
+
+func TestCheckCuSeqlens(t *testing.T) {
+	p := Problem{Batch: 3, NumHeads: 2, NumKVHeads: 1, SeqQ: 4, SeqKV: 5, HeadDim: 8, Varlen: Varlen{true, 9, 8}}
+	good := []int32{0, 4, 4, 8}
+	for _, c := range []struct {
+		q, kv []int32
+		want  string
+	}{
+		{good, good, ""},
+		{[]int32{0, 4, 5, 9}, []int32{0, 0, 0, 0}, ""},
+		{good[:3], good, "attention: cu_seqlens_q has 3 entries, want batch+1=4"},
+		{[]int32{1, 4, 4, 8}, good, "attention: cu_seqlens_q[0]=1 is not 0"},
+		{good, []int32{0, 4, 3, 8}, "attention: cu_seqlens_kv[2]=3 is less than 4 before it"},
+		{good, []int32{0, 4, 4, 9}, "attention: cu_seqlens_kv[3]=9 is beyond the tensor, total_kv=8"},
+		{[]int32{0, 4, 9, 9}, good, "attention: cu_seqlens_q[2]=9 is 5 after 4, more than seq_q=4"},
+	} {
+		if c.want == "" {
+			require.NoError(t, p.CheckCuSeqlens(c.q, c.kv))
+			continue
+		}
+		require.EqualError(t, p.CheckCuSeqlens(c.q, c.kv), c.want)
+	}
+	// Causal 4x4, nothing, 4x4: 10 entries each.
+	p.Causal = true
+	require.Equal(t, float64(2*2*(10+10)*16), p.FLOPsOf(good, good))
+	require.Equal(t, float64(3*2*2*14*16), p.FLOPs()) // 2+3+4+5 entries
 }

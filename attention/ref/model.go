@@ -97,7 +97,8 @@ func modelForward[F float32 | float64](m Model, o, lse, q, k, v []float64, p pro
 			t.rows = min(m.BlockM, p.SeqQ-i0)
 			at := head*p.SeqQ + i0
 			t.start(q[at*d : (at+t.rows)*d])
-			for j0 := 0; j0 < p.VisibleKeys(i0+t.rows-1); j0 += m.BlockN {
+			_, keys := p.Mask().Keys(i0 + t.rows - 1)
+			for j0 := 0; j0 < keys; j0 += m.BlockN {
 				n := min(m.BlockN, p.SeqKV-j0)
 				t.scores(i0, j0, convert(t.k, k[kv+j0*d:kv+(j0+n)*d]))
 				t.rescale()
@@ -154,7 +155,7 @@ func (t *modelTile[F]) scores(i0, j0 int, k []F) {
 	t.keys = len(k) / d
 	c := F(t.p.EffectiveScale() * math.Log2E) // exp(scale*s) = exp2(c*s)
 	for r := range t.rows {
-		visible := t.p.VisibleKeys(i0 + r)
+		_, visible := t.p.Mask().Keys(i0 + r)
 		t.mNew[r] = t.m[r]
 		for j := range t.keys {
 			s := F(math.Inf(-1))

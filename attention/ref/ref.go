@@ -57,6 +57,9 @@ func checkInputs(q, k, v int, p problem.Problem) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
+	if !p.Plain() {
+		return fmt.Errorf("attention: the reference does not know %v", p.Features())
+	}
 	queries := p.Batch * p.NumHeads * p.SeqQ * p.HeadDim
 	keys := p.Batch * p.NumKVHeads * p.SeqKV * p.HeadDim
 	for _, s := range []struct {
@@ -134,7 +137,10 @@ func chunks(p problem.Problem, rows []Row, size int) ([]chunk, error) {
 
 // visible returns the keys that row x of the chunk sees, and maxVisible the
 // most that any of its rows sees.
-func (c chunk) visible(x int, p problem.Problem) int { return p.VisibleKeys(c.rows[x] % p.SeqQ) }
+func (c chunk) visible(x int, p problem.Problem) int {
+	_, hi := p.Mask().Keys(c.rows[x] % p.SeqQ)
+	return hi
+}
 
 func (c chunk) maxVisible(p problem.Problem) int {
 	most := 0

@@ -1,0 +1,31 @@
+package philox
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestKnownAnswers holds the vectors that Random123 publishes for philox4x32
+// with 10 rounds (tests/kat_vectors).
+func TestKnownAnswers(t *testing.T) {
+	for _, c := range []struct {
+		counter [4]uint32
+		key     [2]uint32
+		want    [4]uint32
+	}{
+		{[4]uint32{}, [2]uint32{}, [4]uint32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+		{
+			[4]uint32{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+			[2]uint32{0xffffffff, 0xffffffff},
+			[4]uint32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+		},
+		{ // the digits of π
+			[4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+			[2]uint32{0xa4093822, 0x299f31d0},
+			[4]uint32{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+		},
+	} {
+		require.Equal(t, c.want, Words(c.counter, c.key), "counter %x, key %x", c.counter, c.key)
+	}
+}

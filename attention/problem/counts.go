@@ -1,0 +1,65 @@
+package problem
+
+// Entries returns the number of pairs of a row and a key that it sees in one
+// head, and with Varlen in a head of a sequence of the maximal lengths. What
+// KeyMask and -Inf in a bias hide is not known here and counts.
+func (p Problem) Entries() float64 { return p.Mask().Entries() }
+
+// FLOPs returns the floating-point operations of the forward pass by the
+// field's convention, one multiply and one add for each entry of Q*Kᵀ and of
+// P*V:
+//
+//	2 * batch * heads * entries * (head_dim + value_dim)
+//
+// which is 4 * batch * heads * entries * head_dim where V is no different.
+// Masked entries do not count, so a causal square counts about half. With
+// Varlen it is an upper bound, and FLOPsOf counts.
+func (p Problem) FLOPs() float64 {
+	return float64(p.Batch) * p.flopsOf(p.Mask())
+}
+
+// FLOPsOf is FLOPs for the sequences of a Varlen, which CheckCuSeqlens must
+// have found valid.
+func (p Problem) FLOPsOf(cuSeqlensQ, cuSeqlensKV []int32) float64 {
+	sum := 0.0
+	for b := range p.Batch {
+		seqQ, seqKV := cuSeqlensQ[b+1]-cuSeqlensQ[b], cuSeqlensKV[b+1]-cuSeqlensKV[b]
+		sum += p.flopsOf(p.MaskOf(int(seqQ), int(seqKV)))
+	}
+	return sum
+}
+
+// flopsOf returns the operations of a sequence.
+func (p Problem) flopsOf(m Mask) float64 {
+	return 2 * float64(p.NumHeads) * m.Entries() * float64(p.HeadDim+p.ValueHeadDim())
+}
+
+// Bytes returns the least traffic of the forward pass: Q, K, V and the tensors
+// of features read once, O and LSE written once. Keys that no row sees count.
+func (p Problem) Bytes() float64 {
+	elements := func(shape []int) float64 {
+		n := 1.0
+		for _, s := range shape {
+			n *= float64(s)
+		}
+		return n
+	}
+	bytes := float64(p.DType.Size()) * (elements(p.QShape()) + elements(p.KShape()) + elements(p.VShape()) + elements(p.OShape()))
+	bytes += 4 * elements(p.LSEShape())
+	if p.Bias.On {
+		bytes += float64(p.Bias.DType.Size()) * elements(p.BiasShape())
+	}
+	if p.ALiBi != ALiBiOff {
+		bytes += 4 * elements(p.SlopesShape())
+	}
+	if p.KeyMask {
+		bytes += elements(p.KeyMaskShape())
+	}
+	if p.Sinks {
+		bytes += 4 * elements(p.SinksShape())
+	}
+	if p.Varlen.On {
+		bytes += 2 * 4 * elements(p.CuSeqlensShape())
+	}
+	return bytes
+}
