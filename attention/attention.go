@@ -133,6 +133,8 @@ type Options struct {
 	// Config forces a configuration of Impl instead of the tuning table's;
 	// it must be feasible. It is for tuning and tests.
 	Config *Config
+	// Inputs are the tensors of the problem's features.
+	Inputs Inputs
 	// Tuning is what was measured on the device; its rows come before those of
 	// the built-in table. Nil is none. LoadTuning reads one.
 	Tuning *Tuning

@@ -33,9 +33,9 @@ const softwareHeadDim = 64
 
 // Forward uploads the whole backing slice of every tensor, dispatches, and
 // downloads all of it, so that the suite sees stray writes.
-func (f onDevice) Forward(o, lse, q, k, v *attntest.Tensor, p attention.Problem) error {
+func (f onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attention.Problem) error {
 	ctx := context.Background()
-	tensors := []*attntest.Tensor{o, lse, q, k, v}
+	tensors := []*attntest.Tensor{o, lse, in.Q, in.K, in.V, in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV}
 	views := make([]vk.Tensor, len(tensors))
 	for i, t := range tensors {
 		if t == nil {
@@ -52,12 +52,16 @@ func (f onDevice) Forward(o, lse, q, k, v *attntest.Tensor, p attention.Problem)
 		}
 		views[i] = vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
 	}
+	opt := f.opt
+	opt.Inputs = attention.Inputs{
+		Bias: views[5], ALiBiSlopes: views[6], Sinks: views[7], KeyMask: views[8], CuSeqlensQ: views[9], CuSeqlensKV: views[10],
+	}
 	c, err := f.d.NewCmd("suite")
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := attention.Forward(c, views[0], views[1], views[2], views[3], views[4], p, f.opt); err != nil {
+	if err := attention.Forward(c, views[0], views[1], views[2], views[3], views[4], p, opt); err != nil {
 		return err
 	}
 	if err := c.Submit(ctx); err != nil {

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -10,7 +9,7 @@ import (
 
 // Forward computes softmax attention for every batch and head,
 //
-//	S   = Scale * Q * Kᵀ
+//	S   = Scale * Q * Kᵀ, and what the features of p make of it
 //	P   = softmax(S) over the keys that a row sees
 //	O   = P * V
 //	LSE = log(sum(exp(S))) of each row, natural logarithm
@@ -31,7 +30,12 @@ import (
 //	bottom-right  1 1 1 1 0    top-left  1 0 0 0 0
 //	              1 1 1 1 1              1 1 0 0 0
 //
-// A row that sees no key has O = 0 and LSE = -Inf.
+// A row that sees no key has O = 0 and LSE = -Inf, or with Sinks the sink of its
+// head.
+//
+// Features are described, and their masks drawn, at the fields of Problem; their
+// tensors are opt.Inputs, and with Varlen all tensors are packed. Keys and values
+// that masks hide from every row may be anything, NaN too.
 //
 // Forward records into c and returns; O and LSE are valid once c has completed.
 // The inputs must be written and visible by then: after another kernel of the
@@ -48,7 +52,7 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 	if err != nil {
 		return err
 	}
-	if err := checkForward(o, lse, q, k, v, p); err != nil {
+	if err := checkForward(o, lse, q, k, v, &opt.Inputs, p); err != nil {
 		return err
 	}
 	switch config.Impl {
@@ -169,114 +173,6 @@ func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Ten
 		params.LSEOffset += uint32(n) * params.LSEStrideB
 	}
 	return c.Err()
-}
-
-// checkForward returns an error that names the first tensor that does not fit
-// the problem.
-func checkForward(o, lse, q, k, v vk.Tensor, p Problem) error {
-	qShape := [4]int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
-	kvShape := [4]int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
-	inputs := [...]namedTensor{{"q", q}, {"k", k}, {"v", v}}
-	outputs := [...]namedTensor{{"o", o}, {"lse", lse}}
-	for i := range inputs {
-		shape := kvShape
-		if i == 0 {
-			shape = qShape
-		}
-		if err := inputs[i].check(p.DType, shape[:]); err != nil {
-			return err
-		}
-	}
-	if err := outputs[0].check(p.DType, qShape[:]); err != nil {
-		return err
-	}
-	if !lse.IsZero() {
-		if err := outputs[1].check(dtype.Float32, qShape[:3]); err != nil {
-			return err
-		}
-	}
-	for i := range outputs {
-		out := &outputs[i]
-		if out.IsZero() {
-			continue
-		}
-		if out.selfOverlaps() {
-			return fmt.Errorf("attention: %s has strides %v for shape %v: elements of an output may not share memory", out.name, out.Strides, out.Shape)
-		}
-		for j := range inputs {
-			if out.overlaps(&inputs[j]) {
-				return fmt.Errorf("attention: %s overlaps %s: outputs need memory of their own", out.name, inputs[j].name)
-			}
-		}
-	}
-	if !lse.IsZero() && outputs[1].overlaps(&outputs[0]) {
-		return fmt.Errorf("attention: lse overlaps o: outputs need memory of their own")
-	}
-	return nil
-}
-
-// A namedTensor is an argument.
-type namedTensor struct {
-	name string
-	vk.Tensor
-}
-
-// check returns an error unless t is a valid tensor of this format and shape
-// with a contiguous last axis.
-func (t *namedTensor) check(format dtype.DType, shape []int) error {
-	if t.Buffer == nil {
-		return fmt.Errorf("attention: %s has no buffer", t.name)
-	}
-	if t.DType != format {
-		return fmt.Errorf("attention: %s is %v, want %v", t.name, t.DType, format)
-	}
-	same := len(t.Shape) == len(shape) && len(t.Strides) == len(shape)
-	for i := 0; same && i < len(shape); i++ {
-		same = t.Shape[i] == shape[i]
-	}
-	if !same {
-		return fmt.Errorf("attention: %s has shape %v and strides %v, want shape %v", t.name, t.Shape, t.Strides, shape)
-	}
-	if last := len(shape) - 1; t.Strides[last] != 1 && t.Shape[last] != 1 {
-		return fmt.Errorf("attention: %s has strides %v: the last axis is not contiguous", t.name, t.Strides)
-	}
-	if err := t.Validate(); err != nil {
-		return fmt.Errorf("attention: %s: %w", t.name, err)
-	}
-	return nil
-}
-
-// overlaps reports whether the address ranges of two tensors meet.
-func (t *namedTensor) overlaps(u *namedTensor) bool {
-	if t.Buffer != u.Buffer {
-		return false
-	}
-	tSize, uSize := t.DType.Size(), u.DType.Size()
-	return t.Offset*tSize < (u.Offset+u.Span())*uSize && u.Offset*uSize < (t.Offset+t.Span())*tSize
-}
-
-// selfOverlaps reports whether two elements of t may share memory: axes taken
-// from the smallest stride up must each step over all the smaller ones.
-func (t *namedTensor) selfOverlaps() bool {
-	var done [4]bool
-	span := 1
-	for range t.Shape {
-		next := -1
-		for i, n := range t.Shape {
-			if !done[i] && n > 1 && (next < 0 || t.Strides[i] < t.Strides[next]) {
-				next = i
-			}
-		}
-		if next < 0 {
-			return false
-		}
-		if t.Strides[next] < span {
-			return true
-		}
-		span += (t.Shape[next] - 1) * t.Strides[next]
-		done[next] = true
-	}
-	return false
 }
 
 // aligned reports whether every row of the tensors starts at a multiple of n

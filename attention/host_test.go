@@ -46,7 +46,7 @@ func (x *hostArgs) forward(ctx context.Context, d *vk.Device, p attention.Proble
 func (x *hostArgs) requireRight(t *testing.T, p attention.Problem) {
 	t.Helper()
 	o, lse := make([]float64, len(x.o)), make([]float64, len(x.q)/p.HeadDim)
-	require.NoError(t, ref.Forward(o, lse, x.q, x.k, x.v, p))
+	require.NoError(t, ref.Forward(o, lse, ref.Inputs[float32]{Q: x.q, K: x.k, V: x.v}, p))
 	for i, want := range o {
 		// O is a mean of numbers up to 2, rounded twice: P and O.
 		require.InDelta(t, want, x.o[i], 4*2*p.DType.Eps(), "o[%d]", i)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -153,7 +154,7 @@ func (r *attentionRun) prepare(ctx context.Context) error {
 	}
 	r.o, r.lse = make([]float32, queries*p.HeadDim), make([]float32, queries)
 	var err error
-	r.oracle, err = newOracle(q, k, v, p)
+	r.oracle, err = newOracle(ref.Inputs[float32]{Q: q, K: k, V: v}, p)
 	if err != nil {
 		return err
 	}

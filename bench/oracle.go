@@ -13,11 +13,11 @@ import (
 // rows.
 type oracle struct {
 	p       attention.Problem
+	in      ref.Inputs[float32]
 	rows    []ref.Row
-	wantO   []float64 // (rows, head_dim)
+	wantO   []float64 // (rows, value_dim)
 	wantLSE []float64 // (rows)
 	limit   ref.Bound
-	total   int // rows of the problem
 }
 
 const (
@@ -29,24 +29,21 @@ const (
 )
 
 // newOracle computes the reference for all rows, or for a sample if all would
-// take too long. A row costs 8*seq_kv*head_dim operations: 4 in float64, 4 for
-// the plain implementation that the limit is derived from.
-func newOracle(q, k, v []float32, p attention.Problem) (*oracle, error) {
-	perRow := 8 * float64(p.SeqKV) * float64(p.HeadDim)
-	rows := ref.SampleRows(p, max(int(checkOperations/perRow), minCheckRows))
-	n := len(rows)
-	o := &oracle{
-		p: p, rows: rows, wantO: make([]float64, n*p.HeadDim), wantLSE: make([]float64, n),
-		total: p.Batch * p.NumHeads * p.SeqQ,
-	}
-	if err := ref.ForwardRows(o.wantO, o.wantLSE, q, k, v, p, rows); err != nil {
+// take too long. A row costs 4*seq_kv*(head_dim+value_dim) operations: half in
+// float64, half for the plain implementation that the limit is derived from.
+func newOracle(in ref.Inputs[float32], p attention.Problem) (*oracle, error) {
+	perRow := 4 * float64(p.SeqKV) * float64(p.HeadDim+p.ValueHeadDim())
+	rows := ref.SampleRows(in, p, max(int(checkOperations/perRow), minCheckRows))
+	n, d := len(rows), p.ValueHeadDim()
+	o := &oracle{p: p, in: in, rows: rows, wantO: make([]float64, n*d), wantLSE: make([]float64, n)}
+	if err := ref.ForwardRows(o.wantO, o.wantLSE, in, p, rows); err != nil {
 		return nil, err
 	}
-	plain := make([]float64, n*p.HeadDim)
-	if err := ref.PlainRows(plain, nil, q, k, v, p, rows); err != nil {
+	plain := make([]float64, n*d)
+	if err := ref.PlainRows(plain, nil, in, p, rows); err != nil {
 		return nil, err
 	}
-	o.limit = ref.PlainBound(o.wantO, plain, o.wantLSE, ref.Measure(q, k, v, p), p)
+	o.limit = ref.PlainBound(o.wantO, plain, o.wantLSE, ref.Measure(in, p), p)
 	return o, nil
 }
 
@@ -54,12 +51,12 @@ func newOracle(q, k, v []float32, p attention.Problem) (*oracle, error) {
 // outputs and names the first rule that they break; the Check is complete all
 // the same.
 func (o *oracle) check(gotO, gotLSE []float32) (Check, error) {
-	d := o.p.HeadDim
+	d := o.p.ValueHeadDim()
 	sampledO, sampledLSE := make([]float64, len(o.wantO)), make([]float64, len(o.rows))
 	sum := 0.0
 	for x, r := range o.rows {
-		at := (r.Batch*o.p.NumHeads+r.Head)*o.p.SeqQ + r.Row
-		sampledLSE[x] = float64(gotLSE[at])
+		at, atLSE := o.in.At(o.p, r)
+		sampledLSE[x] = float64(gotLSE[atLSE])
 		for e := range d {
 			sampledO[x*d+e] = float64(gotO[at*d+e])
 			sum += math.Abs(sampledO[x*d+e] - o.wantO[x*d+e])
@@ -67,7 +64,7 @@ func (o *oracle) check(gotO, gotLSE []float32) (Check, error) {
 	}
 	worstO, worstLSE := ref.MaxDiff(sampledO, o.wantO), ref.MaxDiff(sampledLSE, o.wantLSE)
 	c := Check{
-		Rows: len(o.rows), OfRows: o.total,
+		Rows: len(o.rows), OfRows: o.in.NumRows(o.p),
 		MaxAbs: worstO.Off, MeanAbs: sum / float64(len(o.wantO)), Limit: o.limit.O,
 		LSEMaxAbs: worstLSE.Off, LSELimit: o.limit.LSE,
 	}
@@ -87,25 +84,34 @@ func (o *oracle) check(gotO, gotLSE []float32) (Check, error) {
 // finite looks at every row, sampled or not: the outputs were filled with NaN,
 // so an element that was not written shows.
 func (o *oracle) finite(gotO, gotLSE []float32) error {
-	p := o.p
+	p, d := o.p, o.p.ValueHeadDim()
 	var bad atomic.Int64
 	bad.Store(math.MaxInt64)
-	parallel(o.total, func(row int) {
-		lse := float64(gotLSE[row])
-		lo, hi := p.Mask().Keys(row % p.SeqQ)
-		fine := !math.IsNaN(lse) && !math.IsInf(lse, 1) && math.IsInf(lse, -1) == (lo == hi)
-		for _, x := range gotO[row*p.HeadDim : (row+1)*p.HeadDim] {
+	parallel(o.in.NumRows(p), func(n int) {
+		r := o.in.Row(p, n)
+		at, atLSE := o.in.At(p, r)
+		lse := float64(gotLSE[atLSE])
+		fine := !math.IsNaN(lse) && !math.IsInf(lse, 1) && math.IsInf(lse, -1) == o.empty(r)
+		for _, x := range gotO[at*d : (at+1)*d] {
 			fine = fine && !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0)
 		}
 		for !fine {
 			first := bad.Load()
-			fine = int64(row) >= first || bad.CompareAndSwap(first, int64(row))
+			fine = int64(n) >= first || bad.CompareAndSwap(first, int64(n))
 		}
 	})
-	row := bad.Load()
-	if row == math.MaxInt64 {
+	n := bad.Load()
+	if n == math.MaxInt64 {
 		return nil
 	}
-	head := int(row) / p.SeqQ
-	return fmt.Errorf("row [%d,%d,%d] was not written or is not finite", head/p.NumHeads, head%p.NumHeads, int(row)%p.SeqQ)
+	r := o.in.Row(p, int(n))
+	return fmt.Errorf("row [%d,%d,%d] was not written or is not finite", r.Batch, r.Head, r.Row)
+}
+
+// empty reports whether a row's sum has no term, so that its LSE is -Inf.
+func (o *oracle) empty(r ref.Row) bool {
+	if o.p.Sinks && !math.IsInf(float64(o.in.Sinks[r.Head]), -1) {
+		return false
+	}
+	return o.in.SeesNothing(o.p, r)
 }

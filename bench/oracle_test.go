@@ -12,13 +12,13 @@ import (
 
 // right returns inputs of p and outputs that are right: the plain
 // implementation's.
-func right(t *testing.T, p problem.Problem) (q, k, v, o, lse []float32) {
+func right(t *testing.T, p problem.Problem) (in ref.Inputs[float32], o, lse []float32) {
 	t.Helper()
-	q = Normal(p.DType, p.Batch*p.NumHeads*p.SeqQ*p.HeadDim, seedQ)
-	k = Normal(p.DType, p.Batch*p.NumKVHeads*p.SeqKV*p.HeadDim, seedK)
-	v = Normal(p.DType, p.Batch*p.NumKVHeads*p.SeqKV*p.HeadDim, seedV)
-	o64, lse64 := make([]float64, len(q)), make([]float64, len(q)/p.HeadDim)
-	if err := ref.Plain(o64, lse64, q, k, v, p); err != nil {
+	in.Q = Normal(p.DType, p.Batch*p.NumHeads*p.SeqQ*p.HeadDim, seedQ)
+	in.K = Normal(p.DType, p.Batch*p.NumKVHeads*p.SeqKV*p.HeadDim, seedK)
+	in.V = Normal(p.DType, p.Batch*p.NumKVHeads*p.SeqKV*p.HeadDim, seedV)
+	o64, lse64 := make([]float64, len(in.Q)), make([]float64, len(in.Q)/p.HeadDim)
+	if err := ref.Plain(o64, lse64, in, p); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range o64 {
@@ -27,7 +27,7 @@ func right(t *testing.T, p problem.Problem) (q, k, v, o, lse []float32) {
 	for _, x := range lse64 {
 		lse = append(lse, float32(x))
 	}
-	return q, k, v, o, lse
+	return in, o, lse
 }
 
 // TestOracle says that right outputs pass and that each kind of wrong ones is
@@ -35,8 +35,8 @@ func right(t *testing.T, p problem.Problem) (q, k, v, o, lse []float32) {
 func TestOracle(t *testing.T) {
 	// Rows 0 to 9 see no key.
 	p := problem.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 30, HeadDim: 16, DType: dtype.Float16, Causal: true}
-	q, k, v, goodO, goodLSE := right(t, p)
-	oracle, err := newOracle(q, k, v, p)
+	in, goodO, goodLSE := right(t, p)
+	oracle, err := newOracle(in, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestOracleSamples(t *testing.T) {
 	q := Normal(p.DType, 2*300*256, seedQ)
 	k := Normal(p.DType, 3000*256, seedK)
 	v := Normal(p.DType, 3000*256, seedV)
-	oracle, err := newOracle(q, k, v, p)
+	oracle, err := newOracle(ref.Inputs[float32]{Q: q, K: k, V: v}, p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@
 //	bfloat16  16    8         7         3.39e+38   1.2e-38
 //	float32   32    8         23        3.40e+38   1.2e-38
 //
+// and int32 and bool (a byte, 0 or 1), which tensors of lengths and of masks have.
+//
 // Conversions to a narrower format round to nearest, ties to even; values
 // beyond the largest become infinite, NaN stays NaN, subnormals are kept.
 package dtype
@@ -23,13 +25,18 @@ const (
 	Float32 DType = iota
 	Float16
 	BFloat16
+	Int32 // lengths
+	Bool  // masks: a byte, 0 or 1
 )
 
-// All lists every format.
+// All lists every floating-point format: those that kernels compute in.
 func All() []DType { return []DType{Float32, Float16, BFloat16} }
 
 // Valid reports whether t is one of the named formats.
-func (t DType) Valid() bool { return t <= BFloat16 }
+func (t DType) Valid() bool { return t <= Bool }
+
+// Float reports whether t is a floating-point format.
+func (t DType) Float() bool { return t <= BFloat16 }
 
 // String returns the long name, as in flags and benchmark keys.
 func (t DType) String() string {
@@ -40,6 +47,10 @@ func (t DType) String() string {
 		return "float16"
 	case BFloat16:
 		return "bfloat16"
+	case Int32:
+		return "int32"
+	case Bool:
+		return "bool"
 	}
 	return fmt.Sprintf("DType(%d)", uint8(t))
 }
@@ -57,7 +68,7 @@ func (t DType) Short() string {
 	return t.String()
 }
 
-// Parse accepts the long and the short names.
+// Parse accepts the long and the short names of the floating-point formats.
 func Parse(name string) (DType, error) {
 	for _, t := range All() {
 		if name == t.String() || name == t.Short() {
@@ -69,13 +80,17 @@ func Parse(name string) (DType, error) {
 
 // Size returns the size of one element in bytes.
 func (t DType) Size() int {
-	if t == Float32 {
+	switch t {
+	case Float32, Int32:
 		return 4
+	case Bool:
+		return 1
 	}
 	return 2
 }
 
-// Eps returns the distance from 1 to the next larger number of the format.
+// Eps returns the distance from 1 to the next larger number of a
+// floating-point format.
 func (t DType) Eps() float64 {
 	switch t {
 	case Float16:
@@ -86,7 +101,7 @@ func (t DType) Eps() float64 {
 	return 0x1p-23
 }
 
-// Round returns x as the format stores it.
+// Round returns x as a floating-point format stores it.
 func (t DType) Round(x float32) float32 {
 	switch t {
 	case Float16:

@@ -84,3 +84,24 @@ func TestParse(t *testing.T) {
 	_, err := Parse("float64")
 	require.EqualError(t, err, `dtype: "float64" is not one of float32, float16, bfloat16`)
 }
+
+// TestFormats: what each format is, and that there is none after the last.
+func TestFormats(t *testing.T) {
+	for d, want := range map[DType]struct {
+		name  string
+		size  int
+		float bool
+	}{
+		Float32: {"float32", 4, true}, Float16: {"float16", 2, true}, BFloat16: {"bfloat16", 2, true},
+		Int32: {"int32", 4, false}, Bool: {"bool", 1, false},
+	} {
+		require.True(t, d.Valid())
+		require.Equal(t, want.name, d.String())
+		require.Equal(t, want.size, d.Size(), d)
+		require.Equal(t, want.float, d.Float(), d)
+	}
+	require.False(t, (Bool + 1).Valid())
+	for _, d := range All() {
+		require.True(t, d.Float())
+	}
+}

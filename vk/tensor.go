@@ -147,19 +147,20 @@ func (t Tensor) Validate() error {
 // Close closes the buffer, and so every view of it.
 func (t Tensor) Close() { t.Buffer.Close() }
 
-// Upload stores data, in row-major order of the shape, rounding to nearest
-// even. Elements of the buffer between those of t keep their values.
+// Upload stores data in a tensor of floating-point numbers, in row-major order
+// of the shape, rounding to nearest even. UploadRaw takes every format. Elements of the buffer between those of t keep their values.
 func (t Tensor) Upload(ctx context.Context, data []float32) error {
-	if err := t.checkData("upload", len(data), t.NumElements()); err != nil {
+	if err := t.checkFloats("upload", len(data)); err != nil {
 		return err
 	}
 	size := t.DType.Size()
 	return t.upload(ctx, func(dst []byte, at int) { encode(t.DType, dst, data[at:at+len(dst)/size]) })
 }
 
-// Download returns the elements in row-major order of the shape.
+// Download returns the elements of a tensor of floating-point numbers in
+// row-major order of the shape.
 func (t Tensor) Download(ctx context.Context, data []float32) error {
-	if err := t.checkData("download", len(data), t.NumElements()); err != nil {
+	if err := t.checkFloats("download", len(data)); err != nil {
 		return err
 	}
 	size := t.DType.Size()
@@ -190,6 +191,17 @@ func (t Tensor) checkData(what string, got, want int) error {
 	}
 	if got != want {
 		return fmt.Errorf("vk: %s of tensor with shape %v: the slice has length %d, want %d", what, t.Shape, got, want)
+	}
+	return nil
+}
+
+// checkFloats is checkData for one float32 for each element.
+func (t Tensor) checkFloats(what string, got int) error {
+	if err := t.checkData(what, got, t.NumElements()); err != nil {
+		return err
+	}
+	if !t.DType.Float() {
+		return fmt.Errorf("vk: %s of %v as float32: only raw bytes can be", what, t.DType)
 	}
 	return nil
 }

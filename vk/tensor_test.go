@@ -50,6 +50,31 @@ func TestTensorFormats(t *testing.T) {
 	}
 }
 
+// TestTensorRaw: lengths and masks go as bytes, and are not taken for numbers.
+func TestTensorRaw(t *testing.T) {
+	d := vktest.Open(t)
+	for format, raw := range map[dtype.DType][]byte{dtype.Int32: {1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0}, dtype.Bool: {1, 0, 1}} {
+		x, err := d.NewTensor("x", format, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := x.UploadRaw(background(), raw); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(raw))
+		if err := x.DownloadRaw(background(), got); err != nil || !reflect.DeepEqual(got, raw) {
+			t.Errorf("%v: %v came back as %v, %v", format, raw, got, err)
+		}
+		up, down := x.Upload(background(), make([]float32, 3)), x.Download(background(), make([]float32, 3))
+		for what, err := range map[string]error{"upload": up, "download": down} {
+			if want := "vk: " + what + " of " + format.String() + " as float32: only raw bytes can be"; err == nil || err.Error() != want {
+				t.Errorf("%v: %v, want %s", format, err, want)
+			}
+		}
+		x.Close()
+	}
+}
+
 // TestTensorViews writes through every kind of view and looks at the memory.
 func TestTensorViews(t *testing.T) {
 	d := vktest.Open(t)

@@ -14,8 +14,17 @@ type Case struct {
 	Problem problem.Problem
 	Input   Input
 
-	// Q, K, V, O and LSE lie each in their own way.
-	Q, K, V, O, LSE Layout
+	// Q, K, V, O and LSE lie each in their own way, tensors of features in one.
+	Q, K, V, O, LSE, Features Layout
+
+	// Lengths are the rows and keys of each sequence of a Varlen, from which its
+	// Problem's Batch, SeqQ, SeqKV and Varlen follow; nil is none. Slack rows of
+	// Q, K and V after the last sequence belong to none.
+	Lengths [][2]int
+	Slack   int
+
+	// HidingBias puts -Inf into the bias.
+	HidingBias bool
 
 	// NoLSE passes no LSE.
 	NoLSE bool
@@ -25,7 +34,7 @@ type Case struct {
 type Set uint8
 
 const (
-	// Short is about 2.1e9 operations for all dtypes together, the largest case
+	// Short is about 2.9e9 operations for all dtypes together, the largest case
 	// 0.27e9. Each case runs twice: seconds on a software driver that does
 	// 1 GFLOP/s.
 	Short Set = iota
@@ -43,9 +52,12 @@ const (
 //     dtype, since each dtype is a kernel of its own on each path;
 //   - masks, GQA ratios and scales come in float16, which every path takes, and rotate
 //     through the others: the index arithmetic is the same source for all;
+//   - features come alone in every dtype, and in pairs and all together, on small
+//     problems (cases_features.go);
 //   - the two 1023x1024 shapes run causal or not, not both, in each dtype.
 //
-// Left out: strides of 0 or below (not promised); head_dim that is no multiple
+// Left out: NaN in keys that some row sees and another does not; strides of 0 or
+// below (not promised); head_dim that is no multiple
 // of 8 (refused); NaN or Inf in Q, K, V (an implementation may do anything
 // with them); K and V beyond 2^31 elements (no test machine has the time).
 func Cases(set Set) []*Case {
@@ -58,6 +70,9 @@ func Cases(set Set) []*Case {
 	t.scales()
 	t.layouts()
 	t.extremes()
+	for _, feature := range []func(){t.windows, t.scores, t.keyMasks, t.sinks, t.varlen, t.valueDims, t.dropouts, t.everything} {
+		feature()
+	}
 	if set == Full {
 		t.large()
 	}
@@ -71,6 +86,9 @@ type table struct{ cases []*Case }
 // values of Problem stand for 1 (batch, heads), num_heads (num_kv_heads), and
 // 64 (head_dim).
 func (t *table) add(group, what string, c Case, types ...dtype.DType) {
+	if c.Lengths != nil {
+		c.packed()
+	}
 	p := &c.Problem
 	for _, s := range []*int{&p.Batch, &p.NumHeads} {
 		if *s == 0 {
@@ -86,6 +104,9 @@ func (t *table) add(group, what string, c Case, types ...dtype.DType) {
 	for _, dt := range types {
 		c := c
 		c.Problem.DType = dt
+		if p.Bias.DType != dtype.Float32 {
+			c.Problem.Bias.DType = dt // that of the problem
+		}
 		c.Problem.Scale = c.Input.scaleFor(c.Problem)
 		c.Name = fmt.Sprintf("%s/%s/%v", group, what, dt)
 		t.cases = append(t.cases, &c)
@@ -267,8 +288,15 @@ func (t *table) large() {
 
 // String describes the case for messages.
 func (c *Case) String() string {
-	return fmt.Sprintf("%v scale=%g input=%v layouts q=%v k=%v v=%v o=%v lse=%v",
+	s := fmt.Sprintf("%v scale=%g input=%v layouts q=%v k=%v v=%v o=%v lse=%v",
 		c.Problem, c.Problem.EffectiveScale(), c.Input, c.Q, c.K, c.V, c.O, c.lseName())
+	if !c.Problem.Plain() {
+		s += fmt.Sprintf(" features=%v", c.Features)
+	}
+	if c.Lengths != nil {
+		s += fmt.Sprintf(" lengths=%v slack=%d", c.Lengths, c.Slack)
+	}
+	return s
 }
 
 func (c *Case) lseName() string {

@@ -17,7 +17,7 @@ func TestCases(t *testing.T) {
 	for _, set := range []struct {
 		set          Set
 		total, worst float64
-	}{{Short, 2.4e9, 0.3e9}, {Full, 2e11, 2e10}} {
+	}{{Short, 3e9, 0.3e9}, {Full, 2e11, 2e10}} {
 		names := map[string]bool{}
 		total := 0.0
 		dims := map[string]bool{}
@@ -26,8 +26,8 @@ func TestCases(t *testing.T) {
 			require.NoError(t, p.Validate(), c.Name)
 			require.False(t, names[c.Name], "%s twice", c.Name)
 			names[c.Name] = true
-			require.LessOrEqual(t, p.FLOPs(), set.worst, c.Name)
-			total += p.FLOPs()
+			require.LessOrEqual(t, c.FLOPs(), set.worst, c.Name)
+			total += c.FLOPs()
 			dims[fmt.Sprint(p.HeadDim, p.DType)] = true
 		}
 		require.LessOrEqual(t, total, set.total)
@@ -47,7 +47,8 @@ func TestInputs(t *testing.T) {
 		if c.Input == Normal {
 			continue
 		}
-		q, k, v := c.Input.values(c.Name, p)
+		in := c.values()
+		q, k, v := in.Q, in.K, in.V
 		for _, x := range [][]float64{q, k, v} {
 			for _, x := range x {
 				if math.IsInf(x, 0) || x != float64(p.DType.Round(float32(x))) {
@@ -138,29 +139,34 @@ func TestEncode(t *testing.T) {
 func TestMessages(t *testing.T) {
 	p := problem.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 4, HeadDim: 8, Causal: true}
 	c := &Case{Name: "message", Problem: p, Q: Odd, K: BSHD, V: Cache, O: Padded}
-	s := NewSuite(Short, Reference, func(*Case, []float64, []float64, []float64, []float64, []float64) (ref.Bound, error) {
+	s := NewSuite(Short, Reference, func(*Case, []float64, []float64, ref.Inputs[float64]) (ref.Bound, error) {
 		return ref.Bound{O: 1e-12, LSE: 1e-12}, nil
 	})
 	for _, m := range []struct {
 		mutate func(o, lse, q, k, v *Tensor)
 		want   string
 	}{
-		{func(o, _, _, _, _ *Tensor) { o.Data[at(o, 0, 1, 2)+5] = 42 }, `^O\[45\] = 42, want -?[0-9.]+: off by [0-9.]+, tolerance 1e-12 at \(b=0, h=1, i=2, d=5\)$`},
+		{func(o, _, _, _, _ *Tensor) { o.Data[at4(o, 0, 1, 2)+5] = 42 }, `^O\[45\] = 42, want -?[0-9.]+: off by [0-9.]+, tolerance 1e-12 at \(b=0, h=1, i=2, d=5\)$`},
 		{func(_, lse, _, _, _ *Tensor) { lse.Data[lse.Offset+4] = math.Inf(-1) }, `^LSE\[4\] = -Inf, want -?[0-9.]+ at \(b=0, h=1, i=1\)$`},
 		{func(o, _, _, _, _ *Tensor) { o.Data[o.Offset-1] = 7 }, `^O was written outside its elements: backing element 63, 1 before the first element, is 7$`},
 		{func(o, _, _, _, _ *Tensor) { o.Data[o.Offset+8] = 7 }, `^O was written outside its elements: backing element 72, between the rows, is 7$`},
-		{func(o, _, _, _, _ *Tensor) { o.Data[at(o, 0, 1, 2)+9] = 7 }, `^O was written outside its elements: backing element \d+, 2 after the last element, is 7$`},
+		{func(o, _, _, _, _ *Tensor) { o.Data[at4(o, 0, 1, 2)+9] = 7 }, `^O was written outside its elements: backing element \d+, 2 after the last element, is 7$`},
 		{func(_, _, _, k, _ *Tensor) { k.Data[k.Offset] = 3 }, `^input k was changed: backing element 64 is 3, was -?[0-9.]+$`},
 		{func(o, _, _, _, _ *Tensor) { o.Data[o.Offset] = math.NaN() }, `^O\[0\] = NaN, want -?[0-9.]+ at \(b=0, h=0, i=0, d=0\): not written, or computed from NaN$`},
 	} {
-		_, err := s.Check(c, ForwardFunc(func(o, lse, q, k, v *Tensor, p problem.Problem) error {
-			if err := Reference.Forward(o, lse, q, k, v, p); err != nil {
+		_, err := s.Check(c, ForwardFunc(func(o, lse *Tensor, in Inputs, p problem.Problem) error {
+			if err := Reference.Forward(o, lse, in, p); err != nil {
 				return err
 			}
-			m.mutate(o, lse, q, k, v)
+			m.mutate(o, lse, in.Q, in.K, in.V)
 			return nil
 		}))
 		require.Error(t, err, m.want)
 		require.Regexp(t, m.want, err.Error())
 	}
+}
+
+// at4 returns the position of row (b, h, i) in the data of a tensor that is not packed.
+func at4(t *Tensor, b, h, i int) int {
+	return t.Offset + b*t.Strides[0] + h*t.Strides[1] + i*t.Strides[2]
 }

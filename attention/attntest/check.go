@@ -24,7 +24,9 @@ func (r Report) String() string {
 // same bits, so whatever reaches the output shows either as itself or as a
 // difference.
 type surroundings struct {
-	garbage func(i int) float64 // around and between the rows of Q, K and V
+	garbage func(i int) float64 // around and between the rows of the inputs, and in keys that no row sees
+	length  float64             // the same for lengths
+	visible float64             // the same for key masks
 	poison  float64             // everywhere in O and LSE: elements not yet written, and canaries
 	name    string
 }
@@ -34,6 +36,8 @@ var (
 	// drop it.
 	nanAround = surroundings{
 		garbage: func(i int) float64 { return []float64{math.NaN(), math.Inf(1), math.NaN(), math.Inf(-1)}[i%4] },
+		length:  1 << 20,
+		visible: 1,
 		poison:  math.NaN(),
 		name:    "NaN and Inf",
 	}
@@ -41,48 +45,92 @@ var (
 	// every dtype.
 	finiteAround = surroundings{
 		garbage: func(i int) float64 { return 28672 * float64(1-i%2*2) },
+		length:  -3,
+		visible: 0,
 		poison:  -12288,
 		name:    "±28672",
 	}
 )
 
+// around returns the garbage of a format.
+func (s *surroundings) around(format dtype.DType) func(i int) float64 {
+	switch format {
+	case dtype.Int32:
+		return func(int) float64 { return s.length }
+	case dtype.Bool:
+		return func(int) float64 { return s.visible }
+	}
+	return s.garbage
+}
+
 // run holds the tensors of one call.
 type run struct {
-	q, k, v, o, lse *Tensor // lse is nil if the case has none
-	around          surroundings
+	in     Inputs
+	o, lse *Tensor // lse is nil if the case has none
+	around surroundings
 }
 
 // newRun lays the inputs out amid the surroundings' garbage, and the outputs in
 // its poison.
-func (c *Case) newRun(in inputs, around surroundings) *run {
+func (c *Case) newRun(in ref.Inputs[float64], around surroundings) *run {
 	p := c.Problem
 	r := &run{around: around}
-	input := func(name string, l Layout, heads, seq int, values []float64) *Tensor {
-		t := newTensor(name, l, p.DType, p.Batch, heads, seq, p.HeadDim)
+	input := func(name string, l Layout, format dtype.DType, shape []int, values []float64) *Tensor {
+		if values == nil {
+			return nil
+		}
+		t := newTensor(name, l, format, shape...)
 		t.Scatter(values)
-		t.fillGarbage(around.garbage)
+		t.fillGarbage(around.around(format))
 		return t
 	}
-	r.q = input("q", c.Q, p.NumHeads, p.SeqQ, in.q)
-	r.k = input("k", c.K, p.NumKVHeads, p.SeqKV, in.k)
-	r.v = input("v", c.V, p.NumKVHeads, p.SeqKV, in.v)
-	r.o = newTensor("O", c.O, p.DType, p.Batch, p.NumHeads, p.SeqQ, p.HeadDim)
+	r.in = Inputs{
+		Q:           input("q", c.Q, p.DType, p.QShape(), in.Q),
+		K:           input("k", c.K, p.DType, p.KShape(), in.K),
+		V:           input("v", c.V, p.DType, p.VShape(), in.V),
+		Bias:        input("bias", c.Features, p.Bias.DType, p.BiasShape(), in.Bias),
+		ALiBiSlopes: input("alibi_slopes", c.Features, dtype.Float32, p.SlopesShape(), in.ALiBiSlopes),
+		Sinks:       input("sinks", c.Features, dtype.Float32, p.SinksShape(), in.Sinks),
+		KeyMask:     input("key_mask", c.Features, dtype.Bool, p.KeyMaskShape(), numbers(in.KeyMask, func(visible bool) float64 { return map[bool]float64{true: 1}[visible] })),
+		CuSeqlensQ:  input("cu_seqlens_q", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(in.CuSeqlensQ, func(n int32) float64 { return float64(n) })),
+		CuSeqlensKV: input("cu_seqlens_kv", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(in.CuSeqlensKV, func(n int32) float64 { return float64(n) })),
+	}
+	k, v := r.in.K.Gather(), r.in.V.Gather()
+	c.hidden(in, func(row int) {
+		for e := range p.HeadDim {
+			k[row*p.HeadDim+e] = around.garbage(e)
+		}
+		for e := range p.ValueHeadDim() {
+			v[row*p.ValueHeadDim()+e] = around.garbage(e)
+		}
+	})
+	r.in.K.Scatter(k)
+	r.in.V.Scatter(v)
+	r.o = newTensor("O", c.O, p.DType, p.OShape()...)
 	fill(r.o.Data, around.poison)
 	if !c.NoLSE {
-		r.lse = newTensor("LSE", c.LSE, dtype.Float32, p.Batch, p.NumHeads, p.SeqQ)
+		r.lse = newTensor("LSE", c.LSE, dtype.Float32, p.LSEShape()...)
 		fill(r.lse.Data, around.poison)
 	}
 	return r
 }
 
-func newTensor(name string, l Layout, dt dtype.DType, shape ...int) *Tensor {
-	place := l.place
-	if len(shape) == 3 {
-		place = l.placeLSE
+// numbers returns f of every element, nil for nil.
+func numbers[T any](x []T, f func(T) float64) []float64 {
+	if x == nil {
+		return nil
 	}
+	y := make([]float64, len(x))
+	for i := range x {
+		y[i] = f(x[i])
+	}
+	return y
+}
+
+func newTensor(name string, l Layout, dt dtype.DType, shape ...int) *Tensor {
 	t := &Tensor{Name: name, DType: dt, Shape: shape}
 	var n int
-	t.Offset, t.Strides, n = place(shape)
+	t.Offset, t.Strides, n = l.placeAny(shape, len(shape) == 3 && name != "LSE")
 	t.Data = make([]float64, n)
 	return t
 }
@@ -96,11 +144,15 @@ func fill(data []float64, x float64) {
 // call runs got on r and makes the checks that need no expectation, in this
 // order: no error; inputs unchanged; canaries of the outputs intact.
 func (r *run) call(c *Case, got Forwarder) error {
-	before := [][]float64{slices.Clone(r.q.Data), slices.Clone(r.k.Data), slices.Clone(r.v.Data)}
-	if err := got.Forward(r.o, r.lse, r.q, r.k, r.v, c.Problem); err != nil {
+	inputs := r.in.list()
+	before := make([][]float64, len(inputs))
+	for i, t := range inputs {
+		before[i] = slices.Clone(t.Data)
+	}
+	if err := got.Forward(r.o, r.lse, r.in, c.Problem); err != nil {
 		return err
 	}
-	for i, t := range []*Tensor{r.q, r.k, r.v} {
+	for i, t := range inputs {
 		if err := checkUnchanged(t, before[i]); err != nil {
 			return err
 		}
@@ -109,11 +161,27 @@ func (r *run) call(c *Case, got Forwarder) error {
 		if t == nil {
 			continue
 		}
-		if err := checkCanaries(t, r.around.poison); err != nil {
+		if err := checkCanaries(c.results(t), r.around.poison); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// results returns O or LSE without the rows that are in no sequence, which
+// nobody may write.
+func (c *Case) results(t *Tensor) *Tensor {
+	if t == nil || !c.Problem.Varlen.On {
+		return t
+	}
+	part := *t
+	part.Shape = slices.Clone(t.Shape)
+	axis := 0
+	if t.Name == "LSE" {
+		axis = 1
+	}
+	part.Shape[axis] -= c.Slack
+	return &part
 }
 
 // checkUnchanged compares all of an input's memory with what it was.
@@ -165,11 +233,19 @@ func checkValues(t *Tensor, want []float64, bound float64) (ref.Diff, error) {
 
 // checkEmptyRows wants exactly 0 in the rows of O that see no key, whatever
 // the tolerance.
-func checkEmptyRows(o *Tensor, c *Case) error {
-	p := c.Problem
-	for i, x := range o.Gather() {
-		if lo, hi := p.Mask().Keys(i / p.HeadDim % p.SeqQ); x != 0 && lo == hi {
-			return fmt.Errorf("O[%d] = %g, want 0 at %s: the row sees no key", i, x, o.index(i))
+func checkEmptyRows(o *Tensor, c *Case, in ref.Inputs[float64]) error {
+	p, d := c.Problem, c.Problem.ValueHeadDim()
+	got := o.Gather()
+	for n := range in.NumRows(p) {
+		r := in.Row(p, n)
+		if !in.SeesNothing(p, r) {
+			continue
+		}
+		at, _ := in.At(p, r)
+		for i := at * d; i < (at+1)*d; i++ {
+			if got[i] != 0 {
+				return fmt.Errorf("O[%d] = %g, want 0 at %s: the row sees no key", i, got[i], o.index(i))
+			}
 		}
 	}
 	return nil

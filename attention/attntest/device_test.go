@@ -9,31 +9,27 @@ import (
 )
 
 // A device has memory of bytes in the storage format, as a GPU does. It is the
-// shape of every adapter for one: upload five backing slices whole, run,
-// download five backing slices whole.
+// shape of every adapter for one: upload all backing slices whole, run,
+// download all of them whole.
 type device struct{ kernel Forwarder }
 
-func (d *device) Forward(o, lse, q, k, v *Tensor, p problem.Problem) error {
-	host := []*Tensor{o, lse, q, k, v}
-	memory := make([][]byte, len(host))
-	onDevice := make([]*Tensor, len(host))
-	for i, t := range host {
+func (d *device) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error {
+	var host, memory []*Tensor
+	upload := func(t *Tensor) *Tensor {
 		if t == nil {
-			continue
+			return nil
 		}
-		memory[i] = t.Encode()
 		view := *t
 		view.Data = make([]float64, len(t.Data))
-		view.Decode(memory[i])
-		onDevice[i] = &view
+		view.Decode(t.Encode())
+		host, memory = append(host, t), append(memory, &view)
+		return &view
 	}
-	if err := d.kernel.Forward(onDevice[0], onDevice[1], onDevice[2], onDevice[3], onDevice[4], p); err != nil {
+	if err := d.kernel.Forward(upload(o), upload(lse), in.Map(upload), p); err != nil {
 		return err
 	}
 	for i, t := range host {
-		if t != nil {
-			t.Decode(onDevice[i].Encode())
-		}
+		t.Decode(memory[i].Encode())
 	}
 	return nil
 }
@@ -41,7 +37,7 @@ func (d *device) Forward(o, lse, q, k, v *Tensor, p problem.Problem) error {
 // TestDevice says that a kernel behind a device passes as it does in Go, and
 // that its stray writes are seen through the device's memory.
 func TestDevice(t *testing.T) {
-	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.Problem.FLOPs() < 2e6 })
+	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.FLOPs() < 2e6 })
 	s.TestForward(t, &device{&kernel{}})
 	for _, mistake := range []string{"Q scaled in place", "one row past the end", "stale row", "keys' tail not masked", "O written with Q's strides"} {
 		caught := false

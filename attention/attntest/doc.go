@@ -19,6 +19,9 @@
 //	       └────────┴─────────┴──┴─────────┴──┴─────────┴──────────────┘
 //	         canary   result        result        canary: must not change
 //
+// Keys and values that features hide from every row hold the garbage too, and
+// rows of O and LSE that are in no packed sequence are canary.
+//
 // What each step of Suite.Check catches, in order:
 //
 //	inputs unchanged            Q scaled in place, a swapped output

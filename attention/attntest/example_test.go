@@ -13,9 +13,9 @@ import (
 // that has more than one key. In a test, TestForward runs all cases.
 func Example() {
 	suite := attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain)
-	wrong := attntest.Contiguous(func(o, lse, q, k, v []float64, p problem.Problem) error {
+	wrong := attntest.Contiguous(func(o, lse []float64, in ref.Inputs[float64], p problem.Problem) error {
 		p.Scale = 1
-		return ref.Forward(o, lse, q, k, v, p)
+		return ref.Forward(o, lse, in, p)
 	})
 	for _, c := range suite.Cases {
 		if c.Problem.SeqKV < 2 {

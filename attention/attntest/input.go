@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -76,22 +77,30 @@ func (in Input) scaleFor(p problem.Problem) float64 {
 	return p.Scale
 }
 
-// values returns Q, K and V in logical order.
-func (in Input) values(name string, p problem.Problem) (q, k, v []float64) {
+// values returns the inputs of the case in logical order.
+func (c *Case) values() ref.Inputs[float64] {
 	hash := fnv.New64a()
-	hash.Write([]byte(name))
-	g := generator{rand.New(rand.NewPCG(1, hash.Sum64())), p}
+	hash.Write([]byte(c.Name))
+	g := generator{rand.New(rand.NewPCG(1, hash.Sum64())), c.Problem}
+	var in ref.Inputs[float64]
+	in.Q, in.K, in.V = g.qkv(c.Input)
+	g.features(&in, c)
+	return in
+}
+
+// qkv returns Q, K and V in logical order.
+func (g generator) qkv(in Input) (q, k, v []float64) {
+	p := g.p
 	d := p.HeadDim
 	root := math.Sqrt(float64(d)) // S = scale*root for the default scale is 1
 
-	queries, keys := p.Batch*p.NumHeads*p.SeqQ, p.Batch*p.NumKVHeads*p.SeqKV
-	q, k, v = g.normal(queries), g.normal(keys), g.normal(keys)
+	q, k, v = g.normal(p.QShape()), g.normal(p.KShape()), g.normal(p.VShape())
 	switch in {
 	case BigLogits:
 		// The first 4 elements make ±1e4: 4*x^2/root = 1e4.
 		x := math.Sqrt(1e4 * root / 4)
 		for _, t := range [][]float64{q, k} {
-			g.rows(t, func(_ int, row []float64) {
+			g.rows(t, d, func(_ int, row []float64) {
 				sign := math.Copysign(1, g.NormFloat64())
 				for e := range 4 {
 					row[e] = sign * x
@@ -105,11 +114,11 @@ func (in Input) values(name string, p problem.Problem) (q, k, v []float64) {
 			}
 		}
 	case EqualKeys:
-		g.rows(k, func(_ int, row []float64) { copy(row, k[:d]) })
+		g.rows(k, d, func(_ int, row []float64) { copy(row, k[:d]) })
 	case OneHot:
 		x := math.Sqrt(50 * root)
-		g.rows(q, func(i int, row []float64) { clear(row); row[7*(i%p.SeqQ)%d] = x })
-		g.rows(k, func(j int, row []float64) { clear(row); row[j%p.SeqKV%d] = x })
+		g.rows(q, d, func(i int, row []float64) { clear(row); row[7*(i%p.SeqQ)%d] = x })
+		g.rows(k, d, func(j int, row []float64) { clear(row); row[j%p.SeqKV%d] = x })
 	case Rising:
 		g.ramp(q, k, 8.5*math.Ln2/32)
 	case Creeping:
@@ -121,8 +130,8 @@ func (in Input) values(name string, p problem.Problem) (q, k, v []float64) {
 		if p.DType == dtype.Float16 {
 			step = 4
 		}
-		for _, t := range [][]float64{q, k, v} {
-			g.rows(t, func(_ int, row []float64) {
+		for i, t := range [][]float64{q, k, v} {
+			g.rows(t, []int{d, d, p.ValueHeadDim()}[i], func(_ int, row []float64) {
 				scale := math.Ldexp(1, -step*g.IntN(4))
 				for e := range row {
 					row[e] *= scale
@@ -135,11 +144,16 @@ func (in Input) values(name string, p problem.Problem) (q, k, v []float64) {
 		clear(v)
 	}
 	for _, t := range [][]float64{q, k, v} {
-		for i := range t {
-			t[i] = float64(p.DType.Round(float32(t[i])))
-		}
+		round(t, p.DType)
 	}
 	return q, k, v
+}
+
+// round makes t numbers that the format stores.
+func round(t []float64, format dtype.DType) {
+	for i := range t {
+		t[i] = float64(format.Round(float32(t[i])))
+	}
 }
 
 type generator struct {
@@ -147,16 +161,15 @@ type generator struct {
 	p problem.Problem
 }
 
-func (g generator) normal(rows int) []float64 {
-	x := make([]float64, rows*g.p.HeadDim)
+func (g generator) normal(shape []int) []float64 {
+	x := make([]float64, product(shape))
 	for i := range x {
 		x[i] = g.NormFloat64()
 	}
 	return x
 }
 
-func (g generator) rows(t []float64, f func(i int, row []float64)) {
-	d := g.p.HeadDim
+func (g generator) rows(t []float64, d int, f func(i int, row []float64)) {
 	for i := range len(t) / d {
 		f(i, t[i*d:(i+1)*d])
 	}
@@ -166,11 +179,12 @@ func (g generator) rows(t []float64, f func(i int, row []float64)) {
 // first carries multiples of 16 keys, the second the rest, since bfloat16
 // has no more than 8 bits for either.
 func (g generator) ramp(q, k []float64, step float64) {
-	root := math.Sqrt(float64(g.p.HeadDim))
+	d := g.p.HeadDim
+	root := math.Sqrt(float64(d))
 	x := float64(dtype.BFloat16.Round(float32(math.Sqrt(math.Abs(step) * root))))
 	y := math.Copysign(x, step)
-	g.rows(q, func(_ int, row []float64) { row[0], row[1] = 4*x, x })
-	g.rows(k, func(j int, row []float64) {
+	g.rows(q, d, func(_ int, row []float64) { row[0], row[1] = 4*x, x })
+	g.rows(k, d, func(j int, row []float64) {
 		j %= g.p.SeqKV
 		row[0], row[1] = float64(j/16*4)*y, float64(j%16)*y
 	})

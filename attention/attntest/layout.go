@@ -102,6 +102,22 @@ func (l Layout) place(shape []int) (offset int, strides []int, length int) {
 	return offset, strides, last + guard + guardRows*row
 }
 
+// placeAny does the same for a tensor of fewer axes. Packed Q, K, V and O,
+// (total, heads, dim), lie as one batch does; all others as LSE, whose last axis
+// is theirs, and the first of those that they lack is 1 long.
+func (l Layout) placeAny(shape []int, packed bool) (offset int, strides []int, length int) {
+	switch {
+	case packed:
+		offset, strides, length = l.place([]int{1, shape[1], shape[0], shape[2]})
+		return offset, []int{strides[2], strides[1], 1}, length
+	case len(shape) == 4:
+		return l.place(shape)
+	}
+	ones := []int{1, 1}[:3-len(shape)]
+	offset, strides, length = l.placeLSE(append(ones, shape...))
+	return offset, strides[len(ones):], length
+}
+
 // placeLSE does the same for LSE, (batch, heads, seq), whose heads lie apart in the
 // layouts with garbage between rows.
 func (l Layout) placeLSE(shape []int) (offset int, strides []int, length int) {

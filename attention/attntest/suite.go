@@ -2,6 +2,7 @@ package attntest
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -10,18 +11,71 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A Forwarder computes attention.
-//
-//	q, o   (batch, num_heads, seq_q, head_dim)
-//	k, v   (batch, num_kv_heads, seq_kv, head_dim)
-//	lse    (batch, num_heads, seq_q), natural log, float32; may be nil
+// A Forwarder computes attention. Shapes are those of package problem; lse,
+// natural log, may be nil.
 //
 // It must hand back all that the implementation may have touched: a device
-// implementation uploads the whole backing slice of each of the five tensors
-// (Encode), and downloads all five afterwards (Decode), so that the suite sees
-// stray writes.
+// implementation uploads the whole backing slice of each tensor (Encode), and
+// downloads all afterwards (Decode), so that the suite sees stray writes.
 type Forwarder interface {
-	Forward(o, lse, q, k, v *Tensor, p problem.Problem) error
+	Forward(o, lse *Tensor, in Inputs, p problem.Problem) error
+}
+
+// Inputs are the tensors that an implementation reads; those of features that
+// the problem does not have are nil.
+type Inputs struct {
+	Q, K, V                 *Tensor
+	Bias                    *Tensor
+	ALiBiSlopes             *Tensor
+	Sinks                   *Tensor
+	KeyMask                 *Tensor // dtype.Bool: 1 is visible
+	CuSeqlensQ, CuSeqlensKV *Tensor // dtype.Int32
+}
+
+// Map returns the inputs with f of each tensor, which is nil where that is. A
+// device implementation uploads them with it.
+func (in Inputs) Map(f func(*Tensor) *Tensor) Inputs {
+	return Inputs{
+		Q: f(in.Q), K: f(in.K), V: f(in.V),
+		Bias: f(in.Bias), ALiBiSlopes: f(in.ALiBiSlopes), Sinks: f(in.Sinks), KeyMask: f(in.KeyMask),
+		CuSeqlensQ: f(in.CuSeqlensQ), CuSeqlensKV: f(in.CuSeqlensKV),
+	}
+}
+
+// list returns the tensors that are there.
+func (in Inputs) list() (all []*Tensor) {
+	in.Map(func(t *Tensor) *Tensor {
+		if t != nil {
+			all = append(all, t)
+		}
+		return t
+	})
+	return all
+}
+
+// contiguous returns copies of all elements in logical order.
+func (in *Inputs) contiguous() ref.Inputs[float64] {
+	gather := func(t *Tensor) []float64 {
+		if t == nil {
+			return nil
+		}
+		return t.Gather()
+	}
+	lengths := func(t *Tensor) (n []int32) {
+		for _, x := range gather(t) {
+			n = append(n, int32(x))
+		}
+		return n
+	}
+	out := ref.Inputs[float64]{
+		Q: gather(in.Q), K: gather(in.K), V: gather(in.V),
+		Bias: gather(in.Bias), ALiBiSlopes: gather(in.ALiBiSlopes), Sinks: gather(in.Sinks),
+		CuSeqlensQ: lengths(in.CuSeqlensQ), CuSeqlensKV: lengths(in.CuSeqlensKV),
+	}
+	for _, x := range gather(in.KeyMask) {
+		out.KeyMask = append(out.KeyMask, x != 0)
+	}
+	return out
 }
 
 // A Supporter is a Forwarder that refuses some problems. A case for which
@@ -31,56 +85,56 @@ type Supporter interface {
 }
 
 // ForwardFunc is a Forwarder that is one function.
-type ForwardFunc func(o, lse, q, k, v *Tensor, p problem.Problem) error
+type ForwardFunc func(o, lse *Tensor, in Inputs, p problem.Problem) error
 
 // Forward calls f.
-func (f ForwardFunc) Forward(o, lse, q, k, v *Tensor, p problem.Problem) error {
-	return f(o, lse, q, k, v, p)
+func (f ForwardFunc) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error {
+	return f(o, lse, in, p)
 }
 
 // Contiguous makes a Forwarder of a function on contiguous slices in logical
 // order, such as ref.Forward[float64], ref.Plain[float64] or
-// ref.Model.Forward. The inputs are copied back too, so that a function that
+// ref.Model.Forward. Q, K and V are copied back too, so that a function that
 // changes them is found out.
-func Contiguous(f func(o, lse, q, k, v []float64, p problem.Problem) error) Forwarder {
-	return ForwardFunc(func(o, lse, q, k, v *Tensor, p problem.Problem) error {
-		tensors := []*Tensor{o, lse, q, k, v}
-		data := make([][]float64, len(tensors))
-		for i, t := range tensors {
-			if t != nil {
-				data[i] = t.Gather()
-			}
+func Contiguous(f func(o, lse []float64, in ref.Inputs[float64], p problem.Problem) error) Forwarder {
+	return ForwardFunc(func(o, lse *Tensor, in Inputs, p problem.Problem) error {
+		values := in.contiguous()
+		outO, outLSE := o.Gather(), []float64(nil)
+		if lse != nil {
+			outLSE = lse.Gather()
 		}
-		if err := f(data[0], data[1], data[2], data[3], data[4], p); err != nil {
+		if err := f(outO, outLSE, values, p); err != nil {
 			return err
 		}
-		for i, t := range tensors {
-			if t != nil {
-				t.Scatter(data[i])
-			}
+		o.Scatter(outO)
+		if lse != nil {
+			lse.Scatter(outLSE)
 		}
+		in.Q.Scatter(values.Q)
+		in.K.Scatter(values.K)
+		in.V.Scatter(values.V)
 		return nil
 	})
 }
 
 // A Tolerance returns how far an implementation may be from want, O and LSE of
 // the case in logical order, given the inputs.
-type Tolerance func(c *Case, o, lse, q, k, v []float64) (ref.Bound, error)
+type Tolerance func(c *Case, o, lse []float64, in ref.Inputs[float64]) (ref.Bound, error)
 
 // TwicePlain allows what ref.PlainBound does. It is the tolerance for
 // everything that computes in the storage type.
-func TwicePlain(c *Case, o, lse, q, k, v []float64) (ref.Bound, error) {
-	plain := make([]float64, len(o))
-	if err := ref.Plain(plain, nil, q, k, v, c.Problem); err != nil {
+func TwicePlain(c *Case, o, lse []float64, in ref.Inputs[float64]) (ref.Bound, error) {
+	plain := slices.Clone(o) // rows that are in no sequence are as in o
+	if err := ref.Plain(plain, nil, in, c.Problem); err != nil {
 		return ref.Bound{}, err
 	}
-	return ref.PlainBound(o, plain, lse, ref.Measure(q, k, v, c.Problem), c.Problem), nil
+	return ref.PlainBound(o, plain, lse, ref.Measure(in, c.Problem), c.Problem), nil
 }
 
 // Float64 allows what ref.Float64Bound does. It is the tolerance for
 // everything that computes in float64 and rounds nothing.
-func Float64(c *Case, _, lse, q, k, v []float64) (ref.Bound, error) {
-	return ref.Float64Bound(lse, ref.Measure(q, k, v, c.Problem), c.Problem), nil
+func Float64(c *Case, _, lse []float64, in ref.Inputs[float64]) (ref.Bound, error) {
+	return ref.Float64Bound(lse, ref.Measure(in, c.Problem), c.Problem), nil
 }
 
 // A Suite is a list of cases, the implementation that says what is right, and
@@ -147,7 +201,8 @@ func (s *Suite) TestForward(t *testing.T, got Forwarder) {
 // In this order: inputs unchanged; canaries on both sides and between the rows
 // of each output intact; every element written; infinities equal, and rows that
 // see nothing exactly 0; worst error within the tolerance; all of that again,
-// bit-equal, with other values in all memory that is not an input.
+// bit-equal, with other values in all memory that is not an input and in the
+// keys that masks hide from all rows.
 func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 	want, err := s.expect(c)
 	if err != nil {
@@ -158,14 +213,14 @@ func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 	if err := first.call(c, got); err != nil {
 		return report, err
 	}
-	if report.O, err = checkValues(first.o, want.o, want.bound.O); err != nil {
+	if report.O, err = checkValues(c.results(first.o), want.o, want.bound.O); err != nil {
 		return report, err
 	}
-	if err := checkEmptyRows(first.o, c); err != nil {
+	if err := checkEmptyRows(first.o, c, want.in); err != nil {
 		return report, err
 	}
 	if first.lse != nil {
-		if report.LSE, err = checkValues(first.lse, want.lse, want.bound.LSE); err != nil {
+		if report.LSE, err = checkValues(c.results(first.lse), want.lse, want.bound.LSE); err != nil {
 			return report, err
 		}
 	}
@@ -173,22 +228,21 @@ func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 	if err := second.call(c, got); err != nil {
 		return report, fmt.Errorf("second run: %w", err)
 	}
-	if err := checkEqual(first.o, second.o, finiteAround); err != nil {
+	if err := checkEqual(c.results(first.o), c.results(second.o), finiteAround); err != nil {
 		return report, err
 	}
 	if first.lse != nil {
-		if err := checkEqual(first.lse, second.lse, finiteAround); err != nil {
+		if err := checkEqual(c.results(first.lse), c.results(second.lse), finiteAround); err != nil {
 			return report, err
 		}
 	}
 	return report, nil
 }
 
-type inputs struct{ q, k, v []float64 }
-
-// An expectation is what the suite knows about a case, in logical order.
+// An expectation is what the suite knows about a case, in logical order; o and lse
+// without rows that are in no sequence.
 type expectation struct {
-	in     inputs
+	in     ref.Inputs[float64]
 	o, lse []float64
 	bound  ref.Bound
 }
@@ -196,18 +250,19 @@ type expectation struct {
 func (s *Suite) expect(c *Case) (*expectation, error) {
 	once, _ := s.memo.LoadOrStore(c, sync.OnceValues(func() (*expectation, error) {
 		p := c.Problem
-		e := &expectation{}
-		e.in.q, e.in.k, e.in.v = c.Input.values(c.Name, p)
+		e := &expectation{in: c.values()}
 		r := c.newRun(e.in, nanAround)
 		if r.lse == nil {
-			r.lse = newTensor("LSE", Packed, dtype.Float32, p.Batch, p.NumHeads, p.SeqQ)
+			r.lse = newTensor("LSE", Packed, dtype.Float32, p.LSEShape()...)
 		}
-		if err := s.want.Forward(r.o, r.lse, r.q, r.k, r.v, p); err != nil {
+		clear(r.o.Data)
+		clear(r.lse.Data)
+		if err := s.want.Forward(r.o, r.lse, r.in, p); err != nil {
 			return nil, err
 		}
-		e.o, e.lse = r.o.Gather(), r.lse.Gather()
 		var err error
-		e.bound, err = s.tol(c, e.o, e.lse, e.in.q, e.in.k, e.in.v)
+		e.bound, err = s.tol(c, r.o.Gather(), r.lse.Gather(), e.in)
+		e.o, e.lse = c.results(r.o).Gather(), c.results(r.lse).Gather()
 		return e, err
 	}))
 	return once.(func() (*expectation, error))()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/attention/philox"
 	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
@@ -15,7 +16,7 @@ import (
 // where those are quick enough.
 func TestReference(t *testing.T) {
 	s := NewSuite(Short, Contiguous(loops), Float64)
-	s.Where(func(c *Case) bool { return c.Problem.FLOPs() < 3e6 && c.Problem.DType != dtype.BFloat16 }).TestForward(t, Reference)
+	s.Where(func(c *Case) bool { return c.FLOPs() < 3e6 && c.Problem.DType != dtype.BFloat16 }).TestForward(t, Reference)
 }
 
 // TestAlgorithm compares the tiled algorithm, without rounding, with the
@@ -35,7 +36,7 @@ func TestAlgorithm(t *testing.T) {
 			if m.BlockM == 16 && !raceDetector {
 				limit = math.Inf(1)
 			}
-			s.Where(func(c *Case) bool { return c.Problem.FLOPs() < limit && c.Problem.DType == dtype.Float16 }).TestForward(t, Contiguous(m.Forward))
+			s.Where(func(c *Case) bool { return c.FLOPs() < limit && c.Problem.DType == dtype.Float16 }).TestForward(t, Contiguous(m.Forward))
 		})
 	}
 }
@@ -45,12 +46,12 @@ func TestAlgorithm(t *testing.T) {
 func TestKernelPrecision(t *testing.T) {
 	s := NewSuite(Short, Reference, TwicePlain)
 	if raceDetector {
-		s = s.Where(func(c *Case) bool { return c.Problem.FLOPs() < 1e6 })
+		s = s.Where(func(c *Case) bool { return c.FLOPs() < 1e6 })
 	}
 	t.Run("model", func(t *testing.T) {
 		s.TestForward(t, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))
 	})
-	small := s.Where(func(c *Case) bool { return c.Problem.FLOPs() < 1e7 })
+	small := s.Where(func(c *Case) bool { return c.FLOPs() < 1e7 })
 	t.Run("model-small-tiles", func(t *testing.T) {
 		small.TestForward(t, Contiguous(ref.Model{BlockM: 16, BlockN: 16, RoundP: true}.Forward))
 	})
@@ -60,7 +61,7 @@ func TestKernelPrecision(t *testing.T) {
 
 // TestSupports says that refused cases are skipped, not run.
 func TestSupports(t *testing.T) {
-	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.Problem.FLOPs() < 1e3 })
+	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.FLOPs() < 1e3 })
 	require.NotEmpty(t, s.Cases)
 	refused, ran := 0, 0
 	f := &supporter{t: t, refused: &refused, ran: &ran}
@@ -82,10 +83,10 @@ func (s *supporter) Supports(p problem.Problem) error {
 	return errRefused
 }
 
-func (s *supporter) Forward(o, lse, q, k, v *Tensor, p problem.Problem) error {
+func (s *supporter) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error {
 	require.Equal(s.t, dtype.Float16, p.DType)
 	*s.ran++
-	return Reference.Forward(o, lse, q, k, v, p)
+	return Reference.Forward(o, lse, in, p)
 }
 
 type refused struct{}
@@ -94,45 +95,126 @@ func (refused) Error() string { return "only float16" }
 
 var errRefused = refused{}
 
-// loops is the formula, element by element.
-func loops(o, lse, q, k, v []float64, p problem.Problem) error {
-	d := p.HeadDim
-	clear(o)
+// loops is the formula, element by element, from the words of package problem
+// and with none of its code but the random numbers.
+func loops(o, lse []float64, in ref.Inputs[float64], p problem.Problem) error {
+	dv := p.ValueHeadDim()
 	for b := range p.Batch {
 		for h := range p.NumHeads {
-			kv := (b*p.NumKVHeads + h*p.NumKVHeads/p.NumHeads) * p.SeqKV
-			for i := range p.SeqQ {
-				row := (b*p.NumHeads+h)*p.SeqQ + i
-				scores, most := map[int]float64{}, math.Inf(-1)
-				for j := range p.SeqKV {
-					if p.Causal && p.CausalAlign == problem.BottomRight && j > i+p.SeqKV-p.SeqQ ||
-						p.Causal && p.CausalAlign == problem.TopLeft && j > i {
-						continue
-					}
-					for e := range d {
-						scores[j] += q[row*d+e] * k[(kv+j)*d+e]
-					}
-					scores[j] *= p.EffectiveScale()
-					most = max(most, scores[j])
-				}
-				sum := 0.0
-				for j := range p.SeqKV {
-					if s, ok := scores[j]; ok {
-						sum += math.Exp(s - most)
+			g := h * p.NumKVHeads / p.NumHeads
+			seqQ, seqKV := p.SeqQ, p.SeqKV
+			query := func(i int) int { return (b*p.NumHeads+h)*seqQ + i }
+			key := func(j int) int { return (b*p.NumKVHeads+g)*seqKV + j }
+			sum := query
+			if p.Varlen.On {
+				q0, k0 := int(in.CuSeqlensQ[b]), int(in.CuSeqlensKV[b])
+				seqQ, seqKV = int(in.CuSeqlensQ[b+1])-q0, int(in.CuSeqlensKV[b+1])-k0
+				query = func(i int) int { return (q0+i)*p.NumHeads + h }
+				key = func(j int) int { return (k0+j)*p.NumKVHeads + g }
+				sum = func(i int) int { return h*p.Varlen.TotalQ + q0 + i }
+			}
+			for i := range seqQ {
+				scores := map[int]float64{}
+				for j := range seqKV {
+					if s, ok := loopScore(in, p, b, h, i, j, seqQ, seqKV, query(i), key(j)); ok {
+						scores[j] = s
 					}
 				}
-				for j := range p.SeqKV {
-					if s, ok := scores[j]; ok {
-						for e := range d {
-							o[row*d+e] += math.Exp(s-most) / sum * v[(kv+j)*d+e]
-						}
-					}
-				}
+				row := o[query(i)*dv:][:dv]
+				l := loopRow(row, scores, in, p, b, h, i, func(j int) []float64 { return in.V[key(j)*dv:][:dv] })
 				if lse != nil {
-					lse[row] = math.Log(sum) + most
+					lse[sum(i)] = l
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// loopScore returns the score of a row and a key, if it is seen.
+func loopScore(in ref.Inputs[float64], p problem.Problem, b, h, i, j, seqQ, seqKV, query, key int) (float64, bool) {
+	at := i
+	if p.CausalAlign == problem.BottomRight {
+		at = i + seqKV - seqQ
+	}
+	w := p.Window
+	if p.Causal && j > at || w.On && (w.Left >= 0 && at-j > w.Left || w.Right >= 0 && j-at > w.Right) || p.KeyMask && !in.KeyMask[b*p.SeqKV+j] {
+		return 0, false
+	}
+	x := 0.0
+	for e := range p.HeadDim {
+		x += in.Q[query*p.HeadDim+e] * in.K[key*p.HeadDim+e]
+	}
+	x *= p.EffectiveScale()
+	if p.Softcap > 0 {
+		x = p.Softcap * math.Tanh(x/p.Softcap)
+	}
+	if p.Bias.On {
+		batches, heads, rows := 1, 1, 1
+		if p.Bias.Batch {
+			batches = p.Batch
+		}
+		if p.Bias.Heads {
+			heads = p.NumHeads
+		}
+		if p.Bias.Rows {
+			rows = p.SeqQ
+		}
+		bias := in.Bias[((b%batches*heads+h%heads)*rows+i%rows)*p.SeqKV+j]
+		if math.IsInf(bias, -1) {
+			return 0, false
+		}
+		x += bias
+	}
+	switch p.ALiBi {
+	case problem.ALiBiPerHead:
+		x -= in.ALiBiSlopes[h] * math.Abs(float64(at-j))
+	case problem.ALiBiPerBatchHead:
+		x -= in.ALiBiSlopes[b*p.NumHeads+h] * math.Abs(float64(at-j))
+	}
+	return x, true
+}
+
+// loopRow computes a row of O from the scores of the keys that it sees, and
+// returns its LSE.
+func loopRow(o []float64, scores map[int]float64, in ref.Inputs[float64], p problem.Problem, b, h, i int, value func(j int) []float64) float64 {
+	clear(o)
+	most := math.Inf(-1)
+	if p.Sinks {
+		most = in.Sinks[h]
+	}
+	for _, s := range scores {
+		most = max(most, s)
+	}
+	if math.IsInf(most, -1) {
+		return most
+	}
+	sum := 0.0
+	if p.Sinks {
+		sum = math.Exp(in.Sinks[h] - most)
+	}
+	for j := range p.SeqKV {
+		if s, ok := scores[j]; ok {
+			sum += math.Exp(s - most)
+		}
+	}
+	for j := range p.SeqKV {
+		s, ok := scores[j]
+		if !ok {
+			continue
+		}
+		weight := math.Exp(s-most) / sum
+		if d := p.Dropout; d.P > 0 {
+			n := d.Offset + uint64(b*p.NumHeads+h)
+			words := philox.Words([4]uint32{uint32(j / 4), uint32(i), uint32(n), uint32(n >> 32)}, [2]uint32{uint32(d.Seed), uint32(d.Seed >> 32)})
+			if float64(words[j%4]) < math.Round(d.P*(1<<32)) {
+				continue
+			}
+			weight /= 1 - d.P
+		}
+		for e, x := range value(j) {
+			o[e] += weight * x
+		}
+	}
+	return most + math.Log(sum)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -12,7 +13,7 @@ import (
 // Data[Offset + i0*Strides[0] + i1*Strides[1] + …]; everything else in Data
 // is garbage that an implementation must not use and must not change.
 type Tensor struct {
-	Name  string      // "q", "k", "v", "O" or "LSE"
+	Name  string      // "O", "LSE", or that of an input: "q", "key_mask"
 	DType dtype.DType // what Data's values can be stored as
 
 	// Data holds float64 so that float64 implementations are checked to their
@@ -20,7 +21,7 @@ type Tensor struct {
 	Data []float64
 
 	Offset  int   // elements
-	Shape   []int // 4 axes, 3 for LSE
+	Shape   []int // as package problem has it
 	Strides []int // elements; the last is 1
 }
 
@@ -93,6 +94,10 @@ func (t *Tensor) Encode() []byte {
 			b = binary.LittleEndian.AppendUint16(b, dtype.ToFloat16(float32(x)))
 		case dtype.BFloat16:
 			b = binary.LittleEndian.AppendUint16(b, dtype.ToBFloat16(float32(x)))
+		case dtype.Int32:
+			b = binary.LittleEndian.AppendUint32(b, uint32(int32(x)))
+		case dtype.Bool:
+			b = append(b, byte(x))
 		default:
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
 		}
@@ -112,25 +117,32 @@ func (t *Tensor) Decode(b []byte) {
 			t.Data[i] = float64(dtype.FromFloat16(binary.LittleEndian.Uint16(b[i*size:])))
 		case dtype.BFloat16:
 			t.Data[i] = float64(dtype.FromBFloat16(binary.LittleEndian.Uint16(b[i*size:])))
+		case dtype.Int32:
+			t.Data[i] = float64(int32(binary.LittleEndian.Uint32(b[i*size:])))
+		case dtype.Bool:
+			t.Data[i] = float64(b[i*size])
 		default:
 			t.Data[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i*size:])))
 		}
 	}
 }
 
-// index writes position n in logical order as (b=0, h=1, i=17, d=8), and ends
-// with d only if the tensor has that axis.
+// index writes position n of O or LSE, in logical order, as (b=0, h=1, i=17, d=8):
+// with the axes that the tensor has. In packed ones i counts all rows.
 func (t *Tensor) index(n int) string {
-	at := make([]int, len(t.Shape))
+	axes := "bhid"
+	switch {
+	case t.Name == "LSE" && len(t.Shape) == 2:
+		axes = "hi"
+	case t.Name != "LSE" && len(t.Shape) == 3:
+		axes = "ihd"
+	}
+	at := make([]string, len(t.Shape))
 	for a := len(at) - 1; a >= 0; a-- {
-		at[a] = n % t.Shape[a]
+		at[a] = fmt.Sprintf("%c=%d", axes[a], n%t.Shape[a])
 		n /= t.Shape[a]
 	}
-	s := fmt.Sprintf("b=%d, h=%d, i=%d", at[0], at[1], at[2])
-	if len(at) == 4 {
-		s += fmt.Sprintf(", d=%d", at[3])
-	}
-	return "(" + s + ")"
+	return "(" + strings.Join(at, ", ") + ")"
 }
 
 // where describes position i of Data for a message about garbage.

@@ -67,7 +67,8 @@ func TestValidate(t *testing.T) {
 		{func(p *Problem) { p.Dropout.P = math.NaN() }, "attention: dropout p=NaN is not in [0, 1)"},
 		{func(p *Problem) { p.Dropout.Seed = 5 }, "attention: dropout seed=5, offset=0 are set but not seeded"},
 		{func(p *Problem) { p.Bias.On, p.SeqQ, p.SeqKV = true, math.MaxInt32, math.MaxInt32 }, "attention: batch*num_heads*seq_q*seq_kv=4.61e+18 elements of a bias is larger than 2^52"},
-		{func(p *Problem) { p.DType = 9 }, "attention: dtype=DType(9) is not a known format"},
+		{func(p *Problem) { p.DType = 9 }, "attention: dtype=DType(9) is not a known floating-point format"},
+		{func(p *Problem) { p.DType = dtype.Int32 }, "attention: dtype=int32 is not a known floating-point format"},
 		{func(p *Problem) { p.Batch, p.SeqQ = math.MaxInt32, math.MaxInt32 }, "attention: batch*num_heads*seq*head_dim=3.69e+19 elements is larger than 2^52"},
 	} {
 		p := square(3, 4)

@@ -9,8 +9,8 @@ import (
 
 // Validate returns an error that names the first value that breaks a rule.
 func (p Problem) Validate() error {
-	if !p.DType.Valid() {
-		return fmt.Errorf("attention: dtype=%v is not a known format", p.DType)
+	if !p.DType.Float() {
+		return fmt.Errorf("attention: dtype=%v is not a known floating-point format", p.DType)
 	}
 	for _, check := range []func() error{p.checkMask, p.checkScores, p.checkSizes, p.checkDims, p.checkVarlen, p.checkDropout, p.checkElements} {
 		if err := check(); err != nil {

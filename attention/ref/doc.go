@@ -15,14 +15,9 @@
 //	O   = P * V
 //	LSE = log(sum(exp(S))) of each row, natural logarithm
 //
-// on contiguous slices in logical order, destination first:
-//
-//	q, o   (batch, num_heads, seq_q, head_dim)
-//	k, v   (batch, num_kv_heads, seq_kv, head_dim)
-//	lse    (batch, num_heads, seq_q), may be nil
-//
-// Inputs are []float32 or []float64 holding values that p.DType can store;
-// results are []float64.
+// with all features of package problem, on contiguous slices in logical order,
+// destination first. Inputs are []float32 or []float64 holding values that
+// p.DType can store; results are []float64.
 //
 // How a kernel's result is checked (tolerance.go derives the bounds):
 //

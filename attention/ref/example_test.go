@@ -23,7 +23,7 @@ func ExampleForward() {
 		8, 1, 0, 0, 0, 0, 0, 0,
 	}
 	o, lse := make([]float64, 8), make([]float64, 1)
-	if err := ref.Forward(o, lse, q, k, v, p); err != nil {
+	if err := ref.Forward(o, lse, ref.Inputs[float64]{Q: q, K: k, V: v}, p); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("O   = %.4f %.4f\n", o[0], o[1])
@@ -36,21 +36,21 @@ func ExampleForward() {
 // A result of any size is checked on a sample of its rows.
 func ExampleVerify() {
 	p := problem.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 300, SeqKV: 400, HeadDim: 16, DType: dtype.Float16, Causal: true}
-	q, k, v := make([]float32, 2*300*16), make([]float32, 400*16), make([]float32, 400*16)
-	for j := range v {
-		v[j] = float32(j % 16)
+	in := ref.Inputs[float32]{Q: make([]float32, 2*300*16), K: make([]float32, 400*16), V: make([]float32, 400*16)}
+	for j := range in.V {
+		in.V[j] = float32(j % 16)
 	}
-	o := make([]float32, len(q)) // a kernel's result: every row of V is 0, 1, 2, …
+	o := make([]float32, len(in.Q)) // a kernel's result: every row of V is 0, 1, 2, …
 	for i := range o {
 		o[i] = float32(i % 16)
 	}
-	report, err := ref.Verify(o, nil, q, k, v, p, ref.SampleRows(p, 64))
+	report, err := ref.Verify(o, nil, in, p, ref.SampleRows(in, p, 64))
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(report.Rows, "rows:", report.Err())
 	o[0]++
-	report, _ = ref.Verify(o, nil, q, k, v, p, ref.SampleRows(p, 64))
+	report, _ = ref.Verify(o, nil, in, p, ref.SampleRows(in, p, 64))
 	fmt.Println(report.Err() != nil)
 	// Output:
 	// 64 rows: <nil>

@@ -7,36 +7,37 @@ import (
 	"github.com/flashvk/flashvk/attention/problem"
 )
 
-// Forward computes softmax attention in float64 for every batch and head,
+// Forward computes softmax attention in float64 for every batch and head, with
+// all features, by the formulas at problem.Problem:
 //
-//	S   = Scale * Q * Kᵀ
-//	P   = softmax(S) over the visible keys of each row
-//	O   = P * V
-//	LSE = log(sum(exp(S))) of each row, natural logarithm
+//	S   = Scale * Q * Kᵀ, and what features make of it
+//	P   = softmax(S) over the visible keys of each row and the sink
+//	O   = P * V, of the weights that dropout keeps
+//	LSE = log(sum(exp(S))) of each row, natural logarithm, with the sink
 //
-// All slices are contiguous in logical order: q and o (batch, num_heads,
-// seq_q, head_dim), k and v (batch, num_kv_heads, seq_kv, head_dim), lse
-// (batch, num_heads, seq_q) or nil. Query head h reads key head
-// h / (num_heads/num_kv_heads). Inputs must be finite.
+// All slices are contiguous in logical order; o and lse have the shapes
+// problem.Problem.OShape and LSEShape, and lse may be nil. Query head h reads
+// key head h / (num_heads/num_kv_heads). What a row sees must be finite; what
+// masks hide from it may be anything.
 //
-// If p.Causal, the mask is drawn at problem.Problem. A row that sees no key
-// has O = 0 and LSE = -Inf.
+// A row that sees no key has O = 0 and LSE = -Inf, or the sink. Rows of a
+// Varlen that are in no sequence keep what o and lse hold.
 //
 // It runs on GOMAXPROCS goroutines, each with at most 4 MiB of scores (or one
 // row of them, if that is longer). It returns an error that names the
 // argument that is not valid.
-func Forward[T Float](o, lse []float64, q, k, v []T, p problem.Problem) error {
-	return forward(o, lse, q, k, v, p, nil)
+func Forward[T Float](o, lse []float64, in Inputs[T], p problem.Problem) error {
+	return forward(o, lse, &in, p, nil)
 }
 
 // ForwardRows is Forward for the given rows only: row x of o (len(rows),
-// head_dim) and of lse (len(rows), or nil) belongs to rows[x]. It reads no key
+// value_dim) and of lse (len(rows), or nil) belongs to rows[x]. It reads no key
 // head that the rows do not read, and its cost is that of the rows.
-func ForwardRows[T Float](o, lse []float64, q, k, v []T, p problem.Problem, rows []Row) error {
+func ForwardRows[T Float](o, lse []float64, in Inputs[T], p problem.Problem, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // nil means all rows to forward
 	}
-	return forward(o, lse, q, k, v, p, rows)
+	return forward(o, lse, &in, p, rows)
 }
 
 const (
@@ -50,76 +51,96 @@ const (
 	keysPerBlock = 128
 )
 
-func forward[T Float](o, lse []float64, q, k, v []T, p problem.Problem, rows []Row) error {
-	if err := checkInputs(len(q), len(k), len(v), p); err != nil {
-		return err
+// prepare checks the arguments and splits the rows, nil for all, into chunks.
+func prepare[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows []Row, chunkRows int) ([]chunk, error) {
+	if err := in.check(p); err != nil {
+		return nil, err
 	}
-	chunkRows := min(max(scoresPerChunk/p.SeqKV, 1), maxChunkRows)
-	list, err := chunks(p, rows, chunkRows)
+	list, err := chunks(in, p, rows, chunkRows)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n := len(rows)
 	if rows == nil {
-		n = p.Batch * p.NumHeads * p.SeqQ
+		n = rowsOf(p)
 	}
-	if err := checkOutputs(o, lse, n, p); err != nil {
+	return list, checkOutputs(o, lse, n, p)
+}
+
+func forward[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows []Row) error {
+	chunkRows := min(max(scoresPerChunk/max(p.SeqKV, 1), 1), maxChunkRows)
+	list, err := prepare(o, lse, in, p, rows, chunkRows)
+	if err != nil {
 		return err
 	}
 	parallel(len(list), func() func(int) {
-		w := &fwdWorker{
+		w := &fwdWorker[T]{
 			p:     p,
+			in:    in,
 			q:     make([]float64, chunkRows*p.HeadDim),
 			s:     make([]float64, chunkRows*p.SeqKV),
-			o:     make([]float64, chunkRows*p.HeadDim),
-			block: make([]float64, keysPerBlock*p.HeadDim),
+			o:     make([]float64, chunkRows*p.ValueHeadDim()),
+			block: make([]float64, keysPerBlock*max(p.HeadDim, p.ValueHeadDim())),
 		}
-		return func(i int) { forwardChunk(w, o, lse, q, k, v, list[i]) }
+		return func(i int) { w.chunk(o, lse, list[i]) }
 	})
 	return nil
 }
 
 // fwdWorker holds the buffers of one goroutine.
-type fwdWorker struct {
+type fwdWorker[T Float] struct {
 	p     problem.Problem
-	q, o  []float64 // (chunk rows, head_dim)
+	in    *Inputs[T]
+	q     []float64 // (chunk rows, head_dim)
+	o     []float64 // (chunk rows, value_dim)
 	s     []float64 // (chunk rows, keys), S and then P
-	block []float64 // (keysPerBlock, head_dim) of K or V
+	block []float64 // (keysPerBlock, head_dim or value_dim) of K or V
 }
 
-func forwardChunk[T Float](w *fwdWorker, o, lse []float64, q, k, v []T, c chunk) {
-	p, d := w.p, w.p.HeadDim
-	rows, keys := len(c.rows), c.maxVisible(w.p)
-	for x, row := range c.rows {
-		for e := range d {
-			w.q[x*d+e] = float64(q[row*d+e])
+func (w *fwdWorker[T]) chunk(o, lse []float64, c chunk) {
+	p, d, dv := w.p, w.p.HeadDim, w.p.ValueHeadDim()
+	l := w.in.places(p)
+	mask := l.mask(c.batch)
+	lo, hi := c.span(mask)
+	rows, keys := len(c.rows), hi-lo
+	score := make([]scorer[float64, T], rows)
+	for x, r := range c.rows {
+		score[x] = newScorer[float64](w.in, p, mask, r, 1)
+		for e, y := range w.in.Q[l.query(r)*d:][:d] {
+			w.q[x*d+e] = float64(y)
 		}
 	}
-	clear(w.o[:rows*d])
 	Q := general(w.q, rows, d, d)
-	O := general(w.o, rows, d, d)
-	head := c.kv * p.SeqKV * d
+	first, step := l.keys(c.batch, c.kv)
 
 	for j := 0; j < keys; j += keysPerBlock {
 		n := min(keysPerBlock, keys-j)
-		K := general(convert(w.block, k[head+j*d:head+(j+n)*d]), n, d, d)
+		K := general(gather(w.block, w.in.K, first+(lo+j)*step, step, n, d), n, d, d)
 		S := general(w.s[j:], rows, n, keys)
-		blas64.Gemm(blas.NoTrans, blas.Trans, p.EffectiveScale(), Q, K, 0, S)
+		blas64.Gemm(blas.NoTrans, blas.Trans, score[0].factor, Q, K, 0, S)
 	}
-	for x := range rows {
-		sum := softmaxRow(w.s[x*keys:(x+1)*keys], c.visible(x, p))
+	for x, r := range c.rows {
+		s := w.s[x*keys : (x+1)*keys]
+		for j := range s {
+			s[j] = score[x].score(s[j], lo+j)
+		}
+		sum := softmaxRow(s, sink(w.in, p, r.Head, 1))
+		dropRow(s, lo, p, r)
 		if lse != nil {
-			lse[c.at[x]] = sum
+			lse[c.lse[x]] = sum
 		}
 	}
+	clear(w.o[:rows*dv])
+	O := general(w.o, rows, dv, dv)
 	for j := 0; j < keys; j += keysPerBlock {
 		n := min(keysPerBlock, keys-j)
-		V := general(convert(w.block, v[head+j*d:head+(j+n)*d]), n, d, d)
+		V := general(gather(w.block, w.in.V, first+(lo+j)*step, step, n, dv), n, dv, dv)
 		P := general(w.s[j:], rows, n, keys)
+		// Gemm passes over a weight of 0, so that a hidden V may be NaN.
 		blas64.Gemm(blas.NoTrans, blas.NoTrans, 1, P, V, 1, O)
 	}
-	for x, at := range c.at {
-		copy(o[at*d:(at+1)*d], w.o[x*d:(x+1)*d])
+	for x, at := range c.o {
+		copy(o[at*dv:(at+1)*dv], w.o[x*dv:(x+1)*dv])
 	}
 }
 

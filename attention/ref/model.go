@@ -11,15 +11,16 @@ import (
 // A Model is the kernels' algorithm in Go: tiles of BlockM rows walk over
 // tiles of BlockN keys with a running maximum m and a running sum l per row,
 //
-//	for each tile of keys
-//	    S = Q * Kᵀ * (Scale * log2(e)),  -Inf where masked
+//	m, l = sink * log2(e), 1              -Inf, 0 without one
+//	for each tile of keys that some row of the tile needs
+//	    S = Q * Kᵀ * (Scale * log2(e)),   or what features make of it; -Inf where masked
 //	    if some row's maximum grew enough:
 //	        l, O *= exp2(m - max(m, rowmax(S)))
 //	        m     = max(m, rowmax(S))
 //	    P = exp2(S - m)
 //	    l += rowsum(P)
-//	    O += round(P) * V
-//	O   = O / l
+//	    O += round(P) * V                 of the keys that dropout keeps
+//	O   = O / l                           * 1/(1-p) with dropout
 //	LSE = m * ln(2) + ln(l)
 //
 // with every operation in float32. It tells an error of the algorithm from an
@@ -64,50 +65,54 @@ func (m Model) String() string {
 // Forward computes what ref.Forward computes, by the model's algorithm.
 // Arguments are the same. Unless m.Float64, inputs are rounded to float32 and o to
 // p.DType.
-func (m Model) Forward(o, lse, q, k, v []float64, p problem.Problem) error {
+func (m Model) Forward(o, lse []float64, in Inputs[float64], p problem.Problem) error {
 	if m.BlockM < 1 || m.BlockN < 1 {
 		return fmt.Errorf("attention: model: block_m=%d, block_n=%d: not positive", m.BlockM, m.BlockN)
 	}
 	if !(m.RescaleAbove >= 0) {
 		return fmt.Errorf("attention: model: rescale_above=%g is negative", m.RescaleAbove)
 	}
-	if err := checkInputs(len(q), len(k), len(v), p); err != nil {
+	if err := in.check(p); err != nil {
 		return err
 	}
-	if err := checkOutputs(o, lse, p.Batch*p.NumHeads*p.SeqQ, p); err != nil {
+	if err := checkOutputs(o, lse, rowsOf(p), p); err != nil {
 		return err
 	}
 	if m.Float64 {
-		modelForward[float64](m, o, lse, q, k, v, p)
+		modelForward[float64](m, o, lse, &in, p)
 	} else {
-		modelForward[float32](m, o, lse, q, k, v, p)
+		modelForward[float32](m, o, lse, &in, p)
 	}
 	return nil
 }
 
-func modelForward[F float32 | float64](m Model, o, lse, q, k, v []float64, p problem.Problem) {
-	d := p.HeadDim
+func modelForward[F float32 | float64](m Model, o, lse []float64, in *Inputs[float64], p problem.Problem) {
+	dv := p.ValueHeadDim()
 	blocks := (p.SeqQ + m.BlockM - 1) / m.BlockM
+	l := in.places(p)
 	parallel(p.Batch*p.NumHeads*blocks, func() func(int) {
-		t := newModelTile[F](m, p)
+		t := newModelTile[F](m, in, p)
 		return func(i int) {
 			head, i0 := i/blocks, i%blocks*m.BlockM
-			batch, h := head/p.NumHeads, head%p.NumHeads
-			kv := (batch*p.NumKVHeads + h/(p.NumHeads/p.NumKVHeads)) * p.SeqKV * d
-			t.rows = min(m.BlockM, p.SeqQ-i0)
-			at := head*p.SeqQ + i0
-			t.start(q[at*d : (at+t.rows)*d])
-			_, keys := p.Mask().Keys(i0 + t.rows - 1)
-			for j0 := 0; j0 < keys; j0 += m.BlockN {
-				n := min(m.BlockN, p.SeqKV-j0)
-				t.scores(i0, j0, convert(t.k, k[kv+j0*d:kv+(j0+n)*d]))
-				t.rescale()
-				t.accumulate(convert(t.v, v[kv+j0*d:kv+(j0+n)*d]))
+			batch, head := head/p.NumHeads, head%p.NumHeads
+			mask := l.mask(batch)
+			rows := min(m.BlockM, mask.SeqQ-i0)
+			if rows <= 0 {
+				return // a sequence that is shorter than the longest
 			}
-			for r := range t.rows {
-				sum := t.finish(o[(at+r)*d:(at+r+1)*d], r)
+			t.start(mask, Row{batch, head, i0}, rows)
+			from, to := mask.KeyTiles(i0, i0+rows-1, m.BlockN)
+			for tile := from; tile < to; tile++ {
+				t.scores(tile * m.BlockN)
+				t.rescale()
+				t.accumulate(tile * m.BlockN)
+			}
+			for x := range rows {
+				r := Row{batch, head, i0 + x}
+				at := l.query(r)
+				sum := t.finish(o[at*dv:(at+1)*dv], x)
 				if lse != nil {
-					lse[at+r] = sum
+					lse[l.lse(r)] = sum
 				}
 			}
 		}
@@ -117,51 +122,68 @@ func modelForward[F float32 | float64](m Model, o, lse, q, k, v []float64, p pro
 // A modelTile is what one workgroup keeps while it walks over the keys.
 type modelTile[F float32 | float64] struct {
 	Model
+	in   *Inputs[float64]
 	p    problem.Problem
+	mask problem.Mask
+	row  Row // the first
 	rows int // of BlockM, fewer at the end
 	keys int // of BlockN, fewer at the end
 
-	q, qbuf []F // (BlockM, head_dim); q is qbuf unless no conversion is needed
-	o       []F // (BlockM, head_dim)
-	k, v    []F // (BlockN, head_dim), buffers for conversion
-	s       []F // (BlockM, BlockN), S and then P
-	m, l    []F // (BlockM), running maximum in log2 units and running sum
-	mNew    []F // (BlockM), maximum including this tile
+	score   []scorer[F, float64] // (BlockM)
+	q, qbuf []F                  // (BlockM, head_dim); q is qbuf unless no conversion is needed
+	o       []F                  // (BlockM, value_dim)
+	k, v    []F                  // (BlockN, head_dim) and (BlockN, value_dim), buffers for conversion
+	s       []F                  // (BlockM, BlockN), S and then P
+	m, l    []F                  // (BlockM), running maximum in log2 units and running sum
+	mNew    []F                  // (BlockM), maximum including this tile
 }
 
-func newModelTile[F float32 | float64](m Model, p problem.Problem) *modelTile[F] {
+func newModelTile[F float32 | float64](m Model, in *Inputs[float64], p problem.Problem) *modelTile[F] {
 	blockM, blockN := min(m.BlockM, p.SeqQ), min(m.BlockN, p.SeqKV)
+	d, dv := p.HeadDim, p.ValueHeadDim()
 	return &modelTile[F]{
-		Model: m, p: p,
-		qbuf: make([]F, blockM*p.HeadDim), o: make([]F, blockM*p.HeadDim),
-		k: make([]F, blockN*p.HeadDim), v: make([]F, blockN*p.HeadDim),
+		Model: m, in: in, p: p,
+		score: make([]scorer[F, float64], blockM),
+		qbuf:  make([]F, blockM*d), o: make([]F, blockM*dv),
+		k: make([]F, blockN*d), v: make([]F, blockN*dv),
 		s: make([]F, blockM*blockN),
 		m: make([]F, blockM), l: make([]F, blockM), mNew: make([]F, blockM),
 	}
 }
 
-func (t *modelTile[F]) start(q []float64) {
-	t.q = convert(t.qbuf, q)
+// start begins the rows r.. of a sequence with that mask. A sink is an element of
+// the sum that is there before all keys.
+func (t *modelTile[F]) start(mask problem.Mask, r Row, rows int) {
+	t.mask, t.row, t.rows = mask, r, rows
+	first, step := t.in.places(t.p).queries(r.Batch, r.Head)
+	t.q = gather(t.qbuf, t.in.Q, first+r.Row*step, step, rows, t.p.HeadDim)
 	clear(t.o)
-	clear(t.l)
-	for r := range t.m {
-		t.m[r] = F(math.Inf(-1))
+	sink := F(sink(t.in, t.p, r.Head, math.Log2E))
+	for x := range rows {
+		t.score[x] = newScorer[F](t.in, t.p, mask, Row{r.Batch, r.Head, r.Row + x}, math.Log2E)
+		t.m[x], t.l[x] = sink, 1
+		if math.IsInf(float64(sink), -1) {
+			t.l[x] = 0
+		}
 	}
 }
 
-// scores fills s with rows i0.. times keys j0.. and mNew with the maxima.
-func (t *modelTile[F]) scores(i0, j0 int, k []F) {
+// tile returns the keys of src from j0 on, of d elements.
+func (t *modelTile[F]) tile(buf []F, src []float64, j0, d int) []F {
+	t.keys = min(t.BlockN, t.mask.SeqKV-j0)
+	first, step := t.in.places(t.p).keys(t.row.Batch, t.row.Head/(t.p.NumHeads/t.p.NumKVHeads))
+	return gather(buf, src, first+j0*step, step, t.keys, d)
+}
+
+// scores fills s with the rows times keys j0.. and mNew with the maxima.
+func (t *modelTile[F]) scores(j0 int) {
 	d := t.p.HeadDim
-	t.keys = len(k) / d
-	c := F(t.p.EffectiveScale() * math.Log2E) // exp(scale*s) = exp2(c*s)
+	k := t.tile(t.k, t.in.K, j0, d)
 	for r := range t.rows {
-		_, visible := t.p.Mask().Keys(i0 + r)
+		score := &t.score[r]
 		t.mNew[r] = t.m[r]
 		for j := range t.keys {
-			s := F(math.Inf(-1))
-			if j0+j < visible {
-				s = c * dot(t.q[r*d:(r+1)*d], k[j*d:(j+1)*d])
-			}
+			s := score.score(score.factor*dot(t.q[r*d:(r+1)*d], k[j*d:(j+1)*d]), j0+j)
 			t.s[r*t.keys+j] = s
 			t.mNew[r] = max(t.mNew[r], s)
 		}
@@ -179,7 +201,7 @@ func (t *modelTile[F]) rescale() {
 	if !grew {
 		return
 	}
-	d := t.p.HeadDim
+	d := t.p.ValueHeadDim()
 	for r := range t.rows {
 		if t.mNew[r] == t.m[r] {
 			continue // nothing to do, and -Inf - -Inf would be NaN
@@ -193,18 +215,20 @@ func (t *modelTile[F]) rescale() {
 	}
 }
 
-// accumulate turns s into P and adds it to l and P*V to o.
-func (t *modelTile[F]) accumulate(v []F) {
-	d := t.p.HeadDim
+// accumulate turns s into P and adds it to l and P*V, with the keys j0.., to o.
+func (t *modelTile[F]) accumulate(j0 int) {
+	d := t.p.ValueHeadDim()
+	v := t.tile(t.v, t.in.V, j0, d)
 	for r := range t.rows {
 		if math.IsInf(float64(t.m[r]), -1) {
 			continue // no key seen yet: S - m would be -Inf - -Inf
 		}
 		o := t.o[r*d : (r+1)*d]
+		kept := t.p.DropoutRow(t.row.Batch, t.row.Head, t.row.Row+r)
 		for j, s := range t.s[r*t.keys : (r+1)*t.keys] {
 			P := exp2(s - t.m[r])
 			t.l[r] += P
-			if P == 0 {
+			if P == 0 || t.p.Dropout.On() && !kept.Kept(j0+j) {
 				continue
 			}
 			if t.RoundP && !t.Float64 {
@@ -219,12 +243,12 @@ func (t *modelTile[F]) accumulate(v []F) {
 
 // finish writes row r of o and returns its LSE.
 func (t *modelTile[F]) finish(o []float64, r int) float64 {
-	d := t.p.HeadDim
+	d := t.p.ValueHeadDim()
 	if t.l[r] == 0 {
 		clear(o)
 		return math.Inf(-1)
 	}
-	inverse := 1 / t.l[r]
+	inverse := F(t.p.Dropout.KeepScale()) / t.l[r]
 	for i, x := range t.o[r*d : (r+1)*d] {
 		o[i] = float64(x * inverse)
 	}

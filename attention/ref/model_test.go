@@ -15,27 +15,26 @@ import (
 func TestModelRescale(t *testing.T) {
 	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 64, HeadDim: 8, Scale: 1}
 	d := newData(p)
-	clear(d.q)
-	d.q[0] = 1
+	clear(d.in.Q)
+	d.in.Q[0] = 1
 	for j := range p.SeqKV {
-		d.k[j*8] = float64(j) * math.Ln2 // one log2 unit per key
+		d.in.K[j*8] = float64(j) * math.Ln2 // one log2 unit per key
 	}
 	d.forward(t)
-	bound := Float64Bound(d.lse, Measure(d.q, d.k, d.v, p), p)
+	bound := Float64Bound(d.lse, Measure(d.in, p), p)
 	for _, above := range []float64{0, 8, 1000} {
 		m := Model{BlockM: 1, BlockN: 1, RescaleAbove: above, Float64: true}
 		o, lse := make([]float64, 8), make([]float64, 1)
-		require.NoError(t, m.Forward(o, lse, d.q, d.k, d.v, p))
+		require.NoError(t, m.Forward(o, lse, d.in, p))
 		require.LessOrEqual(t, MaxDiff(o, d.o).Off, bound.O, "%v", m)
 		require.LessOrEqual(t, MaxDiff(lse, d.lse).Off, bound.LSE, "%v", m)
 
 		// Count by walking the tiles.
-		tile := newModelTile[float64](m, p)
-		tile.rows = 1
-		tile.start(d.q)
+		tile := newModelTile[float64](m, &d.in, p)
+		tile.start(p.Mask(), Row{}, 1)
 		rescales, last := 0, math.Inf(-1)
 		for j := range p.SeqKV {
-			tile.scores(0, j, d.k[j*8:(j+1)*8])
+			tile.scores(j)
 			tile.rescale()
 			if tile.m[0] != last {
 				rescales, last = rescales+1, tile.m[0]
@@ -58,7 +57,7 @@ func TestModelRescale(t *testing.T) {
 func TestModelRounds(t *testing.T) {
 	run := func(d *data, m Model) []float64 {
 		o := make([]float64, len(d.o))
-		require.NoError(t, m.Forward(o, nil, d.q, d.k, d.v, d.p))
+		require.NoError(t, m.Forward(o, nil, d.in, d.p))
 		return o
 	}
 	for _, dt := range dtype.All() {
@@ -88,7 +87,7 @@ func TestPlainRounds(t *testing.T) {
 		p.DType = dt
 		d := newData(p).forward(t)
 		o := make([]float64, len(d.o))
-		require.NoError(t, Plain(o, nil, d.q, d.k, d.v, p))
+		require.NoError(t, Plain(o, nil, d.in, p))
 		for _, x := range o {
 			require.Equal(t, x, float64(dt.Round(float32(x))))
 		}

@@ -9,7 +9,7 @@ import (
 // Plain evaluates the formula of Forward as a straightforward program in the
 // storage type would, one operation after the other:
 //
-//	S   = float32(Scale) * (sum over head_dim, float32)     float32
+//	S   = float32(Scale) * (sum over head_dim, float32)     float32, as is what features make of it
 //	P   = exp(S - max) / sum(exp(S - max))                  float32, then rounded to p.DType
 //	O   = sum over keys of P * V, float32                   rounded to p.DType at the end
 //	LSE = max + log(sum)                                    float32
@@ -17,54 +17,45 @@ import (
 // For float32 nothing is rounded further. What it differs from Forward by is
 // the error that the format itself costs, from which PlainBound derives what a
 // kernel is allowed. Arguments are those of Forward; inputs are rounded to float32.
-func Plain[T Float](o, lse []float64, q, k, v []T, p problem.Problem) error {
-	return plain(o, lse, q, k, v, p, nil)
+func Plain[T Float](o, lse []float64, in Inputs[T], p problem.Problem) error {
+	return plain(o, lse, &in, p, nil)
 }
 
 // PlainRows is Plain for the given rows only, as ForwardRows is to Forward.
-func PlainRows[T Float](o, lse []float64, q, k, v []T, p problem.Problem, rows []Row) error {
+func PlainRows[T Float](o, lse []float64, in Inputs[T], p problem.Problem, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // nil means all rows to plain
 	}
-	return plain(o, lse, q, k, v, p, rows)
+	return plain(o, lse, &in, p, rows)
 }
 
-func plain[T Float](o, lse []float64, q, k, v []T, p problem.Problem, rows []Row) error {
-	if err := checkInputs(len(q), len(k), len(v), p); err != nil {
-		return err
-	}
-	list, err := chunks(p, rows, maxChunkRows)
+func plain[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows []Row) error {
+	list, err := prepare(o, lse, in, p, rows, maxChunkRows)
 	if err != nil {
 		return err
 	}
-	n := len(rows)
-	if rows == nil {
-		n = p.Batch * p.NumHeads * p.SeqQ
-	}
-	if err := checkOutputs(o, lse, n, p); err != nil {
-		return err
-	}
-	headSize := p.SeqKV * p.HeadDim
+	d, dv := p.HeadDim, p.ValueHeadDim()
 	parallel(len(list), func() func(int) {
 		var (
-			kbuf, vbuf = make([]float32, headSize), make([]float32, headSize)
-			qbuf, obuf = make([]float32, p.HeadDim), make([]float32, p.HeadDim)
+			kbuf, vbuf = make([]float32, p.SeqKV*d), make([]float32, p.SeqKV*dv)
+			qbuf, obuf = make([]float32, d), make([]float32, dv)
 			s          = make([]float32, p.SeqKV)
 		)
 		return func(i int) {
-			c := list[i]
-			keys := c.maxVisible(p) * p.HeadDim
-			K := convert(kbuf, k[c.kv*headSize:c.kv*headSize+keys])
-			V := convert(vbuf, v[c.kv*headSize:c.kv*headSize+keys])
-			for x, row := range c.rows {
-				Q := convert(qbuf, q[row*p.HeadDim:(row+1)*p.HeadDim])
-				sum := plainRow(obuf, s[:c.visible(x, p)], Q, K, V, p)
-				at := c.at[x]
+			c, l := list[i], in.places(p)
+			mask := l.mask(c.batch)
+			lo, hi := c.span(mask)
+			first, step := l.keys(c.batch, c.kv)
+			K := gather(kbuf, in.K, first+lo*step, step, hi-lo, d)
+			V := gather(vbuf, in.V, first+lo*step, step, hi-lo, dv)
+			for x, r := range c.rows {
+				Q := gather(qbuf, in.Q, l.query(r), 1, 1, d)
+				sum := plainRow(obuf, s[:hi-lo], Q, K, V, in, p, mask, r, lo)
 				for e, y := range obuf {
-					o[at*p.HeadDim+e] = float64(y)
+					o[c.o[x]*dv+e] = float64(y)
 				}
 				if lse != nil {
-					lse[at] = float64(sum)
+					lse[c.lse[x]] = float64(sum)
 				}
 			}
 		}
@@ -72,29 +63,37 @@ func plain[T Float](o, lse []float64, q, k, v []T, p problem.Problem, rows []Row
 	return nil
 }
 
-// plainRow computes one row over len(s) keys and returns its LSE. The
-// conversions to float32 forbid fused multiply-add, which some architectures'
-// compilers would use.
-func plainRow(o, s, q, k, v []float32, p problem.Problem) float32 {
+// plainRow computes row r over the keys first to first+len(s)-1, which k and v
+// hold, and returns its LSE. The conversions to float32 forbid fused
+// multiply-add, which some architectures' compilers would use.
+func plainRow[T Float](o, s, q, k, v []float32, in *Inputs[T], p problem.Problem, mask problem.Mask, r Row, first int) float32 {
 	clear(o)
-	if len(s) == 0 {
-		return float32(math.Inf(-1))
-	}
-	d := len(q)
-	scale := float32(p.EffectiveScale())
-	m := float32(math.Inf(-1))
+	d, dv := len(q), len(o)
+	score := newScorer[float32](in, p, mask, r, 1)
+	sink := float32(sink(in, p, r.Head, 1))
+	m := sink
 	for j := range s {
-		s[j] = scale * dot(q, k[j*d:(j+1)*d])
+		s[j] = score.score(float32(score.factor*dot(q, k[j*d:(j+1)*d])), first+j)
 		m = max(m, s[j])
 	}
-	var l float32
+	if math.IsInf(float64(m), -1) { // nothing seen: S - m would be -Inf - -Inf
+		return m
+	}
+	l := float32(math.Exp(float64(sink - m)))
 	for j, x := range s {
 		s[j] = float32(math.Exp(float64(x - m)))
 		l += s[j]
 	}
+	for j := range s {
+		s[j] /= l
+	}
+	dropRow(s, first, p, r)
 	for j, e := range s {
-		P := p.DType.Round(e / l)
-		for i, x := range v[j*d : (j+1)*d] {
+		P := p.DType.Round(e)
+		if P == 0 {
+			continue // the key may be hidden, and its V anything
+		}
+		for i, x := range v[j*dv : (j+1)*dv] {
 			o[i] += float32(P * x)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 
 // data is one problem with random inputs and room for results.
 type data struct {
-	p       problem.Problem
-	q, k, v []float64
-	o, lse  []float64
+	p      problem.Problem
+	in     Inputs[float64]
+	o, lse []float64
 }
 
 func newData(p problem.Problem) *data {
@@ -27,13 +27,17 @@ func newData(p problem.Problem) *data {
 		}
 		return x
 	}
-	rows := p.Batch * p.NumHeads * p.SeqQ
-	keys := p.Batch * p.NumKVHeads * p.SeqKV * p.HeadDim
-	return &data{p, normal(rows * p.HeadDim), normal(keys), normal(keys), make([]float64, rows*p.HeadDim), make([]float64, rows)}
+	return &data{
+		p: p,
+		in: Inputs[float64]{
+			Q: normal(product(p.QShape())), K: normal(product(p.KShape())), V: normal(product(p.VShape())),
+		},
+		o: make([]float64, product(p.OShape())), lse: make([]float64, product(p.LSEShape())),
+	}
 }
 
 func (d *data) forward(t *testing.T) *data {
-	require.NoError(t, Forward(d.o, d.lse, d.q, d.k, d.v, d.p))
+	require.NoError(t, Forward(d.o, d.lse, d.in, d.p))
 	return d
 }
 
@@ -43,6 +47,10 @@ func float32s(x []float64) []float32 {
 		y[i] = float32(x[i])
 	}
 	return y
+}
+
+func inputs32(in Inputs[float64]) Inputs[float32] {
+	return Inputs[float32]{Q: float32s(in.Q), K: float32s(in.K), V: float32s(in.V)}
 }
 
 var small = problem.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 2, SeqQ: 37, SeqKV: 150, HeadDim: 24, DType: dtype.Float16}
@@ -57,7 +65,7 @@ func TestHandValues(t *testing.T) {
 	q[0], q[8] = 1, -1
 	k[0], k[8] = 5, 5+math.Log(3)/2
 	v[0], v[8], v[1] = 4, 8, -4
-	implementations := map[string]func(o, lse, q, k, v []float64, p problem.Problem) error{
+	implementations := map[string]func(o, lse []float64, in Inputs[float64], p problem.Problem) error{
 		"forward": Forward[float64],
 		"plain":   Plain[float64],
 		"model":   Model{BlockM: 1, BlockN: 1}.Forward,
@@ -65,18 +73,18 @@ func TestHandValues(t *testing.T) {
 	}
 	for name, forward := range implementations {
 		o, lse := make([]float64, 16), make([]float64, 2)
-		require.NoError(t, forward(o, lse, q, k, v, p))
+		require.NoError(t, forward(o, lse, Inputs[float64]{Q: q, K: k, V: v}, p))
 		require.InDeltaSlice(t, []float64{7, -1, 0, 0, 0, 0, 0, 0, 5, -3, 0, 0, 0, 0, 0, 0}, o, 1e-5, name)
 		require.InDeltaSlice(t, []float64{10 + math.Log(4), -10 + math.Log(4.0/3)}, lse, 1e-5, name)
 
 		p := p
 		p.Causal = true // the first row sees the first key only
-		require.NoError(t, forward(o, lse, q, k, v, p), name)
+		require.NoError(t, forward(o, lse, Inputs[float64]{Q: q, K: k, V: v}, p), name)
 		require.InDeltaSlice(t, []float64{4, -4, 0, 0, 0, 0, 0, 0, 5, -3}, o[:10], 1e-5, name)
 		require.InDelta(t, 10, lse[0], 1e-5, name)
 
 		p.SeqKV = 1 // bottom-right: now it sees nothing
-		require.NoError(t, forward(o, lse, q, k[:8], v[:8], p), name)
+		require.NoError(t, forward(o, lse, Inputs[float64]{Q: q, K: k[:8], V: v[:8]}, p), name)
 		require.Equal(t, make([]float64, 8), o[:8], name)
 		require.Equal(t, math.Inf(-1), lse[0], name)
 		require.Equal(t, []float64{4, -4}, o[8:10], name)
@@ -87,12 +95,12 @@ func TestHandValues(t *testing.T) {
 // TestNoLSE: without LSE the result is the same.
 func TestNoLSE(t *testing.T) {
 	d := newData(small)
-	for _, f := range []func(o, lse, q, k, v []float64, p problem.Problem) error{
+	for _, f := range []func(o, lse []float64, in Inputs[float64], p problem.Problem) error{
 		Forward[float64], Plain[float64], Model{BlockM: 16, BlockN: 16}.Forward,
 	} {
-		require.NoError(t, f(d.o, d.lse, d.q, d.k, d.v, d.p))
+		require.NoError(t, f(d.o, d.lse, d.in, d.p))
 		o := make([]float64, len(d.o))
-		require.NoError(t, f(o, nil, d.q, d.k, d.v, d.p))
+		require.NoError(t, f(o, nil, d.in, d.p))
 		require.Equal(t, d.o, o)
 	}
 }
@@ -102,12 +110,12 @@ func TestNoLSE(t *testing.T) {
 func TestFloat32Inputs(t *testing.T) {
 	d := newData(small).forward(t)
 	o, lse := make([]float64, len(d.o)), make([]float64, len(d.lse))
-	require.NoError(t, Forward(o, lse, float32s(d.q), float32s(d.k), float32s(d.v), d.p))
+	require.NoError(t, Forward(o, lse, inputs32(d.in), d.p))
 	require.Equal(t, d.o, o)
 	require.Equal(t, d.lse, lse)
 
-	require.NoError(t, Plain(d.o, d.lse, d.q, d.k, d.v, d.p))
-	require.NoError(t, Plain(o, lse, float32s(d.q), float32s(d.k), float32s(d.v), d.p))
+	require.NoError(t, Plain(d.o, d.lse, d.in, d.p))
+	require.NoError(t, Plain(o, lse, inputs32(d.in), d.p))
 	require.Equal(t, d.o, o)
 	require.Equal(t, d.lse, lse)
 }
@@ -119,24 +127,24 @@ func TestRows(t *testing.T) {
 		p.Causal, p.CausalAlign = true, align
 		d := newData(p).forward(t)
 		plain := make([]float64, len(d.o))
-		require.NoError(t, Plain(plain, nil, d.q, d.k, d.v, p))
+		require.NoError(t, Plain(plain, nil, d.in, p))
 
 		rows := []Row{{1, 5, 36}, {0, 0, 0}, {1, 2, 7}, {0, 3, 20}, {1, 2, 7}, {0, 2, 36}}
-		rows = append(rows, SampleRows(p, 40)...)
+		rows = append(rows, SampleRows(d.in, p, 40)...)
 		o, lse := make([]float64, len(rows)*p.HeadDim), make([]float64, len(rows))
 		for _, c := range []struct {
 			name string
-			f    func(o, lse, q, k, v []float64, p problem.Problem, rows []Row) error
+			f    func(o, lse []float64, in Inputs[float64], p problem.Problem, rows []Row) error
 			want []float64
 		}{{"forward", ForwardRows[float64], d.o}, {"plain", PlainRows[float64], plain}} {
-			require.NoError(t, c.f(o, lse, d.q, d.k, d.v, p, rows))
+			require.NoError(t, c.f(o, lse, d.in, p, rows))
 			for x, r := range rows {
 				at := (r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row
 				// Sums of other heights round in another order.
 				require.InDeltaSlice(t, c.want[at*p.HeadDim:(at+1)*p.HeadDim], o[x*p.HeadDim:(x+1)*p.HeadDim], 1e-14, "%s %v", c.name, r)
 				require.InDelta(t, d.lse[at], lse[x], 1e-5, "%s %v", c.name, r)
 			}
-			require.NoError(t, c.f(nil, nil, d.q, d.k, d.v, p, nil))
+			require.NoError(t, c.f(nil, nil, d.in, p, nil))
 		}
 	}
 }
@@ -149,14 +157,14 @@ func TestRowsTouchNothingElse(t *testing.T) {
 	d := newData(p).forward(t)
 	rows := []Row{{1, 4, 3}, {1, 3, 9}} // key head 1 of batch 1, keys 0..9
 	first := 3 * p.SeqKV * p.HeadDim
-	for i := range d.k {
+	for i := range d.in.K {
 		if i < first || i >= first+10*p.HeadDim {
-			d.k[i], d.v[i] = math.NaN(), math.NaN()
+			d.in.K[i], d.in.V[i] = math.NaN(), math.NaN()
 		}
 	}
 	o, lse := make([]float64, 2*p.HeadDim), make([]float64, 2)
-	for _, f := range []func(o, lse, q, k, v []float64, p problem.Problem, rows []Row) error{ForwardRows[float64], PlainRows[float64]} {
-		require.NoError(t, f(o, lse, d.q, d.k, d.v, p, rows))
+	for _, f := range []func(o, lse []float64, in Inputs[float64], p problem.Problem, rows []Row) error{ForwardRows[float64], PlainRows[float64]} {
+		require.NoError(t, f(o, lse, d.in, p, rows))
 		for x, r := range rows {
 			at := ((r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row) * p.HeadDim
 			require.InDeltaSlice(t, d.o[at:at+p.HeadDim], o[x*p.HeadDim:(x+1)*p.HeadDim], 2e-3)
@@ -167,8 +175,8 @@ func TestRowsTouchNothingElse(t *testing.T) {
 // TestSampleRows: as many as asked for, every head, both ends, no more than
 // there are.
 func TestSampleRows(t *testing.T) {
-	p := small
-	rows := SampleRows(p, 24)
+	p, in := small, Inputs[float64]{}
+	rows := SampleRows(in, p, 24)
 	require.Len(t, rows, 24)
 	require.Equal(t, Row{0, 0, 0}, rows[0])
 	require.Equal(t, Row{1, 5, 36}, rows[23])
@@ -177,10 +185,10 @@ func TestSampleRows(t *testing.T) {
 		heads[[2]int{r.Batch, r.Head}] = true
 	}
 	require.Len(t, heads, 12)
-	require.Equal(t, rows, SampleRows(p, 24))
-	require.Equal(t, AllRows(p), SampleRows(p, 1<<30))
-	require.Len(t, SampleRows(p, 1), 1)
-	require.Len(t, AllRows(p), 2*6*37)
+	require.Equal(t, rows, SampleRows(in, p, 24))
+	require.Equal(t, AllRows(in, p), SampleRows(in, p, 1<<30))
+	require.Len(t, SampleRows(in, p, 1), 1)
+	require.Len(t, AllRows(in, p), 2*6*37)
 }
 
 // TestErrors: one line that names the argument and the rule.
@@ -188,10 +196,11 @@ func TestErrors(t *testing.T) {
 	d := newData(small)
 	p := d.p
 	all := func(o, lse, q, k, v []float64, p problem.Problem) []error {
+		in := Inputs[float64]{Q: q, K: k, V: v}
 		return []error{
-			Forward(o, lse, q, k, v, p),
-			Plain(o, lse, q, k, v, p),
-			Model{BlockM: 16, BlockN: 16}.Forward(o, lse, q, k, v, p),
+			Forward(o, lse, in, p),
+			Plain(o, lse, in, p),
+			Model{BlockM: 16, BlockN: 16}.Forward(o, lse, in, p),
 		}
 	}
 	bad := p
@@ -200,17 +209,17 @@ func TestErrors(t *testing.T) {
 		errs []error
 		want string
 	}{
-		{all(d.o, d.lse, d.q, d.k, d.v, bad), "attention: num_heads=6 is not a multiple of num_kv_heads=4"},
-		{all(d.o, d.lse, d.q[1:], d.k, d.v, p), "attention: q has 10655 elements, want batch*num_heads*seq_q*head_dim = 10656"},
-		{all(d.o, d.lse, d.q, d.k[1:], d.v, p), "attention: k has 14399 elements, want batch*num_kv_heads*seq_kv*head_dim = 14400"},
-		{all(d.o, d.lse, d.q, d.k, nil, p), "attention: v has 0 elements, want batch*num_kv_heads*seq_kv*head_dim = 14400"},
-		{all(d.o[1:], d.lse, d.q, d.k, d.v, p), "attention: o has 10655 elements, want 444 rows of head_dim=24"},
-		{all(d.o, d.lse[1:], d.q, d.k, d.v, p), "attention: lse has 443 elements, want 444 rows"},
-		{[]error{Model{BlockM: 0, BlockN: 8}.Forward(d.o, d.lse, d.q, d.k, d.v, p)}, "attention: model: block_m=0, block_n=8: not positive"},
-		{[]error{Model{BlockM: 8, BlockN: 8, RescaleAbove: math.NaN()}.Forward(d.o, d.lse, d.q, d.k, d.v, p)}, "attention: model: rescale_above=NaN is negative"},
+		{all(d.o, d.lse, d.in.Q, d.in.K, d.in.V, bad), "attention: num_heads=6 is not a multiple of num_kv_heads=4"},
+		{all(d.o, d.lse, d.in.Q[1:], d.in.K, d.in.V, p), "attention: q has 10655 elements, want 10656 of shape [2 6 37 24]"},
+		{all(d.o, d.lse, d.in.Q, d.in.K[1:], d.in.V, p), "attention: k has 14399 elements, want 14400 of shape [2 2 150 24]"},
+		{all(d.o, d.lse, d.in.Q, d.in.K, nil, p), "attention: v has 0 elements, want 14400 of shape [2 2 150 24]"},
+		{all(d.o[1:], d.lse, d.in.Q, d.in.K, d.in.V, p), "attention: o has 10655 elements, want 444 rows of value_dim=24"},
+		{all(d.o, d.lse[1:], d.in.Q, d.in.K, d.in.V, p), "attention: lse has 443 elements, want 444 rows"},
+		{[]error{Model{BlockM: 0, BlockN: 8}.Forward(d.o, d.lse, d.in, p)}, "attention: model: block_m=0, block_n=8: not positive"},
+		{[]error{Model{BlockM: 8, BlockN: 8, RescaleAbove: math.NaN()}.Forward(d.o, d.lse, d.in, p)}, "attention: model: rescale_above=NaN is negative"},
 		{[]error{
-			ForwardRows(d.o[:24], nil, d.q, d.k, d.v, p, []Row{{0, 6, 0}}),
-			PlainRows(d.o[:24], nil, d.q, d.k, d.v, p, []Row{{0, 6, 0}}),
+			ForwardRows(d.o[:24], nil, d.in, p, []Row{{0, 6, 0}}),
+			PlainRows(d.o[:24], nil, d.in, p, []Row{{0, 6, 0}}),
 		}, "attention: row (0, 6, 0) is outside (batch, num_heads, seq_q) = (2, 6, 37)"},
 	} {
 		for _, err := range c.errs {
@@ -223,11 +232,11 @@ func TestErrors(t *testing.T) {
 func TestBigSingleRow(t *testing.T) {
 	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: scoresPerChunk + 1, HeadDim: 8}
 	d := newData(p)
-	clear(d.q)
+	clear(d.in.Q)
 	d.forward(t)
 	mean := 0.0
 	for j := range p.SeqKV {
-		mean += d.v[j*8] / float64(p.SeqKV)
+		mean += d.in.V[j*8] / float64(p.SeqKV)
 	}
 	require.InDelta(t, mean, d.o[0], 1e-12)
 	require.InDelta(t, math.Log(scoresPerChunk+1), d.lse[2], 1e-12)

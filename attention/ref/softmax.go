@@ -2,22 +2,22 @@ package ref
 
 import "math"
 
-// softmaxRow replaces the first visible elements of s with their softmax and
-// the others with 0, and returns log(sum(exp(s))) of the visible ones, natural
-// logarithm. It subtracts the maximum first, so that no finite s overflows.
+// softmaxRow replaces s with its softmax and returns log(sum(exp(s))), natural
+// logarithm. The sink counts in the sum, as one more element that is not in s;
+// -Inf is none. It subtracts the maximum first, so that no finite s overflows.
 //
-// A row that sees nothing becomes 0, and its log-sum-exp is -Inf.
-func softmaxRow(s []float64, visible int) (lse float64) {
-	clear(s[visible:])
-	s = s[:visible]
-	if len(s) == 0 {
-		return math.Inf(-1)
-	}
-	m := s[0]
+// Elements that are -Inf are not seen and become 0. If there are no others, the
+// log-sum-exp is the sink's.
+func softmaxRow(s []float64, sink float64) (lse float64) {
+	m := sink
 	for _, x := range s {
 		m = max(m, x)
 	}
-	l := 0.0
+	if math.IsInf(m, -1) { // s - m would be -Inf - -Inf
+		clear(s)
+		return m
+	}
+	l := math.Exp(sink - m)
 	for j, x := range s {
 		s[j] = math.Exp(x - m)
 		l += s[j]

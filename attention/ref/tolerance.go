@@ -19,15 +19,18 @@ const (
 
 // A Scope holds the magnitudes that bounds are derived from.
 type Scope struct {
-	// Logit bounds |S|: |Scale| * max|q| * max|k| over rows, Euclidean norms
-	// (Cauchy-Schwarz).
+	// Product bounds |Scale * q*k|: |Scale| * max|q| * max|k| over rows,
+	// Euclidean norms (Cauchy-Schwarz).
+	Product float64
+	// Logit bounds |S|: Product, or Softcap if that is less, and the largest
+	// |bias| that is finite and slope * distance; or a larger |sink|.
 	Logit float64
-	// V is the largest |v|.
+	// V is the largest |v|, over 1-p with dropout.
 	V float64
 }
 
 // Measure returns the magnitudes of a problem's inputs.
-func Measure[T Float](q, k, v []T, p problem.Problem) Scope {
+func Measure[T Float](in Inputs[T], p problem.Problem) Scope {
 	longest := func(x []T) float64 {
 		most := 0.0
 		for i := 0; i+p.HeadDim <= len(x); i += p.HeadDim {
@@ -39,10 +42,24 @@ func Measure[T Float](q, k, v []T, p problem.Problem) Scope {
 		}
 		return math.Sqrt(most)
 	}
-	s := Scope{Logit: math.Abs(p.EffectiveScale()) * longest(q) * longest(k)}
-	for _, x := range v {
-		s.V = max(s.V, math.Abs(float64(x)))
+	largest := func(x []T) float64 {
+		most := 0.0
+		for _, e := range x {
+			if !math.IsInf(float64(e), 0) {
+				most = max(most, math.Abs(float64(e)))
+			}
+		}
+		return most
 	}
+	s := Scope{Product: math.Abs(p.EffectiveScale()) * longest(in.Q) * longest(in.K)}
+	s.Logit = s.Product
+	if p.Softcap != 0 {
+		s.Logit = min(s.Logit, p.Softcap)
+	}
+	// Positions are at most the longer of the sequences apart.
+	s.Logit += largest(in.Bias) + largest(in.ALiBiSlopes)*float64(max(p.SeqQ, p.SeqKV))
+	s.Logit = max(s.Logit, largest(in.Sinks))
+	s.V = largest(in.V) * p.Dropout.KeepScale()
 	return s
 }
 
@@ -110,7 +127,7 @@ func times(p problem.Problem) float64 {
 // then add 2^-25 * V each.
 func ceiling(s Scope, p problem.Problem) float64 {
 	half := p.DType.Eps() / 2
-	n := float64(p.SeqKV)
+	n := terms(p)
 	off := s.V * (2*weightBound(roundoff32, s, p) + half + 2*math.Sqrt(n)*roundoff32 + half)
 	if p.DType == dtype.Float16 {
 		off += 0x1p-25 * n * s.V
@@ -123,24 +140,37 @@ func ceiling(s Scope, p problem.Problem) float64 {
 // numerator and denominator of O = sum(P*V)/sum(P) are off by weightBound
 // each, and the sum of P*V rounds once more.
 func Float64Bound(lse []float64, s Scope, p problem.Problem) Bound {
-	sum := 2 * math.Sqrt(float64(p.SeqKV)) * roundoff64
+	sum := 2 * math.Sqrt(terms(p)) * roundoff64
 	return Bound{
 		O:   s.V * (2*weightBound(roundoff64, s, p) + sum),
 		LSE: lseBound(roundoff64, lse, s, p),
 	}
 }
 
+// terms returns how many terms the sum of a row has.
+func terms(p problem.Problem) float64 {
+	if p.Sinks {
+		return float64(p.SeqKV) + 1
+	}
+	return float64(p.SeqKV)
+}
+
 // weightBound bounds the relative error of exp(S), hence of P, in arithmetic
 // of unit roundoff u. An absolute error of S is a relative error of exp(S).
 //
-//	2*sqrt(head_dim) * Logit    sum of head_dim products: every partial sum is at most Logit and
-//	                            rounds by u; signs are random, so the errors add like a random walk; 2 for its tail
-//	4 * Logit                   Scale, Scale*log2(e), their product with S, and S - m round by u each
+//	2*sqrt(head_dim) * Product  sum of head_dim products: every partial sum is at most Product and
+//	                            rounds by u; signs are random, so the errors add like a random walk; 2 for its tail.
+//	                            The slope of a softcap is 1 at most: it makes no error larger
+//	4 * Logit                   Scale, Scale*log2(e), their product with S, and S - m round by u each; so
+//	                            do the factors, the products and the sums of bias and ALiBi
+//	12 * Softcap                tanh(x) = (1-t)/(1+t), t = exp2(y): t may be off by (3 + 2|y|)*2u (see below) of
+//	                            itself, which is 6u at most, and tanh by 2/(1+t)^2 times that; a
+//	                            division by 5u more
 //	2 * (3 + 2*log2(seq_kv))    exp2 may be off by 3 + 2|x| units in the last place (Vulkan
 //	                            specification, precision of SPIR-V instructions), 2u each; the
 //	                            P-weighted mean of |x| is at most log2(seq_kv), the entropy of P
 func weightBound(u float64, s Scope, p problem.Problem) float64 {
-	return u * (2*math.Sqrt(float64(p.HeadDim))*s.Logit + 4*s.Logit + 2*(3+2*math.Log2(float64(p.SeqKV))))
+	return u * (2*math.Sqrt(float64(p.HeadDim))*s.Product + 4*s.Logit + 12*p.Softcap + 2*(3+2*math.Log2(terms(p))))
 }
 
 // lseBound bounds the absolute error of LSE in arithmetic of unit roundoff u.
@@ -156,7 +186,7 @@ func lseBound(u float64, lse []float64, s Scope, p problem.Problem) float64 {
 			most = max(most, math.Abs(x))
 		}
 	}
-	return weightBound(u, s, p) + u*(2*math.Sqrt(float64(p.SeqKV))+8+3*most)
+	return weightBound(u, s, p) + u*(2*math.Sqrt(terms(p))+8+3*most)
 }
 
 // A Diff is the worst disagreement of two slices.

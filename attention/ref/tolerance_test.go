@@ -22,8 +22,8 @@ func TestPlainBound(t *testing.T) {
 			p.DType, p.Causal = dt, causal
 			d := newData(p).forward(t)
 			plain := make([]float64, len(d.o))
-			require.NoError(t, Plain(plain, nil, d.q, d.k, d.v, p))
-			s := Measure(d.q, d.k, d.v, p)
+			require.NoError(t, Plain(plain, nil, d.in, p))
+			s := Measure(d.in, p)
 			b := PlainBound(d.o, plain, d.lse, s, p)
 			require.GreaterOrEqual(t, b.O, 2*MaxDiff(plain, d.o).Off)
 			require.Less(t, b.O, 0.7*ceiling(s, p))
@@ -45,9 +45,9 @@ func TestBoundOneKey(t *testing.T) {
 	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 8, DType: dtype.Float16}
 	d := newData(p).forward(t)
 	plain := make([]float64, len(d.o))
-	require.NoError(t, Plain(plain, nil, d.q, d.k, d.v, p))
+	require.NoError(t, Plain(plain, nil, d.in, p))
 	require.Equal(t, d.o, plain)
-	b := PlainBound(d.o, plain, d.lse, Measure(d.q, d.k, d.v, p), p)
+	b := PlainBound(d.o, plain, d.lse, Measure(d.in, p), p)
 	require.Greater(t, b.O, 0x1p-12)
 	require.Less(t, b.O, 0x1p-8)
 }
@@ -58,7 +58,7 @@ func TestMeasure(t *testing.T) {
 	q[0], q[8], q[9] = 4, 3, 4
 	k := []float32{0, 0, -2, 0, 0, 0, 0, 0}
 	v := []float32{1, 0, -9, 0, 0, 0, 0, 0}
-	require.Equal(t, Scope{Logit: 5, V: 9}, Measure(q, k, v, p))
+	require.Equal(t, Scope{Product: 5, Logit: 5, V: 9}, Measure(Inputs[float32]{Q: q, K: k, V: v}, p))
 }
 
 func TestMaxDiff(t *testing.T) {
@@ -86,21 +86,21 @@ func TestVerify(t *testing.T) {
 	p := small
 	p.Causal = true
 	d := newData(p)
-	require.NoError(t, Model{BlockM: 32, BlockN: 32, RoundP: true}.Forward(d.o, d.lse, d.q, d.k, d.v, p))
-	o, lse, q, k, v := float32s(d.o), float32s(d.lse), float32s(d.q), float32s(d.k), float32s(d.v)
+	require.NoError(t, Model{BlockM: 32, BlockN: 32, RoundP: true}.Forward(d.o, d.lse, d.in, p))
+	o, lse, in := float32s(d.o), float32s(d.lse), inputs32(d.in)
 	for _, n := range []int{1, 20, 10000} {
-		r, err := Verify(o, lse, q, k, v, p, SampleRows(p, n))
+		r, err := Verify(o, lse, in, p, SampleRows(in, p, n))
 		require.NoError(t, err)
 		require.NoError(t, r.Err())
 		require.Equal(t, min(n, 444), r.Rows)
 		require.Positive(t, r.O.Off)
-		r, err = Verify(o, nil, q, k, v, p, SampleRows(p, n))
+		r, err = Verify(o, nil, in, p, SampleRows(in, p, n))
 		require.NoError(t, err)
 		require.NoError(t, r.Err())
 		require.Equal(t, -1, r.LSE.Index)
 	}
 	verify := func() error {
-		r, err := Verify(o, lse, q, k, v, p, AllRows(p))
+		r, err := Verify(o, lse, in, p, AllRows(in, p))
 		require.NoError(t, err)
 		return r.Err()
 	}
@@ -113,11 +113,11 @@ func TestVerify(t *testing.T) {
 	}
 	lse[at] += 0.001
 	require.ErrorContains(t, verify(), "attention: LSE[1,2,7] = ")
-	_, err := Verify(o[1:], lse, q, k, v, p, AllRows(p))
-	require.EqualError(t, err, "attention: o has 10655 elements, want 10656 as q")
-	_, err = Verify(o, lse[1:], q, k, v, p, AllRows(p))
-	require.EqualError(t, err, "attention: lse has 443 elements, want batch*num_heads*seq_q = 444")
-	_, err = Verify(o, lse, q, k, v, p, nil)
+	_, err := Verify(o[1:], lse, in, p, AllRows(in, p))
+	require.EqualError(t, err, "attention: o has 10655 elements, want 10656 of shape [2 6 37 24]")
+	_, err = Verify(o, lse[1:], in, p, AllRows(in, p))
+	require.EqualError(t, err, "attention: lse has 443 elements, want 444 of shape [2 6 37]")
+	_, err = Verify(o, lse, in, p, nil)
 	require.EqualError(t, err, "attention: no rows to verify")
 }
 

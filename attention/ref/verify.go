@@ -21,7 +21,7 @@ type Report struct {
 // that names the worst element.
 func (r Report) Err() error {
 	if r.O.Off > r.Bound.O {
-		at, d := r.rows[r.O.Index/r.p.HeadDim], r.O.Index%r.p.HeadDim
+		at, d := r.rows[r.O.Index/r.p.ValueHeadDim()], r.O.Index%r.p.ValueHeadDim()
 		return fmt.Errorf("attention: O[%d,%d,%d,%d] = %g, want %g: off by %.3g, tolerance %.3g",
 			at.Batch, at.Head, at.Row, d, r.O.Got, r.O.Want, r.O.Off, r.Bound.O)
 	}
@@ -33,49 +33,50 @@ func (r Report) Err() error {
 	return nil
 }
 
-// Verify compares the given rows of o and lse, a kernel's result on q, k and v,
-// with the float64 reference, under PlainBound. All are whole tensors,
-// contiguous in logical order, as Forward describes; lse may be nil. The error
-// is about the arguments; whether the result is right is Report.Err.
+// Verify compares the given rows of o and lse, a kernel's result on in, with
+// the float64 reference, under PlainBound. All are whole tensors, contiguous in
+// logical order, as Forward describes; lse may be nil. The error is about the
+// arguments; whether the result is right is Report.Err.
 //
-// The rows usually come from SampleRows: a row costs 8*seq_kv*head_dim
-// operations on the host, half in float64 and half in float32.
-func Verify[T Float](o, lse, q, k, v []T, p problem.Problem, rows []Row) (Report, error) {
-	if err := checkInputs(len(q), len(k), len(v), p); err != nil {
+// The rows usually come from SampleRows: a row costs
+// 4*seq_kv*(head_dim+value_dim) operations on the host, half in float64 and half
+// in float32.
+func Verify[T Float](o, lse []T, in Inputs[T], p problem.Problem, rows []Row) (Report, error) {
+	if err := in.check(p); err != nil {
 		return Report{}, err
 	}
-	if len(o) != len(q) {
-		return Report{}, fmt.Errorf("attention: o has %d elements, want %d as q", len(o), len(q))
+	if want := product(p.OShape()); len(o) != want {
+		return Report{}, fmt.Errorf("attention: o has %d elements, want %d of shape %v", len(o), want, p.OShape())
 	}
-	if total := p.Batch * p.NumHeads * p.SeqQ; lse != nil && len(lse) != total {
-		return Report{}, fmt.Errorf("attention: lse has %d elements, want batch*num_heads*seq_q = %d", len(lse), total)
+	if want := product(p.LSEShape()); lse != nil && len(lse) != want {
+		return Report{}, fmt.Errorf("attention: lse has %d elements, want %d of shape %v", len(lse), want, p.LSEShape())
 	}
 	if len(rows) == 0 {
 		return Report{}, fmt.Errorf("attention: no rows to verify")
 	}
-	n, d := len(rows), p.HeadDim
+	n, d := len(rows), p.ValueHeadDim()
 	wantO, wantLSE, plainO := make([]float64, n*d), make([]float64, n), make([]float64, n*d)
-	if err := ForwardRows(wantO, wantLSE, q, k, v, p, rows); err != nil {
+	if err := ForwardRows(wantO, wantLSE, in, p, rows); err != nil {
 		return Report{}, err
 	}
-	if err := PlainRows(plainO, nil, q, k, v, p, rows); err != nil {
+	if err := PlainRows(plainO, nil, in, p, rows); err != nil {
 		return Report{}, err
 	}
 	gotO, gotLSE := make([]float64, n*d), make([]float64, n)
 	for x, r := range rows {
-		at := (r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row
+		atO, atLSE := in.At(p, r)
 		for e := range d {
-			gotO[x*d+e] = float64(o[at*d+e])
+			gotO[x*d+e] = float64(o[atO*d+e])
 		}
 		if lse != nil {
-			gotLSE[x] = float64(lse[at])
+			gotLSE[x] = float64(lse[atLSE])
 		}
 	}
 	report := Report{
 		Rows:  n,
 		O:     MaxDiff(gotO, wantO),
 		LSE:   Diff{Index: -1},
-		Bound: PlainBound(wantO, plainO, wantLSE, Measure(q, k, v, p), p),
+		Bound: PlainBound(wantO, plainO, wantLSE, Measure(in, p), p),
 		p:     p,
 		rows:  rows,
 	}

@@ -397,7 +397,8 @@ func runFile(t *testing.T, p attention.Problem, unsupported error, flags ...stri
 		t.Errorf("%d tensors, want o and lse", n)
 	}
 	o, lse := read(t, out, "o", p.DType, query...), read(t, out, "lse", dtype.Float32, query[:3]...)
-	report, err := ref.Verify(o, lse, q, k, v, p, ref.AllRows(p))
+	in := ref.Inputs[float32]{Q: q, K: k, V: v}
+	report, err := ref.Verify(o, lse, in, p, ref.AllRows(in, p))
 	if err == nil {
 		err = report.Err()
 	}

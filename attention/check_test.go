@@ -1,0 +1,75 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// featureArgs are the tensors of a call with every feature.
+type featureArgs struct {
+	o, lse, q, k, v vk.Tensor
+	in              Inputs
+	p               Problem
+}
+
+// TestCheckFeatures has the message of each tensor of a feature that is missing,
+// not wanted, or does not fit.
+func TestCheckFeatures(t *testing.T) {
+	d := vktest.Open(t)
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", format, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	good := featureArgs{p: Problem{
+		Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, ValueDim: 16, DType: dtype.Float16,
+		ALiBi: ALiBiPerBatchHead, Bias: Bias{On: true, DType: dtype.Float16, Heads: true}, KeyMask: true, Sinks: true,
+		Varlen: Varlen{On: true, TotalQ: 6, TotalKV: 7},
+	}}
+	good.q, good.k, good.v = tensor(dtype.Float16, 6, 4, 8), tensor(dtype.Float16, 7, 2, 8), tensor(dtype.Float16, 7, 2, 16)
+	good.o, good.lse = tensor(dtype.Float16, 6, 4, 16), tensor(dtype.Float32, 4, 6)
+	good.in = Inputs{
+		Bias: tensor(dtype.Float16, 1, 4, 1, 5), ALiBiSlopes: tensor(dtype.Float32, 2, 4), Sinks: tensor(dtype.Float32, 4),
+		KeyMask: tensor(dtype.Bool, 2, 5), CuSeqlensQ: tensor(dtype.Int32, 3), CuSeqlensKV: tensor(dtype.Int32, 3),
+	}
+	for _, c := range []struct {
+		change func(x *featureArgs)
+		want   string
+	}{
+		{func(x *featureArgs) {}, ""},
+		{func(x *featureArgs) { x.lse = vk.Tensor{} }, ""},
+		{func(x *featureArgs) { x.in.Bias.Strides = []int{99, 0, 0, 1} }, ""}, // inputs may share memory
+		{func(x *featureArgs) { x.in.Bias = vk.Tensor{} }, "attention: bias has no buffer"},
+		{func(x *featureArgs) { x.p.Bias = Bias{} }, "attention: bias is given, but the problem has none"},
+		{func(x *featureArgs) { x.p.Bias.DType = dtype.Float32 }, "attention: bias is float16, want float32"},
+		{func(x *featureArgs) { x.p.Bias.Rows = true }, "attention: bias has shape [1 4 1 5] and strides [20 5 5 1], want shape [1 4 3 5]"},
+		{func(x *featureArgs) { x.p.ALiBi = ALiBiPerHead }, "attention: alibi_slopes has shape [2 4] and strides [4 1], want shape [4]"},
+		{func(x *featureArgs) { x.p.ALiBi = ALiBiOff }, "attention: alibi_slopes is given, but the problem has none"},
+		{func(x *featureArgs) { x.in.Sinks.DType = dtype.Float16 }, "attention: sinks is float16, want float32"},
+		{func(x *featureArgs) { x.p.Sinks = false }, "attention: sinks is given, but the problem has none"},
+		{func(x *featureArgs) { x.in.KeyMask.DType = dtype.Float32 }, "attention: key_mask is float32, want bool"},
+		{func(x *featureArgs) { x.p.KeyMask = false }, "attention: key_mask is given, but the problem has none"},
+		{func(x *featureArgs) { x.in.CuSeqlensKV = vk.Tensor{} }, "attention: cu_seqlens_kv has no buffer"},
+		{func(x *featureArgs) { x.p.Batch = 3 }, "attention: alibi_slopes has shape [2 4] and strides [4 1], want shape [3 4]"},
+		{func(x *featureArgs) { x.in.CuSeqlensQ.Strides = []int{2} }, "attention: cu_seqlens_q has strides [2]: the last axis is not contiguous"},
+		{func(x *featureArgs) { x.p.ValueDim = 8 }, "attention: v has shape [7 2 16] and strides [32 16 1], want shape [7 2 8]"},
+		{func(x *featureArgs) { x.p.Varlen = Varlen{} }, "attention: q has shape [6 4 8] and strides [32 8 1], want shape [2 4 3 8]"},
+		{func(x *featureArgs) { x.lse.Shape, x.lse.Strides = []int{6, 4}, []int{4, 1} }, "attention: lse has shape [6 4] and strides [4 1], want shape [4 6]"},
+		{func(x *featureArgs) { x.in.Sinks = x.lse; x.in.Sinks.Shape, x.in.Sinks.Strides = []int{4}, []int{1} }, "attention: lse overlaps sinks: outputs need memory of their own"},
+	} {
+		x := good
+		c.change(&x)
+		err := checkForward(x.o, x.lse, x.q, x.k, x.v, &x.in, x.p)
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.EqualError(t, err, c.want)
+	}
+}

@@ -1,0 +1,186 @@
+package ref
+
+import (
+	"fmt"
+	"sort"
+
+	"github.com/flashvk/flashvk/attention/problem"
+)
+
+// A Float is the element type of the inputs. Results are float64 always.
+type Float interface{ ~float32 | ~float64 }
+
+// Inputs are the tensors that attention reads, contiguous in logical order.
+// Package problem has their shapes; those of features that are off are nil.
+type Inputs[T Float] struct {
+	Q, K, V []T
+
+	Bias                    []T     // problem.Problem.BiasShape
+	ALiBiSlopes             []T     // (num_heads) or (batch, num_heads)
+	Sinks                   []T     // (num_heads)
+	KeyMask                 []bool  // (batch, seq_kv)
+	CuSeqlensQ, CuSeqlensKV []int32 // (batch+1)
+}
+
+// check returns an error that names the first slice that does not fit p.
+func (in *Inputs[T]) check(p problem.Problem) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		name  string
+		on    bool
+		got   int
+		shape []int
+	}{
+		{"q", true, len(in.Q), p.QShape()},
+		{"k", true, len(in.K), p.KShape()},
+		{"v", true, len(in.V), p.VShape()},
+		{"bias", p.Bias.On, len(in.Bias), p.BiasShape()},
+		{"alibi_slopes", p.ALiBi != problem.ALiBiOff, len(in.ALiBiSlopes), p.SlopesShape()},
+		{"sinks", p.Sinks, len(in.Sinks), p.SinksShape()},
+		{"key_mask", p.KeyMask, len(in.KeyMask), p.KeyMaskShape()},
+		{"cu_seqlens_q", p.Varlen.On, len(in.CuSeqlensQ), p.CuSeqlensShape()},
+		{"cu_seqlens_kv", p.Varlen.On, len(in.CuSeqlensKV), p.CuSeqlensShape()},
+	} {
+		if !s.on {
+			if s.got > 0 {
+				return fmt.Errorf("attention: %s is given, but the problem has none", s.name)
+			}
+			continue
+		}
+		if want := product(s.shape); s.got != want {
+			return fmt.Errorf("attention: %s has %d elements, want %d of shape %v", s.name, s.got, want, s.shape)
+		}
+	}
+	if p.Varlen.On {
+		return p.CheckCuSeqlens(in.CuSeqlensQ, in.CuSeqlensKV)
+	}
+	return nil
+}
+
+func product(shape []int) int {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+// checkOutputs does the same for o and lse, which hold the given number of
+// rows. lse may be nil.
+func checkOutputs(o, lse []float64, rows int, p problem.Problem) error {
+	if len(o) != rows*p.ValueHeadDim() {
+		return fmt.Errorf("attention: o has %d elements, want %d rows of value_dim=%d", len(o), rows, p.ValueHeadDim())
+	}
+	if lse != nil && len(lse) != rows {
+		return fmt.Errorf("attention: lse has %d elements, want %d rows", len(lse), rows)
+	}
+	return nil
+}
+
+// A Row names one query row of a problem.
+type Row struct{ Batch, Head, Row int }
+
+// places says where the rows and keys of a problem lie, packed or not. All
+// positions and distances are in rows of a tensor.
+type places struct {
+	p         problem.Problem
+	cuQ, cuKV []int32
+}
+
+func (in *Inputs[T]) places(p problem.Problem) places {
+	return places{p, in.CuSeqlensQ, in.CuSeqlensKV}
+}
+
+// mask returns the mask of a sequence, and with it the sequence's lengths.
+func (l places) mask(batch int) problem.Mask {
+	if !l.p.Varlen.On {
+		return l.p.Mask()
+	}
+	return l.p.MaskOf(int(l.cuQ[batch+1]-l.cuQ[batch]), int(l.cuKV[batch+1]-l.cuKV[batch]))
+}
+
+// queries returns where the rows of a head begin in Q and O, and their distance.
+func (l places) queries(batch, head int) (first, step int) {
+	if l.p.Varlen.On {
+		return int(l.cuQ[batch])*l.p.NumHeads + head, l.p.NumHeads
+	}
+	return (batch*l.p.NumHeads + head) * l.p.SeqQ, 1
+}
+
+// query returns the position of a row in Q and O.
+func (l places) query(r Row) int {
+	first, step := l.queries(r.Batch, r.Head)
+	return first + r.Row*step
+}
+
+// keys returns where the keys of a key head begin in K and V, and their distance.
+func (l places) keys(batch, kv int) (first, step int) {
+	if l.p.Varlen.On {
+		return int(l.cuKV[batch])*l.p.NumKVHeads + kv, l.p.NumKVHeads
+	}
+	return (batch*l.p.NumKVHeads + kv) * l.p.SeqKV, 1
+}
+
+// lse returns the position of a row in LSE.
+func (l places) lse(r Row) int {
+	if l.p.Varlen.On {
+		return r.Head*l.p.Varlen.TotalQ + int(l.cuQ[r.Batch]) + r.Row
+	}
+	return l.query(r)
+}
+
+// At returns where the result of a row is in whole tensors O and LSE, in rows.
+func (in Inputs[T]) At(p problem.Problem, r Row) (o, lse int) {
+	l := in.places(p)
+	return l.query(r), l.lse(r)
+}
+
+// NumRows returns the number of rows of all sequences and heads.
+func (in Inputs[T]) NumRows(p problem.Problem) int {
+	if !p.Varlen.On {
+		return p.Batch * p.NumHeads * p.SeqQ
+	}
+	return p.NumHeads * int(in.CuSeqlensQ[p.Batch])
+}
+
+// Row returns row n of AllRows.
+func (in Inputs[T]) Row(p problem.Problem, n int) Row {
+	if !p.Varlen.On {
+		return Row{n / p.SeqQ / p.NumHeads, n / p.SeqQ % p.NumHeads, n % p.SeqQ}
+	}
+	b := sort.Search(p.Batch, func(b int) bool { return int(in.CuSeqlensQ[b+1])*p.NumHeads > n })
+	n -= int(in.CuSeqlensQ[b]) * p.NumHeads
+	seqQ := int(in.CuSeqlensQ[b+1] - in.CuSeqlensQ[b])
+	return Row{b, n / seqQ, n % seqQ}
+}
+
+// SeesNothing reports whether a row sees no key.
+func (in Inputs[T]) SeesNothing(p problem.Problem, r Row) bool {
+	s := newScorer[float64](&in, p, in.places(p).mask(r.Batch), r, 1)
+	for j := s.lo; j < s.hi; j++ {
+		if s.sees(j) {
+			return false
+		}
+	}
+	return true
+}
+
+// rowsOf returns the number of rows of O.
+func rowsOf(p problem.Problem) int { return product(p.LSEShape()) }
+
+// gather returns n rows of d elements of src: the row first and those at a distance
+// of step. It is a part of src where that has the type and is one, and otherwise
+// a copy in buf, which must be long enough.
+func gather[To, From Float](buf []To, src []From, first, step, n, d int) []To {
+	if same, ok := any(src).([]To); ok && step == 1 {
+		return same[first*d : (first+n)*d]
+	}
+	for i := range n {
+		for e, x := range src[(first+i*step)*d:][:d] {
+			buf[i*d+e] = To(x)
+		}
+	}
+	return buf[:n*d]
+}
