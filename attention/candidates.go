@@ -16,7 +16,8 @@ import (
 // on a device, all feasible: what the tuning table would take first, then the
 // others by how little they differ from it, so that a search that runs out of
 // time has seen the most likely ones. They differ in tile sizes and, on the
-// matrix paths, in Prefetch and Fence; Variants has the rest.
+// matrix paths, in Prefetch and Fence; Splits goes with the number of blocks.
+// Variants has the rest.
 //
 // Blocks of rows that p would fill to less than half are left out, but for the
 // smallest. There is no candidate if the device does not have the path.
@@ -34,6 +35,7 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
 	}
 	least := math.MaxInt
 	for i := range all {
+		all[i].Splits = all[i].splitsToFill(caps, p)
 		least = min(least, all[i].blockRows(caps, p.DType))
 	}
 	all = slices.DeleteFunc(all, func(c Config) bool {
@@ -99,12 +101,14 @@ func scalarCandidates(start Config) []Config {
 
 // Variants returns the feasible configurations that differ from c in one of
 // the choices that Candidates leaves as they are: how the loops are arranged,
-// how much of a tile is in shared memory at a time.
+// how much of a tile is in shared memory at a time, among how many workgroups
+// the keys are divided.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	numbers := map[string][]int{"Fence": {0, 2, 4, 6, 8}}
 	if c.Impl == Scalar || c.Impl == Unfused {
 		numbers = map[string][]int{"Depth": {8, 16, 32, 64}}
 	}
+	numbers["Splits"] = c.splitChoices(caps, p)
 	if c.Impl == Scalar {
 		numbers["ValueRows"] = []int{4, 8, 16, 32}
 	}
@@ -189,15 +193,20 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	if fill != 0 {
 		fmt.Fprintf(&b, "fill: %v, ", math.Floor(fill*100)/100) // down: the row is for this problem, too
 	}
+	c.Splits = 0 // the number is p's: Choose finds the next problem's
 	fmt.Fprintf(&b, "Config: %#v},", c)
 	return b.String()
 }
 
 // Fill returns how many blocks of rows p makes for each compute unit of a
-// device with configuration c, 0 if the driver does not tell their number.
+// device with configuration c, 0 if the driver does not tell their number. A block
+// whose keys are divided among workgroups is one.
 func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
 	if caps.ComputeUnits == 0 {
 		return 0
+	}
+	if c.Impl != Unfused && packs(&p) {
+		p = packProblem(p)
 	}
 	rows := c.blockRows(caps, p.DType)
 	return float64(p.Batch) * float64(p.NumHeads) * float64((p.SeqQ+rows-1)/rows) / float64(caps.ComputeUnits)

@@ -81,11 +81,15 @@ func TestCandidatesVary(t *testing.T) {
 			values[name][v.Field(i).Interface()] = true
 		}
 	}
-	for _, impl := range []Impl{CoopMat2, Scalar} {
-		for _, c := range Candidates(&caps, p, impl) {
-			note(c)
-			for _, v := range Variants(&caps, p, c) {
-				note(v)
+	few := p // blocks of rows, of which a device has too many units
+	few.Batch, few.SeqQ = 1, 1
+	for _, p := range []Problem{p, few} {
+		for _, impl := range []Impl{CoopMat2, Scalar} {
+			for _, c := range Candidates(&caps, p, impl) {
+				note(c)
+				for _, v := range Variants(&caps, p, c) {
+					note(v)
+				}
 			}
 		}
 	}
@@ -96,6 +100,8 @@ func TestCandidatesVary(t *testing.T) {
 			continue
 		case "Detour":
 			least = 1 // for tests only
+		case "Splits":
+			least = 4 // none, what the rule says, half and twice that
 		case "Threads", "ThreadsX", "BlockM", "Depth", "ValueRows", "Subgroups", "RowTiles", "Fence":
 			least = 3 // 0 is the other path's
 		}
@@ -108,7 +114,7 @@ func TestCandidatesVary(t *testing.T) {
 func TestGoString(t *testing.T) {
 	caps := nvidia("NVIDIA A30", 56, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 500, SeqKV: 512, HeadDim: 64, DType: dtype.Float16, Causal: true}
-	c := Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true}
+	c := Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, Splits: 2}
 	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{family: "ampere", headDim: 64, causal: true, fill: 0.57, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, Prefetch: true, BlockN: 64}},`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

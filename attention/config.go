@@ -31,6 +31,11 @@ type Config struct {
 
 	// All paths: keys of one tile.
 	BlockN int
+
+	// Fused paths, but for float32 on matrices: workgroups that share the keys of
+	// a block of rows, see combine.go; 0 and 1: one has them all. In a row of the
+	// tuning table 0 leaves the number to Choose, 1 forbids.
+	Splits int
 }
 
 // String names every choice in a few words, for tables: subgroups, row tiles
@@ -52,15 +57,22 @@ func (c Config) String() string {
 		if c.Detour {
 			s += " detour"
 		}
-		return s
+		return s + c.splitsName()
 	case Scalar, Unfused:
 		s := fmt.Sprintf("%v %dx%d t%dx%d depth%d", c.Impl, c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.Depth)
 		if c.Impl == Scalar {
 			s += fmt.Sprintf(" rows%d", c.ValueRows)
 		}
-		return s
+		return s + c.splitsName()
 	}
 	return c.Impl.String()
+}
+
+func (c Config) splitsName() string {
+	if c.Splits > 1 {
+		return fmt.Sprintf(" splits%d", c.Splits)
+	}
+	return ""
 }
 
 // blockRows returns the rows of a block, which one workgroup owns; 1 if the
@@ -110,13 +122,19 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if !caps.ScalarBlockLayout {
 		return unsupported("%v: the device has no scalar block layout", c.Impl)
 	}
+	var err error
 	switch c.Impl {
 	case CoopMat2, CoopMat:
-		return c.feasibleMatrix(caps, p)
+		err = c.feasibleMatrix(caps, p)
 	case Scalar, Unfused:
-		return c.feasibleScalar(caps, p)
+		err = c.feasibleScalar(caps, p)
+	default:
+		return fmt.Errorf("attention: impl %v is not a path", c.Impl)
 	}
-	return fmt.Errorf("attention: impl %v is not a path", c.Impl)
+	if err != nil {
+		return err
+	}
+	return c.feasibleSplits(caps, p)
 }
 
 // feasibleMatrix is Feasible for the matrix paths.

@@ -3,7 +3,10 @@ package attention_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
@@ -148,6 +151,61 @@ func TestConfigs(t *testing.T) {
 			small.TestForward(t, onDevice{d, attention.Options{Config: &config}})
 		})
 	}
+}
+
+// TestSplits runs problems whose keys are divided among workgroups: in equal and
+// unequal shares, more of them than tiles that a block sees, in rows that see
+// nothing, with subgroups that have no rows.
+func TestSplits(t *testing.T) {
+	d := vktest.Open(t)
+	masks := suite(d).Where(func(c *attntest.Case) bool { // edges, masks, layouts, decode
+		p := c.Problem
+		return (p.HeadDim == 32 || p.HeadDim == 40) && p.FLOPs() < 1e7
+	})
+	extremes := suite(d).Where(func(c *attntest.Case) bool { // maxima far apart, head_dim 64
+		return strings.HasPrefix(c.Name, "extreme/") || c.Problem.HeadDim == 40
+	})
+	for _, x := range []struct {
+		cases  *attntest.Suite
+		config attention.Config
+	}{
+		{extremes, attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Splits: 3}},
+		{masks, attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Detour: true, Splits: 2}},
+		{masks, attention.Config{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true, Splits: 5}},
+		{masks, attention.Config{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true, Splits: 2}},
+		{extremes, attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 6}},
+	} {
+		t.Run(x.config.String(), func(t *testing.T) {
+			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
+			x.cases.TestForward(t, onDevice{d, attention.Options{Config: &x.config}})
+		})
+	}
+	t.Run("many batches", func(t *testing.T) {
+		d := vktest.Open(t)
+		d.Caps().MaxWorkgroupCount[2] = 1
+		config := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 2}
+		batches := masks.Where(func(c *attntest.Case) bool { return c.Problem.Batch > 1 })
+		batches.TestForward(t, onDevice{d, attention.Options{Config: &config}})
+	})
+}
+
+// TestSplitsKernels says that a sequence that grows, and is divided among more
+// and more workgroups, does not have kernels compiled for each number of them.
+func TestSplitsKernels(t *testing.T) {
+	d := vktest.Open(t)
+	kernels := make(map[int]int) // after so many splits
+	for splits := 2; splits <= 15; splits++ {
+		p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 16 * splits, HeadDim: 64, DType: dtype.Float32}
+		config := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 16, ValueRows: 4, Splits: splits}
+		o, lse, q, k, v := newTensors(t, d, p)
+		c, err := d.NewCmd("growing")
+		require.NoError(t, err)
+		defer c.Close()
+		require.NoError(t, attention.Forward(c, o, lse, q, k, v, p, attention.Options{Config: &config}))
+		kernels[splits] = len(d.CachedKernels())
+	}
+	require.Equal(t, 2, kernels[2], "the fused kernel and the one that combines two splits at a time")
+	require.Equal(t, 4, kernels[15], "and four and eight")
 }
 
 // TestManyBatches runs every path in several dispatches, as for more batches

@@ -55,16 +55,28 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 	if err := checkForward(o, lse, q, k, v, &opt.Inputs, p); err != nil {
 		return err
 	}
-	switch config.Impl {
-	case CoopMat2, CoopMat:
-		if p.DType == dtype.Float32 {
-			return forwardSplit(c, o, lse, q, k, v, p, config)
-		}
-		return forwardMatrix(c, o, lse, q, k, v, p, config)
-	case Scalar:
-		return forwardScalar(c, o, lse, q, k, v, p, config)
+	if config.Impl == Unfused {
+		return forwardUnfused(c, o, lse, q, k, v, p, config)
 	}
-	return forwardUnfused(c, o, lse, q, k, v, p, config)
+	if packs(&p) {
+		o, lse, q, p = packHeads(o, &p), packHeads(lse, &p), packHeads(q, &p), packProblem(p)
+	}
+	if config.Splits > 1 {
+		return forwardSplits(c, o, lse, q, k, v, p, config)
+	}
+	return forwardFused(c, o, lse, q, k, v, p, config)
+}
+
+// forwardFused records the fused kernel of config. With config.Splits > 1, o
+// and lse are the partial results of shaders/lib/split_kv.glsl.
+func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+	switch {
+	case config.Impl == Scalar:
+		return forwardScalar(c, o, lse, q, k, v, p, config)
+	case p.DType == dtype.Float32:
+		return forwardSplit(c, o, lse, q, k, v, p, config)
+	}
+	return forwardMatrix(c, o, lse, q, k, v, p, config)
 }
 
 // fwdParams is the push-constant block of lib/params_fwd.glsl.
@@ -73,6 +85,7 @@ type fwdParams struct {
 	SeqKV       uint32  `glsl:"seq_kv"`
 	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
 	GroupHeads  uint32  `glsl:"group_heads"`
+	Splits      uint32  `glsl:"splits"`
 	CausalShift int32   `glsl:"causal_shift"`
 	ScaleLog2   float32 `glsl:"scale_log2"`
 	QSign       uint32  `glsl:"q_sign"`
@@ -95,18 +108,20 @@ type fwdParams struct {
 	LSEOffset   uint32  `glsl:"lse_offset"`
 	LSEStrideB  uint32  `glsl:"lse_stride_b"`
 	LSEStrideH  uint32  `glsl:"lse_stride_h"`
+	LSEStrideS  uint32  `glsl:"lse_stride_s"`
 }
 
 // log2e turns natural exponents into binary ones: exp(x) = exp2(x * log2e).
 const log2e = 1 / math.Ln2
 
 // newFwdParams fills the block for all batches.
-func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem) fwdParams {
+func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 	scale := p.EffectiveScale() * log2e
 	params := fwdParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
 		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
 		GroupHeads:  uint32(groupHeads(p)),
+		Splits:      uint32(splits),
 		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(math.Abs(scale)),
 		QOffset:     uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
@@ -118,7 +133,7 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem) fwdParams {
 		params.QSign = 0x80008000 // -S = (-Q) * Kᵀ
 	}
 	if !lse.IsZero() {
-		params.LSEOffset, params.LSEStrideB, params.LSEStrideH = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1])
+		params.LSEOffset, params.LSEStrideB, params.LSEStrideH, params.LSEStrideS = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1]), uint32(lse.Strides[2])
 	}
 	return params
 }
@@ -139,13 +154,17 @@ func groupHeads(p Problem) int {
 	return min(max(1, int(heads)), p.Batch*p.NumHeads)
 }
 
-// dispatchFwd records a fused kernel over all blocks of blockM rows, heads and
-// batches, as many batches at a time as the device allows in one dispatch.
-func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, blockM int) error {
-	limit := c.Device().Caps().MaxWorkgroupCount
-	blocks := (p.SeqQ + blockM - 1) / blockM
+// dispatchFwd records a fused kernel over all blocks of rows, splits of their
+// keys, heads and batches, as many batches at a time as the device allows in one
+// dispatch.
+func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+	caps := c.Device().Caps()
+	limit := caps.MaxWorkgroupCount
+	blockM := config.blockRows(caps, p.DType)
+	splits := max(config.Splits, 1)
+	blocks := (p.SeqQ + blockM - 1) / blockM * splits
 	if blocks > int(limit[0]) {
-		return unsupported("seq_q=%d makes %d blocks of rows, more than the device's %d workgroups", p.SeqQ, blocks, limit[0])
+		return unsupported("seq_q=%d makes %d blocks of rows, splits=%d counted in, more than the device's %d workgroups", p.SeqQ, blocks, splits, limit[0])
 	}
 	if p.NumHeads > int(limit[1]) {
 		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
@@ -153,7 +172,7 @@ func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Ten
 	if n := float64(blocks) * float64(p.NumHeads) * float64(p.Batch); n > math.MaxUint32 {
 		return unsupported("%.3g blocks of rows in all heads and batches are more than 2^32", n)
 	}
-	params := newFwdParams(o, lse, q, k, v, p)
+	params := newFwdParams(o, lse, q, k, v, p, splits)
 	if lse.IsZero() {
 		lse = o // a binding must hold something; the kernel does not touch it
 	}

@@ -26,6 +26,7 @@ type fwdMatrixSpec struct {
 	Prefetch      bool   `glsl:"PREFETCH"`
 	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
 	Fence         uint32 `glsl:"FENCE"`
+	SplitKV       bool   `glsl:"SPLIT_KV"`
 }
 
 // forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat.
@@ -69,11 +70,12 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 		Prefetch:      config.Prefetch,
 		SplitLoop:     config.SplitLoop,
 		Fence:         uint32(config.Fence),
+		SplitKV:       config.Splits > 1,
 	}, matrixKernelOptions(d))
 	if err != nil {
 		return err
 	}
-	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config.Subgroups*config.RowTiles*int(shape.M))
+	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config)
 }
 
 // matrixKernelOptions asks for what kernels with cooperative matrices rely on:

@@ -17,6 +17,7 @@ type fwdScalarSpec struct {
 	Causal        bool   `glsl:"CAUSAL"`
 	Aligned       bool   `glsl:"ALIGNED"`
 	WriteLSE      bool   `glsl:"WRITE_LSE"`
+	SplitKV       bool   `glsl:"SPLIT_KV"`
 }
 
 // forwardScalar records attention_fwd_scalar.
@@ -36,9 +37,10 @@ func forwardScalar(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 		Causal:        p.Causal,
 		Aligned:       aligned(4, &q, &k, &v),
 		WriteLSE:      !lse.IsZero(),
+		SplitKV:       config.Splits > 1,
 	}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
-	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config.BlockM)
+	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config)
 }

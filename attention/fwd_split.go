@@ -73,7 +73,7 @@ func forwardSplit(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config
 	if err != nil {
 		return err
 	}
-	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config.Subgroups*config.RowTiles*int(shape.M))
+	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config)
 }
 
 // feasibleSplit is what the split kernels demand of tile sizes, in place of

@@ -22,6 +22,7 @@ func TestLayouts(t *testing.T) {
 		"attention_fwd_split_coopmat2": {fwdParams{}, fwdSplitSpec{}, fwd},
 		"attention_fwd_split_coopmat":  {fwdParams{}, fwdSplitSpec{}, fwd},
 		"attention_fwd_scalar":         {fwdParams{}, fwdScalarSpec{}, fwd},
+		"attention_combine":            {combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}},
 		"attention_unfused_scores":     {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
 		"attention_unfused_softmax":    {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
 		"attention_unfused_values":     {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},

@@ -157,7 +157,7 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	}
 	if opt.Impl != Auto {
 		if row := opt.Tuning.find(caps, &p, opt.Impl); row != nil {
-			return row.Config, nil
+			return row.configFor(caps, &p), nil
 		}
 		return search(caps, p, opt.Impl)
 	}
@@ -195,7 +195,17 @@ func search(caps *vk.Caps, p Problem, impl Impl) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	return row.Config, nil
+	return row.configFor(caps, &p), nil
+}
+
+// configFor returns the row's configuration with as many splits as p needs,
+// unless the row has its own opinion.
+func (r *fwdRow) configFor(caps *vk.Caps, p *Problem) Config {
+	c := r.Config
+	if c.Splits == 0 {
+		c.Splits = c.splitsToFill(caps, *p)
+	}
+	return c
 }
 
 func findRow(caps *vk.Caps, p *Problem, impl Impl) (*fwdRow, error) {

@@ -84,7 +84,7 @@ func (t *Tuning) find(caps *vk.Caps, p *Problem, impl Impl) *tuningRow {
 		if row.Config.Impl != impl {
 			continue
 		}
-		if d := tuningDistance(&row.Problem, p); d < least && row.Config.Feasible(caps, *p) == nil {
+		if d := tuningDistance(&row.Problem, p); d < least && row.configFor(caps, p).Feasible(caps, *p) == nil {
 			best, least = row, d
 		}
 	}
@@ -102,11 +102,22 @@ func (t *Tuning) auto(caps *vk.Caps, p *Problem, usual Config) Config {
 	measured := best.Problem
 	for i := range t.rows {
 		row := &t.rows[i]
-		if row.Problem == measured && row.Config.Impl != Unfused && row.NS < best.NS && row.Config.Feasible(caps, *p) == nil {
+		if row.Problem == measured && row.Config.Impl != Unfused && row.NS < best.NS && row.configFor(caps, p).Feasible(caps, *p) == nil {
 			best = row
 		}
 	}
-	return best.Config
+	return best.configFor(caps, p)
+}
+
+// configFor returns the row's configuration for p. How many splits are best
+// follows from the sizes, so what was measured holds for the same sizes only.
+func (r *tuningRow) configFor(caps *vk.Caps, p *Problem) Config {
+	c, measured := r.Config, r.Problem
+	measured.Scale = p.Scale
+	if measured != *p {
+		c.Splits = c.splitsToFill(caps, *p)
+	}
+	return c
 }
 
 // Sizes from which on a problem is large for any device: more makes no
@@ -281,9 +292,9 @@ func (t *Tuning) Stale() int {
 // d.
 func moduleHash(impl Impl, d dtype.DType) string {
 	kernels := map[Impl][]string{
-		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_split_coopmat2"},
-		CoopMat:  {"attention_fwd_coopmat", "attention_fwd_split_coopmat"},
-		Scalar:   {"attention_fwd_scalar"},
+		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_split_coopmat2", "attention_combine"},
+		CoopMat:  {"attention_fwd_coopmat", "attention_fwd_split_coopmat", "attention_combine"},
+		Scalar:   {"attention_fwd_scalar", "attention_combine"},
 		Unfused:  {"attention_unfused_scores", "attention_unfused_softmax", "attention_unfused_values"},
 	}[impl]
 	h := sha256.New()

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -194,6 +196,30 @@ func TestTuningChoose(t *testing.T) {
 		// A path that was not measured stays with the table.
 		if got, err := Choose(caps, c.p, Options{Impl: CoopMat, Tuning: tuning()}); got != builtIn(c.p, CoopMat) || err != nil {
 			t.Errorf("%s, coopmat: %v, %v", c.name, got, err)
+		}
+	}
+}
+
+// TestTuningSplits says that a measured number of splits is for the sizes that
+// were measured, and that others get theirs by the rule.
+func TestTuningSplits(t *testing.T) {
+	caps := tunedCaps()
+	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 1, SeqKV: 8192, HeadDim: 64, DType: dtype.Float16}
+	usual, err := Choose(caps, p, Options{Impl: CoopMat2})
+	require.NoError(t, err)
+	tuned := tunedMatrix
+	tuned.Splits = 7
+	x := NewTuning(caps)
+	x.Add(p, tuned, 10)
+	for _, c := range []struct{ seqKV, want int }{{8192, 7}, {16384, usual.Splits}, {4096, 16}, {600, 2}, {512, 2}} {
+		q := p
+		q.SeqKV = c.seqKV
+		for _, impl := range []Impl{Auto, CoopMat2} {
+			got, err := Choose(caps, q, Options{Impl: impl, Tuning: x})
+			require.NoError(t, err)
+			want := tuned
+			want.Splits = c.want
+			require.Equal(t, want, got, "seq_kv %d", c.seqKV)
 		}
 	}
 }

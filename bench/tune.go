@@ -369,7 +369,9 @@ const recoverTime = time.Minute
 // largest numbers, if there are several kernels.
 func (t *tuning) readStats(x *Trial) {
 	p := t.r.p
-	key := statsKey{x.Configuration, p.DType, p.HeadDim, p.Causal}
+	config := x.Configuration
+	config.Splits = min(config.Splits, 2) // any number of splits has the same fused kernel
+	key := statsKey{config, p.DType, p.HeadDim, p.Causal}
 	for _, k := range t.d.CachedKernels() {
 		id := kernelID{k.Name, k.Spec}
 		if t.seen[id] || strings.HasPrefix(k.Name, "matrix_layout") {

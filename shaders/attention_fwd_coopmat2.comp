@@ -9,14 +9,15 @@
 //
 //     q, o  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
 //     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
-//     lse   (batch, num_heads, seq_q)                f32, last axis contiguous
+//     lse   (batch, num_heads, seq_q)                f32, any strides
 //
 // The algorithm is in lib/fwd_matrix.glsl. What needs the rows of a matrix or
 // turns P into a left matrix goes by the layout that matrix_layout.comp found
 // (lib/rows.glsl), and by the extension's operations where none is known
 // (lib/rows_coopmat2.glsl).
 //
-// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), in x times splits with
+// SPLIT_KV; o and lse are then what lib/split_kv.glsl says.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -49,6 +50,7 @@ layout(constant_id = 14) const bool WRITE_LSE = true;
 layout(constant_id = 15) const bool PREFETCH = true;    // the next key tile waits in registers
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix.glsl
 layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
+layout(constant_id = 18) const bool SPLIT_KV = false;   // writes partial results, see lib/split_kv.glsl
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
@@ -62,6 +64,7 @@ layout(binding = 2, scalar) readonly buffer V { uvec4 v8[]; };
 layout(binding = 2, scalar) readonly buffer V16 { uint16_t v16[]; };
 layout(binding = 3, scalar) writeonly buffer O { uvec4 o8[]; };
 layout(binding = 3, scalar) writeonly buffer O16 { uint16_t o16[]; };
+layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
 layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 
 #include "lib/load8.glsl"

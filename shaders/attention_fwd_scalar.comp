@@ -8,14 +8,15 @@
 //
 //     q, o  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
 //     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
-//     lse   (batch, num_heads, seq_q)                f32, last axis contiguous
+//     lse   (batch, num_heads, seq_q)                f32, any strides
 //
 // A workgroup owns BLOCK_M rows of one head and walks over tiles of BLOCK_N
 // keys with a running maximum m and sum l, as Algorithm 1 of Dao,
 // FlashAttention-2 (arXiv:2307.08691). Every value between load and store is a
 // float32. No subgroup operation is used.
 //
-// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), in x times splits with
+// SPLIT_KV; o and lse are then what lib/split_kv.glsl says.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -32,6 +33,7 @@ layout(constant_id = 6) const uint HEAD_DIM = 64;
 layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(constant_id = 9) const bool WRITE_LSE = true;
+layout(constant_id = 10) const bool SPLIT_KV = false;  // writes partial results, see lib/split_kv.glsl
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
@@ -44,6 +46,7 @@ layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
 layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
 layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
 layout(binding = 3, scalar) writeonly buffer O { ELEM o[]; };
+layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
 layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 
 DEFINE_LOAD4(load_q, q4, q1)
@@ -70,6 +73,7 @@ shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invoca
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
 #include "lib/order.glsl"
+#include "lib/split_kv.glsl"
 #include "lib/matmul_scalar.glsl"
 
 // One value for each row of an invocation.
@@ -113,8 +117,8 @@ void main() {
         }
     }
 
-    const int block_keys = visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1);  // keys that the last row sees
-    [[dont_unroll]] for (int col0 = 0; col0 < block_keys; col0 += int(BLOCK_N)) {
+    const Keys share = share_of(work.split, visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1));  // what the last row sees
+    [[dont_unroll]] for (int col0 = share.first; col0 < share.end; col0 += int(BLOCK_N)) {
         TileNT S;  // (ROWS, COLS)
         [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
             S.at[i] = 0.0;
@@ -183,8 +187,9 @@ void main() {
     }
 
     share_partials(l, ty, tx);
-    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h;
-    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h;
+    const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
+    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + out_row * p.o_stride_s;
+    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + out_row * p.lse_stride_s;
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         const uint row = row0 + ty * ROWS + i;
         float sum = 0.0;
@@ -199,12 +204,23 @@ void main() {
             const uint d = tx + j * THREADS_X;
             if (d < DIM4) {
                 [[unroll]] for (uint e = 0; e < 4; e++) {
-                    o[o_base + row * p.o_stride_s + d * 4 + e] = NARROW(O_.at[i * COLS4 + j][e] * inverse);
+                    const uint at = o_base + row * p.o_stride_s + d * 4 + e;
+                    if (SPLIT_KV) {
+                        o32[at] = O_.at[i * COLS4 + j][e];
+                    } else {
+                        o[at] = NARROW(O_.at[i * COLS4 + j][e] * inverse);
+                    }
                 }
             }
         }
         if (WRITE_LSE && tx == 0) {
-            lse_out[lse_base + row] = lse(m[i], sum);
+            const uint at = lse_base + row * p.lse_stride_s;
+            if (SPLIT_KV) {
+                lse_out[at] = m[i];
+                lse_out[at + 1] = sum;
+            } else {
+                lse_out[at] = lse(m[i], sum);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 //
 //     q, o  (batch, num_heads, seq_q, head_dim)      f32, any strides, last axis contiguous
 //     k, v  (batch, num_kv_heads, seq_kv, head_dim)  f32, likewise
-//     lse   (batch, num_heads, seq_q)                f32, last axis contiguous
+//     lse   (batch, num_heads, seq_q)                f32, any strides
 //
 // lib/fwd_matrix_split.glsl has the algorithm and its errors, which are those
 // of float32 arithmetic.
@@ -47,6 +47,7 @@ layout(constant_id = 13) const bool ALIGNED = true;   // offsets and strides are
 layout(constant_id = 14) const bool WRITE_LSE = true;
 layout(constant_id = 15) const bool PREFETCH = true;  // the next key tile waits in registers
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix_split.glsl
+const bool SPLIT_KV = false;                            // see lib/order.glsl
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"

@@ -31,6 +31,7 @@ var variants = slices.Concat(
 	split("attention_fwd_split_coopmat2"),
 	split("attention_fwd_split_coopmat"),
 	forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32"),
+	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32"),
 	[]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}},
 	forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32"),

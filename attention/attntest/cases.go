@@ -67,6 +67,7 @@ func Cases(set Set) []*Case {
 	t.headDims()
 	t.masks()
 	t.groups()
+	t.decode()
 	t.scales()
 	t.layouts()
 	t.extremes()
@@ -196,6 +197,24 @@ func (t *table) groups() {
 		t.add("heads", fmt.Sprintf("%dto%d", h[0], h[1]), Case{Problem: p, Q: BSHD, K: BSHD, V: BSHD, O: BSHD, LSE: Padded}, rotate(i)...)
 		t.add("heads", fmt.Sprintf("%dto%d/packed", h[0], h[1]), Case{Problem: p}, dtype.Float16)
 	}
+}
+
+// decode: one query for each head, heads in groups. A kernel may take the heads
+// of a group as rows of one matrix, so that Q, O and LSE are read across heads,
+// wherever these lie; aligned to the top left the row sees one key.
+func (t *table) decode() {
+	for i, l := range []struct{ q, o, lse Layout }{{Packed, Packed, Packed}, {BSHD, Cache, Padded}, {Odd, Padded, Odd}} {
+		p := problem.Problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: 40}
+		for _, m := range []string{"dense", "causal", "top-left"} {
+			if p.Causal = m != "dense"; m == "top-left" {
+				p.CausalAlign = problem.TopLeft
+			}
+			t.add("decode", fmt.Sprintf("q-%v/%s", l.q, m), Case{Problem: p, Q: l.q, K: BSHD, V: Cache, O: l.o, LSE: l.lse}, rotate(i)...)
+		}
+	}
+	p := problem.Problem{NumHeads: 9, NumKVHeads: 1, SeqQ: 1, SeqKV: 130, HeadDim: 40}
+	t.add("decode", "one-group", Case{Problem: p}, dtype.All()...)
+	t.add("decode", "no-lse", Case{Problem: p, NoLSE: true}, dtype.Float16)
 }
 
 // scales: far from the default, tiny (P nearly uniform), and negative (the

@@ -21,6 +21,7 @@
 #include "softmax.glsl"
 #include "mask.glsl"
 #include "order.glsl"
+#include "split_kv.glsl"
 #include "tile.glsl"
 
 const float RESCALE_THRESHOLD = 8.0;
@@ -71,25 +72,29 @@ void forward() {
     // Keys that every row of the block sees, in whole tiles; that some row sees;
     // that some row of the subgroup sees.
     const uint last = p.seq_kv - 1;
-    const int full_keys = max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
-    const int block_keys = visible_keys(int(min(block_row + BLOCK_M, p.seq_q)) - 1);
+    const int whole_keys = max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
+    const Keys share = share_of(work.split, visible_keys(int(min(block_row + BLOCK_M, p.seq_q)) - 1));
+    const int first_key = share.first;
+    const int block_keys = share.end;
+    const int full_keys = SPLIT_KV ? min(whole_keys, block_keys) : whole_keys;
     const int subgroup_keys = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
+    const bool idle = SPLIT_KV && row0 >= int(p.seq_q);  // no rows: the subgroup helps to copy
 
-    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
-    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
+    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
     uvec4 next_k[COPIES];
     uvec4 next_v[COPIES];
     if (PREFETCH) {
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            next_k[i] = fetch_k(k_at, i, last);
-            next_v[i] = fetch_v(v_at, i, last);
+            next_k[i] = fetch_k(k_at, i, last - first_key);
+            next_v[i] = fetch_v(v_at, i, last - first_key);
         }
     }
 
     // Two phases, unrolled: tiles without a mask, then the rest. A test inside
     // one loop would cost a copy of S on the way that skips the mask (48 of 830
     // instructions on NVIDIA). Without SPLIT_LOOP there is less to compile.
-    int col0 = 0;
+    int col0 = first_key;
     [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
@@ -117,7 +122,7 @@ void forward() {
                     next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
                 }
             }
-            if (MASKED && CAUSAL && col0 >= subgroup_keys) {
+            if (idle || MASKED && CAUSAL && col0 >= subgroup_keys) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
 
@@ -211,8 +216,9 @@ void forward() {
         }
     }
 
-    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + block_row * p.o_stride_s;
-    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h;
+    const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
+    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + (out_row + block_row) * p.o_stride_s;
+    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + out_row * p.lse_stride_s;
     const MatC index = element_index();
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC sum;
@@ -224,15 +230,32 @@ void forward() {
             [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                 const uint row = uint(row0) + r * MAT_M + uint(index[i]) / MAT_N;
                 if (uint(index[i]) % MAT_N == 0 && row < p.seq_q) {
-                    lse_out[lse_base + row] = lse(m[r * ROWS + i / ROW_RUN], sum[i / ROW_RUN]);
+                    const uint at = lse_base + row * p.lse_stride_s;
+                    if (SPLIT_KV) {
+                        lse_out[at] = m[r * ROWS + i / ROW_RUN];
+                        lse_out[at + 1] = sum[i / ROW_RUN];
+                    } else {
+                        lse_out[at] = lse(m[r * ROWS + i / ROW_RUN], sum[i / ROW_RUN]);
+                    }
                 }
             }
         }
         [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
             [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                O_[r * DIM_TILES + d][i] *= inverse_sum(sum[i / ROW_RUN]);
+                if (SPLIT_KV) {
+                    const uint row = subgroup_row + r * MAT_M + uint(index[i]) / MAT_N;
+                    const uint col = d * MAT_N + uint(index[i]) % MAT_N;
+                    if (block_row + row < p.seq_q && col < HEAD_DIM) {
+                        o32[o_base + row * p.o_stride_s + col] = O_[r * DIM_TILES + d][i];
+                    }
+                } else {
+                    O_[r * DIM_TILES + d][i] *= inverse_sum(sum[i / ROW_RUN]);
+                }
             }
         }
+    }
+    if (SPLIT_KV) {
+        return;
     }
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         barrier();  // the last key tile, or the columns before, are read

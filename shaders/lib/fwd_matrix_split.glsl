@@ -339,7 +339,7 @@ void forward() {
             const float inverse = inverse_sum(sum[i / ROW_RUN]) * float(1u << P_TOP);
             if (row < p.seq_q) {
                 if (WRITE_LSE && col == 0) {
-                    lse_out[lse_base + row] = lse(m[r * ROWS + i / ROW_RUN], sum[i / ROW_RUN]);
+                    lse_out[lse_base + row * p.lse_stride_s] = lse(m[r * ROWS + i / ROW_RUN], sum[i / ROW_RUN]);
                 }
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
                     if (d * MAT_N + col < HEAD_DIM) {

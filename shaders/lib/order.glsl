@@ -1,5 +1,5 @@
 // order: which block of rows, head and batch a workgroup of a forward kernel
-// works on.
+// works on, and with SPLIT_KV which split of the block's keys.
 //
 // Workgroups start in the order of their number. Heads are taken in groups of
 // group_heads; within a group all heads' longest blocks come first, under a
@@ -7,8 +7,10 @@
 // group_heads = 1 the blocks of one head are neighbours and share its K and V
 // in the cache.
 //
-// The dispatch is (blocks, num_heads, batch). The includer declares
-// `const bool CAUSAL` and the push constants p.
+// The dispatch is (blocks, num_heads, batch), with SPLIT_KV
+// (blocks * splits, num_heads, batch): the splits of a block are neighbours. The
+// includer declares `const bool CAUSAL`, `const bool SPLIT_KV` and the push
+// constants p.
 #ifndef LIB_ORDER_GLSL
 #define LIB_ORDER_GLSL
 
@@ -16,6 +18,7 @@ struct Work {
     uint block;
     uint head;
     uint batch;
+    uint split;  // 0 without SPLIT_KV
 };
 
 Work next_work() {
@@ -26,8 +29,9 @@ Work next_work() {
     const uint size = min(p.group_heads, heads - first);
     const uint i = number - first * blocks;  // within the group
     const uint head = first + i % size;
-    const uint block = i / size;
-    return Work(CAUSAL ? blocks - 1 - block : block, head % gl_NumWorkGroups.y, head / gl_NumWorkGroups.y);
+    const uint block = CAUSAL ? blocks - 1 - i / size : i / size;
+    const Work work = Work(block, head % gl_NumWorkGroups.y, head / gl_NumWorkGroups.y, 0);
+    return SPLIT_KV ? Work(block / p.splits, work.head, work.batch, block % p.splits) : work;
 }
 
 #endif

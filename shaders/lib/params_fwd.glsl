@@ -10,6 +10,7 @@ layout(push_constant, scalar) uniform Params {
     uint seq_kv;
     uint heads_per_kv;  // num_heads / num_kv_heads
     uint group_heads;   // heads whose blocks are taken in turn, see lib/order.glsl
+    uint splits;        // workgroups that share the keys of a block, see lib/split_kv.glsl
     int causal_shift;   // row i sees keys j <= i + causal_shift
     float scale_log2;   // |Scale| * log2(e): softmax in base 2
     uint q_sign;        // sign bit of every 16-bit half where Scale < 0, else 0
@@ -32,6 +33,7 @@ layout(push_constant, scalar) uniform Params {
     uint lse_offset;
     uint lse_stride_b;
     uint lse_stride_h;
+    uint lse_stride_s;
 } p;
 
 #endif

@@ -1,0 +1,175 @@
+package attention
+
+import (
+	"math/bits"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// forwardSplits records a fused kernel whose workgroups share the keys of a
+// block of rows (shaders/lib/split_kv.glsl), and attention_combine, which makes
+// O and LSE of what each of them found, in memory that c owns.
+func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+	d := c.Device()
+	spec := newCombineSpec(d.Caps(), p, config.Splits)
+	spec.WriteLSE = !lse.IsZero()
+	limit := d.Caps().MaxWorkgroupCount
+	blocks := groups(p.SeqQ, spec.rows())
+	if blocks > limit[0] {
+		return unsupported("seq_q=%d makes %d workgroups that combine splits, more than the device's %d", p.SeqQ, blocks, limit[0])
+	}
+	module, err := shaders.Get("attention_combine", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[combineParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+
+	bytes := config.partialBytes(p)
+	rows := config.Splits * p.SeqQ
+	partO := vk.View(c.Scratch("attention.splits.O", bytes), dtype.Float32, p.Batch, p.NumHeads, rows, p.HeadDim)
+	partML := vk.View(c.Scratch("attention.splits.ML", bytes/int64(p.HeadDim)*2), dtype.Float32, p.Batch, p.NumHeads, rows, 2)
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if err := forwardFused(c, partO, partML, q, k, v, p, config); err != nil {
+		return err
+	}
+	c.Barrier()
+	params := combineParams{
+		SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits),
+		OOffset: uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
+	}
+	if lse.IsZero() {
+		lse = partML // a binding must hold something; the kernel does not write it
+	} else {
+		params.LSEOffset, params.LSEStrideB, params.LSEStrideH, params.LSEStrideS = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1]), uint32(lse.Strides[2])
+	}
+	step := int(limit[2])
+	for first := 0; first < p.Batch; first += step {
+		if first > 0 {
+			c.Barrier() // as in dispatchFwd
+		}
+		params.FirstBatch = uint32(first)
+		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: uint32(min(step, p.Batch-first))}, params, partO, partML, o, lse)
+	}
+	return c.Err()
+}
+
+// combineParams is the push-constant block of attention_combine.comp.
+type combineParams struct {
+	SeqQ       uint32 `glsl:"seq_q"`
+	Splits     uint32 `glsl:"splits"`
+	FirstBatch uint32 `glsl:"first_batch"`
+	OOffset    uint32 `glsl:"o_offset"` // elements, like all that follow
+	OStrideB   uint32 `glsl:"o_stride_b"`
+	OStrideH   uint32 `glsl:"o_stride_h"`
+	OStrideS   uint32 `glsl:"o_stride_s"`
+	LSEOffset  uint32 `glsl:"lse_offset"`
+	LSEStrideB uint32 `glsl:"lse_stride_b"`
+	LSEStrideH uint32 `glsl:"lse_stride_h"`
+	LSEStrideS uint32 `glsl:"lse_stride_s"`
+}
+
+// combineSpec is the specialization of attention_combine.comp.
+type combineSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Teams         uint32 `glsl:"TEAMS"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	WriteLSE      bool   `glsl:"WRITE_LSE"`
+}
+
+// combineThreads is the workgroup of attention_combine where the device allows
+// it. The least that Vulkan allows, 128, holds two teams of head_dim 256.
+const combineThreads = 256
+
+// newCombineSpec takes as many teams as there are splits, in powers of two, so that
+// few kernels are compiled while a sequence grows.
+func newCombineSpec(caps *vk.Caps, p Problem, splits int) combineSpec {
+	size := min(combineThreads, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])
+	most := min(uint32(splits), size/uint32(p.HeadDim/4))
+	return combineSpec{WorkgroupSize: size, Teams: 1 << (bits.Len32(most) - 1), HeadDim: uint32(p.HeadDim)}
+}
+
+// rows returns how many rows a workgroup combines.
+func (s *combineSpec) rows() int { return int(s.WorkgroupSize / (s.Teams * (s.HeadDim / 4))) }
+
+// partialBytes returns the size of O of all splits.
+func (c *Config) partialBytes(p Problem) int64 {
+	return 4 * int64(c.Splits) * int64(p.Batch) * int64(p.NumHeads) * int64(p.SeqQ) * int64(p.HeadDim)
+}
+
+// divides reports whether there is a kernel that divides keys. Features are left
+// out: a sink, for one, counts once for all splits.
+func (c *Config) divides(p *Problem) bool {
+	matrix := c.Impl == CoopMat2 || c.Impl == CoopMat
+	return (c.Impl == Scalar || matrix && p.DType != dtype.Float32) && p.Plain()
+}
+
+// feasibleSplits is what Feasible demands of c.Splits.
+func (c *Config) feasibleSplits(caps *vk.Caps, p Problem) error {
+	if c.Splits < 0 {
+		return unsupported("%v: splits=%d is negative", c.Impl, c.Splits)
+	}
+	if c.Splits <= 1 {
+		return nil
+	}
+	if !c.divides(&p) {
+		return unsupported("%v: splits=%d, but no kernel of %v divides keys", c.Impl, c.Splits, p.DType)
+	}
+	if tiles := (p.SeqKV + c.BlockN - 1) / c.BlockN; c.Splits > tiles {
+		return unsupported("%v: splits=%d are more than the %d tiles of seq_kv=%d", c.Impl, c.Splits, tiles, p.SeqKV)
+	}
+	limit := min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)
+	if bytes := 4 * float64(c.Splits) * float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ) * float64(p.HeadDim); bytes > float64(limit) {
+		return unsupported("%v: partial results of splits=%d take %.0f bytes, more than the device's %d", c.Impl, c.Splits, bytes, limit)
+	}
+	return nil
+}
+
+const (
+	// maxSplitFill is the largest Config.Fill at which keys are divided: above it
+	// more than half of the compute units have work, and what combining costs is
+	// no longer small beside what is won.
+	maxSplitFill = 0.5
+
+	// splitGroups is how many workgroups for each compute unit dividing aims at.
+	// Two of them hide each other's latencies.
+	splitGroups = 2
+
+	// minSplitKeys is the least share of the keys: fewer are soon read, and
+	// starting a workgroup and writing a float32 O of its own weigh as much.
+	minSplitKeys = 256
+)
+
+// splitChoices returns the numbers of splits that are worth measuring: none,
+// what splitsToFill says, half and twice that; two where it says none but the
+// device is not full.
+func (c *Config) splitChoices(caps *vk.Caps, p Problem) []int {
+	n := c.splitsToFill(caps, p)
+	switch fill := c.Fill(caps, p); {
+	case n > 0:
+		return []int{0, n / 2, n, 2 * n}
+	case fill > 0 && fill < splitGroups:
+		return []int{0, 2}
+	}
+	return []int{0}
+}
+
+// splitsToFill returns among how many workgroups to divide the keys of each
+// block of rows of p, so that the device is full; 0 where they stay together.
+func (c Config) splitsToFill(caps *vk.Caps, p Problem) int {
+	fill := c.Fill(caps, p)
+	if fill == 0 || fill > maxSplitFill || !c.divides(&p) {
+		return 0
+	}
+	c.Splits = min(int(splitGroups/fill), p.SeqKV/minSplitKeys)
+	if c.Splits < 2 || c.Feasible(caps, p) != nil {
+		return 0
+	}
+	return c.Splits
+}
