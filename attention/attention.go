@@ -139,6 +139,8 @@ type Options struct {
 	Config *Config
 	// Inputs are the tensors of the problem's features.
 	Inputs Inputs
+	// HostInputs are the same for ForwardHost.
+	HostInputs HostInputs
 	// Tuning is what was measured on the device; its rows come before those of
 	// the built-in table. Nil is none. LoadTuning reads one.
 	Tuning *Tuning

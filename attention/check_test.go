@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -71,5 +72,30 @@ func TestCheckFeatures(t *testing.T) {
 			continue
 		}
 		require.EqualError(t, err, c.want)
+	}
+}
+
+// TestHostTensors: lengths and masks reach the device as bytes, biases in their
+// format.
+func TestHostTensors(t *testing.T) {
+	d := vktest.Open(t)
+	for _, c := range []struct {
+		x    hostTensor
+		want []byte
+	}{
+		{bools("m", true, []bool{true, false, true}, []int{1, 3}), []byte{1, 0, 1}},
+		{lengths("n", true, []int32{0, 258}, []int{2}), []byte{0, 0, 0, 0, 2, 1, 0, 0}},
+		{floats("b", true, []float32{1, -2}, dtype.Float16, []int{1, 1, 1, 2}), []byte{0, 0x3c, 0, 0xc0}},
+	} {
+		require.NoError(t, c.x.check())
+		require.NoError(t, c.x.allocate(d))
+		require.NoError(t, c.x.upload(context.Background()))
+		got := make([]byte, len(c.want))
+		require.NoError(t, c.x.tensor.DownloadRaw(context.Background(), got))
+		require.Equal(t, c.want, got)
+		require.Equal(t, c.x.shape, c.x.tensor.Shape)
+		c.x.tensor.Close()
+		c.x.shape = append(c.x.shape, 9)
+		require.ErrorContains(t, c.x.check(), "attention: len("+c.x.name+")=")
 	}
 }

@@ -2,84 +2,118 @@ package attention
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// ForwardHost is Forward on slices of the host's memory: it uploads q, k and v
-// as p.DType, rounding to nearest even, computes on d, waits, and downloads o
-// and lse.
+// HostInputs are Inputs on the host, for ForwardHost: whole tensors in row-major order
+// of the shapes there. Those of features that are off are nil.
+type HostInputs struct {
+	Bias        []float32
+	ALiBiSlopes []float32
+	Sinks       []float32
+	KeyMask     []bool
+	CuSeqlensQ  []int32
+	CuSeqlensKV []int32
+}
+
+// ForwardHost is Forward on slices of the host's memory: it uploads q, k, v and
+// opt.HostInputs in the formats that p has for them, rounding to nearest even,
+// computes on d, waits, and downloads o and lse.
 //
 // Slices hold whole tensors in row-major order of the shapes that Forward
 // names,
 //
-//	q, o  batch * num_heads * seq_q * head_dim
-//	k, v  batch * num_kv_heads * seq_kv * head_dim
-//	lse   batch * num_heads * seq_q, or nil to leave it out
+//	q    batch * num_heads * seq_q * head_dim
+//	o    batch * num_heads * seq_q * value_dim
+//	k    batch * num_kv_heads * seq_kv * head_dim
+//	v    batch * num_kv_heads * seq_kv * value_dim
+//	lse  batch * num_heads * seq_q, or nil to leave it out
 //
-// and o may be q. Masks and rows that see no key are as in Forward.
+// and with Varlen those of packed tensors; o may be q. Masks and rows that see no
+// key are as in Forward.
 //
-// Every call allocates and transfers all five tensors, at the speed of the bus;
+// Every call allocates and transfers all tensors, at the speed of the bus;
 // programs that call often keep theirs on the device and call Forward. It is
 // safe for concurrent use.
 //
-// It returns an error that names the slice whose length does not fit p, one
-// that wraps ErrUnsupported as Forward does, one of Vulkan such as
+// It returns an error that names the slice whose length does not fit p, or the
+// entry of CuSeqlensQ or CuSeqlensKV that breaks a rule; one that wraps
+// ErrUnsupported as Forward does, one of Vulkan such as
 // vk.ErrOutOfDeviceMemory, or ctx's. O and lse are undefined then. Nothing
 // stays allocated.
 func ForwardHost(ctx context.Context, d *vk.Device, o, lse, q, k, v []float32, p Problem, opt Options) error {
 	if _, err := Choose(d.Caps(), p, opt); err != nil {
 		return err
 	}
-	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
-	key := []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
+	if opt.Inputs.any() {
+		return errors.New("attention: ForwardHost takes HostInputs, not Inputs")
+	}
+	in := &opt.HostInputs
 	args := [...]hostTensor{
-		{name: "o", data: o, dtype: p.DType, shape: query, rule: "batch*num_heads*seq_q*head_dim"},
-		{name: "lse", data: lse, dtype: dtype.Float32, shape: query[:3], rule: "batch*num_heads*seq_q"},
-		{name: "q", data: q, dtype: p.DType, shape: query, rule: "batch*num_heads*seq_q*head_dim"},
-		{name: "k", data: k, dtype: p.DType, shape: key, rule: "batch*num_kv_heads*seq_kv*head_dim"},
-		{name: "v", data: v, dtype: p.DType, shape: key, rule: "batch*num_kv_heads*seq_kv*head_dim"},
+		floats("o", true, o, p.DType, p.OShape()),
+		floats("lse", lse != nil, lse, dtype.Float32, p.LSEShape()),
+		floats("q", true, q, p.DType, p.QShape()),
+		floats("k", true, k, p.DType, p.KShape()),
+		floats("v", true, v, p.DType, p.VShape()),
+		floats("bias", p.Bias.On, in.Bias, p.Bias.DType, p.BiasShape()),
+		floats("alibi_slopes", p.ALiBi != ALiBiOff, in.ALiBiSlopes, dtype.Float32, p.SlopesShape()),
+		floats("sinks", p.Sinks, in.Sinks, dtype.Float32, p.SinksShape()),
+		bools("key_mask", p.KeyMask, in.KeyMask, p.KeyMaskShape()),
+		lengths("cu_seqlens_q", p.Varlen.On, in.CuSeqlensQ, p.CuSeqlensShape()),
+		lengths("cu_seqlens_kv", p.Varlen.On, in.CuSeqlensKV, p.CuSeqlensShape()),
 	}
 	for i := range args {
 		if err := args[i].check(); err != nil {
 			return err
 		}
 	}
-	var t [len(args)]vk.Tensor
-	for i := range args {
-		a := &args[i]
-		if a.absent() {
-			continue
+	outputs := 2
+	if p.Varlen.On {
+		if err := p.CheckCuSeqlens(in.CuSeqlensQ, in.CuSeqlensKV); err != nil {
+			return err
 		}
-		var err error
-		if t[i], err = d.NewTensor("attention."+a.name, a.dtype, a.shape...); err != nil {
-			return fmt.Errorf("attention: %w", err)
-		}
-		defer t[i].Close()
+		outputs = 0 // rows that are in no sequence keep what o and lse hold
 	}
-	for i := 2; i < len(args); i++ {
-		if err := t[i].Upload(ctx, args[i].data); err != nil {
+	defer func() {
+		for i := range args {
+			args[i].tensor.Close()
+		}
+	}()
+	for i := range args {
+		if err := args[i].allocate(d); err != nil {
+			return err
+		}
+	}
+	for i := outputs; i < len(args); i++ {
+		if err := args[i].upload(ctx); err != nil {
 			return fmt.Errorf("attention: %w", err)
 		}
+	}
+	opt.Inputs = Inputs{
+		Bias: args[5].tensor, ALiBiSlopes: args[6].tensor, Sinks: args[7].tensor, KeyMask: args[8].tensor,
+		CuSeqlensQ: args[9].tensor, CuSeqlensKV: args[10].tensor,
 	}
 	c, err := d.NewCmd("attention.ForwardHost")
 	if err != nil {
 		return fmt.Errorf("attention: %w", err)
 	}
 	defer c.Close()
-	if err := Forward(c, t[0], t[1], t[2], t[3], t[4], p, opt); err != nil {
+	if err := Forward(c, args[0].tensor, args[1].tensor, args[2].tensor, args[3].tensor, args[4].tensor, p, opt); err != nil {
 		return err
 	}
 	if err := c.Submit(ctx); err != nil {
 		return fmt.Errorf("attention: %w", err)
 	}
-	for i := range 2 {
-		if args[i].absent() {
+	for i := range args[:2] {
+		if !args[i].present {
 			continue
 		}
-		if err := t[i].Download(ctx, args[i].data); err != nil {
+		if err := args[i].tensor.Download(ctx, args[i].data); err != nil {
 			return fmt.Errorf("attention: %w", err)
 		}
 	}
@@ -88,24 +122,72 @@ func ForwardHost(ctx context.Context, d *vk.Device, o, lse, q, k, v []float32, p
 
 // A hostTensor is an argument of ForwardHost.
 type hostTensor struct {
-	name  string
-	data  []float32
-	dtype dtype.DType
-	shape []int
-	rule  string // how the length follows from the problem
+	name    string
+	present bool
+	length  int       // elements that are given
+	data    []float32 // as numbers, or
+	raw     []byte    // as the device stores them
+	dtype   dtype.DType
+	shape   []int
+	tensor  vk.Tensor // on the device
 }
 
-// absent reports whether the caller left the tensor out.
-func (h *hostTensor) absent() bool { return h.name == "lse" && h.data == nil }
+func floats(name string, present bool, data []float32, format dtype.DType, shape []int) hostTensor {
+	return hostTensor{name: name, present: present, length: len(data), data: data, dtype: format, shape: shape}
+}
+
+func bools(name string, present bool, data []bool, shape []int) hostTensor {
+	raw := make([]byte, len(data))
+	for i, x := range data {
+		if x {
+			raw[i] = 1
+		}
+	}
+	return hostTensor{name: name, present: present, length: len(data), raw: raw, dtype: dtype.Bool, shape: shape}
+}
+
+func lengths(name string, present bool, data []int32, shape []int) hostTensor {
+	raw := make([]byte, 0, 4*len(data))
+	for _, x := range data {
+		raw = binary.LittleEndian.AppendUint32(raw, uint32(x))
+	}
+	return hostTensor{name: name, present: present, length: len(data), raw: raw, dtype: dtype.Int32, shape: shape}
+}
 
 // check compares the length with the shape.
 func (h *hostTensor) check() error {
+	if !h.present {
+		if h.length > 0 {
+			return fmt.Errorf("attention: %s is given, but the problem has none", h.name)
+		}
+		return nil
+	}
 	want := 1
 	for _, n := range h.shape {
 		want *= n
 	}
-	if len(h.data) != want && !h.absent() {
-		return fmt.Errorf("attention: len(%s)=%d is not %s=%d", h.name, len(h.data), h.rule, want)
+	if h.length != want {
+		return fmt.Errorf("attention: len(%s)=%d is not %d, of shape %v", h.name, h.length, want, h.shape)
 	}
 	return nil
+}
+
+func (h *hostTensor) allocate(d *vk.Device) (err error) {
+	if !h.present {
+		return nil
+	}
+	if h.tensor, err = d.NewTensor("attention."+h.name, h.dtype, h.shape...); err != nil {
+		return fmt.Errorf("attention: %w", err)
+	}
+	return nil
+}
+
+func (h *hostTensor) upload(ctx context.Context) error {
+	switch {
+	case !h.present:
+		return nil
+	case h.raw != nil:
+		return h.tensor.UploadRaw(ctx, h.raw)
+	}
+	return h.tensor.Upload(ctx, h.data)
 }

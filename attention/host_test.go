@@ -20,11 +20,14 @@ type hostArgs struct{ o, lse, q, k, v []float32 }
 
 // newHostArgs returns slices for p with numbers that p.DType stores exactly.
 func newHostArgs(p attention.Problem) hostArgs {
-	query, key := p.Batch*p.NumHeads*p.SeqQ, p.Batch*p.NumKVHeads*p.SeqKV
-	x := hostArgs{
-		o: make([]float32, query*p.HeadDim), lse: make([]float32, query), q: make([]float32, query*p.HeadDim),
-		k: make([]float32, key*p.HeadDim), v: make([]float32, key*p.HeadDim),
+	values := func(shape []int) []float32 {
+		n := 1
+		for _, s := range shape {
+			n *= s
+		}
+		return make([]float32, n)
 	}
+	x := hostArgs{o: values(p.OShape()), lse: values(p.LSEShape()), q: values(p.QShape()), k: values(p.KShape()), v: values(p.VShape())}
 	for n, s := range [][]float32{x.q, x.k, x.v} {
 		for i := range s {
 			s[i] = float32((i*(7+4*n)+n)%31-15) / 8
@@ -82,6 +85,50 @@ func TestForwardHost(t *testing.T) {
 	}
 }
 
+// TestForwardHostFeatures calls with all features at once, packed and not, where
+// the device has kernels for them.
+func TestForwardHostFeatures(t *testing.T) {
+	d := vktest.Open(t)
+	p := attention.Problem{
+		Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, ValueDim: 16, DType: dtype.Float16, Causal: true,
+		Window: attention.Window{On: true, Left: 3}, Softcap: 4, ALiBi: attention.ALiBiPerHead, Bias: attention.Bias{On: true, Rows: true},
+		KeyMask: true, Sinks: true, Dropout: attention.Dropout{P: 0.25, Seeded: true, Seed: 3},
+	}
+	for _, varlen := range []attention.Varlen{{}, {On: true, TotalQ: 6, TotalKV: 8}} {
+		p.Varlen = varlen
+		if err := attention.Supports(d.Caps(), attention.Auto, p); err != nil {
+			t.Skip(err)
+		}
+		x := newHostArgs(p)
+		host := attention.HostInputs{
+			Bias: make([]float32, 15), ALiBiSlopes: []float32{0.5, 0.25, 0.125, 0}, Sinks: []float32{0, 1, -1, 2},
+			KeyMask: []bool{true, true, false, true, true, true, false, true, true, true},
+		}
+		for i := range host.Bias {
+			host.Bias[i] = float32(i%4) / 4
+		}
+		if varlen.On {
+			host.CuSeqlensQ, host.CuSeqlensKV = []int32{0, 3, 5}, []int32{0, 2, 7} // row 5 is in no sequence
+			copy(x.o[5*4*16:], make([]float32, 4*16))
+			for h := range 4 {
+				x.lse[h*6+5] = 0
+			}
+		}
+		require.NoError(t, x.forward(context.Background(), d, p, attention.Options{HostInputs: host}))
+		o, lse := make([]float64, len(x.o)), make([]float64, len(x.lse))
+		require.NoError(t, ref.Forward(o, lse, ref.Inputs[float32]{
+			Q: x.q, K: x.k, V: x.v, Bias: host.Bias, ALiBiSlopes: host.ALiBiSlopes, Sinks: host.Sinks,
+			KeyMask: host.KeyMask, CuSeqlensQ: host.CuSeqlensQ, CuSeqlensKV: host.CuSeqlensKV,
+		}, p))
+		for i, want := range o {
+			require.InDelta(t, want, x.o[i], 0.01, "varlen %v: o[%d]", varlen, i)
+		}
+		for i, want := range lse {
+			require.InDelta(t, want, x.lse[i], 1e-4, "varlen %v: lse[%d]", varlen, i)
+		}
+	}
+}
+
 // TestForwardHostErrors has the message of each mistake. The device's Close
 // fails the test if one of them leaves something open.
 func TestForwardHostErrors(t *testing.T) {
@@ -91,12 +138,18 @@ func TestForwardHostErrors(t *testing.T) {
 		change func(x *hostArgs, p *attention.Problem, opt *attention.Options)
 		want   string
 	}{
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.o = nil }, "attention: len(o)=0 is not batch*num_heads*seq_q*head_dim=192"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.lse = x.lse[1:] }, "attention: len(lse)=23 is not batch*num_heads*seq_q=24"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.lse = x.lse[:0] }, "attention: len(lse)=0 is not batch*num_heads*seq_q=24"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.q = x.q[:5] }, "attention: len(q)=5 is not batch*num_heads*seq_q*head_dim=192"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.k = append(x.k, 1) }, "attention: len(k)=161 is not batch*num_kv_heads*seq_kv*head_dim=160"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.v = nil }, "attention: len(v)=0 is not batch*num_kv_heads*seq_kv*head_dim=160"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.o = nil }, "attention: len(o)=0 is not 192, of shape [2 4 3 8]"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.lse = x.lse[1:] }, "attention: len(lse)=23 is not 24, of shape [2 4 3]"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.lse = x.lse[:0] }, "attention: len(lse)=0 is not 24, of shape [2 4 3]"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.q = x.q[:5] }, "attention: len(q)=5 is not 192, of shape [2 4 3 8]"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.k = append(x.k, 1) }, "attention: len(k)=161 is not 160, of shape [2 2 5 8]"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.v = nil }, "attention: len(v)=0 is not 160, of shape [2 2 5 8]"},
+		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.HostInputs.Sinks = make([]float32, 4) }, "attention: sinks is given, but the problem has none"},
+		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.HostInputs.KeyMask = make([]bool, 4) }, "attention: key_mask is given, but the problem has none"},
+		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) {
+			o.HostInputs.CuSeqlensKV = make([]int32, 4)
+		}, "attention: cu_seqlens_kv is given, but the problem has none"},
+		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.Inputs.Bias.Buffer = &vk.Buffer{} }, "attention: ForwardHost takes HostInputs, not Inputs"},
 		{func(_ *hostArgs, p *attention.Problem, _ *attention.Options) { p.SeqKV = 0 }, "attention: seq_kv=0 is not positive"},
 		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.Impl = 9 }, "attention: impl Impl(9) is not a path: unsupported on this device"},
 	} {

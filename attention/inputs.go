@@ -27,6 +27,16 @@ type Inputs struct {
 	CuSeqlensKV vk.Tensor
 }
 
+// any reports whether there is any tensor.
+func (in *Inputs) any() bool {
+	for _, t := range []*vk.Tensor{&in.Bias, &in.ALiBiSlopes, &in.Sinks, &in.KeyMask, &in.CuSeqlensQ, &in.CuSeqlensKV} {
+		if !t.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
 // appendTo appends the tensors with what p wants of each.
 func (in *Inputs) appendTo(list []argument, p Problem) []argument {
 	var bias, slopes, sinks, mask, cu []int
