@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -25,6 +24,9 @@ type Progress func(done, total int, what string)
 func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []attention.Impl, tuning *attention.Tuning, pr Protocol, progress Progress) ([]Result, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
+	}
+	if p.Varlen.On && p.Varlen != Varlen(p.Batch, p.SeqQ, p.SeqKV) {
+		return nil, fmt.Errorf("bench: varlen=%v is not what is measured, %v", p.Varlen, Varlen(p.Batch, p.SeqQ, p.SeqKV))
 	}
 	r := newAttentionRun(d, p)
 	defer r.close()
@@ -107,6 +109,7 @@ type attentionRun struct {
 	d      *vk.Device
 	p      attention.Problem
 	sets   []attentionSet
+	inputs attention.Inputs // of all sets
 	oracle *oracle
 	seed   maphash.Seed
 	o, lse []float32 // of the path that is being checked
@@ -123,6 +126,7 @@ func (r *attentionRun) close() {
 			t.Close()
 		}
 	}
+	closeFeatures(r.inputs)
 }
 
 // Seeds of the inputs.
@@ -130,31 +134,36 @@ const (
 	seedQ = 1 + iota
 	seedK
 	seedV
+	seedBias
+	seedKeyMask
+	seedSinks
 )
 
 // prepare makes the inputs, the first set of buffers and the reference.
 func (r *attentionRun) prepare(ctx context.Context) error {
 	p := r.p
-	queries := p.Batch * p.NumHeads * p.SeqQ
-	keys := p.Batch * p.NumKVHeads * p.SeqKV
 	if err := r.addSet(); err != nil { // before the host makes an effort: memory may not suffice
 		return err
 	}
-	q := Normal(p.DType, queries*p.HeadDim, seedQ)
-	k := Normal(p.DType, keys*p.HeadDim, seedK)
-	v := Normal(p.DType, keys*p.HeadDim, seedV)
+	in := featureInputs(p)
+	in.Q = Normal(p.DType, elements(p.QShape()), seedQ)
+	in.K = Normal(p.DType, elements(p.KShape()), seedK)
+	in.V = Normal(p.DType, elements(p.VShape()), seedV)
 	s := r.sets[0]
 	for _, x := range []struct {
 		t    vk.Tensor
 		data []float32
-	}{{s.q, q}, {s.k, k}, {s.v, v}} {
+	}{{s.q, in.Q}, {s.k, in.K}, {s.v, in.V}} {
 		if err := x.t.Upload(ctx, x.data); err != nil {
 			return err
 		}
 	}
-	r.o, r.lse = make([]float32, queries*p.HeadDim), make([]float32, queries)
 	var err error
-	r.oracle, err = newOracle(ref.Inputs[float32]{Q: q, K: k, V: v}, p)
+	if r.inputs, err = uploadFeatures(ctx, r.d, p, in); err != nil {
+		return err
+	}
+	r.o, r.lse = make([]float32, elements(p.OShape())), make([]float32, elements(p.LSEShape()))
+	r.oracle, err = newOracle(in, p)
 	if err != nil {
 		return err
 	}
@@ -164,15 +173,19 @@ func (r *attentionRun) prepare(ctx context.Context) error {
 // addSet appends a set of buffers.
 func (r *attentionRun) addSet() error {
 	p := r.p
-	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
-	key := []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
 	var s attentionSet
 	for _, x := range []struct {
 		t     *vk.Tensor
 		name  string
 		dtype dtype.DType
 		shape []int
-	}{{&s.q, "q", p.DType, query}, {&s.k, "k", p.DType, key}, {&s.v, "v", p.DType, key}, {&s.o, "o", p.DType, query}, {&s.lse, "lse", dtype.Float32, query[:3]}} {
+	}{
+		{&s.q, "q", p.DType, p.QShape()},
+		{&s.k, "k", p.DType, p.KShape()},
+		{&s.v, "v", p.DType, p.VShape()},
+		{&s.o, "o", p.DType, p.OShape()},
+		{&s.lse, "lse", dtype.Float32, p.LSEShape()},
+	} {
 		var err error
 		if *x.t, err = r.d.NewTensor(x.name, x.dtype, x.shape...); err != nil {
 			for _, t := range s.tensors() {
@@ -251,6 +264,7 @@ func (r *attentionRun) fingerprint(ctx context.Context, set int) (uint64, error)
 func (r *attentionRun) record(opt attention.Options) func(c *vk.Cmd, set int) error {
 	return func(c *vk.Cmd, set int) error {
 		s := r.sets[set]
+		opt.Inputs = r.inputs
 		return attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, opt)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/perf/benchfmt"
+
+	"github.com/flashvk/flashvk/attention/problem"
 )
 
 // A Format is a way to write a report.
@@ -78,7 +80,7 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name), Iters: x.Timing.Iters}
 			res.Values = append(res.Values,
 				benchfmt.Value{Value: ns, Unit: "ns/op"},
-				benchfmt.Value{Value: x.Problem.FLOPs() / ns * 1e9, Unit: "FLOP/s"},
+				benchfmt.Value{Value: flops(x.Problem) / ns * 1e9, Unit: "FLOP/s"},
 				benchfmt.Value{Value: x.Problem.Bytes() / ns * 1e9, Unit: "B/s"},
 				benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
 			if i < len(x.Timing.ReplayNS) && i < len(x.Timing.FreshNS) {
@@ -127,7 +129,7 @@ type column struct {
 func (r Report) columns(x Result) []column {
 	p := x.Problem
 	align := ""
-	if p.Causal {
+	if p.Causal || p.Window.On || p.ALiBi != problem.ALiBiOff {
 		align = p.CausalAlign.String()
 	}
 	list := []column{
@@ -136,7 +138,9 @@ func (r Report) columns(x Result) []column {
 		{"dtype", p.DType.String()}, {"batch", p.Batch}, {"heads", p.NumHeads}, {"kv_heads", p.NumKVHeads},
 		{"seq_q", p.SeqQ}, {"seq_kv", p.SeqKV}, {"head_dim", p.HeadDim},
 		{"causal", p.Causal}, {"causal_align", align}, {"scale", p.EffectiveScale()},
-		{"flops", p.FLOPs()}, {"bytes", p.Bytes()},
+		{"value_dim", p.ValueHeadDim()}, {"window", p.Window.String()}, {"softcap", p.Softcap}, {"alibi", p.ALiBi.String()},
+		{"bias", p.Bias.String()}, {"key_mask", p.KeyMask}, {"sinks", p.Sinks}, {"varlen", p.Varlen.String()}, {"dropout", p.Dropout.P},
+		{"flops", flops(p)}, {"bytes", p.Bytes()},
 	}
 	number := func(name string, have bool, v float64) {
 		if have && !math.IsNaN(v) && !math.IsInf(v, 0) {

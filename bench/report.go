@@ -109,7 +109,7 @@ func (s Summary) Spread() float64 {
 
 // FLOPRate returns the operations per second at the median device time, by the
 // convention of problem.Problem.FLOPs.
-func (r Result) FLOPRate() float64 { return r.rate(r.Problem.FLOPs()) }
+func (r Result) FLOPRate() float64 { return r.rate(flops(r.Problem)) }
 
 // ByteRate returns the least traffic, problem.Problem.Bytes, per second at the
 // median device time.

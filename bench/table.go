@@ -40,7 +40,7 @@ func (e Environment) String() string {
 func writeGroup(b *bytes.Buffer, results []Result) {
 	p := results[0].Problem
 	fmt.Fprintf(b, "problem  attention forward, %s\n", Describe(p))
-	fmt.Fprintf(b, "         %s and at least %s of memory traffic per call\n", FormatSI(p.FLOPs(), "FLOP"), FormatSI(p.Bytes(), "B"))
+	fmt.Fprintf(b, "         %s and at least %s of memory traffic per call\n", FormatSI(flops(p), "FLOP"), FormatSI(p.Bytes(), "B"))
 	rows := [][]string{{"impl", "time", "±", "rate", "traffic", "replayed", "recorded", "max|Δ|", "limit", "mean|Δ|", "check", "runs"}}
 	var notes []string
 	for _, x := range results {
@@ -113,6 +113,9 @@ func Describe(p problem.Problem) string {
 	}
 	if p.Scale != 0 {
 		fmt.Fprintf(&b, ", scale %g", p.Scale)
+	}
+	for _, f := range p.FeatureKeys() {
+		fmt.Fprintf(&b, ", %s", f)
 	}
 	return b.String()
 }

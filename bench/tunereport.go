@@ -54,7 +54,7 @@ func trialRow(x *Trial) []string {
 	if x.Table {
 		name += " *"
 	}
-	row := []string{name, FormatTime(x.NS()), spread, FormatSI(x.Problem.FLOPs()/x.NS()*1e9, "FLOP/s")}
+	row := []string{name, FormatTime(x.NS()), spread, FormatSI(flops(x.Problem)/x.NS()*1e9, "FLOP/s")}
 	if s := x.Stats; s.Available {
 		row = append(row, fmt.Sprint(s.Registers), fmt.Sprint(s.SpillBytes), fmt.Sprint(s.SharedBytes), FormatBytes(s.CodeBytes))
 	} else {

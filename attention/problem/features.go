@@ -186,13 +186,23 @@ func (p Problem) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "dtype=%v/batch=%d/heads=%d/kv_heads=%d/seq_q=%d/seq_kv=%d/head_dim=%d/causal=%s",
 		p.DType, p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.HeadDim, causal)
+	for _, f := range p.FeatureKeys() {
+		s.WriteString("/" + f)
+	}
+	return s.String()
+}
+
+// FeatureKeys returns the benchmark keys of the features that are on, as in
+// window=512,0; an alignment is one where it is not Causal's.
+func (p Problem) FeatureKeys() []string {
+	var keys []string
 	if p.CausalAlign == TopLeft && !p.Causal {
-		s.WriteString("/align=top-left")
+		keys = append(keys, "align=top-left")
 	}
 	for _, f := range p.features() {
 		if f.on {
-			fmt.Fprintf(&s, "/%s=%v", f.name, f.value)
+			keys = append(keys, fmt.Sprintf("%s=%v", f.name, f.value))
 		}
 	}
-	return s.String()
+	return keys
 }

@@ -64,6 +64,7 @@ func TestMask(t *testing.T) {
 
 func checkMask(t *testing.T, p Problem) {
 	m := p.Mask()
+	require.LessOrEqual(t, max(m.Left, m.Right), p.SeqQ+p.SeqKV) // sums fit 32 bits
 	count := 0
 	for i := range p.SeqQ {
 		lo, hi := m.Keys(i)

@@ -31,6 +31,7 @@ type benchAttention struct {
 	batch, heads, kvHeads, seqQ, seqKV, headDim int
 	dtype                                       dtype.DType
 	mask                                        maskFlags
+	features                                    featureFlags
 	backward, both                              bool
 	warmup, iters, count                        int
 	impls                                       []attention.Impl
@@ -41,7 +42,8 @@ type benchAttention struct {
 
 // problemFlags are the flags that describe the problem. If none is given, the
 // default problem is measured, on every path.
-var problemFlags = []string{"batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "headdim", "dtype", "causal", "causal-align", "scale"}
+var problemFlags = []string{"batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "headdim", "dtype", "causal", "causal-align", "scale",
+	"window", "softcap", "dropout", "seed", "value-dim", "alibi", "bias", "bias-dtype", "key-mask", "sinks", "varlen"}
 
 func newBenchAttention(a *app) *cobra.Command {
 	b := benchAttention{format: bench.Table}
@@ -61,6 +63,7 @@ batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
 benchfmt has a line per sample, for benchstat.`,
 		Example: `  flashvk bench attention
   flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
+  flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
   flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
   flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
 		Args: noArgs,
@@ -82,6 +85,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	intVar(f, &b.headDim, "headdim", "elements of a head, a multiple of 8 up to 256")
 	f.Var(value[dtype.DType]{&b.dtype, parseDType, "TYPE"}, "dtype", "float16 (default), bfloat16 or float32")
 	b.mask.add(f)
+	b.features.add(f)
 	f.Var(value[[]attention.Impl]{&b.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default auto; all paths if no size, type or mask is given)")
 	intVar(f, &b.warmup, "warmup", "least warm-up calls of each path; the warm-up also lasts until the clock has settled")
 	intVar(f, &b.iters, "iters", "timed calls of each path, spread over the samples (default: as many as take some milliseconds per sample)")
@@ -205,6 +209,12 @@ func (b *benchAttention) problem(p attention.Problem) (attention.Problem, error)
 		p.DType = b.dtype
 	}
 	if err := b.mask.apply(&p); err != nil {
+		return p, err
+	}
+	if err := b.features.apply(&p); err != nil {
+		return p, err
+	}
+	if err := b.mask.checkAlign(&p); err != nil {
 		return p, err
 	}
 	if err := p.Validate(); err != nil {

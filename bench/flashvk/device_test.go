@@ -19,7 +19,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
-	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -342,39 +341,18 @@ func TestRun(t *testing.T) {
 					c.change(&p)
 					p.DType = dt
 					err := attention.Supports(caps, impl, p)
-					runFile(t, p, err, append(c.flags, "--impl", impl.String(), dev)...)
+					runFile(t, p, randomInputs(p), err, append(c.flags, "--impl", impl.String(), dev)...)
 				})
 			}
 		}
 	}
 }
 
-// runFile runs attention on random tensors of p and checks the output file. If
+// runFile runs attention on tensors of p and checks the output file. If
 // unsupported is not nil, it wants a failure that says so.
-func runFile(t *testing.T, p attention.Problem, unsupported error, flags ...string) {
-	q := bench.Normal(p.DType, p.Batch*p.NumHeads*p.SeqQ*p.HeadDim, 1)
-	k := bench.Normal(p.DType, p.Batch*p.NumKVHeads*p.SeqKV*p.HeadDim, 2)
-	v := bench.Normal(p.DType, p.Batch*p.NumKVHeads*p.SeqKV*p.HeadDim, 3)
-	query, key := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}, []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
-	f := formatOf(p.DType)
+func runFile(t *testing.T, p attention.Problem, in ref.Inputs[float32], unsupported error, flags ...string) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
-	w, err := safetensors.Create(path, qkv(query, key, key, f, f, f), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	for name, x := range map[string][]float32{"q": q, "k": k, "v": v} {
-		s, err := w.Tensor(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Write(encode(p.DType, x)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	writeInputs(t, path, in, p)
 
 	// Out over in: the file is replaced only when the new one is complete.
 	code, stdout, stderr := flashvk(append([]string{"run", "attention", "--in", path, "--out", path}, flags...)...)
@@ -396,8 +374,7 @@ func runFile(t *testing.T, p attention.Problem, unsupported error, flags ...stri
 	if n := len(out.Tensors()); n != 2 {
 		t.Errorf("%d tensors, want o and lse", n)
 	}
-	o, lse := read(t, out, "o", p.DType, query...), read(t, out, "lse", dtype.Float32, query[:3]...)
-	in := ref.Inputs[float32]{Q: q, K: k, V: v}
+	o, lse := read(t, out, "o", p.DType, p.OShape()...), read(t, out, "lse", dtype.Float32, p.LSEShape()...)
 	report, err := ref.Verify(o, lse, in, p, ref.AllRows(in, p))
 	if err == nil {
 		err = report.Err()

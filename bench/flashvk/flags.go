@@ -118,39 +118,3 @@ func parseImpls(text string) ([]attention.Impl, error) {
 func intVar(f *pflag.FlagSet, p *int, name, usage string) {
 	f.Var(value[int]{p, parseInt, "N"}, name, usage)
 }
-
-// maskFlags are the flags that bench and run share: what tensors do not say
-// about a problem.
-type maskFlags struct {
-	causal bool
-	align  problem.Align
-	scale  float64
-	set    *pflag.FlagSet
-}
-
-func (m *maskFlags) add(f *pflag.FlagSet) {
-	m.set = f
-	f.Var(value[bool]{&m.causal, parseBool, "bool"}, "causal", "hide the keys after each query")
-	f.Lookup("causal").NoOptDefVal = "true"
-	f.Var(value[problem.Align]{&m.align, parseAlign, "CORNER"}, "causal-align", "corner that the causal mask is aligned to: bottom-right (default) or top-left")
-	f.Var(value[float64]{&m.scale, parseFloat, "F"}, "scale", "factor of the scores (default 1/√headdim)")
-}
-
-// apply puts the flags into p. It returns a usage error if they contradict
-// each other.
-func (m *maskFlags) apply(p *problem.Problem) error {
-	if m.set.Changed("causal-align") && !m.causal {
-		return usagef("--causal-align %v needs --causal", m.align)
-	}
-	if m.set.Changed("scale") && m.scale == 0 {
-		return usagef("--scale 0 is not possible; leave it out for the default, 1/√headdim")
-	}
-	p.Causal, p.CausalAlign, p.Scale = m.causal, m.align, m.scale
-	// The flags' own mistakes are wrong whatever the tensors are.
-	least := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: problem.HeadDimMultiple,
-		Causal: m.causal, CausalAlign: m.align, Scale: m.scale}
-	if err := least.Validate(); err != nil {
-		return usageError{err}
-	}
-	return nil
-}

@@ -89,6 +89,10 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	bf := safetensors.BF16
+	withInput := func(name string, format safetensors.DType, shape ...int) []safetensors.Tensor {
+		return append(qkv(good, good, good), safetensors.Tensor{Name: name, DType: format, Shape: shape})
+	}
+	packed := func(q, kv []int32, format safetensors.DType) string { return writePacked(t, q, kv, format) }
 	for _, c := range []struct {
 		args string // split at spaces, unless list is given
 		list []string
@@ -131,6 +135,26 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --causal=maybe", code: 2, want: `invalid argument "maybe" for "--causal" flag: not true or false`},
 		{args: "run attention --in x --out y --scale 1e-40", code: 2, want: "flashvk: attention: scale=1e-40 times log2(e) is not a normal float32"},
 		{args: "bench attention --scale 0", code: 2, want: "--scale 0 is not possible"},
+		{args: "bench attention --window 5", code: 2, want: `invalid argument "5" for "--window" flag: not two numbers L,R`},
+		{args: "bench attention --window 5,x", code: 2, want: `invalid argument "5,x" for "--window" flag: not two integers L,R`},
+		{args: "bench attention --window -2,0", code: 2, want: "attention: window left=-2 excludes a row's own position: it must be a number of keys, or -1 for unlimited"},
+		{args: "bench attention --softcap -3", code: 2, want: "attention: softcap=-3 is not a positive, normal float32"},
+		{args: "bench attention --softcap 0", code: 2, want: "--softcap 0 is not possible"},
+		{args: "bench attention --dropout 0.1", code: 2, want: "--dropout 0.1 needs --seed"},
+		{args: "bench attention --dropout 1 --seed 2", code: 2, want: "attention: dropout p=1 is not in [0, 1)"},
+		{args: "bench attention --dropout nan --seed 2", code: 2, want: "attention: dropout p=NaN is not in [0, 1)"},
+		{args: "bench attention --seed 2", code: 2, want: "--seed 2 needs --dropout"},
+		{args: "bench attention --dropout 0.5 --seed -1", code: 2, want: `invalid argument "-1" for "--seed" flag: not an integer from 0 to 2^64-1`},
+		{args: "bench attention --value-dim 0", code: 2, want: "--value-dim 0 is not positive"},
+		{args: "bench attention --value-dim 20", code: 2, want: "attention: value_dim=20 is not a multiple of 8"},
+		{args: "bench attention --alibi=rows", code: 2, want: `invalid argument "rows" for "--alibi" flag: not one of heads, batch-heads`},
+		{args: "bench attention --bias keys", code: 2, want: `invalid argument "keys" for "--bias" flag: "keys" is not one of batch, heads, rows`},
+		{args: "bench attention --bias rows,heads,rows", code: 2, want: `"rows" occurs twice`},
+		{args: "bench attention --bias shared --bias-dtype bfloat16", code: 2, want: "attention: bias is bfloat16, want float32 or the float16 of q"},
+		{args: "bench attention --bias-dtype float16", code: 2, want: "--bias-dtype float16 needs --bias"},
+		{args: "bench attention --varlen --batch 2000000", code: 2, want: "--varlen with --batch 2000000 is more than 1048576 sequences"},
+		{args: "bench attention --varlen --batch 4 --seqlen 2147483647", code: 2, want: "attention: total_q=5368709119 is larger than 2147483647"},
+		{args: "bench attention --varlen --batch 0", code: 2, want: "attention: batch=0 is not positive"},
 		{args: "bench attention --impl cuda", code: 2, want: `"cuda" is not one of auto, coopmat2, coopmat, scalar, unfused`},
 		{args: "bench attention --impl scalar,", code: 2, want: `"" is not one of auto, coopmat2, coopmat, scalar, unfused`},
 		{args: "bench attention --impl scalar,auto,scalar", code: 2, want: `"scalar" occurs twice`},
@@ -148,7 +172,8 @@ func TestErrors(t *testing.T) {
 		{args: "run attention --in x", code: 2, want: "run attention needs --out FILE"},
 		{args: "run attention --out x", code: 2, want: "run attention needs --in FILE"},
 		{args: "run attention --in x --out y --backward", code: 1, want: "the forward pass only"},
-		{args: "run attention --in x --out y --causal-align bottom-right", code: 2, want: "--causal-align bottom-right needs --causal"},
+		{list: runIn(file(qkv(good, good, good)...), "--causal-align", "bottom-right"), code: 2, want: "--causal-align bottom-right needs --causal, --window or ALiBi's slopes"},
+		{args: "run attention --in x --out y --dropout 0.1", code: 2, want: "--dropout 0.1 needs --seed"},
 		{args: "run attention --in x --out y --impl scalar,unfused", code: 2, want: `invalid argument "scalar,unfused" for "--impl" flag: not one of auto, coopmat2, coopmat, scalar, unfused`},
 		{args: "run attention --in /nowhere/x --out y", code: 1, want: "safetensors: /nowhere/x: no such file or directory"},
 		{args: "run attention --in / --out y", code: 1, want: "safetensors: /: is a directory, not a regular file"},
@@ -168,6 +193,28 @@ func TestErrors(t *testing.T) {
 		{list: runIn(file(qkv(good, []int{2, 4, 3, 8}, []int{2, 4, 3, 8})...)), code: 1, want: `tensor "k": headdim 8 differs from 16 of q`},
 		{list: runIn(file(qkv(good, []int{2, 3, 3, 16}, []int{2, 3, 3, 16})...)), code: 1, want: `attention: num_heads=4 is not a multiple of num_kv_heads=3`},
 		{list: runIn(file(qkv([]int{2, 4, 3, 12}, []int{2, 4, 3, 12}, []int{2, 4, 3, 12})...)), code: 1, want: `attention: head_dim=12 is not a multiple of 8`},
+		{list: runIn(file(withInput("bias", "F16", 2, 4, 3)...)), code: 1, want: `tensor "bias": shape [2 4 3] has 3 axes, want 4: batch or 1, heads or 1, seq_q or 1, seq_kv`},
+		{list: runIn(file(withInput("bias", "BF16", 1, 1, 1, 3)...)), code: 1, want: `tensor "bias": dtype BF16 is not F32 or F16`},
+		{list: runIn(file(withInput("bias", "F32", 3, 1, 1, 3)...)), code: 1, want: `tensor "bias": batch 3 is neither 2 nor 1`},
+		{list: runIn(file(withInput("bias", "F32", 2, 2, 1, 3)...)), code: 1, want: `tensor "bias": heads 2 is neither 4 nor 1`},
+		{list: runIn(file(withInput("bias", "F32", 2, 4, 5, 3)...)), code: 1, want: `tensor "bias": seq_q 5 is neither 3 nor 1`},
+		{list: runIn(file(withInput("bias", "F32", 2, 4, 3, 1)...)), code: 1, want: `tensor "bias": seq_kv 1 is not 3`},
+		{list: runIn(file(withInput("alibi_slopes", "F16", 4)...)), code: 1, want: `tensor "alibi_slopes": dtype F16 is not F32`},
+		{list: runIn(file(withInput("alibi_slopes", "F32", 2)...)), code: 1, want: `tensor "alibi_slopes": shape [2], want [4]: heads`},
+		{list: runIn(file(withInput("alibi_slopes", "F32", 4, 2)...)), code: 1, want: `tensor "alibi_slopes": shape [4 2], want [2 4]: batch, heads`},
+		{list: runIn(file(withInput("sinks", "F32", 1, 4)...)), code: 1, want: `tensor "sinks": shape [1 4], want [4]: heads`},
+		{list: runIn(file(withInput("key_mask", "U8", 2, 3)...)), code: 1, want: `tensor "key_mask": dtype U8 is not BOOL`},
+		{list: runIn(file(withInput("key_mask", "BOOL", 2, 4)...)), code: 1, want: `tensor "key_mask": shape [2 4], want [2 3]: batch, seq_kv`},
+		{list: runIn(file(withInput("cu_seqlens_q", "I32", 3)...)), code: 1, want: `tensors "cu_seqlens_q" and "cu_seqlens_kv" are needed both, or neither`},
+		{list: runIn(packed([]int32{0, 2, 3}, []int32{0, 1}, "I32")), code: 1, want: `tensor "cu_seqlens_kv": 2 entries differ from 3 of cu_seqlens_q`},
+		{list: runIn(packed([]int32{0, 2, 3}, []int32{0, 1, 4}, "U32")), code: 1, want: `tensor "cu_seqlens_q": dtype U32 is not I32`},
+		{list: runIn(packed([]int32{0}, []int32{0}, "I32")), code: 1, want: `tensor "cu_seqlens_q": shape [1] is not batch+1`},
+		{list: runIn(packed([]int32{0, 2, 1}, []int32{0, 1, 4}, "I32")), code: 1, want: `attention: cu_seqlens_q[2]=1 is less than 2 before it`},
+		{list: runIn(packed([]int32{0, 2, 3}, []int32{0, 1, 6}, "I32")), code: 1, want: `attention: cu_seqlens_kv[2]=6 is beyond the tensor, total_kv=5`},
+		{list: runIn(packed([]int32{1, 2, 3}, []int32{0, 1, 5}, "I32")), code: 1, want: `attention: cu_seqlens_q[0]=1 is not 0`},
+		{list: runIn(file(withInput("cu_seqlens_q", "I32", 3, 1)...)), code: 1, want: `tensor "cu_seqlens_q": shape [3 1] is not batch+1`},
+		{list: runIn(file(qkv(good, good, []int{2, 4, 3, 20})...)), code: 1, want: `attention: value_dim=20 is not a multiple of 8`},
+		{list: runIn(file(qkv(good, good, []int{2, 4, 3, 0})...)), code: 1, want: `tensor "v": shape [2 4 3 0] has a last axis of 0`},
 		{list: runIn(file(qkv([]int{2, 4, 0, 16}, good, good)...)), code: 1, want: `attention: seq_q=0 is not positive`},
 		{list: runIn(file(qkv(good, []int{2, 4, 0, 16}, []int{2, 4, 0, 16})...)), code: 1, want: `attention: seq_kv=0 is not positive`},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -45,18 +44,33 @@ func newRunAttention(a *app) *cobra.Command {
 		Short: "Compute softmax attention for tensors q, k, v",
 		Long: `Computes softmax attention, O = softmax(scale * Q * Kᵀ) * V, on a Vulkan device.
 
-The input file holds exactly the tensors
+The input file holds the tensors
     q     (batch, heads, seq_q, headdim)
-    k, v  (batch, kv-heads, seq_kv, headdim)
-all of one format, F16, BF16 or F32; heads is a multiple of kv-heads, headdim a
-multiple of 8 up to 256. The output file gets
-    o     (batch, heads, seq_q, headdim), in the format of q
+    k     (batch, kv-heads, seq_kv, headdim)
+    v     (batch, kv-heads, seq_kv, valuedim)
+all of one format, F16, BF16 or F32; heads is a multiple of kv-heads, headdim and
+valuedim are multiples of 8 up to 256. The output file gets
+    o     (batch, heads, seq_q, valuedim), in the format of q
     lse   (batch, heads, seq_q), F32: log(sum(exp(scores))) of each row
-A row that sees no key has o = 0 and lse = -Inf. The output file appears only
-when it is complete.`,
+A row that sees no key has o = 0 and lse = -Inf, or its sink. The output file
+appears only when it is complete.
+
+The input file may hold tensors that change the scores
+x = softcap(scale*q*k) + bias - slope*|i+shift-j|, where shift is seq_kv - seq_q,
+or 0 with --causal-align top-left:
+    bias           (batch or 1, heads or 1, seq_q or 1, seq_kv), F32 or as q
+    alibi_slopes   (heads) or (batch, heads), F32
+    key_mask       (batch, seq_kv), BOOL: true is visible
+    sinks          (heads), F32: one more term of the sum and of lse
+    cu_seqlens_q   (batch+1), I32: where the sequences begin in q, which is
+    cu_seqlens_kv  (batch+1)       packed as (total, heads, headdim), and in k, v
+With cu_seqlens o is packed, too, and lse is (heads, total); seq_q and seq_kv of
+the other tensors are the longest lengths. Rows after the last sequence have
+o = 0 and lse = -Inf.`,
 		Example: `  flashvk run attention --in qkv.safetensors --out o.safetensors
   flashvk run attention --in qkv.safetensors --out o.safetensors --causal --impl scalar
-  flashvk run attention --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1`,
+  flashvk run attention --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1
+  flashvk run attention --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
 	}
@@ -90,7 +104,14 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer in.Close()
-	if err := readProblem(in, &p); err != nil {
+	cu, err := readProblem(in, &p)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.in, err)
+	}
+	if err := r.mask.checkAlign(&p); err != nil {
+		return err
+	}
+	if err := p.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
 	d, err := openDevice(r.device)
@@ -108,31 +129,44 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "flashvk: %v\n", choice)
-	return r.compute(ctx, d, in, p, opt)
+	return r.compute(ctx, d, in, p, cu, opt)
 }
 
 // compute reads the inputs, runs the kernel and writes the outputs.
-func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensors.File, p attention.Problem, opt attention.Options) error {
-	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
-	key := []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
-	var t [5]vk.Tensor // q, k, v, o, lse
-	for i, x := range []struct {
-		name  string
-		dtype dtype.DType
-		shape []int
-	}{{"q", p.DType, query}, {"k", p.DType, key}, {"v", p.DType, key}, {"o", p.DType, query}, {"lse", dtype.Float32, query[:3]}} {
-		var err error
-		if t[i], err = d.NewTensor(x.name, x.dtype, x.shape...); err != nil {
-			return err
-		}
-		defer t[i].Close()
-	}
-	q, k, v, o, lse := t[0], t[1], t[2], t[3], t[4]
+func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensors.File, p attention.Problem, cu cuSeqlens, opt attention.Options) error {
+	var q, k, v, o, lse vk.Tensor
 	for _, x := range []struct {
 		name   string
-		tensor vk.Tensor
-	}{{"q", q}, {"k", k}, {"v", v}} {
-		if err := upload(ctx, x.tensor.Buffer, in, x.name); err != nil {
+		target *vk.Tensor
+		dtype  dtype.DType
+		shape  []int
+		output bool
+	}{
+		{"q", &q, p.DType, p.QShape(), false},
+		{"k", &k, p.DType, p.KShape(), false},
+		{"v", &v, p.DType, p.VShape(), false},
+		{"bias", &opt.Inputs.Bias, p.Bias.DType, p.BiasShape(), false},
+		{"alibi_slopes", &opt.Inputs.ALiBiSlopes, dtype.Float32, p.SlopesShape(), false},
+		{"key_mask", &opt.Inputs.KeyMask, dtype.Bool, p.KeyMaskShape(), false},
+		{"sinks", &opt.Inputs.Sinks, dtype.Float32, p.SinksShape(), false},
+		{"cu_seqlens_q", &opt.Inputs.CuSeqlensQ, dtype.Int32, p.CuSeqlensShape(), false},
+		{"cu_seqlens_kv", &opt.Inputs.CuSeqlensKV, dtype.Int32, p.CuSeqlensShape(), false},
+		{"o", &o, p.DType, p.OShape(), true},
+		{"lse", &lse, dtype.Float32, p.LSEShape(), true},
+	} {
+		if _, ok := in.Tensor(x.name); !ok && !x.output {
+			continue
+		}
+		t, err := d.NewTensor(x.name, x.dtype, x.shape...)
+		if err != nil {
+			return err
+		}
+		defer t.Close()
+		*x.target = t
+		if x.output {
+			continue
+		}
+		if err := upload(ctx, t.Buffer, in, x.name); err != nil {
 			return err
 		}
 	}
@@ -141,6 +175,9 @@ func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensor
 		return err
 	}
 	defer c.Close()
+	if p.Varlen.On && cu.rows() < p.Varlen.TotalQ {
+		fillUnused(c, o, lse)
+	}
 	if err := attention.Forward(c, o, lse, q, k, v, p, opt); err != nil {
 		return err
 	}
@@ -148,8 +185,8 @@ func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensor
 		return err
 	}
 	out, err := safetensors.Create(r.out, []safetensors.Tensor{
-		{Name: "o", DType: formatOf(p.DType), Shape: query},
-		{Name: "lse", DType: safetensors.F32, Shape: query[:3]},
+		{Name: "o", DType: formatOf(p.DType), Shape: p.OShape()},
+		{Name: "lse", DType: safetensors.F32, Shape: p.LSEShape()},
 	}, nil)
 	if err != nil {
 		return err
@@ -162,6 +199,15 @@ func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensor
 		return err
 	}
 	return out.Commit()
+}
+
+// fillUnused makes all rows what those that are in no sequence shall be: the
+// kernel writes the others.
+func fillUnused(c *vk.Cmd, o, lse vk.Tensor) {
+	const minusInf = 0xff800000
+	c.Fill(o.Buffer, 0, o.Buffer.Bytes(), 0)
+	c.Fill(lse.Buffer, 0, lse.Buffer.Bytes(), minusInf)
+	c.BarrierFromTransfer()
 }
 
 // transferBytes is the piece in which tensors travel between a file and a
@@ -202,83 +248,4 @@ func download(ctx context.Context, out *safetensors.Writer, name string, t vk.Te
 		}
 	}
 	return nil
-}
-
-// formats pairs the formats of tensors with those of safetensors.
-var formats = []struct {
-	dtype  dtype.DType
-	format safetensors.DType
-}{{dtype.Float16, safetensors.F16}, {dtype.BFloat16, safetensors.BF16}, {dtype.Float32, safetensors.F32}}
-
-func formatOf(t dtype.DType) safetensors.DType {
-	for _, f := range formats {
-		if f.dtype == t {
-			return f.format
-		}
-	}
-	panic("flashvk: unknown dtype")
-}
-
-// readProblem takes sizes and dtype of p from the tensors of the file, and
-// checks that they go together.
-func readProblem(in *safetensors.File, p *attention.Problem) error {
-	for _, t := range in.Tensors() {
-		switch t.Name {
-		case "q", "k", "v":
-		case "do":
-			return errors.New(`tensor "do" is for --backward only`)
-		default:
-			return fmt.Errorf("tensor %s is not one of q, k, v", shortName(t.Name))
-		}
-	}
-	var shapes [3][]int
-	for i, name := range []string{"q", "k", "v"} {
-		t, ok := in.Tensor(name)
-		if !ok {
-			return fmt.Errorf("tensor %q is missing", name)
-		}
-		if len(t.Shape) != 4 {
-			return fmt.Errorf("tensor %q: shape %v has %d axes, want 4: batch, heads, seq, headdim", name, t.Shape, len(t.Shape))
-		}
-		known := false
-		for _, f := range formats {
-			if f.format == t.DType {
-				known = true
-				if i == 0 {
-					p.DType = f.dtype
-				}
-			}
-		}
-		if !known {
-			return fmt.Errorf("tensor %q: dtype %s is not one of F16, BF16, F32", name, t.DType)
-		}
-		if want := formatOf(p.DType); t.DType != want {
-			return fmt.Errorf("tensor %q: dtype %s differs from %s of q", name, t.DType, want)
-		}
-		shapes[i] = t.Shape
-	}
-	q, k, v := shapes[0], shapes[1], shapes[2]
-	for i := range v {
-		if v[i] != k[i] {
-			return fmt.Errorf(`tensor "v": shape %v differs from %v of k`, v, k)
-		}
-	}
-	if k[0] != q[0] {
-		return fmt.Errorf(`tensor "k": batch %d differs from %d of q`, k[0], q[0])
-	}
-	if k[3] != q[3] {
-		return fmt.Errorf(`tensor "k": headdim %d differs from %d of q`, k[3], q[3])
-	}
-	p.Batch, p.NumHeads, p.SeqQ, p.HeadDim = q[0], q[1], q[2], q[3]
-	p.NumKVHeads, p.SeqKV = k[1], k[2]
-	return p.Validate()
-}
-
-// shortName quotes a name from a file, cut to a reasonable length.
-func shortName(name string) string {
-	const most = 80
-	if len(name) > most {
-		return fmt.Sprintf("%q…", strings.ToValidUTF8(name[:most], ""))
-	}
-	return fmt.Sprintf("%q", name)
 }

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// everything is a small problem with all features, packed. Some rows see nothing
+// but their sink.
+func everything() attention.Problem {
+	return attention.Problem{
+		Batch: 5, NumHeads: 4, NumKVHeads: 2, SeqQ: 41, SeqKV: 30, HeadDim: 16, ValueDim: 24, DType: dtype.Float16, Causal: true,
+		Window: attention.Window{On: true, Left: 20}, Softcap: 5, ALiBi: attention.ALiBiPerBatchHead,
+		Bias: attention.Bias{On: true, DType: dtype.Float16, Heads: true, Rows: true}, KeyMask: true, Sinks: true,
+		Varlen: Varlen(5, 41, 30), Dropout: attention.Dropout{P: 0.1, Seeded: true},
+	}
+}
+
+// TestVarlen: the lengths are what the flag says, and their operations count.
+func TestVarlen(t *testing.T) {
+	p := attention.Problem{Batch: 5, NumHeads: 2, NumKVHeads: 2, SeqQ: 8, SeqKV: 10, HeadDim: 8, Varlen: Varlen(5, 8, 10)}
+	require.NoError(t, p.Validate())
+	q, kv := cuSeqlens(p)
+	require.Equal(t, []int32{0, 8, 14, 18, 20, 28}, q)
+	require.Equal(t, []int32{0, 10, 18, 23, 26, 36}, kv)
+	require.NoError(t, p.CheckCuSeqlens(q, kv))
+	require.Equal(t, problem.Varlen{On: true, TotalQ: 28, TotalKV: 36}, p.Varlen)
+	require.Equal(t, 4.0*2*8*(80+48+20+6+80), flops(p))
+	p.Varlen = problem.Varlen{}
+	require.Equal(t, p.FLOPs(), flops(p))
+}
+
+// TestFeatureOracle says that right outputs of a problem with all features pass,
+// and that wrong ones are found where they are.
+func TestFeatureOracle(t *testing.T) {
+	p := everything()
+	require.NoError(t, p.Validate())
+	in := featureInputs(p)
+	in.Q, in.K, in.V = Normal(p.DType, elements(p.QShape()), seedQ), Normal(p.DType, elements(p.KShape()), seedK), Normal(p.DType, elements(p.VShape()), seedV)
+	oracle, err := newOracle(in, p)
+	require.NoError(t, err)
+	o64, lse64 := make([]float64, elements(p.OShape())), make([]float64, elements(p.LSEShape()))
+	require.NoError(t, ref.Plain(o64, lse64, in, p))
+	o, lse := make([]float32, len(o64)), make([]float32, len(lse64))
+	for i, x := range o64 {
+		o[i] = float32(x)
+	}
+	for i, x := range lse64 {
+		lse[i] = float32(x)
+	}
+	check, err := oracle.check(o, lse)
+	require.NoError(t, err)
+	require.Equal(t, 4*(41+31+21+11+41), check.Rows)
+	require.Equal(t, check.Rows, check.OfRows)
+
+	at, atLSE := in.At(p, ref.Row{Batch: 2, Head: 3, Row: 14})
+	o[at*24+7]++
+	_, err = oracle.check(o, lse)
+	require.ErrorContains(t, err, "O[2,3,14,7] is ")
+	o[at*24+7]--
+	lse[atLSE]++
+	_, err = oracle.check(o, lse)
+	require.ErrorContains(t, err, "LSE[2,3,14] is ")
+}
+
+// TestFeatureKeyMask: one key in eight is hidden.
+func TestFeatureKeyMask(t *testing.T) {
+	hidden := 0
+	in := featureInputs(attention.Problem{Batch: 4, SeqKV: 1000, KeyMask: true})
+	require.Len(t, in.KeyMask, 4000)
+	for _, visible := range in.KeyMask {
+		if !visible {
+			hidden++
+		}
+	}
+	require.InDelta(t, 500, hidden, 5*21)
+}
+
+// TestUploadFeatures says that the tensors fit the problem, and that measuring
+// it either works or says which feature has no kernel.
+func TestUploadFeatures(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	p := everything()
+	in := featureInputs(p)
+	out, err := uploadFeatures(ctx, d, p, in)
+	require.NoError(t, err)
+	bias := make([]float32, len(in.Bias))
+	require.NoError(t, out.Bias.Download(ctx, bias))
+	require.Equal(t, in.Bias, bias)
+	raw := make([]byte, 4*6)
+	require.NoError(t, out.CuSeqlensKV.DownloadRaw(ctx, raw))
+	require.Equal(t, []byte{0, 0, 0, 0, 30, 0, 0, 0, 53, 0, 0, 0}, raw[:12])
+	require.Equal(t, []int{5, 30}, out.KeyMask.Shape)
+	require.Equal(t, []int{5, 4}, out.ALiBiSlopes.Shape)
+	closeFeatures(out)
+
+	wrong := p
+	wrong.Varlen.TotalQ++
+	_, err = Attention(ctx, d, wrong, []attention.Impl{attention.Scalar}, nil, Protocol{}, nil)
+	require.EqualError(t, err, "bench: varlen=146x106 is not what is measured, 145x106")
+
+	supported := attention.Supports(d.Caps(), attention.Scalar, p)
+	results, err := Attention(ctx, d, p, []attention.Impl{attention.Scalar}, nil, Protocol{Samples: 1, Iters: 1}, nil)
+	require.NoError(t, err)
+	if supported == nil {
+		require.Equal(t, StatusOK, results[0].Status, results[0].Reason)
+		return
+	}
+	require.Equal(t, StatusUnsupported, results[0].Status)
+	require.Equal(t, Reason(supported, attention.Scalar), results[0].Reason)
+	require.True(t, strings.HasPrefix(results[0].Reason, "no kernel has "), results[0].Reason)
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// runFeatures are problems with a feature each, and the flags that stand for what
+// tensors do not tell.
+var runFeatures = []struct {
+	name   string
+	flags  []string
+	change func(*attention.Problem)
+}{
+	{"window", []string{"--window", "9,4"}, func(p *attention.Problem) { p.Window = problem.Window{On: true, Left: 9, Right: 4} }},
+	{"window-open", []string{"--window=-1,-1"}, func(*attention.Problem) {}},
+	{"softcap", []string{"--softcap", "2.5"}, func(p *attention.Problem) { p.Softcap = 2.5 }},
+	{"dropout", []string{"--dropout", "0.25", "--seed", "18446744073709551615"}, func(p *attention.Problem) {
+		p.Dropout = problem.Dropout{P: 0.25, Seeded: true, Seed: math.MaxUint64}
+	}},
+	{"value-dim", nil, func(p *attention.Problem) { p.ValueDim = 40 }},
+	{"bias", nil, func(p *attention.Problem) { p.Bias = problem.Bias{On: true, Heads: true, Rows: true} }},
+	{"bias-own-type", nil, func(p *attention.Problem) { p.Bias = problem.Bias{On: true, DType: p.DType, Batch: true} }},
+	{"alibi", []string{"--causal-align", "top-left"}, func(p *attention.Problem) {
+		p.ALiBi, p.CausalAlign = problem.ALiBiPerHead, problem.TopLeft
+	}},
+	{"alibi-batch", nil, func(p *attention.Problem) { p.ALiBi = problem.ALiBiPerBatchHead }},
+	{"key-mask", []string{"--causal"}, func(p *attention.Problem) { p.KeyMask, p.Causal = true, true }},
+	{"sinks", nil, func(p *attention.Problem) { p.Sinks = true }},
+	{"varlen", []string{"--causal"}, func(p *attention.Problem) {
+		p.Batch, p.SeqQ, p.SeqKV, p.Causal = 4, 20, 30, true
+		p.Varlen = problem.Varlen{On: true, TotalQ: 38, TotalKV: 41}
+	}},
+}
+
+// eachFeature calls f for every problem of runFeatures in every format.
+func eachFeature(f func(name string, flags []string, p attention.Problem, in ref.Inputs[float32])) {
+	for _, c := range runFeatures {
+		for _, dt := range dtype.All() {
+			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 35, SeqKV: 50, HeadDim: 24, DType: dt}
+			c.change(&p)
+			in := randomInputs(p)
+			if p.Varlen.On {
+				in.CuSeqlensQ, in.CuSeqlensKV = []int32{0, 20, 20, 21, 35}, []int32{0, 9, 10, 40, 41}
+			}
+			f(fmt.Sprintf("%s/%v", c.name, dt), c.flags, p, in)
+		}
+	}
+}
+
+// TestReadProblem says that a problem is read from its tensors as it was written.
+func TestReadProblem(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	eachFeature(func(name string, _ []string, p attention.Problem, in ref.Inputs[float32]) {
+		writeInputs(t, path, in, p)
+		file, err := safetensors.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		got := attention.Problem{Causal: p.Causal, CausalAlign: p.CausalAlign, Window: p.Window, Softcap: p.Softcap, Dropout: p.Dropout}
+		cu, err := readProblem(file, &got)
+		if err != nil || got != p || fmt.Sprint(cu.q, cu.kv) != fmt.Sprint(in.CuSeqlensQ, in.CuSeqlensKV) {
+			t.Errorf("%s: read %v %v, %v, want %v", name, got, cu, err, p)
+		}
+	})
+}
+
+// TestRunFeatures runs files with the tensors of features through every path,
+// where there are kernels for them.
+func TestRunFeatures(t *testing.T) {
+	caps, dev := device(t)
+	eachFeature(func(name string, flags []string, p attention.Problem, in ref.Inputs[float32]) {
+		for _, impl := range append([]attention.Impl{attention.Auto}, attention.Impls()...) {
+			t.Run(fmt.Sprintf("%s/%v", name, impl), func(t *testing.T) {
+				runFile(t, p, in, attention.Supports(caps, impl, p), append(flags, "--impl", impl.String(), dev)...)
+			})
+		}
+	})
+}
+
+// randomInputs returns tensors for p and all its features.
+func randomInputs(p attention.Problem) ref.Inputs[float32] {
+	normal := func(t dtype.DType, shape []int, seed uint64) []float32 {
+		n := 1
+		for _, s := range shape {
+			n *= s
+		}
+		return bench.Normal(t, n, seed)
+	}
+	in := ref.Inputs[float32]{Q: normal(p.DType, p.QShape(), 1), K: normal(p.DType, p.KShape(), 2), V: normal(p.DType, p.VShape(), 3)}
+	if p.Bias.On {
+		in.Bias = normal(p.Bias.DType, p.BiasShape(), 4)
+	}
+	if p.ALiBi != problem.ALiBiOff {
+		in.ALiBiSlopes = normal(dtype.Float32, p.SlopesShape(), 5)
+		for i, x := range in.ALiBiSlopes {
+			in.ALiBiSlopes[i] = x * x / 4
+		}
+	}
+	if p.Sinks {
+		in.Sinks = normal(dtype.Float32, p.SinksShape(), 6)
+	}
+	if p.KeyMask {
+		for i := range p.Batch * p.SeqKV {
+			in.KeyMask = append(in.KeyMask, i%3 > 0)
+		}
+	}
+	return in
+}
+
+// writeInputs writes the tensors of p and its features to a file.
+func writeInputs(t *testing.T, path string, in ref.Inputs[float32], p attention.Problem) {
+	t.Helper()
+	var tensors []safetensors.Tensor
+	data := make(map[string][]byte)
+	add := func(name string, format safetensors.DType, shape []int, b []byte) {
+		if len(b) > 0 {
+			tensors, data[name] = append(tensors, safetensors.Tensor{Name: name, DType: format, Shape: shape}), b
+		}
+	}
+	add("q", formatOf(p.DType), p.QShape(), encode(p.DType, in.Q))
+	add("k", formatOf(p.DType), p.KShape(), encode(p.DType, in.K))
+	add("v", formatOf(p.DType), p.VShape(), encode(p.DType, in.V))
+	add("bias", formatOf(p.Bias.DType), p.BiasShape(), encode(p.Bias.DType, in.Bias))
+	add("alibi_slopes", "F32", p.SlopesShape(), encode(dtype.Float32, in.ALiBiSlopes))
+	add("sinks", "F32", p.SinksShape(), encode(dtype.Float32, in.Sinks))
+	add("key_mask", "BOOL", p.KeyMaskShape(), encodeBools(in.KeyMask))
+	add("cu_seqlens_q", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensQ))
+	add("cu_seqlens_kv", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensKV))
+	w, err := safetensors.Create(path, tensors, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for name, b := range data {
+		s, err := w.Tensor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writePacked writes zeros for q (3, 4, 16) and k, v (5, 2, 16), with these starts of
+// sequences.
+func writePacked(t *testing.T, q, kv []int32, format safetensors.DType) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "packed.safetensors")
+	key := []int{5, 2, 16}
+	tensors := append(qkv([]int{3, 4, 16}, key, key),
+		safetensors.Tensor{Name: "cu_seqlens_q", DType: format, Shape: []int{len(q)}},
+		safetensors.Tensor{Name: "cu_seqlens_kv", DType: format, Shape: []int{len(kv)}})
+	w, err := safetensors.Create(path, tensors, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for i, b := range [][]byte{make([]byte, 2*3*4*16), make([]byte, 2*5*2*16), make([]byte, 2*5*2*16), encodeLengths(q), encodeLengths(kv)} {
+		s, err := w.Tensor(tensors[i].Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func encodeBools(x []bool) (b []byte) {
+	for _, v := range x {
+		b = append(b, map[bool]byte{true: 1}[v])
+	}
+	return b
+}
+
+func encodeLengths(x []int32) (b []byte) {
+	for _, n := range x {
+		b = binary.LittleEndian.AppendUint32(b, uint32(n))
+	}
+	return b
+}
+
+// TestBenchFeatures says that the flags of features reach the problem, and that a
+// path without kernels for them says so.
+func TestBenchFeatures(t *testing.T) {
+	caps, dev := device(t)
+	for _, c := range []struct {
+		flags, key string
+		change     func(*attention.Problem)
+	}{
+		{"--window 9,-1", "window=9,-1", func(p *attention.Problem) { p.Window = problem.Window{On: true, Left: 9, Right: -1} }},
+		{"--softcap 20", "softcap=20", func(p *attention.Problem) { p.Softcap = 20 }},
+		{"--dropout 0.5 --seed 4", "dropout=0.5", func(p *attention.Problem) { p.Dropout = problem.Dropout{P: 0.5, Seeded: true, Seed: 4} }},
+		{"--value-dim 32", "value_dim=32", func(p *attention.Problem) { p.ValueDim = 32 }},
+		{"--alibi", "alibi=heads", func(p *attention.Problem) { p.ALiBi = problem.ALiBiPerHead }},
+		{"--alibi=batch-heads", "alibi=batch-heads", func(p *attention.Problem) { p.ALiBi = problem.ALiBiPerBatchHead }},
+		{"--bias heads,rows", "bias=float32+heads+rows", func(p *attention.Problem) { p.Bias = problem.Bias{On: true, Heads: true, Rows: true} }},
+		{"--bias shared --bias-dtype float16", "bias=float16", func(p *attention.Problem) { p.Bias = problem.Bias{On: true, DType: dtype.Float16} }},
+		{"--key-mask", "key_mask=true", func(p *attention.Problem) { p.KeyMask = true }},
+		{"--sinks", "sinks=true", func(p *attention.Problem) { p.Sinks = true }},
+		{"--varlen --batch 4", "varlen=84x100", func(p *attention.Problem) {
+			p.Batch, p.Varlen = 4, problem.Varlen{On: true, TotalQ: 84, TotalKV: 100}
+		}},
+	} {
+		p := attention.Problem{Batch: 1, NumHeads: 4, NumKVHeads: 2, SeqQ: 33, SeqKV: 40, HeadDim: 16, DType: dtype.Float16, Causal: true}
+		c.change(&p)
+		unsupported := attention.Supports(caps, attention.Scalar, p)
+		code, stdout, stderr := flashvk(small(append([]string{dev, "--impl=scalar"}, strings.Fields(c.flags)...)...)...)
+		if !strings.Contains(stdout, ", causal (bottom-right), "+c.key+"\n") {
+			t.Errorf("%s: %s is missing in\n%s", c.flags, c.key, stdout)
+		}
+		switch {
+		case unsupported != nil && (code != 1 || !strings.Contains(stderr, "scalar is not supported: "+bench.Reason(unsupported, attention.Scalar))):
+			t.Errorf("%s: status %d, %s, want %v", c.flags, code, stderr, unsupported)
+		case unsupported == nil && (code != 0 || !strings.Contains(stdout, "  pass ")):
+			t.Errorf("%s: status %d, %s\n%s", c.flags, code, stderr, stdout)
+		}
+	}
+}
