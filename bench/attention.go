@@ -16,12 +16,20 @@ import (
 // done counts up to total.
 type Progress func(done, total int, what string)
 
-// Attention checks the forward pass of p against the float64 reference on each
-// of the given paths, and times those that are right. The results are in the
-// order of impls. A path that the device cannot take, also for lack of memory, is
-// reported as unsupported. An error means that the run was cut short. Tuning,
-// which may be nil, is what the device was tuned to.
-func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []attention.Impl, tuning *attention.Tuning, pr Protocol, progress Progress) ([]Result, error) {
+// A Case is a problem and what to measure of it.
+type Case struct {
+	Problem  attention.Problem
+	Impls    []attention.Impl
+	Tuning   *attention.Tuning // what the device was tuned to; nil: the built-in table only
+	Protocol Protocol
+}
+
+// Attention checks the forward pass of c.Problem against the float64 reference
+// on each path of c.Impls, and times those that are right. The results are in the
+// order of the paths. A path that the device cannot take, also for lack of memory, is
+// reported as unsupported. An error means that the run was cut short.
+func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
+	p, impls, pr := c.Problem, c.Impls, c.Protocol
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -34,7 +42,7 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 	var able []int // positions in results
 	for i, impl := range impls {
 		results[i] = Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: p, Status: StatusUnsupported}
-		config, err := attention.Choose(d.Caps(), p, attention.Options{Impl: impl, Tuning: tuning})
+		config, err := attention.Choose(d.Caps(), p, attention.Options{Impl: impl, Tuning: c.Tuning})
 		if err != nil {
 			results[i].Reason = Reason(err, impl)
 			continue
@@ -61,7 +69,7 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 	var timed []int // the result of each target
 	for _, i := range able {
 		step("checking " + results[i].Impl)
-		target, err := r.check(ctx, impls[i], r.record(attention.Options{Impl: impls[i], Tuning: tuning}), &results[i])
+		target, err := r.check(ctx, impls[i], r.record(attention.Options{Impl: impls[i], Tuning: c.Tuning}), &results[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
 		}
@@ -89,6 +97,15 @@ func Attention(ctx context.Context, d *vk.Device, p attention.Problem, impls []a
 		x.Timing = m.Timing
 	}
 	return results, nil
+}
+
+// Unsupported returns results that say that no path takes p.
+func Unsupported(p attention.Problem, impls []attention.Impl, reason error) []Result {
+	var list []Result
+	for _, impl := range impls {
+		list = append(list, Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: p, Status: StatusUnsupported, Reason: Reason(reason, impl)})
+	}
+	return list
 }
 
 // Reason returns why a path does not take a problem, without the words that

@@ -106,11 +106,11 @@ func TestUploadFeatures(t *testing.T) {
 
 	wrong := p
 	wrong.Varlen.TotalQ++
-	_, err = Attention(ctx, d, wrong, []attention.Impl{attention.Scalar}, nil, Protocol{}, nil)
+	_, err = Attention(ctx, d, Case{Problem: wrong, Impls: []attention.Impl{attention.Scalar}}, nil)
 	require.EqualError(t, err, "bench: varlen=146x106 is not what is measured, 145x106")
 
 	supported := attention.Supports(d.Caps(), attention.Scalar, p)
-	results, err := Attention(ctx, d, p, []attention.Impl{attention.Scalar}, nil, Protocol{Samples: 1, Iters: 1}, nil)
+	results, err := Attention(ctx, d, Case{Problem: p, Impls: []attention.Impl{attention.Scalar}, Protocol: Protocol{Samples: 1, Iters: 1}}, nil)
 	require.NoError(t, err)
 	if supported == nil {
 		require.Equal(t, StatusOK, results[0].Status, results[0].Reason)

@@ -13,20 +13,31 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/bench/sheet"
 )
 
 // A Format is a way to write a report.
 type Format string
 
 const (
-	Table    Format = "table"    // for people
+	Table    Format = "table"    // for people, on a terminal
+	Markdown Format = "markdown" // the same, to be pasted
 	Benchfmt Format = "benchfmt" // the Go benchmark format, one line per sample; benchstat reads it
 	CSV      Format = "csv"      // one line per result
 	JSON     Format = "json"     // everything, samples included
 )
 
 // Formats lists every format.
-func Formats() []Format { return []Format{Table, Benchfmt, CSV, JSON} }
+func Formats() []Format { return []Format{Table, Markdown, Benchfmt, CSV, JSON} }
+
+// FormatNames lists the names of formats, with commas between them.
+func FormatNames(formats []Format) string {
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = string(f)
+	}
+	return strings.Join(names, ", ")
+}
 
 // ParseFormat returns the format of that name.
 func ParseFormat(name string) (Format, error) {
@@ -35,7 +46,7 @@ func ParseFormat(name string) (Format, error) {
 			return f, nil
 		}
 	}
-	return "", fmt.Errorf("%q is not one of table, benchfmt, csv, json", name)
+	return "", fmt.Errorf("%q is not one of %s", name, FormatNames(Formats()))
 }
 
 // Write writes r to w in the format f.
@@ -48,7 +59,15 @@ func (r Report) Write(w io.Writer, f Format) error {
 	case JSON:
 		return r.writeJSON(w)
 	}
-	return r.writeTable(w)
+	return WriteSheet(w, r.Sheet(), f)
+}
+
+// WriteSheet writes s as Markdown if that is f, else as text.
+func WriteSheet(w io.Writer, s sheet.Sheet, f Format) error {
+	if f == Markdown {
+		return s.Markdown(w)
+	}
+	return s.Text(w)
 }
 
 // benchmarkNames gives each kernel its name in the Go benchmark format.
@@ -107,6 +126,7 @@ func (r Report) fileConfig() []benchfmt.Config {
 		{"driver", r.Env.Driver},
 		{"version", r.Env.Version},
 		{"commit", r.Env.Commit},
+		{"suite", r.Suite.name()},
 	} {
 		if value := oneLine(c[1]); value != "" {
 			config = append(config, benchfmt.Config{Key: c[0], Value: []byte(value), File: true})
@@ -181,7 +201,7 @@ func (r Report) columns(x Result) []column {
 func (r Report) environment() []column {
 	return []column{
 		{"gpu", r.Env.Device}, {"gpu_type", r.Env.DeviceType}, {"driver", r.Env.Driver}, {"cpu_device", r.Env.CPU},
-		{"version", r.Env.Version}, {"commit", r.Env.Commit},
+		{"version", r.Env.Version}, {"commit", r.Env.Commit}, {"suite", r.Suite.name()},
 	}
 }
 

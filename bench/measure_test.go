@@ -185,7 +185,7 @@ func TestAttention(t *testing.T) {
 	p := smallProblem()
 	impls := append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	last, ends := 0, 0
-	results, err := Attention(context.Background(), d, p, impls, nil, quick(), func(done, total int, what string) {
+	results, err := Attention(context.Background(), d, Case{Problem: p, Impls: impls, Protocol: quick()}, func(done, total int, what string) {
 		if done < last || done > total || what == "" {
 			t.Errorf("step %d of %d after %d: %q", done, total, last, what)
 		}
@@ -221,18 +221,18 @@ func TestAttention(t *testing.T) {
 	// validation layer sees whether a barrier stands between them.
 	pr := quick()
 	pr.Iters, pr.CacheBytes = 9, 1
-	one, err := Attention(context.Background(), d, p, []attention.Impl{attention.Scalar}, nil, pr, nil)
+	one, err := Attention(context.Background(), d, Case{Problem: p, Impls: []attention.Impl{attention.Scalar}, Protocol: pr}, nil)
 	if err != nil || one[0].Timing.Sets != 1 || one[0].Timing.Iters != 3 {
 		t.Errorf("one set: %+v, %v", one, err)
 	}
 
 	p.NumHeads = 0
-	if _, err := Attention(context.Background(), d, p, impls, nil, quick(), nil); err == nil {
+	if _, err := Attention(context.Background(), d, Case{Problem: p, Impls: impls, Protocol: quick()}, nil); err == nil {
 		t.Error("a problem without heads was measured")
 	}
 	p = smallProblem()
 	d.Caps().CoopMat = false
-	results, err = Attention(context.Background(), d, p, []attention.Impl{attention.CoopMat}, nil, quick(), nil)
+	results, err = Attention(context.Background(), d, Case{Problem: p, Impls: []attention.Impl{attention.CoopMat}, Protocol: quick()}, nil)
 	if err != nil || results[0].Status != StatusUnsupported {
 		t.Errorf("%+v, %v", results, err)
 	}

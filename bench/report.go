@@ -15,6 +15,7 @@ import (
 // A Report is everything that one run measured.
 type Report struct {
 	Env     Environment
+	Suite   *Suite // that the problems are of; nil if they are not
 	Results []Result
 }
 
@@ -107,6 +108,9 @@ func (s Summary) Spread() float64 {
 	return max(s.Hi-s.Median, s.Median-s.Lo) / s.Median
 }
 
+// NS returns the median device time, 0 if r was not timed.
+func (r Result) NS() float64 { return Summarize(r.Timing.DeviceNS).Median }
+
 // FLOPRate returns the operations per second at the median device time, by the
 // convention of problem.Problem.FLOPs.
 func (r Result) FLOPRate() float64 { return r.rate(flops(r.Problem)) }
@@ -116,7 +120,7 @@ func (r Result) FLOPRate() float64 { return r.rate(flops(r.Problem)) }
 func (r Result) ByteRate() float64 { return r.rate(r.Problem.Bytes()) }
 
 func (r Result) rate(amount float64) float64 {
-	ns := Summarize(r.Timing.DeviceNS).Median
+	ns := r.NS()
 	if ns == 0 {
 		return 0
 	}

@@ -244,7 +244,7 @@ func TestParseFormat(t *testing.T) {
 			t.Errorf("%s: %v, %v", f, got, err)
 		}
 	}
-	if _, err := ParseFormat("xml"); err == nil || err.Error() != `"xml" is not one of table, benchfmt, csv, json` {
+	if _, err := ParseFormat("xml"); err == nil || err.Error() != `"xml" is not one of table, markdown, benchfmt, csv, json` {
 		t.Error(err)
 	}
 }

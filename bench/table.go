@@ -1,34 +1,42 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/bench/sheet"
 )
 
-// writeTable writes r for people: what ran where, then a line per result,
-// grouped by problem.
-func (r Report) writeTable(w io.Writer) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "device   %s\n", r.Env)
+// Sheet returns r for people: what ran where, then a section for each problem,
+// or one for a whole suite.
+func (r Report) Sheet() sheet.Sheet {
+	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
 	if r.Env.CPU {
-		fmt.Fprintf(&b, "WARNING  %s\n", CPUWarning)
+		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: CPUWarning})
 	}
+	if r.Suite != nil {
+		s.Sections = append(s.Sections, r.suiteSection())
+		return s
+	}
+	for _, group := range r.groups() {
+		s.Sections = append(s.Sections, groupSection(group))
+	}
+	return s
+}
+
+// groups returns the results, those of one kernel and problem together.
+func (r Report) groups() [][]Result {
+	var groups [][]Result
 	for first := 0; first < len(r.Results); {
 		end := first + 1
-		for end < len(r.Results) && r.Results[end].Problem == r.Results[first].Problem {
+		for end < len(r.Results) && r.Results[end].Problem == r.Results[first].Problem && r.Results[end].Kernel == r.Results[first].Kernel {
 			end++
 		}
-		b.WriteByte('\n')
-		writeGroup(&b, r.Results[first:end])
+		groups = append(groups, r.Results[first:end])
 		first = end
 	}
-	_, err := w.Write(b.Bytes())
-	return err
+	return groups
 }
 
 // String returns the device in words.
@@ -36,37 +44,36 @@ func (e Environment) String() string {
 	return oneLine(fmt.Sprintf("%s (%s), driver %s", e.Device, e.DeviceType, e.Driver))
 }
 
-// writeGroup writes the results of one problem.
-func writeGroup(b *bytes.Buffer, results []Result) {
+// groupSection shows the results of one problem, a row each.
+func groupSection(results []Result) sheet.Section {
 	p := results[0].Problem
-	fmt.Fprintf(b, "problem  attention forward, %s\n", Describe(p))
-	fmt.Fprintf(b, "         %s and at least %s of memory traffic per call\n", FormatSI(flops(p), "FLOP"), FormatSI(p.Bytes(), "B"))
-	rows := [][]string{{"impl", "time", "±", "rate", "traffic", "replayed", "recorded", "max|Δ|", "limit", "mean|Δ|", "check", "runs"}}
-	var notes []string
+	var s sheet.Section
+	s.Add("problem", "attention forward, %s\n%s and at least %s of memory traffic per call",
+		Describe(p), FormatSI(flops(p), "FLOP"), FormatSI(p.Bytes(), "B"))
+	s.Columns = []sheet.Column{
+		{Name: "impl"}, {Name: "time", Number: true}, {Name: "±", Number: true}, {Name: "rate", Number: true}, {Name: "traffic", Number: true},
+		{Name: "replayed", Number: true}, {Name: "recorded", Number: true},
+		{Name: "max|Δ|", Number: true}, {Name: "limit", Number: true}, {Name: "mean|Δ|", Number: true}, {Name: "check"}, {Name: "runs"},
+	}
 	for _, x := range results {
 		switch x.Status {
 		case StatusUnsupported:
-			notes = append(notes, fmt.Sprintf("%s is not supported: %s", x.Impl, oneLine(x.Reason)))
+			s.Note("%s is not supported: %s", x.Impl, oneLine(x.Reason))
 			continue
 		case StatusFailed:
-			notes = append(notes, fmt.Sprintf("%s FAILED and was not timed: %s", x.Impl, oneLine(x.Reason)))
+			s.Note("%s FAILED and was not timed: %s", x.Impl, oneLine(x.Reason))
 		}
-		rows = append(rows, tableRow(x))
+		s.Rows = append(s.Rows, tableRow(x))
 	}
 	for _, x := range results {
 		if x.Status == StatusOK {
-			writeLegend(b, x)
+			s.Add("time", "device time per call, median of %d samples; ± its 95 %% confidence interval\n"+
+				"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(x.Timing.DeviceNS))
+			s.Add("check", "against a float64 reference, on %s", rowsChecked(x.Check))
 			break
 		}
 	}
-	b.WriteByte('\n')
-	if len(rows) > 1 {
-		// All columns but the first and the last two hold numbers.
-		align(b, rows, func(column int) bool { return column > 0 && column < len(rows[0])-2 })
-	}
-	for _, n := range notes {
-		fmt.Fprintln(b, n)
-	}
+	return s
 }
 
 func tableRow(x Result) []string {
@@ -86,15 +93,12 @@ func tableRow(x Result) []string {
 	}, errors...), "pass", x.Choice)
 }
 
-// writeLegend says what the columns mean.
-func writeLegend(b *bytes.Buffer, x Result) {
-	which := fmt.Sprintf("all %d rows", x.Check.OfRows)
-	if x.Check.Rows < x.Check.OfRows {
-		which = fmt.Sprintf("%d of %d rows", x.Check.Rows, x.Check.OfRows)
+// rowsChecked says which rows of O were compared.
+func rowsChecked(c Check) string {
+	if c.Rows < c.OfRows {
+		return fmt.Sprintf("%d of %d rows", c.Rows, c.OfRows)
 	}
-	fmt.Fprintf(b, "time     device time per call, median of %d samples; ± its 95 %% confidence interval\n", len(x.Timing.DeviceNS))
-	b.WriteString("         replayed, recorded: wall clock per call, submitting a recorded call or recording it, too\n")
-	fmt.Fprintf(b, "check    against a float64 reference, on %s\n", which)
+	return fmt.Sprintf("all %d rows", c.OfRows)
 }
 
 // formatError writes an error as 1.2e-04.
@@ -118,31 +122,4 @@ func Describe(p problem.Problem) string {
 		fmt.Fprintf(&b, ", %s", f)
 	}
 	return b.String()
-}
-
-// align writes rows as columns two spaces apart, those for which right holds
-// aligned to the right.
-func align(w io.Writer, rows [][]string, right func(column int) bool) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i > 0 {
-				line.WriteString("  ")
-			}
-			if right(i) {
-				cell = pad + cell
-			} else {
-				cell += pad
-			}
-			line.WriteString(cell)
-		}
-		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
-	}
 }

@@ -152,7 +152,7 @@ func TestTuneFaults(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := tuned.WriteTable(&text); err != nil {
+	if err := WriteSheet(&text, tuned.Sheet(), Table); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{list[0].String() + " FAILED: the compiler gave up\n", list[2].String() + " was left out: too much\n", "FLOP/s", "max|Δ|"} {

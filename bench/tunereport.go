@@ -1,48 +1,41 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench/sheet"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// WriteTable writes the trials for people: those that were timed, the best
-// first, then what went wrong.
-func (t *Tuned) WriteTable(w io.Writer) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "problem  attention forward, %s\n", Describe(t.Problem))
-	b.WriteString("*        what the built-in table takes\n")
-	b.WriteString("time     device time per call; ± the 95 % confidence interval of its median, for finalists\n")
-	b.WriteString("kernel   registers and spilled bytes per invocation, shared memory per workgroup, as the driver says\n\n")
-	rows := [][]string{{"configuration", "time", "±", "rate", "registers", "spilled", "shared", "code", "compiled in", "max|Δ|"}}
-	var notes []string
+// Sheet returns the trials for people: those that were timed, the best first,
+// then what went wrong.
+func (t *Tuned) Sheet() sheet.Sheet {
+	var s sheet.Section
+	s.Add("problem", "attention forward, %s", Describe(t.Problem))
+	s.Add("*", "what the built-in table takes")
+	s.Add("time", "device time per call; ± the 95 %% confidence interval of its median, for finalists")
+	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
+	for i, name := range []string{"configuration", "time", "±", "rate", "registers", "spilled", "shared", "code", "compiled in", "max|Δ|"} {
+		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 0})
+	}
 	for i := range t.Trials {
 		x := &t.Trials[i]
 		switch {
 		case x.Status == StatusUnsupported:
-			notes = append(notes, fmt.Sprintf("%s was left out: %s", x.Choice, oneLine(x.Reason)))
+			s.Note("%s was left out: %s", x.Choice, oneLine(x.Reason))
 		case x.Status == StatusFailed:
-			notes = append(notes, fmt.Sprintf("%s FAILED: %s", x.Choice, oneLine(x.Reason)))
+			s.Note("%s FAILED: %s", x.Choice, oneLine(x.Reason))
 		case x.NS() > 0:
-			rows = append(rows, trialRow(x))
+			s.Rows = append(s.Rows, trialRow(x))
 		}
 	}
 	if t.Untried > 0 {
-		notes = append(notes, fmt.Sprintf("%d candidates were not tried for lack of time", t.Untried))
+		s.Note("%d candidates were not tried for lack of time", t.Untried)
 	}
-	if len(rows) > 1 {
-		align(&b, rows, func(column int) bool { return column > 0 })
-	}
-	for _, n := range notes {
-		fmt.Fprintln(&b, n)
-	}
-	_, err := w.Write(b.Bytes())
-	return err
+	return sheet.Sheet{Sections: []sheet.Section{s}}
 }
 
 func trialRow(x *Trial) []string {

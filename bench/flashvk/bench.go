@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
 )
 
 func newBench(a *app) *cobra.Command {
@@ -38,6 +39,7 @@ type benchAttention struct {
 	format                                      bench.Format
 	device                                      string
 	tuning                                      tuningFlags
+	suite                                       suiteFlags
 }
 
 // problemFlags are the flags that describe the problem. If none is given, the
@@ -65,6 +67,7 @@ benchfmt has a line per sample, for benchstat.`,
   flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
   flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
   flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
+  flashvk bench attention --suite seed3 --format markdown
   flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
@@ -77,6 +80,7 @@ benchfmt has a line per sample, for benchstat.`,
 func (b *benchAttention) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	b.set = f
+	b.suite.add(f)
 	intVar(f, &b.batch, "batch", "number of sequences")
 	intVar(f, &b.heads, "heads", "query heads")
 	intVar(f, &b.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: heads)")
@@ -90,7 +94,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	intVar(f, &b.warmup, "warmup", "least warm-up calls of each path; the warm-up also lasts until the clock has settled")
 	intVar(f, &b.iters, "iters", "timed calls of each path, spread over the samples (default: as many as take some milliseconds per sample)")
 	intVar(f, &b.count, "count", "samples of each path (default 10)")
-	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), benchfmt, csv or json")
+	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
 	deviceVar(f, &b.device)
 	b.tuning.add(f)
 	f.BoolVar(&b.backward, "backward", false, "measure the backward pass; not available in this version")
@@ -100,7 +104,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 func parseFormat(text string) (bench.Format, error) {
 	f, err := bench.ParseFormat(text)
 	if err != nil {
-		return "", errors.New("not one of table, benchfmt, csv, json")
+		return "", errors.New("not one of " + bench.FormatNames(bench.Formats()))
 	}
 	return f, nil
 }
@@ -117,7 +121,7 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	}
 	// Most mistakes show before a device is opened. A divisor of the CPU's
 	// default heads divides the GPU's, too.
-	if _, err := b.problem(gpuDefault()); err != nil {
+	if _, _, err := b.problems(false); err != nil {
 		return err
 	}
 	d, err := openDevice(b.device)
@@ -126,31 +130,72 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	report := bench.Report{Env: environment(d.Caps())}
-	if b.format != bench.Table {
+	if b.format != bench.Table && b.format != bench.Markdown {
 		announce(a.stderr, report.Env)
 	}
-	defaults := gpuDefault()
-	if report.Env.CPU {
-		defaults = cpuDefault()
-	}
-	p, err := b.problem(defaults)
-	if err != nil {
+	var problems []attention.Problem
+	if problems, report.Suite, err = b.problems(report.Env.CPU); err != nil {
 		return err
 	}
 	tuning, err := b.tuning.load(a.stderr, d.Caps())
 	if err != nil {
 		return err
 	}
-	bar := newProgress(a.stderr)
-	report.Results, err = bench.Attention(ctx, d, p, b.paths(), tuning, b.protocol(report.Env.CPU), bar.step)
-	bar.finish()
-	if err != nil {
+	if report.Results, err = b.measure(ctx, a, d, problems, tuning); err != nil {
 		return err
 	}
 	if err := report.Write(a.stdout, b.format); err != nil {
 		return err
 	}
 	return b.verdict(report)
+}
+
+// problems returns what to measure, and the suite that it is of, if any. An
+// error is a usage error.
+func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, error) {
+	if b.suite.on() {
+		s, err := b.suite.resolve(b.set, b.dtype, cpu)
+		if err != nil {
+			return nil, nil, err
+		}
+		return s.Problems, s, nil
+	}
+	if b.set.Changed("small") {
+		return nil, nil, usagef("--small needs --suite")
+	}
+	defaults := gpuDefault()
+	if cpu {
+		defaults = cpuDefault()
+	}
+	p, err := b.problem(defaults)
+	return []attention.Problem{p}, nil, err
+}
+
+// measure measures the problems one after the other. One for which the device
+// has not enough memory is as unsupported, if there are others.
+func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning) ([]bench.Result, error) {
+	bar := newProgress(a.stderr)
+	defer bar.finish()
+	pr := b.protocol(d.Caps().Type == vk.CPU)
+	var all []bench.Result
+	for i, p := range problems {
+		const parts = 1000
+		step := func(done, total int, what string) {
+			if len(problems) > 1 {
+				done, total, what = i*parts+done*parts/total, len(problems)*parts, fmt.Sprintf("case %d of %d: %s", i+1, len(problems), what)
+			}
+			bar.step(done, total, what)
+		}
+		results, err := bench.Attention(ctx, d, bench.Case{Problem: p, Impls: b.paths(), Tuning: tuning, Protocol: pr}, step)
+		if len(problems) > 1 && errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			results, err = bench.Unsupported(p, b.paths(), err), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, results...)
+	}
+	return all, nil
 }
 
 // maxCount bounds --count: a day of samples.
@@ -227,6 +272,9 @@ func (b *benchAttention) problem(p attention.Problem) (attention.Problem, error)
 func (b *benchAttention) paths() []attention.Impl {
 	if b.set.Changed("impl") {
 		return b.impls
+	}
+	if b.suite.on() {
+		return append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	}
 	for _, name := range problemFlags {
 		if b.set.Changed(name) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
@@ -95,4 +96,48 @@ func TestVerdict(t *testing.T) {
 			t.Errorf("%q: %q, want %q", c.args, got, c.want)
 		}
 	}
+}
+
+// TestBenchSuite runs a suite in its small form.
+func TestBenchSuite(t *testing.T) {
+	_, dev := device(t)
+	code, stdout, stderr := flashvk("bench", "attention", dev, "--suite=seed2", "--small", "--impl=scalar,unfused", "--count=2", "--iters=2", "--format=markdown")
+	require.Zero(t, code, stderr)
+	require.Empty(t, stderr)
+	require.Contains(t, stdout, "- **suite** seed2: ")
+	require.Contains(t, stdout, "\n| B,H,N,D | dtype | causal | ours ms | unfused ms | vs unfused | TFLOP/s |")
+	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | false | ")
+	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | true | ")
+	require.Equal(t, 2, strings.Count(stdout, "| pass | scalar "))
+}
+
+// TestSuiteFlags says that the small form is for CPU devices and for --small.
+func TestSuiteFlags(t *testing.T) {
+	for _, c := range []struct {
+		args  string
+		cpu   bool
+		first string
+	}{
+		{"--suite fa", false, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false"},
+		{"--suite fa", true, "dtype=float16/batch=1/heads=4/kv_heads=4/seq_q=8/seq_kv=8/head_dim=64/causal=false"},
+		{"--suite fa --small --dtype bf16", false, "dtype=bfloat16/batch=1/heads=4/kv_heads=4/seq_q=8/seq_kv=8/head_dim=64/causal=false"},
+		{"--suite fa --small=false", true, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false"},
+	} {
+		b := parseBench(t, c.args)
+		problems, suite, err := b.problems(c.cpu)
+		require.NoError(t, err, c.args)
+		require.Equal(t, c.first, problems[0].String(), c.args)
+		require.Equal(t, "fa", suite.Name)
+		require.Equal(t, "[auto coopmat2 coopmat scalar unfused]", fmt.Sprint(b.paths()))
+	}
+}
+
+// parseBench returns the flags of a command line.
+func parseBench(t *testing.T, args string) *benchAttention {
+	t.Helper()
+	b := new(benchAttention)
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	b.add(f)
+	require.NoError(t, f.Parse(strings.Fields(args)))
+	return b
 }

@@ -110,7 +110,11 @@ func TestErrors(t *testing.T) {
 		{args: "version x", code: 2, want: `version: argument "x" is not expected`},
 		{args: "devices --yaml", code: 2, want: "unknown flag: --yaml"},
 		{args: "bench attention --batch", code: 2, want: "flag needs an argument: --batch"},
-		{args: "bench attention --suite all", code: 2, want: "unknown flag: --suite"},
+		{args: "bench attention --sweep all", code: 2, want: "unknown flag: --sweep"},
+		{args: "bench attention --suite all", code: 2, want: `invalid argument "all" for "--suite" flag: "all" is not one of seed0, seed2, seed3, seed4, rectangular, fa`},
+		{args: "bench attention --suite fa --heads 4", code: 2, want: "--suite fa and --heads contradict each other"},
+		{args: "bench attention --suite seed0 --dtype float16", code: 2, want: "--dtype float16: suite seed0 says which formats its cases have"},
+		{args: "bench attention --small", code: 2, want: "--small needs --suite"},
 
 		{args: "bench attention --batch x", code: 2, want: `invalid argument "x" for "--batch" flag: not an integer`},
 		{args: "bench attention --batch 1.5", code: 2, want: `invalid argument "1.5" for "--batch" flag: not an integer`},
@@ -158,7 +162,7 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --impl cuda", code: 2, want: `"cuda" is not one of auto, coopmat2, coopmat, scalar, unfused`},
 		{args: "bench attention --impl scalar,", code: 2, want: `"" is not one of auto, coopmat2, coopmat, scalar, unfused`},
 		{args: "bench attention --impl scalar,auto,scalar", code: 2, want: `"scalar" occurs twice`},
-		{args: "bench attention --format xml", code: 2, want: `invalid argument "xml" for "--format" flag: not one of table, benchfmt, csv, json`},
+		{args: "bench attention --format xml", code: 2, want: `invalid argument "xml" for "--format" flag: not one of table, markdown, benchfmt, csv, json`},
 		{args: "bench attention --count 0", code: 2, want: "--count 0 is less than 1"},
 		{args: "bench attention --iters 0", code: 2, want: "--iters 0 is less than 1"},
 		{args: "bench attention --count 100001", code: 2, want: "--count 100001 is more than 100000"},
@@ -252,7 +256,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	_, stdout, _ := flashvk("bench", "attention", "--help")
-	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device"}, problemFlags...) {
+	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device", "suite", "small"}, problemFlags...) {
 		if !strings.Contains(stdout, "--"+flag+" ") {
 			t.Errorf("help of bench attention does not explain --%s", flag)
 		}

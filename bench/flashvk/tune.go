@@ -69,6 +69,9 @@ headdim, dtype and mask is a problem of its own.`,
 	return cmd
 }
 
+// tuneFormats are those that tune writes.
+var tuneFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
+
 // add adds the flags to f.
 func (t *tuneAttention) add(f *pflag.FlagSet) {
 	f.SortFlags = false
@@ -86,7 +89,7 @@ func (t *tuneAttention) add(f *pflag.FlagSet) {
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.StringVar(&t.out, "out", "", "file to write or to complete (default: the one in the user's cache folder)")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
-	f.Var(value[bench.Format]{&t.format, parseFormat, "FORMAT"}, "format", "table (default) or benchfmt, which has the samples of the finalists")
+	f.Var(value[bench.Format]{&t.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, or benchfmt, which has the samples of the finalists")
 	deviceVar(f, &t.device)
 }
 
@@ -125,8 +128,8 @@ func (t *tuneAttention) check() error {
 	switch {
 	case slices.Contains(t.impls, attention.Auto):
 		return usagef("--impl auto is not a path to tune")
-	case t.format != bench.Table && t.format != bench.Benchfmt:
-		return usagef("--format %s: tune writes table or benchfmt", t.format)
+	case !slices.Contains(tuneFormats, t.format):
+		return usagef("--format %s is not one of %s", t.format, bench.FormatNames(tuneFormats))
 	case t.budget <= 0:
 		return usagef("--budget %v is not positive", t.budget)
 	case t.set.Changed("out") && t.out == "":
@@ -283,11 +286,11 @@ func (s *tuneSession) tune(ctx context.Context, problems []attention.Problem) er
 	for i, p := range problems {
 		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Describe(p))
 		tuned, err := s.one(ctx, &tuner, p)
-		if len(tuned.Trials) > 0 && s.format == bench.Table {
+		if len(tuned.Trials) > 0 && s.format != bench.Benchfmt {
 			if i > 0 {
 				fmt.Fprintln(s.a.stdout)
 			}
-			if err := tuned.WriteTable(s.a.stdout); err != nil {
+			if err := bench.WriteSheet(s.a.stdout, tuned.Sheet(), s.format); err != nil {
 				return err
 			}
 		}
@@ -308,10 +311,14 @@ func (s *tuneSession) tune(ctx context.Context, problems []attention.Problem) er
 		report.Results = append(report.Results, tuned.Results()...)
 	}
 	fmt.Fprintf(s.a.stderr, "flashvk: wrote %s\n", s.path)
-	if s.format != bench.Table {
+	if s.format == bench.Benchfmt {
 		return report.Write(s.a.stdout, s.format)
 	}
-	_, err := fmt.Fprintf(s.a.stdout, "\nrows for attention/tuning.go, measured on %v\n%s\n", s.env, strings.Join(bench.TableRows(s.d.Caps(), done), "\n"))
+	rows := strings.Join(bench.TableRows(s.d.Caps(), done), "\n")
+	if s.format == bench.Markdown {
+		rows = "\n```go\n" + rows + "\n```"
+	}
+	_, err := fmt.Fprintf(s.a.stdout, "\nrows for attention/tuning.go, measured on %v\n%s\n", s.env, rows)
 	return err
 }
 

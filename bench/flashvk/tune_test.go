@@ -62,7 +62,7 @@ func TestTuneErrors(t *testing.T) {
 		{"tune attention --headdim 264", "attention: head_dim=264 is larger than 256"},
 		{"tune attention --dtype float8", `"float8" is not one of float16, bfloat16, float32`},
 		{"tune attention --causal=maybe", "not one of true, false, both"},
-		{"tune attention --format csv", "--format csv: tune writes table or benchfmt"},
+		{"tune attention --format csv", "--format csv is not one of table, markdown, benchfmt"},
 		{"tune attention --budget 0s", "--budget 0s is not positive"},
 		{"tune attention --out=", "--out is empty"},
 		{"bench attention --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// suiteFlags choose a suite instead of a problem.
+type suiteFlags struct {
+	suite *bench.Suite
+	small bool
+}
+
+func (s *suiteFlags) add(f *pflag.FlagSet) {
+	f.Var(value[*bench.Suite]{&s.suite, bench.ParseSuite, "NAME"}, "suite", "measure the cases of a report in one table instead of one problem: "+suiteNames())
+	boolVar(f, &s.small, "small", "the suite with sizes for a CPU device (default there)")
+}
+
+func suiteNames() string {
+	text := ""
+	for i, s := range bench.Suites() {
+		if i > 0 {
+			text += ", "
+		}
+		text += s.Name
+	}
+	return text
+}
+
+func (s *suiteFlags) on() bool { return s.suite != nil }
+
+// resolve returns the suite as the other flags and the device have it. An error
+// is a usage error.
+func (s *suiteFlags) resolve(f *pflag.FlagSet, t dtype.DType, cpu bool) (*bench.Suite, error) {
+	for _, name := range problemFlags {
+		if name != "dtype" && f.Changed(name) {
+			return nil, usagef("--suite %s and --%s contradict each other", s.suite.Name, name)
+		}
+	}
+	suite := s.suite
+	if f.Changed("dtype") {
+		var err error
+		if suite, err = suite.Retype(t); err != nil {
+			return nil, usagef("--dtype %v: %w", t, err)
+		}
+	}
+	small := cpu
+	if f.Changed("small") {
+		small = s.small
+	}
+	if small {
+		suite = suite.Small()
+	}
+	return suite, nil
+}

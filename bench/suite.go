@@ -1,0 +1,310 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench/sheet"
+)
+
+// A Suite is a list of problems whose results make one table, a row for each.
+type Suite struct {
+	Name     string
+	About    string // what it repeats
+	Problems []attention.Problem
+
+	sizes   []string // what tells the rows apart: names of sizeOf
+	unit    unit     // of the columns of implementations
+	target  float64  // of perSequence, in µs; 0: none
+	shrinks shrink   // to the small form
+	small   bool     // this is the small form
+	retype  bool     // the format is not part of the suite
+}
+
+// A unit is what the columns of implementations show.
+type unit string
+
+const (
+	milliseconds unit = "ms"
+	perSequence  unit = "µs/seq" // time divided by batch
+	teraflops    unit = "TFLOP/s"
+)
+
+// of returns the median of x in the unit.
+func (u unit) of(x Result) float64 {
+	switch u {
+	case perSequence:
+		return x.NS() / 1e3 / float64(x.Problem.Batch)
+	case teraflops:
+		return x.FLOPRate() / 1e12
+	}
+	return x.NS() / 1e6
+}
+
+// name returns the name for machines, "" for no suite.
+func (s *Suite) name() string {
+	switch {
+	case s == nil:
+		return ""
+	case s.small:
+		return s.Name + "-small"
+	}
+	return s.Name
+}
+
+// sizeOf returns a size of p by the name of its column.
+func sizeOf(p attention.Problem, name string) string {
+	switch name {
+	case "batch":
+		return strconv.Itoa(p.Batch)
+	case "heads":
+		return strconv.Itoa(p.NumHeads)
+	case "kv":
+		return strconv.Itoa(p.NumKVHeads)
+	case "seqlen":
+		return strconv.Itoa(p.SeqQ)
+	case "seqlen-kv":
+		return strconv.Itoa(p.SeqKV)
+	case "dim":
+		return strconv.Itoa(p.HeadDim)
+	case "B,H,N,D":
+		return fmt.Sprintf("%d,%d,%d,%d", p.Batch, p.NumHeads, p.SeqQ, p.HeadDim)
+	case "dtype":
+		return p.DType.String()
+	case "causal":
+		return strconv.FormatBool(p.Causal)
+	}
+	panic("bench: a suite has a column that does not exist")
+}
+
+// suiteSection shows a suite: a row for each problem, a column for each
+// implementation. The first implementation of a problem is "ours".
+func (r Report) suiteSection() sheet.Section {
+	t := suiteTable{suite: r.Suite, groups: r.groups()}
+	for _, g := range t.groups {
+		for _, x := range g[1:] {
+			if !slices.Contains(t.others, x.Impl) {
+				t.others = append(t.others, x.Impl)
+			}
+		}
+	}
+	var s sheet.Section
+	t.facts(&s)
+	t.columns(&s)
+	for _, g := range t.groups {
+		s.Rows = append(s.Rows, t.row(g))
+	}
+	t.notes(&s)
+	return s
+}
+
+// suiteTable is what the parts of a suite's table share.
+type suiteTable struct {
+	suite  *Suite
+	groups [][]Result
+	others []string // implementations but the first
+}
+
+func (t *suiteTable) facts(s *sheet.Section) {
+	s.Add("suite", "%s: %s", t.suite.Name, t.suite.About)
+	if t.suite.small {
+		d := t.suite.shrinks
+		s.Add("small", "batch divided by %d, heads by %d, lengths by %d: this is not the suite, but runs the same code", d.batch, d.heads, d.seq)
+	}
+	if len(t.groups) == 0 {
+		return
+	}
+	if ours := t.groups[0][0].Impl; ours == attention.Auto.String() {
+		s.Add("ours", "the path that flashvk takes by itself, named under runs; the other columns force one")
+	} else {
+		s.Add("ours", "%s", ours)
+	}
+	if slices.Contains(t.others, attention.Unfused.String()) {
+		s.Add("unfused", "GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH")
+	}
+	s.Add("time", "device time per call, median of samples; a ratio is the other's time by ours, above 1 where ours is faster")
+	s.Add("check", "against a float64 reference, on %s", t.rowsChecked())
+}
+
+// rowsChecked says how many rows of each problem were compared.
+func (t *suiteTable) rowsChecked() string {
+	least := 0
+	for _, g := range t.groups {
+		for _, x := range g {
+			if c := x.Check; c.Rows < c.OfRows && (least == 0 || c.Rows < least) {
+				least = c.Rows
+			}
+		}
+	}
+	if least == 0 {
+		return "all rows"
+	}
+	return fmt.Sprintf("all rows, or where there are many on a sample, of %d at least", least)
+}
+
+func (t *suiteTable) columns(s *sheet.Section) {
+	add := func(number bool, names ...string) {
+		for _, n := range names {
+			s.Columns = append(s.Columns, sheet.Column{Name: n, Number: number})
+		}
+	}
+	for _, n := range t.suite.sizes {
+		add(n != "dtype" && n != "causal" && n != "B,H,N,D", n)
+	}
+	unit := string(t.suite.unit)
+	add(true, "ours "+unit)
+	for _, impl := range t.others {
+		add(true, impl+" "+unit)
+	}
+	for _, impl := range t.ratios() {
+		add(true, "vs "+impl)
+	}
+	if t.suite.target > 0 {
+		add(true, fmt.Sprintf("vs %g µs", t.suite.target))
+	}
+	if t.suite.unit == teraflops {
+		add(true, "ours ms")
+	} else {
+		add(true, "TFLOP/s")
+	}
+	add(true, "±", "max|Δ|", "mean|Δ|")
+	add(false, "check", "runs")
+}
+
+// ratios lists the implementations that ours is compared with: those that are
+// not a path of ours, and the unfused formula.
+func (t *suiteTable) ratios() []string {
+	var list []string
+	for _, impl := range t.others {
+		if parsed, err := attention.ParseImpl(impl); err != nil || parsed == attention.Unfused {
+			list = append(list, impl)
+		}
+	}
+	return list
+}
+
+func (t *suiteTable) row(g []Result) []string {
+	ours := g[0]
+	find := func(impl string) (x Result) {
+		if i := slices.IndexFunc(g, func(x Result) bool { return x.Impl == impl }); i >= 0 {
+			x = g[i]
+		}
+		return x
+	}
+	var row []string
+	for _, n := range t.suite.sizes {
+		row = append(row, sizeOf(ours.Problem, n))
+	}
+	row = append(row, t.cell(ours))
+	for _, impl := range t.others {
+		row = append(row, t.cell(find(impl)))
+	}
+	for _, impl := range t.ratios() {
+		row = append(row, ratio(find(impl).NS(), ours.NS()))
+	}
+	if t.suite.target > 0 {
+		row = append(row, ratio(t.suite.target, perSequence.of(ours)))
+	}
+	second := teraflops
+	if t.suite.unit == teraflops {
+		second = milliseconds
+	}
+	if ours.Status != StatusOK {
+		row = append(row, "-", "-")
+	} else {
+		row = append(row, significant(second.of(ours)), fmt.Sprintf("%.0f%%", 100*Summarize(ours.Timing.DeviceNS).Spread()))
+	}
+	switch ours.Status {
+	case StatusOK:
+		return append(row, formatError(ours.Check.MaxAbs), formatError(ours.Check.MeanAbs), "pass", ours.Choice)
+	case StatusFailed:
+		return append(row, formatError(ours.Check.MaxAbs), formatError(ours.Check.MeanAbs), "FAIL", ours.Choice)
+	}
+	return append(row, "-", "-", "-", "-")
+}
+
+// cell shows a result in the suite's unit.
+func (t *suiteTable) cell(x Result) string {
+	switch x.Status {
+	case StatusOK:
+		return significant(t.suite.unit.of(x))
+	case StatusFailed:
+		return "FAIL"
+	}
+	return "-"
+}
+
+// notes says why cells are empty, once for each implementation and reason.
+func (t *suiteTable) notes(s *sheet.Section) {
+	type cause struct {
+		impl, reason string
+		status       Status
+	}
+	var order []cause
+	rows := make(map[cause][]int)
+	for i, g := range t.groups {
+		for _, x := range g {
+			if x.Status == StatusOK {
+				continue
+			}
+			c := cause{x.Impl, oneLine(x.Reason), x.Status}
+			if rows[c] == nil {
+				order = append(order, c)
+			}
+			rows[c] = append(rows[c], i+1)
+		}
+	}
+	for _, c := range order {
+		if c.status == StatusFailed {
+			s.Note("%s FAILED and was not timed, %s: %s", c.impl, ranges(rows[c]), c.reason)
+		} else {
+			s.Note("%s is not supported, %s: %s", c.impl, ranges(rows[c]), c.reason)
+		}
+	}
+}
+
+// ranges writes ascending numbers as rows 1-3, 5.
+func ranges(list []int) string {
+	var parts []string
+	for first := 0; first < len(list); {
+		last := first
+		for last+1 < len(list) && list[last+1] == list[last]+1 {
+			last++
+		}
+		part := strconv.Itoa(list[first])
+		if last > first {
+			part += "-" + strconv.Itoa(list[last])
+		}
+		parts, first = append(parts, part), last+1
+	}
+	word := "row "
+	if len(list) > 1 {
+		word = "rows "
+	}
+	return word + strings.Join(parts, ", ")
+}
+
+// ratio returns other/ours as 1.23x.
+func ratio(other, ours float64) string {
+	if other == 0 || ours == 0 {
+		return "-"
+	}
+	return significant(other/ours) + "x"
+}
+
+// significant returns x with three significant digits, more before the point
+// if it has more there.
+func significant(x float64) string {
+	if x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	}
+	magnitude := int(math.Floor(math.Log10(math.Abs(x))))
+	if math.Abs(x) >= 9.995*math.Pow10(magnitude) { // rounds up to one digit more
+		magnitude++
+	}
+	return strconv.FormatFloat(x, 'f', max(2-magnitude, 0), 64)
+}

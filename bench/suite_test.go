@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// TestSuites compares the suites with the reports that they repeat.
+func TestSuites(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		n           int
+		first, last string
+		smallLast   string
+	}{
+		{"seed0", 8,
+			"dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=1024/head_dim=128/causal=true",
+			"dtype=float16/batch=8/heads=32/kv_heads=32/seq_q=2048/seq_kv=2048/head_dim=128/causal=true",
+			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=128/seq_kv=128/head_dim=128/causal=true"},
+		{"seed2", 2,
+			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=false",
+			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=true",
+			"dtype=float16/batch=1/heads=2/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=true"},
+		{"seed3", 6,
+			"dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=256/seq_kv=256/head_dim=64/causal=false",
+			"dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=4864/seq_kv=4864/head_dim=64/causal=false",
+			"dtype=float16/batch=1/heads=1/kv_heads=1/seq_q=304/seq_kv=304/head_dim=64/causal=false"},
+		{"seed4", 9,
+			"dtype=float16/batch=8/heads=8/kv_heads=8/seq_q=128/seq_kv=128/head_dim=64/causal=true",
+			"dtype=float16/batch=32/heads=8/kv_heads=8/seq_q=512/seq_kv=512/head_dim=64/causal=true",
+			"dtype=float16/batch=4/heads=2/kv_heads=2/seq_q=128/seq_kv=128/head_dim=64/causal=true"},
+		{"rectangular", 3,
+			"dtype=bfloat16/batch=32/heads=8/kv_heads=8/seq_q=564/seq_kv=64/head_dim=64/causal=false",
+			"dtype=bfloat16/batch=1/heads=8/kv_heads=8/seq_q=205000/seq_kv=200000/head_dim=64/causal=false",
+			"dtype=bfloat16/batch=1/heads=1/kv_heads=1/seq_q=1601/seq_kv=1562/head_dim=64/causal=false"},
+		{"fa", 36,
+			"dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false",
+			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=16384/seq_kv=16384/head_dim=256/causal=true",
+			"dtype=float16/batch=1/heads=1/kv_heads=1/seq_q=256/seq_kv=256/head_dim=256/causal=true"},
+	} {
+		s, err := ParseSuite(c.name)
+		require.NoError(t, err)
+		require.Len(t, s.Problems, c.n, c.name)
+		require.Equal(t, c.first, s.Problems[0].String())
+		require.Equal(t, c.last, s.Problems[c.n-1].String())
+		small := s.Small()
+		require.Equal(t, c.smallLast, small.Problems[c.n-1].String())
+		require.Equal(t, c.last, s.Problems[c.n-1].String(), "Small changed the suite that it was called on")
+		require.Equal(t, c.name+"-small", small.name())
+		for i, p := range append(s.Problems, small.Problems...) {
+			require.NoError(t, p.Validate(), "%s, case %d", c.name, i)
+		}
+		for i, p := range small.Problems { // a group of heads stays one
+			want := s.Problems[i].NumHeads / s.Problems[i].NumKVHeads
+			require.Equal(t, want, p.NumHeads/p.NumKVHeads)
+		}
+	}
+	require.Len(t, Suites(), 6, "a suite is not in this table")
+	fa, err := ParseSuite("fa")
+	require.NoError(t, err)
+	for _, p := range fa.Problems {
+		require.Equal(t, 16384, p.Batch*p.SeqQ)
+		require.Equal(t, 2048, p.NumHeads*p.HeadDim)
+	}
+	bf, err := fa.Retype(dtype.BFloat16)
+	require.NoError(t, err)
+	require.Equal(t, dtype.BFloat16, bf.Problems[35].DType)
+	require.Equal(t, dtype.Float16, fa.Problems[35].DType)
+}
+
+// suiteReport has, for each problem of a suite, a time that doubles from one
+// implementation to the next; scalar is wrong on the second problem and auto is
+// missing on the last.
+func suiteReport(s *Suite, impls ...string) Report {
+	r := Report{Env: Environment{Device: "Test GPU", DeviceType: "discrete GPU", Driver: "TestDriver 1.2"}, Suite: s}
+	for i, p := range s.Problems {
+		ns := p.FLOPs() / 100e12 * 1e9 // 100 TFLOP/s
+		for _, impl := range impls {
+			x := Result{Kernel: "attention_fwd", Impl: impl, Choice: impl + " 64x64", Problem: p, Status: StatusOK,
+				Check: Check{Rows: 10, OfRows: 10, MaxAbs: 1e-3, MeanAbs: 1e-4, Limit: 2e-3}, Timing: Timing{DeviceNS: []float64{ns, ns * 1.1, ns * 0.9}}}
+			ns *= 2
+			switch {
+			case i == 1 && impl == "scalar":
+				x.Status, x.Reason, x.Timing = StatusFailed, "O[0] is 1", Timing{}
+			case i == len(s.Problems)-1 && impl == "auto", impl == "coopmat":
+				x.Status, x.Reason, x.Timing = StatusUnsupported, "too large", Timing{}
+			}
+			r.Results = append(r.Results, x)
+		}
+	}
+	return r
+}
+
+func suiteText(t *testing.T, name string, impls ...string) []string {
+	s, err := ParseSuite(name)
+	require.NoError(t, err)
+	s.Problems = s.Problems[:3]
+	var b strings.Builder
+	require.NoError(t, suiteReport(s, impls...).Write(&b, Table))
+	return strings.Split(b.String(), "\n")
+}
+
+func TestSuiteTable(t *testing.T) {
+	lines := suiteText(t, "seed3", "auto", "coopmat", "scalar", "unfused")
+	require.Equal(t, strings.Split(`device   Test GPU (discrete GPU), driver TestDriver 1.2
+
+suite    seed3: float16, batch 4, heads 8, headdim 64, no mask: rates against the length
+ours     the path that flashvk takes by itself, named under runs; the other columns force one
+unfused  GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH
+time     device time per call, median of samples; a ratio is the other's time by ours, above 1 where ours is faster
+check    against a float64 reference, on all rows
+
+batch  heads  seqlen  ours TFLOP/s  coopmat TFLOP/s  scalar TFLOP/s  unfused TFLOP/s  vs unfused  ours ms    ±   max|Δ|  mean|Δ|  check  runs
+    4      8     256           100                -            25.0             12.5       8.00x  0.00537  10%  1.0e-03  1.0e-04  pass   auto 64x64
+    4      8     512           100                -            FAIL             12.5       8.00x   0.0215  10%  1.0e-03  1.0e-04  pass   auto 64x64
+    4      8    1024             -                -            25.0             12.5           -        -    -        -        -  -      -
+coopmat is not supported, rows 1-3: too large
+scalar FAILED and was not timed, row 2: O[0] is 1
+auto is not supported, row 3: too large
+`, "\n"), lines)
+
+	lines = suiteText(t, "seed4", "scalar", "unfused")
+	require.Contains(t, lines, "ours     scalar")
+	require.Contains(t, lines, "seqlen  batch  heads  ours µs/seq  unfused µs/seq  vs unfused  vs 5 µs  TFLOP/s    ±   max|Δ|  mean|Δ|  check  runs")
+	// batch 8, heads 8: 2*64*8*8*(128*129/2)*2 operations at 100 TFLOP/s are
+	// 1.3526 µs, 0.169 µs for each of 8.
+	require.Contains(t, lines, "   128      8      8        0.169           0.338       2.00x    29.6x      100  10%  1.0e-03  1.0e-04  pass   scalar 64x64")
+	require.Contains(t, lines, "   128     16      8         FAIL           0.338           -        -        -    -  1.0e-03  1.0e-04  FAIL   scalar 64x64")
+
+	lines = suiteText(t, "seed0", "scalar")
+	require.Contains(t, lines, "batch  heads  kv  seqlen  dim  dtype     ours ms  TFLOP/s    ±   max|Δ|  mean|Δ|  check  runs")
+}
+
+// TestSuiteSizes says that every column of every suite exists.
+func TestSuiteSizes(t *testing.T) {
+	for _, s := range Suites() {
+		for _, name := range s.sizes {
+			require.NotEmpty(t, sizeOf(s.Problems[0], name))
+		}
+	}
+	require.Panics(t, func() { sizeOf(problem.Problem{}, "depth") })
+}
+
+func TestSuiteKey(t *testing.T) {
+	s, err := ParseSuite("seed2")
+	require.NoError(t, err)
+	var text strings.Builder
+	require.NoError(t, suiteReport(s.Small(), "scalar").Write(&text, Benchfmt))
+	require.Contains(t, text.String(), "\nsuite: seed2-small\n")
+	text.Reset()
+	require.NoError(t, suiteReport(s, "scalar").Write(&text, CSV))
+	require.Contains(t, text.String(), ",seed2,")
+}
+
+func TestSignificant(t *testing.T) {
+	for x, want := range map[float64]string{0: "0", 0.012345: "0.0123", 99.96: "100", 9.996: "10.0", 1.2345: "1.23", 12.345: "12.3", 123.45: "123", 12345.6: "12346", -0.5: "-0.500"} {
+		require.Equal(t, want, significant(x))
+	}
+	require.Equal(t, "rows 1-3, 5, 7-8", ranges([]int{1, 2, 3, 5, 7, 8}))
+	require.Equal(t, "row 4", ranges([]int{4}))
+}
