@@ -25,6 +25,9 @@
 //	          ├── Forward ─────────── want ─┼── |got-want| <= times*|plain-want| + rounding
 //	          └── Plain ───────────── plain ┘
 //
+// The backward pass has the same four, but for the rows: Backward, PlainBackward,
+// BackwardModel, and GradientBounds. Saved is what a forward pass leaves for it.
+//
 // ForwardRows, PlainRows and Verify do the same on sampled rows, so that a
 // shape of any size is checked at the cost of the rows looked at.
 package ref

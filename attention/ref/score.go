@@ -39,13 +39,7 @@ func newScorer[F, T Float](in *Inputs[T], p problem.Problem, mask problem.Mask, 
 		s.slope = F(unit * float64(in.ALiBiSlopes[r.Batch*p.NumHeads+r.Head]))
 	}
 	if p.Bias.On {
-		at := 0
-		for axis, i := range []int{r.Batch, r.Head, r.Row} {
-			if n := p.BiasShape()[axis]; n > 1 {
-				at = at*n + i
-			}
-		}
-		s.bias = in.Bias[at*p.SeqKV:][:p.SeqKV]
+		s.bias = in.Bias[biasAt(p, r):][:p.SeqKV]
 	}
 	if p.KeyMask {
 		s.keyMask = in.KeyMask[r.Batch*p.SeqKV:][:p.SeqKV]
@@ -76,6 +70,18 @@ func (s *scorer[F, T]) score(x F, j int) F {
 		x -= F(s.slope * F(max(s.at-j, j-s.at)))
 	}
 	return x
+}
+
+// derivative returns the derivative of a score with respect to Scale times the
+// product, where x is factor times the product: 1 without a Softcap, and with one
+//
+//	1 - tanh(x)² = 4t / (1 + t)²,  t = exp(-2*|x|)
+func (s *scorer[F, T]) derivative(x F) F {
+	if s.cap == 0 {
+		return 1
+	}
+	t := F(math.Exp(-2 * math.Abs(float64(x))))
+	return 4 * t / F((1+t)*(1+t))
 }
 
 // tanh returns, in float64, what math.Tanh does, and in float32 what a plain

@@ -31,27 +31,7 @@ type Scope struct {
 
 // Measure returns the magnitudes of a problem's inputs.
 func Measure[T Float](in Inputs[T], p problem.Problem) Scope {
-	longest := func(x []T) float64 {
-		most := 0.0
-		for i := 0; i+p.HeadDim <= len(x); i += p.HeadDim {
-			sum := 0.0
-			for _, e := range x[i : i+p.HeadDim] {
-				sum += float64(e) * float64(e)
-			}
-			most = max(most, sum)
-		}
-		return math.Sqrt(most)
-	}
-	largest := func(x []T) float64 {
-		most := 0.0
-		for _, e := range x {
-			if !math.IsInf(float64(e), 0) {
-				most = max(most, math.Abs(float64(e)))
-			}
-		}
-		return most
-	}
-	s := Scope{Product: math.Abs(p.EffectiveScale()) * longest(in.Q) * longest(in.K)}
+	s := Scope{Product: math.Abs(p.EffectiveScale()) * longest(in.Q, p.HeadDim) * longest(in.K, p.HeadDim)}
 	s.Logit = s.Product
 	if p.Softcap != 0 {
 		s.Logit = min(s.Logit, p.Softcap)
@@ -61,6 +41,30 @@ func Measure[T Float](in Inputs[T], p problem.Problem) Scope {
 	s.Logit = max(s.Logit, largest(in.Sinks))
 	s.V = largest(in.V) * p.Dropout.KeepScale()
 	return s
+}
+
+// longest returns the largest Euclidean norm of rows of d elements.
+func longest[T Float](x []T, d int) float64 {
+	most := 0.0
+	for i := 0; i+d <= len(x); i += d {
+		sum := 0.0
+		for _, e := range x[i : i+d] {
+			sum += float64(e) * float64(e)
+		}
+		most = max(most, sum)
+	}
+	return math.Sqrt(most)
+}
+
+// largest returns the largest magnitude that is finite.
+func largest[T Float](x []T) float64 {
+	most := 0.0
+	for _, e := range x {
+		if !math.IsInf(float64(e), 0) {
+			most = max(most, math.Abs(float64(e)))
+		}
+	}
+	return most
 }
 
 // PlainBound returns the bound for a kernel that stores p.DType and sums in

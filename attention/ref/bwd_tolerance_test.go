@@ -1,0 +1,170 @@
+package ref
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// bounds returns the bounds of d, and plain's gradients.
+func (d *bwdData) bounds(t testing.TB) (GradientBound, Gradients, GradientScope) {
+	plain := NewGradients(d.p)
+	require.NoError(t, Backward(d.g, d.up, d.in, d.p))
+	require.NoError(t, fromSaved(PlainBackward[float64], plain, d.up, d.in, d.p))
+	s, err := MeasureBackward(d.up, d.in, d.p)
+	require.NoError(t, err)
+	return GradientBounds(d.g, plain, s, d.p), plain, s
+}
+
+// gradients pairs the gradients of two results with bounds.
+func gradients(got, want Gradients, b GradientBound) []struct {
+	name      string
+	got, want []float64
+	bound     float64
+} {
+	return []struct {
+		name      string
+		got, want []float64
+		bound     float64
+	}{
+		{"dq", got.DQ, want.DQ, b.DQ}, {"dk", got.DK, want.DK, b.DK}, {"dv", got.DV, want.DV, b.DV},
+		{"dbias", got.DBias, want.DBias, b.DBias}, {"dsinks", got.DSinks, want.DSinks, b.DSinks},
+	}
+}
+
+// TestBackwardModel: the kernels' algorithm is within the bounds, in each format
+// and with each feature.
+func TestBackwardModel(t *testing.T) {
+	for name, change := range bwdProblems {
+		for _, dt := range dtype.All() {
+			p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 50, HeadDim: 24, DType: dt}
+			change(&p)
+			if p.Bias.On && name == "bias-own-type" {
+				p.Bias.DType = dt
+			}
+			d := newBwdData(p)
+			bound, plain, _ := d.bounds(t)
+			few := 30.0 // roundings of the largest
+			if dt == dtype.Float32 {
+				few = 100 // scores of ALiBi are 40, and so are the roundings of S - LSE
+			}
+			for _, x := range gradients(plain, d.g, bound) {
+				require.LessOrEqual(t, MaxDiff(x.got, x.want).Off, few*dt.Eps()*max(largest(x.want), 0.1), "%s %v %s", name, dt, x.name)
+			}
+			for _, m := range []BackwardModel{{BlockM: 16, BlockN: 16, RoundS: true}, {BlockM: 32, BlockN: 8}} {
+				g := NewGradients(p)
+				require.NoError(t, fromSaved(m.Backward, g, d.up, d.in, p))
+				for _, x := range gradients(g, d.g, bound) {
+					diff := MaxDiff(x.got, x.want)
+					require.LessOrEqual(t, diff.Off, x.bound, "%s %v %v %s %v", name, dt, m, x.name, diff)
+					if testing.Verbose() && diff.Off > 0.5*x.bound {
+						t.Logf("%s %v %v %s: %.2f of the bound", name, dt, m, x.name, diff.Off/x.bound)
+					}
+				}
+			}
+		}
+	}
+}
+
+// bwdProblems are the features, alone and together.
+var bwdProblems = map[string]func(p *problem.Problem){
+	"plain":         func(*problem.Problem) {},
+	"causal":        func(p *problem.Problem) { p.Causal = true },
+	"sees-nothing":  func(p *problem.Problem) { p.Causal, p.SeqKV = true, 20 },
+	"one-key":       func(p *problem.Problem) { p.SeqKV = 1 },
+	"softcap":       func(p *problem.Problem) { p.Softcap = 2 },
+	"alibi":         func(p *problem.Problem) { p.ALiBi = problem.ALiBiPerHead },
+	"window":        func(p *problem.Problem) { p.Window = problem.Window{On: true, Left: 9, Right: 3} },
+	"key-mask":      func(p *problem.Problem) { p.KeyMask = true },
+	"sinks":         func(p *problem.Problem) { p.Sinks = true },
+	"bias":          func(p *problem.Problem) { p.Bias = problem.Bias{On: true, Heads: true} },
+	"bias-own-type": func(p *problem.Problem) { p.Bias = problem.Bias{On: true, Batch: true, Rows: true} },
+	"value-dim":     func(p *problem.Problem) { p.ValueDim = 40 },
+	"dropout":       func(p *problem.Problem) { p.Dropout = problem.Dropout{P: 0.3, Seeded: true, Seed: 8} },
+	"negative":      func(p *problem.Problem) { p.Scale = -0.4 },
+	"all": func(p *problem.Problem) {
+		p.Causal, p.Softcap, p.ALiBi, p.Sinks, p.ValueDim, p.KeyMask = true, 3, problem.ALiBiPerBatchHead, true, 16, true
+		p.Bias, p.Window = problem.Bias{On: true, Rows: true}, problem.Window{On: true, Left: 30}
+		p.Dropout = problem.Dropout{P: 0.2, Seeded: true}
+	},
+}
+
+// TestBackwardModelRounds: RoundS rounds dX, which shows in dQ.
+func TestBackwardModelRounds(t *testing.T) {
+	for _, dt := range dtype.All() {
+		p := tiny
+		p.DType = dt
+		d := newBwdData(p)
+		a, b := NewGradients(p), NewGradients(p)
+		require.NoError(t, fromSaved(BackwardModel{BlockM: 8, BlockN: 8}.Backward, a, d.up, d.in, p))
+		require.NoError(t, fromSaved(BackwardModel{BlockM: 8, BlockN: 8, RoundS: true}.Backward, b, d.up, d.in, p))
+		require.Equal(t, dt == dtype.Float32, MaxDiff(a.DQ, b.DQ).Off == 0, "%v", dt)
+	}
+}
+
+// TestGradientBounds: above plain's own error, below the ceilings, which hold
+// whatever plain is, and of the size that the format suggests.
+func TestGradientBounds(t *testing.T) {
+	for _, dt := range dtype.All() {
+		p := small
+		p.DType, p.SeqKV, p.Bias, p.Sinks = dt, 60, problem.Bias{On: true, Heads: true}, true
+		d := newBwdData(p)
+		bound, plain, s := d.bounds(t)
+		most := gradientCeilings(s, p)
+		list := gradients(plain, d.g, bound)
+		for i, x := range list {
+			ceiling := gradients(plain, d.g, most)[i].bound
+			require.GreaterOrEqual(t, x.bound, 2*MaxDiff(x.got, x.want).Off, "%v %s", dt, x.name)
+			require.Less(t, x.bound, ceiling, "%v %s", dt, x.name)
+			require.Less(t, ceiling, 2e4*x.bound, "%v %s", dt, x.name)
+			if x.name != "dsinks" {
+				require.Less(t, x.bound, 40*dt.Eps()*largest(x.want), "%v %s", dt, x.name)
+			}
+			for _, broken := range []float64{7, math.NaN(), math.Inf(1)} {
+				good := x.got[3]
+				x.got[3] = broken * 1e9
+				require.Equal(t, ceiling, gradients(plain, d.g, GradientBounds(d.g, plain, s, p))[i].bound, "%v %s", dt, x.name)
+				x.got[3] = good
+			}
+		}
+	}
+}
+
+// TestGradientBoundOneKey: dQ and dK are 0 and plain cancels exactly; the bound
+// leaves room for a sum in another order, and no more.
+func TestGradientBoundOneKey(t *testing.T) {
+	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 64, DType: dtype.Float16}
+	d := newBwdData(p)
+	d.up.DLSE = nil
+	bound, plain, _ := d.bounds(t)
+	require.Zero(t, largest(plain.DQ))
+	require.Greater(t, bound.DQ, 1e-7)
+	require.Less(t, bound.DQ, 1e-4)
+	require.Less(t, bound.DK, 1e-2)
+}
+
+// TestMeasureBackward: weights of two keys, 1/4 and 3/4 in two rows of each of
+// two heads, and a sink that doubles the sum.
+func TestMeasureBackward(t *testing.T) {
+	p := problem.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, Scale: 1, Sinks: true, Bias: problem.Bias{On: true}}
+	d := newBwdData(p)
+	clear(d.in.Q)
+	d.in.Bias = []float64{0, math.Log(3)}
+	d.in.Sinks = []float64{math.Log(4), math.Log(4)}
+	d.up.DO = make([]float64, 32)
+	d.up.DO[8], d.up.DO[9] = 3, -4
+	d.in.V = make([]float64, 16)
+	d.in.V[3] = 2
+	d.up.DLSE = []float64{0, -3, 0, 1}
+	s, err := MeasureBackward(d.up, d.in, p)
+	require.NoError(t, err)
+	require.InDelta(t, 4*3.0/8, s.KeyWeight, 1e-12)
+	require.InDelta(t, 4*3.0/8, s.BiasWeight, 1e-12)
+	require.InDelta(t, 2*0.5, s.SinkWeight, 1e-12)
+	require.InDelta(t, math.Log(8), s.LSE, 1e-12)
+	require.Equal(t, []float64{10, 3, 4}, []float64{s.DP, s.DLSE, s.DO})
+}
