@@ -8,6 +8,9 @@
 //     k   (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     s2  (heads of the dispatch, seq_q, seq_kv)   f32, base-2 logits
 //
+// With FEATURES, scores are what lib/features.glsl makes of them, and those of
+// blocks of rows and keys without a visible score are not written.
+//
 // Dispatch: (ceil(seq_kv / BLOCK_N), ceil(seq_q / BLOCK_M), heads).
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -25,6 +28,11 @@ layout(constant_id = 6) const bool CAUSAL = false;
 layout(constant_id = 7) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 8
+#define FEATURES_BINDING 3
+#include "lib/feature_constants.glsl"
+#endif
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"
 
@@ -48,6 +56,11 @@ shared vec4 tile[(BLOCK_M + BLOCK_N) * LD];
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
+#ifdef FEATURES
+const bool LOGITS = true;
+#include "lib/feature_tensors.glsl"
+#include "lib/features.glsl"
+#endif
 #include "lib/matmul_scalar.glsl"
 
 void main() {
@@ -56,6 +69,12 @@ void main() {
     const uint batch = (p.first_head + gl_WorkGroupID.z) / p.num_heads;
     const uint row0 = gl_WorkGroupID.y * BLOCK_M;
     const uint col0 = gl_WorkGroupID.x * BLOCK_N;
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, row0, BLOCK_M);
+    if (!block.exists || col0 >= p.seq_kv) {
+        return;
+    }
+#endif
     const uint q_base = p.a_offset + batch * p.a_stride_b + head * p.a_stride_h;
     const uint k_base = p.b_offset + batch * p.b_stride_b + head / p.heads_per_kv * p.b_stride_h;
 
@@ -90,7 +109,11 @@ void main() {
         [[unroll]] for (uint j = 0; j < COLS; j++) {
             const uint col = col0 + tid % THREADS_X + j * THREADS_X;
             if (row < p.seq_q && col < p.seq_kv) {
+#ifdef FEATURES
+                s2[s2_row(row) + block.first_key + col] = score(block, S.at[i * COLS + j], int(row), int(col));
+#else
                 s2[(gl_WorkGroupID.z * p.seq_q + row) * p.seq_kv + col] = int(col) < keys ? S.at[i * COLS + j] * p.scale_log2 : NEG_INF;
+#endif
             }
         }
     }

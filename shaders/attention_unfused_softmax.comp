@@ -9,16 +9,29 @@
 //
 // A row that sees no key becomes all zero, its LSE -Inf.
 //
+// With FEATURES, the sink of the head is one more score of each row, dropout sets
+// weights to 0, and only keys in the row's window are read and written.
+//
 // Dispatch: (rows, 1, 1) with heads in z, one workgroup for each row, rows
 // folded into y where there are more than fit in x.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
+#ifdef FEATURES
+#extension GL_EXT_control_flow_attributes : require
+#endif
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const bool WRITE_LSE = true;
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 2
+#define FEATURES_BINDING 2
+#define ELEM float  // of a bias, which is not read here
+#define WIDEN(x) (x)
+#include "lib/feature_constants.glsl"
+#endif
 #include "lib/params_unfused.glsl"
 
 layout(binding = 0, scalar) buffer S2 { float s2[]; };
@@ -27,6 +40,12 @@ layout(binding = 1, scalar) writeonly buffer LSE { float lse_out[]; };
 shared float partial[WORKGROUP_SIZE];
 
 #include "lib/softmax.glsl"
+#ifdef FEATURES
+const bool LOGITS = true;
+#include "lib/mask.glsl"
+#include "lib/feature_tensors.glsl"
+#include "lib/features.glsl"
+#endif
 
 // reduce returns the maximum (or with SUM the sum) of x over the workgroup, a
 // power of two of invocations. Every invocation calls it.
@@ -51,7 +70,16 @@ void main() {
     if (row >= p.seq_q) {
         return;
     }
+#ifdef FEATURES
+    const uint number = p.first_head + gl_WorkGroupID.z;
+    const Block block = enter_block(number / p.num_heads, number % p.num_heads, row, 1);
+    if (!block.exists) {
+        return;
+    }
+    const uint base = s2_row(row) + block.first_key;
+#else
     const uint base = (gl_WorkGroupID.z * p.seq_q + row) * p.seq_kv;
+#endif
     float m = MAX_INIT;
     for (uint j = tid; j < p.seq_kv; j += WORKGROUP_SIZE) {
         m = max(m, s2[base + j]);
@@ -62,8 +90,15 @@ void main() {
         l += exp2(s2[base + j] - m);
     }
     l = reduce(l, true);
+#ifdef FEATURES
+    add_sink(block, m, l);
+#endif
     for (uint j = tid; j < p.seq_kv; j += WORKGROUP_SIZE) {
+#ifdef FEATURES
+        s2[base + j] = dropped(block, int(row), int(j)) ? 0.0 : exp2(s2[base + j] - m) * (inverse_sum(l) * keep_scale());
+#else
         s2[base + j] = exp2(s2[base + j] - m) * inverse_sum(l);
+#endif
     }
     if (WRITE_LSE && tid == 0) {
         const uint head = (p.first_head + gl_WorkGroupID.z) % p.num_heads;

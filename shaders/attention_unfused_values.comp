@@ -7,6 +7,9 @@
 //     v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     p  (heads of the dispatch, seq_q, seq_kv)   f32
 //
+// With FEATURES, the last axis of O and V is value_dim long, and keys that masks
+// hide from a block of rows are not read.
+//
 // Dispatch: (ceil(seq_q / BLOCK_M), 1, heads).
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -22,6 +25,11 @@ layout(constant_id = 4) const uint HEAD_DIM = 64;
 layout(constant_id = 5) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 6
+#define FEATURES_BINDING 3
+#include "lib/feature_constants.glsl"
+#endif
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"
 
@@ -35,7 +43,11 @@ DEFINE_LOAD4(load_v, v4, v1)
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = BLOCK_M / THREADS_Y;
 const uint COLS = 1;  // product_nt is not used
+#ifdef FEATURES
+const uint DIM4 = VALUE_DIM / 4;
+#else
 const uint DIM4 = HEAD_DIM / 4;
+#endif
 const uint COLS4 = (DIM4 + THREADS_X - 1) / THREADS_X;
 const uint P_LD = BLOCK_N / 4 + 1;  // one more, so that rows start in different banks
 const uint V_LD = COLS4 * THREADS_X;
@@ -43,12 +55,25 @@ const uint V_AT = BLOCK_M * P_LD;
 shared vec4 tile[V_AT + BLOCK_N * V_LD];
 
 #include "lib/matmul_scalar.glsl"
+#ifdef FEATURES
+const bool LOGITS = true;
+#include "lib/softmax.glsl"
+#include "lib/mask.glsl"
+#include "lib/feature_tensors.glsl"
+#include "lib/features.glsl"
+#endif
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
     const uint head = (p.first_head + gl_WorkGroupID.z) % p.num_heads;
     const uint batch = (p.first_head + gl_WorkGroupID.z) / p.num_heads;
     const uint row0 = gl_WorkGroupID.x * BLOCK_M;
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, row0, BLOCK_M);
+    if (!block.exists) {
+        return;
+    }
+#endif
     const uint v_base = p.b_offset + batch * p.b_stride_b + head / p.heads_per_kv * p.b_stride_h;
     const uint o_base = p.a_offset + batch * p.a_stride_b + head * p.a_stride_h;
 
@@ -62,15 +87,26 @@ void main() {
             const uint row = row0 + i / BLOCK_N;
             const uint col = col0 + i % BLOCK_N;
             float x = 0.0;
+#ifdef FEATURES
+            if (row < p.seq_q && int(col) >= visible_from(int(row)) && int(col) < visible_keys(int(row))) {
+                x = weights[s2_row(row) + block.first_key + col];
+            }
+#else
             if (row < p.seq_q && col < p.seq_kv) {
                 x = weights[(gl_WorkGroupID.z * p.seq_q + row) * p.seq_kv + col];
             }
+#endif
             tile[i / BLOCK_N * P_LD + i % BLOCK_N / 4][i % 4] = x;
         }
         for (uint i = tid; i < BLOCK_N * V_LD; i += WORKGROUP_SIZE) {
             const uint row = col0 + i / V_LD;
             const uint d = i % V_LD;
+#ifdef FEATURES
+            const bool inside = row < p.seq_kv && d < DIM4 && unmasked(block, min(row, p.seq_kv - 1));
+            tile[V_AT + i] = inside ? load_v(v_base + row * p.b_stride_s + d * 4) : vec4(0.0);
+#else
             tile[V_AT + i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.b_stride_s + d * 4) : vec4(0.0);
+#endif
         }
         barrier();  // tile written before it is read
         product_nn(O_, 0, P_LD, V_AT, V_LD, BLOCK_N / 4);

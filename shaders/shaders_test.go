@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/flashvk/flashvk/shaders"
@@ -21,7 +20,7 @@ var generate = flag.Bool("generate", false, "TestCurrent compiles every row of v
 func rows() []compile.Row {
 	var rows []compile.Row
 	for _, v := range shaders.Variants() {
-		rows = append(rows, compile.Row{Name: v.Name(), File: v.Kernel + ".comp", Defines: v.Defines, Env: v.Env})
+		rows = append(rows, compile.Row{Name: v.Name(), File: v.File(), Defines: v.Defines, Env: v.Env})
 	}
 	return rows
 }
@@ -85,7 +84,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s is in the table twice", v.Name())
 		}
 		seen[v.Name()] = true
-		kernels[v.Kernel] = true
+		kernels[v.File()] = true
 		if !kernel.MatchString(v.Kernel) {
 			t.Errorf("kernel %q is not lower case with underscores", v.Kernel)
 		}
@@ -101,7 +100,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		if !kernels[strings.TrimSuffix(file, ".comp")] {
+		if !kernels[file] {
 			t.Errorf("%s has no row in variants.go", file)
 		}
 	}

@@ -6,10 +6,15 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Only the element type is a macro; everything else that shapes the code
-// is a specialization constant, set by the host at run time.
+// macros. Macros are the element type, and FEATURES; everything else that shapes
+// the code is a specialization constant, set by the host at run time.
+//
+// FEATURES makes a second kernel of a file, NAME_features, for what attention may
+// have beyond a causal mask. Which of it a call has is a specialization constant,
+// too, but the tensors and push constants that it takes are there in every call of
+// the module: the first kernel does without.
 type Variant struct {
-	Kernel  string   // file name without .comp
+	Kernel  string   // file name without .comp, and _features after it with FEATURES
 	Type    string   // short name of the element type ("f16", "bf16", "f32"); "" when the kernel has only one
 	Defines []string // NAME or NAME=VALUE, passed as -D
 	Env     string   // target environment: "vulkan1.2" or "vulkan1.3"
@@ -24,6 +29,11 @@ func (v Variant) Name() string {
 	return v.Kernel + "." + v.Type
 }
 
+// File is the name of the source.
+func (v Variant) File() string { return strings.TrimSuffix(v.Kernel, featuresSuffix) + ".comp" }
+
+const featuresSuffix = "_features"
+
 // variants is everything that is compiled. After a change, run `make shaders`.
 var variants = slices.Concat(
 	forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16"),
@@ -32,9 +42,9 @@ var variants = slices.Concat(
 	split("attention_fwd_split_coopmat"),
 	forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
-	forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32"),
-	[]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}},
-	forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32"),
+	withFeatures(forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32")),
+	withFeatures([]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}}),
+	withFeatures(forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32")),
 	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
 )
 
@@ -52,6 +62,16 @@ func forEach(kernel, env string, types ...string) []Variant {
 // float16.
 func split(kernel string) []Variant {
 	return []Variant{{Kernel: kernel, Type: "f32", Defines: []string{"ELEM_F16"}, Env: "vulkan1.3"}}
+}
+
+// withFeatures returns rows and the same rows with FEATURES.
+func withFeatures(rows []Variant) []Variant {
+	for _, v := range rows {
+		v.Kernel += featuresSuffix
+		v.Defines = append(slices.Clone(v.Defines), "FEATURES")
+		rows = append(rows, v)
+	}
+	return rows
 }
 
 // Variants returns the table of everything that is compiled.

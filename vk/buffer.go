@@ -70,7 +70,8 @@ func findType(types []memoryType, allowed uint32, wishes []memoryWish) (int, boo
 	return 0, false
 }
 
-// NewBuffer allocates device memory for kernels; its content is undefined.
+// NewBuffer allocates device memory for kernels; its content is undefined. Kernels
+// see up to 3 bytes more, to whole words of 4.
 //
 // Bytes must be positive and at most Caps.MaxAllocationBytes and
 // Caps.MaxBufferBytes, else the error wraps ErrUnsupported. If the memory is
@@ -108,8 +109,10 @@ func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ bloc
 			d.free(bl)
 		}
 	}()
-	// Storage buffer, and source and destination of transfers.
-	info := vulkan.BufferCreateInfo{SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(bytes), Usage: 0x20 | 0x1 | 0x2}
+	// Storage buffer, and source and destination of transfers. Whole words, since
+	// kernels read bytes as parts of words.
+	words := (bytes + 3) / 4
+	info := vulkan.BufferCreateInfo{SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(4 * words), Usage: 0x20 | 0x1 | 0x2}
 	defer info.Free()
 	var buffer vulkan.Buffer
 	if r := vulkan.CreateBuffer(d.handle, &info, nil, &buffer); r < 0 {

@@ -382,15 +382,16 @@ func TestSpecWords(t *testing.T) {
 		B int32
 		C float32
 		D bool
+		F struct{ A, B uint32 }
 		E bool
-	}{7, -2, 1.5, true, false})
-	if want := []uint32{7, 0xfffffffe, 0x3fc00000, 1, 0}; err != nil || !reflect.DeepEqual(got, want) {
+	}{7, -2, 1.5, true, struct{ A, B uint32 }{8, 9}, false})
+	if want := []uint32{7, 0xfffffffe, 0x3fc00000, 1, 8, 9, 0}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("specWords = %x, %v, want %x", got, err, want)
 	}
 	if got, err := specWords(nil); got != nil || err != nil {
 		t.Errorf("specWords(nil) = %v, %v", got, err)
 	}
-	for _, bad := range []any{struct{ A uint64 }{}, struct{ A string }{}, struct{ A int }{}, 7, &struct{}{}} {
+	for _, bad := range []any{struct{ A uint64 }{}, struct{ A string }{}, struct{ A int }{}, struct{ A struct{ B int } }{}, 7, &struct{}{}} {
 		if _, err := specWords(bad); err == nil {
 			t.Errorf("specWords(%T) gave no error", bad)
 		}

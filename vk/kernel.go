@@ -66,8 +66,9 @@ type Statistic struct {
 // NewKernel compiles a pipeline from a SPIR-V module with one compute entry
 // point, whose resources are storage buffers 0 to n-1 of descriptor set 0.
 //
-// Spec is nil or a struct of uint32, int32, float32 and bool fields; field i
-// is the specialization constant with constant_id = i.
+// Spec is nil or a struct of uint32, int32, float32 and bool fields, or structs of
+// them; field i is the specialization constant with constant_id = i, counting
+// the fields of structs in their place.
 //
 // The error wraps ErrUnsupported if the device lacks what the options or P
 // ask for, or a Result if compilation failed.
@@ -215,19 +216,26 @@ func specWords(spec any) ([]uint32, error) {
 	if v.Kind() != reflect.Struct {
 		return nil, fmt.Errorf("specialization is a %T, not a struct", spec)
 	}
-	words := make([]uint32, v.NumField())
-	for i := range words {
+	return appendSpecWords(make([]uint32, 0, v.NumField()), v)
+}
+
+func appendSpecWords(words []uint32, v reflect.Value) (_ []uint32, err error) {
+	for i := range v.NumField() {
 		switch f := v.Field(i); f.Kind() {
 		case reflect.Uint32:
-			words[i] = uint32(f.Uint())
+			words = append(words, uint32(f.Uint()))
 		case reflect.Int32:
-			words[i] = uint32(int32(f.Int()))
+			words = append(words, uint32(int32(f.Int())))
 		case reflect.Float32:
-			words[i] = math.Float32bits(float32(f.Float()))
+			words = append(words, math.Float32bits(float32(f.Float())))
 		case reflect.Bool:
-			words[i] = onOff(f.Bool())
+			words = append(words, onOff(f.Bool()))
+		case reflect.Struct:
+			if words, err = appendSpecWords(words, f); err != nil {
+				return nil, err
+			}
 		default:
-			return nil, fmt.Errorf("field %s of %T is a %v, not uint32, int32, float32 or bool", v.Type().Field(i).Name, spec, f.Type())
+			return nil, fmt.Errorf("field %s of %v is a %v, not uint32, int32, float32 or bool", v.Type().Field(i).Name, v.Type(), f.Type())
 		}
 	}
 	return words, nil

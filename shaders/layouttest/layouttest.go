@@ -35,24 +35,32 @@ const MaxParamsBytes = 128
 // struct in the block is a struct in Go, with tags on both levels.
 //
 // spec (nil for none) must have one field for each specialization constant, in
-// order of constant_id from 0, of type uint32, int32, float32 or bool.
+// order of constant_id from 0, of type uint32, int32, float32 or bool. The fields of
+// a struct stand in its place.
 //
 // bindings are the names of the buffer blocks at binding 0, 1, … of set 0. Where a
 // shader declares several blocks at one binding, any of their names will do.
 func Check(t *testing.T, m shaders.Module, params, spec any, bindings ...string) {
+	t.Helper()
+	CheckWithin(t, MaxParamsBytes, m, params, spec, bindings...)
+}
+
+// CheckWithin is Check for a kernel that may have maxBytes of push constants, and
+// runs only where the device takes them.
+func CheckWithin(t *testing.T, maxBytes int, m shaders.Module, params, spec any, bindings ...string) {
 	t.Helper()
 	module, err := spirv.Parse(m.SPIRV)
 	if err != nil {
 		t.Errorf("%s: %v", m.Name, err)
 		return
 	}
-	for _, problem := range compare(module, params, spec, bindings) {
+	for _, problem := range compare(module, maxBytes, params, spec, bindings) {
 		t.Errorf("%s: %s", m.Name, problem)
 	}
 }
 
-func compare(m *spirv.Module, params, spec any, bindings []string) []string {
-	return slices.Concat(compareParams(m.PushConstants, params), compareSpec(m.Specs, spec), compareBindings(m.Bindings, bindings))
+func compare(m *spirv.Module, maxBytes int, params, spec any, bindings []string) []string {
+	return slices.Concat(compareParams(m.PushConstants, maxBytes, params), compareSpec(m.Specs, spec), compareBindings(m.Bindings, bindings))
 }
 
 // A field is one number of a Go struct, in the words of spirv.Member.
@@ -114,7 +122,7 @@ func structOf(v any) (reflect.Type, string, bool) {
 	return t, t.Name(), t.Kind() == reflect.Struct
 }
 
-func compareParams(block *spirv.Block, params any) []string {
+func compareParams(block *spirv.Block, maxBytes int, params any) []string {
 	t, name, ok := structOf(params)
 	switch {
 	case t == nil && block == nil:
@@ -146,8 +154,8 @@ func compareParams(block *spirv.Block, params any) []string {
 	if size := int(t.Size()); size != end {
 		problems = append(problems, fmt.Sprintf("%s has a hole of %d bytes at its end", name, size-end))
 	}
-	if size := max(int(t.Size()), block.Size); size > MaxParamsBytes {
-		problems = append(problems, fmt.Sprintf("%s has %d bytes, at most %d are there on every device", name, size, MaxParamsBytes))
+	if size := max(int(t.Size()), block.Size); size > maxBytes {
+		problems = append(problems, fmt.Sprintf("%s has %d bytes, more than %d", name, size, maxBytes))
 	}
 	return problems
 }
@@ -164,6 +172,19 @@ func compareField(name string, i int, got, want field) []string {
 		got.Name, got.Type, got.Offset, want.Name, want.Type, want.Offset)}
 }
 
+// specFields returns the fields of a struct, with those of structs among them in
+// their place.
+func specFields(t reflect.Type) (list []reflect.StructField) {
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Type.Kind() == reflect.Struct {
+			list = append(list, specFields(f.Type)...)
+		} else {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
 func compareSpec(specs []spirv.Spec, spec any) []string {
 	t, name, ok := structOf(spec)
 	switch {
@@ -175,11 +196,12 @@ func compareSpec(specs []spirv.Spec, spec any) []string {
 		return []string{fmt.Sprintf("%s is not a struct", t)}
 	}
 	var problems []string
-	if n := t.NumField(); n != len(specs) {
+	fields := specFields(t)
+	if n := len(fields); n != len(specs) {
 		problems = append(problems, fmt.Sprintf("%s has %d fields, want one for each of %d specialization constants", name, n, len(specs)))
 	}
-	for i := range min(t.NumField(), len(specs)) {
-		f, want := t.Field(i), specs[i]
+	for i := range min(len(fields), len(specs)) {
+		f, want := fields[i], specs[i]
 		typ := glslType(f.Type)
 		if tag := f.Tag.Get("glsl"); tag != want.Name || typ != want.Type {
 			problems = append(problems, fmt.Sprintf("%s field %d is {%s %s}, want {%s %s}", name, i, tag, typ, want.Name, want.Type))

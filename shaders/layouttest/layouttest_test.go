@@ -155,7 +155,7 @@ func TestCompareFinds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := compare(m, tt.params, tt.spec, tt.bindings); !slices.Equal(got, tt.want) {
+			if got := compare(m, MaxParamsBytes, tt.params, tt.spec, tt.bindings); !slices.Equal(got, tt.want) {
 				t.Errorf("problems are %q, want %q", got, tt.want)
 			}
 		})
@@ -172,7 +172,7 @@ func TestCompareModule(t *testing.T) {
 		{"offset", func(m *spirv.Module) { m.PushConstants.Members[7].Offset = 48 },
 			[]string{"layoutParams field 7 is {shift 44}, want {shift 48}"}},
 		{"too large", func(m *spirv.Module) { m.PushConstants.Size = 132 },
-			[]string{"layoutParams has 132 bytes, at most 128 are there on every device"}},
+			[]string{"layoutParams has 132 bytes, more than 128"}},
 		{"no push constants", func(m *spirv.Module) { m.PushConstants = nil },
 			[]string{"layoutParams: the shader has no push constants"}},
 		{"gap in ids", func(m *spirv.Module) { m.Specs[3].ID = 5 },
@@ -190,7 +190,7 @@ func TestCompareModule(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.change(m)
-			if got := compare(m, layoutParams{}, layoutSpec{}, layoutBindings); !slices.Equal(got, tt.want) {
+			if got := compare(m, MaxParamsBytes, layoutParams{}, layoutSpec{}, layoutBindings); !slices.Equal(got, tt.want) {
 				t.Errorf("problems are %q, want %q", got, tt.want)
 			}
 		})
@@ -206,7 +206,7 @@ func TestHoles(t *testing.T) {
 	}
 	block := &spirv.Block{Name: "Params", Size: 16, Members: []spirv.Member{
 		{Name: "rows", Type: "uint", Offset: 0, Size: 4}, {Name: "ptr", Type: "uint64_t", Offset: 8, Size: 8}}}
-	if got, want := compareParams(block, holes{}), []string{"holes has a hole of 4 bytes before ptr"}; !slices.Equal(got, want) {
+	if got, want := compareParams(block, MaxParamsBytes, holes{}), []string{"holes has a hole of 4 bytes before ptr"}; !slices.Equal(got, want) {
 		t.Errorf("problems are %q, want %q", got, want)
 	}
 }
@@ -217,7 +217,7 @@ func TestUnusable(t *testing.T) {
 		Small [4]uint16 `glsl:"small"`
 	}
 	block := &spirv.Block{Name: "Params", Size: 8, Members: []spirv.Member{{Name: "small", Type: "uint16_t[4]", Size: 8}}}
-	got := compareParams(block, unusable{})
+	got := compareParams(block, MaxParamsBytes, unusable{})
 	if len(got) != 2 || got[0] != "unusable: Small is a [4]uint16, which no shader type equals" {
 		t.Errorf("problems are %q", got)
 	}

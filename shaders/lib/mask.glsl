@@ -1,11 +1,32 @@
-// mask: which keys a row sees.
+// mask: which keys a row sees, as far as that follows from positions.
 //
-//     row i sees key j  <=>  j < visible_keys(i)
+//     row i sees key j  <=>  visible_from(i) <= j < visible_keys(i)
+//
+// Neither decreases from a row to the next. Without FEATURES visible_from would be
+// 0, and is not there.
 //
 // The includer declares `const bool CAUSAL` and the push constants p with
-// seq_kv and causal_shift.
+// seq_kv and causal_shift; with FEATURES it includes lib/feature_constants.glsl
+// instead of declaring CAUSAL.
 #ifndef LIB_MASK_GLSL
 #define LIB_MASK_GLSL
+
+#ifdef FEATURES
+
+// visible_keys returns the key after the last one that row i sees. It may be
+// negative or zero for rows above the diagonal's start.
+int visible_keys(const int i) {
+    const int n = int(p.seq_kv);
+    return WINDOW_RIGHT ? min(n, i + p.causal_shift + args.features.window_right + 1) : n;
+}
+
+// visible_from returns the first key that row i sees; visible_keys(i) or more if
+// it sees none.
+int visible_from(const int i) {
+    return WINDOW_LEFT ? max(0, i + p.causal_shift - args.features.window_left) : 0;
+}
+
+#else
 
 // visible_keys returns how many keys row i sees: keys 0 to n-1. It may be
 // negative or zero for rows above the diagonal's start; seq_kv < 2^31.
@@ -14,4 +35,5 @@ int visible_keys(const int i) {
     return CAUSAL ? min(n, i + p.causal_shift + 1) : n;
 }
 
+#endif
 #endif

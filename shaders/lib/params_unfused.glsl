@@ -2,11 +2,20 @@
 // handles the heads first_head .. of the (batch, num_heads) pairs, numbered
 // batch * num_heads + head; S holds only those.
 //
+// With FEATURES they are args.plain, and p is a copy of the invocation's own, which
+// enter_block (lib/features.glsl) makes that of a block of rows.
+//
 // The includer needs GL_EXT_scalar_block_layout.
 #ifndef LIB_PARAMS_UNFUSED_GLSL
 #define LIB_PARAMS_UNFUSED_GLSL
 
+#ifdef FEATURES
+#include "feature_params.glsl"
+
+struct Plain {
+#else
 layout(push_constant, scalar) uniform Params {
+#endif
     uint seq_q;
     uint seq_kv;
     uint num_heads;
@@ -25,6 +34,33 @@ layout(push_constant, scalar) uniform Params {
     uint lse_offset;
     uint lse_stride_b;
     uint lse_stride_h;
+#ifndef FEATURES
 } p;
+#else
+};
+
+layout(push_constant, scalar) uniform Params {
+    Plain plain;
+    Features features;
+} args;
+
+Plain p = args.plain;
+
+// s2_row returns where the row of S that belongs to a row of the sequence begins.
+uint s2_row(const uint row) {
+    return (gl_WorkGroupID.z * args.plain.seq_q + row) * args.plain.seq_kv;
+}
+
+// skip_rows makes row n the first.
+void skip_rows(const uint n) {
+    p.a_offset += n * p.a_stride_s;
+    p.lse_offset += n;
+}
+
+// skip_keys makes key n the first of K or V.
+void skip_keys(const uint n) {
+    p.b_offset += n * p.b_stride_s;
+}
+#endif
 
 #endif

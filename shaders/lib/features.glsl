@@ -1,0 +1,147 @@
+// features: what the features of a problem make of a block of rows, of scores, of
+// weights and of sums. Package attention/problem says what each feature means.
+//
+// A workgroup calls enter_block first. After it p describes the sequence of the
+// block, and of its keys only those that some row of the block sees: kernels walk
+// over keys 0 to p.seq_kv-1 as ever, and neither compute with the others nor read
+// them. Rows count within the sequence.
+//
+// The includer defines FEATURES, includes lib/feature_constants.glsl,
+// lib/feature_tensors.glsl, the params with skip_rows and skip_keys,
+// lib/softmax.glsl and lib/mask.glsl, and declares `const bool LOGITS`: scores are
+// turned into base-2 logits.
+#ifndef LIB_FEATURES_GLSL
+#define LIB_FEATURES_GLSL
+
+#include "philox.glsl"
+
+const float LOG2_E = 1.4426950408889634;  // exp(x) = exp2(x * LOG2_E)
+
+// What is the same for all rows of a block.
+struct Block {
+    bool exists;       // the sequence has rows there
+    uint first_key;    // of the block: its number in the sequence
+    uint bias_at;      // element of row 0 and the first key
+    uint key_mask_at;  // byte of the first key
+    float slope;       // times log2(e)
+    float sink;        // base 2
+    uvec2 stream;      // of random numbers
+};
+
+// sequence returns the first row of a packed sequence and its length. Both are
+// within the tensor and the longest sequence, whatever is in cu_seqlens.
+uvec2 sequence(const int from, const int to, const uint total, const uint longest) {
+    const int first = clamp(from, 0, int(total));
+    const int end = clamp(to, first, int(total));
+    return uvec2(first, min(uint(end - first), longest));
+}
+
+// enter_block makes p that of the rows row0 to row0+rows-1 of a batch and head,
+// and returns the rest. The same for all invocations of the workgroup.
+Block enter_block(const uint batch, const uint head, const uint row0, const uint rows) {
+    if (VARLEN) {
+        const uint q_at = args.features.cu_seqlens_q_offset + batch;
+        const uint kv_at = args.features.cu_seqlens_kv_offset + batch;
+        const uvec2 q = sequence(cu_seqlens_q[q_at], cu_seqlens_q[q_at + 1], args.features.total_q, p.seq_q);
+        const uvec2 kv = sequence(cu_seqlens_kv[kv_at], cu_seqlens_kv[kv_at + 1], args.features.total_kv, p.seq_kv);
+        skip_rows(q.x);
+        skip_keys(kv.x);
+        p.seq_q = q.y;
+        p.seq_kv = kv.y;
+        p.causal_shift = args.features.bottom_right != 0 ? int(kv.y) - int(q.y) : 0;
+    }
+    Block b;
+    b.exists = row0 < p.seq_q;
+    // Intervals of neighbouring rows meet: all keys from the first that the first row
+    // sees to the last that the last one does are seen by some row.
+    const int first = visible_from(int(row0));
+    const int end = visible_keys(int(min(row0 + rows, p.seq_q)) - 1);
+    b.first_key = uint(min(first, int(p.seq_kv)));
+    skip_keys(b.first_key);
+    p.causal_shift -= int(b.first_key);
+    p.seq_kv = uint(max(end - int(b.first_key), 0));
+    if (LOGITS) {
+        p.scale_log2 = 1.0;  // score applies the real one
+    }
+
+    b.bias_at = args.features.bias_offset + batch * args.features.bias_stride_b + head * args.features.bias_stride_h + b.first_key;
+    b.key_mask_at = args.features.key_mask_offset + batch * args.features.key_mask_stride_b + b.first_key;
+    b.slope = ALIBI ? alibi_slopes[args.features.slopes_offset + batch * args.features.slopes_stride_b + head] * LOG2_E : 0.0;
+    b.sink = SINKS ? sinks[args.features.sinks_offset + head] * LOG2_E : NEG_INF;
+    uint carry;
+    b.stream.x = uaddCarry(args.features.stream_lo, batch * p.num_heads + head, carry);
+    b.stream.y = args.features.stream_hi + carry;
+    return b;
+}
+
+// unmasked reports whether the key mask shows a key of the block.
+bool unmasked(const Block b, const uint key) {
+    if (!KEY_MASK) {
+        return true;
+    }
+    const uint at = b.key_mask_at + key;
+    return (key_mask4[at / 4] >> at % 4 * 8 & 0xffu) != 0;
+}
+
+// softcap returns log2(e) * Softcap * tanh(x) for s = x * Softcap/Scale. The
+// tanh of GLSL may overflow where this is 1.
+float softcap(const float s) {
+    const float y = s * args.features.softcap_in;  // 2x, base 2
+    const float t = exp2(-abs(y));
+    const float r = args.features.softcap_out * (1.0 - t) / (1.0 + t);
+    return y < 0.0 ? -r : r;
+}
+
+// score returns the score of a row and a key of the block, of which s is the dot
+// product: with LOGITS in base 2, else s itself; -inf if the row does not see the
+// key, even where s is NaN. Row and key may be outside the sequence.
+float score(const Block b, const float s, const int row, const int key) {
+    const uint inside = uint(min(key, int(p.seq_kv) - 1));  // reads nothing beyond the tensors
+    bool seen = key >= visible_from(row) && key < visible_keys(row) && unmasked(b, inside);
+    float x = s;
+    if (LOGITS) {
+        x = SOFTCAP ? softcap(s) : s * args.plain.scale_log2;
+        if (BIAS) {
+            const uint at = b.bias_at + min(row, int(p.seq_q) - 1) * args.features.bias_stride_s + inside;
+            const float y = BIAS_F32 ? bias32[at] : WIDEN(bias[at]);
+            seen = seen && y != NEG_INF;  // x may be NaN or +inf there
+            x = fma(y, LOG2_E, x);
+        }
+        if (ALIBI) {
+            x = fma(-b.slope, abs(float(row + p.causal_shift - key)), x);
+        }
+    }
+    return seen ? x : NEG_INF;
+}
+
+// dropped reports whether dropout drops the weight of a row and a key of the
+// block.
+bool dropped(const Block b, const int row, const int key) {
+    if (!DROPOUT) {
+        return false;
+    }
+    const uint number = b.first_key + key;
+    const uvec4 words = philox(uvec4(number / 4, row, b.stream), uvec2(args.features.seed_lo, args.features.seed_hi));
+    return words[number % 4] < args.features.drop_below;
+}
+
+// keep_scale returns what the weights that are not dropped are multiplied by.
+float keep_scale() {
+    return DROPOUT ? args.features.keep_scale : 1.0;
+}
+
+// add_sink adds the sink to the maximum m of a row and to its sum l, which is
+// relative to m, and returns what a weight relative to the old m is to be multiplied
+// by.
+float add_sink(const Block b, inout float m, inout float l) {
+    if (!SINKS) {
+        return 1.0;
+    }
+    const float top = max(m, b.sink);  // never -inf, as m is not
+    const float alpha = exp2(m - top);
+    l = fma(l, alpha, exp2(b.sink - top));
+    m = top;
+    return alpha;
+}
+
+#endif
