@@ -113,7 +113,7 @@ func (e *unsupportedError) Unwrap() error { return ErrUnsupported }
 // reason, wrapping ErrUnsupported. It is the only statement of what the kernels
 // demand of a configuration: the tuning table, the tuner and the tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
-	if !p.Plain() {
+	if !p.Plain() && c.Impl != Unfused {
 		return unsupported("%v: no kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
 	}
 	if p.DType != dtype.Float32 && !caps.Storage16 {
@@ -196,10 +196,13 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 	if err := fitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
 		return err
 	}
-	cols4 := (p.HeadDim/4 + c.ThreadsX - 1) / c.ThreadsX
+	cols4 := (p.ValueHeadDim()/4 + c.ThreadsX - 1) / c.ThreadsX
 	qk := (c.BlockM + c.BlockN) * (c.Depth/4 + 1)
 	weights := c.BlockM * (c.BlockN/4 + 1)
 	if c.Impl == Unfused {
+		if err := feasibleFeatures[unfusedParams](c.Impl, caps, &p, 3); err != nil {
+			return err
+		}
 		return fitsShared(caps, c.Impl, max(qk, weights+c.BlockN*cols4*c.ThreadsX)*16)
 	}
 	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {

@@ -55,8 +55,11 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 	if err := checkForward(o, lse, q, k, v, &opt.Inputs, p); err != nil {
 		return err
 	}
+	if p.Varlen.On {
+		o, lse, q, k, v = unpack(o, &p), unpack(lse, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
+	}
 	if config.Impl == Unfused {
-		return forwardUnfused(c, o, lse, q, k, v, p, config)
+		return forwardUnfused(c, o, lse, q, k, v, p, &opt.Inputs, config)
 	}
 	if packs(&p) {
 		o, lse, q, p = packHeads(o, &p), packHeads(lse, &p), packHeads(q, &p), packProblem(p)

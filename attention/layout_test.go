@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 // TestLayouts compares every Go mirror of this package with its shader, for
 // every element type that is compiled, and wants each kernel in the table.
 func TestLayouts(t *testing.T) {
+	features := []string{"Bias", "ALiBiSlopes", "Sinks", "KeyMask", "CuSeqlensQ", "CuSeqlensKV"}
 	fwd := []string{"Q", "K", "V", "O", "LSE"}
 	table := map[string]struct {
 		params, spec any
@@ -26,13 +28,22 @@ func TestLayouts(t *testing.T) {
 		"attention_unfused_scores":     {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
 		"attention_unfused_softmax":    {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
 		"attention_unfused_values":     {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},
-		"matrix_layout":                {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Left", "Acc"}},
+
+		"attention_unfused_scores_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedScoresSpec]{}, append([]string{"Q", "K", "S2"}, features...)},
+		"attention_unfused_softmax_features": {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedSoftmaxSpec]{}, append([]string{"S2", "LSE"}, features...)},
+		"attention_unfused_values_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedValuesSpec]{}, append([]string{"O", "V", "P"}, features...)},
+
+		"matrix_layout": {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Left", "Acc"}},
 	}
 	for _, v := range shaders.Variants() {
 		row, ok := table[v.Kernel]
 		require.True(t, ok, "%s has no row in TestLayouts", v.Kernel)
 		module, err := shaders.Get(v.Kernel, v.Type)
 		require.NoError(t, err)
-		layouttest.Check(t, module, row.params, row.spec, row.bindings...)
+		maxBytes := layouttest.MaxParamsBytes
+		if strings.HasSuffix(v.Kernel, "_features") {
+			maxBytes = 256 // as feasibleFeatures demands
+		}
+		layouttest.CheckWithin(t, maxBytes, module, row.params, row.spec, row.bindings...)
 	}
 }

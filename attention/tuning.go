@@ -11,7 +11,7 @@ import (
 // what to run for them.
 type fwdRow struct {
 	family  string // "" matches any; several are separated by spaces
-	headDim int    // matches problems with HeadDim <= headDim
+	headDim int    // matches problems with HeadDim and ValueDim <= headDim
 	causal  bool   // causal problems only; false matches any
 
 	// fill is how many blocks of rows the problem makes at least for each
@@ -25,7 +25,7 @@ type fwdRow struct {
 
 // matches reports whether the row is for a problem on a device of a family.
 func (r *fwdRow) matches(caps *vk.Caps, family string, p *Problem) bool {
-	if p.HeadDim > r.headDim || r.causal && !p.Causal {
+	if max(p.HeadDim, p.ValueHeadDim()) > r.headDim || r.causal && !p.Causal {
 		return false
 	}
 	if r.family != "" && !isOneOf(family, r.family) {

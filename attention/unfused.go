@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -70,12 +69,12 @@ const (
 
 // unfusedKernels are the three steps.
 type unfusedKernels struct {
-	scores, softmax, values *vk.Kernel[unfusedParams]
+	scores, softmax, values kernel[unfusedParams]
 }
 
 // forwardUnfused records attention as three kernels with S, and then P, in
 // memory that c owns: S = Scale*Q*Kᵀ, P = softmax(S), O = P*V.
-func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
 	caps := c.Device().Caps()
 	headBytes := 4 * int64(p.SeqQ) * int64(p.SeqKV)
 	if limit := min(int64(caps.MaxStorageBufferRange), int64(caps.MaxAllocationBytes)); headBytes > limit {
@@ -111,6 +110,10 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Conf
 	} else {
 		params.LSEOffset, params.LSEStrideB, params.LSEStrideH = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1])
 	}
+	var features *boundFeatures
+	if !p.Plain() {
+		features = newFeatureArgs(&p, in, p.EffectiveScale(), q)
+	}
 	rowsX := min(uint32(p.SeqQ), limit[0])
 	for first := 0; first < heads; first += step {
 		n := uint32(min(step, heads-first))
@@ -120,13 +123,13 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Conf
 		}
 		params.setA(q)
 		params.setB(k)
-		kernels.scores.Dispatch(c, vk.Groups{X: colGroups, Y: rowGroups, Z: n}, params, q, k, scores)
+		kernels.scores.dispatch(c, vk.Groups{X: colGroups, Y: rowGroups, Z: n}, params, features, q, k, scores)
 		c.Barrier()
-		kernels.softmax.Dispatch(c, vk.Groups{X: rowsX, Y: groups(p.SeqQ, int(rowsX)), Z: n}, params, scores, lse)
+		kernels.softmax.dispatch(c, vk.Groups{X: rowsX, Y: groups(p.SeqQ, int(rowsX)), Z: n}, params, features, scores, lse)
 		c.Barrier()
 		params.setA(o)
 		params.setB(v)
-		kernels.values.Dispatch(c, vk.Groups{X: rowGroups, Z: n}, params, o, v, scores)
+		kernels.values.dispatch(c, vk.Groups{X: rowGroups, Z: n}, params, features, o, v, scores)
 	}
 	return c.Err()
 }
@@ -145,19 +148,8 @@ func groups(n, size int) uint32 {
 }
 
 func newUnfusedKernels(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Config) (u unfusedKernels, err error) {
-	scores, err := shaders.Get("attention_unfused_scores", p.DType.Short())
-	if err != nil {
-		return u, err
-	}
-	softmax, err := shaders.Get("attention_unfused_softmax", "")
-	if err != nil {
-		return u, err
-	}
-	values, err := shaders.Get("attention_unfused_values", p.DType.Short())
-	if err != nil {
-		return u, err
-	}
-	u.scores, err = vk.CachedKernel[unfusedParams](d, scores.Name, scores.SPIRV, unfusedScoresSpec{
+	none := vk.KernelOptions{}
+	u.scores, err = newKernel[unfusedParams](d, "attention_unfused_scores", p.DType.Short(), &p, unfusedScoresSpec{
 		WorkgroupSize: uint32(config.Threads),
 		ThreadsX:      uint32(config.ThreadsX),
 		BlockM:        uint32(config.BlockM),
@@ -166,22 +158,22 @@ func newUnfusedKernels(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, confi
 		HeadDim:       uint32(p.HeadDim),
 		Causal:        p.Causal,
 		Aligned:       aligned(4, &q, &k),
-	}, vk.KernelOptions{})
+	}, none)
 	if err != nil {
 		return u, err
 	}
-	u.softmax, err = vk.CachedKernel[unfusedParams](d, softmax.Name, softmax.SPIRV,
-		unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !lse.IsZero()}, vk.KernelOptions{})
+	u.softmax, err = newKernel[unfusedParams](d, "attention_unfused_softmax", "", &p,
+		unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !lse.IsZero()}, none)
 	if err != nil {
 		return u, err
 	}
-	u.values, err = vk.CachedKernel[unfusedParams](d, values.Name, values.SPIRV, unfusedValuesSpec{
+	u.values, err = newKernel[unfusedParams](d, "attention_unfused_values", p.DType.Short(), &p, unfusedValuesSpec{
 		WorkgroupSize: uint32(config.Threads),
 		ThreadsX:      uint32(config.ThreadsX),
 		BlockM:        uint32(config.BlockM),
 		BlockN:        uint32(config.BlockN),
 		HeadDim:       uint32(p.HeadDim),
 		Aligned:       aligned(4, &v),
-	}, vk.KernelOptions{})
+	}, none)
 	return u, err
 }

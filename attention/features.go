@@ -1,0 +1,222 @@
+package attention
+
+import (
+	"math"
+	"reflect"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Kernels come in two modules (shaders/variants.go): one for plain problems, and
+// one, named NAME_features, that takes tensors and push constants of features behind
+// the others. What a problem does not have is compiled away in the second, too.
+
+// featureParams is struct Features of lib/feature_params.glsl.
+type featureParams struct {
+	WindowLeft       int32   `glsl:"window_left"`
+	WindowRight      int32   `glsl:"window_right"`
+	SoftcapIn        float32 `glsl:"softcap_in"`
+	SoftcapOut       float32 `glsl:"softcap_out"`
+	BiasOffset       uint32  `glsl:"bias_offset"` // elements, like all offsets and strides
+	BiasStrideB      uint32  `glsl:"bias_stride_b"`
+	BiasStrideH      uint32  `glsl:"bias_stride_h"`
+	BiasStrideS      uint32  `glsl:"bias_stride_s"`
+	SlopesOffset     uint32  `glsl:"slopes_offset"`
+	SlopesStrideB    uint32  `glsl:"slopes_stride_b"`
+	SinksOffset      uint32  `glsl:"sinks_offset"`
+	KeyMaskOffset    uint32  `glsl:"key_mask_offset"`
+	KeyMaskStrideB   uint32  `glsl:"key_mask_stride_b"`
+	CuSeqlensQOffset uint32  `glsl:"cu_seqlens_q_offset"`
+	CuSeqlensKOffset uint32  `glsl:"cu_seqlens_kv_offset"`
+	TotalQ           uint32  `glsl:"total_q"`
+	TotalKV          uint32  `glsl:"total_kv"`
+	BottomRight      uint32  `glsl:"bottom_right"`
+	DropBelow        uint32  `glsl:"drop_below"`
+	KeepScale        float32 `glsl:"keep_scale"`
+	SeedLo           uint32  `glsl:"seed_lo"`
+	SeedHi           uint32  `glsl:"seed_hi"`
+	StreamLo         uint32  `glsl:"stream_lo"`
+	StreamHi         uint32  `glsl:"stream_hi"`
+}
+
+// featureSpec is the specialization of lib/feature_constants.glsl.
+type featureSpec struct {
+	ValueDim    uint32 `glsl:"VALUE_DIM"`
+	WindowLeft  bool   `glsl:"WINDOW_LEFT"`
+	WindowRight bool   `glsl:"WINDOW_RIGHT"`
+	Softcap     bool   `glsl:"SOFTCAP"`
+	ALiBi       bool   `glsl:"ALIBI"`
+	Bias        bool   `glsl:"BIAS"`
+	BiasF32     bool   `glsl:"BIAS_F32"`
+	KeyMask     bool   `glsl:"KEY_MASK"`
+	Sinks       bool   `glsl:"SINKS"`
+	Varlen      bool   `glsl:"VARLEN"`
+	Dropout     bool   `glsl:"DROPOUT"`
+}
+
+// withFeatures is the push-constant block of a kernel with features.
+type withFeatures[P any] struct {
+	Plain    P             `glsl:"plain"`
+	Features featureParams `glsl:"features"`
+}
+
+// withFeatureSpec is the specialization of a kernel with features.
+type withFeatureSpec[S any] struct {
+	Plain    S
+	Features featureSpec
+}
+
+func newFeatureSpec(p *Problem) featureSpec {
+	return featureSpec{
+		ValueDim:    uint32(p.ValueHeadDim()),
+		WindowLeft:  p.Window.On && p.Window.Left != Unlimited,
+		WindowRight: p.Causal || p.Window.On && p.Window.Right != Unlimited,
+		Softcap:     p.Softcap != 0,
+		ALiBi:       p.ALiBi != ALiBiOff,
+		Bias:        p.Bias.On,
+		BiasF32:     p.Bias.DType == dtype.Float32,
+		KeyMask:     p.KeyMask,
+		Sinks:       p.Sinks,
+		Varlen:      p.Varlen.On,
+		Dropout:     p.Dropout.On(),
+	}
+}
+
+// featureTensors is the number of tensors in lib/feature_tensors.glsl.
+const featureTensors = 6
+
+// boundFeatures are the arguments that kernels with features take behind the others.
+type boundFeatures struct {
+	params  featureParams
+	tensors [featureTensors]vk.Tensor
+}
+
+// newFeatureArgs returns the arguments for all batches. Scale is what dot products
+// are multiplied by. Bindings that the kernel does not read hold another tensor, as
+// they must hold something.
+func newFeatureArgs(p *Problem, in *Inputs, scale float64, other vk.Tensor) *boundFeatures {
+	mask, d := p.Mask(), p.Dropout
+	f := &boundFeatures{
+		tensors: [...]vk.Tensor{in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV},
+		params: featureParams{
+			WindowLeft: int32(mask.Left), WindowRight: int32(mask.Right),
+			BiasOffset:   uint32(in.Bias.Offset),
+			SlopesOffset: uint32(in.ALiBiSlopes.Offset), SinksOffset: uint32(in.Sinks.Offset), KeyMaskOffset: uint32(in.KeyMask.Offset),
+			CuSeqlensQOffset: uint32(in.CuSeqlensQ.Offset), CuSeqlensKOffset: uint32(in.CuSeqlensKV.Offset),
+			TotalQ: uint32(p.Varlen.TotalQ), TotalKV: uint32(p.Varlen.TotalKV),
+			DropBelow: d.Threshold(), KeepScale: float32(d.KeepScale()),
+			SeedLo: uint32(d.Seed), SeedHi: uint32(d.Seed >> 32),
+		},
+	}
+	for i := range f.tensors {
+		if f.tensors[i].IsZero() {
+			f.tensors[i] = other
+		}
+	}
+	f.startAt(p, 0)
+	if p.CausalAlign == BottomRight {
+		f.params.BottomRight = 1
+	}
+	if p.Softcap != 0 {
+		// Infinity times a product of 0 would be NaN.
+		factor := 2 * log2e * scale / p.Softcap
+		f.params.SoftcapIn = float32(math.Copysign(min(math.Abs(factor), math.MaxFloat32), factor))
+		f.params.SoftcapOut = float32(log2e * p.Softcap)
+	}
+	stride := func(t *vk.Tensor, axis int) uint32 {
+		if t.Shape[axis] == 1 { // shared, or the only one
+			return 0
+		}
+		return uint32(t.Strides[axis])
+	}
+	if p.Bias.On {
+		f.params.BiasStrideB, f.params.BiasStrideH, f.params.BiasStrideS = stride(&in.Bias, 0), stride(&in.Bias, 1), stride(&in.Bias, 2)
+	}
+	if p.ALiBi == ALiBiPerBatchHead {
+		f.params.SlopesStrideB = stride(&in.ALiBiSlopes, 0)
+	}
+	if p.KeyMask {
+		f.params.KeyMaskStrideB = stride(&in.KeyMask, 0)
+	}
+	return f
+}
+
+// startAt sets the stream of random numbers of the first head of a batch.
+func (f *boundFeatures) startAt(p *Problem, batch int) {
+	stream := p.Dropout.Offset + uint64(batch)*uint64(p.NumHeads)
+	f.params.StreamLo, f.params.StreamHi = uint32(stream), uint32(stream>>32)
+}
+
+// skip moves on from the batches before first+n to those from there on.
+func (f *boundFeatures) skip(p *Problem, first, n int) {
+	f.params.BiasOffset += uint32(n) * f.params.BiasStrideB
+	f.params.SlopesOffset += uint32(n) * f.params.SlopesStrideB
+	f.params.KeyMaskOffset += uint32(n) * f.params.KeyMaskStrideB
+	f.params.CuSeqlensQOffset += uint32(n)
+	f.params.CuSeqlensKOffset += uint32(n)
+	f.startAt(p, first+n)
+}
+
+// A kernel is one of the two of a file; the other is nil.
+type kernel[P any] struct {
+	plain    *vk.Kernel[P]
+	features *vk.Kernel[withFeatures[P]]
+}
+
+// newKernel returns the kernel of a file that p needs, for an element type.
+func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S, o vk.KernelOptions) (k kernel[P], err error) {
+	if !p.Plain() {
+		name += "_features"
+	}
+	module, err := shaders.Get(name, element)
+	if err != nil {
+		return k, err
+	}
+	if p.Plain() {
+		k.plain, err = vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+	} else {
+		k.features, err = vk.CachedKernel[withFeatures[P]](d, module.Name, module.SPIRV, withFeatureSpec[S]{spec, newFeatureSpec(p)}, o)
+	}
+	return k, err
+}
+
+// dispatch records a run of the kernel; f is not read for a plain one.
+func (k *kernel[P]) dispatch(c *vk.Cmd, g vk.Groups, params P, f *boundFeatures, tensors ...vk.Tensor) {
+	if k.plain != nil {
+		k.plain.Dispatch(c, g, params, tensors...)
+		return
+	}
+	k.features.Dispatch(c, g, withFeatures[P]{params, f.params}, append(tensors, f.tensors[:]...)...)
+}
+
+// feasibleFeatures is what Feasible demands of the device for a kernel with
+// features that takes so many tensors and push constants P without them.
+func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) error {
+	if p.Plain() {
+		return nil
+	}
+	if n := uint32(tensors + featureTensors); n > caps.MaxStorageBuffers {
+		return unsupported("%v: %s take %d storage buffers, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxStorageBuffers)
+	}
+	if n := uint32(reflect.TypeFor[withFeatures[P]]().Size()); n > caps.MaxPushConstantsBytes {
+		return unsupported("%v: %s take %d bytes of push constants, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxPushConstantsBytes)
+	}
+	return nil
+}
+
+// unpack returns Q, K, V or O of a Varlen, (total, heads, dim), as (batch, heads,
+// total, dim), and LSE, (heads, total), as (batch, heads, total), of which each batch
+// has a part: kernels add where it begins.
+func unpack(t vk.Tensor, p *Problem) vk.Tensor {
+	switch len(t.Shape) {
+	case 3:
+		t.Shape = []int{p.Batch, t.Shape[1], t.Shape[0], t.Shape[2]}
+		t.Strides = []int{0, t.Strides[1], t.Strides[0], t.Strides[2]}
+	case 2:
+		t.Shape, t.Strides = []int{p.Batch, t.Shape[0], t.Shape[1]}, []int{0, t.Strides[0], t.Strides[1]}
+	}
+	return t
+}
