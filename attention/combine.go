@@ -36,7 +36,7 @@ func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	if err := c.Err(); err != nil {
 		return err
 	}
-	if err := forwardFused(c, partO, partML, q, k, v, p, config); err != nil {
+	if err := forwardFused(c, partO, partML, q, k, v, p, nil, config); err != nil {
 		return err
 	}
 	c.Barrier()

@@ -113,7 +113,7 @@ func (e *unsupportedError) Unwrap() error { return ErrUnsupported }
 // reason, wrapping ErrUnsupported. It is the only statement of what the kernels
 // demand of a configuration: the tuning table, the tuner and the tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
-	if !p.Plain() && c.Impl != Unfused {
+	if !p.Plain() && c.Impl != Unfused && c.Impl != Scalar {
 		return unsupported("%v: no kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
 	}
 	if p.DType != dtype.Float32 && !caps.Storage16 {
@@ -204,6 +204,9 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 			return err
 		}
 		return fitsShared(caps, c.Impl, max(qk, weights+c.BlockN*cols4*c.ThreadsX)*16)
+	}
+	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
+		return err
 	}
 	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {
 		return unsupported("scalar: value_rows=%d is not a multiple of 4 that divides block_n=%d", c.ValueRows, c.BlockN)

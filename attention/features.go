@@ -16,6 +16,7 @@ import (
 
 // featureParams is struct Features of lib/feature_params.glsl.
 type featureParams struct {
+	NumHeads         uint32  `glsl:"num_heads"`
 	WindowLeft       int32   `glsl:"window_left"`
 	WindowRight      int32   `glsl:"window_right"`
 	SoftcapIn        float32 `glsl:"softcap_in"`
@@ -88,20 +89,21 @@ func newFeatureSpec(p *Problem) featureSpec {
 // featureTensors is the number of tensors in lib/feature_tensors.glsl.
 const featureTensors = 6
 
-// boundFeatures are the arguments that kernels with features take behind the others.
+// A boundFeatures is the arguments that kernels with features take behind the others.
 type boundFeatures struct {
 	params  featureParams
 	tensors [featureTensors]vk.Tensor
 }
 
-// newFeatureArgs returns the arguments for all batches. Scale is what dot products
+// newBoundFeatures returns the arguments for all batches. Scale is what dot products
 // are multiplied by. Bindings that the kernel does not read hold another tensor, as
 // they must hold something.
-func newFeatureArgs(p *Problem, in *Inputs, scale float64, other vk.Tensor) *boundFeatures {
+func newBoundFeatures(p *Problem, in *Inputs, scale float64, other vk.Tensor) *boundFeatures {
 	mask, d := p.Mask(), p.Dropout
 	f := &boundFeatures{
 		tensors: [...]vk.Tensor{in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV},
 		params: featureParams{
+			NumHeads:   uint32(p.NumHeads),
 			WindowLeft: int32(mask.Left), WindowRight: int32(mask.Right),
 			BiasOffset:   uint32(in.Bias.Offset),
 			SlopesOffset: uint32(in.ALiBiSlopes.Offset), SinksOffset: uint32(in.Sinks.Offset), KeyMaskOffset: uint32(in.KeyMask.Offset),

@@ -67,15 +67,15 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 	if config.Splits > 1 {
 		return forwardSplits(c, o, lse, q, k, v, p, config)
 	}
-	return forwardFused(c, o, lse, q, k, v, p, config)
+	return forwardFused(c, o, lse, q, k, v, p, &opt.Inputs, config)
 }
 
 // forwardFused records the fused kernel of config. With config.Splits > 1, o
 // and lse are the partial results of shaders/lib/split_kv.glsl.
-func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
 	switch {
 	case config.Impl == Scalar:
-		return forwardScalar(c, o, lse, q, k, v, p, config)
+		return forwardScalar(c, o, lse, q, k, v, p, in, config)
 	case p.DType == dtype.Float32:
 		return forwardSplit(c, o, lse, q, k, v, p, config)
 	}
@@ -160,7 +160,7 @@ func groupHeads(p Problem) int {
 // dispatchFwd records a fused kernel over all blocks of rows, splits of their
 // keys, heads and batches, as many batches at a time as the device allows in one
 // dispatch.
-func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
 	caps := c.Device().Caps()
 	limit := caps.MaxWorkgroupCount
 	blockM := config.blockRows(caps, p.DType)
@@ -179,6 +179,10 @@ func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Ten
 	if lse.IsZero() {
 		lse = o // a binding must hold something; the kernel does not touch it
 	}
+	var features *boundFeatures
+	if !p.Plain() {
+		features = newBoundFeatures(&p, in, math.Abs(p.EffectiveScale()), q) // the sign is in QSign
+	}
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
@@ -187,12 +191,15 @@ func dispatchFwd(c *vk.Cmd, kernel *vk.Kernel[fwdParams], o, lse, q, k, v vk.Ten
 			// buffers, and after limit[2] batches a barrier costs nothing.
 			c.Barrier()
 		}
-		kernel.Dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, q, k, v, o, lse)
+		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, q, k, v, o, lse)
 		params.QOffset += uint32(n) * params.QStrideB
 		params.KOffset += uint32(n) * params.KStrideB
 		params.VOffset += uint32(n) * params.VStrideB
 		params.OOffset += uint32(n) * params.OStrideB
 		params.LSEOffset += uint32(n) * params.LSEStrideB
+		if features != nil {
+			features.skip(&p, first, n)
+		}
 	}
 	return c.Err()
 }

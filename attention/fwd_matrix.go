@@ -51,7 +51,7 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, fwdMatrixSpec{
+	plain, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, fwdMatrixSpec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,
 		NumSubgroups:  uint32(config.Subgroups),
 		MatM:          shape.M,
@@ -75,7 +75,7 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	if err != nil {
 		return err
 	}
-	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config)
+	return dispatchFwd(c, kernel[fwdParams]{plain: plain}, o, lse, q, k, v, p, nil, config)
 }
 
 // matrixKernelOptions asks for what kernels with cooperative matrices rely on:

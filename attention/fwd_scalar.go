@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -21,12 +20,8 @@ type fwdScalarSpec struct {
 }
 
 // forwardScalar records attention_fwd_scalar.
-func forwardScalar(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
-	module, err := shaders.Get("attention_fwd_scalar", p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[fwdParams](c.Device(), module.Name, module.SPIRV, fwdScalarSpec{
+func forwardScalar(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
+	kernel, err := newKernel[fwdParams](c.Device(), "attention_fwd_scalar", p.DType.Short(), &p, fwdScalarSpec{
 		WorkgroupSize: uint32(config.Threads),
 		ThreadsX:      uint32(config.ThreadsX),
 		BlockM:        uint32(config.BlockM),
@@ -42,5 +37,5 @@ func forwardScalar(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	if err != nil {
 		return err
 	}
-	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config)
+	return dispatchFwd(c, kernel, o, lse, q, k, v, p, in, config)
 }

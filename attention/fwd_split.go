@@ -51,7 +51,7 @@ func forwardSplit(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, fwdSplitSpec{
+	plain, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, fwdSplitSpec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,
 		NumSubgroups:  uint32(config.Subgroups),
 		MatM:          shape.M,
@@ -73,7 +73,7 @@ func forwardSplit(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config
 	if err != nil {
 		return err
 	}
-	return dispatchFwd(c, kernel, o, lse, q, k, v, p, config)
+	return dispatchFwd(c, kernel[fwdParams]{plain: plain}, o, lse, q, k, v, p, nil, config)
 }
 
 // feasibleSplit is what the split kernels demand of tile sizes, in place of

@@ -15,6 +15,9 @@
 // FlashAttention-2 (arXiv:2307.08691). Every value between load and store is a
 // float32. No subgroup operation is used.
 //
+// With FEATURES, scores, weights and sums are what lib/features.glsl makes of them,
+// and the last axis of V and O is value_dim long.
+//
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), in x times splits with
 // SPLIT_KV; o and lse are then what lib/split_kv.glsl says.
 #version 450
@@ -36,6 +39,11 @@ layout(constant_id = 9) const bool WRITE_LSE = true;
 layout(constant_id = 10) const bool SPLIT_KV = false;  // writes partial results, see lib/split_kv.glsl
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 11
+#define FEATURES_BINDING 5
+#include "lib/feature_constants.glsl"
+#endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
@@ -57,7 +65,12 @@ const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = BLOCK_M / THREADS_Y;                      // of S and O for one invocation
 const uint COLS = BLOCK_N / THREADS_X;                      // of S
 const uint DIM4 = HEAD_DIM / 4;                             // vec4 of one row
-const uint COLS4 = (DIM4 + THREADS_X - 1) / THREADS_X;      // vec4 columns of O for one invocation
+#ifdef FEATURES
+const uint VALUE_DIM4 = VALUE_DIM / 4;                      // and of one row of V and O
+#else
+#define VALUE_DIM4 DIM4
+#endif
+const uint COLS4 = (VALUE_DIM4 + THREADS_X - 1) / THREADS_X;  // vec4 columns of O for one invocation
 const uint QK_LD = DEPTH / 4 + 1;                           // one more, so that rows start in different banks
 const uint P_LD = BLOCK_N / 4 + 1;
 const uint V_LD = COLS4 * THREADS_X;
@@ -75,6 +88,11 @@ shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invoca
 #include "lib/order.glsl"
 #include "lib/split_kv.glsl"
 #include "lib/matmul_scalar.glsl"
+#ifdef FEATURES
+const bool LOGITS = SOFTCAP || ALIBI || BIAS;
+#include "lib/feature_tensors.glsl"
+#include "lib/features.glsl"
+#endif
 
 // One value for each row of an invocation.
 struct RowValues {
@@ -100,6 +118,12 @@ void main() {
     const uint batch = work.batch;
     const uint kv_head = head / p.heads_per_kv;
     const uint row0 = work.block * BLOCK_M;
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, row0, BLOCK_M);
+    if (!block.exists) {
+        return;
+    }
+#endif
 
     const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s;
     const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
@@ -149,8 +173,12 @@ void main() {
             const int keys = visible_keys(int(row0 + ty * ROWS + i));
             row_max.at[i] = NEG_INF;
             [[unroll]] for (uint j = 0; j < COLS; j++) {
+#ifdef FEATURES
+                S.at[i * COLS + j] = score(block, S.at[i * COLS + j], int(row0 + ty * ROWS + i), col0 + int(tx + j * THREADS_X));
+#else
                 const bool visible = col0 + int(tx + j * THREADS_X) < keys;
                 S.at[i * COLS + j] = visible ? S.at[i * COLS + j] : NEG_INF;
+#endif
                 row_max.at[i] = max(row_max.at[i], S.at[i * COLS + j]);
             }
         }
@@ -170,7 +198,12 @@ void main() {
                 const float weight = exp2(fma(S.at[i * COLS + j], p.scale_log2, -m_new));
                 l.at[i] += weight;
                 const uint col = tx + j * THREADS_X;
+#ifdef FEATURES
+                const bool gone = dropped(block, int(row0 + ty * ROWS + i), col0 + int(col));
+                tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = gone ? 0.0 : weight;
+#else
                 tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = weight;
+#endif
             }
         }
 
@@ -179,7 +212,12 @@ void main() {
             for (uint i = tid; i < VALUE_ROWS * V_LD; i += WORKGROUP_SIZE) {
                 const uint row = col0 + n0 + i / V_LD;
                 const uint d = i % V_LD;
+#ifdef FEATURES
+                const bool inside = row < p.seq_kv && d < VALUE_DIM4 && unmasked(block, min(row, p.seq_kv - 1));
+                tile[i] = inside ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);
+#else
                 tile[i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);
+#endif
             }
             barrier();  // V and P written before they are read
             product_nn(O_, P_AT + n0 / 4, P_LD, 0, V_LD, VALUE_ROWS / 4);
@@ -199,10 +237,15 @@ void main() {
         if (row >= p.seq_q) {
             continue;
         }
+#ifdef FEATURES
+        const float alpha = add_sink(block, m[i], sum);
+        const float inverse = inverse_sum(sum) * (alpha * keep_scale());
+#else
         const float inverse = inverse_sum(sum);
+#endif
         [[unroll]] for (uint j = 0; j < COLS4; j++) {
             const uint d = tx + j * THREADS_X;
-            if (d < DIM4) {
+            if (d < VALUE_DIM4) {
                 [[unroll]] for (uint e = 0; e < 4; e++) {
                     const uint at = o_base + row * p.o_stride_s + d * 4 + e;
                     if (SPLIT_KV) {

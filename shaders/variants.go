@@ -40,7 +40,7 @@ var variants = slices.Concat(
 	forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16"),
 	split("attention_fwd_split_coopmat2"),
 	split("attention_fwd_split_coopmat"),
-	forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32"),
+	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
 	withFeatures(forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures([]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}}),

@@ -5,6 +5,7 @@
 #define LIB_FEATURE_PARAMS_GLSL
 
 struct Features {
+    uint num_heads;
     int window_left;        // row i, at key i + shift, sees this many keys before
     int window_right;       // and after that one
     float softcap_in;       // 2 * log2(e) * Scale / Softcap

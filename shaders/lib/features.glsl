@@ -69,7 +69,7 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
     b.slope = ALIBI ? alibi_slopes[args.features.slopes_offset + batch * args.features.slopes_stride_b + head] * LOG2_E : 0.0;
     b.sink = SINKS ? sinks[args.features.sinks_offset + head] * LOG2_E : NEG_INF;
     uint carry;
-    b.stream.x = uaddCarry(args.features.stream_lo, batch * p.num_heads + head, carry);
+    b.stream.x = uaddCarry(args.features.stream_lo, batch * args.features.num_heads + head, carry);
     b.stream.y = args.features.stream_hi + carry;
     return b;
 }

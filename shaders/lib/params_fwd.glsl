@@ -1,11 +1,20 @@
 // params_fwd: the push constants of the fused forward kernels. One block for
 // every path, so that the host fills it in one place.
 //
+// With FEATURES they are args.plain, and p is a copy of the invocation's own, which
+// enter_block (lib/features.glsl) makes that of a block of rows.
+//
 // The includer needs GL_EXT_scalar_block_layout.
 #ifndef LIB_PARAMS_FWD_GLSL
 #define LIB_PARAMS_FWD_GLSL
 
+#ifdef FEATURES
+#include "feature_params.glsl"
+
+struct Plain {
+#else
 layout(push_constant, scalar) uniform Params {
+#endif
     uint seq_q;
     uint seq_kv;
     uint heads_per_kv;  // num_heads / num_kv_heads
@@ -34,6 +43,30 @@ layout(push_constant, scalar) uniform Params {
     uint lse_stride_b;
     uint lse_stride_h;
     uint lse_stride_s;
+#ifndef FEATURES
 } p;
+#else
+};
+
+layout(push_constant, scalar) uniform Params {
+    Plain plain;
+    Features features;
+} args;
+
+Plain p = args.plain;
+
+// skip_rows makes row n the first.
+void skip_rows(const uint n) {
+    p.q_offset += n * p.q_stride_s;
+    p.o_offset += n * p.o_stride_s;
+    p.lse_offset += n * p.lse_stride_s;
+}
+
+// skip_keys makes key n the first.
+void skip_keys(const uint n) {
+    p.k_offset += n * p.k_stride_s;
+    p.v_offset += n * p.v_stride_s;
+}
+#endif
 
 #endif
