@@ -58,16 +58,40 @@ func TestAutoFloat32(t *testing.T) {
 	}
 }
 
-// TestFeasibleFeatures: a path without a kernel for a feature says so, for
-// every path.
+// TestFeasibleFeatures: a path without a kernel for features says so, and what the
+// device lacks for one; Auto takes a path that has one.
 func TestFeasibleFeatures(t *testing.T) {
 	caps := nvidia("NVIDIA H200", 132, true)
-	for _, impl := range Impls() {
-		p := Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float16}
-		require.NoError(t, Supports(&caps, impl, p))
-		p.Window, p.Sinks = Window{On: true, Left: 5}, true
-		err := Supports(&caps, impl, p)
+	p := Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float16}
+	p.Window, p.Sinks = Window{On: true, Left: 5}, true
+	for _, c := range []struct {
+		impl Impl
+		want string
+	}{
+		{CoopMat2, "no kernel has window, sinks"}, {CoopMat, "no kernel has window, sinks"}, {Scalar, ""}, {Unfused, ""},
+	} {
+		err := Supports(&caps, c.impl, p)
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
 		require.ErrorIs(t, err, ErrUnsupported)
-		require.ErrorContains(t, err, fmt.Sprintf("attention: %v: no kernel has window, sinks: ", impl))
+		require.EqualError(t, err, fmt.Sprintf("attention: %v: %s: unsupported on this device", c.impl, c.want))
 	}
+	config, err := Choose(&caps, p, Options{})
+	require.NoError(t, err)
+	require.Equal(t, Scalar, config.Impl)
+
+	least := leastDevice()
+	p.DType = dtype.Float32
+	require.ErrorContains(t, Supports(&least, Scalar, p), "scalar: window, sinks take 11 storage buffers, more than the device's 4")
+	require.ErrorContains(t, Supports(&least, Unfused, p), "unfused: window, sinks take 9 storage buffers, more than the device's 4")
+	least.MaxStorageBuffers = 11
+	require.ErrorContains(t, Supports(&least, Scalar, p), "bytes of push constants, more than the device's 128")
+	least.MaxPushConstantsBytes = 256
+	require.NoError(t, Supports(&least, Scalar, p))
+	require.NoError(t, Supports(&least, Unfused, p))
+	p.ValueDim = 256 // what the table has for head_dim 64 is too much for it
+	require.NoError(t, Supports(&least, Scalar, p))
+	require.NoError(t, Supports(&least, Unfused, p))
 }

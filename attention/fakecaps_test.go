@@ -42,6 +42,7 @@ func gpu(name string, vendor, driver, subgroup, shared, invocations, units, m, n
 	c.SubgroupSizeControl, c.ComputeFullSubgroups = true, true
 	c.MaxSharedMemoryBytes, c.MaxWorkgroupInvocations, c.MaxWorkgroupSize = shared, invocations, [3]uint32{invocations, invocations, 64}
 	c.ComputeUnits = units
+	c.MaxPushConstantsBytes, c.MaxStorageBuffers = 256, 32
 	c.Float16, c.Int8, c.Int16, c.Int64, c.Storage16, c.Storage8 = true, true, true, true, true, true
 	c.VulkanMemoryModel = true
 	c.SubgroupOps = vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle

@@ -58,6 +58,9 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 	if p.Varlen.On {
 		o, lse, q, k, v = unpack(o, &p), unpack(lse, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
 	}
+	if p.Plain() && p.Causal && p.CausalAlign == TopLeft {
+		p.SeqKV = min(p.SeqKV, p.SeqQ) // no row sees the others: a NaN in V would not become 0 by a weight of 0
+	}
 	if config.Impl == Unfused {
 		return forwardUnfused(c, o, lse, q, k, v, p, &opt.Inputs, config)
 	}

@@ -213,7 +213,7 @@ void main() {
                 const uint row = col0 + n0 + i / V_LD;
                 const uint d = i % V_LD;
 #ifdef FEATURES
-                const bool inside = row < p.seq_kv && d < VALUE_DIM4 && unmasked(block, min(row, p.seq_kv - 1));
+                const bool inside = row < p.seq_kv && d < VALUE_DIM4 && has_value(block, min(row, p.seq_kv - 1));
                 tile[i] = inside ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);
 #else
                 tile[i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);

@@ -102,7 +102,7 @@ void main() {
             const uint row = col0 + i / V_LD;
             const uint d = i % V_LD;
 #ifdef FEATURES
-            const bool inside = row < p.seq_kv && d < DIM4 && unmasked(block, min(row, p.seq_kv - 1));
+            const bool inside = row < p.seq_kv && d < DIM4 && has_value(block, min(row, p.seq_kv - 1));
             tile[V_AT + i] = inside ? load_v(v_base + row * p.b_stride_s + d * 4) : vec4(0.0);
 #else
             tile[V_AT + i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.b_stride_s + d * 4) : vec4(0.0);

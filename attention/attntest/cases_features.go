@@ -96,6 +96,9 @@ func (t *table) scores() {
 	p := base
 	p.Bias = problem.Bias{On: true, Rows: true}
 	t.add("bias", "hiding", Case{Problem: p, HidingBias: true}, dtype.All()...)
+	p.Bias.Rows = false // a key that it hides is hidden from all rows
+	t.add("bias", "hiding-keys", Case{Problem: p, HidingBias: true}, dtype.All()...)
+	p.Bias.Rows = true
 	p.Causal = true
 	t.add("bias", "hiding-causal", Case{Problem: p, HidingBias: true, Features: OddOffset}, rotate(0)...)
 	p.Softcap = 5

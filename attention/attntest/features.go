@@ -96,14 +96,9 @@ func (c *Case) mask(b int) problem.Mask {
 }
 
 // hidden calls f for every key that masks hide from all rows: with its position
-// in K and V in logical order, in rows. Problems without features are left as
-// they are: where Causal alone hides such a key, with TopLeft, kernels multiply its V
-// by 0.
+// in K and V in logical order, in rows.
 func (c *Case) hidden(in ref.Inputs[float64], f func(row int)) {
 	p := c.Problem
-	if p.Plain() {
-		return
-	}
 	seen := make([]bool, product(p.KShape())/p.HeadDim)
 	for b := range p.Batch {
 		mask := c.mask(b)
@@ -111,6 +106,7 @@ func (c *Case) hidden(in ref.Inputs[float64], f func(row int)) {
 		for j := range mask.SeqKV {
 			visible := mask.SeqQ > 0 && lo <= j && j < hi && (!p.KeyMask || in.KeyMask[b*p.SeqKV+j])
 			for h := range p.NumKVHeads {
+				visible := visible && !c.hiddenByBias(in, b, h, j)
 				at := (b*p.NumKVHeads+h)*p.SeqKV + j
 				if p.Varlen.On {
 					at = (int(in.CuSeqlensKV[b])+j)*p.NumKVHeads + h
@@ -124,6 +120,25 @@ func (c *Case) hidden(in ref.Inputs[float64], f func(row int)) {
 			f(at)
 		}
 	}
+}
+
+// hiddenByBias reports whether a bias that all rows share is -Inf for a key in all heads
+// that read a key head. One that rows do not share is not looked at: kernels multiply V
+// by the weights that it makes 0.
+func (c *Case) hiddenByBias(in ref.Inputs[float64], b, kvHead, key int) bool {
+	p := c.Problem
+	if !p.Bias.On || p.Bias.Rows {
+		return false
+	}
+	shape := p.BiasShape()
+	group := p.NumHeads / p.NumKVHeads
+	for h := kvHead * group; h < (kvHead+1)*group; h++ {
+		at := min(b, shape[0]-1)*shape[1] + min(h, shape[1]-1)
+		if !math.IsInf(in.Bias[at*p.SeqKV+key], -1) {
+			return false
+		}
+	}
+	return true
 }
 
 func product(shape []int) int {

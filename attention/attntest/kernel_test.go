@@ -224,7 +224,7 @@ func (k *kernel) row(o, lse *Tensor, b, h, i int) {
 		s := make([]float64, min(tile, end-j0))
 		for j := range s {
 			switch {
-			case j0+j >= lo && k.sees(b, j0+j):
+			case j0+j >= lo && k.sees(b, j0+j) && !math.IsInf(k.bias(b, h, kh, i, j0+j), -1):
 				s[j] = k.score(b, h, kh, i, j0+j)
 			case k.is("hidden K in the score"):
 				s[j] = k.score(b, h, kh, i, j0+j) - 1e30

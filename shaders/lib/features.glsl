@@ -83,6 +83,20 @@ bool unmasked(const Block b, const uint key) {
     return (key_mask4[at / 4] >> at % 4 * 8 & 0xffu) != 0;
 }
 
+// bias_of returns the bias of a row and a key of the block.
+float bias_of(const Block b, const uint row, const uint key) {
+    const uint at = b.bias_at + row * args.features.bias_stride_s + key;
+    return BIAS_F32 ? bias32[at] : WIDEN(bias[at]);
+}
+
+// has_value reports whether the value of a key of the block may be multiplied by
+// weights: where the key mask, or a bias that all rows share, hides the key, the
+// weights are 0, but 0 times NaN is not.
+bool has_value(const Block b, const uint key) {
+    const bool shared_bias = BIAS && args.features.bias_stride_s == 0;
+    return unmasked(b, key) && !(shared_bias && bias_of(b, 0, key) == NEG_INF);
+}
+
 // softcap returns log2(e) * Softcap * tanh(x) for s = x * Softcap/Scale. The
 // tanh of GLSL may overflow where this is 1.
 float softcap(const float s) {
@@ -102,8 +116,7 @@ float score(const Block b, const float s, const int row, const int key) {
     if (LOGITS) {
         x = SOFTCAP ? softcap(s) : s * args.plain.scale_log2;
         if (BIAS) {
-            const uint at = b.bias_at + min(row, int(p.seq_q) - 1) * args.features.bias_stride_s + inside;
-            const float y = BIAS_F32 ? bias32[at] : WIDEN(bias[at]);
+            const float y = bias_of(b, uint(min(row, int(p.seq_q) - 1)), inside);
             seen = seen && y != NEG_INF;  // x may be NaN or +inf there
             x = fma(y, LOG2_E, x);
         }

@@ -1,0 +1,91 @@
+package attention_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestFeatureConfigs runs features in pairs and all together on tiles that the
+// tuning table does not take on this device.
+func TestFeatureConfigs(t *testing.T) {
+	d := vktest.Open(t)
+	pairs := suite(d).Where(combined)
+	for _, config := range []attention.Config{
+		{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4},
+		{Impl: attention.Unfused, Threads: 64, ThreadsX: 16, BlockM: 16, BlockN: 16, Depth: 16},
+	} {
+		t.Run(config.String(), func(t *testing.T) {
+			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
+			pairs.TestForward(t, onDevice{d, attention.Options{Config: &config}})
+		})
+	}
+}
+
+// combined reports whether a case has several features.
+func combined(c *attntest.Case) bool {
+	return strings.HasPrefix(c.Name, "pair/") || strings.HasPrefix(c.Name, "all/")
+}
+
+// TestBadLengths: cumulative lengths that break every rule neither crash nor lead a
+// kernel to memory outside of O and LSE.
+func TestBadLengths(t *testing.T) {
+	d := vktest.Open(t)
+	p := attention.Problem{
+		Batch: 3, NumHeads: 2, NumKVHeads: 1, SeqQ: 20, SeqKV: 15, HeadDim: 16, DType: dtype.Float16,
+		KeyMask: true, Bias: attention.Bias{On: true, Batch: true, Rows: true}, Causal: true,
+		Varlen: attention.Varlen{On: true, TotalQ: 40, TotalKV: 30},
+	}
+	const guard, canary = 4096, -12288
+	tensor := func(name string, format dtype.DType, value float64, shape ...int) *attntest.Tensor {
+		x := &attntest.Tensor{Name: name, DType: format, Offset: guard, Shape: shape, Strides: make([]int, len(shape))}
+		n := 1
+		for i := len(shape) - 1; i >= 0; i-- {
+			x.Strides[i], n = n, n*shape[i]
+		}
+		x.Data = make([]float64, n+2*guard)
+		for i := range x.Data {
+			x.Data[i] = value
+		}
+		return x
+	}
+	in := attntest.Inputs{
+		Q: tensor("q", p.DType, 1, p.QShape()...), K: tensor("k", p.DType, 1, p.KShape()...), V: tensor("v", p.DType, 1, p.VShape()...),
+		Bias: tensor("bias", dtype.Float32, 0, p.BiasShape()...), KeyMask: tensor("key_mask", dtype.Bool, 1, p.KeyMaskShape()...),
+		CuSeqlensQ: tensor("cu_seqlens_q", dtype.Int32, 0, 4), CuSeqlensKV: tensor("cu_seqlens_kv", dtype.Int32, 0, 4),
+	}
+	const most, least = math.MaxInt32, math.MinInt32
+	for _, impl := range attention.Impls() {
+		for i, cu := range [][2][4]float64{
+			{{0, 40, 20, 40}, {0, 30, 10, 30}},
+			{{-5, 60, 10, 70}, {-9, 50, -3, 99}},
+			{{most, least, most, least}, {least, most, least, most}},
+			{{least, most, 0, most}, {most, most, least, least}},
+			{{39, 40, 41, 42}, {29, 30, 31, 32}},
+		} {
+			t.Run(fmt.Sprintf("%v/%d", impl, i), func(t *testing.T) {
+				if err := attention.Supports(d.Caps(), impl, p); err != nil {
+					t.Skip(err)
+				}
+				copy(in.CuSeqlensQ.Data[guard:], cu[0][:])
+				copy(in.CuSeqlensKV.Data[guard:], cu[1][:])
+				o, lse := tensor("O", p.DType, canary, p.OShape()...), tensor("LSE", dtype.Float32, canary, p.LSEShape()...)
+				require.NoError(t, onDevice{d, attention.Options{Impl: impl}}.Forward(o, lse, in, p))
+				for _, x := range []*attntest.Tensor{o, lse} {
+					for j := range guard {
+						require.EqualValues(t, canary, x.Data[j], "%s: %d before it", x.Name, guard-j)
+						require.EqualValues(t, canary, x.Data[len(x.Data)-1-j], "%s: %d after it", x.Name, guard-j)
+					}
+				}
+			})
+		}
+	}
+}
