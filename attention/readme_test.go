@@ -114,6 +114,45 @@ func supportsAll(caps *vk.Caps, impl Impl, t dtype.DType, headDim int) bool {
 	return true
 }
 
+// TestReadmeFeatures compares the paths in the table of features with Supports.
+func TestReadmeFeatures(t *testing.T) {
+	text := readme(t)
+	caps := fakeNamed(t, "NVIDIA H200")
+	for _, row := range []struct {
+		start string
+		p     Problem
+	}{
+		{"| sliding window, left and right | `Window` | |", Problem{Window: Window{On: true, Left: 5, Right: 5}}},
+		{"| logit softcap | `Softcap` | |", Problem{Softcap: 30}},
+		{"| ALiBi, per head or per batch and head | `ALiBi` | `alibi_slopes` |", Problem{ALiBi: ALiBiPerBatchHead}},
+		{"| additive bias, float32 or the input's format, batch, heads and rows shared or not | `Bias` | `bias` |", Problem{Bias: Bias{On: true, Heads: true}}},
+		{"| key mask | `KeyMask` | `key_mask` |", Problem{KeyMask: true}},
+		{"| attention sinks | `Sinks` | `sinks` |", Problem{Sinks: true}},
+		{"| packed sequences of different lengths | `Varlen` | `cu_seqlens_q`, `cu_seqlens_kv` |", Problem{Varlen: Varlen{On: true, TotalQ: 100, TotalKV: 100}}},
+		{"| head_dim of V and O other than that of Q and K | `ValueDim` | |", Problem{ValueDim: 128}},
+		{"| dropout, the same for the same seed (Philox) | `Dropout` | |", Problem{Dropout: Dropout{P: 0.1, Seeded: true}}},
+	} {
+		p := row.p
+		p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.HeadDim = 4, 8, 8, 64, 64, 64
+		var paths []string
+		for _, impl := range Impls() {
+			name, formats := impl.String(), 0
+			for _, p.DType = range dtype.All() {
+				if err := Supports(&caps, impl, p); err == nil {
+					formats++
+				} else if p.DType == dtype.Float32 {
+					name += " (16 bits)"
+				}
+			}
+			if formats > 0 {
+				paths = append(paths, name)
+			}
+		}
+		line := fmt.Sprintf("%s %s |\n", row.start, strings.Join(paths, ", "))
+		require.True(t, strings.Contains(text, line), "README.md does not have the line\n%s", line)
+	}
+}
+
 // TestReadmeTableOnDevice says that the column of the device that is here, if it
 // has one, is right for it.
 func TestReadmeTableOnDevice(t *testing.T) {

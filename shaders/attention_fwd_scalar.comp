@@ -42,7 +42,6 @@ layout(local_size_x_id = 0) in;
 #ifdef FEATURES
 #define FEATURES_ID 11
 #define FEATURES_BINDING 5
-#include "lib/feature_constants.glsl"
 #endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
@@ -88,26 +87,11 @@ shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invoca
 #include "lib/order.glsl"
 #include "lib/split_kv.glsl"
 #include "lib/matmul_scalar.glsl"
+#include "lib/row_values.glsl"
 #ifdef FEATURES
 const bool LOGITS = SOFTCAP || ALIBI || BIAS;
-#include "lib/feature_tensors.glsl"
 #include "lib/features.glsl"
 #endif
-
-// One value for each row of an invocation.
-struct RowValues {
-    float at[ROWS];
-};
-
-// share_partials shares one value for each row of this invocation with the
-// invocations of the same rows. Every invocation of the workgroup calls it.
-void share_partials(const RowValues x, const uint ty, const uint tx) {
-    barrier();  // the values shared before are read
-    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        partial[(ty * ROWS + i) * THREADS_X + tx] = x.at[i];
-    }
-    barrier();  // partial written before it is read
-}
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
@@ -195,15 +179,13 @@ void main() {
                 O_.at[i * COLS4 + j] *= alpha;
             }
             [[unroll]] for (uint j = 0; j < COLS; j++) {
-                const float weight = exp2(fma(S.at[i * COLS + j], p.scale_log2, -m_new));
+                float weight = exp2(fma(S.at[i * COLS + j], p.scale_log2, -m_new));
                 l.at[i] += weight;
                 const uint col = tx + j * THREADS_X;
 #ifdef FEATURES
-                const bool gone = dropped(block, int(row0 + ty * ROWS + i), col0 + int(col));
-                tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = gone ? 0.0 : weight;
-#else
-                tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = weight;
+                weight = dropped(block, int(row0 + ty * ROWS + i), col0 + int(col)) ? 0.0 : weight;
 #endif
+                tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = weight;
             }
         }
 
@@ -238,8 +220,7 @@ void main() {
             continue;
         }
 #ifdef FEATURES
-        const float alpha = add_sink(block, m[i], sum);
-        const float inverse = inverse_sum(sum) * (alpha * keep_scale());
+        const float inverse = finish_row(block, m[i], sum);
 #else
         const float inverse = inverse_sum(sum);
 #endif

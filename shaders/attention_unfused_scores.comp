@@ -31,7 +31,6 @@ layout(local_size_x_id = 0) in;
 #ifdef FEATURES
 #define FEATURES_ID 8
 #define FEATURES_BINDING 3
-#include "lib/feature_constants.glsl"
 #endif
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"
@@ -58,7 +57,6 @@ shared vec4 tile[(BLOCK_M + BLOCK_N) * LD];
 #include "lib/mask.glsl"
 #ifdef FEATURES
 const bool LOGITS = true;
-#include "lib/feature_tensors.glsl"
 #include "lib/features.glsl"
 #endif
 #include "lib/matmul_scalar.glsl"

@@ -30,7 +30,6 @@ layout(local_size_x_id = 0) in;
 #define FEATURES_BINDING 2
 #define ELEM float  // of a bias, which is not read here
 #define WIDEN(x) (x)
-#include "lib/feature_constants.glsl"
 #endif
 #include "lib/params_unfused.glsl"
 
@@ -43,7 +42,6 @@ shared float partial[WORKGROUP_SIZE];
 #ifdef FEATURES
 const bool LOGITS = true;
 #include "lib/mask.glsl"
-#include "lib/feature_tensors.glsl"
 #include "lib/features.glsl"
 #endif
 

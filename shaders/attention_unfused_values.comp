@@ -28,7 +28,6 @@ layout(local_size_x_id = 0) in;
 #ifdef FEATURES
 #define FEATURES_ID 6
 #define FEATURES_BINDING 3
-#include "lib/feature_constants.glsl"
 #endif
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"
@@ -59,7 +58,6 @@ shared vec4 tile[V_AT + BLOCK_N * V_LD];
 const bool LOGITS = true;
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
-#include "lib/feature_tensors.glsl"
 #include "lib/features.glsl"
 #endif
 

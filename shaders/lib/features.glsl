@@ -6,13 +6,14 @@
 // over keys 0 to p.seq_kv-1 as ever, and neither compute with the others nor read
 // them. Rows count within the sequence.
 //
-// The includer defines FEATURES, includes lib/feature_constants.glsl,
-// lib/feature_tensors.glsl, the params with skip_rows and skip_keys,
-// lib/softmax.glsl and lib/mask.glsl, and declares `const bool LOGITS`: scores are
-// turned into base-2 logits.
+// The includer defines FEATURES_ID and FEATURES_BINDING, see
+// lib/feature_constants.glsl and lib/feature_tensors.glsl; includes lib/element.glsl,
+// the params with skip_rows and skip_keys, lib/softmax.glsl and lib/mask.glsl; and
+// declares `const bool LOGITS`: scores are turned into base-2 logits.
 #ifndef LIB_FEATURES_GLSL
 #define LIB_FEATURES_GLSL
 
+#include "feature_tensors.glsl"
 #include "philox.glsl"
 
 const float LOG2_E = 1.4426950408889634;  // exp(x) = exp2(x * LOG2_E)
@@ -155,6 +156,13 @@ float add_sink(const Block b, inout float m, inout float l) {
     l = fma(l, alpha, exp2(b.sink - top));
     m = top;
     return alpha;
+}
+
+// finish_row adds the sink to m and l of a row, and returns what the row's O, a sum
+// relative to the old m, is to be multiplied by.
+float finish_row(const Block b, inout float m, inout float l) {
+    const float alpha = add_sink(b, m, l);
+    return inverse_sum(l) * (alpha * keep_scale());
 }
 
 #endif

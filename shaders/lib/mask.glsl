@@ -6,8 +6,7 @@
 // 0, and is not there.
 //
 // The includer declares `const bool CAUSAL` and the push constants p with
-// seq_kv and causal_shift; with FEATURES it includes lib/feature_constants.glsl
-// instead of declaring CAUSAL.
+// seq_kv and causal_shift; with FEATURES it need not declare CAUSAL.
 #ifndef LIB_MASK_GLSL
 #define LIB_MASK_GLSL
 

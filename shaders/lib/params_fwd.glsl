@@ -9,6 +9,7 @@
 #define LIB_PARAMS_FWD_GLSL
 
 #ifdef FEATURES
+#include "feature_constants.glsl"
 #include "feature_params.glsl"
 
 struct Plain {

@@ -10,6 +10,7 @@
 #define LIB_PARAMS_UNFUSED_GLSL
 
 #ifdef FEATURES
+#include "feature_constants.glsl"
 #include "feature_params.glsl"
 
 struct Plain {
