@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"hash/maphash"
 	"strings"
+	"time"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench/peer"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -22,12 +24,15 @@ type Case struct {
 	Impls    []attention.Impl
 	Tuning   *attention.Tuning // what the device was tuned to; nil: the built-in table only
 	Protocol Protocol
+	Peers    []peer.Peer
+	PeerTime time.Duration // after which a peer is killed
 }
 
 // Attention checks the forward pass of c.Problem against the float64 reference
 // on each path of c.Impls, and times those that are right. The results are in the
 // order of the paths. A path that the device cannot take, also for lack of memory, is
-// reported as unsupported. An error means that the run was cut short.
+// reported as unsupported. The results of the peers follow, in the order of the
+// peers. An error means that the run was cut short.
 func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
 	p, impls, pr := c.Problem, c.Impls, c.Protocol
 	if err := p.Validate(); err != nil {
@@ -50,11 +55,11 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 		results[i].Choice = config.String()
 		able = append(able, i)
 	}
-	if len(able) == 0 {
+	if len(able) == 0 && len(c.Peers) == 0 {
 		return results, nil
 	}
 
-	done, total := 0, 1+len(able)+MeasureSteps(len(able), pr)
+	done, total := 0, 1+len(able)+MeasureSteps(len(able), pr)+len(c.Peers)
 	step := func(what string) {
 		if progress != nil {
 			progress(done, total, what)
@@ -77,26 +82,26 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 			targets, timed = append(targets, target), append(timed, i)
 		}
 	}
-	if len(targets) == 0 {
-		return results, nil
-	}
-	if err := r.addSets(ctx, pr.sets(p.Bytes())); err != nil {
-		return nil, err
-	}
-	step("warm-up")
-	measured, err := Measure(ctx, d, targets, len(r.sets), pr, func() { step("samples") })
-	if err != nil {
-		return nil, err
-	}
-	for j, m := range measured {
-		x := &results[timed[j]]
-		if m.Err != nil {
-			x.Status, x.Reason = StatusFailed, m.Err.Error()
-			continue
+	if len(targets) > 0 {
+		if err := r.addSets(ctx, pr.sets(p.Bytes())); err != nil {
+			return nil, err
 		}
-		x.Timing = m.Timing
+		step("warm-up")
+		measured, err := Measure(ctx, d, targets, len(r.sets), pr, func() { step("samples") })
+		if err != nil {
+			return nil, err
+		}
+		for j, m := range measured {
+			x := &results[timed[j]]
+			if m.Err != nil {
+				x.Status, x.Reason = StatusFailed, m.Err.Error()
+				continue
+			}
+			x.Timing = m.Timing
+		}
 	}
-	return results, nil
+	more, err := r.peers(ctx, c, step)
+	return append(results, more...), err
 }
 
 // Unsupported returns results that say that no path takes p.
@@ -144,6 +149,7 @@ func (r *attentionRun) close() {
 		}
 	}
 	closeFeatures(r.inputs)
+	r.sets, r.inputs = nil, attention.Inputs{}
 }
 
 // Seeds of the inputs.

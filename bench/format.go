@@ -100,8 +100,10 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 			res.Values = append(res.Values,
 				benchfmt.Value{Value: ns, Unit: "ns/op"},
 				benchfmt.Value{Value: flops(x.Problem) / ns * 1e9, Unit: "FLOP/s"},
-				benchfmt.Value{Value: x.Problem.Bytes() / ns * 1e9, Unit: "B/s"},
-				benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
+				benchfmt.Value{Value: x.Problem.Bytes() / ns * 1e9, Unit: "B/s"})
+			if x.Check.Rows > 0 {
+				res.Values = append(res.Values, benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
+			}
 			if i < len(x.Timing.ReplayNS) && i < len(x.Timing.FreshNS) {
 				res.Values = append(res.Values,
 					benchfmt.Value{Value: x.Timing.ReplayNS[i], Unit: "replay-wall-ns/op"},
@@ -153,7 +155,7 @@ func (r Report) columns(x Result) []column {
 		align = p.CausalAlign.String()
 	}
 	list := []column{
-		{"kernel", x.Kernel}, {"impl", x.Impl}, {"choice", x.Choice},
+		{"kernel", x.Kernel}, {"impl", x.Impl}, {"peer", x.Peer}, {"choice", x.Choice},
 		{"status", string(x.Status)}, {"reason", x.Reason},
 		{"dtype", p.DType.String()}, {"batch", p.Batch}, {"heads", p.NumHeads}, {"kv_heads", p.NumKVHeads},
 		{"seq_q", p.SeqQ}, {"seq_kv", p.SeqKV}, {"head_dim", p.HeadDim},
@@ -169,7 +171,7 @@ func (r Report) columns(x Result) []column {
 			list = append(list, column{name, nil})
 		}
 	}
-	checked, timed := x.Status != StatusUnsupported, x.Status == StatusOK
+	checked, timed := x.Check.Rows > 0, x.Status == StatusOK
 	number("checked_rows", checked, float64(x.Check.Rows))
 	number("of_rows", checked, float64(x.Check.OfRows))
 	number("max_abs_error", checked, x.Check.MaxAbs)

@@ -39,17 +39,19 @@ const (
 	StatusOK          Status = "ok"          // correct and timed
 	StatusFailed      Status = "failed"      // wrong, and therefore not timed
 	StatusUnsupported Status = "unsupported" // the device or the path cannot do it
+	StatusNoAnswer    Status = "no answer"   // a peer gave no times
 )
 
 // A Result is one implementation on one problem.
 type Result struct {
 	Kernel  string // what was computed: attention_fwd
-	Impl    string // as asked for: auto, coopmat2, …
-	Choice  string // what ran: path and configuration
+	Impl    string // as asked for: auto, coopmat2, …; of a peer: its name, a colon, that of its implementation
+	Peer    bool   // it is a peer's, not ours: nothing of it is a failure
+	Choice  string // what ran: path and configuration; of a peer what it says of itself
 	Config  string // the configuration, if it was asked for: a part of the benchmark's name
 	Problem problem.Problem
 	Status  Status
-	Reason  string // why it failed or is not supported, one line
+	Reason  string // why it failed or is not supported, or what is wrong with a peer's output, one line
 	Check   Check  // zero if unsupported
 	Timing  Timing // zero unless Status is StatusOK
 }
@@ -127,7 +129,8 @@ func (r Result) rate(amount float64) float64 {
 	return amount / ns * 1e9
 }
 
-// Failed returns the number of results that were wrong.
+// Failed returns the number of results that were wrong. Peers do not count
+// here and in OK.
 func (r Report) Failed() int { return r.count(StatusFailed) }
 
 // OK returns the number of results that were correct and timed.
@@ -136,7 +139,7 @@ func (r Report) OK() int { return r.count(StatusOK) }
 func (r Report) count(s Status) int {
 	n := 0
 	for _, x := range r.Results {
-		if x.Status == s {
+		if x.Status == s && !x.Peer {
 			n++
 		}
 	}

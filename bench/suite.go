@@ -87,6 +87,9 @@ func (r Report) suiteSection() sheet.Section {
 	t := suiteTable{suite: r.Suite, groups: r.groups()}
 	for _, g := range t.groups {
 		for _, x := range g[1:] {
+			if x.Peer && x.Status == StatusNoAnswer && !strings.Contains(x.Impl, ":") {
+				continue // a whole peer: the notes say it
+			}
 			if !slices.Contains(t.others, x.Impl) {
 				t.others = append(t.others, x.Impl)
 			}
@@ -126,7 +129,7 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if slices.Contains(t.others, attention.Unfused.String()) {
 		s.Add("unfused", "GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH")
 	}
-	s.Add("time", "device time per call, median of samples; a ratio is the other's time by ours, above 1 where ours is faster")
+	s.Add("time", "device time per call, median of samples; a ratio is the time of the column before it by ours: above 1, ours is faster")
 	s.Add("check", "against a float64 reference, on %s", t.rowsChecked())
 }
 
@@ -159,9 +162,9 @@ func (t *suiteTable) columns(s *sheet.Section) {
 	add(true, "ours "+unit)
 	for _, impl := range t.others {
 		add(true, impl+" "+unit)
-	}
-	for _, impl := range t.ratios() {
-		add(true, "vs "+impl)
+		if compared(impl) {
+			add(true, "ratio")
+		}
 	}
 	if t.suite.target > 0 {
 		add(true, fmt.Sprintf("vs %g µs", t.suite.target))
@@ -175,16 +178,11 @@ func (t *suiteTable) columns(s *sheet.Section) {
 	add(false, "check", "runs")
 }
 
-// ratios lists the implementations that ours is compared with: those that are
-// not a path of ours, and the unfused formula.
-func (t *suiteTable) ratios() []string {
-	var list []string
-	for _, impl := range t.others {
-		if parsed, err := attention.ParseImpl(impl); err != nil || parsed == attention.Unfused {
-			list = append(list, impl)
-		}
-	}
-	return list
+// compared reports whether an implementation has a ratio to ours beside it: one
+// that is not a path of ours, and the unfused formula.
+func compared(impl string) bool {
+	parsed, err := attention.ParseImpl(impl)
+	return err != nil || parsed == attention.Unfused
 }
 
 func (t *suiteTable) row(g []Result) []string {
@@ -201,10 +199,11 @@ func (t *suiteTable) row(g []Result) []string {
 	}
 	row = append(row, t.cell(ours))
 	for _, impl := range t.others {
-		row = append(row, t.cell(find(impl)))
-	}
-	for _, impl := range t.ratios() {
-		row = append(row, ratio(find(impl).NS(), ours.NS()))
+		x := find(impl)
+		row = append(row, t.cell(x))
+		if compared(impl) {
+			row = append(row, ratio(x.NS(), ours.NS()))
+		}
 	}
 	if t.suite.target > 0 {
 		row = append(row, ratio(t.suite.target, perSequence.of(ours)))
@@ -218,13 +217,11 @@ func (t *suiteTable) row(g []Result) []string {
 	} else {
 		row = append(row, significant(second.of(ours)), fmt.Sprintf("%.0f%%", 100*Summarize(ours.Timing.DeviceNS).Spread()))
 	}
-	switch ours.Status {
-	case StatusOK:
-		return append(row, formatError(ours.Check.MaxAbs), formatError(ours.Check.MeanAbs), "pass", ours.Choice)
-	case StatusFailed:
-		return append(row, formatError(ours.Check.MaxAbs), formatError(ours.Check.MeanAbs), "FAIL", ours.Choice)
+	if ours.Status != StatusOK && ours.Status != StatusFailed {
+		return append(row, "-", "-", "-", "-")
 	}
-	return append(row, "-", "-", "-", "-")
+	check := checkCells(ours)
+	return append(row, check[0], check[2], check[3], ours.Choice)
 }
 
 // cell shows a result in the suite's unit.
@@ -244,26 +241,22 @@ func (t *suiteTable) notes(s *sheet.Section) {
 		impl, reason string
 		status       Status
 	}
-	var order []cause
+	var order []Result
 	rows := make(map[cause][]int)
 	for i, g := range t.groups {
 		for _, x := range g {
-			if x.Status == StatusOK {
+			if x.Reason == "" {
 				continue
 			}
-			c := cause{x.Impl, oneLine(x.Reason), x.Status}
+			c := cause{x.Impl, x.Reason, x.Status}
 			if rows[c] == nil {
-				order = append(order, c)
+				order = append(order, x)
 			}
 			rows[c] = append(rows[c], i+1)
 		}
 	}
-	for _, c := range order {
-		if c.status == StatusFailed {
-			s.Note("%s FAILED and was not timed, %s: %s", c.impl, ranges(rows[c]), c.reason)
-		} else {
-			s.Note("%s is not supported, %s: %s", c.impl, ranges(rows[c]), c.reason)
-		}
+	for _, x := range order {
+		s.Notes = append(s.Notes, x.complaint(", "+ranges(rows[cause{x.Impl, x.Reason, x.Status}])))
 	}
 }
 

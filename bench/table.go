@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/attention/problem"
@@ -55,42 +56,101 @@ func groupSection(results []Result) sheet.Section {
 		{Name: "replayed", Number: true}, {Name: "recorded", Number: true},
 		{Name: "max|Δ|", Number: true}, {Name: "limit", Number: true}, {Name: "mean|Δ|", Number: true}, {Name: "check"}, {Name: "runs"},
 	}
+	t := groupTable{results: results}
 	for _, x := range results {
-		switch x.Status {
-		case StatusUnsupported:
-			s.Note("%s is not supported: %s", x.Impl, oneLine(x.Reason))
-			continue
-		case StatusFailed:
-			s.Note("%s FAILED and was not timed: %s", x.Impl, oneLine(x.Reason))
-		}
-		s.Rows = append(s.Rows, tableRow(x))
-	}
-	for _, x := range results {
-		if x.Status == StatusOK {
-			s.Add("time", "device time per call, median of %d samples; ± its 95 %% confidence interval\n"+
-				"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(x.Timing.DeviceNS))
-			s.Add("check", "against a float64 reference, on %s", rowsChecked(x.Check))
-			break
+		t.peers = t.peers || x.Peer
+		if t.ours == nil && x.Status == StatusOK && !x.Peer {
+			t.ours = &x
 		}
 	}
+	if t.peers {
+		s.Columns = slices.Insert(s.Columns, 3, sheet.Column{Name: "ratio", Number: true})
+	}
+	for _, x := range results {
+		if text := x.complaint(""); text != "" {
+			s.Notes = append(s.Notes, text)
+		}
+		if x.Status == StatusOK || x.Status == StatusFailed {
+			s.Rows = append(s.Rows, t.row(x))
+		}
+	}
+	if t.ours == nil {
+		return s
+	}
+	s.Add("time", "device time per call, median of %d samples; ± its 95 %% confidence interval\n"+
+		"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(t.ours.Timing.DeviceNS))
+	if t.peers {
+		s.Add("ratio", "time by that of %s: above 1 is slower than it", t.ours.Impl)
+	}
+	s.Add("check", "against a float64 reference, on %s", rowsChecked(t.ours.Check))
 	return s
 }
 
-func tableRow(x Result) []string {
-	errors := []string{formatError(x.Check.MaxAbs), formatError(x.Check.Limit), formatError(x.Check.MeanAbs)}
-	if x.Status == StatusFailed {
-		return append(append([]string{x.Impl, "-", "", "-", "-", "-", "-"}, errors...), "FAIL", x.Choice)
+// complaint says what is wrong with a result, "" if nothing is. Where is put
+// behind the name, as in ", row 3".
+func (r Result) complaint(where string) string {
+	reason := oneLine(r.Reason)
+	switch {
+	case r.Status == StatusUnsupported:
+		return fmt.Sprintf("%s is not supported%s: %s", r.Impl, where, reason)
+	case r.Status == StatusFailed:
+		return fmt.Sprintf("%s FAILED and was not timed%s: %s", r.Impl, where, reason)
+	case r.Status == StatusNoAnswer:
+		return fmt.Sprintf("%s has no times%s: %s", r.Impl, where, reason)
+	case reason != "":
+		return fmt.Sprintf("%s has a wrong output%s: %s", r.Impl, where, reason)
 	}
-	s := Summarize(x.Timing.DeviceNS)
-	return append(append([]string{
-		x.Impl,
-		FormatTime(s.Median),
-		fmt.Sprintf("%.0f%%", 100*s.Spread()),
-		FormatSI(x.FLOPRate(), "FLOP/s"),
-		FormatSI(x.ByteRate(), "B/s"),
-		FormatTime(Summarize(x.Timing.ReplayNS).Median),
-		FormatTime(Summarize(x.Timing.FreshNS).Median),
-	}, errors...), "pass", x.Choice)
+	return ""
+}
+
+// groupTable is what the rows of a problem share.
+type groupTable struct {
+	results []Result
+	ours    *Result // what ratios are to
+	peers   bool
+}
+
+func (t *groupTable) row(x Result) []string {
+	row := []string{x.Impl, "-", "", "-", "-", "-", "-"}
+	if x.Status == StatusOK {
+		row = []string{
+			x.Impl,
+			FormatTime(x.NS()),
+			fmt.Sprintf("%.0f%%", 100*Summarize(x.Timing.DeviceNS).Spread()),
+			FormatSI(x.FLOPRate(), "FLOP/s"),
+			FormatSI(x.ByteRate(), "B/s"),
+			orDash(FormatTime, Summarize(x.Timing.ReplayNS).Median),
+			orDash(FormatTime, Summarize(x.Timing.FreshNS).Median),
+		}
+	}
+	if t.peers {
+		cell := "-"
+		if t.ours != nil {
+			cell = ratio(x.NS(), t.ours.NS())
+		}
+		row = slices.Insert(row, 3, cell)
+	}
+	return append(append(row, checkCells(x)...), x.Choice)
+}
+
+// checkCells returns max|Δ|, limit, mean|Δ| and the verdict.
+func checkCells(x Result) []string {
+	verdict := "pass"
+	switch {
+	case x.Status == StatusFailed || x.Reason != "":
+		verdict = "FAIL"
+	case x.Check.Rows == 0:
+		return []string{"-", "-", "-", "-"}
+	}
+	return []string{formatError(x.Check.MaxAbs), formatError(x.Check.Limit), formatError(x.Check.MeanAbs), verdict}
+}
+
+// orDash returns - for a number that is not there.
+func orDash(format func(float64) string, x float64) string {
+	if x == 0 {
+		return "-"
+	}
+	return format(x)
 }
 
 // rowsChecked says which rows of O were compared.

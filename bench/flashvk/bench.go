@@ -40,6 +40,7 @@ type benchAttention struct {
 	device                                      string
 	tuning                                      tuningFlags
 	suite                                       suiteFlags
+	peers                                       peerFlags
 }
 
 // problemFlags are the flags that describe the problem. If none is given, the
@@ -68,6 +69,7 @@ benchfmt has a line per sample, for benchstat.`,
   flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
   flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
   flashvk bench attention --suite seed3 --format markdown
+  flashvk bench attention --suite fa --peer torch="python3 tools/peers/torch_sdpa.py"
   flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
@@ -97,6 +99,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
 	deviceVar(f, &b.device)
 	b.tuning.add(f)
+	b.peers.add(f)
 	f.BoolVar(&b.backward, "backward", false, "measure the backward pass; not available in this version")
 	f.BoolVar(&b.both, "both", false, "measure forward and backward pass; not available in this version")
 }
@@ -117,6 +120,9 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	if err := b.tuning.check(); err != nil {
+		return err
+	}
+	if err := b.peers.check(); err != nil {
 		return err
 	}
 	// Most mistakes show before a device is opened. A divisor of the CPU's
@@ -186,7 +192,8 @@ func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, prob
 			}
 			bar.step(done, total, what)
 		}
-		results, err := bench.Attention(ctx, d, bench.Case{Problem: p, Impls: b.paths(), Tuning: tuning, Protocol: pr}, step)
+		c := bench.Case{Problem: p, Impls: b.paths(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
+		results, err := bench.Attention(ctx, d, c, step)
 		if len(problems) > 1 && errors.Is(err, vk.ErrOutOfDeviceMemory) {
 			results, err = bench.Unsupported(p, b.paths(), err), nil
 		}

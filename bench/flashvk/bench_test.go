@@ -105,7 +105,7 @@ func TestBenchSuite(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "- **suite** seed2: ")
-	require.Contains(t, stdout, "\n| B,H,N,D | dtype | causal | ours ms | unfused ms | vs unfused | TFLOP/s |")
+	require.Contains(t, stdout, "\n| B,H,N,D | dtype | causal | ours ms | unfused ms | ratio | TFLOP/s |")
 	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | false | ")
 	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | true | ")
 	require.Equal(t, 2, strings.Count(stdout, "| pass | scalar "))

@@ -114,6 +114,9 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --suite all", code: 2, want: `invalid argument "all" for "--suite" flag: "all" is not one of seed0, seed2, seed3, seed4, rectangular, fa`},
 		{args: "bench attention --suite fa --heads 4", code: 2, want: "--suite fa and --heads contradict each other"},
 		{args: "bench attention --suite seed0 --dtype float16", code: 2, want: "--dtype float16: suite seed0 says which formats its cases have"},
+		{args: "bench attention --peer torch", code: 2, want: `invalid argument "torch" for "--peer" flag: "torch" is not NAME=COMMAND`},
+		{args: "bench attention --peer a=x --peer a=y", code: 2, want: "--peer a occurs twice"},
+		{args: "bench attention --peer-time 0s", code: 2, want: "--peer-time 0s is not positive"},
 		{args: "bench attention --small", code: 2, want: "--small needs --suite"},
 
 		{args: "bench attention --batch x", code: 2, want: `invalid argument "x" for "--batch" flag: not an integer`},
@@ -256,7 +259,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	_, stdout, _ := flashvk("bench", "attention", "--help")
-	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device", "suite", "small"}, problemFlags...) {
+	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device", "suite", "small", "peer", "peer-time"}, problemFlags...) {
 		if !strings.Contains(stdout, "--"+flag+" ") {
 			t.Errorf("help of bench attention does not explain --%s", flag)
 		}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// script returns a command that runs shell text.
+func script(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "peer.sh")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return "sh " + path
+}
+
+// TestBenchPeer says that a peer gets our inputs, that its output is checked,
+// that its times stand beside ours, and that nothing it does is fatal.
+func TestBenchPeer(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	in, right, wrong := filepath.Join(dir, "in"), filepath.Join(dir, "right"), filepath.Join(dir, "wrong")
+	answer := func(name, output string) string {
+		return `echo '{"name": "` + name + `", "samples_ns": [1e15, 1e15], "iters": 7, "sets": 2, "output": "` + output + `"}'` + "\n"
+	}
+	// The first run keeps the inputs, from which flashvk itself makes an output.
+	keep := script(t, `sed 's/.*"input":"\([^"]*\)".*/\1/' | xargs -I X cp X `+in+"\n"+answer("keep", ""))
+	code, stdout, stderr := flashvk(small(dev, "--impl=scalar", "--peer", "first="+keep)...)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `\nfirst:keep +1000000 s `, stdout)
+	code, _, stderr = flashvk("run", "attention", dev, "--impl=unfused", "--causal", "--in", in, "--out", right)
+	require.Zero(t, code, stderr)
+	code, _, stderr = flashvk("run", "attention", dev, "--impl=unfused", "--in", in, "--out", wrong)
+	require.Zero(t, code, stderr)
+
+	peers := script(t, `echo '{"about": "a fake"}'`+"\n"+answer("right", right)+answer("wrong", wrong)+answer("none", "")+
+		`echo '{"name": "old", "error": "too old"}'`+"\n"+answer("lost", "/nowhere/o")+"exit 4\n")
+	code, stdout, stderr = flashvk(small(dev, "--impl=scalar", "--peer", "fake="+peers, "--peer=gone=false")...)
+	require.Zero(t, code, "a peer's failure is not ours: %s", stderr)
+	require.Regexp(t, `\nscalar .* 1\.00x .* pass   scalar`, stdout)
+	require.Regexp(t, `\nfake:right .*x .* pass   a fake\n`, stdout)
+	require.Regexp(t, `\nfake:wrong .* FAIL   a fake\n`, stdout)
+	require.Regexp(t, `\nfake:none .* -  -      a fake\n`, strings.ReplaceAll(stdout, "       -", "  -"))
+	require.Regexp(t, `\nfake:wrong has a wrong output: O\[0,`, stdout)
+	require.Contains(t, stdout, "\nfake:old has no times: too old\n")
+	require.Contains(t, stdout, "\nfake:lost has a wrong output: safetensors: /nowhere/o: no such file")
+	require.Contains(t, stdout, "\nfake has no times: exit status 4\n")
+	require.Contains(t, stdout, "\ngone has no times: exit status 1\n")
+
+	code, stdout, _ = flashvk(small(dev, "--impl=scalar", "--peer", "fake="+peers, "--format=benchfmt")...)
+	require.Zero(t, code)
+	require.Equal(t, 2, strings.Count(stdout, "\nBenchmarkAttentionFwd/impl=fake:right/dtype=float16/"))
+	require.NotContains(t, stdout, "impl=fake:old")
+	code, stdout, _ = flashvk("bench", "attention", dev, "--suite=seed4", "--small", "--impl=scalar", "--count=1", "--iters=1", "--peer", "fake="+answerOnly(t), "--format=markdown")
+	require.Zero(t, code)
+	require.Contains(t, stdout, "| ours µs/seq | fake:x µs/seq | ratio | vs 5 µs |")
+	require.Regexp(t, `\| 128 \| 4 \| 2 \| [0-9.]+ \| 250 \| [0-9.]+x \|`, stdout)
+}
+
+// answerOnly returns a peer that always takes a millisecond.
+func answerOnly(t *testing.T) string {
+	return script(t, `echo '{"name": "x", "samples_ns": [1e6]}'`)
+}

@@ -1,0 +1,116 @@
+// Package peer runs other programs that compute what a benchmark measures, so
+// that their times stand beside ours.
+//
+// A peer is any command. It gets one [Request], a JSON object on one line, on
+// its standard input, and writes JSON objects to its standard output, a line
+// each:
+//
+//	{"about": "PyTorch 2.11.0, CUDA 13.0, NVIDIA H200"}
+//	{"name": "flash", "samples_ns": [33524.8, 33501.2], "iters": 500, "output": "/tmp/…/flash.safetensors"}
+//	{"name": "cudnn", "error": "No available kernel"}
+//
+// The first kind says what the peer is; the second is an [Answer], one for each
+// of its implementations. What it writes to standard error is shown if it
+// fails. It is killed when it takes too long.
+//
+// tools/peers/torch_sdpa.py is a peer.
+package peer
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A Peer is a command with the name that it goes by in tables.
+type Peer struct {
+	Name    string
+	Command string // for sh -c
+}
+
+// nameRule is what a name may be made of: it becomes a part of the names of
+// benchmarks.
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9._+-]+$`)
+
+// Parse reads NAME=COMMAND.
+func Parse(text string) (Peer, error) {
+	name, command, found := strings.Cut(text, "=")
+	switch {
+	case !found || strings.TrimSpace(command) == "":
+		return Peer{}, fmt.Errorf("%q is not NAME=COMMAND", text)
+	case !nameRule.MatchString(name):
+		return Peer{}, fmt.Errorf("the name %q is not made of letters, digits and ._+-", name)
+	}
+	return Peer{Name: name, Command: command}, nil
+}
+
+// Version is that of the protocol.
+const Version = 1
+
+// A Request says what to compute and how to measure it. The rules of the
+// measurement are those of package bench: warm up by time, then take samples,
+// each the mean of a batch of calls in device time, the calls rotating through
+// copies of the inputs and outputs.
+type Request struct {
+	Version int    `json:"version"`
+	Op      string `json:"op"`   // attention
+	Pass    string `json:"pass"` // forward or backward
+
+	DType       string   `json:"dtype"` // float16, bfloat16 or float32
+	Batch       int      `json:"batch"`
+	Heads       int      `json:"heads"`
+	KVHeads     int      `json:"kv_heads"`
+	SeqQ        int      `json:"seq_q"`
+	SeqKV       int      `json:"seq_kv"`
+	HeadDim     int      `json:"head_dim"`
+	ValueDim    int      `json:"value_dim"`
+	Causal      bool     `json:"causal"`
+	CausalAlign string   `json:"causal_align"` // bottom-right or top-left
+	Scale       float64  `json:"scale"`
+	Features    []string `json:"features"` // as in window=512,0; a peer without one of them answers with an error
+
+	WarmupNS  float64 `json:"warmup_ns"` // least device time of the warm-up
+	Warmup    int     `json:"warmup"`    // least calls of the warm-up
+	Samples   int     `json:"samples"`
+	SampleNS  float64 `json:"sample_ns"`  // device time that a sample should last
+	MaxIters  int     `json:"max_iters"`  // most calls of a sample
+	Sets      int     `json:"sets"`       // copies of inputs and outputs to rotate through
+	Input     string  `json:"input"`      // safetensors file, as flashvk run attention reads it
+	OutputDir string  `json:"output_dir"` // folder for an output file per implementation, as flashvk run attention writes it; "": none
+}
+
+// An Answer is what an implementation of a peer took, or why it has no times.
+type Answer struct {
+	Name      string    `json:"name"`
+	SamplesNS []float64 `json:"samples_ns"` // device time per call
+	Iters     int       `json:"iters"`      // calls of a sample
+	Sets      int       `json:"sets"`       // copies that the calls rotated through
+	Output    string    `json:"output"`     // file in the request's output_dir; "": none
+	Note      string    `json:"note"`       // for the reader of the table
+	Error     string    `json:"error"`
+}
+
+// A Reply is all that a peer said.
+type Reply struct {
+	About   string
+	Answers []Answer
+}
+
+// check returns what is wrong with an answer.
+func (a *Answer) check() error {
+	if !nameRule.MatchString(a.Name) {
+		return fmt.Errorf("the name %q of an answer is not made of letters, digits and ._+-", a.Name)
+	}
+	if a.Error != "" {
+		return nil
+	}
+	if len(a.SamplesNS) == 0 {
+		return fmt.Errorf("the answer of %s has neither samples_ns nor error", a.Name)
+	}
+	for _, ns := range a.SamplesNS {
+		if !(ns > 0) {
+			return fmt.Errorf("%s took %v ns, which is no time", a.Name, ns)
+		}
+	}
+	return nil
+}
