@@ -28,6 +28,11 @@ type Case struct {
 
 	// NoLSE passes no LSE.
 	NoLSE bool
+
+	// DO says what the gradient of O holds, DLSE that there is one of LSE. Only
+	// the backward pass has them.
+	DO   Gradient
+	DLSE bool
 }
 
 // A Set is a choice of cases by cost.
@@ -316,6 +321,11 @@ func (c *Case) String() string {
 		s += fmt.Sprintf(" lengths=%v slack=%d", c.Lengths, c.Slack)
 	}
 	return s
+}
+
+// BackwardString is String with what only the backward pass has.
+func (c *Case) BackwardString() string {
+	return fmt.Sprintf("%v do=%v dlse=%v", c, c.DO, c.DLSE)
 }
 
 func (c *Case) lseName() string {

@@ -74,38 +74,7 @@ type run struct {
 // its poison.
 func (c *Case) newRun(in ref.Inputs[float64], around surroundings) *run {
 	p := c.Problem
-	r := &run{around: around}
-	input := func(name string, l Layout, format dtype.DType, shape []int, values []float64) *Tensor {
-		if values == nil {
-			return nil
-		}
-		t := newTensor(name, l, format, shape...)
-		t.Scatter(values)
-		t.fillGarbage(around.around(format))
-		return t
-	}
-	r.in = Inputs{
-		Q:           input("q", c.Q, p.DType, p.QShape(), in.Q),
-		K:           input("k", c.K, p.DType, p.KShape(), in.K),
-		V:           input("v", c.V, p.DType, p.VShape(), in.V),
-		Bias:        input("bias", c.Features, p.Bias.DType, p.BiasShape(), in.Bias),
-		ALiBiSlopes: input("alibi_slopes", c.Features, dtype.Float32, p.SlopesShape(), in.ALiBiSlopes),
-		Sinks:       input("sinks", c.Features, dtype.Float32, p.SinksShape(), in.Sinks),
-		KeyMask:     input("key_mask", c.Features, dtype.Bool, p.KeyMaskShape(), numbers(in.KeyMask, func(visible bool) float64 { return map[bool]float64{true: 1}[visible] })),
-		CuSeqlensQ:  input("cu_seqlens_q", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(in.CuSeqlensQ, func(n int32) float64 { return float64(n) })),
-		CuSeqlensKV: input("cu_seqlens_kv", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(in.CuSeqlensKV, func(n int32) float64 { return float64(n) })),
-	}
-	k, v := r.in.K.Gather(), r.in.V.Gather()
-	c.hidden(in, func(row int) {
-		for e := range p.HeadDim {
-			k[row*p.HeadDim+e] = around.garbage(e)
-		}
-		for e := range p.ValueHeadDim() {
-			v[row*p.ValueHeadDim()+e] = around.garbage(e)
-		}
-	})
-	r.in.K.Scatter(k)
-	r.in.V.Scatter(v)
+	r := &run{in: c.newInputs(in, around), around: around}
 	r.o = newTensor("O", c.O, p.DType, p.OShape()...)
 	fill(r.o.Data, around.poison)
 	if !c.NoLSE {
@@ -113,6 +82,45 @@ func (c *Case) newRun(in ref.Inputs[float64], around surroundings) *run {
 		fill(r.lse.Data, around.poison)
 	}
 	return r
+}
+
+// input lays values out amid garbage; nil for nil.
+func (s *surroundings) input(name string, l Layout, format dtype.DType, shape []int, values []float64) *Tensor {
+	if values == nil {
+		return nil
+	}
+	t := newTensor(name, l, format, shape...)
+	t.Scatter(values)
+	t.fillGarbage(s.around(format))
+	return t
+}
+
+// newInputs lays the inputs out amid garbage, also in keys that no row sees.
+func (c *Case) newInputs(values ref.Inputs[float64], around surroundings) Inputs {
+	p, input := c.Problem, around.input
+	in := Inputs{
+		Q:           input("q", c.Q, p.DType, p.QShape(), values.Q),
+		K:           input("k", c.K, p.DType, p.KShape(), values.K),
+		V:           input("v", c.V, p.DType, p.VShape(), values.V),
+		Bias:        input("bias", c.Features, p.Bias.DType, p.BiasShape(), values.Bias),
+		ALiBiSlopes: input("alibi_slopes", c.Features, dtype.Float32, p.SlopesShape(), values.ALiBiSlopes),
+		Sinks:       input("sinks", c.Features, dtype.Float32, p.SinksShape(), values.Sinks),
+		KeyMask:     input("key_mask", c.Features, dtype.Bool, p.KeyMaskShape(), numbers(values.KeyMask, func(visible bool) float64 { return map[bool]float64{true: 1}[visible] })),
+		CuSeqlensQ:  input("cu_seqlens_q", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(values.CuSeqlensQ, func(n int32) float64 { return float64(n) })),
+		CuSeqlensKV: input("cu_seqlens_kv", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(values.CuSeqlensKV, func(n int32) float64 { return float64(n) })),
+	}
+	k, v := in.K.Gather(), in.V.Gather()
+	c.hidden(values, func(row int) {
+		for e := range p.HeadDim {
+			k[row*p.HeadDim+e] = around.garbage(e)
+		}
+		for e := range p.ValueHeadDim() {
+			v[row*p.ValueHeadDim()+e] = around.garbage(e)
+		}
+	})
+	in.K.Scatter(k)
+	in.V.Scatter(v)
+	return in
 }
 
 // numbers returns f of every element, nil for nil.
@@ -130,7 +138,7 @@ func numbers[T any](x []T, f func(T) float64) []float64 {
 func newTensor(name string, l Layout, dt dtype.DType, shape ...int) *Tensor {
 	t := &Tensor{Name: name, DType: dt, Shape: shape}
 	var n int
-	t.Offset, t.Strides, n = l.placeAny(shape, len(shape) == 3 && name != "LSE")
+	t.Offset, t.Strides, n = l.placeAny(shape, len(shape) == 3 && !isLSE(name))
 	t.Data = make([]float64, n)
 	return t
 }
@@ -141,15 +149,28 @@ func fill(data []float64, x float64) {
 	}
 }
 
+// isLSE reports whether a tensor has the shape of LSE, which only its name tells
+// from that of packed rows.
+func isLSE(name string) bool { return name == "LSE" || name == "lse" || name == "dlse" }
+
 // call runs got on r and makes the checks that need no expectation, in this
 // order: no error; inputs unchanged; canaries of the outputs intact.
 func (r *run) call(c *Case, got Forwarder) error {
-	inputs := r.in.list()
+	outputs := []*Tensor{r.o}
+	if r.lse != nil {
+		outputs = append(outputs, r.lse)
+	}
+	return r.around.call(c, r.in.list(), outputs, func() error { return got.Forward(r.o, r.lse, r.in, c.Problem) })
+}
+
+// call runs f, which may change nothing but the elements of the outputs, and makes
+// these checks.
+func (s *surroundings) call(c *Case, inputs, outputs []*Tensor, f func() error) error {
 	before := make([][]float64, len(inputs))
 	for i, t := range inputs {
 		before[i] = slices.Clone(t.Data)
 	}
-	if err := got.Forward(r.o, r.lse, r.in, c.Problem); err != nil {
+	if err := f(); err != nil {
 		return err
 	}
 	for i, t := range inputs {
@@ -157,27 +178,24 @@ func (r *run) call(c *Case, got Forwarder) error {
 			return err
 		}
 	}
-	for _, t := range []*Tensor{r.o, r.lse} {
-		if t == nil {
-			continue
-		}
-		if err := checkCanaries(c.results(t), r.around.poison); err != nil {
+	for _, t := range outputs {
+		if err := checkCanaries(c.results(t), s.poison); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// results returns O or LSE without the rows that are in no sequence, which
+// results returns an output without the rows that are in no sequence, which
 // nobody may write.
 func (c *Case) results(t *Tensor) *Tensor {
-	if t == nil || !c.Problem.Varlen.On {
+	if t == nil || !c.Problem.Varlen.On || t.Name == "dbias" || t.Name == "dsinks" {
 		return t
 	}
 	part := *t
 	part.Shape = slices.Clone(t.Shape)
 	axis := 0
-	if t.Name == "LSE" {
+	if isLSE(t.Name) {
 		axis = 1
 	}
 	part.Shape[axis] -= c.Slack

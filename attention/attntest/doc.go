@@ -5,6 +5,11 @@
 //	s := attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain)
 //	s.TestForward(t, kernel)
 //
+// The backward pass has its own, of the same cases and more, for a Backwarder:
+//
+//	s := attntest.NewBackwardSuite(attntest.Short, attntest.BackwardReference, attntest.PlainGradients)
+//	s.TestBackward(t, kernel)
+//
 // The suite owns memory layout. Each tensor is a strided view of a backing slice
 // that the suite has filled with something else all around and between its
 // rows:
@@ -31,6 +36,9 @@
 //	worst error, with index     everything else
 //	second run bit-equal        races, stale memory, a maximum that garbage wins
 //
-// Cases documents what the cases vary and what was left out; package ref
-// derives the tolerances.
+// For the backward pass O, LSE and dO are inputs and the gradients outputs, each of
+// which lies differently from the tensor that it is the gradient of.
+//
+// Cases and BackwardCases document what the cases vary and what was left out; package
+// ref derives the tolerances.
 package attntest

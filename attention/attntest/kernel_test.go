@@ -36,7 +36,7 @@ func (k *kernel) at(t *Tensor, b, h, i int) int {
 // first returns where sequence b begins in a packed tensor.
 func (k *kernel) first(t *Tensor, b int) int {
 	cu := k.in.CuSeqlensQ
-	if t.Name == "k" || t.Name == "v" || k.is("queries where the keys are") {
+	if slices.Contains([]string{"k", "v", "dk", "dv"}, t.Name) || k.is("queries where the keys are") {
 		cu = k.in.CuSeqlensKV
 	}
 	return int(cu.Data[cu.Offset+b])

@@ -9,31 +9,7 @@ import (
 
 // score returns S for one key.
 func (k *kernel) score(b, h, kh, i, j int) float64 {
-	p, q, kt := k.p, k.in.Q, k.in.K
-	key := *kt
-	if k.is("K read with V's strides") {
-		key.Strides = k.in.V.Strides
-	}
-	if k.is("offset of K ignored") {
-		key.Offset = 0
-	}
-	scale := p.EffectiveScale()
-	switch {
-	case k.is("scale ignored"):
-		scale = 1 / math.Sqrt(float64(p.HeadDim))
-	case k.is("sign of scale lost"):
-		scale = math.Abs(scale)
-	}
-	x := min(k.at(q, b, h, i), len(q.Data)-p.HeadDim)
-	y := min(k.at(&key, b, kh, j), len(kt.Data)-p.HeadDim)
-	sum := 0.0
-	keys := kt.Data[y : y+p.HeadDim]
-	for e, query := range q.Data[x : x+p.HeadDim] {
-		sum += query * keys[e]
-	}
-	if k.is("S in float16") {
-		sum = float64(dtype.Float16.Round(float32(sum)))
-	}
+	sum, scale := k.product(b, h, kh, i, j), k.scale()
 	if k.is("softcap before scale") {
 		return scale*k.capped(sum) + k.bias(b, h, kh, i, j) - k.alibi(b, h, kh, i, j)
 	}
@@ -45,6 +21,39 @@ func (k *kernel) score(b, h, kh, i, j int) float64 {
 		return k.capped(s) + scale*k.bias(b, h, kh, i, j) - k.alibi(b, h, kh, i, j)
 	}
 	return k.capped(s) + k.bias(b, h, kh, i, j) - k.alibi(b, h, kh, i, j)
+}
+
+func (k *kernel) scale() float64 {
+	switch {
+	case k.is("scale ignored"):
+		return 1 / math.Sqrt(float64(k.p.HeadDim))
+	case k.is("sign of scale lost"):
+		return math.Abs(k.p.EffectiveScale())
+	}
+	return k.p.EffectiveScale()
+}
+
+// product returns the product of a row of Q and one of K.
+func (k *kernel) product(b, h, kh, i, j int) float64 {
+	p, q, kt := k.p, k.in.Q, k.in.K
+	key := *kt
+	if k.is("K read with V's strides") {
+		key.Strides = k.in.V.Strides
+	}
+	if k.is("offset of K ignored") {
+		key.Offset = 0
+	}
+	x := min(k.at(q, b, h, i), len(q.Data)-p.HeadDim)
+	y := min(k.at(&key, b, kh, j), len(kt.Data)-p.HeadDim)
+	sum := 0.0
+	keys := kt.Data[y : y+p.HeadDim]
+	for e, query := range q.Data[x : x+p.HeadDim] {
+		sum += query * keys[e]
+	}
+	if k.is("S in float16") {
+		sum = float64(dtype.Float16.Round(float32(sum)))
+	}
+	return sum
 }
 
 func (k *kernel) capped(x float64) float64 {

@@ -78,7 +78,7 @@ func (in *Inputs) contiguous() ref.Inputs[float64] {
 	return out
 }
 
-// A Supporter is a Forwarder that refuses some problems. A case for which
+// A Supporter is a Forwarder or Backwarder that refuses some problems. A case for which
 // Supports returns an error is skipped, with the error as the reason.
 type Supporter interface {
 	Supports(p problem.Problem) error
@@ -175,8 +175,21 @@ func (s *Suite) Where(keep func(*Case) bool) *Suite {
 // came. It fails if got supports none.
 func (s *Suite) TestForward(t *testing.T, got Forwarder) {
 	t.Helper()
+	runCases(t, s.Cases, got, func(t *testing.T, c *Case) {
+		report, err := s.Check(c, got)
+		if err != nil {
+			t.Fatalf("%v\n%v", err, c)
+		}
+		t.Log(report)
+	})
+}
+
+// runCases runs check for each case as a subtest, but for those that got, if it is
+// a Supporter, refuses. It fails if those are all.
+func runCases(t *testing.T, cases []*Case, got any, check func(t *testing.T, c *Case)) {
+	t.Helper()
 	ran := false
-	for _, c := range s.Cases {
+	for _, c := range cases {
 		if support, ok := got.(Supporter); ok {
 			if err := support.Supports(c.Problem); err != nil {
 				t.Run(c.Name, func(t *testing.T) { t.Skip(err) })
@@ -184,16 +197,10 @@ func (s *Suite) TestForward(t *testing.T, got Forwarder) {
 			}
 		}
 		ran = true
-		t.Run(c.Name, func(t *testing.T) {
-			report, err := s.Check(c, got)
-			if err != nil {
-				t.Fatalf("%v\n%v", err, c)
-			}
-			t.Log(report)
-		})
+		t.Run(c.Name, func(t *testing.T) { check(t, c) })
 	}
 	if !ran {
-		t.Errorf("none of %d cases is supported", len(s.Cases))
+		t.Errorf("none of %d cases is supported", len(cases))
 	}
 }
 

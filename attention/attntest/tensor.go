@@ -13,7 +13,7 @@ import (
 // Data[Offset + i0*Strides[0] + i1*Strides[1] + …]; everything else in Data
 // is garbage that an implementation must not use and must not change.
 type Tensor struct {
-	Name  string      // "O", "LSE", or that of an input: "q", "key_mask"
+	Name  string      // "O", "LSE", or that of an argument: "q", "key_mask", "dbias"
 	DType dtype.DType // what Data's values can be stored as
 
 	// Data holds float64 so that float64 implementations are checked to their
@@ -127,14 +127,19 @@ func (t *Tensor) Decode(b []byte) {
 	}
 }
 
-// index writes position n of O or LSE, in logical order, as (b=0, h=1, i=17, d=8):
-// with the axes that the tensor has. In packed ones i counts all rows.
+// index writes position n of an output, in logical order, as (b=0, h=1, i=17, d=8):
+// with the axes that the tensor has; i counts rows, or keys in dk and dv, j keys. In
+// packed ones i counts all rows.
 func (t *Tensor) index(n int) string {
 	axes := "bhid"
 	switch {
-	case t.Name == "LSE" && len(t.Shape) == 2:
+	case t.Name == "dbias":
+		axes = "bhij"
+	case t.Name == "dsinks":
+		axes = "h"
+	case isLSE(t.Name) && len(t.Shape) == 2:
 		axes = "hi"
-	case t.Name != "LSE" && len(t.Shape) == 3:
+	case !isLSE(t.Name) && len(t.Shape) == 3:
 		axes = "ihd"
 	}
 	at := make([]string, len(t.Shape))
