@@ -18,6 +18,7 @@ type Config struct {
 	Subgroups int
 	RowTiles  int
 	Prefetch  bool // the next key tile waits in registers
+	KeysFirst bool // with Prefetch: the first key tile is loaded before Q
 	SplitLoop bool // the masked tiles have a loop of their own
 	Fence     int  // operands are loaded at most so many matrices of head_dim ahead; 0: the compiler's choice
 	Detour    bool // the layout of matrices is taken as unknown, even where it is known
@@ -32,7 +33,7 @@ type Config struct {
 	// All paths: keys of one tile.
 	BlockN int
 
-	// Fused paths, but for float32 on matrices: workgroups that share the keys of
+	// Fused paths: workgroups that share the keys of
 	// a block of rows, see combine.go; 0 and 1: one has them all. In a row of the
 	// tuning table 0 leaves the number to Choose, 1 forbids.
 	Splits int
@@ -47,6 +48,9 @@ func (c Config) String() string {
 		s := fmt.Sprintf("%v sg%d rt%d bn%d", c.Impl, c.Subgroups, c.RowTiles, c.BlockN)
 		if c.Prefetch {
 			s += " prefetch"
+		}
+		if c.KeysFirst {
+			s += " keysfirst"
 		}
 		if c.SplitLoop {
 			s += " split"
@@ -147,16 +151,15 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	switch {
 	case c.Subgroups < 1 || c.RowTiles < 1 || c.BlockN < 1:
 		return unsupported("%v: a tile size of %v is not positive", c.Impl, c)
+	case c.KeysFirst && !c.Prefetch:
+		return unsupported("%v: keys_first without prefetch", c.Impl)
 	case c.BlockN%n != 0:
 		return unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
 	}
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
-	shared, err := c.feasibleTile(p, m, n)
-	if p.DType == dtype.Float32 {
-		shared, err = c.feasibleSplit(p, m, n)
-	}
+	shared, err := c.tileBytes(p, m, n)
 	if err != nil {
 		return err
 	}
@@ -167,16 +170,25 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	return fitsShared(caps, c.Impl, shared)
 }
 
-// feasibleTile is what the kernels of 16-bit tensors demand of tile sizes: the
-// shared memory, but for the scratch of the coopmat path, or why there is no
-// kernel.
-func (c Config) feasibleTile(p Problem, m, n int) (sharedBytes int, err error) {
+// tileBytes is the shared memory of a matrix kernel, but for the scratch of the
+// coopmat path, or why there is no kernel: the rows of a block pass through it,
+// one column of matrices at a time at the least.
+func (c Config) tileBytes(p Problem, m, n int) (int, error) {
 	row8 := (p.HeadDim + n - 1) / n * n / 8
-	tile := 2 * c.BlockN * (row8 + 1) // lib/tile.glsl, in 16 bytes
-	if rows := c.Subgroups * c.RowTiles * m; rows*n/8 > tile {
+	rows := c.Subgroups * c.RowTiles * m
+	tile, column := 2*c.BlockN*(row8+1), rows*n/8 // in 16 bytes; lib/tile.glsl
+	tops := 0
+	if p.DType == dtype.Float32 {
+		tile *= 2 // lib/tile_split.glsl
+		tops = c.Subgroups * 8
+	}
+	if p.DType == dtype.Float32 || c.Splits > 1 {
+		column *= 2 // lib/store_float.glsl
+	}
+	if column > tile {
 		return 0, unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d keys", c.Impl, rows, c.BlockN)
 	}
-	return tile * 16, nil
+	return tile*16 + tops, nil
 }
 
 // feasibleScalar is Feasible for the scalar and unfused paths.

@@ -3,7 +3,6 @@ package attention
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -76,11 +75,8 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error
 // forwardFused records the fused kernel of config. With config.Splits > 1, o
 // and lse are the partial results of shaders/lib/split_kv.glsl.
 func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
-	switch {
-	case config.Impl == Scalar:
+	if config.Impl == Scalar {
 		return forwardScalar(c, o, lse, q, k, v, p, in, config)
-	case p.DType == dtype.Float32:
-		return forwardSplit(c, o, lse, q, k, v, p, config)
 	}
 	return forwardMatrix(c, o, lse, q, k, v, p, config)
 }
@@ -90,6 +86,7 @@ type fwdParams struct {
 	SeqQ        uint32  `glsl:"seq_q"`
 	SeqKV       uint32  `glsl:"seq_kv"`
 	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
+	NumHeads    uint32  `glsl:"num_heads"`
 	GroupHeads  uint32  `glsl:"group_heads"`
 	Splits      uint32  `glsl:"splits"`
 	CausalShift int32   `glsl:"causal_shift"`
@@ -126,7 +123,7 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 	params := fwdParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
 		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
-		GroupHeads:  uint32(groupHeads(p)),
+		NumHeads:    uint32(p.NumHeads),
 		Splits:      uint32(splits),
 		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(math.Abs(scale)),
@@ -144,25 +141,36 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 	return params
 }
 
-// groupBytes is how much of K and V the heads of one group may hold together,
-// so that they stay in a GPU's last-level cache.
-const groupBytes = 16 << 20
+const (
+	// groupBytes is how much of K and V the heads of one group may hold together,
+	// so that they stay in a GPU's last-level cache.
+	groupBytes = 16 << 20
+	// maxGroup bounds the heads of a group, and so the search for their number.
+	maxGroup = 256
+)
 
 // groupHeads returns how many heads take their blocks of rows in turn, see
-// shaders/lib/order.glsl. Without a causal mask all blocks are equally long,
-// and one head after the other uses the cache best.
-func groupHeads(p Problem) int {
-	if !p.Causal {
-		return 1
+// shaders/lib/order.glsl: a divisor of all heads, 0 for the order without
+// groups. Without a causal mask all blocks are equally long, and one head after
+// the other uses the cache best.
+func groupHeads(p *Problem, blocks int, limit [3]uint32) int {
+	if !p.Causal || blocks > int(limit[1]) {
+		return 0
 	}
+	heads := p.Batch * p.NumHeads
 	headBytes := 2 * float64(p.SeqKV) * float64(p.HeadDim) * float64(p.DType.Size())
-	heads := groupBytes / headBytes * float64(p.NumHeads/p.NumKVHeads)
-	return min(max(1, int(heads)), p.Batch*p.NumHeads)
+	most := groupBytes / headBytes * float64(p.NumHeads/p.NumKVHeads)
+	for n := min(int(most), heads, maxGroup, int(limit[0])); n > 1; n-- {
+		if heads%n == 0 && heads/n <= int(limit[2]) {
+			return n
+		}
+	}
+	return 0
 }
 
 // dispatchFwd records a fused kernel over all blocks of rows, splits of their
 // keys, heads and batches, as many batches at a time as the device allows in one
-// dispatch.
+// dispatch, in the order of shaders/lib/order.glsl.
 func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
 	caps := c.Device().Caps()
 	limit := caps.MaxWorkgroupCount
@@ -175,9 +183,6 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	if p.NumHeads > int(limit[1]) {
 		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
 	}
-	if n := float64(blocks) * float64(p.NumHeads) * float64(p.Batch); n > math.MaxUint32 {
-		return unsupported("%.3g blocks of rows in all heads and batches are more than 2^32", n)
-	}
 	params := newFwdParams(o, lse, q, k, v, p, splits)
 	if lse.IsZero() {
 		lse = o // a binding must hold something; the kernel does not touch it
@@ -185,6 +190,11 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	var features *boundFeatures
 	if !p.Plain() {
 		features = newBoundFeatures(&p, in, math.Abs(p.EffectiveScale()), q) // the sign is in QSign
+	}
+	if group := groupHeads(&p, blocks, limit); group > 0 {
+		params.GroupHeads = uint32(group)
+		kernel.dispatch(c, vk.Groups{X: uint32(group), Y: uint32(blocks), Z: uint32(p.Batch * p.NumHeads / group)}, params, features, q, k, v, o, lse)
+		return c.Err()
 	}
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {

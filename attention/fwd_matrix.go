@@ -1,12 +1,13 @@
 package attention
 
 import (
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // fwdMatrixSpec is the specialization of attention_fwd_coopmat2.comp and
-// attention_fwd_coopmat.comp.
+// attention_fwd_coopmat.comp, and of the two attention_fwd_split_ kernels.
 type fwdMatrixSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
@@ -27,27 +28,33 @@ type fwdMatrixSpec struct {
 	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
 	Fence         uint32 `glsl:"FENCE"`
 	SplitKV       bool   `glsl:"SPLIT_KV"`
+	KeysFirst     bool   `glsl:"KEYS_FIRST"`
 }
 
-// forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat.
+// forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat, for
+// float32 tensors attention_fwd_split_coopmat2 or attention_fwd_split_coopmat.
 func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
 	d := c.Device()
 	shape, err := matrixShape(d.Caps(), config.Impl, p.DType)
 	if err != nil {
 		return err
 	}
-	layout, err := layoutOf(d, p.DType, shape)
+	name := [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat"}
+	element := p.DType // of the matrices
+	isAligned := aligned(8, &q, &k, &v, &o)
+	if p.DType == dtype.Float32 {
+		name = [...]string{CoopMat2: "attention_fwd_split_coopmat2", CoopMat: "attention_fwd_split_coopmat"}
+		element = dtype.Float16
+		isAligned = aligned(4, &k, &v)
+	}
+	layout, err := layoutOf(d, element, shape)
 	if err != nil {
 		return err
 	}
 	if config.Detour {
 		layout.RowRun, layout.RowLanes, layout.SameAsAcc = 1, 0, false
 	}
-	name := "attention_fwd_coopmat2"
-	if config.Impl == CoopMat {
-		name = "attention_fwd_coopmat"
-	}
-	module, err := shaders.Get(name, p.DType.Short())
+	module, err := shaders.Get(name[config.Impl], p.DType.Short())
 	if err != nil {
 		return err
 	}
@@ -65,12 +72,13 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 		BlockN:        uint32(config.BlockN),
 		HeadDim:       uint32(p.HeadDim),
 		Causal:        p.Causal,
-		Aligned:       aligned(8, &q, &k, &v, &o),
+		Aligned:       isAligned,
 		WriteLSE:      !lse.IsZero(),
 		Prefetch:      config.Prefetch,
 		SplitLoop:     config.SplitLoop,
 		Fence:         uint32(config.Fence),
 		SplitKV:       config.Splits > 1,
+		KeysFirst:     config.KeysFirst,
 	}, matrixKernelOptions(d))
 	if err != nil {
 		return err

@@ -13,13 +13,15 @@ func TestSplitTable(t *testing.T) {
 	reached := make(map[*fwdRow]bool)
 	for _, d := range fakeDevices() {
 		for headDim := 8; headDim <= 256; headDim += 8 {
-			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: headDim, DType: dtype.Float32}
-			for _, impl := range d.f16 {
-				row, err := findRow(&d.caps, &p, impl)
-				if matrices := impl == CoopMat2 || impl == CoopMat; matrices && headDim <= 128 && err != nil {
-					t.Errorf("%s: head_dim %d: %v", d.caps.Name, headDim, err)
+			for _, seq := range []int{1, 32768} {
+				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: seq, SeqKV: seq, HeadDim: headDim, DType: dtype.Float32}
+				for _, impl := range d.f16 {
+					row, err := findRow(&d.caps, &p, impl)
+					if matrices := impl == CoopMat2 || impl == CoopMat; matrices && headDim <= 128 && err != nil {
+						t.Errorf("%s: head_dim %d: %v", d.caps.Name, headDim, err)
+					}
+					reached[row] = true
 				}
-				reached[row] = true
 			}
 		}
 		for i := range splitTable {

@@ -21,8 +21,8 @@ func TestLayouts(t *testing.T) {
 	}{
 		"attention_fwd_coopmat2":        {fwdParams{}, fwdMatrixSpec{}, fwd},
 		"attention_fwd_coopmat":         {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_split_coopmat2":  {fwdParams{}, fwdSplitSpec{}, fwd},
-		"attention_fwd_split_coopmat":   {fwdParams{}, fwdSplitSpec{}, fwd},
+		"attention_fwd_split_coopmat2":  {fwdParams{}, fwdMatrixSpec{}, fwd},
+		"attention_fwd_split_coopmat":   {fwdParams{}, fwdMatrixSpec{}, fwd},
 		"attention_fwd_scalar":          {fwdParams{}, fwdScalarSpec{}, fwd},
 		"attention_fwd_scalar_features": {withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, append(fwd, features...)},
 		"attention_combine":             {combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}},

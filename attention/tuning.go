@@ -13,6 +13,8 @@ type fwdRow struct {
 	family  string // "" matches any; several are separated by spaces
 	headDim int    // matches problems with HeadDim and ValueDim <= headDim
 	causal  bool   // causal problems only; false matches any
+	seqQ    int    // matches problems with SeqQ <= seqQ; 0 matches any
+	seqKV   int    // matches problems with SeqKV <= seqKV; 0 matches any
 
 	// fill is how many blocks of rows the problem makes at least for each
 	// compute unit of the device; 0 matches any. Large blocks share more work, but
@@ -25,7 +27,7 @@ type fwdRow struct {
 
 // matches reports whether the row is for a problem on a device of a family.
 func (r *fwdRow) matches(caps *vk.Caps, family string, p *Problem) bool {
-	if max(p.HeadDim, p.ValueHeadDim()) > r.headDim || r.causal && !p.Causal {
+	if max(p.HeadDim, p.ValueHeadDim()) > r.headDim || r.causal && !p.Causal || r.seqQ > 0 && p.SeqQ > r.seqQ || r.seqKV > 0 && p.SeqKV > r.seqKV {
 		return false
 	}
 	if r.family != "" && !isOneOf(family, r.family) {
@@ -53,17 +55,23 @@ var fwdTable = []fwdRow{
 	// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
 	// multiprocessor where registers allow; problems of few blocks take 16 rows
 	// for each subgroup, so that more multiprocessors have work.
-	{family: "hopper", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true, Fence: 4}},
-	{family: "hopper", headDim: 64, causal: true, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, causal: true, seqKV: 256, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true}},
+	{family: "hopper", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, causal: true, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, KeysFirst: true, SplitLoop: true}},
 	{family: "hopper", headDim: 96, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
-	{family: "hopper", headDim: 128, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 128, fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{family: "hopper", headDim: 128, seqQ: 16, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 192, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 256, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 
-	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, causal: true, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, SplitLoop: true}},
+	{family: "hopper", headDim: 96, fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
+	{family: "hopper", headDim: 128, fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 192, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 256, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 

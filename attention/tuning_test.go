@@ -140,9 +140,12 @@ func TestRowsReachable(t *testing.T) {
 	reached := make(map[*fwdRow]bool)
 	for _, d := range fakeDevices() {
 		shapesOf(func(p Problem) {
-			for _, seq := range []int{1, 512, 4096} {
-				p.SeqQ = seq
-				for _, batch := range []int{1, 4} {
+			for _, seq := range []int{1, 256, 512, 4096} {
+				p.SeqQ, p.SeqKV = seq, max(p.SeqKV, seq)
+				if seq == 256 {
+					p.SeqKV = seq
+				}
+				for _, batch := range []int{1, 4, 32} {
 					p.Batch = batch
 					for _, impl := range Impls() {
 						if row, _ := findRow(&d.caps, &p, impl); row != nil {

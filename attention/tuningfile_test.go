@@ -211,7 +211,7 @@ func TestTuningSplits(t *testing.T) {
 	tuned.Splits = 7
 	x := NewTuning(caps)
 	x.Add(p, tuned, 10)
-	for _, c := range []struct{ seqKV, want int }{{8192, 7}, {16384, usual.Splits}, {4096, 16}, {600, 2}, {512, 2}} {
+	for _, c := range []struct{ seqKV, want int }{{8192, 7}, {16384, 2 * usual.Splits}, {4096, 8}, {1100, 2}, {1024, 2}} {
 		q := p
 		q.SeqKV = c.seqKV
 		for _, impl := range []Impl{Auto, CoopMat2} {

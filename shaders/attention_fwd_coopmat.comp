@@ -49,6 +49,7 @@ layout(constant_id = 15) const bool PREFETCH = true;    // the next key tile wai
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix.glsl
 layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
 layout(constant_id = 18) const bool SPLIT_KV = false;   // writes partial results, see lib/split_kv.glsl
+layout(constant_id = 19) const bool KEYS_FIRST = false; // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
@@ -74,6 +75,10 @@ DEFINE_LOAD8(load_q, q8, q16)
 DEFINE_LOAD8(load_k, k8, k16)
 DEFINE_LOAD8(load_v, v8, v16)
 DEFINE_STORE8(put_o, o8, o16)
+
+void put_float(const uint at, const float x) {
+    o32[at] = x;
+}
 
 #include "lib/fwd_matrix.glsl"
 

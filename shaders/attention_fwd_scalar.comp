@@ -100,7 +100,7 @@ void main() {
     const Work work = next_work();
     const uint head = work.head;
     const uint batch = work.batch;
-    const uint kv_head = head / p.heads_per_kv;
+    const uint kv_head = work.kv_head;
     const uint row0 = work.block * BLOCK_M;
 #ifdef FEATURES
     const Block block = enter_block(batch, head, row0, BLOCK_M);
@@ -125,8 +125,9 @@ void main() {
         }
     }
 
-    const Keys share = share_of(work.split, visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1));  // what the last row sees
-    [[dont_unroll]] for (int col0 = share.first; col0 < share.end; col0 += int(BLOCK_N)) {
+    const int keys = visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1);  // what the last row sees
+    const int end_key = share_end(work.split, keys);
+    [[dont_unroll]] for (int col0 = share_first(work.split, keys); col0 < end_key; col0 += int(BLOCK_N)) {
         TileNT S;  // (ROWS, COLS)
         [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
             S.at[i] = 0.0;
@@ -238,13 +239,7 @@ void main() {
             }
         }
         if (WRITE_LSE && tx == 0) {
-            const uint at = lse_base + row * p.lse_stride_s;
-            if (SPLIT_KV) {
-                lse_out[at] = m[i];
-                lse_out[at + 1] = sum;
-            } else {
-                lse_out[at] = lse(m[i], sum);
-            }
+            put_lse(lse_base + row * p.lse_stride_s, m[i], sum);
         }
     }
 }

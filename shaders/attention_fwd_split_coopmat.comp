@@ -45,14 +45,15 @@ layout(constant_id = 13) const bool ALIGNED = true;   // offsets and strides are
 layout(constant_id = 14) const bool WRITE_LSE = true;
 layout(constant_id = 15) const bool PREFETCH = true;  // the next key tile waits in registers
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix_split.glsl
-const bool SPLIT_KV = false;                            // see lib/order.glsl
+layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
+layout(constant_id = 18) const bool SPLIT_KV = false;   // see lib/split_kv.glsl
+layout(constant_id = 19) const bool KEYS_FIRST = false; // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
-layout(binding = 0, scalar) readonly buffer Q { vec4 q4[]; };
-layout(binding = 0, scalar) readonly buffer Q1 { float q1[]; };
+layout(binding = 0, scalar) readonly buffer Q { float q1[]; };
 layout(binding = 1, scalar) readonly buffer K { vec4 k4[]; };
 layout(binding = 1, scalar) readonly buffer K1 { float k1[]; };
 layout(binding = 2, scalar) readonly buffer V { vec4 v4[]; };
@@ -65,9 +66,12 @@ layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 #include "lib/rows.glsl"
 #include "lib/rows_coopmat.glsl"
 
-DEFINE_LOAD_FLOATS8(load_q, q4, q1)
 DEFINE_LOAD_FLOATS8(load_k, k4, k1)
 DEFINE_LOAD_FLOATS8(load_v, v4, v1)
+
+void put_float(const uint at, const float x) {
+    o[at] = x;
+}
 
 #include "lib/fwd_matrix_split.glsl"
 

@@ -23,24 +23,36 @@
 #include "order.glsl"
 #include "split_kv.glsl"
 #include "tile.glsl"
+#include "scores.glsl"
+#include "key_range.glsl"
+#include "store_float.glsl"
 
 const float RESCALE_THRESHOLD = 8.0;
-
-// fence keeps the compiler from loading operands far ahead of their products,
-// which costs registers, and past 255 of them spills. It orders the shared
-// memory accesses of one subgroup, and is no instruction on NVIDIA.
-void fence() {
-    subgroupMemoryBarrierShared();
-}
 
 void forward() {
     const Work work = next_work();
     const uint head = work.head;
     const uint batch = work.batch;
-    const uint kv_head = head / p.heads_per_kv;
+    const uint kv_head = work.kv_head;
     const uint block_row = work.block * BLOCK_M;
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
+
+    const int first_key = share_first(work.split, block_keys(block_row));
+    const int end_key = share_end(work.split, block_keys(block_row));
+    const int full_end = SPLIT_KV ? min(full_keys(block_row), end_key) : full_keys(block_row);
+    const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
+    const uint last = p.seq_kv - 1;
+    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
+    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
+    uvec4 next_k[COPIES];
+    uvec4 next_v[COPIES];
+    if (PREFETCH && KEYS_FIRST) {
+        [[unroll]] for (uint i = 0; i < COPIES; i++) {
+            next_k[i] = fetch_k(k_at, i, last - first_key);
+            next_v[i] = fetch_v(v_at, i, last - first_key);
+        }
+    }
 
     MatA Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
     const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s;
@@ -69,22 +81,7 @@ void forward() {
         }
     }
 
-    // Keys that every row of the block sees, in whole tiles; that some row sees;
-    // that some row of the subgroup sees.
-    const uint last = p.seq_kv - 1;
-    const int whole_keys = max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
-    const Keys share = share_of(work.split, visible_keys(int(min(block_row + BLOCK_M, p.seq_q)) - 1));
-    const int first_key = share.first;
-    const int block_keys = share.end;
-    const int full_keys = SPLIT_KV ? min(whole_keys, block_keys) : whole_keys;
-    const int subgroup_keys = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
-    const bool idle = SPLIT_KV && row0 >= int(p.seq_q);  // no rows: the subgroup helps to copy
-
-    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
-    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
-    uvec4 next_k[COPIES];
-    uvec4 next_v[COPIES];
-    if (PREFETCH) {
+    if (PREFETCH && !KEYS_FIRST) {
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
             next_k[i] = fetch_k(k_at, i, last - first_key);
             next_v[i] = fetch_v(v_at, i, last - first_key);
@@ -98,16 +95,15 @@ void forward() {
     [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
-        [[dont_unroll]] for (; col0 < (MASKED ? block_keys : full_keys); col0 += int(BLOCK_N)) {
-            barrier();  // the tile before is read
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                if (!PREFETCH) {
-                    if (FENCE > 0 && i % 4 == 0) {
-                        fence();
-                    }
+        [[dont_unroll]] for (; col0 < (MASKED ? end_key : full_end); col0 += int(BLOCK_N)) {
+            if (!PREFETCH) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
                     next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
                 }
+            }
+            barrier();  // the tile before is read
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 put_kv(i, next_k[i], next_v[i]);
             }
             barrier();  // tile written before it is read
@@ -122,52 +118,33 @@ void forward() {
                     next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
                 }
             }
-            if (idle || MASKED && CAUSAL && col0 >= subgroup_keys) {
+            if (MASKED && CAUSAL && col0 >= subgroup_end) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
 
-            MatC S[ROW_TILES * COL_TILES];  // (SUBGROUP_ROWS, BLOCK_N)
+            Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    S[r * COL_TILES + n] = MatC(0.0);
+                    S.at[r * COL_TILES + n] = MatC(0.0);
                 }
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                    if (FENCE > 0 && d % FENCE == 0) {
-                        fence();
-                    }
+                    fence(d);
                     MatB kt;  // K^T: a row-major tile of K read by columns
                     coopMatLoad(kt, tile, n * MAT_N * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        S[r * COL_TILES + n] = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, S[r * COL_TILES + n]);
+                        S.at[r * COL_TILES + n] = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, S.at[r * COL_TILES + n]);
                     }
                 }
             }
-            if (MASKED) {
-                const MatC index = element_index();
-                [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                    const int row = row0 + int(index[i]) / int(MAT_N);
-                    const int col = col0 + int(index[i]) % int(MAT_N);
-                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        const int keys = visible_keys(row + int(r * MAT_M));
-                        [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
-                            const float s = S[r * COL_TILES + n][i];
-                            S[r * COL_TILES + n][i] = col + int(n * MAT_N) < keys ? s : NEG_INF;
-                        }
-                    }
-                }
+            if (MASKED && col0 + int(BLOCK_N) > visible_keys(row0)) {  // not if all rows see the tile
+                hide_keys(S, row0, col0);
             }
 
             MatC t[ROW_TILES];  // maxima of this invocation's scores
             bool grew = false;
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    float x = S[r * COL_TILES][i * ROW_RUN];
-                    [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
-                        [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
-                            x = max(x, S[r * COL_TILES + n][i * ROW_RUN + e]);
-                        }
-                    }
-                    t[r][i] = x * p.scale_log2;
+                    t[r][i] = row_top(S, r, i) * p.scale_log2;
                     grew = grew || t[r][i] > m[r * ROWS + i] + RESCALE_THRESHOLD;
                 }
             }
@@ -189,27 +166,24 @@ void forward() {
                 }
             }
 
-            MatA P[ROW_TILES * COL_TILES];  // (SUBGROUP_ROWS, BLOCK_N)
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
+            // The weights of a column of matrices right before their products, which
+            // overlap with the next column's exponentials.
+            [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
+                MatA P[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     MatC weight;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        weight[i] = exp2(fma(S[r * COL_TILES + n][i], p.scale_log2, -m[r * ROWS + i / ROW_RUN]));
+                        weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], p.scale_log2, -m[r * ROWS + i / ROW_RUN]));
                         l[r * ROWS + i / ROW_RUN] += weight[i];
                     }
-                    P[r * COL_TILES + n] = to_left(weight, true);
+                    P[r] = to_left(weight, true);
                 }
-            }
-
-            [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                    if (FENCE > 0 && d % FENCE == 0) {
-                        fence();
-                    }
+                    fence(d);
                     MatB v;
                     coopMatLoad(v, tile, (BLOCK_N + n * MAT_N) * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        O_[r * DIM_TILES + d] = coopMatMulAdd(P[r * COL_TILES + n], v, O_[r * DIM_TILES + d]);
+                        O_[r * DIM_TILES + d] = coopMatMulAdd(P[r], v, O_[r * DIM_TILES + d]);
                     }
                 }
             }
@@ -218,7 +192,7 @@ void forward() {
 
     const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
     const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + (out_row + block_row) * p.o_stride_s;
-    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + out_row * p.lse_stride_s;
+    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + (out_row + block_row) * p.lse_stride_s;
     const MatC index = element_index();
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC sum;
@@ -226,35 +200,32 @@ void forward() {
             sum[i] = l[r * ROWS + i];
         }
         sum = reduce(sum, true);
-        if (WRITE_LSE) {
-            [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                const uint row = uint(row0) + r * MAT_M + uint(index[i]) / MAT_N;
-                if (uint(index[i]) % MAT_N == 0 && row < p.seq_q) {
-                    const uint at = lse_base + row * p.lse_stride_s;
-                    if (SPLIT_KV) {
-                        lse_out[at] = m[r * ROWS + i / ROW_RUN];
-                        lse_out[at + 1] = sum[i / ROW_RUN];
-                    } else {
-                        lse_out[at] = lse(m[r * ROWS + i / ROW_RUN], sum[i / ROW_RUN]);
-                    }
-                }
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
+            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
+                put_lse(lse_base + row * p.lse_stride_s, m[r * ROWS + i], sum[i]);
             }
-        }
-        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-            [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                if (SPLIT_KV) {
-                    const uint row = subgroup_row + r * MAT_M + uint(index[i]) / MAT_N;
-                    const uint col = d * MAT_N + uint(index[i]) % MAT_N;
-                    if (block_row + row < p.seq_q && col < HEAD_DIM) {
-                        o32[o_base + row * p.o_stride_s + col] = O_[r * DIM_TILES + d][i];
-                    }
-                } else {
-                    O_[r * DIM_TILES + d][i] *= inverse_sum(sum[i / ROW_RUN]);
+            const float inverse = SPLIT_KV ? 1.0 : inverse_sum(sum[i]);
+            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+                    O_[r * DIM_TILES + d][e] *= inverse;
                 }
             }
         }
     }
     if (SPLIT_KV) {
+        [[unroll]] for (uint stage = 0; stage < FLOAT_STAGES; stage++) {
+            barrier();  // the last key tile, or the columns before, are read
+            [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    if (stage * FLOAT_TILES + e < DIM_TILES) {
+                        coopMatStore(O_[r * DIM_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
+                                     gl_CooperativeMatrixLayoutRowMajor);
+                    }
+                }
+            }
+            store_floats(o_base, block_row, stage * FLOAT_TILES);
+        }
         return;
     }
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {

@@ -15,14 +15,10 @@
 //     sum             as float32 sums, but of MAT_N terms at a time
 //
 // A plain program adds head_dim (or seq_kv) terms one by one and errs by about
-// sqrt(head_dim) * u of the same norm, so that ours are hidden in it. Three
-// things would not be:
+// sqrt(head_dim) * u of the same norm, so that ours are hidden in it; only a row
+// that has all its weight on one key shows that its V is right to 2u and not
+// exact. Two things would not be hidden:
 //
-//   - The last bit of V, which hi + lo lacks. Where a row has all its weight on
-//     one key, a plain program gives that key's V exactly. So P * V gets the
-//     rest of V too, a fourth product, in tiles where some weight exceeds the
-//     sum of the tiles before. Other keys have at most half of their row's weight, and half of
-//     a last bit is what rounding O costs anyway.
 //   - Matrix units may cut off a sum's last bit where float32 arithmetic rounds
 //     it (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021). Cuts
 //     do not cancel: over thousands of keys they would add up. So O gets the
@@ -45,7 +41,11 @@
 #include "softmax.glsl"
 #include "mask.glsl"
 #include "order.glsl"
+#include "split_kv.glsl"
 #include "tile_split.glsl"
+#include "scores.glsl"
+#include "key_range.glsl"
+#include "store_float.glsl"
 
 // m is log2 of the scale that O and l are relative to: a row's maximum at the
 // last rescale less HEADROOM. A row is rescaled when it has grown by more than
@@ -53,6 +53,7 @@
 const float RESCALE_THRESHOLD = 8.0;
 const float HEADROOM = 7.0;
 const uint P_TOP = 15;
+const float P_UNIT = float(1u << P_TOP);
 
 // fold_scores returns 2^exponent * mantissa, what S is multiplied by to be a
 // base-2 logit. It is never 0, as a hidden key has S = -inf.
@@ -71,25 +72,24 @@ void forward() {
     const Work work = next_work();
     const uint head = work.head;
     const uint batch = work.batch;
-    const uint kv_head = head / p.heads_per_kv;
+    const uint kv_head = work.kv_head;
     const uint block_row = work.block * BLOCK_M;
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
 
-    MatA Q_hi[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
-    MatA Q_lo[ROW_TILES * DIM_TILES];
-    const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s;
-    find_q_exponents(q_base, block_row);
-    [[unroll]] for (uint stage = 0; stage < BLOCK_M; stage += STAGE_ROWS) {
-        stage_q(q_base, block_row, stage);
-        if (subgroup_row >= stage && subgroup_row < stage + STAGE_ROWS) {
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                    const uint at = (subgroup_row - stage + r * MAT_M) * LD + d * (MAT_N / 8);
-                    coopMatLoad(Q_hi[r * DIM_TILES + d], tile, Q_HI + at, LD, gl_CooperativeMatrixLayoutRowMajor);
-                    coopMatLoad(Q_lo[r * DIM_TILES + d], tile, Q_LO + at, LD, gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
+    const int first_key = share_first(work.split, block_keys(block_row));
+    const int end_key = share_end(work.split, block_keys(block_row));
+    const int full_end = SPLIT_KV ? min(full_keys(block_row), end_key) : full_keys(block_row);
+    const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
+    const uint last = p.seq_kv - 1;
+    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
+    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
+    Elems8 next_k[COPIES];
+    Elems8 next_v[COPIES];
+    if (PREFETCH && KEYS_FIRST) {
+        [[unroll]] for (uint i = 0; i < COPIES; i++) {
+            next_k[i] = fetch_k(k_at, i, last - first_key);
+            next_v[i] = fetch_v(v_at, i, last - first_key);
         }
     }
 
@@ -98,49 +98,64 @@ void forward() {
     const float scale_mantissa = uintBitsToFloat(scale_bits & 0x7fffffu | FLOAT_BIAS << 23);
     const int scale_exponent = int(scale_bits >> 23) - int(FLOAT_BIAS);
 
+    MatA Q_hi[ROW_TILES * DIM_TILES];    // (SUBGROUP_ROWS, head_dim)
+    MatA Q_lo[ROW_TILES * DIM_TILES];
     MatC O_[ROW_TILES * DIM_TILES];      // (SUBGROUP_ROWS, head_dim)
     float m[ROW_TILES * ROWS];           // what O and l are relative to, base 2
     float l[ROW_TILES * ROWS];           // this invocation's share of the row's sum
     int row_exponent[ROW_TILES * ROWS];  // of Scale * log2(e) * Q, and of the two TOP in S
-    {
-        const MatC index = element_index();
-        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-            [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;
-                m[r * ROWS + i] = MAX_INIT;
-                l[r * ROWS + i] = 0.0;
-                row_exponent[r * ROWS + i] = scale_exponent + int(q_exponents[row]) - int(FLOAT_BIAS) - 2 * int(TOP);
-            }
+    const MatC index = element_index();
+    const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        MatC x[DIM_TILES];
+        MatC top;  // largest |Q| of the rows
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = min(uint(row0) + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N, p.seq_q - 1);
+            top[i] = 0.0;
             [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                O_[r * DIM_TILES + d] = MatC(0.0);
+                [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+                    const uint col = d * MAT_N + uint(index[e]) % MAT_N;
+                    const bool inside = HEAD_DIM % MAT_N == 0 || col < HEAD_DIM;
+                    x[d][e] = inside ? q1[q_base + row * p.q_stride_s + col] : 0.0;
+                    top[i] = max(top[i], abs(x[d][e]));
+                }
             }
+        }
+        top = reduce(top, false);
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint exponent = exponent_of(floatBitsToUint(top[i]));
+            m[r * ROWS + i] = MAX_INIT;
+            l[r * ROWS + i] = 0.0;
+            row_exponent[r * ROWS + i] = scale_exponent + int(exponent) - int(FLOAT_BIAS) - 2 * int(TOP);
+            top[i] = p.q_sign != 0 ? -scale_of(exponent) : scale_of(exponent);
+        }
+        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+            MatC hi;
+            MatC lo;
+            [[unroll]] for (uint e = 0; e < LENGTH; e++) {
+                const float y = x[d][e] * top[e / ROW_RUN];
+                hi[e] = round_to_hi(y);
+                lo[e] = y - hi[e];
+            }
+            Q_hi[r * DIM_TILES + d] = to_left(hi, true);
+            Q_lo[r * DIM_TILES + d] = to_left(lo, false);
+            O_[r * DIM_TILES + d] = MatC(0.0);
         }
     }
 
-    // Keys that every row of the block sees, in whole tiles; that some row sees;
-    // that some row of the subgroup sees.
-    const uint last = p.seq_kv - 1;
-    const int full_keys = max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
-    const int block_keys = visible_keys(int(min(block_row + BLOCK_M, p.seq_q)) - 1);
-    const int subgroup_keys = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
-
-    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
-    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
-    Elems8 next_k[COPIES];
-    Elems8 next_v[COPIES];
-    if (PREFETCH) {
+    if (PREFETCH && !KEYS_FIRST) {
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            next_k[i] = fetch_k(k_at, i, last);
-            next_v[i] = fetch_v(v_at, i, last);
+            next_k[i] = fetch_k(k_at, i, last - first_key);
+            next_v[i] = fetch_v(v_at, i, last - first_key);
         }
     }
 
     // Two phases, unrolled: tiles without a mask, then the rest, as in lib/fwd_matrix.glsl.
-    int col0 = 0;
+    int col0 = first_key;
     [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows.
-        [[dont_unroll]] for (; col0 < (MASKED ? block_keys : full_keys); col0 += int(BLOCK_N)) {
+        [[dont_unroll]] for (; col0 < (MASKED ? end_key : full_end); col0 += int(BLOCK_N)) {
             if (!PREFETCH) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
@@ -171,46 +186,36 @@ void forward() {
                     next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
                 }
             }
-            if (MASKED && CAUSAL && col0 >= subgroup_keys) {
+            if (MASKED && CAUSAL && col0 >= subgroup_end) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
 
-            MatC S[ROW_TILES * COL_TILES];  // (SUBGROUP_ROWS, BLOCK_N)
+            Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 MatC small[ROW_TILES];  // hi*lo + lo*hi
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    S[r * COL_TILES + n] = MatC(0.0);
+                    S.at[r * COL_TILES + n] = MatC(0.0);
                     small[r] = MatC(0.0);
                 }
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                    fence(d);
                     MatB hi;  // K^T: a row-major tile of K read by columns
                     MatB lo;
                     const uint at = n * MAT_N * LD + d * (MAT_N / 8);
                     coopMatLoad(hi, tile, K_HI + at, LD, gl_CooperativeMatrixLayoutColumnMajor);
                     coopMatLoad(lo, tile, K_LO + at, LD, gl_CooperativeMatrixLayoutColumnMajor);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        S[r * COL_TILES + n] = coopMatMulAdd(Q_hi[r * DIM_TILES + d], hi, S[r * COL_TILES + n]);
+                        S.at[r * COL_TILES + n] = coopMatMulAdd(Q_hi[r * DIM_TILES + d], hi, S.at[r * COL_TILES + n]);
                         small[r] = coopMatMulAdd(Q_hi[r * DIM_TILES + d], lo, small[r]);
                         small[r] = coopMatMulAdd(Q_lo[r * DIM_TILES + d], hi, small[r]);
                     }
                 }
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    S[r * COL_TILES + n] += small[r];
+                    S.at[r * COL_TILES + n] += small[r];
                 }
             }
-            if (MASKED) {
-                const MatC index = element_index();
-                [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                    const int row = row0 + int(index[i]) / int(MAT_N);
-                    const int col = col0 + int(index[i]) % int(MAT_N);
-                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        const int keys = visible_keys(row + int(r * MAT_M));
-                        [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
-                            const float s = S[r * COL_TILES + n][i];
-                            S[r * COL_TILES + n][i] = col + int(n * MAT_N) < keys ? s : NEG_INF;
-                        }
-                    }
-                }
+            if (MASKED && col0 + int(BLOCK_N) > visible_keys(row0)) {  // not if all rows see the tile
+                hide_keys(S, row0, col0);
             }
 
             float fold[ROW_TILES * ROWS];  // base-2 logits = S * fold
@@ -218,14 +223,8 @@ void forward() {
             bool grew = false;
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    float x = S[r * COL_TILES][i * ROW_RUN];
-                    [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
-                        [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
-                            x = max(x, S[r * COL_TILES + n][i * ROW_RUN + e]);
-                        }
-                    }
                     fold[r * ROWS + i] = fold_scores(row_exponent[r * ROWS + i] + int(exponents.x) - int(FLOAT_BIAS), scale_mantissa);
-                    t[r][i] = x * fold[r * ROWS + i];
+                    t[r][i] = row_top(S, r, i) * fold[r * ROWS + i];
                     grew = grew || t[r][i] > m[r * ROWS + i] + (HEADROOM + RESCALE_THRESHOLD);
                 }
             }
@@ -247,13 +246,6 @@ void forward() {
                 }
             }
 
-            bool heavy = false;  // a weight exceeds the sum before this tile
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    heavy = heavy || exp2(t[r][i] - m[r * ROWS + i]) > l[r * ROWS + i];
-                }
-            }
-
             MatA P_hi[ROW_TILES * COL_TILES];  // (SUBGROUP_ROWS, BLOCK_N)
             MatA P_lo[ROW_TILES * COL_TILES];
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
@@ -261,7 +253,7 @@ void forward() {
                     MatC hi;
                     MatC lo;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        const float weight = exp2(fma(S[r * COL_TILES + n][i], fold[r * ROWS + i / ROW_RUN], -m[r * ROWS + i / ROW_RUN]));
+                        const float weight = exp2(fma(S.at[r * COL_TILES + n][i], fold[r * ROWS + i / ROW_RUN], -m[r * ROWS + i / ROW_RUN]));
                         l[r * ROWS + i / ROW_RUN] += weight;
                         hi[i] = round_to_hi(weight);
                         lo[i] = weight - hi[i];
@@ -273,6 +265,7 @@ void forward() {
 
             const float fold_o = fold_values(exponents.y);
             [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                fence(d);
                 MatB hi[COL_TILES];
                 MatC sum[ROW_TILES];  // of this tile
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
@@ -299,55 +292,42 @@ void forward() {
                     }
                 }
             }
-            if (subgroupAny(heavy)) {
-                [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                    MatC sum[ROW_TILES];
-                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        sum[r] = MatC(0.0);
-                    }
-                    [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
-                        MatB rest;
-                        coopMatLoad(rest, tile, V_REST + n * MAT_N * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
-                        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                            sum[r] = coopMatMulAdd(P_hi[r * COL_TILES + n], rest, sum[r]);
-                        }
-                    }
-                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                            O_[r * DIM_TILES + d][i] = fma(sum[r][i], fold_o, O_[r * DIM_TILES + d][i]);
-                        }
-                    }
-                }
-            }
         }
     }
 
-    // Straight from the matrices: where four invocations share a row and hold
-    // neighbouring elements, they fill whole sectors of 32 bytes.
-    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h;
-    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h;
-    const MatC index = element_index();
+    const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
+    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + (out_row + block_row) * p.o_stride_s;
+    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + (out_row + block_row) * p.lse_stride_s;
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC sum;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             sum[i] = l[r * ROWS + i];
         }
         sum = reduce(sum, true);
-        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-            const uint row = uint(row0) + r * MAT_M + uint(index[i]) / MAT_N;
-            const uint col = uint(index[i]) % MAT_N;
-            const float inverse = inverse_sum(sum[i / ROW_RUN]) * float(1u << P_TOP);
-            if (row < p.seq_q) {
-                if (WRITE_LSE && col == 0) {
-                    lse_out[lse_base + row * p.lse_stride_s] = lse(m[r * ROWS + i / ROW_RUN], sum[i / ROW_RUN]);
-                }
-                [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                    if (d * MAT_N + col < HEAD_DIM) {
-                        o[o_base + row * p.o_stride_s + d * MAT_N + col] = O_[r * DIM_TILES + d][i] * inverse;
-                    }
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
+            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
+                put_lse(lse_base + row * p.lse_stride_s, m[r * ROWS + i] + P_TOP, sum[i] / P_UNIT);
+            }
+            const float inverse = SPLIT_KV ? 1.0 : inverse_sum(sum[i]) * P_UNIT;
+            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+                    O_[r * DIM_TILES + d][e] *= inverse;
                 }
             }
         }
+    }
+    [[unroll]] for (uint stage = 0; stage < FLOAT_STAGES; stage++) {
+        barrier();  // the last key tile, or the columns before, are read
+        [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                if (stage * FLOAT_TILES + e < DIM_TILES) {
+                    coopMatStore(O_[r * DIM_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
+                                 gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+        }
+        store_floats(o_base, block_row, stage * FLOAT_TILES);
     }
 }
 

@@ -19,7 +19,8 @@ layout(push_constant, scalar) uniform Params {
     uint seq_q;
     uint seq_kv;
     uint heads_per_kv;  // num_heads / num_kv_heads
-    uint group_heads;   // heads whose blocks are taken in turn, see lib/order.glsl
+    uint num_heads;
+    uint group_heads;   // heads whose blocks are taken in turn, 0: none, see lib/order.glsl
     uint splits;        // workgroups that share the keys of a block, see lib/split_kv.glsl
     int causal_shift;   // row i sees keys j <= i + causal_shift
     float scale_log2;   // |Scale| * log2(e): softmax in base 2

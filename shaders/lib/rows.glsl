@@ -40,6 +40,13 @@ MatC reduce(const MatC x, const bool SUM) {
     return result;
 }
 
+// speaks_for_row reports whether this invocation is the one of those that share
+// a row that writes what is known of it; index is element_index of the first
+// element that it holds of the row.
+bool speaks_for_row(const float index) {
+    return ROW_LANES > 0 ? gl_SubgroupInvocationID % ROW_LANES == 0 : uint(index) % MAT_N == 0;
+}
+
 // copy_to_left converts x element by element, which is right where
 // SAME_LAYOUT.
 MatA copy_to_left(const MatC x, const bool WEIGHT) {

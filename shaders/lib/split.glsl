@@ -1,14 +1,13 @@
-// split: float32 as the sum of two or three float16, for products on matrices
-// of 16-bit elements.
+// split: float32 as the sum of two float16, for products on matrices of 16-bit
+// elements.
 //
-//     x = (hi + lo + rest) * 2^(e - TOP)
+//     x = (hi + lo) * 2^(e - TOP)
 //
 // where 2^e <= max|x| < 2^(e+1) over the elements that share the exponent e:
 // scaled, the largest lie in [2^14, 2^15), below float16's 65504.
 //
 // hi is x rounded to 11 bits, lo what is left rounded to 11 bits: together 23
-// bits of x, counting lo's sign. rest is the 24th bit. The last bit of
-// a float16 is never below 2^-24, so lo is off by 2^-25 at the least, which is
+// bits of x, counting lo's sign, of its 24. The last bit of a float16 is never below 2^-24, so lo is off by 2^-25 at the least, which is
 // 2^-39 of the largest element. Elements below 2^-16 of the largest have that
 // absolute error instead of the relative one.
 //
@@ -32,7 +31,6 @@ struct Elems8 {
 struct Parts8 {
     uvec4 hi;
     uvec4 lo;
-    uvec4 rest;
 };
 
 float largest(const Elems8 x) {
@@ -75,9 +73,7 @@ Parts8 split(const Elems8 x, const float scale) {
     const vec4 b = x.second * scale;
     const vec4 a_hi = round_to_hi(a);
     const vec4 b_hi = round_to_hi(b);
-    const vec4 a_lo = round_to_hi(a - a_hi);
-    const vec4 b_lo = round_to_hi(b - b_hi);
-    return Parts8(pack8(a_hi, b_hi), pack8(a_lo, b_lo), pack8(a - a_hi - a_lo, b - b_hi - b_lo));
+    return Parts8(pack8(a_hi, b_hi), pack8(a - a_hi, b - b_hi));
 }
 
 // DEFINE_LOAD_FLOATS8(name, vec4s, floats) makes `Elems8 name(uint i)`, the

@@ -12,30 +12,43 @@
 // l); attention_combine.comp puts them together. Flash-Decoding (Dao et al.,
 // 2023) has the idea.
 //
-// The includer declares `const bool SPLIT_KV`, `const uint BLOCK_N` and the push
-// constants p.
+// The includer declares `const bool SPLIT_KV`, `const uint BLOCK_N`, the push
+// constants p and lse_out, and includes lib/softmax.glsl.
 #ifndef LIB_SPLIT_KV_GLSL
 #define LIB_SPLIT_KV_GLSL
 
-// Keys first to end-1; first is below seq_kv and a multiple of BLOCK_N.
-struct Keys {
-    int first;
-    int end;  // may be negative, where a block sees nothing
-};
-
-// share_of returns the part of a split of a block's keys, 0 to keys-1, in
-// whole tiles. Shares differ by one tile at most; where there are fewer tiles
-// than splits, the last ones are empty.
-Keys share_of(const uint split, const int keys) {
+// share_first returns the first key of a split's part of a block's keys, 0 to
+// keys-1, a multiple of BLOCK_N below seq_kv. Shares are whole tiles and differ by
+// one at most; where there are fewer tiles than splits, the last ones are empty.
+int share_first(const uint split, const int keys) {
     if (!SPLIT_KV) {
-        return Keys(0, keys);
+        return 0;
     }
     const uint tiles = (uint(max(keys, 0)) + BLOCK_N - 1) / BLOCK_N;
-    const uint each = tiles / p.splits;
-    const uint more = tiles % p.splits;  // splits with one tile more
-    const uint first = split * each + min(split, more);
-    const uint size = each + (split < more ? 1 : 0);
-    return size == 0 ? Keys(0, 0) : Keys(int(first * BLOCK_N), min(int((first + size) * BLOCK_N), keys));
+    const uint first = split * (tiles / p.splits) + min(split, tiles % p.splits);
+    return first < tiles ? int(first * BLOCK_N) : 0;
+}
+
+// share_end returns the end of that part: at most share_first where it is empty.
+int share_end(const uint split, const int keys) {
+    if (!SPLIT_KV) {
+        return keys;
+    }
+    const uint tiles = (uint(max(keys, 0)) + BLOCK_N - 1) / BLOCK_N;
+    const uint first = split * (tiles / p.splits) + min(split, tiles % p.splits);
+    const uint size = tiles / p.splits + (split < tiles % p.splits ? 1 : 0);
+    return size == 0 ? 0 : min(int((first + size) * BLOCK_N), keys);
+}
+
+// put_lse writes what is known of a row, whose m and l these are, to element `at`
+// of lse_out.
+void put_lse(const uint at, const float m, const float l) {
+    if (SPLIT_KV) {
+        lse_out[at] = m;
+        lse_out[at + 1] = l;
+    } else {
+        lse_out[at] = lse(m, l);
+    }
 }
 
 #endif

@@ -16,14 +16,7 @@
 #ifndef LIB_TILE_GLSL
 #define LIB_TILE_GLSL
 
-const uint SUBGROUP_ROWS = ROW_TILES * MAT_M;
-const uint BLOCK_M = NUM_SUBGROUPS * SUBGROUP_ROWS;
-const uint COL_TILES = BLOCK_N / MAT_N;
-const uint DIM_TILES = (HEAD_DIM + MAT_N - 1) / MAT_N;
-const uint ROW8 = DIM_TILES * (MAT_N / 8);  // uvec4 of one row; columns past head_dim are zero
-const uint LD = ROW8 + 1;                   // one more, so that rows start in different banks
-const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile of keys
-const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+#include "tile_shape.glsl"
 
 // Q and O pass through the same memory, all rows of the block and as many
 // matrices of their columns at a time as fit.
@@ -33,32 +26,10 @@ const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
 const uint STAGE8 = STAGE_TILES * (MAT_N / 8);  // uvec4 of one staged row
 const uint STAGE_LD = (STAGE8 + 1) * BLOCK_M <= 2 * BLOCK_N * LD ? STAGE8 + 1 : STAGE8;  // for the banks, where there is room
 
-// Copy number i of an invocation moves one uvec4. Where whole rows fit in one
-// round of the workgroup, an invocation keeps its column, and its rows are a
-// fixed distance apart: addresses cost one addition.
-const bool KEEPS_COLUMN = WORKGROUP_SIZE % ROW8 == 0;
-const uint ROWS_PER_ROUND = WORKGROUP_SIZE / ROW8;
+const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
-shared uvec4 tile[2 * BLOCK_N * LD];
-
-uint copy_row(const uint i) {
-    const uint tid = gl_LocalInvocationIndex;
-    return KEEPS_COLUMN ? tid / ROW8 + i * ROWS_PER_ROUND : (i * WORKGROUP_SIZE + tid) / ROW8;
-}
-
-uint copy_col(const uint i) {
-    const uint tid = gl_LocalInvocationIndex;
-    return KEEPS_COLUMN ? tid % ROW8 : (i * WORKGROUP_SIZE + tid) % ROW8;
-}
-
-bool copies(const uint i) {
-    return TILE8 % WORKGROUP_SIZE == 0 || i * WORKGROUP_SIZE + gl_LocalInvocationIndex < TILE8;
-}
-
-// copies_dim reports whether column `col`, in uvec4, is in the tensor.
-bool copies_dim(const uint col) {
-    return HEAD_DIM % MAT_N == 0 || col * 8 < HEAD_DIM;
-}
+const uint TILE_SIZE = 2 * BLOCK_N * LD;
+shared uvec4 tile[TILE_SIZE];
 
 // fetch_k returns copy number i of the key tile whose first key starts at
 // base. Rows beyond `last` read row `last`.
@@ -88,18 +59,23 @@ uint stage_at(const uint row, const uint d) {
 }
 
 // stage_q copies the block's rows of Q, matrix columns d0 to
-// d0 + STAGE_TILES - 1, into tile, negated where Scale is negative. Every
-// invocation of the workgroup calls it.
+// d0 + STAGE_TILES - 1, into tile, negated where Scale is negative. Rows past
+// the last one repeat it. Every invocation of the workgroup calls it.
 void stage_q(const uint q_base, const uint block_row, const uint d0) {
+    uvec4 x[STAGE_COPIES];  // all loads first: one wait instead of one each
+    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
+        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;
+        const uint row = min(at / STAGE8, p.seq_q - 1 - block_row);
+        const uint col = d0 * (MAT_N / 8) + at % STAGE8;
+        const bool inside = STAGES == 1 ? copies_dim(col) : col * 8 < HEAD_DIM;
+        x[i] = inside ? load_q(q_base + row * p.q_stride_s + col * 8) ^ p.q_sign : uvec4(0);
+    }
     barrier();  // the columns before are read
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE8; i += WORKGROUP_SIZE) {
-        const uint row = i / STAGE8;
-        const uint col = d0 * MAT_N + i % STAGE8 * 8;
-        uvec4 x = uvec4(0);
-        if (block_row + row < p.seq_q && col < HEAD_DIM) {
-            x = load_q(q_base + row * p.q_stride_s + col) ^ p.q_sign;
+    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
+        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;
+        if (BLOCK_M * STAGE8 % WORKGROUP_SIZE == 0 || at < BLOCK_M * STAGE8) {
+            tile[at / STAGE8 * STAGE_LD + at % STAGE8] = x[i];
         }
-        tile[row * STAGE_LD + i % STAGE8] = x;
     }
     barrier();  // tile written before it is read
 }

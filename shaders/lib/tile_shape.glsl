@@ -1,0 +1,57 @@
+// tile_shape: the sizes of tiles of keys in shared memory, and which invocation
+// copies what.
+//
+// A workgroup owns BLOCK_M rows of one head: NUM_SUBGROUPS subgroups of
+// ROW_TILES * MAT_M rows each. A tile is BLOCK_N rows of K or of V in 16-bit
+// elements, LD uvec4 apart.
+//
+// The includer declares the specialization constants named here.
+#ifndef LIB_TILE_SHAPE_GLSL
+#define LIB_TILE_SHAPE_GLSL
+
+const uint SUBGROUP_ROWS = ROW_TILES * MAT_M;
+const uint BLOCK_M = NUM_SUBGROUPS * SUBGROUP_ROWS;
+const uint COL_TILES = BLOCK_N / MAT_N;
+const uint DIM_TILES = (HEAD_DIM + MAT_N - 1) / MAT_N;
+const uint ROW8 = DIM_TILES * (MAT_N / 8);  // uvec4 of one row; columns past head_dim are zero
+const uint LD = ROW8 + 1;                   // one more, so that rows start in different banks
+const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile
+const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+
+// Copy number i of an invocation moves eight elements. Where whole rows fit in
+// one round of the workgroup, an invocation keeps its column, and its rows are
+// a fixed distance apart: addresses cost one addition.
+const bool KEEPS_COLUMN = WORKGROUP_SIZE % ROW8 == 0;
+const uint ROWS_PER_ROUND = WORKGROUP_SIZE / ROW8;
+
+uint copy_row(const uint i) {
+    const uint tid = gl_LocalInvocationIndex;
+    return KEEPS_COLUMN ? tid / ROW8 + i * ROWS_PER_ROUND : (i * WORKGROUP_SIZE + tid) / ROW8;
+}
+
+uint copy_col(const uint i) {
+    const uint tid = gl_LocalInvocationIndex;
+    return KEEPS_COLUMN ? tid % ROW8 : (i * WORKGROUP_SIZE + tid) % ROW8;
+}
+
+// copies reports whether copy number i of this invocation is in the tile.
+bool copies(const uint i) {
+    return TILE8 % WORKGROUP_SIZE == 0 || i * WORKGROUP_SIZE + gl_LocalInvocationIndex < TILE8;
+}
+
+// copies_dim reports whether column `col`, in uvec4, is in the tensor.
+bool copies_dim(const uint col) {
+    return HEAD_DIM % MAT_N == 0 || col * 8 < HEAD_DIM;
+}
+
+// fence, called before the loads of operand number i of a loop, keeps the compiler
+// from loading operands far ahead of their products, which costs registers, and
+// past 255 of them spills. It orders the shared memory accesses of one subgroup,
+// and is no instruction on NVIDIA.
+void fence(const uint i) {
+    if (FENCE > 0 && i % FENCE == 0) {
+        subgroupMemoryBarrierShared();
+    }
+}
+
+#endif
