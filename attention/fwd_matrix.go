@@ -35,30 +35,45 @@ type fwdMatrixSpec struct {
 // float32 tensors attention_fwd_split_coopmat2 or attention_fwd_split_coopmat.
 func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
 	d := c.Device()
-	shape, err := matrixShape(d.Caps(), config.Impl, p.DType)
-	if err != nil {
-		return err
-	}
 	name := [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat"}
-	element := p.DType // of the matrices
-	isAligned := aligned(8, &q, &k, &v, &o)
 	if p.DType == dtype.Float32 {
 		name = [...]string{CoopMat2: "attention_fwd_split_coopmat2", CoopMat: "attention_fwd_split_coopmat"}
-		element = dtype.Float16
-		isAligned = aligned(4, &k, &v)
-	}
-	layout, err := layoutOf(d, element, shape)
-	if err != nil {
-		return err
-	}
-	if config.Detour {
-		layout.RowRun, layout.RowLanes, layout.SameAsAcc = 1, 0, false
 	}
 	module, err := shaders.Get(name[config.Impl], p.DType.Short())
 	if err != nil {
 		return err
 	}
-	plain, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, fwdMatrixSpec{
+	spec, err := newMatrixSpec(d, o, lse, q, k, v, p, config)
+	if err != nil {
+		return err
+	}
+	plain, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, spec, matrixKernelOptions(d))
+	if err != nil {
+		return err
+	}
+	return dispatchFwd(c, kernel[fwdParams]{plain: plain}, o, lse, q, k, v, p, nil, config)
+}
+
+// newMatrixSpec returns the specialization for a call.
+func newMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Config) (fwdMatrixSpec, error) {
+	shape, err := matrixShape(d.Caps(), config.Impl, p.DType)
+	if err != nil {
+		return fwdMatrixSpec{}, err
+	}
+	element := p.DType // of the matrices
+	isAligned := aligned(8, &q, &k, &v, &o)
+	if p.DType == dtype.Float32 {
+		element = dtype.Float16
+		isAligned = aligned(4, &k, &v)
+	}
+	layout, err := layoutOf(d, element, shape)
+	if err != nil {
+		return fwdMatrixSpec{}, err
+	}
+	if config.Detour {
+		layout.RowRun, layout.RowLanes, layout.SameAsAcc = 1, 0, false
+	}
+	return fwdMatrixSpec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,
 		NumSubgroups:  uint32(config.Subgroups),
 		MatM:          shape.M,
@@ -79,11 +94,7 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 		Fence:         uint32(config.Fence),
 		SplitKV:       config.Splits > 1,
 		KeysFirst:     config.KeysFirst,
-	}, matrixKernelOptions(d))
-	if err != nil {
-		return err
-	}
-	return dispatchFwd(c, kernel[fwdParams]{plain: plain}, o, lse, q, k, v, p, nil, config)
+	}, nil
 }
 
 // matrixKernelOptions asks for what kernels with cooperative matrices rely on:

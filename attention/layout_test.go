@@ -19,16 +19,18 @@ func TestLayouts(t *testing.T) {
 		params, spec any
 		bindings     []string
 	}{
-		"attention_fwd_coopmat2":        {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_coopmat":         {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_split_coopmat2":  {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_split_coopmat":   {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_scalar":          {fwdParams{}, fwdScalarSpec{}, fwd},
-		"attention_fwd_scalar_features": {withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, append(fwd, features...)},
-		"attention_combine":             {combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}},
-		"attention_unfused_scores":      {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
-		"attention_unfused_softmax":     {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
-		"attention_unfused_values":      {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},
+		"attention_fwd_coopmat2":          {fwdParams{}, fwdMatrixSpec{}, fwd},
+		"attention_fwd_coopmat":           {fwdParams{}, fwdMatrixSpec{}, fwd},
+		"attention_fwd_coopmat2_leaveout": {fwdParams{}, leaveOutSpec{}, fwd},
+		"attention_fwd_coopmat_leaveout":  {fwdParams{}, leaveOutSpec{}, fwd},
+		"attention_fwd_split_coopmat2":    {fwdParams{}, fwdMatrixSpec{}, fwd},
+		"attention_fwd_split_coopmat":     {fwdParams{}, fwdMatrixSpec{}, fwd},
+		"attention_fwd_scalar":            {fwdParams{}, fwdScalarSpec{}, fwd},
+		"attention_fwd_scalar_features":   {withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, append(fwd, features...)},
+		"attention_combine":               {combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}},
+		"attention_unfused_scores":        {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
+		"attention_unfused_softmax":       {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
+		"attention_unfused_values":        {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},
 
 		"attention_unfused_scores_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedScoresSpec]{}, append([]string{"Q", "K", "S2"}, features...)},
 		"attention_unfused_softmax_features": {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedSoftmaxSpec]{}, append([]string{"S2", "LSE"}, features...)},

@@ -49,7 +49,7 @@ layout(constant_id = 15) const bool PREFETCH = true;  // the next key tile waits
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix_split.glsl
 layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
 layout(constant_id = 18) const bool SPLIT_KV = false;   // see lib/split_kv.glsl
-layout(constant_id = 19) const bool KEYS_FIRST = false; // the first key tile is loaded before Q
+layout(constant_id = 19) const bool KEYS_FIRST = false;  // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"

@@ -30,14 +30,21 @@ func (v Variant) Name() string {
 }
 
 // File is the name of the source.
-func (v Variant) File() string { return strings.TrimSuffix(v.Kernel, featuresSuffix) + ".comp" }
+func (v Variant) File() string {
+	return strings.TrimSuffix(strings.TrimSuffix(v.Kernel, featuresSuffix), leaveOutSuffix) + ".comp"
+}
 
-const featuresSuffix = "_features"
+const (
+	featuresSuffix = "_features"
+	leaveOutSuffix = "_leaveout"
+)
 
 // variants is everything that is compiled. After a change, run `make shaders`.
 var variants = slices.Concat(
 	forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16"),
 	forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16"),
+	leaveOut(forEach("attention_fwd_coopmat2", "vulkan1.3", "f16")),
+	leaveOut(forEach("attention_fwd_coopmat", "vulkan1.3", "f16")),
 	split("attention_fwd_split_coopmat2"),
 	split("attention_fwd_split_coopmat"),
 	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
@@ -70,6 +77,16 @@ func withFeatures(rows []Variant) []Variant {
 		v.Kernel += featuresSuffix
 		v.Defines = append(slices.Clone(v.Defines), "FEATURES")
 		rows = append(rows, v)
+	}
+	return rows
+}
+
+// leaveOut returns rows with LEAVEOUT: kernels that can leave out a stage, for
+// attention's BenchmarkLeaveOut.
+func leaveOut(rows []Variant) []Variant {
+	for i := range rows {
+		rows[i].Kernel += leaveOutSuffix
+		rows[i].Defines = append(rows[i].Defines, "LEAVEOUT")
 	}
 	return rows
 }
