@@ -210,7 +210,15 @@ func (r Report) environment() []column {
 // writeCSV writes a line of names and a line per result. A value that does not
 // exist is empty.
 func (r Report) writeCSV(w io.Writer) error {
-	out := csv.NewWriter(w)
+	if len(r.Results) == 0 {
+		return nil
+	}
+	return csv.NewWriter(w).WriteAll(r.csvLines())
+}
+
+// csvLines returns the names, then the values of each result.
+func (r Report) csvLines() [][]string {
+	var lines [][]string
 	for i, x := range r.Results {
 		list := append(r.environment(), r.columns(x)...)
 		names, values := make([]string, len(list)), make([]string, len(list))
@@ -218,16 +226,11 @@ func (r Report) writeCSV(w io.Writer) error {
 			names[j], values[j] = c.name, csvValue(c.value)
 		}
 		if i == 0 {
-			if err := out.Write(names); err != nil {
-				return err
-			}
+			lines = append(lines, names)
 		}
-		if err := out.Write(values); err != nil {
-			return err
-		}
+		lines = append(lines, values)
 	}
-	out.Flush()
-	return out.Error()
+	return lines
 }
 
 func csvValue(v any) string {

@@ -153,7 +153,7 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if err := report.Write(a.stdout, b.format); err != nil {
 		return err
 	}
-	return b.verdict(report)
+	return verdict(report, b.set.Changed("impl"))
 }
 
 // problems returns what to measure, and the suite that it is of, if any. An
@@ -185,17 +185,13 @@ func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, prob
 	pr := b.protocol(d.Caps().Type == vk.CPU)
 	var all []bench.Result
 	for i, p := range problems {
-		const parts = 1000
-		step := func(done, total int, what string) {
-			if len(problems) > 1 {
-				done, total, what = i*parts+done*parts/total, len(problems)*parts, fmt.Sprintf("case %d of %d: %s", i+1, len(problems), what)
-			}
-			bar.step(done, total, what)
-		}
 		c := bench.Case{Problem: p, Impls: b.paths(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
-		results, err := bench.Attention(ctx, d, c, step)
-		if len(problems) > 1 && errors.Is(err, vk.ErrOutOfDeviceMemory) {
-			results, err = bench.Unsupported(p, b.paths(), err), nil
+		var results []bench.Result
+		var err error
+		if len(problems) == 1 {
+			results, err = bench.Attention(ctx, d, c, bar.step)
+		} else {
+			results, err = measureOne(ctx, d, c, bar.part(i, len(problems), fmt.Sprintf("case %d of %d", i+1, len(problems))))
 		}
 		if err != nil {
 			return nil, err
@@ -301,13 +297,14 @@ func (b *benchAttention) protocol(cpu bool) bench.Protocol {
 	return pr
 }
 
-// verdict returns an error if something that was asked for was not measured.
-func (b *benchAttention) verdict(r bench.Report) error {
+// verdict returns an error if a path was wrong, or if one that was asked for by
+// name, or every one, was not measured.
+func verdict(r bench.Report, named bool) error {
 	for _, x := range r.Results {
 		switch {
 		case x.Status == bench.StatusFailed:
 			return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
-		case x.Status == bench.StatusUnsupported && (b.set.Changed("impl") || r.OK() == 0):
+		case x.Status == bench.StatusUnsupported && (named || r.OK() == 0):
 			return fmt.Errorf("%s is not supported: %s", x.Impl, x.Reason)
 		}
 	}

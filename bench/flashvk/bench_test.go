@@ -71,29 +71,27 @@ func TestVerdict(t *testing.T) {
 	ok := bench.Result{Impl: "scalar", Status: bench.StatusOK}
 	wrong := bench.Result{Impl: "coopmat", Status: bench.StatusFailed, Reason: "off"}
 	no := bench.Result{Impl: "coopmat2", Status: bench.StatusUnsupported, Reason: "lacking"}
+	peer := bench.Result{Impl: "torch:flash", Peer: true, Status: bench.StatusOK}
+	gone := bench.Result{Impl: "torch", Peer: true, Status: bench.StatusNoAnswer, Reason: "gone"}
 	for _, c := range []struct {
-		args    string
+		named   bool
 		results []bench.Result
 		want    string
 	}{
-		{"", []bench.Result{ok}, ""},
-		{"", []bench.Result{no, ok}, ""}, // the default list asks for nothing in particular
-		{"--impl=coopmat2,scalar", []bench.Result{no, ok}, "coopmat2 is not supported: lacking"},
-		{"", []bench.Result{no}, "coopmat2 is not supported: lacking"},
-		{"", []bench.Result{no, wrong, ok}, "coopmat is wrong: off"},
+		{false, []bench.Result{ok}, ""},
+		{false, []bench.Result{no, ok}, ""}, // the default list asks for nothing in particular
+		{true, []bench.Result{no, ok}, "coopmat2 is not supported: lacking"},
+		{false, []bench.Result{no}, "coopmat2 is not supported: lacking"},
+		{false, []bench.Result{no, peer}, "coopmat2 is not supported: lacking"},
+		{false, []bench.Result{no, wrong, ok}, "coopmat is wrong: off"},
+		{true, []bench.Result{ok, gone}, ""},
 	} {
-		var b benchAttention
-		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-		b.add(f)
-		if err := f.Parse(strings.Fields(c.args)); err != nil {
-			t.Fatal(err)
-		}
 		got := ""
-		if err := b.verdict(bench.Report{Results: c.results}); err != nil {
+		if err := verdict(bench.Report{Results: c.results}, c.named); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
-			t.Errorf("%q: %q, want %q", c.args, got, c.want)
+			t.Errorf("%+v: %q, want %q", c, got, c.want)
 		}
 	}
 }

@@ -5,6 +5,8 @@
 //	flashvk bench attention --seqlen 4096 --causal  time it, checked against float64 first
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
 //	flashvk tune attention                          find the fastest configurations on this device
+//	flashvk sweep --csv x                           time it at many lengths; goes on after an interruption
+//	flashvk plot --csv x --out dir                  draw that
 //
 // Results go to standard output and nothing else does. An error is one line on
 // standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
@@ -118,7 +120,7 @@ CPU device only if there is no GPU.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newVersion(a))
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSweep(a), newPlot(a), newVersion(a))
 	return root
 }
 

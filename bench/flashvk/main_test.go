@@ -99,10 +99,10 @@ func TestErrors(t *testing.T) {
 		code int
 		want string // in the line, after "flashvk: "
 	}{
-		{args: "", code: 2, want: "a command is missing: bench, devices, run, tune, version"},
+		{args: "", code: 2, want: "a command is missing: bench, devices, plot, run, sweep, tune, version"},
 		{args: "bench", code: 2, want: "bench: a command is missing: attention"},
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
-		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, run, tune, version`},
+		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, run, sweep, tune, version`},
 		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention`},
 		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
@@ -174,6 +174,23 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --warmup -1", code: 2, want: "--warmup -1 is less than 0"},
 		{args: "bench attention --backward", code: 1, want: "the forward pass only"},
 		{args: "bench attention --both --causal", code: 1, want: "the forward pass only"},
+
+		{args: "sweep", code: 2, want: "sweep needs --csv FILE"},
+		{args: "sweep x", code: 2, want: `sweep: argument "x" is not expected`},
+		{args: "sweep --csv x --min-len 0", code: 2, want: "--min-len 0 is less than 1"},
+		{args: "sweep --csv x --min-len 9 --max-len 8", code: 2, want: "--max-len 8 is less than --min-len 9"},
+		{args: "sweep --csv x --step 0", code: 2, want: "--step 0 is less than 1"},
+		{args: "sweep --csv x --max-len 100000 --step 1", code: 2, want: "--step 1 makes 99873 lengths, more than 10000"},
+		{args: "sweep --csv x --count 0", code: 2, want: "--count 0 is not in 1..100000"},
+		{args: "sweep --csv x --headdim 20", code: 2, want: "attention: head_dim=20 is not a multiple of 8"},
+		{args: "sweep --csv x --scale 0", code: 2, want: "--scale 0 is not possible"},
+		{args: "sweep --csv x --causal-align top-left", code: 2, want: "--causal-align top-left needs --causal"},
+		{args: "sweep --csv x --peer a=x --peer a=y", code: 2, want: "--peer a occurs twice"},
+		{args: "sweep --csv x --tuning a --no-tuning", code: 2, want: "contradict each other"},
+		{args: "plot", code: 2, want: "plot needs --csv FILE"},
+		{args: "plot --csv x", code: 2, want: "plot needs --out DIR"},
+		{args: "plot --csv /nowhere/x --out y", code: 1, want: "open /nowhere/x: no such file or directory"},
+		{args: "plot --csv /dev/null --out y", code: 1, want: "/dev/null: it is empty"},
 
 		{args: "run attention", code: 2, want: "run attention needs --in FILE"},
 		{args: "run attention --in x", code: 2, want: "run attention needs --out FILE"},
@@ -252,7 +269,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
@@ -280,7 +297,7 @@ func TestVersion(t *testing.T) {
 func TestExamples(t *testing.T) {
 	root := newRoot(&app{io.Discard, io.Discard})
 	n := 0
-	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}} {
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}} {
 		cmd, _, err := root.Find(path)
 		if err != nil {
 			t.Fatal(err)
@@ -301,8 +318,8 @@ func TestExamples(t *testing.T) {
 			n++
 		}
 	}
-	if n < 8 {
-		t.Errorf("%d examples, want at least 8", n)
+	if n < 16 {
+		t.Errorf("%d examples, want at least 16", n)
 	}
 }
 

@@ -38,6 +38,14 @@ func (p *progress) step(done, total int, what string) {
 	p.bar.Set(done) // an error says that the terminal is gone, which ends nothing
 }
 
+// part returns the function that shows the steps of part i of n, which is named.
+func (p *progress) part(i, n int, name string) func(done, total int, what string) {
+	const parts = 1000
+	return func(done, total int, what string) {
+		p.step(i*parts+done*parts/max(total, 1), n*parts, name+": "+what)
+	}
+}
+
 // finish removes the bar.
 func (p *progress) finish() {
 	if p.bar != nil {

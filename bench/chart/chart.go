@@ -1,0 +1,198 @@
+// Package chart draws lines over a common axis, as PNG and as SVG.
+package chart
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"io"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// A Chart is a set of lines.
+type Chart struct {
+	Title    string
+	Subtitle string // where and with what it was measured; may have several lines
+	X, Y     string // names of the axes
+	LogX     bool   // powers of two
+	LogY     bool   // powers of ten; all values are positive
+	Series   []Series
+}
+
+// A Series is a line. Its points are in the order of x.
+type Series struct {
+	Name string
+	X, Y []float64
+}
+
+// The size of a drawing, and the dots of an inch in PNG.
+const (
+	width  = 8 * vg.Inch
+	height = 5 * vg.Inch
+	dpi    = 150
+)
+
+// colors are Okabe and Ito's, which people with any color vision tell apart;
+// the yellow is left out, since it is faint on white.
+var colors = []color.RGBA{
+	{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
+	{0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x33, 0x33, 0xff},
+}
+
+// marks tell lines apart without color.
+var marks = []draw.GlyphDrawer{
+	draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.PyramidGlyph{}, draw.RingGlyph{}, draw.BoxGlyph{}, draw.CrossGlyph{},
+}
+
+// PNG writes c as PNG.
+func (c *Chart) PNG(w io.Writer) error {
+	p, err := c.plot()
+	if err != nil {
+		return err
+	}
+	canvas := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(dpi))}
+	p.draw(draw.New(canvas))
+	_, err = canvas.WriteTo(w)
+	return err
+}
+
+// SVG writes c as SVG.
+func (c *Chart) SVG(w io.Writer) error {
+	p, err := c.plot()
+	if err != nil {
+		return err
+	}
+	canvas := vgsvg.New(width, height)
+	p.draw(draw.New(canvas))
+	var b bytes.Buffer
+	if _, err := canvas.WriteTo(&b); err != nil {
+		return err
+	}
+	// The reader may not have gonum's font; the drawing does not carry it.
+	text := strings.ReplaceAll(b.String(), "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;")
+	_, err = io.WriteString(w, text)
+	return err
+}
+
+// A drawing is a plot with a legend beside it, where no line can run through it,
+// and titles above, which may be wider than the plot.
+type drawing struct {
+	*plot.Plot
+	legend          plot.Legend
+	title, subtitle []string
+}
+
+func (d *drawing) draw(canvas draw.Canvas) {
+	canvas.FillPolygon(color.White, []vg.Point{{}, {X: width}, {X: width, Y: height}, {Y: height}})
+	const edge = 8 // points, around everything
+	top := height - vg.Points(edge)
+	write := func(lines []string, size font.Length, c color.Color) {
+		style := d.X.Label.TextStyle
+		sans(&style, size)
+		style.Color, style.XAlign, style.YAlign = c, draw.XCenter, draw.YTop
+		for _, line := range lines {
+			canvas.FillText(style, vg.Point{X: width / 2, Y: top}, line)
+			top -= 1.3 * style.Height(line)
+		}
+	}
+	write(d.title, 13, color.Black)
+	write(d.subtitle, 9, color.Gray{0x44})
+	top -= vg.Points(edge)
+
+	side := d.legend.Rectangle(canvas).Size().X + vg.Points(edge)
+	d.Draw(draw.Crop(canvas, vg.Points(edge), -side-2*vg.Points(edge), vg.Points(edge), top-height))
+	d.legend.Draw(draw.Crop(canvas, width-side, 0, 0, top-height))
+}
+
+// wrap breaks a text into lines of some letters, at spaces.
+func wrap(text string, letters int) []string {
+	var lines []string
+	for paragraph := range strings.SplitSeq(text, "\n") {
+		line := ""
+		for _, word := range strings.Fields(paragraph) {
+			if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > letters {
+				lines, line = append(lines, line), ""
+			}
+			line = strings.TrimSpace(line + " " + word)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// plot returns c as gonum has it.
+func (c *Chart) plot() (*drawing, error) {
+	if len(c.Series) == 0 {
+		return nil, fmt.Errorf("chart: %s: there is nothing to draw", c.Title)
+	}
+	p := &drawing{Plot: plot.New(), legend: plot.NewLegend(), title: wrap(c.Title, 70), subtitle: wrap(c.Subtitle, 110)}
+	p.X.Label.Text, p.Y.Label.Text = c.X, c.Y
+	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
+		sans(&axis.Label.TextStyle, 11)
+		sans(&axis.Tick.Label, 10)
+		axis.Padding = vg.Points(4)
+		axis.Tick.Marker = linear{}
+	}
+	p.legend.Top, p.legend.Left = true, true
+	p.legend.Padding = vg.Points(2)
+	sans(&p.legend.TextStyle, 10)
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{0xdd}, color.Gray{0xdd}
+	p.Add(grid)
+	for i, s := range c.Series {
+		if err := c.add(p, i, s); err != nil {
+			return nil, err
+		}
+	}
+	if c.LogX {
+		p.X.Scale = plot.LogScale{}
+		p.X.Tick.Marker = powersOfTwo{}
+	}
+	if c.LogY {
+		p.Y.Scale = plot.LogScale{}
+		p.Y.Tick.Marker = decades{}
+		// Whole decades, so that two labels are there at least.
+		p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(p.Y.Min)))), math.Pow10(int(math.Ceil(math.Log10(p.Y.Max))))
+	} else {
+		p.Y.Min = min(p.Y.Min, 0)
+	}
+	return p, nil
+}
+
+// sans gives a text a font without serifs.
+func sans(style *draw.TextStyle, size font.Length) {
+	style.Font.Variant, style.Font.Size = "Sans", size
+}
+
+// add adds line i.
+func (c *Chart) add(p *drawing, i int, s Series) error {
+	if len(s.X) != len(s.Y) || len(s.X) == 0 {
+		return fmt.Errorf("chart: %s: %d x, %d y", s.Name, len(s.X), len(s.Y))
+	}
+	points := make(plotter.XYs, len(s.X))
+	for j := range s.X {
+		points[j] = plotter.XY{X: s.X[j], Y: s.Y[j]}
+		if c.LogX && !(s.X[j] > 0) || c.LogY && !(s.Y[j] > 0) {
+			return fmt.Errorf("chart: %s: point %d is not positive: (%g, %g)", s.Name, j, s.X[j], s.Y[j])
+		}
+	}
+	line, dots, err := plotter.NewLinePoints(points)
+	if err != nil {
+		return fmt.Errorf("chart: %s: %w", s.Name, err)
+	}
+	line.Color, line.Width = colors[i%len(colors)], vg.Points(1.5)
+	dots.Color, dots.Shape, dots.Radius = line.Color, marks[i%len(marks)], vg.Points(3)
+	p.Add(line, dots)
+	p.legend.Add(s.Name, line, dots)
+	return nil
+}

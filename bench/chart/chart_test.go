@@ -1,0 +1,144 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/xml"
+	"image/png"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/plot"
+)
+
+func sample() Chart {
+	return Chart{
+		Title: "Latency", Subtitle: "Some GPU, driver 1.2\nfloat16 <a & b>", X: "sequence length", Y: "ms per call", LogX: true, LogY: true,
+		Series: []Series{
+			{"coopmat2", []float64{128, 256, 512, 1024}, []float64{0.02, 0.06, 0.3, 1.4}},
+			{"torch:flash", []float64{128, 1024}, []float64{0.03, 5.4}},
+		},
+	}
+}
+
+// texts returns the texts of an SVG, which must be well-formed.
+func texts(t *testing.T, svg string) []string {
+	t.Helper()
+	var list []string
+	inside := false
+	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
+		tok, err := d.Token()
+		if err == io.EOF {
+			return list
+		}
+		require.NoError(t, err)
+		switch x := tok.(type) {
+		case xml.StartElement:
+			inside = x.Name.Local == "text"
+		case xml.CharData:
+			if inside && strings.TrimSpace(string(x)) != "" {
+				list = append(list, strings.TrimSpace(string(x)))
+			}
+		}
+	}
+}
+
+func TestSVG(t *testing.T) {
+	c := sample()
+	var b bytes.Buffer
+	require.NoError(t, c.SVG(&b))
+	list := texts(t, b.String())
+	for _, want := range []string{"Latency", "Some GPU, driver 1.2", "float16 <a & b>", "sequence length", "ms per call", "coopmat2", "torch:flash", "128", "256", "1024", "0.01", "0.1", "1", "10"} {
+		require.Contains(t, list, want)
+	}
+	require.NotContains(t, b.String(), "font-family:Liberation Sans;")
+	require.Contains(t, b.String(), ",sans-serif;")
+	// Nothing of the first line lies outside the drawing.
+	require.Regexp(t, regexp.MustCompile(`viewBox="0 0 576 360"`), b.String())
+}
+
+func TestPNG(t *testing.T) {
+	c := sample()
+	var b bytes.Buffer
+	require.NoError(t, c.PNG(&b))
+	image, err := png.Decode(&b)
+	require.NoError(t, err)
+	require.Equal(t, 1200, image.Bounds().Dx())
+	require.Equal(t, 750, image.Bounds().Dy())
+	count := map[[3]uint32]int{}
+	for y := range 750 {
+		for x := range 1200 {
+			r, g, b, _ := image.At(x, y).RGBA()
+			count[[3]uint32{r >> 8, g >> 8, b >> 8}]++
+		}
+	}
+	for i := range c.Series {
+		at := colors[i]
+		require.Greater(t, count[[3]uint32{uint32(at.R), uint32(at.G), uint32(at.B)}], 300, "line %d is not there", i)
+	}
+	require.Greater(t, count[[3]uint32{255, 255, 255}], 600_000)
+}
+
+// TestOne draws a single point, whose axes have no length.
+func TestOne(t *testing.T) {
+	c := Chart{Title: "One", X: "x", Y: "y", Series: []Series{{"a", []float64{128}, []float64{3}}}}
+	for _, log := range []bool{false, true} {
+		c.LogX, c.LogY = log, log
+		require.NoError(t, c.SVG(io.Discard))
+		require.NoError(t, c.PNG(io.Discard))
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for _, c := range []struct {
+		change func(c *Chart)
+		want   string
+	}{
+		{func(c *Chart) { c.Series = nil }, "chart: Latency: there is nothing to draw"},
+		{func(c *Chart) { c.Series[1].X = c.Series[1].X[:1] }, "chart: torch:flash: 1 x, 2 y"},
+		{func(c *Chart) { c.Series[0].Y[2] = 0 }, "chart: coopmat2: point 2 is not positive: (512, 0)"},
+		{func(c *Chart) { c.Series[0].X, c.Series[0].Y = nil, nil }, "chart: coopmat2: 0 x, 0 y"},
+	} {
+		x := sample()
+		c.change(&x)
+		require.ErrorContains(t, x.SVG(io.Discard), c.want)
+		require.ErrorContains(t, x.PNG(io.Discard), c.want)
+	}
+}
+
+func labels(ticks []plot.Tick) string {
+	var list []string
+	for _, t := range ticks {
+		if t.Label != "" {
+			list = append(list, t.Label)
+		}
+	}
+	return strings.Join(list, " ")
+}
+
+func TestTicks(t *testing.T) {
+	for _, c := range []struct {
+		ticker      plot.Ticker
+		least, most float64
+		want        string
+	}{
+		{linear{}, 0, 5.4, "0 1 2 3 4 5"},
+		{linear{}, 128, 2048, "200 400 600 800 1000 1200 1400 1600 1800 2000"},
+		{linear{}, 0, 0.0041, "0 0.001 0.002 0.003 0.004"},
+		{linear{}, -3, 310, "0 50 100 150 200 250 300"},
+		{linear{}, 7, 7, "7"},
+		{powersOfTwo{}, 100, 1024, "128 256 512 1024"},
+		{decades{}, 0.1, 10, "0.1 1 10"},
+		{decades{}, 0.001, 0.01, "0.001 0.01"},
+	} {
+		require.Equal(t, c.want, labels(c.ticker.Ticks(c.least, c.most)))
+	}
+	require.Len(t, decades{}.Ticks(1, 10), 10) // 1 to 9, and 10
+}
+
+func TestWrap(t *testing.T) {
+	require.Equal(t, []string{"one two", "three", "ä four"}, wrap("one two three\nä  four", 9))
+	require.Equal(t, []string{"averylongword", "b"}, wrap("averylongword b", 5))
+}

@@ -1,0 +1,70 @@
+package chart
+
+import (
+	"math"
+	"strconv"
+
+	"gonum.org/v1/plot"
+)
+
+// label is that of a tick.
+func label(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }
+
+// powersOfTwo are the ticks of a logarithmic axis of lengths.
+type powersOfTwo struct{}
+
+// Ticks implements plot.Ticker.
+func (powersOfTwo) Ticks(least, most float64) []plot.Tick {
+	var ticks []plot.Tick
+	for x := math.Exp2(math.Ceil(math.Log2(least))); x <= most; x *= 2 {
+		ticks = append(ticks, plot.Tick{Value: x, Label: label(x)})
+	}
+	return ticks
+}
+
+// decades are the ticks of a logarithmic axis: powers of ten with a label, and
+// their multiples without.
+type decades struct{}
+
+// Ticks implements plot.Ticker.
+func (decades) Ticks(least, most float64) []plot.Tick {
+	var ticks []plot.Tick
+	for e := int(math.Floor(math.Log10(least))); e <= int(math.Ceil(math.Log10(most))); e++ {
+		for i := 1.0; i < 10; i++ {
+			t := plot.Tick{Value: i * math.Pow10(e)}
+			if t.Value < least || t.Value > most {
+				continue
+			}
+			if i == 1 {
+				t.Label = label(t.Value)
+			}
+			ticks = append(ticks, t)
+		}
+	}
+	return ticks
+}
+
+// linear are ticks at multiples of 1, 2 or 5 times a power of ten, four of them
+// or more.
+type linear struct{}
+
+// Ticks implements plot.Ticker.
+func (linear) Ticks(least, most float64) []plot.Tick {
+	span := most - least
+	if !(span > 0) {
+		return []plot.Tick{{Value: least, Label: label(least)}}
+	}
+	step := math.Pow(10, math.Floor(math.Log10(span/4)))
+	for _, factor := range []float64{5, 2} {
+		if span/(factor*step) >= 4 {
+			step *= factor
+			break
+		}
+	}
+	var ticks []plot.Tick
+	for i := math.Ceil(least / step); i*step <= most*(1+1e-9); i++ {
+		x := i*step + 0 // + 0 makes 0 of -0
+		ticks = append(ticks, plot.Tick{Value: x, Label: label(x)})
+	}
+	return ticks
+}

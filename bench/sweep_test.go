@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench/peer"
+)
+
+// TestSweepFile says that a file that was cut off anywhere is completed to what
+// it would have been.
+func TestSweepFile(t *testing.T) {
+	r := sweepReport()
+	impls := []attention.Impl{attention.CoopMat, attention.Unfused}
+	path := filepath.Join(t.TempDir(), "x.csv")
+	complete := func() {
+		s, err := OpenSweep(path, r.Env, r.Results[0].Problem)
+		require.NoError(t, err)
+		for i := 0; i < len(r.Results); i += 2 {
+			missing, _ := s.Missing(r.Results[i].Problem, impls, nil)
+			for _, impl := range missing {
+				for _, x := range r.Results[i : i+2] {
+					if x.Impl == impl.String() {
+						require.NoError(t, s.Append([]Result{x}))
+					}
+				}
+			}
+		}
+		require.NoError(t, s.Append(nil))
+		require.NoError(t, s.Close())
+	}
+	complete()
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, 6, records(t, r).Len())
+	for n := 0; n <= len(want); n += 7 {
+		require.NoError(t, os.WriteFile(path, want[:n], 0o600))
+		complete()
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got), "cut off after %d bytes", n)
+	}
+}
+
+func TestSweepMissing(t *testing.T) {
+	r := sweepReport()
+	p := r.Results[0].Problem
+	r.Results[1].Impl = "torch:flash"
+	r.Results[3].Impl = "gone" // a peer without times
+	path := filepath.Join(t.TempDir(), "x.csv")
+	s, err := OpenSweep(path, r.Env, p)
+	require.NoError(t, err)
+	require.NoError(t, s.Append(r.Results))
+	require.NoError(t, s.Close())
+	s, err = OpenSweep(path, r.Env, p)
+	require.NoError(t, err)
+	defer s.Close()
+	peers := []peer.Peer{{Name: "torch"}, {Name: "gone"}, {Name: "tor"}}
+	impls, left := s.Missing(p, []attention.Impl{attention.Scalar, attention.CoopMat}, peers)
+	require.Equal(t, []attention.Impl{attention.Scalar}, impls)
+	require.Equal(t, []peer.Peer{{Name: "gone"}, {Name: "tor"}}, left)
+	_, left = s.Missing(r.Results[2].Problem, nil, peers)
+	require.Equal(t, []peer.Peer{{Name: "torch"}, {Name: "tor"}}, left)
+	require.Len(t, peers, 3)
+}
+
+func TestSweepErrors(t *testing.T) {
+	r := sweepReport()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.csv")
+	s, err := OpenSweep(path, r.Env, r.Results[0].Problem)
+	require.NoError(t, err)
+	require.NoError(t, s.Append(r.Results))
+	require.NoError(t, s.Close())
+
+	p, env := r.Results[0].Problem, r.Env
+	other := func(change func()) error {
+		p, env = r.Results[0].Problem, r.Env
+		change()
+		_, err := OpenSweep(path, env, p)
+		return err
+	}
+	require.ErrorContains(t, other(func() { p.HeadDim = 32 }), path+`: line 2 has head_dim="64", this sweep "32": remove the file or name another`)
+	require.ErrorContains(t, other(func() { p.Window = attention.Window{On: true, Left: 3} }), `window="off", this sweep "3,0"`)
+	require.ErrorContains(t, other(func() { env.Driver = "TestDriver 2" }), `driver="TestDriver 1.2", this sweep "TestDriver 2"`)
+	require.ErrorContains(t, other(func() { env.Commit = "def" }), `commit="abc", this sweep "def"`)
+
+	require.NoError(t, os.WriteFile(path, []byte("gpu,driver,impl,status,seq_q,seq_kv,flops,device_ns\n"), 0o600))
+	require.ErrorContains(t, other(func() {}), "its columns are not those of this version")
+	for precious, want := range map[string]string{"precious\nnotes\nare": "it has no column gpu", "precious": "it is not a CSV file of flashvk"} {
+		require.NoError(t, os.WriteFile(path, []byte(precious), 0o600))
+		require.ErrorContains(t, other(func() {}), path+": "+want)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, precious, string(text), "another file was changed")
+	}
+	_, err = OpenSweep(filepath.Join(dir, "none", "x.csv"), env, p)
+	require.EqualError(t, err, filepath.Join(dir, "none", "x.csv")+": no such file or directory")
+	_, err = OpenSweep(dir, env, p)
+	require.ErrorContains(t, err, dir+": is a directory")
+}
