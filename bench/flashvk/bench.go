@@ -17,12 +17,12 @@ import (
 func newBench(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "bench KERNEL",
-		Short:                 "Measure a kernel, after checking that it is right",
+		Short:                 "Measure a kernel, after checking that it is right; compare measurements",
 		DisableFlagsInUseLine: true,
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
-	cmd.AddCommand(newBenchAttention(a))
+	cmd.AddCommand(newBenchAttention(a), newBenchCompare(a))
 	return cmd
 }
 

@@ -3,6 +3,7 @@
 //
 //	flashvk devices                                 what is there, and which paths run on it
 //	flashvk bench attention --seqlen 4096 --causal  time it, checked against float64 first
+//	flashvk bench compare old new                   has something become slower?
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
 //	flashvk tune attention                          find the fastest configurations on this device
 //	flashvk sweep --csv x                           time it at many lengths; goes on after an interruption

@@ -100,10 +100,10 @@ func TestErrors(t *testing.T) {
 		want string // in the line, after "flashvk: "
 	}{
 		{args: "", code: 2, want: "a command is missing: bench, devices, plot, run, sweep, tune, version"},
-		{args: "bench", code: 2, want: "bench: a command is missing: attention"},
+		{args: "bench", code: 2, want: "bench: a command is missing: attention, compare"},
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
 		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, run, sweep, tune, version`},
-		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention`},
+		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare`},
 		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
 		{args: "run attention x y", code: 2, want: `run attention: argument "x" is not expected`},
@@ -269,7 +269,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
@@ -297,7 +297,7 @@ func TestVersion(t *testing.T) {
 func TestExamples(t *testing.T) {
 	root := newRoot(&app{io.Discard, io.Discard})
 	n := 0
-	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}} {
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}} {
 		cmd, _, err := root.Find(path)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,134 @@
+package compare
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// lines returns benchmark lines with samples in ns around the given medians.
+func lines(head string, medians map[string]float64, n int) string {
+	var b strings.Builder
+	b.WriteString(head)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		for i := range n {
+			if m := medians[name]; m > 0 {
+				fmt.Fprintf(&b, "BenchmarkX/impl=%s/dtype=f16/seq=5 1 %v ns/op %v FLOP/s\n", name, m*(1+0.01*float64(i-n/2)), 1e12/m)
+			}
+		}
+	}
+	return b.String()
+}
+
+const head = "Unit FLOP/s better=higher\ngpu: Test GPU\ncommit: abc\n"
+
+func compared(t *testing.T, before, after, unit string) *Report {
+	t.Helper()
+	a, err := Read(strings.NewReader(before), "old.txt", unit)
+	require.NoError(t, err)
+	b, err := Read(strings.NewReader(after), "new.txt", unit)
+	require.NoError(t, err)
+	r, err := Compare(a, b, unit)
+	require.NoError(t, err)
+	return r
+}
+
+func TestCompare(t *testing.T) {
+	before := lines(head, map[string]float64{"a": 1000, "b": 1000, "c": 1000}, 11)
+	after := lines(strings.ReplaceAll(head, "Test GPU", "Other GPU"), map[string]float64{"a": 1001, "b": 1200, "c": 500, "d": 1}, 11)
+	r := compared(t, before, after, "sec/op")
+	require.Len(t, r.Changes, 3)
+	a, b, c := r.Changes[0], r.Changes[1], r.Changes[2]
+	require.False(t, a.Certain)
+	require.InDelta(t, 0.1, a.Percent, 1e-9)
+	require.True(t, b.Certain)
+	require.InDelta(t, 20, b.Worse, 1e-9)
+	require.InDelta(t, -50, c.Worse, 1e-9)
+	require.Equal(t, [2]int{11, 11}, b.N)
+	require.Equal(t, []Change{b}, r.Worse(19.9))
+	require.Empty(t, r.Worse(20.1))
+	require.Empty(t, r.OnlyOld)
+	require.Equal(t, []string{"X/impl=d/dtype=f16/seq=5"}, r.OnlyNew)
+	mean, ok := r.Geomean()
+	require.True(t, ok)
+	require.InDelta(t, 0.8437, mean, 1e-4) // (1.001 * 1.2 * 0.5)^(1/3)
+
+	s := r.Sheet(5)
+	var text strings.Builder
+	require.NoError(t, s.Text(&text))
+	require.Equal(t, `old      old.txt, gpu Test GPU, commit abc
+new      new.txt, gpu Other GPU, commit abc
+WARNING  gpu differs: this compares "Test GPU" with "Other GPU", not only two programs
+unit     sec/op, median ± its 95 % confidence interval
+change   of the median; ~ where the samples may come from one distribution (Mann-Whitney U test, p >= 0.05)
+common   dtype=f16/seq=5
+
+benchmark      old   ±      new   ±   change      p  samples
+X/impl=a   1.000µs  4%  1.001µs  4%        ~  0.748  11, 11
+X/impl=b   1.000µs  4%  1.200µs  4%  +20.00%  0.000  11, 11   WORSE
+X/impl=c   1.000µs  4%  500.0ns  4%  -50.00%  0.000  11, 11
+geometric mean of new by old: 0.844 (-15.63%)
+only in new.txt: X/impl=d/dtype=f16/seq=5
+`, text.String())
+}
+
+// TestBetter says that a higher rate is no regression.
+func TestBetter(t *testing.T) {
+	before := lines(head, map[string]float64{"a": 1000, "b": 1000}, 11)
+	after := lines(head, map[string]float64{"a": 2000, "b": 500}, 11)
+	r := compared(t, before, after, "FLOP/s")
+	worse := r.Worse(5)
+	require.Len(t, worse, 1)
+	require.Equal(t, "X/impl=a/dtype=f16/seq=5", worse[0].Name)
+	require.InDelta(t, 50, worse[0].Worse, 1e-9)
+	r = compared(t, before, before, "FLOP/s")
+	require.Empty(t, r.Worse(0))
+}
+
+// TestFew says that three samples prove nothing, and that it is said.
+func TestFew(t *testing.T) {
+	r := compared(t, lines(head, map[string]float64{"a": 1000}, 3), lines(head, map[string]float64{"a": 9000}, 3), "sec/op")
+	require.Empty(t, r.Worse(0))
+	s := r.Sheet(0)
+	require.Contains(t, strings.Join(s.Sections[0].Notes, "\n"), "need >= 4 samples")
+	require.Equal(t, "∞", s.Sections[0].Rows[0][2])
+}
+
+func TestErrors(t *testing.T) {
+	good := lines(head, map[string]float64{"a": 1}, 4)
+	for _, c := range []struct{ text, unit, want string }{
+		{"", "sec/op", "x: there is no benchmark line"},
+		{"nothing\n", "sec/op", "x: there is no benchmark line"},
+		{good, "joules", "x: no benchmark line has the unit joules"},
+		{strings.ReplaceAll(good, "better=higher", "better=never"), "FLOP/s", "x: it does not say which FLOP/s is better"},
+		{strings.TrimPrefix(good, "Unit FLOP/s better=higher\n"), "FLOP/s", `x: it does not say which FLOP/s is better`},
+		{"BenchmarkX 1 5\n", "sec/op", "x:1: missing unit"},
+		{"BenchmarkX 1 NaN ns/op\n", "sec/op", "x: sec/op of X is not finite"},
+	} {
+		_, err := Read(strings.NewReader(c.text), "x", c.unit)
+		require.ErrorContains(t, err, c.want, c.text)
+	}
+	_, err := Read(strings.NewReader("BenchmarkX 1 5 fresh-wall-ns/op\n"), "x", "fresh-wall-sec/op")
+	require.NoError(t, err)
+
+	a, err := Read(strings.NewReader(good), "a.txt", "sec/op")
+	require.NoError(t, err)
+	b, err := Read(strings.NewReader(strings.ReplaceAll(good, "impl=a", "impl=b")), "b.txt", "sec/op")
+	require.NoError(t, err)
+	_, err = Compare(a, b, "sec/op")
+	require.EqualError(t, err, "no benchmark is in both a.txt and b.txt")
+	b.Better = 1
+	_, err = Compare(a, b, "sec/op")
+	require.EqualError(t, err, "a.txt and b.txt do not agree on which sec/op is better")
+}
+
+func TestShorten(t *testing.T) {
+	common, short := shorten([]string{"A/impl=x/d=1/s=2", "A/impl=y/d=1/s=3"})
+	require.Equal(t, "d=1", common)
+	require.Equal(t, []string{"A/impl=x/s=2", "A/impl=y/s=3"}, short)
+	common, short = shorten([]string{"A/x/d=1"})
+	require.Empty(t, common)
+	require.Equal(t, []string{"A/x/d=1"}, short)
+}

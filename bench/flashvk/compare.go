@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/compare"
+)
+
+// compareFormats are those that bench compare writes.
+var compareFormats = []bench.Format{bench.Table, bench.Markdown}
+
+func newBenchCompare(a *app) *cobra.Command {
+	format, unit, limit := bench.Table, "sec/op", 5.0
+	cmd := &cobra.Command{
+		Use:   "compare OLD NEW",
+		Short: "Compare two files of benchmark lines",
+		Long: `Compares two files that bench attention --format benchfmt wrote, or any others in
+the Go benchmark format: medians, 95 % confidence intervals, and whether the
+difference is significant (Mann-Whitney U test, p < 0.05; that takes four samples
+of each at least, ten are better).
+
+The exit status is 1 if something became worse, significantly and by more than
+--max-slowdown percent.`,
+		Example: `  flashvk bench compare old.txt new.txt
+  flashvk bench compare --max-slowdown 2 --format markdown old.txt new.txt
+  flashvk bench compare --unit fresh-wall-sec/op old.txt new.txt`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usagef("bench compare needs two files, OLD and NEW, not %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			switch {
+			case !slices.Contains(compareFormats, format):
+				return usagef("--format %s is not one of %s", format, bench.FormatNames(compareFormats))
+			case !(limit >= 0):
+				return usagef("--max-slowdown %v is not a percentage from 0", limit)
+			}
+			report, err := compareFiles(args[0], args[1], unit)
+			if err != nil {
+				return err
+			}
+			if err := bench.WriteSheet(a.stdout, report.Sheet(limit), format); err != nil {
+				return err
+			}
+			if worse := report.Worse(limit); len(worse) > 0 {
+				return fmt.Errorf("%d of %d benchmarks became worse by more than %g %%, the worst by %.1f %%: %s",
+					len(worse), len(report.Changes), limit, worse[0].Worse, worse[0].Name)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Var(value[float64]{&limit, parseFloat, "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
+	f.StringVar(&unit, "unit", "sec/op", "what is compared: sec/op, replay-wall-sec/op, fresh-wall-sec/op, FLOP/s, B/s, max-abs-error")
+	f.Var(value[bench.Format]{&format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	return cmd
+}
+
+func compareFiles(before, after, unit string) (*compare.Report, error) {
+	var files [2]*compare.File
+	for i, path := range []string{before, after} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if files[i], err = compare.Read(bytes.NewReader(text), path, unit); err != nil {
+			return nil, err
+		}
+	}
+	return compare.Compare(files[0], files[1], unit)
+}
