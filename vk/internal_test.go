@@ -438,7 +438,7 @@ func TestCheckWorkgroup(t *testing.T) {
 }
 
 func TestKernelStats(t *testing.T) {
-	s := KernelStats{All: []Statistic{{"Register Count", 255}, {"Binary Size", 17000}, {"Shared Memory Size", 22528}, {"Local Memory Size", 64}}}
+	s := KernelStats{All: []Statistic{{"Register Count", 255}, {"Binary Size", 17000}, {"Shared Memory Size", 22528}, {"Local Memory Size", 1<<36 + 64}}}
 	s.name()
 	if s.Registers != 255 || s.CodeBytes != 17000 || s.SharedBytes != 22528 || s.SpillBytes != 64 {
 		t.Errorf("NVIDIA's names give %+v", s)

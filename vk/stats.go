@@ -23,7 +23,8 @@ func (s *KernelStats) read(d *Device, raw rawKernel) {
 // name picks the numbers with a field of their own out of s.All.
 func (s *KernelStats) name() {
 	s.Registers = s.find("register count", "vgprs", "registers")
-	s.SpillBytes = s.find("local memory", "scratch", "spill size")
+	// NVIDIA (driver 580) has something else in the upper half of "Local Memory Size".
+	s.SpillBytes = s.find("local memory", "scratch", "spill size") & math.MaxUint32
 	s.SharedBytes = s.find("shared memory", "lds size")
 	s.CodeBytes = s.find("binary size", "code size")
 }
