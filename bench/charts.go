@@ -163,13 +163,19 @@ func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (f
 	if len(units) == 0 {
 		return ""
 	}
+	return d.rescale(most, units[0], units[1])
+}
+
+// rescale multiplies all values by 1000 if the largest is below 1, and returns
+// the unit that they then have.
+func (d *Drawing) rescale(most float64, unit, thousandth unit) unit {
 	if most >= 1 {
-		return units[0]
+		return unit
 	}
 	for _, s := range d.Series {
 		for i := range s.Y {
 			s.Y[i] *= 1000
 		}
 	}
-	return units[1]
+	return thousandth
 }

@@ -1,4 +1,4 @@
-// Package chart draws lines over a common axis, as PNG and as SVG.
+// Package chart draws lines and bars over a common axis, as PNG and as SVG.
 package chart
 
 import (
@@ -19,7 +19,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// A Chart is a set of lines.
+// A Chart is a set of lines, or of bars if it has categories.
 type Chart struct {
 	Title    string
 	Subtitle string // where and with what it was measured; may have several lines
@@ -27,9 +27,14 @@ type Chart struct {
 	LogX     bool   // powers of two
 	LogY     bool   // powers of ten; all values are positive
 	Series   []Series
+
+	// Categories name the places of bars on the x axis: the X of a Series then
+	// count them from 0, and LogX and LogY are not used.
+	Categories []string
 }
 
-// A Series is a line. Its points are in the order of x.
+// A Series is a line, or the bars of one color. Its points are in the order of
+// x.
 type Series struct {
 	Name string
 	X, Y []float64
@@ -150,9 +155,20 @@ func (c *Chart) plot() (*drawing, error) {
 	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{0xdd}, color.Gray{0xdd}
 	p.Add(grid)
 	for i, s := range c.Series {
-		if err := c.add(p, i, s); err != nil {
+		if len(s.X) != len(s.Y) || len(s.X) == 0 {
+			return nil, fmt.Errorf("chart: %s: %d x, %d y", s.Name, len(s.X), len(s.Y))
+		}
+		add := c.add
+		if len(c.Categories) > 0 {
+			add = c.addBars
+		}
+		if err := add(p, i, s); err != nil {
 			return nil, err
 		}
+	}
+	if len(c.Categories) > 0 {
+		c.nominal(p)
+		return p, nil
 	}
 	if c.LogX {
 		p.X.Scale = plot.LogScale{}
@@ -176,9 +192,6 @@ func sans(style *draw.TextStyle, size font.Length) {
 
 // add adds line i.
 func (c *Chart) add(p *drawing, i int, s Series) error {
-	if len(s.X) != len(s.Y) || len(s.X) == 0 {
-		return fmt.Errorf("chart: %s: %d x, %d y", s.Name, len(s.X), len(s.Y))
-	}
 	points := make(plotter.XYs, len(s.X))
 	for j := range s.X {
 		points[j] = plotter.XY{X: s.X[j], Y: s.Y[j]}

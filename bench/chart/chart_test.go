@@ -142,3 +142,33 @@ func TestWrap(t *testing.T) {
 	require.Equal(t, []string{"one two", "three", "ä four"}, wrap("one two three\nä  four", 9))
 	require.Equal(t, []string{"averylongword", "b"}, wrap("averylongword b", 5))
 }
+
+func TestBars(t *testing.T) {
+	c := Chart{Title: "Rates", Y: "TFLOP/s", Categories: []string{"one", "two\nlines"}, Series: []Series{{"a", []float64{0, 1}, []float64{3, 4}}, {"b", []float64{1}, []float64{2}}}}
+	var b bytes.Buffer
+	require.NoError(t, c.SVG(&b))
+	for _, want := range []string{"one", "two", "lines", "a", "b", "TFLOP/s", "4"} {
+		require.Contains(t, texts(t, b.String()), want)
+	}
+	b.Reset()
+	require.NoError(t, c.PNG(&b))
+	image, err := png.Decode(&b)
+	require.NoError(t, err)
+	// The tallest bar of a row of dots above its half is that of the larger value.
+	tall := map[int]int{}
+	for y := range 750 {
+		for x := range 1200 {
+			for i := range c.Series {
+				if image.At(x, y) == colors[i] {
+					tall[i]++
+				}
+			}
+		}
+	}
+	// Areas are as 3+4 to 2; the legend adds a little.
+	require.InDelta(t, 3.5, float64(tall[0])/float64(tall[1]), 0.2)
+	for _, x := range []float64{-1, 2, 0.5} {
+		c.Series[1].X[0] = x
+		require.ErrorContains(t, c.SVG(io.Discard), "which is none of 2 categories")
+	}
+}

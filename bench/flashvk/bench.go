@@ -41,6 +41,7 @@ type benchAttention struct {
 	tuning                                      tuningFlags
 	suite                                       suiteFlags
 	peers                                       peerFlags
+	out                                         outDir
 }
 
 // problemFlags are the flags that describe the problem. If none is given, the
@@ -69,6 +70,7 @@ benchfmt has a line per sample, for benchstat.`,
   flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
   flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
   flashvk bench attention --suite seed3 --format markdown
+  flashvk bench attention --suite fa --out fa-results
   flashvk bench attention --suite fa --peer torch="python3 tools/peers/torch_sdpa.py"
   flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
 		Args: noArgs,
@@ -100,6 +102,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	deviceVar(f, &b.device)
 	b.tuning.add(f)
 	b.peers.add(f)
+	b.out.add(f)
 	f.BoolVar(&b.backward, "backward", false, "measure the backward pass; not available in this version")
 	f.BoolVar(&b.both, "both", false, "measure forward and backward pass; not available in this version")
 }
@@ -130,6 +133,9 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if _, _, err := b.problems(false); err != nil {
 		return err
 	}
+	if err := b.out.prepare(); err != nil {
+		return err
+	}
 	d, err := openDevice(b.device)
 	if err != nil {
 		return err
@@ -151,6 +157,9 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	if err := report.Write(a.stdout, b.format); err != nil {
+		return err
+	}
+	if err := b.out.write(a, report, d.Caps()); err != nil {
 		return err
 	}
 	return verdict(report, b.set.Changed("impl"))

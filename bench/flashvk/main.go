@@ -48,7 +48,7 @@ func main() {
 // run executes the command line args and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := &checkedWriter{w: stdout}
-	root := newRoot(&app{stdout: out, stderr: stderr})
+	root := newRoot(&app{args: args, stdout: out, stderr: stderr})
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)
@@ -98,6 +98,7 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 
 // An app holds what the commands share.
 type app struct {
+	args           []string // the command line without the program
 	stdout, stderr io.Writer
 }
 

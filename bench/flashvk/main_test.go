@@ -295,7 +295,7 @@ func TestVersion(t *testing.T) {
 // TestExamples parses every example of the help texts, so that none names a
 // flag that is not there.
 func TestExamples(t *testing.T) {
-	root := newRoot(&app{io.Discard, io.Discard})
+	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	n := 0
 	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}} {
 		cmd, _, err := root.Find(path)

@@ -25,7 +25,7 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := newRoot(&app{io.Discard, io.Discard})
+	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	var cmd *cobra.Command
 	code, commands, flags := false, 0, 0
 	for _, line := range strings.Split(string(text), "\n") {

@@ -1,0 +1,74 @@
+package chart
+
+import (
+	"fmt"
+	"image/color"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// groupWidth is the part of a category's place that its bars fill.
+const groupWidth = 0.8
+
+// addBars adds series i as bars.
+func (c *Chart) addBars(p *drawing, i int, s Series) error {
+	for j, x := range s.X {
+		if at := int(x); at < 0 || at >= len(c.Categories) || float64(at) != x {
+			return fmt.Errorf("chart: %s: bar %d is at %g, which is none of %d categories", s.Name, j, x, len(c.Categories))
+		}
+	}
+	width := groupWidth / float64(len(c.Series))
+	b := bars{s, width, -groupWidth/2 + width*float64(i), colors[i%len(colors)]}
+	p.Add(b)
+	p.legend.Add(s.Name, b)
+	return nil
+}
+
+// nominal gives the x axis the names of the categories, and both axes the
+// ranges of bars.
+func (c *Chart) nominal(p *drawing) {
+	p.NominalX(c.Categories...)
+	p.X.Min, p.X.Max = -0.5, float64(len(c.Categories))-0.5
+	p.Y.Min = min(p.Y.Min, 0)
+}
+
+// bars are the bars of a series. Unlike gonum's their width is a part of the
+// axis, so that any number of them fits.
+type bars struct {
+	s             Series
+	width, offset float64 // of a category's place
+	color         color.Color
+}
+
+// Plot implements plot.Plotter.
+func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
+	toX, toY := p.Transforms(&c)
+	for i := range b.s.X {
+		left := b.s.X[i] + b.offset
+		b.fill(c, toX(left), toX(left+b.width), toY(0), toY(b.s.Y[i]))
+	}
+}
+
+func (b bars) fill(c draw.Canvas, left, right, bottom, top vg.Length) {
+	c.FillPolygon(b.color, []vg.Point{{X: left, Y: bottom}, {X: right, Y: bottom}, {X: right, Y: top}, {X: left, Y: top}})
+}
+
+// DataRange implements plot.DataRanger.
+func (b bars) DataRange() (xmin, xmax, ymin, ymax float64) {
+	return plotter.XYRange(plotter.XYs(b.points()))
+}
+
+func (b bars) points() (list []plotter.XY) {
+	for i := range b.s.X {
+		list = append(list, plotter.XY{X: b.s.X[i], Y: b.s.Y[i]})
+	}
+	return list
+}
+
+// Thumbnail implements plot.Thumbnailer.
+func (b bars) Thumbnail(c *draw.Canvas) {
+	b.fill(*c, c.Min.X, c.Max.X, c.Min.Y, c.Max.Y)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/bench/compare"
+)
+
+// TestBenchOut says that --out writes a report and the samples behind it.
+func TestBenchOut(t *testing.T) {
+	caps, dev := device(t)
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	code, stdout, stderr := flashvk(small(dev, "--impl=scalar", "--out", dir)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "  pass ")
+	require.Equal(t, "flashvk: wrote "+filepath.Join(dir, "report.html")+"\n", stderr)
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		return string(text)
+	}
+	html := read("report.html")
+	for _, want := range []string{"--impl=scalar", "<svg ", "subgroup  ", strings.Join(strings.Fields(caps.Name), " "), `<td class="text">pass</td>`} {
+		require.Contains(t, html, want)
+	}
+	lines, err := compare.Read(strings.NewReader(read("results.benchfmt")), "x", "sec/op")
+	require.NoError(t, err)
+	require.Len(t, lines.Order, 1)
+	require.Contains(t, read("report.md"), "| scalar | ")
+	require.Contains(t, read("results.json"), `"device_ns_samples"`)
+	require.Equal(t, 2, strings.Count(read("results.csv"), "\n"))
+	require.True(t, bytes.HasPrefix([]byte(read("rates.png")), []byte("\x89PNG")))
+	require.Contains(t, read("rates.svg"), "</svg>")
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 7)
+
+	// A folder that cannot be made is noticed before anything is measured.
+	code, stdout, stderr = flashvk(small(dev, "--out", filepath.Join(dir, "results.csv", "x"))...)
+	require.Equal(t, 1, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "not a directory")
+	require.Equal(t, 1, strings.Count(stderr, "\n"))
+}
+
+func TestCommandLine(t *testing.T) {
+	require.Equal(t, `flashvk bench --peer 'a=sh -c "x"' '' 'it'\''s' --n=1,2`, commandLine([]string{"bench", "--peer", `a=sh -c "x"`, "", "it's", "--n=1,2"}))
+}

@@ -1,0 +1,57 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReportCharts says that lengths of one problem make lines and other
+// problems bars.
+func TestReportCharts(t *testing.T) {
+	r := sweepReport() // three lengths
+	list := r.Charts()
+	require.Len(t, list, 2)
+	require.Equal(t, "speedup", list[0].Name)
+	require.Equal(t, "rate", list[1].Name)
+	require.Empty(t, list[1].Categories)
+
+	// Another family, a rectangle, and a problem whose paths all failed.
+	other := sweepReport()
+	for i := range other.Results {
+		other.Results[i].Problem.Batch = 2
+	}
+	single := other.Results[0]
+	single.Problem.Batch, single.Problem.SeqKV, single.Problem.Causal = 3, 64, false
+	failed := single
+	failed.Problem.NumHeads, failed.Status, failed.Impl = 4, StatusFailed, "scalar"
+	r.Results = append(append(r.Results, single, failed), other.Results...)
+	list = r.Charts()
+	var names []string
+	for _, d := range list {
+		names = append(names, d.Name)
+	}
+	require.Equal(t, []string{"speedup-1", "rate-1", "speedup-2", "rate-2", "rates"}, names)
+	bars := list[4]
+	require.Equal(t, []string{"B3 H2\nS512x64\nD64\nf16", "B3 H4/2\nS512x64\nD64\nf16"}, bars.Categories)
+	require.Len(t, bars.Series, 1)
+	require.Equal(t, []float64{0}, bars.Series[0].X)
+	// 4*3*2*512*64*64 operations in 512 µs.
+	require.InDelta(t, 98.304, bars.Series[0].Y[0], 1e-9)
+	require.Equal(t, "GFLOP/s", bars.Y)
+
+	r.Results = []Result{failed}
+	require.Empty(t, r.Charts())
+}
+
+// TestBarsOrder says that the order of bars is that of the implementations,
+// whatever the first problem lacks.
+func TestBarsOrder(t *testing.T) {
+	r := sweepReport()
+	r.Results = r.Results[:4]
+	r.Results[0].Status = StatusUnsupported
+	list := r.Charts()
+	require.Len(t, list, 1)
+	require.Equal(t, "coopmat", list[0].Series[0].Name)
+	require.Equal(t, "unfused", list[0].Series[1].Name)
+}
