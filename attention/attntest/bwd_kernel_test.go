@@ -94,7 +94,7 @@ type pairGradient struct{ W, dS, dX float64 }
 // pair computes one, of query head h and key head kh.
 func (k *bwdKernel) pair(b, h, kh, i, j int) (x pairGradient) {
 	lo, hi := k.keys(i)
-	visible := lo <= j && j < hi && k.sees(b, j)
+	visible := lo <= j && j < hi && k.sees(b, j) && !math.IsInf(k.bias(b, h, kh, i, j), -1)
 	if !visible && !k.is("hidden S is -Inf") && !k.is("hidden V in dP") && !k.is("hidden K in dX") {
 		return x
 	}

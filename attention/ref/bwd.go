@@ -59,6 +59,7 @@ type weightSums struct {
 	keys  []float64 // (batch, num_kv_heads, seq_kv)
 	bias  []float64 // problem.Problem.BiasShape
 	sinks []float64 // (batch, num_heads)
+	terms []float64 // (batch, num_heads), not a sum but the largest P * (|dP| + |Delta|)
 }
 
 func newWeightSums(p problem.Problem) *weightSums {
@@ -66,6 +67,7 @@ func newWeightSums(p problem.Problem) *weightSums {
 		keys:  make([]float64, p.Batch*p.NumKVHeads*p.SeqKV),
 		bias:  make([]float64, product(p.BiasShape())),
 		sinks: make([]float64, p.Batch*p.NumHeads),
+		terms: make([]float64, p.Batch*p.NumHeads),
 	}
 }
 
@@ -188,6 +190,12 @@ func (w *bwdWorker[T]) row(s, weights, t, slope []float64, mask problem.Mask, r 
 	dropRow(weights, 0, p, r)
 	dropRow(t, 0, p, r)
 	delta := dot(s, t) - w.dlse(r)
+	if w.sums != nil {
+		term := &w.sums.terms[r.Batch*p.NumHeads+r.Head]
+		for j := range t {
+			*term = max(*term, s[j]*(math.Abs(t[j])+math.Abs(delta)))
+		}
+	}
 	for j := range t {
 		t[j] = s[j] * (t[j] - delta)
 	}

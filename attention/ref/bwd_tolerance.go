@@ -20,6 +20,8 @@ type GradientScope struct {
 	DP float64
 	// DLSE, Q, K and DO are the largest elements, LSE the largest that is finite.
 	DLSE, Q, K, DO, LSE float64
+	// Term is the largest P * (|dP| + |Delta|) of a row and a key.
+	Term float64
 	// KeyWeight is the largest sum of weights P that a key gets, from all rows and
 	// heads that read it; BiasWeight that of the scores that share an element of the
 	// bias; SinkWeight that of a sink.
@@ -42,6 +44,7 @@ func MeasureBackward[T Float](up Upstream[T], in Inputs[T], p problem.Problem) (
 		Scope: Measure(in, p),
 		DP:    longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
 		DLSE:  largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
+		Term:      largest(sums.terms),
 		KeyWeight: largest(sums.keys), BiasWeight: largest(sums.bias), SinkWeight: largest(heads),
 	}, nil
 }
@@ -54,19 +57,20 @@ func MeasureBackward[T Float](up Upstream[T], in Inputs[T], p problem.Problem) (
 //
 // half being the roundoff of the gradient's format. As in PlainBound, plain's
 // error is that of the format on these very inputs; it counts as one rounding of
-// the largest result at the least, where plain is exact by luck.
+// the largest result at the least, where plain is exact by luck. For float32 it also
+// counts as the rounding of the largest LSE, which is an error of exp(S - LSE)
+// and so of all weights: u*max|LSE| of the largest result.
 //
 // times is 4 for dQ and 2 for dK, dV and dBias in 16 bits, the factors of
 // PyTorch's tests. For float32 it is 4, the project's promise, as explained at
-// PlainBound; for dSinks it is 4 always, and one rounding of its terms is allowed,
-// since the largest of a few errors, one for each head, says little about how large
-// they may be.
+// PlainBound; for dSinks it is 4 always, and one rounding of the largest that its
+// terms can be is allowed, since the largest of a few errors, one for each head,
+// says little about how large they may be.
 //
-// Where a gradient is nothing but cancellation, as dP - Delta is for a row that
-// sees one key, plain may cancel exactly and a kernel, that sums in another order,
-// may not. If all of want is within 2*u of the terms that cancel, so may got be:
-// the error of a float32 sum of n products of random sign is about 0.4*u*n times
-// their size, and that of two sums with the tail of many such 2*u*n.
+// In dP - Delta large terms cancel, in plain at times exactly, as for a row that
+// sees one key, and in a kernel that sums in another order not. The error of a float32
+// sum of n products of random sign is about 0.4*sqrt(n)*u times the sum's size: that
+// much of the largest P * (|dP| + |Delta|) counts as plain's error at the least.
 //
 // A broken PlainBackward must not excuse a broken kernel, so no bound exceeds
 // its ceiling (gradientCeilings).
@@ -77,37 +81,22 @@ func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) G
 		}
 		return low
 	}
-	most, terms := gradientCeilings(s, p), s.terms(p)
-	bound := func(want, plain []float64, times, half, term, ceiling float64) float64 {
-		size := 0.0
-		for _, x := range want {
-			size = max(size, math.Abs(x))
-		}
-		off := times * max(MaxDiff(plain, want).Off, half*size)
-		if cancel := 2 * roundoff32 * term; size <= cancel {
-			off = max(off, cancel)
-		}
-		return min(off, ceiling)
-	}
 	half := p.DType.Eps() / 2
-	return GradientBound{
-		DQ:     bound(want.DQ, plain.DQ, factor(4), half, terms.DQ, most.DQ),
-		DK:     bound(want.DK, plain.DK, factor(2), half, terms.DK, most.DK),
-		DV:     bound(want.DV, plain.DV, factor(2), half, 0, most.DV),
-		DBias:  bound(want.DBias, plain.DBias, factor(2), p.Bias.DType.Eps()/2, terms.DBias, most.DBias),
-		DSinks: max(bound(want.DSinks, plain.DSinks, 4, roundoff32, terms.DSinks, most.DSinks), roundoff32*terms.DSinks),
+	if p.DType == dtype.Float32 {
+		half *= 1 + s.LSE
 	}
-}
-
-// terms returns the size of what cancels in each sum, dP or Delta times what
-// multiplies it.
-func (s *GradientScope) terms(p problem.Problem) GradientBound {
 	scale := math.Abs(p.EffectiveScale())
+	cancel := 0.4 * math.Sqrt(float64(p.ValueHeadDim())) * roundoff32 * s.Term
+	most := gradientCeilings(s, p)
+	bound := func(want, plain []float64, times, half, least, ceiling float64) float64 {
+		return min(times*max(MaxDiff(plain, want).Off, half*largest(want), least), ceiling)
+	}
 	return GradientBound{
-		DQ:     scale * s.K * s.DP,
-		DK:     scale * s.Q * s.DP * s.KeyWeight,
-		DBias:  s.DP * s.BiasWeight,
-		DSinks: (s.DP + s.DLSE) * s.SinkWeight,
+		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*cancel, most.DQ),
+		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*cancel, most.DK),
+		DV:     bound(want.DV, plain.DV, factor(2), half, 0, most.DV),
+		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), cancel, most.DBias),
+		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32, roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks),
 	}
 }
 
