@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"math"
 	"reflect"
 	"strings"
 
@@ -95,10 +94,9 @@ type boundFeatures struct {
 	tensors [featureTensors]vk.Tensor
 }
 
-// newBoundFeatures returns the arguments for all batches. Scale is what dot products
-// are multiplied by. Bindings that the kernel does not read hold another tensor, as
-// they must hold something.
-func newBoundFeatures(p *Problem, in *Inputs, scale float64, other vk.Tensor) *boundFeatures {
+// newBoundFeatures returns the arguments for all batches. Bindings that the kernel
+// does not read hold another tensor, as they must hold something.
+func newBoundFeatures(p *Problem, in *Inputs, other vk.Tensor) *boundFeatures {
 	mask, d := p.Mask(), p.Dropout
 	f := &boundFeatures{
 		tensors: [...]vk.Tensor{in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV},
@@ -123,9 +121,7 @@ func newBoundFeatures(p *Problem, in *Inputs, scale float64, other vk.Tensor) *b
 		f.params.BottomRight = 1
 	}
 	if p.Softcap != 0 {
-		// Infinity times a product of 0 would be NaN.
-		factor := 2 * log2e * scale / p.Softcap
-		f.params.SoftcapIn = float32(math.Copysign(min(math.Abs(factor), math.MaxFloat32), factor))
+		f.params.SoftcapIn = float32(2 / p.Softcap)
 		f.params.SoftcapOut = float32(log2e * p.Softcap)
 	}
 	stride := func(t *vk.Tensor, axis int) uint32 {

@@ -189,7 +189,7 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	}
 	var features *boundFeatures
 	if !p.Plain() {
-		features = newBoundFeatures(&p, in, math.Abs(p.EffectiveScale()), q) // the sign is in QSign
+		features = newBoundFeatures(&p, in, q)
 	}
 	if group := groupHeads(&p, blocks, limit); group > 0 {
 		params.GroupHeads = uint32(group)

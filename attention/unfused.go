@@ -112,7 +112,7 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs,
 	}
 	var features *boundFeatures
 	if !p.Plain() {
-		features = newBoundFeatures(&p, in, p.EffectiveScale(), q)
+		features = newBoundFeatures(&p, in, q)
 	}
 	rowsX := min(uint32(p.SeqQ), limit[0])
 	for first := 0; first < heads; first += step {

@@ -91,6 +91,7 @@ shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invoca
 #ifdef FEATURES
 const bool LOGITS = SOFTCAP || ALIBI || BIAS;
 #include "lib/features.glsl"
+#include "lib/dropout.glsl"
 #endif
 
 void main() {
@@ -128,6 +129,9 @@ void main() {
     const int keys = visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1);  // what the last row sees
     const int end_key = share_end(work.split, keys);
     [[dont_unroll]] for (int col0 = share_first(work.split, keys); col0 < end_key; col0 += int(BLOCK_N)) {
+#ifdef FEATURES
+        fill_kept(block, row0, col0);
+#endif
         TileNT S;  // (ROWS, COLS)
         [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
             S.at[i] = 0.0;
@@ -184,7 +188,7 @@ void main() {
                 l.at[i] += weight;
                 const uint col = tx + j * THREADS_X;
 #ifdef FEATURES
-                weight = dropped(block, int(row0 + ty * ROWS + i), col0 + int(col)) ? 0.0 : weight;
+                weight = is_kept(ty * ROWS + i, col) ? weight : 0.0;
 #endif
                 tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = weight;
             }

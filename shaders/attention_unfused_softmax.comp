@@ -93,7 +93,9 @@ void main() {
 #endif
     for (uint j = tid; j < p.seq_kv; j += WORKGROUP_SIZE) {
 #ifdef FEATURES
-        s2[base + j] = dropped(block, int(row), int(j)) ? 0.0 : exp2(s2[base + j] - m) * (inverse_sum(l) * keep_scale());
+        const float weight = exp2(s2[base + j] - m) * (inverse_sum(l) * keep_scale());
+        const uint key = block.first_key + j;
+        s2[base + j] = !DROPOUT || kept_of_four(block, row, key / 4)[key % 4] ? weight : 0.0;
 #else
         s2[base + j] = exp2(s2[base + j] - m) * inverse_sum(l);
 #endif

@@ -8,7 +8,7 @@ struct Features {
     uint num_heads;
     int window_left;        // row i, at key i + shift, sees this many keys before
     int window_right;       // and after that one
-    float softcap_in;       // 2 * log2(e) * Scale / Softcap
+    float softcap_in;       // 2 / Softcap
     float softcap_out;      // log2(e) * Softcap
     uint bias_offset;
     uint bias_stride_b;

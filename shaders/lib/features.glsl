@@ -98,13 +98,16 @@ bool has_value(const Block b, const uint key) {
     return unmasked(b, key) && !(shared_bias && bias_of(b, 0, key) == NEG_INF);
 }
 
-// softcap returns log2(e) * Softcap * tanh(x) for s = x * Softcap/Scale. The
-// tanh of GLSL may overflow where this is 1.
-float softcap(const float s) {
-    const float y = s * args.features.softcap_in;  // 2x, base 2
-    const float t = exp2(-abs(y));
-    const float r = args.features.softcap_out * (1.0 - t) / (1.0 + t);
-    return y < 0.0 ? -r : r;
+// softcap returns what Softcap makes of a base-2 logit,
+//
+//     log2(e) * Softcap * tanh(y),  y = x / (log2(e) * Softcap)
+//
+// with tanh(y) = (1 - t) / (1 + t) for t = exp(-2y) = exp2(-2x / Softcap). The tanh of
+// GLSL may overflow where this is 1.
+float softcap(const float x) {
+    const float t = exp2(-abs(x) * args.features.softcap_in);
+    const float y = args.features.softcap_out * (1.0 - t) / (1.0 + t);
+    return x < 0.0 ? -y : y;
 }
 
 // score returns the score of a row and a key of the block, of which s is the dot
@@ -115,7 +118,10 @@ float score(const Block b, const float s, const int row, const int key) {
     bool seen = key >= visible_from(row) && key < visible_keys(row) && unmasked(b, inside);
     float x = s;
     if (LOGITS) {
-        x = SOFTCAP ? softcap(s) : s * args.plain.scale_log2;
+        x = s * args.plain.scale_log2;
+        if (SOFTCAP) {
+            x = softcap(x);
+        }
         if (BIAS) {
             const float y = bias_of(b, uint(min(row, int(p.seq_q) - 1)), inside);
             seen = seen && y != NEG_INF;  // x may be NaN or +inf there
@@ -128,15 +134,11 @@ float score(const Block b, const float s, const int row, const int key) {
     return seen ? x : NEG_INF;
 }
 
-// dropped reports whether dropout drops the weight of a row and a key of the
-// block.
-bool dropped(const Block b, const int row, const int key) {
-    if (!DROPOUT) {
-        return false;
-    }
-    const uint number = b.first_key + key;
-    const uvec4 words = philox(uvec4(number / 4, row, b.stream), uvec2(args.features.seed_lo, args.features.seed_hi));
-    return words[number % 4] < args.features.drop_below;
+// kept_of_four tells which weights of a row and the keys 4*group to 4*group+3 of the
+// sequence dropout keeps.
+bvec4 kept_of_four(const Block b, const uint row, const uint group) {
+    const uvec4 words = philox(uvec4(group, row, b.stream), uvec2(args.features.seed_lo, args.features.seed_hi));
+    return greaterThanEqual(words, uvec4(args.features.drop_below));
 }
 
 // keep_scale returns what the weights that are not dropped are multiplied by.

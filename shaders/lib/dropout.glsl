@@ -1,0 +1,44 @@
+// dropout: which weights of a tile are kept, as bits in shared memory. One call of
+// philox serves four neighbouring keys of a row, which are rarely one invocation's.
+//
+// The includer declares WORKGROUP_SIZE, BLOCK_M and BLOCK_N and includes
+// lib/features.glsl.
+#ifndef LIB_DROPOUT_GLSL
+#define LIB_DROPOUT_GLSL
+
+const uint WORD_KEYS = BLOCK_N < 32 ? BLOCK_N : 32;              // keys of one word
+const uint KEPT_WORDS = (BLOCK_N + WORD_KEYS - 1) / WORD_KEYS;  // of one row
+shared uint kept[DROPOUT ? BLOCK_M * KEPT_WORDS : 1];           // (BLOCK_M, KEPT_WORDS)
+
+// kept_word returns the bits of a row and the keys of the block from `key` on.
+uint kept_word(const Block b, const uint row, const uint key) {
+    const uint first = b.first_key + key;
+    uint bits = 0;
+    [[dont_unroll]] for (uint group = first / 4; group * 4 < first + WORD_KEYS; group++) {
+        const uvec4 bit = uvec4(kept_of_four(b, row, group)) << uvec4(0, 1, 2, 3);
+        const uint four = bit.x | bit.y | bit.z | bit.w;
+        const int at = int(group * 4) - int(first);  // -3 and more
+        bits |= at < 0 ? four >> -at : four << at;
+    }
+    return bits;
+}
+
+// fill_kept fills the bits of the tile of rows and keys that starts at (row0, col0).
+// Every invocation of the workgroup calls it, with barriers between it and calls of
+// is_kept.
+void fill_kept(const Block b, const uint row0, const uint col0) {
+    if (!DROPOUT) {
+        return;
+    }
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * KEPT_WORDS; i += WORKGROUP_SIZE) {
+        kept[i] = kept_word(b, row0 + i / KEPT_WORDS, col0 + i % KEPT_WORDS * WORD_KEYS);
+    }
+}
+
+// is_kept reports whether the weight in row `row` and column `col` of the tile is
+// kept.
+bool is_kept(const uint row, const uint col) {
+    return !DROPOUT || (kept[row * KEPT_WORDS + col / WORD_KEYS] >> col % WORD_KEYS & 1u) != 0;
+}
+
+#endif
