@@ -117,9 +117,6 @@ func (e *unsupportedError) Unwrap() error { return ErrUnsupported }
 // reason, wrapping ErrUnsupported. It is the only statement of what the kernels
 // demand of a configuration: the tuning table, the tuner and the tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
-	if !p.Plain() && c.Impl != Unfused && c.Impl != Scalar {
-		return unsupported("%v: no kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
-	}
 	if p.DType != dtype.Float32 && !caps.Storage16 {
 		return unsupported("%v: %v needs 16-bit storage", c.Impl, p.DType)
 	}
@@ -159,9 +156,19 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
+	if p.DType == dtype.Float32 && !p.Plain() {
+		return unsupported("%v: no kernel of %v has %s", c.Impl, p.DType, strings.Join(p.Features(), ", "))
+	}
+	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
+		return err
+	}
 	shared, err := c.tileBytes(p, m, n)
 	if err != nil {
 		return err
+	}
+	shared += featureBytes(&p, c.Subgroups*c.RowTiles*m, c.BlockN)
+	if p.KeyMask {
+		shared += 4 * c.BlockN // shown, lib/feature_tile.glsl
 	}
 	if c.Impl == CoopMat {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
@@ -174,7 +181,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 // coopmat path, or why there is no kernel: the rows of a block pass through it,
 // one column of matrices at a time at the least.
 func (c Config) tileBytes(p Problem, m, n int) (int, error) {
-	row8 := (p.HeadDim + n - 1) / n * n / 8
+	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	rows := c.Subgroups * c.RowTiles * m
 	tile, column := 2*c.BlockN*(row8+1), rows*n/8 // in 16 bytes; lib/tile.glsl
 	tops := 0
@@ -223,7 +230,7 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {
 		return unsupported("scalar: value_rows=%d is not a multiple of 4 that divides block_n=%d", c.ValueRows, c.BlockN)
 	}
-	return fitsShared(caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+c.BlockM*c.ThreadsX*4)
+	return fitsShared(caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+c.BlockM*c.ThreadsX*4+featureBytes(&p, c.BlockM, c.BlockN))
 }
 
 func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {

@@ -15,7 +15,6 @@ import (
 
 // featureParams is struct Features of lib/feature_params.glsl.
 type featureParams struct {
-	NumHeads         uint32  `glsl:"num_heads"`
 	WindowLeft       int32   `glsl:"window_left"`
 	WindowRight      int32   `glsl:"window_right"`
 	SoftcapIn        float32 `glsl:"softcap_in"`
@@ -101,7 +100,6 @@ func newBoundFeatures(p *Problem, in *Inputs, other vk.Tensor) *boundFeatures {
 	f := &boundFeatures{
 		tensors: [...]vk.Tensor{in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV},
 		params: featureParams{
-			NumHeads:   uint32(p.NumHeads),
 			WindowLeft: int32(mask.Left), WindowRight: int32(mask.Right),
 			BiasOffset:   uint32(in.Bias.Offset),
 			SlopesOffset: uint32(in.ALiBiSlopes.Offset), SinksOffset: uint32(in.Sinks.Offset), KeyMaskOffset: uint32(in.KeyMask.Offset),
@@ -203,6 +201,14 @@ func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) 
 		return unsupported("%v: %s take %d bytes of push constants, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxPushConstantsBytes)
 	}
 	return nil
+}
+
+// featureBytes returns what the features of fused kernels take of shared memory.
+func featureBytes(p *Problem, blockM, blockN int) int {
+	if !p.Dropout.On() {
+		return 0
+	}
+	return 4 * blockM * ((blockN + 31) / 32) // kept, lib/dropout.glsl
 }
 
 // unpack returns Q, K, V or O of a Varlen, (total, heads, dim), as (batch, heads,

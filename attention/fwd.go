@@ -78,7 +78,7 @@ func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, c
 	if config.Impl == Scalar {
 		return forwardScalar(c, o, lse, q, k, v, p, in, config)
 	}
-	return forwardMatrix(c, o, lse, q, k, v, p, config)
+	return forwardMatrix(c, o, lse, q, k, v, p, in, config)
 }
 
 // fwdParams is the push-constant block of lib/params_fwd.glsl.

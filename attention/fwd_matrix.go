@@ -2,7 +2,6 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -33,25 +32,21 @@ type fwdMatrixSpec struct {
 
 // forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat, for
 // float32 tensors attention_fwd_split_coopmat2 or attention_fwd_split_coopmat.
-func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
 	d := c.Device()
 	name := [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat"}
 	if p.DType == dtype.Float32 {
 		name = [...]string{CoopMat2: "attention_fwd_split_coopmat2", CoopMat: "attention_fwd_split_coopmat"}
 	}
-	module, err := shaders.Get(name[config.Impl], p.DType.Short())
-	if err != nil {
-		return err
-	}
 	spec, err := newMatrixSpec(d, o, lse, q, k, v, p, config)
 	if err != nil {
 		return err
 	}
-	plain, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, spec, matrixKernelOptions(d))
+	kernel, err := newKernel[fwdParams](d, name[config.Impl], p.DType.Short(), &p, spec, matrixKernelOptions(d))
 	if err != nil {
 		return err
 	}
-	return dispatchFwd(c, kernel[fwdParams]{plain: plain}, o, lse, q, k, v, p, nil, config)
+	return dispatchFwd(c, kernel, o, lse, q, k, v, p, in, config)
 }
 
 // newMatrixSpec returns the specialization for a call.

@@ -26,6 +26,8 @@ func TestLayouts(t *testing.T) {
 		"attention_fwd_split_coopmat2":    {fwdParams{}, fwdMatrixSpec{}, fwd},
 		"attention_fwd_split_coopmat":     {fwdParams{}, fwdMatrixSpec{}, fwd},
 		"attention_fwd_scalar":            {fwdParams{}, fwdScalarSpec{}, fwd},
+		"attention_fwd_coopmat2_features": {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
+		"attention_fwd_coopmat_features":  {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
 		"attention_fwd_scalar_features":   {withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, append(fwd, features...)},
 		"attention_combine":               {combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}},
 		"attention_unfused_scores":        {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},

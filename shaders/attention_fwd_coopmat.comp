@@ -15,6 +15,9 @@
 // (lib/rows.glsl), and through shared memory where none is known
 // (lib/rows_coopmat.glsl).
 //
+// With FEATURES, scores, weights and sums are what lib/features.glsl makes of them,
+// and the last axis of V and O is value_dim long.
+//
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), in x times splits with
 // SPLIT_KV; o and lse are then what lib/split_kv.glsl says.
 #version 460
@@ -55,6 +58,10 @@ layout(constant_id = 20) const uint LEAVE_OUT = 0;  // see lib/tile_shape.glsl
 #endif
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 20
+#define FEATURES_BINDING 5
+#endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 

@@ -163,7 +163,10 @@ void main() {
             row_max.at[i] = NEG_INF;
             [[unroll]] for (uint j = 0; j < COLS; j++) {
 #ifdef FEATURES
-                S.at[i * COLS + j] = score(block, S.at[i * COLS + j], int(row0 + ty * ROWS + i), col0 + int(tx + j * THREADS_X));
+                const int row = int(row0 + ty * ROWS + i);
+                const int key = col0 + int(tx + j * THREADS_X);
+                const bool seen = in_window(row, key) && unmasked(block, min(key, last_key()));
+                S.at[i * COLS + j] = score(block, S.at[i * COLS + j], args.plain.scale_log2, row, key, seen);
 #else
                 const bool visible = col0 + int(tx + j * THREADS_X) < keys;
                 S.at[i * COLS + j] = visible ? S.at[i * COLS + j] : NEG_INF;
@@ -200,7 +203,7 @@ void main() {
                 const uint row = col0 + n0 + i / V_LD;
                 const uint d = i % V_LD;
 #ifdef FEATURES
-                const bool inside = row < p.seq_kv && d < VALUE_DIM4 && has_value(block, min(row, p.seq_kv - 1));
+                const bool inside = row < p.seq_kv && d < VALUE_DIM4 && has_value(block, min(row, last_key()));
                 tile[i] = inside ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);
 #else
                 tile[i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);

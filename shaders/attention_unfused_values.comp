@@ -86,7 +86,7 @@ void main() {
             const uint col = col0 + i % BLOCK_N;
             float x = 0.0;
 #ifdef FEATURES
-            if (row < p.seq_q && int(col) >= visible_from(int(row)) && int(col) < visible_keys(int(row))) {
+            if (row < p.seq_q && in_window(int(row), int(col))) {
                 x = weights[s2_row(row) + block.first_key + col];
             }
 #else
@@ -100,7 +100,7 @@ void main() {
             const uint row = col0 + i / V_LD;
             const uint d = i % V_LD;
 #ifdef FEATURES
-            const bool inside = row < p.seq_kv && d < DIM4 && has_value(block, min(row, p.seq_kv - 1));
+            const bool inside = row < p.seq_kv && d < DIM4 && has_value(block, min(row, last_key()));
             tile[V_AT + i] = inside ? load_v(v_base + row * p.b_stride_s + d * 4) : vec4(0.0);
 #else
             tile[V_AT + i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.b_stride_s + d * 4) : vec4(0.0);

@@ -41,8 +41,8 @@ const (
 
 // variants is everything that is compiled. After a change, run `make shaders`.
 var variants = slices.Concat(
-	forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16"),
-	forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16"),
+	withFeatures(forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16")),
+	withFeatures(forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16")),
 	leaveOut(forEach("attention_fwd_coopmat2", "vulkan1.3", "f16")),
 	leaveOut(forEach("attention_fwd_coopmat", "vulkan1.3", "f16")),
 	split("attention_fwd_split_coopmat2"),

@@ -5,7 +5,6 @@
 #define LIB_FEATURE_PARAMS_GLSL
 
 struct Features {
-    uint num_heads;
     int window_left;        // row i, at key i + shift, sees this many keys before
     int window_right;       // and after that one
     float softcap_in;       // 2 / Softcap

@@ -46,7 +46,7 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
         const uvec2 q = sequence(cu_seqlens_q[q_at], cu_seqlens_q[q_at + 1], args.features.total_q, p.seq_q);
         const uvec2 kv = sequence(cu_seqlens_kv[kv_at], cu_seqlens_kv[kv_at + 1], args.features.total_kv, p.seq_kv);
         skip_rows(q.x);
-        skip_keys(kv.x);
+        skip_keys(kv.y > 0 ? kv.x : 0);
         p.seq_q = q.y;
         p.seq_kv = kv.y;
         p.causal_shift = args.features.bottom_right != 0 ? int(kv.y) - int(q.y) : 0;
@@ -57,10 +57,10 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
     // sees to the last that the last one does are seen by some row.
     const int first = visible_from(int(row0));
     const int end = visible_keys(int(min(row0 + rows, p.seq_q)) - 1);
-    b.first_key = uint(min(first, int(p.seq_kv)));
+    b.first_key = uint(first < end ? first : 0);  // not past the tensor: kernels may load key 0 before they look
     skip_keys(b.first_key);
     p.causal_shift -= int(b.first_key);
-    p.seq_kv = uint(max(end - int(b.first_key), 0));
+    p.seq_kv = uint(max(end - first, 0));
     if (LOGITS) {
         p.scale_log2 = 1.0;  // score applies the real one
     }
@@ -70,7 +70,7 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
     b.slope = ALIBI ? alibi_slopes[args.features.slopes_offset + batch * args.features.slopes_stride_b + head] * LOG2_E : 0.0;
     b.sink = SINKS ? sinks[args.features.sinks_offset + head] * LOG2_E : NEG_INF;
     uint carry;
-    b.stream.x = uaddCarry(args.features.stream_lo, batch * args.features.num_heads + head, carry);
+    b.stream.x = uaddCarry(args.features.stream_lo, batch * p.num_heads + head, carry);
     b.stream.y = args.features.stream_hi + carry;
     return b;
 }
@@ -110,20 +110,30 @@ float softcap(const float x) {
     return x < 0.0 ? -y : y;
 }
 
+// in_window reports whether the position of a key of the block shows it to a row.
+bool in_window(const int row, const int key) {
+    return key >= visible_from(row) && key < visible_keys(row);
+}
+
+// last_key returns the last key of the block; 0 if it has none.
+uint last_key() {
+    return max(p.seq_kv, 1) - 1;
+}
+
 // score returns the score of a row and a key of the block, of which s is the dot
-// product: with LOGITS in base 2, else s itself; -inf if the row does not see the
-// key, even where s is NaN. Row and key may be outside the sequence.
-float score(const Block b, const float s, const int row, const int key) {
-    const uint inside = uint(min(key, int(p.seq_kv) - 1));  // reads nothing beyond the tensors
-    bool seen = key >= visible_from(row) && key < visible_keys(row) && unmasked(b, inside);
+// product and s * scale the base-2 logit: what the features make of that with
+// LOGITS, else s itself; -inf if the row does not see the key, even where s is NaN.
+// Whether it sees it, by the masks, is `seen`. Row and key may be outside the
+// sequence.
+float score(const Block b, const float s, const float scale, const int row, const int key, bool seen) {
     float x = s;
     if (LOGITS) {
-        x = s * args.plain.scale_log2;
+        x = s * scale;
         if (SOFTCAP) {
             x = softcap(x);
         }
         if (BIAS) {
-            const float y = bias_of(b, uint(min(row, int(p.seq_q) - 1)), inside);
+            const float y = bias_of(b, min(uint(row), p.seq_q - 1), min(uint(key), last_key()));
             seen = seen && y != NEG_INF;  // x may be NaN or +inf there
             x = fma(y, LOG2_E, x);
         }

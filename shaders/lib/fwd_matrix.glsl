@@ -26,6 +26,11 @@
 #include "scores.glsl"
 #include "key_range.glsl"
 #include "store_float.glsl"
+#ifdef FEATURES
+const bool LOGITS = SOFTCAP || ALIBI || BIAS;
+#include "features.glsl"
+#include "feature_tile.glsl"
+#endif
 
 const float RESCALE_THRESHOLD = 8.0;
 
@@ -45,11 +50,22 @@ void forward() {
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
 
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, block_row, BLOCK_M);
+    if (!block.exists) {
+        return;
+    }
+    const MatC place = element_index();
+#endif
     const int first_key = share_first(work.split, block_keys(block_row));
     const int end_key = share_end(work.split, block_keys(block_row));
     const int full_end = SPLIT_KV ? min(full_keys(block_row), end_key) : full_keys(block_row);
     const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
+#ifdef FEATURES
+    const uint last = last_key();
+#else
     const uint last = p.seq_kv - 1;
+#endif
     uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
     uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
     uvec4 next_k[COPIES];
@@ -75,16 +91,16 @@ void forward() {
         }
     }
 
-    MatC O_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
-    float m[ROW_TILES * ROWS];       // running maximum, base 2
-    float l[ROW_TILES * ROWS];       // this invocation's share of the row's sum
+    MatC O_[ROW_TILES * VALUE_TILES];  // (SUBGROUP_ROWS, value_dim)
+    float m[ROW_TILES * ROWS];         // running maximum, base 2
+    float l[ROW_TILES * ROWS];         // this invocation's share of the row's sum
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             m[r * ROWS + i] = MAX_INIT;
             l[r * ROWS + i] = 0.0;
         }
-        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-            O_[r * DIM_TILES + d] = MatC(0.0);
+        [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+            O_[r * VALUE_TILES + d] = MatC(0.0);
         }
     }
 
@@ -117,8 +133,14 @@ void forward() {
                 }
                 barrier();  // the tile before is read
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
+#ifdef FEATURES
+                    next_v[i] = shows_value(block, col0, i) ? next_v[i] : uvec4(0);
+#endif
                     put_kv(i, next_k[i], next_v[i]);
                 }
+#ifdef FEATURES
+                fill_kept(block, block_row, col0);
+#endif
                 barrier();  // tile written before it is read
                 k_at += BLOCK_N * p.k_stride_s;
                 v_at += BLOCK_N * p.v_stride_s;
@@ -132,9 +154,15 @@ void forward() {
                     }
                 }
             }
+#ifdef FEATURES
+            if (MASKED && no_row_sees(row0, col0)) {
+                continue;  // the loop's barriers are still met
+            }
+#else
             if (MASKED && CAUSAL && col0 >= subgroup_end) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
+#endif
 
             Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
@@ -150,9 +178,16 @@ void forward() {
                     }
                 }
             }
+#ifdef FEATURES
+            const bool cut = MASKED && !all_rows_see(row0, col0);
+            if (LOGITS || KEY_MASK || cut) {
+                score_tile(S, block, place, args.plain.scale_log2, row0, col0, cut);
+            }
+#else
             if (MASKED && col0 + int(BLOCK_N) > visible_keys(row0)) {  // not if all rows see the tile
                 hide_keys(S, row0, col0);
             }
+#endif
 
             MatC t[ROW_TILES];  // maxima of this invocation's scores
             bool grew = false;
@@ -174,9 +209,9 @@ void forward() {
                         const float alpha = exp2(m[r * ROWS + i] - m_new);
                         m[r * ROWS + i] = m_new;
                         l[r * ROWS + i] *= alpha;
-                        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                        [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                             [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
-                                O_[r * DIM_TILES + d][i * ROW_RUN + e] *= alpha;
+                                O_[r * VALUE_TILES + d][i * ROW_RUN + e] *= alpha;
                             }
                         }
                     }
@@ -195,15 +230,19 @@ void forward() {
                         weight[i] = SOFTMAX ? weight[i] : S.at[r * COL_TILES + n][i];
 #endif
                         l[r * ROWS + i / ROW_RUN] += weight[i];
+#ifdef FEATURES
+                        const uint at = uint(place[i]);
+                        weight[i] = is_kept(subgroup_row + r * MAT_M + at / MAT_N, n * MAT_N + at % MAT_N) ? weight[i] : 0.0;
+#endif
                     }
                     P[r] = to_left(weight, true);
                 }
-                [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                     fence(d);
                     MatB v;
                     coopMatLoad(v, tile, (BLOCK_N + n * MAT_N) * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        O_[r * DIM_TILES + d] = coopMatMulAdd(P[r], v, O_[r * DIM_TILES + d]);
+                        O_[r * VALUE_TILES + d] = coopMatMulAdd(P[r], v, O_[r * VALUE_TILES + d]);
                     }
                 }
             }
@@ -222,13 +261,20 @@ void forward() {
         sum = reduce(sum, true);
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
+#ifdef FEATURES
+            float row_l = sum[i];
+            const float inverse = finish_row(block, m[r * ROWS + i], row_l);
+            sum[i] = row_l;
+#endif
             if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
                 put_lse(lse_base + row * p.lse_stride_s, m[r * ROWS + i], sum[i]);
             }
+#ifndef FEATURES
             const float inverse = SPLIT_KV ? 1.0 : inverse_sum(sum[i]);
-            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+#endif
+            [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                 [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
-                    O_[r * DIM_TILES + d][e] *= inverse;
+                    O_[r * VALUE_TILES + d][e] *= inverse;
                 }
             }
         }
@@ -238,8 +284,8 @@ void forward() {
             barrier();  // the last key tile, or the columns before, are read
             [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    if (stage * FLOAT_TILES + e < DIM_TILES) {
-                        coopMatStore(O_[r * DIM_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
+                    if (stage * FLOAT_TILES + e < VALUE_TILES) {
+                        coopMatStore(O_[r * VALUE_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
                                      gl_CooperativeMatrixLayoutRowMajor);
                     }
                 }
@@ -248,12 +294,12 @@ void forward() {
         }
         return;
     }
-    [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
+    [[unroll]] for (uint stage = 0; stage < VALUE_STAGES; stage++) {
         barrier();  // the last key tile, or the columns before, are read
         [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                if (stage * STAGE_TILES + e < DIM_TILES) {
-                    coopMatStore(to_left(O_[r * DIM_TILES + stage * STAGE_TILES + e], false), tile,
+                if (stage * STAGE_TILES + e < VALUE_TILES) {
+                    coopMatStore(to_left(O_[r * VALUE_TILES + stage * STAGE_TILES + e], false), tile,
                                  stage_at(subgroup_row + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }

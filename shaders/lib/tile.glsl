@@ -21,8 +21,13 @@
 // Q and O pass through the same memory, all rows of the block and as many
 // matrices of their columns at a time as fit.
 const uint FITTING_TILES = 2 * BLOCK_N * LD / BLOCK_M / (MAT_N / 8);
-const uint STAGE_TILES = FITTING_TILES < DIM_TILES ? FITTING_TILES : DIM_TILES;
+const uint STAGE_TILES = FITTING_TILES < WIDE_TILES ? FITTING_TILES : WIDE_TILES;
 const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
+#ifdef FEATURES
+const uint VALUE_STAGES = (VALUE_TILES + STAGE_TILES - 1) / STAGE_TILES;
+#else
+#define VALUE_STAGES STAGES
+#endif
 const uint STAGE8 = STAGE_TILES * (MAT_N / 8);  // uvec4 of one staged row
 const uint STAGE_LD = (STAGE8 + 1) * BLOCK_M <= 2 * BLOCK_N * LD ? STAGE8 + 1 : STAGE8;  // for the banks, where there is room
 
@@ -41,7 +46,7 @@ uvec4 fetch_k(const uint base, const uint i, const uint last) {
 // fetch_v is fetch_k for V.
 uvec4 fetch_v(const uint base, const uint i, const uint last) {
     const uint col = copy_col(i);
-    return copies_dim(col) ? load_v(base + min(copy_row(i), last) * p.v_stride_s + col * 8) : uvec4(0);
+    return copies_value(col) ? load_v(base + min(copy_row(i), last) * p.v_stride_s + col * 8) : uvec4(0);
 }
 
 // put_kv stores copy number i of a key tile.
@@ -88,7 +93,7 @@ void store_o(const uint o_base, const uint block_row, const uint d0) {
     [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE8; i += WORKGROUP_SIZE) {
         const uint row = i / STAGE8;
         const uint col = d0 * MAT_N + i % STAGE8 * 8;
-        if (block_row + row < p.seq_q && col < HEAD_DIM) {
+        if (block_row + row < p.seq_q && col < VALUE_DIM) {
             put_o(o_base + row * p.o_stride_s + col, tile[row * STAGE_LD + i % STAGE8]);
         }
     }

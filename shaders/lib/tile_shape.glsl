@@ -13,7 +13,15 @@ const uint SUBGROUP_ROWS = ROW_TILES * MAT_M;
 const uint BLOCK_M = NUM_SUBGROUPS * SUBGROUP_ROWS;
 const uint COL_TILES = BLOCK_N / MAT_N;
 const uint DIM_TILES = (HEAD_DIM + MAT_N - 1) / MAT_N;
-const uint ROW8 = DIM_TILES * (MAT_N / 8);  // uvec4 of one row; columns past head_dim are zero
+#ifdef FEATURES
+const uint VALUE_TILES = (VALUE_DIM + MAT_N - 1) / MAT_N;
+const uint WIDE_TILES = DIM_TILES > VALUE_TILES ? DIM_TILES : VALUE_TILES;  // rows of K and V are as wide as the wider
+#else
+#define VALUE_DIM HEAD_DIM
+#define VALUE_TILES DIM_TILES
+#define WIDE_TILES DIM_TILES
+#endif
+const uint ROW8 = WIDE_TILES * (MAT_N / 8);  // uvec4 of one row; columns past head_dim are zero
 const uint LD = ROW8 + 1;                   // one more, so that rows start in different banks
 const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile
 const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
@@ -39,10 +47,23 @@ bool copies(const uint i) {
     return TILE8 % WORKGROUP_SIZE == 0 || i * WORKGROUP_SIZE + gl_LocalInvocationIndex < TILE8;
 }
 
-// copies_dim reports whether column `col`, in uvec4, is in the tensor.
+// copies_dim reports whether column `col`, in uvec4, is in Q and K; copies_value
+// whether it is in V and O.
+#ifdef FEATURES
+bool copies_dim(const uint col) {
+    return HEAD_DIM == ROW8 * 8 || col * 8 < HEAD_DIM;
+}
+
+bool copies_value(const uint col) {
+    return VALUE_DIM == ROW8 * 8 || col * 8 < VALUE_DIM;
+}
+#else
 bool copies_dim(const uint col) {
     return HEAD_DIM % MAT_N == 0 || col * 8 < HEAD_DIM;
 }
+
+#define copies_value copies_dim
+#endif
 
 // fence, called before the loads of operand number i of a loop, keeps the compiler
 // from loading operands far ahead of their products, which costs registers, and

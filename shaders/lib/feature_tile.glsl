@@ -1,0 +1,61 @@
+// feature_tile: features on a tile of keys in shared memory and of scores in
+// registers, for the matrix kernels.
+//
+// The includer includes lib/features.glsl, lib/key_range.glsl, lib/scores.glsl and
+// lib/tile_shape.glsl.
+#ifndef LIB_FEATURE_TILE_GLSL
+#define LIB_FEATURE_TILE_GLSL
+
+#include "dropout.glsl"
+
+shared uint shown[KEY_MASK ? BLOCK_N : 1];  // whether the key mask shows a key of the tile
+
+// shows_value reports whether the value that is copy number i of the tile of keys
+// from col0 on may be multiplied by weights, and fills `shown`. Every invocation of
+// the workgroup calls it for each of its copies, with barriers between it and
+// score_tile.
+bool shows_value(const Block b, const int col0, const uint i) {
+    if (!KEY_MASK && !BIAS) {
+        return true;
+    }
+    const uint row = copy_row(i);
+    const uint key = min(col0 + row, last_key());  // as fetch_v
+    if (KEY_MASK && copies(i) && copy_col(i) == 0) {
+        shown[row] = uint(unmasked(b, key));
+    }
+    return has_value(b, key);
+}
+
+// no_row_sees reports whether the window hides the tile of keys from col0 on from
+// all rows of the subgroup whose first is row0.
+bool no_row_sees(const int row0, const int col0) {
+    return WINDOW_RIGHT && col0 >= visible_keys(row0 + int(SUBGROUP_ROWS) - 1) || WINDOW_LEFT && col0 + int(BLOCK_N) <= visible_from(row0);
+}
+
+// all_rows_see reports whether it hides nothing of it from them.
+bool all_rows_see(const int row0, const int col0) {
+    return col0 + int(BLOCK_N) <= visible_keys(row0) && (!WINDOW_LEFT || visible_from(row0 + int(SUBGROUP_ROWS) - 1) <= col0);
+}
+
+// score_tile makes scores of the products S of the rows from row0 on with the keys
+// from col0 on. If CUT, the window hides some of the keys from some of the rows.
+// Place is element_index().
+void score_tile(inout Scores S, const Block b, const MatC place, const float scale, const int row0, const int col0, const bool CUT) {
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const int row = row0 + int(r * MAT_M) + int(place[i * ROW_RUN]) / int(MAT_N);
+            const int from = visible_from(row) - col0;
+            const int keys = visible_keys(row) - col0;
+            [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+                [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
+                    const int col = int(n * MAT_N) + int(place[e]) % int(MAT_N);
+                    const bool in_tile = !CUT || col < keys && (!WINDOW_LEFT || col >= from);
+                    const bool visible = !KEY_MASK || shown[col] != 0;
+                    S.at[r * COL_TILES + n][e] = score(b, S.at[r * COL_TILES + n][e], scale, row, col0 + col, in_tile && visible);
+                }
+            }
+        }
+    }
+}
+
+#endif
