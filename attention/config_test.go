@@ -68,8 +68,11 @@ func TestFeasibleFeatures(t *testing.T) {
 		impl Impl
 		want string
 	}{
-		{CoopMat2, "no kernel has window, sinks"}, {CoopMat, "no kernel has window, sinks"}, {Scalar, ""}, {Unfused, ""},
+		{CoopMat2, "no kernel of float32 has window, sinks"}, {CoopMat, "no kernel of float32 has window, sinks"}, {Scalar, ""}, {Unfused, ""},
 	} {
+		p.DType = dtype.Float16
+		require.NoError(t, Supports(&caps, c.impl, p))
+		p.DType = dtype.Float32
 		err := Supports(&caps, c.impl, p)
 		if c.want == "" {
 			require.NoError(t, err)
@@ -83,7 +86,6 @@ func TestFeasibleFeatures(t *testing.T) {
 	require.Equal(t, Scalar, config.Impl)
 
 	least := leastDevice()
-	p.DType = dtype.Float32
 	require.ErrorContains(t, Supports(&least, Scalar, p), "scalar: window, sinks take 11 storage buffers, more than the device's 4")
 	require.ErrorContains(t, Supports(&least, Unfused, p), "unfused: window, sinks take 9 storage buffers, more than the device's 4")
 	least.MaxStorageBuffers = 11

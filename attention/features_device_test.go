@@ -15,17 +15,30 @@ import (
 )
 
 // TestFeatureConfigs runs features in pairs and all together on tiles that the
-// tuning table does not take on this device.
+// tuning table does not take on this device; on matrices, where a kernel takes
+// seconds to compile, only what changes with the loops over the keys and with the
+// stages of Q and O.
 func TestFeatureConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	pairs := suite(d).Where(combined)
-	for _, config := range []attention.Config{
-		{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4},
-		{Impl: attention.Unfused, Threads: 64, ThreadsX: 16, BlockM: 16, BlockN: 16, Depth: 16},
+	windows := pairs.Where(func(c *attntest.Case) bool { return c.Problem.Window.On })
+	causal := pairs.Where(func(c *attntest.Case) bool { return c.Problem.Causal && !c.Problem.Window.On })
+	dims := suite(d).Where(func(c *attntest.Case) bool {
+		return c.Problem.DType == dtype.Float16 && (strings.HasPrefix(c.Name, "value-dim/8to72") || strings.HasPrefix(c.Name, "value-dim/72to8"))
+	})
+	for _, x := range []struct {
+		cases  *attntest.Suite
+		config attention.Config
+	}{
+		{causal, attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, KeysFirst: true}},
+		{windows, attention.Config{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true, Detour: true}},
+		{dims, attention.Config{Impl: attention.CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 16, Prefetch: true}},
+		{pairs, attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}},
+		{pairs, attention.Config{Impl: attention.Unfused, Threads: 64, ThreadsX: 16, BlockM: 16, BlockN: 16, Depth: 16}},
 	} {
-		t.Run(config.String(), func(t *testing.T) {
-			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
-			pairs.TestForward(t, onDevice{d, attention.Options{Config: &config}})
+		t.Run(x.config.String(), func(t *testing.T) {
+			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
+			x.cases.TestForward(t, onDevice{d, attention.Options{Config: &x.config}})
 		})
 	}
 }
