@@ -163,10 +163,7 @@ void main() {
             row_max.at[i] = NEG_INF;
             [[unroll]] for (uint j = 0; j < COLS; j++) {
 #ifdef FEATURES
-                const int row = int(row0 + ty * ROWS + i);
-                const int key = col0 + int(tx + j * THREADS_X);
-                const bool seen = in_window(row, key) && unmasked(block, min(key, last_key()));
-                S.at[i * COLS + j] = score(block, S.at[i * COLS + j], args.plain.scale_log2, row, key, seen);
+                S.at[i * COLS + j] = masked_score(block, S.at[i * COLS + j], int(row0 + ty * ROWS + i), col0 + int(tx + j * THREADS_X));
 #else
                 const bool visible = col0 + int(tx + j * THREADS_X) < keys;
                 S.at[i * COLS + j] = visible ? S.at[i * COLS + j] : NEG_INF;

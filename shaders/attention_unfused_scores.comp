@@ -108,8 +108,7 @@ void main() {
             const uint col = col0 + tid % THREADS_X + j * THREADS_X;
             if (row < p.seq_q && col < p.seq_kv) {
 #ifdef FEATURES
-                const bool seen = in_window(int(row), int(col)) && unmasked(block, col);
-                s2[s2_row(row) + block.first_key + col] = score(block, S.at[i * COLS + j], args.plain.scale_log2, int(row), int(col), seen);
+                s2[s2_row(row) + block.first_key + col] = masked_score(block, S.at[i * COLS + j], int(row), int(col));
 #else
                 s2[(gl_WorkGroupID.z * p.seq_q + row) * p.seq_kv + col] = int(col) < keys ? S.at[i * COLS + j] * p.scale_log2 : NEG_INF;
 #endif

@@ -144,6 +144,12 @@ float score(const Block b, const float s, const float scale, const int row, cons
     return seen ? x : NEG_INF;
 }
 
+// masked_score is score with the masks looked up.
+float masked_score(const Block b, const float s, const int row, const int key) {
+    const bool seen = in_window(row, key) && unmasked(b, min(uint(key), last_key()));
+    return score(b, s, args.plain.scale_log2, row, key, seen);
+}
+
 // kept_of_four tells which weights of a row and the keys 4*group to 4*group+3 of the
 // sequence dropout keeps.
 bvec4 kept_of_four(const Block b, const uint row, const uint group) {
