@@ -53,6 +53,8 @@ var variants = slices.Concat(
 	withFeatures([]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}}),
 	withFeatures(forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32")),
 	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
+	forEach("micro_matrix", "vulkan1.3", "f16", "bf16"),
+	[]Variant{{Kernel: "micro_fma", Env: "vulkan1.2"}, {Kernel: "micro_copy", Env: "vulkan1.2"}},
 )
 
 // forEach returns the rows of a kernel that is compiled once for each element

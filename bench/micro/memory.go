@@ -1,0 +1,167 @@
+package micro
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// fmaChains is CHAINS of micro_fma.comp.
+const fmaChains = 16
+
+// fmaParams is the push-constant block of micro_fma.comp.
+type fmaParams struct {
+	Iters  uint32  `glsl:"iters"`
+	Factor float32 `glsl:"factor"`
+	Addend float32 `glsl:"addend"`
+}
+
+// workgroupSpec is the specialization of micro_fma.comp and micro_copy.comp.
+type workgroupSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+}
+
+// workgroupSize is what both run with: four subgroups of 64, where that is
+// allowed.
+func workgroupSize(caps *vk.Caps) uint32 {
+	return min(256, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])
+}
+
+// newFMA returns the loop of multiply-adds.
+func newFMA(ctx context.Context, d *vk.Device) (*Loop, error) {
+	caps := d.Caps()
+	if !caps.ScalarBlockLayout {
+		return nil, unsupported("the device has no scalar block layout")
+	}
+	size := workgroupSize(caps)
+	kern, err := kernel[fmaParams](d, "micro_fma", "", workgroupSpec{size}, vk.KernelOptions{})
+	if err != nil {
+		return nil, err
+	}
+	groups := 16 * units(caps)
+	count := int(groups * size)
+	l := &Loop{Name: "fma f32", Unit: "FLOP/s", d: d, iters: 1, work: 2 * fmaChains * float64(count)}
+	y, err := l.buffer("y", int64(4*count))
+	if err != nil {
+		return l.orClose(err)
+	}
+	out := vk.View(y, dtype.Float32, count)
+	params := fmaParams{Factor: 0.999, Addend: 0.5} // stays between 0 and 500
+	l.record = func(c *vk.Cmd, iters uint32) {
+		params.Iters = iters
+		kern.Dispatch(c, vk.Groups{X: groups}, params, out)
+	}
+	l.check = func(ctx context.Context) error {
+		// 2x + 1 of multiples of 1/count: exact in float32 for a count that is a
+		// power of two, and near enough for others.
+		saved := params
+		params.Factor, params.Addend = 2, 1
+		err := l.once(ctx, 3)
+		params = saved
+		if err != nil {
+			return err
+		}
+		got := make([]float32, count)
+		if err := out.Download(ctx, got); err != nil {
+			return err
+		}
+		for i, x := range got {
+			want := 0.0
+			for chain := range fmaChains {
+				want += 8*(float64(i)/float64(count)+float64(chain)) + 7
+			}
+			if math.Abs(float64(x)-want) > 1e-5*want {
+				return errDiffers("2x+1 three times:", i, float64(x), want)
+			}
+		}
+		return nil
+	}
+	return l, ctx.Err()
+}
+
+// copyParams is the push-constant block of micro_copy.comp.
+type copyParams struct {
+	N uint32 `glsl:"n"`
+}
+
+// Sizes of the copy: beyond the last-level caches of GPUs, 128 MB at most; a
+// CPU device has not the time.
+const (
+	copyBytes    = 512 << 20
+	copyBytesCPU = 16 << 20
+)
+
+// newCopy returns the loop that copies.
+func newCopy(ctx context.Context, d *vk.Device) (*Loop, error) {
+	caps := d.Caps()
+	if !caps.ScalarBlockLayout {
+		return nil, unsupported("the device has no scalar block layout")
+	}
+	size := workgroupSize(caps)
+	kern, err := kernel[copyParams](d, "micro_copy", "", workgroupSpec{size}, vk.KernelOptions{})
+	if err != nil {
+		return nil, err
+	}
+	total := int64(copyBytes)
+	if caps.Type == vk.CPU {
+		total = copyBytesCPU
+	}
+	total = min(total, int64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)/2)) &^ 15
+	l := &Loop{Name: "copy", Unit: "B/s", d: d, iters: 1, fixed: true, work: 2 * float64(total)}
+	src, err := l.buffer("src", total)
+	if err != nil {
+		return l.orClose(err)
+	}
+	dst, err := l.buffer("dst", total)
+	if err != nil {
+		return l.orClose(err)
+	}
+	n := int(total / 4)
+	tensors := []vk.Tensor{vk.View(src, dtype.Float32, n), vk.View(dst, dtype.Float32, n)}
+	l.record = func(c *vk.Cmd, _ uint32) {
+		kern.Dispatch(c, vk.Groups{X: 32 * units(caps)}, copyParams{uint32(n / 4)}, tensors...)
+	}
+	l.check = func(ctx context.Context) error { return l.checkCopy(ctx, src, dst) }
+	// Words that differ: memory of zeros may be compressed.
+	piece := words(int(min(total, pieceBytes)) / 4)
+	for at := int64(0); at < total && err == nil; at += int64(len(piece)) {
+		err = src.Upload(ctx, at, piece[:min(total-at, int64(len(piece)))])
+	}
+	return l.orClose(err)
+}
+
+// pieceBytes of the source are alike.
+const pieceBytes = 16 << 20
+
+// checkedBytes are looked at, at the start of the copy and at its end.
+const checkedBytes = 1 << 20
+
+// checkCopy copies words that differ.
+func (l *Loop) checkCopy(ctx context.Context, src, dst *vk.Buffer) error {
+	want := words(int(min(src.Bytes(), checkedBytes)) / 4)
+	end := src.Bytes() - int64(len(want))
+	if err := src.Upload(ctx, end, want); err != nil {
+		return err
+	}
+	if err := src.Upload(ctx, 0, want); err != nil {
+		return err
+	}
+	if err := l.once(ctx, 1); err != nil {
+		return err
+	}
+	got := make([]byte, len(want))
+	for _, at := range []int64{0, end} {
+		if err := dst.Download(ctx, at, got); err != nil {
+			return err
+		}
+		for i := 0; i < len(got); i += 4 {
+			if g, w := binary.LittleEndian.Uint32(got[i:]), binary.LittleEndian.Uint32(want[i:]); g != w {
+				return errDiffers("the copy:", (int(at)+i)/4, float64(g), float64(w))
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+// Package micro has small kernels that each do one thing as fast as a device
+// can, to know what its peak is:
+//
+//	matrix f16, matrix bf16   products of matrices in registers, float32 sums   FLOP/s
+//	fma f32                   fused multiply-adds in registers                  FLOP/s
+//	copy                      reading and writing device memory                 B/s
+//
+// Each checks its results: a device whose matrices are wrong is found out here,
+// before attention is blamed.
+package micro
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Loop is one such kernel with its buffers. It belongs to one goroutine.
+type Loop struct {
+	Name string
+	Unit string // of Work by a second
+
+	d      *vk.Device
+	work   float64 // of a call with iters = 1
+	iters  uint32
+	fixed  bool // iters is 1 always
+	record func(c *vk.Cmd, iters uint32)
+	check  func(ctx context.Context) error
+	free   []*vk.Buffer
+}
+
+// Names lists the loops that New makes.
+func Names() []string { return []string{"matrix f16", "matrix bf16", "fma f32", "copy"} }
+
+// New returns a loop by its name. The error wraps vk.ErrUnsupported if the
+// device cannot run it.
+func New(ctx context.Context, d *vk.Device, name string) (*Loop, error) {
+	switch name {
+	case "matrix f16":
+		return newMatrix(ctx, d, dtype.Float16)
+	case "matrix bf16":
+		return newMatrix(ctx, d, dtype.BFloat16)
+	case "fma f32":
+		return newFMA(ctx, d)
+	case "copy":
+		return newCopy(ctx, d)
+	}
+	return nil, fmt.Errorf("micro: %q is not the name of a loop", name)
+}
+
+// Record records one call.
+func (l *Loop) Record(c *vk.Cmd) error {
+	l.record(c, l.iters)
+	return c.Err()
+}
+
+// Work returns the operations or bytes of one call.
+func (l *Loop) Work() float64 { return l.work * float64(l.iters) }
+
+// Check runs the loop on values whose result is known exactly and returns an
+// error that names the first wrong one.
+func (l *Loop) Check(ctx context.Context) error { return l.check(ctx) }
+
+// Close frees the buffers.
+func (l *Loop) Close() {
+	if l == nil {
+		return
+	}
+	for _, b := range l.free {
+		b.Close()
+	}
+	l.free = nil
+}
+
+// Calibrate makes a call take about so long, and returns how long it took. A
+// slow device gets small calls from the start, so that none lasts.
+func (l *Loop) Calibrate(ctx context.Context, target time.Duration) (time.Duration, error) {
+	c, err := l.d.NewCmd("micro calibrate")
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	timer, err := l.d.NewTimer(2)
+	if err != nil {
+		return 0, err
+	}
+	defer timer.Close()
+	const growth, most = 16, 1 << 24
+	for l.iters = 1; ; {
+		c.Reset()
+		c.Timestamp(timer, 0)
+		if err := l.Record(c); err != nil {
+			return 0, err
+		}
+		c.Barrier()
+		c.Timestamp(timer, 1)
+		if err := c.Submit(ctx); err != nil {
+			return 0, err
+		}
+		ns, err := timer.Nanoseconds(0, 1)
+		if err != nil {
+			return 0, err
+		}
+		factor := min(float64(target)/max(ns, 100), growth)
+		next := uint32(min(math.Ceil(float64(l.iters)*factor), most))
+		if l.fixed || factor < 1.5 || next == l.iters {
+			return time.Duration(ns), nil
+		}
+		l.iters = next
+	}
+}
+
+// buffer makes a buffer that Close frees.
+func (l *Loop) buffer(name string, bytes int64) (*vk.Buffer, error) {
+	b, err := l.d.NewBuffer(name, bytes)
+	if err == nil {
+		l.free = append(l.free, b)
+	}
+	return b, err
+}
+
+// units returns how many workgroups of several subgroups fill the device a few
+// times over.
+func units(caps *vk.Caps) uint32 {
+	switch {
+	case caps.Type == vk.CPU:
+		return 1
+	case caps.ComputeUnits > 0:
+		return caps.ComputeUnits
+	}
+	return 64 // a large integrated or a middling discrete GPU
+}
+
+// kernel compiles a module.
+func kernel[P any](d *vk.Device, name, typ string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
+	module, err := shaders.Get(name, typ)
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+}
+
+// once records and runs a call.
+func (l *Loop) once(ctx context.Context, iters uint32) error {
+	c, err := l.d.NewCmd("micro " + l.Name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	l.record(c, iters)
+	return c.Submit(ctx)
+}
+
+// unsupported returns an error that wraps vk.ErrUnsupported.
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, vk.ErrUnsupported)...)
+}
+
+// orClose returns l, or closes it and returns err if that is not nil.
+func (l *Loop) orClose(err error) (*Loop, error) {
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// errDiffers says that a result is wrong.
+func errDiffers(what string, i int, got, want float64) error {
+	return fmt.Errorf("%s element %d is %v, want %v", what, i, got, want)
+}

@@ -1,0 +1,74 @@
+// micro_matrix: how fast a device multiplies matrices that are in registers.
+//
+//     C[s, i, j] = iters * A[i] * B[j]    for each subgroup s
+//
+//     a  (TILES_A, MAT_M, MAT_K)               T, the same for all subgroups
+//     b  (TILES_B, MAT_K, MAT_N)               T
+//     c  (subgroups, TILES_A, TILES_B, MAT_M, MAT_N)  f32
+//
+// Nothing is loaded or stored in the loop. The products of a step do not depend
+// on each other.
+//
+// Dispatch: (workgroups, 1, 1) of full subgroups.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_cooperative_matrix : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint MAT_M = 16;
+layout(constant_id = 2) const uint MAT_N = 16;
+layout(constant_id = 3) const uint MAT_K = 16;
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, scalar) uniform Params {
+    uint iters;
+} p;
+
+#include "lib/element.glsl"
+
+layout(binding = 0, scalar) readonly buffer A { uint16_t a[]; };
+layout(binding = 1, scalar) readonly buffer B { uint16_t b[]; };
+layout(binding = 2, scalar) writeonly buffer C { float c[]; };
+
+// 2 x 4 tiles of 16 x 16 take 64 registers of 32 invocations for C, and enough
+// products are in flight to hide the latency of one.
+const uint TILES_A = 2;
+const uint TILES_B = 4;
+
+#define MatA coopmat<T, gl_ScopeSubgroup, MAT_M, MAT_K, gl_MatrixUseA>
+#define MatB coopmat<T, gl_ScopeSubgroup, MAT_K, MAT_N, gl_MatrixUseB>
+#define MatC coopmat<float, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseAccumulator>
+
+void main() {
+    MatA left[TILES_A];
+    MatB right[TILES_B];
+    MatC sum[TILES_A * TILES_B];
+    [[unroll]] for (uint i = 0; i < TILES_A; i++) {
+        coopMatLoad(left[i], a, i * MAT_M * MAT_K, MAT_K, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    [[unroll]] for (uint j = 0; j < TILES_B; j++) {
+        coopMatLoad(right[j], b, j * MAT_K * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    [[unroll]] for (uint k = 0; k < TILES_A * TILES_B; k++) {
+        sum[k] = MatC(0.0);
+    }
+    for (uint t = 0; t < p.iters; t++) {
+        [[unroll]] for (uint i = 0; i < TILES_A; i++) {
+            [[unroll]] for (uint j = 0; j < TILES_B; j++) {
+                sum[i * TILES_B + j] = coopMatMulAdd(left[i], right[j], sum[i * TILES_B + j]);
+            }
+        }
+    }
+    const uint subgroup = gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID;
+    const uint base = subgroup * TILES_A * TILES_B * MAT_M * MAT_N;
+    [[unroll]] for (uint k = 0; k < TILES_A * TILES_B; k++) {
+        coopMatStore(sum[k], c, base + k * MAT_M * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+    }
+}
