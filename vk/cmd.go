@@ -43,6 +43,7 @@ type Cmd struct {
 	uses    map[*object]struct{} // what the commands refer to
 	checked uint64               // d.closings when uses was last found open
 	timers  []*Timer
+	trace   *Trace       // times each dispatch; nil: none does
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
 }
 
@@ -141,7 +142,7 @@ func (c *Cmd) Reset() {
 	}
 	c.resetScratch()
 	clear(c.uses)
-	c.pool, c.ended, c.serial, c.timers = 0, false, 0, c.timers[:0]
+	c.pool, c.ended, c.serial, c.timers, c.trace = 0, false, 0, c.timers[:0], nil
 	c.err = c.rec.begin(c.d)
 }
 

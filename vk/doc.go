@@ -9,6 +9,7 @@
 //	Cmd      recorded commands, submitted again  one goroutine
 //	         and again
 //	Timer    timestamps of the device            one goroutine
+//	Trace    times of each dispatch of a Cmd     one goroutine
 //
 // A program opens a device, makes buffers and kernels, records, submits:
 //

@@ -26,6 +26,7 @@ type kernel struct {
 	bindings  int
 	pushBytes int
 	code      []byte
+	workgroup [3]uint32 // 0 if it is not known
 	stats     KernelStats
 }
 
@@ -122,7 +123,7 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if err != nil {
 		return nil, err
 	}
-	k := &kernel{raw: raw, bindings: module.bindings, pushBytes: pushBytes, code: spirv}
+	k := &kernel{raw: raw, bindings: module.bindings, pushBytes: pushBytes, code: spirv, workgroup: module.workgroup}
 	k.stats.Created = time.Since(start)
 	if d.caps.ExecutableStats {
 		k.stats.read(d, raw)
@@ -316,6 +317,17 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 
 // dispatch records what checkDispatch prepared.
 func (c *Cmd) dispatch(k *kernel) {
+	if c.trace == nil {
+		c.dispatchUntraced(k)
+		return
+	}
+	if c.trace.before(c, k) {
+		c.dispatchUntraced(k)
+		c.trace.after(c)
+	}
+}
+
+func (c *Cmd) dispatchUntraced(k *kernel) {
 	c.use(&k.object)
 	c.args.setLayout, c.args.layout, c.args.pipeline = k.raw.setLayout, k.raw.layout, k.raw.pipeline
 	c.args.numBuffers, c.args.pushBytes = uint32(k.bindings), uint32(k.pushBytes)

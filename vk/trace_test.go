@@ -1,0 +1,65 @@
+package vk_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestTrace says that a trace names the dispatches and that their times do not
+// overlap where there are barriers.
+func TestTrace(t *testing.T) {
+	d := vktest.Open(t)
+	trace, err := d.NewTrace(3)
+	require.NoError(t, err)
+	defer trace.Close()
+	k := axpy(t, d)
+	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 3, 4)
+	c := newCmd(t, d)
+	record := func() {
+		c.Trace(trace)
+		k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, x, y)
+		c.Barrier()
+		spin(t, d, c)
+		c.Barrier()
+	}
+	record()
+	k.Dispatch(c, vk.Groups{X: 2}, axpyParams{N: 2, A: 1}, x, y)
+	submit(t, c)
+	list := trace.Dispatches()
+	require.Len(t, list, 3)
+	require.Equal(t, "axpy", list[0].Kernel)
+	require.Equal(t, [3]uint32{1, 1, 1}, list[0].Groups)
+	require.Equal(t, [3]uint32{2, 1, 1}, list[2].Groups)
+	require.Equal(t, "spin", list[1].Kernel)
+	require.Positive(t, list[1].Workgroup[0])
+	begin, end, err := trace.Times()
+	require.NoError(t, err)
+	require.Zero(t, begin[0])
+	last := 0.0
+	for i := range list {
+		require.LessOrEqual(t, last, begin[i]+1, "dispatch %d begins before the one before it ends", i)
+		require.LessOrEqual(t, begin[i], end[i])
+		last = end[i]
+	}
+	require.Greater(t, end[1]-begin[1], end[0]-begin[0], "the kernel that spins takes longer")
+
+	// Reset ends the trace; a trace that is used again forgets.
+	c.Reset()
+	k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, x, y)
+	submit(t, c)
+	require.Len(t, trace.Dispatches(), 3)
+	c.Reset()
+	record()
+	require.Len(t, trace.Dispatches(), 2)
+	for range 2 {
+		k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, x, y)
+	}
+	require.ErrorContains(t, c.Err(), "more than the 3 dispatches of its trace")
+
+	_, err = d.NewTrace(0)
+	require.ErrorContains(t, err, "at least 1")
+}
