@@ -10,7 +10,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -28,26 +27,17 @@ func newBench(a *app) *cobra.Command {
 
 // benchAttention holds the flags of bench attention.
 type benchAttention struct {
-	set                                         *pflag.FlagSet
-	batch, heads, kvHeads, seqQ, seqKV, headDim int
-	dtype                                       dtype.DType
-	mask                                        maskFlags
-	features                                    featureFlags
-	backward, both                              bool
-	warmup, iters, count                        int
-	impls                                       []attention.Impl
-	format                                      bench.Format
-	device                                      string
-	tuning                                      tuningFlags
-	suite                                       suiteFlags
-	peers                                       peerFlags
-	out                                         outDir
+	problemFlagSet
+	backward, both       bool
+	warmup, iters, count int
+	impls                []attention.Impl
+	format               bench.Format
+	device               string
+	tuning               tuningFlags
+	suite                suiteFlags
+	peers                peerFlags
+	out                  outDir
 }
-
-// problemFlags are the flags that describe the problem. If none is given, the
-// default problem is measured, on every path.
-var problemFlags = []string{"batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "headdim", "dtype", "causal", "causal-align", "scale",
-	"window", "softcap", "dropout", "seed", "value-dim", "alibi", "bias", "bias-dtype", "key-mask", "sinks", "varlen"}
 
 func newBenchAttention(a *app) *cobra.Command {
 	b := benchAttention{format: bench.Table}
@@ -83,17 +73,8 @@ benchfmt has a line per sample, for benchstat.`,
 // add adds the flags to f.
 func (b *benchAttention) add(f *pflag.FlagSet) {
 	f.SortFlags = false
-	b.set = f
 	b.suite.add(f)
-	intVar(f, &b.batch, "batch", "number of sequences")
-	intVar(f, &b.heads, "heads", "query heads")
-	intVar(f, &b.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: heads)")
-	intVar(f, &b.seqQ, "seqlen", "queries per sequence")
-	intVar(f, &b.seqKV, "seqlen-kv", "keys per sequence (default: seqlen)")
-	intVar(f, &b.headDim, "headdim", "elements of a head, a multiple of 8 up to 256")
-	f.Var(value[dtype.DType]{&b.dtype, parseDType, "TYPE"}, "dtype", "float16 (default), bfloat16 or float32")
-	b.mask.add(f)
-	b.features.add(f)
+	b.problemFlagSet.add(f)
 	f.Var(value[[]attention.Impl]{&b.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default auto; all paths if no size, type or mask is given)")
 	intVar(f, &b.warmup, "warmup", "least warm-up calls of each path; the warm-up also lasts until the clock has settled")
 	intVar(f, &b.iters, "iters", "timed calls of each path, spread over the samples (default: as many as take some milliseconds per sample)")
@@ -233,53 +214,6 @@ func (b *benchAttention) checkCounts() error {
 	return nil
 }
 
-// gpuDefault and cpuDefault are the problems whose sizes stand for flags that
-// are not given: one that fills a large GPU, and one that a CPU device computes in
-// well under a second.
-func gpuDefault() attention.Problem {
-	return attention.Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128, DType: dtype.Float16}
-}
-
-func cpuDefault() attention.Problem {
-	return attention.Problem{Batch: 1, NumHeads: 4, NumKVHeads: 2, SeqQ: 256, SeqKV: 256, HeadDim: 64, DType: dtype.Float16}
-}
-
-// problem returns p with the values of the flags that were given. An error is a
-// usage error.
-func (b *benchAttention) problem(p attention.Problem) (attention.Problem, error) {
-	if b.set.Changed("heads") {
-		p.NumHeads, p.NumKVHeads = b.heads, b.heads
-	}
-	if b.set.Changed("seqlen") {
-		p.SeqQ, p.SeqKV = b.seqQ, b.seqQ
-	}
-	for _, f := range []struct {
-		name   string
-		target *int
-		n      int
-	}{{"batch", &p.Batch, b.batch}, {"kv-heads", &p.NumKVHeads, b.kvHeads}, {"seqlen-kv", &p.SeqKV, b.seqKV}, {"headdim", &p.HeadDim, b.headDim}} {
-		if b.set.Changed(f.name) {
-			*f.target = f.n
-		}
-	}
-	if b.set.Changed("dtype") {
-		p.DType = b.dtype
-	}
-	if err := b.mask.apply(&p); err != nil {
-		return p, err
-	}
-	if err := b.features.apply(&p); err != nil {
-		return p, err
-	}
-	if err := b.mask.checkAlign(&p); err != nil {
-		return p, err
-	}
-	if err := p.Validate(); err != nil {
-		return p, usageError{err}
-	}
-	return p, nil
-}
-
 // paths returns what to measure.
 func (b *benchAttention) paths() []attention.Impl {
 	if b.set.Changed("impl") {
@@ -288,10 +222,8 @@ func (b *benchAttention) paths() []attention.Impl {
 	if b.suite.on() {
 		return append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	}
-	for _, name := range problemFlags {
-		if b.set.Changed(name) {
-			return []attention.Impl{attention.Auto}
-		}
+	if b.given() {
+		return []attention.Impl{attention.Auto}
 	}
 	return attention.Impls()
 }
