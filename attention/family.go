@@ -89,3 +89,7 @@ func family(caps *vk.Caps) string {
 	}
 	return ""
 }
+
+// Family names the group of devices that the rows of the tuning table speak of,
+// as above, or returns "". It is a guess from what the driver says of the device.
+func Family(caps *vk.Caps) string { return family(caps) }

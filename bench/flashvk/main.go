@@ -3,6 +3,7 @@
 //
 //	flashvk devices                                 what is there, and which paths run on it
 //	flashvk bench attention --seqlen 4096 --causal  time it, checked against float64 first
+//	flashvk profile attention                       where its time goes
 //	flashvk bench compare old new                   has something become slower?
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
 //	flashvk tune attention                          find the fastest configurations on this device
@@ -122,7 +123,7 @@ CPU device only if there is no GPU.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSweep(a), newPlot(a), newVersion(a))
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newProfile(a), newSweep(a), newPlot(a), newVersion(a))
 	return root
 }
 

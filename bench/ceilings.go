@@ -1,0 +1,121 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench/micro"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Ceiling is the most that a device was seen to do of one thing.
+type Ceiling struct {
+	Name   string // of the loop of package micro
+	Unit   string // FLOP/s or B/s
+	Work   float64
+	Timing Timing
+	Reason string // why there is no rate: the device cannot do it
+	Wrong  error  // its results are wrong
+}
+
+// Rate returns the median rate, 0 if there is none.
+func (c *Ceiling) Rate() float64 {
+	ns := Summarize(c.Timing.DeviceNS).Median
+	if ns == 0 {
+		return 0
+	}
+	return c.Work / ns * 1e9
+}
+
+// ceilingCall is how long a call of a loop should take: long against what
+// starting it costs.
+const ceilingCall = 2 * time.Millisecond
+
+// Ceilings checks and times the loops of package micro, which take turns. A loop
+// that the device cannot run has a Reason; one that is wrong is not timed.
+func Ceilings(ctx context.Context, d *vk.Device, pr Protocol, progress Progress) ([]Ceiling, error) {
+	names := micro.Names()
+	list := make([]Ceiling, len(names))
+	var targets []Target
+	var timed []int
+	done, total := 0, len(names)+MeasureSteps(len(names), pr)
+	step := func(what string) {
+		if progress != nil {
+			progress(done, total, what)
+		}
+		done++
+	}
+	for i, name := range names {
+		step("checking " + name)
+		list[i].Name = name
+		l, err := micro.New(ctx, d, name)
+		if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			list[i].Reason = Reason(err, attention.Auto)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		defer l.Close()
+		list[i].Unit = l.Unit
+		if err := l.Check(ctx); err != nil {
+			if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
+				return nil, err
+			}
+			list[i].Wrong = err
+			continue
+		}
+		if _, err := l.Calibrate(ctx, ceilingCall); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		list[i].Work = l.Work()
+		targets = append(targets, Target{Name: name, Record: func(c *vk.Cmd, _ int) error { return l.Record(c) }})
+		timed = append(timed, i)
+	}
+	pr.WallTime = -1
+	measured, err := Measure(ctx, d, targets, 1, pr, func() { step("ceilings") })
+	if err != nil {
+		return nil, err
+	}
+	for j, m := range measured {
+		list[timed[j]].Timing = m.Timing
+	}
+	return list, nil
+}
+
+// A Peak is what the parts of a problem are compared with: rates, 0 where they
+// are not known.
+type Peak struct {
+	FLOPs, Bytes float64
+	Name         string // of the loop that FLOPs is from
+	Note         string // what was done to its rate
+}
+
+// PeakOf returns the peak that holds for a configuration and a format.
+func PeakOf(list []Ceiling, impl attention.Impl, t dtype.DType) Peak {
+	var p Peak
+	find := func(name string) float64 {
+		for i := range list {
+			if list[i].Name == name {
+				return list[i].Rate()
+			}
+		}
+		return 0
+	}
+	p.Bytes = find("copy")
+	p.Name = "fma f32"
+	if impl == attention.CoopMat2 || impl == attention.CoopMat {
+		p.Name = "matrix " + t.Short()
+	}
+	if p.Name == "matrix f32" { // shaders/lib/fwd_matrix_split.glsl
+		p.Name, p.Note = "matrix f16", "divided by 3: a product of float32 is three of float16"
+		p.FLOPs = find(p.Name) / 3
+		return p
+	}
+	p.FLOPs = find(p.Name)
+	return p
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+)
+
+func newProfile(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "profile KERNEL",
+		Short:                 "Show where the time of a call goes",
+		DisableFlagsInUseLine: true,
+		Args:                  subcommandOnly,
+		RunE:                  subcommandMissing,
+	}
+	cmd.AddCommand(newProfileAttention(a))
+	return cmd
+}
+
+// profileAttention holds the flags of profile attention.
+type profileAttention struct {
+	problemFlagSet
+	impl          attention.Impl
+	count         int
+	format        bench.Format
+	trace, device string
+	tuning        tuningFlags
+}
+
+// profileFormats are those that profile writes.
+var profileFormats = []bench.Format{bench.Table, bench.Markdown}
+
+func newProfileAttention(a *app) *cobra.Command {
+	p := profileAttention{format: bench.Table}
+	cmd := &cobra.Command{
+		Use:   "attention",
+		Short: "Show where the time of softmax attention goes",
+		Long: `Times each kernel of a call of softmax attention, forward, after checking that it
+is right, and compares operations and traffic with what loops that do nothing else
+reach on this device: matrix products, float32 multiply-adds, a copy. Registers,
+spills and shared memory are those that the driver reports.
+
+Sizes that are not given are those of bench attention.`,
+		Example: `  flashvk profile attention
+  flashvk profile attention --batch 4 --heads 32 --seqlen 4096 --headdim 64 --causal --trace trace.json
+  flashvk profile attention --seqlen 1024 --impl unfused --format markdown`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context(), a) },
+	}
+	p.add(cmd.Flags())
+	return cmd
+}
+
+// add adds the flags to f.
+func (p *profileAttention) add(f *pflag.FlagSet) {
+	f.SortFlags = false
+	p.problemFlagSet.add(f)
+	f.Var(value[attention.Impl]{&p.impl, parseImpl, "PATH"}, "impl", "path: "+implNames()+" (default auto)")
+	intVar(f, &p.count, "count", "samples (default 10)")
+	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
+	f.Var(value[bench.Format]{&p.format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	deviceVar(f, &p.device)
+	p.tuning.add(f)
+}
+
+func (p *profileAttention) check() error {
+	switch {
+	case !slices.Contains(profileFormats, p.format):
+		return usagef("--format %s is not one of %s", p.format, bench.FormatNames(profileFormats))
+	case p.set.Changed("count") && (p.count < 1 || p.count > maxCount):
+		return usagef("--count %d is not in 1..%d", p.count, maxCount)
+	case p.set.Changed("trace") && p.trace == "":
+		return usagef("--trace is empty")
+	}
+	if err := p.tuning.check(); err != nil {
+		return err
+	}
+	_, err := p.problem(gpuDefault())
+	return err
+}
+
+func (p *profileAttention) run(ctx context.Context, a *app) (err error) {
+	if err := p.check(); err != nil {
+		return err
+	}
+	d, err := openDevice(p.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	env := environment(d.Caps())
+	defaults := gpuDefault()
+	if env.CPU {
+		defaults = cpuDefault()
+	}
+	c := bench.Case{Impls: []attention.Impl{p.impl}, Protocol: bench.DefaultProtocol(env.CPU)}
+	if c.Problem, err = p.problem(defaults); err != nil {
+		return err
+	}
+	if p.set.Changed("count") {
+		c.Protocol.Samples = p.count
+	}
+	if c.Tuning, err = p.tuning.load(a.stderr, d.Caps()); err != nil {
+		return err
+	}
+	bar := newProgress(a.stderr)
+	profile, err := bench.ProfileAttention(ctx, d, env, c, bar.step)
+	bar.finish()
+	if err != nil {
+		return err
+	}
+	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format); err != nil {
+		return err
+	}
+	if p.trace == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := profile.WriteTrace(&b); err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.trace, b.Bytes(), 0o666); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", p.trace)
+	return nil
+}

@@ -1,0 +1,172 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestProfile profiles a path of one kernel and one of three.
+func TestProfile(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	p := smallProblem()
+	for impl, kernels := range map[attention.Impl][]string{
+		attention.Scalar:  {"attention_fwd_scalar.f16"},
+		attention.Unfused: {"attention_unfused_scores.f16", "attention_unfused_softmax", "attention_unfused_values.f16"},
+	} {
+		last := 0
+		x, err := ProfileAttention(ctx, d, Environment{Device: "Test GPU"}, Case{Problem: p, Impls: []attention.Impl{impl}, Protocol: quick()},
+			func(done, total int, _ string) { last = done })
+		require.NoError(t, err)
+		require.Equal(t, 3, last)
+		require.Equal(t, StatusOK, x.Result.Status)
+		var names []string
+		sum := 0.0
+		for _, k := range x.Kernels {
+			names = append(names, k.Name)
+			require.Len(t, k.NS, profileCalls)
+			require.Equal(t, 1, k.Dispatches)
+			require.Positive(t, k.Groups[0])
+			require.Positive(t, k.Workgroup[0])
+			for _, ns := range k.NS {
+				require.Positive(t, ns)
+			}
+			sum += k.Work.FLOPs
+			require.Positive(t, k.Work.Bytes)
+		}
+		require.Equal(t, kernels, names)
+		require.InDelta(t, flops(p), sum, 1e-6*sum, "the kernels' operations are not those of the call")
+
+		var text bytes.Buffer
+		require.NoError(t, WriteSheet(&text, x.Sheet(), Table))
+		for _, want := range append(kernels, "fma f32 ", "copy ", "GFLOP/s", "100%") {
+			if want == "GFLOP/s" && d.Caps().Type != vk.CPU {
+				continue
+			}
+			require.Contains(t, text.String(), want)
+		}
+		checkTrace(t, x, kernels)
+	}
+	_, err := ProfileAttention(ctx, d, Environment{}, Case{Problem: attention.Problem{}, Impls: []attention.Impl{attention.Scalar}, Protocol: quick()}, nil)
+	require.Error(t, err)
+}
+
+// checkTrace reads the timeline: calls one after the other, kernels within the
+// wait for them.
+func checkTrace(t *testing.T, x *Profile, kernels []string) {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, x.WriteTrace(&b))
+	var got struct {
+		TraceEvents []struct {
+			Name, Ph string
+			Ts, Dur  float64
+			TID      int
+		}
+		OtherData map[string]string
+	}
+	require.NoError(t, json.Unmarshal(b.Bytes(), &got))
+	require.Contains(t, got.OtherData["problem"], "dtype=float16")
+	var host, device []string
+	end := 0.0
+	waitEnd := 0.0
+	for _, e := range got.TraceEvents {
+		if e.Ph != "X" {
+			continue
+		}
+		require.Positive(t, e.Dur)
+		if e.TID == 1 {
+			host = append(host, e.Name)
+			require.GreaterOrEqual(t, e.Ts, end-1e-3, "%s begins before what was before it has ended", e.Name)
+			end = e.Ts + e.Dur
+			waitEnd = end
+			continue
+		}
+		device = append(device, e.Name)
+		require.LessOrEqual(t, e.Ts+e.Dur, waitEnd+1e-2)
+	}
+	require.Equal(t, strings.Repeat("record,submit and wait,", eventCalls), strings.Join(host, ",")+",")
+	require.Len(t, device, eventCalls*len(kernels))
+	require.Equal(t, kernels, device[:len(kernels)])
+}
+
+func TestWorkOf(t *testing.T) {
+	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 10, SeqKV: 20, HeadDim: 32, DType: dtype.Float16}
+	const q, kv, lse, scores = 2 * 4 * 10 * 32, 2 * 2 * 20 * 32, 4 * 2 * 4 * 10, 4 * 2 * 4 * 10 * 20
+	for _, c := range []struct {
+		kernel string
+		config attention.Config
+		want   Work
+	}{
+		{"attention_fwd_coopmat2.f16", attention.Config{}, Work{p.FLOPs(), p.Bytes()}},
+		{"attention_fwd_scalar.f16", attention.Config{Splits: 3}, Work{p.FLOPs(), 2*(q+2*kv) + 3*(4*q+2*lse)}},
+		{"attention_combine.f16", attention.Config{Splits: 3}, Work{0, 3*(4*q+2*lse) + 2*q + lse}},
+		{"attention_unfused_scores.f16", attention.Config{}, Work{p.FLOPs() / 2, 2*(q+kv) + scores}},
+		{"attention_unfused_softmax_features", attention.Config{}, Work{0, 2*scores + lse}},
+		{"attention_unfused_values.f16", attention.Config{}, Work{p.FLOPs() / 2, 2*(q+kv) + scores}},
+		{"something_else", attention.Config{}, Work{}},
+	} {
+		require.Equal(t, c.want, workOf(c.kernel, p, c.config), c.kernel)
+	}
+}
+
+func TestPeakOf(t *testing.T) {
+	rate := func(name string, r float64) Ceiling {
+		return Ceiling{Name: name, Work: r, Timing: Timing{DeviceNS: []float64{1e9}}}
+	}
+	list := []Ceiling{rate("matrix f16", 600), rate("matrix bf16", 500), rate("fma f32", 50), rate("copy", 4)}
+	require.Equal(t, Peak{FLOPs: 500, Bytes: 4, Name: "matrix bf16"}, PeakOf(list, attention.CoopMat2, dtype.BFloat16))
+	require.Equal(t, Peak{FLOPs: 50, Bytes: 4, Name: "fma f32"}, PeakOf(list, attention.Scalar, dtype.BFloat16))
+	third := PeakOf(list, attention.CoopMat, dtype.Float32)
+	require.InDelta(t, 200, third.FLOPs, 1e-9)
+	require.NotEmpty(t, third.Note)
+	require.Zero(t, PeakOf(nil, attention.CoopMat, dtype.Float16).FLOPs)
+}
+
+// TestOccupancy computes by hand what an H200 holds.
+func TestOccupancy(t *testing.T) {
+	caps := vk.Caps{Name: "NVIDIA H200", VendorID: 0x10de, MaxSharedMemoryBytes: 49152}
+	stats := func(registers, shared uint64) vk.KernelStats {
+		return vk.KernelStats{Available: true, Registers: registers, SharedBytes: shared}
+	}
+	for _, c := range []struct {
+		stats vk.KernelStats
+		size  [3]uint32
+		want  string
+	}{
+		{stats(255, 18432), [3]uint32{128, 1, 1}, "2 (12%), registers"},     // 65536/(256*128)
+		{stats(128, 22528), [3]uint32{128, 1, 1}, "2 (12%), shared memory"}, // 49152/22528
+		{stats(32, 0), [3]uint32{256, 1, 1}, "8 (100%), invocations"},
+		{stats(16, 0), [3]uint32{32, 1, 1}, "32 (50%), workgroups"},
+		{stats(40, 0), [3]uint32{16, 16, 1}, "6 (75%), registers"},
+		{vk.KernelStats{}, [3]uint32{128, 1, 1}, "-"},
+		{stats(40, 0), [3]uint32{}, "-"},
+	} {
+		require.Equal(t, c.want, EstimateOccupancy(&caps, c.stats, c.size).String())
+	}
+	caps.Name, caps.VendorID = "Radeon RX 7900", 0x1002
+	require.Equal(t, "-", EstimateOccupancy(&caps, stats(32, 0), [3]uint32{64, 1, 1}).String())
+}
+
+func TestCeilingSection(t *testing.T) {
+	s := CeilingSection([]Ceiling{
+		{Name: "copy", Unit: "B/s", Work: 2e9, Timing: Timing{DeviceNS: []float64{1e6}}},
+		{Name: "matrix f16", Wrong: errors.New("element 5 is 1, want 2")},
+		{Name: "matrix bf16", Reason: "no such matrices"},
+	})
+	require.Equal(t, [][]string{{"copy", "2.000 TB/s", "0%", "pass"}, {"matrix f16", "-", "-", "FAIL"}}, s.Rows)
+	require.Equal(t, []string{"matrix f16 is WRONG and was not timed: element 5 is 1, want 2", "matrix bf16: no such matrices"}, s.Notes)
+	require.Equal(t, "4x2x3 4x2 4 - 4x1x3", strings.Join([]string{
+		sizes([3]uint32{4, 2, 3}), sizes([3]uint32{4, 2, 1}), sizes([3]uint32{4, 1, 1}), sizes([3]uint32{}), sizes([3]uint32{4, 1, 3})}, " "))
+}
