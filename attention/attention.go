@@ -18,7 +18,11 @@
 // over the device: the heads of a group become rows of one matrix (pack.go), and
 // several workgroups share the keys of a block of rows (combine.go).
 //
-// [ForwardHost] is the same on slices of the host. [Supports] says whether a
+// [Backward] computes the gradients, from what Forward left. It has the path scalar
+// for problems without features (bwd_scalar.go): each of two kernels computes the
+// weights again, one to sum up dK and dV, the other dQ.
+//
+// [ForwardHost] is Forward on slices of the host. [Supports] says whether a
 // path takes a problem on a device, and why not; [Choose] says what would run.
 //
 // Tensors are views of device buffers with any strides whose last axis is
@@ -141,6 +145,14 @@ type Options struct {
 	Inputs Inputs
 	// HostInputs are the same for ForwardHost.
 	HostInputs HostInputs
+	// BackwardConfig forces a configuration of Backward, as Config does of Forward.
+	BackwardConfig *BackwardConfig
+	// Gradients are further tensors of Backward.
+	Gradients Gradients
+	// Workspace is memory for Backward, BackwardWorkspace bytes of it, that nothing else
+	// uses until the commands have completed: a second call in the same Cmd comes after
+	// a Barrier. Nil takes memory of the Cmd.
+	Workspace *vk.Buffer
 	// Tuning is what was measured on the device; its rows come before those of
 	// the built-in table. Nil is none. LoadTuning reads one.
 	Tuning *Tuning

@@ -19,6 +19,40 @@ func checkForward(o, lse, q, k, v vk.Tensor, in *Inputs, p Problem) error {
 		{"o", o, true, p.DType, p.OShape()},
 		{"lse", lse, !lse.IsZero(), dtype.Float32, p.LSEShape()},
 	}
+	return checkArguments(inputs, outputs[:])
+}
+
+// checkBackward is checkForward for Backward.
+func checkBackward(dq, dk, dv, do, o, lse, q, k, v vk.Tensor, opt *Options, p Problem) error {
+	g := &opt.Gradients
+	inputs := append(make([]argument, 0, 13),
+		argument{"q", q, true, p.DType, p.QShape()},
+		argument{"k", k, true, p.DType, p.KShape()},
+		argument{"v", v, true, p.DType, p.VShape()},
+		argument{"o", o, true, p.DType, p.OShape()},
+		argument{"lse", lse, true, dtype.Float32, p.LSEShape()},
+		argument{"do", do, true, p.DType, p.OShape()},
+		argument{"dlse", g.DLSE, !g.DLSE.IsZero(), dtype.Float32, p.LSEShape()})
+	inputs = opt.Inputs.appendTo(inputs, p)
+	outputs := []argument{
+		{"dq", dq, true, p.DType, p.QShape()},
+		{"dk", dk, true, p.DType, p.KShape()},
+		{"dv", dv, true, p.DType, p.VShape()},
+		{"dbias", g.DBias, p.Bias.On && !g.DBias.IsZero(), p.Bias.DType, p.BiasShape()},
+		{"dsinks", g.DSinks, p.Sinks && !g.DSinks.IsZero(), dtype.Float32, p.SinksShape()},
+	}
+	if w := opt.Workspace; w != nil {
+		if want := rowsBytes(p); w.Bytes() < want {
+			return fmt.Errorf("attention: workspace has %d bytes, want %d", w.Bytes(), want)
+		}
+		all := int(w.Bytes() / 4)
+		outputs = append(outputs, argument{"workspace", vk.View(w, dtype.Float32, all), true, dtype.Float32, []int{all}})
+	}
+	return checkArguments(inputs, outputs)
+}
+
+// checkArguments checks each argument, then that outputs share memory with nothing.
+func checkArguments(inputs, outputs []argument) error {
 	for i := range inputs {
 		if err := inputs[i].check(); err != nil {
 			return err
@@ -42,9 +76,11 @@ func checkForward(o, lse, q, k, v vk.Tensor, in *Inputs, p Problem) error {
 				return fmt.Errorf("attention: %s overlaps %s: outputs need memory of their own", out.name, inputs[j].name)
 			}
 		}
-	}
-	if outputs[1].present && outputs[1].overlaps(&outputs[0]) {
-		return fmt.Errorf("attention: lse overlaps o: outputs need memory of their own")
+		for j := range i {
+			if outputs[j].present && out.overlaps(&outputs[j]) {
+				return fmt.Errorf("attention: %s overlaps %s: outputs need memory of their own", out.name, outputs[j].name)
+			}
+		}
 	}
 	return nil
 }

@@ -38,6 +38,10 @@ func TestLayouts(t *testing.T) {
 		"attention_unfused_softmax_features": {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedSoftmaxSpec]{}, append([]string{"S2", "LSE"}, features...)},
 		"attention_unfused_values_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedValuesSpec]{}, append([]string{"O", "V", "P"}, features...)},
 
+		"attention_bwd_delta":      {bwdDeltaParams{}, bwdDeltaSpec{}, []string{"O", "DO", "LSE", "DLSE", "Rows"}},
+		"attention_bwd_dkv_scalar": {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dq_scalar":  {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+
 		"matrix_layout": {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Left", "Acc"}},
 	}
 	for _, v := range shaders.Variants() {

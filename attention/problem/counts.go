@@ -34,6 +34,13 @@ func (p Problem) flopsOf(m Mask) float64 {
 	return 2 * float64(p.NumHeads) * m.Entries() * float64(p.HeadDim+p.ValueHeadDim())
 }
 
+// BackwardFLOPs returns the operations of the backward pass in the same way, five
+// products for each entry: S and dP, then dV, dQ and dK. Where V is no different
+// from K that is 2.5 times FLOPs.
+func (p Problem) BackwardFLOPs() float64 {
+	return p.FLOPs() / float64(p.HeadDim+p.ValueHeadDim()) * float64(3*p.HeadDim+2*p.ValueHeadDim())
+}
+
 // Bytes returns the least traffic of the forward pass: Q, K, V and the tensors
 // of features read once, O and LSE written once. Keys that no row sees count.
 func (p Problem) Bytes() float64 {

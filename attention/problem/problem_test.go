@@ -96,6 +96,10 @@ func TestDefaultsAndCounts(t *testing.T) {
 	require.False(t, p.Plain())
 	require.Equal(t, 128, p.ValueHeadDim())
 	require.Equal(t, float64(2*2*8*1024*512*(64+128)), p.FLOPs())
+	require.Equal(t, float64(2*2*8*1024*512*(3*64+2*128)), p.BackwardFLOPs())
+	p.ValueDim = 0
+	require.Equal(t, 2.5*p.FLOPs(), p.BackwardFLOPs())
+	p.ValueDim = 128
 	require.Equal(t, float64(2*(2*8*1024*(64+128)+2*4*512*(64+128))+4*2*8*1024), p.Bytes())
 }
 

@@ -1,0 +1,204 @@
+package attention
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Gradients are the tensors of a backward pass beside dQ, dK and dV. Zero Tensors
+// leave them out.
+type Gradients struct {
+	// DBias (the shape and format of Inputs.Bias) is written: the gradient of the bias,
+	// summed over the axes that it shares.
+	DBias vk.Tensor
+	// DSinks (num_heads), float32, is written: the gradient of the sinks.
+	DSinks vk.Tensor
+	// DLSE (the shape of LSE), float32, is read: the gradient of the loss with
+	// respect to LSE, where the loss depends on it; zeros if it is left out.
+	DLSE vk.Tensor
+}
+
+// Backward computes the gradients of attention. For a loss that depends on O, and
+// dO its gradient with respect to O,
+//
+//	P     = exp(S - LSE)                   of the keys that a row sees; S as in Forward
+//	dP    = dO * Vᵀ
+//	Delta = rowsum(dO * O)
+//	dS    = P * (dP - Delta + dLSE)        element by element
+//	dQ    = Scale * dS * K
+//	dK    = Scale * dSᵀ * Q                summed over the heads that read the key head
+//	dV    = Pᵀ * dO                        likewise
+//
+// and what the features of p make of that (ref.Backward has it). Neither S nor P is
+// kept: kernels compute them again, tile by tile, from LSE.
+//
+// Q, O, dO and dQ are (batch, num_heads, seq_q, head_dim), K, V, dK and dV are
+// (batch, num_kv_heads, seq_kv, head_dim), any strides with a contiguous last
+// axis, all of p.DType; LSE is (batch, num_heads, seq_q), float32. O and LSE are
+// what Forward wrote for the same p and inputs. Sums are float32. Strides and offsets
+// that are multiples of 8 elements are fastest. Gradients of other tensors, and that
+// of LSE, are opt.Gradients. Each gradient has memory of its own, gaps included.
+//
+// Masks are those of Forward. What is hidden counts nothing and may be anything: dQ
+// of a row that sees no key is 0, and so are dK and dV of a key that no row sees.
+//
+// It needs BackwardWorkspace bytes of memory: opt.Workspace, or memory that belongs
+// to c until it is reset.
+//
+// Backward records into c and returns; gradients are valid once c has completed.
+// Its inputs must be written and visible by then: after Forward in the same Cmd, a
+// c.Barrier() comes before Backward, and one after it before the gradients are read.
+//
+// The same call on the same device gives the same bits: no kernel adds to memory
+// that another workgroup adds to.
+//
+// It returns an error that wraps ErrUnsupported if no path on the device
+// handles p, and an error naming the argument if a tensor does not fit p.
+//
+// The algorithm is Algorithm 2 of Dao, FlashAttention-2 (arXiv:2307.08691); Delta
+// is D in line 4 there, dS line 14, the gradients lines 12, 15 and 16. Its loop over
+// rows and keys runs once for dK and dV and once for dQ.
+func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error {
+	config, err := ChooseBackward(c.Device().Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	if err := checkBackward(dq, dk, dv, do, o, lse, q, k, v, &opt, p); err != nil {
+		return err
+	}
+	rows, err := backwardRows(c, p, &opt)
+	if err != nil {
+		return err
+	}
+	if err := recordDelta(c, rows, do, o, lse, opt.Gradients.DLSE, p); err != nil {
+		return err
+	}
+	c.Barrier() // rows are written
+	return backwardScalar(c, dq, dk, dv, do, q, k, v, rows, p, config)
+}
+
+// BackwardWorkspace returns how many bytes Options.Workspace must have for
+// Backward: 8 for each row of each head. Its errors are those of Backward about p
+// and opt.
+func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
+	_, err := ChooseBackward(caps, p, opt)
+	return rowsBytes(p), err
+}
+
+// rowsBytes returns the size of what attention_bwd_delta writes, two float32 for
+// each row of each head.
+func rowsBytes(p Problem) int64 {
+	return 8 * int64(p.Batch) * int64(p.NumHeads) * int64(p.SeqQ)
+}
+
+// backwardRows returns the tensor that attention_bwd_delta writes.
+func backwardRows(c *vk.Cmd, p Problem, opt *Options) (vk.Tensor, error) {
+	bytes := rowsBytes(p)
+	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > uint64(limit) {
+		return vk.Tensor{}, unsupported("backward: %d bytes of two float32 for each row are more than the device's largest storage buffer, %d", bytes, limit)
+	}
+	b := opt.Workspace
+	if b == nil {
+		b = c.Scratch("attention.backward", bytes)
+	}
+	return vk.View(b, dtype.Float32, p.Batch, p.NumHeads, p.SeqQ, 2), c.Err()
+}
+
+// bwdParams is the push-constant block of lib/params_bwd.glsl.
+type bwdParams struct {
+	SeqQ        uint32  `glsl:"seq_q"`
+	SeqKV       uint32  `glsl:"seq_kv"`
+	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
+	CausalShift int32   `glsl:"causal_shift"`
+	ScaleLog2   float32 `glsl:"scale_log2"`
+	RowsOffset  uint32  `glsl:"rows_offset"` // pairs
+	RowsStrideB uint32  `glsl:"rows_stride_b"`
+	RowsStrideH uint32  `glsl:"rows_stride_h"`
+	QOffset     uint32  `glsl:"q_offset"` // elements, like all that follow
+	QStrideB    uint32  `glsl:"q_stride_b"`
+	QStrideH    uint32  `glsl:"q_stride_h"`
+	QStrideS    uint32  `glsl:"q_stride_s"`
+	KOffset     uint32  `glsl:"k_offset"`
+	KStrideB    uint32  `glsl:"k_stride_b"`
+	KStrideH    uint32  `glsl:"k_stride_h"`
+	KStrideS    uint32  `glsl:"k_stride_s"`
+	VOffset     uint32  `glsl:"v_offset"`
+	VStrideB    uint32  `glsl:"v_stride_b"`
+	VStrideH    uint32  `glsl:"v_stride_h"`
+	VStrideS    uint32  `glsl:"v_stride_s"`
+	DOOffset    uint32  `glsl:"do_offset"`
+	DOStrideB   uint32  `glsl:"do_stride_b"`
+	DOStrideH   uint32  `glsl:"do_stride_h"`
+	DOStrideS   uint32  `glsl:"do_stride_s"`
+	DXOffset    uint32  `glsl:"dx_offset"` // dQ, or dK
+	DXStrideB   uint32  `glsl:"dx_stride_b"`
+	DXStrideH   uint32  `glsl:"dx_stride_h"`
+	DXStrideS   uint32  `glsl:"dx_stride_s"`
+	DVOffset    uint32  `glsl:"dv_offset"`
+	DVStrideB   uint32  `glsl:"dv_stride_b"`
+	DVStrideH   uint32  `glsl:"dv_stride_h"`
+	DVStrideS   uint32  `glsl:"dv_stride_s"`
+}
+
+// newBwdParams fills the block for all batches, but for the outputs.
+func newBwdParams(do, q, k, v vk.Tensor, p Problem) bwdParams {
+	return bwdParams{
+		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
+		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
+		CausalShift: int32(p.Mask().Shift),
+		ScaleLog2:   float32(p.EffectiveScale() * log2e),
+		RowsStrideB: uint32(p.NumHeads * p.SeqQ), RowsStrideH: uint32(p.SeqQ),
+		QOffset: uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
+		KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
+		VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
+		DOOffset: uint32(do.Offset), DOStrideB: uint32(do.Strides[0]), DOStrideH: uint32(do.Strides[1]), DOStrideS: uint32(do.Strides[2]),
+	}
+}
+
+// setDX sets the tensor of dQ or dK.
+func (b *bwdParams) setDX(t vk.Tensor) {
+	b.DXOffset, b.DXStrideB, b.DXStrideH, b.DXStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
+}
+
+// setDV sets the tensor of dV.
+func (b *bwdParams) setDV(t vk.Tensor) {
+	b.DVOffset, b.DVStrideB, b.DVStrideH, b.DVStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
+}
+
+// skipBatches moves on by n batches.
+func (b *bwdParams) skipBatches(n uint32) {
+	b.RowsOffset += n * b.RowsStrideB
+	b.QOffset += n * b.QStrideB
+	b.KOffset += n * b.KStrideB
+	b.VOffset += n * b.VStrideB
+	b.DOOffset += n * b.DOStrideB
+	b.DXOffset += n * b.DXStrideB
+	b.DVOffset += n * b.DVStrideB
+}
+
+// dispatchBwd records a kernel over blocks of a sequence, heads and batches, as many
+// batches at a time as the device allows in one dispatch.
+func dispatchBwd(c *vk.Cmd, kernel *vk.Kernel[bwdParams], params bwdParams, blocks uint32, heads int, p Problem, tensors ...vk.Tensor) error {
+	limit := c.Device().Caps().MaxWorkgroupCount
+	if blocks > limit[0] {
+		return unsupported("backward: seq_q=%d by seq_kv=%d makes %d blocks, more than the device's %d workgroups", p.SeqQ, p.SeqKV, blocks, limit[0])
+	}
+	if heads > int(limit[1]) {
+		return unsupported("backward: %d heads are more than the device's %d workgroups", heads, limit[1])
+	}
+	if n := float64(blocks) * float64(heads) * float64(p.Batch); n > math.MaxUint32 {
+		return unsupported("backward: %.3g blocks in all heads and batches are more than 2^32", n)
+	}
+	step := int(limit[2])
+	for first := 0; first < p.Batch; first += step {
+		n := min(step, p.Batch-first)
+		if first > 0 {
+			c.Barrier() // as in dispatchFwd
+		}
+		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(heads), Z: uint32(n)}, params, tensors...)
+		params.skipBatches(uint32(n))
+	}
+	return c.Err()
+}

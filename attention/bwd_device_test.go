@@ -1,0 +1,113 @@
+package attention_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// backwardOnDevice runs attention.Backward for the suite.
+type backwardOnDevice struct {
+	d   *vk.Device
+	opt attention.Options
+}
+
+func (b backwardOnDevice) Supports(p attention.Problem) error {
+	_, err := attention.ChooseBackward(b.d.Caps(), p, b.opt)
+	return err
+}
+
+// Backward uploads the whole backing slice of every tensor, dispatches, and
+// downloads all of it, so that the suite sees stray writes.
+func (b backwardOnDevice) Backward(g attntest.Gradients, in attntest.BackwardInputs, p attention.Problem) error {
+	ctx := context.Background()
+	views := map[*attntest.Tensor]vk.Tensor{nil: {}}
+	defer func() {
+		for _, t := range views {
+			t.Close()
+		}
+	}()
+	var err error
+	upload := func(t *attntest.Tensor) *attntest.Tensor {
+		if t == nil || err != nil {
+			return t
+		}
+		data := t.Encode()
+		var buffer *vk.Buffer
+		if buffer, err = b.d.NewBuffer(t.Name, int64(len(data))); err != nil {
+			return t
+		}
+		views[t] = vk.Tensor{Buffer: buffer, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
+		err = buffer.Upload(ctx, 0, data)
+		return t
+	}
+	in.Map(upload)
+	g.Map(upload)
+	if err != nil {
+		return err
+	}
+	opt := b.opt
+	opt.Inputs = attention.Inputs{
+		Bias: views[in.Bias], ALiBiSlopes: views[in.ALiBiSlopes], Sinks: views[in.Sinks], KeyMask: views[in.KeyMask],
+		CuSeqlensQ: views[in.CuSeqlensQ], CuSeqlensKV: views[in.CuSeqlensKV],
+	}
+	opt.Gradients = attention.Gradients{DBias: views[g.DBias], DSinks: views[g.DSinks], DLSE: views[in.DLSE]}
+	c, err := b.d.NewCmd("suite")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = attention.Backward(c, views[g.DQ], views[g.DK], views[g.DV], views[in.DO], views[in.O], views[in.LSE], views[in.Q], views[in.K], views[in.V], p, opt)
+	if err != nil {
+		return err
+	}
+	if err := c.Submit(ctx); err != nil {
+		return err
+	}
+	for t, view := range views {
+		if t == nil {
+			continue
+		}
+		data := make([]byte, view.Buffer.Bytes())
+		if err := view.Buffer.Download(ctx, 0, data); err != nil {
+			return err
+		}
+		t.Decode(data[:len(t.Data)*t.DType.Size()])
+	}
+	return nil
+}
+
+// backwardSuite returns the cases for the device, as suite does.
+func backwardSuite(d *vk.Device) *attntest.BackwardSuite {
+	s := fullBackwardSuite
+	if d.Caps().Type == vk.CPU {
+		s = shortBackwardSuite
+	}
+	if testing.Short() {
+		s = s.Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= 40 && c.Problem.FLOPs() < 4e6 })
+	}
+	return s
+}
+
+var (
+	shortBackwardSuite = attntest.NewBackwardSuite(attntest.Short, attntest.BackwardReference, attntest.PlainGradients)
+	fullBackwardSuite  = attntest.NewBackwardSuite(attntest.Full, attntest.BackwardReference, attntest.PlainGradients)
+)
+
+// backwardImpls are the paths that have a backward pass.
+func backwardImpls() []attention.Impl { return []attention.Impl{attention.Scalar} }
+
+// TestBackward runs the suite on every path of the device.
+func TestBackward(t *testing.T) {
+	for _, impl := range backwardImpls() {
+		t.Run(impl.String(), func(t *testing.T) {
+			d := vktest.Open(t)
+			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
+			backwardSuite(d).TestBackward(t, backwardOnDevice{d, attention.Options{Impl: impl}})
+		})
+	}
+}

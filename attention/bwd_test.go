@@ -1,0 +1,274 @@
+package attention_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// backwardArgs are the tensors of one call.
+type backwardArgs struct {
+	dq, dk, dv, do, o, lse, q, k, v vk.Tensor
+	p                               attention.Problem
+	opt                             attention.Options
+}
+
+func (x *backwardArgs) record(c *vk.Cmd) error {
+	return attention.Backward(c, x.dq, x.dk, x.dv, x.do, x.o, x.lse, x.q, x.k, x.v, x.p, x.opt)
+}
+
+// newBackwardArgs makes all tensors of p, with room and no more.
+func newBackwardArgs(t testing.TB, d *vk.Device, p attention.Problem) *backwardArgs {
+	x := &backwardArgs{p: p}
+	x.o, x.lse, x.q, x.k, x.v = newTensors(t, d, p)
+	x.dq, x.dk, x.dv, x.do = newTensor(t, d, p.DType, p.QShape()), newTensor(t, d, p.DType, p.KShape()), newTensor(t, d, p.DType, p.VShape()), newTensor(t, d, p.DType, p.OShape())
+	return x
+}
+
+func newTensor(t testing.TB, d *vk.Device, format dtype.DType, shape []int) vk.Tensor {
+	x, err := d.NewTensor("x", format, shape...)
+	require.NoError(t, err)
+	t.Cleanup(x.Close)
+	return x
+}
+
+// TestBackwardErrors has the message of each argument that does not fit.
+func TestBackwardErrors(t *testing.T) {
+	d := vktest.Open(t)
+	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}
+	good := newBackwardArgs(t, d, p)
+	workspace, err := d.NewBuffer("workspace", 191)
+	require.NoError(t, err)
+	defer workspace.Close()
+	large, err := d.NewBuffer("large", 1<<12)
+	require.NoError(t, err)
+	defer large.Close()
+	none := vk.Tensor{}
+	for _, c := range []struct {
+		change func(x *backwardArgs)
+		want   string
+	}{
+		{func(x *backwardArgs) {}, ""},
+		{func(x *backwardArgs) { x.dq = none }, "attention: dq has no buffer"},
+		{func(x *backwardArgs) { x.dk = x.dq }, "attention: dk has shape [2 4 3 8] and strides [96 24 8 1], want shape [2 2 5 8]"},
+		{func(x *backwardArgs) { x.dv.DType = dtype.Float32 }, "attention: dv is float32, want float16"},
+		{func(x *backwardArgs) { x.do = none }, "attention: do has no buffer"},
+		{func(x *backwardArgs) { x.o = none }, "attention: o has no buffer"},
+		{func(x *backwardArgs) { x.lse = none }, "attention: lse has no buffer"},
+		{func(x *backwardArgs) { x.q.Shape = x.q.Shape[1:] }, "attention: q has shape [4 3 8] and strides [96 24 8 1], want shape [2 4 3 8]"},
+		{func(x *backwardArgs) { x.k = none }, "attention: k has no buffer"},
+		{func(x *backwardArgs) { x.dq = x.q }, "attention: dq overlaps q: outputs need memory of their own"},
+		{func(x *backwardArgs) { x.dq = x.o }, "attention: dq overlaps o: outputs need memory of their own"},
+		{func(x *backwardArgs) { x.dq = x.do }, "attention: dq overlaps do: outputs need memory of their own"},
+		{func(x *backwardArgs) { x.dv = x.dk }, "attention: dv overlaps dk: outputs need memory of their own"},
+		{func(x *backwardArgs) { x.dv.Strides = []int{80, 0, 8, 1} }, "attention: dv has strides [80 0 8 1] for shape [2 2 5 8]: elements of an output may not share memory"},
+		{func(x *backwardArgs) { x.opt.Gradients.DLSE = x.q }, "attention: dlse is float16, want float32"},
+		{func(x *backwardArgs) { x.opt.Gradients.DLSE = x.lse }, ""}, // inputs may share memory
+		{func(x *backwardArgs) { x.opt.Gradients.DBias = x.q }, "attention: dbias is given, but the problem has none"},
+		{func(x *backwardArgs) { x.opt.Gradients.DSinks = x.lse }, "attention: dsinks is given, but the problem has none"},
+		{func(x *backwardArgs) { x.opt.Inputs.Bias = x.q }, "attention: bias is given, but the problem has none"},
+		{func(x *backwardArgs) { x.opt.Workspace = workspace }, "attention: workspace has 191 bytes, want 192"},
+		{func(x *backwardArgs) { x.opt.Workspace = large }, ""},
+		{func(x *backwardArgs) { x.opt.Workspace, x.q = large, vk.View(large, p.DType, p.QShape()...) }, "attention: workspace overlaps q: outputs need memory of their own"},
+		{func(x *backwardArgs) { x.opt.Workspace, x.dk = large, vk.View(large, p.DType, p.KShape()...) }, "attention: workspace overlaps dk: outputs need memory of their own"},
+		{func(x *backwardArgs) { x.opt.Config = &attention.Config{} }, "attention: Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig"},
+		{func(x *backwardArgs) { x.p.NumKVHeads = 3 }, "attention: num_heads=4 is not a multiple of num_kv_heads=3"},
+	} {
+		x := *good
+		c.change(&x)
+		cmd, err := d.NewCmd("errors")
+		require.NoError(t, err)
+		err = x.record(cmd)
+		if c.want == "" {
+			require.NoError(t, err)
+			require.NoError(t, cmd.Submit(context.Background()))
+		} else {
+			require.EqualError(t, err, c.want)
+		}
+		cmd.Close()
+	}
+}
+
+// TestBackwardUnsupported says why there is no kernel.
+func TestBackwardUnsupported(t *testing.T) {
+	caps := *vktest.Open(t).Caps()
+	good := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}
+	for _, c := range []struct {
+		change func(p *attention.Problem, caps *vk.Caps, opt *attention.Options)
+		want   string
+	}{
+		{func(*attention.Problem, *vk.Caps, *attention.Options) {}, ""},
+		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) { opt.Impl = attention.CoopMat2 }, "coopmat2: no backward kernel"},
+		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) { opt.Impl = attention.Unfused }, "unfused: no backward kernel"},
+		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) {
+			opt.BackwardConfig = &attention.BackwardConfig{Impl: attention.Scalar}
+		}, "scalar: a tile size of 0x0 t0x0 depth0 rows0 is not positive"},
+		{func(p *attention.Problem, _ *vk.Caps, _ *attention.Options) { p.Softcap, p.Sinks = 5, true }, "scalar: no backward kernel has softcap, sinks"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.Storage16 = false }, "scalar: float16 needs 16-bit storage"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxSharedMemoryBytes = 8000 }, "scalar: 13824 bytes of shared memory are more than the device's 8000"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxWorkgroupInvocations = 64 }, "scalar: a workgroup of 128 invocations is larger than the device's 64"},
+	} {
+		p, caps, opt := good, caps, attention.Options{}
+		c.change(&p, &caps, &opt)
+		_, err := attention.ChooseBackward(&caps, p, opt)
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.EqualError(t, err, "attention: "+c.want+": "+attention.ErrUnsupported.Error())
+		_, err = attention.BackwardWorkspace(&caps, p, opt)
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+	}
+}
+
+// TestBackwardConfigs runs problems on tiles that the tuning table does not take:
+// not square, with one row or column of an invocation and many.
+func TestBackwardConfigs(t *testing.T) {
+	d := vktest.Open(t)
+	small := backwardSuite(d).Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6 })
+	for _, config := range []attention.BackwardConfig{
+		{
+			DKV: attention.BackwardTile{Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 8, Slice: 4},
+			DQ:  attention.BackwardTile{Threads: 32, ThreadsX: 4, BlockM: 24, BlockN: 4, Depth: 16, Slice: 4},
+		},
+		{
+			// All weights are read by the last product before the next ones are written.
+			DKV: attention.BackwardTile{Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 16, Depth: 16, Slice: 64},
+			DQ:  attention.BackwardTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: 64, Depth: 32, Slice: 32},
+		},
+	} {
+		config.Impl = attention.Scalar
+		t.Run(config.String(), func(t *testing.T) {
+			small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+		})
+	}
+}
+
+// TestBackwardManyBatches runs several dispatches, as for more batches than the
+// device has workgroups.
+func TestBackwardManyBatches(t *testing.T) {
+	d := vktest.Open(t)
+	d.Caps().MaxWorkgroupCount[2] = 1
+	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
+		return c.Problem.Batch > 1 && c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6
+	})
+	require.NotEmpty(t, small.Cases)
+	for _, impl := range backwardImpls() {
+		t.Run(impl.String(), func(t *testing.T) { small.TestBackward(t, backwardOnDevice{d, attention.Options{Impl: impl}}) })
+	}
+}
+
+// TestBackwardAfterForward computes O and LSE in the same Cmd, into a workspace that
+// the caller gives, with the gradients side by side in one buffer: the validation
+// layer looks at the barriers.
+func TestBackwardAfterForward(t *testing.T) {
+	ctx, d := context.Background(), vktest.Open(t)
+	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 33, SeqKV: 70, HeadDim: 24, DType: dtype.Float32, Causal: true}
+	x := newBackwardArgs(t, d, p)
+	in, up := ref.Inputs[float32]{Q: normal(x.q), K: normal(x.k), V: normal(x.v)}, ref.Upstream[float32]{DO: normal(x.do)}
+	for _, y := range []struct {
+		t    vk.Tensor
+		data []float32
+	}{{x.q, in.Q}, {x.k, in.K}, {x.v, in.V}, {x.do, up.DO}} {
+		require.NoError(t, y.t.Upload(ctx, y.data))
+	}
+	bytes, err := attention.BackwardWorkspace(d.Caps(), p, x.opt)
+	require.NoError(t, err)
+	require.Equal(t, int64(8*2*4*33), bytes)
+	x.opt.Workspace, err = d.NewBuffer("workspace", bytes)
+	require.NoError(t, err)
+	defer x.opt.Workspace.Close()
+	all, err := d.NewBuffer("gradients", 4*int64(len(in.Q)+2*len(in.K)))
+	require.NoError(t, err)
+	defer all.Close()
+	x.dk, x.dq, x.dv = vk.View(all, p.DType, p.KShape()...), vk.View(all, p.DType, p.QShape()...), vk.View(all, p.DType, p.VShape()...)
+	x.dq.Offset, x.dv.Offset = len(in.K), len(in.K)+len(in.Q)
+
+	c, err := d.NewCmd("training")
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, attention.Forward(c, x.o, x.lse, x.q, x.k, x.v, p, x.opt))
+	c.Barrier()
+	require.NoError(t, x.record(c))
+	require.NoError(t, c.Submit(ctx))
+
+	rows := make([]byte, bytes)
+	require.NoError(t, x.opt.Workspace.Download(ctx, 0, rows))
+	require.NotEqual(t, make([]byte, bytes), rows)
+	want := ref.NewGradients(p)
+	require.NoError(t, ref.Backward(want, up, in, p))
+	for _, y := range []struct {
+		t    vk.Tensor
+		want []float64
+	}{{x.dq, want.DQ}, {x.dk, want.DK}, {x.dv, want.DV}} {
+		got := make([]float32, len(y.want))
+		require.NoError(t, y.t.Download(ctx, got))
+		for i := range got {
+			require.InDelta(t, y.want[i], got[i], 2e-5)
+		}
+	}
+}
+
+// normal returns reproducible numbers for a tensor, different for each size.
+func normal(t vk.Tensor) []float32 {
+	x, state := make([]float32, t.NumElements()), uint32(t.NumElements())
+	for i := range x {
+		sum := float32(0)
+		for range 4 { // uniform ones of variance 1/3 each
+			state = state*1664525 + 1013904223
+			sum += float32(int32(state)) / (1 << 31)
+		}
+		x[i] = sum * 0.866
+	}
+	return x
+}
+
+// TestBackwardRepeatedCall says that recording a call again compiles nothing and
+// allocates next to nothing.
+func TestBackwardRepeatedCall(t *testing.T) {
+	d := vktest.Open(t)
+	for _, format := range dtype.All() {
+		p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: format}
+		x := newBackwardArgs(t, d, p)
+		c, err := d.NewCmd("repeated")
+		require.NoError(t, err)
+		record := func() {
+			c.Reset()
+			require.NoError(t, x.record(c))
+		}
+		record()
+		kernels := len(d.CachedKernels())
+		require.LessOrEqual(t, testing.AllocsPerRun(10, record), 90.0, format)
+		require.Len(t, d.CachedKernels(), kernels)
+		c.Close()
+	}
+}
+
+// TestBackwardTable walks over all sizes of heads on the least device that has the
+// storage buffers, and wants a configuration each time.
+func TestBackwardTable(t *testing.T) {
+	least := vk.Caps{
+		MaxSharedMemoryBytes: 16 << 10, MaxWorkgroupInvocations: 128, MaxWorkgroupSize: [3]uint32{128, 128, 64},
+		MaxStorageBuffers: 7, MaxStorageBufferRange: 1 << 27, ScalarBlockLayout: true, Storage16: true,
+	}
+	for headDim := 8; headDim <= 256; headDim += 8 {
+		for _, format := range dtype.All() {
+			p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: headDim, DType: format}
+			require.NoError(t, attention.SupportsBackward(&least, attention.Scalar, p))
+			config, err := attention.ChooseBackward(&least, p, attention.Options{})
+			require.NoError(t, err)
+			require.True(t, strings.HasPrefix(config.String(), "scalar dkv 32x32 t8x16 depth32 rows8 dq "), config)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+// attention_bwd_dkv_scalar: the gradients of K and V in float32 arithmetic, for any
+// Vulkan 1.2 device.
+//
+//     P   = exp(Scale * Q * K^T - LSE)      of the keys that a row sees, else 0
+//     dX  = P * (dO * V^T - Delta)
+//     dV  = P^T * dO                        summed over the heads that read the key head
+//     dK  = Scale * dX^T * Q                likewise
+//
+//     q, dO         (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
+//     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
+//
+// A workgroup owns BLOCK_N keys of one key head and walks over the heads of its
+// group and tiles of BLOCK_M rows: the inner loop of Algorithm 2 of Dao,
+// FlashAttention-2 (arXiv:2307.08691), with dQ left to attention_bwd_dq_scalar.comp,
+// so that no two workgroups add to the same element. Every value between load and
+// store is a float32.
+//
+// Dispatch: (ceil(seq_kv / BLOCK_N), num_kv_heads, batch).
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint THREADS_X = 16;
+layout(constant_id = 2) const uint BLOCK_M = 32;
+layout(constant_id = 3) const uint BLOCK_N = 32;
+layout(constant_id = 4) const uint DEPTH = 32;  // columns in shared memory at a time, of all four tensors
+layout(constant_id = 5) const uint SLICE = 8;   // rows of Q and dO in shared memory at a time
+layout(constant_id = 6) const uint HEAD_DIM = 64;
+layout(constant_id = 7) const bool CAUSAL = false;
+layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
+layout(local_size_x_id = 0) in;
+
+#include "lib/element.glsl"
+#include "lib/params_bwd.glsl"
+
+layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
+layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
+layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
+layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
+layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
+layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
+layout(binding = 3, scalar) readonly buffer DO { ELEM4 do4[]; };
+layout(binding = 3, scalar) readonly buffer DO1 { ELEM do1[]; };
+layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
+layout(binding = 5, scalar) writeonly buffer DK { ELEM dk[]; };
+layout(binding = 6, scalar) writeonly buffer DV { ELEM dv[]; };
+
+DEFINE_LOAD4(load_q, q4, q1)
+DEFINE_LOAD4(load_k, k4, k1)
+DEFINE_LOAD4(load_v, v4, v1)
+DEFINE_LOAD4(load_do, do4, do1)
+
+#define OWN BLOCK_N
+#define STREAM BLOCK_M
+
+#include "lib/softmax.glsl"
+#include "lib/mask.glsl"
+#include "lib/bwd_scalar.glsl"
+
+void main() {
+    const uint ty = gl_LocalInvocationIndex / THREADS_X;
+    const uint tx = gl_LocalInvocationIndex % THREADS_X;
+    const uint kv_head = gl_WorkGroupID.y;
+    const uint batch = gl_WorkGroupID.z;
+    const uint col0 = gl_WorkGroupID.x * BLOCK_N;
+    const uint keys = min(BLOCK_N, p.seq_kv - col0);
+    const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
+    const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
+
+    TileNN dK_, dV_;  // (ROWS, 4*COLS4)
+    clear_gradient(dK_);
+    clear_gradient(dV_);
+    // The first row that sees the first key of the block, in whole tiles.
+    const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / BLOCK_M * BLOCK_M : 0;
+    [[dont_unroll]] for (uint h = 0; h < p.heads_per_kv; h++) {
+        const uint head = kv_head * p.heads_per_kv + h;
+        const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
+        const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
+        const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
+        [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += BLOCK_M) {
+            const uint count = min(BLOCK_M, p.seq_q - row0);
+            const Part Q_ = Part(TENSOR_Q, q_base + row0 * p.q_stride_s, p.q_stride_s, count);
+            const Part dO_ = Part(TENSOR_DO, do_base + row0 * p.do_stride_s, p.do_stride_s, count);
+            TileNT P, dX;  // (ROWS, COLS), transposed: keys by rows
+            product(P, K_, Q_);
+            product(dX, V_, dO_);
+            [[unroll]] for (uint j = 0; j < COLS; j++) {
+                const uint row = row0 + tx + j * THREADS_X;
+                const vec2 lse2_delta = row < p.seq_q ? rows[rows_base + row] : vec2(0.0);
+                const int visible = row < p.seq_q ? visible_keys(int(row)) : 0;
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    const uint at = i * COLS + j;
+                    const bool seen = int(col0 + ty * ROWS + i) < visible;  // else K and V may be NaN
+                    P.at[at] = seen ? exp2(fma(P.at[at], p.scale_log2, -lse2_delta.x)) : 0.0;
+                    dX.at[at] = seen ? P.at[at] * (dX.at[at] - lse2_delta.y) : 0.0;
+                }
+            }
+            put_weights(P);
+            accumulate(dV_, dO_);
+            barrier();  // the weights are read
+            put_weights(dX);
+            accumulate(dK_, Q_);
+        }
+    }
+
+    const float scale = p.scale_log2 * LN_2;
+    const uint dk_base = p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h + col0 * p.dx_stride_s;
+    const uint dv_base = p.dv_offset + batch * p.dv_stride_b + kv_head * p.dv_stride_h + col0 * p.dv_stride_s;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint key = ty * ROWS + i;
+        [[unroll]] for (uint j = 0; j < COLS4; j++) {
+            const uint d = tx + j * THREADS_X;
+            if (key < keys && d < DIM4) {
+                [[unroll]] for (uint e = 0; e < 4; e++) {
+                    dk[dk_base + key * p.dx_stride_s + d * 4 + e] = NARROW(dK_.at[i * COLS4 + j][e] * scale);
+                    dv[dv_base + key * p.dv_stride_s + d * 4 + e] = NARROW(dV_.at[i * COLS4 + j][e]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+// attention_bwd_dq_scalar: the gradient of Q in float32 arithmetic, for any Vulkan
+// 1.2 device.
+//
+//     P   = exp(Scale * Q * K^T - LSE)      of the keys that a row sees, else 0
+//     dX  = P * (dO * V^T - Delta)
+//     dQ  = Scale * dX * K
+//
+//     q, dO, dq  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v       (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
+//     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
+//
+// A workgroup owns BLOCK_M rows of one head and walks over tiles of BLOCK_N keys;
+// attention_bwd_dkv_scalar.comp says more.
+//
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint THREADS_X = 16;
+layout(constant_id = 2) const uint BLOCK_M = 32;
+layout(constant_id = 3) const uint BLOCK_N = 32;
+layout(constant_id = 4) const uint DEPTH = 32;  // columns in shared memory at a time, of all four tensors
+layout(constant_id = 5) const uint SLICE = 8;   // rows of K in shared memory at a time
+layout(constant_id = 6) const uint HEAD_DIM = 64;
+layout(constant_id = 7) const bool CAUSAL = false;
+layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
+layout(local_size_x_id = 0) in;
+
+#include "lib/element.glsl"
+#include "lib/params_bwd.glsl"
+
+layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
+layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
+layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
+layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
+layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
+layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
+layout(binding = 3, scalar) readonly buffer DO { ELEM4 do4[]; };
+layout(binding = 3, scalar) readonly buffer DO1 { ELEM do1[]; };
+layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
+layout(binding = 5, scalar) writeonly buffer DQ { ELEM dq[]; };
+
+DEFINE_LOAD4(load_q, q4, q1)
+DEFINE_LOAD4(load_k, k4, k1)
+DEFINE_LOAD4(load_v, v4, v1)
+DEFINE_LOAD4(load_do, do4, do1)
+
+#define OWN BLOCK_M
+#define STREAM BLOCK_N
+
+#include "lib/softmax.glsl"
+#include "lib/mask.glsl"
+#include "lib/bwd_scalar.glsl"
+
+void main() {
+    const uint ty = gl_LocalInvocationIndex / THREADS_X;
+    const uint tx = gl_LocalInvocationIndex % THREADS_X;
+    const uint head = gl_WorkGroupID.y;
+    const uint batch = gl_WorkGroupID.z;
+    const uint kv_head = head / p.heads_per_kv;
+    // The last rows see most keys under a causal mask: they come first.
+    const uint row0 = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
+    const uint count = min(BLOCK_M, p.seq_q - row0);
+    const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
+    const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
+    const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
+    const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + row0;
+
+    vec2 lse2_delta[ROWS];
+    int visible[ROWS];  // keys that the row sees
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint row = ty * ROWS + i;
+        lse2_delta[i] = row < count ? rows[rows_base + row] : vec2(0.0);
+        visible[i] = visible_keys(int(row0 + row));
+    }
+    TileNN dQ_;  // (ROWS, 4*COLS4)
+    clear_gradient(dQ_);
+    const int end = visible_keys(int(row0 + count) - 1);  // of the last row
+    [[dont_unroll]] for (int col0 = 0; col0 < end; col0 += int(BLOCK_N)) {
+        const uint keys = min(BLOCK_N, uint(end - col0));  // keys that no row sees may be NaN
+        const Part K_ = Part(TENSOR_K, k_base + col0 * p.k_stride_s, p.k_stride_s, keys);
+        const Part V_ = Part(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, keys);
+        TileNT P, dX;  // (ROWS, COLS)
+        product(P, Q_, K_);
+        product(dX, dO_, V_);
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            [[unroll]] for (uint j = 0; j < COLS; j++) {
+                const uint at = i * COLS + j;
+                const bool seen = col0 + int(tx + j * THREADS_X) < visible[i];
+                P.at[at] = seen ? exp2(fma(P.at[at], p.scale_log2, -lse2_delta[i].x)) : 0.0;
+                dX.at[at] = seen ? P.at[at] * (dX.at[at] - lse2_delta[i].y) : 0.0;
+            }
+        }
+        put_weights(dX);
+        accumulate(dQ_, K_);
+    }
+
+    const float scale = p.scale_log2 * LN_2;
+    const uint dq_base = p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + row0 * p.dx_stride_s;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint row = ty * ROWS + i;
+        [[unroll]] for (uint j = 0; j < COLS4; j++) {
+            const uint d = tx + j * THREADS_X;
+            if (row < count && d < DIM4) {
+                [[unroll]] for (uint e = 0; e < 4; e++) {
+                    dq[dq_base + row * p.dx_stride_s + d * 4 + e] = NARROW(dQ_.at[i * COLS4 + j][e] * scale);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+// bwd_scalar: what the backward kernels on plain float32 arithmetic share. A workgroup
+// owns OWN rows of Q and dO, or of K and V, and walks over tiles of STREAM rows of
+// the two others:
+//
+//     S, dP = own * stream^T             product
+//     P, dX, element by element          the kernel itself
+//     dQ, dK, dV += weights * stream     put_weights, accumulate
+//
+// The includer declares the specialization constants, OWN and STREAM, and the load
+// functions of Q, K, V and dO (DEFINE_LOAD4). Every invocation of the workgroup calls
+// product and accumulate.
+#ifndef LIB_BWD_SCALAR_GLSL
+#define LIB_BWD_SCALAR_GLSL
+
+const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
+const uint ROWS = OWN / THREADS_Y;                      // of own, for one invocation
+const uint COLS = STREAM / THREADS_X;                   // of stream
+const uint DIM4 = HEAD_DIM / 4;                         // vec4 of one row
+const uint COLS4 = (DIM4 + THREADS_X - 1) / THREADS_X;  // vec4 columns of a gradient for one invocation
+
+// Columns of own and stream, and rows of stream after them in time, share the first
+// part of the tile; the weights have the second.
+const uint PAIR_LD = DEPTH / 4 + 1;  // one more, so that rows start in different banks
+const uint STREAM_AT = OWN * PAIR_LD;
+const uint SLICE_LD = COLS4 * THREADS_X;
+const uint PAIR_SIZE = (OWN + STREAM) * PAIR_LD;
+const uint SLICE_SIZE = SLICE * SLICE_LD;
+const uint WEIGHTS_AT = PAIR_SIZE > SLICE_SIZE ? PAIR_SIZE : SLICE_SIZE;
+const uint WEIGHTS_LD = STREAM / 4 + 1;
+shared vec4 tile[WEIGHTS_AT + OWN * WEIGHTS_LD];
+
+#include "matmul_scalar.glsl"
+
+// Some rows of a tensor: count of them from element at on, ld apart.
+struct Part {
+    uint tensor;
+    uint at;
+    uint ld;
+    uint count;
+};
+
+const uint TENSOR_Q = 0;
+const uint TENSOR_K = 1;
+const uint TENSOR_V = 2;
+const uint TENSOR_DO = 3;
+
+// load_part returns vec4 d of a row, zero outside the part.
+vec4 load_part(const Part part, const uint row, const uint d) {
+    if (row >= part.count || d >= DIM4) {
+        return vec4(0.0);
+    }
+    const uint i = part.at + row * part.ld + d * 4;
+    switch (part.tensor) {
+        case TENSOR_Q: return load_q(i);
+        case TENSOR_K: return load_k(i);
+        case TENSOR_V: return load_v(i);
+    }
+    return load_do(i);
+}
+
+// product sets S, (ROWS, COLS), to own * stream^T.
+void product(out TileNT S, const Part own, const Part stream) {
+    [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
+        S.at[i] = 0.0;
+    }
+    [[dont_unroll]] for (uint d0 = 0; d0 < DIM4; d0 += DEPTH / 4) {
+        barrier();  // what was in the tile is read
+        for (uint i = gl_LocalInvocationIndex; i < (OWN + STREAM) * (DEPTH / 4); i += WORKGROUP_SIZE) {
+            const uint row = i / (DEPTH / 4);
+            const uint d = i % (DEPTH / 4);
+            tile[row * PAIR_LD + d] = row < OWN ? load_part(own, row, d0 + d) : load_part(stream, row - OWN, d0 + d);
+        }
+        barrier();  // tile written before it is read
+        product_nt(S, 0, STREAM_AT, PAIR_LD, DEPTH / 4);
+    }
+}
+
+// put_weights makes weights the left factor of accumulate. They are written where
+// nothing else is; the products that read the ones before must be over.
+void put_weights(const TileNT weights) {
+    const uint ty = gl_LocalInvocationIndex / THREADS_X;
+    const uint tx = gl_LocalInvocationIndex % THREADS_X;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            const uint col = tx + j * THREADS_X;
+            tile[WEIGHTS_AT + (ty * ROWS + i) * WEIGHTS_LD + col / 4][col % 4] = weights.at[i * COLS + j];
+        }
+    }
+}
+
+// accumulate adds weights * stream.
+void accumulate(inout TileNN acc, const Part stream) {
+    [[dont_unroll]] for (uint n0 = 0; n0 < STREAM; n0 += SLICE) {
+        barrier();  // columns, or the rows before, are read
+        for (uint i = gl_LocalInvocationIndex; i < SLICE_SIZE; i += WORKGROUP_SIZE) {
+            tile[i] = load_part(stream, n0 + i / SLICE_LD, i % SLICE_LD);
+        }
+        barrier();  // rows and weights written before they are read
+        product_nn(acc, WEIGHTS_AT + n0 / 4, WEIGHTS_LD, 0, SLICE_LD, SLICE / 4);
+    }
+}
+
+void clear_gradient(out TileNN acc) {
+    [[unroll]] for (uint i = 0; i < ROWS * COLS4; i++) {
+        acc.at[i] = vec4(0.0);
+    }
+}
+
+#endif
