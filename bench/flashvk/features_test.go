@@ -70,7 +70,7 @@ func TestReadProblem(t *testing.T) {
 		}
 		defer file.Close()
 		got := attention.Problem{Causal: p.Causal, CausalAlign: p.CausalAlign, Window: p.Window, Softcap: p.Softcap, Dropout: p.Dropout}
-		cu, err := readProblem(file, &got)
+		cu, err := readProblem(file, &got, false)
 		if err != nil || got != p || fmt.Sprint(cu.q, cu.kv) != fmt.Sprint(in.CuSeqlensQ, in.CuSeqlensKV) {
 			t.Errorf("%s: read %v %v, %v, want %v", name, got, cu, err, p)
 		}
@@ -123,6 +123,12 @@ func randomInputs(p attention.Problem) ref.Inputs[float32] {
 // writeInputs writes the tensors of p and its features to a file.
 func writeInputs(t *testing.T, path string, in ref.Inputs[float32], p attention.Problem) {
 	t.Helper()
+	writeBackwardInputs(t, path, in, ref.Upstream[float32]{}, p)
+}
+
+// writeBackwardInputs does the same with the gradients of a loss by O and LSE.
+func writeBackwardInputs(t *testing.T, path string, in ref.Inputs[float32], up ref.Upstream[float32], p attention.Problem) {
+	t.Helper()
 	var tensors []safetensors.Tensor
 	data := make(map[string][]byte)
 	add := func(name string, format safetensors.DType, shape []int, b []byte) {
@@ -139,6 +145,8 @@ func writeInputs(t *testing.T, path string, in ref.Inputs[float32], p attention.
 	add("key_mask", "BOOL", p.KeyMaskShape(), encodeBools(in.KeyMask))
 	add("cu_seqlens_q", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensQ))
 	add("cu_seqlens_kv", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensKV))
+	add("do", formatOf(p.DType), p.OShape(), encode(p.DType, up.DO))
+	add("dlse", "F32", p.LSEShape(), encode(dtype.Float32, up.DLSE))
 	w, err := safetensors.Create(path, tensors, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -9,12 +9,8 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench/safetensors"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
-
-// errNoBackward answers flags that ask for gradients.
-var errNoBackward = errors.New("this version computes the forward pass only, --backward is not available")
 
 func newRun(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -66,11 +62,21 @@ or 0 with --causal-align top-left:
     cu_seqlens_kv  (batch+1)       packed as (total, heads, headdim), and in k, v
 With cu_seqlens o is packed, too, and lse is (heads, total); seq_q and seq_kv of
 the other tensors are the longest lengths. Rows after the last sequence have
-o = 0 and lse = -Inf.`,
+o = 0 and lse = -Inf.
+
+With --backward the input file also holds the gradient of a loss by o,
+    do    the shape and format of o
+    dlse  the shape of lse, F32: its gradient by lse; may be missing
+and the output file also gets the loss's gradients by the inputs,
+    dq, dk, dv  the shapes and formats of q, k, v
+    dbias       likewise, if there is a bias: summed over the axes that are 1
+    dsinks      likewise, if there are sinks
+Rows and keys in no sequence have 0.`,
 		Example: `  flashvk run attention --in qkv.safetensors --out o.safetensors
   flashvk run attention --in qkv.safetensors --out o.safetensors --causal --impl scalar
   flashvk run attention --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1
-  flashvk run attention --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7`,
+  flashvk run attention --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7
+  flashvk run attention --in qkv-do.safetensors --out gradients.safetensors --backward --causal`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
 	}
@@ -82,7 +88,7 @@ o = 0 and lse = -Inf.`,
 	f.Var(value[attention.Impl]{&r.impl, parseImpl, "PATH"}, "impl", "path to use: "+implNames()+" (default auto)")
 	deviceVar(f, &r.device)
 	r.tuning.add(f)
-	f.BoolVar(&r.backward, "backward", false, "gradients; not available in this version")
+	f.BoolVar(&r.backward, "backward", false, "also compute gradients, for a tensor do in the input file")
 	return cmd
 }
 
@@ -93,8 +99,6 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 		return usagef("run attention needs --in FILE")
 	case r.out == "":
 		return usagef("run attention needs --out FILE")
-	case r.backward:
-		return errNoBackward
 	}
 	if err := errors.Join(r.mask.apply(&p), r.tuning.check()); err != nil {
 		return err
@@ -104,7 +108,7 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer in.Close()
-	cu, err := readProblem(in, &p)
+	cu, err := readProblem(in, &p, r.backward)
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
@@ -129,85 +133,14 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "flashvk: %v\n", choice)
-	return r.compute(ctx, d, in, p, cu, opt)
-}
-
-// compute reads the inputs, runs the kernel and writes the outputs.
-func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensors.File, p attention.Problem, cu cuSeqlens, opt attention.Options) error {
-	var q, k, v, o, lse vk.Tensor
-	for _, x := range []struct {
-		name   string
-		target *vk.Tensor
-		dtype  dtype.DType
-		shape  []int
-		output bool
-	}{
-		{"q", &q, p.DType, p.QShape(), false},
-		{"k", &k, p.DType, p.KShape(), false},
-		{"v", &v, p.DType, p.VShape(), false},
-		{"bias", &opt.Inputs.Bias, p.Bias.DType, p.BiasShape(), false},
-		{"alibi_slopes", &opt.Inputs.ALiBiSlopes, dtype.Float32, p.SlopesShape(), false},
-		{"key_mask", &opt.Inputs.KeyMask, dtype.Bool, p.KeyMaskShape(), false},
-		{"sinks", &opt.Inputs.Sinks, dtype.Float32, p.SinksShape(), false},
-		{"cu_seqlens_q", &opt.Inputs.CuSeqlensQ, dtype.Int32, p.CuSeqlensShape(), false},
-		{"cu_seqlens_kv", &opt.Inputs.CuSeqlensKV, dtype.Int32, p.CuSeqlensShape(), false},
-		{"o", &o, p.DType, p.OShape(), true},
-		{"lse", &lse, dtype.Float32, p.LSEShape(), true},
-	} {
-		if _, ok := in.Tensor(x.name); !ok && !x.output {
-			continue
-		}
-		t, err := d.NewTensor(x.name, x.dtype, x.shape...)
+	if r.backward {
+		choice, err := attention.ChooseBackward(d.Caps(), p, opt)
 		if err != nil {
 			return err
 		}
-		defer t.Close()
-		*x.target = t
-		if x.output {
-			continue
-		}
-		if err := upload(ctx, t.Buffer, in, x.name); err != nil {
-			return err
-		}
+		fmt.Fprintf(a.stderr, "flashvk: backward %v\n", choice)
 	}
-	c, err := d.NewCmd("run attention")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if p.Varlen.On && cu.rows() < p.Varlen.TotalQ {
-		fillUnused(c, o, lse)
-	}
-	if err := attention.Forward(c, o, lse, q, k, v, p, opt); err != nil {
-		return err
-	}
-	if err := c.Submit(ctx); err != nil {
-		return err
-	}
-	out, err := safetensors.Create(r.out, []safetensors.Tensor{
-		{Name: "o", DType: formatOf(p.DType), Shape: p.OShape()},
-		{Name: "lse", DType: safetensors.F32, Shape: p.LSEShape()},
-	}, nil)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if err := download(ctx, out, "o", o); err != nil {
-		return err
-	}
-	if err := download(ctx, out, "lse", lse); err != nil {
-		return err
-	}
-	return out.Commit()
-}
-
-// fillUnused makes all rows what those that are in no sequence shall be: the
-// kernel writes the others.
-func fillUnused(c *vk.Cmd, o, lse vk.Tensor) {
-	const minusInf = 0xff800000
-	c.Fill(o.Buffer, 0, o.Buffer.Bytes(), 0)
-	c.Fill(lse.Buffer, 0, lse.Buffer.Bytes(), minusInf)
-	c.BarrierFromTransfer()
+	return r.compute(ctx, d, in, p, cu, opt)
 }
 
 // transferBytes is the piece in which tensors travel between a file and a

@@ -31,21 +31,30 @@ func formatOf(t dtype.DType) safetensors.DType {
 // inputNames are the tensors that an input file may hold.
 var inputNames = []string{"q", "k", "v", "bias", "alibi_slopes", "key_mask", "sinks", "cu_seqlens_q", "cu_seqlens_kv"}
 
+// upstreamNames are further ones with --backward.
+var upstreamNames = []string{"do", "dlse"}
+
 // cuSeqlens are where the packed sequences begin; nil if they are not packed.
 type cuSeqlens struct{ q, kv []int32 }
 
-// rows returns how many rows of q are in a sequence.
-func (c cuSeqlens) rows() int { return int(c.q[len(c.q)-1]) }
+// unused reports whether there are rows or keys that are in no sequence.
+func (c cuSeqlens) unused(v problem.Varlen) bool {
+	return int(c.q[len(c.q)-1]) < v.TotalQ || int(c.kv[len(c.kv)-1]) < v.TotalKV
+}
 
 // readProblem takes sizes and formats of p from the tensors of the file, and
 // checks that they go together. What is left is p.Validate.
-func readProblem(in *safetensors.File, p *attention.Problem) (cu cuSeqlens, err error) {
+func readProblem(in *safetensors.File, p *attention.Problem, backward bool) (cu cuSeqlens, err error) {
+	names := inputNames
+	if backward {
+		names = append(slices.Clone(names), upstreamNames...)
+	}
 	for _, t := range in.Tensors() {
-		if t.Name == "do" {
-			return cu, errors.New(`tensor "do" is for --backward only`)
+		if !backward && slices.Contains(upstreamNames, t.Name) {
+			return cu, fmt.Errorf("tensor %q is for --backward only", t.Name)
 		}
-		if !slices.Contains(inputNames, t.Name) {
-			return cu, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(inputNames, ", "))
+		if !slices.Contains(names, t.Name) {
+			return cu, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(names, ", "))
 		}
 	}
 	if cu, err = readCuSeqlens(in); err != nil {
@@ -54,7 +63,35 @@ func readProblem(in *safetensors.File, p *attention.Problem) (cu cuSeqlens, err 
 	if err := readQKV(in, p, cu); err != nil {
 		return cu, err
 	}
-	return cu, readFeatures(in, p)
+	if err := readFeatures(in, p); err != nil || !backward {
+		return cu, err
+	}
+	return cu, checkUpstream(in, *p)
+}
+
+// checkUpstream checks the tensors of --backward.
+func checkUpstream(in *safetensors.File, p attention.Problem) error {
+	do, ok := in.Tensor("do")
+	if !ok {
+		return errors.New(`tensor "do" is missing: --backward needs the gradient of o`)
+	}
+	if want := formatOf(p.DType); do.DType != want {
+		return fmt.Errorf(`tensor "do": dtype %s differs from %s of q`, do.DType, want)
+	}
+	if !slices.Equal(do.Shape, p.OShape()) {
+		return fmt.Errorf(`tensor "do": shape %v, want %v, that of o`, do.Shape, p.OShape())
+	}
+	dlse, ok := in.Tensor("dlse")
+	if !ok {
+		return nil
+	}
+	if dlse.DType != safetensors.F32 {
+		return fmt.Errorf(`tensor "dlse": dtype %s is not F32`, dlse.DType)
+	}
+	if !slices.Equal(dlse.Shape, p.LSEShape()) {
+		return fmt.Errorf(`tensor "dlse": shape %v, want %v, that of lse`, dlse.Shape, p.LSEShape())
+	}
+	return nil
 }
 
 // readCuSeqlens reads the starts of packed sequences, if the file has them.

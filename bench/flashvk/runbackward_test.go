@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// TestRunBackward runs files through the forward and the backward pass of every
+// path, where there are kernels, and compares all gradients with the reference.
+func TestRunBackward(t *testing.T) {
+	caps, dev := device(t)
+	run := func(name string, flags []string, p attention.Problem, in ref.Inputs[float32], dlse bool) {
+		for _, impl := range append([]attention.Impl{attention.Auto}, attention.Impls()...) {
+			t.Run(fmt.Sprintf("%s/%v", name, impl), func(t *testing.T) {
+				err := attention.Supports(caps, impl, p)
+				if err == nil {
+					err = attention.SupportsBackward(caps, impl, p)
+				}
+				runBackwardFile(t, p, in, dlse, err, append(flags, "--backward", "--impl", impl.String(), dev)...)
+			})
+		}
+	}
+	for _, dt := range dtype.All() {
+		p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 35, SeqKV: 50, HeadDim: 24, DType: dt}
+		run(fmt.Sprintf("plain/%v", dt), nil, p, randomInputs(p), false)
+		p.Causal, p.SeqQ, p.Scale = true, 60, -0.4 // 10 rows see no key
+		run(fmt.Sprintf("causal/%v", dt), []string{"--causal", "--scale", "-0.4"}, p, randomInputs(p), true)
+	}
+	eachFeature(func(name string, flags []string, p attention.Problem, in ref.Inputs[float32]) {
+		run(name, flags, p, in, true)
+	})
+}
+
+// runBackwardFile is runFile with --backward.
+func runBackwardFile(t *testing.T, p attention.Problem, in ref.Inputs[float32], dlse bool, unsupported error, flags ...string) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	elements := func(shape []int) int {
+		n := 1
+		for _, s := range shape {
+			n *= s
+		}
+		return n
+	}
+	up := ref.Upstream[float32]{DO: bench.Normal(p.DType, elements(p.OShape()), 8)}
+	if dlse {
+		up.DLSE = bench.Normal(dtype.Float32, elements(p.LSEShape()), 9)
+	}
+	writeBackwardInputs(t, path, in, up, p)
+	code, stdout, stderr := flashvk(append([]string{"run", "attention", "--in", path, "--out", path}, flags...)...)
+	if unsupported != nil {
+		reason, _, _ := strings.Cut(unsupported.Error(), ": unsupported")
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, reason)
+		return
+	}
+	require.Zero(t, code, stderr)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "flashvk: backward ")
+	out, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer out.Close()
+
+	want, plain := ref.NewGradients(p), ref.NewGradients(p)
+	require.NoError(t, ref.Backward(want, up, in, p))
+	o, lse, err := ref.Saved(in, p)
+	require.NoError(t, err)
+	require.NoError(t, ref.PlainBackward(plain, o, lse, up, in, p))
+	scope, err := ref.MeasureBackward(up, in, p)
+	require.NoError(t, err)
+	bound := ref.GradientBounds(want, plain, scope, p)
+	tensors := 2
+	for _, g := range []struct {
+		name   string
+		want   []float64
+		format dtype.DType
+		shape  []int
+		bound  float64
+	}{
+		{"dq", want.DQ, p.DType, p.QShape(), bound.DQ}, {"dk", want.DK, p.DType, p.KShape(), bound.DK}, {"dv", want.DV, p.DType, p.VShape(), bound.DV},
+		{"dbias", want.DBias, p.Bias.DType, p.BiasShape(), bound.DBias}, {"dsinks", want.DSinks, dtype.Float32, p.SinksShape(), bound.DSinks},
+	} {
+		if g.want == nil {
+			continue
+		}
+		tensors++
+		got := make([]float64, len(g.want))
+		for i, x := range read(t, out, g.name, g.format, g.shape...) {
+			got[i] = float64(x)
+		}
+		diff := ref.MaxDiff(got, g.want)
+		require.LessOrEqual(t, diff.Off, g.bound, "%s[%d] = %v, want %v", g.name, diff.Index, diff.Got, diff.Want)
+	}
+	require.Len(t, out.Tensors(), tensors)
+}
