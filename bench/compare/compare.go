@@ -68,7 +68,7 @@ func Read(r io.Reader, name, unit string) (*File, error) {
 		return nil, fmt.Errorf("%s: no benchmark line has the unit %s", name, unit)
 	}
 	f.Better = in.Units().GetBetter(unit)
-	if f.Better == 0 && strings.HasSuffix(unit, "-sec/op") {
+	if f.Better == 0 && strings.Contains(unit, "-sec/") {
 		f.Better = -1 // a time of ours, beside the device's
 	}
 	if f.Better == 0 {

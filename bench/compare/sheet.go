@@ -88,7 +88,7 @@ func (r *Report) names() []string {
 // format writes a value of the unit with a prefix, as in 1.234ms.
 func (r *Report) format(x float64) string {
 	text := benchunit.Scale(x, benchunit.ClassOf(r.Unit))
-	if strings.HasPrefix(r.Unit, "sec") {
+	if r.Unit == "sec/op" || strings.Contains(r.Unit, "-sec/") {
 		text += "s"
 	}
 	return text

@@ -21,7 +21,7 @@ func newBench(a *app) *cobra.Command {
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
-	cmd.AddCommand(newBenchAttention(a), newBenchCompare(a))
+	cmd.AddCommand(newBenchAttention(a), newBenchOverhead(a), newBenchCompare(a))
 	return cmd
 }
 

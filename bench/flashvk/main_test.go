@@ -100,10 +100,10 @@ func TestErrors(t *testing.T) {
 		want string // in the line, after "flashvk: "
 	}{
 		{args: "", code: 2, want: "a command is missing: bench, devices, plot, profile, run, sweep, tune, version"},
-		{args: "bench", code: 2, want: "bench: a command is missing: attention, compare"},
+		{args: "bench", code: 2, want: "bench: a command is missing: attention, compare, overhead"},
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
 		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, profile, run, sweep, tune, version`},
-		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare`},
+		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare, overhead`},
 		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
 		{args: "run attention x y", code: 2, want: `run attention: argument "x" is not expected`},
@@ -187,6 +187,10 @@ func TestErrors(t *testing.T) {
 		{args: "sweep --csv x --causal-align top-left", code: 2, want: "--causal-align top-left needs --causal"},
 		{args: "sweep --csv x --peer a=x --peer a=y", code: 2, want: "--peer a occurs twice"},
 		{args: "sweep --csv x --tuning a --no-tuning", code: 2, want: "contradict each other"},
+		{args: "bench overhead --format csv", code: 2, want: "--format csv is not one of table, markdown, benchfmt"},
+		{args: "bench overhead --count 0", code: 2, want: "--count 0 is not in 1..100000"},
+		{args: "bench overhead --impl x", code: 2, want: `"x" is not one of auto, coopmat2`},
+		{args: "bench overhead --tuning a --no-tuning", code: 2, want: "contradict each other"},
 		{args: "profile", code: 2, want: "profile: a command is missing: attention"},
 		{args: "profile attention --format csv", code: 2, want: "--format csv is not one of table, markdown"},
 		{args: "profile attention --count 0", code: 2, want: "--count 0 is not in 1..100000"},
@@ -282,7 +286,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "profile attention --help", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
@@ -310,7 +314,7 @@ func TestVersion(t *testing.T) {
 func TestExamples(t *testing.T) {
 	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	n := 0
-	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"profile", "attention"}} {
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"bench", "overhead"}, {"profile", "attention"}} {
 		cmd, _, err := root.Find(path)
 		if err != nil {
 			t.Fatal(err)
