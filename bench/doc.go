@@ -20,7 +20,10 @@
 //  5. Beside some samples, the host's clock measures a call as a program sees
 //     it: submit a recorded call and wait (replayed), and record, submit and
 //     wait (recorded).
-//  6. What was timed is looked at again: the outputs of the last batch must
+//  6. After the warm-up and between rounds of samples a reference kernel is
+//     timed, whose time depends on the clock alone: if that drifts over the run,
+//     the report says so.
+//  7. What was timed is looked at again: the outputs of the last batch must
 //     equal those of step 1 bit by bit.
 //
 // The median of the samples counts; its 95 % confidence interval is given

@@ -129,6 +129,7 @@ func (r Report) fileConfig() []benchfmt.Config {
 		{"version", r.Env.Version},
 		{"commit", r.Env.Commit},
 		{"suite", r.Suite.name()},
+		{"drift", r.Drift.key()},
 	} {
 		if value := oneLine(c[1]); value != "" {
 			config = append(config, benchfmt.Config{Key: c[0], Value: []byte(value), File: true})
@@ -263,6 +264,9 @@ func (r Report) writeJSON(w io.Writer) error {
 		results[i]["fresh_wall_ns_samples"] = notNil(x.Timing.FreshNS)
 	}
 	object["results"] = results
+	if r.Drift.Ticks > 0 {
+		object["drift"] = map[string]any{"ticks": r.Drift.Ticks, "change": r.Drift.Change, "range": r.Drift.Range, "over_ns": float64(r.Drift.Over)}
+	}
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
 	out.SetIndent("", "\t")

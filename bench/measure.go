@@ -33,6 +33,10 @@ type Protocol struct {
 	SampleTime time.Duration // device time that a sample should last
 	WallTime   time.Duration // wall-clock samples of a target stop after this time, but see minWallSamples; negative: none
 	CacheBytes int64         // a problem smaller than this is rotated through several sets of buffers
+
+	// Tick, unless it is nil, is called after the warm-up and after each round of
+	// samples: Monitor.Tick.
+	Tick func(context.Context) error
 }
 
 const (
@@ -69,6 +73,16 @@ func DefaultProtocol(cpu bool) Protocol {
 // sets returns how many sets of buffers of the given size to rotate through.
 func (pr Protocol) sets(bytes float64) int {
 	return int(min(max(float64(pr.CacheBytes)/bytes, 1), maxSets))
+}
+
+func (pr Protocol) tick(ctx context.Context) error {
+	if pr.Tick == nil {
+		return nil
+	}
+	if err := pr.Tick(ctx); err != nil {
+		return fmt.Errorf("reference kernel: %w", err)
+	}
+	return nil
 }
 
 // batch returns how many calls make a sample, if one takes ns nanoseconds.
@@ -123,6 +137,9 @@ func Measure(ctx context.Context, d *vk.Device, targets []Target, sets int, pr P
 	}
 	step()
 	for i := range pr.Samples {
+		if err := pr.tick(ctx); err != nil {
+			return nil, err
+		}
 		for j := range lanes {
 			l := lanes[(i+j)%len(lanes)] // a new order each time
 			if err := l.sample(ctx, i < pr.wallSamples(l.callNS)); err != nil {
@@ -130,6 +147,9 @@ func Measure(ctx context.Context, d *vk.Device, targets []Target, sets int, pr P
 			}
 			step()
 		}
+	}
+	if err := pr.tick(ctx); err != nil {
+		return nil, err
 	}
 	result := make([]Measured, len(lanes))
 	for i, l := range lanes {

@@ -17,6 +17,7 @@ type Report struct {
 	Env     Environment
 	Suite   *Suite // that the problems are of; nil if they are not
 	Results []Result
+	Drift   Drift // of the clock, over the run
 }
 
 // An Environment says where and with what a report was made.

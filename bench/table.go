@@ -16,6 +16,13 @@ func (r Report) Sheet() sheet.Sheet {
 	if r.Env.CPU {
 		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: CPUWarning})
 	}
+	if text := r.Drift.String(); text != "" {
+		name := "drift"
+		if r.Drift.Large() && !r.Env.CPU {
+			name = "WARNING"
+		}
+		s.Facts = append(s.Facts, sheet.Fact{Name: name, Text: text})
+	}
 	if r.Suite != nil {
 		s.Sections = append(s.Sections, r.suiteSection())
 		return s

@@ -134,9 +134,16 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if report.Results, err = b.measure(ctx, a, d, problems, tuning); err != nil {
+	pr := b.protocol(report.Env.CPU)
+	monitor, err := watch(ctx, d, &pr)
+	if err != nil {
 		return err
 	}
+	defer monitor.Close()
+	if report.Results, err = b.measure(ctx, a, d, problems, tuning, pr); err != nil {
+		return err
+	}
+	report.Drift = monitor.Drift()
 	if err := report.Write(a.stdout, b.format); err != nil {
 		return err
 	}
@@ -169,10 +176,9 @@ func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, 
 
 // measure measures the problems one after the other. One for which the device
 // has not enough memory is as unsupported, if there are others.
-func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning) ([]bench.Result, error) {
+func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning, pr bench.Protocol) ([]bench.Result, error) {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
-	pr := b.protocol(d.Caps().Type == vk.CPU)
 	var all []bench.Result
 	for i, p := range problems {
 		c := bench.Case{Problem: p, Impls: b.paths(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}

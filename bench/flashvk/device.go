@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -49,4 +51,17 @@ func announce(w io.Writer, env bench.Environment) {
 	if env.CPU {
 		fmt.Fprintf(w, "flashvk: WARNING: %s\n", bench.CPUWarning)
 	}
+}
+
+// watch has the clock of the device watched during measurements by pr. The
+// Monitor is nil, which is fine, if the device cannot run the reference kernel.
+func watch(ctx context.Context, d *vk.Device, pr *bench.Protocol) (*bench.Monitor, error) {
+	m, err := bench.NewMonitor(ctx, d)
+	if errors.Is(err, vk.ErrUnsupported) {
+		return nil, nil
+	}
+	if err == nil {
+		pr.Tick = m.Tick
+	}
+	return m, err
 }

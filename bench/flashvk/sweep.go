@@ -136,6 +136,13 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 	defer func() { err = errors.Join(err, file.Close()) }()
 	report := bench.Report{Env: env}
 	kept := 0
+	pr := bench.DefaultProtocol(env.CPU)
+	pr.Samples = s.count
+	monitor, err := watch(ctx, d, &pr)
+	if err != nil {
+		return err
+	}
+	defer monitor.Close()
 	bar := newProgress(a.stderr)
 	defer bar.finish()
 	for i, p := range problems {
@@ -144,8 +151,6 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 			kept++
 			continue
 		}
-		pr := bench.DefaultProtocol(env.CPU)
-		pr.Samples = s.count
 		c := bench.Case{Problem: p, Impls: impls, Tuning: tuning, Protocol: pr, Peers: peers, PeerTime: s.peers.limit}
 		results, err := measureOne(ctx, d, c, bar.part(i, len(problems), fmt.Sprintf("length %d", p.SeqQ)))
 		if err != nil {
@@ -158,6 +163,9 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 	}
 	bar.finish()
 	fmt.Fprintf(a.stderr, "flashvk: %s: measured %d lengths, kept %d of an earlier run\n", s.csv, len(problems)-kept, kept)
+	if text := monitor.Drift().String(); text != "" {
+		fmt.Fprintf(a.stderr, "flashvk: %s\n", text)
+	}
 	return verdict(report, s.set.Changed("impl"))
 }
 

@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/flashvk/flashvk/bench/micro"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Monitor times a reference kernel again and again during a run, multiply-adds
+// in registers, whose time depends on the device's clock and on nothing else. It
+// belongs to one goroutine.
+type Monitor struct {
+	d     *vk.Device
+	loop  *micro.Loop
+	cmd   *vk.Cmd
+	timer *vk.Timer
+	ns    []float64
+	first time.Time
+	last  time.Time
+}
+
+// tickTime is how long a call of the reference kernel should take, at the clock
+// of the first tick.
+const tickTime = time.Millisecond
+
+// NewMonitor returns a Monitor. The error wraps vk.ErrUnsupported if the device
+// cannot run the reference kernel.
+func NewMonitor(ctx context.Context, d *vk.Device) (_ *Monitor, err error) {
+	m := &Monitor{d: d}
+	defer func() {
+		if err != nil {
+			m.Close()
+		}
+	}()
+	if m.loop, err = micro.New(ctx, d, "fma f32"); err != nil {
+		return nil, err
+	}
+	if m.cmd, err = d.NewCmd("monitor"); err != nil {
+		return nil, err
+	}
+	m.timer, err = d.NewTimer(2)
+	return m, err
+}
+
+// Close frees what m holds. It may be called on nil.
+func (m *Monitor) Close() {
+	if m != nil {
+		m.loop.Close()
+		m.cmd.Close()
+		m.timer.Close()
+	}
+}
+
+// Tick times the reference kernel. The device should be at its clock, as it is
+// between two samples: Protocol.Tick is the place.
+func (m *Monitor) Tick(ctx context.Context) error {
+	if len(m.ns) == 0 {
+		if _, err := m.loop.Calibrate(ctx, tickTime); err != nil {
+			return err
+		}
+		m.cmd.Timestamp(m.timer, 0)
+		if err := m.loop.Record(m.cmd); err != nil {
+			return err
+		}
+		m.cmd.Barrier()
+		m.cmd.Timestamp(m.timer, 1)
+		m.first = time.Now()
+	}
+	if err := m.cmd.Submit(ctx); err != nil {
+		return err
+	}
+	ns, err := m.timer.Nanoseconds(0, 1)
+	m.ns, m.last = append(m.ns, ns), time.Now()
+	return err
+}
+
+// A Drift says how the time of the reference kernel changed over a run.
+type Drift struct {
+	Ticks  int
+	Change float64 // median of the last quarter by that of the first, less 1
+	Range  float64 // slowest by fastest, less 1
+	Over   time.Duration
+}
+
+// Drift returns what was seen so far; Ticks is 0 if there is too little to say
+// anything.
+func (m *Monitor) Drift() Drift {
+	if m == nil || len(m.ns) < minTicks {
+		return Drift{}
+	}
+	quarter := len(m.ns) / 4
+	start, end := Summarize(m.ns[:quarter]).Median, Summarize(m.ns[len(m.ns)-quarter:]).Median
+	least, most := slices.Min(m.ns), slices.Max(m.ns)
+	if start == 0 || least == 0 { // a clock that stands still
+		return Drift{}
+	}
+	return Drift{len(m.ns), end/start - 1, most/least - 1, m.last.Sub(m.first)}
+}
+
+const (
+	// minTicks give each quarter two.
+	minTicks = 8
+	// maxDrift is the change that a reader is warned of: three times what an idle
+	// H200 shows between two runs.
+	maxDrift = 0.03
+)
+
+// String returns the drift in words, "" if nothing is known.
+func (d Drift) String() string {
+	if d.Ticks == 0 {
+		return ""
+	}
+	how := "longer"
+	if d.Change < 0 {
+		how = "shorter"
+	}
+	return fmt.Sprintf("a reference kernel took %.1f%% %s at the end than at the start, %v later; its slowest time is %.1f%% above its fastest",
+		100*max(d.Change, -d.Change), how, d.Over.Round(time.Second/10), 100*d.Range)
+}
+
+// Large reports whether times of the start and of the end should not be
+// compared.
+func (d Drift) Large() bool { return d.Change > maxDrift || d.Change < -maxDrift }
+
+// key returns the change for a file key, "" if nothing is known.
+func (d Drift) key() string {
+	if d.Ticks == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%+.4f", d.Change)
+}
