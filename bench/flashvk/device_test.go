@@ -205,7 +205,10 @@ func TestNoDevice(t *testing.T) {
 	x := []int{1, 1, 2, 8}
 	in := writeTensors(t, qkv(x, x, x)...)
 	out := filepath.Join(t.TempDir(), "out")
-	for _, args := range [][]string{{"devices"}, {"bench", "attention"}, {"run", "attention", "--in", in, "--out", out}} {
+	for _, args := range [][]string{
+		{"devices"}, {"bench", "attention"}, {"bench", "overhead"}, {"profile", "attention"}, {"selftest"}, {"sweep", "--csv", out},
+		{"run", "attention", "--in", in, "--out", out},
+	} {
 		code, stdout, stderr := flashvk(args...)
 		if code != 1 || stdout != "" || !strings.Contains(stderr, "no Vulkan ") || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: status %d, stdout %q, stderr %q", args, code, stdout, stderr)

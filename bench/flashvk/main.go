@@ -5,6 +5,7 @@
 //	flashvk bench attention --seqlen 4096 --causal  time it, checked against float64 first
 //	flashvk profile attention                       where its time goes
 //	flashvk bench compare old new                   has something become slower?
+//	flashvk selftest                                is every path of this device right?
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
 //	flashvk tune attention                          find the fastest configurations on this device
 //	flashvk sweep --csv x                           time it at many lengths; goes on after an interruption
@@ -123,7 +124,7 @@ CPU device only if there is no GPU.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newProfile(a), newSweep(a), newPlot(a), newVersion(a))
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newVersion(a))
 	return root
 }
 

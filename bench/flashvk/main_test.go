@@ -99,10 +99,10 @@ func TestErrors(t *testing.T) {
 		code int
 		want string // in the line, after "flashvk: "
 	}{
-		{args: "", code: 2, want: "a command is missing: bench, devices, plot, profile, run, sweep, tune, version"},
+		{args: "", code: 2, want: "a command is missing: bench, devices, plot, profile, run, selftest, sweep, tune, version"},
 		{args: "bench", code: 2, want: "bench: a command is missing: attention, compare, overhead"},
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
-		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, profile, run, sweep, tune, version`},
+		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, profile, run, selftest, sweep, tune, version`},
 		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare, overhead`},
 		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
@@ -191,6 +191,10 @@ func TestErrors(t *testing.T) {
 		{args: "bench overhead --count 0", code: 2, want: "--count 0 is not in 1..100000"},
 		{args: "bench overhead --impl x", code: 2, want: `"x" is not one of auto, coopmat2`},
 		{args: "bench overhead --tuning a --no-tuning", code: 2, want: "contradict each other"},
+		{args: "selftest --format csv", code: 2, want: "--format csv is not one of table, markdown"},
+		{args: "selftest --impl auto", code: 2, want: "--impl auto is not a path to test"},
+		{args: "selftest --budget 0s", code: 2, want: "--budget 0s is not positive"},
+		{args: "selftest x", code: 2, want: `selftest: argument "x" is not expected`},
 		{args: "profile", code: 2, want: "profile: a command is missing: attention"},
 		{args: "profile attention --format csv", code: 2, want: "--format csv is not one of table, markdown"},
 		{args: "profile attention --count 0", code: 2, want: "--count 0 is not in 1..100000"},
@@ -286,7 +290,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "selftest --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
@@ -314,7 +318,7 @@ func TestVersion(t *testing.T) {
 func TestExamples(t *testing.T) {
 	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	n := 0
-	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"bench", "overhead"}, {"profile", "attention"}} {
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"bench", "overhead"}, {"profile", "attention"}, {"selftest"}} {
 		cmd, _, err := root.Find(path)
 		if err != nil {
 			t.Fatal(err)

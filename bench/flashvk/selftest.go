@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/selftest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// selftestFormats are those that selftest writes.
+var selftestFormats = []bench.Format{bench.Table, bench.Markdown}
+
+// selftestHang is after how long a call is given up. The longest takes
+// milliseconds on a GPU.
+const selftestHang = 20 * time.Second
+
+func newSelftest(a *app) *cobra.Command {
+	impls, format, device := attention.Impls(), bench.Table, ""
+	budget := 100 * time.Second
+	cmd := &cobra.Command{
+		Use:   "selftest",
+		Short: "Test every path on this device",
+		Long: `Runs the conformance suite on every path of the device, the cheap cases first,
+checks and times loops of matrix products, multiply-adds and copies, and gives a
+verdict for each path: right or wrong, and whether its matrices are suspiciously
+slow, as they are where a driver emulates them.
+
+The exit status is 1 if a path is wrong, hangs or loses the device.`,
+		Example: `  flashvk selftest
+  flashvk selftest --impl coopmat --budget 30s --format markdown`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case !slices.Contains(selftestFormats, format):
+				return usagef("--format %s is not one of %s", format, bench.FormatNames(selftestFormats))
+			case slices.Contains(impls, attention.Auto):
+				return usagef("--impl auto is not a path to test")
+			case budget <= 0:
+				return usagef("--budget %v is not positive", budget)
+			}
+			o := selftest.Options{Impls: impls, Budget: budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return openDevice(device) }}
+			return runSelftest(cmd.Context(), a, o, format)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Var(value[[]attention.Impl]{&impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
+	f.DurationVar(&budget, "budget", budget, "time for all of it; what has begun comes on top")
+	f.Var(value[bench.Format]{&format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	deviceVar(f, &device)
+	return cmd
+}
+
+func runSelftest(ctx context.Context, a *app, o selftest.Options, format bench.Format) error {
+	d, err := o.Open() // for its name, before anything is run on it
+	if err != nil {
+		return err
+	}
+	env := environment(d.Caps())
+	if err := d.Close(); err != nil {
+		return err
+	}
+	bar := newProgress(a.stderr)
+	report, err := selftest.Run(ctx, env, o, bar.step)
+	bar.finish()
+	if err != nil && !errors.Is(err, selftest.ErrHung) {
+		return err
+	}
+	if err := bench.WriteSheet(a.stdout, report.Sheet(), format); err != nil {
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if failed := report.Failed(); len(failed) > 0 {
+		p := failed[0]
+		return fmt.Errorf("%d of %d paths must not be used, the first %v for %v: %s: %s", len(failed), len(report.Paths), p.Impl, p.DType, p.Verdict, p.Why)
+	}
+	return nil
+}
