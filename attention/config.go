@@ -2,7 +2,6 @@ package attention
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -155,9 +154,6 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	}
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
-	}
-	if p.DType == dtype.Float32 && !p.Plain() {
-		return unsupported("%v: no kernel of %v has %s", c.Impl, p.DType, strings.Join(p.Features(), ", "))
 	}
 	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
 		return err

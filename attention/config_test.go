@@ -58,34 +58,26 @@ func TestAutoFloat32(t *testing.T) {
 	}
 }
 
-// TestFeasibleFeatures: a path without a kernel for features says so, and what the
-// device lacks for one; Auto takes a path that has one.
+// TestFeasibleFeatures: every path has a kernel for features, and says what a device
+// lacks for it.
 func TestFeasibleFeatures(t *testing.T) {
 	caps := nvidia("NVIDIA H200", 132, true)
 	p := Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float16}
 	p.Window, p.Sinks = Window{On: true, Left: 5}, true
-	for _, c := range []struct {
-		impl Impl
-		want string
-	}{
-		{CoopMat2, "no kernel of float32 has window, sinks"}, {CoopMat, "no kernel of float32 has window, sinks"}, {Scalar, ""}, {Unfused, ""},
-	} {
-		p.DType = dtype.Float16
-		require.NoError(t, Supports(&caps, c.impl, p))
-		p.DType = dtype.Float32
-		err := Supports(&caps, c.impl, p)
-		if c.want == "" {
-			require.NoError(t, err)
-			continue
+	for _, impl := range Impls() {
+		for _, p.DType = range dtype.All() {
+			require.NoError(t, Supports(&caps, impl, p), "%v %v", impl, p.DType)
 		}
-		require.ErrorIs(t, err, ErrUnsupported)
-		require.EqualError(t, err, fmt.Sprintf("attention: %v: %s: unsupported on this device", c.impl, c.want))
 	}
-	config, err := Choose(&caps, p, Options{})
-	require.NoError(t, err)
-	require.Equal(t, Scalar, config.Impl)
+	caps.MaxPushConstantsBytes = 128
+	for _, impl := range Impls() {
+		err := Supports(&caps, impl, p)
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.Regexp(t, fmt.Sprintf("^attention: %v: window, sinks take [0-9]+ bytes of push constants, more than the device's 128: ", impl), err.Error())
+	}
 
 	least := leastDevice()
+	p.DType = dtype.Float32
 	require.ErrorContains(t, Supports(&least, Scalar, p), "scalar: window, sinks take 11 storage buffers, more than the device's 4")
 	require.ErrorContains(t, Supports(&least, Unfused, p), "unfused: window, sinks take 9 storage buffers, more than the device's 4")
 	least.MaxStorageBuffers = 11

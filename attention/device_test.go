@@ -25,15 +25,25 @@ type onDevice struct {
 func (f onDevice) Supports(p attention.Problem) error {
 	config, err := attention.Choose(f.d.Caps(), p, f.opt)
 	matrices := config.Impl == attention.CoopMat2 || config.Impl == attention.CoopMat
-	if err == nil && f.d.Caps().Type == vk.CPU && matrices && p.DType == dtype.Float32 && p.HeadDim > softwareHeadDim {
-		err = fmt.Errorf("lavapipe compiles float32 on matrices for up to a minute beyond head_dim %d", softwareHeadDim)
+	if err != nil || f.d.Caps().Type != vk.CPU || !matrices || p.DType != dtype.Float32 {
+		return err
 	}
-	return err
+	if p.HeadDim > softwareHeadDim {
+		return fmt.Errorf("lavapipe compiles float32 on matrices for up to a minute beyond head_dim %d", softwareHeadDim)
+	}
+	if n := len(p.Features()); n > 0 && n < softwareFeatures {
+		return fmt.Errorf("lavapipe compiles float32 on matrices for 10 s: of features, only %d and more at once", softwareFeatures)
+	}
+	return nil
 }
 
 // softwareHeadDim is the largest head_dim of float32 that the suite runs on
-// software matrices: 12 s to compile a kernel. A GPU runs all.
-const softwareHeadDim = 64
+// software matrices: 12 s to compile a kernel. Each choice of features is another
+// kernel: softwareFeatures of them is the least. A GPU runs all.
+const (
+	softwareHeadDim  = 64
+	softwareFeatures = 6
+)
 
 // Forward uploads the whole backing slice of every tensor, dispatches, and
 // downloads all of it, so that the suite sees stray writes.

@@ -136,16 +136,12 @@ func TestReadmeFeatures(t *testing.T) {
 		p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.HeadDim = 4, 8, 8, 64, 64, 64
 		var paths []string
 		for _, impl := range Impls() {
-			name, formats := impl.String(), 0
+			every := true
 			for _, p.DType = range dtype.All() {
-				if err := Supports(&caps, impl, p); err == nil {
-					formats++
-				} else if p.DType == dtype.Float32 {
-					name += " (16 bits)"
-				}
+				every = every && Supports(&caps, impl, p) == nil
 			}
-			if formats > 0 {
-				paths = append(paths, name)
+			if every {
+				paths = append(paths, impl.String())
 			}
 		}
 		line := fmt.Sprintf("%s %s |\n", row.start, strings.Join(paths, ", "))

@@ -14,6 +14,9 @@
 // lib/fwd_matrix_split.glsl has the algorithm and its errors, which are those
 // of float32 arithmetic.
 //
+// With FEATURES, scores, weights and sums are what lib/features.glsl makes of them,
+// and the last axis of V and O is value_dim long.
+//
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -50,6 +53,10 @@ layout(constant_id = 18) const bool SPLIT_KV = false;   // see lib/split_kv.glsl
 layout(constant_id = 19) const bool KEYS_FIRST = false;  // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 20
+#define FEATURES_BINDING 5
+#endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 

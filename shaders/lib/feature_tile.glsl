@@ -10,20 +10,22 @@
 
 shared uint shown[KEY_MASK ? BLOCK_N : 1];  // whether the key mask shows a key of the tile
 
-// shows_value reports whether the value that is copy number i of the tile of keys
-// from col0 on may be multiplied by weights, and fills `shown`. Every invocation of
-// the workgroup calls it for each of its copies, with barriers between it and
-// score_tile.
-bool shows_value(const Block b, const int col0, const uint i) {
-    if (!KEY_MASK && !BIAS) {
-        return true;
-    }
-    const uint row = copy_row(i);
-    const uint key = min(col0 + row, last_key());  // as fetch_v
+// copy_key returns the key of the block that is in copy number i of the tile of keys
+// from col0 on, see fetch_v.
+uint copy_key(const int col0, const uint i) {
+    return min(col0 + copy_row(i), last_key());
+}
+
+// shows reports whether the value of copy number i may be multiplied by weights.
+bool shows(const Block b, const int col0, const uint i) {
+    return has_value(b, copy_key(col0, i));
+}
+
+// put_shown fills `shown` as put_kv does the tile.
+void put_shown(const Block b, const int col0, const uint i) {
     if (KEY_MASK && copies(i) && copy_col(i) == 0) {
-        shown[row] = uint(unmasked(b, key));
+        shown[copy_row(i)] = uint(unmasked(b, copy_key(col0, i)));
     }
-    return has_value(b, key);
 }
 
 // no_row_sees reports whether the window hides the tile of keys from col0 on from
@@ -35,6 +37,16 @@ bool no_row_sees(const int row0, const int col0) {
 // all_rows_see reports whether it hides nothing of it from them.
 bool all_rows_see(const int row0, const int col0) {
     return col0 + int(BLOCK_N) <= visible_keys(row0) && (!WINDOW_LEFT || visible_from(row0 + int(SUBGROUP_ROWS) - 1) <= col0);
+}
+
+// fold_row multiplies the scores that this invocation holds of row number i of the
+// matrix row r.
+void fold_row(inout Scores S, const uint r, const uint i, const float fold) {
+    [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
+        [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+            S.at[r * COL_TILES + n][e] *= fold;
+        }
+    }
 }
 
 // score_tile makes scores of the products S of the rows from row0 on with the keys

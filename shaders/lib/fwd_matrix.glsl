@@ -131,12 +131,17 @@ void forward() {
                         next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
                     }
                 }
+#ifdef FEATURES
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    next_v[i] = shows(block, col0, i) ? next_v[i] : uvec4(0);
+                }
+#endif
                 barrier();  // the tile before is read
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
-#ifdef FEATURES
-                    next_v[i] = shows_value(block, col0, i) ? next_v[i] : uvec4(0);
-#endif
                     put_kv(i, next_k[i], next_v[i]);
+#ifdef FEATURES
+                    put_shown(block, col0, i);
+#endif
                 }
 #ifdef FEATURES
                 fill_kept(block, block_row, col0);
@@ -262,14 +267,16 @@ void forward() {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
 #ifdef FEATURES
+            float row_m = m[r * ROWS + i];
             float row_l = sum[i];
-            const float inverse = finish_row(block, m[r * ROWS + i], row_l);
-            sum[i] = row_l;
-#endif
+            const float inverse = finish_row(block, row_m, row_l);
+            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
+                put_lse(lse_base + row * p.lse_stride_s, row_m, row_l);
+            }
+#else
             if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
                 put_lse(lse_base + row * p.lse_stride_s, m[r * ROWS + i], sum[i]);
             }
-#ifndef FEATURES
             const float inverse = SPLIT_KV ? 1.0 : inverse_sum(sum[i]);
 #endif
             [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {

@@ -46,6 +46,11 @@
 #include "scores.glsl"
 #include "key_range.glsl"
 #include "store_float.glsl"
+#ifdef FEATURES
+const bool LOGITS = SOFTCAP || ALIBI || BIAS;
+#include "features.glsl"
+#include "feature_tile.glsl"
+#endif
 
 // m is log2 of the scale that O and l are relative to: a row's maximum at the
 // last rescale less HEADROOM. A row is rescaled when it has grown by more than
@@ -77,11 +82,21 @@ void forward() {
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
 
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, block_row, BLOCK_M);
+    if (!block.exists) {
+        return;
+    }
+#endif
     const int first_key = share_first(work.split, block_keys(block_row));
     const int end_key = share_end(work.split, block_keys(block_row));
     const int full_end = SPLIT_KV ? min(full_keys(block_row), end_key) : full_keys(block_row);
     const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
+#ifdef FEATURES
+    const uint last = last_key();
+#else
     const uint last = p.seq_kv - 1;
+#endif
     uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
     uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
     Elems8 next_k[COPIES];
@@ -94,13 +109,17 @@ void forward() {
     }
 
     // Scale * log2(e) = 2^exponent * mantissa, so that exponents add up without overflow on the way.
+#ifdef FEATURES
+    const uint scale_bits = floatBitsToUint(args.plain.scale_log2);
+#else
     const uint scale_bits = floatBitsToUint(p.scale_log2);
+#endif
     const float scale_mantissa = uintBitsToFloat(scale_bits & 0x7fffffu | FLOAT_BIAS << 23);
     const int scale_exponent = int(scale_bits >> 23) - int(FLOAT_BIAS);
 
     MatA Q_hi[ROW_TILES * DIM_TILES];    // (SUBGROUP_ROWS, head_dim)
     MatA Q_lo[ROW_TILES * DIM_TILES];
-    MatC O_[ROW_TILES * DIM_TILES];      // (SUBGROUP_ROWS, head_dim)
+    MatC O_[ROW_TILES * VALUE_TILES];    // (SUBGROUP_ROWS, value_dim)
     float m[ROW_TILES * ROWS];           // what O and l are relative to, base 2
     float l[ROW_TILES * ROWS];           // this invocation's share of the row's sum
     int row_exponent[ROW_TILES * ROWS];  // of Scale * log2(e) * Q, and of the two TOP in S
@@ -139,8 +158,15 @@ void forward() {
             }
             Q_hi[r * DIM_TILES + d] = to_left(hi, true);
             Q_lo[r * DIM_TILES + d] = to_left(lo, false);
+#ifndef FEATURES
             O_[r * DIM_TILES + d] = MatC(0.0);
+#endif
         }
+#ifdef FEATURES
+        [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+            O_[r * VALUE_TILES + d] = MatC(0.0);
+        }
+#endif
     }
 
     if (PREFETCH && !KEYS_FIRST) {
@@ -165,6 +191,12 @@ void forward() {
             float k_top = 0.0;
             float v_top = 0.0;
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
+#ifdef FEATURES
+                if (!shows(block, col0, i)) {  // what no row sees has no say in the exponents
+                    next_k[i] = Elems8(vec4(0.0), vec4(0.0));
+                    next_v[i] = next_k[i];
+                }
+#endif
                 k_top = max(k_top, largest(next_k[i]));
                 v_top = max(v_top, largest(next_v[i]));
             }
@@ -173,7 +205,13 @@ void forward() {
             const uvec2 exponents = tile_exponents();
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 put_kv(i, next_k[i], next_v[i], scale_of(exponents.x), scale_of(exponents.y));
+#ifdef FEATURES
+                put_shown(block, col0, i);
+#endif
             }
+#ifdef FEATURES
+            fill_kept(block, block_row, col0);
+#endif
             barrier();  // tile written before it is read; tile_tops is read
             k_at += BLOCK_N * p.k_stride_s;
             v_at += BLOCK_N * p.v_stride_s;
@@ -186,9 +224,15 @@ void forward() {
                     next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
                 }
             }
+#ifdef FEATURES
+            if (MASKED && no_row_sees(row0, col0)) {
+                continue;  // the loop's barriers are still met
+            }
+#else
             if (MASKED && CAUSAL && col0 >= subgroup_end) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
+#endif
 
             Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
@@ -214,16 +258,34 @@ void forward() {
                     S.at[r * COL_TILES + n] += small[r];
                 }
             }
+            float fold[ROW_TILES * ROWS];  // base-2 logits = S * fold
+#ifdef FEATURES
+            const bool cut = MASKED && !all_rows_see(row0, col0);
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    fold[r * ROWS + i] = fold_scores(row_exponent[r * ROWS + i] + int(exponents.x) - int(FLOAT_BIAS), scale_mantissa);
+                    if (LOGITS) {
+                        fold_row(S, r, i, fold[r * ROWS + i]);
+                        fold[r * ROWS + i] = 1.0;
+                    }
+                }
+            }
+            if (LOGITS || KEY_MASK || cut) {
+                score_tile(S, block, index, 1.0, row0, col0, cut);
+            }
+#else
             if (MASKED && col0 + int(BLOCK_N) > visible_keys(row0)) {  // not if all rows see the tile
                 hide_keys(S, row0, col0);
             }
+#endif
 
-            float fold[ROW_TILES * ROWS];  // base-2 logits = S * fold
             MatC t[ROW_TILES];             // maxima of this invocation's logits
             bool grew = false;
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 [[unroll]] for (uint i = 0; i < ROWS; i++) {
+#ifndef FEATURES
                     fold[r * ROWS + i] = fold_scores(row_exponent[r * ROWS + i] + int(exponents.x) - int(FLOAT_BIAS), scale_mantissa);
+#endif
                     t[r][i] = row_top(S, r, i) * fold[r * ROWS + i];
                     grew = grew || t[r][i] > m[r * ROWS + i] + (HEADROOM + RESCALE_THRESHOLD);
                 }
@@ -237,9 +299,9 @@ void forward() {
                         const float alpha = exp2(m[r * ROWS + i] - m_new);
                         m[r * ROWS + i] = m_new;
                         l[r * ROWS + i] *= alpha;
-                        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                        [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                             [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
-                                O_[r * DIM_TILES + d][i * ROW_RUN + e] *= alpha;
+                                O_[r * VALUE_TILES + d][i * ROW_RUN + e] *= alpha;
                             }
                         }
                     }
@@ -253,8 +315,12 @@ void forward() {
                     MatC hi;
                     MatC lo;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        const float weight = exp2(fma(S.at[r * COL_TILES + n][i], fold[r * ROWS + i / ROW_RUN], -m[r * ROWS + i / ROW_RUN]));
+                        float weight = exp2(fma(S.at[r * COL_TILES + n][i], fold[r * ROWS + i / ROW_RUN], -m[r * ROWS + i / ROW_RUN]));
                         l[r * ROWS + i / ROW_RUN] += weight;
+#ifdef FEATURES
+                        const uint at = uint(index[i]);
+                        weight = is_kept(subgroup_row + r * MAT_M + at / MAT_N, n * MAT_N + at % MAT_N) ? weight : 0.0;
+#endif
                         hi[i] = round_to_hi(weight);
                         lo[i] = weight - hi[i];
                     }
@@ -264,7 +330,7 @@ void forward() {
             }
 
             const float fold_o = fold_values(exponents.y);
-            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+            [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                 fence(d);
                 MatB hi[COL_TILES];
                 MatC sum[ROW_TILES];  // of this tile
@@ -288,7 +354,7 @@ void forward() {
                 }
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        O_[r * DIM_TILES + d][i] = fma(sum[r][i], fold_o, O_[r * DIM_TILES + d][i]);
+                        O_[r * VALUE_TILES + d][i] = fma(sum[r][i], fold_o, O_[r * VALUE_TILES + d][i]);
                     }
                 }
             }
@@ -306,13 +372,22 @@ void forward() {
         sum = reduce(sum, true);
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
+#ifdef FEATURES
+            float row_m = m[r * ROWS + i] + P_TOP;
+            float row_l = sum[i] / P_UNIT;
+            const float inverse = finish_row(block, row_m, row_l);
+            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
+                put_lse(lse_base + row * p.lse_stride_s, row_m, row_l);
+            }
+#else
             if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
                 put_lse(lse_base + row * p.lse_stride_s, m[r * ROWS + i] + P_TOP, sum[i] / P_UNIT);
             }
             const float inverse = SPLIT_KV ? 1.0 : inverse_sum(sum[i]) * P_UNIT;
-            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+#endif
+            [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                 [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
-                    O_[r * DIM_TILES + d][e] *= inverse;
+                    O_[r * VALUE_TILES + d][e] *= inverse;
                 }
             }
         }
@@ -321,8 +396,8 @@ void forward() {
         barrier();  // the last key tile, or the columns before, are read
         [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                if (stage * FLOAT_TILES + e < DIM_TILES) {
-                    coopMatStore(O_[r * DIM_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
+                if (stage * FLOAT_TILES + e < VALUE_TILES) {
+                    coopMatStore(O_[r * VALUE_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
                                  gl_CooperativeMatrixLayoutRowMajor);
                 }
             }

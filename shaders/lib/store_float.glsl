@@ -13,8 +13,8 @@
 #define LIB_STORE_FLOAT_GLSL
 
 const uint FLOAT_FITTING = TILE_SIZE / BLOCK_M / (MAT_N / 4);  // 0: the host does not ask for floats
-const uint FLOAT_TILES = FLOAT_FITTING == 0 ? 1 : FLOAT_FITTING < DIM_TILES ? FLOAT_FITTING : DIM_TILES;
-const uint FLOAT_STAGES = (DIM_TILES + FLOAT_TILES - 1) / FLOAT_TILES;
+const uint FLOAT_TILES = FLOAT_FITTING == 0 ? 1 : FLOAT_FITTING < VALUE_TILES ? FLOAT_FITTING : VALUE_TILES;
+const uint FLOAT_STAGES = (VALUE_TILES + FLOAT_TILES - 1) / FLOAT_TILES;
 const uint FLOAT_ROW4 = FLOAT_TILES * (MAT_N / 4);  // uvec4 of one staged row
 const uint FLOAT_LD = (FLOAT_ROW4 + 1) * BLOCK_M <= TILE_SIZE ? FLOAT_ROW4 + 1 : FLOAT_ROW4;  // for the banks, where there is room
 
@@ -32,7 +32,7 @@ void store_floats(const uint o_base, const uint block_row, const uint d0) {
         const uint row = i / (FLOAT_ROW4 * 4);
         const uint x = i % (FLOAT_ROW4 * 4);
         const uint col = d0 * MAT_N + x;
-        if (block_row + row < p.seq_q && col < HEAD_DIM) {
+        if (block_row + row < p.seq_q && col < VALUE_DIM) {
             put_float(o_base + row * p.o_stride_s + col, uintBitsToFloat(tile[row * FLOAT_LD + x / 4][x % 4]));
         }
     }

@@ -26,10 +26,18 @@ const uint TILE_SIZE = 4 * BLOCK_N * LD;
 shared uvec4 tile[TILE_SIZE];
 shared uvec2 tile_tops[NUM_SUBGROUPS];  // bits of the largest |K| and |V| that each subgroup has fetched
 
-// fetches is copies for columns that are in the tensor too.
+// fetches is copies for columns that are in K too, fetches_value for those in V.
 bool fetches(const uint i) {
     return copies(i) && copies_dim(copy_col(i));
 }
+
+#ifdef FEATURES
+bool fetches_value(const uint i) {
+    return copies(i) && copies_value(copy_col(i));
+}
+#else
+#define fetches_value fetches
+#endif
 
 // fetch_k returns copy number i of the key tile whose first key starts at
 // base. Rows beyond `last` read row `last`.
@@ -42,7 +50,7 @@ Elems8 fetch_k(const uint base, const uint i, const uint last) {
 
 // fetch_v is fetch_k for V.
 Elems8 fetch_v(const uint base, const uint i, const uint last) {
-    if (!fetches(i)) {
+    if (!fetches_value(i)) {
         return Elems8(vec4(0.0), vec4(0.0));
     }
     return load_v(base + min(copy_row(i), last) * p.v_stride_s + copy_col(i) * 8);
