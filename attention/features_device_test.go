@@ -21,10 +21,11 @@ import (
 func TestFeatureConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	pairs := suite(d).Where(combined)
-	windows := pairs.Where(func(c *attntest.Case) bool { return c.Problem.Window.On })
-	causal := pairs.Where(func(c *attntest.Case) bool { return c.Problem.Causal && !c.Problem.Window.On })
-	dims := suite(d).Where(func(c *attntest.Case) bool {
-		return c.Problem.DType == dtype.Float16 && (strings.HasPrefix(c.Name, "value-dim/8to72") || strings.HasPrefix(c.Name, "value-dim/72to8"))
+	half := suite(d).Where(func(c *attntest.Case) bool { return c.Problem.DType == dtype.Float16 })
+	windows := half.Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.Window.On })
+	causal := half.Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.Causal && !c.Problem.Window.On })
+	dims := half.Where(func(c *attntest.Case) bool {
+		return strings.HasPrefix(c.Name, "value-dim/8to72") || strings.HasPrefix(c.Name, "value-dim/72to8")
 	})
 	for _, x := range []struct {
 		cases  *attntest.Suite
