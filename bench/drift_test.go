@@ -68,9 +68,9 @@ func TestMonitor(t *testing.T) {
 	require.Positive(t, drift.Over)
 	require.GreaterOrEqual(t, drift.Range, 0.0)
 	for _, ns := range m.ns {
-		require.Greater(t, ns, float64(tickTime)/20)
+		require.Positive(t, ns)
 		if d.Caps().Type != vk.CPU {
-			require.Less(t, ns, float64(tickTime)*20)
+			require.InDelta(t, float64(tickTime), ns, float64(tickTime))
 		}
 	}
 	_, err = Attention(ctx, d, c, nil)

@@ -99,12 +99,16 @@ func (l *Loop) Calibrate(ctx context.Context, target time.Duration) (time.Durati
 		}
 		c.Barrier()
 		c.Timestamp(timer, 1)
-		if err := c.Submit(ctx); err != nil {
-			return 0, err
-		}
-		ns, err := timer.Nanoseconds(0, 1)
-		if err != nil {
-			return 0, err
+		ns := math.Inf(1)
+		for range 2 { // the better one: a call may be held up by other work of the machine
+			if err := c.Submit(ctx); err != nil {
+				return 0, err
+			}
+			took, err := timer.Nanoseconds(0, 1)
+			if err != nil {
+				return 0, err
+			}
+			ns = min(ns, took)
 		}
 		factor := min(float64(target)/max(ns, 100), growth)
 		next := uint32(min(math.Ceil(float64(l.iters)*factor), most))

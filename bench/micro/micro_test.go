@@ -63,7 +63,8 @@ func TestLoops(t *testing.T) {
 			require.NoError(t, err)
 			require.Positive(t, took)
 			if !l.fixed {
-				require.Greater(t, took, 400*time.Microsecond)
+				// A machine with other work is off by some times.
+				require.Greater(t, took, 100*time.Microsecond)
 				require.Less(t, took, 400*time.Millisecond)
 				require.Greater(t, l.iters, uint32(1))
 			}
