@@ -22,6 +22,7 @@ type Progress func(done, total int, what string)
 type Case struct {
 	Problem  attention.Problem
 	Impls    []attention.Impl
+	Naive    bool              // the baseline of naive_attention.comp, too
 	Tuning   *attention.Tuning // what the device was tuned to; nil: the built-in table only
 	Protocol Protocol
 	Peers    []peer.Peer
@@ -31,10 +32,10 @@ type Case struct {
 // Attention checks the forward pass of c.Problem against the float64 reference
 // on each path of c.Impls, and times those that are right. The results are in the
 // order of the paths. A path that the device cannot take, also for lack of memory, is
-// reported as unsupported. The results of the peers follow, in the order of the
-// peers. An error means that the run was cut short.
+// reported as unsupported. The baseline follows, and the results of the peers, in the
+// order of the peers. An error means that the run was cut short.
 func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
-	p, impls, pr := c.Problem, c.Impls, c.Protocol
+	p, pr := c.Problem, c.Protocol
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -43,17 +44,14 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 	}
 	r := newAttentionRun(d, p)
 	defer r.close()
-	results := make([]Result, len(impls))
+	contenders := r.contenders(c)
+	results := make([]Result, len(contenders))
 	var able []int // positions in results
-	for i, impl := range impls {
-		results[i] = Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: p, Status: StatusUnsupported}
-		config, err := attention.Choose(d.Caps(), p, attention.Options{Impl: impl, Tuning: c.Tuning})
-		if err != nil {
-			results[i].Reason = Reason(err, impl)
-			continue
+	for i, x := range contenders {
+		results[i] = x.Result
+		if x.record != nil {
+			able = append(able, i)
 		}
-		results[i].Choice = config.String()
-		able = append(able, i)
 	}
 	if len(able) == 0 && len(c.Peers) == 0 {
 		return results, nil
@@ -74,7 +72,7 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 	var timed []int // the result of each target
 	for _, i := range able {
 		step("checking " + results[i].Impl)
-		target, err := r.check(ctx, impls[i], r.record(attention.Options{Impl: impls[i], Tuning: c.Tuning}), &results[i])
+		target, err := r.check(ctx, contenders[i].impl, contenders[i].record, &results[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
 		}
@@ -102,6 +100,39 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 	}
 	more, err := r.peers(ctx, c, step)
 	return append(results, more...), err
+}
+
+// A contender is something to measure: an empty result, and what records a call
+// of it; nil if the device cannot do it.
+type contender struct {
+	Result
+	impl   attention.Impl
+	record func(c *vk.Cmd, set int) error
+}
+
+// contenders returns what c asks for.
+func (r *attentionRun) contenders(c Case) []contender {
+	var list []contender
+	for _, impl := range c.Impls {
+		x := contender{impl: impl, Result: Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: r.p, Status: StatusUnsupported}}
+		opt := attention.Options{Impl: impl, Tuning: c.Tuning}
+		if config, err := attention.Choose(r.d.Caps(), r.p, opt); err != nil {
+			x.Reason = Reason(err, impl)
+		} else {
+			x.Choice, x.record = config.String(), r.record(opt)
+		}
+		list = append(list, x)
+	}
+	if c.Naive {
+		x := contender{Result: Result{Kernel: "attention_fwd", Impl: naiveName, Choice: "a row per invocation", Problem: r.p, Status: StatusUnsupported}}
+		if err := feasibleNaive(r.d.Caps(), r.p); err != nil {
+			x.Reason = err.Error()
+		} else {
+			x.record = r.recordNaive
+		}
+		list = append(list, x)
+	}
+	return list
 }
 
 // Unsupported returns results that say that no path takes p.

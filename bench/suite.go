@@ -129,6 +129,9 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if slices.Contains(t.others, attention.Unfused.String()) {
 		s.Add("unfused", "GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH")
 	}
+	if slices.Contains(t.others, naiveName) {
+		s.Add("naive", "one invocation for each row, which shares nothing with the others")
+	}
 	s.Add("time", "device time per call, median of samples; a ratio is the time of the column before it by ours: above 1, ours is faster")
 	s.Add("check", "against a float64 reference, on %s", t.rowsChecked())
 }

@@ -56,6 +56,7 @@ var variants = slices.Concat(
 	forEach("attention_bwd_dkv_scalar", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("attention_bwd_dq_scalar", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
+	forEach("naive_attention", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("micro_matrix", "vulkan1.3", "f16", "bf16"),
 	[]Variant{{Kernel: "micro_fma", Env: "vulkan1.2"}, {Kernel: "micro_copy", Env: "vulkan1.2"}},
 )

@@ -181,7 +181,7 @@ func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, prob
 	defer bar.finish()
 	var all []bench.Result
 	for i, p := range problems {
-		c := bench.Case{Problem: p, Impls: b.paths(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
+		c := bench.Case{Problem: p, Impls: b.paths(), Naive: b.naive(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
 		var results []bench.Result
 		var err error
 		if len(problems) == 1 {
@@ -232,6 +232,14 @@ func (b *benchAttention) paths() []attention.Impl {
 		return []attention.Impl{attention.Auto}
 	}
 	return attention.Impls()
+}
+
+// naive reports whether the baseline is measured, too.
+func (b *benchAttention) naive() bool {
+	if b.set.Changed("naive") {
+		return b.suite.naive
+	}
+	return b.suite.on() && !b.set.Changed("impl")
 }
 
 // protocol returns how to measure.

@@ -127,6 +127,10 @@ func TestSuiteFlags(t *testing.T) {
 		require.Equal(t, c.first, problems[0].String(), c.args)
 		require.Equal(t, "fa", suite.Name)
 		require.Equal(t, "[auto coopmat2 coopmat scalar unfused]", fmt.Sprint(b.paths()))
+		require.True(t, b.naive())
+	}
+	for args, want := range map[string]bool{"": false, "--naive": true, "--suite seed2 --impl scalar": false, "--suite seed2 --naive=false": false, "--impl scalar --naive": true} {
+		require.Equal(t, want, parseBench(t, args).naive(), args)
 	}
 }
 

@@ -297,7 +297,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	_, stdout, _ := flashvk("bench", "attention", "--help")
-	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device", "suite", "small", "peer", "peer-time"}, problemFlags...) {
+	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device", "suite", "small", "naive", "out", "peer", "peer-time"}, problemFlags...) {
 		if !strings.Contains(stdout, "--"+flag+" ") {
 			t.Errorf("help of bench attention does not explain --%s", flag)
 		}

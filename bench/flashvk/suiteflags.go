@@ -11,11 +11,13 @@ import (
 type suiteFlags struct {
 	suite *bench.Suite
 	small bool
+	naive bool
 }
 
 func (s *suiteFlags) add(f *pflag.FlagSet) {
 	f.Var(value[*bench.Suite]{&s.suite, bench.ParseSuite, "NAME"}, "suite", "measure the cases of a report in one table instead of one problem: "+suiteNames())
 	boolVar(f, &s.small, "small", "the suite with sizes for a CPU device (default there)")
+	boolVar(f, &s.naive, "naive", "measure a kernel without tiles, too, where it is not too slow (default in suites without --impl)")
 }
 
 func suiteNames() string {
