@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/bench/peer"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -21,17 +22,18 @@ type Progress func(done, total int, what string)
 // A Case is a problem and what to measure of it.
 type Case struct {
 	Problem  attention.Problem
+	Pass     Pass
 	Impls    []attention.Impl
-	Naive    bool              // the baseline of naive_attention.comp, too
+	Naive    bool              // the baseline of naive_attention.comp, too, of a forward pass
 	Tuning   *attention.Tuning // what the device was tuned to; nil: the built-in table only
 	Protocol Protocol
 	Peers    []peer.Peer
 	PeerTime time.Duration // after which a peer is killed
 }
 
-// Attention checks the forward pass of c.Problem against the float64 reference
-// on each path of c.Impls, and times those that are right. The results are in the
-// order of the paths. A path that the device cannot take, also for lack of memory, is
+// Attention checks c.Pass of c.Problem against the float64 reference on each path
+// of c.Impls, and times those that are right. The results are in the order of the
+// paths. A path that the device cannot take, also for lack of memory, is
 // reported as unsupported. The baseline follows, and the results of the peers, in the
 // order of the peers. An error means that the run was cut short.
 func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
@@ -43,6 +45,7 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 		return nil, fmt.Errorf("bench: varlen=%v is not what is measured, %v", p.Varlen, Varlen(p.Batch, p.SeqQ, p.SeqKV))
 	}
 	r := newAttentionRun(d, p)
+	r.pass, r.tuning = c.Pass, c.Tuning
 	defer r.close()
 	contenders := r.contenders(c)
 	results := make([]Result, len(contenders))
@@ -81,7 +84,7 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 		}
 	}
 	if len(targets) > 0 {
-		if err := r.addSets(ctx, pr.sets(p.Bytes())); err != nil {
+		if err := r.addSets(ctx, pr.sets(c.Pass.bytes(p))); err != nil {
 			return nil, err
 		}
 		step("warm-up")
@@ -114,16 +117,16 @@ type contender struct {
 func (r *attentionRun) contenders(c Case) []contender {
 	var list []contender
 	for _, impl := range c.Impls {
-		x := contender{impl: impl, Result: Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: r.p, Status: StatusUnsupported}}
+		x := contender{impl: impl, Result: Result{Kernel: c.Pass.kernel(), Impl: impl.String(), Problem: r.p, Status: StatusUnsupported}}
 		opt := attention.Options{Impl: impl, Tuning: c.Tuning}
-		if config, err := attention.Choose(r.d.Caps(), r.p, opt); err != nil {
+		if choice, err := c.Pass.choice(r.d.Caps(), r.p, opt); err != nil {
 			x.Reason = Reason(err, impl)
 		} else {
-			x.Choice, x.record = config.String(), r.record(opt)
+			x.Choice, x.record = choice, r.record(opt)
 		}
 		list = append(list, x)
 	}
-	if c.Naive {
+	if c.Naive && c.Pass == Forward {
 		x := contender{Result: Result{Kernel: "attention_fwd", Impl: naiveName, Choice: "a row per invocation", Problem: r.p, Status: StatusUnsupported}}
 		if err := feasibleNaive(r.d.Caps(), r.p); err != nil {
 			x.Reason = err.Error()
@@ -152,18 +155,45 @@ func Reason(err error, impl attention.Impl) string {
 	return strings.TrimSuffix(text, ": "+attention.ErrUnsupported.Error())
 }
 
-// An attentionSet is one set of buffers.
-type attentionSet struct{ q, k, v, o, lse vk.Tensor }
+// An attentionSet is one set of buffers. A forward pass has no do and gradients.
+type attentionSet struct{ q, k, v, o, lse, do, dq, dk, dv vk.Tensor }
 
-func (s attentionSet) tensors() []vk.Tensor { return []vk.Tensor{s.q, s.k, s.v, s.o, s.lse} }
+func (s attentionSet) tensors() []vk.Tensor {
+	return []vk.Tensor{s.q, s.k, s.v, s.o, s.lse, s.do, s.dq, s.dk, s.dv}
+}
+
+// inputs returns what a pass reads, outputs what it writes.
+func (s attentionSet) inputs(p Pass) []vk.Tensor {
+	switch p {
+	case Backward:
+		return []vk.Tensor{s.q, s.k, s.v, s.do, s.o, s.lse}
+	case Both:
+		return []vk.Tensor{s.q, s.k, s.v, s.do}
+	}
+	return []vk.Tensor{s.q, s.k, s.v}
+}
+
+func (s attentionSet) outputs(p Pass) []vk.Tensor {
+	switch p {
+	case Backward:
+		return []vk.Tensor{s.dq, s.dk, s.dv}
+	case Both:
+		return []vk.Tensor{s.o, s.lse, s.dq, s.dk, s.dv}
+	}
+	return []vk.Tensor{s.o, s.lse}
+}
 
 // attentionRun holds what the paths share.
 type attentionRun struct {
 	d      *vk.Device
 	p      attention.Problem
+	pass   Pass
+	tuning *attention.Tuning
 	sets   []attentionSet
 	inputs attention.Inputs // of all sets
 	oracle *oracle
+	sample *ref.BackwardSample[float32] // of the gradients; nil in a forward pass
+	shared *vk.Buffer                   // workspace of all backward passes, which run one after the other
 	seed   maphash.Seed
 	o, lse []float32 // of the path that is being checked
 	raw    []byte    // the same as bytes
@@ -180,7 +210,8 @@ func (r *attentionRun) close() {
 		}
 	}
 	closeFeatures(r.inputs)
-	r.sets, r.inputs = nil, attention.Inputs{}
+	r.shared.Close()
+	r.sets, r.inputs, r.shared = nil, attention.Inputs{}, nil
 }
 
 // Seeds of the inputs.
@@ -191,6 +222,7 @@ const (
 	seedBias
 	seedKeyMask
 	seedSinks
+	seedDO
 )
 
 // prepare makes the inputs, the first set of buffers and the reference.
@@ -221,6 +253,11 @@ func (r *attentionRun) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.pass != Forward {
+		if err := r.prepareBackward(ctx, in); err != nil {
+			return err
+		}
+	}
 	return ctx.Err()
 }
 
@@ -239,7 +276,14 @@ func (r *attentionRun) addSet() error {
 		{&s.v, "v", p.DType, p.VShape()},
 		{&s.o, "o", p.DType, p.OShape()},
 		{&s.lse, "lse", dtype.Float32, p.LSEShape()},
+		{&s.do, "do", p.DType, p.OShape()},
+		{&s.dq, "dq", p.DType, p.QShape()},
+		{&s.dk, "dk", p.DType, p.KShape()},
+		{&s.dv, "dv", p.DType, p.VShape()},
 	} {
+		if x.t == &s.do && r.pass == Forward {
+			break // it and the gradients are of the backward pass
+		}
 		var err error
 		if *x.t, err = r.d.NewTensor(x.name, x.dtype, x.shape...); err != nil {
 			for _, t := range s.tensors() {
@@ -272,9 +316,9 @@ func (r *attentionRun) addSets(ctx context.Context, n int) error {
 		return err
 	}
 	defer c.Close()
-	from := r.sets[0].tensors()
+	from := r.sets[0].inputs(r.pass)
 	for _, s := range r.sets[1:] {
-		for i, to := range s.tensors()[:3] {
+		for i, to := range s.inputs(r.pass) {
 			c.Copy(to.Buffer, 0, from[i].Buffer, 0, tensorBytes(to))
 		}
 	}
@@ -291,7 +335,7 @@ func (r *attentionRun) clear(ctx context.Context, set int) error {
 		return err
 	}
 	defer c.Close()
-	for _, t := range []vk.Tensor{r.sets[set].o, r.sets[set].lse} {
+	for _, t := range r.sets[set].outputs(r.pass) {
 		c.Fill(t.Buffer, 0, tensorBytes(t), 0xffffffff)
 	}
 	return c.Submit(ctx)
@@ -301,7 +345,7 @@ func (r *attentionRun) clear(ctx context.Context, set int) error {
 func (r *attentionRun) fingerprint(ctx context.Context, set int) (uint64, error) {
 	var h maphash.Hash
 	h.SetSeed(r.seed)
-	for _, t := range []vk.Tensor{r.sets[set].o, r.sets[set].lse} {
+	for _, t := range r.sets[set].outputs(r.pass) {
 		n := tensorBytes(t)
 		if int64(len(r.raw)) < n {
 			r.raw = make([]byte, n)
@@ -319,7 +363,22 @@ func (r *attentionRun) record(opt attention.Options) func(c *vk.Cmd, set int) er
 	return func(c *vk.Cmd, set int) error {
 		s := r.sets[set]
 		opt.Inputs = r.inputs
-		return attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, opt)
+		if r.pass != Backward {
+			if err := attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, opt); err != nil {
+				return err
+			}
+		}
+		if r.pass == Both {
+			c.Barrier()
+		}
+		if r.pass != Forward {
+			var err error
+			if opt.Workspace, err = r.workspace(opt); err != nil {
+				return err
+			}
+			return attention.Backward(c, s.dq, s.dk, s.dv, s.do, s.o, s.lse, s.q, s.k, s.v, r.p, opt)
+		}
+		return nil
 	}
 }
 
@@ -337,15 +396,13 @@ func (r *attentionRun) check(ctx context.Context, impl attention.Impl, record fu
 	if err != nil {
 		return Target{}, err
 	}
-	if err := r.sets[0].o.Download(ctx, r.o); err != nil {
-		return Target{}, err
-	}
-	if err := r.sets[0].lse.Download(ctx, r.lse); err != nil {
-		return Target{}, err
-	}
-	x.Check, err = r.oracle.check(r.o, r.lse)
+	check, wrong, err := r.compare(ctx)
+	x.Check = check
 	if err != nil {
-		x.Status, x.Reason = StatusFailed, err.Error()
+		return Target{}, err
+	}
+	if wrong != nil {
+		x.Status, x.Reason = StatusFailed, wrong.Error()
 		return Target{}, nil
 	}
 	x.Status = StatusOK
@@ -361,6 +418,23 @@ func (r *attentionRun) check(ctx context.Context, impl attention.Impl, record fu
 		return err
 	}
 	return Target{Name: x.Impl, Record: record, Clear: r.clear, Verify: verify, MaxBatch: maxCalls(impl, r.p)}, nil
+}
+
+// compare compares the outputs in the first set with the reference. Wrong is what is
+// wrong with them, err that they cannot be read.
+func (r *attentionRun) compare(ctx context.Context) (c Check, wrong, err error) {
+	if r.pass != Backward {
+		if err := errors.Join(r.sets[0].o.Download(ctx, r.o), r.sets[0].lse.Download(ctx, r.lse)); err != nil {
+			return c, nil, err
+		}
+		if c, wrong = r.oracle.check(r.o, r.lse); wrong != nil {
+			return c, wrong, nil
+		}
+	}
+	if r.pass != Forward {
+		return r.compareGradients(ctx, c)
+	}
+	return c, nil, nil
 }
 
 // once records a call on the first set and runs it.

@@ -70,9 +70,6 @@ func WriteSheet(w io.Writer, s sheet.Sheet, f Format) error {
 	return s.Text(w)
 }
 
-// benchmarkNames gives each kernel its name in the Go benchmark format.
-var benchmarkNames = map[string]string{"attention_fwd": "AttentionFwd"}
-
 // writeBenchfmt writes one line per sample of every result that was timed.
 // Only the lines for which wall-clock samples exist carry them.
 func (r Report) writeBenchfmt(w io.Writer) error {
@@ -99,8 +96,8 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name), Iters: x.Timing.Iters}
 			res.Values = append(res.Values,
 				benchfmt.Value{Value: ns, Unit: "ns/op"},
-				benchfmt.Value{Value: flops(x.Problem) / ns * 1e9, Unit: "FLOP/s"},
-				benchfmt.Value{Value: x.Problem.Bytes() / ns * 1e9, Unit: "B/s"})
+				benchfmt.Value{Value: passOf(x.Kernel).flops(x.Problem) / ns * 1e9, Unit: "FLOP/s"},
+				benchfmt.Value{Value: passOf(x.Kernel).bytes(x.Problem) / ns * 1e9, Unit: "B/s"})
 			if x.Check.Rows > 0 {
 				res.Values = append(res.Values, benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
 			}
@@ -163,7 +160,7 @@ func (r Report) columns(x Result) []column {
 		{"causal", p.Causal}, {"causal_align", align}, {"scale", p.EffectiveScale()},
 		{"value_dim", p.ValueHeadDim()}, {"window", p.Window.String()}, {"softcap", p.Softcap}, {"alibi", p.ALiBi.String()},
 		{"bias", p.Bias.String()}, {"key_mask", p.KeyMask}, {"sinks", p.Sinks}, {"varlen", p.Varlen.String()}, {"dropout", p.Dropout.P},
-		{"flops", flops(p)}, {"bytes", p.Bytes()},
+		{"flops", passOf(x.Kernel).flops(p)}, {"bytes", passOf(x.Kernel).bytes(p)},
 	}
 	number := func(name string, have bool, v float64) {
 		if have && !math.IsNaN(v) && !math.IsInf(v, 0) {

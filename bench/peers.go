@@ -3,14 +3,12 @@ package bench
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench/peer"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
@@ -49,7 +47,7 @@ func (r *attentionRun) peers(ctx context.Context, c Case, step func(what string)
 			results = append(results, r.peerResult(p, reply, a, request.OutputDir))
 		}
 		if err != nil {
-			results = append(results, Result{Kernel: "attention_fwd", Impl: p.Name, Peer: true, Problem: r.p, Status: StatusNoAnswer, Reason: err.Error()})
+			results = append(results, Result{Kernel: r.pass.kernel(), Impl: p.Name, Peer: true, Problem: r.p, Status: StatusNoAnswer, Reason: err.Error()})
 		}
 		if err := os.RemoveAll(request.OutputDir); err != nil {
 			return nil, err
@@ -62,12 +60,12 @@ func (r *attentionRun) peers(ctx context.Context, c Case, step func(what string)
 func newRequest(c Case) peer.Request {
 	p, pr := c.Problem, c.Protocol
 	request := peer.Request{
-		Op: "attention", Pass: "forward",
+		Op: "attention", Pass: c.Pass.String(),
 		DType: p.DType.String(), Batch: p.Batch, Heads: p.NumHeads, KVHeads: p.NumKVHeads, SeqQ: p.SeqQ, SeqKV: p.SeqKV,
 		HeadDim: p.HeadDim, ValueDim: p.ValueHeadDim(), Causal: p.Causal, CausalAlign: p.CausalAlign.String(), Scale: p.EffectiveScale(),
 		Features: p.FeatureKeys(),
 		WarmupNS: float64(pr.WarmupTime), Warmup: pr.Warmup, Samples: pr.Samples, SampleNS: float64(pr.SampleTime), MaxIters: MaxBatchCalls,
-		Sets: pr.sets(p.Bytes()),
+		Sets: pr.sets(c.Pass.bytes(p)),
 	}
 	if pr.Iters > 0 {
 		request.MaxIters = pr.batch(0, 0)
@@ -79,7 +77,7 @@ func newRequest(c Case) peer.Request {
 // one.
 func (r *attentionRun) peerResult(p peer.Peer, reply peer.Reply, a peer.Answer, dir string) Result {
 	x := Result{
-		Kernel: "attention_fwd", Impl: p.Name + ":" + a.Name, Peer: true, Problem: r.p, Choice: reply.About,
+		Kernel: r.pass.kernel(), Impl: p.Name + ":" + a.Name, Peer: true, Problem: r.p, Choice: reply.About,
 		Status: StatusOK, Timing: Timing{Iters: a.Iters, Sets: a.Sets, DeviceNS: a.SamplesNS},
 	}
 	if a.Note != "" {
@@ -96,37 +94,57 @@ func (r *attentionRun) peerResult(p peer.Peer, reply peer.Reply, a peer.Answer, 
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
 	}
-	o, err := readOutput(path, r.p)
-	if err == nil {
-		x.Check, err = r.oracle.checkO(o)
-	}
-	if err != nil {
+	var err error
+	if x.Check, err = r.checkOutput(path); err != nil {
 		x.Reason = err.Error()
 	}
 	return x
 }
 
-// readOutput reads the tensor o of a file.
-func readOutput(path string, p attention.Problem) ([]float32, error) {
+// checkOutput compares the output of a peer with the reference.
+func (r *attentionRun) checkOutput(path string) (Check, error) {
+	p := r.p
+	if r.pass == Forward {
+		o, err := readOutput(path, "o", p.DType, p.OShape())
+		if err != nil {
+			return Check{}, err
+		}
+		return r.oracle.checkO(o)
+	}
+	var got [3][]float32
+	for i, x := range []struct {
+		name  string
+		shape []int
+	}{{"dq", p.QShape()}, {"dk", p.KShape()}, {"dv", p.VShape()}} {
+		var err error
+		if got[i], err = readOutput(path, x.name, p.DType, x.shape); err != nil {
+			return Check{}, err
+		}
+	}
+	return r.checkGradients(Check{}, got)
+}
+
+// readOutput reads a tensor of a file.
+func readOutput(path, name string, format dtype.DType, shape []int) ([]float32, error) {
 	f, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	t, ok := f.Tensor("o")
+	t, ok := f.Tensor(name)
 	if !ok {
-		return nil, errors.New(`its output has no tensor "o"`)
+		return nil, fmt.Errorf("its output has no tensor %q", name)
 	}
-	if t.DType != fileDType(p.DType) || !slices.Equal(t.Shape, p.OShape()) {
-		return nil, fmt.Errorf("its o is %s %v, want %s %v", t.DType, t.Shape, fileDType(p.DType), p.OShape())
+	if t.DType != fileDType(format) || !slices.Equal(t.Shape, shape) {
+		return nil, fmt.Errorf("its %s is %s %v, want %s %v", name, t.DType, t.Shape, fileDType(format), shape)
 	}
 	raw := make([]byte, t.Bytes())
 	if err := f.ReadAt(t, raw, 0); err != nil {
 		return nil, err
 	}
-	o := make([]float32, elements(p.OShape()))
+	o := make([]float32, elements(shape))
 	for i := range o {
-		switch p.DType {
+		switch format {
 		case dtype.Float16:
 			o[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
 		case dtype.BFloat16:
@@ -163,7 +181,7 @@ func (r *attentionRun) writeInputs(ctx context.Context, path string) error {
 		name string
 		t    vk.Tensor
 	}{
-		{"q", s.q}, {"k", s.k}, {"v", s.v}, {"bias", in.Bias}, {"alibi_slopes", in.ALiBiSlopes}, {"key_mask", in.KeyMask}, {"sinks", in.Sinks},
+		{"q", s.q}, {"k", s.k}, {"v", s.v}, {"do", s.do}, {"bias", in.Bias}, {"alibi_slopes", in.ALiBiSlopes}, {"key_mask", in.KeyMask}, {"sinks", in.Sinks},
 		{"cu_seqlens_q", in.CuSeqlensQ}, {"cu_seqlens_kv", in.CuSeqlensKV},
 	} {
 		if !x.t.IsZero() {

@@ -45,7 +45,7 @@ const (
 
 // A Result is one implementation on one problem.
 type Result struct {
-	Kernel  string // what was computed: attention_fwd
+	Kernel  string // what was computed: attention_fwd, attention_bwd or attention_fwd_bwd
 	Impl    string // as asked for: auto, coopmat2, …; of a peer: its name, a colon, that of its implementation
 	Peer    bool   // it is a peer's, not ours: nothing of it is a failure
 	Choice  string // what ran: path and configuration; of a peer what it says of itself
@@ -57,9 +57,10 @@ type Result struct {
 	Timing  Timing // zero unless Status is StatusOK
 }
 
-// A Check compares a result with the float64 reference.
+// A Check compares a result with the float64 reference. Of a backward pass
+// it has the worst gradient of dQ, dK and dV, measured by its limit.
 type Check struct {
-	Rows, OfRows int     // rows of O that were compared, and how many there are
+	Rows, OfRows int     // rows of O, or of dQ, that were compared, and how many there are
 	MaxAbs       float64 // max|Δ| over the compared elements of O
 	MeanAbs      float64 // mean|Δ|
 	Limit        float64 // the largest MaxAbs that passes
@@ -116,11 +117,11 @@ func (r Result) NS() float64 { return Summarize(r.Timing.DeviceNS).Median }
 
 // FLOPRate returns the operations per second at the median device time, by the
 // convention of problem.Problem.FLOPs.
-func (r Result) FLOPRate() float64 { return r.rate(flops(r.Problem)) }
+func (r Result) FLOPRate() float64 { return r.rate(passOf(r.Kernel).flops(r.Problem)) }
 
 // ByteRate returns the least traffic, problem.Problem.Bytes, per second at the
 // median device time.
-func (r Result) ByteRate() float64 { return r.rate(r.Problem.Bytes()) }
+func (r Result) ByteRate() float64 { return r.rate(passOf(r.Kernel).bytes(r.Problem)) }
 
 func (r Result) rate(amount float64) float64 {
 	ns := r.NS()

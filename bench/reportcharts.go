@@ -71,7 +71,11 @@ func differInLength(a, b Result) bool {
 // none.
 func (r Report) bars() (Drawing, bool) {
 	groups := r.groups()
-	d := Drawing{"rates", chart.Chart{Title: "Rate of attention forward", Subtitle: r.Env.String()}}
+	pass := Forward
+	if len(groups) > 0 {
+		pass = passOf(groups[0][0].Kernel)
+	}
+	d := Drawing{"rates", chart.Chart{Title: fmt.Sprintf("Rate of attention %v", pass), Subtitle: r.Env.String()}}
 	if r.Env.CPU {
 		d.Subtitle += "\n" + CPUWarning
 	}

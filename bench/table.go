@@ -56,8 +56,9 @@ func (e Environment) String() string {
 func groupSection(results []Result) sheet.Section {
 	p := results[0].Problem
 	var s sheet.Section
-	s.Add("problem", "attention forward, %s\n%s and at least %s of memory traffic per call",
-		Describe(p), FormatSI(flops(p), "FLOP"), FormatSI(p.Bytes(), "B"))
+	pass := passOf(results[0].Kernel)
+	s.Add("problem", "attention %v, %s\n%s and at least %s of memory traffic per call",
+		pass, Describe(p), FormatSI(pass.flops(p), "FLOP"), FormatSI(pass.bytes(p), "B"))
 	s.Columns = []sheet.Column{
 		{Name: "impl"}, {Name: "time", Number: true}, {Name: "±", Number: true}, {Name: "rate", Number: true}, {Name: "traffic", Number: true},
 		{Name: "replayed", Number: true}, {Name: "recorded", Number: true},

@@ -41,16 +41,31 @@ func (p Problem) BackwardFLOPs() float64 {
 	return p.FLOPs() / float64(p.HeadDim+p.ValueHeadDim()) * float64(3*p.HeadDim+2*p.ValueHeadDim())
 }
 
+// BackwardBytes returns the least traffic of the backward pass: what Bytes counts,
+// and dO read, and the gradients of Q, K, V, bias and sinks written.
+func (p Problem) BackwardBytes() float64 {
+	bytes := p.Bytes() + float64(p.DType.Size())*(elements(p.OShape())+elements(p.QShape())+elements(p.KShape())+elements(p.VShape()))
+	if p.Bias.On {
+		bytes += float64(p.Bias.DType.Size()) * elements(p.BiasShape())
+	}
+	if p.Sinks {
+		bytes += 4 * elements(p.SinksShape())
+	}
+	return bytes
+}
+
+// elements returns the product of a shape.
+func elements(shape []int) float64 {
+	n := 1.0
+	for _, s := range shape {
+		n *= float64(s)
+	}
+	return n
+}
+
 // Bytes returns the least traffic of the forward pass: Q, K, V and the tensors
 // of features read once, O and LSE written once. Keys that no row sees count.
 func (p Problem) Bytes() float64 {
-	elements := func(shape []int) float64 {
-		n := 1.0
-		for _, s := range shape {
-			n *= float64(s)
-		}
-		return n
-	}
 	bytes := float64(p.DType.Size()) * (elements(p.QShape()) + elements(p.KShape()) + elements(p.VShape()) + elements(p.OShape()))
 	bytes += 4 * elements(p.LSEShape())
 	if p.Bias.On {

@@ -96,6 +96,9 @@ func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p problem
 	return s, nil
 }
 
+// Size returns how many rows and keys are in the sample.
+func (s *BackwardSample[T]) Size() (rows, keys int) { return len(s.rows), len(s.keys) }
+
 // A GradientCheck says how far a gradient is from the reference, on a sample.
 type GradientCheck struct {
 	Name  string  // dq, dk or dv

@@ -44,13 +44,15 @@ func newBenchAttention(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attention",
 		Short: "Measure softmax attention",
-		Long: `Measures softmax attention, forward, on random normal inputs. Every path is
+		Long: `Measures softmax attention on random normal inputs: the forward pass, the
+backward pass with --backward, or one after the other with --both. Every path is
 checked against a float64 reference first (on sampled rows if there are many);
 one that is wrong is reported and not timed, and the exit status is 1.
 
 Times are device timestamps: the median of --count samples, each the mean of a
 batch of calls, the paths taking turns. Rates count 4*batch*heads*entries*headdim
-operations, entries being the unmasked pairs of query and key.
+operations, entries being the unmasked pairs of query and key; of the backward pass
+2.5 times that.
 
 Sizes that are not given: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
 batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
@@ -58,6 +60,7 @@ benchfmt has a line per sample, for benchstat.`,
 		Example: `  flashvk bench attention
   flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
   flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
+  flashvk bench attention --seqlen 1024 --headdim 64 --causal --backward --impl auto
   flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
   flashvk bench attention --suite seed3 --format markdown
   flashvk bench attention --suite fa --out fa-results
@@ -84,8 +87,8 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	b.tuning.add(f)
 	b.peers.add(f)
 	b.out.add(f)
-	f.BoolVar(&b.backward, "backward", false, "measure the backward pass; not available in this version")
-	f.BoolVar(&b.both, "both", false, "measure forward and backward pass; not available in this version")
+	f.BoolVar(&b.backward, "backward", false, "measure the backward pass instead: the gradients of q, k and v")
+	f.BoolVar(&b.both, "both", false, "measure the forward pass and, after it, the backward pass, as one call")
 }
 
 func parseFormat(text string) (bench.Format, error) {
@@ -97,8 +100,14 @@ func parseFormat(text string) (bench.Format, error) {
 }
 
 func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
-	if b.backward || b.both {
-		return errors.New("this version measures the forward pass only, --backward and --both are not available")
+	if b.backward && b.both {
+		return usagef("--backward and --both contradict each other")
+	}
+	if b.both && len(b.peers.list) > 0 {
+		return usagef("--both and --peer contradict each other: a peer measures one pass")
+	}
+	if b.suite.naive && b.pass() != bench.Forward {
+		return usagef("--naive has no backward pass")
 	}
 	if err := b.checkCounts(); err != nil {
 		return err
@@ -153,6 +162,17 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	return verdict(report, b.set.Changed("impl"))
 }
 
+// pass returns which pass to measure.
+func (b *benchAttention) pass() bench.Pass {
+	switch {
+	case b.backward:
+		return bench.Backward
+	case b.both:
+		return bench.Both
+	}
+	return bench.Forward
+}
+
 // problems returns what to measure, and the suite that it is of, if any. An
 // error is a usage error.
 func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, error) {
@@ -181,7 +201,7 @@ func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, prob
 	defer bar.finish()
 	var all []bench.Result
 	for i, p := range problems {
-		c := bench.Case{Problem: p, Impls: b.paths(), Naive: b.naive(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
+		c := bench.Case{Problem: p, Pass: b.pass(), Impls: b.paths(), Naive: b.naive(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
 		var results []bench.Result
 		var err error
 		if len(problems) == 1 {

@@ -172,8 +172,9 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --iters 10001", code: 2, want: "--iters 10001 is more than 1000 in each of 10 samples"},
 		{args: "bench attention --iters 1001 --count 1", code: 2, want: "--iters 1001 is more than 1000 in each of 1 samples"},
 		{args: "bench attention --warmup -1", code: 2, want: "--warmup -1 is less than 0"},
-		{args: "bench attention --backward", code: 1, want: "the forward pass only"},
-		{args: "bench attention --both --causal", code: 1, want: "the forward pass only"},
+		{args: "bench attention --backward --both", code: 2, want: "--backward and --both contradict each other"},
+		{args: "bench attention --backward --naive", code: 2, want: "--naive has no backward pass"},
+		{args: "bench attention --both --peer x=y", code: 2, want: "--both and --peer contradict each other: a peer measures one pass"},
 
 		{args: "sweep", code: 2, want: "sweep needs --csv FILE"},
 		{args: "sweep x", code: 2, want: `sweep: argument "x" is not expected`},

@@ -50,6 +50,17 @@ func TestBenchPeer(t *testing.T) {
 	require.Contains(t, stdout, "\nfake has no times: exit status 4\n")
 	require.Contains(t, stdout, "\ngone has no times: exit status 1\n")
 
+	// The backward pass: the inputs have dO, the output gradients.
+	code, _, stderr = flashvk(small(dev, "--impl=scalar", "--backward", "--peer", "first="+keep)...)
+	require.Zero(t, code, stderr)
+	code, _, stderr = flashvk("run", "attention", dev, "--impl=scalar", "--backward", "--causal", "--in", in, "--out", right)
+	require.Zero(t, code, stderr)
+	gradients := script(t, answer("right", right)+answer("wrong", wrong))
+	code, stdout, stderr = flashvk(small(dev, "--impl=scalar", "--backward", "--peer", "fake="+gradients)...)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `\nfake:right .*x .* pass`, stdout)
+	require.Contains(t, stdout, `fake:wrong has a wrong output: its output has no tensor "dq"`)
+
 	code, stdout, _ = flashvk(small(dev, "--impl=scalar", "--peer", "fake="+peers, "--format=benchfmt")...)
 	require.Zero(t, code)
 	require.Equal(t, 2, strings.Count(stdout, "\nBenchmarkAttentionFwd/impl=fake:right/dtype=float16/"))
