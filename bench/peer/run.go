@@ -41,11 +41,10 @@ func (p Peer) Run(ctx context.Context, r Request, limit time.Duration) (Reply, e
 	cmd.Stdin = bytes.NewReader(append(request, '\n'))
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that its children can be killed with it
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = killWait
 	err = cmd.Run()
 	if cmd.Process != nil {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left behind would disturb the next one; an error says that there is nothing
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started would disturb the next one; an error says that there is nothing
 	}
 	switch {
 	case ctx.Err() != nil:
