@@ -14,6 +14,9 @@
 //	scalar    Vulkan 1.2 compute                           registers        fwd_scalar.go
 //	unfused   Vulkan 1.2 compute, memory for S             device memory    unfused.go
 //
+// Every path computes every feature of a [Problem]. One without features runs kernels
+// that know of none (features.go).
+//
 // Few rows and many keys, as when a model decodes token after token, are spread
 // over the device: the heads of a group become rows of one matrix (pack.go), and
 // several workgroups share the keys of a block of rows (combine.go).
