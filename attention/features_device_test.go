@@ -103,3 +103,44 @@ func TestBadLengths(t *testing.T) {
 		}
 	}
 }
+
+// TestFeatureKernels: a call without features runs kernels that know of none, a call
+// with one a kernel that does; recording it again compiles nothing and allocates
+// little.
+func TestFeatureKernels(t *testing.T) {
+	for _, impl := range attention.Impls() {
+		t.Run(impl.String(), func(t *testing.T) {
+			d := vktest.Open(t)
+			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: dtype.Float16, Causal: true}
+			if err := attention.Supports(d.Caps(), impl, p); err != nil {
+				t.Skip(err)
+			}
+			o, lse, q, k, v := newTensors(t, d, p)
+			c, err := d.NewCmd("features")
+			require.NoError(t, err)
+			defer c.Close()
+			record := func() {
+				c.Reset()
+				require.NoError(t, attention.Forward(c, o, lse, q, k, v, p, attention.Options{Impl: impl}))
+			}
+			features := func() (n int) {
+				for _, info := range d.CachedKernels() {
+					if strings.Contains(info.Name, "_features") {
+						n++
+					}
+				}
+				return n
+			}
+			record()
+			require.Zero(t, features())
+			plain := len(d.CachedKernels())
+			p.Window = attention.Window{On: true, Left: 3}
+			record()
+			require.NotZero(t, features())
+			all := len(d.CachedKernels())
+			require.Equal(t, all-plain, features())
+			require.LessOrEqual(t, testing.AllocsPerRun(10, record), 60.0)
+			require.Len(t, d.CachedKernels(), all)
+		})
+	}
+}
