@@ -39,8 +39,9 @@ func Charts(x *Records, baseline string) ([]Drawing, error) {
 	}
 	base := lines[slices.Index(names, baseline)]
 
+	pass := passOf(x.Text(0, "kernel")).String()
 	time, rate := []unit{milliseconds, "µs"}, []unit{teraflops, "GFLOP/s"}
-	latency := drawing(x, "latency", "Latency of attention forward, median of samples", lines)
+	latency := drawing(x, "latency", "Latency of attention "+pass+", median of samples", lines)
 	latency.LogY = true
 	scale := latency.fill(lines, time, func(p linePoint) (float64, bool) { return p.ns / 1e6, true })
 	latency.Y = string(scale) + " per call"
@@ -53,7 +54,7 @@ func Charts(x *Records, baseline string) ([]Drawing, error) {
 		return base.points[i].ns / p.ns, true
 	})
 	speedup.Y = "times as fast as " + baseline
-	flops := drawing(x, "rate", "Rate of attention forward", lines)
+	flops := drawing(x, "rate", "Rate of attention "+pass, lines)
 	flops.Y = string(flops.fill(lines, rate, func(p linePoint) (float64, bool) { return p.flops / p.ns * 1e9 / 1e12, true }))
 	return []Drawing{latency, speedup, flops}, nil
 }

@@ -14,9 +14,10 @@ import (
 // A Profile says where the time of a call goes.
 type Profile struct {
 	Env      Environment
-	Result   Result // the whole call, checked and timed as bench does
-	Config   attention.Config
-	Kernels  []KernelProfile // in the order of their first dispatch
+	Result   Result           // the whole call, checked and timed as bench does
+	Impl     attention.Impl   // what runs; of both passes that of the forward pass
+	Config   attention.Config // of a forward pass
+	Kernels  []KernelProfile  // in the order of their first dispatch
 	Ceilings []Ceiling
 	Events   []Event // the last calls, on the host and on the device
 }
@@ -58,13 +59,13 @@ const (
 // wrong.
 func ProfileAttention(ctx context.Context, d *vk.Device, env Environment, c Case, progress Progress) (*Profile, error) {
 	opt := attention.Options{Impl: c.Impls[0], Tuning: c.Tuning}
-	config, err := attention.Choose(d.Caps(), c.Problem, opt)
-	if err != nil {
+	p := &Profile{Env: env}
+	if err := p.choose(d.Caps(), c, opt); err != nil {
 		return nil, err
 	}
 	r := newAttentionRun(d, c.Problem)
+	r.pass, r.tuning = c.Pass, c.Tuning
 	defer r.close()
-	p := &Profile{Env: env, Config: config}
 	total := 4
 	done := 0
 	step := func(what string) {
@@ -77,7 +78,6 @@ func ProfileAttention(ctx context.Context, d *vk.Device, env Environment, c Case
 	if err := r.prepare(ctx); err != nil {
 		return nil, err
 	}
-	p.Result = Result{Kernel: "attention_fwd", Impl: c.Impls[0].String(), Choice: config.String(), Problem: c.Problem}
 	target, err := r.check(ctx, c.Impls[0], r.record(opt), &p.Result)
 	switch {
 	case err != nil:
@@ -87,7 +87,7 @@ func ProfileAttention(ctx context.Context, d *vk.Device, env Environment, c Case
 	case p.Result.Status == StatusFailed:
 		return nil, fmt.Errorf("%s is wrong: %s", p.Result.Impl, p.Result.Reason)
 	}
-	if err := r.addSets(ctx, c.Protocol.sets(c.Problem.Bytes())); err != nil {
+	if err := r.addSets(ctx, c.Protocol.sets(c.Pass.bytes(c.Problem))); err != nil {
 		return nil, err
 	}
 	step("whole calls")
@@ -107,6 +107,22 @@ func ProfileAttention(ctx context.Context, d *vk.Device, env Environment, c Case
 	step("ceilings")
 	p.Ceilings, err = Ceilings(ctx, d, c.Protocol, nil)
 	return p, err
+}
+
+// choose finds out what runs.
+func (p *Profile) choose(caps *vk.Caps, c Case, opt attention.Options) (err error) {
+	p.Result = Result{Kernel: c.Pass.kernel(), Impl: opt.Impl.String(), Problem: c.Problem}
+	if p.Result.Choice, err = c.Pass.choice(caps, c.Problem, opt); err != nil {
+		return err
+	}
+	if c.Pass == Backward {
+		config, err := attention.ChooseBackward(caps, c.Problem, opt)
+		p.Impl = config.Impl
+		return err
+	}
+	p.Config, err = attention.Choose(caps, c.Problem, opt)
+	p.Impl = p.Config.Impl
+	return err
 }
 
 // trace times the kernels of several calls. Calls that are not traced run
@@ -192,7 +208,8 @@ func (p *Profile) add(r *attentionRun, list []vk.TracedDispatch, begin, end []fl
 
 // workOf returns what a kernel of a forward pass has to do, by the conventions of
 // problem.Problem.FLOPs and Bytes: unmasked entries count, each tensor is read or
-// written once.
+// written once. Kernels of the backward pass share its work in ways that the
+// conventions do not know.
 func workOf(kernel string, p attention.Problem, c attention.Config) Work {
 	size := float64(p.DType.Size())
 	q, k, v := float64(elements(p.QShape())), float64(elements(p.KShape())), float64(elements(p.VShape()))

@@ -58,7 +58,25 @@ func TestProfile(t *testing.T) {
 		}
 		checkTrace(t, x, kernels)
 	}
-	_, err := ProfileAttention(ctx, d, Environment{}, Case{Problem: attention.Problem{}, Impls: []attention.Impl{attention.Scalar}, Protocol: quick()}, nil)
+	// Both passes: the kernels of the one, then those of the other.
+	x, err := ProfileAttention(ctx, d, Environment{}, Case{Problem: p, Pass: Both, Impls: []attention.Impl{attention.Scalar}, Protocol: quick()}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "attention_fwd_scalar.f16", x.Kernels[0].Name)
+	require.Greater(t, len(x.Kernels), 2)
+	for _, k := range x.Kernels[1:] {
+		require.Contains(t, k.Name, "attention_bwd_")
+		require.Zero(t, k.Work)
+	}
+	s := x.Sheet()
+	rows := s.Sections[0].Rows
+	all := rows[len(rows)-1]
+	require.Equal(t, "all", all[0])
+	require.Contains(t, all[4], "FLOP/s")
+	x, err = ProfileAttention(ctx, d, Environment{}, Case{Problem: p, Pass: Backward, Impls: []attention.Impl{attention.Auto}, Protocol: quick()}, nil)
+	require.NoError(t, err)
+	require.Contains(t, x.Sheet().Sections[0].Facts[0].Text, "attention backward, ")
+
+	_, err = ProfileAttention(ctx, d, Environment{}, Case{Problem: attention.Problem{}, Impls: []attention.Impl{attention.Scalar}, Protocol: quick()}, nil)
 	require.Error(t, err)
 }
 

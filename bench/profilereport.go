@@ -22,9 +22,10 @@ func (p *Profile) Sheet() sheet.Sheet {
 
 func (p *Profile) kernelSection() sheet.Section {
 	var s sheet.Section
-	peak := PeakOf(p.Ceilings, p.Config.Impl, p.Result.Problem.DType)
-	s.Add("problem", "attention forward, %s\n%s, checked against a float64 reference on %s: max|Δ| %s, limit %s",
-		Describe(p.Result.Problem), p.Result.Choice, rowsChecked(p.Result.Check), formatError(p.Result.Check.MaxAbs), formatError(p.Result.Check.Limit))
+	peak := PeakOf(p.Ceilings, p.Impl, p.Result.Problem.DType)
+	pass := passOf(p.Result.Kernel)
+	s.Add("problem", "attention %v, %s\n%s, checked against a float64 reference on %s: max|Δ| %s, limit %s",
+		pass, Describe(p.Result.Problem), p.Result.Choice, rowsChecked(p.Result.Check), formatError(p.Result.Check.MaxAbs), formatError(p.Result.Check.Limit))
 	s.Add("time", "device time in one call, median of %d; the call as bench times it: %s", profileCalls, FormatTime(p.Result.NS()))
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
 	s.Add("fits", "estimate: workgroups in a compute unit (part of its invocations), and what keeps more out")
@@ -44,7 +45,7 @@ func (p *Profile) kernelSection() sheet.Section {
 		s.Rows = append(s.Rows, p.Kernels[i].row(total, peak))
 	}
 	if len(p.Kernels) > 1 {
-		all := Work{flops(p.Result.Problem), p.Result.Problem.Bytes()}
+		all := Work{pass.flops(p.Result.Problem), pass.bytes(p.Result.Problem)}
 		s.Rows = append(s.Rows, append(append([]string{"all", FormatTime(total), "", "100%"}, all.cells(total, peak)...), "", "", "", "", "", ""))
 	}
 	return s

@@ -114,6 +114,9 @@ type suiteTable struct {
 
 func (t *suiteTable) facts(s *sheet.Section) {
 	s.Add("suite", "%s: %s", t.suite.Name, t.suite.About)
+	if len(t.groups) > 0 {
+		s.Add("pass", "%v", passOf(t.groups[0][0].Kernel))
+	}
 	if t.suite.small {
 		d := t.suite.shrinks
 		s.Add("small", "batch divided by %d, heads by %d, lengths by %d: this is not the suite, but runs the same code", d.batch, d.heads, d.seq)

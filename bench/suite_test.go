@@ -110,6 +110,7 @@ func TestSuiteTable(t *testing.T) {
 	require.Equal(t, strings.Split(`device   Test GPU (discrete GPU), driver TestDriver 1.2
 
 suite    seed3: float16, batch 4, heads 8, headdim 64, no mask: rates against the length
+pass     forward
 ours     the path that flashvk takes by itself, named under runs; the other columns force one
 unfused  GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH
 time     device time per call, median of samples; a ratio is the time of the column before it by ours: above 1, ours is faster

@@ -27,8 +27,8 @@ type SweepFile struct {
 
 // OpenSweep opens or makes the file of a sweep over lengths of p on a device.
 // What an interrupted write left at its end is cut off. It is an error if the
-// file holds something else: another device, driver, build or problem.
-func OpenSweep(path string, env Environment, p attention.Problem) (_ *SweepFile, err error) {
+// file holds something else: another device, driver, build, problem or pass.
+func OpenSweep(path string, env Environment, p attention.Problem, pass Pass) (_ *SweepFile, err error) {
 	s := &SweepFile{env: env}
 	if s.f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, bareError(path, err)
@@ -43,7 +43,7 @@ func OpenSweep(path string, env Environment, p attention.Problem) (_ *SweepFile,
 	if err != nil {
 		return nil, err
 	}
-	want := s.lines([]Result{{Kernel: "attention_fwd", Problem: p}})
+	want := s.lines([]Result{{Kernel: pass.kernel(), Problem: p}})
 	whole := text[:bytes.LastIndexByte(text, '\n')+1] // values have no line ends
 	if len(whole) == 0 {
 		if !strings.HasPrefix(strings.Join(want[0], ","), string(text)) {

@@ -18,7 +18,7 @@ func TestSweepFile(t *testing.T) {
 	impls := []attention.Impl{attention.CoopMat, attention.Unfused}
 	path := filepath.Join(t.TempDir(), "x.csv")
 	complete := func() {
-		s, err := OpenSweep(path, r.Env, r.Results[0].Problem)
+		s, err := OpenSweep(path, r.Env, r.Results[0].Problem, Forward)
 		require.NoError(t, err)
 		for i := 0; i < len(r.Results); i += 2 {
 			missing, _ := s.Missing(r.Results[i].Problem, impls, nil)
@@ -52,11 +52,11 @@ func TestSweepMissing(t *testing.T) {
 	r.Results[1].Impl = "torch:flash"
 	r.Results[3].Impl = "gone" // a peer without times
 	path := filepath.Join(t.TempDir(), "x.csv")
-	s, err := OpenSweep(path, r.Env, p)
+	s, err := OpenSweep(path, r.Env, p, Forward)
 	require.NoError(t, err)
 	require.NoError(t, s.Append(r.Results))
 	require.NoError(t, s.Close())
-	s, err = OpenSweep(path, r.Env, p)
+	s, err = OpenSweep(path, r.Env, p, Forward)
 	require.NoError(t, err)
 	defer s.Close()
 	peers := []peer.Peer{{Name: "torch"}, {Name: "gone"}, {Name: "tor"}}
@@ -72,7 +72,7 @@ func TestSweepErrors(t *testing.T) {
 	r := sweepReport()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.csv")
-	s, err := OpenSweep(path, r.Env, r.Results[0].Problem)
+	s, err := OpenSweep(path, r.Env, r.Results[0].Problem, Forward)
 	require.NoError(t, err)
 	require.NoError(t, s.Append(r.Results))
 	require.NoError(t, s.Close())
@@ -81,13 +81,16 @@ func TestSweepErrors(t *testing.T) {
 	other := func(change func()) error {
 		p, env = r.Results[0].Problem, r.Env
 		change()
-		_, err := OpenSweep(path, env, p)
+		_, err := OpenSweep(path, env, p, Forward)
 		return err
 	}
 	require.ErrorContains(t, other(func() { p.HeadDim = 32 }), path+`: line 2 has head_dim="64", this sweep "32": remove the file or name another`)
 	require.ErrorContains(t, other(func() { p.Window = attention.Window{On: true, Left: 3} }), `window="off", this sweep "3,0"`)
 	require.ErrorContains(t, other(func() { env.Driver = "TestDriver 2" }), `driver="TestDriver 1.2", this sweep "TestDriver 2"`)
 	require.ErrorContains(t, other(func() { env.Commit = "def" }), `commit="abc", this sweep "def"`)
+
+	_, err = OpenSweep(path, r.Env, r.Results[0].Problem, Backward)
+	require.ErrorContains(t, err, `kernel="attention_fwd", this sweep "attention_bwd"`)
 
 	require.NoError(t, os.WriteFile(path, []byte("gpu,driver,impl,status,seq_q,seq_kv,flops,device_ns\n"), 0o600))
 	require.ErrorContains(t, other(func() {}), "its columns are not those of this version")
@@ -98,8 +101,8 @@ func TestSweepErrors(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, precious, string(text), "another file was changed")
 	}
-	_, err = OpenSweep(filepath.Join(dir, "none", "x.csv"), env, p)
+	_, err = OpenSweep(filepath.Join(dir, "none", "x.csv"), env, p, Forward)
 	require.EqualError(t, err, filepath.Join(dir, "none", "x.csv")+": no such file or directory")
-	_, err = OpenSweep(dir, env, p)
+	_, err = OpenSweep(dir, env, p, Forward)
 	require.ErrorContains(t, err, dir+": is a directory")
 }

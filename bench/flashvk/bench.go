@@ -28,7 +28,7 @@ func newBench(a *app) *cobra.Command {
 // benchAttention holds the flags of bench attention.
 type benchAttention struct {
 	problemFlagSet
-	backward, both       bool
+	passes               passFlags
 	warmup, iters, count int
 	impls                []attention.Impl
 	format               bench.Format
@@ -87,8 +87,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	b.tuning.add(f)
 	b.peers.add(f)
 	b.out.add(f)
-	f.BoolVar(&b.backward, "backward", false, "measure the backward pass instead: the gradients of q, k and v")
-	f.BoolVar(&b.both, "both", false, "measure the forward pass and, after it, the backward pass, as one call")
+	b.passes.add(f)
 }
 
 func parseFormat(text string) (bench.Format, error) {
@@ -100,13 +99,10 @@ func parseFormat(text string) (bench.Format, error) {
 }
 
 func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
-	if b.backward && b.both {
-		return usagef("--backward and --both contradict each other")
+	if err := b.passes.check(b.peers.list); err != nil {
+		return err
 	}
-	if b.both && len(b.peers.list) > 0 {
-		return usagef("--both and --peer contradict each other: a peer measures one pass")
-	}
-	if b.suite.naive && b.pass() != bench.Forward {
+	if b.suite.naive && b.passes.pass() != bench.Forward {
 		return usagef("--naive has no backward pass")
 	}
 	if err := b.checkCounts(); err != nil {
@@ -162,17 +158,6 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	return verdict(report, b.set.Changed("impl"))
 }
 
-// pass returns which pass to measure.
-func (b *benchAttention) pass() bench.Pass {
-	switch {
-	case b.backward:
-		return bench.Backward
-	case b.both:
-		return bench.Both
-	}
-	return bench.Forward
-}
-
 // problems returns what to measure, and the suite that it is of, if any. An
 // error is a usage error.
 func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, error) {
@@ -201,7 +186,7 @@ func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, prob
 	defer bar.finish()
 	var all []bench.Result
 	for i, p := range problems {
-		c := bench.Case{Problem: p, Pass: b.pass(), Impls: b.paths(), Naive: b.naive(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
+		c := bench.Case{Problem: p, Pass: b.passes.pass(), Impls: b.paths(), Naive: b.naive(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
 		var results []bench.Result
 		var err error
 		if len(problems) == 1 {

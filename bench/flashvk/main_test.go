@@ -203,6 +203,8 @@ func TestErrors(t *testing.T) {
 		{args: "profile attention --headdim 20", code: 2, want: "attention: head_dim=20 is not a multiple of 8"},
 		{args: "profile attention --trace=", code: 2, want: "--trace is empty"},
 		{args: "profile attention --tuning a --no-tuning", code: 2, want: "contradict each other"},
+		{args: "profile attention --backward --both", code: 2, want: "--backward and --both contradict each other"},
+		{args: "sweep --csv x --backward --both", code: 2, want: "--backward and --both contradict each other"},
 		{args: "plot", code: 2, want: "plot needs --csv FILE"},
 		{args: "plot --csv x", code: 2, want: "plot needs --out DIR"},
 		{args: "plot --csv /nowhere/x --out y", code: 1, want: "open /nowhere/x: no such file or directory"},

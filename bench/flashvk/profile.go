@@ -30,6 +30,7 @@ func newProfile(a *app) *cobra.Command {
 // profileAttention holds the flags of profile attention.
 type profileAttention struct {
 	problemFlagSet
+	passes        passFlags
 	impl          attention.Impl
 	count         int
 	format        bench.Format
@@ -45,9 +46,9 @@ func newProfileAttention(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attention",
 		Short: "Show where the time of softmax attention goes",
-		Long: `Times each kernel of a call of softmax attention, forward, after checking that it
-is right, and compares operations and traffic with what loops that do nothing else
-reach on this device: matrix products, float32 multiply-adds, a copy. Registers,
+		Long: `Times each kernel of a call of softmax attention, after checking that it is right,
+and compares operations and traffic with what loops that do nothing else reach on
+this device: matrix products, float32 multiply-adds, a copy. Registers,
 spills and shared memory are those that the driver reports.
 
 Sizes that are not given are those of bench attention.`,
@@ -65,6 +66,7 @@ Sizes that are not given are those of bench attention.`,
 func (p *profileAttention) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	p.problemFlagSet.add(f)
+	p.passes.add(f)
 	f.Var(value[attention.Impl]{&p.impl, parseImpl, "PATH"}, "impl", "path: "+implNames()+" (default auto)")
 	intVar(f, &p.count, "count", "samples (default 10)")
 	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
@@ -82,7 +84,7 @@ func (p *profileAttention) check() error {
 	case p.set.Changed("trace") && p.trace == "":
 		return usagef("--trace is empty")
 	}
-	if err := p.tuning.check(); err != nil {
+	if err := errors.Join(p.passes.check(nil), p.tuning.check()); err != nil {
 		return err
 	}
 	_, err := p.problem(gpuDefault())
@@ -103,7 +105,7 @@ func (p *profileAttention) run(ctx context.Context, a *app) (err error) {
 	if env.CPU {
 		defaults = cpuDefault()
 	}
-	c := bench.Case{Impls: []attention.Impl{p.impl}, Protocol: bench.DefaultProtocol(env.CPU)}
+	c := bench.Case{Pass: p.passes.pass(), Impls: []attention.Impl{p.impl}, Protocol: bench.DefaultProtocol(env.CPU)}
 	if c.Problem, err = p.problem(defaults); err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ func newSelftest(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "selftest",
 		Short: "Test every path on this device",
-		Long: `Runs the conformance suite on every path of the device, the cheap cases first,
-checks and times loops of matrix products, multiply-adds and copies, and gives a
+		Long: `Runs the conformance suite, forward and backward, on every path of the device, the
+cheap cases first, checks and times loops of matrix products, multiply-adds and copies, and gives a
 verdict for each path: right or wrong, and whether its matrices are suspiciously
 slow, as they are where a driver emulates them.
 
@@ -82,7 +82,7 @@ func runSelftest(ctx context.Context, a *app, o selftest.Options, format bench.F
 	}
 	if failed := report.Failed(); len(failed) > 0 {
 		p := failed[0]
-		return fmt.Errorf("%d of %d paths must not be used, the first %v for %v: %s: %s", len(failed), len(report.Paths), p.Impl, p.DType, p.Verdict, p.Why)
+		return fmt.Errorf("%d of %d paths must not be used, the first %v %v for %v: %s: %s", len(failed), len(report.Paths), p.Impl, p.Pass, p.DType, p.Verdict, p.Why)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ type sweep struct {
 	batch, heads, kvHeads, headDim int
 	dtype                          dtype.DType
 	mask                           maskFlags
+	passes                         passFlags
 	count                          int
 	impls                          []attention.Impl
 	csv, device                    string
@@ -33,8 +34,8 @@ func newSweep(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Measure attention at many sequence lengths, into a CSV file",
-		Long: `Measures softmax attention, forward, at one sequence length after the other, as
-bench attention does, and appends a line for each length and path to a CSV file.
+		Long: `Measures softmax attention at one sequence length after the other, as bench
+attention does, and appends a line for each length and path to a CSV file.
 
 A sweep that was interrupted goes on where it stopped when it is started again
 with the same file; what the file holds is not measured again. flashvk plot draws
@@ -63,6 +64,7 @@ func (s *sweep) add(f *pflag.FlagSet) {
 	intVar(f, &s.headDim, "headdim", "elements of a head, a multiple of 8 up to 256 (default 64)")
 	f.Var(value[dtype.DType]{&s.dtype, parseDType, "TYPE"}, "dtype", "float16 (default), bfloat16 or float32")
 	s.mask.add(f)
+	s.passes.add(f)
 	f.Var(value[[]attention.Impl]{&s.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default all but auto)")
 	intVar(f, &s.count, "count", "samples of each path (default 10)")
 	deviceVar(f, &s.device)
@@ -115,7 +117,7 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.tuning.check(), s.peers.check()); err != nil {
+	if err := errors.Join(s.passes.check(s.peers.list), s.tuning.check(), s.peers.check()); err != nil {
 		return err
 	}
 	d, err := openDevice(s.device)
@@ -129,7 +131,7 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	file, err := bench.OpenSweep(s.csv, env, problems[0])
+	file, err := bench.OpenSweep(s.csv, env, problems[0], s.passes.pass())
 	if err != nil {
 		return err
 	}
@@ -151,7 +153,7 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 			kept++
 			continue
 		}
-		c := bench.Case{Problem: p, Impls: impls, Tuning: tuning, Protocol: pr, Peers: peers, PeerTime: s.peers.limit}
+		c := bench.Case{Problem: p, Pass: s.passes.pass(), Impls: impls, Tuning: tuning, Protocol: pr, Peers: peers, PeerTime: s.peers.limit}
 		results, err := measureOne(ctx, d, c, bar.part(i, len(problems), fmt.Sprintf("length %d", p.SeqQ)))
 		if err != nil {
 			return err

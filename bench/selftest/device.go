@@ -11,7 +11,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// onDevice runs attention.Forward for the suite.
+// onDevice runs attention.Forward and attention.Backward for the suites.
 type onDevice struct {
 	ctx  context.Context
 	d    *vk.Device
@@ -33,59 +33,91 @@ func (f *onDevice) Supports(p attention.Problem) error {
 	return attention.Supports(caps, f.impl, p)
 }
 
-// Forward uploads all of every tensor, garbage around it included, runs, and
-// downloads all, so that the suite sees stray writes.
-func (f *onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attention.Problem) error {
-	var host []*attntest.Tensor
-	var views []vk.Tensor
+// memory holds tensors of the suite on the device.
+type memory struct {
+	*onDevice
+	views map[*attntest.Tensor]vk.Tensor
+	err   error // the first one
+}
+
+// upload copies all of a tensor, garbage around it included.
+func (m *memory) upload(t *attntest.Tensor) *attntest.Tensor {
+	if t == nil || m.err != nil {
+		return t
+	}
+	data := t.Encode()
+	var b *vk.Buffer
+	if b, m.err = m.d.NewBuffer(t.Name, int64(len(data))); m.err == nil {
+		m.views[t] = vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
+		m.err = b.Upload(m.ctx, 0, data)
+	}
+	return t
+}
+
+// run runs what record records and copies all of every tensor back, so that the
+// suite sees stray writes.
+func (m *memory) run(record func(c *vk.Cmd) error) error {
 	defer func() {
-		for _, v := range views {
+		for _, v := range m.views {
 			v.Close()
 		}
 	}()
-	var failed error
-	upload := func(t *attntest.Tensor) vk.Tensor {
-		if t == nil || failed != nil {
-			return vk.Tensor{}
-		}
-		data := t.Encode()
-		b, err := f.d.NewBuffer(t.Name, int64(len(data)))
-		if err != nil {
-			failed = err
-			return vk.Tensor{}
-		}
-		v := vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
-		host, views = append(host, t), append(views, v)
-		failed = b.Upload(f.ctx, 0, data)
-		return v
+	if m.err != nil {
+		return m.err
 	}
-	deviceO, deviceLSE, q, k, v := upload(o), upload(lse), upload(in.Q), upload(in.K), upload(in.V)
-	opt := attention.Options{Impl: f.impl, Inputs: attention.Inputs{
-		Bias: upload(in.Bias), ALiBiSlopes: upload(in.ALiBiSlopes), Sinks: upload(in.Sinks), KeyMask: upload(in.KeyMask),
-		CuSeqlensQ: upload(in.CuSeqlensQ), CuSeqlensKV: upload(in.CuSeqlensKV),
-	}}
-	if failed != nil {
-		return failed
-	}
-	c, err := f.d.NewCmd("selftest")
+	c, err := m.d.NewCmd("selftest")
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := attention.Forward(c, deviceO, deviceLSE, q, k, v, p, opt); err != nil {
+	if err := record(c); err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(f.ctx, f.hang)
+	limited, cancel := context.WithTimeout(m.ctx, m.hang)
 	defer cancel()
 	if err := c.Submit(limited); err != nil {
 		return err
 	}
-	for i, t := range host {
-		data := make([]byte, views[i].Buffer.Bytes())
-		if err := views[i].Buffer.Download(f.ctx, 0, data); err != nil {
+	for t, v := range m.views {
+		data := make([]byte, v.Buffer.Bytes())
+		if err := v.Buffer.Download(m.ctx, 0, data); err != nil {
 			return err
 		}
 		t.Decode(data[:len(t.Data)*t.DType.Size()])
 	}
 	return nil
+}
+
+// inputs returns those of features.
+func (m *memory) inputs(in attntest.Inputs) attention.Inputs {
+	return attention.Inputs{
+		Bias: m.views[in.Bias], ALiBiSlopes: m.views[in.ALiBiSlopes], Sinks: m.views[in.Sinks], KeyMask: m.views[in.KeyMask],
+		CuSeqlensQ: m.views[in.CuSeqlensQ], CuSeqlensKV: m.views[in.CuSeqlensKV],
+	}
+}
+
+// Forward implements attntest.Forwarder.
+func (f *onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attention.Problem) error {
+	m := memory{onDevice: f, views: make(map[*attntest.Tensor]vk.Tensor)}
+	in.Map(m.upload)
+	m.upload(o)
+	m.upload(lse)
+	opt := attention.Options{Impl: f.impl, Inputs: m.inputs(in)}
+	return m.run(func(c *vk.Cmd) error {
+		return attention.Forward(c, m.views[o], m.views[lse], m.views[in.Q], m.views[in.K], m.views[in.V], p, opt)
+	})
+}
+
+// Backward implements attntest.Backwarder.
+func (f *onDevice) Backward(g attntest.Gradients, in attntest.BackwardInputs, p attention.Problem) error {
+	m := memory{onDevice: f, views: make(map[*attntest.Tensor]vk.Tensor)}
+	in.Map(m.upload)
+	g.Map(m.upload)
+	opt := attention.Options{Impl: f.impl, Inputs: m.inputs(in.Inputs), Gradients: attention.Gradients{
+		DBias: m.views[g.DBias], DSinks: m.views[g.DSinks], DLSE: m.views[in.DLSE],
+	}}
+	return m.run(func(c *vk.Cmd) error {
+		v := m.views
+		return attention.Backward(c, v[g.DQ], v[g.DK], v[g.DV], v[in.DO], v[in.O], v[in.LSE], v[in.Q], v[in.K], v[in.V], p, opt)
+	})
 }

@@ -14,7 +14,6 @@
 package selftest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,9 +52,10 @@ const (
 // Bad reports whether the path must not be used.
 func (v Verdict) Bad() bool { return v == Wrong || v == Hung || v == Lost }
 
-// A Path is the outcome for a path and a format.
+// A Path is the outcome for a path, a pass and a format.
 type Path struct {
 	Impl    attention.Impl
+	Pass    bench.Pass // Forward or Backward
 	DType   dtype.DType
 	Verdict Verdict
 	Why     string // the verdict explained: the first wrong case, what the device lacks
@@ -99,9 +99,9 @@ type run struct {
 	d        *vk.Device
 	report   *Report
 	progress bench.Progress
-	// forwarder returns what is tested as a path; nil: the path.
+	// forwarder returns what is tested as the forward pass of a path; nil: the path.
 	forwarder func(impl attention.Impl) attntest.Forwarder
-	most      int // cases; 0: all
+	most      int // cases of each pass; 0: all
 }
 
 // Parts of the budget: the ceilings come first and take what they take.
@@ -127,20 +127,14 @@ func (r *run) run(ctx context.Context) (err error) {
 	return r.speeds(ctx)
 }
 
-// cases runs the suite on each path.
+// cases runs the suites on each path.
 func (r *run) cases(ctx context.Context) error {
-	suite := attntest.NewSuite(attntest.Full, attntest.Reference, attntest.TwicePlain)
-	if r.report.Env.CPU {
-		suite = attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain)
-	}
-	cases := slices.Clone(suite.Cases)
-	slices.SortStableFunc(cases, func(a, b *attntest.Case) int { return cmp.Compare(a.FLOPs(), b.FLOPs()) })
-	if r.most > 0 {
-		cases = cases[:r.most]
-	}
+	suites := r.suites()
 	for _, impl := range r.Impls {
-		for _, t := range formats {
-			r.report.Paths = append(r.report.Paths, newPath(r.d.Caps(), impl, t))
+		for _, s := range suites {
+			for _, t := range formats {
+				r.report.Paths = append(r.report.Paths, newPath(r.d.Caps(), impl, s.pass, t))
+			}
 		}
 	}
 	defer func() {
@@ -148,15 +142,47 @@ func (r *run) cases(ctx context.Context) error {
 			r.report.Paths[i].conclude()
 		}
 	}()
-	for i := range r.Impls {
-		// What a path leaves of its share, the next ones have.
-		left := time.Until(r.start.Add(time.Duration(casesPart * float64(r.Budget))))
-		paths := r.report.Paths[i*len(formats) : (i+1)*len(formats)]
-		if err := r.path(ctx, suite, cases, paths, time.Now().Add(left/time.Duration(len(r.Impls)-i))); err != nil {
-			return err
+	var groups []group
+	for i := range len(r.report.Paths) / len(formats) {
+		g := group{impl: r.Impls[i/len(suites)], suite: &suites[i%len(suites)], paths: r.report.Paths[i*len(formats) : (i+1)*len(formats)]}
+		if slices.ContainsFunc(g.paths, func(p Path) bool { return p.Verdict != Unsupported }) {
+			groups = append(groups, g)
 		}
 	}
+	// Rounds, since a group may leave time to the others.
+	end := r.start.Add(time.Duration(casesPart * float64(r.Budget)))
+	for first := true; len(groups) > 0 && (first || time.Now().Before(end)); first = false {
+		for i := range groups {
+			if err := r.path(ctx, &groups[i], time.Now().Add(time.Until(end)/time.Duration(len(groups)-i))); err != nil {
+				return err
+			}
+		}
+		groups = slices.DeleteFunc(groups, func(g group) bool { return len(g.cases()) == 0 })
+	}
+	for i := range groups {
+		r.leave(&groups[i])
+	}
 	return nil
+}
+
+// A group is a path and a pass in all formats.
+type group struct {
+	impl  attention.Impl
+	suite *suite
+	paths []Path // one for each format
+	done  int    // cases
+}
+
+// cases returns those that have not been run.
+func (g *group) cases() []*attntest.Case { return g.suite.cases[g.done:] }
+
+// of returns the Path of a case, nil if it is not to be run.
+func (g *group) of(c *attntest.Case) *Path {
+	p := &g.paths[slices.Index(formats, c.Problem.DType)]
+	if p.Verdict == Unsupported || p.Verdict == Hung || p.Verdict == Lost {
+		return nil
+	}
+	return p
 }
 
 // formats are those that each path is tested with.
@@ -176,76 +202,59 @@ func (r *run) step(what string) {
 	}
 }
 
-// path runs the cases on a path, the cheap ones first, until the deadline. Paths
-// are its outcomes, one for each format.
-func (r *run) path(ctx context.Context, suite *attntest.Suite, cases []*attntest.Case, paths []Path, deadline time.Time) error {
-	impl := paths[0].Impl
-	f := r.adapter(ctx, impl)
-	for _, c := range cases {
-		p := &paths[slices.IndexFunc(paths, func(p Path) bool { return p.DType == c.Problem.DType })]
-		if p.Verdict == Unsupported || p.Verdict == Hung || p.Verdict == Lost {
-			continue
-		}
-		if err := refuses(f, c); err != nil {
+// path runs cases of a group, the cheap ones first, until the deadline.
+func (r *run) path(ctx context.Context, g *group, deadline time.Time) error {
+	for _, c := range g.cases() {
+		p := g.of(c)
+		switch {
+		case p == nil:
+		case r.refuses(g.suite.pass, g.impl, c) != nil:
 			p.Refused++
-			continue
+		case time.Now().After(deadline):
+			return nil
+		default:
+			r.step(fmt.Sprintf("%v %v: %s", g.impl, g.suite.pass, c.Name))
+			worst, err := g.suite.check(ctx, g.impl, c)
+			if err := r.add(ctx, p, c, worst, err); err != nil {
+				return err
+			}
 		}
-		if time.Now().After(deadline) {
-			p.Left++
-			continue
-		}
-		r.step(fmt.Sprintf("%v: %s", impl, c.Name))
-		report, err := suite.Check(c, f)
-		if err := r.add(ctx, p, c, report, err); err != nil {
-			return err
-		}
-		if p.Verdict == Hung || p.Verdict == Lost {
-			f = r.adapter(ctx, impl) // on the device that was opened anew
-		}
-	}
-	for i := range paths {
-		paths[i].conclude()
+		g.done++
 	}
 	return nil
 }
 
-// newPath returns the Path of a format, unsupported if there is no problem at
-// all that the path takes.
-func newPath(caps *vk.Caps, impl attention.Impl, t dtype.DType) Path {
-	p := Path{Impl: impl, DType: t}
-	if err := attention.Supports(caps, impl, attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}); err != nil {
+// leave counts the cases of a group for which there was no time.
+func (r *run) leave(g *group) {
+	for _, c := range g.cases() {
+		if p := g.of(c); p != nil && r.refuses(g.suite.pass, g.impl, c) == nil {
+			p.Left++
+		}
+	}
+}
+
+// newPath returns the Path of a pass and a format, unsupported if there is no
+// problem at all that it takes.
+func newPath(caps *vk.Caps, impl attention.Impl, pass bench.Pass, t dtype.DType) Path {
+	p := Path{Impl: impl, Pass: pass, DType: t}
+	supports := attention.Supports
+	if pass == bench.Backward {
+		supports = attention.SupportsBackward
+	}
+	if err := supports(caps, impl, attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}); err != nil {
 		p.Verdict, p.Why = Unsupported, bench.Reason(err, impl)
 	}
 	return p
 }
 
-// adapter returns what is tested as a path.
-func (r *run) adapter(ctx context.Context, impl attention.Impl) attntest.Forwarder {
-	if r.forwarder != nil {
-		return r.forwarder(impl)
-	}
-	return &onDevice{ctx: ctx, d: r.d, impl: impl, hang: r.Hang}
-}
-
-func refuses(f attntest.Forwarder, c *attntest.Case) error {
-	if s, ok := f.(attntest.Supporter); ok {
-		return s.Supports(c.Problem)
-	}
-	return nil
-}
-
 // add adds the outcome of a case. An error means that the test cannot go on.
-func (r *run) add(ctx context.Context, p *Path, c *attntest.Case, report attntest.Report, err error) error {
+func (r *run) add(ctx context.Context, p *Path, c *attntest.Case, worst float64, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err == nil:
 		p.Right++
-		for _, x := range [][2]float64{{report.O.Off, report.Bound.O}, {report.LSE.Off, report.Bound.LSE}} {
-			if x[1] > 0 {
-				p.Worst = max(p.Worst, x[0]/x[1])
-			}
-		}
+		p.Worst = max(p.Worst, worst)
 		return nil
 	case errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory):
 		p.Refused++

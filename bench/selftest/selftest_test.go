@@ -40,19 +40,25 @@ func TestRun(t *testing.T) {
 	require.NoError(t, r.run(context.Background()))
 	report := r.report
 	require.Empty(t, report.Failed())
-	require.Len(t, report.Paths, 3)
+	require.Len(t, report.Paths, 6)
 	for _, p := range report.Paths {
 		require.Contains(t, []Verdict{Pass, Unsupported}, p.Verdict, p.Why)
 	}
 	float32s := report.Paths[2]
 	require.Equal(t, Pass, float32s.Verdict)
+	gradients := report.Paths[5]
+	require.Equal(t, bench.Backward, gradients.Pass)
+	require.Equal(t, Pass, gradients.Verdict, gradients.Why)
+	require.Greater(t, gradients.Right, 3)
+	require.Greater(t, gradients.Worst, 0.0)
+	require.LessOrEqual(t, gradients.Worst, 1.0)
 	require.Greater(t, float32s.Right, 5)
 	require.Greater(t, float32s.Worst, 0.0)
 	require.LessOrEqual(t, float32s.Worst, 1.0)
 	require.Len(t, report.Ceilings, 4)
 	var text strings.Builder
 	require.NoError(t, bench.WriteSheet(&text, report.Sheet(), bench.Table))
-	require.Regexp(t, `\nscalar +float32 +pass +\d+ +0 `, text.String())
+	require.Regexp(t, `\nscalar +forward +float32 +pass +\d+ +0 `, text.String())
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -190,14 +196,14 @@ func TestSheet(t *testing.T) {
 	r := Report{
 		Env:      bench.Environment{Device: "GPU"},
 		Ceilings: []bench.Ceiling{{Name: "matrix f16", Wrong: errors.New("element 3 is 1, want 2")}},
-		Paths:    []Path{{Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Wrong, Why: "case\nx: off", Right: 3, Bad: 2, Worst: 0.5}},
+		Paths:    []Path{{Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Wrong, Why: "case\nx: off", Right: 3, Bad: 2, Left: 7, Worst: 0.5}},
 		Took:     1234 * time.Millisecond,
 	}
 	var text strings.Builder
 	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table))
 	for _, want := range []string{
-		"matrix f16 is WRONG and was not timed: element 3 is 1, want 2\n", "coopmat  float16  WRONG        3      2        0     0   0.50      -\n",
-		"coopmat, float16: WRONG: case x: off\n", `the device multiplies wrongly: see the loop "matrix f16" above`, "took 1.2s\n",
+		"matrix f16 is WRONG and was not timed: element 3 is 1, want 2\n", "coopmat  forward  float16  WRONG        3      2        0     7   0.50      -\n",
+		"coopmat forward, float16: WRONG: case x: off\n", `the device multiplies wrongly: see the loop "matrix f16" above`, "there was no time for 7 cases: a larger --budget runs them\n", "took 1.2s\n",
 	} {
 		require.Contains(t, text.String(), want)
 	}

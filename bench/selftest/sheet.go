@@ -24,11 +24,11 @@ func (r *Report) pathSection() sheet.Section {
 	s.Add("cases", "of the conformance suite: right; wrong; that the path refuses; that there was no time for")
 	s.Add("error", "the largest, by what is allowed: twice that of the plain formula in the same format")
 	s.Add("speed", "time of the scalar path by that of this one")
-	for i, name := range []string{"path", "type", "verdict", "right", "wrong", "refused", "left", "error", "speed"} {
-		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 2})
+	for i, name := range []string{"path", "pass", "type", "verdict", "right", "wrong", "refused", "left", "error", "speed"} {
+		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 3})
 	}
 	for _, p := range r.Paths {
-		row := []string{p.Impl.String(), p.DType.String(), string(p.Verdict)}
+		row := []string{p.Impl.String(), p.Pass.String(), p.DType.String(), string(p.Verdict)}
 		if p.Verdict == Unsupported {
 			row = append(row, "-", "-", "-", "-", "-", "-")
 		} else {
@@ -36,7 +36,7 @@ func (r *Report) pathSection() sheet.Section {
 		}
 		s.Rows = append(s.Rows, row)
 		if p.Why != "" {
-			s.Note("%v, %v: %s: %s", p.Impl, p.DType, p.Verdict, strings.Join(strings.Fields(p.Why), " "))
+			s.Note("%v %v, %v: %s: %s", p.Impl, p.Pass, p.DType, p.Verdict, strings.Join(strings.Fields(p.Why), " "))
 		}
 	}
 	for _, c := range r.Ceilings {
@@ -44,8 +44,19 @@ func (r *Report) pathSection() sheet.Section {
 			s.Note("the device multiplies wrongly: see the loop %q above; a path on such matrices cannot be right", c.Name)
 		}
 	}
+	if left := r.left(); left > 0 {
+		s.Note("there was no time for %d cases: a larger --budget runs them", left)
+	}
 	s.Note("took %v", r.Took.Round(time.Second/10))
 	return s
+}
+
+// left returns how many cases there was no time for.
+func (r *Report) left() (n int) {
+	for _, p := range r.Paths {
+		n += p.Left
+	}
+	return n
 }
 
 // number formats x, 0 as a dash.

@@ -16,7 +16,7 @@ import (
 // them; an emulation is slower.
 const slowBelow = 1.3
 
-// speeds times each path that passed beside the scalar one.
+// speeds times the forward pass of each path that passed beside the scalar one.
 func (r *run) speeds(ctx context.Context) error {
 	for _, t := range formats {
 		if time.Since(r.start) > r.Budget {
@@ -24,7 +24,7 @@ func (r *run) speeds(ctx context.Context) error {
 		}
 		var impls []attention.Impl
 		for _, p := range r.report.Paths {
-			if p.DType == t && p.Verdict == Pass {
+			if p.Pass == bench.Forward && p.DType == t && p.Verdict == Pass {
 				impls = append(impls, p.Impl)
 			}
 		}
@@ -55,7 +55,7 @@ func (r *run) compare(t dtype.DType, results []bench.Result) {
 	at := slices.IndexFunc(results, func(x bench.Result) bool { return x.Impl == attention.Scalar.String() })
 	scalar := results[at].NS()
 	for _, x := range results {
-		i := slices.IndexFunc(r.report.Paths, func(p Path) bool { return p.DType == t && p.Impl.String() == x.Impl })
+		i := slices.IndexFunc(r.report.Paths, func(p Path) bool { return p.Pass == bench.Forward && p.DType == t && p.Impl.String() == x.Impl })
 		p := &r.report.Paths[i]
 		if x.Status == bench.StatusFailed {
 			p.Verdict, p.Why = Wrong, fmt.Sprintf("%v: %s", x.Problem, x.Reason)

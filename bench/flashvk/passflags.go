@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/peer"
+)
+
+// passFlags say which pass is meant.
+type passFlags struct{ backward, both bool }
+
+func (p *passFlags) add(f *pflag.FlagSet) {
+	f.BoolVar(&p.backward, "backward", false, "measure the backward pass instead: the gradients of q, k and v")
+	f.BoolVar(&p.both, "both", false, "measure the forward pass and, after it, the backward pass, as one call")
+}
+
+// check returns a usage error if the flags contradict each other.
+func (p *passFlags) check(peers []peer.Peer) error {
+	switch {
+	case p.backward && p.both:
+		return usagef("--backward and --both contradict each other")
+	case p.both && len(peers) > 0:
+		return usagef("--both and --peer contradict each other: a peer measures one pass")
+	}
+	return nil
+}
+
+func (p *passFlags) pass() bench.Pass {
+	switch {
+	case p.backward:
+		return bench.Backward
+	case p.both:
+		return bench.Both
+	}
+	return bench.Forward
+}

@@ -1,0 +1,80 @@
+package selftest
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/bench"
+)
+
+// A suite is that of a pass.
+type suite struct {
+	pass  bench.Pass
+	cases []*attntest.Case // the cheap ones first
+	// check runs a case on a path and returns the largest error by what is
+	// allowed, or what is wrong.
+	check func(ctx context.Context, impl attention.Impl, c *attntest.Case) (float64, error)
+}
+
+// suites returns the suites for the device: a software driver has no time for
+// the large cases.
+func (r *run) suites() []suite {
+	set := attntest.Full
+	if r.report.Env.CPU {
+		set = attntest.Short
+	}
+	forward := attntest.NewSuite(set, attntest.Reference, attntest.TwicePlain)
+	backward := attntest.NewBackwardSuite(set, attntest.BackwardReference, attntest.PlainGradients)
+	list := []suite{
+		{bench.Forward, forward.Cases, func(ctx context.Context, impl attention.Impl, c *attntest.Case) (float64, error) {
+			report, err := forward.Check(c, r.adapter(ctx, impl))
+			return max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err
+		}},
+		{bench.Backward, backward.Cases, func(ctx context.Context, impl attention.Impl, c *attntest.Case) (worst float64, err error) {
+			report, err := backward.Check(c, &onDevice{ctx: ctx, d: r.d, impl: impl, hang: r.Hang})
+			for _, x := range report {
+				worst = max(worst, share(x.Diff.Off, x.Bound))
+			}
+			return worst, err
+		}},
+	}
+	for i := range list {
+		s := &list[i]
+		s.cases = slices.Clone(s.cases)
+		slices.SortStableFunc(s.cases, func(a, b *attntest.Case) int { return cmp.Compare(a.FLOPs(), b.FLOPs()) })
+		if r.most > 0 {
+			s.cases = s.cases[:r.most]
+		}
+	}
+	return list
+}
+
+// share returns an error by its bound, 0 if nothing is allowed.
+func share(off, bound float64) float64 {
+	if bound == 0 {
+		return 0
+	}
+	return off / bound
+}
+
+// adapter returns what is tested as the forward pass of a path.
+func (r *run) adapter(ctx context.Context, impl attention.Impl) attntest.Forwarder {
+	if r.forwarder != nil {
+		return r.forwarder(impl)
+	}
+	return &onDevice{ctx: ctx, d: r.d, impl: impl, hang: r.Hang}
+}
+
+// refuses returns why a path does not take a case.
+func (r *run) refuses(pass bench.Pass, impl attention.Impl, c *attntest.Case) error {
+	switch {
+	case pass == bench.Backward:
+		return attention.SupportsBackward(r.d.Caps(), impl, c.Problem)
+	case r.forwarder != nil:
+		return nil
+	}
+	return (&onDevice{d: r.d, impl: impl}).Supports(c.Problem)
+}
