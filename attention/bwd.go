@@ -76,7 +76,8 @@ func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, o
 		return err
 	}
 	c.Barrier() // rows are written
-	return backwardScalar(c, dq, dk, dv, do, q, k, v, rows, p, config)
+	b := backward{c, dq, dk, dv, do, q, k, v, rows, p, config}
+	return b.record()
 }
 
 // BackwardWorkspace returns how many bytes Options.Workspace must have for
@@ -104,6 +105,56 @@ func backwardRows(c *vk.Cmd, p Problem, opt *Options) (vk.Tensor, error) {
 		b = c.Scratch("attention.backward", bytes)
 	}
 	return vk.View(b, dtype.Float32, p.Batch, p.NumHeads, p.SeqQ, 2), c.Err()
+}
+
+// backward holds what the kernels of a call are recorded from.
+type backward struct {
+	c                             *vk.Cmd
+	dq, dk, dv, do, q, k, v, rows vk.Tensor
+	p                             Problem
+	config                        BackwardConfig
+}
+
+// bwdKernels names the kernels of each path.
+var bwdKernels = [...]struct{ dkv, dq string }{
+	CoopMat2: {"attention_bwd_dkv_coopmat2", "attention_bwd_dq_coopmat2"},
+	CoopMat:  {"attention_bwd_dkv_coopmat", "attention_bwd_dq_coopmat"},
+	Scalar:   {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
+}
+
+// record records the kernel that computes dK and dV, and the one that computes dQ.
+func (b *backward) record() error {
+	names, config, p := bwdKernels[b.config.Impl], &b.config, &b.p
+	dkv, err := b.kernel(names.dkv, config.DKV, &b.dk, &b.dv)
+	if err != nil {
+		return err
+	}
+	dq, err := b.kernel(names.dq, config.DQ, &b.dq)
+	if err != nil {
+		return err
+	}
+	caps := b.c.Device().Caps()
+	params := newBwdParams(b.do, b.q, b.k, b.v, *p)
+	params.setDX(b.dk)
+	params.setDV(b.dv)
+	blocks := groups(p.SeqKV, config.DKV.owned(caps, config.Impl, p.DType))
+	if err := dispatchBwd(b.c, dkv, params, blocks, p.NumKVHeads, *p, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
+		return err
+	}
+	if b.dq.Buffer == b.dk.Buffer || b.dq.Buffer == b.dv.Buffer {
+		b.c.Barrier() // as in dispatchFwd; kernels of different buffers may overlap
+	}
+	params.setDX(b.dq)
+	blocks = groups(p.SeqQ, config.DQ.owned(caps, config.Impl, p.DType))
+	return dispatchBwd(b.c, dq, params, blocks, p.NumHeads, *p, b.q, b.k, b.v, b.do, b.rows, b.dq)
+}
+
+// kernel returns a kernel that writes these outputs.
+func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor) (*vk.Kernel[bwdParams], error) {
+	if b.config.Impl == Scalar {
+		return b.scalarKernel(name, tile)
+	}
+	return b.matrixKernel(name, tile, aligned(8, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
 }
 
 // bwdParams is the push-constant block of lib/params_bwd.glsl.

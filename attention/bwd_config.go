@@ -17,12 +17,23 @@ type BackwardConfig struct {
 	DQ   BackwardTile // of the kernel that owns rows, and computes dQ
 }
 
-// A BackwardTile is the tile of one kernel: BlockM rows by BlockN keys, computed
-// by Threads invocations, ThreadsX in a row. Depth columns of all tensors are in shared
-// memory at a time, and then Slice rows of those that the kernel walks over.
+// A BackwardTile is what a workgroup of one kernel does: it owns some keys, or rows, and
+// walks over tiles of Stream rows, or keys.
 type BackwardTile struct {
+	Stream int
+
+	// Matrix paths. A workgroup of Subgroups subgroups owns Subgroups*RowTiles*M keys
+	// or rows, where M x N x N is the device's matrix shape. The rest is as in Config.
+	Subgroups, RowTiles int
+	Prefetch, SplitLoop bool
+	Fence               int
+	Detour              bool
+
+	// Scalar path: Threads invocations, ThreadsX in a row, which own Own keys or rows.
+	// Depth columns of all tensors are in shared memory at a time, and then Slice rows of
+	// those that the kernel walks over.
 	Threads, ThreadsX int
-	BlockM, BlockN    int
+	Own               int
 	Depth, Slice      int
 }
 
@@ -31,9 +42,38 @@ func (c BackwardConfig) String() string {
 	return fmt.Sprintf("%v dkv %v dq %v", c.Impl, c.DKV, c.DQ)
 }
 
-// String returns rows x keys and the rest.
+// String names the matrix paths' choices, or the scalar path's.
 func (t BackwardTile) String() string {
-	return fmt.Sprintf("%dx%d t%dx%d depth%d rows%d", t.BlockM, t.BlockN, t.Threads/max(t.ThreadsX, 1), t.ThreadsX, t.Depth, t.Slice)
+	if t.Subgroups == 0 {
+		return fmt.Sprintf("%dx%d t%dx%d depth%d rows%d", t.Own, t.Stream, t.Threads/max(t.ThreadsX, 1), t.ThreadsX, t.Depth, t.Slice)
+	}
+	s := fmt.Sprintf("sg%d rt%d by%d", t.Subgroups, t.RowTiles, t.Stream)
+	if t.Prefetch {
+		s += " prefetch"
+	}
+	if t.SplitLoop {
+		s += " split"
+	}
+	if t.Fence > 0 {
+		s += fmt.Sprintf(" fence%d", t.Fence)
+	}
+	if t.Detour {
+		s += " detour"
+	}
+	return s
+}
+
+// owned returns how many keys or rows a workgroup owns; 1 if the device has no
+// matrices for the path.
+func (t *BackwardTile) owned(caps *vk.Caps, impl Impl, format dtype.DType) int {
+	if impl == Scalar {
+		return max(t.Own, 1)
+	}
+	shape, err := matrixShape(caps, impl, format)
+	if err != nil {
+		return 1
+	}
+	return max(t.Subgroups*t.RowTiles*int(shape.M), 1)
 }
 
 // backwardTensors is how many tensors the kernel of most takes: q, k, v, do, rows,
@@ -45,8 +85,8 @@ const backwardTensors = 7
 // the backward kernels demand of a configuration.
 func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	switch {
-	case c.Impl != Scalar:
-		return unsupported("%v: no backward kernel", c.Impl)
+	case c.Impl != CoopMat2 && c.Impl != CoopMat && c.Impl != Scalar, c.Impl != Scalar && p.DType == dtype.Float32:
+		return unsupported("%v: no backward kernel of %v", c.Impl, p.DType)
 	case !p.Plain():
 		return unsupported("%v: no backward kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
 	case p.DType != dtype.Float32 && !caps.Storage16:
@@ -56,50 +96,145 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	case caps.MaxStorageBuffers < backwardTensors:
 		return unsupported("%v: the backward pass takes %d storage buffers, more than the device's %d", c.Impl, backwardTensors, caps.MaxStorageBuffers)
 	}
-	if err := c.DKV.feasible(caps, c.Impl, p, c.DKV.BlockN, c.DKV.BlockM); err != nil {
-		return err
+	for _, t := range []*BackwardTile{&c.DKV, &c.DQ} {
+		var err error
+		if c.Impl == Scalar {
+			err = t.feasibleScalar(caps, p)
+		} else {
+			err = t.feasibleMatrix(caps, c.Impl, p)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return c.DQ.feasible(caps, c.Impl, p, c.DQ.BlockM, c.DQ.BlockN)
+	return nil
 }
 
-// feasible is what Feasible demands of a tile of which a workgroup owns own rows or
-// keys, and walks over the others stream at a time.
-func (t BackwardTile) feasible(caps *vk.Caps, impl Impl, p Problem, own, stream int) error {
-	if t.Threads < 1 || t.ThreadsX < 1 || t.BlockM < 1 || t.BlockN < 1 || t.Depth < 1 || t.Slice < 1 {
+// feasibleScalar is Feasible for a tile of the scalar path.
+func (t BackwardTile) feasibleScalar(caps *vk.Caps, p Problem) error {
+	const impl = Scalar
+	if t.Threads < 1 || t.ThreadsX < 1 || t.Own < 1 || t.Stream < 1 || t.Depth < 1 || t.Slice < 1 {
 		return unsupported("%v: a tile size of %v is not positive", impl, t)
 	}
 	threadsY := t.Threads / t.ThreadsX
 	switch {
 	case t.Threads%t.ThreadsX != 0:
 		return unsupported("%v: %d invocations are not rows of %d", impl, t.Threads, t.ThreadsX)
-	case own%threadsY != 0 || stream%t.ThreadsX != 0:
-		return unsupported("%v: a tile of %dx%d does not divide among %dx%d invocations", impl, own, stream, threadsY, t.ThreadsX)
-	case t.Depth%4 != 0 || t.Slice%4 != 0 || stream%t.Slice != 0:
-		return unsupported("%v: depth=%d or slice=%d is not a multiple of 4, or slice does not divide %d", impl, t.Depth, t.Slice, stream)
+	case t.Own%threadsY != 0 || t.Stream%t.ThreadsX != 0:
+		return unsupported("%v: a tile of %dx%d does not divide among %dx%d invocations", impl, t.Own, t.Stream, threadsY, t.ThreadsX)
+	case t.Depth%4 != 0 || t.Slice%4 != 0 || t.Stream%t.Slice != 0:
+		return unsupported("%v: depth=%d or slice=%d is not a multiple of 4, or slice does not divide %d", impl, t.Depth, t.Slice, t.Stream)
 	}
 	if err := fitsWorkgroup(caps, impl, t.Threads); err != nil {
 		return err
 	}
 	cols4 := (p.HeadDim/4 + t.ThreadsX - 1) / t.ThreadsX // lib/bwd_scalar.glsl has these sizes
-	pair, slice := (own+stream)*(t.Depth/4+1), t.Slice*cols4*t.ThreadsX
-	weights := own * (stream/4 + 1)
+	pair, slice := (t.Own+t.Stream)*(t.Depth/4+1), t.Slice*cols4*t.ThreadsX
+	weights := t.Own * (t.Stream/4 + 1)
 	return fitsShared(caps, impl, (max(pair, slice)+weights)*16)
+}
+
+// feasibleMatrix is Feasible for a tile of a matrix path.
+func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error {
+	shape, err := matrixShape(caps, impl, p.DType)
+	if err != nil {
+		return err
+	}
+	m, n := int(shape.M), int(shape.N)
+	threads := t.Subgroups * int(caps.SubgroupSize)
+	switch {
+	case t.Subgroups < 1 || t.RowTiles < 1 || t.Stream < 1:
+		return unsupported("%v: a tile size of %v is not positive", impl, t)
+	case t.Stream%n != 0:
+		return unsupported("%v: stream=%d is not a multiple of the matrix size %d", impl, t.Stream, n)
+	case t.Stream > threads:
+		return unsupported("%v: stream=%d is more than the %d invocations that load its rows' statistics", impl, t.Stream, threads)
+	}
+	if err := fitsWorkgroup(caps, impl, threads); err != nil {
+		return err
+	}
+	row8 := (p.HeadDim + n - 1) / n * n / 8
+	own := t.Subgroups * t.RowTiles * m
+	tile := 2 * t.Stream * (row8 + 1) // in 16 bytes, lib/tile_bwd.glsl
+	if own*n/8 > tile {
+		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d", impl, own, t.Stream)
+	}
+	shared := tile*16 + t.Stream*8 // and stats, lib/bwd_dkv_matrix.glsl
+	if impl == CoopMat {
+		shared += t.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
+		shared += t.Subgroups * m * n / 2 * 4   // packed, at most
+	}
+	return fitsShared(caps, impl, shared)
 }
 
 // bwdRow is one row of the tuning table of the backward pass.
 type bwdRow struct {
-	headDim int // matches problems with HeadDim <= headDim
+	family  string // as in fwdRow
+	headDim int    // matches problems with HeadDim <= headDim
 	BackwardConfig
+}
+
+// matches reports whether the row is for a problem on a device of a family.
+func (r *bwdRow) matches(family string, p *Problem) bool {
+	return p.HeadDim <= r.headDim && (r.family == "" || isOneOf(family, r.family))
 }
 
 // bwdTable is searched in order; the first feasible match of a path wins.
 var bwdTable = []bwdRow{
+	// Argued, not measured: a subgroup keeps K, V, dK and dV of its keys in registers,
+	// 3*head_dim/2 words for each key and invocation of 32, so 192 of NVIDIA's 255 for 32 keys
+	// of head_dim 64 and 16 of 128; two workgroups share a multiprocessor's 48 KiB.
+	{family: "hopper", headDim: 64, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 128, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+
+	// Small tiles: what lavapipe compiles grows with stream * head_dim.
+	{family: "lavapipe", headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+	{family: "lavapipe", headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+
+	// Any device with matrices, with less and less shared memory.
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+
 	// Any device. This fits Vulkan's guaranteed 16 KiB and 128 invocations for every
 	// head_dim.
 	{headDim: 256, BackwardConfig: BackwardConfig{
 		Impl: Scalar,
-		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 32, Depth: 32, Slice: 8},
-		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 32, Depth: 32, Slice: 8},
+		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
+		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
 	}},
 }
 
@@ -130,10 +265,11 @@ func ChooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, erro
 // searchBackward returns the configuration of the first row of a path that matches
 // and is feasible, or the reason why the last one that matches is not.
 func searchBackward(caps *vk.Caps, p Problem, impl Impl) (BackwardConfig, error) {
-	err := BackwardConfig{Impl: impl}.Feasible(caps, p)
+	fam := family(caps)
+	err := unsupported("%v: no backward kernel of %v", impl, p.DType)
 	for i := range bwdTable {
 		row := &bwdTable[i]
-		if row.Impl != impl || p.HeadDim > row.headDim {
+		if row.Impl != impl || !row.matches(fam, &p) {
 			continue
 		}
 		if err = row.Feasible(caps, p); err == nil {

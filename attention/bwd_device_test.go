@@ -99,7 +99,9 @@ var (
 )
 
 // backwardImpls are the paths that have a backward pass.
-func backwardImpls() []attention.Impl { return []attention.Impl{attention.Scalar} }
+func backwardImpls() []attention.Impl {
+	return []attention.Impl{attention.CoopMat2, attention.CoopMat, attention.Scalar}
+}
 
 // TestBackward runs the suite on every path of the device.
 func TestBackward(t *testing.T) {

@@ -107,16 +107,22 @@ func TestBackwardUnsupported(t *testing.T) {
 		want   string
 	}{
 		{func(*attention.Problem, *vk.Caps, *attention.Options) {}, ""},
-		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) { opt.Impl = attention.CoopMat2 }, "coopmat2: no backward kernel"},
-		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) { opt.Impl = attention.Unfused }, "unfused: no backward kernel"},
+		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
+			opt.Impl, p.DType = attention.CoopMat2, dtype.Float32
+		}, "coopmat2: no backward kernel of float32"},
+		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) { opt.Impl = attention.Unfused }, "unfused: no backward kernel of float16"},
 		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) {
 			opt.BackwardConfig = &attention.BackwardConfig{Impl: attention.Scalar}
 		}, "scalar: a tile size of 0x0 t0x0 depth0 rows0 is not positive"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.Options) { p.Softcap, p.Sinks = 5, true }, "scalar: no backward kernel has softcap, sinks"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.Storage16 = false }, "scalar: float16 needs 16-bit storage"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
-		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxSharedMemoryBytes = 8000 }, "scalar: 13824 bytes of shared memory are more than the device's 8000"},
-		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxWorkgroupInvocations = 64 }, "scalar: a workgroup of 128 invocations is larger than the device's 64"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) {
+			caps.CoopMat, caps.MaxSharedMemoryBytes = false, 8000
+		}, "scalar: 13824 bytes of shared memory are more than the device's 8000"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) {
+			caps.CoopMat, caps.MaxWorkgroupInvocations = false, 64
+		}, "scalar: a workgroup of 128 invocations is larger than the device's 64"},
 	} {
 		p, caps, opt := good, caps, attention.Options{}
 		c.change(&p, &caps, &opt)
@@ -133,23 +139,41 @@ func TestBackwardUnsupported(t *testing.T) {
 }
 
 // TestBackwardConfigs runs problems on tiles that the tuning table does not take:
-// not square, with one row or column of an invocation and many.
+// not square, one and several tiles of an invocation or a subgroup, rows that wait in
+// registers, one loop and two, matrix layouts that are not known.
 func TestBackwardConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	small := backwardSuite(d).Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6 })
 	for _, config := range []attention.BackwardConfig{
 		{
-			DKV: attention.BackwardTile{Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 8, Slice: 4},
-			DQ:  attention.BackwardTile{Threads: 32, ThreadsX: 4, BlockM: 24, BlockN: 4, Depth: 16, Slice: 4},
+			Impl: attention.Scalar,
+			DKV:  attention.BackwardTile{Threads: 64, ThreadsX: 8, Own: 8, Stream: 16, Depth: 8, Slice: 4},
+			DQ:   attention.BackwardTile{Threads: 32, ThreadsX: 4, Own: 24, Stream: 4, Depth: 16, Slice: 4},
 		},
 		{
 			// All weights are read by the last product before the next ones are written.
-			DKV: attention.BackwardTile{Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 16, Depth: 16, Slice: 64},
-			DQ:  attention.BackwardTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: 64, Depth: 32, Slice: 32},
+			Impl: attention.Scalar,
+			DKV:  attention.BackwardTile{Threads: 128, ThreadsX: 16, Own: 16, Stream: 64, Depth: 16, Slice: 64},
+			DQ:   attention.BackwardTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
+		},
+		{
+			Impl: attention.CoopMat2,
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, Prefetch: true, SplitLoop: true},
+		},
+		{
+			Impl: attention.CoopMat2,
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 8, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Detour: true, Prefetch: true},
+		},
+		{
+			Impl: attention.CoopMat,
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, SplitLoop: true, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8, SplitLoop: true, Detour: true},
 		},
 	} {
-		config.Impl = attention.Scalar
 		t.Run(config.String(), func(t *testing.T) {
+			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
 		})
 	}

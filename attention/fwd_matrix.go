@@ -66,7 +66,7 @@ func newMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Co
 		return fwdMatrixSpec{}, err
 	}
 	if config.Detour {
-		layout.RowRun, layout.RowLanes, layout.SameAsAcc = 1, 0, false
+		layout.forget()
 	}
 	return fwdMatrixSpec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,

@@ -40,6 +40,11 @@ func TestLayouts(t *testing.T) {
 		"attention_unfused_softmax_features": {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedSoftmaxSpec]{}, append([]string{"S2", "LSE"}, features...)},
 		"attention_unfused_values_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedValuesSpec]{}, append([]string{"O", "V", "P"}, features...)},
 
+		"attention_bwd_dkv_coopmat2": {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dkv_coopmat":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dq_coopmat2":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+		"attention_bwd_dq_coopmat":   {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+
 		"attention_bwd_delta":      {bwdDeltaParams{}, bwdDeltaSpec{}, []string{"O", "DO", "LSE", "DLSE", "Rows"}},
 		"attention_bwd_dkv_scalar": {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
 		"attention_bwd_dq_scalar":  {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},

@@ -22,8 +22,13 @@ type matrixLayout struct {
 	Length    int  // elements of one invocation
 	RowRun    int  // neighbouring elements of one row
 	RowLanes  int  // neighbouring invocations that share a row; 0: not so regular
+	ColRun    int  // element i is of the column of element i mod ColRun
 	SameAsAcc bool // left matrices keep theirs in the same places
 }
+
+// forget makes the layout that of matrices about which nothing is known but their
+// length.
+func (l *matrixLayout) forget() { *l = matrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length} }
 
 // layoutKey identifies a probe among the values that a device keeps.
 type layoutKey struct {
@@ -108,10 +113,10 @@ func perLane(data []float32, lanes int) [][]int {
 // numbered row*n + column. Invocations that hold different numbers of
 // elements, or rows that are not spread over neighbours, are irregular.
 func analyzeLayout(left, acc [][]int, n int) matrixLayout {
-	l := matrixLayout{Length: len(acc[0]), RowRun: 1, SameAsAcc: true}
+	l := matrixLayout{Length: len(acc[0]), RowRun: 1, ColRun: len(acc[0]), SameAsAcc: true}
 	for lane := range acc {
 		if len(acc[lane]) != l.Length {
-			return matrixLayout{Length: l.Length, RowRun: 1}
+			return matrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length}
 		}
 		if len(left[lane]) != l.Length {
 			l.SameAsAcc = false
@@ -127,7 +132,26 @@ func analyzeLayout(left, acc [][]int, n int) matrixLayout {
 			break
 		}
 	}
+	for run := 1; run < l.Length; run++ {
+		if l.Length%run == 0 && repeatsColumns(acc, run, n) {
+			l.ColRun = run
+			break
+		}
+	}
 	return l
+}
+
+// repeatsColumns reports whether element i of every lane is of the column of element
+// i mod run.
+func repeatsColumns(acc [][]int, run, n int) bool {
+	for _, lane := range acc {
+		for i, x := range lane {
+			if x%n != lane[i%run]%n {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // rowsOf reports whether elements i*run..(i+1)*run-1 of every aligned group of

@@ -35,14 +35,14 @@ func TestAnalyzeLayout(t *testing.T) {
 		n         int
 		want      matrixLayout
 	}{
-		{"nvidia", nvidia, nvidia, 16, matrixLayout{8, 4, 4, true}},
-		{"lavapipe", lavapipe, lavapipe, 8, matrixLayout{8, 1, 8, true}},
-		{"row per lane", lavapipe, columns, 8, matrixLayout{8, 8, 1, false}},
-		{"interleaved", interleaved, interleaved, 16, matrixLayout{8, 1, 16, true}},
-		{"rows among distant lanes", swapped, swapped, 16, matrixLayout{8, 1, 0, true}},
-		{"columns missing", twice, twice, 8, matrixLayout{8, 1, 0, true}},
-		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, matrixLayout{8, 1, 8, false}},
-		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, matrixLayout{8, 1, 0, false}},
+		{"nvidia", nvidia, nvidia, 16, matrixLayout{8, 4, 4, 4, true}},
+		{"lavapipe", lavapipe, lavapipe, 8, matrixLayout{8, 1, 8, 1, true}},
+		{"row per lane", lavapipe, columns, 8, matrixLayout{8, 8, 1, 8, false}},
+		{"interleaved", interleaved, interleaved, 16, matrixLayout{8, 1, 16, 1, true}},
+		{"rows among distant lanes", swapped, swapped, 16, matrixLayout{8, 1, 0, 1, true}},
+		{"columns missing", twice, twice, 8, matrixLayout{8, 1, 0, 1, true}},
+		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, matrixLayout{8, 1, 8, 1, false}},
+		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, matrixLayout{8, 1, 0, 8, false}},
 	} {
 		require.Equal(t, c.want, analyzeLayout(c.left, c.acc, c.n), c.name)
 	}

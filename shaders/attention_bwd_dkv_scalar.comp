@@ -10,13 +10,13 @@
 //     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// A workgroup owns BLOCK_N keys of one key head and walks over the heads of its
-// group and tiles of BLOCK_M rows: the inner loop of Algorithm 2 of Dao,
+// A workgroup owns OWN keys of one key head and walks over the heads of its
+// group and tiles of STREAM rows: the inner loop of Algorithm 2 of Dao,
 // FlashAttention-2 (arXiv:2307.08691), with dQ left to attention_bwd_dq_scalar.comp,
 // so that no two workgroups add to the same element. Every value between load and
 // store is a float32.
 //
-// Dispatch: (ceil(seq_kv / BLOCK_N), num_kv_heads, batch).
+// Dispatch: (ceil(seq_kv / OWN), num_kv_heads, batch).
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -25,8 +25,8 @@
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint THREADS_X = 16;
-layout(constant_id = 2) const uint BLOCK_M = 32;
-layout(constant_id = 3) const uint BLOCK_N = 32;
+layout(constant_id = 2) const uint OWN = 32;     // keys
+layout(constant_id = 3) const uint STREAM = 32;  // rows of a tile
 layout(constant_id = 4) const uint DEPTH = 32;  // columns in shared memory at a time, of all four tensors
 layout(constant_id = 5) const uint SLICE = 8;   // rows of Q and dO in shared memory at a time
 layout(constant_id = 6) const uint HEAD_DIM = 64;
@@ -54,9 +54,6 @@ DEFINE_LOAD4(load_k, k4, k1)
 DEFINE_LOAD4(load_v, v4, v1)
 DEFINE_LOAD4(load_do, do4, do1)
 
-#define OWN BLOCK_N
-#define STREAM BLOCK_M
-
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
 #include "lib/bwd_scalar.glsl"
@@ -66,8 +63,8 @@ void main() {
     const uint tx = gl_LocalInvocationIndex % THREADS_X;
     const uint kv_head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
-    const uint col0 = gl_WorkGroupID.x * BLOCK_N;
-    const uint keys = min(BLOCK_N, p.seq_kv - col0);
+    const uint col0 = gl_WorkGroupID.x * OWN;
+    const uint keys = min(OWN, p.seq_kv - col0);
     const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
     const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
 
@@ -75,14 +72,14 @@ void main() {
     clear_gradient(dK_);
     clear_gradient(dV_);
     // The first row that sees the first key of the block, in whole tiles.
-    const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / BLOCK_M * BLOCK_M : 0;
+    const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / STREAM * STREAM : 0;
     [[dont_unroll]] for (uint h = 0; h < p.heads_per_kv; h++) {
         const uint head = kv_head * p.heads_per_kv + h;
         const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
         const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
         const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
-        [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += BLOCK_M) {
-            const uint count = min(BLOCK_M, p.seq_q - row0);
+        [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += STREAM) {
+            const uint count = min(STREAM, p.seq_q - row0);
             const Part Q_ = Part(TENSOR_Q, q_base + row0 * p.q_stride_s, p.q_stride_s, count);
             const Part dO_ = Part(TENSOR_DO, do_base + row0 * p.do_stride_s, p.do_stride_s, count);
             TileNT P, dX;  // (ROWS, COLS), transposed: keys by rows

@@ -9,10 +9,10 @@
 //     k, v       (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// A workgroup owns BLOCK_M rows of one head and walks over tiles of BLOCK_N keys;
+// A workgroup owns OWN rows of one head and walks over tiles of STREAM keys;
 // attention_bwd_dkv_scalar.comp says more.
 //
-// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
+// Dispatch: (ceil(seq_q / OWN), num_heads, batch).
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -21,8 +21,8 @@
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint THREADS_X = 16;
-layout(constant_id = 2) const uint BLOCK_M = 32;
-layout(constant_id = 3) const uint BLOCK_N = 32;
+layout(constant_id = 2) const uint OWN = 32;     // rows
+layout(constant_id = 3) const uint STREAM = 32;  // keys of a tile
 layout(constant_id = 4) const uint DEPTH = 32;  // columns in shared memory at a time, of all four tensors
 layout(constant_id = 5) const uint SLICE = 8;   // rows of K in shared memory at a time
 layout(constant_id = 6) const uint HEAD_DIM = 64;
@@ -49,9 +49,6 @@ DEFINE_LOAD4(load_k, k4, k1)
 DEFINE_LOAD4(load_v, v4, v1)
 DEFINE_LOAD4(load_do, do4, do1)
 
-#define OWN BLOCK_M
-#define STREAM BLOCK_N
-
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
 #include "lib/bwd_scalar.glsl"
@@ -63,8 +60,8 @@ void main() {
     const uint batch = gl_WorkGroupID.z;
     const uint kv_head = head / p.heads_per_kv;
     // The last rows see most keys under a causal mask: they come first.
-    const uint row0 = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
-    const uint count = min(BLOCK_M, p.seq_q - row0);
+    const uint row0 = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * OWN;
+    const uint count = min(OWN, p.seq_q - row0);
     const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
     const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
     const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
@@ -81,8 +78,8 @@ void main() {
     TileNN dQ_;  // (ROWS, 4*COLS4)
     clear_gradient(dQ_);
     const int end = visible_keys(int(row0 + count) - 1);  // of the last row
-    [[dont_unroll]] for (int col0 = 0; col0 < end; col0 += int(BLOCK_N)) {
-        const uint keys = min(BLOCK_N, uint(end - col0));  // keys that no row sees may be NaN
+    [[dont_unroll]] for (int col0 = 0; col0 < end; col0 += int(STREAM)) {
+        const uint keys = min(STREAM, uint(end - col0));  // keys that no row sees may be NaN
         const Part K_ = Part(TENSOR_K, k_base + col0 * p.k_stride_s, p.k_stride_s, keys);
         const Part V_ = Part(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, keys);
         TileNT P, dX;  // (ROWS, COLS)

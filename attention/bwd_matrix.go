@@ -1,0 +1,69 @@
+package attention
+
+import (
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// bwdMatrixSpec is the specialization of attention_bwd_dkv_coopmat2.comp,
+// attention_bwd_dq_coopmat2.comp and the two of coopmat.
+type bwdMatrixSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
+	MatM          uint32 `glsl:"MAT_M"`
+	MatN          uint32 `glsl:"MAT_N"`
+	Length        uint32 `glsl:"LENGTH"`
+	RowRun        uint32 `glsl:"ROW_RUN"`
+	RowLanes      uint32 `glsl:"ROW_LANES"`
+	ColRun        uint32 `glsl:"COL_RUN"`
+	SameLayout    bool   `glsl:"SAME_LAYOUT"`
+	Lockstep      bool   `glsl:"LOCKSTEP"`
+	RowTiles      uint32 `glsl:"ROW_TILES"`
+	Stream        uint32 `glsl:"STREAM"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	Causal        bool   `glsl:"CAUSAL"`
+	Aligned       bool   `glsl:"ALIGNED"`
+	Prefetch      bool   `glsl:"PREFETCH"`
+	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
+	Fence         uint32 `glsl:"FENCE"`
+}
+
+// matrixKernel returns attention_bwd_dkv_coopmat2 or another of its kind.
+func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) (*vk.Kernel[bwdParams], error) {
+	d, p := b.c.Device(), &b.p
+	shape, err := matrixShape(d.Caps(), b.config.Impl, p.DType)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := layoutOf(d, p.DType, shape)
+	if err != nil {
+		return nil, err
+	}
+	if tile.Detour {
+		layout.forget()
+	}
+	module, err := shaders.Get(name, p.DType.Short())
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[bwdParams](d, module.Name, module.SPIRV, bwdMatrixSpec{
+		WorkgroupSize: uint32(tile.Subgroups) * d.Caps().SubgroupSize,
+		NumSubgroups:  uint32(tile.Subgroups),
+		MatM:          shape.M,
+		MatN:          shape.N,
+		Length:        uint32(layout.Length),
+		RowRun:        uint32(layout.RowRun),
+		RowLanes:      uint32(layout.RowLanes),
+		ColRun:        uint32(layout.ColRun),
+		SameLayout:    layout.SameAsAcc,
+		Lockstep:      lavapipe(d.Caps()),
+		RowTiles:      uint32(tile.RowTiles),
+		Stream:        uint32(tile.Stream),
+		HeadDim:       uint32(p.HeadDim),
+		Causal:        p.Causal,
+		Aligned:       isAligned,
+		Prefetch:      tile.Prefetch,
+		SplitLoop:     tile.SplitLoop,
+		Fence:         uint32(tile.Fence),
+	}, matrixKernelOptions(d))
+}

@@ -1,0 +1,123 @@
+// bwd_dq_matrix: the gradient of Q on cooperative matrices, for every path that has
+// them.
+//
+// A workgroup owns BLOCK_M rows of one head, a subgroup ROW_TILES * MAT_M of them. Q,
+// dO and dQ stay in registers; tiles of STREAM keys pass through shared memory:
+//
+//     for each tile of keys:  S  = Q K^T;   P  = exp2(S * scale - lse2)
+//                             dP = dO V^T;  dX = P * (dP - Delta)
+//                             dQ += dX K
+//
+// The includer declares the specialization constants named here, includes
+// lib/rows_coopmat.glsl or lib/rows_coopmat2.glsl, and declares `rows`, see
+// attention_bwd_delta.comp.
+#ifndef LIB_BWD_DQ_MATRIX_GLSL
+#define LIB_BWD_DQ_MATRIX_GLSL
+
+#include "softmax.glsl"
+#include "mask.glsl"
+#include "tile_bwd.glsl"
+
+void backward_dq() {
+    const uint head = gl_WorkGroupID.y;
+    const uint batch = gl_WorkGroupID.z;
+    const uint kv_head = head / p.heads_per_kv;
+    // The last rows see most keys under a causal mask: they come first.
+    const uint block_row = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
+    const int row0 = int(block_row + gl_SubgroupID * SUBGROUP_ROWS);  // first row of this subgroup
+    const uint last_row = p.seq_q - 1 - block_row;                    // within the block
+
+    Own Q_, dO_;
+    load_own(Q_, TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s, p.q_stride_s, last_row);
+    load_own(dO_, TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + block_row * p.do_stride_s, p.do_stride_s, last_row);
+    const MatC place = element_index();
+    float lse2[ROW_TILES * ROWS];
+    float delta[ROW_TILES * ROWS];
+    Gradient dQ_;
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N;
+            const vec2 stat = rows[p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + block_row + min(row, last_row)];
+            lse2[r * ROWS + i] = stat.x;
+            delta[r * ROWS + i] = stat.y;
+        }
+        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+            dQ_.at[r * DIM_TILES + d] = MatC(0.0);
+        }
+    }
+
+    // Keys that every row of the block sees, in whole tiles; that some row sees; that
+    // some row of the subgroup sees.
+    const int full_end = max(visible_keys(int(block_row)), 0) / int(STREAM) * int(STREAM);
+    const int end = visible_keys(int(block_row + min(BLOCK_M - 1, last_row)));
+    const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
+    const int last_key = max(end, 1) - 1;  // keys beyond it may be NaN
+    const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
+    const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    uvec4 next_k[COPIES];
+    uvec4 next_v[COPIES];
+    if (PREFETCH) {
+        [[unroll]] for (uint i = 0; i < COPIES; i++) {
+            next_k[i] = fetch(TENSOR_K, k_base, p.k_stride_s, i, last_key);
+            next_v[i] = fetch(TENSOR_V, v_base, p.v_stride_s, i, last_key);
+        }
+    }
+    // Two phases, unrolled: tiles without a mask, then the rest.
+    int col0 = 0;
+    [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
+        const bool MASKED = phase == 1;
+        [[dont_unroll]] for (; col0 < (MASKED ? end : full_end); col0 += int(STREAM)) {
+            if (!PREFETCH) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    next_k[i] = fetch(TENSOR_K, k_base + col0 * p.k_stride_s, p.k_stride_s, i, last_key - col0);
+                    next_v[i] = fetch(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, i, last_key - col0);
+                }
+            }
+            barrier();  // the tile before is read
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                put(i, next_k[i], next_v[i]);
+            }
+            barrier();  // tile written before it is read
+            if (PREFETCH) {
+                const int key = min(col0 + int(STREAM), last_key);  // past the end the last key again
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    next_k[i] = fetch(TENSOR_K, k_base + key * p.k_stride_s, p.k_stride_s, i, last_key - key);
+                    next_v[i] = fetch(TENSOR_V, v_base + key * p.v_stride_s, p.v_stride_s, i, last_key - key);
+                }
+            }
+            if (MASKED && CAUSAL && col0 >= subgroup_end) {
+                continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
+            }
+
+            [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
+                Weights S, dP;
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    S.at[r] = MatC(0.0);
+                    dP.at[r] = MatC(0.0);
+                }
+                product(S, Q_, n * MAT_N);
+                product(dP, dO_, STREAM + n * MAT_N);
+                Left dX_;
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    MatC dX;
+                    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                        const uint row = r * ROWS + i / ROW_RUN;
+                        dX[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row])) * (dP.at[r][i] - delta[row]);
+                        if (MASKED) {
+                            const uint at = uint(place[i]);
+                            const bool seen = col0 + int(n * MAT_N + at % MAT_N) < visible_keys(row0 + int(r * MAT_M + at / MAT_N));
+                            dX[i] = seen ? dX[i] : 0.0;
+                        }
+                    }
+                    dX_.at[r] = to_left(dX, true);
+                }
+                accumulate(dQ_, dX_, n * MAT_N);
+            }
+        }
+    }
+
+    store_gradient(dQ_, p.scale_log2 * LN_2, false, p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + block_row * p.dx_stride_s,
+                   p.dx_stride_s, last_row);
+}
+
+#endif

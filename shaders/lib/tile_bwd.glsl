@@ -1,0 +1,182 @@
+// tile_bwd: the way of tensors from memory through shared memory into the matrices
+// of the backward kernels, and the way of gradients back.
+//
+// A workgroup owns BLOCK_M rows of two tensors, which stay in registers: of Q and dO, or
+// of K and V. It walks over tiles of STREAM rows of the two others:
+//
+//     tile rows 0      .. STREAM - 1      of Q, or of K
+//               STREAM .. 2*STREAM - 1    of dO, or of V
+//
+// lib/tile_shape.glsl has the sizes: where it says keys, rows of the tile are meant.
+// Columns past head_dim are zero. Rows past the last one repeat it.
+//
+// The includer declares the specialization constants named here, the push
+// constants, and load_q, load_k, load_v, load_do, put_dx and put_dv (lib/load8.glsl).
+#ifndef LIB_TILE_BWD_GLSL
+#define LIB_TILE_BWD_GLSL
+
+#define BLOCK_N STREAM
+#include "tile_shape.glsl"
+
+// Rows that the workgroup owns pass through the same memory, as many matrices of their
+// columns at a time as fit.
+const uint FITTING_TILES = 2 * STREAM * LD / BLOCK_M / (MAT_N / 8);
+const uint STAGE_TILES = FITTING_TILES < DIM_TILES ? FITTING_TILES : DIM_TILES;
+const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
+const uint STAGE8 = STAGE_TILES * (MAT_N / 8);  // uvec4 of one staged row
+const uint STAGE_LD = (STAGE8 + 1) * BLOCK_M <= 2 * STREAM * LD ? STAGE8 + 1 : STAGE8;  // for the banks, where there is room
+const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+
+shared uvec4 tile[2 * STREAM * LD];
+
+const uint TENSOR_Q = 0;
+const uint TENSOR_K = 1;
+const uint TENSOR_V = 2;
+const uint TENSOR_DO = 3;
+
+// load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
+uvec4 load_tensor(const uint tensor, const uint i) {
+    switch (tensor) {
+        case TENSOR_Q: return load_q(i);
+        case TENSOR_K: return load_k(i);
+        case TENSOR_V: return load_v(i);
+    }
+    return load_do(i);
+}
+
+// fetch returns copy number i of the tile whose first row starts at base, rows ld
+// apart. Rows beyond `last` read row `last`.
+uvec4 fetch(const uint tensor, const uint base, const uint ld, const uint i, const uint last) {
+    const uint col = copy_col(i);
+    return copies_dim(col) ? load_tensor(tensor, base + min(copy_row(i), last) * ld + col * 8) : uvec4(0);
+}
+
+// put stores copy number i of both tensors of a tile.
+void put(const uint i, const uvec4 first, const uvec4 second) {
+    if (copies(i)) {
+        const uint at = copy_row(i) * LD + copy_col(i);
+        tile[at] = first;
+        tile[at + STREAM * LD] = second;
+    }
+}
+
+// stage_at returns where row `row` of the block and matrix column d are staged.
+uint stage_at(const uint row, const uint d) {
+    return row * STAGE_LD + d * (MAT_N / 8);
+}
+
+// stage_in copies rows that the workgroup owns, matrix columns d0 to
+// d0 + STAGE_TILES - 1, into tile. Rows beyond `last` repeat it. Every invocation of
+// the workgroup calls it.
+void stage_in(const uint tensor, const uint base, const uint ld, const uint last, const uint d0) {
+    uvec4 x[STAGE_COPIES];  // all loads first: one wait instead of one each
+    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
+        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;
+        const uint col = d0 * (MAT_N / 8) + at % STAGE8;
+        const bool inside = STAGES == 1 ? copies_dim(col) : col * 8 < HEAD_DIM;
+        x[i] = inside ? load_tensor(tensor, base + min(at / STAGE8, last) * ld + col * 8) : uvec4(0);
+    }
+    barrier();  // the columns before are read
+    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
+        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;
+        if (BLOCK_M * STAGE8 % WORKGROUP_SIZE == 0 || at < BLOCK_M * STAGE8) {
+            tile[at / STAGE8 * STAGE_LD + at % STAGE8] = x[i];
+        }
+    }
+    barrier();  // tile written before it is read
+}
+
+// stage_out writes rows that the workgroup owns, matrix columns d0 to
+// d0 + STAGE_TILES - 1, from tile to dV, or to dX. Rows beyond `last` are not there.
+// Every invocation of the workgroup calls it.
+void stage_out(const bool TO_DV, const uint base, const uint ld, const uint last, const uint d0) {
+    barrier();  // tile written before it is read
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE8; i += WORKGROUP_SIZE) {
+        const uint row = i / STAGE8;
+        const uint col = d0 * MAT_N + i % STAGE8 * 8;
+        if (row <= last && col < HEAD_DIM) {
+            const uint at = base + row * ld + col;
+            const uvec4 x = tile[row * STAGE_LD + i % STAGE8];
+            if (TO_DV) {
+                put_dv(at, x);
+            } else {
+                put_dx(at, x);
+            }
+        }
+    }
+    barrier();  // read before the next columns are written
+}
+
+// A gradient of the rows of a subgroup, or a tensor of them; structs, as arrays
+// sized by specialization constants do not match as arguments.
+struct Gradient {
+    MatC at[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
+};
+struct Own {
+    MatA at[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
+};
+// One column of matrices of scores or weights, and the same as left matrices.
+struct Weights {
+    MatC at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
+};
+struct Left {
+    MatA at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
+};
+
+// load_own loads a tensor's rows that the subgroup owns, of which the workgroup's
+// start at base.
+void load_own(out Own own, const uint tensor, const uint base, const uint ld, const uint last) {
+    [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
+        stage_in(tensor, base, ld, last, stage * STAGE_TILES);
+        [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                if (stage * STAGE_TILES + e < DIM_TILES) {
+                    coopMatLoad(own.at[r * DIM_TILES + stage * STAGE_TILES + e], tile,
+                                stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+        }
+    }
+}
+
+// store_gradient writes scale times a gradient.
+void store_gradient(const Gradient g, const float scale, const bool TO_DV, const uint base, const uint ld, const uint last) {
+    barrier();  // the last tile is read
+    [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
+        [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                if (stage * STAGE_TILES + e < DIM_TILES) {
+                    coopMatStore(to_left(g.at[r * DIM_TILES + stage * STAGE_TILES + e] * scale, false), tile,
+                                 stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+        }
+        stage_out(TO_DV, base, ld, last, stage * STAGE_TILES);
+    }
+}
+
+// product adds own * rows^T, where the MAT_N rows start at tile row `row`.
+void product(inout Weights S, const Own own, const uint row) {
+    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+        fence(d);
+        MatB right;  // a row-major tile read by columns
+        coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+            S.at[r] = coopMatMulAdd(own.at[r * DIM_TILES + d], right, S.at[r]);
+        }
+    }
+}
+
+// accumulate adds weights * rows, where the MAT_N rows start at tile row `row`.
+void accumulate(inout Gradient g, const Left weights, const uint row) {
+    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+        fence(d);
+        MatB right;
+        coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+            g.at[r * DIM_TILES + d] = coopMatMulAdd(weights.at[r], right, g.at[r * DIM_TILES + d]);
+        }
+    }
+}
+
+#endif
