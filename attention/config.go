@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -247,59 +248,21 @@ func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
 // inputs of type t, or says what the device lacks for the path.
 func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, error) {
 	var none vk.CoopMatShape
-	var component vk.ComponentType
-	switch t {
-	case dtype.Float16, dtype.Float32: // a float32 is split into two float16
-		component = vk.F16
-		if !caps.Float16 {
-			return none, unsupported("%v: the device has no float16 arithmetic", impl)
-		}
-		if t == dtype.Float32 && !caps.SubgroupOps.Has(vk.SubgroupArithmetic) {
-			return none, unsupported("%v: %v needs arithmetic among the invocations of a subgroup", impl, t)
-		}
-		if !caps.Storage16 { // matrix_layout.comp writes float16
-			return none, unsupported("%v: the device has no 16-bit storage", impl)
-		}
-	case dtype.BFloat16:
-		component = vk.BF16
-		if !caps.BFloat16CoopMat {
-			return none, unsupported("%v: the device has no bfloat16 cooperative matrices", impl)
-		}
-	}
+	shape, lack := chips.MatrixShape(caps, t)
+	c2 := caps.CoopMat2
 	switch {
-	case !caps.CoopMat:
-		return none, unsupported("%v: the device has no VK_KHR_cooperative_matrix", impl)
-	case caps.APIVersion < vk.MakeVersion(1, 3, 0): // the modules are SPIR-V 1.6
-		return none, unsupported("%v: the device has Vulkan %v, matrices need 1.3", impl, caps.APIVersion)
-	case !caps.VulkanMemoryModel:
-		return none, unsupported("%v: the device has no Vulkan memory model", impl)
-	case !caps.Int16:
-		return none, unsupported("%v: the device has no 16-bit integers", impl)
-	case !caps.SubgroupSizeControl || !caps.ComputeFullSubgroups:
-		return none, unsupported("%v: the device cannot promise full subgroups", impl)
+	case t == dtype.Float32 && !caps.SubgroupOps.Has(vk.SubgroupArithmetic):
+		return none, unsupported("%v: %v needs arithmetic among the invocations of a subgroup", impl, t)
+	case t != dtype.BFloat16 && !caps.Storage16: // matrix_layout.comp writes float16
+		return none, unsupported("%v: the device has no 16-bit storage", impl)
+	case lack != "":
+		return none, unsupported("%v: %s", impl, lack)
+	case impl == CoopMat2 && !c2.Reductions:
+		return none, unsupported("coopmat2: the device has no cooperative-matrix reductions (VK_NV_cooperative_matrix2)")
+	case impl == CoopMat2 && !c2.Conversions:
+		return none, unsupported("coopmat2: the device has no cooperative-matrix conversions (VK_NV_cooperative_matrix2)")
+	case impl == CoopMat2 && !c2.PerElement:
+		return none, unsupported("coopmat2: the device has no cooperative-matrix per-element operations (VK_NV_cooperative_matrix2)")
 	}
-	if impl == CoopMat2 {
-		c2 := caps.CoopMat2
-		switch {
-		case !c2.Reductions:
-			return none, unsupported("coopmat2: the device has no cooperative-matrix reductions (VK_NV_cooperative_matrix2)")
-		case !c2.Conversions:
-			return none, unsupported("coopmat2: the device has no cooperative-matrix conversions (VK_NV_cooperative_matrix2)")
-		case !c2.PerElement:
-			return none, unsupported("coopmat2: the device has no cooperative-matrix per-element operations (VK_NV_cooperative_matrix2)")
-		}
-	}
-	best := none
-	for _, s := range caps.CoopMatShapes {
-		usable := s.Scope == vk.ScopeSubgroup && s.A == component && s.B == component &&
-			s.C == vk.F32 && s.Result == vk.F32 &&
-			s.N == s.K && s.N%8 == 0 && s.M*s.N <= 256
-		if usable && s.M*s.N > best.M*best.N {
-			best = s
-		}
-	}
-	if best == none {
-		return none, unsupported("%v: no %v cooperative-matrix shape of the device has float32 sums and N = K", impl, t)
-	}
-	return best, nil
+	return shape, nil
 }

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -66,7 +67,7 @@ func gpu(name string, vendor, driver, subgroup, shared, invocations, units, m, n
 // nvidia is gpu for NVIDIA's driver: every path, 48 KiB, smaller shapes beside
 // the square one.
 func nvidia(name string, units uint32, bf16 bool) vk.Caps {
-	c := gpu(name, vendorNVIDIA, 4, 32, 48<<10, 1024, units, 16, 16, bf16)
+	c := gpu(name, chips.VendorNVIDIA, 4, 32, 48<<10, 1024, units, 16, 16, bf16)
 	for _, s := range [][2]uint32{{8, 16}, {8, 8}} {
 		c.CoopMatShapes = append(c.CoopMatShapes,
 			vk.CoopMatShape{M: 16, N: s[0], K: s[1], A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
@@ -84,16 +85,16 @@ func fakeDevices() []fakeDevice {
 	withStorage := leastDevice()
 	withStorage.Name, withStorage.Storage16 = "Least with 16-bit storage", true
 	xe2 := func(name string, driver, shared uint32) vk.Caps {
-		c := gpu(name, vendorIntel, driver, 32, shared, 1024, 0, 8, 16, true)
+		c := gpu(name, chips.VendorIntel, driver, 32, shared, 1024, 0, 8, 16, true)
 		c.MinSubgroupSize = 16
 		return c
 	}
 	radv := func(name string, units uint32) vk.Caps {
-		c := gpu(name, vendorAMD, 3, 64, 64<<10, 1024, units, 16, 16, true)
+		c := gpu(name, chips.VendorAMD, 3, 64, 64<<10, 1024, units, 16, 16, true)
 		c.MinSubgroupSize = 32
 		return c
 	}
-	alchemist := gpu("Intel(R) Arc(tm) A770 Graphics (DG2)", vendorIntel, 6, 32, 64<<10, 1024, 0, 0, 0, false)
+	alchemist := gpu("Intel(R) Arc(tm) A770 Graphics (DG2)", chips.VendorIntel, 6, 32, 64<<10, 1024, 0, 0, 0, false)
 	alchemist.MinSubgroupSize = 8
 	// Its only shape has K twice N.
 	alchemist.CoopMat = true
@@ -122,12 +123,12 @@ func fakeDevices() []fakeDevice {
 		every(nvidia("NVIDIA L4", 58, true), "ada"),
 		every(nvidia("NVIDIA GeForce RTX 5090", 170, true), "blackwell-rtx"),
 		{nvidia("NVIDIA GeForce RTX 2080 Ti", 68, false), "", everyPath, scalarPath, scalarPath},
-		{gpu("NVIDIA GeForce GTX 1080", vendorNVIDIA, 4, 32, 48<<10, 1536, 20, 0, 0, false), "", scalarPath, scalarPath, scalarPath},
+		{gpu("NVIDIA GeForce GTX 1080", chips.VendorNVIDIA, 4, 32, 48<<10, 1536, 20, 0, 0, false), "", scalarPath, scalarPath, scalarPath},
 		khr(radv("AMD Radeon RX 7900 XTX (RADV NAVI31)", 96), "rdna3"),
 		khr(radv("AMD Radeon 890M Graphics (RADV STRIX1)", 16), "rdna3"),
-		khr(gpu("AMD Radeon RX 7600", vendorAMD, 1, 64, 32<<10, 1024, 32, 16, 16, true), "rdna3"),
+		khr(gpu("AMD Radeon RX 7600", chips.VendorAMD, 1, 64, 32<<10, 1024, 32, 16, 16, true), "rdna3"),
 		khr(radv("AMD Radeon RX 9070 XT (RADV GFX1201)", 64), "rdna4"),
-		{gpu("AMD Radeon RX 6800 (RADV NAVI21)", vendorAMD, 3, 64, 64<<10, 1024, 60, 0, 0, false), "", scalarPath, scalarPath, scalarPath},
+		{gpu("AMD Radeon RX 6800 (RADV NAVI21)", chips.VendorAMD, 3, 64, 64<<10, 1024, 60, 0, 0, false), "", scalarPath, scalarPath, scalarPath},
 		khr(xe2("Intel(R) Arc(tm) B580 Graphics (BMG G21)", 6, 128<<10), "xe2"),
 		khr(xe2("Intel(R) Arc(TM) 140V GPU (16GB)", 5, 32<<10), "xe2"),
 		{alchemist, "", scalarPath, scalarPath, scalarPath},

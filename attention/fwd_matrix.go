@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -92,8 +93,5 @@ func newMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Co
 	}, nil
 }
 
-// matrixKernelOptions asks for what kernels with cooperative matrices rely on:
-// subgroups of the size that the matrix shapes are given for, all full.
-func matrixKernelOptions(d *vk.Device) vk.KernelOptions {
-	return vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true}
-}
+// matrixKernelOptions is chips.MatrixOptions.
+func matrixKernelOptions(d *vk.Device) vk.KernelOptions { return chips.MatrixOptions(d.Caps()) }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -79,24 +80,24 @@ func TestFamily(t *testing.T) {
 		vendor       uint32
 		name, family string
 	}{
-		{vendorNVIDIA, "NVIDIA GH200 480GB", "hopper"},
-		{vendorNVIDIA, "NVIDIA A30", "ampere"},
-		{vendorNVIDIA, "NVIDIA A10G", "ampere-rtx"},
-		{vendorNVIDIA, "NVIDIA A100 80GB PCIe", "ampere"},
-		{vendorNVIDIA, "NVIDIA RTX A3000 Laptop GPU", "ampere-rtx"},
-		{vendorNVIDIA, "NVIDIA RTX A4000", "ampere-rtx"},
-		{vendorNVIDIA, "NVIDIA RTX 4000 SFF Ada Generation", "ada"},
-		{vendorNVIDIA, "Quadro RTX 4000", ""},
-		{vendorNVIDIA, "NVIDIA L40S", "ada"},
-		{vendorNVIDIA, "NVIDIA GeForce RTX 4060 Laptop GPU", "ada"},
-		{vendorNVIDIA, "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "blackwell-rtx"},
-		{vendorNVIDIA, "NVIDIA GeForce GTX 1080", ""},
-		{vendorNVIDIA, "Tesla V100-SXM2-16GB", ""},
-		{vendorAMD, "AMD Radeon RX 6950 XT (RADV NAVI21)", ""},
-		{vendorAMD, "AMD Radeon Graphics (RADV PHOENIX)", "rdna3"},
-		{vendorAMD, "AMD Radeon 780M Graphics", "rdna3"},
-		{vendorAMD, "AMD Radeon RX 9060 XT", "rdna4"},
-		{vendorAMD, "NVIDIA H100", ""},
+		{chips.VendorNVIDIA, "NVIDIA GH200 480GB", "hopper"},
+		{chips.VendorNVIDIA, "NVIDIA A30", "ampere"},
+		{chips.VendorNVIDIA, "NVIDIA A10G", "ampere-rtx"},
+		{chips.VendorNVIDIA, "NVIDIA A100 80GB PCIe", "ampere"},
+		{chips.VendorNVIDIA, "NVIDIA RTX A3000 Laptop GPU", "ampere-rtx"},
+		{chips.VendorNVIDIA, "NVIDIA RTX A4000", "ampere-rtx"},
+		{chips.VendorNVIDIA, "NVIDIA RTX 4000 SFF Ada Generation", "ada"},
+		{chips.VendorNVIDIA, "Quadro RTX 4000", ""},
+		{chips.VendorNVIDIA, "NVIDIA L40S", "ada"},
+		{chips.VendorNVIDIA, "NVIDIA GeForce RTX 4060 Laptop GPU", "ada"},
+		{chips.VendorNVIDIA, "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "blackwell-rtx"},
+		{chips.VendorNVIDIA, "NVIDIA GeForce GTX 1080", ""},
+		{chips.VendorNVIDIA, "Tesla V100-SXM2-16GB", ""},
+		{chips.VendorAMD, "AMD Radeon RX 6950 XT (RADV NAVI21)", ""},
+		{chips.VendorAMD, "AMD Radeon Graphics (RADV PHOENIX)", "rdna3"},
+		{chips.VendorAMD, "AMD Radeon 780M Graphics", "rdna3"},
+		{chips.VendorAMD, "AMD Radeon RX 9060 XT", "rdna4"},
+		{chips.VendorAMD, "NVIDIA H100", ""},
 	} {
 		if got := family(&vk.Caps{VendorID: c.vendor, Name: c.name}); got != c.family {
 			t.Errorf("%s: family %q, want %q", c.name, got, c.family)

@@ -54,23 +54,8 @@ float widen(const uint x) {
     return unpackHalf2x16(x).x;
 }
 
-uint narrow(const float x) {
-    const uint bits = floatBitsToUint(x);
-    const uint magnitude = bits & 0x7fffffffu;
-    uint h;
-    if (magnitude > 0x7f800000u) {
-        h = 0x7e00u;  // NaN
-    } else if (magnitude >= 0x477ff000u) {
-        h = 0x7c00u;  // 65520 and more round to infinity
-    } else if (magnitude >= 0x38800000u) {
-        h = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;  // exponent bias 127 to 15
-    } else {
-        // Subnormal: the last kept bit, 2^-24, is the last bit of a float in
-        // [0.5, 1), so this addition rounds.
-        h = floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) - 0x3f000000u;
-    }
-    return bits >> 16 & 0x8000u | h;
-}
+#include "narrow_f16.glsl"
+#define narrow narrow_f16
 
 #elif defined(ELEM_BF16)
 
@@ -89,13 +74,8 @@ float widen(const uint x) {
     return uintBitsToFloat(x << 16);
 }
 
-uint narrow(const float x) {
-    const uint bits = floatBitsToUint(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return bits >> 16 | 0x40u;  // a NaN whose payload is cut off must stay one
-    }
-    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-}
+#include "narrow_bf16.glsl"
+#define narrow narrow_bf16
 
 #endif
 #endif

@@ -33,6 +33,7 @@ var levels = []struct {
 	{"dtype", 0},
 	{"vk/...", 1},
 	{"shaders/...", 1},
+	{"chips/...", 2},
 	{"attention/philox", 1},
 	{"attention/problem", 2},
 	{"attention/ref/...", 3},

@@ -1,0 +1,214 @@
+package gemm
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Config is a path with its tile sizes: what becomes specialization constants.
+type Config struct {
+	Impl Impl
+
+	// Path coopmat. A workgroup is a grid of SubgroupsM x SubgroupsN subgroups with
+	// TilesM x TilesN accumulators each, of the device's matrix shape.
+	SubgroupsM, SubgroupsN int
+	TilesM, TilesN         int
+	Buffers                int  // slabs of A and B in shared memory: 1 or 2
+	Prefetch               bool // with one buffer: the next slab waits in registers
+	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
+
+	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
+	// elements.
+	Threads, ThreadsX int
+	BlockM, BlockN    int
+
+	// Both paths.
+	BlockK int // depth of a slab
+	GroupM int // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
+	Splits int // workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves the number to Choose
+}
+
+// String names every choice, for tables; ParseConfig reads it.
+func (c Config) String() string {
+	s := ""
+	switch c.Impl {
+	case CoopMat:
+		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d b%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK, c.Buffers)
+		if c.Prefetch {
+			s += " prefetch"
+		}
+		if c.Fence > 0 {
+			s += fmt.Sprintf(" fence%d", c.Fence)
+		}
+	case Scalar:
+		s = fmt.Sprintf("scalar %dx%d t%dx%d k%d", c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.BlockK)
+	default:
+		return c.Impl.String()
+	}
+	s += fmt.Sprintf(" g%d", c.GroupM)
+	if c.Splits > 1 {
+		s += fmt.Sprintf(" splits%d", c.Splits)
+	}
+	return s
+}
+
+// ParseConfig reads what String returns.
+func ParseConfig(text string) (Config, error) {
+	var c Config
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return c, fmt.Errorf("gemm: an empty configuration")
+	}
+	var err error
+	if c.Impl, err = ParseImpl(words[0]); err != nil {
+		return c, err
+	}
+	threadsY := 0
+	for _, w := range words[1:] {
+		one := func(format string, to ...any) bool {
+			n, err := fmt.Sscanf(w, format, to...)
+			return err == nil && n == len(to) && fmt.Sprintf(format, values(to)...) == w
+		}
+		scalar := c.Impl == Scalar
+		switch {
+		case w == "prefetch" && !scalar:
+			c.Prefetch = true
+		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
+			!scalar && one("b%d", &c.Buffers), !scalar && one("fence%d", &c.Fence):
+		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
+		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits):
+		default:
+			return c, fmt.Errorf("gemm: configuration %q: %q is not a choice of path %v", text, w, c.Impl)
+		}
+	}
+	c.Threads = threadsY * c.ThreadsX
+	return c, nil
+}
+
+// values returns what pointers to int point to.
+func values(pointers []any) []any {
+	list := make([]any, len(pointers))
+	for i, p := range pointers {
+		list[i] = *p.(*int)
+	}
+	return list
+}
+
+// unsupported returns an error that wraps ErrUnsupported.
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("gemm: "+format+": %w", append(args, ErrUnsupported)...)
+}
+
+// block returns how many rows and columns of C a workgroup computes; 1 if the device
+// has no matrices for the path.
+func (c *Config) block(caps *vk.Caps, t dtype.DType) (m, n int) {
+	if c.Impl == Scalar {
+		return max(c.BlockM, 1), max(c.BlockN, 1)
+	}
+	shape, lack := chips.MatrixShape(caps, t)
+	if lack != "" {
+		return 1, 1
+	}
+	return max(c.SubgroupsM*c.TilesM*int(shape.M), 1), max(c.SubgroupsN*c.TilesN*int(shape.N), 1)
+}
+
+// Feasible returns nil if c can compute p on a device, and otherwise the reason,
+// wrapping ErrUnsupported. It is the only statement of what the kernels demand of a
+// configuration: the tuning table, sweeps and tests call it.
+func (c Config) Feasible(caps *vk.Caps, p Problem) error {
+	if (p.DType != dtype.Float32 || p.Out != dtype.Float32) && !caps.Storage16 {
+		return unsupported("%v: %v to %v needs 16-bit storage", c.Impl, p.DType, p.Out)
+	}
+	if !caps.ScalarBlockLayout {
+		return unsupported("%v: the device has no scalar block layout", c.Impl)
+	}
+	if c.BlockK < 1 || c.GroupM < 1 || c.Splits < 0 || c.Splits > maxSplits {
+		return unsupported("%v: k%d and g%d must be positive, splits%d at most %d", c.Impl, c.BlockK, c.GroupM, c.Splits, maxSplits)
+	}
+	switch c.Impl {
+	case CoopMat:
+		return c.feasibleMatrix(caps, p)
+	case Scalar:
+		return c.feasibleScalar(caps)
+	}
+	return fmt.Errorf("gemm: impl %v is not a path", c.Impl)
+}
+
+// feasibleMatrix is Feasible for the matrix path.
+func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
+	if p.DType == dtype.Float32 {
+		return unsupported("coopmat: float32 matrices have no kernel")
+	}
+	shape, lack := chips.MatrixShape(caps, p.DType)
+	if lack != "" {
+		return unsupported("coopmat: %s", lack)
+	}
+	m, n := int(shape.M), int(shape.N)
+	switch {
+	case c.SubgroupsM < 1 || c.SubgroupsN < 1 || c.TilesM < 1 || c.TilesN < 1:
+		return unsupported("coopmat: a tile size of %v is not positive", c)
+	case c.Buffers != 1 && c.Buffers != 2:
+		return unsupported("coopmat: %d buffers are not 1 or 2", c.Buffers)
+	case c.BlockK%n != 0:
+		return unsupported("coopmat: k%d is not a multiple of the matrix size %d", c.BlockK, n)
+	case m%8 != 0:
+		return unsupported("coopmat: matrices of %d rows are not whole groups of 8", m)
+	}
+	if err := fitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
+		return err
+	}
+	return fitsShared(caps, c.Impl, c.tileBytes(p, m, n))
+}
+
+// tileBytes is the shared memory of the matrix kernel: lib/gemm_operand.glsl and
+// lib/gemm_matrix.glsl.
+func (c Config) tileBytes(p Problem, m, n int) int {
+	slab := func(rows int, byK bool) int { // in 16 bytes
+		lines, length := rows, c.BlockK
+		if !byK {
+			lines, length = length, lines
+		}
+		return lines * (length/8 + 1)
+	}
+	operands := c.Buffers * (slab(c.SubgroupsM*c.TilesM*m, !p.TransA) + slab(c.SubgroupsN*c.TilesN*n, p.TransB))
+	strip := c.SubgroupsM * c.SubgroupsN * m * (n/4 + 1)
+	return 16 * max(operands, strip)
+}
+
+// feasibleScalar is Feasible for the scalar path.
+func (c Config) feasibleScalar(caps *vk.Caps) error {
+	if c.Threads < 1 || c.ThreadsX < 1 || c.BlockM < 1 || c.BlockN < 1 {
+		return unsupported("scalar: a tile size of %v is not positive", c)
+	}
+	threadsY := c.Threads / c.ThreadsX
+	switch {
+	case c.Threads%c.ThreadsX != 0:
+		return unsupported("scalar: %d invocations are not rows of %d", c.Threads, c.ThreadsX)
+	case c.BlockM%threadsY != 0 || c.BlockN%c.ThreadsX != 0:
+		return unsupported("scalar: a block of %dx%d does not divide among %dx%d invocations", c.BlockM, c.BlockN, threadsY, c.ThreadsX)
+	case c.BlockK%4 != 0:
+		return unsupported("scalar: k%d is not a multiple of 4", c.BlockK)
+	}
+	if err := fitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
+		return err
+	}
+	return fitsShared(caps, c.Impl, (c.BlockM+c.BlockN)*(c.BlockK/4+1)*16)
+}
+
+func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
+	if limit := min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]); threads > int(limit) {
+		return unsupported("%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
+	}
+	return nil
+}
+
+func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
+	if bytes > int(caps.MaxSharedMemoryBytes) {
+		return unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+// Package gemm multiplies matrices on a Vulkan device, with an epilogue.
+//
+//	v = Alpha * op(A) * op(B) + Beta * C
+//	X = v                    SiLUKeep
+//	v = silu(v)              SiLU and SiLUKeep
+//	v = v * silu'(X)         TimesDSiLU
+//	C = v + R                Residual
+//
+// One call, [Multiply], picks the fastest path that the device and the problem
+// allow; Options.Impl forces one:
+//
+//	path     needs                                operands in      file
+//	coopmat  VK_KHR_cooperative_matrix            shared memory    matrix.go
+//	scalar   Vulkan 1.2 compute                   shared memory    scalar.go
+//
+// Products with a long k and few elements of C are divided among workgroups that have
+// a part of k each, and a second kernel adds up what they found, always in the same
+// order (combine.go).
+//
+// Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
+// columns), whose last axis is contiguous. All paths are deterministic: the same call
+// on the same device gives the same bits.
+//
+// Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
+// belongs to one goroutine.
+package gemm
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Problem holds the sizes, formats and epilogue of one call.
+type Problem = problem.Problem
+
+// An Activation is what an epilogue does to the sum.
+type Activation = problem.Activation
+
+// The activations, described in package problem.
+const (
+	Identity   = problem.Identity
+	SiLU       = problem.SiLU
+	SiLUKeep   = problem.SiLUKeep
+	TimesDSiLU = problem.TimesDSiLU
+)
+
+// ErrUnsupported is wrapped by errors about calls that are valid, but that no
+// kernel on the device handles.
+var ErrUnsupported = vk.ErrUnsupported
+
+// An Impl is a path: one implementation.
+type Impl uint8
+
+// The paths. Auto takes the first of the others that supports the problem.
+const (
+	Auto Impl = iota
+	CoopMat
+	Scalar
+)
+
+// Impls lists the paths in the order in which Auto tries them.
+func Impls() []Impl { return []Impl{CoopMat, Scalar} }
+
+// String returns the name used by --impl.
+func (i Impl) String() string {
+	switch i {
+	case Auto:
+		return "auto"
+	case CoopMat:
+		return "coopmat"
+	case Scalar:
+		return "scalar"
+	}
+	return fmt.Sprintf("Impl(%d)", uint8(i))
+}
+
+// ParseImpl accepts the names that String returns.
+func ParseImpl(name string) (Impl, error) {
+	for _, i := range append(Impls(), Auto) {
+		if name == i.String() {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("gemm: impl %q is not one of auto, coopmat, scalar", name)
+}
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Impl forces a path.
+	Impl Impl
+	// Config forces a configuration instead of the tuning table's; it must be
+	// feasible. It is for tuning and tests.
+	Config *Config
+	// Residual is R, and X what the activation writes (SiLUKeep) or reads
+	// (TimesDSiLU), for problems that have them.
+	Residual, X vk.Tensor
+	// Workspace is memory for partial sums, Workspace bytes of it, that nothing else
+	// uses until the commands have completed: a second call in the same Cmd comes
+	// after a Barrier. Nil takes memory of the Cmd.
+	Workspace *vk.Buffer
+}
+
+// Multiply computes
+//
+//	v = Alpha * op(A) * op(B) + Beta * C
+//	C = epilogue(v)
+//
+// for every product of the batch, as the documentation of Problem says.
+//
+// C, Residual and X are (batch, m, n) of p.Out. A is (batch, m, k), with p.TransA
+// (batch, k, m), and B (batch, k, n), with p.TransB (batch, n, k), of p.DType. All
+// may have any strides with a contiguous last axis, also a batch stride of 0 for A, B
+// and Residual; where the batch is 1, that axis may be missing. Strides and offsets of A
+// and B that are multiples of 8 elements, and of 4 for the rest, are fastest. C and an
+// X that is written have memory of their own, but C may be Residual itself, element by
+// element, or an X that is read.
+//
+// Multiply records into c and returns; C and X are valid once c has completed. The
+// inputs must be written and visible by then: after another kernel of the same Cmd, a
+// c.Barrier() comes before Multiply, and one after it before C is read.
+//
+// It returns an error that wraps ErrUnsupported if no path on the device handles p,
+// and an error naming the argument if a tensor does not fit p.
+func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
+	config, err := Choose(c.Device().Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	args, err := newArguments(dst, a, b, p, &opt)
+	if err != nil {
+		return err
+	}
+	if config.Splits > 1 {
+		return multiplySplits(c, args, p, config, opt.Workspace)
+	}
+	return multiply(c, args, p, config)
+}
+
+// multiply records the one kernel of config.
+func multiply(c *vk.Cmd, args arguments, p Problem, config Config) error {
+	if config.Impl == Scalar {
+		return multiplyScalar(c, args, p, config)
+	}
+	return multiplyMatrix(c, args, p, config)
+}
+
+// Supports returns nil if path impl can compute p on a device, and otherwise an
+// error that wraps ErrUnsupported and says why not.
+func Supports(caps *vk.Caps, impl Impl, p Problem) error {
+	_, err := Choose(caps, p, Options{Impl: impl})
+	return err
+}

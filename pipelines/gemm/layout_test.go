@@ -1,0 +1,37 @@
+package gemm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/shaders/layouttest"
+)
+
+// TestLayouts compares every Go mirror of this package with its shader, for every
+// element type that is compiled.
+func TestLayouts(t *testing.T) {
+	table := map[string]struct {
+		spec     any
+		bindings []string
+	}{
+		"gemm_coopmat": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4"}},
+		"gemm_scalar":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4"}},
+		"gemm_combine": {combineSpec{}, []string{"S", "C4", "R4", "X4"}},
+	}
+	found := 0
+	for _, v := range shaders.Variants() {
+		row, ok := table[v.Kernel]
+		if !ok {
+			require.False(t, strings.HasPrefix(v.Kernel, "gemm_"), "%s has no row in TestLayouts", v.Kernel)
+			continue
+		}
+		found++
+		module, err := shaders.Get(v.Kernel, v.Type)
+		require.NoError(t, err)
+		layouttest.Check(t, module, params{}, row.spec, row.bindings...)
+	}
+	require.GreaterOrEqual(t, found, len(table))
+}

@@ -1,0 +1,200 @@
+// Package problem describes matrix products with an epilogue. It imports nothing
+// of Vulkan, so that references and tests can use it anywhere.
+package problem
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A Problem is a batch of matrix products of one shape,
+//
+//	v = Alpha * op(A) * op(B) + Beta * C
+//	X = v                    SiLUKeep
+//	v = silu(v)              SiLU and SiLUKeep
+//	v = v * silu'(X)         TimesDSiLU
+//	C = v + R                Residual
+//
+// with silu(v) = v / (1 + exp(-v)).
+//
+//	tensor   shape              DType
+//	op(A)    (batch, m, k)      DType    A itself is (batch, k, m) with TransA
+//	op(B)    (batch, k, n)      DType    B itself is (batch, n, k) with TransB
+//	C, R, X  (batch, m, n)      Out
+//
+// Sums are float32 whatever the formats.
+type Problem struct {
+	Batch          int // 0 is 1
+	M, N, K        int
+	TransA, TransB bool
+	Alpha          float64 // 0 is 1
+	Beta           float64 // 0: C is not read
+	Activation     Activation
+	Residual       bool
+	DType, Out     dtype.DType
+}
+
+// An Activation is what an epilogue does to the sum.
+type Activation uint8
+
+// The activations.
+const (
+	Identity   Activation = iota
+	SiLU                  // C = silu(v)
+	SiLUKeep              // X = v, C = silu(v): X is what the gradient needs
+	TimesDSiLU            // C = v * silu'(X): the gradient of silu at X
+)
+
+// Activations lists all of them.
+func Activations() []Activation { return []Activation{Identity, SiLU, SiLUKeep, TimesDSiLU} }
+
+// String returns the name used by flags.
+func (a Activation) String() string {
+	switch a {
+	case Identity:
+		return "identity"
+	case SiLU:
+		return "silu"
+	case SiLUKeep:
+		return "silu-keep"
+	case TimesDSiLU:
+		return "times-dsilu"
+	}
+	return fmt.Sprintf("Activation(%d)", uint8(a))
+}
+
+// ParseActivation accepts the names that String returns.
+func ParseActivation(name string) (Activation, error) {
+	for _, a := range Activations() {
+		if name == a.String() {
+			return a, nil
+		}
+	}
+	return 0, fmt.Errorf("gemm: activation %q is not one of identity, silu, silu-keep, times-dsilu", name)
+}
+
+// HasX reports whether the problem has the tensor X.
+func (p Problem) HasX() bool { return p.Activation == SiLUKeep || p.Activation == TimesDSiLU }
+
+// Batches returns Batch, 1 for 0.
+func (p Problem) Batches() int { return max(p.Batch, 1) }
+
+// Scale returns Alpha, 1 for 0.
+func (p Problem) Scale() float64 {
+	if p.Alpha == 0 {
+		return 1
+	}
+	return p.Alpha
+}
+
+// FLOPs returns the operations of the products, 2*m*n*k for each.
+func (p Problem) FLOPs() float64 {
+	return 2 * float64(p.Batches()) * float64(p.M) * float64(p.N) * float64(p.K)
+}
+
+// Bytes returns the least memory traffic: each tensor once, C twice if it is read.
+func (p Problem) Bytes() float64 {
+	m, n, k := float64(p.M), float64(p.N), float64(p.K)
+	outs := 1.0
+	for _, more := range []bool{p.Beta != 0, p.HasX(), p.Residual} {
+		if more {
+			outs++
+		}
+	}
+	return float64(p.Batches()) * (float64(p.DType.Size())*(m*k+k*n) + float64(p.Out.Size())*outs*m*n)
+}
+
+// AShape returns the shape of A as it lies in memory.
+func (p Problem) AShape() []int { return p.shape(p.M, p.K, p.TransA) }
+
+// BShape returns the shape of B as it lies in memory.
+func (p Problem) BShape() []int { return p.shape(p.K, p.N, p.TransB) }
+
+// CShape returns the shape of C, R and X.
+func (p Problem) CShape() []int { return p.shape(p.M, p.N, false) }
+
+func (p Problem) shape(rows, cols int, transposed bool) []int {
+	if transposed {
+		rows, cols = cols, rows
+	}
+	return []int{p.Batches(), rows, cols}
+}
+
+// String describes the problem in a few words: sizes, transposes as BLAS writes
+// them, formats, and the epilogue.
+func (p Problem) String() string {
+	s := fmt.Sprintf("%dx%dx%d %s %v", p.M, p.N, p.K, p.Transposes(), p.DType)
+	if p.Batches() > 1 {
+		s = fmt.Sprintf("%d of %s", p.Batch, s)
+	}
+	if p.Out != p.DType {
+		s += fmt.Sprintf(" to %v", p.Out)
+	}
+	if p.Scale() != 1 {
+		s += fmt.Sprintf(" alpha %g", p.Alpha)
+	}
+	if p.Beta != 0 {
+		s += fmt.Sprintf(" beta %g", p.Beta)
+	}
+	if p.Activation != Identity {
+		s += " " + p.Activation.String()
+	}
+	if p.Residual {
+		s += " residual"
+	}
+	return s
+}
+
+// Transposes returns nn, nt, tn or tt.
+func (p Problem) Transposes() string {
+	name := map[bool]string{false: "n", true: "t"}
+	return name[p.TransA] + name[p.TransB]
+}
+
+// ParseTransposes reads what Transposes returns.
+func ParseTransposes(s string) (transA, transB bool, err error) {
+	if len(s) != 2 || strings.Trim(s, "nt") != "" {
+		return false, false, fmt.Errorf("gemm: transposes %q are not one of nn, nt, tn, tt", s)
+	}
+	return s[0] == 't', s[1] == 't', nil
+}
+
+// maxDim keeps products of two sizes within an int64, and indices within uint32
+// where a tensor fits a buffer.
+const maxDim = 1 << 30
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error {
+	for _, d := range []struct {
+		name string
+		n    int
+		min  int
+	}{{"batch", p.Batch, 0}, {"m", p.M, 1}, {"n", p.N, 1}, {"k", p.K, 1}} {
+		if d.n < d.min || d.n > maxDim {
+			return fmt.Errorf("gemm: %s=%d is not from %d to %d", d.name, d.n, d.min, maxDim)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		x    float64
+	}{{"alpha", p.Alpha}, {"beta", p.Beta}} {
+		if x := float32(f.x); math.IsNaN(f.x) || math.IsInf(float64(x), 0) || f.x != 0 && x == 0 {
+			return fmt.Errorf("gemm: %s=%g is not a finite float32", f.name, f.x)
+		}
+	}
+	if p.Activation > TimesDSiLU {
+		return fmt.Errorf("gemm: activation %v is not one of identity, silu, silu-keep, times-dsilu", p.Activation)
+	}
+	for _, t := range []struct {
+		name string
+		t    dtype.DType
+	}{{"dtype", p.DType}, {"out", p.Out}} {
+		if !t.t.Float() {
+			return fmt.Errorf("gemm: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package gemm
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// tableRow is one row of the tuning table: the problems that it matches, and what to
+// run for them.
+type tableRow struct {
+	family string // "" matches any; several are separated by spaces
+
+	// fill is how many blocks the problem makes at least for each compute unit of the
+	// device; 0 matches any. Large blocks share more work, but a problem that makes few
+	// of them leaves units idle. A driver that does not tell the number of its units is
+	// taken to be full.
+	fill float64
+
+	Config
+}
+
+// table is searched in order; the first feasible match of a path wins.
+var table = []tableRow{
+	// Hopper. Registers hold 64 x 64 sums of a subgroup; two workgroups of four share
+	// a multiprocessor with 20 KiB of shared memory each.
+	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Buffers: 1, Prefetch: true, GroupM: 8}},
+	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Buffers: 1, Prefetch: true, GroupM: 8}},
+
+	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
+	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 2, TilesN: 2, BlockK: 16, Buffers: 1, GroupM: 4}},
+
+	// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
+	{Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Buffers: 1, Prefetch: true, GroupM: 8}},
+
+	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
+	{fill: 1, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 64, BlockK: 16, GroupM: 8}},
+	{Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8}},
+}
+
+// matches reports whether the row is for a problem on a device.
+func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem) bool {
+	if r.family != "" && !slices.Contains(strings.Fields(r.family), family) {
+		return false
+	}
+	return r.fill == 0 || caps.ComputeUnits == 0 || float64(r.blocks(caps, p)) >= r.fill*float64(caps.ComputeUnits)
+}
+
+// blocks returns how many workgroups a problem makes before k is split.
+func (c *Config) blocks(caps *vk.Caps, p *Problem) int {
+	m, n := c.block(caps, p.DType)
+	return p.Batches() * ((p.M + m - 1) / m) * ((p.N + n - 1) / n)
+}
+
+// Choose returns the configuration that Multiply takes for p on a device. Its error
+// wraps ErrUnsupported if no path, or not the forced one, handles p.
+func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+	if err := p.Validate(); err != nil {
+		return Config{}, err
+	}
+	if opt.Config != nil {
+		return *opt.Config, opt.Config.Feasible(caps, p)
+	}
+	if opt.Impl != Auto {
+		return search(caps, p, opt.Impl)
+	}
+	var errs []error
+	for _, impl := range Impls() {
+		c, err := search(caps, p, impl)
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	return Config{}, errors.Join(errs...)
+}
+
+// search returns the configuration of the first row of a path that matches and is
+// feasible, or the reason why the last one that matches is not.
+func search(caps *vk.Caps, p Problem, impl Impl) (Config, error) {
+	family := chips.Family(caps)
+	err := unsupported("impl %v is not a path", impl)
+	for i := range table {
+		row := &table[i]
+		if row.Impl != impl || !row.matches(caps, family, &p) {
+			continue
+		}
+		if err = row.Feasible(caps, p); err != nil {
+			continue
+		}
+		c := row.Config
+		if c.Splits == 0 {
+			c.Splits = c.splitsToFill(caps, &p)
+		}
+		return c, nil
+	}
+	return Config{}, err
+}

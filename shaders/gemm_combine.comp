@@ -1,0 +1,51 @@
+// gemm_combine: the sum of products whose k was divided among workgroups, and its
+// epilogue.
+//
+//     C = epilogue(alpha * (sum over splits of S) + beta * C), batch by batch
+//
+//     S       (splits, batch, m, a_stride)  f32, contiguous
+//     C, R, X (batch, m, n)                 OUT_FORMAT; lib/gemm_params.glsl has the epilogue
+//
+// Splits are added in their order: results do not depend on timing.
+//
+// Dispatch: (x, y, batch) with x * y >= tiles, of 4 * WORKGROUP_SIZE elements.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(local_size_x_id = 0) in;
+
+#define EPILOGUE_ID 1
+#include "lib/formats.glsl"
+#include "lib/gemm_params.glsl"
+
+layout(binding = 0, scalar) readonly buffer S { vec4 s[]; };
+#define OUT_BINDING 1
+#include "lib/gemm_out.glsl"
+#include "lib/gemm_epilogue.glsl"
+
+void main() {
+    const uint i = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * WORKGROUP_SIZE + gl_LocalInvocationIndex;
+    const uint row = i / (p.a_stride / 4);
+    const uint col = i % (p.a_stride / 4) * 4;
+    if (row >= p.m) {
+        return;
+    }
+    const uint batch = gl_WorkGroupID.z;
+    vec4 sum = vec4(0.0);
+    for (uint split = 0; split < p.splits; split++) {
+        sum += s[((split * gl_NumWorkGroups.z + batch) * p.a_stride_b + row * p.a_stride + col) / 4];
+    }
+    if (OUT_ALIGNED && col + 4 <= p.n) {
+        finish(batch, row, col, sum, true);
+        return;
+    }
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+        if (col + e < p.n) {
+            finish(batch, row, col + e, vec4(sum[e]), false);
+        }
+    }
+}

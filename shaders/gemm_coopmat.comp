@@ -1,0 +1,56 @@
+// gemm_coopmat: matrix products on cooperative matrices, with an epilogue.
+//
+//     C = epilogue(alpha * op(A) * op(B) + beta * C), batch by batch
+//
+//     op(A)  (m, k)  ELEM, from A (m, k) with A_BY_K, else (k, m); last axis contiguous
+//     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
+//     C, R, X (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
+//
+// The algorithm is in lib/gemm_matrix.glsl.
+//
+// Dispatch: (x, y, batch * splits) with x * y >= tiles.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_cooperative_matrix : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint SUBGROUPS_M = 2;
+layout(constant_id = 2) const uint SUBGROUPS_N = 2;
+layout(constant_id = 3) const uint MAT_M = 16;
+layout(constant_id = 4) const uint MAT_N = 16;
+layout(constant_id = 5) const uint TILES_M = 4;  // accumulators of a subgroup
+layout(constant_id = 6) const uint TILES_N = 4;
+layout(constant_id = 7) const uint BLOCK_K = 32;
+layout(constant_id = 8) const uint BUFFERS = 1;        // slabs in shared memory, see lib/gemm_matrix.glsl
+layout(constant_id = 9) const bool PREFETCH = true;    // the next slab waits in registers
+layout(constant_id = 10) const uint FENCE = 0;         // columns of matrices of a slab between fences, 0: none
+layout(constant_id = 11) const uint GROUP_M = 8;       // see lib/gemm_order.glsl
+layout(constant_id = 12) const bool A_BY_K = true;     // k is A's contiguous axis
+layout(constant_id = 13) const bool B_BY_K = false;
+layout(constant_id = 14) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
+layout(constant_id = 15) const bool B_ALIGNED = true;
+layout(constant_id = 16) const bool PARTIAL = false;   // writes sums of a part of k
+layout(local_size_x_id = 0) in;
+
+#define EPILOGUE_ID 17
+#include "lib/element.glsl"
+#include "lib/formats.glsl"
+#include "lib/gemm_params.glsl"
+
+layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
+layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
+#define OUT_BINDING 2
+#include "lib/gemm_out.glsl"
+#include "lib/matrix_types.glsl"
+#include "lib/gemm_matrix.glsl"
+
+void main() {
+    gemm();
+}

@@ -1,0 +1,23 @@
+// formats: a storage format that a specialization constant chooses, for tensors
+// whose format is not that of the module's operands (lib/element.glsl).
+#ifndef LIB_FORMATS_GLSL
+#define LIB_FORMATS_GLSL
+
+const uint FORMAT_F32 = 0;
+const uint FORMAT_F16 = 1;
+const uint FORMAT_BF16 = 2;
+
+#include "narrow_f16.glsl"
+#include "narrow_bf16.glsl"
+
+// narrow_to rounds to the nearest 16-bit number, ties to even, and returns its bits.
+uint narrow_to(const uint FORMAT, const float x) {
+    return FORMAT == FORMAT_F16 ? narrow_f16(x) : narrow_bf16(x);
+}
+
+// widen_from returns the two numbers in a word, the one in the low half first.
+vec2 widen_from(const uint FORMAT, const uint x) {
+    return FORMAT == FORMAT_F16 ? unpackHalf2x16(x) : uintBitsToFloat(uvec2(x << 16, x & 0xffff0000u));
+}
+
+#endif

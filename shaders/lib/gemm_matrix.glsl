@@ -1,0 +1,191 @@
+// gemm_matrix: C = epilogue(alpha * op(A) * op(B) + beta * C) on cooperative
+// matrices.
+//
+// A workgroup computes BLOCK_M x BLOCK_N elements of C, a grid of SUBGROUPS_M x
+// SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. Slabs of BLOCK_K
+// columns of op(A) and rows of op(B) go from memory to registers to shared memory:
+//
+//     BUFFERS = 1    barrier, store, barrier, load the next slab, products
+//     BUFFERS = 2    load the next slab, products, store it into the other buffer, barrier
+//
+// Loading from memory comes before the products of the slab before (PREFETCH), which
+// hide its latency.
+//
+// With PARTIAL, workgroups that share an element of C each have a part of k, and
+// write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
+//
+// The includer declares the specialization constants named here, and includes
+// lib/element.glsl and lib/matrix_types.glsl.
+#ifndef LIB_GEMM_MATRIX_GLSL
+#define LIB_GEMM_MATRIX_GLSL
+
+const uint SUBGROUP_M = TILES_M * MAT_M;
+const uint SUBGROUP_N = TILES_N * MAT_N;
+const uint BLOCK_M = SUBGROUPS_M * SUBGROUP_M;
+const uint BLOCK_N = SUBGROUPS_N * SUBGROUP_N;
+
+#include "fence.glsl"
+#include "copies.glsl"
+#include "load8_shift.glsl"
+#include "gemm_order.glsl"
+#include "gemm_operand.glsl"
+#include "gemm_epilogue.glsl"
+
+// C leaves through shared memory: of each subgroup one row of matrices at a time,
+// and as many of its columns as fit.
+const uint OPERANDS_SIZE = BUFFERS * SLAB_SIZE;                         // uvec4, as all that follow
+const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;              // rows of all subgroups
+const uint LEAST_SIZE = STRIP_SIZE * (MAT_N / 4 + 1);                   // one column of matrices
+const uint TILE_SIZE = OPERANDS_SIZE > LEAST_SIZE ? OPERANDS_SIZE : LEAST_SIZE;
+const uint FITTING_TILES = (TILE_SIZE / STRIP_SIZE - 1) / (MAT_N / 4);
+const uint OUT_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;
+const uint OUT_STAGES = (TILES_N + OUT_TILES - 1) / OUT_TILES;
+const uint OUT_COLS4 = OUT_TILES * (MAT_N / 4);
+const uint OUT_LD = OUT_COLS4 + 1;  // one more, so that rows start in different banks
+
+shared uvec4 tile[TILE_SIZE];
+
+// store_strip writes a strip of this subgroup, MAT_M rows from row on and
+// OUT_TILES columns of matrices from col on, from tile to C.
+void store_strip(const Work w, const uint row, const uint col) {
+    const uint base = gl_SubgroupID * MAT_M * OUT_LD;
+    const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
+    if (OUT_ALIGNED) {
+        [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < MAT_M * OUT_COLS4; i += gl_SubgroupSize) {
+            const uint y = row + i / OUT_COLS4;
+            const uint x = col + i % OUT_COLS4 * 4;
+            const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
+            if (y < p.m && x + 4 <= end) {
+                finish(w.batch, y, x, sum, true);
+            } else if (y < p.m) {
+                for (uint e = 0; e < 4 && x + e < end; e++) {
+                    finish(w.batch, y, x + e, vec4(sum[e]), false);
+                }
+            }
+        }
+        return;
+    }
+    [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < MAT_M * OUT_COLS4 * 4; i += gl_SubgroupSize) {
+        const uint y = row + i / (OUT_COLS4 * 4);
+        const uint x = col + i % (OUT_COLS4 * 4);
+        const float sum = uintBitsToFloat(tile[base + i / (OUT_COLS4 * 4) * OUT_LD + i % (OUT_COLS4 * 4) / 4][i % 4]);
+        if (y < p.m && x < end) {
+            finish(w.batch, y, x, vec4(sum), false);
+        }
+    }
+}
+
+void gemm() {
+    Work w = next_work();
+    if (!w.exists) {
+        return;
+    }
+    const uint subgroup_row = gl_SubgroupID / SUBGROUPS_N * SUBGROUP_M;  // within the block
+    const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;
+    const Operand A = Operand(p.a_offset + w.batch * p.a_stride_b, p.a_stride, p.m, w.row);
+    const Operand B = Operand(p.b_offset + w.batch * p.b_stride_b, p.b_stride, p.n, w.col);
+    const uint first_k = w.split * p.split_k;
+    const uint end_k = min(first_k + p.split_k, p.k);
+
+    MatC sum[TILES_M * TILES_N];  // (SUBGROUP_M, SUBGROUP_N)
+    [[unroll]] for (uint i = 0; i < TILES_M * TILES_N; i++) {
+        sum[i] = MatC(0.0);
+    }
+
+    uvec4 next_a[A_COPIES * A_WORDS];
+    uvec4 next_b[B_COPIES * B_WORDS];
+    uint k0 = first_k;
+    uint slab = 0;  // where in tile the slab is
+
+#define FETCH_SLAB(at)                                              \
+    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {      \
+        next_a[i] = fetch(true, A, at, i / A_WORDS, i % A_WORDS);   \
+    }                                                               \
+    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {      \
+        next_b[i] = fetch(false, B, at, i / B_WORDS, i % B_WORDS);  \
+    }
+
+#define STORE_SLAB(at)                                                                                           \
+    [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                                             \
+        if (is_copy(i, A_LINES * A_LINE8)) {                                                                     \
+            tile[slab + row_of_copy(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                            \
+                select(true, A, at, i, next_a[i * A_WORDS], next_a[i * A_WORDS + A_WORDS - 1]);                  \
+        }                                                                                                        \
+    }                                                                                                            \
+    [[unroll]] for (uint i = 0; i < B_COPIES; i++) {                                                             \
+        if (is_copy(i, B_LINES * B_LINE8)) {                                                                     \
+            tile[slab + B_AT + row_of_copy(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =                     \
+                select(false, B, at, i, next_b[i * B_WORDS], next_b[i * B_WORDS + B_WORDS - 1]);                 \
+        }                                                                                                        \
+    }
+
+    if (PREFETCH || BUFFERS == 2) {
+        FETCH_SLAB(k0)
+    }
+    if (BUFFERS == 2) {
+        STORE_SLAB(k0)
+        barrier();  // tile written before it is read
+    }
+    // Unrolled, this loop only grows.
+    [[dont_unroll]] for (; k0 < end_k; k0 += BLOCK_K) {
+        if (BUFFERS == 1) {
+            if (!PREFETCH) {
+                FETCH_SLAB(k0)
+            }
+            barrier();  // the slab before is read
+            STORE_SLAB(k0)
+            barrier();  // tile written before it is read
+        }
+        if (PREFETCH || BUFFERS == 2) {
+            FETCH_SLAB(k0 + BLOCK_K)  // past the end, the last elements again: a wasted load is cheaper than a branch
+        }
+        [[unroll]] for (uint d = 0; d < BLOCK_K / MAT_N; d++) {
+            fence(d);
+            MatA a[TILES_M];
+            [[unroll]] for (uint i = 0; i < TILES_M; i++) {
+                const uint row = subgroup_row + i * MAT_M;
+                if (A_BY_K) {
+                    coopMatLoad(a[i], tile, slab + row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);
+                } else {
+                    coopMatLoad(a[i], tile, slab + d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);
+                }
+            }
+            [[unroll]] for (uint j = 0; j < TILES_N; j++) {
+                const uint col = subgroup_col + j * MAT_N;
+                MatB b;
+                if (B_BY_K) {
+                    coopMatLoad(b, tile, slab + B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor);
+                } else {
+                    coopMatLoad(b, tile, slab + B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
+                [[unroll]] for (uint i = 0; i < TILES_M; i++) {
+                    sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);
+                }
+            }
+        }
+        if (BUFFERS == 2) {
+            slab = SLAB_SIZE - slab;
+            STORE_SLAB(k0 + BLOCK_K)
+            barrier();  // tile written before it is read, and read before it is written
+        }
+    }
+
+    if (PARTIAL) {
+        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);
+    }
+    [[unroll]] for (uint i = 0; i < TILES_M; i++) {
+        [[unroll]] for (uint stage = 0; stage < OUT_STAGES; stage++) {
+            barrier();  // the last slab, or the strip before, is read
+            [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {
+                if (stage * OUT_TILES + e < TILES_N) {
+                    coopMatStore(sum[i * TILES_N + stage * OUT_TILES + e], tile, gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4),
+                                 OUT_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+            barrier();  // tile written before it is read
+            store_strip(w, w.row + subgroup_row + i * MAT_M, w.col + subgroup_col + stage * OUT_TILES * MAT_N);
+        }
+    }
+}
+
+#endif

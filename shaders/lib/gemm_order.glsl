@@ -1,0 +1,43 @@
+// gemm_order: which block of C a workgroup computes.
+//
+// Blocks of GROUP_M rows of blocks are taken together, column by column, so that
+// workgroups that run at the same time share rows of A and columns of B in the
+// cache: for GROUP_M = 2
+//
+//     0  2  4
+//     1  3  5
+//     6  8 10
+//     7  9 11
+//
+// Dispatch: (x, y, batch * splits) with x * y >= tiles.
+//
+// The includer declares GROUP_M, BLOCK_M and BLOCK_N, and the push constants.
+#ifndef LIB_GEMM_ORDER_GLSL
+#define LIB_GEMM_ORDER_GLSL
+
+// What a workgroup computes; exists is false for those past the last block.
+struct Work {
+    uint row;    // first row of the block
+    uint col;    // first column of the block
+    uint batch;
+    uint split;
+    bool exists;
+};
+
+Work next_work() {
+    const uint id = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint blocks_m = (p.m + BLOCK_M - 1) / BLOCK_M;
+    const uint blocks_n = (p.n + BLOCK_N - 1) / BLOCK_N;
+    const uint first = id / (GROUP_M * blocks_n) * GROUP_M;  // row of blocks where the group begins
+    const uint rows = min(blocks_m - first, GROUP_M);
+    const uint within = id % (GROUP_M * blocks_n);
+    Work w;
+    w.row = (first + within % rows) * BLOCK_M;
+    w.col = within / rows * BLOCK_N;
+    w.batch = gl_WorkGroupID.z / p.splits;
+    w.split = gl_WorkGroupID.z % p.splits;
+    w.exists = id < p.tiles;
+    return w;
+}
+
+#endif

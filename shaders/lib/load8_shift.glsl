@@ -1,0 +1,29 @@
+// load8_shift: eight consecutive 16-bit elements that start anywhere, from the one
+// or two aligned uvec4 that hold them.
+//
+// Where rows start at odd elements, loads of 16 bytes are not aligned, and loads of
+// one element are eight times as many. Here are two loads, mostly of lines that the
+// cache has just seen, and some 15 operations.
+#ifndef LIB_LOAD8_SHIFT_GLSL
+#define LIB_LOAD8_SHIFT_GLSL
+
+// shift8 returns elements first..first+7 of the sixteen in lo and hi; first < 8.
+uvec4 shift8(const uvec4 lo, const uvec4 hi, const uint first) {
+    const bool by4 = (first & 4) != 0;
+    const bool by2 = (first & 2) != 0;
+    const bool by1 = (first & 1) != 0;
+    // Words 0..7 of both, shifted by two words, by one, and by half a word.
+    const uvec4 a = by4 ? uvec4(lo.zw, hi.xy) : lo;
+    const uvec2 b = by4 ? hi.zw : hi.xy;
+    const uvec4 c = by2 ? uvec4(a.yzw, b.x) : a;
+    const uint d = by2 ? b.y : b.x;
+    return by1 ? c >> 16 | uvec4(c.yzw, d) << 16 : c;
+}
+
+// keep8 returns the first n of eight elements, and zeros.
+uvec4 keep8(const uvec4 x, const int n) {
+    const ivec4 left = n - ivec4(0, 2, 4, 6);  // of each word
+    return mix(mix(uvec4(0), x & 0xffffu, equal(left, ivec4(1))), x, greaterThan(left, ivec4(1)));
+}
+
+#endif

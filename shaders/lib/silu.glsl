@@ -1,0 +1,15 @@
+// silu: silu(x) = x * sigmoid(x) and its derivative.
+#ifndef LIB_SILU_GLSL
+#define LIB_SILU_GLSL
+
+vec4 silu(const vec4 x) {
+    return x / (1.0 + exp(-x));  // exp may overflow: x / inf is the right 0
+}
+
+// dsilu returns s * (1 + x * (1 - s)) for s = sigmoid(x), the derivative of silu.
+vec4 dsilu(const vec4 x) {
+    const vec4 s = 1.0 / (1.0 + exp(-x));
+    return s * (1.0 + x * (1.0 - s));
+}
+
+#endif
