@@ -26,25 +26,20 @@ const uint LD = ROW8 + 1;                   // one more, so that rows start in d
 const uint TILE8 = BLOCK_N * ROW8;          // uvec4 of one tile
 const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
-// Copy number i of an invocation moves eight elements. Where whole rows fit in
-// one round of the workgroup, an invocation keeps its column, and its rows are
-// a fixed distance apart: addresses cost one addition.
-const bool KEEPS_COLUMN = WORKGROUP_SIZE % ROW8 == 0;
-const uint ROWS_PER_ROUND = WORKGROUP_SIZE / ROW8;
+#include "copies.glsl"
+#include "fence.glsl"
 
 uint copy_row(const uint i) {
-    const uint tid = gl_LocalInvocationIndex;
-    return KEEPS_COLUMN ? tid / ROW8 + i * ROWS_PER_ROUND : (i * WORKGROUP_SIZE + tid) / ROW8;
+    return row_of_copy(i, ROW8);
 }
 
 uint copy_col(const uint i) {
-    const uint tid = gl_LocalInvocationIndex;
-    return KEEPS_COLUMN ? tid % ROW8 : (i * WORKGROUP_SIZE + tid) % ROW8;
+    return col_of_copy(i, ROW8);
 }
 
 // copies reports whether copy number i of this invocation is in the tile.
 bool copies(const uint i) {
-    return TILE8 % WORKGROUP_SIZE == 0 || i * WORKGROUP_SIZE + gl_LocalInvocationIndex < TILE8;
+    return is_copy(i, TILE8);
 }
 
 // copies_dim reports whether column `col`, in uvec4, is in Q and K; copies_value
@@ -64,15 +59,5 @@ bool copies_dim(const uint col) {
 
 #define copies_value copies_dim
 #endif
-
-// fence, called before the loads of operand number i of a loop, keeps the compiler
-// from loading operands far ahead of their products, which costs registers, and
-// past 255 of them spills. It orders the shared memory accesses of one subgroup,
-// and is no instruction on NVIDIA.
-void fence(const uint i) {
-    if (FENCE > 0 && i % FENCE == 0) {
-        subgroupMemoryBarrierShared();
-    }
-}
 
 #endif

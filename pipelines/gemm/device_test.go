@@ -1,0 +1,215 @@
+package gemm_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/gemmtest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// onDevice runs gemm.Multiply for the suite.
+type onDevice struct {
+	d   *vk.Device
+	opt gemm.Options
+}
+
+// Multiply uploads the whole backing slice of every tensor, dispatches, and downloads
+// all of it, so that the suite sees stray writes.
+func (f onDevice) Multiply(c, a, b, r, x *gemmtest.Tensor, p gemm.Problem) error {
+	ctx := context.Background()
+	tensors := []*gemmtest.Tensor{c, a, b, r, x}
+	views := make([]vk.Tensor, len(tensors))
+	for i, t := range tensors {
+		if t == nil {
+			continue
+		}
+		data := t.Encode()
+		buffer, err := f.d.NewBuffer(t.Name, int64(len(data)))
+		if err != nil {
+			return err
+		}
+		defer buffer.Close()
+		if err := buffer.Upload(ctx, 0, data); err != nil {
+			return err
+		}
+		views[i] = vk.Tensor{Buffer: buffer, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
+	}
+	cmd, err := f.d.NewCmd("suite")
+	if err != nil {
+		return err
+	}
+	defer cmd.Close()
+	opt := f.opt
+	opt.Residual, opt.X = views[3], views[4]
+	if err := gemm.Multiply(cmd, views[0], views[1], views[2], p, opt); err != nil {
+		return err
+	}
+	if err := cmd.Submit(ctx); err != nil {
+		return err
+	}
+	for i, t := range tensors {
+		if t == nil {
+			continue
+		}
+		data := make([]byte, views[i].Buffer.Bytes())
+		if err := views[i].Buffer.Download(ctx, 0, data); err != nil {
+			return err
+		}
+		t.Decode(data)
+	}
+	return nil
+}
+
+// formats calls f as a subtest for every operand format that a path takes on the
+// device.
+func formats(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, format dtype.DType)) {
+	ran := false
+	for _, format := range dtype.All() {
+		p := gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}
+		if gemm.Supports(d.Caps(), impl, p) != nil {
+			continue
+		}
+		ran = true
+		t.Run(format.String(), func(t *testing.T) { f(t, format) })
+	}
+	if !ran {
+		vktest.Require(t, impl.String(), gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: dtype.Float16, Out: dtype.Float16}))
+	}
+}
+
+// TestMultiply runs the suite on every path of the device.
+func TestMultiply(t *testing.T) {
+	for _, impl := range gemm.Impls() {
+		t.Run(impl.String(), func(t *testing.T) {
+			d := vktest.Open(t)
+			formats(t, d, impl, func(t *testing.T, format dtype.DType) {
+				gemmtest.Test(t, gemmtest.Cases(format), onDevice{d, gemm.Options{Impl: impl}})
+			})
+		})
+	}
+}
+
+// TestConfigs runs the suite on configurations that the tuning table does not take on
+// this device: grids and tiles of other shapes, slabs that wait in registers or in a
+// second buffer, and blocks whose workgroups share k.
+func TestConfigs(t *testing.T) {
+	d := vktest.Open(t)
+	for _, text := range []string{
+		"coopmat s1x2 t2x1 k16 b1 prefetch g2",
+		"coopmat s2x2 t1x2 k32 b2 fence1 g3",
+		"coopmat s1x1 t3x1 k48 b1 g1",
+		"coopmat s2x1 t1x3 k16 b1 prefetch g8 splits3",
+		"scalar 16x32 t4x8 k8 g1",
+		"scalar 64x64 t8x16 k16 g8 splits2",
+	} {
+		t.Run(text, func(t *testing.T) {
+			config, err := gemm.ParseConfig(text)
+			require.NoError(t, err)
+			formats(t, d, config.Impl, func(t *testing.T, format dtype.DType) {
+				var some []*gemmtest.Case // a software driver takes a fifth of a second to compile each
+				for i, c := range gemmtest.Cases(format) {
+					if d.Caps().Type != vk.CPU || i%5 == 0 {
+						some = append(some, c)
+					}
+				}
+				gemmtest.Test(t, some, onDevice{d, gemm.Options{Config: &config}})
+			})
+		})
+	}
+}
+
+// TestSplits runs products with a long k, in more and fewer parts than there are slabs.
+func TestSplits(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range gemm.Impls() {
+		formats(t, d, impl, func(t *testing.T, format dtype.DType) {
+			config, err := gemm.Choose(d.Caps(), gemm.Problem{M: 20, N: 20, K: 20, DType: format, Out: format}, gemm.Options{Impl: impl})
+			require.NoError(t, err)
+			for _, config.Splits = range []int{2, 5, 200} {
+				t.Run(config.String(), func(t *testing.T) {
+					gemmtest.Test(t, gemmtest.Deep(format), onDevice{d, gemm.Options{Config: &config}})
+				})
+			}
+		})
+	}
+}
+
+// TestWorkspace wants a call with memory of Workspace bytes to give what one without
+// gives, and to refuse less.
+func TestWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	config, err := gemm.ParseConfig("scalar 32x32 t8x8 k32 g8 splits4")
+	require.NoError(t, err)
+	c := gemmtest.Deep(dtype.Float32)[0]
+	opt := gemm.Options{Config: &config}
+	bytes, err := gemm.Workspace(d.Caps(), c.Problem, opt)
+	require.NoError(t, err)
+	require.Equal(t, int64(4*4*c.M*24), bytes)
+	for _, less := range []int64{0, 4} {
+		opt.Workspace, err = d.NewBuffer("workspace", bytes-less)
+		require.NoError(t, err)
+		defer opt.Workspace.Close()
+		_, _, err = gemmtest.Check(c, onDevice{d, opt})
+		if less == 0 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "gemm: workspace has")
+		}
+	}
+}
+
+// TestArguments wants an error that names the tensor that does not fit.
+func TestArguments(t *testing.T) {
+	d := vktest.Open(t)
+	p := gemm.Problem{M: 4, N: 6, K: 8}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", format, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	a, b, c := tensor(dtype.Float32, 4, 8), tensor(dtype.Float32, 8, 6), tensor(dtype.Float32, 4, 6)
+	column := a
+	column.Strides = []int{1, 4}
+	inner := c
+	inner.Strides = []int{3, 1}
+	for _, x := range []struct {
+		c, a, b vk.Tensor
+		opt     gemm.Options
+		p       gemm.Problem
+		want    string
+	}{
+		{c, a, b, gemm.Options{}, p, ""},
+		{c, a, b, gemm.Options{}, gemm.Problem{M: 0, N: 6, K: 8}, "gemm: m=0 is not from 1 to"},
+		{c, a, b, gemm.Options{}, gemm.Problem{M: 4, N: 6, K: 8, Alpha: 1e300}, "gemm: alpha=1e+300 is not a finite float32"},
+		{c, b, a, gemm.Options{}, p, "gemm: a has shape [1 8 6]"},
+		{c, a, vk.Tensor{}, gemm.Options{}, p, "gemm: b has no buffer"},
+		{tensor(dtype.Float16, 4, 6), a, b, gemm.Options{}, p, "gemm: c is float16, want float32"},
+		{c, column, b, gemm.Options{}, p, "gemm: a has strides [0 1 4]: the last axis is not contiguous"},
+		{inner, a, b, gemm.Options{}, p, "gemm: c has strides [0 3 1] for shape [1 4 6]: elements of an output may not share memory"},
+		{c, a, b, gemm.Options{Residual: c}, p, "gemm: residual is given, but the problem has none"},
+		{c, a, b, gemm.Options{}, gemm.Problem{M: 4, N: 6, K: 8, Residual: true}, "gemm: residual has no buffer"},
+		{c, a, b, gemm.Options{Residual: c}, gemm.Problem{M: 4, N: 6, K: 8, Residual: true}, ""},
+		{c, a, b, gemm.Options{X: c}, gemm.Problem{M: 4, N: 6, K: 8, Activation: gemm.TimesDSiLU}, ""},
+		{c, a, b, gemm.Options{X: c}, gemm.Problem{M: 4, N: 6, K: 8, Activation: gemm.SiLUKeep}, "gemm: x overlaps c"},
+		{vk.Tensor{Buffer: a.Buffer, Shape: []int{4, 6}, Strides: []int{6, 1}, Offset: 2}, a, b, gemm.Options{}, p, "gemm: c overlaps a"},
+	} {
+		cmd, err := d.NewCmd("arguments")
+		require.NoError(t, err)
+		err = gemm.Multiply(cmd, x.c, x.a, x.b, x.p, x.opt)
+		cmd.Close()
+		if x.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.Error(t, err, x.want)
+		require.True(t, strings.HasPrefix(err.Error(), x.want), "%v, want %s", err, x.want)
+	}
+}

@@ -1,0 +1,131 @@
+// Package ref computes matrix products with an epilogue in float64, on gonum: the
+// reference that kernels are compared with, and how far they may be off.
+//
+// Tensors are slices in row-major order of the shapes of package problem.
+package ref
+
+import (
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+
+	"github.com/flashvk/flashvk/pipelines/gemm/problem"
+)
+
+// Inputs are what a problem reads; those that it does not have are nil.
+type Inputs struct {
+	A, B []float64
+	C    []float64 // with Beta: what C holds before
+	R    []float64 // with Residual
+	X    []float64 // with TimesDSiLU
+}
+
+// Multiply returns C, and X with SiLUKeep, in float64 throughout.
+func Multiply(in Inputs, p problem.Problem) (c, x []float64) {
+	exact := func(v float64) float64 { return v }
+	return epilogue(products(in, p), in, p, exact)
+}
+
+// products returns op(A)*op(B) of all batches.
+func products(in Inputs, p problem.Problem) []float64 {
+	sum := make([]float64, p.Batches()*p.M*p.N)
+	for batch := range p.Batches() {
+		blas64.Gemm(transpose(p.TransA), transpose(p.TransB), 1,
+			matrix(in.A, p.AShape(), batch), matrix(in.B, p.BShape(), batch), 0, matrix(sum, p.CShape(), batch))
+	}
+	return sum
+}
+
+func transpose(t bool) blas.Transpose {
+	if t {
+		return blas.Trans
+	}
+	return blas.NoTrans
+}
+
+// matrix returns one matrix of a (batch, rows, columns) tensor.
+func matrix(data []float64, shape []int, batch int) blas64.General {
+	size := shape[1] * shape[2]
+	return blas64.General{Rows: shape[1], Cols: shape[2], Stride: shape[2], Data: data[batch*size : (batch+1)*size]}
+}
+
+// epilogue returns C and X of the sums, rounding after each step.
+func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) float64) (c, x []float64) {
+	if p.Activation == problem.SiLUKeep {
+		x = make([]float64, len(sum))
+	}
+	c = make([]float64, len(sum))
+	for i, s := range sum {
+		v := round(p.Scale() * s)
+		if p.Beta != 0 {
+			v = round(v + round(p.Beta*in.C[i]))
+		}
+		if x != nil {
+			x[i] = v
+		}
+		switch p.Activation {
+		case problem.SiLU, problem.SiLUKeep:
+			v = round(SiLU(v))
+		case problem.TimesDSiLU:
+			v = round(v * round(DSiLU(in.X[i])))
+		}
+		if p.Residual {
+			v = round(v + in.R[i])
+		}
+		c[i] = v
+	}
+	return c, x
+}
+
+// SiLU returns v / (1 + exp(-v)).
+func SiLU(v float64) float64 { return v / (1 + math.Exp(-v)) }
+
+// DSiLU returns the derivative of SiLU.
+func DSiLU(v float64) float64 {
+	s := 1 / (1 + math.Exp(-v))
+	return s * (1 + v*(1-s))
+}
+
+// Plain returns what a plain program computes: products and sums in float32, one term
+// after the other, and every step of the epilogue rounded to p.Out, as a chain of
+// library calls stores them.
+func Plain(in Inputs, p problem.Problem) (c, x []float64) {
+	sum := make([]float64, p.Batches()*p.M*p.N)
+	a, b := rows(in.A, p.AShape(), p.TransA), rows(in.B, p.BShape(), !p.TransB)
+	for batch := range p.Batches() {
+		for i := range p.M {
+			row := a[(batch*p.M+i)*p.K:][:p.K]
+			for j := range p.N {
+				col := b[(batch*p.N+j)*p.K:][:p.K]
+				s := float32(0)
+				for k, y := range row {
+					s += y * col[k]
+				}
+				sum[(batch*p.M+i)*p.N+j] = float64(s)
+			}
+		}
+	}
+	return epilogue(sum, in, p, func(v float64) float64 { return float64(p.Out.Round(float32(v))) })
+}
+
+// rows returns the matrices of a tensor, transposed or not, as float32 in row-major
+// order.
+func rows(data []float64, shape []int, transposed bool) []float32 {
+	out := make([]float32, 0, len(data))
+	for m := range slices.Chunk(data, shape[1]*shape[2]) {
+		if !transposed {
+			for _, v := range m {
+				out = append(out, float32(v))
+			}
+			continue
+		}
+		for j := range shape[2] {
+			for i := range shape[1] {
+				out = append(out, float32(m[i*shape[2]+j]))
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,112 @@
+package ref_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/diff/fd"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/pipelines/gemm/ref"
+)
+
+// TestHand compares with numbers worked out by hand, for each transpose.
+func TestHand(t *testing.T) {
+	// op(A) = 1 2 3   op(B) = 1 0   op(A)*op(B) = 7 5
+	//         4 5 6           0 1                16 11
+	//                         2 1
+	a, aT := []float64{1, 2, 3, 4, 5, 6}, []float64{1, 4, 2, 5, 3, 6}
+	b, bT := []float64{1, 0, 0, 1, 2, 1}, []float64{1, 0, 2, 0, 1, 1}
+	for _, p := range []problem.Problem{{}, {TransA: true}, {TransB: true}, {TransA: true, TransB: true}} {
+		p.M, p.N, p.K = 2, 2, 3
+		in := ref.Inputs{A: a, B: b, C: []float64{10, 20, 30, 40}, R: []float64{1, 2, 3, 4}}
+		if p.TransA {
+			in.A = aT
+		}
+		if p.TransB {
+			in.B = bT
+		}
+		c, x := ref.Multiply(in, p)
+		require.Equal(t, []float64{7, 5, 16, 11}, c, p)
+		require.Nil(t, x)
+		p.Alpha, p.Beta, p.Residual = 2, 0.5, true
+		c, _ = ref.Multiply(in, p)
+		require.Equal(t, []float64{20, 22, 50, 46}, c, p)
+		plain, _ := ref.Plain(in, p)
+		require.Equal(t, c, plain, p)
+	}
+}
+
+// TestBatch wants the second product of a batch to be that of the second matrices.
+func TestBatch(t *testing.T) {
+	p := problem.Problem{Batch: 2, M: 1, N: 1, K: 2}
+	in := ref.Inputs{A: []float64{1, 2, 3, 4}, B: []float64{5, 6, 7, 8}}
+	c, _ := ref.Multiply(in, p)
+	require.Equal(t, []float64{17, 53}, c)
+	plain, _ := ref.Plain(in, p)
+	require.Equal(t, c, plain)
+}
+
+// TestDSiLU compares the derivative with finite differences, and SiLU with its formula.
+func TestDSiLU(t *testing.T) {
+	for _, v := range []float64{-30, -3, -1.2784645, -0.5, 0, 0.5, 3, 30} {
+		require.InDelta(t, fd.Derivative(ref.SiLU, v, &fd.Settings{Formula: fd.Central}), ref.DSiLU(v), 1e-8, v)
+	}
+	require.InDelta(t, 1/(1+math.Exp(-1)), ref.SiLU(1), 1e-15)
+}
+
+// TestActivations wants each activation to be made of the others: X is the argument of
+// SiLU, and TimesDSiLU the gradient at it.
+func TestActivations(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	random := func(n int) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(float32(rng.NormFloat64()))
+		}
+		return x
+	}
+	p := problem.Problem{M: 3, N: 4, K: 5}
+	in := ref.Inputs{A: random(15), B: random(20), X: random(12)}
+	v, _ := ref.Multiply(in, p)
+	p.Activation = problem.SiLUKeep
+	c, x := ref.Multiply(in, p)
+	require.Equal(t, v, x)
+	p.Activation = problem.TimesDSiLU
+	d, _ := ref.Multiply(in, p)
+	for i := range v {
+		require.Equal(t, ref.SiLU(v[i]), c[i])
+		require.Equal(t, v[i]*ref.DSiLU(in.X[i]), d[i])
+	}
+}
+
+// TestBound wants the plain program within half of its bound, and a result that has
+// lost a term outside.
+func TestBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, format := range dtype.All() {
+		p := problem.Problem{M: 17, N: 9, K: 70, DType: format, Out: format}
+		random := func(n int) []float64 {
+			x := make([]float64, n)
+			for i := range x {
+				x[i] = float64(format.Round(float32(rng.NormFloat64())))
+			}
+			return x
+		}
+		in := ref.Inputs{A: random(17 * 70), B: random(70 * 9)}
+		want, _ := ref.Multiply(in, p)
+		plain, _ := ref.Plain(in, p)
+		bound := ref.Bound(want, plain, in, p)
+		worst, lost := 0.0, 0.0
+		for i := range want {
+			worst = max(worst, math.Abs(plain[i]-want[i]))
+			lost = max(lost, math.Abs(in.A[i/9*70]*in.B[i%9]))
+		}
+		require.Positive(t, worst)
+		require.LessOrEqual(t, 2*worst, bound, format)
+		require.Greater(t, lost, bound, format)
+	}
+}
