@@ -171,28 +171,72 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 type bwdRow struct {
 	family  string // as in fwdRow
 	headDim int    // matches problems with HeadDim <= headDim
+	seqKV   int    // matches problems with SeqKV <= seqKV; 0 matches any
+
+	// fill is how many blocks of keys, and how many of rows, the problem makes at least
+	// for each compute unit of the device, as in fwdRow.
+	fill float64
+
 	BackwardConfig
 }
 
 // matches reports whether the row is for a problem on a device of a family.
-func (r *bwdRow) matches(family string, p *Problem) bool {
-	return p.HeadDim <= r.headDim && (r.family == "" || isOneOf(family, r.family))
+func (r *bwdRow) matches(caps *vk.Caps, family string, p *Problem) bool {
+	if p.HeadDim > r.headDim || r.seqKV > 0 && p.SeqKV > r.seqKV || r.family != "" && !isOneOf(family, r.family) {
+		return false
+	}
+	if r.fill == 0 || caps.ComputeUnits == 0 {
+		return true
+	}
+	keys := p.Batch * p.NumKVHeads * int(groups(p.SeqKV, r.DKV.owned(caps, r.Impl, p.DType)))
+	rows := p.Batch * p.NumHeads * int(groups(p.SeqQ, r.DQ.owned(caps, r.Impl, p.DType)))
+	return float64(min(keys, rows)) >= r.fill*float64(caps.ComputeUnits)
 }
 
 // bwdTable is searched in order; the first feasible match of a path wins.
 var bwdTable = []bwdRow{
-	// Argued, not measured: a subgroup keeps K, V, dK and dV of its keys in registers,
-	// 3*head_dim/2 words for each key and invocation of 32, so 192 of NVIDIA's 255 for 32 keys
-	// of head_dim 64 and 16 of 128; two workgroups share a multiprocessor's 48 KiB.
+	// Swept on an H200, TUNING.md. A subgroup keeps K, V, dK and dV of its keys in
+	// registers, 3*head_dim/2 words for each key and invocation of 32, so 192 of 255 for 32
+	// keys of head_dim 64 and 16 of 128.
+	{family: "hopper", headDim: 64, seqKV: 64, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 64, fill: 1, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+	}},
 	{family: "hopper", headDim: 64, BackwardConfig: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 128, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 128, fill: 1.5, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
 	}},
 	{family: "hopper", headDim: 128, BackwardConfig: BackwardConfig{
 		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 64, fill: 1, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 64, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 128, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
 
 	// Small tiles: what lavapipe compiles grows with stream * head_dim.
@@ -269,7 +313,7 @@ func searchBackward(caps *vk.Caps, p Problem, impl Impl) (BackwardConfig, error)
 	err := unsupported("%v: no backward kernel of %v", impl, p.DType)
 	for i := range bwdTable {
 		row := &bwdTable[i]
-		if row.Impl != impl || !row.matches(fam, &p) {
+		if row.Impl != impl || !row.matches(caps, fam, &p) {
 			continue
 		}
 		if err = row.Feasible(caps, p); err == nil {
