@@ -217,17 +217,12 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	return c.Err()
 }
 
-// aligned reports whether every row of the tensors starts at a multiple of n
-// elements from the start of its buffer, so that kernels may load n at a time.
+// aligned reports whether all tensors are aligned to n elements, as vk.Tensor.Aligned
+// says.
 func aligned(n int, tensors ...*vk.Tensor) bool {
 	for _, t := range tensors {
-		if t.Offset%n != 0 {
+		if !t.Aligned(n) {
 			return false
-		}
-		for i := range len(t.Shape) - 1 {
-			if t.Shape[i] > 1 && t.Strides[i]%n != 0 {
-				return false
-			}
 		}
 	}
 	return true

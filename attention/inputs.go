@@ -3,6 +3,7 @@ package attention
 import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
 )
 
 // Inputs are the tensors of a problem's features. Those of features that are off are
@@ -38,7 +39,7 @@ func (in *Inputs) any() bool {
 }
 
 // appendTo appends the tensors with what p wants of each.
-func (in *Inputs) appendTo(list []argument, p Problem) []argument {
+func (in *Inputs) appendTo(list []argument.Argument, p Problem) []argument.Argument {
 	var bias, slopes, sinks, mask, cu []int
 	if p.Bias.On {
 		bias = p.BiasShape()
@@ -56,10 +57,10 @@ func (in *Inputs) appendTo(list []argument, p Problem) []argument {
 		cu = p.CuSeqlensShape()
 	}
 	return append(list,
-		argument{"bias", in.Bias, bias != nil, p.Bias.DType, bias},
-		argument{"alibi_slopes", in.ALiBiSlopes, slopes != nil, dtype.Float32, slopes},
-		argument{"sinks", in.Sinks, sinks != nil, dtype.Float32, sinks},
-		argument{"key_mask", in.KeyMask, mask != nil, dtype.Bool, mask},
-		argument{"cu_seqlens_q", in.CuSeqlensQ, cu != nil, dtype.Int32, cu},
-		argument{"cu_seqlens_kv", in.CuSeqlensKV, cu != nil, dtype.Int32, cu})
+		argument.New("bias", in.Bias, bias != nil, p.Bias.DType, bias),
+		argument.New("alibi_slopes", in.ALiBiSlopes, slopes != nil, dtype.Float32, slopes),
+		argument.New("sinks", in.Sinks, sinks != nil, dtype.Float32, sinks),
+		argument.New("key_mask", in.KeyMask, mask != nil, dtype.Bool, mask),
+		argument.New("cu_seqlens_q", in.CuSeqlensQ, cu != nil, dtype.Int32, cu),
+		argument.New("cu_seqlens_kv", in.CuSeqlensKV, cu != nil, dtype.Int32, cu))
 }

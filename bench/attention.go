@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"strings"
 	"time"
 
@@ -92,14 +91,7 @@ func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 		if err != nil {
 			return nil, err
 		}
-		for j, m := range measured {
-			x := &results[timed[j]]
-			if m.Err != nil {
-				x.Status, x.Reason = StatusFailed, m.Err.Error()
-				continue
-			}
-			x.Timing = m.Timing
-		}
+		finish(results, timed, measured)
 	}
 	more, err := r.peers(ctx, c, step)
 	return append(results, more...), err
@@ -149,10 +141,12 @@ func Unsupported(p attention.Problem, impls []attention.Impl, reason error) []Re
 
 // Reason returns why a path does not take a problem, without the words that
 // stand beside it: package, path, and that it is about the device.
-func Reason(err error, impl attention.Impl) string {
-	text := strings.TrimPrefix(err.Error(), "attention: ")
-	text = strings.TrimPrefix(text, impl.String()+": ")
-	return strings.TrimSuffix(text, ": "+attention.ErrUnsupported.Error())
+func Reason(err error, impl attention.Impl) string { return reason("attention", impl.String(), err) }
+
+func reason(kernel, impl string, err error) string {
+	text := strings.TrimPrefix(err.Error(), kernel+": ")
+	text = strings.TrimPrefix(text, impl+": ")
+	return strings.TrimSuffix(text, ": "+vk.ErrUnsupported.Error())
 }
 
 // An attentionSet is one set of buffers. A forward pass has no do and gradients.
@@ -194,13 +188,12 @@ type attentionRun struct {
 	oracle *oracle
 	sample *ref.BackwardSample[float32] // of the gradients; nil in a forward pass
 	shared *vk.Buffer                   // workspace of all backward passes, which run one after the other
-	seed   maphash.Seed
+	hash   hasher
 	o, lse []float32 // of the path that is being checked
-	raw    []byte    // the same as bytes
 }
 
 func newAttentionRun(d *vk.Device, p attention.Problem) *attentionRun {
-	return &attentionRun{d: d, p: p, seed: maphash.MakeSeed()}
+	return &attentionRun{d: d, p: p, hash: newHasher()}
 }
 
 func (r *attentionRun) close() {
@@ -308,54 +301,21 @@ func (r *attentionRun) addSets(ctx context.Context, n int) error {
 			return err
 		}
 	}
-	if len(r.sets) == 1 {
-		return nil
+	var copies [][]vk.Tensor
+	for _, s := range r.sets {
+		copies = append(copies, s.inputs(r.pass))
 	}
-	c, err := r.d.NewCmd("bench sets")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	from := r.sets[0].inputs(r.pass)
-	for _, s := range r.sets[1:] {
-		for i, to := range s.inputs(r.pass) {
-			c.Copy(to.Buffer, 0, from[i].Buffer, 0, tensorBytes(to))
-		}
-	}
-	return c.Submit(ctx)
+	return copyFirst(ctx, r.d, copies)
 }
 
-func tensorBytes(t vk.Tensor) int64 { return int64(t.NumElements()) * int64(t.DType.Size()) }
-
-// clear fills the outputs of a set with NaN: all bits set is one in every
-// format.
+// clear fills the outputs of a set with NaN.
 func (r *attentionRun) clear(ctx context.Context, set int) error {
-	c, err := r.d.NewCmd("bench clear")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for _, t := range r.sets[set].outputs(r.pass) {
-		c.Fill(t.Buffer, 0, tensorBytes(t), 0xffffffff)
-	}
-	return c.Submit(ctx)
+	return poison(ctx, r.d, r.sets[set].outputs(r.pass))
 }
 
 // fingerprint returns a hash of the outputs in a set.
 func (r *attentionRun) fingerprint(ctx context.Context, set int) (uint64, error) {
-	var h maphash.Hash
-	h.SetSeed(r.seed)
-	for _, t := range r.sets[set].outputs(r.pass) {
-		n := tensorBytes(t)
-		if int64(len(r.raw)) < n {
-			r.raw = make([]byte, n)
-		}
-		if err := t.Buffer.Download(ctx, 0, r.raw[:n]); err != nil {
-			return 0, err
-		}
-		h.Write(r.raw[:n])
-	}
-	return h.Sum64(), nil
+	return r.hash.sum(ctx, r.sets[set].outputs(r.pass))
 }
 
 // record returns the function that records a call with these options.
@@ -406,18 +366,8 @@ func (r *attentionRun) check(ctx context.Context, impl attention.Impl, record fu
 		return Target{}, nil
 	}
 	x.Status = StatusOK
-	right, err := r.fingerprint(ctx, 0)
-	if err != nil {
-		return Target{}, err
-	}
-	verify := func(ctx context.Context, set int) error {
-		got, err := r.fingerprint(ctx, set)
-		if err == nil && got != right {
-			err = errors.New("the outputs of the timed calls differ from those that were checked")
-		}
-		return err
-	}
-	return Target{Name: x.Impl, Record: record, Clear: r.clear, Verify: verify, MaxBatch: maxCalls(impl, r.p)}, nil
+	verify, err := verifier(ctx, r.fingerprint)
+	return Target{Name: x.Impl, Record: record, Clear: r.clear, Verify: verify, MaxBatch: maxCalls(impl, r.p)}, err
 }
 
 // compare compares the outputs in the first set with the reference. Wrong is what is
@@ -439,15 +389,7 @@ func (r *attentionRun) compare(ctx context.Context) (c Check, wrong, err error) 
 
 // once records a call on the first set and runs it.
 func (r *attentionRun) once(ctx context.Context, record func(c *vk.Cmd, set int) error) error {
-	c, err := r.d.NewCmd("bench check")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := record(c, 0); err != nil {
-		return err
-	}
-	return c.Submit(ctx)
+	return submit(ctx, r.d, "bench check", func(c *vk.Cmd) error { return record(c, 0) })
 }
 
 // maxCalls limits a batch of the unfused path: each of its calls in a command

@@ -87,17 +87,18 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 	}
 	config := r.fileConfig()
 	for _, x := range r.Results {
-		name := fmt.Sprintf("%s/impl=%s", benchmarkNames[x.Kernel], x.Impl)
+		of := x.subject()
+		name := fmt.Sprintf("%s/impl=%s", of.benchmark, x.Impl)
 		if x.Config != "" {
 			name += "/config=" + x.Config
 		}
-		name += "/" + x.Problem.String()
+		name += "/" + of.params
 		for i, ns := range x.Timing.DeviceNS {
 			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name), Iters: x.Timing.Iters}
 			res.Values = append(res.Values,
 				benchfmt.Value{Value: ns, Unit: "ns/op"},
-				benchfmt.Value{Value: passOf(x.Kernel).flops(x.Problem) / ns * 1e9, Unit: "FLOP/s"},
-				benchfmt.Value{Value: passOf(x.Kernel).bytes(x.Problem) / ns * 1e9, Unit: "B/s"})
+				benchfmt.Value{Value: of.flops / ns * 1e9, Unit: "FLOP/s"},
+				benchfmt.Value{Value: of.bytes / ns * 1e9, Unit: "B/s"})
 			if x.Check.Rows > 0 {
 				res.Values = append(res.Values, benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
 			}
@@ -144,24 +145,30 @@ type column struct {
 	value any // string, int, bool, float64 or []float64
 }
 
-// columns returns the fields of x in their order. A value that does not exist
-// for this result, or is not finite, is nil.
-func (r Report) columns(x Result) []column {
-	p := x.Problem
+// attentionColumns returns the fields of a problem of attention.
+func attentionColumns(p problem.Problem) []column {
 	align := ""
 	if p.Causal || p.Window.On || p.ALiBi != problem.ALiBiOff {
 		align = p.CausalAlign.String()
 	}
-	list := []column{
-		{"kernel", x.Kernel}, {"impl", x.Impl}, {"peer", x.Peer}, {"choice", x.Choice},
-		{"status", string(x.Status)}, {"reason", x.Reason},
+	return []column{
 		{"dtype", p.DType.String()}, {"batch", p.Batch}, {"heads", p.NumHeads}, {"kv_heads", p.NumKVHeads},
 		{"seq_q", p.SeqQ}, {"seq_kv", p.SeqKV}, {"head_dim", p.HeadDim},
 		{"causal", p.Causal}, {"causal_align", align}, {"scale", p.EffectiveScale()},
 		{"value_dim", p.ValueHeadDim()}, {"window", p.Window.String()}, {"softcap", p.Softcap}, {"alibi", p.ALiBi.String()},
 		{"bias", p.Bias.String()}, {"key_mask", p.KeyMask}, {"sinks", p.Sinks}, {"varlen", p.Varlen.String()}, {"dropout", p.Dropout.P},
-		{"flops", passOf(x.Kernel).flops(p)}, {"bytes", passOf(x.Kernel).bytes(p)},
 	}
+}
+
+// columns returns the fields of x in their order. A value that does not exist
+// for this result, or is not finite, is nil.
+func (r Report) columns(x Result) []column {
+	of := x.subject()
+	list := []column{
+		{"kernel", x.Kernel}, {"impl", x.Impl}, {"peer", x.Peer}, {"choice", x.Choice},
+		{"status", string(x.Status)}, {"reason", x.Reason},
+	}
+	list = append(append(list, of.columns...), column{"flops", of.flops}, column{"bytes", of.bytes})
 	number := func(name string, have bool, v float64) {
 		if have && !math.IsNaN(v) && !math.IsInf(v, 0) {
 			list = append(list, column{name, v})

@@ -2,12 +2,11 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/flashvk/flashvk/bench/peer"
 	"github.com/flashvk/flashvk/bench/safetensors"
@@ -21,35 +20,53 @@ func (r *attentionRun) peers(ctx context.Context, c Case, step func(what string)
 	if len(c.Peers) == 0 {
 		return nil, nil
 	}
+	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: newRequest(c), blank: Result{Kernel: r.pass.kernel(), Problem: r.p}, check: r.checkOutput}
+	return ask.run(ctx, func(path string) error { return r.writeInputs(ctx, path) }, r.close, step)
+}
+
+// A peerCall asks peers.
+type peerCall struct {
+	list    []peer.Peer
+	limit   time.Duration
+	request peer.Request // but for the files
+	blank   Result       // what all their results have in common
+	check   func(path string) (Check, error)
+}
+
+// run asks one peer after the other. Write writes the input file; release then frees
+// the device's memory, which the peers need.
+func (a *peerCall) run(ctx context.Context, write func(path string) error, release func(), step func(what string)) ([]Result, error) {
 	dir, err := os.MkdirTemp("", "flashvk-peer-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	request := newRequest(c)
-	request.Input = filepath.Join(dir, "in.safetensors")
-	if err := r.writeInputs(ctx, request.Input); err != nil {
+	a.request.Input = filepath.Join(dir, "in.safetensors")
+	if err := write(a.request.Input); err != nil {
 		return nil, err
 	}
-	r.close() // the peers need the device's memory
+	release()
+	a.blank.Peer = true
 	var results []Result
-	for i, p := range c.Peers {
+	for i, p := range a.list {
 		step("peer " + p.Name)
-		request.OutputDir = filepath.Join(dir, fmt.Sprint("out", i))
-		if err := os.Mkdir(request.OutputDir, 0o700); err != nil {
+		a.request.OutputDir = filepath.Join(dir, fmt.Sprint("out", i))
+		if err := os.Mkdir(a.request.OutputDir, 0o700); err != nil {
 			return nil, err
 		}
-		reply, err := p.Run(ctx, request, c.PeerTime)
+		reply, err := p.Run(ctx, a.request, a.limit)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		for _, a := range reply.Answers {
-			results = append(results, r.peerResult(p, reply, a, request.OutputDir))
+		for _, x := range reply.Answers {
+			results = append(results, a.result(p, reply, x))
 		}
 		if err != nil {
-			results = append(results, Result{Kernel: r.pass.kernel(), Impl: p.Name, Peer: true, Problem: r.p, Status: StatusNoAnswer, Reason: err.Error()})
+			x := a.blank
+			x.Impl, x.Status, x.Reason = p.Name, StatusNoAnswer, err.Error()
+			results = append(results, x)
 		}
-		if err := os.RemoveAll(request.OutputDir); err != nil {
+		if err := os.RemoveAll(a.request.OutputDir); err != nil {
 			return nil, err
 		}
 	}
@@ -58,14 +75,20 @@ func (r *attentionRun) peers(ctx context.Context, c Case, step func(what string)
 
 // newRequest returns what peers are asked, but for the files.
 func newRequest(c Case) peer.Request {
-	p, pr := c.Problem, c.Protocol
+	p := c.Problem
+	request := newMeasurement("attention", c.Pass, c.Protocol, c.Pass.bytes(p))
+	request.DType, request.Batch, request.Heads, request.KVHeads = p.DType.String(), p.Batch, p.NumHeads, p.NumKVHeads
+	request.SeqQ, request.SeqKV, request.HeadDim, request.ValueDim = p.SeqQ, p.SeqKV, p.HeadDim, p.ValueHeadDim()
+	request.Causal, request.CausalAlign, request.Scale, request.Features = p.Causal, p.CausalAlign.String(), p.EffectiveScale(), p.FeatureKeys()
+	return request
+}
+
+// newMeasurement returns a request that says how to measure, but not of what problem.
+func newMeasurement(op string, pass Pass, pr Protocol, bytes float64) peer.Request {
 	request := peer.Request{
-		Op: "attention", Pass: c.Pass.String(),
-		DType: p.DType.String(), Batch: p.Batch, Heads: p.NumHeads, KVHeads: p.NumKVHeads, SeqQ: p.SeqQ, SeqKV: p.SeqKV,
-		HeadDim: p.HeadDim, ValueDim: p.ValueHeadDim(), Causal: p.Causal, CausalAlign: p.CausalAlign.String(), Scale: p.EffectiveScale(),
-		Features: p.FeatureKeys(),
+		Op: op, Pass: pass.String(),
 		WarmupNS: float64(pr.WarmupTime), Warmup: pr.Warmup, Samples: pr.Samples, SampleNS: float64(pr.SampleTime), MaxIters: MaxBatchCalls,
-		Sets: pr.sets(c.Pass.bytes(p)),
+		Sets: pr.sets(bytes),
 	}
 	if pr.Iters > 0 {
 		request.MaxIters = pr.batch(0, 0)
@@ -73,29 +96,27 @@ func newRequest(c Case) peer.Request {
 	return request
 }
 
-// peerResult makes a result of an answer and compares its output, if it has
-// one.
-func (r *attentionRun) peerResult(p peer.Peer, reply peer.Reply, a peer.Answer, dir string) Result {
-	x := Result{
-		Kernel: r.pass.kernel(), Impl: p.Name + ":" + a.Name, Peer: true, Problem: r.p, Choice: reply.About,
-		Status: StatusOK, Timing: Timing{Iters: a.Iters, Sets: a.Sets, DeviceNS: a.SamplesNS},
+// result makes a result of an answer and compares its output, if it has one.
+func (a *peerCall) result(p peer.Peer, reply peer.Reply, answer peer.Answer) Result {
+	x := a.blank
+	x.Impl, x.Choice, x.Status = p.Name+":"+answer.Name, reply.About, StatusOK
+	x.Timing = Timing{Iters: answer.Iters, Sets: answer.Sets, DeviceNS: answer.SamplesNS}
+	if answer.Note != "" {
+		x.Choice += " (" + answer.Note + ")"
 	}
-	if a.Note != "" {
-		x.Choice += " (" + a.Note + ")"
-	}
-	if a.Error != "" {
-		x.Status, x.Reason, x.Timing = StatusNoAnswer, a.Error, Timing{}
+	if answer.Error != "" {
+		x.Status, x.Reason, x.Timing = StatusNoAnswer, answer.Error, Timing{}
 		return x
 	}
-	if a.Output == "" {
+	if answer.Output == "" {
 		return x
 	}
-	path := a.Output
+	path := answer.Output
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
+		path = filepath.Join(a.request.OutputDir, path)
 	}
 	var err error
-	if x.Check, err = r.checkOutput(path); err != nil {
+	if x.Check, err = a.check(path); err != nil {
 		x.Reason = err.Error()
 	}
 	return x
@@ -135,29 +156,20 @@ func readOutput(path, name string, format dtype.DType, shape []int) ([]float32, 
 	if !ok {
 		return nil, fmt.Errorf("its output has no tensor %q", name)
 	}
-	if t.DType != fileDType(format) || !slices.Equal(t.Shape, shape) {
-		return nil, fmt.Errorf("its %s is %s %v, want %s %v", name, t.DType, t.Shape, fileDType(format), shape)
+	if t.DType != FileDType(format) || !slices.Equal(t.Shape, shape) {
+		return nil, fmt.Errorf("its %s is %s %v, want %s %v", name, t.DType, t.Shape, FileDType(format), shape)
 	}
 	raw := make([]byte, t.Bytes())
 	if err := f.ReadAt(t, raw, 0); err != nil {
 		return nil, err
 	}
 	o := make([]float32, elements(shape))
-	for i := range o {
-		switch format {
-		case dtype.Float16:
-			o[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
-		case dtype.BFloat16:
-			o[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
-		default:
-			o[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		}
-	}
+	decodeValues(format, o, raw)
 	return o, nil
 }
 
-// fileDType names a type in a file.
-func fileDType(t dtype.DType) safetensors.DType {
+// FileDType names a type in a file.
+func FileDType(t dtype.DType) safetensors.DType {
 	switch t {
 	case dtype.Float16:
 		return safetensors.F16
@@ -171,31 +183,40 @@ func fileDType(t dtype.DType) safetensors.DType {
 	return safetensors.F32
 }
 
+// A namedTensor is a tensor of a file.
+type namedTensor struct {
+	name string
+	vk.Tensor
+}
+
 // writeInputs writes the inputs to a file as flashvk run attention reads them.
 func (r *attentionRun) writeInputs(ctx context.Context, path string) error {
 	s, in := r.sets[0], r.inputs
-	var names []string
-	var tensors []vk.Tensor
-	var list []safetensors.Tensor
-	for _, x := range []struct {
-		name string
-		t    vk.Tensor
-	}{
+	var list []namedTensor
+	for _, x := range []namedTensor{
 		{"q", s.q}, {"k", s.k}, {"v", s.v}, {"do", s.do}, {"bias", in.Bias}, {"alibi_slopes", in.ALiBiSlopes}, {"key_mask", in.KeyMask}, {"sinks", in.Sinks},
 		{"cu_seqlens_q", in.CuSeqlensQ}, {"cu_seqlens_kv", in.CuSeqlensKV},
 	} {
-		if !x.t.IsZero() {
-			names, tensors = append(names, x.name), append(tensors, x.t)
-			list = append(list, safetensors.Tensor{Name: x.name, DType: fileDType(x.t.DType), Shape: x.t.Shape})
+		if !x.IsZero() {
+			list = append(list, x)
 		}
+	}
+	return writeTensors(ctx, path, list)
+}
+
+// writeTensors writes contiguous tensors to a file.
+func writeTensors(ctx context.Context, path string, tensors []namedTensor) error {
+	var list []safetensors.Tensor
+	for _, t := range tensors {
+		list = append(list, safetensors.Tensor{Name: t.name, DType: FileDType(t.DType), Shape: t.Shape})
 	}
 	w, err := safetensors.Create(path, list, nil)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	for i, t := range tensors {
-		if err := writeTensor(ctx, w, names[i], t); err != nil {
+	for _, t := range tensors {
+		if err := writeTensor(ctx, w, t.name, t.Tensor); err != nil {
 			return err
 		}
 	}

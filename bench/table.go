@@ -38,7 +38,8 @@ func (r Report) groups() [][]Result {
 	var groups [][]Result
 	for first := 0; first < len(r.Results); {
 		end := first + 1
-		for end < len(r.Results) && r.Results[end].Problem == r.Results[first].Problem && r.Results[end].Kernel == r.Results[first].Kernel {
+		of := r.Results[first].subject()
+		for end < len(r.Results) && r.Results[end].Kernel == of.kernel && r.Results[end].Problem == r.Results[first].Problem && r.Results[end].subject().params == of.params {
 			end++
 		}
 		groups = append(groups, r.Results[first:end])
@@ -54,11 +55,9 @@ func (e Environment) String() string {
 
 // groupSection shows the results of one problem, a row each.
 func groupSection(results []Result) sheet.Section {
-	p := results[0].Problem
+	of := results[0].subject()
 	var s sheet.Section
-	pass := passOf(results[0].Kernel)
-	s.Add("problem", "attention %v, %s\n%s and at least %s of memory traffic per call",
-		pass, Describe(p), FormatSI(pass.flops(p), "FLOP"), FormatSI(pass.bytes(p), "B"))
+	s.Add("problem", "%s\n%s and at least %s of memory traffic per call", of.title, FormatSI(of.flops, "FLOP"), FormatSI(of.bytes, "B"))
 	s.Columns = []sheet.Column{
 		{Name: "impl"}, {Name: "time", Number: true}, {Name: "±", Number: true}, {Name: "rate", Number: true}, {Name: "traffic", Number: true},
 		{Name: "replayed", Number: true}, {Name: "recorded", Number: true},
@@ -90,7 +89,7 @@ func groupSection(results []Result) sheet.Section {
 	if t.peers {
 		s.Add("ratio", "time by that of %s: above 1 is slower than it", t.ours.Impl)
 	}
-	s.Add("check", "against a float64 reference, on %s", rowsChecked(t.ours.Check))
+	s.Add("check", "against a float64 reference, on %s", checked(t.ours.Check, of.counted))
 	return s
 }
 
@@ -162,11 +161,14 @@ func orDash(format func(float64) string, x float64) string {
 }
 
 // rowsChecked says which rows of O were compared.
-func rowsChecked(c Check) string {
+func rowsChecked(c Check) string { return checked(c, "rows") }
+
+// checked says how many of what a Check counts were compared.
+func checked(c Check, what string) string {
 	if c.Rows < c.OfRows {
-		return fmt.Sprintf("%d of %d rows", c.Rows, c.OfRows)
+		return fmt.Sprintf("%d of %d %s", c.Rows, c.OfRows, what)
 	}
-	return fmt.Sprintf("all %d rows", c.OfRows)
+	return fmt.Sprintf("all %d %s", c.OfRows, what)
 }
 
 // formatError writes an error as 1.2e-04.

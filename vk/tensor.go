@@ -107,6 +107,20 @@ func (t Tensor) Contiguous() bool {
 	return true
 }
 
+// Aligned reports whether every row along the last axis starts at a multiple of n
+// elements from the start of the buffer, so that kernels may load n at a time.
+func (t Tensor) Aligned(n int) bool {
+	if t.Offset%n != 0 {
+		return false
+	}
+	for i := range len(t.Shape) - 1 {
+		if t.Shape[i] > 1 && t.Strides[i]%n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // Validate checks that t names elements inside an open buffer.
 func (t Tensor) Validate() error {
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -22,21 +23,24 @@ func newBench(a *app) *cobra.Command {
 		RunE:                  subcommandMissing,
 	}
 	cmd.AddCommand(newBenchAttention(a), newBenchOverhead(a), newBenchCompare(a))
+	for _, k := range kernels.All() {
+		cmd.AddCommand(newBenchKernel(a, k))
+	}
 	return cmd
 }
 
 // benchAttention holds the flags of bench attention.
 type benchAttention struct {
 	problemFlagSet
-	passes               passFlags
-	warmup, iters, count int
-	impls                []attention.Impl
-	format               bench.Format
-	device               string
-	tuning               tuningFlags
-	suite                suiteFlags
-	peers                peerFlags
-	out                  outDir
+	passes  passFlags
+	measure protocolFlags
+	impls   []attention.Impl
+	format  bench.Format
+	device  string
+	tuning  tuningFlags
+	suite   suiteFlags
+	peers   peerFlags
+	out     outDir
 }
 
 func newBenchAttention(a *app) *cobra.Command {
@@ -79,9 +83,7 @@ func (b *benchAttention) add(f *pflag.FlagSet) {
 	b.suite.add(f)
 	b.problemFlagSet.add(f)
 	f.Var(value[[]attention.Impl]{&b.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default auto; all paths if no size, type or mask is given)")
-	intVar(f, &b.warmup, "warmup", "least warm-up calls of each path; the warm-up also lasts until the clock has settled")
-	intVar(f, &b.iters, "iters", "timed calls of each path, spread over the samples (default: as many as take some milliseconds per sample)")
-	intVar(f, &b.count, "count", "samples of each path (default 10)")
+	b.measure.add(f)
 	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
 	deviceVar(f, &b.device)
 	b.tuning.add(f)
@@ -105,7 +107,7 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if b.suite.naive && b.passes.pass() != bench.Forward {
 		return usagef("--naive has no backward pass")
 	}
-	if err := b.checkCounts(); err != nil {
+	if err := b.measure.check(); err != nil {
 		return err
 	}
 	if err := b.tuning.check(); err != nil {
@@ -139,13 +141,13 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	pr := b.protocol(report.Env.CPU)
+	pr := b.measure.protocol(report.Env.CPU)
 	monitor, err := watch(ctx, d, &pr)
 	if err != nil {
 		return err
 	}
 	defer monitor.Close()
-	if report.Results, err = b.measure(ctx, a, d, problems, tuning, pr); err != nil {
+	if report.Results, err = b.measureAll(ctx, a, d, problems, tuning, pr); err != nil {
 		return err
 	}
 	report.Drift = monitor.Drift()
@@ -179,9 +181,9 @@ func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, 
 	return []attention.Problem{p}, nil, err
 }
 
-// measure measures the problems one after the other. One for which the device
+// measureAll measures the problems one after the other. One for which the device
 // has not enough memory is as unsupported, if there are others.
-func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning, pr bench.Protocol) ([]bench.Result, error) {
+func (b *benchAttention) measureAll(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning, pr bench.Protocol) ([]bench.Result, error) {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
 	var all []bench.Result
@@ -200,29 +202,6 @@ func (b *benchAttention) measure(ctx context.Context, a *app, d *vk.Device, prob
 		all = append(all, results...)
 	}
 	return all, nil
-}
-
-// maxCount bounds --count: a day of samples.
-const maxCount = 100_000
-
-// checkCounts returns a usage error for a number of calls that is out of range.
-func (b *benchAttention) checkCounts() error {
-	for _, n := range []struct {
-		name  string
-		n     int
-		least int
-	}{{"warmup", b.warmup, 0}, {"iters", b.iters, 1}, {"count", b.count, 1}} {
-		if b.set.Changed(n.name) && n.n < n.least {
-			return usagef("--%s %d is less than %d", n.name, n.n, n.least)
-		}
-	}
-	if b.count > maxCount {
-		return usagef("--count %d is more than %d", b.count, maxCount)
-	}
-	if samples := b.protocol(false).Samples; b.iters > samples*bench.MaxBatchCalls {
-		return usagef("--iters %d is more than %d in each of %d samples", b.iters, bench.MaxBatchCalls, samples)
-	}
-	return nil
 }
 
 // paths returns what to measure.
@@ -245,16 +224,6 @@ func (b *benchAttention) naive() bool {
 		return b.suite.naive
 	}
 	return b.suite.on() && !b.set.Changed("impl")
-}
-
-// protocol returns how to measure.
-func (b *benchAttention) protocol(cpu bool) bench.Protocol {
-	pr := bench.DefaultProtocol(cpu)
-	if b.set.Changed("count") {
-		pr.Samples = b.count
-	}
-	pr.Warmup, pr.Iters = b.warmup, b.iters
-	return pr
 }
 
 // verdict returns an error if a path was wrong, or if one that was asked for by

@@ -45,7 +45,7 @@ func TestBenchFlags(t *testing.T) {
 		if got := fmt.Sprint(b.paths()); got != c.paths {
 			t.Errorf("%s: paths %s, want %s", c.args, got, c.paths)
 		}
-		pr := b.protocol(true)
+		pr := b.measure.protocol(true)
 		if got := fmt.Sprint(pr.Samples, pr.Warmup, pr.Iters); got != c.protocol {
 			t.Errorf("%s: samples, warm-up, iterations %s, want %s", c.args, got, c.protocol)
 		}

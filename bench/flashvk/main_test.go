@@ -100,10 +100,10 @@ func TestErrors(t *testing.T) {
 		want string // in the line, after "flashvk: "
 	}{
 		{args: "", code: 2, want: "a command is missing: bench, devices, plot, profile, run, selftest, sweep, tune, version"},
-		{args: "bench", code: 2, want: "bench: a command is missing: attention, compare, overhead"},
+		{args: "bench", code: 2, want: "bench: a command is missing: attention, compare"},
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
 		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, profile, run, selftest, sweep, tune, version`},
-		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare, overhead`},
+		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare`},
 		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
 		{args: "run attention x y", code: 2, want: `run attention: argument "x" is not expected`},

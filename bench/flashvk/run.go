@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -21,6 +22,9 @@ func newRun(a *app) *cobra.Command {
 		RunE:                  subcommandMissing,
 	}
 	cmd.AddCommand(newRunAttention(a))
+	for _, k := range kernels.All() {
+		cmd.AddCommand(newRunKernel(a, k))
+	}
 	return cmd
 }
 

@@ -53,8 +53,12 @@ const Version = 1
 // copies of the inputs and outputs.
 type Request struct {
 	Version int    `json:"version"`
-	Op      string `json:"op"`   // attention
+	Op      string `json:"op"`   // attention, or another kernel: norm, …
 	Pass    string `json:"pass"` // forward or backward
+
+	// Params are the sizes and choices of a kernel other than attention, by the keys
+	// that flashvk bench prints. The fields after them are those of attention.
+	Params map[string]any `json:"params,omitempty"`
 
 	DType       string   `json:"dtype"` // float16, bfloat16 or float32
 	Batch       int      `json:"batch"`
@@ -75,8 +79,8 @@ type Request struct {
 	SampleNS  float64 `json:"sample_ns"`  // device time that a sample should last
 	MaxIters  int     `json:"max_iters"`  // most calls of a sample
 	Sets      int     `json:"sets"`       // copies of inputs and outputs to rotate through
-	Input     string  `json:"input"`      // safetensors file, as flashvk run attention reads it
-	OutputDir string  `json:"output_dir"` // folder for an output file per implementation, as flashvk run attention writes it; "": none
+	Input     string  `json:"input"`      // safetensors file, as flashvk run OP reads it
+	OutputDir string  `json:"output_dir"` // folder for an output file per implementation, as flashvk run OP writes it; "": none
 }
 
 // An Answer is what an implementation of a peer took, or why it has no times.

@@ -1,0 +1,83 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+)
+
+// An Expected is what an output should be.
+type Expected struct {
+	Name  string
+	At    []int     // the elements that Want has, row-major; nil: all
+	Want  []float64 // may be infinite
+	Limit float64   // the largest |got - want| that is right
+}
+
+// compareAll compares outputs, by name, with what they should be, those left out
+// that are missing. The Check has the worst output, measured by its limit. Wrong says
+// what is wrong first.
+func compareAll(got map[string][]float32, want []Expected) (c Check, wrong error) {
+	worst := -1.0
+	for i := range want {
+		e := &want[i]
+		x, ok := got[e.Name]
+		if !ok {
+			continue
+		}
+		one, err := e.compare(x)
+		if wrong == nil {
+			wrong = err
+		}
+		if ratio := one.MaxAbs / one.Limit; one.MaxAbs > 0 && ratio > worst || worst < 0 {
+			worst = 0
+			if one.MaxAbs > 0 {
+				worst = ratio
+			}
+			one.Rows, one.OfRows = c.Rows, c.OfRows
+			c = one
+		}
+		c.Rows, c.OfRows = c.Rows+len(e.Want), c.OfRows+len(x)
+	}
+	return c, wrong
+}
+
+// compare compares one output. Elements beside those of At must be numbers: outputs
+// were filled with NaN, so one that was not written shows.
+func (e *Expected) compare(got []float32) (Check, error) {
+	c := Check{Limit: e.Limit}
+	worst, sum := -1, 0.0
+	for i, want := range e.Want {
+		at := i
+		if e.At != nil {
+			at = e.At[i]
+		}
+		x := float64(got[at])
+		off := math.Abs(x - want)
+		if x == want {
+			off = 0 // Inf - Inf is NaN
+		}
+		if math.IsNaN(off) {
+			off = math.Inf(1)
+		}
+		if off > c.MaxAbs || worst < 0 {
+			worst, c.MaxAbs = i, off
+		}
+		sum += off
+	}
+	c.MeanAbs = sum / float64(len(e.Want))
+	if c.MaxAbs > e.Limit {
+		at := worst
+		if e.At != nil {
+			at = e.At[worst]
+		}
+		return c, fmt.Errorf("%s[%d] is %.6g, want %.6g: off by %.3g, limit %.3g", e.Name, at, got[at], e.Want[worst], c.MaxAbs, e.Limit)
+	}
+	if e.At != nil {
+		for i, x := range got {
+			if math.IsNaN(float64(x)) {
+				return c, fmt.Errorf("%s[%d] was not written or is NaN", e.Name, i)
+			}
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/kernels"
+	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// runKernel holds the flags of run NAME for a kernel of package kernels.
+type runKernel struct {
+	kernel          kernels.Kernel
+	flags           kernels.Flags
+	in, out, device string
+	impl            string
+	backward        bool
+}
+
+func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
+	r := &runKernel{kernel: k, flags: k.New(), impl: k.Impls[0]}
+	cmd := &cobra.Command{
+		Use:     k.Name + " --in FILE --out FILE",
+		Short:   "Compute " + k.Title,
+		Long:    k.Run.Long,
+		Example: k.Run.Example,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&r.in, "in", "", "safetensors file to read")
+	f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
+	r.flags.Add(f, false)
+	f.Var(value[string]{&r.impl, r.parseImpl, "PATH"}, "impl", "path to use: "+strings.Join(k.Impls, ", ")+" (default auto)")
+	deviceVar(f, &r.device)
+	if bench.HasBackward(r.flags.Suite(true)[0]) {
+		f.BoolVar(&r.backward, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
+	}
+	return cmd
+}
+
+// parseImpl reads the name of a path.
+func (r *runKernel) parseImpl(text string) (string, error) {
+	if !slices.Contains(r.kernel.Impls, text) {
+		return "", errors.New("not one of " + strings.Join(r.kernel.Impls, ", "))
+	}
+	return text, nil
+}
+
+func (r *runKernel) run(ctx context.Context, a *app) (err error) {
+	switch {
+	case r.in == "":
+		return usagef("run %s needs --in FILE", r.kernel.Name)
+	case r.out == "":
+		return usagef("run %s needs --out FILE", r.kernel.Name)
+	}
+	in, err := safetensors.Open(r.in)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	header := kernels.Header(in.Tensors())
+	op, err := r.flags.FromFile(header)
+	if err == nil {
+		err = kernels.CheckFile(header, op, r.backward)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.in, err)
+	}
+	d, err := openDevice(r.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	announce(a.stderr, environment(d.Caps()))
+	for _, p := range r.passes() {
+		choice, err := op.Choose(d.Caps(), r.impl, p)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, choice)
+	}
+	return r.compute(ctx, d, in, op)
+}
+
+// passes returns the passes to compute, in their order.
+func (r *runKernel) passes() []bench.Pass {
+	if r.backward {
+		return []bench.Pass{bench.Forward, bench.Backward}
+	}
+	return []bench.Pass{bench.Forward}
+}
+
+// compute reads the inputs, runs the kernels and writes the outputs.
+func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, op bench.Op) error {
+	tensors := map[string]vk.Tensor{}
+	defer func() {
+		for _, t := range tensors {
+			t.Close()
+		}
+	}()
+	pass := bench.Forward
+	if r.backward {
+		pass = bench.Both
+	}
+	for _, t := range op.Tensors() {
+		if !t.Read(pass) && !t.Written(pass) {
+			continue
+		}
+		x, err := d.NewTensor(t.Name, t.DType, t.Shape...)
+		if err != nil {
+			return err
+		}
+		tensors[t.Name] = x
+		if !t.Read(pass) {
+			continue
+		}
+		if err := upload(ctx, x.Buffer, in, t.Name); err != nil {
+			return err
+		}
+	}
+	c, err := d.NewCmd("run " + op.Name())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for i, p := range r.passes() {
+		if i > 0 {
+			c.Barrier()
+		}
+		bytes, err := op.Workspace(d.Caps(), r.impl, p)
+		if err != nil {
+			return err
+		}
+		var workspace *vk.Buffer
+		if bytes > 0 {
+			workspace = c.Scratch(op.Name(), bytes)
+		}
+		if err := op.Record(c, tensors, workspace, r.impl, p); err != nil {
+			return err
+		}
+	}
+	if err := c.Submit(ctx); err != nil {
+		return err
+	}
+	return r.write(ctx, op, pass, tensors)
+}
+
+// write writes the outputs to a file.
+func (r *runKernel) write(ctx context.Context, op bench.Op, pass bench.Pass, tensors map[string]vk.Tensor) error {
+	var outputs []safetensors.Tensor
+	for _, t := range op.Tensors() {
+		if t.Written(pass) {
+			outputs = append(outputs, safetensors.Tensor{Name: t.Name, DType: bench.FileDType(t.DType), Shape: t.Shape})
+		}
+	}
+	out, err := safetensors.Create(r.out, outputs, nil)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, t := range outputs {
+		if err := download(ctx, out, t.Name, tensors[t.Name]); err != nil {
+			return err
+		}
+	}
+	return out.Commit()
+}

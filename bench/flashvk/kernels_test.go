@@ -1,0 +1,226 @@
+package main
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/kernels"
+	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// drawn returns the tensors that a call of op reads, but for those that its forward
+// pass writes.
+func drawn(op bench.Op, backward bool) (tensors []bench.OpTensor, values map[string][]float32) {
+	pass := bench.Forward
+	if backward {
+		pass = bench.Both
+	}
+	values = map[string][]float32{}
+	for i, t := range op.Tensors() {
+		if !t.Read(pass) || t.Role == bench.Output {
+			continue
+		}
+		n := 1
+		for _, d := range t.Shape {
+			n *= d
+		}
+		x := bench.Normal(t.DType, n, uint64(i))
+		for j := range x {
+			if t.Draw != nil {
+				x[j] = t.DType.Round(t.Draw(x[j]))
+			}
+		}
+		tensors, values[t.Name] = append(tensors, t), x
+	}
+	return tensors, values
+}
+
+// writeOp writes such tensors to a file.
+func writeOp(t *testing.T, path string, tensors []bench.OpTensor, values map[string][]float32) {
+	var list []safetensors.Tensor
+	for _, x := range tensors {
+		list = append(list, safetensors.Tensor{Name: x.Name, DType: bench.FileDType(x.DType), Shape: x.Shape})
+	}
+	out, err := safetensors.Create(path, list, nil)
+	require.NoError(t, err)
+	for _, x := range tensors {
+		w, err := out.Tensor(x.Name)
+		require.NoError(t, err)
+		raw := encode(x.DType, values[x.Name])
+		_, err = w.Write(raw)
+		require.NoError(t, err)
+	}
+	require.NoError(t, out.Commit())
+	require.NoError(t, out.Close())
+}
+
+// TestRunKernels runs a file of each kernel's training cases, small ones, and
+// compares all that is written with the reference.
+func TestRunKernels(t *testing.T) {
+	_, dev := device(t)
+	for _, k := range kernels.All() {
+		for _, op := range k.New().Suite(true) {
+			t.Run(k.Name+"/"+op.Describe(), func(t *testing.T) {
+				backward := bench.HasBackward(op)
+				tensors, values := drawn(op, backward)
+				path := filepath.Join(t.TempDir(), "x.safetensors")
+				writeOp(t, path, tensors, values)
+				args := []string{"run", k.Name, "--in", path, "--out", path, dev}
+				passes := []bench.Pass{bench.Forward}
+				if backward {
+					args, passes = append(args, "--backward"), append(passes, bench.Backward)
+				}
+				code, stdout, stderr := flashvk(args...)
+				require.Zero(t, code, stderr)
+				require.Empty(t, stdout)
+				require.Contains(t, stderr, "flashvk: forward ")
+				compareFile(t, path, op, values, passes)
+			})
+		}
+	}
+}
+
+// compareFile compares the tensors of a file with the reference.
+func compareFile(t *testing.T, path string, op bench.Op, values map[string][]float32, passes []bench.Pass) {
+	out, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer out.Close()
+	byName := map[string]bench.OpTensor{}
+	for _, x := range op.Tensors() {
+		byName[x.Name] = x
+	}
+	written := 0
+	for _, p := range passes {
+		want, err := op.Reference(values, p)
+		require.NoError(t, err)
+		for _, e := range want {
+			written++
+			x := byName[e.Name]
+			got := read(t, out, e.Name, x.DType, x.Shape...)
+			for i, w := range e.Want {
+				at := i
+				if e.At != nil {
+					at = e.At[i]
+				}
+				if g := float64(got[at]); g != w {
+					require.LessOrEqual(t, math.Abs(g-w), e.Limit, "%s[%d] = %v, want %v", e.Name, at, g, w)
+				}
+			}
+			values[e.Name] = got
+		}
+	}
+	require.Len(t, out.Tensors(), written)
+}
+
+// TestBenchKernels measures each kernel's first training case, small, in every pass
+// and format.
+func TestBenchKernels(t *testing.T) {
+	_, dev := device(t)
+	for _, k := range kernels.All() {
+		passes := []string{""}
+		if bench.HasBackward(k.New().Suite(true)[0]) {
+			passes = []string{"", "--backward", "--both"}
+		}
+		for _, pass := range passes {
+			for _, format := range bench.Formats() {
+				t.Run(k.Name+pass+"/"+string(format), func(t *testing.T) {
+					args := append([]string{"bench", k.Name, "--suite", "train", "--count", "1", "--iters", "1", "--format", string(format), dev}, strings.Fields(pass)...)
+					code, stdout, stderr := flashvk(args...)
+					require.Zero(t, code, stderr)
+					require.Contains(t, stdout, map[bench.Format]string{
+						bench.Table: "  pass ", bench.Markdown: "| pass |", bench.Benchfmt: " ns/op ", bench.CSV: "kernel,impl,", bench.JSON: `"impl": "auto"`,
+					}[format])
+				})
+			}
+		}
+	}
+}
+
+// TestPeerOfKernel asks a peer that answers with our own outputs, from flashvk run.
+func TestPeerOfKernel(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	out := filepath.Join(dir, "y.safetensors")
+	p := normInput(t, filepath.Join(dir, "x.safetensors"))
+	code, _, stderr := flashvk("run", "norm", "--in", p, "--out", out, dev)
+	require.Zero(t, code, stderr)
+	script := `read request; echo "$request" > ` + dir + `/request; echo '{"name": "copy", "samples_ns": [5], "output": "` + out + `"}'`
+	code, stdout, stderr := flashvk("bench", "norm", "--rows", "3", "--cols", "8", "--dtype", "float32", "--count", "1", "--peer", "me="+script, dev)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "me:copy")
+	require.Contains(t, stdout, "me:copy has a wrong output: ") // its inputs are others
+	request, err := os.ReadFile(dir + "/request")
+	require.NoError(t, err)
+	for _, want := range []string{`"op":"norm"`, `"pass":"forward"`, `"params":{`, `"rows":3`, `"eps":0.00001`} {
+		require.Contains(t, string(request), want)
+	}
+}
+
+// normInput writes a file for run norm.
+func normInput(t *testing.T, path string) string {
+	tensors := []bench.OpTensor{
+		{Name: "x", DType: dtype.Float32, Shape: []int{3, 8}},
+		{Name: "w", DType: dtype.Float32, Shape: []int{8}},
+	}
+	writeOp(t, path, tensors, map[string][]float32{"x": bench.Normal(dtype.Float32, 24, 77), "w": bench.Normal(dtype.Float32, 8, 78)})
+	return path
+}
+
+// TestKernelErrors has the line and the exit status of mistakes that show without a
+// device.
+func TestKernelErrors(t *testing.T) {
+	tensor := func(name string, format safetensors.DType, shape ...int) safetensors.Tensor {
+		return safetensors.Tensor{Name: name, DType: format, Shape: shape}
+	}
+	x, w := tensor("x", "F16", 3, 8), tensor("w", "F32", 8)
+	in := func(more string, tensors ...safetensors.Tensor) string {
+		return "run norm --out /nowhere/y --in " + writeTensors(t, tensors...) + " " + more
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"bench norm --rows 0", 2, "norm: rows=0 is not positive"},
+		{"bench norm --cols -1", 2, "norm: cols=-1 is not positive"},
+		{"bench norm --eps -1", 2, "norm: eps=-1 is not a finite number from 0 on"},
+		{"bench norm --dtype int8", 2, `invalid argument "int8" for "--dtype" flag: not one of float16, bfloat16, float32`},
+		{"bench norm --weight-dtype float16", 2, "norm: weight dtype=float16 is neither float32 nor that of the rows, bfloat16"},
+		{"bench norm --impl scalar", 2, `"scalar" is not one of auto`},
+		{"bench norm --impl auto,auto", 2, `"auto" occurs twice`},
+		{"bench norm --suite all", 2, "--suite all is not train"},
+		{"bench norm --suite train --rows 3", 2, "--suite train and --rows contradict each other"},
+		{"bench norm --small", 2, "--small needs --suite"},
+		{"bench norm --count 0", 2, "--count 0 is less than 1"},
+		{"bench norm --backward --both", 2, "--backward and --both contradict each other"},
+		{"bench norm --peer x", 2, `"x" is not NAME=COMMAND`},
+		{"bench norm x", 2, `bench norm: argument "x" is not expected`},
+		{"run norm", 2, "run norm needs --in FILE"},
+		{"run norm --in x", 2, "run norm needs --out FILE"},
+		{"run norm --in /nowhere/x --out y", 1, "safetensors: /nowhere/x: no such file or directory"},
+		{in(""), 1, `tensor "x" is missing`},
+		{in("", x), 1, `tensor "w" is missing`},
+		{in("", x, tensor("w", "F32", 7)), 1, `tensor "w": shape [7], want [8]`},
+		{in("", x, tensor("w", "BF16", 8)), 1, `norm: weight dtype=bfloat16 is neither float32 nor that of the rows, float16`},
+		{in("", x, tensor("w", "F64", 8)), 1, `tensor "w": dtype F64 is not one of F16, BF16, F32`},
+		{in("", x, tensor("w", "F32", 8, 1)), 1, `tensor "w": shape [8 1] has 2 axes, want 1: cols`},
+		{in("", x, w, tensor("z", "F32", 8)), 1, `tensor "z" is not one of x, w`},
+		{in("", x, w, tensor("residual", "F32", 3, 8)), 1, `tensor "residual": dtype F32, want F16`},
+		{in("", x, w, tensor("dy", "F16", 3, 8)), 1, `tensor "dy" is for --backward only`},
+		{in("--backward", x, w), 1, `tensor "dy" is missing`},
+		{in("--eps nan", x, w), 1, "norm: eps=NaN is not a finite number from 0 on"},
+	} {
+		code, stdout, stderr := flashvk(strings.Fields(c.args)...)
+		require.Equal(t, c.code, code, "%s: %s", c.args, stderr)
+		require.Contains(t, stderr, c.want, c.args)
+		require.True(t, strings.HasPrefix(stderr, "flashvk: ") && strings.Count(stderr, "\n") == 1, "%s: %q", c.args, stderr)
+		require.Empty(t, stdout)
+	}
+}

@@ -1,0 +1,167 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// An Op is one problem of one kernel: all that measuring it (MeasureOp) and
+// computing it for a file (flashvk run) must know. Package bench/kernels has one for
+// each kernel of pipelines.
+//
+// A pass that is handed to its methods is Forward or Backward, never Both.
+type Op interface {
+	// Name is that of the kernel, as in flashvk bench NAME. In results it stands
+	// before _fwd and _bwd.
+	Name() string
+	// Describe returns the problem in words, Keys the same as keys of benchmarks and
+	// columns of CSV and JSON, in their order.
+	Describe() string
+	Keys() []Key
+	// Cost returns the operations of a pass and the least traffic, in bytes.
+	Cost(p Pass) (flops, bytes float64)
+	// Tensors lists every tensor of the problem, by the names of its formulas.
+	Tensors() []OpTensor
+	// Choose returns what runs on a device for a path, or an error that wraps
+	// vk.ErrUnsupported and says why nothing does. Path "auto" is every kernel's.
+	Choose(caps *vk.Caps, impl string, p Pass) (string, error)
+	// Workspace returns how many bytes of memory Record needs, 0 for none.
+	Workspace(caps *vk.Caps, impl string, p Pass) (int64, error)
+	// Record records a call on tensors, by name, that are contiguous.
+	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error
+	// Reference returns what a pass should write, given the tensors that it does not
+	// write, row-major, rounded to their formats.
+	Reference(t map[string][]float32, p Pass) ([]Expected, error)
+}
+
+// A Key is a word that describes a problem, such as rows=4096.
+type Key struct {
+	Name  string
+	Value any // string, int, bool or float64
+}
+
+// A Role says who reads and writes a tensor.
+type Role uint8
+
+// The roles. A pass Both reads what Forward reads and Upstream.
+const (
+	Input    Role = iota // read by both passes
+	Update               // read and written by the forward pass
+	Output               // written by the forward pass, and read by the backward pass
+	Upstream             // read by the backward pass: the gradient of an output
+	Gradient             // written by the backward pass
+)
+
+// An OpTensor is a tensor of an Op.
+type OpTensor struct {
+	Name  string
+	DType dtype.DType
+	Shape []int
+	Role  Role
+	// Draw makes a value to measure with of one of the standard normal
+	// distribution; nil takes it as it is.
+	Draw func(x float32) float32
+}
+
+// elements returns the number of elements.
+func (t *OpTensor) elements() int { return elements(t.Shape) }
+
+// Read reports whether a pass reads t, Written whether it writes it.
+func (t *OpTensor) Read(p Pass) bool {
+	switch t.Role {
+	case Output:
+		return p == Backward
+	case Upstream:
+		return p != Forward
+	case Gradient:
+		return false
+	}
+	return true
+}
+
+// Written reports whether a pass writes t.
+func (t *OpTensor) Written(p Pass) bool {
+	switch t.Role {
+	case Update, Output:
+		return p != Backward
+	case Gradient:
+		return p != Forward
+	}
+	return false
+}
+
+// HasBackward reports whether an Op has a backward pass.
+func HasBackward(op Op) bool {
+	for _, t := range op.Tensors() {
+		if t.Role == Gradient {
+			return true
+		}
+	}
+	return false
+}
+
+// opPasses returns the passes that p consists of.
+func opPasses(p Pass) []Pass {
+	if p == Both {
+		return []Pass{Forward, Backward}
+	}
+	return []Pass{p}
+}
+
+// A Subject is what a result is of, as reports name and count it.
+type Subject struct {
+	kernel    string   // as Result.Kernel
+	benchmark string   // its name in the Go benchmark format
+	title     string   // in words
+	params    string   // key=value/key=value, of the benchmark's name
+	columns   []column // the same for CSV and JSON
+	flops     float64  // of a call
+	bytes     float64  // likewise: the least traffic
+	counted   string   // what Check.Rows counts
+}
+
+// NewSubject returns what results of a pass of op are of.
+func NewSubject(op Op, p Pass) *Subject {
+	suffix := strings.TrimPrefix(p.kernel(), "attention")
+	s := &Subject{
+		kernel: op.Name() + suffix, benchmark: camel(op.Name() + suffix),
+		title: fmt.Sprintf("%s %v, %s", op.Name(), p, op.Describe()), counted: "elements",
+	}
+	var params []string
+	for _, k := range op.Keys() {
+		params = append(params, fmt.Sprintf("%s=%v", k.Name, k.Value))
+		s.columns = append(s.columns, column{k.Name, k.Value})
+	}
+	s.params = strings.Join(params, "/")
+	for _, part := range opPasses(p) {
+		flops, bytes := op.Cost(part)
+		s.flops, s.bytes = s.flops+flops, s.bytes+bytes
+	}
+	return s
+}
+
+// camel makes NormFwd of norm_fwd.
+func camel(name string) string {
+	var b strings.Builder
+	for _, word := range strings.Split(name, "_") {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
+}
+
+// subject returns what r is of.
+func (r Result) subject() *Subject {
+	if r.Subject != nil {
+		return r.Subject
+	}
+	pass := passOf(r.Kernel)
+	return &Subject{
+		kernel: r.Kernel, benchmark: benchmarkNames[r.Kernel],
+		title:  fmt.Sprintf("attention %v, %s", pass, Describe(r.Problem)),
+		params: r.Problem.String(), columns: attentionColumns(r.Problem),
+		flops: pass.flops(r.Problem), bytes: pass.bytes(r.Problem), counted: "rows",
+	}
+}

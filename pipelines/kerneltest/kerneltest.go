@@ -1,0 +1,247 @@
+// Package kerneltest is the suite of the kernels of pipelines: it runs a call on a
+// device on tensors whose surroundings it watches.
+//
+// A Case has the tensors of a call and what its outputs should be. Run lays each out
+// as a strided view of a larger buffer, with other strides than its neighbours' so that
+// a kernel that takes one's for the other's is found out,
+//
+//	         offset                row stride
+//	       ┌────────┬─────────┬──┬─────────┬──┬─────────┬───────────┐
+//	input  │ NaN,Inf│ row 0   │≈≈│ row 1   │≈≈│ row 2   │ NaN, Inf  │   run 1
+//	       │ ±28672 │ row 0   │≈≈│ row 1   │≈≈│ row 2   │ ±28672    │   run 2
+//	       ├────────┼─────────┼──┼─────────┼──┼─────────┼───────────┤
+//	output │ NaN    │ NaN     │≈≈│ NaN     │≈≈│ NaN     │ NaN       │   before run 1
+//	       │ -12288 │ -12288  │≈≈│ -12288  │≈≈│ -12288  │ -12288    │   before run 2
+//	       └────────┴─────────┴──┴─────────┴──┴─────────┴───────────┘
+//
+// and checks, in this order: inputs unchanged; nothing written beside the elements of
+// outputs; every element written; infinities and NaN where they are wanted; the worst error
+// within its bound; a second run, with other values in all memory that is not an
+// input, equal bit by bit.
+package kerneltest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Tensor is a tensor of a call.
+type Tensor struct {
+	Name   string
+	DType  dtype.DType
+	Shape  []int
+	Values []float64 // row-major, exact in DType: what an input holds, or what an updated tensor holds before
+	Want   []float64 // what an output should hold; nil: an input
+	Bound  float64   // how far an output may be off
+}
+
+// A Layout says how the rows of a Case's tensors lie.
+type Layout uint8
+
+// The layouts.
+const (
+	Packed  Layout = iota // contiguous, from offset 0 on
+	Padded                // multiples of 8 elements between rows and before the first
+	Odd                   // odd numbers
+	Layouts               // how many there are
+)
+
+// A Case is a call.
+type Case struct {
+	Name    string
+	Layout  Layout
+	Tensors []Tensor
+	// Flat names tensors that are contiguous whatever the layout, though they may
+	// begin anywhere.
+	Flat []string
+}
+
+// A Record records the call on tensors, by name.
+type Record func(c *vk.Cmd, t map[string]vk.Tensor) error
+
+// surroundings are what memory holds that is not an input.
+type surroundings struct {
+	garbage func(i int) float64
+	poison  float64
+	name    string
+}
+
+var (
+	nanAround = surroundings{
+		func(i int) float64 { return []float64{math.NaN(), math.Inf(1), math.NaN(), math.Inf(-1)}[i%4] }, math.NaN(), "NaN and Inf"}
+	finiteAround = surroundings{func(i int) float64 { return 28672 * float64(1-i%2*2) }, -12288, "±28672"}
+)
+
+// Check runs the case and returns the first thing that is wrong, and how close the
+// outputs came, in words.
+func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
+	first, err := c.run(d, record, nanAround)
+	if err != nil {
+		return "", err
+	}
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		if t.Want == nil {
+			continue
+		}
+		off, err := t.compare(first[i].Gather())
+		if err != nil {
+			return report, err
+		}
+		report += fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, off, t.Bound)
+	}
+	second, err := c.run(d, record, finiteAround)
+	if err != nil {
+		return report, fmt.Errorf("second run: %w", err)
+	}
+	for i := range c.Tensors {
+		a, b := first[i].Gather(), second[i].Gather()
+		for j := range a {
+			if math.Float64bits(a[j]) != math.Float64bits(b[j]) && !(math.IsNaN(a[j]) && math.IsNaN(b[j])) {
+				return report, fmt.Errorf("%s[%d] = %g in the first run, %g in a second: not deterministic, or it depends on memory that is not an input (which held %s, then %s)",
+					c.Tensors[i].Name, j, a[j], b[j], nanAround.name, finiteAround.name)
+			}
+		}
+	}
+	return report, nil
+}
+
+// compare returns the worst error of an output.
+func (t *Tensor) compare(got []float64) (worst float64, err error) {
+	for i, want := range t.Want {
+		off := math.Abs(got[i] - want)
+		switch {
+		case got[i] == want || math.IsNaN(got[i]) && math.IsNaN(want):
+			continue
+		case math.IsNaN(got[i]):
+			return worst, fmt.Errorf("%s[%d] = NaN, want %g: not written, or computed from NaN", t.Name, i, want)
+		case !(off <= t.Bound): // infinite where only one is; NaN where NaN is wanted
+			return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.3g", t.Name, i, got[i], want, off, t.Bound)
+		}
+		worst = max(worst, off)
+	}
+	return worst, nil
+}
+
+// run runs the call once and makes the checks that need no expectation. It returns
+// the tensors afterwards.
+func (c *Case) run(d *vk.Device, record Record, around surroundings) ([]*attntest.Tensor, error) {
+	ctx := context.Background()
+	tensors := make([]*attntest.Tensor, len(c.Tensors))
+	before := make([][]float64, len(c.Tensors))
+	views := map[string]vk.Tensor{}
+	defer func() {
+		for _, t := range views {
+			t.Close()
+		}
+	}()
+	for i := range c.Tensors {
+		t := c.place(i, around)
+		tensors[i], before[i] = t, slices.Clone(t.Data)
+		data := t.Encode()
+		b, err := d.NewBuffer(t.Name, int64(len(data)+3)&^3)
+		if err != nil {
+			return nil, err
+		}
+		views[t.Name] = vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
+		if err := b.Upload(ctx, 0, data); err != nil {
+			return nil, err
+		}
+	}
+	cmd, err := d.NewCmd(c.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer cmd.Close()
+	if err := record(cmd, views); err != nil {
+		return nil, err
+	}
+	if err := cmd.Submit(ctx); err != nil {
+		return nil, err
+	}
+	for i, t := range tensors {
+		data := make([]byte, len(t.Data)*t.DType.Size())
+		if err := views[t.Name].Buffer.Download(ctx, 0, data); err != nil {
+			return nil, err
+		}
+		t.Decode(data)
+		if err := c.Tensors[i].checkMemory(t, before[i]); err != nil {
+			return nil, err
+		}
+	}
+	return tensors, nil
+}
+
+// checkMemory compares what the call may not have changed with what it was: all of an
+// input, and of an output what is beside its elements.
+func (t *Tensor) checkMemory(got *attntest.Tensor, before []float64) error {
+	after, what := got, "input %s was changed"
+	if t.Want != nil {
+		what = "%s was written outside its elements"
+		old := *got
+		old.Data = before
+		beside := *got
+		beside.Data = slices.Clone(got.Data)
+		beside.Scatter(old.Gather())
+		after = &beside
+	}
+	for i, x := range after.Data {
+		if x != before[i] && !(math.IsNaN(x) && math.IsNaN(before[i])) {
+			return fmt.Errorf(what+": backing element %d is %g, was %g", t.Name, i, x, before[i])
+		}
+	}
+	return nil
+}
+
+// guard elements stand before and after a tensor.
+const guard = 64
+
+// place lays tensor i out amid garbage or poison.
+func (c *Case) place(i int, around surroundings) *attntest.Tensor {
+	t := &c.Tensors[i]
+	x := &attntest.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Strides: make([]int, len(t.Shape))}
+	gap := 0
+	switch c.Layout {
+	case Padded:
+		x.Offset, gap = guard+8*i, 8*(i+1)
+	case Odd:
+		x.Offset, gap = guard+1+2*i, 2*i+3
+	}
+	if slices.Contains(c.Flat, t.Name) {
+		gap = 0
+	}
+	stride := 1
+	for a := len(t.Shape) - 1; a >= 0; a-- {
+		x.Strides[a] = stride
+		stride *= t.Shape[a]
+		if a == len(t.Shape)-1 && len(t.Shape) > 1 {
+			stride += gap
+		}
+	}
+	x.Data = make([]float64, x.Offset+stride+guard)
+	for j := range x.Data {
+		if t.Want != nil {
+			x.Data[j] = t.fit(around.poison)
+		} else {
+			x.Data[j] = t.fit(around.garbage(j))
+		}
+	}
+	if t.Values != nil {
+		x.Scatter(t.Values)
+	}
+	return x
+}
+
+// fit returns garbage that the format has.
+func (t *Tensor) fit(x float64) float64 {
+	if !t.DType.Float() && (math.IsNaN(x) || math.IsInf(x, 0)) {
+		return -1
+	}
+	return x
+}

@@ -1,0 +1,207 @@
+package norm
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// Backward computes the gradients of Forward. For a loss whose gradients are dy by y
+// and dsum by sum, with s what was normalized (x, or sum if there is a residual), and
+// for each row
+//
+//	z  = (s - mean) * rstd
+//	g  = dy * w
+//	dx = rstd * (g - mean(g) - z * mean(g * z)) + dsum    mean(g) is left out for RMSNorm
+//	dw = sum over rows of dy * z
+//
+// dx is the gradient of x and of residual. A caller who wants the latter in memory of
+// its own gives dresidual, which is the same once more; a zero Tensor leaves it out.
+//
+// S, dy, dsum, dx and dresidual are (rows, cols) of p.DType with any row stride and a
+// contiguous last axis; w and dw are (cols) of p.WeightDType, mean and rstd are (rows),
+// float32, as Forward wrote them, all contiguous. Dsum is there exactly if p.Residual,
+// mean exactly if not p.RMS. Sums are float32.
+//
+// It needs Workspace bytes of memory: opt.Workspace, or memory that belongs to c until
+// it is reset. The same call on the same device gives the same bits: each workgroup
+// adds up dw of its rows, and a second kernel adds those sums in order.
+//
+// Backward records into c and returns; gradients are valid once c has completed, and
+// have memory of their own. After Forward in the same Cmd, a c.Barrier() comes before
+// it. It returns an error that wraps ErrUnsupported if the device cannot do it, and an
+// error naming the argument if a tensor does not fit p.
+func Backward(c *vk.Cmd, dx, dresidual, dw, dy, dsum, s, mean, rstd, w vk.Tensor, p Problem, opt Options) error {
+	d := c.Device()
+	config, err := Choose(d.Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
+	inputs := [...]argument.Argument{
+		argument.New("s", s, true, p.DType, rows),
+		argument.New("dy", dy, true, p.DType, rows),
+		argument.New("dsum", dsum, p.Residual, p.DType, rows),
+		argument.New("w", w, true, p.WeightDType, []int{p.Cols}),
+		argument.New("mean", mean, !p.RMS, dtype.Float32, row),
+		argument.New("rstd", rstd, true, dtype.Float32, row),
+	}
+	parts, err := workspace(c, config, &p, opt.Workspace)
+	if err != nil {
+		return err
+	}
+	outputs := [...]argument.Argument{
+		argument.New("dx", dx, true, p.DType, rows),
+		argument.New("dresidual", dresidual, p.Residual && !dresidual.IsZero(), p.DType, rows),
+		argument.New("dw", dw, true, p.WeightDType, []int{p.Cols}),
+		argument.New("workspace", parts, true, dtype.Float32, parts.Shape),
+	}
+	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
+		return err
+	}
+	spec := bwdSpec{
+		shared:         newSharedSpec(d.Caps(), &p, config, w, s, dy, dsum, dx, dresidual),
+		WriteDResidual: !dresidual.IsZero(),
+	}
+	k, err := kernel[bwdParams](d, "norm_bwd", p.DType, spec, config)
+	if err != nil {
+		return err
+	}
+	params := bwdParams{
+		Rows: uint32(p.Rows), Cols: uint32(p.Cols),
+		SOffset: uint32(s.Offset), SStride: stride(s),
+		DYOffset: uint32(dy.Offset), DYStride: stride(dy),
+		DXOffset: uint32(dx.Offset), DXStride: stride(dx),
+		WOffset:    uint32(w.Offset),
+		MeanOffset: uint32(mean.Offset), RstdOffset: uint32(rstd.Offset),
+	}
+	if p.Residual {
+		params.DSumOffset, params.DSumStride = uint32(dsum.Offset), stride(dsum)
+	}
+	if !dresidual.IsZero() {
+		params.DResidualOffset, params.DResidualStride = uint32(dresidual.Offset), stride(dresidual)
+	}
+	k.Dispatch(c, vk.Groups{X: uint32(parts.Shape[0])}, params, s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts)
+	c.Barrier() // parts are written
+	return sumParts(c, dw, parts, &p)
+}
+
+// unitGroups is how many workgroups of `threads` invocations each compute unit gets in
+// the backward pass. Each leaves a row of sums: half of the invocations that an H200
+// has room for keep enough loads in flight, and make half as many sums.
+const unitGroups = 4
+
+// defaultUnits stands for the compute units of a device that does not say how many it has.
+const defaultUnits = 32
+
+// parts returns how many workgroups the backward pass has: as few as give each the
+// same number of rows in turn as the device at its fullest.
+func (c *Config) parts(caps *vk.Caps, p *Problem) int {
+	units := int(caps.ComputeUnits)
+	if units == 0 {
+		units = defaultUnits
+	}
+	most := min(max(units*unitGroups*threads/c.Threads, 1), int(caps.MaxWorkgroupCount[0]))
+	all := (p.Rows + c.rowsPerGroup(caps) - 1) / c.rowsPerGroup(caps) // turns of one workgroup
+	turns := (all + most - 1) / most
+	return (all + turns - 1) / turns
+}
+
+// Workspace returns how many bytes Options.Workspace must have for Backward: a
+// float32 for each column and workgroup. Its errors are those of Backward about p and
+// opt.
+func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
+	config, err := Choose(caps, p, opt)
+	if err != nil {
+		return 0, err
+	}
+	return partsBytes(config.parts(caps, &p), &p), nil
+}
+
+// partsBytes returns the size of the sums of n workgroups, whose rows are padded to
+// vectors of four.
+func partsBytes(n int, p *Problem) int64 { return 4 * int64(n) * int64((p.Cols+3)/4*4) }
+
+// workspace returns the tensor of the sums that workgroups leave.
+func workspace(c *vk.Cmd, config Config, p *Problem, b *vk.Buffer) (vk.Tensor, error) {
+	n := config.parts(c.Device().Caps(), p)
+	bytes := partsBytes(n, p)
+	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > limit {
+		return vk.Tensor{}, unsupported("%d bytes of partial sums are more than the device's largest storage buffer, %d", bytes, limit)
+	}
+	switch {
+	case b == nil:
+		b = c.Scratch("norm.backward", bytes)
+	case b.Bytes() < bytes:
+		return vk.Tensor{}, fmt.Errorf("norm: workspace has %d bytes, want %d", b.Bytes(), bytes)
+	}
+	return vk.View(b, dtype.Float32, n, int(bytes/4)/n), c.Err()
+}
+
+// bwdParams is the push-constant block of norm_bwd.comp.
+type bwdParams struct {
+	Rows            uint32 `glsl:"rows"`
+	Cols            uint32 `glsl:"cols"`
+	SOffset         uint32 `glsl:"s_offset"` // elements, like all that follow
+	SStride         uint32 `glsl:"s_stride"`
+	DYOffset        uint32 `glsl:"dy_offset"`
+	DYStride        uint32 `glsl:"dy_stride"`
+	DSumOffset      uint32 `glsl:"dsum_offset"`
+	DSumStride      uint32 `glsl:"dsum_stride"`
+	DXOffset        uint32 `glsl:"dx_offset"`
+	DXStride        uint32 `glsl:"dx_stride"`
+	DResidualOffset uint32 `glsl:"dresidual_offset"`
+	DResidualStride uint32 `glsl:"dresidual_stride"`
+	WOffset         uint32 `glsl:"w_offset"`
+	MeanOffset      uint32 `glsl:"mean_offset"`
+	RstdOffset      uint32 `glsl:"rstd_offset"`
+}
+
+// bwdSpec is the specialization of norm_bwd.comp.
+type bwdSpec struct {
+	shared         sharedSpec
+	WriteDResidual bool `glsl:"WRITE_DRESIDUAL"`
+}
+
+// dwParams is the push-constant block of norm_bwd_dw.comp.
+type dwParams struct {
+	Count    uint32 `glsl:"count"`
+	Cols     uint32 `glsl:"cols"`
+	DWOffset uint32 `glsl:"dw_offset"` // elements
+}
+
+// dwSpec is the specialization of norm_bwd_dw.comp.
+type dwSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	GroupQuads    uint32 `glsl:"GROUP_QUADS"`
+	WeightF32     bool   `glsl:"WEIGHT_F32"`
+}
+
+const (
+	// dwThreads invocations, if the device allows, share the sums of dwQuads vectors of
+	// four columns, 64 bytes of a row: each then has few to add one after the other.
+	dwThreads = 1024
+	dwQuads   = 4
+)
+
+// sumParts records norm_bwd_dw.
+func sumParts(c *vk.Cmd, dw, parts vk.Tensor, p *Problem) error {
+	caps := c.Device().Caps()
+	size := dwThreads
+	for size > int(min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])) || 16*size > int(caps.MaxSharedMemoryBytes) {
+		size /= 2
+	}
+	spec := dwSpec{uint32(size), dwQuads, p.WeightDType == dtype.Float32}
+	k, err := kernel[dwParams](c.Device(), "norm_bwd_dw", p.DType, spec, Config{})
+	if err != nil {
+		return err
+	}
+	groups := (p.Cols + 4*dwQuads - 1) / (4 * dwQuads)
+	if limit := c.Device().Caps().MaxWorkgroupCount[0]; groups > int(limit) {
+		return unsupported("cols=%d make %d workgroups, more than the device's %d", p.Cols, groups, limit)
+	}
+	k.Dispatch(c, vk.Groups{X: uint32(groups)}, dwParams{uint32(parts.Shape[0]), uint32(p.Cols), uint32(dw.Offset)}, parts, dw)
+	return c.Err()
+}

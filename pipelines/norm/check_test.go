@@ -1,0 +1,94 @@
+package norm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestErrors has the message of each argument that does not fit.
+func TestErrors(t *testing.T) {
+	d := vktest.Open(t)
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", format, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	none := vk.Tensor{}
+	f16, f32 := dtype.Float16, dtype.Float32
+	x, y, w, row, row2 := tensor(f16, 3, 8), tensor(f16, 3, 8), tensor(f32, 8), tensor(f32, 3), tensor(f32, 3)
+	good := Problem{Rows: 3, Cols: 8, DType: f16}
+	c, err := d.NewCmd("errors")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	forward := func(y, sum, mean, rstd, x, residual, w vk.Tensor, p Problem) error {
+		return Forward(c, y, sum, mean, rstd, x, residual, w, p, Options{})
+	}
+	require.NoError(t, forward(y, none, row, row2, x, none, w, good))
+	require.EqualError(t, forward(y, none, row, row2, x, x, w, good), "norm: residual is given, but the problem has none")
+	require.EqualError(t, forward(y, none, none, row2, x, none, w, good), "norm: mean has no buffer")
+	require.EqualError(t, forward(y, none, row, none, x, none, w, good), "norm: mean is given, but the problem has none")
+	require.EqualError(t, forward(x, none, row, row2, x, none, w, good), "norm: y overlaps x: outputs need memory of their own")
+	require.EqualError(t, forward(y, none, row, row2, x, none, x, good), "norm: w is float16, want float32")
+	require.EqualError(t, forward(y, none, row, row2, tensor(f16, 8, 3), none, w, good), "norm: x has shape [8 3] and strides [3 1], want shape [3 8]")
+	require.EqualError(t, forward(y, none, row, row2, x.Permute(1, 0), none, w, Problem{Rows: 8, Cols: 3, DType: f16}), "norm: x has strides [1 8]: the last axis is not contiguous")
+	residual := good
+	residual.Residual = true
+	require.EqualError(t, forward(y, none, row, row2, x, x, w, residual), "norm: sum has no buffer")
+	require.EqualError(t, forward(y, none, row, row2, x, none, w, Problem{}), "norm: rows=0 is not positive")
+
+	small, err := d.NewBuffer("workspace", 4)
+	require.NoError(t, err)
+	t.Cleanup(small.Close)
+	dx, dw := tensor(f16, 3, 8), tensor(f32, 8)
+	want, err := Workspace(d.Caps(), good, Options{})
+	require.NoError(t, err)
+	err = Backward(c, dx, none, dw, y, none, x, row, row2, w, good, Options{Workspace: small})
+	require.ErrorContains(t, err, "norm: workspace has 4 bytes, want ")
+	whole, err := d.NewBuffer("workspace", want)
+	require.NoError(t, err)
+	t.Cleanup(whole.Close)
+	c.Barrier()
+	require.NoError(t, Backward(c, dx, none, dw, y, none, x, row, row2, w, good, Options{Workspace: whole}))
+	require.EqualError(t, Backward(c, dx, dx, dw, y, none, x, row, row2, w, good, Options{}), "norm: dresidual is given, but the problem has none")
+	require.EqualError(t, Backward(c, dx, none, dw, y, y, x, row, row2, w, good, Options{}), "norm: dsum is given, but the problem has none")
+}
+
+// TestChoose says how rows are shared on devices that are not here.
+func TestChoose(t *testing.T) {
+	h200 := vk.Caps{
+		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, SubgroupOps: vk.SubgroupBasic | vk.SubgroupArithmetic, ComputeFullSubgroups: true,
+		MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64}, MaxSharedMemoryBytes: 49152, ScalarBlockLayout: true, Storage16: true,
+		ComputeUnits: 132, MaxWorkgroupCount: [3]uint32{1 << 30, 65535, 65535},
+	}
+	least := h200
+	least.ComputeFullSubgroups, least.MaxWorkgroupInvocations, least.MaxWorkgroupSize[0], least.MaxSharedMemoryBytes = false, 128, 128, 16384
+	for _, c := range []struct {
+		caps *vk.Caps
+		p    Problem
+		want string
+	}{
+		{&h200, Problem{Rows: 9, Cols: 512, DType: dtype.BFloat16}, "row per subgroup, wg256 loads2"},
+		{&h200, Problem{Rows: 9, Cols: 512}, "row per subgroup, wg256 loads4"},
+		{&h200, Problem{Rows: 9, Cols: 513}, "row per workgroup, wg256 loads1"},
+		{&h200, Problem{Rows: 9, Cols: 16384}, "row per workgroup, wg1024 loads4"},
+		{&h200, Problem{Rows: 9, Cols: 16385}, "row per workgroup, wg1024 reread"},
+		{&least, Problem{Rows: 9, Cols: 1}, "row per workgroup, wg128 loads1"},
+		{&least, Problem{Rows: 9, Cols: 2049}, "row per workgroup, wg128 reread"},
+	} {
+		got, err := Choose(c.caps, c.p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, c.want, got.String())
+		require.NoError(t, got.Feasible(c.caps, c.p))
+	}
+	none := h200
+	none.SubgroupOps = vk.SubgroupBasic
+	_, err := Choose(&none, Problem{Rows: 1, Cols: 1}, Options{})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.EqualError(t, err, "norm: the device has no subgroup arithmetic: unsupported on this device")
+}

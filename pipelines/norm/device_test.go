@@ -1,0 +1,231 @@
+package norm
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/norm/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// An input says what rows hold.
+type input int
+
+const (
+	ordinary  input = iota // standard normal
+	largeMean              // a mean that is large against the deviation: 1000, or 100 in bfloat16
+	constant               // rows of equal elements: the variance is 0
+	tiny                   // 2^-12: eps counts more than the variance
+	inputs
+)
+
+// normCase is a problem with its data.
+type normCase struct {
+	p      Problem
+	in     ref.Inputs
+	up     ref.Upstream
+	layout kerneltest.Layout
+}
+
+func newCase(p Problem, kind input, layout kerneltest.Layout) normCase {
+	rng := rand.New(rand.NewPCG(uint64(p.Rows), uint64(p.Cols)))
+	n := p.Rows * p.Cols
+	draw := func(n int, t dtype.DType, f func(i int) float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(t.Round(float32(f(i))))
+		}
+		return x
+	}
+	random := func(int) float64 { return rng.NormFloat64() }
+	mean := 1000.0
+	if p.DType == dtype.BFloat16 {
+		mean = 100
+	}
+	row := func(i int) float64 {
+		switch kind {
+		case largeMean:
+			return mean + rng.NormFloat64()
+		case constant:
+			return math.Sqrt(float64(1 + i/p.Cols))
+		case tiny:
+			return 0x1p-12 * rng.NormFloat64()
+		}
+		return rng.NormFloat64()
+	}
+	c := normCase{p: p, layout: layout}
+	c.in = ref.Inputs{X: draw(n, p.DType, row), W: draw(p.Cols, p.WeightDType, random)}
+	c.up.DY = draw(n, p.DType, random)
+	if p.Residual {
+		c.in.Residual, c.up.DSum = draw(n, p.DType, random), draw(n, p.DType, random)
+	}
+	return c
+}
+
+func (c *normCase) name() string { return fmt.Sprintf("%v/layout=%d", c.p, c.layout) }
+
+// forward is the call as a case of the suite.
+func (c *normCase) forward() kerneltest.Case {
+	p, want := c.p, ref.Forward(c.in, c.p)
+	b := ref.Bounds(want, ref.PlainForward(c.in, p), p)
+	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
+	k := kerneltest.Case{Name: c.name(), Layout: c.layout, Tensors: []kerneltest.Tensor{
+		{Name: "x", DType: p.DType, Shape: rows, Values: c.in.X},
+		{Name: "w", DType: p.WeightDType, Shape: []int{p.Cols}, Values: c.in.W},
+		{Name: "y", DType: p.DType, Shape: rows, Want: want.Y, Bound: b.Y},
+		{Name: "rstd", DType: dtype.Float32, Shape: row, Want: want.Rstd, Bound: b.Rstd},
+	}}
+	if !p.RMS {
+		k.Tensors = append(k.Tensors, kerneltest.Tensor{Name: "mean", DType: dtype.Float32, Shape: row, Want: want.Mean, Bound: b.Mean})
+	}
+	if p.Residual {
+		k.Tensors = append(k.Tensors,
+			kerneltest.Tensor{Name: "residual", DType: p.DType, Shape: rows, Values: c.in.Residual},
+			kerneltest.Tensor{Name: "sum", DType: p.DType, Shape: rows, Want: want.Sum, Bound: b.Sum})
+	}
+	return k
+}
+
+// backward is that of the backward pass.
+func (c *normCase) backward() kerneltest.Case {
+	p, out := c.p, ref.Forward(c.in, c.p)
+	want := ref.Backward(out.Sum, c.in.W, c.up, p)
+	b := ref.BackwardBounds(want, ref.PlainBackward(out.Sum, c.in.W, c.up, p), out.Sum, c.in.W, c.up, p)
+	float32s := func(x []float64) []float64 {
+		y := make([]float64, len(x))
+		for i := range x {
+			y[i] = float64(float32(x[i]))
+		}
+		return y
+	}
+	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
+	k := kerneltest.Case{Name: c.name(), Layout: c.layout, Tensors: []kerneltest.Tensor{
+		{Name: "s", DType: p.DType, Shape: rows, Values: out.Sum},
+		{Name: "dy", DType: p.DType, Shape: rows, Values: c.up.DY},
+		{Name: "w", DType: p.WeightDType, Shape: []int{p.Cols}, Values: c.in.W},
+		{Name: "rstd", DType: dtype.Float32, Shape: row, Values: float32s(out.Rstd)},
+		{Name: "dx", DType: p.DType, Shape: rows, Want: want.DX, Bound: b.DX},
+		{Name: "dw", DType: p.WeightDType, Shape: []int{p.Cols}, Want: want.DW, Bound: b.DW},
+	}}
+	if !p.RMS {
+		k.Tensors = append(k.Tensors, kerneltest.Tensor{Name: "mean", DType: dtype.Float32, Shape: row, Values: float32s(out.Mean)})
+	}
+	if p.Residual {
+		k.Tensors = append(k.Tensors,
+			kerneltest.Tensor{Name: "dsum", DType: p.DType, Shape: rows, Values: c.up.DSum},
+			kerneltest.Tensor{Name: "dresidual", DType: p.DType, Shape: rows, Want: want.DX, Bound: b.DX})
+	}
+	return k
+}
+
+// check runs both passes of a case.
+func (c *normCase) check(t *testing.T, d *vk.Device, opt Options) {
+	t.Helper()
+	k := c.forward()
+	report, err := k.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
+		return Forward(cmd, x["y"], x["sum"], x["mean"], x["rstd"], x["x"], x["residual"], x["w"], c.p, opt)
+	})
+	require.NoError(t, err, "forward, %s", c.name())
+	k = c.backward()
+	more, err := k.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
+		return Backward(cmd, x["dx"], x["dresidual"], x["dw"], x["dy"], x["dsum"], x["s"], x["mean"], x["rstd"], x["w"], c.p, opt)
+	})
+	require.NoError(t, err, "backward, %s", c.name())
+	t.Log(c.name(), report+more)
+}
+
+// problems are what the suite varies: sizes of 1, odd sizes, sizes that straddle what
+// a subgroup of 8 or 32 and a workgroup keep in registers, more rows than one
+// workgroup has, every format, both formulas, a residual.
+func problems() []Problem {
+	var list []Problem
+	for i, size := range [][2]int{{1, 1}, {1, 7}, {3, 1}, {5, 8}, {2, 255}, {9, 256}, {4, 257}, {7, 512}, {2, 1365}, {3, 4096}, {1, 8200}, {300, 33}, {1000, 64}} {
+		for j, format := range dtype.All() {
+			p := Problem{Rows: size[0], Cols: size[1], Eps: 1e-5, DType: format, RMS: (i+j)%2 == 1, Residual: (i/2+j)%2 == 1}
+			if (i+j)%3 == 0 {
+				p.WeightDType = format
+			}
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// TestSuite runs forward and backward pass of every problem in every layout.
+func TestSuite(t *testing.T) {
+	d := vktest.Open(t)
+	for _, p := range problems() {
+		for layout := range kerneltest.Layouts {
+			if layout != kerneltest.Packed && p.Rows*p.Cols > 8192 {
+				continue
+			}
+			c := newCase(p, ordinary, layout)
+			t.Run(c.name(), func(t *testing.T) { c.check(t, d, Options{}) })
+		}
+	}
+}
+
+// TestHardRows has rows whose mean is large, whose variance is 0, or less than eps.
+func TestHardRows(t *testing.T) {
+	d := vktest.Open(t)
+	for kind := range inputs {
+		for _, format := range dtype.All() {
+			for _, rms := range []bool{false, true} {
+				c := newCase(Problem{Rows: 6, Cols: 200, Eps: 1e-5, DType: format, RMS: rms}, kind, kerneltest.Packed)
+				t.Run(fmt.Sprintf("%d/%s", kind, c.name()), func(t *testing.T) { c.check(t, d, Options{}) })
+			}
+		}
+	}
+}
+
+// TestLargeMean says that float32 rows with a mean of 10000 are as right as a
+// deviation of 1 allows: without the correction of the mean they would be off by 20 times
+// as much.
+func TestLargeMean(t *testing.T) {
+	d := vktest.Open(t)
+	c := newCase(Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, kerneltest.Packed)
+	for i, x := range c.in.X {
+		c.in.X[i] = float64(float32(x + 9000))
+	}
+	k := c.forward()
+	for i := range k.Tensors {
+		if x := &k.Tensors[i]; x.Name == "y" {
+			x.Bound = 2e-5
+		}
+	}
+	_, err := k.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
+		return Forward(cmd, x["y"], x["sum"], x["mean"], x["rstd"], x["x"], x["residual"], x["w"], c.p, Options{})
+	})
+	require.NoError(t, err)
+}
+
+// TestConfigs runs every way to share rows that the device can take, also those that
+// Choose takes for other sizes only.
+func TestConfigs(t *testing.T) {
+	d := vktest.Open(t)
+	size := int(d.Caps().SubgroupSize)
+	ran := map[bool]int{}
+	for _, config := range []Config{
+		{size, true, 1}, {2 * size, true, 2}, {256, true, 4}, {64, false, 1}, {128, false, 4}, {64, false, 0}, {256, false, 0},
+	} {
+		for i, cols := range []int{5, 8 * size, 100} {
+			p := Problem{Rows: 21, Cols: cols, Eps: 1e-5, DType: dtype.All()[i], RMS: i == 1, Residual: i == 2}
+			if err := config.Feasible(d.Caps(), p); err != nil {
+				require.ErrorIs(t, err, ErrUnsupported)
+				continue
+			}
+			ran[config.Loads == 0]++
+			c := newCase(p, ordinary, kerneltest.Layout(i))
+			t.Run(fmt.Sprintf("%v/%s", config, c.name()), func(t *testing.T) { c.check(t, d, Options{Config: &config}) })
+		}
+	}
+	require.Equal(t, 6, ran[true])
+	require.GreaterOrEqual(t, ran[false], 12)
+}

@@ -1,0 +1,176 @@
+package norm
+
+import (
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// Forward normalizes rows:
+//
+//	s       = x + residual                           if there is a residual; else x
+//	mean[r] = mean(s[r,:])                           0 for RMSNorm
+//	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
+//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
+//
+// X, residual, sum and y are (rows, cols) of p.DType with any row stride and a
+// contiguous last axis; offsets and strides that are multiples of 16 bytes are fastest.
+// W is (cols) of p.WeightDType, mean and rstd are (rows), float32, all contiguous.
+// Sums are float32, and the variance is that of the differences from the mean: rows
+// whose mean is large against their deviation lose nothing.
+//
+// With p.Residual, sum is s, rounded to p.DType: the residual stream, which the next
+// call's residual is. Without it, sum and residual are zero Tensors. Zero Tensors for
+// mean and rstd leave the statistics out, which only Backward needs; RMSNorm has no
+// mean.
+//
+// A row of equal elements is 0 if eps is positive, in LayerNorm. One with an infinity
+// or a NaN is NaN.
+//
+// Forward records into c and returns; outputs are valid once c has completed, and have
+// memory of their own. The inputs must be written and visible by then: after another
+// kernel of the same Cmd, a c.Barrier() comes before Forward. It returns an error that
+// wraps ErrUnsupported if the device cannot do it, and an error naming the argument if
+// a tensor does not fit p.
+func Forward(c *vk.Cmd, y, sum, mean, rstd, x, residual, w vk.Tensor, p Problem, opt Options) error {
+	d := c.Device()
+	config, err := Choose(d.Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	save := !rstd.IsZero()
+	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
+	inputs := [...]argument.Argument{
+		argument.New("x", x, true, p.DType, rows),
+		argument.New("residual", residual, p.Residual, p.DType, rows),
+		argument.New("w", w, true, p.WeightDType, []int{p.Cols}),
+	}
+	outputs := [...]argument.Argument{
+		argument.New("y", y, true, p.DType, rows),
+		argument.New("sum", sum, p.Residual, p.DType, rows),
+		argument.New("mean", mean, save && !p.RMS, dtype.Float32, row),
+		argument.New("rstd", rstd, save, dtype.Float32, row),
+	}
+	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
+		return err
+	}
+	spec := fwdSpec{
+		shared: newSharedSpec(d.Caps(), &p, config, w, x, residual, y, sum),
+		Save:   save,
+	}
+	k, err := kernel[fwdParams](d, "norm_fwd", p.DType, spec, config)
+	if err != nil {
+		return err
+	}
+	params := fwdParams{
+		Rows: uint32(p.Rows), Cols: uint32(p.Cols), Eps: float32(p.Eps),
+		XOffset: uint32(x.Offset), XStride: stride(x),
+		YOffset: uint32(y.Offset), YStride: stride(y),
+		WOffset:    uint32(w.Offset),
+		MeanOffset: uint32(mean.Offset), RstdOffset: uint32(rstd.Offset),
+	}
+	if p.Residual {
+		params.ResidualOffset, params.ResidualStride = uint32(residual.Offset), stride(residual)
+		params.SumOffset, params.SumStride = uint32(sum.Offset), stride(sum)
+	}
+	k.Dispatch(c, vk.Groups{X: config.groups(d.Caps(), &p)}, params, x, or(residual, x), w, y, or(sum, y), or(mean, y), or(rstd, y))
+	return c.Err()
+}
+
+// fwdParams is the push-constant block of norm_fwd.comp.
+type fwdParams struct {
+	Rows           uint32  `glsl:"rows"`
+	Cols           uint32  `glsl:"cols"`
+	Eps            float32 `glsl:"eps"`
+	XOffset        uint32  `glsl:"x_offset"` // elements, like all that follow
+	XStride        uint32  `glsl:"x_stride"`
+	ResidualOffset uint32  `glsl:"residual_offset"`
+	ResidualStride uint32  `glsl:"residual_stride"`
+	SumOffset      uint32  `glsl:"sum_offset"`
+	SumStride      uint32  `glsl:"sum_stride"`
+	YOffset        uint32  `glsl:"y_offset"`
+	YStride        uint32  `glsl:"y_stride"`
+	WOffset        uint32  `glsl:"w_offset"`
+	MeanOffset     uint32  `glsl:"mean_offset"`
+	RstdOffset     uint32  `glsl:"rstd_offset"`
+}
+
+// sharedSpec is the part of a specialization that norm_fwd.comp and norm_bwd.comp
+// have in common.
+type sharedSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Team          uint32 `glsl:"TEAM"`
+	SubgroupTeam  bool   `glsl:"SUBGROUP_TEAM"`
+	Loads         uint32 `glsl:"LOADS"`
+	Centered      bool   `glsl:"CENTERED"`
+	WeightF32     bool   `glsl:"WEIGHT_F32"`
+	WeightAligned bool   `glsl:"WEIGHT_ALIGNED"`
+	Aligned       bool   `glsl:"ALIGNED"`
+	Exact         bool   `glsl:"EXACT"`
+	Residual      bool   `glsl:"RESIDUAL"`
+}
+
+// fwdSpec is the specialization of norm_fwd.comp.
+type fwdSpec struct {
+	shared sharedSpec
+	Save   bool `glsl:"SAVE"`
+}
+
+// newSharedSpec returns the specialization for rows of these tensors, of which zero
+// ones do not count.
+func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows ...vk.Tensor) sharedSpec {
+	vec := vecBytes / p.DType.Size()
+	s := sharedSpec{
+		WorkgroupSize: uint32(config.Threads),
+		Team:          uint32(config.team(caps)),
+		SubgroupTeam:  config.SubgroupTeam,
+		Loads:         uint32(config.Loads),
+		Centered:      !p.RMS,
+		WeightF32:     p.WeightDType == dtype.Float32,
+		WeightAligned: w.Offset%4 == 0,
+		Aligned:       true,
+		Exact:         p.Cols == config.Loads*config.team(caps)*vec,
+		Residual:      p.Residual,
+	}
+	for _, t := range rows {
+		s.Aligned = s.Aligned && (t.IsZero() || t.Aligned(vec))
+	}
+	return s
+}
+
+// kernel returns the kernel of that name.
+func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any, config Config) (*vk.Kernel[P], error) {
+	module, err := shaders.Get(name, t.Short())
+	if err != nil {
+		return nil, err
+	}
+	var o vk.KernelOptions
+	if config.SubgroupTeam {
+		o = vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true}
+	}
+	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+}
+
+// rowsPerGroup returns how many rows a workgroup has at a time.
+func (c *Config) rowsPerGroup(caps *vk.Caps) int { return c.Threads / c.team(caps) }
+
+// groups returns the workgroups of the forward pass: one for each of its rows, as many
+// as the device takes.
+func (c *Config) groups(caps *vk.Caps, p *Problem) uint32 {
+	n := c.rowsPerGroup(caps)
+	return uint32(min((p.Rows+n-1)/n, int(caps.MaxWorkgroupCount[0])))
+}
+
+// or returns t, or for none the tensor that stands for it: a binding must hold
+// something; the kernel does not touch it.
+func or(t, instead vk.Tensor) vk.Tensor {
+	if t.IsZero() {
+		return instead
+	}
+	return t
+}
+
+// stride returns the distance of rows in elements. That of a single row counts for
+// nothing.
+func stride(t vk.Tensor) uint32 { return uint32(t.Strides[0]) }

@@ -1,0 +1,173 @@
+// Package norm computes layer normalization (LayerNorm) and that by the root mean
+// square (RMSNorm) of the rows of a matrix, with a weight and without a bias, and the
+// gradients.
+//
+//	s       = x + residual                           if there is a residual; else x
+//	mean[r] = mean(s[r,:])                           0 for RMSNorm
+//	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
+//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
+//
+//	tensor                                       shape         format
+//	x, residual, sum, y, dy, dsum, dx, dresidual  (rows, cols)  Problem.DType, any row stride
+//	w, dw                                        (cols)        Problem.WeightDType, contiguous
+//	mean, rstd                                   (rows)        float32, contiguous
+//
+// [Forward] and [Backward] record kernels; Config says how their invocations share
+// rows, which [Choose] decides:
+//
+//	row of up to 4 vectors of 16 bytes for each invocation of a subgroup   a subgroup
+//	longer                                                                 a workgroup
+//	longer than the registers of a workgroup                               a workgroup, from memory
+//
+// The same call on the same device gives the same bits.
+//
+// Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
+// belongs to one goroutine.
+package norm
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/pipelines/norm/ref"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Problem holds the sizes and formats of a call, and which formula it is.
+type Problem = ref.Problem
+
+// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel
+// on the device handles.
+var ErrUnsupported = vk.ErrUnsupported
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("norm: "+format+": %w", append(args, ErrUnsupported)...)
+}
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Config forces how invocations share rows; it must be feasible. It is for
+	// tuning and tests.
+	Config *Config
+	// Workspace is memory for Backward, Workspace bytes of it, that nothing else uses
+	// until the commands have completed: a second call in the same Cmd comes after a
+	// Barrier. Nil takes memory of the Cmd.
+	Workspace *vk.Buffer
+}
+
+// A Config says how the invocations of a workgroup share rows.
+type Config struct {
+	Threads      int  // of a workgroup
+	SubgroupTeam bool // a subgroup has a row; else the workgroup has
+	Loads        int  // vectors of 16 bytes of each tensor that an invocation keeps in registers; 0: the row is read again
+}
+
+// String names the choices in a few words.
+func (c Config) String() string {
+	team, loads := "workgroup", fmt.Sprintf("loads%d", c.Loads)
+	if c.SubgroupTeam {
+		team = "subgroup"
+	}
+	if c.Loads == 0 {
+		loads = "reread"
+	}
+	return fmt.Sprintf("row per %s, wg%d %s", team, c.Threads, loads)
+}
+
+const (
+	// maxLoads is the most of a row that an invocation keeps, 16 registers of 4 bytes
+	// for each tensor: with the widened elements of one vector, weights and, in the
+	// backward pass, a sum for each column, under 128 registers.
+	maxLoads = 4
+	// threads is the workgroup where a subgroup has a row, and the least where the
+	// workgroup has one, of more than a subgroup.
+	threads = 256
+)
+
+// vecBytes is the size of a vector of shaders/lib/vec16.glsl.
+const vecBytes = 16
+
+// vecs returns how many vectors a row has.
+func vecs(p *Problem) int {
+	vec := vecBytes / p.DType.Size()
+	return (p.Cols + vec - 1) / vec
+}
+
+// team returns how many invocations share a row.
+func (c *Config) team(caps *vk.Caps) int {
+	if c.SubgroupTeam {
+		return int(caps.SubgroupSize)
+	}
+	return c.Threads
+}
+
+// Feasible returns nil if the device can run c for p, and otherwise an error that
+// wraps ErrUnsupported.
+func (c *Config) Feasible(caps *vk.Caps, p Problem) error {
+	limit := int(min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]))
+	switch {
+	case c.Threads <= 0 || c.Threads&(c.Threads-1) != 0 || c.Threads > limit:
+		return unsupported("workgroup of %d invocations is not a power of two up to %d", c.Threads, limit)
+	case c.SubgroupTeam && !fullSubgroups(caps):
+		return unsupported("the device promises no full subgroups of one size")
+	case c.SubgroupTeam && c.Threads < int(caps.SubgroupSize):
+		return unsupported("workgroup of %d invocations is less than a subgroup of %d", c.Threads, caps.SubgroupSize)
+	case c.SubgroupTeam && c.Loads == 0:
+		return unsupported("a subgroup keeps its rows in registers")
+	case c.Loads < 0 || c.Loads > maxLoads:
+		return unsupported("loads=%d is not in 0..%d", c.Loads, maxLoads)
+	case c.Loads > 0 && c.Loads*c.team(caps) < vecs(&p):
+		return unsupported("loads=%d of %d invocations are less than the %d vectors of a row", c.Loads, c.team(caps), vecs(&p))
+	case sharedBytes*c.Threads > int(caps.MaxSharedMemoryBytes):
+		return unsupported("workgroup of %d invocations needs %d bytes of shared memory, the device has %d", c.Threads, sharedBytes*c.Threads, caps.MaxSharedMemoryBytes)
+	}
+	return nil
+}
+
+// sharedBytes is what norm_bwd has in shared memory for each invocation: a vec2 and a
+// vec4.
+const sharedBytes = 24
+
+// fullSubgroups reports whether kernels may ask for full subgroups of
+// caps.SubgroupSize invocations.
+func fullSubgroups(caps *vk.Caps) bool {
+	one := caps.MinSubgroupSize == caps.MaxSubgroupSize && caps.MinSubgroupSize == caps.SubgroupSize
+	return caps.ComputeFullSubgroups && (caps.SubgroupSizeControl || one)
+}
+
+// Choose returns how p would run on a device. Its errors are those of Forward about p
+// and opt.
+func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+	if err := p.Validate(); err != nil {
+		return Config{}, err
+	}
+	if !caps.SubgroupOps.Has(vk.SubgroupBasic | vk.SubgroupArithmetic) {
+		return Config{}, unsupported("the device has no subgroup arithmetic")
+	}
+	if !caps.ScalarBlockLayout {
+		return Config{}, unsupported("the device has no scalar block layout")
+	}
+	if p.DType.Size() == 2 && !caps.Storage16 {
+		return Config{}, unsupported("the device has no 16-bit storage")
+	}
+	if opt.Config != nil {
+		return *opt.Config, opt.Config.Feasible(caps, p)
+	}
+	n := vecs(&p)
+	size := int(caps.SubgroupSize)
+	if c := (Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads)}); c.Feasible(caps, p) == nil {
+		return c, nil
+	}
+	t := 128 // what every device allows
+	for ; t < threads && (&Config{Threads: 2 * t}).Feasible(caps, p) == nil; t *= 2 {
+	}
+	for ; ; t *= 2 {
+		if c := (Config{Threads: t, Loads: min((n+t-1)/t, maxLoads)}); c.Feasible(caps, p) == nil {
+			return c, nil
+		}
+		if (&Config{Threads: 2 * t}).Feasible(caps, p) != nil {
+			break
+		}
+	}
+	c := Config{Threads: t}
+	return c, c.Feasible(caps, p)
+}

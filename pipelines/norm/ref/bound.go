@@ -1,0 +1,46 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/tolerance"
+)
+
+// OutputBounds and GradientBounds are the largest absolute errors of results.
+type (
+	OutputBounds   struct{ Y, Sum, Mean, Rstd float64 }
+	GradientBounds struct{ DX, DW float64 }
+)
+
+// Bounds returns how far a kernel may be from want, what Forward computes, by the rule
+// of tolerance.Plain. Plain is what PlainForward computes of the same inputs. Sum is one
+// addition, so it is exact. A mean is off by the roundoff of the largest element at
+// the least: the differences from it, which correct it, are rounded.
+func Bounds(want, plain Outputs, p Problem) OutputBounds {
+	return OutputBounds{
+		Y:    tolerance.Plain(p.DType, want.Y, plain.Y, 0),
+		Mean: tolerance.Plain(dtype.Float32, want.Mean, plain.Mean, tolerance.Roundoff32*tolerance.Largest(want.Sum)),
+		Rstd: tolerance.Plain(dtype.Float32, want.Rstd, plain.Rstd, 0),
+	}
+}
+
+// BackwardBounds returns how far a kernel may be from want, what Backward computes, by
+// the same rule. In dx g and its projections cancel, in a short row all of it: rounding
+// the largest rstd * g counts as plain's error at the least; and that of dsum, before
+// dx is rounded to its format.
+func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p Problem) GradientBounds {
+	q := p
+	q.Residual = false
+	rstd := Forward(Inputs{X: s, W: w}, q).Rstd
+	term := 0.0
+	for i, dy := range up.DY {
+		if t := math.Abs(rstd[i/p.Cols] * dy * w[i%p.Cols]); !math.IsInf(t, 0) {
+			term = max(term, t)
+		}
+	}
+	return GradientBounds{
+		DX: tolerance.Plain(p.DType, want.DX, plain.DX, tolerance.Roundoff32*(term+tolerance.Largest(up.DSum))),
+		DW: tolerance.Plain(p.WeightDType, want.DW, plain.DW, 0),
+	}
+}

@@ -1,0 +1,68 @@
+// norm: what the kernels of layer normalization share: how a team of invocations
+// shares a row of p.cols elements, its weights, and sums over it.
+//
+// Invocation `lane` of a team of TEAM has the vectors lane, lane + TEAM, … of a row,
+// VEC elements each: LOADS of them, kept in registers; or, if LOADS is 0, as many as
+// there are, read from memory each time.
+//
+// The includer includes lib/norm_constants.glsl, lib/element.glsl and lib/vec16.glsl
+// first and declares `p` with cols and w_offset, and the buffers w_f32, w_f32x4, w_elem
+// and w_elem4 at one binding.
+#ifndef LIB_NORM_GLSL
+#define LIB_NORM_GLSL
+
+const bool WIDE = LOADS == 0;
+const uint HELD = WIDE ? 1 : LOADS;  // vectors in registers
+
+shared vec2 partial[WORKGROUP_SIZE];
+
+#include "reduce.glsl"
+
+// lane_of_team and first_row, and the distance of rows of one team.
+uint lane_of_team() {
+    return SUBGROUP_TEAM ? gl_SubgroupInvocationID : gl_LocalInvocationIndex;
+}
+
+uint first_row() {
+    return SUBGROUP_TEAM ? gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID : gl_WorkGroupID.x;
+}
+
+uint row_step() {
+    return SUBGROUP_TEAM ? gl_NumWorkGroups.x * gl_NumSubgroups : gl_NumWorkGroups.x;
+}
+
+// loads returns how many vectors an invocation may have.
+uint loads() {
+    return WIDE ? (p.cols + TEAM * VEC - 1) / (TEAM * VEC) : LOADS;
+}
+
+// rest returns how many elements a row has from column c on, 0 past its end.
+uint rest(const uint c) {
+    if (EXACT) {
+        return VEC;
+    }
+    return c < p.cols ? p.cols - c : 0;
+}
+
+float weight_at(const uint c) {
+    return c < p.cols ? (WEIGHT_F32 ? w_f32[p.w_offset + c] : WIDEN(w_elem[p.w_offset + c])) : 0.0;
+}
+
+// weights returns those of columns c to c+3, 0 past the end.
+vec4 weights(const uint c) {
+    if (WEIGHT_ALIGNED && (EXACT || c + 4 <= p.cols)) {
+        const uint at = (p.w_offset + c) / 4;
+        return WEIGHT_F32 ? w_f32x4[at] : widen(w_elem4[at]);
+    }
+    return vec4(weight_at(c), weight_at(c + 1), weight_at(c + 2), weight_at(c + 3));
+}
+
+// within returns x with 0 for the columns from c on that are past the end.
+vec4 within(const vec4 x, const uint c) {
+    if (EXACT) {
+        return x;
+    }
+    return mix(vec4(0.0), x, lessThan(uvec4(c, c + 1, c + 2, c + 3), uvec4(p.cols)));
+}
+
+#endif

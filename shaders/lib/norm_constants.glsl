@@ -1,0 +1,17 @@
+// norm_constants: the specialization constants that the kernels of layer normalization
+// share, 0 to 9: how the invocations of a workgroup share rows, and what a row is.
+#ifndef LIB_NORM_CONSTANTS_GLSL
+#define LIB_NORM_CONSTANTS_GLSL
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint TEAM = 128;              // invocations that share a row
+layout(constant_id = 2) const bool SUBGROUP_TEAM = false;   // they are a subgroup; else the workgroup
+layout(constant_id = 3) const uint LOADS = 1;               // vectors of a row for each; 0: see lib/norm.glsl
+layout(constant_id = 4) const bool CENTERED = true;         // LayerNorm, not RMSNorm
+layout(constant_id = 5) const bool WEIGHT_F32 = true;
+layout(constant_id = 6) const bool WEIGHT_ALIGNED = true;   // w_offset is a multiple of 4
+layout(constant_id = 7) const bool ALIGNED = true;          // offsets and strides are multiples of VEC
+layout(constant_id = 8) const bool EXACT = false;           // cols is LOADS * TEAM * VEC
+layout(constant_id = 9) const bool RESIDUAL = false;         // sum is x + residual, and dsum its gradient
+
+#endif

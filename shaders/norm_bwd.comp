@@ -1,0 +1,181 @@
+// norm_bwd: gradients of norm_fwd. With s what was normalized, for each row
+//
+//     z  = (s - mean) * rstd
+//     g  = dy * w
+//     ds = rstd * (g - mean(g) - z * mean(g * z)) + dsum     mean(g) is left out for RMSNorm
+//     dw = sum over rows of dy * z
+//
+//     s, dy, dsum, dx, dresidual  (rows, cols)  ELEM, row strides, last axis contiguous
+//     w                           (cols)        f32 or ELEM, contiguous
+//     mean, rstd                  (rows)        f32, contiguous
+//     parts                       (workgroups, cols rounded up to 4)  f32: sums of dw
+//
+// dx is ds, and so is dresidual, which some callers want to have in memory of its own.
+//
+// A team adds up dw of its rows in registers, or where LOADS is 0 in its workgroup's
+// row of parts. The teams of a workgroup are then added in order, and norm_bwd_dw
+// adds the workgroups: no atomics, the same bits on every run.
+//
+// Dispatch: any number of workgroups; each takes rows in turn.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+#include "lib/norm_constants.glsl"
+layout(constant_id = 10) const bool WRITE_DRESIDUAL = false;
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, scalar) uniform Params {
+    uint rows;
+    uint cols;
+    uint s_offset;  // elements, like all that follow
+    uint s_stride;
+    uint dy_offset;
+    uint dy_stride;
+    uint dsum_offset;
+    uint dsum_stride;
+    uint dx_offset;
+    uint dx_stride;
+    uint dresidual_offset;
+    uint dresidual_stride;
+    uint w_offset;
+    uint mean_offset;
+    uint rstd_offset;
+} p;
+
+#include "lib/element.glsl"
+#include "lib/vec16.glsl"
+
+layout(binding = 0, scalar) readonly buffer S { uvec4 s16[]; };
+layout(binding = 0, scalar) readonly buffer S1 { ELEM s1[]; };
+layout(binding = 1, scalar) readonly buffer DY { uvec4 dy16[]; };
+layout(binding = 1, scalar) readonly buffer DY1 { ELEM dy1[]; };
+layout(binding = 2, scalar) readonly buffer DSum { uvec4 dsum16[]; };
+layout(binding = 2, scalar) readonly buffer DSum1 { ELEM dsum1[]; };
+layout(binding = 3, scalar) readonly buffer W { float w_f32[]; };
+layout(binding = 3, scalar) readonly buffer W4 { vec4 w_f32x4[]; };
+layout(binding = 3, scalar) readonly buffer WElem { ELEM w_elem[]; };
+layout(binding = 3, scalar) readonly buffer WElem4 { ELEM4 w_elem4[]; };
+layout(binding = 4, scalar) readonly buffer Mean { float mean_in[]; };
+layout(binding = 5, scalar) readonly buffer Rstd { float rstd_in[]; };
+layout(binding = 6, scalar) writeonly buffer DX { uvec4 dx16[]; };
+layout(binding = 6, scalar) writeonly buffer DX1 { ELEM dx1[]; };
+layout(binding = 7, scalar) writeonly buffer DResidual { uvec4 dresidual16[]; };
+layout(binding = 7, scalar) writeonly buffer DResidual1 { ELEM dresidual1[]; };
+layout(binding = 8, scalar) buffer Parts { vec4 parts[]; };
+
+DEFINE_LOAD16(load_s, s16, s1)
+DEFINE_LOAD16(load_dy, dy16, dy1)
+DEFINE_LOAD16(load_dsum, dsum16, dsum1)
+DEFINE_STORE16(store_dx, dx16, dx1)
+DEFINE_STORE16(store_dresidual, dresidual16, dresidual1)
+
+#include "lib/norm.glsl"
+
+shared vec4 staged[WORKGROUP_SIZE];
+
+// parts_at returns where column c of the workgroup's row of parts is.
+uint parts_at(const uint c) {
+    return gl_WorkGroupID.x * ((p.cols + 3) / 4) + c / 4;
+}
+
+// write_parts adds up quad q of vector l over the teams of the workgroup. Every
+// invocation of the workgroup calls it.
+void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {
+    if (!SUBGROUP_TEAM) {
+        const uint c = (lane + l * TEAM) * VEC + 4 * q;
+        if (c < p.cols) {
+            parts[parts_at(c)] = sum;
+        }
+        return;
+    }
+    barrier();  // staged read, by an earlier call, before it is written
+    staged[gl_SubgroupID * TEAM + lane] = sum;
+    barrier();  // staged written before it is read
+    const uint c = (lane + l * TEAM) * VEC + 4 * q;
+    if (gl_SubgroupID == 0 && c < p.cols) {
+        vec4 total = sum;
+        for (uint t = 1; t < gl_NumSubgroups; t++) {
+            total += staged[t * TEAM + lane];
+        }
+        parts[parts_at(c)] = total;
+    }
+}
+
+void main() {
+    const uint lane = lane_of_team();
+    const float scale = 1.0 / float(p.cols);
+    vec4 dw[HELD * QUADS];
+    [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
+        dw[i] = vec4(0.0);
+    }
+    if (WIDE) {
+        for (uint c = lane * VEC; c < p.cols; c += TEAM * VEC) {
+            [[unroll]] for (uint q = 0; q < QUADS; q++) {
+                if (c + 4 * q < p.cols) {
+                    parts[parts_at(c + 4 * q)] = vec4(0.0);
+                }
+            }
+        }
+    }
+    for (uint row = first_row(); row < p.rows; row += row_step()) {
+        const float rstd = rstd_in[p.rstd_offset + row];
+        const float mean = CENTERED ? mean_in[p.mean_offset + row] : 0.0;
+        const uint s_at = p.s_offset + row * p.s_stride;
+        const uint dy_at = p.dy_offset + row * p.dy_stride;
+        uvec4 s_held[HELD];
+        uvec4 dy_held[HELD];
+        [[unroll]] for (uint l = 0; l < HELD; l++) {
+            if (!WIDE) {
+                const uint c = (lane + l * TEAM) * VEC;
+                s_held[l] = load_s(s_at + c, rest(c));
+                dy_held[l] = load_dy(dy_at + c, rest(c));
+            }
+        }
+        vec4 first = vec4(0.0);
+        vec4 second = vec4(0.0);
+        for (uint l = 0; l < loads(); l++) {
+            const uint c = (lane + l * TEAM) * VEC;
+            const uvec4 s = WIDE ? load_s(s_at + c, rest(c)) : s_held[l];
+            const uvec4 dy = WIDE ? load_dy(dy_at + c, rest(c)) : dy_held[l];
+            [[unroll]] for (uint q = 0; q < QUADS; q++) {
+                const vec4 z = (quad(s, q) - mean) * rstd;
+                const vec4 d = quad(dy, q);  // 0 past the end
+                const vec4 g = d * weights(c + 4 * q);
+                first += g;
+                second += g * z;
+                if (!WIDE) {
+                    dw[l * QUADS + q] += d * z;
+                } else if (c + 4 * q < p.cols) {
+                    parts[parts_at(c + 4 * q)] += d * z;
+                }
+            }
+        }
+        const vec2 sums = team_sum(vec2(CENTERED ? dot(first, vec4(1.0)) : 0.0, dot(second, vec4(1.0)))) * scale;
+        for (uint l = 0; l < loads(); l++) {
+            const uint c = (lane + l * TEAM) * VEC;
+            const uvec4 s = WIDE ? load_s(s_at + c, rest(c)) : s_held[l];
+            const uvec4 dy = WIDE ? load_dy(dy_at + c, rest(c)) : dy_held[l];
+            const uvec4 more = RESIDUAL ? load_dsum(p.dsum_offset + row * p.dsum_stride + c, rest(c)) : uvec4(0);
+            vec4 dx[2];
+            [[unroll]] for (uint q = 0; q < QUADS; q++) {
+                const vec4 z = (quad(s, q) - mean) * rstd;
+                const vec4 g = quad(dy, q) * weights(c + 4 * q);
+                dx[q] = (g - sums.x - z * sums.y) * rstd + quad(more, q);
+            }
+            const uvec4 packed = pack(dx[0], dx[QUADS - 1]);
+            store_dx(p.dx_offset + row * p.dx_stride + c, rest(c), packed);
+            if (WRITE_DRESIDUAL) {
+                store_dresidual(p.dresidual_offset + row * p.dresidual_stride + c, rest(c), packed);
+            }
+        }
+    }
+    if (!WIDE) {
+        [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
+            write_parts(lane, i / QUADS, i % QUADS, dw[i]);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+// norm_fwd: layer normalization, or that by the root mean square, of rows.
+//
+//     s       = x + residual              rounded to ELEM, if there is a residual; else x
+//     mean[r] = mean(s[r,:])              0 for RMSNorm
+//     rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])^2) + eps)
+//     y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
+//
+//     x, residual, sum, y  (rows, cols)  ELEM, row strides, last axis contiguous
+//     w                    (cols)        f32 or ELEM, contiguous
+//     mean, rstd           (rows)        f32, contiguous, saved for the backward pass
+//
+// A row stays in the registers of its team, a subgroup or the workgroup, from the
+// first sum to y. The sum of the differences from the mean corrects the mean: it is
+// rounded, and where the mean is large against the differences, that counts.
+//
+// Dispatch: any number of workgroups; each takes rows in turn.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+#include "lib/norm_constants.glsl"
+layout(constant_id = 10) const bool SAVE = true;  // write mean and rstd
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, scalar) uniform Params {
+    uint rows;
+    uint cols;
+    float eps;
+    uint x_offset;  // elements, like all that follow
+    uint x_stride;
+    uint residual_offset;
+    uint residual_stride;
+    uint sum_offset;
+    uint sum_stride;
+    uint y_offset;
+    uint y_stride;
+    uint w_offset;
+    uint mean_offset;
+    uint rstd_offset;
+} p;
+
+#include "lib/element.glsl"
+#include "lib/vec16.glsl"
+
+layout(binding = 0, scalar) readonly buffer X { uvec4 x16[]; };
+layout(binding = 0, scalar) readonly buffer X1 { ELEM x1[]; };
+layout(binding = 1, scalar) readonly buffer Residual { uvec4 residual16[]; };
+layout(binding = 1, scalar) readonly buffer Residual1 { ELEM residual1[]; };
+layout(binding = 2, scalar) readonly buffer W { float w_f32[]; };
+layout(binding = 2, scalar) readonly buffer W4 { vec4 w_f32x4[]; };
+layout(binding = 2, scalar) readonly buffer WElem { ELEM w_elem[]; };
+layout(binding = 2, scalar) readonly buffer WElem4 { ELEM4 w_elem4[]; };
+layout(binding = 3, scalar) writeonly buffer Y { uvec4 y16[]; };
+layout(binding = 3, scalar) writeonly buffer Y1 { ELEM y1[]; };
+layout(binding = 4, scalar) buffer Sum { uvec4 sum16[]; };
+layout(binding = 4, scalar) buffer Sum1 { ELEM sum1[]; };
+layout(binding = 5, scalar) writeonly buffer Mean { float mean_out[]; };
+layout(binding = 6, scalar) writeonly buffer Rstd { float rstd_out[]; };
+
+DEFINE_LOAD16(load_x, x16, x1)
+DEFINE_LOAD16(load_residual, residual16, residual1)
+DEFINE_LOAD16(load_sum, sum16, sum1)
+DEFINE_STORE16(store_sum, sum16, sum1)
+DEFINE_STORE16(store_y, y16, y1)
+
+#include "lib/norm.glsl"
+
+// load_row returns the vector of s at column c, and writes it if it is a sum.
+uvec4 load_row(const uint row, const uint c) {
+    const uvec4 x = load_x(p.x_offset + row * p.x_stride + c, rest(c));
+    if (!RESIDUAL) {
+        return x;
+    }
+    const uvec4 r = load_residual(p.residual_offset + row * p.residual_stride + c, rest(c));
+    const uvec4 s = pack(quad(x, 0) + quad(r, 0), quad(x, QUADS - 1) + quad(r, QUADS - 1));
+    store_sum(p.sum_offset + row * p.sum_stride + c, rest(c), s);
+    return s;
+}
+
+// load_again returns what load_row returned.
+uvec4 load_again(const uint row, const uint c) {
+    if (RESIDUAL) {
+        return load_sum(p.sum_offset + row * p.sum_stride + c, rest(c));
+    }
+    return load_x(p.x_offset + row * p.x_stride + c, rest(c));
+}
+
+// normalize writes the vector of y at column c. The mean is mean + more.
+void normalize(const uint row, const uint c, const uvec4 s, const float mean, const float more, const float rstd) {
+    vec4 y[2];
+    [[unroll]] for (uint q = 0; q < QUADS; q++) {
+        y[q] = (quad(s, q) - mean - more) * rstd * weights(c + 4 * q);
+    }
+    store_y(p.y_offset + row * p.y_stride + c, rest(c), pack(y[0], y[QUADS - 1]));
+}
+
+void main() {
+    const uint lane = lane_of_team();
+    const float scale = 1.0 / float(p.cols);
+    for (uint row = first_row(); row < p.rows; row += row_step()) {
+        uvec4 held[HELD];
+        vec4 sum = vec4(0.0);
+        [[unroll]] for (uint l = 0; l < HELD; l++) {
+            if (!WIDE) {
+                held[l] = load_row(row, (lane + l * TEAM) * VEC);
+            }
+        }
+        for (uint l = 0; l < loads(); l++) {
+            const uvec4 s = WIDE ? load_row(row, (lane + l * TEAM) * VEC) : held[l];
+            [[unroll]] for (uint q = 0; q < QUADS; q++) {
+                sum += quad(s, q);  // 0 past the end
+            }
+        }
+        float mean = 0.0;
+        if (CENTERED) {
+            mean = team_sum(vec2(dot(sum, vec4(1.0)), 0.0)).x * scale;
+        }
+        vec4 first = vec4(0.0);
+        vec4 second = vec4(0.0);
+        for (uint l = 0; l < loads(); l++) {
+            const uint c = (lane + l * TEAM) * VEC;
+            const uvec4 s = WIDE ? load_again(row, c) : held[l];
+            [[unroll]] for (uint q = 0; q < QUADS; q++) {
+                const vec4 d = within(quad(s, q) - mean, c + 4 * q);
+                first += d;
+                second += d * d;
+            }
+        }
+        const vec2 moments = team_sum(vec2(dot(first, vec4(1.0)), dot(second, vec4(1.0)))) * scale;
+        const float more = CENTERED ? moments.x : 0.0;
+        const float variance = max(moments.y - more * more, 0.0);
+        const float rstd = 1.0 / sqrt(variance + p.eps);
+        for (uint l = 0; l < loads(); l++) {
+            const uint c = (lane + l * TEAM) * VEC;
+            normalize(row, c, WIDE ? load_again(row, c) : held[l], mean, more, rstd);
+        }
+        if (SAVE && lane == 0) {
+            rstd_out[p.rstd_offset + row] = rstd;
+            if (CENTERED) {
+                mean_out[p.mean_offset + row] = mean + more;
+            }
+        }
+    }
+}

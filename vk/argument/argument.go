@@ -1,0 +1,131 @@
+// Package argument checks the tensors that are handed to kernels.
+package argument
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// An Argument is a tensor with what it must be.
+type Argument struct {
+	name string
+	vk.Tensor
+	present   bool // the problem has it
+	wantType  dtype.DType
+	wantShape []int
+}
+
+// New returns the argument of that name: a tensor, whether the problem has it, and
+// the format and shape that it must have.
+func New(name string, t vk.Tensor, present bool, format dtype.DType, shape []int) Argument {
+	return Argument{name, t, present, format, shape}
+}
+
+// Check checks each argument of a kernel, then that outputs share memory with
+// nothing. The errors begin with the kernel's name and name the first argument that
+// does not fit.
+func Check(kernel string, inputs, outputs []Argument) error {
+	if err := check(inputs, outputs); err != nil {
+		return fmt.Errorf("%s: %w", kernel, err)
+	}
+	return nil
+}
+
+func check(inputs, outputs []Argument) error {
+	for i := range inputs {
+		if err := inputs[i].check(); err != nil {
+			return err
+		}
+	}
+	for i := range outputs {
+		if err := outputs[i].check(); err != nil {
+			return err
+		}
+	}
+	for i := range outputs {
+		out := &outputs[i]
+		if !out.present {
+			continue
+		}
+		if out.selfOverlaps() {
+			return fmt.Errorf("%s has strides %v for shape %v: elements of an output may not share memory", out.name, out.Strides, out.Shape)
+		}
+		for j := range inputs {
+			if inputs[j].present && out.overlaps(&inputs[j]) {
+				return fmt.Errorf("%s overlaps %s: outputs need memory of their own", out.name, inputs[j].name)
+			}
+		}
+		for j := range i {
+			if outputs[j].present && out.overlaps(&outputs[j]) {
+				return fmt.Errorf("%s overlaps %s: outputs need memory of their own", out.name, outputs[j].name)
+			}
+		}
+	}
+	return nil
+}
+
+// check returns an error unless t is a valid tensor of its format and shape
+// with a contiguous last axis, or is absent as it should be.
+func (t *Argument) check() error {
+	if !t.present {
+		if !t.IsZero() {
+			return fmt.Errorf("%s is given, but the problem has none", t.name)
+		}
+		return nil
+	}
+	if t.Buffer == nil {
+		return fmt.Errorf("%s has no buffer", t.name)
+	}
+	if t.DType != t.wantType {
+		return fmt.Errorf("%s is %v, want %v", t.name, t.DType, t.wantType)
+	}
+	same := len(t.Shape) == len(t.wantShape) && len(t.Strides) == len(t.wantShape)
+	for i := 0; same && i < len(t.wantShape); i++ {
+		same = t.Shape[i] == t.wantShape[i]
+	}
+	if !same {
+		return fmt.Errorf("%s has shape %v and strides %v, want shape %v", t.name, t.Shape, t.Strides, t.wantShape)
+	}
+	if last := len(t.wantShape) - 1; t.Strides[last] != 1 && t.Shape[last] != 1 {
+		return fmt.Errorf("%s has strides %v: the last axis is not contiguous", t.name, t.Strides)
+	}
+	if err := t.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", t.name, err)
+	}
+	return nil
+}
+
+// overlaps reports whether the address ranges of two tensors meet.
+func (t *Argument) overlaps(u *Argument) bool {
+	if t.Buffer != u.Buffer {
+		return false
+	}
+	tSize, uSize := t.DType.Size(), u.DType.Size()
+	return t.Offset*tSize < (u.Offset+u.Span())*uSize && u.Offset*uSize < (t.Offset+t.Span())*tSize
+}
+
+// selfOverlaps reports whether two elements of t may share memory: axes taken
+// from the smallest stride up must each step over all the smaller ones.
+func (t *Argument) selfOverlaps() bool {
+	var done [4]bool
+	span := 1
+	for range t.Shape {
+		next := -1
+		for i, n := range t.Shape {
+			if !done[i] && n > 1 && (next < 0 || t.Strides[i] < t.Strides[next]) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return false
+		}
+		if t.Strides[next] < span {
+			return true
+		}
+		span += (t.Shape[next] - 1) * t.Strides[next]
+		done[next] = true
+	}
+	return false
+}
