@@ -21,9 +21,10 @@
 // over the device: the heads of a group become rows of one matrix (pack.go), and
 // several workgroups share the keys of a block of rows (combine.go).
 //
-// [Backward] computes the gradients, from what Forward left. It has the path scalar
-// for problems without features (bwd_scalar.go): each of two kernels computes the
-// weights again, one to sum up dK and dV, the other dQ.
+// [Backward] computes the gradients, from what Forward left: each of two kernels
+// computes the weights again, one to sum up dK and dV, the other dQ (bwd_matrix.go,
+// bwd_scalar.go). The path scalar has all features; those of tensors of their own, the
+// bias and the sinks, have kernels of their own (bwd_features.go).
 //
 // [ForwardHost] is Forward on slices of the host. [Supports] says whether a
 // path takes a problem on a device, and why not; [Choose] says what would run.

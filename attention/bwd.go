@@ -3,7 +3,6 @@ package attention
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -33,6 +32,9 @@ type Gradients struct {
 //
 // and what the features of p make of that (ref.Backward has it). Neither S nor P is
 // kept: kernels compute them again, tile by tile, from LSE.
+//
+// The gradient of a bias, opt.Gradients.DBias, is summed over the axes that the bias
+// shares, and has kernels of its own, which compute S and dP once more.
 //
 // Q, O, dO and dQ are (batch, num_heads, seq_q, head_dim), K, V, dK and dV are
 // (batch, num_kv_heads, seq_kv, head_dim), any strides with a contiguous last
@@ -68,51 +70,33 @@ func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, o
 	if err := checkBackward(dq, dk, dv, do, o, lse, q, k, v, &opt, p); err != nil {
 		return err
 	}
-	rows, err := backwardRows(c, p, &opt)
+	w, err := newBwdWorkspace(c, p, &opt)
 	if err != nil {
 		return err
 	}
-	if err := recordDelta(c, rows, do, o, lse, opt.Gradients.DLSE, p); err != nil {
+	if err := recordDelta(c, w.rows, do, o, lse, opt.Gradients.DLSE, p); err != nil {
 		return err
 	}
 	c.Barrier() // rows are written
-	b := backward{c, dq, dk, dv, do, q, k, v, rows, p, config}
-	return b.record()
-}
-
-// BackwardWorkspace returns how many bytes Options.Workspace must have for
-// Backward: 8 for each row of each head. Its errors are those of Backward about p
-// and opt.
-func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	_, err := ChooseBackward(caps, p, opt)
-	return rowsBytes(p), err
-}
-
-// rowsBytes returns the size of what attention_bwd_delta writes, two float32 for
-// each row of each head.
-func rowsBytes(p Problem) int64 {
-	return 8 * int64(p.Batch) * int64(p.NumHeads) * int64(p.SeqQ)
-}
-
-// backwardRows returns the tensor that attention_bwd_delta writes.
-func backwardRows(c *vk.Cmd, p Problem, opt *Options) (vk.Tensor, error) {
-	bytes := rowsBytes(p)
-	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > uint64(limit) {
-		return vk.Tensor{}, unsupported("backward: %d bytes of two float32 for each row are more than the device's largest storage buffer, %d", bytes, limit)
+	if p.Varlen.On {
+		dq, dk, dv, do, q, k, v = unpack(dq, &p), unpack(dk, &p), unpack(dv, &p), unpack(do, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
 	}
-	b := opt.Workspace
-	if b == nil {
-		b = c.Scratch("attention.backward", bytes)
+	b := backward{c, dq, dk, dv, do, q, k, v, w, p, config, &opt}
+	if err := b.record(); err != nil {
+		return err
 	}
-	return vk.View(b, dtype.Float32, p.Batch, p.NumHeads, p.SeqQ, 2), c.Err()
+	return b.recordFeatures()
 }
 
-// backward holds what the kernels of a call are recorded from.
+// backward holds what the kernels of a call are recorded from. Tensors of a Varlen are
+// unpacked.
 type backward struct {
-	c                             *vk.Cmd
-	dq, dk, dv, do, q, k, v, rows vk.Tensor
-	p                             Problem
-	config                        BackwardConfig
+	c                       *vk.Cmd
+	dq, dk, dv, do, q, k, v vk.Tensor
+	bwdWorkspace
+	p      Problem
+	config BackwardConfig
+	opt    *Options
 }
 
 // bwdKernels names the kernels of each path.
@@ -138,7 +122,7 @@ func (b *backward) record() error {
 	params.setDX(b.dk)
 	params.setDV(b.dv)
 	blocks := groups(p.SeqKV, config.DKV.owned(caps, config.Impl, p.DType))
-	if err := dispatchBwd(b.c, dkv, params, blocks, p.NumKVHeads, *p, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
+	if err := b.dispatch(dkv, params, blocks, p.NumKVHeads, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
 		return err
 	}
 	if b.dq.Buffer == b.dk.Buffer || b.dq.Buffer == b.dv.Buffer {
@@ -146,11 +130,11 @@ func (b *backward) record() error {
 	}
 	params.setDX(b.dq)
 	blocks = groups(p.SeqQ, config.DQ.owned(caps, config.Impl, p.DType))
-	return dispatchBwd(b.c, dq, params, blocks, p.NumHeads, *p, b.q, b.k, b.v, b.do, b.rows, b.dq)
+	return b.dispatch(dq, params, blocks, p.NumHeads, b.q, b.k, b.v, b.do, b.rows, b.dq)
 }
 
 // kernel returns a kernel that writes these outputs.
-func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor) (*vk.Kernel[bwdParams], error) {
+func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor) (kernel[bwdParams], error) {
 	if b.config.Impl == Scalar {
 		return b.scalarKernel(name, tile)
 	}
@@ -200,7 +184,7 @@ func newBwdParams(do, q, k, v vk.Tensor, p Problem) bwdParams {
 		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
 		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(p.EffectiveScale() * log2e),
-		RowsStrideB: uint32(p.NumHeads * p.SeqQ), RowsStrideH: uint32(p.SeqQ),
+		RowsStrideB: rowsStrideB(&p), RowsStrideH: rowsStrideH(&p),
 		QOffset: uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
 		KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
 		VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
@@ -229,27 +213,50 @@ func (b *bwdParams) skipBatches(n uint32) {
 	b.DVOffset += n * b.DVStrideB
 }
 
-// dispatchBwd records a kernel over blocks of a sequence, heads and batches, as many
+// dispatch records a kernel over blocks of a sequence, heads and batches, as many
 // batches at a time as the device allows in one dispatch.
-func dispatchBwd(c *vk.Cmd, kernel *vk.Kernel[bwdParams], params bwdParams, blocks uint32, heads int, p Problem, tensors ...vk.Tensor) error {
-	limit := c.Device().Caps().MaxWorkgroupCount
-	if blocks > limit[0] {
-		return unsupported("backward: seq_q=%d by seq_kv=%d makes %d blocks, more than the device's %d workgroups", p.SeqQ, p.SeqKV, blocks, limit[0])
+func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, blocks uint32, heads int, tensors ...vk.Tensor) error {
+	p := &b.p
+	if err := b.fits(blocks, 1, heads); err != nil {
+		return err
 	}
-	if heads > int(limit[1]) {
-		return unsupported("backward: %d heads are more than the device's %d workgroups", heads, limit[1])
-	}
-	if n := float64(blocks) * float64(heads) * float64(p.Batch); n > math.MaxUint32 {
-		return unsupported("backward: %.3g blocks in all heads and batches are more than 2^32", n)
-	}
-	step := int(limit[2])
+	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
+	features := b.features()
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
 		if first > 0 {
-			c.Barrier() // as in dispatchFwd
+			b.c.Barrier() // as in dispatchFwd
 		}
-		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(heads), Z: uint32(n)}, params, tensors...)
+		kernel.dispatch(b.c, vk.Groups{X: blocks, Y: uint32(heads), Z: uint32(n)}, params, features, tensors...)
 		params.skipBatches(uint32(n))
+		if features != nil {
+			features.skip(p, first, n)
+		}
 	}
-	return c.Err()
+	return b.c.Err()
+}
+
+// fits returns an error unless the device takes as many workgroups in x and, for each
+// of the heads, in y.
+func (b *backward) fits(blocksX, blocksY uint32, heads int) error {
+	p, limit := &b.p, b.c.Device().Caps().MaxWorkgroupCount
+	switch {
+	case blocksX > limit[0] || blocksY > limit[1]:
+		return unsupported("backward: seq_q=%d by seq_kv=%d makes %d by %d blocks, more than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, blocksX, blocksY, limit[0], limit[1])
+	case heads > int(limit[1]):
+		return unsupported("backward: %d heads are more than the device's %d workgroups", heads, limit[1])
+	}
+	if n := float64(blocksX) * float64(blocksY) * float64(heads) * float64(p.Batch); n > math.MaxUint32 {
+		return unsupported("backward: %.3g blocks in all heads and batches are more than 2^32", n)
+	}
+	return nil
+}
+
+// features returns the arguments of the features for all batches, nil for a plain
+// problem.
+func (b *backward) features() *boundFeatures {
+	if b.p.Plain() {
+		return nil
+	}
+	return newBoundFeatures(&b.p, &b.opt.Inputs, b.q)
 }

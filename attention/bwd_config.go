@@ -87,7 +87,7 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	switch {
 	case c.Impl != CoopMat2 && c.Impl != CoopMat && c.Impl != Scalar, c.Impl != Scalar && p.DType == dtype.Float32:
 		return unsupported("%v: no backward kernel of %v", c.Impl, p.DType)
-	case !p.Plain():
+	case c.Impl != Scalar && !p.Plain():
 		return unsupported("%v: no backward kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
 	case p.DType != dtype.Float32 && !caps.Storage16:
 		return unsupported("%v: %v needs 16-bit storage", c.Impl, p.DType)
@@ -96,22 +96,29 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	case caps.MaxStorageBuffers < backwardTensors:
 		return unsupported("%v: the backward pass takes %d storage buffers, more than the device's %d", c.Impl, backwardTensors, caps.MaxStorageBuffers)
 	}
-	for _, t := range []*BackwardTile{&c.DKV, &c.DQ} {
-		var err error
-		if c.Impl == Scalar {
-			err = t.feasibleScalar(caps, p)
-		} else {
-			err = t.feasibleMatrix(caps, c.Impl, p)
-		}
-		if err != nil {
+	if err := feasibleFeatures[bwdParams](c.Impl, caps, &p, backwardTensors); err != nil {
+		return err
+	}
+	if p.Bias.On {
+		if err := biasTile.feasibleScalar(caps, p, biasTile.Own, biasTile.Stream); err != nil {
 			return err
 		}
 	}
-	return nil
+	if c.Impl == Scalar {
+		if err := c.DKV.feasibleScalar(caps, p, c.DKV.Stream, c.DKV.Own); err != nil {
+			return err
+		}
+		return c.DQ.feasibleScalar(caps, p, c.DQ.Own, c.DQ.Stream)
+	}
+	if err := c.DKV.feasibleMatrix(caps, c.Impl, p); err != nil {
+		return err
+	}
+	return c.DQ.feasibleMatrix(caps, c.Impl, p)
 }
 
-// feasibleScalar is Feasible for a tile of the scalar path.
-func (t BackwardTile) feasibleScalar(caps *vk.Caps, p Problem) error {
+// feasibleScalar is Feasible for a tile of the scalar path, of so many rows by so many
+// keys.
+func (t BackwardTile) feasibleScalar(caps *vk.Caps, p Problem, rows, keys int) error {
 	const impl = Scalar
 	if t.Threads < 1 || t.ThreadsX < 1 || t.Own < 1 || t.Stream < 1 || t.Depth < 1 || t.Slice < 1 {
 		return unsupported("%v: a tile size of %v is not positive", impl, t)
@@ -128,10 +135,17 @@ func (t BackwardTile) feasibleScalar(caps *vk.Caps, p Problem) error {
 	if err := fitsWorkgroup(caps, impl, t.Threads); err != nil {
 		return err
 	}
-	cols4 := (p.HeadDim/4 + t.ThreadsX - 1) / t.ThreadsX // lib/bwd_scalar.glsl has these sizes
+	cols4 := (max(p.HeadDim, p.ValueHeadDim())/4 + t.ThreadsX - 1) / t.ThreadsX // lib/bwd_scalar.glsl has these sizes
 	pair, slice := (t.Own+t.Stream)*(t.Depth/4+1), t.Slice*cols4*t.ThreadsX
 	weights := t.Own * (t.Stream/4 + 1)
-	return fitsShared(caps, impl, (max(pair, slice)+weights)*16)
+	shared := (max(pair, slice)+weights)*16 + featureBytes(&p, rows, keys)
+	if p.KeyMask || p.Bias.On {
+		shared += 4 * t.Stream // shown
+	}
+	if p.Bias.On {
+		shared += 4 * threadsY * t.Stream // column_sums, attention_bwd_dbias.comp
+	}
+	return fitsShared(caps, impl, shared)
 }
 
 // feasibleMatrix is Feasible for a tile of a matrix path.

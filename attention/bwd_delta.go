@@ -50,6 +50,10 @@ const (
 // recordDelta records attention_bwd_delta, which writes lse2 and Delta - dLSE of
 // each row.
 func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
+	if p.Varlen.On {
+		p.Batch, p.SeqQ = 1, p.Varlen.TotalQ // all rows are alike, those of no sequence too
+		do, o, lse, dlse = unpack(do, &p), unpack(o, &p), unpack(lse, &p), unpack(dlse, &p)
+	}
 	d := c.Device()
 	limit := d.Caps().MaxWorkgroupCount
 	blocks := groups(p.SeqQ, deltaThreads/deltaTeam)
@@ -63,7 +67,7 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	kernel, err := vk.CachedKernel[bwdDeltaParams](d, module.Name, module.SPIRV, bwdDeltaSpec{
 		WorkgroupSize: deltaThreads,
 		Team:          deltaTeam,
-		HeadDim:       uint32(p.HeadDim),
+		HeadDim:       uint32(p.ValueHeadDim()),
 		Aligned:       aligned(4, &o, &do),
 		ReadDLSE:      !dlse.IsZero(),
 	}, vk.KernelOptions{})

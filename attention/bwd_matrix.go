@@ -1,10 +1,5 @@
 package attention
 
-import (
-	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/vk"
-)
-
 // bwdMatrixSpec is the specialization of attention_bwd_dkv_coopmat2.comp,
 // attention_bwd_dq_coopmat2.comp and the two of coopmat.
 type bwdMatrixSpec struct {
@@ -29,24 +24,20 @@ type bwdMatrixSpec struct {
 }
 
 // matrixKernel returns attention_bwd_dkv_coopmat2 or another of its kind.
-func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) (*vk.Kernel[bwdParams], error) {
+func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) (k kernel[bwdParams], err error) {
 	d, p := b.c.Device(), &b.p
 	shape, err := matrixShape(d.Caps(), b.config.Impl, p.DType)
 	if err != nil {
-		return nil, err
+		return k, err
 	}
 	layout, err := layoutOf(d, p.DType, shape)
 	if err != nil {
-		return nil, err
+		return k, err
 	}
 	if tile.Detour {
 		layout.forget()
 	}
-	module, err := shaders.Get(name, p.DType.Short())
-	if err != nil {
-		return nil, err
-	}
-	return vk.CachedKernel[bwdParams](d, module.Name, module.SPIRV, bwdMatrixSpec{
+	return newKernel[bwdParams](d, name, p.DType.Short(), p, bwdMatrixSpec{
 		WorkgroupSize: uint32(tile.Subgroups) * d.Caps().SubgroupSize,
 		NumSubgroups:  uint32(tile.Subgroups),
 		MatM:          shape.M,

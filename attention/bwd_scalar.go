@@ -1,9 +1,6 @@
 package attention
 
-import (
-	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/vk"
-)
+import "github.com/flashvk/flashvk/vk"
 
 // bwdScalarSpec is the specialization of attention_bwd_dkv_scalar.comp and
 // attention_bwd_dq_scalar.comp.
@@ -20,12 +17,8 @@ type bwdScalarSpec struct {
 }
 
 // scalarKernel returns attention_bwd_dkv_scalar or attention_bwd_dq_scalar.
-func (b *backward) scalarKernel(name string, tile BackwardTile) (*vk.Kernel[bwdParams], error) {
-	module, err := shaders.Get(name, b.p.DType.Short())
-	if err != nil {
-		return nil, err
-	}
-	return vk.CachedKernel[bwdParams](b.c.Device(), module.Name, module.SPIRV, bwdScalarSpec{
+func (b *backward) scalarKernel(name string, tile BackwardTile) (kernel[bwdParams], error) {
+	return newKernel[bwdParams](b.c.Device(), name, b.p.DType.Short(), &b.p, bwdScalarSpec{
 		WorkgroupSize: uint32(tile.Threads),
 		ThreadsX:      uint32(tile.ThreadsX),
 		Own:           uint32(tile.Own),

@@ -114,7 +114,15 @@ func TestBackwardUnsupported(t *testing.T) {
 		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) {
 			opt.BackwardConfig = &attention.BackwardConfig{Impl: attention.Scalar}
 		}, "scalar: a tile size of 0x0 t0x0 depth0 rows0 is not positive"},
-		{func(p *attention.Problem, _ *vk.Caps, _ *attention.Options) { p.Softcap, p.Sinks = 5, true }, "scalar: no backward kernel has softcap, sinks"},
+		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
+			p.Softcap, p.Sinks, opt.Impl = 5, true, attention.CoopMat
+		}, "coopmat: no backward kernel has softcap, sinks"},
+		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
+			p.Softcap, p.Sinks, caps.MaxStorageBuffers = 5, true, 12
+		}, "scalar: softcap, sinks take 13 storage buffers, more than the device's 12"},
+		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
+			p.Softcap, caps.MaxPushConstantsBytes = 5, 223
+		}, "scalar: softcap take 224 bytes of push constants, more than the device's 223"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.Storage16 = false }, "scalar: float16 needs 16-bit storage"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) {
@@ -293,6 +301,12 @@ func TestBackwardTable(t *testing.T) {
 			config, err := attention.ChooseBackward(&least, p, attention.Options{})
 			require.NoError(t, err)
 			require.True(t, strings.HasPrefix(config.String(), "scalar dkv 32x32 t8x16 depth32 rows8 dq "), config)
+
+			p.ValueDim, p.Bias.On, p.KeyMask, p.Sinks = 264-headDim, true, true, true
+			p.Dropout = attention.Dropout{P: 0.5, Seeded: true}
+			caps := least
+			caps.MaxStorageBuffers, caps.MaxPushConstantsBytes = 13, 224
+			require.NoError(t, attention.SupportsBackward(&caps, attention.Scalar, p))
 		}
 	}
 }

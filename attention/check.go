@@ -43,7 +43,7 @@ func checkBackward(dq, dk, dv, do, o, lse, q, k, v vk.Tensor, opt *Options, p Pr
 		argument.New("dsinks", g.DSinks, p.Sinks && !g.DSinks.IsZero(), dtype.Float32, p.SinksShape()),
 	}
 	if w := opt.Workspace; w != nil {
-		if want := rowsBytes(p); w.Bytes() < want {
+		if want := workspaceBytes(p); w.Bytes() < want {
 			return fmt.Errorf("attention: workspace has %d bytes, want %d", w.Bytes(), want)
 		}
 		all := int(w.Bytes() / 4)

@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 
@@ -58,33 +57,14 @@ func TestBadLengths(t *testing.T) {
 		KeyMask: true, Bias: attention.Bias{On: true, Batch: true, Rows: true}, Causal: true,
 		Varlen: attention.Varlen{On: true, TotalQ: 40, TotalKV: 30},
 	}
-	const guard, canary = 4096, -12288
-	tensor := func(name string, format dtype.DType, value float64, shape ...int) *attntest.Tensor {
-		x := &attntest.Tensor{Name: name, DType: format, Offset: guard, Shape: shape, Strides: make([]int, len(shape))}
-		n := 1
-		for i := len(shape) - 1; i >= 0; i-- {
-			x.Strides[i], n = n, n*shape[i]
-		}
-		x.Data = make([]float64, n+2*guard)
-		for i := range x.Data {
-			x.Data[i] = value
-		}
-		return x
-	}
+	tensor := guarded
 	in := attntest.Inputs{
 		Q: tensor("q", p.DType, 1, p.QShape()...), K: tensor("k", p.DType, 1, p.KShape()...), V: tensor("v", p.DType, 1, p.VShape()...),
 		Bias: tensor("bias", dtype.Float32, 0, p.BiasShape()...), KeyMask: tensor("key_mask", dtype.Bool, 1, p.KeyMaskShape()...),
 		CuSeqlensQ: tensor("cu_seqlens_q", dtype.Int32, 0, 4), CuSeqlensKV: tensor("cu_seqlens_kv", dtype.Int32, 0, 4),
 	}
-	const most, least = math.MaxInt32, math.MinInt32
 	for _, impl := range attention.Impls() {
-		for i, cu := range [][2][4]float64{
-			{{0, 40, 20, 40}, {0, 30, 10, 30}},
-			{{-5, 60, 10, 70}, {-9, 50, -3, 99}},
-			{{most, least, most, least}, {least, most, least, most}},
-			{{least, most, 0, most}, {most, most, least, least}},
-			{{39, 40, 41, 42}, {29, 30, 31, 32}},
-		} {
+		for i, cu := range badLengths {
 			t.Run(fmt.Sprintf("%v/%d", impl, i), func(t *testing.T) {
 				if err := attention.Supports(d.Caps(), impl, p); err != nil {
 					t.Skip(err)
@@ -93,12 +73,7 @@ func TestBadLengths(t *testing.T) {
 				copy(in.CuSeqlensKV.Data[guard:], cu[1][:])
 				o, lse := tensor("O", p.DType, canary, p.OShape()...), tensor("LSE", dtype.Float32, canary, p.LSEShape()...)
 				require.NoError(t, onDevice{d, attention.Options{Impl: impl}}.Forward(o, lse, in, p))
-				for _, x := range []*attntest.Tensor{o, lse} {
-					for j := range guard {
-						require.EqualValues(t, canary, x.Data[j], "%s: %d before it", x.Name, guard-j)
-						require.EqualValues(t, canary, x.Data[len(x.Data)-1-j], "%s: %d after it", x.Name, guard-j)
-					}
-				}
+				requireGuards(t, o, lse)
 			})
 		}
 	}

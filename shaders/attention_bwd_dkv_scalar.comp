@@ -16,6 +16,9 @@
 // so that no two workgroups add to the same element. Every value between load and
 // store is a float32.
 //
+// With FEATURES, weights and the gradients of scores are what lib/feature_gradients.glsl
+// makes of them, and the last axis of V, dV and dO is value_dim long.
+//
 // Dispatch: (ceil(seq_kv / OWN), num_kv_heads, batch).
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -34,6 +37,11 @@ layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 9
+#define FEATURES_BINDING 7
+const bool OWNS_KEYS = true;
+#endif
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 
@@ -56,6 +64,15 @@ DEFINE_LOAD4(load_do, do4, do1)
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
+#ifdef FEATURES
+const bool STREAM_HIDES = false;
+const bool LOGITS = true;
+#define BLOCK_M STREAM  // of lib/dropout.glsl
+#define BLOCK_N OWN
+#include "lib/features.glsl"
+#include "lib/dropout.glsl"
+#include "lib/feature_gradients.glsl"
+#endif
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -64,6 +81,12 @@ void main() {
     const uint kv_head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
     const uint col0 = gl_WorkGroupID.x * OWN;
+#ifdef FEATURES
+    const uint first_row = enter_keys(batch, col0, OWN);
+    if (col0 >= p.seq_kv) {
+        return;
+    }
+#endif
     const uint keys = min(OWN, p.seq_kv - col0);
     const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
     const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
@@ -71,14 +94,29 @@ void main() {
     TileNN dK_, dV_;  // (ROWS, 4*COLS4)
     clear_gradient(dK_);
     clear_gradient(dV_);
+#ifdef FEATURES
+    const Block first_head = new_block(batch, kv_head * p.heads_per_kv, 0);
+    bool unhidden[ROWS];  // by the key mask, the same for all heads
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint key = ty * ROWS + i;
+        unhidden[i] = key < keys && unmasked(first_head, col0 + key);
+    }
+#else
     // The first row that sees the first key of the block, in whole tiles.
     const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / STREAM * STREAM : 0;
+#endif
     [[dont_unroll]] for (uint h = 0; h < p.heads_per_kv; h++) {
         const uint head = kv_head * p.heads_per_kv + h;
         const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
         const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
         const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
+#ifdef FEATURES
+        const Block block = new_block(batch, head, 0);
+#endif
         [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += STREAM) {
+#ifdef FEATURES
+            fill_kept(block, row0, col0);
+#endif
             const uint count = min(STREAM, p.seq_q - row0);
             const Part Q_ = Part(TENSOR_Q, q_base + row0 * p.q_stride_s, p.q_stride_s, count);
             const Part dO_ = Part(TENSOR_DO, do_base + row0 * p.do_stride_s, p.do_stride_s, count);
@@ -87,6 +125,17 @@ void main() {
             product(dX, V_, dO_);
             [[unroll]] for (uint j = 0; j < COLS; j++) {
                 const uint row = row0 + tx + j * THREADS_X;
+#ifdef FEATURES
+                const vec2 lse2_delta = row < p.seq_q ? rows[rows_base + row] : vec2(0.0);
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    const uint at = i * COLS + j;
+                    const int key = int(col0 + ty * ROWS + i);
+                    const bool seen = row < p.seq_q && unhidden[i] && in_window(int(row), key);
+                    const Weighed x = weigh(block, P.at[at], dX.at[at], lse2_delta, int(row), key, seen, is_kept(row - row0, ty * ROWS + i));
+                    P.at[at] = x.P;
+                    dX.at[at] = x.dX;
+                }
+#else
                 const vec2 lse2_delta = row < p.seq_q ? rows[rows_base + row] : vec2(0.0);
                 const int visible = row < p.seq_q ? visible_keys(int(row)) : 0;
                 [[unroll]] for (uint i = 0; i < ROWS; i++) {
@@ -95,6 +144,7 @@ void main() {
                     P.at[at] = seen ? exp2(fma(P.at[at], p.scale_log2, -lse2_delta.x)) : 0.0;
                     dX.at[at] = seen ? P.at[at] * (dX.at[at] - lse2_delta.y) : 0.0;
                 }
+#endif
             }
             put_weights(P);
             accumulate(dV_, dO_);
@@ -104,19 +154,34 @@ void main() {
         }
     }
 
+#ifdef FEATURES
+    const float scale = args.plain.scale_log2 * LN_2;
+#else
     const float scale = p.scale_log2 * LN_2;
+#endif
     const uint dk_base = p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h + col0 * p.dx_stride_s;
     const uint dv_base = p.dv_offset + batch * p.dv_stride_b + kv_head * p.dv_stride_h + col0 * p.dv_stride_s;
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         const uint key = ty * ROWS + i;
         [[unroll]] for (uint j = 0; j < COLS4; j++) {
             const uint d = tx + j * THREADS_X;
+#ifdef FEATURES
+            [[unroll]] for (uint e = 0; e < 4; e++) {
+                if (key < keys && d < DIM4) {
+                    dk[dk_base + key * p.dx_stride_s + d * 4 + e] = NARROW(dK_.at[i * COLS4 + j][e] * scale);
+                }
+                if (key < keys && d < VALUE_DIM4) {
+                    dv[dv_base + key * p.dv_stride_s + d * 4 + e] = NARROW(dV_.at[i * COLS4 + j][e] * keep_scale());
+                }
+            }
+#else
             if (key < keys && d < DIM4) {
                 [[unroll]] for (uint e = 0; e < 4; e++) {
                     dk[dk_base + key * p.dx_stride_s + d * 4 + e] = NARROW(dK_.at[i * COLS4 + j][e] * scale);
                     dv[dv_base + key * p.dv_stride_s + d * 4 + e] = NARROW(dV_.at[i * COLS4 + j][e]);
                 }
             }
+#endif
         }
     }
 }

@@ -10,7 +10,8 @@
 //     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
 // A workgroup owns OWN rows of one head and walks over tiles of STREAM keys;
-// attention_bwd_dkv_scalar.comp says more.
+// attention_bwd_dkv_scalar.comp says more. With FEATURES, the last axis of V and dO is
+// value_dim long.
 //
 // Dispatch: (ceil(seq_q / OWN), num_heads, batch).
 #version 450
@@ -30,6 +31,11 @@ layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 9
+#define FEATURES_BINDING 6
+const bool OWNS_KEYS = false;
+#endif
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 
@@ -51,6 +57,15 @@ DEFINE_LOAD4(load_do, do4, do1)
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
+#ifdef FEATURES
+const bool STREAM_HIDES = KEY_MASK || BIAS;
+const bool LOGITS = true;
+#define BLOCK_M OWN  // of lib/dropout.glsl
+#define BLOCK_N STREAM
+#include "lib/features.glsl"
+#include "lib/dropout.glsl"
+#include "lib/feature_gradients.glsl"
+#endif
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -61,6 +76,12 @@ void main() {
     const uint kv_head = head / p.heads_per_kv;
     // The last rows see most keys under a causal mask: they come first.
     const uint row0 = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * OWN;
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, row0, OWN);
+    if (!block.exists) {
+        return;
+    }
+#endif
     const uint count = min(OWN, p.seq_q - row0);
     const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
     const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
@@ -79,6 +100,14 @@ void main() {
     clear_gradient(dQ_);
     const int end = visible_keys(int(row0 + count) - 1);  // of the last row
     [[dont_unroll]] for (int col0 = 0; col0 < end; col0 += int(STREAM)) {
+#ifdef FEATURES
+        fill_kept(block, row0, col0);
+        if (STREAM_HIDES) {
+            for (uint i = gl_LocalInvocationIndex; i < STREAM; i += WORKGROUP_SIZE) {
+                shown[i] = uint(has_value(block, min(col0 + i, last_key())));
+            }
+        }
+#endif
         const uint keys = min(STREAM, uint(end - col0));  // keys that no row sees may be NaN
         const Part K_ = Part(TENSOR_K, k_base + col0 * p.k_stride_s, p.k_stride_s, keys);
         const Part V_ = Part(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, keys);
@@ -88,16 +117,28 @@ void main() {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             [[unroll]] for (uint j = 0; j < COLS; j++) {
                 const uint at = i * COLS + j;
+#ifdef FEATURES
+                const int row = int(row0 + ty * ROWS + i);
+                const uint col = tx + j * THREADS_X;
+                const int key = col0 + int(col);
+                const bool seen = in_window(row, key) && unmasked(block, min(uint(key), last_key()));
+                dX.at[at] = weigh(block, P.at[at], dX.at[at], lse2_delta[i], row, key, seen, is_kept(ty * ROWS + i, col)).dX;
+#else
                 const bool seen = col0 + int(tx + j * THREADS_X) < visible[i];
                 P.at[at] = seen ? exp2(fma(P.at[at], p.scale_log2, -lse2_delta[i].x)) : 0.0;
                 dX.at[at] = seen ? P.at[at] * (dX.at[at] - lse2_delta[i].y) : 0.0;
+#endif
             }
         }
         put_weights(dX);
         accumulate(dQ_, K_);
     }
 
+#ifdef FEATURES
+    const float scale = args.plain.scale_log2 * LN_2;
+#else
     const float scale = p.scale_log2 * LN_2;
+#endif
     const uint dq_base = p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + row0 * p.dx_stride_s;
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         const uint row = ty * ROWS + i;

@@ -57,8 +57,11 @@ var variants = slices.Concat(
 	forEach("attention_bwd_dq_coopmat2", "vulkan1.3", "f16", "bf16"),
 	forEach("attention_bwd_dq_coopmat", "vulkan1.3", "f16", "bf16"),
 	forEach("attention_bwd_delta", "vulkan1.2", "f16", "bf16", "f32"),
-	forEach("attention_bwd_dkv_scalar", "vulkan1.2", "f16", "bf16", "f32"),
-	forEach("attention_bwd_dq_scalar", "vulkan1.2", "f16", "bf16", "f32"),
+	withFeatures(forEach("attention_bwd_dkv_scalar", "vulkan1.2", "f16", "bf16", "f32")),
+	withFeatures(forEach("attention_bwd_dq_scalar", "vulkan1.2", "f16", "bf16", "f32")),
+	featuresOnly(forEach("attention_bwd_dbias", "vulkan1.2", "f16", "bf16", "f32")),
+	featuresOnly([]Variant{{Kernel: "attention_bwd_dsinks", Env: "vulkan1.2"}}),
+	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32"),
 	[]Variant{{Kernel: "gemm_combine", Env: "vulkan1.2"}},
@@ -96,6 +99,9 @@ func withFeatures(rows []Variant) []Variant {
 	}
 	return rows
 }
+
+// featuresOnly returns rows with FEATURES, of a kernel that no plain problem needs.
+func featuresOnly(rows []Variant) []Variant { return withFeatures(rows)[len(rows):] }
 
 // leaveOut returns rows with LEAVEOUT: kernels that can leave out a stage, for
 // attention's BenchmarkLeaveOut.

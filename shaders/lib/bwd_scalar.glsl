@@ -9,6 +9,10 @@
 // The includer declares the specialization constants, OWN and STREAM, and the load
 // functions of Q, K, V and dO (DEFINE_LOAD4). Every invocation of the workgroup calls
 // product and accumulate.
+//
+// With FEATURES, V and dO have rows of VALUE_DIM, and the includer declares `const
+// bool STREAM_HIDES`: only rows of the stream whose `shown` it sets to 1 before
+// product may be multiplied by weights, which are 0, but 0 times NaN is not.
 #ifndef LIB_BWD_SCALAR_GLSL
 #define LIB_BWD_SCALAR_GLSL
 
@@ -16,7 +20,16 @@ const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = OWN / THREADS_Y;                      // of own, for one invocation
 const uint COLS = STREAM / THREADS_X;                   // of stream
 const uint DIM4 = HEAD_DIM / 4;                         // vec4 of one row
-const uint COLS4 = (DIM4 + THREADS_X - 1) / THREADS_X;  // vec4 columns of a gradient for one invocation
+#ifdef FEATURES
+const uint VALUE_DIM4 = VALUE_DIM / 4;
+const uint MAX_DIM4 = DIM4 > VALUE_DIM4 ? DIM4 : VALUE_DIM4;
+#define DIM4_OF(tensor) ((tensor) == TENSOR_V || (tensor) == TENSOR_DO ? VALUE_DIM4 : DIM4)
+shared uint shown[STREAM_HIDES ? STREAM : 1];
+#else
+#define MAX_DIM4 DIM4
+#define DIM4_OF(tensor) DIM4
+#endif
+const uint COLS4 = (MAX_DIM4 + THREADS_X - 1) / THREADS_X;  // vec4 columns of a gradient for one invocation
 
 // Columns of own and stream, and rows of stream after them in time, share the first
 // part of the tile; the weights have the second.
@@ -46,7 +59,7 @@ const uint TENSOR_DO = 3;
 
 // load_part returns vec4 d of a row, zero outside the part.
 vec4 load_part(const Part part, const uint row, const uint d) {
-    if (row >= part.count || d >= DIM4) {
+    if (row >= part.count || d >= DIM4_OF(part.tensor)) {
         return vec4(0.0);
     }
     const uint i = part.at + row * part.ld + d * 4;
@@ -63,7 +76,7 @@ void product(out TileNT S, const Part own, const Part stream) {
     [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
         S.at[i] = 0.0;
     }
-    [[dont_unroll]] for (uint d0 = 0; d0 < DIM4; d0 += DEPTH / 4) {
+    [[dont_unroll]] for (uint d0 = 0; d0 < DIM4_OF(own.tensor); d0 += DEPTH / 4) {
         barrier();  // what was in the tile is read
         for (uint i = gl_LocalInvocationIndex; i < (OWN + STREAM) * (DEPTH / 4); i += WORKGROUP_SIZE) {
             const uint row = i / (DEPTH / 4);
@@ -94,6 +107,11 @@ void accumulate(inout TileNN acc, const Part stream) {
         barrier();  // columns, or the rows before, are read
         for (uint i = gl_LocalInvocationIndex; i < SLICE_SIZE; i += WORKGROUP_SIZE) {
             tile[i] = load_part(stream, n0 + i / SLICE_LD, i % SLICE_LD);
+#ifdef FEATURES
+            if (STREAM_HIDES && shown[n0 + i / SLICE_LD] == 0) {
+                tile[i] = vec4(0.0);
+            }
+#endif
         }
         barrier();  // rows and weights written before they are read
         product_nn(acc, WEIGHTS_AT + n0 / 4, WEIGHTS_LD, 0, SLICE_LD, SLICE / 4);

@@ -1,15 +1,17 @@
 // features: what the features of a problem make of a block of rows, of scores, of
 // weights and of sums. Package attention/problem says what each feature means.
 //
-// A workgroup calls enter_block first. After it p describes the sequence of the
-// block, and of its keys only those that some row of the block sees: kernels walk
-// over keys 0 to p.seq_kv-1 as ever, and neither compute with the others nor read
-// them. Rows count within the sequence.
+// A workgroup that owns rows calls enter_block first. After it p describes the
+// sequence of the block, and of its keys only those that some row of the block sees:
+// kernels walk over keys 0 to p.seq_kv-1 as ever, and neither compute with the others
+// nor read them. Rows count within the sequence. A workgroup that owns keys calls
+// enter_keys, and new_block for each head.
 //
 // The includer defines FEATURES_ID and FEATURES_BINDING, see
 // lib/feature_constants.glsl and lib/feature_tensors.glsl; includes lib/element.glsl,
 // the params with skip_rows and skip_keys, lib/softmax.glsl and lib/mask.glsl; and
-// declares `const bool LOGITS`: scores are turned into base-2 logits.
+// declares `const bool LOGITS`: scores are turned into base-2 logits, and
+// `uint num_heads()`, the heads of all batches' Q.
 #ifndef LIB_FEATURES_GLSL
 #define LIB_FEATURES_GLSL
 
@@ -37,9 +39,9 @@ uvec2 sequence(const int from, const int to, const uint total, const uint longes
     return uvec2(first, min(uint(end - first), longest));
 }
 
-// enter_block makes p that of the rows row0 to row0+rows-1 of a batch and head,
-// and returns the rest. The same for all invocations of the workgroup.
-Block enter_block(const uint batch, const uint head, const uint row0, const uint rows) {
+// enter_sequence makes p that of a batch: of its sequence, where they are packed. The
+// same for all invocations of the workgroup.
+void enter_sequence(const uint batch) {
     if (VARLEN) {
         const uint q_at = args.features.cu_seqlens_q_offset + batch;
         const uint kv_at = args.features.cu_seqlens_kv_offset + batch;
@@ -51,28 +53,51 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
         p.seq_kv = kv.y;
         p.causal_shift = args.features.bottom_right != 0 ? int(kv.y) - int(q.y) : 0;
     }
+    if (LOGITS) {
+        p.scale_log2 = 1.0;  // score applies the real one
+    }
+}
+
+// new_block returns what is the same for all rows of a block of a batch and head whose
+// keys begin at first_key of the sequence. The block exists.
+Block new_block(const uint batch, const uint head, const uint first_key) {
     Block b;
-    b.exists = row0 < p.seq_q;
+    b.exists = true;
+    b.first_key = first_key;
+    b.bias_at = args.features.bias_offset + batch * args.features.bias_stride_b + head * args.features.bias_stride_h + first_key;
+    b.key_mask_at = args.features.key_mask_offset + batch * args.features.key_mask_stride_b + first_key;
+    b.slope = ALIBI ? alibi_slopes[args.features.slopes_offset + batch * args.features.slopes_stride_b + head] * LOG2_E : 0.0;
+    b.sink = SINKS ? sinks[args.features.sinks_offset + head] * LOG2_E : NEG_INF;
+    uint carry;
+    b.stream.x = uaddCarry(args.features.stream_lo, batch * num_heads() + head, carry);
+    b.stream.y = args.features.stream_hi + carry;
+    return b;
+}
+
+// enter_block makes p that of the rows row0 to row0+rows-1 of a batch and head,
+// and returns the rest. The same for all invocations of the workgroup.
+Block enter_block(const uint batch, const uint head, const uint row0, const uint rows) {
+    enter_sequence(batch);
     // Intervals of neighbouring rows meet: all keys from the first that the first row
     // sees to the last that the last one does are seen by some row.
     const int first = visible_from(int(row0));
     const int end = visible_keys(int(min(row0 + rows, p.seq_q)) - 1);
-    b.first_key = uint(first < end ? first : 0);  // not past the tensor: kernels may load key 0 before they look
-    skip_keys(b.first_key);
-    p.causal_shift -= int(b.first_key);
+    const uint first_key = uint(first < end ? first : 0);  // not past the tensor: kernels may load key 0 before they look
+    skip_keys(first_key);
+    p.causal_shift -= int(first_key);
     p.seq_kv = uint(max(end - first, 0));
-    if (LOGITS) {
-        p.scale_log2 = 1.0;  // score applies the real one
-    }
-
-    b.bias_at = args.features.bias_offset + batch * args.features.bias_stride_b + head * args.features.bias_stride_h + b.first_key;
-    b.key_mask_at = args.features.key_mask_offset + batch * args.features.key_mask_stride_b + b.first_key;
-    b.slope = ALIBI ? alibi_slopes[args.features.slopes_offset + batch * args.features.slopes_stride_b + head] * LOG2_E : 0.0;
-    b.sink = SINKS ? sinks[args.features.sinks_offset + head] * LOG2_E : NEG_INF;
-    uint carry;
-    b.stream.x = uaddCarry(args.features.stream_lo, batch * p.num_heads + head, carry);
-    b.stream.y = args.features.stream_hi + carry;
+    Block b = new_block(batch, head, first_key);
+    b.exists = row0 < p.seq_q;
     return b;
+}
+
+// enter_keys makes p that of the keys col0 to col0+keys-1 of a batch, and returns the
+// first row that sees some of them; rows from p.seq_q on see none. There are no keys
+// if col0 >= p.seq_kv. The same for all invocations of the workgroup.
+uint enter_keys(const uint batch, const uint col0, const uint keys) {
+    enter_sequence(batch);
+    p.seq_q = uint(max(last_seeing(int(min(col0 + keys, p.seq_kv)) - 1), 0));
+    return uint(first_seeing(int(col0)));
 }
 
 // unmasked reports whether the key mask shows a key of the block.

@@ -6,7 +6,8 @@
 // 0, and is not there.
 //
 // The includer declares `const bool CAUSAL` and the push constants p with
-// seq_kv and causal_shift; with FEATURES it need not declare CAUSAL.
+// seq_kv and causal_shift, with FEATURES also seq_q; and then it need not declare
+// CAUSAL.
 #ifndef LIB_MASK_GLSL
 #define LIB_MASK_GLSL
 
@@ -23,6 +24,18 @@ int visible_keys(const int i) {
 // it sees none.
 int visible_from(const int i) {
     return WINDOW_LEFT ? max(0, i + p.causal_shift - args.features.window_left) : 0;
+}
+
+// first_seeing returns the first row that sees key j or one after it.
+int first_seeing(const int j) {
+    return WINDOW_RIGHT ? max(0, j - p.causal_shift - args.features.window_right) : 0;
+}
+
+// last_seeing returns the row after the last that sees key j or one before it. It
+// may be negative.
+int last_seeing(const int j) {
+    const int n = int(p.seq_q);
+    return WINDOW_LEFT ? min(n, j - p.causal_shift + args.features.window_left + 1) : n;
 }
 
 #else

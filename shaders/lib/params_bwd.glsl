@@ -1,11 +1,22 @@
 // params_bwd: the push constants of the backward kernels that own dQ, or dK and dV.
 // One block for both, so that the host fills it in one place.
 //
+// With FEATURES they are args.plain, and p is a copy of the invocation's own, which
+// enter_block or enter_keys (lib/features.glsl) makes that of a block. The includer
+// then declares `const bool OWNS_KEYS`: dX and dV lie as keys do; else dX as rows do.
+//
 // The includer needs GL_EXT_scalar_block_layout.
 #ifndef LIB_PARAMS_BWD_GLSL
 #define LIB_PARAMS_BWD_GLSL
 
+#ifdef FEATURES
+#include "feature_constants.glsl"
+#include "feature_params.glsl"
+
+struct Plain {
+#else
 layout(push_constant, scalar) uniform Params {
+#endif
     uint seq_q;
     uint seq_kv;
     uint heads_per_kv;  // num_heads / num_kv_heads
@@ -38,6 +49,40 @@ layout(push_constant, scalar) uniform Params {
     uint dv_stride_b;
     uint dv_stride_h;
     uint dv_stride_s;
+#ifndef FEATURES
 } p;
+#else
+};
+
+layout(push_constant, scalar) uniform Params {
+    Plain plain;
+    Features features;
+} args;
+
+Plain p = args.plain;
+
+// num_heads returns the heads of Q: the dispatch has those of what the kernel owns.
+uint num_heads() {
+    return OWNS_KEYS ? gl_NumWorkGroups.y * p.heads_per_kv : gl_NumWorkGroups.y;
+}
+
+// skip_rows makes row n the first.
+void skip_rows(const uint n) {
+    p.rows_offset += n;
+    p.q_offset += n * p.q_stride_s;
+    p.do_offset += n * p.do_stride_s;
+    p.dx_offset += OWNS_KEYS ? 0 : n * p.dx_stride_s;
+}
+
+// skip_keys makes key n the first.
+void skip_keys(const uint n) {
+    p.k_offset += n * p.k_stride_s;
+    p.v_offset += n * p.v_stride_s;
+    if (OWNS_KEYS) {
+        p.dx_offset += n * p.dx_stride_s;
+        p.dv_offset += n * p.dv_stride_s;
+    }
+}
+#endif
 
 #endif

@@ -57,6 +57,10 @@ layout(push_constant, scalar) uniform Params {
 
 Plain p = args.plain;
 
+uint num_heads() {
+    return p.num_heads;
+}
+
 // skip_rows makes row n the first.
 void skip_rows(const uint n) {
     p.q_offset += n * p.q_stride_s;

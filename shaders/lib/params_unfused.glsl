@@ -47,6 +47,10 @@ layout(push_constant, scalar) uniform Params {
 
 Plain p = args.plain;
 
+uint num_heads() {
+    return p.num_heads;
+}
+
 // s2_row returns where the row of S that belongs to a row of the sequence begins.
 uint s2_row(const uint row) {
     return (gl_WorkGroupID.z * args.plain.seq_q + row) * args.plain.seq_kv;

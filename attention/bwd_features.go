@@ -1,0 +1,254 @@
+package attention
+
+import (
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// bwdHeadsParams is the push-constant block of lib/params_bwd_heads.glsl.
+type bwdHeadsParams struct {
+	SeqQ        uint32  `glsl:"seq_q"`
+	SeqKV       uint32  `glsl:"seq_kv"`
+	Batches     uint32  `glsl:"batches"`
+	NumHeads    uint32  `glsl:"num_heads"`
+	First       uint32  `glsl:"first"`
+	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
+	CausalShift int32   `glsl:"causal_shift"`
+	ScaleLog2   float32 `glsl:"scale_log2"`
+	RowsOffset  uint32  `glsl:"rows_offset"` // pairs
+	RowsStrideB uint32  `glsl:"rows_stride_b"`
+	RowsStrideH uint32  `glsl:"rows_stride_h"`
+	QOffset     uint32  `glsl:"q_offset"` // elements, like all that follow
+	QStrideB    uint32  `glsl:"q_stride_b"`
+	QStrideH    uint32  `glsl:"q_stride_h"`
+	QStrideS    uint32  `glsl:"q_stride_s"`
+	KOffset     uint32  `glsl:"k_offset"`
+	KStrideB    uint32  `glsl:"k_stride_b"`
+	KStrideH    uint32  `glsl:"k_stride_h"`
+	KStrideS    uint32  `glsl:"k_stride_s"`
+	VOffset     uint32  `glsl:"v_offset"`
+	VStrideB    uint32  `glsl:"v_stride_b"`
+	VStrideH    uint32  `glsl:"v_stride_h"`
+	VStrideS    uint32  `glsl:"v_stride_s"`
+	DOOffset    uint32  `glsl:"do_offset"`
+	DOStrideB   uint32  `glsl:"do_stride_b"`
+	DOStrideH   uint32  `glsl:"do_stride_h"`
+	DOStrideS   uint32  `glsl:"do_stride_s"`
+	OutOffset   uint32  `glsl:"out_offset"`
+	OutStrideB  uint32  `glsl:"out_stride_b"`
+	OutStrideH  uint32  `glsl:"out_stride_h"`
+	OutStrideS  uint32  `glsl:"out_stride_s"`
+}
+
+// bwdDBiasSpec is the specialization of attention_bwd_dbias.comp.
+type bwdDBiasSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32 `glsl:"THREADS_X"`
+	Own           uint32 `glsl:"OWN"`
+	Stream        uint32 `glsl:"STREAM"`
+	Depth         uint32 `glsl:"DEPTH"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	Aligned       bool   `glsl:"ALIGNED"`
+	SumBatches    bool   `glsl:"SUM_BATCHES"`
+	SumHeads      bool   `glsl:"SUM_HEADS"`
+	SumRows       bool   `glsl:"SUM_ROWS"`
+}
+
+// bwdDSinksSpec is the specialization of attention_bwd_dsinks.comp.
+type bwdDSinksSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Chunk         uint32 `glsl:"CHUNK"`
+}
+
+// bwdSumParams is the push-constant block of attention_bwd_sum.comp.
+type bwdSumParams struct {
+	N           uint32 `glsl:"n"`
+	TermsI      uint32 `glsl:"terms_i"`
+	TermsJ      uint32 `glsl:"terms_j"`
+	PartOffset  uint32 `glsl:"part_offset"` // elements, like all that follow
+	PartStrideB uint32 `glsl:"part_stride_b"`
+	PartStrideH uint32 `glsl:"part_stride_h"`
+	PartStrideX uint32 `glsl:"part_stride_x"`
+	PartStrideI uint32 `glsl:"part_stride_i"`
+	PartStrideJ uint32 `glsl:"part_stride_j"`
+	OutOffset   uint32 `glsl:"out_offset"`
+	OutStrideB  uint32 `glsl:"out_stride_b"`
+	OutStrideH  uint32 `glsl:"out_stride_h"`
+}
+
+// bwdSumSpec is the specialization of attention_bwd_sum.comp.
+type bwdSumSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ToF32         bool   `glsl:"TO_F32"`
+}
+
+const (
+	// sumThreads is the workgroup of attention_bwd_sum and attention_bwd_dsinks:
+	// what every device allows.
+	sumThreads = 128
+	// sinkChunk rows are summed up by a workgroup of attention_bwd_dsinks: 16 of an
+	// invocation.
+	sinkChunk = 2048
+)
+
+// biasTile is what attention_bwd_dbias does on every path; it fits Vulkan's guaranteed
+// 16 KiB.
+var biasTile = BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 4}
+
+// recordFeatures records the gradients of the features' tensors that the call wants.
+func (b *backward) recordFeatures() error {
+	g := &b.opt.Gradients
+	if b.p.Bias.On && !g.DBias.IsZero() {
+		b.c.Barrier() // rows, which others read, are in the buffer of what is written: as in dispatchFwd
+		if err := b.recordDBias(g.DBias); err != nil {
+			return err
+		}
+	}
+	if b.p.Sinks && !g.DSinks.IsZero() {
+		b.c.Barrier() // likewise
+		return b.recordDSinks(g.DSinks)
+	}
+	return nil
+}
+
+// headsParams fills the block for all batches, but for the output.
+func (b *backward) headsParams() bwdHeadsParams {
+	x := newBwdParams(b.do, b.q, b.k, b.v, b.p)
+	return bwdHeadsParams{
+		SeqQ: x.SeqQ, SeqKV: x.SeqKV,
+		Batches: uint32(b.p.Batch), NumHeads: uint32(b.p.NumHeads), HeadsPerKV: x.HeadsPerKV,
+		CausalShift: x.CausalShift, ScaleLog2: x.ScaleLog2,
+		RowsOffset: x.RowsOffset, RowsStrideB: x.RowsStrideB, RowsStrideH: x.RowsStrideH,
+		QOffset: x.QOffset, QStrideB: x.QStrideB, QStrideH: x.QStrideH, QStrideS: x.QStrideS,
+		KOffset: x.KOffset, KStrideB: x.KStrideB, KStrideH: x.KStrideH, KStrideS: x.KStrideS,
+		VOffset: x.VOffset, VStrideB: x.VStrideB, VStrideH: x.VStrideH, VStrideS: x.VStrideS,
+		DOOffset: x.DOOffset, DOStrideB: x.DOStrideB, DOStrideH: x.DOStrideH, DOStrideS: x.DOStrideS,
+	}
+}
+
+// setOut sets the tensor that is written. Its last stride is not that of an axis.
+func (x *bwdHeadsParams) setOut(t vk.Tensor) {
+	x.OutOffset, x.OutStrideB, x.OutStrideH = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])
+	if len(t.Strides) == 4 {
+		x.OutStrideS = uint32(t.Strides[2])
+	}
+}
+
+// recordDBias records the kernels that compute the gradient of the bias.
+func (b *backward) recordDBias(dbias vk.Tensor) error {
+	p, bias := &b.p, &b.p.Bias
+	kernel, err := newKernel[bwdHeadsParams](b.c.Device(), "attention_bwd_dbias", p.DType.Short(), p, bwdDBiasSpec{
+		WorkgroupSize: uint32(biasTile.Threads),
+		ThreadsX:      uint32(biasTile.ThreadsX),
+		Own:           uint32(biasTile.Own),
+		Stream:        uint32(biasTile.Stream),
+		Depth:         uint32(biasTile.Depth),
+		HeadDim:       uint32(p.HeadDim),
+		Aligned:       aligned(4, &b.q, &b.k, &b.v, &b.do),
+		SumBatches:    bias.Rows && !bias.Batch,
+		SumHeads:      bias.Rows && !bias.Heads,
+		SumRows:       !bias.Rows,
+	}, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	out, rowGroups := dbias, groups(p.SeqQ, biasTile.Own)
+	if !bias.Rows {
+		out, rowGroups = b.biasParts, 1
+	}
+	heads := out.Shape[0] * out.Shape[1]
+	if err := b.fits(groups(p.SeqKV, biasTile.Stream), rowGroups, p.NumHeads); err != nil {
+		return err
+	}
+	params, features := b.headsParams(), b.features()
+	params.setOut(out)
+	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
+	for first := 0; first < heads; first += step {
+		if first > 0 {
+			b.c.Barrier() // as in dispatchFwd
+		}
+		params.First = uint32(first)
+		n := uint32(min(step, heads-first))
+		kernel.dispatch(b.c, vk.Groups{X: groups(p.SeqKV, biasTile.Stream), Y: rowGroups, Z: n}, params, features, b.q, b.k, b.v, b.do, b.rows, out)
+	}
+	if bias.Rows {
+		return b.c.Err()
+	}
+	b.c.Barrier() // biasParts are written
+	sum := bwdSumParams{N: uint32(p.SeqKV), TermsI: 1, TermsJ: 1, PartOffset: uint32(out.Offset), PartStrideX: 1}
+	strideB, strideH := uint32(out.Strides[0]), uint32(out.Strides[1])
+	sum.PartStrideB, sum.PartStrideH, sum.PartStrideI, sum.PartStrideJ = strideB, strideH, strideB, strideH
+	if !bias.Batch {
+		sum.TermsI = uint32(p.Batch)
+	}
+	if !bias.Heads {
+		sum.TermsJ = uint32(p.NumHeads)
+	}
+	return b.recordSum(sum, b.biasParts, dbias)
+}
+
+// recordDSinks records the kernels that compute the gradient of the sinks.
+func (b *backward) recordDSinks(dsinks vk.Tensor) error {
+	p := &b.p
+	kernel, err := newKernel[bwdHeadsParams](b.c.Device(), "attention_bwd_dsinks", "", p, bwdDSinksSpec{sumThreads, sinkChunk}, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	chunks := groups(p.SeqQ, sinkChunk)
+	if err := b.fits(chunks, 1, p.NumHeads); err != nil {
+		return err
+	}
+	params, features := b.headsParams(), b.features()
+	params.setOut(b.sinkParts)
+	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
+	for first := 0; first < p.Batch; first += step {
+		n := min(step, p.Batch-first)
+		if first > 0 {
+			b.c.Barrier() // as in dispatchFwd
+		}
+		kernel.dispatch(b.c, vk.Groups{X: chunks, Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, b.rows, b.sinkParts)
+		params.RowsOffset += uint32(n) * params.RowsStrideB
+		params.OutOffset += uint32(n) * params.OutStrideB
+		features.skip(p, first, n)
+	}
+	b.c.Barrier() // sinkParts are written
+	// Heads lie along axis x of the sum.
+	out := dsinks
+	out.Shape, out.Strides = []int{1, 1, p.NumHeads}, []int{0, 0, 1}
+	return b.recordSum(bwdSumParams{
+		N: uint32(p.NumHeads), TermsI: uint32(p.Batch), TermsJ: chunks,
+		PartOffset: uint32(b.sinkParts.Offset), PartStrideX: uint32(b.sinkParts.Strides[1]),
+		PartStrideI: uint32(b.sinkParts.Strides[0]), PartStrideJ: 1,
+	}, b.sinkParts, out)
+}
+
+// recordSum records attention_bwd_sum of parts into out, whose first axes are batches
+// and heads.
+func (b *backward) recordSum(params bwdSumParams, parts, out vk.Tensor) error {
+	d := b.c.Device()
+	module, err := shaders.Get("attention_bwd_sum", b.p.DType.Short())
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[bwdSumParams](d, module.Name, module.SPIRV, bwdSumSpec{sumThreads, out.DType == dtype.Float32}, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	blocks, batches, heads := groups(int(params.N), sumThreads), out.Shape[0], out.Shape[1]
+	if err := b.fits(blocks, 1, heads); err != nil {
+		return err
+	}
+	params.OutOffset, params.OutStrideB, params.OutStrideH = uint32(out.Offset), uint32(out.Strides[0]), uint32(out.Strides[1])
+	step := int(d.Caps().MaxWorkgroupCount[2])
+	for first := 0; first < batches; first += step {
+		n := uint32(min(step, batches-first))
+		if first > 0 {
+			b.c.Barrier() // as in dispatchFwd
+		}
+		kernel.Dispatch(b.c, vk.Groups{X: blocks, Y: uint32(heads), Z: n}, params, parts, out)
+		params.PartOffset += n * params.PartStrideB
+		params.OutOffset += n * params.OutStrideB
+	}
+	return b.c.Err()
+}

@@ -1,0 +1,166 @@
+package attention_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestBackwardFeatureTiles runs features together on tiles that the tuning table does
+// not take: of one word of dropout's bits and several, of one row of an invocation
+// and several.
+func TestBackwardFeatureTiles(t *testing.T) {
+	d := vktest.Open(t)
+	cases := backwardSuite(d).Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.DType == dtype.Float16 && c.FLOPs() < 1e7 })
+	for _, config := range []attention.BackwardConfig{
+		{
+			Impl: attention.Scalar,
+			DKV:  attention.BackwardTile{Threads: 64, ThreadsX: 8, Own: 8, Stream: 16, Depth: 8, Slice: 4},
+			DQ:   attention.BackwardTile{Threads: 32, ThreadsX: 4, Own: 24, Stream: 4, Depth: 16, Slice: 4},
+		},
+		{
+			Impl: attention.Scalar,
+			DKV:  attention.BackwardTile{Threads: 128, ThreadsX: 16, Own: 48, Stream: 16, Depth: 16, Slice: 16},
+			DQ:   attention.BackwardTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
+		},
+	} {
+		t.Run(config.String(), func(t *testing.T) {
+			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
+			cases.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+		})
+	}
+}
+
+// TestBackwardBadLengths is TestBadLengths for gradients.
+func TestBackwardBadLengths(t *testing.T) {
+	d := vktest.Open(t)
+	p := attention.Problem{
+		Batch: 3, NumHeads: 2, NumKVHeads: 1, SeqQ: 20, SeqKV: 15, HeadDim: 16, DType: dtype.Float16,
+		KeyMask: true, Bias: attention.Bias{On: true, Batch: true, Rows: true}, Sinks: true, Causal: true,
+		Varlen: attention.Varlen{On: true, TotalQ: 40, TotalKV: 30},
+	}
+	tensor := guarded
+	in := attntest.BackwardInputs{
+		Inputs: attntest.Inputs{
+			Q: tensor("q", p.DType, 1, p.QShape()...), K: tensor("k", p.DType, 1, p.KShape()...), V: tensor("v", p.DType, 1, p.VShape()...),
+			KeyMask:    tensor("key_mask", dtype.Bool, 1, p.KeyMaskShape()...),
+			Sinks:      tensor("sinks", dtype.Float32, 0, p.SinksShape()...),
+			CuSeqlensQ: tensor("cu_seqlens_q", dtype.Int32, 0, 4), CuSeqlensKV: tensor("cu_seqlens_kv", dtype.Int32, 0, 4),
+		},
+		DO: tensor("do", p.DType, 1, p.OShape()...), O: tensor("o", p.DType, 1, p.OShape()...), LSE: tensor("lse", dtype.Float32, 1, p.LSEShape()...),
+	}
+	for _, impl := range backwardImpls() {
+		for i, cu := range badLengths {
+			for _, p.Bias.Rows = range []bool{true, false} {
+				in.Bias = tensor("bias", dtype.Float32, 0, p.BiasShape()...)
+				t.Run(fmt.Sprintf("%v/%d/rows=%v", impl, i, p.Bias.Rows), func(t *testing.T) {
+					if err := attention.SupportsBackward(d.Caps(), impl, p); err != nil {
+						t.Skip(err)
+					}
+					copy(in.CuSeqlensQ.Data[guard:], cu[0][:])
+					copy(in.CuSeqlensKV.Data[guard:], cu[1][:])
+					g := attntest.Gradients{
+						DQ: tensor("dq", p.DType, canary, p.QShape()...), DK: tensor("dk", p.DType, canary, p.KShape()...), DV: tensor("dv", p.DType, canary, p.VShape()...),
+						DBias: tensor("dbias", dtype.Float32, canary, p.BiasShape()...), DSinks: tensor("dsinks", dtype.Float32, canary, p.SinksShape()...),
+					}
+					require.NoError(t, backwardOnDevice{d, attention.Options{Impl: impl}}.Backward(g, in, p))
+					requireGuards(t, g.DQ, g.DK, g.DV, g.DBias, g.DSinks)
+				})
+			}
+		}
+	}
+}
+
+// TestBackwardFeatureKernels: a call without features runs kernels that know of none;
+// one with them computes dbias and dsinks only where they are given, and the same
+// again compiles nothing and allocates little.
+func TestBackwardFeatureKernels(t *testing.T) {
+	for _, impl := range backwardImpls() {
+		t.Run(impl.String(), func(t *testing.T) {
+			d := vktest.Open(t)
+			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: dtype.Float16, Causal: true}
+			withFeatures := p
+			withFeatures.Sinks, withFeatures.Bias.On = true, true
+			if err := attention.SupportsBackward(d.Caps(), impl, withFeatures); err != nil {
+				t.Skip(err)
+			}
+			x := newBackwardArgs(t, d, p)
+			x.opt.Impl = impl
+			c, err := d.NewCmd("features")
+			require.NoError(t, err)
+			defer c.Close()
+			record := func() {
+				c.Reset()
+				require.NoError(t, x.record(c))
+			}
+			kernels := func(part string) (n int) {
+				for _, info := range d.CachedKernels() {
+					if strings.Contains(info.Name, part) {
+						n++
+					}
+				}
+				return n
+			}
+			record()
+			require.Zero(t, kernels("_features"))
+			x.p = withFeatures
+			x.opt.Inputs.Sinks, x.opt.Inputs.Bias = newTensor(t, d, dtype.Float32, x.p.SinksShape()), newTensor(t, d, dtype.Float32, x.p.BiasShape())
+			record()
+			require.NotZero(t, kernels("_features"))
+			require.Zero(t, kernels("dbias")+kernels("dsinks")+kernels("sum"))
+			x.opt.Gradients.DBias, x.opt.Gradients.DSinks = newTensor(t, d, dtype.Float32, x.p.BiasShape()), newTensor(t, d, dtype.Float32, x.p.SinksShape())
+			record()
+			require.Equal(t, 1, kernels("dbias"))
+			require.Equal(t, 1, kernels("dsinks"))
+			require.Equal(t, 1, kernels("sum"))
+			all := len(d.CachedKernels())
+			require.LessOrEqual(t, testing.AllocsPerRun(10, record), 200.0)
+			require.Len(t, d.CachedKernels(), all)
+		})
+	}
+}
+
+// A guarded tensor has so many elements before it and after it, which outputs fill
+// with the canary.
+const guard, canary = 4096, -12288
+
+// guarded returns a contiguous tensor between guards, all of one value.
+func guarded(name string, format dtype.DType, value float64, shape ...int) *attntest.Tensor {
+	x := &attntest.Tensor{Name: name, DType: format, Offset: guard, Shape: shape, Strides: make([]int, len(shape))}
+	n := 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		x.Strides[i], n = n, n*shape[i]
+	}
+	x.Data = make([]float64, n+2*guard)
+	for i := range x.Data {
+		x.Data[i] = value
+	}
+	return x
+}
+
+// requireGuards wants the guards of outputs intact.
+func requireGuards(t *testing.T, outputs ...*attntest.Tensor) {
+	for _, x := range outputs {
+		for j := range guard {
+			require.EqualValues(t, canary, x.Data[j], "%s: %d before it", x.Name, guard-j)
+			require.EqualValues(t, canary, x.Data[len(x.Data)-1-j], "%s: %d after it", x.Name, guard-j)
+		}
+	}
+}
+
+// badLengths are cumulative lengths of rows and of keys that break every rule.
+var badLengths = [][2][4]float64{
+	{{0, 40, 20, 40}, {0, 30, 10, 30}},
+	{{-5, 60, 10, 70}, {-9, 50, -3, 99}},
+	{{math.MaxInt32, math.MinInt32, math.MaxInt32, math.MinInt32}, {math.MinInt32, math.MaxInt32, math.MinInt32, math.MaxInt32}},
+	{{math.MinInt32, math.MaxInt32, 0, math.MaxInt32}, {math.MaxInt32, math.MaxInt32, math.MinInt32, math.MinInt32}},
+	{{39, 40, 41, 42}, {29, 30, 31, 32}},
+}

@@ -1,0 +1,173 @@
+// attention_bwd_dbias: the gradient of a bias, in float32 arithmetic, for any Vulkan
+// 1.2 device.
+//
+//     dBias = sum of dS over what shares an element of the bias
+//     dS    = P * (dP * Z - Delta)           see lib/feature_gradients.glsl
+//
+//     q, dO  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v   (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise; V and dO are value_dim long
+//     rows   (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
+//     out    (batch or 1, num_heads or 1, seq_q, seq_kv)  the bias's format, any strides
+//     with SUM_ROWS: (batch, num_heads, seq_kv)       f32, any strides
+//
+// A workgroup owns a tile of OWN rows and STREAM keys of the bias and adds up what the
+// heads and batches give that share it, one after the other: no two workgroups add to
+// the same element. That computes S and dP once more. With SUM_ROWS a tile is of a head
+// and all its rows, and attention_bwd_sum.comp adds up what heads and batches share.
+//
+// Dispatch: (ceil(seq_kv / STREAM), ceil(seq_q / OWN) or 1 with SUM_ROWS, heads of out in
+// all its batches).
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint THREADS_X = 16;
+layout(constant_id = 2) const uint OWN = 32;     // rows
+layout(constant_id = 3) const uint STREAM = 32;  // keys
+layout(constant_id = 4) const uint DEPTH = 32;   // columns in shared memory at a time, of all four tensors
+layout(constant_id = 5) const uint HEAD_DIM = 64;
+layout(constant_id = 6) const bool ALIGNED = true;  // offsets and strides are multiples of 4
+layout(constant_id = 7) const bool SUM_BATCHES = false;
+layout(constant_id = 8) const bool SUM_HEADS = false;
+layout(constant_id = 9) const bool SUM_ROWS = false;  // then neither of the others
+layout(local_size_x_id = 0) in;
+
+const uint SLICE = 4;  // of accumulate, which is not used
+#define FEATURES_ID 10
+#define FEATURES_BINDING 6
+#include "lib/element.glsl"
+#include "lib/params_bwd_heads.glsl"
+
+layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
+layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
+layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
+layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
+layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
+layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
+layout(binding = 3, scalar) readonly buffer DO { ELEM4 do4[]; };
+layout(binding = 3, scalar) readonly buffer DO1 { ELEM do1[]; };
+layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
+layout(binding = 5, scalar) writeonly buffer Out { ELEM out1[]; };
+layout(binding = 5, scalar) writeonly buffer Out32 { float out32[]; };
+
+DEFINE_LOAD4(load_q, q4, q1)
+DEFINE_LOAD4(load_k, k4, k1)
+DEFINE_LOAD4(load_v, v4, v1)
+DEFINE_LOAD4(load_do, do4, do1)
+
+#include "lib/softmax.glsl"
+#include "lib/mask.glsl"
+const bool STREAM_HIDES = false;
+const bool LOGITS = true;
+#define BLOCK_M OWN  // of lib/dropout.glsl
+#define BLOCK_N STREAM
+#include "lib/features.glsl"
+#include "lib/dropout.glsl"
+#include "lib/feature_gradients.glsl"
+#include "lib/bwd_scalar.glsl"
+
+shared float column_sums[SUM_ROWS ? THREADS_Y * STREAM : 1];  // (THREADS_Y, STREAM)
+
+// add_tile adds dS of the rows from row0 and the keys from col0 on.
+void add_tile(inout TileNT sum, const Block block, const uint batch, const uint head, const uint row0, const uint col0) {
+    const uint ty = gl_LocalInvocationIndex / THREADS_X;
+    const uint tx = gl_LocalInvocationIndex % THREADS_X;
+    const uint kv_head = head / p.heads_per_kv;
+    const uint count = min(OWN, p.seq_q - row0);
+    const uint keys = min(STREAM, p.seq_kv - col0);
+    const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
+    const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
+    const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
+    const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
+    const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + row0;
+    barrier();  // the bits before are read
+    fill_kept(block, row0, col0);
+    TileNT S, dP;  // (ROWS, COLS)
+    product(S, Q_, K_);
+    product(dP, dO_, V_);
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint row = ty * ROWS + i;
+        const vec2 lse2_delta = row < count ? rows[rows_base + row] : vec2(0.0);
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            const uint at = i * COLS + j;
+            const uint col = tx + j * THREADS_X;
+            const bool seen = row < count && in_window(int(row0 + row), int(col0 + col)) && unmasked(block, min(col0 + col, last_key()));
+            sum.at[at] += weigh(block, S.at[at], dP.at[at], lse2_delta, int(row0 + row), int(col0 + col), seen, is_kept(row, col)).dS;
+        }
+    }
+}
+
+// put writes an element.
+void put(const uint at, const float x) {
+    if (BIAS_F32 || SUM_ROWS) {
+        out32[at] = x;
+    } else {
+        out1[at] = NARROW(x);
+    }
+}
+
+void main() {
+    const uint ty = gl_LocalInvocationIndex / THREADS_X;
+    const uint tx = gl_LocalInvocationIndex % THREADS_X;
+    const uint number = p.first + gl_WorkGroupID.z;
+    const uint out_heads = SUM_HEADS ? 1 : p.num_heads;
+    const uint first_batch = number / out_heads;
+    const uint first_head = number % out_heads;
+    const uint col0 = gl_WorkGroupID.x * STREAM;
+    const uint block_row = gl_WorkGroupID.y * OWN;
+    TileNT sum;  // (ROWS, COLS)
+    [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
+        sum.at[i] = 0.0;
+    }
+    const uint end_batch = SUM_BATCHES ? p.batches : first_batch + 1;
+    const uint end_head = SUM_HEADS ? p.num_heads : first_head + 1;
+    [[dont_unroll]] for (uint batch = first_batch; batch < end_batch; batch++) {
+        p = args.plain;
+        const uint first_row = enter_keys(batch, col0, STREAM);
+        if (col0 >= p.seq_kv || !SUM_ROWS && block_row + OWN <= first_row) {
+            continue;  // no row of the tile sees a key of it
+        }
+        const uint row_begin = SUM_ROWS ? first_row : block_row;
+        const uint row_end = SUM_ROWS ? p.seq_q : min(p.seq_q, block_row + OWN);
+        [[dont_unroll]] for (uint head = first_head; head < end_head; head++) {
+            const Block block = new_block(batch, head, 0);
+            [[dont_unroll]] for (uint row0 = row_begin; row0 < row_end; row0 += OWN) {
+                add_tile(sum, block, batch, head, row0, col0);
+            }
+        }
+    }
+
+    const uint base = p.out_offset + first_batch * p.out_stride_b + first_head * p.out_stride_h;
+    if (SUM_ROWS) {
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            float x = 0.0;
+            [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                x += sum.at[i * COLS + j];
+            }
+            column_sums[ty * STREAM + tx + j * THREADS_X] = x;
+        }
+        barrier();  // column_sums written before they are read
+        for (uint col = gl_LocalInvocationIndex; col < STREAM; col += WORKGROUP_SIZE) {
+            float x = 0.0;
+            for (uint y = 0; y < THREADS_Y; y++) {
+                x += column_sums[y * STREAM + col];
+            }
+            if (col0 + col < args.plain.seq_kv) {
+                put(base + col0 + col, x);
+            }
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            const uint row = block_row + ty * ROWS + i;
+            const uint col = col0 + tx + j * THREADS_X;
+            if (row < args.plain.seq_q && col < args.plain.seq_kv) {
+                put(base + row * p.out_stride_s + col, sum.at[i * COLS + j]);
+            }
+        }
+    }
+}

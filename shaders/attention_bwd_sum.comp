@@ -1,0 +1,58 @@
+// attention_bwd_sum: sums of partial gradients, in one order always.
+//
+//     out[b, h, x] = sum over i < terms_i, j < terms_j of part[b, h, x, i, j]
+//
+//     part  f32, any strides
+//     out   ELEM, or f32 with TO_F32, any strides, last axis contiguous
+//
+// Dispatch: (ceil(n / WORKGROUP_SIZE), heads, batches) of out, an invocation for each
+// element.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const bool TO_F32 = true;
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, scalar) uniform Params {
+    uint n;              // length of axis x
+    uint terms_i;
+    uint terms_j;
+    uint part_offset;    // elements, like all that follow
+    uint part_stride_b;
+    uint part_stride_h;
+    uint part_stride_x;
+    uint part_stride_i;
+    uint part_stride_j;
+    uint out_offset;
+    uint out_stride_b;
+    uint out_stride_h;
+} p;
+
+#include "lib/element.glsl"
+
+layout(binding = 0, scalar) readonly buffer Part { float part[]; };
+layout(binding = 1, scalar) writeonly buffer Out { ELEM out1[]; };
+layout(binding = 1, scalar) writeonly buffer Out32 { float out32[]; };
+
+void main() {
+    const uint x = gl_GlobalInvocationID.x;
+    if (x >= p.n) {
+        return;
+    }
+    const uint base = p.part_offset + gl_WorkGroupID.z * p.part_stride_b + gl_WorkGroupID.y * p.part_stride_h + x * p.part_stride_x;
+    float sum = 0.0;
+    for (uint i = 0; i < p.terms_i; i++) {
+        for (uint j = 0; j < p.terms_j; j++) {
+            sum += part[base + i * p.part_stride_i + j * p.part_stride_j];
+        }
+    }
+    const uint at = p.out_offset + gl_WorkGroupID.z * p.out_stride_b + gl_WorkGroupID.y * p.out_stride_h + x;
+    if (TO_F32) {
+        out32[at] = sum;
+    } else {
+        out1[at] = NARROW(sum);
+    }
+}

@@ -1,0 +1,39 @@
+// feature_gradients: what features make of the gradients of scores.
+//
+// The includer includes lib/features.glsl with LOGITS.
+#ifndef LIB_FEATURE_GRADIENTS_GLSL
+#define LIB_FEATURE_GRADIENTS_GLSL
+
+// What a row and a key give to gradients, all 0 if the row does not see the key. Z is
+// 0 if dropout drops the weight, else keep_scale().
+struct Weighed {
+    float P;   // the weight, 0 if it is dropped: P * Z / keep_scale()
+    float dS;  // P * (dP * Z - Delta), the gradient of the score and of the bias
+    float dX;  // the same of the score before Softcap
+};
+
+// softcap_slope returns the derivative of Softcap at a base-2 logit x, by it,
+//
+//     1 - tanh(y)^2 = 4 t / (1 + t)^2
+//
+// with y and t of softcap.
+float softcap_slope(const float x) {
+    const float t = exp2(-abs(x) * args.features.softcap_in);
+    return 4.0 * t / ((1.0 + t) * (1.0 + t));
+}
+
+// weigh returns what a row and a key of the block give, of which s is the dot product of
+// Q and K and dP that of dO and V. Lse2_delta is of the row; whether the masks show the
+// key to it is `seen`, whether dropout keeps the weight `keep`. Row and key may be
+// outside the sequence, if not seen.
+Weighed weigh(const Block b, const float s, const float dP, const vec2 lse2_delta, const int row, const int key, const bool seen, const bool keep) {
+    const float x = score(b, s, args.plain.scale_log2, row, key, seen);
+    if (x == NEG_INF) {
+        return Weighed(0.0, 0.0, 0.0);  // K and V may be NaN
+    }
+    const float P = exp2(x - lse2_delta.x);
+    const float dS = P * ((keep ? dP * keep_scale() : 0.0) - lse2_delta.y);
+    return Weighed(keep ? P : 0.0, dS, SOFTCAP ? dS * softcap_slope(s * args.plain.scale_log2) : dS);
+}
+
+#endif
