@@ -224,8 +224,8 @@ var bwdTable = []bwdRow{
 	}},
 	{family: "hopper", headDim: 64, BackwardConfig: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 64, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 128, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
 	{family: "hopper", headDim: 128, fill: 1.5, BackwardConfig: BackwardConfig{
 		Impl: CoopMat2,
