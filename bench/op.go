@@ -12,7 +12,8 @@ import (
 // computing it for a file (flashvk run) must know. Package bench/kernels has one for
 // each kernel of pipelines.
 //
-// A pass that is handed to its methods is Forward or Backward, never Both.
+// A pass that is handed to its methods is Forward or Backward, never Both. If an Op has
+// a method Close, that is called when what it recorded is done.
 type Op interface {
 	// Name is that of the kernel, as in flashvk bench NAME. In results it stands
 	// before _fwd and _bwd.
@@ -101,6 +102,13 @@ func HasBackward(op Op) bool {
 		}
 	}
 	return false
+}
+
+// CloseOp calls the method Close of an Op, if it has one.
+func CloseOp(op Op) {
+	if c, ok := op.(interface{ Close() }); ok {
+		c.Close()
+	}
 }
 
 // opPasses returns the passes that p consists of.

@@ -113,6 +113,7 @@ func (r *opRun) result(impl string) Result {
 }
 
 func (r *opRun) close() {
+	CloseOp(r.op)
 	for _, s := range r.sets {
 		for _, t := range s {
 			t.Close()

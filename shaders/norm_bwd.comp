@@ -77,6 +77,32 @@ DEFINE_STORE16(store_dresidual, dresidual16, dresidual1)
 
 shared vec4 staged[WORKGROUP_SIZE];
 
+// A row, or what an invocation keeps of it.
+struct Row {
+    float mean;
+    float rstd;
+    uvec4 s[MAX_LOADS];
+    uvec4 dy[MAX_LOADS];
+};
+
+// load_row loads a row, if there is one.
+Row load_row(const uint row) {
+    Row r;
+    const bool exists = row < p.rows;
+    r.rstd = exists ? rstd_in[p.rstd_offset + row] : 0.0;
+    r.mean = CENTERED && exists ? mean_in[p.mean_offset + row] : 0.0;
+    [[unroll]] for (uint l = 0; l < HELD; l++) {
+        r.s[l] = uvec4(0);
+        r.dy[l] = uvec4(0);
+        if (!WIDE && exists) {
+            const uint c = (lane_of_team() + l * TEAM) * VEC;
+            r.s[l] = load_s(p.s_offset + row * p.s_stride + c, rest(c));
+            r.dy[l] = load_dy(p.dy_offset + row * p.dy_stride + c, rest(c));
+        }
+    }
+    return r;
+}
+
 // parts_at returns where column c of the workgroup's row of parts is.
 uint parts_at(const uint c) {
     return gl_WorkGroupID.x * ((p.cols + 3) / 4) + c / 4;
@@ -108,7 +134,7 @@ void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {
 void main() {
     const uint lane = lane_of_team();
     const float scale = 1.0 / float(p.cols);
-    vec4 dw[HELD * QUADS];
+    vec4 dw[MAX_LOADS * QUADS];
     [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
         dw[i] = vec4(0.0);
     }
@@ -121,30 +147,26 @@ void main() {
             }
         }
     }
-    for (uint row = first_row(); row < p.rows; row += row_step()) {
-        const float rstd = rstd_in[p.rstd_offset + row];
-        const float mean = CENTERED ? mean_in[p.mean_offset + row] : 0.0;
-        const uint s_at = p.s_offset + row * p.s_stride;
-        const uint dy_at = p.dy_offset + row * p.dy_stride;
-        uvec4 s_held[HELD];
-        uvec4 dy_held[HELD];
-        [[unroll]] for (uint l = 0; l < HELD; l++) {
-            if (!WIDE) {
-                const uint c = (lane + l * TEAM) * VEC;
-                s_held[l] = load_s(s_at + c, rest(c));
-                dy_held[l] = load_dy(dy_at + c, rest(c));
-            }
-        }
+    const Weights w = hold_weights();
+    uint row = first_row();
+    Row next = load_row(row);
+    while (row < p.rows) {
+        const Row r = next;
+        const uint this_row = row;
+        row += row_step();
+        next = load_row(row);  // its loads wait while this row is computed
+        const uint s_at = p.s_offset + this_row * p.s_stride;
+        const uint dy_at = p.dy_offset + this_row * p.dy_stride;
         vec4 first = vec4(0.0);
         vec4 second = vec4(0.0);
         for (uint l = 0; l < loads(); l++) {
             const uint c = (lane + l * TEAM) * VEC;
-            const uvec4 s = WIDE ? load_s(s_at + c, rest(c)) : s_held[l];
-            const uvec4 dy = WIDE ? load_dy(dy_at + c, rest(c)) : dy_held[l];
+            const uvec4 s = WIDE ? load_s(s_at + c, rest(c)) : r.s[l];
+            const uvec4 dy = WIDE ? load_dy(dy_at + c, rest(c)) : r.dy[l];
             [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                const vec4 z = (quad(s, q) - mean) * rstd;
+                const vec4 z = (quad(s, q) - r.mean) * r.rstd;
                 const vec4 d = quad(dy, q);  // 0 past the end
-                const vec4 g = d * weights(c + 4 * q);
+                const vec4 g = d * weights_of(w, l, c, q);
                 first += g;
                 second += g * z;
                 if (!WIDE) {
@@ -154,22 +176,27 @@ void main() {
                 }
             }
         }
-        const vec2 sums = team_sum(vec2(CENTERED ? dot(first, vec4(1.0)) : 0.0, dot(second, vec4(1.0)))) * scale;
+        vec2 sums = vec2(0.0, dot(second, vec4(1.0)));
+        if (CENTERED) {
+            sums = team_sum(vec2(dot(first, vec4(1.0)), sums.y)) * scale;
+        } else {
+            sums.y = team_sum(sums.y) * scale;
+        }
         for (uint l = 0; l < loads(); l++) {
             const uint c = (lane + l * TEAM) * VEC;
-            const uvec4 s = WIDE ? load_s(s_at + c, rest(c)) : s_held[l];
-            const uvec4 dy = WIDE ? load_dy(dy_at + c, rest(c)) : dy_held[l];
-            const uvec4 more = RESIDUAL ? load_dsum(p.dsum_offset + row * p.dsum_stride + c, rest(c)) : uvec4(0);
+            const uvec4 s = WIDE ? load_s(s_at + c, rest(c)) : r.s[l];
+            const uvec4 dy = WIDE ? load_dy(dy_at + c, rest(c)) : r.dy[l];
+            const uvec4 more = RESIDUAL ? load_dsum(p.dsum_offset + this_row * p.dsum_stride + c, rest(c)) : uvec4(0);
             vec4 dx[2];
             [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                const vec4 z = (quad(s, q) - mean) * rstd;
-                const vec4 g = quad(dy, q) * weights(c + 4 * q);
-                dx[q] = (g - sums.x - z * sums.y) * rstd + quad(more, q);
+                const vec4 z = (quad(s, q) - r.mean) * r.rstd;
+                const vec4 g = quad(dy, q) * weights_of(w, l, c, q);
+                dx[q] = (g - sums.x - z * sums.y) * r.rstd + quad(more, q);
             }
             const uvec4 packed = pack(dx[0], dx[QUADS - 1]);
-            store_dx(p.dx_offset + row * p.dx_stride + c, rest(c), packed);
+            store_dx(p.dx_offset + this_row * p.dx_stride + c, rest(c), packed);
             if (WRITE_DRESIDUAL) {
-                store_dresidual(p.dresidual_offset + row * p.dresidual_stride + c, rest(c), packed);
+                store_dresidual(p.dresidual_offset + this_row * p.dresidual_stride + c, rest(c), packed);
             }
         }
     }

@@ -10,8 +10,9 @@
 //     mean, rstd           (rows)        f32, contiguous, saved for the backward pass
 //
 // A row stays in the registers of its team, a subgroup or the workgroup, from the
-// first sum to y. The sum of the differences from the mean corrects the mean: it is
-// rounded, and where the mean is large against the differences, that counts.
+// first sum to y. In float32 the sum of the differences from the mean corrects the mean:
+// it is rounded, and where the mean is large against the differences, that counts.
+// Elements of 16 bits are spaced too far for that.
 //
 // Dispatch: any number of workgroups; each takes rows in turn.
 #version 450
@@ -68,6 +69,8 @@ DEFINE_STORE16(store_y, y16, y1)
 
 #include "lib/norm.glsl"
 
+const bool CORRECTED = CENTERED && VEC == 4;
+
 // load_row returns the vector of s at column c, and writes it if it is a sum.
 uvec4 load_row(const uint row, const uint c) {
     const uvec4 x = load_x(p.x_offset + row * p.x_stride + c, rest(c));
@@ -88,11 +91,15 @@ uvec4 load_again(const uint row, const uint c) {
     return load_x(p.x_offset + row * p.x_stride + c, rest(c));
 }
 
-// normalize writes the vector of y at column c. The mean is mean + more.
-void normalize(const uint row, const uint c, const uvec4 s, const float mean, const float more, const float rstd) {
+// normalize writes vector l of y, at column c. The mean is mean + more.
+void normalize(const uint row, const uint l, const uint c, const uvec4 s, const float mean, const float more, const float rstd, const Weights w) {
     vec4 y[2];
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
-        y[q] = (quad(s, q) - mean - more) * rstd * weights(c + 4 * q);
+        vec4 d = quad(s, q) - mean;
+        if (CORRECTED) {
+            d -= more;
+        }
+        y[q] = d * rstd * weights_of(w, l, c, q);
     }
     store_y(p.y_offset + row * p.y_stride + c, rest(c), pack(y[0], y[QUADS - 1]));
 }
@@ -100,8 +107,9 @@ void normalize(const uint row, const uint c, const uvec4 s, const float mean, co
 void main() {
     const uint lane = lane_of_team();
     const float scale = 1.0 / float(p.cols);
+    const Weights w = hold_weights();
     for (uint row = first_row(); row < p.rows; row += row_step()) {
-        uvec4 held[HELD];
+        uvec4 held[MAX_LOADS];
         vec4 sum = vec4(0.0);
         [[unroll]] for (uint l = 0; l < HELD; l++) {
             if (!WIDE) {
@@ -116,7 +124,7 @@ void main() {
         }
         float mean = 0.0;
         if (CENTERED) {
-            mean = team_sum(vec2(dot(sum, vec4(1.0)), 0.0)).x * scale;
+            mean = team_sum(dot(sum, vec4(1.0))) * scale;
         }
         vec4 first = vec4(0.0);
         vec4 second = vec4(0.0);
@@ -125,17 +133,25 @@ void main() {
             const uvec4 s = WIDE ? load_again(row, c) : held[l];
             [[unroll]] for (uint q = 0; q < QUADS; q++) {
                 const vec4 d = within(quad(s, q) - mean, c + 4 * q);
-                first += d;
+                if (CORRECTED) {
+                    first += d;
+                }
                 second += d * d;
             }
         }
-        const vec2 moments = team_sum(vec2(dot(first, vec4(1.0)), dot(second, vec4(1.0)))) * scale;
-        const float more = CENTERED ? moments.x : 0.0;
-        const float variance = max(moments.y - more * more, 0.0);
+        float more = 0.0;
+        float variance = dot(second, vec4(1.0));
+        if (CORRECTED) {
+            const vec2 moments = team_sum(vec2(dot(first, vec4(1.0)), variance)) * scale;
+            more = moments.x;
+            variance = max(moments.y - more * more, 0.0);
+        } else {
+            variance = team_sum(variance) * scale;
+        }
         const float rstd = 1.0 / sqrt(variance + p.eps);
         for (uint l = 0; l < loads(); l++) {
             const uint c = (lane + l * TEAM) * VEC;
-            normalize(row, c, WIDE ? load_again(row, c) : held[l], mean, more, rstd);
+            normalize(row, l, c, WIDE ? load_again(row, c) : held[l], mean, more, rstd, w);
         }
         if (SAVE && lane == 0) {
             rstd_out[p.rstd_offset + row] = rstd;

@@ -19,6 +19,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -290,6 +291,8 @@ func encode(t dtype.DType, x []float32) []byte {
 			b = binary.LittleEndian.AppendUint16(b, dtype.ToFloat16(v))
 		case dtype.BFloat16:
 			b = binary.LittleEndian.AppendUint16(b, dtype.ToBFloat16(v))
+		case dtype.Int32:
+			b = binary.LittleEndian.AppendUint32(b, uint32(int32(v)))
 		default:
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 		}
@@ -301,7 +304,7 @@ func encode(t dtype.DType, x []float32) []byte {
 func read(t *testing.T, f *safetensors.File, name string, want dtype.DType, shape ...int) []float32 {
 	t.Helper()
 	x, ok := f.Tensor(name)
-	if !ok || x.DType != formatOf(want) || fmt.Sprint(x.Shape) != fmt.Sprint(shape) {
+	if !ok || x.DType != bench.FileDType(want) || fmt.Sprint(x.Shape) != fmt.Sprint(shape) {
 		t.Fatalf("%s is %+v, want %v of shape %v", name, x, want, shape)
 	}
 	b := make([]byte, x.Bytes())
@@ -315,6 +318,8 @@ func read(t *testing.T, f *safetensors.File, name string, want dtype.DType, shap
 			values[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(b[2*i:]))
 		case dtype.BFloat16:
 			values[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(b[2*i:]))
+		case dtype.Int32:
+			values[i] = float32(int32(binary.LittleEndian.Uint32(b[4*i:])))
 		default:
 			values[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 		}

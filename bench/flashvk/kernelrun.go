@@ -88,6 +88,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		}
 		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, choice)
 	}
+	defer bench.CloseOp(op)
 	return r.compute(ctx, d, in, op)
 }
 

@@ -4,9 +4,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/bench"
@@ -66,8 +68,9 @@ func writeOp(t *testing.T, path string, tensors []bench.OpTensor, values map[str
 func TestRunKernels(t *testing.T) {
 	_, dev := device(t)
 	for _, k := range kernels.All() {
-		for _, op := range k.New().Suite(true) {
-			t.Run(k.Name+"/"+op.Describe(), func(t *testing.T) {
+		for _, c := range k.New().Suite(true) {
+			t.Run(k.Name+"/"+c.Describe(), func(t *testing.T) {
+				op := fromFile(t, k, c)
 				backward := bench.HasBackward(op)
 				tensors, values := drawn(op, backward)
 				path := filepath.Join(t.TempDir(), "x.safetensors")
@@ -85,6 +88,20 @@ func TestRunKernels(t *testing.T) {
 			})
 		}
 	}
+}
+
+// fromFile returns what a file with the tensors of a case means.
+func fromFile(t *testing.T, k kernels.Kernel, c bench.Op) bench.Op {
+	var header kernels.Header
+	tensors, _ := drawn(c, bench.HasBackward(c))
+	for _, x := range tensors {
+		header = append(header, safetensors.Tensor{Name: x.Name, DType: bench.FileDType(x.DType), Shape: x.Shape})
+	}
+	flags := k.New()
+	flags.Add(pflag.NewFlagSet(k.Name, pflag.ContinueOnError), false)
+	op, err := flags.FromFile(header)
+	require.NoError(t, err)
+	return op
 }
 
 // compareFile compares the tensors of a file with the reference.
@@ -117,6 +134,32 @@ func compareFile(t *testing.T, path string, op bench.Op, values map[string][]flo
 		}
 	}
 	require.Len(t, out.Tensors(), written)
+}
+
+// TestRunOptim runs a file with several tensors, a step count, clipping and a copy.
+func TestRunOptim(t *testing.T) {
+	_, dev := device(t)
+	k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == "optim" })]
+	set := pflag.NewFlagSet("optim", pflag.ContinueOnError)
+	flags := k.New()
+	flags.Add(set, false)
+	words := []string{"--copy", "bfloat16", "--max-norm", "0.5", "--lr", "0.02", "--beta1", "0.8"}
+	require.NoError(t, set.Parse(words))
+	var header kernels.Header
+	for _, name := range []string{".w", ".norm.b"} {
+		for _, what := range []string{"param", "grad", "m", "v"} {
+			header = append(header, safetensors.Tensor{Name: what + name, DType: safetensors.F32, Shape: []int{3, 1 + len(name)}})
+		}
+	}
+	header = append(header, safetensors.Tensor{Name: "step", DType: "I32", Shape: []int{1}})
+	op, err := flags.FromFile(header)
+	require.NoError(t, err)
+	tensors, values := drawn(op, false)
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	writeOp(t, path, tensors, values)
+	code, _, stderr := flashvk(append([]string{"run", "optim", "--in", path, "--out", path, dev}, words...)...)
+	require.Zero(t, code, stderr)
+	compareFile(t, path, op, values, []bench.Pass{bench.Forward})
 }
 
 // TestBenchKernels measures each kernel's first training case, small, in every pass
@@ -183,6 +226,9 @@ func TestKernelErrors(t *testing.T) {
 	in := func(more string, tensors ...safetensors.Tensor) string {
 		return "run norm --out /nowhere/y --in " + writeTensors(t, tensors...) + " " + more
 	}
+	optim := func(more string, tensors ...safetensors.Tensor) string {
+		return strings.Replace(in(more, tensors...), "run norm", "run optim", 1)
+	}
 	for _, c := range []struct {
 		args string
 		code int
@@ -216,6 +262,21 @@ func TestKernelErrors(t *testing.T) {
 		{in("", x, w, tensor("dy", "F16", 3, 8)), 1, `tensor "dy" is for --backward only`},
 		{in("--backward", x, w), 1, `tensor "dy" is missing`},
 		{in("--eps nan", x, w), 1, "norm: eps=NaN is not a finite number from 0 on"},
+
+		{"bench optim --tensors 0", 2, "optim: tensors=0 of elements=698880 are not both in 1..2147483647"},
+		{"bench optim --beta1 1", 2, "optim: beta1=1 is not in [0, 1)"},
+		{"bench optim --lr -1", 2, "optim: lr=-1 is not a finite number from 0 on"},
+		{"bench optim --copy float32", 2, "optim: --copy float32 is not a format of 16 bits"},
+		{"bench optim --copy float16 --grad-dtype bfloat16", 2, "optim: --copy float16 and --grad-dtype bfloat16: formats of 16 bits are the same"},
+		{"bench optim --backward", 2, "unknown flag: --backward"},
+		{optim(""), 1, `there is no tensor "param" or "param.NAME"`},
+		{optim("", x), 1, `there is no tensor "param" or "param.NAME"`},
+		{optim("", tensor("param.a", "F32", 3)), 1, `tensor "grad.a" is missing`},
+		{optim("", tensor("param.a", "F16", 3)), 1, `tensor "param.a": dtype F16 is not F32`},
+		{optim("", tensor("param", "F32", 3), tensor("grad", "F16", 3), tensor("param.b", "F32", 3), tensor("grad.b", "F32", 3)), 1, `tensor "grad.b": dtype F32, but F16 of "grad"`},
+		{optim("", tensor("param", "F32", 3), tensor("grad", "F32", 4)), 1, `tensor "grad": shape [4], want [3]`},
+		{optim("", tensor("param", "F32", 3), tensor("grad", "F32", 3), tensor("m", "F32", 3)), 1, `tensor "v" is missing`},
+		{optim("", tensor("param", "F32", 3), tensor("grad", "F32", 3), tensor("m", "F32", 3), tensor("v", "F32", 3), tensor("step", "F32", 1)), 1, `tensor "step": dtype F32, want I32`},
 	} {
 		code, stdout, stderr := flashvk(strings.Fields(c.args)...)
 		require.Equal(t, c.code, code, "%s: %s", c.args, stderr)

@@ -293,7 +293,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "selftest --help", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "selftest --help", "bench norm --help", "run optim --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)

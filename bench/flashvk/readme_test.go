@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-var flagWord = regexp.MustCompile(`--([a-z][a-z-]*)`)
+var flagWord = regexp.MustCompile(`--([a-z][a-z0-9-]*)`)
 
 // TestReadme says that the commands in README.md exist and have the flags that
 // are named after them. A command begins a line of code, with or without a

@@ -51,7 +51,7 @@ type Flags interface {
 }
 
 // All lists the kernels by name.
-func All() []Kernel { return []Kernel{norm()} }
+func All() []Kernel { return []Kernel{norm(), optimizer()} }
 
 // A Header is the tensors of a file, without what they hold.
 type Header []safetensors.Tensor
@@ -66,7 +66,7 @@ func (h Header) Tensor(name string) (safetensors.Tensor, bool) {
 }
 
 // Floats returns the shape and format of a tensor of floating-point numbers, whose
-// axes, the last ones of a message, are named.
+// axes are named for messages.
 func (h Header) Floats(name string, axes ...string) ([]int, dtype.DType, error) {
 	t, ok := h.Tensor(name)
 	if !ok {
@@ -75,12 +75,22 @@ func (h Header) Floats(name string, axes ...string) ([]int, dtype.DType, error) 
 	if len(t.Shape) != len(axes) {
 		return nil, 0, fmt.Errorf("tensor %q: shape %v has %d axes, want %d: %s", name, t.Shape, len(t.Shape), len(axes), strings.Join(axes, ", "))
 	}
+	format, err := h.Float(name)
+	return t.Shape, format, err
+}
+
+// Float returns the format of a tensor of floating-point numbers.
+func (h Header) Float(name string) (dtype.DType, error) {
+	t, ok := h.Tensor(name)
+	if !ok {
+		return 0, fmt.Errorf("tensor %q is missing", name)
+	}
 	for _, format := range dtype.All() {
 		if bench.FileDType(format) == t.DType {
-			return t.Shape, format, nil
+			return format, nil
 		}
 	}
-	return nil, 0, fmt.Errorf("tensor %q: dtype %s is not one of F16, BF16, F32", name, t.DType)
+	return 0, fmt.Errorf("tensor %q: dtype %s is not one of F16, BF16, F32", name, t.DType)
 }
 
 // CheckFile returns an error unless a file holds exactly the tensors that the

@@ -13,7 +13,7 @@
 // of its implementations. What it writes to standard error is shown if it
 // fails. It is killed when it takes too long.
 //
-// tools/peers/torch_sdpa.py is a peer.
+// tools/peers/torch_sdpa.py and torch_train.py are peers.
 package peer
 
 import (

@@ -104,7 +104,7 @@ func TestRunHang(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestTorch says that the peer for PyTorch is Python, and that it answers where
+// TestTorch says that the peers for PyTorch are Python, and that they answer where
 // there is no PyTorch or no GPU.
 func TestTorch(t *testing.T) {
 	script, err := filepath.Abs("../../tools/peers/torch_sdpa.py")
@@ -125,4 +125,12 @@ func TestTorch(t *testing.T) {
 	require.EqualError(t, err, "op mlp is not attention")
 	_, err = p.Run(context.Background(), Request{Op: "attention", Features: []string{"softcap=30"}}, time.Minute)
 	require.EqualError(t, err, "torch_sdpa.py has no softcap=30")
+
+	script = filepath.Join(filepath.Dir(script), "torch_train.py")
+	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
+	_, err = p.Run(context.Background(), Request{Op: "norm"}, time.Minute)
+	require.Error(t, err)
+	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
+	_, err = p.Run(context.Background(), Request{Op: "attention"}, time.Minute)
+	require.ErrorContains(t, err, "op attention is not one of norm, ")
 }

@@ -75,10 +75,11 @@ func TestChoose(t *testing.T) {
 	}{
 		{&h200, Problem{Rows: 9, Cols: 512, DType: dtype.BFloat16}, "row per subgroup, wg256 loads2"},
 		{&h200, Problem{Rows: 9, Cols: 512}, "row per subgroup, wg256 loads4"},
-		{&h200, Problem{Rows: 9, Cols: 513}, "row per workgroup, wg256 loads1"},
+		{&h200, Problem{Rows: 9, Cols: 513}, "row per workgroup, wg64 loads3"},
+		{&h200, Problem{Rows: 9, Cols: 4096, DType: dtype.BFloat16}, "row per workgroup, wg128 loads4"},
 		{&h200, Problem{Rows: 9, Cols: 16384}, "row per workgroup, wg1024 loads4"},
 		{&h200, Problem{Rows: 9, Cols: 16385}, "row per workgroup, wg1024 reread"},
-		{&least, Problem{Rows: 9, Cols: 1}, "row per workgroup, wg128 loads1"},
+		{&least, Problem{Rows: 9, Cols: 1}, "row per workgroup, wg64 loads1"},
 		{&least, Problem{Rows: 9, Cols: 2049}, "row per workgroup, wg128 reread"},
 	} {
 		got, err := Choose(c.caps, c.p, Options{})

@@ -74,13 +74,15 @@ func (c Config) String() string {
 }
 
 const (
-	// maxLoads is the most of a row that an invocation keeps, 16 registers of 4 bytes
+	// maxLoads, MAX_LOADS of shaders/lib/norm.glsl, is the most of a row that an invocation keeps, 16 registers of 4 bytes
 	// for each tensor: with the widened elements of one vector, weights and, in the
 	// backward pass, a sum for each column, under 128 registers.
 	maxLoads = 4
-	// threads is the workgroup where a subgroup has a row, and the least where the
-	// workgroup has one, of more than a subgroup.
+	// threads is the workgroup where a subgroup has a row.
 	threads = 256
+	// leastThreads is that where the workgroup has one: the fewer wait for each other
+	// the better.
+	leastThreads = 64
 )
 
 // vecBytes is the size of a vector of shaders/lib/vec16.glsl.
@@ -157,9 +159,7 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	if c := (Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads)}); c.Feasible(caps, p) == nil {
 		return c, nil
 	}
-	t := 128 // what every device allows
-	for ; t < threads && (&Config{Threads: 2 * t}).Feasible(caps, p) == nil; t *= 2 {
-	}
+	t := leastThreads
 	for ; ; t *= 2 {
 		if c := (Config{Threads: t, Loads: min((n+t-1)/t, maxLoads)}); c.Feasible(caps, p) == nil {
 			return c, nil

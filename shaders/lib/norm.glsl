@@ -14,6 +14,14 @@
 const bool WIDE = LOADS == 0;
 const uint HELD = WIDE ? 1 : LOADS;  // vectors in registers
 
+// Arrays are as long as the host lets LOADS be; what is beyond HELD is never touched.
+const uint MAX_LOADS = 4;
+
+// What an invocation keeps of the weight.
+struct Weights {
+    vec4 quads[MAX_LOADS * QUADS];
+};
+
 shared vec2 partial[WORKGROUP_SIZE];
 
 #include "reduce.glsl"
@@ -55,6 +63,20 @@ vec4 weights(const uint c) {
         return WEIGHT_F32 ? w_f32x4[at] : widen(w_elem4[at]);
     }
     return vec4(weight_at(c), weight_at(c + 1), weight_at(c + 2), weight_at(c + 3));
+}
+
+// hold_weights returns those of the invocation's columns, which are the same for all rows.
+Weights hold_weights() {
+    Weights w;
+    [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
+        w.quads[i] = WIDE ? vec4(0.0) : weights((lane_of_team() + i / QUADS * TEAM) * VEC + i % QUADS * 4);
+    }
+    return w;
+}
+
+// weights_of returns those of quad q of vector l, which begins at column c.
+vec4 weights_of(const Weights held, const uint l, const uint c, const uint q) {
+    return WIDE ? weights(c + 4 * q) : held.quads[l * QUADS + q];
 }
 
 // within returns x with 0 for the columns from c on that are past the end.

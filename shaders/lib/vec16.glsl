@@ -35,15 +35,13 @@ uvec4 pack(const vec4 a, const vec4 b) {
 
 #else
 
+#include "pack2.glsl"
+
 const uint VEC = 8;
 const uint QUADS = 2;
 
 vec4 quad(const uvec4 v, const uint q) {
     return widen(q == 0 ? v.xy : v.zw);
-}
-
-uint pack2(const float low, const float high) {
-    return narrow(low) | narrow(high) << 16;
 }
 
 uvec4 pack(const vec4 a, const vec4 b) {

@@ -1,0 +1,289 @@
+package optim
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/optim/ref"
+	"github.com/flashvk/flashvk/pipelines/tolerance"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// modelCase is a step of several tensors of different sizes.
+type modelCase struct {
+	name         string
+	sizes        []int
+	grad, copyTo dtype.DType // copyTo is Float32 for no copy
+	hyper        Hyper
+	done         int // steps before
+	layout       kerneltest.Layout
+}
+
+const lr = 1e-2
+
+// round returns x in a format.
+func round(t dtype.DType, x float64) float64 { return float64(t.Round(float32(x))) }
+
+// build returns the case for the suite, the optimizer's view of its tensors, and what
+// the norm of the gradients is.
+func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tensor) []Param, norm float64) {
+	rng := rand.New(rand.NewPCG(7, uint64(len(m.sizes))))
+	draw := func(n int, f func() float64, t dtype.DType) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = round(t, f())
+		}
+		return x
+	}
+	f32 := dtype.Float32
+	c = kerneltest.Case{Name: m.name, Layout: m.layout}
+	var before []ref.Param
+	var grads [][]float64
+	for i, n := range m.sizes {
+		before = append(before, ref.Param{
+			Param: draw(n, rng.NormFloat64, f32), M: draw(n, func() float64 { return 0.1 * rng.NormFloat64() }, f32),
+			V: draw(n, func() float64 { return 0.01 * rng.ExpFloat64() }, f32), NoDecay: i%2 == 1,
+		})
+		if m.done == 0 {
+			clear(before[i].M)
+			clear(before[i].V)
+		}
+		grads = append(grads, draw(n, rng.NormFloat64, m.grad))
+	}
+	norm = ref.Norm(grads...)
+	scale := m.hyper.Scale(norm)
+	for i, b := range before {
+		want, plain := m.hyper.Step(b, grads[i], scale, lr, m.done+1), m.hyper.PlainStep(b, grads[i], scale, lr, m.done+1)
+		shape := []int{m.sizes[i]}
+		name := func(what string) string { return fmt.Sprint(what, i) }
+		c.Tensors = append(c.Tensors,
+			kerneltest.Tensor{Name: name("grad"), DType: m.grad, Shape: shape, Values: grads[i]},
+			kerneltest.Tensor{Name: name("param"), DType: f32, Shape: shape, Values: b.Param, Want: want.Param, Bound: tolerance.Plain(f32, want.Param, plain.Param, 0)},
+			kerneltest.Tensor{Name: name("m"), DType: f32, Shape: shape, Values: b.M, Want: want.M, Bound: tolerance.Plain(f32, want.M, plain.M, 0)},
+			kerneltest.Tensor{Name: name("v"), DType: f32, Shape: shape, Values: b.V, Want: want.V, Bound: tolerance.Plain(f32, want.V, plain.V, 0)})
+		if m.copyTo == f32 {
+			continue
+		}
+		rounded := make([]float64, len(plain.Param))
+		for j, x := range plain.Param {
+			rounded[j] = round(m.copyTo, x)
+		}
+		c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: name("copy"), DType: m.copyTo, Shape: shape, Want: want.Param,
+			Bound: tolerance.Plain(m.copyTo, want.Param, rounded, 0)})
+	}
+	return c, func(x map[string]vk.Tensor) (list []Param) {
+		for i := range m.sizes {
+			name := func(what string) vk.Tensor { return x[fmt.Sprint(what, i)] }
+			list = append(list, Param{Name: fmt.Sprint(i), Param: name("param"), Grad: name("grad"), M: name("m"), V: name("v"), Copy: name("copy"), NoDecay: i%2 == 1})
+		}
+		return list
+	}, norm
+}
+
+// TestSuite makes a step of tensors of 1 element to several pieces, with gradients and
+// copies of every format, the first and a later one, with clipping and without.
+func TestSuite(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	sizes := []int{1, 3, 4, 255, chunkElements - 1, chunkElements, chunkElements + 5, 3 * chunkElements}
+	clip := Default()
+	clip.MaxNorm = 1
+	loose := Default()
+	loose.MaxNorm = 1e6
+	odd := Hyper{Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
+	for _, m := range []modelCase{
+		{"first step", sizes, dtype.Float32, dtype.Float32, Default(), 0, kerneltest.Packed},
+		{"bfloat16 copy", sizes, dtype.Float32, dtype.BFloat16, clip, 3, kerneltest.Padded},
+		{"float16 gradients", sizes, dtype.Float16, dtype.Float16, loose, 100000, kerneltest.Odd},
+		{"bfloat16 gradients", sizes, dtype.BFloat16, dtype.BFloat16, clip, 1, kerneltest.Packed},
+		{"bfloat16 gradients, no copy", sizes[:5], dtype.BFloat16, dtype.Float32, odd, 0, kerneltest.Odd},
+		{"float16 copy, no clipping", []int{7}, dtype.Float32, dtype.Float16, odd, 12, kerneltest.Padded},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			c, params, norm := m.build()
+			report, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
+				a, err := New(ctx, d, params(x), m.hyper)
+				if err != nil {
+					return err
+				}
+				t.Cleanup(a.Close)
+				t.Cleanup(func() {
+					want := 0.0
+					if m.hyper.MaxNorm > 0 {
+						want = norm
+					}
+					require.InEpsilon(t, 1+want, 1+float(t, a.Norm()), 1e-6)
+					require.Equal(t, int32(m.done+1), count(t, a.Count()))
+					require.Zero(t, count(t, a.Skipped()))
+				})
+				require.NoError(t, a.SetLR(ctx, lr))
+				require.NoError(t, a.SetStep(ctx, m.done))
+				return a.Step(cmd)
+			})
+			require.NoError(t, err)
+			t.Log(report)
+		})
+	}
+}
+
+// float and count read a tensor of one element.
+func float(t *testing.T, x vk.Tensor) float64 {
+	var got [1]float32
+	require.NoError(t, x.Download(context.Background(), got[:]))
+	return float64(got[0])
+}
+
+func count(t *testing.T, x vk.Tensor) int32 {
+	var got [4]byte
+	require.NoError(t, x.DownloadRaw(context.Background(), got[:]))
+	return int32(binary.LittleEndian.Uint32(got[:]))
+}
+
+// arena returns parameters of these sizes whose tensors lie in one buffer for each kind.
+func arena(t *testing.T, d *vk.Device, sizes ...int) (params []Param, whole map[string]vk.Tensor) {
+	total := 0
+	for _, n := range sizes {
+		total += n
+	}
+	whole = map[string]vk.Tensor{}
+	for name, format := range map[string]dtype.DType{"param": dtype.Float32, "grad": dtype.Float32, "m": dtype.Float32, "v": dtype.Float32, "copy": dtype.BFloat16} {
+		x, err := d.NewTensor(name, format, total)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		require.NoError(t, x.Upload(context.Background(), make([]float32, total)))
+		whole[name] = x
+	}
+	at := 0
+	for i, n := range sizes {
+		piece := func(name string) vk.Tensor {
+			x := whole[name]
+			x.Shape, x.Offset = []int{n}, at
+			return x
+		}
+		params = append(params, Param{Name: fmt.Sprint(i), Param: piece("param"), Grad: piece("grad"), M: piece("m"), V: piece("v"), Copy: piece("copy")})
+		at += n
+	}
+	return params, whole
+}
+
+// TestTraining submits one recorded step again and again: it counts, follows a
+// changed learning rate, skips a step with a gradient that is not finite and goes on
+// after it, all in one launch for tensors of one buffer.
+func TestTraining(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	params, whole := arena(t, d, 5000, 3, 17)
+	h := Default()
+	h.MaxNorm = math.Inf(1)
+	a, err := New(ctx, d, params, h)
+	require.NoError(t, err)
+	t.Cleanup(a.Close)
+	require.Equal(t, 1, a.Launches())
+	c, err := d.NewCmd("step")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	require.NoError(t, a.Step(c))
+
+	want := ref.Param{Param: make([]float64, 5020), M: make([]float64, 5020), V: make([]float64, 5020)}
+	grad, steps := make([]float32, 5020), 0
+	for i := range 6 {
+		lr := 0.1 / float64(i+1)
+		require.NoError(t, a.SetLR(ctx, lr))
+		wide := make([]float64, len(grad))
+		for j := range grad {
+			grad[j] = float32(j%7-3) + float32(i)
+			wide[j] = float64(grad[j])
+		}
+		bad := i == 2 || i == 4
+		if bad {
+			grad[5010] = []float32{2: float32(math.NaN()), 4: float32(math.Inf(-1))}[i]
+		}
+		require.NoError(t, whole["grad"].Upload(ctx, grad))
+		require.NoError(t, c.Submit(ctx))
+		if !bad {
+			steps++
+			want = h.Step(want, wide, 1, lr, steps)
+		}
+		require.Equal(t, int32(steps), count(t, a.Count()))
+		require.Equal(t, int32(i+1-steps), count(t, a.Skipped()))
+		got, rounded := make([]float32, 5020), make([]float32, 5020)
+		require.NoError(t, whole["param"].Download(ctx, got))
+		require.NoError(t, whole["copy"].Download(ctx, rounded))
+		for j := range got {
+			require.InDelta(t, want.Param[j], got[j], 1e-6)
+			require.Equal(t, dtype.BFloat16.Round(got[j]), rounded[j])
+		}
+	}
+}
+
+// TestNaN: without clipping a NaN stays where it is.
+func TestNaN(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	params, whole := arena(t, d, 9)
+	a, err := New(ctx, d, params, Default())
+	require.NoError(t, err)
+	t.Cleanup(a.Close)
+	require.NoError(t, a.SetLR(ctx, 1))
+	require.NoError(t, whole["grad"].Upload(ctx, []float32{1, 1, float32(math.NaN()), 1, 1, 1, 1, 1, 1}))
+	c, err := d.NewCmd("step")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	require.NoError(t, a.Step(c))
+	require.NoError(t, c.Submit(ctx))
+	got := make([]float32, 9)
+	require.NoError(t, whole["param"].Download(ctx, got))
+	for i, x := range got {
+		require.Equal(t, i == 2, math.IsNaN(float64(x)), "%d: %v", i, x)
+	}
+	require.Equal(t, int32(1), count(t, a.Count()))
+}
+
+// TestErrors has the message of each parameter that does not fit.
+func TestErrors(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, c := range []struct {
+		change func(p []Param, h *Hyper)
+		want   string
+	}{
+		{func(p []Param, h *Hyper) {}, ""},
+		{func(p []Param, h *Hyper) { h.Beta1 = 2 }, "optim: beta1=2 is not in [0, 1)"},
+		{func(p []Param, h *Hyper) { p[1].Grad = vk.Tensor{} }, `optim: parameter "1": grad has no buffer`},
+		{func(p []Param, h *Hyper) { p[1].M.DType = dtype.Float16 }, `optim: parameter "1": m is float16, want [float32]`},
+		{func(p []Param, h *Hyper) { p[1].Copy.DType = dtype.Float32 }, `optim: parameter "1": copy is float32, want [float16 bfloat16]`},
+		{func(p []Param, h *Hyper) { p[0].V.Shape = []int{7} }, `optim: parameter "0": v has shape [7], want [8], that of param`},
+		{func(p []Param, h *Hyper) { p[0].V.Strides = []int{2} }, `optim: parameter "0": v has strides [2]: it is not contiguous`},
+		{func(p []Param, h *Hyper) { p[0].V.Offset = 100 }, `optim: parameter "0": v: vk: tensor with shape [8]`},
+		{func(p []Param, h *Hyper) { p[0].Grad.DType = dtype.Float16 }, `optim: parameter "0": copy is bfloat16, but grad is float16: formats of 16 bits are the same`},
+		{func(p []Param, h *Hyper) { p[1].M.Offset -= 1 }, `optim: m of parameter "1" overlaps m of parameter "0", which is written`},
+		{func(p []Param, h *Hyper) { p[0].Grad = p[1].Param; p[0].Grad.Shape = []int{8}; p[0].Grad.Offset = 4 }, `overlaps`},
+		{func(p []Param, h *Hyper) { p[1] = p[0] }, `overlaps`},
+		{func(p []Param, h *Hyper) { p[1].Grad.Offset = 0 }, ""}, // gradients may be shared
+	} {
+		params, _ := arena(t, d, 8, 60)
+		h := Default()
+		c.change(params, &h)
+		a, err := New(ctx, d, params, h)
+		if c.want == "" {
+			require.NoError(t, err)
+			require.EqualError(t, a.SetLR(ctx, -1), "optim: lr=-1 is not a finite number from 0 on")
+			require.EqualError(t, a.SetStep(ctx, -1), "optim: step=-1 is not in 0..16777215")
+			a.Close()
+			a.Close()
+			continue
+		}
+		require.ErrorContains(t, err, c.want)
+	}
+	_, err := New(ctx, d, nil, Default())
+	require.EqualError(t, err, "optim: there are no parameters")
+}

@@ -1,0 +1,33 @@
+package optim
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/shaders/layouttest"
+)
+
+// TestLayouts compares every Go mirror of this package with its shader.
+func TestLayouts(t *testing.T) {
+	table := map[string]struct {
+		params, spec any
+		bindings     []string
+	}{
+		"adamw":         {updateParams{}, updateSpec{}, []string{"Chunks", "StateBuffer", "Param", "Grad", "M", "V", "Copy"}},
+		"adamw_norm":    {normParams{}, normSpec{}, []string{"Chunks", "Grad", "Sums"}},
+		"adamw_prepare": {prepareParams{}, prepareSpec{}, []string{"Sums", "StateBuffer"}},
+	}
+	for _, v := range shaders.Variants() {
+		if !strings.HasPrefix(v.Kernel, "adamw") {
+			continue
+		}
+		row, ok := table[v.Kernel]
+		require.True(t, ok, "%s has no row in TestLayouts", v.Kernel)
+		module, err := shaders.Get(v.Kernel, v.Type)
+		require.NoError(t, err)
+		layouttest.Check(t, module, row.params, row.spec, row.bindings...)
+	}
+}

@@ -1,0 +1,199 @@
+// Package optim updates the parameters of a model on the device: AdamW over any number
+// of tensors, with the gradients clipped by their global norm.
+//
+//	norm  = sqrt(sum of grad² over all tensors)
+//	g     = grad * min(1, MaxNorm / norm)
+//	m     = Beta1 * m + (1 - Beta1) * g
+//	v     = Beta2 * v + (1 - Beta2) * g²
+//	param = param * (1 - lr * WeightDecay) - lr * (m / (1 - Beta1^t)) / (sqrt(v / (1 - Beta2^t)) + Eps)
+//	copy  = param, rounded
+//
+// A step is one launch for all tensors that lie in the same buffers, with a table of
+// pieces on the device that says where each is; so it is one launch where parameters,
+// gradients and moments have a buffer each, and one for every tensor where those have
+// buffers of their own. One more, of a single workgroup, counts the step; with clipping
+// there is a pass over the gradients before it:
+//
+//	kernel         launches       reads                     writes
+//	adamw_norm     as adamw       grad                      a sum of squares for each piece
+//	adamw_prepare  1              the sums, the step count   norm, scale, the step count, corrections
+//	adamw          1 or more      grad, param, m, v         param, m, v, copy
+//
+// The step count, the learning rate and the norm are on the device, so that a recorded
+// step is submitted again and again, also within one Cmd.
+//
+// The same gradients give the same bits.
+package optim
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/optim/ref"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Hyper are the constants of AdamW.
+type Hyper = ref.Hyper
+
+// Default returns the constants that PyTorch has by default: betas 0.9 and 0.999, eps
+// 1e-8, weight decay 0.01, no clipping.
+func Default() Hyper { return ref.Default() }
+
+// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel
+// on the device handles.
+var ErrUnsupported = vk.ErrUnsupported
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("optim: "+format+": %w", append(args, ErrUnsupported)...)
+}
+
+// A Param is a tensor of parameters, all of whose tensors have one shape and are
+// contiguous. Positions that are multiples of 4 elements are fastest.
+type Param struct {
+	Name string // for errors
+
+	Param, M, V vk.Tensor // float32: the master weights and their moments
+	Grad        vk.Tensor // float32, float16 or bfloat16
+	// Copy, unless it is a zero Tensor, gets Param rounded to its format, float16 or
+	// bfloat16: the weights that the next forward pass reads. A Grad of 16 bits has the
+	// same format.
+	Copy vk.Tensor
+	// NoDecay leaves the weight decay out, as is usual for the weights of norms.
+	NoDecay bool
+}
+
+// AdamW is the optimizer of a list of parameters. It owns little memory: 36 bytes for
+// each piece of 4096 elements. Its methods are for one goroutine at a time.
+type AdamW struct {
+	d        *vk.Device
+	hyper    Hyper
+	launches []launch
+	chunks   int
+	table    *vk.Buffer // chunk for each piece
+	sums     *vk.Buffer // float32 for each piece
+	state    *vk.Buffer
+}
+
+// The state, as in shaders/lib/adamw.glsl: the positions of words.
+const (
+	stateStep = iota
+	stateLR
+	stateNorm
+	stateSkipped
+	stateBytes = 32
+)
+
+// New returns an optimizer whose step count and learning rate are 0: SetLR comes
+// before the first step, SetStep before one that continues a training. Parameters keep
+// their tensors; the optimizer keeps none of them open. Close it after the last step.
+//
+// It returns an error that names the tensor that does not fit, is in memory that
+// another one writes, or is larger than kernels count; and one that wraps
+// ErrUnsupported if the device cannot do it.
+func New(ctx context.Context, d *vk.Device, params []Param, h Hyper) (_ *AdamW, err error) {
+	if err := h.Validate(); err != nil {
+		return nil, err
+	}
+	if err := Supports(d.Caps()); err != nil {
+		return nil, err
+	}
+	if err := check(params); err != nil {
+		return nil, err
+	}
+	a := &AdamW{d: d, hyper: h}
+	defer func() {
+		if err != nil {
+			a.Close()
+		}
+	}()
+	var table []chunk
+	a.launches, table = plan(params)
+	a.chunks = len(table)
+	data := make([]byte, 0, chunkBytes*len(table))
+	for _, c := range table {
+		for _, word := range []uint32{c.Param, c.Grad, c.M, c.V, c.Copy, c.Count, c.Flags, c.Unused} {
+			data = binary.LittleEndian.AppendUint32(data, word)
+		}
+	}
+	for _, b := range []struct {
+		to    **vk.Buffer
+		name  string
+		bytes int
+	}{{&a.table, "chunks", len(data)}, {&a.sums, "sums", 4 * len(table)}, {&a.state, "state", stateBytes}} {
+		if *b.to, err = d.NewBuffer("optim."+b.name, int64(b.bytes)); err != nil {
+			return nil, fmt.Errorf("optim: %w", err)
+		}
+	}
+	if err := a.table.Upload(ctx, 0, data); err != nil {
+		return nil, err
+	}
+	return a, a.state.Upload(ctx, 0, make([]byte, stateBytes))
+}
+
+// Supports returns nil if a device can run the kernels, and otherwise an error that
+// wraps ErrUnsupported and says why not.
+func Supports(caps *vk.Caps) error {
+	switch {
+	case !caps.ScalarBlockLayout:
+		return unsupported("the device has no scalar block layout")
+	case !caps.Storage16:
+		return unsupported("the device has no 16-bit storage")
+	}
+	return nil
+}
+
+// Close frees the optimizer's own memory once the submissions so far have finished. It
+// is idempotent and may be called on nil.
+func (a *AdamW) Close() {
+	if a != nil {
+		a.table.Close()
+		a.sums.Close()
+		a.state.Close()
+	}
+}
+
+func (a *AdamW) view(word int, t dtype.DType) vk.Tensor {
+	x := vk.View(a.state, t, 1)
+	x.Offset = word
+	return x
+}
+
+// Count is the tensor of one int32 with the number of steps so far: t above.
+func (a *AdamW) Count() vk.Tensor { return a.view(stateStep, dtype.Int32) }
+
+// LR is the tensor of one float32 with the learning rate, which a Cmd may set, too.
+func (a *AdamW) LR() vk.Tensor { return a.view(stateLR, dtype.Float32) }
+
+// Norm is the tensor of one float32 with the norm of the last step's gradients, before
+// clipping; 0 without it.
+func (a *AdamW) Norm() vk.Tensor { return a.view(stateNorm, dtype.Float32) }
+
+// Skipped is the tensor of one int32 with the number of steps that were skipped.
+func (a *AdamW) Skipped() vk.Tensor { return a.view(stateSkipped, dtype.Int32) }
+
+// SetLR sets the learning rate of the steps that are submitted from now on.
+func (a *AdamW) SetLR(ctx context.Context, lr float64) error {
+	if math.IsNaN(lr) || lr < 0 || lr > math.MaxFloat32 {
+		return fmt.Errorf("optim: lr=%g is not a finite number from 0 on", lr)
+	}
+	return a.LR().Upload(ctx, []float32{float32(lr)})
+}
+
+// SetStep sets the number of steps that have been made.
+func (a *AdamW) SetStep(ctx context.Context, n int) error {
+	if n < 0 || n >= maxStep {
+		return fmt.Errorf("optim: step=%d is not in 0..%d", n, maxStep-1)
+	}
+	return a.Count().UploadRaw(ctx, binary.LittleEndian.AppendUint32(nil, uint32(n)))
+}
+
+// maxStep is the last step that float32 counts exactly.
+const maxStep = 1 << 24
+
+// Launches returns how many launches of adamw a step has: the number of different
+// sets of buffers that the parameters lie in.
+func (a *AdamW) Launches() int { return len(a.launches) }

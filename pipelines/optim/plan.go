@@ -1,0 +1,191 @@
+package optim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// chunkElements is the size of a piece: 16 for each invocation of a workgroup, so that
+// the table counts for nothing, and the pieces of small tensors for little.
+const chunkElements = 4096
+
+// chunk is Chunk of shaders/lib/adamw.glsl; its positions are in elements.
+type chunk struct {
+	Param, Grad, M, V, Copy, Count, Flags, Unused uint32
+}
+
+// Flags of a chunk.
+const (
+	chunkAligned = 1
+	chunkDecays  = 2
+	chunkBytes   = 32
+)
+
+// A launch is one run of the kernels, over pieces whose tensors lie in the same
+// buffers.
+type launch struct {
+	launchKey
+	first, count int // chunks
+}
+
+// launchKey is what the tensors of a launch have in common.
+type launchKey struct {
+	param, grad, m, v, copyTo *vk.Buffer  // copyTo is nil if there is no copy
+	format                    dtype.DType // that of 16 bits, where there is one
+	grad16                    bool
+}
+
+func keyOf(p *Param) launchKey {
+	k := launchKey{
+		param: p.Param.Buffer, grad: p.Grad.Buffer, m: p.M.Buffer, v: p.V.Buffer, copyTo: p.Copy.Buffer,
+		format: dtype.BFloat16, grad16: p.Grad.DType != dtype.Float32,
+	}
+	switch {
+	case k.grad16:
+		k.format = p.Grad.DType
+	case k.copyTo != nil:
+		k.format = p.Copy.DType
+	}
+	return k
+}
+
+// plan cuts the parameters into pieces, those of one launch together.
+func plan(params []Param) (launches []launch, table []chunk) {
+	groups := map[launchKey][]*Param{}
+	var order []launchKey
+	for i := range params {
+		k := keyOf(&params[i])
+		if groups[k] == nil {
+			order = append(order, k)
+		}
+		groups[k] = append(groups[k], &params[i])
+	}
+	for _, k := range order {
+		l := launch{launchKey: k, first: len(table)}
+		for _, p := range groups[k] {
+			table = appendChunks(table, p)
+		}
+		l.count = len(table) - l.first
+		launches = append(launches, l)
+	}
+	return launches, table
+}
+
+func appendChunks(table []chunk, p *Param) []chunk {
+	var flags uint32
+	if p.Param.Offset%4+p.Grad.Offset%4+p.M.Offset%4+p.V.Offset%4+p.Copy.Offset%4 == 0 {
+		flags |= chunkAligned
+	}
+	if !p.NoDecay {
+		flags |= chunkDecays
+	}
+	n := p.Param.NumElements()
+	for at := 0; at < n; at += chunkElements {
+		table = append(table, chunk{
+			Param: uint32(p.Param.Offset + at), Grad: uint32(p.Grad.Offset + at), M: uint32(p.M.Offset + at), V: uint32(p.V.Offset + at),
+			Copy: uint32(p.Copy.Offset + at), Count: uint32(min(chunkElements, n-at)), Flags: flags,
+		})
+	}
+	return table
+}
+
+// An extent is where a tensor lies.
+type extent struct {
+	name       string
+	written    bool
+	buffer     *vk.Buffer
+	start, end int64 // bytes
+}
+
+// check returns an error that names the first tensor that does not fit, or shares
+// memory with one that is written.
+func check(params []Param) error {
+	if len(params) == 0 {
+		return fmt.Errorf("optim: there are no parameters")
+	}
+	var extents []extent
+	for i := range params {
+		p := &params[i]
+		list, err := p.check()
+		if err != nil {
+			return fmt.Errorf("optim: parameter %q: %w", p.Name, err)
+		}
+		extents = append(extents, list...)
+	}
+	order := map[*vk.Buffer]int{}
+	for _, e := range extents {
+		if _, ok := order[e.buffer]; !ok {
+			order[e.buffer] = len(order)
+		}
+	}
+	slices.SortStableFunc(extents, func(a, b extent) int {
+		return cmp.Or(cmp.Compare(order[a.buffer], order[b.buffer]), cmp.Compare(a.start, b.start))
+	})
+	// The tensor that reaches farthest, written or not, and that among the written ones.
+	var far, farWritten extent
+	for _, e := range extents {
+		if e.buffer != far.buffer {
+			far, farWritten = extent{}, extent{}
+		}
+		if e.start < farWritten.end {
+			return fmt.Errorf("optim: %s overlaps %s, which is written", e.name, farWritten.name)
+		}
+		if e.written && e.start < far.end {
+			return fmt.Errorf("optim: %s overlaps %s, which is written", far.name, e.name)
+		}
+		if e.end > far.end {
+			far = e
+		}
+		if e.written && e.end > farWritten.end {
+			farWritten = e
+		}
+	}
+	return nil
+}
+
+// check returns where the tensors lie.
+func (p *Param) check() (list []extent, err error) {
+	for _, t := range []struct {
+		name    string
+		x       *vk.Tensor
+		formats []dtype.DType
+		written bool
+	}{
+		{"param", &p.Param, []dtype.DType{dtype.Float32}, true},
+		{"grad", &p.Grad, dtype.All(), false},
+		{"m", &p.M, []dtype.DType{dtype.Float32}, true},
+		{"v", &p.V, []dtype.DType{dtype.Float32}, true},
+		{"copy", &p.Copy, []dtype.DType{dtype.Float16, dtype.BFloat16}, true},
+	} {
+		if t.name == "copy" && t.x.IsZero() {
+			continue
+		}
+		switch {
+		case t.x.IsZero():
+			return nil, fmt.Errorf("%s has no buffer", t.name)
+		case !slices.Contains(t.formats, t.x.DType):
+			return nil, fmt.Errorf("%s is %v, want %v", t.name, t.x.DType, t.formats)
+		case !slices.Equal(t.x.Shape, p.Param.Shape):
+			return nil, fmt.Errorf("%s has shape %v, want %v, that of param", t.name, t.x.Shape, p.Param.Shape)
+		}
+		if err := t.x.Validate(); err != nil {
+			return nil, fmt.Errorf("%s: %w", t.name, err)
+		}
+		if !t.x.Contiguous() {
+			return nil, fmt.Errorf("%s has strides %v: it is not contiguous", t.name, t.x.Strides)
+		}
+		size := int64(t.x.DType.Size())
+		start := int64(t.x.Offset) * size
+		list = append(list, extent{
+			fmt.Sprintf("%s of parameter %q", t.name, p.Name), t.written, t.x.Buffer, start, start + int64(t.x.NumElements())*size,
+		})
+	}
+	if g := p.Grad.DType; g != dtype.Float32 && !p.Copy.IsZero() && p.Copy.DType != g {
+		return nil, fmt.Errorf("copy is %v, but grad is %v: formats of 16 bits are the same", p.Copy.DType, g)
+	}
+	return list, nil
+}

@@ -1,0 +1,186 @@
+package optim
+
+import (
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Step records one step of all parameters into c, with barriers between its kernels. The
+// gradients must be written and visible by then: after the kernels that compute them
+// in the same Cmd, a c.Barrier() comes before Step; and one after it before the
+// parameters are read.
+//
+// If MaxNorm is positive and the norm of the gradients is infinite or NaN, since one of
+// them is, or since the sum of their squares is beyond float32 (norms from 1.8e19 on),
+// the step is skipped: no tensor changes and the count stays; Skipped counts it. If
+// MaxNorm is 0, nobody looks: a NaN in a gradient becomes one in its parameter and its
+// moments, and nothing else.
+func (a *AdamW) Step(c *vk.Cmd) error {
+	clip := a.hyper.MaxNorm > 0
+	if clip {
+		if err := a.recordNorm(c); err != nil {
+			return err
+		}
+		c.Barrier() // sums are written
+	}
+	if err := a.recordPrepare(c, clip); err != nil {
+		return err
+	}
+	c.Barrier() // the state is written
+	return a.recordUpdate(c)
+}
+
+// normParams is the push-constant block of adamw_norm.comp.
+type normParams struct {
+	First  uint32 `glsl:"first"`
+	Chunks uint32 `glsl:"chunks"`
+}
+
+// normSpec is the specialization of adamw_norm.comp.
+type normSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Grad16        bool   `glsl:"GRAD_16"`
+}
+
+// prepareParams is the push-constant block of adamw_prepare.comp.
+type prepareParams struct {
+	Count    uint32  `glsl:"count"`
+	MaxNorm  float32 `glsl:"max_norm"`
+	LogBeta1 float32 `glsl:"log_beta1"`
+	LogBeta2 float32 `glsl:"log_beta2"`
+}
+
+// prepareSpec is the specialization of adamw_prepare.comp.
+type prepareSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Clip          bool   `glsl:"CLIP"`
+}
+
+// updateParams is the push-constant block of adamw.comp.
+type updateParams struct {
+	First         uint32  `glsl:"first"`
+	Chunks        uint32  `glsl:"chunks"`
+	Beta1         float32 `glsl:"beta1"`
+	Beta2         float32 `glsl:"beta2"`
+	OneMinusBeta1 float32 `glsl:"one_minus_beta1"`
+	OneMinusBeta2 float32 `glsl:"one_minus_beta2"`
+	Eps           float32 `glsl:"eps"`
+	WeightDecay   float32 `glsl:"weight_decay"`
+}
+
+// updateSpec is the specialization of adamw.comp.
+type updateSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Grad16        bool   `glsl:"GRAD_16"`
+	WriteCopy     bool   `glsl:"WRITE_COPY"`
+}
+
+const (
+	// threads is the workgroup of the kernels that go over tensors.
+	threads = 256
+	// prepareThreads is that of the one that adds the sums of all pieces: 10,000 for 42
+	// million parameters.
+	prepareThreads = 1024
+)
+
+// workgroup returns want, or the largest power of two that the device allows.
+func workgroup(caps *vk.Caps, want uint32) uint32 {
+	for want > min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]) {
+		want /= 2
+	}
+	return want
+}
+
+func kernel[P any](d *vk.Device, name, typ string, spec any) (*vk.Kernel[P], error) {
+	module, err := shaders.Get(name, typ)
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+}
+
+// tensor returns a view of a whole buffer: kernels get positions from the table.
+func tensor(b *vk.Buffer) vk.Tensor { return vk.View(b, dtype.Float32, int(b.Bytes()/4)) }
+
+// groups returns the workgroups of a launch.
+func (a *AdamW) groups(l *launch) vk.Groups {
+	return vk.Groups{X: min(uint32(l.count), a.d.Caps().MaxWorkgroupCount[0])}
+}
+
+func (a *AdamW) recordNorm(c *vk.Cmd) error {
+	size := workgroup(a.d.Caps(), threads)
+	for i := range a.launches {
+		l := &a.launches[i]
+		k, err := kernel[normParams](a.d, "adamw_norm", l.format.Short(), normSpec{size, l.grad16})
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			c.Barrier() // launches write other sums, but see fence
+		}
+		k.Dispatch(c, a.groups(l), normParams{uint32(l.first), uint32(l.count)}, tensor(a.table), tensor(l.grad), tensor(a.sums))
+	}
+	return c.Err()
+}
+
+func (a *AdamW) recordPrepare(c *vk.Cmd, clip bool) error {
+	k, err := kernel[prepareParams](a.d, "adamw_prepare", "", prepareSpec{workgroup(a.d.Caps(), prepareThreads), clip})
+	if err != nil {
+		return err
+	}
+	params := prepareParams{
+		Count: uint32(a.chunks), MaxNorm: float32(a.hyper.MaxNorm),
+		// log(0) is -Inf, and so is its product with the step: 1 - exp(-Inf) = 1.
+		LogBeta1: float32(math.Log(a.hyper.Beta1)), LogBeta2: float32(math.Log(a.hyper.Beta2)),
+	}
+	k.Dispatch(c, vk.Groups{X: 1}, params, tensor(a.sums), tensor(a.state))
+	return c.Err()
+}
+
+func (a *AdamW) recordUpdate(c *vk.Cmd) error {
+	h := a.hyper
+	params := updateParams{
+		Beta1: float32(h.Beta1), Beta2: float32(h.Beta2),
+		OneMinusBeta1: float32(1 - h.Beta1), OneMinusBeta2: float32(1 - h.Beta2),
+		Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
+	}
+	size := workgroup(a.d.Caps(), threads)
+	var f fence
+	for i := range a.launches {
+		l := &a.launches[i]
+		k, err := kernel[updateParams](a.d, "adamw", l.format.Short(), updateSpec{size, l.grad16, l.copyTo != nil})
+		if err != nil {
+			return err
+		}
+		params.First, params.Chunks = uint32(l.first), uint32(l.count)
+		to := l.copyTo
+		if to == nil {
+			to = l.param // a binding must hold something; the kernel does not touch it
+		}
+		f.before(c, l)
+		k.Dispatch(c, a.groups(l), params, tensor(a.table), tensor(a.state), tensor(l.param), tensor(l.grad), tensor(l.m), tensor(l.v), tensor(to))
+	}
+	return c.Err()
+}
+
+// A fence puts barriers between launches whose tensors share a buffer that one of them
+// writes. The tensors lie apart, but synchronization validation compares whole buffers.
+type fence struct{ written, read []*vk.Buffer }
+
+// before records a barrier if l needs one.
+func (f *fence) before(c *vk.Cmd, l *launch) {
+	writes := []*vk.Buffer{l.param, l.m, l.v}
+	if l.copyTo != nil {
+		writes = append(writes, l.copyTo)
+	}
+	meets := func(b *vk.Buffer) bool { return slices.Contains(f.written, b) || slices.Contains(f.read, b) }
+	if slices.ContainsFunc(writes, meets) || slices.Contains(f.written, l.grad) {
+		c.Barrier()
+		*f = fence{}
+	}
+	f.written, f.read = append(f.written, writes...), append(f.read, l.grad)
+}

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""A peer of flashvk bench for the kernels of a training step: PyTorch.
+
+    flashvk bench norm --suite train --peer torch="python3 tools/peers/torch_train.py"
+
+Reads one request from standard input and writes a JSON object per line, one for
+each implementation: eager, compile (torch.compile), fused (of an optimizer).
+Package bench/peer of flashvk describes both; torch_peer.py has how it measures.
+"""
+import math
+import os
+
+import torch_peer
+from torch_peer import measure, one_line, read_tensors, say, write_tensors
+
+
+class Norm:
+    """LayerNorm and RMSNorm of rows, with a residual or without."""
+
+    inputs, upstream = ("x", "w", "residual"), ("dy", "dsum")
+    gradients = {"dx": "x", "dw": "w"}
+    implementations = ("eager", "compile")
+
+    def __init__(self, params):
+        self.params = params
+
+    def forward(self, x, w, residual=None):
+        f = torch.nn.functional
+        s = x if residual is None else x + residual
+        norm = f.rms_norm(s, (s.shape[-1],), w.to(s.dtype), self.params["eps"]) if self.params["kind"] == "RMSNorm" else f.layer_norm(
+            s, (s.shape[-1],), w.to(s.dtype), None, self.params["eps"])
+        return {"y": norm} if residual is None else {"y": norm, "sum": s}
+
+
+class GMM:
+    """Log-probability of y under a Gaussian mixture, p = (logit, mu, log sigma); the loss
+    is minus its mean."""
+
+    inputs, upstream = ("p", "y"), ()
+    gradients = {"dp": "p"}
+    implementations = ("eager", "compile")
+
+    def __init__(self, params):
+        pass
+
+    def forward(self, p, y):
+        log_w, mu, log_sigma = torch.log_softmax(p[..., 0], -1), p[..., 1], p[..., 2]
+        z = (y[:, None] - mu) * torch.exp(-log_sigma)
+        log_n = -0.5 * z**2 - log_sigma - 0.5 * math.log(2 * math.pi)
+        return {"loss": -torch.logsumexp(log_w + log_n, -1).mean().reshape(1)}
+
+
+class Optim:
+    """A step of AdamW of tensors that are updated in place."""
+
+    implementations = ("fused",)
+
+    def __init__(self, params):
+        self.params = params
+
+    def call(self, request, tensors):
+        return OptimCall(self.params, tensors)
+
+
+class OptimCall:
+    """Steps of torch.optim.AdamW(fused=True)."""
+
+    def __init__(self, params, tensors):
+        if params["grad_dtype"] != "float32":
+            raise RuntimeError("PyTorch's gradients have the format of the parameters, float32")
+        self.inputs = [tensors]
+        self.max_norm = float(params["max_norm"])
+        pieces = {name: tensors[name].clone().chunk(params["tensors"]) for name in ("param", "grad", "m", "v")}
+        self.parameters = [torch.nn.Parameter(x) for x in pieces["param"]]
+        for x, grad in zip(self.parameters, pieces["grad"]):
+            x.grad = grad
+        self.copies = None
+        if params["copy"] != "none":
+            self.copies = [x.detach().to(getattr(torch, params["copy"])) for x in self.parameters]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=params["lr"], betas=(params["beta1"], params["beta2"]), eps=params["eps"],
+            weight_decay=params["weight_decay"], fused=True, capturable=True)
+        for x, m, v in zip(self.parameters, pieces["m"], pieces["v"]):
+            step = torch.tensor(9.0, device="cuda")  # steps before, as flashvk's benchmark has
+            self.optimizer.state[x] = {"step": step, "exp_avg": m, "exp_avg_sq": v}
+
+    def run(self, i):
+        if self.max_norm > 0:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.max_norm, foreach=True)
+        self.optimizer.step()
+        if self.copies:
+            torch._foreach_copy_(self.copies, [x.detach() for x in self.parameters])
+
+    def result(self):
+        self.run(0)
+        torch.cuda.synchronize()
+        return {"param": torch.cat([x.detach().flatten() for x in self.parameters])}
+
+
+OPS = {"norm": Norm, "gmm": GMM, "optim": Optim}
+
+
+class Call:
+    """One call of an operation, on each of several sets of buffers."""
+
+    def __init__(self, op, forward, request, tensors, sets):
+        self.op, self.forward, self.backward = op, forward, request["pass"] == "backward"
+        self.inputs, self.outputs = [], [None] * sets
+        for _ in range(sets):
+            self.inputs.append({name: tensors[name].clone().requires_grad_(self.backward) for name in op.inputs if name in tensors})
+        if self.backward:
+            self.saved = [list(forward(**x).values()) for x in self.inputs]
+            self.upstream = [[tensors[name].clone() for name in op.upstream if name in tensors] for _ in range(sets)]
+
+    def run(self, i):
+        """Runs call i and keeps its outputs, so that each set has memory of its own."""
+        i %= len(self.inputs)
+        if self.backward:
+            wanted = [self.inputs[i][name] for name in self.op.gradients.values()]
+            self.outputs[i] = torch.autograd.grad(self.saved[i], wanted, self.upstream[i] or None, retain_graph=True)
+        else:
+            with torch.no_grad():
+                self.outputs[i] = self.forward(**self.inputs[i])
+
+    def result(self):
+        """Returns the outputs of set 0 by the names that flashvk gives them."""
+        self.run(0)
+        torch.cuda.synchronize()
+        if self.backward:
+            return dict(zip(self.op.gradients, (x.detach() for x in self.outputs[0])))
+        return self.outputs[0]
+
+
+def answer(request, tensors, op, name):
+    """Measures one implementation and says the result."""
+    try:
+        if hasattr(op, "call"):
+            call = op.call(request, tensors)
+        else:
+            forward = torch.compile(op.forward, dynamic=False) if name == "compile" else op.forward
+            call = Call(op, forward, request, tensors, max(request["sets"], 1))
+        output = ""
+        if request["output_dir"]:
+            output = os.path.join(request["output_dir"], name + ".safetensors")
+            write_tensors(output, call.result())
+        samples, iters, note = measure(request, call)
+        say(name=name, samples_ns=samples, iters=iters, sets=min(len(call.inputs), iters), output=output, note=note)
+    except Exception as error:
+        say(name=name, error=one_line(error))
+    call = None
+    torch.cuda.empty_cache()
+
+
+def check(request):
+    """Returns why the request cannot be answered, or None."""
+    if request["op"] not in OPS:
+        return "op %s is not one of %s" % (request["op"], ", ".join(OPS))
+    return None
+
+
+def main():
+    request = torch_peer.start(check)
+    if request is None:
+        return
+    global torch
+    import torch
+
+    with torch_peer.stream():
+        tensors = read_tensors(request["input"])
+        op = OPS[request["op"]](request["params"])
+        for name in op.implementations:
+            answer(request, tensors, op, name)
+
+
+if __name__ == "__main__":
+    main()
