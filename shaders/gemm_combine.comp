@@ -40,12 +40,12 @@ void main() {
         sum += s[((split * gl_NumWorkGroups.z + batch) * p.a_stride_b + row * p.a_stride + col) / 4];
     }
     if (OUT_ALIGNED && col + 4 <= p.n) {
-        finish(batch, row, col, sum, true);
+        finish(batch, row, col, sum, 4);
         return;
     }
     [[unroll]] for (uint e = 0; e < 4; e++) {
         if (col + e < p.n) {
-            finish(batch, row, col + e, vec4(sum[e]), false);
+            finish(batch, row, col + e, vec4(sum[e]), 1);
         }
     }
 }

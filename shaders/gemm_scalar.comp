@@ -98,7 +98,7 @@ void main() {
             const uint row = w.row + gl_LocalInvocationIndex / THREADS_X * ROWS + i;
             const uint col = w.col + gl_LocalInvocationIndex % THREADS_X + j * THREADS_X;
             if (row < p.m && col < p.n) {
-                finish(product, row, col, vec4(sum.at[i * COLS + j]), false);
+                finish(product, row, col, vec4(sum.at[i * COLS + j]), 1);
             }
         }
     }

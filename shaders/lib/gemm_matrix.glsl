@@ -56,21 +56,36 @@ void store_strip(const Work w, const uint row, const uint col) {
             const uint x = col + i % OUT_COLS4 * 4;
             const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
             if (y < p.m && x + 4 <= end) {
-                finish(w.batch, y, x, sum, true);
+                finish(w.batch, y, x, sum, 4);
             } else if (y < p.m) {
                 for (uint e = 0; e < 4 && x + e < end; e++) {
-                    finish(w.batch, y, x + e, vec4(sum[e]), false);
+                    finish(w.batch, y, x + e, vec4(sum[e]), 1);
                 }
             }
         }
         return;
     }
-    [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < MAT_M * OUT_COLS4 * 4; i += gl_SubgroupSize) {
-        const uint y = row + i / (OUT_COLS4 * 4);
-        const uint x = col + i % (OUT_COLS4 * 4);
-        const float sum = uintBitsToFloat(tile[base + i / (OUT_COLS4 * 4) * OUT_LD + i % (OUT_COLS4 * 4) / 4][i % 4]);
-        if (y < p.m && x < end) {
-            finish(w.batch, y, x, vec4(sum), false);
+    // Pairs of elements that are one word of C where it is 16-bit. In rows that start at
+    // an odd place the first and the last element have no partner.
+    [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < MAT_M * OUT_COLS4 * 2; i += gl_SubgroupSize) {
+        const uint y = row + i / (OUT_COLS4 * 2);
+        const uint pair = i % (OUT_COLS4 * 2);
+        const uint at = base + i / (OUT_COLS4 * 2) * OUT_LD;
+        const uint odd = p.c_offset + w.batch * p.c_stride_b + y * p.c_stride + col & 1;
+        const bool alone = pair == 0 && odd == 1;
+        const uint x0 = 2 * pair - (alone ? 0 : odd);  // within the strip
+        const uint x1 = alone ? OUT_COLS4 * 4 - 1 : x0 + 1;
+        const float sum0 = uintBitsToFloat(tile[at + x0 / 4][x0 % 4]);
+        const float sum1 = uintBitsToFloat(tile[at + x1 / 4][x1 % 4]);
+        if (y < p.m && col + x1 < end && !alone) {
+            finish(w.batch, y, col + x0, vec4(sum0, sum1, 0.0, 0.0), 2);
+        } else if (y < p.m) {
+            if (col + x0 < end) {
+                finish(w.batch, y, col + x0, vec4(sum0), 1);
+            }
+            if (col + x1 < end) {
+                finish(w.batch, y, col + x1, vec4(sum1), 1);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 layout(binding = OUT_BINDING, scalar) buffer C4 { vec4 c4[]; };
 layout(binding = OUT_BINDING, scalar) buffer C2 { uvec2 c2[]; };
 layout(binding = OUT_BINDING, scalar) buffer C1 { float c1[]; };
+layout(binding = OUT_BINDING, scalar) writeonly buffer C32 { uint c32[]; };
 layout(binding = OUT_BINDING, scalar) buffer C16 { uint16_t c16[]; };
 layout(binding = OUT_BINDING + 1, scalar) readonly buffer R4 { vec4 r4[]; };
 layout(binding = OUT_BINDING + 1, scalar) readonly buffer R2 { uvec2 r2[]; };
