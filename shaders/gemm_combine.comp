@@ -1,10 +1,10 @@
 // gemm_combine: the sum of products whose k was divided among workgroups, and its
 // epilogue.
 //
-//     C = epilogue(alpha * (sum over splits of S) + beta * C), batch by batch
+//     C = epilogue(alpha * (sum over splits of Sums) + beta * C), batch by batch
 //
-//     S       (splits, batch, m, a_stride)  f32, contiguous
-//     C, R, X (batch, m, n)                 OUT_FORMAT; lib/gemm_params.glsl has the epilogue
+//     Sums       (splits, batch, m, a_stride)  f32, contiguous
+//     C, R, X, S (batch, m, n)              OUT_FORMAT; lib/gemm_params.glsl has the epilogue
 //
 // Splits are added in their order: results do not depend on timing.
 //
@@ -22,7 +22,7 @@ layout(local_size_x_id = 0) in;
 #include "lib/formats.glsl"
 #include "lib/gemm_params.glsl"
 
-layout(binding = 0, scalar) readonly buffer S { vec4 s[]; };
+layout(binding = 0, scalar) readonly buffer Sums { vec4 sums[]; };
 #define OUT_BINDING 1
 #include "lib/gemm_out.glsl"
 #include "lib/gemm_epilogue.glsl"
@@ -37,7 +37,7 @@ void main() {
     const uint batch = gl_WorkGroupID.z;
     vec4 sum = vec4(0.0);
     for (uint split = 0; split < p.splits; split++) {
-        sum += s[((split * gl_NumWorkGroups.z + batch) * p.a_stride_b + row * p.a_stride + col) / 4];
+        sum += sums[((split * gl_NumWorkGroups.z + batch) * p.a_stride_b + row * p.a_stride + col) / 4];
     }
     if (OUT_ALIGNED && col + 4 <= p.n) {
         finish(batch, row, col, sum, 4);

@@ -4,7 +4,7 @@
 //
 //     op(A)  (m, k)  ELEM, from A (m, k) with A_BY_K, else (k, m); last axis contiguous
 //     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
-//     C, R, X (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
+//     C, R, X, S (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
 // The algorithm is in lib/gemm_matrix.glsl.
 //

@@ -8,9 +8,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// arguments are the tensors of a call, each with a batch axis; r and x are zero
+// arguments are the tensors of a call, each with a batch axis; r, x and s are zero
 // Tensors for problems without them.
-type arguments struct{ c, a, b, r, x vk.Tensor }
+type arguments struct{ c, a, b, r, x, s vk.Tensor }
 
 // newArguments checks the tensors of a call.
 func newArguments(dst, a, b vk.Tensor, p Problem, opt *Options) (args arguments, err error) {
@@ -27,6 +27,7 @@ func newArguments(dst, a, b vk.Tensor, p Problem, opt *Options) (args arguments,
 		{&args.b, "b", b, true, p.DType, p.BShape()},
 		{&args.r, "residual", opt.Residual, p.Residual, p.Out, p.CShape()},
 		{&args.x, "x", opt.X, p.HasX(), p.Out, p.CShape()},
+		{&args.s, "s", opt.S, p.HasS(), p.Out, p.CShape()},
 	} {
 		if *t.to, err = checkTensor(t.name, t.from, t.present, t.format, t.shape); err != nil {
 			return args, err
@@ -65,39 +66,48 @@ func checkTensor(name string, t vk.Tensor, present bool, format dtype.DType, sha
 	return t, nil
 }
 
-// checkOverlaps wants C, and X if it is written, to share memory with nothing, but
-// that a workgroup may read the elements of R or X that it is about to write in C.
+// checkOverlaps wants outputs to share memory with nothing, but that a workgroup reads
+// the elements of R and X that it is about to write in C or S.
 func (args *arguments) checkOverlaps(p Problem) error {
 	type named struct {
 		name string
 		vk.Tensor
+		inPlace bool // an output may be it
 	}
-	c, x := named{"c", args.c}, named{"x", args.x}
-	outputs := []named{c}
-	inputs := []named{{"a", args.a}, {"b", args.b}}
-	for _, t := range []named{{"residual", args.r}, x} {
-		switch {
-		case t.IsZero():
-		case t.name == "x" && p.Activation == SiLUKeep:
-			outputs = append(outputs, t)
-		case !sameElements(t.Tensor, c.Tensor):
-			inputs = append(inputs, t)
-		}
+	inputs := []named{{"a", args.a, false}, {"b", args.b, false}, {"residual", args.r, true}}
+	outputs := []named{{"c", args.c, false}, {"s", args.s, false}}
+	if x := (named{"x", args.x, true}); p.ReadsX() {
+		inputs = append(inputs, x)
+	} else {
+		outputs = append(outputs, x)
 	}
 	for i, out := range outputs {
+		if out.IsZero() {
+			continue
+		}
 		if selfOverlaps(out.Tensor) {
 			return fmt.Errorf("gemm: %s has strides %v for shape %v: elements of an output may not share memory", out.name, out.Strides, out.Shape)
 		}
-		for _, t := range append(inputs, outputs[:i]...) {
-			if overlap(out.Tensor, t.Tensor) {
-				return fmt.Errorf("gemm: %s overlaps %s: outputs need memory of their own", out.name, t.name)
+		for _, t := range append(inputs[:len(inputs):len(inputs)], outputs[:i]...) {
+			if t.IsZero() || !overlap(out.Tensor, t.Tensor) || t.inPlace && out.name != "x" && sameElements(out.Tensor, t.Tensor) {
+				continue
 			}
-		}
-		if out.name == "x" && !args.r.IsZero() && overlap(out.Tensor, args.r) {
-			return fmt.Errorf("gemm: x overlaps residual: outputs need memory of their own")
+			return fmt.Errorf("gemm: %s overlaps %s: outputs need memory of their own", out.name, t.name)
 		}
 	}
 	return nil
+}
+
+// bound returns the tensors in the order of the bindings of lib/gemm_out.glsl. A binding
+// must hold something: where there is no tensor, the kernel does not touch it.
+func (args *arguments) bound() [4]vk.Tensor {
+	list := [4]vk.Tensor{args.c, args.r, args.x, args.s}
+	for i := range list {
+		if list[i].IsZero() {
+			list[i] = args.c
+		}
+	}
+	return list
 }
 
 // sameElements reports whether two tensors of one shape are the same memory.

@@ -89,7 +89,7 @@ func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, workspa
 	if workspace.Bytes() < bytes {
 		return fmt.Errorf("gemm: workspace has %d bytes, want %d", workspace.Bytes(), bytes)
 	}
-	for _, t := range []vk.Tensor{args.a, args.b, args.c, args.r, args.x} {
+	for _, t := range []vk.Tensor{args.a, args.b, args.c, args.r, args.x, args.s} {
 		if t.Buffer == workspace {
 			return fmt.Errorf("gemm: workspace is the buffer of a tensor: it needs memory of its own")
 		}
@@ -125,13 +125,7 @@ func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, workspa
 	}
 	out := newParams(args, p, &config, groups)
 	out.AOffset, out.AStride, out.AStrideB = 0, uint32(stride), uint32(p.M*stride)
-	r, xx := args.r, args.x
-	if r.IsZero() {
-		r = args.c
-	}
-	if xx.IsZero() {
-		xx = args.c
-	}
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, partial.c, args.c, r, xx)
+	outs := args.bound()
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, partial.c, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
 }

@@ -22,9 +22,9 @@ type onDevice struct {
 
 // Multiply uploads the whole backing slice of every tensor, dispatches, and downloads
 // all of it, so that the suite sees stray writes.
-func (f onDevice) Multiply(c, a, b, r, x *gemmtest.Tensor, p gemm.Problem) error {
+func (f onDevice) Multiply(in gemmtest.Tensors, p gemm.Problem) error {
 	ctx := context.Background()
-	tensors := []*gemmtest.Tensor{c, a, b, r, x}
+	tensors := []*gemmtest.Tensor{in.C, in.A, in.B, in.R, in.X, in.S}
 	views := make([]vk.Tensor, len(tensors))
 	for i, t := range tensors {
 		if t == nil {
@@ -47,7 +47,7 @@ func (f onDevice) Multiply(c, a, b, r, x *gemmtest.Tensor, p gemm.Problem) error
 	}
 	defer cmd.Close()
 	opt := f.opt
-	opt.Residual, opt.X = views[3], views[4]
+	opt.Residual, opt.X, opt.S = views[3], views[4], views[5]
 	if err := gemm.Multiply(cmd, views[0], views[1], views[2], p, opt); err != nil {
 		return err
 	}
@@ -199,6 +199,7 @@ func TestArguments(t *testing.T) {
 		{c, a, b, gemm.Options{Residual: c}, gemm.Problem{M: 4, N: 6, K: 8, Residual: true}, ""},
 		{c, a, b, gemm.Options{X: c}, gemm.Problem{M: 4, N: 6, K: 8, Activation: gemm.TimesDSiLU}, ""},
 		{c, a, b, gemm.Options{X: c}, gemm.Problem{M: 4, N: 6, K: 8, Activation: gemm.SiLUKeep}, "gemm: x overlaps c"},
+		{c, a, b, gemm.Options{X: c, S: c}, gemm.Problem{M: 4, N: 6, K: 8, Activation: gemm.TimesDSiLUKeep}, "gemm: s overlaps c"},
 		{vk.Tensor{Buffer: a.Buffer, Shape: []int{4, 6}, Strides: []int{6, 1}, Offset: 2}, a, b, gemm.Options{}, p, "gemm: c overlaps a"},
 	} {
 		cmd, err := d.NewCmd("arguments")

@@ -3,7 +3,8 @@
 //	v = Alpha * op(A) * op(B) + Beta * C
 //	X = v                    SiLUKeep
 //	v = silu(v)              SiLU and SiLUKeep
-//	v = v * silu'(X)         TimesDSiLU
+//	v = v * silu'(X)         TimesDSiLU and TimesDSiLUKeep
+//	S = silu(X)              TimesDSiLUKeep
 //	C = v + R                Residual
 //
 // One call, [Multiply], picks the fastest path that the device and the problem
@@ -40,10 +41,11 @@ type Activation = problem.Activation
 
 // The activations, described in package problem.
 const (
-	Identity   = problem.Identity
-	SiLU       = problem.SiLU
-	SiLUKeep   = problem.SiLUKeep
-	TimesDSiLU = problem.TimesDSiLU
+	Identity       = problem.Identity
+	SiLU           = problem.SiLU
+	SiLUKeep       = problem.SiLUKeep
+	TimesDSiLU     = problem.TimesDSiLU
+	TimesDSiLUKeep = problem.TimesDSiLUKeep
 )
 
 // ErrUnsupported is wrapped by errors about calls that are valid, but that no
@@ -93,9 +95,9 @@ type Options struct {
 	// Config forces a configuration instead of the tuning table's; it must be
 	// feasible. It is for tuning and tests.
 	Config *Config
-	// Residual is R, and X what the activation writes (SiLUKeep) or reads
-	// (TimesDSiLU), for problems that have them.
-	Residual, X vk.Tensor
+	// Residual is R, X what the activation writes (SiLUKeep) or reads (the others), and
+	// S what it writes, for problems that have them.
+	Residual, X, S vk.Tensor
 	// Workspace is memory for partial sums, Workspace bytes of it, that nothing else
 	// uses until the commands have completed: a second call in the same Cmd comes
 	// after a Barrier. Nil takes memory of the Cmd.
@@ -109,13 +111,13 @@ type Options struct {
 //
 // for every product of the batch, as the documentation of Problem says.
 //
-// C, Residual and X are (batch, m, n) of p.Out. A is (batch, m, k), with p.TransA
+// C, Residual, X and S are (batch, m, n) of p.Out. A is (batch, m, k), with p.TransA
 // (batch, k, m), and B (batch, k, n), with p.TransB (batch, n, k), of p.DType. All
 // may have any strides with a contiguous last axis, also a batch stride of 0 for A, B
 // and Residual; where the batch is 1, that axis may be missing. Strides and offsets of A
-// and B that are multiples of 8 elements, and of 4 for the rest, are fastest. C and an
-// X that is written have memory of their own, but C may be Residual itself, element by
-// element, or an X that is read.
+// and B that are multiples of 8 elements, and of 4 for the rest, are fastest. Outputs,
+// which are C, S and an X that is written, have memory of their own, but C may be
+// Residual or an X that is read, element by element, and S such an X.
 //
 // Multiply records into c and returns; C and X are valid once c has completed. The
 // inputs must be written and visible by then: after another kernel of the same Cmd, a

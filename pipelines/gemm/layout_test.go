@@ -17,9 +17,9 @@ func TestLayouts(t *testing.T) {
 		spec     any
 		bindings []string
 	}{
-		"gemm_coopmat": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4"}},
-		"gemm_scalar":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4"}},
-		"gemm_combine": {combineSpec{}, []string{"S", "C4", "R4", "X4"}},
+		"gemm_coopmat": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_scalar":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_combine": {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
 	}
 	found := 0
 	for _, v := range shaders.Variants() {

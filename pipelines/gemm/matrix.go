@@ -38,6 +38,7 @@ type epilogueSpec struct {
 	SiLU       bool   `glsl:"SILU"`
 	KeepX      bool   `glsl:"KEEP_X"`
 	TimesDSiLU bool   `glsl:"TIMES_DSILU"`
+	KeepS      bool   `glsl:"KEEP_S"`
 }
 
 // newEpilogueSpec returns the constants for the epilogue of p.
@@ -45,12 +46,13 @@ func newEpilogueSpec(args arguments, p Problem) epilogueSpec {
 	format := [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2} // lib/formats.glsl
 	return epilogueSpec{
 		OutFormat:  format[p.Out],
-		OutAligned: aligned(4, args.c, args.r, args.x),
+		OutAligned: aligned(4, args.c, args.r, args.x, args.s),
 		ReadC:      p.Beta != 0,
 		Residual:   p.Residual,
 		SiLU:       p.Activation == SiLU || p.Activation == SiLUKeep,
 		KeepX:      p.Activation == SiLUKeep,
-		TimesDSiLU: p.Activation == TimesDSiLU,
+		TimesDSiLU: p.ReadsX(),
+		KeepS:      p.HasS(),
 	}
 }
 
@@ -79,6 +81,9 @@ type params struct {
 	XOffset  uint32  `glsl:"x_offset"`
 	XStrideB uint32  `glsl:"x_stride_b"`
 	XStride  uint32  `glsl:"x_stride"`
+	SOffset  uint32  `glsl:"s_offset"`
+	SStrideB uint32  `glsl:"s_stride_b"`
+	SStride  uint32  `glsl:"s_stride"`
 }
 
 // newParams fills the block for all batches.
@@ -98,6 +103,7 @@ func newParams(args arguments, p Problem, config *Config, tiles int) params {
 		{args.c, &out.COffset, &out.CStrideB, &out.CStride},
 		{args.r, &out.ROffset, &out.RStrideB, &out.RStride},
 		{args.x, &out.XOffset, &out.XStrideB, &out.XStride},
+		{args.s, &out.SOffset, &out.SStrideB, &out.SStride},
 	} {
 		if !t.IsZero() {
 			*t.offset, *t.strideB, *t.stride = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])
@@ -156,13 +162,7 @@ func dispatch(c *vk.Cmd, kernel *vk.Kernel[params], args arguments, p Problem, c
 		return unsupported("m=%d and n=%d make %d blocks, more than the device's %d x %d workgroups", p.M, p.N, tiles, limit[0], limit[1])
 	}
 	out := newParams(args, p, &config, tiles)
-	r, xx := args.r, args.x
-	if r.IsZero() {
-		r = args.c // a binding must hold something; the kernel does not touch it
-	}
-	if xx.IsZero() {
-		xx = args.c
-	}
+	outs := args.bound()
 	splits := max(config.Splits, 1)
 	step := max(int(limit[2])/splits, 1)
 	if splits > 1 {
@@ -175,12 +175,13 @@ func dispatch(c *vk.Cmd, kernel *vk.Kernel[params], args arguments, p Problem, c
 			// and after limit[2] products a barrier costs nothing.
 			c.Barrier()
 		}
-		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n * splits)}, out, args.a, args.b, args.c, r, xx)
+		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n * splits)}, out, args.a, args.b, outs[0], outs[1], outs[2], outs[3])
 		out.AOffset += uint32(n) * out.AStrideB
 		out.BOffset += uint32(n) * out.BStrideB
 		out.COffset += uint32(n) * out.CStrideB
 		out.ROffset += uint32(n) * out.RStrideB
 		out.XOffset += uint32(n) * out.XStrideB
+		out.SOffset += uint32(n) * out.SStrideB
 	}
 	return c.Err()
 }

@@ -1,5 +1,5 @@
 // gemm_epilogue: from sums of products to C, as lib/gemm_params.glsl says, and the
-// way of C, R and X to and from memory.
+// way of C, R, X and S to and from memory.
 //
 // The includer includes lib/gemm_out.glsl, lib/gemm_params.glsl and
 // lib/formats.glsl, and has GL_EXT_shader_16bit_storage.
@@ -52,6 +52,7 @@ DEFINE_PUT(put_c, c4, c2, c1, c16)
 DEFINE_GET(get_r, r4, r2, r1, r16)
 DEFINE_GET(get_x, x4, x2, x1, x16)
 DEFINE_PUT(put_x, x4, x2, x1, x16)
+DEFINE_PUT(put_s, s4, s2, s1, s16)
 
 // finish writes the elements (row, col) to (row, col + WIDTH - 1) of C from their
 // sums. With a WIDTH of 2, element col of C is at an even place.
@@ -69,7 +70,11 @@ void finish(const uint batch, const uint row, const uint col, const vec4 sum, co
         v = silu(v);
     }
     if (TIMES_DSILU) {
-        v *= dsilu(get_x(x, WIDTH));
+        const vec4 y = get_x(x, WIDTH);
+        v *= dsilu(y);
+        if (KEEP_S) {
+            put_s(p.s_offset + batch * p.s_stride_b + row * p.s_stride + col, silu(y), WIDTH);
+        }
     }
     if (RESIDUAL) {
         v += get_r(p.r_offset + batch * p.r_stride_b + row * p.r_stride + col, WIDTH);

@@ -1,4 +1,4 @@
-// gemm_out: C, R and X of a GEMM kernel, at the bindings from OUT_BINDING on, which
+// gemm_out: C, R, X and S of a GEMM kernel, at the bindings from OUT_BINDING on, which
 // the includer defines.
 #ifndef LIB_GEMM_OUT_GLSL
 #define LIB_GEMM_OUT_GLSL
@@ -16,5 +16,9 @@ layout(binding = OUT_BINDING + 2, scalar) buffer X4 { vec4 x4[]; };
 layout(binding = OUT_BINDING + 2, scalar) buffer X2 { uvec2 x2[]; };
 layout(binding = OUT_BINDING + 2, scalar) buffer X1 { float x1[]; };
 layout(binding = OUT_BINDING + 2, scalar) buffer X16 { uint16_t x16[]; };
+layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S4 { vec4 s4[]; };
+layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S2 { uvec2 s2[]; };
+layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S1 { float s1[]; };
+layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S16 { uint16_t s16[]; };
 
 #endif

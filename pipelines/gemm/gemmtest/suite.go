@@ -16,20 +16,21 @@ import (
 // A Tensor is a strided view of a backing slice.
 type Tensor = attntest.Tensor
 
-// A Multiplier computes a problem. R and X are nil for problems without them. A device
-// implementation uploads the whole backing slice of each tensor and downloads all
-// afterwards, so that the suite sees stray writes.
+// Tensors are those of a problem; R, X and S are nil for problems without them.
+type Tensors struct{ C, A, B, R, X, S *Tensor }
+
+// A Multiplier computes a problem. A device implementation uploads the whole backing
+// slice of each tensor and downloads all afterwards, so that the suite sees stray
+// writes.
 type Multiplier interface {
-	Multiply(c, a, b, r, x *Tensor, p problem.Problem) error
+	Multiply(t Tensors, p problem.Problem) error
 }
 
 // MultiplyFunc is a Multiplier that is one function.
-type MultiplyFunc func(c, a, b, r, x *Tensor, p problem.Problem) error
+type MultiplyFunc func(t Tensors, p problem.Problem) error
 
 // Multiply calls f.
-func (f MultiplyFunc) Multiply(c, a, b, r, x *Tensor, p problem.Problem) error {
-	return f(c, a, b, r, x, p)
-}
+func (f MultiplyFunc) Multiply(t Tensors, p problem.Problem) error { return f(t, p) }
 
 // Test runs the cases as subtests.
 func Test(t *testing.T, cases []*Case, got Multiplier) {
@@ -58,29 +59,29 @@ func Check(c *Case, got Multiplier) (off, bound float64, err error) {
 			in.A[i] = in.A[i%(c.M*c.K)]
 		}
 	}
-	wantC, wantX := ref.Multiply(in, c.Problem)
-	plainC, plainX := ref.Plain(in, c.Problem)
-	var first [2][]float64
+	want, plain := ref.Multiply(in, c.Problem), ref.Plain(in, c.Problem)
+	var first ref.Outputs
 	for i, around := range []surroundings{{math.NaN(), math.NaN()}, {28672, -12288}} {
-		cc, x, err := run(c, in, around, got)
+		out, err := run(c, in, around, got)
 		if err != nil {
 			return 0, 0, err
 		}
 		if i == 1 {
-			if !slices.Equal(cc, first[0]) || !slices.Equal(x, first[1]) {
+			if !slices.Equal(out.C, first.C) || !slices.Equal(out.X, first.X) || !slices.Equal(out.S, first.S) {
 				return 0, 0, fmt.Errorf("a second run gave other bits: not deterministic, or it depends on memory that is not an input")
 			}
 			break
 		}
-		first = [2][]float64{cc, x}
-		bound = ref.Bound(wantC, plainC, in, c.Problem)
-		if off, err = compare("C", cc, wantC, bound, c.N); err != nil {
+		first = out
+		bound = ref.Bound(want.C, plain.C, in, c.Problem)
+		if off, err = compare("C", out.C, want.C, bound, c.N); err != nil {
 			return 0, 0, err
 		}
-		if wantX != nil {
-			if _, err = compare("X", x, wantX, ref.Bound(wantX, plainX, in, c.Problem), c.N); err != nil {
-				return 0, 0, err
-			}
+		if _, err = compare("X", out.X, want.X, ref.Bound(want.X, plain.X, in, c.Problem), c.N); err != nil {
+			return 0, 0, err
+		}
+		if _, err = compare("S", out.S, want.S, ref.Bound(want.S, plain.S, in, c.Problem), c.N); err != nil {
+			return 0, 0, err
 		}
 	}
 	return off, bound, nil
@@ -122,72 +123,85 @@ func newInputs(p problem.Problem) ref.Inputs {
 		B: random(true, p.DType, p.BShape()),
 		C: random(p.Beta != 0, p.Out, p.CShape()),
 		R: random(p.Residual, p.Out, p.CShape()),
-		X: random(p.Activation == problem.TimesDSiLU, p.Out, p.CShape()),
+		X: random(p.ReadsX(), p.Out, p.CShape()),
 	}
 }
 
-// run computes a case amid garbage and returns C and X.
-func run(c *Case, in ref.Inputs, around surroundings, got Multiplier) (outC, outX []float64, err error) {
+// run computes a case amid garbage and returns what it wrote.
+func run(c *Case, in ref.Inputs, around surroundings, got Multiplier) (out ref.Outputs, err error) {
 	p := c.Problem
-	fill := func(name string, format dtype.DType, shape []int, values []float64, garbage float64) *Tensor {
+	var inputs, outputs []*Tensor
+	place := func(list *[]*Tensor, name string, format dtype.DType, shape []int, values []float64, fill float64) *Tensor {
 		t := c.Layout.place(name, format, shape)
 		for i := range t.Data {
-			t.Data[i] = garbage
+			t.Data[i] = fill
 		}
 		if values != nil {
 			t.Scatter(values)
 		}
+		*list = append(*list, t)
 		return t
 	}
-	a := fill("a", p.DType, p.AShape(), in.A, around.garbage)
-	b := fill("b", p.DType, p.BShape(), in.B, around.garbage)
-	cc := fill("c", p.Out, p.CShape(), in.C, around.poison)
-	inputs, outputs := []*Tensor{a, b}, []*Tensor{cc}
-	var r, x *Tensor
-	if p.Residual {
-		r = fill("residual", p.Out, p.CShape(), in.R, around.garbage)
-		inputs = append(inputs, r)
+	t := Tensors{
+		A: place(&inputs, "a", p.DType, p.AShape(), in.A, around.garbage),
+		B: place(&inputs, "b", p.DType, p.BShape(), in.B, around.garbage),
+		C: place(&outputs, "c", p.Out, p.CShape(), in.C, around.poison),
 	}
-	switch p.Activation {
-	case problem.SiLUKeep:
-		x = fill("x", p.Out, p.CShape(), nil, around.poison)
-		outputs = append(outputs, x)
-	case problem.TimesDSiLU:
-		x = fill("x", p.Out, p.CShape(), in.X, around.garbage)
-		inputs = append(inputs, x)
+	if p.Residual {
+		t.R = place(&inputs, "residual", p.Out, p.CShape(), in.R, around.garbage)
+	}
+	if p.ReadsX() {
+		t.X = place(&inputs, "x", p.Out, p.CShape(), in.X, around.garbage)
+	} else if p.HasX() {
+		t.X = place(&outputs, "x", p.Out, p.CShape(), nil, around.poison)
+	}
+	if p.HasS() {
+		t.S = place(&outputs, "s", p.Out, p.CShape(), nil, around.poison)
 	}
 	before := make([][]float64, len(inputs))
 	for i, t := range inputs {
 		before[i] = slices.Clone(t.Data)
 	}
-	if err := got.Multiply(cc, a, b, r, x, p); err != nil {
-		return nil, nil, err
+	if err := got.Multiply(t, p); err != nil {
+		return out, err
 	}
 	for i, t := range inputs {
 		for j, v := range t.Data {
 			if !same(v, before[i][j]) {
-				return nil, nil, fmt.Errorf("input %s was changed: backing element %d is %g, was %g", t.Name, j, v, before[i][j])
+				return out, fmt.Errorf("input %s was changed: backing element %d is %g, was %g", t.Name, j, v, before[i][j])
 			}
 		}
 	}
 	for _, t := range outputs {
-		elements := t.Gather()
-		rest := *t
-		rest.Data = slices.Clone(t.Data)
-		for i := range elements {
-			elements[i] = around.poison
-		}
-		rest.Scatter(elements)
-		for j, v := range rest.Data {
-			if !same(v, around.poison) {
-				return nil, nil, fmt.Errorf("%s was written outside its elements: backing element %d is %g", t.Name, j, v)
-			}
+		if err := checkAround(t, around.poison); err != nil {
+			return out, err
 		}
 	}
+	out.C = t.C.Gather()
 	if p.Activation == problem.SiLUKeep {
-		outX = x.Gather()
+		out.X = t.X.Gather()
 	}
-	return cc.Gather(), outX, nil
+	if p.HasS() {
+		out.S = t.S.Gather()
+	}
+	return out, nil
+}
+
+// checkAround reports a write to memory that is not an element of t.
+func checkAround(t *Tensor, poison float64) error {
+	rest := *t
+	rest.Data = slices.Clone(t.Data)
+	elements := t.Gather()
+	for i := range elements {
+		elements[i] = poison
+	}
+	rest.Scatter(elements)
+	for i, v := range rest.Data {
+		if !same(v, poison) {
+			return fmt.Errorf("%s was written outside its elements: backing element %d is %g", t.Name, i, v)
+		}
+	}
+	return nil
 }
 
 func same(a, b float64) bool { return a == b || a != a && b != b }

@@ -15,7 +15,8 @@ import (
 //	v = Alpha * op(A) * op(B) + Beta * C
 //	X = v                    SiLUKeep
 //	v = silu(v)              SiLU and SiLUKeep
-//	v = v * silu'(X)         TimesDSiLU
+//	v = v * silu'(X)         TimesDSiLU and TimesDSiLUKeep
+//	S = silu(X)              TimesDSiLUKeep
 //	C = v + R                Residual
 //
 // with silu(v) = v / (1 + exp(-v)).
@@ -23,7 +24,7 @@ import (
 //	tensor   shape              DType
 //	op(A)    (batch, m, k)      DType    A itself is (batch, k, m) with TransA
 //	op(B)    (batch, k, n)      DType    B itself is (batch, n, k) with TransB
-//	C, R, X  (batch, m, n)      Out
+//	C, R, X, S (batch, m, n)    Out
 //
 // Sums are float32 whatever the formats.
 type Problem struct {
@@ -42,14 +43,17 @@ type Activation uint8
 
 // The activations.
 const (
-	Identity   Activation = iota
-	SiLU                  // C = silu(v)
-	SiLUKeep              // X = v, C = silu(v): X is what the gradient needs
-	TimesDSiLU            // C = v * silu'(X): the gradient of silu at X
+	Identity       Activation = iota
+	SiLU                      // C = silu(v)
+	SiLUKeep                  // X = v, C = silu(v): X is what the gradient needs
+	TimesDSiLU                // C = v * silu'(X): the gradient of silu at X
+	TimesDSiLUKeep            // the same, and S = silu(X), which the gradient of what follows needs
 )
 
 // Activations lists all of them.
-func Activations() []Activation { return []Activation{Identity, SiLU, SiLUKeep, TimesDSiLU} }
+func Activations() []Activation {
+	return []Activation{Identity, SiLU, SiLUKeep, TimesDSiLU, TimesDSiLUKeep}
+}
 
 // String returns the name used by flags.
 func (a Activation) String() string {
@@ -62,6 +66,8 @@ func (a Activation) String() string {
 		return "silu-keep"
 	case TimesDSiLU:
 		return "times-dsilu"
+	case TimesDSiLUKeep:
+		return "times-dsilu-keep"
 	}
 	return fmt.Sprintf("Activation(%d)", uint8(a))
 }
@@ -73,11 +79,17 @@ func ParseActivation(name string) (Activation, error) {
 			return a, nil
 		}
 	}
-	return 0, fmt.Errorf("gemm: activation %q is not one of identity, silu, silu-keep, times-dsilu", name)
+	return 0, fmt.Errorf("gemm: activation %q is not one of identity, silu, silu-keep, times-dsilu, times-dsilu-keep", name)
 }
 
 // HasX reports whether the problem has the tensor X.
-func (p Problem) HasX() bool { return p.Activation == SiLUKeep || p.Activation == TimesDSiLU }
+func (p Problem) HasX() bool { return p.Activation == SiLUKeep || p.ReadsX() }
+
+// ReadsX reports whether X is an input.
+func (p Problem) ReadsX() bool { return p.Activation == TimesDSiLU || p.Activation == TimesDSiLUKeep }
+
+// HasS reports whether the problem has the tensor S.
+func (p Problem) HasS() bool { return p.Activation == TimesDSiLUKeep }
 
 // Batches returns Batch, 1 for 0.
 func (p Problem) Batches() int { return max(p.Batch, 1) }
@@ -99,7 +111,7 @@ func (p Problem) FLOPs() float64 {
 func (p Problem) Bytes() float64 {
 	m, n, k := float64(p.M), float64(p.N), float64(p.K)
 	outs := 1.0
-	for _, more := range []bool{p.Beta != 0, p.HasX(), p.Residual} {
+	for _, more := range []bool{p.Beta != 0, p.HasX(), p.HasS(), p.Residual} {
 		if more {
 			outs++
 		}
@@ -113,7 +125,7 @@ func (p Problem) AShape() []int { return p.shape(p.M, p.K, p.TransA) }
 // BShape returns the shape of B as it lies in memory.
 func (p Problem) BShape() []int { return p.shape(p.K, p.N, p.TransB) }
 
-// CShape returns the shape of C, R and X.
+// CShape returns the shape of C, R, X and S.
 func (p Problem) CShape() []int { return p.shape(p.M, p.N, false) }
 
 func (p Problem) shape(rows, cols int, transposed bool) []int {
@@ -185,8 +197,8 @@ func (p Problem) Validate() error {
 			return fmt.Errorf("gemm: %s=%g is not a finite float32", f.name, f.x)
 		}
 	}
-	if p.Activation > TimesDSiLU {
-		return fmt.Errorf("gemm: activation %v is not one of identity, silu, silu-keep, times-dsilu", p.Activation)
+	if p.Activation > TimesDSiLUKeep {
+		return fmt.Errorf("gemm: activation %v is not one of identity, silu, silu-keep, times-dsilu, times-dsilu-keep", p.Activation)
 	}
 	for _, t := range []struct {
 		name string

@@ -19,11 +19,18 @@ type Inputs struct {
 	A, B []float64
 	C    []float64 // with Beta: what C holds before
 	R    []float64 // with Residual
-	X    []float64 // with TimesDSiLU
+	X    []float64 // with TimesDSiLU and TimesDSiLUKeep
 }
 
-// Multiply returns C, and X with SiLUKeep, in float64 throughout.
-func Multiply(in Inputs, p problem.Problem) (c, x []float64) {
+// Outputs are what a problem writes; those that it does not have are nil.
+type Outputs struct {
+	C []float64
+	X []float64 // with SiLUKeep
+	S []float64 // with TimesDSiLUKeep
+}
+
+// Multiply computes in float64 throughout.
+func Multiply(in Inputs, p problem.Problem) Outputs {
 	exact := func(v float64) float64 { return v }
 	return epilogue(products(in, p), in, p, exact)
 }
@@ -51,32 +58,38 @@ func matrix(data []float64, shape []int, batch int) blas64.General {
 	return blas64.General{Rows: shape[1], Cols: shape[2], Stride: shape[2], Data: data[batch*size : (batch+1)*size]}
 }
 
-// epilogue returns C and X of the sums, rounding after each step.
-func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) float64) (c, x []float64) {
+// epilogue returns the outputs of the sums, rounding after each step.
+func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) float64) (out Outputs) {
 	if p.Activation == problem.SiLUKeep {
-		x = make([]float64, len(sum))
+		out.X = make([]float64, len(sum))
 	}
-	c = make([]float64, len(sum))
+	if p.HasS() {
+		out.S = make([]float64, len(sum))
+	}
+	out.C = make([]float64, len(sum))
 	for i, s := range sum {
 		v := round(p.Scale() * s)
 		if p.Beta != 0 {
 			v = round(v + round(p.Beta*in.C[i]))
 		}
-		if x != nil {
-			x[i] = v
+		if out.X != nil {
+			out.X[i] = v
 		}
 		switch p.Activation {
 		case problem.SiLU, problem.SiLUKeep:
 			v = round(SiLU(v))
-		case problem.TimesDSiLU:
+		case problem.TimesDSiLU, problem.TimesDSiLUKeep:
 			v = round(v * round(DSiLU(in.X[i])))
+		}
+		if out.S != nil {
+			out.S[i] = round(SiLU(in.X[i]))
 		}
 		if p.Residual {
 			v = round(v + in.R[i])
 		}
-		c[i] = v
+		out.C[i] = v
 	}
-	return c, x
+	return out
 }
 
 // SiLU returns v / (1 + exp(-v)).
@@ -91,7 +104,7 @@ func DSiLU(v float64) float64 {
 // Plain returns what a plain program computes: products and sums in float32, one term
 // after the other, and every step of the epilogue rounded to p.Out, as a chain of
 // library calls stores them.
-func Plain(in Inputs, p problem.Problem) (c, x []float64) {
+func Plain(in Inputs, p problem.Problem) Outputs {
 	sum := make([]float64, p.Batches()*p.M*p.N)
 	a, b := rows(in.A, p.AShape(), p.TransA), rows(in.B, p.BShape(), !p.TransB)
 	for batch := range p.Batches() {
