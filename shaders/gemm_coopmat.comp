@@ -29,7 +29,7 @@ layout(constant_id = 5) const uint TILES_M = 4;  // accumulators of a subgroup
 layout(constant_id = 6) const uint TILES_N = 4;
 layout(constant_id = 7) const uint BLOCK_K = 32;
 layout(constant_id = 8) const uint BUFFERS = 1;        // slabs in shared memory, see lib/gemm_matrix.glsl
-layout(constant_id = 9) const bool PREFETCH = true;    // the next slab waits in registers
+layout(constant_id = 9) const uint DISTANCE = 1;       // slabs that are on their way, in registers
 layout(constant_id = 10) const uint FENCE = 0;         // columns of matrices of a slab between fences, 0: none
 layout(constant_id = 11) const uint GROUP_M = 8;       // see lib/gemm_order.glsl
 layout(constant_id = 12) const bool A_BY_K = true;     // k is A's contiguous axis

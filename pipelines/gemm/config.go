@@ -17,9 +17,9 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	Buffers                int  // slabs of A and B in shared memory: 1 or 2
-	Prefetch               bool // with one buffer: the next slab waits in registers
-	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
+	Buffers                int // slabs of A and B in shared memory: 1 or 2
+	Distance               int // slabs on their way from memory, in registers: 1 or 2
+	Fence                  int // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
 	// elements.
@@ -37,10 +37,7 @@ func (c Config) String() string {
 	s := ""
 	switch c.Impl {
 	case CoopMat:
-		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d b%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK, c.Buffers)
-		if c.Prefetch {
-			s += " prefetch"
-		}
+		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d b%d d%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK, c.Buffers, c.Distance)
 		if c.Fence > 0 {
 			s += fmt.Sprintf(" fence%d", c.Fence)
 		}
@@ -75,10 +72,8 @@ func ParseConfig(text string) (Config, error) {
 		}
 		scalar := c.Impl == Scalar
 		switch {
-		case w == "prefetch" && !scalar:
-			c.Prefetch = true
 		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
-			!scalar && one("b%d", &c.Buffers), !scalar && one("fence%d", &c.Fence):
+			!scalar && one("b%d", &c.Buffers), !scalar && one("d%d", &c.Distance), !scalar && one("fence%d", &c.Fence):
 		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
 		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits):
 		default:
@@ -153,10 +148,12 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 		return unsupported("coopmat: a tile size of %v is not positive", c)
 	case c.Buffers != 1 && c.Buffers != 2:
 		return unsupported("coopmat: %d buffers are not 1 or 2", c.Buffers)
+	case c.Distance != 1 && c.Distance != 2:
+		return unsupported("coopmat: a distance of %d slabs is not 1 or 2", c.Distance)
 	case c.BlockK%n != 0:
 		return unsupported("coopmat: k%d is not a multiple of the matrix size %d", c.BlockK, n)
-	case m%8 != 0:
-		return unsupported("coopmat: matrices of %d rows are not whole groups of 8", m)
+	case m%8 != 0 || m*n/4%int(caps.SubgroupSize) != 0:
+		return unsupported("coopmat: matrices of %dx%d do not divide among %d invocations", m, n, caps.SubgroupSize)
 	}
 	if err := fitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
 		return err
@@ -167,14 +164,13 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 // tileBytes is the shared memory of the matrix kernel: lib/gemm_operand.glsl and
 // lib/gemm_matrix.glsl.
 func (c Config) tileBytes(p Problem, m, n int) int {
-	slab := func(rows int, byK bool) int { // in 16 bytes
-		lines, length := rows, c.BlockK
-		if !byK {
-			lines, length = length, lines
+	size := func(rows int, byK bool) int { // in 16 bytes
+		if byK {
+			return rows * (c.Buffers*c.BlockK/8 + 1)
 		}
-		return lines * (length/8 + 1)
+		return c.Buffers * c.BlockK * (rows/8 + 1)
 	}
-	operands := c.Buffers * (slab(c.SubgroupsM*c.TilesM*m, !p.TransA) + slab(c.SubgroupsN*c.TilesN*n, p.TransB))
+	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA) + size(c.SubgroupsN*c.TilesN*n, p.TransB)
 	strip := c.SubgroupsM * c.SubgroupsN * m * (n/4 + 1)
 	return 16 * max(operands, strip)
 }

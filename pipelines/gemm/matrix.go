@@ -18,7 +18,7 @@ type matrixSpec struct {
 	TilesN        uint32       `glsl:"TILES_N"`
 	BlockK        uint32       `glsl:"BLOCK_K"`
 	Buffers       uint32       `glsl:"BUFFERS"`
-	Prefetch      bool         `glsl:"PREFETCH"`
+	Distance      uint32       `glsl:"DISTANCE"`
 	Fence         uint32       `glsl:"FENCE"`
 	GroupM        uint32       `glsl:"GROUP_M"`
 	AByK          bool         `glsl:"A_BY_K"`
@@ -133,7 +133,7 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 		TilesN:        uint32(config.TilesN),
 		BlockK:        uint32(config.BlockK),
 		Buffers:       uint32(config.Buffers),
-		Prefetch:      config.Prefetch,
+		Distance:      uint32(config.Distance),
 		Fence:         uint32(config.Fence),
 		GroupM:        uint32(config.GroupM),
 		AByK:          !p.TransA,

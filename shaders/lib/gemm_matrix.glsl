@@ -3,13 +3,13 @@
 //
 // A workgroup computes BLOCK_M x BLOCK_N elements of C, a grid of SUBGROUPS_M x
 // SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. Slabs of BLOCK_K
-// columns of op(A) and rows of op(B) go from memory to registers to shared memory:
+// columns of op(A) and rows of op(B) go from memory to registers to shared memory, with
+// BUFFERS = 1 or 2 there:
 //
-//     BUFFERS = 1    barrier, store, barrier, load the next slab, products
-//     BUFFERS = 2    load the next slab, products, store it into the other buffer, barrier
+//     1    barrier; store slab i; barrier; load slab i+DISTANCE; products of slab i
+//     2    store slab i+1; load slab i+1+DISTANCE; products of slab i; barrier
 //
-// Loading from memory comes before the products of the slab before (PREFETCH), which
-// hide its latency.
+// so that DISTANCE slabs, 1 or 2, are on their way from memory in registers.
 //
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
@@ -23,6 +23,7 @@ const uint SUBGROUP_M = TILES_M * MAT_M;
 const uint SUBGROUP_N = TILES_N * MAT_N;
 const uint BLOCK_M = SUBGROUPS_M * SUBGROUP_M;
 const uint BLOCK_N = SUBGROUPS_N * SUBGROUP_N;
+const uint SUBGROUP_SIZE = WORKGROUP_SIZE / (SUBGROUPS_M * SUBGROUPS_N);
 
 #include "fence.glsl"
 #include "copies.glsl"
@@ -33,32 +34,40 @@ const uint BLOCK_N = SUBGROUPS_N * SUBGROUP_N;
 
 // C leaves through shared memory: of each subgroup one row of matrices at a time,
 // and as many of its columns as fit.
-const uint OPERANDS_SIZE = BUFFERS * SLAB_SIZE;                         // uvec4, as all that follow
-const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;              // rows of all subgroups
-const uint LEAST_SIZE = STRIP_SIZE * (MAT_N / 4 + 1);                   // one column of matrices
+const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgroups
+const uint LEAST_SIZE = STRIP_SIZE * (MAT_N / 4 + 1);       // uvec4 of one column of matrices
 const uint TILE_SIZE = OPERANDS_SIZE > LEAST_SIZE ? OPERANDS_SIZE : LEAST_SIZE;
 const uint FITTING_TILES = (TILE_SIZE / STRIP_SIZE - 1) / (MAT_N / 4);
 const uint OUT_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;
 const uint OUT_STAGES = (TILES_N + OUT_TILES - 1) / OUT_TILES;
-const uint OUT_COLS4 = OUT_TILES * (MAT_N / 4);
-const uint OUT_LD = OUT_COLS4 + 1;  // one more, so that rows start in different banks
+const uint OUT_COLS4 = OUT_TILES * (MAT_N / 4);  // uvec4 of a row
+const uint OUT_LD = (OUT_COLS4 + 2) * STRIP_SIZE <= TILE_SIZE ? OUT_COLS4 + 2 : OUT_COLS4 + 1;  // for the banks
 
 shared uvec4 tile[TILE_SIZE];
+
+// strip_barrier orders what a subgroup writes to its part of tile before what it reads,
+// and the other way around.
+void strip_barrier() {
+    subgroupMemoryBarrierShared();
+    subgroupBarrier();
+}
 
 // store_strip writes a strip of this subgroup, MAT_M rows from row on and
 // OUT_TILES columns of matrices from col on, from tile to C.
 void store_strip(const Work w, const uint row, const uint col) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
+    const uint lane = gl_SubgroupInvocationID;
     if (OUT_ALIGNED) {
-        [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < MAT_M * OUT_COLS4; i += gl_SubgroupSize) {
+        [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 / SUBGROUP_SIZE; round++) {
+            const uint i = round * SUBGROUP_SIZE + lane;
             const uint y = row + i / OUT_COLS4;
             const uint x = col + i % OUT_COLS4 * 4;
             const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
             if (y < p.m && x + 4 <= end) {
                 finish(w.batch, y, x, sum, 4);
-            } else if (y < p.m) {
-                for (uint e = 0; e < 4 && x + e < end; e++) {
+            } else if (y < p.m && x < end) {
+                for (uint e = 0; x + e < end; e++) {
                     finish(w.batch, y, x + e, vec4(sum[e]), 1);
                 }
             }
@@ -67,7 +76,8 @@ void store_strip(const Work w, const uint row, const uint col) {
     }
     // Pairs of elements that are one word of C where it is 16-bit. In rows that start at
     // an odd place the first and the last element have no partner.
-    [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < MAT_M * OUT_COLS4 * 2; i += gl_SubgroupSize) {
+    [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 * 2 / SUBGROUP_SIZE; round++) {
+        const uint i = round * SUBGROUP_SIZE + lane;
         const uint y = row + i / (OUT_COLS4 * 2);
         const uint pair = i % (OUT_COLS4 * 2);
         const uint at = base + i / (OUT_COLS4 * 2) * OUT_LD;
@@ -107,97 +117,116 @@ void gemm() {
         sum[i] = MatC(0.0);
     }
 
-    uvec4 next_a[A_COPIES * A_WORDS];
-    uvec4 next_b[B_COPIES * B_WORDS];
-    uint k0 = first_k;
-    uint slab = 0;  // where in tile the slab is
+    uvec4 a0[A_COPIES * A_WORDS];  // slabs on their way, in turn
+    uvec4 b0[B_COPIES * B_WORDS];
+    uvec4 a1[A_COPIES * A_WORDS];
+    uvec4 b1[B_COPIES * B_WORDS];
 
-#define FETCH_SLAB(at)                                              \
-    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {      \
-        next_a[i] = fetch(true, A, at, i / A_WORDS, i % A_WORDS);   \
-    }                                                               \
-    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {      \
-        next_b[i] = fetch(false, B, at, i / B_WORDS, i % B_WORDS);  \
+// Macros, as arrays sized by specialization constants cannot be arguments, and as an
+// unrolled loop with a barrier in it would put matrices into local memory.
+#define FETCH_SLAB(a_, b_, at)                                    \
+    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {    \
+        a_[i] = fetch(true, A, at, i / A_WORDS, i % A_WORDS);     \
+    }                                                             \
+    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {    \
+        b_[i] = fetch(false, B, at, i / B_WORDS, i % B_WORDS);    \
     }
 
-#define STORE_SLAB(at)                                                                                           \
+#define STORE_SLAB(a_, b_, at, to)                                                                               \
     [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                                             \
         if (is_copy(i, A_LINES * A_LINE8)) {                                                                     \
-            tile[slab + row_of_copy(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                            \
-                select(true, A, at, i, next_a[i * A_WORDS], next_a[i * A_WORDS + A_WORDS - 1]);                  \
+            tile[(to) * A_NEXT + line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                         \
+                select(true, A, at, end_k, i, a_[i * A_WORDS], a_[i * A_WORDS + A_WORDS - 1]);                   \
         }                                                                                                        \
     }                                                                                                            \
     [[unroll]] for (uint i = 0; i < B_COPIES; i++) {                                                             \
         if (is_copy(i, B_LINES * B_LINE8)) {                                                                     \
-            tile[slab + B_AT + row_of_copy(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =                     \
-                select(false, B, at, i, next_b[i * B_WORDS], next_b[i * B_WORDS + B_WORDS - 1]);                 \
+            tile[B_AT + (to) * B_NEXT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =                  \
+                select(false, B, at, end_k, i, b_[i * B_WORDS], b_[i * B_WORDS + B_WORDS - 1]);                  \
         }                                                                                                        \
     }
 
-    if (PREFETCH || BUFFERS == 2) {
-        FETCH_SLAB(k0)
+// PRODUCTS adds those of the slab in buffer `from`.
+#define PRODUCTS(from)                                                                                                 \
+    [[unroll]] for (uint d = 0; d < BLOCK_K / MAT_N; d++) {                                                            \
+        fence(d);                                                                                                      \
+        MatA a[TILES_M];                                                                                               \
+        [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                \
+            const uint row = subgroup_row + i * MAT_M;                                                                 \
+            if (A_BY_K) {                                                                                              \
+                coopMatLoad(a[i], tile, (from) * A_NEXT + row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);       \
+            } else {                                                                                                   \
+                coopMatLoad(a[i], tile, (from) * A_NEXT + d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);      \
+            }                                                                                                          \
+        }                                                                                                              \
+        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                \
+            const uint col = subgroup_col + j * MAT_N;                                                                 \
+            MatB b;                                                                                                    \
+            if (B_BY_K) {                                                                                              \
+                coopMatLoad(b, tile, B_AT + (from) * B_NEXT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
+            } else {                                                                                                   \
+                coopMatLoad(b, tile, B_AT + (from) * B_NEXT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);      \
+            }                                                                                                          \
+            [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                            \
+                sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);                                   \
+            }                                                                                                          \
+        }                                                                                                              \
     }
+
+// STEP goes on by a slab, which is in buffer `from`, with the registers whose turn it is.
+#define STEP(a_, b_, from)                                                        \
+    if (BUFFERS == 1) {                                                           \
+        barrier(); /* the slab before is read */                                  \
+        STORE_SLAB(a_, b_, k0, 0)                                                 \
+        barrier(); /* tile written before it is read */                           \
+        FETCH_SLAB(a_, b_, k0 + DISTANCE * BLOCK_K)                               \
+        PRODUCTS(0)                                                               \
+    } else {                                                                      \
+        STORE_SLAB(a_, b_, k0 + BLOCK_K, 1 - (from))                              \
+        FETCH_SLAB(a_, b_, k0 + (1 + DISTANCE) * BLOCK_K)                         \
+        PRODUCTS(from)                                                            \
+        barrier(); /* tile written before it is read, and read before written */  \
+    }                                                                             \
+    k0 += BLOCK_K;
+
+    // Past the end, loads get the last elements again: a wasted load is cheaper than a
+    // branch. Slabs past the end are zero.
+    uint k0 = first_k;
+    FETCH_SLAB(a0, b0, k0)
     if (BUFFERS == 2) {
-        STORE_SLAB(k0)
+        STORE_SLAB(a0, b0, k0, 0)
+        FETCH_SLAB(a0, b0, k0 + BLOCK_K)
         barrier();  // tile written before it is read
     }
+    if (DISTANCE == 2) {
+        FETCH_SLAB(a1, b1, k0 + BUFFERS * BLOCK_K)
+    }
     // Unrolled, this loop only grows.
-    [[dont_unroll]] for (; k0 < end_k; k0 += BLOCK_K) {
-        if (BUFFERS == 1) {
-            if (!PREFETCH) {
-                FETCH_SLAB(k0)
-            }
-            barrier();  // the slab before is read
-            STORE_SLAB(k0)
-            barrier();  // tile written before it is read
-        }
-        if (PREFETCH || BUFFERS == 2) {
-            FETCH_SLAB(k0 + BLOCK_K)  // past the end, the last elements again: a wasted load is cheaper than a branch
-        }
-        [[unroll]] for (uint d = 0; d < BLOCK_K / MAT_N; d++) {
-            fence(d);
-            MatA a[TILES_M];
-            [[unroll]] for (uint i = 0; i < TILES_M; i++) {
-                const uint row = subgroup_row + i * MAT_M;
-                if (A_BY_K) {
-                    coopMatLoad(a[i], tile, slab + row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);
-                } else {
-                    coopMatLoad(a[i], tile, slab + d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);
-                }
-            }
-            [[unroll]] for (uint j = 0; j < TILES_N; j++) {
-                const uint col = subgroup_col + j * MAT_N;
-                MatB b;
-                if (B_BY_K) {
-                    coopMatLoad(b, tile, slab + B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor);
-                } else {
-                    coopMatLoad(b, tile, slab + B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);
-                }
-                [[unroll]] for (uint i = 0; i < TILES_M; i++) {
-                    sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);
-                }
-            }
-        }
-        if (BUFFERS == 2) {
-            slab = SLAB_SIZE - slab;
-            STORE_SLAB(k0 + BLOCK_K)
-            barrier();  // tile written before it is read, and read before it is written
+    [[dont_unroll]] while (k0 < end_k) {
+        STEP(a0, b0, 0)
+        if (DISTANCE == 2) {
+            STEP(a1, b1, 1)
+        } else if (BUFFERS == 2) {
+            STEP(a0, b0, 1)
         }
     }
 
     if (PARTIAL) {
         w.batch += w.split * (gl_NumWorkGroups.z / p.splits);
     }
+    if (BUFFERS == 1) {
+        barrier();  // the last slab is read
+    }
     [[unroll]] for (uint i = 0; i < TILES_M; i++) {
         [[unroll]] for (uint stage = 0; stage < OUT_STAGES; stage++) {
-            barrier();  // the last slab, or the strip before, is read
+            strip_barrier();  // the strip before is read
             [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {
                 if (stage * OUT_TILES + e < TILES_N) {
                     coopMatStore(sum[i * TILES_N + stage * OUT_TILES + e], tile, gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4),
                                  OUT_LD, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
-            barrier();  // tile written before it is read
+            strip_barrier();  // tile written before it is read
             store_strip(w, w.row + subgroup_row + i * MAT_M, w.col + subgroup_col + stage * OUT_TILES * MAT_N);
         }
     }
