@@ -31,7 +31,7 @@ var table = []tableRow{
 	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Buffers: 1, Distance: 1, GroupM: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
-	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 2, TilesN: 2, BlockK: 16, Buffers: 1, Distance: 1, GroupM: 4}},
+	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, Buffers: 1, Distance: 1, GroupM: 4}},
 
 	// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
 	{Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Buffers: 1, Distance: 1, GroupM: 8}},
