@@ -48,6 +48,12 @@ const (
 	TimesDSiLUKeep = problem.TimesDSiLUKeep
 )
 
+// ParseActivation accepts the names of activations.
+func ParseActivation(name string) (Activation, error) { return problem.ParseActivation(name) }
+
+// ParseTransposes accepts nn, nt, tn and tt.
+func ParseTransposes(s string) (transA, transB bool, err error) { return problem.ParseTransposes(s) }
+
 // ErrUnsupported is wrapped by errors about calls that are valid, but that no
 // kernel on the device handles.
 var ErrUnsupported = vk.ErrUnsupported

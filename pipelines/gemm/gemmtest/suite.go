@@ -73,14 +73,15 @@ func Check(c *Case, got Multiplier) (off, bound float64, err error) {
 			break
 		}
 		first = out
-		bound = ref.Bound(want.C, plain.C, in, c.Problem)
+		bounds := ref.NewBounds(want, plain, in, c.Problem)
+		bound = bounds.C
 		if off, err = compare("C", out.C, want.C, bound, c.N); err != nil {
 			return 0, 0, err
 		}
-		if _, err = compare("X", out.X, want.X, ref.Bound(want.X, plain.X, in, c.Problem), c.N); err != nil {
+		if _, err = compare("X", out.X, want.X, bounds.X, c.N); err != nil {
 			return 0, 0, err
 		}
-		if _, err = compare("S", out.S, want.S, ref.Bound(want.S, plain.S, in, c.Problem), c.N); err != nil {
+		if _, err = compare("S", out.S, want.S, bounds.S, c.N); err != nil {
 			return 0, 0, err
 		}
 	}

@@ -142,3 +142,31 @@ func rows(data []float64, shape []int, transposed bool) []float32 {
 	}
 	return out
 }
+
+// Rows returns the problem of some rows of C, and its inputs.
+func Rows(rows []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
+	if len(rows) == p.M {
+		return p, in
+	}
+	part := p
+	part.M, part.TransA = len(rows), false
+	pick := func(data []float64, cols int, transposed bool) []float64 {
+		if data == nil {
+			return nil
+		}
+		out := make([]float64, 0, p.Batches()*len(rows)*cols)
+		for m := range slices.Chunk(data, p.M*cols) {
+			for _, row := range rows {
+				for col := range cols {
+					if transposed {
+						out = append(out, m[col*p.M+row])
+					} else {
+						out = append(out, m[row*cols+col])
+					}
+				}
+			}
+		}
+		return out
+	}
+	return part, Inputs{A: pick(in.A, p.K, p.TransA), B: in.B, C: pick(in.C, p.N, false), R: pick(in.R, p.N, false), X: pick(in.X, p.N, false)}
+}

@@ -46,6 +46,15 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, want, ref.Plain(in, p))
 }
 
+// TestRows wants the rows of a problem to be those of all rows.
+func TestRows(t *testing.T) {
+	p := problem.Problem{Batch: 2, M: 3, N: 2, K: 2, TransA: true, Residual: true}
+	in := ref.Inputs{A: []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, B: []float64{1, 2, 3, 4, 5, 6, 7, 8}, R: []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}
+	all := ref.Multiply(in, p).C
+	part, some := ref.Rows([]int{0, 2}, in, p)
+	require.Equal(t, []float64{all[0], all[1], all[4], all[5], all[6], all[7], all[10], all[11]}, ref.Multiply(some, part).C)
+}
+
 // TestDSiLU compares the derivative with finite differences, and SiLU with its formula.
 func TestDSiLU(t *testing.T) {
 	for _, v := range []float64{-30, -3, -1.2784645, -0.5, 0, 0.5, 3, 30} {
@@ -80,9 +89,9 @@ func TestActivations(t *testing.T) {
 	}
 }
 
-// TestBound wants the plain program within half of its bound, and a result that has
+// TestBounds wants the plain program within half of its bound, and a result that has
 // lost a term outside.
-func TestBound(t *testing.T) {
+func TestBounds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, format := range dtype.All() {
 		p := problem.Problem{M: 17, N: 9, K: 70, DType: format, Out: format}
@@ -94,11 +103,11 @@ func TestBound(t *testing.T) {
 			return x
 		}
 		in := ref.Inputs{A: random(17 * 70), B: random(70 * 9)}
-		want, plain := ref.Multiply(in, p).C, ref.Plain(in, p).C
-		bound := ref.Bound(want, plain, in, p)
+		want, plain := ref.Multiply(in, p), ref.Plain(in, p)
+		bound := ref.NewBounds(want, plain, in, p).C
 		worst, lost := 0.0, 0.0
-		for i := range want {
-			worst = max(worst, math.Abs(plain[i]-want[i]))
+		for i, w := range want.C {
+			worst = max(worst, math.Abs(plain.C[i]-w))
 			lost = max(lost, math.Abs(in.A[i/9*70]*in.B[i%9]))
 		}
 		require.Positive(t, worst)

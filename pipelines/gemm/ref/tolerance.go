@@ -5,33 +5,23 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
-// Bound returns how far C (or X) of a kernel may be from want, for every element:
-//
-//	2 * max|plain - want|            twice the error of a plain program (FlashAttention's rule)
-//	+ 2 * max|fl(want+0.3)-0.3-want|  of rounding to Out once more; a plain program may be lucky
-//	+ Unit(in, p)                     what matrix units may cut off, see there
-//
-// with a ceiling, so that a bad plain program does not excuse a bad kernel:
-//
-//	8 * (max|want| + 0.3) * Eps/2    four roundings to Out, each of at most twice the result, and 0.3 as above
-//	+ 4 * sqrt(k) * 2^-24 * k * largest product   sums in float32, random signs
-//	+ Unit(in, p)
-//
-// Intermediate values may be larger than the result: Residual and Beta cancel, at most
-// by what they hold, which counts as a result here.
-func Bound(want, plain []float64, in Inputs, p problem.Problem) float64 {
-	off, again, most := 0.0, 0.0, largest(in.C, in.R)
-	for i, w := range want {
-		off = max(off, math.Abs(plain[i]-w))
-		again = max(again, math.Abs(float64(p.Out.Round(float32(w)+0.3))-0.3-w))
-		most = max(most, math.Abs(w))
+// Bounds are how far outputs may be off, every element.
+type Bounds struct{ C, X, S float64 }
+
+// NewBounds returns those of a kernel, given the outputs of Multiply and Plain:
+// tolerance.Plain for each, with the roundoff of terms that cancel, which are beta*C and
+// R, and what matrix units cut off (Unit).
+func NewBounds(want, plain Outputs, in Inputs, p problem.Problem) Bounds {
+	terms := math.Abs(p.Beta)*tolerance.Largest(in.C) + tolerance.Largest(in.R)
+	least := p.Out.Eps()/2*terms + Unit(in, p)
+	return Bounds{
+		C: tolerance.Plain(p.Out, want.C, plain.C, least),
+		X: tolerance.Plain(p.Out, want.X, plain.X, least),
+		S: tolerance.Plain(p.Out, want.S, plain.S, 0),
 	}
-	unit := Unit(in, p)
-	sums := 4 * math.Sqrt(float64(p.K)) * 0x1p-24 * float64(p.K) * largest(in.A) * largest(in.B) * math.Abs(p.Scale())
-	ceiling := 8*(most+0.3)*p.Out.Eps()/2 + sums + unit
-	return min(2*off+2*again+unit, ceiling)
 }
 
 // Unit bounds what a matrix unit loses that a plain program does not, for 16-bit
@@ -44,7 +34,7 @@ func Unit(in Inputs, p problem.Problem) float64 {
 		return 0 // rounding to 16 bits is 2^12 times as much and more
 	}
 	squares := products(Inputs{A: square(in.A), B: square(in.B)}, p)
-	return math.Ceil(float64(p.K)/4) * 0x1p-23 * math.Sqrt(largest(squares)) * math.Abs(p.Scale())
+	return math.Ceil(float64(p.K)/4) * 0x1p-23 * math.Sqrt(tolerance.Largest(squares)) * math.Abs(p.Scale())
 }
 
 func square(x []float64) []float64 {
@@ -53,15 +43,4 @@ func square(x []float64) []float64 {
 		y[i] = v * v
 	}
 	return y
-}
-
-// largest returns the largest magnitude in the slices.
-func largest(slices ...[]float64) float64 {
-	most := 0.0
-	for _, s := range slices {
-		for _, v := range s {
-			most = max(most, math.Abs(v))
-		}
-	}
-	return most
 }
