@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -106,9 +107,18 @@ var bwdKernels = [...]struct{ dkv, dq string }{
 	Scalar:   {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
 }
 
+// bwdSplitKernels names those of float32 tensors on matrices.
+var bwdSplitKernels = [...]struct{ dkv, dq string }{
+	CoopMat2: {"attention_bwd_dkv_split_coopmat2", "attention_bwd_dq_split_coopmat2"},
+	CoopMat:  {"attention_bwd_dkv_split_coopmat", "attention_bwd_dq_split_coopmat"},
+}
+
 // record records the kernel that computes dK and dV, and the one that computes dQ.
 func (b *backward) record() error {
 	names, config, p := bwdKernels[b.config.Impl], &b.config, &b.p
+	if p.DType == dtype.Float32 && config.Impl != Scalar {
+		names = bwdSplitKernels[config.Impl]
+	}
 	dkv, err := b.kernel(names.dkv, config.DKV, &b.dk, &b.dv)
 	if err != nil {
 		return err
@@ -138,7 +148,8 @@ func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor)
 	if b.config.Impl == Scalar {
 		return b.scalarKernel(name, tile)
 	}
-	return b.matrixKernel(name, tile, aligned(8, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
+	wide := 16 / b.p.DType.Size() // elements of 16 bytes
+	return b.matrixKernel(name, tile, aligned(wide, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
 }
 
 // bwdParams is the push-constant block of lib/params_bwd.glsl.

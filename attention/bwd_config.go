@@ -85,7 +85,7 @@ const backwardTensors = 7
 // the backward kernels demand of a configuration.
 func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	switch {
-	case c.Impl != CoopMat2 && c.Impl != CoopMat && c.Impl != Scalar, c.Impl != Scalar && p.DType == dtype.Float32:
+	case c.Impl != CoopMat2 && c.Impl != CoopMat && c.Impl != Scalar:
 		return unsupported("%v: no backward kernel of %v", c.Impl, p.DType)
 	case c.Impl != Scalar && !p.Plain():
 		return unsupported("%v: no backward kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
@@ -169,11 +169,16 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	}
 	row8 := (p.HeadDim + n - 1) / n * n / 8
 	own := t.Subgroups * t.RowTiles * m
-	tile := 2 * t.Stream * (row8 + 1) // in 16 bytes, lib/tile_bwd.glsl
-	if own*n/8 > tile {
+	tile, column := 2*t.Stream*(row8+1), own*n/8 // in 16 bytes, lib/tile_bwd.glsl
+	shared := t.Stream * 8                       // stats, lib/bwd_dkv_matrix.glsl
+	if p.DType == dtype.Float32 {
+		tile, column = 2*tile, 2*column // lib/tile_bwd_split.glsl
+		shared += t.Subgroups * 8       // tile_tops
+	}
+	if column > tile {
 		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d", impl, own, t.Stream)
 	}
-	shared := tile*16 + t.Stream*8 // and stats, lib/bwd_dkv_matrix.glsl
+	shared += tile * 16
 	if impl == CoopMat {
 		shared += t.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += t.Subgroups * m * n / 2 * 4   // packed, at most
@@ -325,8 +330,12 @@ func ChooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, erro
 func searchBackward(caps *vk.Caps, p Problem, impl Impl) (BackwardConfig, error) {
 	fam := family(caps)
 	err := unsupported("%v: no backward kernel of %v", impl, p.DType)
-	for i := range bwdTable {
-		row := &bwdTable[i]
+	table := bwdTable
+	if p.DType == dtype.Float32 && impl != Scalar {
+		table = bwdSplitTable
+	}
+	for i := range table {
+		row := &table[i]
 		if row.Impl != impl || !row.matches(caps, fam, &p) {
 			continue
 		}

@@ -1,7 +1,10 @@
 package attention
 
+import "github.com/flashvk/flashvk/dtype"
+
 // bwdMatrixSpec is the specialization of attention_bwd_dkv_coopmat2.comp,
-// attention_bwd_dq_coopmat2.comp and the two of coopmat.
+// attention_bwd_dq_coopmat2.comp, the two of coopmat, and the four attention_bwd_*_split_
+// kernels.
 type bwdMatrixSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
@@ -30,7 +33,11 @@ func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) 
 	if err != nil {
 		return k, err
 	}
-	layout, err := layoutOf(d, p.DType, shape)
+	element := p.DType // of the matrices
+	if element == dtype.Float32 {
+		element = dtype.Float16
+	}
+	layout, err := layoutOf(d, element, shape)
 	if err != nil {
 		return k, err
 	}

@@ -45,6 +45,11 @@ func TestLayouts(t *testing.T) {
 		"attention_bwd_dq_coopmat2":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 		"attention_bwd_dq_coopmat":   {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 
+		"attention_bwd_dkv_split_coopmat2": {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dkv_split_coopmat":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dq_split_coopmat2":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+		"attention_bwd_dq_split_coopmat":   {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+
 		"attention_bwd_delta":      {bwdDeltaParams{}, bwdDeltaSpec{}, []string{"O", "DO", "LSE", "DLSE", "Rows"}},
 		"attention_bwd_dkv_scalar": {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
 		"attention_bwd_dq_scalar":  {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},

@@ -14,6 +14,8 @@
 // lse2 and Delta belong to columns: an invocation holds COL_RUN of them in each
 // matrix, and finds them in shared memory.
 //
+// With SPLIT, tensors are float32 and the arithmetic is lib/tile_bwd_split.glsl's.
+//
 // The includer declares the specialization constants named here, includes
 // lib/rows_coopmat.glsl or lib/rows_coopmat2.glsl, and declares `rows`, see
 // attention_bwd_delta.comp.
@@ -22,7 +24,11 @@
 
 #include "softmax.glsl"
 #include "mask.glsl"
+#ifdef SPLIT
+#include "tile_bwd_split.glsl"
+#else
 #include "tile_bwd.glsl"
+#endif
 
 shared vec2 stats[STREAM];  // lse2 and Delta of the rows of the tile
 
@@ -62,8 +68,8 @@ void backward_dkv() {
         const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
         const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
         const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
-        uvec4 next_q[COPIES];
-        uvec4 next_do[COPIES];
+        COPY next_q[COPIES];
+        COPY next_do[COPIES];
         if (PREFETCH) {
             const uint row = min(first_row, last_row);
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -86,14 +92,26 @@ void backward_dkv() {
                 if (tid < STREAM && row0 + tid < p.seq_q) {
                     lse2_delta = rows[rows_base + row0 + tid];
                 }
-                barrier();  // the tile before is read
+#ifdef SPLIT
+                float first_top = 0.0;
+                float second_top = 0.0;
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    put(i, next_q[i], next_do[i]);
+                    first_top = max(first_top, largest(next_q[i]));
+                    second_top = max(second_top, largest(next_do[i]));
+                }
+                share_tops(first_top, second_top);
+#endif
+                barrier();  // the tile before is read; with SPLIT, tile_tops written before it is read
+#ifdef SPLIT
+                const uvec2 exponents = tile_exponents();
+#endif
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    put(i, next_q[i], next_do[i] AND(exponents));
                 }
                 if (tid < STREAM) {
                     stats[tid] = lse2_delta;
                 }
-                barrier();  // tile and stats written before they are read
+                barrier();  // tile and stats written before they are read; tile_tops is read
                 if (PREFETCH) {
                     const uint row = min(row0 + STREAM, last_row);  // past the end the last row again
                     [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -111,8 +129,8 @@ void backward_dkv() {
                         S.at[r] = MatC(0.0);
                         dP.at[r] = MatC(0.0);
                     }
-                    product(S, K_, n * MAT_N);
-                    product(dP, V_, STREAM + n * MAT_N);
+                    product(S, K_, n * MAT_N AND(exponents.x));
+                    product(dP, V_, STREAM + n * MAT_N AND(exponents.y));
                     vec2 stat[COL_RUN];
                     int visible[COL_RUN];
                     [[unroll]] for (uint e = 0; e < COL_RUN; e++) {
@@ -132,11 +150,11 @@ void backward_dkv() {
                                 dX[i] = seen ? dX[i] : 0.0;
                             }
                         }
-                        P_.at[r] = to_left(weight, true);
-                        dX_.at[r] = to_left(dX, true);
+                        set_left(P_, r, weight AND(OF_WEIGHTS));
+                        set_left(dX_, r, dX AND(exponent_of(dX)));
                     }
-                    accumulate(dV_, P_, STREAM + n * MAT_N);
-                    accumulate(dK_, dX_, n * MAT_N);
+                    accumulate(dV_, P_, STREAM + n * MAT_N AND(exponents.y));
+                    accumulate(dK_, dX_, n * MAT_N AND(exponents.x));
                 }
             }
         }

@@ -8,6 +8,8 @@
 //                             dP = dO V^T;  dX = P * (dP - Delta)
 //                             dQ += dX K
 //
+// With SPLIT, tensors are float32 and the arithmetic is lib/tile_bwd_split.glsl's.
+//
 // The includer declares the specialization constants named here, includes
 // lib/rows_coopmat.glsl or lib/rows_coopmat2.glsl, and declares `rows`, see
 // attention_bwd_delta.comp.
@@ -16,7 +18,11 @@
 
 #include "softmax.glsl"
 #include "mask.glsl"
+#ifdef SPLIT
+#include "tile_bwd_split.glsl"
+#else
 #include "tile_bwd.glsl"
+#endif
 
 void backward_dq() {
     const uint head = gl_WorkGroupID.y;
@@ -54,8 +60,8 @@ void backward_dq() {
     const int last_key = max(end, 1) - 1;  // keys beyond it may be NaN
     const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
     const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
-    uvec4 next_k[COPIES];
-    uvec4 next_v[COPIES];
+    COPY next_k[COPIES];
+    COPY next_v[COPIES];
     if (PREFETCH) {
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
             next_k[i] = fetch(TENSOR_K, k_base, p.k_stride_s, i, last_key);
@@ -73,11 +79,23 @@ void backward_dq() {
                     next_v[i] = fetch(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, i, last_key - col0);
                 }
             }
-            barrier();  // the tile before is read
+#ifdef SPLIT
+            float first_top = 0.0;
+            float second_top = 0.0;
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                put(i, next_k[i], next_v[i]);
+                first_top = max(first_top, largest(next_k[i]));
+                second_top = max(second_top, largest(next_v[i]));
             }
-            barrier();  // tile written before it is read
+            share_tops(first_top, second_top);
+#endif
+            barrier();  // the tile before is read; with SPLIT, tile_tops written before it is read
+#ifdef SPLIT
+            const uvec2 exponents = tile_exponents();
+#endif
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                put(i, next_k[i], next_v[i] AND(exponents));
+            }
+            barrier();  // tile written before it is read; tile_tops is read
             if (PREFETCH) {
                 const int key = min(col0 + int(STREAM), last_key);  // past the end the last key again
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -95,8 +113,8 @@ void backward_dq() {
                     S.at[r] = MatC(0.0);
                     dP.at[r] = MatC(0.0);
                 }
-                product(S, Q_, n * MAT_N);
-                product(dP, dO_, STREAM + n * MAT_N);
+                product(S, Q_, n * MAT_N AND(exponents.x));
+                product(dP, dO_, STREAM + n * MAT_N AND(exponents.y));
                 Left dX_;
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     MatC dX;
@@ -109,9 +127,9 @@ void backward_dq() {
                             dX[i] = seen ? dX[i] : 0.0;
                         }
                     }
-                    dX_.at[r] = to_left(dX, true);
+                    set_left(dX_, r, dX AND(exponent_of(dX)));
                 }
-                accumulate(dQ_, dX_, n * MAT_N);
+                accumulate(dQ_, dX_, n * MAT_N AND(exponents.x));
             }
         }
     }

@@ -88,4 +88,17 @@ Parts8 split(const Elems8 x, const float scale) {
                       vec4(floats[i + 4], floats[i + 5], floats[i + 6], floats[i + 7])); \
     }
 
+// DEFINE_STORE_FLOATS4(name, vec4s, floats) makes `void name(uint i, vec4 x)`, which
+// writes elements i..i+3 in the same way.
+#define DEFINE_STORE_FLOATS4(name, vec4s, floats)                                        \
+    void name(const uint i, const vec4 x) {                                              \
+        if (ALIGNED) {                                                                   \
+            vec4s[i >> 2] = x;                                                           \
+            return;                                                                      \
+        }                                                                                \
+        [[unroll]] for (uint e = 0; e < 4; e++) {                                        \
+            floats[i + e] = x[e];                                                        \
+        }                                                                                \
+    }
+
 #endif

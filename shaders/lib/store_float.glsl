@@ -6,22 +6,12 @@
 // and NVIDIA's compiler (driver 580) keeps an array of matrices in local memory,
 // from the start, if its elements are read under a condition.
 //
-// The includer declares `shared uvec4 tile[TILE_SIZE]` and `const uint TILE_SIZE`,
-// includes lib/tile_shape.glsl, and defines put_float(at, x), which stores one
-// element of O.
+// The includer declares what lib/float_tile.glsl wants, and defines put_float(at, x),
+// which stores one element of O.
 #ifndef LIB_STORE_FLOAT_GLSL
 #define LIB_STORE_FLOAT_GLSL
 
-const uint FLOAT_FITTING = TILE_SIZE / BLOCK_M / (MAT_N / 4);  // 0: the host does not ask for floats
-const uint FLOAT_TILES = FLOAT_FITTING == 0 ? 1 : FLOAT_FITTING < VALUE_TILES ? FLOAT_FITTING : VALUE_TILES;
-const uint FLOAT_STAGES = (VALUE_TILES + FLOAT_TILES - 1) / FLOAT_TILES;
-const uint FLOAT_ROW4 = FLOAT_TILES * (MAT_N / 4);  // uvec4 of one staged row
-const uint FLOAT_LD = (FLOAT_ROW4 + 1) * BLOCK_M <= TILE_SIZE ? FLOAT_ROW4 + 1 : FLOAT_ROW4;  // for the banks, where there is room
-
-// float_at returns where row `row` of the block and matrix column d are staged.
-uint float_at(const uint row, const uint d) {
-    return row * FLOAT_LD + d * (MAT_N / 4);
-}
+#include "float_tile.glsl"
 
 // store_floats writes the block's rows of O, matrix columns d0 to
 // d0 + FLOAT_TILES - 1, from tile to memory. Every invocation of the workgroup

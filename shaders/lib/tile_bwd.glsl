@@ -29,6 +29,12 @@ const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SI
 
 shared uvec4 tile[2 * STREAM * LD];
 
+// Where lib/tile_bwd_split.glsl differs: what a copy is; AND(x), an argument that only its
+// functions have; set_left, which makes x row r of left matrices.
+#define COPY uvec4
+#define AND(x)
+#define set_left(left, r, x) left.at[r] = to_left(x, true)
+
 const uint TENSOR_Q = 0;
 const uint TENSOR_K = 1;
 const uint TENSOR_V = 2;

@@ -24,7 +24,6 @@ const uint V_LO = 3 * BLOCK_N * LD;
 
 const uint TILE_SIZE = 4 * BLOCK_N * LD;
 shared uvec4 tile[TILE_SIZE];
-shared uvec2 tile_tops[NUM_SUBGROUPS];  // bits of the largest |K| and |V| that each subgroup has fetched
 
 // fetches is copies for columns that are in K too, fetches_value for those in V.
 bool fetches(const uint i) {
@@ -56,23 +55,7 @@ Elems8 fetch_v(const uint base, const uint i, const uint last) {
     return load_v(base + min(copy_row(i), last) * p.v_stride_s + copy_col(i) * 8);
 }
 
-// share_tops shares the largest |K| and |V| that this subgroup has fetched of a
-// tile. Every invocation of the workgroup calls it, then meets a barrier.
-void share_tops(const float k, const float v) {
-    const uvec2 tops = subgroupMax(floatBitsToUint(vec2(k, v)));  // the bits of floats >= 0 are ordered as they are
-    if (subgroupElect()) {
-        tile_tops[gl_SubgroupID] = tops;
-    }
-}
-
-// tile_exponents returns the exponents of the tile of K and of V.
-uvec2 tile_exponents() {
-    uvec2 tops = tile_tops[0];
-    [[unroll]] for (uint i = 1; i < NUM_SUBGROUPS; i++) {
-        tops = max(tops, tile_tops[i]);
-    }
-    return uvec2(exponent_of(tops.x), exponent_of(tops.y));
-}
+#include "tile_tops.glsl"
 
 // put_kv stores the parts of copy number i of a key tile.
 void put_kv(const uint i, const Elems8 k, const Elems8 v, const float k_scale, const float v_scale) {

@@ -1,0 +1,67 @@
+package attention
+
+// bwdSplitTable is bwdTable for float32 tensors on matrices. Tiles take twice the shared
+// memory of 16-bit ones, 4 * Stream rows of head_dim, and so do the registers of K and V,
+// or Q and dO, that a subgroup owns: with 16 keys, 2*head_dim words for each
+// invocation of 32, half of them dK and dV.
+var bwdSplitTable = []bwdRow{
+	{family: "hopper", headDim: 64, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 128, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true, Fence: 2},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true, Fence: 2},
+	}},
+	{family: "hopper", headDim: 64, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 128, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true, Fence: 2},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true, Fence: 2},
+	}},
+
+	// Small tiles, as in bwdTable.
+	{family: "lavapipe", headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+	{family: "lavapipe", headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+
+	// Any device with matrices, with less and less shared memory.
+	{headDim: 64, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+	{headDim: 64, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+}

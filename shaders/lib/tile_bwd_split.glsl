@@ -1,0 +1,251 @@
+// tile_bwd_split: lib/tile_bwd.glsl for float32 tensors on matrices of float16, with
+// the errors of float32. The same functions, by the arithmetic of
+// lib/fwd_matrix_split.glsl: every operand is two float16, hi + lo (lib/split.glsl),
+// and a product is three, hi*hi + (hi*lo + lo*hi). Who calls them is lib/bwd_dkv_matrix.glsl
+// or lib/bwd_dq_matrix.glsl; the argument that only these functions have is an exponent.
+//
+// What has an exponent of its own:
+//
+//     rows that the workgroup owns    each row
+//     a tile                          all of it, each tensor
+//     P                               none: weights are 1 at most
+//     dX                              each matrix of them that a subgroup has
+//
+// dX may be anything that dO, V and Delta make of it, so that its exponent is that of
+// the largest there is, by one subgroupMax for each matrix. An element that is
+// below 2^-16 of the largest with its exponent is right to 2^-39 of that largest
+// instead of relatively, and P to 2^-40.
+//
+// Gradients get the sum over MAT_N rows or keys by a float32 addition, because of the
+// exponents and because matrix units may cut off a sum's last bit, as explained there.
+//
+//     tile rows 0        .. STREAM - 1    of Q, or of K:  hi
+//               STREAM   .. 2*STREAM - 1  of dO, or of V: hi
+//               2*STREAM .. 4*STREAM - 1  both again:     lo
+//
+// The includer declares the specialization constants named here, the push constants, the
+// buffers' q1, k1, v1 and do1 of float, and load_q, load_k, load_v, load_do, put_dx and
+// put_dv (lib/split.glsl).
+#ifndef LIB_TILE_BWD_SPLIT_GLSL
+#define LIB_TILE_BWD_SPLIT_GLSL
+
+#define BLOCK_N STREAM
+#include "tile_shape.glsl"
+
+const uint TILE_SIZE = 4 * STREAM * LD;
+const uint LO = 2 * STREAM * LD;  // from an element's hi to its lo
+
+shared uvec4 tile[TILE_SIZE];
+
+#include "tile_tops.glsl"
+#include "float_tile.glsl"
+
+// As in lib/tile_bwd.glsl: what a copy is, and an argument that only this file's
+// functions have.
+#define COPY Elems8
+#define AND(x) , x
+
+const uint TENSOR_Q = 0;
+const uint TENSOR_K = 1;
+const uint TENSOR_V = 2;
+const uint TENSOR_DO = 3;
+
+// load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
+Elems8 load_tensor(const uint tensor, const uint i) {
+    switch (tensor) {
+        case TENSOR_Q: return load_q(i);
+        case TENSOR_K: return load_k(i);
+        case TENSOR_V: return load_v(i);
+    }
+    return load_do(i);
+}
+
+// load_element returns element i of a tensor.
+float load_element(const uint tensor, const uint i) {
+    switch (tensor) {
+        case TENSOR_Q: return q1[i];
+        case TENSOR_K: return k1[i];
+        case TENSOR_V: return v1[i];
+    }
+    return do1[i];
+}
+
+Elems8 fetch(const uint tensor, const uint base, const uint ld, const uint i, const uint last) {
+    const uint col = copy_col(i);
+    if (!copies(i) || !copies_dim(col)) {
+        return Elems8(vec4(0.0), vec4(0.0));
+    }
+    return load_tensor(tensor, base + min(copy_row(i), last) * ld + col * 8);
+}
+
+// put stores the parts of copy number i of both tensors of a tile, whose exponents
+// are given.
+void put(const uint i, const Elems8 first, const Elems8 second, const uvec2 exponents) {
+    if (copies(i)) {
+        const uint at = copy_row(i) * LD + copy_col(i);
+        const Parts8 a = split(first, scale_of(exponents.x));
+        const Parts8 b = split(second, scale_of(exponents.y));
+        tile[at] = a.hi;
+        tile[at + STREAM * LD] = b.hi;
+        tile[at + LO] = a.lo;
+        tile[at + STREAM * LD + LO] = b.lo;
+    }
+}
+
+struct Gradient {
+    MatC at[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
+};
+struct Own {
+    MatA hi[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
+    MatA lo[ROW_TILES * DIM_TILES];
+    uint exponent[ROW_TILES * ROWS];
+};
+struct Weights {
+    MatC at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
+};
+struct Left {
+    MatA hi[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
+    MatA lo[ROW_TILES];
+    uint exponent[ROW_TILES];
+};
+
+// fold returns what a product of parts with these exponents is multiplied by.
+float fold(const uint a, const uint b) {
+    return uintBitsToFloat(uint(clamp(int(a + b) - int(FLOAT_BIAS + 2 * TOP), 0, 254)) << 23);  // 0 where it is below 2^-126
+}
+
+void load_own(out Own own, const uint tensor, const uint base, const uint ld, const uint last) {
+    const MatC index = element_index();
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        MatC x[DIM_TILES];
+        MatC top;  // largest magnitude of the rows, then their scale
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;
+            top[i] = 0.0;
+            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+                    const uint col = d * MAT_N + uint(index[e]) % MAT_N;
+                    const bool inside = HEAD_DIM % MAT_N == 0 || col < HEAD_DIM;
+                    x[d][e] = inside ? load_element(tensor, base + min(row, last) * ld + col) : 0.0;
+                    top[i] = max(top[i], abs(x[d][e]));
+                }
+            }
+        }
+        top = reduce(top, false);
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            own.exponent[r * ROWS + i] = exponent_of(floatBitsToUint(top[i]));
+            top[i] = scale_of(own.exponent[r * ROWS + i]);
+        }
+        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+            MatC hi, lo;
+            [[unroll]] for (uint e = 0; e < LENGTH; e++) {
+                const float y = x[d][e] * top[e / ROW_RUN];
+                hi[e] = round_to_hi(y);
+                lo[e] = y - hi[e];
+            }
+            own.hi[r * DIM_TILES + d] = to_left(hi, true);
+            own.lo[r * DIM_TILES + d] = to_left(lo, false);
+        }
+    }
+}
+
+// OF_WEIGHTS is the exponent of P. LSE, rounded, may let a weight be a little above 1;
+// parts hold up to 4.
+const uint OF_WEIGHTS = FLOAT_BIAS;
+
+// exponent_of returns that of the largest magnitude in a matrix.
+uint exponent_of(const MatC x) {
+    float top = 0.0;
+    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+        top = max(top, abs(x[i]));
+    }
+    return exponent_of(subgroupMax(floatBitsToUint(top)));  // the bits of floats >= 0 are ordered as they are
+}
+
+// set_left makes x row r of left matrices, whose largest magnitude has this exponent.
+void set_left(inout Left left, const uint r, const MatC x, const uint exponent) {
+    const float scale = scale_of(exponent);
+    MatC hi, lo;
+    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+        const float y = x[i] * scale;
+        hi[i] = round_to_hi(y);
+        lo[i] = y - hi[i];
+    }
+    left.hi[r] = to_left(hi, true);
+    left.lo[r] = to_left(lo, false);
+    left.exponent[r] = exponent;
+}
+
+void product(inout Weights S, const Own own, const uint row, const uint exponent) {
+    Weights sum;    // hi*hi
+    Weights small;  // hi*lo + lo*hi
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        sum.at[r] = MatC(0.0);
+        small.at[r] = MatC(0.0);
+    }
+    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+        fence(d);
+        MatB hi, lo;  // a row-major tile read by columns
+        const uint at = row * LD + d * (MAT_N / 8);
+        coopMatLoad(hi, tile, at, LD, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(lo, tile, at + LO, LD, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+            sum.at[r] = coopMatMulAdd(own.hi[r * DIM_TILES + d], hi, sum.at[r]);
+            small.at[r] = coopMatMulAdd(own.hi[r * DIM_TILES + d], lo, small.at[r]);
+            small.at[r] = coopMatMulAdd(own.lo[r * DIM_TILES + d], hi, small.at[r]);
+        }
+    }
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            S.at[r][i] += (sum.at[r][i] + small.at[r][i]) * fold(own.exponent[r * ROWS + i / ROW_RUN], exponent);
+        }
+    }
+}
+
+void accumulate(inout Gradient g, const Left weights, const uint row, const uint exponent) {
+    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+        fence(d);
+        MatB hi, lo;
+        const uint at = row * LD + d * (MAT_N / 8);
+        coopMatLoad(hi, tile, at, LD, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(lo, tile, at + LO, LD, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+            MatC sum = coopMatMulAdd(weights.hi[r], lo, MatC(0.0));
+            sum = coopMatMulAdd(weights.lo[r], hi, sum);
+            sum = coopMatMulAdd(weights.hi[r], hi, sum);
+            [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                g.at[r * DIM_TILES + d][i] += sum[i] * fold(weights.exponent[r], exponent);
+            }
+        }
+    }
+}
+
+void store_gradient(const Gradient g, const float scale, const bool TO_DV, const uint base, const uint ld, const uint last) {
+    [[unroll]] for (uint stage = 0; stage < FLOAT_STAGES; stage++) {
+        barrier();  // the last tile, or the columns before, are read
+        [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                if (stage * FLOAT_TILES + e < DIM_TILES) {
+                    coopMatStore(g.at[r * DIM_TILES + stage * FLOAT_TILES + e] * scale, tile,
+                                 float_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), FLOAT_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+        }
+        barrier();  // tile written before it is read
+        [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * FLOAT_ROW4; i += WORKGROUP_SIZE) {
+            const uint row = i / FLOAT_ROW4;
+            const uint col = stage * FLOAT_TILES * MAT_N + i % FLOAT_ROW4 * 4;
+            if (row <= last && col < HEAD_DIM) {
+                const uint at = base + row * ld + col;
+                const vec4 x = uintBitsToFloat(tile[row * FLOAT_LD + i % FLOAT_ROW4]);
+                if (TO_DV) {
+                    put_dv(at, x);
+                } else {
+                    put_dx(at, x);
+                }
+            }
+        }
+    }
+}
+
+#endif
