@@ -2,10 +2,12 @@ package attention_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
@@ -17,8 +19,18 @@ type backwardOnDevice struct {
 }
 
 func (b backwardOnDevice) Supports(p attention.Problem) error {
-	_, err := attention.ChooseBackward(b.d.Caps(), p, b.opt)
-	return err
+	config, err := attention.ChooseBackward(b.d.Caps(), p, b.opt)
+	if err != nil || b.d.Caps().Type != vk.CPU || config.Impl == attention.Scalar || p.DType != dtype.Float32 {
+		return err
+	}
+	limit := softwareHeadDim
+	if config.Impl == attention.CoopMat {
+		limit = 24 // what is the same on both paths runs on one of them
+	}
+	if p.HeadDim > limit {
+		return fmt.Errorf("lavapipe compiles float32 on matrices for 10 s and more beyond head_dim %d", limit)
+	}
+	return nil
 }
 
 // Backward uploads the whole backing slice of every tensor, dispatches, and

@@ -25,12 +25,19 @@ const softwareHeadDim = 64
 
 // Supports implements attntest.Supporter.
 func (f *onDevice) Supports(p attention.Problem) error {
-	caps := f.d.Caps()
-	matrices := f.impl == attention.CoopMat2 || f.impl == attention.CoopMat
+	if err := compilesSoon(f.d.Caps(), f.impl, p); err != nil {
+		return err
+	}
+	return attention.Supports(f.d.Caps(), f.impl, p)
+}
+
+// compilesSoon returns an error for kernels that a software driver compiles for too long.
+func compilesSoon(caps *vk.Caps, impl attention.Impl, p attention.Problem) error {
+	matrices := impl == attention.CoopMat2 || impl == attention.CoopMat
 	if caps.Type == vk.CPU && matrices && p.DType == dtype.Float32 && p.HeadDim > softwareHeadDim {
 		return fmt.Errorf("float32 on software matrices beyond head_dim %d takes a minute to compile", softwareHeadDim)
 	}
-	return attention.Supports(caps, f.impl, p)
+	return nil
 }
 
 // memory holds tensors of the suite on the device.

@@ -1,0 +1,119 @@
+package attention_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// onSoftwareMatrices reports whether a case is one that lavapipe compiles for a long
+// time, up to a minute, on matrix paths: float32. Tests of what is the same in all
+// formats leave it out there.
+func onSoftwareMatrices(d *vk.Device, c *attntest.Case) bool {
+	return d.Caps().Type == vk.CPU && c.Problem.DType == dtype.Float32
+}
+
+// TestBackwardSplitConfigs is TestBackwardConfigs for float32 on matrices.
+func TestBackwardSplitConfigs(t *testing.T) {
+	d := vktest.Open(t)
+	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
+		return c.Problem.HeadDim <= 24 && c.Problem.DType == dtype.Float32 && c.Problem.Plain()
+	})
+	require.NotEmpty(t, small.Cases)
+	for _, config := range []attention.BackwardConfig{
+		{
+			Impl: attention.CoopMat2,
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, Prefetch: true, SplitLoop: true},
+		},
+		{
+			Impl: attention.CoopMat2,
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 8, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 8, Detour: true},
+		},
+		{
+			Impl: attention.CoopMat,
+			DKV:  attention.BackwardTile{Subgroups: 1, RowTiles: 1, Stream: 8, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8, SplitLoop: true, Detour: true},
+		},
+	} {
+		t.Run(config.String(), func(t *testing.T) {
+			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
+			small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+		})
+	}
+}
+
+// TestBackwardScales multiplies inputs by powers of two. That makes no float32 round
+// differently, so the gradients must be the same but for another power of two, bit
+// by bit: whatever has an exponent of its own in a kernel, and what has none.
+func TestBackwardScales(t *testing.T) {
+	d := vktest.Open(t)
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 33, HeadDim: 24, DType: dtype.Float32, Causal: true}
+	for _, impl := range backwardImpls() {
+		t.Run(impl.String(), func(t *testing.T) {
+			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
+			x := newBackwardArgs(t, d, p)
+			x.opt.Impl = impl
+			dq, dk, dv := x.gradients(t, d, 1, 1, 1)
+			require.Greater(t, norm(dq), 1.0)
+			for _, s := range []struct{ do, v, k float32 }{{0x1p-30, 1, 1}, {0x1p40, 1, 1}, {1, 0x1p-30, 1}, {1, 0x1p40, 1}, {1, 1, 0x1p-20}, {1, 1, 0x1p20}, {0x1p-20, 0x1p-20, 0x1p20}} {
+				dq2, dk2, dv2 := x.gradients(t, d, s.do, s.v, s.k)
+				require.Equal(t, times(dq, s.do*s.v*s.k), dq2, "dq, %v", s)
+				require.Equal(t, times(dk, s.do*s.v/s.k), dk2, "dk, %v", s)
+				require.Equal(t, times(dv, s.do), dv2, "dv, %v", s)
+			}
+		})
+	}
+}
+
+// gradients returns those for dO and V multiplied by powers of two, and so O; and for K
+// multiplied and Q divided by one.
+func (x *backwardArgs) gradients(t *testing.T, d *vk.Device, do, v, k float32) (dq, dk, dv []float32) {
+	ctx := context.Background()
+	c, err := d.NewCmd("scales")
+	require.NoError(t, err)
+	defer c.Close()
+	for _, y := range []struct {
+		t     vk.Tensor
+		seed  int
+		scale float32
+	}{{x.q, 0, 1 / k}, {x.k, 1, k}, {x.v, 2, v}, {x.do, 3, do}} {
+		data := normal(y.t)
+		data = append(data[y.seed:], data[:y.seed]...) // V is not K
+		require.NoError(t, y.t.Upload(ctx, times(data, y.scale)))
+	}
+	opt := attention.Options{Impl: attention.Scalar}
+	require.NoError(t, attention.Forward(c, x.o, x.lse, x.q, x.k, x.v, x.p, opt))
+	c.Barrier()
+	require.NoError(t, x.record(c))
+	require.NoError(t, c.Submit(ctx))
+	download := func(y vk.Tensor) []float32 {
+		data := make([]float32, y.NumElements())
+		require.NoError(t, y.Download(ctx, data))
+		return data
+	}
+	return download(x.dq), download(x.dk), download(x.dv)
+}
+
+func times(x []float32, scale float32) []float32 {
+	y := make([]float32, len(x))
+	for i := range x {
+		y[i] = x[i] * scale
+	}
+	return y
+}
+
+func norm(x []float32) (sum float64) {
+	for _, e := range x {
+		sum += float64(e) * float64(e)
+	}
+	return sum
+}
