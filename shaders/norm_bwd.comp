@@ -13,7 +13,7 @@
 // dx is ds, and so is dresidual, which some callers want to have in memory of its own.
 //
 // A team adds up dw of its rows in registers, or where LOADS is 0 in its workgroup's
-// row of parts. The teams of a workgroup are then added in order, and norm_bwd_dw
+// row of parts. The teams of a workgroup are then added in order, and sum_rows
 // adds the workgroups: no atomics, the same bits on every run.
 //
 // Dispatch: any number of workgroups; each takes rows in turn.

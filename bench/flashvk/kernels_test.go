@@ -113,12 +113,12 @@ func compareFile(t *testing.T, path string, op bench.Op, values map[string][]flo
 	for _, x := range op.Tensors() {
 		byName[x.Name] = x
 	}
-	written := 0
+	written := map[string]bool{}
 	for _, p := range passes {
 		want, err := op.Reference(values, p)
 		require.NoError(t, err)
 		for _, e := range want {
-			written++
+			written[e.Name] = true
 			x := byName[e.Name]
 			got := read(t, out, e.Name, x.DType, x.Shape...)
 			for i, w := range e.Want {
@@ -133,7 +133,7 @@ func compareFile(t *testing.T, path string, op bench.Op, values map[string][]flo
 			values[e.Name] = got
 		}
 	}
-	require.Len(t, out.Tensors(), written)
+	require.Len(t, out.Tensors(), len(written))
 }
 
 // TestRunOptim runs a file with several tensors, a step count, clipping and a copy.
@@ -160,6 +160,25 @@ func TestRunOptim(t *testing.T) {
 	code, _, stderr := flashvk(append([]string{"run", "optim", "--in", path, "--out", path, dev}, words...)...)
 	require.Zero(t, code, stderr)
 	compareFile(t, path, op, values, []bench.Pass{bench.Forward})
+}
+
+// TestRunGMM runs a file with three tensors and a gradient of the loss.
+func TestRunGMM(t *testing.T) {
+	_, dev := device(t)
+	var header kernels.Header
+	for _, name := range []string{"logit", "mu", "log_sigma"} {
+		header = append(header, safetensors.Tensor{Name: name, DType: safetensors.F16, Shape: []int{9, 4}})
+	}
+	header = append(header, safetensors.Tensor{Name: "y", DType: safetensors.F32, Shape: []int{9}}, safetensors.Tensor{Name: "dloss", DType: safetensors.F32, Shape: []int{1}})
+	k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == "gmm" })]
+	op, err := k.New().FromFile(header)
+	require.NoError(t, err)
+	tensors, values := drawn(op, true)
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	writeOp(t, path, tensors, values)
+	code, _, stderr := flashvk("run", "gmm", "--in", path, "--out", path, "--backward", dev)
+	require.Zero(t, code, stderr)
+	compareFile(t, path, op, values, []bench.Pass{bench.Forward, bench.Backward})
 }
 
 // TestBenchKernels measures each kernel's first training case, small, in every pass
@@ -229,6 +248,9 @@ func TestKernelErrors(t *testing.T) {
 	optim := func(more string, tensors ...safetensors.Tensor) string {
 		return strings.Replace(in(more, tensors...), "run norm", "run optim", 1)
 	}
+	gmm := func(more string, tensors ...safetensors.Tensor) string {
+		return strings.Replace(in(more, tensors...), "run norm", "run gmm", 1)
+	}
 	for _, c := range []struct {
 		args string
 		code int
@@ -262,6 +284,17 @@ func TestKernelErrors(t *testing.T) {
 		{in("", x, w, tensor("dy", "F16", 3, 8)), 1, `tensor "dy" is for --backward only`},
 		{in("--backward", x, w), 1, `tensor "dy" is missing`},
 		{in("--eps nan", x, w), 1, "norm: eps=NaN is not a finite number from 0 on"},
+
+		{"bench gmm --tokens 0", 2, "gmm: tokens=0 is not positive"},
+		{"bench gmm --components 0", 2, "gmm: components=0 is not positive"},
+		{gmm(""), 1, `tensor "logit" is missing`},
+		{gmm("", tensor("p", "F32", 3, 2)), 1, `tensor "p": shape [3 2] has 2 axes, want 3: tokens, components, logit mu log_sigma`},
+		{gmm("", tensor("p", "F32", 3, 2, 4)), 1, `tensor "p": shape [3 2 4] has a last axis of 4, want 3: logit, mu, log sigma`},
+		{gmm("", tensor("p", "F32", 3, 2, 3)), 1, `tensor "y" is missing`},
+		{gmm("", tensor("p", "F32", 3, 2, 3), tensor("y", "F16", 3)), 1, `tensor "y": dtype F16, want F32`},
+		{gmm("", tensor("logit", "F16", 3, 2), tensor("mu", "F32", 3, 2)), 1, `tensor "mu": dtype F32, want F16`},
+		{gmm("", tensor("p", "F32", 3, 2, 3), tensor("logit", "F32", 3, 2)), 1, `tensor "logit" is not one of p, y`},
+		{gmm("", tensor("p", "F32", 3, 2, 3), tensor("y", "F32", 3), tensor("dloss", "F32", 1)), 1, `tensor "dloss" is for --backward only`},
 
 		{"bench optim --tensors 0", 2, "optim: tensors=0 of elements=698880 are not both in 1..2147483647"},
 		{"bench optim --beta1 1", 2, "optim: beta1=1 is not in [0, 1)"},

@@ -1,9 +1,8 @@
 package norm
 
 import (
-	"fmt"
-
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/sumrows"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 )
@@ -48,7 +47,7 @@ func Backward(c *vk.Cmd, dx, dresidual, dw, dy, dsum, s, mean, rstd, w vk.Tensor
 		argument.New("mean", mean, !p.RMS, dtype.Float32, row),
 		argument.New("rstd", rstd, true, dtype.Float32, row),
 	}
-	parts, err := workspace(c, config, &p, opt.Workspace)
+	parts, err := sumrows.Workspace(c, "norm", opt.Workspace, config.parts(d.Caps(), &p), p.Cols)
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func Backward(c *vk.Cmd, dx, dresidual, dw, dy, dsum, s, mean, rstd, w vk.Tensor
 	}
 	k.Dispatch(c, vk.Groups{X: uint32(parts.Shape[0])}, params, s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts)
 	c.Barrier() // parts are written
-	return sumParts(c, dw, parts, &p)
+	return sumrows.Record(c, dw, parts)
 }
 
 // unitGroups is how many workgroups of `threads` invocations each compute unit gets in
@@ -117,27 +116,7 @@ func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return partsBytes(config.parts(caps, &p), &p), nil
-}
-
-// partsBytes returns the size of the sums of n workgroups, whose rows are padded to
-// vectors of four.
-func partsBytes(n int, p *Problem) int64 { return 4 * int64(n) * int64((p.Cols+3)/4*4) }
-
-// workspace returns the tensor of the sums that workgroups leave.
-func workspace(c *vk.Cmd, config Config, p *Problem, b *vk.Buffer) (vk.Tensor, error) {
-	n := config.parts(c.Device().Caps(), p)
-	bytes := partsBytes(n, p)
-	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > limit {
-		return vk.Tensor{}, unsupported("%d bytes of partial sums are more than the device's largest storage buffer, %d", bytes, limit)
-	}
-	switch {
-	case b == nil:
-		b = c.Scratch("norm.backward", bytes)
-	case b.Bytes() < bytes:
-		return vk.Tensor{}, fmt.Errorf("norm: workspace has %d bytes, want %d", b.Bytes(), bytes)
-	}
-	return vk.View(b, dtype.Float32, n, int(bytes/4)/n), c.Err()
+	return sumrows.Bytes(config.parts(caps, &p), p.Cols), nil
 }
 
 // bwdParams is the push-constant block of norm_bwd.comp.
@@ -163,45 +142,4 @@ type bwdParams struct {
 type bwdSpec struct {
 	shared         sharedSpec
 	WriteDResidual bool `glsl:"WRITE_DRESIDUAL"`
-}
-
-// dwParams is the push-constant block of norm_bwd_dw.comp.
-type dwParams struct {
-	Count    uint32 `glsl:"count"`
-	Cols     uint32 `glsl:"cols"`
-	DWOffset uint32 `glsl:"dw_offset"` // elements
-}
-
-// dwSpec is the specialization of norm_bwd_dw.comp.
-type dwSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	GroupQuads    uint32 `glsl:"GROUP_QUADS"`
-	WeightF32     bool   `glsl:"WEIGHT_F32"`
-}
-
-const (
-	// dwThreads invocations, if the device allows, share the sums of dwQuads vectors of
-	// four columns, 64 bytes of a row: each then has few to add one after the other.
-	dwThreads = 1024
-	dwQuads   = 4
-)
-
-// sumParts records norm_bwd_dw.
-func sumParts(c *vk.Cmd, dw, parts vk.Tensor, p *Problem) error {
-	caps := c.Device().Caps()
-	size := dwThreads
-	for size > int(min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])) || 16*size > int(caps.MaxSharedMemoryBytes) {
-		size /= 2
-	}
-	spec := dwSpec{uint32(size), dwQuads, p.WeightDType == dtype.Float32}
-	k, err := kernel[dwParams](c.Device(), "norm_bwd_dw", p.DType, spec, Config{})
-	if err != nil {
-		return err
-	}
-	groups := (p.Cols + 4*dwQuads - 1) / (4 * dwQuads)
-	if limit := c.Device().Caps().MaxWorkgroupCount[0]; groups > int(limit) {
-		return unsupported("cols=%d make %d workgroups, more than the device's %d", p.Cols, groups, limit)
-	}
-	k.Dispatch(c, vk.Groups{X: uint32(groups)}, dwParams{uint32(parts.Shape[0]), uint32(p.Cols), uint32(dw.Offset)}, parts, dw)
-	return c.Err()
 }

@@ -15,12 +15,19 @@ type Argument struct {
 	present   bool // the problem has it
 	wantType  dtype.DType
 	wantShape []int
+	strided   bool // the last axis need not be contiguous
 }
 
 // New returns the argument of that name: a tensor, whether the problem has it, and
 // the format and shape that it must have.
 func New(name string, t vk.Tensor, present bool, format dtype.DType, shape []int) Argument {
-	return Argument{name, t, present, format, shape}
+	return Argument{name: name, Tensor: t, present: present, wantType: format, wantShape: shape}
+}
+
+// Strided returns a whose last axis may have any stride.
+func (a Argument) Strided() Argument {
+	a.strided = true
+	return a
 }
 
 // Check checks each argument of a kernel, then that outputs share memory with
@@ -88,7 +95,7 @@ func (t *Argument) check() error {
 	if !same {
 		return fmt.Errorf("%s has shape %v and strides %v, want shape %v", t.name, t.Shape, t.Strides, t.wantShape)
 	}
-	if last := len(t.wantShape) - 1; t.Strides[last] != 1 && t.Shape[last] != 1 {
+	if last := len(t.wantShape) - 1; t.Strides[last] != 1 && t.Shape[last] != 1 && !t.strided {
 		return fmt.Errorf("%s has strides %v: the last axis is not contiguous", t.name, t.Strides)
 	}
 	if err := t.Validate(); err != nil {

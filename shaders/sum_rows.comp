@@ -1,12 +1,12 @@
-// norm_bwd_dw: adds up the weight gradient that the workgroups of norm_bwd left.
+// sum_rows: adds up the rows of sums that the workgroups of another kernel left.
 //
-//     dw[c] = sum over workgroups i of parts[i,c]
+//     dst[c] = sum over i of parts[i,c]
 //
 //     parts  (count, cols rounded up to 4)  f32
-//     dw     (cols)                         f32 or ELEM, contiguous
+//     dst    (cols)                         ELEM, contiguous
 //
 // A workgroup has GROUP_QUADS times 4 columns; its other invocations share the rows of
-// parts, and a tree adds what they have.
+// parts, and a tree adds what they have: the same bits on every run.
 //
 // Dispatch: (ceil(cols / (4 * GROUP_QUADS)), 1, 1).
 #version 450
@@ -17,20 +17,18 @@
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const uint GROUP_QUADS = 4;       // likewise
-layout(constant_id = 2) const bool WEIGHT_F32 = true;
 layout(local_size_x_id = 0) in;
 
 layout(push_constant, scalar) uniform Params {
     uint count;
     uint cols;
-    uint dw_offset;
+    uint dst_offset;
 } p;
 
 #include "lib/element.glsl"
 
 layout(binding = 0, scalar) readonly buffer Parts { vec4 parts[]; };
-layout(binding = 1, scalar) writeonly buffer DW { float dw_f32[]; };
-layout(binding = 1, scalar) writeonly buffer DWElem { ELEM dw_elem[]; };
+layout(binding = 1, scalar) writeonly buffer Dst { ELEM dst[]; };
 
 shared vec4 sums[WORKGROUP_SIZE];
 
@@ -57,11 +55,7 @@ void main() {
     [[unroll]] for (uint e = 0; e < 4; e++) {
         const uint c = at * 4 + e;
         if (c < p.cols) {
-            if (WEIGHT_F32) {
-                dw_f32[p.dw_offset + c] = sums[tid][e];
-            } else {
-                dw_elem[p.dw_offset + c] = NARROW(sums[tid][e]);
-            }
+            dst[p.dst_offset + c] = NARROW(sums[tid][e]);
         }
     }
 }

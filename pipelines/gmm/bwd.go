@@ -1,0 +1,71 @@
+package gmm
+
+import (
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// Backward computes the gradients of Forward's loss, times dloss. With r the part of
+// each component in the probability of its token, exp(log_w + log_n - log_p), w its
+// weight, exp(log_w), z = (y - mu) / sigma, and g = -dloss / tokens,
+//
+//	dlogit     = g * (r - w)
+//	dmu        = g * r * z / sigma
+//	dlog_sigma = g * r * (z² - 1)
+//
+// It reads nothing that Forward wrote: log_p is computed again.
+//
+// The tensors of in and grad are (tokens, components) of p.DType with any strides, y is
+// (tokens), dloss (1), float32, contiguous. A zero Tensor for dloss stands for 1. A
+// gradient that its format cannot hold is infinite; with finite inputs nothing is NaN.
+// Where y is so far from every component that log_p is -Inf, the nearest, in
+// deviations, has all of the probability.
+//
+// Backward records into c and returns; gradients are valid once c has completed, and
+// have memory of their own. Its errors are those of Forward.
+func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tensor, p Problem) error {
+	d := c.Device()
+	if err := Supports(d.Caps(), p); err != nil {
+		return err
+	}
+	inputs := append(in.arguments("", &p),
+		argument.New("y", y, true, dtype.Float32, []int{p.Tokens}),
+		argument.New("dloss", dloss, !dloss.IsZero(), dtype.Float32, []int{1}))
+	if err := argument.Check("gmm", inputs, grad.arguments("d", &p)); err != nil {
+		return err
+	}
+	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType, bwdSpec{threads, !dloss.IsZero()})
+	if err != nil {
+		return err
+	}
+	params := bwdParams{
+		Tokens: uint32(p.Tokens), Components: uint32(p.Components),
+		Logit: placeOf(in.Logit), Mu: placeOf(in.Mu), LogSigma: placeOf(in.LogSigma),
+		YOffset: uint32(y.Offset),
+		DLogit:  placeOf(grad.Logit), DMu: placeOf(grad.Mu), DLogSigma: placeOf(grad.LogSigma),
+		DLossOffset: uint32(dloss.Offset),
+	}
+	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, in.Logit, in.Mu, in.LogSigma, y, or(dloss, y), grad.Logit, grad.Mu, grad.LogSigma)
+	return c.Err()
+}
+
+// bwdParams is the push-constant block of gmm_bwd.comp.
+type bwdParams struct {
+	Tokens      uint32 `glsl:"tokens"`
+	Components  uint32 `glsl:"components"`
+	Logit       place  `glsl:"logit"`
+	Mu          place  `glsl:"mu"`
+	LogSigma    place  `glsl:"log_sigma"`
+	YOffset     uint32 `glsl:"y_offset"`
+	DLogit      place  `glsl:"dlogit"`
+	DMu         place  `glsl:"dmu"`
+	DLogSigma   place  `glsl:"dlog_sigma"`
+	DLossOffset uint32 `glsl:"dloss_offset"`
+}
+
+// bwdSpec is the specialization of gmm_bwd.comp.
+type bwdSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ReadDLoss     bool   `glsl:"READ_DLOSS"`
+}

@@ -1,0 +1,256 @@
+package gmm
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gmm/ref"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// draw returns inputs with logits times scale, in the formats of p.
+func draw(p Problem, scale float64) ref.Inputs {
+	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Components)))
+	normal := func(n int, format dtype.DType, f float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(format.Round(float32(f * rng.NormFloat64())))
+		}
+		return x
+	}
+	n := p.Tokens * p.Components
+	return ref.Inputs{Logit: normal(n, p.DType, scale), Mu: normal(n, p.DType, 1), LogSigma: normal(n, p.DType, 1), Y: normal(p.Tokens, dtype.Float32, 1)}
+}
+
+// TestSuite runs both passes for mixtures of 1 component to many, tokens that do and do
+// not fill a workgroup, every format and layout, with logits of ordinary size and of
+// 10000.
+func TestSuite(t *testing.T) {
+	d := vktest.Open(t)
+	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {3, 1000}, {5000, 2}} {
+		for j, format := range dtype.All() {
+			p := Problem{Tokens: size[0], Components: size[1], DType: format}
+			scale := []float64{1, 1e4}[(i+j)%2]
+			layout := kerneltest.Layout((i + j) % 3)
+			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, scale, layout), func(t *testing.T) {
+				in := draw(p, scale)
+				forwardCase(t, d, p, in, layout)
+				backwardCase(t, d, p, in, layout, j == 1)
+			})
+		}
+	}
+}
+
+func inputs(p Problem, in ref.Inputs) []kerneltest.Tensor {
+	mixtures := []int{p.Tokens, p.Components}
+	return []kerneltest.Tensor{
+		{Name: "logit", DType: p.DType, Shape: mixtures, Values: in.Logit},
+		{Name: "mu", DType: p.DType, Shape: mixtures, Values: in.Mu},
+		{Name: "log_sigma", DType: p.DType, Shape: mixtures, Values: in.LogSigma},
+		{Name: "y", DType: dtype.Float32, Shape: []int{p.Tokens}, Values: in.Y},
+	}
+}
+
+func forwardCase(t *testing.T, d *vk.Device, p Problem, in ref.Inputs, layout kerneltest.Layout) {
+	logP, loss := ref.Forward(in, p)
+	plain, plainLoss := ref.PlainForward(in, p)
+	b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
+	c := kerneltest.Case{Name: "forward", Layout: layout, Tensors: append(inputs(p, in),
+		kerneltest.Tensor{Name: "log_p", DType: dtype.Float32, Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
+		kerneltest.Tensor{Name: "loss", DType: dtype.Float32, Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})}
+	report, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
+		return Forward(cmd, x["log_p"], x["loss"], Mixtures{x["logit"], x["mu"], x["log_sigma"]}, x["y"], p, Options{})
+	})
+	require.NoError(t, err)
+	t.Log(report)
+}
+
+func backwardCase(t *testing.T, d *vk.Device, p Problem, in ref.Inputs, layout kerneltest.Layout, withDLoss bool) {
+	dloss := 1.0
+	tensors := inputs(p, in)
+	if withDLoss {
+		dloss = -2.5
+		tensors = append(tensors, kerneltest.Tensor{Name: "dloss", DType: dtype.Float32, Shape: []int{1}, Values: []float64{dloss}})
+	}
+	want := ref.Backward(in, dloss, p)
+	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, dloss, p), dloss, p)
+	mixtures := []int{p.Tokens, p.Components}
+	c := kerneltest.Case{Name: "backward", Layout: layout, Tensors: append(tensors,
+		kerneltest.Tensor{Name: "dlogit", DType: p.DType, Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
+		kerneltest.Tensor{Name: "dmu", DType: p.DType, Shape: mixtures, Want: want.Mu, Bound: b.DMu},
+		kerneltest.Tensor{Name: "dlog_sigma", DType: p.DType, Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
+	report, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
+		grad := Mixtures{x["dlogit"], x["dmu"], x["dlog_sigma"]}
+		return Backward(cmd, grad, x["dloss"], Mixtures{x["logit"], x["mu"], x["log_sigma"]}, x["y"], p)
+	})
+	require.NoError(t, err)
+	t.Log(report)
+}
+
+// TestInterleaved runs both passes on tensors (tokens, components, 3), with what is
+// between their rows watched, in layouts whose last axis is contiguous and, by a
+// permutation, not.
+func TestInterleaved(t *testing.T) {
+	d := vktest.Open(t)
+	p := Problem{Tokens: 70, Components: 5, DType: dtype.Float32}
+	in := draw(p, 1)
+	interleave := func(a, b, c []float64) (x []float64) {
+		for i := range a {
+			x = append(x, a[i], b[i], c[i])
+		}
+		return x
+	}
+	want := ref.Backward(in, 1, p)
+	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, 1, p), 1, p)
+	logP, loss := ref.Forward(in, p)
+	shape := []int{70, 5, 3}
+	for layout := range kerneltest.Layouts {
+		c := kerneltest.Case{Layout: layout, Tensors: []kerneltest.Tensor{
+			{Name: "p", Shape: shape, Values: interleave(in.Logit, in.Mu, in.LogSigma)},
+			{Name: "y", Shape: []int{70}, Values: in.Y},
+			{Name: "dp", Shape: shape, Want: interleave(want.Logit, want.Mu, want.LogSigma), Bound: max(b.DLogit, b.DMu, b.DLogSigma)},
+			{Name: "log_p", Shape: []int{70}, Want: logP, Bound: 1e-5},
+			{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: 1e-5},
+		}}
+		_, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
+			if err := Forward(cmd, x["log_p"], x["loss"], Interleaved(x["p"]), x["y"], p, Options{}); err != nil {
+				return err
+			}
+			return Backward(cmd, Interleaved(x["dp"]), vk.Tensor{}, Interleaved(x["p"]), x["y"], p)
+		})
+		require.NoError(t, err)
+	}
+}
+
+// TestExtremes has every combination of extreme logits, deviations and distances in
+// two components. Results are compared one by one, as what is right for the largest
+// says nothing of the others: relative to themselves, and what float32 cannot hold must be the
+// infinity that it rounds to.
+func TestExtremes(t *testing.T) {
+	d := vktest.Open(t)
+	var in ref.Inputs
+	logits, sigmas, means := []float64{-1e4, 0, 1e4}, []float64{-80, -40, 0, 40, 80}, []float64{-3e38, -1e19, -5, 0, 1e-30, 7, 1e10, 3e38}
+	for _, a := range logits {
+		for _, b := range logits {
+			for _, sa := range sigmas {
+				for _, sb := range sigmas {
+					for i, ma := range means {
+						in.Logit = append(in.Logit, a, b)
+						in.LogSigma = append(in.LogSigma, sa, sb)
+						in.Mu = append(in.Mu, float64(float32(ma)), float64(float32(means[(3*i+int(sa))%len(means)&7])))
+						in.Y = append(in.Y, []float64{0, 5, 1e30}[i%3])
+					}
+				}
+			}
+		}
+	}
+	for i := range in.Y {
+		in.Y[i] = float64(float32(in.Y[i]))
+	}
+	p := Problem{Tokens: len(in.Y), Components: 2, DType: dtype.Float32}
+	got, gotLoss, grad := compute(t, d, p, in)
+	logP, loss := ref.Forward(in, p)
+	want := ref.Backward(in, float64(p.Tokens), p)
+	infinite := 0
+	for i, w := range logP {
+		infinite += compare(t, fmt.Sprintf("log_p[%d]", i), float64(got[i]), w, 1e-5)
+	}
+	require.Greater(t, infinite, 100)
+	require.Equal(t, math.Inf(1), float64(float32(loss)))
+	require.Equal(t, math.Inf(1), float64(gotLoss))
+	infinite = 0
+	for i := range in.Logit {
+		at := fmt.Sprintf("[%d]: logits %v, mu %v, log sigma %v, y %g", i, in.Logit[i&^1:i&^1+2], in.Mu[i&^1:i&^1+2], in.LogSigma[i&^1:i&^1+2], in.Y[i/2])
+		compare(t, "dlogit"+at, float64(grad[0][i]), want.Logit[i], 1e-3)
+		infinite += compare(t, "dmu"+at, float64(grad[1][i]), want.Mu[i], 1e-3)
+		infinite += compare(t, "dlog_sigma"+at, float64(grad[2][i]), want.LogSigma[i], 1e-3)
+	}
+	require.Greater(t, infinite, 100)
+}
+
+// compare compares relative to 1 or what is wanted, and returns 1 if that is infinite.
+func compare(t *testing.T, what string, got, want, tolerance float64) int {
+	t.Helper()
+	rounded := float64(float32(want))
+	if math.IsInf(rounded, 0) || math.IsInf(got, 0) || math.Abs(want) > 3e38 {
+		if math.Abs(want) < 3e38 || math.Abs(got) < 3e38 || math.Signbit(got) != math.Signbit(want) {
+			t.Errorf("%s is %g, want %g", what, got, want)
+		}
+		return 1
+	}
+	if !(math.Abs(got-want) <= tolerance*(1+math.Abs(want))) {
+		t.Errorf("%s is %g, want %g", what, got, want)
+	}
+	return 0
+}
+
+// compute returns log_p, the loss, and the gradients of the sum of log_p's opposites.
+func compute(t *testing.T, d *vk.Device, p Problem, in ref.Inputs) (logP []float32, loss float32, grad [3][]float32) {
+	ctx := context.Background()
+	tensor := func(values []float64, shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", dtype.Float32, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		narrow := make([]float32, x.NumElements())
+		for i, v := range values {
+			narrow[i] = float32(v)
+		}
+		require.NoError(t, x.Upload(ctx, narrow))
+		return x
+	}
+	mixtures := func(a, b, c []float64) Mixtures {
+		return Mixtures{tensor(a, p.Tokens, p.Components), tensor(b, p.Tokens, p.Components), tensor(c, p.Tokens, p.Components)}
+	}
+	m, g := mixtures(in.Logit, in.Mu, in.LogSigma), mixtures(nil, nil, nil)
+	y, out, one, dloss := tensor(in.Y, p.Tokens), tensor(nil, p.Tokens), tensor(nil, 1), tensor([]float64{float64(p.Tokens)}, 1)
+	c, err := d.NewCmd("extremes")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	require.NoError(t, Forward(c, out, one, m, y, p, Options{}))
+	require.NoError(t, Backward(c, g, dloss, m, y, p))
+	require.NoError(t, c.Submit(ctx))
+	download := func(x vk.Tensor) []float32 {
+		values := make([]float32, x.NumElements())
+		require.NoError(t, x.Download(ctx, values))
+		return values
+	}
+	return download(out), download(one)[0], [3][]float32{download(g.Logit), download(g.Mu), download(g.LogSigma)}
+}
+
+// TestErrors has the message of arguments that do not fit.
+func TestErrors(t *testing.T) {
+	d := vktest.Open(t)
+	tensor := func(shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", dtype.Float32, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	c, err := d.NewCmd("errors")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	p, none := Problem{Tokens: 4, Components: 2}, vk.Tensor{}
+	in, grad, y, logP, loss := Interleaved(tensor(4, 2, 3)), Interleaved(tensor(4, 2, 3)), tensor(4), tensor(4), tensor(1)
+	require.NoError(t, Forward(c, logP, loss, in, y, p, Options{}))
+	require.NoError(t, Forward(c, none, none, in, y, p, Options{}))
+	require.EqualError(t, Forward(c, y, loss, in, y, p, Options{}), "gmm: log_p overlaps y: outputs need memory of their own")
+	require.EqualError(t, Forward(c, logP, y, in, y, p, Options{}), "gmm: loss has shape [4] and strides [1], want shape [1]")
+	require.EqualError(t, Forward(c, logP, loss, Mixtures{in.Logit, in.Mu, none}, y, p, Options{}), "gmm: log_sigma has no buffer")
+	require.EqualError(t, Forward(c, logP, loss, Interleaved(y), y, p, Options{}), "gmm: logit has shape [4] and strides [1], want shape [4 2]")
+	require.EqualError(t, Forward(c, logP, loss, in, y, Problem{}, Options{}), "gmm: tokens=0 is not positive")
+	require.EqualError(t, Backward(c, in, none, in, y, p), "gmm: dp overlaps p: outputs need memory of their own")
+	require.EqualError(t, Backward(c, Mixtures{grad.Logit, grad.Logit, grad.LogSigma}, none, in, y, p), "gmm: dmu overlaps dlogit: outputs need memory of their own")
+	require.EqualError(t, Backward(c, grad, y, in, y, p), "gmm: dloss has shape [4] and strides [1], want shape [1]")
+	small, err := d.NewBuffer("workspace", 4)
+	require.NoError(t, err)
+	t.Cleanup(small.Close)
+	require.EqualError(t, Forward(c, logP, loss, in, y, p, Options{Workspace: small}), "gmm: workspace has 4 bytes, want 16")
+}

@@ -1,0 +1,151 @@
+// Package gmm computes the log-probability of tokens under mixtures of normal
+// distributions, one mixture for each token, and its gradients: the loss of a model that
+// predicts distributions.
+//
+//	log_w = log_softmax(logit)
+//	log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
+//	log_p = logsumexp over components of log_w + log_n
+//	loss  = -mean(log_p)
+//
+//	tensor                                            shape                 format
+//	logit, mu, log_sigma, dlogit, dmu, dlog_sigma     (tokens, components)  Problem.DType, any strides
+//	y, log_p                                          (tokens)              float32, contiguous
+//	loss, dloss                                       (1)                   float32
+//
+// Logit, mu and log_sigma are often the last axis of one tensor, as a layer writes them:
+// [Interleaved] takes it apart without a copy.
+//
+// Nothing overflows on the way: logits of any size, deviations from exp(-80) to exp(80), a y
+// as far away as float32 goes. A result that float32 cannot hold is the infinity that it
+// rounds to, never NaN, if the inputs are finite.
+//
+// The same call on the same device gives the same bits.
+//
+// The formulas are those of a Gaussian mixture density network (Bishop, Mixture Density
+// Networks, 1994).
+package gmm
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gmm/ref"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// A Problem holds the sizes and the format of a call.
+type Problem = ref.Problem
+
+// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel
+// on the device handles.
+var ErrUnsupported = vk.ErrUnsupported
+
+// Mixtures are the distributions of all tokens, or gradients by them: tensors (tokens,
+// components) with any strides.
+type Mixtures struct{ Logit, Mu, LogSigma vk.Tensor }
+
+// Interleaved returns the mixtures in a tensor (tokens, components, 3), whose last
+// axis is logit, mu, log sigma.
+func Interleaved(p vk.Tensor) Mixtures {
+	if len(p.Shape) != 3 || len(p.Strides) != 3 || p.Shape[2] != 3 {
+		return Mixtures{p, p, p} // Forward says what is wrong
+	}
+	part := func(i int) vk.Tensor {
+		x := p
+		x.Shape, x.Strides, x.Offset = p.Shape[:2:2], p.Strides[:2:2], p.Offset+i*p.Strides[2]
+		return x
+	}
+	return Mixtures{part(0), part(1), part(2)}
+}
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Workspace is memory for Forward, Workspace bytes of it, that nothing else uses
+	// until the commands have completed: a second call in the same Cmd comes after a
+	// Barrier. Nil takes memory of the Cmd.
+	Workspace *vk.Buffer
+}
+
+// Supports returns nil if a device can compute p, and otherwise an error: one of
+// Problem.Validate, or one that wraps ErrUnsupported and says why not.
+func Supports(caps *vk.Caps, p Problem) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case !caps.ScalarBlockLayout:
+		return fmt.Errorf("gmm: the device has no scalar block layout: %w", ErrUnsupported)
+	case p.DType.Size() == 2 && !caps.Storage16:
+		return fmt.Errorf("gmm: the device has no 16-bit storage: %w", ErrUnsupported)
+	}
+	return nil
+}
+
+// arguments returns what is checked of m: three tensors, or if they are interleaved the
+// one that they are parts of, whose parts do share memory.
+func (m Mixtures) arguments(prefix string, p *Problem) []argument.Argument {
+	shape := []int{p.Tokens, p.Components}
+	if m.interleaved() {
+		whole := m.Logit
+		whole.Shape = append(append([]int(nil), whole.Shape...), 3)
+		whole.Strides = append(append([]int(nil), whole.Strides...), m.Mu.Offset-m.Logit.Offset)
+		return []argument.Argument{argument.New(prefix+"p", whole, true, p.DType, append(shape, 3)).Strided()}
+	}
+	return []argument.Argument{
+		argument.New(prefix+"logit", m.Logit, true, p.DType, shape).Strided(),
+		argument.New(prefix+"mu", m.Mu, true, p.DType, shape).Strided(),
+		argument.New(prefix+"log_sigma", m.LogSigma, true, p.DType, shape).Strided(),
+	}
+}
+
+// interleaved reports whether the tensors are what Interleaved returns.
+func (m *Mixtures) interleaved() bool {
+	same := func(a, b []int) bool { return len(a) == 2 && len(b) == 2 && a[0] == b[0] && a[1] == b[1] }
+	step := m.Mu.Offset - m.Logit.Offset
+	for _, t := range []*vk.Tensor{&m.Mu, &m.LogSigma} {
+		if t.Buffer != m.Logit.Buffer || t.DType != m.Logit.DType || !same(t.Shape, m.Logit.Shape) || !same(t.Strides, m.Logit.Strides) {
+			return false
+		}
+	}
+	return step > 0 && m.LogSigma.Offset-m.Mu.Offset == step && !m.Logit.IsZero()
+}
+
+// threads is the workgroup: small, so that few tokens have many.
+const threads = 64
+
+// groups returns the workgroups of a call: one invocation for each token, as many as
+// the device takes.
+func groups(caps *vk.Caps, p *Problem) int {
+	return min((p.Tokens+threads-1)/threads, int(caps.MaxWorkgroupCount[0]))
+}
+
+// kernel returns the kernel of that name.
+func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any) (*vk.Kernel[P], error) {
+	module, err := shaders.Get(name, t.Short())
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+}
+
+// place is where a tensor of a mixture lies.
+type place struct {
+	Offset  uint32 `glsl:"offset"` // elements, like all that follow
+	StrideT uint32 `glsl:"stride_t"`
+	StrideK uint32 `glsl:"stride_k"`
+}
+
+func placeOf(t vk.Tensor) place {
+	return place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])}
+}
+
+// or returns t, or for none the tensor that stands for it: a binding must hold
+// something; the kernel does not touch it.
+func or(t, instead vk.Tensor) vk.Tensor {
+	if t.IsZero() {
+		return instead
+	}
+	return t
+}

@@ -1,0 +1,84 @@
+// Package sumrows adds up what the workgroups of a kernel leave where it sums over more
+// than one of them: each writes a row of sums, and a second kernel adds the rows, in
+// order. That takes no atomics, and gives the same bits every time.
+//
+//	parts, err := sumrows.Workspace(c, "norm", opt.Workspace, groups, cols)
+//	k.Dispatch(c, …, parts)         workgroup i writes row i
+//	c.Barrier()
+//	err = sumrows.Record(c, dst, parts)
+package sumrows
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Bytes returns the size of count rows of cols float32, which are padded to vectors of
+// four.
+func Bytes(count, cols int) int64 { return 4 * int64(count) * int64((cols+3)/4*4) }
+
+// Workspace returns the tensor (count, cols rounded up to 4) of rows: of b, or for nil
+// of memory that belongs to c until it is reset. The errors begin with kernel and are
+// about a b that is too small, and, wrapping vk.ErrUnsupported, rows that no kernel of
+// the device sees.
+func Workspace(c *vk.Cmd, kernel string, b *vk.Buffer, count, cols int) (vk.Tensor, error) {
+	bytes := Bytes(count, cols)
+	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > limit {
+		return vk.Tensor{}, fmt.Errorf("%s: %d bytes of partial sums are more than the device's largest storage buffer, %d: %w", kernel, bytes, limit, vk.ErrUnsupported)
+	}
+	switch {
+	case b == nil:
+		b = c.Scratch(kernel+".parts", bytes)
+	case b.Bytes() < bytes:
+		return vk.Tensor{}, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, b.Bytes(), bytes)
+	}
+	return vk.View(b, dtype.Float32, count, int(bytes/4)/count), c.Err()
+}
+
+// params is the push-constant block of sum_rows.comp.
+type params struct {
+	Count     uint32 `glsl:"count"`
+	Cols      uint32 `glsl:"cols"`
+	DstOffset uint32 `glsl:"dst_offset"` // elements
+}
+
+// spec is the specialization of sum_rows.comp.
+type spec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	GroupQuads    uint32 `glsl:"GROUP_QUADS"`
+}
+
+const (
+	// threads invocations, if the device allows, share the sums of groupQuads vectors of
+	// four columns, 64 bytes of a row: each then has few to add one after the other.
+	threads    = 1024
+	groupQuads = 4
+	// quadBytes is what each invocation has in shared memory.
+	quadBytes = 16
+)
+
+// Record records dst[c] = sum over i of parts[i,c]. Dst is (cols), contiguous, of any
+// floating-point format; parts is that of Workspace for those columns. Both have been
+// checked. What writes parts comes before, and a Barrier between.
+func Record(c *vk.Cmd, dst, parts vk.Tensor) error {
+	caps, cols := c.Device().Caps(), dst.Shape[0]
+	size := uint32(threads)
+	for size > min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]) || quadBytes*size > caps.MaxSharedMemoryBytes {
+		size /= 2
+	}
+	module, err := shaders.Get("sum_rows", dst.DType.Short())
+	if err != nil {
+		return err
+	}
+	s := spec{size, groupQuads}
+	k, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, s, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	groups := (cols + 4*groupQuads - 1) / (4 * groupQuads)
+	k.Dispatch(c, vk.Groups{X: uint32(groups)}, params{uint32(parts.Shape[0]), uint32(cols), uint32(dst.Offset)}, parts, dst)
+	return c.Err()
+}

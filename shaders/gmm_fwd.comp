@@ -1,0 +1,81 @@
+// gmm_fwd: log-probability of tokens under mixtures of normal distributions.
+//
+//     log_w = log_softmax(logit)
+//     log_n = -((y - mu) / exp(log_sigma))^2 / 2 - log_sigma - log(2 pi) / 2
+//     log_p = logsumexp over components of log_w + log_n
+//     loss  = -mean(log_p)
+//
+//     logit, mu, log_sigma  (tokens, components)  ELEM, any strides
+//     y                     (tokens)              f32, contiguous
+//     log_p                 (tokens)              f32, contiguous, written if WRITE_LOG_P
+//     parts                 (workgroups, 4)       f32: in column 0 what the workgroup's tokens add
+//                                                 to the loss, written if WRITE_LOSS
+//
+// One invocation has a token; an extreme one that float32 cannot hold is -inf.
+//
+// Dispatch: any number of workgroups; each takes tokens in turn.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;  // a power of two
+layout(constant_id = 1) const bool WRITE_LOG_P = true;
+layout(constant_id = 2) const bool WRITE_LOSS = true;
+layout(local_size_x_id = 0) in;
+
+// Where a tensor (tokens, components) lies, in elements.
+struct Place {
+    uint offset;
+    uint stride_t;
+    uint stride_k;
+};
+
+layout(push_constant, scalar) uniform Params {
+    uint tokens;
+    uint components;
+    Place logit;
+    Place mu;
+    Place log_sigma;
+    uint y_offset;  // elements, like all that follow
+    uint log_p_offset;
+} p;
+
+#include "lib/element.glsl"
+
+layout(binding = 0, scalar) readonly buffer Logit { ELEM logit_in[]; };
+layout(binding = 1, scalar) readonly buffer Mu { ELEM mu_in[]; };
+layout(binding = 2, scalar) readonly buffer LogSigma { ELEM log_sigma_in[]; };
+layout(binding = 3, scalar) readonly buffer Y { float y_in[]; };
+layout(binding = 4, scalar) writeonly buffer LogP { float log_p_out[]; };
+layout(binding = 5, scalar) writeonly buffer Parts { vec4 parts[]; };
+
+#include "lib/gmm.glsl"
+
+shared float sums[WORKGROUP_SIZE];
+
+void main() {
+    const uint tid = gl_LocalInvocationIndex;
+    float sum = 0.0;
+    for (uint token = gl_GlobalInvocationID.x; token < p.tokens; token += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
+        const Mixture m = mixture(token, y_in[p.y_offset + token]);
+        const float log_p = m.max_a + log(m.joint) - log(m.weights) - m.min_q;
+        if (WRITE_LOG_P) {
+            log_p_out[p.log_p_offset + token] = log_p;
+        }
+        sum -= log_p / float(p.tokens);  // divided first: a sum of large ones may overflow
+    }
+    if (!WRITE_LOSS) {
+        return;
+    }
+    sums[tid] = sum;
+    for (uint size = WORKGROUP_SIZE / 2; size > 0; size /= 2) {
+        barrier();  // sums written before they are read
+        if (tid < size) {
+            sums[tid] += sums[tid + size];
+        }
+    }
+    if (tid == 0) {
+        parts[gl_WorkGroupID.x] = vec4(sums[0], 0.0, 0.0, 0.0);
+    }
+}
