@@ -48,7 +48,7 @@ type Gradients struct {
 // of a row that sees no key is 0, and so are dK and dV of a key that no row sees.
 //
 // It needs BackwardWorkspace bytes of memory: opt.Workspace, or memory that belongs
-// to c until it is reset.
+// to c until it is reset. The unfused path keeps P and dS in such memory, too.
 //
 // Backward records into c and returns; gradients are valid once c has completed.
 // Its inputs must be written and visible by then: after Forward in the same Cmd, a
@@ -113,8 +113,12 @@ var bwdSplitKernels = [...]struct{ dkv, dq string }{
 	CoopMat:  {"attention_bwd_dkv_split_coopmat", "attention_bwd_dq_split_coopmat"},
 }
 
-// record records the kernel that computes dK and dV, and the one that computes dQ.
+// record records the kernel that computes dK and dV, and the one that computes dQ; or
+// those of the unfused path.
 func (b *backward) record() error {
+	if b.config.Impl == Unfused {
+		return b.recordUnfused()
+	}
 	names, config, p := bwdKernels[b.config.Impl], &b.config, &b.p
 	if p.DType == dtype.Float32 && config.Impl != Scalar {
 		names = bwdSplitKernels[config.Impl]
@@ -135,9 +139,7 @@ func (b *backward) record() error {
 	if err := b.dispatch(dkv, params, blocks, p.NumKVHeads, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
 		return err
 	}
-	if b.dq.Buffer == b.dk.Buffer || b.dq.Buffer == b.dv.Buffer {
-		b.c.Barrier() // as in dispatchFwd; kernels of different buffers may overlap
-	}
+	b.separate(&b.dq, &b.dk, &b.dv)
 	params.setDX(b.dq)
 	blocks = groups(p.SeqQ, config.DQ.owned(caps, config.Impl, p.DType))
 	return b.dispatch(dq, params, blocks, p.NumHeads, b.q, b.k, b.v, b.do, b.rows, b.dq)

@@ -31,7 +31,8 @@ type BackwardTile struct {
 
 	// Scalar path: Threads invocations, ThreadsX in a row, which own Own keys or rows.
 	// Depth columns of all tensors are in shared memory at a time, and then Slice rows of
-	// those that the kernel walks over.
+	// those that the kernel walks over. Unfused path: the same of each of its steps; that
+	// which computes weights is DQ's.
 	Threads, ThreadsX int
 	Own               int
 	Depth, Slice      int
@@ -66,7 +67,7 @@ func (t BackwardTile) String() string {
 // owned returns how many keys or rows a workgroup owns; 1 if the device has no
 // matrices for the path.
 func (t *BackwardTile) owned(caps *vk.Caps, impl Impl, format dtype.DType) int {
-	if impl == Scalar {
+	if impl == Scalar || impl == Unfused {
 		return max(t.Own, 1)
 	}
 	shape, err := matrixShape(caps, impl, format)
@@ -84,10 +85,14 @@ const backwardTensors = 7
 // otherwise the reason, wrapping ErrUnsupported. It is the only statement of what
 // the backward kernels demand of a configuration.
 func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
+	scalar := c.Impl == Scalar || c.Impl == Unfused
+	if c.Impl == Unfused {
+		p = hideUnseenKeys(p)
+	}
 	switch {
-	case c.Impl != CoopMat2 && c.Impl != CoopMat && c.Impl != Scalar:
+	case c.Impl != CoopMat2 && c.Impl != CoopMat && !scalar:
 		return unsupported("%v: no backward kernel of %v", c.Impl, p.DType)
-	case c.Impl != Scalar && !p.Plain():
+	case !scalar && !p.Plain():
 		return unsupported("%v: no backward kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
 	case p.DType != dtype.Float32 && !caps.Storage16:
 		return unsupported("%v: %v needs 16-bit storage", c.Impl, p.DType)
@@ -96,19 +101,20 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	case caps.MaxStorageBuffers < backwardTensors:
 		return unsupported("%v: the backward pass takes %d storage buffers, more than the device's %d", c.Impl, backwardTensors, caps.MaxStorageBuffers)
 	}
+	// The unfused path's block of params is smaller.
 	if err := feasibleFeatures[bwdParams](c.Impl, caps, &p, backwardTensors); err != nil {
 		return err
 	}
 	if p.Bias.On {
-		if err := biasTile.feasibleScalar(caps, p, biasTile.Own, biasTile.Stream); err != nil {
+		if err := biasTile.feasibleScalar(caps, c.Impl, p, biasTile.Own, biasTile.Stream); err != nil {
 			return err
 		}
 	}
-	if c.Impl == Scalar {
-		if err := c.DKV.feasibleScalar(caps, p, c.DKV.Stream, c.DKV.Own); err != nil {
+	if scalar {
+		if err := c.DKV.feasibleScalar(caps, c.Impl, p, c.DKV.Stream, c.DKV.Own); err != nil {
 			return err
 		}
-		return c.DQ.feasibleScalar(caps, p, c.DQ.Own, c.DQ.Stream)
+		return c.DQ.feasibleScalar(caps, c.Impl, p, c.DQ.Own, c.DQ.Stream)
 	}
 	if err := c.DKV.feasibleMatrix(caps, c.Impl, p); err != nil {
 		return err
@@ -116,10 +122,9 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	return c.DQ.feasibleMatrix(caps, c.Impl, p)
 }
 
-// feasibleScalar is Feasible for a tile of the scalar path, of so many rows by so many
-// keys.
-func (t BackwardTile) feasibleScalar(caps *vk.Caps, p Problem, rows, keys int) error {
-	const impl = Scalar
+// feasibleScalar is Feasible for a tile of the scalar path, or of the unfused one, which
+// needs no more, of so many rows by so many keys.
+func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem, rows, keys int) error {
 	if t.Threads < 1 || t.ThreadsX < 1 || t.Own < 1 || t.Stream < 1 || t.Depth < 1 || t.Slice < 1 {
 		return unsupported("%v: a tile size of %v is not positive", impl, t)
 	}
@@ -296,6 +301,11 @@ var bwdTable = []bwdRow{
 	// head_dim.
 	{headDim: 256, BackwardConfig: BackwardConfig{
 		Impl: Scalar,
+		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
+		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
+	}},
+	{headDim: 256, BackwardConfig: BackwardConfig{
+		Impl: Unfused,
 		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
 		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
 	}},

@@ -110,14 +110,9 @@ var (
 	fullBackwardSuite  = attntest.NewBackwardSuite(attntest.Full, attntest.BackwardReference, attntest.PlainGradients)
 )
 
-// backwardImpls are the paths that have a backward pass.
-func backwardImpls() []attention.Impl {
-	return []attention.Impl{attention.CoopMat2, attention.CoopMat, attention.Scalar}
-}
-
 // TestBackward runs the suite on every path of the device.
 func TestBackward(t *testing.T) {
-	for _, impl := range backwardImpls() {
+	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
 			d := vktest.Open(t)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))

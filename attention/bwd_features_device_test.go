@@ -57,7 +57,7 @@ func TestBackwardBadLengths(t *testing.T) {
 		},
 		DO: tensor("do", p.DType, 1, p.OShape()...), O: tensor("o", p.DType, 1, p.OShape()...), LSE: tensor("lse", dtype.Float32, 1, p.LSEShape()...),
 	}
-	for _, impl := range backwardImpls() {
+	for _, impl := range attention.Impls() {
 		for i, cu := range badLengths {
 			for _, p.Bias.Rows = range []bool{true, false} {
 				in.Bias = tensor("bias", dtype.Float32, 0, p.BiasShape()...)
@@ -83,7 +83,7 @@ func TestBackwardBadLengths(t *testing.T) {
 // one with them computes dbias and dsinks only where they are given, and the same
 // again compiles nothing and allocates little.
 func TestBackwardFeatureKernels(t *testing.T) {
-	for _, impl := range backwardImpls() {
+	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
 			d := vktest.Open(t)
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: dtype.Float16, Causal: true}

@@ -114,7 +114,9 @@ func TestBackwardUnsupported(t *testing.T) {
 				DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 8},
 			}
 		}, "coopmat2: one column of matrices of 64 rows does not fit in a tile of 8"},
-		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) { opt.Impl = attention.Unfused }, "unfused: no backward kernel of float16"},
+		{func(_ *attention.Problem, caps *vk.Caps, opt *attention.Options) {
+			opt.Impl, caps.MaxSharedMemoryBytes = attention.Unfused, 8000
+		}, "unfused: 13824 bytes of shared memory are more than the device's 8000"},
 		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) {
 			opt.BackwardConfig = &attention.BackwardConfig{Impl: attention.Scalar}
 		}, "scalar: a tile size of 0x0 t0x0 depth0 rows0 is not positive"},
@@ -202,7 +204,7 @@ func TestBackwardManyBatches(t *testing.T) {
 		return c.Problem.Batch > 1 && c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6 && !onSoftwareMatrices(d, c)
 	})
 	require.NotEmpty(t, small.Cases)
-	for _, impl := range backwardImpls() {
+	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) { small.TestBackward(t, backwardOnDevice{d, attention.Options{Impl: impl}}) })
 	}
 }
@@ -313,6 +315,7 @@ func TestBackwardTable(t *testing.T) {
 			caps := least
 			caps.MaxStorageBuffers, caps.MaxPushConstantsBytes = 13, 224
 			require.NoError(t, attention.SupportsBackward(&caps, attention.Scalar, p))
+			require.NoError(t, attention.SupportsBackward(&caps, attention.Unfused, p))
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 // does not.
 func TestTraining(t *testing.T) {
 	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 20, SeqKV: 24, HeadDim: 8, Causal: true}
-	for _, impl := range backwardImpls() {
+	for _, impl := range attention.Impls() {
 		for _, p.DType = range dtype.All() {
 			t.Run(impl.String()+"/"+p.DType.String(), func(t *testing.T) {
 				d := vktest.Open(t)

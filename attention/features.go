@@ -163,7 +163,13 @@ type kernel[P any] struct {
 }
 
 // newKernel returns the kernel of a file that p needs, for an element type.
-func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S, o vk.KernelOptions) (k kernel[P], err error) {
+func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S, o vk.KernelOptions) (kernel[P], error) {
+	return newKernelOf[P](d, name, element, p, spec, newFeatureSpec(p), o)
+}
+
+// newKernelOf is newKernel with a specialization of the features, which a plain problem
+// does not need.
+func newKernelOf[P, S any](d *vk.Device, name, element string, p *Problem, spec S, features featureSpec, o vk.KernelOptions) (k kernel[P], err error) {
 	if !p.Plain() {
 		name += "_features"
 	}
@@ -174,7 +180,7 @@ func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S,
 	if p.Plain() {
 		k.plain, err = vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
 	} else {
-		k.features, err = vk.CachedKernel[withFeatures[P]](d, module.Name, module.SPIRV, withFeatureSpec[S]{spec, newFeatureSpec(p)}, o)
+		k.features, err = vk.CachedKernel[withFeatures[P]](d, module.Name, module.SPIRV, withFeatureSpec[S]{spec, features}, o)
 	}
 	return k, err
 }

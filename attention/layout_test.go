@@ -54,11 +54,16 @@ func TestLayouts(t *testing.T) {
 		"attention_bwd_dkv_scalar": {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
 		"attention_bwd_dq_scalar":  {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 
-		"attention_bwd_dkv_scalar_features": {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dq_scalar_features":  {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dbias_features":      {withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDBiasSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "Out"}, features...)},
-		"attention_bwd_dsinks_features":     {withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDSinksSpec]{}, append([]string{"Rows", "Out"}, features...)},
-		"attention_bwd_sum":                 {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
+		"attention_bwd_dkv_scalar_features":     {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
+		"attention_bwd_dq_scalar_features":      {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
+		"attention_bwd_dbias_features":          {withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDBiasSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "Out"}, features...)},
+		"attention_bwd_dsinks_features":         {withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDSinksSpec]{}, append([]string{"Rows", "Out"}, features...)},
+		"attention_unfused_bwd_scores":          {bwdHeadsParams{}, unfusedBwdScoresSpec{}, []string{"Q", "K", "V", "DO", "Rows", "W", "DX"}},
+		"attention_unfused_bwd_scores_features": {withFeatures[bwdHeadsParams]{}, withFeatureSpec[unfusedBwdScoresSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "W", "DX"}, features...)},
+		"attention_unfused_keys":                {unfusedParams{}, unfusedKeysSpec{}, []string{"DX", "X", "W"}},
+		"attention_unfused_keys_features":       {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedKeysSpec]{}, append([]string{"DX", "X", "W"}, features...)},
+
+		"attention_bwd_sum": {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
 
 		"matrix_layout": {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Left", "Acc"}},
 	}

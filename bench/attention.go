@@ -367,7 +367,7 @@ func (r *attentionRun) check(ctx context.Context, impl attention.Impl, record fu
 	}
 	x.Status = StatusOK
 	verify, err := verifier(ctx, r.fingerprint)
-	return Target{Name: x.Impl, Record: record, Clear: r.clear, Verify: verify, MaxBatch: maxCalls(impl, r.p)}, err
+	return Target{Name: x.Impl, Record: record, Clear: r.clear, Verify: verify, MaxBatch: maxCalls(impl, r.p, r.pass)}, err
 }
 
 // compare compares the outputs in the first set with the reference. Wrong is what is
@@ -393,11 +393,13 @@ func (r *attentionRun) once(ctx context.Context, record func(c *vk.Cmd, set int)
 }
 
 // maxCalls limits a batch of the unfused path: each of its calls in a command
-// buffer has memory for S of its own.
-func maxCalls(impl attention.Impl, p attention.Problem) int {
+// buffer has memory for S of its own, in a backward pass for two of its size.
+func maxCalls(impl attention.Impl, p attention.Problem, pass Pass) int {
 	if impl != attention.Unfused {
 		return 0
 	}
 	const limit = 2 << 30
-	return int(max(limit/(4*float64(p.Batch)*float64(p.NumHeads)*float64(p.SeqQ)*float64(p.SeqKV)), 1))
+	bytes := 4 * float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ) * float64(p.SeqKV)
+	bytes *= [...]float64{Forward: 1, Backward: 2, Both: 3}[pass]
+	return int(max(limit/bytes, 1))
 }

@@ -319,14 +319,17 @@ func TestAttentionWrong(t *testing.T) {
 // that its copies of S may take.
 func TestMaxCalls(t *testing.T) {
 	p := attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 8, SeqQ: 1024, SeqKV: 1024, HeadDim: 64}
-	if got := maxCalls(attention.Unfused, p); got != 32 { // 64 MiB each
+	if got := maxCalls(attention.Unfused, p, Forward); got != 32 { // 64 MiB each
 		t.Errorf("%d, want 32", got)
 	}
+	if got := maxCalls(attention.Unfused, p, Both); got != 10 {
+		t.Errorf("%d, want 10", got)
+	}
 	p.SeqQ, p.SeqKV = 100000, 100000
-	if got := maxCalls(attention.Unfused, p); got != 1 {
+	if got := maxCalls(attention.Unfused, p, Forward); got != 1 {
 		t.Errorf("%d, want 1", got)
 	}
-	if got := maxCalls(attention.Scalar, p); got != 0 {
+	if got := maxCalls(attention.Scalar, p, Forward); got != 0 {
 		t.Errorf("%d, want no limit", got)
 	}
 }

@@ -31,6 +31,7 @@ layout(local_size_x_id = 0) in;
 #ifdef FEATURES
 #define FEATURES_ID 8
 #define FEATURES_BINDING 3
+const bool A_OF_KEYS = false;
 #endif
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"

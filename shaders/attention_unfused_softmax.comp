@@ -28,6 +28,7 @@ layout(local_size_x_id = 0) in;
 #ifdef FEATURES
 #define FEATURES_ID 2
 #define FEATURES_BINDING 2
+const bool A_OF_KEYS = false;
 #define ELEM float  // of a bias, which is not read here
 #define WIDEN(x) (x)
 #endif

@@ -63,6 +63,8 @@ var variants = slices.Concat(
 	forEach("attention_bwd_delta", "vulkan1.2", "f16", "bf16", "f32"),
 	withFeatures(forEach("attention_bwd_dkv_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures(forEach("attention_bwd_dq_scalar", "vulkan1.2", "f16", "bf16", "f32")),
+	withFeatures(forEach("attention_unfused_bwd_scores", "vulkan1.2", "f16", "bf16", "f32")),
+	withFeatures(forEach("attention_unfused_keys", "vulkan1.2", "f16", "bf16", "f32")),
 	featuresOnly(forEach("attention_bwd_dbias", "vulkan1.2", "f16", "bf16", "f32")),
 	featuresOnly([]Variant{{Kernel: "attention_bwd_dsinks", Env: "vulkan1.2"}}),
 	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),

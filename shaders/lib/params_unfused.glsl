@@ -1,9 +1,10 @@
-// params_unfused: the push constants of the three unfused kernels. A dispatch
-// handles the heads first_head .. of the (batch, num_heads) pairs, numbered
-// batch * num_heads + head; S holds only those.
+// params_unfused: the push constants of the unfused kernels, but for the scores of the
+// backward pass. A dispatch handles the heads first_head .. of the (batch, num_heads)
+// pairs, numbered batch * num_heads + head; S holds only those.
 //
 // With FEATURES they are args.plain, and p is a copy of the invocation's own, which
-// enter_block (lib/features.glsl) makes that of a block of rows.
+// lib/features.glsl makes that of a block. The includer then declares `const bool
+// A_OF_KEYS`: a lies as keys do and b as rows do; else the other way round.
 //
 // The includer needs GL_EXT_scalar_block_layout.
 #ifndef LIB_PARAMS_UNFUSED_GLSL
@@ -24,11 +25,11 @@ layout(push_constant, scalar) uniform Params {
     uint heads_per_kv;  // num_heads / num_kv_heads
     int causal_shift;   // row i sees keys j <= i + causal_shift
     float scale_log2;   // Scale * log2(e), signed: S is in base 2
-    uint a_offset;      // Q for the scores, O for the values; all in elements
+    uint a_offset;      // Q for the scores, O or dQ for the values, dK or dV for the keys; all in elements
     uint a_stride_b;
     uint a_stride_h;
     uint a_stride_s;
-    uint b_offset;      // K for the scores, V for the values
+    uint b_offset;      // K for the scores, V or K for the values, Q or dO for the keys
     uint b_stride_b;
     uint b_stride_h;
     uint b_stride_s;
@@ -58,13 +59,21 @@ uint s2_row(const uint row) {
 
 // skip_rows makes row n the first.
 void skip_rows(const uint n) {
-    p.a_offset += n * p.a_stride_s;
+    if (A_OF_KEYS) {
+        p.b_offset += n * p.b_stride_s;
+    } else {
+        p.a_offset += n * p.a_stride_s;
+    }
     p.lse_offset += n;
 }
 
-// skip_keys makes key n the first of K or V.
+// skip_keys makes key n the first.
 void skip_keys(const uint n) {
-    p.b_offset += n * p.b_stride_s;
+    if (A_OF_KEYS) {
+        p.a_offset += n * p.a_stride_s;
+    } else {
+        p.b_offset += n * p.b_stride_s;
+    }
 }
 #endif
 

@@ -1,0 +1,169 @@
+package attention
+
+import (
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// unfusedBwdScoresSpec is the specialization of attention_unfused_bwd_scores.comp.
+type unfusedBwdScoresSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32 `glsl:"THREADS_X"`
+	Own           uint32 `glsl:"OWN"`
+	Stream        uint32 `glsl:"STREAM"`
+	Depth         uint32 `glsl:"DEPTH"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	Causal        bool   `glsl:"CAUSAL"`
+	Aligned       bool   `glsl:"ALIGNED"`
+}
+
+// unfusedKeysSpec is the specialization of attention_unfused_keys.comp.
+type unfusedKeysSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32 `glsl:"THREADS_X"`
+	BlockM        uint32 `glsl:"BLOCK_M"`
+	BlockN        uint32 `glsl:"BLOCK_N"`
+	Dim           uint32 `glsl:"DIM"`
+	Aligned       bool   `glsl:"ALIGNED"`
+}
+
+// unfusedBwdKernels are the steps of the backward pass.
+type unfusedBwdKernels struct {
+	scores     kernel[bwdHeadsParams]
+	dq, dk, dv kernel[unfusedParams]
+}
+
+// hideUnseenKeys turns on features, of which a window that hides nothing, where a
+// plain problem has keys that no row sees: kernels without features would multiply
+// them by weights of 0, and they may be NaN.
+func hideUnseenKeys(p Problem) Problem {
+	if p.Plain() && p.Causal && p.CausalAlign == TopLeft && p.SeqKV > p.SeqQ {
+		p.Window = Window{On: true, Left: Unlimited, Right: Unlimited}
+	}
+	return p
+}
+
+// recordUnfused records the backward pass as kernels with W and dX in memory that c
+// owns: W = exp(S - LSE) and dX = Scale * W * (dO * Vᵀ - Delta), then dQ = dX * K, dK =
+// dXᵀ * Q and dV = Wᵀ * dO.
+func (b *backward) recordUnfused() error {
+	b.p = hideUnseenKeys(b.p)
+	p, caps := &b.p, b.c.Device().Caps()
+	perKV := p.NumHeads / p.NumKVHeads
+	groupBytes := 4 * int64(perKV) * int64(p.SeqQ) * int64(p.SeqKV)
+	if limit := min(int64(caps.MaxStorageBufferRange), int64(caps.MaxAllocationBytes)); groupBytes > limit {
+		return unsupported("unfused: the weights of %d heads that share keys, seq_q=%d by seq_kv=%d, take %d bytes, more than the device's %d",
+			perKV, p.SeqQ, p.SeqKV, groupBytes, limit)
+	}
+	rowTile, keyTile := &b.config.DQ, &b.config.DKV
+	rowGroups, colGroups, keyGroups := groups(p.SeqQ, rowTile.Own), groups(p.SeqKV, rowTile.Stream), groups(p.SeqKV, keyTile.Own)
+	limit := caps.MaxWorkgroupCount
+	if max(colGroups, keyGroups) > limit[0] || rowGroups > min(limit[0], limit[1]) {
+		return unsupported("unfused: seq_q=%d by seq_kv=%d makes more tiles than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, limit[0], limit[1])
+	}
+	if perKV > int(limit[2]) {
+		return unsupported("unfused: %d heads that share keys are more than the device's %d workgroups", perKV, limit[2])
+	}
+	kernels, err := b.newUnfusedKernels()
+	if err != nil {
+		return err
+	}
+
+	keyHeads := p.Batch * p.NumKVHeads
+	step := min(keyHeads, int(limit[2])/perKV, max(1, int(unfusedScoreBytes/groupBytes)))
+	scratch := func(name string) vk.Tensor {
+		buffer := b.c.Scratch(name, int64(step)*groupBytes)
+		return vk.Tensor{Buffer: buffer, DType: dtype.Float32, Shape: []int{step * int(groupBytes/4)}, Strides: []int{1}}
+	}
+	w, dx := scratch("attention.unfused.W"), scratch("attention.unfused.dX")
+	if err := b.c.Err(); err != nil {
+		return err
+	}
+	scores, features := b.headsParams(), b.features()
+	params := unfusedParams{
+		SeqQ: scores.SeqQ, SeqKV: scores.SeqKV, NumHeads: scores.NumHeads, HeadsPerKV: scores.HeadsPerKV,
+		CausalShift: scores.CausalShift, ScaleLog2: scores.ScaleLog2,
+	}
+	for first := 0; first < keyHeads; first += step {
+		n := min(step, keyHeads-first)
+		scores.First = uint32(first * perKV)
+		params.FirstHead = scores.First
+		if first > 0 {
+			b.c.Barrier() // W and dX of the heads before are read
+		}
+		heads := uint32(n * perKV)
+		kernels.scores.dispatch(b.c, vk.Groups{X: colGroups, Y: rowGroups, Z: heads}, scores, features, b.q, b.k, b.v, b.do, b.rows, w, dx)
+		b.c.Barrier()
+		params.setA(b.dq)
+		params.setB(b.k)
+		kernels.dq.dispatch(b.c, vk.Groups{X: rowGroups, Z: heads}, params, features, b.dq, b.k, dx)
+		b.separate(&b.dq, &b.dk)
+		params.setA(b.dk)
+		params.setB(b.q)
+		kernels.dk.dispatch(b.c, vk.Groups{X: keyGroups, Z: uint32(n)}, params, features, b.dk, b.q, dx)
+		b.separate(&b.dv, &b.dq, &b.dk)
+		params.setA(b.dv)
+		params.setB(b.do)
+		kernels.dv.dispatch(b.c, vk.Groups{X: keyGroups, Z: uint32(n)}, params, features, b.dv, b.do, w)
+	}
+	return b.c.Err()
+}
+
+// separate records a barrier before a kernel that writes to the buffer of gradients
+// that others write: as in dispatchFwd. Kernels of different buffers may overlap.
+func (b *backward) separate(t *vk.Tensor, others ...*vk.Tensor) {
+	for _, other := range others {
+		if other.Buffer == t.Buffer {
+			b.c.Barrier()
+			return
+		}
+	}
+}
+
+func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {
+	d, p, rowTile, none := b.c.Device(), &b.p, &b.config.DQ, vk.KernelOptions{}
+	u.scores, err = newKernel[bwdHeadsParams](d, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedBwdScoresSpec{
+		WorkgroupSize: uint32(rowTile.Threads),
+		ThreadsX:      uint32(rowTile.ThreadsX),
+		Own:           uint32(rowTile.Own),
+		Stream:        uint32(rowTile.Stream),
+		Depth:         uint32(rowTile.Depth),
+		HeadDim:       uint32(p.HeadDim),
+		Causal:        p.Causal,
+		Aligned:       aligned(4, &b.q, &b.k, &b.v, &b.do),
+	}, none)
+	if err != nil {
+		return u, err
+	}
+	values := newFeatureSpec(p)
+	values.ValueDim = uint32(p.HeadDim) // of dQ and K, which are O and V here
+	u.dq, err = newKernelOf[unfusedParams](d, "attention_unfused_values", p.DType.Short(), p, unfusedValuesSpec{
+		WorkgroupSize: uint32(rowTile.Threads),
+		ThreadsX:      uint32(rowTile.ThreadsX),
+		BlockM:        uint32(rowTile.Own),
+		BlockN:        uint32(rowTile.Slice),
+		HeadDim:       uint32(p.HeadDim),
+		Aligned:       aligned(4, &b.k),
+	}, values, none)
+	if err != nil {
+		return u, err
+	}
+	if u.dk, err = b.newKeysKernel(p.HeadDim, &b.q); err != nil {
+		return u, err
+	}
+	u.dv, err = b.newKeysKernel(p.ValueHeadDim(), &b.do)
+	return u, err
+}
+
+// newKeysKernel returns attention_unfused_keys for dK, from Q, or dV, from dO.
+func (b *backward) newKeysKernel(dim int, x *vk.Tensor) (kernel[unfusedParams], error) {
+	tile := &b.config.DKV
+	return newKernel[unfusedParams](b.c.Device(), "attention_unfused_keys", b.p.DType.Short(), &b.p, unfusedKeysSpec{
+		WorkgroupSize: uint32(tile.Threads),
+		ThreadsX:      uint32(tile.ThreadsX),
+		BlockM:        uint32(tile.Own),
+		BlockN:        uint32(tile.Slice),
+		Dim:           uint32(dim),
+		Aligned:       aligned(4, x),
+	}, vk.KernelOptions{})
+}

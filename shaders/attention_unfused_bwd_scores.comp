@@ -1,0 +1,129 @@
+// attention_unfused_bwd_scores: the first step of the backward pass with weights in
+// memory, what PyTorch calls MATH.
+//
+//     W[h, i, j]  = exp(Scale * Q * K^T - LSE)      of the keys that a row sees, else 0
+//     dX[h, i, j] = Scale * W * (dO * V^T - Delta)
+//
+//     q, dO  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v   (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
+//     rows   (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
+//     w, dx  (heads of the dispatch, seq_q, seq_kv)   f32
+//
+// The other steps are attention_unfused_values.comp, dQ = dX * K, and
+// attention_unfused_keys.comp, dK = dX^T * Q and dV = W^T * dO.
+//
+// With FEATURES, W and dX are what lib/feature_gradients.glsl makes of them, W times the
+// scale of dropout; those of blocks of rows and keys of which no row sees a key are not
+// written; and the last axis of V and dO is value_dim long.
+//
+// Dispatch: (ceil(seq_kv / STREAM), ceil(seq_q / OWN), heads).
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint THREADS_X = 16;
+layout(constant_id = 2) const uint OWN = 32;     // rows
+layout(constant_id = 3) const uint STREAM = 32;  // keys
+layout(constant_id = 4) const uint DEPTH = 32;   // columns in shared memory at a time, of all four tensors
+layout(constant_id = 5) const uint HEAD_DIM = 64;
+layout(constant_id = 6) const bool CAUSAL = false;
+layout(constant_id = 7) const bool ALIGNED = true;  // offsets and strides are multiples of 4
+layout(local_size_x_id = 0) in;
+
+const uint SLICE = 4;  // of accumulate, which is not used
+#ifdef FEATURES
+#define FEATURES_ID 8
+#define FEATURES_BINDING 7
+#endif
+#include "lib/element.glsl"
+#include "lib/params_bwd_heads.glsl"
+
+layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
+layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
+layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
+layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
+layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
+layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
+layout(binding = 3, scalar) readonly buffer DO { ELEM4 do4[]; };
+layout(binding = 3, scalar) readonly buffer DO1 { ELEM do1[]; };
+layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
+layout(binding = 5, scalar) writeonly buffer W { float w[]; };
+layout(binding = 6, scalar) writeonly buffer DX { float dx[]; };
+
+DEFINE_LOAD4(load_q, q4, q1)
+DEFINE_LOAD4(load_k, k4, k1)
+DEFINE_LOAD4(load_v, v4, v1)
+DEFINE_LOAD4(load_do, do4, do1)
+
+#include "lib/softmax.glsl"
+#include "lib/mask.glsl"
+#ifdef FEATURES
+const bool STREAM_HIDES = false;
+const bool LOGITS = true;
+#define BLOCK_M OWN  // of lib/dropout.glsl
+#define BLOCK_N STREAM
+#include "lib/features.glsl"
+#include "lib/dropout.glsl"
+#include "lib/feature_gradients.glsl"
+#endif
+#include "lib/bwd_scalar.glsl"
+
+void main() {
+    const uint ty = gl_LocalInvocationIndex / THREADS_X;
+    const uint tx = gl_LocalInvocationIndex % THREADS_X;
+    const uint head = (p.first + gl_WorkGroupID.z) % p.num_heads;
+    const uint batch = (p.first + gl_WorkGroupID.z) / p.num_heads;
+    const uint kv_head = head / p.heads_per_kv;
+    const uint row0 = gl_WorkGroupID.y * OWN;
+    const uint col0 = gl_WorkGroupID.x * STREAM;
+    uint w_base = gl_WorkGroupID.z * p.seq_q * p.seq_kv;
+    const uint w_ld = p.seq_kv;
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, row0, OWN);
+    if (!block.exists || col0 >= p.seq_kv) {
+        return;
+    }
+    w_base += block.first_key;
+    fill_kept(block, row0, col0);
+    const float scale = args.plain.scale_log2 * LN_2;
+#else
+    const float scale = p.scale_log2 * LN_2;
+#endif
+    const uint count = min(OWN, p.seq_q - row0);
+    const uint keys = min(STREAM, p.seq_kv - col0);
+    const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
+    const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
+    const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
+    const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
+    const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + row0;
+    TileNT S, dP;  // (ROWS, COLS)
+    product(S, Q_, K_);
+    product(dP, dO_, V_);
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint row = ty * ROWS + i;
+        const vec2 lse2_delta = row < count ? rows[rows_base + row] : vec2(0.0);
+        const int visible = visible_keys(int(row0 + row));
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            const uint col = tx + j * THREADS_X;
+            const int key = int(col0 + col);
+#ifdef FEATURES
+            const bool seen = in_window(int(row0 + row), key) && unmasked(block, min(uint(key), last_key()));
+            const Weighed x = weigh(block, S.at[i * COLS + j], dP.at[i * COLS + j], lse2_delta, int(row0 + row), key, seen, is_kept(row, col));
+            const float weight = x.P * keep_scale();
+            const float gradient = x.dX * scale;
+#else
+            const bool seen = key < visible;  // else K and V may be NaN
+            const float weight = seen ? exp2(fma(S.at[i * COLS + j], p.scale_log2, -lse2_delta.x)) : 0.0;
+            const float gradient = seen ? weight * (dP.at[i * COLS + j] - lse2_delta.y) * scale : 0.0;
+#endif
+            if (row < count && col < keys) {
+                const uint at = w_base + (row0 + row) * w_ld + uint(key);
+                w[at] = weight;
+                dx[at] = gradient;
+            }
+        }
+    }
+}
