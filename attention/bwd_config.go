@@ -341,7 +341,7 @@ func searchBackward(caps *vk.Caps, p Problem, impl Impl) (BackwardConfig, error)
 	fam := family(caps)
 	err := unsupported("%v: no backward kernel of %v", impl, p.DType)
 	table := bwdTable
-	if p.DType == dtype.Float32 && impl != Scalar {
+	if p.DType == dtype.Float32 && impl != Scalar && impl != Unfused {
 		table = bwdSplitTable
 	}
 	for i := range table {

@@ -57,7 +57,7 @@ func TestBackwardSplitConfigs(t *testing.T) {
 func TestBackwardScales(t *testing.T) {
 	d := vktest.Open(t)
 	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 33, HeadDim: 24, DType: dtype.Float32, Causal: true}
-	for _, impl := range backwardImpls() {
+	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			x := newBackwardArgs(t, d, p)
