@@ -335,9 +335,18 @@ func ChooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, erro
 	return BackwardConfig{}, err
 }
 
-// searchBackward returns the configuration of the first row of a path that matches
-// and is feasible, or the reason why the last one that matches is not.
+// searchBackward returns the configuration of a path, as search does.
 func searchBackward(caps *vk.Caps, p Problem, impl Impl) (BackwardConfig, error) {
+	row, err := findBackwardRow(caps, &p, impl)
+	if err != nil {
+		return BackwardConfig{}, err
+	}
+	return row.BackwardConfig, nil
+}
+
+// findBackwardRow returns the first row of a path that matches and is feasible, or the
+// reason why the last one that matches is not.
+func findBackwardRow(caps *vk.Caps, p *Problem, impl Impl) (*bwdRow, error) {
 	fam := family(caps)
 	err := unsupported("%v: no backward kernel of %v", impl, p.DType)
 	table := bwdTable
@@ -346,14 +355,14 @@ func searchBackward(caps *vk.Caps, p Problem, impl Impl) (BackwardConfig, error)
 	}
 	for i := range table {
 		row := &table[i]
-		if row.Impl != impl || !row.matches(caps, fam, &p) {
+		if row.Impl != impl || !row.matches(caps, fam, p) {
 			continue
 		}
-		if err = row.Feasible(caps, p); err == nil {
-			return row.BackwardConfig, nil
+		if err = row.Feasible(caps, *p); err == nil {
+			return row, nil
 		}
 	}
-	return BackwardConfig{}, err
+	return nil, err
 }
 
 // SupportsBackward is Supports for the backward pass.

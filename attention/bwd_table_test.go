@@ -1,0 +1,52 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// TestBackwardTables says that each row of the backward tables fits the devices of its
+// family, and is what some problem gets; and that a device with float16 matrices takes
+// float32 on them up to head_dim 128.
+func TestBackwardTables(t *testing.T) {
+	reached := make(map[*bwdRow]bool)
+	for _, d := range fakeDevices() {
+		// What the paths need beside matrices, and the fakes leave at the least.
+		d.caps.MaxStorageBuffers = max(d.caps.MaxStorageBuffers, backwardTensors)
+		for _, format := range []dtype.DType{dtype.Float16, dtype.Float32} {
+			p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, DType: format}
+			for p.HeadDim = 8; p.HeadDim <= 256; p.HeadDim += 8 {
+				for _, p.SeqQ = range []int{1, 512, 32768} {
+					for _, p.SeqKV = range []int{64, 32768} {
+						for _, impl := range d.f16 {
+							row, err := findBackwardRow(&d.caps, &p, impl)
+							if impl != Scalar && p.HeadDim <= 128 {
+								require.NoError(t, err, "%s: %v, %v", d.caps.Name, impl, p)
+							}
+							reached[row] = true
+						}
+					}
+				}
+			}
+		}
+		for _, x := range []struct {
+			rows   []bwdRow
+			format dtype.DType
+		}{{bwdTable, dtype.Float16}, {bwdSplitTable, dtype.Float32}} {
+			for _, row := range x.rows {
+				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: x.format}
+				if row.family == d.family && d.family != "" {
+					require.NoError(t, row.Feasible(&d.caps, p), "%s: %v", d.caps.Name, row)
+				}
+			}
+		}
+	}
+	for _, table := range [][]bwdRow{bwdTable, bwdSplitTable} {
+		for i := range table {
+			require.True(t, reached[&table[i]], "row %d is never chosen: %+v", i, table[i])
+		}
+	}
+}
