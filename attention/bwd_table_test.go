@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,9 +22,9 @@ func TestBackwardTables(t *testing.T) {
 			for p.HeadDim = 8; p.HeadDim <= 256; p.HeadDim += 8 {
 				for _, p.SeqQ = range []int{1, 512, 32768} {
 					for _, p.SeqKV = range []int{64, 32768} {
-						for _, impl := range d.f16 {
+						for _, impl := range append(slices.Clone(d.f16), Unfused) {
 							row, err := findBackwardRow(&d.caps, &p, impl)
-							if impl != Scalar && p.HeadDim <= 128 {
+							if impl != Unfused && p.HeadDim <= 128 {
 								require.NoError(t, err, "%s: %v, %v", d.caps.Name, impl, p)
 							}
 							reached[row] = true
