@@ -55,6 +55,18 @@ func (args *arguments) bound() [4]vk.Tensor {
 	return list
 }
 
+// checkApart returns an error if partial sums share memory with a tensor.
+func (args *arguments) checkApart(partial vk.Tensor) error {
+	var others []argument.Argument
+	for _, t := range []struct {
+		name string
+		vk.Tensor
+	}{{"c", args.c}, {"a", args.a}, {"b", args.b}, {"residual", args.r}, {"x", args.x}, {"s", args.s}} {
+		others = append(others, argument.New(t.name, t.Tensor, !t.IsZero(), t.DType, t.Shape))
+	}
+	return argument.Check("gemm", others, []argument.Argument{argument.New("workspace", partial, true, partial.DType, partial.Shape)})
+}
+
 // sameElements reports whether two tensors of one shape are the same memory.
 func sameElements(t, u vk.Tensor) bool {
 	same := t.Buffer == u.Buffer && t.Offset == u.Offset && !u.IsZero()

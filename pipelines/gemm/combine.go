@@ -69,7 +69,7 @@ type combineSpec struct {
 
 // multiplySplits records a kernel whose workgroups have a part of k each, and
 // gemm_combine, which adds up their sums.
-func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, workspace *vk.Buffer) error {
+func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, opt *Options) error {
 	d := c.Device()
 	config = config.fitSplits(p.K)
 	if config.Splits <= 1 {
@@ -80,26 +80,29 @@ func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, workspa
 		return unsupported("batch=%d with %d splits is more than the device's %d workgroups", p.Batches(), config.Splits, limit[2])
 	}
 	bytes := config.partialBytes(p)
+	workspace, offset := opt.Workspace, opt.WorkspaceOffset
 	if workspace == nil {
-		workspace = c.Scratch("gemm.partial", bytes)
+		workspace, offset = c.Scratch("gemm.partial", bytes), 0
 		if err := c.Err(); err != nil {
 			return err
 		}
 	}
-	if workspace.Bytes() < bytes {
-		return fmt.Errorf("gemm: workspace has %d bytes, want %d", workspace.Bytes(), bytes)
+	if offset < 0 || offset%16 != 0 {
+		return fmt.Errorf("gemm: workspace_offset=%d is not a multiple of 16", offset)
 	}
-	for _, t := range []vk.Tensor{args.a, args.b, args.c, args.r, args.x, args.s} {
-		if t.Buffer == workspace {
-			return fmt.Errorf("gemm: workspace is the buffer of a tensor: it needs memory of its own")
-		}
+	if workspace.Bytes()-offset < bytes {
+		return fmt.Errorf("gemm: workspace has %d bytes from %d on, want %d", workspace.Bytes()-offset, offset, bytes)
 	}
 	stride := partialStride(p.N)
 	partial := arguments{a: args.a, b: args.b, c: vk.Tensor{
 		Buffer: workspace, DType: dtype.Float32,
 		Shape:   []int{config.Splits * p.Batches(), p.M, p.N},
 		Strides: []int{p.M * stride, stride, 1},
+		Offset:  int(offset / 4),
 	}}
+	if err := args.checkApart(partial.c); err != nil {
+		return err
+	}
 	sums := Problem{Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, DType: p.DType, Out: dtype.Float32}
 	if err := multiply(c, partial, sums, config); err != nil {
 		return err
@@ -124,7 +127,7 @@ func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, workspa
 		return unsupported("m=%d and n=%d make %d workgroups, more than the device's %d x %d", p.M, p.N, groups, limit[0], limit[1])
 	}
 	out := newParams(args, p, &config, groups)
-	out.AOffset, out.AStride, out.AStrideB = 0, uint32(stride), uint32(p.M*stride)
+	out.AOffset, out.AStride, out.AStrideB = uint32(offset/4), uint32(stride), uint32(p.M*stride)
 	outs := args.bound()
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, partial.c, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()

@@ -108,6 +108,8 @@ type Options struct {
 	// uses until the commands have completed: a second call in the same Cmd comes
 	// after a Barrier. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
+	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
+	WorkspaceOffset int64
 }
 
 // Multiply computes
@@ -141,7 +143,7 @@ func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
 		return err
 	}
 	if config.Splits > 1 {
-		return multiplySplits(c, args, p, config, opt.Workspace)
+		return multiplySplits(c, args, p, config, &opt)
 	}
 	return multiply(c, args, p, config)
 }

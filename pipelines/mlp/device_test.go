@@ -1,0 +1,157 @@
+package mlp_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/mlp/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// inputs are random; weights are small, so that pre is about 1.
+func inputs(p mlp.Problem) ref.Inputs {
+	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
+	random := func(n int, scale float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(p.DType.Round(float32(scale * rng.NormFloat64())))
+		}
+		return x
+	}
+	return ref.Inputs{
+		X: random(p.Tokens*p.In, 1), W1: random(p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
+		W2: random(p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))), DY: random(p.Tokens*p.Out, 1),
+	}
+}
+
+// cases calls f for problems of a format: sizes 1 and odd ones, with weight gradients in
+// the format and in float32.
+func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p mlp.Problem, layout kerneltest.Layout)) {
+	for _, format := range dtype.All() {
+		if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
+			continue
+		}
+		for i, s := range [][4]int{{1, 1, 1, 1}, {37, 20, 45, 18}, {70, 16, 33, 5}, {600, 8, 21, 9}} {
+			p := mlp.Problem{Tokens: s[0], In: s[1], Hidden: s[2], Out: s[3], DType: format, Grad: format}
+			if i%2 == 0 {
+				p.Grad = dtype.Float32
+			}
+			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			t.Run(fmt.Sprintf("%v/%v/%v/layout=%d", impl, format, p, layout), func(t *testing.T) { f(t, p, layout) })
+		}
+	}
+}
+
+// tensors are those of both passes.
+func tensors(p mlp.Problem, in ref.Inputs, keep, backward bool) []kerneltest.Tensor {
+	want, plain := ref.Compute(in, p), ref.Plain(in, p)
+	b := ref.NewBounds(want, plain, p)
+	list := []kerneltest.Tensor{
+		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
+		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
+		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
+	}
+	if !backward {
+		list = append(list, kerneltest.Tensor{Name: "y", DType: p.DType, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
+		if keep {
+			list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Want: want.Pre, Bound: b.Pre})
+		}
+		return list
+	}
+	if keep {
+		list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Values: plain.Pre})
+	}
+	return append(list,
+		kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
+		kerneltest.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
+		kerneltest.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
+		kerneltest.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+}
+
+// record records a pass on named tensors.
+func record(p mlp.Problem, opt mlp.Options, backward bool) kerneltest.Record {
+	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		opt.Pre = t["pre"]
+		if backward {
+			return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], p, opt)
+		}
+		return mlp.Forward(c, t["y"], t["x"], t["w1"], t["w2"], p, opt)
+	}
+}
+
+// TestPasses runs both passes on every path, with pre kept and without.
+func TestPasses(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range gemm.Impls() {
+		cases(t, d, impl, func(t *testing.T, p mlp.Problem, layout kerneltest.Layout) {
+			in := inputs(p)
+			for _, backward := range []bool{false, true} {
+				for _, keep := range []bool{false, true} {
+					c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, keep, backward)}
+					report, err := c.Check(d, record(p, mlp.Options{Impl: impl}, backward))
+					require.NoError(t, err, "backward=%v keep=%v", backward, keep)
+					t.Logf("backward=%v keep=%v: %s", backward, keep, report)
+				}
+			}
+		})
+	}
+}
+
+// TestWorkspace runs both passes in memory of their own, and wants too little of it to be
+// refused.
+func TestWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
+	in := inputs(p)
+	for _, backward := range []bool{false, true} {
+		size := mlp.ForwardWorkspace
+		if backward {
+			size = mlp.BackwardWorkspace
+		}
+		bytes, err := size(d.Caps(), p, gemm.Scalar, false)
+		require.NoError(t, err)
+		c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, false, backward)}
+		for _, less := range []int64{0, 4} {
+			workspace, err := d.NewBuffer("workspace", bytes-less)
+			require.NoError(t, err)
+			_, err = c.Check(d, record(p, mlp.Options{Impl: gemm.Scalar, Workspace: workspace}, backward))
+			workspace.Close()
+			if less == 0 {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, fmt.Sprintf("mlp: workspace has %d bytes, want %d", bytes-less, bytes))
+			}
+		}
+	}
+}
+
+// TestArguments wants errors that name the value or the tensor that does not fit.
+func TestArguments(t *testing.T) {
+	d := vktest.Open(t)
+	p := mlp.Problem{Tokens: 2, In: 3, Hidden: 4, Out: 5}
+	c, err := d.NewCmd("arguments")
+	require.NoError(t, err)
+	defer c.Close()
+	tensor := func(shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", dtype.Float32, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	x, w1, w2, y := tensor(2, 3), tensor(3, 4), tensor(4, 5), tensor(2, 5)
+	require.NoError(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{}))
+	require.ErrorContains(t, mlp.Forward(c, y, x, w2, w1, p, mlp.Options{}), "mlp: w1 has shape [4 5]")
+	require.ErrorContains(t, mlp.Forward(c, y, y, w1, w2, p, mlp.Options{}), "mlp: x has shape [2 5]")
+	require.ErrorContains(t, mlp.Backward(c, x, w1, w2, y, x, w1, w2, p, mlp.Options{}), "mlp: dx overlaps x")
+	p.Hidden = 0
+	require.ErrorContains(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{}), "mlp: hidden=0 is not from 1 to")
+}

@@ -1,0 +1,188 @@
+// Package mlp computes a two-layer perceptron and its gradients on a Vulkan device.
+//
+//	pre = x * W1
+//	y   = silu(pre) * W2                       silu(v) = v / (1 + exp(-v))
+//
+//	dpre = (dy * W2ᵀ) ∘ silu'(pre)
+//	dx   = dpre * W1ᵀ     dW1 = xᵀ * dpre     dW2 = silu(pre)ᵀ * dy
+//
+// [Forward] is two products of package gemm, the first with silu in its epilogue;
+// [Backward] is four, of which dy * W2ᵀ multiplies by silu'(pre) and writes silu(pre)
+// while it is at it, and one more to compute pre again unless the caller kept it:
+//
+//	what is kept     memory for each token        operations of Backward
+//	nothing          0                            5 products
+//	Options.Pre      hidden elements of DType     4
+//
+// Rows of hidden units lie a multiple of 8 elements apart in memory of our own, so that
+// odd widths such as 1365 cost nothing there.
+//
+// All is deterministic: the same call on the same device gives the same bits.
+// Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
+// belongs to one goroutine.
+package mlp
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/mlp/problem"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// A Problem holds the sizes and formats of one call.
+type Problem = problem.Problem
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Impl forces a path of the products.
+	Impl gemm.Impl
+	// Pre is pre, which Forward writes, or Backward reads; the zero Tensor leaves it out,
+	// and Backward computes it.
+	Pre vk.Tensor
+	// Workspace is memory for what is between the products, ForwardWorkspace or
+	// BackwardWorkspace bytes of it, that nothing else uses until the commands have
+	// completed: a second call in the same Cmd comes after a Barrier. Nil takes memory of
+	// the Cmd.
+	Workspace *vk.Buffer
+}
+
+// Forward computes
+//
+//	y = silu(x * W1) * W2
+//
+// x is (tokens, in), w1 (in, hidden), w2 (hidden, out) and y (tokens, out), opt.Pre, if
+// there is one, (tokens, hidden), all of p.DType, with any distance between rows.
+// Distances and offsets that are multiples of 8 elements are fastest. Y and opt.Pre have
+// memory of their own.
+//
+// Forward records into c and returns; y and opt.Pre are valid once c has completed. The
+// inputs must be written and visible by then: after another kernel of the same Cmd, a
+// c.Barrier() comes before Forward, and one after it before y is read.
+//
+// It returns an error that wraps ErrUnsupported if no path on the device handles p, and
+// an error naming the argument if a tensor does not fit p.
+func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
+	plan, err := newForwardPlan(c.Device().Caps(), p, opt.Impl, !opt.Pre.IsZero())
+	if err != nil {
+		return err
+	}
+	err = argument.Check("mlp", []argument.Argument{
+		argument.New("x", x, true, p.DType, p.XShape()),
+		argument.New("w1", w1, true, p.DType, p.W1Shape()),
+		argument.New("w2", w2, true, p.DType, p.W2Shape()),
+	}, []argument.Argument{
+		argument.New("y", y, true, p.DType, p.YShape()),
+		argument.New("pre", opt.Pre, !opt.Pre.IsZero(), p.DType, p.PreShape()),
+	})
+	if err != nil {
+		return err
+	}
+	memory, err := plan.memory.of(c, opt.Workspace)
+	if err != nil {
+		return err
+	}
+	hidden := hiddenTensor(memory, plan.hidden, p)
+	if err := plan.first.record(c, memory, hidden, x, w1, gemm.Options{X: opt.Pre}); err != nil {
+		return err
+	}
+	c.Barrier()
+	return plan.second.record(c, memory, y, hidden, w2, gemm.Options{})
+}
+
+// Backward computes the gradients of a loss by x, w1 and w2, given that by y, dy:
+//
+//	dpre = (dy * W2ᵀ) ∘ silu'(pre)
+//	dx   = dpre * W1ᵀ     dW1 = xᵀ * dpre     dW2 = silu(pre)ᵀ * dy
+//
+// Shapes are those of what they are the gradients of, see Forward; dw1 and dw2 are of
+// p.Grad, the rest of p.DType. Pre is opt.Pre, or computed again from x and w1. Dx, dw1
+// and dw2 have memory of their own.
+//
+// Records, waits for, and returns errors as Forward does.
+func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
+	plan, err := newBackwardPlan(c.Device().Caps(), p, opt.Impl, !opt.Pre.IsZero())
+	if err != nil {
+		return err
+	}
+	err = argument.Check("mlp", []argument.Argument{
+		argument.New("dy", dy, true, p.DType, p.YShape()),
+		argument.New("x", x, true, p.DType, p.XShape()),
+		argument.New("w1", w1, true, p.DType, p.W1Shape()),
+		argument.New("w2", w2, true, p.DType, p.W2Shape()),
+		argument.New("pre", opt.Pre, !opt.Pre.IsZero(), p.DType, p.PreShape()),
+	}, []argument.Argument{
+		argument.New("dx", dx, true, p.DType, p.XShape()),
+		argument.New("dw1", dw1, true, p.Grad, p.W1Shape()),
+		argument.New("dw2", dw2, true, p.Grad, p.W2Shape()),
+	})
+	if err != nil {
+		return err
+	}
+	memory, err := plan.memory.of(c, opt.Workspace)
+	if err != nil {
+		return err
+	}
+	hidden, dpre := hiddenTensor(memory, plan.hidden, p), hiddenTensor(memory, plan.dpre, p)
+	pre := opt.Pre
+	if pre.IsZero() {
+		pre = hidden // and silu(pre) takes its place
+		if err := plan.pre.record(c, memory, pre, x, w1, gemm.Options{}); err != nil {
+			return err
+		}
+		c.Barrier()
+	}
+	if err := plan.gradient.record(c, memory, dpre, dy, w2, gemm.Options{X: pre, S: hidden}); err != nil {
+		return err
+	}
+	c.Barrier()
+	// The three products need nothing of each other: no barriers, and memory for partial
+	// sums of their own.
+	if err := plan.dw2.record(c, memory, dw2, hidden, dy, gemm.Options{}); err != nil {
+		return err
+	}
+	if err := plan.dw1.record(c, memory, dw1, x, dpre, gemm.Options{}); err != nil {
+		return err
+	}
+	return plan.dx.record(c, memory, dx, dpre, w1, gemm.Options{})
+}
+
+// ForwardWorkspace returns the bytes of device memory that Forward takes between its
+// products, if keep with opt.Pre.
+func ForwardWorkspace(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (int64, error) {
+	plan, err := newForwardPlan(caps, p, impl, keep)
+	return plan.memory.bytes, err
+}
+
+// BackwardWorkspace returns the same of Backward.
+func BackwardWorkspace(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (int64, error) {
+	plan, err := newBackwardPlan(caps, p, impl, keep)
+	return plan.memory.bytes, err
+}
+
+// Describe says what runs for the products of both passes, for tables.
+func Describe(caps *vk.Caps, p Problem, impl gemm.Impl, backward bool) (string, error) {
+	if backward {
+		plan, err := newBackwardPlan(caps, p, impl, false)
+		return fmt.Sprintf("%v | %v | %v | %v", plan.gradient.config, plan.dw2.config, plan.dw1.config, plan.dx.config), err
+	}
+	plan, err := newForwardPlan(caps, p, impl, false)
+	return fmt.Sprintf("%v | %v", plan.first.config, plan.second.config), err
+}
+
+// hiddenStride returns the distance of rows of hidden units in our memory.
+func hiddenStride(p Problem) int { return (p.Hidden + 7) / 8 * 8 }
+
+// hiddenTensor returns a (tokens, hidden) tensor at a byte of memory.
+func hiddenTensor(memory *vk.Buffer, at int64, p Problem) vk.Tensor {
+	return vk.Tensor{
+		Buffer: memory, DType: p.DType, Shape: p.PreShape(),
+		Strides: []int{hiddenStride(p), 1}, Offset: int(at) / p.DType.Size(),
+	}
+}
+
+// hiddenBytes returns the memory of such a tensor.
+func hiddenBytes(p Problem) int64 {
+	return int64(p.Tokens) * int64(hiddenStride(p)) * int64(p.DType.Size())
+}
