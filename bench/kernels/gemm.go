@@ -36,7 +36,7 @@ it, or sampled rows, against a float64 reference.`,
 			Example: `  flashvk bench gemm
   flashvk bench gemm --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16
   flashvk bench gemm --suite train --peer torch="python3 tools/peers/torch_train.py"
-  flashvk bench gemm --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 b1 d1 g8"`,
+  flashvk bench gemm --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 g8"`,
 		},
 		Run: Help{
 			Long: `Computes matrix products with an epilogue,

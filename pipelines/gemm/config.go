@@ -17,8 +17,6 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	Buffers                int // slabs of A and B in shared memory: 1 or 2
-	Distance               int // slabs on their way from memory, in registers: 1 or 2
 	Fence                  int // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
@@ -37,7 +35,7 @@ func (c Config) String() string {
 	s := ""
 	switch c.Impl {
 	case CoopMat:
-		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d b%d d%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK, c.Buffers, c.Distance)
+		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
 		if c.Fence > 0 {
 			s += fmt.Sprintf(" fence%d", c.Fence)
 		}
@@ -73,7 +71,7 @@ func ParseConfig(text string) (Config, error) {
 		scalar := c.Impl == Scalar
 		switch {
 		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
-			!scalar && one("b%d", &c.Buffers), !scalar && one("d%d", &c.Distance), !scalar && one("fence%d", &c.Fence):
+			!scalar && one("fence%d", &c.Fence):
 		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
 		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits):
 		default:
@@ -146,10 +144,6 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	switch {
 	case c.SubgroupsM < 1 || c.SubgroupsN < 1 || c.TilesM < 1 || c.TilesN < 1:
 		return unsupported("coopmat: a tile size of %v is not positive", c)
-	case c.Buffers != 1 && c.Buffers != 2:
-		return unsupported("coopmat: %d buffers are not 1 or 2", c.Buffers)
-	case c.Distance != 1 && c.Distance != 2:
-		return unsupported("coopmat: a distance of %d slabs is not 1 or 2", c.Distance)
 	case c.BlockK%n != 0:
 		return unsupported("coopmat: k%d is not a multiple of the matrix size %d", c.BlockK, n)
 	case m%8 != 0 || m*n/4%int(caps.SubgroupSize) != 0:
@@ -166,9 +160,9 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 func (c Config) tileBytes(p Problem, m, n int) int {
 	size := func(rows int, byK bool) int { // in 16 bytes
 		if byK {
-			return rows * (c.Buffers*c.BlockK/8 + 1)
+			return rows * (c.BlockK/8 + 1)
 		}
-		return c.Buffers * c.BlockK * (rows/8 + 1)
+		return c.BlockK * (rows/8 + 1)
 	}
 	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA) + size(c.SubgroupsN*c.TilesN*n, p.TransB)
 	strip := c.SubgroupsM * c.SubgroupsN * m * (n/4 + 1)

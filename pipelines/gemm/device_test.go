@@ -102,11 +102,11 @@ func TestMultiply(t *testing.T) {
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	for _, text := range []string{
-		"coopmat s1x2 t2x1 k16 b1 d2 g2",
-		"coopmat s2x2 t1x2 k32 b2 d1 fence1 g3",
-		"coopmat s2x1 t2x2 k16 b2 d2 g4",
-		"coopmat s1x1 t3x1 k48 b1 d1 g1",
-		"coopmat s2x1 t1x3 k16 b2 d1 g8 splits3",
+		"coopmat s1x2 t2x1 k16 g2",
+		"coopmat s2x2 t1x2 k32 fence1 g3",
+		"coopmat s2x1 t2x2 k16 g4",
+		"coopmat s1x1 t3x1 k48 g1",
+		"coopmat s2x1 t1x3 k16 g8 splits3",
 		"scalar 16x32 t4x8 k8 g1",
 		"scalar 64x64 t8x16 k16 g8 splits2",
 	} {

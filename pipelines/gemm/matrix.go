@@ -17,8 +17,7 @@ type matrixSpec struct {
 	TilesM        uint32       `glsl:"TILES_M"`
 	TilesN        uint32       `glsl:"TILES_N"`
 	BlockK        uint32       `glsl:"BLOCK_K"`
-	Buffers       uint32       `glsl:"BUFFERS"`
-	Distance      uint32       `glsl:"DISTANCE"`
+	Tail          bool         `glsl:"TAIL"`
 	Fence         uint32       `glsl:"FENCE"`
 	GroupM        uint32       `glsl:"GROUP_M"`
 	AByK          bool         `glsl:"A_BY_K"`
@@ -132,8 +131,7 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 		TilesM:        uint32(config.TilesM),
 		TilesN:        uint32(config.TilesN),
 		BlockK:        uint32(config.BlockK),
-		Buffers:       uint32(config.Buffers),
-		Distance:      uint32(config.Distance),
+		Tail:          p.K%config.BlockK != 0,
 		Fence:         uint32(config.Fence),
 		GroupM:        uint32(config.GroupM),
 		AByK:          !p.TransA,

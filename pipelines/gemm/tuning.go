@@ -27,14 +27,14 @@ type tableRow struct {
 var table = []tableRow{
 	// Hopper. Registers hold 64 x 64 sums of a subgroup; two workgroups of four share
 	// a multiprocessor with 20 KiB of shared memory each.
-	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Buffers: 1, Distance: 1, GroupM: 8}},
-	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Buffers: 1, Distance: 1, GroupM: 8}},
+	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, GroupM: 8}},
+	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
-	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, Buffers: 1, Distance: 1, GroupM: 4}},
+	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
 
 	// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
-	{Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Buffers: 1, Distance: 1, GroupM: 8}},
+	{Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
 
 	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
 	{fill: 1, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 64, BlockK: 16, GroupM: 8}},

@@ -3,13 +3,13 @@
 //
 // A workgroup computes BLOCK_M x BLOCK_N elements of C, a grid of SUBGROUPS_M x
 // SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. Slabs of BLOCK_K
-// columns of op(A) and rows of op(B) go from memory to registers to shared memory, with
-// BUFFERS = 1 or 2 there:
+// columns of op(A) and rows of op(B) go from memory to registers to shared memory:
 //
-//     1    barrier; store slab i; barrier; load slab i+DISTANCE; products of slab i
-//     2    store slab i+1; load slab i+1+DISTANCE; products of slab i; barrier
+//     barrier; store slab i; barrier; load slab i+1; products of slab i
 //
-// so that DISTANCE slabs, 1 or 2, are on their way from memory in registers.
+// The slab at the end of k that is not whole (TAIL) comes first, so that the loop has no
+// cases. What is between the barriers decides the speed: with a test for the last slab and
+// clamped addresses in the loop it was 251 TFLOP/s instead of 292 (4096^3, H200).
 //
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
@@ -111,112 +111,96 @@ void gemm() {
     const Operand B = Operand(p.b_offset + w.batch * p.b_stride_b, p.b_stride, p.n, w.col);
     const uint first_k = w.split * p.split_k;
     const uint end_k = min(first_k + p.split_k, p.k);
+    const uint whole_k = end_k - (end_k - first_k) % BLOCK_K;  // end of the last whole slab
 
     MatC sum[TILES_M * TILES_N];  // (SUBGROUP_M, SUBGROUP_N)
     [[unroll]] for (uint i = 0; i < TILES_M * TILES_N; i++) {
         sum[i] = MatC(0.0);
     }
 
-    uvec4 a0[A_COPIES * A_WORDS];  // slabs on their way, in turn
-    uvec4 b0[B_COPIES * B_WORDS];
-    uvec4 a1[A_COPIES * A_WORDS];
-    uvec4 b1[B_COPIES * B_WORDS];
-
-// Macros, as arrays sized by specialization constants cannot be arguments, and as an
-// unrolled loop with a barrier in it would put matrices into local memory.
-#define FETCH_SLAB(a_, b_, at)                                    \
-    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {    \
-        a_[i] = fetch(true, A, at, i / A_WORDS, i % A_WORDS);     \
-    }                                                             \
-    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {    \
-        b_[i] = fetch(false, B, at, i / B_WORDS, i % B_WORDS);    \
+    const uint start = first_k < whole_k ? first_k : 0;
+    uint a_at[A_COPIES * A_WORDS];  // places of the slab at 0
+    uint b_at[B_COPIES * B_WORDS];
+    uvec4 a_next[A_COPIES * A_WORDS];  // the next slab
+    uvec4 b_next[B_COPIES * B_WORDS];
+    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
+        a_at[i] = place(true, A, 0, i / A_WORDS, i % A_WORDS);
+        a_next[i] = fetch(true, a_at[i] + step_to(true, A, start));
     }
-
-#define STORE_SLAB(a_, b_, at, to)                                                                               \
-    [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                                             \
-        if (is_copy(i, A_LINES * A_LINE8)) {                                                                     \
-            tile[(to) * A_NEXT + line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                         \
-                select(true, A, at, end_k, i, a_[i * A_WORDS], a_[i * A_WORDS + A_WORDS - 1]);                   \
-        }                                                                                                        \
-    }                                                                                                            \
-    [[unroll]] for (uint i = 0; i < B_COPIES; i++) {                                                             \
-        if (is_copy(i, B_LINES * B_LINE8)) {                                                                     \
-            tile[B_AT + (to) * B_NEXT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =                  \
-                select(false, B, at, end_k, i, b_[i * B_WORDS], b_[i * B_WORDS + B_WORDS - 1]);                  \
-        }                                                                                                        \
+    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
+        b_at[i] = place(false, B, 0, i / B_WORDS, i % B_WORDS);
+        b_next[i] = fetch(false, b_at[i] + step_to(false, B, start));
     }
-
-// PRODUCTS adds those of the slab in buffer `from`.
-#define PRODUCTS(from)                                                                                                 \
-    [[unroll]] for (uint d = 0; d < BLOCK_K / MAT_N; d++) {                                                            \
-        fence(d);                                                                                                      \
-        MatA a[TILES_M];                                                                                               \
-        [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                \
-            const uint row = subgroup_row + i * MAT_M;                                                                 \
-            if (A_BY_K) {                                                                                              \
-                coopMatLoad(a[i], tile, (from) * A_NEXT + row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);       \
-            } else {                                                                                                   \
-                coopMatLoad(a[i], tile, (from) * A_NEXT + d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);      \
-            }                                                                                                          \
-        }                                                                                                              \
-        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                \
-            const uint col = subgroup_col + j * MAT_N;                                                                 \
-            MatB b;                                                                                                    \
-            if (B_BY_K) {                                                                                              \
-                coopMatLoad(b, tile, B_AT + (from) * B_NEXT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
-            } else {                                                                                                   \
-                coopMatLoad(b, tile, B_AT + (from) * B_NEXT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);      \
-            }                                                                                                          \
-            [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                            \
-                sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);                                   \
-            }                                                                                                          \
-        }                                                                                                              \
-    }
-
-// STEP goes on by a slab, which is in buffer `from`, with the registers whose turn it is.
-#define STEP(a_, b_, from)                                                        \
-    if (BUFFERS == 1) {                                                           \
-        barrier(); /* the slab before is read */                                  \
-        STORE_SLAB(a_, b_, k0, 0)                                                 \
-        barrier(); /* tile written before it is read */                           \
-        FETCH_SLAB(a_, b_, k0 + DISTANCE * BLOCK_K)                               \
-        PRODUCTS(0)                                                               \
-    } else {                                                                      \
-        STORE_SLAB(a_, b_, k0 + BLOCK_K, 1 - (from))                              \
-        FETCH_SLAB(a_, b_, k0 + (1 + DISTANCE) * BLOCK_K)                         \
-        PRODUCTS(from)                                                            \
-        barrier(); /* tile written before it is read, and read before written */  \
-    }                                                                             \
-    k0 += BLOCK_K;
-
-    // Past the end, loads get the last elements again: a wasted load is cheaper than a
-    // branch. Slabs past the end are zero.
-    uint k0 = first_k;
-    FETCH_SLAB(a0, b0, k0)
-    if (BUFFERS == 2) {
-        STORE_SLAB(a0, b0, k0, 0)
-        FETCH_SLAB(a0, b0, k0 + BLOCK_K)
-        barrier();  // tile written before it is read
-    }
-    if (DISTANCE == 2) {
-        FETCH_SLAB(a1, b1, k0 + BUFFERS * BLOCK_K)
+    uint k0 = first_k;  // the next slab to load but for those that a_next and b_next hold
+    if (TAIL && whole_k < end_k) {
+        [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
+            const uvec4 x = fetch(true, place(true, A, whole_k, i / A_WORDS, i % A_WORDS));
+            a_next[i] = cut(true, A, whole_k, i / A_WORDS, i % A_WORDS, x);
+        }
+        [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
+            const uvec4 x = fetch(false, place(false, B, whole_k, i / B_WORDS, i % B_WORDS));
+            b_next[i] = cut(false, B, whole_k, i / B_WORDS, i % B_WORDS, x);
+        }
+    } else {
+        k0 += BLOCK_K;
     }
     // Unrolled, this loop only grows.
-    [[dont_unroll]] while (k0 < end_k) {
-        STEP(a0, b0, 0)
-        if (DISTANCE == 2) {
-            STEP(a1, b1, 1)
-        } else if (BUFFERS == 2) {
-            STEP(a0, b0, 1)
+    [[dont_unroll]] for (uint slab = first_k; slab < end_k; slab += BLOCK_K) {
+        barrier();  // the slab before is read
+        [[unroll]] for (uint i = 0; i < A_COPIES; i++) {
+            if (is_copy(i, A_LINES * A_LINE8)) {
+                tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =
+                    piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]);
+            }
+        }
+        [[unroll]] for (uint i = 0; i < B_COPIES; i++) {
+            if (is_copy(i, B_LINES * B_LINE8)) {
+                tile[B_AT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =
+                    piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]);
+            }
+        }
+        barrier();  // tile written before it is read
+        // Past the end, the first slab again: a wasted load is cheaper than a branch.
+        const uint k = k0 < whole_k ? k0 : 0;
+        const uint a_step = step_to(true, A, k);
+        const uint b_step = step_to(false, B, k);
+        k0 += BLOCK_K;
+        [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
+            a_next[i] = fetch(true, a_at[i] + a_step);
+        }
+        [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
+            b_next[i] = fetch(false, b_at[i] + b_step);
+        }
+        [[unroll]] for (uint d = 0; d < BLOCK_K / MAT_N; d++) {
+            fence(d);
+            MatA a[TILES_M];
+            [[unroll]] for (uint i = 0; i < TILES_M; i++) {
+                const uint row = subgroup_row + i * MAT_M;
+                if (A_BY_K) {
+                    coopMatLoad(a[i], tile, row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);
+                } else {
+                    coopMatLoad(a[i], tile, d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);
+                }
+            }
+            [[unroll]] for (uint j = 0; j < TILES_N; j++) {
+                const uint col = subgroup_col + j * MAT_N;
+                MatB b;
+                if (B_BY_K) {
+                    coopMatLoad(b, tile, B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor);
+                } else {
+                    coopMatLoad(b, tile, B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
+                [[unroll]] for (uint i = 0; i < TILES_M; i++) {
+                    sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);
+                }
+            }
         }
     }
 
     if (PARTIAL) {
         w.batch += w.split * (gl_NumWorkGroups.z / p.splits);
     }
-    if (BUFFERS == 1) {
-        barrier();  // the last slab is read
-    }
+    barrier();  // the last slab is read
     [[unroll]] for (uint i = 0; i < TILES_M; i++) {
         [[unroll]] for (uint stage = 0; stage < OUT_STAGES; stage++) {
             strip_barrier();  // the strip before is read

@@ -9,8 +9,13 @@
 //     op(B) = B^T  (B_BY_K)    BLOCK_N lines of BLOCK_K
 //     op(B) = B                BLOCK_K lines of BLOCK_N
 //
-// and matrices are loaded by rows or by columns. With two buffers lines along k hold
-// those of both slabs, side by side; the others follow each other.
+// and matrices are loaded by rows or by columns.
+//
+// An invocation moves pieces of eight elements. Where a piece lies in a slab does not
+// change from slab to slab, nor does the place of its first element within the aligned
+// 16 bytes that hold it, for BLOCK_K is a multiple of 8: the loop over the slabs adds one
+// number, the same for all, to each address. The slab at the end of k, if it is not whole,
+// is a case of its own.
 //
 // What is outside op(A) and op(B) along k is zero, also where memory holds a NaN.
 // Along m and n it repeats the last line or is whatever lies beyond a line: it gets
@@ -28,16 +33,14 @@ const uint A_LINES = A_BY_K ? BLOCK_M : BLOCK_K;
 const uint B_LINES = B_BY_K ? BLOCK_N : BLOCK_K;
 const uint A_LINE8 = (A_BY_K ? BLOCK_K : BLOCK_M) / 8;  // uvec4 of a line
 const uint B_LINE8 = (B_BY_K ? BLOCK_K : BLOCK_N) / 8;
-const uint A_LD = (A_BY_K ? BUFFERS : 1) * A_LINE8 + 1;  // one more, so that lines start in different banks
-const uint B_LD = (B_BY_K ? BUFFERS : 1) * B_LINE8 + 1;
-const uint A_NEXT = A_BY_K ? A_LINE8 : A_LINES * A_LD;  // uvec4 from one buffer to the next
-const uint B_NEXT = B_BY_K ? B_LINE8 : B_LINES * B_LD;
+const uint A_LD = A_LINE8 + 1;  // one more, so that lines start in different banks
+const uint B_LD = B_LINE8 + 1;
 const uint A_COPIES = (A_LINES * A_LINE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint B_COPIES = (B_LINES * B_LINE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint A_WORDS = A_ALIGNED ? 1 : 2;  // uvec4 that are loaded for a copy
 const uint B_WORDS = B_ALIGNED ? 1 : 2;
-const uint B_AT = (A_BY_K ? 1 : BUFFERS) * A_LINES * A_LD;  // where B begins
-const uint OPERANDS_SIZE = B_AT + (B_BY_K ? 1 : BUFFERS) * B_LINES * B_LD;  // uvec4
+const uint B_AT = A_LINES * A_LD;                   // where B begins
+const uint OPERANDS_SIZE = B_AT + B_LINES * B_LD;  // uvec4
 
 // An operand of one product, as a workgroup sees it.
 struct Operand {
@@ -66,41 +69,72 @@ uint line_of(const uint i, const uint line8) {
     return line - line % 8 + line % together * line8 + line % 8 / together;
 }
 
+uint line8_of(const bool IS_A) {
+    return IS_A ? A_LINE8 : B_LINE8;
+}
+
+bool by_k(const bool IS_A) {
+    return IS_A ? A_BY_K : B_BY_K;
+}
+
+bool is_aligned(const bool IS_A) {
+    return IS_A ? A_ALIGNED : B_ALIGNED;
+}
+
 Piece piece_of(const bool IS_A, const Operand o, const uint k0, const uint i) {
-    const uint line = line_of(i, IS_A ? A_LINE8 : B_LINE8);
-    const uint col = col_of_copy(i, IS_A ? A_LINE8 : B_LINE8) * 8;
-    if (IS_A ? A_BY_K : B_BY_K) {
+    const uint line = line_of(i, line8_of(IS_A));
+    const uint col = col_of_copy(i, line8_of(IS_A)) * 8;
+    if (by_k(IS_A)) {
         return Piece(o.base + min(o.first + line, o.size - 1) * o.stride, k0 + col, p.k);
     }
     return Piece(o.base + min(k0 + line, p.k - 1) * o.stride, o.first + col, o.size);
 }
 
-// fetch returns the aligned words that hold copy number i of the slab at k0, for an
-// unaligned operand in two calls.
-uvec4 fetch(const bool IS_A, const Operand o, const uint k0, const uint i, const uint word) {
+// place returns which aligned uvec4 holds the first element of copy number i of the slab
+// at k0, or with word = 1 the last one.
+uint place(const bool IS_A, const Operand o, const uint k0, const uint i, const uint word) {
     const Piece x = piece_of(IS_A, o, k0, i);
     // Where lines are aligned, the last piece may hang over the end of the line.
-    const uint last = (IS_A ? A_ALIGNED : B_ALIGNED) ? (x.len - 1) & ~7u : x.len - 1;
-    const uint at = (x.line + min(x.col + 7 * word, last)) >> 3;
+    const uint last = is_aligned(IS_A) ? (x.len - 1) & ~7u : x.len - 1;
+    return (x.line + min(x.col + 7 * word, last)) >> 3;
+}
+
+// step_to returns what to add to the places of the slab at 0 for those of the slab at k0.
+uint step_to(const bool IS_A, const Operand o, const uint k0) {
+    return k0 / 8 * (by_k(IS_A) ? 1 : o.stride);
+}
+
+// fetch loads a uvec4.
+uvec4 fetch(const bool IS_A, const uint at) {
     if (IS_A) {
         return a8[at];
     }
     return b8[at];
 }
 
-// select returns copy number i from its words: elements from end_k on are zero.
-uvec4 select(const bool IS_A, const Operand o, const uint k0, const uint end_k, const uint i, const uvec4 lo, const uvec4 hi) {
-    uvec4 x = lo;
-    if (!(IS_A ? A_ALIGNED : B_ALIGNED)) {
-        x = shift8(lo, hi, piece_of(IS_A, o, k0, i).line & 7);
+// phase returns where the first element of copy number i is within its uvec4. Where rounds
+// of the workgroup are 8 lines apart, it is the same for all copies of an invocation.
+uint phase(const bool IS_A, const Operand o, const uint i) {
+    const bool SAME = WORKGROUP_SIZE % line8_of(IS_A) == 0 && WORKGROUP_SIZE / line8_of(IS_A) % 8 == 0;
+    const uint line = line_of(SAME ? 0 : i, line8_of(IS_A));
+    return o.base + (by_k(IS_A) ? o.first + line : line) * o.stride & 7;
+}
+
+// piece returns copy number i from its words.
+uvec4 piece(const bool IS_A, const Operand o, const uint i, const uvec4 lo, const uvec4 hi) {
+    return is_aligned(IS_A) ? lo : shift8(lo, hi, phase(IS_A, o, i));
+}
+
+// cut returns a word of copy number i of the slab at k0 without what is past k.
+uvec4 cut(const bool IS_A, const Operand o, const uint k0, const uint i, const uint word, const uvec4 x) {
+    const uint line = line_of(i, line8_of(IS_A));
+    const uint col = col_of_copy(i, line8_of(IS_A)) * 8;
+    const int left = int(p.k) - int(k0);  // of the slab
+    if (!by_k(IS_A)) {
+        return int(line) < left ? x : uvec4(0);
     }
-    if (k0 + BLOCK_K > end_k) {
-        const uint line = line_of(i, IS_A ? A_LINE8 : B_LINE8);
-        const uint col = col_of_copy(i, IS_A ? A_LINE8 : B_LINE8) * 8;
-        const int left = int(end_k) - int(k0);
-        x = keep8(x, (IS_A ? A_BY_K : B_BY_K) ? left - int(col) : int(line) < left ? 8 : 0);
-    }
-    return x;
+    const uint before = is_aligned(IS_A) ? 0 : phase(IS_A, o, i);  // elements of the words before the piece
+    return left > int(col) ? keep8(x, left - int(col) + int(before) - int(8 * word)) : uvec4(0);
 }
 
 #endif
