@@ -281,6 +281,9 @@ func (r *opRun) download(ctx context.Context, keep func(t *OpTensor) bool) (map[
 
 // record records the passes on a set.
 func (r *opRun) record(c *vk.Cmd, set int, impl string) error {
+	if err := r.growShared(impl, opPasses(r.pass)...); err != nil {
+		return err
+	}
 	for i, p := range opPasses(r.pass) {
 		if i > 0 {
 			c.Barrier()
@@ -293,17 +296,30 @@ func (r *opRun) record(c *vk.Cmd, set int, impl string) error {
 }
 
 func (r *opRun) recordPass(c *vk.Cmd, set int, impl string, p Pass) error {
-	bytes, err := r.op.Workspace(r.d.Caps(), impl, p)
-	if err != nil {
+	if err := r.growShared(impl, p); err != nil {
 		return err
 	}
-	if bytes > 0 && (r.shared == nil || bytes > r.shared.Bytes()) { // while paths are checked, before commands are recorded that are kept
+	return r.op.Record(c, r.sets[set], r.shared, impl, p)
+}
+
+// growShared makes the workspace large enough for passes. It comes before any of them
+// is recorded, and grows while paths are checked, before commands are recorded that are
+// kept: they would refer to the old one.
+func (r *opRun) growShared(impl string, passes ...Pass) error {
+	for _, p := range passes {
+		bytes, err := r.op.Workspace(r.d.Caps(), impl, p)
+		if err != nil {
+			return err
+		}
+		if bytes == 0 || r.shared != nil && bytes <= r.shared.Bytes() {
+			continue
+		}
 		r.shared.Close()
 		if r.shared, err = r.d.NewBuffer("workspace", bytes); err != nil {
 			return err
 		}
 	}
-	return r.op.Record(c, r.sets[set], r.shared, impl, p)
+	return nil
 }
 
 // clear fills what the pass only writes with NaN.

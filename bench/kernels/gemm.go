@@ -3,7 +3,6 @@ package kernels
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -321,9 +320,7 @@ func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) ([]bench.Expecte
 	if len(rows) < o.p.M {
 		for batch := range p.Batches() {
 			for _, row := range rows {
-				for col := range p.N {
-					at = append(at, (batch*o.p.M+row)*p.N+col)
-				}
+				at = append(at, rowsAt([]int{batch*o.p.M + row}, p.Batches()*o.p.M, p.N)...)
 			}
 		}
 	}
@@ -340,19 +337,9 @@ func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) ([]bench.Expecte
 	return list, nil
 }
 
-// sampleRows returns the rows of C to check: all of small problems, and else some of
-// the first and last blocks of any size, and some between, that take the reference
-// about a second.
+// sampleRows returns the rows of C to check: all of small problems, and else as many as
+// take the reference about a second.
 func sampleRows(p gemm.Problem) []int {
 	const most = 1 << 30 // multiplications
-	n := int(most / (float64(p.Batches()) * float64(p.N) * float64(p.K)))
-	if n >= p.M {
-		n = p.M
-	}
-	n = max(n, min(p.M, 8))
-	rows := make([]int, 0, n)
-	for i := range n {
-		rows = append(rows, i*(p.M-1)/max(n-1, 1))
-	}
-	return slices.Compact(rows)
+	return sample(p.M, most/(p.Batches()*p.N*p.K))
 }

@@ -23,7 +23,8 @@
 package mlp
 
 import (
-	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp/problem"
@@ -161,14 +162,25 @@ func BackwardWorkspace(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (int
 	return plan.memory.bytes, err
 }
 
-// Describe says what runs for the products of both passes, for tables.
+// Describe says what runs for the products of a pass, in their order, for tables: the
+// same only once.
 func Describe(caps *vk.Caps, p Problem, impl gemm.Impl, backward bool) (string, error) {
+	var configs []gemm.Config
+	var err error
 	if backward {
-		plan, err := newBackwardPlan(caps, p, impl, false)
-		return fmt.Sprintf("%v | %v | %v | %v", plan.gradient.config, plan.dw2.config, plan.dw1.config, plan.dx.config), err
+		var plan backwardPlan
+		plan, err = newBackwardPlan(caps, p, impl, false)
+		configs = []gemm.Config{plan.gradient.config, plan.dw2.config, plan.dw1.config, plan.dx.config}
+	} else {
+		var plan forwardPlan
+		plan, err = newForwardPlan(caps, p, impl, false)
+		configs = []gemm.Config{plan.first.config, plan.second.config}
 	}
-	plan, err := newForwardPlan(caps, p, impl, false)
-	return fmt.Sprintf("%v | %v", plan.first.config, plan.second.config), err
+	words := make([]string, 0, len(configs))
+	for _, c := range slices.Compact(configs) {
+		words = append(words, c.String())
+	}
+	return strings.Join(words, " | "), err
 }
 
 // hiddenStride returns the distance of rows of hidden units in our memory.

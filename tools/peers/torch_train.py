@@ -32,6 +32,38 @@ class Norm:
         return {"y": norm} if residual is None else {"y": norm, "sum": s}
 
 
+class Gemm:
+    """A matrix product, without what follows it."""
+
+    inputs, upstream = ("a", "b"), ()
+    gradients = {}
+    implementations = ("eager",)
+
+    def __init__(self, params):
+        if params["alpha"] != 1 or params["beta"] != 0 or params["activation"] != "identity" or params["residual"]:
+            raise RuntimeError("only products without an epilogue")
+        if params["out"] != params["dtype"]:
+            raise RuntimeError("only results in the format of the operands")
+        self.trans = params["trans"]
+
+    def forward(self, a, b):
+        return {"c": (a.mT if self.trans[0] == "t" else a) @ (b.mT if self.trans[1] == "t" else b)}
+
+
+class MLP:
+    """A two-layer perceptron with SiLU."""
+
+    inputs, upstream = ("x", "w1", "w2"), ("dy",)
+    gradients = {"dx": "x", "dw1": "w1", "dw2": "w2"}
+    implementations = ("eager", "compile")
+
+    def __init__(self, params):
+        pass
+
+    def forward(self, x, w1, w2):
+        return {"y": torch.nn.functional.silu(x @ w1) @ w2}
+
+
 class GMM:
     """Log-probability of y under a Gaussian mixture, p = (logit, mu, log sigma); the loss
     is minus its mean."""
@@ -97,7 +129,7 @@ class OptimCall:
         return {"param": torch.cat([x.detach().flatten() for x in self.parameters])}
 
 
-OPS = {"norm": Norm, "gmm": GMM, "optim": Optim}
+OPS = {"gemm": Gemm, "mlp": MLP, "norm": Norm, "gmm": GMM, "optim": Optim}
 
 
 class Call:

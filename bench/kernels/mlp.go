@@ -1,0 +1,292 @@
+package kernels
+
+import (
+	"math"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/mlp/ref"
+	"github.com/flashvk/flashvk/vk"
+)
+
+const mlpFormulas = `
+    pre  = x * w1
+    y    = silu(pre) * w2                      silu(v) = v / (1 + exp(-v))
+    dpre = (dy * w2ᵀ) ∘ silu'(pre)
+    dx   = dpre * w1ᵀ,   dw1 = xᵀ * dpre,   dw2 = silu(pre)ᵀ * dy
+`
+
+// perceptron is the row of mlp.
+func perceptron() Kernel {
+	return Kernel{
+		Name: "mlp", Title: "a two-layer perceptron with SiLU", Impls: implNames(),
+		Bench: Help{
+			Long: `Measures a two-layer perceptron,
+` + mlpFormulas + `
+on random normal inputs, after checking sampled tokens and hidden units against a
+float64 reference. Rates count the products of the formulas, 2 forward and 4 backward,
+not what computes pre again, which the backward pass does without --keep.`,
+			Example: `  flashvk bench mlp
+  flashvk bench mlp --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward
+  flashvk bench mlp --suite train --backward --peer torch="python3 tools/peers/torch_train.py"`,
+		},
+		Run: Help{
+			Long: `Computes a two-layer perceptron,
+` + mlpFormulas + `
+The input file holds the tensors
+    x   (tokens, in), F16, BF16 or F32
+    w1  (in, hidden), as x
+    w2  (hidden, out), as x
+The output file gets
+    y    (tokens, out), as x
+    pre  (tokens, hidden), as x, with --keep
+With --backward the input file also holds the gradient of a loss by y,
+    dy   (tokens, out), as x
+and the output file also gets
+    dx   (tokens, in), as x
+    dw1  (in, hidden), in the format of --grad-dtype
+    dw2  (hidden, out), likewise`,
+			Example: `  flashvk run mlp --in x.safetensors --out y.safetensors
+  flashvk run mlp --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
+		},
+		New: func() Flags { return &mlpFlags{} },
+	}
+}
+
+// mlpFlags are the flags of both commands.
+type mlpFlags struct {
+	tokens, in, hidden, out int
+	dtype, grad             dtype.DType
+	keep                    bool
+	set                     *pflag.FlagSet
+}
+
+// Add implements Flags.
+func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
+	m.set = f
+	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
+	f.BoolVar(&m.keep, "keep", false, "the forward pass writes pre, and the backward pass reads it")
+	if !sizes {
+		return
+	}
+	f.IntVar(&m.tokens, "tokens", 0, "rows of x (default 18048 on a GPU, 128 on a CPU device)")
+	f.IntVar(&m.in, "in", 0, "columns of x (default 512, or 32)")
+	f.IntVar(&m.hidden, "hidden", 0, "hidden units (default 1365, or 85)")
+	f.IntVar(&m.out, "out", 0, "columns of y (default 512, or 32)")
+	DTypeVar(f, &m.dtype, "dtype", "format of all tensors: float16, bfloat16 (default on a GPU) or float32")
+}
+
+// FromFlags implements Flags.
+func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
+	p := mlp.Problem{Tokens: 18048, In: 512, Hidden: 1365, Out: 512, DType: dtype.BFloat16}
+	if cpu {
+		p = mlp.Problem{Tokens: 128, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16}
+	}
+	for _, x := range []struct {
+		name     string
+		to, from *int
+	}{{"tokens", &p.Tokens, &m.tokens}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}, {"out", &p.Out, &m.out}} {
+		if m.set.Changed(x.name) {
+			*x.to = *x.from
+		}
+	}
+	if m.set.Changed("dtype") {
+		p.DType = m.dtype
+	}
+	return m.op(p)
+}
+
+// op returns the problem with what both commands' flags say.
+func (m *mlpFlags) op(p mlp.Problem) (bench.Op, error) {
+	p.Grad = p.DType
+	if m.set.Changed("grad-dtype") {
+		p.Grad = m.grad
+	}
+	return mlpOp{p, m.keep}, p.Validate()
+}
+
+// FromFile implements Flags.
+func (m *mlpFlags) FromFile(h Header) (bench.Op, error) {
+	x, format, err := h.Floats("x", "tokens", "in")
+	if err != nil {
+		return nil, err
+	}
+	w2, _, err := h.Floats("w2", "hidden", "out")
+	if err != nil {
+		return nil, err
+	}
+	return m.op(mlp.Problem{Tokens: x[0], In: x[1], Hidden: w2[0], Out: w2[1], DType: format})
+}
+
+// Suite implements Flags: the tokens of the training shapes.
+func (m *mlpFlags) Suite(small bool) []bench.Op {
+	var list []bench.Op
+	for _, tokens := range []int{18048, 11000, 205000} {
+		p := mlp.Problem{Tokens: tokens, In: 512, Hidden: 1365, Out: 512, DType: dtype.BFloat16, Grad: dtype.BFloat16}
+		if small {
+			p = mlp.Problem{Tokens: tokens / 200, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16, Grad: dtype.Float16}
+		}
+		list = append(list, mlpOp{p, m.keep})
+	}
+	return list
+}
+
+// An mlpOp is a problem of package mlp.
+type mlpOp struct {
+	p    mlp.Problem
+	keep bool
+}
+
+// Name implements bench.Op.
+func (o mlpOp) Name() string { return "mlp" }
+
+// Describe implements bench.Op.
+func (o mlpOp) Describe() string {
+	if o.keep {
+		return o.p.String() + ", pre kept"
+	}
+	return o.p.String()
+}
+
+// Keys implements bench.Op.
+func (o mlpOp) Keys() []bench.Key {
+	p := o.p
+	return []bench.Key{
+		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
+		{Name: "tokens", Value: p.Tokens}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden}, {Name: "out", Value: p.Out},
+		{Name: "keep", Value: o.keep},
+	}
+}
+
+// Cost implements bench.Op.
+func (o mlpOp) Cost(p bench.Pass) (flops, bytes float64) {
+	if p == bench.Backward {
+		return o.p.BackwardFLOPs(), o.p.BackwardBytes()
+	}
+	return o.p.FLOPs(), o.p.Bytes()
+}
+
+// Tensors implements bench.Op.
+func (o mlpOp) Tensors() []bench.OpTensor {
+	p := o.p
+	root := func(n int) func(float32) float32 {
+		scale := float32(1 / math.Sqrt(float64(n)))
+		return func(x float32) float32 { return x * scale }
+	}
+	list := []bench.OpTensor{
+		{Name: "x", DType: p.DType, Shape: p.XShape()},
+		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Draw: root(p.In)},
+		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Draw: root(p.Hidden)},
+		{Name: "y", DType: p.DType, Shape: p.YShape(), Role: bench.Output},
+		{Name: "dy", DType: p.DType, Shape: p.YShape(), Role: bench.Upstream},
+		{Name: "dx", DType: p.DType, Shape: p.XShape(), Role: bench.Gradient},
+		{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Role: bench.Gradient},
+		{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Role: bench.Gradient},
+	}
+	if o.keep {
+		list = append(list, bench.OpTensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Role: bench.Output})
+	}
+	return list
+}
+
+// Choose implements bench.Op.
+func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
+	i, err := gemm.ParseImpl(impl)
+	if err != nil {
+		return "", err
+	}
+	return mlp.Describe(caps, o.p, i, p == bench.Backward)
+}
+
+// Workspace implements bench.Op.
+func (o mlpOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, error) {
+	i, err := gemm.ParseImpl(impl)
+	if err != nil {
+		return 0, err
+	}
+	if p == bench.Backward {
+		return mlp.BackwardWorkspace(caps, o.p, i, o.keep)
+	}
+	return mlp.ForwardWorkspace(caps, o.p, i, o.keep)
+}
+
+// Record implements bench.Op.
+func (o mlpOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
+	i, err := gemm.ParseImpl(impl)
+	if err != nil {
+		return err
+	}
+	opt := mlp.Options{Impl: i, Pre: t["pre"], Workspace: workspace}
+	if p == bench.Backward {
+		return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], o.p, opt)
+	}
+	return mlp.Forward(c, t["y"], t["x"], t["w1"], t["w2"], o.p, opt)
+}
+
+// Reference implements bench.Op: of large problems, some tokens of what has tokens, and
+// some hidden units of the gradients of weights.
+func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expected, error) {
+	p := o.p
+	in := ref.Inputs{X: wide(t["x"]), W1: wide(t["w1"]), W2: wide(t["w2"])}
+	if pass == bench.Backward {
+		in.DY = wide(t["dy"])
+	}
+	const most = 1 << 28 // multiplications of a product
+	tokens := sample(p.Tokens, most/(p.Hidden*max(p.In, p.Out)))
+	part, some := ref.Tokens(tokens, in, p)
+	want, plain := ref.Compute(some, part), ref.Plain(some, part)
+	bounds := ref.NewBounds(want, plain, part)
+	if pass != bench.Backward {
+		list := []bench.Expected{{Name: "y", At: rowsAt(tokens, p.Tokens, p.Out), Want: want.Y, Limit: bounds.Y}}
+		if o.keep {
+			list = append(list, bench.Expected{Name: "pre", At: rowsAt(tokens, p.Tokens, p.Hidden), Want: want.Pre, Limit: bounds.Pre})
+		}
+		return list, nil
+	}
+	list := []bench.Expected{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: bounds.DX}}
+
+	units := sample(p.Hidden, most/(p.Tokens*max(p.In, p.Out)))
+	part, some = ref.Units(units, in, p)
+	want, plain = ref.Compute(some, part), ref.Plain(some, part)
+	bounds = ref.NewBounds(want, plain, part)
+	var columns []int // of dw1
+	if len(units) < p.Hidden {
+		for i := range p.In {
+			for _, u := range units {
+				columns = append(columns, i*p.Hidden+u)
+			}
+		}
+	}
+	return append(list,
+		bench.Expected{Name: "dw1", At: columns, Want: want.DW1, Limit: bounds.DW1},
+		bench.Expected{Name: "dw2", At: rowsAt(units, p.Hidden, p.Out), Want: want.DW2, Limit: bounds.DW2}), nil
+}
+
+// rowsAt returns the elements of some rows of a matrix of n rows; nil if they are all.
+func rowsAt(rows []int, n, cols int) []int {
+	if len(rows) == n {
+		return nil
+	}
+	at := make([]int, 0, len(rows)*cols)
+	for _, r := range rows {
+		for c := range cols {
+			at = append(at, r*cols+c)
+		}
+	}
+	return at
+}
+
+// sample returns some of n indices, the first and the last among them: as many as wanted,
+// at least 4.
+func sample(n, wanted int) []int {
+	wanted = min(max(wanted, 4), n)
+	list := make([]int, 0, wanted)
+	for i := range wanted {
+		list = append(list, i*(n-1)/max(wanted-1, 1))
+	}
+	return list
+}
