@@ -29,6 +29,7 @@
 // The median of the samples counts; its 95 % confidence interval is given
 // beside it.
 //
-// Rates count operations and bytes by the conventions of
-// problem.Problem.FLOPs and problem.Problem.Bytes.
+// Rates of attention count operations and bytes by the conventions of
+// problem.Problem.FLOPs and problem.Problem.Bytes; those of other kernels, each an Op
+// of package bench/kernels, by Op.Cost.
 package bench

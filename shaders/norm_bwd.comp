@@ -25,7 +25,8 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
 #include "lib/norm_constants.glsl"
-layout(constant_id = 10) const bool WRITE_DRESIDUAL = false;
+layout(constant_id = 11) const bool WRITE_DRESIDUAL = false;
+layout(constant_id = 12) const bool AHEAD = true;  // a row is loaded before the one before it is computed
 layout(local_size_x_id = 0) in;
 
 layout(push_constant, scalar) uniform Params {
@@ -149,12 +150,20 @@ void main() {
     }
     const Weights w = hold_weights();
     uint row = first_row();
-    Row next = load_row(row);
+    Row next;
+    if (AHEAD) {
+        next = load_row(row);
+    }
     while (row < p.rows) {
-        const Row r = next;
+        Row r;
         const uint this_row = row;
         row += row_step();
-        next = load_row(row);  // its loads wait while this row is computed
+        if (AHEAD) {
+            r = next;
+            next = load_row(row);  // its loads wait while this row is computed
+        } else {
+            r = load_row(this_row);
+        }
         const uint s_at = p.s_offset + this_row * p.s_stride;
         const uint dy_at = p.dy_offset + this_row * p.dy_stride;
         vec4 first = vec4(0.0);

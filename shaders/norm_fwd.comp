@@ -23,7 +23,8 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
 #include "lib/norm_constants.glsl"
-layout(constant_id = 10) const bool SAVE = true;  // write mean and rstd
+layout(constant_id = 11) const bool SAVE = true;  // write mean and rstd
+layout(constant_id = 12) const uint ROWS = 1;     // that a team has at a time, 1 if LOADS is 0
 layout(local_size_x_id = 0) in;
 
 layout(push_constant, scalar) uniform Params {
@@ -71,15 +72,21 @@ DEFINE_STORE16(store_y, y16, y1)
 
 const bool CORRECTED = CENTERED && VEC == 4;
 
-// load_row returns the vector of s at column c, and writes it if it is a sum.
-uvec4 load_row(const uint row, const uint c) {
+// Arrays are as long as the host lets ROWS be.
+const uint MAX_ROWS = 4;
+
+// load_row returns the vector of s at column c, and writes it if it is a sum and the
+// team's own.
+uvec4 load_row(const uint row, const uint c, const bool own) {
     const uvec4 x = load_x(p.x_offset + row * p.x_stride + c, rest(c));
     if (!RESIDUAL) {
         return x;
     }
     const uvec4 r = load_residual(p.residual_offset + row * p.residual_stride + c, rest(c));
     const uvec4 s = pack(quad(x, 0) + quad(r, 0), quad(x, QUADS - 1) + quad(r, QUADS - 1));
-    store_sum(p.sum_offset + row * p.sum_stride + c, rest(c), s);
+    if (own) {
+        store_sum(p.sum_offset + row * p.sum_stride + c, rest(c), s);
+    }
     return s;
 }
 
@@ -108,55 +115,65 @@ void main() {
     const uint lane = lane_of_team();
     const float scale = 1.0 / float(p.cols);
     const Weights w = hold_weights();
-    for (uint row = first_row(); row < p.rows; row += row_step()) {
-        uvec4 held[MAX_LOADS];
-        vec4 sum = vec4(0.0);
-        [[unroll]] for (uint l = 0; l < HELD; l++) {
-            if (!WIDE) {
-                held[l] = load_row(row, (lane + l * TEAM) * VEC);
-            }
-        }
-        for (uint l = 0; l < loads(); l++) {
-            const uvec4 s = WIDE ? load_row(row, (lane + l * TEAM) * VEC) : held[l];
-            [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                sum += quad(s, q);  // 0 past the end
-            }
-        }
-        float mean = 0.0;
-        if (CENTERED) {
-            mean = team_sum(dot(sum, vec4(1.0))) * scale;
-        }
-        vec4 first = vec4(0.0);
-        vec4 second = vec4(0.0);
-        for (uint l = 0; l < loads(); l++) {
-            const uint c = (lane + l * TEAM) * VEC;
-            const uvec4 s = WIDE ? load_again(row, c) : held[l];
-            [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                const vec4 d = within(quad(s, q) - mean, c + 4 * q);
-                if (CORRECTED) {
-                    first += d;
+    for (uint row0 = first_row(); row0 < p.rows; row0 += ROWS * row_step()) {
+        uvec4 held[MAX_ROWS * MAX_LOADS];
+        float mean[MAX_ROWS];
+        // Rows past the last are the last one once more: loads have no condition.
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = row0 + i * row_step();
+            [[unroll]] for (uint l = 0; l < HELD; l++) {
+                if (!WIDE) {
+                    held[i * MAX_LOADS + l] = load_row(min(row, p.rows - 1), (lane + l * TEAM) * VEC, row < p.rows);
                 }
-                second += d * d;
             }
         }
-        float more = 0.0;
-        float variance = dot(second, vec4(1.0));
-        if (CORRECTED) {
-            const vec2 moments = team_sum(vec2(dot(first, vec4(1.0)), variance)) * scale;
-            more = moments.x;
-            variance = max(moments.y - more * more, 0.0);
-        } else {
-            variance = team_sum(variance) * scale;
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            vec4 sum = vec4(0.0);
+            for (uint l = 0; l < loads(); l++) {
+                const uvec4 s = WIDE ? load_row(row0, (lane + l * TEAM) * VEC, true) : held[i * MAX_LOADS + l];
+                [[unroll]] for (uint q = 0; q < QUADS; q++) {
+                    sum += quad(s, q);  // 0 past the end
+                }
+            }
+            mean[i] = CENTERED ? team_sum(dot(sum, vec4(1.0))) * scale : 0.0;
         }
-        const float rstd = 1.0 / sqrt(variance + p.eps);
-        for (uint l = 0; l < loads(); l++) {
-            const uint c = (lane + l * TEAM) * VEC;
-            normalize(row, l, c, WIDE ? load_again(row, c) : held[l], mean, more, rstd, w);
-        }
-        if (SAVE && lane == 0) {
-            rstd_out[p.rstd_offset + row] = rstd;
-            if (CENTERED) {
-                mean_out[p.mean_offset + row] = mean + more;
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = row0 + i * row_step();
+            vec4 first = vec4(0.0);
+            vec4 second = vec4(0.0);
+            for (uint l = 0; l < loads(); l++) {
+                const uint c = (lane + l * TEAM) * VEC;
+                const uvec4 s = WIDE ? load_again(row, c) : held[i * MAX_LOADS + l];
+                [[unroll]] for (uint q = 0; q < QUADS; q++) {
+                    const vec4 d = within(quad(s, q) - mean[i], c + 4 * q);
+                    if (CORRECTED) {
+                        first += d;
+                    }
+                    second += d * d;
+                }
+            }
+            float more = 0.0;
+            float variance = dot(second, vec4(1.0));
+            if (CORRECTED) {
+                const vec2 moments = team_sum(vec2(dot(first, vec4(1.0)), variance)) * scale;
+                more = moments.x;
+                variance = max(moments.y - more * more, 0.0);
+            } else {
+                variance = team_sum(variance) * scale;
+            }
+            const float rstd = 1.0 / sqrt(variance + p.eps);
+            if (row >= p.rows) {
+                continue;  // the same for the whole team
+            }
+            for (uint l = 0; l < loads(); l++) {
+                const uint c = (lane + l * TEAM) * VEC;
+                normalize(row, l, c, WIDE ? load_again(row, c) : held[i * MAX_LOADS + l], mean[i], more, rstd, w);
+            }
+            if (SAVE && lane == 0) {
+                rstd_out[p.rstd_offset + row] = rstd;
+                if (CENTERED) {
+                    mean_out[p.mean_offset + row] = mean[i] + more;
+                }
             }
         }
     }

@@ -63,6 +63,7 @@ func Backward(c *vk.Cmd, dx, dresidual, dw, dy, dsum, s, mean, rstd, w vk.Tensor
 	spec := bwdSpec{
 		shared:         newSharedSpec(d.Caps(), &p, config, w, s, dy, dsum, dx, dresidual),
 		WriteDResidual: !dresidual.IsZero(),
+		Ahead:          config.Ahead && config.Loads > 0,
 	}
 	k, err := kernel[bwdParams](d, "norm_bwd", p.DType, spec, config)
 	if err != nil {
@@ -87,11 +88,6 @@ func Backward(c *vk.Cmd, dx, dresidual, dw, dy, dsum, s, mean, rstd, w vk.Tensor
 	return sumrows.Record(c, dw, parts)
 }
 
-// unitGroups is how many workgroups of `threads` invocations each compute unit gets in
-// the backward pass. Each leaves a row of sums: half of the invocations that an H200
-// has room for keep enough loads in flight, and make half as many sums.
-const unitGroups = 4
-
 // defaultUnits stands for the compute units of a device that does not say how many it has.
 const defaultUnits = 32
 
@@ -102,7 +98,7 @@ func (c *Config) parts(caps *vk.Caps, p *Problem) int {
 	if units == 0 {
 		units = defaultUnits
 	}
-	most := min(max(units*unitGroups*threads/c.Threads, 1), int(caps.MaxWorkgroupCount[0]))
+	most := min(max(units*c.Groups, 1), int(caps.MaxWorkgroupCount[0]))
 	all := (p.Rows + c.rowsPerGroup(caps) - 1) / c.rowsPerGroup(caps) // turns of one workgroup
 	turns := (all + most - 1) / most
 	return (all + turns - 1) / turns
@@ -142,4 +138,5 @@ type bwdParams struct {
 type bwdSpec struct {
 	shared         sharedSpec
 	WriteDResidual bool `glsl:"WRITE_DRESIDUAL"`
+	Ahead          bool `glsl:"AHEAD"`
 }

@@ -73,14 +73,14 @@ func TestChoose(t *testing.T) {
 		p    Problem
 		want string
 	}{
-		{&h200, Problem{Rows: 9, Cols: 512, DType: dtype.BFloat16}, "row per subgroup, wg256 loads2"},
-		{&h200, Problem{Rows: 9, Cols: 512}, "row per subgroup, wg256 loads4"},
-		{&h200, Problem{Rows: 9, Cols: 513}, "row per workgroup, wg64 loads3"},
-		{&h200, Problem{Rows: 9, Cols: 4096, DType: dtype.BFloat16}, "row per workgroup, wg128 loads4"},
-		{&h200, Problem{Rows: 9, Cols: 16384}, "row per workgroup, wg1024 loads4"},
-		{&h200, Problem{Rows: 9, Cols: 16385}, "row per workgroup, wg1024 reread"},
-		{&least, Problem{Rows: 9, Cols: 1}, "row per workgroup, wg64 loads1"},
-		{&least, Problem{Rows: 9, Cols: 2049}, "row per workgroup, wg128 reread"},
+		{&h200, Problem{Rows: 9, Cols: 512, DType: dtype.BFloat16}, "row per subgroup, wg256 loads2 rows1 groups4 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 512}, "row per subgroup, wg256 loads4 rows1 groups4 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 513}, "row per workgroup, wg64 loads3 rows1 groups16 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 4096, DType: dtype.BFloat16}, "row per workgroup, wg128 loads4 rows1 groups8 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 16384}, "row per workgroup, wg1024 loads4 rows1 groups4 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 16385}, "row per workgroup, wg1024 reread rows1 groups4 ahead"},
+		{&least, Problem{Rows: 9, Cols: 1}, "row per workgroup, wg64 loads1 rows1 groups16 ahead"},
+		{&least, Problem{Rows: 9, Cols: 2049}, "row per workgroup, wg128 reread rows1 groups8 ahead"},
 	} {
 		got, err := Choose(c.caps, c.p, Options{})
 		require.NoError(t, err)

@@ -213,7 +213,12 @@ func TestConfigs(t *testing.T) {
 	size := int(d.Caps().SubgroupSize)
 	ran := map[bool]int{}
 	for _, config := range []Config{
-		{size, true, 1}, {2 * size, true, 2}, {256, true, 4}, {64, false, 1}, {128, false, 4}, {64, false, 0}, {256, false, 0},
+		{Threads: size, SubgroupTeam: true, Loads: 1, Rows: 4, Groups: 1},
+		{Threads: 2 * size, SubgroupTeam: true, Loads: 2, Rows: 2, Ahead: true, Groups: 3},
+		{Threads: 256, SubgroupTeam: true, Loads: 4, Rows: 1, Reload: true, Groups: 1},
+		{Threads: 256, SubgroupTeam: true, Loads: 4, Rows: 4, Reload: true, Ahead: true, Groups: 4},
+		{Threads: 64, Loads: 1, Rows: 1, Ahead: true, Groups: 1}, {Threads: 128, Loads: 4, Rows: 1, Groups: 1},
+		{Threads: 64, Rows: 1, Groups: 1}, {Threads: 256, Rows: 1, Ahead: true, Groups: 2},
 	} {
 		for i, cols := range []int{5, 8 * size, 100} {
 			p := Problem{Rows: 21, Cols: cols, Eps: 1e-5, DType: dtype.All()[i], RMS: i == 1, Residual: i == 2}

@@ -58,6 +58,7 @@ func Forward(c *vk.Cmd, y, sum, mean, rstd, x, residual, w vk.Tensor, p Problem,
 	spec := fwdSpec{
 		shared: newSharedSpec(d.Caps(), &p, config, w, x, residual, y, sum),
 		Save:   save,
+		Rows:   uint32(config.Rows),
 	}
 	k, err := kernel[fwdParams](d, "norm_fwd", p.DType, spec, config)
 	if err != nil {
@@ -109,12 +110,14 @@ type sharedSpec struct {
 	Aligned       bool   `glsl:"ALIGNED"`
 	Exact         bool   `glsl:"EXACT"`
 	Residual      bool   `glsl:"RESIDUAL"`
+	HoldWeights   bool   `glsl:"HOLD_WEIGHTS"`
 }
 
 // fwdSpec is the specialization of norm_fwd.comp.
 type fwdSpec struct {
 	shared sharedSpec
-	Save   bool `glsl:"SAVE"`
+	Save   bool   `glsl:"SAVE"`
+	Rows   uint32 `glsl:"ROWS"`
 }
 
 // newSharedSpec returns the specialization for rows of these tensors, of which zero
@@ -132,6 +135,7 @@ func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows .
 		Aligned:       true,
 		Exact:         p.Cols == config.Loads*config.team(caps)*vec,
 		Residual:      p.Residual,
+		HoldWeights:   !config.Reload,
 	}
 	for _, t := range rows {
 		s.Aligned = s.Aligned && (t.IsZero() || t.Aligned(vec))
@@ -155,10 +159,10 @@ func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any, config Co
 // rowsPerGroup returns how many rows a workgroup has at a time.
 func (c *Config) rowsPerGroup(caps *vk.Caps) int { return c.Threads / c.team(caps) }
 
-// groups returns the workgroups of the forward pass: one for each of its rows, as many
-// as the device takes.
+// groups returns the workgroups of the forward pass: so many that each has rows once, or
+// as many as the device takes.
 func (c *Config) groups(caps *vk.Caps, p *Problem) uint32 {
-	n := c.rowsPerGroup(caps)
+	n := c.rowsPerGroup(caps) * c.Rows
 	return uint32(min((p.Rows+n-1)/n, int(caps.MaxWorkgroupCount[0])))
 }
 

@@ -59,6 +59,10 @@ type Config struct {
 	Threads      int  // of a workgroup
 	SubgroupTeam bool // a subgroup has a row; else the workgroup has
 	Loads        int  // vectors of 16 bytes of each tensor that an invocation keeps in registers; 0: the row is read again
+	Rows         int  // forward: rows that a team has at a time, 1, 2 or 4
+	Ahead        bool // backward: the next row is loaded before a row is computed
+	Groups       int  // backward: workgroups for each compute unit
+	Reload       bool // the weights are loaded for each row, not kept in registers
 }
 
 // String names the choices in a few words.
@@ -70,7 +74,14 @@ func (c Config) String() string {
 	if c.Loads == 0 {
 		loads = "reread"
 	}
-	return fmt.Sprintf("row per %s, wg%d %s", team, c.Threads, loads)
+	s := fmt.Sprintf("row per %s, wg%d %s rows%d groups%d", team, c.Threads, loads, c.Rows, c.Groups)
+	if c.Ahead {
+		s += " ahead"
+	}
+	if c.Reload {
+		s += " reload"
+	}
+	return s
 }
 
 const (
@@ -117,6 +128,10 @@ func (c *Config) Feasible(caps *vk.Caps, p Problem) error {
 		return unsupported("a subgroup keeps its rows in registers")
 	case c.Loads < 0 || c.Loads > maxLoads:
 		return unsupported("loads=%d is not in 0..%d", c.Loads, maxLoads)
+	case c.Rows != 1 && (c.Rows != 2 && c.Rows != 4 || !c.SubgroupTeam):
+		return unsupported("rows=%d is not 1 or, of a subgroup, 2 or 4", c.Rows)
+	case c.Groups <= 0:
+		return unsupported("groups=%d is not positive", c.Groups)
 	case c.Loads > 0 && c.Loads*c.team(caps) < vecs(&p):
 		return unsupported("loads=%d of %d invocations are less than the %d vectors of a row", c.Loads, c.team(caps), vecs(&p))
 	case sharedBytes*c.Threads > int(caps.MaxSharedMemoryBytes):
@@ -156,18 +171,22 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	}
 	n := vecs(&p)
 	size := int(caps.SubgroupSize)
-	if c := (Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads)}); c.Feasible(caps, p) == nil {
+	c := Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads), Rows: 1, Ahead: true, Groups: 4}
+	if c.Feasible(caps, p) == nil {
 		return c, nil
 	}
-	t := leastThreads
-	for ; ; t *= 2 {
-		if c := (Config{Threads: t, Loads: min((n+t-1)/t, maxLoads)}); c.Feasible(caps, p) == nil {
+	c.SubgroupTeam = false
+	for c.Threads = leastThreads; ; c.Threads *= 2 {
+		c.Groups = 4 * max(threads/c.Threads, 1)
+		c.Loads = min((n+c.Threads-1)/c.Threads, maxLoads)
+		if c.Feasible(caps, p) == nil {
 			return c, nil
 		}
-		if (&Config{Threads: 2 * t}).Feasible(caps, p) != nil {
+		larger := c
+		if larger.Threads, larger.Loads = 2*c.Threads, 0; larger.Feasible(caps, p) != nil {
 			break
 		}
 	}
-	c := Config{Threads: t}
+	c.Loads = 0
 	return c, c.Feasible(caps, p)
 }

@@ -69,14 +69,14 @@ vec4 weights(const uint c) {
 Weights hold_weights() {
     Weights w;
     [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
-        w.quads[i] = WIDE ? vec4(0.0) : weights((lane_of_team() + i / QUADS * TEAM) * VEC + i % QUADS * 4);
+        w.quads[i] = WIDE || !HOLD_WEIGHTS ? vec4(0.0) : weights((lane_of_team() + i / QUADS * TEAM) * VEC + i % QUADS * 4);
     }
     return w;
 }
 
 // weights_of returns those of quad q of vector l, which begins at column c.
 vec4 weights_of(const Weights held, const uint l, const uint c, const uint q) {
-    return WIDE ? weights(c + 4 * q) : held.quads[l * QUADS + q];
+    return WIDE || !HOLD_WEIGHTS ? weights(c + 4 * q) : held.quads[l * QUADS + q];
 }
 
 // within returns x with 0 for the columns from c on that are past the end.

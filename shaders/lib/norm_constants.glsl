@@ -1,5 +1,5 @@
 // norm_constants: the specialization constants that the kernels of layer normalization
-// share, 0 to 9: how the invocations of a workgroup share rows, and what a row is.
+// share, 0 to 10: how the invocations of a workgroup share rows, and what a row is.
 #ifndef LIB_NORM_CONSTANTS_GLSL
 #define LIB_NORM_CONSTANTS_GLSL
 
@@ -13,5 +13,6 @@ layout(constant_id = 6) const bool WEIGHT_ALIGNED = true;   // w_offset is a mul
 layout(constant_id = 7) const bool ALIGNED = true;          // offsets and strides are multiples of VEC
 layout(constant_id = 8) const bool EXACT = false;           // cols is LOADS * TEAM * VEC
 layout(constant_id = 9) const bool RESIDUAL = false;         // sum is x + residual, and dsum its gradient
+layout(constant_id = 10) const bool HOLD_WEIGHTS = true;     // in registers; else they are loaded for each row
 
 #endif

@@ -30,13 +30,14 @@ func Bounds(want, plain Outputs, p Problem) OutputBounds {
 // the largest rstd * g counts as plain's error at the least; and that of dsum, before
 // dx is rounded to its format.
 func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p Problem) GradientBounds {
-	q := p
-	q.Residual = false
-	rstd := Forward(Inputs{X: s, W: w}, q).Rstd
 	term := 0.0
-	for i, dy := range up.DY {
-		if t := math.Abs(rstd[i/p.Cols] * dy * w[i%p.Cols]); !math.IsInf(t, 0) {
-			term = max(term, t)
+	for r := range p.Rows {
+		row := s[r*p.Cols : (r+1)*p.Cols]
+		_, rstd := statistics(row, &p)
+		for c, dy := range up.DY[r*p.Cols : (r+1)*p.Cols] {
+			if t := math.Abs(rstd * dy * w[c]); !math.IsInf(t, 0) {
+				term = max(term, t)
+			}
 		}
 	}
 	return GradientBounds{

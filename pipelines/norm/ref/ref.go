@@ -2,6 +2,8 @@ package ref
 
 import (
 	"math"
+	"runtime"
+	"sync"
 
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -22,12 +24,22 @@ type Upstream struct{ DY, DSum []float64 }
 // and of residual, and DW (cols).
 type Gradients struct{ DX, DW []float64 }
 
-// Float64 stands for a format that does not round.
-func exact(x float64) float64 { return x }
+// A number is what formulas are computed in. Conversions around products forbid fused
+// multiply-add, which some architectures' compilers would use.
+type number interface{ float32 | float64 }
 
-// rounder returns what rounds to a format.
-func rounder(t dtype.DType) func(float64) float64 {
-	return func(x float64) float64 { return float64(t.Round(float32(x))) }
+// parallel calls f for pieces of [0, n) on every processor.
+func parallel(n int, f func(from, to int)) {
+	pieces := min(n, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for i := range pieces {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			f(i*n/pieces, (i+1)*n/pieces)
+		}()
+	}
+	wg.Wait()
 }
 
 // Forward computes
@@ -39,66 +51,75 @@ func rounder(t dtype.DType) func(float64) float64 {
 //
 // in float64. A residual stream is stored, so s is rounded to p.DType, and the rest
 // computed from that; Sum is s. A mean of rounded numbers is what a kernel has, too.
-func Forward(in Inputs, p Problem) Outputs {
-	return forward(in, p, func(s []float64) float64 { return sum64(s) }, exact)
-}
+func Forward(in Inputs, p Problem) Outputs { return forward[float64](in, p) }
 
 // PlainForward is Forward as a plain program in float32 computes it, one row after the
 // other from left to right, with y rounded to p.DType.
 func PlainForward(in Inputs, p Problem) Outputs {
-	out := forward(in, p, sum32, rounder(dtype.Float32))
-	round := rounder(p.DType)
-	for i, y := range out.Y {
-		out.Y[i] = round(y)
-	}
+	out := forward[float32](in, p)
+	round(out.Y, p.DType)
 	return out
 }
 
-// sum64 and sum32 add from left to right.
-func sum64(x []float64) float64 {
-	sum := 0.0
-	for _, v := range x {
-		sum += v
-	}
-	return sum
+// round rounds x to a format.
+func round(x []float64, t dtype.DType) {
+	parallel(len(x), func(from, to int) {
+		for i, v := range x[from:to] {
+			x[from+i] = float64(t.Round(float32(v)))
+		}
+	})
 }
 
-func sum32(x []float64) float64 {
-	sum := float32(0)
-	for _, v := range x {
-		sum += float32(v)
-	}
-	return float64(sum)
-}
-
-func forward(in Inputs, p Problem, sum func([]float64) float64, round func(float64) float64) Outputs {
+func forward[F number](in Inputs, p Problem) Outputs {
 	n := p.Cols
 	out := Outputs{Y: make([]float64, len(in.X)), Sum: in.X, Mean: make([]float64, p.Rows), Rstd: make([]float64, p.Rows)}
 	if p.Residual {
-		store := rounder(p.DType)
 		out.Sum = make([]float64, len(in.X))
 		for i, x := range in.X {
-			out.Sum[i] = store(round(x + in.Residual[i]))
+			out.Sum[i] = x + in.Residual[i] // of two short numbers: exact, or rounded as float32 would
 		}
+		round(out.Sum, p.DType)
 	}
-	squares := make([]float64, n)
-	for r := range p.Rows {
-		s := out.Sum[r*n : (r+1)*n]
-		mean := 0.0
-		if !p.RMS {
-			mean = round(sum(s) / float64(n))
+	parallel(p.Rows, func(from, to int) {
+		s, w := make([]F, n), narrow[F](in.W)
+		for r := from; r < to; r++ {
+			for c, x := range out.Sum[r*n : (r+1)*n] {
+				s[c] = F(x)
+			}
+			mean, rstd := statistics(s, &p)
+			out.Mean[r], out.Rstd[r] = float64(mean), float64(rstd)
+			for c, x := range s {
+				out.Y[r*n+c] = float64(F(F(x-mean)*rstd) * w[c])
+			}
 		}
-		for c, x := range s {
-			d := round(x - mean)
-			squares[c] = round(d * d)
-		}
-		rstd := round(1 / round(math.Sqrt(round(round(sum(squares)/float64(n))+round(p.Eps)))))
-		out.Mean[r], out.Rstd[r] = mean, rstd
-		for c, x := range s {
-			out.Y[r*n+c] = round(round(round(x-mean)*rstd) * in.W[c])
-		}
-	}
+	})
 	return out
+}
+
+// narrow returns x as numbers.
+func narrow[F number](x []float64) []F {
+	y := make([]F, len(x))
+	for i, v := range x {
+		y[i] = F(v)
+	}
+	return y
+}
+
+// statistics returns mean and rstd of a row, added from left to right.
+func statistics[F number](s []F, p *Problem) (mean, rstd F) {
+	n := F(len(s))
+	if !p.RMS {
+		for _, x := range s {
+			mean += x
+		}
+		mean /= n
+	}
+	var squares F
+	for _, x := range s {
+		d := x - mean
+		squares += F(d * d)
+	}
+	return mean, 1 / F(math.Sqrt(float64(squares/n+F(p.Eps))))
 }
 
 // Backward computes the gradients of a loss whose gradients by y and sum are up:
@@ -109,51 +130,60 @@ func forward(in Inputs, p Problem, sum func([]float64) float64, round func(float
 //
 // in float64, mean and rstd included: they are computed again from s.
 func Backward(s []float64, w []float64, up Upstream, p Problem) Gradients {
-	q := p
-	q.Residual = false // s has it already
-	out := forward(Inputs{X: s, W: w}, q, sum64, exact)
-	return backward(s, w, out.Mean, out.Rstd, up, p, sum64, exact)
+	return backward[float64](s, w, up, p)
 }
 
 // PlainBackward is Backward as a plain program in float32 computes it, from mean and
 // rstd in float32, with the gradients rounded to their formats.
 func PlainBackward(s []float64, w []float64, up Upstream, p Problem) Gradients {
-	q := p
-	q.Residual = false
-	out := forward(Inputs{X: s, W: w}, q, sum32, rounder(dtype.Float32))
-	g := backward(s, w, out.Mean, out.Rstd, up, p, sum32, rounder(dtype.Float32))
-	for i, round := 0, rounder(p.DType); i < len(g.DX); i++ {
-		g.DX[i] = round(g.DX[i])
-	}
-	for i, round := 0, rounder(p.WeightDType); i < len(g.DW); i++ {
-		g.DW[i] = round(g.DW[i])
-	}
+	g := backward[float32](s, w, up, p)
+	round(g.DX, p.DType)
+	round(g.DW, p.WeightDType)
 	return g
 }
 
-func backward(s, w, mean, rstd []float64, up Upstream, p Problem, sum func([]float64) float64, round func(float64) float64) Gradients {
+func backward[F number](s, w []float64, up Upstream, p Problem) Gradients {
 	n := p.Cols
 	out := Gradients{DX: make([]float64, len(s)), DW: make([]float64, n)}
-	z, g, gz := make([]float64, n), make([]float64, n), make([]float64, n)
-	for r := range p.Rows {
-		dy := up.DY[r*n : (r+1)*n]
-		for c, x := range s[r*n : (r+1)*n] {
-			z[c] = round(round(x-mean[r]) * rstd[r])
-			g[c] = round(dy[c] * w[c])
-			gz[c] = round(g[c] * z[c])
-			out.DW[c] = round(out.DW[c] + round(dy[c]*z[c]))
-		}
-		first, second := 0.0, round(sum(gz)/float64(n))
-		if !p.RMS {
-			first = round(sum(g) / float64(n))
-		}
-		for c := range n {
-			dx := round(rstd[r] * round(round(g[c]-first)-round(z[c]*second)))
-			if p.Residual {
-				dx = round(dx + up.DSum[r*n+c])
+	mean, rstd := make([]F, p.Rows), make([]F, p.Rows)
+	parallel(p.Rows, func(from, to int) {
+		row, weight, z, g := make([]F, n), narrow[F](w), make([]F, n), make([]F, n)
+		for r := from; r < to; r++ {
+			for c, x := range s[r*n : (r+1)*n] {
+				row[c] = F(x)
 			}
-			out.DX[r*n+c] = dx
+			mean[r], rstd[r] = statistics(row, &p)
+			var first, second F
+			for c, x := range row {
+				z[c] = F(x-mean[r]) * rstd[r]
+				g[c] = F(up.DY[r*n+c]) * weight[c]
+				first += g[c]
+				second += F(g[c] * z[c])
+			}
+			first, second = first/F(n), second/F(n)
+			if p.RMS {
+				first = 0
+			}
+			for c := range n {
+				dx := rstd[r] * (F(g[c]-first) - F(z[c]*second))
+				if p.Residual {
+					dx = F(dx) + F(up.DSum[r*n+c])
+				}
+				out.DX[r*n+c] = float64(dx)
+			}
 		}
-	}
+	})
+	parallel(n, func(from, to int) {
+		dw := make([]F, to-from)
+		for r := range p.Rows {
+			for c := from; c < to; c++ {
+				z := F(F(s[r*n+c])-mean[r]) * rstd[r]
+				dw[c-from] += F(F(up.DY[r*n+c]) * z)
+			}
+		}
+		for i, x := range dw {
+			out.DW[from+i] = float64(x)
+		}
+	})
 	return out
 }

@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestCompareAll has outputs that are right and wrong in one way each.
+func TestCompareAll(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	all := Expected{Name: "y", Want: []float64{1, math.Inf(1), 3}, Limit: 0.25}
+	some := Expected{Name: "y", At: []int{2}, Want: []float64{3}, Limit: 0.25}
+	exact := Expected{Name: "y", Want: []float64{1, 2, 3}}
+	for _, c := range []struct {
+		want  Expected
+		got   []float32
+		off   float64
+		wrong string
+	}{
+		{all, []float32{1, inf, 3}, 0, ""},
+		{all, []float32{1, inf, 3.25}, 0.25, ""},
+		{all, []float32{1, inf, 3.5}, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0.25"},
+		{all, []float32{1, 7, 3}, math.Inf(1), "y[1] is 7, want +Inf: off by +Inf, limit 0.25"},
+		{all, []float32{1, -inf, 3}, math.Inf(1), "y[1] is -Inf, want +Inf"},
+		{all, []float32{nan, inf, 3}, math.Inf(1), "y[0] is NaN, want 1"},
+		{some, []float32{5, 6, 3}, 0, ""},
+		{some, []float32{5, nan, 3}, 0, "y[1] was not written or is NaN"},
+		{some, []float32{5, 6, 4}, 1, "y[2] is 4, want 3"},
+		{exact, []float32{1, 2, 3}, 0, ""},
+		{exact, []float32{1, 2, 3.5}, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0"},
+	} {
+		check, wrong := compareAll(map[string][]float32{"y": c.got}, []Expected{{Name: "missing", Want: []float64{1}}, c.want})
+		require.Equal(t, c.off, check.MaxAbs, "%v", c)
+		require.Equal(t, len(c.want.Want), check.Rows)
+		require.Equal(t, 3, check.OfRows)
+		if c.wrong == "" {
+			require.NoError(t, wrong)
+		} else {
+			require.ErrorContains(t, wrong, c.wrong)
+		}
+	}
+	// The output that is worst by its own limit counts.
+	check, _ := compareAll(map[string][]float32{"a": {1}, "b": {1}}, []Expected{{Name: "a", Want: []float64{0.5}, Limit: 10}, {Name: "b", Want: []float64{0.9}, Limit: 0.2}})
+	require.InDelta(t, 0.1, check.MaxAbs, 1e-6)
+	require.Equal(t, 0.2, check.Limit)
+}
+
+// A copyOp is an Op that computes nothing: y is x, and dx is dy, by copies of buffers. What it says of
+// itself may be wrong.
+type copyOp struct {
+	off         float64 // of the reference
+	unsupported error
+	closed      *int
+}
+
+func (o copyOp) Name() string                     { return "copy_of" }
+func (o copyOp) Describe() string                 { return "a copy" }
+func (o copyOp) Keys() []Key                      { return []Key{{"n", 256}} }
+func (o copyOp) Cost(Pass) (flops, bytes float64) { return 0, 2048 }
+func (o copyOp) Close()                           { *o.closed++ }
+
+func (o copyOp) Tensors() []OpTensor {
+	shape := []int{256}
+	return []OpTensor{
+		{Name: "x", Shape: shape, Draw: func(x float32) float32 { return x * x }},
+		{Name: "y", Shape: shape, Role: Output},
+		{Name: "dy", Shape: shape, DType: dtype.Int32, Role: Upstream, Draw: func(x float32) float32 { return float32(int(9 * x)) }},
+		{Name: "dx", Shape: shape, DType: dtype.Int32, Role: Gradient},
+	}
+}
+
+func (o copyOp) Choose(_ *vk.Caps, impl string, _ Pass) (string, error) {
+	return "vkCmdCopyBuffer", o.unsupported
+}
+
+func (o copyOp) Workspace(*vk.Caps, string, Pass) (int64, error) { return 16, nil }
+
+func (o copyOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p Pass) error {
+	to, from := t["y"], t["x"]
+	if p == Backward {
+		to, from = t["dx"], t["dy"]
+	}
+	c.BarrierToTransfer()
+	c.Copy(to.Buffer, 0, from.Buffer, 0, 1024)
+	c.BarrierFromTransfer()
+	if workspace == nil || workspace.Bytes() < 16 {
+		return fmt.Errorf("there is no workspace")
+	}
+	return c.Err()
+}
+
+func (o copyOp) Reference(t map[string][]float32, p Pass) ([]Expected, error) {
+	from, to := "x", "y"
+	if p == Backward {
+		from, to = "dy", "dx"
+		if t["y"] == nil && o.off == 0 {
+			return nil, fmt.Errorf("y is missing")
+		}
+	}
+	e := Expected{Name: to}
+	for _, x := range t[from] {
+		e.Want = append(e.Want, float64(x)+o.off)
+	}
+	return []Expected{e}, nil
+}
+
+// TestMeasureOp measures an Op that is right in every pass, and finds out one that is
+// wrong.
+func TestMeasureOp(t *testing.T) {
+	d := vktest.Open(t)
+	pr := Protocol{Samples: 1, Iters: 3, WarmupTime: time.Microsecond, WallTime: -1, CacheBytes: 8192}
+	closed := 0
+	measure := func(op copyOp, p Pass) Result {
+		op.closed = &closed
+		results, err := MeasureOp(context.Background(), d, OpCase{Op: op, Pass: p, Impls: []string{"auto"}, Protocol: pr}, nil)
+		require.NoError(t, err)
+		require.Len(t, results, 1)
+		return results[0]
+	}
+	for pass, name := range map[Pass]string{Forward: "copy_of_fwd", Backward: "copy_of_bwd"} {
+		x := measure(copyOp{}, pass)
+		require.Equal(t, StatusOK, x.Status, x.Reason)
+		require.Equal(t, name, x.Kernel)
+		require.Equal(t, 256, x.Check.Rows)
+		require.Greater(t, x.NS(), 0.0)
+		require.Equal(t, "copy_of "+pass.String()+", a copy", x.subject().title)
+		require.Equal(t, "n=256", x.subject().params)
+	}
+	require.Equal(t, "CopyOfBwd", measure(copyOp{}, Backward).subject().benchmark)
+	require.Equal(t, "vkCmdCopyBuffer", measure(copyOp{}, Forward).Choice)
+	x := measure(copyOp{off: 1}, Forward)
+	require.Equal(t, StatusFailed, x.Status)
+	require.Contains(t, x.Reason, "off by 1, limit 0")
+	x = measure(copyOp{unsupported: fmt.Errorf("copy_of: auto: no copies: %w", vk.ErrUnsupported)}, Forward)
+	require.Equal(t, StatusUnsupported, x.Status)
+	require.Equal(t, "no copies", x.Reason)
+	require.Equal(t, 6, closed)
+	_, err := MeasureOp(context.Background(), d, OpCase{Op: copyOp{off: 1, closed: &closed}, Pass: Backward, Impls: []string{"auto"}, Protocol: pr}, nil)
+	require.ErrorContains(t, err, "the forward pass is wrong: y[")
+}
