@@ -68,10 +68,11 @@ func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, o
 	if err != nil {
 		return err
 	}
-	if err := checkBackward(dq, dk, dv, do, o, lse, q, k, v, &opt, p); err != nil {
+	shapes := config.workspaceShapes(c.Device().Caps(), &p)
+	if err := checkBackward(dq, dk, dv, do, o, lse, q, k, v, &opt, p, workspaceBytes(shapes)); err != nil {
 		return err
 	}
-	w, err := newBwdWorkspace(c, p, &opt)
+	w, err := newBwdWorkspace(c, shapes, opt.Workspace)
 	if err != nil {
 		return err
 	}
@@ -114,10 +115,13 @@ var bwdSplitKernels = [...]struct{ dkv, dq string }{
 }
 
 // record records the kernel that computes dK and dV, and the one that computes dQ; or
-// those of the unfused path.
+// those of the unfused path, or the one that computes all.
 func (b *backward) record() error {
-	if b.config.Impl == Unfused {
+	switch {
+	case b.config.Impl == Unfused:
 		return b.recordUnfused()
+	case b.config.fused():
+		return b.recordFused()
 	}
 	names, config, p := bwdKernels[b.config.Impl], &b.config, &b.p
 	if p.DType == dtype.Float32 && config.Impl != Scalar {

@@ -15,6 +15,13 @@ type BackwardConfig struct {
 	Impl Impl
 	DKV  BackwardTile // of the kernel that owns keys, and computes dK and dV
 	DQ   BackwardTile // of the kernel that owns rows, and computes dQ
+
+	// Fused, unless it is zero, is of one kernel that owns keys and computes all three
+	// instead, on the matrix paths. dQ of Shares shares of the keys is summed up by
+	// itself, in memory, and a second kernel adds them; 0 stands for as many as fill the
+	// device.
+	Fused  BackwardTile
+	Shares int
 }
 
 // A BackwardTile is what a workgroup of one kernel does: it owns some keys, or rows, and
@@ -40,6 +47,13 @@ type BackwardTile struct {
 
 // String names the choices in a few words, as Config.String does.
 func (c BackwardConfig) String() string {
+	if c.fused() {
+		s := fmt.Sprintf("%v fused %v", c.Impl, c.Fused)
+		if c.Shares > 0 {
+			s += fmt.Sprintf(" shares%d", c.Shares)
+		}
+		return s
+	}
 	return fmt.Sprintf("%v dkv %v dq %v", c.Impl, c.DKV, c.DQ)
 }
 
@@ -110,6 +124,9 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 			return err
 		}
 	}
+	if c.fused() {
+		return c.feasibleFused(caps, &p)
+	}
 	if scalar {
 		if err := c.DKV.feasibleScalar(caps, c.Impl, p, c.DKV.Stream, c.DKV.Own); err != nil {
 			return err
@@ -175,20 +192,31 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	row8 := (p.HeadDim + n - 1) / n * n / 8
 	own := t.Subgroups * t.RowTiles * m
 	tile, column := 2*t.Stream*(row8+1), own*n/8 // in 16 bytes, lib/tile_bwd.glsl
-	shared := t.Stream * 8                       // stats, lib/bwd_dkv_matrix.glsl
 	if p.DType == dtype.Float32 {
 		tile, column = 2*tile, 2*column // lib/tile_bwd_split.glsl
-		shared += t.Subgroups * 8       // tile_tops
 	}
 	if column > tile {
 		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d", impl, own, t.Stream)
 	}
-	shared += tile * 16
+	return fitsShared(caps, impl, t.matrixShared(impl, m, n, p))
+}
+
+// matrixShared returns the bytes of shared memory of a kernel of a matrix path, for
+// matrices of m by n.
+func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
+	row8 := (p.HeadDim + n - 1) / n * n / 8
+	tile := 2 * t.Stream * (row8 + 1) * 16 // lib/tile_bwd.glsl
+	shared := t.Stream * 8                 // stats, lib/bwd_dkv_matrix.glsl
+	if p.DType == dtype.Float32 {
+		tile *= 2                 // lib/tile_bwd_split.glsl
+		shared += t.Subgroups * 8 // tile_tops
+	}
+	shared += tile
 	if impl == CoopMat {
 		shared += t.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += t.Subgroups * m * n / 2 * 4   // packed, at most
 	}
-	return fitsShared(caps, impl, shared)
+	return shared
 }
 
 // bwdRow is one row of the tuning table of the backward pass.

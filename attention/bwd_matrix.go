@@ -29,9 +29,19 @@ type bwdMatrixSpec struct {
 // matrixKernel returns attention_bwd_dkv_coopmat2 or another of its kind.
 func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) (k kernel[bwdParams], err error) {
 	d, p := b.c.Device(), &b.p
-	shape, err := matrixShape(d.Caps(), b.config.Impl, p.DType)
+	spec, err := b.matrixSpec(tile, isAligned)
 	if err != nil {
 		return k, err
+	}
+	return newKernel[bwdParams](d, name, p.DType.Short(), p, spec, matrixKernelOptions(d))
+}
+
+// matrixSpec returns the specialization for a tile.
+func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec, error) {
+	d, p := b.c.Device(), &b.p
+	shape, err := matrixShape(d.Caps(), b.config.Impl, p.DType)
+	if err != nil {
+		return bwdMatrixSpec{}, err
 	}
 	element := p.DType // of the matrices
 	if element == dtype.Float32 {
@@ -39,12 +49,12 @@ func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) 
 	}
 	layout, err := layoutOf(d, element, shape)
 	if err != nil {
-		return k, err
+		return bwdMatrixSpec{}, err
 	}
 	if tile.Detour {
 		layout.forget()
 	}
-	return newKernel[bwdParams](d, name, p.DType.Short(), p, bwdMatrixSpec{
+	return bwdMatrixSpec{
 		WorkgroupSize: uint32(tile.Subgroups) * d.Caps().SubgroupSize,
 		NumSubgroups:  uint32(tile.Subgroups),
 		MatM:          shape.M,
@@ -63,5 +73,5 @@ func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) 
 		Prefetch:      tile.Prefetch,
 		SplitLoop:     tile.SplitLoop,
 		Fence:         uint32(tile.Fence),
-	}, matrixKernelOptions(d))
+	}, nil
 }

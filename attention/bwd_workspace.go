@@ -6,12 +6,16 @@ import (
 )
 
 // BackwardWorkspace returns how many bytes Options.Workspace must have for
-// Backward: 8 for each row of each head; with Sinks 4 for each 2048 of them; and with
-// a Bias that rows share 4 for each key of each query head. Its errors are those of
-// Backward about p and opt.
+// Backward: 8 for each row of each head; with Sinks 4 for each 2048 of them; with
+// a Bias that rows share 4 for each key of each query head; and 4 for each element of dQ
+// and each share of the keys where one kernel computes all gradients of more than one block
+// of keys (BackwardConfig.Fused). Its errors are those of Backward about p and opt.
 func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	_, err := ChooseBackward(caps, p, opt)
-	return workspaceBytes(p), err
+	config, err := ChooseBackward(caps, p, opt)
+	if err != nil {
+		return 0, err
+	}
+	return workspaceBytes(config.workspaceShapes(caps, &p)), nil
 }
 
 // A bwdWorkspace holds what kernels of a call leave for others, float32.
@@ -19,11 +23,15 @@ type bwdWorkspace struct {
 	rows      vk.Tensor // (batch, num_heads, seq_q, 2), or (num_heads, total_q, 2): of attention_bwd_delta
 	sinkParts vk.Tensor // (batch, num_heads, sinkChunks): of attention_bwd_dsinks
 	biasParts vk.Tensor // (batch, num_heads, seq_kv): of attention_bwd_dbias, for rows that share a bias
+	dqParts   vk.Tensor // (batch, num_heads, shares, seq_q, head_dim), padded: of attention_bwd_fused_coopmat2
 }
 
-// workspaceShapes returns the shapes of rows, sinkParts and biasParts, nil for what p
-// does not need.
-func workspaceShapes(p *Problem) (shapes [3][]int) {
+// workspaceShapes are the shapes of the tensors of a bwdWorkspace, nil for what is not
+// needed.
+type workspaceShapes [4][]int
+
+// workspaceShapes returns what the kernels of c need for p.
+func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes workspaceShapes) {
 	shapes[0] = []int{p.Batch, p.NumHeads, p.SeqQ, 2}
 	if p.Varlen.On {
 		shapes[0] = []int{p.NumHeads, p.Varlen.TotalQ, 2}
@@ -34,6 +42,7 @@ func workspaceShapes(p *Problem) (shapes [3][]int) {
 	if p.Bias.On && !p.Bias.Rows {
 		shapes[2] = []int{p.Batch, p.NumHeads, p.SeqKV}
 	}
+	shapes[3] = c.dqPartsShape(caps, p)
 	return shapes
 }
 
@@ -54,12 +63,17 @@ func rowsStrideH(p *Problem) uint32 {
 }
 
 // workspaceBytes returns the size of all.
-func workspaceBytes(p Problem) (bytes int64) {
-	for _, shape := range workspaceShapes(&p) {
-		bytes += 4 * elementsOf(shape)
+func workspaceBytes(shapes workspaceShapes) (bytes int64) {
+	for _, shape := range shapes {
+		if shape != nil {
+			bytes = alignWorkspace(bytes) + 4*elementsOf(shape)
+		}
 	}
 	return bytes
 }
+
+// alignWorkspace returns where a tensor may start: matrices demand multiples of 16 bytes.
+func alignWorkspace(bytes int64) int64 { return (bytes + 15) / 16 * 16 }
 
 // elementsOf returns the product of a shape, 0 for none.
 func elementsOf(shape []int) int64 {
@@ -73,25 +87,24 @@ func elementsOf(shape []int) int64 {
 	return n
 }
 
-// newBwdWorkspace cuts the memory of a call.
-func newBwdWorkspace(c *vk.Cmd, p Problem, opt *Options) (w bwdWorkspace, err error) {
-	bytes := workspaceBytes(p)
+// newBwdWorkspace cuts memory of the caller, or of c if there is none.
+func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWorkspace, err error) {
+	bytes := workspaceBytes(shapes)
 	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > uint64(limit) {
 		return w, unsupported("backward: a workspace of %d bytes is more than the device's largest storage buffer, %d", bytes, limit)
 	}
-	b := opt.Workspace
 	if b == nil {
 		b = c.Scratch("attention.backward", bytes)
 	}
-	at := 0
-	for i, shape := range workspaceShapes(&p) {
-		if shape == nil {
+	at := int64(0)
+	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts} {
+		if shapes[i] == nil {
 			continue
 		}
-		t := vk.View(b, dtype.Float32, shape...)
-		t.Offset = at
-		at += t.NumElements()
-		*[]*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts}[i] = t
+		at = alignWorkspace(at)
+		*t = vk.View(b, dtype.Float32, shapes[i]...)
+		t.Offset = int(at / 4)
+		at += 4 * elementsOf(shapes[i])
 	}
 	return w, c.Err()
 }

@@ -23,8 +23,8 @@ func checkForward(o, lse, q, k, v vk.Tensor, in *Inputs, p Problem) error {
 	return argument.Check("attention", inputs, outputs[:])
 }
 
-// checkBackward is checkForward for Backward.
-func checkBackward(dq, dk, dv, do, o, lse, q, k, v vk.Tensor, opt *Options, p Problem) error {
+// checkBackward is checkForward for Backward, which needs a workspace of so many bytes.
+func checkBackward(dq, dk, dv, do, o, lse, q, k, v vk.Tensor, opt *Options, p Problem, workspace int64) error {
 	g := &opt.Gradients
 	inputs := append(make([]argument.Argument, 0, 13),
 		argument.New("q", q, true, p.DType, p.QShape()),
@@ -43,8 +43,8 @@ func checkBackward(dq, dk, dv, do, o, lse, q, k, v vk.Tensor, opt *Options, p Pr
 		argument.New("dsinks", g.DSinks, p.Sinks && !g.DSinks.IsZero(), dtype.Float32, p.SinksShape()),
 	}
 	if w := opt.Workspace; w != nil {
-		if want := workspaceBytes(p); w.Bytes() < want {
-			return fmt.Errorf("attention: workspace has %d bytes, want %d", w.Bytes(), want)
+		if w.Bytes() < workspace {
+			return fmt.Errorf("attention: workspace has %d bytes, want %d", w.Bytes(), workspace)
 		}
 		all := int(w.Bytes() / 4)
 		outputs = append(outputs, argument.New("workspace", vk.View(w, dtype.Float32, all), true, dtype.Float32, []int{all}))

@@ -50,6 +50,10 @@ func TestLayouts(t *testing.T) {
 		"attention_bwd_dq_split_coopmat2":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 		"attention_bwd_dq_split_coopmat":   {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 
+		"attention_bwd_fused_coopmat2": {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
+		"attention_bwd_fused_coopmat":  {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
+		"attention_bwd_fused_sum":      {bwdFusedSumParams{}, bwdFusedSumSpec{}, []string{"PartDQ", "DQ"}},
+
 		"attention_bwd_delta":      {bwdDeltaParams{}, bwdDeltaSpec{}, []string{"O", "DO", "LSE", "DLSE", "Rows"}},
 		"attention_bwd_dkv_scalar": {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
 		"attention_bwd_dq_scalar":  {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
@@ -76,8 +80,8 @@ func TestLayouts(t *testing.T) {
 		module, err := shaders.Get(v.Kernel, v.Type)
 		require.NoError(t, err)
 		maxBytes := layouttest.MaxParamsBytes
-		if strings.HasSuffix(v.Kernel, "_features") {
-			maxBytes = 256 // as feasibleFeatures demands
+		if strings.HasSuffix(v.Kernel, "_features") || strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat") {
+			maxBytes = 256 // as feasibleFeatures and feasibleFused demand
 		}
 		layouttest.CheckWithin(t, maxBytes, module, row.params, row.spec, row.bindings...)
 	}

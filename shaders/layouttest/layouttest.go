@@ -32,7 +32,8 @@ const MaxParamsBytes = 128
 //
 // params (nil for none) must have the fields of the push-constant block: number,
 // names (tag glsl), order, offsets, types, no holes, at most MaxParamsBytes. A
-// struct in the block is a struct in Go, with tags on both levels.
+// struct in the block is a struct in Go, with tags on both levels; the fields of an
+// embedded struct stand in its place.
 //
 // spec (nil for none) must have one field for each specialization constant, in
 // order of constant_id from 0, of type uint32, int32, float32 or bool. The fields of
@@ -72,6 +73,11 @@ func fields(t reflect.Type, prefix string, offset int) (list []field, problems [
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, at := f.Tag.Get("glsl"), offset+int(f.Offset)
+		if f.Anonymous && f.Type.Kind() == reflect.Struct {
+			l, p := fields(f.Type, prefix, at)
+			list, problems = append(list, l...), append(problems, p...)
+			continue
+		}
 		if name == "" {
 			problems = append(problems, fmt.Sprintf("%s has no glsl tag", f.Name))
 		}

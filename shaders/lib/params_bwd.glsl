@@ -49,6 +49,12 @@ layout(push_constant, scalar) uniform Params {
     uint dv_stride_b;
     uint dv_stride_h;
     uint dv_stride_s;
+#ifdef WITH_DQ
+    uint dq_offset;     // where dX is dK
+    uint dq_stride_b;
+    uint dq_stride_h;
+    uint dq_stride_s;
+#endif
 #ifndef FEATURES
 } p;
 #else

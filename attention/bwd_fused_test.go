@@ -1,0 +1,130 @@
+package attention_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// fusedConfigs compute all gradients in one kernel: one share of the keys, whose blocks
+// add up in memory, two, and one for each block; subgroups that divide dQ of a tile evenly
+// and not; blocks larger than most sequences, which write dQ themselves.
+var fusedConfigs = []attention.BackwardConfig{
+	{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true}},
+	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: 8, SplitLoop: true, Fence: 1}},
+	{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16}},
+	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Detour: true}},
+	{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8}},
+	{Impl: attention.CoopMat, Shares: 3, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Detour: true}},
+}
+
+// TestBackwardFused runs the suite.
+func TestBackwardFused(t *testing.T) {
+	d := vktest.Open(t)
+	for _, config := range fusedConfigs {
+		headDim := 40
+		if config.Impl == attention.CoopMat && d.Caps().Type == vk.CPU {
+			headDim = 24 // lavapipe compiles larger ones for half a minute
+		}
+		small := backwardSuite(d).Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= headDim && c.FLOPs() < 4e6 })
+		t.Run(config.String(), func(t *testing.T) {
+			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
+			small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+		})
+	}
+}
+
+// TestBackwardFusedManyBatches runs several dispatches of both kernels.
+func TestBackwardFusedManyBatches(t *testing.T) {
+	d := vktest.Open(t)
+	vktest.Require(t, "coopmat2", pathError(d.Caps(), attention.CoopMat2))
+	d.Caps().MaxWorkgroupCount[2] = 1
+	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
+		return c.Problem.Batch > 1 && c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6
+	})
+	require.NotEmpty(t, small.Cases)
+	small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &fusedConfigs[0]}})
+}
+
+// TestBackwardFusedWorkspace says how many bytes dQ of shares of the keys takes: as many
+// shares as fill the device, no more than there are blocks, and none for one block.
+func TestBackwardFusedWorkspace(t *testing.T) {
+	caps := *vktest.Open(t).Caps()
+	vktest.Require(t, "coopmat2", pathError(&caps, attention.CoopMat2))
+	good := attention.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 3, SeqQ: 33, HeadDim: 16, DType: dtype.Float16}
+	shape, lack := chips.MatrixShape(&caps, good.DType)
+	require.Empty(t, lack)
+	tile := attention.BackwardTile{Subgroups: 16 / int(shape.M), RowTiles: 1, Stream: 16} // 16 keys
+	const rows = 8 * 2 * 6 * 33
+	const share = 4 * 2 * 6 * 48 * 16 // of the padded rows
+	for _, c := range []struct {
+		units, shares, seqKV int
+		want                 int64
+	}{
+		{132, 0, 16, rows}, // one block
+		{132, 0, 17, rows + 2*share},
+		{132, 0, 160, rows + 10*share},
+		{6, 0, 160, rows + 2*share},
+		{7, 0, 160, rows + 3*share},  // 14 workgroups for 6 heads
+		{24, 0, 160, rows + 5*share}, // 8 shares of 10 blocks take as long as 5
+		{1, 0, 160, rows + share},    // more heads than that
+		{0, 0, 160, rows + 10*share}, // as for 32 units
+		{132, 3, 160, rows + 3*share},
+		{132, 20, 160, rows + 10*share},
+	} {
+		p, caps := good, caps
+		p.SeqKV, caps.ComputeUnits = c.seqKV, uint32(c.units)
+		opt := attention.Options{BackwardConfig: &attention.BackwardConfig{Impl: attention.CoopMat2, Fused: tile, Shares: c.shares}}
+		bytes, err := attention.BackwardWorkspace(&caps, p, opt)
+		require.NoError(t, err)
+		require.Equal(t, c.want, bytes, c)
+	}
+}
+
+// TestBackwardFusedUnsupported says why there is no such kernel.
+func TestBackwardFusedUnsupported(t *testing.T) {
+	caps := *vktest.Open(t).Caps()
+	vktest.Require(t, "coopmat2", pathError(&caps, attention.CoopMat2))
+	good := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 640, HeadDim: 16, DType: dtype.Float16}
+	tile := attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
+	for _, c := range []struct {
+		change func(p *attention.Problem, caps *vk.Caps, config *attention.BackwardConfig)
+		want   string
+	}{
+		{func(*attention.Problem, *vk.Caps, *attention.BackwardConfig) {}, ""},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel computes all gradients of float16 at once"},
+		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel computes all gradients of float32 at once"},
+		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.Softcap = 5 }, "coopmat2: no backward kernel has softcap"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Shares = -1 }, "coopmat2: shares=-1 is negative"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) { caps.MaxStorageBuffers = 7 }, "coopmat2: all gradients at once take 8 storage buffers, more than the device's 7"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
+			caps.MaxPushConstantsBytes = 128
+		}, "coopmat2: all gradients at once take 144 bytes of push constants, more than the device's 128"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Fused.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Fused.Stream = 20 }, "coopmat2: stream=20 is not a multiple of the matrix size "},
+		// Both tiles and their statistics fit, K and dX beside them do not.
+		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
+			caps.MaxSharedMemoryBytes = 2*16*(2+1)*16 + 16*8
+		}, "coopmat2: "},
+		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
+			c.Shares, caps.MaxStorageBufferRange = 4, 16895
+		}, "coopmat2: a workspace of 16896 bytes, dQ of shares of the keys among it, is more than the device's 16895"},
+	} {
+		p, caps, config := good, caps, attention.BackwardConfig{Impl: attention.CoopMat2, Fused: tile}
+		c.change(&p, &caps, &config)
+		err := config.Feasible(&caps, p)
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.ErrorContains(t, err, "attention: "+c.want)
+	}
+}
