@@ -20,20 +20,16 @@ var fusedConfigs = []attention.BackwardConfig{
 	{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true}},
 	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: 8, SplitLoop: true, Fence: 1}},
 	{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16}},
-	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Detour: true}},
-	{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8}},
+	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8, Detour: true}},
+	{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8}},
 	{Impl: attention.CoopMat, Shares: 3, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Detour: true}},
 }
 
 // TestBackwardFused runs the suite.
 func TestBackwardFused(t *testing.T) {
 	d := vktest.Open(t)
+	small := backwardSuite(d).Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6 })
 	for _, config := range fusedConfigs {
-		headDim := 40
-		if config.Impl == attention.CoopMat && d.Caps().Type == vk.CPU {
-			headDim = 24 // lavapipe compiles larger ones for half a minute
-		}
-		small := backwardSuite(d).Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= headDim && c.FLOPs() < 4e6 })
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
