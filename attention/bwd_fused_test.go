@@ -19,7 +19,7 @@ import (
 var fusedConfigs = []attention.BackwardConfig{
 	{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Prefetch: true, SplitLoop: true}},
 	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: 8, SplitLoop: true, Fence: 1}},
-	{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 8}},
+	{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: 9, RowTiles: 1, Stream: 8}},
 	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8, Detour: true}},
 	{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8}},
 	{Impl: attention.CoopMat, Shares: 3, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Detour: true}},
