@@ -23,7 +23,8 @@
 //
 // [Backward] computes the gradients, from what Forward left: each of two kernels
 // computes the weights again, one to sum up dK and dV, the other dQ (bwd_matrix.go,
-// bwd_scalar.go); the unfused path keeps them in memory (bwd_unfused.go). The paths
+// bwd_scalar.go), or one kernel sums up all three (bwd_fused.go); the unfused path keeps them
+// in memory (bwd_unfused.go). The paths
 // scalar and unfused have all features; the gradients of the bias and the sinks have
 // kernels of their own (bwd_features.go).
 //

@@ -62,7 +62,8 @@ type Gradients struct {
 //
 // The algorithm is Algorithm 2 of Dao, FlashAttention-2 (arXiv:2307.08691); Delta
 // is D in line 4 there, dS line 14, the gradients lines 12, 15 and 16. Its loop over
-// rows and keys runs once for dK and dV and once for dQ.
+// rows and keys runs once for dK and dV and once for dQ, or as there once for all
+// (BackwardConfig.Fused).
 func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error {
 	config, err := ChooseBackward(c.Device().Caps(), p, opt)
 	if err != nil {

@@ -47,7 +47,23 @@ func TestCheck(t *testing.T) {
 	for _, env := range []string{"vulkan1.2", "vulkan1.3"} {
 		Check(t, module(t, env), layoutParams{}, layoutSpec{}, "X", "Y", "Rstd")
 		Check(t, module(t, env), layoutParams{}, layoutSpec{}, "X4", "Y", "Rstd")
+		Check(t, module(t, env), embedding{}, layoutSpec{}, "X", "Y", "Rstd")
 	}
+}
+
+// embedding is layoutParams with its first fields in an embedded struct.
+type addresses struct {
+	Ptr  uint64 `glsl:"ptr"`
+	Base uint64 `glsl:"base"`
+}
+
+type embedding struct {
+	addresses
+	Rows  uint32    `glsl:"rows"`
+	Scale float32   `glsl:"scale"`
+	Q     strides   `glsl:"q"`
+	Shape [3]uint32 `glsl:"shape"`
+	Shift int32     `glsl:"shift"`
 }
 
 // Two mirrors of the specialization that are wrong.
