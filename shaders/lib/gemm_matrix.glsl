@@ -52,6 +52,11 @@ void strip_barrier() {
     subgroupBarrier();
 }
 
+// odd_place returns 1 where element (row, col) of C is at an odd place, else 0.
+uint odd_place(const Work w, const uint row, const uint col) {
+    return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
+}
+
 // store_strip writes a strip of this subgroup, MAT_M rows from row on and
 // OUT_TILES columns of matrices from col on, from tile to C.
 void store_strip(const Work w, const uint row, const uint col) {
@@ -74,28 +79,29 @@ void store_strip(const Work w, const uint row, const uint col) {
         }
         return;
     }
-    // Pairs of elements that are one word of C where it is 16-bit. In rows that start at
-    // an odd place the first and the last element have no partner.
+    // Pairs of elements that are one word of C where it is 16-bit, and then what has no
+    // partner: the first element of rows that start at an odd place, and maybe the last.
+    const uint cols = end > col ? min(end - col, OUT_COLS4 * 4) : 0;
     [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 * 2 / SUBGROUP_SIZE; round++) {
         const uint i = round * SUBGROUP_SIZE + lane;
         const uint y = row + i / (OUT_COLS4 * 2);
-        const uint pair = i % (OUT_COLS4 * 2);
+        const uint x = i % (OUT_COLS4 * 2) * 2 + odd_place(w, y, col);  // within the strip, as all that follow
         const uint at = base + i / (OUT_COLS4 * 2) * OUT_LD;
-        const uint odd = p.c_offset + w.batch * p.c_stride_b + y * p.c_stride + col & 1;
-        const bool alone = pair == 0 && odd == 1;
-        const uint x0 = 2 * pair - (alone ? 0 : odd);  // within the strip
-        const uint x1 = alone ? OUT_COLS4 * 4 - 1 : x0 + 1;
-        const float sum0 = uintBitsToFloat(tile[at + x0 / 4][x0 % 4]);
-        const float sum1 = uintBitsToFloat(tile[at + x1 / 4][x1 % 4]);
-        if (y < p.m && col + x1 < end && !alone) {
-            finish(w.batch, y, col + x0, vec4(sum0, sum1, 0.0, 0.0), 2);
-        } else if (y < p.m) {
-            if (col + x0 < end) {
-                finish(w.batch, y, col + x0, vec4(sum0), 1);
-            }
-            if (col + x1 < end) {
-                finish(w.batch, y, col + x1, vec4(sum1), 1);
-            }
+        if (y < p.m && x + 1 < cols) {
+            const float sum0 = uintBitsToFloat(tile[at + x / 4][x % 4]);
+            const float sum1 = uintBitsToFloat(tile[at + (x + 1) / 4][(x + 1) % 4]);
+            finish(w.batch, y, col + x, vec4(sum0, sum1, 0.0, 0.0), 2);
+        }
+    }
+    [[unroll]] for (uint round = 0; round < (MAT_M * 2 + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE; round++) {
+        const uint i = round * SUBGROUP_SIZE + lane;
+        const uint y = row + i / 2;
+        const uint odd = odd_place(w, y, col);
+        const bool last = i % 2 == 1;
+        const bool alone = last ? cols > odd && (cols - odd) % 2 == 1 : cols > 0 && odd == 1;
+        if (y < min(p.m, row + MAT_M) && alone) {
+            const uint x = last ? cols - 1 : 0;
+            finish(w.batch, y, col + x, vec4(uintBitsToFloat(tile[base + i / 2 * OUT_LD + x / 4][x % 4])), 1);
         }
     }
 }
