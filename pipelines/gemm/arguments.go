@@ -1,6 +1,8 @@
 package gemm
 
 import (
+	"slices"
+
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 )
@@ -55,8 +57,24 @@ func (args *arguments) bound() [4]vk.Tensor {
 	return list
 }
 
-// checkApart returns an error if partial sums share memory with a tensor.
-func (args *arguments) checkApart(partial vk.Tensor) error {
+// rowsFrom returns the tensors of n rows of C from a row on.
+func (args arguments) rowsFrom(row, n int, p *Problem) arguments {
+	part := func(t vk.Tensor, axis int) vk.Tensor {
+		if t.IsZero() {
+			return t
+		}
+		t.Shape = slices.Clone(t.Shape)
+		t.Shape[axis] = n
+		t.Offset += row * t.Strides[axis]
+		return t
+	}
+	args.a = part(args.a, map[bool]int{false: 1, true: 2}[p.TransA])
+	args.c, args.r, args.x, args.s = part(args.c, 1), part(args.r, 1), part(args.x, 1), part(args.s, 1)
+	return args
+}
+
+// checkApart returns an error if the workspace shares memory with a tensor.
+func (args *arguments) checkApart(workspace vk.Tensor) error {
 	var others []argument.Argument
 	for _, t := range []struct {
 		name string
@@ -64,7 +82,7 @@ func (args *arguments) checkApart(partial vk.Tensor) error {
 	}{{"c", args.c}, {"a", args.a}, {"b", args.b}, {"residual", args.r}, {"x", args.x}, {"s", args.s}} {
 		others = append(others, argument.New(t.name, t.Tensor, !t.IsZero(), t.DType, t.Shape))
 	}
-	return argument.Check("gemm", others, []argument.Argument{argument.New("workspace", partial, true, partial.DType, partial.Shape)})
+	return argument.Check("gemm", others, []argument.Argument{argument.New("workspace", workspace, true, workspace.DType, workspace.Shape)})
 }
 
 // sameElements reports whether two tensors of one shape are the same memory.

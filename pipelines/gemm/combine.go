@@ -1,12 +1,16 @@
 package gemm
 
 import (
-	"fmt"
-
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
+
+// Splits: where C has few blocks and k is long, workgroups share a block, each with a
+// part of k, and gemm_combine adds up their sums. That is for all rows of C, or with
+// Config.Rows for those from there on: 344 blocks on a device that runs 264 at a time take
+// as long as 528, but 264 of them and then 80 with a third of k in each of 240 workgroups
+// take little longer than 352.
 
 // maxSplits bounds the parts of k.
 const maxSplits = 256
@@ -19,24 +23,56 @@ func (c *Config) splitK(k int) int {
 	return (blocks + splits - 1) / splits * c.BlockK
 }
 
-// fitSplits returns c with as many splits as have some of k.
-func (c Config) fitSplits(k int) Config {
+// fit returns c with as many splits as have some of k, and rows as there are.
+func (c Config) fit(p *Problem) Config {
 	if c.Splits > 1 {
-		part := c.splitK(k)
-		c.Splits = (k + part - 1) / part
+		part := c.splitK(p.K)
+		c.Splits = (p.K + part - 1) / part
+	}
+	if c.Splits <= 1 || c.Rows >= p.M {
+		c.Splits, c.Rows = 1, 0
 	}
 	return c
 }
 
-// splitsToFill returns into how many parts k is divided so that every compute unit of
-// the device has two workgroups, each with at least leastSplitK of k.
+// Least parts of k: that of a split, and that of a split of the last blocks only.
+const (
+	leastSplitK = 512
+	leastTailK  = 256
+)
+
+// slots returns how many workgroups of the matrix path a device runs at a time: two for
+// each compute unit, as registers and shared memory of the configurations for large
+// devices allow. 0 if the driver does not say.
+func slots(caps *vk.Caps) int { return 2 * int(caps.ComputeUnits) }
+
+// splitsToFill returns into how many parts k is divided so that every slot has a
+// workgroup, each with at least leastSplitK of k.
 func (c *Config) splitsToFill(caps *vk.Caps, p *Problem) int {
-	const leastSplitK = 512
-	if caps.ComputeUnits == 0 {
+	if slots(caps) == 0 {
 		return 1
 	}
-	wanted := 2 * int(caps.ComputeUnits) / c.blocks(caps, p)
+	wanted := slots(caps) / c.blocks(caps, p)
 	return max(min(wanted, p.K/leastSplitK, maxSplits), 1)
+}
+
+// withSplits returns c with the splits that p needs on a device: of all rows if there are
+// fewer blocks than slots, and else of the rows whose blocks do not fill the slots again.
+func (c Config) withSplits(caps *vk.Caps, p *Problem) Config {
+	c.Splits = c.splitsToFill(caps, p)
+	blockM, blockN := c.block(caps, p.DType)
+	cols := (p.N + blockN - 1) / blockN
+	blocks := c.blocks(caps, p)
+	if c.Splits > 1 || c.Impl != CoopMat || p.Batches() > 1 || slots(caps) == 0 || blocks <= slots(caps) || cols > slots(caps) {
+		return c
+	}
+	rows := blocks / slots(caps) * slots(caps) / cols // of blocks, in whole rounds
+	rest := blocks - rows*cols
+	splits := min(slots(caps)/max(rest, 1), p.K/leastTailK)
+	if splits > 1 && p.K >= 2*leastSplitK { // what adds up the sums takes some microseconds
+		c.Splits, c.Rows = splits, rows*blockM
+	}
+	return c
 }
 
 // partialStride returns the length of a row of partial sums: whole vec4.
@@ -44,21 +80,10 @@ func partialStride(n int) int { return (n + 3) / 4 * 4 }
 
 // partialBytes returns the memory of partial sums.
 func (c Config) partialBytes(p Problem) int64 {
-	return 4 * int64(c.Splits) * int64(p.Batches()) * int64(p.M) * int64(partialStride(p.N))
-}
-
-// Workspace returns the bytes of device memory that Multiply takes for partial sums,
-// with the same options; 0 if it needs none.
-func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	config, err := Choose(caps, p, opt)
-	if err != nil {
-		return 0, err
+	if c.Splits <= 1 {
+		return 0
 	}
-	config = config.fitSplits(p.K)
-	if config.Splits <= 1 {
-		return 0, nil
-	}
-	return config.partialBytes(p), nil
+	return 4 * int64(c.Splits) * int64(p.Batches()) * int64(p.M-c.Rows) * int64(partialStride(p.N))
 }
 
 // combineSpec is the specialization of gemm_combine.comp.
@@ -68,41 +93,32 @@ type combineSpec struct {
 }
 
 // multiplySplits records a kernel whose workgroups have a part of k each, and
-// gemm_combine, which adds up their sums.
-func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, opt *Options) error {
-	d := c.Device()
-	config = config.fitSplits(p.K)
-	if config.Splits <= 1 {
-		return multiply(c, args, p, config)
+// gemm_combine, which adds up their sums, in memory from byte `at` on.
+func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, memory *vk.Buffer, at int64) error {
+	if rows := config.Rows; rows > 0 {
+		first, one := p, config
+		first.M, one.Splits, one.Rows, config.Rows = rows, 1, 0, 0
+		if err := multiply(c, args.rowsFrom(0, rows, &p), first, one); err != nil {
+			return err
+		}
+		if args.a.Buffer == memory || args.b.Buffer == memory {
+			c.Barrier() // the parts differ, but synchronization validation compares whole buffers
+		}
+		args = args.rowsFrom(rows, p.M-rows, &p)
+		p.M -= rows
 	}
+	d := c.Device()
 	limit := d.Caps().MaxWorkgroupCount
 	if n := p.Batches() * config.Splits; n > int(limit[2]) {
 		return unsupported("batch=%d with %d splits is more than the device's %d workgroups", p.Batches(), config.Splits, limit[2])
 	}
-	bytes := config.partialBytes(p)
-	workspace, offset := opt.Workspace, opt.WorkspaceOffset
-	if workspace == nil {
-		workspace, offset = c.Scratch("gemm.partial", bytes), 0
-		if err := c.Err(); err != nil {
-			return err
-		}
-	}
-	if offset < 0 || offset%16 != 0 {
-		return fmt.Errorf("gemm: workspace_offset=%d is not a multiple of 16", offset)
-	}
-	if workspace.Bytes()-offset < bytes {
-		return fmt.Errorf("gemm: workspace has %d bytes from %d on, want %d", workspace.Bytes()-offset, offset, bytes)
-	}
 	stride := partialStride(p.N)
 	partial := arguments{a: args.a, b: args.b, c: vk.Tensor{
-		Buffer: workspace, DType: dtype.Float32,
+		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{config.Splits * p.Batches(), p.M, p.N},
 		Strides: []int{p.M * stride, stride, 1},
-		Offset:  int(offset / 4),
+		Offset:  int(at / 4),
 	}}
-	if err := args.checkApart(partial.c); err != nil {
-		return err
-	}
 	sums := Problem{Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, DType: p.DType, Out: dtype.Float32}
 	if err := multiply(c, partial, sums, config); err != nil {
 		return err
@@ -118,16 +134,14 @@ func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, opt *Op
 	if err != nil {
 		return err
 	}
-	// A workgroup adds up 4 * threads elements; there are no more of them than
-	// blocks of any configuration, of which there are not too many.
-	groups := (p.M*stride/4 + threads - 1) / threads
+	groups := (p.M*stride/4 + threads - 1) / threads // each adds up 4 * threads elements
 	x := min(groups, int(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int(limit[1]) {
 		return unsupported("m=%d and n=%d make %d workgroups, more than the device's %d x %d", p.M, p.N, groups, limit[0], limit[1])
 	}
 	out := newParams(args, p, &config, groups)
-	out.AOffset, out.AStride, out.AStrideB = uint32(offset/4), uint32(stride), uint32(p.M*stride)
+	out.AOffset, out.AStride, out.AStrideB = uint32(at/4), uint32(stride), uint32(p.M*stride)
 	outs := args.bound()
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, partial.c, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()

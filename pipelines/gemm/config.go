@@ -17,7 +17,9 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	Fence                  int // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
+	Early                  bool // loads come before the barrier, not after it
+	Pack                   bool // operands whose rows are not aligned are copied first, pack.go
+	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
 	// elements.
@@ -27,7 +29,8 @@ type Config struct {
 	// Both paths.
 	BlockK int // depth of a slab
 	GroupM int // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
-	Splits int // workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves the number to Choose
+	Splits int // workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
+	Rows   int // with Splits: rows of C from the first on whose blocks are not shared
 }
 
 // String names every choice, for tables; ParseConfig reads it.
@@ -39,6 +42,12 @@ func (c Config) String() string {
 		if c.Fence > 0 {
 			s += fmt.Sprintf(" fence%d", c.Fence)
 		}
+		if c.Early {
+			s += " early"
+		}
+		if c.Pack {
+			s += " pack"
+		}
 	case Scalar:
 		s = fmt.Sprintf("scalar %dx%d t%dx%d k%d", c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.BlockK)
 	default:
@@ -47,6 +56,9 @@ func (c Config) String() string {
 	s += fmt.Sprintf(" g%d", c.GroupM)
 	if c.Splits > 1 {
 		s += fmt.Sprintf(" splits%d", c.Splits)
+	}
+	if c.Splits > 1 && c.Rows > 0 {
+		s += fmt.Sprintf(" rows%d", c.Rows)
 	}
 	return s
 }
@@ -70,10 +82,14 @@ func ParseConfig(text string) (Config, error) {
 		}
 		scalar := c.Impl == Scalar
 		switch {
+		case w == "pack" && !scalar:
+			c.Pack = true
+		case w == "early" && !scalar:
+			c.Early = true
 		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
 			!scalar && one("fence%d", &c.Fence):
 		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
-		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits):
+		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits), one("rows%d", &c.Rows):
 		default:
 			return c, fmt.Errorf("gemm: configuration %q: %q is not a choice of path %v", text, w, c.Impl)
 		}
@@ -119,8 +135,11 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if !caps.ScalarBlockLayout {
 		return unsupported("%v: the device has no scalar block layout", c.Impl)
 	}
-	if c.BlockK < 1 || c.GroupM < 1 || c.Splits < 0 || c.Splits > maxSplits {
-		return unsupported("%v: k%d and g%d must be positive, splits%d at most %d", c.Impl, c.BlockK, c.GroupM, c.Splits, maxSplits)
+	if c.BlockK < 1 || c.GroupM < 1 || c.Rows < 0 || c.Splits < 0 || c.Splits > maxSplits {
+		return unsupported("%v: k%d and g%d must be positive, splits%d at most %d, rows%d not negative", c.Impl, c.BlockK, c.GroupM, c.Splits, maxSplits, c.Rows)
+	}
+	if c.Rows%8 != 0 {
+		return unsupported("%v: rows%d is not a multiple of 8", c.Impl, c.Rows)
 	}
 	switch c.Impl {
 	case CoopMat:

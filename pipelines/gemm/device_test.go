@@ -102,10 +102,11 @@ func TestMultiply(t *testing.T) {
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	for _, text := range []string{
-		"coopmat s1x2 t2x1 k16 g2",
+		"coopmat s1x2 t2x1 k16 early g2",
 		"coopmat s2x2 t1x2 k32 fence1 g3",
 		"coopmat s2x1 t2x2 k16 g4",
-		"coopmat s1x1 t3x1 k48 g1",
+		"coopmat s1x1 t3x1 k48 pack g1",
+		"coopmat s1x2 t1x1 k16 g2 splits2 rows16",
 		"coopmat s2x1 t1x3 k16 g8 splits3",
 		"scalar 16x32 t4x8 k8 g1",
 		"scalar 64x64 t8x16 k16 g8 splits2",
@@ -152,8 +153,8 @@ func TestWorkspace(t *testing.T) {
 	opt := gemm.Options{Config: &config}
 	bytes, err := gemm.Workspace(d.Caps(), c.Problem, opt)
 	require.NoError(t, err)
-	require.Equal(t, int64(4*4*c.M*24), bytes)
-	for _, less := range []int64{0, 4} {
+	require.Equal(t, int64(4*4*c.M*24+255)&^255, bytes)
+	for _, less := range []int64{0, 256} {
 		opt.Workspace, err = d.NewBuffer("workspace", bytes-less)
 		require.NoError(t, err)
 		defer opt.Workspace.Close()
@@ -214,4 +215,33 @@ func TestArguments(t *testing.T) {
 		require.Error(t, err, x.want)
 		require.True(t, strings.HasPrefix(err.Error(), x.want), "%v, want %s", err, x.want)
 	}
+}
+
+// TestPack runs products whose operands are copied first: one, the other, both, and one
+// that all products of a batch share.
+func TestPack(t *testing.T) {
+	d := vktest.Open(t)
+	config, err := gemm.ParseConfig("coopmat s2x2 t2x2 k16 pack g2 splits2")
+	require.NoError(t, err)
+	formats(t, d, gemm.CoopMat, func(t *testing.T, format dtype.DType) {
+		var cases []*gemmtest.Case
+		for _, s := range [][3]int{{20, 256, 9}, {256, 17, 8}, {257, 259, 21}} {
+			for _, trans := range []bool{false, true} {
+				p := gemm.Problem{Batch: 2, M: s[0], N: s[1], K: s[2], TransA: trans, TransB: trans, DType: format, Out: format}
+				cases = append(cases, &gemmtest.Case{Problem: p, Layout: gemmtest.Layout{Offset: 5, Pad: 3, BatchPad: 1, Broadcast: trans}})
+			}
+		}
+		for _, c := range cases {
+			// The second time the rows are promised to be aligned, and are not: no copy.
+			for _, promised := range []bool{false, true} {
+				_, _, err := gemmtest.Check(c, onDevice{d, gemm.Options{Config: &config, AlignedA: promised, AlignedB: promised}})
+				require.NoError(t, err, c)
+			}
+		}
+		bytes, err := gemm.Workspace(d.Caps(), cases[4].Problem, gemm.Options{Config: &config})
+		require.NoError(t, err)
+		less, err := gemm.Workspace(d.Caps(), cases[4].Problem, gemm.Options{Config: &config, AlignedB: true})
+		require.NoError(t, err)
+		require.Equal(t, int64(2*2*21*264+255)&^255, bytes-less)
+	})
 }

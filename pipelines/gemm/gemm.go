@@ -16,7 +16,8 @@
 //
 // Products with a long k and few elements of C are divided among workgroups that have
 // a part of k each, and a second kernel adds up what they found, always in the same
-// order (combine.go).
+// order (combine.go). Operands whose rows start anywhere are copied where that pays
+// (pack.go).
 //
 // Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
 // columns), whose last axis is contiguous. All paths are deterministic: the same call
@@ -104,8 +105,11 @@ type Options struct {
 	// Residual is R, X what the activation writes (SiLUKeep) or reads (the others), and
 	// S what it writes, for problems that have them.
 	Residual, X, S vk.Tensor
-	// Workspace is memory for partial sums, Workspace bytes of it, that nothing else
-	// uses until the commands have completed: a second call in the same Cmd comes
+	// AlignedA and AlignedB promise that rows of A and B start at multiples of 8 elements,
+	// though they may be as long as they like: Workspace sets no memory aside for copies.
+	AlignedA, AlignedB bool
+	// Workspace is memory for partial sums and copies, Workspace bytes of it, that nothing
+	// else uses until the commands have completed: a second call in the same Cmd comes
 	// after a Barrier. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
@@ -142,8 +146,26 @@ func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
 	if err != nil {
 		return err
 	}
+	config = config.fit(&p)
+	plan := config.plan(&p, &opt)
+	memory, at, err := plan.workspace(c, &opt, &args)
+	if err != nil {
+		return err
+	}
+	for _, x := range []struct {
+		t  *vk.Tensor
+		on bool
+		at int64
+	}{{&args.a, plan.packA, plan.a}, {&args.b, plan.packB, plan.b}} {
+		if x.on && !aligned(8, *x.t) {
+			if *x.t, err = pack(c, *x.t, memory, at+x.at); err != nil {
+				return err
+			}
+			c.Barrier() // each: synchronization validation compares whole buffers
+		}
+	}
 	if config.Splits > 1 {
-		return multiplySplits(c, args, p, config, &opt)
+		return multiplySplits(c, args, p, config, memory, at+plan.partials)
 	}
 	return multiply(c, args, p, config)
 }

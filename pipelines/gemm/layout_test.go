@@ -20,6 +20,7 @@ func TestLayouts(t *testing.T) {
 		"gemm_coopmat": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_scalar":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_combine": {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
+		"gemm_pack":    {packSpec{}, []string{"A", "Out"}},
 	}
 	found := 0
 	for _, v := range shaders.Variants() {
@@ -31,7 +32,11 @@ func TestLayouts(t *testing.T) {
 		found++
 		module, err := shaders.Get(v.Kernel, v.Type)
 		require.NoError(t, err)
-		layouttest.Check(t, module, params{}, row.spec, row.bindings...)
+		var push any = params{}
+		if v.Kernel == "gemm_pack" {
+			push = packParams{}
+		}
+		layouttest.Check(t, module, push, row.spec, row.bindings...)
 	}
 	require.GreaterOrEqual(t, found, len(table))
 }

@@ -14,8 +14,8 @@ import (
 type tableRow struct {
 	family string // "" matches any; several are separated by spaces
 
-	// fill is how many blocks the problem makes at least for each compute unit of the
-	// device; 0 matches any. Large blocks share more work, but a problem that makes few
+	// fill is how many workgroups the problem makes at least for each compute unit of the
+	// device, those that share a block counted; 0 matches any. Large blocks share more work, but a problem that makes few
 	// of them leaves units idle. A driver that does not tell the number of its units is
 	// taken to be full.
 	fill float64
@@ -25,10 +25,10 @@ type tableRow struct {
 
 // table is searched in order; the first feasible match of a path wins.
 var table = []tableRow{
-	// Hopper. Registers hold 64 x 64 sums of a subgroup; two workgroups of four share
-	// a multiprocessor with 20 KiB of shared memory each.
-	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, GroupM: 8}},
-	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
+	// Hopper, measured on an H200. Registers hold 64 x 64 sums of a subgroup; two
+	// workgroups of four share a multiprocessor with 20 KiB of shared memory each.
+	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}},
+	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
 	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
@@ -46,7 +46,7 @@ func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem) bool {
 	if r.family != "" && !slices.Contains(strings.Fields(r.family), family) {
 		return false
 	}
-	return r.fill == 0 || caps.ComputeUnits == 0 || float64(r.blocks(caps, p)) >= r.fill*float64(caps.ComputeUnits)
+	return r.fill == 0 || caps.ComputeUnits == 0 || float64(r.blocks(caps, p)*r.splitsToFill(caps, p)) >= r.fill*float64(caps.ComputeUnits)
 }
 
 // blocks returns how many workgroups a problem makes before k is split.
@@ -93,7 +93,7 @@ func search(caps *vk.Caps, p Problem, impl Impl) (Config, error) {
 		}
 		c := row.Config
 		if c.Splits == 0 {
-			c.Splits = c.splitsToFill(caps, &p)
+			c = c.withSplits(caps, &p)
 		}
 		return c, nil
 	}

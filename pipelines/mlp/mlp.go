@@ -49,6 +49,9 @@ type Options struct {
 	Workspace *vk.Buffer
 }
 
+// none stands for a tensor that a product does not have.
+var none vk.Tensor
+
 // Forward computes
 //
 //	y = silu(x * W1) * W2
@@ -85,11 +88,11 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 		return err
 	}
 	hidden := hiddenTensor(memory, plan.hidden, p)
-	if err := plan.first.record(c, memory, hidden, x, w1, gemm.Options{X: opt.Pre}); err != nil {
+	if err := plan.first.record(c, memory, hidden, x, w1, opt.Pre, none); err != nil {
 		return err
 	}
 	c.Barrier()
-	return plan.second.record(c, memory, y, hidden, w2, gemm.Options{})
+	return plan.second.record(c, memory, y, hidden, w2, none, none)
 }
 
 // Backward computes the gradients of a loss by x, w1 and w2, given that by y, dy:
@@ -129,24 +132,24 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	pre := opt.Pre
 	if pre.IsZero() {
 		pre = hidden // and silu(pre) takes its place
-		if err := plan.pre.record(c, memory, pre, x, w1, gemm.Options{}); err != nil {
+		if err := plan.pre.record(c, memory, pre, x, w1, none, none); err != nil {
 			return err
 		}
 		c.Barrier()
 	}
-	if err := plan.gradient.record(c, memory, dpre, dy, w2, gemm.Options{X: pre, S: hidden}); err != nil {
+	if err := plan.gradient.record(c, memory, dpre, dy, w2, pre, hidden); err != nil {
 		return err
 	}
 	c.Barrier()
-	// The three products need nothing of each other: no barriers, and memory for partial
-	// sums of their own.
-	if err := plan.dw2.record(c, memory, dw2, hidden, dy, gemm.Options{}); err != nil {
+	if err := plan.dw2.record(c, memory, dw2, hidden, dy, none, none); err != nil {
 		return err
 	}
-	if err := plan.dw1.record(c, memory, dw1, x, dpre, gemm.Options{}); err != nil {
+	c.Barrier() // the products need nothing of each other, but validation compares whole buffers
+	if err := plan.dw1.record(c, memory, dw1, x, dpre, none, none); err != nil {
 		return err
 	}
-	return plan.dx.record(c, memory, dx, dpre, w1, gemm.Options{})
+	c.Barrier() // likewise
+	return plan.dx.record(c, memory, dx, dpre, w1, none, none)
 }
 
 // ForwardWorkspace returns the bytes of device memory that Forward takes between its
@@ -169,18 +172,22 @@ func Describe(caps *vk.Caps, p Problem, impl gemm.Impl, backward bool) (string, 
 	var err error
 	if backward {
 		var plan backwardPlan
-		plan, err = newBackwardPlan(caps, p, impl, false)
-		configs = []gemm.Config{plan.gradient.config, plan.dw2.config, plan.dw1.config, plan.dx.config}
+		if plan, err = newBackwardPlan(caps, p, impl, false); err != nil {
+			return "", err
+		}
+		configs = []gemm.Config{*plan.gradient.opt.Config, *plan.dw2.opt.Config, *plan.dw1.opt.Config, *plan.dx.opt.Config}
 	} else {
 		var plan forwardPlan
-		plan, err = newForwardPlan(caps, p, impl, false)
-		configs = []gemm.Config{plan.first.config, plan.second.config}
+		if plan, err = newForwardPlan(caps, p, impl, false); err != nil {
+			return "", err
+		}
+		configs = []gemm.Config{*plan.first.opt.Config, *plan.second.opt.Config}
 	}
 	words := make([]string, 0, len(configs))
 	for _, c := range slices.Compact(configs) {
 		words = append(words, c.String())
 	}
-	return strings.Join(words, " | "), err
+	return strings.Join(words, " | "), nil
 }
 
 // hiddenStride returns the distance of rows of hidden units in our memory.

@@ -29,29 +29,32 @@ func (l layout) of(c *vk.Cmd, given *vk.Buffer) (*vk.Buffer, error) {
 	return given, nil
 }
 
-// A product is one call of gemm, and where its partial sums lie in the workspace.
+// A product is one call of gemm, and where its part of the workspace begins.
 type product struct {
-	p       gemm.Problem
-	config  gemm.Config
-	partial int64
+	p   gemm.Problem
+	opt gemm.Options
 }
 
-// newProduct chooses how a product is computed and takes memory for it.
-func newProduct(caps *vk.Caps, l *layout, p gemm.Problem, impl gemm.Impl) (product, error) {
+// newProduct chooses how a product is computed and takes memory for it. Opt says which
+// operands are in our memory, and so aligned.
+func newProduct(caps *vk.Caps, l *layout, p gemm.Problem, impl gemm.Impl, opt gemm.Options) (product, error) {
 	config, err := gemm.Choose(caps, p, gemm.Options{Impl: impl})
 	if err != nil {
 		return product{}, fmt.Errorf("mlp: %w", err)
 	}
-	bytes, err := gemm.Workspace(caps, p, gemm.Options{Config: &config})
+	opt.Config = &config
+	bytes, err := gemm.Workspace(caps, p, opt)
 	if err != nil {
 		return product{}, fmt.Errorf("mlp: %w", err)
 	}
-	return product{p, config, l.take(bytes)}, nil
+	opt.WorkspaceOffset = l.take(bytes)
+	return product{p, opt}, nil
 }
 
-// record records the product.
-func (x *product) record(c *vk.Cmd, memory *vk.Buffer, dst, a, b vk.Tensor, opt gemm.Options) error {
-	opt.Config, opt.Workspace, opt.WorkspaceOffset = &x.config, memory, x.partial
+// record records the product; pre and silu are the tensors of its activation.
+func (x *product) record(c *vk.Cmd, memory *vk.Buffer, dst, a, b, pre, silu vk.Tensor) error {
+	opt := x.opt
+	opt.Workspace, opt.X, opt.S = memory, pre, silu
 	if err := gemm.Multiply(c, dst, a, b, x.p, opt); err != nil {
 		return fmt.Errorf("mlp: %w", err)
 	}
@@ -74,10 +77,10 @@ func newForwardPlan(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (plan f
 	if keep {
 		first.Activation = gemm.SiLUKeep
 	}
-	if plan.first, err = newProduct(caps, &plan.memory, first, impl); err != nil {
+	if plan.first, err = newProduct(caps, &plan.memory, first, impl, gemm.Options{}); err != nil {
 		return plan, err
 	}
-	plan.second, err = newProduct(caps, &plan.memory, gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}, impl)
+	plan.second, err = newProduct(caps, &plan.memory, gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}, impl, gemm.Options{AlignedA: true})
 	return plan, err
 }
 
@@ -95,20 +98,21 @@ func newBackwardPlan(caps *vk.Caps, p Problem, impl gemm.Impl, kept bool) (plan 
 	plan.hidden = plan.memory.take(hiddenBytes(p))
 	plan.dpre = plan.memory.take(hiddenBytes(p))
 	for _, x := range []struct {
-		to *product
-		on bool
-		p  gemm.Problem
+		to   *product
+		on   bool
+		p    gemm.Problem
+		a, b bool // the operands that are in our memory
 	}{
-		{&plan.pre, !kept, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.DType}},
-		{&plan.gradient, true, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLUKeep, DType: p.DType, Out: p.DType}},
-		{&plan.dw2, true, gemm.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}},
-		{&plan.dw1, true, gemm.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}},
-		{&plan.dx, true, gemm.Problem{M: p.Tokens, N: p.In, K: p.Hidden, TransB: true, DType: p.DType, Out: p.DType}},
+		{&plan.pre, !kept, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.DType}, false, false},
+		{&plan.gradient, true, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLUKeep, DType: p.DType, Out: p.DType}, false, false},
+		{&plan.dw2, true, gemm.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, true, false},
+		{&plan.dw1, true, gemm.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, false, true},
+		{&plan.dx, true, gemm.Problem{M: p.Tokens, N: p.In, K: p.Hidden, TransB: true, DType: p.DType, Out: p.DType}, true, false},
 	} {
 		if !x.on {
 			continue
 		}
-		if *x.to, err = newProduct(caps, &plan.memory, x.p, impl); err != nil {
+		if *x.to, err = newProduct(caps, &plan.memory, x.p, impl, gemm.Options{AlignedA: x.a, AlignedB: x.b}); err != nil {
 			return plan, err
 		}
 	}

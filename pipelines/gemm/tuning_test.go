@@ -1,0 +1,97 @@
+package gemm
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// h200 is what of an H200 decides here.
+func h200() *vk.Caps {
+	caps := &vk.Caps{
+		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
+		SubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
+		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
+		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16CoopMat: true,
+	}
+	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
+		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: 16, N: 16, K: 16, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
+	}
+	return caps
+}
+
+// TestChoose wants of problems on a large device the tile, and how k is divided: not
+// where blocks fill it; among all workgroups where there are few; and of the rows that
+// are left after whole rounds, where k is long.
+func TestChoose(t *testing.T) {
+	for _, x := range []struct {
+		p    Problem
+		want string
+	}{
+		{Problem{M: 4096, N: 4096, K: 4096}, "coopmat s2x2 t4x4 k32 pack g16"},
+		{Problem{M: 512, N: 1365, K: 11000, TransA: true}, "coopmat s2x2 t4x4 k32 pack g16 splits6"},
+		{Problem{M: 11000, N: 512, K: 1365}, "coopmat s2x2 t4x4 k32 pack g16 splits3 rows8448"},
+		{Problem{M: 11000, N: 1365, K: 512}, "coopmat s2x2 t4x4 k32 pack g16"},
+		{Problem{M: 512, N: 512, K: 512}, "coopmat s2x2 t2x2 k32 pack g8"},
+		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32, Out: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"},
+	} {
+		if x.want[0] == 'c' {
+			x.p.DType, x.p.Out = dtype.BFloat16, dtype.BFloat16
+		}
+		c, err := Choose(h200(), x.p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, x.want, c.String(), x.p)
+	}
+}
+
+// TestTable wants every row to be feasible on a device that has it all, and a device
+// without matrices, 16-bit storage or much shared memory to say so or take a smaller row.
+func TestTable(t *testing.T) {
+	p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.Float16, Out: dtype.Float16}
+	for _, row := range table {
+		require.NoError(t, row.Feasible(h200(), p), row.Config)
+		c, err := ParseConfig(row.String())
+		require.NoError(t, err)
+		require.Equal(t, row.Config, c)
+	}
+	none := h200()
+	none.CoopMat = false
+	c, err := Choose(none, p, Options{})
+	require.NoError(t, err)
+	require.Equal(t, Scalar, c.Impl)
+	_, err = Choose(none, p, Options{Impl: CoopMat})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "gemm: coopmat: the device has no VK_KHR_cooperative_matrix")
+	small := h200()
+	small.MaxSharedMemoryBytes = 16384
+	c, err = Choose(small, p, Options{Impl: CoopMat})
+	require.NoError(t, err)
+	require.Equal(t, 2, c.TilesM)
+	none.Storage16 = false
+	_, err = Choose(none, p, Options{})
+	require.True(t, errors.Is(err, ErrUnsupported))
+}
+
+// TestParseConfig wants errors that name the word.
+func TestParseConfig(t *testing.T) {
+	for _, text := range []string{"coopmat s2x2 t1x2 k32 fence2 early pack g3 splits4 rows64", "scalar 32x64 t4x8 k8 g1 splits2"} {
+		c, err := ParseConfig(text)
+		require.NoError(t, err)
+		require.Equal(t, text, c.String())
+	}
+	for text, want := range map[string]string{
+		"":                 "gemm: an empty configuration",
+		"tensor s1x1":      `gemm: impl "tensor" is not one of`,
+		"coopmat s2x2 u3":  `"u3" is not a choice of path coopmat`,
+		"coopmat s2x2x":    `"s2x2x" is not a choice of path coopmat`,
+		"scalar 8x8 fence": `"fence" is not a choice of path scalar`,
+	} {
+		_, err := ParseConfig(text)
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,44 @@
+// gemm_pack: a copy of a matrix of 16-bit elements whose rows start anywhere, with rows
+// that start at multiples of 8 elements.
+//
+//     out[row, col] = a[row, col] for col < len, else 0
+//
+//     a    (batch, rows, len)    any strides, last axis contiguous
+//     out  (batch, rows, 8*row8) contiguous
+//
+// Dispatch: (x, y, batch) with x * y * WORKGROUP_SIZE >= rows * row8.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, scalar) uniform Params {
+    uint rows;
+    uint len;
+    uint row8;      // uvec4 of a row of out
+    uint offset;    // elements, like all that follow
+    uint stride_b;
+    uint stride;
+    uint out_offset;
+} p;
+
+layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
+layout(binding = 1, scalar) writeonly buffer Out { uvec4 out8[]; };
+
+#include "lib/load8_shift.glsl"
+
+void main() {
+    const uint i = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * WORKGROUP_SIZE + gl_LocalInvocationIndex;
+    const uint row = i / p.row8;
+    const uint col = i % p.row8 * 8;
+    if (row >= p.rows) {
+        return;
+    }
+    const uint line = p.offset + gl_WorkGroupID.z * p.stride_b + row * p.stride;
+    const uint first = line + col;
+    const uint last = line + min(col + 7, p.len - 1);
+    const uvec4 x = shift8(a8[first >> 3], a8[last >> 3], first & 7);
+    out8[p.out_offset / 8 + gl_WorkGroupID.z * p.rows * p.row8 + i] = keep8(x, int(p.len - col));
+}
