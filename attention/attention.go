@@ -23,10 +23,9 @@
 //
 // [Backward] computes the gradients, from what Forward left: each of two kernels
 // computes the weights again, one to sum up dK and dV, the other dQ (bwd_matrix.go,
-// bwd_scalar.go), or one kernel sums up all three (bwd_fused.go); the unfused path keeps them
-// in memory (bwd_unfused.go). The paths
-// scalar and unfused have all features; the gradients of the bias and the sinks have
-// kernels of their own (bwd_features.go).
+// bwd_scalar.go), or one kernel sums up all three (bwd_fused.go); the unfused path keeps
+// them in memory (bwd_unfused.go). The gradients of the bias and the sinks have kernels
+// of their own (bwd_features.go).
 //
 // [ForwardHost] is Forward on slices of the host. [Supports] says whether a
 // path takes a problem on a device, and why not; [Choose] says what would run.

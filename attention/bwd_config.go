@@ -3,7 +3,6 @@ package attention
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -106,8 +105,6 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	switch {
 	case c.Impl != CoopMat2 && c.Impl != CoopMat && !scalar:
 		return unsupported("%v: no backward kernel of %v", c.Impl, p.DType)
-	case !scalar && !p.Plain():
-		return unsupported("%v: no backward kernel has %s", c.Impl, strings.Join(p.Features(), ", "))
 	case p.DType != dtype.Float32 && !caps.Storage16:
 		return unsupported("%v: %v needs 16-bit storage", c.Impl, p.DType)
 	case !caps.ScalarBlockLayout:
@@ -120,28 +117,26 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 		return err
 	}
 	if p.Bias.On {
-		if err := biasTile.feasibleScalar(caps, c.Impl, p, biasTile.Own, biasTile.Stream); err != nil {
+		if err := biasTile.feasibleScalar(caps, c.Impl, p); err != nil {
 			return err
 		}
 	}
 	if c.fused() {
 		return c.feasibleFused(caps, &p)
 	}
+	feasible := BackwardTile.feasibleMatrix
 	if scalar {
-		if err := c.DKV.feasibleScalar(caps, c.Impl, p, c.DKV.Stream, c.DKV.Own); err != nil {
-			return err
-		}
-		return c.DQ.feasibleScalar(caps, c.Impl, p, c.DQ.Own, c.DQ.Stream)
+		feasible = BackwardTile.feasibleScalar
 	}
-	if err := c.DKV.feasibleMatrix(caps, c.Impl, p); err != nil {
+	if err := feasible(c.DKV, caps, c.Impl, p); err != nil {
 		return err
 	}
-	return c.DQ.feasibleMatrix(caps, c.Impl, p)
+	return feasible(c.DQ, caps, c.Impl, p)
 }
 
 // feasibleScalar is Feasible for a tile of the scalar path, or of the unfused one, which
-// needs no more, of so many rows by so many keys.
-func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem, rows, keys int) error {
+// needs no more.
+func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem) error {
 	if t.Threads < 1 || t.ThreadsX < 1 || t.Own < 1 || t.Stream < 1 || t.Depth < 1 || t.Slice < 1 {
 		return unsupported("%v: a tile size of %v is not positive", impl, t)
 	}
@@ -160,7 +155,7 @@ func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem, rows, 
 	cols4 := (max(p.HeadDim, p.ValueHeadDim())/4 + t.ThreadsX - 1) / t.ThreadsX // lib/bwd_scalar.glsl has these sizes
 	pair, slice := (t.Own+t.Stream)*(t.Depth/4+1), t.Slice*cols4*t.ThreadsX
 	weights := t.Own * (t.Stream/4 + 1)
-	shared := (max(pair, slice)+weights)*16 + featureBytes(&p, rows, keys)
+	shared := (max(pair, slice)+weights)*16 + max(featureBytes(&p, t.Stream, t.Own), featureBytes(&p, t.Own, t.Stream))
 	if p.KeyMask || p.Bias.On {
 		shared += 4 * t.Stream // shown
 	}
@@ -189,7 +184,7 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	if err := fitsWorkgroup(caps, impl, threads); err != nil {
 		return err
 	}
-	row8 := (p.HeadDim + n - 1) / n * n / 8
+	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	own := t.Subgroups * t.RowTiles * m
 	tile, column := 2*t.Stream*(row8+1), own*n/8 // in 16 bytes, lib/tile_bwd.glsl
 	if p.DType == dtype.Float32 {
@@ -204,14 +199,19 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 // matrixShared returns the bytes of shared memory of a kernel of a matrix path, for
 // matrices of m by n.
 func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
-	row8 := (p.HeadDim + n - 1) / n * n / 8
+	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
+	own := t.Subgroups * t.RowTiles * m
 	tile := 2 * t.Stream * (row8 + 1) * 16 // lib/tile_bwd.glsl
 	shared := t.Stream * 8                 // stats, lib/bwd_dkv_matrix.glsl
 	if p.DType == dtype.Float32 {
 		tile *= 2                 // lib/tile_bwd_split.glsl
 		shared += t.Subgroups * 8 // tile_tops
 	}
-	shared += tile
+	// Bits of dropout: of own rows by a tile of keys, or the other way round.
+	shared += tile + max(featureBytes(&p, t.Stream, own), featureBytes(&p, own, t.Stream))
+	if p.KeyMask {
+		shared += 4 * t.Stream // shown, lib/feature_keys.glsl
+	}
 	if impl == CoopMat {
 		shared += t.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += t.Subgroups * m * n / 2 * 4   // packed, at most
@@ -222,7 +222,7 @@ func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
 // bwdRow is one row of the tuning table of the backward pass.
 type bwdRow struct {
 	family  string // as in fwdRow
-	headDim int    // matches problems with HeadDim <= headDim
+	headDim int    // matches problems with HeadDim and ValueHeadDim <= headDim
 	seqKV   int    // matches problems with SeqKV <= seqKV; 0 matches any
 
 	// fill is how many blocks of keys, and how many of rows, the problem makes at least
@@ -234,7 +234,7 @@ type bwdRow struct {
 
 // matches reports whether the row is for a problem on a device of a family.
 func (r *bwdRow) matches(caps *vk.Caps, family string, p *Problem) bool {
-	if p.HeadDim > r.headDim || r.seqKV > 0 && p.SeqKV > r.seqKV || r.family != "" && !isOneOf(family, r.family) {
+	if max(p.HeadDim, p.ValueHeadDim()) > r.headDim || r.seqKV > 0 && p.SeqKV > r.seqKV || r.family != "" && !isOneOf(family, r.family) {
 		return false
 	}
 	if r.fill == 0 || caps.ComputeUnits == 0 {

@@ -31,6 +31,9 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 	if max(p.HeadDim, p.ValueHeadDim()) > most {
 		return fmt.Errorf("%v: lavapipe compiles backward kernels of %v on matrices for up to minutes beyond head_dim %d", config.Impl, p.DType, most)
 	}
+	if n := len(p.Features()); p.DType == dtype.Float32 && n > 0 && n < softwareFeatures {
+		return fmt.Errorf("lavapipe compiles float32 on matrices for 10 s: of features, only %d and more at once", softwareFeatures)
+	}
 	return nil
 }
 

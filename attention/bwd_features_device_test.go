@@ -11,15 +11,17 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestBackwardFeatureTiles runs features together on tiles that the tuning table does
 // not take: of one word of dropout's bits and several, of one row of an invocation
-// and several.
+// and several. Software matrices get all features at once alone: each choice is a
+// kernel to compile.
 func TestBackwardFeatureTiles(t *testing.T) {
 	d := vktest.Open(t)
-	cases := backwardSuite(d).Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.DType == dtype.Float16 && c.FLOPs() < 1e7 })
+	combinations := backwardSuite(d).Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.DType == dtype.Float16 && c.FLOPs() < 1e7 })
 	for _, config := range []attention.BackwardConfig{
 		{
 			Impl: attention.Scalar,
@@ -31,9 +33,26 @@ func TestBackwardFeatureTiles(t *testing.T) {
 			DKV:  attention.BackwardTile{Threads: 128, ThreadsX: 16, Own: 48, Stream: 16, Depth: 16, Slice: 16},
 			DQ:   attention.BackwardTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
 		},
+		{
+			Impl: attention.CoopMat2,
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 16, Prefetch: true},
+			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true},
+		},
+		{
+			Impl: attention.CoopMat,
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, Detour: true},
+		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
+			cases := combinations
+			if d.Caps().Type == vk.CPU && config.Impl != attention.Scalar {
+				if testing.Short() {
+					t.Skip("all features at once take long to compile")
+				}
+				cases = cases.Where(func(c *attntest.Case) bool { return strings.HasPrefix(c.Name, "all/") })
+			}
 			cases.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
 		})
 	}

@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 	"reflect"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
@@ -63,6 +64,8 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 	switch {
 	case c.Impl != CoopMat2 && c.Impl != CoopMat || p.DType == dtype.Float32:
 		return unsupported("%v: no kernel computes all gradients of %v at once", c.Impl, p.DType)
+	case !p.Plain():
+		return unsupported("%v: no kernel computes all gradients at once with %s", c.Impl, strings.Join(p.Features(), ", "))
 	case c.Shares < 0:
 		return unsupported("%v: shares=%d is negative", c.Impl, c.Shares)
 	case caps.MaxStorageBuffers < tensors:

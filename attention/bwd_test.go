@@ -121,13 +121,16 @@ func TestBackwardUnsupported(t *testing.T) {
 			opt.BackwardConfig = &attention.BackwardConfig{Impl: attention.Scalar}
 		}, "scalar: a tile size of 0x0 t0x0 depth0 rows0 is not positive"},
 		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
-			p.Softcap, p.Sinks, opt.Impl = 5, true, attention.CoopMat
-		}, "coopmat: no backward kernel has softcap, sinks"},
+			p.Softcap, p.Sinks, opt.BackwardConfig = 5, true, &attention.BackwardConfig{
+				Impl:  attention.CoopMat2,
+				Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+			}
+		}, "coopmat2: no kernel computes all gradients at once with softcap, sinks"},
 		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			p.Softcap, p.Sinks, caps.MaxStorageBuffers = 5, true, 12
+			p.Softcap, p.Sinks, caps.MaxStorageBuffers, caps.CoopMat = 5, true, 12, false
 		}, "scalar: softcap, sinks take 13 storage buffers, more than the device's 12"},
 		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			p.Softcap, caps.MaxPushConstantsBytes = 5, 223
+			p.Softcap, caps.MaxPushConstantsBytes, caps.CoopMat = 5, 223, false
 		}, "scalar: softcap take 224 bytes of push constants, more than the device's 223"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.Storage16 = false }, "scalar: float16 needs 16-bit storage"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
@@ -154,11 +157,12 @@ func TestBackwardUnsupported(t *testing.T) {
 
 // TestBackwardConfigs runs problems on tiles that the tuning table does not take:
 // not square, one and several tiles of an invocation or a subgroup, rows that wait in
-// registers, one loop and two, matrix layouts that are not known.
+// registers, one loop and two, matrix layouts that are not known. Features have
+// TestBackwardFeatureTiles.
 func TestBackwardConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
-		return c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6 && !onSoftwareMatrices(d, c)
+		return c.Problem.Plain() && c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6 && !onSoftwareMatrices(d, c)
 	})
 	for _, config := range []attention.BackwardConfig{
 		{

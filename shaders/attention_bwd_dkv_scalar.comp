@@ -67,8 +67,8 @@ DEFINE_LOAD4(load_do, do4, do1)
 #ifdef FEATURES
 const bool STREAM_HIDES = false;
 const bool LOGITS = true;
-#define BLOCK_M STREAM  // of lib/dropout.glsl
-#define BLOCK_N OWN
+#define TILE_ROWS STREAM
+#define TILE_KEYS OWN
 #include "lib/features.glsl"
 #include "lib/dropout.glsl"
 #include "lib/feature_gradients.glsl"

@@ -50,6 +50,11 @@ layout(constant_id = 16) const bool SPLIT_LOOP = true;  // the masked tiles have
 layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 18
+#define FEATURES_BINDING 6
+const bool OWNS_KEYS = false;
+#endif
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 

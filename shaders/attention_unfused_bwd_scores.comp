@@ -63,8 +63,8 @@ DEFINE_LOAD4(load_do, do4, do1)
 #ifdef FEATURES
 const bool STREAM_HIDES = false;
 const bool LOGITS = true;
-#define BLOCK_M OWN  // of lib/dropout.glsl
-#define BLOCK_N STREAM
+#define TILE_ROWS OWN
+#define TILE_KEYS STREAM
 #include "lib/features.glsl"
 #include "lib/dropout.glsl"
 #include "lib/feature_gradients.glsl"

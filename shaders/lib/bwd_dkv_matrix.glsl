@@ -14,6 +14,10 @@
 // lse2 and Delta belong to columns: an invocation holds COL_RUN of them in each
 // matrix, and finds them in shared memory.
 //
+// With FEATURES, P and dX are what lib/feature_gradients.glsl makes of them, and the last
+// axis of V, dV and dO is value_dim long. All tiles are in one loop; each subgroup looks
+// whether the window cuts its part of a tile.
+//
 // With SPLIT, tensors are float32 and the arithmetic is lib/tile_bwd_split.glsl's.
 //
 // The includer declares the specialization constants named here, includes
@@ -29,6 +33,14 @@
 #else
 #include "tile_bwd.glsl"
 #endif
+#ifdef FEATURES
+const bool LOGITS = true;
+#define TILE_ROWS STREAM
+#define TILE_KEYS BLOCK_M
+#include "features.glsl"
+#include "dropout.glsl"
+#include "feature_gradients.glsl"
+#endif
 
 shared vec2 stats[STREAM];  // lse2 and Delta of the rows of the tile
 
@@ -41,6 +53,12 @@ void backward_dkv() {
     const uint batch = gl_WorkGroupID.z;
     const uint col0 = gl_WorkGroupID.x * BLOCK_M;                    // first key of the block
     const int key0 = int(col0 + gl_SubgroupID * SUBGROUP_ROWS);      // of the subgroup
+#ifdef FEATURES
+    const uint first_row = enter_keys(batch, col0, BLOCK_M);
+    if (col0 >= p.seq_kv) {
+        return;
+    }
+#endif
     const uint last_key = p.seq_kv - 1 - col0;                       // within the block
     const uint last_row = p.seq_q - 1;
 
@@ -48,7 +66,7 @@ void backward_dkv() {
     load_own(K_, TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, last_key);
     load_own(V_, TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, last_key);
     Gradient dK_, dV_;
-    [[unroll]] for (uint i = 0; i < ROW_TILES * DIM_TILES; i++) {
+    [[unroll]] for (uint i = 0; i < ROW_TILES * WIDE_TILES; i++) {
         dK_.at[i] = MatC(0.0);
         dV_.at[i] = MatC(0.0);
     }
@@ -58,12 +76,25 @@ void backward_dkv() {
         column[e] = uint(place[e]) % MAT_N;
     }
 
+#ifdef FEATURES
+    const Block first_head = new_block(batch, kv_head * p.heads_per_kv, 0);
+    bool unhidden[ROW_TILES * ROWS];  // by the key mask, the same for all heads
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint key = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N;
+            unhidden[r * ROWS + i] = unmasked(first_head, col0 + min(key, last_key));
+        }
+    }
+    const uint HEADS = first_row < p.seq_q ? p.heads_per_kv : 0;  // no row sees a key
+#else
     // Rows from the first that sees the first key on, in whole tiles; from full_row on
     // all rows see all keys of the block.
     const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / STREAM * STREAM : 0;
     const uint full_row = CAUSAL ? uint(max(int(col0 + BLOCK_M) - 1 - p.causal_shift, 0) + int(STREAM) - 1) / STREAM * STREAM : 0;
+#define HEADS p.heads_per_kv
+#endif
 
-    [[dont_unroll]] for (uint h = 0; h < p.heads_per_kv; h++) {
+    [[dont_unroll]] for (uint h = 0; h < HEADS; h++) {
         const uint head = kv_head * p.heads_per_kv + h;
         const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
         const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
@@ -77,11 +108,17 @@ void backward_dkv() {
                 next_do[i] = fetch(TENSOR_DO, do_base + row * p.do_stride_s, p.do_stride_s, i, last_row - row);
             }
         }
-        // Two phases, unrolled: tiles with a mask, then the rest.
         uint row0 = first_row;
+#ifdef FEATURES
+        const Block block = new_block(batch, head, 0);
+        {
+            [[dont_unroll]] for (; row0 < p.seq_q; row0 += STREAM) {
+#else
+        // Two phases, unrolled: tiles with a mask, then the rest.
         [[unroll]] for (uint phase = CAUSAL ? 0 : 1; phase < (CAUSAL && !SPLIT_LOOP ? 1 : 2); phase++) {
             const bool MASKED = phase == 0;
             [[dont_unroll]] for (; row0 < (MASKED && SPLIT_LOOP ? min(full_row, p.seq_q) : p.seq_q); row0 += STREAM) {
+#endif
                 if (!PREFETCH) {
                     [[unroll]] for (uint i = 0; i < COPIES; i++) {
                         next_q[i] = fetch(TENSOR_Q, q_base + row0 * p.q_stride_s, p.q_stride_s, i, last_row - row0);
@@ -111,6 +148,9 @@ void backward_dkv() {
                 if (tid < STREAM) {
                     stats[tid] = lse2_delta;
                 }
+#ifdef FEATURES
+                fill_kept(block, row0, col0);
+#endif
                 barrier();  // tile and stats written before they are read; tile_tops is read
                 if (PREFETCH) {
                     const uint row = min(row0 + STREAM, last_row);  // past the end the last row again
@@ -119,9 +159,18 @@ void backward_dkv() {
                         next_do[i] = fetch(TENSOR_DO, do_base + row * p.do_stride_s, p.do_stride_s, i, last_row - row);
                     }
                 }
+#ifdef FEATURES
+                const int key_end = key0 + int(SUBGROUP_ROWS);
+                const int row_end = int(row0 + STREAM);
+                if (key0 >= visible_keys(row_end - 1) || key_end <= visible_from(int(row0))) {
+                    continue;  // as below
+                }
+                const bool cut = row_end > int(p.seq_q) || key_end > visible_keys(int(row0)) || key0 < visible_from(row_end - 1);
+#else
                 if (MASKED && key0 >= visible_keys(int(row0 + STREAM) - 1)) {
                     continue;  // no row of the tile sees a key of this subgroup; the loop's barriers are still met
                 }
+#endif
 
                 [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                     Weights S, dP;
@@ -133,15 +182,32 @@ void backward_dkv() {
                     product(dP, V_, STREAM + n * MAT_N AND(exponents.y));
                     vec2 stat[COL_RUN];
                     int visible[COL_RUN];
+#ifdef FEATURES
+                    int from[COL_RUN];
+#endif
                     [[unroll]] for (uint e = 0; e < COL_RUN; e++) {
                         stat[e] = stats[n * MAT_N + column[e]];
                         const uint row = row0 + n * MAT_N + column[e];
+#ifdef FEATURES
+                        from[e] = visible_from(int(row));
+                        visible[e] = row < p.seq_q ? visible_keys(int(row)) : 0;
+#else
                         visible[e] = MASKED && row < p.seq_q ? visible_keys(int(row)) - key0 : 0;
+#endif
                     }
                     Left P_, dX_;
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         MatC weight, dX;
                         [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+#ifdef FEATURES
+                            const uint col = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i / ROW_RUN * ROW_RUN]) / MAT_N;
+                            const uint row = n * MAT_N + column[i % COL_RUN];
+                            const int key = int(col0 + col);
+                            const bool seen = unhidden[r * ROWS + i / ROW_RUN] && (!cut || key >= from[i % COL_RUN] && key < visible[i % COL_RUN]);
+                            const Weighed x = weigh(block, S.at[r][i], dP.at[r][i], stat[i % COL_RUN], int(row0 + row), key, seen, is_kept(row, col));
+                            weight[i] = x.P;
+                            dX[i] = x.dX;
+#else
                             weight[i] = exp2(fma(S.at[r][i], p.scale_log2, -stat[i % COL_RUN].x));
                             dX[i] = weight[i] * (dP.at[r][i] - stat[i % COL_RUN].y);
                             if (MASKED) {  // K and V of hidden keys may be NaN
@@ -149,6 +215,7 @@ void backward_dkv() {
                                 weight[i] = seen ? weight[i] : 0.0;
                                 dX[i] = seen ? dX[i] : 0.0;
                             }
+#endif
                         }
                         set_left(P_, r, weight AND(OF_WEIGHTS));
                         set_left(dX_, r, dX AND(exponent_of(dX)));
@@ -160,9 +227,16 @@ void backward_dkv() {
         }
     }
 
-    store_gradient(dK_, p.scale_log2 * LN_2, false, p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h + col0 * p.dx_stride_s,
+#ifdef FEATURES
+    const float DK_SCALE = args.plain.scale_log2 * LN_2;
+    const float DV_SCALE = keep_scale();
+#else
+#define DK_SCALE p.scale_log2 * LN_2
+#define DV_SCALE 1.0
+#endif
+    store_gradient(dK_, DK_SCALE, false, p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h + col0 * p.dx_stride_s,
                    p.dx_stride_s, last_key);
-    store_gradient(dV_, 1.0, true, p.dv_offset + batch * p.dv_stride_b + kv_head * p.dv_stride_h + col0 * p.dv_stride_s, p.dv_stride_s, last_key);
+    store_gradient(dV_, DV_SCALE, true, p.dv_offset + batch * p.dv_stride_b + kv_head * p.dv_stride_h + col0 * p.dv_stride_s, p.dv_stride_s, last_key);
 }
 
 #endif

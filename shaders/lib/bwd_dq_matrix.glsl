@@ -8,6 +8,10 @@
 //                             dP = dO V^T;  dX = P * (dP - Delta)
 //                             dQ += dX K
 //
+// With FEATURES, dX is what lib/feature_gradients.glsl makes of it, and the last axis of V
+// and dO is value_dim long. All tiles are in one loop; each subgroup looks whether the
+// window cuts its part of a tile.
+//
 // With SPLIT, tensors are float32 and the arithmetic is lib/tile_bwd_split.glsl's.
 //
 // The includer declares the specialization constants named here, includes
@@ -23,6 +27,15 @@
 #else
 #include "tile_bwd.glsl"
 #endif
+#ifdef FEATURES
+const bool LOGITS = true;
+#define TILE_ROWS BLOCK_M
+#define TILE_KEYS STREAM
+#include "features.glsl"
+#include "dropout.glsl"
+#include "feature_keys.glsl"
+#include "feature_gradients.glsl"
+#endif
 
 void backward_dq() {
     const uint head = gl_WorkGroupID.y;
@@ -31,6 +44,12 @@ void backward_dq() {
     // The last rows see most keys under a causal mask: they come first.
     const uint block_row = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
     const int row0 = int(block_row + gl_SubgroupID * SUBGROUP_ROWS);  // first row of this subgroup
+#ifdef FEATURES
+    const Block block = enter_block(batch, head, block_row, BLOCK_M);
+    if (!block.exists) {
+        return;
+    }
+#endif
     const uint last_row = p.seq_q - 1 - block_row;                    // within the block
 
     Own Q_, dO_;
@@ -47,8 +66,8 @@ void backward_dq() {
             lse2[r * ROWS + i] = stat.x;
             delta[r * ROWS + i] = stat.y;
         }
-        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-            dQ_.at[r * DIM_TILES + d] = MatC(0.0);
+        [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
+            dQ_.at[r * WIDE_TILES + d] = MatC(0.0);
         }
     }
 
@@ -68,17 +87,29 @@ void backward_dq() {
             next_v[i] = fetch(TENSOR_V, v_base, p.v_stride_s, i, last_key);
         }
     }
-    // Two phases, unrolled: tiles without a mask, then the rest.
     int col0 = 0;
+#ifdef FEATURES
+    {
+        [[dont_unroll]] for (; col0 < end; col0 += int(STREAM)) {
+#else
+    // Two phases, unrolled: tiles without a mask, then the rest.
     [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
         [[dont_unroll]] for (; col0 < (MASKED ? end : full_end); col0 += int(STREAM)) {
+#endif
             if (!PREFETCH) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     next_k[i] = fetch(TENSOR_K, k_base + col0 * p.k_stride_s, p.k_stride_s, i, last_key - col0);
                     next_v[i] = fetch(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, i, last_key - col0);
                 }
             }
+#ifdef FEATURES
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                const bool visible = shows(block, col0, i);
+                next_k[i] = visible ? next_k[i] : NO_COPY;
+                next_v[i] = visible ? next_v[i] : NO_COPY;
+            }
+#endif
 #ifdef SPLIT
             float first_top = 0.0;
             float second_top = 0.0;
@@ -94,7 +125,13 @@ void backward_dq() {
 #endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 put(i, next_k[i], next_v[i] AND(exponents));
+#ifdef FEATURES
+                put_shown(block, col0, i);
+#endif
             }
+#ifdef FEATURES
+            fill_kept(block, block_row, col0);
+#endif
             barrier();  // tile written before it is read; tile_tops is read
             if (PREFETCH) {
                 const int key = min(col0 + int(STREAM), last_key);  // past the end the last key again
@@ -103,9 +140,16 @@ void backward_dq() {
                     next_v[i] = fetch(TENSOR_V, v_base + key * p.v_stride_s, p.v_stride_s, i, last_key - key);
                 }
             }
+#ifdef FEATURES
+            if (no_row_sees(row0, col0)) {
+                continue;  // as below
+            }
+            const bool cut = !all_rows_see(row0, col0);
+#else
             if (MASKED && CAUSAL && col0 >= subgroup_end) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
+#endif
 
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 Weights S, dP;
@@ -120,12 +164,21 @@ void backward_dq() {
                     MatC dX;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         const uint row = r * ROWS + i / ROW_RUN;
+#ifdef FEATURES
+                        const uint own_row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i / ROW_RUN * ROW_RUN]) / MAT_N;
+                        const int seen_row = int(block_row + own_row);
+                        const uint col = n * MAT_N + uint(place[i]) % MAT_N;
+                        const int key = col0 + int(col);
+                        const bool seen = (!cut || in_window(seen_row, key)) && (!KEY_MASK || shown[col] != 0);
+                        dX[i] = weigh(block, S.at[r][i], dP.at[r][i], vec2(lse2[row], delta[row]), seen_row, key, seen, is_kept(own_row, col)).dX;
+#else
                         dX[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row])) * (dP.at[r][i] - delta[row]);
                         if (MASKED) {
                             const uint at = uint(place[i]);
                             const bool seen = col0 + int(n * MAT_N + at % MAT_N) < visible_keys(row0 + int(r * MAT_M + at / MAT_N));
                             dX[i] = seen ? dX[i] : 0.0;
                         }
+#endif
                     }
                     set_left(dX_, r, dX AND(exponent_of(dX)));
                 }
@@ -134,7 +187,12 @@ void backward_dq() {
         }
     }
 
-    store_gradient(dQ_, p.scale_log2 * LN_2, false, p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + block_row * p.dx_stride_s,
+#ifdef FEATURES
+    const float DQ_SCALE = args.plain.scale_log2 * LN_2;
+#else
+#define DQ_SCALE p.scale_log2 * LN_2
+#endif
+    store_gradient(dQ_, DQ_SCALE, false, p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + block_row * p.dx_stride_s,
                    p.dx_stride_s, last_row);
 }
 

@@ -1,14 +1,19 @@
 // dropout: which weights of a tile are kept, as bits in shared memory. One call of
 // philox serves four neighbouring keys of a row, which are rarely one invocation's.
 //
-// The includer declares WORKGROUP_SIZE, BLOCK_M and BLOCK_N and includes
-// lib/features.glsl.
+// The includer declares WORKGROUP_SIZE and includes lib/features.glsl. It may define
+// TILE_ROWS and TILE_KEYS, the sizes of a tile, if those are not BLOCK_M and BLOCK_N.
 #ifndef LIB_DROPOUT_GLSL
 #define LIB_DROPOUT_GLSL
 
-const uint WORD_KEYS = BLOCK_N < 32 ? BLOCK_N : 32;              // keys of one word
-const uint KEPT_WORDS = (BLOCK_N + WORD_KEYS - 1) / WORD_KEYS;  // of one row
-shared uint kept[DROPOUT ? BLOCK_M * KEPT_WORDS : 1];           // (BLOCK_M, KEPT_WORDS)
+#ifndef TILE_ROWS
+#define TILE_ROWS BLOCK_M
+#define TILE_KEYS BLOCK_N
+#endif
+
+const uint WORD_KEYS = TILE_KEYS < 32 ? TILE_KEYS : 32;            // keys of one word
+const uint KEPT_WORDS = (TILE_KEYS + WORD_KEYS - 1) / WORD_KEYS;  // of one row
+shared uint kept[DROPOUT ? TILE_ROWS * KEPT_WORDS : 1];           // (TILE_ROWS, KEPT_WORDS)
 
 // kept_word returns the bits of a row and the keys of the block from `key` on.
 uint kept_word(const Block b, const uint row, const uint key) {
@@ -30,7 +35,7 @@ void fill_kept(const Block b, const uint row0, const uint col0) {
     if (!DROPOUT) {
         return;
     }
-    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * KEPT_WORDS; i += WORKGROUP_SIZE) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < TILE_ROWS * KEPT_WORDS; i += WORKGROUP_SIZE) {
         kept[i] = kept_word(b, row0 + i / KEPT_WORDS, col0 + i % KEPT_WORDS * WORD_KEYS);
     }
 }

@@ -28,12 +28,11 @@ float softcap_slope(const float x) {
 // outside the sequence, if not seen.
 Weighed weigh(const Block b, const float s, const float dP, const vec2 lse2_delta, const int row, const int key, const bool seen, const bool keep) {
     const float x = score(b, s, args.plain.scale_log2, row, key, seen);
-    if (x == NEG_INF) {
-        return Weighed(0.0, 0.0, 0.0);  // K and V may be NaN
-    }
+    const bool hidden = x == NEG_INF;  // K and V may be NaN
     const float P = exp2(x - lse2_delta.x);
-    const float dS = P * ((keep ? dP * keep_scale() : 0.0) - lse2_delta.y);
-    return Weighed(keep ? P : 0.0, dS, SOFTCAP ? dS * softcap_slope(s * args.plain.scale_log2) : dS);
+    const float dS = hidden ? 0.0 : P * ((keep ? dP * keep_scale() : 0.0) - lse2_delta.y);
+    const float slope = SOFTCAP && !hidden ? softcap_slope(s * args.plain.scale_log2) : 1.0;
+    return Weighed(keep ? P : 0.0, dS, dS * slope);
 }
 
 #endif

@@ -8,7 +8,8 @@
 //               STREAM .. 2*STREAM - 1    of dO, or of V
 //
 // lib/tile_shape.glsl has the sizes: where it says keys, rows of the tile are meant.
-// Columns past head_dim are zero. Rows past the last one repeat it.
+// Columns past head_dim are zero, with FEATURES up to the wider of head_dim and value_dim.
+// Rows past the last one repeat it.
 //
 // The includer declares the specialization constants named here, the push
 // constants, and load_q, load_k, load_v, load_do, put_dx and put_dv (lib/load8.glsl).
@@ -17,28 +18,25 @@
 
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"
+#include "bwd_tensors.glsl"
 
 // Rows that the workgroup owns pass through the same memory, as many matrices of their
 // columns at a time as fit.
 const uint FITTING_TILES = 2 * STREAM * LD / BLOCK_M / (MAT_N / 8);
-const uint STAGE_TILES = FITTING_TILES < DIM_TILES ? FITTING_TILES : DIM_TILES;
-const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
+const uint STAGE_TILES = FITTING_TILES < WIDE_TILES ? FITTING_TILES : WIDE_TILES;
+const uint STAGES = (WIDE_TILES + STAGE_TILES - 1) / STAGE_TILES;
 const uint STAGE8 = STAGE_TILES * (MAT_N / 8);  // uvec4 of one staged row
 const uint STAGE_LD = (STAGE8 + 1) * BLOCK_M <= 2 * STREAM * LD ? STAGE8 + 1 : STAGE8;  // for the banks, where there is room
 const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
 shared uvec4 tile[2 * STREAM * LD];
 
-// Where lib/tile_bwd_split.glsl differs: what a copy is; AND(x), an argument that only its
+// Where lib/tile_bwd_split.glsl differs: what a copy is, and one of zeros; AND(x), an argument that only its
 // functions have; set_left, which makes x row r of left matrices.
 #define COPY uvec4
+#define NO_COPY uvec4(0)
 #define AND(x)
 #define set_left(left, r, x) left.at[r] = to_left(x, true)
-
-const uint TENSOR_Q = 0;
-const uint TENSOR_K = 1;
-const uint TENSOR_V = 2;
-const uint TENSOR_DO = 3;
 
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
 uvec4 load_tensor(const uint tensor, const uint i) {
@@ -54,7 +52,7 @@ uvec4 load_tensor(const uint tensor, const uint i) {
 // apart. Rows beyond `last` read row `last`.
 uvec4 fetch(const uint tensor, const uint base, const uint ld, const uint i, const uint last) {
     const uint col = copy_col(i);
-    return copies_dim(col) ? load_tensor(tensor, base + min(copy_row(i), last) * ld + col * 8) : uvec4(0);
+    return HAS_COLUMN(tensor, col) ? load_tensor(tensor, base + min(copy_row(i), last) * ld + col * 8) : uvec4(0);
 }
 
 // put stores copy number i of both tensors of a tile.
@@ -79,7 +77,7 @@ void stage_in(const uint tensor, const uint base, const uint ld, const uint last
     [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
         const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;
         const uint col = d0 * (MAT_N / 8) + at % STAGE8;
-        const bool inside = STAGES == 1 ? copies_dim(col) : col * 8 < HEAD_DIM;
+        const bool inside = STAGES == 1 ? HAS_COLUMN(tensor, col) : col * 8 < DIM_OF(tensor);
         x[i] = inside ? load_tensor(tensor, base + min(at / STAGE8, last) * ld + col * 8) : uvec4(0);
     }
     barrier();  // the columns before are read
@@ -100,7 +98,7 @@ void stage_out(const bool TO_DV, const uint base, const uint ld, const uint last
     [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE8; i += WORKGROUP_SIZE) {
         const uint row = i / STAGE8;
         const uint col = d0 * MAT_N + i % STAGE8 * 8;
-        if (row <= last && col < HEAD_DIM) {
+        if (row <= last && col < DIM_OF(TO_DV ? TENSOR_V : TENSOR_K)) {
             const uint at = base + row * ld + col;
             const uvec4 x = tile[row * STAGE_LD + i % STAGE8];
             if (TO_DV) {
@@ -116,10 +114,10 @@ void stage_out(const bool TO_DV, const uint base, const uint ld, const uint last
 // A gradient of the rows of a subgroup, or a tensor of them; structs, as arrays
 // sized by specialization constants do not match as arguments.
 struct Gradient {
-    MatC at[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
+    MatC at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
 };
 struct Own {
-    MatA at[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
+    MatA at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
 };
 // One column of matrices of scores or weights, and the same as left matrices.
 struct Weights {
@@ -136,8 +134,8 @@ void load_own(out Own own, const uint tensor, const uint base, const uint ld, co
         stage_in(tensor, base, ld, last, stage * STAGE_TILES);
         [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                if (stage * STAGE_TILES + e < DIM_TILES) {
-                    coopMatLoad(own.at[r * DIM_TILES + stage * STAGE_TILES + e], tile,
+                if (stage * STAGE_TILES + e < WIDE_TILES) {
+                    coopMatLoad(own.at[r * WIDE_TILES + stage * STAGE_TILES + e], tile,
                                 stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
@@ -151,8 +149,8 @@ void store_gradient(const Gradient g, const float scale, const bool TO_DV, const
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                if (stage * STAGE_TILES + e < DIM_TILES) {
-                    coopMatStore(to_left(g.at[r * DIM_TILES + stage * STAGE_TILES + e] * scale, false), tile,
+                if (stage * STAGE_TILES + e < WIDE_TILES) {
+                    coopMatStore(to_left(g.at[r * WIDE_TILES + stage * STAGE_TILES + e] * scale, false), tile,
                                  stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
@@ -163,24 +161,24 @@ void store_gradient(const Gradient g, const float scale, const bool TO_DV, const
 
 // product adds own * rows^T, where the MAT_N rows start at tile row `row`.
 void product(inout Weights S, const Own own, const uint row) {
-    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+    [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
         fence(d);
         MatB right;  // a row-major tile read by columns
         coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-            S.at[r] = coopMatMulAdd(own.at[r * DIM_TILES + d], right, S.at[r]);
+            S.at[r] = coopMatMulAdd(own.at[r * WIDE_TILES + d], right, S.at[r]);
         }
     }
 }
 
 // accumulate adds weights * rows, where the MAT_N rows start at tile row `row`.
 void accumulate(inout Gradient g, const Left weights, const uint row) {
-    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+    [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
         fence(d);
         MatB right;
         coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-            g.at[r * DIM_TILES + d] = coopMatMulAdd(weights.at[r], right, g.at[r * DIM_TILES + d]);
+            g.at[r * WIDE_TILES + d] = coopMatMulAdd(weights.at[r], right, g.at[r * WIDE_TILES + d]);
         }
     }
 }

@@ -31,6 +31,7 @@
 
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"
+#include "bwd_tensors.glsl"
 
 const uint TILE_SIZE = 4 * STREAM * LD;
 const uint LO = 2 * STREAM * LD;  // from an element's hi to its lo
@@ -43,12 +44,8 @@ shared uvec4 tile[TILE_SIZE];
 // As in lib/tile_bwd.glsl: what a copy is, and an argument that only this file's
 // functions have.
 #define COPY Elems8
+#define NO_COPY Elems8(vec4(0.0), vec4(0.0))
 #define AND(x) , x
-
-const uint TENSOR_Q = 0;
-const uint TENSOR_K = 1;
-const uint TENSOR_V = 2;
-const uint TENSOR_DO = 3;
 
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
 Elems8 load_tensor(const uint tensor, const uint i) {
@@ -72,7 +69,7 @@ float load_element(const uint tensor, const uint i) {
 
 Elems8 fetch(const uint tensor, const uint base, const uint ld, const uint i, const uint last) {
     const uint col = copy_col(i);
-    if (!copies(i) || !copies_dim(col)) {
+    if (!copies(i) || !HAS_COLUMN(tensor, col)) {
         return Elems8(vec4(0.0), vec4(0.0));
     }
     return load_tensor(tensor, base + min(copy_row(i), last) * ld + col * 8);
@@ -92,12 +89,20 @@ void put(const uint i, const Elems8 first, const Elems8 second, const uvec2 expo
     }
 }
 
+#ifdef FEATURES
+#define FULL_ROWS false
+const uint GRADIENT_STAGES = (WIDE_TILES + FLOAT_TILES - 1) / FLOAT_TILES;
+#else
+#define FULL_ROWS HEAD_DIM % MAT_N == 0
+#define GRADIENT_STAGES FLOAT_STAGES
+#endif
+
 struct Gradient {
-    MatC at[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
+    MatC at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
 };
 struct Own {
-    MatA hi[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
-    MatA lo[ROW_TILES * DIM_TILES];
+    MatA hi[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
+    MatA lo[ROW_TILES * WIDE_TILES];
     uint exponent[ROW_TILES * ROWS];
 };
 struct Weights {
@@ -117,15 +122,15 @@ float fold(const uint a, const uint b) {
 void load_own(out Own own, const uint tensor, const uint base, const uint ld, const uint last) {
     const MatC index = element_index();
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-        MatC x[DIM_TILES];
+        MatC x[WIDE_TILES];
         MatC top;  // largest magnitude of the rows, then their scale
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;
             top[i] = 0.0;
-            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+            [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
                 [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
                     const uint col = d * MAT_N + uint(index[e]) % MAT_N;
-                    const bool inside = HEAD_DIM % MAT_N == 0 || col < HEAD_DIM;
+                    const bool inside = FULL_ROWS || col < DIM_OF(tensor);
                     x[d][e] = inside ? load_element(tensor, base + min(row, last) * ld + col) : 0.0;
                     top[i] = max(top[i], abs(x[d][e]));
                 }
@@ -136,15 +141,15 @@ void load_own(out Own own, const uint tensor, const uint base, const uint ld, co
             own.exponent[r * ROWS + i] = exponent_of(floatBitsToUint(top[i]));
             top[i] = scale_of(own.exponent[r * ROWS + i]);
         }
-        [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+        [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
             MatC hi, lo;
             [[unroll]] for (uint e = 0; e < LENGTH; e++) {
                 const float y = x[d][e] * top[e / ROW_RUN];
                 hi[e] = round_to_hi(y);
                 lo[e] = y - hi[e];
             }
-            own.hi[r * DIM_TILES + d] = to_left(hi, true);
-            own.lo[r * DIM_TILES + d] = to_left(lo, false);
+            own.hi[r * WIDE_TILES + d] = to_left(hi, true);
+            own.lo[r * WIDE_TILES + d] = to_left(lo, false);
         }
     }
 }
@@ -183,16 +188,16 @@ void product(inout Weights S, const Own own, const uint row, const uint exponent
         sum.at[r] = MatC(0.0);
         small.at[r] = MatC(0.0);
     }
-    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+    [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
         fence(d);
         MatB hi, lo;  // a row-major tile read by columns
         const uint at = row * LD + d * (MAT_N / 8);
         coopMatLoad(hi, tile, at, LD, gl_CooperativeMatrixLayoutColumnMajor);
         coopMatLoad(lo, tile, at + LO, LD, gl_CooperativeMatrixLayoutColumnMajor);
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-            sum.at[r] = coopMatMulAdd(own.hi[r * DIM_TILES + d], hi, sum.at[r]);
-            small.at[r] = coopMatMulAdd(own.hi[r * DIM_TILES + d], lo, small.at[r]);
-            small.at[r] = coopMatMulAdd(own.lo[r * DIM_TILES + d], hi, small.at[r]);
+            sum.at[r] = coopMatMulAdd(own.hi[r * WIDE_TILES + d], hi, sum.at[r]);
+            small.at[r] = coopMatMulAdd(own.hi[r * WIDE_TILES + d], lo, small.at[r]);
+            small.at[r] = coopMatMulAdd(own.lo[r * WIDE_TILES + d], hi, small.at[r]);
         }
     }
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
@@ -203,7 +208,7 @@ void product(inout Weights S, const Own own, const uint row, const uint exponent
 }
 
 void accumulate(inout Gradient g, const Left weights, const uint row, const uint exponent) {
-    [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+    [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
         fence(d);
         MatB hi, lo;
         const uint at = row * LD + d * (MAT_N / 8);
@@ -214,19 +219,19 @@ void accumulate(inout Gradient g, const Left weights, const uint row, const uint
             sum = coopMatMulAdd(weights.lo[r], hi, sum);
             sum = coopMatMulAdd(weights.hi[r], hi, sum);
             [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                g.at[r * DIM_TILES + d][i] += sum[i] * fold(weights.exponent[r], exponent);
+                g.at[r * WIDE_TILES + d][i] += sum[i] * fold(weights.exponent[r], exponent);
             }
         }
     }
 }
 
 void store_gradient(const Gradient g, const float scale, const bool TO_DV, const uint base, const uint ld, const uint last) {
-    [[unroll]] for (uint stage = 0; stage < FLOAT_STAGES; stage++) {
+    [[unroll]] for (uint stage = 0; stage < GRADIENT_STAGES; stage++) {
         barrier();  // the last tile, or the columns before, are read
         [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                if (stage * FLOAT_TILES + e < DIM_TILES) {
-                    coopMatStore(g.at[r * DIM_TILES + stage * FLOAT_TILES + e] * scale, tile,
+                if (stage * FLOAT_TILES + e < WIDE_TILES) {
+                    coopMatStore(g.at[r * WIDE_TILES + stage * FLOAT_TILES + e] * scale, tile,
                                  float_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), FLOAT_LD, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
@@ -235,7 +240,7 @@ void store_gradient(const Gradient g, const float scale, const bool TO_DV, const
         [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * FLOAT_ROW4; i += WORKGROUP_SIZE) {
             const uint row = i / FLOAT_ROW4;
             const uint col = stage * FLOAT_TILES * MAT_N + i % FLOAT_ROW4 * 4;
-            if (row <= last && col < HEAD_DIM) {
+            if (row <= last && col < DIM_OF(TO_DV ? TENSOR_V : TENSOR_K)) {
                 const uint at = base + row * ld + col;
                 const vec4 x = uintBitsToFloat(tile[row * FLOAT_LD + i % FLOAT_ROW4]);
                 if (TO_DV) {

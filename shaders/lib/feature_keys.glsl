@@ -1,0 +1,39 @@
+// feature_keys: what features show of a tile of keys that is copied to shared memory,
+// for the matrix kernels that own rows.
+//
+// The includer includes lib/features.glsl and lib/tile_shape.glsl.
+#ifndef LIB_FEATURE_KEYS_GLSL
+#define LIB_FEATURE_KEYS_GLSL
+
+shared uint shown[KEY_MASK ? BLOCK_N : 1];  // whether the key mask shows a key of the tile
+
+// copy_key returns the key of the block that is in copy number i of the tile of keys
+// from col0 on, see fetch_v.
+uint copy_key(const int col0, const uint i) {
+    return min(col0 + copy_row(i), last_key());
+}
+
+// shows reports whether the value of copy number i may be multiplied by weights.
+bool shows(const Block b, const int col0, const uint i) {
+    return has_value(b, copy_key(col0, i));
+}
+
+// put_shown fills `shown` as put_kv does the tile.
+void put_shown(const Block b, const int col0, const uint i) {
+    if (KEY_MASK && copies(i) && copy_col(i) == 0) {
+        shown[copy_row(i)] = uint(unmasked(b, copy_key(col0, i)));
+    }
+}
+
+// no_row_sees reports whether the window hides the tile of keys from col0 on from
+// all rows of the subgroup whose first is row0.
+bool no_row_sees(const int row0, const int col0) {
+    return WINDOW_RIGHT && col0 >= visible_keys(row0 + int(SUBGROUP_ROWS) - 1) || WINDOW_LEFT && col0 + int(BLOCK_N) <= visible_from(row0);
+}
+
+// all_rows_see reports whether it hides nothing of it from them.
+bool all_rows_see(const int row0, const int col0) {
+    return col0 + int(BLOCK_N) <= visible_keys(row0) && (!WINDOW_LEFT || visible_from(row0 + int(SUBGROUP_ROWS) - 1) <= col0);
+}
+
+#endif
