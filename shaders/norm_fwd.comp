@@ -157,7 +157,7 @@ void main() {
             if (CORRECTED) {
                 const vec2 moments = team_sum(vec2(dot(first, vec4(1.0)), variance)) * scale;
                 more = moments.x;
-                variance = max(moments.y - more * more, 0.0);
+                variance = moments.y;
             } else {
                 variance = team_sum(variance) * scale;
             }

@@ -137,7 +137,7 @@ func TestInterleaved(t *testing.T) {
 func TestExtremes(t *testing.T) {
 	d := vktest.Open(t)
 	var in ref.Inputs
-	logits, sigmas, means := []float64{-1e4, 0, 1e4}, []float64{-80, -40, 0, 40, 80}, []float64{-3e38, -1e19, -5, 0, 1e-30, 7, 1e10, 3e38}
+	logits, sigmas, means := []float64{-1e4, 0, 1e4}, []float64{-200, -100, -40, 0, 40, 80, 200}, []float64{-3e38, -1e19, -5, 0, 1e-30, 7, 1e10, 3e38}
 	for _, a := range logits {
 		for _, b := range logits {
 			for _, sa := range sigmas {
