@@ -106,6 +106,7 @@ func TestConfigs(t *testing.T) {
 		"coopmat s2x2 t1x2 k32 fence1 g3",
 		"coopmat s2x1 t2x2 k16 g4",
 		"coopmat s1x1 t3x1 k48 pack g1",
+		"coopmat s1x2 t2x3 k8 g1", // C leaves in strips of two and one matrices
 		"coopmat s1x2 t1x1 k16 g2 splits2 rows16",
 		"coopmat s2x1 t1x3 k16 g8 splits3",
 		"scalar 16x32 t4x8 k8 g1",
