@@ -226,7 +226,8 @@ type bwdRow struct {
 	seqKV   int    // matches problems with SeqKV <= seqKV; 0 matches any
 
 	// fill is how many blocks of keys, and how many of rows, the problem makes at least
-	// for each compute unit of the device, as in fwdRow.
+	// for each compute unit of the device, as in fwdRow. Of a fused kernel blocks of keys
+	// alone count.
 	fill float64
 
 	BackwardConfig
@@ -240,6 +241,10 @@ func (r *bwdRow) matches(caps *vk.Caps, family string, p *Problem) bool {
 	if r.fill == 0 || caps.ComputeUnits == 0 {
 		return true
 	}
+	if r.fused() {
+		_, blocks := r.shares(caps, p)
+		return float64(p.Batch*p.NumKVHeads*blocks) >= r.fill*float64(caps.ComputeUnits)
+	}
 	keys := p.Batch * p.NumKVHeads * int(groups(p.SeqKV, r.DKV.owned(caps, r.Impl, p.DType)))
 	rows := p.Batch * p.NumHeads * int(groups(p.SeqQ, r.DQ.owned(caps, r.Impl, p.DType)))
 	return float64(min(keys, rows)) >= r.fill*float64(caps.ComputeUnits)
@@ -250,6 +255,10 @@ var bwdTable = []bwdRow{
 	// Swept on an H200, TUNING.md. A subgroup keeps K, V, dK and dV of its keys in
 	// registers, 3*head_dim/2 words for each key and invocation of 32, so 192 of 255 for 32
 	// keys of head_dim 64 and 16 of 128.
+	{family: "hopper", headDim: 64, seqKV: 64, fill: 1.5, BackwardConfig: BackwardConfig{
+		Impl:  CoopMat2,
+		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true}, // one block of keys
+	}},
 	{family: "hopper", headDim: 64, seqKV: 64, BackwardConfig: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
@@ -274,6 +283,10 @@ var bwdTable = []bwdRow{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 64, seqKV: 64, fill: 1.5, BackwardConfig: BackwardConfig{
+		Impl:  CoopMat,
+		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
 	{family: "hopper", headDim: 64, fill: 1, BackwardConfig: BackwardConfig{
 		Impl: CoopMat,

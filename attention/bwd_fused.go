@@ -57,9 +57,11 @@ func (c *BackwardConfig) dqPartsShape(caps *vk.Caps, p *Problem) []int {
 	return []int{p.Batch, p.NumHeads, shares, (p.SeqQ + stream - 1) / stream * stream, (p.HeadDim + n - 1) / n * n}
 }
 
+// fusedTensors is how many tensors the kernel takes: backwardTensors and dq.
+const fusedTensors = backwardTensors + 1
+
 // feasibleFused is Feasible for a kernel that computes all gradients.
 func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
-	const tensors = backwardTensors + 1 // dq
 	t := c.Fused
 	switch {
 	case c.Impl != CoopMat2 && c.Impl != CoopMat || p.DType == dtype.Float32:
@@ -68,8 +70,8 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 		return unsupported("%v: no kernel computes all gradients at once with %s", c.Impl, strings.Join(p.Features(), ", "))
 	case c.Shares < 0:
 		return unsupported("%v: shares=%d is negative", c.Impl, c.Shares)
-	case caps.MaxStorageBuffers < tensors:
-		return unsupported("%v: all gradients at once take %d storage buffers, more than the device's %d", c.Impl, tensors, caps.MaxStorageBuffers)
+	case caps.MaxStorageBuffers < fusedTensors:
+		return unsupported("%v: all gradients at once take %d storage buffers, more than the device's %d", c.Impl, fusedTensors, caps.MaxStorageBuffers)
 	}
 	if n := uint32(reflect.TypeFor[bwdFusedParams]().Size()); n > caps.MaxPushConstantsBytes {
 		return unsupported("%v: all gradients at once take %d bytes of push constants, more than the device's %d", c.Impl, n, caps.MaxPushConstantsBytes)
