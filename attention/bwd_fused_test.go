@@ -103,7 +103,7 @@ func TestBackwardFusedUnsupported(t *testing.T) {
 		{func(*attention.Problem, *vk.Caps, *attention.BackwardConfig) {}, ""},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel computes all gradients of float16 at once"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel computes all gradients of float32 at once"},
-		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.Softcap = 5 }, "coopmat2: no backward kernel has softcap"},
+		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.Softcap = 5 }, "coopmat2: no kernel computes all gradients at once with softcap"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Shares = -1 }, "coopmat2: shares=-1 is negative"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) { caps.MaxStorageBuffers = 7 }, "coopmat2: all gradients at once take 8 storage buffers, more than the device's 7"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
