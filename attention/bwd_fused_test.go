@@ -16,19 +16,25 @@ import (
 // fusedConfigs compute all gradients in one kernel: one share of the keys, whose blocks
 // add up in memory, two, and one for each block; subgroups that divide dQ of a tile evenly
 // and not; blocks larger than most sequences, which write dQ themselves.
-var fusedConfigs = []attention.BackwardConfig{
-	{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Prefetch: true, SplitLoop: true}},
-	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: 8, SplitLoop: true, Fence: 1}},
-	{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: 9, RowTiles: 1, Stream: 8}},
-	{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8, Detour: true}},
-	{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8}},
-	{Impl: attention.CoopMat, Shares: 3, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8, Detour: true}},
+func fusedConfigs(d *vk.Device) []attention.BackwardConfig {
+	n := 16
+	if shape, lack := chips.MatrixShape(d.Caps(), dtype.Float16); lack == "" {
+		n = int(shape.N)
+	}
+	return []attention.BackwardConfig{
+		{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, SplitLoop: true}},
+		{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: n, SplitLoop: true, Fence: 1}},
+		{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: (72 + n - 1) / n, RowTiles: 1, Stream: 2 * n}},
+		{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: n, Detour: true}},
+		{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n}},
+		{Impl: attention.CoopMat, Shares: 3, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true}},
+	}
 }
 
 // TestBackwardFused runs the suite.
 func TestBackwardFused(t *testing.T) {
 	d := vktest.Open(t)
-	for i, config := range fusedConfigs {
+	for i, config := range fusedConfigs(d) {
 		small := backwardSuite(d).Where(func(c *attntest.Case) bool {
 			p := &c.Problem
 			if i > 0 && d.Caps().Type == vk.CPU && p.HeadDim > 24 && (testing.Short() || !p.Causal) {
@@ -52,7 +58,7 @@ func TestBackwardFusedManyBatches(t *testing.T) {
 		return c.Problem.Batch > 1 && c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6
 	})
 	require.NotEmpty(t, small.Cases)
-	small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &fusedConfigs[0]}})
+	small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &fusedConfigs(d)[0]}})
 }
 
 // TestBackwardFusedWorkspace says how many bytes dQ of shares of the keys takes: as many
