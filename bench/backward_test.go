@@ -48,6 +48,22 @@ func TestBackward(t *testing.T) {
 	}
 }
 
+// TestBackwardFeatures measures the backward pass with all features on every path.
+func TestBackwardFeatures(t *testing.T) {
+	d := vktest.Open(t)
+	results, err := Attention(context.Background(), d, Case{Problem: everything(), Pass: Backward, Impls: attention.Impls(), Protocol: quick()}, nil)
+	require.NoError(t, err)
+	for i, impl := range attention.Impls() {
+		x := results[i]
+		if err := attention.SupportsBackward(d.Caps(), impl, everything()); err != nil {
+			require.Equal(t, Reason(err, impl), x.Reason)
+			continue
+		}
+		require.Equal(t, StatusOK, x.Status, "%v: %s", impl, x.Reason)
+		require.Positive(t, x.Check.MaxAbs)
+	}
+}
+
 // TestPassCounts: the operations and bytes that rates are of.
 func TestPassCounts(t *testing.T) {
 	p := attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 64, SeqKV: 32, HeadDim: 16, DType: dtype.Float16}

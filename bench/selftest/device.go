@@ -40,6 +40,29 @@ func compilesSoon(caps *vk.Caps, impl attention.Impl, p attention.Problem) error
 	return nil
 }
 
+// softwareBackwardDim is the largest head_dim of the backward pass on software matrices,
+// softwareSplitDim that of float32: kernels take tens of seconds to compile beyond it,
+// with head_dim 192 minutes.
+const (
+	softwareBackwardDim = 72
+	softwareSplitDim    = 24
+)
+
+// backwardCompilesSoon is compilesSoon for the backward pass.
+func backwardCompilesSoon(caps *vk.Caps, impl attention.Impl, p attention.Problem) error {
+	if caps.Type != vk.CPU || impl != attention.CoopMat2 && impl != attention.CoopMat {
+		return nil
+	}
+	most := softwareBackwardDim
+	if p.DType == dtype.Float32 {
+		most = softwareSplitDim
+	}
+	if max(p.HeadDim, p.ValueHeadDim()) > most {
+		return fmt.Errorf("the backward pass of %v on software matrices beyond head_dim %d takes long to compile", p.DType, most)
+	}
+	return nil
+}
+
 // memory holds tensors of the suite on the device.
 type memory struct {
 	*onDevice

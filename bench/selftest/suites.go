@@ -72,7 +72,7 @@ func (r *run) adapter(ctx context.Context, impl attention.Impl) attntest.Forward
 func (r *run) refuses(pass bench.Pass, impl attention.Impl, c *attntest.Case) error {
 	switch {
 	case pass == bench.Backward:
-		if err := compilesSoon(r.d.Caps(), impl, c.Problem); err != nil {
+		if err := backwardCompilesSoon(r.d.Caps(), impl, c.Problem); err != nil {
 			return err
 		}
 		return attention.SupportsBackward(r.d.Caps(), impl, c.Problem)
