@@ -71,7 +71,8 @@ func findType(types []memoryType, allowed uint32, wishes []memoryWish) (int, boo
 }
 
 // NewBuffer allocates device memory for kernels; its content is undefined. Kernels
-// see up to 3 bytes more, to whole words of 4.
+// see up to 15 bytes more, to whole 16 bytes: 16-byte loads of the last elements are
+// inside.
 //
 // Bytes must be positive and at most Caps.MaxAllocationBytes and
 // Caps.MaxBufferBytes, else the error wraps ErrUnsupported. If the memory is
@@ -84,6 +85,18 @@ func (d *Device) NewBuffer(name string, bytes int64) (*Buffer, error) {
 	b := &Buffer{block: bl}
 	b.register(d, "buffer", name, func() { d.free(bl) })
 	return b, nil
+}
+
+// wholeBytes returns how many bytes a buffer of that size gets: whole words, since kernels
+// read bytes as parts of words, and whole 16 bytes, since kernels read the aligned 16
+// bytes around an element, of which a device that guards buffers returns zeros if one
+// of them is outside. At the device's limit it is words only.
+func (d *Device) wholeBytes(bytes int64) int64 {
+	limit := min(d.caps.MaxAllocationBytes, d.caps.MaxBufferBytes, d.caps.MaxStorageBufferRange)
+	if whole := (bytes + 15) &^ 15; uint64(whole) <= limit {
+		return whole
+	}
+	return (bytes + 3) &^ 3
 }
 
 // allocate makes a buffer with memory; on failure nothing is left.
@@ -109,10 +122,8 @@ func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ bloc
 			d.free(bl)
 		}
 	}()
-	// Storage buffer, and source and destination of transfers. Whole words, since
-	// kernels read bytes as parts of words.
-	words := (bytes + 3) / 4
-	info := vulkan.BufferCreateInfo{SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(4 * words), Usage: 0x20 | 0x1 | 0x2}
+	// Storage buffer, and source and destination of transfers.
+	info := vulkan.BufferCreateInfo{SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(d.wholeBytes(bytes)), Usage: 0x20 | 0x1 | 0x2}
 	defer info.Free()
 	var buffer vulkan.Buffer
 	if r := vulkan.CreateBuffer(d.handle, &info, nil, &buffer); r < 0 {
