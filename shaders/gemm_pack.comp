@@ -1,10 +1,10 @@
-// gemm_pack: a copy of a matrix of 16-bit elements whose rows start anywhere, with rows
-// that start at multiples of 8 elements.
+// gemm_pack: a copy of matrices of 16-bit elements whose rows start anywhere, with rows
+// that start at multiples of 8 elements. An element of 32 bits is two of 16.
 //
 //     out[row, col] = a[row, col] for col < len, else 0
 //
 //     a    (batch, rows, len)    any strides, last axis contiguous
-//     out  (batch, rows, 8*row8) contiguous
+//     out  (batch, rows, 8*row8) strides that are multiples of 8, last axis contiguous
 //
 // Dispatch: (x, y, batch) with x * y * WORKGROUP_SIZE >= rows * row8.
 #version 450
@@ -22,6 +22,8 @@ layout(push_constant, scalar) uniform Params {
     uint stride_b;
     uint stride;
     uint out_offset;
+    uint out_stride_b;
+    uint out_stride;
 } p;
 
 layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
@@ -40,5 +42,5 @@ void main() {
     const uint first = line + col;
     const uint last = line + min(col + 7, p.len - 1);
     const uvec4 x = shift8(a8[first >> 3], a8[last >> 3], first & 7);
-    out8[p.out_offset / 8 + gl_WorkGroupID.z * p.rows * p.row8 + i] = keep8(x, int(p.len - col));
+    out8[(p.out_offset + gl_WorkGroupID.z * p.out_stride_b + row * p.out_stride + col) / 8] = keep8(x, int(p.len - col));
 }

@@ -104,7 +104,7 @@ func TestErrors(t *testing.T) {
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
 		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, profile, run, selftest, sweep, tune, version`},
 		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare`},
-		{args: "run mlp", code: 2, want: `run: "mlp" is not one of the commands attention`},
+		{args: "run mpl", code: 2, want: `run: "mpl" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
 		{args: "run attention x y", code: 2, want: `run attention: argument "x" is not expected`},
 		{args: "version x", code: 2, want: `version: argument "x" is not expected`},

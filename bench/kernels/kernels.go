@@ -51,7 +51,9 @@ type Flags interface {
 }
 
 // All lists the kernels by name.
-func All() []Kernel { return []Kernel{matrixMultiply(), perceptron(), mixture(), norm(), optimizer()} }
+func All() []Kernel {
+	return []Kernel{matrixMultiply(), perceptron(), perceptrons(), mixture(), norm(), optimizer()}
+}
 
 // A Header is the tensors of a file, without what they hold.
 type Header []safetensors.Tensor

@@ -1,9 +1,12 @@
 package gemm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
 )
 
 // Packing: the matrix path loads eight elements of A and B at once. Where rows start
@@ -32,13 +35,15 @@ func packedBytes(shape []int) int64 {
 
 // packParams is the push-constant block of gemm_pack.comp.
 type packParams struct {
-	Rows      uint32 `glsl:"rows"`
-	Len       uint32 `glsl:"len"`
-	Row8      uint32 `glsl:"row8"`
-	Offset    uint32 `glsl:"offset"` // elements, like all that follow
-	StrideB   uint32 `glsl:"stride_b"`
-	Stride    uint32 `glsl:"stride"`
-	OutOffset uint32 `glsl:"out_offset"`
+	Rows       uint32 `glsl:"rows"`
+	Len        uint32 `glsl:"len"`
+	Row8       uint32 `glsl:"row8"`
+	Offset     uint32 `glsl:"offset"` // elements, like all that follow
+	StrideB    uint32 `glsl:"stride_b"`
+	Stride     uint32 `glsl:"stride"`
+	OutOffset  uint32 `glsl:"out_offset"`
+	OutStrideB uint32 `glsl:"out_stride_b"`
+	OutStride  uint32 `glsl:"out_stride"`
 }
 
 // packSpec is the specialization of gemm_pack.comp.
@@ -48,33 +53,67 @@ type packSpec struct {
 
 // pack records a copy of t to memory from byte `at` on, and returns it.
 func pack(c *vk.Cmd, t vk.Tensor, memory *vk.Buffer, at int64) (vk.Tensor, error) {
+	stride := (t.Shape[2] + 7) / 8 * 8
+	from, out := t, t
+	out.Buffer, out.Offset = memory, int(at/2)
+	out.Strides = []int{t.Shape[1] * stride, stride, 1}
+	if t.Strides[0] == 0 { // one matrix for all products
+		from.Shape, out.Strides[0] = []int{1, t.Shape[1], t.Shape[2]}, 0
+	}
+	to := out
+	to.Shape = from.Shape
+	return out, Pad(c, to, from)
+}
+
+// Pad copies matrices, (batch, rows, columns) of one format, from src to dst, and fills
+// the rows of dst with zeros up to the next multiple of 16 bytes:
+//
+//	dst[b, r, c] = src[b, r, c] for c < columns, 0 for the rest of 16 bytes
+//
+// Src has any strides with a contiguous last axis. In dst everything starts at such
+// multiples: its offset, matrices and rows. They share no memory.
+//
+// Pad records into c and returns, as Multiply does. It returns an error that names the
+// argument that does not fit, or wraps ErrUnsupported if the copy is too large for one
+// dispatch.
+func Pad(c *vk.Cmd, dst, src vk.Tensor) error {
+	if len(src.Shape) != 3 {
+		return fmt.Errorf("gemm: src has shape %v, want three axes", src.Shape)
+	}
+	err := argument.Check("gemm", []argument.Argument{argument.New("src", src, true, src.DType, src.Shape)},
+		[]argument.Argument{argument.New("dst", dst, true, src.DType, src.Shape)})
+	if err != nil {
+		return err
+	}
+	size := src.DType.Size()
+	if !aligned(16/size, dst) {
+		return fmt.Errorf("gemm: dst has offset %d and strides %v: not multiples of 16 bytes", dst.Offset, dst.Strides)
+	}
+	if end := (int64(dst.Offset+dst.Span())*int64(size) + 15) &^ 15; end > dst.Buffer.Bytes() {
+		return fmt.Errorf("gemm: dst with its zeros ends at byte %d of a buffer of %d", end, dst.Buffer.Bytes())
+	}
 	module, err := shaders.Get("gemm_pack", "")
 	if err != nil {
-		return t, err
+		return err
 	}
 	const threads = 128
 	kernel, err := vk.CachedKernel[packParams](c.Device(), module.Name, module.SPIRV, packSpec{threads}, vk.KernelOptions{})
 	if err != nil {
-		return t, err
+		return err
 	}
-	rows, row8 := t.Shape[1], (t.Shape[2]+7)/8
-	batches := t.Shape[0]
-	out := t
-	out.Buffer, out.Offset = memory, int(at/2)
-	out.Strides = []int{rows * row8 * 8, row8 * 8, 1}
-	if batches > 1 && t.Strides[0] == 0 { // one matrix for all products
-		batches, out.Strides[0] = 1, 0
-	}
+	halves := size / 2 // the kernel's elements in one of ours
+	batches, rows, row8 := src.Shape[0], src.Shape[1], (src.Shape[2]*halves+7)/8
 	limit := c.Device().Caps().MaxWorkgroupCount
 	groups := (rows*row8 + threads - 1) / threads
 	x := min(groups, int(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int(limit[1]) || batches > int(limit[2]) {
-		return t, unsupported("a copy of shape %v takes more than the device's %v workgroups", t.Shape, limit)
+		return unsupported("a copy of shape %v takes more than the device's %v workgroups", src.Shape, limit)
 	}
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(batches)}, packParams{
-		Rows: uint32(rows), Len: uint32(t.Shape[2]), Row8: uint32(row8),
-		Offset: uint32(t.Offset), StrideB: uint32(t.Strides[0]), Stride: uint32(t.Strides[1]), OutOffset: uint32(out.Offset),
-	}, t, out)
-	return out, c.Err()
+		Rows: uint32(rows), Len: uint32(src.Shape[2] * halves), Row8: uint32(row8),
+		Offset: uint32(src.Offset * halves), StrideB: uint32(src.Strides[0] * halves), Stride: uint32(src.Strides[1] * halves),
+		OutOffset: uint32(dst.Offset * halves), OutStrideB: uint32(dst.Strides[0] * halves), OutStride: uint32(dst.Strides[1] * halves),
+	}, src, dst)
+	return c.Err()
 }

@@ -83,16 +83,16 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	if err != nil {
 		return err
 	}
-	memory, err := plan.memory.of(c, opt.Workspace)
+	memory, err := plan.memory.Buffer(c, "mlp", opt.Workspace)
 	if err != nil {
 		return err
 	}
 	hidden := hiddenTensor(memory, plan.hidden, p)
-	if err := plan.first.record(c, memory, hidden, x, w1, opt.Pre, none); err != nil {
+	if err := plan.first.Record(c, memory, hidden, x, w1, opt.Pre, none); err != nil {
 		return err
 	}
 	c.Barrier()
-	return plan.second.record(c, memory, y, hidden, w2, none, none)
+	return plan.second.Record(c, memory, y, hidden, w2, none, none)
 }
 
 // Backward computes the gradients of a loss by x, w1 and w2, given that by y, dy:
@@ -124,7 +124,7 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	if err != nil {
 		return err
 	}
-	memory, err := plan.memory.of(c, opt.Workspace)
+	memory, err := plan.memory.Buffer(c, "mlp", opt.Workspace)
 	if err != nil {
 		return err
 	}
@@ -132,37 +132,37 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	pre := opt.Pre
 	if pre.IsZero() {
 		pre = hidden // and silu(pre) takes its place
-		if err := plan.pre.record(c, memory, pre, x, w1, none, none); err != nil {
+		if err := plan.pre.Record(c, memory, pre, x, w1, none, none); err != nil {
 			return err
 		}
 		c.Barrier()
 	}
-	if err := plan.gradient.record(c, memory, dpre, dy, w2, pre, hidden); err != nil {
+	if err := plan.gradient.Record(c, memory, dpre, dy, w2, pre, hidden); err != nil {
 		return err
 	}
 	c.Barrier()
-	if err := plan.dw2.record(c, memory, dw2, hidden, dy, none, none); err != nil {
+	if err := plan.dw2.Record(c, memory, dw2, hidden, dy, none, none); err != nil {
 		return err
 	}
 	c.Barrier() // the products need nothing of each other, but validation compares whole buffers
-	if err := plan.dw1.record(c, memory, dw1, x, dpre, none, none); err != nil {
+	if err := plan.dw1.Record(c, memory, dw1, x, dpre, none, none); err != nil {
 		return err
 	}
 	c.Barrier() // likewise
-	return plan.dx.record(c, memory, dx, dpre, w1, none, none)
+	return plan.dx.Record(c, memory, dx, dpre, w1, none, none)
 }
 
 // ForwardWorkspace returns the bytes of device memory that Forward takes between its
 // products, if keep with opt.Pre.
 func ForwardWorkspace(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (int64, error) {
 	plan, err := newForwardPlan(caps, p, impl, keep)
-	return plan.memory.bytes, err
+	return plan.memory.Bytes, err
 }
 
 // BackwardWorkspace returns the same of Backward.
 func BackwardWorkspace(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (int64, error) {
 	plan, err := newBackwardPlan(caps, p, impl, keep)
-	return plan.memory.bytes, err
+	return plan.memory.Bytes, err
 }
 
 // Describe says what runs for the products of a pass, in their order, for tables: the
@@ -175,13 +175,13 @@ func Describe(caps *vk.Caps, p Problem, impl gemm.Impl, backward bool) (string, 
 		if plan, err = newBackwardPlan(caps, p, impl, false); err != nil {
 			return "", err
 		}
-		configs = []gemm.Config{*plan.gradient.opt.Config, *plan.dw2.opt.Config, *plan.dw1.opt.Config, *plan.dx.opt.Config}
+		configs = []gemm.Config{plan.gradient.Config(), plan.dw2.Config(), plan.dw1.Config(), plan.dx.Config()}
 	} else {
 		var plan forwardPlan
 		if plan, err = newForwardPlan(caps, p, impl, false); err != nil {
 			return "", err
 		}
-		configs = []gemm.Config{*plan.first.opt.Config, *plan.second.opt.Config}
+		configs = []gemm.Config{plan.first.Config(), plan.second.Config()}
 	}
 	words := make([]string, 0, len(configs))
 	for _, c := range slices.Compact(configs) {

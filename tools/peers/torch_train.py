@@ -4,7 +4,8 @@
     flashvk bench norm --suite train --peer torch="python3 tools/peers/torch_train.py"
 
 Reads one request from standard input and writes a JSON object per line, one for
-each implementation: eager, compile (torch.compile), fused (of an optimizer).
+each implementation: eager, compile (torch.compile), fused (of an optimizer), or one that
+an operation has a method for.
 Package bench/peer of flashvk describes both; torch_peer.py has how it measures.
 """
 import math
@@ -62,6 +63,26 @@ class MLP:
 
     def forward(self, x, w1, w2):
         return {"y": torch.nn.functional.silu(x @ w1) @ w2}
+
+
+class Grouped:
+    """Two-layer perceptrons with SiLU that share their input: as products of a batch, or
+    (loop) one after the other."""
+
+    inputs, upstream = ("x", "w1", "w2"), ("dy",)
+    gradients = {"dx": "x", "dw1": "w1", "dw2": "w2"}
+    implementations = ("eager", "loop", "compile")
+
+    def __init__(self, params):
+        self.heads = params["heads"]
+
+    def forward(self, x, w1, w2):
+        hidden = torch.nn.functional.silu(torch.bmm(x.unsqueeze(0).expand(self.heads, -1, -1), w1))
+        return {"y": torch.bmm(hidden, w2).transpose(0, 1)}
+
+    def loop(self, x, w1, w2):
+        silu = torch.nn.functional.silu
+        return {"y": torch.stack([silu(x @ w1[k]) @ w2[k] for k in range(self.heads)], 1)}
 
 
 class GMM:
@@ -129,7 +150,7 @@ class OptimCall:
         return {"param": torch.cat([x.detach().flatten() for x in self.parameters])}
 
 
-OPS = {"gemm": Gemm, "mlp": MLP, "norm": Norm, "gmm": GMM, "optim": Optim}
+OPS = {"gemm": Gemm, "mlp": MLP, "grouped": Grouped, "norm": Norm, "gmm": GMM, "optim": Optim}
 
 
 class Call:
@@ -169,7 +190,7 @@ def answer(request, tensors, op, name):
         if hasattr(op, "call"):
             call = op.call(request, tensors)
         else:
-            forward = torch.compile(op.forward, dynamic=False) if name == "compile" else op.forward
+            forward = torch.compile(op.forward, dynamic=False) if name == "compile" else getattr(op, name, op.forward)
             call = Call(op, forward, request, tensors, max(request["sets"], 1))
         output = ""
         if request["output_dir"]:

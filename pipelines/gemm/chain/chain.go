@@ -1,0 +1,81 @@
+// Package chain lays out products of package gemm that follow one another, and what is
+// between them, in one workspace.
+//
+//	var memory chain.Memory
+//	between := memory.Take(bytes)                 a tensor between two products
+//	first, err := chain.NewProduct(caps, "mlp", &memory, p, impl, options)
+//	…
+//	b, err := memory.Buffer(c, "mlp", opt.Workspace)
+//	err = first.Record(c, b, dst, a, w, x, s)     then c.Barrier(), and the next
+package chain
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Memory hands out parts of a workspace. The zero value is an empty one.
+type Memory struct{ Bytes int64 }
+
+// Take returns the byte at which a part of n bytes begins, a multiple of 256.
+func (m *Memory) Take(n int64) int64 {
+	at := m.Bytes
+	m.Bytes += (n + 255) &^ 255
+	return at
+}
+
+// Buffer returns the workspace: the caller's, or for nil memory of the Cmd. An error about
+// one that is too small begins with the name of the kernel.
+func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, error) {
+	if given == nil {
+		b := c.Scratch(kernel, m.Bytes)
+		return b, c.Err()
+	}
+	if given.Bytes() < m.Bytes {
+		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, given.Bytes(), m.Bytes)
+	}
+	return given, nil
+}
+
+// A Product is one call of gemm.
+type Product struct {
+	kernel string
+	p      gemm.Problem
+	opt    gemm.Options
+}
+
+// NewProduct chooses how a product is computed and takes memory for it. Opt says which
+// operands are aligned, as those in our memory are. Errors begin with the name of the
+// kernel that the product is a part of.
+func NewProduct(caps *vk.Caps, kernel string, m *Memory, p gemm.Problem, impl gemm.Impl, opt gemm.Options) (Product, error) {
+	config, err := gemm.Choose(caps, p, gemm.Options{Impl: impl})
+	if err != nil {
+		return Product{}, fmt.Errorf("%s: %w", kernel, err)
+	}
+	opt.Config = &config
+	bytes, err := gemm.Workspace(caps, p, opt)
+	if err != nil {
+		return Product{}, fmt.Errorf("%s: %w", kernel, err)
+	}
+	opt.WorkspaceOffset = m.Take(bytes)
+	return Product{kernel, p, opt}, nil
+}
+
+// Config returns what runs for the product.
+func (x *Product) Config() gemm.Config { return *x.opt.Config }
+
+// Record records the product with its part of the workspace. Pre and silu are X and S of
+// its activation, the zero Tensor if there are none; a residual is what dst holds.
+func (x *Product) Record(c *vk.Cmd, workspace *vk.Buffer, dst, a, b, pre, silu vk.Tensor) error {
+	opt := x.opt
+	opt.Workspace, opt.X, opt.S = workspace, pre, silu
+	if x.p.Residual {
+		opt.Residual = dst
+	}
+	if err := gemm.Multiply(c, dst, a, b, x.p, opt); err != nil {
+		return fmt.Errorf("%s: %w", x.kernel, err)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package grouped_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/grouped"
+	"github.com/flashvk/flashvk/pipelines/grouped/ref"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// inputs are random; weights are small, so that pre is about 1.
+func inputs(p grouped.Problem) ref.Inputs {
+	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
+	random := func(n int, scale float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(p.DType.Round(float32(scale * rng.NormFloat64())))
+		}
+		return x
+	}
+	return ref.Inputs{
+		X: random(p.Tokens*p.In, 1), W1: random(p.Heads*p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
+		W2: random(p.Heads*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))), DY: random(p.Tokens*p.Heads*p.Out, 1),
+	}
+}
+
+// cases calls f for problems of a format: sizes 1 and odd ones, with weight gradients in
+// the format and in float32, and all heads at a time or fewer.
+func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout)) {
+	for _, format := range dtype.All() {
+		if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
+			continue
+		}
+		for i, s := range []struct{ tokens, heads, in, hidden, out, atATime int }{
+			{1, 1, 1, 1, 1, 0}, // one of everything
+			{37, 5, 20, 45, 3, 2},
+			{70, 3, 16, 33, 1, 0},
+			{9, 2, 1, 7, 18, 1},
+			{300, 2, 11, 13, 3, 0}, // enough tokens for copies of w1, where those pay
+		} {
+			p := grouped.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: format}
+			if i%2 == 0 {
+				p.Grad = dtype.Float32
+			}
+			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			t.Run(fmt.Sprintf("%v/%v/%v/layout=%d", impl, format, p, layout), func(t *testing.T) { f(t, p, s.atATime, layout) })
+		}
+	}
+}
+
+// tensors are those of a pass.
+func tensors(p grouped.Problem, in ref.Inputs, backward bool) []kerneltest.Tensor {
+	want, plain := ref.Compute(in, p), ref.Plain(in, p)
+	b := ref.NewBounds(want, plain, p)
+	list := []kerneltest.Tensor{
+		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
+		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
+		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
+	}
+	if !backward {
+		return append(list, kerneltest.Tensor{Name: "y", DType: p.DType, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
+	}
+	return append(list,
+		kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
+		kerneltest.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
+		kerneltest.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
+		kerneltest.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+}
+
+// record records a pass on named tensors.
+func record(p grouped.Problem, opt grouped.Options, backward bool) kerneltest.Record {
+	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		if backward {
+			return grouped.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], p, opt)
+		}
+		return grouped.Forward(c, t["y"], t["x"], t["w1"], t["w2"], p, opt)
+	}
+}
+
+// TestPasses runs both passes on every path.
+func TestPasses(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range gemm.Impls() {
+		cases(t, d, impl, func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout) {
+			in := inputs(p)
+			for _, backward := range []bool{false, true} {
+				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, backward)}
+				report, err := c.Check(d, record(p, grouped.Options{Impl: impl, Heads: heads}, backward))
+				require.NoError(t, err, "backward=%v", backward)
+				t.Logf("backward=%v: %s", backward, report)
+			}
+		})
+	}
+}
+
+// TestWorkspace runs both passes in memory of their own that is full of NaN, and wants too
+// little of it to be refused.
+func TestWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	p := grouped.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Float32}
+	in := inputs(p)
+	for _, impl := range gemm.Impls() {
+		for _, backward := range []bool{false, true} {
+			opt := grouped.Options{Impl: impl, Heads: 2}
+			size := grouped.ForwardWorkspace
+			if backward {
+				size = grouped.BackwardWorkspace
+			}
+			bytes, err := size(d.Caps(), p, opt)
+			if errors.Is(err, gemm.ErrUnsupported) {
+				continue
+			}
+			require.NoError(t, err)
+			all, err := size(d.Caps(), p, grouped.Options{Impl: impl})
+			require.NoError(t, err)
+			require.Less(t, bytes, all, "fewer heads at a time need less memory")
+			c := kerneltest.Case{Name: "grouped", Tensors: tensors(p, in, backward)}
+			for _, less := range []int64{0, 4} {
+				workspace, err := d.NewBuffer("workspace", bytes-less)
+				require.NoError(t, err)
+				opt.Workspace = workspace
+				_, err = c.Check(d, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
+					c.Fill(workspace, 0, workspace.Bytes(), math.MaxUint32)
+					c.BarrierFromTransfer()
+					return record(p, opt, backward)(c, tensors)
+				})
+				workspace.Close()
+				if less == 0 {
+					require.NoError(t, err)
+				} else {
+					require.EqualError(t, err, fmt.Sprintf("grouped: workspace has %d bytes, want %d", bytes-less, bytes))
+				}
+			}
+		}
+	}
+}
+
+// TestArguments wants errors that name the value or the tensor that does not fit.
+func TestArguments(t *testing.T) {
+	d := vktest.Open(t)
+	p := grouped.Problem{Tokens: 2, Heads: 6, In: 3, Hidden: 4, Out: 5}
+	c, err := d.NewCmd("arguments")
+	require.NoError(t, err)
+	defer c.Close()
+	tensor := func(shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", dtype.Float32, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	x, w1, w2, y := tensor(2, 3), tensor(6, 3, 4), tensor(6, 4, 5), tensor(2, 6, 5)
+	opt := grouped.Options{}
+	require.NoError(t, grouped.Forward(c, y, x, w1, w2, p, opt))
+	require.ErrorContains(t, grouped.Forward(c, y, x, w2, w1, p, opt), "grouped: w1 has shape [6 4 5]")
+	require.ErrorContains(t, grouped.Forward(c, y.Permute(1, 0, 2), x, w1, w2, p, opt), "grouped: y has shape [6 2 5]")
+	require.ErrorContains(t, grouped.Backward(c, x, w1, w2, y, x, w1, w2, p, opt), "grouped: dx overlaps x")
+	require.EqualError(t, grouped.Forward(c, y, x, w1, w2, p, grouped.Options{Heads: -1}), "grouped: heads_at_a_time=-1 is negative")
+	p.Heads = 0
+	require.ErrorContains(t, grouped.Forward(c, y, x, w1, w2, p, opt), "grouped: heads=0 is not from 1 to")
+	p.Heads, p.Grad = 6, 99
+	require.ErrorContains(t, grouped.Forward(c, y, x, w1, w2, p, opt), "is not one of float32, float16, bfloat16")
+}

@@ -1,0 +1,235 @@
+// Package grouped computes two-layer perceptrons that share their input, the heads of a
+// model, and their gradients on a Vulkan device.
+//
+//	pre[k]  = x * W1[k]
+//	y[:, k] = silu(pre[k]) * W2[k]                  silu(v) = v / (1 + exp(-v))
+//
+//	dpre[k] = (dy[:, k] * W2[k]ᵀ) ∘ silu'(pre[k])
+//	dx      = sum over k of dpre[k] * W1[k]ᵀ
+//	dW1[k]  = xᵀ * dpre[k]     dW2[k] = silu(pre[k])ᵀ * dy[:, k]
+//
+// Heads are products of a batch of package gemm, as many at a time as have 256 MiB of
+// hidden units, or Options.Heads. Those hidden units are written to the workspace, and the
+// next heads take their place: memory is bounded, whatever the number of heads.
+//
+//	pass      products for each head           workspace for the heads at a time
+//	Forward   2, the first with silu           silu(pre)
+//	Backward  5, one of them pre once more     silu(pre), pre and later dpre, a copy of W1
+//
+// A row of hidden units of all heads at a time is one row of memory, each head's padded to
+// 16 bytes with zeros. That makes the sum over heads in dx the k of one product,
+//
+//	dx = [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
+//
+// whose sum is float32; dx is rounded to its format once for each time.
+//
+// All is deterministic: the same call on the same device gives the same bits.
+// Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
+// belongs to one goroutine.
+package grouped
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/grouped/problem"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// A Problem holds the sizes and formats of one call.
+type Problem = problem.Problem
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Impl forces a path of the products.
+	Impl gemm.Impl
+	// Heads is how many heads are computed at a time, at most; 0 leaves it to the package.
+	Heads int
+	// Workspace is memory for what is between the products, ForwardWorkspace or
+	// BackwardWorkspace bytes of it, that nothing else uses until the commands have
+	// completed: a second call in the same Cmd comes after a Barrier. Nil takes memory of
+	// the Cmd.
+	Workspace *vk.Buffer
+}
+
+// Validate returns an error that names the first value that breaks a rule.
+func (o Options) Validate() error {
+	if o.Heads < 0 {
+		return fmt.Errorf("grouped: heads_at_a_time=%d is negative", o.Heads)
+	}
+	return nil
+}
+
+// none stands for a tensor that a product does not have.
+var none vk.Tensor
+
+// Forward computes
+//
+//	y[:, k] = silu(x * w1[k]) * w2[k]
+//
+// X is (tokens, in), w1 (heads, in, hidden), w2 (heads, hidden, out) and y (tokens, heads,
+// out), all of p.DType, with any strides and a contiguous last axis. Strides and offsets
+// that are multiples of 8 elements are fastest. Y has memory of its own.
+//
+// Forward records into c and returns; y is valid once c has completed. The inputs must be
+// written and visible by then: after another kernel of the same Cmd, a c.Barrier() comes
+// before Forward, and one after it before y is read.
+//
+// It returns an error that wraps ErrUnsupported if no path on the device handles p, and
+// an error naming the argument if a tensor does not fit p.
+func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
+	plan, err := newForwardPlan(c.Device().Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	err = argument.Check("grouped", []argument.Argument{
+		argument.New("x", x, true, p.DType, p.XShape()),
+		argument.New("w1", w1, true, p.DType, p.W1Shape()),
+		argument.New("w2", w2, true, p.DType, p.W2Shape()),
+	}, []argument.Argument{
+		argument.New("y", y, true, p.DType, p.YShape()),
+	})
+	if err != nil {
+		return err
+	}
+	memory, err := plan.memory.Buffer(c, "grouped", opt.Workspace)
+	if err != nil {
+		return err
+	}
+	y = y.Permute(1, 0, 2) // heads first, as the batch of the products
+	for i := range plan.parts {
+		part := &plan.parts[i]
+		if i > 0 {
+			c.Barrier() // hidden units take the place of those before
+		}
+		hidden := part.units(memory, part.hidden, p)
+		if err := part.first.Record(c, memory, hidden, part.repeat(x), part.of(w1), none, none); err != nil {
+			return err
+		}
+		c.Barrier()
+		if err := part.second.Record(c, memory, part.of(y), hidden, part.of(w2), none, none); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Backward computes the gradients of a loss by x, w1 and w2, given that by y, dy:
+//
+//	pre[k]  = x * w1[k]
+//	dpre[k] = (dy[:, k] * w2[k]ᵀ) ∘ silu'(pre[k])
+//	dx      = sum over k of dpre[k] * w1[k]ᵀ
+//	dw1[k]  = xᵀ * dpre[k]     dw2[k] = silu(pre[k])ᵀ * dy[:, k]
+//
+// Shapes are those of what they are the gradients of, see Forward; dw1 and dw2 are of
+// p.Grad, the rest of p.DType. Dx, dw1 and dw2 have memory of their own.
+//
+// Records, waits for, and returns errors as Forward does.
+func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
+	plan, err := newBackwardPlan(c.Device().Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	err = argument.Check("grouped", []argument.Argument{
+		argument.New("dy", dy, true, p.DType, p.YShape()),
+		argument.New("x", x, true, p.DType, p.XShape()),
+		argument.New("w1", w1, true, p.DType, p.W1Shape()),
+		argument.New("w2", w2, true, p.DType, p.W2Shape()),
+	}, []argument.Argument{
+		argument.New("dx", dx, true, p.DType, p.XShape()),
+		argument.New("dw1", dw1, true, p.Grad, p.W1Shape()),
+		argument.New("dw2", dw2, true, p.Grad, p.W2Shape()),
+	})
+	if err != nil {
+		return err
+	}
+	memory, err := plan.memory.Buffer(c, "grouped", opt.Workspace)
+	if err != nil {
+		return err
+	}
+	dy = dy.Permute(1, 0, 2) // heads first, as the batch of the products
+	for i := range plan.parts {
+		part := &plan.parts[i]
+		if i > 0 {
+			c.Barrier() // these heads take the memory of those before, and add to their dx
+		}
+		if err := part.record(c, memory, dx, part.of(dw1), part.of(dw2), part.of(dy), x, part.of(w1), part.of(w2), p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// record records the gradients of some heads, whose tensors are (heads, rows, columns).
+func (b *backwardPart) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem) error {
+	padded := p
+	padded.Hidden = hiddenStride(p)
+	silu, dpre := b.units(memory, b.silu, p), b.units(memory, b.dpre, p)
+	weights := b.weights(memory, b.w1, p)
+	if err := gemm.Pad(c, weights, w1); err != nil {
+		return err
+	}
+	xs := b.repeat(x)
+	c.Barrier()
+	// With the zeros of the copy, pre gets its zeros, too; dpre takes its place, beside them.
+	pre := b.units(memory, b.dpre, padded)
+	if err := b.pre.Record(c, memory, pre, xs, b.weights(memory, b.w1, padded), none, none); err != nil {
+		return err
+	}
+	c.Barrier()
+	if err := b.gradient.Record(c, memory, dpre, dy, w2, dpre, silu); err != nil {
+		return err
+	}
+	c.Barrier()
+	if err := b.dw2.Record(c, memory, dw2, silu, dy, none, none); err != nil {
+		return err
+	}
+	c.Barrier() // the products need nothing of each other, but validation compares whole buffers
+	if err := b.dw1.Record(c, memory, dw1, xs, dpre, none, none); err != nil {
+		return err
+	}
+	c.Barrier() // likewise
+	return b.dx.Record(c, memory, dx, b.rows(memory, b.dpre, p.Tokens, p), b.rows(memory, b.w1, p.In, p), none, none)
+}
+
+// ForwardWorkspace returns the bytes of device memory that Forward takes between its
+// products with the same options.
+func ForwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
+	plan, err := newForwardPlan(caps, p, opt)
+	return plan.memory.Bytes, err
+}
+
+// BackwardWorkspace returns the same of Backward.
+func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
+	plan, err := newBackwardPlan(caps, p, opt)
+	return plan.memory.Bytes, err
+}
+
+// Describe says what runs for the products of a pass on the first heads, in their order,
+// for tables: the same only once.
+func Describe(caps *vk.Caps, p Problem, opt Options, backward bool) (string, error) {
+	var configs []gemm.Config
+	if backward {
+		plan, err := newBackwardPlan(caps, p, opt)
+		if err != nil {
+			return "", err
+		}
+		b := &plan.parts[0]
+		configs = []gemm.Config{b.pre.Config(), b.gradient.Config(), b.dw2.Config(), b.dw1.Config(), b.dx.Config()}
+	} else {
+		plan, err := newForwardPlan(caps, p, opt)
+		if err != nil {
+			return "", err
+		}
+		f := &plan.parts[0]
+		configs = []gemm.Config{f.first.Config(), f.second.Config()}
+	}
+	words := make([]string, 0, len(configs))
+	for _, c := range slices.Compact(configs) {
+		words = append(words, c.String())
+	}
+	return strings.Join(words, " | "), nil
+}

@@ -1,0 +1,185 @@
+package grouped
+
+import (
+	"slices"
+
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Limits of the heads at a time.
+const (
+	hiddenBytes = 256 << 20 // of their hidden units
+	mostHeads   = 1<<16 - 1 // workgroups along an axis that every device has
+)
+
+// heads are the heads [first, first+n) that are computed at a time.
+type heads struct{ first, n int }
+
+// divide returns the heads at a time, about as many each time.
+func divide(p Problem, opt Options) ([]heads, error) {
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
+	most := opt.Heads
+	if most == 0 {
+		most = max(hiddenBytes/(p.Tokens*hiddenStride(p)*p.DType.Size()), 1)
+	}
+	most = min(most, mostHeads)
+	times := (p.Heads + most - 1) / most
+	list := make([]heads, times)
+	for i := range list {
+		first, next := i*p.Heads/times, (i+1)*p.Heads/times
+		list[i] = heads{first, next - first}
+	}
+	return list, nil
+}
+
+// of returns the heads of a tensor (all heads, rows, columns).
+func (h heads) of(t vk.Tensor) vk.Tensor {
+	t.Shape = slices.Clone(t.Shape)
+	t.Shape[0] = h.n
+	t.Offset += h.first * t.Strides[0]
+	return t
+}
+
+// repeat returns a matrix as that of every head.
+func (h heads) repeat(x vk.Tensor) vk.Tensor {
+	x.Shape, x.Strides = []int{h.n, x.Shape[0], x.Shape[1]}, []int{0, x.Strides[0], x.Strides[1]}
+	return x
+}
+
+// hiddenStride returns the hidden units of a head with their zeros: 16 bytes are a
+// multiple of 8 elements of 16 bits, and of 4 of float32.
+func hiddenStride(p Problem) int {
+	unit := 16 / p.DType.Size()
+	return (p.Hidden + unit - 1) / unit * unit
+}
+
+// rows returns the matrix (rows, heads * hiddenStride) at a byte of memory.
+func (h heads) rows(memory *vk.Buffer, at int64, rows int, p Problem) vk.Tensor {
+	t := vk.View(memory, p.DType, rows, h.n*hiddenStride(p))
+	t.Offset = int(at) / p.DType.Size()
+	return t
+}
+
+// bytes returns the memory of such a matrix.
+func (h heads) bytes(rows int, p Problem) int64 {
+	return int64(rows) * int64(h.n) * int64(hiddenStride(p)) * int64(p.DType.Size())
+}
+
+// units returns the same of the tokens as (heads, tokens, hidden).
+func (h heads) units(memory *vk.Buffer, at int64, p Problem) vk.Tensor {
+	return h.split(h.rows(memory, at, p.Tokens, p), p)
+}
+
+// weights returns the same of a copy of w1 as (heads, in, hidden).
+func (h heads) weights(memory *vk.Buffer, at int64, p Problem) vk.Tensor {
+	return h.split(h.rows(memory, at, p.In, p), p)
+}
+
+func (h heads) split(t vk.Tensor, p Problem) vk.Tensor {
+	t.Shape, t.Strides = []int{h.n, t.Shape[0], p.Hidden}, []int{hiddenStride(p), t.Strides[0], 1}
+	return t
+}
+
+// A forwardPlan is what Forward runs: parts after one another, all in the same memory.
+type forwardPlan struct {
+	memory chain.Memory
+	parts  []forwardPart
+}
+
+// A forwardPart is what Forward runs for some heads.
+type forwardPart struct {
+	heads
+	hidden        int64 // where silu(pre) lies
+	first, second chain.Product
+}
+
+func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, err error) {
+	if err := p.Validate(); err != nil {
+		return plan, err
+	}
+	list, err := divide(p, opt)
+	if err != nil {
+		return plan, err
+	}
+	for _, h := range list {
+		var memory chain.Memory
+		part := forwardPart{heads: h, hidden: memory.Take(h.bytes(p.Tokens, p))}
+		first := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
+		if part.first, err = chain.NewProduct(caps, "grouped", &memory, first, opt.Impl, gemm.Options{}); err != nil {
+			return plan, err
+		}
+		second := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}
+		if part.second, err = chain.NewProduct(caps, "grouped", &memory, second, opt.Impl, gemm.Options{AlignedA: true}); err != nil {
+			return plan, err
+		}
+		plan.memory.Bytes = max(plan.memory.Bytes, memory.Bytes)
+		plan.parts = append(plan.parts, part)
+	}
+	return plan, nil
+}
+
+// A backwardPlan is what Backward runs: parts after one another, all in the same memory.
+type backwardPlan struct {
+	memory chain.Memory
+	parts  []backwardPart
+}
+
+// A backwardPart is what Backward runs for some heads.
+type backwardPart struct {
+	heads
+	silu, dpre, w1              int64 // where silu(pre), dpre, before it pre, and the copy of w1 lie
+	pre, gradient, dw2, dw1, dx chain.Product
+}
+
+func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, err error) {
+	if err := p.Validate(); err != nil {
+		return plan, err
+	}
+	list, err := divide(p, opt)
+	if err != nil {
+		return plan, err
+	}
+	for _, h := range list {
+		part, bytes, err := newBackwardPart(caps, p, h, opt.Impl)
+		if err != nil {
+			return plan, err
+		}
+		plan.memory.Bytes = max(plan.memory.Bytes, bytes)
+		plan.parts = append(plan.parts, part)
+	}
+	return plan, nil
+}
+
+// newBackwardPart returns what Backward runs for some heads, and the memory of it.
+func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl) (b backwardPart, bytes int64, err error) {
+	var memory chain.Memory
+	b.heads = h
+	b.silu, b.dpre = memory.Take(h.bytes(p.Tokens, p)), memory.Take(h.bytes(p.Tokens, p))
+	b.w1 = memory.Take(h.bytes(p.In, p))
+	n, padded := h.n, hiddenStride(p)
+	for _, x := range []struct {
+		to         *chain.Product
+		p          gemm.Problem
+		grad       bool // the result is of p.Grad
+		ownA, ownB bool // the operands that are in our memory
+	}{
+		{&b.pre, gemm.Problem{Batch: n, M: p.Tokens, N: padded, K: p.In}, false, false, true},
+		{&b.gradient, gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLUKeep}, false, false, false},
+		{&b.dw2, gemm.Problem{Batch: n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true}, true, true, false},
+		{&b.dw1, gemm.Problem{Batch: n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true}, true, false, true},
+		{&b.dx, gemm.Problem{M: p.Tokens, N: p.In, K: n * padded, TransB: true, Residual: h.first > 0}, false, true, true},
+	} {
+		x.p.DType, x.p.Out = p.DType, p.DType
+		if x.grad {
+			x.p.Out = p.Grad
+		}
+		if *x.to, err = chain.NewProduct(caps, "grouped", &memory, x.p, impl, gemm.Options{AlignedA: x.ownA, AlignedB: x.ownB}); err != nil {
+			return b, 0, err
+		}
+	}
+	return b, memory.Bytes, nil
+}

@@ -1,0 +1,109 @@
+// Package ref computes perceptrons that share their input, and their gradients, in
+// float64, and as a plain program does: what kernels are compared with, and how far they
+// may be off. Each head is one of package mlp/ref.
+//
+// Tensors are slices in row-major order of the shapes of package problem.
+package ref
+
+import (
+	"github.com/flashvk/flashvk/pipelines/grouped/problem"
+	mlpproblem "github.com/flashvk/flashvk/pipelines/mlp/problem"
+	mlp "github.com/flashvk/flashvk/pipelines/mlp/ref"
+	"github.com/flashvk/flashvk/pipelines/tolerance"
+)
+
+// Inputs are what a problem reads; DY is nil for the forward pass alone.
+type Inputs struct{ X, W1, W2, DY []float64 }
+
+// Outputs are what the forward pass writes, and what Backward adds.
+type Outputs struct{ Y, DX, DW1, DW2 []float64 }
+
+// Compute returns the outputs in float64 throughout: the gradients too if there is DY.
+func Compute(in Inputs, p problem.Problem) Outputs {
+	return compute(in, p, mlp.Compute, func(v float64) float64 { return v }, func(v float64) float64 { return v })
+}
+
+// Plain returns what a plain program computes: products with sums in float32, every
+// tensor between them rounded to its format, dx of each head among them, and the sum of
+// those in float32.
+func Plain(in Inputs, p problem.Problem) Outputs {
+	return compute(in, p, mlp.Plain,
+		func(v float64) float64 { return float64(float32(v)) },
+		func(v float64) float64 { return float64(p.DType.Round(float32(v))) })
+}
+
+// compute computes each head by f. Sum rounds a sum of dx, and store what dx holds at
+// last.
+func compute(in Inputs, p problem.Problem, f func(mlp.Inputs, mlpproblem.Problem) mlp.Outputs, sum, store func(float64) float64) (out Outputs) {
+	out.Y = make([]float64, p.Tokens*p.Heads*p.Out)
+	if in.DY != nil {
+		out.DX = make([]float64, p.Tokens*p.In)
+	}
+	for k := range p.Heads {
+		one := f(head(in, p, k), headProblem(p))
+		for t := range p.Tokens {
+			copy(out.Y[(t*p.Heads+k)*p.Out:], one.Y[t*p.Out:(t+1)*p.Out])
+		}
+		for i, v := range one.DX {
+			out.DX[i] = sum(out.DX[i] + v)
+		}
+		out.DW1, out.DW2 = append(out.DW1, one.DW1...), append(out.DW2, one.DW2...)
+	}
+	for i, v := range out.DX {
+		out.DX[i] = store(v)
+	}
+	return out
+}
+
+// headProblem returns the problem of one head.
+func headProblem(p problem.Problem) mlpproblem.Problem {
+	return mlpproblem.Problem{Tokens: p.Tokens, In: p.In, Hidden: p.Hidden, Out: p.Out, DType: p.DType, Grad: p.Grad}
+}
+
+// head returns the inputs of head k.
+func head(in Inputs, p problem.Problem, k int) mlp.Inputs {
+	first, second := p.In*p.Hidden, p.Hidden*p.Out
+	one := mlp.Inputs{X: in.X, W1: in.W1[k*first : (k+1)*first], W2: in.W2[k*second : (k+1)*second]}
+	if in.DY != nil {
+		one.DY = make([]float64, 0, p.Tokens*p.Out)
+		for t := range p.Tokens {
+			one.DY = append(one.DY, in.DY[(t*p.Heads+k)*p.Out:][:p.Out]...)
+		}
+	}
+	return one
+}
+
+// Bounds are how far outputs may be off, every element.
+type Bounds struct{ Y, DX, DW1, DW2 float64 }
+
+// NewBounds returns those of a kernel, given the outputs of Compute and Plain.
+func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
+	return Bounds{
+		Y:   tolerance.Plain(p.DType, want.Y, plain.Y, 0),
+		DX:  tolerance.Plain(p.DType, want.DX, plain.DX, 0),
+		DW1: tolerance.Plain(p.Grad, want.DW1, plain.DW1, 0),
+		DW2: tolerance.Plain(p.Grad, want.DW2, plain.DW2, 0),
+	}
+}
+
+// Tokens returns the problem of some tokens, whose y and dx are those of all.
+func Tokens(rows []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
+	part := p
+	part.Tokens = len(rows)
+	// Rows of x and dy are all that one perceptron with the outputs of all heads has.
+	_, some := mlp.Tokens(rows, mlp.Inputs{X: in.X, DY: in.DY}, mlpproblem.Problem{In: p.In, Out: p.Heads * p.Out})
+	return part, Inputs{X: some.X, W1: in.W1, W2: in.W2, DY: some.DY}
+}
+
+// Units returns the problem of some hidden units of every head, whose columns of dW1 and
+// rows of dW2 are those of all.
+func Units(units []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
+	part := p
+	part.Hidden = len(units)
+	out := Inputs{X: in.X, DY: in.DY}
+	for k := range p.Heads {
+		_, one := mlp.Units(units, head(in, p, k), headProblem(p))
+		out.W1, out.W2 = append(out.W1, one.W1...), append(out.W2, one.W2...)
+	}
+	return part, out
+}
