@@ -35,13 +35,13 @@ func TestBackwardSplitConfigs(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat2,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 8, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 8, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Detour: true},
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  attention.BackwardTile{Subgroups: 1, RowTiles: 1, Stream: 8, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: 8, SplitLoop: true, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, SplitLoop: true, Detour: true},
 		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {
