@@ -24,11 +24,11 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 	if err != nil || b.d.Caps().Type != vk.CPU || !matrices {
 		return err
 	}
-	most := softwareBackwardDim[config.Impl]
+	dim, most := max(p.HeadDim, p.ValueHeadDim()), softwareBackwardDim
 	if p.DType == dtype.Float32 {
-		most = softwareSplitDim[config.Impl]
+		dim, most = p.HeadDim, softwareSplitDim[config.Impl]
 	}
-	if max(p.HeadDim, p.ValueHeadDim()) > most {
+	if dim > most {
 		return fmt.Errorf("%v: lavapipe compiles backward kernels of %v on matrices for up to minutes beyond head_dim %d", config.Impl, p.DType, most)
 	}
 	if n := len(p.Features()); p.DType == dtype.Float32 && n > 0 && n < softwareFeatures {
@@ -38,13 +38,12 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 }
 
 // softwareBackwardDim is the largest head_dim that the suite runs on software
-// matrices, softwareSplitDim that of float32: a kernel takes 10 to 20 s to compile, with
-// head_dim 192 minutes. What goes by the size is one source for both paths, and runs on
-// one of them. A GPU runs all.
-var (
-	softwareBackwardDim = [...]int{attention.CoopMat2: 128, attention.CoopMat: 72}
-	softwareSplitDim    = [...]int{attention.CoopMat2: softwareHeadDim, attention.CoopMat: 24}
-)
+// matrices, softwareSplitDim that of float32: a kernel takes 10 to 20 s to compile beyond
+// it, with head_dim 192 minutes. What goes by the size is one source for all, and runs in
+// float16. A GPU runs all.
+const softwareBackwardDim = 72
+
+var softwareSplitDim = [...]int{attention.CoopMat2: 40, attention.CoopMat: 24}
 
 // Backward uploads the whole backing slice of every tensor, dispatches, and
 // downloads all of it, so that the suite sees stray writes.
