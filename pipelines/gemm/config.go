@@ -17,7 +17,6 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	Early                  bool // loads come before the barrier, not after it
 	Pack                   bool // operands whose rows are not aligned are copied first, pack.go
 	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
 
@@ -41,9 +40,6 @@ func (c Config) String() string {
 		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
 		if c.Fence > 0 {
 			s += fmt.Sprintf(" fence%d", c.Fence)
-		}
-		if c.Early {
-			s += " early"
 		}
 		if c.Pack {
 			s += " pack"
@@ -84,8 +80,6 @@ func ParseConfig(text string) (Config, error) {
 		switch {
 		case w == "pack" && !scalar:
 			c.Pack = true
-		case w == "early" && !scalar:
-			c.Early = true
 		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
 			!scalar && one("fence%d", &c.Fence):
 		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):

@@ -102,7 +102,7 @@ func TestMultiply(t *testing.T) {
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	for _, text := range []string{
-		"coopmat s1x2 t2x1 k16 early g2",
+		"coopmat s1x2 t2x1 k16 g2",
 		"coopmat s2x2 t1x2 k32 fence1 g3",
 		"coopmat s2x1 t2x2 k16 g4",
 		"coopmat s1x1 t3x1 k48 pack g1",

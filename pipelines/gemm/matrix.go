@@ -18,7 +18,6 @@ type matrixSpec struct {
 	TilesN        uint32       `glsl:"TILES_N"`
 	BlockK        uint32       `glsl:"BLOCK_K"`
 	Tail          bool         `glsl:"TAIL"`
-	Early         bool         `glsl:"EARLY"`
 	Fence         uint32       `glsl:"FENCE"`
 	GroupM        uint32       `glsl:"GROUP_M"`
 	AByK          bool         `glsl:"A_BY_K"`
@@ -133,7 +132,6 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 		TilesN:        uint32(config.TilesN),
 		BlockK:        uint32(config.BlockK),
 		Tail:          p.K%config.BlockK != 0,
-		Early:         config.Early,
 		Fence:         uint32(config.Fence),
 		GroupM:        uint32(config.GroupM),
 		AByK:          !p.TransA,

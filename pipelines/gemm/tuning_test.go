@@ -79,7 +79,7 @@ func TestTable(t *testing.T) {
 
 // TestParseConfig wants errors that name the word.
 func TestParseConfig(t *testing.T) {
-	for _, text := range []string{"coopmat s2x2 t1x2 k32 fence2 early pack g3 splits4 rows64", "scalar 32x64 t4x8 k8 g1 splits2"} {
+	for _, text := range []string{"coopmat s2x2 t1x2 k32 fence2 pack g3 splits4 rows64", "scalar 32x64 t4x8 k8 g1 splits2"} {
 		c, err := ParseConfig(text)
 		require.NoError(t, err)
 		require.Equal(t, text, c.String())

@@ -5,12 +5,11 @@
 // SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. Slabs of BLOCK_K
 // columns of op(A) and rows of op(B) go from memory to registers to shared memory:
 //
-//     barrier; store slab i; load slab i+1; barrier; products of slab i
+//     barrier; store slab i; barrier; load slab i+1; products of slab i
 //
-// with the loads before the second barrier (EARLY) or after it. Under load they take about
-// 1000 cycles, longer than the products of a slab. The slab at the end of k that is not whole
-// (TAIL) comes first, so that the loop has no cases: with a test for the last slab and clamped
-// addresses in it, it was 251 TFLOP/s instead of 292 (4096^3, H200).
+// The slab at the end of k that is not whole (TAIL) comes first, so that the loop has no
+// cases: with a test for the last slab and clamped addresses in it, it was 251 TFLOP/s
+// instead of 292 (4096^3, H200).
 //
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
@@ -151,20 +150,6 @@ void gemm() {
     } else {
         k0 += BLOCK_K;
     }
-// A macro, as arrays sized by specialization constants cannot be arguments. Past the end,
-// the first slab again: a wasted load is cheaper than a branch.
-#define LOAD_NEXT                                                    \
-    const uint k = k0 < whole_k ? k0 : 0;                            \
-    const uint a_step = step_to(true, A, k);                         \
-    const uint b_step = step_to(false, B, k);                        \
-    k0 += BLOCK_K;                                                   \
-    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {       \
-        a_next[i] = fetch(true, a_at[i] + a_step);                   \
-    }                                                                \
-    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {       \
-        b_next[i] = fetch(false, b_at[i] + b_step);                  \
-    }
-
     // Unrolled, this loop only grows.
     [[dont_unroll]] for (uint slab = first_k; slab < end_k; slab += BLOCK_K) {
         barrier();  // the slab before is read
@@ -180,12 +165,17 @@ void gemm() {
                     piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]);
             }
         }
-        if (EARLY) {
-            LOAD_NEXT
-        }
         barrier();  // tile written before it is read
-        if (!EARLY) {
-            LOAD_NEXT
+        // Past the end, the first slab again: a wasted load is cheaper than a branch.
+        const uint k = k0 < whole_k ? k0 : 0;
+        const uint a_step = step_to(true, A, k);
+        const uint b_step = step_to(false, B, k);
+        k0 += BLOCK_K;
+        [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
+            a_next[i] = fetch(true, a_at[i] + a_step);
+        }
+        [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
+            b_next[i] = fetch(false, b_at[i] + b_step);
         }
         [[unroll]] for (uint d = 0; d < BLOCK_K / MAT_N; d++) {
             fence(d);
