@@ -49,6 +49,7 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 #include "lib/gemm_out.glsl"
 #include "lib/matrix_types.glsl"
 #include "lib/gemm_matrix.glsl"
+#include "lib/gemm_strip.glsl"
 
 void main() {
     gemm();

@@ -72,6 +72,7 @@ var variants = slices.Concat(
 	featuresOnly([]Variant{{Kernel: "attention_bwd_dsinks", Env: "vulkan1.2"}}),
 	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16"),
+	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32"),
 	[]Variant{{Kernel: "gemm_combine", Env: "vulkan1.2"}, {Kernel: "gemm_pack", Env: "vulkan1.2"}},
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),

@@ -62,6 +62,7 @@ type groupedFlags struct {
 	tokens, heads, in, hidden, out int
 	dtype, grad                    dtype.DType
 	atATime                        int
+	products                       bool
 	set                            *pflag.FlagSet
 }
 
@@ -70,6 +71,7 @@ func (g *groupedFlags) Add(f *pflag.FlagSet, sizes bool) {
 	g.set = f
 	DTypeVar(f, &g.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
 	f.IntVar(&g.atATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them)")
+	f.BoolVar(&g.products, "products", false, "the forward pass writes hidden units to memory where it could do without")
 	if !sizes {
 		return
 	}
@@ -101,13 +103,18 @@ func (g *groupedFlags) FromFlags(cpu bool) (bench.Op, error) {
 	return g.op(p)
 }
 
+// options returns what the flags say of a call.
+func (g *groupedFlags) options() grouped.Options {
+	return grouped.Options{Heads: g.atATime, Products: g.products}
+}
+
 // op returns the problem with what both commands' flags say.
 func (g *groupedFlags) op(p grouped.Problem) (bench.Op, error) {
 	p.Grad = p.DType
 	if g.set.Changed("grad-dtype") {
 		p.Grad = g.grad
 	}
-	opt := grouped.Options{Heads: g.atATime}
+	opt := g.options()
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
@@ -135,7 +142,7 @@ func (g *groupedFlags) Suite(small bool) []bench.Op {
 		if small {
 			p = grouped.Problem{Tokens: tokens / 200, Heads: 3, In: 32, Hidden: 85, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
 		}
-		list = append(list, groupedOp{p, grouped.Options{Heads: g.atATime}})
+		list = append(list, groupedOp{p, g.options()})
 	}
 	return list
 }
@@ -158,7 +165,7 @@ func (o groupedOp) Keys() []bench.Key {
 	return []bench.Key{
 		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
 		{Name: "tokens", Value: p.Tokens}, {Name: "heads", Value: p.Heads}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden}, {Name: "out", Value: p.Out},
-		{Name: "heads_at_a_time", Value: o.opt.Heads},
+		{Name: "heads_at_a_time", Value: o.opt.Heads}, {Name: "products", Value: o.opt.Products},
 	}
 }
 

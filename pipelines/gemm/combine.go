@@ -124,7 +124,15 @@ func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, memory 
 		return err
 	}
 	c.Barrier()
+	return combine(c, args, partial.c, p, config.Splits)
+}
 
+// combine records gemm_combine: the epilogue of p on sums, (splits * batch, m, n) float32,
+// added up over splits.
+func combine(c *vk.Cmd, args arguments, sums vk.Tensor, p Problem, splits int) error {
+	d := c.Device()
+	limit := d.Caps().MaxWorkgroupCount
+	stride := sums.Strides[1]
 	module, err := shaders.Get("gemm_combine", "")
 	if err != nil {
 		return err
@@ -140,9 +148,10 @@ func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, memory 
 	if y > int(limit[1]) {
 		return unsupported("m=%d and n=%d make %d workgroups, more than the device's %d x %d", p.M, p.N, groups, limit[0], limit[1])
 	}
-	out := newParams(args, p, &config, groups)
-	out.AOffset, out.AStride, out.AStrideB = uint32(at/4), uint32(stride), uint32(p.M*stride)
+	out := newParams(args, p, &Config{BlockK: 1}, groups)
+	out.Splits = uint32(splits)
+	out.AOffset, out.AStride, out.AStrideB = uint32(sums.Offset), uint32(stride), uint32(sums.Strides[0])
 	outs := args.bound()
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, partial.c, outs[0], outs[1], outs[2], outs[3])
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, sums, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
 }

@@ -19,6 +19,9 @@
 // order (combine.go). Operands whose rows start anywhere are copied where that pays
 // (pack.go).
 //
+// [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
+// only the result (narrow.go); [Pad] copies matrices to rows that are aligned (pack.go).
+//
 // Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
 // columns), whose last axis is contiguous. All paths are deterministic: the same call
 // on the same device gives the same bits.
@@ -152,17 +155,8 @@ func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
 	if err != nil {
 		return err
 	}
-	for _, x := range []struct {
-		t  *vk.Tensor
-		on bool
-		at int64
-	}{{&args.a, plan.packA, plan.a}, {&args.b, plan.packB, plan.b}} {
-		if x.on && !aligned(8, *x.t) {
-			if *x.t, err = pack(c, *x.t, memory, at+x.at); err != nil {
-				return err
-			}
-			c.Barrier() // each: synchronization validation compares whole buffers
-		}
+	if err := plan.pack(c, &args, memory, at); err != nil {
+		return err
 	}
 	if config.Splits > 1 {
 		return multiplySplits(c, args, p, config, memory, at+plan.partials)

@@ -18,6 +18,7 @@ func TestLayouts(t *testing.T) {
 		bindings []string
 	}{
 		"gemm_coopmat": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow":  {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_scalar":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_combine": {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
 		"gemm_pack":    {packSpec{}, []string{"A", "Out"}},

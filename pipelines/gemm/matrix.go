@@ -111,19 +111,14 @@ func newParams(args arguments, p Problem, config *Config, tiles int) params {
 	return out
 }
 
-// multiplyMatrix records gemm_coopmat.
-func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
-	d := c.Device()
-	shape, lack := chips.MatrixShape(d.Caps(), p.DType)
+// newMatrixSpec returns the constants for p on a device.
+func newMatrixSpec(caps *vk.Caps, args arguments, p Problem, config Config) (matrixSpec, error) {
+	shape, lack := chips.MatrixShape(caps, p.DType)
 	if lack != "" {
-		return unsupported("coopmat: %s", lack)
+		return matrixSpec{}, unsupported("coopmat: %s", lack)
 	}
-	module, err := shaders.Get("gemm_coopmat", p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, matrixSpec{
-		WorkgroupSize: uint32(config.SubgroupsM*config.SubgroupsN) * d.Caps().SubgroupSize,
+	return matrixSpec{
+		WorkgroupSize: uint32(config.SubgroupsM*config.SubgroupsN) * caps.SubgroupSize,
 		SubgroupsM:    uint32(config.SubgroupsM),
 		SubgroupsN:    uint32(config.SubgroupsN),
 		MatM:          shape.M,
@@ -140,7 +135,21 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 		BAligned:      aligned(8, args.b),
 		Partial:       config.Splits > 1,
 		Epilogue:      newEpilogueSpec(args, p),
-	}, chips.MatrixOptions(d.Caps()))
+	}, nil
+}
+
+// multiplyMatrix records gemm_coopmat.
+func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
+	d := c.Device()
+	module, err := shaders.Get("gemm_coopmat", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	spec, err := newMatrixSpec(d.Caps(), args, p, config)
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}

@@ -63,3 +63,20 @@ func (m *memoryPlan) workspace(c *vk.Cmd, opt *Options, args *arguments) (*vk.Bu
 	n := int(m.bytes / 4)
 	return memory, offset, args.checkApart(vk.Tensor{Buffer: memory, DType: dtype.Float32, Shape: []int{n}, Strides: []int{1}, Offset: int(offset / 4)})
 }
+
+// pack records the copies of the plan in memory from byte `at` on.
+func (m *memoryPlan) pack(c *vk.Cmd, args *arguments, memory *vk.Buffer, at int64) (err error) {
+	for _, x := range []struct {
+		t  *vk.Tensor
+		on bool
+		at int64
+	}{{&args.a, m.packA, m.a}, {&args.b, m.packB, m.b}} {
+		if x.on && !aligned(8, *x.t) {
+			if *x.t, err = pack(c, *x.t, memory, at+x.at); err != nil {
+				return err
+			}
+			c.Barrier() // each: synchronization validation compares whole buffers
+		}
+	}
+	return nil
+}

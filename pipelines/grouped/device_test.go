@@ -93,11 +93,11 @@ func TestPasses(t *testing.T) {
 	for _, impl := range gemm.Impls() {
 		cases(t, d, impl, func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout) {
 			in := inputs(p)
-			for _, backward := range []bool{false, true} {
-				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, backward)}
-				report, err := c.Check(d, record(p, grouped.Options{Impl: impl, Heads: heads}, backward))
-				require.NoError(t, err, "backward=%v", backward)
-				t.Logf("backward=%v: %s", backward, report)
+			for _, pass := range []struct{ backward, products bool }{{false, false}, {false, true}, {true, false}} {
+				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, pass.backward)}
+				report, err := c.Check(d, record(p, grouped.Options{Impl: impl, Heads: heads, Products: pass.products}, pass.backward))
+				require.NoError(t, err, "%+v", pass)
+				t.Logf("%+v: %s", pass, report)
 			}
 		})
 	}
@@ -143,6 +143,29 @@ func TestWorkspace(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestForwardChoice wants one kernel on matrices where outputs are few, and memory for hidden
+// units otherwise.
+func TestForwardChoice(t *testing.T) {
+	d := vktest.Open(t)
+	p := grouped.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
+	if err := gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: p.DType, Out: p.DType}); err != nil {
+		t.Skip(err)
+	}
+	opt := grouped.Options{Impl: gemm.CoopMat}
+	runs, err := grouped.Describe(d.Caps(), p, opt, false)
+	require.NoError(t, err)
+	require.Contains(t, runs, "narrow")
+	hidden := int64(2 * p.Tokens * p.Heads * p.Hidden)
+	opt.Products = true
+	bytes, err := grouped.ForwardWorkspace(d.Caps(), p, opt)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, bytes, hidden)
+	p.Out = 9 // more than the one kernel takes
+	runs, err = grouped.Describe(d.Caps(), p, grouped.Options{}, false)
+	require.NoError(t, err)
+	require.NotContains(t, runs, "narrow")
 }
 
 // TestArguments wants errors that name the value or the tensor that does not fit.

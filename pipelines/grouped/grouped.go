@@ -8,15 +8,18 @@
 //	dx      = sum over k of dpre[k] * W1[k]ᵀ
 //	dW1[k]  = xᵀ * dpre[k]     dW2[k] = silu(pre[k])ᵀ * dy[:, k]
 //
-// Heads are products of a batch of package gemm, as many at a time as have 256 MiB of
-// hidden units, or Options.Heads. Those hidden units are written to the workspace, and the
-// next heads take their place: memory is bounded, whatever the number of heads.
+// Heads are products of a batch of package gemm. On matrices, with at most 8 outputs of a
+// head, the forward pass is one kernel and a sum, gemm.Narrow, and no hidden unit reaches
+// memory. Else, and in the backward pass, hidden units are written to the workspace, those
+// of as many heads at a time as have 256 MiB of them, or of Options.Heads, and the next
+// heads take their place: memory is bounded, whatever the number of heads.
 //
 //	pass      products for each head           workspace for the heads at a time
-//	Forward   2, the first with silu           silu(pre)
+//	Forward   1, with silu and W2 after it     sums of y by columns of W1, float32
+//	          2, the first with silu           silu(pre)
 //	Backward  5, one of them pre once more     silu(pre), pre and later dpre, a copy of W1
 //
-// A row of hidden units of all heads at a time is one row of memory, each head's padded to
+// There, a row of hidden units of all heads at a time is one row of memory, each head's padded to
 // 16 bytes with zeros. That makes the sum over heads in dx the k of one product,
 //
 //	dx = [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
@@ -30,8 +33,6 @@ package grouped
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/grouped/problem"
@@ -48,6 +49,8 @@ type Options struct {
 	Impl gemm.Impl
 	// Heads is how many heads are computed at a time, at most; 0 leaves it to the package.
 	Heads int
+	// Products makes Forward write hidden units to memory where it could do without.
+	Products bool
 	// Workspace is memory for what is between the products, ForwardWorkspace or
 	// BackwardWorkspace bytes of it, that nothing else uses until the commands have
 	// completed: a second call in the same Cmd comes after a Barrier. Nil takes memory of
@@ -103,14 +106,9 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	for i := range plan.parts {
 		part := &plan.parts[i]
 		if i > 0 {
-			c.Barrier() // hidden units take the place of those before
+			c.Barrier() // what is in memory takes the place of what was before
 		}
-		hidden := part.units(memory, part.hidden, p)
-		if err := part.first.Record(c, memory, hidden, part.repeat(x), part.of(w1), none, none); err != nil {
-			return err
-		}
-		c.Barrier()
-		if err := part.second.Record(c, memory, part.of(y), hidden, part.of(w2), none, none); err != nil {
+		if err := part.record(c, memory, part.of(y), x, part.of(w1), part.of(w2), p, opt); err != nil {
 			return err
 		}
 	}
@@ -211,25 +209,17 @@ func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 // Describe says what runs for the products of a pass on the first heads, in their order,
 // for tables: the same only once.
 func Describe(caps *vk.Caps, p Problem, opt Options, backward bool) (string, error) {
-	var configs []gemm.Config
 	if backward {
 		plan, err := newBackwardPlan(caps, p, opt)
 		if err != nil {
 			return "", err
 		}
 		b := &plan.parts[0]
-		configs = []gemm.Config{b.pre.Config(), b.gradient.Config(), b.dw2.Config(), b.dw1.Config(), b.dx.Config()}
-	} else {
-		plan, err := newForwardPlan(caps, p, opt)
-		if err != nil {
-			return "", err
-		}
-		f := &plan.parts[0]
-		configs = []gemm.Config{f.first.Config(), f.second.Config()}
+		return words(b.pre.Config(), b.gradient.Config(), b.dw2.Config(), b.dw1.Config(), b.dx.Config()), nil
 	}
-	words := make([]string, 0, len(configs))
-	for _, c := range slices.Compact(configs) {
-		words = append(words, c.String())
+	plan, err := newForwardPlan(caps, p, opt)
+	if err != nil {
+		return "", err
 	}
-	return strings.Join(words, " | "), nil
+	return plan.parts[0].describe(caps, p, opt.Impl)
 }

@@ -1,7 +1,10 @@
 package grouped
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
@@ -90,9 +93,11 @@ type forwardPlan struct {
 	parts  []forwardPart
 }
 
-// A forwardPart is what Forward runs for some heads.
+// A forwardPart is what Forward runs for some heads: two products, or one narrow product.
 type forwardPart struct {
 	heads
+	fused         bool // narrow alone runs
+	narrow        gemm.Problem
 	hidden        int64 // where silu(pre) lies
 	first, second chain.Product
 }
@@ -106,20 +111,64 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 		return plan, err
 	}
 	for _, h := range list {
-		var memory chain.Memory
-		part := forwardPart{heads: h, hidden: memory.Take(h.bytes(p.Tokens, p))}
-		first := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
-		if part.first, err = chain.NewProduct(caps, "grouped", &memory, first, opt.Impl, gemm.Options{}); err != nil {
+		part, bytes, err := newForwardPart(caps, p, h, opt)
+		if err != nil {
 			return plan, err
 		}
-		second := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}
-		if part.second, err = chain.NewProduct(caps, "grouped", &memory, second, opt.Impl, gemm.Options{AlignedA: true}); err != nil {
-			return plan, err
-		}
-		plan.memory.Bytes = max(plan.memory.Bytes, memory.Bytes)
+		plan.memory.Bytes = max(plan.memory.Bytes, bytes)
 		plan.parts = append(plan.parts, part)
 	}
 	return plan, nil
+}
+
+// newForwardPart returns what Forward runs for some heads, and the memory of it.
+func newForwardPart(caps *vk.Caps, p Problem, h heads, opt Options) (part forwardPart, bytes int64, err error) {
+	part.heads = h
+	first := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
+	if !opt.Products {
+		bytes, err := gemm.NarrowWorkspace(caps, first, p.Out, gemm.Options{Impl: opt.Impl})
+		if err == nil {
+			part.fused, part.narrow = true, first
+			return part, bytes, nil
+		}
+		if !errors.Is(err, gemm.ErrUnsupported) {
+			return part, 0, fmt.Errorf("grouped: %w", err)
+		}
+	}
+	var memory chain.Memory
+	part.hidden = memory.Take(h.bytes(p.Tokens, p))
+	if part.first, err = chain.NewProduct(caps, "grouped", &memory, first, opt.Impl, gemm.Options{}); err != nil {
+		return part, 0, err
+	}
+	second := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}
+	part.second, err = chain.NewProduct(caps, "grouped", &memory, second, opt.Impl, gemm.Options{AlignedA: true})
+	return part, memory.Bytes, err
+}
+
+// record records the outputs of some heads, whose tensors are (heads, rows, columns).
+func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
+	if f.fused {
+		err := gemm.Narrow(c, y, f.repeat(x), w1, w2, p.Out, f.narrow, gemm.Options{Impl: opt.Impl, Workspace: memory})
+		if err != nil {
+			return fmt.Errorf("grouped: %w", err)
+		}
+		return nil
+	}
+	hidden := f.units(memory, f.hidden, p)
+	if err := f.first.Record(c, memory, hidden, f.repeat(x), w1, none, none); err != nil {
+		return err
+	}
+	c.Barrier()
+	return f.second.Record(c, memory, y, hidden, w2, none, none)
+}
+
+// describe says what runs, the same only once.
+func (f *forwardPart) describe(caps *vk.Caps, p Problem, impl gemm.Impl) (string, error) {
+	if !f.fused {
+		return words(f.first.Config(), f.second.Config()), nil
+	}
+	config, err := gemm.NarrowConfig(caps, f.narrow, p.Out, gemm.Options{Impl: impl})
+	return "narrow " + config.String(), err
 }
 
 // A backwardPlan is what Backward runs: parts after one another, all in the same memory.
@@ -182,4 +231,13 @@ func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl) (b backw
 		}
 	}
 	return b, memory.Bytes, nil
+}
+
+// words names configurations, the same only once.
+func words(configs ...gemm.Config) string {
+	var list []string
+	for _, c := range slices.Compact(configs) {
+		list = append(list, c.String())
+	}
+	return strings.Join(list, " | ")
 }

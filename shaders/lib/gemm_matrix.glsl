@@ -15,7 +15,7 @@
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
 //
 // The includer declares the specialization constants named here, and includes
-// lib/element.glsl and lib/matrix_types.glsl.
+// lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
 #ifndef LIB_GEMM_MATRIX_GLSL
 #define LIB_GEMM_MATRIX_GLSL
 
@@ -30,7 +30,6 @@ const uint SUBGROUP_SIZE = WORKGROUP_SIZE / (SUBGROUPS_M * SUBGROUPS_N);
 #include "load8_shift.glsl"
 #include "gemm_order.glsl"
 #include "gemm_operand.glsl"
-#include "gemm_epilogue.glsl"
 
 // C leaves through shared memory: of each subgroup one row of matrices at a time,
 // and as many of its columns as fit.
@@ -52,59 +51,9 @@ void strip_barrier() {
     subgroupBarrier();
 }
 
-// odd_place returns 1 where element (row, col) of C is at an odd place, else 0.
-uint odd_place(const Work w, const uint row, const uint col) {
-    return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
-}
-
-// store_strip writes a strip of this subgroup, MAT_M rows from row on and
-// OUT_TILES columns of matrices from col on, from tile to C.
-void store_strip(const Work w, const uint row, const uint col) {
-    const uint base = gl_SubgroupID * MAT_M * OUT_LD;
-    const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
-    const uint lane = gl_SubgroupInvocationID;
-    if (OUT_ALIGNED) {
-        [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 / SUBGROUP_SIZE; round++) {
-            const uint i = round * SUBGROUP_SIZE + lane;
-            const uint y = row + i / OUT_COLS4;
-            const uint x = col + i % OUT_COLS4 * 4;
-            const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
-            if (y < p.m && x + 4 <= end) {
-                finish(w.batch, y, x, sum, 4);
-            } else if (y < p.m && x < end) {
-                for (uint e = 0; x + e < end; e++) {
-                    finish(w.batch, y, x + e, vec4(sum[e]), 1);
-                }
-            }
-        }
-        return;
-    }
-    // Pairs of elements that are one word of C where it is 16-bit, and then what has no
-    // partner: the first element of rows that start at an odd place, and maybe the last.
-    const uint cols = end > col ? min(end - col, OUT_COLS4 * 4) : 0;
-    [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 * 2 / SUBGROUP_SIZE; round++) {
-        const uint i = round * SUBGROUP_SIZE + lane;
-        const uint y = row + i / (OUT_COLS4 * 2);
-        const uint x = i % (OUT_COLS4 * 2) * 2 + odd_place(w, y, col);  // within the strip, as all that follow
-        const uint at = base + i / (OUT_COLS4 * 2) * OUT_LD;
-        if (y < p.m && x + 1 < cols) {
-            const float sum0 = uintBitsToFloat(tile[at + x / 4][x % 4]);
-            const float sum1 = uintBitsToFloat(tile[at + (x + 1) / 4][(x + 1) % 4]);
-            finish(w.batch, y, col + x, vec4(sum0, sum1, 0.0, 0.0), 2);
-        }
-    }
-    [[unroll]] for (uint round = 0; round < (MAT_M * 2 + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE; round++) {
-        const uint i = round * SUBGROUP_SIZE + lane;
-        const uint y = row + i / 2;
-        const uint odd = odd_place(w, y, col);
-        const bool last = i % 2 == 1;
-        const bool alone = last ? cols > odd && (cols - odd) % 2 == 1 : cols > 0 && odd == 1;
-        if (y < min(p.m, row + MAT_M) && alone) {
-            const uint x = last ? cols - 1 : 0;
-            finish(w.batch, y, col + x, vec4(uintBitsToFloat(tile[base + i / 2 * OUT_LD + x / 4][x % 4])), 1);
-        }
-    }
-}
+// store_strip takes a strip of this subgroup, MAT_M rows from row on and OUT_TILES columns
+// of matrices from col on, from tile to memory: lib/gemm_strip.glsl, or the includer's own.
+void store_strip(const Work w, const uint row, const uint col);
 
 void gemm() {
     Work w = next_work();

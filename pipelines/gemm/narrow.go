@@ -1,0 +1,140 @@
+package gemm
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// maxNarrow is the most columns of W in Narrow: an invocation has a sum for each.
+const maxNarrow = 8
+
+// narrowSpec is the specialization of gemm_narrow.comp.
+type narrowSpec struct {
+	matrixSpec
+	Columns uint32 `glsl:"COLUMNS"`
+}
+
+// A narrowPlan is what Narrow runs, and where it keeps what.
+type narrowPlan struct {
+	config Config
+	parts  int // sums of an element of y
+	memory memoryPlan
+}
+
+// newNarrowPlan returns the plan for p and W of some columns.
+func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan narrowPlan, err error) {
+	if p.Activation != SiLU || p.Beta != 0 || p.Residual {
+		return plan, fmt.Errorf("gemm: problem %v of Narrow has another epilogue than silu", p)
+	}
+	if columns < 1 || columns > maxNarrow {
+		return plan, unsupported("w has %d columns, not from 1 to %d", columns, maxNarrow)
+	}
+	if opt.Impl == Auto {
+		choose := *opt
+		choose.Impl = CoopMat
+		opt = &choose
+	}
+	c, err := Choose(caps, p, *opt)
+	if err != nil {
+		return plan, err
+	}
+	if c.Impl != CoopMat {
+		return plan, unsupported("%v: Narrow has a kernel on matrices only", c.Impl)
+	}
+	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
+		return plan, unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
+	}
+	c.Splits, c.Rows = 1, 0
+	plan.config = c
+	_, blockN := c.block(caps, p.DType)
+	plan.parts = (p.N + blockN - 1) / blockN * c.SubgroupsN
+	plan.memory = c.plan(&p, opt)
+	plan.memory.partials = plan.memory.bytes
+	plan.memory.bytes += 4 * int64(plan.parts) * int64(p.Batches()) * int64(p.M) * int64(partialStride(columns))
+	return plan, nil
+}
+
+// NarrowWorkspace returns the bytes of device memory that Narrow takes with the same
+// options, for w of some columns. Its error wraps ErrUnsupported if Narrow does not handle
+// them.
+func NarrowWorkspace(caps *vk.Caps, p Problem, columns int, opt Options) (int64, error) {
+	plan, err := newNarrowPlan(caps, p, columns, &opt)
+	return plan.memory.bytes, err
+}
+
+// NarrowConfig returns the configuration that Narrow takes.
+func NarrowConfig(caps *vk.Caps, p Problem, columns int, opt Options) (Config, error) {
+	plan, err := newNarrowPlan(caps, p, columns, &opt)
+	return plan.config, err
+}
+
+// Narrow computes products of a batch that are multiplied again, by matrices of a few
+// columns,
+//
+//	y = silu(Alpha * op(A) * op(B)) * w
+//
+// in one kernel that never writes op(A) * op(B): a workgroup multiplies its block by the
+// rows of w that it meets, and a second kernel adds up what workgroups found, always in
+// the same order. silu(…) is not rounded.
+//
+// Y is (batch, m, columns) of p.Out, a and b are as in Multiply and w is (batch, n,
+// columns), of p.DType, with any strides and a contiguous last axis. p.Activation is
+// SiLU. Y has memory of its own.
+//
+// Narrow records into c and returns, as Multiply does. It returns an error that wraps
+// ErrUnsupported if the device has no matrices of p.DType, w has more than 8 columns, or
+// Options force another path, and an error naming the argument if a tensor does not fit.
+func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
+	d := c.Device()
+	plan, err := newNarrowPlan(d.Caps(), p, columns, &opt)
+	if err != nil {
+		return err
+	}
+	yShape := []int{p.Batches(), p.M, columns}
+	err = argument.Check("gemm", []argument.Argument{
+		argument.New("a", a, true, p.DType, p.AShape()),
+		argument.New("b", b, true, p.DType, p.BShape()),
+		argument.New("w", w, true, p.DType, []int{p.Batches(), p.N, columns}),
+	}, []argument.Argument{argument.New("y", y, true, p.Out, yShape)})
+	if err != nil {
+		return err
+	}
+	args := arguments{c: y, a: a, b: b, r: w}
+	memory, at, err := plan.memory.workspace(c, &opt, &args)
+	if err != nil {
+		return err
+	}
+	if err := plan.memory.pack(c, &args, memory, at); err != nil {
+		return err
+	}
+	stride := partialStride(columns)
+	args.c = vk.Tensor{
+		Buffer: memory, DType: dtype.Float32,
+		Shape:   []int{plan.parts * p.Batches(), p.M, columns},
+		Strides: []int{p.M * stride, stride, 1},
+		Offset:  int((at + plan.memory.partials) / 4),
+	}
+	module, err := shaders.Get("gemm_narrow", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	spec, err := newMatrixSpec(d.Caps(), args, p, plan.config)
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, narrowSpec{spec, uint32(columns)}, chips.MatrixOptions(d.Caps()))
+	if err != nil {
+		return err
+	}
+	if err := dispatch(c, kernel, args, p, plan.config); err != nil {
+		return err
+	}
+	c.Barrier()
+	sums := Problem{Batch: p.Batch, M: p.M, N: columns, K: p.N, DType: p.DType, Out: p.Out}
+	return combine(c, arguments{c: y}, args.c, sums, plan.parts)
+}

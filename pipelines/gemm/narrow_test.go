@@ -1,0 +1,89 @@
+package gemm_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestNarrow compares with two products in float64: with the tuning table's tiles, and with
+// tiles whose rows leave in several strips, which are added to one another.
+func TestNarrow(t *testing.T) {
+	d := vktest.Open(t)
+	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		shape, lack := chips.MatrixShape(d.Caps(), format)
+		if lack != "" {
+			t.Logf("%v: %s", format, lack)
+			continue
+		}
+		strips := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 1, TilesM: 1, TilesN: 4, BlockK: int(shape.N), GroupM: 2}
+		for i, s := range []struct {
+			p       gemm.Problem
+			columns int
+			config  *gemm.Config
+		}{
+			{gemm.Problem{M: 1, N: 1, K: 1}, 1, nil},
+			{gemm.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 3, nil},
+			{gemm.Problem{Batch: 2, M: 37, N: 150, K: 9}, 8, strips},
+			{gemm.Problem{M: 20, N: 70, K: 40, TransA: true, TransB: true}, 5, strips},
+		} {
+			p := s.p
+			p.DType, p.Out, p.Activation = format, format, gemm.SiLU
+			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(1, uint64(p.N)))
+				random := func(n int) []float64 {
+					x := make([]float64, n)
+					for i := range x {
+						x[i] = float64(format.Round(float32(rng.NormFloat64())))
+					}
+					return x
+				}
+				batch := p.Batches()
+				in := ref.Inputs{A: random(batch * p.M * p.K), B: random(batch * p.K * p.N)}
+				w := random(batch * p.N * s.columns)
+				second := gemm.Problem{Batch: p.Batch, M: p.M, N: s.columns, K: p.N, DType: format, Out: format}
+				want := ref.Multiply(ref.Inputs{A: ref.Multiply(in, p).C, B: w}, second)
+				plain := ref.Plain(ref.Inputs{A: ref.Plain(in, p).C, B: w}, second)
+				c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: []kerneltest.Tensor{
+					{Name: "a", DType: format, Shape: p.AShape(), Values: in.A},
+					{Name: "b", DType: format, Shape: p.BShape(), Values: in.B},
+					{Name: "w", DType: format, Shape: []int{batch, p.N, s.columns}, Values: w},
+					{Name: "y", DType: format, Shape: second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, in, second).C},
+				}}
+				report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+					return gemm.Narrow(c, t["y"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config})
+				})
+				require.NoError(t, err)
+				t.Log(report)
+			})
+		}
+	}
+}
+
+// TestNarrowErrors wants errors that say what Narrow does not do.
+func TestNarrowErrors(t *testing.T) {
+	d := vktest.Open(t)
+	p := gemm.Problem{M: 2, N: 3, K: 4, Activation: gemm.SiLU, DType: dtype.Float16, Out: dtype.Float16}
+	_, err := gemm.NarrowWorkspace(d.Caps(), p, 9, gemm.Options{})
+	require.ErrorIs(t, err, gemm.ErrUnsupported)
+	require.ErrorContains(t, err, "w has 9 columns, not from 1 to 8")
+	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{Impl: gemm.Scalar})
+	require.ErrorIs(t, err, gemm.ErrUnsupported)
+	p.Activation = gemm.Identity
+	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{})
+	require.ErrorContains(t, err, "has another epilogue than silu")
+	p.Activation, p.DType = gemm.SiLU, dtype.Float32
+	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{})
+	require.ErrorIs(t, err, gemm.ErrUnsupported)
+}

@@ -1,0 +1,106 @@
+// gemm_narrow: matrix products on cooperative matrices that never reach memory, as they are
+// multiplied again, by matrices of a few columns.
+//
+//     Y = silu(alpha * op(A) * op(B)) * W, batch by batch
+//
+//     op(A)  (m, k)  ELEM, from A (m, k) with A_BY_K, else (k, m); last axis contiguous
+//     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
+//     W      (n, COLUMNS) ELEM, last axis contiguous; at R of lib/gemm_params.glsl
+//     C      (parts, batch, m, c_stride) f32: sums over the columns of op(B) of one
+//            subgroup, a part; gemm_combine adds them up to Y
+//
+// Sums of products go through silu in float32, and are not rounded before they meet W.
+// The algorithm is in lib/gemm_matrix.glsl.
+//
+// Dispatch: (x, y, batch) with x * y >= tiles.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_cooperative_matrix : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint SUBGROUPS_M = 2;
+layout(constant_id = 2) const uint SUBGROUPS_N = 2;
+layout(constant_id = 3) const uint MAT_M = 16;
+layout(constant_id = 4) const uint MAT_N = 16;
+layout(constant_id = 5) const uint TILES_M = 4;  // accumulators of a subgroup
+layout(constant_id = 6) const uint TILES_N = 4;
+layout(constant_id = 7) const uint BLOCK_K = 32;
+layout(constant_id = 8) const bool TAIL = true;        // k is not a multiple of BLOCK_K
+layout(constant_id = 9) const uint FENCE = 0;         // columns of matrices of a slab between fences, 0: none
+layout(constant_id = 10) const uint GROUP_M = 8;       // see lib/gemm_order.glsl
+layout(constant_id = 11) const bool A_BY_K = true;     // k is A's contiguous axis
+layout(constant_id = 12) const bool B_BY_K = false;
+layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
+layout(constant_id = 14) const bool B_ALIGNED = true;
+layout(constant_id = 15) const bool PARTIAL = false;   // of lib/gemm_matrix.glsl: k is not divided
+layout(constant_id = 24) const uint COLUMNS = 3;       // of W
+layout(local_size_x_id = 0) in;
+
+#define EPILOGUE_ID 16
+#include "lib/element.glsl"
+#include "lib/formats.glsl"
+#include "lib/gemm_params.glsl"
+
+layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
+layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
+#define OUT_BINDING 2
+#include "lib/gemm_out.glsl"
+#include "lib/matrix_types.glsl"
+#include "lib/gemm_matrix.glsl"
+
+#include "lib/silu.glsl"
+
+// Lanes that share a row of a strip, and rows that share a lane.
+const uint ROW_LANES = SUBGROUP_SIZE > MAT_M ? SUBGROUP_SIZE / MAT_M : 1;
+const uint LANE_ROWS = SUBGROUP_SIZE < MAT_M ? MAT_M / SUBGROUP_SIZE : 1;
+
+// store_strip adds the columns of a strip to the subgroup's sums.
+void store_strip(const Work w, const uint row, const uint col) {
+    const uint base = gl_SubgroupID * MAT_M * OUT_LD;
+    const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
+    const uint lane = gl_SubgroupInvocationID;
+    [[unroll]] for (uint round = 0; round < LANE_ROWS; round++) {
+        const uint r = round * SUBGROUP_SIZE + lane % MAT_M;
+        float y[COLUMNS];
+        [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+            y[o] = 0.0;
+        }
+        for (uint q = lane / MAT_M; q < OUT_COLS4; q += ROW_LANES) {
+            const vec4 v = silu(p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + q]));
+            [[unroll]] for (uint e = 0; e < 4; e++) {
+                const uint x = col + q * 4 + e;
+                if (x < end) {
+                    const uint at = p.r_offset + w.batch * p.r_stride_b + x * p.r_stride;
+                    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                        y[o] += v[e] * WIDEN(r16[at + o]);
+                    }
+                }
+            }
+        }
+        [[unroll]] for (uint lanes = MAT_M; lanes < SUBGROUP_SIZE; lanes *= 2) {
+            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                y[o] += subgroupShuffleXor(y[o], lanes);
+            }
+        }
+        if (lane < MAT_M && row + r < p.m) {
+            const uint part = w.col / SUBGROUP_N + gl_SubgroupID % SUBGROUPS_N;
+            const uint at = p.c_offset + (part * gl_NumWorkGroups.z + w.batch) * p.c_stride_b + (row + r) * p.c_stride;
+            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                // The strips after the first of a row add to what this invocation wrote.
+                c1[at + o] = col % SUBGROUP_N == 0 ? y[o] : c1[at + o] + y[o];
+            }
+        }
+    }
+}
+
+void main() {
+    gemm();
+}
