@@ -27,6 +27,7 @@ func TestNarrow(t *testing.T) {
 			continue
 		}
 		strips := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 1, TilesM: 1, TilesN: 4, BlockK: int(shape.N), GroupM: 2}
+		wide := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 2, TilesM: 2, TilesN: 1, BlockK: int(shape.N), GroupM: 2}
 		for i, s := range []struct {
 			p       gemm.Problem
 			columns int
@@ -35,6 +36,7 @@ func TestNarrow(t *testing.T) {
 			{gemm.Problem{M: 1, N: 1, K: 1}, 1, nil},
 			{gemm.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 3, nil},
 			{gemm.Problem{Batch: 2, M: 37, N: 150, K: 9}, 8, strips},
+			{gemm.Problem{Batch: 2, M: 21, N: 50, K: 9}, 2, wide},
 			{gemm.Problem{M: 20, N: 70, K: 40, TransA: true, TransB: true}, 5, strips},
 		} {
 			p := s.p
