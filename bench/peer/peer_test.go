@@ -132,5 +132,5 @@ func TestTorch(t *testing.T) {
 	require.Error(t, err)
 	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
 	_, err = p.Run(context.Background(), Request{Op: "attention"}, time.Minute)
-	require.ErrorContains(t, err, "op attention is not one of norm, ")
+	require.ErrorContains(t, err, "op attention is not one of gemm, ")
 }
