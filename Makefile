@@ -63,8 +63,8 @@ test: setup ## the whole test suite on the best device there is, then once more 
 	export FLASHVK_REQUIRE_TOOLS=1; \
 	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)}; fi; \
 	set -x; \
-	go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 30m $(TESTFLAGS) $(PKGS); \
-	[ '$(PKGS)' != ./... ] || go test -race -short -vet=off -exec $(VKRUN) -shuffle=on -timeout 30m $(TESTFLAGS) ./...
+	go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m $(TESTFLAGS) $(PKGS); \
+	[ '$(PKGS)' != ./... ] || go test -race -short -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m $(TESTFLAGS) ./...
 
 shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate
