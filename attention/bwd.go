@@ -159,10 +159,8 @@ func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor)
 	return b.matrixKernel(name, tile, aligned(wide, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
 }
 
-// bwdParams is the push-constant block of lib/params_bwd.glsl.
-type bwdParams struct {
-	SeqQ        uint32  `glsl:"seq_q"`
-	SeqKV       uint32  `glsl:"seq_kv"`
+// bwdInputs is lib/params_bwd_inputs.glsl.
+type bwdInputs struct {
 	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
 	CausalShift int32   `glsl:"causal_shift"`
 	ScaleLog2   float32 `glsl:"scale_log2"`
@@ -185,28 +183,37 @@ type bwdParams struct {
 	DOStrideB   uint32  `glsl:"do_stride_b"`
 	DOStrideH   uint32  `glsl:"do_stride_h"`
 	DOStrideS   uint32  `glsl:"do_stride_s"`
-	DXOffset    uint32  `glsl:"dx_offset"` // dQ, or dK
-	DXStrideB   uint32  `glsl:"dx_stride_b"`
-	DXStrideH   uint32  `glsl:"dx_stride_h"`
-	DXStrideS   uint32  `glsl:"dx_stride_s"`
-	DVOffset    uint32  `glsl:"dv_offset"`
-	DVStrideB   uint32  `glsl:"dv_stride_b"`
-	DVStrideH   uint32  `glsl:"dv_stride_h"`
-	DVStrideS   uint32  `glsl:"dv_stride_s"`
+}
+
+// bwdParams is the push-constant block of lib/params_bwd.glsl.
+type bwdParams struct {
+	SeqQ  uint32 `glsl:"seq_q"`
+	SeqKV uint32 `glsl:"seq_kv"`
+	bwdInputs
+	DXOffset  uint32 `glsl:"dx_offset"` // dQ, or dK
+	DXStrideB uint32 `glsl:"dx_stride_b"`
+	DXStrideH uint32 `glsl:"dx_stride_h"`
+	DXStrideS uint32 `glsl:"dx_stride_s"`
+	DVOffset  uint32 `glsl:"dv_offset"`
+	DVStrideB uint32 `glsl:"dv_stride_b"`
+	DVStrideH uint32 `glsl:"dv_stride_h"`
+	DVStrideS uint32 `glsl:"dv_stride_s"`
 }
 
 // newBwdParams fills the block for all batches, but for the outputs.
 func newBwdParams(do, q, k, v vk.Tensor, p Problem) bwdParams {
 	return bwdParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
-		HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
-		CausalShift: int32(p.Mask().Shift),
-		ScaleLog2:   float32(p.EffectiveScale() * log2e),
-		RowsStrideB: rowsStrideB(&p), RowsStrideH: rowsStrideH(&p),
-		QOffset: uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
-		KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
-		VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
-		DOOffset: uint32(do.Offset), DOStrideB: uint32(do.Strides[0]), DOStrideH: uint32(do.Strides[1]), DOStrideS: uint32(do.Strides[2]),
+		bwdInputs: bwdInputs{
+			HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
+			CausalShift: int32(p.Mask().Shift),
+			ScaleLog2:   float32(p.EffectiveScale() * log2e),
+			RowsStrideB: rowsStrideB(&p), RowsStrideH: rowsStrideH(&p),
+			QOffset: uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
+			KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
+			VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
+			DOOffset: uint32(do.Offset), DOStrideB: uint32(do.Strides[0]), DOStrideH: uint32(do.Strides[1]), DOStrideS: uint32(do.Strides[2]),
+		},
 	}
 }
 

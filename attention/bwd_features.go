@@ -8,37 +8,16 @@ import (
 
 // bwdHeadsParams is the push-constant block of lib/params_bwd_heads.glsl.
 type bwdHeadsParams struct {
-	SeqQ        uint32  `glsl:"seq_q"`
-	SeqKV       uint32  `glsl:"seq_kv"`
-	Batches     uint32  `glsl:"batches"`
-	NumHeads    uint32  `glsl:"num_heads"`
-	First       uint32  `glsl:"first"`
-	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
-	CausalShift int32   `glsl:"causal_shift"`
-	ScaleLog2   float32 `glsl:"scale_log2"`
-	RowsOffset  uint32  `glsl:"rows_offset"` // pairs
-	RowsStrideB uint32  `glsl:"rows_stride_b"`
-	RowsStrideH uint32  `glsl:"rows_stride_h"`
-	QOffset     uint32  `glsl:"q_offset"` // elements, like all that follow
-	QStrideB    uint32  `glsl:"q_stride_b"`
-	QStrideH    uint32  `glsl:"q_stride_h"`
-	QStrideS    uint32  `glsl:"q_stride_s"`
-	KOffset     uint32  `glsl:"k_offset"`
-	KStrideB    uint32  `glsl:"k_stride_b"`
-	KStrideH    uint32  `glsl:"k_stride_h"`
-	KStrideS    uint32  `glsl:"k_stride_s"`
-	VOffset     uint32  `glsl:"v_offset"`
-	VStrideB    uint32  `glsl:"v_stride_b"`
-	VStrideH    uint32  `glsl:"v_stride_h"`
-	VStrideS    uint32  `glsl:"v_stride_s"`
-	DOOffset    uint32  `glsl:"do_offset"`
-	DOStrideB   uint32  `glsl:"do_stride_b"`
-	DOStrideH   uint32  `glsl:"do_stride_h"`
-	DOStrideS   uint32  `glsl:"do_stride_s"`
-	OutOffset   uint32  `glsl:"out_offset"`
-	OutStrideB  uint32  `glsl:"out_stride_b"`
-	OutStrideH  uint32  `glsl:"out_stride_h"`
-	OutStrideS  uint32  `glsl:"out_stride_s"`
+	SeqQ     uint32 `glsl:"seq_q"`
+	SeqKV    uint32 `glsl:"seq_kv"`
+	Batches  uint32 `glsl:"batches"`
+	NumHeads uint32 `glsl:"num_heads"`
+	First    uint32 `glsl:"first"`
+	bwdInputs
+	OutOffset  uint32 `glsl:"out_offset"`
+	OutStrideB uint32 `glsl:"out_stride_b"`
+	OutStrideH uint32 `glsl:"out_stride_h"`
+	OutStrideS uint32 `glsl:"out_stride_s"`
 }
 
 // bwdDBiasSpec is the specialization of attention_bwd_dbias.comp.
@@ -116,14 +95,7 @@ func (b *backward) recordFeatures() error {
 func (b *backward) headsParams() bwdHeadsParams {
 	x := newBwdParams(b.do, b.q, b.k, b.v, b.p)
 	return bwdHeadsParams{
-		SeqQ: x.SeqQ, SeqKV: x.SeqKV,
-		Batches: uint32(b.p.Batch), NumHeads: uint32(b.p.NumHeads), HeadsPerKV: x.HeadsPerKV,
-		CausalShift: x.CausalShift, ScaleLog2: x.ScaleLog2,
-		RowsOffset: x.RowsOffset, RowsStrideB: x.RowsStrideB, RowsStrideH: x.RowsStrideH,
-		QOffset: x.QOffset, QStrideB: x.QStrideB, QStrideH: x.QStrideH, QStrideS: x.QStrideS,
-		KOffset: x.KOffset, KStrideB: x.KStrideB, KStrideH: x.KStrideH, KStrideS: x.KStrideS,
-		VOffset: x.VOffset, VStrideB: x.VStrideB, VStrideH: x.VStrideH, VStrideS: x.VStrideS,
-		DOOffset: x.DOOffset, DOStrideB: x.DOStrideB, DOStrideH: x.DOStrideH, DOStrideS: x.DOStrideS,
+		SeqQ: x.SeqQ, SeqKV: x.SeqKV, Batches: uint32(b.p.Batch), NumHeads: uint32(b.p.NumHeads), bwdInputs: x.bwdInputs,
 	}
 }
 

@@ -22,28 +22,7 @@ layout(push_constant, scalar) uniform Params {
     uint batches;
     uint num_heads;
     uint first;         // number of the first head of the dispatch
-    uint heads_per_kv;  // num_heads / num_kv_heads
-    int causal_shift;   // row i sees keys j <= i + causal_shift
-    float scale_log2;   // Scale * log2(e), signed: scores in base 2
-    uint rows_offset;   // pairs of lse2 and Delta, see attention_bwd_delta.comp
-    uint rows_stride_b;
-    uint rows_stride_h;
-    uint q_offset;      // all offsets and strides are in elements
-    uint q_stride_b;
-    uint q_stride_h;
-    uint q_stride_s;
-    uint k_offset;
-    uint k_stride_b;
-    uint k_stride_h;
-    uint k_stride_s;
-    uint v_offset;
-    uint v_stride_b;
-    uint v_stride_h;
-    uint v_stride_s;
-    uint do_offset;
-    uint do_stride_b;
-    uint do_stride_h;
-    uint do_stride_s;
+#include "params_bwd_inputs.glsl"
     uint out_offset;    // what the kernel writes, if it has strides
     uint out_stride_b;
     uint out_stride_h;
