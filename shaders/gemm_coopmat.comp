@@ -52,5 +52,8 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 #include "lib/gemm_strip.glsl"
 
 void main() {
-    gemm();
+    const Work w = next_work();
+    if (w.exists) {
+        gemm(w);
+    }
 }

@@ -56,51 +56,20 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 #include "lib/matrix_types.glsl"
 #include "lib/gemm_matrix.glsl"
 
-#include "lib/silu.glsl"
+#include "lib/gemm_narrow.glsl"
 
-// Lanes that share a row of a strip, and rows that share a lane.
-const uint ROW_LANES = SUBGROUP_SIZE > MAT_M ? SUBGROUP_SIZE / MAT_M : 1;
-const uint LANE_ROWS = SUBGROUP_SIZE < MAT_M ? MAT_M / SUBGROUP_SIZE : 1;
-
-// store_strip adds the columns of a strip to the subgroup's sums.
-void store_strip(const Work w, const uint row, const uint col) {
-    const uint base = gl_SubgroupID * MAT_M * OUT_LD;
-    const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
-    const uint lane = gl_SubgroupInvocationID;
-    [[unroll]] for (uint round = 0; round < LANE_ROWS; round++) {
-        const uint r = round * SUBGROUP_SIZE + lane % MAT_M;
-        float y[COLUMNS];
-        [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-            y[o] = 0.0;
-        }
-        for (uint q = lane / MAT_M; q < OUT_COLS4; q += ROW_LANES) {
-            const vec4 v = silu(p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + q]));
-            [[unroll]] for (uint e = 0; e < 4; e++) {
-                const uint x = col + q * 4 + e;
-                if (x < end) {
-                    const uint at = p.r_offset + w.batch * p.r_stride_b + x * p.r_stride;
-                    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                        y[o] += v[e] * WIDEN(r16[at + o]);
-                    }
-                }
-            }
-        }
-        [[unroll]] for (uint lanes = MAT_M; lanes < SUBGROUP_SIZE; lanes *= 2) {
-            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                y[o] += subgroupShuffleXor(y[o], lanes);
-            }
-        }
-        if (lane < MAT_M && row + r < p.m) {
-            const uint part = w.col / SUBGROUP_N + gl_SubgroupID % SUBGROUPS_N;
-            const uint at = p.c_offset + (part * gl_NumWorkGroups.z + w.batch) * p.c_stride_b + (row + r) * p.c_stride;
-            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                // The strips after the first of a row add to what this invocation wrote.
-                c1[at + o] = col % SUBGROUP_N == 0 ? y[o] : c1[at + o] + y[o];
-            }
-        }
+// add_row adds sums of a row to what the strips before of its part wrote.
+void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]) {
+    const uint part = w.col / SUBGROUP_N + gl_SubgroupID % SUBGROUPS_N;
+    const uint at = p.c_offset + (part * gl_NumWorkGroups.z + w.batch) * p.c_stride_b + row * p.c_stride;
+    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+        c1[at + o] = first ? y[o] : c1[at + o] + y[o];
     }
 }
 
 void main() {
-    gemm();
+    const Work w = next_work();
+    if (w.exists) {
+        gemm(w);
+    }
 }

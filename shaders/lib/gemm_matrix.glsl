@@ -55,11 +55,10 @@ void strip_barrier() {
 // of matrices from col on, from tile to memory: lib/gemm_strip.glsl, or the includer's own.
 void store_strip(const Work w, const uint row, const uint col);
 
-void gemm() {
-    Work w = next_work();
-    if (!w.exists) {
-        return;
-    }
+// gemm computes the block of w. Every invocation of the workgroup calls it, for as many
+// blocks as it likes: the barrier before a slab is stored comes after the strips before
+// are read.
+void gemm(Work w) {
     const uint subgroup_row = gl_SubgroupID / SUBGROUPS_N * SUBGROUP_M;  // within the block
     const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;
     const Operand A = Operand(p.a_offset + w.batch * p.a_stride_b, p.a_stride, p.m, w.row);
