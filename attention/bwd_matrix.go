@@ -1,6 +1,9 @@
 package attention
 
-import "github.com/flashvk/flashvk/dtype"
+import (
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+)
 
 // bwdMatrixSpec is the specialization of attention_bwd_dkv_coopmat2.comp,
 // attention_bwd_dq_coopmat2.comp, the two of coopmat, and the four attention_bwd_*_split_
@@ -47,12 +50,12 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 	if element == dtype.Float32 {
 		element = dtype.Float16
 	}
-	layout, err := layoutOf(d, element, shape)
+	layout, err := chips.LayoutOf(d, element, shape)
 	if err != nil {
 		return bwdMatrixSpec{}, err
 	}
 	if tile.Detour {
-		layout.forget()
+		layout.Forget()
 	}
 	return bwdMatrixSpec{
 		WorkgroupSize: uint32(tile.Subgroups) * d.Caps().SubgroupSize,

@@ -62,12 +62,12 @@ func newMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Co
 		element = dtype.Float16
 		isAligned = aligned(4, &k, &v)
 	}
-	layout, err := layoutOf(d, element, shape)
+	layout, err := chips.LayoutOf(d, element, shape)
 	if err != nil {
 		return fwdMatrixSpec{}, err
 	}
 	if config.Detour {
-		layout.forget()
+		layout.Forget()
 	}
 	return fwdMatrixSpec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,

@@ -76,11 +76,9 @@ func TestLayouts(t *testing.T) {
 		"attention_unfused_keys_features":           {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedKeysSpec]{}, append([]string{"DX", "X", "W"}, features...)},
 
 		"attention_bwd_sum": {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
-
-		"matrix_layout": {nil, matrixLayoutSpec{}, []string{"Index", "Index32", "Left", "Acc"}},
 	}
 	for _, v := range shaders.Variants() {
-		if !strings.HasPrefix(v.Kernel, "attention_") && v.Kernel != "matrix_layout" {
+		if !strings.HasPrefix(v.Kernel, "attention_") {
 			continue // of other packages
 		}
 		row, ok := table[v.Kernel]

@@ -1,10 +1,22 @@
-package attention
+package chips
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/shaders/layouttest"
 )
+
+// TestLayouts compares the Go mirror of this package's kernel with its shader.
+func TestLayouts(t *testing.T) {
+	for _, element := range []string{"f16", "bf16"} {
+		module, err := shaders.Get("matrix_layout", element)
+		require.NoError(t, err)
+		layouttest.Check(t, module, nil, layoutSpec{}, "Index", "Index32", "Left", "Acc")
+	}
+}
 
 // layoutFrom makes what matrix_layout.comp writes from a function that says
 // which (row, column) element e of a lane is.
@@ -33,16 +45,16 @@ func TestAnalyzeLayout(t *testing.T) {
 		name      string
 		left, acc [][]int
 		n         int
-		want      matrixLayout
+		want      MatrixLayout
 	}{
-		{"nvidia", nvidia, nvidia, 16, matrixLayout{8, 4, 4, 4, true}},
-		{"lavapipe", lavapipe, lavapipe, 8, matrixLayout{8, 1, 8, 1, true}},
-		{"row per lane", lavapipe, columns, 8, matrixLayout{8, 8, 1, 8, false}},
-		{"interleaved", interleaved, interleaved, 16, matrixLayout{8, 1, 16, 1, true}},
-		{"rows among distant lanes", swapped, swapped, 16, matrixLayout{8, 1, 0, 1, true}},
-		{"columns missing", twice, twice, 8, matrixLayout{8, 1, 0, 1, true}},
-		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, matrixLayout{8, 1, 8, 1, false}},
-		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, matrixLayout{8, 1, 0, 8, false}},
+		{"nvidia", nvidia, nvidia, 16, MatrixLayout{8, 4, 4, 4, true}},
+		{"lavapipe", lavapipe, lavapipe, 8, MatrixLayout{8, 1, 8, 1, true}},
+		{"row per lane", lavapipe, columns, 8, MatrixLayout{8, 8, 1, 8, false}},
+		{"interleaved", interleaved, interleaved, 16, MatrixLayout{8, 1, 16, 1, true}},
+		{"rows among distant lanes", swapped, swapped, 16, MatrixLayout{8, 1, 0, 1, true}},
+		{"columns missing", twice, twice, 8, MatrixLayout{8, 1, 0, 1, true}},
+		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, MatrixLayout{8, 1, 8, 1, false}},
+		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, MatrixLayout{8, 1, 0, 8, false}},
 	} {
 		require.Equal(t, c.want, analyzeLayout(c.left, c.acc, c.n), c.name)
 	}

@@ -1,4 +1,4 @@
-package attention
+package chips
 
 import (
 	"context"
@@ -8,17 +8,17 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// matrixLayoutSpec is the specialization of matrix_layout.comp.
-type matrixLayoutSpec struct {
+// layoutSpec is the specialization of matrix_layout.comp.
+type layoutSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	MatM          uint32 `glsl:"MAT_M"`
 	MatN          uint32 `glsl:"MAT_N"`
 	MaxLength     uint32 `glsl:"MAX_LENGTH"`
 }
 
-// A matrixLayout says where the invocations of a subgroup keep the elements of
+// A MatrixLayout says where the invocations of a subgroup keep the elements of
 // an accumulator; shaders/lib/rows.glsl has the words.
-type matrixLayout struct {
+type MatrixLayout struct {
 	Length    int  // elements of one invocation
 	RowRun    int  // neighbouring elements of one row
 	RowLanes  int  // neighbouring invocations that share a row; 0: not so regular
@@ -26,9 +26,9 @@ type matrixLayout struct {
 	SameAsAcc bool // left matrices keep theirs in the same places
 }
 
-// forget makes the layout that of matrices about which nothing is known but their
+// Forget makes the layout that of matrices about which nothing is known but their
 // length.
-func (l *matrixLayout) forget() { *l = matrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length} }
+func (l *MatrixLayout) Forget() { *l = MatrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length} }
 
 // layoutKey identifies a probe among the values that a device keeps.
 type layoutKey struct {
@@ -36,20 +36,20 @@ type layoutKey struct {
 	shape  vk.CoopMatShape
 }
 
-// layoutOf returns the layout of matrices of a shape on the device. It runs
+// LayoutOf returns the layout of matrices of a shape and format on the device. It runs
 // matrix_layout.comp once for each device, format and shape.
-func layoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (matrixLayout, error) {
-	return vk.Cached(d, layoutKey{t, shape}, func() (matrixLayout, error) { return probeLayout(d, t, shape) })
+func LayoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
+	return vk.Cached(d, layoutKey{t, shape}, func() (MatrixLayout, error) { return probeLayout(d, t, shape) })
 }
 
-func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (l matrixLayout, err error) {
+func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (l MatrixLayout, err error) {
 	module, err := shaders.Get("matrix_layout", t.Short())
 	if err != nil {
 		return l, err
 	}
 	lanes, n := int(d.Caps().SubgroupSize), int(shape.M*shape.N)
 	kernel, err := vk.CachedKernel[struct{}](d, module.Name, module.SPIRV,
-		matrixLayoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n)}, matrixKernelOptions(d))
+		layoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n)}, MatrixOptions(d.Caps()))
 	if err != nil {
 		return l, err
 	}
@@ -112,11 +112,11 @@ func perLane(data []float32, lanes int) [][]int {
 // analyzeLayout finds the layout in what each invocation holds, elements
 // numbered row*n + column. Invocations that hold different numbers of
 // elements, or rows that are not spread over neighbours, are irregular.
-func analyzeLayout(left, acc [][]int, n int) matrixLayout {
-	l := matrixLayout{Length: len(acc[0]), RowRun: 1, ColRun: len(acc[0]), SameAsAcc: true}
+func analyzeLayout(left, acc [][]int, n int) MatrixLayout {
+	l := MatrixLayout{Length: len(acc[0]), RowRun: 1, ColRun: len(acc[0]), SameAsAcc: true}
 	for lane := range acc {
 		if len(acc[lane]) != l.Length {
-			return matrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length}
+			return MatrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length}
 		}
 		if len(left[lane]) != l.Length {
 			l.SameAsAcc = false
