@@ -2,6 +2,7 @@ package attention_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
@@ -102,6 +104,9 @@ func TestBackwardErrors(t *testing.T) {
 func TestBackwardUnsupported(t *testing.T) {
 	caps := *vktest.Open(t).Caps()
 	good := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}
+	shape, lack := chips.MatrixShape(&caps, good.DType)
+	require.Empty(t, lack, "what a device without matrices says is not written here")
+	size := int(shape.M)
 	for _, c := range []struct {
 		change func(p *attention.Problem, caps *vk.Caps, opt *attention.Options)
 		want   string
@@ -110,10 +115,10 @@ func TestBackwardUnsupported(t *testing.T) {
 		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
 			p.DType, opt.BackwardConfig = dtype.Float32, &attention.BackwardConfig{
 				Impl: attention.CoopMat2,
-				DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true}, // 2 KiB
-				DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 8},
+				DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 2 * size, SplitLoop: true}, // 2 KiB
+				DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: size},
 			}
-		}, "coopmat2: one column of matrices of 64 rows does not fit in a tile of 8"},
+		}, fmt.Sprintf("coopmat2: one column of matrices of %d rows does not fit in a tile of %d", 8*size, size)},
 		{func(_ *attention.Problem, caps *vk.Caps, opt *attention.Options) {
 			opt.Impl, caps.MaxSharedMemoryBytes = attention.Unfused, 8000
 		}, "unfused: 13824 bytes of shared memory are more than the device's 8000"},
@@ -123,7 +128,7 @@ func TestBackwardUnsupported(t *testing.T) {
 		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
 			p.Softcap, p.Sinks, opt.BackwardConfig = 5, true, &attention.BackwardConfig{
 				Impl:  attention.CoopMat2,
-				Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+				Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: size},
 			}
 		}, "coopmat2: no kernel computes all gradients at once with softcap, sinks"},
 		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {

@@ -72,8 +72,7 @@ void main() {
             const float w = exp(c.logit) / m.weights;
             const float part = g * r;
             dlogit_out[at(p.dlogit, token, k)] = NARROW(g * (r - w));
-            const float slope = c.z == 0.0 ? 0.0 : c.z * c.half_inverse * c.half_inverse;  // 0 * inf is NaN
-            dmu_out[at(p.dmu, token, k)] = NARROW(times(part, slope));
+            dmu_out[at(p.dmu, token, k)] = NARROW(times(part, over_sigma(c.z, c.half_inverse)));
             dlog_sigma_out[at(p.dlog_sigma, token, k)] = NARROW(times(part, c.z * c.z - 1.0));
         }
     }

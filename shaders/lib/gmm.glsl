@@ -59,10 +59,13 @@ float half_inverse(const float log_sigma) {
     return exp(-0.5 * log_sigma);
 }
 
-// deviations returns z. A y that is mu is at distance 0 whatever the deviation: 0 * inf
-// would be NaN.
-float deviations(const float d, const float half_inverse) {
-    return d == 0.0 ? 0.0 : d * half_inverse * half_inverse;
+// over_sigma returns x / sigma. 0 is 0 whatever the deviation: 0 * inf would be NaN.
+// Precise, or a compiler (NVIDIA's does) takes the product of the halves first, which overflows
+// where x / sigma does not.
+float over_sigma(const float x, const float half_inverse) {
+    precise const float part = x * half_inverse;
+    precise const float all = part * half_inverse;
+    return x == 0.0 ? 0.0 : all;
 }
 
 // log_distance returns log|z|, which is finite where z is not.
@@ -77,7 +80,7 @@ Component component(const uint token, const uint k, const float y, const Mixture
     const float log_sigma = load_log_sigma(token, k);
     c.logit = load_logit(token, k) - m.max_logit;
     c.half_inverse = half_inverse(log_sigma);
-    c.z = deviations(d, c.half_inverse);
+    c.z = over_sigma(d, c.half_inverse);
     float excess = 0.5 * c.z * c.z - m.min_q;
     if (m.min_q == INFINITY) {  // inf - inf is NaN
         excess = log_distance(d, log_sigma) <= m.distance ? 0.0 : INFINITY;
@@ -94,7 +97,7 @@ Mixture mixture(const uint token, const float y) {
     for (uint k = 0; k < p.components; k++) {
         const float d = y - load_mu(token, k);
         const float log_sigma = load_log_sigma(token, k);
-        const float z = deviations(d, half_inverse(log_sigma));
+        const float z = over_sigma(d, half_inverse(log_sigma));
         m.max_logit = max(m.max_logit, load_logit(token, k));
         m.min_q = min(m.min_q, 0.5 * z * z);
         if (m.min_q == INFINITY) {
