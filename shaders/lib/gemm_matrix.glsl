@@ -19,41 +19,13 @@
 #ifndef LIB_GEMM_MATRIX_GLSL
 #define LIB_GEMM_MATRIX_GLSL
 
-const uint SUBGROUP_M = TILES_M * MAT_M;
-const uint SUBGROUP_N = TILES_N * MAT_N;
-const uint BLOCK_M = SUBGROUPS_M * SUBGROUP_M;
-const uint BLOCK_N = SUBGROUPS_N * SUBGROUP_N;
-const uint SUBGROUP_SIZE = WORKGROUP_SIZE / (SUBGROUPS_M * SUBGROUPS_N);
-
+#include "gemm_grid.glsl"
 #include "fence.glsl"
 #include "copies.glsl"
 #include "load8_shift.glsl"
 #include "gemm_order.glsl"
 #include "gemm_operand.glsl"
-
-// C leaves through shared memory: of each subgroup one row of matrices at a time,
-// and as many of its columns as fit.
-const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgroups
-const uint LEAST_SIZE = STRIP_SIZE * (MAT_N / 4 + 1);       // uvec4 of one column of matrices
-const uint TILE_SIZE = OPERANDS_SIZE > LEAST_SIZE ? OPERANDS_SIZE : LEAST_SIZE;
-const uint FITTING_TILES = (TILE_SIZE / STRIP_SIZE - 1) / (MAT_N / 4);
-const uint OUT_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;
-const uint OUT_STAGES = (TILES_N + OUT_TILES - 1) / OUT_TILES;
-const uint OUT_COLS4 = OUT_TILES * (MAT_N / 4);  // uvec4 of a row
-const uint OUT_LD = (OUT_COLS4 + 2) * STRIP_SIZE <= TILE_SIZE ? OUT_COLS4 + 2 : OUT_COLS4 + 1;  // for the banks
-
-shared uvec4 tile[TILE_SIZE];
-
-// strip_barrier orders what a subgroup writes to its part of tile before what it reads,
-// and the other way around.
-void strip_barrier() {
-    subgroupMemoryBarrierShared();
-    subgroupBarrier();
-}
-
-// store_strip takes a strip of this subgroup, MAT_M rows from row on and OUT_TILES columns
-// of matrices from col on, from tile to memory: lib/gemm_strip.glsl, or the includer's own.
-void store_strip(const Work w, const uint row, const uint col);
+#include "gemm_sums.glsl"
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
 // blocks as it likes: the barrier before a slab is stored comes after the strips before
@@ -151,23 +123,7 @@ void gemm(Work w) {
         }
     }
 
-    if (PARTIAL) {
-        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);
-    }
-    barrier();  // the last slab is read
-    [[unroll]] for (uint i = 0; i < TILES_M; i++) {
-        [[unroll]] for (uint stage = 0; stage < OUT_STAGES; stage++) {
-            strip_barrier();  // the strip before is read
-            [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {
-                if (stage * OUT_TILES + e < TILES_N) {
-                    coopMatStore(sum[i * TILES_N + stage * OUT_TILES + e], tile, gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4),
-                                 OUT_LD, gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
-            strip_barrier();  // tile written before it is read
-            store_strip(w, w.row + subgroup_row + i * MAT_M, w.col + subgroup_col + stage * OUT_TILES * MAT_N);
-        }
-    }
+    STORE_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
 }
 
 #endif

@@ -1,0 +1,58 @@
+// gemm_sums: the way of the sums of a block from matrices through shared memory to
+// store_strip.
+//
+// C leaves by subgroups: of each one row of matrices at a time, and as many of its columns
+// as fit into tile, which before holds the operands, OPERANDS_SIZE uvec4.
+//
+// The includer declares the constants named here, and includes lib/gemm_order.glsl and
+// lib/matrix_types.glsl, and after this file what defines store_strip.
+#ifndef LIB_GEMM_SUMS_GLSL
+#define LIB_GEMM_SUMS_GLSL
+
+const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgroups
+const uint LEAST_SIZE = STRIP_SIZE * (MAT_N / 4 + 1);       // uvec4 of one column of matrices
+const uint TILE_SIZE = OPERANDS_SIZE > LEAST_SIZE ? OPERANDS_SIZE : LEAST_SIZE;
+const uint FITTING_TILES = (TILE_SIZE / STRIP_SIZE - 1) / (MAT_N / 4);
+const uint OUT_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;
+const uint OUT_STAGES = (TILES_N + OUT_TILES - 1) / OUT_TILES;
+const uint OUT_COLS4 = OUT_TILES * (MAT_N / 4);  // uvec4 of a row
+const uint OUT_LD = (OUT_COLS4 + 2) * STRIP_SIZE <= TILE_SIZE ? OUT_COLS4 + 2 : OUT_COLS4 + 1;  // for the banks
+
+shared uvec4 tile[TILE_SIZE];
+
+// strip_barrier orders what a subgroup writes to its part of tile before what it reads,
+// and the other way around.
+void strip_barrier() {
+    subgroupMemoryBarrierShared();
+    subgroupBarrier();
+}
+
+// store_strip takes a strip of this subgroup, MAT_M rows from row on and OUT_TILES columns
+// of matrices from col on, from tile to memory: lib/gemm_strip.glsl, or the includer's own.
+void store_strip(const Work w, const uint row, const uint col);
+
+// STORE_SUMS(sum, w, row, col) stores `MatC sum[TILES_M * TILES_N]`, the sums of this
+// subgroup for the rows of C from row on and the columns from col on, once all operands in
+// tile are read. With PARTIAL it changes w. A macro, as arrays sized by specialization
+// constants cannot be arguments. The first barrier comes after the operands are read; of
+// the other two one after the strip before is read, one after tile is written.
+#define STORE_SUMS(sum, w, row, col)                                                                                 \
+    if (PARTIAL) {                                                                                                   \
+        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                                                        \
+    }                                                                                                                \
+    barrier();                                                                                                       \
+    [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                  \
+        [[unroll]] for (uint stage = 0; stage < OUT_STAGES; stage++) {                                               \
+            strip_barrier();                                                                                         \
+            [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {                                                        \
+                if (stage * OUT_TILES + e < TILES_N) {                                                               \
+                    coopMatStore(sum[i * TILES_N + stage * OUT_TILES + e], tile,                                     \
+                                 gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4), OUT_LD, gl_CooperativeMatrixLayoutRowMajor); \
+                }                                                                                                    \
+            }                                                                                                        \
+            strip_barrier();                                                                                         \
+            store_strip(w, row + i * MAT_M, col + stage * OUT_TILES * MAT_N);                                        \
+        }                                                                                                            \
+    }
+
+#endif
