@@ -3,6 +3,7 @@ package vk
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	vulkan "github.com/vulkan-go/vulkan"
 )
@@ -247,6 +248,27 @@ func (c *Cmd) Fill(b *Buffer, offset, size int64, word uint32) {
 	c.d.api.fill(c.rec.cmd, b.raw, offset, size, word)
 }
 
+// updateBytes is the most that one vkCmdUpdateBuffer takes.
+const updateBytes = 65536
+
+// Write sets b from offset on to data, of which c keeps a copy: what the commands write is
+// what data was when it was recorded. It is for tables of a few kilobytes, Buffer.Upload
+// for the rest. Offset and the length are multiples of 4. It is a transfer: see the
+// barriers above.
+func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
+	if !c.recording() || !c.checkTransfer("Write", b, offset, int64(len(data))) {
+		return
+	}
+	if offset%4 != 0 || len(data)%4 != 0 {
+		c.fail("Write: range %d+%d of buffer %q is not a multiple of 4", offset, len(data), b.name)
+		return
+	}
+	for part := range slices.Chunk(data, updateBytes) {
+		c.d.api.update(c.rec.cmd, b.raw, offset, part)
+		offset += int64(len(part))
+	}
+}
+
 // Copy copies size bytes from src at srcOffset to dst at dstOffset. The
 // ranges must not overlap. It is a transfer: see the barriers above.
 func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size int64) {
@@ -260,7 +282,7 @@ func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size in
 	c.d.api.copy(c.rec.cmd, dst.raw, dstOffset, src.raw, srcOffset, size)
 }
 
-// checkTransfer checks a range for Fill and Copy and notes the use of b.
+// checkTransfer checks a range for Fill, Write and Copy and notes the use of b.
 func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64) bool {
 	err := b.checkRange(offset, size)
 	switch {

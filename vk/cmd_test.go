@@ -1,8 +1,10 @@
 package vk_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -77,6 +79,38 @@ func TestBarriers(t *testing.T) {
 	submit(t, c)
 	wantTensor(t, y, 2+1, 1+2)
 	wantTensor(t, z, 4, 0)
+}
+
+// TestWrite writes more than fits one command, changes the source, and submits twice: the
+// commands have what was recorded.
+func TestWrite(t *testing.T) {
+	d := vktest.Open(t)
+	const n = 40000
+	b := newBuffer(t, d, "b", 4*n+8)
+	data := make([]byte, 4*n)
+	for i := range data {
+		data[i] = byte(i / 4 % 251)
+	}
+	want := slices.Clone(data)
+	c := newCmd(t, d)
+	c.Fill(b, 0, 4*n+8, 0)
+	c.BarrierFromTransfer()
+	c.Write(b, 4, data)
+	clear(data)
+	got := make([]byte, 4*n+8)
+	for range 2 {
+		if err := b.Upload(background(), 0, got); err != nil {
+			t.Fatal(err)
+		}
+		submit(t, c)
+		if err := b.Download(background(), 0, got); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got[4:4*n+4], want) || !bytes.Equal(got[:4], make([]byte, 4)) || !bytes.Equal(got[4*n+4:], make([]byte, 4)) {
+			t.Fatal("the buffer does not hold what was recorded")
+		}
+		clear(got)
+	}
 }
 
 func TestMissingBarrier(t *testing.T) {
@@ -154,6 +188,9 @@ func TestRecordingErrors(t *testing.T) {
 		{"fill nothing", func(c *vk.Cmd) { c.Fill(x.Buffer, 0, 0, 0) }, "size must be positive"},
 		{"fill closed", func(c *vk.Cmd) { c.Fill(closedBuffer, 0, 4, 0) }, "closed"},
 		{"fill nil", func(c *vk.Cmd) { c.Fill(nil, 0, 4, 0) }, "never made"},
+		{"write range", func(c *vk.Cmd) { c.Write(x.Buffer, 4, make([]byte, 4)) }, `buffer "x" has 4 bytes`},
+		{"write alignment", func(c *vk.Cmd) { c.Write(x.Buffer, 0, make([]byte, 2)) }, "not a multiple of 4"},
+		{"write nothing", func(c *vk.Cmd) { c.Write(x.Buffer, 0, nil) }, "size must be positive"},
 		{"copy from", func(c *vk.Cmd) { c.Copy(x.Buffer, 0, y.Buffer, 1, 4) }, `buffer "y" has 4 bytes`},
 		{"copy to", func(c *vk.Cmd) { c.Copy(x.Buffer, -1, y.Buffer, 0, 4) }, `buffer "x" has 4 bytes`},
 		{"copy overlap", func(c *vk.Cmd) { c.Copy(x.Buffer, 0, x.Buffer, 1, 3) }, "overlap"},

@@ -366,6 +366,11 @@ func (a deviceAPI) fill(cmd vulkan.CommandBuffer, buffer uint64, offset, bytes i
 	C.fvk_fill(a.p, unsafe.Pointer(cmd), C.uint64_t(buffer), C.uint64_t(offset), C.uint64_t(bytes), C.uint32_t(word))
 }
 
+// update records a copy of data, which must not be empty.
+func (a deviceAPI) update(cmd vulkan.CommandBuffer, buffer uint64, offset int64, data []byte) {
+	C.fvk_update(a.p, unsafe.Pointer(cmd), C.uint64_t(buffer), C.uint64_t(offset), unsafe.Pointer(&data[0]), C.uint64_t(len(data)))
+}
+
 func (a deviceAPI) resetQueries(cmd vulkan.CommandBuffer, pool vulkan.QueryPool, n int) {
 	C.fvk_reset_queries(a.p, unsafe.Pointer(cmd), C.uint64_t(uintptr(unsafe.Pointer(pool))), C.uint32_t(n))
 }

@@ -121,6 +121,8 @@ int32_t fvk_record_dispatch(const fvk_api *a, void *cmd, uint64_t pool, const fv
 void fvk_barrier(const fvk_api *a, void *cmd, uint32_t src_stages, uint32_t src_access, uint32_t dst_stages, uint32_t dst_access);
 void fvk_copy(const fvk_api *a, void *cmd, uint64_t dst, uint64_t dst_offset, uint64_t src, uint64_t src_offset, uint64_t bytes);
 void fvk_fill(const fvk_api *a, void *cmd, uint64_t buffer, uint64_t offset, uint64_t bytes, uint32_t word);
+// fvk_update writes at most 65536 bytes that are recorded with the command.
+void fvk_update(const fvk_api *a, void *cmd, uint64_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 void fvk_reset_queries(const fvk_api *a, void *cmd, uint64_t pool, uint32_t count);
 void fvk_timestamp(const fvk_api *a, void *cmd, uint64_t pool, uint32_t index);
 

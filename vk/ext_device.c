@@ -61,6 +61,7 @@ enum {
 	F(CmdPipelineBarrier, void, (void *, uint32_t, uint32_t, uint32_t, uint32_t, const memory_barrier *, uint32_t, const void *, uint32_t, const void *)) \
 	F(CmdCopyBuffer, void, (void *, uint64_t, uint64_t, uint32_t, const buffer_copy *)) \
 	F(CmdFillBuffer, void, (void *, uint64_t, uint64_t, uint64_t, uint32_t)) \
+	F(CmdUpdateBuffer, void, (void *, uint64_t, uint64_t, uint64_t, const void *)) \
 	F(CmdResetQueryPool, void, (void *, uint64_t, uint32_t, uint32_t)) \
 	F(CmdWriteTimestamp, void, (void *, uint32_t, uint64_t, uint32_t)) \
 	F(QueueSubmit, int32_t, (void *, uint32_t, const submit_info *, uint64_t)) \
@@ -221,6 +222,10 @@ void fvk_copy(const fvk_api *a, void *cmd, uint64_t dst, uint64_t dst_offset, ui
 
 void fvk_fill(const fvk_api *a, void *cmd, uint64_t buffer, uint64_t offset, uint64_t bytes, uint32_t word) {
 	a->CmdFillBuffer(cmd, buffer, offset, bytes, word);
+}
+
+void fvk_update(const fvk_api *a, void *cmd, uint64_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
+	a->CmdUpdateBuffer(cmd, buffer, offset, bytes, data);
 }
 
 void fvk_reset_queries(const fvk_api *a, void *cmd, uint64_t pool, uint32_t count) {
