@@ -8,7 +8,8 @@
 //
 // The algorithm is in lib/gemm_matrix.glsl.
 //
-// Dispatch: (x, y, batch * splits) with x * y >= tiles.
+// Dispatch: (x, y, batch * splits) with x * y >= tiles; with GROUP, many products in one
+// launch as lib/gemm_params.glsl says, (x, y, 1) with x * y >= the tiles of all.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -39,6 +40,7 @@ layout(constant_id = 15) const bool PARTIAL = false;   // writes sums of a part 
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 16
+#define GROUP_BINDING 6
 #include "lib/element.glsl"
 #include "lib/formats.glsl"
 #include "lib/gemm_params.glsl"

@@ -8,7 +8,8 @@
 //
 // With PARTIAL it writes sums of a part of k, as lib/gemm_matrix.glsl says.
 //
-// Dispatch: (x, y, batch * splits) with x * y >= tiles.
+// Dispatch: (x, y, batch * splits) with x * y >= tiles; with GROUP, many products in one
+// launch as lib/gemm_params.glsl says, (x, y, 1) with x * y >= the tiles of all.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -27,6 +28,7 @@ layout(constant_id = 8) const bool PARTIAL = false;  // writes sums of a part of
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 9
+#define GROUP_BINDING 6
 #include "lib/element.glsl"
 #include "lib/formats.glsl"
 #include "lib/gemm_params.glsl"

@@ -6,15 +6,16 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Macros are the element type, and FEATURES; everything else that shapes
+// macros. Macros are the element type, FEATURES and GROUP; everything else that shapes
 // the code is a specialization constant, set by the host at run time.
 //
 // FEATURES makes a second kernel of a file, NAME_features, for what attention may
 // have beyond a causal mask. Which of it a call has is a specialization constant,
 // too, but the tensors and push constants that it takes are there in every call of
-// the module: the first kernel does without.
+// the module: the first kernel does without. GROUP likewise makes NAME_group, which has
+// many products of different sizes in one launch, and a table of them.
 type Variant struct {
-	Kernel  string   // file name without .comp, and _features after it with FEATURES
+	Kernel  string   // file name without .comp, and _features after it with FEATURES, _group with GROUP
 	Type    string   // short name of the element type ("f16", "bf16", "f32"); "" when the kernel has only one
 	Defines []string // NAME or NAME=VALUE, passed as -D
 	Env     string   // target environment: "vulkan1.2" or "vulkan1.3"
@@ -31,12 +32,17 @@ func (v Variant) Name() string {
 
 // File is the name of the source.
 func (v Variant) File() string {
-	return strings.TrimSuffix(strings.TrimSuffix(v.Kernel, featuresSuffix), leaveOutSuffix) + ".comp"
+	name := v.Kernel
+	for _, suffix := range []string{featuresSuffix, leaveOutSuffix, groupSuffix} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	return name + ".comp"
 }
 
 const (
 	featuresSuffix = "_features"
 	leaveOutSuffix = "_leaveout"
+	groupSuffix    = "_group"
 )
 
 // variants is everything that is compiled. After a change, run `make shaders`.
@@ -71,9 +77,9 @@ var variants = slices.Concat(
 	featuresOnly(forEach("attention_bwd_dbias", "vulkan1.2", "f16", "bf16", "f32")),
 	featuresOnly([]Variant{{Kernel: "attention_bwd_dsinks", Env: "vulkan1.2"}}),
 	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),
-	forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16"),
+	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
-	forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32"),
+	withGroup(forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	[]Variant{{Kernel: "gemm_combine", Env: "vulkan1.2"}, {Kernel: "gemm_pack", Env: "vulkan1.2"}},
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("norm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
@@ -106,10 +112,16 @@ func split(kernel string) []Variant {
 }
 
 // withFeatures returns rows and the same rows with FEATURES.
-func withFeatures(rows []Variant) []Variant {
+func withFeatures(rows []Variant) []Variant { return with(rows, featuresSuffix, "FEATURES") }
+
+// withGroup returns rows and the same rows with GROUP.
+func withGroup(rows []Variant) []Variant { return with(rows, groupSuffix, "GROUP") }
+
+// with returns rows and the same rows with one more macro, named with a suffix.
+func with(rows []Variant, suffix, macro string) []Variant {
 	for _, v := range rows {
-		v.Kernel += featuresSuffix
-		v.Defines = append(slices.Clone(v.Defines), "FEATURES")
+		v.Kernel += suffix
+		v.Defines = append(slices.Clone(v.Defines), macro)
 		rows = append(rows, v)
 	}
 	return rows

@@ -140,6 +140,15 @@ func compareParams(block *spirv.Block, maxBytes int, params any) []string {
 	case block == nil:
 		return []string{fmt.Sprintf("%s: the shader has no push constants", name)}
 	}
+	problems := compareBlock(block, t, name)
+	if size := max(int(t.Size()), block.Size); size > maxBytes {
+		problems = append(problems, fmt.Sprintf("%s has %d bytes, more than %d", name, size, maxBytes))
+	}
+	return problems
+}
+
+// compareBlock compares a struct type with a block of the shader.
+func compareBlock(block *spirv.Block, t reflect.Type, name string) []string {
 	got, problems := fields(t, "", 0)
 	for i := range problems {
 		problems[i] = name + ": " + problems[i]
@@ -160,8 +169,36 @@ func compareParams(block *spirv.Block, maxBytes int, params any) []string {
 	if size := int(t.Size()); size != end {
 		problems = append(problems, fmt.Sprintf("%s has a hole of %d bytes at its end", name, size-end))
 	}
-	if size := max(int(t.Size()), block.Size); size > maxBytes {
-		problems = append(problems, fmt.Sprintf("%s has %d bytes, more than %d", name, size, maxBytes))
+	return problems
+}
+
+// CheckRows fails t wherever a struct differs from the rows of a table in module m, the
+// buffer block of that name, as in `buffer Table { Row rows[]; }`. The rules for the struct
+// are those of Check for params.
+func CheckRows(t *testing.T, m shaders.Module, table string, row any) {
+	t.Helper()
+	module, err := spirv.Parse(m.SPIRV)
+	if err != nil {
+		t.Errorf("%s: %v", m.Name, err)
+		return
+	}
+	for _, problem := range compareRows(module.Bindings, table, row) {
+		t.Errorf("%s: %s", m.Name, problem)
+	}
+}
+
+func compareRows(bindings []spirv.Binding, table string, row any) []string {
+	t, name, ok := structOf(row)
+	if !ok {
+		return []string{fmt.Sprintf("%T is not a struct", row)}
+	}
+	i := slices.IndexFunc(bindings, func(b spirv.Binding) bool { return b.Rows != nil && slices.Contains(b.Names, table) })
+	if i < 0 {
+		return []string{fmt.Sprintf("the shader has no table %s of structs", table)}
+	}
+	problems := compareBlock(bindings[i].Rows, t, name)
+	if size, want := int(t.Size()), bindings[i].Rows.Size; size != want {
+		problems = append(problems, fmt.Sprintf("%s has %d bytes, want the %d of a row of %s", name, size, want, table))
 	}
 	return problems
 }

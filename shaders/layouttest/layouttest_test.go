@@ -32,7 +32,7 @@ type layoutSpec struct {
 	Unused        int32   `glsl:"UNUSED"`
 }
 
-var layoutBindings = []string{"X", "Y", "Rstd"}
+var layoutBindings = []string{"X", "Y", "Rstd", "Table"}
 
 func module(t *testing.T, env string) shaders.Module {
 	t.Helper()
@@ -45,9 +45,9 @@ func module(t *testing.T, env string) shaders.Module {
 
 func TestCheck(t *testing.T) {
 	for _, env := range []string{"vulkan1.2", "vulkan1.3"} {
-		Check(t, module(t, env), layoutParams{}, layoutSpec{}, "X", "Y", "Rstd")
-		Check(t, module(t, env), layoutParams{}, layoutSpec{}, "X4", "Y", "Rstd")
-		Check(t, module(t, env), embedding{}, layoutSpec{}, "X", "Y", "Rstd")
+		Check(t, module(t, env), layoutParams{}, layoutSpec{}, "X", "Y", "Rstd", "Table")
+		Check(t, module(t, env), layoutParams{}, layoutSpec{}, "X4", "Y", "Rstd", "Table")
+		Check(t, module(t, env), embedding{}, layoutSpec{}, "X", "Y", "Rstd", "Table")
 	}
 }
 
@@ -162,9 +162,9 @@ func TestCompareFinds(t *testing.T) {
 			"specSwapped field 1 is {WORKGROUP_SIZE uint}, want {SAVE_RSTD bool}"}},
 		{"spec short", layoutParams{}, specShort{}, layoutBindings, []string{"specShort has 3 fields, want one for each of 4 specialization constants"}},
 		{"no spec", layoutParams{}, nil, layoutBindings, []string{"the shader has 4 specialization constants, the host none"}},
-		{"binding renamed", layoutParams{}, layoutSpec{}, []string{"X", "Z", "Rstd"}, []string{"binding 1 is Y, want Z"}},
-		{"aliased binding renamed", layoutParams{}, layoutSpec{}, []string{"X8", "Y", "Rstd"}, []string{"binding 0 is X4/X, want X8"}},
-		{"binding missing", layoutParams{}, layoutSpec{}, []string{"X", "Y"}, []string{"the shader has 3 bindings, want 2 (X, Y)"}},
+		{"binding renamed", layoutParams{}, layoutSpec{}, []string{"X", "Z", "Rstd", "Table"}, []string{"binding 1 is Y, want Z"}},
+		{"aliased binding renamed", layoutParams{}, layoutSpec{}, []string{"X8", "Y", "Rstd", "Table"}, []string{"binding 0 is X4/X, want X8"}},
+		{"binding missing", layoutParams{}, layoutSpec{}, []string{"X", "Y"}, []string{"the shader has 4 bindings, want 2 (X, Y)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := spirv.Parse(module(t, "vulkan1.3").SPIRV)
@@ -210,6 +210,39 @@ func TestCompareModule(t *testing.T) {
 				t.Errorf("problems are %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestRows compares structs with the rows of the table in layout.comp.
+func TestRows(t *testing.T) {
+	type swapped struct {
+		Head  uint32 `glsl:"head"`
+		Batch uint32 `glsl:"batch"`
+	}
+	type long struct {
+		strides
+		Pad uint32 `glsl:"pad"`
+	}
+	CheckRows(t, module(t, "vulkan1.2"), "Table", strides{})
+	m, err := spirv.Parse(module(t, "vulkan1.3").SPIRV)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		table string
+		row   any
+		want  []string
+	}{
+		{"Table", strides{}, nil},
+		{"Table", swapped{}, []string{"swapped field 0 is {head 0}, want {batch 0}", "swapped field 1 is {batch 4}, want {head 4}"}},
+		{"Table", long{}, []string{"long has 3 fields, want the 2 of Strides", "long has 12 bytes, want the 8 of a row of Table"}},
+		{"Table", 3, []string{"int is not a struct"}},
+		{"Rstd", strides{}, []string{"the shader has no table Rstd of structs"}},
+		{"Tables", strides{}, []string{"the shader has no table Tables of structs"}},
+	} {
+		if got := compareRows(m.Bindings, tt.table, tt.row); !slices.Equal(got, tt.want) {
+			t.Errorf("%s, %T: problems are %q, want %q", tt.table, tt.row, got, tt.want)
+		}
 	}
 }
 

@@ -60,7 +60,7 @@ void finish(const uint batch, const uint row, const uint col, const vec4 sum, co
     const uint c = p.c_offset + batch * p.c_stride_b + row * p.c_stride + col;
     const uint x = p.x_offset + batch * p.x_stride_b + row * p.x_stride + col;
     vec4 v = p.alpha * sum;
-    if (READ_C) {
+    if (READS_C) {
         v += p.beta * get_c(c, WIDTH);
     }
     if (KEEP_X) {

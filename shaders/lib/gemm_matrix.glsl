@@ -33,8 +33,8 @@
 void gemm(Work w) {
     const uint subgroup_row = gl_SubgroupID / SUBGROUPS_N * SUBGROUP_M;  // within the block
     const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;
-    const Operand A = Operand(p.a_offset + w.batch * p.a_stride_b, p.a_stride, p.m, w.row);
-    const Operand B = Operand(p.b_offset + w.batch * p.b_stride_b, p.b_stride, p.n, w.col);
+    const Operand A = Operand(p.a_offset + w.batch * p.a_stride_b, p.a_stride, A_SIZE, w.row);
+    const Operand B = Operand(p.b_offset + w.batch * p.b_stride_b, p.b_stride, B_SIZE, w.col);
     const uint first_k = w.split * p.split_k;
     const uint end_k = min(first_k + p.split_k, p.k);
     const uint whole_k = end_k - (end_k - first_k) % BLOCK_K;  // end of the last whole slab

@@ -11,7 +11,8 @@
 //
 // Dispatch: (x, y, batch * splits) with x * y >= tiles.
 //
-// The includer declares GROUP_M, BLOCK_M and BLOCK_N, and the push constants.
+// The includer declares GROUP_M, BLOCK_M and BLOCK_N, and includes
+// lib/gemm_params.glsl.
 #ifndef LIB_GEMM_ORDER_GLSL
 #define LIB_GEMM_ORDER_GLSL
 
@@ -25,7 +26,7 @@ struct Work {
 };
 
 Work next_work() {
-    const uint id = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint id = BLOCK_ID;
     const uint blocks_m = (p.m + BLOCK_M - 1) / BLOCK_M;
     const uint blocks_n = (p.n + BLOCK_N - 1) / BLOCK_N;
     const uint first = id / (GROUP_M * blocks_n) * GROUP_M;  // row of blocks where the group begins

@@ -10,7 +10,12 @@
 //
 // C, R, X and S are (batch, m, n) of one format, OUT_FORMAT.
 //
-// The includer defines EPILOGUE_ID, the constant_id of the first of the constants.
+// With GROUP a launch computes many products of different sizes. What are push constants
+// without is then a row of a table for each of them, and p a copy of the row of the
+// product that the workgroup works on, whose batch is 1.
+//
+// The includer defines EPILOGUE_ID, the constant_id of the first of the constants, and with
+// GROUP the binding of the table, GROUP_BINDING.
 #ifndef LIB_GEMM_PARAMS_GLSL
 #define LIB_GEMM_PARAMS_GLSL
 
@@ -23,7 +28,13 @@ layout(constant_id = EPILOGUE_ID + 5) const bool KEEP_X = false;
 layout(constant_id = EPILOGUE_ID + 6) const bool TIMES_DSILU = false;
 layout(constant_id = EPILOGUE_ID + 7) const bool KEEP_S = false;
 
+#define WORKGROUP_ID (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)
+
+#ifdef GROUP
+struct Product {
+#else
 layout(push_constant, scalar) uniform Params {
+#endif
     uint m;
     uint n;
     uint k;
@@ -50,6 +61,46 @@ layout(push_constant, scalar) uniform Params {
     uint s_offset;
     uint s_stride_b;
     uint s_stride;
+#ifndef GROUP
 } p;
+
+#define BLOCK_ID WORKGROUP_ID  // block of the product
+#define A_SIZE p.m             // rows of op(A) in memory
+#define B_SIZE p.n             // columns of op(B) in memory
+#define READS_C READ_C         // the product reads C
+#else
+    uint first;   // block of the product, among those of all
+    uint a_size;  // m, or 1 where k is 0 for split_k: no element is in memory, and k is 1 for addresses
+    uint b_size;  // likewise n
+};
+
+layout(push_constant, scalar) uniform Params {
+    uint products;
+} group;
+
+layout(binding = GROUP_BINDING, scalar) readonly buffer Table { Product rows[]; } table;  // by first
+
+// product_of returns the product that has a block: the last one that begins no later.
+uint product_of(const uint id) {
+    uint low = 0;
+    uint high = group.products;
+    while (high - low > 1) {
+        const uint middle = (low + high) / 2;
+        if (table.rows[middle].first <= id) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+Product p = table.rows[product_of(WORKGROUP_ID)];
+
+#define BLOCK_ID (WORKGROUP_ID - p.first)
+#define A_SIZE p.a_size
+#define B_SIZE p.b_size
+#define READS_C (READ_C && p.beta != 0.0)
+#endif
 
 #endif

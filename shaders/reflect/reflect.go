@@ -3,6 +3,7 @@
 //	layout(push_constant, scalar) uniform Params {…}   PushConstants  OpMemberName, OpMemberDecorate Offset
 //	layout(constant_id = 0) const uint WORKGROUP_SIZE  Specs          OpName, OpDecorate SpecId
 //	layout(binding = 0) buffer X {…}                   Bindings       OpName, OpDecorate Binding, DescriptorSet
+//	layout(binding = 0) buffer X { Row rows[]; }       Bindings.Rows  as push constants, and OpDecorate ArrayStride
 //
 // It reads only the declarations in front of the first function, and relies on
 // the debug names that glslc writes (-g0 would drop them).
@@ -22,11 +23,11 @@ type Module struct {
 	Bindings      []Binding // in order of set, then binding
 }
 
-// A Block is the push-constant block.
+// A Block is the push-constant block, or the row of a table.
 type Block struct {
-	Name    string // of the GLSL block
+	Name    string // of the GLSL block or struct
 	Members []Member
-	Size    int // bytes, up to the end of the last member
+	Size    int // bytes, up to the end of the last member; of a row, up to the next
 }
 
 // A Member is one scalar, vector or array of a block. The members of a nested
@@ -53,6 +54,9 @@ type Binding struct {
 	// where a shader reads one buffer as several types. They are in the module's
 	// order, which is that of first use, not of declaration.
 	Names []string
+	// Rows is the struct that the binding is an array of and nothing else, as in
+	// `buffer Table { Row rows[]; }`; nil for anything else.
+	Rows *Block
 }
 
 // Parse reads a module.
@@ -134,8 +138,30 @@ func (d *decoder) variable(m *Module, v variable) error {
 			return nil
 		}
 	}
-	m.Bindings = append(m.Bindings, Binding{Set: set, Binding: binding, Names: []string{name}})
+	rows, err := d.rows(block)
+	if err != nil {
+		return err
+	}
+	m.Bindings = append(m.Bindings, Binding{Set: set, Binding: binding, Names: []string{name}, Rows: rows})
 	return nil
+}
+
+// rows returns the struct that block id is an array of, or nil.
+func (d *decoder) rows(id uint32) (*Block, error) {
+	t := d.types[id]
+	if t.op != opTypeStruct || len(t.members) != 1 || d.types[t.members[0]].op != opTypeRuntimeArray {
+		return nil, nil
+	}
+	row := d.types[t.members[0]].elem
+	if d.types[row].op != opTypeStruct {
+		return nil, nil
+	}
+	b := &Block{Name: d.names[row]}
+	if err := d.members(b, row, "", 0, 0); err != nil {
+		return nil, err
+	}
+	b.Size = int(d.strides[t.members[0]])
+	return b, nil
 }
 
 // members adds the members of struct type id, which lies at offset, to b. A

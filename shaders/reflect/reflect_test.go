@@ -77,7 +77,12 @@ func dump(t *testing.T, code []byte) string {
 		fmt.Fprintf(&b, "%+v\n", s)
 	}
 	for _, v := range m.Bindings {
+		rows := v.Rows
+		v.Rows = nil
 		fmt.Fprintf(&b, "%+v\n", v)
+		if rows != nil {
+			fmt.Fprintf(&b, "%+v\n", *rows)
+		}
 	}
 	return b.String()
 }
@@ -95,9 +100,11 @@ const want = `Params 48
 {ID:1 Name:SAVE_RSTD Type:bool Default:1}
 {ID:2 Name:EPS Type:float Default:1056964608}
 {ID:3 Name:UNUSED Type:int Default:4294967294}
-{Set:0 Binding:0 Names:[X4 X]}
-{Set:0 Binding:1 Names:[Y]}
-{Set:0 Binding:2 Names:[Rstd]}
+{Set:0 Binding:0 Names:[X4 X] Rows:<nil>}
+{Set:0 Binding:1 Names:[Y] Rows:<nil>}
+{Set:0 Binding:2 Names:[Rstd] Rows:<nil>}
+{Set:0 Binding:3 Names:[Table] Rows:<nil>}
+{Name:Strides Members:[{Name:batch Type:uint Offset:0 Size:4} {Name:head Type:uint Offset:4 Size:4}] Size:8}
 `
 
 func TestParse(t *testing.T) {

@@ -32,11 +32,12 @@ layout(binding = 0, scalar) readonly buffer X { float x[]; };
 layout(binding = 0, scalar) readonly buffer X4 { vec4 x4[]; };
 layout(binding = 1, scalar) writeonly buffer Y { float y[]; };
 layout(binding = 2, scalar) writeonly buffer Rstd { float rstd[]; };
+layout(binding = 3, scalar) readonly buffer Table { Strides rows[]; };
 
 const uint TILE = 2 * WORKGROUP_SIZE;  // a constant without an id
 
 void main() {
     // X4 is used before X, so that it comes first in the module.
     const float a = x4[p.q.batch].x + x[p.q.head];
-    y[gl_GlobalInvocationID.x] = a * p.scale + p.ptr.f[TILE] + (SAVE_RSTD ? EPS : 0.0);
+    y[rows[0].head] = a * p.scale + p.ptr.f[TILE] + (SAVE_RSTD ? EPS : 0.0);
 }
