@@ -12,24 +12,29 @@ import (
 type arguments struct{ c, a, b, r, x, s vk.Tensor }
 
 // newArguments checks the tensors of a call. Outputs share memory with nothing, but that
-// a workgroup may read the elements of R and X that it is about to write in C or S.
-func newArguments(dst, a, b vk.Tensor, p Problem, opt *Options) (arguments, error) {
+// a workgroup may read the elements of R and X that it is about to write in C or S. Where k
+// is 0, as in a group, a and b are not looked at.
+// Who is what errors begin with.
+func newArguments(who string, dst, a, b vk.Tensor, p Problem, opt *Options) (arguments, error) {
 	args := arguments{c: dst, a: a, b: b, r: opt.Residual, x: opt.X, s: opt.S}
 	for _, t := range []*vk.Tensor{&args.c, &args.a, &args.b, &args.r, &args.x, &args.s} {
 		if p.Batches() == 1 && len(t.Shape) == 2 && len(t.Strides) == 2 {
 			t.Shape, t.Strides = []int{1, t.Shape[0], t.Shape[1]}, []int{0, t.Strides[0], t.Strides[1]}
 		}
 	}
+	if p.K == 0 {
+		args.a, args.b = vk.Tensor{}, vk.Tensor{}
+	}
 	c := argument.New("c", args.c, true, p.Out, p.CShape())
 	r := argument.New("residual", args.r, p.Residual, p.Out, p.CShape())
 	x := argument.New("x", args.x, p.HasX(), p.Out, p.CShape())
 	s := argument.New("s", args.s, p.HasS(), p.Out, p.CShape())
 	inputs := []argument.Argument{
-		argument.New("a", args.a, true, p.DType, p.AShape()),
-		argument.New("b", args.b, true, p.DType, p.BShape()),
+		argument.New("a", args.a, p.K > 0, p.DType, p.AShape()),
+		argument.New("b", args.b, p.K > 0, p.DType, p.BShape()),
 		r, x,
 	}
-	if err := argument.Check("gemm", append(inputs, c, s), nil); err != nil {
+	if err := argument.Check(who, append(inputs, c, s), nil); err != nil {
 		return args, err
 	}
 	inputs, outputs := inputs[:2], []argument.Argument{c, s}
@@ -42,7 +47,7 @@ func newArguments(dst, a, b vk.Tensor, p Problem, opt *Options) (arguments, erro
 	case p.ReadsX() && !sameElements(args.x, args.c) && !sameElements(args.x, args.s):
 		inputs = append(inputs, x)
 	}
-	return args, argument.Check("gemm", inputs, outputs)
+	return args, argument.Check(who, inputs, outputs)
 }
 
 // bound returns the tensors in the order of the bindings of lib/gemm_out.glsl. A binding

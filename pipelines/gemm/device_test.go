@@ -3,6 +3,7 @@ package gemm_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,49 +23,71 @@ type onDevice struct {
 	opt gemm.Options
 }
 
-// Multiply uploads the whole backing slice of every tensor, dispatches, and downloads
-// all of it, so that the suite sees stray writes.
+// Multiply runs one product.
 func (f onDevice) Multiply(in gemmtest.Tensors, p gemm.Problem) error {
+	return onBuffers(f.d, []gemmtest.Tensors{in}, func(cmd *vk.Cmd, t []gemm.Tensors) error {
+		opt := f.opt
+		opt.Residual, opt.X, opt.S = t[0].Residual, t[0].X, t[0].S
+		return gemm.Multiply(cmd, t[0].C, t[0].A, t[0].B, p, opt)
+	})
+}
+
+// onBuffers uploads the whole backing slice of every tensor, runs what record records, and
+// downloads all of it, so that the suite sees stray writes.
+func onBuffers(d *vk.Device, in []gemmtest.Tensors, record func(cmd *vk.Cmd, t []gemm.Tensors) error) error {
 	ctx := context.Background()
-	tensors := []*gemmtest.Tensor{in.C, in.A, in.B, in.R, in.X, in.S}
-	views := make([]vk.Tensor, len(tensors))
-	for i, t := range tensors {
-		if t == nil {
-			continue
-		}
-		data := t.Encode()
-		buffer, err := f.d.NewBuffer(t.Name, int64(len(data)))
-		if err != nil {
-			return err
-		}
-		defer buffer.Close()
-		if err := buffer.Upload(ctx, 0, data); err != nil {
-			return err
-		}
-		views[i] = vk.Tensor{Buffer: buffer, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
+	type upload struct {
+		*gemmtest.Tensor
+		buffer *vk.Buffer
 	}
-	cmd, err := f.d.NewCmd("suite")
+	var uploads []upload // one for each backing slice
+	defer func() {
+		for _, u := range uploads {
+			u.buffer.Close()
+		}
+	}()
+	views := make([]gemm.Tensors, len(in))
+	for i := range in {
+		v := &views[i]
+		for _, x := range []struct {
+			t  *gemmtest.Tensor
+			to *vk.Tensor
+		}{{in[i].C, &v.C}, {in[i].A, &v.A}, {in[i].B, &v.B}, {in[i].R, &v.Residual}, {in[i].X, &v.X}, {in[i].S, &v.S}} {
+			if x.t == nil {
+				continue
+			}
+			n := slices.IndexFunc(uploads, func(u upload) bool { return &u.Data[0] == &x.t.Data[0] })
+			if n < 0 {
+				data := x.t.Encode()
+				buffer, err := d.NewBuffer(x.t.Name, int64(len(data)))
+				if err != nil {
+					return err
+				}
+				n, uploads = len(uploads), append(uploads, upload{x.t, buffer})
+				if err := buffer.Upload(ctx, 0, data); err != nil {
+					return err
+				}
+			}
+			*x.to = vk.Tensor{Buffer: uploads[n].buffer, DType: x.t.DType, Shape: x.t.Shape, Strides: x.t.Strides, Offset: x.t.Offset}
+		}
+	}
+	cmd, err := d.NewCmd("suite")
 	if err != nil {
 		return err
 	}
 	defer cmd.Close()
-	opt := f.opt
-	opt.Residual, opt.X, opt.S = views[3], views[4], views[5]
-	if err := gemm.Multiply(cmd, views[0], views[1], views[2], p, opt); err != nil {
+	if err := record(cmd, views); err != nil {
 		return err
 	}
 	if err := cmd.Submit(ctx); err != nil {
 		return err
 	}
-	for i, t := range tensors {
-		if t == nil {
-			continue
-		}
-		data := make([]byte, views[i].Buffer.Bytes())
-		if err := views[i].Buffer.Download(ctx, 0, data); err != nil {
+	for _, u := range uploads {
+		data := make([]byte, u.buffer.Bytes())
+		if err := u.buffer.Download(ctx, 0, data); err != nil {
 			return err
 		}
-		t.Decode(data)
+		u.Decode(data)
 	}
 	return nil
 }

@@ -19,6 +19,8 @@
 // order (combine.go). Operands whose rows start anywhere are copied where that pays
 // (pack.go).
 //
+// [MultiplyGroup] computes products of different sizes in one launch (group.go).
+//
 // [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
 // only the result (narrow.go); [Pad] copies matrices to rows that are aligned (pack.go).
 //
@@ -145,7 +147,7 @@ func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
 	if err != nil {
 		return err
 	}
-	args, err := newArguments(dst, a, b, p, &opt)
+	args, err := newArguments("gemm", dst, a, b, p, &opt)
 	if err != nil {
 		return err
 	}

@@ -17,11 +17,13 @@ func TestLayouts(t *testing.T) {
 		spec     any
 		bindings []string
 	}{
-		"gemm_coopmat": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow":  {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_scalar":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_combine": {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
-		"gemm_pack":    {packSpec{}, []string{"A", "Out"}},
+		"gemm_coopmat":       {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow":        {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_scalar":        {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_coopmat_group": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
+		"gemm_scalar_group":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
+		"gemm_combine":       {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
+		"gemm_pack":          {packSpec{}, []string{"A", "Out"}},
 	}
 	found := 0
 	for _, v := range shaders.Variants() {
@@ -34,8 +36,12 @@ func TestLayouts(t *testing.T) {
 		module, err := shaders.Get(v.Kernel, v.Type)
 		require.NoError(t, err)
 		var push any = params{}
-		if v.Kernel == "gemm_pack" {
+		switch {
+		case v.Kernel == "gemm_pack":
 			push = packParams{}
+		case strings.HasSuffix(v.Kernel, "_group"):
+			push = groupParams{}
+			layouttest.CheckRows(t, module, "Table", groupRow{})
 		}
 		layouttest.Check(t, module, push, row.spec, row.bindings...)
 	}

@@ -19,13 +19,9 @@ type scalarSpec struct {
 	Epilogue      epilogueSpec `glsl:"epilogue"`
 }
 
-// multiplyScalar records gemm_scalar.
-func multiplyScalar(c *vk.Cmd, args arguments, p Problem, config Config) error {
-	module, err := shaders.Get("gemm_scalar", p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, scalarSpec{
+// newScalarSpec returns the constants for p.
+func newScalarSpec(args arguments, p Problem, config Config) scalarSpec {
+	return scalarSpec{
 		WorkgroupSize: uint32(config.Threads),
 		ThreadsX:      uint32(config.ThreadsX),
 		BlockM:        uint32(config.BlockM),
@@ -36,7 +32,16 @@ func multiplyScalar(c *vk.Cmd, args arguments, p Problem, config Config) error {
 		BByK:          p.TransB,
 		Partial:       config.Splits > 1,
 		Epilogue:      newEpilogueSpec(args, p),
-	}, vk.KernelOptions{})
+	}
+}
+
+// multiplyScalar records gemm_scalar.
+func multiplyScalar(c *vk.Cmd, args arguments, p Problem, config Config) error {
+	module, err := shaders.Get("gemm_scalar", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, newScalarSpec(args, p, config), vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

@@ -41,12 +41,13 @@ var table = []tableRow{
 	{Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8}},
 }
 
-// matches reports whether the row is for a problem on a device.
-func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem) bool {
+// matches reports whether the row is for a problem on a device that makes so many
+// workgroups with a configuration.
+func (r *tableRow) matches(caps *vk.Caps, family string, workgroups func(*Config) int) bool {
 	if r.family != "" && !slices.Contains(strings.Fields(r.family), family) {
 		return false
 	}
-	return r.fill == 0 || caps.ComputeUnits == 0 || float64(r.blocks(caps, p)*r.splitsToFill(caps, p)) >= r.fill*float64(caps.ComputeUnits)
+	return r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits)
 }
 
 // blocks returns how many workgroups a problem makes before k is split.
@@ -64,12 +65,22 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	if opt.Config != nil {
 		return *opt.Config, opt.Config.Feasible(caps, p)
 	}
-	if opt.Impl != Auto {
-		return search(caps, p, opt.Impl)
+	c, err := search(caps, opt.Impl, &p, func(c *Config) int { return c.blocks(caps, &p) * c.splitsToFill(caps, &p) })
+	if err == nil && c.Splits == 0 {
+		c = c.withSplits(caps, &p)
+	}
+	return c, err
+}
+
+// search returns the configuration for a problem on a path, or with Auto on the first
+// that has one.
+func search(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) int) (Config, error) {
+	if impl != Auto {
+		return searchPath(caps, impl, p, workgroups)
 	}
 	var errs []error
 	for _, impl := range Impls() {
-		c, err := search(caps, p, impl)
+		c, err := searchPath(caps, impl, p, workgroups)
 		if err == nil {
 			return c, nil
 		}
@@ -78,24 +89,19 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	return Config{}, errors.Join(errs...)
 }
 
-// search returns the configuration of the first row of a path that matches and is
+// searchPath returns the configuration of the first row of a path that matches and is
 // feasible, or the reason why the last one that matches is not.
-func search(caps *vk.Caps, p Problem, impl Impl) (Config, error) {
+func searchPath(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) int) (Config, error) {
 	family := chips.Family(caps)
 	err := unsupported("impl %v is not a path", impl)
 	for i := range table {
 		row := &table[i]
-		if row.Impl != impl || !row.matches(caps, family, &p) {
+		if row.Impl != impl || !row.matches(caps, family, workgroups) {
 			continue
 		}
-		if err = row.Feasible(caps, p); err != nil {
-			continue
+		if err = row.Feasible(caps, *p); err == nil {
+			return row.Config, nil
 		}
-		c := row.Config
-		if c.Splits == 0 {
-			c = c.withSplits(caps, &p)
-		}
-		return c, nil
 	}
 	return Config{}, err
 }

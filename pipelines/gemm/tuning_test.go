@@ -49,6 +49,39 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// TestChooseGroup wants of groups on a large device the tile by the blocks of all products,
+// without copies.
+func TestChooseGroup(t *testing.T) {
+	for _, x := range []struct {
+		rows []int
+		want string
+	}{
+		{[]int{1024, 4096, 0, 2048, 1500}, "coopmat s2x2 t4x4 k32 g16"},
+		{[]int{100, 0, 300}, "coopmat s2x2 t2x2 k32 g8"},
+		{nil, "coopmat s2x2 t2x2 k32 g8"},
+	} {
+		g := Group{DType: dtype.BFloat16, Out: dtype.BFloat16}
+		for _, m := range x.rows {
+			g.Products = append(g.Products, Product{M: m, N: 1365, K: 512})
+		}
+		c, err := ChooseGroup(h200(), g, GroupOptions{})
+		require.NoError(t, err)
+		require.Equal(t, x.want, c.String(), x.rows)
+		require.NoError(t, SupportsGroup(h200(), Scalar, g))
+	}
+	for text, want := range map[string]string{
+		"coopmat s2x2 t4x4 k32 pack g16":    "gemm: coopmat s2x2 t4x4 k32 pack g16: a group has no copies and no splits",
+		"scalar 64x64 t8x16 k16 g8 splits2": "gemm: scalar 64x64 t8x16 k16 g8 splits2: a group has no copies and no splits",
+		"coopmat s2x2 t4x4 k9 g16":          "gemm: coopmat: k9 is not a multiple of the matrix size 16",
+	} {
+		config, err := ParseConfig(text)
+		require.NoError(t, err)
+		_, err = ChooseGroup(h200(), Group{DType: dtype.Float16, Out: dtype.Float16}, GroupOptions{Config: &config})
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorContains(t, err, want)
+	}
+}
+
 // TestTable wants every row to be feasible on a device that has it all, and a device
 // without matrices, 16-bit storage or much shared memory to say so or take a smaller row.
 func TestTable(t *testing.T) {

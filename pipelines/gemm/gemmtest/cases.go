@@ -34,6 +34,17 @@ func (c *Case) String() string {
 	return fmt.Sprintf("%v offset=%d pad=%d,%d broadcast=%v", c.Problem, c.Layout.Offset, c.Layout.Pad, c.Layout.BatchPad, c.Layout.Broadcast)
 }
 
+// A GroupCase is a group and where its tensors lie in memory.
+type GroupCase struct {
+	problem.Group
+	Layout Layout
+}
+
+// String names the case.
+func (c *GroupCase) String() string {
+	return fmt.Sprintf("%v offset=%d pad=%d", c.Group, c.Layout.Offset, c.Layout.Pad)
+}
+
 // padded makes the rows of every tensor start at multiples of 8 elements, whatever the
 // sizes.
 const padded = -1
@@ -99,5 +110,43 @@ func Deep(format dtype.DType) []*Case {
 		p.Out = dtype.Float32
 		list = append(list, &Case{p, Layout{Pad: padded}})
 	}
+	return list
+}
+
+// Groups returns the cases of groups for kernels on operands of a format.
+//
+//	sizes      every transpose: products of one element, of one block and of several; depths
+//	           that end within a slab and at its end; products without rows, columns, or k
+//	epilogues  every activation; factors that differ from product to product, and beta 0
+//	           beside another, where C holds no numbers
+//	many       more products than one command writes to the table, and of every size up to
+//	           a few elements; one product; only empty sums
+func Groups(format dtype.DType) []*GroupCase {
+	var list []*GroupCase
+	add := func(l Layout, g problem.Group) { list = append(list, &GroupCase{g, l}) }
+	sizes := []problem.Product{
+		{M: 0, N: 20, K: 16}, {M: 1, N: 1, K: 1}, {M: 35, N: 40, K: 16}, {M: 70, N: 37, K: 33}, {M: 12, N: 0, K: 9},
+		{M: 7, N: 24, K: 0}, {M: 24, N: 9, K: 80}, {M: 40, N: 40, K: 7},
+	}
+	for i, t := range []string{"nn", "nt", "tn", "tt"} {
+		g := problem.Group{Products: sizes, TransA: t[0] == 't', TransB: t[1] == 't', DType: format, Out: format}
+		add(Layout{Pad: padded}, g)
+		add(Layout{Offset: 3 * (i % 2), Pad: i}, g)
+	}
+	for i, act := range problem.Activations() {
+		g := problem.Group{Activation: act, TransB: true, Residual: i%2 == 0, DType: format, Out: []dtype.DType{format, dtype.Float32}[i%2]}
+		for j, x := range sizes {
+			x.Alpha, x.Beta = []float64{0, 1.5, -1}[j%3], []float64{0, -0.75}[(i+j)%2]
+			g.Products = append(g.Products, x)
+		}
+		add([]Layout{{Pad: padded}, {Offset: 5, Pad: 1}}[i/2%2], g)
+	}
+	many := problem.Group{DType: format, Out: format}
+	for i := range 700 {
+		many.Products = append(many.Products, problem.Product{M: i % 4, N: 1 + i%5, K: i % 3})
+	}
+	add(Layout{}, many)
+	add(Layout{}, problem.Group{Products: sizes[3:4], DType: format, Out: format})
+	add(Layout{}, problem.Group{Products: []problem.Product{{M: 3, N: 20}, {M: 20, N: 3}}, TransA: true, DType: format, Out: format})
 	return list
 }

@@ -32,60 +32,114 @@ type MultiplyFunc func(t Tensors, p problem.Problem) error
 // Multiply calls f.
 func (f MultiplyFunc) Multiply(t Tensors, p problem.Problem) error { return f(t, p) }
 
+// A GroupMultiplier computes a group. Tensors of one name have one backing slice. Those
+// of products without elements are nil, and where k is 0, A and B.
+type GroupMultiplier func(t []Tensors, g problem.Group) error
+
 // Test runs the cases as subtests.
 func Test(t *testing.T, cases []*Case, got Multiplier) {
 	t.Helper()
 	for _, c := range cases {
-		t.Run(c.String(), func(t *testing.T) {
-			off, bound, err := Check(c, got)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("off by %.3g of %.3g", off, bound)
-		})
+		test(t, c.String(), func() (off, bound float64, err error) { return Check(c, got) })
 	}
+}
+
+// TestGroup runs the cases of groups as subtests.
+func TestGroup(t *testing.T, cases []*GroupCase, got GroupMultiplier) {
+	t.Helper()
+	for _, c := range cases {
+		test(t, c.String(), func() (off, bound float64, err error) { return CheckGroup(c, got) })
+	}
+}
+
+func test(t *testing.T, name string, check func() (off, bound float64, err error)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		off, bound, err := check()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("off by %.3g of %.3g", off, bound)
+	})
+}
+
+// Check runs a case twice and returns the worst error of C with its bound, or what is
+// wrong.
+func Check(c *Case, got Multiplier) (off, bound float64, err error) {
+	x := call{[]problem.Problem{c.Problem}, c.Layout, func(t []Tensors) error { return got.Multiply(t[0], c.Problem) }}
+	return x.check()
+}
+
+// CheckGroup is Check for a group: the error and bound are those of the product that comes
+// closest to its bound.
+func CheckGroup(c *GroupCase, got GroupMultiplier) (off, bound float64, err error) {
+	x := call{nil, c.Layout, func(t []Tensors) error { return got(t, c.Group) }}
+	for i := range c.Products {
+		x.problems = append(x.problems, c.Problem(i))
+	}
+	return x.check()
+}
+
+// A call is what is checked.
+type call struct {
+	problems []problem.Problem
+	layout   Layout
+	multiply func(t []Tensors) error
 }
 
 // surroundings are what memory holds that is not a tensor's: around inputs, and in and
 // around outputs.
 type surroundings struct{ garbage, poison float64 }
 
-// Check runs a case twice and returns the worst error of C with its bound, or what is
-// wrong.
-func Check(c *Case, got Multiplier) (off, bound float64, err error) {
-	in := newInputs(c.Problem)
-	if c.Layout.Broadcast {
-		for i := range in.A {
-			in.A[i] = in.A[i%(c.M*c.K)]
+// check runs the call twice.
+func (c *call) check() (off, bound float64, err error) {
+	in := make([]ref.Inputs, len(c.problems))
+	for i, p := range c.problems {
+		in[i] = newInputs(p, uint64(i))
+		if c.layout.Broadcast {
+			for j := range in[i].A {
+				in[i].A[j] = in[i].A[j%(p.M*p.K)]
+			}
 		}
 	}
-	want, plain := ref.Multiply(in, c.Problem), ref.Plain(in, c.Problem)
-	var first ref.Outputs
-	for i, around := range []surroundings{{math.NaN(), math.NaN()}, {28672, -12288}} {
-		out, err := run(c, in, around, got)
+	first, err := c.run(in, surroundings{math.NaN(), math.NaN()})
+	if err != nil {
+		return 0, 0, err
+	}
+	for i, p := range c.problems {
+		worst, limit, err := compareAll(first[i], in[i], p)
 		if err != nil {
-			return 0, 0, err
+			return 0, 0, fmt.Errorf("product %d, %v: %w", i, p, err)
 		}
-		if i == 1 {
-			if !slices.Equal(out.C, first.C) || !slices.Equal(out.X, first.X) || !slices.Equal(out.S, first.S) {
-				return 0, 0, fmt.Errorf("a second run gave other bits: not deterministic, or it depends on memory that is not an input")
-			}
-			break
+		if bound == 0 || worst*bound > off*limit {
+			off, bound = worst, limit
 		}
-		first = out
-		bounds := ref.NewBounds(want, plain, in, c.Problem)
-		bound = bounds.C
-		if off, err = compare("C", out.C, want.C, bound, c.N); err != nil {
-			return 0, 0, err
-		}
-		if _, err = compare("X", out.X, want.X, bounds.X, c.N); err != nil {
-			return 0, 0, err
-		}
-		if _, err = compare("S", out.S, want.S, bounds.S, c.N); err != nil {
-			return 0, 0, err
+	}
+	second, err := c.run(in, surroundings{28672, -12288})
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := range first {
+		if a, b := first[i], second[i]; !slices.Equal(a.C, b.C) || !slices.Equal(a.X, b.X) || !slices.Equal(a.S, b.S) {
+			return 0, 0, fmt.Errorf("a second run gave other bits: not deterministic, or it depends on memory that is not an input")
 		}
 	}
 	return off, bound, nil
+}
+
+// compareAll returns the worst error of C and its bound, or an error if an output exceeds
+// its bound.
+func compareAll(got ref.Outputs, in ref.Inputs, p problem.Problem) (off, bound float64, err error) {
+	want, plain := ref.Multiply(in, p), ref.Plain(in, p)
+	bounds := ref.NewBounds(want, plain, in, p)
+	if off, err = compare("C", got.C, want.C, bounds.C, p.N); err != nil {
+		return 0, 0, err
+	}
+	if _, err = compare("X", got.X, want.X, bounds.X, p.N); err != nil {
+		return 0, 0, err
+	}
+	_, err = compare("S", got.S, want.S, bounds.S, p.N)
+	return off, bounds.C, err
 }
 
 // compare returns the worst error, or an error if it exceeds the bound.
@@ -106,9 +160,9 @@ func compare(name string, got, want []float64, bound float64, n int) (float64, e
 	return worst, nil
 }
 
-// newInputs returns random inputs that the formats of p can hold.
-func newInputs(p problem.Problem) ref.Inputs {
-	rng := rand.New(rand.NewPCG(uint64(p.M), uint64(p.N*1000+p.K)))
+// newInputs returns random inputs of product i that the formats of p can hold.
+func newInputs(p problem.Problem, i uint64) ref.Inputs {
+	rng := rand.New(rand.NewPCG(uint64(p.M)+i<<32, uint64(p.N*1000+p.K)))
 	random := func(present bool, format dtype.DType, shape []int) []float64 {
 		if !present {
 			return nil
@@ -128,99 +182,136 @@ func newInputs(p problem.Problem) ref.Inputs {
 	}
 }
 
-// run computes a case amid garbage and returns what it wrote.
-func run(c *Case, in ref.Inputs, around surroundings, got Multiplier) (out ref.Outputs, err error) {
-	p := c.Problem
-	var inputs, outputs []*Tensor
-	place := func(list *[]*Tensor, name string, format dtype.DType, shape []int, values []float64, fill float64) *Tensor {
-		t := c.Layout.place(name, format, shape)
-		for i := range t.Data {
-			t.Data[i] = fill
-		}
-		if values != nil {
-			t.Scatter(values)
-		}
-		*list = append(*list, t)
-		return t
-	}
-	t := Tensors{
-		A: place(&inputs, "a", p.DType, p.AShape(), in.A, around.garbage),
-		B: place(&inputs, "b", p.DType, p.BShape(), in.B, around.garbage),
-		C: place(&outputs, "c", p.Out, p.CShape(), in.C, around.poison),
-	}
-	if p.Residual {
-		t.R = place(&inputs, "residual", p.Out, p.CShape(), in.R, around.garbage)
-	}
-	if p.ReadsX() {
-		t.X = place(&inputs, "x", p.Out, p.CShape(), in.X, around.garbage)
-	} else if p.HasX() {
-		t.X = place(&outputs, "x", p.Out, p.CShape(), nil, around.poison)
-	}
-	if p.HasS() {
-		t.S = place(&outputs, "s", p.Out, p.CShape(), nil, around.poison)
-	}
-	before := make([][]float64, len(inputs))
-	for i, t := range inputs {
-		before[i] = slices.Clone(t.Data)
-	}
-	if err := got.Multiply(t, p); err != nil {
-		return out, err
-	}
-	for i, t := range inputs {
-		for j, v := range t.Data {
-			if !same(v, before[i][j]) {
-				return out, fmt.Errorf("input %s was changed: backing element %d is %g, was %g", t.Name, j, v, before[i][j])
-			}
-		}
-	}
-	for _, t := range outputs {
-		if err := checkAround(t, around.poison); err != nil {
-			return out, err
-		}
-	}
-	out.C = t.C.Gather()
-	if p.Activation == problem.SiLUKeep {
-		out.X = t.X.Gather()
-	}
-	if p.HasS() {
-		out.S = t.S.Gather()
-	}
-	return out, nil
+// A memory has the tensors of one name, one after the other in one backing slice.
+type memory struct {
+	written bool
+	tensors []*Tensor
+	values  [][]float64 // of each tensor; nil: what fill is
+	size    int
 }
 
-// checkAround reports a write to memory that is not an element of t.
-func checkAround(t *Tensor, poison float64) error {
-	rest := *t
-	rest.Data = slices.Clone(t.Data)
-	elements := t.Gather()
-	for i := range elements {
-		elements[i] = poison
+// add places a tensor after the others.
+func (m *memory) add(l Layout, name string, format dtype.DType, shape []int, values []float64) *Tensor {
+	t, end := l.place(name, format, shape, m.size)
+	m.tensors, m.values, m.size = append(m.tensors, t), append(m.values, values), end
+	return t
+}
+
+// fill makes the slice, and returns a copy.
+func (m *memory) fill(around float64) (before []float64) {
+	data := make([]float64, m.size)
+	for i := range data {
+		data[i] = around
 	}
-	rest.Scatter(elements)
-	for i, v := range rest.Data {
+	for i, t := range m.tensors {
+		if t.Data = data; m.values[i] != nil {
+			t.Scatter(m.values[i])
+		}
+	}
+	return slices.Clone(data)
+}
+
+// check reports a write to an input, or to memory that is not an element of an output.
+func (m *memory) check(before []float64, poison float64) error {
+	if len(m.tensors) == 0 {
+		return nil
+	}
+	name, data := m.tensors[0].Name, m.tensors[0].Data
+	if !m.written {
+		for i, v := range data {
+			if !same(v, before[i]) {
+				return fmt.Errorf("input %s was changed: backing element %d is %g, was %g", name, i, v, before[i])
+			}
+		}
+		return nil
+	}
+	rest := slices.Clone(data)
+	for _, t := range m.tensors {
+		elements := t.Gather()
+		for i := range elements {
+			elements[i] = poison
+		}
+		beside := *t
+		beside.Data = rest
+		beside.Scatter(elements)
+	}
+	for i, v := range rest {
 		if !same(v, poison) {
-			return fmt.Errorf("%s was written outside its elements: backing element %d is %g", t.Name, i, v)
+			return fmt.Errorf("%s was written outside its elements: backing element %d is %g", name, i, v)
 		}
 	}
 	return nil
 }
 
+// run computes the call amid garbage and returns what it wrote.
+func (c *call) run(in []ref.Inputs, around surroundings) ([]ref.Outputs, error) {
+	tensors := make([]Tensors, len(c.problems))
+	var a, b, r, x, s memory
+	out := memory{written: true}
+	for i, p := range c.problems {
+		t := &tensors[i]
+		if p.M == 0 || p.N == 0 {
+			continue
+		}
+		if p.K > 0 {
+			t.A = a.add(c.layout, "a", p.DType, p.AShape(), in[i].A)
+			t.B = b.add(c.layout, "b", p.DType, p.BShape(), in[i].B)
+		}
+		t.C = out.add(c.layout, "c", p.Out, p.CShape(), in[i].C)
+		if p.Residual {
+			t.R = r.add(c.layout, "residual", p.Out, p.CShape(), in[i].R)
+		}
+		if x.written = !p.ReadsX(); p.HasX() {
+			t.X = x.add(c.layout, "x", p.Out, p.CShape(), in[i].X)
+		}
+		if s.written = true; p.HasS() {
+			t.S = s.add(c.layout, "s", p.Out, p.CShape(), nil)
+		}
+	}
+	memories := []*memory{&a, &b, &r, &x, &out, &s}
+	before := make([][]float64, len(memories))
+	for i, m := range memories {
+		before[i] = m.fill(map[bool]float64{false: around.garbage, true: around.poison}[m.written])
+	}
+	if err := c.multiply(tensors); err != nil {
+		return nil, err
+	}
+	for i, m := range memories {
+		if err := m.check(before[i], around.poison); err != nil {
+			return nil, err
+		}
+	}
+	outputs := make([]ref.Outputs, len(tensors))
+	for i, t := range tensors {
+		if t.C != nil {
+			outputs[i].C = t.C.Gather()
+		}
+		if t.X != nil && x.written {
+			outputs[i].X = t.X.Gather()
+		}
+		if t.S != nil {
+			outputs[i].S = t.S.Gather()
+		}
+	}
+	return outputs, nil
+}
+
 func same(a, b float64) bool { return a == b || a != a && b != b }
 
-// place returns a tensor with memory for the layout.
-func (l Layout) place(name string, format dtype.DType, shape []int) *Tensor {
+// place returns a tensor that lies from element `at` of a slice on, and where its memory
+// ends.
+func (l Layout) place(name string, format dtype.DType, shape []int, at int) (t *Tensor, end int) {
 	stride := shape[2] + l.Pad
 	if l.Pad == padded {
-		stride = (shape[2] + 7) / 8 * 8
+		at, stride = (at+7)/8*8, (shape[2]+7)/8*8
 	}
-	t := &Tensor{Name: name, DType: format, Offset: l.Offset, Shape: slices.Clone(shape), Strides: []int{shape[1]*stride + l.BatchPad, stride, 1}}
+	t = &Tensor{Name: name, DType: format, Offset: at + l.Offset, Shape: slices.Clone(shape), Strides: []int{shape[1]*stride + l.BatchPad, stride, 1}}
 	if l.Broadcast && name == "a" {
 		t.Strides[0] = 0
 	}
-	last := l.Offset
+	last := t.Offset
 	for i, n := range shape {
 		last += (n - 1) * t.Strides[i]
 	}
-	t.Data = make([]float64, last+1+l.Offset)
-	return t
+	return t, last + 1 + l.Offset
 }

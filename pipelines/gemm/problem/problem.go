@@ -3,6 +3,7 @@
 package problem
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -180,32 +181,52 @@ const maxDim = 1 << 30
 
 // Validate returns an error that names the first value that breaks a rule.
 func (p Problem) Validate() error {
-	for _, d := range []struct {
-		name string
-		n    int
-		min  int
-	}{{"batch", p.Batch, 0}, {"m", p.M, 1}, {"n", p.N, 1}, {"k", p.K, 1}} {
-		if d.n < d.min || d.n > maxDim {
-			return fmt.Errorf("gemm: %s=%d is not from %d to %d", d.name, d.n, d.min, maxDim)
+	err := cmp.Or(
+		validateSizes(0, size{"batch", p.Batch}), validateSizes(1, size{"m", p.M}, size{"n", p.N}, size{"k", p.K}),
+		p.validateFactors(), p.validateFormats())
+	if err != nil {
+		return fmt.Errorf("gemm: %w", err)
+	}
+	return nil
+}
+
+// A size is one with its name, for messages.
+type size struct {
+	name string
+	n    int
+}
+
+func validateSizes(least int, sizes ...size) error {
+	for _, s := range sizes {
+		if s.n < least || s.n > maxDim {
+			return fmt.Errorf("%s=%d is not from %d to %d", s.name, s.n, least, maxDim)
 		}
 	}
+	return nil
+}
+
+func (p Problem) validateFactors() error {
 	for _, f := range []struct {
 		name string
 		x    float64
 	}{{"alpha", p.Alpha}, {"beta", p.Beta}} {
 		if x := float32(f.x); math.IsNaN(f.x) || math.IsInf(float64(x), 0) || f.x != 0 && x == 0 {
-			return fmt.Errorf("gemm: %s=%g is not a finite float32", f.name, f.x)
+			return fmt.Errorf("%s=%g is not a finite float32", f.name, f.x)
 		}
 	}
+	return nil
+}
+
+func (p Problem) validateFormats() error {
 	if p.Activation > TimesDSiLUKeep {
-		return fmt.Errorf("gemm: activation %v is not one of identity, silu, silu-keep, times-dsilu, times-dsilu-keep", p.Activation)
+		return fmt.Errorf("activation %v is not one of identity, silu, silu-keep, times-dsilu, times-dsilu-keep", p.Activation)
 	}
 	for _, t := range []struct {
 		name string
 		t    dtype.DType
 	}{{"dtype", p.DType}, {"out", p.Out}} {
 		if !t.t.Float() {
-			return fmt.Errorf("gemm: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
+			return fmt.Errorf("%s=%v is not one of float32, float16, bfloat16", t.name, t.t)
 		}
 	}
 	return nil

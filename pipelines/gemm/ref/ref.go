@@ -35,9 +35,12 @@ func Multiply(in Inputs, p problem.Problem) Outputs {
 	return epilogue(products(in, p), in, p, exact)
 }
 
-// products returns op(A)*op(B) of all batches.
+// products returns op(A)*op(B) of all batches. Sizes may be 0, as in a group.
 func products(in Inputs, p problem.Problem) []float64 {
 	sum := make([]float64, p.Batches()*p.M*p.N)
+	if len(sum) == 0 || p.K == 0 {
+		return sum // BLAS wants rows that are not empty
+	}
 	for batch := range p.Batches() {
 		blas64.Gemm(transpose(p.TransA), transpose(p.TransB), 1,
 			matrix(in.A, p.AShape(), batch), matrix(in.B, p.BShape(), batch), 0, matrix(sum, p.CShape(), batch))
@@ -127,7 +130,7 @@ func Plain(in Inputs, p problem.Problem) Outputs {
 // order.
 func rows(data []float64, shape []int, transposed bool) []float32 {
 	out := make([]float32, 0, len(data))
-	for m := range slices.Chunk(data, shape[1]*shape[2]) {
+	for m := range slices.Chunk(data, max(shape[1]*shape[2], 1)) {
 		if !transposed {
 			for _, v := range m {
 				out = append(out, float32(v))

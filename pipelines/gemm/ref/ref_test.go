@@ -46,6 +46,20 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, want, ref.Plain(in, p))
 }
 
+// TestEmpty wants a product without rows or columns to be nothing, and one without k to be
+// what the epilogue makes of 0.
+func TestEmpty(t *testing.T) {
+	for _, p := range []problem.Problem{{M: 0, N: 2, K: 3}, {M: 2, N: 0, K: 3}} {
+		in := ref.Inputs{A: make([]float64, p.M*p.K), B: make([]float64, p.K*p.N)}
+		require.Empty(t, ref.Multiply(in, p).C)
+		require.Empty(t, ref.Plain(in, p).C)
+	}
+	p := problem.Problem{M: 1, N: 2, Beta: 0.5, Residual: true}
+	in := ref.Inputs{C: []float64{2, 4}, R: []float64{10, 20}}
+	require.Equal(t, []float64{11, 22}, ref.Multiply(in, p).C)
+	require.Equal(t, ref.Multiply(in, p), ref.Plain(in, p))
+}
+
 // TestRows wants the rows of a problem to be those of all rows.
 func TestRows(t *testing.T) {
 	p := problem.Problem{Batch: 2, M: 3, N: 2, K: 2, TransA: true, Residual: true}

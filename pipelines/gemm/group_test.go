@@ -1,0 +1,194 @@
+package gemm_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/gemmtest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// groupOnDevice runs gemm.MultiplyGroup for the suite.
+func groupOnDevice(d *vk.Device, opt gemm.GroupOptions) gemmtest.GroupMultiplier {
+	return func(in []gemmtest.Tensors, g gemm.Group) error {
+		return onBuffers(d, in, func(cmd *vk.Cmd, t []gemm.Tensors) error { return gemm.MultiplyGroup(cmd, t, g, opt) })
+	}
+}
+
+// TestMultiplyGroup runs the suite of groups on every path of the device.
+func TestMultiplyGroup(t *testing.T) {
+	for _, impl := range gemm.Impls() {
+		t.Run(impl.String(), func(t *testing.T) {
+			d := vktest.Open(t)
+			formats(t, d, impl, func(t *testing.T, format dtype.DType) {
+				gemmtest.TestGroup(t, gemmtest.Groups(format), groupOnDevice(d, gemm.GroupOptions{Impl: impl}))
+			})
+		})
+	}
+}
+
+// TestGroupConfigs runs some of the groups on configurations that the tuning table does
+// not take on this device.
+func TestGroupConfigs(t *testing.T) {
+	d := vktest.Open(t)
+	for _, text := range []string{"coopmat s1x2 t2x1 k16 fence1 g2", "coopmat s2x1 t1x2 k48 g3", "scalar 16x32 t4x8 k8 g1"} {
+		t.Run(text, func(t *testing.T) {
+			config, err := gemm.ParseConfig(text)
+			require.NoError(t, err)
+			formats(t, d, config.Impl, func(t *testing.T, format dtype.DType) {
+				var some []*gemmtest.GroupCase
+				for i, c := range gemmtest.Groups(format) {
+					if i%5 == 0 {
+						some = append(some, c)
+					}
+				}
+				gemmtest.TestGroup(t, some, groupOnDevice(d, gemm.GroupOptions{Config: &config}))
+			})
+		})
+	}
+}
+
+// TestGroupReplay submits a group twice, after its tensors and sizes have changed on the
+// host, and with other inputs: the commands keep what was recorded.
+func TestGroupReplay(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	a, b, c := vector(t, d, "a", 6), vector(t, d, "b", 2), vector(t, d, "c", 6)
+	require.NoError(t, b.Upload(ctx, []float32{1, 10}))
+	g := gemm.Group{Products: []gemm.Product{{M: 2, N: 2, K: 1}, {M: 2, N: 1, K: 1}}}
+	tensors := []gemm.Tensors{
+		{C: at(c, 2, 2, 2), A: at(a, 0, 2, 1), B: at(b, 0, 1, 2)},
+		{C: at(c, 0, 2, 1), A: at(a, 4, 2, 1), B: at(b, 1, 1, 1)},
+	}
+	cmd, err := d.NewCmd("replay")
+	require.NoError(t, err)
+	defer cmd.Close()
+	require.NoError(t, gemm.MultiplyGroup(cmd, tensors, g, gemm.GroupOptions{}))
+	tensors[0].C.Offset, g.Products[1].M = 0, 1
+	for i := range 2 {
+		x := float32(i)
+		require.NoError(t, a.Upload(ctx, []float32{1 + x, 2 + x, -1, -1, 3 + x, 4 + x}))
+		require.NoError(t, c.Upload(ctx, make([]float32, 6)))
+		require.NoError(t, cmd.Submit(ctx))
+		got := make([]float32, 6)
+		require.NoError(t, c.Download(ctx, got))
+		require.Equal(t, []float32{10 * (3 + x), 10 * (4 + x), 1 + x, 10 * (1 + x), 2 + x, 10 * (2 + x)}, got)
+	}
+}
+
+// vector returns n float32 numbers that are closed with the test.
+func vector(t *testing.T, d *vk.Device, name string, n int) vk.Tensor {
+	x, err := d.NewTensor(name, dtype.Float32, n)
+	require.NoError(t, err)
+	t.Cleanup(x.Close)
+	return x
+}
+
+// at returns a contiguous view of x from an element on.
+func at(x vk.Tensor, offset int, shape ...int) vk.Tensor {
+	v := vk.View(x.Buffer, x.DType, shape...)
+	v.Offset = offset
+	return v
+}
+
+// TestGroupArguments wants an error that names the product and what does not fit, or none.
+func TestGroupArguments(t *testing.T) {
+	d := vktest.Open(t)
+	a, b, c, other := vector(t, d, "a", 64), vector(t, d, "b", 64), vector(t, d, "c", 64), vector(t, d, "other", 64)
+	columns := func(offset, n int) vk.Tensor { // of a matrix of 8 columns
+		v := at(c, offset, 4, n)
+		v.Strides[0] = 8
+		return v
+	}
+	group := func() (gemm.Group, []gemm.Tensors) {
+		return gemm.Group{Products: []gemm.Product{{M: 4, N: 3, K: 5}, {M: 4, N: 2, K: 5}}}, []gemm.Tensors{
+			{C: at(c, 0, 4, 3), A: at(a, 0, 4, 5), B: at(b, 0, 5, 3)},
+			{C: at(c, 12, 4, 2), A: at(a, 20, 4, 5), B: at(b, 15, 5, 2)},
+		}
+	}
+	for _, x := range []struct {
+		want   string
+		change func(g *gemm.Group, t []gemm.Tensors)
+	}{
+		{"", func(g *gemm.Group, t []gemm.Tensors) {}},
+		{"", func(g *gemm.Group, t []gemm.Tensors) { t[1].A = t[0].A }}, // inputs may be shared
+		{"", func(g *gemm.Group, t []gemm.Tensors) { g.Products[1].M, t[1] = 0, gemm.Tensors{} }},
+		{"", func(g *gemm.Group, t []gemm.Tensors) {
+			g.Products[1].K, t[1].A, t[1].B = 0, vk.Tensor{}, at(other, 0, 1)
+		}},
+		{"", func(g *gemm.Group, t []gemm.Tensors) { t[0].C, t[1].C = columns(5, 3), columns(3, 2) }},
+		{
+			"gemm: c of product 0 of the group overlaps c of product 1: outputs need memory of their own",
+			func(g *gemm.Group, t []gemm.Tensors) { t[0].C, t[1].C = columns(5, 3), columns(4, 2) },
+		},
+		{
+			"gemm: c of product 1 of the group overlaps c of product 0", // across the end of a row
+			func(g *gemm.Group, t []gemm.Tensors) { t[0].C, t[1].C = columns(6, 3), columns(9, 2) },
+		},
+		{
+			"gemm: c of product 1 of the group overlaps c of product 0: outputs need memory of their own",
+			func(g *gemm.Group, t []gemm.Tensors) { t[1].C.Offset = 11 },
+		},
+		{
+			"gemm: b of product 1 of the group overlaps c of product 0",
+			func(g *gemm.Group, t []gemm.Tensors) { t[1].B, t[0].B = at(c, 2, 5, 2), at(c, 40, 5, 3) },
+		},
+		{
+			`gemm: b of product 1 of the group is in buffer "other", b of product 0 in "b": it must be one buffer for all products`,
+			func(g *gemm.Group, t []gemm.Tensors) { t[1].B = at(other, 0, 5, 2) },
+		},
+		{"gemm: product 1 of the group: b has no buffer", func(g *gemm.Group, t []gemm.Tensors) { t[1].B = vk.Tensor{} }},
+		{"gemm: product 0 of the group: x is given, but the problem has none", func(g *gemm.Group, t []gemm.Tensors) { t[0].X = at(other, 0, 4, 3) }},
+		{"gemm: the group has 1 products, and there are tensors for 2", func(g *gemm.Group, t []gemm.Tensors) { g.Products = g.Products[:1] }},
+		{"gemm: product 1 of the group: n=-1 is not from 0 to", func(g *gemm.Group, t []gemm.Tensors) { g.Products[1].N = -1 }},
+		{"gemm: product 0 of the group: beta=NaN is not a finite float32", func(g *gemm.Group, t []gemm.Tensors) { g.Products[0].Beta = math.NaN() }},
+		{"gemm: out=int32 is not one of", func(g *gemm.Group, t []gemm.Tensors) { g.Out = dtype.Int32 }},
+	} {
+		g, tensors := group()
+		x.change(&g, tensors)
+		cmd, err := d.NewCmd("arguments")
+		require.NoError(t, err)
+		err = gemm.MultiplyGroup(cmd, tensors, g, gemm.GroupOptions{})
+		cmd.Close()
+		if x.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.Error(t, err, x.want)
+		require.True(t, strings.HasPrefix(err.Error(), x.want), "%v, want %s", err, x.want)
+	}
+	// Nothing to do is no error, and launches nothing.
+	cmd, err := d.NewCmd("nothing")
+	require.NoError(t, err)
+	defer cmd.Close()
+	require.NoError(t, gemm.MultiplyGroup(cmd, nil, gemm.Group{}, gemm.GroupOptions{}))
+	require.NoError(t, gemm.MultiplyGroup(cmd, make([]gemm.Tensors, 2), gemm.Group{Products: []gemm.Product{{N: 4, K: 4}, {M: 3}}}, gemm.GroupOptions{}))
+	require.NoError(t, cmd.Submit(context.Background()))
+}
+
+// TestParseGroup wants what Sizes returns to be read, and an error that names the word.
+func TestParseGroup(t *testing.T) {
+	products, err := gemm.ParseGroup("128x512x64,0x1x7")
+	require.NoError(t, err)
+	require.Equal(t, []gemm.Product{{M: 128, N: 512, K: 64}, {N: 1, K: 7}}, products)
+	require.Equal(t, "128x512x64,0x1x7", gemm.Group{Products: products}.Sizes())
+	for text, word := range map[string]string{"": "", "1x2x3,": "", "1x2": "1x2", "1x2x3 ": "1x2x3 ", "1x2x3x4": "1x2x3x4", "ax2x3": "ax2x3"} {
+		_, err := gemm.ParseGroup(text)
+		require.EqualError(t, err, fmt.Sprintf("gemm: product %q of a group is not MxNxK, as in 128x512x64", word))
+	}
+	g := gemm.Group{Products: make([]gemm.Product, 6), TransB: true, Activation: gemm.SiLU, DType: dtype.BFloat16, Out: dtype.Float32}
+	for i := range g.Products {
+		g.Products[i] = gemm.Product{M: i, N: 2, K: 3, Alpha: 0.5}
+	}
+	require.Equal(t, "group 0x2x3,1x2x3,2x2x3 and 3 more nt bfloat16 to float32 alpha 0.5 silu", g.String())
+	g.Products[5].Alpha = 1
+	require.Equal(t, "group 0x2x3,1x2x3,2x2x3 and 3 more nt bfloat16 to float32 silu", g.String())
+}
