@@ -82,6 +82,26 @@ func TestChooseGroup(t *testing.T) {
 	}
 }
 
+// TestGroupTable wants each product's first block to follow the last of the one before, and a
+// product without k to load the first element of its buffers and no other, which no device
+// here would notice.
+func TestGroupTable(t *testing.T) {
+	config, err := ParseConfig("scalar 32x16 t8x8 k8 g2")
+	require.NoError(t, err)
+	g := Group{Products: []Product{{M: 33, N: 17, K: 9, Alpha: 3}, {M: 1, N: 100, K: 8}, {M: 5, N: 6, Beta: 2}}}
+	var list []product
+	for i := range g.Products {
+		list = append(list, product{p: g.Problem(i)})
+	}
+	table, blocks := groupTable(h200(), list, &config)
+	require.Equal(t, 12, blocks)
+	require.Equal(t, []groupRow{
+		{params{M: 33, N: 17, K: 9, SplitK: 16, Splits: 1, Tiles: 4, Alpha: 3}, 0, 33, 17},
+		{params{M: 1, N: 100, K: 8, SplitK: 8, Splits: 1, Tiles: 7, Alpha: 1}, 4, 1, 100},
+		{params{M: 5, N: 6, K: 1, SplitK: 0, Splits: 1, Tiles: 1, Alpha: 1, Beta: 2}, 11, 1, 1},
+	}, table)
+}
+
 // TestTable wants every row to be feasible on a device that has it all, and a device
 // without matrices, 16-bit storage or much shared memory to say so or take a smaller row.
 func TestTable(t *testing.T) {

@@ -120,7 +120,8 @@ func Deep(format dtype.DType) []*Case {
 //	epilogues  every activation; factors that differ from product to product, and beta 0
 //	           beside another, where C holds no numbers
 //	many       more products than one command writes to the table, and of every size up to
-//	           a few elements; one product; only empty sums
+//	           a few elements; one product; one whose rows are aligned, of the longest k, and
+//	           one whose are not; only empty sums
 func Groups(format dtype.DType) []*GroupCase {
 	var list []*GroupCase
 	add := func(l Layout, g problem.Group) { list = append(list, &GroupCase{g, l}) }
@@ -147,6 +148,7 @@ func Groups(format dtype.DType) []*GroupCase {
 	}
 	add(Layout{}, many)
 	add(Layout{}, problem.Group{Products: sizes[3:4], DType: format, Out: format})
+	add(Layout{}, problem.Group{Products: []problem.Product{{M: 16, N: 24, K: 48}, {M: 9, N: 7, K: 5}}, DType: format, Out: format})
 	add(Layout{}, problem.Group{Products: []problem.Product{{M: 3, N: 20}, {M: 20, N: 3}}, TransA: true, DType: format, Out: format})
 	return list
 }
