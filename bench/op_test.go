@@ -52,6 +52,13 @@ func TestCompareAll(t *testing.T) {
 	check, _ := compareAll(map[string][]float32{"a": {1}, "b": {1}}, []Expected{{Name: "a", Want: []float64{0.5}, Limit: 10}, {Name: "b", Want: []float64{0.9}, Limit: 0.2}})
 	require.InDelta(t, 0.1, check.MaxAbs, 1e-6)
 	require.Equal(t, 0.2, check.Limit)
+	require.Equal(t, 2, check.OfRows)
+	// Parts of one output have their own limits, and its elements count once.
+	check, wrong := compareAll(map[string][]float32{"y": {1, 2, 3}}, []Expected{
+		{Name: "y", At: []int{0}, Want: []float64{1.5}, Limit: 1}, {Name: "y", At: []int{2}, Want: []float64{3.5}, Limit: 0.1},
+	})
+	require.ErrorContains(t, wrong, "y[2] is 3, want 3.5: off by 0.5, limit 0.1")
+	require.Equal(t, []int{2, 3}, []int{check.Rows, check.OfRows})
 }
 
 // A copyOp is an Op that computes nothing: y is x, and dx is dy, by copies of buffers. What it says of

@@ -181,6 +181,36 @@ func TestRunGMM(t *testing.T) {
 	compareFile(t, path, op, values, []bench.Pass{bench.Forward, bench.Backward})
 }
 
+// TestRunGroup runs a file of products of different sizes, one without rows, and measures
+// the same group.
+func TestRunGroup(t *testing.T) {
+	_, dev := device(t)
+	k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == "gemm" })]
+	words := []string{"--group", "3x5x7,0x5x9,40x6x2,4x3x0", "--trans", "nt", "--beta", "-0.5", "--activation", "silu-keep"}
+	flags, set := k.New(), pflag.NewFlagSet("gemm", pflag.ContinueOnError)
+	flags.Add(set, false)
+	require.NoError(t, set.Parse(words))
+	header := kernels.Header{}
+	for _, x := range []struct {
+		name string
+		n    int
+	}{{"a", 3*7 + 40*2}, {"b", 5*7 + 5*9 + 6*2}, {"c", 3*5 + 40*6 + 4*3}, {"r", 3*5 + 40*6 + 4*3}} {
+		header = append(header, safetensors.Tensor{Name: x.name, DType: safetensors.F16, Shape: []int{x.n}})
+	}
+	op, err := flags.FromFile(header)
+	require.NoError(t, err)
+	tensors, values := drawn(op, false)
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	writeOp(t, path, tensors, values)
+	code, _, stderr := flashvk(append([]string{"run", "gemm", "--in", path, "--out", path, dev}, words...)...)
+	require.Zero(t, code, stderr)
+	compareFile(t, path, op, values, []bench.Pass{bench.Forward})
+
+	code, stdout, stderr := flashvk(append([]string{"bench", "gemm", "--count", "1", "--iters", "1", "--impl", "auto,scalar", "--format", "csv", "--residual", dev}, words...)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "3x5x7,0x5x9,40x6x2,4x3x0")
+}
+
 // TestBenchKernels measures each kernel's first training case, small, in every pass
 // and format.
 func TestBenchKernels(t *testing.T) {
@@ -251,6 +281,9 @@ func TestKernelErrors(t *testing.T) {
 	gmm := func(more string, tensors ...safetensors.Tensor) string {
 		return strings.Replace(in(more, tensors...), "run norm", "run gmm", 1)
 	}
+	gemm := func(more string, tensors ...safetensors.Tensor) string {
+		return strings.Replace(in("--group 3x4x5 "+more, tensors...), "run norm", "run gemm", 1)
+	}
 	for _, c := range []struct {
 		args string
 		code int
@@ -284,6 +317,14 @@ func TestKernelErrors(t *testing.T) {
 		{in("", x, w, tensor("dy", "F16", 3, 8)), 1, `tensor "dy" is for --backward only`},
 		{in("--backward", x, w), 1, `tensor "dy" is missing`},
 		{in("--eps nan", x, w), 1, "norm: eps=NaN is not a finite number from 0 on"},
+
+		{"bench gemm --group 3x4", 2, `gemm: product "3x4" of a group is not MxNxK, as in 128x512x64`},
+		{"bench gemm --group 3x4x5,-1x4x5", 2, "gemm: product 1 of the group: m=-1 is not from 0 to"},
+		{"bench gemm --group 3x4x0", 2, "gemm: products 3x4x0 have no elements of a"},
+		{"bench gemm --group 3x4x5 --m 3", 2, "--group and --m contradict each other"},
+		{"bench gemm --suite train --group 3x4x5", 2, "--suite train and --group contradict each other"},
+		{gemm(""), 1, `tensor "a" is missing`},
+		{gemm("", tensor("a", "F16", 15), tensor("b", "F16", 21)), 1, `tensor "b": shape [21], want [20]`},
 
 		{"bench gmm --tokens 0", 2, "gmm: tokens=0 is not positive"},
 		{"bench gmm --components 0", 2, "gmm: components=0 is not positive"},

@@ -31,10 +31,14 @@ func matrixMultiply() Kernel {
 			Long: `Measures matrix products with an epilogue,
 ` + gemmFormulas + `
 on random normal inputs, b scaled so that products are about 1, after checking all of
-it, or sampled rows, against a float64 reference.`,
+it, or sampled rows, against a float64 reference.
+
+--group measures one launch of products of different sizes, whose tensors lie one after the
+other in memory. Products of no rows do nothing.`,
 			Example: `  flashvk bench gemm
   flashvk bench gemm --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16
   flashvk bench gemm --suite train --peer torch="python3 tools/peers/torch_train.py"
+  flashvk bench gemm --group 1024x1365x512,0x1365x512,4096x1365x512 --trans nt
   flashvk bench gemm --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 g8"`,
 		},
 		Run: Help{
@@ -49,9 +53,13 @@ The input file holds the tensors
 all without the batch axis where there is one product. The output file gets
     c  (batch, m, n), in the format of --out-dtype, which is that of c, r and x, too
     x  likewise, with --activation silu-keep
-    s  likewise, with --activation times-dsilu-keep`,
+    s  likewise, with --activation times-dsilu-keep
+
+With --group, there are products of the given sizes in one launch. Each tensor has one axis
+then, and holds those of all products, one after the other; --trans is nn by default.`,
 			Example: `  flashvk run gemm --in ab.safetensors --out c.safetensors
-  flashvk run gemm --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu`,
+  flashvk run gemm --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu
+  flashvk run gemm --in ab.safetensors --out c.safetensors --group 3x5x7,0x5x7,4x6x2`,
 		},
 		New: func() Flags { return &gemmFlags{alpha: 1} },
 	}
@@ -72,7 +80,7 @@ type gemmFlags struct {
 	alpha, beta       float64
 	residual          bool
 	dtype, out        dtype.DType
-	config            string
+	config, group     string
 	set               *pflag.FlagSet
 }
 
@@ -83,6 +91,7 @@ func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
 	f.Float64Var(&g.alpha, "alpha", g.alpha, "factor of the product")
 	f.Float64Var(&g.beta, "beta", 0, "factor of what c held before")
 	f.StringVar(&g.activation, "activation", "identity", "identity, silu, silu-keep, times-dsilu or times-dsilu-keep")
+	f.StringVar(&g.group, "group", "", "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64")
 	DTypeVar(f, &g.out, "out-dtype", "format of c: float16, bfloat16 or float32 (default: that of a)")
 	if !sizes {
 		return
@@ -111,6 +120,14 @@ func (g *gemmFlags) problem() (p gemm.Problem, err error) {
 	return p, err
 }
 
+// outOr returns the format of c, which is that of a unless the flag says another.
+func (g *gemmFlags) outOr(format dtype.DType) dtype.DType {
+	if g.set.Changed("out-dtype") {
+		return g.out
+	}
+	return format
+}
+
 // FromFlags implements Flags.
 func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
 	p, err := g.problem()
@@ -132,19 +149,24 @@ func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if g.set.Changed("dtype") {
 		p.DType = g.dtype
 	}
-	p.Batch, p.Residual, p.Out = g.batch, g.residual, p.DType
-	if g.set.Changed("out-dtype") {
-		p.Out = g.out
-	}
-	op := gemmOp{p: p}
+	p.Batch, p.Residual, p.Out = g.batch, g.residual, g.outOr(p.DType)
+	var config *gemm.Config
 	if g.config != "" {
-		config, err := gemm.ParseConfig(g.config)
+		c, err := gemm.ParseConfig(g.config)
 		if err != nil {
 			return nil, err
 		}
-		op.config = &config
+		config = &c
 	}
-	return op, p.Validate()
+	if g.group == "" {
+		return gemmOp{p: p, config: config}, p.Validate()
+	}
+	for _, size := range []string{"m", "n", "k", "batch"} {
+		if g.set.Changed(size) {
+			return nil, fmt.Errorf("--group and --%s contradict each other", size)
+		}
+	}
+	return newGemmGroup(g.group, p, config)
 }
 
 // FromFile implements Flags.
@@ -152,6 +174,14 @@ func (g *gemmFlags) FromFile(h Header) (bench.Op, error) {
 	p, err := g.problem()
 	if err != nil {
 		return nil, err
+	}
+	_, p.Residual = h.Tensor("r")
+	if g.group != "" {
+		if p.DType, err = h.Float("a"); err != nil {
+			return nil, err
+		}
+		p.Out = g.outOr(p.DType)
+		return newGemmGroup(g.group, p, nil)
 	}
 	axes := []string{"rows", "columns"}
 	if a, ok := h.Tensor("a"); ok && len(a.Shape) == 3 {
@@ -186,11 +216,7 @@ func (g *gemmFlags) FromFile(h Header) (bench.Op, error) {
 	if !fits {
 		return nil, fmt.Errorf("tensors \"a\" and \"b\": the inner sizes of shapes %v and %v differ with --trans %s", a, b, strings.Join(candidates, ", "))
 	}
-	p.DType, p.Out = format, format
-	if g.set.Changed("out-dtype") {
-		p.Out = g.out
-	}
-	_, p.Residual = h.Tensor("r")
+	p.DType, p.Out = format, g.outOr(format)
 	return gemmOp{p: p, flat: len(axes) == 2}, p.Validate()
 }
 
@@ -339,7 +365,6 @@ func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) ([]bench.Expecte
 
 // sampleRows returns the rows of C to check: all of small problems, and else as many as
 // take the reference about a second.
-func sampleRows(p gemm.Problem) []int {
-	const most = 1 << 30 // multiplications
-	return sample(p.M, most/(p.Batches()*p.N*p.K))
-}
+func sampleRows(p gemm.Problem) []int { return sample(p.M, mostChecked/(p.Batches()*p.N*p.K)) }
+
+const mostChecked = 1 << 30 // multiplications of the reference

@@ -8,6 +8,7 @@ each implementation: eager, compile (torch.compile), fused (of an optimizer), or
 an operation has a method for.
 Package bench/peer of flashvk describes both; torch_peer.py has how it measures.
 """
+import itertools
 import math
 import os
 
@@ -47,8 +48,47 @@ class Gemm:
             raise RuntimeError("only results in the format of the operands")
         self.trans = params["trans"]
 
+    def op(self, a, b):
+        return a.mT if self.trans[0] == "t" else a, b.mT if self.trans[1] == "t" else b
+
     def forward(self, a, b):
-        return {"c": (a.mT if self.trans[0] == "t" else a) @ (b.mT if self.trans[1] == "t" else b)}
+        a, b = self.op(a, b)
+        return {"c": a @ b}
+
+
+class GemmGroup(Gemm):
+    """Products of different sizes, one after the other in memory: a loop of products, or
+    (grouped) torch._grouped_mm, where they differ in their rows only."""
+
+    implementations = ("eager", "grouped")
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.sizes = [tuple(map(int, word.split("x"))) for word in params["group"].split(",")]
+        ends = itertools.accumulate(m for m, _, _ in self.sizes)
+        self.ends = torch.tensor(list(ends), dtype=torch.int32, device="cuda")
+
+    def forward(self, a, b):
+        c = a.new_empty(sum(m * n for m, n, _ in self.sizes))
+        at = [0, 0, 0]
+        for m, n, k in self.sizes:
+            shapes = ((k, m) if self.trans[0] == "t" else (m, k), (n, k) if self.trans[1] == "t" else (k, n), (m, n))
+            x, y, z = (t[i:i + r * s].view(r, s) for t, i, (r, s) in zip((a, b, c), at, shapes))
+            if z.numel():
+                torch.matmul(*self.op(x, y), out=z)
+            at = [i + r * s for i, (r, s) in zip(at, shapes)]
+        return {"c": c}
+
+    def grouped(self, a, b):
+        _, n, k = self.sizes[0]
+        if self.trans[0] == "t" or any(size[1:] != (n, k) for size in self.sizes):
+            raise RuntimeError("only products of the same n and k, and a that is not transposed")
+        b = b.view(-1, n, k).mT if self.trans[1] == "t" else b.view(-1, k, n)
+        return {"c": torch._grouped_mm(a.view(-1, k), b, offs=self.ends).flatten()}
+
+
+def gemm(params):
+    return (GemmGroup if "group" in params else Gemm)(params)
 
 
 class MLP:
@@ -150,7 +190,7 @@ class OptimCall:
         return {"param": torch.cat([x.detach().flatten() for x in self.parameters])}
 
 
-OPS = {"gemm": Gemm, "mlp": MLP, "grouped": Grouped, "norm": Norm, "gmm": GMM, "optim": Optim}
+OPS = {"gemm": gemm, "mlp": MLP, "grouped": Grouped, "norm": Norm, "gmm": GMM, "optim": Optim}
 
 
 class Call:
