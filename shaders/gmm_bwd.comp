@@ -7,11 +7,12 @@
 //     dlog_sigma = g * r_k * (z_k^2 - 1)
 //
 //     logit, mu, log_sigma     (tokens, components)  ELEM, any strides
-//     dlogit, dmu, dlog_sigma  (tokens, components)  ELEM, any strides
+//     dlogit, dmu, dlog_sigma  (tokens, components)  GRAD_FORMAT, any strides
 //     y                        (tokens)              f32, contiguous
 //     dloss                    (1)                   f32, read if READ_DLOSS; else 1
 //
-// Gradients that float32 cannot hold are infinite. A part of 0 makes 0, not 0 * inf.
+// Gradients that float32 or their format cannot hold are infinite, or with SATURATE the
+// largest number. A part of 0 makes 0, not 0 * inf.
 //
 // Dispatch: any number of workgroups; each takes tokens in turn.
 #version 450
@@ -21,6 +22,8 @@
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
 layout(constant_id = 1) const bool READ_DLOSS = false;
+layout(constant_id = 2) const uint GRAD_FORMAT = 0;  // of lib/formats.glsl
+layout(constant_id = 3) const bool SATURATE = false;
 layout(local_size_x_id = 0) in;
 
 // Where a tensor (tokens, components) lies, in elements.
@@ -44,36 +47,54 @@ layout(push_constant, scalar) uniform Params {
 } p;
 
 #include "lib/element.glsl"
+#include "lib/formats.glsl"
 
 layout(binding = 0, scalar) readonly buffer Logit { ELEM logit_in[]; };
 layout(binding = 1, scalar) readonly buffer Mu { ELEM mu_in[]; };
 layout(binding = 2, scalar) readonly buffer LogSigma { ELEM log_sigma_in[]; };
 layout(binding = 3, scalar) readonly buffer Y { float y_in[]; };
 layout(binding = 4, scalar) readonly buffer DLoss { float dloss_in[]; };
-layout(binding = 5, scalar) writeonly buffer DLogit { ELEM dlogit_out[]; };
-layout(binding = 6, scalar) writeonly buffer DMu { ELEM dmu_out[]; };
-layout(binding = 7, scalar) writeonly buffer DLogSigma { ELEM dlog_sigma_out[]; };
+layout(binding = 5, scalar) writeonly buffer DLogit { float dlogit32[]; };
+layout(binding = 5, scalar) writeonly buffer DLogit16 { uint16_t dlogit16[]; };
+layout(binding = 6, scalar) writeonly buffer DMu { float dmu32[]; };
+layout(binding = 6, scalar) writeonly buffer DMu16 { uint16_t dmu16[]; };
+layout(binding = 7, scalar) writeonly buffer DLogSigma { float dlog_sigma32[]; };
+layout(binding = 7, scalar) writeonly buffer DLogSigma16 { uint16_t dlog_sigma16[]; };
 
-#include "lib/gmm.glsl"
+#include "lib/gmm_tensors.glsl"
 
 // times returns a * b, 0 if a is 0.
 float times(const float a, const float b) {
     return a == 0.0 ? 0.0 : a * b;
 }
 
+// limited returns x as it is stored.
+float limited(const float x) {
+    const float most = uintBitsToFloat(GRAD_FORMAT == FORMAT_F32 ? 0x7f7fffffu : GRAD_FORMAT == FORMAT_F16 ? 0x477fe000u : 0x7f7f0000u);
+    return SATURATE && abs(x) > most ? sign(x) * most : x;  // a NaN stays one
+}
+
+// PUT stores x as element i of a gradient, given as 32-bit and as 16-bit elements.
+#define PUT(floats, halves, i, x)                               \
+    if (GRAD_FORMAT == FORMAT_F32) {                            \
+        floats[i] = limited(x);                                 \
+    } else {                                                    \
+        halves[i] = uint16_t(narrow_to(GRAD_FORMAT, limited(x))); \
+    }
+
 void main() {
     const float g = -(READ_DLOSS ? dloss_in[p.dloss_offset] : 1.0) / float(p.tokens);
     for (uint token = gl_GlobalInvocationID.x; token < p.tokens; token += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
         const float y = y_in[p.y_offset + token];
-        const Mixture m = mixture(token, y);
+        const Mixture m = load_mixture(token, y);
         for (uint k = 0; k < p.components; k++) {
-            const Component c = component(token, k, y, m);
-            const float r = exp(c.a - m.max_a) / m.joint;
-            const float w = exp(c.logit) / m.weights;
+            const Component c = load_component(token, k, y);
+            const float r = exp(log_ratio(c.density, m.best)) / m.joint;
+            const float w = exp(c.density.logit - m.max_logit) / m.weights;
             const float part = g * r;
-            dlogit_out[at(p.dlogit, token, k)] = NARROW(g * (r - w));
-            dmu_out[at(p.dmu, token, k)] = NARROW(times(part, over_sigma(c.z, c.half_inverse)));
-            dlog_sigma_out[at(p.dlog_sigma, token, k)] = NARROW(times(part, c.z * c.z - 1.0));
+            PUT(dlogit32, dlogit16, at(p.dlogit, token, k), g * (r - w))
+            PUT(dmu32, dmu16, at(p.dmu, token, k), times(part, over_sigma(c.z, c.half_inverse)))
+            PUT(dlog_sigma32, dlog_sigma16, at(p.dlog_sigma, token, k), times(part, c.z * c.z - 1.0))
         }
     }
 }

@@ -50,32 +50,13 @@ layout(binding = 3, scalar) readonly buffer Y { float y_in[]; };
 layout(binding = 4, scalar) writeonly buffer LogP { float log_p_out[]; };
 layout(binding = 5, scalar) writeonly buffer Parts { vec4 parts[]; };
 
-#include "lib/gmm.glsl"
+#include "lib/gmm_tensors.glsl"
+#include "lib/gmm_loss.glsl"
 
-shared float sums[WORKGROUP_SIZE];
+Mixture mixture_of(const uint token) {
+    return load_mixture(token, y_in[p.y_offset + token]);
+}
 
 void main() {
-    const uint tid = gl_LocalInvocationIndex;
-    float sum = 0.0;
-    for (uint token = gl_GlobalInvocationID.x; token < p.tokens; token += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
-        const Mixture m = mixture(token, y_in[p.y_offset + token]);
-        const float log_p = m.max_a + log(m.joint) - log(m.weights) - m.min_q;
-        if (WRITE_LOG_P) {
-            log_p_out[p.log_p_offset + token] = log_p;
-        }
-        sum -= log_p / float(p.tokens);  // divided first: a sum of large ones may overflow
-    }
-    if (!WRITE_LOSS) {
-        return;
-    }
-    sums[tid] = sum;
-    for (uint size = WORKGROUP_SIZE / 2; size > 0; size /= 2) {
-        barrier();  // sums written before they are read
-        if (tid < size) {
-            sums[tid] += sums[tid + size];
-        }
-    }
-    if (tid == 0) {
-        parts[gl_WorkGroupID.x] = vec4(sums[0], 0.0, 0.0, 0.0);
-    }
+    log_probabilities();
 }

@@ -19,6 +19,7 @@ func TestLayouts(t *testing.T) {
 	}{
 		"gemm_coopmat":       {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_narrow":        {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_mixture":       {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_scalar":        {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_coopmat_group": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
 		"gemm_scalar_group":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},

@@ -28,28 +28,16 @@ type narrowPlan struct {
 
 // newNarrowPlan returns the plan for p and W of some columns.
 func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan narrowPlan, err error) {
-	if p.Activation != SiLU || p.Beta != 0 || p.Residual {
-		return plan, fmt.Errorf("gemm: problem %v of Narrow has another epilogue than silu", p)
-	}
 	if columns < 1 || columns > maxNarrow {
 		return plan, unsupported("w has %d columns, not from 1 to %d", columns, maxNarrow)
 	}
-	if opt.Impl == Auto {
-		choose := *opt
-		choose.Impl = CoopMat
-		opt = &choose
-	}
-	c, err := Choose(caps, p, *opt)
+	c, err := chooseSiLU(caps, p, p, opt)
 	if err != nil {
 		return plan, err
-	}
-	if c.Impl != CoopMat {
-		return plan, unsupported("%v: Narrow has a kernel on matrices only", c.Impl)
 	}
 	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
 		return plan, unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
 	}
-	c.Splits, c.Rows = 1, 0
 	plan.config = c
 	_, blockN := c.block(caps, p.DType)
 	plan.parts = (p.N + blockN - 1) / blockN * c.SubgroupsN
@@ -57,6 +45,30 @@ func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan na
 	plan.memory.partials = plan.memory.bytes
 	plan.memory.bytes += 4 * int64(plan.parts) * int64(p.Batches()) * int64(p.M) * int64(partialStride(columns))
 	return plan, nil
+}
+
+// chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's
+// products on the chip. As is the problem that has as many blocks as the kernel workgroups.
+func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options) (Config, error) {
+	if p.Activation != SiLU || p.Beta != 0 || p.Residual {
+		return Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
+	}
+	if err := p.Validate(); err != nil {
+		return Config{}, err
+	}
+	choose := *opt
+	if opt.Impl == Auto {
+		choose.Impl = CoopMat
+	}
+	c, err := Choose(caps, as, choose)
+	if err != nil {
+		return c, err
+	}
+	if c.Impl != CoopMat {
+		return c, unsupported("%v: hidden units stay on the chip in kernels on matrices only", c.Impl)
+	}
+	c.Splits, c.Rows = 1, 0
+	return c, nil
 }
 
 // NarrowWorkspace returns the bytes of device memory that Narrow takes with the same

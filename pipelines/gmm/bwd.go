@@ -16,26 +16,26 @@ import (
 //
 // It reads nothing that Forward wrote: log_p is computed again.
 //
-// The tensors of in and grad are (tokens, components) of p.DType with any strides, y is
-// (tokens), dloss (1), float32, contiguous. A zero Tensor for dloss stands for 1. A
-// gradient that its format cannot hold is infinite; with finite inputs nothing is NaN.
-// Where y is so far from every component that log_p is -Inf, the nearest, in
+// The tensors of in are (tokens, components) of p.DType, those of grad of p.Grad, with any
+// strides, y is (tokens), dloss (1), float32, contiguous. A zero Tensor for dloss stands
+// for 1. A gradient that its format cannot hold is infinite, or with opt.Saturate the
+// largest number that it holds; with finite inputs nothing is NaN. Where y is so far from every component that log_p is -Inf, the nearest, in
 // deviations, has all of the probability.
 //
 // Backward records into c and returns; gradients are valid once c has completed, and
 // have memory of their own. Its errors are those of Forward.
-func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tensor, p Problem) error {
+func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tensor, p Problem, opt Options) error {
 	d := c.Device()
 	if err := Supports(d.Caps(), p); err != nil {
 		return err
 	}
-	inputs := append(in.arguments("", &p),
+	inputs := append(in.arguments("", &p, p.DType),
 		argument.New("y", y, true, dtype.Float32, []int{p.Tokens}),
 		argument.New("dloss", dloss, !dloss.IsZero(), dtype.Float32, []int{1}))
-	if err := argument.Check("gmm", inputs, grad.arguments("d", &p)); err != nil {
+	if err := argument.Check("gmm", inputs, grad.arguments("d", &p, p.Grad)); err != nil {
 		return err
 	}
-	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType, bwdSpec{threads, !dloss.IsZero()})
+	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.Grad], opt.Saturate})
 	if err != nil {
 		return err
 	}
@@ -68,4 +68,9 @@ type bwdParams struct {
 type bwdSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	ReadDLoss     bool   `glsl:"READ_DLOSS"`
+	GradFormat    uint32 `glsl:"GRAD_FORMAT"`
+	Saturate      bool   `glsl:"SATURATE"`
 }
+
+// dtypeFormats are the numbers of lib/formats.glsl.
+var dtypeFormats = [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2}

@@ -32,12 +32,12 @@ func draw(p Problem, scale float64) ref.Inputs {
 
 // TestSuite runs both passes for mixtures of 1 component to many, tokens that do and do
 // not fill a workgroup, every format and layout, with logits of ordinary size and of
-// 10000.
+// 10000, and gradients in the formats of others.
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t)
 	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {3, 1000}, {5000, 2}} {
 		for j, format := range dtype.All() {
-			p := Problem{Tokens: size[0], Components: size[1], DType: format}
+			p := Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.All()[(i+j)%3]}
 			scale := []float64{1, 1e4}[(i+j)%2]
 			layout := kerneltest.Layout((i + j) % 3)
 			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, scale, layout), func(t *testing.T) {
@@ -84,12 +84,12 @@ func backwardCase(t *testing.T, d *vk.Device, p Problem, in ref.Inputs, layout k
 	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, dloss, p), dloss, p)
 	mixtures := []int{p.Tokens, p.Components}
 	c := kerneltest.Case{Name: "backward", Layout: layout, Tensors: append(tensors,
-		kerneltest.Tensor{Name: "dlogit", DType: p.DType, Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
-		kerneltest.Tensor{Name: "dmu", DType: p.DType, Shape: mixtures, Want: want.Mu, Bound: b.DMu},
-		kerneltest.Tensor{Name: "dlog_sigma", DType: p.DType, Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
+		kerneltest.Tensor{Name: "dlogit", DType: p.Grad, Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
+		kerneltest.Tensor{Name: "dmu", DType: p.Grad, Shape: mixtures, Want: want.Mu, Bound: b.DMu},
+		kerneltest.Tensor{Name: "dlog_sigma", DType: p.Grad, Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
 	report, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
 		grad := Mixtures{x["dlogit"], x["dmu"], x["dlog_sigma"]}
-		return Backward(cmd, grad, x["dloss"], Mixtures{x["logit"], x["mu"], x["log_sigma"]}, x["y"], p)
+		return Backward(cmd, grad, x["dloss"], Mixtures{x["logit"], x["mu"], x["log_sigma"]}, x["y"], p, Options{})
 	})
 	require.NoError(t, err)
 	t.Log(report)
@@ -124,7 +124,7 @@ func TestInterleaved(t *testing.T) {
 			if err := Forward(cmd, x["log_p"], x["loss"], Interleaved(x["p"]), x["y"], p, Options{}); err != nil {
 				return err
 			}
-			return Backward(cmd, Interleaved(x["dp"]), vk.Tensor{}, Interleaved(x["p"]), x["y"], p)
+			return Backward(cmd, Interleaved(x["dp"]), vk.Tensor{}, Interleaved(x["p"]), x["y"], p, Options{})
 		})
 		require.NoError(t, err)
 	}
@@ -215,7 +215,7 @@ func compute(t *testing.T, d *vk.Device, p Problem, in ref.Inputs) (logP []float
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	require.NoError(t, Forward(c, out, one, m, y, p, Options{}))
-	require.NoError(t, Backward(c, g, dloss, m, y, p))
+	require.NoError(t, Backward(c, g, dloss, m, y, p, Options{}))
 	require.NoError(t, c.Submit(ctx))
 	download := func(x vk.Tensor) []float32 {
 		values := make([]float32, x.NumElements())
@@ -246,9 +246,9 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, Forward(c, logP, loss, Mixtures{in.Logit, in.Mu, none}, y, p, Options{}), "gmm: log_sigma has no buffer")
 	require.EqualError(t, Forward(c, logP, loss, Interleaved(y), y, p, Options{}), "gmm: logit has shape [4] and strides [1], want shape [4 2]")
 	require.EqualError(t, Forward(c, logP, loss, in, y, Problem{}, Options{}), "gmm: tokens=0 is not positive")
-	require.EqualError(t, Backward(c, in, none, in, y, p), "gmm: dp overlaps p: outputs need memory of their own")
-	require.EqualError(t, Backward(c, Mixtures{grad.Logit, grad.Logit, grad.LogSigma}, none, in, y, p), "gmm: dmu overlaps dlogit: outputs need memory of their own")
-	require.EqualError(t, Backward(c, grad, y, in, y, p), "gmm: dloss has shape [4] and strides [1], want shape [1]")
+	require.EqualError(t, Backward(c, in, none, in, y, p, Options{}), "gmm: dp overlaps p: outputs need memory of their own")
+	require.EqualError(t, Backward(c, Mixtures{grad.Logit, grad.Logit, grad.LogSigma}, none, in, y, p, Options{}), "gmm: dmu overlaps dlogit: outputs need memory of their own")
+	require.EqualError(t, Backward(c, grad, y, in, y, p, Options{}), "gmm: dloss has shape [4] and strides [1], want shape [1]")
 	small, err := d.NewBuffer("workspace", 4)
 	require.NoError(t, err)
 	t.Cleanup(small.Close)

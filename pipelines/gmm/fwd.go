@@ -33,24 +33,12 @@ func Forward(c *vk.Cmd, logP, loss vk.Tensor, in Mixtures, y vk.Tensor, p Proble
 	if err := Supports(d.Caps(), p); err != nil {
 		return err
 	}
-	inputs := append(in.arguments("", &p), argument.New("y", y, true, dtype.Float32, []int{p.Tokens}))
-	outputs := []argument.Argument{
-		argument.New("log_p", logP, !logP.IsZero(), dtype.Float32, []int{p.Tokens}),
-		argument.New("loss", loss, !loss.IsZero(), dtype.Float32, []int{1}),
-	}
-	n := groups(d.Caps(), &p)
-	var parts vk.Tensor
-	if !loss.IsZero() {
-		var err error
-		if parts, err = sumrows.Workspace(c, "gmm", opt.Workspace, n, 1); err != nil {
-			return err
-		}
-		outputs = append(outputs, argument.New("workspace", parts, true, dtype.Float32, parts.Shape))
-	}
-	if err := argument.Check("gmm", inputs, outputs); err != nil {
+	inputs := append(in.arguments("", &p, p.DType), argument.New("y", y, true, dtype.Float32, []int{p.Tokens}))
+	parts, err := check(c, inputs, logP, loss, &p, &opt)
+	if err != nil {
 		return err
 	}
-	k, err := kernel[fwdParams](d, "gmm_fwd", p.DType, fwdSpec{threads, !logP.IsZero(), !loss.IsZero()})
+	k, err := kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{threads, !logP.IsZero(), !loss.IsZero()})
 	if err != nil {
 		return err
 	}
@@ -59,7 +47,27 @@ func Forward(c *vk.Cmd, logP, loss vk.Tensor, in Mixtures, y vk.Tensor, p Proble
 		Logit: placeOf(in.Logit), Mu: placeOf(in.Mu), LogSigma: placeOf(in.LogSigma),
 		YOffset: uint32(y.Offset), LogPOffset: uint32(logP.Offset),
 	}
-	k.Dispatch(c, vk.Groups{X: uint32(n)}, params, in.Logit, in.Mu, in.LogSigma, y, or(logP, y), or(parts, y))
+	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, in.Logit, in.Mu, in.LogSigma, y, or(logP, y), or(parts, y))
+	return sum(c, loss, parts)
+}
+
+// check checks the tensors of a call and returns what workgroups add to its loss.
+func check(c *vk.Cmd, inputs []argument.Argument, logP, loss vk.Tensor, p *Problem, opt *Options) (parts vk.Tensor, err error) {
+	outputs := []argument.Argument{
+		argument.New("log_p", logP, !logP.IsZero(), dtype.Float32, []int{p.Tokens}),
+		argument.New("loss", loss, !loss.IsZero(), dtype.Float32, []int{1}),
+	}
+	if !loss.IsZero() {
+		if parts, err = sumrows.Workspace(c, "gmm", opt.Workspace, groups(c.Device().Caps(), p), 1); err != nil {
+			return parts, err
+		}
+		outputs = append(outputs, argument.New("workspace", parts, true, dtype.Float32, parts.Shape))
+	}
+	return parts, argument.Check("gmm", inputs, outputs)
+}
+
+// sum records the sum of parts, if there is a loss.
+func sum(c *vk.Cmd, loss, parts vk.Tensor) error {
 	if loss.IsZero() {
 		return c.Err()
 	}
@@ -67,8 +75,8 @@ func Forward(c *vk.Cmd, logP, loss vk.Tensor, in Mixtures, y vk.Tensor, p Proble
 	return sumrows.Record(c, loss, parts)
 }
 
-// Workspace returns how many bytes Options.Workspace must have for Forward: 16 for each
-// 64 tokens.
+// Workspace returns how many bytes Options.Workspace must have for Forward and for Merge:
+// 16 for each 64 tokens.
 func Workspace(caps *vk.Caps, p Problem) (int64, error) {
 	if err := Supports(caps, p); err != nil {
 		return 0, err

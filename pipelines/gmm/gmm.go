@@ -8,7 +8,8 @@
 //	loss  = -mean(log_p)
 //
 //	tensor                                            shape                 format
-//	logit, mu, log_sigma, dlogit, dmu, dlog_sigma     (tokens, components)  Problem.DType, any strides
+//	logit, mu, log_sigma                              (tokens, components)  Problem.DType, any strides
+//	dlogit, dmu, dlog_sigma                           (tokens, components)  Problem.Grad, likewise
 //	y, log_p                                          (tokens)              float32, contiguous
 //	loss, dloss                                       (1)                   float32
 //
@@ -62,10 +63,13 @@ func Interleaved(p vk.Tensor) Mixtures {
 
 // Options modify a call. The zero value is the default.
 type Options struct {
-	// Workspace is memory for Forward, Workspace bytes of it, that nothing else uses
-	// until the commands have completed: a second call in the same Cmd comes after a
+	// Workspace is memory for Forward and Merge, Workspace bytes of it, that nothing else
+	// uses until the commands have completed: a second call in the same Cmd comes after a
 	// Barrier. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
+	// Saturate makes Backward write the largest numbers instead of infinities: for
+	// products with gradients, where an infinity times 0 would be NaN.
+	Saturate bool
 }
 
 // Supports returns nil if a device can compute p, and otherwise an error: one of
@@ -77,26 +81,26 @@ func Supports(caps *vk.Caps, p Problem) error {
 	switch {
 	case !caps.ScalarBlockLayout:
 		return fmt.Errorf("gmm: the device has no scalar block layout: %w", ErrUnsupported)
-	case p.DType.Size() == 2 && !caps.Storage16:
+	case min(p.DType.Size(), p.Grad.Size()) == 2 && !caps.Storage16:
 		return fmt.Errorf("gmm: the device has no 16-bit storage: %w", ErrUnsupported)
 	}
 	return nil
 }
 
-// arguments returns what is checked of m: three tensors, or if they are interleaved the
-// one that they are parts of, whose parts do share memory.
-func (m Mixtures) arguments(prefix string, p *Problem) []argument.Argument {
+// arguments returns what is checked of m, tensors of a format: three, or if they are
+// interleaved the one that they are parts of, whose parts do share memory.
+func (m Mixtures) arguments(prefix string, p *Problem, t dtype.DType) []argument.Argument {
 	shape := []int{p.Tokens, p.Components}
 	if m.interleaved() {
 		whole := m.Logit
 		whole.Shape = append(append([]int(nil), whole.Shape...), 3)
 		whole.Strides = append(append([]int(nil), whole.Strides...), m.Mu.Offset-m.Logit.Offset)
-		return []argument.Argument{argument.New(prefix+"p", whole, true, p.DType, append(shape, 3)).Strided()}
+		return []argument.Argument{argument.New(prefix+"p", whole, true, t, append(shape, 3)).Strided()}
 	}
 	return []argument.Argument{
-		argument.New(prefix+"logit", m.Logit, true, p.DType, shape).Strided(),
-		argument.New(prefix+"mu", m.Mu, true, p.DType, shape).Strided(),
-		argument.New(prefix+"log_sigma", m.LogSigma, true, p.DType, shape).Strided(),
+		argument.New(prefix+"logit", m.Logit, true, t, shape).Strided(),
+		argument.New(prefix+"mu", m.Mu, true, t, shape).Strided(),
+		argument.New(prefix+"log_sigma", m.LogSigma, true, t, shape).Strided(),
 	}
 }
 
@@ -121,9 +125,9 @@ func groups(caps *vk.Caps, p *Problem) int {
 	return min((p.Tokens+threads-1)/threads, int(caps.MaxWorkgroupCount[0]))
 }
 
-// kernel returns the kernel of that name.
-func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any) (*vk.Kernel[P], error) {
-	module, err := shaders.Get(name, t.Short())
+// kernel returns the kernel of that name and type.
+func kernel[P any](d *vk.Device, name, typ string, spec any) (*vk.Kernel[P], error) {
+	module, err := shaders.Get(name, typ)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,9 @@ import (
 
 // TestLayouts compares every Go mirror of this package with its shader.
 func TestLayouts(t *testing.T) {
+	merge, err := shaders.Get("gmm_merge", "")
+	require.NoError(t, err)
+	layouttest.Check(t, merge, mergeParams{}, fwdSpec{}, "States", "LogP", "Parts")
 	for _, format := range dtype.All() {
 		fwd, err := shaders.Get("gmm_fwd", format.Short())
 		require.NoError(t, err)

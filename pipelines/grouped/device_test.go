@@ -58,8 +58,8 @@ func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p gr
 	}
 }
 
-// tensors are those of a pass.
-func tensors(p grouped.Problem, in ref.Inputs, backward bool) []kerneltest.Tensor {
+// tensors are those of a pass, with y in a format.
+func tensors(p grouped.Problem, in ref.Inputs, y dtype.DType, backward bool) []kerneltest.Tensor {
 	want, plain := ref.Compute(in, p), ref.Plain(in, p)
 	b := ref.NewBounds(want, plain, p)
 	list := []kerneltest.Tensor{
@@ -68,7 +68,7 @@ func tensors(p grouped.Problem, in ref.Inputs, backward bool) []kerneltest.Tenso
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
 	}
 	if !backward {
-		return append(list, kerneltest.Tensor{Name: "y", DType: p.DType, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
+		return append(list, kerneltest.Tensor{Name: "y", DType: y, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
 	}
 	return append(list,
 		kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
@@ -87,15 +87,22 @@ func record(p grouped.Problem, opt grouped.Options, backward bool) kerneltest.Re
 	}
 }
 
-// TestPasses runs both passes on every path.
+// TestPasses runs both passes on every path, and y in float32.
 func TestPasses(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range gemm.Impls() {
 		cases(t, d, impl, func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout) {
 			in := inputs(p)
-			for _, pass := range []struct{ backward, products bool }{{false, false}, {false, true}, {true, false}} {
-				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, pass.backward)}
-				report, err := c.Check(d, record(p, grouped.Options{Impl: impl, Heads: heads, Products: pass.products}, pass.backward))
+			for _, pass := range []struct{ backward, products, float32 bool }{{}, {products: true}, {float32: true}, {products: true, float32: true}, {backward: true}} {
+				y := p.DType
+				if pass.float32 {
+					if y == dtype.Float32 {
+						continue
+					}
+					y = dtype.Float32
+				}
+				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, y, pass.backward)}
+				report, err := c.Check(d, record(p, grouped.Options{Impl: impl, Heads: heads, Products: pass.products, Float32: pass.float32}, pass.backward))
 				require.NoError(t, err, "%+v", pass)
 				t.Logf("%+v: %s", pass, report)
 			}
@@ -124,7 +131,7 @@ func TestWorkspace(t *testing.T) {
 			all, err := size(d.Caps(), p, grouped.Options{Impl: impl})
 			require.NoError(t, err)
 			require.Less(t, bytes, all, "fewer heads at a time need less memory")
-			c := kerneltest.Case{Name: "grouped", Tensors: tensors(p, in, backward)}
+			c := kerneltest.Case{Name: "grouped", Tensors: tensors(p, in, p.DType, backward)}
 			for _, less := range []int64{0, 4} {
 				workspace, err := d.NewBuffer("workspace", bytes-less)
 				require.NoError(t, err)

@@ -34,6 +34,7 @@ package grouped
 import (
 	"fmt"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/grouped/problem"
 	"github.com/flashvk/flashvk/vk"
@@ -51,6 +52,8 @@ type Options struct {
 	Heads int
 	// Products makes Forward write hidden units to memory where it could do without.
 	Products bool
+	// Float32 makes y of Forward float32 whatever p.DType is.
+	Float32 bool
 	// Workspace is memory for what is between the products, ForwardWorkspace or
 	// BackwardWorkspace bytes of it, that nothing else uses until the commands have
 	// completed: a second call in the same Cmd comes after a Barrier. Nil takes memory of
@@ -66,6 +69,14 @@ func (o Options) Validate() error {
 	return nil
 }
 
+// yType returns the format of what Forward writes.
+func (o Options) yType(p Problem) dtype.DType {
+	if o.Float32 {
+		return dtype.Float32
+	}
+	return p.DType
+}
+
 // none stands for a tensor that a product does not have.
 var none vk.Tensor
 
@@ -74,7 +85,8 @@ var none vk.Tensor
 //	y[:, k] = silu(x * w1[k]) * w2[k]
 //
 // X is (tokens, in), w1 (heads, in, hidden), w2 (heads, hidden, out) and y (tokens, heads,
-// out), all of p.DType, with any strides and a contiguous last axis. Strides and offsets
+// out), all of p.DType, y with opt.Float32 in float32, with any strides and a contiguous
+// last axis. Strides and offsets
 // that are multiples of 8 elements are fastest. Y has memory of its own.
 //
 // Forward records into c and returns; y is valid once c has completed. The inputs must be
@@ -93,7 +105,7 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 		argument.New("w1", w1, true, p.DType, p.W1Shape()),
 		argument.New("w2", w2, true, p.DType, p.W2Shape()),
 	}, []argument.Argument{
-		argument.New("y", y, true, p.DType, p.YShape()),
+		argument.New("y", y, true, opt.yType(p), p.YShape()),
 	})
 	if err != nil {
 		return err

@@ -126,9 +126,11 @@ func newForwardPart(caps *vk.Caps, p Problem, h heads, opt Options) (part forwar
 	part.heads = h
 	first := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
 	if !opt.Products {
-		bytes, err := gemm.NarrowWorkspace(caps, first, p.Out, gemm.Options{Impl: opt.Impl})
+		narrow := first
+		narrow.Out = opt.yType(p)
+		bytes, err := gemm.NarrowWorkspace(caps, narrow, p.Out, gemm.Options{Impl: opt.Impl})
 		if err == nil {
-			part.fused, part.narrow = true, first
+			part.fused, part.narrow = true, narrow
 			return part, bytes, nil
 		}
 		if !errors.Is(err, gemm.ErrUnsupported) {
@@ -140,7 +142,7 @@ func newForwardPart(caps *vk.Caps, p Problem, h heads, opt Options) (part forwar
 	if part.first, err = chain.NewProduct(caps, "grouped", &memory, first, opt.Impl, gemm.Options{}); err != nil {
 		return part, 0, err
 	}
-	second := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}
+	second := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: opt.yType(p)}
 	part.second, err = chain.NewProduct(caps, "grouped", &memory, second, opt.Impl, gemm.Options{AlignedA: true})
 	return part, memory.Bytes, err
 }

@@ -1,63 +1,45 @@
-// gmm: the log-probability of one token under a mixture of normal distributions, as a
-// kernel keeps it, so that neither large logits nor small deviations overflow or cancel.
+// gmm: the log-probability of a number y under a mixture of normal distributions, as a
+// kernel keeps it while it meets the components, so that neither large logits nor small
+// deviations overflow or cancel.
 //
-//     w_k = exp(logit_k - max(logit))              their sum: weights
+//     w_k = exp(logit_k - max(logit))                          their sum: weights
 //     z_k = (y - mu_k) * exp(-log_sigma_k)
-//     q_k = z_k^2 / 2                              the least: min_q
-//     a_k = logit_k - max(logit) - (q_k - min_q) - log_sigma_k - log(2 pi) / 2
-//     log_p = logsumexp(a) - min_q - log(weights)
+//     q_k = z_k^2 / 2
+//     a_k = logit_k - q_k - log_sigma_k                        the largest: a_best
+//     log_p = a_best - max(logit) + log(sum of exp(a_k - a_best)) - log(weights) - log(2 pi) / 2
 //
-// Where every q_k is beyond float32, log|z_k| says which is the least, and the others are
-// so much larger that they have no part in the sum.
-//
-// The includer includes lib/element.glsl first and declares struct Place, which says where
-// a tensor lies; `p` with components and a Place for each of logit, mu and log_sigma; and
-// buffers logit_in, mu_in and log_sigma_in of ELEM.
+// Of two a only the difference is computed, term by term: an a that holds a q of 1e9 has
+// no room for a logit. Where both q are beyond float32, log|z| says which is less, and the
+// other is so much larger that its component has no part in the sum.
 #ifndef LIB_GMM_GLSL
 #define LIB_GMM_GLSL
 
 const float HALF_LOG_2PI = 0.91893853320467274;  // log(2 pi) / 2
 
-// What all components of a token share.
-struct Mixture {
-    float max_logit;
-    float weights;   // sum of exp(logit - max_logit)
-    float min_q;     // inf if all are beyond float32
-    float distance;  // the least log|z|, where min_q is infinite
-    float max_a;
-    float joint;  // sum of exp(a - max_a), 1 at least
+// What says how likely a component makes y.
+struct Density {
+    float logit;
+    float q;
+    float distance;  // log|z|, where q is infinite
+    float log_sigma;
 };
 
 // One component.
 struct Component {
-    float logit;  // less max_logit
+    Density density;
     float z;
     float half_inverse;  // exp(-log_sigma / 2), of which the square may overflow alone
-    float a;
+};
+
+// Any components of a mixture.
+struct Mixture {
+    float max_logit;
+    float weights;  // sum of exp(logit - max_logit)
+    float joint;    // sum of exp(a - a_best), 1 at least
+    Density best;
 };
 
 #define INFINITY uintBitsToFloat(0x7f800000u)  // glslang takes no call in a global constant
-
-uint at(const Place place, const uint token, const uint k) {
-    return place.offset + token * place.stride_t + k * place.stride_k;
-}
-
-float load_logit(const uint token, const uint k) {
-    return WIDEN(logit_in[at(p.logit, token, k)]);
-}
-
-float load_mu(const uint token, const uint k) {
-    return WIDEN(mu_in[at(p.mu, token, k)]);
-}
-
-float load_log_sigma(const uint token, const uint k) {
-    return WIDEN(log_sigma_in[at(p.log_sigma, token, k)]);
-}
-
-// half_inverse returns exp(-log_sigma / 2).
-float half_inverse(const float log_sigma) {
-    return exp(-0.5 * log_sigma);
-}
 
 // over_sigma returns x / sigma. 0 is 0 whatever the deviation: 0 * inf would be NaN.
 // Precise, or a compiler (NVIDIA's does) takes the product of the halves first, which overflows
@@ -68,56 +50,73 @@ float over_sigma(const float x, const float half_inverse) {
     return x == 0.0 ? 0.0 : all;
 }
 
-// log_distance returns log|z|, which is finite where z is not.
-float log_distance(const float d, const float log_sigma) {
-    return log(abs(d)) - log_sigma;
-}
-
-// component returns component k, given all of m but the sums.
-Component component(const uint token, const uint k, const float y, const Mixture m) {
+Component component(const float logit, const float mu, const float log_sigma, const float y) {
     Component c;
-    const float d = y - load_mu(token, k);
-    const float log_sigma = load_log_sigma(token, k);
-    c.logit = load_logit(token, k) - m.max_logit;
-    c.half_inverse = half_inverse(log_sigma);
+    const float d = y - mu;
+    c.half_inverse = exp(-0.5 * log_sigma);
     c.z = over_sigma(d, c.half_inverse);
-    float excess = 0.5 * c.z * c.z - m.min_q;
-    if (m.min_q == INFINITY) {  // inf - inf is NaN
-        excess = log_distance(d, log_sigma) <= m.distance ? 0.0 : INFINITY;
-    }
-    c.a = c.logit - excess - log_sigma - HALF_LOG_2PI;
+    c.density.logit = logit;
+    c.density.q = 0.5 * c.z * c.z;
+    c.density.distance = c.density.q == INFINITY ? log(abs(d)) - log_sigma : 0.0;  // finite where z is not
+    c.density.log_sigma = log_sigma;
     return c;
 }
 
-Mixture mixture(const uint token, const float y) {
-    Mixture m;
-    m.max_logit = load_logit(token, 0);
-    m.min_q = INFINITY;
-    m.distance = INFINITY;
-    for (uint k = 0; k < p.components; k++) {
-        const float d = y - load_mu(token, k);
-        const float log_sigma = load_log_sigma(token, k);
-        const float z = over_sigma(d, half_inverse(log_sigma));
-        m.max_logit = max(m.max_logit, load_logit(token, k));
-        m.min_q = min(m.min_q, 0.5 * z * z);
-        if (m.min_q == INFINITY) {
-            m.distance = min(m.distance, log_distance(d, log_sigma));
-        }
+// log_ratio returns a_k of one component less that of another. It is precise: in another
+// order, which Mesa takes otherwise, logits of 1e4 leave 1e-3 of the other terms.
+float log_ratio(const Density a, const Density b) {
+    float excess = a.q - b.q;
+    if (a.q == INFINITY && b.q == INFINITY) {  // inf - inf is NaN
+        excess = a.distance == b.distance ? 0.0 : a.distance > b.distance ? INFINITY : -INFINITY;
     }
-    m.weights = 0.0;
-    m.max_a = -INFINITY;
-    m.joint = 0.0;
-    for (uint k = 0; k < p.components; k++) {
-        const Component c = component(token, k, y, m);
-        m.weights += exp(c.logit);
-        if (c.a > m.max_a) {
-            m.joint = m.joint * exp(m.max_a - c.a) + 1.0;  // 0 * exp(-inf) the first time
-            m.max_a = c.a;
-        } else if (c.a > -INFINITY) {  // -inf - -inf is NaN
-            m.joint += exp(c.a - m.max_a);
-        }
+    if (abs(excess) == INFINITY) {  // whatever the logits: their difference may be infinite, too
+        return -excess;
     }
-    return m;
+    precise const float ratio = a.logit - b.logit - excess - (a.log_sigma - b.log_sigma);
+    return ratio;
+}
+
+// alone returns the mixture of one component.
+Mixture alone(const Component c) {
+    return Mixture(c.density.logit, 1.0, 1.0, c.density);
+}
+
+// merge returns the mixture of the components of m and those of n.
+Mixture merge(const Mixture m, const Mixture n) {
+    Mixture all = m;
+    if (n.max_logit > m.max_logit) {
+        all.max_logit = n.max_logit;
+        all.weights = m.weights * exp(m.max_logit - n.max_logit) + n.weights;
+    } else {
+        all.weights += n.weights * exp(n.max_logit - m.max_logit);
+    }
+    const float ratio = log_ratio(n.best, m.best);
+    if (ratio > 0.0) {
+        all.best = n.best;
+        all.joint = m.joint * exp(-ratio) + n.joint;
+    } else {
+        all.joint += n.joint * exp(ratio);
+    }
+    return all;
+}
+
+// log_probability is precise for the same reason.
+float log_probability(const Mixture m) {
+    precise const float log_p = m.best.logit - m.max_logit - m.best.log_sigma - HALF_LOG_2PI + log(m.joint) - log(m.weights) - m.best.q;
+    return log_p;
+}
+
+// A mixture in memory is two vec4.
+Mixture unpack(const vec4 x, const vec4 y) {
+    return Mixture(x.x, x.y, x.z, Density(x.w, y.x, y.y, y.z));
+}
+
+vec4 pack_first(const Mixture m) {
+    return vec4(m.max_logit, m.weights, m.joint, m.best.logit);
+}
+
+vec4 pack_second(const Mixture m) {
+    return vec4(m.best.q, m.best.distance, m.best.log_sigma, 0.0);
 }
 
 #endif

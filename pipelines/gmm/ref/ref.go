@@ -16,7 +16,8 @@ import (
 type Problem struct {
 	Tokens     int
 	Components int         // of the mixture of a token
-	DType      dtype.DType // of logit, mu, log sigma and their gradients
+	DType      dtype.DType // of logit, mu and log sigma
+	Grad       dtype.DType // of their gradients
 }
 
 // Validate returns an error that names the first field that is out of its range.
@@ -30,6 +31,8 @@ func (p Problem) Validate() error {
 		return fmt.Errorf("gmm: tokens=%d by components=%d are more than %d", p.Tokens, p.Components, uint32(math.MaxUint32/3))
 	case !p.DType.Float():
 		return fmt.Errorf("gmm: dtype=%v is not one of float32, float16, bfloat16", p.DType)
+	case !p.Grad.Float():
+		return fmt.Errorf("gmm: grad=%v is not one of float32, float16, bfloat16", p.Grad)
 	}
 	return nil
 }
@@ -43,14 +46,17 @@ func (p Problem) BackwardFLOPs() float64 { return 24 * float64(p.Tokens) * float
 
 // Bytes returns the least traffic of the forward pass: the mixtures and y read, log_p
 // and the loss written.
-func (p Problem) Bytes() float64 { return p.paramBytes() + 8*float64(p.Tokens) + 4 }
+func (p Problem) Bytes() float64 { return p.mixtureBytes(p.DType) + 8*float64(p.Tokens) + 4 }
 
 // BackwardBytes returns that of the backward pass: the mixtures and y read, the
 // gradients written.
-func (p Problem) BackwardBytes() float64 { return 2*p.paramBytes() + 4*float64(p.Tokens) }
+func (p Problem) BackwardBytes() float64 {
+	return p.mixtureBytes(p.DType) + p.mixtureBytes(p.Grad) + 4*float64(p.Tokens)
+}
 
-func (p Problem) paramBytes() float64 {
-	return 3 * float64(p.Tokens) * float64(p.Components) * float64(p.DType.Size())
+// mixtureBytes returns the size of three numbers for each component, of a format.
+func (p Problem) mixtureBytes(t dtype.DType) float64 {
+	return 3 * float64(p.Tokens) * float64(p.Components) * float64(t.Size())
 }
 
 // Inputs are the tensors of a call, row-major: Logit, Mu and LogSigma (tokens,
@@ -137,12 +143,12 @@ func Backward(in Inputs, dloss float64, p Problem) Gradients {
 }
 
 // PlainBackward is Backward with every operation rounded to float32, and the gradients
-// to p.DType.
+// to p.Grad.
 func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
 	g := backward(in, dloss, p, round32)
 	for _, x := range [][]float64{g.Logit, g.Mu, g.LogSigma} {
 		for i, v := range x {
-			x[i] = float64(p.DType.Round(float32(v)))
+			x[i] = float64(p.Grad.Round(float32(v)))
 		}
 	}
 	return g
@@ -198,8 +204,8 @@ func BackwardBounds(in Inputs, want, plain Gradients, dloss float64, p Problem) 
 	logP, _ := Forward(in, p)
 	g, off := math.Abs(dloss)/float64(p.Tokens), least(in, logP)
 	return Bounds{
-		DLogit:    tolerance.Plain(p.DType, want.Logit, plain.Logit, off*g),
-		DMu:       tolerance.Plain(p.DType, want.Mu, plain.Mu, off*tolerance.Largest(want.Mu)),
-		DLogSigma: tolerance.Plain(p.DType, want.LogSigma, plain.LogSigma, off*max(g, tolerance.Largest(want.LogSigma))),
+		DLogit:    tolerance.Plain(p.Grad, want.Logit, plain.Logit, off*g),
+		DMu:       tolerance.Plain(p.Grad, want.Mu, plain.Mu, off*tolerance.Largest(want.Mu)),
+		DLogSigma: tolerance.Plain(p.Grad, want.LogSigma, plain.LogSigma, off*max(g, tolerance.Largest(want.LogSigma))),
 	}
 }

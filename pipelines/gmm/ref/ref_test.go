@@ -77,7 +77,7 @@ func TestBackward(t *testing.T) {
 // the gradients, is, and no further.
 func TestPlain(t *testing.T) {
 	for _, format := range dtype.All() {
-		p := Problem{Tokens: 50, Components: 10, DType: format}
+		p := Problem{Tokens: 50, Components: 10, DType: format, Grad: format}
 		in := random(p)
 		for _, x := range [][]float64{in.Logit, in.Mu, in.LogSigma, in.Y} {
 			for i := range x {
@@ -102,4 +102,5 @@ func TestValidate(t *testing.T) {
 	require.EqualError(t, Problem{Tokens: 1}.Validate(), "gmm: components=0 is not positive")
 	require.EqualError(t, Problem{Tokens: 1 << 20, Components: 1 << 20}.Validate(), "gmm: tokens=1048576 by components=1048576 are more than 1431655765")
 	require.EqualError(t, Problem{Tokens: 1, Components: 1, DType: dtype.Bool}.Validate(), "gmm: dtype=bool is not one of float32, float16, bfloat16")
+	require.EqualError(t, Problem{Tokens: 1, Components: 1, Grad: dtype.Int32}.Validate(), "gmm: grad=int32 is not one of float32, float16, bfloat16")
 }

@@ -1,0 +1,64 @@
+package gmm
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// StateSize is how many float32 hold what is known of a mixture of which some components
+// are still to come: shaders/lib/gmm.glsl.
+const StateSize = 8
+
+// Merge computes what Forward does, of mixtures whose components a kernel of another
+// package, gemm.Mixture, has met in groups:
+//
+//	log_p = log-probability of y under the components of all groups
+//	loss  = -mean(log_p)
+//
+// States is (groups, tokens, StateSize), float32, with any strides that are multiples of 4
+// elements, as its offset is, and a contiguous last axis; log_p is (tokens) and loss (1),
+// as in Forward. Of p only the tokens count. Groups are merged in their order.
+//
+// Records, waits for, and returns errors as Forward does, and takes as much memory.
+func Merge(c *vk.Cmd, logP, loss, states vk.Tensor, p Problem, opt Options) error {
+	d := c.Device()
+	if err := Supports(d.Caps(), p); err != nil {
+		return err
+	}
+	if len(states.Shape) != 3 {
+		return fmt.Errorf("gmm: states has shape %v, want [groups %d %d]", states.Shape, p.Tokens, StateSize)
+	}
+	count := states.Shape[0]
+	inputs := []argument.Argument{argument.New("states", states, true, dtype.Float32, []int{count, p.Tokens, StateSize})}
+	parts, err := check(c, inputs, logP, loss, &p, &opt)
+	if err != nil {
+		return err
+	}
+	if states.Offset%4 != 0 || states.Strides[0]%4 != 0 || states.Strides[1]%4 != 0 {
+		return fmt.Errorf("gmm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
+	}
+	k, err := kernel[mergeParams](d, "gmm_merge", "", fwdSpec{threads, !logP.IsZero(), !loss.IsZero()})
+	if err != nil {
+		return err
+	}
+	params := mergeParams{
+		Tokens: uint32(p.Tokens), Groups: uint32(count),
+		Offset: uint32(states.Offset), StrideG: uint32(states.Strides[0]), StrideT: uint32(states.Strides[1]),
+		LogPOffset: uint32(logP.Offset),
+	}
+	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, states, or(logP, states), or(parts, states))
+	return sum(c, loss, parts)
+}
+
+// mergeParams is the push-constant block of gmm_merge.comp.
+type mergeParams struct {
+	Tokens     uint32 `glsl:"tokens"`
+	Groups     uint32 `glsl:"groups"`
+	Offset     uint32 `glsl:"offset"` // elements, like all that follow
+	StrideG    uint32 `glsl:"stride_g"`
+	StrideT    uint32 `glsl:"stride_t"`
+	LogPOffset uint32 `glsl:"log_p_offset"`
+}

@@ -1,0 +1,204 @@
+package mixture_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mixture/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// inputs are random; weights are small, so that outputs of heads are about 1.
+func inputs(p mixture.Problem) ref.Inputs {
+	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
+	random := func(n int, t dtype.DType, scale float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(t.Round(float32(scale * rng.NormFloat64())))
+		}
+		return x
+	}
+	return ref.Inputs{
+		X: random(p.Tokens*p.In, p.DType, 1), W1: random(p.Heads*p.In*p.Hidden, p.DType, 1/math.Sqrt(float64(p.In))),
+		W2: random(p.Heads*p.Hidden*3, p.DType, 1/math.Sqrt(float64(p.Hidden))), Y: random(p.Tokens, dtype.Float32, 1),
+	}
+}
+
+// tensors are those of a pass.
+func tensors(p mixture.Problem, in ref.Inputs, dloss float64, backward bool) []kerneltest.Tensor {
+	list := []kerneltest.Tensor{
+		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
+		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
+		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
+		{Name: "y", Shape: []int{p.Tokens}, Values: in.Y},
+	}
+	if !backward {
+		logP, loss := ref.Forward(in, p)
+		b := ref.ForwardBounds(in, p)
+		return append(list,
+			kerneltest.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
+			kerneltest.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})
+	}
+	if dloss != 1 {
+		list = append(list, kerneltest.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
+	}
+	want := ref.Backward(in, dloss, p)
+	b := ref.BackwardBounds(in, want, dloss, p)
+	return append(list,
+		kerneltest.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
+		kerneltest.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
+		kerneltest.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+}
+
+// record records a pass on named tensors.
+func record(p mixture.Problem, opt mixture.Options, backward bool) kerneltest.Record {
+	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		if backward {
+			return mixture.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dloss"], t["x"], t["w1"], t["w2"], t["y"], p, opt)
+		}
+		return mixture.Forward(c, t["log_p"], t["loss"], t["x"], t["w1"], t["w2"], t["y"], p, opt)
+	}
+}
+
+// TestPasses runs both passes on every path: sizes 1 and odd ones, heads in groups that
+// are equal and that are not, every format and layout.
+func TestPasses(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range gemm.Impls() {
+		for _, format := range dtype.All() {
+			if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
+				continue
+			}
+			for i, s := range []struct{ tokens, heads, in, hidden, groups int }{
+				{1, 1, 1, 1, 0}, // one of everything
+				{37, 5, 20, 45, 2},
+				{70, 3, 16, 33, 3},
+				{9, 2, 3, 17, 0},
+				{300, 10, 11, 13, 4}, // enough tokens for copies of w1, where those pay
+			} {
+				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.All()[i%3]}
+				layout := kerneltest.Layout(i) % kerneltest.Layouts
+				t.Run(fmt.Sprintf("%v/%v/groups=%d/layout=%d", impl, p, s.groups, layout), func(t *testing.T) {
+					in := inputs(p)
+					for _, pass := range []struct {
+						backward, outputs bool
+						dloss             float64
+					}{{false, false, 0}, {false, true, 0}, {true, false, []float64{1, -2.5}[i%2]}} {
+						c := kerneltest.Case{Name: "mixture", Layout: layout, Tensors: tensors(p, in, pass.dloss, pass.backward)}
+						report, err := c.Check(d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: pass.outputs}, pass.backward))
+						require.NoError(t, err, "%+v", pass)
+						t.Logf("%+v: %s", pass, report)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestWorkspace runs both passes in memory of their own that is full of NaN, and wants too
+// little of it to be refused.
+func TestWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Float32}
+	in := inputs(p)
+	for _, impl := range gemm.Impls() {
+		for _, backward := range []bool{false, true} {
+			opt := mixture.Options{Impl: impl, Groups: 2}
+			size := mixture.ForwardWorkspace
+			if backward {
+				size = mixture.BackwardWorkspace
+			}
+			bytes, err := size(d.Caps(), p, opt)
+			if errors.Is(err, mixture.ErrUnsupported) {
+				continue
+			}
+			require.NoError(t, err)
+			c := kerneltest.Case{Name: "mixture", Tensors: tensors(p, in, 1, backward)}
+			for _, less := range []int64{0, 4} {
+				workspace, err := d.NewBuffer("workspace", bytes-less)
+				require.NoError(t, err)
+				opt.Workspace = workspace
+				_, err = c.Check(d, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
+					c.Fill(workspace, 0, workspace.Bytes(), math.MaxUint32)
+					c.BarrierFromTransfer()
+					return record(p, opt, backward)(c, tensors)
+				})
+				workspace.Close()
+				if less == 0 {
+					require.NoError(t, err)
+				} else {
+					require.EqualError(t, err, fmt.Sprintf("mixture: workspace has %d bytes, want %d", bytes-less, bytes))
+				}
+			}
+		}
+	}
+}
+
+// TestForwardChoice wants the one kernel on matrices, in memory that does not grow with
+// the heads, and outputs in memory where they are asked for or nothing else runs.
+func TestForwardChoice(t *testing.T) {
+	d := vktest.Open(t)
+	p := mixture.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, DType: dtype.Float16, Grad: dtype.Float16}
+	for _, impl := range gemm.Impls() {
+		opt := mixture.Options{Impl: impl, Groups: 1}
+		runs, err := mixture.Describe(d.Caps(), p, opt, false)
+		if errors.Is(err, mixture.ErrUnsupported) {
+			continue
+		}
+		require.NoError(t, err)
+		if impl != gemm.CoopMat {
+			require.Contains(t, runs, "outputs in memory")
+			continue
+		}
+		require.Contains(t, runs, "1 groups of heads")
+		bytes, err := mixture.ForwardWorkspace(d.Caps(), p, opt)
+		require.NoError(t, err)
+		p.Heads *= 2
+		more, err := mixture.ForwardWorkspace(d.Caps(), p, opt)
+		require.NoError(t, err)
+		require.Equal(t, bytes, more)
+		opt.Outputs = true
+		runs, err = mixture.Describe(d.Caps(), p, opt, false)
+		require.NoError(t, err)
+		require.Contains(t, runs, "outputs in memory")
+	}
+}
+
+// TestArguments wants errors that name the value or the tensor that does not fit.
+func TestArguments(t *testing.T) {
+	d := vktest.Open(t)
+	p := mixture.Problem{Tokens: 2, Heads: 6, In: 5, Hidden: 4}
+	c, err := d.NewCmd("arguments")
+	require.NoError(t, err)
+	defer c.Close()
+	tensor := func(shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", dtype.Float32, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	x, w1, w2, y, logP, loss := tensor(2, 5), tensor(6, 5, 4), tensor(6, 4, 3), tensor(2), tensor(2), tensor(1)
+	opt, none := mixture.Options{}, vk.Tensor{}
+	require.NoError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, opt))
+	require.NoError(t, mixture.Forward(c, none, none, x, w1, w2, y, p, opt))
+	require.ErrorContains(t, mixture.Forward(c, logP, loss, x, w2, w1, y, p, opt), "mixture: w1 has shape [6 4 3]")
+	require.ErrorContains(t, mixture.Forward(c, logP, loss, x, w1, w2, loss, p, opt), "mixture: y has shape [1]")
+	require.EqualError(t, mixture.Forward(c, y, loss, x, w1, w2, y, p, opt), "mixture: log_p overlaps y: outputs need memory of their own")
+	require.ErrorContains(t, mixture.Backward(c, x, w1, w2, none, x, w1, w2, y, p, opt), "mixture: dx overlaps x")
+	require.ErrorContains(t, mixture.Backward(c, x, w1, w2, y, x, w1, w2, y, p, opt), "mixture: dloss has shape [2]")
+	require.EqualError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Groups: -1}), "mixture: groups=-1 is negative")
+	require.EqualError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Heads: -1}), "mixture: heads_at_a_time=-1 is negative")
+	require.ErrorIs(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Impl: gemm.CoopMat}), mixture.ErrUnsupported)
+	p.Heads = 0
+	require.ErrorContains(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, opt), "mixture: heads=0 is not from 1 to")
+}

@@ -1,0 +1,206 @@
+package mixture
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/grouped"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A forwardPlan is what Forward runs: a kernel whose workgroups have all of their heads,
+// or grouped and gmm.
+type forwardPlan struct {
+	memory chain.Memory
+	words  string // for Describe
+
+	fused  bool
+	p      gemm.Problem // of the fused kernel
+	opt    gemm.Options // likewise
+	groups int          // of heads
+	states int64        // where they lie
+
+	heads outputs
+}
+
+func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, err error) {
+	if err := validate(p, opt); err != nil {
+		return plan, err
+	}
+	sums, err := gmm.Workspace(caps, p.Mixtures())
+	if err != nil {
+		return plan, fmt.Errorf("mixture: %w", err)
+	}
+	if !opt.Outputs {
+		err := plan.fuse(caps, p, opt, sums)
+		if err == nil || !errors.Is(err, ErrUnsupported) {
+			return plan, err
+		}
+	}
+	plan.heads, err = newOutputs(caps, p, opt)
+	if err != nil {
+		return plan, err
+	}
+	plan.words = plan.heads.words + " | gmm of outputs in memory"
+	plan.memory.Take(max(sums, plan.heads.workspace))
+	plan.heads.take(&plan.memory, p)
+	return plan, nil
+}
+
+func validate(p Problem, opt Options) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	return opt.Validate()
+}
+
+// fuse makes the plan that of the fused kernel, with the memory of sums at its beginning.
+func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) error {
+	problem := gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: dtype.Float32}
+	options := gemm.Options{Impl: opt.Impl}
+	config, groups, err := gemm.MixtureConfig(caps, problem, options)
+	if err != nil {
+		return fmt.Errorf("mixture: %w", err)
+	}
+	bytes, err := gemm.MixtureWorkspace(caps, problem, options)
+	if err != nil {
+		return fmt.Errorf("mixture: %w", err)
+	}
+	if opt.Groups > 0 {
+		groups = min(opt.Groups, p.Heads)
+	}
+	f.fused, f.p, f.opt, f.groups = true, problem, options, groups
+	f.memory.Take(sums)
+	f.opt.WorkspaceOffset = f.memory.Take(bytes)
+	f.states = f.memory.Take(4 * gmm.StateSize * int64(groups) * int64(p.Tokens))
+	f.words = fmt.Sprintf("mixture %v, %d groups of heads", config, groups)
+	return nil
+}
+
+// record records the plan.
+func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, logP, loss, x, w1, w2, y vk.Tensor, p Problem) error {
+	opt := gmm.Options{Workspace: memory}
+	if !f.fused {
+		out, err := f.heads.record(c, memory, x, w1, w2, p)
+		if err != nil {
+			return err
+		}
+		c.Barrier() // outputs are written, and their workspace is read
+		return wrap(gmm.Forward(c, logP, loss, gmm.Interleaved(out), y, p.Mixtures(), opt))
+	}
+	states := vk.View(memory, dtype.Float32, f.groups, p.Tokens, gmm.StateSize)
+	states.Offset = int(f.states / 4)
+	xs := x
+	xs.Shape, xs.Strides = []int{p.Heads, p.Tokens, p.In}, []int{0, x.Strides[0], x.Strides[1]}
+	fused := f.opt
+	fused.Workspace = memory
+	if err := gemm.Mixture(c, states, y, xs, w1, w2, f.p, fused); err != nil {
+		return wrap(err)
+	}
+	c.Barrier() // states are written
+	return wrap(gmm.Merge(c, logP, loss, states, p.Mixtures(), opt))
+}
+
+// wrap returns an error of what Forward and Backward are made of as theirs.
+func wrap(err error) error {
+	if err != nil {
+		return fmt.Errorf("mixture: %w", err)
+	}
+	return nil
+}
+
+// outputs is what computes (logit, mu, log sigma) of all heads, in memory.
+type outputs struct {
+	opt       grouped.Options
+	workspace int64 // bytes, from the beginning of memory on
+	at        int64 // where outputs lie
+	words     string
+}
+
+func newOutputs(caps *vk.Caps, p Problem, opt Options) (o outputs, err error) {
+	o.opt = grouped.Options{Impl: opt.Impl, Heads: opt.Heads, Float32: true}
+	if o.workspace, err = grouped.ForwardWorkspace(caps, p.Perceptrons(), o.opt); err != nil {
+		return o, wrap(err)
+	}
+	o.words, err = grouped.Describe(caps, p.Perceptrons(), o.opt, false)
+	return o, wrap(err)
+}
+
+// take takes memory for the outputs.
+func (o *outputs) take(memory *chain.Memory, p Problem) {
+	o.at = memory.Take(4 * 3 * int64(p.Tokens) * int64(p.Heads))
+}
+
+// record records the outputs, (tokens, heads, 3) in float32, and returns them.
+func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, x, w1, w2 vk.Tensor, p Problem) (vk.Tensor, error) {
+	out := vk.View(memory, dtype.Float32, p.Tokens, p.Heads, 3)
+	out.Offset = int(o.at / 4)
+	opt := o.opt
+	opt.Workspace = memory
+	return out, wrap(grouped.Forward(c, out, x, w1, w2, p.Perceptrons(), opt))
+}
+
+// A backwardPlan is what Backward runs: the outputs of heads, the gradients by them, and
+// those of grouped.
+type backwardPlan struct {
+	memory chain.Memory
+	words  string // for Describe
+	heads  outputs
+	dy     int64 // where the gradients by outputs lie
+	opt    grouped.Options
+}
+
+// dyStride is the elements of a gradient by the outputs of a head in memory: rows of
+// operands that start at multiples of 8 elements need no copy.
+const dyStride = 8
+
+func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, err error) {
+	if err := validate(p, opt); err != nil {
+		return plan, err
+	}
+	if err := gmm.Supports(caps, p.Mixtures()); err != nil {
+		return plan, wrap(err)
+	}
+	if plan.heads, err = newOutputs(caps, p, opt); err != nil {
+		return plan, err
+	}
+	plan.opt = grouped.Options{Impl: opt.Impl, Heads: opt.Heads}
+	workspace, err := grouped.BackwardWorkspace(caps, p.Perceptrons(), plan.opt)
+	if err != nil {
+		return plan, wrap(err)
+	}
+	words, err := grouped.Describe(caps, p.Perceptrons(), plan.opt, true)
+	if err != nil {
+		return plan, wrap(err)
+	}
+	plan.words = plan.heads.words + " | gmm | " + words
+	plan.memory.Take(max(plan.heads.workspace, workspace))
+	plan.heads.take(&plan.memory, p)
+	plan.dy = plan.memory.Take(dyStride * int64(p.DType.Size()) * int64(p.Tokens) * int64(p.Heads))
+	return plan, nil
+}
+
+// record records the plan.
+func (b *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dloss, x, w1, w2, y vk.Tensor, p Problem) error {
+	out, err := b.heads.record(c, memory, x, w1, w2, p)
+	if err != nil {
+		return err
+	}
+	dy := vk.Tensor{
+		Buffer: memory, DType: p.DType, Offset: int(b.dy) / p.DType.Size(),
+		Shape: []int{p.Tokens, p.Heads, 3}, Strides: []int{p.Heads * dyStride, dyStride, 1},
+	}
+	c.Barrier() // outputs are written
+	err = gmm.Backward(c, gmm.Interleaved(dy), dloss, gmm.Interleaved(out), y, p.Mixtures(), gmm.Options{Saturate: true})
+	if err != nil {
+		return wrap(err)
+	}
+	c.Barrier() // dy is written, and the workspace of the outputs read
+	opt := b.opt
+	opt.Workspace = memory
+	return wrap(grouped.Backward(c, dx, dw1, dw2, dy, x, w1, w2, p.Perceptrons(), opt))
+}

@@ -1,0 +1,208 @@
+// Package ref computes the log-probability of tokens under mixtures of normal
+// distributions whose components are the heads of a model, and its gradients, in float64,
+// and as a plain program does: packages grouped/ref and gmm/ref, one after the other. It
+// uses no device.
+package ref
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	gmm "github.com/flashvk/flashvk/pipelines/gmm/ref"
+	groupedproblem "github.com/flashvk/flashvk/pipelines/grouped/problem"
+	grouped "github.com/flashvk/flashvk/pipelines/grouped/ref"
+	"github.com/flashvk/flashvk/pipelines/tolerance"
+)
+
+// A Problem is one call.
+//
+//	tensor         shape                DType
+//	x, dx          (tokens, in)         DType
+//	w1, dw1        (heads, in, hidden)  DType, Grad
+//	w2, dw2        (heads, hidden, 3)   DType, Grad
+//	y, log_p       (tokens)             float32
+//	loss, dloss    (1)                  float32
+type Problem struct {
+	Tokens, Heads, In, Hidden int
+	DType                     dtype.DType
+	Grad                      dtype.DType // of dw1 and dw2
+}
+
+// Outputs of a head: logit, mu, log sigma.
+const outputs = 3
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error {
+	for _, d := range []struct {
+		name string
+		n    int
+	}{{"tokens", p.Tokens}, {"heads", p.Heads}, {"in", p.In}, {"hidden", p.Hidden}} {
+		if d.n < 1 || d.n > 1<<30 {
+			return fmt.Errorf("mixture: %s=%d is not from 1 to %d", d.name, d.n, 1<<30)
+		}
+	}
+	for _, t := range []struct {
+		name string
+		t    dtype.DType
+	}{{"dtype", p.DType}, {"grad", p.Grad}} {
+		if !t.t.Float() {
+			return fmt.Errorf("mixture: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
+		}
+	}
+	if float64(p.Tokens)*float64(p.Heads) > math.MaxUint32/outputs {
+		return fmt.Errorf("mixture: tokens=%d by heads=%d are more than %d", p.Tokens, p.Heads, uint32(math.MaxUint32/outputs))
+	}
+	return nil
+}
+
+// Perceptrons returns the problem of the heads alone.
+func (p Problem) Perceptrons() groupedproblem.Problem {
+	return groupedproblem.Problem{Tokens: p.Tokens, Heads: p.Heads, In: p.In, Hidden: p.Hidden, Out: outputs, DType: p.DType, Grad: p.Grad}
+}
+
+// Mixtures returns the problem of the mixtures of what heads return, with outputs in
+// float32 and gradients by them in p.DType.
+func (p Problem) Mixtures() gmm.Problem {
+	return gmm.Problem{Tokens: p.Tokens, Components: p.Heads, DType: dtype.Float32, Grad: p.DType}
+}
+
+// FLOPs returns the operations of the forward pass: the products of the heads, and what
+// gmm counts.
+func (p Problem) FLOPs() float64 { return p.Perceptrons().FLOPs() + p.Mixtures().FLOPs() }
+
+// BackwardFLOPs returns those of the gradients; what computes hidden units and outputs
+// again is not counted.
+func (p Problem) BackwardFLOPs() float64 {
+	return p.Perceptrons().BackwardFLOPs() + p.Mixtures().BackwardFLOPs()
+}
+
+// weights returns the elements of w1 and w2.
+func (p Problem) weights() float64 {
+	return float64(p.Heads) * float64(p.Hidden) * float64(p.In+outputs)
+}
+
+// Bytes returns the least memory traffic of the forward pass: each tensor once.
+func (p Problem) Bytes() float64 {
+	return float64(p.DType.Size())*(float64(p.Tokens)*float64(p.In)+p.weights()) + 8*float64(p.Tokens) + 4
+}
+
+// BackwardBytes returns that of the backward pass: inputs and gradients once.
+func (p Problem) BackwardBytes() float64 {
+	return float64(p.DType.Size())*(2*float64(p.Tokens)*float64(p.In)+p.weights()) + float64(p.Grad.Size())*p.weights() + 4*float64(p.Tokens)
+}
+
+// XShape, W1Shape and W2Shape are the shapes of tensors and of their gradients.
+func (p Problem) XShape() []int  { return p.Perceptrons().XShape() }
+func (p Problem) W1Shape() []int { return p.Perceptrons().W1Shape() }
+func (p Problem) W2Shape() []int { return p.Perceptrons().W2Shape() }
+
+// String describes the problem in a few words.
+func (p Problem) String() string { return "mixtures of " + p.Perceptrons().String() }
+
+// Inputs are what a problem reads, row-major.
+type Inputs struct{ X, W1, W2, Y []float64 }
+
+// Gradients are those of the loss.
+type Gradients struct{ DX, DW1, DW2 []float64 }
+
+// heads returns the inputs of the perceptrons, with the gradient by their outputs if
+// there is one.
+func (in Inputs) heads(dy []float64) grouped.Inputs {
+	return grouped.Inputs{X: in.X, W1: in.W1, W2: in.W2, DY: dy}
+}
+
+// mixtures returns the inputs of gmm, given the outputs of the heads.
+func (in Inputs) mixtures(out []float64) gmm.Inputs {
+	m := gmm.Inputs{Y: in.Y}
+	for i := 0; i < len(out); i += outputs {
+		m.Logit, m.Mu, m.LogSigma = append(m.Logit, out[i]), append(m.Mu, out[i+1]), append(m.LogSigma, out[i+2])
+	}
+	return m
+}
+
+// Outputs returns what the heads return, in float64: the mixtures.
+func Outputs(in Inputs, p Problem) gmm.Inputs {
+	return in.mixtures(grouped.Compute(in.heads(nil), p.Perceptrons()).Y)
+}
+
+// plainOutputs returns the same in p.DType, as a plain program stores it.
+func plainOutputs(in Inputs, p Problem) gmm.Inputs {
+	return in.mixtures(grouped.Plain(in.heads(nil), p.Perceptrons()).Y)
+}
+
+// Forward returns the log-probability of each token and minus their mean:
+//
+//	(logit, mu, log_sigma)[:, k] = silu(x * w1[k]) * w2[k]
+//	log_p = logsumexp over k of log_softmax(logit) + log_n, as gmm has it
+//	loss  = -mean(log_p)
+func Forward(in Inputs, p Problem) (logP []float64, loss float64) {
+	return gmm.Forward(Outputs(in, p), p.Mixtures())
+}
+
+// PlainForward is Forward as a plain program computes it, with every tensor in p.DType up
+// to the mixtures, and float32 from there on.
+func PlainForward(in Inputs, p Problem) (logP []float64, loss float64) {
+	return gmm.PlainForward(plainOutputs(in, p), p.Mixtures())
+}
+
+// Backward returns the gradients of dloss times the loss.
+func Backward(in Inputs, dloss float64, p Problem) Gradients {
+	return gradients(in, gmm.Backward(Outputs(in, p), dloss, p.Mixtures()), p, grouped.Compute)
+}
+
+// PlainBackward is Backward as a plain program computes it, with gradients by the
+// mixtures in p.DType.
+func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
+	return gradients(in, gmm.PlainBackward(plainOutputs(in, p), dloss, p.Mixtures()), p, grouped.Plain)
+}
+
+func gradients(in Inputs, g gmm.Gradients, p Problem, f func(grouped.Inputs, groupedproblem.Problem) grouped.Outputs) Gradients {
+	dy := make([]float64, 0, outputs*len(g.Logit))
+	for i := range g.Logit {
+		dy = append(dy, g.Logit[i], g.Mu[i], g.LogSigma[i])
+	}
+	out := f(in.heads(dy), p.Perceptrons())
+	return Gradients{out.DX, out.DW1, out.DW2}
+}
+
+// Bounds are the largest absolute errors of results.
+type Bounds struct{ LogP, Loss, DX, DW1, DW2 float64 }
+
+// ForwardBounds returns how far a kernel may be off by the rule of tolerance.Plain.
+func ForwardBounds(in Inputs, p Problem) Bounds {
+	m := Outputs(in, p)
+	logP, loss := gmm.Forward(m, p.Mixtures())
+	plain, plainLoss := PlainForward(in, p)
+	b := gmm.ForwardBounds(m, logP, plain, loss, plainLoss)
+	return Bounds{LogP: b.LogP, Loss: b.Loss}
+}
+
+// BackwardBounds does the same for the gradients. An error of the gradients by the
+// mixtures, relative to the largest, is one of all others, relative to theirs.
+func BackwardBounds(in Inputs, want Gradients, dloss float64, p Problem) Bounds {
+	m, single := Outputs(in, p), p.Mixtures()
+	single.Grad = dtype.Float32 // the rounding to p.DType is in plain
+	dy := gmm.Backward(m, dloss, single)
+	b := gmm.BackwardBounds(m, dy, gmm.PlainBackward(m, dloss, single), dloss, single)
+	relative := max(b.DLogit, b.DMu, b.DLogSigma) / max(tolerance.Largest(dy.Logit), tolerance.Largest(dy.Mu), tolerance.Largest(dy.LogSigma), math.SmallestNonzeroFloat64)
+	plain := PlainBackward(in, dloss, p)
+	return Bounds{
+		DX:  tolerance.Plain(p.DType, want.DX, plain.DX, relative*tolerance.Largest(want.DX)),
+		DW1: tolerance.Plain(p.Grad, want.DW1, plain.DW1, relative*tolerance.Largest(want.DW1)),
+		DW2: tolerance.Plain(p.Grad, want.DW2, plain.DW2, relative*tolerance.Largest(want.DW2)),
+	}
+}
+
+// Tokens returns the problem of some tokens, whose log_p, and with the dloss that it
+// returns whose dx, are those of all.
+func Tokens(rows []int, in Inputs, dloss float64, p Problem) (Problem, Inputs, float64) {
+	part, some := grouped.Tokens(rows, grouped.Inputs{X: in.X, W1: in.W1, W2: in.W2}, p.Perceptrons())
+	out := Inputs{X: some.X, W1: some.W1, W2: some.W2}
+	for _, t := range rows {
+		out.Y = append(out.Y, in.Y[t])
+	}
+	dloss *= float64(part.Tokens) / float64(p.Tokens) // of a mean over fewer
+	p.Tokens = part.Tokens
+	return p, out, dloss
+}

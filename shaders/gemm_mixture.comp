@@ -1,0 +1,116 @@
+// gemm_mixture: the probability of a number for each row under a mixture of normal
+// distributions, whose components are what gemm_narrow makes: two-layer perceptrons
+// that share their input. Neither their hidden units nor their outputs reach memory.
+//
+//     (logit, mu, log_sigma)[k] = silu(alpha * op(A) * op(B[k])) * W[k]    of component k
+//     C = what lib/gmm.glsl keeps of the components of a group at y
+//
+//     op(A)  (m, k)  ELEM, from A (m, k) with A_BY_K, else (k, m); last axis contiguous
+//     op(B)  (HEADS, k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
+//     W      (HEADS, n, 3)  ELEM, last axis contiguous; at R of lib/gemm_params.glsl
+//     y      (m)  f32, contiguous; at X
+//     C      (groups, m, c_stride) f32: of the heads [g * HEADS / groups, (g + 1) * HEADS / groups)
+//
+// A workgroup has a block of rows and a group of heads. Head after head it multiplies its
+// rows by the columns of B, block after block, and adds up outputs in shared memory; they
+// then become a component. What is known of those before is in C, and not in registers,
+// which the products need. Outputs are float32 throughout.
+//
+// Dispatch: (x, y, groups) with x * y >= tiles, the blocks of rows.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_cooperative_matrix : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint SUBGROUPS_M = 2;
+layout(constant_id = 2) const uint SUBGROUPS_N = 2;
+layout(constant_id = 3) const uint MAT_M = 16;
+layout(constant_id = 4) const uint MAT_N = 16;
+layout(constant_id = 5) const uint TILES_M = 4;  // accumulators of a subgroup
+layout(constant_id = 6) const uint TILES_N = 4;
+layout(constant_id = 7) const uint BLOCK_K = 32;
+layout(constant_id = 8) const bool TAIL = true;        // k is not a multiple of BLOCK_K
+layout(constant_id = 9) const uint FENCE = 0;         // columns of matrices of a slab between fences, 0: none
+layout(constant_id = 10) const uint GROUP_M = 8;       // of lib/gemm_order.glsl: a workgroup has all columns
+layout(constant_id = 11) const bool A_BY_K = true;     // k is A's contiguous axis
+layout(constant_id = 12) const bool B_BY_K = false;
+layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
+layout(constant_id = 14) const bool B_ALIGNED = true;
+layout(constant_id = 15) const bool PARTIAL = false;   // of lib/gemm_matrix.glsl: k is not divided
+layout(constant_id = 24) const uint HEADS = 10;
+layout(local_size_x_id = 0) in;
+
+const uint COLUMNS = 3;  // of W
+
+#define EPILOGUE_ID 16
+#include "lib/element.glsl"
+#include "lib/formats.glsl"
+#include "lib/gemm_params.glsl"
+
+layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
+layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
+#define OUT_BINDING 2
+#include "lib/gemm_out.glsl"
+#include "lib/matrix_types.glsl"
+#include "lib/gemm_matrix.glsl"
+#include "lib/gemm_narrow.glsl"
+#include "lib/gmm.glsl"
+
+shared float outputs[BLOCK_M * SUBGROUPS_N * COLUMNS];  // sums over the columns of op(B) of one subgroup
+
+void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]) {
+    const uint at = ((row - w.row) * SUBGROUPS_N + gl_SubgroupID % SUBGROUPS_N) * COLUMNS;
+    const bool set = first && w.col == 0;
+    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+        outputs[at + o] = set ? y[o] : outputs[at + o] + y[o];
+    }
+}
+
+// add_component merges the outputs of a head with those of the heads before it.
+void add_component(const uint block_row, const uint group, const bool first) {
+    for (uint r = gl_LocalInvocationIndex; r < BLOCK_M; r += WORKGROUP_SIZE) {
+        const uint row = block_row + r;
+        if (row >= p.m) {
+            return;
+        }
+        float y[COLUMNS];
+        [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+            y[o] = 0.0;
+            [[unroll]] for (uint s = 0; s < SUBGROUPS_N; s++) {
+                y[o] += outputs[(r * SUBGROUPS_N + s) * COLUMNS + o];
+            }
+        }
+        const uint at = (p.c_offset + group * p.c_stride_b + row * p.c_stride) / 4;
+        Mixture m = alone(component(y[0], y[1], y[2], x1[p.x_offset + row]));
+        if (!first) {
+            m = merge(unpack(c4[at], c4[at + 1]), m);
+        }
+        c4[at] = pack_first(m);
+        c4[at + 1] = pack_second(m);
+    }
+}
+
+void main() {
+    const uint block = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (block >= p.tiles) {
+        return;
+    }
+    const uint group = gl_WorkGroupID.z;
+    const uint first = group * HEADS / gl_NumWorkGroups.z;
+    const uint end = (group + 1) * HEADS / gl_NumWorkGroups.z;
+    [[dont_unroll]] for (uint head = first; head < end; head++) {
+        [[dont_unroll]] for (uint col = 0; col < p.n; col += BLOCK_N) {
+            gemm(Work(block * BLOCK_M, col, head, 0, true));
+        }
+        barrier();  // outputs written before they are read, and read before the next gemm is past its first barrier
+        add_component(block * BLOCK_M, group, head == first);
+    }
+}

@@ -1,0 +1,54 @@
+// gmm_merge: log-probability of tokens under mixtures of normal distributions, of which
+// other kernels left parts: what lib/gmm.glsl keeps of the components of a group.
+//
+//     log_p = log-probability of y under all groups of a token
+//     loss  = -mean(log_p)
+//
+//     states  (groups, tokens, 8)  f32
+//     log_p   (tokens)             f32, contiguous, written if WRITE_LOG_P
+//     parts   (workgroups, 4)      f32: in column 0 what the workgroup's tokens add
+//                                  to the loss, written if WRITE_LOSS
+//
+// Groups are merged in their order: results do not depend on timing.
+//
+// Dispatch: any number of workgroups; each takes tokens in turn.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;  // a power of two
+layout(constant_id = 1) const bool WRITE_LOG_P = true;
+layout(constant_id = 2) const bool WRITE_LOSS = true;
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, scalar) uniform Params {
+    uint tokens;
+    uint groups;
+    uint offset;  // of states, in elements, like all that follow; multiples of 4
+    uint stride_g;
+    uint stride_t;
+    uint log_p_offset;
+} p;
+
+layout(binding = 0, scalar) readonly buffer States { vec4 states[]; };
+layout(binding = 1, scalar) writeonly buffer LogP { float log_p_out[]; };
+layout(binding = 2, scalar) writeonly buffer Parts { vec4 parts[]; };
+
+#include "lib/gmm_loss.glsl"
+
+Mixture load_group(const uint token, const uint group) {
+    const uint at = (p.offset + group * p.stride_g + token * p.stride_t) / 4;
+    return unpack(states[at], states[at + 1]);
+}
+
+Mixture mixture_of(const uint token) {
+    Mixture m = load_group(token, 0);
+    for (uint group = 1; group < p.groups; group++) {
+        m = merge(m, load_group(token, group));
+    }
+    return m;
+}
+
+void main() {
+    log_probabilities();
+}
