@@ -148,3 +148,20 @@ func TestParseConfig(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// TestMixtureGroups wants as few groups of heads as keep the workgroups of a device busy,
+// with two heads each at the least.
+func TestMixtureGroups(t *testing.T) {
+	for _, c := range []struct{ slots, blocks, heads, want int }{
+		{264, 125, 10, 2}, // one round of 250 workgroups with 5 heads
+		{264, 40, 10, 5},  // 200 with 2
+		{264, 86, 10, 3},  // 258 with 4
+		{264, 1602, 10, 2},
+		{264, 1, 10, 5},
+		{264, 1, 3, 1},
+		{264, 1, 1, 1},
+		{0, 100, 10, 1}, // a driver that does not tell
+	} {
+		require.Equal(t, c.want, mixtureGroups(c.slots, c.blocks, c.heads), "%+v", c)
+	}
+}

@@ -1,0 +1,135 @@
+package gemm_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	gmmref "github.com/flashvk/flashvk/pipelines/gmm/ref"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// mixtures returns the outputs of two products, (batch, m, 3), as gmm has them.
+func mixtures(out, y []float64, p gemm.Problem) gmmref.Inputs {
+	in := gmmref.Inputs{Y: y}
+	for row := range p.M {
+		for k := range p.Batches() {
+			at := (k*p.M + row) * 3
+			in.Logit, in.Mu, in.LogSigma = append(in.Logit, out[at]), append(in.Mu, out[at+1]), append(in.LogSigma, out[at+2])
+		}
+	}
+	return in
+}
+
+// TestMixture compares what gmm.Merge makes of the states with products in float64: with
+// the tuning table's tiles, with tiles whose rows leave in several strips, with subgroups
+// side by side, several blocks of columns, and heads in groups of different sizes.
+func TestMixture(t *testing.T) {
+	d := vktest.Open(t)
+	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		shape, lack := chips.MatrixShape(d.Caps(), format)
+		if lack != "" {
+			t.Logf("%v: %s", format, lack)
+			continue
+		}
+		strips := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 1, TilesM: 1, TilesN: 4, BlockK: int(shape.N), GroupM: 2}
+		wide := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 2, TilesM: 2, TilesN: 1, BlockK: int(shape.N), GroupM: 2}
+		for i, s := range []struct {
+			p      gemm.Problem
+			groups int
+			config *gemm.Config
+		}{
+			{gemm.Problem{M: 1, N: 1, K: 1}, 1, nil},
+			{gemm.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 2, nil},
+			{gemm.Problem{Batch: 5, M: 37, N: 150, K: 9}, 1, strips},
+			{gemm.Problem{Batch: 7, M: 21, N: 50, K: 9}, 3, wide},
+			{gemm.Problem{Batch: 2, M: 20, N: 70, K: 40, TransA: true, TransB: true}, 2, strips},
+		} {
+			p := s.p
+			p.DType, p.Out, p.Activation = format, dtype.Float32, gemm.SiLU
+			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			t.Run(fmt.Sprintf("%v/%d", p, s.groups), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(1, uint64(p.N)))
+				random := func(n int, t dtype.DType, scale float64) []float64 {
+					x := make([]float64, n)
+					for i := range x {
+						x[i] = float64(t.Round(float32(scale * rng.NormFloat64())))
+					}
+					return x
+				}
+				batch := p.Batches()
+				in := ref.Inputs{A: random(batch*p.M*p.K, format, 1), B: random(batch*p.K*p.N, format, 1/math.Sqrt(float64(p.K)))}
+				w := random(batch*p.N*3, format, 1/math.Sqrt(float64(p.N)))
+				y := random(p.M, dtype.Float32, 1)
+				second := gemm.Problem{Batch: p.Batch, M: p.M, N: 3, K: p.N, DType: format, Out: dtype.Float32}
+				single := gmm.Problem{Tokens: p.M, Components: batch}
+				exact := mixtures(ref.Multiply(ref.Inputs{A: ref.Multiply(in, p).C, B: w}, second).C, y, p)
+				logP, loss := gmmref.Forward(exact, single)
+				plain, plainLoss := gmmref.PlainForward(mixtures(ref.Plain(ref.Inputs{A: ref.Plain(in, p).C, B: w}, second).C, y, p), single)
+				c := kerneltest.Case{Name: "mixture", Layout: layout, Tensors: []kerneltest.Tensor{
+					{Name: "a", DType: format, Shape: p.AShape(), Values: in.A},
+					{Name: "b", DType: format, Shape: p.BShape(), Values: in.B},
+					{Name: "w", DType: format, Shape: []int{batch, p.N, 3}, Values: w},
+					{Name: "y", Shape: []int{p.M}, Values: y},
+					// Matrix units may truncate sums: four times what float32 may be off by.
+					{Name: "log_p", Shape: []int{p.M}, Want: logP, Bound: 4 * gmmref.ForwardBounds(exact, logP, plain, loss, plainLoss).LogP},
+				}}
+				report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+					states := vk.View(c.Scratch("states", int64(4*s.groups*p.M*gmm.StateSize)), dtype.Float32, s.groups, p.M, gmm.StateSize)
+					if err := gemm.Mixture(c, states, t["y"], t["a"], t["b"], t["w"], p, gemm.Options{Config: s.config}); err != nil {
+						return err
+					}
+					c.Barrier()
+					return gmm.Merge(c, t["log_p"], vk.Tensor{}, states, single, gmm.Options{})
+				})
+				require.NoError(t, err)
+				t.Log(report)
+			})
+		}
+	}
+}
+
+// TestMixtureErrors wants errors that say what Mixture does not do.
+func TestMixtureErrors(t *testing.T) {
+	d := vktest.Open(t)
+	p := gemm.Problem{Batch: 2, M: 2, N: 3, K: 4, Activation: gemm.SiLU, DType: dtype.Float16, Out: dtype.Float32}
+	_, err := gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{Impl: gemm.Scalar})
+	require.ErrorIs(t, err, gemm.ErrUnsupported)
+	p.Activation = gemm.Identity
+	_, err = gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{})
+	require.ErrorContains(t, err, "has another epilogue than silu")
+	p.Activation = gemm.SiLU
+	if _, err = gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{}); err != nil {
+		t.Skip(err)
+	}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", format, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	c, err := d.NewCmd("errors")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	a, b, w := tensor(dtype.Float16, 2, 2, 4), tensor(dtype.Float16, 2, 4, 3), tensor(dtype.Float16, 2, 3, 3)
+	y, states := tensor(dtype.Float32, 2), tensor(dtype.Float32, 2, 2, gmm.StateSize)
+	require.NoError(t, gemm.Mixture(c, states, y, a, b, w, p, gemm.Options{}))
+	require.EqualError(t, gemm.Mixture(c, y, y, a, b, w, p, gemm.Options{}), "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2")
+	require.EqualError(t, gemm.Mixture(c, tensor(dtype.Float32, 3, 2, 8), y, a, b, w, p, gemm.Options{}), "gemm: states has shape [3 2 8], want [groups 2 8] with groups from 1 to 2")
+	require.ErrorContains(t, gemm.Mixture(c, states, y, a, b, a, p, gemm.Options{}), "gemm: w has shape [2 2 4]")
+	odd := states
+	odd.Shape, odd.Offset = []int{1, 2, 8}, 2
+	require.EqualError(t, gemm.Mixture(c, odd, y, a, b, w, p, gemm.Options{}), "gemm: states has offset 2 and strides [16 8 1]: not multiples of 4 elements")
+	p.Out = dtype.Float16
+	require.EqualError(t, gemm.Mixture(c, states, y, a, b, w, p, gemm.Options{}), "gemm: out=float16 of Mixture is not float32")
+}
