@@ -284,6 +284,9 @@ func TestKernelErrors(t *testing.T) {
 	gemm := func(more string, tensors ...safetensors.Tensor) string {
 		return strings.Replace(in("--group 3x4x5 "+more, tensors...), "run norm", "run gemm", 1)
 	}
+	mixture := func(more string, tensors ...safetensors.Tensor) string {
+		return strings.Replace(in(more, tensors...), "run norm", "run mixture", 1)
+	}
 	for _, c := range []struct {
 		args string
 		code int
@@ -336,6 +339,12 @@ func TestKernelErrors(t *testing.T) {
 		{gmm("", tensor("logit", "F16", 3, 2), tensor("mu", "F32", 3, 2)), 1, `tensor "mu": dtype F32, want F16`},
 		{gmm("", tensor("p", "F32", 3, 2, 3), tensor("logit", "F32", 3, 2)), 1, `tensor "logit" is not one of p, y`},
 		{gmm("", tensor("p", "F32", 3, 2, 3), tensor("y", "F32", 3), tensor("dloss", "F32", 1)), 1, `tensor "dloss" is for --backward only`},
+
+		{"bench mixture --heads 0", 2, "mixture: heads=0 is not from 1 to 1073741824"},
+		{"bench mixture --groups -1", 2, "mixture: groups=-1 is negative"},
+		{mixture("", tensor("x", "F16", 3, 8), tensor("w2", "F16", 2, 5, 4)), 1, `tensor "w2": shape [2 5 4] has a last axis of 4, want 3: logit, mu, log sigma`},
+		{mixture("", tensor("x", "F16", 3, 8), tensor("w2", "F16", 2, 5, 3), tensor("w1", "F16", 2, 7, 5)), 1, `tensor "w1": shape [2 7 5], want [2 8 5]`},
+		{mixture("", tensor("x", "F16", 3, 8), tensor("w2", "F16", 2, 5, 3), tensor("w1", "F16", 2, 8, 5)), 1, `tensor "y" is missing`},
 
 		{"bench optim --tensors 0", 2, "optim: tensors=0 of elements=698880 are not both in 1..2147483647"},
 		{"bench optim --beta1 1", 2, "optim: beta1=1 is not in [0, 1)"},

@@ -19,7 +19,7 @@ const gmmFormulas = `
     loss  = -mean(log_p)
 `
 
-func mixture() Kernel {
+func mixtures() Kernel {
 	return Kernel{
 		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"},
 		Bench: Help{
@@ -72,7 +72,7 @@ func (g *gmmFlags) Add(f *pflag.FlagSet, sizes bool) {
 
 // FromFlags implements Flags.
 func (g *gmmFlags) FromFlags(bool) (bench.Op, error) {
-	op := gmmOp{p: gmm.Problem{Tokens: g.tokens, Components: g.components, DType: g.dtype}, whole: true}
+	op := gmmOp{p: gmm.Problem{Tokens: g.tokens, Components: g.components, DType: g.dtype, Grad: g.dtype}, whole: true}
 	return op, op.p.Validate()
 }
 
@@ -92,7 +92,7 @@ func (g *gmmFlags) FromFile(h Header) (bench.Op, error) {
 	if op.whole && shape[2] != 3 {
 		return nil, fmt.Errorf(`tensor "p": shape %v has a last axis of %d, want 3: logit, mu, log sigma`, shape, shape[2])
 	}
-	op.p.Tokens, op.p.Components = shape[0], shape[1]
+	op.p.Tokens, op.p.Components, op.p.Grad = shape[0], shape[1], op.p.DType
 	_, op.dloss = h.Tensor("dloss")
 	return op, op.p.Validate()
 }
@@ -156,7 +156,7 @@ func (o gmmOp) Tensors() (list []bench.OpTensor) {
 	add("log_p", dtype.Float32, bench.Output, o.p.Tokens)
 	add("loss", dtype.Float32, bench.Output, 1)
 	for _, name := range names {
-		add("d"+name, o.p.DType, bench.Gradient, shape...)
+		add("d"+name, o.p.Grad, bench.Gradient, shape...)
 	}
 	return list
 }
@@ -186,7 +186,7 @@ func (o gmmOp) mixtures(t map[string]vk.Tensor, prefix string) gmm.Mixtures {
 func (o gmmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p bench.Pass) error {
 	in := o.mixtures(t, "")
 	if p == bench.Backward {
-		return gmm.Backward(c, o.mixtures(t, "d"), t["dloss"], in, t["y"], o.p)
+		return gmm.Backward(c, o.mixtures(t, "d"), t["dloss"], in, t["y"], o.p, gmm.Options{})
 	}
 	return gmm.Forward(c, t["log_p"], t["loss"], in, t["y"], o.p, gmm.Options{Workspace: workspace})
 }

@@ -52,7 +52,7 @@ type Flags interface {
 
 // All lists the kernels by name.
 func All() []Kernel {
-	return []Kernel{matrixMultiply(), perceptron(), perceptrons(), mixture(), norm(), optimizer()}
+	return []Kernel{matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), norm(), optimizer()}
 }
 
 // A Header is the tensors of a file, without what they hold.

@@ -22,7 +22,8 @@
 // [MultiplyGroup] computes products of different sizes in one launch (group.go).
 //
 // [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
-// only the result (narrow.go); [Pad] copies matrices to rows that are aligned (pack.go).
+// only the result (narrow.go), [Mixture] makes mixtures of normal distributions of such
+// results (mixture.go); [Pad] copies matrices to rows that are aligned (pack.go).
 //
 // Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
 // columns), whose last axis is contiguous. All paths are deterministic: the same call

@@ -16,6 +16,9 @@
 // Logit, mu and log_sigma are often the last axis of one tensor, as a layer writes them:
 // [Interleaved] takes it apart without a copy.
 //
+// Package mixture computes the same of mixtures that the heads of a model make, without
+// writing them: [Merge] is the end of that.
+//
 // Nothing overflows on the way: logits of any size, deviations from exp(-80) to exp(80), a y
 // as far away as float32 goes. A result that float32 cannot hold is the infinity that it
 // rounds to, never NaN, if the inputs are finite.

@@ -26,6 +26,8 @@
 //
 // whose sum is float32; dx is rounded to its format once for each time.
 //
+// Package mixture is this and gmm behind it, in one kernel forward.
+//
 // All is deterministic: the same call on the same device gives the same bits.
 // Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
 // belongs to one goroutine.

@@ -143,6 +143,20 @@ class GMM:
         return {"loss": -torch.logsumexp(log_w + log_n, -1).mean().reshape(1)}
 
 
+class Mixture:
+    """GMM of what Grouped returns."""
+
+    inputs, upstream = ("x", "w1", "w2", "y"), ()
+    gradients = {"dx": "x", "dw1": "w1", "dw2": "w2"}
+    implementations = ("eager", "compile")
+
+    def __init__(self, params):
+        self.heads, self.density = Grouped(params), GMM(params)
+
+    def forward(self, x, w1, w2, y):
+        return self.density.forward(self.heads.forward(x, w1, w2)["y"].float(), y)
+
+
 class Optim:
     """A step of AdamW of tensors that are updated in place."""
 
@@ -190,7 +204,7 @@ class OptimCall:
         return {"param": torch.cat([x.detach().flatten() for x in self.parameters])}
 
 
-OPS = {"gemm": gemm, "mlp": MLP, "grouped": Grouped, "norm": Norm, "gmm": GMM, "optim": Optim}
+OPS = {"gemm": gemm, "mlp": MLP, "grouped": Grouped, "norm": Norm, "gmm": GMM, "mixture": Mixture, "optim": Optim}
 
 
 class Call:
