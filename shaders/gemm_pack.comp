@@ -31,6 +31,8 @@ layout(binding = 1, scalar) writeonly buffer Out { uvec4 out8[]; };
 
 #include "lib/load8_shift.glsl"
 
+DEFINE_LINE8(load_a, a8)
+
 void main() {
     const uint i = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * WORKGROUP_SIZE + gl_LocalInvocationIndex;
     const uint row = i / p.row8;
@@ -38,9 +40,6 @@ void main() {
     if (row >= p.rows) {
         return;
     }
-    const uint line = p.offset + gl_WorkGroupID.z * p.stride_b + row * p.stride;
-    const uint first = line + col;
-    const uint last = line + min(col + 7, p.len - 1);
-    const uvec4 x = shift8(a8[first >> 3], a8[last >> 3], first & 7);
-    out8[(p.out_offset + gl_WorkGroupID.z * p.out_stride_b + row * p.out_stride + col) / 8] = keep8(x, int(p.len - col));
+    const uvec4 x = load_a(p.offset + gl_WorkGroupID.z * p.stride_b + row * p.stride, col, p.len);
+    out8[(p.out_offset + gl_WorkGroupID.z * p.out_stride_b + row * p.out_stride + col) / 8] = x;
 }

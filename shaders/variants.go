@@ -80,6 +80,8 @@ var variants = slices.Concat(
 	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_mixture", "vulkan1.3", "f16", "bf16"),
+	forEach("gemm_fragments", "vulkan1.3", "f16", "bf16"),
+	forEach("gemm_pair", "vulkan1.3", "f16", "bf16"),
 	withGroup(forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	[]Variant{{Kernel: "gemm_combine", Env: "vulkan1.2"}, {Kernel: "gemm_pack", Env: "vulkan1.2"}},
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),

@@ -1,7 +1,9 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -20,18 +22,25 @@ const mlpFormulas = `
     dx   = dpre * w1ᵀ,   dw1 = xᵀ * dpre,   dw2 = silu(pre)ᵀ * dy
 `
 
+// fusedImpl is the path of mlp that is one kernel. The others are those of its products,
+// and auto takes what is fastest.
+const fusedImpl = "fused"
+
 // perceptron is the row of mlp.
 func perceptron() Kernel {
 	return Kernel{
-		Name: "mlp", Title: "a two-layer perceptron with SiLU", Impls: implNames(),
+		Name: "mlp", Title: "a two-layer perceptron with SiLU", Impls: slices.Insert(implNames(), 1, fusedImpl),
 		Bench: Help{
 			Long: `Measures a two-layer perceptron,
 ` + mlpFormulas + `
 on random normal inputs, after checking sampled tokens and hidden units against a
 float64 reference. Rates count the products of the formulas, 2 forward and 4 backward,
-not what computes pre again, which the backward pass does without --keep.`,
+not what computes pre again, which the backward pass does without --keep. Path fused is
+the forward pass as one kernel.`,
 			Example: `  flashvk bench mlp
   flashvk bench mlp --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward
+  flashvk bench mlp --suite train --impl auto,fused
+  flashvk bench mlp --tokens 11000 --impl fused --config "pair s8 t4x4 h2x1 x16 ahead8 double"
   flashvk bench mlp --suite train --backward --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
@@ -62,6 +71,7 @@ type mlpFlags struct {
 	tokens, in, hidden, out int
 	dtype, grad             dtype.DType
 	keep                    bool
+	config                  string
 	set                     *pflag.FlagSet
 }
 
@@ -78,6 +88,7 @@ func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	f.IntVar(&m.hidden, "hidden", 0, "hidden units (default 1365, or 85)")
 	f.IntVar(&m.out, "out", 0, "columns of y (default 512, or 32)")
 	DTypeVar(f, &m.dtype, "dtype", "format of all tensors: float16, bfloat16 (default on a GPU) or float32")
+	f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words that the column runs has, instead of the table's")
 }
 
 // FromFlags implements Flags.
@@ -106,7 +117,15 @@ func (m *mlpFlags) op(p mlp.Problem) (bench.Op, error) {
 	if m.set.Changed("grad-dtype") {
 		p.Grad = m.grad
 	}
-	return mlpOp{p, m.keep}, p.Validate()
+	op := mlpOp{p: p, keep: m.keep}
+	if m.config != "" {
+		config, err := gemm.ParsePairConfig(m.config)
+		if err != nil {
+			return nil, err
+		}
+		op.config = &config
+	}
+	return op, p.Validate()
 }
 
 // FromFile implements Flags.
@@ -130,15 +149,16 @@ func (m *mlpFlags) Suite(small bool) []bench.Op {
 		if small {
 			p = mlp.Problem{Tokens: tokens / 200, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16, Grad: dtype.Float16}
 		}
-		list = append(list, mlpOp{p, m.keep})
+		list = append(list, mlpOp{p: p, keep: m.keep})
 	}
 	return list
 }
 
 // An mlpOp is a problem of package mlp.
 type mlpOp struct {
-	p    mlp.Problem
-	keep bool
+	p      mlp.Problem
+	keep   bool
+	config *gemm.PairConfig // of path fused; nil: the table's
 }
 
 // Name implements bench.Op.
@@ -193,34 +213,48 @@ func (o mlpOp) Tensors() []bench.OpTensor {
 	return list
 }
 
+// options returns those of a pass on a path.
+func (o mlpOp) options(impl string, p bench.Pass) (mlp.Options, error) {
+	switch {
+	case impl == fusedImpl && p == bench.Backward:
+		return mlp.Options{}, fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", gemm.ErrUnsupported)
+	case impl == fusedImpl:
+		return mlp.Options{Fused: mlp.FusedOn, FusedConfig: o.config}, nil
+	case impl == gemm.Auto.String():
+		return mlp.Options{}, nil
+	}
+	i, err := gemm.ParseImpl(impl)
+	return mlp.Options{Impl: i, Fused: mlp.FusedOff}, err
+}
+
 // Choose implements bench.Op.
 func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
-	i, err := gemm.ParseImpl(impl)
+	opt, err := o.options(impl, p)
 	if err != nil {
 		return "", err
 	}
-	return mlp.Describe(caps, o.p, i, p == bench.Backward)
+	return mlp.Describe(caps, o.p, opt, p == bench.Backward, o.keep)
 }
 
 // Workspace implements bench.Op.
 func (o mlpOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, error) {
-	i, err := gemm.ParseImpl(impl)
+	opt, err := o.options(impl, p)
 	if err != nil {
 		return 0, err
 	}
 	if p == bench.Backward {
-		return mlp.BackwardWorkspace(caps, o.p, i, o.keep)
+		return mlp.BackwardWorkspace(caps, o.p, opt, o.keep)
 	}
-	return mlp.ForwardWorkspace(caps, o.p, i, o.keep)
+	return mlp.ForwardWorkspace(caps, o.p, opt, o.keep)
 }
 
 // Record implements bench.Op.
 func (o mlpOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
-	i, err := gemm.ParseImpl(impl)
+	opt, err := o.options(impl, p)
 	if err != nil {
 		return err
 	}
-	opt := mlp.Options{Impl: i, Pre: t["pre"], Workspace: workspace}
+	opt.Pre, opt.Workspace = t["pre"], workspace
 	if p == bench.Backward {
 		return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], o.p, opt)
 	}

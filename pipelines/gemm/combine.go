@@ -48,27 +48,27 @@ func slots(caps *vk.Caps) int { return 2 * int(caps.ComputeUnits) }
 
 // splitsToFill returns into how many parts k is divided so that every slot has a
 // workgroup, each with at least leastSplitK of k.
-func (c *Config) splitsToFill(caps *vk.Caps, p *Problem) int {
-	if slots(caps) == 0 {
+func (c *Config) splitsToFill(caps *vk.Caps, p *Problem, slots int) int {
+	if slots == 0 {
 		return 1
 	}
-	wanted := slots(caps) / c.blocks(caps, p)
+	wanted := slots / c.blocks(caps, p)
 	return max(min(wanted, p.K/leastSplitK, maxSplits), 1)
 }
 
 // withSplits returns c with the splits that p needs on a device: of all rows if there are
 // fewer blocks than slots, and else of the rows whose blocks do not fill the slots again.
-func (c Config) withSplits(caps *vk.Caps, p *Problem) Config {
-	c.Splits = c.splitsToFill(caps, p)
+func (c Config) withSplits(caps *vk.Caps, p *Problem, slots int) Config {
+	c.Splits = c.splitsToFill(caps, p, slots)
 	blockM, blockN := c.block(caps, p.DType)
 	cols := (p.N + blockN - 1) / blockN
 	blocks := c.blocks(caps, p)
-	if c.Splits > 1 || c.Impl != CoopMat || p.Batches() > 1 || slots(caps) == 0 || blocks <= slots(caps) || cols > slots(caps) {
+	if c.Splits > 1 || c.Impl != CoopMat || p.Batches() > 1 || slots == 0 || blocks <= slots || cols > slots {
 		return c
 	}
-	rows := blocks / slots(caps) * slots(caps) / cols // of blocks, in whole rounds
+	rows := blocks / slots * slots / cols // of blocks, in whole rounds
 	rest := blocks - rows*cols
-	splits := min(slots(caps)/max(rest, 1), p.K/leastTailK)
+	splits := min(slots/max(rest, 1), p.K/leastTailK)
 	if splits > 1 && p.K >= 2*leastSplitK { // what adds up the sums takes some microseconds
 		c.Splits, c.Rows = splits, rows*blockM
 	}
@@ -92,9 +92,12 @@ type combineSpec struct {
 	Epilogue      epilogueSpec `glsl:"epilogue"`
 }
 
-// multiplySplits records a kernel whose workgroups have a part of k each, and
-// gemm_combine, which adds up their sums, in memory from byte `at` on.
-func multiplySplits(c *vk.Cmd, args arguments, p Problem, config Config, memory *vk.Buffer, at int64) error {
+// A multiplier records the one kernel of a configuration.
+type multiplier func(c *vk.Cmd, args arguments, p Problem, config Config) error
+
+// splits records a kernel whose workgroups have a part of k each, and gemm_combine, which
+// adds up their sums, in memory from byte `at` on.
+func (multiply multiplier) splits(c *vk.Cmd, args arguments, p Problem, config Config, memory *vk.Buffer, at int64) error {
 	if rows := config.Rows; rows > 0 {
 		first, one := p, config
 		first.M, one.Splits, one.Rows, config.Rows = rows, 1, 0, 0

@@ -72,10 +72,7 @@ func ParseConfig(text string) (Config, error) {
 	}
 	threadsY := 0
 	for _, w := range words[1:] {
-		one := func(format string, to ...any) bool {
-			n, err := fmt.Sscanf(w, format, to...)
-			return err == nil && n == len(to) && fmt.Sprintf(format, values(to)...) == w
-		}
+		one := func(format string, to ...any) bool { return scan(w, format, to...) }
 		scalar := c.Impl == Scalar
 		switch {
 		case w == "pack" && !scalar:
@@ -90,6 +87,13 @@ func ParseConfig(text string) (Config, error) {
 	}
 	c.Threads = threadsY * c.ThreadsX
 	return c, nil
+}
+
+// scan reads the numbers of a word of a configuration, and reports whether it is what
+// printing them gives.
+func scan(word, format string, to ...any) bool {
+	n, err := fmt.Sscanf(word, format, to...)
+	return err == nil && n == len(to) && fmt.Sprintf(format, values(to)...) == word
 }
 
 // values returns what pointers to int point to.

@@ -23,7 +23,8 @@
 //
 // [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
 // only the result (narrow.go), [Mixture] makes mixtures of normal distributions of such
-// results (mixture.go); [Pad] copies matrices to rows that are aligned (pack.go).
+// results (mixture.go), and [Pair] multiplies by a matrix of some hundred columns (pair.go);
+// [Pad] copies matrices to rows that are aligned (pack.go).
 //
 // Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
 // columns), whose last axis is contiguous. All paths are deterministic: the same call
@@ -162,7 +163,7 @@ func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
 		return err
 	}
 	if config.Splits > 1 {
-		return multiplySplits(c, args, p, config, memory, at+plan.partials)
+		return multiplier(multiply).splits(c, args, p, config, memory, at+plan.partials)
 	}
 	return multiply(c, args, p, config)
 }

@@ -20,6 +20,8 @@ func TestLayouts(t *testing.T) {
 		"gemm_coopmat":       {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_narrow":        {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_mixture":       {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_fragments":     {fragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
+		"gemm_pair":          {pairSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_scalar":        {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_coopmat_group": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
 		"gemm_scalar_group":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
@@ -40,6 +42,8 @@ func TestLayouts(t *testing.T) {
 		switch {
 		case v.Kernel == "gemm_pack":
 			push = packParams{}
+		case v.Kernel == "gemm_fragments":
+			push = fragmentsParams{}
 		case strings.HasSuffix(v.Kernel, "_group"):
 			push = groupParams{}
 			layouttest.CheckRows(t, module, "Table", groupRow{})

@@ -44,10 +44,12 @@ var table = []tableRow{
 // matches reports whether the row is for a problem on a device that makes so many
 // workgroups with a configuration.
 func (r *tableRow) matches(caps *vk.Caps, family string, workgroups func(*Config) int) bool {
-	if r.family != "" && !slices.Contains(strings.Fields(r.family), family) {
-		return false
-	}
-	return r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits)
+	return names(r.family, family) && (r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits))
+}
+
+// names reports whether the families of a row are any, or one of them is that of the device.
+func names(families, family string) bool {
+	return families == "" || slices.Contains(strings.Fields(families), family)
 }
 
 // blocks returns how many workgroups a problem makes before k is split.
@@ -65,9 +67,9 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	if opt.Config != nil {
 		return *opt.Config, opt.Config.Feasible(caps, p)
 	}
-	c, err := search(caps, opt.Impl, &p, func(c *Config) int { return c.blocks(caps, &p) * c.splitsToFill(caps, &p) })
+	c, err := search(caps, opt.Impl, &p, func(c *Config) int { return c.blocks(caps, &p) * c.splitsToFill(caps, &p, slots(caps)) })
 	if err == nil && c.Splits == 0 {
-		c = c.withSplits(caps, &p)
+		c = c.withSplits(caps, &p, slots(caps))
 	}
 	return c, err
 }

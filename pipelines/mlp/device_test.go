@@ -106,6 +106,69 @@ func TestPasses(t *testing.T) {
 	}
 }
 
+// TestFused runs the forward pass as one kernel, by itself and in memory of its own, and
+// wants it to be what is described.
+func TestFused(t *testing.T) {
+	d := vktest.Open(t)
+	cases(t, d, gemm.CoopMat, func(t *testing.T, p mlp.Problem, layout kerneltest.Layout) {
+		opt := mlp.Options{Fused: mlp.FusedOn}
+		words, err := mlp.Describe(d.Caps(), p, opt, false, false)
+		vktest.Require(t, gemm.CoopMat.String(), err)
+		require.Regexp(t, `^pair s\d`, words)
+		bytes, err := mlp.ForwardWorkspace(d.Caps(), p, opt, false)
+		require.NoError(t, err)
+		workspace, err := d.NewBuffer("workspace", bytes)
+		require.NoError(t, err)
+		defer workspace.Close()
+		c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), false, false)}
+		for _, opt.Workspace = range []*vk.Buffer{nil, workspace} {
+			report, err := c.Check(d, record(p, opt, false))
+			require.NoError(t, err)
+			t.Log(report)
+		}
+		less, err := d.NewBuffer("less", bytes-256)
+		require.NoError(t, err)
+		defer less.Close()
+		opt.Workspace = less
+		_, err = c.Check(d, record(p, opt, false))
+		require.ErrorContains(t, err, fmt.Sprintf("mlp: workspace has %d bytes, want %d", bytes-256, bytes))
+	})
+}
+
+// TestFusedUnsupported says why there is no such kernel, and wants two products where the
+// choice is left.
+func TestFusedUnsupported(t *testing.T) {
+	d := vktest.Open(t)
+	good := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16}
+	vktest.Require(t, gemm.CoopMat.String(), gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}))
+	wide, single := good, good
+	wide.Out = 1 << 12
+	single.DType = dtype.Float32
+	for _, x := range []struct {
+		p    mlp.Problem
+		opt  mlp.Options
+		keep bool
+		want string
+	}{
+		{good, mlp.Options{}, true, "mlp: fused: the kernel does not write pre"},
+		{good, mlp.Options{Impl: gemm.Scalar}, false, "mlp: fused: path scalar has no such kernel"},
+		{single, mlp.Options{}, false, "mlp: fused: gemm: pair: float32 matrices have no kernel"},
+		{wide, mlp.Options{}, false, "mlp: fused: gemm: pair: n=4096 is more than the "},
+	} {
+		for _, x.opt.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
+			words, err := mlp.Describe(d.Caps(), x.p, x.opt, false, x.keep)
+			require.NoError(t, err)
+			require.NotContains(t, words, "pair")
+		}
+		x.opt.Fused = mlp.FusedOn
+		_, err := mlp.ForwardWorkspace(d.Caps(), x.p, x.opt, x.keep)
+		require.ErrorIs(t, err, gemm.ErrUnsupported)
+		require.ErrorContains(t, err, x.want)
+	}
+	_, err := mlp.ForwardWorkspace(d.Caps(), good, mlp.Options{Fused: mlp.FusedOff + 1}, false)
+	require.EqualError(t, err, "mlp: fused=Fused(3) is not one of auto, on, off")
+}
+
 // TestWorkspace runs both passes in memory of their own, and wants too little of it to be
 // refused.
 func TestWorkspace(t *testing.T) {
@@ -117,7 +180,7 @@ func TestWorkspace(t *testing.T) {
 		if backward {
 			size = mlp.BackwardWorkspace
 		}
-		bytes, err := size(d.Caps(), p, gemm.Scalar, false)
+		bytes, err := size(d.Caps(), p, mlp.Options{Impl: gemm.Scalar}, false)
 		require.NoError(t, err)
 		c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, false, backward)}
 		for _, less := range []int64{0, 4} {

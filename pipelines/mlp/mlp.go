@@ -6,9 +6,11 @@
 //	dpre = (dy * W2ᵀ) ∘ silu'(pre)
 //	dx   = dpre * W1ᵀ     dW1 = xᵀ * dpre     dW2 = silu(pre)ᵀ * dy
 //
-// [Forward] is two products of package gemm, the first with silu in its epilogue;
-// [Backward] is four, of which dy * W2ᵀ multiplies by silu'(pre) and writes silu(pre)
-// while it is at it, and one more to compute pre again unless the caller kept it:
+// [Forward] is two products of package gemm, the first with silu in its epilogue, or, where
+// that was measured to be faster, one kernel whose hidden units never reach memory
+// (Options.Fused); [Backward] is four products, of which dy * W2ᵀ multiplies by silu'(pre)
+// and writes silu(pre) while it is at it, and one more to compute pre again unless the
+// caller kept it:
 //
 //	what is kept     memory for each token        operations of Backward
 //	nothing          0                            5 products
@@ -39,6 +41,11 @@ type Problem = problem.Problem
 type Options struct {
 	// Impl forces a path of the products.
 	Impl gemm.Impl
+	// Fused forces one kernel for the forward pass, or two products.
+	Fused Fused
+	// FusedConfig forces one kernel, too, and its configuration, which must be feasible. It
+	// is for tuning and tests.
+	FusedConfig *gemm.PairConfig
 	// Pre is pre, which Forward writes, or Backward reads; the zero Tensor leaves it out,
 	// and Backward computes it.
 	Pre vk.Tensor
@@ -65,10 +72,11 @@ var none vk.Tensor
 // inputs must be written and visible by then: after another kernel of the same Cmd, a
 // c.Barrier() comes before Forward, and one after it before y is read.
 //
-// It returns an error that wraps ErrUnsupported if no path on the device handles p, and
-// an error naming the argument if a tensor does not fit p.
+// It returns an error that wraps ErrUnsupported if no path on the device handles p, or not
+// the one kernel that opt forces, and an error naming the argument if a tensor does not fit
+// p.
 func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
-	plan, err := newForwardPlan(c.Device().Caps(), p, opt.Impl, !opt.Pre.IsZero())
+	plan, err := newForwardPlan(c.Device().Caps(), p, &opt, !opt.Pre.IsZero())
 	if err != nil {
 		return err
 	}
@@ -86,6 +94,9 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	memory, err := plan.memory.Buffer(c, "mlp", opt.Workspace)
 	if err != nil {
 		return err
+	}
+	if plan.fused != nil {
+		return plan.fused.record(c, memory, y, x, w1, w2)
 	}
 	hidden := hiddenTensor(memory, plan.hidden, p)
 	if err := plan.first.Record(c, memory, hidden, x, w1, opt.Pre, none); err != nil {
@@ -106,7 +117,7 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 //
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
-	plan, err := newBackwardPlan(c.Device().Caps(), p, opt.Impl, !opt.Pre.IsZero())
+	plan, err := newBackwardPlan(c.Device().Caps(), p, &opt, !opt.Pre.IsZero())
 	if err != nil {
 		return err
 	}
@@ -152,34 +163,38 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	return plan.dx.Record(c, memory, dx, dpre, w1, none, none)
 }
 
-// ForwardWorkspace returns the bytes of device memory that Forward takes between its
-// products, if keep with opt.Pre.
-func ForwardWorkspace(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (int64, error) {
-	plan, err := newForwardPlan(caps, p, impl, keep)
+// ForwardWorkspace returns the bytes of device memory that Forward takes with the same
+// options for what is between its kernels; keep says whether there is opt.Pre.
+func ForwardWorkspace(caps *vk.Caps, p Problem, opt Options, keep bool) (int64, error) {
+	plan, err := newForwardPlan(caps, p, &opt, keep)
 	return plan.memory.Bytes, err
 }
 
 // BackwardWorkspace returns the same of Backward.
-func BackwardWorkspace(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (int64, error) {
-	plan, err := newBackwardPlan(caps, p, impl, keep)
+func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options, keep bool) (int64, error) {
+	plan, err := newBackwardPlan(caps, p, &opt, keep)
 	return plan.memory.Bytes, err
 }
 
 // Describe says what runs for the products of a pass, in their order, for tables: the
-// same only once.
-func Describe(caps *vk.Caps, p Problem, impl gemm.Impl, backward bool) (string, error) {
+// same only once, and both of the forward pass as one if they are one kernel. Keep is that
+// of ForwardWorkspace.
+func Describe(caps *vk.Caps, p Problem, opt Options, backward, keep bool) (string, error) {
 	var configs []gemm.Config
 	var err error
 	if backward {
 		var plan backwardPlan
-		if plan, err = newBackwardPlan(caps, p, impl, false); err != nil {
+		if plan, err = newBackwardPlan(caps, p, &opt, keep); err != nil {
 			return "", err
 		}
 		configs = []gemm.Config{plan.gradient.Config(), plan.dw2.Config(), plan.dw1.Config(), plan.dx.Config()}
 	} else {
 		var plan forwardPlan
-		if plan, err = newForwardPlan(caps, p, impl, false); err != nil {
+		if plan, err = newForwardPlan(caps, p, &opt, keep); err != nil {
 			return "", err
+		}
+		if plan.fused != nil {
+			return plan.fused.opt.Config.String(), nil
 		}
 		configs = []gemm.Config{plan.first.Config(), plan.second.Config()}
 	}

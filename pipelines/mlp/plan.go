@@ -6,15 +6,24 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A forwardPlan is what Forward runs.
+// A forwardPlan is what Forward runs: one kernel, or two products.
 type forwardPlan struct {
 	memory        chain.Memory
+	fused         *pair
 	hidden        int64 // where silu(pre) lies
 	first, second chain.Product
 }
 
-func newForwardPlan(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (plan forwardPlan, err error) {
+func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep bool) (plan forwardPlan, err error) {
 	if err := p.Validate(); err != nil {
+		return plan, err
+	}
+	if plan.fused, err = newPair(caps, p, opt, keep); err != nil {
+		return plan, err
+	}
+	if plan.fused != nil {
+		bytes, err := gemm.PairWorkspace(caps, plan.fused.p, plan.fused.opt)
+		plan.memory.Take(bytes)
 		return plan, err
 	}
 	plan.hidden = plan.memory.Take(hiddenBytes(p))
@@ -22,10 +31,10 @@ func newForwardPlan(caps *vk.Caps, p Problem, impl gemm.Impl, keep bool) (plan f
 	if keep {
 		first.Activation = gemm.SiLUKeep
 	}
-	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, impl, gemm.Options{}); err != nil {
+	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, opt.Impl, gemm.Options{}); err != nil {
 		return plan, err
 	}
-	plan.second, err = chain.NewProduct(caps, "mlp", &plan.memory, gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}, impl, gemm.Options{AlignedA: true})
+	plan.second, err = chain.NewProduct(caps, "mlp", &plan.memory, gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}, opt.Impl, gemm.Options{AlignedA: true})
 	return plan, err
 }
 
@@ -36,7 +45,7 @@ type backwardPlan struct {
 	pre, gradient, dw2, dw1, dx chain.Product
 }
 
-func newBackwardPlan(caps *vk.Caps, p Problem, impl gemm.Impl, kept bool) (plan backwardPlan, err error) {
+func newBackwardPlan(caps *vk.Caps, p Problem, opt *Options, kept bool) (plan backwardPlan, err error) {
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
@@ -57,7 +66,7 @@ func newBackwardPlan(caps *vk.Caps, p Problem, impl gemm.Impl, kept bool) (plan 
 		if !x.on {
 			continue
 		}
-		if *x.to, err = chain.NewProduct(caps, "mlp", &plan.memory, x.p, impl, gemm.Options{AlignedA: x.a, AlignedB: x.b}); err != nil {
+		if *x.to, err = chain.NewProduct(caps, "mlp", &plan.memory, x.p, opt.Impl, gemm.Options{AlignedA: x.a, AlignedB: x.b}); err != nil {
 			return plan, err
 		}
 	}

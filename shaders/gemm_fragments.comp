@@ -1,0 +1,121 @@
+// gemm_fragments: the operands of gemm_pair in the order in which invocations hold their
+// elements (lib/fragments.glsl): x as left matrices, w1 and w2 as right ones.
+//
+//     out[source.at + number(matrix), invocation] = the elements of the matrix
+//
+//     x   (rows, cols)  ELEM, any stride, last axis contiguous
+//     w1  (rows, cols)  ELEM, likewise
+//     w2  (rows, cols)  ELEM, likewise
+//     out               matrices in the order below; what is outside a source is 0
+//
+// The matrices of a source lie along k, which are the columns of x and the rows of w1 and
+// w2, and across it. Panels are `width` matrices across; groups are `depth` matrices along.
+// For width = 2, two panels and depth = 3, numbers are, along k to the right,
+//
+//     across 0    0  2  4   12 14 16
+//     across 1    1  3  5   13 15 17
+//     across 2    6  8 10   18 20 22
+//     across 3    7  9 11   19 21 23
+//
+// Dispatch: (x, y, 3) with x * y * SUBGROUPS * ROUNDS >= matrices of the largest source.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_cooperative_matrix : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint SUBGROUPS = 4;
+layout(constant_id = 2) const uint MAT_M = 16;  // the same as MAT_N
+layout(constant_id = 3) const uint MAT_N = 16;
+layout(constant_id = 4) const uint ROUNDS = 4;  // matrices of a subgroup, loaded together
+layout(local_size_x_id = 0) in;
+
+struct Source {
+    uint offset;  // elements, like the next
+    uint stride;
+    uint rows;
+    uint cols;
+    uint width;   // matrices, like the next three
+    uint panels;
+    uint depth;
+    uint count;
+    uint at;      // uvec4 of out where they begin
+};
+
+layout(push_constant, scalar) uniform Params {
+    Source x;
+    Source w1;
+    Source w2;
+} p;
+
+layout(binding = 0, scalar) readonly buffer X { uvec4 x8[]; };
+layout(binding = 1, scalar) readonly buffer W1 { uvec4 w1_8[]; };
+layout(binding = 2, scalar) readonly buffer W2 { uvec4 w2_8[]; };
+layout(binding = 3, scalar) writeonly buffer Out { uvec4 out8[]; };
+
+#include "lib/element.glsl"
+#include "lib/matrix_types.glsl"
+#include "lib/fragments.glsl"
+#include "lib/load8_shift.glsl"
+
+DEFINE_LINE8(load_x, x8)
+DEFINE_LINE8(load_w1, w1_8)
+DEFINE_LINE8(load_w2, w2_8)
+
+const uint SUBGROUP_SIZE = WORKGROUP_SIZE / SUBGROUPS;
+const uint LINE8 = MAT_N / 8;
+const uint LD = LINE8 + 1;  // one more, so that lines start in different banks
+
+shared uvec4 tile[SUBGROUPS * ROUNDS * MAT_N * LD];
+
+// load returns eight elements of line `lane / LINE8` of matrix number n.
+uvec4 load(const Source s, const uint n, const uint lane) {
+    const uint panel = n / (s.width * s.depth);
+    const uint along = panel / s.panels * s.depth + n / s.width % s.depth;
+    const uint across = panel % s.panels * s.width + n % s.width;
+    const bool left = gl_WorkGroupID.z == 0;
+    const uint row = (left ? across : along) * MAT_N + lane / LINE8;
+    const uint col = (left ? along : across) * MAT_N + lane % LINE8 * 8;
+    if (n >= s.count || row >= s.rows || col >= s.cols) {
+        return uvec4(0);
+    }
+    const uint line = s.offset + row * s.stride;
+    if (left) {
+        return load_x(line, col, s.cols);
+    }
+    return gl_WorkGroupID.z == 1 ? load_w1(line, col, s.cols) : load_w2(line, col, s.cols);
+}
+
+void main() {
+    const Source s = gl_WorkGroupID.z == 0 ? p.x : gl_WorkGroupID.z == 1 ? p.w1 : p.w2;
+    const uint lane = gl_SubgroupInvocationID;
+    const uint first = ((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * SUBGROUPS + gl_SubgroupID) * ROUNDS;
+    const uint base = gl_SubgroupID * ROUNDS * MAT_N * LD;
+    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
+        tile[base + (i * MAT_N + lane / LINE8) * LD + lane % LINE8] = load(s, first + i, lane);
+    }
+    subgroupMemoryBarrierShared();
+    subgroupBarrier();  // tile written before it is read
+    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
+        const uint from = base + i * MAT_N * LD;
+        uvec4 words;
+        if (gl_WorkGroupID.z == 0) {
+            MatA m;
+            coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutRowMajor);
+            words = left_words(m);
+        } else {
+            MatB m;
+            coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutRowMajor);
+            words = right_words(m);
+        }
+        if (first + i < s.count) {
+            out8[s.at + (first + i) * SUBGROUP_SIZE + lane] = words;
+        }
+    }
+}

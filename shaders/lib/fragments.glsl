@@ -1,0 +1,49 @@
+// fragments: matrices as the invocations of a subgroup hold them, eight elements of each
+// as a uvec4.
+//
+//     left_matrix(x), right_matrix(x)   the matrix whose elements an invocation has in x
+//     left_words(m), right_words(m)     the reverse
+//
+// Where a matrix keeps its elements is the device's affair, but it is the same in every
+// kernel: what one takes out of a matrix another may put into a matrix of the same type,
+// not knowing which elements those are. In memory or shared memory a fragment is
+// subgroup size x 16 consecutive bytes, one load of an invocation and without conflicts
+// of banks; an operand of 16 x 16 that is loaded by rows takes four of NVIDIA's.
+//
+// The includer includes lib/element.glsl, with a 16-bit format, and lib/matrix_types.glsl.
+// Matrices have eight elements for each invocation, and MAT_M = MAT_N.
+#ifndef LIB_FRAGMENTS_GLSL
+#define LIB_FRAGMENTS_GLSL
+
+#if defined(ELEM_F16)
+#define TwoT f16vec2
+#define TWO_FROM(word) unpackFloat2x16(word)
+#define WORD_FROM(two) packFloat2x16(two)
+#else
+#define TwoT bf16vec2
+#define TWO_FROM(word) uintBitsToBFloat16EXT(unpack16(word))
+#define WORD_FROM(two) pack32(bfloat16BitsToUintEXT(two))
+#endif
+
+#define DEFINE_FRAGMENT(Matrix, matrix, words)                  \
+    Matrix matrix(const uvec4 x) {                              \
+        Matrix m;                                               \
+        [[unroll]] for (uint i = 0; i < 4; i++) {               \
+            const TwoT two = TWO_FROM(x[i]);                    \
+            m[2 * i] = two.x;                                   \
+            m[2 * i + 1] = two.y;                               \
+        }                                                       \
+        return m;                                               \
+    }                                                           \
+    uvec4 words(const Matrix m) {                               \
+        uvec4 x;                                                \
+        [[unroll]] for (uint i = 0; i < 4; i++) {               \
+            x[i] = WORD_FROM(TwoT(m[2 * i], m[2 * i + 1]));     \
+        }                                                       \
+        return x;                                               \
+    }
+
+DEFINE_FRAGMENT(MatA, left_matrix, left_words)
+DEFINE_FRAGMENT(MatB, right_matrix, right_words)
+
+#endif
