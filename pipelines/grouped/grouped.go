@@ -116,6 +116,11 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	if err != nil {
 		return err
 	}
+	return plan.record(c, memory, y, x, w1, w2, p, opt)
+}
+
+// record records the parts one after the other.
+func (plan *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	y = y.Permute(1, 0, 2) // heads first, as the batch of the products
 	for i := range plan.parts {
 		part := &plan.parts[i]
@@ -145,16 +150,7 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	if err != nil {
 		return err
 	}
-	err = argument.Check("grouped", []argument.Argument{
-		argument.New("dy", dy, true, p.DType, p.YShape()),
-		argument.New("x", x, true, p.DType, p.XShape()),
-		argument.New("w1", w1, true, p.DType, p.W1Shape()),
-		argument.New("w2", w2, true, p.DType, p.W2Shape()),
-	}, []argument.Argument{
-		argument.New("dx", dx, true, p.DType, p.XShape()),
-		argument.New("dw1", dw1, true, p.Grad, p.W1Shape()),
-		argument.New("dw2", dw2, true, p.Grad, p.W2Shape()),
-	})
+	err = check(dx, dw1, dw2, x, w1, w2, p, argument.New("dy", dy, true, p.DType, p.YShape()))
 	if err != nil {
 		return err
 	}
@@ -162,6 +158,24 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	if err != nil {
 		return err
 	}
+	return plan.record(c, memory, dx, dw1, dw2, dy, x, w1, w2, p)
+}
+
+// check checks the tensors of a backward pass; more are further inputs.
+func check(dx, dw1, dw2, x, w1, w2 vk.Tensor, p Problem, more ...argument.Argument) error {
+	return argument.Check("grouped", append(more,
+		argument.New("x", x, true, p.DType, p.XShape()),
+		argument.New("w1", w1, true, p.DType, p.W1Shape()),
+		argument.New("w2", w2, true, p.DType, p.W2Shape()),
+	), []argument.Argument{
+		argument.New("dx", dx, true, p.DType, p.XShape()),
+		argument.New("dw1", dw1, true, p.Grad, p.W1Shape()),
+		argument.New("dw2", dw2, true, p.Grad, p.W2Shape()),
+	})
+}
+
+// record records the parts one after the other.
+func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem) error {
 	dy = dy.Permute(1, 0, 2) // heads first, as the batch of the products
 	for i := range plan.parts {
 		part := &plan.parts[i]
@@ -177,22 +191,37 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 
 // record records the gradients of some heads, whose tensors are (heads, rows, columns).
 func (b *backwardPart) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem) error {
-	padded := p
-	padded.Hidden = hiddenStride(p)
-	silu, dpre := b.units(memory, b.silu, p), b.units(memory, b.dpre, p)
-	weights := b.weights(memory, b.w1, p)
-	if err := gemm.Pad(c, weights, w1); err != nil {
+	if err := b.recordPre(c, memory, x, w1, p); err != nil {
 		return err
 	}
-	xs := b.repeat(x)
+	c.Barrier()
+	return b.recordGradients(c, memory, dx, dw1, dw2, dy, x, w2, p)
+}
+
+// recordPre records pre and the copy of w1, and silu(pre) where that is early.
+func (b *backwardPart) recordPre(c *vk.Cmd, memory *vk.Buffer, x, w1 vk.Tensor, p Problem) error {
+	if err := gemm.Pad(c, b.weights(memory, b.w1, p), w1); err != nil {
+		return err
+	}
 	c.Barrier()
 	// With the zeros of the copy, pre gets its zeros, too; dpre takes its place, beside them.
-	pre := b.units(memory, b.dpre, padded)
-	if err := b.pre.Record(c, memory, pre, xs, b.weights(memory, b.w1, padded), none, none); err != nil {
-		return err
+	padded := p
+	padded.Hidden = hiddenStride(p)
+	dst, keep := b.units(memory, b.dpre, padded), none
+	if b.early {
+		dst, keep = b.units(memory, b.silu, padded), dst
 	}
-	c.Barrier()
-	if err := b.gradient.Record(c, memory, dpre, dy, w2, dpre, silu); err != nil {
+	return b.pre.Record(c, memory, dst, b.repeat(x), b.weights(memory, b.w1, padded), keep, none)
+}
+
+// recordGradients records what follows from pre and dy.
+func (b *backwardPart) recordGradients(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w2 vk.Tensor, p Problem) error {
+	silu, dpre := b.units(memory, b.silu, p), b.units(memory, b.dpre, p)
+	late := silu
+	if b.early {
+		late = none
+	}
+	if err := b.gradient.Record(c, memory, dpre, dy, w2, dpre, late); err != nil {
 		return err
 	}
 	c.Barrier()
@@ -200,7 +229,7 @@ func (b *backwardPart) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x,
 		return err
 	}
 	c.Barrier() // the products need nothing of each other, but validation compares whole buffers
-	if err := b.dw1.Record(c, memory, dw1, xs, dpre, none, none); err != nil {
+	if err := b.dw1.Record(c, memory, dw1, b.repeat(x), dpre, none, none); err != nil {
 		return err
 	}
 	c.Barrier() // likewise
@@ -228,8 +257,7 @@ func Describe(caps *vk.Caps, p Problem, opt Options, backward bool) (string, err
 		if err != nil {
 			return "", err
 		}
-		b := &plan.parts[0]
-		return words(b.pre.Config(), b.gradient.Config(), b.dw2.Config(), b.dw1.Config(), b.dx.Config()), nil
+		return words(plan.parts[0].configs()...), nil
 	}
 	plan, err := newForwardPlan(caps, p, opt)
 	if err != nil {

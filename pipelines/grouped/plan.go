@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/vk"
@@ -184,6 +185,8 @@ type backwardPart struct {
 	heads
 	silu, dpre, w1              int64 // where silu(pre), dpre, before it pre, and the copy of w1 lie
 	pre, gradient, dw2, dw1, dx chain.Product
+	early                       bool // silu(pre) comes with pre, for y; else with the gradient
+	y                           chain.Product
 }
 
 func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, err error) {
@@ -195,7 +198,7 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, 
 		return plan, err
 	}
 	for _, h := range list {
-		part, bytes, err := newBackwardPart(caps, p, h, opt.Impl)
+		part, bytes, err := newBackwardPart(caps, p, h, opt.Impl, false)
 		if err != nil {
 			return plan, err
 		}
@@ -205,21 +208,30 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, 
 	return plan, nil
 }
 
-// newBackwardPart returns what Backward runs for some heads, and the memory of it.
-func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl) (b backwardPart, bytes int64, err error) {
+// newBackwardPart returns what Backward runs for some heads, and the memory of it. Early
+// adds the product of y in float32.
+func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl, early bool) (b backwardPart, bytes int64, err error) {
 	var memory chain.Memory
-	b.heads = h
+	b.heads, b.early = h, early
 	b.silu, b.dpre = memory.Take(h.bytes(p.Tokens, p)), memory.Take(h.bytes(p.Tokens, p))
 	b.w1 = memory.Take(h.bytes(p.In, p))
 	n, padded := h.n, hiddenStride(p)
+	ofPre, ofGradient := gemm.Identity, gemm.TimesDSiLUKeep
+	if early {
+		ofPre, ofGradient = gemm.SiLUKeep, gemm.TimesDSiLU
+		y := gemm.Problem{Batch: n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
+		if b.y, err = chain.NewProduct(caps, "grouped", &memory, y, impl, gemm.Options{AlignedA: true}); err != nil {
+			return b, 0, err
+		}
+	}
 	for _, x := range []struct {
 		to         *chain.Product
 		p          gemm.Problem
 		grad       bool // the result is of p.Grad
 		ownA, ownB bool // the operands that are in our memory
 	}{
-		{&b.pre, gemm.Problem{Batch: n, M: p.Tokens, N: padded, K: p.In}, false, false, true},
-		{&b.gradient, gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLUKeep}, false, false, false},
+		{&b.pre, gemm.Problem{Batch: n, M: p.Tokens, N: padded, K: p.In, Activation: ofPre}, false, false, true},
+		{&b.gradient, gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: ofGradient}, false, false, false},
 		{&b.dw2, gemm.Problem{Batch: n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true}, true, true, false},
 		{&b.dw1, gemm.Problem{Batch: n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true}, true, false, true},
 		{&b.dx, gemm.Problem{M: p.Tokens, N: p.In, K: n * padded, TransB: true, Residual: h.first > 0}, false, true, true},
@@ -233,6 +245,15 @@ func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl) (b backw
 		}
 	}
 	return b, memory.Bytes, nil
+}
+
+// configs returns the configurations of the products of a part, in their order.
+func (b *backwardPart) configs() []gemm.Config {
+	list := []gemm.Config{b.pre.Config()}
+	if b.early {
+		list = append(list, b.y.Config())
+	}
+	return append(list, b.gradient.Config(), b.dw2.Config(), b.dw1.Config(), b.dx.Config())
 }
 
 // words names configurations, the same only once.

@@ -71,7 +71,7 @@ func record(p mixture.Problem, opt mixture.Options, backward bool) kerneltest.Re
 }
 
 // TestPasses runs both passes on every path: sizes 1 and odd ones, heads in groups that
-// are equal and that are not, every format and layout.
+// are equal and that are not, backward all at a time or fewer, every format and layout.
 func TestPasses(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range gemm.Impls() {
@@ -79,12 +79,12 @@ func TestPasses(t *testing.T) {
 			if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
 				continue
 			}
-			for i, s := range []struct{ tokens, heads, in, hidden, groups int }{
-				{1, 1, 1, 1, 0}, // one of everything
-				{37, 5, 20, 45, 2},
-				{70, 3, 16, 33, 3},
-				{9, 2, 3, 17, 0},
-				{300, 10, 11, 13, 4}, // enough tokens for copies of w1, where those pay
+			for i, s := range []struct{ tokens, heads, in, hidden, groups, atATime int }{
+				{1, 1, 1, 1, 0, 0}, // one of everything
+				{37, 5, 20, 45, 2, 0},
+				{70, 3, 16, 33, 3, 2},
+				{9, 2, 3, 17, 0, 1},
+				{300, 10, 11, 13, 4, 0}, // enough tokens for copies of w1, where those pay
 			} {
 				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.All()[i%3]}
 				layout := kerneltest.Layout(i) % kerneltest.Layouts
@@ -98,7 +98,7 @@ func TestPasses(t *testing.T) {
 						if impl == gemm.CoopMat && !pass.backward && !pass.outputs {
 							tighten(&c, p, in)
 						}
-						report, err := c.Check(d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: pass.outputs}, pass.backward))
+						report, err := c.Check(d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: pass.outputs, Heads: s.atATime}, pass.backward))
 						require.NoError(t, err, "%+v", pass)
 						t.Logf("%+v: %s", pass, report)
 					}
@@ -130,8 +130,8 @@ func TestWorkspace(t *testing.T) {
 	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Float32}
 	in := inputs(p)
 	for _, impl := range gemm.Impls() {
-		for _, backward := range []bool{false, true} {
-			opt := mixture.Options{Impl: impl, Groups: 2}
+		for i, backward := range []bool{false, true, true} {
+			opt := mixture.Options{Impl: impl, Groups: 2, Heads: i}
 			size := mixture.ForwardWorkspace
 			if backward {
 				size = mixture.BackwardWorkspace
@@ -189,6 +189,13 @@ func TestForwardChoice(t *testing.T) {
 		runs, err = mixture.Describe(d.Caps(), p, opt, false)
 		require.NoError(t, err)
 		require.Contains(t, runs, "outputs in memory")
+		runs, err = mixture.Describe(d.Caps(), p, opt, true)
+		require.NoError(t, err)
+		require.NotContains(t, runs, "narrow")
+		opt.Heads = 1 // outputs come before hidden units
+		runs, err = mixture.Describe(d.Caps(), p, opt, true)
+		require.NoError(t, err)
+		require.Contains(t, runs, "narrow")
 	}
 }
 

@@ -33,7 +33,9 @@
 // of grouped and that of gmm, with the outputs of heads in its workspace in float32:
 // Options.Outputs has it so everywhere, to compare. [Backward] always has outputs, computed
 // once more, and gradients by them in its workspace, 12 and 16 or 32 bytes for each token
-// and head, beside what grouped needs.
+// and head, beside what grouped needs. If the hidden units of all heads are in memory at a
+// time, Options.Heads, outputs come of those; else they cost another pass of Forward's
+// products.
 //
 // Nothing overflows on the way to log_p, as in gmm: as long as outputs are finite, it is
 // what float32 holds, or the infinity that it rounds to, never NaN.
@@ -48,6 +50,9 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/grouped"
 	"github.com/flashvk/flashvk/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
@@ -87,6 +92,11 @@ func (o Options) Validate() error {
 		return fmt.Errorf("mixture: heads_at_a_time=%d is negative", o.Heads)
 	}
 	return nil
+}
+
+// perceptrons returns the options of package grouped.
+func (o Options) perceptrons() grouped.Options {
+	return grouped.Options{Impl: o.Impl, Heads: o.Heads}
 }
 
 // Forward computes the log-probability of y under mixtures of heads, and minus the mean:
@@ -151,7 +161,7 @@ func inputs(x, w1, w2, y vk.Tensor, p Problem) []argument.Argument {
 //
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, dx, dw1, dw2, dloss, x, w1, w2, y vk.Tensor, p Problem, opt Options) error {
-	plan, err := newBackwardPlan(c.Device().Caps(), p, opt)
+	bytes, err := BackwardWorkspace(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err
 	}
@@ -164,11 +174,16 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dloss, x, w1, w2, y vk.Tensor, p Problem,
 	if err != nil {
 		return err
 	}
-	memory, err := plan.memory.Buffer(c, "mixture", opt.Workspace)
+	memory, err := chain.Memory{Bytes: bytes}.Buffer(c, "mixture", opt.Workspace)
 	if err != nil {
 		return err
 	}
-	return plan.record(c, memory, dx, dw1, dw2, dloss, x, w1, w2, y, p)
+	loss := func(c *vk.Cmd, dy, out vk.Tensor) error {
+		return gmm.Backward(c, gmm.Interleaved(dy), dloss, gmm.Interleaved(out), y, p.Mixtures(), gmm.Options{Saturate: true})
+	}
+	heads := opt.perceptrons()
+	heads.Workspace = memory
+	return wrap(grouped.BackwardLoss(c, dx, dw1, dw2, x, w1, w2, loss, p.Perceptrons(), heads))
 }
 
 // ForwardWorkspace returns the bytes of device memory that Forward takes with the same
@@ -180,15 +195,24 @@ func ForwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 
 // BackwardWorkspace returns the same of Backward.
 func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	plan, err := newBackwardPlan(caps, p, opt)
-	return plan.memory.Bytes, err
+	if err := validate(p, opt); err != nil {
+		return 0, err
+	}
+	if err := gmm.Supports(caps, p.Mixtures()); err != nil {
+		return 0, wrap(err)
+	}
+	bytes, err := grouped.BackwardLossWorkspace(caps, p.Perceptrons(), opt.perceptrons())
+	return bytes, wrap(err)
 }
 
 // Describe says what runs for a pass, for tables.
 func Describe(caps *vk.Caps, p Problem, opt Options, backward bool) (string, error) {
 	if backward {
-		plan, err := newBackwardPlan(caps, p, opt)
-		return plan.words, err
+		if err := validate(p, opt); err != nil {
+			return "", err
+		}
+		words, err := grouped.DescribeLoss(caps, p.Perceptrons(), opt.perceptrons())
+		return "outputs in memory: " + words, wrap(err)
 	}
 	plan, err := newForwardPlan(caps, p, opt)
 	return plan.words, err

@@ -122,7 +122,8 @@ type outputs struct {
 }
 
 func newOutputs(caps *vk.Caps, p Problem, opt Options) (o outputs, err error) {
-	o.opt = grouped.Options{Impl: opt.Impl, Heads: opt.Heads, Float32: true}
+	o.opt = opt.perceptrons()
+	o.opt.Float32 = true
 	if o.workspace, err = grouped.ForwardWorkspace(caps, p.Perceptrons(), o.opt); err != nil {
 		return o, wrap(err)
 	}
@@ -142,65 +143,4 @@ func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, x, w1, w2 vk.Tensor, p Pr
 	opt := o.opt
 	opt.Workspace = memory
 	return out, wrap(grouped.Forward(c, out, x, w1, w2, p.Perceptrons(), opt))
-}
-
-// A backwardPlan is what Backward runs: the outputs of heads, the gradients by them, and
-// those of grouped.
-type backwardPlan struct {
-	memory chain.Memory
-	words  string // for Describe
-	heads  outputs
-	dy     int64 // where the gradients by outputs lie
-	opt    grouped.Options
-}
-
-// dyStride is the elements of a gradient by the outputs of a head in memory: rows of
-// operands that start at multiples of 8 elements need no copy.
-const dyStride = 8
-
-func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, err error) {
-	if err := validate(p, opt); err != nil {
-		return plan, err
-	}
-	if err := gmm.Supports(caps, p.Mixtures()); err != nil {
-		return plan, wrap(err)
-	}
-	if plan.heads, err = newOutputs(caps, p, opt); err != nil {
-		return plan, err
-	}
-	plan.opt = grouped.Options{Impl: opt.Impl, Heads: opt.Heads}
-	workspace, err := grouped.BackwardWorkspace(caps, p.Perceptrons(), plan.opt)
-	if err != nil {
-		return plan, wrap(err)
-	}
-	words, err := grouped.Describe(caps, p.Perceptrons(), plan.opt, true)
-	if err != nil {
-		return plan, wrap(err)
-	}
-	plan.words = plan.heads.words + " | gmm | " + words
-	plan.memory.Take(max(plan.heads.workspace, workspace))
-	plan.heads.take(&plan.memory, p)
-	plan.dy = plan.memory.Take(dyStride * int64(p.DType.Size()) * int64(p.Tokens) * int64(p.Heads))
-	return plan, nil
-}
-
-// record records the plan.
-func (b *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dloss, x, w1, w2, y vk.Tensor, p Problem) error {
-	out, err := b.heads.record(c, memory, x, w1, w2, p)
-	if err != nil {
-		return err
-	}
-	dy := vk.Tensor{
-		Buffer: memory, DType: p.DType, Offset: int(b.dy) / p.DType.Size(),
-		Shape: []int{p.Tokens, p.Heads, 3}, Strides: []int{p.Heads * dyStride, dyStride, 1},
-	}
-	c.Barrier() // outputs are written
-	err = gmm.Backward(c, gmm.Interleaved(dy), dloss, gmm.Interleaved(out), y, p.Mixtures(), gmm.Options{Saturate: true})
-	if err != nil {
-		return wrap(err)
-	}
-	c.Barrier() // dy is written, and the workspace of the outputs read
-	opt := b.opt
-	opt.Workspace = memory
-	return wrap(grouped.Backward(c, dx, dw1, dw2, dy, x, w1, w2, p.Perceptrons(), opt))
 }
