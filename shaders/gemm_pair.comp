@@ -51,11 +51,12 @@ layout(constant_id = 6) const uint HIDDEN_M = 2;     // and of S
 layout(constant_id = 7) const uint HIDDEN_N = 1;
 layout(constant_id = 8) const uint SHARED_STEPS = 16;  // columns of matrices of X in shared memory
 layout(constant_id = 9) const uint AHEAD = 8;        // right matrices on their way
-layout(constant_id = 10) const bool DOUBLE = false;  // a second H: one barrier for a chunk instead of two
-layout(constant_id = 11) const bool PARTIAL = false;  // writes sums of a part of the hidden units
+layout(constant_id = 10) const uint FENCE = 0;       // columns of matrices of X or H between fences, 0: none
+layout(constant_id = 11) const bool DOUBLE = false;  // a second H: one barrier for a chunk instead of two
+layout(constant_id = 12) const bool PARTIAL = false;  // writes sums of a part of the hidden units
 layout(local_size_x_id = 0) in;
 
-#define EPILOGUE_ID 12
+#define EPILOGUE_ID 13
 #include "lib/element.glsl"
 #include "lib/formats.glsl"
 #include "lib/gemm_params.glsl"
@@ -67,6 +68,7 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 #include "lib/matrix_types.glsl"
 #include "lib/fragments.glsl"
 #include "lib/copies.glsl"
+#include "lib/fence.glsl"
 #include "lib/pack2.glsl"
 #include "lib/silu.glsl"
 
@@ -144,6 +146,7 @@ void main() {
                 at += AHEAD * SUBGROUP_SIZE;
                 const uint next = step + IN_STEPS < steps ? at : w2_at + chunk * w2_chunk;
                 [[unroll]] for (uint i = 0; i < IN_STEPS; i++) {
+                    fence(i);
                     MatA a[HIDDEN_M];
                     [[unroll]] for (uint r = 0; r < HIDDEN_M; r++) {
                         const uint x = (step + i) * STEP_SIZE + (hidden_row + r) * SUBGROUP_SIZE;
@@ -178,6 +181,7 @@ void main() {
             at += AHEAD * SUBGROUP_SIZE;
             const uint next = step + OUT_STEPS < CHUNK_STEPS ? at : following;
             [[unroll]] for (uint i = 0; i < OUT_STEPS; i++) {
+                fence(i);
                 MatA a[TILES_M];
                 [[unroll]] for (uint r = 0; r < TILES_M; r++) {
                     a[r] = left_matrix(tile[h_at + (step + i) * STEP_SIZE + r * SUBGROUP_SIZE]);

@@ -38,6 +38,7 @@ type PairConfig struct {
 	HiddenM, HiddenN int  // and for a chunk of hidden units
 	Shared           int  // columns of matrices of x that are in shared memory, if there are so many
 	Ahead            int  // matrices of the weights that a subgroup has on their way
+	Fence            int  // left matrices are loaded at most so many steps ahead; 0: the compiler's choice
 	Double           bool // a second chunk of hidden units in shared memory: one barrier less for each
 
 	Splits int // workgroups that share rows of y, with a part of the hidden units each: 0 leaves it to ChoosePair, 1 is none
@@ -47,6 +48,9 @@ type PairConfig struct {
 // String names every choice, for tables; ParsePairConfig reads it.
 func (c PairConfig) String() string {
 	s := fmt.Sprintf("pair s%d t%dx%d h%dx%d x%d ahead%d", c.Subgroups, c.TilesM, c.TilesN, c.HiddenM, c.HiddenN, c.Shared, c.Ahead)
+	if c.Fence > 0 {
+		s += fmt.Sprintf(" fence%d", c.Fence)
+	}
 	if c.Double {
 		s += " double"
 	}
@@ -70,7 +74,8 @@ func ParsePairConfig(text string) (c PairConfig, err error) {
 		case w == "double":
 			c.Double = true
 		case scan(w, "s%d", &c.Subgroups), scan(w, "t%dx%d", &c.TilesM, &c.TilesN), scan(w, "h%dx%d", &c.HiddenM, &c.HiddenN),
-			scan(w, "x%d", &c.Shared), scan(w, "ahead%d", &c.Ahead), scan(w, "splits%d", &c.Splits), scan(w, "rows%d", &c.Rows):
+			scan(w, "x%d", &c.Shared), scan(w, "ahead%d", &c.Ahead), scan(w, "fence%d", &c.Fence),
+			scan(w, "splits%d", &c.Splits), scan(w, "rows%d", &c.Rows):
 		default:
 			return c, fmt.Errorf("gemm: configuration %q: %q is not a choice of pair", text, w)
 		}
@@ -154,7 +159,7 @@ func (c PairConfig) Feasible(caps *vk.Caps, p PairProblem) error {
 		return unsupported("pair: the device has no 16-bit storage or no scalar block layout")
 	case shape.M != shape.N || m*m != 8*int(caps.SubgroupSize):
 		return unsupported("pair: matrices of %dx%d are not eight elements for each of %d invocations", shape.M, shape.N, caps.SubgroupSize)
-	case c.Subgroups < 1 || c.TilesM < 1 || c.TilesN < 1 || c.HiddenM < 1 || c.HiddenN < 1 || c.Ahead < 1 || c.Shared < 0:
+	case c.Subgroups < 1 || c.TilesM < 1 || c.TilesN < 1 || c.HiddenM < 1 || c.HiddenN < 1 || c.Ahead < 1 || c.Shared < 0 || c.Fence < 0:
 		return unsupported("pair: a tile size of %v is not positive", c)
 	case c.TilesM%c.HiddenM != 0 || c.Subgroups%(c.TilesM/c.HiddenM) != 0:
 		return unsupported("pair: %d subgroups with %d rows of matrices are no grid of %d rows each", c.Subgroups, c.TilesM, c.HiddenM)
@@ -281,6 +286,7 @@ type pairSpec struct {
 	HiddenN       uint32       `glsl:"HIDDEN_N"`
 	SharedSteps   uint32       `glsl:"SHARED_STEPS"`
 	Ahead         uint32       `glsl:"AHEAD"`
+	Fence         uint32       `glsl:"FENCE"`
 	Double        bool         `glsl:"DOUBLE"`
 	Partial       bool         `glsl:"PARTIAL"`
 	Epilogue      epilogueSpec `glsl:"epilogue"`
@@ -375,6 +381,7 @@ func newPairSpec(d *vk.Device, p PairProblem, plan *pairPlan) (spec pairSpec, er
 		HiddenN:       uint32(pair.HiddenN),
 		SharedSteps:   uint32(shared),
 		Ahead:         uint32(pair.Ahead),
+		Fence:         uint32(pair.Fence),
 		Double:        pair.Double,
 	}, nil
 }
