@@ -178,7 +178,7 @@ func TestForwardChoice(t *testing.T) {
 			require.Contains(t, runs, "outputs in memory")
 			continue
 		}
-		require.Contains(t, runs, "1 groups of heads")
+		require.Contains(t, runs, "groups1")
 		bytes, err := mixture.ForwardWorkspace(d.Caps(), p, opt)
 		require.NoError(t, err)
 		p.Heads *= 2
@@ -223,7 +223,6 @@ func TestArguments(t *testing.T) {
 	require.ErrorContains(t, mixture.Backward(c, x, w1, w2, y, x, w1, w2, y, p, opt), "mixture: dloss has shape [2]")
 	require.EqualError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Groups: -1}), "mixture: groups=-1 is negative")
 	require.EqualError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Heads: -1}), "mixture: heads_at_a_time=-1 is negative")
-	require.ErrorIs(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Impl: gemm.CoopMat}), mixture.ErrUnsupported)
 	p.Heads = 0
 	require.ErrorContains(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, opt), "mixture: heads=0 is not from 1 to")
 }

@@ -77,7 +77,7 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 	f.memory.Take(sums)
 	f.opt.WorkspaceOffset = f.memory.Take(bytes)
 	f.states = f.memory.Take(4 * gmm.StateSize * int64(groups) * int64(p.Tokens))
-	f.words = fmt.Sprintf("mixture %v, %d groups of heads", config, groups)
+	f.words = fmt.Sprintf("mixture %v groups%d", config, groups)
 	return nil
 }
 
