@@ -99,14 +99,17 @@ func (o gemmGroupOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (string, e
 }
 
 // Workspace implements bench.Op.
-func (o gemmGroupOp) Workspace(*vk.Caps, string, bench.Pass) (int64, error) { return 0, nil }
+func (o gemmGroupOp) Workspace(*vk.Caps, string, bench.Pass) (int64, error) {
+	return gemm.GroupWorkspace(o.g), nil
+}
 
 // Record implements bench.Op.
-func (o gemmGroupOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, impl string, _ bench.Pass) error {
+func (o gemmGroupOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, _ bench.Pass) error {
 	opt, err := o.options(impl)
 	if err != nil {
 		return err
 	}
+	opt.Workspace = workspace
 	tensors := make([]gemm.Tensors, len(o.g.Products))
 	at := map[string]int{}
 	for i := range tensors {

@@ -3,11 +3,11 @@ package gemm
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 
 	"github.com/flashvk/flashvk/chips"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -33,6 +33,12 @@ type GroupOptions struct {
 	// Config forces a configuration instead of the tuning table's, without copies and
 	// with undivided k; it must be feasible. It is for tuning and tests.
 	Config *Config
+	// Workspace is memory for the table, GroupWorkspace bytes of it, that nothing else uses
+	// until the commands have completed, and WorkspaceOffset where it begins, a multiple of
+	// 128 bytes. A second call in the same Cmd may have the same, after a Barrier. Nil takes
+	// memory of the Cmd.
+	Workspace       *vk.Buffer
+	WorkspaceOffset int64
 }
 
 // MultiplyGroup computes products of different sizes,
@@ -67,16 +73,26 @@ type GroupOptions struct {
 //
 // MultiplyGroup records into c and returns, as Multiply does. The table is a part of what is
 // recorded: c may be submitted again and again, and tensors and g changed. Other than
-// Multiply's, the commands include a transfer, to memory of c. Errors are those of Multiply,
-// and name the product.
+// Multiply's, the commands include a transfer, to the workspace. Errors are those of
+// Multiply, and name the product.
 func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) error {
 	caps := c.Device().Caps()
 	config, err := ChooseGroup(caps, g, opt)
 	if err != nil {
 		return err
 	}
-	list, err := newGroupArguments(tensors, g)
+	list, extents, err := newGroupArguments(tensors, g)
 	if err != nil || len(list) == 0 {
+		return err
+	}
+	if opt.WorkspaceOffset%groupRowBytes != 0 {
+		return fmt.Errorf("gemm: workspace_offset=%d of a group is not a multiple of %d", opt.WorkspaceOffset, groupRowBytes)
+	}
+	memory, err := workspace(c, opt.Workspace, opt.WorkspaceOffset, groupRowBytes*int64(len(list)))
+	if err != nil {
+		return err
+	}
+	if err := checkExtents(append(extents, extent{"workspace", noProduct, memory, true})); err != nil {
 		return err
 	}
 	slices.SortStableFunc(list, func(x, y product) int { return cmp.Compare(y.p.K, x.p.K) })
@@ -84,7 +100,22 @@ func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) erro
 	if err != nil {
 		return err
 	}
-	return dispatchGroup(c, kernel, list, config)
+	if opt.Workspace != nil {
+		c.BarrierToTransfer() // an earlier call may read its table there
+	}
+	return dispatchGroup(c, kernel, list, config, memory)
+}
+
+// GroupWorkspace returns the bytes of device memory that MultiplyGroup takes for its table;
+// 0 if it launches nothing.
+func GroupWorkspace(g Group) int64 {
+	products := 0
+	for _, p := range g.Products {
+		if !p.Empty() {
+			products++
+		}
+	}
+	return groupRowBytes * int64(products)
 }
 
 // ChooseGroup returns the configuration that MultiplyGroup takes for g on a device. Its
@@ -120,6 +151,7 @@ func SupportsGroup(caps *vk.Caps, impl Impl, g Group) error {
 
 // groupParams is the push-constant block of lib/gemm_params.glsl with GROUP.
 type groupParams struct {
+	Row      uint32 `glsl:"row"`
 	Products uint32 `glsl:"products"`
 }
 
@@ -129,14 +161,18 @@ type groupRow struct {
 	First uint32 `glsl:"first"`
 	ASize uint32 `glsl:"a_size"`
 	BSize uint32 `glsl:"b_size"`
+
+	Unused [3]uint32 `glsl:"unused"`
 }
+
+const groupRowBytes = 128
 
 // groupTable returns the table of products, and how many blocks they have together.
 func groupTable(caps *vk.Caps, list []product, config *Config) (table []groupRow, blocks int) {
 	for i := range list {
 		x := &list[i]
 		n := config.blocks(caps, &x.p)
-		row := groupRow{newParams(x.args, x.p, config, n), uint32(blocks), uint32(x.p.M), uint32(x.p.N)}
+		row := groupRow{params: newParams(x.args, x.p, config, n), First: uint32(blocks), ASize: uint32(x.p.M), BSize: uint32(x.p.N)}
 		if x.p.K == 0 {
 			row.K, row.ASize, row.BSize = 1, 1, 1 // where the kernel loads, but does not multiply
 		}
@@ -184,8 +220,8 @@ func (e *epilogueSpec) join(other epilogueSpec) {
 	e.ReadC = e.ReadC || other.ReadC
 }
 
-// dispatchGroup records the table and the kernel over all blocks.
-func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, config Config) error {
+// dispatchGroup records the table, into memory, and the kernel over all blocks.
+func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, config Config, memory vk.Tensor) error {
 	caps := c.Device().Caps()
 	table, blocks := groupTable(caps, list, &config)
 	limit := caps.MaxWorkgroupCount
@@ -198,12 +234,11 @@ func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, co
 	if err != nil {
 		return err
 	}
-	memory := c.Scratch("gemm group", int64(len(data)))
-	c.Write(memory, 0, data)
+	c.Write(memory.Buffer, 4*int64(memory.Offset), data)
 	c.BarrierFromTransfer()
 	t := boundGroup(list)
 	outs := t.bound()
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 1}, groupParams{uint32(len(table))},
-		t.a, t.b, outs[0], outs[1], outs[2], outs[3], vk.View(memory, dtype.Int32, len(data)/4))
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 1}, groupParams{uint32(4 * memory.Offset / groupRowBytes), uint32(len(table))},
+		t.a, t.b, outs[0], outs[1], outs[2], outs[3], memory)
 	return c.Err()
 }

@@ -174,6 +174,58 @@ func TestGroupArguments(t *testing.T) {
 	require.NoError(t, cmd.Submit(context.Background()))
 }
 
+// TestGroupWorkspace wants two calls that have a workspace one after the other to give what
+// they give without, and one that is too small, begins elsewhere or is a tensor to be refused.
+func TestGroupWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	c := gemmtest.Groups(dtype.Float32)[0]
+	bytes := gemm.GroupWorkspace(c.Group)
+	other, err := d.NewTensor("other", dtype.Float32, 6, 7)
+	require.NoError(t, err)
+	defer other.Close()
+	for _, x := range []struct {
+		bytes, offset int64
+		want          string
+	}{
+		{bytes, 0, ""},
+		{bytes + 384, 384, ""},
+		{bytes + 384, 256 + 16, "gemm: workspace_offset=272 of a group is not a multiple of 128"},
+		{bytes - 1, 0, "gemm: workspace has"},
+	} {
+		workspace, err := d.NewBuffer("workspace", x.bytes)
+		require.NoError(t, err)
+		defer workspace.Close()
+		opt := gemm.GroupOptions{Workspace: workspace, WorkspaceOffset: x.offset}
+		_, _, err = gemmtest.CheckGroup(c, func(in []gemmtest.Tensors, g gemm.Group) error {
+			return onBuffers(d, in, func(cmd *vk.Cmd, t []gemm.Tensors) error {
+				for _, first := range []bool{true, false} {
+					one, tensors := g, t
+					if first { // another table, and the same results of these products
+						one.Products, tensors = g.Products[3:], t[3:]
+					}
+					if err := gemm.MultiplyGroup(cmd, tensors, one, opt); err != nil {
+						return err
+					}
+					cmd.Barrier()
+				}
+				return nil
+			})
+		})
+		if x.want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, x.want)
+		}
+	}
+	cmd, err := d.NewCmd("overlap")
+	require.NoError(t, err)
+	defer cmd.Close()
+	a := vector(t, d, "a", 64)
+	err = gemm.MultiplyGroup(cmd, []gemm.Tensors{{C: at(other, 0, 6, 7), A: at(a, 40, 6, 2), B: at(a, 0, 2, 7)}},
+		gemm.Group{Products: []gemm.Product{{M: 6, N: 7, K: 2}}}, gemm.GroupOptions{Workspace: a.Buffer})
+	require.EqualError(t, err, "gemm: workspace of the group overlaps b of product 0: outputs need memory of their own")
+}
+
 // TestParseGroup wants what Sizes returns to be read, and an error that names the word.
 func TestParseGroup(t *testing.T) {
 	products, err := gemm.ParseGroup("128x512x64,0x1x7")

@@ -14,14 +14,12 @@ type product struct {
 	args arguments
 }
 
-// newGroupArguments checks the tensors of a group and returns the products that have
-// elements.
-func newGroupArguments(tensors []Tensors, g Group) ([]product, error) {
+// newGroupArguments checks the tensors of a group, but not whether those of different
+// products overlap, and returns the products that have elements, and where all lie.
+func newGroupArguments(tensors []Tensors, g Group) (list []product, extents []extent, err error) {
 	if len(tensors) != len(g.Products) {
-		return nil, fmt.Errorf("gemm: the group has %d products, and there are tensors for %d", len(g.Products), len(tensors))
+		return nil, nil, fmt.Errorf("gemm: the group has %d products, and there are tensors for %d", len(g.Products), len(tensors))
 	}
-	var list []product
-	var extents []extent
 	first := map[string]extent{} // of each tensor, by name
 	for i, t := range tensors {
 		if g.Products[i].Empty() {
@@ -30,7 +28,7 @@ func newGroupArguments(tensors []Tensors, g Group) ([]product, error) {
 		p := g.Problem(i)
 		args, err := newArguments(fmt.Sprintf("gemm: product %d of the group", i), t.C, t.A, t.B, p, &Options{Residual: t.Residual, X: t.X, S: t.S})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, x := range []extent{
 			{"c", i, args.c, true}, {"a", i, args.a, false}, {"b", i, args.b, false},
@@ -40,7 +38,7 @@ func newGroupArguments(tensors []Tensors, g Group) ([]product, error) {
 				continue
 			}
 			if one, ok := first[x.name]; ok && one.Buffer != x.Buffer {
-				return nil, fmt.Errorf("gemm: %v of the group is in buffer %q, %v in %q: it must be one buffer for all products", x, x.Buffer.Name(), one, one.Buffer.Name())
+				return nil, nil, fmt.Errorf("gemm: %v of the group is in buffer %q, %v in %q: it must be one buffer for all products", x, x.Buffer.Name(), one, one.Buffer.Name())
 			} else if !ok {
 				first[x.name] = x
 			}
@@ -48,10 +46,10 @@ func newGroupArguments(tensors []Tensors, g Group) ([]product, error) {
 		}
 		list = append(list, product{p, args})
 	}
-	return list, checkExtents(extents)
+	return list, extents, nil
 }
 
-// An extent is a tensor of a product.
+// An extent is a tensor of a product, (1, rows, columns).
 type extent struct {
 	name    string
 	product int
@@ -59,8 +57,16 @@ type extent struct {
 	written bool
 }
 
+// noProduct is the product of an extent that is the workspace.
+const noProduct = -1
+
 // String names the tensor in messages.
-func (e extent) String() string { return fmt.Sprintf("%s of product %d", e.name, e.product) }
+func (e extent) String() string {
+	if e.product == noProduct {
+		return e.name
+	}
+	return fmt.Sprintf("%s of product %d", e.name, e.product)
+}
 
 // span returns the bytes of the buffer that e begins and ends at.
 func (e *extent) span() (start, end int) {

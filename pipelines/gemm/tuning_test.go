@@ -1,6 +1,7 @@
 package gemm
 
 import (
+	"encoding/binary"
 	"errors"
 	"testing"
 
@@ -96,10 +97,12 @@ func TestGroupTable(t *testing.T) {
 	table, blocks := groupTable(h200(), list, &config)
 	require.Equal(t, 12, blocks)
 	require.Equal(t, []groupRow{
-		{params{M: 33, N: 17, K: 9, SplitK: 16, Splits: 1, Tiles: 4, Alpha: 3}, 0, 33, 17},
-		{params{M: 1, N: 100, K: 8, SplitK: 8, Splits: 1, Tiles: 7, Alpha: 1}, 4, 1, 100},
-		{params{M: 5, N: 6, K: 1, SplitK: 0, Splits: 1, Tiles: 1, Alpha: 1, Beta: 2}, 11, 1, 1},
+		{params: params{M: 33, N: 17, K: 9, SplitK: 16, Splits: 1, Tiles: 4, Alpha: 3}, First: 0, ASize: 33, BSize: 17},
+		{params: params{M: 1, N: 100, K: 8, SplitK: 8, Splits: 1, Tiles: 7, Alpha: 1}, First: 4, ASize: 1, BSize: 100},
+		{params: params{M: 5, N: 6, K: 1, SplitK: 0, Splits: 1, Tiles: 1, Alpha: 1, Beta: 2}, First: 11, ASize: 1, BSize: 1},
 	}, table)
+	require.Equal(t, groupRowBytes, binary.Size(table[0]))
+	require.EqualValues(t, 2*groupRowBytes, GroupWorkspace(Group{Products: []Product{{M: 1, N: 1}, {M: 1}, {M: 2, N: 2}}}))
 }
 
 // TestTable wants every row to be feasible on a device that has it all, and a device

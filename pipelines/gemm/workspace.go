@@ -49,19 +49,25 @@ func (m *memoryPlan) workspace(c *vk.Cmd, opt *Options, args *arguments) (*vk.Bu
 	if m.bytes == 0 {
 		return nil, 0, nil
 	}
-	memory, offset := opt.Workspace, opt.WorkspaceOffset
+	t, err := workspace(c, opt.Workspace, opt.WorkspaceOffset, m.bytes)
+	if err == nil && opt.Workspace != nil {
+		err = args.checkApart(t)
+	}
+	return t.Buffer, 4 * int64(t.Offset), err
+}
+
+// workspace returns memory of some bytes: the caller's from an offset on, or for nil the
+// Cmd's.
+func workspace(c *vk.Cmd, memory *vk.Buffer, offset, bytes int64) (vk.Tensor, error) {
 	if memory == nil {
-		memory, offset = c.Scratch("gemm", m.bytes), 0
-		return memory, offset, c.Err()
+		memory, offset = c.Scratch("gemm", bytes), 0
+	} else if offset < 0 || offset%16 != 0 {
+		return vk.Tensor{}, fmt.Errorf("gemm: workspace_offset=%d is not a multiple of 16", offset)
+	} else if memory.Bytes()-offset < bytes {
+		return vk.Tensor{}, fmt.Errorf("gemm: workspace has %d bytes from %d on, want %d", memory.Bytes()-offset, offset, bytes)
 	}
-	if offset < 0 || offset%16 != 0 {
-		return nil, 0, fmt.Errorf("gemm: workspace_offset=%d is not a multiple of 16", offset)
-	}
-	if memory.Bytes()-offset < m.bytes {
-		return nil, 0, fmt.Errorf("gemm: workspace has %d bytes from %d on, want %d", memory.Bytes()-offset, offset, m.bytes)
-	}
-	n := int(m.bytes / 4)
-	return memory, offset, args.checkApart(vk.Tensor{Buffer: memory, DType: dtype.Float32, Shape: []int{n}, Strides: []int{1}, Offset: int(offset / 4)})
+	n := int(bytes / 4)
+	return vk.Tensor{Buffer: memory, DType: dtype.Float32, Shape: []int{1, 1, n}, Strides: []int{n, n, 1}, Offset: int(offset / 4)}, c.Err()
 }
 
 // pack records the copies of the plan in memory from byte `at` on.

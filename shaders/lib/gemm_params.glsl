@@ -69,21 +69,24 @@ layout(push_constant, scalar) uniform Params {
 #define B_SIZE p.n             // columns of op(B) in memory
 #define READS_C READ_C         // the product reads C
 #else
-    uint first;   // block of the product, among those of all
-    uint a_size;  // m, or 1 where k is 0 for split_k: no element is in memory, and k is 1 for addresses
-    uint b_size;  // likewise n
+    uint first;      // block of the product, among those of all
+    uint a_size;     // m, or 1 where k is 0 for split_k: no element is in memory, and k is 1 for addresses
+    uint b_size;     // likewise n
+    uint unused[3];  // so that a row is 128 bytes, as a line of a cache is
 };
 
 layout(push_constant, scalar) uniform Params {
-    uint products;
+    uint row;       // where the table begins
+    uint products;  // that it has, by first
 } group;
 
-layout(binding = GROUP_BINDING, scalar) readonly buffer Table { Product rows[]; } table;  // by first
+layout(binding = GROUP_BINDING, scalar) readonly buffer Table { Product rows[]; } table;
 
-// product_of returns the product that has a block: the last one that begins no later.
-uint product_of(const uint id) {
-    uint low = 0;
-    uint high = group.products;
+// row_of returns the row of the product that has a block: the last one that begins no
+// later.
+uint row_of(const uint id) {
+    uint low = group.row;
+    uint high = group.row + group.products;
     while (high - low > 1) {
         const uint middle = (low + high) / 2;
         if (table.rows[middle].first <= id) {
@@ -95,7 +98,7 @@ uint product_of(const uint id) {
     return low;
 }
 
-Product p = table.rows[product_of(WORKGROUP_ID)];
+Product p = table.rows[row_of(WORKGROUP_ID)];
 
 #define BLOCK_ID (WORKGROUP_ID - p.first)
 #define A_SIZE p.a_size
