@@ -84,6 +84,7 @@ var variants = slices.Concat(
 	forEach("gemm_pair", "vulkan1.3", "f16", "bf16"),
 	withGroup(forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	[]Variant{{Kernel: "gemm_combine", Env: "vulkan1.2"}, {Kernel: "gemm_pack", Env: "vulkan1.2"}},
+	[]Variant{{Kernel: "gemm_tops", Env: "vulkan1.2"}, {Kernel: "gemm_parts", Env: "vulkan1.2"}},
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("norm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("sum_rows", "vulkan1.2", "f16", "bf16", "f32"),

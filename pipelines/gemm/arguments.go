@@ -9,7 +9,13 @@ import (
 
 // arguments are the tensors of a call, each with a batch axis; r, x and s are zero
 // Tensors for problems without them.
-type arguments struct{ c, a, b, r, x, s vk.Tensor }
+type arguments struct {
+	c, a, b, r, x, s vk.Tensor
+
+	// Elements of a line of A and B if those are panels of parts, whose axis 1 steps through
+	// the lines of a panel, and its stride is how many there are (parts.go); else 0.
+	panel int
+}
 
 // newArguments checks the tensors of a call. Outputs share memory with nothing, but that
 // a workgroup may read the elements of R and X that it is about to write in C or S. Where k
@@ -73,7 +79,11 @@ func (args arguments) rowsFrom(row, n int, p *Problem) arguments {
 		t.Offset += row * t.Strides[axis]
 		return t
 	}
+	a := args.a
 	args.a = part(args.a, map[bool]int{false: 1, true: 2}[p.TransA])
+	if args.panel > 0 {
+		args.a.Offset = a.Offset + row*args.panel
+	}
 	args.c, args.r, args.x, args.s = part(args.c, 1), part(args.r, 1), part(args.x, 1), part(args.s, 1)
 	return args
 }

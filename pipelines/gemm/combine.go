@@ -116,7 +116,7 @@ func (multiply multiplier) splits(c *vk.Cmd, args arguments, p Problem, config C
 		return unsupported("batch=%d with %d splits is more than the device's %d workgroups", p.Batches(), config.Splits, limit[2])
 	}
 	stride := partialStride(p.N)
-	partial := arguments{a: args.a, b: args.b, c: vk.Tensor{
+	partial := arguments{a: args.a, b: args.b, panel: args.panel, c: vk.Tensor{
 		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{config.Splits * p.Batches(), p.M, p.N},
 		Strides: []int{p.M * stride, stride, 1},

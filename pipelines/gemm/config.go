@@ -150,9 +150,6 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 
 // feasibleMatrix is Feasible for the matrix path.
 func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
-	if p.DType == dtype.Float32 {
-		return unsupported("coopmat: float32 matrices have no kernel")
-	}
 	shape, lack := chips.MatrixShape(caps, p.DType)
 	if lack != "" {
 		return unsupported("coopmat: %s", lack)
@@ -169,12 +166,23 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	if err := fitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
+	if limit := caps.MaxStorageBufferRange; c.inParts(&p) {
+		c := c.fit(&p)
+		if bytes := c.plan(&p, &Options{}).bytes; uint64(bytes) > limit {
+			return unsupported("coopmat: parts of float32 operands take %d bytes, a kernel sees %d", bytes, limit)
+		}
+	}
 	return fitsShared(caps, c.Impl, c.tileBytes(p, m, n))
 }
 
 // tileBytes is the shared memory of the matrix kernel: lib/gemm_operand.glsl and
 // lib/gemm_matrix.glsl.
 func (c Config) tileBytes(p Problem, m, n int) int {
+	exponents := 0
+	if c.inParts(&p) {
+		c.BlockK, p.TransA, p.TransB = 2*c.BlockK, false, true
+		exponents = (c.SubgroupsM*c.TilesM*m + c.SubgroupsN*c.TilesN*n) / 4
+	}
 	size := func(rows int, byK bool) int { // in 16 bytes
 		if byK {
 			return rows * (c.BlockK/8 + 1)
@@ -183,7 +191,7 @@ func (c Config) tileBytes(p Problem, m, n int) int {
 	}
 	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA) + size(c.SubgroupsN*c.TilesN*n, p.TransB)
 	strip := c.SubgroupsM * c.SubgroupsN * m * (n/4 + 1)
-	return 16 * max(operands, strip)
+	return 16 * (max(operands, strip) + exponents)
 }
 
 // feasibleScalar is Feasible for the scalar path.

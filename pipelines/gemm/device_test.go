@@ -261,6 +261,9 @@ func TestPack(t *testing.T) {
 	config, err := gemm.ParseConfig("coopmat s2x2 t2x2 k16 pack g2 splits2")
 	require.NoError(t, err)
 	formats(t, d, gemm.CoopMat, func(t *testing.T, format dtype.DType) {
+		if format == dtype.Float32 {
+			t.Skip("operands are always brought into parts")
+		}
 		var cases []*gemmtest.Case
 		for _, s := range [][3]int{{20, 256, 9}, {256, 17, 8}, {257, 259, 21}} {
 			for _, trans := range []bool{false, true} {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -69,7 +70,8 @@ type GroupOptions struct {
 //
 // Kernels load eight elements of A and B and four of the rest at a time, if offsets and
 // strides of all products are multiples of that; one that has others makes all slower.
-// Nothing is copied (Pad does that), and k is not divided among workgroups.
+// Nothing is copied (Pad does that), and k is not divided among workgroups. Float32 operands
+// take path scalar, as path coopmat multiplies parts of them, which are copies.
 //
 // MultiplyGroup records into c and returns, as Multiply does. The table is a part of what is
 // recorded: c may be submitted again and again, and tensors and g changed. Other than
@@ -118,6 +120,8 @@ func GroupWorkspace(g Group) int64 {
 	return groupRowBytes * int64(products)
 }
 
+var errGroupParts = unsupported("coopmat: groups of float32 products have no kernel")
+
 // ChooseGroup returns the configuration that MultiplyGroup takes for g on a device. Its
 // error wraps ErrUnsupported if no path, or not the forced one, handles g.
 func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
@@ -129,9 +133,19 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 		if c.Pack || c.Splits > 1 {
 			return *c, unsupported("%v: a group has no copies and no splits", c)
 		}
+		if c.inParts(&p) {
+			return *c, errGroupParts
+		}
 		return *c, c.Feasible(caps, p)
 	}
-	c, err := search(caps, opt.Impl, &p, func(c *Config) (blocks int) {
+	impl := opt.Impl
+	if p.DType == dtype.Float32 {
+		if impl == CoopMat {
+			return Config{}, errGroupParts
+		}
+		impl = Scalar
+	}
+	c, err := search(caps, impl, &p, func(c *Config) (blocks int) {
 		for i := range g.Products {
 			p := g.Problem(i)
 			blocks += c.blocks(caps, &p)

@@ -23,12 +23,22 @@ func groupOnDevice(d *vk.Device, opt gemm.GroupOptions) gemmtest.GroupMultiplier
 	}
 }
 
+// groupFormats is formats for groups.
+func groupFormats(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, format dtype.DType)) {
+	formats(t, d, impl, func(t *testing.T, format dtype.DType) {
+		if err := gemm.SupportsGroup(d.Caps(), impl, gemm.Group{DType: format, Out: format}); err != nil {
+			t.Skip(err)
+		}
+		f(t, format)
+	})
+}
+
 // TestMultiplyGroup runs the suite of groups on every path of the device.
 func TestMultiplyGroup(t *testing.T) {
 	for _, impl := range gemm.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
 			d := vktest.Open(t)
-			formats(t, d, impl, func(t *testing.T, format dtype.DType) {
+			groupFormats(t, d, impl, func(t *testing.T, format dtype.DType) {
 				gemmtest.TestGroup(t, gemmtest.Groups(format), groupOnDevice(d, gemm.GroupOptions{Impl: impl}))
 			})
 		})
@@ -43,7 +53,7 @@ func TestGroupConfigs(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			config, err := gemm.ParseConfig(text)
 			require.NoError(t, err)
-			formats(t, d, config.Impl, func(t *testing.T, format dtype.DType) {
+			groupFormats(t, d, config.Impl, func(t *testing.T, format dtype.DType) {
 				var some []*gemmtest.GroupCase
 				for i, c := range gemmtest.Groups(format) {
 					if i%5 == 0 {

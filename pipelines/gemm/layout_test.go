@@ -17,7 +17,7 @@ func TestLayouts(t *testing.T) {
 		spec     any
 		bindings []string
 	}{
-		"gemm_coopmat":       {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_coopmat":       {coopMatSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_narrow":        {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_mixture":       {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_fragments":     {fragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
@@ -27,6 +27,8 @@ func TestLayouts(t *testing.T) {
 		"gemm_scalar_group":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
 		"gemm_combine":       {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
 		"gemm_pack":          {packSpec{}, []string{"A", "Out"}},
+		"gemm_tops":          {topsSpec{}, []string{"A", "B", "Tops"}},
+		"gemm_parts":         {partsSpec{}, []string{"A", "B", "Parts"}},
 	}
 	found := 0
 	for _, v := range shaders.Variants() {
@@ -44,6 +46,8 @@ func TestLayouts(t *testing.T) {
 			push = packParams{}
 		case v.Kernel == "gemm_fragments":
 			push = fragmentsParams{}
+		case v.Kernel == "gemm_tops", v.Kernel == "gemm_parts":
+			push = partsParams{}
 		case strings.HasSuffix(v.Kernel, "_group"):
 			push = groupParams{}
 			layouttest.CheckRows(t, module, "Table", groupRow{})

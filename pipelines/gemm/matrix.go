@@ -7,7 +7,13 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// matrixSpec is the specialization of gemm_coopmat.comp.
+// coopMatSpec is the specialization of gemm_coopmat.comp.
+type coopMatSpec struct {
+	matrixSpec
+	Parts bool `glsl:"PARTS"`
+}
+
+// matrixSpec holds the specialization constants of lib/gemm_matrix.glsl.
 type matrixSpec struct {
 	WorkgroupSize uint32       `glsl:"WORKGROUP_SIZE"`
 	SubgroupsM    uint32       `glsl:"SUBGROUPS_M"`
@@ -131,8 +137,8 @@ func newMatrixSpec(caps *vk.Caps, args arguments, p Problem, config Config) (mat
 		GroupM:        uint32(config.GroupM),
 		AByK:          !p.TransA,
 		BByK:          p.TransB,
-		AAligned:      aligned(8, args.a),
-		BAligned:      aligned(8, args.b),
+		AAligned:      args.panel > 0 || aligned(8, args.a),
+		BAligned:      args.panel > 0 || aligned(8, args.b),
 		Partial:       config.Splits > 1,
 		Epilogue:      newEpilogueSpec(args, p),
 	}, nil
@@ -149,7 +155,7 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
+	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, coopMatSpec{spec, args.panel > 0}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}

@@ -105,8 +105,8 @@ func mixtureGroups(slots, blocks, heads int) int {
 // matrices, at most batch. p.Activation is SiLU and p.Out float32.
 //
 // Mixture records into c and returns, as Multiply does. It returns an error that wraps
-// ErrUnsupported if the device has no matrices of p.DType or Options force another path,
-// and an error naming the argument if a tensor does not fit.
+// ErrUnsupported if p.DType is float32, the device has no matrices of it or Options force
+// another path, and an error naming the argument if a tensor does not fit.
 func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) error {
 	d := c.Device()
 	plan, err := newMixturePlan(d.Caps(), p, &opt)

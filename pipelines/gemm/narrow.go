@@ -56,6 +56,9 @@ func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options) (Config, error) {
 	if err := p.Validate(); err != nil {
 		return Config{}, err
 	}
+	if p.DType == dtype.Float32 {
+		return Config{}, unsupported("hidden units of float32 operands do not stay on the chip: no kernel")
+	}
 	choose := *opt
 	if opt.Impl == Auto {
 		choose.Impl = CoopMat
@@ -99,8 +102,8 @@ func NarrowConfig(caps *vk.Caps, p Problem, columns int, opt Options) (Config, e
 // SiLU. Y has memory of its own.
 //
 // Narrow records into c and returns, as Multiply does. It returns an error that wraps
-// ErrUnsupported if the device has no matrices of p.DType, w has more than 8 columns, or
-// Options force another path, and an error naming the argument if a tensor does not fit.
+// ErrUnsupported if p.DType is float32, the device has no matrices of it, w has more than 8
+// columns, or Options force another path, and an error naming the argument if a tensor does not fit.
 func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
 	d := c.Device()
 	plan, err := newNarrowPlan(d.Caps(), p, columns, &opt)

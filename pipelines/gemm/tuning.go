@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -13,6 +14,9 @@ import (
 // run for them.
 type tableRow struct {
 	family string // "" matches any; several are separated by spaces
+
+	// parts rows of path coopmat are for float32 operands, parts.go, the others for 16-bit ones.
+	parts bool
 
 	// fill is how many workgroups the problem makes at least for each compute unit of the
 	// device, those that share a block counted; 0 matches any. Large blocks share more work, but a problem that makes few
@@ -30,11 +34,18 @@ var table = []tableRow{
 	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}},
 	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
 
+	// Parts: half of the sums, as hi and lo of A wait in registers for their products, and
+	// products are summed before they meet the sums. Blocks of 128 x 64 have 15.75 KiB.
+	{family: "hopper", parts: true, fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 2, BlockK: 16, GroupM: 16}},
+	{family: "hopper", parts: true, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
+
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
 	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
+	{family: "lavapipe", parts: true, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
 
 	// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
 	{Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
+	{parts: true, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
 
 	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
 	{fill: 1, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 64, BlockK: 16, GroupM: 8}},
@@ -81,7 +92,7 @@ func search(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) int) 
 		return searchPath(caps, impl, p, workgroups)
 	}
 	var errs []error
-	for _, impl := range Impls() {
+	for _, impl := range autoPaths(caps, p) {
 		c, err := searchPath(caps, impl, p, workgroups)
 		if err == nil {
 			return c, nil
@@ -91,6 +102,18 @@ func search(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) int) 
 	return Config{}, errors.Join(errs...)
 }
 
+// autoPaths returns the paths in the order in which Auto asks them.
+//
+// Parts of float32 operands pay where matrices have units of their own, which lavapipe has
+// not, and where the product is large enough.
+func autoPaths(caps *vk.Caps, p *Problem) []Impl {
+	small := min(p.M, p.N) < leastParts || p.FLOPs() < leastPartsFLOPs
+	if p.DType == dtype.Float32 && (small || chips.Lavapipe(caps)) {
+		return []Impl{Scalar, CoopMat}
+	}
+	return Impls()
+}
+
 // searchPath returns the configuration of the first row of a path that matches and is
 // feasible, or the reason why the last one that matches is not.
 func searchPath(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) int) (Config, error) {
@@ -98,7 +121,7 @@ func searchPath(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) i
 	err := unsupported("impl %v is not a path", impl)
 	for i := range table {
 		row := &table[i]
-		if row.Impl != impl || !row.matches(caps, family, workgroups) {
+		if row.Impl != impl || row.parts != row.inParts(p) || !row.matches(caps, family, workgroups) {
 			continue
 		}
 		if err = row.Feasible(caps, *p); err == nil {

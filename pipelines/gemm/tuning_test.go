@@ -17,7 +17,8 @@ func h200() *vk.Caps {
 	caps := &vk.Caps{
 		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
 		SubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
-		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
+		MaxStorageBufferRange: 1<<32 - 1,
+		Float16:               true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
 		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16CoopMat: true,
 	}
 	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
@@ -34,16 +35,17 @@ func TestChoose(t *testing.T) {
 		p    Problem
 		want string
 	}{
-		{Problem{M: 4096, N: 4096, K: 4096}, "coopmat s2x2 t4x4 k32 pack g16"},
-		{Problem{M: 512, N: 1365, K: 11000, TransA: true}, "coopmat s2x2 t4x4 k32 pack g16 splits6"},
-		{Problem{M: 11000, N: 512, K: 1365}, "coopmat s2x2 t4x4 k32 pack g16 splits3 rows8448"},
-		{Problem{M: 11000, N: 1365, K: 512}, "coopmat s2x2 t4x4 k32 pack g16"},
-		{Problem{M: 512, N: 512, K: 512}, "coopmat s2x2 t2x2 k32 pack g8"},
-		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32, Out: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"},
+		{Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16"},
+		{Problem{M: 512, N: 1365, K: 11000, TransA: true, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16 splits6"},
+		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16 splits3 rows8448"},
+		{Problem{M: 11000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16"},
+		{Problem{M: 512, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t2x2 k32 pack g8"},
+		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x2 k16 g16"},
+		{Problem{M: 512, N: 1365, K: 11000, DType: dtype.Float32}, "coopmat s2x2 t4x2 k16 g16 splits3"},
+		{Problem{M: 11000, N: 32, K: 1365, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"},
+		{Problem{M: 1 << 20, N: 64, K: 1024, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"}, // parts of 4 GiB and more
 	} {
-		if x.want[0] == 'c' {
-			x.p.DType, x.p.Out = dtype.BFloat16, dtype.BFloat16
-		}
+		x.p.Out = x.p.DType
 		c, err := Choose(h200(), x.p, Options{})
 		require.NoError(t, err)
 		require.Equal(t, x.want, c.String(), x.p)
@@ -81,6 +83,14 @@ func TestChooseGroup(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}
+	floats := Group{Products: []Product{{M: 4096, N: 4096, K: 512}}}
+	c, err := ChooseGroup(h200(), floats, GroupOptions{})
+	require.NoError(t, err)
+	require.Equal(t, Scalar, c.Impl)
+	for _, opt := range []GroupOptions{{Impl: CoopMat}, {Config: &table[0].Config}} {
+		_, err = ChooseGroup(h200(), floats, opt)
+		require.ErrorIs(t, err, ErrUnsupported)
+	}
 }
 
 // TestGroupTable wants each product's first block to follow the last of the one before, and a
@@ -110,7 +120,11 @@ func TestGroupTable(t *testing.T) {
 func TestTable(t *testing.T) {
 	p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.Float16, Out: dtype.Float16}
 	for _, row := range table {
-		require.NoError(t, row.Feasible(h200(), p), row.Config)
+		q := p
+		if row.parts {
+			q.DType, q.Out = dtype.Float32, dtype.Float32
+		}
+		require.NoError(t, row.Feasible(h200(), q), row.Config)
 		c, err := ParseConfig(row.String())
 		require.NoError(t, err)
 		require.Equal(t, row.Config, c)

@@ -10,6 +10,8 @@ import (
 // A memoryPlan says where what a call keeps in its workspace begins, in bytes.
 type memoryPlan struct {
 	packA, packB   bool
+	parts          bool // of A and B, parts.go
+	topsA, topsB   int64
 	a, b, partials int64
 	bytes          int64
 }
@@ -20,6 +22,11 @@ func (c *Config) plan(p *Problem, opt *Options) (m memoryPlan) {
 		at := m.bytes
 		m.bytes += (n + 255) &^ 255
 		return at
+	}
+	if m.parts = c.inParts(p); m.parts {
+		l := c.partsLayout(p.K)
+		m.topsA, m.topsB = take(l.topsBytes(p.Batches(), p.M)), take(l.topsBytes(p.Batches(), p.N))
+		m.a, m.b = take(c.partsBytes(l, p.Batches(), p.M)), take(c.partsBytes(l, p.Batches(), p.N))
 	}
 	m.packA, m.packB = c.packs(p, opt)
 	if m.packA {
@@ -32,9 +39,9 @@ func (c *Config) plan(p *Problem, opt *Options) (m memoryPlan) {
 	return m
 }
 
-// Workspace returns the bytes of device memory that Multiply takes for partial sums and
-// for copies of operands whose rows are not aligned, with the same options; 0 if it needs
-// none.
+// Workspace returns the bytes of device memory that Multiply takes for partial sums, for
+// copies of operands whose rows are not aligned and for parts of float32 operands, with the
+// same options; 0 if it needs none.
 func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	config, err := Choose(caps, p, opt)
 	if err != nil {

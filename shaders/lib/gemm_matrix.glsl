@@ -14,6 +14,10 @@
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
 //
+// With PARTS, operands are float32 in parts of float16, lib/gemm_panels.glsl: BLOCK_K is
+// twice the columns of a slab, and products of a matrix of columns meet the sum by an
+// addition.
+//
 // The includer declares the specialization constants named here, and includes
 // lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
 #ifndef LIB_GEMM_MATRIX_GLSL
@@ -26,6 +30,7 @@
 #include "gemm_order.glsl"
 #include "gemm_operand.glsl"
 #include "gemm_sums.glsl"
+#include "gemm_panels.glsl"
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
 // blocks as it likes: the barrier before a slab is stored comes after the strips before
@@ -35,6 +40,9 @@ void gemm(Work w) {
     const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;
     const Operand A = Operand(p.a_offset + w.batch * p.a_stride_b, p.a_stride, A_SIZE, w.row);
     const Operand B = Operand(p.b_offset + w.batch * p.b_stride_b, p.b_stride, B_SIZE, w.col);
+    if (PARTS) {
+        load_exponents(A, B);
+    }
     const uint first_k = w.split * p.split_k;
     const uint end_k = min(first_k + p.split_k, p.k);
     const uint whole_k = end_k - (end_k - first_k) % BLOCK_K;  // end of the last whole slab
@@ -97,15 +105,19 @@ void gemm(Work w) {
         [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
             b_next[i] = fetch(false, b_at[i] + b_step);
         }
-        [[unroll]] for (uint d = 0; d < BLOCK_K / MAT_N; d++) {
+        [[unroll]] for (uint d = 0; d < DEPTH / MAT_N; d++) {
             fence(d);
             MatA a[TILES_M];
+            MatA a_lo[TILES_M];  // with PARTS, as b_lo
             [[unroll]] for (uint i = 0; i < TILES_M; i++) {
                 const uint row = subgroup_row + i * MAT_M;
                 if (A_BY_K) {
                     coopMatLoad(a[i], tile, row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);
                 } else {
                     coopMatLoad(a[i], tile, d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);
+                }
+                if (PARTS) {
+                    coopMatLoad(a_lo[i], tile, row * A_LD + (DEPTH + d * MAT_N) / 8, A_LD, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
             [[unroll]] for (uint j = 0; j < TILES_N; j++) {
@@ -116,8 +128,18 @@ void gemm(Work w) {
                 } else {
                     coopMatLoad(b, tile, B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);
                 }
+                MatB b_lo;
+                if (PARTS) {
+                    coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + d * MAT_N) / 8, B_LD, gl_CooperativeMatrixLayoutColumnMajor);
+                }
                 [[unroll]] for (uint i = 0; i < TILES_M; i++) {
-                    sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);
+                    if (PARTS) {
+                        MatC part = coopMatMulAdd(a_lo[i], b, MatC(0.0));
+                        part = coopMatMulAdd(a[i], b_lo, part);
+                        sum[i * TILES_N + j] += coopMatMulAdd(a[i], b, part);
+                    } else {
+                        sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);
+                    }
                 }
             }
         }

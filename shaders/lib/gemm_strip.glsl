@@ -1,4 +1,5 @@
-// gemm_strip: sums of products leave lib/gemm_matrix.glsl through an epilogue.
+// gemm_strip: sums of products leave lib/gemm_matrix.glsl through an epilogue; those of
+// parts (PARTS_ID, lib/gemm_operand.glsl) get their powers of two before.
 //
 // The includer includes lib/gemm_matrix.glsl before, and what lib/gemm_epilogue.glsl needs.
 #ifndef LIB_GEMM_STRIP_GLSL
@@ -14,6 +15,12 @@ uint odd_place(const Work w, const uint row, const uint col) {
 // store_strip writes a strip of this subgroup, MAT_M rows from row on and
 // OUT_TILES columns of matrices from col on, from tile to C.
 void store_strip(const Work w, const uint row, const uint col) {
+#ifdef PARTS_ID
+    if (PARTS) {
+        unscale_strip(row - w.row, col - w.col);
+        strip_barrier();  // other invocations read what it wrote
+    }
+#endif
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
     const uint lane = gl_SubgroupInvocationID;

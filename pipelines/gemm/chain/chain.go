@@ -17,12 +17,16 @@ import (
 )
 
 // Memory hands out parts of a workspace. The zero value is an empty one.
-type Memory struct{ Bytes int64 }
+type Memory struct {
+	Bytes int64
+	taken int64 // of it, by Take: products have the rest, one after the other
+}
 
 // Take returns the byte at which a part of n bytes begins, a multiple of 256.
 func (m *Memory) Take(n int64) int64 {
 	at := m.Bytes
 	m.Bytes += (n + 255) &^ 255
+	m.taken = m.Bytes
 	return at
 }
 
@@ -46,9 +50,10 @@ type Product struct {
 	opt    gemm.Options
 }
 
-// NewProduct chooses how a product is computed and takes memory for it. Opt says which
-// operands are aligned, as those in our memory are. Errors begin with the name of the
-// kernel that the product is a part of.
+// NewProduct chooses how a product is computed and sees to memory for it, which it shares
+// with the products before and after: they run one after the other. Opt says which operands
+// are aligned, as those in our memory are. Errors begin with the name of the kernel that the
+// product is a part of.
 func NewProduct(caps *vk.Caps, kernel string, m *Memory, p gemm.Problem, impl gemm.Impl, opt gemm.Options) (Product, error) {
 	config, err := gemm.Choose(caps, p, gemm.Options{Impl: impl})
 	if err != nil {
@@ -59,7 +64,8 @@ func NewProduct(caps *vk.Caps, kernel string, m *Memory, p gemm.Problem, impl ge
 	if err != nil {
 		return Product{}, fmt.Errorf("%s: %w", kernel, err)
 	}
-	opt.WorkspaceOffset = m.Take(bytes)
+	opt.WorkspaceOffset = m.taken
+	m.Bytes = max(m.Bytes, m.taken+(bytes+255)&^255)
 	return Product{kernel, p, opt}, nil
 }
 
