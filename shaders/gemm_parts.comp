@@ -1,13 +1,13 @@
 // gemm_parts: float32 operands of a GEMM as parts of float16, scaled row by row.
 //
-//     x[batch, row, i] = (hi + lo) * 2^(e - TOP),  2^e <= max |x[batch, row, :]| < 2^(e+1)
+//     x[batch, row, i] = (hi + lo / LO_SCALE) * 2^(e - TOP),  2^e <= max |x[batch, row, :]| < 2^(e+1)
 //
 //     x      op(A), or op(B) transposed: lib/gemm_floats.glsl
 //     parts  panels of hi, lo and e: lib/gemm_panels.glsl
 //
 // Columns past k are zero. e of a row whose largest magnitude is below 2^-113 is -113: a
 // larger power of two than 2^127 is no float32, and such a row keeps all its bits
-// without. Scaling and what a part loses: lib/split.glsl.
+// without. Scaling and what parts lose: lib/split_far.glsl.
 //
 // An invocation has pieces of eight elements.
 //
@@ -23,7 +23,7 @@ layout(constant_id = 1) const uint DEPTH = 16;  // columns of a slab
 layout(local_size_x_id = 0) in;
 
 #include "lib/gemm_floats.glsl"
-#include "lib/split.glsl"
+#include "lib/split_far.glsl"
 
 layout(binding = 2, scalar) readonly buffer Tops { uint tops[]; };
 layout(binding = 2, scalar) writeonly buffer Parts { uvec4 parts8[]; };
@@ -83,7 +83,7 @@ void main() {
         const uint row = by_k ? i / PIECES : i % ROWS;  // of the tile; neighbours read neighbours
         const uint k = (t.tile_k * PIECES + (by_k ? i % PIECES : i / ROWS)) * 8;
         if (row < rows && k < p.slabs * DEPTH) {
-            const Parts8 x = split(load_piece(t, t.row + row, k), scale_of(exponents[row]));
+            const Parts8 x = split_far(load_piece(t, t.row + row, k), scale_of(exponents[row]));
             const uint at = base + (1 + k / DEPTH) * panel8 + (t.row + row) * LINE8 + k % DEPTH / 8;
             parts8[at] = x.hi;
             parts8[at + DEPTH / 8] = x.lo;

@@ -22,11 +22,11 @@
 // Path coopmat multiplies float32 operands in two parts of float16, scaled row by row of
 // op(A) and column by column of op(B), three products for one (parts.go). Its errors are
 // those of float32: a term a*b is off by 2^-21 of it at most and 2^-24 on average, and long
-// sums are off by less than those of a plain program. What differs: an element below 2^-16
-// of the largest of its row or column is right to 2^-39 of that largest, so large elements
-// that meet nothing but zeros cost their row precision; a row or column with an Inf or NaN
-// gives NaN; subnormal numbers may count as 0. Path scalar is plain arithmetic. Auto takes
-// that one for small float32 products, and for those whose parts do not fit into a buffer.
+// sums are off by less than those of a plain program. What differs: an element below 2^-27
+// of the largest of its row or column is right to 2^-50 of that largest, which shows where
+// the largest meets a zero; a row or column with an Inf or NaN gives NaN; subnormal numbers
+// may count as 0. Path scalar is plain arithmetic, and what Auto takes for small float32
+// products and for those whose parts do not fit into a buffer.
 //
 // [MultiplyGroup] computes products of different sizes in one launch (group.go).
 //

@@ -126,6 +126,33 @@ func TestPartsScale(t *testing.T) {
 	}
 }
 
+// TestPartsRange wants the elements of a matrix, multiplied by ones and zeros, to come back:
+// right to a bit down to 2^-27 of the largest of their row or column, and below to 2^-50 of
+// that largest.
+func TestPartsRange(t *testing.T) {
+	d := openParts(t)
+	const n = 40
+	p := gemm.Problem{M: n, N: n, K: n, DType: dtype.Float32, Out: dtype.Float32}
+	one := draw(n, n, func(_ *rand.Rand, row, col int) float64 { return map[bool]float64{true: 1}[row == col] })
+	x := draw(n, n, func(rng *rand.Rand, row, col int) float64 {
+		return (1 + rng.Float64()) * math.Ldexp(1-2*float64(col%2), -row)
+	})
+	wide := draw(n, n, func(rng *rand.Rand, row, col int) float64 { return x[col*n+row] })
+	for name, got := range map[string][]float64{
+		"b": multiplyParts(t, d, p, one, x),
+		"a": multiplyParts(t, d, p, wide, one),
+	} {
+		for i, v := range got {
+			want, row := x[i], i/n
+			if name == "a" {
+				want, row = wide[i], i%n
+			}
+			off := max(math.Abs(want)*0x1p-23, 0x1p-49) // the largest is below 2
+			require.InDelta(t, want, v, off, "%s: element %d of the row or column", name, row)
+		}
+	}
+}
+
 // TestPartsNotFinite wants an Inf or NaN in a row of A to make the row of C NaN, one in a
 // column of B the column, and nothing else to change.
 func TestPartsNotFinite(t *testing.T) {

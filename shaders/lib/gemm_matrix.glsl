@@ -134,9 +134,11 @@ void gemm(Work w) {
                 }
                 [[unroll]] for (uint i = 0; i < TILES_M; i++) {
                     if (PARTS) {
-                        MatC part = coopMatMulAdd(a_lo[i], b, MatC(0.0));
-                        part = coopMatMulAdd(a[i], b_lo, part);
-                        sum[i * TILES_N + j] += coopMatMulAdd(a[i], b, part);
+                        const MatC large = coopMatMulAdd(a[i], b, MatC(0.0));
+                        const MatC small = coopMatMulAdd(a[i], b_lo, coopMatMulAdd(a_lo[i], b, MatC(0.0)));
+                        [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e++) {
+                            sum[i * TILES_N + j][e] = fma(small[e], 1.0 / LO_SCALE, sum[i * TILES_N + j][e] + large[e]);
+                        }
                     } else {
                         sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);
                     }

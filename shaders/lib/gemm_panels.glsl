@@ -11,11 +11,11 @@
 // and is to lib/gemm_operand.glsl what a line of 16-bit operands is: p.k is slabs *
 // BLOCK_K, the offset is that of the first slab, the stride the lines of a panel.
 //
-// An element is (hi + lo) * 2^(e - TOP) (lib/split.glsl), e being the row's, and a product
-// three:
+// An element is (hi + lo / LO_SCALE) * 2^(e - TOP) (lib/split_far.glsl), e being the row's, and a
+// product three:
 //
-//     a * b = hi*hi + hi*lo + lo*hi + lo*lo
-//                                     ----- left out
+//     a * b = hi*hi + (hi*lo + lo*hi) / LO_SCALE + lo*lo
+//                                                  ----- left out
 //
 // Products of float16 are exact in float32. The errors of one term, relative to |a| * |b|,
 // u = 2^-24 the unit roundoff of float32:
@@ -24,8 +24,8 @@
 //     lo*lo           4u at most, u/2 on average; of random sign
 //
 // which is 8u for one product at worst, and of long sums less than the rounding of a plain
-// program, which grows with k. Elements below 2^-16 of the largest of their row of op(A)
-// or column of op(B) have an error of 2^-39 of that largest instead.
+// program, which grows with k. An element below 2^-27 of the largest of its row of op(A) or
+// column of op(B) has an error of 2^-50 of that largest instead.
 //
 // Matrix units may cut off a sum's last bits where float32 arithmetic rounds (Fasi et al.,
 // Numerical behavior of NVIDIA tensor cores, 2021). Cuts do not cancel: in a model of that
@@ -37,7 +37,7 @@
 #ifndef LIB_GEMM_PANELS_GLSL
 #define LIB_GEMM_PANELS_GLSL
 
-#include "split.glsl"
+#include "split_far.glsl"
 
 shared uvec4 exponents[PARTS ? (BLOCK_M + BLOCK_N) / 4 : 1];  // of the block's rows of op(A), and of its columns of op(B)
 

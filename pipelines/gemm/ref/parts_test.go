@@ -70,9 +70,10 @@ func partsModel(in ref.Inputs, p problem.Problem, flush int) []float64 {
 		sum := float32(0)
 		for k := 0; k < p.K; k += flush {
 			n := min(flush, p.K-k)
-			part := addInUnit(0, aLo[a+k:][:n], bHi[b+k:][:n])
-			part = addInUnit(part, aHi[a+k:][:n], bLo[b+k:][:n])
-			sum += float32(addInUnit(part, aHi[a+k:][:n], bHi[b+k:][:n]))
+			small := addInUnit(0, aLo[a+k:][:n], bHi[b+k:][:n])
+			small = addInUnit(small, aHi[a+k:][:n], bLo[b+k:][:n])
+			sum += float32(addInUnit(0, aHi[a+k:][:n], bHi[b+k:][:n]))
+			sum = float32(float64(sum) + small)
 		}
 		out[i] = float64(sum)
 	}
