@@ -108,7 +108,10 @@ void main() {
     const uint end = (group + 1) * HEADS / gl_NumWorkGroups.z;
     [[dont_unroll]] for (uint head = first; head < end; head++) {
         [[dont_unroll]] for (uint col = 0; col < p.n; col += BLOCK_N) {
-            gemm(Work(block * BLOCK_M, col, head, 0, true));
+            const Work w = Work(block * BLOCK_M, col, head, 0, true);
+            barrier();  // the block before is read
+            load_w(w);
+            gemm(w);
         }
         barrier();  // outputs written before they are read, and read before the next gemm is past its first barrier
         add_component(block * BLOCK_M, group, head == first);

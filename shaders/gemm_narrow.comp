@@ -70,6 +70,7 @@ void add_row(const Work w, const uint row, const bool first, const float y[COLUM
 void main() {
     const Work w = next_work();
     if (w.exists) {
+        load_w(w);
         gemm(w);
     }
 }

@@ -1,6 +1,7 @@
 package gemm
 
 import (
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -41,10 +42,16 @@ const (
 	leastTailK  = 256
 )
 
-// slots returns how many workgroups of the matrix path a device runs at a time: two for
-// each compute unit, as registers and shared memory of the configurations for large
-// devices allow. 0 if the driver does not say.
-func slots(caps *vk.Caps) int { return 2 * int(caps.ComputeUnits) }
+// slots returns how many workgroups of c a device runs at a time: two for each compute
+// unit, as registers of the configurations for large devices allow, or one where two do
+// not share its memory. 0 if the driver does not say.
+func (c *Config) slots(caps *vk.Caps, p *Problem) int {
+	shape, lack := chips.MatrixShape(caps, p.DType)
+	if c.Impl == CoopMat && lack == "" && 2*c.tileBytes(*p, int(shape.M), int(shape.N)) > int(caps.MaxSharedMemoryBytes) {
+		return int(caps.ComputeUnits)
+	}
+	return 2 * int(caps.ComputeUnits)
+}
 
 // splitsToFill returns into how many parts k is divided so that every slot has a
 // workgroup, each with at least leastSplitK of k.

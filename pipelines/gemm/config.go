@@ -221,6 +221,14 @@ func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
 	return nil
 }
 
+// fitsBeside returns nil if a device has bytes of shared memory besides those of c.
+func (c *Config) fitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
+	if shape, lack := chips.MatrixShape(caps, p.DType); c.Impl == CoopMat && lack == "" {
+		bytes += c.tileBytes(*p, int(shape.M), int(shape.N))
+	}
+	return fitsShared(caps, c.Impl, bytes)
+}
+
 func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
 	if bytes > int(caps.MaxSharedMemoryBytes) {
 		return unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)

@@ -145,7 +145,7 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 		}
 		impl = Scalar
 	}
-	c, err := search(caps, impl, &p, func(c *Config) (blocks int) {
+	c, err := search(caps, impl, &p, nil, func(c *Config) (blocks int) {
 		for i := range g.Products {
 			p := g.Problem(i)
 			blocks += c.blocks(caps, &p)
@@ -220,7 +220,7 @@ func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kern
 	}
 	for i := range list {
 		x := &list[i]
-		spec.Tail = spec.Tail || x.p.K%config.BlockK != 0
+		spec.Tail = spec.Tail || x.p.K%config.BlockK != 0 || x.p.K == 0
 		spec.AAligned = spec.AAligned && aligned(8, x.args.a)
 		spec.BAligned = spec.BAligned && aligned(8, x.args.b)
 		spec.Epilogue.join(newEpilogueSpec(x.args, x.p))

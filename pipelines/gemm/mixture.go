@@ -32,16 +32,14 @@ type mixturePlan struct {
 func newMixturePlan(caps *vk.Caps, p Problem, opt *Options) (plan mixturePlan, err error) {
 	as := p
 	as.N = 1 // a workgroup has all columns
-	c, err := chooseSiLU(caps, p, as, opt)
+	c, err := chooseSiLU(caps, p, as, opt, func(c *Config) int {
+		blockM, _ := c.block(caps, p.DType)
+		return narrowBytes(caps, c, &p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
+	})
 	if err != nil {
 		return plan, err
 	}
 	blockM, _ := c.block(caps, p.DType)
-	shape, _ := chips.MatrixShape(caps, p.DType)
-	bytes := c.tileBytes(p, int(shape.M), int(shape.N)) + 4*mixtureColumns*blockM*c.SubgroupsN
-	if err := fitsShared(caps, c.Impl, bytes); err != nil {
-		return plan, err
-	}
 	plan.config, plan.blocks = c, (p.M+blockM-1)/blockM
 	plan.memory = c.plan(&p, opt)
 	return plan, nil
@@ -66,7 +64,7 @@ func MixtureConfig(caps *vk.Caps, p Problem, opt Options) (Config, int, error) {
 	if err != nil {
 		return Config{}, 0, err
 	}
-	return plan.config, mixtureGroups(slots(caps), plan.blocks, p.Batches()), nil
+	return plan.config, mixtureGroups(plan.config.slots(caps, &p), plan.blocks, p.Batches()), nil
 }
 
 // mixtureGroups returns the groups of heads of workgroups that have a block of rows each,

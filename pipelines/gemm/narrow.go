@@ -31,7 +31,7 @@ func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan na
 	if columns < 1 || columns > maxNarrow {
 		return plan, unsupported("w has %d columns, not from 1 to %d", columns, maxNarrow)
 	}
-	c, err := chooseSiLU(caps, p, p, opt)
+	c, err := chooseSiLU(caps, p, p, opt, func(c *Config) int { return narrowBytes(caps, c, &p, columns) })
 	if err != nil {
 		return plan, err
 	}
@@ -47,9 +47,16 @@ func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan na
 	return plan, nil
 }
 
+// narrowBytes is the shared memory of w in lib/gemm_narrow.glsl.
+func narrowBytes(caps *vk.Caps, c *Config, p *Problem, columns int) int {
+	_, blockN := c.block(caps, p.DType)
+	return 16 * blockN * ((columns + 3) / 4)
+}
+
 // chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's
-// products on the chip. As is the problem that has as many blocks as the kernel workgroups.
-func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options) (Config, error) {
+// products on the chip, with some bytes of shared memory besides Multiply's. As is the
+// problem that has as many blocks as the kernel workgroups.
+func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options, bytes func(*Config) int) (c Config, err error) {
 	if p.Activation != SiLU || p.Beta != 0 || p.Residual {
 		return Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
 	}
@@ -57,18 +64,22 @@ func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options) (Config, error) {
 		return Config{}, err
 	}
 	if p.DType == dtype.Float32 {
-		return Config{}, unsupported("hidden units of float32 operands do not stay on the chip: no kernel")
+		return c, unsupported("hidden units of float32 operands do not stay on the chip: no kernel")
 	}
-	choose := *opt
-	if opt.Impl == Auto {
-		choose.Impl = CoopMat
+	impl := max(opt.Impl, CoopMat)
+	if opt.Config != nil {
+		impl = opt.Config.Impl
 	}
-	c, err := Choose(caps, as, choose)
+	if impl != CoopMat {
+		return c, unsupported("%v: hidden units stay on the chip in kernels on matrices only", impl)
+	}
+	if opt.Config == nil {
+		c, err = chooseBeside(caps, as, impl, bytes)
+	} else if c, err = Choose(caps, as, *opt); err == nil {
+		err = c.fitsBeside(caps, &as, bytes(&c))
+	}
 	if err != nil {
 		return c, err
-	}
-	if c.Impl != CoopMat {
-		return c, unsupported("%v: hidden units stay on the chip in kernels on matrices only", c.Impl)
 	}
 	c.Splits, c.Rows = 1, 0
 	return c, nil

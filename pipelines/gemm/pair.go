@@ -92,9 +92,9 @@ type pairRow struct {
 
 // pairTable is searched in order; the first feasible match wins.
 var pairTable = []pairRow{
-	// Hopper, by reckoning, not measured: 128 registers of an invocation for y, and all the
-	// shared memory of a multiprocessor, which runs one such workgroup.
-	{family: "hopper", PairConfig: PairConfig{Subgroups: 8, TilesM: 4, TilesN: 4, HiddenM: 2, HiddenN: 1, Shared: 16, Ahead: 8, Double: true}},
+	// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
+	// memory of a multiprocessor, which runs one such workgroup.
+	{family: "hopper", PairConfig: PairConfig{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
 	{family: "lavapipe", PairConfig: PairConfig{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},

@@ -24,14 +24,19 @@ type tableRow struct {
 	// taken to be full.
 	fill float64
 
+	trans string // "" matches any; else nn, nt, tn or tt
+
 	Config
 }
 
 // table is searched in order; the first feasible match of a path wins.
 var table = []tableRow{
-	// Hopper, measured on an H200. Registers hold 64 x 64 sums of a subgroup; two
-	// workgroups of four share a multiprocessor with 20 KiB of shared memory each.
-	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}},
+	// Hopper, measured on an H200. One workgroup of eight subgroups has the 48 KiB of a
+	// multiprocessor: for slabs of 128-byte lines of k, and for as large a block as fits
+	// where both operands have lines along m and n.
+	{family: "hopper", fill: 1, trans: "tn", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
+	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
+	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
 	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
 
 	// Parts: half of the sums, as hi and lo of A wait in registers for their products, and
@@ -52,10 +57,13 @@ var table = []tableRow{
 	{Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8}},
 }
 
-// matches reports whether the row is for a problem on a device that makes so many
-// workgroups with a configuration.
-func (r *tableRow) matches(caps *vk.Caps, family string, workgroups func(*Config) int) bool {
-	return names(r.family, family) && (r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits))
+// matches reports whether the row is for p on a device, which makes so many workgroups with
+// a configuration.
+func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem, workgroups func(*Config) int) bool {
+	if !names(r.family, family) || r.trans != "" && r.trans != p.Transposes() {
+		return false
+	}
+	return r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits)
 }
 
 // names reports whether the families of a row are any, or one of them is that of the device.
@@ -78,22 +86,28 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	if opt.Config != nil {
 		return *opt.Config, opt.Config.Feasible(caps, p)
 	}
-	c, err := search(caps, opt.Impl, &p, func(c *Config) int { return c.blocks(caps, &p) * c.splitsToFill(caps, &p, slots(caps)) })
+	return chooseBeside(caps, p, opt.Impl, nil)
+}
+
+// chooseBeside is Choose for kernels that have some bytes of shared memory, which may be
+// nil, besides those of Multiply's.
+func chooseBeside(caps *vk.Caps, p Problem, impl Impl, bytes func(*Config) int) (Config, error) {
+	c, err := search(caps, impl, &p, bytes, func(c *Config) int { return c.blocks(caps, &p) * c.splitsToFill(caps, &p, c.slots(caps, &p)) })
 	if err == nil && c.Splits == 0 {
-		c = c.withSplits(caps, &p, slots(caps))
+		c = c.withSplits(caps, &p, c.slots(caps, &p))
 	}
 	return c, err
 }
 
 // search returns the configuration for a problem on a path, or with Auto on the first
 // that has one.
-func search(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) int) (Config, error) {
+func search(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Config) int) (Config, error) {
 	if impl != Auto {
-		return searchPath(caps, impl, p, workgroups)
+		return searchPath(caps, impl, p, bytes, workgroups)
 	}
 	var errs []error
 	for _, impl := range autoPaths(caps, p) {
-		c, err := searchPath(caps, impl, p, workgroups)
+		c, err := searchPath(caps, impl, p, bytes, workgroups)
 		if err == nil {
 			return c, nil
 		}
@@ -116,15 +130,19 @@ func autoPaths(caps *vk.Caps, p *Problem) []Impl {
 
 // searchPath returns the configuration of the first row of a path that matches and is
 // feasible, or the reason why the last one that matches is not.
-func searchPath(caps *vk.Caps, impl Impl, p *Problem, workgroups func(*Config) int) (Config, error) {
+func searchPath(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Config) int) (Config, error) {
 	family := chips.Family(caps)
 	err := unsupported("impl %v is not a path", impl)
 	for i := range table {
 		row := &table[i]
-		if row.Impl != impl || row.parts != row.inParts(p) || !row.matches(caps, family, workgroups) {
+		if row.Impl != impl || row.parts != row.inParts(p) || !row.matches(caps, family, p, workgroups) {
 			continue
 		}
-		if err = row.Feasible(caps, *p); err == nil {
+		err = row.Feasible(caps, *p)
+		if err == nil && bytes != nil {
+			err = row.fitsBeside(caps, p, bytes(&row.Config))
+		}
+		if err == nil {
 			return row.Config, nil
 		}
 	}

@@ -35,10 +35,10 @@ func TestChoose(t *testing.T) {
 		p    Problem
 		want string
 	}{
-		{Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16"},
-		{Problem{M: 512, N: 1365, K: 11000, TransA: true, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16 splits6"},
-		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16 splits3 rows8448"},
-		{Problem{M: 11000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16"},
+		{Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10 splits2 rows3840"},
+		{Problem{M: 512, N: 1365, K: 11000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits6"},
+		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
+		{Problem{M: 11000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
 		{Problem{M: 512, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t2x2 k32 pack g8"},
 		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x2 k16 g16"},
 		{Problem{M: 512, N: 1365, K: 11000, DType: dtype.Float32}, "coopmat s2x2 t4x2 k16 g16 splits3"},
@@ -59,7 +59,7 @@ func TestChooseGroup(t *testing.T) {
 		rows []int
 		want string
 	}{
-		{[]int{1024, 4096, 0, 2048, 1500}, "coopmat s2x2 t4x4 k32 g16"},
+		{[]int{1024, 4096, 0, 2048, 1500}, "coopmat s4x2 t3x4 k64 g10"},
 		{[]int{100, 0, 300}, "coopmat s2x2 t2x2 k32 g8"},
 		{nil, "coopmat s2x2 t2x2 k32 g8"},
 	} {

@@ -5,11 +5,11 @@
 // SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. Slabs of BLOCK_K
 // columns of op(A) and rows of op(B) go from memory to registers to shared memory:
 //
-//     barrier; store slab i; barrier; load slab i+1; products of slab i
+//     load slab i+1; products of slab i; barrier; store slab i+1; barrier
 //
-// The slab at the end of k that is not whole (TAIL) comes first, so that the loop has no
-// cases: with a test for the last slab and clamped addresses in it, it was 251 TFLOP/s
-// instead of 292 (4096^3, H200).
+// The slab at the end of k that is not whole (TAIL) comes first, and the products of the
+// last one come after the loop, which has no cases: with an exit between its products and
+// its first barrier it was 209 TFLOP/s instead of 320 (4096^3, H200).
 //
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
@@ -32,6 +32,72 @@
 #include "gemm_sums.glsl"
 #include "gemm_panels.glsl"
 
+// LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_SLAB
+// puts them into tile, and PRODUCTS adds the products of the slab in tile to sum; with PARTS
+// of hi and lo, which a_lo and b_lo are. Macros, as arrays sized by specialization constants
+// cannot be arguments.
+#define LOAD_SLAB(k)                                              \
+    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {    \
+        a_next[i] = fetch(true, a_at[i] + step_to(true, A, k));   \
+    }                                                             \
+    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {    \
+        b_next[i] = fetch(false, b_at[i] + step_to(false, B, k)); \
+    }
+#define STORE_SLAB                                                                          \
+    [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                        \
+        if (is_copy(i, A_LINES * A_LINE8)) {                                                \
+            tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                    \
+                piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]);  \
+        }                                                                                   \
+    }                                                                                       \
+    [[unroll]] for (uint i = 0; i < B_COPIES; i++) {                                        \
+        if (is_copy(i, B_LINES * B_LINE8)) {                                                \
+            tile[B_AT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =             \
+                piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]); \
+        }                                                                                   \
+    }
+#define PRODUCTS                                                                                                                   \
+    [[unroll]] for (uint d = 0; d < DEPTH / MAT_N; d++) {                                                                          \
+        fence(d);                                                                                                                  \
+        MatA a[TILES_M];                                                                                                           \
+        MatA a_lo[TILES_M];                                                                                                        \
+        [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                            \
+            const uint row = subgroup_row + i * MAT_M;                                                                             \
+            if (A_BY_K) {                                                                                                          \
+                coopMatLoad(a[i], tile, row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);                   \
+            } else {                                                                                                               \
+                coopMatLoad(a[i], tile, d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);                  \
+            }                                                                                                                      \
+            if (PARTS) {                                                                                                           \
+                coopMatLoad(a_lo[i], tile, row * A_LD + (DEPTH + d * MAT_N) / 8, A_LD, gl_CooperativeMatrixLayoutRowMajor);        \
+            }                                                                                                                      \
+        }                                                                                                                          \
+        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                            \
+            const uint col = subgroup_col + j * MAT_N;                                                                             \
+            MatB b;                                                                                                                \
+            if (B_BY_K) {                                                                                                          \
+                coopMatLoad(b, tile, B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor);            \
+            } else {                                                                                                               \
+                coopMatLoad(b, tile, B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);                 \
+            }                                                                                                                      \
+            MatB b_lo;                                                                                                             \
+            if (PARTS) {                                                                                                           \
+                coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + d * MAT_N) / 8, B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
+            }                                                                                                                      \
+            [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                        \
+                if (PARTS) {                                                                                                       \
+                    const MatC large = coopMatMulAdd(a[i], b, MatC(0.0));                                                          \
+                    const MatC small = coopMatMulAdd(a[i], b_lo, coopMatMulAdd(a_lo[i], b, MatC(0.0)));                            \
+                    [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e++) {                                          \
+                        sum[i * TILES_N + j][e] = fma(small[e], 1.0 / LO_SCALE, sum[i * TILES_N + j][e] + large[e]);               \
+                    }                                                                                                              \
+                } else {                                                                                                           \
+                    sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);                                           \
+                }                                                                                                                  \
+            }                                                                                                                      \
+        }                                                                                                                          \
+    }
+
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
 // blocks as it likes: the barrier before a slab is stored comes after the strips before
 // are read.
@@ -52,100 +118,49 @@ void gemm(Work w) {
         sum[i] = MatC(0.0);
     }
 
-    const uint start = first_k < whole_k ? first_k : 0;
     uint a_at[A_COPIES * A_WORDS];  // places of the slab at 0
     uint b_at[B_COPIES * B_WORDS];
-    uvec4 a_next[A_COPIES * A_WORDS];  // the next slab
-    uvec4 b_next[B_COPIES * B_WORDS];
     [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
         a_at[i] = place(true, A, 0, i / A_WORDS, i % A_WORDS);
-        a_next[i] = fetch(true, a_at[i] + step_to(true, A, start));
     }
     [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
         b_at[i] = place(false, B, 0, i / B_WORDS, i % B_WORDS);
-        b_next[i] = fetch(false, b_at[i] + step_to(false, B, start));
     }
-    uint k0 = first_k;  // the next slab to load but for those that a_next and b_next hold
-    if (TAIL && whole_k < end_k) {
-        [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
-            const uvec4 x = fetch(true, place(true, A, whole_k, i / A_WORDS, i % A_WORDS));
-            a_next[i] = cut(true, A, whole_k, i / A_WORDS, i % A_WORDS, x);
+    uint k0 = first_k;  // the next slab to load
+    {
+        uvec4 a_next[A_COPIES * A_WORDS];
+        uvec4 b_next[B_COPIES * B_WORDS];
+        const int left = int(end_k - whole_k);
+        if (TAIL && (left > 0 || end_k == first_k)) {  // no k at all is a slab of zeros
+            [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
+                const uvec4 x = fetch(true, place(true, A, whole_k, i / A_WORDS, i % A_WORDS));
+                a_next[i] = cut(true, A, left, i / A_WORDS, i % A_WORDS, x);
+            }
+            [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
+                const uvec4 x = fetch(false, place(false, B, whole_k, i / B_WORDS, i % B_WORDS));
+                b_next[i] = cut(false, B, left, i / B_WORDS, i % B_WORDS, x);
+            }
+        } else {
+            LOAD_SLAB(k0)
+            k0 += BLOCK_K;
         }
-        [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
-            const uvec4 x = fetch(false, place(false, B, whole_k, i / B_WORDS, i % B_WORDS));
-            b_next[i] = cut(false, B, whole_k, i / B_WORDS, i % B_WORDS, x);
-        }
-    } else {
-        k0 += BLOCK_K;
+        barrier();  // the strips of the block before are read
+        STORE_SLAB
     }
+    barrier();  // tile written before it is read
     // Unrolled, this loop only grows.
-    [[dont_unroll]] for (uint slab = first_k; slab < end_k; slab += BLOCK_K) {
-        barrier();  // the slab before is read
-        [[unroll]] for (uint i = 0; i < A_COPIES; i++) {
-            if (is_copy(i, A_LINES * A_LINE8)) {
-                tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =
-                    piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]);
-            }
-        }
-        [[unroll]] for (uint i = 0; i < B_COPIES; i++) {
-            if (is_copy(i, B_LINES * B_LINE8)) {
-                tile[B_AT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =
-                    piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]);
-            }
-        }
+    [[dont_unroll]] for (; k0 < whole_k; k0 += BLOCK_K) {
+        // Arrays of the loop: those that come from the slab before are copied amid the
+        // products, which waits for their loads.
+        uvec4 a_next[A_COPIES * A_WORDS];
+        uvec4 b_next[B_COPIES * B_WORDS];
+        LOAD_SLAB(k0)
+        PRODUCTS
+        barrier();  // the slab is read
+        STORE_SLAB
         barrier();  // tile written before it is read
-        // Past the end, the first slab again: a wasted load is cheaper than a branch.
-        const uint k = k0 < whole_k ? k0 : 0;
-        const uint a_step = step_to(true, A, k);
-        const uint b_step = step_to(false, B, k);
-        k0 += BLOCK_K;
-        [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
-            a_next[i] = fetch(true, a_at[i] + a_step);
-        }
-        [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
-            b_next[i] = fetch(false, b_at[i] + b_step);
-        }
-        [[unroll]] for (uint d = 0; d < DEPTH / MAT_N; d++) {
-            fence(d);
-            MatA a[TILES_M];
-            MatA a_lo[TILES_M];  // with PARTS, as b_lo
-            [[unroll]] for (uint i = 0; i < TILES_M; i++) {
-                const uint row = subgroup_row + i * MAT_M;
-                if (A_BY_K) {
-                    coopMatLoad(a[i], tile, row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);
-                } else {
-                    coopMatLoad(a[i], tile, d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);
-                }
-                if (PARTS) {
-                    coopMatLoad(a_lo[i], tile, row * A_LD + (DEPTH + d * MAT_N) / 8, A_LD, gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
-            [[unroll]] for (uint j = 0; j < TILES_N; j++) {
-                const uint col = subgroup_col + j * MAT_N;
-                MatB b;
-                if (B_BY_K) {
-                    coopMatLoad(b, tile, B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor);
-                } else {
-                    coopMatLoad(b, tile, B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);
-                }
-                MatB b_lo;
-                if (PARTS) {
-                    coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + d * MAT_N) / 8, B_LD, gl_CooperativeMatrixLayoutColumnMajor);
-                }
-                [[unroll]] for (uint i = 0; i < TILES_M; i++) {
-                    if (PARTS) {
-                        const MatC large = coopMatMulAdd(a[i], b, MatC(0.0));
-                        const MatC small = coopMatMulAdd(a[i], b_lo, coopMatMulAdd(a_lo[i], b, MatC(0.0)));
-                        [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e++) {
-                            sum[i * TILES_N + j][e] = fma(small[e], 1.0 / LO_SCALE, sum[i * TILES_N + j][e] + large[e]);
-                        }
-                    } else {
-                        sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);
-                    }
-                }
-            }
-        }
     }
+    PRODUCTS
 
     STORE_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
 }

@@ -18,6 +18,27 @@ const uint LANE_ROWS = SUBGROUP_SIZE < MAT_M ? MAT_M / SUBGROUP_SIZE : 1;
 // same invocation.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]);
 
+// The rows of W that meet the block's columns of op(B), with zeros beyond n.
+const uint ROW4 = (COLUMNS + 3) / 4;  // vec4 of a row
+shared vec4 w_tile[BLOCK_N * ROW4];
+
+// load_w puts them there. It comes before gemm, and after a barrier where a block was
+// before.
+void load_w(const Work w) {
+    for (uint i = gl_LocalInvocationIndex; i < BLOCK_N * ROW4; i += WORKGROUP_SIZE) {
+        const uint x = w.col + i / ROW4;
+        const uint at = p.r_offset + w.batch * p.r_stride_b + x * p.r_stride;
+        vec4 row = vec4(0.0);
+        [[unroll]] for (uint e = 0; e < 4; e++) {
+            const uint o = i % ROW4 * 4 + e;
+            if (x < p.n && o < COLUMNS) {
+                row[e] = WIDEN(r16[at + o]);
+            }
+        }
+        w_tile[i] = row;
+    }
+}
+
 // store_strip multiplies a strip.
 void store_strip(const Work w, const uint row, const uint col) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
@@ -29,15 +50,14 @@ void store_strip(const Work w, const uint row, const uint col) {
         [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
             y[o] = 0.0;
         }
-        for (uint q = lane / MAT_M; q < OUT_COLS4; q += ROW_LANES) {
+        [[unroll]] for (uint first = 0; first < OUT_COLS4; first += ROW_LANES) {
+            const uint q = first + lane / MAT_M;
             const vec4 v = silu(p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + q]));
             [[unroll]] for (uint e = 0; e < 4; e++) {
                 const uint x = col + q * 4 + e;
-                if (x < end) {
-                    const uint at = p.r_offset + w.batch * p.r_stride_b + x * p.r_stride;
-                    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                        y[o] += v[e] * WIDEN(r16[at + o]);
-                    }
+                const float h = x < end ? v[e] : 0.0;  // what is past n may be a NaN
+                [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                    y[o] += h * w_tile[(x - w.col) * ROW4 + o / 4][o % 4];
                 }
             }
         }

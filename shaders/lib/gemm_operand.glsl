@@ -133,11 +133,10 @@ uvec4 piece(const bool IS_A, const Operand o, const uint i, const uvec4 lo, cons
     return is_aligned(IS_A) ? lo : shift8(lo, hi, phase(IS_A, o, i));
 }
 
-// cut returns a word of copy number i of the slab at k0 without what is past k.
-uvec4 cut(const bool IS_A, const Operand o, const uint k0, const uint i, const uint word, const uvec4 x) {
+// cut returns a word of copy number i of a slab that ends after left of its columns.
+uvec4 cut(const bool IS_A, const Operand o, const int left, const uint i, const uint word, const uvec4 x) {
     const uint line = line_of(i, line8_of(IS_A));
     const uint col = col_of_copy(i, line8_of(IS_A)) * 8;
-    const int left = int(p.k) - int(k0);  // of the slab
     if (!by_k(IS_A)) {
         return int(line) < left ? x : uvec4(0);
     }

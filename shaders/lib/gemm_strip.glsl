@@ -24,9 +24,17 @@ void store_strip(const Work w, const uint row, const uint col) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
     const uint lane = gl_SubgroupInvocationID;
-    if (OUT_ALIGNED) {
+    if (OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= end) {
+        // Without conditions, so that the loads of all rounds are on their way at once.
         [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 / SUBGROUP_SIZE; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
+            const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
+            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sum, 4);
+        }
+        return;
+    }
+    if (OUT_ALIGNED) {
+        [[dont_unroll]] for (uint i = lane; i < MAT_M * OUT_COLS4; i += SUBGROUP_SIZE) {
             const uint y = row + i / OUT_COLS4;
             const uint x = col + i % OUT_COLS4 * 4;
             const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
@@ -48,9 +56,9 @@ void store_strip(const Work w, const uint row, const uint col) {
         const uint y = row + i / (OUT_COLS4 * 2);
         const uint x = i % (OUT_COLS4 * 2) * 2 + odd_place(w, y, col);  // within the strip, as all that follow
         const uint at = base + i / (OUT_COLS4 * 2) * OUT_LD;
+        const float sum0 = uintBitsToFloat(tile[at + x / 4][x % 4]);
+        const float sum1 = uintBitsToFloat(tile[at + (x + 1) / 4][(x + 1) % 4]);
         if (y < p.m && x + 1 < cols) {
-            const float sum0 = uintBitsToFloat(tile[at + x / 4][x % 4]);
-            const float sum1 = uintBitsToFloat(tile[at + (x + 1) / 4][(x + 1) % 4]);
             finish(w.batch, y, col + x, vec4(sum0, sum1, 0.0, 0.0), 2);
         }
     }

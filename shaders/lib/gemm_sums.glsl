@@ -13,7 +13,8 @@ const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgr
 const uint LEAST_SIZE = STRIP_SIZE * (MAT_N / 4 + 1);       // uvec4 of one column of matrices
 const uint TILE_SIZE = OPERANDS_SIZE > LEAST_SIZE ? OPERANDS_SIZE : LEAST_SIZE;
 const uint FITTING_TILES = (TILE_SIZE / STRIP_SIZE - 1) / (MAT_N / 4);
-const uint OUT_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;
+const uint MOST_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;
+const uint OUT_TILES = MOST_TILES < 2 ? 1 : MOST_TILES < 4 ? 2 : 4;  // a power of two, so that rounds of a subgroup are whole rows
 const uint OUT_STAGES = (TILES_N + OUT_TILES - 1) / OUT_TILES;
 const uint OUT_COLS4 = OUT_TILES * (MAT_N / 4);  // uvec4 of a row
 const uint OUT_LD = (OUT_COLS4 + 2) * STRIP_SIZE <= TILE_SIZE ? OUT_COLS4 + 2 : OUT_COLS4 + 1;  // for the banks
