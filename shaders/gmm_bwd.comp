@@ -18,6 +18,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
@@ -87,14 +88,20 @@ void main() {
     for (uint token = gl_GlobalInvocationID.x; token < p.tokens; token += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
         const float y = y_in[p.y_offset + token];
         const Mixture m = load_mixture(token, y);
-        for (uint k = 0; k < p.components; k++) {
-            const Component c = load_component(token, k, y);
-            const float r = exp(log_ratio(c.density, m.best)) / m.joint;
-            const float w = exp(c.density.logit - m.max_logit) / m.weights;
-            const float part = g * r;
-            PUT(dlogit32, dlogit16, at(p.dlogit, token, k), g * (r - w))
-            PUT(dmu32, dmu16, at(p.dmu, token, k), times(part, over_sigma(c.z, c.half_inverse)))
-            PUT(dlog_sigma32, dlog_sigma16, at(p.dlog_sigma, token, k), times(part, c.z * c.z - 1.0))
+        for (uint first = 0; first < p.components; first += BATCH) {
+            LOAD_BATCH(batch, token, first)
+            [[unroll]] for (uint i = 0; i < BATCH; i++) {
+                const uint k = first + i;
+                if (k < p.components) {
+                    const Component c = component(batch[i].x, batch[i].y, batch[i].z, y);
+                    const float r = exp(log_ratio(c.density, m.best)) / m.joint;
+                    const float w = exp(c.density.logit - m.max_logit) / m.weights;
+                    const float part = g * r;
+                    PUT(dlogit32, dlogit16, at(p.dlogit, token, k), g * (r - w))
+                    PUT(dmu32, dmu16, at(p.dmu, token, k), times(part, over_sigma(c.z, c.half_inverse)))
+                    PUT(dlog_sigma32, dlog_sigma16, at(p.dlog_sigma, token, k), times(part, c.z * c.z - 1.0))
+                }
+            }
         }
     }
 }

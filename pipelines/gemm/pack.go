@@ -30,7 +30,7 @@ func (c *Config) packs(p *Problem, opt *Options) (a, b bool) {
 
 // packedBytes returns the memory of a copy of all matrices of an operand.
 func packedBytes(shape []int) int64 {
-	return 2 * int64(shape[0]) * int64(shape[1]) * int64((shape[2]+7)/8*8)
+	return 2 * int64(shape[0]) * int64(shape[1]) * int64(RowStride(shape[2]))
 }
 
 // packParams is the push-constant block of gemm_pack.comp.
@@ -53,7 +53,7 @@ type packSpec struct {
 
 // pack records a copy of t to memory from byte `at` on, and returns it.
 func pack(c *vk.Cmd, t vk.Tensor, memory *vk.Buffer, at int64) (vk.Tensor, error) {
-	stride := (t.Shape[2] + 7) / 8 * 8
+	stride := RowStride(t.Shape[2])
 	from, out := t, t
 	out.Buffer, out.Offset = memory, int(at/2)
 	out.Strides = []int{t.Shape[1] * stride, stride, 1}
@@ -63,6 +63,17 @@ func pack(c *vk.Cmd, t vk.Tensor, memory *vk.Buffer, at int64) (vk.Tensor, error
 	to := out
 	to.Shape = from.Shape
 	return out, Pad(c, to, from)
+}
+
+// RowStride returns the distance of rows of n elements, in elements, that is fastest for
+// operands: a multiple of 8, and where that adds little of 64, so that slabs along the
+// rows are whole lines of a cache.
+func RowStride(n int) int {
+	unit := 8
+	if n >= 1024 {
+		unit = 64
+	}
+	return (n + unit - 1) / unit * unit
 }
 
 // Pad copies matrices, (batch, rows, columns) of one format, from src to dst, and fills

@@ -40,8 +40,8 @@ func TestChoose(t *testing.T) {
 		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
 		{Problem{M: 11000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
 		{Problem{M: 512, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t2x2 k32 pack g8"},
-		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x2 k16 g16"},
-		{Problem{M: 512, N: 1365, K: 11000, DType: dtype.Float32}, "coopmat s2x2 t4x2 k16 g16 splits3"},
+		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 fence1 g16 splits3 rows8448"},
+		{Problem{M: 512, N: 1365, K: 11000, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 fence1 g16 splits6"},
 		{Problem{M: 11000, N: 32, K: 1365, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"},
 		{Problem{M: 1 << 20, N: 64, K: 1024, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"}, // parts of 4 GiB and more
 	} {

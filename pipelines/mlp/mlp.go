@@ -16,7 +16,7 @@
 //	nothing          0                            5 products
 //	Options.Pre      hidden elements of DType     4
 //
-// Rows of hidden units lie a multiple of 8 elements apart in memory of our own, so that
+// Rows of hidden units lie gemm.RowStride elements apart in memory of our own, so that
 // odd widths such as 1365 cost nothing there.
 //
 // All is deterministic: the same call on the same device gives the same bits.
@@ -206,7 +206,7 @@ func Describe(caps *vk.Caps, p Problem, opt Options, backward, keep bool) (strin
 }
 
 // hiddenStride returns the distance of rows of hidden units in our memory.
-func hiddenStride(p Problem) int { return (p.Hidden + 7) / 8 * 8 }
+func hiddenStride(p Problem) int { return gemm.RowStride(p.Hidden) }
 
 // hiddenTensor returns a (tokens, hidden) tensor at a byte of memory.
 func hiddenTensor(memory *vk.Buffer, at int64, p Problem) vk.Tensor {
