@@ -79,6 +79,7 @@ var variants = slices.Concat(
 	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),
 	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
+	forEach("gemm_narrow_bwd", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_mixture", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_fragments", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_pair", "vulkan1.3", "f16", "bf16"),

@@ -135,7 +135,7 @@ func (b *benchKernel) ops(cpu bool) ([]bench.Op, error) {
 		return nil, usagef("--suite %s is not %s", b.suite, trainSuite)
 	}
 	for _, name := range b.own {
-		if b.set.Changed(name) {
+		if b.set.Changed(name) && !slices.Contains(b.kernel.How, name) {
 			return nil, usagef("--suite %s and --%s contradict each other", b.suite, name)
 		}
 	}

@@ -321,6 +321,8 @@ func TestKernelErrors(t *testing.T) {
 		{in("--backward", x, w), 1, `tensor "dy" is missing`},
 		{in("--eps nan", x, w), 1, "norm: eps=NaN is not a finite number from 0 on"},
 
+		{"bench grouped --suite train --products --heads 3", 2, "--suite train and --heads contradict each other"},
+
 		{"bench gemm --group 3x4", 2, `gemm: product "3x4" of a group is not MxNxK, as in 128x512x64`},
 		{"bench gemm --group 3x4x5,-1x4x5", 2, "gemm: product 1 of the group: m=-1 is not from 0 to"},
 		{"bench gemm --group 3x4x0", 2, "gemm: products 3x4x0 have no elements of a"},

@@ -33,6 +33,7 @@ float64 reference. Rates count the products of the formulas, 2 forward and 4 bac
 for each head, not what computes pre again.`,
 			Example: `  flashvk bench grouped
   flashvk bench grouped --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward
+  flashvk bench grouped --suite train --backward --products
   flashvk bench grouped --suite train --backward --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
@@ -54,6 +55,7 @@ and the output file also gets
   flashvk run grouped --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
 		},
 		New: func() Flags { return &groupedFlags{} },
+		How: []string{"products"},
 	}
 }
 
@@ -70,8 +72,8 @@ type groupedFlags struct {
 func (g *groupedFlags) Add(f *pflag.FlagSet, sizes bool) {
 	g.set = f
 	DTypeVar(f, &g.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	f.IntVar(&g.atATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them)")
-	f.BoolVar(&g.products, "products", false, "the forward pass writes hidden units to memory where it could do without")
+	f.IntVar(&g.atATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two)")
+	f.BoolVar(&g.products, "products", false, "hidden units are written to memory where a pass could do without")
 	if !sizes {
 		return
 	}

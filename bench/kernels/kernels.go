@@ -29,6 +29,7 @@ type Kernel struct {
 	Bench Help
 	Run   Help
 	New   func() Flags
+	How   []string // flags that choose how cases are computed, and not which: a suite takes them
 }
 
 // Help is the text of a command: what it does, formulas and shapes, and examples.

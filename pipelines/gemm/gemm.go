@@ -31,9 +31,10 @@
 // [MultiplyGroup] computes products of different sizes in one launch (group.go).
 //
 // [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
-// only the result (narrow.go), [Mixture] makes mixtures of normal distributions of such
-// results (mixture.go), and [Pair] multiplies by a matrix of some hundred columns (pair.go);
-// [Pad] copies matrices to rows that are aligned (pack.go).
+// only the result (narrow.go); [NarrowBackward] makes gradients of it, of the same product
+// (narrow_bwd.go). [Mixture] makes mixtures of normal distributions of such results
+// (mixture.go), and [Pair] multiplies by a matrix of some hundred columns (pair.go). [Pad]
+// copies matrices to rows that are aligned (pack.go).
 //
 // Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
 // columns), whose last axis is contiguous. All paths are deterministic: the same call

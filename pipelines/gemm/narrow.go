@@ -13,38 +13,51 @@ import (
 // maxNarrow is the most columns of W in Narrow: an invocation has a sum for each.
 const maxNarrow = 8
 
-// narrowSpec is the specialization of gemm_narrow.comp.
+// narrowSpec is the specialization of gemm_narrow.comp and gemm_narrow_bwd.comp.
 type narrowSpec struct {
 	matrixSpec
 	Columns uint32 `glsl:"COLUMNS"`
 }
 
-// A narrowPlan is what Narrow runs, and where it keeps what.
+// A narrowPlan is what Narrow or NarrowBackward runs, and where it keeps what.
 type narrowPlan struct {
 	config Config
-	parts  int // sums of an element of y
+	parts  int // sums of an element of the result
 	memory memoryPlan
 }
 
 // newNarrowPlan returns the plan for p and W of some columns.
 func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan narrowPlan, err error) {
-	if columns < 1 || columns > maxNarrow {
-		return plan, unsupported("w has %d columns, not from 1 to %d", columns, maxNarrow)
-	}
-	c, err := chooseSiLU(caps, p, p, opt, func(c *Config) int { return narrowBytes(caps, c, &p, columns) })
+	err = plan.choose(caps, p, columns, opt, func(c *Config) int { return narrowBytes(caps, c, &p, columns) })
 	if err != nil {
 		return plan, err
 	}
-	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
-		return plan, unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
-	}
-	plan.config = c
-	_, blockN := c.block(caps, p.DType)
-	plan.parts = (p.N + blockN - 1) / blockN * c.SubgroupsN
-	plan.memory = c.plan(&p, opt)
-	plan.memory.partials = plan.memory.bytes
-	plan.memory.bytes += 4 * int64(plan.parts) * int64(p.Batches()) * int64(p.M) * int64(partialStride(columns))
+	_, blockN := plan.config.block(caps, p.DType)
+	plan.take((p.N+blockN-1)/blockN*plan.config.SubgroupsN, p.Batches()*p.M, columns)
 	return plan, nil
+}
+
+// choose chooses the configuration, for a kernel that has some bytes of shared memory
+// besides Multiply's, and lays out copies of operands.
+func (plan *narrowPlan) choose(caps *vk.Caps, p Problem, columns int, opt *Options, bytes func(*Config) int) (err error) {
+	if columns < 1 || columns > maxNarrow {
+		return unsupported("w has %d columns, not from 1 to %d", columns, maxNarrow)
+	}
+	if plan.config, err = chooseSiLU(caps, p, p, opt, bytes); err != nil {
+		return err
+	}
+	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
+		return unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
+	}
+	plan.memory = plan.config.plan(&p, opt)
+	return nil
+}
+
+// take adds memory for partial sums of a result.
+func (plan *narrowPlan) take(parts, rows, columns int) {
+	plan.parts = parts
+	plan.memory.partials = plan.memory.bytes
+	plan.memory.bytes += 4 * int64(parts) * int64(rows) * int64(partialStride(columns))
 }
 
 // narrowBytes is the shared memory of w in lib/gemm_narrow.glsl.

@@ -52,6 +52,24 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// TestChooseNarrow wants the largest tile, which leaves as much shared memory as few columns
+// take, and a smaller one for more of them.
+func TestChooseNarrow(t *testing.T) {
+	p := Problem{Batch: 10, M: 16000, N: 1365, K: 512, Activation: SiLU, DType: dtype.BFloat16, Out: dtype.BFloat16}
+	caps := h200()
+	caps.MaxWorkgroupCount = [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
+	for columns, want := range map[int][2]string{
+		3: {"coopmat s4x2 t3x4 k64 pack g10", "coopmat s4x2 t3x4 k64 pack g10"},
+		8: {"coopmat s4x2 t3x4 k64 pack g10", "coopmat s2x2 t4x4 k32 pack g16"},
+	} {
+		forward, err := NarrowConfig(caps, p, columns, Options{})
+		require.NoError(t, err)
+		backward, err := NarrowBackwardConfig(caps, p, columns, Options{})
+		require.NoError(t, err)
+		require.Equal(t, want, [2]string{forward.String(), backward.String()}, columns)
+	}
+}
+
 // TestChooseGroup wants of groups on a large device the tile by the blocks of all products,
 // without copies.
 func TestChooseGroup(t *testing.T) {

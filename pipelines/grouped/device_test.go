@@ -46,6 +46,7 @@ func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p gr
 			{37, 5, 20, 45, 3, 2},
 			{70, 3, 16, 33, 1, 0},
 			{9, 2, 1, 7, 18, 1},
+			{50, 3, 17, 21, 8, 2},  // as many outputs as one kernel takes
 			{300, 2, 11, 13, 3, 0}, // enough tokens for copies of w1, where those pay
 		} {
 			p := grouped.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: format}
@@ -93,7 +94,7 @@ func TestPasses(t *testing.T) {
 	for _, impl := range gemm.Impls() {
 		cases(t, d, impl, func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout) {
 			in := inputs(p)
-			for _, pass := range []struct{ backward, products, float32 bool }{{}, {products: true}, {float32: true}, {products: true, float32: true}, {backward: true}} {
+			for _, pass := range []struct{ backward, products, float32 bool }{{}, {products: true}, {float32: true}, {products: true, float32: true}, {backward: true}, {backward: true, products: true}} {
 				y := p.DType
 				if pass.float32 {
 					if y == dtype.Float32 {
@@ -171,27 +172,40 @@ func TestWorkspace(t *testing.T) {
 	}
 }
 
-// TestForwardChoice wants one kernel on matrices where outputs are few, and memory for hidden
-// units otherwise.
-func TestForwardChoice(t *testing.T) {
+// TestChoice wants one kernel on matrices in the place of products where outputs are few, and
+// with Products or many outputs memory for hidden units.
+func TestChoice(t *testing.T) {
 	d := vktest.Open(t)
 	p := grouped.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
 	if err := gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: p.DType, Out: p.DType}); err != nil {
 		t.Skip(err)
 	}
-	opt := grouped.Options{Impl: gemm.CoopMat}
-	runs, err := grouped.Describe(d.Caps(), p, opt, false)
-	require.NoError(t, err)
-	require.Contains(t, runs, "narrow")
 	hidden := int64(2 * p.Tokens * p.Heads * p.Hidden)
-	opt.Products = true
-	bytes, err := grouped.ForwardWorkspace(d.Caps(), p, opt)
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, bytes, hidden)
-	p.Out = 9 // more than the one kernel takes
-	runs, err = grouped.Describe(d.Caps(), p, grouped.Options{}, false)
-	require.NoError(t, err)
-	require.NotContains(t, runs, "narrow")
+	for _, backward := range []bool{false, true} {
+		opt := grouped.Options{Impl: gemm.CoopMat}
+		size := grouped.ForwardWorkspace
+		if backward {
+			size = grouped.BackwardWorkspace
+		}
+		check := func(p grouped.Problem, opt grouped.Options) (bytes int64, runs string) {
+			bytes, err := size(d.Caps(), p, opt)
+			require.NoError(t, err)
+			runs, err = grouped.Describe(d.Caps(), p, opt, backward)
+			require.NoError(t, err)
+			return bytes, runs
+		}
+		fused, runs := check(p, opt)
+		require.Contains(t, runs, "narrow")
+		opt.Products = true
+		products, runs := check(p, opt)
+		require.NotContains(t, runs, "narrow")
+		require.Greater(t, products, fused)
+		require.GreaterOrEqual(t, products, hidden)
+		many := p
+		many.Out = 9 // more than the one kernel takes
+		_, runs = check(many, grouped.Options{})
+		require.NotContains(t, runs, "narrow")
+	}
 }
 
 // TestArguments wants errors that name the value or the tensor that does not fit.

@@ -10,17 +10,22 @@
 //
 // Heads are products of a batch of package gemm. On matrices, with at most 8 outputs of a
 // head, the forward pass is one kernel and a sum, gemm.Narrow, and no hidden unit reaches
-// memory. Else, and in the backward pass, hidden units are written to the workspace, those
-// of as many heads at a time as have 256 MiB of them, or of Options.Heads, and the next
-// heads take their place: memory is bounded, whatever the number of heads.
+// memory; in the backward pass dpre alone does, as gemm.NarrowBackward makes it and dW2 in
+// one kernel and a sum. Else silu(pre) and pre are written to the workspace.
+//
+// What is as large as hidden units is that of as many heads at a time as have 256 MiB of
+// silu(pre), or 512 MiB of dpre alone, or of Options.Heads, and the next heads take their
+// place: memory is bounded, whatever the number of heads.
 //
 //	pass      products for each head           workspace for the heads at a time
 //	Forward   1, with silu and W2 after it     sums of y by columns of W1, float32
 //	          2, the first with silu           silu(pre)
-//	Backward  5, one of them pre once more     silu(pre), pre and later dpre, a copy of W1
+//	Backward  3, one of them pre once more     dpre, a copy of W1, sums of dW2 by tokens, float32
+//	          5, likewise                      silu(pre), pre and later dpre, a copy of W1
 //
-// There, a row of hidden units of all heads at a time is one row of memory, each head's padded to
-// 16 bytes with zeros. That makes the sum over heads in dx the k of one product,
+// In the backward pass, a row of hidden units of all heads at a time is one row of memory,
+// each head's padded to 16 bytes with zeros. That makes the sum over heads in dx the k of one
+// product,
 //
 //	dx = [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
 //
@@ -52,7 +57,8 @@ type Options struct {
 	Impl gemm.Impl
 	// Heads is how many heads are computed at a time, at most; 0 leaves it to the package.
 	Heads int
-	// Products makes Forward write hidden units to memory where it could do without.
+	// Products makes Forward and Backward write hidden units to memory where they could do
+	// without.
 	Products bool
 	// Float32 makes y of Forward float32 whatever p.DType is.
 	Float32 bool
@@ -158,7 +164,7 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	if err != nil {
 		return err
 	}
-	return plan.record(c, memory, dx, dw1, dw2, dy, x, w1, w2, p)
+	return plan.record(c, memory, dx, dw1, dw2, dy, x, w1, w2, p, opt)
 }
 
 // check checks the tensors of a backward pass; more are further inputs.
@@ -175,14 +181,14 @@ func check(dx, dw1, dw2, x, w1, w2 vk.Tensor, p Problem, more ...argument.Argume
 }
 
 // record records the parts one after the other.
-func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem) error {
+func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	dy = dy.Permute(1, 0, 2) // heads first, as the batch of the products
 	for i := range plan.parts {
 		part := &plan.parts[i]
 		if i > 0 {
 			c.Barrier() // these heads take the memory of those before, and add to their dx
 		}
-		if err := part.record(c, memory, dx, part.of(dw1), part.of(dw2), part.of(dy), x, part.of(w1), part.of(w2), p); err != nil {
+		if err := part.record(c, memory, dx, part.of(dw1), part.of(dw2), part.of(dy), x, part.of(w1), part.of(w2), p, opt); err != nil {
 			return err
 		}
 	}
@@ -190,20 +196,37 @@ func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy,
 }
 
 // record records the gradients of some heads, whose tensors are (heads, rows, columns).
-func (b *backwardPart) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem) error {
-	if err := b.recordPre(c, memory, x, w1, p); err != nil {
+func (b *backwardPart) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
+	if err := b.recordCopy(c, memory, w1, p); err != nil {
+		return err
+	}
+	if b.fused {
+		err := gemm.NarrowBackward(c, b.units(memory, b.dpre, p), dw2, dy, b.repeat(x), b.weights(memory, b.w1, p), w2, p.Out, b.narrow,
+			gemm.Options{Impl: opt.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums})
+		if err != nil {
+			return fmt.Errorf("grouped: %w", err)
+		}
+		c.Barrier()
+		return b.recordProducts(c, memory, dx, dw1, x, p)
+	}
+	if err := b.recordPre(c, memory, x, p); err != nil {
 		return err
 	}
 	c.Barrier()
 	return b.recordGradients(c, memory, dx, dw1, dw2, dy, x, w2, p)
 }
 
-// recordPre records pre and the copy of w1, and silu(pre) where that is early.
-func (b *backwardPart) recordPre(c *vk.Cmd, memory *vk.Buffer, x, w1 vk.Tensor, p Problem) error {
+// recordCopy records the copy of w1, and a Barrier.
+func (b *backwardPart) recordCopy(c *vk.Cmd, memory *vk.Buffer, w1 vk.Tensor, p Problem) error {
 	if err := gemm.Pad(c, b.weights(memory, b.w1, p), w1); err != nil {
 		return err
 	}
 	c.Barrier()
+	return nil
+}
+
+// recordPre records pre, and silu(pre) where that is early.
+func (b *backwardPart) recordPre(c *vk.Cmd, memory *vk.Buffer, x vk.Tensor, p Problem) error {
 	// With the zeros of the copy, pre gets its zeros, too; dpre takes its place, beside them.
 	padded := p
 	padded.Hidden = hiddenStride(p)
@@ -229,6 +252,12 @@ func (b *backwardPart) recordGradients(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw
 		return err
 	}
 	c.Barrier() // the products need nothing of each other, but validation compares whole buffers
+	return b.recordProducts(c, memory, dx, dw1, x, p)
+}
+
+// recordProducts records the gradients that are products with dpre.
+func (b *backwardPart) recordProducts(c *vk.Cmd, memory *vk.Buffer, dx, dw1, x vk.Tensor, p Problem) error {
+	dpre := b.units(memory, b.dpre, p)
 	if err := b.dw1.Record(c, memory, dw1, b.repeat(x), dpre, none, none); err != nil {
 		return err
 	}
@@ -257,7 +286,7 @@ func Describe(caps *vk.Caps, p Problem, opt Options, backward bool) (string, err
 		if err != nil {
 			return "", err
 		}
-		return words(plan.parts[0].configs()...), nil
+		return plan.parts[0].describe(caps, p, opt.Impl)
 	}
 	plan, err := newForwardPlan(caps, p, opt)
 	if err != nil {

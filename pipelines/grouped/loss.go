@@ -34,7 +34,10 @@ func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Pro
 	y, dy := plan.tensors(memory, p)
 	if plan.forward == nil {
 		part := &plan.backward.parts[0]
-		if err := part.recordPre(c, memory, x, w1, p); err != nil {
+		if err := part.recordCopy(c, memory, w1, p); err != nil {
+			return err
+		}
+		if err := part.recordPre(c, memory, x, p); err != nil {
 			return err
 		}
 		c.Barrier()
@@ -57,7 +60,7 @@ func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Pro
 		return err
 	}
 	c.Barrier() // dy is written, and the workspace of y read
-	return plan.backward.record(c, memory, dx, dw1, dw2, dy, x, w1, w2, p)
+	return plan.backward.record(c, memory, dx, dw1, dw2, dy, x, w1, w2, p, opt)
 }
 
 // A lossPlan is what BackwardLoss runs.
@@ -72,12 +75,12 @@ func newLossPlan(caps *vk.Caps, p Problem, opt Options) (plan lossPlan, err erro
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
-	list, err := divide(p, opt)
+	list, err := divide(p, opt, hiddenBytes)
 	if err != nil {
 		return plan, err
 	}
 	if len(list) == 1 {
-		part, bytes, err := newBackwardPart(caps, p, list[0], opt.Impl, true)
+		part, bytes, err := newBackwardPart(caps, p, list[0], opt.Impl, false, true)
 		if err != nil {
 			return plan, err
 		}
@@ -130,9 +133,9 @@ func DescribeLoss(caps *vk.Caps, p Problem, opt Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	gradients := words(plan.backward.parts[0].configs()...)
-	if plan.forward == nil {
-		return gradients, nil
+	gradients, err := plan.backward.parts[0].describe(caps, p, opt.Impl)
+	if plan.forward == nil || err != nil {
+		return gradients, err
 	}
 	y, err := plan.forward.parts[0].describe(caps, p, opt.Impl)
 	return y + " | " + gradients, err

@@ -14,21 +14,22 @@ import (
 
 // Limits of the heads at a time.
 const (
-	hiddenBytes = 256 << 20 // of their hidden units
+	hiddenBytes = 256 << 20 // of a tensor of their hidden units
 	mostHeads   = 1<<16 - 1 // workgroups along an axis that every device has
 )
 
 // heads are the heads [first, first+n) that are computed at a time.
 type heads struct{ first, n int }
 
-// divide returns the heads at a time, about as many each time.
-func divide(p Problem, opt Options) ([]heads, error) {
+// divide returns the heads at a time, about as many each time, whose hidden units have some
+// bytes at most.
+func divide(p Problem, opt Options, bytes int) ([]heads, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
 	most := opt.Heads
 	if most == 0 {
-		most = max(hiddenBytes/(p.Tokens*hiddenStride(p)*p.DType.Size()), 1)
+		most = max(bytes/(p.Tokens*hiddenStride(p)*p.DType.Size()), 1)
 	}
 	most = min(most, mostHeads)
 	times := (p.Heads + most - 1) / most
@@ -107,7 +108,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
-	list, err := divide(p, opt)
+	list, err := divide(p, opt, hiddenBytes)
 	if err != nil {
 		return plan, err
 	}
@@ -180,25 +181,49 @@ type backwardPlan struct {
 	parts  []backwardPart
 }
 
-// A backwardPart is what Backward runs for some heads.
+// A backwardPart is what Backward runs for some heads: dpre and dw2 by three products or by
+// one kernel, then dw1 and dx.
 type backwardPart struct {
 	heads
-	silu, dpre, w1              int64 // where silu(pre), dpre, before it pre, and the copy of w1 lie
-	pre, gradient, dw2, dw1, dx chain.Product
-	early                       bool // silu(pre) comes with pre, for y; else with the gradient
-	y                           chain.Product
+	w1, dpre int64 // where the copy of w1 and dpre lie
+	dw1, dx  chain.Product
+
+	fused  bool // one kernel makes dpre and dw2
+	narrow gemm.Problem
+	sums   int64 // where its workspace lies
+
+	silu               int64 // else, where silu(pre) lies; pre takes the place of dpre before
+	pre, gradient, dw2 chain.Product
+	early              bool // silu(pre) comes with pre, for y; else with the gradient
+	y                  chain.Product
+}
+
+// narrowBackward returns the products of n heads that one kernel keeps, whose sums are of
+// the format of dw2.
+func narrowBackward(p Problem, n int) gemm.Problem {
+	return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.Grad}
 }
 
 func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, err error) {
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
-	list, err := divide(p, opt)
+	fused, bytes := !opt.Products, hiddenBytes
+	if fused {
+		_, err := gemm.NarrowBackwardConfig(caps, narrowBackward(p, 1), p.Out, gemm.Options{Impl: opt.Impl, AlignedB: true})
+		if fused = err == nil; !fused && !errors.Is(err, gemm.ErrUnsupported) {
+			return plan, fmt.Errorf("grouped: %w", err)
+		}
+	}
+	if fused {
+		bytes *= 2 // dpre has the memory of silu(pre), too
+	}
+	list, err := divide(p, opt, bytes)
 	if err != nil {
 		return plan, err
 	}
 	for _, h := range list {
-		part, bytes, err := newBackwardPart(caps, p, h, opt.Impl, false)
+		part, bytes, err := newBackwardPart(caps, p, h, opt.Impl, fused, false)
 		if err != nil {
 			return plan, err
 		}
@@ -208,52 +233,72 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, 
 	return plan, nil
 }
 
-// newBackwardPart returns what Backward runs for some heads, and the memory of it. Early
-// adds the product of y in float32.
-func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl, early bool) (b backwardPart, bytes int64, err error) {
+// newBackwardPart returns what Backward runs for some heads, and the memory of it. Early,
+// which is not fused, adds the product of y in float32.
+func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl, fused, early bool) (b backwardPart, bytes int64, err error) {
 	var memory chain.Memory
-	b.heads, b.early = h, early
-	b.silu, b.dpre = memory.Take(h.bytes(p.Tokens, p)), memory.Take(h.bytes(p.Tokens, p))
-	b.w1 = memory.Take(h.bytes(p.In, p))
+	b.heads, b.fused, b.early = h, fused, early
+	b.dpre, b.w1 = memory.Take(h.bytes(p.Tokens, p)), memory.Take(h.bytes(p.In, p))
+	if fused {
+		b.narrow = narrowBackward(p, h.n)
+		bytes, err := gemm.NarrowBackwardWorkspace(caps, b.narrow, p.Out, gemm.Options{Impl: impl, AlignedB: true})
+		if err != nil {
+			return b, 0, fmt.Errorf("grouped: %w", err)
+		}
+		b.sums = memory.Take(bytes)
+	} else if err := b.addProducts(caps, &memory, p, impl); err != nil {
+		return b, 0, err
+	}
 	n, padded := h.n, hiddenStride(p)
+	dw1 := gemm.Problem{Batch: n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}
+	if b.dw1, err = chain.NewProduct(caps, "grouped", &memory, dw1, impl, gemm.Options{AlignedB: true}); err != nil {
+		return b, 0, err
+	}
+	dx := gemm.Problem{M: p.Tokens, N: p.In, K: n * padded, TransB: true, Residual: h.first > 0, DType: p.DType, Out: p.DType}
+	b.dx, err = chain.NewProduct(caps, "grouped", &memory, dx, impl, gemm.Options{AlignedA: true, AlignedB: true})
+	return b, memory.Bytes, err
+}
+
+// addProducts adds the products that make dpre and dw2.
+func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Problem, impl gemm.Impl) (err error) {
+	b.silu = memory.Take(b.bytes(p.Tokens, p))
 	ofPre, ofGradient := gemm.Identity, gemm.TimesDSiLUKeep
-	if early {
+	if b.early {
 		ofPre, ofGradient = gemm.SiLUKeep, gemm.TimesDSiLU
-		y := gemm.Problem{Batch: n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
-		if b.y, err = chain.NewProduct(caps, "grouped", &memory, y, impl, gemm.Options{AlignedA: true}); err != nil {
-			return b, 0, err
+		y := gemm.Problem{Batch: b.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
+		if b.y, err = chain.NewProduct(caps, "grouped", memory, y, impl, gemm.Options{AlignedA: true}); err != nil {
+			return err
 		}
 	}
 	for _, x := range []struct {
 		to         *chain.Product
 		p          gemm.Problem
-		grad       bool // the result is of p.Grad
+		out        dtype.DType
 		ownA, ownB bool // the operands that are in our memory
 	}{
-		{&b.pre, gemm.Problem{Batch: n, M: p.Tokens, N: padded, K: p.In, Activation: ofPre}, false, false, true},
-		{&b.gradient, gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: ofGradient}, false, false, false},
-		{&b.dw2, gemm.Problem{Batch: n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true}, true, true, false},
-		{&b.dw1, gemm.Problem{Batch: n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true}, true, false, true},
-		{&b.dx, gemm.Problem{M: p.Tokens, N: p.In, K: n * padded, TransB: true, Residual: h.first > 0}, false, true, true},
+		{&b.pre, gemm.Problem{Batch: b.n, M: p.Tokens, N: hiddenStride(p), K: p.In, Activation: ofPre}, p.DType, false, true},
+		{&b.gradient, gemm.Problem{Batch: b.n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: ofGradient}, p.DType, false, false},
+		{&b.dw2, gemm.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true}, p.Grad, true, false},
 	} {
-		x.p.DType, x.p.Out = p.DType, p.DType
-		if x.grad {
-			x.p.Out = p.Grad
-		}
-		if *x.to, err = chain.NewProduct(caps, "grouped", &memory, x.p, impl, gemm.Options{AlignedA: x.ownA, AlignedB: x.ownB}); err != nil {
-			return b, 0, err
+		x.p.DType, x.p.Out = p.DType, x.out
+		if *x.to, err = chain.NewProduct(caps, "grouped", memory, x.p, impl, gemm.Options{AlignedA: x.ownA, AlignedB: x.ownB}); err != nil {
+			return err
 		}
 	}
-	return b, memory.Bytes, nil
+	return nil
 }
 
-// configs returns the configurations of the products of a part, in their order.
-func (b *backwardPart) configs() []gemm.Config {
+// describe says what runs, in its order, the same only once.
+func (b *backwardPart) describe(caps *vk.Caps, p Problem, impl gemm.Impl) (string, error) {
+	if b.fused {
+		config, err := gemm.NarrowBackwardConfig(caps, b.narrow, p.Out, gemm.Options{Impl: impl, AlignedB: true})
+		return "narrow " + config.String() + " | " + words(b.dw1.Config(), b.dx.Config()), err
+	}
 	list := []gemm.Config{b.pre.Config()}
 	if b.early {
 		list = append(list, b.y.Config())
 	}
-	return append(list, b.gradient.Config(), b.dw2.Config(), b.dw1.Config(), b.dx.Config())
+	return words(append(list, b.gradient.Config(), b.dw2.Config(), b.dw1.Config(), b.dx.Config())...), nil
 }
 
 // words names configurations, the same only once.

@@ -1,0 +1,116 @@
+package gemm
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+)
+
+// newNarrowBackwardPlan returns the plan for p and W of some columns. An element of dw has a
+// sum for each block of rows.
+func newNarrowBackwardPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan narrowPlan, err error) {
+	err = plan.choose(caps, p, columns, opt, func(c *Config) int {
+		blockM, blockN := c.block(caps, p.DType)
+		return 4 * columns * (blockM + blockN)
+	})
+	if err != nil {
+		return plan, err
+	}
+	blockM, _ := plan.config.block(caps, p.DType)
+	plan.take((p.M+blockM-1)/blockM, p.Batches()*p.N, columns)
+	return plan, nil
+}
+
+// NarrowBackwardWorkspace returns the bytes of device memory that NarrowBackward takes with
+// the same options, for w of some columns. Its error wraps ErrUnsupported if NarrowBackward
+// does not handle them.
+func NarrowBackwardWorkspace(caps *vk.Caps, p Problem, columns int, opt Options) (int64, error) {
+	plan, err := newNarrowBackwardPlan(caps, p, columns, &opt)
+	return plan.memory.bytes, err
+}
+
+// NarrowBackwardConfig returns the configuration that NarrowBackward takes.
+func NarrowBackwardConfig(caps *vk.Caps, p Problem, columns int, opt Options) (Config, error) {
+	plan, err := newNarrowBackwardPlan(caps, p, columns, &opt)
+	return plan.config, err
+}
+
+// NarrowBackward computes gradients of what Narrow does, given that of y:
+//
+//	pre  = Alpha * op(A) * op(B)
+//	dpre = (dy * wᵀ) ∘ silu'(pre)
+//	dw   = silu(pre)ᵀ * dy
+//
+// in one kernel that writes dpre, but neither pre nor silu(pre), which are not rounded: a
+// workgroup adds up dw over its rows, and a second kernel over workgroups, always in the same
+// order. The gradients by op(A) and op(B) are products with dpre.
+//
+// Dpre is (batch, m, n), of p.DType, dw is (batch, n, columns), of p.Out, dy is (batch, m,
+// columns), of p.DType, and a, b and w are as in Narrow. Dpre's offset and strides are
+// multiples of 8 elements, and its rows get zeros up to the next such multiple. Dpre and dw
+// have memory of their own.
+//
+// Records, and returns errors, as Narrow does.
+func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
+	d := c.Device()
+	plan, err := newNarrowBackwardPlan(d.Caps(), p, columns, &opt)
+	if err != nil {
+		return err
+	}
+	wShape := []int{p.Batches(), p.N, columns}
+	err = argument.Check("gemm", []argument.Argument{
+		argument.New("dy", dy, true, p.DType, []int{p.Batches(), p.M, columns}),
+		argument.New("a", a, true, p.DType, p.AShape()),
+		argument.New("b", b, true, p.DType, p.BShape()),
+		argument.New("w", w, true, p.DType, wShape),
+	}, []argument.Argument{
+		argument.New("dpre", dpre, true, p.DType, p.CShape()),
+		argument.New("dw", dw, true, p.Out, wShape),
+	})
+	if err != nil {
+		return err
+	}
+	if !aligned(8, dpre) {
+		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", dpre.Offset, dpre.Strides)
+	}
+	if end := 2 * int64((dpre.Offset+dpre.Span()+7)/8*8); end > dpre.Buffer.Bytes() {
+		return fmt.Errorf("gemm: dpre with its zeros ends at byte %d of a buffer of %d", end, dpre.Buffer.Bytes())
+	}
+	args := arguments{c: dpre, a: a, b: b, r: w, x: dy}
+	memory, at, err := plan.memory.workspace(c, &opt, &args)
+	if err != nil {
+		return err
+	}
+	if err := plan.memory.pack(c, &args, memory, at); err != nil {
+		return err
+	}
+	stride := partialStride(columns)
+	args.s = vk.Tensor{
+		Buffer: memory, DType: dtype.Float32,
+		Shape:   []int{plan.parts * p.Batches(), p.N, columns},
+		Strides: []int{p.N * stride, stride, 1},
+		Offset:  int((at + plan.memory.partials) / 4),
+	}
+	module, err := shaders.Get("gemm_narrow_bwd", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	spec, err := newMatrixSpec(d.Caps(), args, p, plan.config)
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, narrowSpec{spec, uint32(columns)}, chips.MatrixOptions(d.Caps()))
+	if err != nil {
+		return err
+	}
+	if err := dispatch(c, kernel, args, p, plan.config); err != nil {
+		return err
+	}
+	c.Barrier()
+	sums := Problem{Batch: p.Batch, M: p.N, N: columns, K: p.M, DType: p.DType, Out: p.Out}
+	return combine(c, arguments{c: dw}, args.s, sums, plan.parts)
+}

@@ -1,0 +1,133 @@
+package gemm_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// narrowGradients returns dpre and dw of NarrowBackward as chains of products.
+func narrowGradients(in ref.Inputs, w, dy []float64, columns int, p gemm.Problem, multiply func(ref.Inputs, gemm.Problem) ref.Outputs) (dpre, dw ref.Outputs) {
+	pre := p
+	pre.Activation, pre.Out = gemm.Identity, p.DType
+	first := multiply(in, pre)
+	second := gemm.Problem{Batch: p.Batch, M: p.M, N: p.N, K: columns, TransB: true, Activation: gemm.TimesDSiLUKeep, DType: p.DType, Out: p.DType}
+	dpre = multiply(ref.Inputs{A: dy, B: w, X: first.C}, second)
+	third := gemm.Problem{Batch: p.Batch, M: p.N, N: columns, K: p.M, TransA: true, DType: p.DType, Out: p.Out}
+	return dpre, multiply(ref.Inputs{A: dpre.S, B: dy}, third)
+}
+
+// TestNarrowBackward compares with products in float64: with the tuning table's tiles, and
+// with tiles whose columns leave in several strips, or with several subgroups below each
+// other. Dpre has rows of a multiple of 8 elements, which it fills with zeros.
+func TestNarrowBackward(t *testing.T) {
+	d := vktest.Open(t)
+	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		shape, lack := chips.MatrixShape(d.Caps(), format)
+		if lack != "" {
+			t.Logf("%v: %s", format, lack)
+			continue
+		}
+		k := int(shape.N)
+		stages := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 2, TilesM: 1, TilesN: 3, BlockK: k, GroupM: 2}
+		high := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 3, SubgroupsN: 1, TilesM: 2, TilesN: 1, BlockK: k, GroupM: 2}
+		for i, s := range []struct {
+			p       gemm.Problem
+			columns int
+			config  *gemm.Config
+		}{
+			{gemm.Problem{M: 1, N: 1, K: 1}, 1, nil},
+			{gemm.Problem{Batch: 3, M: 130, N: 45, K: 19, Alpha: 0.5}, 3, nil},
+			{gemm.Problem{Batch: 2, M: 37, N: 149, K: 9}, 8, stages},
+			{gemm.Problem{Batch: 2, M: 117, N: 43, K: 9}, 2, high},
+			{gemm.Problem{M: 50, N: 70, K: 40, TransA: true, TransB: true}, 5, stages},
+		} {
+			p := s.p
+			p.DType, p.Out, p.Activation = format, format, gemm.SiLU
+			if i%2 == 0 {
+				p.Out = dtype.Float32
+			}
+			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package grouped has odd ones
+			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(1, uint64(p.N)))
+				random := func(n int) []float64 {
+					x := make([]float64, n)
+					for i := range x {
+						x[i] = float64(format.Round(float32(rng.NormFloat64())))
+					}
+					return x
+				}
+				batch := p.Batches()
+				in := ref.Inputs{A: random(batch * p.M * p.K), B: random(batch * p.K * p.N)}
+				w, dy := random(batch*p.N*s.columns), random(batch*p.M*s.columns)
+				wantPre, wantW := narrowGradients(in, w, dy, s.columns, p, ref.Multiply)
+				plainPre, plainW := narrowGradients(in, w, dy, s.columns, p, ref.Plain)
+				padded := (p.N + 7) / 8 * 8
+				rows := make([]float64, 0, batch*p.M*padded)
+				for i := range batch * p.M {
+					rows = append(append(rows, wantPre.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
+				}
+				second := gemm.Problem{Batch: p.Batch, M: p.M, N: p.N, K: s.columns, TransB: true, DType: format, Out: format}
+				third := gemm.Problem{Batch: p.Batch, M: p.N, N: s.columns, K: p.M, TransA: true, DType: format, Out: p.Out}
+				c := kerneltest.Case{Name: "narrow_bwd", Layout: layout, Tensors: []kerneltest.Tensor{
+					{Name: "a", DType: format, Shape: p.AShape(), Values: in.A},
+					{Name: "b", DType: format, Shape: p.BShape(), Values: in.B},
+					{Name: "w", DType: format, Shape: []int{batch, p.N, s.columns}, Values: w},
+					{Name: "dy", DType: format, Shape: []int{batch, p.M, s.columns}, Values: dy},
+					{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: w}, second).C},
+					{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C},
+				}}
+				report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+					dpre := t["dpre"]
+					dpre.Shape = p.CShape()
+					return gemm.NarrowBackward(c, dpre, t["dw"], t["dy"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config})
+				})
+				require.NoError(t, err)
+				t.Log(report)
+			})
+		}
+	}
+}
+
+// TestNarrowBackwardErrors wants errors that say what NarrowBackward does not do.
+func TestNarrowBackwardErrors(t *testing.T) {
+	d := vktest.Open(t)
+	p := gemm.Problem{M: 2, N: 3, K: 4, Activation: gemm.SiLU, DType: dtype.Float16, Out: dtype.Float32}
+	_, err := gemm.NarrowBackwardWorkspace(d.Caps(), p, 9, gemm.Options{})
+	require.ErrorIs(t, err, gemm.ErrUnsupported)
+	require.ErrorContains(t, err, "w has 9 columns, not from 1 to 8")
+	if _, err := gemm.NarrowBackwardWorkspace(d.Caps(), p, 3, gemm.Options{}); err != nil {
+		t.Skip(err)
+	}
+	c, err := d.NewCmd("errors")
+	require.NoError(t, err)
+	defer c.Close()
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", format, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	half := dtype.Float16
+	dw, dy, a, b, w := tensor(dtype.Float32, 1, 3, 3), tensor(half, 1, 2, 3), tensor(half, 1, 2, 4), tensor(half, 1, 4, 3), tensor(half, 1, 3, 3)
+	try := func(dpre vk.Tensor) error {
+		return gemm.NarrowBackward(c, dpre, dw, dy, a, b, w, 3, p, gemm.Options{})
+	}
+	require.ErrorContains(t, try(tensor(half, 1, 2, 3)), "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements")
+	require.ErrorContains(t, try(tensor(half, 1, 2, 8)), "gemm: dpre has shape [1 2 8] and strides [16 8 1], want shape [1 2 3]")
+	dpre := tensor(half, 1, 2, 8)
+	dpre.Shape = p.CShape()
+	require.NoError(t, try(dpre))
+	dw = tensor(half, 1, 3, 3)
+	require.ErrorContains(t, try(dpre), "gemm: dw is float16, want float32")
+}

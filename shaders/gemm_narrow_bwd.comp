@@ -1,0 +1,181 @@
+// gemm_narrow_bwd: the gradients behind gemm_narrow, from matrix products on cooperative
+// matrices that never reach memory.
+//
+//     pre  = alpha * op(A) * op(B)                  batch by batch
+//     dpre = (dY * transpose(W)) o silu'(pre)
+//     dW   = transpose(silu(pre)) * dY
+//
+//     op(A)  (m, k)  ELEM, from A (m, k) with A_BY_K, else (k, m); last axis contiguous
+//     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
+//     W      (n, COLUMNS)  ELEM, likewise; at R of lib/gemm_params.glsl
+//     dY     (m, COLUMNS)  ELEM, likewise; at X
+//     C      (m, n)  ELEM: dpre, and zeros up to a multiple of 8 columns; offset and strides
+//            are such multiples
+//     S      (blocks of rows, batch, n, s_stride) f32: dW of the rows of a block;
+//            gemm_combine adds them up
+//
+// Sums of products are not rounded before they meet silu. The algorithm is in
+// lib/gemm_matrix.glsl. A strip of pre meets lanes that have four columns each, and some of
+// its rows: dW, a sum over rows, is then four columns of COLUMNS sums in registers.
+//
+// Dispatch: (x, y, batch) with x * y >= tiles.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_cooperative_matrix : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
+layout(constant_id = 1) const uint SUBGROUPS_M = 2;
+layout(constant_id = 2) const uint SUBGROUPS_N = 2;
+layout(constant_id = 3) const uint MAT_M = 16;
+layout(constant_id = 4) const uint MAT_N = 16;
+layout(constant_id = 5) const uint TILES_M = 4;  // accumulators of a subgroup
+layout(constant_id = 6) const uint TILES_N = 4;
+layout(constant_id = 7) const uint BLOCK_K = 32;
+layout(constant_id = 8) const bool TAIL = true;        // k is not a multiple of BLOCK_K
+layout(constant_id = 9) const uint FENCE = 0;         // columns of matrices of a slab between fences, 0: none
+layout(constant_id = 10) const uint GROUP_M = 8;       // see lib/gemm_order.glsl
+layout(constant_id = 11) const bool A_BY_K = true;     // k is A's contiguous axis
+layout(constant_id = 12) const bool B_BY_K = false;
+layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
+layout(constant_id = 14) const bool B_ALIGNED = true;
+layout(constant_id = 15) const bool PARTIAL = false;   // of lib/gemm_matrix.glsl: k is not divided
+layout(constant_id = 24) const uint COLUMNS = 3;       // of W and dY
+layout(local_size_x_id = 0) in;
+
+#define EPILOGUE_ID 16
+#include "lib/element.glsl"
+#include "lib/formats.glsl"
+#include "lib/pack2.glsl"
+#include "lib/gemm_params.glsl"
+
+layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
+layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
+#define OUT_BINDING 2
+#include "lib/gemm_out.glsl"
+#include "lib/matrix_types.glsl"
+#include "lib/gemm_matrix.glsl"
+#include "lib/silu.glsl"
+
+// Of a strip, a lane has LANE_QUADS times four columns, of every ROW_LANES-th row.
+const uint LANE_QUADS = OUT_COLS4 > SUBGROUP_SIZE ? OUT_COLS4 / SUBGROUP_SIZE : 1;
+const uint ROW_LANES = OUT_COLS4 > SUBGROUP_SIZE ? 1 : SUBGROUP_SIZE / OUT_COLS4;
+const uint BLOCK_N4 = BLOCK_N / 4;
+
+// What meets the block, in float32, with zeros beyond n and m.
+shared vec4 w_tile[COLUMNS * BLOCK_N4];     // (COLUMNS, BLOCK_N), of W; at last dW of the block
+shared float dy_tile[BLOCK_M * COLUMNS];    // (BLOCK_M, COLUMNS), of dY
+
+// dW of the columns and rows of this lane. It outlives the strips of a block, which is why
+// it is not a variable of store_strip.
+vec4 dw[OUT_STAGES * LANE_QUADS * COLUMNS];
+
+// quad_of returns the first column of quad j of this lane, within a strip.
+uint quad_of(const uint j) { return (j * SUBGROUP_SIZE + gl_SubgroupInvocationID % OUT_COLS4) * 4; }
+
+// load_tiles fills the tiles, and clears dw. The barriers of gemm come before they are read.
+void load_tiles(const Work w) {
+    for (uint i = gl_LocalInvocationIndex; i < COLUMNS * BLOCK_N4; i += WORKGROUP_SIZE) {
+        vec4 v = vec4(0.0);
+        [[unroll]] for (uint e = 0; e < 4; e++) {
+            const uint x = w.col + i % BLOCK_N4 * 4 + e;
+            if (x < p.n) {
+                v[e] = WIDEN(r16[p.r_offset + w.batch * p.r_stride_b + x * p.r_stride + i / BLOCK_N4]);
+            }
+        }
+        w_tile[i] = v;
+    }
+    for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * COLUMNS; i += WORKGROUP_SIZE) {
+        const uint y = w.row + i / COLUMNS;
+        float v = 0.0;
+        if (y < p.m) {
+            v = WIDEN(x16[p.x_offset + w.batch * p.x_stride_b + y * p.x_stride + i % COLUMNS]);
+        }
+        dy_tile[i] = v;
+    }
+    [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS * COLUMNS; i++) {
+        dw[i] = vec4(0.0);
+    }
+}
+
+// store_strip writes dpre of a strip, and adds its rows to dw.
+void store_strip(const Work w, const uint row, const uint col) {
+    const uint base = gl_SubgroupID * MAT_M * OUT_LD;
+    const uint end = min((p.n + 7) / 8 * 8, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
+    const uint stage = col % SUBGROUP_N / (OUT_COLS4 * 4);
+    [[unroll]] for (uint j = 0; j < LANE_QUADS; j++) {
+        const uint x = col + quad_of(j);
+        if (x < end) {
+            const bvec4 exists = lessThan(x + uvec4(0, 1, 2, 3), uvec4(p.n));
+            vec4 w_quad[COLUMNS];
+            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                w_quad[o] = w_tile[o * BLOCK_N4 + (x - w.col) / 4];
+            }
+            [[unroll]] for (uint first = 0; first < MAT_M; first += ROW_LANES) {
+                const uint r = first + gl_SubgroupInvocationID / OUT_COLS4 % ROW_LANES;
+                const bool row_exists = row + r < p.m;
+                const vec4 pre = p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4]);
+                // What is past m and n may be a NaN. With 0 in its place all sums get 0.
+                const vec4 v = mix(vec4(0.0), pre, bvec4(uvec4(exists) & uint(row_exists)));
+                const vec4 h = silu(v);
+                vec4 g = vec4(0.0);
+                [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                    const float dy = dy_tile[(row - w.row + r) * COLUMNS + o];
+                    g += dy * w_quad[o];
+                    dw[(stage * LANE_QUADS + j) * COLUMNS + o] += dy * h;
+                }
+                const vec4 dpre = g * dsilu(v);
+                if (row_exists) {
+                    c2[(p.c_offset + w.batch * p.c_stride_b + (row + r) * p.c_stride + x) / 4] = uvec2(pack2(dpre.x, dpre.y), pack2(dpre.z, dpre.w));
+                }
+            }
+        }
+    }
+}
+
+// store_dw writes the sum of dw over all rows of the block: lanes meet by shuffles, and
+// subgroups in w_tile, one row of them after the other.
+void store_dw(const Work w) {
+    [[unroll]] for (uint lanes = OUT_COLS4; lanes < SUBGROUP_SIZE; lanes *= 2) {
+        [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS * COLUMNS; i++) {
+            dw[i] += subgroupShuffleXor(dw[i], lanes);
+        }
+    }
+    [[dont_unroll]] for (uint s = 0; s < SUBGROUPS_M; s++) {
+        barrier();  // w_tile is read by strips, or written by the subgroups before
+        if (gl_SubgroupID / SUBGROUPS_N == s && gl_SubgroupInvocationID < OUT_COLS4) {
+            [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS; i++) {
+                const uint x = i / LANE_QUADS * OUT_COLS4 * 4 + quad_of(i % LANE_QUADS);  // within the subgroup's columns
+                if (x < SUBGROUP_N) {
+                    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                        const uint at = o * BLOCK_N4 + (gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N + x) / 4;
+                        w_tile[at] = s == 0 ? dw[i * COLUMNS + o] : w_tile[at] + dw[i * COLUMNS + o];
+                    }
+                }
+            }
+        }
+    }
+    barrier();  // w_tile is written
+    const uint at = p.s_offset + (w.row / BLOCK_M * gl_NumWorkGroups.z + w.batch) * p.s_stride_b;
+    for (uint i = gl_LocalInvocationIndex; i < BLOCK_N && w.col + i < p.n; i += WORKGROUP_SIZE) {
+        [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+            s1[at + (w.col + i) * p.s_stride + o] = w_tile[o * BLOCK_N4 + i / 4][i % 4];
+        }
+    }
+}
+
+void main() {
+    const Work w = next_work();
+    if (w.exists) {
+        load_tiles(w);
+        gemm(w);
+        store_dw(w);
+    }
+}
