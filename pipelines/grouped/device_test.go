@@ -47,6 +47,7 @@ func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p gr
 			{70, 3, 16, 33, 1, 0},
 			{9, 2, 1, 7, 18, 1},
 			{50, 3, 17, 21, 8, 2},  // as many outputs as one kernel takes
+			{20, 5, 4, 210, 2, 0},  // rows of hidden units with a gap behind them
 			{300, 2, 11, 13, 3, 0}, // enough tokens for copies of w1, where those pay
 		} {
 			p := grouped.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: format}

@@ -24,8 +24,8 @@
 //	          5, likewise                      silu(pre), pre and later dpre, a copy of W1
 //
 // In the backward pass, a row of hidden units of all heads at a time is one row of memory,
-// each head's padded to 16 bytes with zeros. That makes the sum over heads in dx the k of one
-// product,
+// each head's padded to 16 bytes with zeros, and rows are gemm.RowStride elements apart. That
+// makes the sum over heads in dx the k of one product,
 //
 //	dx = [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
 //

@@ -65,13 +65,17 @@ func hiddenStride(p Problem) int {
 // rows returns the matrix (rows, heads * hiddenStride) at a byte of memory.
 func (h heads) rows(memory *vk.Buffer, at int64, rows int, p Problem) vk.Tensor {
 	t := vk.View(memory, p.DType, rows, h.n*hiddenStride(p))
+	t.Strides = []int{h.rowStride(p), 1}
 	t.Offset = int(at) / p.DType.Size()
 	return t
 }
 
+// rowStride returns the distance of rows of such a matrix.
+func (h heads) rowStride(p Problem) int { return gemm.RowStride(h.n * hiddenStride(p)) }
+
 // bytes returns the memory of such a matrix.
 func (h heads) bytes(rows int, p Problem) int64 {
-	return int64(rows) * int64(h.n) * int64(hiddenStride(p)) * int64(p.DType.Size())
+	return int64(rows) * int64(h.rowStride(p)) * int64(p.DType.Size())
 }
 
 // units returns the same of the tokens as (heads, tokens, hidden).
