@@ -113,20 +113,22 @@ func TestPasses(t *testing.T) {
 }
 
 // TestBackwardLoss has a loss whose gradient is a copy of one given, for all heads at a time
-// and for fewer.
+// and for fewer, with and without silu(pre) in memory.
 func TestBackwardLoss(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range gemm.Impls() {
 		cases(t, d, impl, func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout) {
 			in := inputs(p)
 			c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, p.DType, true)}
-			report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-				loss := func(c *vk.Cmd, dy, y vk.Tensor) error { return gemm.Pad(c, dy, t["dy"]) }
-				opt := grouped.Options{Impl: impl, Heads: heads}
-				return grouped.BackwardLoss(c, t["dx"], t["dw1"], t["dw2"], t["x"], t["w1"], t["w2"], loss, p, opt)
-			})
-			require.NoError(t, err)
-			t.Log(report)
+			for _, products := range []bool{false, true} {
+				report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+					loss := func(c *vk.Cmd, dy, y vk.Tensor) error { return gemm.Pad(c, dy, t["dy"]) }
+					opt := grouped.Options{Impl: impl, Heads: heads, Products: products}
+					return grouped.BackwardLoss(c, t["dx"], t["dw1"], t["dw2"], t["x"], t["w1"], t["w2"], loss, p, opt)
+				})
+				require.NoError(t, err, "products=%v", products)
+				t.Log(report)
+			}
 		})
 	}
 }

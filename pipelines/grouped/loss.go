@@ -14,9 +14,9 @@ type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 // BackwardLoss computes what Backward does, for a caller who has neither y nor dy: y is
 // computed once more, in the workspace, and loss makes dy of it there.
 //
-// Where the hidden units of all heads are in memory at a time, y comes of those, and costs
-// a product with w2; else it is that of Forward, before all gradients, and costs one with w1,
-// too. Both are in the workspace, with 8 elements or more for each token and head in dy.
+// Where silu(pre) of all heads is in memory at a time, y comes of that, and costs a product
+// with w2; else, and where Backward writes no silu(pre), it is that of Forward, before all
+// gradients, and costs one with w1, too. Both are in the workspace, with 8 elements or more for each token and head in dy.
 //
 // Records, waits for, and returns errors as Backward does, and what loss returns.
 func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Problem, opt Options) error {
@@ -75,11 +75,15 @@ func newLossPlan(caps *vk.Caps, p Problem, opt Options) (plan lossPlan, err erro
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
+	fused, err := fusesBackward(caps, p, opt)
+	if err != nil {
+		return plan, err
+	}
 	list, err := divide(p, opt, hiddenBytes)
 	if err != nil {
 		return plan, err
 	}
-	if len(list) == 1 {
+	if len(list) == 1 && !fused {
 		part, bytes, err := newBackwardPart(caps, p, list[0], opt.Impl, false, true)
 		if err != nil {
 			return plan, err

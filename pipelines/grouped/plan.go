@@ -208,17 +208,30 @@ func narrowBackward(p Problem, n int) gemm.Problem {
 	return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.Grad}
 }
 
+// fusesBackward reports whether one kernel makes dpre and dw2.
+func fusesBackward(caps *vk.Caps, p Problem, opt Options) (bool, error) {
+	if opt.Products {
+		return false, nil
+	}
+	_, err := gemm.NarrowBackwardConfig(caps, narrowBackward(p, 1), p.Out, gemm.Options{Impl: opt.Impl, AlignedB: true})
+	switch {
+	case errors.Is(err, gemm.ErrUnsupported):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("grouped: %w", err)
+	}
+	return true, nil
+}
+
 func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, err error) {
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
-	fused, bytes := !opt.Products, hiddenBytes
-	if fused {
-		_, err := gemm.NarrowBackwardConfig(caps, narrowBackward(p, 1), p.Out, gemm.Options{Impl: opt.Impl, AlignedB: true})
-		if fused = err == nil; !fused && !errors.Is(err, gemm.ErrUnsupported) {
-			return plan, fmt.Errorf("grouped: %w", err)
-		}
+	fused, err := fusesBackward(caps, p, opt)
+	if err != nil {
+		return plan, err
 	}
+	bytes := hiddenBytes
 	if fused {
 		bytes *= 2 // dpre has the memory of silu(pre), too
 	}

@@ -33,9 +33,8 @@
 // of grouped and that of gmm, with the outputs of heads in its workspace in float32:
 // Options.Outputs has it so everywhere, to compare. [Backward] always has outputs, computed
 // once more, and gradients by them in its workspace, 12 and 16 or 32 bytes for each token
-// and head, beside what grouped needs. If the hidden units of all heads are in memory at a
-// time, Options.Heads, outputs come of those; else they cost another pass of Forward's
-// products.
+// and head, beside what grouped needs. Outputs cost another pass of Forward's products, but
+// where silu(x*W1) of all heads is in memory at a time, Options.Heads: there they come of it.
 //
 // Nothing overflows on the way to log_p, as in gmm: as long as outputs are finite, it is
 // what float32 holds, or the infinity that it rounds to, never NaN.
