@@ -62,6 +62,7 @@ and the output file also gets
   flashvk run mixture --in x.safetensors --out loss.safetensors --backward --grad-dtype float32`,
 		},
 		New: func() Flags { return &mixtureFlags{} },
+		How: []string{"outputs"},
 	}
 }
 

@@ -63,6 +63,7 @@ and the output file also gets
   flashvk run mlp --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
 		},
 		New: func() Flags { return &mlpFlags{} },
+		How: []string{"keep"},
 	}
 }
 
