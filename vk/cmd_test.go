@@ -466,7 +466,11 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("recording a dispatch allocates %v times", n)
 	}
 	submit(t, c)
-	if n := testing.AllocsPerRun(20, func() { submit(t, c) }); n != 0 {
-		t.Errorf("Submit allocates %v times", n)
+	least := testing.AllocsPerRun(20, func() { submit(t, c) })
+	for try := 0; try < 10 && least > 0; try++ { // other goroutines allocate, too, when the machine is busy
+		least = min(least, testing.AllocsPerRun(20, func() { submit(t, c) }))
+	}
+	if least != 0 {
+		t.Errorf("Submit allocates %v times", least)
 	}
 }
