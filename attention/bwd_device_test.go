@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"github.com/flashvk/flashvk/attention"
@@ -20,30 +19,23 @@ type backwardOnDevice struct {
 
 func (b backwardOnDevice) Supports(p attention.Problem) error {
 	config, err := attention.ChooseBackward(b.d.Caps(), p, b.opt)
-	matrices := config.Impl == attention.CoopMat2 || config.Impl == attention.CoopMat
-	if err != nil || b.d.Caps().Type != vk.CPU || !matrices {
+	if err != nil || !software(b.d) {
 		return err
 	}
-	dim, most := max(p.HeadDim, p.ValueHeadDim()), softwareBackwardDim
-	if p.DType == dtype.Float32 {
-		dim, most = p.HeadDim, softwareSplitDim[config.Impl]
+	most := 40
+	switch {
+	case p.DType == dtype.Float32 && config.Impl == attention.CoopMat:
+		most = 16
+	case p.DType == dtype.Float32 && p.Plain():
+		most = 24
+	case p.DType == dtype.Float16 && p.Plain() && config.Impl == attention.CoopMat2:
+		most = 72
 	}
-	if dim > most {
-		return fmt.Errorf("%v: lavapipe compiles backward kernels of %v on matrices for up to minutes beyond head_dim %d", config.Impl, p.DType, most)
+	if err := widerHeads(config.Impl, p, most); err != nil {
+		return err
 	}
-	if n := len(p.Features()); p.DType == dtype.Float32 && n > 0 && n < softwareFeatures {
-		return fmt.Errorf("lavapipe compiles float32 on matrices for 10 s: of features, only %d and more at once", softwareFeatures)
-	}
-	return nil
+	return fewerFeatures(config.Impl, p)
 }
-
-// softwareBackwardDim is the largest head_dim that the suite runs on software
-// matrices, softwareSplitDim that of float32: a kernel takes 10 to 20 s to compile beyond
-// it, with head_dim 192 minutes. What goes by the size is one source for all, and runs in
-// float16. A GPU runs all.
-const softwareBackwardDim = 72
-
-var softwareSplitDim = [...]int{attention.CoopMat2: 40, attention.CoopMat: 24}
 
 // Backward uploads the whole backing slice of every tensor, dispatches, and
 // downloads all of it, so that the suite sees stray writes.
@@ -107,25 +99,23 @@ func (b backwardOnDevice) Backward(g attntest.Gradients, in attntest.BackwardInp
 
 // backwardSuite returns the cases for the device, as suite does.
 func backwardSuite(d *vk.Device) *attntest.BackwardSuite {
-	s := fullBackwardSuite
-	if d.Caps().Type == vk.CPU {
-		s = shortBackwardSuite
-	}
+	s := backwardSuites[setOf(d)]
 	if testing.Short() {
-		s = s.Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= 40 && c.Problem.FLOPs() < 4e6 })
+		s = s.Where(func(c *attntest.Case) bool { return inShort(d, c, 4e6) })
 	}
 	return s
 }
 
-var (
-	shortBackwardSuite = attntest.NewBackwardSuite(attntest.Short, attntest.BackwardReference, attntest.PlainGradients)
-	fullBackwardSuite  = attntest.NewBackwardSuite(attntest.Full, attntest.BackwardReference, attntest.PlainGradients)
-)
+var backwardSuites = [...]*attntest.BackwardSuite{
+	attntest.Short: attntest.NewBackwardSuite(attntest.Short, attntest.BackwardReference, attntest.PlainGradients),
+	attntest.Full:  attntest.NewBackwardSuite(attntest.Full, attntest.BackwardReference, attntest.PlainGradients),
+}
 
 // TestBackward runs the suite on every path of the device.
 func TestBackward(t *testing.T) {
 	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
+			t.Parallel() // lavapipe compiles on one core
 			d := vktest.Open(t)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			backwardSuite(d).TestBackward(t, backwardOnDevice{d, attention.Options{Impl: impl}})

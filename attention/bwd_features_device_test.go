@@ -11,17 +11,18 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestBackwardFeatureTiles runs features together on tiles that the tuning table does
 // not take: of one word of dropout's bits and several, of one row of an invocation
-// and several. Software matrices get all features at once alone: each choice is a
-// kernel to compile.
+// and several. Software matrices get all features at once alone.
 func TestBackwardFeatureTiles(t *testing.T) {
 	d := vktest.Open(t)
-	combinations := backwardSuite(d).Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.DType == dtype.Float16 && c.FLOPs() < 1e7 })
+	n := matrixSize(d)
+	combinations := backwardSuite(d).Where(func(c *attntest.Case) bool {
+		return combined(d, c) && c.Problem.DType == dtype.Float16 && c.FLOPs() < 1e7
+	})
 	for _, config := range []attention.BackwardConfig{
 		{
 			Impl: attention.Scalar,
@@ -35,19 +36,19 @@ func TestBackwardFeatureTiles(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat2,
-			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 16, Prefetch: true},
-			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true},
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: n, Prefetch: true},
+			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: n, Prefetch: true},
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true},
 		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			cases := combinations
-			if d.Caps().Type == vk.CPU && config.Impl != attention.Scalar {
+			if software(d) && onMatrices(config.Impl) {
 				if testing.Short() {
 					t.Skip("all features at once take long to compile")
 				}

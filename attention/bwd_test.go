@@ -166,8 +166,9 @@ func TestBackwardUnsupported(t *testing.T) {
 // TestBackwardFeatureTiles.
 func TestBackwardConfigs(t *testing.T) {
 	d := vktest.Open(t)
+	n := matrixSize(d)
 	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
-		return c.Problem.Plain() && c.Problem.HeadDim <= 40 && c.FLOPs() < 4e6 && !onSoftwareMatrices(d, c)
+		return c.Problem.Plain() && c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6 && lightOnSoftware(d, c)
 	})
 	for _, config := range []attention.BackwardConfig{
 		{
@@ -184,24 +185,28 @@ func TestBackwardConfigs(t *testing.T) {
 		{
 			Impl: attention.CoopMat2,
 			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, Prefetch: true, SplitLoop: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, Prefetch: true, SplitLoop: true},
 		},
 		{
 			Impl: attention.CoopMat2,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Detour: true, Prefetch: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: n, Detour: true, Prefetch: true},
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, SplitLoop: true, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 16, SplitLoop: true, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: true, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: true, Detour: true},
 		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			cases := small
 			if config.Impl != attention.Scalar { // float32 on matrices: TestBackwardSplitConfigs
-				cases = small.Where(func(c *attntest.Case) bool { return c.Problem.DType != dtype.Float32 })
+				cases = small.Where(func(c *attntest.Case) bool {
+					// What is not aligned is another kernel.
+					light := strings.HasPrefix(c.Name, "edge/") || strings.HasPrefix(c.Name, "layout/") && config.DKV.Prefetch
+					return c.Problem.DType != dtype.Float32 && (light || !software(d))
+				})
 			}
 			cases.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
 		})
@@ -220,7 +225,7 @@ func TestBackwardManyBatches(t *testing.T) {
 			}
 			small := backwardSuite(d).Where(func(c *attntest.Case) bool {
 				p := &c.Problem
-				return p.Batch > 1 && p.NumHeads <= 2*p.NumKVHeads && p.HeadDim <= 40 && c.FLOPs() < 4e6 && p.DType == dtype.Float16
+				return p.Batch > 1 && p.NumHeads <= 2*p.NumKVHeads && p.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6 && p.DType == dtype.Float16
 			})
 			require.NotEmpty(t, small.Cases)
 			small.TestBackward(t, backwardOnDevice{d, attention.Options{Impl: impl}})

@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -24,26 +23,21 @@ type onDevice struct {
 
 func (f onDevice) Supports(p attention.Problem) error {
 	config, err := attention.Choose(f.d.Caps(), p, f.opt)
-	matrices := config.Impl == attention.CoopMat2 || config.Impl == attention.CoopMat
-	if err != nil || f.d.Caps().Type != vk.CPU || !matrices || p.DType != dtype.Float32 {
+	if err != nil || !software(f.d) {
 		return err
 	}
-	if p.HeadDim > softwareHeadDim {
-		return fmt.Errorf("lavapipe compiles float32 on matrices for up to a minute beyond head_dim %d", softwareHeadDim)
+	most := 128
+	switch {
+	case p.DType == dtype.Float32:
+		most = 40
+	case !p.Plain() || config.Impl == attention.CoopMat:
+		most = 72
 	}
-	if n := len(p.Features()); n > 0 && n < softwareFeatures {
-		return fmt.Errorf("lavapipe compiles float32 on matrices for 10 s: of features, only %d and more at once", softwareFeatures)
+	if err := widerHeads(config.Impl, p, most); err != nil {
+		return err
 	}
-	return nil
+	return fewerFeatures(config.Impl, p)
 }
-
-// softwareHeadDim is the largest head_dim of float32 that the suite runs on
-// software matrices: 12 s to compile a kernel. Each choice of features is another
-// kernel: softwareFeatures of them is the least. A GPU runs all.
-const (
-	softwareHeadDim  = 64
-	softwareFeatures = 6
-)
 
 // Forward uploads the whole backing slice of every tensor, dispatches, and
 // downloads all of it, so that the suite sees stray writes.
@@ -99,25 +93,23 @@ func (f onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attenti
 // small heads, whose kernels are compiled soon. Its expectations are shared by
 // all tests of the package.
 func suite(d *vk.Device) *attntest.Suite {
-	s := fullSuite
-	if d.Caps().Type == vk.CPU {
-		s = shortSuite
-	}
+	s := suites[setOf(d)]
 	if testing.Short() {
-		s = s.Where(func(c *attntest.Case) bool { return c.Problem.HeadDim <= 40 && c.Problem.FLOPs() < 1e7 })
+		s = s.Where(func(c *attntest.Case) bool { return inShort(d, c, 1e7) })
 	}
 	return s
 }
 
-var (
-	shortSuite = attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain)
-	fullSuite  = attntest.NewSuite(attntest.Full, attntest.Reference, attntest.TwicePlain)
-)
+var suites = [...]*attntest.Suite{
+	attntest.Short: attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain),
+	attntest.Full:  attntest.NewSuite(attntest.Full, attntest.Reference, attntest.TwicePlain),
+}
 
 // TestForward runs the suite on every path of the device.
 func TestForward(t *testing.T) {
 	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
+			t.Parallel() // lavapipe compiles on one core
 			d := vktest.Open(t)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			suite(d).TestForward(t, onDevice{d, attention.Options{Impl: impl}})
@@ -144,8 +136,8 @@ func pathError(caps *vk.Caps, impl attention.Impl) error {
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t)
 	small := suite(d).Where(func(c *attntest.Case) bool {
-		p := c.Problem
-		return p.HeadDim <= 24 && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
+		dims := strings.HasPrefix(c.Name, "head-dim/") || strings.HasPrefix(c.Name, "value-dim/") && !software(d)
+		return dims && c.Problem.HeadDim <= 24
 	})
 	for _, config := range []attention.Config{
 		{Impl: attention.CoopMat2, Subgroups: 1, RowTiles: 1, BlockN: 16, SplitLoop: true},
@@ -159,7 +151,11 @@ func TestConfigs(t *testing.T) {
 	} {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
-			small.TestForward(t, onDevice{d, attention.Options{Config: &config}})
+			cases := small
+			if config.Impl == attention.CoopMat || config.Impl == attention.CoopMat2 && !config.Detour {
+				cases = small.Where(func(c *attntest.Case) bool { return lightOnSoftware(d, c) })
+			}
+			cases.TestForward(t, onDevice{d, attention.Options{Config: &config}})
 		})
 	}
 }
@@ -169,16 +165,16 @@ func TestConfigs(t *testing.T) {
 // nothing, with subgroups that have no rows.
 func TestSplits(t *testing.T) {
 	d := vktest.Open(t)
+	dims := setOf(d).HeadDims()
 	masks := suite(d).Where(func(c *attntest.Case) bool { // edges, masks, layouts, decode
 		p := c.Problem
-		return (p.HeadDim == 32 || p.HeadDim == 40) && p.FLOPs() < 1e7
+		return (p.HeadDim == dims.Feature || p.HeadDim == dims.Odd) && p.FLOPs() < 1e7
 	})
-	extremes := suite(d).Where(func(c *attntest.Case) bool { // maxima far apart, head_dim 64
-		return strings.HasPrefix(c.Name, "extreme/") || c.Problem.HeadDim == 40
+	extremes := suite(d).Where(func(c *attntest.Case) bool { // maxima far apart, usual heads
+		return strings.HasPrefix(c.Name, "extreme/") || c.Problem.HeadDim == dims.Odd
 	})
-	// lavapipe compiles float32 on matrices for up to a minute: once is enough there.
 	light := func(s *attntest.Suite) *attntest.Suite {
-		return s.Where(func(c *attntest.Case) bool { return d.Caps().Type != vk.CPU || c.Problem.DType != dtype.Float32 })
+		return s.Where(func(c *attntest.Case) bool { return lightOnSoftware(d, c) })
 	}
 	for _, x := range []struct {
 		cases  *attntest.Suite
@@ -229,10 +225,10 @@ func TestSplitsKernels(t *testing.T) {
 func TestManyBatches(t *testing.T) {
 	d := vktest.Open(t)
 	d.Caps().MaxWorkgroupCount[2] = 1
-	perBatch := regexp.MustCompile("^pair/.*key-mask.*bias|^alibi/batch-heads/.*/dense")
+	perBatch := regexp.MustCompile("^pair/.*key-mask.*(bias|alibi)|^alibi/batch-heads/.*/dense")
 	small := suite(d).Where(func(c *attntest.Case) bool {
 		p := c.Problem
-		return p.Batch > 1 && p.HeadDim <= 40 && (p.Plain() || perBatch.MatchString(c.Name)) && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
+		return p.Batch > 1 && p.HeadDim <= setOf(d).HeadDims().Odd && (p.Plain() || perBatch.MatchString(c.Name)) && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
 	})
 	if len(small.Cases) == 0 {
 		t.Fatal("the suite has no case with two batches")

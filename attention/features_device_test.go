@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -19,10 +20,13 @@ import (
 // stages of Q and O.
 func TestFeatureConfigs(t *testing.T) {
 	d := vktest.Open(t)
-	pairs := suite(d).Where(combined)
+	pairs := suite(d).Where(func(c *attntest.Case) bool { return combined(d, c) })
 	half := suite(d).Where(func(c *attntest.Case) bool { return c.Problem.DType == dtype.Float16 })
-	windows := half.Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.Window.On })
-	causal := half.Where(func(c *attntest.Case) bool { return combined(c) && c.Problem.Causal && !c.Problem.Window.On })
+	windows := half.Where(func(c *attntest.Case) bool { return combined(d, c) && c.Problem.Window.On })
+	causal := half.Where(func(c *attntest.Case) bool {
+		pair := strings.HasPrefix(c.Name, "pair/") && (c.Problem.Varlen.On || !software(d))
+		return pair && c.Problem.Causal && !c.Problem.Window.On
+	})
 	dims := half.Where(func(c *attntest.Case) bool {
 		return strings.HasPrefix(c.Name, "value-dim/8to72") || strings.HasPrefix(c.Name, "value-dim/72to8")
 	})
@@ -43,9 +47,10 @@ func TestFeatureConfigs(t *testing.T) {
 	}
 }
 
-// combined reports whether a case has several features.
-func combined(c *attntest.Case) bool {
-	return strings.HasPrefix(c.Name, "pair/") || strings.HasPrefix(c.Name, "all/")
+// combined reports whether a case has features in pairs or more, on software several.
+func combined(d *vk.Device, c *attntest.Case) bool {
+	pair := strings.HasPrefix(c.Name, "pair/") || strings.HasPrefix(c.Name, "all/")
+	return pair && (len(c.Problem.Features()) >= attntest.Several || !software(d))
 }
 
 // TestBadLengths: cumulative lengths that break every rule neither crash nor lead a

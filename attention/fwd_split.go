@@ -12,9 +12,7 @@ var splitTable = []fwdRow{
 	{family: "hopper", headDim: 128, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 2}},
 
 	// Small tiles, as in fwdTable.
-	{family: "lavapipe", headDim: 40, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16}},
 	{family: "lavapipe", headDim: 256, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
-	{family: "lavapipe", headDim: 40, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16}},
 	{family: "lavapipe", headDim: 256, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 
 	// Any device with matrices, with less and less shared memory.

@@ -133,9 +133,7 @@ var fwdTable = []fwdRow{
 
 	// Small tiles: what lavapipe compiles grows with block_n * head_dim, and
 	// takes seconds.
-	{family: "lavapipe", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16}},
 	{family: "lavapipe", headDim: 256, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
-	{family: "lavapipe", headDim: 64, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16}},
 	{family: "lavapipe", headDim: 256, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 
 	// Any device with matrices, with less and less shared memory: 2 * BlockN

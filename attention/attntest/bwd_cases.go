@@ -42,13 +42,13 @@ func (g Gradient) String() string {
 // other dO, and a gradient of LSE, which every path adds to the same place, beside
 // what it might disturb.
 func BackwardCases(set Set) []*Case {
-	t := table{slices.DeleteFunc(Cases(set), func(c *Case) bool { return c.NoLSE })}
+	t := table{slices.DeleteFunc(Cases(set), func(c *Case) bool { return c.NoLSE }), set.HeadDims()}
 	t.gradients()
 	return t.cases
 }
 
 func (t *table) gradients() {
-	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 50, SeqKV: 70, HeadDim: 40}
+	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 50, SeqKV: 70, HeadDim: t.dims.Odd}
 	for _, do := range []Gradient{ZeroDO, OneHotDO} {
 		for _, causal := range []bool{false, true} {
 			p.Causal = causal
@@ -65,7 +65,7 @@ func (t *table) gradients() {
 	t.add("dlse", "sinks-rows-that-see-nothing", Case{Problem: p, DLSE: true}, dtype.All()...)
 	p.SeqKV, p.Softcap, p.Bias, p.KeyMask = 70, 4, problem.Bias{On: true, Heads: true}, true
 	t.add("dlse", "sinks-softcap-bias-key-mask", Case{Problem: p, DLSE: true, HidingBias: true}, rotate(1)...)
-	c := Case{Problem: problem.Problem{NumHeads: 4, NumKVHeads: 2, HeadDim: 32, Causal: true, Sinks: true}, Lengths: packedLengths, Slack: 6, DLSE: true}
+	c := Case{Problem: problem.Problem{NumHeads: 4, NumKVHeads: 2, HeadDim: t.dims.Feature, Causal: true, Sinks: true}, Lengths: packedLengths, Slack: 6, DLSE: true}
 	t.add("dlse", "varlen-sinks", c, rotate(0)...)
 	c.Problem.Dropout = problem.Dropout{P: 0.3, Seeded: true, Seed: 21}
 	t.add("dlse", "varlen-sinks-dropout", c, rotate(1)...)

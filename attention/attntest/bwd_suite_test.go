@@ -18,11 +18,19 @@ func TestBackwardModel(t *testing.T) {
 		most = 3e5
 	}
 	s := NewBackwardSuite(Short, BackwardReference, PlainGradients).Where(func(c *Case) bool { return c.FLOPs() < most })
-	for _, m := range []ref.BackwardModel{{BlockM: 64, BlockN: 64, RoundS: true}, {BlockM: 16, BlockN: 32}} {
-		t.Run(m.String(), func(t *testing.T) { s.TestBackward(t, ContiguousBackward(m.Backward)) })
+	small := s.Where(func(c *Case) bool { return c.FLOPs() < most/10 })
+	for _, x := range []struct {
+		suite *BackwardSuite
+		name  string
+		got   Backwarder
+	}{
+		{s, "model", ContiguousBackward(ref.BackwardModel{BlockM: 64, BlockN: 64, RoundS: true}.Backward)},
+		{small, "model-small-tiles", ContiguousBackward(ref.BackwardModel{BlockM: 16, BlockN: 32}.Backward)},
+		{small, "plain", ContiguousBackward(ref.PlainBackward[float64])},
+		{small, "reference", BackwardReference},
+	} {
+		t.Run(x.name, func(t *testing.T) { x.suite.TestBackward(t, x.got) })
 	}
-	t.Run("plain", func(t *testing.T) { s.TestBackward(t, ContiguousBackward(ref.PlainBackward[float64])) })
-	t.Run("reference", func(t *testing.T) { s.TestBackward(t, BackwardReference) })
 }
 
 // TestBackwardCases: every case has an LSE, names are unique, and all that the

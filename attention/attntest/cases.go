@@ -2,6 +2,7 @@ package attntest
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/dtype"
@@ -39,14 +40,31 @@ type Case struct {
 type Set uint8
 
 const (
-	// Short is about 2.9e9 operations for all dtypes together, the largest case
-	// 0.27e9. Each case runs twice: seconds on a software driver that does
-	// 1 GFLOP/s.
+	// Short is about XXX operations for all dtypes together, the largest case
+	// YYY. Each case runs twice: seconds on a software driver that does
+	// 1 GFLOP/s. Heads are narrow, as such a driver takes seconds to compile a
+	// kernel, and the longer the wider they are.
 	Short Set = iota
-	// Full adds batches, heads and lengths that only a GPU does in seconds, about 8e10
-	// operations.
+	// Full has wider heads, and adds batches, heads and lengths that only a GPU does in
+	// seconds, about 8e10 operations.
 	Full
 )
+
+// HeadDims are the sizes of heads in cases that are about something else.
+type HeadDims struct {
+	Usual   int
+	Odd     int // no multiple of 16, beside edges of tiles and layouts
+	Wide    int // beside mixed layouts
+	Feature int // beside features and masks, each choice of which is another kernel
+}
+
+// HeadDims returns those of the set.
+func (s Set) HeadDims() HeadDims {
+	if s == Short {
+		return HeadDims{Usual: 24, Odd: 24, Wide: 24, Feature: 8}
+	}
+	return HeadDims{Usual: 64, Odd: 40, Wide: 128, Feature: 32}
+}
 
 // Cases returns the cases of a set, in the order of the table.
 //
@@ -66,7 +84,7 @@ const (
 // of 8 (refused); NaN or Inf in Q, K, V (an implementation may do anything
 // with them); K and V beyond 2^31 elements (no test machine has the time).
 func Cases(set Set) []*Case {
-	var t table
+	t := table{dims: set.HeadDims()}
 	t.shapes()
 	t.tileEdges()
 	t.headDims()
@@ -86,11 +104,14 @@ func Cases(set Set) []*Case {
 }
 
 // A table collects cases.
-type table struct{ cases []*Case }
+type table struct {
+	cases []*Case
+	dims  HeadDims
+}
 
 // add appends a case named group/what/dtype, for each of the dtypes. The zero
 // values of Problem stand for 1 (batch, heads), num_heads (num_kv_heads), and
-// 64 (head_dim).
+// the usual head_dim.
 func (t *table) add(group, what string, c Case, types ...dtype.DType) {
 	if c.Lengths != nil {
 		c.packed()
@@ -105,7 +126,7 @@ func (t *table) add(group, what string, c Case, types ...dtype.DType) {
 		p.NumKVHeads = p.NumHeads
 	}
 	if p.HeadDim == 0 {
-		p.HeadDim = 64
+		p.HeadDim = t.dims.Usual
 	}
 	for _, dt := range types {
 		c := c
@@ -166,7 +187,7 @@ func (t *table) tileEdges() {
 			for j, dt := range dtype.All() {
 				causal := (i+j)%2 == 0
 				what := fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal))
-				t.add("edge", what, Case{Problem: problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: 40, Causal: causal}}, dt)
+				t.add("edge", what, Case{Problem: problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Odd, Causal: causal}}, dt)
 			}
 		}
 	}
@@ -188,7 +209,7 @@ func (t *table) headDims() {
 func (t *table) masks() {
 	for i, s := range [][2]int{{2, 5}, {5, 2}, {65, 130}, {130, 65}, {100, 100}} {
 		for _, align := range []problem.Align{problem.BottomRight, problem.TopLeft} {
-			p := problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: 32, Causal: true, CausalAlign: align}
+			p := problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Feature, Causal: true, CausalAlign: align}
 			t.add("mask", fmt.Sprintf("%dx%d/%v", s[0], s[1], align), Case{Problem: p}, rotate(i)...)
 		}
 	}
@@ -209,7 +230,7 @@ func (t *table) groups() {
 // wherever these lie; aligned to the top left the row sees one key.
 func (t *table) decode() {
 	for i, l := range []struct{ q, o, lse Layout }{{Packed, Packed, Packed}, {BSHD, Cache, Padded}, {Odd, Padded, Odd}} {
-		p := problem.Problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: 40}
+		p := problem.Problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: t.dims.Odd}
 		for _, m := range []string{"dense", "causal", "top-left"} {
 			if p.Causal = m != "dense"; m == "top-left" {
 				p.CausalAlign = problem.TopLeft
@@ -217,7 +238,7 @@ func (t *table) decode() {
 			t.add("decode", fmt.Sprintf("q-%v/%s", l.q, m), Case{Problem: p, Q: l.q, K: BSHD, V: Cache, O: l.o, LSE: l.lse}, rotate(i)...)
 		}
 	}
-	p := problem.Problem{NumHeads: 9, NumKVHeads: 1, SeqQ: 1, SeqKV: 130, HeadDim: 40}
+	p := problem.Problem{NumHeads: 9, NumKVHeads: 1, SeqQ: 1, SeqKV: 130, HeadDim: t.dims.Odd}
 	t.add("decode", "one-group", Case{Problem: p}, dtype.All()...)
 	t.add("decode", "no-lse", Case{Problem: p, NoLSE: true}, dtype.Float16)
 }
@@ -234,13 +255,13 @@ func (t *table) scales() {
 // layouts: each for all tensors together, then mixed so that no two tensors
 // share strides, then without LSE.
 func (t *table) layouts() {
-	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: 40}
+	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: t.dims.Odd}
 	for l := range numLayouts {
 		p.Causal = l%2 == 1
 		t.add("layout", l.String(), Case{Problem: p, Q: l, K: l, V: l, O: l, LSE: l}, dtype.All()...)
 	}
 	p.Causal = false
-	p.HeadDim = 128
+	p.HeadDim = t.dims.Wide
 	t.add("layout", "mixed", Case{Problem: p, Q: BSHD, K: Cache, V: Padded, O: SBHD, LSE: Odd}, dtype.All()...)
 	t.add("layout", "mixed-odd", Case{Problem: p, Q: Odd, K: OddOffset, V: Odd, O: Odd, LSE: OddOffset}, dtype.All()...)
 	t.add("layout", "odd-keys", Case{Problem: p, Q: Packed, K: Odd, V: Packed, O: BSHD}, dtype.All()...)
@@ -260,7 +281,7 @@ func (t *table) extremes() {
 	}{
 		{"big-logits", BigLogits, 150, false, 0},
 		{"big-logits-causal", BigLogits, 150, true, 0}, // rows whose every score is -1e4
-		{"big-logits-negative-scale", BigLogits, 150, false, -0.125},
+		{"big-logits-negative-scale", BigLogits, 150, false, -1 / math.Sqrt(float64(t.dims.Usual))},
 		{"huge", Huge, 150, false, 0},
 		{"equal-keys", EqualKeys, 150, false, 0},
 		{"one-hot", OneHot, 64, false, 0},

@@ -9,7 +9,12 @@ import (
 
 // Every feature comes alone in every dtype, as each dtype is a kernel of its
 // own, and then in float16 and one more type beside what it might disturb.
-// Heads are 32 elements wide where nothing else matters: less to compile.
+// Heads are narrow where nothing else matters: less to compile.
+
+// Several is how many features at once catch what features alone do: TestMutations runs
+// no fewer. Where each choice of features takes long to compile, cases with fewer may be
+// left out.
+const Several = 3
 
 // windows: one key, part of a tile, several tiles, open to a side; rows that see nothing
 // after the end of the keys, keys that no row sees before and after them.
@@ -35,7 +40,7 @@ func (t *table) windows() {
 		{70, 70, open, open, false, problem.BottomRight},
 	} {
 		p := problem.Problem{
-			SeqQ: w.seqQ, SeqKV: w.seqKV, HeadDim: 32, NumHeads: 2, Causal: w.causal, CausalAlign: w.align,
+			SeqQ: w.seqQ, SeqKV: w.seqKV, HeadDim: t.dims.Feature, NumHeads: 2, Causal: w.causal, CausalAlign: w.align,
 			Window: problem.Window{On: true, Left: w.left, Right: w.right},
 		}
 		types := rotate(i)
@@ -48,13 +53,13 @@ func (t *table) windows() {
 		}
 		t.add("window", what, Case{Problem: p}, types...)
 	}
-	p := problem.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 2, SeqQ: 90, SeqKV: 140, HeadDim: 64, Window: problem.Window{On: true, Left: 33, Right: 2}}
+	p := problem.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 2, SeqQ: 90, SeqKV: 140, Window: problem.Window{On: true, Left: 33, Right: 2}}
 	t.add("window", "gqa", Case{Problem: p, Q: BSHD, K: BSHD, V: BSHD, O: BSHD, LSE: Padded}, dtype.All()...)
 }
 
 // scores: softcap, ALiBi and bias, alone and with one another.
 func (t *table) scores() {
-	base := problem.Problem{NumHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: 32}
+	base := problem.Problem{NumHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: t.dims.Feature}
 	for i, c := range []struct {
 		softcap, scale float64
 		in             Input
@@ -113,7 +118,7 @@ func (t *table) scores() {
 
 // keyMasks: of a third batch no key is visible.
 func (t *table) keyMasks() {
-	p := problem.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 60, SeqKV: 75, HeadDim: 32, KeyMask: true}
+	p := problem.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 60, SeqKV: 75, HeadDim: t.dims.Feature, KeyMask: true}
 	t.add("key-mask", "dense", Case{Problem: p, Features: Odd}, dtype.All()...)
 	p.Causal = true
 	t.add("key-mask", "causal", Case{Problem: p, K: Cache, V: Cache}, dtype.All()...)
@@ -121,6 +126,9 @@ func (t *table) keyMasks() {
 	t.add("pair", "key-mask-window", Case{Problem: p, Features: Padded}, rotate(0)...)
 	p.Bias = problem.Bias{On: true, Heads: true}
 	t.add("pair", "key-mask-window-bias", Case{Problem: p, HidingBias: true}, rotate(1)...)
+	after := p // rows after the keys
+	after.SeqQ, after.CausalAlign, after.ALiBi, after.Bias = 110, problem.TopLeft, problem.ALiBiPerBatchHead, problem.Bias{}
+	t.add("pair", "key-mask-window-alibi", Case{Problem: after}, rotate(0)...)
 	p.Batch, p.SeqQ, p.SeqKV, p.Bias, p.Window, p.Causal = 2, 1, 200, problem.Bias{}, problem.Window{}, true
 	t.add("key-mask", "decoding", Case{Problem: p}, rotate(0)...)
 }
@@ -128,7 +136,7 @@ func (t *table) keyMasks() {
 // sinks: one that outweighs all keys, one that is none, and rows that see
 // nothing but the sink.
 func (t *table) sinks() {
-	p := problem.Problem{NumHeads: 5, SeqQ: 60, SeqKV: 75, HeadDim: 32, Sinks: true}
+	p := problem.Problem{NumHeads: 5, SeqQ: 60, SeqKV: 75, HeadDim: t.dims.Feature, Sinks: true}
 	t.add("sinks", "dense", Case{Problem: p}, dtype.All()...)
 	p.SeqQ, p.SeqKV, p.Causal = 110, 50, true
 	t.add("sinks", "rows-that-see-nothing", Case{Problem: p, Features: Odd}, dtype.All()...)
@@ -148,7 +156,7 @@ var packedLengths = [][2]int{{0, 3}, {1, 1}, {33, 70}, {5, 0}, {0, 0}, {130, 20}
 
 // varlen: packed sequences, dense and causal, with rows and keys that are in no sequence.
 func (t *table) varlen() {
-	p := problem.Problem{NumHeads: 4, NumKVHeads: 2, HeadDim: 32}
+	p := problem.Problem{NumHeads: 4, NumKVHeads: 2, HeadDim: t.dims.Feature}
 	c := Case{Problem: p, Lengths: packedLengths}
 	t.add("varlen", "dense", c, dtype.All()...)
 	c.Problem.Causal, c.Slack = true, 9
@@ -170,7 +178,7 @@ func (t *table) varlen() {
 	c.Problem.KeyMask, c.Problem.Bias = true, problem.Bias{On: true, Batch: true, Rows: true}
 	t.add("pair", "varlen-key-mask-bias", c, rotate(0)...)
 	c = Case{Problem: p, Lengths: packedLengths, NoLSE: true}
-	c.Problem.ValueDim, c.Problem.Softcap = 48, 3
+	c.Problem.ValueDim, c.Problem.Softcap = t.dims.Feature+16, 3
 	t.add("pair", "varlen-value-dim-softcap", c, rotate(1)...)
 }
 
@@ -190,7 +198,7 @@ func (t *table) valueDims() {
 // dropouts: rates, offsets whose sum with the head carries into the upper half, and masks
 // beside it.
 func (t *table) dropouts() {
-	base := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: 32}
+	base := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: t.dims.Feature}
 	seeded := func(p float64) problem.Dropout {
 		return problem.Dropout{P: p, Seeded: true, Seed: 0x9e3779b97f4a7c15, Offset: 1<<32 - 3}
 	}
@@ -214,7 +222,7 @@ func (t *table) dropouts() {
 // everything at once, packed and not.
 func (t *table) everything() {
 	p := problem.Problem{
-		Batch: 3, NumHeads: 6, NumKVHeads: 2, SeqQ: 70, SeqKV: 110, HeadDim: 40, ValueDim: 72, Causal: true,
+		Batch: 3, NumHeads: 6, NumKVHeads: 2, SeqQ: 70, SeqKV: 110, HeadDim: t.dims.Odd, ValueDim: 2*t.dims.Odd - 8, Causal: true,
 		Window: problem.Window{On: true, Left: 50, Right: 5}, Softcap: 6, ALiBi: problem.ALiBiPerBatchHead,
 		Bias: problem.Bias{On: true, DType: dtype.Float16, Batch: true, Rows: true}, KeyMask: true, Sinks: true,
 		Dropout: problem.Dropout{P: 0.2, Seeded: true, Seed: 11, Offset: 100},

@@ -22,7 +22,7 @@ func Example() {
 			continue
 		}
 		_, err := suite.Check(c, wrong)
-		// O[51] = -1.34991007, want 0.0259099334: off by 1.38, tolerance
+		// O[45] = -1.34991007, want 0.0259099334: off by 1.38, tolerance
 		// 1.6e-06 at (b=0, h=0, i=0, d=51)
 		element, _, _ := strings.Cut(err.Error(), " = ")
 		fmt.Println(c.Name, "fails at", element)
@@ -31,6 +31,6 @@ func Example() {
 		break
 	}
 	// Output:
-	// shape/3x3/dense/float32 fails at O[51]
+	// shape/3x3/dense/float32 fails at O[45]
 	// <nil>
 }

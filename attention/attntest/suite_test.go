@@ -12,11 +12,20 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
+// quick returns how many operations a case may have at most: fewer under the race
+// detector, which takes ten times as long.
+func quick(most float64) float64 {
+	if raceDetector {
+		return most / 10
+	}
+	return most
+}
+
 // TestReference compares the reference with loops that mirror the formula,
 // where those are quick enough.
 func TestReference(t *testing.T) {
 	s := NewSuite(Short, Contiguous(loops), Float64)
-	s.Where(func(c *Case) bool { return c.FLOPs() < 3e6 && c.Problem.DType != dtype.BFloat16 }).TestForward(t, Reference)
+	s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }).TestForward(t, Reference)
 }
 
 // TestAlgorithm compares the tiled algorithm, without rounding, with the
@@ -32,7 +41,7 @@ func TestAlgorithm(t *testing.T) {
 	} {
 		t.Run(m.String(), func(t *testing.T) {
 			// Tiny and giant tiles exercise nothing more on long problems.
-			limit := 1e7
+			limit := quick(1e7)
 			if m.BlockM == 16 && !raceDetector {
 				limit = math.Inf(1)
 			}
@@ -46,7 +55,7 @@ func TestAlgorithm(t *testing.T) {
 func TestKernelPrecision(t *testing.T) {
 	s := NewSuite(Short, Reference, TwicePlain)
 	if raceDetector {
-		s = s.Where(func(c *Case) bool { return c.FLOPs() < 1e6 })
+		s = s.Where(func(c *Case) bool { return c.FLOPs() < 3e5 })
 	}
 	t.Run("model", func(t *testing.T) {
 		s.TestForward(t, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))

@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // runFeatures are problems with a feature each, and the flags that stand for what
@@ -59,6 +60,18 @@ func eachFeature(f func(name string, flags []string, p attention.Problem, in ref
 	}
 }
 
+// featurePaths are the paths that files with features run through: all, but on lavapipe,
+// which compiles a kernel for up to seconds, one in each format. Package attention tests
+// the kernels.
+func featurePaths(caps *vk.Caps, p attention.Problem) []attention.Impl {
+	if caps.Type != vk.CPU {
+		return append([]attention.Impl{attention.Auto}, attention.Impls()...)
+	}
+	return map[dtype.DType][]attention.Impl{
+		dtype.Float16: {attention.Auto}, dtype.BFloat16: {attention.Unfused}, dtype.Float32: {attention.Scalar},
+	}[p.DType]
+}
+
 // TestReadProblem says that a problem is read from its tensors as it was written.
 func TestReadProblem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
@@ -82,7 +95,7 @@ func TestReadProblem(t *testing.T) {
 func TestRunFeatures(t *testing.T) {
 	caps, dev := device(t)
 	eachFeature(func(name string, flags []string, p attention.Problem, in ref.Inputs[float32]) {
-		for _, impl := range append([]attention.Impl{attention.Auto}, attention.Impls()...) {
+		for _, impl := range featurePaths(caps, p) {
 			t.Run(fmt.Sprintf("%s/%v", name, impl), func(t *testing.T) {
 				runFile(t, p, in, attention.Supports(caps, impl, p), append(flags, "--impl", impl.String(), dev)...)
 			})

@@ -68,7 +68,11 @@ func writeOp(t *testing.T, path string, tensors []bench.OpTensor, values map[str
 func TestRunKernels(t *testing.T) {
 	_, dev := device(t)
 	for _, k := range kernels.All() {
-		for _, c := range k.New().Suite(true) {
+		suite := k.New().Suite(true)
+		if testing.Short() {
+			suite = suite[:1]
+		}
+		for _, c := range suite {
 			t.Run(k.Name+"/"+c.Describe(), func(t *testing.T) {
 				op := fromFile(t, k, c)
 				backward := bench.HasBackward(op)
@@ -211,17 +215,21 @@ func TestRunGroup(t *testing.T) {
 	require.Contains(t, stdout, "3x5x7,0x5x9,40x6x2,4x3x0")
 }
 
-// TestBenchKernels measures each kernel's first training case, small, in every pass
-// and format.
+// TestBenchKernels measures each kernel's first training case, small: the forward pass
+// in every format, the others in one that goes by the kernel.
 func TestBenchKernels(t *testing.T) {
 	_, dev := device(t)
-	for _, k := range kernels.All() {
+	for i, k := range kernels.All() {
 		passes := []string{""}
 		if bench.HasBackward(k.New().Suite(true)[0]) {
 			passes = []string{"", "--backward", "--both"}
 		}
 		for _, pass := range passes {
-			for _, format := range bench.Formats() {
+			formats := bench.Formats()
+			if pass != "" || testing.Short() {
+				formats = formats[i%len(formats):][:1]
+			}
+			for _, format := range formats {
 				t.Run(k.Name+pass+"/"+string(format), func(t *testing.T) {
 					args := append([]string{"bench", k.Name, "--suite", "train", "--count", "1", "--iters", "1", "--format", string(format), dev}, strings.Fields(pass)...)
 					code, stdout, stderr := flashvk(args...)

@@ -1,0 +1,81 @@
+package attention_test
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/attention/attntest"
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// lavapipe compiles a kernel for a tenth of a second, and on matrices for seconds, the
+// longer the wider its heads and the larger its tiles. Each head_dim, causal mask,
+// alignment and choice of features is another kernel. This file says what lavapipe
+// leaves out for that; a GPU runs all.
+
+// software reports whether the device is lavapipe or the like.
+func software(d *vk.Device) bool { return d.Caps().Type == vk.CPU }
+
+// setOf returns the set of cases for the device.
+func setOf(d *vk.Device) attntest.Set {
+	if software(d) {
+		return attntest.Short
+	}
+	return attntest.Full
+}
+
+// inShort reports whether a case is one of go test -short, as make test runs it under
+// the race detector: of small heads and most operations.
+func inShort(d *vk.Device, c *attntest.Case, most float64) bool {
+	several := c.Problem.Plain() || len(c.Problem.Features()) >= attntest.Several
+	if software(d) && (!several || c.FLOPs() > most/10) {
+		return false
+	}
+	return c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < most
+}
+
+// matrixSize returns how many columns a matrix of float16 has on the device, 16 if there
+// are no matrices.
+func matrixSize(d *vk.Device) int {
+	if shape, lack := chips.MatrixShape(d.Caps(), dtype.Float16); lack == "" {
+		return int(shape.N)
+	}
+	return 16
+}
+
+func onMatrices(impl attention.Impl) bool {
+	return impl == attention.CoopMat2 || impl == attention.CoopMat
+}
+
+// fewerFeatures returns why a problem is left out on a path of software because it has too
+// few features: one path takes each feature alone, in float16.
+func fewerFeatures(impl attention.Impl, p attention.Problem) error {
+	least := attntest.Several
+	switch {
+	case p.DType == dtype.Float16 && impl == attention.CoopMat2:
+		least = 1
+	case p.DType == dtype.Float32 && onMatrices(impl):
+		least = 6
+	}
+	if n := len(p.Features()); n > 0 && n < least {
+		return fmt.Errorf("%v: lavapipe compiles each choice of features: in %v only %d and more at once", impl, p.DType, least)
+	}
+	return nil
+}
+
+// widerHeads returns why a problem is left out on a path of software because of its
+// head_dim, for which a kernel is compiled too long.
+func widerHeads(impl attention.Impl, p attention.Problem, most int) error {
+	if d := max(p.HeadDim, p.ValueHeadDim()); onMatrices(impl) && d > most {
+		return fmt.Errorf("%v: lavapipe compiles kernels of %v for up to minutes beyond head_dim %d", impl, p.DType, most)
+	}
+	return nil
+}
+
+// lightOnSoftware reports whether a case is none that lavapipe compiles for a long time
+// on matrices: float32. Tests of what is the same in all formats leave it out there.
+func lightOnSoftware(d *vk.Device, c *attntest.Case) bool {
+	return !software(d) || c.Problem.DType != dtype.Float32
+}
