@@ -40,8 +40,8 @@ type Case struct {
 type Set uint8
 
 const (
-	// Short is about XXX operations for all dtypes together, the largest case
-	// YYY. Each case runs twice: seconds on a software driver that does
+	// Short is about 1.2e9 operations for all dtypes together, the largest case
+	// 0.1e9. Each case runs twice: seconds on a software driver that does
 	// 1 GFLOP/s. Heads are narrow, as such a driver takes seconds to compile a
 	// kernel, and the longer the wider they are.
 	Short Set = iota
