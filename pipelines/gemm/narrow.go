@@ -60,6 +60,43 @@ func (plan *narrowPlan) take(parts, rows, columns int) {
 	plan.memory.bytes += 4 * int64(parts) * int64(rows) * int64(partialStride(columns))
 }
 
+// partial returns the partial sums of a result (batch, rows, columns) in memory whose part
+// for the call begins at a byte.
+func (plan *narrowPlan) partial(memory *vk.Buffer, at int64, rows, columns int, p Problem) vk.Tensor {
+	stride := partialStride(columns)
+	return vk.Tensor{
+		Buffer: memory, DType: dtype.Float32,
+		Shape:   []int{plan.parts * p.Batches(), rows, columns},
+		Strides: []int{rows * stride, stride, 1},
+		Offset:  int((at + plan.memory.partials) / 4),
+	}
+}
+
+// record records the kernel of that name, which writes partial sums of result, and
+// gemm_combine, which adds them up.
+func (plan *narrowPlan) record(c *vk.Cmd, name string, args arguments, p Problem, result, partial vk.Tensor) error {
+	caps := c.Device().Caps()
+	module, err := shaders.Get(name, p.DType.Short())
+	if err != nil {
+		return err
+	}
+	spec, err := newMatrixSpec(caps, args, p, plan.config)
+	if err != nil {
+		return err
+	}
+	rows, columns := partial.Shape[1], partial.Shape[2]
+	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, narrowSpec{spec, uint32(columns)}, chips.MatrixOptions(caps))
+	if err != nil {
+		return err
+	}
+	if err := dispatch(c, kernel, args, p, plan.config); err != nil {
+		return err
+	}
+	c.Barrier()
+	sums := Problem{Batch: p.Batch, M: rows, N: columns, K: p.K, DType: p.DType, Out: p.Out}
+	return combine(c, arguments{c: result}, partial, sums, plan.parts)
+}
+
 // narrowBytes is the shared memory of w in lib/gemm_narrow.glsl.
 func narrowBytes(caps *vk.Caps, c *Config, p *Problem, columns int) int {
 	_, blockN := c.block(caps, p.DType)
@@ -129,8 +166,7 @@ func NarrowConfig(caps *vk.Caps, p Problem, columns int, opt Options) (Config, e
 // ErrUnsupported if p.DType is float32, the device has no matrices of it, w has more than 8
 // columns, or Options force another path, and an error naming the argument if a tensor does not fit.
 func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
-	d := c.Device()
-	plan, err := newNarrowPlan(d.Caps(), p, columns, &opt)
+	plan, err := newNarrowPlan(c.Device().Caps(), p, columns, &opt)
 	if err != nil {
 		return err
 	}
@@ -151,29 +187,6 @@ func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options
 	if err := plan.memory.pack(c, &args, memory, at); err != nil {
 		return err
 	}
-	stride := partialStride(columns)
-	args.c = vk.Tensor{
-		Buffer: memory, DType: dtype.Float32,
-		Shape:   []int{plan.parts * p.Batches(), p.M, columns},
-		Strides: []int{p.M * stride, stride, 1},
-		Offset:  int((at + plan.memory.partials) / 4),
-	}
-	module, err := shaders.Get("gemm_narrow", p.DType.Short())
-	if err != nil {
-		return err
-	}
-	spec, err := newMatrixSpec(d.Caps(), args, p, plan.config)
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, narrowSpec{spec, uint32(columns)}, chips.MatrixOptions(d.Caps()))
-	if err != nil {
-		return err
-	}
-	if err := dispatch(c, kernel, args, p, plan.config); err != nil {
-		return err
-	}
-	c.Barrier()
-	sums := Problem{Batch: p.Batch, M: p.M, N: columns, K: p.N, DType: p.DType, Out: p.Out}
-	return combine(c, arguments{c: y}, args.c, sums, plan.parts)
+	args.c = plan.partial(memory, at, p.M, columns, p)
+	return plan.record(c, "gemm_narrow", args, p, y, args.c)
 }

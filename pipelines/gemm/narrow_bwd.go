@@ -3,9 +3,6 @@ package gemm
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/chips"
-	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 )
@@ -56,8 +53,7 @@ func NarrowBackwardConfig(caps *vk.Caps, p Problem, columns int, opt Options) (C
 //
 // Records, and returns errors, as Narrow does.
 func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
-	d := c.Device()
-	plan, err := newNarrowBackwardPlan(d.Caps(), p, columns, &opt)
+	plan, err := newNarrowBackwardPlan(c.Device().Caps(), p, columns, &opt)
 	if err != nil {
 		return err
 	}
@@ -88,29 +84,6 @@ func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p P
 	if err := plan.memory.pack(c, &args, memory, at); err != nil {
 		return err
 	}
-	stride := partialStride(columns)
-	args.s = vk.Tensor{
-		Buffer: memory, DType: dtype.Float32,
-		Shape:   []int{plan.parts * p.Batches(), p.N, columns},
-		Strides: []int{p.N * stride, stride, 1},
-		Offset:  int((at + plan.memory.partials) / 4),
-	}
-	module, err := shaders.Get("gemm_narrow_bwd", p.DType.Short())
-	if err != nil {
-		return err
-	}
-	spec, err := newMatrixSpec(d.Caps(), args, p, plan.config)
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, narrowSpec{spec, uint32(columns)}, chips.MatrixOptions(d.Caps()))
-	if err != nil {
-		return err
-	}
-	if err := dispatch(c, kernel, args, p, plan.config); err != nil {
-		return err
-	}
-	c.Barrier()
-	sums := Problem{Batch: p.Batch, M: p.N, N: columns, K: p.M, DType: p.DType, Out: p.Out}
-	return combine(c, arguments{c: dw}, args.s, sums, plan.parts)
+	args.s = plan.partial(memory, at, p.N, columns, p)
+	return plan.record(c, "gemm_narrow_bwd", args, p, dw, args.s)
 }
