@@ -138,14 +138,7 @@ func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if cpu {
 		p.M, p.N, p.K, p.DType = 128, 128, 128, dtype.Float16
 	}
-	for _, x := range []struct {
-		name     string
-		to, from *int
-	}{{"m", &p.M, &g.m}, {"n", &p.N, &g.n}, {"k", &p.K, &g.k}} {
-		if g.set.Changed(x.name) {
-			*x.to = *x.from
-		}
-	}
+	setGiven(g.set, []sizeFlag{{"m", &p.M, &g.m}, {"n", &p.N, &g.n}, {"k", &p.K, &g.k}})
 	if g.set.Changed("dtype") {
 		p.DType = g.dtype
 	}

@@ -91,14 +91,7 @@ func (g *groupedFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if cpu {
 		p = grouped.Problem{Tokens: 128, Heads: 3, In: 32, Hidden: 85, Out: 3, DType: dtype.Float16}
 	}
-	for _, x := range []struct {
-		name     string
-		to, from *int
-	}{{"tokens", &p.Tokens, &g.tokens}, {"heads", &p.Heads, &g.heads}, {"in", &p.In, &g.in}, {"hidden", &p.Hidden, &g.hidden}, {"out", &p.Out, &g.out}} {
-		if g.set.Changed(x.name) {
-			*x.to = *x.from
-		}
-	}
+	setGiven(g.set, []sizeFlag{{"tokens", &p.Tokens, &g.tokens}, {"heads", &p.Heads, &g.heads}, {"in", &p.In, &g.in}, {"hidden", &p.Hidden, &g.hidden}, {"out", &p.Out, &g.out}})
 	if g.set.Changed("dtype") {
 		p.DType = g.dtype
 	}

@@ -154,3 +154,18 @@ func (v dtypeValue) String() string { return "" }
 
 // Type implements pflag.Value.
 func (v dtypeValue) Type() string { return "TYPE" }
+
+// A sizeFlag is a flag of a size of a problem.
+type sizeFlag struct {
+	name     string
+	to, from *int
+}
+
+// setGiven sets the sizes whose flags are given.
+func setGiven(set *pflag.FlagSet, sizes []sizeFlag) {
+	for _, x := range sizes {
+		if set.Changed(x.name) {
+			*x.to = *x.from
+		}
+	}
+}

@@ -97,14 +97,7 @@ func (m *mixtureFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if cpu {
 		p = mixture.Problem{Tokens: 128, Heads: 3, In: 32, Hidden: 85, DType: dtype.Float16}
 	}
-	for _, x := range []struct {
-		name     string
-		to, from *int
-	}{{"tokens", &p.Tokens, &m.tokens}, {"heads", &p.Heads, &m.heads}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}} {
-		if m.set.Changed(x.name) {
-			*x.to = *x.from
-		}
-	}
+	setGiven(m.set, []sizeFlag{{"tokens", &p.Tokens, &m.tokens}, {"heads", &p.Heads, &m.heads}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}})
 	if m.set.Changed("dtype") {
 		p.DType = m.dtype
 	}

@@ -98,14 +98,7 @@ func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if cpu {
 		p = mlp.Problem{Tokens: 128, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16}
 	}
-	for _, x := range []struct {
-		name     string
-		to, from *int
-	}{{"tokens", &p.Tokens, &m.tokens}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}, {"out", &p.Out, &m.out}} {
-		if m.set.Changed(x.name) {
-			*x.to = *x.from
-		}
-	}
+	setGiven(m.set, []sizeFlag{{"tokens", &p.Tokens, &m.tokens}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}, {"out", &p.Out, &m.out}})
 	if m.set.Changed("dtype") {
 		p.DType = m.dtype
 	}
