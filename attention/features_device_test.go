@@ -19,6 +19,9 @@ import (
 // seconds to compile, only what changes with the loops over the keys and with the
 // stages of Q and O.
 func TestFeatureConfigs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("its cases are none of the short suite; more kernels, no more Go code")
+	}
 	d := vktest.Open(t)
 	pairs := suite(d).Where(func(c *attntest.Case) bool { return combined(d, c) })
 	half := suite(d).Where(func(c *attntest.Case) bool { return c.Problem.DType == dtype.Float16 })
