@@ -178,8 +178,12 @@ func (c *Cmd) BarrierToTransfer() { c.barrier(computeScope(), transferScope()) }
 func (c *Cmd) BarrierFromTransfer() { c.barrier(transferScope(), anyScope()) }
 
 func (c *Cmd) barrier(from, to scope) {
-	if c.recording() {
-		c.d.api.barrier(c.rec.cmd, from, to)
+	if !c.recording() {
+		return
+	}
+	c.d.api.barrier(c.rec.cmd, from, to)
+	if c.trace != nil {
+		c.trace.barrier(from, to)
 	}
 }
 

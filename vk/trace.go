@@ -1,6 +1,10 @@
 package vk
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+)
 
 // A Trace times the dispatches of a Cmd one by one: what Cmd.Trace gives. It
 // belongs to the goroutine of the Cmd.
@@ -8,6 +12,8 @@ type Trace struct {
 	timer *Timer
 	most  int
 	list  []TracedDispatch
+	note  Note   // of the next dispatch
+	waits uint32 // stages that wait for the last dispatch
 }
 
 // TracedDispatch is one dispatch of a Trace.
@@ -16,6 +22,20 @@ type TracedDispatch struct {
 	Groups    [3]uint32 // workgroups
 	Workgroup [3]uint32 // its size; 0 if it is not known
 	Stats     KernelStats
+	Note      Note // what Cmd.Note said of it
+	// Beside says that no barrier stands between it and the dispatch before: it may have
+	// begun before that one ended.
+	Beside bool
+}
+
+// A Note says what a dispatch does, for those who read a Trace.
+type Note struct {
+	Text         string  // in words, such as the sizes of a product
+	FLOPs, Bytes float64 // operations, and the least traffic; 0: none, or not known
+	// Matrices says that the operations are those of the device's matrices, DType the format
+	// of what they multiply.
+	Matrices bool
+	DType    dtype.DType
 }
 
 // NewTrace returns a Trace for up to so many dispatches. The error wraps
@@ -40,14 +60,42 @@ func (t *Trace) Close() {
 }
 
 // Trace puts a timestamp before and after each dispatch that follows, until
-// Reset. It forgets what t held. Dispatches with no barrier between them
-// overlap, and so do their times.
+// Reset. It forgets what t held. Dispatches with no barrier between them may
+// run side by side, but a timestamp waits for all that was recorded before it: the
+// time of the second is what it takes after the first has ended.
 func (c *Cmd) Trace(t *Trace) {
 	if !c.recording() {
 		return
 	}
-	t.list = t.list[:0]
+	t.list, t.note, t.waits = t.list[:0], Note{}, computeScope().stages
 	c.trace = t
+}
+
+// Traffic returns the bytes of the elements of tensors: what a kernel moves at least that
+// reads or writes each of them once. The zero Tensor has none, and an axis of stride 0
+// repeats nothing that counts.
+func Traffic(tensors ...Tensor) float64 {
+	sum := 0.0
+	for _, t := range tensors {
+		if t.IsZero() {
+			continue
+		}
+		bytes := float64(t.DType.Size())
+		for i, n := range t.Shape {
+			if t.Strides[i] != 0 {
+				bytes *= float64(n)
+			}
+		}
+		sum += bytes
+	}
+	return sum
+}
+
+// Note has f say what the next dispatch does, if there is a Trace.
+func (c *Cmd) Note(f func() Note) {
+	if c.trace != nil && c.err == nil {
+		c.trace.note = f()
+	}
 }
 
 // Dispatches returns what was recorded, in order.
@@ -78,8 +126,17 @@ func (t *Trace) before(c *Cmd, k *kernel) bool {
 		return false
 	}
 	c.Timestamp(t.timer, 2*len(t.list))
-	t.list = append(t.list, TracedDispatch{k.name, c.args.groups, k.workgroup, k.stats})
+	t.list = append(t.list, TracedDispatch{k.name, c.args.groups, k.workgroup, k.stats, t.note, t.waits&computeScope().stages == 0})
+	t.note, t.waits = Note{}, 0
 	return true
+}
+
+// barrier is called for each barrier: what it holds back waits for the last dispatch if that,
+// or something that waits for it, is what it is held back for.
+func (t *Trace) barrier(from, to scope) {
+	if from.stages&(computeScope().stages|t.waits) != 0 {
+		t.waits |= to.stages
+	}
 }
 
 func (t *Trace) after(c *Cmd) { c.Timestamp(t.timer, 2*len(t.list)-1) }

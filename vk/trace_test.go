@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
@@ -62,4 +63,56 @@ func TestTrace(t *testing.T) {
 
 	_, err = d.NewTrace(0)
 	require.ErrorContains(t, err, "at least 1")
+}
+
+// TestTraceNotes says that a note is of the next dispatch, and that a trace knows which
+// dispatches wait for the one before.
+func TestTraceNotes(t *testing.T) {
+	d := vktest.Open(t)
+	trace, err := d.NewTrace(8)
+	require.NoError(t, err)
+	defer trace.Close()
+	k := axpy(t, d)
+	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 3, 4)
+	c := newCmd(t, d)
+	note := func(text string) {
+		c.Note(func() vk.Note { return vk.Note{Text: text, FLOPs: 4, Bytes: vk.Traffic(x, y, y)} })
+	}
+	dispatch := func() { k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, x, tensor(t, d, "own", 0, 0)) }
+	note("there is no trace yet")
+	dispatch()
+	c.Barrier()
+	c.Trace(trace)
+	dispatch() // 0
+	note("1")
+	dispatch() // 1, beside 0
+	c.Barrier()
+	note("2")
+	dispatch()
+	c.BarrierFromTransfer() // from transfers, of which there is none
+	dispatch()              // 3, beside 2
+	c.BarrierToTransfer()
+	dispatch() // 4, beside 3
+	c.BarrierToTransfer()
+	c.BarrierFromTransfer()
+	dispatch() // 5
+	submit(t, c)
+	var texts []string
+	var beside []bool
+	for _, x := range trace.Dispatches() {
+		texts, beside = append(texts, x.Note.Text), append(beside, x.Beside)
+	}
+	require.Equal(t, []string{"", "1", "2", "", "", ""}, texts)
+	require.Equal(t, []bool{false, true, false, true, true, false}, beside)
+	require.Equal(t, vk.Note{Text: "2", FLOPs: 4, Bytes: 24}, trace.Dispatches()[2].Note)
+}
+
+func TestTraffic(t *testing.T) {
+	d := vktest.Open(t)
+	x := tensor(t, d, "x", 1, 2, 3, 4, 5, 6)
+	x.Shape, x.Strides = []int{7, 2, 1}, []int{0, 3, 1}
+	require.Equal(t, 8.0, vk.Traffic(x))
+	x.DType = dtype.Float16
+	require.Equal(t, 8.0, vk.Traffic(x, vk.Tensor{}, x))
+	require.Zero(t, vk.Traffic())
 }

@@ -1,8 +1,10 @@
 package gemm
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 )
@@ -15,6 +17,11 @@ type arguments struct {
 	// Elements of a line of A and B if those are panels of parts, whose axis 1 steps through
 	// the lines of a panel, and its stride is how many there are (parts.go); else 0.
 	panel int
+
+	// For notes, where they are not those of the problem: k without padding and parts, and
+	// operations for each row of op(A) besides those of the product.
+	k    int
+	more float64
 }
 
 // newArguments checks the tensors of a call. Outputs share memory with nothing, but that
@@ -66,6 +73,35 @@ func (args *arguments) bound() [4]vk.Tensor {
 		}
 	}
 	return list
+}
+
+// note says for a trace what a kernel of config does for n products.
+func (args *arguments) note(p Problem, config *Config, n int) vk.Note {
+	part := float64(n) / float64(p.Batches())
+	if args.panel > 0 {
+		p.DType = dtype.Float32
+	}
+	if args.k > 0 {
+		p.K = args.k
+	}
+	p.Batch = n
+	x := vk.Note{
+		Text: p.String(), FLOPs: p.FLOPs() + args.more*float64(n*p.M), Bytes: part * args.traffic(&p),
+		Matrices: config.Impl == CoopMat, DType: p.DType,
+	}
+	if config.Splits > 1 {
+		x.Text += fmt.Sprintf(", k in %d parts", config.Splits)
+	}
+	return x
+}
+
+// traffic returns the bytes of the tensors, those of C twice if p reads it.
+func (args *arguments) traffic(p *Problem) float64 {
+	bytes := vk.Traffic(args.a, args.b, args.c, args.r, args.x, args.s)
+	if p.Beta != 0 {
+		bytes += vk.Traffic(args.c)
+	}
+	return bytes
 }
 
 // rowsFrom returns the tensors of n rows of C from a row on.

@@ -1,6 +1,8 @@
 package gemm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
@@ -123,7 +125,7 @@ func (multiply multiplier) splits(c *vk.Cmd, args arguments, p Problem, config C
 		return unsupported("batch=%d with %d splits is more than the device's %d workgroups", p.Batches(), config.Splits, limit[2])
 	}
 	stride := partialStride(p.N)
-	partial := arguments{a: args.a, b: args.b, panel: args.panel, c: vk.Tensor{
+	partial := arguments{a: args.a, b: args.b, panel: args.panel, k: args.k, more: args.more, c: vk.Tensor{
 		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{config.Splits * p.Batches(), p.M, p.N},
 		Strides: []int{p.M * stride, stride, 1},
@@ -162,6 +164,9 @@ func combine(c *vk.Cmd, args arguments, sums vk.Tensor, p Problem, splits int) e
 	out.Splits = uint32(splits)
 	out.AOffset, out.AStride, out.AStrideB = uint32(sums.Offset), uint32(stride), uint32(sums.Strides[0])
 	outs := args.bound()
+	c.Note(func() vk.Note {
+		return vk.Note{Text: fmt.Sprintf("%dx%d, %d sums of each", p.M, p.N, splits), Bytes: vk.Traffic(sums) + args.traffic(&p)}
+	})
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, sums, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
 }

@@ -90,6 +90,13 @@ func fragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]la
 	if y > int64(limit[1]) {
 		return unsupported("pair: a copy of %d matrices takes more than the device's %d x %d workgroups", most, limit[0], limit[1])
 	}
+	c.Note(func() vk.Note {
+		bytes := vk.Traffic(tensors[:]...)
+		for _, l := range layouts {
+			bytes += 2 * float64(l.matrices()) * float64(shape.M*shape.N)
+		}
+		return vk.Note{Text: "x, w1, w2", Bytes: bytes}
+	})
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 3}, fragmentsParams{
 		layouts[0].source(tensors[0]), layouts[1].source(tensors[1]), layouts[2].source(tensors[2]),
 	}, tensors[0], tensors[1], tensors[2], vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))

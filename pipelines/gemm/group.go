@@ -252,6 +252,13 @@ func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, co
 	c.BarrierFromTransfer()
 	t := boundGroup(list)
 	outs := t.bound()
+	c.Note(func() vk.Note {
+		x := vk.Note{Text: fmt.Sprintf("%d products", len(list)), Matrices: config.Impl == CoopMat, DType: list[0].p.DType}
+		for i := range list {
+			x.FLOPs, x.Bytes = x.FLOPs+list[i].p.FLOPs(), x.Bytes+list[i].p.Bytes()
+		}
+		return x
+	})
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 1}, groupParams{uint32(4 * memory.Offset / groupRowBytes), uint32(len(table))},
 		t.a, t.b, outs[0], outs[1], outs[2], outs[3], memory)
 	return c.Err()

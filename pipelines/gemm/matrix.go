@@ -188,6 +188,7 @@ func dispatch(c *vk.Cmd, kernel *vk.Kernel[params], args arguments, p Problem, c
 			// and after limit[2] products a barrier costs nothing.
 			c.Barrier()
 		}
+		c.Note(func() vk.Note { return args.note(p, &config, n) })
 		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n * splits)}, out, args.a, args.b, outs[0], outs[1], outs[2], outs[3])
 		out.AOffset += uint32(n) * out.AStrideB
 		out.BOffset += uint32(n) * out.BStrideB

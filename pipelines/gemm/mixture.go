@@ -142,6 +142,8 @@ func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) er
 		return err
 	}
 	outs := args.bound()
+	args.more = 2 * float64(p.N) * mixtureColumns
+	c.Note(func() vk.Note { return args.note(p, &plan.config, p.Batches()) })
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(rounds), Z: uint32(groups)}, newParams(args, p, &plan.config, plan.blocks),
 		args.a, args.b, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()

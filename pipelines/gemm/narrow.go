@@ -188,5 +188,6 @@ func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options
 		return err
 	}
 	args.c = plan.partial(memory, at, p.M, columns, p)
+	args.more = 2 * float64(p.N) * float64(columns)
 	return plan.record(c, "gemm_narrow", args, p, y, args.c)
 }

@@ -85,5 +85,6 @@ func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p P
 		return err
 	}
 	args.s = plan.partial(memory, at, p.N, columns, p)
+	args.more = 4 * float64(p.N) * float64(columns)
 	return plan.record(c, "gemm_narrow_bwd", args, p, dw, args.s)
 }

@@ -121,6 +121,9 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) error {
 	if y > int(limit[1]) || batches > int(limit[2]) {
 		return unsupported("a copy of shape %v takes more than the device's %v workgroups", src.Shape, limit)
 	}
+	c.Note(func() vk.Note {
+		return vk.Note{Text: fmt.Sprintf("%dx%d", batches*rows, src.Shape[2]), Bytes: vk.Traffic(src, dst)}
+	})
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(batches)}, packParams{
 		Rows: uint32(rows), Len: uint32(src.Shape[2] * halves), Row8: uint32(row8),
 		Offset: uint32(src.Offset * halves), StrideB: uint32(src.Strides[0] * halves), Stride: uint32(src.Strides[1] * halves),

@@ -341,6 +341,7 @@ func Pair(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p PairProblem, opt PairOptions) err
 		return err
 	}
 	c.Barrier() // the copies are written
+	args.k, args.more = p.Hidden, 2*float64(p.In)*float64(p.Hidden)
 	args.a = plan.operand(memory, p.DType, 0, plan.operands[0].panels*int(spec.TilesM*spec.MatM), plan.in)
 	args.b = plan.operand(memory, p.DType, 1, plan.in, plan.second.K)
 	run := multiplier(func(c *vk.Cmd, args arguments, p Problem, config Config) error {

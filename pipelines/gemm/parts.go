@@ -1,6 +1,8 @@
 package gemm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -165,6 +167,13 @@ func (m *memoryPlan) split(c *vk.Cmd, args arguments, p Problem, config Config, 
 		if y > int(limit[1]) {
 			return args, p, config, unsupported("parts of %v take more than the device's %v workgroups", p, limit)
 		}
+		c.Note(func() vk.Note {
+			bytes := vk.Traffic(args.a, args.b) // and the tops, which are few
+			if k.name == "gemm_parts" {
+				bytes *= 2 // two of float16 for each
+			}
+			return vk.Note{Text: fmt.Sprintf("%dx%d, %dx%d", p.M, p.K, p.K, p.N), Bytes: bytes}
+		})
 		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y)}, partsParams{
 			K: uint32(p.K), Chunk: uint32(l.chunk), Chunks: uint32(l.chunks), Slabs: uint32(l.slabs),
 			TilesK: uint32(k.tilesK), AGroups: uint32(a.groups(k.tilesK)), Groups: uint32(groups), A: a.push(), B: b.push(),
@@ -172,6 +181,7 @@ func (m *memoryPlan) split(c *vk.Cmd, args arguments, p Problem, config Config, 
 		c.Barrier()
 	}
 	config.BlockK *= 2 // hi and lo
+	args.k = p.K
 	args.panel = config.BlockK
 	args.a, args.b = a.panels(memory, l, args.panel, p.Batches()), b.panels(memory, l, args.panel, p.Batches())
 	p.DType, p.K, p.TransA, p.TransB = dtype.Float16, l.slabs*args.panel, false, true

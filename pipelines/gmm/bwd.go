@@ -1,6 +1,8 @@
 package gmm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
@@ -46,6 +48,10 @@ func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tenso
 		DLogit:  placeOf(grad.Logit), DMu: placeOf(grad.Mu), DLogSigma: placeOf(grad.LogSigma),
 		DLossOffset: uint32(dloss.Offset),
 	}
+	c.Note(func() vk.Note {
+		bytes := vk.Traffic(in.Logit, in.Mu, in.LogSigma, y, grad.Logit, grad.Mu, grad.LogSigma)
+		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.BackwardFLOPs(), Bytes: bytes}
+	})
 	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, in.Logit, in.Mu, in.LogSigma, y, or(dloss, y), grad.Logit, grad.Mu, grad.LogSigma)
 	return c.Err()
 }

@@ -1,6 +1,8 @@
 package gmm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/sumrows"
 	"github.com/flashvk/flashvk/vk"
@@ -47,6 +49,9 @@ func Forward(c *vk.Cmd, logP, loss vk.Tensor, in Mixtures, y vk.Tensor, p Proble
 		Logit: placeOf(in.Logit), Mu: placeOf(in.Mu), LogSigma: placeOf(in.LogSigma),
 		YOffset: uint32(y.Offset), LogPOffset: uint32(logP.Offset),
 	}
+	c.Note(func() vk.Note {
+		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.FLOPs(), Bytes: vk.Traffic(in.Logit, in.Mu, in.LogSigma, y, logP, parts)}
+	})
 	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, in.Logit, in.Mu, in.LogSigma, y, or(logP, y), or(parts, y))
 	return sum(c, loss, parts)
 }

@@ -49,6 +49,9 @@ func Merge(c *vk.Cmd, logP, loss, states vk.Tensor, p Problem, opt Options) erro
 		Offset: uint32(states.Offset), StrideG: uint32(states.Strides[0]), StrideT: uint32(states.Strides[1]),
 		LogPOffset: uint32(logP.Offset),
 	}
+	c.Note(func() vk.Note {
+		return vk.Note{Text: fmt.Sprintf("%d tokens, %d groups", p.Tokens, count), Bytes: vk.Traffic(states, logP, parts)}
+	})
 	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, states, or(logP, states), or(parts, states))
 	return sum(c, loss, parts)
 }

@@ -1,6 +1,8 @@
 package norm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/sumrows"
 	"github.com/flashvk/flashvk/vk"
@@ -83,6 +85,9 @@ func Backward(c *vk.Cmd, dx, dresidual, dw, dy, dsum, s, mean, rstd, w vk.Tensor
 	if !dresidual.IsZero() {
 		params.DResidualOffset, params.DResidualStride = uint32(dresidual.Offset), stride(dresidual)
 	}
+	c.Note(func() vk.Note {
+		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.BackwardFLOPs(), Bytes: vk.Traffic(s, dy, dsum, w, mean, rstd, dx, dresidual, parts)}
+	})
 	k.Dispatch(c, vk.Groups{X: uint32(parts.Shape[0])}, params, s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts)
 	c.Barrier() // parts are written
 	return sumrows.Record(c, dw, parts)

@@ -1,6 +1,8 @@
 package norm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -75,6 +77,9 @@ func Forward(c *vk.Cmd, y, sum, mean, rstd, x, residual, w vk.Tensor, p Problem,
 		params.ResidualOffset, params.ResidualStride = uint32(residual.Offset), stride(residual)
 		params.SumOffset, params.SumStride = uint32(sum.Offset), stride(sum)
 	}
+	c.Note(func() vk.Note {
+		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.FLOPs(), Bytes: vk.Traffic(x, residual, w, y, sum, mean, rstd)}
+	})
 	k.Dispatch(c, vk.Groups{X: config.groups(d.Caps(), &p)}, params, x, or(residual, x), w, y, or(sum, y), or(mean, y), or(rstd, y))
 	return c.Err()
 }

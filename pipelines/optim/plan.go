@@ -30,6 +30,7 @@ const (
 type launch struct {
 	launchKey
 	first, count int // chunks
+	elements     int
 }
 
 // launchKey is what the tensors of a launch have in common.
@@ -37,6 +38,14 @@ type launchKey struct {
 	param, grad, m, v, copyTo *vk.Buffer  // copyTo is nil if there is no copy
 	format                    dtype.DType // that of 16 bits, where there is one
 	grad16                    bool
+}
+
+// gradSize returns the bytes of an element of the gradients.
+func (k *launchKey) gradSize() float64 {
+	if k.grad16 {
+		return 2
+	}
+	return 4
 }
 
 func keyOf(p *Param) launchKey {
@@ -68,6 +77,7 @@ func plan(params []Param) (launches []launch, table []chunk) {
 		l := launch{launchKey: k, first: len(table)}
 		for _, p := range groups[k] {
 			table = appendChunks(table, p)
+			l.elements += p.Param.NumElements()
 		}
 		l.count = len(table) - l.first
 		launches = append(launches, l)

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -122,6 +123,10 @@ func (a *AdamW) recordNorm(c *vk.Cmd) error {
 		if i > 0 {
 			c.Barrier() // launches write other sums, but see fence
 		}
+		c.Note(func() vk.Note {
+			n := float64(l.elements)
+			return vk.Note{Text: fmt.Sprintf("%d parameters", l.elements), FLOPs: 3 * n, Bytes: n * l.gradSize()}
+		})
 		k.Dispatch(c, a.groups(l), normParams{uint32(l.first), uint32(l.count)}, tensor(a.table), tensor(l.grad), tensor(a.sums))
 	}
 	return c.Err()
@@ -137,6 +142,7 @@ func (a *AdamW) recordPrepare(c *vk.Cmd, clip bool) error {
 		// log(0) is -Inf, and so is its product with the step: 1 - exp(-Inf) = 1.
 		LogBeta1: float32(math.Log(a.hyper.Beta1)), LogBeta2: float32(math.Log(a.hyper.Beta2)),
 	}
+	c.Note(func() vk.Note { return vk.Note{Text: fmt.Sprintf("%d sums", a.chunks)} })
 	k.Dispatch(c, vk.Groups{X: 1}, params, tensor(a.sums), tensor(a.state))
 	return c.Err()
 }
@@ -162,6 +168,13 @@ func (a *AdamW) recordUpdate(c *vk.Cmd) error {
 			to = l.param // a binding must hold something; the kernel does not touch it
 		}
 		f.before(c, l)
+		c.Note(func() vk.Note {
+			n, each := float64(l.elements), 24+l.gradSize()
+			if l.copyTo != nil {
+				each += 2
+			}
+			return vk.Note{Text: fmt.Sprintf("%d parameters", l.elements), FLOPs: 14 * n, Bytes: n * each}
+		})
 		k.Dispatch(c, a.groups(l), params, tensor(a.table), tensor(a.state), tensor(l.param), tensor(l.grad), tensor(l.m), tensor(l.v), tensor(to))
 	}
 	return c.Err()

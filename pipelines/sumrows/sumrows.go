@@ -79,6 +79,9 @@ func Record(c *vk.Cmd, dst, parts vk.Tensor) error {
 		return err
 	}
 	groups := (cols + 4*groupQuads - 1) / (4 * groupQuads)
+	c.Note(func() vk.Note {
+		return vk.Note{Text: fmt.Sprintf("%d, %d sums of each", cols, parts.Shape[0]), Bytes: vk.Traffic(parts, dst)}
+	})
 	k.Dispatch(c, vk.Groups{X: uint32(groups)}, params{uint32(parts.Shape[0]), uint32(cols), uint32(dst.Offset)}, parts, dst)
 	return c.Err()
 }
