@@ -8,22 +8,30 @@
 
 #include "silu.glsl"
 
-// DEFINE_GET(get, vec4s, vec2s, floats, halves) makes `vec4 get(at, WIDTH)`, the
-// elements at..at+WIDTH-1 of a tensor, and DEFINE_PUT `void put(at, x, WIDTH)`, for a
-// constant WIDTH of 1, 2, or 4; at is a multiple of 4 then.
-#define DEFINE_GET(get, vec4s, vec2s, floats, halves)                                                        \
-    vec4 get(const uint at, const uint WIDTH) {                                                              \
-        if (OUT_FORMAT == FORMAT_F32) {                                                                      \
-            if (WIDTH == 4) {                                                                                \
-                return vec4s[at >> 2];                                                                       \
-            }                                                                                                \
-            return vec4(floats[at], floats[at + WIDTH - 1], 0.0, 0.0);                                       \
-        }                                                                                                    \
-        if (WIDTH == 4) {                                                                                    \
-            return vec4(widen_from(OUT_FORMAT, vec2s[at >> 2].x), widen_from(OUT_FORMAT, vec2s[at >> 2].y)); \
-        }                                                                                                    \
-        return vec4(widen_from(OUT_FORMAT, uint(halves[at]) | uint(halves[at + WIDTH - 1]) << 16), 0.0, 0.0); \
+// DEFINE_GET(get, vec4s, vec2s, floats, halves) makes `uvec4 get(at, WIDTH)`, the
+// elements at..at+WIDTH-1 of a tensor as they lie in memory, which widen_words makes numbers
+// of, and DEFINE_PUT `void put(at, x, WIDTH)`, for a constant WIDTH of 1, 2, or 4; at is a
+// multiple of 4 then.
+#define DEFINE_GET(get, vec4s, vec2s, floats, halves)                                                          \
+    uvec4 get(const uint at, const uint WIDTH) {                                                               \
+        if (OUT_FORMAT == FORMAT_F32) {                                                                        \
+            if (WIDTH == 4) {                                                                                  \
+                return floatBitsToUint(vec4s[at >> 2]);                                                        \
+            }                                                                                                  \
+            return floatBitsToUint(vec4(floats[at], floats[at + WIDTH - 1], 0.0, 0.0));                        \
+        }                                                                                                      \
+        if (WIDTH == 4) {                                                                                      \
+            return uvec4(vec2s[at >> 2], 0, 0);                                                                \
+        }                                                                                                      \
+        return uvec4(uint(halves[at]) | uint(halves[at + WIDTH - 1]) << 16, 0, 0, 0);                          \
     }
+
+vec4 widen_words(const uvec4 words) {
+    if (OUT_FORMAT == FORMAT_F32) {
+        return uintBitsToFloat(words);
+    }
+    return vec4(widen_from(OUT_FORMAT, words.x), widen_from(OUT_FORMAT, words.y));
+}
 
 #define DEFINE_PUT(put, vec4s, vec2s, floats, halves)                                              \
     void put(const uint at, const vec4 x, const uint WIDTH) {                                      \
@@ -54,36 +62,61 @@ DEFINE_GET(get_x, x4, x2, x1, x16)
 DEFINE_PUT(put_x, x4, x2, x1, x16)
 DEFINE_PUT(put_s, s4, s2, s1, s16)
 
+// What the epilogue reads for some elements, as they lie in memory.
+struct Extras {
+    uvec4 c;
+    uvec4 r;
+    uvec4 x;
+};
+
+// fetch loads what finish needs for the same elements.
+Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH) {
+    Extras e = Extras(uvec4(0), uvec4(0), uvec4(0));
+    if (READS_C) {
+        e.c = get_c(p.c_offset + batch * p.c_stride_b + row * p.c_stride + col, WIDTH);
+    }
+    if (RESIDUAL) {
+        e.r = get_r(p.r_offset + batch * p.r_stride_b + row * p.r_stride + col, WIDTH);
+    }
+    if (TIMES_DSILU) {
+        e.x = get_x(p.x_offset + batch * p.x_stride_b + row * p.x_stride + col, WIDTH);
+    }
+    return e;
+}
+
 // finish writes the elements (row, col) to (row, col + WIDTH - 1) of C from their
 // sums. With a WIDTH of 2, element col of C is at an even place.
-void finish(const uint batch, const uint row, const uint col, const vec4 sum, const uint WIDTH) {
+void finish(const uint batch, const uint row, const uint col, const vec4 sum, const Extras extras, const uint WIDTH) {
     const uint c = p.c_offset + batch * p.c_stride_b + row * p.c_stride + col;
-    const uint x = p.x_offset + batch * p.x_stride_b + row * p.x_stride + col;
     vec4 v = p.alpha * sum;
     if (READS_C) {
-        v += p.beta * get_c(c, WIDTH);
+        v += p.beta * widen_words(extras.c);
     }
     if (KEEP_X) {
-        put_x(x, v, WIDTH);
+        put_x(p.x_offset + batch * p.x_stride_b + row * p.x_stride + col, v, WIDTH);
     }
     if (SILU) {
         v = silu(v);
     }
     if (TIMES_DSILU) {
-        const vec4 y = get_x(x, WIDTH);
+        const vec4 y = widen_words(extras.x);
         v *= dsilu(y);
         if (KEEP_S) {
             put_s(p.s_offset + batch * p.s_stride_b + row * p.s_stride + col, silu(y), WIDTH);
         }
     }
     if (RESIDUAL) {
-        v += get_r(p.r_offset + batch * p.r_stride_b + row * p.r_stride + col, WIDTH);
+        v += widen_words(extras.r);
     }
     if (WIDTH == 2 && OUT_FORMAT != FORMAT_F32) {
         c32[c >> 1] = narrow_to(OUT_FORMAT, v.x) | narrow_to(OUT_FORMAT, v.y) << 16;
     } else {
         put_c(c, v, WIDTH);
     }
+}
+
+void finish(const uint batch, const uint row, const uint col, const vec4 sum, const uint WIDTH) {
+    finish(batch, row, col, sum, fetch(batch, row, col, WIDTH), WIDTH);
 }
 
 #endif

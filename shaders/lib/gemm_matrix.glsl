@@ -19,7 +19,8 @@
 // addition.
 //
 // The includer declares the specialization constants named here, and includes
-// lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
+// lib/element.glsl and lib/matrix_types.glsl, and after this file what defines fetch_strip
+// and store_strip.
 #ifndef LIB_GEMM_MATRIX_GLSL
 #define LIB_GEMM_MATRIX_GLSL
 
@@ -160,6 +161,7 @@ void gemm(Work w) {
         STORE_SLAB
         barrier();  // tile written before it is read
     }
+    fetch_strip(w, w.row + subgroup_row, w.col + subgroup_col, 0);
     PRODUCTS
 
     STORE_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)

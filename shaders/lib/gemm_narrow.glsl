@@ -39,8 +39,10 @@ void load_w(const Work w) {
     }
 }
 
+void fetch_strip(const Work w, const uint row, const uint col, const uint strip) {}
+
 // store_strip multiplies a strip.
-void store_strip(const Work w, const uint row, const uint col) {
+void store_strip(const Work w, const uint row, const uint col, const uint strip) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
     const uint lane = gl_SubgroupInvocationID;
@@ -67,7 +69,7 @@ void store_strip(const Work w, const uint row, const uint col) {
             }
         }
         if (lane < MAT_M && row + r < p.m) {
-            add_row(w, row + r, col % SUBGROUP_N == 0, y);
+            add_row(w, row + r, strip % OUT_STAGES == 0, y);
         }
     }
 }

@@ -12,9 +12,38 @@ uint odd_place(const Work w, const uint row, const uint col) {
     return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
 }
 
-// store_strip writes a strip of this subgroup, MAT_M rows from row on and
-// OUT_TILES columns of matrices from col on, from tile to C.
-void store_strip(const Work w, const uint row, const uint col) {
+// columns_end returns the end of this subgroup's columns.
+uint columns_end(const Work w) {
+    return min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);
+}
+
+// is_whole reports whether a strip is inside of C, so that it needs no conditions.
+bool is_whole(const Work w, const uint row, const uint col) {
+    return OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= columns_end(w);
+}
+
+// What the epilogue reads for two whole strips, one after the other: loads between stores,
+// which the compiler may not move, would each be waited for.
+const uint STRIP_ROUNDS = MAT_M * OUT_COLS4 / SUBGROUP_SIZE;
+uvec4 ahead_c[2 * STRIP_ROUNDS];
+uvec4 ahead_r[2 * STRIP_ROUNDS];
+uvec4 ahead_x[2 * STRIP_ROUNDS];
+
+void fetch_strip(const Work w, const uint row, const uint col, const uint strip) {
+    if ((READ_C || RESIDUAL || TIMES_DSILU) && is_whole(w, row, col)) {
+        [[unroll]] for (uint round = 0; round < STRIP_ROUNDS; round++) {
+            const uint i = round * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+            const uint slot = strip % 2 * STRIP_ROUNDS + round;
+            const Extras extras = fetch(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, 4);
+            ahead_c[slot] = extras.c;
+            ahead_r[slot] = extras.r;
+            ahead_x[slot] = extras.x;
+        }
+    }
+}
+
+// store_strip writes a strip from tile to C.
+void store_strip(const Work w, const uint row, const uint col, const uint strip) {
 #ifdef PARTS_ID
     if (PARTS) {
         unscale_strip(row - w.row, col - w.col);
@@ -22,14 +51,15 @@ void store_strip(const Work w, const uint row, const uint col) {
     }
 #endif
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
-    const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
+    const uint end = columns_end(w);
     const uint lane = gl_SubgroupInvocationID;
-    if (OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= end) {
+    if (is_whole(w, row, col)) {
         // Without conditions, so that the loads of all rounds are on their way at once.
-        [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 / SUBGROUP_SIZE; round++) {
+        [[unroll]] for (uint round = 0; round < STRIP_ROUNDS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
+            const uint slot = strip % 2 * STRIP_ROUNDS + round;
             const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
-            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sum, 4);
+            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sum, Extras(ahead_c[slot], ahead_r[slot], ahead_x[slot]), 4);
         }
         return;
     }

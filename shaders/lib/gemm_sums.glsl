@@ -28,32 +28,45 @@ void strip_barrier() {
     subgroupBarrier();
 }
 
-// store_strip takes a strip of this subgroup, MAT_M rows from row on and OUT_TILES columns
-// of matrices from col on, from tile to memory: lib/gemm_strip.glsl, or the includer's own.
-void store_strip(const Work w, const uint row, const uint col);
+// A strip of a subgroup is MAT_M rows from row on and OUT_TILES columns of matrices from col
+// on. Strips have numbers, constants in unrolled code: strip / OUT_STAGES is the row of
+// matrices.
+//
+// fetch_strip loads what store_strip needs besides sums, while the strip before is on its way;
+// store_strip takes the strip from tile to memory. They are those of lib/gemm_strip.glsl, or the
+// includer's own.
+void fetch_strip(const Work w, const uint row, const uint col, const uint strip);
+void store_strip(const Work w, const uint row, const uint col, const uint strip);
+
+#define STRIP_ROW(strip) ((strip) / OUT_STAGES * MAT_M)
+#define STRIP_COL(strip) ((strip) % OUT_STAGES * OUT_TILES * MAT_N)
 
 // STORE_SUMS(sum, w, row, col) stores `MatC sum[TILES_M * TILES_N]`, the sums of this
 // subgroup for the rows of C from row on and the columns from col on, once all operands in
-// tile are read. With PARTIAL it changes w. A macro, as arrays sized by specialization
-// constants cannot be arguments. The first barrier comes after the operands are read; of
-// the other two one after the strip before is read, one after tile is written.
-#define STORE_SUMS(sum, w, row, col)                                                                                 \
-    if (PARTIAL) {                                                                                                   \
-        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                                                        \
-    }                                                                                                                \
-    barrier();                                                                                                       \
-    [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                  \
-        [[unroll]] for (uint stage = 0; stage < OUT_STAGES; stage++) {                                               \
-            strip_barrier();                                                                                         \
-            [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {                                                        \
-                if (stage * OUT_TILES + e < TILES_N) {                                                               \
-                    coopMatStore(sum[i * TILES_N + stage * OUT_TILES + e], tile,                                     \
-                                 gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4), OUT_LD, gl_CooperativeMatrixLayoutRowMajor); \
-                }                                                                                                    \
-            }                                                                                                        \
-            strip_barrier();                                                                                         \
-            store_strip(w, row + i * MAT_M, col + stage * OUT_TILES * MAT_N);                                        \
-        }                                                                                                            \
+// tile are read. The first strip is fetched before it. With PARTIAL it changes w. A macro, as
+// arrays sized by specialization constants cannot be arguments. The first barrier comes after
+// the operands are read; of the other two one after the strip before is read, one after tile is
+// written.
+#define STORE_SUMS(sum, w, row, col)                                                                                            \
+    if (PARTIAL) {                                                                                                              \
+        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                                                                   \
+    }                                                                                                                           \
+    barrier();                                                                                                                  \
+    [[unroll]] for (uint strip = 0; strip < TILES_M * OUT_STAGES; strip++) {                                                    \
+        const uint first = strip / OUT_STAGES * TILES_N;                                                                        \
+        strip_barrier();                                                                                                        \
+        [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {                                                                       \
+            const uint j = strip % OUT_STAGES * OUT_TILES + e;                                                                  \
+            if (j < TILES_N) {                                                                                                  \
+                coopMatStore(sum[first + j], tile, gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4), OUT_LD,                    \
+                             gl_CooperativeMatrixLayoutRowMajor);                                                               \
+            }                                                                                                                   \
+        }                                                                                                                       \
+        strip_barrier();                                                                                                        \
+        if (strip + 1 < TILES_M * OUT_STAGES) {                                                                                 \
+            fetch_strip(w, row + STRIP_ROW(strip + 1), col + STRIP_COL(strip + 1), strip + 1);                                  \
+        }                                                                                                                       \
+        store_strip(w, row + STRIP_ROW(strip), col + STRIP_COL(strip), strip);                                                  \
     }
 
 #endif
