@@ -8,12 +8,14 @@ import (
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
-// Buffer is a block of device memory that kernels read and write. It may be
-// used by several goroutines; Close must not run while another records or
+// Buffer is a block of device memory that kernels read and write, or a slice of one. It
+// may be used by several goroutines; Close must not run while another records or
 // copies with it.
 type Buffer struct {
 	object
 	block
+	root *Buffer // of a slice, which has its memory; nil: b has memory of its own
+	at   int64   // byte of root at which a slice begins
 }
 
 // block is a VkBuffer with memory of its own.
@@ -197,11 +199,12 @@ func (d *Device) free(bl block) {
 // Bytes returns the size.
 func (b *Buffer) Bytes() int64 { return b.bytes }
 
-// Name returns the debug name.
+// Name returns the debug name; that of a slice is its buffer's.
 func (b *Buffer) Name() string { return b.name }
 
 // Close frees the memory once the submissions so far have finished. It is
-// idempotent, may be called on nil, and leaves a Scratch buffer to its Cmd.
+// idempotent, may be called on nil, leaves a Scratch buffer to its Cmd, and does
+// nothing to a slice.
 func (b *Buffer) Close() {
 	if b != nil && !b.owned {
 		b.object.close()
@@ -215,7 +218,7 @@ func (b *Buffer) checkRange(offset, bytes int64) error {
 		return fmt.Errorf("the buffer is closed or was never made")
 	}
 	if offset < 0 || bytes < 0 || offset > b.bytes-bytes {
-		return fmt.Errorf("buffer %q has %d bytes, range %d+%d is outside", b.name, b.bytes, offset, bytes)
+		return fmt.Errorf("%v has %d bytes, range %d+%d is outside", b, b.bytes, offset, bytes)
 	}
 	return nil
 }

@@ -249,7 +249,7 @@ func (c *Cmd) Fill(b *Buffer, offset, size int64, word uint32) {
 		c.fail("Fill: range %d+%d of buffer %q is not a multiple of 4", offset, size, b.name)
 		return
 	}
-	c.d.api.fill(c.rec.cmd, b.raw, offset, size, word)
+	c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word)
 }
 
 // updateBytes is the most that one vkCmdUpdateBuffer takes.
@@ -268,7 +268,7 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 		return
 	}
 	for part := range slices.Chunk(data, updateBytes) {
-		c.d.api.update(c.rec.cmd, b.raw, offset, part)
+		c.d.api.update(c.rec.cmd, b.whole().raw, b.at+offset, part)
 		offset += int64(len(part))
 	}
 }
@@ -279,11 +279,12 @@ func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size in
 	if !c.recording() || !c.checkTransfer("Copy", dst, dstOffset, size) || !c.checkTransfer("Copy", src, srcOffset, size) {
 		return
 	}
-	if dst == src && dstOffset < srcOffset+size && srcOffset < dstOffset+size {
-		c.fail("Copy: ranges %d+%d and %d+%d of buffer %q overlap", dstOffset, size, srcOffset, size, dst.name)
+	to, from := dst.at+dstOffset, src.at+srcOffset
+	if dst.whole() == src.whole() && to < from+size && from < to+size {
+		c.fail("Copy: ranges %d+%d and %d+%d of %v overlap", to, size, from, size, dst.whole())
 		return
 	}
-	c.d.api.copy(c.rec.cmd, dst.raw, dstOffset, src.raw, srcOffset, size)
+	c.d.api.copy(c.rec.cmd, dst.whole().raw, to, src.whole().raw, from, size)
 }
 
 // checkTransfer checks a range for Fill, Write and Copy and notes the use of b.
@@ -297,7 +298,7 @@ func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64) bool {
 	case b.d != c.d:
 		c.fail("%s: buffer %q is of another device", call, b.name)
 	default:
-		c.use(&b.object)
+		c.use(&b.whole().object)
 	}
 	return c.err == nil
 }

@@ -85,6 +85,11 @@ func TestMissingBarrier(t *testing.T) {
 			k.Dispatch(c, vk.Groups{}, axpyParams{N: 3}, x, y)
 			k.Dispatch(c, vk.Groups{}, axpyParams{N: 3}, x, y)
 		},
+		"dispatch, dispatch on slices that meet": func(c *vk.Cmd, k *vk.Kernel[axpyParams], x, y vk.Tensor) {
+			k.Dispatch(c, vk.Groups{}, axpyParams{N: 3}, x, y)
+			y.Shape = []int{2}
+			k.Dispatch(c, vk.Groups{}, axpyParams{N: 2}, x, y.Narrow())
+		},
 		"dispatch, copy": func(c *vk.Cmd, k *vk.Kernel[axpyParams], x, y vk.Tensor) {
 			k.Dispatch(c, vk.Groups{}, axpyParams{N: 3}, x, y)
 			c.Copy(x.Buffer, 0, y.Buffer, 0, 4)
@@ -464,6 +469,9 @@ func TestNoAllocations(t *testing.T) {
 		c.Barrier()
 	}); n != 0 {
 		t.Errorf("recording a dispatch allocates %v times", n)
+	}
+	if n := testing.AllocsPerRun(20, func() { y = y.Narrow() }); n != 1 { // the slice
+		t.Errorf("Narrow allocates %v times, want 1", n)
 	}
 	submit(t, c)
 	least := testing.AllocsPerRun(20, func() { submit(t, c) })

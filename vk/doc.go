@@ -3,7 +3,7 @@
 //
 //	Device   an open device with one queue       shared by goroutines
 //	Caps     what a device can do                plain data
-//	Buffer   device memory                       shared by goroutines
+//	Buffer   device memory, or a slice of it     shared by goroutines
 //	Tensor   view of a Buffer: dtype, strides    value
 //	Kernel   pipeline with typed parameters      shared by goroutines
 //	Cmd      recorded commands, submitted again  one goroutine

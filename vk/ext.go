@@ -334,13 +334,16 @@ const (
 	maxPushBytes = C.FVK_MAX_PUSH_BYTES
 )
 
+// bufferRange mirrors fvk_buffer_range.
+type bufferRange struct{ buffer, offset, bytes uint64 }
+
 // dispatchArgs mirrors fvk_dispatch.
 type dispatchArgs struct {
 	setLayout, layout, pipeline uint64
 	numBuffers, pushBytes       uint32
 	groups                      [3]uint32
 	_                           uint32
-	buffers                     [maxBindings]uint64
+	buffers                     [maxBindings]bufferRange
 	push                        [maxPushBytes / 8]uint64
 }
 

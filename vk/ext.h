@@ -107,11 +107,14 @@ int32_t fvk_create_pool(const fvk_api *a, uint32_t sets, uint32_t buffers, uint6
 
 // Commands -----------------------------------------------------------------
 
+// fvk_buffer_range is a VkDescriptorBufferInfo.
+typedef struct { uint64_t buffer, offset, bytes; } fvk_buffer_range;
+
 typedef struct {
 	uint64_t set_layout, layout, pipeline;
 	uint32_t num_buffers, push_bytes;
 	uint32_t groups[3], pad;
-	uint64_t buffers[FVK_MAX_BINDINGS];
+	fvk_buffer_range buffers[FVK_MAX_BINDINGS];
 	uint64_t push[FVK_MAX_PUSH_BYTES / 8];
 } fvk_dispatch;
 

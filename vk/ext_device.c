@@ -19,8 +19,7 @@ typedef struct { base b; uint32_t flags, num_sets; const uint64_t *sets; uint32_
 typedef struct { uint32_t type, count; } pool_size;
 typedef struct { base b; uint32_t flags, sets, num_sizes; const pool_size *sizes; } pool_info; // 33
 typedef struct { base b; uint64_t pool; uint32_t count; const uint64_t *layouts; } set_info; // 34
-typedef struct { uint64_t buffer, offset, range; } buffer_range;
-typedef struct { base b; uint64_t set; uint32_t binding, element, count, type; const void *images; const buffer_range *buffers; const void *views; } set_write; // 35
+typedef struct { base b; uint64_t set; uint32_t binding, element, count, type; const void *images; const fvk_buffer_range *buffers; const void *views; } set_write; // 35
 typedef struct { base b; uint32_t src_access, dst_access; } memory_barrier; // 46
 typedef struct { uint64_t src, dst, bytes; } buffer_copy;
 typedef struct { base b; uint32_t num_waits; const uint64_t *waits; const uint32_t *wait_stages; uint32_t num_cmds; void *const *cmds; uint32_t num_signals; const uint64_t *signals; } submit_info; // 4
@@ -198,9 +197,7 @@ int32_t fvk_record_dispatch(const fvk_api *a, void *cmd, uint64_t pool, const fv
 		if (r < 0) return r;
 		// Bindings 0..n-1 of one descriptor each are written by one update
 		// that starts at binding 0 and overflows into the next ones.
-		buffer_range ranges[FVK_MAX_BINDINGS];
-		for (uint32_t i = 0; i < d->num_buffers; i++) ranges[i] = (buffer_range){d->buffers[i], 0, ~(uint64_t)0};
-		const set_write write = {{35, NULL}, set, 0, 0, d->num_buffers, STORAGE_BUFFER, NULL, ranges, NULL};
+		const set_write write = {{35, NULL}, set, 0, 0, d->num_buffers, STORAGE_BUFFER, NULL, d->buffers, NULL};
 		a->UpdateDescriptorSets(a->device, 1, &write, 0, NULL);
 		a->CmdBindDescriptorSets(cmd, COMPUTE_BIND_POINT, d->layout, 0, 1, &set, 0, NULL);
 	}

@@ -260,7 +260,7 @@ func (k *Kernel[P]) Close() {
 }
 
 // Dispatch records one run of k over g workgroups: tensor i is bound to
-// binding i. The whole buffer of each tensor is bound, from its first byte:
+// binding i. The whole buffer or slice of each tensor is bound, from its first byte:
 // the kernel gets offsets and strides, in elements, from params.
 //
 // Errors are kept by c: a wrong number of tensors, a buffer that is closed or
@@ -306,11 +306,11 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 			c.fail("kernel %q: buffer %q of tensor %d is of another device", k.name, b.name, i)
 			return false
 		case uint64(b.bytes) > c.d.caps.MaxStorageBufferRange:
-			c.fail("kernel %q: buffer %q of tensor %d has %d bytes, a kernel sees %d: %w", k.name, b.name, i, b.bytes, c.d.caps.MaxStorageBufferRange, ErrUnsupported)
+			c.fail("kernel %q: %v of tensor %d has %d bytes, a kernel sees %d: %w", k.name, b, i, b.bytes, c.d.caps.MaxStorageBufferRange, ErrUnsupported)
 			return false
 		}
-		c.args.buffers[i] = b.raw
-		c.use(&b.object)
+		c.args.buffers[i] = b.bound()
+		c.use(&b.whole().object)
 	}
 	return true
 }

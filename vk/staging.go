@@ -83,7 +83,7 @@ func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, byte
 		}
 		fill(unsafe.Slice((*byte)(s.up.mapped), n), at)
 		err := s.run(ctx, d, func() {
-			d.api.copy(s.rec.cmd, b.raw, offset+at, s.up.raw, 0, n)
+			d.api.copy(s.rec.cmd, b.whole().raw, b.at+offset+at, s.up.raw, 0, n)
 		})
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, by
 			return err
 		}
 		err := s.run(ctx, d, func() {
-			d.api.copy(s.rec.cmd, s.down.raw, 0, b.raw, offset+at, n)
+			d.api.copy(s.rec.cmd, s.down.raw, 0, b.whole().raw, b.at+offset+at, n)
 			d.api.barrier(s.rec.cmd, transferScope(), hostScope())
 		})
 		if err != nil {

@@ -121,6 +121,31 @@ func (t Tensor) Aligned(n int) bool {
 	return true
 }
 
+// Narrow returns t on a slice of its buffer with little else in it: from a multiple of the
+// device's alignment on, see Buffer.Slice, to whole 16 bytes. So kernels that work on
+// different tensors of one buffer may run side by side, also for the validation layer. What
+// is no valid tensor comes back as it is.
+func (t Tensor) Narrow() Tensor {
+	if t.Validate() != nil {
+		return t
+	}
+	size := int64(t.DType.Size())
+	start := int64(t.Offset) * size &^ (t.Buffer.d.sliceAlignment() - 1)
+	end := min((int64(t.Offset+t.Span())*size+15)&^15, t.Buffer.bytes)
+	if b, err := t.Buffer.Slice(start, end-start); err == nil {
+		t.Buffer, t.Offset = b, t.Offset-int(start/size)
+	}
+	return t
+}
+
+// Memory returns where t lies: the buffer that has the memory, which is that of which
+// t.Buffer is a slice, if it is one, and the bytes of it at which t begins and ends.
+func (t Tensor) Memory() (b *Buffer, start, end int64) {
+	size := int64(t.DType.Size())
+	start = t.Buffer.at + int64(t.Offset)*size
+	return t.Buffer.whole(), start, start + int64(t.Span())*size
+}
+
 // Validate checks that t names elements inside an open buffer.
 func (t Tensor) Validate() error {
 	switch {
@@ -152,13 +177,13 @@ func (t Tensor) Validate() error {
 		}
 	}
 	if room < 0 {
-		return fmt.Errorf("vk: tensor with shape %v, strides %v, offset %d of %v is outside buffer %q of %d bytes",
-			t.Shape, t.Strides, t.Offset, t.DType, t.Buffer.name, t.Buffer.bytes)
+		return fmt.Errorf("vk: tensor with shape %v, strides %v, offset %d of %v is outside %v of %d bytes",
+			t.Shape, t.Strides, t.Offset, t.DType, t.Buffer, t.Buffer.bytes)
 	}
 	return nil
 }
 
-// Close closes the buffer, and so every view of it.
+// Close closes the buffer, and so every view of it; it does nothing to a slice.
 func (t Tensor) Close() { t.Buffer.Close() }
 
 // Upload stores data in a tensor of floating-point numbers, in row-major order

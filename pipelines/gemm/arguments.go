@@ -138,7 +138,12 @@ func (args *arguments) checkApart(workspace vk.Tensor) error {
 
 // sameElements reports whether two tensors of one shape are the same memory.
 func sameElements(t, u vk.Tensor) bool {
-	same := t.Buffer == u.Buffer && t.Offset == u.Offset && !u.IsZero()
+	if u.IsZero() {
+		return false
+	}
+	a, aStart, _ := t.Memory()
+	b, bStart, _ := u.Memory()
+	same := a == b && aStart == bStart
 	for i, n := range t.Shape {
 		same = same && (n == 1 || t.Strides[i] == u.Strides[i])
 	}

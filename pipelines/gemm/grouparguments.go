@@ -68,31 +68,28 @@ func (e extent) String() string {
 	return fmt.Sprintf("%s of product %d", e.name, e.product)
 }
 
-// span returns the bytes of the buffer that e begins and ends at.
-func (e *extent) span() (start, end int) {
-	size := e.DType.Size()
-	return e.Offset * size, (e.Offset + e.Span()) * size
-}
-
 // checkExtents returns an error if a product writes elements that another one reads or
 // writes. newArguments has compared those of the same product.
 func checkExtents(list []extent) error {
 	written := map[*vk.Buffer]int{} // in the order of the list
 	for i := range list {
-		if _, ok := written[list[i].Buffer]; list[i].written && !ok {
-			written[list[i].Buffer] = i
+		root, _, _ := list[i].Memory()
+		if _, ok := written[root]; list[i].written && !ok {
+			written[root] = i
 		}
 	}
-	list = slices.DeleteFunc(list, func(e extent) bool { _, ok := written[e.Buffer]; return !ok })
+	list = slices.DeleteFunc(list, func(e extent) bool { root, _, _ := e.Memory(); _, ok := written[root]; return !ok })
 	slices.SortStableFunc(list, func(a, b extent) int {
-		return cmp.Or(cmp.Compare(written[a.Buffer], written[b.Buffer]), cmp.Compare(a.Offset*a.DType.Size(), b.Offset*b.DType.Size()))
+		aRoot, aStart, _ := a.Memory()
+		bRoot, bStart, _ := b.Memory()
+		return cmp.Or(cmp.Compare(written[aRoot], written[bRoot]), cmp.Compare(aStart, bStart))
 	})
 	for i := range list {
 		e := &list[i]
-		_, end := e.span()
-		for j := i + 1; j < len(list) && list[j].Buffer == e.Buffer; j++ {
+		root, _, end := e.Memory()
+		for j := i + 1; j < len(list); j++ {
 			f := &list[j]
-			if start, _ := f.span(); start >= end {
+			if other, start, _ := f.Memory(); other != root || start >= end {
 				break
 			}
 			if e.product != f.product && (e.written || f.written) && !interleaved(&e.Tensor, &f.Tensor) {

@@ -188,11 +188,8 @@ func (p *Param) check() (list []extent, err error) {
 		if !t.x.Contiguous() {
 			return nil, fmt.Errorf("%s has strides %v: it is not contiguous", t.name, t.x.Strides)
 		}
-		size := int64(t.x.DType.Size())
-		start := int64(t.x.Offset) * size
-		list = append(list, extent{
-			fmt.Sprintf("%s of parameter %q", t.name, p.Name), t.written, t.x.Buffer, start, start + int64(t.x.NumElements())*size,
-		})
+		buffer, start, end := t.x.Memory()
+		list = append(list, extent{fmt.Sprintf("%s of parameter %q", t.name, p.Name), t.written, buffer, start, end})
 	}
 	if g := p.Grad.DType; g != dtype.Float32 && !p.Copy.IsZero() && p.Copy.DType != g {
 		return nil, fmt.Errorf("copy is %v, but grad is %v: formats of 16 bits are the same", p.Copy.DType, g)

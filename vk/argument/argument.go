@@ -106,11 +106,9 @@ func (t *Argument) check() error {
 
 // overlaps reports whether the address ranges of two tensors meet.
 func (t *Argument) overlaps(u *Argument) bool {
-	if t.Buffer != u.Buffer {
-		return false
-	}
-	tSize, uSize := t.DType.Size(), u.DType.Size()
-	return t.Offset*tSize < (u.Offset+u.Span())*uSize && u.Offset*uSize < (t.Offset+t.Span())*tSize
+	a, aStart, aEnd := t.Memory()
+	b, bStart, bEnd := u.Memory()
+	return a == b && aStart < bEnd && bStart < aEnd
 }
 
 // selfOverlaps reports whether two elements of t may share memory: axes taken

@@ -24,6 +24,8 @@ func TestCheck(t *testing.T) {
 		x.Offset = offset
 		return x
 	}
+	slice, err := b.Slice(4*48, 4*16)
+	require.NoError(t, err)
 	shape := []int{2, 4}
 	for _, c := range []struct {
 		change func(in, out []Argument)
@@ -43,6 +45,9 @@ func TestCheck(t *testing.T) {
 		{func(in, out []Argument) { out[0].Tensor = at(b, 7) }, "k: y overlaps a: outputs need memory of their own"},
 		{func(in, out []Argument) { out[0].Tensor = at(b, 8) }, ""},
 		{func(in, out []Argument) { out[0].Tensor = out[1].Tensor }, "k: z overlaps y: outputs need memory of their own"},
+		{func(in, out []Argument) { in[1].Tensor, out[0].Tensor = at(slice, 4), at(slice, 0) }, "k: y overlaps b: outputs need memory of their own"},
+		{func(in, out []Argument) { in[1].Tensor, out[0].Tensor = at(slice, 8), at(slice, 0) }, ""},
+		{func(in, out []Argument) { in[0].Tensor, out[0].Tensor = at(b, 55), at(slice, 0) }, "k: y overlaps a: outputs need memory of their own"},
 		{func(in, out []Argument) {
 			b := out[1].Tensor
 			b.Strides = []int{32, 1}

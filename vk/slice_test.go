@@ -1,0 +1,210 @@
+package vk_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+func slice(t testing.TB, b *vk.Buffer, offset, bytes int64) *vk.Buffer {
+	t.Helper()
+	s, err := b.Slice(offset, bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// sliceAlignment is what slices of a device begin at multiples of.
+func sliceAlignment(d *vk.Device) int64 {
+	return max(int64(d.Caps().MinStorageBufferOffsetAlignment), 16)
+}
+
+// numbered returns n float32, each its index.
+func numbered(n int) []float32 {
+	list := make([]float32, n)
+	for i := range list {
+		list[i] = float32(i)
+	}
+	return list
+}
+
+// TestSlice: kernels, transfers and tensors count from where a slice begins, and leave what
+// is around it alone. Slices of slices are slices of the buffer.
+func TestSlice(t *testing.T) {
+	d := vktest.Open(t)
+	align := int(sliceAlignment(d) / 4) // elements
+	want := numbered(8 * align)
+	whole := tensor(t, d, "whole", want...)
+	outer := slice(t, whole.Buffer, int64(4*align), int64(4*4*align))
+	inner := slice(t, outer, int64(4*2*align), 12)
+	if inner.Bytes() != 12 || inner.Name() != "whole" {
+		t.Errorf("%v has %d bytes and the name %q", inner, inner.Bytes(), inner.Name())
+	}
+	view := vk.View(inner, dtype.Float32, 2)
+	view.Offset = 1
+	root, start, end := view.Memory()
+	if from := int64(4 * (3*align + 1)); root != whole.Buffer || start != from || end != from+8 {
+		t.Errorf("Memory = %v, %d, %d, want %v, %d, %d", root, start, end, whole.Buffer, from, from+8)
+	}
+	at := want[3*align:]
+
+	c := newCmd(t, d)
+	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 2, XOffset: 3, YOffset: 1, A: 10}, whole, view)
+	at[1] += 10 * 3
+	at[2] += 10 * 4
+	submit(t, c)
+	wantTensor(t, whole, want...)
+	wantTensor(t, view, at[1:3]...)
+
+	c.Reset()
+	c.Fill(inner, 8, 4, math.Float32bits(-1))
+	c.Write(inner, 4, []byte{0, 0, 0, 0x40}) // 2
+	c.Copy(inner, 0, slice(t, whole.Buffer, int64(4*align), 8), 4, 4)
+	at[0], at[1], at[2] = want[align+1], 2, -1
+	submit(t, c)
+	wantTensor(t, whole, want...)
+
+	if err := view.Upload(background(), []float32{-7, -8}); err != nil {
+		t.Fatal(err)
+	}
+	at[1], at[2] = -7, -8
+	wantTensor(t, whole, want...)
+}
+
+// TestSliceRefuses has what is wrong with ranges, and what is outside of slices.
+func TestSliceRefuses(t *testing.T) {
+	d := vktest.Open(t)
+	align := sliceAlignment(d)
+	b := newBuffer(t, d, "b", 4*align)
+	for _, x := range []struct {
+		offset, bytes int64
+		want          string
+	}{
+		{0, 4*align + 1, `buffer "b" has`},
+		{4 * align, 1, "is outside"},
+		{-align, align, "is outside"},
+		{align, -1, "is outside"},
+		{math.MaxInt64 &^ 255, 256, "is outside"},
+		{align, 0, "the size must be positive"},
+		{align / 2, 4, fmt.Sprintf("offset %d is not a multiple of %d", align/2, align)},
+		{align + 4, 4, "is not a multiple of"},
+	} {
+		s, err := b.Slice(x.offset, x.bytes)
+		if s != nil {
+			t.Errorf("Slice(%d, %d) = %v", x.offset, x.bytes, s)
+		}
+		wantError(t, "Slice", err, "vk: slice", x.want)
+	}
+	_, err := (&vk.Buffer{}).Slice(0, 4)
+	wantError(t, "Slice", err, "never made")
+
+	s := slice(t, b, align, 12)
+	name := fmt.Sprintf(`slice %d+12 of buffer "b"`, align)
+	wantError(t, "Upload", s.Upload(background(), 8, make([]byte, 8)), name+" has 12 bytes, range 8+8 is outside")
+	wantError(t, "Validate", vk.View(s, dtype.Float32, 4).Validate(), "is outside "+name)
+	_, err = s.Slice(0, 16)
+	wantError(t, "Slice", err, name+" has 12 bytes")
+	c := newCmd(t, d)
+	c.Copy(s, 8, b, 0, 8)
+	wantError(t, "Copy", c.Err(), "vk: cmd", "Copy", "has 12 bytes")
+	c.Reset()
+	c.Copy(s, 0, b, align+4, 8)
+	wantError(t, "Copy", c.Err(), "overlap")
+}
+
+// TestSliceClosed: a slice lives as long as its buffer.
+func TestSliceClosed(t *testing.T) {
+	d := vktest.Open(t)
+	x, y := tensor(t, d, "x", numbered(8)...), tensor(t, d, "y", 0)
+	s := slice(t, x.Buffer, 0, 16)
+	view := vk.View(s, dtype.Float32, 4)
+	c := newCmd(t, d)
+	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, XOffset: 3, A: 1}, view, y)
+	submit(t, c)
+	s.Close() // does nothing
+	view.Close()
+	submit(t, c)
+	wantTensor(t, y, 6)
+	x.Close()
+	wantError(t, "Submit", c.Submit(background()), `buffer "x"`, "closed")
+	wantError(t, "Validate", view.Validate(), "closed")
+	_, err := s.Slice(0, 4)
+	wantError(t, "Slice", err, "closed")
+	if narrow := view.Narrow(); narrow.Buffer != s {
+		t.Errorf("Narrow of a closed tensor is on %v", narrow.Buffer)
+	}
+	c.Reset()
+	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, view, y)
+	wantError(t, "Dispatch", c.Err(), "tensor 0 has no open buffer")
+
+	c.Reset()
+	scratch := slice(t, c.Scratch("scratch", 64), 0, 16)
+	c.Close()
+	wantError(t, "Upload", scratch.Upload(background(), 0, make([]byte, 4)), "closed")
+}
+
+// TestSlicesSideBySide: dispatches on different slices of a buffer need no barrier, also
+// where a slice ends within 16 bytes.
+func TestSlicesSideBySide(t *testing.T) {
+	d := vktest.Open(t)
+	align := sliceAlignment(d)
+	n := int(align / 4)
+	want := numbered(3*n - 1)
+	whole, x := tensor(t, d, "whole", want...), tensor(t, d, "x", numbered(n)...)
+	c := newCmd(t, d)
+	for i := range 3 {
+		bytes := align - 4 // of the last, which the buffer ends with, no whole 16 either
+		part := vk.View(slice(t, whole.Buffer, int64(i)*align, bytes), dtype.Float32, n-1)
+		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: uint32(n - 1), A: float32(i)}, x, part)
+		for j := range n - 1 {
+			want[i*n+j] += float32(i * j)
+		}
+	}
+	submit(t, c)
+	wantTensor(t, whole, want...)
+}
+
+// TestNarrow: a narrow tensor has the elements of the tensor, and so little else that
+// neighbors may be written side by side.
+func TestNarrow(t *testing.T) {
+	d := vktest.Open(t)
+	n := int(sliceAlignment(d) / 4)
+	want := numbered(4 * n)
+	whole := tensor(t, d, "whole", want...)
+	left, right := vk.View(whole.Buffer, dtype.Float32, n-2), vk.View(whole.Buffer, dtype.Float32, 2, 3)
+	left.Offset, right.Offset, right.Strides[0] = 2, n+1, n
+	narrow, other := left.Narrow(), right.Narrow()
+	if narrow.Offset != 2 || narrow.Buffer.Bytes() != int64(4*n) {
+		t.Errorf("the left has offset %d in %v, want 2 in %d bytes", narrow.Offset, narrow.Buffer, 4*n)
+	}
+	if other.Offset != 1 || other.Buffer.Bytes() != int64(4*(n+4)) {
+		t.Errorf("the right has offset %d in %v, want 1 in %d bytes", other.Offset, other.Buffer, 4*(n+4))
+	}
+	wantTensor(t, narrow, want[2:n]...)
+	wantTensor(t, other, append(want[n+1:n+4:n+4], want[2*n+1:2*n+4]...)...)
+	again := other.Narrow()
+	if a, from, to := again.Memory(); a != whole.Buffer || from != int64(4*(n+1)) || to != int64(4*(2*n+4)) {
+		t.Errorf("narrow twice it is at %d to %d of %v", from, to, a)
+	}
+	c := newCmd(t, d)
+	for _, y := range []vk.Tensor{narrow, other} {
+		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1, YOffset: uint32(y.Offset)}, tensor(t, d, "x", 100), y)
+	}
+	submit(t, c)
+	want[2] += 100
+	want[n+1] += 100
+	wantTensor(t, whole, want...)
+
+	outside := right
+	outside.Offset = 3 * n
+	for _, x := range []vk.Tensor{{}, outside} {
+		if got := x.Narrow(); got.Buffer != x.Buffer || got.Offset != x.Offset {
+			t.Errorf("Narrow of a bad tensor is on %v", got.Buffer)
+		}
+	}
+}
