@@ -113,6 +113,10 @@ func at(x vk.Tensor, offset int, shape ...int) vk.Tensor {
 func TestGroupArguments(t *testing.T) {
 	d := vktest.Open(t)
 	a, b, c, other := vector(t, d, "a", 64), vector(t, d, "b", 64), vector(t, d, "c", 64), vector(t, d, "other", 64)
+	half := c
+	var err error
+	half.Buffer, err = c.Buffer.Slice(128, 128)
+	require.NoError(t, err)
 	columns := func(offset, n int) vk.Tensor { // of a matrix of 8 columns
 		v := at(c, offset, 4, n)
 		v.Strides[0] = 8
@@ -150,6 +154,13 @@ func TestGroupArguments(t *testing.T) {
 		{
 			"gemm: b of product 1 of the group overlaps c of product 0",
 			func(g *gemm.Group, t []gemm.Tensors) { t[1].B, t[0].B = at(c, 2, 5, 2), at(c, 40, 5, 3) },
+		},
+		{
+			"gemm: c of product 0 of the group overlaps b of product 1", // which is in a slice of the buffer
+			func(g *gemm.Group, t []gemm.Tensors) {
+				t[1].B, t[0].B = at(half, 0, 5, 2), at(half, 17, 5, 3)
+				t[0].C.Offset = 36
+			},
 		},
 		{
 			`gemm: b of product 1 of the group is in buffer "other", b of product 0 in "b": it must be one buffer for all products`,

@@ -100,14 +100,14 @@ func checkExtents(list []extent) error {
 	return nil
 }
 
-// interleaved reports whether two matrices whose ranges meet are columns of their own of
-// longer rows, so that they share no element.
+// interleaved reports whether two matrices of a buffer whose ranges meet are columns of
+// their own of longer rows, so that they share no element.
 func interleaved(t, u *vk.Tensor) bool {
 	stride := t.Strides[1]
 	if t.Shape[1] == 1 {
 		stride = u.Strides[1]
 	}
-	if t.DType != u.DType || stride == 0 || u.Shape[1] > 1 && u.Strides[1] != stride {
+	if t.Buffer != u.Buffer || t.DType != u.DType || stride == 0 || u.Shape[1] > 1 && u.Strides[1] != stride {
 		return false
 	}
 	a, b := t.Offset%stride, u.Offset%stride

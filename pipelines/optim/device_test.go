@@ -267,6 +267,7 @@ func TestErrors(t *testing.T) {
 		{func(p []Param, h *Hyper) { p[0].Grad.DType = dtype.Float16 }, `optim: parameter "0": copy is bfloat16, but grad is float16: formats of 16 bits are the same`},
 		{func(p []Param, h *Hyper) { p[1].M.Offset -= 1 }, `optim: m of parameter "1" overlaps m of parameter "0", which is written`},
 		{func(p []Param, h *Hyper) { p[0].Grad = p[1].Param; p[0].Grad.Shape = []int{8}; p[0].Grad.Offset = 4 }, `overlaps`},
+		{func(p []Param, h *Hyper) { p[0].Grad = p[1].V.Narrow(); p[0].Grad.Shape = []int{8} }, `overlaps`},
 		{func(p []Param, h *Hyper) { p[1] = p[0] }, `overlaps`},
 		{func(p []Param, h *Hyper) { p[1].Grad.Offset = 0 }, ""}, // gradients may be shared
 	} {
