@@ -104,24 +104,38 @@ func (args *arguments) traffic(p *Problem) float64 {
 	return bytes
 }
 
-// rowsFrom returns the tensors of n rows of C from a row on.
-func (args arguments) rowsFrom(row, n int, p *Problem) arguments {
-	part := func(t vk.Tensor, axis int) vk.Tensor {
-		if t.IsZero() {
-			return t
+// rowsFrom returns the tensors and the problem of n rows of C from a row on. Those of a
+// batch count on from product to product, and are whole products.
+func (args arguments) rowsFrom(row, n int, p Problem) (arguments, Problem) {
+	axis, axisOfA := 1, 1
+	switch {
+	case p.Batches() > 1:
+		axis, axisOfA, row, n = 0, 0, row/p.M, n/p.M
+	case p.TransA:
+		axisOfA = 2
+	}
+	part := func(t *vk.Tensor, axis int) {
+		if !t.IsZero() {
+			t.Shape = slices.Clone(t.Shape)
+			t.Shape[axis] = n
+			t.Offset += row * t.Strides[axis]
 		}
-		t.Shape = slices.Clone(t.Shape)
-		t.Shape[axis] = n
-		t.Offset += row * t.Strides[axis]
-		return t
 	}
-	a := args.a
-	args.a = part(args.a, map[bool]int{false: 1, true: 2}[p.TransA])
+	line := args.a.Offset + row*args.panel
+	part(&args.a, axisOfA)
+	for _, t := range []*vk.Tensor{&args.c, &args.r, &args.x, &args.s} {
+		part(t, axis)
+	}
+	if axis == 0 {
+		part(&args.b, 0)
+		p.Batch = n
+		return args, p
+	}
 	if args.panel > 0 {
-		args.a.Offset = a.Offset + row*args.panel
+		args.a.Offset = line
 	}
-	args.c, args.r, args.x, args.s = part(args.c, 1), part(args.r, 1), part(args.x, 1), part(args.s, 1)
-	return args
+	p.M = n
+	return args, p
 }
 
 // checkApart returns an error if the workspace shares memory with a tensor.

@@ -3,7 +3,6 @@ package gemm
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -13,10 +12,7 @@ import (
 // part of k, and gemm_combine adds up their sums. That is for all rows of C, or with
 // Config.Rows for those from there on: 344 blocks on a device that runs 264 at a time take
 // as long as 528, but 264 of them and then 80 with a third of k in each of 240 workgroups
-// take little longer than 352.
-
-// maxSplits bounds the parts of k.
-const maxSplits = 256
+// take little longer than 352. splits.go chooses.
 
 // splitK returns how much of k a split has: a multiple of BlockK. There may be fewer
 // splits than asked for; none is empty.
@@ -32,54 +28,8 @@ func (c Config) fit(p *Problem) Config {
 		part := c.splitK(p.K)
 		c.Splits = (p.K + part - 1) / part
 	}
-	if c.Splits <= 1 || c.Rows >= p.M {
+	if c.Splits <= 1 || c.Rows >= p.Batches()*p.M {
 		c.Splits, c.Rows = 1, 0
-	}
-	return c
-}
-
-// Least parts of k: that of a split, and that of a split of the last blocks only.
-const (
-	leastSplitK = 512
-	leastTailK  = 256
-)
-
-// slots returns how many workgroups of c a device runs at a time: two for each compute
-// unit, as registers of the configurations for large devices allow, or one where two do
-// not share its memory. 0 if the driver does not say.
-func (c *Config) slots(caps *vk.Caps, p *Problem) int {
-	shape, lack := chips.MatrixShape(caps, p.DType)
-	if c.Impl == CoopMat && lack == "" && 2*c.tileBytes(*p, int(shape.M), int(shape.N)) > int(caps.MaxSharedMemoryBytes) {
-		return int(caps.ComputeUnits)
-	}
-	return 2 * int(caps.ComputeUnits)
-}
-
-// splitsToFill returns into how many parts k is divided so that every slot has a
-// workgroup, each with at least leastSplitK of k.
-func (c *Config) splitsToFill(caps *vk.Caps, p *Problem, slots int) int {
-	if slots == 0 {
-		return 1
-	}
-	wanted := slots / c.blocks(caps, p)
-	return max(min(wanted, p.K/leastSplitK, maxSplits), 1)
-}
-
-// withSplits returns c with the splits that p needs on a device: of all rows if there are
-// fewer blocks than slots, and else of the rows whose blocks do not fill the slots again.
-func (c Config) withSplits(caps *vk.Caps, p *Problem, slots int) Config {
-	c.Splits = c.splitsToFill(caps, p, slots)
-	blockM, blockN := c.block(caps, p.DType)
-	cols := (p.N + blockN - 1) / blockN
-	blocks := c.blocks(caps, p)
-	if c.Splits > 1 || c.Impl != CoopMat || p.Batches() > 1 || slots == 0 || blocks <= slots || cols > slots {
-		return c
-	}
-	rows := blocks / slots * slots / cols // of blocks, in whole rounds
-	rest := blocks - rows*cols
-	splits := min(slots/max(rest, 1), p.K/leastTailK)
-	if splits > 1 && p.K >= 2*leastSplitK { // what adds up the sums takes some microseconds
-		c.Splits, c.Rows = splits, rows*blockM
 	}
 	return c
 }
@@ -92,7 +42,7 @@ func (c Config) partialBytes(p Problem) int64 {
 	if c.Splits <= 1 {
 		return 0
 	}
-	return 4 * int64(c.Splits) * int64(p.Batches()) * int64(p.M-c.Rows) * int64(partialStride(p.N))
+	return 4 * int64(c.Splits) * int64(p.Batches()*p.M-c.Rows) * int64(partialStride(p.N))
 }
 
 // combineSpec is the specialization of gemm_combine.comp.
@@ -108,21 +58,16 @@ type multiplier func(c *vk.Cmd, args arguments, p Problem, config Config) error
 // adds up their sums, in memory from byte `at` on.
 func (multiply multiplier) splits(c *vk.Cmd, args arguments, p Problem, config Config, memory *vk.Buffer, at int64) error {
 	if rows := config.Rows; rows > 0 {
-		first, one := p, config
-		first.M, one.Splits, one.Rows, config.Rows = rows, 1, 0, 0
-		if err := multiply(c, args.rowsFrom(0, rows, &p), first, one); err != nil {
+		one := config
+		one.Splits, one.Rows, config.Rows = 1, 0, 0
+		unshared, first := args.rowsFrom(0, rows, p)
+		if err := multiply(c, unshared, first, one); err != nil {
 			return err
 		}
 		if args.a.Buffer == memory || args.b.Buffer == memory {
 			c.Barrier() // the parts differ, but synchronization validation compares whole buffers
 		}
-		args = args.rowsFrom(rows, p.M-rows, &p)
-		p.M -= rows
-	}
-	d := c.Device()
-	limit := d.Caps().MaxWorkgroupCount
-	if n := p.Batches() * config.Splits; n > int(limit[2]) {
-		return unsupported("batch=%d with %d splits is more than the device's %d workgroups", p.Batches(), config.Splits, limit[2])
+		args, p = args.rowsFrom(rows, p.Batches()*p.M-rows, p)
 	}
 	stride := partialStride(p.N)
 	partial := arguments{a: args.a, b: args.b, panel: args.panel, k: args.k, more: args.more, c: vk.Tensor{

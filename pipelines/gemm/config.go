@@ -29,7 +29,7 @@ type Config struct {
 	BlockK int // depth of a slab
 	GroupM int // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
 	Splits int // workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
-	Rows   int // with Splits: rows of C from the first on whose blocks are not shared
+	Rows   int // with Splits: rows of C from the first on whose blocks are not shared; those of a batch count on from product to product, and are whole products
 }
 
 // String names every choice, for tables; ParseConfig reads it.
@@ -136,8 +136,13 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if c.BlockK < 1 || c.GroupM < 1 || c.Rows < 0 || c.Splits < 0 || c.Splits > maxSplits {
 		return unsupported("%v: k%d and g%d must be positive, splits%d at most %d, rows%d not negative", c.Impl, c.BlockK, c.GroupM, c.Splits, maxSplits, c.Rows)
 	}
-	if c.Rows%8 != 0 {
+	switch {
+	case p.Batches() == 1 && c.Rows%8 != 0:
 		return unsupported("%v: rows%d is not a multiple of 8", c.Impl, c.Rows)
+	case p.Batches() > 1 && c.Rows%p.M != 0:
+		return unsupported("%v: rows%d are no whole products of m=%d", c.Impl, c.Rows, p.M)
+	case c.Splits > 1 && c.Splits > c.mostSplits(caps, &p):
+		return unsupported("%v: splits%d of %d products are more than the device's %d workgroups", c.Impl, c.Splits, p.Batches()-c.Rows/p.M, caps.MaxWorkgroupCount[2])
 	}
 	switch c.Impl {
 	case CoopMat:

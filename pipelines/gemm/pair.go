@@ -258,7 +258,9 @@ func newPairPlan(caps *vk.Caps, p PairProblem, opt *PairOptions) (plan pairPlan,
 	}
 	if pair.Splits == 0 {
 		// A compute unit runs one workgroup: those of large devices take all its registers.
-		plan.config = plan.config.withSplits(caps, &plan.second, int(caps.ComputeUnits))
+		t := plan.config.costs(caps, &plan.second)
+		t.slots, t.step = int(caps.ComputeUnits), 2*float64(pair.TilesM*m)*float64(p.In+p.N)/matrixFLOPs
+		plan.config = plan.config.withSplits(caps, &plan.second, t)
 	}
 	plan.config = plan.config.fit(&plan.second)
 	pair.Splits, pair.Rows = plan.config.Splits, plan.config.Rows

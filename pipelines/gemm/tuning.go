@@ -19,9 +19,9 @@ type tableRow struct {
 	parts bool
 
 	// fill is how many workgroups the problem makes at least for each compute unit of the
-	// device, those that share a block counted; 0 matches any. Large blocks share more work, but a problem that makes few
-	// of them leaves units idle. A driver that does not tell the number of its units is
-	// taken to be full.
+	// device, those that share a block counted; 0 matches any. Large blocks share more work,
+	// but a problem that makes few of them leaves units idle. A driver that does not tell the
+	// number of its units is taken to be full.
 	fill float64
 
 	trans string // "" matches any; else nn, nt, tn or tt
@@ -77,6 +77,16 @@ func (c *Config) blocks(caps *vk.Caps, p *Problem) int {
 	return p.Batches() * ((p.M + m - 1) / m) * ((p.N + n - 1) / n)
 }
 
+// leastSplitK is the k of a workgroup that counts as one where blocks are few.
+const leastSplitK = 512
+
+// filling returns how many workgroups a problem makes if those of few blocks are divided to
+// fill a device.
+func (c *Config) filling(caps *vk.Caps, p *Problem) int {
+	blocks := c.blocks(caps, p)
+	return blocks * max(min(c.slots(caps, p)/blocks, p.K/leastSplitK), 1)
+}
+
 // Choose returns the configuration that Multiply takes for p on a device. Its error
 // wraps ErrUnsupported if no path, or not the forced one, handles p.
 func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
@@ -92,9 +102,9 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 // chooseBeside is Choose for kernels that have some bytes of shared memory, which may be
 // nil, besides those of Multiply's.
 func chooseBeside(caps *vk.Caps, p Problem, impl Impl, bytes func(*Config) int) (Config, error) {
-	c, err := search(caps, impl, &p, bytes, func(c *Config) int { return c.blocks(caps, &p) * c.splitsToFill(caps, &p, c.slots(caps, &p)) })
+	c, err := search(caps, impl, &p, bytes, func(c *Config) int { return c.filling(caps, &p) })
 	if err == nil && c.Splits == 0 {
-		c = c.withSplits(caps, &p, c.slots(caps, &p))
+		c = c.withSplits(caps, &p, c.costs(caps, &p))
 	}
 	return c, err
 }
