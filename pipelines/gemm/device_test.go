@@ -270,7 +270,7 @@ func TestArguments(t *testing.T) {
 }
 
 // TestPack runs products whose operands are copied first: one, the other, both, and one
-// that all products of a batch share.
+// that all products of a batch share. K of the last product is divided.
 func TestPack(t *testing.T) {
 	d := vktest.Open(t)
 	config, err := gemm.ParseConfig("coopmat s2x2 t2x2 k16 pack g2 splits2")
@@ -287,6 +287,7 @@ func TestPack(t *testing.T) {
 			}
 		}
 		for _, c := range cases {
+			config.Rows = c.M
 			// The second time the rows are promised to be aligned, and are not: no copy.
 			for _, promised := range []bool{false, true} {
 				_, _, err := gemmtest.Check(c, onDevice{d, gemm.Options{Config: &config, AlignedA: promised, AlignedB: promised}})

@@ -28,8 +28,8 @@ func h200() *vk.Caps {
 }
 
 // TestChoose wants of problems on a large device the tile, and how k is divided: not
-// where blocks fill it; among all workgroups where there are few; and of the rows that
-// are left after whole rounds, where k is long.
+// where blocks fill it; among all workgroups where there are few; and of the rows or
+// products that are left after whole rounds, where k is long.
 func TestChoose(t *testing.T) {
 	for _, x := range []struct {
 		p    Problem
@@ -40,9 +40,15 @@ func TestChoose(t *testing.T) {
 		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
 		{Problem{M: 11000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
 		{Problem{M: 512, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t2x2 k32 pack g8"},
+		{Problem{Batch: 10, M: 512, N: 1365, K: 16000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits3 rows3072"},
+		{Problem{Batch: 10, M: 512, N: 1365, K: 5000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits3 rows3072"},
+		{Problem{Batch: 10, M: 512, N: 1365, K: 1000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8"}, // sums take longer
+		{Problem{Batch: 10, M: 16000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
+		{Problem{M: 16000, N: 512, K: 13680, TransB: true, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10 splits5 rows12672"},
+		{Problem{M: 205000, N: 512, K: 1365, TransB: true, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"}, // half a round of 33
 		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 fence1 g16 splits3 rows8448"},
 		{Problem{M: 512, N: 1365, K: 11000, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 fence1 g16 splits6"},
-		{Problem{M: 11000, N: 32, K: 1365, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"},
+		{Problem{M: 11000, N: 32, K: 1365, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8 splits3"},
 		{Problem{M: 1 << 20, N: 64, K: 1024, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"}, // parts of 4 GiB and more
 	} {
 		x.p.Out = x.p.DType
