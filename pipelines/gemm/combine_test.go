@@ -45,7 +45,7 @@ func TestSharedProducts(t *testing.T) {
 			formats(t, d, config.Impl, func(t *testing.T, format dtype.DType) {
 				cases := sharedCases(format)
 				if d.Caps().Type == vk.CPU {
-					cases = every(6, 4*i+2*int(format), cases)
+					cases = every(5, 3*i+int(format), cases)
 				}
 				gemmtest.Test(t, cases, onDevice{d, gemm.Options{Config: &config}})
 			})
