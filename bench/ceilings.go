@@ -95,8 +95,8 @@ type Peak struct {
 	Note         string // what was done to its rate
 }
 
-// PeakOf returns the peak that holds for a configuration and a format.
-func PeakOf(list []Ceiling, impl attention.Impl, t dtype.DType) Peak {
+// PeakOf returns the peak that holds for kernels on matrices of a format, or for others.
+func PeakOf(list []Ceiling, matrices bool, t dtype.DType) Peak {
 	var p Peak
 	find := func(name string) float64 {
 		for i := range list {
@@ -108,7 +108,7 @@ func PeakOf(list []Ceiling, impl attention.Impl, t dtype.DType) Peak {
 	}
 	p.Bytes = find("copy")
 	p.Name = "fma f32"
-	if impl == attention.CoopMat2 || impl == attention.CoopMat {
+	if matrices {
 		p.Name = "matrix " + t.Short()
 	}
 	if p.Name == "matrix f32" { // shaders/lib/fwd_matrix_split.glsl

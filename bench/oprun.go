@@ -26,7 +26,7 @@ type OpCase struct {
 // MeasureOp is Attention for any kernel: it checks c.Pass of c.Op against the
 // reference on each path and times those that are right.
 func MeasureOp(ctx context.Context, d *vk.Device, c OpCase, progress Progress) ([]Result, error) {
-	r := &opRun{d: d, op: c.Op, pass: c.Pass, hash: newHasher(), subject: NewSubject(c.Op, c.Pass)}
+	r := newOpRun(d, c)
 	defer r.close()
 	results := make([]Result, len(c.Impls))
 	var able []int // positions in results
@@ -106,6 +106,15 @@ type opRun struct {
 	shared  *vk.Buffer // workspace of all calls, which run one after the other
 	hash    hasher
 }
+
+func newOpRun(d *vk.Device, c OpCase) *opRun {
+	return &opRun{d: d, op: c.Op, pass: c.Pass, hash: newHasher(), subject: NewSubject(c.Op, c.Pass)}
+}
+
+func (r *opRun) count() int { return len(r.sets) }
+
+// note implements profiled: kernels of pipelines say what their dispatches do.
+func (r *opRun) note([]DispatchProfile) {}
 
 // result returns an empty result of a path.
 func (r *opRun) result(impl string) Result {

@@ -2,41 +2,36 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Profile says where the time of a call goes.
+// A Profile says where the time of calls goes.
 type Profile struct {
 	Env      Environment
-	Result   Result           // the whole call, checked and timed as bench does
-	Impl     attention.Impl   // what runs; of both passes that of the forward pass
-	Config   attention.Config // of a forward pass
-	Kernels  []KernelProfile  // in the order of their first dispatch
+	Calls    []CallProfile
 	Ceilings []Ceiling
-	Events   []Event // the last calls, on the host and on the device
 }
 
-// A KernelProfile is a kernel of a call.
-type KernelProfile struct {
-	Name       string
-	Dispatches int
-	Groups     [3]uint32 // workgroups of the first dispatch
-	Workgroup  [3]uint32 // its size; 0 if it is not known
-	Stats      vk.KernelStats
-	NS         []float64 // device time of all its dispatches, in each of several calls
-	Work       Work
-	Occupancy  Occupancy
+// A CallProfile says where the time of a call goes.
+type CallProfile struct {
+	Result     Result            // the whole call, checked and timed as bench does
+	Dispatches []DispatchProfile // in their order; none if the device cannot do it
+	WholeNS    []float64         // from the begin of the first to the end of the last, in each of several calls
+	IdleNS     []float64         // of that: while no dispatch ran
+	Events     []Event           // the last calls, on the host and on the device
 }
 
-// Work is what a kernel has to do at least.
-type Work struct {
-	FLOPs, Bytes float64 // 0: none, or not known
+// A DispatchProfile is a dispatch of a call.
+type DispatchProfile struct {
+	vk.TracedDispatch
+	BeginNS   []float64 // after the begin of the first dispatch, in each of several calls
+	NS        []float64 // device time
+	Occupancy Occupancy
 }
 
 // An Event is something that lasted, for a timeline.
@@ -49,92 +44,142 @@ type Event struct {
 }
 
 const (
-	profileCalls = 10  // that are looked at
-	eventCalls   = 3   // of these that are kept as events
-	maxDispatch  = 256 // of a call
+	profileCalls = 10   // that are looked at
+	eventCalls   = 3    // of these that are kept as events
+	maxDispatch  = 1024 // of a call
 )
+
+// A profiled is one path of something, whose calls are profiled: an attentionRun or an
+// opRun.
+type profiled interface {
+	prepare(ctx context.Context) error
+	check(ctx context.Context, x *Result) (Target, error)
+	addSets(ctx context.Context, n int) error
+	count() int // of sets
+	close()
+	// note says of the dispatches of a call what they do not say themselves.
+	note(list []DispatchProfile)
+}
 
 // ProfileAttention profiles one path of a case. The error wraps
 // vk.ErrUnsupported if the path does not take the problem, or says that it is
 // wrong.
 func ProfileAttention(ctx context.Context, d *vk.Device, env Environment, c Case, progress Progress) (*Profile, error) {
-	opt := attention.Options{Impl: c.Impls[0], Tuning: c.Tuning}
-	p := &Profile{Env: env}
-	if err := p.choose(d.Caps(), c, opt); err != nil {
+	r := &profiledAttention{attentionRun: newAttentionRun(d, c.Problem)}
+	r.pass, r.tuning = c.Pass, c.Tuning
+	p := newProfiler(d, env, 1, progress)
+	call := CallProfile{Result: Result{Kernel: c.Pass.kernel(), Impl: c.Impls[0].String(), Problem: c.Problem}}
+	var err error
+	if call.Result.Choice, err = r.choose(c); err == nil {
+		err = p.call(ctx, r, &call, c.Protocol)
+	}
+	if err != nil {
 		return nil, err
 	}
-	r := newAttentionRun(d, c.Problem)
-	r.pass, r.tuning = c.Pass, c.Tuning
-	defer r.close()
-	total := 4
-	done := 0
-	step := func(what string) {
+	return p.finish(ctx, c.Protocol)
+}
+
+// ProfileOps profiles the first path of each case. Errors are those of ProfileAttention;
+// but of several cases, one that is not supported, or for which there is not enough memory,
+// has a Result that says so.
+func ProfileOps(ctx context.Context, d *vk.Device, env Environment, cases []OpCase, progress Progress) (*Profile, error) {
+	p := newProfiler(d, env, len(cases), progress)
+	var pr Protocol
+	for _, c := range cases {
+		r := newOpRun(d, c)
+		call := CallProfile{Result: r.result(c.Impls[0])}
+		choice, err := r.choose(c.Impls[0])
+		call.Result.Choice = choice
+		if err == nil {
+			err = p.call(ctx, r, &call, c.Protocol)
+		}
+		if (errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory)) && len(cases) > 1 {
+			call.Result.Status, call.Result.Reason = StatusUnsupported, reason(c.Op.Name(), c.Impls[0], err)
+			p.profile.Calls = append(p.profile.Calls, CallProfile{Result: call.Result})
+			err = nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		pr = c.Protocol
+	}
+	return p.finish(ctx, pr)
+}
+
+// A profiler makes a Profile.
+type profiler struct {
+	d       *vk.Device
+	profile Profile
+	step    func(what string)
+}
+
+// newProfiler returns a profiler of so many calls.
+func newProfiler(d *vk.Device, env Environment, calls int, progress Progress) *profiler {
+	done, total := 0, 3*calls+1
+	return &profiler{d: d, profile: Profile{Env: env}, step: func(what string) {
 		if progress != nil {
 			progress(done, total, what)
 		}
 		done++
-	}
-	step("reference")
+	}}
+}
+
+// finish adds what the device can do at most.
+func (p *profiler) finish(ctx context.Context, pr Protocol) (_ *Profile, err error) {
+	p.step("ceilings")
+	p.profile.Ceilings, err = Ceilings(ctx, p.d, pr, nil)
+	return &p.profile, err
+}
+
+// call checks, times and traces a call of r, which it closes: what follows needs memory.
+func (p *profiler) call(ctx context.Context, r profiled, call *CallProfile, pr Protocol) error {
+	defer r.close()
+	x := &call.Result
+	p.step("reference")
 	if err := r.prepare(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	target, err := r.check(ctx, c.Impls[0], r.record(opt), &p.Result)
+	x.Status = StatusUnsupported
+	target, err := r.check(ctx, x)
 	switch {
 	case err != nil:
-		return nil, err
-	case p.Result.Status == StatusUnsupported:
-		return nil, fmt.Errorf("%s: %s: %w", p.Result.Impl, p.Result.Reason, vk.ErrUnsupported)
-	case p.Result.Status == StatusFailed:
-		return nil, fmt.Errorf("%s is wrong: %s", p.Result.Impl, p.Result.Reason)
+		return err
+	case x.Status == StatusUnsupported:
+		return fmt.Errorf("%s: %s: %w", x.Impl, x.Reason, vk.ErrUnsupported)
+	case x.Status == StatusFailed:
+		return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
 	}
-	if err := r.addSets(ctx, c.Protocol.sets(c.Pass.bytes(c.Problem))); err != nil {
-		return nil, err
+	if err := r.addSets(ctx, pr.sets(x.subject().bytes)); err != nil {
+		return err
 	}
-	step("whole calls")
-	measured, err := Measure(ctx, d, []Target{target}, len(r.sets), c.Protocol, func() {})
+	p.step("whole calls")
+	measured, err := Measure(ctx, p.d, []Target{target}, r.count(), pr, func() {})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if measured[0].Err != nil {
-		return nil, measured[0].Err
+		return measured[0].Err
 	}
-	p.Result.Timing = measured[0].Timing
-	step("kernels")
-	if err := p.trace(ctx, r, target, c.Protocol); err != nil {
-		return nil, err
-	}
-	r.close() // the ceilings need memory
-	step("ceilings")
-	p.Ceilings, err = Ceilings(ctx, d, c.Protocol, nil)
-	return p, err
-}
-
-// choose finds out what runs.
-func (p *Profile) choose(caps *vk.Caps, c Case, opt attention.Options) (err error) {
-	p.Result = Result{Kernel: c.Pass.kernel(), Impl: opt.Impl.String(), Problem: c.Problem}
-	if p.Result.Choice, err = c.Pass.choice(caps, c.Problem, opt); err != nil {
+	x.Timing = measured[0].Timing
+	p.step("dispatches")
+	if err := call.trace(ctx, p.d, target, r.count()); err != nil {
 		return err
 	}
-	if c.Pass == Backward {
-		config, err := attention.ChooseBackward(caps, c.Problem, opt)
-		p.Impl = config.Impl
-		return err
-	}
-	p.Config, err = attention.Choose(caps, c.Problem, opt)
-	p.Impl = p.Config.Impl
-	return err
+	r.note(call.Dispatches)
+	p.profile.Calls = append(p.profile.Calls, *call)
+	return nil
 }
 
-// trace times the kernels of several calls. Calls that are not traced run
+// trace times the dispatches of several calls. Calls that are not traced run
 // before each in the same submission, so that the clock is up and the caches hold
 // what they hold in a run of many calls.
-func (p *Profile) trace(ctx context.Context, r *attentionRun, target Target, pr Protocol) error {
-	c, err := r.d.NewCmd("profile")
+func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, sets int) error {
+	c, err := d.NewCmd("profile")
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	trace, err := r.d.NewTrace(maxDispatch)
+	trace, err := d.NewTrace(maxDispatch)
 	if err != nil {
 		return err
 	}
@@ -145,13 +190,13 @@ func (p *Profile) trace(ctx context.Context, r *attentionRun, target Target, pr 
 		recording := time.Now()
 		c.Reset()
 		for i := range before {
-			if err := target.Record(c, i%len(r.sets)); err != nil {
+			if err := target.Record(c, i%sets); err != nil {
 				return err
 			}
 			c.Barrier()
 		}
 		c.Trace(trace)
-		if err := target.Record(c, before%len(r.sets)); err != nil {
+		if err := target.Record(c, before%sets); err != nil {
 			return err
 		}
 		submitted := time.Now()
@@ -163,73 +208,119 @@ func (p *Profile) trace(ctx context.Context, r *attentionRun, target Target, pr 
 		if err != nil {
 			return err
 		}
-		p.add(r, trace.Dispatches(), begin, end)
+		if err := p.add(d.Caps(), trace.Dispatches(), begin, end); err != nil {
+			return err
+		}
 		if call >= profileCalls-eventCalls {
 			p.event("record", false, recording.Sub(start), submitted.Sub(recording), map[string]any{"calls": before + 1})
 			p.event("submit and wait", false, submitted.Sub(start), waited.Sub(submitted), map[string]any{"calls": before + 1})
-			last := end[len(end)-1]
+			last := slices.Max(end)
 			for i, x := range trace.Dispatches() {
-				// The two clocks are not synchronized: the end of the last kernel is put
+				// The two clocks are not synchronized: the end of the last dispatch is put
 				// to the end of the wait.
 				at := waited.Sub(start) - time.Duration(last-begin[i])
-				p.event(x.Kernel, true, at, time.Duration(end[i]-begin[i]), map[string]any{"workgroups": x.Groups, "workgroup": x.Workgroup})
+				args := map[string]any{"dispatch": i + 1, "workgroups": x.Groups, "workgroup": x.Workgroup}
+				if x.Note.Text != "" {
+					args["does"] = x.Note.Text
+				}
+				p.event(x.Kernel, true, at, time.Duration(end[i]-begin[i]), args)
 			}
 		}
 	}
 	return nil
 }
 
-func (p *Profile) event(name string, device bool, begin, length time.Duration, args map[string]any) {
+func (p *CallProfile) event(name string, device bool, begin, length time.Duration, args map[string]any) {
 	p.Events = append(p.Events, Event{name, device, begin, length, args})
 }
 
 // add adds the dispatches of one call.
-func (p *Profile) add(r *attentionRun, list []vk.TracedDispatch, begin, end []float64) {
-	calls := make(map[string]float64)
-	for i, x := range list {
-		at := slices.IndexFunc(p.Kernels, func(k KernelProfile) bool { return k.Name == x.Kernel })
-		if at < 0 {
-			at = len(p.Kernels)
-			p.Kernels = append(p.Kernels, KernelProfile{
-				Name: x.Kernel, Groups: x.Groups, Workgroup: x.Workgroup, Stats: x.Stats,
-				Work: workOf(x.Kernel, r.p, p.Config), Occupancy: EstimateOccupancy(r.d.Caps(), x.Stats, x.Workgroup),
-			})
-		}
-		if len(p.Kernels[at].NS) == 0 {
-			p.Kernels[at].Dispatches++
-		}
-		calls[x.Kernel] += end[i] - begin[i]
+func (p *CallProfile) add(caps *vk.Caps, list []vk.TracedDispatch, begin, end []float64) error {
+	if len(list) == 0 {
+		return errors.New("a call dispatches nothing")
 	}
-	for i := range p.Kernels {
-		k := &p.Kernels[i]
-		k.NS = append(k.NS, calls[k.Name])
+	if len(p.Dispatches) == 0 {
+		for _, x := range list {
+			p.Dispatches = append(p.Dispatches, DispatchProfile{TracedDispatch: x, Occupancy: EstimateOccupancy(caps, x.Stats, x.Workgroup)})
+		}
 	}
+	if len(list) != len(p.Dispatches) {
+		return fmt.Errorf("a call has %d dispatches, another %d", len(p.Dispatches), len(list))
+	}
+	for i := range list {
+		x := &p.Dispatches[i]
+		x.BeginNS, x.NS = append(x.BeginNS, begin[i]), append(x.NS, end[i]-begin[i])
+	}
+	whole := slices.Max(end)
+	p.WholeNS = append(p.WholeNS, whole)
+	p.IdleNS = append(p.IdleNS, whole-covered(begin, end))
+	return nil
 }
 
-// workOf returns what a kernel of a forward pass has to do, by the conventions of
-// problem.Problem.FLOPs and Bytes: unmasked entries count, each tensor is read or
-// written once. Kernels of the backward pass share its work in ways that the
-// conventions do not know.
-func workOf(kernel string, p attention.Problem, c attention.Config) Work {
-	size := float64(p.DType.Size())
-	q, k, v := float64(elements(p.QShape())), float64(elements(p.KShape())), float64(elements(p.VShape()))
-	o, lse := float64(elements(p.OShape())), 4*float64(elements(p.LSEShape()))
-	scores := 4 * float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ) * float64(p.SeqKV)
-	dims := float64(p.HeadDim + p.ValueHeadDim())
-	partial := float64(c.Splits) * (4*o + 2*lse)
-	switch {
-	case strings.HasPrefix(kernel, "attention_fwd_") && c.Splits > 1:
-		return Work{flops(p), size*(q+k+v) + partial}
-	case strings.HasPrefix(kernel, "attention_fwd_"):
-		return Work{flops(p), p.Bytes()}
-	case strings.HasPrefix(kernel, "attention_combine"):
-		return Work{0, partial + size*o + lse}
-	case strings.HasPrefix(kernel, "attention_unfused_scores"):
-		return Work{flops(p) * float64(p.HeadDim) / dims, size*(q+k) + scores}
-	case strings.HasPrefix(kernel, "attention_unfused_softmax"):
-		return Work{0, 2*scores + lse}
-	case strings.HasPrefix(kernel, "attention_unfused_values"):
-		return Work{flops(p) * float64(p.ValueHeadDim()) / dims, size*(v+o) + scores}
+// covered returns how long at least one of the times lasts, which are in the order of their
+// begin.
+func covered(begin, end []float64) float64 {
+	sum, until := 0.0, 0.0
+	for i := range begin {
+		sum += max(end[i]-max(begin[i], until), 0)
+		until = max(until, end[i])
 	}
-	return Work{}
+	return sum
+}
+
+// A KernelProfile is all dispatches of a kernel in a call.
+type KernelProfile struct {
+	Name       string
+	Dispatches int
+	NS         []float64 // while one of them ran, in each of several calls
+	Work       Work
+}
+
+// Work is what has to be done at least.
+type Work struct {
+	FLOPs, Bytes float64 // 0: none, or not known
+}
+
+// Kernels returns the kernels of a call in the order of their first dispatch.
+func (p *CallProfile) Kernels() []KernelProfile {
+	var names []string
+	of := map[string][]*DispatchProfile{}
+	for i := range p.Dispatches {
+		x := &p.Dispatches[i]
+		if of[x.Kernel] == nil {
+			names = append(names, x.Kernel)
+		}
+		of[x.Kernel] = append(of[x.Kernel], x)
+	}
+	var kernels []KernelProfile
+	for _, name := range names {
+		list := of[name]
+		k := KernelProfile{Name: name, Dispatches: len(list), Work: sumWork(list)}
+		for call := range p.WholeNS {
+			var begin, end []float64
+			for _, x := range list {
+				begin, end = append(begin, x.BeginNS[call]), append(end, x.BeginNS[call]+x.NS[call])
+			}
+			k.NS = append(k.NS, covered(begin, end))
+		}
+		kernels = append(kernels, k)
+	}
+	return kernels
+}
+
+// sumWork returns the work of dispatches together, of which nothing is known if that of one
+// is not known.
+func sumWork(list []*DispatchProfile) (w Work) {
+	flops, bytes := true, true
+	for _, x := range list {
+		w.FLOPs, w.Bytes = w.FLOPs+x.Note.FLOPs, w.Bytes+x.Note.Bytes
+		flops, bytes = flops && x.Note.FLOPs > 0, bytes && x.Note.Bytes > 0
+	}
+	if !flops {
+		w.FLOPs = 0
+	}
+	if !bytes {
+		w.Bytes = 0
+	}
+	return w
 }

@@ -30,20 +30,23 @@ func TestProfile(t *testing.T) {
 			func(done, total int, _ string) { last = done })
 		require.NoError(t, err)
 		require.Equal(t, 3, last)
-		require.Equal(t, StatusOK, x.Result.Status)
+		require.Len(t, x.Calls, 1)
+		require.Equal(t, StatusOK, x.Calls[0].Result.Status)
 		var names []string
 		sum := 0.0
-		for _, k := range x.Kernels {
-			names = append(names, k.Name)
+		for i, k := range x.Calls[0].Dispatches {
+			names = append(names, k.Kernel)
 			require.Len(t, k.NS, profileCalls)
-			require.Equal(t, 1, k.Dispatches)
 			require.Positive(t, k.Groups[0])
 			require.Positive(t, k.Workgroup[0])
-			for _, ns := range k.NS {
+			require.False(t, k.Beside)
+			for call, ns := range k.NS {
 				require.Positive(t, ns)
+				require.LessOrEqual(t, k.BeginNS[call]+ns, x.Calls[0].WholeNS[call])
+				require.Equal(t, i == 0, k.BeginNS[call] == 0)
 			}
-			sum += k.Work.FLOPs
-			require.Positive(t, k.Work.Bytes)
+			sum += k.Note.FLOPs
+			require.Positive(t, k.Note.Bytes)
 		}
 		require.Equal(t, kernels, names)
 		require.InDelta(t, flops(p), sum, 1e-6*sum, "the kernels' operations are not those of the call")
@@ -61,17 +64,18 @@ func TestProfile(t *testing.T) {
 	// Both passes: the kernels of the one, then those of the other.
 	x, err := ProfileAttention(ctx, d, Environment{}, Case{Problem: p, Pass: Both, Impls: []attention.Impl{attention.Scalar}, Protocol: quick()}, nil)
 	require.NoError(t, err)
-	require.Equal(t, "attention_fwd_scalar.f16", x.Kernels[0].Name)
-	require.Greater(t, len(x.Kernels), 2)
-	for _, k := range x.Kernels[1:] {
+	kernels := x.Calls[0].Kernels()
+	require.Equal(t, "attention_fwd_scalar.f16", kernels[0].Name)
+	require.Greater(t, len(kernels), 2)
+	for _, k := range kernels[1:] {
 		require.Contains(t, k.Name, "attention_bwd_")
 		require.Zero(t, k.Work)
 	}
 	s := x.Sheet()
 	rows := s.Sections[0].Rows
 	all := rows[len(rows)-1]
-	require.Equal(t, "all", all[0])
-	require.Contains(t, all[4], "FLOP/s")
+	require.Equal(t, "all", all[1])
+	require.Contains(t, all[6], "FLOP/s")
 	x, err = ProfileAttention(ctx, d, Environment{}, Case{Problem: p, Pass: Backward, Impls: []attention.Impl{attention.Auto}, Protocol: quick()}, nil)
 	require.NoError(t, err)
 	require.Contains(t, x.Sheet().Sections[0].Facts[0].Text, "attention backward, ")
@@ -147,12 +151,12 @@ func TestPeakOf(t *testing.T) {
 		return Ceiling{Name: name, Work: r, Timing: Timing{DeviceNS: []float64{1e9}}}
 	}
 	list := []Ceiling{rate("matrix f16", 600), rate("matrix bf16", 500), rate("fma f32", 50), rate("copy", 4)}
-	require.Equal(t, Peak{FLOPs: 500, Bytes: 4, Name: "matrix bf16"}, PeakOf(list, attention.CoopMat2, dtype.BFloat16))
-	require.Equal(t, Peak{FLOPs: 50, Bytes: 4, Name: "fma f32"}, PeakOf(list, attention.Scalar, dtype.BFloat16))
-	third := PeakOf(list, attention.CoopMat, dtype.Float32)
+	require.Equal(t, Peak{FLOPs: 500, Bytes: 4, Name: "matrix bf16"}, PeakOf(list, true, dtype.BFloat16))
+	require.Equal(t, Peak{FLOPs: 50, Bytes: 4, Name: "fma f32"}, PeakOf(list, false, dtype.BFloat16))
+	third := PeakOf(list, true, dtype.Float32)
 	require.InDelta(t, 200, third.FLOPs, 1e-9)
 	require.NotEmpty(t, third.Note)
-	require.Zero(t, PeakOf(nil, attention.CoopMat, dtype.Float16).FLOPs)
+	require.Zero(t, PeakOf(nil, true, dtype.Float16).FLOPs)
 }
 
 // TestOccupancy computes by hand what an H200 holds.
@@ -191,4 +195,55 @@ func TestCeilingSection(t *testing.T) {
 	require.Equal(t, []string{"matrix f16 is WRONG and was not timed: element 5 is 1, want 2", "matrix bf16: no such matrices"}, s.Notes)
 	require.Equal(t, "4x2x3 4x2 4 - 4x1x3", strings.Join([]string{
 		sizes([3]uint32{4, 2, 3}), sizes([3]uint32{4, 2, 1}), sizes([3]uint32{4, 1, 1}), sizes([3]uint32{}), sizes([3]uint32{4, 1, 3})}, " "))
+}
+
+// TestCallProfile adds calls of dispatches that overlap and occur several times, by hand.
+func TestCallProfile(t *testing.T) {
+	list := []vk.TracedDispatch{
+		{Kernel: "pack", Note: vk.Note{Text: "4x4", Bytes: 80}},
+		{Kernel: "multiply.bf16", Note: vk.Note{Text: "first", FLOPs: 6000, Bytes: 40, Matrices: true, DType: dtype.BFloat16}},
+		{Kernel: "multiply.bf16", Beside: true, Note: vk.Note{Text: "second", FLOPs: 3000, Matrices: true, DType: dtype.BFloat16}},
+		{Kernel: "sum", Note: vk.Note{FLOPs: 10}},
+	}
+	begin, end := []float64{0, 100, 150, 400}, []float64{80, 200, 300, 500}
+	x := CallProfile{Result: Result{Kernel: "x", Impl: "auto", Choice: "tiles", Status: StatusOK, Subject: &Subject{title: "x", params: "n=4", flops: 9000, counted: "elements"}}}
+	for range 3 {
+		require.NoError(t, x.add(&vk.Caps{}, list, begin, end))
+	}
+	require.ErrorContains(t, x.add(&vk.Caps{}, list[:3], begin[:3], end[:3]), "a call has 4 dispatches, another 3")
+	require.ErrorContains(t, x.add(&vk.Caps{}, nil, nil, nil), "a call dispatches nothing")
+	require.Equal(t, []float64{500, 500, 500}, x.WholeNS)
+	require.Equal(t, []float64{120, 120, 120}, x.IdleNS) // 80 to 100, and 300 to 400
+	require.Equal(t, []KernelProfile{
+		{"pack", 1, []float64{80, 80, 80}, Work{0, 80}},
+		{"multiply.bf16", 2, []float64{200, 200, 200}, Work{9000, 0}}, // the traffic of one is not known
+		{"sum", 1, []float64{100, 100, 100}, Work{10, 0}},
+	}, x.Kernels())
+
+	rate := func(name string, r float64) Ceiling {
+		return Ceiling{Name: name, Unit: "FLOP/s", Work: r, Timing: Timing{DeviceNS: []float64{1e9}}}
+	}
+	p := Profile{Calls: []CallProfile{x}, Ceilings: []Ceiling{rate("matrix bf16", 1e11), rate("fma f32", 1e10), rate("copy", 1e10)}}
+	s := p.Sheet()
+	require.Len(t, s.Sections, 3)
+	require.Equal(t, [][]string{
+		{"1", "pack", "4x4", "0 ns", "80.00 ns", "0%", "16%", "-", "-", "1.000 GB/s", "10%", "-", "-", "-", "-", "-", "-"},
+		{"2", "multiply.bf16", "first", "100.0 ns", "100.0 ns", "0%", "20%", "60.00 GFLOP/s", "60%", "400.0 MB/s", "4%", "-", "-", "-", "-", "-", "-"},
+		{"3", "multiply.bf16", "second", "∥ 150.0 ns", "150.0 ns", "0%", "30%", "20.00 GFLOP/s", "20%", "-", "-", "-", "-", "-", "-", "-", "-"},
+		{"4", "sum", "", "400.0 ns", "100.0 ns", "0%", "20%", "100.0 MFLOP/s", "1%", "-", "-", "-", "-", "-", "-", "-", "-"},
+		{"", "all", "", "", "500.0 ns", "0%", "100%", "18.00 GFLOP/s", "18%", "-", "-", "", "", "", "", "", ""},
+	}, s.Sections[0].Rows)
+	require.Equal(t, []string{"multiply.bf16", "2", "200.0 ns", "0%", "40%", "45.00 GFLOP/s", "45%", "-", "-"}, s.Sections[1].Rows[1])
+	var text bytes.Buffer
+	require.NoError(t, WriteSheet(&text, s, Table))
+	for _, want := range []string{"\n∥        no barrier before it", `rate by that of the loop "matrix bf16", or without matrices "fma f32"; B/s`, "in 120.0 ns of all no dispatch runs"} {
+		require.Contains(t, text.String(), want)
+	}
+
+	// One that is not supported has a line, and no table.
+	p.Calls[0] = CallProfile{Result: Result{Impl: "auto", Status: StatusUnsupported, Reason: "no memory", Subject: x.Result.Subject}}
+	s = p.Sheet()
+	require.Len(t, s.Sections, 2)
+	require.Empty(t, s.Sections[0].Rows)
+	require.Equal(t, []string{"auto is not supported: no memory"}, s.Sections[0].Notes)
 }

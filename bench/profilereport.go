@@ -4,69 +4,156 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/bench/sheet"
+	"github.com/flashvk/flashvk/dtype"
 )
 
-// Sheet shows p: the call, its kernels, and what the device can do at most.
+// Sheet shows p: each call, its dispatches, and what the device can do at most.
 func (p *Profile) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: p.Env.String()}}}
 	if p.Env.CPU {
 		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: CPUWarning})
 	}
-	s.Sections = []sheet.Section{p.kernelSection(), CeilingSection(p.Ceilings)}
+	for i := range p.Calls {
+		t := profileTable{CallProfile: &p.Calls[i], ceilings: p.Ceilings}
+		s.Sections = append(s.Sections, t.dispatches())
+		if kernels := t.Kernels(); len(kernels) < len(t.Dispatches) {
+			s.Sections = append(s.Sections, t.kernels(kernels))
+		}
+	}
+	s.Sections = append(s.Sections, CeilingSection(p.Ceilings))
 	return s
 }
 
-func (p *Profile) kernelSection() sheet.Section {
+// profileTable is what the tables of a call share.
+type profileTable struct {
+	*CallProfile
+	ceilings []Ceiling
+}
+
+// dispatches shows the dispatches of a call one by one.
+func (t *profileTable) dispatches() sheet.Section {
 	var s sheet.Section
-	peak := PeakOf(p.Ceilings, p.Impl, p.Result.Problem.DType)
-	pass := passOf(p.Result.Kernel)
-	s.Add("problem", "attention %v, %s\n%s, checked against a float64 reference on %s: max|Δ| %s, limit %s",
-		pass, Describe(p.Result.Problem), p.Result.Choice, rowsChecked(p.Result.Check), formatError(p.Result.Check.MaxAbs), formatError(p.Result.Check.Limit))
-	s.Add("time", "device time in one call, median of %d; the call as bench times it: %s", profileCalls, FormatTime(p.Result.NS()))
+	x := &t.Result
+	of := x.subject()
+	s.Add("problem", "%s", of.title)
+	if text := x.complaint(""); text != "" {
+		s.Note("%s", text)
+		return s
+	}
+	s.Facts[0].Text += fmt.Sprintf("\n%s, checked against a float64 reference on %s: max|Δ| %s, limit %s",
+		x.Choice, checked(x.Check, of.counted), formatError(x.Check.MaxAbs), formatError(x.Check.Limit))
+	whole := Summarize(t.WholeNS).Median
+	text := fmt.Sprintf("on the device, median of %d calls; the call as bench times it, without timestamps in it: %s", profileCalls, FormatTime(x.NS()))
+	if len(t.Dispatches) > 1 {
+		text += fmt.Sprintf("\nbegin is after that of the first dispatch, share of all; in %s of all no dispatch runs", FormatTime(Summarize(t.IdleNS).Median))
+	}
+	s.Add("time", "%s", text)
+	if slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Beside }) {
+		s.Add(besideMark, "no barrier before it: it may have begun earlier, beside those above; its time is what was left when they had ended")
+	}
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
 	s.Add("fits", "estimate: workgroups in a compute unit (part of its invocations), and what keeps more out")
-	note := ""
-	if peak.Note != "" {
-		note = ", " + peak.Note
+	s.Add("peak", "%s", t.peakWords())
+	s.Columns = columns([]string{"#", "kernel", "does", "begin", "time", "±", "share", "rate", "of peak", "traffic", "of copy", "workgroups", "size", "registers", "spilled", "shared", "fits"}, "kernel", "does", "fits")
+	for i := range t.Dispatches {
+		s.Rows = append(s.Rows, t.row(i, whole))
 	}
-	s.Add("peak", "rate by that of the loop %q%s; B/s by that of the loop \"copy\"", peak.Name, note)
-	for i, name := range []string{"kernel", "time", "±", "share", "rate", "of peak", "traffic", "of copy", "workgroups", "size", "registers", "spilled", "shared", "fits"} {
-		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 0 && i < 13})
+	if len(t.Dispatches) > 1 {
+		all := append([]string{"", "all", "", ""}, timeCells(t.WholeNS, whole)...)
+		all = append(all, Work{of.flops, of.bytes}.cells(whole, t.peak(t.matrices()))...)
+		s.Rows = append(s.Rows, append(all, "", "", "", "", "", ""))
 	}
-	total := 0.0
-	for i := range p.Kernels {
-		total += Summarize(p.Kernels[i].NS).Median
-	}
-	for i := range p.Kernels {
-		s.Rows = append(s.Rows, p.Kernels[i].row(total, peak))
-	}
-	if len(p.Kernels) > 1 {
-		all := Work{pass.flops(p.Result.Problem), pass.bytes(p.Result.Problem)}
-		s.Rows = append(s.Rows, append(append([]string{"all", FormatTime(total), "", "100%"}, all.cells(total, peak)...), "", "", "", "", "", ""))
+	if !slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Note.Text != "" }) {
+		s.Columns = slices.Delete(s.Columns, 2, 3)
+		for i := range s.Rows {
+			s.Rows[i] = slices.Delete(s.Rows[i], 2, 3)
+		}
 	}
 	return s
 }
 
-// row shows a kernel; total is the device time of all.
-func (k *KernelProfile) row(total float64, peak Peak) []string {
-	sum := Summarize(k.NS)
-	name := k.Name
-	if k.Dispatches > 1 {
-		name += fmt.Sprintf(" (%d dispatches)", k.Dispatches)
+// besideMark stands before the begin of a dispatch that may run beside the one before.
+const besideMark = "∥"
+
+// row shows a dispatch; whole is the device time of the call.
+func (t *profileTable) row(i int, whole float64) []string {
+	x := &t.Dispatches[i]
+	begin := FormatTime(Summarize(x.BeginNS).Median)
+	if x.Beside {
+		begin = besideMark + " " + begin
 	}
-	row := []string{name, FormatTime(sum.Median), fmt.Sprintf("%.0f%%", 100*sum.Spread()), percent(sum.Median, total)}
-	row = append(row, k.Work.cells(sum.Median, peak)...)
-	row = append(row, sizes(k.Groups), sizes(k.Workgroup))
-	if st := k.Stats; st.Available {
+	row := append([]string{fmt.Sprint(i + 1), x.Kernel, x.Note.Text, begin}, timeCells(x.NS, whole)...)
+	row = append(row, Work{x.Note.FLOPs, x.Note.Bytes}.cells(Summarize(x.NS).Median, t.peak(x.Note.Matrices))...)
+	row = append(row, sizes(x.Groups), sizes(x.Workgroup))
+	if st := x.Stats; st.Available {
 		row = append(row, fmt.Sprint(st.Registers), fmt.Sprint(st.SpillBytes), fmt.Sprint(st.SharedBytes))
 	} else {
 		row = append(row, "-", "-", "-")
 	}
-	return append(row, k.Occupancy.String())
+	return append(row, x.Occupancy.String())
+}
+
+// kernels shows the kernels of a call, the dispatches of one together.
+func (t *profileTable) kernels(list []KernelProfile) sheet.Section {
+	var s sheet.Section
+	s.Add("kernels", "the same by kernel: while one of its dispatches ran")
+	s.Columns = columns([]string{"kernel", "dispatches", "time", "±", "share", "rate", "of peak", "traffic", "of copy"}, "kernel")
+	whole := Summarize(t.WholeNS).Median
+	for _, k := range list {
+		matrices := slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Kernel == k.Name && x.Note.Matrices })
+		row := append([]string{k.Name, fmt.Sprint(k.Dispatches)}, timeCells(k.NS, whole)...)
+		s.Rows = append(s.Rows, append(row, k.Work.cells(Summarize(k.NS).Median, t.peak(matrices))...))
+	}
+	return s
+}
+
+// matrices reports whether a dispatch of the call is on matrices.
+func (t *profileTable) matrices() bool {
+	return slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Note.Matrices })
+}
+
+// peak returns the peak of kernels on matrices, which are of one format in a call, or of
+// others.
+func (t *profileTable) peak(matrices bool) Peak {
+	format := dtype.Float32
+	for _, x := range t.Dispatches {
+		if x.Note.Matrices {
+			format = x.Note.DType
+		}
+	}
+	return PeakOf(t.ceilings, matrices, format)
+}
+
+// peakWords says what rates are compared with.
+func (t *profileTable) peakWords() string {
+	peak := t.peak(t.matrices())
+	words := fmt.Sprintf("rate by that of the loop %q", peak.Name)
+	if peak.Note != "" {
+		words += ", " + peak.Note
+	}
+	if t.matrices() && slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Note.FLOPs > 0 && !x.Note.Matrices }) {
+		words += fmt.Sprintf(", or without matrices %q", t.peak(false).Name)
+	}
+	return words + `; B/s by that of the loop "copy"`
+}
+
+// columns returns columns of numbers, but for those of text.
+func columns(names []string, text ...string) (list []sheet.Column) {
+	for _, name := range names {
+		list = append(list, sheet.Column{Name: name, Number: !slices.Contains(text, name)})
+	}
+	return list
+}
+
+// timeCells shows times and their part of the call.
+func timeCells(ns []float64, whole float64) []string {
+	sum := Summarize(ns)
+	return []string{FormatTime(sum.Median), fmt.Sprintf("%.0f%%", 100*sum.Spread()), percent(sum.Median, whole)}
 }
 
 // cells shows rates and the part of the peak that they are.
@@ -126,7 +213,7 @@ func CeilingSection(list []Ceiling) sheet.Section {
 }
 
 // WriteTrace writes the events of p in the trace event format, which
-// chrome://tracing and ui.perfetto.dev open.
+// chrome://tracing and ui.perfetto.dev open. Each call has a process of its own.
 func (p *Profile) WriteTrace(w io.Writer) error {
 	type event struct {
 		Name  string         `json:"name"`
@@ -138,25 +225,33 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 		Args  map[string]any `json:"args,omitempty"`
 	}
 	const host, device = 1, 2
-	list := []event{
-		{Name: "thread_name", Phase: "M", PID: 1, TID: host, Args: map[string]any{"name": "host"}},
-		{Name: "thread_name", Phase: "M", PID: 1, TID: device, Args: map[string]any{"name": "device: " + oneLine(p.Env.Device)}},
-	}
+	var list []event
+	var problems, choices []string
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	for _, e := range p.Events {
-		thread := host
-		if e.Device {
-			thread = device
+	for i := range p.Calls {
+		c := &p.Calls[i]
+		of, id := c.Result.subject(), i+1
+		problems, choices = append(problems, of.params), append(choices, c.Result.Choice)
+		list = append(list,
+			event{Name: "process_name", Phase: "M", PID: id, Args: map[string]any{"name": of.title}},
+			event{Name: "thread_name", Phase: "M", PID: id, TID: host, Args: map[string]any{"name": "host"}},
+			event{Name: "thread_name", Phase: "M", PID: id, TID: device, Args: map[string]any{"name": "device: " + oneLine(p.Env.Device)}})
+		for _, e := range c.Events {
+			thread := host
+			if e.Device {
+				thread = device
+			}
+			list = append(list, event{e.Name, "X", us(e.Begin), us(e.Length), id, thread, e.Args})
 		}
-		list = append(list, event{e.Name, "X", us(e.Begin), us(e.Length), 1, thread, e.Args})
 	}
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
 	return out.Encode(map[string]any{
 		"traceEvents": list, "displayTimeUnit": "ns",
 		"otherData": map[string]string{
-			"device": p.Env.String(), "problem": p.Result.Problem.String(), "runs": p.Result.Choice, "version": strings.TrimSpace(p.Env.Version + " " + p.Env.Commit),
-			"clocks": "host and device are not synchronized: the end of the last kernel is put to the end of the wait",
+			"device": p.Env.String(), "problem": strings.Join(problems, "; "), "runs": strings.Join(choices, "; "),
+			"version": strings.TrimSpace(p.Env.Version + " " + p.Env.Commit),
+			"clocks":  "host and device are not synchronized: the end of the last kernel is put to the end of the wait",
 		},
 	})
 }

@@ -207,7 +207,7 @@ func TestNoDevice(t *testing.T) {
 	in := writeTensors(t, qkv(x, x, x)...)
 	out := filepath.Join(t.TempDir(), "out")
 	for _, args := range [][]string{
-		{"devices"}, {"bench", "attention"}, {"bench", "overhead"}, {"profile", "attention"}, {"selftest"}, {"sweep", "--csv", out},
+		{"devices"}, {"bench", "attention"}, {"bench", "overhead"}, {"profile", "attention"}, {"profile", "norm"}, {"selftest"}, {"sweep", "--csv", out},
 		{"run", "attention", "--in", in, "--out", out},
 	} {
 		code, stdout, stderr := flashvk(args...)

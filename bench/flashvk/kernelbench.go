@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/kernels"
@@ -17,25 +16,17 @@ import (
 
 // benchKernel holds the flags of bench NAME for a kernel of package kernels.
 type benchKernel struct {
-	kernel  kernels.Kernel
-	flags   kernels.Flags
-	set     *pflag.FlagSet
-	own     []string // names of the kernel's flags
+	kernelProblem
 	passes  passFlags
 	measure protocolFlags
 	impls   []string
 	format  bench.Format
 	device  string
 	peers   peerFlags
-	suite   string
-	small   bool
 }
 
-// trainSuite is the only suite of the kernels.
-const trainSuite = "train"
-
 func newBenchKernel(a *app, k kernels.Kernel) *cobra.Command {
-	b := &benchKernel{kernel: k, flags: k.New(), format: bench.Table}
+	b := &benchKernel{kernelProblem: newKernelProblem(k), format: bench.Table}
 	cmd := &cobra.Command{
 		Use:     k.Name,
 		Short:   "Measure " + k.Title,
@@ -46,25 +37,15 @@ func newBenchKernel(a *app, k kernels.Kernel) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	b.set = f
-	b.flags.Add(f, true)
-	f.VisitAll(func(x *pflag.Flag) { b.own = append(b.own, x.Name) })
-	f.StringVar(&b.suite, "suite", "", "measure the cases of a suite instead: "+trainSuite)
-	f.BoolVar(&b.small, "small", false, "with --suite: small cases of its kind, as on a CPU device")
+	b.add(f)
 	f.Var(value[[]string]{&b.impls, b.parseImpls, "PATHS"}, "impl", "paths, a comma list of "+strings.Join(k.Impls, ", ")+" (default auto)")
 	b.measure.add(f)
 	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
 	deviceVar(f, &b.device)
 	b.peers.add(f)
-	if b.backward() {
-		b.passes.add(f)
-		f.Lookup("backward").Usage = "measure the backward pass instead: the gradients"
-	}
+	b.addPasses(f, &b.passes)
 	return cmd
 }
-
-// backward reports whether the kernel has a backward pass.
-func (b *benchKernel) backward() bool { return bench.HasBackward(b.flags.Suite(true)[0]) }
 
 // parseImpls reads a comma list of the kernel's paths.
 func (b *benchKernel) parseImpls(text string) ([]string, error) {
@@ -117,29 +98,6 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	return verdict(report, b.set.Changed("impl"))
-}
-
-// ops returns what to measure. An error is a usage error.
-func (b *benchKernel) ops(cpu bool) ([]bench.Op, error) {
-	if b.suite == "" {
-		if b.small {
-			return nil, usagef("--small needs --suite")
-		}
-		op, err := b.flags.FromFlags(cpu)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		return []bench.Op{op}, nil
-	}
-	if b.suite != trainSuite {
-		return nil, usagef("--suite %s is not %s", b.suite, trainSuite)
-	}
-	for _, name := range b.own {
-		if b.set.Changed(name) && !slices.Contains(b.kernel.How, name) {
-			return nil, usagef("--suite %s and --%s contradict each other", b.suite, name)
-		}
-	}
-	return b.flags.Suite(cpu || b.small), nil
 }
 
 // measureAll measures the problems one after the other. One for which the device

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,20 +37,12 @@ func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 	f.StringVar(&r.in, "in", "", "safetensors file to read")
 	f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
 	r.flags.Add(f, false)
-	f.Var(value[string]{&r.impl, r.parseImpl, "PATH"}, "impl", "path to use: "+strings.Join(k.Impls, ", ")+" (default auto)")
+	kernelImplVar(f, &r.impl, k, "path to use")
 	deviceVar(f, &r.device)
 	if bench.HasBackward(r.flags.Suite(true)[0]) {
 		f.BoolVar(&r.backward, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
 	}
 	return cmd
-}
-
-// parseImpl reads the name of a path.
-func (r *runKernel) parseImpl(text string) (string, error) {
-	if !slices.Contains(r.kernel.Impls, text) {
-		return "", errors.New("not one of " + strings.Join(r.kernel.Impls, ", "))
-	}
-	return text, nil
 }
 
 func (r *runKernel) run(ctx context.Context, a *app) (err error) {

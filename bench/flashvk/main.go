@@ -7,7 +7,7 @@
 //	flashvk bench compare old new                   has something become slower?
 //	flashvk selftest                                is every path of this device right?
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
-//	flashvk bench norm, flashvk run norm            the same for kernels of package pipelines
+//	flashvk bench norm, run norm, profile norm      the same for kernels of package pipelines
 //	flashvk tune attention                          find the fastest configurations on this device
 //	flashvk sweep --csv x                           time it at many lengths; goes on after an interruption
 //	flashvk plot --csv x --out dir                  draw that

@@ -196,7 +196,19 @@ func TestErrors(t *testing.T) {
 		{args: "selftest --impl auto", code: 2, want: "--impl auto is not a path to test"},
 		{args: "selftest --budget 0s", code: 2, want: "--budget 0s is not positive"},
 		{args: "selftest x", code: 2, want: `selftest: argument "x" is not expected`},
-		{args: "profile", code: 2, want: "profile: a command is missing: attention"},
+		{args: "profile", code: 2, want: "profile: a command is missing: attention, gemm, gmm, grouped, mixture, mlp, norm, optim"},
+		{args: "profile norml", code: 2, want: `profile: "norml" is not one of the commands attention, gemm`},
+		{args: "profile gemm x", code: 2, want: `profile gemm: argument "x" is not expected`},
+		{args: "profile gemm --m 0", code: 2, want: "gemm: m=0 is not from 1 to"},
+		{args: "profile gemm --format json", code: 2, want: "--format json is not one of table, markdown"},
+		{args: "profile gemm --count 0", code: 2, want: "--count 0 is not in 1..100000"},
+		{args: "profile gemm --trace=", code: 2, want: "--trace is empty"},
+		{args: "profile gemm --impl auto,scalar", code: 2, want: `invalid argument "auto,scalar" for "--impl" flag: not one of auto, coopmat, scalar`},
+		{args: "profile gemm --suite fa", code: 2, want: "--suite fa is not train"},
+		{args: "profile gemm --suite train --config x", code: 2, want: "--suite train and --config contradict each other"},
+		{args: "profile mlp --small", code: 2, want: "--small needs --suite"},
+		{args: "profile mlp --backward --both", code: 2, want: "--backward and --both contradict each other"},
+		{args: "profile optim --backward", code: 2, want: "unknown flag: --backward"},
 		{args: "profile attention --format csv", code: 2, want: "--format csv is not one of table, markdown"},
 		{args: "profile attention --count 0", code: 2, want: "--count 0 is not in 1..100000"},
 		{args: "profile attention --impl scalar,unfused", code: 2, want: `invalid argument "scalar,unfused" for "--impl" flag`},
@@ -293,7 +305,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "selftest --help", "bench norm --help", "run optim --help", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "profile mlp --help", "selftest --help", "bench norm --help", "run optim --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
@@ -321,7 +333,7 @@ func TestVersion(t *testing.T) {
 func TestExamples(t *testing.T) {
 	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	n := 0
-	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"bench", "overhead"}, {"profile", "attention"}, {"selftest"}} {
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"bench", "overhead"}, {"profile", "attention"}, {"profile", "gemm"}, {"profile", "optim"}, {"selftest"}} {
 		cmd, _, err := root.Find(path)
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/kernels"
 )
 
 func newProfile(a *app) *cobra.Command {
@@ -24,25 +25,84 @@ func newProfile(a *app) *cobra.Command {
 		RunE:                  subcommandMissing,
 	}
 	cmd.AddCommand(newProfileAttention(a))
+	for _, k := range kernels.All() {
+		cmd.AddCommand(newProfileKernel(a, k))
+	}
 	return cmd
 }
 
-// profileAttention holds the flags of profile attention.
-type profileAttention struct {
-	problemFlagSet
-	passes        passFlags
-	impl          attention.Impl
+// profileFlags are those that all kernels have.
+type profileFlags struct {
+	set           *pflag.FlagSet
 	count         int
 	format        bench.Format
 	trace, device string
-	tuning        tuningFlags
 }
 
 // profileFormats are those that profile writes.
 var profileFormats = []bench.Format{bench.Table, bench.Markdown}
 
+// add adds the flags to f.
+func (p *profileFlags) add(f *pflag.FlagSet) {
+	p.set, p.format = f, bench.Table
+	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
+	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
+	f.Var(value[bench.Format]{&p.format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	deviceVar(f, &p.device)
+}
+
+// check returns a usage error.
+func (p *profileFlags) check() error {
+	switch {
+	case !slices.Contains(profileFormats, p.format):
+		return usagef("--format %s is not one of %s", p.format, bench.FormatNames(profileFormats))
+	case p.set.Changed("count") && (p.count < 1 || p.count > maxCount):
+		return usagef("--count %d is not in 1..%d", p.count, maxCount)
+	case p.set.Changed("trace") && p.trace == "":
+		return usagef("--trace is empty")
+	}
+	return nil
+}
+
+// protocol returns how to measure.
+func (p *profileFlags) protocol(cpu bool) bench.Protocol {
+	pr := bench.DefaultProtocol(cpu)
+	if p.set.Changed("count") {
+		pr.Samples = p.count
+	}
+	return pr
+}
+
+// write writes what was found out.
+func (p *profileFlags) write(a *app, profile *bench.Profile) error {
+	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format); err != nil {
+		return err
+	}
+	if p.trace == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := profile.WriteTrace(&b); err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.trace, b.Bytes(), 0o666); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", p.trace)
+	return nil
+}
+
+// profileAttention holds the flags of profile attention.
+type profileAttention struct {
+	problem problemFlagSet
+	profile profileFlags
+	passes  passFlags
+	impl    attention.Impl
+	tuning  tuningFlags
+}
+
 func newProfileAttention(a *app) *cobra.Command {
-	p := profileAttention{format: bench.Table}
+	p := profileAttention{}
 	cmd := &cobra.Command{
 		Use:   "attention",
 		Short: "Show where the time of softmax attention goes",
@@ -65,29 +125,18 @@ Sizes that are not given are those of bench attention.`,
 // add adds the flags to f.
 func (p *profileAttention) add(f *pflag.FlagSet) {
 	f.SortFlags = false
-	p.problemFlagSet.add(f)
+	p.problem.add(f)
 	p.passes.add(f)
 	f.Var(value[attention.Impl]{&p.impl, parseImpl, "PATH"}, "impl", "path: "+implNames()+" (default auto)")
-	intVar(f, &p.count, "count", "samples (default 10)")
-	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
-	f.Var(value[bench.Format]{&p.format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
-	deviceVar(f, &p.device)
+	p.profile.add(f)
 	p.tuning.add(f)
 }
 
 func (p *profileAttention) check() error {
-	switch {
-	case !slices.Contains(profileFormats, p.format):
-		return usagef("--format %s is not one of %s", p.format, bench.FormatNames(profileFormats))
-	case p.set.Changed("count") && (p.count < 1 || p.count > maxCount):
-		return usagef("--count %d is not in 1..%d", p.count, maxCount)
-	case p.set.Changed("trace") && p.trace == "":
-		return usagef("--trace is empty")
-	}
-	if err := errors.Join(p.passes.check(nil), p.tuning.check()); err != nil {
+	if err := errors.Join(p.profile.check(), p.passes.check(nil), p.tuning.check()); err != nil {
 		return err
 	}
-	_, err := p.problem(gpuDefault())
+	_, err := p.problem.problem(gpuDefault())
 	return err
 }
 
@@ -95,7 +144,7 @@ func (p *profileAttention) run(ctx context.Context, a *app) (err error) {
 	if err := p.check(); err != nil {
 		return err
 	}
-	d, err := openDevice(p.device)
+	d, err := openDevice(p.profile.device)
 	if err != nil {
 		return err
 	}
@@ -105,12 +154,9 @@ func (p *profileAttention) run(ctx context.Context, a *app) (err error) {
 	if env.CPU {
 		defaults = cpuDefault()
 	}
-	c := bench.Case{Pass: p.passes.pass(), Impls: []attention.Impl{p.impl}, Protocol: bench.DefaultProtocol(env.CPU)}
-	if c.Problem, err = p.problem(defaults); err != nil {
+	c := bench.Case{Pass: p.passes.pass(), Impls: []attention.Impl{p.impl}, Protocol: p.profile.protocol(env.CPU)}
+	if c.Problem, err = p.problem.problem(defaults); err != nil {
 		return err
-	}
-	if p.set.Changed("count") {
-		c.Protocol.Samples = p.count
 	}
 	if c.Tuning, err = p.tuning.load(a.stderr, d.Caps()); err != nil {
 		return err
@@ -121,19 +167,5 @@ func (p *profileAttention) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format); err != nil {
-		return err
-	}
-	if p.trace == "" {
-		return nil
-	}
-	var b bytes.Buffer
-	if err := profile.WriteTrace(&b); err != nil {
-		return err
-	}
-	if err := os.WriteFile(p.trace, b.Bytes(), 0o666); err != nil {
-		return err
-	}
-	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", p.trace)
-	return nil
+	return p.profile.write(a, profile)
 }

@@ -79,7 +79,7 @@ func (r *run) suspicion(t dtype.DType) string {
 	if r.report.Env.CPU {
 		return "a CPU device has no matrix units"
 	}
-	matrix, fma := bench.PeakOf(r.report.Ceilings, attention.CoopMat, t), bench.PeakOf(r.report.Ceilings, attention.Scalar, t)
+	matrix, fma := bench.PeakOf(r.report.Ceilings, true, t), bench.PeakOf(r.report.Ceilings, false, t)
 	if t == dtype.Float32 {
 		matrix.FLOPs *= 3 // of the loop itself
 	}
