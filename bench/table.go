@@ -160,9 +160,6 @@ func orDash(format func(float64) string, x float64) string {
 	return format(x)
 }
 
-// rowsChecked says which rows of O were compared.
-func rowsChecked(c Check) string { return checked(c, "rows") }
-
 // checked says how many of what a Check counts were compared.
 func checked(c Check, what string) string {
 	if c.Rows < c.OfRows {

@@ -96,6 +96,10 @@ func TestNotesOfPaths(t *testing.T) {
 			"gemm", "auto", []string{"--m=33", "--n=20", "--k=300", "--beta=2", "--config=scalar 64x64 t16x16 k16 g8 splits3"},
 			[]string{"33x20x300 nn float16 to float32, k in 3 parts", "33x20, 3 sums of each"}, false,
 		},
+		{
+			"gemm", "auto", []string{"--dtype=float32", "--m=20", "--n=18", "--k=110", "--config=coopmat s2x1 t1x2 k16 g4 splits2"},
+			[]string{"20x110, 110x18", "20x110, 110x18", "20x18x110 nt float32, k in 2 parts", "20x18, 2 sums of each"}, true,
+		},
 		{"gemm", "scalar", []string{"--group=3x5x7,4x6x2"}, []string{"2 products"}, false},
 		{"mlp", "fused", []string{"--tokens=20", "--hidden=37", "--in=18"}, []string{"x, w1, w2", "20x32x37 nn float16"}, true},
 	} {
