@@ -110,7 +110,11 @@ func combine(c *vk.Cmd, args arguments, sums vk.Tensor, p Problem, splits int) e
 	out.AOffset, out.AStride, out.AStrideB = uint32(sums.Offset), uint32(stride), uint32(sums.Strides[0])
 	outs := args.bound()
 	c.Note(func() vk.Note {
-		return vk.Note{Text: fmt.Sprintf("%dx%d, %d sums of each", p.M, p.N, splits), Bytes: vk.Traffic(sums) + args.traffic(&p)}
+		text := fmt.Sprintf("%dx%d, %d sums of each", p.M, p.N, splits)
+		if n := p.Batches(); n > 1 {
+			text = fmt.Sprintf("%d of %s", n, text)
+		}
+		return vk.Note{Text: text, Bytes: vk.Traffic(sums) + args.traffic(&p)}
 	})
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, sums, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
