@@ -2,12 +2,10 @@ package gemm_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/ref"
@@ -16,14 +14,13 @@ import (
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
-// narrowGradients returns dpre and dw of NarrowBackward as chains of products.
-func narrowGradients(in ref.Inputs, w, dy []float64, columns int, p gemm.Problem, multiply func(ref.Inputs, gemm.Problem) ref.Outputs) (dpre, dw ref.Outputs) {
-	pre := p
-	pre.Activation, pre.Out = gemm.Identity, p.DType
-	first := multiply(in, pre)
-	second := gemm.Problem{Batch: p.Batch, M: p.M, N: p.N, K: columns, TransB: true, Activation: gemm.TimesDSiLUKeep, DType: p.DType, Out: p.DType}
-	dpre = multiply(ref.Inputs{A: dy, B: w, X: first.C}, second)
-	third := gemm.Problem{Batch: p.Batch, M: p.N, N: columns, K: p.M, TransA: true, DType: p.DType, Out: p.Out}
+// gradients returns dpre and dw of NarrowBackward as chains of products, the last two of
+// which are second and third.
+func (h *hiddenCase) gradients(dy []float64, second, third gemm.Problem, multiply func(ref.Inputs, gemm.Problem) ref.Outputs) (dpre, dw ref.Outputs) {
+	pre := h.p
+	pre.Activation, pre.Out = gemm.Identity, h.p.DType
+	second.Activation = gemm.TimesDSiLUKeep
+	dpre = multiply(ref.Inputs{A: dy, B: h.w, X: multiply(h.in, pre).C}, second)
 	return dpre, multiply(ref.Inputs{A: dpre.S, B: dy}, third)
 }
 
@@ -32,15 +29,8 @@ func narrowGradients(in ref.Inputs, w, dy []float64, columns int, p gemm.Problem
 // other. Dpre has rows of a multiple of 8 elements, which it fills with zeros.
 func TestNarrowBackward(t *testing.T) {
 	d := vktest.Open(t)
-	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
-		shape, lack := chips.MatrixShape(d.Caps(), format)
-		if lack != "" {
-			t.Logf("%v: %s", format, lack)
-			continue
-		}
-		k := int(shape.N)
-		stages := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 2, TilesM: 1, TilesN: 3, BlockK: k, GroupM: 2}
-		high := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 3, SubgroupsN: 1, TilesM: 2, TilesN: 1, BlockK: k, GroupM: 2}
+	for format, shape := range matrixFormats(t, d) {
+		stages, high := matrixConfig(1, 2, 1, 3, shape), matrixConfig(3, 1, 2, 1, shape)
 		for i, s := range []struct {
 			p       gemm.Problem
 			columns int
@@ -59,41 +49,27 @@ func TestNarrowBackward(t *testing.T) {
 			}
 			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package grouped has odd ones
 			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
-				rng := rand.New(rand.NewPCG(1, uint64(p.N)))
-				random := func(n int) []float64 {
-					x := make([]float64, n)
-					for i := range x {
-						x[i] = float64(format.Round(float32(rng.NormFloat64())))
-					}
-					return x
-				}
+				h := newHiddenCase(p, s.columns)
 				batch := p.Batches()
-				in := ref.Inputs{A: random(batch * p.M * p.K), B: random(batch * p.K * p.N)}
-				w, dy := random(batch*p.N*s.columns), random(batch*p.M*s.columns)
-				wantPre, wantW := narrowGradients(in, w, dy, s.columns, p, ref.Multiply)
-				plainPre, plainW := narrowGradients(in, w, dy, s.columns, p, ref.Plain)
+				dy := h.random(batch * p.M * s.columns)
+				second := gemm.Problem{Batch: p.Batch, M: p.M, N: p.N, K: s.columns, TransB: true, DType: format, Out: format}
+				third := gemm.Problem{Batch: p.Batch, M: p.N, N: s.columns, K: p.M, TransA: true, DType: format, Out: p.Out}
+				wantPre, wantW := h.gradients(dy, second, third, ref.Multiply)
+				plainPre, plainW := h.gradients(dy, second, third, ref.Plain)
 				padded := (p.N + 7) / 8 * 8
 				rows := make([]float64, 0, batch*p.M*padded)
 				for i := range batch * p.M {
 					rows = append(append(rows, wantPre.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
 				}
-				second := gemm.Problem{Batch: p.Batch, M: p.M, N: p.N, K: s.columns, TransB: true, DType: format, Out: format}
-				third := gemm.Problem{Batch: p.Batch, M: p.N, N: s.columns, K: p.M, TransA: true, DType: format, Out: p.Out}
-				c := kerneltest.Case{Name: "narrow_bwd", Layout: layout, Tensors: []kerneltest.Tensor{
-					{Name: "a", DType: format, Shape: p.AShape(), Values: in.A},
-					{Name: "b", DType: format, Shape: p.BShape(), Values: in.B},
-					{Name: "w", DType: format, Shape: []int{batch, p.N, s.columns}, Values: w},
-					{Name: "dy", DType: format, Shape: []int{batch, p.M, s.columns}, Values: dy},
-					{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: w}, second).C},
-					{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C},
-				}}
-				report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+				c := kerneltest.Case{Name: "narrow_bwd", Layout: layout, Tensors: append(h.tensors,
+					kerneltest.Tensor{Name: "dy", DType: format, Shape: []int{batch, p.M, s.columns}, Values: dy},
+					kerneltest.Tensor{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: h.w}, second).C},
+					kerneltest.Tensor{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C})}
+				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					dpre := t["dpre"]
 					dpre.Shape = p.CShape()
 					return gemm.NarrowBackward(c, dpre, t["dw"], t["dy"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config})
 				})
-				require.NoError(t, err)
-				t.Log(report)
 			})
 		}
 	}

@@ -2,12 +2,10 @@ package gemm_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/ref"
@@ -20,14 +18,8 @@ import (
 // tiles whose rows leave in several strips, which are added to one another.
 func TestNarrow(t *testing.T) {
 	d := vktest.Open(t)
-	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
-		shape, lack := chips.MatrixShape(d.Caps(), format)
-		if lack != "" {
-			t.Logf("%v: %s", format, lack)
-			continue
-		}
-		strips := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 1, TilesM: 1, TilesN: 4, BlockK: int(shape.N), GroupM: 2}
-		wide := &gemm.Config{Impl: gemm.CoopMat, SubgroupsM: 1, SubgroupsN: 2, TilesM: 2, TilesN: 1, BlockK: int(shape.N), GroupM: 2}
+	for format, shape := range matrixFormats(t, d) {
+		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
 		for i, s := range []struct {
 			p       gemm.Problem
 			columns int
@@ -43,31 +35,13 @@ func TestNarrow(t *testing.T) {
 			p.DType, p.Out, p.Activation = format, format, gemm.SiLU
 			layout := kerneltest.Layout(i) % kerneltest.Layouts
 			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
-				rng := rand.New(rand.NewPCG(1, uint64(p.N)))
-				random := func(n int) []float64 {
-					x := make([]float64, n)
-					for i := range x {
-						x[i] = float64(format.Round(float32(rng.NormFloat64())))
-					}
-					return x
-				}
-				batch := p.Batches()
-				in := ref.Inputs{A: random(batch * p.M * p.K), B: random(batch * p.K * p.N)}
-				w := random(batch * p.N * s.columns)
-				second := gemm.Problem{Batch: p.Batch, M: p.M, N: s.columns, K: p.N, DType: format, Out: format}
-				want := ref.Multiply(ref.Inputs{A: ref.Multiply(in, p).C, B: w}, second)
-				plain := ref.Plain(ref.Inputs{A: ref.Plain(in, p).C, B: w}, second)
-				c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: []kerneltest.Tensor{
-					{Name: "a", DType: format, Shape: p.AShape(), Values: in.A},
-					{Name: "b", DType: format, Shape: p.BShape(), Values: in.B},
-					{Name: "w", DType: format, Shape: []int{batch, p.N, s.columns}, Values: w},
-					{Name: "y", DType: format, Shape: second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, in, second).C},
-				}}
-				report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+				h := newHiddenCase(p, s.columns)
+				want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
+				c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: append(h.tensors,
+					kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, h.in, h.second).C})}
+				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					return gemm.Narrow(c, t["y"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config})
 				})
-				require.NoError(t, err)
-				t.Log(report)
 			})
 		}
 	}

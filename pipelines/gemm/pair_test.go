@@ -46,12 +46,7 @@ func pairCases(m, columns int, format dtype.DType, f func(p gemm.PairProblem, la
 // TestPair compares with two products in float64.
 func TestPair(t *testing.T) {
 	d := vktest.Open(t)
-	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
-		shape, lack := chips.MatrixShape(d.Caps(), format)
-		if lack != "" {
-			t.Logf("%v: %s", format, lack)
-			continue
-		}
+	for format, shape := range matrixFormats(t, d) {
 		m := int(shape.M)
 		layout, err := chips.LayoutOf(d, format, shape)
 		require.NoError(t, err)
@@ -81,13 +76,7 @@ func TestPair(t *testing.T) {
 // checkPair runs a problem on random tensors.
 func checkPair(d *vk.Device, p gemm.PairProblem, layout kerneltest.Layout, opt gemm.PairOptions) (string, error) {
 	rng := rand.New(rand.NewPCG(uint64(p.M), uint64(p.Hidden)))
-	random := func(n int) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = float64(p.DType.Round(float32(rng.NormFloat64())))
-		}
-		return x
-	}
+	random := func(n int) []float64 { return kerneltest.Random(rng, p.DType, n, 1) }
 	x, w1, w2 := random(p.M*p.In), random(p.In*p.Hidden), random(p.Hidden*p.N)
 	first := gemm.Problem{M: p.M, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
 	second := gemm.Problem{M: p.M, N: p.N, K: p.Hidden, DType: p.DType, Out: p.Out}

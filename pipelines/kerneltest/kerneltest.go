@@ -1,7 +1,7 @@
 // Package kerneltest is the suite of the kernels of pipelines: it runs a call on a
 // device on tensors whose surroundings it watches.
 //
-// A Case has the tensors of a call and what its outputs should be. Run lays each out
+// A Case has the tensors of a call and what its outputs should be. Check lays each out
 // as a strided view of a larger buffer, with other strides than its neighbours' so that
 // a kernel that takes one's for the other's is found out,
 //
@@ -24,7 +24,9 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
+	"testing"
 
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
@@ -64,6 +66,50 @@ type Case struct {
 
 // A Record records the call on tensors, by name.
 type Record func(c *vk.Cmd, t map[string]vk.Tensor) error
+
+// Random returns normal numbers times a scale, as a format has them.
+func Random(rng *rand.Rand, t dtype.DType, n int, scale float64) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = float64(t.Round(float32(scale * rng.NormFloat64())))
+	}
+	return x
+}
+
+// Test fails t with what Check finds wrong, and logs how close the outputs came.
+func (c *Case) Test(t *testing.T, d *vk.Device, record Record) {
+	t.Helper()
+	report, err := c.Check(d, record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(report)
+}
+
+// TestWorkspace is Test with memory of so many bytes, full of NaN, and then with 4 bytes
+// less, which it wants to be refused by the package of the case's name.
+func (c *Case) TestWorkspace(t *testing.T, d *vk.Device, bytes int64, record func(workspace *vk.Buffer) Record) {
+	t.Helper()
+	for _, less := range []int64{0, 4} {
+		workspace, err := d.NewBuffer("workspace", bytes-less)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Check(d, func(cmd *vk.Cmd, tensors map[string]vk.Tensor) error {
+			cmd.Fill(workspace, 0, workspace.Bytes(), math.MaxUint32)
+			cmd.BarrierFromTransfer()
+			return record(workspace)(cmd, tensors)
+		})
+		workspace.Close()
+		want := fmt.Sprintf("%s: workspace has %d bytes, want %d", c.Name, bytes-less, bytes)
+		switch {
+		case less == 0 && err != nil:
+			t.Fatal(err)
+		case less > 0 && (err == nil || err.Error() != want):
+			t.Fatalf("with less memory the error is %v, want %s", err, want)
+		}
+	}
+}
 
 // surroundings are what memory holds that is not an input.
 type surroundings struct {

@@ -21,13 +21,7 @@ import (
 // inputs are random; weights are small, so that outputs of heads are about 1.
 func inputs(p mixture.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
-	random := func(n int, t dtype.DType, scale float64) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = float64(t.Round(float32(scale * rng.NormFloat64())))
-		}
-		return x
-	}
+	random := func(n int, t dtype.DType, scale float64) []float64 { return kerneltest.Random(rng, t, n, scale) }
 	return ref.Inputs{
 		X: random(p.Tokens*p.In, p.DType, 1), W1: random(p.Heads*p.In*p.Hidden, p.DType, 1/math.Sqrt(float64(p.In))),
 		W2: random(p.Heads*p.Hidden*3, p.DType, 1/math.Sqrt(float64(p.Hidden))), Y: random(p.Tokens, dtype.Float32, 1),
@@ -98,9 +92,8 @@ func TestPasses(t *testing.T) {
 						if impl == gemm.CoopMat && !pass.backward && !pass.outputs {
 							tighten(&c, p, in)
 						}
-						report, err := c.Check(d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: pass.outputs, Heads: s.atATime}, pass.backward))
-						require.NoError(t, err, "%+v", pass)
-						t.Logf("%+v: %s", pass, report)
+						t.Logf("%+v", pass)
+						c.Test(t, d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: pass.outputs, Heads: s.atATime}, pass.backward))
 					}
 				})
 			}
@@ -142,22 +135,10 @@ func TestWorkspace(t *testing.T) {
 			}
 			require.NoError(t, err)
 			c := kerneltest.Case{Name: "mixture", Tensors: tensors(p, in, 1, backward)}
-			for _, less := range []int64{0, 4} {
-				workspace, err := d.NewBuffer("workspace", bytes-less)
-				require.NoError(t, err)
+			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
 				opt.Workspace = workspace
-				_, err = c.Check(d, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
-					c.Fill(workspace, 0, workspace.Bytes(), math.MaxUint32)
-					c.BarrierFromTransfer()
-					return record(p, opt, backward)(c, tensors)
-				})
-				workspace.Close()
-				if less == 0 {
-					require.NoError(t, err)
-				} else {
-					require.EqualError(t, err, fmt.Sprintf("mixture: workspace has %d bytes, want %d", bytes-less, bytes))
-				}
-			}
+				return record(p, opt, backward)
+			})
 		}
 	}
 }
