@@ -21,13 +21,7 @@ import (
 // inputs are random; weights are small, so that pre is about 1.
 func inputs(p grouped.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
-	random := func(n int, scale float64) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = float64(p.DType.Round(float32(scale * rng.NormFloat64())))
-		}
-		return x
-	}
+	random := func(n int, scale float64) []float64 { return kerneltest.Random(rng, p.DType, n, scale) }
 	return ref.Inputs{
 		X: random(p.Tokens*p.In, 1), W1: random(p.Heads*p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
 		W2: random(p.Heads*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))), DY: random(p.Tokens*p.Heads*p.Out, 1),
@@ -104,9 +98,8 @@ func TestPasses(t *testing.T) {
 					y = dtype.Float32
 				}
 				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, y, pass.backward)}
-				report, err := c.Check(d, record(p, grouped.Options{Impl: impl, Heads: heads, Products: pass.products, Float32: pass.float32}, pass.backward))
-				require.NoError(t, err, "%+v", pass)
-				t.Logf("%+v: %s", pass, report)
+				t.Logf("%+v", pass)
+				c.Test(t, d, record(p, grouped.Options{Impl: impl, Heads: heads, Products: pass.products, Float32: pass.float32}, pass.backward))
 			}
 		})
 	}
@@ -121,13 +114,12 @@ func TestBackwardLoss(t *testing.T) {
 			in := inputs(p)
 			c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, p.DType, true)}
 			for _, products := range []bool{false, true} {
-				report, err := c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+				t.Logf("products=%v", products)
+				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					loss := func(c *vk.Cmd, dy, y vk.Tensor) error { return gemm.Pad(c, dy, t["dy"]) }
 					opt := grouped.Options{Impl: impl, Heads: heads, Products: products}
 					return grouped.BackwardLoss(c, t["dx"], t["dw1"], t["dw2"], t["x"], t["w1"], t["w2"], loss, p, opt)
 				})
-				require.NoError(t, err, "products=%v", products)
-				t.Log(report)
 			}
 		})
 	}
@@ -155,22 +147,10 @@ func TestWorkspace(t *testing.T) {
 			require.NoError(t, err)
 			require.Less(t, bytes, all, "fewer heads at a time need less memory")
 			c := kerneltest.Case{Name: "grouped", Tensors: tensors(p, in, p.DType, backward)}
-			for _, less := range []int64{0, 4} {
-				workspace, err := d.NewBuffer("workspace", bytes-less)
-				require.NoError(t, err)
+			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
 				opt.Workspace = workspace
-				_, err = c.Check(d, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
-					c.Fill(workspace, 0, workspace.Bytes(), math.MaxUint32)
-					c.BarrierFromTransfer()
-					return record(p, opt, backward)(c, tensors)
-				})
-				workspace.Close()
-				if less == 0 {
-					require.NoError(t, err)
-				} else {
-					require.EqualError(t, err, fmt.Sprintf("grouped: workspace has %d bytes, want %d", bytes-less, bytes))
-				}
-			}
+				return record(p, opt, backward)
+			})
 		}
 	}
 }

@@ -20,13 +20,7 @@ import (
 // inputs are random; weights are small, so that pre is about 1.
 func inputs(p mlp.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
-	random := func(n int, scale float64) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = float64(p.DType.Round(float32(scale * rng.NormFloat64())))
-		}
-		return x
-	}
+	random := func(n int, scale float64) []float64 { return kerneltest.Random(rng, p.DType, n, scale) }
 	return ref.Inputs{
 		X: random(p.Tokens*p.In, 1), W1: random(p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
 		W2: random(p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))), DY: random(p.Tokens*p.Out, 1),
@@ -97,9 +91,8 @@ func TestPasses(t *testing.T) {
 			for _, backward := range []bool{false, true} {
 				for _, keep := range []bool{false, true} {
 					c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, keep, backward)}
-					report, err := c.Check(d, record(p, mlp.Options{Impl: impl}, backward))
-					require.NoError(t, err, "backward=%v keep=%v", backward, keep)
-					t.Logf("backward=%v keep=%v: %s", backward, keep, report)
+					t.Logf("backward=%v keep=%v", backward, keep)
+					c.Test(t, d, record(p, mlp.Options{Impl: impl}, backward))
 				}
 			}
 		})
@@ -125,9 +118,7 @@ func TestFused(t *testing.T) {
 		defer workspace.Close()
 		c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), false, false)}
 		for _, opt.Workspace = range []*vk.Buffer{nil, workspace} {
-			report, err := c.Check(d, record(p, opt, false))
-			require.NoError(t, err)
-			t.Log(report)
+			c.Test(t, d, record(p, opt, false))
 		}
 		less, err := d.NewBuffer("less", bytes-256)
 		require.NoError(t, err)
@@ -172,8 +163,8 @@ func TestFusedUnsupported(t *testing.T) {
 	require.EqualError(t, err, "mlp: fused=Fused(3) is not one of auto, on, off")
 }
 
-// TestWorkspace runs both passes in memory of their own, and wants too little of it to be
-// refused.
+// TestWorkspace runs both passes in memory of their own that is full of NaN, and wants too
+// little of it to be refused.
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
@@ -186,17 +177,9 @@ func TestWorkspace(t *testing.T) {
 		bytes, err := size(d.Caps(), p, mlp.Options{Impl: gemm.Scalar}, false)
 		require.NoError(t, err)
 		c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, false, backward)}
-		for _, less := range []int64{0, 4} {
-			workspace, err := d.NewBuffer("workspace", bytes-less)
-			require.NoError(t, err)
-			_, err = c.Check(d, record(p, mlp.Options{Impl: gemm.Scalar, Workspace: workspace}, backward))
-			workspace.Close()
-			if less == 0 {
-				require.NoError(t, err)
-			} else {
-				require.ErrorContains(t, err, fmt.Sprintf("mlp: workspace has %d bytes, want %d", bytes-less, bytes))
-			}
-		}
+		c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
+			return record(p, mlp.Options{Impl: gemm.Scalar, Workspace: workspace}, backward)
+		})
 	}
 }
 
