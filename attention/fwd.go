@@ -200,8 +200,8 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
 		if first > 0 {
-			// The rows differ, but synchronization validation compares whole
-			// buffers, and after limit[2] batches a barrier costs nothing.
+			// The rows differ, but synchronization validation sees tensors of all
+			// batches, and after limit[2] of them a barrier costs nothing.
 			c.Barrier()
 		}
 		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, q, k, v, o, lse)

@@ -126,7 +126,7 @@ func (t Tensor) Aligned(n int) bool {
 // different tensors of one buffer may run side by side, also for the validation layer. What
 // is no valid tensor comes back as it is.
 func (t Tensor) Narrow() Tensor {
-	if t.Validate() != nil {
+	if t.IsZero() || t.Validate() != nil {
 		return t
 	}
 	size := int64(t.DType.Size())

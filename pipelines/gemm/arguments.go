@@ -104,6 +104,13 @@ func (args *arguments) traffic(p *Problem) float64 {
 	return bytes
 }
 
+// narrow makes every tensor one on a slice of its buffer.
+func (args *arguments) narrow() {
+	for _, t := range []*vk.Tensor{&args.c, &args.a, &args.b, &args.r, &args.x, &args.s} {
+		*t = t.Narrow()
+	}
+}
+
 // rowsFrom returns the tensors and the problem of n rows of C from a row on. Those of a
 // batch count on from product to product, and are whole products.
 func (args arguments) rowsFrom(row, n int, p Problem) (arguments, Problem) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -54,19 +55,19 @@ type combineSpec struct {
 // A multiplier records the one kernel of a configuration.
 type multiplier func(c *vk.Cmd, args arguments, p Problem, config Config) error
 
-// splits records a kernel whose workgroups have a part of k each, and gemm_combine, which
-// adds up their sums, in memory from byte `at` on.
-func (multiply multiplier) splits(c *vk.Cmd, args arguments, p Problem, config Config, memory *vk.Buffer, at int64) error {
+// steps returns what computes a product: the kernel alone, or the kernel whose workgroups
+// have a part of k each, and gemm_combine, which adds up their sums, in memory from byte
+// `at` on.
+func (multiply multiplier) steps(args arguments, p Problem, config Config, memory *vk.Buffer, at int64) steps.List {
+	if config.Splits <= 1 {
+		return steps.List{func(c *vk.Cmd) error { return multiply(c, args, p, config) }}
+	}
+	var whole steps.List
 	if rows := config.Rows; rows > 0 {
 		one := config
 		one.Splits, one.Rows, config.Rows = 1, 0, 0
 		unshared, first := args.rowsFrom(0, rows, p)
-		if err := multiply(c, unshared, first, one); err != nil {
-			return err
-		}
-		if args.a.Buffer == memory || args.b.Buffer == memory {
-			c.Barrier() // the parts differ, but synchronization validation compares whole buffers
-		}
+		whole = steps.List{func(c *vk.Cmd) error { return multiply(c, unshared, first, one) }}
 		args, p = args.rowsFrom(rows, p.Batches()*p.M-rows, p)
 	}
 	stride := partialStride(p.N)
@@ -76,12 +77,12 @@ func (multiply multiplier) splits(c *vk.Cmd, args arguments, p Problem, config C
 		Strides: []int{p.M * stride, stride, 1},
 		Offset:  int(at / 4),
 	}}
+	partial.c = partial.c.Narrow()
 	sums := Problem{Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, DType: p.DType, Out: dtype.Float32}
-	if err := multiply(c, partial, sums, config); err != nil {
-		return err
-	}
-	c.Barrier()
-	return combine(c, args, partial.c, p, config.Splits)
+	return steps.Together(whole, steps.List{
+		func(c *vk.Cmd) error { return multiply(c, partial, sums, config) },
+		func(c *vk.Cmd) error { return combine(c, args, partial.c, p, config.Splits) },
+	})
 }
 
 // combine records gemm_combine: the epilogue of p on sums, (splits * batch, m, n) float32,

@@ -46,8 +46,10 @@ package gemm
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/flashvk/flashvk/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -155,32 +157,46 @@ type Options struct {
 // It returns an error that wraps ErrUnsupported if no path on the device handles p,
 // and an error naming the argument if a tensor does not fit p.
 func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
-	config, err := Choose(c.Device().Caps(), p, opt)
+	s, err := MultiplySteps(c, dst, a, b, p, opt)
 	if err != nil {
 		return err
 	}
+	return s.Record(c)
+}
+
+// Steps are what a call records, for a caller who has kernels to run beside it.
+type Steps struct {
+	Copies  steps.List // of operands, a step or none; it reads only those whose rows are not aligned
+	Product steps.List // the rest, after a Barrier
+}
+
+// Record records all.
+func (s *Steps) Record(c *vk.Cmd) error { return slices.Concat(s.Copies, s.Product).Record(c) }
+
+// MultiplySteps returns what Multiply records. It takes memory of c, but records nothing.
+func MultiplySteps(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) (s Steps, err error) {
+	config, err := Choose(c.Device().Caps(), p, opt)
+	if err != nil {
+		return s, err
+	}
 	args, err := newArguments("gemm", dst, a, b, p, &opt)
 	if err != nil {
-		return err
+		return s, err
 	}
 	config = config.fit(&p)
 	plan := config.plan(&p, &opt)
 	memory, at, err := plan.workspace(c, &opt, &args)
 	if err != nil {
-		return err
+		return s, err
 	}
+	args.narrow()
 	if plan.parts {
-		args, p, config, err = plan.split(c, args, p, config, memory, at)
+		s.Product, args, p, config = plan.split(args, p, config, memory, at)
 	} else {
-		err = plan.pack(c, &args, memory, at)
+		s.Copies = plan.pack(&args, memory, at)
 	}
-	if err != nil {
-		return err
-	}
-	if config.Splits > 1 {
-		return multiplier(multiply).splits(c, args, p, config, memory, at+plan.partials)
-	}
-	return multiply(c, args, p, config)
+	s.Product = append(s.Product, multiplier(multiply).steps(args, p, config, memory, at+plan.partials)...)
+	return s, nil
 }
 
 // multiply records the one kernel of config.

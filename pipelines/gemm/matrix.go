@@ -184,8 +184,8 @@ func dispatch(c *vk.Cmd, kernel *vk.Kernel[params], args arguments, p Problem, c
 	for first := 0; first < p.Batches(); first += step {
 		n := min(step, p.Batches()-first)
 		if first > 0 {
-			// Products differ, but synchronization validation compares whole buffers,
-			// and after limit[2] products a barrier costs nothing.
+			// Products differ, but synchronization validation sees tensors of all, and
+			// after limit[2] products a barrier costs nothing.
 			c.Barrier()
 		}
 		c.Note(func() vk.Note { return args.note(p, &config, n) })

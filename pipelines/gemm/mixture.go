@@ -119,8 +119,11 @@ func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) er
 	if err != nil {
 		return err
 	}
-	if err := plan.memory.pack(c, &args, memory, at); err != nil {
-		return err
+	if copies := plan.memory.pack(&args, memory, at); len(copies) > 0 {
+		if err := copies.Record(c); err != nil {
+			return err
+		}
+		c.Barrier()
 	}
 	limit := d.Caps().MaxWorkgroupCount
 	groups := states.Shape[0]

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
@@ -64,17 +65,27 @@ func (plan *narrowPlan) take(parts, rows, columns int) {
 // for the call begins at a byte.
 func (plan *narrowPlan) partial(memory *vk.Buffer, at int64, rows, columns int, p Problem) vk.Tensor {
 	stride := partialStride(columns)
-	return vk.Tensor{
+	partial := vk.Tensor{
 		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{plan.parts * p.Batches(), rows, columns},
 		Strides: []int{rows * stride, stride, 1},
 		Offset:  int((at + plan.memory.partials) / 4),
 	}
+	return partial.Narrow()
 }
 
-// record records the kernel of that name, which writes partial sums of result, and
+// steps returns the kernel of that name, which writes partial sums of result, and
 // gemm_combine, which adds them up.
-func (plan *narrowPlan) record(c *vk.Cmd, name string, args arguments, p Problem, result, partial vk.Tensor) error {
+func (plan *narrowPlan) steps(name string, args arguments, p Problem, result, partial vk.Tensor) steps.List {
+	sums := Problem{Batch: p.Batch, M: partial.Shape[1], N: partial.Shape[2], K: p.K, DType: p.DType, Out: p.Out}
+	return steps.List{
+		func(c *vk.Cmd) error { return plan.record(c, name, args, p, partial) },
+		func(c *vk.Cmd) error { return combine(c, arguments{c: result}, partial, sums, plan.parts) },
+	}
+}
+
+// record records the kernel of that name.
+func (plan *narrowPlan) record(c *vk.Cmd, name string, args arguments, p Problem, partial vk.Tensor) error {
 	caps := c.Device().Caps()
 	module, err := shaders.Get(name, p.DType.Short())
 	if err != nil {
@@ -84,17 +95,11 @@ func (plan *narrowPlan) record(c *vk.Cmd, name string, args arguments, p Problem
 	if err != nil {
 		return err
 	}
-	rows, columns := partial.Shape[1], partial.Shape[2]
-	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, narrowSpec{spec, uint32(columns)}, chips.MatrixOptions(caps))
+	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, narrowSpec{spec, uint32(partial.Shape[2])}, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}
-	if err := dispatch(c, kernel, args, p, plan.config); err != nil {
-		return err
-	}
-	c.Barrier()
-	sums := Problem{Batch: p.Batch, M: rows, N: columns, K: p.K, DType: p.DType, Out: p.Out}
-	return combine(c, arguments{c: result}, partial, sums, plan.parts)
+	return dispatch(c, kernel, args, p, plan.config)
 }
 
 // narrowBytes is the shared memory of w in lib/gemm_narrow.glsl.
@@ -184,10 +189,8 @@ func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options
 	if err != nil {
 		return err
 	}
-	if err := plan.memory.pack(c, &args, memory, at); err != nil {
-		return err
-	}
+	list := plan.memory.pack(&args, memory, at)
 	args.c = plan.partial(memory, at, p.M, columns, p)
 	args.more = 2 * float64(p.N) * float64(columns)
-	return plan.record(c, "gemm_narrow", args, p, y, args.c)
+	return append(list, plan.steps("gemm_narrow", args, p, y, args.c)...).Record(c)
 }

@@ -53,9 +53,19 @@ func NarrowBackwardConfig(caps *vk.Caps, p Problem, columns int, opt Options) (C
 //
 // Records, and returns errors, as Narrow does.
 func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
-	plan, err := newNarrowBackwardPlan(c.Device().Caps(), p, columns, &opt)
+	s, err := NarrowBackwardSteps(c, dpre, dw, dy, a, b, w, columns, p, opt)
 	if err != nil {
 		return err
+	}
+	return s.Record(c)
+}
+
+// NarrowBackwardSteps returns what NarrowBackward records, as MultiplySteps does. The product
+// is two steps, of which the first writes dpre and the second dw.
+func NarrowBackwardSteps(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p Problem, opt Options) (s Steps, err error) {
+	plan, err := newNarrowBackwardPlan(c.Device().Caps(), p, columns, &opt)
+	if err != nil {
+		return s, err
 	}
 	wShape := []int{p.Batches(), p.N, columns}
 	err = argument.Check("gemm", []argument.Argument{
@@ -68,23 +78,23 @@ func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p P
 		argument.New("dw", dw, true, p.Out, wShape),
 	})
 	if err != nil {
-		return err
+		return s, err
 	}
 	if !aligned(8, dpre) {
-		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", dpre.Offset, dpre.Strides)
+		return s, fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", dpre.Offset, dpre.Strides)
 	}
 	if end := 2 * int64((dpre.Offset+dpre.Span()+7)/8*8); end > dpre.Buffer.Bytes() {
-		return fmt.Errorf("gemm: dpre with its zeros ends at byte %d of a buffer of %d", end, dpre.Buffer.Bytes())
+		return s, fmt.Errorf("gemm: dpre with its zeros ends at byte %d of a buffer of %d", end, dpre.Buffer.Bytes())
 	}
 	args := arguments{c: dpre, a: a, b: b, r: w, x: dy}
 	memory, at, err := plan.memory.workspace(c, &opt, &args)
 	if err != nil {
-		return err
+		return s, err
 	}
-	if err := plan.memory.pack(c, &args, memory, at); err != nil {
-		return err
-	}
+	args.narrow()
+	s.Copies = plan.memory.pack(&args, memory, at)
 	args.s = plan.partial(memory, at, p.N, columns, p)
 	args.more = 4 * float64(p.N) * float64(columns)
-	return plan.record(c, "gemm_narrow_bwd", args, p, dw, args.s)
+	s.Product = plan.steps("gemm_narrow_bwd", args, p, dw.Narrow(), args.s)
+	return s, nil
 }

@@ -51,18 +51,18 @@ type packSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 }
 
-// pack records a copy of t to memory from byte `at` on, and returns it.
-func pack(c *vk.Cmd, t vk.Tensor, memory *vk.Buffer, at int64) (vk.Tensor, error) {
+// packed returns the copy of t in memory from byte `at` on, and what is copied: t, or the
+// one matrix that all products share.
+func packed(t vk.Tensor, memory *vk.Buffer, at int64) (to, from vk.Tensor) {
 	stride := RowStride(t.Shape[2])
-	from, out := t, t
-	out.Buffer, out.Offset = memory, int(at/2)
-	out.Strides = []int{t.Shape[1] * stride, stride, 1}
-	if t.Strides[0] == 0 { // one matrix for all products
-		from.Shape, out.Strides[0] = []int{1, t.Shape[1], t.Shape[2]}, 0
+	from, to = t, t
+	to.Buffer, to.Offset = memory, int(at/2)
+	to.Strides = []int{t.Shape[1] * stride, stride, 1}
+	if t.Strides[0] == 0 {
+		from.Shape, to.Strides[0] = []int{1, t.Shape[1], t.Shape[2]}, 0
+		to.Shape = from.Shape
 	}
-	to := out
-	to.Shape = from.Shape
-	return out, Pad(c, to, from)
+	return to.Narrow(), from
 }
 
 // RowStride returns the distance of rows of n elements, in elements, that is fastest for

@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
@@ -336,23 +337,18 @@ func Pair(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p PairProblem, opt PairOptions) err
 	if err != nil {
 		return err
 	}
+	copies, first := region(memory, at, plan.partials)
 	for i := range plan.operands {
-		plan.operands[i].at += at
+		plan.operands[i].at += first
 	}
-	if err := fragments(c, memory, [3]vk.Tensor{x, w1, w2}, plan.operands); err != nil {
-		return err
-	}
-	c.Barrier() // the copies are written
 	args.k, args.more = p.Hidden, 2*float64(p.In)*float64(p.Hidden)
-	args.a = plan.operand(memory, p.DType, 0, plan.operands[0].panels*int(spec.TilesM*spec.MatM), plan.in)
-	args.b = plan.operand(memory, p.DType, 1, plan.in, plan.second.K)
+	args.a = plan.operand(copies, p.DType, 0, plan.operands[0].panels*int(spec.TilesM*spec.MatM), plan.in)
+	args.b = plan.operand(copies, p.DType, 1, plan.in, plan.second.K)
 	run := multiplier(func(c *vk.Cmd, args arguments, p Problem, config Config) error {
 		return multiplyPair(c, args, p, config, spec)
 	})
-	if plan.config.Splits > 1 {
-		return run.splits(c, args, plan.second, plan.config, memory, at+plan.partials)
-	}
-	return run(c, args, plan.second, plan.config)
+	list := steps.List{func(c *vk.Cmd) error { return fragments(c, copies, [3]vk.Tensor{x, w1, w2}, plan.operands) }}
+	return append(list, run.steps(args, plan.second, plan.config, memory, at+plan.partials)...).Record(c)
 }
 
 // operand returns a copy of an operand as the matrix that it stands for.

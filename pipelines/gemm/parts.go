@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -96,7 +97,7 @@ type partsSpec struct {
 
 // An operandParts says where the parts of an operand lie.
 type operandParts struct {
-	source  *vk.Tensor
+	source  vk.Tensor
 	batches int // 1 where all products share a matrix
 	rows    int // of op(A), columns of op(B)
 	turned  bool
@@ -132,58 +133,59 @@ func (o *operandParts) panels(memory *vk.Buffer, l partsLayout, line, batches in
 	return t
 }
 
-// split records the kernels that bring A and B into parts, in memory from byte `at` on, and
-// returns the product that is left: of 16-bit operands in panels.
-func (m *memoryPlan) split(c *vk.Cmd, args arguments, p Problem, config Config, memory *vk.Buffer, at int64) (arguments, Problem, Config, error) {
+// split returns the steps that bring A and B into parts, in memory from byte `at` on, and the
+// product that is left: of 16-bit operands in panels.
+func (m *memoryPlan) split(args arguments, p Problem, config Config, memory *vk.Buffer, at int64) (steps.List, arguments, Problem, Config) {
+	memory, at = region(memory, at, m.partials)
 	l := config.partsLayout(p.K)
-	a := operandParts{source: &args.a, batches: p.Batches(), rows: p.M, turned: p.TransA, tops: at + m.topsA, parts: at + m.a}
-	b := operandParts{source: &args.b, batches: p.Batches(), rows: p.N, turned: !p.TransB, tops: at + m.topsB, parts: at + m.b}
+	a := operandParts{source: args.a, batches: p.Batches(), rows: p.M, turned: p.TransA, tops: at + m.topsA, parts: at + m.a}
+	b := operandParts{source: args.b, batches: p.Batches(), rows: p.N, turned: !p.TransB, tops: at + m.topsB, parts: at + m.b}
 	for _, o := range []*operandParts{&a, &b} {
 		if o.source.Strides[0] == 0 {
 			o.batches = 1
 		}
 	}
 	const threads = 128
-	for _, k := range []struct {
-		name   string
-		spec   any
-		tilesK int
-	}{
-		{"gemm_tops", topsSpec{threads}, l.chunks},
-		{"gemm_parts", partsSpec{threads, uint32(config.BlockK)}, (l.slabs*config.BlockK + partsColumns - 1) / partsColumns},
-	} {
-		module, err := shaders.Get(k.name, "")
-		if err != nil {
-			return args, p, config, err
-		}
-		kernel, err := vk.CachedKernel[partsParams](c.Device(), module.Name, module.SPIRV, k.spec, vk.KernelOptions{})
-		if err != nil {
-			return args, p, config, err
-		}
-		groups := a.groups(k.tilesK) + b.groups(k.tilesK)
-		limit := c.Device().Caps().MaxWorkgroupCount
-		x := min(groups, int(limit[0]))
-		y := (groups + x - 1) / x
-		if y > int(limit[1]) {
-			return args, p, config, unsupported("parts of %v take more than the device's %v workgroups", p, limit)
-		}
-		c.Note(func() vk.Note {
-			bytes := vk.Traffic(args.a, args.b) // and the tops, which are few
-			if k.name == "gemm_parts" {
-				bytes *= 2 // two of float16 for each
-			}
-			return vk.Note{Text: fmt.Sprintf("%dx%d, %dx%d", p.M, p.K, p.K, p.N), Bytes: bytes}
-		})
-		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y)}, partsParams{
-			K: uint32(p.K), Chunk: uint32(l.chunk), Chunks: uint32(l.chunks), Slabs: uint32(l.slabs),
-			TilesK: uint32(k.tilesK), AGroups: uint32(a.groups(k.tilesK)), Groups: uint32(groups), A: a.push(), B: b.push(),
-		}, args.a, args.b, vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
-		c.Barrier()
+	list := steps.List{
+		partsStep("gemm_tops", topsSpec{threads}, l.chunks, 1, a, b, p, l, memory),
+		// Two of float16 for each element.
+		partsStep("gemm_parts", partsSpec{threads, uint32(config.BlockK)}, (l.slabs*config.BlockK+partsColumns-1)/partsColumns, 2, a, b, p, l, memory),
 	}
 	config.BlockK *= 2 // hi and lo
 	args.k = p.K
 	args.panel = config.BlockK
 	args.a, args.b = a.panels(memory, l, args.panel, p.Batches()), b.panels(memory, l, args.panel, p.Batches())
 	p.DType, p.K, p.TransA, p.TransB = dtype.Float16, l.slabs*args.panel, false, true
-	return args, p, config, c.Err()
+	return list, args, p, config
+}
+
+// partsStep returns one of the kernels of split, which has tilesK tiles of a row, and for a
+// note, how many times the operands are moved.
+func partsStep(name string, spec any, tilesK, moves int, a, b operandParts, p Problem, l partsLayout, memory *vk.Buffer) func(c *vk.Cmd) error {
+	return func(c *vk.Cmd) error {
+		module, err := shaders.Get(name, "")
+		if err != nil {
+			return err
+		}
+		kernel, err := vk.CachedKernel[partsParams](c.Device(), module.Name, module.SPIRV, spec, vk.KernelOptions{})
+		if err != nil {
+			return err
+		}
+		groups := a.groups(tilesK) + b.groups(tilesK)
+		limit := c.Device().Caps().MaxWorkgroupCount
+		x := min(groups, int(limit[0]))
+		y := (groups + x - 1) / x
+		if y > int(limit[1]) {
+			return unsupported("parts of %v take more than the device's %v workgroups", p, limit)
+		}
+		c.Note(func() vk.Note {
+			bytes := float64(moves) * vk.Traffic(a.source, b.source) // and the tops, which are few
+			return vk.Note{Text: fmt.Sprintf("%dx%d, %dx%d", p.M, p.K, p.K, p.N), Bytes: bytes}
+		})
+		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y)}, partsParams{
+			K: uint32(p.K), Chunk: uint32(l.chunk), Chunks: uint32(l.chunks), Slabs: uint32(l.slabs),
+			TilesK: uint32(tilesK), AGroups: uint32(a.groups(tilesK)), Groups: uint32(groups), A: a.push(), B: b.push(),
+		}, a.source, b.source, vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
+		return c.Err()
+	}
 }

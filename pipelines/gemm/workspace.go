@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -52,6 +53,7 @@ func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 }
 
 // workspace returns the memory of a call and where it begins: the caller's, or the Cmd's.
+// What kernels see are slices of it.
 func (m *memoryPlan) workspace(c *vk.Cmd, opt *Options, args *arguments) (*vk.Buffer, int64, error) {
 	if m.bytes == 0 {
 		return nil, 0, nil
@@ -77,19 +79,28 @@ func workspace(c *vk.Cmd, memory *vk.Buffer, offset, bytes int64) (vk.Tensor, er
 	return vk.Tensor{Buffer: memory, DType: dtype.Float32, Shape: []int{1, 1, n}, Strides: []int{n, n, 1}, Offset: int(offset / 4)}, c.Err()
 }
 
-// pack records the copies of the plan in memory from byte `at` on.
-func (m *memoryPlan) pack(c *vk.Cmd, args *arguments, memory *vk.Buffer, at int64) (err error) {
+// region returns some bytes of memory from byte `at` on as a slice, and where they begin in
+// it.
+func region(memory *vk.Buffer, at, bytes int64) (*vk.Buffer, int64) {
+	t := vk.View(memory, dtype.Float32, int(bytes/4))
+	t.Offset = int(at / 4)
+	t = t.Narrow()
+	return t.Buffer, 4 * int64(t.Offset)
+}
+
+// pack returns the copies of the plan, in memory from byte `at` on, as one step, or none, and
+// makes them the operands.
+func (m *memoryPlan) pack(args *arguments, memory *vk.Buffer, at int64) (copies steps.List) {
 	for _, x := range []struct {
 		t  *vk.Tensor
 		on bool
 		at int64
 	}{{&args.a, m.packA, m.a}, {&args.b, m.packB, m.b}} {
 		if x.on && !aligned(8, *x.t) {
-			if *x.t, err = pack(c, *x.t, memory, at+x.at); err != nil {
-				return err
-			}
-			c.Barrier() // each: synchronization validation compares whole buffers
+			to, from := packed(*x.t, memory, at+x.at)
+			x.t.Buffer, x.t.Strides, x.t.Offset = to.Buffer, to.Strides, to.Offset
+			copies = steps.Together(copies, steps.List{func(c *vk.Cmd) error { return Pad(c, to, from) }})
 		}
 	}
-	return nil
+	return copies
 }

@@ -40,10 +40,12 @@ package grouped
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/grouped/problem"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 )
@@ -195,38 +197,44 @@ func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy,
 	return nil
 }
 
-// record records the gradients of some heads, whose tensors are (heads, rows, columns).
+// record records the gradients of some heads, whose tensors are (heads, rows, columns): what
+// makes dpre, beside copies of operands, and then the gradients, side by side.
 func (b *backwardPart) record(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
-	if err := b.recordCopy(c, memory, w1, p); err != nil {
-		return err
-	}
-	if b.fused {
-		err := gemm.NarrowBackward(c, b.units(memory, b.dpre, p), dw2, dy, b.repeat(x), b.weights(memory, b.w1, p), w2, p.Out, b.narrow,
-			gemm.Options{Impl: opt.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums})
+	if !b.fused {
+		pre, err := b.preSteps(c, memory, x, p)
 		if err != nil {
-			return fmt.Errorf("grouped: %w", err)
+			return err
 		}
-		c.Barrier()
-		return b.recordProducts(c, memory, dx, dw1, x, p)
+		rest, err := b.gradientSteps(c, memory, dx, dw1, dw2, dy, x, w2, p)
+		if err != nil {
+			return err
+		}
+		return slices.Concat(steps.Together(b.copyStep(memory, w1, p), pre.Copies, rest.Copies), pre.Product, rest.Product).Record(c)
 	}
-	if err := b.recordPre(c, memory, x, p); err != nil {
+	first, err := gemm.NarrowBackwardSteps(c, b.units(memory, b.dpre, p), dw2, dy, b.repeat(x), b.weights(memory, b.w1, p), w2, p.Out, b.narrow,
+		gemm.Options{Impl: opt.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums})
+	if err != nil {
+		return fmt.Errorf("grouped: %w", err)
+	}
+	rest, err := b.productSteps(c, memory, dx, dw1, x, p)
+	if err != nil {
 		return err
 	}
-	c.Barrier()
-	return b.recordGradients(c, memory, dx, dw1, dw2, dy, x, w2, p)
+	return slices.Concat(
+		steps.Together(b.copyStep(memory, w1, p), first.Copies, rest.Copies),
+		first.Product[:1],
+		steps.Together(rest.Product, first.Product[1:]),
+	).Record(c)
 }
 
-// recordCopy records the copy of w1, and a Barrier.
-func (b *backwardPart) recordCopy(c *vk.Cmd, memory *vk.Buffer, w1 vk.Tensor, p Problem) error {
-	if err := gemm.Pad(c, b.weights(memory, b.w1, p), w1); err != nil {
-		return err
-	}
-	c.Barrier()
-	return nil
+// copyStep returns the copy of w1.
+func (b *backwardPart) copyStep(memory *vk.Buffer, w1 vk.Tensor, p Problem) steps.List {
+	to := b.weights(memory, b.w1, p).Narrow()
+	return steps.List{func(c *vk.Cmd) error { return gemm.Pad(c, to, w1) }}
 }
 
-// recordPre records pre, and silu(pre) where that is early.
-func (b *backwardPart) recordPre(c *vk.Cmd, memory *vk.Buffer, x vk.Tensor, p Problem) error {
+// preSteps returns pre, and silu(pre) where that is early.
+func (b *backwardPart) preSteps(c *vk.Cmd, memory *vk.Buffer, x vk.Tensor, p Problem) (gemm.Steps, error) {
 	// With the zeros of the copy, pre gets its zeros, too; dpre takes its place, beside them.
 	padded := p
 	padded.Hidden = hiddenStride(p)
@@ -234,35 +242,40 @@ func (b *backwardPart) recordPre(c *vk.Cmd, memory *vk.Buffer, x vk.Tensor, p Pr
 	if b.early {
 		dst, keep = b.units(memory, b.silu, padded), dst
 	}
-	return b.pre.Record(c, memory, dst, b.repeat(x), b.weights(memory, b.w1, padded), keep, none)
+	return b.pre.Steps(c, memory, dst, b.repeat(x), b.weights(memory, b.w1, padded), keep, none)
 }
 
-// recordGradients records what follows from pre and dy.
-func (b *backwardPart) recordGradients(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w2 vk.Tensor, p Problem) error {
+// gradientSteps returns what follows from pre and dy. Operands that are copied are not in our
+// memory.
+func (b *backwardPart) gradientSteps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w2 vk.Tensor, p Problem) (s gemm.Steps, err error) {
 	silu, dpre := b.units(memory, b.silu, p), b.units(memory, b.dpre, p)
 	late := silu
 	if b.early {
 		late = none
 	}
-	if err := b.gradient.Record(c, memory, dpre, dy, w2, dpre, late); err != nil {
-		return err
+	gradient, err := b.gradient.Steps(c, memory, dpre, dy, w2, dpre, late)
+	if err != nil {
+		return s, err
 	}
-	c.Barrier()
-	if err := b.dw2.Record(c, memory, dw2, silu, dy, none, none); err != nil {
-		return err
+	ofW2, err := b.dw2.Steps(c, memory, dw2, silu, dy, none, none)
+	if err != nil {
+		return s, err
 	}
-	c.Barrier() // the products need nothing of each other, but validation compares whole buffers
-	return b.recordProducts(c, memory, dx, dw1, x, p)
+	rest, err := b.productSteps(c, memory, dx, dw1, x, p)
+	s.Copies = steps.Together(gradient.Copies, ofW2.Copies, rest.Copies)
+	s.Product = slices.Concat(gradient.Product, steps.Together(ofW2.Product, rest.Product))
+	return s, err
 }
 
-// recordProducts records the gradients that are products with dpre.
-func (b *backwardPart) recordProducts(c *vk.Cmd, memory *vk.Buffer, dx, dw1, x vk.Tensor, p Problem) error {
-	dpre := b.units(memory, b.dpre, p)
-	if err := b.dw1.Record(c, memory, dw1, b.repeat(x), dpre, none, none); err != nil {
-		return err
+// productSteps returns the gradients that are products with dpre, side by side.
+func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, x vk.Tensor, p Problem) (s gemm.Steps, err error) {
+	ofW1, err := b.dw1.Steps(c, memory, dw1, b.repeat(x), b.units(memory, b.dpre, p), none, none)
+	if err != nil {
+		return s, err
 	}
-	c.Barrier() // likewise
-	return b.dx.Record(c, memory, dx, b.rows(memory, b.dpre, p.Tokens, p), b.rows(memory, b.w1, p.In, p), none, none)
+	ofX, err := b.dx.Steps(c, memory, dx, b.rows(memory, b.dpre, p.Tokens, p), b.rows(memory, b.w1, p.In, p), none, none)
+	s.Copies, s.Product = steps.Together(ofW1.Copies, ofX.Copies), steps.Together(ofW1.Product, ofX.Product)
+	return s, err
 }
 
 // ForwardWorkspace returns the bytes of device memory that Forward takes between its

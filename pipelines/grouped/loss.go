@@ -1,8 +1,11 @@
 package grouped
 
 import (
+	"slices"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -34,23 +37,21 @@ func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Pro
 	y, dy := plan.tensors(memory, p)
 	if plan.forward == nil {
 		part := &plan.backward.parts[0]
-		if err := part.recordCopy(c, memory, w1, p); err != nil {
+		pre, err := part.preSteps(c, memory, x, p)
+		if err != nil {
 			return err
 		}
-		if err := part.recordPre(c, memory, x, p); err != nil {
+		outputs, err := part.y.Steps(c, memory, y.Permute(1, 0, 2), part.units(memory, part.silu, p), w2, none, none)
+		if err != nil {
 			return err
 		}
-		c.Barrier()
-		silu := part.units(memory, part.silu, p)
-		if err := part.y.Record(c, memory, y.Permute(1, 0, 2), silu, w2, none, none); err != nil {
+		rest, err := part.gradientSteps(c, memory, dx, dw1, dw2, dy.Permute(1, 0, 2), x, w2, p)
+		if err != nil {
 			return err
 		}
-		c.Barrier()
-		if err := loss(c, dy, y); err != nil {
-			return err
-		}
-		c.Barrier()
-		return part.recordGradients(c, memory, dx, dw1, dw2, dy.Permute(1, 0, 2), x, w2, p)
+		first := steps.Together(part.copyStep(memory, w1, p), pre.Copies, outputs.Copies)
+		lossStep := func(c *vk.Cmd) error { return loss(c, dy, y) }
+		return slices.Concat(first, pre.Product, outputs.Product, steps.List{lossStep}, rest.Copies, rest.Product).Record(c)
 	}
 	if err := plan.forward.record(c, memory, y, x, w1, w2, p, opt); err != nil {
 		return err

@@ -271,6 +271,7 @@ func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl, fused, e
 	if b.dw1, err = chain.NewProduct(caps, "grouped", &memory, dw1, impl, gemm.Options{AlignedB: true}); err != nil {
 		return b, 0, err
 	}
+	memory.Keep() // they run side by side
 	dx := gemm.Problem{M: p.Tokens, N: p.In, K: n * padded, TransB: true, Residual: h.first > 0, DType: p.DType, Out: p.DType}
 	b.dx, err = chain.NewProduct(caps, "grouped", &memory, dx, impl, gemm.Options{AlignedA: true, AlignedB: true})
 	return b, memory.Bytes, err
@@ -286,6 +287,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 		if b.y, err = chain.NewProduct(caps, "grouped", memory, y, impl, gemm.Options{AlignedA: true}); err != nil {
 			return err
 		}
+		memory.Keep()
 	}
 	for _, x := range []struct {
 		to         *chain.Product
@@ -301,6 +303,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 		if *x.to, err = chain.NewProduct(caps, "grouped", memory, x.p, impl, gemm.Options{AlignedA: x.ownA, AlignedB: x.ownB}); err != nil {
 			return err
 		}
+		memory.Keep() // they run side by side, or copy operands early
 	}
 	return nil
 }

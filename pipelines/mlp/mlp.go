@@ -29,7 +29,9 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/pipelines/mlp/problem"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 )
@@ -139,28 +141,37 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	if err != nil {
 		return err
 	}
+	list, err := plan.steps(c, memory, dx, dw1, dw2, dy, x, w1, w2, opt.Pre, p)
+	if err != nil {
+		return err
+	}
+	return list.Record(c)
+}
+
+// steps returns what Backward records: the products that make dpre and silu(pre), beside copies
+// of operands of the gradients, and then the gradients, side by side.
+func (plan *backwardPlan) steps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2, pre vk.Tensor, p Problem) (steps.List, error) {
 	hidden, dpre := hiddenTensor(memory, plan.hidden, p), hiddenTensor(memory, plan.dpre, p)
-	pre := opt.Pre
+	var err error
+	product := func(x *chain.Product, dst, a, b, pre, silu vk.Tensor) (k gemm.Steps) {
+		if err == nil {
+			k, err = x.Steps(c, memory, dst, a, b, pre, silu)
+		}
+		return k
+	}
+	var again gemm.Steps
 	if pre.IsZero() {
 		pre = hidden // and silu(pre) takes its place
-		if err := plan.pre.Record(c, memory, pre, x, w1, none, none); err != nil {
-			return err
-		}
-		c.Barrier()
+		again = product(&plan.pre, pre, x, w1, none, none)
 	}
-	if err := plan.gradient.Record(c, memory, dpre, dy, w2, pre, hidden); err != nil {
-		return err
-	}
-	c.Barrier()
-	if err := plan.dw2.Record(c, memory, dw2, hidden, dy, none, none); err != nil {
-		return err
-	}
-	c.Barrier() // the products need nothing of each other, but validation compares whole buffers
-	if err := plan.dw1.Record(c, memory, dw1, x, dpre, none, none); err != nil {
-		return err
-	}
-	c.Barrier() // likewise
-	return plan.dx.Record(c, memory, dx, dpre, w1, none, none)
+	gradient := product(&plan.gradient, dpre, dy, w2, pre, hidden)
+	ofW2, ofW1, ofX := product(&plan.dw2, dw2, hidden, dy, none, none), product(&plan.dw1, dw1, x, dpre, none, none), product(&plan.dx, dx, dpre, w1, none, none)
+	// Operands that are copied are the caller's, there from the start.
+	first := slices.Concat(steps.Together(again.Copies, gradient.Copies), again.Product, gradient.Product)
+	return slices.Concat(
+		steps.Together(first, ofW2.Copies, ofW1.Copies, ofX.Copies),
+		steps.Together(ofW2.Product, ofW1.Product, ofX.Product),
+	), err
 }
 
 // ForwardWorkspace returns the bytes of device memory that Forward takes with the same

@@ -69,6 +69,7 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt *Options, kept bool) (plan ba
 		if *x.to, err = chain.NewProduct(caps, "mlp", &plan.memory, x.p, opt.Impl, gemm.Options{AlignedA: x.a, AlignedB: x.b}); err != nil {
 			return plan, err
 		}
+		plan.memory.Keep() // they run side by side, or copy operands early
 	}
 	return plan, nil
 }

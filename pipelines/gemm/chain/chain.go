@@ -13,13 +13,14 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // Memory hands out parts of a workspace. The zero value is an empty one.
 type Memory struct {
 	Bytes int64
-	taken int64 // of it, by Take: products have the rest, one after the other
+	taken int64 // of it, by Take and Keep: products have the rest, one after the other
 }
 
 // Take returns the byte at which a part of n bytes begins, a multiple of 256.
@@ -29,6 +30,10 @@ func (m *Memory) Take(n int64) int64 {
 	m.taken = m.Bytes
 	return at
 }
+
+// Keep makes the products from here on leave alone the memory of those so far, so that they
+// may run side by side.
+func (m *Memory) Keep() { m.taken = m.Bytes }
 
 // Buffer returns the workspace: the caller's, or for nil memory of the Cmd. An error about
 // one that is too small begins with the name of the kernel.
@@ -51,9 +56,9 @@ type Product struct {
 }
 
 // NewProduct chooses how a product is computed and sees to memory for it, which it shares
-// with the products before and after: they run one after the other. Opt says which operands
-// are aligned, as those in our memory are. Errors begin with the name of the kernel that the
-// product is a part of.
+// with the products before and after: they run one after the other, unless a Keep or Take is
+// between them. Opt says which operands are aligned, as those in our memory are. Errors begin
+// with the name of the kernel that the product is a part of.
 func NewProduct(caps *vk.Caps, kernel string, m *Memory, p gemm.Problem, impl gemm.Impl, opt gemm.Options) (Product, error) {
 	config, err := gemm.Choose(caps, p, gemm.Options{Impl: impl})
 	if err != nil {
@@ -75,12 +80,33 @@ func (x *Product) Config() gemm.Config { return *x.opt.Config }
 // Record records the product with its part of the workspace. Pre and silu are X and S of
 // its activation, the zero Tensor if there are none; a residual is what dst holds.
 func (x *Product) Record(c *vk.Cmd, workspace *vk.Buffer, dst, a, b, pre, silu vk.Tensor) error {
+	s, err := x.Steps(c, workspace, dst, a, b, pre, silu)
+	if err != nil {
+		return err
+	}
+	return s.Record(c)
+}
+
+// Steps returns what Record records, for products that run side by side: their own memory
+// they have by a Keep.
+func (x *Product) Steps(c *vk.Cmd, workspace *vk.Buffer, dst, a, b, pre, silu vk.Tensor) (gemm.Steps, error) {
 	opt := x.opt
 	opt.Workspace, opt.X, opt.S = workspace, pre, silu
 	if x.p.Residual {
 		opt.Residual = dst
 	}
-	if err := gemm.Multiply(c, dst, a, b, x.p, opt); err != nil {
+	s, err := gemm.MultiplySteps(c, dst, a, b, x.p, opt)
+	for _, list := range []steps.List{s.Copies, s.Product} {
+		for i, step := range list {
+			list[i] = func(c *vk.Cmd) error { return x.wrap(step(c)) }
+		}
+	}
+	return s, x.wrap(err)
+}
+
+// wrap returns an error of gemm as one of the kernel that the product is a part of.
+func (x *Product) wrap(err error) error {
+	if err != nil {
 		return fmt.Errorf("%s: %w", x.kernel, err)
 	}
 	return nil
