@@ -14,10 +14,10 @@
 //	coopmat  VK_KHR_cooperative_matrix            shared memory    matrix.go
 //	scalar   Vulkan 1.2 compute                   shared memory    scalar.go
 //
-// Products with a long k and few elements of C are divided among workgroups that have
-// a part of k each, and a second kernel adds up what they found, always in the same
-// order (combine.go). Operands whose rows start anywhere are copied where that pays
-// (pack.go).
+// Where k is long, blocks of C that are too few to fill the device, or its last round of
+// workgroups, are divided among workgroups that have a part of k each (splits.go), and a
+// second kernel adds up what they found, always in the same order (combine.go). Operands
+// whose rows start anywhere are copied where that pays (pack.go).
 //
 // Path coopmat multiplies float32 operands in two parts of float16, scaled row by row of
 // op(A) and column by column of op(B), three products for one (parts.go). Its errors are

@@ -179,7 +179,7 @@ func dispatch(c *vk.Cmd, kernel *vk.Kernel[params], args arguments, p Problem, c
 	splits := max(config.Splits, 1)
 	step := max(int(limit[2])/splits, 1)
 	if splits > 1 {
-		step = p.Batches() // of partial sums, all at once: multiplier.splits sees to it
+		step = p.Batches() // of partial sums, all at once: Config.Feasible sees to it
 	}
 	for first := 0; first < p.Batches(); first += step {
 		n := min(step, p.Batches()-first)
