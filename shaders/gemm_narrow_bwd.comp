@@ -62,36 +62,20 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 #include "lib/gemm_out.glsl"
 #include "lib/matrix_types.glsl"
 #include "lib/gemm_matrix.glsl"
+#include "lib/gemm_columns.glsl"
 #include "lib/silu.glsl"
 
-// Of a strip, a lane has LANE_QUADS times four columns, of every ROW_LANES-th row.
-const uint LANE_QUADS = OUT_COLS4 > SUBGROUP_SIZE ? OUT_COLS4 / SUBGROUP_SIZE : 1;
-const uint ROW_LANES = OUT_COLS4 > SUBGROUP_SIZE ? 1 : SUBGROUP_SIZE / OUT_COLS4;
-const uint BLOCK_N4 = BLOCK_N / 4;
-
-// What meets the block, in float32, with zeros beyond n and m.
-shared vec4 w_tile[COLUMNS * BLOCK_N4];     // (COLUMNS, BLOCK_N), of W; at last dW of the block
-shared float dy_tile[BLOCK_M * COLUMNS];    // (BLOCK_M, COLUMNS), of dY
+// The rows of dY that meet the block, in float32, with zeros beyond m.
+shared float dy_tile[BLOCK_M * COLUMNS];
 
 // dW of the columns and rows of this lane. It outlives the strips of a block, which is why
 // it is not a variable of store_strip.
 vec4 dw[OUT_STAGES * LANE_QUADS * COLUMNS];
 
-// quad_of returns the first column of quad j of this lane, within a strip.
-uint quad_of(const uint j) { return (j * SUBGROUP_SIZE + gl_SubgroupInvocationID % OUT_COLS4) * 4; }
-
-// load_tiles fills the tiles, and clears dw. The barriers of gemm come before they are read.
+// load_tiles fills w_tile and dy_tile, and clears dw. The barriers of gemm come before they are
+// read.
 void load_tiles(const Work w) {
-    for (uint i = gl_LocalInvocationIndex; i < COLUMNS * BLOCK_N4; i += WORKGROUP_SIZE) {
-        vec4 v = vec4(0.0);
-        [[unroll]] for (uint e = 0; e < 4; e++) {
-            const uint x = w.col + i % BLOCK_N4 * 4 + e;
-            if (x < p.n) {
-                v[e] = WIDEN(r16[p.r_offset + w.batch * p.r_stride_b + x * p.r_stride + i / BLOCK_N4]);
-            }
-        }
-        w_tile[i] = v;
-    }
+    load_w(w);
     for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * COLUMNS; i += WORKGROUP_SIZE) {
         const uint y = w.row + i / COLUMNS;
         float v = 0.0;
@@ -121,7 +105,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
                 w_quad[o] = w_tile[o * BLOCK_N4 + (x - w.col) / 4];
             }
             [[unroll]] for (uint first = 0; first < MAT_M; first += ROW_LANES) {
-                const uint r = first + gl_SubgroupInvocationID / OUT_COLS4 % ROW_LANES;
+                const uint r = row_of(first);
                 const bool row_exists = row + r < p.m;
                 const vec4 pre = p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4]);
                 // What is past m and n may be a NaN. With 0 in its place all sums get 0.
@@ -143,16 +127,16 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
 }
 
 // store_dw writes the sum of dw over all rows of the block: lanes meet by shuffles, and
-// subgroups in w_tile, one row of them after the other.
+// subgroups in w_tile, which W has left, one row of them after the other.
 void store_dw(const Work w) {
-    [[unroll]] for (uint lanes = OUT_COLS4; lanes < SUBGROUP_SIZE; lanes *= 2) {
+    [[unroll]] for (uint lanes = STRIP_LANES; lanes < SUBGROUP_SIZE; lanes *= 2) {
         [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS * COLUMNS; i++) {
             dw[i] += subgroupShuffleXor(dw[i], lanes);
         }
     }
     [[dont_unroll]] for (uint s = 0; s < SUBGROUPS_M; s++) {
         barrier();  // w_tile is read by strips, or written by the subgroups before
-        if (gl_SubgroupID / SUBGROUPS_N == s && gl_SubgroupInvocationID < OUT_COLS4) {
+        if (gl_SubgroupID / SUBGROUPS_N == s && gl_SubgroupInvocationID < STRIP_LANES) {
             [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS; i++) {
                 const uint x = i / LANE_QUADS * OUT_COLS4 * 4 + quad_of(i % LANE_QUADS);  // within the subgroup's columns
                 if (x < SUBGROUP_N) {

@@ -33,26 +33,25 @@ vec4 widen_words(const uvec4 words) {
     return vec4(widen_from(OUT_FORMAT, words.x), widen_from(OUT_FORMAT, words.y));
 }
 
-#define DEFINE_PUT(put, vec4s, vec2s, floats, halves)                                              \
-    void put(const uint at, const vec4 x, const uint WIDTH) {                                      \
-        if (OUT_FORMAT == FORMAT_F32) {                                                            \
-            if (WIDTH == 4) {                                                                      \
-                vec4s[at >> 2] = x;                                                                \
-                return;                                                                            \
-            }                                                                                      \
-            floats[at] = x.x;                                                                      \
-            if (WIDTH == 2) {                                                                      \
-                floats[at + 1] = x.y;                                                              \
-            }                                                                                      \
-        } else if (WIDTH == 4) {                                                                   \
-            vec2s[at >> 2] = uvec2(narrow_to(OUT_FORMAT, x.x) | narrow_to(OUT_FORMAT, x.y) << 16,  \
-                                   narrow_to(OUT_FORMAT, x.z) | narrow_to(OUT_FORMAT, x.w) << 16); \
-        } else {                                                                                   \
-            halves[at] = uint16_t(narrow_to(OUT_FORMAT, x.x));                                     \
-            if (WIDTH == 2) {                                                                      \
-                halves[at + 1] = uint16_t(narrow_to(OUT_FORMAT, x.y));                             \
-            }                                                                                      \
-        }                                                                                          \
+#define DEFINE_PUT(put, vec4s, vec2s, floats, halves)                                                    \
+    void put(const uint at, const vec4 x, const uint WIDTH) {                                            \
+        if (OUT_FORMAT == FORMAT_F32) {                                                                  \
+            if (WIDTH == 4) {                                                                            \
+                vec4s[at >> 2] = x;                                                                      \
+                return;                                                                                  \
+            }                                                                                            \
+            floats[at] = x.x;                                                                            \
+            if (WIDTH == 2) {                                                                            \
+                floats[at + 1] = x.y;                                                                    \
+            }                                                                                            \
+        } else if (WIDTH == 4) {                                                                         \
+            vec2s[at >> 2] = uvec2(pack_to(OUT_FORMAT, x.x, x.y), pack_to(OUT_FORMAT, x.z, x.w));        \
+        } else {                                                                                         \
+            halves[at] = uint16_t(narrow_to(OUT_FORMAT, x.x));                                           \
+            if (WIDTH == 2) {                                                                            \
+                halves[at + 1] = uint16_t(narrow_to(OUT_FORMAT, x.y));                                   \
+            }                                                                                            \
+        }                                                                                                \
     }
 
 DEFINE_GET(get_c, c4, c2, c1, c16)
@@ -109,7 +108,7 @@ void finish(const uint batch, const uint row, const uint col, const vec4 sum, co
         v += widen_words(extras.r);
     }
     if (WIDTH == 2 && OUT_FORMAT != FORMAT_F32) {
-        c32[c >> 1] = narrow_to(OUT_FORMAT, v.x) | narrow_to(OUT_FORMAT, v.y) << 16;
+        c32[c >> 1] = pack_to(OUT_FORMAT, v.x, v.y);
     } else {
         put_c(c, v, WIDTH);
     }

@@ -7,69 +7,64 @@
 #ifndef LIB_GEMM_NARROW_GLSL
 #define LIB_GEMM_NARROW_GLSL
 
+#include "gemm_columns.glsl"
 #include "silu.glsl"
-
-// Lanes that share a row of a strip, and rows that share a lane.
-const uint ROW_LANES = SUBGROUP_SIZE > MAT_M ? SUBGROUP_SIZE / MAT_M : 1;
-const uint LANE_ROWS = SUBGROUP_SIZE < MAT_M ? MAT_M / SUBGROUP_SIZE : 1;
 
 // add_row takes y, which the columns of a strip add to a row of the result. First says that
 // the strip is the first of this row and subgroup in the block; those after it are of the
 // same invocation.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]);
 
-// The rows of W that meet the block's columns of op(B), with zeros beyond n.
-const uint ROW4 = (COLUMNS + 3) / 4;  // vec4 of a row
-shared vec4 w_tile[BLOCK_N * ROW4];
-
-// load_w puts them there. It comes before gemm, and after a barrier where a block was
-// before.
-void load_w(const Work w) {
-    for (uint i = gl_LocalInvocationIndex; i < BLOCK_N * ROW4; i += WORKGROUP_SIZE) {
-        const uint x = w.col + i / ROW4;
-        const uint at = p.r_offset + w.batch * p.r_stride_b + x * p.r_stride;
-        vec4 row = vec4(0.0);
-        [[unroll]] for (uint e = 0; e < 4; e++) {
-            const uint o = i % ROW4 * 4 + e;
-            if (x < p.n && o < COLUMNS) {
-                row[e] = WIDEN(r16[at + o]);
-            }
-        }
-        w_tile[i] = row;
-    }
-}
-
 void fetch_strip(const Work w, const uint row, const uint col, const uint strip) {}
 
-// store_strip multiplies a strip.
+// store_strip multiplies a strip. An invocation has sums over its columns for all of its rows.
+// The STRIP_LANES that share these rows then exchange halves of them, and halves of those, until
+// each has the whole sums of one row, or where there are fewer rows, some have the same.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
-    const uint lane = gl_SubgroupInvocationID;
-    [[unroll]] for (uint round = 0; round < LANE_ROWS; round++) {
-        const uint r = round * SUBGROUP_SIZE + lane % MAT_M;
+    const uint lane = gl_SubgroupInvocationID % STRIP_LANES;
+    float sums[LANE_ROWS * COLUMNS];
+    [[unroll]] for (uint i = 0; i < LANE_ROWS * COLUMNS; i++) {
+        sums[i] = 0.0;
+    }
+    [[unroll]] for (uint j = 0; j < LANE_QUADS; j++) {
+        const uint x = col + quad_of(j);
+        const bvec4 exists = lessThan(x + uvec4(0, 1, 2, 3), uvec4(end));
+        vec4 w_quad[COLUMNS];
+        [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+            w_quad[o] = w_tile[o * BLOCK_N4 + min((x - w.col) / 4, BLOCK_N4 - 1)];
+        }
+        [[unroll]] for (uint i = 0; i < LANE_ROWS; i++) {
+            const vec4 v = p.alpha * uintBitsToFloat(tile[base + row_of(i * ROW_LANES) * OUT_LD + quad_of(j) / 4]);
+            const vec4 h = mix(vec4(0.0), silu(v), exists);  // what is past the end may be a NaN
+            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                sums[i * COLUMNS + o] += dot(h, w_quad[o]);
+            }
+        }
+    }
+    [[unroll]] for (uint level = 0; STRIP_LANES >> level > 1; level++) {
+        const uint lanes = STRIP_LANES >> level + 1;  // between those that exchange
+        const uint rows = LANE_ROWS >> level;         // of each
+        const bool upper = (lane & lanes) != 0;
+        [[unroll]] for (uint i = 0; i < max(rows / 2, 1) * COLUMNS; i++) {
+            if (rows > 1) {
+                const float other = sums[i + rows / 2 * COLUMNS];
+                sums[i] = (upper ? other : sums[i]) + subgroupShuffleXor(upper ? sums[i] : other, lanes);
+            } else {
+                sums[i] += subgroupShuffleXor(sums[i], lanes);
+            }
+        }
+    }
+    const bool one_of_same = lane * LANE_ROWS % STRIP_LANES == 0;
+    [[unroll]] for (uint i = 0; i < max(LANE_ROWS / STRIP_LANES, 1); i++) {
+        const uint y_row = row + row_of((lane * LANE_ROWS / STRIP_LANES + i) * ROW_LANES);
         float y[COLUMNS];
         [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-            y[o] = 0.0;
+            y[o] = sums[i * COLUMNS + o];
         }
-        [[unroll]] for (uint first = 0; first < OUT_COLS4; first += ROW_LANES) {
-            const uint q = first + lane / MAT_M;
-            const vec4 v = silu(p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + q]));
-            [[unroll]] for (uint e = 0; e < 4; e++) {
-                const uint x = col + q * 4 + e;
-                const float h = x < end ? v[e] : 0.0;  // what is past n may be a NaN
-                [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                    y[o] += h * w_tile[(x - w.col) * ROW4 + o / 4][o % 4];
-                }
-            }
-        }
-        [[unroll]] for (uint lanes = MAT_M; lanes < SUBGROUP_SIZE; lanes *= 2) {
-            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                y[o] += subgroupShuffleXor(y[o], lanes);
-            }
-        }
-        if (lane < MAT_M && row + r < p.m) {
-            add_row(w, row + r, strip % OUT_STAGES == 0, y);
+        if (one_of_same && y_row < p.m) {
+            add_row(w, y_row, strip % OUT_STAGES == 0, y);
         }
     }
 }

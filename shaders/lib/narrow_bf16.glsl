@@ -11,4 +11,13 @@ uint narrow_bf16(const float x) {
     return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
 
+// pack_bf16 returns the nearest bfloat16s of two results of arithmetic, whose NaNs are quiet
+// ones, in one word, the first in the low half. It takes about half of the instructions of two
+// calls of narrow_bf16, which were a third of those of norm_fwd.
+uint pack_bf16(const float low, const float high) {
+    const uvec2 bits = uvec2(floatBitsToUint(low), floatBitsToUint(high));
+    const uvec2 rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    return (isnan(low) ? bits.x : rounded.x) >> 16 | (isnan(high) ? bits.y : rounded.y) & 0xffff0000u;
+}
+
 #endif
