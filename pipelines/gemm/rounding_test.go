@@ -1,0 +1,81 @@
+package gemm_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// roundings are values of float16 at which the rounding of C to 16 bits, once they are
+// multiplied by roundingScale, differs from others: halves of the last place of a bfloat16
+// above an even and an odd one, less and more than that, what becomes infinite, what stays,
+// and what is not finite.
+var roundings = []float32{
+	0, 1, -1, 1.00390625, 1.01171875, -1.00390625, -1.01171875, 1.0029296875, 1.0048828125,
+	65504, -65504, 65088, 65280, 0x1p-14, 0x1p-24, -0x1.8p-23, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),
+}
+
+// TestRounding wants numbers of C rounded to nearest even, overflow to infinity, and NaN
+// kept, in words, in pairs and alone: products with one in each row.
+func TestRounding(t *testing.T) {
+	for _, impl := range gemm.Impls() {
+		for _, out := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+			for _, n := range []int{16, 13} {
+				for _, scale := range []float64{1, 0x1p112, 0x1p-112} {
+					p := gemm.Problem{M: len(roundings), N: n, K: 1, Alpha: scale, DType: dtype.Float16, Out: out}
+					t.Run(impl.String()+" "+p.String(), func(t *testing.T) {
+						d := vktest.Open(t)
+						_, err := gemm.Choose(d.Caps(), p, gemm.Options{Impl: impl})
+						vktest.Require(t, impl.String(), err)
+						checkRounding(t, d, impl, p)
+					})
+				}
+			}
+		}
+	}
+}
+
+func checkRounding(t *testing.T, d *vk.Device, impl gemm.Impl, p gemm.Problem) {
+	ctx := context.Background()
+	ones := make([]float32, p.N)
+	for i := range ones {
+		ones[i] = 1
+	}
+	var tensors [3]vk.Tensor
+	for i, x := range []struct {
+		format dtype.DType
+		shape  []int
+		data   []float32
+	}{{p.DType, p.AShape(), roundings}, {p.DType, p.BShape(), ones}, {p.Out, p.CShape(), nil}} {
+		var err error
+		tensors[i], err = d.NewTensor("rounding", x.format, x.shape...)
+		require.NoError(t, err)
+		defer tensors[i].Close()
+		if x.data != nil {
+			require.NoError(t, tensors[i].Upload(ctx, x.data))
+		}
+	}
+	c, err := d.NewCmd("rounding")
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, gemm.Multiply(c, tensors[2], tensors[0], tensors[1], p, gemm.Options{Impl: impl}))
+	require.NoError(t, c.Submit(ctx))
+	got := make([]float32, p.M*p.N)
+	require.NoError(t, tensors[2].Download(ctx, got))
+	for i, x := range got {
+		value := roundings[i/p.N]
+		want := p.Out.Round(float32(p.Alpha) * value)
+		if value != value {
+			require.True(t, math.IsNaN(float64(x)), "%g, column %d: %g", value, i%p.N, x)
+			continue
+		}
+		require.Equal(t, math.Float32bits(want), math.Float32bits(x), "%g, column %d: %g, want %g", value, i%p.N, x, want)
+	}
+}
