@@ -243,6 +243,26 @@ func TestBenchKernels(t *testing.T) {
 	}
 }
 
+// TestConfigOfPath: a configuration is of one path, and of auto.
+func TestConfigOfPath(t *testing.T) {
+	_, dev := device(t)
+	for _, x := range [][]string{
+		{"gemm", "scalar 32x32 t8x8 k32 g8", "coopmat", "coopmat is not supported: path coopmat: --config is of path scalar"},
+		{"gemm", "scalar 32x32 t8x8 k32 g8", "scalar", ""},
+		{"gemm", "scalar 32x32 t8x8 k32 g8", "auto", ""},
+		{"mlp", "pair s8 t4x4 h2x2 x16 ahead8", "auto", "auto is not supported: path auto: --config is of path fused"},
+	} {
+		code, stdout, stderr := flashvk("bench", x[0], "--count", "1", "--iters", "1", "--config", x[1], "--impl", x[2], dev)
+		if x[3] == "" {
+			require.Zero(t, code, stderr)
+			require.Contains(t, stdout, x[1])
+		} else {
+			require.Equal(t, 1, code)
+			require.Contains(t, stderr, x[3])
+		}
+	}
+}
+
 // TestPeerOfKernel asks a peer that answers with our own outputs, from flashvk run.
 func TestPeerOfKernel(t *testing.T) {
 	_, dev := device(t)

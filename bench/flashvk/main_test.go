@@ -206,6 +206,8 @@ func TestErrors(t *testing.T) {
 		{args: "profile gemm --impl auto,scalar", code: 2, want: `invalid argument "auto,scalar" for "--impl" flag: not one of auto, coopmat, scalar`},
 		{args: "profile gemm --suite fa", code: 2, want: "--suite fa is not train"},
 		{args: "profile gemm --suite train --config x", code: 2, want: "--suite train and --config contradict each other"},
+		{args: "profile gemm --config x", code: 2, want: "--config: gemm: "},
+		{args: "bench mlp --config pairs", code: 2, want: "--config: gemm: "},
 		{args: "profile mlp --small", code: 2, want: "--small needs --suite"},
 		{args: "profile mlp --backward --both", code: 2, want: "--backward and --both contradict each other"},
 		{args: "profile optim --backward", code: 2, want: "unknown flag: --backward"},

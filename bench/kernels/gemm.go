@@ -147,7 +147,7 @@ func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if g.config != "" {
 		c, err := gemm.ParseConfig(g.config)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--config: %w", err)
 		}
 		config = &c
 	}
@@ -294,10 +294,13 @@ func (o gemmOp) Tensors() []bench.OpTensor {
 // options returns those of a call.
 func (o gemmOp) options(impl string) (gemm.Options, error) {
 	i, err := gemm.ParseImpl(impl)
-	if o.config != nil && i == gemm.Auto {
-		return gemm.Options{Config: o.config}, err
+	if err != nil || o.config == nil {
+		return gemm.Options{Impl: i}, err
 	}
-	return gemm.Options{Impl: i}, err
+	if i != gemm.Auto && i != o.config.Impl {
+		return gemm.Options{}, fmt.Errorf("gemm: path %v: --config is of path %v: %w", i, o.config.Impl, gemm.ErrUnsupported)
+	}
+	return gemm.Options{Config: o.config}, nil
 }
 
 // Choose implements bench.Op.

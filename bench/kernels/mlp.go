@@ -115,7 +115,7 @@ func (m *mlpFlags) op(p mlp.Problem) (bench.Op, error) {
 	if m.config != "" {
 		config, err := gemm.ParsePairConfig(m.config)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--config: %w", err)
 		}
 		op.config = &config
 	}
@@ -214,6 +214,8 @@ func (o mlpOp) options(impl string, p bench.Pass) (mlp.Options, error) {
 		return mlp.Options{}, fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", gemm.ErrUnsupported)
 	case impl == fusedImpl:
 		return mlp.Options{Fused: mlp.FusedOn, FusedConfig: o.config}, nil
+	case o.config != nil:
+		return mlp.Options{}, fmt.Errorf("mlp: path %s: --config is of path %s: %w", impl, fusedImpl, gemm.ErrUnsupported)
 	case impl == gemm.Auto.String():
 		return mlp.Options{}, nil
 	}
