@@ -49,8 +49,8 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/pipelines/gemm/problem"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A Problem holds the sizes, formats and epilogue of one call.

@@ -5,10 +5,10 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // maxNarrow is the most columns of W in Narrow: an invocation has a sum for each.

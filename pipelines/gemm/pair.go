@@ -6,10 +6,10 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A PairProblem holds the sizes and formats of two products, one after the other.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 

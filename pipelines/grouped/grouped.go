@@ -45,9 +45,9 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/grouped/problem"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A Problem holds the sizes and formats of one call.

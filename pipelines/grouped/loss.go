@@ -5,8 +5,8 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A Loss records the gradient of a loss by y, given y of all heads: y is (tokens, heads,

@@ -31,9 +31,9 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/pipelines/mlp/problem"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A Problem holds the sizes and formats of one call.

@@ -13,8 +13,8 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/steps"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // Memory hands out parts of a workspace. The zero value is an empty one.
