@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -35,12 +36,14 @@ func perceptron() Kernel {
 ` + mlpFormulas + `
 on random normal inputs, after checking sampled tokens and hidden units against a
 float64 reference. Rates count the products of the formulas, 2 forward and 4 backward,
-not what computes pre again, which the backward pass does without --keep. Path fused is
-the forward pass as one kernel.`,
+not what computes pre again, which the backward pass does unless --keep says that the
+forward pass leaves it, or as PyTorch does hidden, silu(pre), too. Path fused is the forward
+pass as one kernel.`,
 			Example: `  flashvk bench mlp
   flashvk bench mlp --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward
   flashvk bench mlp --suite train --impl auto,fused
   flashvk bench mlp --tokens 11000 --impl fused --config "pair s8 t4x4 h2x1 x16 ahead8 double"
+  flashvk bench mlp --suite train --backward --keep hidden
   flashvk bench mlp --suite train --backward --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
@@ -51,8 +54,9 @@ The input file holds the tensors
     w1  (in, hidden), as x
     w2  (hidden, out), as x
 The output file gets
-    y    (tokens, out), as x
-    pre  (tokens, hidden), as x, with --keep
+    y       (tokens, out), as x
+    pre     (tokens, hidden), as x, with --keep pre or hidden
+    hidden  the same of silu(pre), with --keep hidden
 With --backward the input file also holds the gradient of a loss by y,
     dy   (tokens, out), as x
 and the output file also gets
@@ -71,7 +75,7 @@ and the output file also gets
 type mlpFlags struct {
 	tokens, in, hidden, out int
 	dtype, grad             dtype.DType
-	keep                    bool
+	keep                    mlp.Keep
 	config                  string
 	set                     *pflag.FlagSet
 }
@@ -80,7 +84,7 @@ type mlpFlags struct {
 func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
 	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	f.BoolVar(&m.keep, "keep", false, "the forward pass writes pre, and the backward pass reads it")
+	f.Var(keepValue{&m.keep}, "keep", "what the forward pass writes, and the backward pass reads: nothing (default), pre, or hidden, which is pre and silu(pre)")
 	if !sizes {
 		return
 	}
@@ -92,6 +96,25 @@ func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words that the column runs has, instead of the table's")
 }
 
+// keepValue is the value of --keep.
+type keepValue struct{ target *mlp.Keep }
+
+// Set implements pflag.Value.
+func (v keepValue) Set(text string) error {
+	k, err := mlp.ParseKeep(text)
+	if err != nil {
+		return errors.New("not one of nothing, pre, hidden")
+	}
+	*v.target = k
+	return nil
+}
+
+// String implements pflag.Value. The usage text says the default.
+func (v keepValue) String() string { return "" }
+
+// Type implements pflag.Value.
+func (v keepValue) Type() string { return "WHAT" }
+
 // FromFlags implements Flags.
 func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
 	p := mlp.Problem{Tokens: 18048, In: 512, Hidden: 1365, Out: 512, DType: dtype.BFloat16}
@@ -102,16 +125,17 @@ func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if m.set.Changed("dtype") {
 		p.DType = m.dtype
 	}
-	return m.op(p)
+	return m.op(p, gemm.RowStride(p.Hidden))
 }
 
-// op returns the problem with what both commands' flags say.
-func (m *mlpFlags) op(p mlp.Problem) (bench.Op, error) {
+// op returns the problem with what both commands' flags say, and rows of hidden units some
+// elements apart.
+func (m *mlpFlags) op(p mlp.Problem, stride int) (bench.Op, error) {
 	p.Grad = p.DType
 	if m.set.Changed("grad-dtype") {
 		p.Grad = m.grad
 	}
-	op := mlpOp{p: p, keep: m.keep}
+	op := mlpOp{p: p, keep: m.keep, stride: stride}
 	if m.config != "" {
 		config, err := gemm.ParsePairConfig(m.config)
 		if err != nil {
@@ -132,7 +156,7 @@ func (m *mlpFlags) FromFile(h Header) (bench.Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.op(mlp.Problem{Tokens: x[0], In: x[1], Hidden: w2[0], Out: w2[1], DType: format})
+	return m.op(mlp.Problem{Tokens: x[0], In: x[1], Hidden: w2[0], Out: w2[1], DType: format}, w2[0])
 }
 
 // Suite implements Flags: the tokens of the training shapes.
@@ -143,7 +167,7 @@ func (m *mlpFlags) Suite(small bool) []bench.Op {
 		if small {
 			p = mlp.Problem{Tokens: tokens / 200, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16, Grad: dtype.Float16}
 		}
-		list = append(list, mlpOp{p: p, keep: m.keep})
+		list = append(list, mlpOp{p: p, keep: m.keep, stride: gemm.RowStride(p.Hidden)})
 	}
 	return list
 }
@@ -151,7 +175,8 @@ func (m *mlpFlags) Suite(small bool) []bench.Op {
 // An mlpOp is a problem of package mlp.
 type mlpOp struct {
 	p      mlp.Problem
-	keep   bool
+	keep   mlp.Keep
+	stride int              // elements from row to row of pre and hidden
 	config *gemm.PairConfig // of path fused; nil: the table's
 }
 
@@ -160,8 +185,11 @@ func (o mlpOp) Name() string { return "mlp" }
 
 // Describe implements bench.Op.
 func (o mlpOp) Describe() string {
-	if o.keep {
+	switch o.keep {
+	case mlp.KeepPre:
 		return o.p.String() + ", pre kept"
+	case mlp.KeepHidden:
+		return o.p.String() + ", pre and silu(pre) kept"
 	}
 	return o.p.String()
 }
@@ -172,7 +200,7 @@ func (o mlpOp) Keys() []bench.Key {
 	return []bench.Key{
 		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
 		{Name: "tokens", Value: p.Tokens}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden}, {Name: "out", Value: p.Out},
-		{Name: "keep", Value: o.keep},
+		{Name: "keep", Value: o.keep.String()},
 	}
 }
 
@@ -201,11 +229,14 @@ func (o mlpOp) Tensors() []bench.OpTensor {
 		{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Role: bench.Gradient},
 		{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Role: bench.Gradient},
 	}
-	if o.keep {
-		list = append(list, bench.OpTensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Role: bench.Output})
+	for _, name := range o.kept() {
+		list = append(list, bench.OpTensor{Name: name, DType: p.DType, Shape: []int{p.Tokens, o.stride}, Role: bench.Output})
 	}
 	return list
 }
+
+// kept names the tensors that the forward pass leaves to the backward pass.
+func (o mlpOp) kept() []string { return []string{"pre", "hidden"}[:o.keep] }
 
 // options returns those of a pass on a path.
 func (o mlpOp) options(impl string, p bench.Pass) (mlp.Options, error) {
@@ -250,7 +281,11 @@ func (o mlpOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, i
 	if err != nil {
 		return err
 	}
-	opt.Pre, opt.Workspace = t["pre"], workspace
+	opt.Workspace = workspace
+	for i, to := range []*vk.Tensor{&opt.Pre, &opt.Hidden}[:o.keep] {
+		*to = t[o.kept()[i]]
+		to.Shape = o.p.PreShape()
+	}
 	if p == bench.Backward {
 		return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], o.p, opt)
 	}
@@ -272,10 +307,9 @@ func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expec
 	bounds := ref.NewBounds(want, plain, part)
 	if pass != bench.Backward {
 		list := []bench.Expected{{Name: "y", At: rowsAt(tokens, p.Tokens, p.Out), Want: want.Y, Limit: bounds.Y}}
-		if o.keep {
-			list = append(list, bench.Expected{Name: "pre", At: rowsAt(tokens, p.Tokens, p.Hidden), Want: want.Pre, Limit: bounds.Pre})
-		}
-		return list, nil
+		at := rowsApart(tokens, p.Tokens, p.Hidden, o.stride)
+		kept := []bench.Expected{{Name: "pre", At: at, Want: want.Pre, Limit: bounds.Pre}, {Name: "hidden", At: at, Want: want.Hidden, Limit: bounds.Hidden}}
+		return append(list, kept[:o.keep]...), nil
 	}
 	list := []bench.Expected{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: bounds.DX}}
 
@@ -297,14 +331,17 @@ func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expec
 }
 
 // rowsAt returns the elements of some rows of a matrix of n rows; nil if they are all.
-func rowsAt(rows []int, n, cols int) []int {
-	if len(rows) == n {
+func rowsAt(rows []int, n, cols int) []int { return rowsApart(rows, n, cols, cols) }
+
+// rowsApart is rowsAt of the first columns of a matrix with longer rows.
+func rowsApart(rows []int, n, cols, stride int) []int {
+	if len(rows) == n && cols == stride {
 		return nil
 	}
 	at := make([]int, 0, len(rows)*cols)
 	for _, r := range rows {
 		for c := range cols {
-			at = append(at, r*cols+c)
+			at = append(at, r*stride+c)
 		}
 	}
 	return at

@@ -45,8 +45,8 @@ func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p ml
 	}
 }
 
-// tensors are those of both passes.
-func tensors(p mlp.Problem, in ref.Inputs, keep, backward bool) []kerneltest.Tensor {
+// tensorsOf returns those of both passes.
+func tensorsOf(p mlp.Problem, in ref.Inputs, keep mlp.Keep, backward bool) []kerneltest.Tensor {
 	want, plain := ref.Compute(in, p), ref.Plain(in, p)
 	b := ref.NewBounds(want, plain, p)
 	list := []kerneltest.Tensor{
@@ -56,13 +56,19 @@ func tensors(p mlp.Problem, in ref.Inputs, keep, backward bool) []kerneltest.Ten
 	}
 	if !backward {
 		list = append(list, kerneltest.Tensor{Name: "y", DType: p.DType, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
-		if keep {
+		if keep >= mlp.KeepPre {
 			list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Want: want.Pre, Bound: b.Pre})
+		}
+		if keep == mlp.KeepHidden {
+			list = append(list, kerneltest.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape(), Want: want.Hidden, Bound: b.Hidden})
 		}
 		return list
 	}
-	if keep {
+	if keep >= mlp.KeepPre {
 		list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Values: plain.Pre})
+	}
+	if keep == mlp.KeepHidden {
+		list = append(list, kerneltest.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape(), Values: plain.Hidden})
 	}
 	return append(list,
 		kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
@@ -74,7 +80,7 @@ func tensors(p mlp.Problem, in ref.Inputs, keep, backward bool) []kerneltest.Ten
 // record records a pass on named tensors.
 func record(p mlp.Problem, opt mlp.Options, backward bool) kerneltest.Record {
 	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		opt.Pre = t["pre"]
+		opt.Pre, opt.Hidden = t["pre"], t["hidden"]
 		if backward {
 			return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], p, opt)
 		}
@@ -82,15 +88,15 @@ func record(p mlp.Problem, opt mlp.Options, backward bool) kerneltest.Record {
 	}
 }
 
-// TestPasses runs both passes on every path, with pre kept and without.
+// TestPasses runs both passes on every path, with all that can be kept.
 func TestPasses(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range gemm.Impls() {
 		cases(t, d, impl, func(t *testing.T, p mlp.Problem, layout kerneltest.Layout) {
 			in := inputs(p)
 			for _, backward := range []bool{false, true} {
-				for _, keep := range []bool{false, true} {
-					c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, keep, backward)}
+				for _, keep := range mlp.Keeps() {
+					c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensorsOf(p, in, keep, backward)}
 					t.Logf("backward=%v keep=%v", backward, keep)
 					c.Test(t, d, record(p, mlp.Options{Impl: impl}, backward))
 				}
@@ -108,15 +114,15 @@ func TestFused(t *testing.T) {
 			return // TestFusedUnsupported has it
 		}
 		opt := mlp.Options{Fused: mlp.FusedOn}
-		words, err := mlp.Describe(d.Caps(), p, opt, false, false)
+		words, err := mlp.Describe(d.Caps(), p, opt, false, mlp.KeepNothing)
 		vktest.Require(t, gemm.CoopMat.String(), err)
 		require.Regexp(t, `^pair s\d`, words)
-		bytes, err := mlp.ForwardWorkspace(d.Caps(), p, opt, false)
+		bytes, err := mlp.ForwardWorkspace(d.Caps(), p, opt, mlp.KeepNothing)
 		require.NoError(t, err)
 		workspace, err := d.NewBuffer("workspace", bytes)
 		require.NoError(t, err)
 		defer workspace.Close()
-		c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), false, false)}
+		c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensorsOf(p, inputs(p), mlp.KeepNothing, false)}
 		for _, opt.Workspace = range []*vk.Buffer{nil, workspace} {
 			c.Test(t, d, record(p, opt, false))
 		}
@@ -141,13 +147,14 @@ func TestFusedUnsupported(t *testing.T) {
 	for _, x := range []struct {
 		p    mlp.Problem
 		opt  mlp.Options
-		keep bool
+		keep mlp.Keep
 		want string
 	}{
-		{good, mlp.Options{}, true, "mlp: fused: the kernel does not write pre"},
-		{good, mlp.Options{Impl: gemm.Scalar}, false, "mlp: fused: path scalar has no such kernel"},
-		{single, mlp.Options{}, false, "mlp: fused: gemm: pair: float32 matrices have no kernel"},
-		{wide, mlp.Options{}, false, "mlp: fused: gemm: pair: n=4096 is more than the "},
+		{good, mlp.Options{}, mlp.KeepPre, "mlp: fused: the kernel does not write pre"},
+		{good, mlp.Options{}, mlp.KeepHidden, "mlp: fused: the kernel does not write pre"},
+		{good, mlp.Options{Impl: gemm.Scalar}, mlp.KeepNothing, "mlp: fused: path scalar has no such kernel"},
+		{single, mlp.Options{}, mlp.KeepNothing, "mlp: fused: gemm: pair: float32 matrices have no kernel"},
+		{wide, mlp.Options{}, mlp.KeepNothing, "mlp: fused: gemm: pair: n=4096 is more than the "},
 	} {
 		for _, x.opt.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
 			words, err := mlp.Describe(d.Caps(), x.p, x.opt, false, x.keep)
@@ -159,12 +166,12 @@ func TestFusedUnsupported(t *testing.T) {
 		require.ErrorIs(t, err, gemm.ErrUnsupported)
 		require.ErrorContains(t, err, x.want)
 	}
-	_, err := mlp.ForwardWorkspace(d.Caps(), good, mlp.Options{Fused: mlp.FusedOff + 1}, false)
+	_, err := mlp.ForwardWorkspace(d.Caps(), good, mlp.Options{Fused: mlp.FusedOff + 1}, mlp.KeepNothing)
 	require.EqualError(t, err, "mlp: fused=Fused(3) is not one of auto, on, off")
 }
 
-// TestWorkspace runs both passes in memory of their own that is full of NaN, and wants too
-// little of it to be refused.
+// TestWorkspace runs both passes in memory of their own that is full of NaN, wants too
+// little of it to be refused, and none of it for hidden units that are kept.
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
@@ -174,12 +181,25 @@ func TestWorkspace(t *testing.T) {
 		if backward {
 			size = mlp.BackwardWorkspace
 		}
-		bytes, err := size(d.Caps(), p, mlp.Options{Impl: gemm.Scalar}, false)
-		require.NoError(t, err)
-		c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, false, backward)}
-		c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
-			return record(p, mlp.Options{Impl: gemm.Scalar, Workspace: workspace}, backward)
-		})
+		for _, keep := range mlp.Keeps() {
+			bytes, err := size(d.Caps(), p, mlp.Options{Impl: gemm.Scalar}, keep)
+			require.NoError(t, err)
+			tensors := int64(1) // of hidden units, their rows and beginnings aligned
+			if backward {
+				tensors++
+			}
+			if keep == mlp.KeepHidden {
+				tensors--
+			}
+			require.Equal(t, tensors*((4*37*48+255)&^255), bytes)
+			if bytes == 0 {
+				continue
+			}
+			c := kerneltest.Case{Name: "mlp", Tensors: tensorsOf(p, in, keep, backward)}
+			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
+				return record(p, mlp.Options{Impl: gemm.Scalar, Workspace: workspace}, backward)
+			})
+		}
 	}
 }
 
@@ -201,6 +221,13 @@ func TestArguments(t *testing.T) {
 	require.ErrorContains(t, mlp.Forward(c, y, x, w2, w1, p, mlp.Options{}), "mlp: w1 has shape [4 5]")
 	require.ErrorContains(t, mlp.Forward(c, y, y, w1, w2, p, mlp.Options{}), "mlp: x has shape [2 5]")
 	require.ErrorContains(t, mlp.Backward(c, x, w1, w2, y, x, w1, w2, p, mlp.Options{}), "mlp: dx overlaps x")
+	pre := tensor(2, 4)
+	alone := "mlp: hidden is given without pre: gradients need both, or pre alone"
+	require.EqualError(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{Hidden: pre}), alone)
+	require.EqualError(t, mlp.Backward(c, x, w1, w2, y, x, w1, w2, p, mlp.Options{Hidden: pre}), alone)
+	require.ErrorContains(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{Pre: pre, Hidden: pre}), "mlp: hidden overlaps pre")
+	require.ErrorContains(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{Pre: pre, Hidden: y}), "mlp: hidden has shape [2 5]")
+	require.ErrorContains(t, mlp.Backward(c, tensor(2, 3), tensor(3, 4), tensor(4, 5), y, x, w1, w2, p, mlp.Options{Pre: pre, Hidden: w1}), "mlp: hidden has shape [3 4]")
 	p.Hidden = 0
 	require.ErrorContains(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{}), "mlp: hidden=0 is not from 1 to")
 }

@@ -40,7 +40,7 @@ type pair struct {
 // newPair returns the kernel that opt asks for, nil if it does not, or if it leaves the
 // choice and two products are faster, or all that there is. An error says why a kernel that
 // is forced cannot be.
-func newPair(caps *vk.Caps, p Problem, opt *Options, keep bool) (*pair, error) {
+func newPair(caps *vk.Caps, p Problem, opt *Options, keep Keep) (*pair, error) {
 	x := &pair{
 		p:   gemm.PairProblem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.DType},
 		opt: gemm.PairOptions{Config: opt.FusedConfig},
@@ -63,9 +63,9 @@ func newPair(caps *vk.Caps, p Problem, opt *Options, keep bool) (*pair, error) {
 }
 
 // choose finds the configuration of the kernel.
-func (x *pair) choose(caps *vk.Caps, impl gemm.Impl, keep bool) error {
+func (x *pair) choose(caps *vk.Caps, impl gemm.Impl, keep Keep) error {
 	switch {
-	case keep:
+	case keep != KeepNothing:
 		return fmt.Errorf("the kernel does not write pre: %w", gemm.ErrUnsupported)
 	case impl != gemm.Auto && impl != gemm.CoopMat:
 		return fmt.Errorf("path %v has no such kernel: %w", impl, gemm.ErrUnsupported)

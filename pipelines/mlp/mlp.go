@@ -8,16 +8,20 @@
 //
 // [Forward] is two products of package gemm, the first with silu in its epilogue, or, where
 // that was measured to be faster, one kernel whose hidden units never reach memory
-// (Options.Fused); [Backward] is four products, of which dy * W2ᵀ multiplies by silu'(pre)
-// and writes silu(pre) while it is at it, and one more to compute pre again unless the
-// caller kept it:
+// (Options.Fused); [Backward] is four products, of which dy * W2ᵀ multiplies by silu'(pre),
+// and unless the caller kept silu(pre) writes it while it is at it, and one more to compute
+// pre again unless the caller kept that:
 //
-//	what is kept     memory for each token        operations of Backward
-//	nothing          0                            5 products
-//	Options.Pre      hidden elements of DType     4
+//	what is kept               elements of DType for each token    products of Backward   what they write between them
+//	nothing                    0                                   5                      3 * hidden for each token
+//	Options.Pre                hidden                              4                      2 * hidden
+//	Options.Pre and Hidden     2 * hidden                          4                      hidden
 //
 // Rows of hidden units lie gemm.RowStride elements apart in memory of our own, so that
-// odd widths such as 1365 cost nothing there.
+// odd widths such as 1365 cost nothing there. Those of Options.Pre and Options.Hidden should
+// lie so, too.
+//
+// Products of the backward pass that need nothing of each other run side by side.
 //
 // All is deterministic: the same call on the same device gives the same bits.
 // Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
@@ -25,6 +29,7 @@
 package mlp
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -49,13 +54,62 @@ type Options struct {
 	// is for tuning and tests.
 	FusedConfig *gemm.PairConfig
 	// Pre is pre, which Forward writes, or Backward reads; the zero Tensor leaves it out,
-	// and Backward computes it.
-	Pre vk.Tensor
+	// and Backward computes it. Hidden, which only goes with Pre, is the same of silu(pre).
+	Pre, Hidden vk.Tensor
 	// Workspace is memory for what is between the products, ForwardWorkspace or
 	// BackwardWorkspace bytes of it, that nothing else uses until the commands have
 	// completed: a second call in the same Cmd comes after a Barrier. Nil takes memory of
 	// the Cmd.
 	Workspace *vk.Buffer
+}
+
+// Keep says what Forward leaves to Backward.
+type Keep uint8
+
+// What there is to choose from. PyTorch's autograd keeps both.
+const (
+	KeepNothing Keep = iota
+	KeepPre          // Options.Pre
+	KeepHidden       // Options.Pre and Options.Hidden
+)
+
+// Keeps lists them.
+func Keeps() []Keep { return []Keep{KeepNothing, KeepPre, KeepHidden} }
+
+// String returns nothing, pre or hidden.
+func (k Keep) String() string {
+	switch k {
+	case KeepNothing:
+		return "nothing"
+	case KeepPre:
+		return "pre"
+	case KeepHidden:
+		return "hidden"
+	}
+	return fmt.Sprintf("Keep(%d)", uint8(k))
+}
+
+// ParseKeep accepts the names that String returns.
+func ParseKeep(name string) (Keep, error) {
+	for _, k := range Keeps() {
+		if name == k.String() {
+			return k, nil
+		}
+	}
+	return 0, fmt.Errorf("mlp: keep %q is not one of nothing, pre, hidden", name)
+}
+
+// keeps returns what the tensors of o keep.
+func (o *Options) keeps() (Keep, error) {
+	switch {
+	case !o.Hidden.IsZero() && o.Pre.IsZero():
+		return 0, fmt.Errorf("mlp: hidden is given without pre: gradients need both, or pre alone")
+	case !o.Hidden.IsZero():
+		return KeepHidden, nil
+	case !o.Pre.IsZero():
+		return KeepPre, nil
+	}
+	return KeepNothing, nil
 }
 
 // none stands for a tensor that a product does not have.
@@ -65,20 +119,24 @@ var none vk.Tensor
 //
 //	y = silu(x * W1) * W2
 //
-// x is (tokens, in), w1 (in, hidden), w2 (hidden, out) and y (tokens, out), opt.Pre, if
-// there is one, (tokens, hidden), all of p.DType, with any distance between rows.
-// Distances and offsets that are multiples of 8 elements are fastest. Y and opt.Pre have
-// memory of their own.
+// x is (tokens, in), w1 (in, hidden), w2 (hidden, out) and y (tokens, out), opt.Pre and
+// opt.Hidden, if they are there, (tokens, hidden), all of p.DType, with any distance between
+// rows. Distances and offsets that are multiples of 8 elements are fastest. Y, opt.Pre and
+// opt.Hidden have memory of their own.
 //
-// Forward records into c and returns; y and opt.Pre are valid once c has completed. The
-// inputs must be written and visible by then: after another kernel of the same Cmd, a
-// c.Barrier() comes before Forward, and one after it before y is read.
+// Forward records into c and returns; y, opt.Pre and opt.Hidden are valid once c has
+// completed. The inputs must be written and visible by then: after another kernel of the
+// same Cmd, a c.Barrier() comes before Forward, and one after it before y is read.
 //
 // It returns an error that wraps ErrUnsupported if no path on the device handles p, or not
 // the one kernel that opt forces, and an error naming the argument if a tensor does not fit
 // p.
 func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
-	plan, err := newForwardPlan(c.Device().Caps(), p, &opt, !opt.Pre.IsZero())
+	keep, err := opt.keeps()
+	if err != nil {
+		return err
+	}
+	plan, err := newForwardPlan(c.Device().Caps(), p, &opt, keep)
 	if err != nil {
 		return err
 	}
@@ -88,7 +146,8 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 		argument.New("w2", w2, true, p.DType, p.W2Shape()),
 	}, []argument.Argument{
 		argument.New("y", y, true, p.DType, p.YShape()),
-		argument.New("pre", opt.Pre, !opt.Pre.IsZero(), p.DType, p.PreShape()),
+		argument.New("pre", opt.Pre, keep >= KeepPre, p.DType, p.PreShape()),
+		argument.New("hidden", opt.Hidden, keep == KeepHidden, p.DType, p.PreShape()),
 	})
 	if err != nil {
 		return err
@@ -100,7 +159,10 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	if plan.fused != nil {
 		return plan.fused.record(c, memory, y, x, w1, w2)
 	}
-	hidden := hiddenTensor(memory, plan.hidden, p)
+	hidden := opt.Hidden
+	if hidden.IsZero() {
+		hidden = hiddenTensor(memory, plan.hidden, p)
+	}
 	if err := plan.first.Record(c, memory, hidden, x, w1, opt.Pre, none); err != nil {
 		return err
 	}
@@ -114,12 +176,16 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 //	dx   = dpre * W1ᵀ     dW1 = xᵀ * dpre     dW2 = silu(pre)ᵀ * dy
 //
 // Shapes are those of what they are the gradients of, see Forward; dw1 and dw2 are of
-// p.Grad, the rest of p.DType. Pre is opt.Pre, or computed again from x and w1. Dx, dw1
-// and dw2 have memory of their own.
+// p.Grad, the rest of p.DType. Pre is opt.Pre, or computed again from x and w1, and silu(pre)
+// is opt.Hidden, or computed from pre. Dx, dw1 and dw2 have memory of their own.
 //
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
-	plan, err := newBackwardPlan(c.Device().Caps(), p, &opt, !opt.Pre.IsZero())
+	keep, err := opt.keeps()
+	if err != nil {
+		return err
+	}
+	plan, err := newBackwardPlan(c.Device().Caps(), p, &opt, keep)
 	if err != nil {
 		return err
 	}
@@ -128,7 +194,8 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 		argument.New("x", x, true, p.DType, p.XShape()),
 		argument.New("w1", w1, true, p.DType, p.W1Shape()),
 		argument.New("w2", w2, true, p.DType, p.W2Shape()),
-		argument.New("pre", opt.Pre, !opt.Pre.IsZero(), p.DType, p.PreShape()),
+		argument.New("pre", opt.Pre, keep >= KeepPre, p.DType, p.PreShape()),
+		argument.New("hidden", opt.Hidden, keep == KeepHidden, p.DType, p.PreShape()),
 	}, []argument.Argument{
 		argument.New("dx", dx, true, p.DType, p.XShape()),
 		argument.New("dw1", dw1, true, p.Grad, p.W1Shape()),
@@ -141,17 +208,16 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt O
 	if err != nil {
 		return err
 	}
-	list, err := plan.steps(c, memory, dx, dw1, dw2, dy, x, w1, w2, opt.Pre, p)
+	list, err := plan.steps(c, memory, dx, dw1, dw2, dy, x, w1, w2, p, &opt)
 	if err != nil {
 		return err
 	}
 	return list.Record(c)
 }
 
-// steps returns what Backward records: the products that make dpre and silu(pre), beside copies
-// of operands of the gradients, and then the gradients, side by side.
-func (plan *backwardPlan) steps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2, pre vk.Tensor, p Problem) (steps.List, error) {
-	hidden, dpre := hiddenTensor(memory, plan.hidden, p), hiddenTensor(memory, plan.dpre, p)
+// steps returns what Backward records: the products that make dpre, and silu(pre) unless that
+// is kept, beside copies of operands of the gradients, and then the gradients, side by side.
+func (plan *backwardPlan) steps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt *Options) (steps.List, error) {
 	var err error
 	product := func(x *chain.Product, dst, a, b, pre, silu vk.Tensor) (k gemm.Steps) {
 		if err == nil {
@@ -159,15 +225,26 @@ func (plan *backwardPlan) steps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, 
 		}
 		return k
 	}
+	dpre, pre, hidden, late := hiddenTensor(memory, plan.dpre, p), opt.Pre, opt.Hidden, none
+	if hidden.IsZero() {
+		hidden = hiddenTensor(memory, plan.hidden, p)
+		late = hidden
+	}
 	var again gemm.Steps
 	if pre.IsZero() {
 		pre = hidden // and silu(pre) takes its place
 		again = product(&plan.pre, pre, x, w1, none, none)
 	}
-	gradient := product(&plan.gradient, dpre, dy, w2, pre, hidden)
+	gradient := product(&plan.gradient, dpre, dy, w2, pre, late)
 	ofW2, ofW1, ofX := product(&plan.dw2, dw2, hidden, dy, none, none), product(&plan.dw1, dw1, x, dpre, none, none), product(&plan.dx, dx, dpre, w1, none, none)
 	// Operands that are copied are the caller's, there from the start.
 	first := slices.Concat(steps.Together(again.Copies, gradient.Copies), again.Product, gradient.Product)
+	if late.IsZero() { // so is silu(pre)
+		return slices.Concat(
+			steps.Together(first, slices.Concat(ofW2.Copies, ofW2.Product), ofW1.Copies, ofX.Copies),
+			steps.Together(ofW1.Product, ofX.Product),
+		), err
+	}
 	return slices.Concat(
 		steps.Together(first, ofW2.Copies, ofW1.Copies, ofX.Copies),
 		steps.Together(ofW2.Product, ofW1.Product, ofX.Product),
@@ -175,14 +252,15 @@ func (plan *backwardPlan) steps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, 
 }
 
 // ForwardWorkspace returns the bytes of device memory that Forward takes with the same
-// options for what is between its kernels; keep says whether there is opt.Pre.
-func ForwardWorkspace(caps *vk.Caps, p Problem, opt Options, keep bool) (int64, error) {
+// options for what is between its kernels; keep says which of opt.Pre and opt.Hidden will be
+// there.
+func ForwardWorkspace(caps *vk.Caps, p Problem, opt Options, keep Keep) (int64, error) {
 	plan, err := newForwardPlan(caps, p, &opt, keep)
 	return plan.memory.Bytes, err
 }
 
 // BackwardWorkspace returns the same of Backward.
-func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options, keep bool) (int64, error) {
+func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options, keep Keep) (int64, error) {
 	plan, err := newBackwardPlan(caps, p, &opt, keep)
 	return plan.memory.Bytes, err
 }
@@ -190,7 +268,7 @@ func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options, keep bool) (int64,
 // Describe says what runs for the products of a pass, in their order, for tables: the
 // same only once, and both of the forward pass as one if they are one kernel. Keep is that
 // of ForwardWorkspace.
-func Describe(caps *vk.Caps, p Problem, opt Options, backward, keep bool) (string, error) {
+func Describe(caps *vk.Caps, p Problem, opt Options, backward bool, keep Keep) (string, error) {
 	var configs []gemm.Config
 	var err error
 	if backward {

@@ -14,7 +14,7 @@ type forwardPlan struct {
 	first, second chain.Product
 }
 
-func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep bool) (plan forwardPlan, err error) {
+func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan forwardPlan, err error) {
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
@@ -26,9 +26,11 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep bool) (plan for
 		plan.memory.Take(bytes)
 		return plan, err
 	}
-	plan.hidden = plan.memory.Take(hiddenBytes(p))
+	if keep < KeepHidden {
+		plan.hidden = plan.memory.Take(hiddenBytes(p))
+	}
 	first := gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
-	if keep {
+	if keep >= KeepPre {
 		first.Activation = gemm.SiLUKeep
 	}
 	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, opt.Impl, gemm.Options{}); err != nil {
@@ -41,24 +43,27 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep bool) (plan for
 // A backwardPlan is what Backward runs.
 type backwardPlan struct {
 	memory                      chain.Memory
-	hidden, dpre                int64 // where silu(pre), before it pre, and dpre lie
+	hidden, dpre                int64 // where silu(pre), before it pre, unless they are kept, and dpre lie
 	pre, gradient, dw2, dw1, dx chain.Product
 }
 
-func newBackwardPlan(caps *vk.Caps, p Problem, opt *Options, kept bool) (plan backwardPlan, err error) {
+func newBackwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan backwardPlan, err error) {
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
-	plan.hidden = plan.memory.Take(hiddenBytes(p))
+	ofGradient := gemm.TimesDSiLU
+	if keep < KeepHidden {
+		plan.hidden, ofGradient = plan.memory.Take(hiddenBytes(p)), gemm.TimesDSiLUKeep
+	}
 	plan.dpre = plan.memory.Take(hiddenBytes(p))
 	for _, x := range []struct {
 		to   *chain.Product
 		on   bool
 		p    gemm.Problem
-		a, b bool // the operands that are in our memory
+		a, b bool // the operands that are in our memory, or never copied, as Options.Hidden
 	}{
-		{&plan.pre, !kept, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.DType}, false, false},
-		{&plan.gradient, true, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLUKeep, DType: p.DType, Out: p.DType}, false, false},
+		{&plan.pre, keep == KeepNothing, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.DType}, false, false},
+		{&plan.gradient, true, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: ofGradient, DType: p.DType, Out: p.DType}, false, false},
 		{&plan.dw2, true, gemm.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, true, false},
 		{&plan.dw1, true, gemm.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, false, true},
 		{&plan.dx, true, gemm.Problem{M: p.Tokens, N: p.In, K: p.Hidden, TransB: true, DType: p.DType, Out: p.DType}, true, false},

@@ -35,9 +35,12 @@ func (m *Memory) Take(n int64) int64 {
 // may run side by side.
 func (m *Memory) Keep() { m.taken = m.Bytes }
 
-// Buffer returns the workspace: the caller's, or for nil memory of the Cmd. An error about
-// one that is too small begins with the name of the kernel.
+// Buffer returns the workspace: the caller's, or for nil memory of the Cmd; nil if it is
+// empty. An error about one that is too small begins with the name of the kernel.
 func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, error) {
+	if m.Bytes == 0 {
+		return nil, nil
+	}
 	if given == nil {
 		b := c.Scratch(kernel, m.Bytes)
 		return b, c.Err()

@@ -16,8 +16,8 @@ type Inputs struct{ X, W1, W2, DY []float64 }
 
 // Outputs are what the forward pass writes, and what Backward adds.
 type Outputs struct {
-	Pre, Y       []float64
-	DX, DW1, DW2 []float64
+	Pre, Hidden, Y []float64 // Hidden is silu(pre)
+	DX, DW1, DW2   []float64
 }
 
 // A multiply computes a matrix product with its epilogue.
@@ -34,7 +34,7 @@ func compute(in Inputs, p problem.Problem, f multiply) (out Outputs) {
 	first := f(gemm.Inputs{A: in.X, B: in.W1}, gemmproblem.Problem{
 		M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemmproblem.SiLUKeep, DType: p.DType, Out: p.DType,
 	})
-	out.Pre = first.X
+	out.Pre, out.Hidden = first.X, first.C
 	out.Y = f(gemm.Inputs{A: first.C, B: in.W2}, gemmproblem.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}).C
 	if in.DY == nil {
 		return out
@@ -49,16 +49,17 @@ func compute(in Inputs, p problem.Problem, f multiply) (out Outputs) {
 }
 
 // Bounds are how far outputs may be off, every element.
-type Bounds struct{ Pre, Y, DX, DW1, DW2 float64 }
+type Bounds struct{ Pre, Hidden, Y, DX, DW1, DW2 float64 }
 
 // NewBounds returns those of a kernel, given the outputs of Compute and Plain.
 func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
 	return Bounds{
-		Pre: tolerance.Plain(p.DType, want.Pre, plain.Pre, 0),
-		Y:   tolerance.Plain(p.DType, want.Y, plain.Y, 0),
-		DX:  tolerance.Plain(p.DType, want.DX, plain.DX, 0),
-		DW1: tolerance.Plain(p.Grad, want.DW1, plain.DW1, 0),
-		DW2: tolerance.Plain(p.Grad, want.DW2, plain.DW2, 0),
+		Pre:    tolerance.Plain(p.DType, want.Pre, plain.Pre, 0),
+		Hidden: tolerance.Plain(p.DType, want.Hidden, plain.Hidden, 0),
+		Y:      tolerance.Plain(p.DType, want.Y, plain.Y, 0),
+		DX:     tolerance.Plain(p.DType, want.DX, plain.DX, 0),
+		DW1:    tolerance.Plain(p.Grad, want.DW1, plain.DW1, 0),
+		DW2:    tolerance.Plain(p.Grad, want.DW2, plain.DW2, 0),
 	}
 }
 

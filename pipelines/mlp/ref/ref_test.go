@@ -39,6 +39,7 @@ func TestForward(t *testing.T) {
 					pre += in.X[i*p.In+k] * in.W1[k*p.Hidden+h]
 				}
 				require.InDelta(t, pre, out.Pre[i*p.Hidden+h], 1e-12)
+				require.InDelta(t, gemm.SiLU(pre), out.Hidden[i*p.Hidden+h], 1e-12)
 				y += gemm.SiLU(pre) * in.W2[h*p.Out+j]
 			}
 			require.InDelta(t, y, out.Y[i*p.Out+j], 1e-12)
@@ -100,7 +101,7 @@ func TestBounds(t *testing.T) {
 	for _, x := range []struct {
 		want, plain []float64
 		bound       float64
-	}{{want.Pre, plain.Pre, b.Pre}, {want.Y, plain.Y, b.Y}, {want.DX, plain.DX, b.DX}, {want.DW1, plain.DW1, b.DW1}, {want.DW2, plain.DW2, b.DW2}} {
+	}{{want.Pre, plain.Pre, b.Pre}, {want.Hidden, plain.Hidden, b.Hidden}, {want.Y, plain.Y, b.Y}, {want.DX, plain.DX, b.DX}, {want.DW1, plain.DW1, b.DW1}, {want.DW2, plain.DW2, b.DW2}} {
 		require.InDeltaSlice(t, x.want, x.plain, x.bound/2)
 		require.Less(t, x.bound, 0.3)
 	}
