@@ -65,6 +65,9 @@ type OpTensor struct {
 	// Draw makes a value to measure with of one of the standard normal
 	// distribution; nil takes it as it is.
 	Draw func(x float32) float32
+	// Most is the largest that an element of Int32 may be, which is a count: the least
+	// is 0.
+	Most int
 }
 
 // elements returns the number of elements.

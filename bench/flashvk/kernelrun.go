@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -52,6 +53,9 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	case r.out == "":
 		return usagef("run %s needs --out FILE", r.kernel.Name)
 	}
+	if _, err := r.flags.FromFlags(true); err != nil { // wrong with any file
+		return usageError{err}
+	}
 	in, err := safetensors.Open(r.in)
 	if err != nil {
 		return err
@@ -62,9 +66,17 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	if err == nil {
 		err = kernels.CheckFile(header, op, r.backward)
 	}
+	if err == nil {
+		err = checkCounts(in, op)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
+	out, err := safetensors.Create(r.out, r.outputs(op), nil) // before the work: it may be in vain
+	if err != nil {
+		return err
+	}
+	defer out.Close()
 	d, err := openDevice(r.device)
 	if err != nil {
 		return err
@@ -79,7 +91,36 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, choice)
 	}
 	defer bench.CloseOp(op)
-	return r.compute(ctx, d, in, op)
+	return r.compute(ctx, d, in, out, op)
+}
+
+// checkCounts returns an error unless the counts in a file that kernels.CheckFile likes
+// are in their ranges.
+func checkCounts(in *safetensors.File, op bench.Op) error {
+	for _, t := range op.Tensors() {
+		if t.DType != dtype.Int32 {
+			continue
+		}
+		x, _ := in.Tensor(t.Name)
+		counts, err := readInt32(in, x)
+		if err != nil {
+			return err
+		}
+		for _, n := range counts {
+			if n < 0 || int(n) > t.Most {
+				return fmt.Errorf("tensor %q: %d is not in 0..%d", t.Name, n, t.Most)
+			}
+		}
+	}
+	return nil
+}
+
+// pass returns the passes to compute as one.
+func (r *runKernel) pass() bench.Pass {
+	if r.backward {
+		return bench.Both
+	}
+	return bench.Forward
 }
 
 // passes returns the passes to compute, in their order.
@@ -91,17 +132,14 @@ func (r *runKernel) passes() []bench.Pass {
 }
 
 // compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, op bench.Op) error {
+func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, out *safetensors.Writer, op bench.Op) error {
 	tensors := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range tensors {
 			t.Close()
 		}
 	}()
-	pass := bench.Forward
-	if r.backward {
-		pass = bench.Both
-	}
+	pass := r.pass()
 	for _, t := range op.Tensors() {
 		if !t.Read(pass) && !t.Written(pass) {
 			continue
@@ -142,26 +180,20 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 	if err := c.Submit(ctx); err != nil {
 		return err
 	}
-	return r.write(ctx, op, pass, tensors)
-}
-
-// write writes the outputs to a file.
-func (r *runKernel) write(ctx context.Context, op bench.Op, pass bench.Pass, tensors map[string]vk.Tensor) error {
-	var outputs []safetensors.Tensor
-	for _, t := range op.Tensors() {
-		if t.Written(pass) {
-			outputs = append(outputs, safetensors.Tensor{Name: t.Name, DType: bench.FileDType(t.DType), Shape: t.Shape})
-		}
-	}
-	out, err := safetensors.Create(r.out, outputs, nil)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	for _, t := range outputs {
+	for _, t := range r.outputs(op) {
 		if err := download(ctx, out, t.Name, tensors[t.Name]); err != nil {
 			return err
 		}
 	}
 	return out.Commit()
+}
+
+// outputs returns the tensors to write.
+func (r *runKernel) outputs(op bench.Op) (list []safetensors.Tensor) {
+	for _, t := range op.Tensors() {
+		if t.Written(r.pass()) {
+			list = append(list, safetensors.Tensor{Name: t.Name, DType: bench.FileDType(t.DType), Shape: t.Shape})
+		}
+	}
+	return list
 }

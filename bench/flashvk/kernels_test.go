@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -164,6 +165,20 @@ func TestRunOptim(t *testing.T) {
 	code, _, stderr := flashvk(append([]string{"run", "optim", "--in", path, "--out", path, dev}, words...)...)
 	require.Zero(t, code, stderr)
 	compareFile(t, path, op, values, []bench.Pass{bench.Forward})
+}
+
+// TestRunOptimStep refuses counts of steps that have no step after them.
+func TestRunOptimStep(t *testing.T) {
+	one := []int{1}
+	tensors := []bench.OpTensor{{Name: "param", Shape: one}, {Name: "grad", Shape: one}, {Name: "m", Shape: one}, {Name: "v", Shape: one}, {Name: "step", DType: dtype.Int32, Shape: one}}
+	for _, step := range []float32{-1, 1 << 24} {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		x := []float32{0.5}
+		writeOp(t, path, tensors, map[string][]float32{"param": x, "grad": x, "m": x, "v": x, "step": {step}})
+		code, _, stderr := flashvk("run", "optim", "--in", path, "--out", path)
+		require.Equal(t, exitFailure, code)
+		require.Equal(t, fmt.Sprintf("flashvk: %s: tensor \"step\": %.0f is not in 0..16777215\n", path, step), stderr)
+	}
 }
 
 // TestRunGMM runs a file with three tensors and a gradient of the loss.
@@ -378,7 +393,10 @@ func TestKernelErrors(t *testing.T) {
 		{in("", x, w, tensor("residual", "F32", 3, 8)), 1, `tensor "residual": dtype F32, want F16`},
 		{in("", x, w, tensor("dy", "F16", 3, 8)), 1, `tensor "dy" is for --backward only`},
 		{in("--backward", x, w), 1, `tensor "dy" is missing`},
-		{in("--eps nan", x, w), 1, "norm: eps=NaN is not a finite number from 0 on"},
+		{in("--eps nan", x, w), 2, "norm: eps=NaN is not a finite number from 0 on"},
+		{in("", x, w), 1, "safetensors: /nowhere/y: no such file or directory"},
+
+		{"run grouped --in x --out y --heads-at-a-time -1", 2, "grouped: heads_at_a_time=-1 is negative"},
 
 		{"bench grouped --suite train --products --heads 3", 2, "--suite train and --heads contradict each other"},
 
@@ -386,12 +404,17 @@ func TestKernelErrors(t *testing.T) {
 		{"bench gemm --group 3x4x5,-1x4x5", 2, "gemm: product 1 of the group: m=-1 is not from 0 to"},
 		{"bench gemm --group 3x4x0", 2, "gemm: products 3x4x0 have no elements of a"},
 		{"bench gemm --group 3x4x5 --m 3", 2, "--group and --m contradict each other"},
+		{"bench gemm --batch 0", 2, "--batch 0 is less than 1"},
+		{"run gemm --in x --out y --trans xx", 2, `gemm: transposes "xx" are not one of nn, nt, tn, tt`},
+		{"run gemm --in x --out y --alpha 0", 2, "gemm: alpha=0 leaves no product"},
+		{"run gemm --in x --out y --group 3x4", 2, `gemm: product "3x4" of a group is not MxNxK, as in 128x512x64`},
 		{"bench gemm --suite train --group 3x4x5", 2, "--suite train and --group contradict each other"},
 		{gemm(""), 1, `tensor "a" is missing`},
 		{gemm("", tensor("a", "F16", 15), tensor("b", "F16", 21)), 1, `tensor "b": shape [21], want [20]`},
 
 		{"bench gmm --tokens 0", 2, "gmm: tokens=0 is not positive"},
 		{"bench gmm --components 0", 2, "gmm: components=0 is not positive"},
+		{"run gmm --in /nowhere/x --out y", 1, "safetensors: /nowhere/x: no such file or directory"},
 		{gmm(""), 1, `tensor "logit" is missing`},
 		{gmm("", tensor("p", "F32", 3, 2)), 1, `tensor "p": shape [3 2] has 2 axes, want 3: tokens, components, logit mu log_sigma`},
 		{gmm("", tensor("p", "F32", 3, 2, 4)), 1, `tensor "p": shape [3 2 4] has a last axis of 4, want 3: logit, mu, log sigma`},
@@ -403,6 +426,7 @@ func TestKernelErrors(t *testing.T) {
 
 		{"bench mixture --heads 0", 2, "mixture: heads=0 is not from 1 to 1073741824"},
 		{"bench mixture --groups -1", 2, "mixture: groups=-1 is negative"},
+		{"run mixture --in x --out y --groups -1", 2, "mixture: groups=-1 is negative"},
 		{mixture("", tensor("x", "F16", 3, 8), tensor("w2", "F16", 2, 5, 4)), 1, `tensor "w2": shape [2 5 4] has a last axis of 4, want 3: logit, mu, log sigma`},
 		{mixture("", tensor("x", "F16", 3, 8), tensor("w2", "F16", 2, 5, 3), tensor("w1", "F16", 2, 7, 5)), 1, `tensor "w1": shape [2 7 5], want [2 8 5]`},
 		{mixture("", tensor("x", "F16", 3, 8), tensor("w2", "F16", 2, 5, 3), tensor("w1", "F16", 2, 8, 5)), 1, `tensor "y" is missing`},
@@ -413,6 +437,7 @@ func TestKernelErrors(t *testing.T) {
 		{"bench optim --copy float32", 2, "optim: --copy float32 is not a format of 16 bits"},
 		{"bench optim --copy float16 --grad-dtype bfloat16", 2, "optim: --copy float16 and --grad-dtype bfloat16: formats of 16 bits are the same"},
 		{"bench optim --backward", 2, "unknown flag: --backward"},
+		{"run optim --in x --out y --lr -1", 2, "optim: lr=-1 is not a finite number from 0 on"},
 		{optim(""), 1, `there is no tensor "param" or "param.NAME"`},
 		{optim("", x), 1, `there is no tensor "param" or "param.NAME"`},
 		{optim("", tensor("param.a", "F32", 3)), 1, `tensor "grad.a" is missing`},

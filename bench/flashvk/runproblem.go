@@ -110,12 +110,8 @@ func readCuSeqlens(in *safetensors.File) (cu cuSeqlens, err error) {
 		if len(t.Shape) != 1 || t.Shape[0] < 2 {
 			return cu, fmt.Errorf("tensor %q: shape %v is not batch+1, with a batch of 1 or more", x.name, t.Shape)
 		}
-		raw := make([]byte, t.Bytes())
-		if err := in.ReadAt(t, raw, 0); err != nil {
+		if *x.target, err = readInt32(in, t); err != nil {
 			return cu, err
-		}
-		for ; len(raw) > 0; raw = raw[4:] {
-			*x.target = append(*x.target, int32(binary.LittleEndian.Uint32(raw)))
 		}
 	}
 	switch {
@@ -134,6 +130,19 @@ func longest(cu []int32) int {
 		most = max(most, int(cu[b+1])-int(cu[b]))
 	}
 	return most
+}
+
+// readInt32 reads a tensor of integers.
+func readInt32(in *safetensors.File, t safetensors.Tensor) ([]int32, error) {
+	raw := make([]byte, t.Bytes())
+	if err := in.ReadAt(t, raw, 0); err != nil {
+		return nil, err
+	}
+	list := make([]int32, len(raw)/4)
+	for i := range list {
+		list[i] = int32(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return list, nil
 }
 
 // readQKV takes from q, k and v what they say about p.

@@ -142,6 +142,9 @@ func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if g.set.Changed("dtype") {
 		p.DType = g.dtype
 	}
+	if g.set.Changed("batch") && g.batch < 1 {
+		return nil, fmt.Errorf("--batch %d is less than 1", g.batch)
+	}
 	p.Batch, p.Residual, p.Out = g.batch, g.residual, g.outOr(p.DType)
 	var config *gemm.Config
 	if g.config != "" {

@@ -50,7 +50,7 @@ With --backward the input file may hold
 and the output file also gets dp, or dlogit, dmu and dlog_sigma.`,
 			Example: `  flashvk run gmm --in p.safetensors --out loss.safetensors --backward`,
 		},
-		New: func() Flags { return &gmmFlags{} },
+		New: func() Flags { return &gmmFlags{tokens: 16000, components: 10} },
 	}
 }
 
@@ -65,8 +65,8 @@ func (g *gmmFlags) Add(f *pflag.FlagSet, sizes bool) {
 	if !sizes {
 		return
 	}
-	f.IntVar(&g.tokens, "tokens", 16000, "tokens")
-	f.IntVar(&g.components, "components", 10, "components of a mixture")
+	f.IntVar(&g.tokens, "tokens", g.tokens, "tokens")
+	f.IntVar(&g.components, "components", g.components, "components of a mixture")
 	DTypeVar(f, &g.dtype, "dtype", "format of the mixtures: float16, bfloat16 or float32 (default)")
 }
 

@@ -40,8 +40,8 @@ type Flags interface {
 	// Add adds the flags that choose what is computed, as in --eps, and with sizes
 	// those that give sizes and formats, which otherwise follow from a file.
 	Add(f *pflag.FlagSet, sizes bool)
-	// FromFlags returns the problem that the flags mean. Sizes that are not given
-	// suit a GPU, or a CPU device. An error is one of usage.
+	// FromFlags returns the problem that the flags mean. Sizes that are not given, or
+	// not added, suit a GPU, or a CPU device. An error is one of usage.
 	FromFlags(cpu bool) (bench.Op, error)
 	// FromFile returns the problem of tensors in a file. What does not show in sizes
 	// and formats is checked by CheckFile.
@@ -161,10 +161,11 @@ type sizeFlag struct {
 	to, from *int
 }
 
-// setGiven sets the sizes whose flags are given.
+// setGiven sets the sizes whose flags are given. Command run has none: its --in is a
+// file.
 func setGiven(set *pflag.FlagSet, sizes []sizeFlag) {
 	for _, x := range sizes {
-		if set.Changed(x.name) {
+		if f := set.Lookup(x.name); f != nil && f.Changed && f.Value.Type() == "int" {
 			*x.to = *x.from
 		}
 	}

@@ -54,7 +54,7 @@ copy.NAME, and with --max-norm
 With --max-norm a gradient that is not finite leaves everything as it was.`,
 			Example: `  flashvk run optim --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16`,
 		},
-		New: func() Flags { return &optimFlags{hyper: optim.Default(), lr: 1e-3} },
+		New: func() Flags { return &optimFlags{hyper: optim.Default(), lr: 1e-3, tensors: 60} },
 	}
 }
 
@@ -80,7 +80,7 @@ func (o *optimFlags) Add(f *pflag.FlagSet, sizes bool) {
 	if !sizes {
 		return
 	}
-	f.IntVar(&o.tensors, "tensors", 60, "parameter tensors")
+	f.IntVar(&o.tensors, "tensors", o.tensors, "parameter tensors")
 	f.IntVar(&o.elements, "elements", 0, "elements of each (default 698880 on a GPU, 5000 on a CPU device)")
 	DTypeVar(f, &o.grad, "grad-dtype", "format of the gradients: float32 (default), float16 or bfloat16")
 }
@@ -268,7 +268,7 @@ func (o *optimOp) Tensors() (list []bench.OpTensor) {
 		}
 	}
 	if o.step {
-		list = append(list, bench.OpTensor{Name: "step", DType: dtype.Int32, Shape: []int{1}, Role: bench.Update, Draw: func(x float32) float32 { return x*x + 1 }})
+		list = append(list, bench.OpTensor{Name: "step", DType: dtype.Int32, Shape: []int{1}, Role: bench.Update, Draw: func(x float32) float32 { return x*x + 1 }, Most: optim.MaxStep - 1})
 	}
 	if o.hyper.MaxNorm > 0 && !o.flat {
 		list = append(list, bench.OpTensor{Name: "norm", Shape: []int{1}, Role: bench.Output})

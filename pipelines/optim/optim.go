@@ -185,14 +185,14 @@ func (a *AdamW) SetLR(ctx context.Context, lr float64) error {
 
 // SetStep sets the number of steps that have been made.
 func (a *AdamW) SetStep(ctx context.Context, n int) error {
-	if n < 0 || n >= maxStep {
-		return fmt.Errorf("optim: step=%d is not in 0..%d", n, maxStep-1)
+	if n < 0 || n >= MaxStep {
+		return fmt.Errorf("optim: step=%d is not in 0..%d", n, MaxStep-1)
 	}
 	return a.Count().UploadRaw(ctx, binary.LittleEndian.AppendUint32(nil, uint32(n)))
 }
 
-// maxStep is the last step that float32 counts exactly.
-const maxStep = 1 << 24
+// MaxStep is the last step that float32 counts exactly.
+const MaxStep = 1 << 24
 
 // Launches returns how many launches of adamw a step has: the number of different
 // sets of buffers that the parameters lie in.
