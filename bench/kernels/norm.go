@@ -13,7 +13,7 @@ import (
 )
 
 const normFormulas = `
-    s       = x + residual                           if there is a residual; else x
+    s       = round(x + residual)                    to the format of x, if there is a residual; else x
     mean[r] = mean(s[r,:])                           0 with --rms
     rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
     y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]

@@ -51,7 +51,8 @@ or param, m, v and grad alone; and may hold
 The output file gets param.NAME, m.NAME, v.NAME, step if it was there, with --copy
 copy.NAME, and with --max-norm
     norm  (1), F32: that of all gradients
-With --max-norm a gradient that is not finite leaves everything as it was.`,
+With --max-norm a gradient that is not finite, or a norm from 1.8e19 on, whose square
+float32 does not hold, leaves everything as it was.`,
 			Example: `  flashvk run optim --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16`,
 		},
 		New: func() Flags { return &optimFlags{hyper: optim.Default(), lr: 1e-3, tensors: 60} },

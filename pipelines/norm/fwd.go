@@ -11,7 +11,7 @@ import (
 
 // Forward normalizes rows:
 //
-//	s       = x + residual                           if there is a residual; else x
+//	s       = round(x + residual)                    to the format of x, if there is a residual; else x
 //	mean[r] = mean(s[r,:])                           0 for RMSNorm
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
 //	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
@@ -22,7 +22,7 @@ import (
 // Sums are float32, and the variance is that of the differences from the mean: rows
 // whose mean is large against their deviation lose nothing.
 //
-// With p.Residual, sum is s, rounded to p.DType: the residual stream, which the next
+// With p.Residual, sum is s: the residual stream, which the next
 // call's residual is. Without it, sum and residual are zero Tensors. Zero Tensors for
 // mean and rstd leave the statistics out, which only Backward needs; RMSNorm has no
 // mean.

@@ -2,7 +2,7 @@
 // square (RMSNorm) of the rows of a matrix, with a weight and without a bias, and the
 // gradients.
 //
-//	s       = x + residual                           if there is a residual; else x
+//	s       = round(x + residual)                    to the format of x, if there is a residual; else x
 //	mean[r] = mean(s[r,:])                           0 for RMSNorm
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
 //	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]

@@ -44,13 +44,13 @@ func parallel(n int, f func(from, to int)) {
 
 // Forward computes
 //
-//	s       = x + residual                           if there is a residual; else x
+//	s       = round(x + residual)                    to the format of x, if there is a residual; else x
 //	mean[r] = mean(s[r,:])                           0 for RMSNorm
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
 //	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
 //
-// in float64. A residual stream is stored, so s is rounded to p.DType, and the rest
-// computed from that; Sum is s. A mean of rounded numbers is what a kernel has, too.
+// in float64; Sum is s. A residual stream is stored, so the rest is computed from what is:
+// a mean of rounded numbers is what a kernel has, too.
 func Forward(in Inputs, p Problem) Outputs { return forward[float64](in, p) }
 
 // PlainForward is Forward as a plain program in float32 computes it, one row after the
