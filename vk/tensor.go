@@ -57,7 +57,7 @@ func View(b *Buffer, t dtype.DType, shape ...int) Tensor {
 }
 
 // Permute returns a view whose axis i is axis axes[i] of t. Axes must be a
-// permutation of 0 to the rank of t less 1.
+// permutation of 0 to the rank of t less 1, else it panics.
 func (t Tensor) Permute(axes ...int) Tensor {
 	seen := make([]bool, len(t.Shape))
 	v := t
