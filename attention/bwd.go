@@ -45,8 +45,8 @@ type Gradients struct {
 // that are multiples of 8 elements are fastest. Gradients of other tensors, and that
 // of LSE, are opt.Gradients. Each gradient has memory of its own, gaps included.
 //
-// Masks are those of Forward. What is hidden counts nothing and may be anything: dQ
-// of a row that sees no key is 0, and so are dK and dV of a key that no row sees.
+// Masks are those of Forward. Keys and values that are hidden from every row may be
+// anything: dK and dV of them are 0, and so is dQ of a row that sees no key.
 //
 // It needs BackwardWorkspace bytes of memory: opt.Workspace, or memory that belongs
 // to c until it is reset. The unfused path keeps P and dS in such memory, too.
