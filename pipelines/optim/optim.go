@@ -67,7 +67,8 @@ type Param struct {
 }
 
 // AdamW is the optimizer of a list of parameters. It owns little memory: 36 bytes for
-// each piece of 4096 elements. Its methods are for one goroutine at a time.
+// each piece of 4096 elements, and for 64 pieces at least for each set of buffers that they
+// lie in. Its methods are for one goroutine at a time.
 type AdamW struct {
 	d        *vk.Device
 	hyper    Hyper
@@ -129,6 +130,9 @@ func New(ctx context.Context, d *vk.Device, params []Param, h Hyper) (_ *AdamW, 
 		}
 	}
 	if err := a.table.Upload(ctx, 0, data); err != nil {
+		return nil, err
+	}
+	if err := a.sums.Upload(ctx, 0, make([]byte, a.sums.Bytes())); err != nil {
 		return nil, err
 	}
 	return a, a.state.Upload(ctx, 0, make([]byte, stateBytes))

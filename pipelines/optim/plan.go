@@ -25,6 +25,10 @@ const (
 	chunkBytes   = 32
 )
 
+// Launches begin at multiples of launchChunks chunks, whose sums are 256 bytes: those of
+// each launch are a slice on every device. Chunks between have no elements, and sums of 0.
+const launchChunks = 64
+
 // A launch is one run of the kernels, over pieces whose tensors lie in the same
 // buffers.
 type launch struct {
@@ -74,6 +78,9 @@ func plan(params []Param) (launches []launch, table []chunk) {
 		groups[k] = append(groups[k], &params[i])
 	}
 	for _, k := range order {
+		for len(table)%launchChunks != 0 {
+			table = append(table, chunk{})
+		}
 		l := launch{launchKey: k, first: len(table)}
 		for _, p := range groups[k] {
 			table = appendChunks(table, p)
