@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // Gradients are the tensors of a backward pass beside dQ, dK and dV. Zero Tensors
@@ -82,14 +83,14 @@ func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, o
 		return err
 	}
 	c.Barrier() // rows are written
+	for _, t := range []*vk.Tensor{&dq, &dk, &dv, &opt.Gradients.DBias, &opt.Gradients.DSinks} {
+		*t = t.Narrow() // kernels write them side by side
+	}
 	if p.Varlen.On {
 		dq, dk, dv, do, q, k, v = unpack(dq, &p), unpack(dk, &p), unpack(dv, &p), unpack(do, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
 	}
 	b := backward{c, dq, dk, dv, do, q, k, v, w, p, config, &opt}
-	if err := b.record(); err != nil {
-		return err
-	}
-	return b.recordFeatures()
+	return steps.Together(b.steps(), b.featureSteps()).Record(c)
 }
 
 // backward holds what the kernels of a call are recorded from. Tensors of a Varlen are
@@ -116,15 +117,25 @@ var bwdSplitKernels = [...]struct{ dkv, dq string }{
 	CoopMat:  {"attention_bwd_dkv_split_coopmat", "attention_bwd_dq_split_coopmat"},
 }
 
-// record records the kernel that computes dK and dV, and the one that computes dQ; or
-// those of the unfused path, or the one that computes all.
-func (b *backward) record() error {
+// steps returns the kernel that computes dK and dV, and beside it the one that computes dQ;
+// or those of the unfused path, or the one that computes all.
+func (b *backward) steps() steps.List {
+	step := func(record func() error) steps.List {
+		return steps.List{func(*vk.Cmd) error { return record() }}
+	}
 	switch {
 	case b.config.Impl == Unfused:
-		return b.recordUnfused()
-	case b.config.fused():
-		return b.recordFused()
+		return step(b.recordUnfused)
+	case !b.config.fused():
+		return step(b.record)
+	case b.dqParts.IsZero():
+		return step(b.recordFused)
 	}
+	return append(step(b.recordFused), step(b.recordFusedSum)...)
+}
+
+// record records the kernel that computes dK and dV, and the one that computes dQ.
+func (b *backward) record() error {
 	names, config, p := bwdKernels[b.config.Impl], &b.config, &b.p
 	if p.DType == dtype.Float32 && config.Impl != Scalar {
 		names = bwdSplitKernels[config.Impl]

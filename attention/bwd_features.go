@@ -4,6 +4,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // bwdHeadsParams is the push-constant block of lib/params_bwd_heads.glsl.
@@ -75,20 +76,24 @@ const (
 // 16 KiB.
 var biasTile = BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 4}
 
-// recordFeatures records the gradients of the features' tensors that the call wants.
-func (b *backward) recordFeatures() error {
+// featureSteps returns the kernels of the gradients of the features' tensors that the call
+// wants, side by side, and then the sums of what they wrote.
+func (b *backward) featureSteps() steps.List {
 	g := &b.opt.Gradients
+	var dbias, dsinks steps.List
 	if b.p.Bias.On && !g.DBias.IsZero() {
-		b.c.Barrier() // rows, which others read, are in the buffer of what is written: as in dispatchFwd
-		if err := b.recordDBias(g.DBias); err != nil {
-			return err
+		dbias = append(dbias, func(*vk.Cmd) error { return b.recordDBias(g.DBias) })
+		if !b.p.Bias.Rows {
+			dbias = append(dbias, func(*vk.Cmd) error { return b.recordDBiasSum(g.DBias) })
 		}
 	}
 	if b.p.Sinks && !g.DSinks.IsZero() {
-		b.c.Barrier() // likewise
-		return b.recordDSinks(g.DSinks)
+		dsinks = steps.List{
+			func(*vk.Cmd) error { return b.recordDSinks() },
+			func(*vk.Cmd) error { return b.recordDSinksSum(g.DSinks) },
+		}
 	}
-	return nil
+	return steps.Together(dbias, dsinks)
 }
 
 // headsParams fills the block for all batches, but for the output.
@@ -107,7 +112,7 @@ func (x *bwdHeadsParams) setOut(t vk.Tensor) {
 	}
 }
 
-// recordDBias records the kernels that compute the gradient of the bias.
+// recordDBias records the kernel that computes the gradient of the bias, or its biasParts.
 func (b *backward) recordDBias(dbias vk.Tensor) error {
 	p, bias := &b.p, &b.p.Bias
 	kernel, err := newKernel[bwdHeadsParams](b.c.Device(), "attention_bwd_dbias", p.DType.Short(), p, bwdDBiasSpec{
@@ -144,10 +149,12 @@ func (b *backward) recordDBias(dbias vk.Tensor) error {
 		n := uint32(min(step, heads-first))
 		kernel.dispatch(b.c, vk.Groups{X: groups(p.SeqKV, biasTile.Stream), Y: rowGroups, Z: n}, params, features, b.q, b.k, b.v, b.do, b.rows, out)
 	}
-	if bias.Rows {
-		return b.c.Err()
-	}
-	b.c.Barrier() // biasParts are written
+	return b.c.Err()
+}
+
+// recordDBiasSum records the sums of biasParts.
+func (b *backward) recordDBiasSum(dbias vk.Tensor) error {
+	p, bias, out := &b.p, &b.p.Bias, b.biasParts
 	sum := bwdSumParams{N: uint32(p.SeqKV), TermsI: 1, TermsJ: 1, PartOffset: uint32(out.Offset), PartStrideX: 1}
 	strideB, strideH := uint32(out.Strides[0]), uint32(out.Strides[1])
 	sum.PartStrideB, sum.PartStrideH, sum.PartStrideI, sum.PartStrideJ = strideB, strideH, strideB, strideH
@@ -160,8 +167,8 @@ func (b *backward) recordDBias(dbias vk.Tensor) error {
 	return b.recordSum(sum, b.biasParts, dbias)
 }
 
-// recordDSinks records the kernels that compute the gradient of the sinks.
-func (b *backward) recordDSinks(dsinks vk.Tensor) error {
+// recordDSinks records the kernel that computes parts of the gradient of the sinks.
+func (b *backward) recordDSinks() error {
 	p := &b.p
 	kernel, err := newKernel[bwdHeadsParams](b.c.Device(), "attention_bwd_dsinks", "", p, bwdDSinksSpec{sumThreads, sinkChunk}, vk.KernelOptions{})
 	if err != nil {
@@ -184,12 +191,16 @@ func (b *backward) recordDSinks(dsinks vk.Tensor) error {
 		params.OutOffset += uint32(n) * params.OutStrideB
 		features.skip(p, first, n)
 	}
-	b.c.Barrier() // sinkParts are written
+	return b.c.Err()
+}
+
+// recordDSinksSum records the sums of sinkParts.
+func (b *backward) recordDSinksSum(dsinks vk.Tensor) error {
+	p, out := &b.p, dsinks
 	// Heads lie along axis x of the sum.
-	out := dsinks
 	out.Shape, out.Strides = []int{1, 1, p.NumHeads}, []int{0, 0, 1}
 	return b.recordSum(bwdSumParams{
-		N: uint32(p.NumHeads), TermsI: uint32(p.Batch), TermsJ: chunks,
+		N: uint32(p.NumHeads), TermsI: uint32(p.Batch), TermsJ: groups(p.SeqQ, sinkChunk),
 		PartOffset: uint32(b.sinkParts.Offset), PartStrideX: uint32(b.sinkParts.Strides[1]),
 		PartStrideI: uint32(b.sinkParts.Strides[0]), PartStrideJ: 1,
 	}, b.sinkParts, out)

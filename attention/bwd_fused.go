@@ -102,8 +102,8 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 	return nil
 }
 
-// recordFused records the kernel that computes all gradients, and the one that adds up
-// what shares of the keys gave dQ.
+// recordFused records the kernel that computes all gradients, or of dQ what shares of the
+// keys give it.
 func (b *backward) recordFused() error {
 	p, d := &b.p, b.c.Device()
 	shares, blocks := b.config.shares(d.Caps(), p)
@@ -131,17 +131,14 @@ func (b *backward) recordFused() error {
 		params.skipBatches(n)
 		params.DQOffset += n * params.DQStrideB
 	})
-	if err := b.c.Err(); err != nil || blocks == 1 {
-		return err
-	}
-	b.c.Barrier() // dqParts are written
-	return b.recordFusedSum()
+	return b.c.Err()
 }
 
 // fusedSumThreads is the workgroup of attention_bwd_fused_sum.
 const fusedSumThreads = 128
 
-// recordFusedSum records attention_bwd_fused_sum.
+// recordFusedSum records attention_bwd_fused_sum, which adds up what shares of the keys gave
+// dQ.
 func (b *backward) recordFusedSum() error {
 	p, d, parts := &b.p, b.c.Device(), &b.dqParts
 	quads := int64(p.SeqQ) * int64(p.HeadDim/4)

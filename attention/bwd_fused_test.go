@@ -66,21 +66,22 @@ func TestBackwardFusedWorkspace(t *testing.T) {
 	require.Empty(t, lack)
 	tile := attention.BackwardTile{Subgroups: 16 / int(shape.M), RowTiles: 1, Stream: 16} // 16 keys
 	const rows = 8 * 2 * 6 * 33
+	const before = (rows + 255) / 256 * 256
 	const share = 4 * 2 * 6 * 48 * 16 // of the padded rows
 	for _, c := range []struct {
 		units, shares, seqKV int
 		want                 int64
 	}{
 		{132, 0, 16, rows}, // one block
-		{132, 0, 17, rows + 2*share},
-		{132, 0, 160, rows + 10*share},
-		{6, 0, 160, rows + 2*share},
-		{7, 0, 160, rows + 3*share},  // 14 workgroups for 6 heads
-		{24, 0, 160, rows + 5*share}, // 8 shares of 10 blocks take as long as 5
-		{1, 0, 160, rows + share},    // more heads than that
-		{0, 0, 160, rows + 10*share}, // as for 32 units
-		{132, 3, 160, rows + 3*share},
-		{132, 20, 160, rows + 10*share},
+		{132, 0, 17, before + 2*share},
+		{132, 0, 160, before + 10*share},
+		{6, 0, 160, before + 2*share},
+		{7, 0, 160, before + 3*share},  // 14 workgroups for 6 heads
+		{24, 0, 160, before + 5*share}, // 8 shares of 10 blocks take as long as 5
+		{1, 0, 160, before + share},    // more heads than that
+		{0, 0, 160, before + 10*share}, // as for 32 units
+		{132, 3, 160, before + 3*share},
+		{132, 20, 160, before + 10*share},
 	} {
 		p, caps := good, caps
 		p.SeqKV, caps.ComputeUnits = c.seqKV, uint32(c.units)

@@ -109,11 +109,11 @@ func (b *backward) recordUnfused() error {
 	return b.c.Err()
 }
 
-// separate records a barrier before a kernel that writes to the buffer of gradients
-// that others write: as in dispatchFwd. Kernels of different buffers may overlap.
+// separate records a barrier before a kernel that sees gradients that others write, which
+// ends or begins within the same piece of memory: as in dispatchFwd.
 func (b *backward) separate(t *vk.Tensor, others ...*vk.Tensor) {
 	for _, other := range others {
-		if other.Buffer == t.Buffer {
+		if other.Buffer.Meets(t.Buffer) {
 			b.c.Barrier()
 			return
 		}

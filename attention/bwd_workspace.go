@@ -9,7 +9,8 @@ import (
 // Backward: 8 for each row of each head; with Sinks 4 for each 2048 of them; with
 // a Bias that rows share 4 for each key of each query head; and 4 for each element of dQ
 // and each share of the keys where one kernel computes all gradients of more than one block
-// of keys (BackwardConfig.Fused). Its errors are those of Backward about p and opt.
+// of keys (BackwardConfig.Fused). All but the last of these are rounded up to 256. Its errors
+// are those of Backward about p and opt.
 func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	config, err := ChooseBackward(caps, p, opt)
 	if err != nil {
@@ -18,7 +19,7 @@ func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	return workspaceBytes(config.workspaceShapes(caps, &p)), nil
 }
 
-// A bwdWorkspace holds what kernels of a call leave for others, float32.
+// A bwdWorkspace holds what kernels of a call leave for others, float32, each in a slice.
 type bwdWorkspace struct {
 	rows      vk.Tensor // (batch, num_heads, seq_q, 2), or (num_heads, total_q, 2): of attention_bwd_delta
 	sinkParts vk.Tensor // (batch, num_heads, sinkChunks): of attention_bwd_dsinks
@@ -72,8 +73,9 @@ func workspaceBytes(shapes workspaceShapes) (bytes int64) {
 	return bytes
 }
 
-// alignWorkspace returns where a tensor may start: matrices demand multiples of 16 bytes.
-func alignWorkspace(bytes int64) int64 { return (bytes + 15) / 16 * 16 }
+// alignWorkspace returns where a tensor may start: slices do at multiples of 256 bytes on
+// every device.
+func alignWorkspace(bytes int64) int64 { return (bytes + 255) / 256 * 256 }
 
 // elementsOf returns the product of a shape, 0 for none.
 func elementsOf(shape []int) int64 {
@@ -104,6 +106,7 @@ func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWork
 		at = alignWorkspace(at)
 		*t = vk.View(b, dtype.Float32, shapes[i]...)
 		t.Offset = int(at / 4)
+		*t = t.Narrow()
 		at += 4 * elementsOf(shapes[i])
 	}
 	return w, c.Err()

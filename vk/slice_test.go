@@ -42,6 +42,10 @@ func TestSlice(t *testing.T) {
 	whole := tensor(t, d, "whole", want...)
 	outer := slice(t, whole.Buffer, int64(4*align), int64(4*4*align))
 	inner := slice(t, outer, int64(4*2*align), 12)
+	if !inner.Meets(outer) || !outer.Meets(whole.Buffer) || !whole.Buffer.Meets(whole.Buffer) || inner.Meets(slice(t, whole.Buffer, 0, int64(4*3*align))) ||
+		!inner.Meets(slice(t, whole.Buffer, 0, int64(4*3*align+4))) || outer.Meets(tensor(t, d, "other", 1).Buffer) {
+		t.Error("Meets is wrong")
+	}
 	if inner.Bytes() != 12 || inner.Name() != "whole" {
 		t.Errorf("%v has %d bytes and the name %q", inner, inner.Bytes(), inner.Name())
 	}

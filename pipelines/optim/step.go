@@ -196,8 +196,8 @@ func (f *fence) before(c *vk.Cmd, l *launch) {
 	if l.copyTo != nil {
 		writes = append(writes, l.copyTo)
 	}
-	meets := func(b *vk.Buffer) bool { return slices.Contains(f.written, b) || slices.Contains(f.read, b) }
-	if slices.ContainsFunc(writes, meets) || slices.Contains(f.written, l.grad) {
+	meets := func(b *vk.Buffer) bool { return slices.ContainsFunc(f.written, b.Meets) || slices.ContainsFunc(f.read, b.Meets) }
+	if slices.ContainsFunc(writes, meets) || slices.ContainsFunc(f.written, l.grad.Meets) {
 		c.Barrier()
 		*f = fence{}
 	}
