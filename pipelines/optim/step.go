@@ -196,7 +196,9 @@ func (f *fence) before(c *vk.Cmd, l *launch) {
 	if l.copyTo != nil {
 		writes = append(writes, l.copyTo)
 	}
-	meets := func(b *vk.Buffer) bool { return slices.ContainsFunc(f.written, b.Meets) || slices.ContainsFunc(f.read, b.Meets) }
+	meets := func(b *vk.Buffer) bool {
+		return slices.ContainsFunc(f.written, b.Meets) || slices.ContainsFunc(f.read, b.Meets)
+	}
 	if slices.ContainsFunc(writes, meets) || slices.ContainsFunc(f.written, l.grad.Meets) {
 		c.Barrier()
 		*f = fence{}
