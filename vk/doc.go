@@ -31,7 +31,8 @@
 //
 // Submissions of one device run one after the other, and each sees what
 // earlier ones wrote; so do Upload and Download. Within a Cmd, commands
-// overlap unless a barrier stands between them: see Cmd.
+// overlap unless a barrier stands between them: see Cmd, and package steps, which
+// orders the kernels of several calls.
 //
 // # Errors
 //

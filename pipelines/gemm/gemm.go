@@ -28,7 +28,8 @@
 // may count as 0. Path scalar is plain arithmetic, and what Auto takes for small float32
 // products and for those whose parts do not fit into a buffer.
 //
-// [MultiplyGroup] computes products of different sizes in one launch (group.go).
+// [MultiplyGroup] computes products of different sizes in one launch (group.go), and
+// [MultiplySteps] returns what Multiply records, for products that run side by side.
 //
 // [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
 // only the result (narrow.go); [NarrowBackward] makes gradients of it, of the same product
