@@ -19,6 +19,7 @@ func TestCompareAll(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	all := Expected{Name: "y", Want: []float64{1, math.Inf(1), 3}, Limit: 0.25}
 	some := Expected{Name: "y", At: []int{2}, Want: []float64{3}, Limit: 0.25}
+	apart := Expected{Name: "y", At: []int{3}, Want: []float64{3}, Limit: 0.25, Columns: 2, Stride: 3}
 	exact := Expected{Name: "y", Want: []float64{1, 2, 3}}
 	for _, c := range []struct {
 		want  Expected
@@ -35,13 +36,15 @@ func TestCompareAll(t *testing.T) {
 		{some, []float32{5, 6, 3}, 0, ""},
 		{some, []float32{5, nan, 3}, 0, "y[1] was not written or is NaN"},
 		{some, []float32{5, 6, 4}, 1, "y[2] is 4, want 3"},
+		{apart, []float32{5, 6, nan, 3, 4, nan}, 0, ""},
+		{apart, []float32{5, nan, nan, 3, 4, nan}, 0, "y[1] was not written or is NaN"},
 		{exact, []float32{1, 2, 3}, 0, ""},
 		{exact, []float32{1, 2, 3.5}, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0"},
 	} {
 		check, wrong := compareAll(map[string][]float32{"y": c.got}, []Expected{{Name: "missing", Want: []float64{1}}, c.want})
 		require.Equal(t, c.off, check.MaxAbs, "%v", c)
 		require.Equal(t, len(c.want.Want), check.Rows)
-		require.Equal(t, 3, check.OfRows)
+		require.Equal(t, map[bool]int{false: 3, true: 4}[c.want.Stride > 0], check.OfRows)
 		if c.wrong == "" {
 			require.NoError(t, wrong)
 		} else {

@@ -252,9 +252,11 @@ func TestKeep(t *testing.T) {
 		require.Zero(t, code, stderr)
 		compareFile(t, path, op, values, []bench.Pass{bench.Forward, bench.Backward})
 
-		code, stdout, stderr := flashvk("bench", "mlp", "--keep", keep, "--backward", "--count", "1", "--iters", "1", "--impl", "scalar", "--format", "csv", dev)
-		require.Zero(t, code, stderr)
-		require.Contains(t, stdout, ","+keep+",")
+		for _, pass := range []string{"--backward", "--both"} {
+			code, stdout, stderr := flashvk("bench", "mlp", "--keep", keep, pass, "--count", "1", "--iters", "1", "--impl", "scalar", "--format", "csv", dev)
+			require.Zero(t, code, stderr)
+			require.Contains(t, stdout, ","+keep+",")
+		}
 	}
 	code, _, stderr := flashvk("bench", "mlp", "--keep", "all", dev)
 	require.Equal(t, 2, code)

@@ -308,7 +308,10 @@ func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expec
 	if pass != bench.Backward {
 		list := []bench.Expected{{Name: "y", At: rowsAt(tokens, p.Tokens, p.Out), Want: want.Y, Limit: bounds.Y}}
 		at := rowsApart(tokens, p.Tokens, p.Hidden, o.stride)
-		kept := []bench.Expected{{Name: "pre", At: at, Want: want.Pre, Limit: bounds.Pre}, {Name: "hidden", At: at, Want: want.Hidden, Limit: bounds.Hidden}}
+		kept := []bench.Expected{
+			{Name: "pre", At: at, Want: want.Pre, Limit: bounds.Pre, Columns: p.Hidden, Stride: o.stride},
+			{Name: "hidden", At: at, Want: want.Hidden, Limit: bounds.Hidden, Columns: p.Hidden, Stride: o.stride},
+		}
 		return append(list, kept[:o.keep]...), nil
 	}
 	list := []bench.Expected{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: bounds.DX}}
