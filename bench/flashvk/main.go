@@ -109,9 +109,9 @@ func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "flashvk COMMAND",
 		Short: "Flash attention on every Vulkan device",
-		Long: `flashvk computes and measures flash attention on Vulkan devices: one binary and
-a driver, nothing else. Without --device it uses the best GPU there is, and a
-CPU device only if there is no GPU.`,
+		Long: `flashvk computes and measures flash attention, and the kernels of a training
+step, on Vulkan devices: one binary and a driver, nothing else. Without --device
+it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 		Example: `  flashvk devices
   flashvk bench attention
   flashvk run attention --in qkv.safetensors --out o.safetensors --causal`,

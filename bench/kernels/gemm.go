@@ -88,7 +88,7 @@ type gemmFlags struct {
 func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
 	g.set = f
 	f.StringVar(&g.trans, "trans", "", "which of a and b are transposed: nn, nt, tn or tt (default: the first that fits the tensors)")
-	f.Float64Var(&g.alpha, "alpha", g.alpha, "factor of the product")
+	f.Float64Var(&g.alpha, "alpha", g.alpha, "factor of the product, not 0")
 	f.Float64Var(&g.beta, "beta", 0, "factor of what c held before")
 	f.StringVar(&g.activation, "activation", "identity", "identity, silu, silu-keep, times-dsilu or times-dsilu-keep")
 	f.StringVar(&g.group, "group", "", "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64")
