@@ -72,11 +72,9 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
-	out, err := safetensors.Create(r.out, r.outputs(op), nil) // before the work: it may be in vain
-	if err != nil {
-		return err
+	if err := safetensors.CanCreate(r.out); err != nil {
+		return err // before the work, not after it
 	}
-	defer out.Close()
 	d, err := openDevice(r.device)
 	if err != nil {
 		return err
@@ -91,7 +89,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, choice)
 	}
 	defer bench.CloseOp(op)
-	return r.compute(ctx, d, in, out, op)
+	return r.compute(ctx, d, in, op)
 }
 
 // checkCounts returns an error unless the counts in a file that kernels.CheckFile likes
@@ -115,14 +113,6 @@ func checkCounts(in *safetensors.File, op bench.Op) error {
 	return nil
 }
 
-// pass returns the passes to compute as one.
-func (r *runKernel) pass() bench.Pass {
-	if r.backward {
-		return bench.Both
-	}
-	return bench.Forward
-}
-
 // passes returns the passes to compute, in their order.
 func (r *runKernel) passes() []bench.Pass {
 	if r.backward {
@@ -132,14 +122,17 @@ func (r *runKernel) passes() []bench.Pass {
 }
 
 // compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, out *safetensors.Writer, op bench.Op) error {
+func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, op bench.Op) error {
 	tensors := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range tensors {
 			t.Close()
 		}
 	}()
-	pass := r.pass()
+	pass := bench.Forward
+	if r.backward {
+		pass = bench.Both
+	}
 	for _, t := range op.Tensors() {
 		if !t.Read(pass) && !t.Written(pass) {
 			continue
@@ -180,20 +173,26 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 	if err := c.Submit(ctx); err != nil {
 		return err
 	}
-	for _, t := range r.outputs(op) {
+	return r.write(ctx, op, pass, tensors)
+}
+
+// write writes the outputs to a file.
+func (r *runKernel) write(ctx context.Context, op bench.Op, pass bench.Pass, tensors map[string]vk.Tensor) error {
+	var outputs []safetensors.Tensor
+	for _, t := range op.Tensors() {
+		if t.Written(pass) {
+			outputs = append(outputs, safetensors.Tensor{Name: t.Name, DType: bench.FileDType(t.DType), Shape: t.Shape})
+		}
+	}
+	out, err := safetensors.Create(r.out, outputs, nil)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, t := range outputs {
 		if err := download(ctx, out, t.Name, tensors[t.Name]); err != nil {
 			return err
 		}
 	}
 	return out.Commit()
-}
-
-// outputs returns the tensors to write.
-func (r *runKernel) outputs(op bench.Op) (list []safetensors.Tensor) {
-	for _, t := range op.Tensors() {
-		if t.Written(r.pass()) {
-			list = append(list, safetensors.Tensor{Name: t.Name, DType: bench.FileDType(t.DType), Shape: t.Shape})
-		}
-	}
-	return list
 }

@@ -227,6 +227,7 @@ func TestErrors(t *testing.T) {
 		{args: "run attention", code: 2, want: "run attention needs --in FILE"},
 		{args: "run attention --in x", code: 2, want: "run attention needs --out FILE"},
 		{args: "run attention --out x", code: 2, want: "run attention needs --in FILE"},
+		{list: runIn(file(qkv(good, good, good)...), "--out", "/nowhere/o"), code: 1, want: "safetensors: /nowhere/o: no such file or directory"},
 		{list: runIn(file(qkv(good, good, good)...), "--backward"), code: 1, want: `tensor "do" is missing: --backward needs the gradient of o`},
 		{list: runIn(file(withInput("do", "F32", good...)...), "--backward"), code: 1, want: `tensor "do": dtype F32 differs from F16 of q`},
 		{list: runIn(file(withInput("do", "F16", 2, 4, 3, 8)...), "--backward"), code: 1, want: `tensor "do": shape [2 4 3 8], want [2 4 3 16], that of o`},

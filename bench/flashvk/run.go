@@ -122,11 +122,9 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 	if err := p.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
-	out, err := r.create(p) // before the work: it may be in vain
-	if err != nil {
-		return err
+	if err := safetensors.CanCreate(r.out); err != nil {
+		return err // before the work, not after it
 	}
-	defer out.Close()
 	d, err := openDevice(r.device)
 	if err != nil {
 		return err
@@ -149,7 +147,7 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 		}
 		fmt.Fprintf(a.stderr, "flashvk: backward %v\n", choice)
 	}
-	return r.compute(ctx, d, in, out, p, cu, opt)
+	return r.compute(ctx, d, in, p, cu, opt)
 }
 
 // transferBytes is the piece in which tensors travel between a file and a

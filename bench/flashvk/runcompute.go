@@ -60,19 +60,8 @@ func (t *runTensors) list(p attention.Problem, opt *attention.Options, backward 
 	return all
 }
 
-// create starts the file of the outputs of a call.
-func (r *runAttention) create(p attention.Problem) (*safetensors.Writer, error) {
-	var outputs []safetensors.Tensor
-	for _, x := range new(runTensors).list(p, new(attention.Options), r.backward) {
-		if x.output {
-			outputs = append(outputs, safetensors.Tensor{Name: x.name, DType: formatOf(x.dtype), Shape: x.shape})
-		}
-	}
-	return safetensors.Create(r.out, outputs, nil)
-}
-
 // compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensors.File, out *safetensors.Writer, p attention.Problem, cu cuSeqlens, opt attention.Options) error {
+func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensors.File, p attention.Problem, cu cuSeqlens, opt attention.Options) error {
 	var t runTensors
 	list := t.list(p, &opt, r.backward)
 	defer func() {
@@ -98,15 +87,7 @@ func (r *runAttention) compute(ctx context.Context, d *vk.Device, in *safetensor
 	if err := r.submit(ctx, d, &t, list, p, cu, opt); err != nil {
 		return err
 	}
-	for _, x := range list {
-		if !x.output {
-			continue
-		}
-		if err := download(ctx, out, x.name, *x.target); err != nil {
-			return err
-		}
-	}
-	return out.Commit()
+	return r.write(ctx, list)
 }
 
 // submit runs the kernels.
@@ -134,4 +115,28 @@ func (r *runAttention) submit(ctx context.Context, d *vk.Device, t *runTensors, 
 		}
 	}
 	return c.Submit(ctx)
+}
+
+// write writes the outputs to a file.
+func (r *runAttention) write(ctx context.Context, list []runTensor) error {
+	var outputs []safetensors.Tensor
+	for _, x := range list {
+		if x.output {
+			outputs = append(outputs, safetensors.Tensor{Name: x.name, DType: formatOf(x.dtype), Shape: x.shape})
+		}
+	}
+	out, err := safetensors.Create(r.out, outputs, nil)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, x := range list {
+		if !x.output {
+			continue
+		}
+		if err := download(ctx, out, x.name, *x.target); err != nil {
+			return err
+		}
+	}
+	return out.Commit()
 }

@@ -227,10 +227,17 @@ func (t *tuneAttention) run(ctx context.Context, a *app) (err error) {
 	}
 	s.tuning, err = attention.LoadTuningFile(s.path, caps)
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case t.out != "": // which may be a file of any kind
+			return fmt.Errorf("%s: %w: remove the file or name another", s.path, err)
+		default:
 			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s is replaced: %v\n", s.path, err)
 		}
 		s.tuning = attention.NewTuning(caps)
+	}
+	if err := s.tuning.WriteFile(s.path); err != nil {
+		return err // before the work, not after it
 	}
 	announce(a.stderr, s.env)
 	return s.tune(ctx, problems)

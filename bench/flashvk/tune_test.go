@@ -185,6 +185,28 @@ func TestTuneCompletes(t *testing.T) {
 	}
 }
 
+// TestTuneKeeps says that a file that was named and is no tuning of the device is not
+// replaced, and that one that cannot be written is an error before the work.
+func TestTuneKeeps(t *testing.T) {
+	_, dev := device(t)
+	letter := filepath.Join(t.TempDir(), "letter.txt")
+	if err := os.WriteFile(letter, []byte("Dear"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for out, want := range map[string]string{
+		letter:              letter + ": attention: tuning: invalid character 'D' looking for beginning of value: remove the file or name another",
+		"/proc/nope/t.json": "attention: tuning: mkdir /proc/nope: no such file or directory",
+	} {
+		code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--budget=1ms", "--out="+out)...)
+		if code != 1 || stdout != "" || stderr != "flashvk: "+want+"\n" {
+			t.Errorf("--out %s: status %d, %q, %q", out, code, stdout, stderr)
+		}
+	}
+	if text, err := os.ReadFile(letter); err != nil || string(text) != "Dear" {
+		t.Errorf("%v, the letter is %q", err, text)
+	}
+}
+
 // TestTuneDryRun lists candidates and writes nothing.
 func TestTuneDryRun(t *testing.T) {
 	caps, dev := device(t)

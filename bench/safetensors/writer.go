@@ -69,6 +69,15 @@ func Create(path string, tensors []Tensor, metadata map[string]string) (_ *Write
 	return w, nil
 }
 
+// CanCreate returns the error that Create has for a path, and leaves nothing there.
+func CanCreate(path string) error {
+	w, err := Create(path, nil, nil)
+	if err != nil {
+		return err
+	}
+	return w.Close()
+}
+
 // target returns the name to replace at the end: what path leads to. A device
 // or a pipe must not be replaced by a file.
 func target(path string) (string, error) {
