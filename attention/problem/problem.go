@@ -119,7 +119,8 @@ type Problem struct {
 	Scale float64
 
 	// Softcap > 0 keeps the scaled scores between -Softcap and Softcap: x
-	// becomes Softcap * tanh(x/Softcap). 0 is off. It is a normal float32.
+	// becomes Softcap * tanh(x/Softcap), right to some 2^-24 of Softcap. 0 is off. It is
+	// a normal float32.
 	Softcap float64
 
 	// ALiBi lowers the scores of distant keys, Bias adds a tensor to them.
