@@ -29,7 +29,9 @@
 //
 //	dx = [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
 //
-// whose sum is float32; dx is rounded to its format once for each time.
+// whose sum is float32; dx is rounded to its format once for each time. What is in memory
+// between products is rounded to DType. A pre that it cannot hold, beyond 65504 in float16,
+// is an infinity there, of which the backward pass makes NaN.
 //
 // Package mixture is this and gmm behind it, in one kernel forward.
 //

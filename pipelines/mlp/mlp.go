@@ -21,6 +21,9 @@
 // odd widths such as 1365 cost nothing there. Those of Options.Pre and Options.Hidden should
 // lie so, too.
 //
+// What is in memory between products is rounded to DType. A pre that it cannot hold, beyond
+// 65504 in float16, is an infinity there, of which the backward pass makes NaN.
+//
 // Products of the backward pass that need nothing of each other run side by side.
 //
 // All is deterministic: the same call on the same device gives the same bits.
