@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/flashvk/flashvk/bench/peer"
@@ -250,7 +251,7 @@ func (r *opRun) restore(ctx context.Context) error {
 // runForward runs the forward pass on the first set and checks and keeps its outputs.
 func (r *opRun) runForward(ctx context.Context) error {
 	err := submit(ctx, r.d, "bench forward", func(c *vk.Cmd) error {
-		return r.recordPass(c, 0, "auto", Forward)
+		return r.recordPass(c, 0, r.op, "auto", Forward)
 	})
 	if err != nil {
 		return err
@@ -288,35 +289,35 @@ func (r *opRun) download(ctx context.Context, keep func(t *OpTensor) bool) (map[
 	return values, nil
 }
 
-// record records the passes on a set.
-func (r *opRun) record(c *vk.Cmd, set int, impl string) error {
-	if err := r.growShared(impl, opPasses(r.pass)...); err != nil {
+// record records the passes of op, which is that of r or has the same tensors, on a set.
+func (r *opRun) record(c *vk.Cmd, set int, op Op, impl string) error {
+	if err := r.growShared(op, impl, opPasses(r.pass)...); err != nil {
 		return err
 	}
 	for i, p := range opPasses(r.pass) {
 		if i > 0 {
 			c.Barrier()
 		}
-		if err := r.recordPass(c, set, impl, p); err != nil {
+		if err := r.recordPass(c, set, op, impl, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *opRun) recordPass(c *vk.Cmd, set int, impl string, p Pass) error {
-	if err := r.growShared(impl, p); err != nil {
+func (r *opRun) recordPass(c *vk.Cmd, set int, op Op, impl string, p Pass) error {
+	if err := r.growShared(op, impl, p); err != nil {
 		return err
 	}
-	return r.op.Record(c, r.sets[set], r.shared, impl, p)
+	return op.Record(c, r.sets[set], r.shared, impl, p)
 }
 
 // growShared makes the workspace large enough for passes. It comes before any of them
 // is recorded, and grows while paths are checked, before commands are recorded that are
 // kept: they would refer to the old one.
-func (r *opRun) growShared(impl string, passes ...Pass) error {
+func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
 	for _, p := range passes {
-		bytes, err := r.op.Workspace(r.d.Caps(), impl, p)
+		bytes, err := op.Workspace(r.d.Caps(), impl, p)
 		if err != nil {
 			return err
 		}
@@ -337,17 +338,30 @@ func (r *opRun) clear(ctx context.Context, set int) error {
 }
 
 // check runs a path once and compares its outputs. It completes x and, if the path
-// is right, returns it as something to time. The calls of a kernel that updates a
-// tensor go on from each other's results, so that there is nothing to verify.
+// is right, returns it as something to time.
 func (r *opRun) check(ctx context.Context, x *Result) (Target, error) {
-	if err := errors.Join(r.restore(ctx), r.clear(ctx, 0)); err != nil {
+	if err := r.restore(ctx); err != nil {
 		return Target{}, err
 	}
 	impl := x.Impl
-	record := func(c *vk.Cmd, set int) error { return r.record(c, set, impl) }
+	return r.checkCall(ctx, func(c *vk.Cmd, set int) error { return r.record(c, set, r.op, impl) }, x)
+}
+
+// updates reports whether the passes read what they have written before.
+func (r *opRun) updates() bool {
+	return slices.ContainsFunc(r.op.Tensors(), func(t OpTensor) bool { return t.Role == Update })
+}
+
+// checkCall is check for what record records, with inputs that are as they were drawn. The
+// calls of a kernel that updates a tensor go on from each other's results, so that there is
+// nothing to verify.
+func (r *opRun) checkCall(ctx context.Context, record func(*vk.Cmd, int) error, x *Result) (Target, error) {
+	if err := r.clear(ctx, 0); err != nil {
+		return Target{}, err
+	}
 	err := submit(ctx, r.d, "bench check", func(c *vk.Cmd) error { return record(c, 0) })
 	if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		x.Reason = reason(r.op.Name(), impl, err)
+		x.Reason = reason(r.op.Name(), x.Impl, err)
 		return Target{}, nil
 	}
 	if err != nil {
@@ -363,11 +377,9 @@ func (r *opRun) check(ctx context.Context, x *Result) (Target, error) {
 		return Target{}, nil
 	}
 	x.Status = StatusOK
-	target := Target{Name: impl, Record: record}
-	for _, t := range r.op.Tensors() {
-		if t.Role == Update {
-			return target, nil
-		}
+	target := Target{Name: x.Impl, Record: record}
+	if r.updates() {
+		return target, nil
 	}
 	target.Clear = r.clear
 	target.Verify, err = verifier(ctx, func(ctx context.Context, set int) (uint64, error) {

@@ -52,11 +52,8 @@ const (
 // A profiled is one path of something, whose calls are profiled: an attentionRun or an
 // opRun.
 type profiled interface {
-	prepare(ctx context.Context) error
+	prepared
 	check(ctx context.Context, x *Result) (Target, error)
-	addSets(ctx context.Context, n int) error
-	count() int // of sets
-	close()
 	// note says of the dispatches of a call what they do not say themselves.
 	note(list []DispatchProfile)
 }

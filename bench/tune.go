@@ -10,27 +10,65 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Search says how to look for the best configuration of a problem.
-type Search struct {
-	Impls  []attention.Impl
-	Skip   []attention.Config // not to be tried again: they lost the device
-	Budget time.Duration      // for trying candidates; what they are timed for comes on top
-	Hang   time.Duration      // a candidate that takes longer for one call is dropped
-	Quick  Protocol           // of the round in which all candidates meet
-	Final  Protocol           // of the round of the finalists
-	Few    int                // finalists
+// A Candidate is a configuration that a search tries: an attention.Config, or the like of
+// another kernel. Those that are == are the same. Its first word is the path.
+type Candidate interface{ String() string }
+
+// A Tunable is a problem with configurations to choose from: what TuneAttention and TuneOp
+// return.
+type Tunable interface {
+	choices
+	// Title returns the problem in words.
+	Title() string
+	// contest returns what candidates share on a device.
+	contest(d *vk.Device) contest
 }
 
-// DefaultSearch returns the search for a GPU or a CPU device.
-func DefaultSearch(cpu bool, budget time.Duration) Search {
+// choices are the configurations of a problem, and what the built-in table says of them.
+type choices interface {
+	// Candidates returns what is worth measuring of a path, what the table takes first, then
+	// the most likely. The error wraps vk.ErrUnsupported if the device does not have the path.
+	Candidates(caps *vk.Caps, impl string) ([]Candidate, error)
+	// Variants returns configurations that are like c, but for what Candidates does not vary.
+	Variants(caps *vk.Caps, c Candidate) []Candidate
+	// Row returns the row that gives c to problems like this one, as Go source, with a fill
+	// unless that is 0; Fill is how much of a device this one fills with c, 0 if that is not
+	// known. Order is a number for each column, which sorts rows as the table wants them:
+	// those of equal numbers differ in fill only.
+	Row(caps *vk.Caps, c Candidate, fill float64) string
+	Fill(caps *vk.Caps, c Candidate) float64
+	Order(c Candidate) []int
+}
+
+// A contest is what the candidates of a problem share on a device: an attentionRun or an
+// opRun.
+type contest interface {
+	prepared
+	// result returns an empty result of a path, record what records a call of c.
+	result(impl string) Result
+	record(c Candidate) func(*vk.Cmd, int) error
+	// check runs a candidate once, and completes x. If it is right it is something to time.
+	check(ctx context.Context, record func(*vk.Cmd, int) error, x *Result) (Target, error)
+}
+
+// A Search says how to look for the best configuration of a problem.
+type Search struct {
+	Impls  []string      // paths
+	Skip   []Candidate   // not to be tried again: they lost the device
+	Budget time.Duration // for trying candidates; what they are timed for comes on top
+	Hang   time.Duration // a candidate that takes longer for one call is dropped
+	Quick  Protocol      // of the round in which all candidates meet
+	Final  Protocol      // of the round of the finalists
+	Few    int           // finalists
+}
+
+// DefaultSearch returns the search of paths for a GPU or a CPU device.
+func DefaultSearch(cpu bool, impls []string, budget time.Duration) Search {
 	s := Search{
-		Impls:  []attention.Impl{attention.CoopMat2, attention.CoopMat, attention.Scalar},
-		Budget: budget, Hang: 10 * time.Second, Quick: DefaultProtocol(cpu), Final: DefaultProtocol(cpu), Few: 6,
+		Impls: impls, Budget: budget, Hang: 10 * time.Second, Quick: DefaultProtocol(cpu), Final: DefaultProtocol(cpu), Few: 6,
 	}
 	s.Quick.Samples, s.Quick.SampleTime, s.Quick.WallTime = 3, s.Quick.SampleTime/4, -1
 	s.Final.WallTime = -1
@@ -41,7 +79,7 @@ func DefaultSearch(cpu bool, budget time.Duration) Search {
 // one that did not get there has QuickNS only.
 type Trial struct {
 	Result
-	Configuration attention.Config
+	Configuration Candidate
 	Table         bool    // the built-in table takes it
 	QuickNS       float64 // median of the quick round; 0: not reached
 	Stats         vk.KernelStats
@@ -61,7 +99,7 @@ func (t *Trial) Final() bool { return t.Status == StatusOK && len(t.Timing.Devic
 // Tuned is the outcome of a search: finalists, the best first, then the others
 // by their quick times, then those that failed.
 type Tuned struct {
-	Problem attention.Problem
+	Of      Tunable
 	Trials  []Trial
 	Untried int // candidates for which there was no time
 }
@@ -71,7 +109,7 @@ func (t *Tuned) Winners() []*Trial {
 	var list []*Trial
 	for i := range t.Trials {
 		x := &t.Trials[i]
-		if x.Final() && !slices.ContainsFunc(list, func(w *Trial) bool { return w.Configuration.Impl == x.Configuration.Impl }) {
+		if x.Final() && !slices.ContainsFunc(list, func(w *Trial) bool { return w.Impl == x.Impl }) {
 			list = append(list, x)
 		}
 	}
@@ -86,7 +124,7 @@ var ErrHung = errors.New("the device does not come back")
 // vk.ErrDeviceLost or ErrHung; after the former the search may be repeated on the device
 // opened anew, with the candidate in Search.Skip.
 type LostError struct {
-	Config attention.Config
+	Config Candidate
 	Err    error
 }
 
@@ -96,34 +134,7 @@ func (e *LostError) Error() string { return fmt.Sprintf("%v: %v", e.Config, e.Er
 // Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// A Tuner searches for the best configurations on a device. It belongs to one
-// goroutine.
-type Tuner struct {
-	d     *vk.Device
-	seen  map[kernelID]bool
-	stats map[statsKey]vk.KernelStats
-}
-
-// kernelID tells the kernels in a device's cache apart.
-type kernelID struct {
-	name string
-	spec any
-}
-
-// statsKey is what the kernels of a call depend on here.
-type statsKey struct {
-	config  attention.Config
-	dtype   dtype.DType
-	headDim int
-	causal  bool
-}
-
-// NewTuner returns a Tuner for d.
-func NewTuner(d *vk.Device) *Tuner {
-	return &Tuner{d, make(map[kernelID]bool), make(map[statsKey]vk.KernelStats)}
-}
-
-// Tune looks for the fastest configuration of each path for p:
+// Tune looks for the fastest configuration of each path for a problem:
 //
 //  1. every candidate, the table's choice first, is compiled, run once and
 //     compared with the reference, until 3/5 of the budget is spent. One that
@@ -136,11 +147,8 @@ func NewTuner(d *vk.Device) *Tuner {
 // The error wraps vk.ErrUnsupported if no path has a candidate; a LostError
 // says that a candidate took the device with it. What is known then comes
 // along.
-func (t *Tuner) Tune(ctx context.Context, p attention.Problem, s Search, progress Progress) (Tuned, error) {
-	if err := p.Validate(); err != nil {
-		return Tuned{Problem: p}, err
-	}
-	run := t.newTuning(p, s, progress)
+func Tune(ctx context.Context, d *vk.Device, of Tunable, s Search, progress Progress) (Tuned, error) {
+	run := newTuning(d, of, s, progress)
 	defer run.r.close()
 	err := run.tune(ctx)
 	return run.outcome(), err
@@ -148,20 +156,21 @@ func (t *Tuner) Tune(ctx context.Context, p attention.Problem, s Search, progres
 
 // tuning is one search.
 type tuning struct {
-	*Tuner
 	Search
-	r        *attentionRun
-	record   func(c *attention.Config) func(*vk.Cmd, int) error // as attentionRun.record
+	d        *vk.Device
+	of       Tunable
+	r        contest
+	record   func(c Candidate) func(*vk.Cmd, int) error // as contest.record
+	tables   []Candidate                                // what the table takes for each path
 	trials   []*Trial
 	targets  map[*Trial]Target // of those that are right
 	untried  int
 	progress Progress
 }
 
-func (t *Tuner) newTuning(p attention.Problem, s Search, progress Progress) *tuning {
-	r := newAttentionRun(t.d, p)
-	record := func(c *attention.Config) func(*vk.Cmd, int) error { return r.record(attention.Options{Config: c}) }
-	return &tuning{Tuner: t, Search: s, r: r, record: record, targets: make(map[*Trial]Target), progress: progress}
+func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
+	r := of.contest(d)
+	return &tuning{Search: s, d: d, of: of, r: r, record: r.record, targets: make(map[*Trial]Target), progress: progress}
 }
 
 // Progress of a search in thousandths, since the number of its steps is not
@@ -196,15 +205,15 @@ func (t *tuning) tune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.r.addSets(ctx, t.Final.sets(t.r.p.Bytes())); err != nil {
+	if err := t.r.addSets(ctx, t.Final.sets(t.r.result("").subject().bytes)); err != nil {
 		return err
 	}
 	if err := t.quick(ctx, tried, atQuick, atVariants); err != nil {
 		return err
 	}
-	var variants []attention.Config
+	var variants []Candidate
 	for _, best := range t.best(2) {
-		for _, v := range attention.Variants(t.d.Caps(), t.r.p, best.Configuration) {
+		for _, v := range t.of.Variants(t.d.Caps(), best.Configuration) {
 			if !t.knows(v) && !slices.Contains(variants, v) {
 				variants = append(variants, v)
 			}
@@ -232,26 +241,22 @@ func later(a, b time.Time) time.Time {
 
 // candidates returns what to try, the paths taking turns, so that each of them
 // has its share of the budget.
-func (t *tuning) candidates() ([]attention.Config, error) {
-	var lists [][]attention.Config
+func (t *tuning) candidates() ([]Candidate, error) {
+	var lists [][]Candidate
 	var reason error
 	for _, impl := range t.Impls {
-		list := attention.Candidates(t.d.Caps(), t.r.p, impl)
-		if len(list) > 0 {
-			lists = append(lists, list)
-		} else if reason == nil {
-			reason = attention.Supports(t.d.Caps(), impl, t.r.p)
+		list, err := t.of.Candidates(t.d.Caps(), impl)
+		if err == nil {
+			lists, t.tables = append(lists, list), append(t.tables, list[0])
 		}
+		reason = cmp.Or(reason, err)
 	}
 	if len(lists) == 0 {
-		if reason == nil {
-			reason = fmt.Errorf("bench: nothing to tune: %w", vk.ErrUnsupported)
-		}
-		return nil, reason
+		return nil, cmp.Or(reason, fmt.Errorf("bench: nothing to tune: %w", vk.ErrUnsupported))
 	}
-	var all []attention.Config
+	var all []Candidate
 	for i := 0; len(lists) > 0; i++ {
-		lists = slices.DeleteFunc(lists, func(list []attention.Config) bool { return i >= len(list) })
+		lists = slices.DeleteFunc(lists, func(list []Candidate) bool { return i >= len(list) })
 		for _, list := range lists {
 			if !slices.Contains(t.Skip, list[i]) {
 				all = append(all, list[i])
@@ -261,23 +266,23 @@ func (t *tuning) candidates() ([]attention.Config, error) {
 	return all, nil
 }
 
-func (t *tuning) knows(c attention.Config) bool {
+func (t *tuning) knows(c Candidate) bool {
 	return slices.Contains(t.Skip, c) || slices.ContainsFunc(t.trials, func(x *Trial) bool { return x.Configuration == c })
 }
 
 // try compiles and checks configurations until the deadline, one at least and
 // in any case what the table takes, and returns those that are right.
-func (t *tuning) try(ctx context.Context, list []attention.Config, deadline time.Time, from, to int) (right []*Trial, err error) {
+func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, from, to int) (right []*Trial, err error) {
 	for i, c := range list {
-		table, _ := attention.Choose(t.d.Caps(), t.r.p, attention.Options{Impl: c.Impl})
-		if i > 0 && c != table && time.Now().After(deadline) {
+		table := slices.Contains(t.tables, c)
+		if i > 0 && !table && time.Now().After(deadline) {
 			t.untried += len(list) - i
 			break
 		}
 		t.step(from, to, i, len(list), "trying "+c.String())
-		x := &Trial{Configuration: c, Table: c == table, Result: Result{
-			Kernel: "attention_fwd", Impl: c.Impl.String(), Choice: c.String(), Config: configName(c), Problem: t.r.p, Status: StatusUnsupported,
-		}}
+		words := strings.Fields(c.String())
+		x := &Trial{Configuration: c, Table: table, Result: t.r.result(words[0])}
+		x.Choice, x.Config, x.Status = c.String(), strings.Join(words[1:], "-"), StatusUnsupported
 		t.trials = append(t.trials, x)
 		if err := t.check(ctx, x); err != nil {
 			return nil, err
@@ -289,22 +294,15 @@ func (t *tuning) try(ctx context.Context, list []attention.Config, deadline time
 	return right, nil
 }
 
-// configName returns c as a part of a benchmark's name: its words without the
-// path.
-func configName(c attention.Config) string {
-	return strings.Join(strings.Fields(c.String())[1:], "-")
-}
-
 // check compiles a candidate, runs it once and compares the outputs. An error
 // means that the search cannot go on.
 func (t *tuning) check(ctx context.Context, x *Trial) error {
-	record := t.record(&x.Configuration)
-	err := t.compile(record)
-	t.readStats(x)
+	record := t.record(x.Configuration)
+	err := t.compile(record, x)
 	if err == nil {
 		var target Target
 		limited, cancel := context.WithTimeout(ctx, t.Hang)
-		target, err = t.r.check(limited, x.Configuration.Impl, record, &x.Result)
+		target, err = t.r.check(limited, record, &x.Result)
 		cancel()
 		if err == nil && x.Status == StatusOK {
 			target.Name = x.Choice
@@ -323,21 +321,44 @@ func (t *tuning) check(ctx context.Context, x *Trial) error {
 		x.Status, x.Reason = StatusFailed, fmt.Sprintf("it did not finish within %v", t.Hang)
 		return t.recover(ctx, x)
 	case errors.Is(err, vk.ErrUnsupported):
-		x.Reason = Reason(err, x.Configuration.Impl)
+		x.Reason = reason(strings.TrimSuffix(x.Kernel, "_fwd"), x.Impl, err)
 	default:
 		x.Status, x.Reason = StatusFailed, err.Error()
 	}
 	return nil
 }
 
-// compile makes the kernels of a call without running them.
-func (t *tuning) compile(record func(*vk.Cmd, int) error) error {
+// compile makes the kernels of a call without running them, and notes what the driver says
+// about them: the largest numbers, if there are several.
+func (t *tuning) compile(record func(*vk.Cmd, int) error, x *Trial) error {
 	c, err := t.d.NewCmd("tune compile")
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return record(c, 0)
+	trace, err := t.d.NewTrace(maxDispatch)
+	if err != nil {
+		return err
+	}
+	defer trace.Close()
+	c.Trace(trace)
+	if err := record(c, 0); err != nil {
+		return err
+	}
+	seen := make(map[string]bool)
+	for _, k := range trace.Dispatches() {
+		s := &x.Stats
+		if !seen[k.Kernel] {
+			s.Created += k.Stats.Created
+		}
+		seen[k.Kernel] = true
+		s.Available = s.Available || k.Stats.Available
+		s.Registers = max(s.Registers, k.Stats.Registers)
+		s.SpillBytes = max(s.SpillBytes, k.Stats.SpillBytes)
+		s.SharedBytes = max(s.SharedBytes, k.Stats.SharedBytes)
+		s.CodeBytes = max(s.CodeBytes, k.Stats.CodeBytes)
+	}
+	return nil
 }
 
 // recover waits for the device to finish what a candidate started.
@@ -365,31 +386,6 @@ func (t *tuning) recover(ctx context.Context, x *Trial) error {
 // too long.
 const recoverTime = time.Minute
 
-// readStats notes what the driver says about the kernels that x made: the
-// largest numbers, if there are several kernels.
-func (t *tuning) readStats(x *Trial) {
-	p := t.r.p
-	config := x.Configuration
-	config.Splits = min(config.Splits, 2) // any number of splits has the same fused kernel
-	key := statsKey{config, p.DType, p.HeadDim, p.Causal}
-	for _, k := range t.d.CachedKernels() {
-		id := kernelID{k.Name, k.Spec}
-		if t.seen[id] || strings.HasPrefix(k.Name, "matrix_layout") {
-			continue
-		}
-		t.seen[id] = true
-		s := t.stats[key]
-		s.Available = k.Stats.Available
-		s.Created += k.Stats.Created
-		s.Registers = max(s.Registers, k.Stats.Registers)
-		s.SpillBytes = max(s.SpillBytes, k.Stats.SpillBytes)
-		s.SharedBytes = max(s.SharedBytes, k.Stats.SharedBytes)
-		s.CodeBytes = max(s.CodeBytes, k.Stats.CodeBytes)
-		t.stats[key] = s
-	}
-	x.Stats = t.stats[key]
-}
-
 // quick times trials in turns and notes the medians.
 func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
 	if len(list) == 0 {
@@ -402,7 +398,7 @@ func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
 	}
 	done, total := 0, MeasureSteps(len(list), t.Quick)
 	t.step(from, to, 0, total, "quick round")
-	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Quick, func() {
+	measured, err := Measure(ctx, t.d, targets, t.r.count(), t.Quick, func() {
 		done++
 		t.step(from, to, done, total, "quick round")
 	})
@@ -418,11 +414,11 @@ func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
 // best returns the n best of each path by their quick times, the best of all
 // first.
 func (t *tuning) best(n int) []*Trial {
-	count := make(map[attention.Impl]int)
+	count := make(map[string]int)
 	var list []*Trial
 	for _, x := range t.ranked() {
-		if count[x.Configuration.Impl] < n {
-			count[x.Configuration.Impl]++
+		if count[x.Impl] < n {
+			count[x.Impl]++
 			list = append(list, x)
 		}
 	}
@@ -456,7 +452,7 @@ func (t *tuning) final(ctx context.Context) error {
 	}
 	done, total := 0, MeasureSteps(len(list), t.Final)
 	t.step(atFinal, atEnd, 0, total, "finals")
-	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Final, func() {
+	measured, err := Measure(ctx, t.d, targets, t.r.count(), t.Final, func() {
 		done++
 		t.step(atFinal, atEnd, done, total, "finals")
 	})
@@ -475,7 +471,7 @@ func (t *tuning) final(ctx context.Context) error {
 
 // outcome returns the trials in their order.
 func (t *tuning) outcome() Tuned {
-	out := Tuned{Problem: t.r.p, Untried: t.untried}
+	out := Tuned{Of: t.of, Untried: t.untried}
 	for _, x := range t.trials {
 		out.Trials = append(out.Trials, *x)
 	}

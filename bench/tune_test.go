@@ -17,7 +17,7 @@ import (
 )
 
 // tinySearch is a search for tests.
-func tinySearch(impls ...attention.Impl) Search {
+func tinySearch(impls ...string) Search {
 	s := Search{Impls: impls, Budget: 300 * time.Millisecond, Hang: time.Minute, Quick: quick(), Final: quick(), Few: 3}
 	s.Quick.WallTime, s.Final.WallTime = -1, -1
 	return s
@@ -33,12 +33,11 @@ func TestTune(t *testing.T) {
 	d := vktest.Open(t)
 	p := tinyProblem()
 	last := -1
-	impls := []attention.Impl{attention.Scalar}
+	impls := []string{"scalar"}
 	if attention.Supports(d.Caps(), attention.CoopMat2, p) == nil {
-		impls = append(impls, attention.CoopMat2)
+		impls = append(impls, "coopmat2")
 	}
-	tuner := NewTuner(d)
-	tuned, err := tuner.Tune(context.Background(), p, tinySearch(impls...), func(done, total int, what string) {
+	tuned, err := Tune(context.Background(), d, TuneAttention(p), tinySearch(impls...), func(done, total int, what string) {
 		if done < last || done > total || what == "" {
 			t.Errorf("step %d of %d after %d: %q", done, total, last, what)
 		}
@@ -87,17 +86,17 @@ func TestTune(t *testing.T) {
 	}
 
 	// The kernels are there already: their numbers are, too.
-	again, err := tuner.Tune(context.Background(), p, tinySearch(attention.Scalar), nil)
+	again, err := Tune(context.Background(), d, TuneAttention(p), tinySearch("scalar"), nil)
 	if err != nil || len(again.Trials) == 0 || again.Trials[0].Stats.Created == 0 {
 		t.Errorf("again: %v, %+v", err, again.Trials)
 	}
 	p.NumHeads = 0
-	if _, err := tuner.Tune(context.Background(), p, tinySearch(attention.Scalar), nil); err == nil {
+	if _, err := Tune(context.Background(), d, TuneAttention(p), tinySearch("scalar"), nil); err == nil {
 		t.Error("a problem without heads was tuned")
 	}
 	p = tinyProblem()
 	p.HeadDim = 16
-	if _, err := tuner.Tune(context.Background(), p, tinySearch(), nil); !errors.Is(err, vk.ErrUnsupported) {
+	if _, err := Tune(context.Background(), d, TuneAttention(p), tinySearch(), nil); !errors.Is(err, vk.ErrUnsupported) {
 		t.Errorf("no path: %v", err)
 	}
 }
@@ -110,16 +109,16 @@ func TestTuneFaults(t *testing.T) {
 	list := attention.Candidates(d.Caps(), p, attention.Scalar)
 	broken := errors.New("the compiler gave up")
 	search := func(s Search, fault func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error) (Tuned, error) {
-		run := NewTuner(d).newTuning(p, s, nil)
+		run := newTuning(d, TuneAttention(p), s, nil)
 		defer run.r.close()
 		inner := run.record
-		run.record = func(c *attention.Config) func(*vk.Cmd, int) error {
-			return fault(slices.Index(list, *c), inner(c))
+		run.record = func(c Candidate) func(*vk.Cmd, int) error {
+			return fault(slices.Index(list, c.(attention.Config)), inner(c))
 		}
 		err := run.tune(context.Background())
 		return run.outcome(), err
 	}
-	find := func(tuned Tuned, c attention.Config) *Trial {
+	find := func(tuned Tuned, c Candidate) *Trial {
 		for i := range tuned.Trials {
 			if tuned.Trials[i].Configuration == c {
 				return &tuned.Trials[i]
@@ -127,7 +126,7 @@ func TestTuneFaults(t *testing.T) {
 		}
 		return &Trial{}
 	}
-	s := tinySearch(attention.Scalar)
+	s := tinySearch("scalar")
 	s.Budget = 2 * time.Second
 	tuned, err := search(s, func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error {
 		switch i {
@@ -181,7 +180,7 @@ func TestTuneFaults(t *testing.T) {
 	if !errors.As(err, &lost) || lost.Config != list[0] || !errors.Is(err, vk.ErrDeviceLost) || find(tuned, list[0]).Status != StatusFailed {
 		t.Errorf("a lost device: %v", err)
 	}
-	s.Skip = []attention.Config{list[0]}
+	s.Skip = []Candidate{list[0]}
 	tuned, err = search(s, same)
 	if err != nil || find(tuned, list[0]).Status != "" {
 		t.Errorf("without the candidate: %v, %+v", err, find(tuned, list[0]))
@@ -192,9 +191,9 @@ func TestTuneFaults(t *testing.T) {
 // counted.
 func TestTuneBudget(t *testing.T) {
 	d := vktest.Open(t)
-	s := tinySearch(attention.Scalar)
+	s := tinySearch("scalar")
 	s.Budget = 1
-	tuned, err := NewTuner(d).Tune(context.Background(), tinyProblem(), s, nil)
+	tuned, err := Tune(context.Background(), d, TuneAttention(tinyProblem()), s, nil)
 	all := attention.Candidates(d.Caps(), tinyProblem(), attention.Scalar)
 	variants := attention.Variants(d.Caps(), tinyProblem(), all[0])
 	if want := len(all) + len(variants) - 2; err != nil || tuned.Untried != want || len(tuned.Trials) != 2 || len(tuned.Winners()) != 1 {
@@ -202,7 +201,7 @@ func TestTuneBudget(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := NewTuner(d).Tune(ctx, tinyProblem(), s, nil); !errors.Is(err, context.Canceled) {
+	if _, err := Tune(ctx, d, TuneAttention(tinyProblem()), s, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -216,8 +215,8 @@ func TestTableRows(t *testing.T) {
 	}
 	tuned := func(headDim, seq, rows int, causal bool) Tuned {
 		p := attention.Problem{Batch: 1, NumHeads: 10, NumKVHeads: 10, SeqQ: seq, SeqKV: seq, HeadDim: headDim, Causal: causal}
-		won := Trial{Configuration: config(rows), Result: Result{Status: StatusOK, Timing: Timing{DeviceNS: []float64{1}}}}
-		return Tuned{Problem: p, Trials: []Trial{won}}
+		won := Trial{Configuration: config(rows), Result: Result{Impl: "scalar", Status: StatusOK, Timing: Timing{DeviceNS: []float64{1}}}}
+		return Tuned{Of: TuneAttention(p), Trials: []Trial{won}}
 	}
 	got := TableRows(caps, []Tuned{tuned(128, 512, 16, false), tuned(64, 512, 16, false), tuned(64, 4096, 32, false), tuned(64, 512, 32, true)})
 	for i, want := range []string{
@@ -232,5 +231,77 @@ func TestTableRows(t *testing.T) {
 	}
 	if len(got) != 4 {
 		t.Errorf("%d rows", len(got))
+	}
+}
+
+// A copyChoice is a configuration of tunedCopy.
+type copyChoice string
+
+func (c copyChoice) String() string { return "copy " + string(c) }
+
+// A tunedCopy is a copyOp with configurations of which some write into their input.
+type tunedCopy struct {
+	copyOp
+	choice copyChoice
+}
+
+func (o tunedCopy) Candidates(_ *vk.Caps, impl string) ([]Candidate, error) {
+	if impl != "copy" {
+		return nil, fmt.Errorf("copy_of: %s: no such path: %w", impl, vk.ErrUnsupported)
+	}
+	return Candidates([]copyChoice{"table", "spoils", "other", "spoils all"}), nil
+}
+
+func (o tunedCopy) Variants(_ *vk.Caps, c Candidate) []Candidate {
+	return Candidates([]copyChoice{c.(copyChoice) + "s"})
+}
+
+func (o tunedCopy) With(c Candidate) Op {
+	o.choice = c.(copyChoice)
+	return o
+}
+
+func (o tunedCopy) Row(_ *vk.Caps, c Candidate, fill float64) string {
+	return fmt.Sprintf("{%v, %v}", c, fill)
+}
+func (o tunedCopy) Fill(*vk.Caps, Candidate) float64 { return 2 }
+func (o tunedCopy) Order(Candidate) []int            { return []int{1} }
+
+func (o tunedCopy) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error {
+	if strings.HasPrefix(string(o.choice), "spoils") {
+		t = map[string]vk.Tensor{"x": t["y"], "y": t["x"]}
+	}
+	return o.copyOp.Record(c, t, workspace, impl, p)
+}
+
+// TestTuneOp says that an Op runs the configurations that it has, and that those that write
+// into what they should read are dropped, and harm no other.
+func TestTuneOp(t *testing.T) {
+	d := vktest.Open(t)
+	closed := 0
+	op := TuneOp(tunedCopy{copyOp: copyOp{closed: &closed}})
+	s := tinySearch("none", "copy")
+	s.Budget = time.Minute
+	tuned, err := Tune(context.Background(), d, op, s, nil)
+	if err != nil || len(tuned.Trials) < 5 || closed != 1 {
+		t.Fatalf("%v, %d trials, closed %d times", err, len(tuned.Trials), closed)
+	}
+	for _, x := range tuned.Trials {
+		wrong, table := strings.HasPrefix(x.Choice, "copy spoils"), x.Choice == "copy table"
+		if (x.Status == StatusFailed) != wrong || x.Table != table || x.Kernel != "copy_of_fwd" || x.Impl != "copy" || "copy "+strings.ReplaceAll(x.Config, "-", " ") != x.Choice {
+			t.Errorf("%+v", x)
+		}
+	}
+	var text bytes.Buffer
+	if err := WriteSheet(&text, tuned.Sheet(), Table); err != nil || !strings.Contains(text.String(), "copy_of forward, a copy") {
+		t.Errorf("%v, %s", err, &text)
+	}
+	best := tuned.Winners()[0]
+	want := []string{fmt.Sprintf("{%s, 2}", best.Choice), fmt.Sprintf("{%s, 0}", best.Choice)}
+	if got := TableRows(d.Caps(), []Tuned{tuned, tuned}); !slices.Equal(got, want) {
+		t.Errorf("rows %q, want %q", got, want)
+	}
+	if _, err := Tune(context.Background(), d, op, tinySearch("none"), nil); !errors.Is(err, vk.ErrUnsupported) || !strings.Contains(err.Error(), "no such path") {
+		t.Errorf("no path: %v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench/sheet"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -14,7 +13,7 @@ import (
 // then what went wrong.
 func (t *Tuned) Sheet() sheet.Sheet {
 	var s sheet.Section
-	s.Add("problem", "attention forward, %s", Describe(t.Problem))
+	s.Add("problem", "%s", t.Of.Title())
 	s.Add("*", "what the built-in table takes")
 	s.Add("time", "device time per call; ± the 95 %% confidence interval of its median, for finalists")
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
@@ -47,7 +46,7 @@ func trialRow(x *Trial) []string {
 	if x.Table {
 		name += " *"
 	}
-	row := []string{name, FormatTime(x.NS()), spread, FormatSI(flops(x.Problem)/x.NS()*1e9, "FLOP/s")}
+	row := []string{name, FormatTime(x.NS()), spread, FormatSI(x.subject().flops/x.NS()*1e9, "FLOP/s")}
 	if s := x.Stats; s.Available {
 		row = append(row, fmt.Sprint(s.Registers), fmt.Sprint(s.SpillBytes), fmt.Sprint(s.SharedBytes), FormatBytes(s.CodeBytes))
 	} else {
@@ -72,37 +71,27 @@ func (t *Tuned) Results() []Result {
 // one problem, all but the smallest get the fill that they make, largest first.
 func TableRows(caps *vk.Caps, list []Tuned) []string {
 	type entry struct {
-		p    attention.Problem
-		c    attention.Config
-		fill float64
+		of    Tunable
+		c     Candidate
+		fill  float64
+		order []int
 	}
 	var entries []entry
-	for i := range list {
-		for _, w := range list[i].Winners() {
-			entries = append(entries, entry{list[i].Problem, w.Configuration, w.Configuration.Fill(caps, list[i].Problem)})
+	for _, t := range list {
+		for _, w := range t.Winners() {
+			c := w.Configuration
+			entries = append(entries, entry{t.Of, c, t.Of.Fill(caps, c), t.Of.Order(c)})
 		}
-	}
-	same := func(a, b *entry) bool {
-		return a.c.Impl == b.c.Impl && a.p.HeadDim == b.p.HeadDim && a.p.DType == b.p.DType && a.p.Causal == b.p.Causal
-	}
-	causalFirst := func(p attention.Problem) int {
-		if p.Causal {
-			return 0
-		}
-		return 1
 	}
 	slices.SortStableFunc(entries, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.c.Impl, b.c.Impl), cmp.Compare(a.p.DType, b.p.DType), cmp.Compare(a.p.HeadDim, b.p.HeadDim),
-			cmp.Compare(causalFirst(a.p), causalFirst(b.p)), cmp.Compare(b.fill, a.fill))
+		return cmp.Or(slices.Compare(a.order, b.order), cmp.Compare(b.fill, a.fill))
 	})
 	var rows []string
-	for i := range entries {
-		e := &entries[i]
-		fill := e.fill
-		if i+1 == len(entries) || !same(e, &entries[i+1]) {
-			fill = 0
+	for i, e := range entries {
+		if i+1 == len(entries) || !slices.Equal(e.order, entries[i+1].order) {
+			e.fill = 0
 		}
-		rows = append(rows, attention.TableRow(caps, e.p, e.c, fill)+" // "+e.p.DType.String())
+		rows = append(rows, e.of.Row(caps, e.c, e.fill))
 	}
 	return rows
 }

@@ -8,7 +8,7 @@
 //	flashvk selftest                                is every path of this device right?
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
 //	flashvk bench norm, run norm, profile norm      the same for kernels of package pipelines
-//	flashvk tune attention                          find the fastest configurations on this device
+//	flashvk tune attention, tune gemm               find the fastest configurations on this device
 //	flashvk sweep --csv x                           time it at many lengths; goes on after an interruption
 //	flashvk plot --csv x --out dir                  draw that
 //

@@ -308,7 +308,7 @@ func TestErrors(t *testing.T) {
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "profile mlp --help", "selftest --help", "bench norm --help", "run optim --help", "help bench attention"} {
+	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "tune gemm --help", "sweep --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "profile mlp --help", "selftest --help", "bench norm --help", "run optim --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:") || !strings.Contains(stdout, "Flags:") {
 			t.Errorf("%s: status %d, stderr %q, stdout\n%s", args, code, stderr, stdout)
@@ -336,7 +336,7 @@ func TestVersion(t *testing.T) {
 func TestExamples(t *testing.T) {
 	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	n := 0
-	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"bench", "overhead"}, {"profile", "attention"}, {"profile", "gemm"}, {"profile", "optim"}, {"selftest"}} {
+	for _, path := range [][]string{{}, {"devices"}, {"bench", "attention"}, {"run", "attention"}, {"tune", "attention"}, {"tune", "gemm"}, {"sweep"}, {"plot"}, {"bench", "compare"}, {"bench", "overhead"}, {"profile", "attention"}, {"profile", "gemm"}, {"profile", "optim"}, {"selftest"}} {
 		cmd, _, err := root.Find(path)
 		if err != nil {
 			t.Fatal(err)

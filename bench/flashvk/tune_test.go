@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
 )
 
 // TestTuneFlags says which problems the flags come to, given the defaults of a
@@ -31,7 +32,7 @@ func TestTuneFlags(t *testing.T) {
 	} {
 		var x tuneAttention
 		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-		x.add(f)
+		x.addAll(f)
 		if err := f.Parse(strings.Fields(c.args)); err != nil {
 			t.Errorf("%s: %v", c.args, err)
 			continue
@@ -53,7 +54,7 @@ func TestTuneFlags(t *testing.T) {
 // TestTuneErrors has the mistakes that show without a device.
 func TestTuneErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"tune", "tune: a command is missing: attention"},
+		{"tune", "tune: a command is missing: attention, gemm; see flashvk tune --help"},
 		{"tune attention x", `tune attention: argument "x" is not expected`},
 		{"tune attention --impl auto", "--impl auto is not a path to tune"},
 		{"tune attention --impl scalar,scalar", `"scalar" occurs twice`},
@@ -65,6 +66,14 @@ func TestTuneErrors(t *testing.T) {
 		{"tune attention --format csv", "--format csv is not one of table, markdown, benchfmt"},
 		{"tune attention --budget 0s", "--budget 0s is not positive"},
 		{"tune attention --out=", "--out is empty"},
+		{"tune gemm x", `tune gemm: argument "x" is not expected`},
+		{"tune gemm --impl auto", `"auto" is not one of coopmat, scalar`},
+		{"tune gemm --impl scalar,scalar", `"scalar" occurs twice`},
+		{"tune gemm --m -1", "gemm: "},
+		{"tune gemm --budget 0s", "--budget 0s is not positive"},
+		{"tune gemm --format json", "--format json is not one of table, markdown, benchfmt"},
+		{"tune gemm --suite train --m 4", "--suite train and --m contradict each other"},
+		{"tune gemm --group 4x5x6", "tune gemm: group 4x5x6 nn bfloat16 has no configurations to choose from"},
 		{"bench attention --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
 		{"run attention --in x --out y --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
 	} {
@@ -225,5 +234,62 @@ func TestTuneDryRun(t *testing.T) {
 	q.DType = dtype.Float32
 	if err := attention.Supports(caps, attention.CoopMat2, q); err != nil && (code != 1 || !strings.Contains(stderr, "unsupported on this device")) {
 		t.Errorf("no candidates: status %d, %s", code, stderr)
+	}
+}
+
+// TestTuneKernel tunes a product that updates C on both paths, around one configuration, and lists what
+// it would try of a suite.
+func TestTuneKernel(t *testing.T) {
+	caps, dev := device(t)
+	args := []string{"tune", "gemm", dev, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
+	code, stdout, stderr := flashvk(append(args, "--impl=scalar", "--budget=500ms")...)
+	if code != 0 || !strings.Contains(stderr, "flashvk: problem 1 of 1: gemm forward, 20x24x40 tn float32") {
+		t.Fatalf("status %d, %s", code, stderr)
+	}
+	for _, want := range []string{
+		"problem  gemm forward, 20x24x40 tn float32", "registers", " *  ", "FLOP/s", "max|Δ|",
+		"\nrows for pipelines/gemm/tuning.go, measured on " + caps.Name, `trans: "tn", Config: Config{Impl: Scalar, Threads: `,
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is missing in\n%s", want, stdout)
+		}
+	}
+	if n := strings.Count(stdout, "\nscalar "); n < 3 || strings.Contains(stdout, "FAILED") {
+		t.Errorf("%d were timed:\n%s", n, stdout)
+	}
+
+	code, stdout, stderr = flashvk(append(args, "--budget=1ms", "--format=benchfmt", "--config", "scalar 16x16 t8x8 k8 g1")...)
+	if code != 0 {
+		t.Fatalf("status %d, %s", code, stderr)
+	}
+	lines := map[string]int{}
+	for r := benchfmt.NewReader(strings.NewReader(stdout), "stdout"); r.Scan(); {
+		if x, ok := r.Result().(*benchfmt.Result); ok {
+			words := strings.SplitN(x.Name.String(), "/", 4)
+			lines[words[1]]++
+			if words[0] != "GemmFwd" || !strings.HasPrefix(words[2], "config=") || !strings.Contains(words[3], "/trans=tn/") {
+				t.Errorf("benchmark %v", words)
+			}
+		}
+	}
+	p := gemm.Problem{M: 20, N: 24, K: 40, TransA: true, Beta: 0.5}
+	table, err := gemm.Choose(caps, p, gemm.Options{Impl: gemm.CoopMat})
+	if lines["impl=scalar"] == 0 || (lines["impl=coopmat"] > 0) != (err == nil) {
+		t.Errorf("benchmark lines %v, %v:\n%s", lines, err, stdout)
+	}
+
+	code, stdout, stderr = flashvk(append(args, "--dry-run", "--config", "scalar 16x16 t8x8 k8 g1")...)
+	want := []string{"   scalar 16x16 t8x8 k8 g1\n", "\n   scalar "}
+	if err == nil {
+		want = append(want, "\n   "+table.String()+"\n")
+	}
+	for _, w := range want {
+		if code != 0 || stderr != "" || !strings.Contains(stdout, w) || strings.Count(stdout, "\n   ") != len(want) {
+			t.Errorf("status %d, %s, %q in\n%s", code, stderr, w, stdout)
+		}
+	}
+	code, stdout, stderr = flashvk("tune", "gemm", dev, "--suite=train", "--small", "--dry-run", "--impl=scalar")
+	if code != 0 || stderr != "" || strings.Count("\n"+stdout, "\ngemm forward, ") != 6 || !strings.Contains(stdout, "\n   scalar ") {
+		t.Errorf("status %d, %s\n%s", code, stderr, stdout)
 	}
 }
