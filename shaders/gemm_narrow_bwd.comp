@@ -95,7 +95,7 @@ void fetch_strip(const Work w, const uint row, const uint col, const uint strip)
 // store_strip writes dpre of a strip, and adds its rows to dw.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
-    const uint end = min((p.n + 7) / 8 * 8, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
+    const uint end = columns_end(w, (p.n + 7) / 8 * 8);
     const uint stage = strip % OUT_STAGES;  // a constant, so that dw stays in registers
     [[unroll]] for (uint j = 0; j < LANE_QUADS; j++) {
         const uint x = col + quad_of(j);

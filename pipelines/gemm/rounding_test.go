@@ -3,6 +3,7 @@ package gemm_test
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,38 +23,53 @@ var roundings = []float32{
 	65504, -65504, 65088, 65280, 0x1p-14, 0x1p-24, -0x1.8p-23, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),
 }
 
+// scalarRoundings are those and values of float32: the NaNs whose bits are all ones, which
+// rounding would carry over into a zero, and the halves around the largest bfloat16.
+var scalarRoundings = append(slices.Clone(roundings), math.Float32frombits(0x7fffffff), math.Float32frombits(0xffffffff),
+	math.Float32frombits(0x7f7f7fff), math.Float32frombits(0x7f7f8000), -math.MaxFloat32)
+
 // TestRounding wants numbers of C rounded to nearest even, overflow to infinity, and NaN
-// kept, in words, in pairs and alone: products with one in each row.
+// kept, in words, in pairs and alone: rows of A have one number that is not 0, and B is ones.
+// Path scalar rounds one number at a time, the sums of its splits in words.
 func TestRounding(t *testing.T) {
-	for _, impl := range gemm.Impls() {
-		for _, out := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
-			for _, n := range []int{16, 13} {
+	splits, err := gemm.ParseConfig("scalar 16x32 t4x8 k8 g1 splits2")
+	require.NoError(t, err)
+	for _, out := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		for _, n := range []int{16, 13} {
+			for _, impl := range gemm.Impls() {
 				for _, scale := range []float64{1, 0x1p112, 0x1p-112} {
-					p := gemm.Problem{M: len(roundings), N: n, K: 1, Alpha: scale, DType: dtype.Float16, Out: out}
-					t.Run(impl.String()+" "+p.String(), func(t *testing.T) {
-						d := vktest.Open(t)
-						_, err := gemm.Choose(d.Caps(), p, gemm.Options{Impl: impl})
-						vktest.Require(t, impl.String(), err)
-						checkRounding(t, d, impl, p)
-					})
+					p := gemm.Problem{N: n, K: 1, Alpha: scale, DType: dtype.Float16, Out: out}
+					testRounding(t, p, impl, gemm.Options{Impl: impl}, roundings)
 				}
 			}
+			p := gemm.Problem{N: n, K: 16, DType: dtype.Float32, Out: out}
+			testRounding(t, p, gemm.Scalar, gemm.Options{Config: &splits}, scalarRoundings)
 		}
 	}
 }
 
-func checkRounding(t *testing.T, d *vk.Device, impl gemm.Impl, p gemm.Problem) {
+func testRounding(t *testing.T, p gemm.Problem, impl gemm.Impl, opt gemm.Options, values []float32) {
+	p.M = len(values)
+	t.Run(impl.String()+" "+p.String(), func(t *testing.T) {
+		d := vktest.Open(t)
+		_, err := gemm.Choose(d.Caps(), p, opt)
+		vktest.Require(t, impl.String(), err)
+		checkRounding(t, d, p, opt, values)
+	})
+}
+
+func checkRounding(t *testing.T, d *vk.Device, p gemm.Problem, opt gemm.Options, values []float32) {
 	ctx := context.Background()
-	ones := make([]float32, p.N)
-	for i := range ones {
-		ones[i] = 1
+	rows, ones := make([]float32, p.M*p.K), slices.Repeat([]float32{1}, p.K*p.N)
+	for i, x := range values {
+		rows[i*p.K] = x
 	}
 	var tensors [3]vk.Tensor
 	for i, x := range []struct {
 		format dtype.DType
 		shape  []int
 		data   []float32
-	}{{p.DType, p.AShape(), roundings}, {p.DType, p.BShape(), ones}, {p.Out, p.CShape(), nil}} {
+	}{{p.DType, p.AShape(), rows}, {p.DType, p.BShape(), ones}, {p.Out, p.CShape(), nil}} {
 		var err error
 		tensors[i], err = d.NewTensor("rounding", x.format, x.shape...)
 		require.NoError(t, err)
@@ -65,13 +81,13 @@ func checkRounding(t *testing.T, d *vk.Device, impl gemm.Impl, p gemm.Problem) {
 	c, err := d.NewCmd("rounding")
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, gemm.Multiply(c, tensors[2], tensors[0], tensors[1], p, gemm.Options{Impl: impl}))
+	require.NoError(t, gemm.Multiply(c, tensors[2], tensors[0], tensors[1], p, opt))
 	require.NoError(t, c.Submit(ctx))
 	got := make([]float32, p.M*p.N)
 	require.NoError(t, tensors[2].Download(ctx, got))
 	for i, x := range got {
-		value := roundings[i/p.N]
-		want := p.Out.Round(float32(p.Alpha) * value)
+		value := values[i/p.N]
+		want := p.Out.Round(float32(p.Scale()) * value)
 		if value != value {
 			require.True(t, math.IsNaN(float64(x)), "%g, column %d: %g", value, i%p.N, x)
 			continue

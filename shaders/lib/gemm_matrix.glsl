@@ -47,7 +47,7 @@ const uint WHOLE = 2;                // both halves of a slab
 uint half_of(const bool IS_A, const uint i) {
     const uint line8 = line8_of(IS_A);
     if (by_k(IS_A)) {
-        return col_of_copy(i, line8) / (BLOCK_K / 16);
+        return col_of_copy(i, line8) * 16 / BLOCK_K;
     }
     const uint lines = WORKGROUP_SIZE / line8;  // of a round of the workgroup
     const bool SAME = WORKGROUP_SIZE % line8 == 0 && BLOCK_K / 2 % max(lines, 1) == 0;

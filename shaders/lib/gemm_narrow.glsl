@@ -22,7 +22,7 @@ void fetch_strip(const Work w, const uint row, const uint col, const uint strip)
 // each has the whole sums of one row, or where there are fewer rows, some have the same.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
-    const uint end = min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);  // of the subgroup's columns
+    const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID % STRIP_LANES;
     float sums[LANE_ROWS * COLUMNS];
     [[unroll]] for (uint i = 0; i < LANE_ROWS * COLUMNS; i++) {

@@ -12,14 +12,9 @@ uint odd_place(const Work w, const uint row, const uint col) {
     return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
 }
 
-// columns_end returns the end of this subgroup's columns.
-uint columns_end(const Work w) {
-    return min(p.n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);
-}
-
 // is_whole reports whether a strip is inside of C, so that it needs no conditions.
 bool is_whole(const Work w, const uint row, const uint col) {
-    return OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= columns_end(w);
+    return OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= columns_end(w, p.n);
 }
 
 // What the epilogue reads for two whole strips, one after the other: loads between stores,
@@ -51,7 +46,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     }
 #endif
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
-    const uint end = columns_end(w);
+    const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID;
     if (is_whole(w, row, col)) {
         // Without conditions, so that the loads of all rounds are on their way at once.

@@ -28,6 +28,11 @@ void strip_barrier() {
     subgroupBarrier();
 }
 
+// columns_end returns the end of this subgroup's columns, of n.
+uint columns_end(const Work w, const uint n) {
+    return min(n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);
+}
+
 // A strip of a subgroup is MAT_M rows from row on and OUT_TILES columns of matrices from col
 // on. Strips have numbers, constants in unrolled code: strip / OUT_STAGES is the row of
 // matrices.
