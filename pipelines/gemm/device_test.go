@@ -166,9 +166,6 @@ func TestConfigs(t *testing.T) {
 			config, err := gemm.ParseConfig(text)
 			require.NoError(t, err)
 			formats(t, d, config.Impl, func(t *testing.T, format dtype.DType) {
-				if config.Halves && format == dtype.Float32 {
-					t.Skip("slabs of parts have no halves")
-				}
 				step := 1
 				if d.Caps().Type == vk.CPU {
 					step = 31
