@@ -39,13 +39,12 @@ layout(constant_id = 12) const bool B_BY_K = false;
 layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
 layout(constant_id = 14) const bool B_ALIGNED = true;
 layout(constant_id = 15) const bool PARTIAL = false;   // writes sums of a part of k
-layout(constant_id = 16) const bool HALVES = false;    // how slabs follow one another, lib/gemm_matrix.glsl
 layout(local_size_x_id = 0) in;
 
-#define EPILOGUE_ID 17
+#define EPILOGUE_ID 16
 #define GROUP_BINDING 6
 #ifndef GROUP
-#define PARTS_ID 25
+#define PARTS_ID 24
 #endif
 #include "lib/element.glsl"
 #include "lib/formats.glsl"

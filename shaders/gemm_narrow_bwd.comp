@@ -47,11 +47,10 @@ layout(constant_id = 12) const bool B_BY_K = false;
 layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
 layout(constant_id = 14) const bool B_ALIGNED = true;
 layout(constant_id = 15) const bool PARTIAL = false;   // of lib/gemm_matrix.glsl: k is not divided
-layout(constant_id = 16) const bool HALVES = false;    // how slabs follow one another, lib/gemm_matrix.glsl
-layout(constant_id = 25) const uint COLUMNS = 3;       // of W and dY
+layout(constant_id = 24) const uint COLUMNS = 3;       // of W and dY
 layout(local_size_x_id = 0) in;
 
-#define EPILOGUE_ID 17
+#define EPILOGUE_ID 16
 #include "lib/element.glsl"
 #include "lib/formats.glsl"
 #include "lib/pack2.glsl"
@@ -89,8 +88,6 @@ void load_tiles(const Work w) {
         dw[i] = vec4(0.0);
     }
 }
-
-void fetch_strip(const Work w, const uint row, const uint col, const uint strip) {}
 
 // store_strip writes dpre of a strip, and adds its rows to dw.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {

@@ -196,6 +196,5 @@ void main() {
             }
         }
     }
-    fetch_strip(w, w.row, gl_SubgroupID * SUBGROUP_N, 0);
     STORE_SUMS(sum, w, w.row, gl_SubgroupID * SUBGROUP_N)
 }

@@ -167,9 +167,9 @@ func (c *Config) lineBytes(p *Problem, rows int, byK bool) int {
 }
 
 // Variants returns the feasible configurations that are like c, but for one of the choices
-// that Candidates leaves as they are: how far ahead operands are loaded, whether slabs are
-// stored in halves, whether operands are copied, how many rows of blocks go together, among how
-// many workgroups k is divided; of path scalar also the depth of a slab.
+// that Candidates leaves as they are: how far ahead operands are loaded, whether they are
+// copied, how many rows of blocks go together, among how many workgroups k is divided; of path
+// scalar also the depth of a slab.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	var all []Config
 	add := func(v Config) {
@@ -180,9 +180,6 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	v := c
 	if c.Impl == CoopMat {
 		v.Fence = 1 - min(c.Fence, 1)
-		add(v)
-		v = c
-		v.Halves = !c.Halves
 		add(v)
 		v = c
 		v.Pack = true
@@ -270,9 +267,6 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	}
 	if c.Pack {
 		b.WriteString(", Pack: true")
-	}
-	if c.Halves {
-		b.WriteString(", Halves: true")
 	}
 	if c.Fence > 0 {
 		fmt.Fprintf(&b, ", Fence: %d", c.Fence)

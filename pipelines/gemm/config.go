@@ -18,7 +18,6 @@ type Config struct {
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
 	Pack                   bool // operands whose rows are not aligned are copied first, pack.go
-	Halves                 bool // stores of a slab stand amid products, half of it at a time, shaders/lib/gemm_matrix.glsl
 	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
@@ -39,9 +38,6 @@ func (c Config) String() string {
 	switch c.Impl {
 	case CoopMat:
 		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
-		if c.Halves {
-			s += " halves"
-		}
 		if c.Fence > 0 {
 			s += fmt.Sprintf(" fence%d", c.Fence)
 		}
@@ -81,8 +77,6 @@ func ParseConfig(text string) (Config, error) {
 		switch {
 		case w == "pack" && !scalar:
 			c.Pack = true
-		case w == "halves" && !scalar:
-			c.Halves = true
 		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
 			!scalar && one("fence%d", &c.Fence):
 		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
@@ -171,10 +165,6 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 		return unsupported("coopmat: a tile size of %v is not positive", c)
 	case c.BlockK%n != 0:
 		return unsupported("coopmat: k%d is not a multiple of the matrix size %d", c.BlockK, n)
-	case c.Halves && c.BlockK%(2*n) != 0:
-		return unsupported("coopmat: halves of k%d are not multiples of the matrix size %d", c.BlockK, n)
-	case c.Halves && c.inParts(&p):
-		return unsupported("coopmat: slabs of parts of float32 operands have no halves")
 	case m%8 != 0 || m*n/4%int(caps.SubgroupSize) != 0:
 		return unsupported("coopmat: matrices of %dx%d do not divide among %d invocations", m, n, caps.SubgroupSize)
 	}

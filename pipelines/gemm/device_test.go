@@ -157,8 +157,6 @@ func TestConfigs(t *testing.T) {
 		fmt.Sprintf("coopmat s1x2 t2x3 k%d g1", k), // C leaves in strips of two and one matrices
 		fmt.Sprintf("coopmat s1x2 t1x1 k%d g2 splits2 rows16", k),
 		fmt.Sprintf("coopmat s2x1 t1x3 k%d g8 splits3", k),
-		fmt.Sprintf("coopmat s2x1 t1x2 k%d halves g4", 2*k), // a half is one column of matrices
-		fmt.Sprintf("coopmat s1x2 t2x1 k%d halves fence1 g2", 6*k),
 		"scalar 16x32 t4x8 k8 g1",
 		"scalar 64x64 t8x16 k16 g8 splits2",
 	} {

@@ -31,7 +31,6 @@ type matrixSpec struct {
 	AAligned      bool         `glsl:"A_ALIGNED"`
 	BAligned      bool         `glsl:"B_ALIGNED"`
 	Partial       bool         `glsl:"PARTIAL"`
-	Halves        bool         `glsl:"HALVES"`
 	Epilogue      epilogueSpec `glsl:"epilogue"`
 }
 
@@ -141,7 +140,6 @@ func newMatrixSpec(caps *vk.Caps, args arguments, p Problem, config Config) (mat
 		AAligned:      args.panel > 0 || aligned(8, args.a),
 		BAligned:      args.panel > 0 || aligned(8, args.b),
 		Partial:       config.Splits > 1,
-		Halves:        config.Halves,
 		Epilogue:      newEpilogueSpec(args, p),
 	}, nil
 }

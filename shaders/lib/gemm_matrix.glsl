@@ -7,13 +7,6 @@
 //
 //     load slab i+1; products of slab i; barrier; store slab i+1; barrier
 //
-// or with HALVES, where stores stand amid products, of columns of matrices numbered 0 to
-// n - 1 of a slab:
-//
-//     load slab i+1
-//     products 1 to n/2 - 1; barrier; product n/2;        store half 0 of slab i+1
-//     products to n - 1;     barrier; 0 of slab i+1;      store half 1
-//
 // The slab at the end of k that is not whole (TAIL) comes first, and the products of the
 // last one come after the loop, which has no cases: with an exit between its products and
 // its first barrier it was 209 TFLOP/s instead of 320 (4096^3, H200).
@@ -26,8 +19,7 @@
 // addition.
 //
 // The includer declares the specialization constants named here, and includes
-// lib/element.glsl and lib/matrix_types.glsl, and after this file what defines fetch_strip
-// and store_strip.
+// lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
 #ifndef LIB_GEMM_MATRIX_GLSL
 #define LIB_GEMM_MATRIX_GLSL
 
@@ -40,24 +32,10 @@
 #include "gemm_sums.glsl"
 #include "gemm_panels.glsl"
 
-const uint K_STEPS = DEPTH / MAT_N;  // columns of matrices of a slab
-const uint WHOLE = 2;                // both halves of a slab
-
-// half_of returns the half of the slab, along k, that has copy number i of A or B.
-uint half_of(const bool IS_A, const uint i) {
-    const uint line8 = line8_of(IS_A);
-    if (by_k(IS_A)) {
-        return col_of_copy(i, line8) * 16 / BLOCK_K;
-    }
-    const uint lines = WORKGROUP_SIZE / line8;  // of a round of the workgroup
-    const bool SAME = WORKGROUP_SIZE % line8 == 0 && BLOCK_K / 2 % max(lines, 1) == 0;
-    return (SAME ? i * lines : line_of(i, line8)) / (BLOCK_K / 2);
-}
-
-// LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_PARTS puts
-// a half of them into tile, or WHOLE, and STEPS adds products of the slab in tile to sum, some
-// columns of matrices of op(A); with PARTS of hi and lo, which a_lo and b_lo are. Macros, as
-// arrays sized by specialization constants cannot be arguments.
+// LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_SLAB
+// puts them into tile, and PRODUCTS adds the products of the slab in tile to sum; with PARTS
+// of hi and lo, which a_lo and b_lo are. Macros, as arrays sized by specialization constants
+// cannot be arguments.
 #define LOAD_SLAB(k)                                              \
     [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {    \
         a_next[i] = fetch(true, a_at[i] + step_to(true, A, k));   \
@@ -65,21 +43,21 @@ uint half_of(const bool IS_A, const uint i) {
     [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {    \
         b_next[i] = fetch(false, b_at[i] + step_to(false, B, k)); \
     }
-#define STORE_PARTS(part)                                                                       \
-    [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                            \
-        if (is_copy(i, A_LINES * A_LINE8) && (part == WHOLE || half_of(true, i) == part)) {     \
-            tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                        \
-                piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]);      \
-        }                                                                                       \
-    }                                                                                           \
-    [[unroll]] for (uint i = 0; i < B_COPIES; i++) {                                            \
-        if (is_copy(i, B_LINES * B_LINE8) && (part == WHOLE || half_of(false, i) == part)) {    \
-            tile[B_AT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =                 \
-                piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]);     \
-        }                                                                                       \
+#define STORE_SLAB                                                                          \
+    [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                        \
+        if (is_copy(i, A_LINES * A_LINE8)) {                                                \
+            tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                    \
+                piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]);  \
+        }                                                                                   \
+    }                                                                                       \
+    [[unroll]] for (uint i = 0; i < B_COPIES; i++) {                                        \
+        if (is_copy(i, B_LINES * B_LINE8)) {                                                \
+            tile[B_AT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =             \
+                piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]); \
+        }                                                                                   \
     }
-#define STEP(d)                                                                                                                    \
-    {                                                                                                                              \
+#define PRODUCTS                                                                                                                   \
+    [[unroll]] for (uint d = 0; d < DEPTH / MAT_N; d++) {                                                                          \
         fence(d);                                                                                                                  \
         MatA a[TILES_M];                                                                                                           \
         MatA a_lo[TILES_M];                                                                                                        \
@@ -118,10 +96,6 @@ uint half_of(const bool IS_A, const uint i) {
                 }                                                                                                                  \
             }                                                                                                                      \
         }                                                                                                                          \
-    }
-#define STEPS(from, to)                                 \
-    [[unroll]] for (uint d = from; d < to; d++) {       \
-        STEP(d)                                         \
     }
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
@@ -171,44 +145,22 @@ void gemm(Work w) {
             k0 += BLOCK_K;
         }
         barrier();  // the strips of the block before are read
-        STORE_PARTS(WHOLE)
+        STORE_SLAB
     }
     barrier();  // tile written before it is read
-    if (HALVES) {
-        STEP(0)
-        [[dont_unroll]] for (; k0 < whole_k; k0 += BLOCK_K) {
-            uvec4 a_next[A_COPIES * A_WORDS];
-            uvec4 b_next[B_COPIES * B_WORDS];
-            LOAD_SLAB(k0)
-            STEPS(1, K_STEPS / 2)
-            barrier();  // half 0 is read, half 1 written before it is read
-            STEP(K_STEPS / 2)
-            STORE_PARTS(0)
-            STEPS(K_STEPS / 2 + 1, K_STEPS)
-            barrier();  // likewise with halves 1 and 0
-            STEP(0)
-            STORE_PARTS(1)
-        }
-        fetch_strip(w, w.row + subgroup_row, w.col + subgroup_col, 0);
-        STEPS(1, K_STEPS / 2)
-        barrier();  // half 1 written before it is read
-        STEPS(K_STEPS / 2, K_STEPS)
-    } else {
-        // Unrolled, this loop only grows.
-        [[dont_unroll]] for (; k0 < whole_k; k0 += BLOCK_K) {
-            // Arrays of the loop: those that come from the slab before are copied amid the
-            // products, which waits for their loads.
-            uvec4 a_next[A_COPIES * A_WORDS];
-            uvec4 b_next[B_COPIES * B_WORDS];
-            LOAD_SLAB(k0)
-            STEPS(0, K_STEPS)
-            barrier();  // the slab is read
-            STORE_PARTS(WHOLE)
-            barrier();  // tile written before it is read
-        }
-        fetch_strip(w, w.row + subgroup_row, w.col + subgroup_col, 0);
-        STEPS(0, K_STEPS)
+    // Unrolled, this loop only grows.
+    [[dont_unroll]] for (; k0 < whole_k; k0 += BLOCK_K) {
+        // Arrays of the loop: those that come from the slab before are copied amid the
+        // products, which waits for their loads.
+        uvec4 a_next[A_COPIES * A_WORDS];
+        uvec4 b_next[B_COPIES * B_WORDS];
+        LOAD_SLAB(k0)
+        PRODUCTS
+        barrier();  // the slab is read
+        STORE_SLAB
+        barrier();  // tile written before it is read
     }
+    PRODUCTS
 
     STORE_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
 }

@@ -15,8 +15,6 @@
 // same invocation.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]);
 
-void fetch_strip(const Work w, const uint row, const uint col, const uint strip) {}
-
 // store_strip multiplies a strip. An invocation has sums over its columns for all of its rows.
 // The STRIP_LANES that share these rows then exchange halves of them, and halves of those, until
 // each has the whole sums of one row, or where there are fewer rows, some have the same.

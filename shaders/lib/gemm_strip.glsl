@@ -17,26 +17,6 @@ bool is_whole(const Work w, const uint row, const uint col) {
     return OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= columns_end(w, p.n);
 }
 
-// What the epilogue reads for two whole strips, one after the other: loads between stores,
-// which the compiler may not move, would each be waited for.
-const uint STRIP_ROUNDS = MAT_M * OUT_COLS4 / SUBGROUP_SIZE;
-uvec4 ahead_c[2 * STRIP_ROUNDS];
-uvec4 ahead_r[2 * STRIP_ROUNDS];
-uvec4 ahead_x[2 * STRIP_ROUNDS];
-
-void fetch_strip(const Work w, const uint row, const uint col, const uint strip) {
-    if ((READ_C || RESIDUAL || TIMES_DSILU) && is_whole(w, row, col)) {
-        [[unroll]] for (uint round = 0; round < STRIP_ROUNDS; round++) {
-            const uint i = round * SUBGROUP_SIZE + gl_SubgroupInvocationID;
-            const uint slot = strip % 2 * STRIP_ROUNDS + round;
-            const Extras extras = fetch(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, 4);
-            ahead_c[slot] = extras.c;
-            ahead_r[slot] = extras.r;
-            ahead_x[slot] = extras.x;
-        }
-    }
-}
-
 // store_strip writes a strip from tile to C.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
 #ifdef PARTS_ID
@@ -49,12 +29,18 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID;
     if (is_whole(w, row, col)) {
-        // Without conditions, so that the loads of all rounds are on their way at once.
-        [[unroll]] for (uint round = 0; round < STRIP_ROUNDS; round++) {
+        // Without conditions, so that the loads of all rounds are on their way at once: none
+        // moves over a store.
+        const uint ROUNDS = MAT_M * OUT_COLS4 / SUBGROUP_SIZE;
+        Extras extras[ROUNDS];
+        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
-            const uint slot = strip % 2 * STRIP_ROUNDS + round;
+            extras[round] = fetch(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, 4);
+        }
+        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+            const uint i = round * SUBGROUP_SIZE + lane;
             const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
-            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sum, Extras(ahead_c[slot], ahead_r[slot], ahead_x[slot]), 4);
+            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sum, extras[round], 4);
         }
         return;
     }

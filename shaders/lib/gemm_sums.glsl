@@ -37,21 +37,15 @@ uint columns_end(const Work w, const uint n) {
 // on. Strips have numbers, constants in unrolled code: strip / OUT_STAGES is the row of
 // matrices.
 //
-// fetch_strip loads what store_strip needs besides sums, while the strip before is on its way;
-// store_strip takes the strip from tile to memory. They are those of lib/gemm_strip.glsl, or the
+// store_strip takes the strip from tile to memory. It is that of lib/gemm_strip.glsl, or the
 // includer's own.
-void fetch_strip(const Work w, const uint row, const uint col, const uint strip);
 void store_strip(const Work w, const uint row, const uint col, const uint strip);
-
-#define STRIP_ROW(strip) ((strip) / OUT_STAGES * MAT_M)
-#define STRIP_COL(strip) ((strip) % OUT_STAGES * OUT_TILES * MAT_N)
 
 // STORE_SUMS(sum, w, row, col) stores `MatC sum[TILES_M * TILES_N]`, the sums of this
 // subgroup for the rows of C from row on and the columns from col on, once all operands in
-// tile are read. The first strip is fetched before it. With PARTIAL it changes w. A macro, as
-// arrays sized by specialization constants cannot be arguments. The first barrier comes after
-// the operands are read; of the other two one after the strip before is read, one after tile is
-// written.
+// tile are read. With PARTIAL it changes w. A macro, as arrays sized by specialization
+// constants cannot be arguments. The first barrier comes after the operands are read; of the
+// other two one after the strip before is read, one after tile is written.
 #define STORE_SUMS(sum, w, row, col)                                                                                            \
     if (PARTIAL) {                                                                                                              \
         w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                                                                   \
@@ -68,10 +62,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
             }                                                                                                                   \
         }                                                                                                                       \
         strip_barrier();                                                                                                        \
-        if (strip + 1 < TILES_M * OUT_STAGES) {                                                                                 \
-            fetch_strip(w, row + STRIP_ROW(strip + 1), col + STRIP_COL(strip + 1), strip + 1);                                  \
-        }                                                                                                                       \
-        store_strip(w, row + STRIP_ROW(strip), col + STRIP_COL(strip), strip);                                                  \
+        store_strip(w, row + strip / OUT_STAGES * MAT_M, col + strip % OUT_STAGES * OUT_TILES * MAT_N, strip);                  \
     }
 
 #endif
