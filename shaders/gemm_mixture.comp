@@ -110,7 +110,7 @@ void main() {
         [[dont_unroll]] for (uint col = 0; col < p.n; col += BLOCK_N) {
             const Work w = Work(block * BLOCK_M, col, head, 0, true);
             barrier();  // the block before is read
-            load_w(w);
+            load_w(w.batch, w.col);
             gemm(w);
         }
         barrier();  // outputs written before they are read, and read before the next gemm is past its first barrier

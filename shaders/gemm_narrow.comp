@@ -1,11 +1,12 @@
-// gemm_narrow: matrix products on cooperative matrices that never reach memory, as they are
-// multiplied again, by matrices of a few columns.
+// gemm_narrow: matrix products on cooperative matrices that need not reach memory, as they
+// are multiplied again, by matrices of a few columns.
 //
 //     Y = silu(alpha * op(A) * op(B)) * W, batch by batch
 //
 //     op(A)  (m, k)  ELEM, from A (m, k) with A_BY_K, else (k, m); last axis contiguous
 //     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
 //     W      (n, COLUMNS) ELEM, last axis contiguous; at R of lib/gemm_params.glsl
+//     X      (m, n)  ELEM: alpha * op(A) * op(B), with KEEP_X; OUT_ALIGNED is of X alone
 //     C      (parts, batch, m, c_stride) f32: sums over the columns of op(B) of one
 //            subgroup, a part; gemm_combine adds them up to Y
 //
@@ -70,7 +71,7 @@ void add_row(const Work w, const uint row, const bool first, const float y[COLUM
 void main() {
     const Work w = next_work();
     if (w.exists) {
-        load_w(w);
+        load_w(w.batch, w.col);
         gemm(w);
     }
 }

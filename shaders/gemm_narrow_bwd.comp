@@ -63,31 +63,9 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 #include "lib/matrix_types.glsl"
 #include "lib/gemm_matrix.glsl"
 #include "lib/gemm_columns.glsl"
-#include "lib/silu.glsl"
 
-// The rows of dY that meet the block, in float32, with zeros beyond m.
-shared float dy_tile[BLOCK_M * COLUMNS];
-
-// dW of the columns and rows of this lane. It outlives the strips of a block, which is why
-// it is not a variable of store_strip.
-vec4 dw[OUT_STAGES * LANE_QUADS * COLUMNS];
-
-// load_tiles fills w_tile and dy_tile, and clears dw. The barriers of gemm come before they are
-// read.
-void load_tiles(const Work w) {
-    load_w(w);
-    for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * COLUMNS; i += WORKGROUP_SIZE) {
-        const uint y = w.row + i / COLUMNS;
-        float v = 0.0;
-        if (y < p.m) {
-            v = WIDEN(x16[p.x_offset + w.batch * p.x_stride_b + y * p.x_stride + i % COLUMNS]);
-        }
-        dy_tile[i] = v;
-    }
-    [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS * COLUMNS; i++) {
-        dw[i] = vec4(0.0);
-    }
-}
+const uint DW_QUADS = OUT_STAGES * LANE_QUADS;  // of a lane: dW outlives the strips of a block
+#include "lib/gemm_narrow_bwd.glsl"
 
 // store_strip writes dpre of a strip, and adds its rows to dw.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
@@ -108,14 +86,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
                 const vec4 pre = p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4]);
                 // What is past m and n may be a NaN. With 0 in its place all sums get 0.
                 const vec4 v = mix(vec4(0.0), pre, bvec4(uvec4(exists) & uint(row_exists)));
-                const vec4 h = silu(v);
-                vec4 g = vec4(0.0);
-                [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                    const float dy = dy_tile[(row - w.row + r) * COLUMNS + o];
-                    g += dy * w_quad[o];
-                    dw[(stage * LANE_QUADS + j) * COLUMNS + o] += dy * h;
-                }
-                const vec4 dpre = g * dsilu(v);
+                const vec4 dpre = gradient(v, row - w.row + r, w_quad, stage * LANE_QUADS + j);
                 if (row_exists) {
                     c2[(p.c_offset + w.batch * p.c_stride_b + (row + r) * p.c_stride + x) / 4] = uvec2(pack2(dpre.x, dpre.y), pack2(dpre.z, dpre.w));
                 }
@@ -128,37 +99,29 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
 // subgroups in w_tile, which W has left, one row of them after the other.
 void store_dw(const Work w) {
     [[unroll]] for (uint lanes = STRIP_LANES; lanes < SUBGROUP_SIZE; lanes *= 2) {
-        [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS * COLUMNS; i++) {
+        [[unroll]] for (uint i = 0; i < DW_QUADS * COLUMNS; i++) {
             dw[i] += subgroupShuffleXor(dw[i], lanes);
         }
     }
     [[dont_unroll]] for (uint s = 0; s < SUBGROUPS_M; s++) {
         barrier();  // w_tile is read by strips, or written by the subgroups before
         if (gl_SubgroupID / SUBGROUPS_N == s && gl_SubgroupInvocationID < STRIP_LANES) {
-            [[unroll]] for (uint i = 0; i < OUT_STAGES * LANE_QUADS; i++) {
+            [[unroll]] for (uint i = 0; i < DW_QUADS; i++) {
                 const uint x = i / LANE_QUADS * OUT_COLS4 * 4 + quad_of(i % LANE_QUADS);  // within the subgroup's columns
                 if (x < SUBGROUP_N) {
-                    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                        const uint at = o * BLOCK_N4 + (gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N + x) / 4;
-                        w_tile[at] = s == 0 ? dw[i * COLUMNS + o] : w_tile[at] + dw[i * COLUMNS + o];
-                    }
+                    put_dw(i, (gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N + x) / 4, s == 0);
                 }
             }
         }
     }
     barrier();  // w_tile is written
-    const uint at = p.s_offset + (w.row / BLOCK_M * gl_NumWorkGroups.z + w.batch) * p.s_stride_b;
-    for (uint i = gl_LocalInvocationIndex; i < BLOCK_N && w.col + i < p.n; i += WORKGROUP_SIZE) {
-        [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-            s1[at + (w.col + i) * p.s_stride + o] = w_tile[o * BLOCK_N4 + i / 4][i % 4];
-        }
-    }
+    store_tile(w.batch, w.row, w.col);
 }
 
 void main() {
     const Work w = next_work();
     if (w.exists) {
-        load_tiles(w);
+        load_tiles(w.batch, w.row, w.col);  // the barriers of gemm come before they are read
         gemm(w);
         store_dw(w);
     }

@@ -80,6 +80,7 @@ var variants = slices.Concat(
 	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_narrow_bwd", "vulkan1.3", "f16", "bf16"),
+	forEach("gemm_narrow_dsilu", "vulkan1.2", "f16", "bf16"),
 	forEach("gemm_mixture", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_fragments", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_pair", "vulkan1.3", "f16", "bf16"),

@@ -20,6 +20,7 @@ func TestLayouts(t *testing.T) {
 		"gemm_coopmat":       {coopMatSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_narrow":        {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_narrow_bwd":    {narrowSpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
+		"gemm_narrow_dsilu":  {narrowDSiLUSpec{}, []string{"A", "C", "R", "X", "S"}},
 		"gemm_mixture":       {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_fragments":     {fragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
 		"gemm_pair":          {pairSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},

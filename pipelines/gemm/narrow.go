@@ -29,6 +29,9 @@ type narrowPlan struct {
 
 // newNarrowPlan returns the plan for p and W of some columns.
 func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan narrowPlan, err error) {
+	if p.Activation == SiLUKeep {
+		p.Activation = SiLU // in the same way, and X is written, too
+	}
 	err = plan.choose(caps, p, columns, opt, func(c *Config) int { return narrowBytes(caps, c, &p, columns) })
 	if err != nil {
 		return plan, err
@@ -74,14 +77,19 @@ func (plan *narrowPlan) partial(memory *vk.Buffer, at int64, rows, columns int, 
 	return partial.Narrow()
 }
 
-// steps returns the kernel of that name, which writes partial sums of result, and
-// gemm_combine, which adds them up.
+// steps returns the kernel of that name, which writes partial sums of result, and what adds
+// them up.
 func (plan *narrowPlan) steps(name string, args arguments, p Problem, result, partial vk.Tensor) steps.List {
-	sums := Problem{Batch: p.Batch, M: partial.Shape[1], N: partial.Shape[2], K: p.K, DType: p.DType, Out: p.Out}
 	return steps.List{
 		func(c *vk.Cmd) error { return plan.record(c, name, args, p, partial) },
-		func(c *vk.Cmd) error { return combine(c, arguments{c: result}, partial, sums, plan.parts) },
+		plan.sum(p, result, partial),
 	}
+}
+
+// sum returns gemm_combine, which adds up partial sums of result.
+func (plan *narrowPlan) sum(p Problem, result, partial vk.Tensor) func(*vk.Cmd) error {
+	sums := Problem{Batch: p.Batch, M: partial.Shape[1], N: partial.Shape[2], K: p.K, DType: p.DType, Out: p.Out}
+	return func(c *vk.Cmd) error { return combine(c, arguments{c: result}, partial, sums, plan.parts) }
 }
 
 // record records the kernel of that name.
@@ -95,6 +103,7 @@ func (plan *narrowPlan) record(c *vk.Cmd, name string, args arguments, p Problem
 	if err != nil {
 		return err
 	}
+	spec.Epilogue.OutAligned = aligned(4, args.x) // as lib/gemm_narrow.glsl has it
 	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, narrowSpec{spec, uint32(partial.Shape[2])}, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
@@ -159,13 +168,18 @@ func NarrowConfig(caps *vk.Caps, p Problem, columns int, opt Options) (Config, e
 //
 //	y = silu(Alpha * op(A) * op(B)) * w
 //
-// in one kernel that never writes op(A) * op(B): a workgroup multiplies its block by the
+// in one kernel that does not write op(A) * op(B): a workgroup multiplies its block by the
 // rows of w that it meets, and a second kernel adds up what workgroups found, always in
 // the same order. silu(…) is not rounded.
 //
 // Y is (batch, m, columns) of p.Out, a and b are as in Multiply and w is (batch, n,
 // columns), of p.DType, with any strides and a contiguous last axis. p.Activation is
-// SiLU. Y has memory of its own.
+// SiLU, or SiLUKeep, with which the kernel writes
+//
+//	x = Alpha * op(A) * op(B)
+//
+// to opt.X, (batch, m, n) of p.DType, likewise, best with an offset and strides that are
+// multiples of 4 elements. Y and opt.X have memory of their own.
 //
 // Narrow records into c and returns, as Multiply does. It returns an error that wraps
 // ErrUnsupported if p.DType is float32, the device has no matrices of it, w has more than 8
@@ -180,11 +194,14 @@ func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options
 		argument.New("a", a, true, p.DType, p.AShape()),
 		argument.New("b", b, true, p.DType, p.BShape()),
 		argument.New("w", w, true, p.DType, []int{p.Batches(), p.N, columns}),
-	}, []argument.Argument{argument.New("y", y, true, p.Out, yShape)})
+	}, []argument.Argument{
+		argument.New("y", y, true, p.Out, yShape),
+		argument.New("x", opt.X, p.HasX(), p.DType, p.CShape()),
+	})
 	if err != nil {
 		return err
 	}
-	args := arguments{c: y, a: a, b: b, r: w}
+	args := arguments{c: y, a: a, b: b, r: w, x: opt.X}
 	memory, at, err := plan.memory.workspace(c, &opt, &args)
 	if err != nil {
 		return err

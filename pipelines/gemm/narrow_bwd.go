@@ -80,11 +80,8 @@ func NarrowBackwardSteps(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int
 	if err != nil {
 		return s, err
 	}
-	if !aligned(8, dpre) {
-		return s, fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", dpre.Offset, dpre.Strides)
-	}
-	if end := 2 * int64((dpre.Offset+dpre.Span()+7)/8*8); end > dpre.Buffer.Bytes() {
-		return s, fmt.Errorf("gemm: dpre with its zeros ends at byte %d of a buffer of %d", end, dpre.Buffer.Bytes())
+	if err := checkPadded(dpre); err != nil {
+		return s, err
 	}
 	args := arguments{c: dpre, a: a, b: b, r: w, x: dy}
 	memory, at, err := plan.memory.workspace(c, &opt, &args)
@@ -97,4 +94,16 @@ func NarrowBackwardSteps(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int
 	args.more = 4 * float64(p.N) * float64(columns)
 	s.Product = plan.steps("gemm_narrow_bwd", args, p, dw.Narrow(), args.s)
 	return s, nil
+}
+
+// checkPadded returns an error unless dpre is one whose rows a kernel may fill with zeros up
+// to the next multiple of 8 elements.
+func checkPadded(dpre vk.Tensor) error {
+	if !aligned(8, dpre) {
+		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", dpre.Offset, dpre.Strides)
+	}
+	if end := 2 * int64((dpre.Offset+dpre.Span()+7)/8*8); end > dpre.Buffer.Bytes() {
+		return fmt.Errorf("gemm: dpre with its zeros ends at byte %d of a buffer of %d", end, dpre.Buffer.Bytes())
+	}
+	return nil
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // TestNarrow compares with two products in float64: with the tuning table's tiles, and with
-// tiles whose rows leave in several strips, which are added to one another.
+// tiles whose rows leave in several strips, which are added to one another. The first product
+// is written or not.
 func TestNarrow(t *testing.T) {
 	d := vktest.Open(t)
 	for format, shape := range matrixFormats(t, d) {
@@ -32,17 +33,23 @@ func TestNarrow(t *testing.T) {
 			{gemm.Problem{M: 20, N: 70, K: 40, TransA: true, TransB: true}, 5, strips},
 		} {
 			p := s.p
-			p.DType, p.Out, p.Activation = format, format, gemm.SiLU
+			p.DType, p.Out = format, format
 			layout := kerneltest.Layout(i) % kerneltest.Layouts
-			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
-				h := newHiddenCase(p, s.columns)
-				want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
-				c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: append(h.tensors,
-					kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, h.in, h.second).C})}
-				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-					return gemm.Narrow(c, t["y"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config})
+			for _, p.Activation = range []gemm.Activation{gemm.SiLU, gemm.SiLUKeep} {
+				t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
+					h := newHiddenCase(p, s.columns)
+					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
+					c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: append(h.tensors,
+						kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, h.in, h.second).C})}
+					if p.HasX() {
+						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
+						c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: "x", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
+					}
+					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+						return gemm.Narrow(c, t["y"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config, X: t["x"]})
+					})
 				})
-			})
+			}
 		}
 	}
 }

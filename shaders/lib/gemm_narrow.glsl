@@ -1,19 +1,36 @@
 // gemm_narrow: strips of lib/gemm_matrix.glsl through silu, and times the rows of W that they
-// meet: a matrix (n, COLUMNS) of ELEM for each product, with few columns, at R of
-// lib/gemm_params.glsl.
+// meet: a matrix with few columns for each product. With KEEP_X the sums of products are
+// written, too, (m, n) of ELEM for each product; at X of lib/gemm_params.glsl, whose
+// OUT_ALIGNED is that of X alone.
 //
-// The includer declares the specialization constant COLUMNS, includes lib/element.glsl and
-// lib/gemm_matrix.glsl before, and defines add_row.
+// The includer includes what lib/gemm_w.glsl needs and lib/gemm_matrix.glsl before, and
+// defines add_row.
 #ifndef LIB_GEMM_NARROW_GLSL
 #define LIB_GEMM_NARROW_GLSL
 
 #include "gemm_columns.glsl"
+#include "gemm_w.glsl"
+#include "pack2.glsl"
 #include "silu.glsl"
 
 // add_row takes y, which the columns of a strip add to a row of the result. First says that
 // the strip is the first of this row and subgroup in the block; those after it are of the
 // same invocation.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]);
+
+// keep_x writes v, four columns of a row of X from col on, as far as they lie before end.
+void keep_x(const uint batch, const uint row, const uint col, const uint end, const vec4 v) {
+    const uint at = p.x_offset + batch * p.x_stride_b + row * p.x_stride + col;
+    if (OUT_ALIGNED && col + 4 <= end) {
+        x2[at / 4] = uvec2(pack2(v.x, v.y), pack2(v.z, v.w));
+        return;
+    }
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+        if (col + e < end) {
+            x16[at + e] = NARROW(v[e]);
+        }
+    }
+}
 
 // store_strip multiplies a strip. An invocation has sums over its columns for all of its rows.
 // The STRIP_LANES that share these rows then exchange halves of them, and halves of those, until
@@ -35,6 +52,9 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         }
         [[unroll]] for (uint i = 0; i < LANE_ROWS; i++) {
             const vec4 v = p.alpha * uintBitsToFloat(tile[base + row_of(i * ROW_LANES) * OUT_LD + quad_of(j) / 4]);
+            if (KEEP_X && row + row_of(i * ROW_LANES) < p.m) {
+                keep_x(w.batch, row + row_of(i * ROW_LANES), x, end, v);
+            }
             const vec4 h = mix(vec4(0.0), silu(v), exists);  // what is past the end may be a NaN
             [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
                 sums[i * COLUMNS + o] += dot(h, w_quad[o]);
