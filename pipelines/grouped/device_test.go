@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/pipelines/grouped"
 	"github.com/flashvk/flashvk/pipelines/grouped/ref"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
@@ -54,8 +55,12 @@ func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p gr
 	}
 }
 
-// tensors are those of a pass, with y in a format.
-func tensors(p grouped.Problem, in ref.Inputs, y dtype.DType, backward bool) []kerneltest.Tensor {
+// tensors are those of a pass, with y in a format. A pre that is kept is for the backward pass
+// another one than that of x.
+func tensors(p grouped.Problem, in ref.Inputs, y dtype.DType, keep grouped.Keep, backward bool) []kerneltest.Tensor {
+	if backward && keep == grouped.KeepPre {
+		in.Pre = kerneltest.Random(rand.New(rand.NewPCG(5, uint64(p.Hidden))), p.DType, p.Tokens*p.Heads*p.Hidden, 1)
+	}
 	want, plain := ref.Compute(in, p), ref.Plain(in, p)
 	b := ref.NewBounds(want, plain, p)
 	list := []kerneltest.Tensor{
@@ -64,7 +69,13 @@ func tensors(p grouped.Problem, in ref.Inputs, y dtype.DType, backward bool) []k
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
 	}
 	if !backward {
+		if keep == grouped.KeepPre {
+			list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Want: want.Pre, Bound: b.Pre})
+		}
 		return append(list, kerneltest.Tensor{Name: "y", DType: y, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
+	}
+	if keep == grouped.KeepPre {
+		list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Values: in.Pre})
 	}
 	return append(list,
 		kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
@@ -76,6 +87,7 @@ func tensors(p grouped.Problem, in ref.Inputs, y dtype.DType, backward bool) []k
 // record records a pass on named tensors.
 func record(p grouped.Problem, opt grouped.Options, backward bool) kerneltest.Record {
 	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		opt.Pre = t["pre"]
 		if backward {
 			return grouped.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], p, opt)
 		}
@@ -83,13 +95,20 @@ func record(p grouped.Problem, opt grouped.Options, backward bool) kerneltest.Re
 	}
 }
 
-// TestPasses runs both passes on every path, and y in float32.
+// TestPasses runs both passes on every path, with all that can be kept, and y in float32.
 func TestPasses(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range gemm.Impls() {
 		cases(t, d, impl, func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout) {
 			in := inputs(p)
-			for _, pass := range []struct{ backward, products, float32 bool }{{}, {products: true}, {float32: true}, {products: true, float32: true}, {backward: true}, {backward: true, products: true}} {
+			for _, pass := range []struct {
+				backward, products, float32 bool
+				keep                        grouped.Keep
+			}{
+				{}, {products: true}, {float32: true}, {products: true, float32: true}, {backward: true}, {backward: true, products: true},
+				{keep: grouped.KeepPre}, {keep: grouped.KeepPre, products: true}, {keep: grouped.KeepPre, float32: true},
+				{keep: grouped.KeepPre, backward: true}, {keep: grouped.KeepPre, backward: true, products: true},
+			} {
 				y := p.DType
 				if pass.float32 {
 					if y == dtype.Float32 {
@@ -97,7 +116,7 @@ func TestPasses(t *testing.T) {
 					}
 					y = dtype.Float32
 				}
-				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, y, pass.backward)}
+				c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, y, pass.keep, pass.backward)}
 				t.Logf("%+v", pass)
 				c.Test(t, d, record(p, grouped.Options{Impl: impl, Heads: heads, Products: pass.products, Float32: pass.float32}, pass.backward))
 			}
@@ -112,7 +131,7 @@ func TestBackwardLoss(t *testing.T) {
 	for _, impl := range gemm.Impls() {
 		cases(t, d, impl, func(t *testing.T, p grouped.Problem, heads int, layout kerneltest.Layout) {
 			in := inputs(p)
-			c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, p.DType, true)}
+			c := kerneltest.Case{Name: "grouped", Layout: layout, Tensors: tensors(p, in, p.DType, grouped.KeepNothing, true)}
 			for _, products := range []bool{false, true} {
 				t.Logf("products=%v", products)
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
@@ -125,38 +144,40 @@ func TestBackwardLoss(t *testing.T) {
 	}
 }
 
-// TestWorkspace runs both passes in memory of their own that is full of NaN, and wants too
-// little of it to be refused.
+// TestWorkspace runs both passes in memory of their own that is full of NaN, with all that can
+// be kept, and wants too little of it to be refused.
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := grouped.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Float32}
 	in := inputs(p)
 	for _, impl := range gemm.Impls() {
 		for _, backward := range []bool{false, true} {
-			opt := grouped.Options{Impl: impl, Heads: 2}
-			size := grouped.ForwardWorkspace
-			if backward {
-				size = grouped.BackwardWorkspace
+			for _, keep := range grouped.Keeps() {
+				opt := grouped.Options{Impl: impl, Heads: 2}
+				size := grouped.ForwardWorkspace
+				if backward {
+					size = grouped.BackwardWorkspace
+				}
+				bytes, err := size(d.Caps(), p, opt, keep)
+				if errors.Is(err, gemm.ErrUnsupported) {
+					continue
+				}
+				require.NoError(t, err)
+				all, err := size(d.Caps(), p, grouped.Options{Impl: impl}, keep)
+				require.NoError(t, err)
+				require.Less(t, bytes, all, "fewer heads at a time need less memory")
+				c := kerneltest.Case{Name: "grouped", Tensors: tensors(p, in, p.DType, keep, backward)}
+				c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
+					opt.Workspace = workspace
+					return record(p, opt, backward)
+				})
 			}
-			bytes, err := size(d.Caps(), p, opt)
-			if errors.Is(err, gemm.ErrUnsupported) {
-				continue
-			}
-			require.NoError(t, err)
-			all, err := size(d.Caps(), p, grouped.Options{Impl: impl})
-			require.NoError(t, err)
-			require.Less(t, bytes, all, "fewer heads at a time need less memory")
-			c := kerneltest.Case{Name: "grouped", Tensors: tensors(p, in, p.DType, backward)}
-			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
-				opt.Workspace = workspace
-				return record(p, opt, backward)
-			})
 		}
 	}
 }
 
-// TestChoice wants one kernel on matrices in the place of products where outputs are few, and
-// with Products or many outputs memory for hidden units.
+// TestChoice wants one kernel in the place of products where outputs are few, on matrices unless
+// pre is kept, and with Products or many outputs memory for hidden units.
 func TestChoice(t *testing.T) {
 	d := vktest.Open(t)
 	p := grouped.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
@@ -164,21 +185,28 @@ func TestChoice(t *testing.T) {
 		t.Skip(err)
 	}
 	hidden := int64(2 * p.Tokens * p.Heads * p.Hidden)
-	for _, backward := range []bool{false, true} {
+	for _, x := range []struct {
+		backward bool
+		keep     grouped.Keep
+		want     string
+	}{
+		{false, grouped.KeepNothing, "narrow coopmat"}, {false, grouped.KeepPre, "narrow coopmat"},
+		{true, grouped.KeepNothing, "narrow coopmat"}, {true, grouped.KeepPre, "narrow dsilu"},
+	} {
 		opt := grouped.Options{Impl: gemm.CoopMat}
 		size := grouped.ForwardWorkspace
-		if backward {
+		if x.backward {
 			size = grouped.BackwardWorkspace
 		}
 		check := func(p grouped.Problem, opt grouped.Options) (bytes int64, runs string) {
-			bytes, err := size(d.Caps(), p, opt)
+			bytes, err := size(d.Caps(), p, opt, x.keep)
 			require.NoError(t, err)
-			runs, err = grouped.Describe(d.Caps(), p, opt, backward)
+			runs, err = grouped.Describe(d.Caps(), p, opt, x.backward, x.keep)
 			require.NoError(t, err)
 			return bytes, runs
 		}
 		fused, runs := check(p, opt)
-		require.Contains(t, runs, "narrow")
+		require.Contains(t, runs, x.want)
 		opt.Products = true
 		products, runs := check(p, opt)
 		require.NotContains(t, runs, "narrow")
@@ -211,6 +239,14 @@ func TestArguments(t *testing.T) {
 	require.ErrorContains(t, grouped.Forward(c, y.Permute(1, 0, 2), x, w1, w2, p, opt), "grouped: y has shape [6 2 5]")
 	require.ErrorContains(t, grouped.Backward(c, x, w1, w2, y, x, w1, w2, p, opt), "grouped: dx overlaps x")
 	require.EqualError(t, grouped.Forward(c, y, x, w1, w2, p, grouped.Options{Heads: -1}), "grouped: heads_at_a_time=-1 is negative")
+	pre := tensor(2, 6, 4)
+	require.ErrorContains(t, grouped.Forward(c, y, x, w1, w2, p, grouped.Options{Pre: y}), "grouped: pre has shape [2 6 5]")
+	require.ErrorContains(t, grouped.Forward(c, y, x, w1, w2, p, grouped.Options{Pre: vk.View(y.Buffer, p.DType, p.PreShape()...)}), "grouped: pre overlaps y")
+	require.ErrorContains(t, grouped.Backward(c, tensor(2, 3), tensor(6, 3, 4), tensor(6, 4, 5), y, x, w1, w2, p, grouped.Options{Pre: y}), "grouped: pre has shape [2 6 5]")
+	require.ErrorContains(t, grouped.Backward(c, vk.View(pre.Buffer, p.DType, p.XShape()...), tensor(6, 3, 4), tensor(6, 4, 5), y, x, w1, w2, p, grouped.Options{Pre: pre}), "grouped: dx overlaps pre")
+	require.EqualError(t, grouped.BackwardLoss(c, x, w1, w2, x, w1, w2, nil, p, grouped.Options{Pre: pre}), "grouped: pre is given, but BackwardLoss computes it")
+	_, err = grouped.BackwardWorkspace(d.Caps(), p, opt, chain.KeepHidden)
+	require.EqualError(t, err, "grouped: keep=hidden is not one of nothing, pre")
 	p.Heads = 0
 	require.ErrorContains(t, grouped.Forward(c, y, x, w1, w2, p, opt), "grouped: heads=0 is not from 1 to")
 	p.Heads, p.Grad = 6, 99

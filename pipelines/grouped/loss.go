@@ -1,6 +1,7 @@
 package grouped
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -21,8 +22,12 @@ type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 // with w2; else, and where Backward writes no silu(pre), it is that of Forward, before all
 // gradients, and costs one with w1, too. Both are in the workspace, with 8 elements or more for each token and head in dy.
 //
-// Records, waits for, and returns errors as Backward does, and what loss returns.
+// Records, waits for, and returns errors as Backward does, and what loss returns. There is no
+// opt.Pre: who has it has y.
 func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Problem, opt Options) error {
+	if opt.keeps() != KeepNothing {
+		return fmt.Errorf("grouped: pre is given, but BackwardLoss computes it")
+	}
 	plan, err := newLossPlan(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err
@@ -37,7 +42,7 @@ func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Pro
 	y, dy := plan.tensors(memory, p)
 	if plan.forward == nil {
 		part := &plan.backward.parts[0]
-		pre, err := part.preSteps(c, memory, x, p)
+		pre, err := part.preSteps(c, memory, x, none, p)
 		if err != nil {
 			return err
 		}
@@ -45,7 +50,7 @@ func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Pro
 		if err != nil {
 			return err
 		}
-		rest, err := part.gradientSteps(c, memory, dx, dw1, dw2, dy.Permute(1, 0, 2), x, w2, p)
+		rest, err := part.gradientSteps(c, memory, dx, dw1, dw2, dy.Permute(1, 0, 2), x, w2, none, p)
 		if err != nil {
 			return err
 		}
@@ -85,7 +90,7 @@ func newLossPlan(caps *vk.Caps, p Problem, opt Options) (plan lossPlan, err erro
 		return plan, err
 	}
 	if len(list) == 1 && !fused {
-		part, bytes, err := newBackwardPart(caps, p, list[0], opt.Impl, false, true)
+		part, bytes, err := newBackwardPart(caps, p, list[0], opt.Impl, KeepNothing, false, true)
 		if err != nil {
 			return plan, err
 		}
@@ -93,11 +98,11 @@ func newLossPlan(caps *vk.Caps, p Problem, opt Options) (plan lossPlan, err erro
 		plan.memory.Take(bytes)
 	} else {
 		opt.Float32 = true
-		forward, err := newForwardPlan(caps, p, opt)
+		forward, err := newForwardPlan(caps, p, opt, KeepNothing)
 		if err != nil {
 			return plan, err
 		}
-		if plan.backward, err = newBackwardPlan(caps, p, opt); err != nil {
+		if plan.backward, err = newBackwardPlan(caps, p, opt, KeepNothing); err != nil {
 			return plan, err
 		}
 		plan.forward = &forward

@@ -1,6 +1,7 @@
 package grouped
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,18 +50,26 @@ func (h heads) of(t vk.Tensor) vk.Tensor {
 	return t
 }
 
+// ofPre returns the same of pre, whose heads are axis 1, if there is one.
+func (h heads) ofPre(pre vk.Tensor) vk.Tensor {
+	if pre.IsZero() {
+		return none
+	}
+	return h.of(pre.Permute(1, 0, 2))
+}
+
 // repeat returns a matrix as that of every head.
 func (h heads) repeat(x vk.Tensor) vk.Tensor {
 	x.Shape, x.Strides = []int{h.n, x.Shape[0], x.Shape[1]}, []int{0, x.Strides[0], x.Strides[1]}
 	return x
 }
 
+// unit returns the elements of 16 bytes.
+func unit(p Problem) int { return 16 / p.DType.Size() }
+
 // hiddenStride returns the hidden units of a head with their zeros: 16 bytes are a
 // multiple of 8 elements of 16 bits, and of 4 of float32.
-func hiddenStride(p Problem) int {
-	unit := 16 / p.DType.Size()
-	return (p.Hidden + unit - 1) / unit * unit
-}
+func hiddenStride(p Problem) int { return (p.Hidden + unit(p) - 1) / unit(p) * unit(p) }
 
 // rows returns the matrix (rows, heads * hiddenStride) at a byte of memory.
 func (h heads) rows(memory *vk.Buffer, at int64, rows int, p Problem) vk.Tensor {
@@ -108,8 +117,8 @@ type forwardPart struct {
 	first, second chain.Product
 }
 
-func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, err error) {
-	if err := p.Validate(); err != nil {
+func newForwardPlan(caps *vk.Caps, p Problem, opt Options, keep Keep) (plan forwardPlan, err error) {
+	if err := cmp.Or(p.Validate(), keep.Check("grouped", Keeps())); err != nil {
 		return plan, err
 	}
 	list, err := divide(p, opt, hiddenBytes)
@@ -117,7 +126,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 		return plan, err
 	}
 	for _, h := range list {
-		part, bytes, err := newForwardPart(caps, p, h, opt)
+		part, bytes, err := newForwardPart(caps, p, h, opt, keep)
 		if err != nil {
 			return plan, err
 		}
@@ -128,9 +137,12 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 }
 
 // newForwardPart returns what Forward runs for some heads, and the memory of it.
-func newForwardPart(caps *vk.Caps, p Problem, h heads, opt Options) (part forwardPart, bytes int64, err error) {
+func newForwardPart(caps *vk.Caps, p Problem, h heads, opt Options, keep Keep) (part forwardPart, bytes int64, err error) {
 	part.heads = h
 	first := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
+	if keep == KeepPre {
+		first.Activation = gemm.SiLUKeep
+	}
 	if !opt.Products {
 		narrow := first
 		narrow.Out = opt.yType(p)
@@ -154,16 +166,16 @@ func newForwardPart(caps *vk.Caps, p Problem, h heads, opt Options) (part forwar
 }
 
 // record records the outputs of some heads, whose tensors are (heads, rows, columns).
-func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
+func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, y, x, w1, w2, pre vk.Tensor, p Problem, opt Options) error {
 	if f.fused {
-		err := gemm.Narrow(c, y, f.repeat(x), w1, w2, p.Out, f.narrow, gemm.Options{Impl: opt.Impl, Workspace: memory})
+		err := gemm.Narrow(c, y, f.repeat(x), w1, w2, p.Out, f.narrow, gemm.Options{Impl: opt.Impl, X: pre, Workspace: memory})
 		if err != nil {
 			return fmt.Errorf("grouped: %w", err)
 		}
 		return nil
 	}
 	hidden := f.units(memory, f.hidden, p)
-	if err := f.first.Record(c, memory, hidden, f.repeat(x), w1, none, none); err != nil {
+	if err := f.first.Record(c, memory, hidden, f.repeat(x), w1, pre, none); err != nil {
 		return err
 	}
 	c.Barrier()
@@ -192,11 +204,12 @@ type backwardPart struct {
 	w1, dpre int64 // where the copy of w1 and dpre lie
 	dw1, dx  chain.Product
 
-	fused  bool // one kernel makes dpre and dw2
-	narrow gemm.Problem
-	sums   int64 // where its workspace lies
+	keep   Keep
+	fused  bool         // one kernel makes dpre and dw2
+	narrow gemm.Problem // of it, which is another one if pre is kept
+	sums   int64        // where its workspace lies
 
-	silu               int64 // else, where silu(pre) lies; pre takes the place of dpre before
+	silu               int64 // else, where silu(pre) lies; pre takes the place of dpre before, unless it is kept
 	pre, gradient, dw2 chain.Product
 	early              bool // silu(pre) comes with pre, for y; else with the gradient
 	y                  chain.Product
@@ -206,6 +219,11 @@ type backwardPart struct {
 // the format of dw2.
 func narrowBackward(p Problem, n int) gemm.Problem {
 	return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.Grad}
+}
+
+// narrowDSiLU returns the same where pre is kept.
+func narrowDSiLU(p Problem, n int) gemm.Problem {
+	return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLU, DType: p.DType, Out: p.Grad}
 }
 
 // fusesBackward reports whether one kernel makes dpre and dw2.
@@ -223,8 +241,8 @@ func fusesBackward(caps *vk.Caps, p Problem, opt Options) (bool, error) {
 	return true, nil
 }
 
-func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, err error) {
-	if err := p.Validate(); err != nil {
+func newBackwardPlan(caps *vk.Caps, p Problem, opt Options, keep Keep) (plan backwardPlan, err error) {
+	if err := cmp.Or(p.Validate(), keep.Check("grouped", Keeps())); err != nil {
 		return plan, err
 	}
 	fused, err := fusesBackward(caps, p, opt)
@@ -240,7 +258,7 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, 
 		return plan, err
 	}
 	for _, h := range list {
-		part, bytes, err := newBackwardPart(caps, p, h, opt.Impl, fused, false)
+		part, bytes, err := newBackwardPart(caps, p, h, opt.Impl, keep, fused, false)
 		if err != nil {
 			return plan, err
 		}
@@ -252,14 +270,12 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt Options) (plan backwardPlan, 
 
 // newBackwardPart returns what Backward runs for some heads, and the memory of it. Early,
 // which is not fused, adds the product of y in float32.
-func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl, fused, early bool) (b backwardPart, bytes int64, err error) {
+func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl, keep Keep, fused, early bool) (b backwardPart, bytes int64, err error) {
 	var memory chain.Memory
-	b.heads, b.fused, b.early = h, fused, early
+	b.heads, b.keep, b.fused, b.early = h, keep, fused, early
 	b.dpre, b.w1 = memory.Take(h.bytes(p.Tokens, p)), memory.Take(h.bytes(p.In, p))
 	if fused {
-		b.narrow = narrowBackward(p, h.n)
-		bytes, err := gemm.NarrowBackwardWorkspace(caps, b.narrow, p.Out, gemm.Options{Impl: impl, AlignedB: true})
-		if err != nil {
+		if bytes, err = b.addNarrow(caps, p, impl); err != nil {
 			return b, 0, fmt.Errorf("grouped: %w", err)
 		}
 		b.sums = memory.Take(bytes)
@@ -277,6 +293,16 @@ func newBackwardPart(caps *vk.Caps, p Problem, h heads, impl gemm.Impl, fused, e
 	return b, memory.Bytes, err
 }
 
+// addNarrow adds the kernel that makes dpre and dw2, and returns the memory of it.
+func (b *backwardPart) addNarrow(caps *vk.Caps, p Problem, impl gemm.Impl) (int64, error) {
+	if b.keep == KeepPre {
+		b.narrow = narrowDSiLU(p, b.n)
+		return gemm.NarrowDSiLUWorkspace(caps, b.narrow)
+	}
+	b.narrow = narrowBackward(p, b.n)
+	return gemm.NarrowBackwardWorkspace(caps, b.narrow, p.Out, gemm.Options{Impl: impl, AlignedB: true})
+}
+
 // addProducts adds the products that make dpre and dw2.
 func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Problem, impl gemm.Impl) (err error) {
 	b.silu = memory.Take(b.bytes(p.Tokens, p))
@@ -291,14 +317,18 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 	}
 	for _, x := range []struct {
 		to         *chain.Product
+		on         bool
 		p          gemm.Problem
 		out        dtype.DType
 		ownA, ownB bool // the operands that are in our memory
 	}{
-		{&b.pre, gemm.Problem{Batch: b.n, M: p.Tokens, N: hiddenStride(p), K: p.In, Activation: ofPre}, p.DType, false, true},
-		{&b.gradient, gemm.Problem{Batch: b.n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: ofGradient}, p.DType, false, false},
-		{&b.dw2, gemm.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true}, p.Grad, true, false},
+		{&b.pre, b.keep == KeepNothing, gemm.Problem{Batch: b.n, M: p.Tokens, N: hiddenStride(p), K: p.In, Activation: ofPre}, p.DType, false, true},
+		{&b.gradient, true, gemm.Problem{Batch: b.n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: ofGradient}, p.DType, false, false},
+		{&b.dw2, true, gemm.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true}, p.Grad, true, false},
 	} {
+		if !x.on {
+			continue
+		}
 		x.p.DType, x.p.Out = p.DType, x.out
 		if *x.to, err = chain.NewProduct(caps, "grouped", memory, x.p, impl, gemm.Options{AlignedA: x.ownA, AlignedB: x.ownB}); err != nil {
 			return err
@@ -310,11 +340,18 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 
 // describe says what runs, in its order, the same only once.
 func (b *backwardPart) describe(caps *vk.Caps, p Problem, impl gemm.Impl) (string, error) {
+	gradients := words(b.dw1.Config(), b.dx.Config())
+	if b.fused && b.keep == KeepPre {
+		return "narrow dsilu | " + gradients, nil
+	}
 	if b.fused {
 		config, err := gemm.NarrowBackwardConfig(caps, b.narrow, p.Out, gemm.Options{Impl: impl, AlignedB: true})
-		return "narrow " + config.String() + " | " + words(b.dw1.Config(), b.dx.Config()), err
+		return "narrow " + config.String() + " | " + gradients, err
 	}
-	list := []gemm.Config{b.pre.Config()}
+	var list []gemm.Config
+	if b.keep == KeepNothing {
+		list = append(list, b.pre.Config())
+	}
 	if b.early {
 		list = append(list, b.y.Config())
 	}

@@ -124,10 +124,10 @@ type outputs struct {
 func newOutputs(caps *vk.Caps, p Problem, opt Options) (o outputs, err error) {
 	o.opt = opt.perceptrons()
 	o.opt.Float32 = true
-	if o.workspace, err = grouped.ForwardWorkspace(caps, p.Perceptrons(), o.opt); err != nil {
+	if o.workspace, err = grouped.ForwardWorkspace(caps, p.Perceptrons(), o.opt, grouped.KeepNothing); err != nil {
 		return o, wrap(err)
 	}
-	o.words, err = grouped.Describe(caps, p.Perceptrons(), o.opt, false)
+	o.words, err = grouped.Describe(caps, p.Perceptrons(), o.opt, false, grouped.KeepNothing)
 	return o, wrap(err)
 }
 

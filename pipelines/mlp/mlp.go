@@ -67,40 +67,17 @@ type Options struct {
 }
 
 // Keep says what Forward leaves to Backward.
-type Keep uint8
+type Keep = chain.Keep
 
 // What there is to choose from. PyTorch's autograd keeps both.
 const (
-	KeepNothing Keep = iota
-	KeepPre          // Options.Pre
-	KeepHidden       // Options.Pre and Options.Hidden
+	KeepNothing = chain.KeepNothing
+	KeepPre     = chain.KeepPre    // Options.Pre
+	KeepHidden  = chain.KeepHidden // Options.Pre and Options.Hidden
 )
 
 // Keeps lists them.
 func Keeps() []Keep { return []Keep{KeepNothing, KeepPre, KeepHidden} }
-
-// String returns nothing, pre or hidden.
-func (k Keep) String() string {
-	switch k {
-	case KeepNothing:
-		return "nothing"
-	case KeepPre:
-		return "pre"
-	case KeepHidden:
-		return "hidden"
-	}
-	return fmt.Sprintf("Keep(%d)", uint8(k))
-}
-
-// ParseKeep accepts the names that String returns.
-func ParseKeep(name string) (Keep, error) {
-	for _, k := range Keeps() {
-		if name == k.String() {
-			return k, nil
-		}
-	}
-	return 0, fmt.Errorf("mlp: keep %q is not one of nothing, pre, hidden", name)
-}
 
 // keeps returns what the tensors of o keep.
 func (o *Options) keeps() (Keep, error) {

@@ -1,6 +1,8 @@
 package mlp
 
 import (
+	"cmp"
+
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/vk"
@@ -15,7 +17,7 @@ type forwardPlan struct {
 }
 
 func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan forwardPlan, err error) {
-	if err := p.Validate(); err != nil {
+	if err := cmp.Or(p.Validate(), keep.Check("mlp", Keeps())); err != nil {
 		return plan, err
 	}
 	if plan.fused, err = newPair(caps, p, opt, keep); err != nil {
@@ -48,7 +50,7 @@ type backwardPlan struct {
 }
 
 func newBackwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan backwardPlan, err error) {
-	if err := p.Validate(); err != nil {
+	if err := cmp.Or(p.Validate(), keep.Check("mlp", Keeps())); err != nil {
 		return plan, err
 	}
 	ofGradient := gemm.TimesDSiLU

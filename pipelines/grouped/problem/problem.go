@@ -20,6 +20,7 @@ import (
 //	W1, dW1   (heads, in, hidden)  DType, Grad
 //	W2, dW2   (heads, hidden, out) DType, Grad
 //	y, dy     (tokens, heads, out) DType
+//	pre       (tokens, heads, hidden) DType
 //
 // Sums are float32.
 type Problem struct {
@@ -74,11 +75,13 @@ func (p Problem) BackwardBytes() float64 {
 	return float64(p.DType.Size())*(tokens+p.weights()) + float64(p.Grad.Size())*p.weights()
 }
 
-// XShape, W1Shape, W2Shape and YShape are the shapes of tensors and of their gradients.
-func (p Problem) XShape() []int  { return []int{p.Tokens, p.In} }
-func (p Problem) W1Shape() []int { return []int{p.Heads, p.In, p.Hidden} }
-func (p Problem) W2Shape() []int { return []int{p.Heads, p.Hidden, p.Out} }
-func (p Problem) YShape() []int  { return []int{p.Tokens, p.Heads, p.Out} }
+// XShape, W1Shape, W2Shape, YShape and PreShape are the shapes of tensors and of their
+// gradients.
+func (p Problem) XShape() []int   { return []int{p.Tokens, p.In} }
+func (p Problem) W1Shape() []int  { return []int{p.Heads, p.In, p.Hidden} }
+func (p Problem) W2Shape() []int  { return []int{p.Heads, p.Hidden, p.Out} }
+func (p Problem) YShape() []int   { return []int{p.Tokens, p.Heads, p.Out} }
+func (p Problem) PreShape() []int { return []int{p.Tokens, p.Heads, p.Hidden} }
 
 // String describes the problem in a few words.
 func (p Problem) String() string {

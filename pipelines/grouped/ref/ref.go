@@ -12,11 +12,12 @@ import (
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
-// Inputs are what a problem reads; DY is nil for the forward pass alone.
-type Inputs struct{ X, W1, W2, DY []float64 }
+// Inputs are what a problem reads; DY is nil for the forward pass alone. Pre, if there is one,
+// is what the backward pass takes for pre, whatever x * W1 is.
+type Inputs struct{ X, W1, W2, DY, Pre []float64 }
 
 // Outputs are what the forward pass writes, and what Backward adds.
-type Outputs struct{ Y, DX, DW1, DW2 []float64 }
+type Outputs struct{ Pre, Y, DX, DW1, DW2 []float64 }
 
 // Compute returns the outputs in float64 throughout: the gradients too if there is DY.
 func Compute(in Inputs, p problem.Problem) Outputs {
@@ -35,7 +36,7 @@ func Plain(in Inputs, p problem.Problem) Outputs {
 // compute computes each head by f. Sum rounds a sum of dx, and store what dx holds at
 // last.
 func compute(in Inputs, p problem.Problem, f func(mlp.Inputs, mlpproblem.Problem) mlp.Outputs, sum, store func(float64) float64) (out Outputs) {
-	out.Y = make([]float64, p.Tokens*p.Heads*p.Out)
+	out.Y, out.Pre = make([]float64, p.Tokens*p.Heads*p.Out), make([]float64, p.Tokens*p.Heads*p.Hidden)
 	if in.DY != nil {
 		out.DX = make([]float64, p.Tokens*p.In)
 	}
@@ -43,6 +44,7 @@ func compute(in Inputs, p problem.Problem, f func(mlp.Inputs, mlpproblem.Problem
 		one := f(head(in, p, k), headProblem(p))
 		for t := range p.Tokens {
 			copy(out.Y[(t*p.Heads+k)*p.Out:], one.Y[t*p.Out:(t+1)*p.Out])
+			copy(out.Pre[(t*p.Heads+k)*p.Hidden:], one.Pre[t*p.Hidden:(t+1)*p.Hidden])
 		}
 		for i, v := range one.DX {
 			out.DX[i] = sum(out.DX[i] + v)
@@ -64,21 +66,28 @@ func headProblem(p problem.Problem) mlpproblem.Problem {
 func head(in Inputs, p problem.Problem, k int) mlp.Inputs {
 	first, second := p.In*p.Hidden, p.Hidden*p.Out
 	one := mlp.Inputs{X: in.X, W1: in.W1[k*first : (k+1)*first], W2: in.W2[k*second : (k+1)*second]}
-	if in.DY != nil {
-		one.DY = make([]float64, 0, p.Tokens*p.Out)
-		for t := range p.Tokens {
-			one.DY = append(one.DY, in.DY[(t*p.Heads+k)*p.Out:][:p.Out]...)
-		}
+	one.DY, one.Pre = ofHead(in.DY, p, k, p.Out), ofHead(in.Pre, p, k, p.Hidden)
+	return one
+}
+
+// ofHead returns what a tensor (tokens, heads, columns) has of head k; nil of nil.
+func ofHead(data []float64, p problem.Problem, k, columns int) (one []float64) {
+	if data == nil {
+		return nil
+	}
+	for t := range p.Tokens {
+		one = append(one, data[(t*p.Heads+k)*columns:][:columns]...)
 	}
 	return one
 }
 
 // Bounds are how far outputs may be off, every element.
-type Bounds struct{ Y, DX, DW1, DW2 float64 }
+type Bounds struct{ Pre, Y, DX, DW1, DW2 float64 }
 
 // NewBounds returns those of a kernel, given the outputs of Compute and Plain.
 func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
 	return Bounds{
+		Pre: tolerance.Plain(p.DType, want.Pre, plain.Pre, 0),
 		Y:   tolerance.Plain(p.DType, want.Y, plain.Y, 0),
 		DX:  tolerance.Plain(p.DType, want.DX, plain.DX, 0),
 		DW1: tolerance.Plain(p.Grad, want.DW1, plain.DW1, 0),
@@ -86,13 +95,13 @@ func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
 	}
 }
 
-// Tokens returns the problem of some tokens, whose y and dx are those of all.
+// Tokens returns the problem of some tokens, whose pre, y and dx are those of all.
 func Tokens(rows []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
 	part := p
 	part.Tokens = len(rows)
-	// Rows of x and dy are all that one perceptron with the outputs of all heads has.
-	_, some := mlp.Tokens(rows, mlp.Inputs{X: in.X, DY: in.DY}, mlpproblem.Problem{In: p.In, Out: p.Heads * p.Out})
-	return part, Inputs{X: some.X, W1: in.W1, W2: in.W2, DY: some.DY}
+	// Rows of x, dy and pre are all that one perceptron with those of all heads has.
+	_, some := mlp.Tokens(rows, mlp.Inputs{X: in.X, DY: in.DY, Pre: in.Pre}, mlpproblem.Problem{In: p.In, Hidden: p.Heads * p.Hidden, Out: p.Heads * p.Out})
+	return part, Inputs{X: some.X, W1: in.W1, W2: in.W2, DY: some.DY, Pre: some.Pre}
 }
 
 // Units returns the problem of some hidden units of every head, whose columns of dW1 and
@@ -101,9 +110,15 @@ func Units(units []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) 
 	part := p
 	part.Hidden = len(units)
 	out := Inputs{X: in.X, DY: in.DY}
+	if in.Pre != nil {
+		out.Pre = make([]float64, p.Tokens*p.Heads*part.Hidden)
+	}
 	for k := range p.Heads {
 		_, one := mlp.Units(units, head(in, p, k), headProblem(p))
 		out.W1, out.W2 = append(out.W1, one.W1...), append(out.W2, one.W2...)
+		for i, v := range one.Pre {
+			out.Pre[(i/part.Hidden*p.Heads+k)*part.Hidden+i%part.Hidden] = v
+		}
 	}
 	return part, out
 }

@@ -43,6 +43,7 @@ func TestForward(t *testing.T) {
 					for c := range p.In {
 						pre += in.X[i*p.In+c] * in.W1[(k*p.In+c)*p.Hidden+h]
 					}
+					require.InDelta(t, pre, out.Pre[(i*p.Heads+k)*p.Hidden+h], 1e-12)
 					y += gemm.SiLU(pre) * in.W2[(k*p.Hidden+h)*p.Out+j]
 				}
 				require.InDelta(t, y, out.Y[(i*p.Heads+k)*p.Out+j], 1e-12)
@@ -75,10 +76,32 @@ func TestGradients(t *testing.T) {
 	check("dw2", in.W2, out.DW2)
 }
 
+// TestPre wants gradients from the pre that is given: the same of that of x, and of each head
+// those of a pre of its own.
+func TestPre(t *testing.T) {
+	p := problem.Problem{Tokens: 3, Heads: 2, In: 2, Hidden: 5, Out: 4}
+	in := inputs(p)
+	want := ref.Compute(in, p)
+	in.Pre = append([]float64(nil), want.Pre...)
+	require.Equal(t, want, ref.Compute(in, p))
+	in.Pre[(1*p.Heads+1)*p.Hidden+3] += 1 // token 1, head 1
+	got := ref.Compute(in, p)
+	require.NotEqual(t, want.DW2, got.DW2)
+	for i := range got.DW2 {
+		if i/p.Out != 1*p.Hidden+3 {
+			require.Equal(t, want.DW2[i], got.DW2[i])
+		}
+	}
+	require.Equal(t, want.DX[:2], got.DX[:2])
+	require.NotEqual(t, want.DX[2:4], got.DX[2:4])
+	require.Equal(t, want.DX[4:], got.DX[4:])
+}
+
 // TestParts wants the outputs of some tokens and of some hidden units to be those of all.
 func TestParts(t *testing.T) {
 	p := problem.Problem{Tokens: 4, Heads: 2, In: 3, Hidden: 5, Out: 2}
 	in := inputs(p)
+	in.Pre = ref.Compute(ref.Inputs{X: in.W2[:p.Tokens*p.In], W1: in.W1, W2: in.W2}, p).Pre // any
 	all := ref.Compute(in, p)
 	part, some := ref.Tokens([]int{1, 3}, in, p)
 	out := ref.Compute(some, part)
@@ -100,7 +123,7 @@ func TestBounds(t *testing.T) {
 	for _, x := range []struct {
 		want, plain []float64
 		bound       float64
-	}{{want.Y, plain.Y, b.Y}, {want.DX, plain.DX, b.DX}, {want.DW1, plain.DW1, b.DW1}, {want.DW2, plain.DW2, b.DW2}} {
+	}{{want.Pre, plain.Pre, b.Pre}, {want.Y, plain.Y, b.Y}, {want.DX, plain.DX, b.DX}, {want.DW1, plain.DW1, b.DW1}, {want.DW2, plain.DW2, b.DW2}} {
 		require.InDeltaSlice(t, x.want, x.plain, x.bound/2)
 		require.NotEqual(t, x.want, x.plain)
 		require.Less(t, x.bound, 0.5)

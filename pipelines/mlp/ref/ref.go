@@ -11,8 +11,9 @@ import (
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
-// Inputs are what a problem reads; DY is nil for the forward pass alone.
-type Inputs struct{ X, W1, W2, DY []float64 }
+// Inputs are what a problem reads; DY is nil for the forward pass alone. Pre, if there is one,
+// is what the backward pass takes for pre, whatever x * W1 is.
+type Inputs struct{ X, W1, W2, DY, Pre []float64 }
 
 // Outputs are what the forward pass writes, and what Backward adds.
 type Outputs struct {
@@ -39,12 +40,17 @@ func compute(in Inputs, p problem.Problem, f multiply) (out Outputs) {
 	if in.DY == nil {
 		return out
 	}
-	dpre := f(gemm.Inputs{A: in.DY, B: in.W2, X: out.Pre}, gemmproblem.Problem{
-		M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemmproblem.TimesDSiLU, DType: p.DType, Out: p.DType,
-	}).C
+	pre := out.Pre
+	if in.Pre != nil {
+		pre = in.Pre
+	}
+	gradient := f(gemm.Inputs{A: in.DY, B: in.W2, X: pre}, gemmproblem.Problem{
+		M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemmproblem.TimesDSiLUKeep, DType: p.DType, Out: p.DType,
+	})
+	dpre, hidden := gradient.C, gradient.S
 	out.DX = f(gemm.Inputs{A: dpre, B: in.W1}, gemmproblem.Problem{M: p.Tokens, N: p.In, K: p.Hidden, TransB: true, DType: p.DType, Out: p.DType}).C
 	out.DW1 = f(gemm.Inputs{A: in.X, B: dpre}, gemmproblem.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}).C
-	out.DW2 = f(gemm.Inputs{A: first.C, B: in.DY}, gemmproblem.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}).C
+	out.DW2 = f(gemm.Inputs{A: hidden, B: in.DY}, gemmproblem.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}).C
 	return out
 }
 
@@ -67,7 +73,7 @@ func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
 func Tokens(rows []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
 	part := p
 	part.Tokens = len(rows)
-	return part, Inputs{X: pickRows(in.X, rows, p.In), W1: in.W1, W2: in.W2, DY: pickRows(in.DY, rows, p.Out)}
+	return part, Inputs{X: pickRows(in.X, rows, p.In), W1: in.W1, W2: in.W2, DY: pickRows(in.DY, rows, p.Out), Pre: pickRows(in.Pre, rows, p.Hidden)}
 }
 
 // Units returns the problem of some hidden units, whose columns of dW1 and rows of dW2
@@ -75,11 +81,10 @@ func Tokens(rows []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) 
 func Units(units []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
 	part := p
 	part.Hidden = len(units)
-	w1 := make([]float64, 0, p.In*len(units))
-	for i := range p.In {
-		w1 = append(w1, pickRows(in.W1[i*p.Hidden:(i+1)*p.Hidden], units, 1)...)
+	return part, Inputs{
+		X: in.X, W1: pickColumns(in.W1, units, p.Hidden), W2: pickRows(in.W2, units, p.Out), DY: in.DY,
+		Pre: pickColumns(in.Pre, units, p.Hidden),
 	}
-	return part, Inputs{X: in.X, W1: w1, W2: pickRows(in.W2, units, p.Out), DY: in.DY}
 }
 
 // pickRows returns some rows of a matrix; nil of nil.
@@ -90,6 +95,14 @@ func pickRows(data []float64, rows []int, cols int) []float64 {
 	out := make([]float64, 0, len(rows)*cols)
 	for _, r := range rows {
 		out = append(out, data[r*cols:(r+1)*cols]...)
+	}
+	return out
+}
+
+// pickColumns returns some columns of a matrix; nil of nil.
+func pickColumns(data []float64, columns []int, cols int) (out []float64) {
+	for ; len(data) > 0; data = data[cols:] {
+		out = append(out, pickRows(data[:cols], columns, 1)...)
 	}
 	return out
 }

@@ -71,10 +71,40 @@ func TestGradients(t *testing.T) {
 	check("dw2", in.W2, out.DW2)
 }
 
+// TestPre takes pre of another x for that of x: where W1 is the identity, gradients by x and
+// by W2 are those of the other x.
+func TestPre(t *testing.T) {
+	p := problem.Problem{Tokens: 3, In: 4, Hidden: 4, Out: 2}
+	in := inputs(p)
+	in.W1 = make([]float64, p.In*p.Hidden)
+	for i := range p.In {
+		in.W1[i*p.Hidden+i] = 1
+	}
+	other := in
+	other.X = make([]float64, len(in.X))
+	for i, v := range in.X {
+		other.X[i] = 0.5 - v*v
+	}
+	in.Pre = other.X
+	want, got := ref.Compute(other, p), ref.Compute(in, p)
+	require.InDeltaSlice(t, want.DX, got.DX, 1e-12)
+	require.InDeltaSlice(t, want.DW2, got.DW2, 1e-12)
+	for i := range p.In {
+		for h := range p.Hidden {
+			sum := 0.0
+			for k := range p.Tokens {
+				sum += in.X[k*p.In+i] * want.DX[k*p.In+h]
+			}
+			require.InDelta(t, sum, got.DW1[i*p.Hidden+h], 1e-12)
+		}
+	}
+}
+
 // TestParts wants the outputs of some tokens and of some hidden units to be those of all.
 func TestParts(t *testing.T) {
 	p := problem.Problem{Tokens: 4, In: 3, Hidden: 5, Out: 2}
 	in := inputs(p)
+	in.Pre = ref.Compute(inputs(p), p).Hidden // any
 	all := ref.Compute(in, p)
 	part, some := ref.Tokens([]int{1, 3}, in, p)
 	out := ref.Compute(some, part)
