@@ -230,37 +230,46 @@ func TestRunGroup(t *testing.T) {
 	require.Contains(t, stdout, "3x5x7,0x5x9,40x6x2,4x3x0")
 }
 
-// TestKeep runs and measures a perceptron that keeps its hidden units, which a file has in
+// TestKeep runs and measures perceptrons that keep their hidden units, which a file has in
 // rows without gaps.
 func TestKeep(t *testing.T) {
 	_, dev := device(t)
-	k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == "mlp" })]
-	for _, keep := range []string{"pre", "hidden"} {
-		flags, set := k.New(), pflag.NewFlagSet("mlp", pflag.ContinueOnError)
+	for _, x := range []struct {
+		kernel, keep string
+		w1, w2       []int
+	}{
+		{"mlp", "pre", []int{7, 13}, []int{13, 5}},
+		{"mlp", "hidden", []int{7, 13}, []int{13, 5}},
+		{"grouped", "pre", []int{3, 7, 13}, []int{3, 13, 5}},
+	} {
+		k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == x.kernel })]
+		flags, set := k.New(), pflag.NewFlagSet(x.kernel, pflag.ContinueOnError)
 		flags.Add(set, false)
-		require.NoError(t, set.Parse([]string{"--keep", keep}))
+		require.NoError(t, set.Parse([]string{"--keep", x.keep}))
 		op, err := flags.FromFile(kernels.Header{
 			{Name: "x", DType: safetensors.F16, Shape: []int{9, 7}},
-			{Name: "w1", DType: safetensors.F16, Shape: []int{7, 13}},
-			{Name: "w2", DType: safetensors.F16, Shape: []int{13, 5}},
+			{Name: "w1", DType: safetensors.F16, Shape: x.w1},
+			{Name: "w2", DType: safetensors.F16, Shape: x.w2},
 		})
 		require.NoError(t, err)
 		tensors, values := drawn(op, true)
 		path := filepath.Join(t.TempDir(), "x.safetensors")
 		writeOp(t, path, tensors, values)
-		code, _, stderr := flashvk("run", "mlp", "--in", path, "--out", path, "--keep", keep, "--backward", "--impl", "scalar", dev)
+		code, _, stderr := flashvk("run", x.kernel, "--in", path, "--out", path, "--keep", x.keep, "--backward", "--impl", "scalar", dev)
 		require.Zero(t, code, stderr)
 		compareFile(t, path, op, values, []bench.Pass{bench.Forward, bench.Backward})
 
 		for _, pass := range []string{"--backward", "--both"} {
-			code, stdout, stderr := flashvk("bench", "mlp", "--keep", keep, pass, "--count", "1", "--iters", "1", "--impl", "scalar", "--format", "csv", dev)
+			code, stdout, stderr := flashvk("bench", x.kernel, "--keep", x.keep, pass, "--count", "1", "--iters", "1", "--impl", "scalar", "--format", "csv", dev)
 			require.Zero(t, code, stderr)
-			require.Contains(t, stdout, ","+keep+",")
+			require.Contains(t, stdout, ","+x.keep+",")
 		}
 	}
-	code, _, stderr := flashvk("bench", "mlp", "--keep", "all", dev)
-	require.Equal(t, 2, code)
-	require.Contains(t, stderr, "not one of nothing, pre, hidden")
+	for kernel, names := range map[string]string{"mlp": "nothing, pre, hidden", "grouped": "nothing, pre"} {
+		code, _, stderr := flashvk("bench", kernel, "--keep", "all", dev)
+		require.Equal(t, 2, code)
+		require.Contains(t, stderr, "not one of "+names)
+	}
 }
 
 // TestBenchKernels measures each kernel's first training case, small: the forward pass

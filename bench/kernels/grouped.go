@@ -30,10 +30,12 @@ func perceptrons() Kernel {
 ` + groupedFormulas + `
 on random normal inputs, after checking sampled tokens and hidden units against a
 float64 reference. Rates count the products of the formulas, 2 forward and 4 backward
-for each head, not what computes pre again.`,
+for each head, not what computes pre again, which the backward pass does unless --keep says
+that the forward pass leaves it.`,
 			Example: `  flashvk bench grouped
   flashvk bench grouped --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward
   flashvk bench grouped --suite train --backward --products
+  flashvk bench grouped --suite train --backward --keep pre
   flashvk bench grouped --suite train --backward --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
@@ -45,6 +47,7 @@ The input file holds the tensors
     w2  (heads, hidden, out), as x
 The output file gets
     y    (tokens, heads, out), as x
+    pre  (tokens, heads, hidden), as x, with --keep pre
 With --backward the input file also holds the gradient of a loss by y,
     dy   (tokens, heads, out), as x
 and the output file also gets
@@ -55,7 +58,7 @@ and the output file also gets
   flashvk run grouped --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
 		},
 		New: func() Flags { return &groupedFlags{} },
-		How: []string{"products"},
+		How: []string{"products", "keep"},
 	}
 }
 
@@ -65,6 +68,7 @@ type groupedFlags struct {
 	dtype, grad                    dtype.DType
 	atATime                        int
 	products                       bool
+	keep                           grouped.Keep
 	set                            *pflag.FlagSet
 }
 
@@ -74,6 +78,7 @@ func (g *groupedFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &g.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
 	f.IntVar(&g.atATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two)")
 	f.BoolVar(&g.products, "products", false, "hidden units are written to memory where a pass could do without")
+	keepVar(f, &g.keep, grouped.Keeps(), "what the forward pass writes, and the backward pass reads: nothing (default) or pre")
 	if !sizes {
 		return
 	}
@@ -95,7 +100,7 @@ func (g *groupedFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if g.set.Changed("dtype") {
 		p.DType = g.dtype
 	}
-	return g.op(p)
+	return g.op(p, gemm.RowStride(p.Hidden))
 }
 
 // options returns what the flags say of a call.
@@ -103,8 +108,9 @@ func (g *groupedFlags) options() grouped.Options {
 	return grouped.Options{Heads: g.atATime, Products: g.products}
 }
 
-// op returns the problem with what both commands' flags say.
-func (g *groupedFlags) op(p grouped.Problem) (bench.Op, error) {
+// op returns the problem with what both commands' flags say, and rows of hidden units some
+// elements apart.
+func (g *groupedFlags) op(p grouped.Problem, stride int) (bench.Op, error) {
 	p.Grad = p.DType
 	if g.set.Changed("grad-dtype") {
 		p.Grad = g.grad
@@ -113,7 +119,7 @@ func (g *groupedFlags) op(p grouped.Problem) (bench.Op, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
-	return groupedOp{p, opt}, p.Validate()
+	return groupedOp{p, opt, g.keep, stride}, p.Validate()
 }
 
 // FromFile implements Flags.
@@ -126,7 +132,7 @@ func (g *groupedFlags) FromFile(h Header) (bench.Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.op(grouped.Problem{Tokens: x[0], Heads: w2[0], In: x[1], Hidden: w2[1], Out: w2[2], DType: format})
+	return g.op(grouped.Problem{Tokens: x[0], Heads: w2[0], In: x[1], Hidden: w2[1], Out: w2[2], DType: format}, w2[1])
 }
 
 // Suite implements Flags: the heads of the training workload.
@@ -137,22 +143,29 @@ func (g *groupedFlags) Suite(small bool) []bench.Op {
 		if small {
 			p = grouped.Problem{Tokens: tokens / 200, Heads: 3, In: 32, Hidden: 85, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
 		}
-		list = append(list, groupedOp{p, g.options()})
+		list = append(list, groupedOp{p, g.options(), g.keep, gemm.RowStride(p.Hidden)})
 	}
 	return list
 }
 
 // A groupedOp is a problem of package grouped.
 type groupedOp struct {
-	p   grouped.Problem
-	opt grouped.Options
+	p      grouped.Problem
+	opt    grouped.Options
+	keep   grouped.Keep
+	stride int // elements from row to row of pre
 }
 
 // Name implements bench.Op.
 func (o groupedOp) Name() string { return "grouped" }
 
 // Describe implements bench.Op.
-func (o groupedOp) Describe() string { return o.p.String() }
+func (o groupedOp) Describe() string {
+	if o.keep == grouped.KeepPre {
+		return o.p.String() + ", pre kept"
+	}
+	return o.p.String()
+}
 
 // Keys implements bench.Op.
 func (o groupedOp) Keys() []bench.Key {
@@ -161,6 +174,7 @@ func (o groupedOp) Keys() []bench.Key {
 		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
 		{Name: "tokens", Value: p.Tokens}, {Name: "heads", Value: p.Heads}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden}, {Name: "out", Value: p.Out},
 		{Name: "heads_at_a_time", Value: o.opt.Heads}, {Name: "products", Value: o.opt.Products},
+		{Name: "keep", Value: o.keep.String()},
 	}
 }
 
@@ -179,7 +193,7 @@ func (o groupedOp) Tensors() []bench.OpTensor {
 		scale := float32(1 / math.Sqrt(float64(n)))
 		return func(x float32) float32 { return x * scale }
 	}
-	return []bench.OpTensor{
+	list := []bench.OpTensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape()},
 		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Draw: root(p.In)},
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Draw: root(p.Hidden)},
@@ -189,6 +203,10 @@ func (o groupedOp) Tensors() []bench.OpTensor {
 		{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Role: bench.Gradient},
 		{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Role: bench.Gradient},
 	}
+	if o.keep == grouped.KeepPre {
+		list = append(list, bench.OpTensor{Name: "pre", DType: p.DType, Shape: []int{p.Tokens, p.Heads, o.stride}, Role: bench.Output})
+	}
+	return list
 }
 
 // options returns those of a call on a path.
@@ -204,7 +222,7 @@ func (o groupedOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, err
 	if err != nil {
 		return "", err
 	}
-	return grouped.Describe(caps, o.p, opt, p == bench.Backward)
+	return grouped.Describe(caps, o.p, opt, p == bench.Backward, o.keep)
 }
 
 // Workspace implements bench.Op.
@@ -214,9 +232,9 @@ func (o groupedOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, e
 		return 0, err
 	}
 	if p == bench.Backward {
-		return grouped.BackwardWorkspace(caps, o.p, opt)
+		return grouped.BackwardWorkspace(caps, o.p, opt, o.keep)
 	}
-	return grouped.ForwardWorkspace(caps, o.p, opt)
+	return grouped.ForwardWorkspace(caps, o.p, opt, o.keep)
 }
 
 // Record implements bench.Op.
@@ -226,6 +244,10 @@ func (o groupedOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 		return err
 	}
 	opt.Workspace = workspace
+	if o.keep == grouped.KeepPre {
+		opt.Pre = t["pre"]
+		opt.Pre.Shape = o.p.PreShape()
+	}
 	if p == bench.Backward {
 		return grouped.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], o.p, opt)
 	}
@@ -246,7 +268,18 @@ func (o groupedOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.E
 	want, plain := ref.Compute(some, part), ref.Plain(some, part)
 	bounds := ref.NewBounds(want, plain, part)
 	if pass != bench.Backward {
-		return []bench.Expected{{Name: "y", At: rowsAt(tokens, p.Tokens, p.Heads*p.Out), Want: want.Y, Limit: bounds.Y}}, nil
+		list := []bench.Expected{{Name: "y", At: rowsAt(tokens, p.Tokens, p.Heads*p.Out), Want: want.Y, Limit: bounds.Y}}
+		if o.keep == grouped.KeepPre {
+			var rows []int
+			for _, t := range tokens {
+				for k := range p.Heads {
+					rows = append(rows, t*p.Heads+k)
+				}
+			}
+			at := rowsApart(rows, p.Tokens*p.Heads, p.Hidden, o.stride)
+			list = append(list, bench.Expected{Name: "pre", At: at, Want: want.Pre, Limit: bounds.Pre, Columns: p.Hidden, Stride: o.stride})
+		}
+		return list, nil
 	}
 	list := []bench.Expected{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: bounds.DX}}
 

@@ -19,6 +19,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 )
 
 // A Kernel is one command of flashvk bench and of flashvk run.
@@ -154,6 +155,32 @@ func (v dtypeValue) String() string { return "" }
 
 // Type implements pflag.Value.
 func (v dtypeValue) Type() string { return "TYPE" }
+
+// keepVar adds --keep, whose value is the name of what a kernel can keep.
+func keepVar(f *pflag.FlagSet, p *chain.Keep, of []chain.Keep, usage string) {
+	f.Var(keepValue{p, of}, "keep", usage)
+}
+
+type keepValue struct {
+	target *chain.Keep
+	of     []chain.Keep
+}
+
+// Set implements pflag.Value.
+func (v keepValue) Set(text string) error {
+	k, err := chain.ParseKeep(text, v.of)
+	if err != nil {
+		return errors.New("not one of " + chain.KeepNames(v.of))
+	}
+	*v.target = k
+	return nil
+}
+
+// String implements pflag.Value. The usage texts say the default.
+func (v keepValue) String() string { return "" }
+
+// Type implements pflag.Value.
+func (v keepValue) Type() string { return "WHAT" }
 
 // A sizeFlag is a flag of a size of a problem.
 type sizeFlag struct {

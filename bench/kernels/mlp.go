@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -84,7 +83,7 @@ type mlpFlags struct {
 func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
 	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	f.Var(keepValue{&m.keep}, "keep", "what the forward pass writes, and the backward pass reads: nothing (default), pre, or hidden, which is pre and silu(pre)")
+	keepVar(f, &m.keep, mlp.Keeps(), "what the forward pass writes, and the backward pass reads: nothing (default), pre, or hidden, which is pre and silu(pre)")
 	if !sizes {
 		return
 	}
@@ -95,25 +94,6 @@ func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &m.dtype, "dtype", "format of all tensors: float16, bfloat16 (default on a GPU) or float32")
 	f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words that the column runs has, instead of the table's")
 }
-
-// keepValue is the value of --keep.
-type keepValue struct{ target *mlp.Keep }
-
-// Set implements pflag.Value.
-func (v keepValue) Set(text string) error {
-	k, err := mlp.ParseKeep(text)
-	if err != nil {
-		return errors.New("not one of nothing, pre, hidden")
-	}
-	*v.target = k
-	return nil
-}
-
-// String implements pflag.Value. The usage text says the default.
-func (v keepValue) String() string { return "" }
-
-// Type implements pflag.Value.
-func (v keepValue) Type() string { return "WHAT" }
 
 // FromFlags implements Flags.
 func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {

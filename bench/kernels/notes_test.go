@@ -81,6 +81,29 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// TestNotesOfKeep does the same for a backward pass of grouped with pre kept, which computes
+// nothing again: with hidden units that need no padding, its operations are those of the
+// formulas.
+func TestNotesOfKeep(t *testing.T) {
+	d := vktest.Open(t)
+	k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == "grouped" })]
+	for _, impl := range []string{"coopmat", "scalar"} {
+		set, flags := pflag.NewFlagSet("grouped", pflag.ContinueOnError), k.New()
+		flags.Add(set, true)
+		require.NoError(t, set.Parse([]string{"--keep=pre", "--hidden=48"}))
+		op, err := flags.FromFlags(true)
+		require.NoError(t, err)
+		_, err = op.Choose(d.Caps(), impl, bench.Backward)
+		vktest.Require(t, "coopmat", err)
+		wantFLOPs, _ := op.Cost(bench.Backward)
+		flops := 0.0
+		for _, x := range traced(t, d, op, impl, bench.Backward) {
+			flops += x.Note.FLOPs
+		}
+		require.InEpsilon(t, wantFLOPs, flops, 1e-12)
+	}
+}
+
 // TestNotesOfPaths does the same for forward passes that do it in another way: operands in
 // two parts, parts of k, products of a group, hidden units that are padded.
 func TestNotesOfPaths(t *testing.T) {

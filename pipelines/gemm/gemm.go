@@ -32,8 +32,9 @@
 // [MultiplySteps] returns what Multiply records, for products that run side by side.
 //
 // [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
-// only the result (narrow.go); [NarrowBackward] makes gradients of it, of the same product
-// (narrow_bwd.go). [Mixture] makes mixtures of normal distributions of such results
+// only the result, or the product, too (narrow.go); [NarrowBackward] makes gradients of it, of
+// the same product (narrow_bwd.go), and [NarrowDSiLU] of a product that was written
+// (narrow_dsilu.go). [Mixture] makes mixtures of normal distributions of such results
 // (mixture.go), and [Pair] multiplies by a matrix of some hundred columns (pair.go). [Pad]
 // copies matrices to rows that are aligned (pack.go).
 //
