@@ -1,6 +1,6 @@
 // gemm_columns: which invocation has what of a strip of lib/gemm_sums.glsl where strips meet a
 // matrix W with few columns, a row of it for each column of the strip: the same columns in
-// every strip, so that rows of W come from shared memory once, and LANE_ROWS rows of four
+// every strip, so that rows of W come from shared memory once, and some rows of four
 // neighbouring columns, one load each.
 //
 //     first = 0, ROW_LANES, ...           row_of(first) of the strip
@@ -13,7 +13,6 @@
 const uint STRIP_LANES = OUT_COLS4 < SUBGROUP_SIZE ? OUT_COLS4 : SUBGROUP_SIZE;  // that share a row
 const uint LANE_QUADS = OUT_COLS4 / STRIP_LANES;
 const uint ROW_LANES = SUBGROUP_SIZE / STRIP_LANES;
-const uint LANE_ROWS = MAT_M / ROW_LANES;
 
 uint quad_of(const uint j) { return (j * SUBGROUP_SIZE + gl_SubgroupInvocationID % STRIP_LANES) * 4; }
 

@@ -29,18 +29,19 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID;
     if (is_whole(w, row, col)) {
-        // Without conditions, so that the loads of all rounds are on their way at once: none
-        // moves over a store.
+        // Without conditions, and loads before stores, which they do not move over, so that
+        // those of all rounds are on their way at once.
         const uint ROUNDS = MAT_M * OUT_COLS4 / SUBGROUP_SIZE;
+        vec4 sums[ROUNDS];
         Extras extras[ROUNDS];
         [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
+            sums[round] = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
             extras[round] = fetch(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, 4);
         }
         [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
-            const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
-            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sum, extras[round], 4);
+            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sums[round], extras[round], 4);
         }
         return;
     }
