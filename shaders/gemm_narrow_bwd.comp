@@ -64,29 +64,26 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 #include "lib/gemm_matrix.glsl"
 #include "lib/gemm_columns.glsl"
 
-const uint DW_QUADS = OUT_STAGES * LANE_QUADS;  // of a lane: dW outlives the strips of a block
+const uint QUADS = OUT_STAGES * LANE_QUADS;  // of a lane: dW outlives the strips of a block
 #include "lib/gemm_narrow_bwd.glsl"
 
-// store_strip writes dpre of a strip, and adds its rows to dw.
+// store_strip writes dpre of a strip, and adds its rows to dW.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = columns_end(w, (p.n + 7) / 8 * 8);
-    const uint stage = strip % OUT_STAGES;  // a constant, so that dw stays in registers
+    const uint stage = strip % OUT_STAGES;  // a constant, so that quads stay in registers
     [[unroll]] for (uint j = 0; j < LANE_QUADS; j++) {
         const uint x = col + quad_of(j);
         if (x < end) {
             const bvec4 exists = lessThan(x + uvec4(0, 1, 2, 3), uvec4(p.n));
-            vec4 w_quad[COLUMNS];
-            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                w_quad[o] = w_tile[o * BLOCK_N4 + (x - w.col) / 4];
-            }
+            load_quad(stage * LANE_QUADS + j, (x - w.col) / 4);
             [[unroll]] for (uint first = 0; first < MAT_M; first += ROW_LANES) {
                 const uint r = row_of(first);
                 const bool row_exists = row + r < p.m;
                 const vec4 pre = p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4]);
                 // What is past m and n may be a NaN. With 0 in its place all sums get 0.
                 const vec4 v = mix(vec4(0.0), pre, bvec4(uvec4(exists) & uint(row_exists)));
-                const vec4 dpre = gradient(v, row - w.row + r, w_quad, stage * LANE_QUADS + j);
+                const vec4 dpre = gradient(v, row - w.row + r, stage * LANE_QUADS + j);
                 if (row_exists) {
                     c2[(p.c_offset + w.batch * p.c_stride_b + (row + r) * p.c_stride + x) / 4] = uvec2(pack2(dpre.x, dpre.y), pack2(dpre.z, dpre.w));
                 }
@@ -95,21 +92,21 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     }
 }
 
-// store_dw writes the sum of dw over all rows of the block: lanes meet by shuffles, and
+// store_dw writes the sum of dW over all rows of the block: lanes meet by shuffles, and
 // subgroups in w_tile, which W has left, one row of them after the other.
 void store_dw(const Work w) {
     [[unroll]] for (uint lanes = STRIP_LANES; lanes < SUBGROUP_SIZE; lanes *= 2) {
-        [[unroll]] for (uint i = 0; i < DW_QUADS * COLUMNS; i++) {
-            dw[i] += subgroupShuffleXor(dw[i], lanes);
+        [[unroll]] for (uint i = 0; i < QUADS * COLUMNS; i++) {
+            dw_quads[i] += subgroupShuffleXor(dw_quads[i], lanes);
         }
     }
     [[dont_unroll]] for (uint s = 0; s < SUBGROUPS_M; s++) {
         barrier();  // w_tile is read by strips, or written by the subgroups before
         if (gl_SubgroupID / SUBGROUPS_N == s && gl_SubgroupInvocationID < STRIP_LANES) {
-            [[unroll]] for (uint i = 0; i < DW_QUADS; i++) {
+            [[unroll]] for (uint i = 0; i < QUADS; i++) {
                 const uint x = i / LANE_QUADS * OUT_COLS4 * 4 + quad_of(i % LANE_QUADS);  // within the subgroup's columns
                 if (x < SUBGROUP_N) {
-                    put_dw(i, (gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N + x) / 4, s == 0);
+                    put_quad(i, (gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N + x) / 4, s == 0);
                 }
             }
         }

@@ -32,7 +32,7 @@ layout(local_size_x_id = 0) in;
 const uint COLUMN_LANES = BLOCK_N / 8;
 const uint ROW_LANES = WORKGROUP_SIZE / COLUMN_LANES;
 const uint AHEAD = 4;     // rows of an invocation whose loads are on their way at once
-const uint DW_QUADS = 2;  // of the eight columns
+const uint QUADS = 2;     // of the eight columns
 
 #define EPILOGUE_ID 5
 #include "lib/element.glsl"
@@ -59,14 +59,11 @@ uvec4 load_pre(const uint line, const uint col, const uvec4 mask) {
     return load_shifted(line, col, p.n);
 }
 
-// add_rows writes dpre of the rows of this invocation, and adds them to dw.
+// add_rows writes dpre of the rows of this invocation, and adds them to dW.
 void add_rows(const uint batch, const uint block_row, const uint block_col, const uint row_lane, const uint col) {
     const uvec4 mask = keep8(uvec4(~0u), int(p.n - col));
-    vec4 w_low[COLUMNS];
-    vec4 w_high[COLUMNS];
-    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-        w_low[o] = w_tile[o * BLOCK_N4 + (col - block_col) / 4];
-        w_high[o] = w_tile[o * BLOCK_N4 + (col - block_col) / 4 + 1];
+    [[unroll]] for (uint quad = 0; quad < QUADS; quad++) {
+        load_quad(quad, (col - block_col) / 4 + quad);
     }
     const uint rows = min(p.m - block_row, BLOCK_M);
     [[dont_unroll]] for (uint first = row_lane; first < rows; first += ROW_LANES * AHEAD) {
@@ -80,8 +77,8 @@ void add_rows(const uint batch, const uint block_row, const uint block_col, cons
         }
         [[unroll]] for (uint i = 0; i < AHEAD; i++) {
             const uint row = first + i * ROW_LANES;
-            const vec4 low = gradient(widen(pre[i].xy), row, w_low, 0);
-            const vec4 high = gradient(widen(pre[i].zw), row, w_high, 1);
+            const vec4 low = gradient(widen(pre[i].xy), row, 0);
+            const vec4 high = gradient(widen(pre[i].zw), row, 1);
             if (row < rows) {
                 c8[(p.c_offset + batch * p.c_stride_b + (block_row + row) * p.c_stride + col) / 8] =
                     uvec4(pack2(low.x, low.y), pack2(low.z, low.w), pack2(high.x, high.y), pack2(high.z, high.w));
@@ -109,8 +106,8 @@ void main() {
     [[dont_unroll]] for (uint lane = 0; lane < ROW_LANES; lane++) {
         barrier();  // w_tile is read by add_rows, or written by the lane before
         if (row_lane == lane) {
-            [[unroll]] for (uint quad = 0; quad < DW_QUADS; quad++) {
-                put_dw(quad, (col - block_col) / 4 + quad, lane == 0);
+            [[unroll]] for (uint quad = 0; quad < QUADS; quad++) {
+                put_quad(quad, (col - block_col) / 4 + quad, lane == 0);
             }
         }
     }

@@ -6,10 +6,11 @@
 //     dY   (m, COLUMNS)  ELEM for each product of the batch; at X of lib/gemm_params.glsl
 //     S    (blocks of rows, batch, n, s_stride) f32: dW; gemm_combine adds blocks up
 //
-// An invocation has DW_QUADS times four neighbouring columns of the block, and some of its
-// rows. Its sums of dW are in registers.
+// An invocation has QUADS times four neighbouring columns of the block, and some of its rows.
+// Their rows of W and its sums of dW are in registers: a quad has a number, a constant in
+// unrolled code.
 //
-// The includer declares the constants COLUMNS, BLOCK_M and DW_QUADS, has dY as
+// The includer declares the constants COLUMNS, BLOCK_M and QUADS, has dY as
 // `uint16_t x16[]` and S as `float s1[]`, and what lib/gemm_w.glsl needs.
 #ifndef LIB_GEMM_NARROW_BWD_GLSL
 #define LIB_GEMM_NARROW_BWD_GLSL
@@ -20,10 +21,11 @@
 // The rows of dY that meet the block, in float32, with zeros beyond m.
 shared float dy_tile[BLOCK_M * COLUMNS];
 
-// dW of the columns and rows of this invocation.
-vec4 dw[DW_QUADS * COLUMNS];
+// W, and dW of its rows, of the columns of this invocation.
+vec4 w_quads[QUADS * COLUMNS];
+vec4 dw_quads[QUADS * COLUMNS];
 
-// load_tiles fills w_tile and dy_tile, and clears dw. A barrier comes before they are read.
+// load_tiles fills w_tile and dy_tile, and clears dw_quads. A barrier comes before they are read.
 void load_tiles(const uint batch, const uint row, const uint col) {
     load_w(batch, col);
     for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * COLUMNS; i += WORKGROUP_SIZE) {
@@ -34,31 +36,37 @@ void load_tiles(const uint batch, const uint row, const uint col) {
         }
         dy_tile[i] = v;
     }
-    [[unroll]] for (uint i = 0; i < DW_QUADS * COLUMNS; i++) {
-        dw[i] = vec4(0.0);
+    [[unroll]] for (uint i = 0; i < QUADS * COLUMNS; i++) {
+        dw_quads[i] = vec4(0.0);
     }
 }
 
-// gradient returns dpre of four columns, and adds their dW to that of a quad, which is a
-// constant in unrolled code, so that dw stays in registers: of a row of the block, and w, the
-// rows of W. Where there is no pre, v is 0.
-vec4 gradient(const vec4 v, const uint row, const vec4 w[COLUMNS], const uint quad) {
+// load_quad loads the rows of W of a quad, columns 4 * x4 to 4 * x4 + 3 of the block.
+void load_quad(const uint quad, const uint x4) {
+    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+        w_quads[quad * COLUMNS + o] = w_tile[o * BLOCK_N4 + x4];
+    }
+}
+
+// gradient returns dpre of a quad of a row of the block, and adds the row to dW of it. Pre is v;
+// where there is none, v is 0.
+vec4 gradient(const vec4 v, const uint row, const uint quad) {
     const vec4 h = silu(v);
     vec4 g = vec4(0.0);
     [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
         const float dy = dy_tile[row * COLUMNS + o];
-        g += dy * w[o];
-        dw[quad * COLUMNS + o] += dy * h;
+        g += dy * w_quads[quad * COLUMNS + o];
+        dw_quads[quad * COLUMNS + o] += dy * h;
     }
     return g * dsilu(v);
 }
 
-// put_dw puts dW of a quad in w_tile, which W has left, at columns 4 * x4 to 4 * x4 + 3 of the
-// block; unless it is the first, it adds it to what is there.
-void put_dw(const uint quad, const uint x4, const bool first) {
+// put_quad puts dW of a quad in w_tile, which W has left; unless it is the first there, it is
+// added.
+void put_quad(const uint quad, const uint x4, const bool first) {
     [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
         const uint at = o * BLOCK_N4 + x4;
-        w_tile[at] = first ? dw[quad * COLUMNS + o] : w_tile[at] + dw[quad * COLUMNS + o];
+        w_tile[at] = first ? dw_quads[quad * COLUMNS + o] : w_tile[at] + dw_quads[quad * COLUMNS + o];
     }
 }
 
