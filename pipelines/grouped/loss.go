@@ -22,8 +22,8 @@ type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 // with w2; else, and where Backward writes no silu(pre), it is that of Forward, before all
 // gradients, and costs one with w1, too. Both are in the workspace, with 8 elements or more for each token and head in dy.
 //
-// Records, waits for, and returns errors as Backward does, and what loss returns. There is no
-// opt.Pre: who has it has y.
+// Records, waits for, and returns errors as Backward does, and what loss returns. It takes no
+// opt.Pre: a caller who has pre had y, and calls Backward.
 func BackwardLoss(c *vk.Cmd, dx, dw1, dw2, x, w1, w2 vk.Tensor, loss Loss, p Problem, opt Options) error {
 	if opt.keeps() != KeepNothing {
 		return fmt.Errorf("grouped: pre is given, but BackwardLoss computes it")

@@ -7,6 +7,8 @@
 //	…
 //	b, err := memory.Buffer(c, "mlp", opt.Workspace)
 //	err = first.Record(c, b, dst, a, w, x, s)     then c.Barrier(), and the next
+//
+// [Keep] says what of it the forward pass of a chain leaves to the backward pass.
 package chain
 
 import (
