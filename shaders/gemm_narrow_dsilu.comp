@@ -67,21 +67,24 @@ void add_rows(const uint batch, const uint block_row, const uint block_col, cons
     }
     const uint rows = min(p.m - block_row, BLOCK_M);
     [[dont_unroll]] for (uint first = row_lane; first < rows; first += ROW_LANES * AHEAD) {
-        uvec4 pre[AHEAD];
+        uvec4 words[AHEAD];  // pre, and in its place dpre: a load does not move over a store
         [[unroll]] for (uint i = 0; i < AHEAD; i++) {
             const uint row = first + i * ROW_LANES;
-            pre[i] = uvec4(0);
+            words[i] = uvec4(0);
             if (row < rows) {
-                pre[i] = load_pre(p.a_offset + batch * p.a_stride_b + (block_row + row) * p.a_stride, col, mask);
+                words[i] = load_pre(p.a_offset + batch * p.a_stride_b + (block_row + row) * p.a_stride, col, mask);
             }
         }
         [[unroll]] for (uint i = 0; i < AHEAD; i++) {
             const uint row = first + i * ROW_LANES;
-            const vec4 low = gradient(widen(pre[i].xy), row, 0);
-            const vec4 high = gradient(widen(pre[i].zw), row, 1);
+            const vec4 low = gradient(widen(words[i].xy), row, 0);
+            const vec4 high = gradient(widen(words[i].zw), row, 1);
+            words[i] = uvec4(pack2(low.x, low.y), pack2(low.z, low.w), pack2(high.x, high.y), pack2(high.z, high.w));
+        }
+        [[unroll]] for (uint i = 0; i < AHEAD; i++) {
+            const uint row = first + i * ROW_LANES;
             if (row < rows) {
-                c8[(p.c_offset + batch * p.c_stride_b + (block_row + row) * p.c_stride + col) / 8] =
-                    uvec4(pack2(low.x, low.y), pack2(low.z, low.w), pack2(high.x, high.y), pack2(high.z, high.w));
+                c8[(p.c_offset + batch * p.c_stride_b + (block_row + row) * p.c_stride + col) / 8] = words[i];
             }
         }
     }
