@@ -76,7 +76,7 @@ type groupedFlags struct {
 func (g *groupedFlags) Add(f *pflag.FlagSet, sizes bool) {
 	g.set = f
 	DTypeVar(f, &g.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	f.IntVar(&g.atATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two)")
+	f.IntVar(&g.atATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
 	f.BoolVar(&g.products, "products", false, "hidden units are written to memory where a pass could do without")
 	keepVar(f, &g.keep, grouped.Keeps(), "what the forward pass writes, and the backward pass reads: nothing (default) or pre")
 	if !sizes {

@@ -18,9 +18,9 @@
 // memory for time. On matrices, with at most 8 outputs, dpre and dW2 come of it as fast as
 // memory allows, gemm.NarrowDSiLU.
 //
-// What is as large as hidden units is that of as many heads at a time as have 256 MiB of
-// silu(pre), or 512 MiB of dpre alone, or of Options.Heads, and the next heads take their
-// place: memory is bounded, whatever the number of heads.
+// What is in memory between products is that of as many heads at a time as have 256 MiB of
+// silu(pre) or of sums of y, or 512 MiB of dpre alone, or of Options.Heads, and the next
+// heads take their place: memory is bounded, whatever the number of heads.
 //
 //	pass      products for each head                         workspace for the heads at a time
 //	Forward   1, with silu and W2 after it                   sums of y by columns of W1, float32

@@ -85,7 +85,7 @@ func newLossPlan(caps *vk.Caps, p Problem, opt Options) (plan lossPlan, err erro
 	if err != nil {
 		return plan, err
 	}
-	list, err := divide(p, opt, hiddenBytes)
+	list, err := divide(p, opt, hiddenBytes(p))
 	if err != nil {
 		return plan, err
 	}

@@ -15,22 +15,21 @@ import (
 
 // Limits of the heads at a time.
 const (
-	hiddenBytes = 256 << 20 // of a tensor of their hidden units
-	mostHeads   = 1<<16 - 1 // workgroups along an axis that every device has
+	headsBytes = 256 << 20 // of what a head has most of
+	mostHeads  = 1<<16 - 1 // workgroups along an axis that every device has
 )
 
 // heads are the heads [first, first+n) that are computed at a time.
 type heads struct{ first, n int }
 
-// divide returns the heads at a time, about as many each time, whose hidden units have some
-// bytes at most.
-func divide(p Problem, opt Options, bytes int) ([]heads, error) {
+// divide returns the heads at a time, about as many each time, of which each has some bytes.
+func divide(p Problem, opt Options, bytes int64) ([]heads, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
 	most := opt.Heads
 	if most == 0 {
-		most = max(bytes/(p.Tokens*hiddenStride(p)*p.DType.Size()), 1)
+		most = int(max(headsBytes/max(bytes, 1), 1))
 	}
 	most = min(most, mostHeads)
 	times := (p.Heads + most - 1) / most
@@ -70,6 +69,11 @@ func unit(p Problem) int { return 16 / p.DType.Size() }
 // hiddenStride returns the hidden units of a head with their zeros: 16 bytes are a
 // multiple of 8 elements of 16 bits, and of 4 of float32.
 func hiddenStride(p Problem) int { return (p.Hidden + unit(p) - 1) / unit(p) * unit(p) }
+
+// hiddenBytes returns the bytes of the hidden units of a head.
+func hiddenBytes(p Problem) int64 {
+	return int64(p.Tokens) * int64(hiddenStride(p)) * int64(p.DType.Size())
+}
 
 // rows returns the matrix (rows, heads * hiddenStride) at a byte of memory.
 func (h heads) rows(memory *vk.Buffer, at int64, rows int, p Problem) vk.Tensor {
@@ -121,7 +125,14 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options, keep Keep) (plan forw
 	if err := cmp.Or(p.Validate(), keep.Check("grouped", Keeps())); err != nil {
 		return plan, err
 	}
-	list, err := divide(p, opt, hiddenBytes)
+	one, bytes, err := newForwardPart(caps, p, heads{0, 1}, opt, keep)
+	if err != nil {
+		return plan, err
+	}
+	if !one.fused {
+		bytes = hiddenBytes(p)
+	}
+	list, err := divide(p, opt, bytes)
 	if err != nil {
 		return plan, err
 	}
@@ -249,9 +260,9 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt Options, keep Keep) (plan bac
 	if err != nil {
 		return plan, err
 	}
-	bytes := hiddenBytes
+	bytes := hiddenBytes(p)
 	if fused {
-		bytes *= 2 // dpre has the memory of silu(pre), too
+		bytes /= 2 // dpre has the memory of silu(pre), too
 	}
 	list, err := divide(p, opt, bytes)
 	if err != nil {

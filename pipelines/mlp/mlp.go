@@ -218,15 +218,16 @@ func (plan *backwardPlan) steps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, 
 	gradient := product(&plan.gradient, dpre, dy, w2, pre, late)
 	ofW2, ofW1, ofX := product(&plan.dw2, dw2, hidden, dy, none, none), product(&plan.dw1, dw1, x, dpre, none, none), product(&plan.dx, dx, dpre, w1, none, none)
 	// Operands that are copied are the caller's, there from the start.
+	copies := steps.Together(ofW1.Copies, ofX.Copies)
 	first := slices.Concat(steps.Together(again.Copies, gradient.Copies), again.Product, gradient.Product)
 	if late.IsZero() { // so is silu(pre); workgroups that go over all tokens come first
-		return slices.Concat(
-			steps.Together(slices.Concat(ofW2.Copies, ofW2.Product), first, ofW1.Copies, ofX.Copies),
-			steps.Together(ofW1.Product, ofX.Product),
+		return steps.Together(
+			slices.Concat(ofW2.Copies, ofW2.Product),
+			slices.Concat(steps.Together(copies, first), steps.Together(ofW1.Product, ofX.Product)),
 		), err
 	}
 	return slices.Concat(
-		steps.Together(first, ofW2.Copies, ofW1.Copies, ofX.Copies),
+		steps.Together(ofW2.Copies, copies, first),
 		steps.Together(ofW2.Product, ofW1.Product, ofX.Product),
 	), err
 }
