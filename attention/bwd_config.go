@@ -223,6 +223,8 @@ func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
 type bwdRow struct {
 	family  string // as in fwdRow
 	headDim int    // matches problems with HeadDim and ValueHeadDim <= headDim
+	causal  bool   // causal problems only; false matches any
+	float16 bool   // float16 alone; false matches any
 	seqKV   int    // matches problems with SeqKV <= seqKV; 0 matches any
 
 	// fill is how many blocks of keys, and how many of rows, the problem makes at least
@@ -235,7 +237,10 @@ type bwdRow struct {
 
 // matches reports whether the row is for a problem on a device of a family.
 func (r *bwdRow) matches(caps *vk.Caps, family string, p *Problem) bool {
-	if max(p.HeadDim, p.ValueHeadDim()) > r.headDim || r.seqKV > 0 && p.SeqKV > r.seqKV || r.family != "" && !isOneOf(family, r.family) {
+	if max(p.HeadDim, p.ValueHeadDim()) > r.headDim || r.causal && !p.Causal || r.float16 && p.DType != dtype.Float16 || r.seqKV > 0 && p.SeqKV > r.seqKV {
+		return false
+	}
+	if r.family != "" && !isOneOf(family, r.family) {
 		return false
 	}
 	if r.fill == 0 || caps.ComputeUnits == 0 {
@@ -263,6 +268,11 @@ var bwdTable = []bwdRow{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{family: "hopper", headDim: 64, causal: true, float16: true, fill: 1, BackwardConfig: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true}, // 64 spills 80 bytes
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
 	}},
 	{family: "hopper", headDim: 64, fill: 1, BackwardConfig: BackwardConfig{
 		Impl: CoopMat2,

@@ -28,33 +28,50 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID;
+    // All loads before all stores, which they do not move over: so those of a strip are on
+    // their way at once.
+    const uint FOURS = MAT_M * OUT_COLS4 / SUBGROUP_SIZE;
     if (is_whole(w, row, col)) {
-        // Without conditions, and loads before stores, which they do not move over, so that
-        // those of all rounds are on their way at once.
-        const uint ROUNDS = MAT_M * OUT_COLS4 / SUBGROUP_SIZE;
-        vec4 sums[ROUNDS];
-        Extras extras[ROUNDS];
-        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+        vec4 sums[FOURS];
+        Extras extras[FOURS];
+        [[unroll]] for (uint round = 0; round < FOURS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
             sums[round] = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
             extras[round] = fetch(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, 4);
         }
-        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+        [[unroll]] for (uint round = 0; round < FOURS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
             finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sums[round], extras[round], 4);
         }
         return;
     }
     if (OUT_ALIGNED) {
-        [[dont_unroll]] for (uint i = lane; i < MAT_M * OUT_COLS4; i += SUBGROUP_SIZE) {
+        vec4 sums[FOURS];
+        Extras extras[FOURS];
+        [[unroll]] for (uint round = 0; round < FOURS; round++) {
+            const uint i = round * SUBGROUP_SIZE + lane;
             const uint y = row + i / OUT_COLS4;
             const uint x = col + i % OUT_COLS4 * 4;
-            const vec4 sum = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
+            sums[round] = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
             if (y < p.m && x + 4 <= end) {
-                finish(w.batch, y, x, sum, 4);
-            } else if (y < p.m && x < end) {
-                for (uint e = 0; x + e < end; e++) {
-                    finish(w.batch, y, x + e, vec4(sum[e]), 1);
+                extras[round] = fetch(w.batch, y, x, 4);
+            }
+        }
+        [[unroll]] for (uint round = 0; round < FOURS; round++) {
+            const uint i = round * SUBGROUP_SIZE + lane;
+            const uint y = row + i / OUT_COLS4;
+            const uint x = col + i % OUT_COLS4 * 4;
+            if (y < p.m && x + 4 <= end) {
+                finish(w.batch, y, x, sums[round], extras[round], 4);
+            }
+        }
+        // What is left of rows whose end is not at a multiple of four.
+        const uint left = end / 4 * 4;
+        if (left >= col && left < min(end, col + OUT_COLS4 * 4)) {
+            for (uint r = lane; r < MAT_M && row + r < p.m; r += SUBGROUP_SIZE) {
+                const vec4 sum = uintBitsToFloat(tile[base + r * OUT_LD + (left - col) / 4]);
+                for (uint e = 0; left + e < end; e++) {
+                    finish(w.batch, row + r, left + e, vec4(sum[e]), 1);
                 }
             }
         }
@@ -63,15 +80,25 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     // Pairs of elements that are one word of C where it is 16-bit, and then what has no
     // partner: the first element of rows that start at an odd place, and maybe the last.
     const uint cols = end > col ? min(end - col, OUT_COLS4 * 4) : 0;
-    [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 * 2 / SUBGROUP_SIZE; round++) {
+    const uint PAIRS = FOURS * 2;
+    vec2 sums[PAIRS];
+    Extras extras[PAIRS];
+    [[unroll]] for (uint round = 0; round < PAIRS; round++) {
         const uint i = round * SUBGROUP_SIZE + lane;
         const uint y = row + i / (OUT_COLS4 * 2);
         const uint x = i % (OUT_COLS4 * 2) * 2 + odd_place(w, y, col);  // within the strip, as all that follow
         const uint at = base + i / (OUT_COLS4 * 2) * OUT_LD;
-        const float sum0 = uintBitsToFloat(tile[at + x / 4][x % 4]);
-        const float sum1 = uintBitsToFloat(tile[at + (x + 1) / 4][(x + 1) % 4]);
+        sums[round] = uintBitsToFloat(uvec2(tile[at + x / 4][x % 4], tile[at + (x + 1) / 4][(x + 1) % 4]));
         if (y < p.m && x + 1 < cols) {
-            finish(w.batch, y, col + x, vec4(sum0, sum1, 0.0, 0.0), 2);
+            extras[round] = fetch(w.batch, y, col + x, 2);
+        }
+    }
+    [[unroll]] for (uint round = 0; round < PAIRS; round++) {
+        const uint i = round * SUBGROUP_SIZE + lane;
+        const uint y = row + i / (OUT_COLS4 * 2);
+        const uint x = i % (OUT_COLS4 * 2) * 2 + odd_place(w, y, col);
+        if (y < p.m && x + 1 < cols) {
+            finish(w.batch, y, col + x, vec4(sums[round], 0.0, 0.0), extras[round], 2);
         }
     }
     [[unroll]] for (uint round = 0; round < (MAT_M * 2 + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE; round++) {
