@@ -24,11 +24,13 @@ func TestBackwardTables(t *testing.T) {
 				for _, size := range [][3]int{{4, 1, 64}, {4, 512, 64}, {4, 32768, 64}, {4, 1, 32768}, {4, 512, 32768}, {4, 32768, 32768}, {16, 512, 64}} {
 					p.Batch, p.SeqQ, p.SeqKV = size[0], size[1], size[2]
 					for _, impl := range append(slices.Clone(d.f16), Unfused) {
-						row, err := findBackwardRow(&d.caps, &p, impl)
-						if impl != Unfused && p.HeadDim <= 128 {
-							require.NoError(t, err, "%s: %v, %v", d.caps.Name, impl, p)
+						for _, p.Causal = range []bool{false, true} {
+							row, err := findBackwardRow(&d.caps, &p, impl)
+							if impl != Unfused && p.HeadDim <= 128 {
+								require.NoError(t, err, "%s: %v, %v", d.caps.Name, impl, p)
+							}
+							reached[row] = true
 						}
-						reached[row] = true
 					}
 				}
 			}
