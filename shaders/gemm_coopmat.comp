@@ -6,7 +6,8 @@
 //     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
 //     C, R, X, S (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
-// With PARTS op(A) and op(B) are float32, each in two parts of ELEM, float16.
+// With PARTS op(A) and op(B) are float32, each in two parts of ELEM, float16. With FRAGMENTS
+// B is op(B) in right matrices of gemm_fragments.comp.
 //
 // The algorithm is in lib/gemm_matrix.glsl.
 //
@@ -43,7 +44,7 @@ layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 16
 #define GROUP_BINDING 6
-#ifndef GROUP
+#if !defined(GROUP) && !defined(FRAGMENTS)
 #define PARTS_ID 24
 #endif
 #include "lib/element.glsl"

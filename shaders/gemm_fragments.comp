@@ -1,23 +1,26 @@
-// gemm_fragments: the operands of gemm_pair in the order in which invocations hold their
-// elements (lib/fragments.glsl): x as left matrices, w1 and w2 as right ones.
+// gemm_fragments: operands of gemm_pair, or op(B) of gemm_coopmat, in the order in which
+// invocations hold their elements (lib/fragments.glsl): x as left matrices, w1 and w2 as right
+// ones.
 //
 //     out[source.at + number(matrix), invocation] = the elements of the matrix
 //
 //     x   (rows, cols)  ELEM, any stride, last axis contiguous
 //     w1  (rows, cols)  ELEM, likewise
-//     w2  (rows, cols)  ELEM, likewise
+//     w2  (rows, cols)  ELEM, likewise; with BY_K transposes of w1 and w2 are made right matrices
 //     out               matrices in the order below; what is outside a source is 0
 //
 // The matrices of a source lie along k, which are the columns of x and the rows of w1 and
-// w2, and across it. Panels are `width` matrices across; groups are `depth` matrices along.
-// For width = 2, two panels and depth = 3, numbers are, along k to the right,
+// w2, with BY_K their columns, and across it. Panels are `width` matrices across; groups are
+// `depth` matrices along, of which number `begin` comes first, and those before it last.
+// For width = 2, two panels, depth = 3 and begin = 0, numbers are, along k to the right,
 //
 //     across 0    0  2  4   12 14 16
 //     across 1    1  3  5   13 15 17
 //     across 2    6  8 10   18 20 22
 //     across 3    7  9 11   19 21 23
 //
-// Dispatch: (x, y, 3) with x * y * SUBGROUPS * ROUNDS >= matrices of the largest source.
+// Dispatch: (x, y, sources from FIRST on) with x * y * SUBGROUPS * ROUNDS >= matrices of the
+// largest source.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -34,6 +37,8 @@ layout(constant_id = 1) const uint SUBGROUPS = 4;
 layout(constant_id = 2) const uint MAT_M = 16;  // the same as MAT_N
 layout(constant_id = 3) const uint MAT_N = 16;
 layout(constant_id = 4) const uint ROUNDS = 4;  // matrices of a subgroup, loaded together
+layout(constant_id = 5) const uint FIRST = 0;   // source: x, w1 or w2
+layout(constant_id = 6) const bool BY_K = false;
 layout(local_size_x_id = 0) in;
 
 struct Source {
@@ -44,6 +49,7 @@ struct Source {
     uint width;   // matrices, like the next three
     uint panels;
     uint depth;
+    uint begin;
     uint count;
     uint at;      // uvec4 of out where they begin
 };
@@ -77,23 +83,25 @@ shared uvec4 tile[SUBGROUPS * ROUNDS * MAT_N * LD];
 // load returns eight elements of line `lane / LINE8` of matrix number n.
 uvec4 load(const Source s, const uint n, const uint lane) {
     const uint panel = n / (s.width * s.depth);
-    const uint along = panel / s.panels * s.depth + n / s.width % s.depth;
+    const uint along = panel / s.panels * s.depth + (n / s.width + s.begin) % s.depth;
     const uint across = panel % s.panels * s.width + n % s.width;
-    const bool left = gl_WorkGroupID.z == 0;
-    const uint row = (left ? across : along) * MAT_N + lane / LINE8;
-    const uint col = (left ? along : across) * MAT_N + lane % LINE8 * 8;
+    const uint source = FIRST + gl_WorkGroupID.z;
+    const bool by_k = source == 0 || BY_K;
+    const uint row = (by_k ? across : along) * MAT_N + lane / LINE8;
+    const uint col = (by_k ? along : across) * MAT_N + lane % LINE8 * 8;
     if (n >= s.count || row >= s.rows || col >= s.cols) {
         return uvec4(0);
     }
     const uint line = s.offset + row * s.stride;
-    if (left) {
+    if (source == 0) {
         return load_x(line, col, s.cols);
     }
-    return gl_WorkGroupID.z == 1 ? load_w1(line, col, s.cols) : load_w2(line, col, s.cols);
+    return source == 1 ? load_w1(line, col, s.cols) : load_w2(line, col, s.cols);
 }
 
 void main() {
-    const Source s = gl_WorkGroupID.z == 0 ? p.x : gl_WorkGroupID.z == 1 ? p.w1 : p.w2;
+    const uint source = FIRST + gl_WorkGroupID.z;
+    const Source s = source == 0 ? p.x : source == 1 ? p.w1 : p.w2;
     const uint lane = gl_SubgroupInvocationID;
     const uint first = ((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * SUBGROUPS + gl_SubgroupID) * ROUNDS;
     const uint base = gl_SubgroupID * ROUNDS * MAT_N * LD;
@@ -105,13 +113,17 @@ void main() {
     [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
         const uint from = base + i * MAT_N * LD;
         uvec4 words;
-        if (gl_WorkGroupID.z == 0) {
+        if (source == 0) {
             MatA m;
             coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutRowMajor);
             words = left_words(m);
         } else {
             MatB m;
-            coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutRowMajor);
+            if (BY_K) {
+                coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutColumnMajor);
+            } else {
+                coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutRowMajor);
+            }
             words = right_words(m);
         }
         if (first + i < s.count) {

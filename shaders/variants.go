@@ -6,16 +6,17 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Macros are the element type, FEATURES and GROUP; everything else that shapes
+// macros. Macros are the element type, FEATURES, GROUP and FRAGMENTS; everything else that shapes
 // the code is a specialization constant, set by the host at run time.
 //
 // FEATURES makes a second kernel of a file, NAME_features, for what attention may
 // have beyond a causal mask. Which of it a call has is a specialization constant,
 // too, but the tensors and push constants that it takes are there in every call of
 // the module: the first kernel does without. GROUP likewise makes NAME_group, which has
-// many products of different sizes in one launch, and a table of them.
+// many products of different sizes in one launch, and a table of them, and FRAGMENTS
+// NAME_fragmented, whose B is in the order of gemm_fragments.comp.
 type Variant struct {
-	Kernel  string   // file name without .comp, and _features after it with FEATURES, _group with GROUP
+	Kernel  string   // file name without .comp, and _features after it with FEATURES, _group with GROUP, _fragmented with FRAGMENTS
 	Type    string   // short name of the element type ("f16", "bf16", "f32"); "" when the kernel has only one
 	Defines []string // NAME or NAME=VALUE, passed as -D
 	Env     string   // target environment: "vulkan1.2" or "vulkan1.3"
@@ -33,16 +34,17 @@ func (v Variant) Name() string {
 // File is the name of the source.
 func (v Variant) File() string {
 	name := v.Kernel
-	for _, suffix := range []string{featuresSuffix, leaveOutSuffix, groupSuffix} {
+	for _, suffix := range []string{featuresSuffix, leaveOutSuffix, groupSuffix, fragmentedSuffix} {
 		name = strings.TrimSuffix(name, suffix)
 	}
 	return name + ".comp"
 }
 
 const (
-	featuresSuffix = "_features"
-	leaveOutSuffix = "_leaveout"
-	groupSuffix    = "_group"
+	featuresSuffix   = "_features"
+	leaveOutSuffix   = "_leaveout"
+	groupSuffix      = "_group"
+	fragmentedSuffix = "_fragmented"
 )
 
 // variants is everything that is compiled. After a change, run `make shaders`.
@@ -78,6 +80,7 @@ var variants = slices.Concat(
 	featuresOnly([]Variant{{Kernel: "attention_bwd_dsinks", Env: "vulkan1.2"}}),
 	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),
 	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
+	fragmentedOnly(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_narrow_bwd", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_narrow_dsilu", "vulkan1.2", "f16", "bf16"),
@@ -136,6 +139,11 @@ func with(rows []Variant, suffix, macro string) []Variant {
 
 // featuresOnly returns rows with FEATURES, of a kernel that no plain problem needs.
 func featuresOnly(rows []Variant) []Variant { return withFeatures(rows)[len(rows):] }
+
+// fragmentedOnly returns rows with FRAGMENTS.
+func fragmentedOnly(rows []Variant) []Variant {
+	return with(rows, fragmentedSuffix, "FRAGMENTS")[len(rows):]
+}
 
 // leaveOut returns rows with LEAVEOUT: kernels that can leave out a stage, for
 // attention's BenchmarkLeaveOut.

@@ -73,12 +73,14 @@ func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
 		for tilesM := 1; tilesM <= 4; tilesM++ {
 			for tilesN := 1; tilesN <= 5; tilesN++ {
 				for _, depth := range []int{1, 2, 3, 4, 6} {
-					c := start
-					c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN = grid[0], grid[1], tilesM, tilesN
-					c.BlockK = depth * int(shape.N)
-					c.Splits, c.Rows = 0, 0
-					if c.registers(caps, p) <= min(mostRegisters, unitRegisters/c.threads(caps)) {
-						all = append(all, c)
+					for _, fragments := range []bool{false, true} {
+						c := start
+						c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN = grid[0], grid[1], tilesM, tilesN
+						c.BlockK, c.Fragments = depth*int(shape.N), fragments
+						c.Splits, c.Rows = 0, 0
+						if c.registers(caps, p) <= min(mostRegisters, unitRegisters/c.threads(caps)) {
+							all = append(all, c)
+						}
 					}
 				}
 			}
@@ -168,8 +170,8 @@ func (c *Config) lineBytes(p *Problem, rows int, byK bool) int {
 
 // Variants returns the feasible configurations that are like c, but for one of the choices
 // that Candidates leaves as they are: how far ahead operands are loaded, whether they are
-// copied, how many rows of blocks go together, among how many workgroups k is divided; of path
-// scalar also the depth of a slab.
+// copied and op(B) into fragments, how many rows of blocks go together, among how many workgroups
+// k is divided; of path scalar also the depth of a slab.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	var all []Config
 	add := func(v Config) {
@@ -187,6 +189,9 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 			v.Pack = !c.Pack
 			add(v)
 		}
+		v = c
+		v.Fragments, v.Splits, v.Rows = !c.Fragments, 1, 0
+		add(v)
 	} else {
 		for _, v.BlockK = range []int{8, 16, 32} {
 			add(v)
@@ -267,6 +272,9 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	}
 	if c.Pack {
 		b.WriteString(", Pack: true")
+	}
+	if c.Fragments {
+		b.WriteString(", Fragments: true")
 	}
 	if c.Fence > 0 {
 		fmt.Fprintf(&b, ", Fence: %d", c.Fence)

@@ -18,6 +18,7 @@ type Config struct {
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
 	Pack                   bool // operands whose rows are not aligned are copied first, pack.go
+	Fragments              bool // so is op(B), into right matrices that come from memory straight into registers, fragments.go
 	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
@@ -43,6 +44,9 @@ func (c Config) String() string {
 		}
 		if c.Pack {
 			s += " pack"
+		}
+		if c.Fragments {
+			s += " fragments"
 		}
 	case Scalar:
 		s = fmt.Sprintf("scalar %dx%d t%dx%d k%d", c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.BlockK)
@@ -77,6 +81,8 @@ func ParseConfig(text string) (Config, error) {
 		switch {
 		case w == "pack" && !scalar:
 			c.Pack = true
+		case w == "fragments" && !scalar:
+			c.Fragments = true
 		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
 			!scalar && one("fence%d", &c.Fence):
 		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
@@ -171,9 +177,12 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	if err := fitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
+	if err := c.feasibleFragments(caps, &p, m, n); err != nil {
+		return err
+	}
 	if limit := caps.MaxStorageBufferRange; c.inParts(&p) {
 		c := c.fit(&p)
-		if bytes := c.plan(&p, &Options{}).bytes; uint64(bytes) > limit {
+		if bytes := c.plan(caps, &p, &Options{}).bytes; uint64(bytes) > limit {
 			return unsupported("coopmat: parts of float32 operands take %d bytes, a kernel sees %d", bytes, limit)
 		}
 	}
@@ -194,7 +203,10 @@ func (c Config) tileBytes(p Problem, m, n int) int {
 		}
 		return c.BlockK * (rows/8 + 1)
 	}
-	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA) + size(c.SubgroupsN*c.TilesN*n, p.TransB)
+	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA)
+	if !c.Fragments {
+		operands += size(c.SubgroupsN*c.TilesN*n, p.TransB)
+	}
 	strip := c.SubgroupsM * c.SubgroupsN * m * (n/4 + 1)
 	return 16 * (max(operands, strip) + exponents)
 }

@@ -1,6 +1,8 @@
 package gemm
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
@@ -8,8 +10,10 @@ import (
 )
 
 // Fragments: Pair takes its operands in the order in which invocations hold the elements of
-// matrices. A kernel of its own brings them into it: an invocation then loads its part of a
-// matrix at once, instead of two elements at a time, and there are no tails.
+// matrices, and so may Multiply op(B). A kernel of its own brings them into it: an invocation
+// then loads its part of a matrix at once, instead of two elements at a time, and there are no
+// tails. Right matrices that come from memory need no shared memory, and none of its bandwidth,
+// which is what bounds the kernel that has both operands there.
 
 // fragmentsParams is the push-constant block of gemm_fragments.comp.
 type fragmentsParams struct {
@@ -27,6 +31,7 @@ type fragmentSource struct {
 	Width  uint32 `glsl:"width"` // matrices, like the next three
 	Panels uint32 `glsl:"panels"`
 	Depth  uint32 `glsl:"depth"`
+	Begin  uint32 `glsl:"begin"`
 	Count  uint32 `glsl:"count"`
 	At     uint32 `glsl:"at"` // units of 16 bytes
 }
@@ -38,12 +43,15 @@ type fragmentsSpec struct {
 	MatM          uint32 `glsl:"MAT_M"`
 	MatN          uint32 `glsl:"MAT_N"`
 	Rounds        uint32 `glsl:"ROUNDS"`
+	First         uint32 `glsl:"FIRST"`
+	ByK           bool   `glsl:"BY_K"`
 }
 
-// A layOut says where the matrices of an operand go: Panels of Width matrices across k,
-// Depth of them along k one after the other.
+// A layOut says where the matrices of an operand go: panels of width matrices across k,
+// depth of them along k one after the other, from number begin on and then those before it.
 type layOut struct {
 	width, panels, depth, groups int
+	begin                        int
 	at                           int64 // bytes
 }
 
@@ -56,18 +64,25 @@ func (l layOut) matrices() int64 {
 func (l layOut) source(t vk.Tensor) fragmentSource {
 	return fragmentSource{
 		Offset: uint32(t.Offset), Stride: uint32(t.Strides[0]), Rows: uint32(t.Shape[0]), Cols: uint32(t.Shape[1]),
-		Width: uint32(l.width), Panels: uint32(l.panels), Depth: uint32(l.depth), Count: uint32(l.matrices()), At: uint32(l.at / 16),
+		Width: uint32(l.width), Panels: uint32(l.panels), Depth: uint32(l.depth), Begin: uint32(l.begin), Count: uint32(l.matrices()),
+		At: uint32(l.at / 16),
 	}
 }
 
 // fragments records gemm_fragments: the matrices of x, w1 and w2, of a 16-bit format, to
 // memory.
 func fragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]layOut) error {
+	return recordFragments(c, memory, tensors, layouts, 0, len(tensors), false, "x, w1, w2")
+}
+
+// recordFragments records gemm_fragments for n of x, w1 and w2 from the first on; with byK
+// for the transposes of w1 and w2.
+func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]layOut, first, n int, byK bool, text string) error {
 	const subgroups, rounds = 4, 4
 	d, format := c.Device(), tensors[0].DType
 	shape, lack := chips.MatrixShape(d.Caps(), format)
 	if lack != "" {
-		return unsupported("pair: %s", lack)
+		return unsupported("fragments: %s", lack)
 	}
 	module, err := shaders.Get("gemm_fragments", format.Short())
 	if err != nil {
@@ -75,6 +90,7 @@ func fragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]la
 	}
 	kernel, err := vk.CachedKernel[fragmentsParams](d, module.Name, module.SPIRV, fragmentsSpec{
 		WorkgroupSize: subgroups * d.Caps().SubgroupSize, Subgroups: subgroups, MatM: shape.M, MatN: shape.N, Rounds: rounds,
+		First: uint32(first), ByK: byK,
 	}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
@@ -88,17 +104,81 @@ func fragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]la
 	x := min(groups, int64(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int64(limit[1]) {
-		return unsupported("pair: a copy of %d matrices takes more than the device's %d x %d workgroups", most, limit[0], limit[1])
+		return unsupported("fragments: a copy of %d matrices takes more than the device's %d x %d workgroups", most, limit[0], limit[1])
 	}
 	c.Note(func() vk.Note {
-		bytes := vk.Traffic(tensors[:]...)
+		bytes := vk.Traffic(tensors[first : first+n]...)
 		for _, l := range layouts {
 			bytes += 2 * float64(l.matrices()) * float64(shape.M*shape.N)
 		}
-		return vk.Note{Text: "x, w1, w2", Bytes: bytes}
+		return vk.Note{Text: text, Bytes: bytes}
 	})
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 3}, fragmentsParams{
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n)}, fragmentsParams{
 		layouts[0].source(tensors[0]), layouts[1].source(tensors[1]), layouts[2].source(tensors[2]),
 	}, tensors[0], tensors[1], tensors[2], vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
 	return c.Err()
+}
+
+// rightAhead is AHEAD of lib/gemm_matrix.glsl.
+const rightAhead = 8
+
+// feasibleFragments is Feasible for op(B) in fragments, matrices being m by n.
+func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
+	switch {
+	case !c.Fragments:
+		return nil
+	case p.DType == dtype.Float32:
+		return unsupported("coopmat: float32 operands have no fragments")
+	case p.Batches() > 1 || c.Splits > 1:
+		return unsupported("coopmat: op(B) is in fragments for one product alone without splits, not batch=%d and splits%d", p.Batches(), c.Splits)
+	case m != n || n*n != 8*int(caps.SubgroupSize):
+		return unsupported("coopmat: fragments of %dx%d matrices are not 8 elements for each of %d invocations", m, n, caps.SubgroupSize)
+	case c.BlockK/n*c.TilesN%rightAhead != 0:
+		return unsupported("coopmat: a slab of %d x %d right matrices is not a multiple of the %d that are on their way", c.BlockK/n, c.TilesN, rightAhead)
+	}
+	if bytes := c.rightBytes(caps, p); uint64(bytes) > caps.MaxStorageBufferRange {
+		return unsupported("coopmat: op(B) in fragments has %d bytes, more than the device's %d of a storage buffer", bytes, caps.MaxStorageBufferRange)
+	}
+	return nil
+}
+
+// rightLayout is where op(B) in fragments lies: a panel for each subgroup of a row of them, in
+// whole slabs, filled with zeros, and one that is not whole first, as lib/gemm_matrix.glsl takes
+// it.
+func (c *Config) rightLayout(caps *vk.Caps, p *Problem) layOut {
+	_, blockN := c.block(caps, p.DType)
+	steps := c.BlockK / (blockN / (c.SubgroupsN * c.TilesN)) // of a slab
+	l := layOut{
+		width: c.TilesN, panels: (p.N + blockN - 1) / blockN * c.SubgroupsN,
+		depth: (p.K + c.BlockK - 1) / c.BlockK * steps, groups: 1,
+	}
+	if p.K%c.BlockK != 0 {
+		l.begin = p.K / c.BlockK * steps
+	}
+	return l
+}
+
+// rightBytes is the memory of that, and of what is loaded past its end and not used.
+func (c *Config) rightBytes(caps *vk.Caps, p *Problem) int64 {
+	l := c.rightLayout(caps, p)
+	return 2 * int64(rightSize(caps)) * (l.matrices() + rightAhead)
+}
+
+// rightSize returns the elements of a right matrix: eight of each invocation.
+func rightSize(caps *vk.Caps) int { return 8 * int(caps.SubgroupSize) }
+
+// fragment returns the step that brings op(B) into fragments, in memory from byte `at` on,
+// and makes them the operand.
+func (m *memoryPlan) fragment(caps *vk.Caps, args *arguments, p Problem, memory *vk.Buffer, at int64) func(c *vk.Cmd) error {
+	l, b, size := m.right, args.b, rightSize(caps)
+	b.Shape, b.Strides = b.Shape[1:], b.Strides[1:]
+	args.b = vk.Tensor{
+		Buffer: memory, DType: p.DType,
+		Shape: []int{1, int(l.matrices()) + rightAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
+	}.Narrow()
+	l.at = 2 * int64(args.b.Offset)
+	to := args.b.Buffer
+	return func(c *vk.Cmd) error {
+		return recordFragments(c, to, [3]vk.Tensor{b, b, b}, [3]layOut{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", p.K, p.N))
+	}
 }

@@ -168,7 +168,7 @@ func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
 
 // Steps are what a call records, for a caller who has kernels to run beside it.
 type Steps struct {
-	Copies  steps.List // of operands, a step or none; it reads only those whose rows are not aligned
+	Copies  steps.List // of operands, a step or none; with AlignedA and AlignedB it does not read those
 	Product steps.List // the rest, after a Barrier
 }
 
@@ -186,7 +186,7 @@ func MultiplySteps(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) (s St
 		return s, err
 	}
 	config = config.fit(&p)
-	plan := config.plan(&p, &opt)
+	plan := config.plan(c.Device().Caps(), &p, &opt)
 	memory, at, err := plan.workspace(c, &opt, &args)
 	if err != nil {
 		return s, err
@@ -196,6 +196,14 @@ func MultiplySteps(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) (s St
 		s.Product, args, p, config = plan.split(args, p, config, memory, at)
 	} else {
 		s.Copies = plan.pack(&args, memory, at)
+	}
+	if config.Fragments {
+		step := plan.fragment(c.Device().Caps(), &args, p, memory, at)
+		if opt.AlignedB { // b may be what the kernels before make
+			s.Product = steps.List{step}
+		} else {
+			s.Copies = steps.Together(s.Copies, steps.List{step})
+		}
 	}
 	s.Product = append(s.Product, multiplier(multiply).steps(args, p, config, memory, at+plan.partials)...)
 	return s, nil

@@ -130,7 +130,7 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 	}
 	p := g.Common()
 	if c := opt.Config; c != nil {
-		if c.Pack || c.Splits > 1 {
+		if c.Pack || c.Fragments || c.Splits > 1 {
 			return *c, unsupported("%v: a group has no copies and no splits", c)
 		}
 		if c.inParts(&p) {

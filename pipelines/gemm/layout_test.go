@@ -17,20 +17,21 @@ func TestLayouts(t *testing.T) {
 		spec     any
 		bindings []string
 	}{
-		"gemm_coopmat":       {coopMatSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow":        {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow_bwd":    {narrowSpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
-		"gemm_narrow_dsilu":  {narrowDSiLUSpec{}, []string{"A", "C", "R", "X", "S"}},
-		"gemm_mixture":       {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_fragments":     {fragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
-		"gemm_pair":          {pairSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_scalar":        {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_coopmat_group": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
-		"gemm_scalar_group":  {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
-		"gemm_combine":       {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
-		"gemm_pack":          {packSpec{}, []string{"A", "Out"}},
-		"gemm_tops":          {topsSpec{}, []string{"A", "B", "Tops"}},
-		"gemm_parts":         {partsSpec{}, []string{"A", "B", "Parts"}},
+		"gemm_coopmat":            {coopMatSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow":             {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow_bwd":         {narrowSpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
+		"gemm_narrow_dsilu":       {narrowDSiLUSpec{}, []string{"A", "C", "R", "X", "S"}},
+		"gemm_mixture":            {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_fragments":          {fragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
+		"gemm_pair":               {pairSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_scalar":             {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_coopmat_group":      {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
+		"gemm_coopmat_fragmented": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_scalar_group":       {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
+		"gemm_combine":            {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
+		"gemm_pack":               {packSpec{}, []string{"A", "Out"}},
+		"gemm_tops":               {topsSpec{}, []string{"A", "B", "Tops"}},
+		"gemm_parts":              {partsSpec{}, []string{"A", "B", "Parts"}},
 	}
 	found := 0
 	for _, v := range shaders.Variants() {

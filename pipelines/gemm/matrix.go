@@ -147,7 +147,11 @@ func newMatrixSpec(caps *vk.Caps, args arguments, p Problem, config Config) (mat
 // multiplyMatrix records gemm_coopmat.
 func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 	d := c.Device()
-	module, err := shaders.Get("gemm_coopmat", p.DType.Short())
+	name := "gemm_coopmat"
+	if config.Fragments {
+		name = "gemm_coopmat_fragmented"
+	}
+	module, err := shaders.Get(name, p.DType.Short())
 	if err != nil {
 		return err
 	}
@@ -155,7 +159,11 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, coopMatSpec{spec, args.panel > 0}, chips.MatrixOptions(d.Caps()))
+	var constants any = coopMatSpec{spec, args.panel > 0}
+	if config.Fragments {
+		constants = spec
+	}
+	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, constants, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func newMixturePlan(caps *vk.Caps, p Problem, opt *Options) (plan mixturePlan, e
 	}
 	blockM, _ := c.block(caps, p.DType)
 	plan.config, plan.blocks = c, (p.M+blockM-1)/blockM
-	plan.memory = c.plan(&p, opt)
+	plan.memory = c.plan(caps, &p, opt)
 	return plan, nil
 }
 

@@ -53,7 +53,7 @@ func (plan *narrowPlan) choose(caps *vk.Caps, p Problem, columns int, opt *Optio
 	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
 		return unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
 	}
-	plan.memory = plan.config.plan(&p, opt)
+	plan.memory = plan.config.plan(caps, &p, opt)
 	return nil
 }
 
@@ -140,6 +140,9 @@ func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options, bytes func(*Config) 
 	if opt.Config == nil {
 		c, err = chooseBeside(caps, as, impl, bytes)
 	} else if c, err = Choose(caps, as, *opt); err == nil {
+		if c.Fragments {
+			return c, unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)
+		}
 		err = c.fitsBeside(caps, &as, bytes(&c))
 	}
 	if err != nil {

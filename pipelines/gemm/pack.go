@@ -24,7 +24,7 @@ func (c *Config) packs(p *Problem, opt *Options) (a, b bool) {
 		return false, false
 	}
 	a = !opt.AlignedA && p.AShape()[2]%8 != 0 && p.N >= leastReuse
-	b = !opt.AlignedB && p.BShape()[2]%8 != 0 && p.M >= leastReuse
+	b = !opt.AlignedB && !c.Fragments && p.BShape()[2]%8 != 0 && p.M >= leastReuse
 	return a, b
 }
 

@@ -27,7 +27,7 @@ func TestWithSplits(t *testing.T) {
 	} {
 		p.DType, p.Out = dtype.BFloat16, dtype.BFloat16
 		for _, row := range table {
-			if row.parts || row.Feasible(caps, p) != nil {
+			if row.parts || row.Fragments || row.Feasible(caps, p) != nil {
 				continue
 			}
 			c := row.withSplits(caps, &p, row.costs(caps, &p))

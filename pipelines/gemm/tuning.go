@@ -25,6 +25,7 @@ type tableRow struct {
 	fill float64
 
 	trans string // "" matches any; else nn, nt, tn or tt
+	k     int    // k up to this, of one product; 0 matches any
 
 	Config
 }
@@ -33,8 +34,13 @@ type tableRow struct {
 var table = []tableRow{
 	// Hopper, measured on an H200. One workgroup of eight subgroups has the 48 KiB of a
 	// multiprocessor: for slabs of 128-byte lines of k, and for as large a block as fits
-	// where both operands have lines along m and n.
+	// where both operands have lines along m and n. Where k is short, two workgroups of four
+	// subgroups, which hide each other's way to C: operands of 18 KiB each, as op(B) needs none.
 	{family: "hopper", fill: 1, trans: "tn", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
+	{family: "hopper", fill: 12, trans: "nn", k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{family: "hopper", fill: 12, trans: "nt", k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{family: "hopper", fill: 3, trans: "nn", k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{family: "hopper", fill: 3, trans: "nt", k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
 	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
 	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
 	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
@@ -60,7 +66,7 @@ var table = []tableRow{
 // matches reports whether the row is for p on a device, which makes so many workgroups with
 // a configuration.
 func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem, workgroups func(*Config) int) bool {
-	if !names(r.family, family) || r.trans != "" && r.trans != p.Transposes() {
+	if !names(r.family, family) || r.trans != "" && r.trans != p.Transposes() || r.k != 0 && (p.K > r.k || p.Batches() > 1) {
 		return false
 	}
 	return r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits)
@@ -146,6 +152,9 @@ func searchPath(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Co
 	for i := range table {
 		row := &table[i]
 		if row.Impl != impl || row.parts != row.inParts(p) || !row.matches(caps, family, p, workgroups) {
+			continue
+		}
+		if row.Fragments && (bytes != nil || p.K == 0) { // kernels that have none: those of other kinds, and of groups
 			continue
 		}
 		err = row.Feasible(caps, *p)

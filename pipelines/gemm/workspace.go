@@ -11,14 +11,15 @@ import (
 // A memoryPlan says where what a call keeps in its workspace begins, in bytes.
 type memoryPlan struct {
 	packA, packB   bool
-	parts          bool // of A and B, parts.go
+	right          layOut // of op(B) in fragments, if any
+	parts          bool   // of A and B, parts.go
 	topsA, topsB   int64
 	a, b, partials int64
 	bytes          int64
 }
 
 // plan lays out the workspace of a call.
-func (c *Config) plan(p *Problem, opt *Options) (m memoryPlan) {
+func (c *Config) plan(caps *vk.Caps, p *Problem, opt *Options) (m memoryPlan) {
 	take := func(n int64) int64 {
 		at := m.bytes
 		m.bytes += (n + 255) &^ 255
@@ -36,12 +37,16 @@ func (c *Config) plan(p *Problem, opt *Options) (m memoryPlan) {
 	if m.packB {
 		m.b = take(packedBytes(p.BShape()))
 	}
+	if c.Fragments {
+		m.right = c.rightLayout(caps, p)
+		m.b = take(c.rightBytes(caps, p))
+	}
 	m.partials = take(c.partialBytes(*p))
 	return m
 }
 
 // Workspace returns the bytes of device memory that Multiply takes for partial sums, for
-// copies of operands whose rows are not aligned and for parts of float32 operands, with the
+// copies of operands and for parts of float32 operands, with the
 // same options; 0 if it needs none.
 func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	config, err := Choose(caps, p, opt)
@@ -49,7 +54,7 @@ func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 		return 0, err
 	}
 	config = config.fit(&p)
-	return config.plan(&p, &opt).bytes, nil
+	return config.plan(caps, &p, &opt).bytes, nil
 }
 
 // workspace returns the memory of a call and where it begins: the caller's, or the Cmd's.

@@ -143,11 +143,15 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	if hidden.IsZero() {
 		hidden = hiddenTensor(memory, plan.hidden, p)
 	}
-	if err := plan.first.Record(c, memory, hidden, x, w1, opt.Pre, none); err != nil {
+	first, err := plan.first.Steps(c, memory, hidden, x, w1, opt.Pre, none)
+	if err != nil {
 		return err
 	}
-	c.Barrier()
-	return plan.second.Record(c, memory, y, hidden, w2, none, none)
+	second, err := plan.second.Steps(c, memory, y, hidden, w2, none, none)
+	if err != nil {
+		return err
+	}
+	return slices.Concat(steps.Together(first.Copies, second.Copies), first.Product, second.Product).Record(c)
 }
 
 // Backward computes the gradients of a loss by x, w1 and w2, given that by y, dy:

@@ -38,6 +38,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan for
 	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, opt.Impl, gemm.Options{}); err != nil {
 		return plan, err
 	}
+	plan.memory.Keep() // operands of both are copied first
 	plan.second, err = chain.NewProduct(caps, "mlp", &plan.memory, gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}, opt.Impl, gemm.Options{AlignedA: true})
 	return plan, err
 }

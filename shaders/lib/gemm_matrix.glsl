@@ -18,6 +18,10 @@
 // twice the columns of a slab, and products of a matrix of columns meet the sum by an
 // addition.
 //
+// With FRAGMENTS, op(B) is right matrices of gemm_fragments.comp, a panel for each subgroup
+// of a row of them, slabs that are not whole first. They come from memory straight into
+// registers, AHEAD of them on their way, and op(A) alone passes through shared memory.
+//
 // The includer declares the specialization constants named here, and includes
 // lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
 #ifndef LIB_GEMM_MATRIX_GLSL
@@ -31,18 +35,22 @@
 #include "gemm_operand.glsl"
 #include "gemm_sums.glsl"
 #include "gemm_panels.glsl"
+#ifdef FRAGMENTS
+#include "fragments.glsl"
+
+const uint AHEAD = 8;  // divides the right matrices that a subgroup needs of a slab
+#endif
 
 // LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_SLAB
 // puts them into tile, and PRODUCTS adds the products of the slab in tile to sum; with PARTS
-// of hi and lo, which a_lo and b_lo are. Macros, as arrays sized by specialization constants
-// cannot be arguments.
+// of hi and lo, which a_lo and b_lo are. RIGHT(b, d, j) declares right matrix number j of row d
+// of matrices of the slab. Macros, as arrays sized by specialization constants cannot be
+// arguments.
 #define LOAD_SLAB(k)                                              \
     [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {    \
         a_next[i] = fetch(true, a_at[i] + step_to(true, A, k));   \
     }                                                             \
-    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {    \
-        b_next[i] = fetch(false, b_at[i] + step_to(false, B, k)); \
-    }
+    LOAD_RIGHT(k)
 #define STORE_SLAB                                                                          \
     [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                        \
         if (is_copy(i, A_LINES * A_LINE8)) {                                                \
@@ -50,12 +58,35 @@
                 piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]);  \
         }                                                                                   \
     }                                                                                       \
+    STORE_RIGHT
+#ifdef FRAGMENTS
+#define LOAD_RIGHT(k)
+#define STORE_RIGHT
+#define RIGHT(b, d, j)                                              \
+    const MatB b = right_matrix(ahead[(d * TILES_N + j) % AHEAD]);  \
+    ahead[(d * TILES_N + j) % AHEAD] = b8[right_at + (d * TILES_N + j + AHEAD) * SUBGROUP_SIZE];
+#define END_SLAB right_at += DEPTH / MAT_N * TILES_N * SUBGROUP_SIZE;
+#else
+#define LOAD_RIGHT(k)                                             \
+    [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {    \
+        b_next[i] = fetch(false, b_at[i] + step_to(false, B, k)); \
+    }
+#define STORE_RIGHT                                                                         \
     [[unroll]] for (uint i = 0; i < B_COPIES; i++) {                                        \
         if (is_copy(i, B_LINES * B_LINE8)) {                                                \
             tile[B_AT + line_of(i, B_LINE8) * B_LD + col_of_copy(i, B_LINE8)] =             \
                 piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]); \
         }                                                                                   \
     }
+#define RIGHT(b, d, j)                                                                                          \
+    MatB b;                                                                                                     \
+    if (B_BY_K) {                                                                                               \
+        coopMatLoad(b, tile, B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
+    } else {                                                                                                    \
+        coopMatLoad(b, tile, B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);      \
+    }
+#define END_SLAB
+#endif
 #define PRODUCTS                                                                                                                   \
     [[unroll]] for (uint d = 0; d < DEPTH / MAT_N; d++) {                                                                          \
         fence(d);                                                                                                                  \
@@ -74,12 +105,7 @@
         }                                                                                                                          \
         [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                            \
             const uint col = subgroup_col + j * MAT_N;                                                                             \
-            MatB b;                                                                                                                \
-            if (B_BY_K) {                                                                                                          \
-                coopMatLoad(b, tile, B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor);            \
-            } else {                                                                                                               \
-                coopMatLoad(b, tile, B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);                 \
-            }                                                                                                                      \
+            RIGHT(b, d, j)                                                                                                         \
             MatB b_lo;                                                                                                             \
             if (PARTS) {                                                                                                           \
                 coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + d * MAT_N) / 8, B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
@@ -96,7 +122,8 @@
                 }                                                                                                                  \
             }                                                                                                                      \
         }                                                                                                                          \
-    }
+    }                                                                                                                              \
+    END_SLAB
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
 // blocks as it likes: the barrier before a slab is stored comes after the strips before
@@ -119,27 +146,42 @@ void gemm(Work w) {
     }
 
     uint a_at[A_COPIES * A_WORDS];  // places of the slab at 0
+#ifndef FRAGMENTS
     uint b_at[B_COPIES * B_WORDS];
+#endif
     [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
         a_at[i] = place(true, A, 0, i / A_WORDS, i % A_WORDS);
     }
+#ifdef FRAGMENTS
+    const uint steps = (p.k + BLOCK_K - 1) / BLOCK_K * (BLOCK_K / MAT_N);  // along k, of all panels
+    uint right_at = p.b_offset / 8 + (w.col + subgroup_col) / SUBGROUP_N * steps * TILES_N * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    uvec4 ahead[AHEAD];
+    [[unroll]] for (uint i = 0; i < AHEAD; i++) {
+        ahead[i] = b8[right_at + i * SUBGROUP_SIZE];
+    }
+#else
     [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
         b_at[i] = place(false, B, 0, i / B_WORDS, i % B_WORDS);
     }
+#endif
     uint k0 = first_k;  // the next slab to load
     {
         uvec4 a_next[A_COPIES * A_WORDS];
+#ifndef FRAGMENTS
         uvec4 b_next[B_COPIES * B_WORDS];
+#endif
         const int left = int(end_k - whole_k);
         if (TAIL && (left > 0 || end_k == first_k)) {  // no k at all is a slab of zeros
             [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
                 const uvec4 x = fetch(true, place(true, A, whole_k, i / A_WORDS, i % A_WORDS));
                 a_next[i] = cut(true, A, left, i / A_WORDS, i % A_WORDS, x);
             }
+#ifndef FRAGMENTS
             [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
                 const uvec4 x = fetch(false, place(false, B, whole_k, i / B_WORDS, i % B_WORDS));
                 b_next[i] = cut(false, B, left, i / B_WORDS, i % B_WORDS, x);
             }
+#endif
         } else {
             LOAD_SLAB(k0)
             k0 += BLOCK_K;
@@ -153,7 +195,9 @@ void gemm(Work w) {
         // Arrays of the loop: those that come from the slab before are copied amid the
         // products, which waits for their loads.
         uvec4 a_next[A_COPIES * A_WORDS];
+#ifndef FRAGMENTS
         uvec4 b_next[B_COPIES * B_WORDS];
+#endif
         LOAD_SLAB(k0)
         PRODUCTS
         barrier();  // the slab is read

@@ -48,7 +48,11 @@ const uint B_COPIES = (B_LINES * B_LINE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint A_WORDS = A_ALIGNED ? 1 : 2;  // uvec4 that are loaded for a copy
 const uint B_WORDS = B_ALIGNED ? 1 : 2;
 const uint B_AT = A_LINES * A_LD;                   // where B begins
+#ifdef FRAGMENTS  // lib/gemm_matrix.glsl
+const uint OPERANDS_SIZE = B_AT;  // uvec4
+#else
 const uint OPERANDS_SIZE = B_AT + B_LINES * B_LD;  // uvec4
+#endif
 
 // An operand of one product, as a workgroup sees it.
 struct Operand {
