@@ -17,7 +17,8 @@
 // Where k is long, blocks of C that are too few to fill the device, or its last round of
 // workgroups, are divided among workgroups that have a part of k each (splits.go), and a
 // second kernel adds up what they found, always in the same order (combine.go). Operands
-// whose rows start anywhere are copied where that pays (pack.go).
+// whose rows start anywhere are copied where that pays (pack.go), and where k is short op(B)
+// into the order in which invocations hold its elements (fragments.go).
 //
 // Path coopmat multiplies float32 operands in two parts of float16, scaled row by row of
 // op(A) and column by column of op(B), three products for one (parts.go). Its errors are
