@@ -1,5 +1,4 @@
-// gemm_narrow_dsilu: the gradients behind gemm_narrow, from the products that it kept, as fast
-// as the memory.
+// gemm_narrow_dsilu: the gradients behind gemm_narrow, from the products that it kept.
 //
 //     dpre = (dY * transpose(W)) o silu'(pre)       batch by batch
 //     dW   = transpose(silu(pre)) * dY

@@ -63,8 +63,8 @@ func NarrowDSiLUWorkspace(caps *vk.Caps, p Problem) (int64, error) {
 //	dpre = (dy * wᵀ) ∘ silu'(pre)
 //	dw   = silu(pre)ᵀ * dy
 //
-// in one kernel that is as fast as the memory, and a second that adds up dw over blocks of
-// rows, always in the same order.
+// in one kernel, bound by memory more than by arithmetic, and a second that adds up dw over
+// blocks of rows, always in the same order.
 //
 // p is the Problem of dy * wᵀ: p.K is the columns of w, from 1 to 8, p.TransB is set and
 // p.Activation is TimesDSiLU. Pre is (batch, m, n), of p.DType, with any strides and a

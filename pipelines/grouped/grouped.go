@@ -15,8 +15,8 @@
 // written to the workspace.
 //
 // Options.Pre keeps pre from Forward for Backward, which then need not compute it once more:
-// memory for time. On matrices, with at most 8 outputs, dpre and dW2 come of it as fast as
-// memory allows, gemm.NarrowDSiLU.
+// memory for time. On matrices, with at most 8 outputs, one kernel makes dpre and dW2 of it,
+// gemm.NarrowDSiLU.
 //
 // What is in memory between products is that of as many heads at a time as have 256 MiB of
 // silu(pre) or of sums of y, or 512 MiB of dpre alone, or of Options.Heads, and the next
