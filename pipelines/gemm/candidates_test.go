@@ -139,6 +139,10 @@ func TestTableRow(t *testing.T) {
 	require.InDelta(t, 704.0/132, c.Fill(h200(), p), 1e-9)
 	require.Equal(t, `{family: "hopper", fill: 5.33, trans: "nt", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10}},`,
 		TableRow(h200(), p, c, c.Fill(h200(), p)))
+	short, right := p, c
+	short.K, right.Fragments, right.Splits, right.Rows = 512, true, 1, 0
+	require.Contains(t, TableRow(h200(), short, right, 3), `fill: 3, trans: "nt", k: 512, Config: Config{`)
+	require.Contains(t, TableRow(h200(), short, right, 3), `Pack: true, Fragments: true, Fence: 1,`)
 	unknown := h200()
 	unknown.Name, unknown.ComputeUnits = "new", 0
 	require.Zero(t, c.Fill(unknown, p))
