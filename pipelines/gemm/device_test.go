@@ -188,6 +188,45 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
+// TestFragments copies op(B) of all transposes into fragments, with less than a slab of k, whole
+// slabs, and some and a part, and columns that do not fill a panel. The copy is of the steps that
+// come first, unless b may be what kernels before make.
+func TestFragments(t *testing.T) {
+	d := vktest.Open(t)
+	k := side(d)
+	config, err := gemm.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x2 k%d fragments g3", 4*k))
+	require.NoError(t, err)
+	formats(t, d, gemm.CoopMat, func(t *testing.T, format dtype.DType) {
+		p := gemm.Problem{M: 37, N: 45, DType: format, Out: format}
+		if format == dtype.Float32 {
+			p.K = 1
+			require.ErrorContains(t, config.Feasible(d.Caps(), p), "float32 operands have no fragments")
+			return
+		}
+		var cases []*gemmtest.Case
+		for i, depth := range []int{k + 1, 4 * k, 9*k + 3} {
+			p.K = depth
+			for _, p.TransA = range []bool{false, true} {
+				for _, p.TransB = range []bool{false, true} {
+					cases = append(cases, &gemmtest.Case{Problem: p, Layout: gemmtest.Layout{Offset: i, Pad: i}})
+				}
+			}
+		}
+		gemmtest.Test(t, cases, onDevice{d, gemm.Options{Config: &config}})
+		p.TransA, p.TransB = false, false
+		a, b, dst := random(t, d, p.M, p.K, format), random(t, d, p.K, p.N, format), random(t, d, p.M, p.N, format)
+		c, err := d.NewCmd("fragments")
+		require.NoError(t, err)
+		defer c.Close()
+		for _, aligned := range []bool{false, true} {
+			s, err := gemm.MultiplySteps(c, dst, a, b, p, gemm.Options{Config: &config, AlignedB: aligned})
+			require.NoError(t, err)
+			require.Equal(t, aligned, len(s.Copies) == 0)
+			require.Len(t, slices.Concat(s.Copies, s.Product), 2)
+		}
+	})
+}
+
 // TestSplits runs products with a long k, in more and fewer parts than there are slabs.
 func TestSplits(t *testing.T) {
 	d := vktest.Open(t)
