@@ -67,20 +67,11 @@ func NarrowBackwardSteps(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int
 	if err != nil {
 		return s, err
 	}
-	wShape := []int{p.Batches(), p.N, columns}
-	err = argument.Check("gemm", []argument.Argument{
-		argument.New("dy", dy, true, p.DType, []int{p.Batches(), p.M, columns}),
+	err = checkGradients(dpre, dw, dy, w, columns, p,
 		argument.New("a", a, true, p.DType, p.AShape()),
 		argument.New("b", b, true, p.DType, p.BShape()),
-		argument.New("w", w, true, p.DType, wShape),
-	}, []argument.Argument{
-		argument.New("dpre", dpre, true, p.DType, p.CShape()),
-		argument.New("dw", dw, true, p.Out, wShape),
-	})
+	)
 	if err != nil {
-		return s, err
-	}
-	if err := checkPadded(dpre); err != nil {
 		return s, err
 	}
 	args := arguments{c: dpre, a: a, b: b, r: w, x: dy}
@@ -96,9 +87,18 @@ func NarrowBackwardSteps(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int
 	return s, nil
 }
 
-// checkPadded returns an error unless dpre is one whose rows a kernel may fill with zeros up
-// to the next multiple of 8 elements.
-func checkPadded(dpre vk.Tensor) error {
+// checkGradients checks the tensors of a kernel that makes dpre and dw of dy, w of some columns
+// and inputs of its own. It fills rows of dpre with zeros up to the next multiple of 8 elements.
+func checkGradients(dpre, dw, dy, w vk.Tensor, columns int, p Problem, own ...argument.Argument) error {
+	wShape := []int{p.Batches(), p.N, columns}
+	inputs := append([]argument.Argument{argument.New("dy", dy, true, p.DType, []int{p.Batches(), p.M, columns})}, own...)
+	err := argument.Check("gemm", append(inputs, argument.New("w", w, true, p.DType, wShape)), []argument.Argument{
+		argument.New("dpre", dpre, true, p.DType, p.CShape()),
+		argument.New("dw", dw, true, p.Out, wShape),
+	})
+	if err != nil {
+		return err
+	}
 	if !aligned(8, dpre) {
 		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", dpre.Offset, dpre.Strides)
 	}

@@ -89,19 +89,7 @@ func NarrowDSiLUSteps(c *vk.Cmd, dpre, dw, dy, pre, w vk.Tensor, p Problem, opt 
 	if err != nil {
 		return s, err
 	}
-	wShape := []int{p.Batches(), p.N, p.K}
-	err = argument.Check("gemm", []argument.Argument{
-		argument.New("dy", dy, true, p.DType, p.AShape()),
-		argument.New("pre", pre, true, p.DType, p.CShape()),
-		argument.New("w", w, true, p.DType, wShape),
-	}, []argument.Argument{
-		argument.New("dpre", dpre, true, p.DType, p.CShape()),
-		argument.New("dw", dw, true, p.Out, wShape),
-	})
-	if err != nil {
-		return s, err
-	}
-	if err := checkPadded(dpre); err != nil {
+	if err = checkGradients(dpre, dw, dy, w, p.K, p, argument.New("pre", pre, true, p.DType, p.CShape())); err != nil {
 		return s, err
 	}
 	args := arguments{c: dpre, a: pre, r: w, x: dy}
