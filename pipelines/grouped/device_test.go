@@ -212,6 +212,16 @@ func TestChoice(t *testing.T) {
 		require.NotContains(t, runs, "narrow")
 		require.Greater(t, products, fused)
 		require.GreaterOrEqual(t, products, hidden)
+		if !x.backward { // a pass without hidden units in memory takes all heads at a time
+			long := p
+			long.Tokens = 1 << 17
+			bytes, _ := check(long, grouped.Options{})
+			all, _ := check(long, grouped.Options{Heads: p.Heads})
+			require.Equal(t, all, bytes)
+			bytes, _ = check(long, opt)
+			all, _ = check(long, grouped.Options{Products: true, Heads: p.Heads})
+			require.Less(t, bytes, all)
+		}
 		many := p
 		many.Out = 9 // more than the one kernel takes
 		_, runs = check(many, grouped.Options{})
