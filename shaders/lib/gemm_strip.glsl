@@ -12,7 +12,8 @@ uint odd_place(const Work w, const uint row, const uint col) {
     return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
 }
 
-// is_whole reports whether a strip is inside of C, so that it needs no conditions.
+// is_whole reports whether a strip is inside of C, so that it needs no conditions: with those of
+// the others in all strips, the backward pass of mlp takes 9 % longer (H200).
 bool is_whole(const Work w, const uint row, const uint col) {
     return OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= columns_end(w, p.n);
 }
