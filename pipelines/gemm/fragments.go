@@ -78,7 +78,7 @@ func fragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]la
 // recordFragments records gemm_fragments for n of x, w1 and w2 from the first on; with byK
 // for the transposes of w1 and w2.
 func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]layOut, first, n int, byK bool, text string) error {
-	const subgroups, rounds = 4, 4
+	const subgroups, rounds = 4, 1
 	d, format := c.Device(), tensors[0].DType
 	shape, lack := chips.MatrixShape(d.Caps(), format)
 	if lack != "" {

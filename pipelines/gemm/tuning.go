@@ -38,8 +38,8 @@ var table = []tableRow{
 	// subgroups, which hide each other's way to C: operands of 18 KiB each, as op(B) needs none.
 	// Nt was not run there with fragments, so it has no rows.
 	{family: "hopper", fill: 1, trans: "tn", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
-	{family: "hopper", fill: 12, trans: "nn", k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
-	{family: "hopper", fill: 3, trans: "nn", k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{family: "hopper", fill: 12, k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{family: "hopper", fill: 3, k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
 	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
 	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
 	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},

@@ -33,25 +33,36 @@ vec4 widen_words(const uvec4 words) {
     return vec4(widen_from(OUT_FORMAT, words.x), widen_from(OUT_FORMAT, words.y));
 }
 
-#define DEFINE_PUT(put, vec4s, vec2s, floats, halves)                                                    \
-    void put(const uint at, const vec4 x, const uint WIDTH) {                                            \
-        if (OUT_FORMAT == FORMAT_F32) {                                                                  \
-            if (WIDTH == 4) {                                                                            \
-                vec4s[at >> 2] = x;                                                                      \
-                return;                                                                                  \
-            }                                                                                            \
-            floats[at] = x.x;                                                                            \
-            if (WIDTH == 2) {                                                                            \
-                floats[at + 1] = x.y;                                                                    \
-            }                                                                                            \
-        } else if (WIDTH == 4) {                                                                         \
-            vec2s[at >> 2] = uvec2(pack_to(OUT_FORMAT, x.x, x.y), pack_to(OUT_FORMAT, x.z, x.w));        \
-        } else {                                                                                         \
-            halves[at] = uint16_t(narrow_to(OUT_FORMAT, x.x));                                           \
-            if (WIDTH == 2) {                                                                            \
-                halves[at + 1] = uint16_t(narrow_to(OUT_FORMAT, x.y));                                   \
-            }                                                                                            \
-        }                                                                                                \
+// narrow_words is the reverse of widen_words, rounded, for so many elements.
+uvec4 narrow_words(const vec4 x, const uint WIDTH) {
+    if (OUT_FORMAT == FORMAT_F32) {
+        return floatBitsToUint(x);
+    }
+    if (WIDTH == 1) {
+        return uvec4(narrow_to(OUT_FORMAT, x.x), 0, 0, 0);
+    }
+    return uvec4(pack_to(OUT_FORMAT, x.x, x.y), WIDTH == 4 ? pack_to(OUT_FORMAT, x.z, x.w) : 0, 0, 0);
+}
+
+#define DEFINE_PUT(put, vec4s, vec2s, floats, halves)                  \
+    void put(const uint at, const uvec4 words, const uint WIDTH) {     \
+        if (OUT_FORMAT == FORMAT_F32) {                                \
+            if (WIDTH == 4) {                                          \
+                vec4s[at >> 2] = uintBitsToFloat(words);               \
+                return;                                                \
+            }                                                          \
+            floats[at] = uintBitsToFloat(words.x);                     \
+            if (WIDTH == 2) {                                          \
+                floats[at + 1] = uintBitsToFloat(words.y);             \
+            }                                                          \
+        } else if (WIDTH == 4) {                                       \
+            vec2s[at >> 2] = words.xy;                                 \
+        } else {                                                       \
+            halves[at] = uint16_t(words.x);                            \
+            if (WIDTH == 2) {                                          \
+                halves[at + 1] = uint16_t(words.x >> 16);              \
+            }                                                          \
+        }                                                              \
     }
 
 DEFINE_GET(get_c, c4, c2, c1, c16)
@@ -83,16 +94,22 @@ Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH)
     return e;
 }
 
-// finish writes the elements (row, col) to (row, col + WIDTH - 1) of C from their
-// sums. With a WIDTH of 2, element col of C is at an even place.
-void finish(const uint batch, const uint row, const uint col, const vec4 sum, const Extras extras, const uint WIDTH) {
-    const uint c = p.c_offset + batch * p.c_stride_b + row * p.c_stride + col;
+// What the epilogue writes for some elements, as it lies in memory.
+struct Results {
+    uvec4 c;
+    uvec4 x;
+    uvec4 s;
+};
+
+// results returns what goes to memory for some elements, from their sums.
+Results results(const vec4 sum, const Extras extras, const uint WIDTH) {
+    Results words = Results(uvec4(0), uvec4(0), uvec4(0));
     vec4 v = p.alpha * sum;
     if (READS_C) {
         v += p.beta * widen_words(extras.c);
     }
     if (KEEP_X) {
-        put_x(p.x_offset + batch * p.x_stride_b + row * p.x_stride + col, v, WIDTH);
+        words.x = narrow_words(v, WIDTH);
     }
     if (SILU) {
         v = silu(v);
@@ -101,21 +118,36 @@ void finish(const uint batch, const uint row, const uint col, const vec4 sum, co
         const vec4 y = widen_words(extras.x);
         v *= dsilu(y);
         if (KEEP_S) {
-            put_s(p.s_offset + batch * p.s_stride_b + row * p.s_stride + col, silu(y), WIDTH);
+            words.s = narrow_words(silu(y), WIDTH);
         }
     }
     if (RESIDUAL) {
         v += widen_words(extras.r);
     }
+    words.c = narrow_words(v, WIDTH);
+    return words;
+}
+
+// store writes the elements (row, col) to (row, col + WIDTH - 1). With a WIDTH of 2, element
+// col of C is at an even place.
+void store(const uint batch, const uint row, const uint col, const Results words, const uint WIDTH) {
+    const uint c = p.c_offset + batch * p.c_stride_b + row * p.c_stride + col;
+    if (KEEP_X) {
+        put_x(p.x_offset + batch * p.x_stride_b + row * p.x_stride + col, words.x, WIDTH);
+    }
+    if (KEEP_S) {
+        put_s(p.s_offset + batch * p.s_stride_b + row * p.s_stride + col, words.s, WIDTH);
+    }
     if (WIDTH == 2 && OUT_FORMAT != FORMAT_F32) {
-        c32[c >> 1] = pack_to(OUT_FORMAT, v.x, v.y);
+        c32[c >> 1] = words.c.x;
     } else {
-        put_c(c, v, WIDTH);
+        put_c(c, words.c, WIDTH);
     }
 }
 
+// finish is both, for elements that nothing was fetched for.
 void finish(const uint batch, const uint row, const uint col, const vec4 sum, const uint WIDTH) {
-    finish(batch, row, col, sum, fetch(batch, row, col, WIDTH), WIDTH);
+    store(batch, row, col, results(sum, fetch(batch, row, col, WIDTH), WIDTH), WIDTH);
 }
 
 #endif

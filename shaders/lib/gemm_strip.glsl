@@ -12,11 +12,33 @@ uint odd_place(const Work w, const uint row, const uint col) {
     return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
 }
 
+// pair_row and pair_col return where in a strip this invocation's pair number round begins, the
+// column at an even place of C. Rounds of a subgroup are whole rows, or parts of one row.
+uint pair_row(const uint round) {
+    const uint ROW_PAIRS = OUT_COLS4 * 2;
+    return round * SUBGROUP_SIZE / ROW_PAIRS + gl_SubgroupInvocationID / ROW_PAIRS;
+}
+
+uint pair_col(const Work w, const uint row, const uint col, const uint round) {
+    const uint ROW_PAIRS = OUT_COLS4 * 2;
+    // What is the same in all rounds, and what is not.
+    const uint pair = gl_SubgroupInvocationID % ROW_PAIRS + round * SUBGROUP_SIZE % ROW_PAIRS;
+    const uint odd = odd_place(w, row + gl_SubgroupInvocationID / ROW_PAIRS, col) + (round * SUBGROUP_SIZE / ROW_PAIRS & 1) * p.c_stride;
+    return pair * 2 + (odd & 1);
+}
+
 // is_whole reports whether a strip is inside of C, so that it needs no conditions: with those of
 // the others in all strips, the backward pass of mlp takes 9 % longer (H200).
 bool is_whole(const Work w, const uint row, const uint col) {
     return OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= columns_end(w, p.n);
 }
+
+// RESULTS(N, WIDTH) makes words of sums and extras.
+#define RESULTS(N, WIDTH)                                            \
+    Results words[N];                                                \
+    [[unroll]] for (uint round = 0; round < N; round++) {            \
+        words[round] = results(sums[round], extras[round], WIDTH);   \
+    }
 
 // store_strip writes a strip from tile to C.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
@@ -40,9 +62,10 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
             sums[round] = uintBitsToFloat(tile[base + i / OUT_COLS4 * OUT_LD + i % OUT_COLS4]);
             extras[round] = fetch(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, 4);
         }
+        RESULTS(FOURS, 4)
         [[unroll]] for (uint round = 0; round < FOURS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
-            finish(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, sums[round], extras[round], 4);
+            store(w.batch, row + i / OUT_COLS4, col + i % OUT_COLS4 * 4, words[round], 4);
         }
         return;
     }
@@ -58,12 +81,13 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
                 extras[round] = fetch(w.batch, y, x, 4);
             }
         }
+        RESULTS(FOURS, 4)
         [[unroll]] for (uint round = 0; round < FOURS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
             const uint y = row + i / OUT_COLS4;
             const uint x = col + i % OUT_COLS4 * 4;
             if (y < p.m && x + 4 <= end) {
-                finish(w.batch, y, x, sums[round], extras[round], 4);
+                store(w.batch, y, x, words[round], 4);
             }
         }
         // What is left of rows whose end is not at a multiple of four.
@@ -82,24 +106,23 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     // partner: the first element of rows that start at an odd place, and maybe the last.
     const uint cols = end > col ? min(end - col, OUT_COLS4 * 4) : 0;
     const uint PAIRS = FOURS * 2;
-    vec2 sums[PAIRS];
+    vec4 sums[PAIRS];
     Extras extras[PAIRS];
     [[unroll]] for (uint round = 0; round < PAIRS; round++) {
-        const uint i = round * SUBGROUP_SIZE + lane;
-        const uint y = row + i / (OUT_COLS4 * 2);
-        const uint x = i % (OUT_COLS4 * 2) * 2 + odd_place(w, y, col);  // within the strip, as all that follow
-        const uint at = base + i / (OUT_COLS4 * 2) * OUT_LD;
-        sums[round] = uintBitsToFloat(uvec2(tile[at + x / 4][x % 4], tile[at + (x + 1) / 4][(x + 1) % 4]));
-        if (y < p.m && x + 1 < cols) {
-            extras[round] = fetch(w.batch, y, col + x, 2);
+        const uint y = pair_row(round);
+        const uint x = pair_col(w, row, col, round);  // within the strip, as all that follow
+        const uint at = base + y * OUT_LD;
+        sums[round] = uintBitsToFloat(uvec4(tile[at + x / 4][x % 4], tile[at + (x + 1) / 4][(x + 1) % 4], 0, 0));
+        if (row + y < p.m && x + 1 < cols) {
+            extras[round] = fetch(w.batch, row + y, col + x, 2);
         }
     }
+    RESULTS(PAIRS, 2)
     [[unroll]] for (uint round = 0; round < PAIRS; round++) {
-        const uint i = round * SUBGROUP_SIZE + lane;
-        const uint y = row + i / (OUT_COLS4 * 2);
-        const uint x = i % (OUT_COLS4 * 2) * 2 + odd_place(w, y, col);
-        if (y < p.m && x + 1 < cols) {
-            finish(w.batch, y, col + x, vec4(sums[round], 0.0, 0.0), extras[round], 2);
+        const uint y = pair_row(round);
+        const uint x = pair_col(w, row, col, round);
+        if (row + y < p.m && x + 1 < cols) {
+            store(w.batch, row + y, col + x, words[round], 2);
         }
     }
     [[unroll]] for (uint round = 0; round < (MAT_M * 2 + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE; round++) {

@@ -10,7 +10,13 @@
 #define LIB_GEMM_SUMS_GLSL
 
 const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgroups
-const uint LEAST_SIZE = STRIP_SIZE * (MAT_N / 4 + 1);       // uvec4 of one column of matrices
+#ifdef FRAGMENTS
+// Rows at odd places: what is at the ends of a strip is written by elements, so strips are wide.
+const uint LEAST_TILES = OUT_ALIGNED ? 1 : TILES_N < 4 ? TILES_N : 4;
+#else
+const uint LEAST_TILES = 1;
+#endif
+const uint LEAST_SIZE = STRIP_SIZE * (LEAST_TILES * (MAT_N / 4) + 1);  // uvec4 of so many columns of matrices
 const uint TILE_SIZE = OPERANDS_SIZE > LEAST_SIZE ? OPERANDS_SIZE : LEAST_SIZE;
 const uint FITTING_TILES = (TILE_SIZE / STRIP_SIZE - 1) / (MAT_N / 4);
 const uint MOST_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;
