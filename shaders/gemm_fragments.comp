@@ -19,8 +19,8 @@
 //     across 2    6  8 10   18 20 22
 //     across 3    7  9 11   19 21 23
 //
-// Dispatch: (x, y, sources from FIRST on) with x * y * SUBGROUPS * ROUNDS >= matrices of the
-// largest source.
+// Dispatch: (x, y, sources from FIRST on) with x * y * SUBGROUPS >= matrices of the largest
+// source.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -36,9 +36,8 @@ layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint SUBGROUPS = 4;
 layout(constant_id = 2) const uint MAT_M = 16;  // the same as MAT_N
 layout(constant_id = 3) const uint MAT_N = 16;
-layout(constant_id = 4) const uint ROUNDS = 4;  // matrices of a subgroup, loaded together
-layout(constant_id = 5) const uint FIRST = 0;   // source: x, w1 or w2
-layout(constant_id = 6) const bool BY_K = false;
+layout(constant_id = 4) const uint FIRST = 0;  // source: x, w1 or w2
+layout(constant_id = 5) const bool BY_K = false;
 layout(local_size_x_id = 0) in;
 
 struct Source {
@@ -78,7 +77,7 @@ const uint SUBGROUP_SIZE = WORKGROUP_SIZE / SUBGROUPS;
 const uint LINE8 = MAT_N / 8;
 const uint LD = LINE8 + 1;  // one more, so that lines start in different banks
 
-shared uvec4 tile[SUBGROUPS * ROUNDS * MAT_N * LD];
+shared uvec4 tile[SUBGROUPS * MAT_N * LD];
 
 // load returns eight elements of line `lane / LINE8` of matrix number n.
 uvec4 load(const Source s, const uint n, const uint lane) {
@@ -103,31 +102,26 @@ void main() {
     const uint source = FIRST + gl_WorkGroupID.z;
     const Source s = source == 0 ? p.x : source == 1 ? p.w1 : p.w2;
     const uint lane = gl_SubgroupInvocationID;
-    const uint first = ((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * SUBGROUPS + gl_SubgroupID) * ROUNDS;
-    const uint base = gl_SubgroupID * ROUNDS * MAT_N * LD;
-    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
-        tile[base + (i * MAT_N + lane / LINE8) * LD + lane % LINE8] = load(s, first + i, lane);
-    }
+    const uint n = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * SUBGROUPS + gl_SubgroupID;
+    const uint base = gl_SubgroupID * MAT_N * LD;
+    tile[base + lane / LINE8 * LD + lane % LINE8] = load(s, n, lane);
     subgroupMemoryBarrierShared();
     subgroupBarrier();  // tile written before it is read
-    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
-        const uint from = base + i * MAT_N * LD;
-        uvec4 words;
-        if (source == 0) {
-            MatA m;
-            coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutRowMajor);
-            words = left_words(m);
+    uvec4 words;
+    if (source == 0) {
+        MatA m;
+        coopMatLoad(m, tile, base, LD, gl_CooperativeMatrixLayoutRowMajor);
+        words = left_words(m);
+    } else {
+        MatB m;
+        if (BY_K) {
+            coopMatLoad(m, tile, base, LD, gl_CooperativeMatrixLayoutColumnMajor);
         } else {
-            MatB m;
-            if (BY_K) {
-                coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutColumnMajor);
-            } else {
-                coopMatLoad(m, tile, from, LD, gl_CooperativeMatrixLayoutRowMajor);
-            }
-            words = right_words(m);
+            coopMatLoad(m, tile, base, LD, gl_CooperativeMatrixLayoutRowMajor);
         }
-        if (first + i < s.count) {
-            out8[s.at + (first + i) * SUBGROUP_SIZE + lane] = words;
-        }
+        words = right_words(m);
+    }
+    if (n < s.count) {
+        out8[s.at + n * SUBGROUP_SIZE + lane] = words;
     }
 }

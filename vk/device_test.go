@@ -122,6 +122,22 @@ func TestNoLoader(t *testing.T) {
 	}
 }
 
+// TestReopen opens a device more often than NVIDIA's driver can be loaded by one process.
+func TestReopen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("opens a device 40 times")
+	}
+	for i := range 40 {
+		d, err := vk.Open(vk.Options{})
+		if err != nil {
+			t.Fatalf("device number %d: %v", i, err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestTwoDevices(t *testing.T) {
 	a, b := vktest.Open(t), vktest.Open(t)
 	xa, xb := tensor(t, a, "xa", 1), tensor(t, b, "xb", 2)

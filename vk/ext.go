@@ -36,6 +36,7 @@ var loader struct {
 	version  uint32
 	err      error
 	instance sync.Once
+	kept     sync.Once
 }
 
 // loadVulkan opens the loader once per process.
@@ -99,12 +100,19 @@ func createInstance(api uint32, m *messages, layerSettings bool) (rawInstance, e
 	return in, err
 }
 
+// destroy destroys in, except for the first of the process, which keeps the drivers loaded:
+// with no instance left the loader unloads them, and NVIDIA's (580.159.04) can be loaded 30
+// times only, after which vkCreateInstance says VK_ERROR_INCOMPATIBLE_DRIVER.
 func (in rawInstance) destroy() {
 	if in.handle == nil {
 		return
 	}
 	C.fvk_destroy_messenger(loader.gipa, in.handle, in.messenger)
-	vulkan.DestroyInstance(vulkan.Instance(in.handle), nil)
+	keep := false
+	loader.kept.Do(func() { keep = true })
+	if !keep {
+		vulkan.DestroyInstance(vulkan.Instance(in.handle), nil)
+	}
 }
 
 // nameList runs a two-call enumeration of names of 256 bytes.

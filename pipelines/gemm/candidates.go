@@ -190,7 +190,7 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 			add(v)
 		}
 		v = c
-		v.Fragments, v.Splits, v.Rows = !c.Fragments, 1, 0
+		v.Fragments = !c.Fragments
 		add(v)
 	} else {
 		for _, v.BlockK = range []int{8, 16, 32} {
@@ -248,8 +248,7 @@ func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
 
 // TableRow returns the row of the tuning table that gives c to problems with p's transposes
 // and kind of operands on devices like caps, as Go source. If fill is not 0, the problem has
-// to make so many workgroups for each compute unit; with fragments k is p's at most. Splits are
-// left to Choose.
+// to make so many workgroups for each compute unit. Splits are left to Choose.
 func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	var b strings.Builder
 	b.WriteString("{")
@@ -264,9 +263,6 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	}
 	if !c.inParts(&p) { // parts lie the same whatever the operands do
 		fmt.Fprintf(&b, "trans: %q, ", p.Transposes())
-	}
-	if c.Fragments {
-		fmt.Fprintf(&b, "k: %d, ", p.K) // longer ones lose by them
 	}
 	b.WriteString("Config: Config{")
 	if c.Impl == Scalar {

@@ -85,7 +85,7 @@ func TestCandidates(t *testing.T) {
 // may get no further.
 func TestCandidatesOrder(t *testing.T) {
 	for trans, fast := range map[string][]string{
-		"nt": {"s4x2 t3x4 k64", "s2x2 t4x4 k32", "s2x2 t4x4 k64", "s4x2 t2x4 k64"},
+		"nt": {"s2x2 t3x4 k64 pack fragments", "s4x2 t3x4 k64", "s2x2 t4x4 k32", "s4x2 t2x4 k64"},
 		"tn": {"s4x2 t4x4 k48", "s4x2 t4x5 k48", "s2x2 t4x4 k32"},
 	} {
 		p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16, Out: dtype.BFloat16}
@@ -97,7 +97,7 @@ func TestCandidatesOrder(t *testing.T) {
 		for _, words := range fast {
 			at := slices.IndexFunc(list, func(c Config) bool { return strings.HasPrefix(c.String(), "coopmat "+words+" ") })
 			require.GreaterOrEqual(t, at, 0, words)
-			require.Less(t, at, 40, words)
+			require.Less(t, at, 45, words)
 		}
 	}
 }
@@ -139,10 +139,9 @@ func TestTableRow(t *testing.T) {
 	require.InDelta(t, 704.0/132, c.Fill(h200(), p), 1e-9)
 	require.Equal(t, `{family: "hopper", fill: 5.33, trans: "nt", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10}},`,
 		TableRow(h200(), p, c, c.Fill(h200(), p)))
-	short, right := p, c
-	short.K, right.Fragments, right.Splits, right.Rows = 512, true, 1, 0
-	require.Contains(t, TableRow(h200(), short, right, 3), `fill: 3, trans: "nt", k: 512, Config: Config{`)
-	require.Contains(t, TableRow(h200(), short, right, 3), `Pack: true, Fragments: true, Fence: 1,`)
+	right := c
+	right.Fragments = true
+	require.Contains(t, TableRow(h200(), p, right, 3), `Pack: true, Fragments: true, Fence: 1,`)
 	unknown := h200()
 	unknown.Name, unknown.ComputeUnits = "new", 0
 	require.Zero(t, c.Fill(unknown, p))

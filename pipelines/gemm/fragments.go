@@ -42,7 +42,6 @@ type fragmentsSpec struct {
 	Subgroups     uint32 `glsl:"SUBGROUPS"`
 	MatM          uint32 `glsl:"MAT_M"`
 	MatN          uint32 `glsl:"MAT_N"`
-	Rounds        uint32 `glsl:"ROUNDS"`
 	First         uint32 `glsl:"FIRST"`
 	ByK           bool   `glsl:"BY_K"`
 }
@@ -78,7 +77,7 @@ func fragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]la
 // recordFragments records gemm_fragments for n of x, w1 and w2 from the first on; with byK
 // for the transposes of w1 and w2.
 func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]layOut, first, n int, byK bool, text string) error {
-	const subgroups, rounds = 4, 1
+	const subgroups = 4 // of one matrix each: four of them took 7 µs instead of 5 for 512 x 1536 (H200)
 	d, format := c.Device(), tensors[0].DType
 	shape, lack := chips.MatrixShape(d.Caps(), format)
 	if lack != "" {
@@ -89,7 +88,7 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 		return err
 	}
 	kernel, err := vk.CachedKernel[fragmentsParams](d, module.Name, module.SPIRV, fragmentsSpec{
-		WorkgroupSize: subgroups * d.Caps().SubgroupSize, Subgroups: subgroups, MatM: shape.M, MatN: shape.N, Rounds: rounds,
+		WorkgroupSize: subgroups * d.Caps().SubgroupSize, Subgroups: subgroups, MatM: shape.M, MatN: shape.N,
 		First: uint32(first), ByK: byK,
 	}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
@@ -100,7 +99,7 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 		most = max(most, l.matrices())
 	}
 	limit := d.Caps().MaxWorkgroupCount
-	groups := (most + subgroups*rounds - 1) / (subgroups * rounds)
+	groups := (most + subgroups - 1) / subgroups
 	x := min(groups, int64(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int64(limit[1]) {
@@ -119,8 +118,16 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 	return c.Err()
 }
 
+// mostAhead is what rightAhead returns at most.
+const mostAhead = 8
+
 // rightAhead is AHEAD of lib/gemm_matrix.glsl.
-const rightAhead = 8
+func (c *Config) rightAhead() int {
+	if c.TilesM*c.TilesN < 16 {
+		return mostAhead
+	}
+	return 4
+}
 
 // feasibleFragments is Feasible for op(B) in fragments, matrices being m by n.
 func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
@@ -129,12 +136,12 @@ func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
 		return nil
 	case p.DType == dtype.Float32:
 		return unsupported("coopmat: float32 operands have no fragments")
-	case p.Batches() > 1 || c.Splits > 1:
-		return unsupported("coopmat: op(B) is in fragments for one product alone without splits, not batch=%d and splits%d", p.Batches(), c.Splits)
+	case p.Batches() > 1:
+		return unsupported("coopmat: op(B) is in fragments for one product alone, not batch=%d", p.Batches())
 	case m != n || n*n != 8*int(caps.SubgroupSize):
 		return unsupported("coopmat: fragments of %dx%d matrices are not 8 elements for each of %d invocations", m, n, caps.SubgroupSize)
-	case c.BlockK/n*c.TilesN%rightAhead != 0:
-		return unsupported("coopmat: a slab of %d x %d right matrices is not a multiple of the %d that are on their way", c.BlockK/n, c.TilesN, rightAhead)
+	case c.BlockK/n*c.TilesN%c.rightAhead() != 0:
+		return unsupported("coopmat: a slab of %d x %d right matrices is not a multiple of the %d that are on their way", c.BlockK/n, c.TilesN, c.rightAhead())
 	}
 	if bytes := c.rightBytes(caps, p); uint64(bytes) > caps.MaxStorageBufferRange {
 		return unsupported("coopmat: op(B) in fragments has %d bytes, more than the device's %d of a storage buffer", bytes, caps.MaxStorageBufferRange)
@@ -142,26 +149,21 @@ func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
 	return nil
 }
 
-// rightLayout is where op(B) in fragments lies: a panel for each subgroup of a row of them, in
-// whole slabs, filled with zeros, and one that is not whole first, as lib/gemm_matrix.glsl takes
-// it.
+// rightLayout is where op(B) in fragments lies: a panel for each subgroup of a row of them, of
+// whole slabs, the last filled with zeros.
 func (c *Config) rightLayout(caps *vk.Caps, p *Problem) layOut {
 	_, blockN := c.block(caps, p.DType)
 	steps := c.BlockK / (blockN / (c.SubgroupsN * c.TilesN)) // of a slab
-	l := layOut{
+	return layOut{
 		width: c.TilesN, panels: (p.N + blockN - 1) / blockN * c.SubgroupsN,
 		depth: (p.K + c.BlockK - 1) / c.BlockK * steps, groups: 1,
 	}
-	if p.K%c.BlockK != 0 {
-		l.begin = p.K / c.BlockK * steps
-	}
-	return l
 }
 
 // rightBytes is the memory of that, and of what is loaded past its end and not used.
 func (c *Config) rightBytes(caps *vk.Caps, p *Problem) int64 {
 	l := c.rightLayout(caps, p)
-	return 2 * int64(rightSize(caps)) * (l.matrices() + rightAhead)
+	return 2 * int64(rightSize(caps)) * (l.matrices() + mostAhead)
 }
 
 // rightSize returns the elements of a right matrix: eight of each invocation.
@@ -174,7 +176,7 @@ func (m *memoryPlan) fragment(caps *vk.Caps, args *arguments, p Problem, memory 
 	b.Shape, b.Strides = b.Shape[1:], b.Strides[1:]
 	args.b = vk.Tensor{
 		Buffer: memory, DType: p.DType,
-		Shape: []int{1, int(l.matrices()) + rightAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
+		Shape: []int{1, int(l.matrices()) + mostAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
 	}.Narrow()
 	l.at = 2 * int64(args.b.Offset)
 	to := args.b.Buffer

@@ -133,8 +133,5 @@ func (c Config) withSplits(caps *vk.Caps, p *Problem, t costs) Config {
 // mostSplits returns into how many parts k may be divided where a device counts those of
 // all products that are shared along one axis of its workgroups.
 func (c *Config) mostSplits(caps *vk.Caps, p *Problem) int {
-	if c.Fragments {
-		return 1
-	}
 	return min(maxSplits, int(caps.MaxWorkgroupCount[2])/max(p.Batches()-c.Rows/p.M, 1))
 }

@@ -19,6 +19,7 @@ func TestWithSplits(t *testing.T) {
 		{M: 16000, N: 512, K: 13680, TransB: true},
 		{M: 512, N: 1365, K: 18048, TransA: true},
 		{M: 11000, N: 512, K: 1365},
+		{M: 18048, N: 1536, K: 512},
 		{M: 1, N: 1, K: 100000},
 		{Batch: 10, M: 512, N: 1365, K: 16000, TransA: true},
 		{Batch: 7, M: 500, N: 1000, K: 4000, TransA: true},
@@ -27,7 +28,7 @@ func TestWithSplits(t *testing.T) {
 	} {
 		p.DType, p.Out = dtype.BFloat16, dtype.BFloat16
 		for _, row := range table {
-			if row.parts || row.Fragments || row.Feasible(caps, p) != nil {
+			if row.parts || row.Feasible(caps, p) != nil {
 				continue
 			}
 			c := row.withSplits(caps, &p, row.costs(caps, &p))

@@ -34,12 +34,12 @@ type tableRow struct {
 var table = []tableRow{
 	// Hopper, measured on an H200. One workgroup of eight subgroups has the 48 KiB of a
 	// multiprocessor: for slabs of 128-byte lines of k, and for as large a block as fits
-	// where both operands have lines along m and n. Where k is short, two workgroups of four
-	// subgroups, which hide each other's way to C: operands of 18 KiB each, as op(B) needs none.
-	// Nt was not run there with fragments, so it has no rows.
+	// where both operands have lines along m and n. With op(B) in fragments two workgroups of
+	// four subgroups do, which hide each other's loads, and way to C. Blocks of 128 rows are
+	// for short k alone: they leave too few registers.
 	{family: "hopper", fill: 1, trans: "tn", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
-	{family: "hopper", fill: 12, k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
-	{family: "hopper", fill: 3, k: 1536, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{family: "hopper", fill: 12, k: 1024, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{family: "hopper", fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 22}},
 	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
 	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
 	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
@@ -91,6 +91,10 @@ func (c *Config) filling(caps *vk.Caps, p *Problem) int {
 	blocks := c.blocks(caps, p)
 	return blocks * max(min(c.slots(caps, p)/blocks, p.K/leastSplitK), 1)
 }
+
+// leastRows is of how many rows op(A) must be for the copy of op(B) into fragments to pay,
+// which takes about 200/m of the product's time where that gains a tenth.
+const leastRows = 2048
 
 // Choose returns the configuration that Multiply takes for p on a device. Its error
 // wraps ErrUnsupported if no path, or not the forced one, handles p.
@@ -153,7 +157,7 @@ func searchPath(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Co
 		if row.Impl != impl || row.parts != row.inParts(p) || !row.matches(caps, family, p, workgroups) {
 			continue
 		}
-		if row.Fragments && (bytes != nil || p.K == 0) { // kernels that have none: those of other kinds, and of groups
+		if row.Fragments && (bytes != nil || p.K == 0 || p.M < leastRows) { // kernels of other kinds and of groups have none
 			continue
 		}
 		err = row.Feasible(caps, *p)

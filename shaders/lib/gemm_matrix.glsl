@@ -18,9 +18,9 @@
 // twice the columns of a slab, and products of a matrix of columns meet the sum by an
 // addition.
 //
-// With FRAGMENTS, op(B) is right matrices of gemm_fragments.comp, a panel for each subgroup
-// of a row of them, slabs that are not whole first. They come from memory straight into
-// registers, AHEAD of them on their way, and op(A) alone passes through shared memory.
+// With FRAGMENTS, op(B) is right matrices of gemm_fragments.comp, a panel of slabs for each
+// subgroup of a row of them. They come from memory straight into registers, AHEAD of them on
+// their way, and op(A) alone passes through shared memory.
 //
 // The includer declares the specialization constants named here, and includes
 // lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
@@ -38,7 +38,11 @@
 #ifdef FRAGMENTS
 #include "fragments.glsl"
 
-const uint AHEAD = 8;  // divides the right matrices that a subgroup needs of a slab
+const uint SLAB_RIGHTS = DEPTH / MAT_N * TILES_N;           // right matrices that a subgroup needs of a slab
+const bool FEW_SUMS = TILES_M * TILES_N < 16;
+const uint AHEAD = FEW_SUMS ? 8 : 4;                        // divides SLAB_RIGHTS
+const bool EVEN_LINES = WORKGROUP_SIZE % (8 * A_LINE8) == 0;
+const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies are equal distances apart; see LOAD_LEFT
 #endif
 
 // LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_SLAB
@@ -48,7 +52,7 @@ const uint AHEAD = 8;  // divides the right matrices that a subgroup needs of a 
 // arguments.
 #define LOAD_SLAB(k)                                              \
     [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {    \
-        a_next[i] = fetch(true, a_at[i] + step_to(true, A, k));   \
+        LOAD_LEFT(i, step_to(true, A, k))                         \
     }                                                             \
     LOAD_RIGHT(k)
 #define STORE_SLAB                                                                          \
@@ -59,14 +63,29 @@ const uint AHEAD = 8;  // divides the right matrices that a subgroup needs of a 
         }                                                                                   \
     }                                                                                       \
     STORE_RIGHT
+// LOAD_LEFT(i, step) loads copy number i of op(A), a step from the slab at 0. Registers are few
+// with fragments. There its place is computed, with the step inside of it: the compiler would take
+// what has none out of the loop, and keep it for each copy. That gains 1 to 2 % with 3 x 4 sums,
+// and loses 11 % with 4 x 4, where it spills more (H200).
 #ifdef FRAGMENTS
+#define LOAD_LEFT(i, step)                                      \
+    const uint slab = step;                                     \
+    uint at = a_at[i] + slab;                                   \
+    if (A_STEPS) {                                              \
+        at = min(a_first + i * a_step + slab, a_last + slab);   \
+    }                                                           \
+    a_next[i] = fetch(true, at);
 #define LOAD_RIGHT(k)
 #define STORE_RIGHT
-#define RIGHT(b, d, j)                                              \
-    const MatB b = right_matrix(ahead[(d * TILES_N + j) % AHEAD]);  \
-    ahead[(d * TILES_N + j) % AHEAD] = b8[right_at + (d * TILES_N + j + AHEAD) * SUBGROUP_SIZE];
-#define END_SLAB right_at += DEPTH / MAT_N * TILES_N * SUBGROUP_SIZE;
+#define RIGHT(b, d, j)                                                                                 \
+    const MatB b = right_matrix(ahead[(d * TILES_N + j) % AHEAD]);                                     \
+    ahead[(d * TILES_N + j) % AHEAD] = b8[right_at + (d * TILES_N + j + AHEAD) * SUBGROUP_SIZE         \
+                                          + (d * TILES_N + j + AHEAD < SLAB_RIGHTS ? 0 : right_jump)];
+#define END_SLAB                                            \
+    right_at += SLAB_RIGHTS * SUBGROUP_SIZE + right_jump;   \
+    right_jump = 0;
 #else
+#define LOAD_LEFT(i, step) a_next[i] = fetch(true, a_at[i] + step);
 #define LOAD_RIGHT(k)                                             \
     [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {    \
         b_next[i] = fetch(false, b_at[i] + step_to(false, B, k)); \
@@ -153,8 +172,15 @@ void gemm(Work w) {
         a_at[i] = place(true, A, 0, i / A_WORDS, i % A_WORDS);
     }
 #ifdef FRAGMENTS
-    const uint steps = (p.k + BLOCK_K - 1) / BLOCK_K * (BLOCK_K / MAT_N);  // along k, of all panels
-    uint right_at = p.b_offset / 8 + (w.col + subgroup_col) / SUBGROUP_N * steps * TILES_N * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    const uint slabs = (p.k + BLOCK_K - 1) / BLOCK_K;  // of a panel
+    const uint panel = p.b_offset / 8 + (w.col + subgroup_col) / SUBGROUP_N * slabs * SLAB_RIGHTS * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    const bool cut_first = TAIL && whole_k < end_k;
+    const uint a_first = (A.base + (A.first + line_of(0, A_LINE8)) * A.stride) / 8 + col_of_copy(0, A_LINE8);
+    const uint a_last = (A.base + (A.size - 1) * A.stride) / 8 + col_of_copy(0, A_LINE8);
+    const uint a_step = WORKGROUP_SIZE / A_LINE8 * A.stride / 8;
+    uint right_at = panel + (cut_first ? whole_k : first_k) / BLOCK_K * SLAB_RIGHTS * SUBGROUP_SIZE;
+    // From the slab that is not whole, which comes first, to the others.
+    uint right_jump = cut_first ? (first_k / BLOCK_K - whole_k / BLOCK_K - 1) * SLAB_RIGHTS * SUBGROUP_SIZE : 0;
     uvec4 ahead[AHEAD];
     [[unroll]] for (uint i = 0; i < AHEAD; i++) {
         ahead[i] = b8[right_at + i * SUBGROUP_SIZE];
