@@ -11,8 +11,8 @@
 //
 // The matrices of a source lie along k, which are the columns of x and the rows of w1 and
 // w2, with BY_K their columns, and across it. Panels are `width` matrices across; groups are
-// `depth` matrices along, of which number `begin` comes first, and those before it last.
-// For width = 2, two panels, depth = 3 and begin = 0, numbers are, along k to the right,
+// `depth` matrices along. For width = 2, two panels and depth = 3, numbers are, along k to the
+// right,
 //
 //     across 0    0  2  4   12 14 16
 //     across 1    1  3  5   13 15 17
@@ -45,10 +45,9 @@ struct Source {
     uint stride;
     uint rows;
     uint cols;
-    uint width;   // matrices, like the next three
+    uint width;   // matrices, like the next two
     uint panels;
     uint depth;
-    uint begin;
     uint count;
     uint at;      // uvec4 of out where they begin
 };
@@ -82,7 +81,7 @@ shared uvec4 tile[SUBGROUPS * MAT_N * LD];
 // load returns eight elements of line `lane / LINE8` of matrix number n.
 uvec4 load(const Source s, const uint n, const uint lane) {
     const uint panel = n / (s.width * s.depth);
-    const uint along = panel / s.panels * s.depth + (n / s.width + s.begin) % s.depth;
+    const uint along = panel / s.panels * s.depth + n / s.width % s.depth;
     const uint across = panel % s.panels * s.width + n % s.width;
     const uint source = FIRST + gl_WorkGroupID.z;
     const bool by_k = source == 0 || BY_K;

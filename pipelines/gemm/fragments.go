@@ -28,10 +28,9 @@ type fragmentSource struct {
 	Stride uint32 `glsl:"stride"`
 	Rows   uint32 `glsl:"rows"`
 	Cols   uint32 `glsl:"cols"`
-	Width  uint32 `glsl:"width"` // matrices, like the next three
+	Width  uint32 `glsl:"width"` // matrices, like the next two
 	Panels uint32 `glsl:"panels"`
 	Depth  uint32 `glsl:"depth"`
-	Begin  uint32 `glsl:"begin"`
 	Count  uint32 `glsl:"count"`
 	At     uint32 `glsl:"at"` // units of 16 bytes
 }
@@ -47,10 +46,9 @@ type fragmentsSpec struct {
 }
 
 // A layOut says where the matrices of an operand go: panels of width matrices across k,
-// depth of them along k one after the other, from number begin on and then those before it.
+// depth of them along k one after the other.
 type layOut struct {
 	width, panels, depth, groups int
-	begin                        int
 	at                           int64 // bytes
 }
 
@@ -63,7 +61,7 @@ func (l layOut) matrices() int64 {
 func (l layOut) source(t vk.Tensor) fragmentSource {
 	return fragmentSource{
 		Offset: uint32(t.Offset), Stride: uint32(t.Strides[0]), Rows: uint32(t.Shape[0]), Cols: uint32(t.Shape[1]),
-		Width: uint32(l.width), Panels: uint32(l.panels), Depth: uint32(l.depth), Begin: uint32(l.begin), Count: uint32(l.matrices()),
+		Width: uint32(l.width), Panels: uint32(l.panels), Depth: uint32(l.depth), Count: uint32(l.matrices()),
 		At: uint32(l.at / 16),
 	}
 }
