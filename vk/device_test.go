@@ -122,7 +122,8 @@ func TestNoLoader(t *testing.T) {
 	}
 }
 
-// TestReopen opens a device more often than NVIDIA's driver can be loaded by one process.
+// TestReopen opens a device more often than NVIDIA's driver can be loaded by one process. Only
+// there can it fail: lavapipe stays loaded, or can be loaded again.
 func TestReopen(t *testing.T) {
 	if testing.Short() {
 		t.Skip("opens a device 40 times")

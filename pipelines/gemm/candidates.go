@@ -152,7 +152,11 @@ func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 	if c.Splits > 1 {
 		shared = t.blocks - c.Rows/rows*(t.blocks/pieces)
 	}
-	return t.estimate(shared, c.Splits, c.splitK(p.K))
+	copied := 0.0
+	if c.Fragments { // op(B), read and written
+		copied = 2 * float64(c.rightBytes(caps, p)) / (unitBytes * float64(caps.ComputeUnits))
+	}
+	return copied + t.estimate(shared, c.Splits, c.splitK(p.K))
 }
 
 // lineBytes returns what is read for a slab of so many rows of an operand, whose lines are

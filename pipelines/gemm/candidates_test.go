@@ -85,7 +85,7 @@ func TestCandidates(t *testing.T) {
 // may get no further.
 func TestCandidatesOrder(t *testing.T) {
 	for trans, fast := range map[string][]string{
-		"nt": {"s2x2 t3x4 k64 pack fragments", "s4x2 t3x4 k64", "s2x2 t4x4 k32", "s4x2 t2x4 k64"},
+		"nt": {"s2x2 t3x4 k64 pack fragments", "s4x2 t3x4 k64", "s2x2 t4x4 k32", "s2x2 t4x4 k64", "s4x2 t2x4 k64"},
 		"tn": {"s4x2 t4x4 k48", "s4x2 t4x5 k48", "s2x2 t4x4 k32"},
 	} {
 		p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16, Out: dtype.BFloat16}
@@ -97,7 +97,7 @@ func TestCandidatesOrder(t *testing.T) {
 		for _, words := range fast {
 			at := slices.IndexFunc(list, func(c Config) bool { return strings.HasPrefix(c.String(), "coopmat "+words+" ") })
 			require.GreaterOrEqual(t, at, 0, words)
-			require.Less(t, at, 45, words)
+			require.Less(t, at, 42, words)
 		}
 	}
 }

@@ -204,12 +204,11 @@ func (c Config) tileBytes(p Problem, m, n int) int {
 		return c.BlockK * (rows/8 + 1)
 	}
 	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA)
-	if !c.Fragments {
-		operands += size(c.SubgroupsN*c.TilesN*n, p.TransB)
-	}
 	tiles := 1
 	if c.Fragments {
 		tiles = min(c.TilesN, 4) // if rows of C are at odd places, which a Problem does not tell
+	} else {
+		operands += size(c.SubgroupsN*c.TilesN*n, p.TransB)
 	}
 	strip := c.SubgroupsM * c.SubgroupsN * m * (tiles*(n/4) + 1)
 	return 16 * (max(operands, strip) + exponents)

@@ -25,7 +25,7 @@ type tableRow struct {
 	fill float64
 
 	trans string // "" matches any; else nn, nt, tn or tt
-	k     int    // k up to this, of one product; 0 matches any
+	k     int    // k up to this; 0 matches any
 
 	Config
 }
@@ -65,7 +65,7 @@ var table = []tableRow{
 // matches reports whether the row is for p on a device, which makes so many workgroups with
 // a configuration.
 func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem, workgroups func(*Config) int) bool {
-	if !names(r.family, family) || r.trans != "" && r.trans != p.Transposes() || r.k != 0 && (p.K > r.k || p.Batches() > 1) {
+	if !names(r.family, family) || r.trans != "" && r.trans != p.Transposes() || r.k != 0 && p.K > r.k {
 		return false
 	}
 	return r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits)
