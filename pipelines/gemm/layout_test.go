@@ -26,7 +26,7 @@ func TestLayouts(t *testing.T) {
 		"gemm_pair":               {pairSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_scalar":             {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_coopmat_group":      {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
-		"gemm_coopmat_fragmented": {matrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_coopmat_fragmented": {fragmentedSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_scalar_group":       {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
 		"gemm_combine":            {combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
 		"gemm_pack":               {packSpec{}, []string{"A", "Out"}},

@@ -9,8 +9,14 @@ import (
 
 // coopMatSpec is the specialization of gemm_coopmat.comp.
 type coopMatSpec struct {
-	matrixSpec
+	fragmentedSpec
 	Parts bool `glsl:"PARTS"`
+}
+
+// fragmentedSpec is that of gemm_coopmat_fragmented.
+type fragmentedSpec struct {
+	matrixSpec
+	OutMatrix bool `glsl:"OUT_MATRIX"`
 }
 
 // matrixSpec holds the specialization constants of lib/gemm_matrix.glsl.
@@ -144,6 +150,21 @@ func newMatrixSpec(caps *vk.Caps, args arguments, p Problem, config Config) (mat
 	}, nil
 }
 
+// outMatrix reports whether results can leave as lib/gemm_results.glsl says: 16-bit ones that
+// the sums alone decide, in rows of whole 16 bytes, where left matrices have their elements in
+// the places of accumulators.
+func outMatrix(d *vk.Device, args arguments, p *Problem, config *Config) (bool, error) {
+	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Residual || p.ReadsX() || !aligned(8, args.c, args.x) {
+		return false, nil
+	}
+	shape, lack := chips.MatrixShape(d.Caps(), p.DType)
+	if lack != "" {
+		return false, unsupported("coopmat: %s", lack)
+	}
+	layout, err := chips.LayoutOf(d, p.DType, shape)
+	return layout.SameAsAcc, err
+}
+
 // multiplyMatrix records gemm_coopmat.
 func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 	d := c.Device()
@@ -159,9 +180,13 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 	if err != nil {
 		return err
 	}
-	var constants any = coopMatSpec{spec, args.panel > 0}
+	fragmented := fragmentedSpec{matrixSpec: spec}
+	if fragmented.OutMatrix, err = outMatrix(d, args, &p, &config); err != nil {
+		return err
+	}
+	var constants any = coopMatSpec{fragmented, args.panel > 0}
 	if config.Fragments {
-		constants = spec
+		constants = fragmented
 	}
 	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, constants, chips.MatrixOptions(d.Caps()))
 	if err != nil {

@@ -15,15 +15,7 @@
 #ifndef LIB_FRAGMENTS_GLSL
 #define LIB_FRAGMENTS_GLSL
 
-#if defined(ELEM_F16)
-#define TwoT f16vec2
-#define TWO_FROM(word) unpackFloat2x16(word)
-#define WORD_FROM(two) packFloat2x16(two)
-#else
-#define TwoT bf16vec2
-#define TWO_FROM(word) uintBitsToBFloat16EXT(unpack16(word))
-#define WORD_FROM(two) pack32(bfloat16BitsToUintEXT(two))
-#endif
+#include "two.glsl"
 
 #define DEFINE_FRAGMENT(Matrix, matrix, words)                  \
     Matrix matrix(const uvec4 x) {                              \

@@ -79,9 +79,11 @@ struct Extras {
     uvec4 x;
 };
 
+const Extras NO_EXTRAS = Extras(uvec4(0), uvec4(0), uvec4(0));
+
 // fetch loads what finish needs for the same elements.
 Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH) {
-    Extras e = Extras(uvec4(0), uvec4(0), uvec4(0));
+    Extras e = NO_EXTRAS;
     if (READS_C) {
         e.c = get_c(p.c_offset + batch * p.c_stride_b + row * p.c_stride + col, WIDTH);
     }

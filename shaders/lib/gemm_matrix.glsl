@@ -35,6 +35,9 @@
 #include "gemm_operand.glsl"
 #include "gemm_sums.glsl"
 #include "gemm_panels.glsl"
+#ifdef OUT_MATRIX_ID
+#include "gemm_results.glsl"
+#endif
 #ifdef FRAGMENTS
 #include "fragments.glsl"
 
@@ -232,6 +235,12 @@ void gemm(Work w) {
     }
     PRODUCTS
 
+#ifdef OUT_MATRIX_ID
+    if (BY_MATRIX) {
+        STORE_RESULTS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
+        return;
+    }
+#endif
     STORE_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
 }
 

@@ -138,4 +138,68 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     }
 }
 
+#ifdef OUT_MATRIX_ID
+MatA result_matrix(const MatC sum, const bool keep) {
+    MatA m;
+    [[unroll]] for (uint i = 0; i < MAT_M * MAT_N / SUBGROUP_SIZE; i += 4) {
+        const Results four = results(vec4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), NO_EXTRAS, 4);
+        const uvec2 words = keep ? four.x.xy : four.c.xy;
+        const TwoT low = TWO_FROM(words.x);
+        const TwoT high = TWO_FROM(words.y);
+        m[i] = low.x;
+        m[i + 1] = low.y;
+        m[i + 2] = high.x;
+        m[i + 3] = high.y;
+    }
+    return m;
+}
+
+// put8 writes eight elements of 16 bits to C, or with keep to X, from a multiple of eight on.
+void put8(const uint at, const uvec4 words, const bool keep) {
+    if (keep) {
+        x4[at >> 3] = uintBitsToFloat(words);
+    } else {
+        c4[at >> 3] = uintBitsToFloat(words);
+    }
+}
+
+void store_results(const Work w, const uint row, const uint col, const uint at, const bool keep) {
+    const uint base = keep ? p.x_offset + w.batch * p.x_stride_b : p.c_offset + w.batch * p.c_stride_b;
+    const uint stride = keep ? p.x_stride : p.c_stride;
+    const uint end = columns_end(w, p.n);
+    const uint lane = gl_SubgroupInvocationID;
+    const uint EIGHTS = MAT_M * RESULT_LINE;
+    const uint ROUNDS = EIGHTS / SUBGROUP_SIZE;
+    if (EIGHTS == ROUNDS * SUBGROUP_SIZE && row + MAT_M <= p.m && col + SUBGROUP_N <= end) {
+        uvec4 words[ROUNDS];
+        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+            const uint i = round * SUBGROUP_SIZE + lane;
+            words[round] = tile[at + i / RESULT_LINE * RESULT_LD + i % RESULT_LINE];
+        }
+        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+            const uint i = round * SUBGROUP_SIZE + lane;
+            put8(base + (row + i / RESULT_LINE) * stride + col + i % RESULT_LINE * 8, words[round], keep);
+        }
+        return;
+    }
+    for (uint i = lane; i < EIGHTS && row + i / RESULT_LINE < p.m; i += SUBGROUP_SIZE) {
+        const uint x = col + i % RESULT_LINE * 8;
+        const uint place = base + (row + i / RESULT_LINE) * stride + x;
+        const uint from = at + i / RESULT_LINE * RESULT_LD + i % RESULT_LINE;
+        if (x + 8 <= end) {
+            put8(place, tile[from], keep);
+            continue;
+        }
+        for (uint e = 0; x + e < end; e++) {
+            const uint16_t one = uint16_t(tile[from][e / 2] >> e % 2 * 16);
+            if (keep) {
+                x16[place + e] = one;
+            } else {
+                c16[place + e] = one;
+            }
+        }
+    }
+}
+#endif
+
 #endif
