@@ -38,14 +38,19 @@
 #ifdef OUT_MATRIX_ID
 #include "gemm_results.glsl"
 #endif
+const uint SLAB_STEPS = DEPTH / MAT_N;  // matrices along k of a slab
 #ifdef FRAGMENTS
 #include "fragments.glsl"
 
-const uint SLAB_RIGHTS = DEPTH / MAT_N * TILES_N;           // right matrices that a subgroup needs of a slab
+const uint SLAB_RIGHTS = SLAB_STEPS * TILES_N;              // right matrices that a subgroup needs of a slab
 const bool FEW_SUMS = TILES_M * TILES_N < 16;
 const uint AHEAD = FEW_SUMS ? 8 : 4;                        // divides SLAB_RIGHTS
+const uint TILES_N_2 = TILES_N & (0u - TILES_N);            // the largest power of two that divides TILES_N
+const uint CHUNK_STEPS = TILES_N_2 < AHEAD ? AHEAD / TILES_N_2 : 1;  // matrices along k whose right ones are a multiple of AHEAD
 const bool EVEN_LINES = WORKGROUP_SIZE % (8 * A_LINE8) == 0;
 const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies are equal distances apart; see LOAD_LEFT
+#else
+const uint CHUNK_STEPS = 1;
 #endif
 
 // LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_SLAB
@@ -80,13 +85,10 @@ const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies a
     a_next[i] = fetch(true, at);
 #define LOAD_RIGHT(k)
 #define STORE_RIGHT
-#define RIGHT(b, d, j)                                                                                 \
+#define RIGHT(b, FIRST, d, j)                                                                                 \
     const MatB b = right_matrix(ahead[(d * TILES_N + j) % AHEAD]);                                     \
-    ahead[(d * TILES_N + j) % AHEAD] = b8[right_at + (d * TILES_N + j + AHEAD) * SUBGROUP_SIZE         \
-                                          + (d * TILES_N + j + AHEAD < SLAB_RIGHTS ? 0 : right_jump)];
-#define END_SLAB                                            \
-    right_at += SLAB_RIGHTS * SUBGROUP_SIZE + right_jump;   \
-    right_jump = 0;
+    ahead[(d * TILES_N + j) % AHEAD] = b8[right_at + (d * TILES_N + j + AHEAD) * SUBGROUP_SIZE];
+#define END_STEPS(COUNT) right_at += COUNT * TILES_N * SUBGROUP_SIZE;
 #else
 #define LOAD_LEFT(i, step) a_next[i] = fetch(true, a_at[i] + step);
 #define LOAD_RIGHT(k)                                             \
@@ -100,37 +102,37 @@ const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies a
                 piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]); \
         }                                                                                   \
     }
-#define RIGHT(b, d, j)                                                                                          \
+#define RIGHT(b, FIRST, d, j)                                                                                          \
     MatB b;                                                                                                     \
     if (B_BY_K) {                                                                                               \
-        coopMatLoad(b, tile, B_AT + col * B_LD + d * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
+        coopMatLoad(b, tile, B_AT + col * B_LD + (FIRST + d) * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
     } else {                                                                                                    \
-        coopMatLoad(b, tile, B_AT + d * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);      \
+        coopMatLoad(b, tile, B_AT + (FIRST + d) * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);      \
     }
-#define END_SLAB
+#define END_STEPS(COUNT)
 #endif
-#define PRODUCTS                                                                                                                   \
-    [[unroll]] for (uint d = 0; d < DEPTH / MAT_N; d++) {                                                                          \
+#define PRODUCTS_OF(FIRST, COUNT)                                                                                                                   \
+    [[unroll]] for (uint d = 0; d < COUNT; d++) {                                                                          \
         fence(d);                                                                                                                  \
         MatA a[TILES_M];                                                                                                           \
         MatA a_lo[TILES_M];                                                                                                        \
         [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                            \
             const uint row = subgroup_row + i * MAT_M;                                                                             \
             if (A_BY_K) {                                                                                                          \
-                coopMatLoad(a[i], tile, row * A_LD + d * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);                   \
+                coopMatLoad(a[i], tile, row * A_LD + (FIRST + d) * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);                   \
             } else {                                                                                                               \
-                coopMatLoad(a[i], tile, d * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);                  \
+                coopMatLoad(a[i], tile, (FIRST + d) * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);                  \
             }                                                                                                                      \
             if (PARTS) {                                                                                                           \
-                coopMatLoad(a_lo[i], tile, row * A_LD + (DEPTH + d * MAT_N) / 8, A_LD, gl_CooperativeMatrixLayoutRowMajor);        \
+                coopMatLoad(a_lo[i], tile, row * A_LD + (DEPTH + (FIRST + d) * MAT_N) / 8, A_LD, gl_CooperativeMatrixLayoutRowMajor);        \
             }                                                                                                                      \
         }                                                                                                                          \
         [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                            \
             const uint col = subgroup_col + j * MAT_N;                                                                             \
-            RIGHT(b, d, j)                                                                                                         \
+            RIGHT(b, FIRST, d, j)                                                                                                         \
             MatB b_lo;                                                                                                             \
             if (PARTS) {                                                                                                           \
-                coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + d * MAT_N) / 8, B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
+                coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + (FIRST + d) * MAT_N) / 8, B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
             }                                                                                                                      \
             [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                        \
                 if (PARTS) {                                                                                                       \
@@ -145,7 +147,8 @@ const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies a
             }                                                                                                                      \
         }                                                                                                                          \
     }                                                                                                                              \
-    END_SLAB
+    END_STEPS(COUNT)
+#define PRODUCTS PRODUCTS_OF(0, SLAB_STEPS)
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
 // blocks as it likes: the barrier before a slab is stored comes after the strips before
@@ -177,13 +180,10 @@ void gemm(Work w) {
 #ifdef FRAGMENTS
     const uint slabs = (p.k + BLOCK_K - 1) / BLOCK_K;  // of a panel
     const uint panel = p.b_offset / 8 + (w.col + subgroup_col) / SUBGROUP_N * slabs * SLAB_RIGHTS * SUBGROUP_SIZE + gl_SubgroupInvocationID;
-    const bool cut_first = TAIL && whole_k < end_k;
     const uint a_first = (A.base + (A.first + line_of(0, A_LINE8)) * A.stride) / 8 + col_of_copy(0, A_LINE8);
     const uint a_last = (A.base + (A.size - 1) * A.stride) / 8 + col_of_copy(0, A_LINE8);
     const uint a_step = WORKGROUP_SIZE / A_LINE8 * A.stride / 8;
-    uint right_at = panel + (cut_first ? whole_k : first_k) / BLOCK_K * SLAB_RIGHTS * SUBGROUP_SIZE;
-    // From the slab that is not whole, which comes first, to the others.
-    uint right_jump = cut_first ? (first_k / BLOCK_K - whole_k / BLOCK_K - 1) * SLAB_RIGHTS * SUBGROUP_SIZE : 0;
+    uint right_at = panel + first_k / BLOCK_K * SLAB_RIGHTS * SUBGROUP_SIZE;
     uvec4 ahead[AHEAD];
     [[unroll]] for (uint i = 0; i < AHEAD; i++) {
         ahead[i] = b8[right_at + i * SUBGROUP_SIZE];
@@ -193,47 +193,67 @@ void gemm(Work w) {
         b_at[i] = place(false, B, 0, i / B_WORDS, i % B_WORDS);
     }
 #endif
-    uint k0 = first_k;  // the next slab to load
-    {
-        uvec4 a_next[A_COPIES * A_WORDS];
+    const int left = TAIL ? int(end_k - whole_k) : 0;  // of the slab that is not whole
+    const bool any_whole = !TAIL || first_k < whole_k;
+    if (any_whole) {
+        {
+            uvec4 a_next[A_COPIES * A_WORDS];
 #ifndef FRAGMENTS
-        uvec4 b_next[B_COPIES * B_WORDS];
+            uvec4 b_next[B_COPIES * B_WORDS];
 #endif
-        const int left = int(end_k - whole_k);
-        if (TAIL && (left > 0 || end_k == first_k)) {  // no k at all is a slab of zeros
-            [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
-                const uvec4 x = fetch(true, place(true, A, whole_k, i / A_WORDS, i % A_WORDS));
-                a_next[i] = cut(true, A, left, i / A_WORDS, i % A_WORDS, x);
-            }
-#ifndef FRAGMENTS
-            [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
-                const uvec4 x = fetch(false, place(false, B, whole_k, i / B_WORDS, i % B_WORDS));
-                b_next[i] = cut(false, B, left, i / B_WORDS, i % B_WORDS, x);
-            }
-#endif
-        } else {
-            LOAD_SLAB(k0)
-            k0 += BLOCK_K;
+            LOAD_SLAB(first_k)
+            barrier();  // the strips of the block before are read
+            STORE_SLAB
         }
-        barrier();  // the strips of the block before are read
-        STORE_SLAB
-    }
-    barrier();  // tile written before it is read
-    // Unrolled, this loop only grows.
-    [[dont_unroll]] for (; k0 < whole_k; k0 += BLOCK_K) {
-        // Arrays of the loop: those that come from the slab before are copied amid the
-        // products, which waits for their loads.
-        uvec4 a_next[A_COPIES * A_WORDS];
+        barrier();  // tile written before it is read
+        // Unrolled, this loop only grows.
+        [[dont_unroll]] for (uint k0 = first_k + BLOCK_K; k0 < whole_k; k0 += BLOCK_K) {
+            // Arrays of the loop: those that come from the slab before are copied amid the
+            // products, which waits for their loads.
+            uvec4 a_next[A_COPIES * A_WORDS];
 #ifndef FRAGMENTS
-        uvec4 b_next[B_COPIES * B_WORDS];
+            uvec4 b_next[B_COPIES * B_WORDS];
 #endif
-        LOAD_SLAB(k0)
+            LOAD_SLAB(k0)
+            PRODUCTS
+            barrier();  // the slab is read
+            STORE_SLAB
+            barrier();  // tile written before it is read
+        }
+    }
+    uvec4 a_next[A_COPIES * A_WORDS];
+#ifndef FRAGMENTS
+    uvec4 b_next[B_COPIES * B_WORDS];
+#endif
+    if (left > 0) {
+        [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
+            a_next[i] = fetch(true, place(true, A, whole_k, i / A_WORDS, i % A_WORDS));
+        }
+#ifndef FRAGMENTS
+        [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
+            b_next[i] = fetch(false, place(false, B, whole_k, i / B_WORDS, i % B_WORDS));
+        }
+#endif
+    }
+    if (any_whole) {
         PRODUCTS
-        barrier();  // the slab is read
+    }
+    if (left > 0) {
+        [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
+            a_next[i] = cut(true, A, left, i / A_WORDS, i % A_WORDS, a_next[i]);
+        }
+#ifndef FRAGMENTS
+        [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
+            b_next[i] = cut(false, B, left, i / B_WORDS, i % B_WORDS, b_next[i]);
+        }
+#endif
+        barrier();  // the slab, or the strips of the block before, are read
         STORE_SLAB
         barrier();  // tile written before it is read
+        [[dont_unroll]] for (uint first = 0; first * MAT_N < left; first += CHUNK_STEPS) {
+            PRODUCTS_OF(first, CHUNK_STEPS)
+        }
     }
-    PRODUCTS
 
 #ifdef OUT_MATRIX_ID
     if (BY_MATRIX) {

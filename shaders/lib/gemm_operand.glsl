@@ -142,10 +142,10 @@ uvec4 cut(const bool IS_A, const Operand o, const int left, const uint i, const 
     const uint line = line_of(i, line8_of(IS_A));
     const uint col = col_of_copy(i, line8_of(IS_A)) * 8;
     if (!by_k(IS_A)) {
-        return int(line) < left ? x : uvec4(0);
+        return x & (int(line) < left ? ~0u : 0u);
     }
     const uint before = is_aligned(IS_A) ? 0 : phase(IS_A, o, i);  // elements of the words before the piece
-    return left > int(col) ? keep8(x, left - int(col) + int(before) - int(8 * word)) : uvec4(0);
+    return keep8(x, left - int(col) + int(before) - int(8 * word));
 }
 
 #endif

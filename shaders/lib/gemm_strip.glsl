@@ -163,39 +163,47 @@ void put8(const uint at, const uvec4 words, const bool keep) {
     }
 }
 
+// put1 writes one, from the low half of a word.
+void put1(const uint at, const uint word, const bool keep) {
+    if (keep) {
+        x16[at] = uint16_t(word);
+    } else {
+        c16[at] = uint16_t(word);
+    }
+}
+
 void store_results(const Work w, const uint row, const uint col, const uint at, const bool keep) {
     const uint base = keep ? p.x_offset + w.batch * p.x_stride_b : p.c_offset + w.batch * p.c_stride_b;
     const uint stride = keep ? p.x_stride : p.c_stride;
     const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID;
     const uint EIGHTS = MAT_M * RESULT_LINE;
-    const uint ROUNDS = EIGHTS / SUBGROUP_SIZE;
-    if (EIGHTS == ROUNDS * SUBGROUP_SIZE && row + MAT_M <= p.m && col + SUBGROUP_N <= end) {
-        uvec4 words[ROUNDS];
-        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
-            const uint i = round * SUBGROUP_SIZE + lane;
-            words[round] = tile[at + i / RESULT_LINE * RESULT_LD + i % RESULT_LINE];
-        }
+    const uint ROUNDS = (EIGHTS + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
+    uvec4 words[ROUNDS];
+    [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+        const uint i = round * SUBGROUP_SIZE + lane;
+        const uint y = EIGHTS % SUBGROUP_SIZE == 0 ? i / RESULT_LINE : min(i / RESULT_LINE, MAT_M - 1);
+        words[round] = tile[at + y * RESULT_LD + i % RESULT_LINE];
+    }
+    if (EIGHTS % SUBGROUP_SIZE == 0 && row + MAT_M <= p.m && col + SUBGROUP_N <= end) {
         [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
             put8(base + (row + i / RESULT_LINE) * stride + col + i % RESULT_LINE * 8, words[round], keep);
         }
         return;
     }
-    for (uint i = lane; i < EIGHTS && row + i / RESULT_LINE < p.m; i += SUBGROUP_SIZE) {
+    [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+        const uint i = round * SUBGROUP_SIZE + lane;
+        const uint y = row + i / RESULT_LINE;
         const uint x = col + i % RESULT_LINE * 8;
-        const uint place = base + (row + i / RESULT_LINE) * stride + x;
-        const uint from = at + i / RESULT_LINE * RESULT_LD + i % RESULT_LINE;
-        if (x + 8 <= end) {
-            put8(place, tile[from], keep);
-            continue;
-        }
-        for (uint e = 0; x + e < end; e++) {
-            const uint16_t one = uint16_t(tile[from][e / 2] >> e % 2 * 16);
-            if (keep) {
-                x16[place + e] = one;
-            } else {
-                c16[place + e] = one;
+        const uint place = base + y * stride + x;
+        if (y < min(p.m, row + MAT_M) && x + 8 <= end) {
+            put8(place, words[round], keep);
+        } else if (y < min(p.m, row + MAT_M)) {
+            [[unroll]] for (uint e = 0; e < 8; e++) {
+                if (x + e < end) {
+                    put1(place + e, words[round][e / 2] >> e % 2 * 16, keep);
+                }
             }
         }
     }

@@ -23,7 +23,8 @@ uvec4 shift8(const uvec4 lo, const uvec4 hi, const uint first) {
 // keep8 returns the first n of eight elements, and zeros.
 uvec4 keep8(const uvec4 x, const int n) {
     const ivec4 left = n - ivec4(0, 2, 4, 6);  // of each word
-    return mix(mix(uvec4(0), x & 0xffffu, equal(left, ivec4(1))), x, greaterThan(left, ivec4(1)));
+    const uvec4 kept = mix(mix(uvec4(0), uvec4(0xffffu), equal(left, ivec4(1))), uvec4(~0u), greaterThan(left, ivec4(1)));
+    return x & kept;
 }
 
 // DEFINE_LINE8(name, vec8) makes `uvec4 name(uint line, uint col, uint len)`, elements
