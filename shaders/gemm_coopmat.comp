@@ -22,6 +22,7 @@
 #extension GL_EXT_bfloat16 : enable
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_cooperative_matrix : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;

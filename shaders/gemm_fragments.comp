@@ -19,8 +19,10 @@
 //     across 2    6  8 10   18 20 22
 //     across 3    7  9 11   19 21 23
 //
-// Dispatch: (x, y, sources from FIRST on) with x * y * SUBGROUPS >= matrices of the largest
-// source.
+// A workgroup has the matrices that lie next to each other across k: division takes longer than
+// a copy.
+//
+// Dispatch: (x, y, SOURCES from FIRST on) with x * y * width >= matrices of each source.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -38,6 +40,7 @@ layout(constant_id = 2) const uint MAT_M = 16;  // the same as MAT_N
 layout(constant_id = 3) const uint MAT_N = 16;
 layout(constant_id = 4) const uint FIRST = 0;  // source: x, w1 or w2
 layout(constant_id = 5) const bool BY_K = false;
+layout(constant_id = 6) const uint SOURCES = 3;
 layout(local_size_x_id = 0) in;
 
 struct Source {
@@ -78,16 +81,12 @@ const uint LD = LINE8 + 1;  // one more, so that lines start in different banks
 
 shared uvec4 tile[SUBGROUPS * MAT_N * LD];
 
-// load returns eight elements of line `lane / LINE8` of matrix number n.
-uvec4 load(const Source s, const uint n, const uint lane) {
-    const uint panel = n / (s.width * s.depth);
-    const uint along = panel / s.panels * s.depth + n / s.width % s.depth;
-    const uint across = panel % s.panels * s.width + n % s.width;
-    const uint source = FIRST + gl_WorkGroupID.z;
+// load returns eight elements of line `lane / LINE8` of the matrix at (along, across).
+uvec4 load(const Source s, const uint source, const uint along, const uint across, const uint lane) {
     const bool by_k = source == 0 || BY_K;
     const uint row = (by_k ? across : along) * MAT_N + lane / LINE8;
     const uint col = (by_k ? along : across) * MAT_N + lane % LINE8 * 8;
-    if (n >= s.count || row >= s.rows || col >= s.cols) {
+    if (row >= s.rows || col >= s.cols) {
         return uvec4(0);
     }
     const uint line = s.offset + row * s.stride;
@@ -97,13 +96,11 @@ uvec4 load(const Source s, const uint n, const uint lane) {
     return source == 1 ? load_w1(line, col, s.cols) : load_w2(line, col, s.cols);
 }
 
-void main() {
-    const uint source = FIRST + gl_WorkGroupID.z;
-    const Source s = source == 0 ? p.x : source == 1 ? p.w1 : p.w2;
+// copy takes matrix number n, which is at (along, across).
+void copy(const Source s, const uint source, const uint n, const uint along, const uint across) {
     const uint lane = gl_SubgroupInvocationID;
-    const uint n = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * SUBGROUPS + gl_SubgroupID;
     const uint base = gl_SubgroupID * MAT_N * LD;
-    tile[base + lane / LINE8 * LD + lane % LINE8] = load(s, n, lane);
+    tile[base + lane / LINE8 * LD + lane % LINE8] = load(s, source, along, across, lane);
     subgroupMemoryBarrierShared();
     subgroupBarrier();  // tile written before it is read
     uvec4 words;
@@ -120,7 +117,25 @@ void main() {
         }
         words = right_words(m);
     }
-    if (n < s.count) {
-        out8[s.at + n * SUBGROUP_SIZE + lane] = words;
+    out8[s.at + n * SUBGROUP_SIZE + lane] = words;
+}
+
+void main() {
+    const uint source = SOURCES == 1 ? FIRST : FIRST + gl_WorkGroupID.z;
+    const Source s = source == 0 ? p.x : source == 1 ? p.w1 : p.w2;
+    const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (group * s.width >= s.count) {
+        return;
+    }
+    const uint panel = group / s.depth;
+    uint along = group - panel * s.depth;
+    uint across = panel;
+    if (panel >= s.panels) {
+        along += panel / s.panels * s.depth;
+        across = panel % s.panels;
+    }
+    for (uint i = gl_SubgroupID; i < s.width; i += SUBGROUPS) {
+        copy(s, source, group * s.width + i, along, across * s.width + i);
+        subgroupBarrier();  // tile read before it is written again
     }
 }

@@ -43,6 +43,7 @@ type fragmentsSpec struct {
 	MatN          uint32 `glsl:"MAT_N"`
 	First         uint32 `glsl:"FIRST"`
 	ByK           bool   `glsl:"BY_K"`
+	Sources       uint32 `glsl:"SOURCES"`
 }
 
 // A layOut says where the matrices of an operand go: panels of width matrices across k,
@@ -87,21 +88,20 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 	}
 	kernel, err := vk.CachedKernel[fragmentsParams](d, module.Name, module.SPIRV, fragmentsSpec{
 		WorkgroupSize: subgroups * d.Caps().SubgroupSize, Subgroups: subgroups, MatM: shape.M, MatN: shape.N,
-		First: uint32(first), ByK: byK,
+		First: uint32(first), ByK: byK, Sources: uint32(n),
 	}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
-	most := int64(0)
+	groups := int64(0)
 	for _, l := range layouts {
-		most = max(most, l.matrices())
+		groups = max(groups, l.matrices()/int64(max(l.width, 1)))
 	}
 	limit := d.Caps().MaxWorkgroupCount
-	groups := (most + subgroups - 1) / subgroups
 	x := min(groups, int64(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int64(limit[1]) {
-		return unsupported("fragments: a copy of %d matrices takes more than the device's %d x %d workgroups", most, limit[0], limit[1])
+		return unsupported("fragments: a copy takes %d workgroups, more than the device's %d x %d", groups, limit[0], limit[1])
 	}
 	c.Note(func() vk.Note {
 		bytes := vk.Traffic(tensors[first : first+n]...)

@@ -96,37 +96,53 @@ Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH)
     return e;
 }
 
-// What the epilogue writes for some elements, as it lies in memory.
+// What the epilogue makes of the sums of some elements.
+struct Values {
+    vec4 c;
+    vec4 x;
+    vec4 s;
+};
+
+Values values(const vec4 sum, const Extras extras) {
+    Values v = Values(p.alpha * sum, vec4(0.0), vec4(0.0));
+    if (READS_C) {
+        v.c += p.beta * widen_words(extras.c);
+    }
+    if (KEEP_X) {
+        v.x = v.c;
+    }
+    if (SILU) {
+        v.c = silu(v.c);
+    }
+    if (TIMES_DSILU) {
+        const vec4 y = widen_words(extras.x);
+        v.c *= dsilu(y);
+        if (KEEP_S) {
+            v.s = silu(y);
+        }
+    }
+    if (RESIDUAL) {
+        v.c += widen_words(extras.r);
+    }
+    return v;
+}
+
+// The same, as it lies in memory.
 struct Results {
     uvec4 c;
     uvec4 x;
     uvec4 s;
 };
 
-// results returns what goes to memory for some elements, from their sums.
 Results results(const vec4 sum, const Extras extras, const uint WIDTH) {
-    Results words = Results(uvec4(0), uvec4(0), uvec4(0));
-    vec4 v = p.alpha * sum;
-    if (READS_C) {
-        v += p.beta * widen_words(extras.c);
-    }
+    const Values v = values(sum, extras);
+    Results words = Results(narrow_words(v.c, WIDTH), uvec4(0), uvec4(0));
     if (KEEP_X) {
-        words.x = narrow_words(v, WIDTH);
+        words.x = narrow_words(v.x, WIDTH);
     }
-    if (SILU) {
-        v = silu(v);
+    if (KEEP_S) {
+        words.s = narrow_words(v.s, WIDTH);
     }
-    if (TIMES_DSILU) {
-        const vec4 y = widen_words(extras.x);
-        v *= dsilu(y);
-        if (KEEP_S) {
-            words.s = narrow_words(silu(y), WIDTH);
-        }
-    }
-    if (RESIDUAL) {
-        v += widen_words(extras.r);
-    }
-    words.c = narrow_words(v, WIDTH);
     return words;
 }
 

@@ -4,10 +4,13 @@
 // workgroups that run at the same time share rows of A and columns of B in the
 // cache: for GROUP_M = 2
 //
-//     0  2  4
-//     1  3  5
-//     6  8 10
-//     7  9 11
+//     4  2  0
+//     5  3  1
+//    10  8  6
+//    11  9  7
+//
+// The last column, whose blocks may hang over the edge of C and then take longer, comes first,
+// so that others fill the end.
 //
 // Dispatch: (x, y, batch * splits) with x * y >= tiles.
 //
@@ -34,7 +37,7 @@ Work next_work() {
     const uint within = id % (GROUP_M * blocks_n);
     Work w;
     w.row = (first + within % rows) * BLOCK_M;
-    w.col = within / rows * BLOCK_N;
+    w.col = (blocks_n - 1 - within / rows) * BLOCK_N;
     w.batch = gl_WorkGroupID.z / p.splits;
     w.split = gl_WorkGroupID.z % p.splits;
     w.exists = id < p.tiles;

@@ -24,30 +24,45 @@ const uint RESULT_STRIPS = TILE_SIZE / RESULT_SIZE < 2 ? TILE_SIZE / RESULT_SIZE
 const bool STRIPS_FIT = RESULT_STRIPS > 0;
 const bool BY_MATRIX = OUT_MATRIX && STRIPS_FIT;
 
-// result_matrix returns C of a matrix of sums, or with keep X.
-MatA result_matrix(const MatC sum, const bool keep);
+// result_matrix returns C of a matrix of sums, or with keep X, and adds its numbers to total;
+// unless exact, no result may be a NaN.
+MatA result_matrix(const MatC sum, const bool keep, const bool exact, inout vec4 total);
 
 // store_results takes a strip of one row of matrices from uvec4 number at of tile on to C, or
 // with keep to X.
 void store_results(const Work w, const uint row, const uint col, const uint at, const bool keep);
 
-// STORE_RESULTS(sum, w, row, col) is what STORE_SUMS is, with BY_MATRIX. With one strip in tile
-// there is a barrier before it is written again; with two the one between them is enough.
-#define STORE_RESULTS(sum, w, row, col)                                                                                           \
-    barrier();                                                                                                                    \
-    [[unroll]] for (uint strip = 0; strip < TILES_M * (KEEP_X ? 2 : 1); strip++) {                                                \
-        const bool keep = KEEP_X && strip % 2 == 0;                                                                               \
-        const uint i = strip / (KEEP_X ? 2 : 1);                                                                                  \
-        const uint at = strip % RESULT_STRIPS * RESULT_SIZE + gl_SubgroupID * MAT_M * RESULT_LD;                                  \
-        if (RESULT_STRIPS == 1) {                                                                                                 \
-            strip_barrier();                                                                                                      \
-        }                                                                                                                         \
-        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                           \
-            coopMatStore(result_matrix(sum[i * TILES_N + j], keep), tile, at + j * (MAT_N / 8), RESULT_LD,                        \
-                         gl_CooperativeMatrixLayoutRowMajor);                                                                     \
-        }                                                                                                                         \
-        strip_barrier();                                                                                                          \
-        store_results(w, row + i * MAT_M, col, at, keep);                                                                         \
+// is_number returns false for infinities and NaNs.
+bool is_number(const float x);
+
+// STORE_RESULTS(sum, w, row, col) is what STORE_SUMS is, with BY_MATRIX. Numbers are rounded
+// faster than what may be a NaN: if there is one, which their total shows, the subgroup stores
+// its results a second time.
+#define STORE_RESULTS(sum, w, row, col)                                                                \
+    barrier();                                                                                         \
+    vec4 total = vec4(0.0);                                                                            \
+    STORE_ROUNDED(sum, w, row, col, OUT_FORMAT != FORMAT_BF16)                                         \
+    if (OUT_FORMAT == FORMAT_BF16 && subgroupAny(!is_number(total.x + total.y + total.z + total.w))) { \
+        STORE_ROUNDED(sum, w, row, col, true)                                                          \
+    }
+
+// With one strip in tile there is a barrier before it is written again; with two the one between
+// them is enough.
+#define STORE_ROUNDED(sum, w, row, col, exact)                                                              \
+    strip_barrier();                                                                                        \
+    [[unroll]] for (uint strip = 0; strip < TILES_M * (KEEP_X ? 2 : 1); strip++) {                          \
+        const bool keep = KEEP_X && strip % 2 == 0;                                                         \
+        const uint i = strip / (KEEP_X ? 2 : 1);                                                            \
+        const uint at = strip % RESULT_STRIPS * RESULT_SIZE + gl_SubgroupID * MAT_M * RESULT_LD;            \
+        if (RESULT_STRIPS == 1) {                                                                           \
+            strip_barrier();                                                                                \
+        }                                                                                                   \
+        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                     \
+            coopMatStore(result_matrix(sum[i * TILES_N + j], keep, exact, total), tile,                     \
+                         at + j * (MAT_N / 8), RESULT_LD, gl_CooperativeMatrixLayoutRowMajor);              \
+        }                                                                                                   \
+        strip_barrier();                                                                                    \
+        store_results(w, row + i * MAT_M, col, at, keep);                                                   \
     }
 
 #endif

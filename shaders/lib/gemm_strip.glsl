@@ -139,11 +139,13 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
 }
 
 #ifdef OUT_MATRIX_ID
-MatA result_matrix(const MatC sum, const bool keep) {
+MatA result_matrix(const MatC sum, const bool keep, const bool exact, inout vec4 total) {
     MatA m;
     [[unroll]] for (uint i = 0; i < MAT_M * MAT_N / SUBGROUP_SIZE; i += 4) {
-        const Results four = results(vec4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), NO_EXTRAS, 4);
-        const uvec2 words = keep ? four.x.xy : four.c.xy;
+        const Values all = values(vec4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), NO_EXTRAS);
+        const vec4 v = keep ? all.x : all.c;
+        total += v;
+        const uvec2 words = exact ? narrow_words(v, 4).xy : uvec2(round_bf16(v.x, v.y), round_bf16(v.z, v.w));
         const TwoT low = TWO_FROM(words.x);
         const TwoT high = TWO_FROM(words.y);
         m[i] = low.x;
@@ -152,6 +154,11 @@ MatA result_matrix(const MatC sum, const bool keep) {
         m[i + 3] = high.y;
     }
     return m;
+}
+
+// It asks the bits: Vulkan lets a compiler take isnan to be false.
+bool is_number(const float x) {
+    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
 // put8 writes eight elements of 16 bits to C, or with keep to X, from a multiple of eight on.
