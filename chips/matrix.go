@@ -32,6 +32,8 @@ func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack strin
 		return best, "the device has no 16-bit integers"
 	case !caps.SubgroupSizeControl || !caps.ComputeFullSubgroups:
 		return best, "the device cannot promise full subgroups"
+	case !caps.SubgroupOps.Has(vk.SubgroupVote):
+		return best, "the device has no votes of subgroups"
 	}
 	for _, s := range caps.CoopMatShapes {
 		usable := s.Scope == vk.ScopeSubgroup && s.A == component && s.B == component &&

@@ -46,10 +46,10 @@ layout(local_size_x_id = 0) in;
 #define EPILOGUE_ID 16
 #define GROUP_BINDING 6
 #ifndef GROUP
-#define OUT_MATRIX_ID 24
+#define OUT_MATRIX_ID 25
 #endif
 #if !defined(GROUP) && !defined(FRAGMENTS)
-#define PARTS_ID 25
+#define PARTS_ID 26
 #endif
 #include "lib/element.glsl"
 #include "lib/formats.glsl"

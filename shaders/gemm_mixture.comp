@@ -45,7 +45,7 @@ layout(constant_id = 12) const bool B_BY_K = false;
 layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
 layout(constant_id = 14) const bool B_ALIGNED = true;
 layout(constant_id = 15) const bool PARTIAL = false;   // of lib/gemm_matrix.glsl: k is not divided
-layout(constant_id = 24) const uint HEADS = 10;
+layout(constant_id = 25) const uint HEADS = 10;
 layout(local_size_x_id = 0) in;
 
 const uint COLUMNS = 3;  // of W

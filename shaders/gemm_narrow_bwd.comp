@@ -47,7 +47,7 @@ layout(constant_id = 12) const bool B_BY_K = false;
 layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
 layout(constant_id = 14) const bool B_ALIGNED = true;
 layout(constant_id = 15) const bool PARTIAL = false;   // of lib/gemm_matrix.glsl: k is not divided
-layout(constant_id = 24) const uint COLUMNS = 3;       // of W and dY
+layout(constant_id = 25) const uint COLUMNS = 3;       // of W and dY
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 16
@@ -80,7 +80,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
             [[unroll]] for (uint first = 0; first < MAT_M; first += ROW_LANES) {
                 const uint r = row_of(first);
                 const bool row_exists = row + r < p.m;
-                const vec4 pre = p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4]);
+                const vec4 pre = scaled(uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4]));
                 // What is past m and n may be a NaN. With 0 in its place all sums get 0.
                 const vec4 v = mix(vec4(0.0), pre, bvec4(uvec4(exists) & uint(row_exists)));
                 const vec4 dpre = gradient(v, row - w.row + r, stage * LANE_QUADS + j);

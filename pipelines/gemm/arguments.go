@@ -18,9 +18,9 @@ type arguments struct {
 	// the lines of a panel, and its stride is how many there are (parts.go); else 0.
 	panel int
 
-	// For notes, where they are not those of the problem: k without padding and parts, and
-	// operations for each row of op(A) besides those of the product.
-	k    int
+	// For notes, where they are not those of the problem: n and k without padding and parts,
+	// and operations for each row of op(A) besides those of the product.
+	n, k int
 	more float64
 }
 
@@ -38,13 +38,23 @@ func newArguments(who string, dst, a, b vk.Tensor, p Problem, opt *Options) (arg
 	if p.K == 0 {
 		args.a, args.b = vk.Tensor{}, vk.Tensor{}
 	}
+	bShape := p.BShape()
+	if opt.PadB && len(args.b.Shape) == len(bShape) {
+		for i := 1; i < len(bShape); i++ {
+			bShape[i] = max(min(bShape[i], args.b.Shape[i]), 1)
+		}
+		args.k, args.n = bShape[1], bShape[2]
+		if p.TransB {
+			args.k, args.n = args.n, args.k
+		}
+	}
 	c := argument.New("c", args.c, true, p.Out, p.CShape())
 	r := argument.New("residual", args.r, p.Residual, p.Out, p.CShape())
 	x := argument.New("x", args.x, p.HasX(), p.Out, p.CShape())
 	s := argument.New("s", args.s, p.HasS(), p.Out, p.CShape())
 	inputs := []argument.Argument{
 		argument.New("a", args.a, p.K > 0, p.DType, p.AShape()),
-		argument.New("b", args.b, p.K > 0, p.DType, p.BShape()),
+		argument.New("b", args.b, p.K > 0, p.DType, bShape),
 		r, x,
 	}
 	if err := argument.Check(who, append(inputs, c, s), nil); err != nil {
@@ -83,6 +93,9 @@ func (args *arguments) note(p Problem, config *Config, n int) vk.Note {
 	}
 	if args.k > 0 {
 		p.K = args.k
+	}
+	if args.n > 0 {
+		p.N = args.n
 	}
 	p.Batch = n
 	x := vk.Note{

@@ -71,7 +71,7 @@ func (multiply multiplier) steps(args arguments, p Problem, config Config, memor
 		args, p = args.rowsFrom(rows, p.Batches()*p.M-rows, p)
 	}
 	stride := partialStride(p.N)
-	partial := arguments{a: args.a, b: args.b, panel: args.panel, k: args.k, more: args.more, c: vk.Tensor{
+	partial := arguments{a: args.a, b: args.b, panel: args.panel, n: args.n, k: args.k, more: args.more, c: vk.Tensor{
 		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{config.Splits * p.Batches(), p.M, p.N},
 		Strides: []int{p.M * stride, stride, 1},

@@ -177,8 +177,11 @@ func (m *memoryPlan) fragment(caps *vk.Caps, args *arguments, p Problem, memory 
 		Shape: []int{1, int(l.matrices()) + mostAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
 	}.Narrow()
 	l.at = 2 * int64(args.b.Offset)
-	to := args.b.Buffer
+	to, k, n := args.b.Buffer, b.Shape[0], b.Shape[1]
+	if p.TransB {
+		k, n = n, k
+	}
 	return func(c *vk.Cmd) error {
-		return recordFragments(c, to, [3]vk.Tensor{b, b, b}, [3]layOut{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", p.K, p.N))
+		return recordFragments(c, to, [3]vk.Tensor{b, b, b}, [3]layOut{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", k, n))
 	}
 }

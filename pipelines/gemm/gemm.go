@@ -130,6 +130,10 @@ type Options struct {
 	// AlignedA and AlignedB promise that rows of A and B start at multiples of 8 elements,
 	// though they may be as long as they like: Workspace sets no memory aside for copies.
 	AlignedA, AlignedB bool
+	// PadB lets b be a corner of op(B), which is zero elsewhere: fewer rows than k, fewer
+	// columns than n. Rows of a chain's tensors then end where memory's lines do, and kernels
+	// have no edges there. Only configurations with fragments can.
+	PadB bool
 	// Workspace is memory for partial sums and copies, Workspace bytes of it, that nothing
 	// else uses until the commands have completed: a second call in the same Cmd comes
 	// after a Barrier. Nil takes memory of the Cmd.
@@ -181,6 +185,9 @@ func MultiplySteps(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) (s St
 	config, err := Choose(c.Device().Caps(), p, opt)
 	if err != nil {
 		return s, err
+	}
+	if opt.PadB && !config.Fragments {
+		return s, unsupported("%v: a part of op(B) is given, and it has no fragments", config)
 	}
 	args, err := newArguments("gemm", dst, a, b, p, &opt)
 	if err != nil {

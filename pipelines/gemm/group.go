@@ -232,6 +232,7 @@ func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kern
 func (e *epilogueSpec) join(other epilogueSpec) {
 	e.OutAligned = e.OutAligned && other.OutAligned
 	e.ReadC = e.ReadC || other.ReadC
+	e.Scaled = e.Scaled || other.Scaled
 }
 
 // dispatchGroup records the table, into memory, and the kernel over all blocks.

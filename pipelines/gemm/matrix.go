@@ -50,6 +50,7 @@ type epilogueSpec struct {
 	KeepX      bool   `glsl:"KEEP_X"`
 	TimesDSiLU bool   `glsl:"TIMES_DSILU"`
 	KeepS      bool   `glsl:"KEEP_S"`
+	Scaled     bool   `glsl:"SCALED"`
 }
 
 // newEpilogueSpec returns the constants for the epilogue of p.
@@ -64,6 +65,7 @@ func newEpilogueSpec(args arguments, p Problem) epilogueSpec {
 		KeepX:      p.Activation == SiLUKeep,
 		TimesDSiLU: p.ReadsX(),
 		KeepS:      p.HasS(),
+		Scaled:     p.Scale() != 1,
 	}
 }
 

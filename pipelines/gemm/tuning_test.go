@@ -19,7 +19,7 @@ func h200() *vk.Caps {
 		SubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
 		MaxStorageBufferRange: 1<<32 - 1, MaxWorkgroupCount: [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1},
 		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
-		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16CoopMat: true,
+		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16CoopMat: true, SubgroupOps: vk.SubgroupBasic | vk.SubgroupVote,
 	}
 	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
 		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: 16, N: 16, K: 16, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})

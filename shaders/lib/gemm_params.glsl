@@ -27,6 +27,7 @@ layout(constant_id = EPILOGUE_ID + 4) const bool SILU = false;
 layout(constant_id = EPILOGUE_ID + 5) const bool KEEP_X = false;
 layout(constant_id = EPILOGUE_ID + 6) const bool TIMES_DSILU = false;
 layout(constant_id = EPILOGUE_ID + 7) const bool KEEP_S = false;
+layout(constant_id = EPILOGUE_ID + 8) const bool SCALED = true;  // alpha is not 1
 
 #define WORKGROUP_ID (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)
 
@@ -105,5 +106,10 @@ Product p = table.rows[row_of(WORKGROUP_ID)];
 #define B_SIZE p.b_size
 #define READS_C (READ_C && p.beta != 0.0)
 #endif
+
+// scaled returns alpha * sum.
+vec4 scaled(const vec4 sum) {
+    return SCALED ? p.alpha * sum : sum;
+}
 
 #endif
