@@ -27,6 +27,7 @@ func TestMatrixDemands(t *testing.T) {
 		{func(c *vk.Caps) { c.VulkanMemoryModel = false }, CoopMat, "the device has no Vulkan memory model"},
 		{func(c *vk.Caps) { c.Int16 = false }, CoopMat, "the device has no 16-bit integers"},
 		{func(c *vk.Caps) { c.ComputeFullSubgroups = false }, CoopMat, "the device cannot promise full subgroups"},
+		{func(c *vk.Caps) { c.SubgroupOps &^= vk.SubgroupVote }, CoopMat, "the device has no votes of subgroups"},
 		{func(c *vk.Caps) { c.BFloat16CoopMat = false }, CoopMat, "the device has no bfloat16 cooperative matrices"},
 		{func(c *vk.Caps) { c.CoopMatShapes = nil }, CoopMat, "no bfloat16 cooperative-matrix shape of the device has float32 sums and N = K"},
 	} {

@@ -19,8 +19,7 @@
 //     across 2    6  8 10   18 20 22
 //     across 3    7  9 11   19 21 23
 //
-// A workgroup has the matrices that lie next to each other across k: division takes longer than
-// a copy.
+// A workgroup has the matrices that lie next to each other across k, which one division finds.
 //
 // Dispatch: (x, y, SOURCES from FIRST on) with x * y * width >= matrices of each source.
 #version 460

@@ -17,8 +17,8 @@
 // Where k is long, blocks of C that are too few to fill the device, or its last round of
 // workgroups, are divided among workgroups that have a part of k each (splits.go), and a
 // second kernel adds up what they found, always in the same order (combine.go). Operands
-// whose rows start anywhere are copied where that pays (pack.go), and where k is short op(B)
-// into the order in which invocations hold its elements (fragments.go).
+// whose rows start anywhere are copied where that pays (pack.go), and op(B), where it meets many
+// rows of op(A), into the order in which invocations hold its elements (fragments.go).
 //
 // Path coopmat multiplies float32 operands in two parts of float16, scaled row by row of
 // op(A) and column by column of op(B), three products for one (parts.go). Its errors are
@@ -131,8 +131,9 @@ type Options struct {
 	// though they may be as long as they like: Workspace sets no memory aside for copies.
 	AlignedA, AlignedB bool
 	// PadB lets b be a corner of op(B), which is zero elsewhere: fewer rows than k, fewer
-	// columns than n. Rows of a chain's tensors then end where memory's lines do, and kernels
-	// have no edges there. Only configurations with fragments can.
+	// columns than n. Tensors of a chain of products can so have rows of whole lines of
+	// memory, where kernels have no edges. Only configurations with fragments can. An
+	// infinity in op(A) meets the zeros, too: NaN.
 	PadB bool
 	// Workspace is memory for partial sums and copies, Workspace bytes of it, that nothing
 	// else uses until the commands have completed: a second call in the same Cmd comes

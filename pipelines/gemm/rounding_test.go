@@ -3,6 +3,7 @@ package gemm_test
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -28,6 +29,23 @@ var roundings = []float32{
 var scalarRoundings = append(slices.Clone(roundings), math.Float32frombits(0x7fffffff), math.Float32frombits(0xffffffff),
 	math.Float32frombits(0x7f7f7fff), math.Float32frombits(0x7f7f8000), -math.MaxFloat32)
 
+// randomNumbers returns numbers of a format whose bits are random, but for those that devices may
+// take for 0 as float32, and what is not finite.
+func randomNumbers(format dtype.DType, n int) []float32 {
+	rng := rand.New(rand.NewPCG(1, uint64(n)))
+	var list []float32
+	for len(list) < n {
+		x := math.Float32frombits(rng.Uint32())
+		if format == dtype.Float16 {
+			x = dtype.Float16.Round(float32(math.Ldexp(float64(2*rng.Float32()-1), rng.IntN(40)-24)))
+		}
+		if size := math.Abs(float64(x)); size >= 0x1p-100 && size <= math.MaxFloat32 {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
 // TestRounding wants numbers of C rounded to nearest even, overflow to infinity, and NaN
 // kept, in words, in pairs and alone: rows of A have one number that is not 0, and B is ones.
 // Path scalar rounds one number at a time, the sums of its splits in words.
@@ -41,9 +59,12 @@ func TestRounding(t *testing.T) {
 					p := gemm.Problem{N: n, K: 1, Alpha: scale, DType: dtype.Float16, Out: out}
 					testRounding(t, p, impl, gemm.Options{Impl: impl}, roundings)
 				}
+				p := gemm.Problem{N: n, K: 1, Alpha: 0.7, DType: dtype.Float16, Out: out}
+				testRounding(t, p, impl, gemm.Options{Impl: impl}, randomNumbers(dtype.Float16, 999))
 			}
 			p := gemm.Problem{N: n, K: 16, DType: dtype.Float32, Out: out}
 			testRounding(t, p, gemm.Scalar, gemm.Options{Config: &splits}, scalarRoundings)
+			testRounding(t, p, gemm.Scalar, gemm.Options{Config: &splits}, randomNumbers(dtype.Float32, 999))
 		}
 	}
 }

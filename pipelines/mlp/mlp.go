@@ -102,7 +102,8 @@ var none vk.Tensor
 // x is (tokens, in), w1 (in, hidden), w2 (hidden, out) and y (tokens, out), opt.Pre and
 // opt.Hidden, if they are there, (tokens, hidden), all of p.DType, with any distance between
 // rows. Distances and offsets that are multiples of 8 elements are fastest. Y, opt.Pre and
-// opt.Hidden have memory of their own.
+// opt.Hidden have memory of their own. A row of x with an infinity gives NaNs where it meets
+// weights of both signs, and may where it does not.
 //
 // Forward records into c and returns; y, opt.Pre and opt.Hidden are valid once c has
 // completed. The inputs must be written and visible by then: after another kernel of the

@@ -18,7 +18,7 @@ uint narrow_to(const uint FORMAT, const float x) {
 // pack_to returns two results of arithmetic in one word, the first in the low half, each
 // rounded as narrow_to does.
 uint pack_to(const uint FORMAT, const float low, const float high) {
-    return FORMAT == FORMAT_F16 ? narrow_f16(low) | narrow_f16(high) << 16 : pack_bf16(low, high);
+    return FORMAT == FORMAT_F16 ? pack_f16(low, high) : pack_bf16(low, high);
 }
 
 // widen_from returns the two numbers in a word, the one in the low half first.

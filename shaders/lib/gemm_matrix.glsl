@@ -7,9 +7,11 @@
 //
 //     load slab i+1; products of slab i; barrier; store slab i+1; barrier
 //
-// The slab at the end of k that is not whole (TAIL) comes first, and the products of the
-// last one come after the loop, which has no cases: with an exit between its products and
-// its first barrier it was 209 TFLOP/s instead of 320 (4096^3, H200).
+// The products of the last whole slab come after the loop, which has no cases: with an exit
+// between its products and its first barrier it was 209 TFLOP/s instead of 320 (4096^3, H200).
+// Of the slab at the end of k that is not whole (TAIL), only the products that it needs are
+// computed, in chunks. Its loads are on their way during the products before; what is past k
+// becomes 0 after them, for a mask right behind a load is a branch around it, which waits.
 //
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
@@ -38,6 +40,7 @@
 #ifdef OUT_MATRIX_ID
 #include "gemm_results.glsl"
 #endif
+
 const uint SLAB_STEPS = DEPTH / MAT_N;  // matrices along k of a slab
 #ifdef FRAGMENTS
 #include "fragments.glsl"
@@ -55,38 +58,38 @@ const uint CHUNK_STEPS = 1;
 
 // LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_SLAB
 // puts them into tile, and PRODUCTS adds the products of the slab in tile to sum; with PARTS
-// of hi and lo, which a_lo and b_lo are. RIGHT(b, d, j) declares right matrix number j of row d
-// of matrices of the slab. Macros, as arrays sized by specialization constants cannot be
-// arguments.
-#define LOAD_SLAB(k)                                              \
-    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {    \
-        LOAD_LEFT(i, step_to(true, A, k))                         \
-    }                                                             \
+// of hi and lo, which a_lo and b_lo are; PRODUCTS_OF(FIRST, COUNT) those of so many rows of
+// matrices of op(B) from the first on. RIGHT(b, FIRST, d, j) declares right matrix number j of
+// row FIRST + d. Macros, as arrays sized by specialization constants cannot be arguments.
+#define LOAD_SLAB(k)                                           \
+    [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) { \
+        LOAD_LEFT(i, step_to(true, A, k))                      \
+    }                                                          \
     LOAD_RIGHT(k)
-#define STORE_SLAB                                                                          \
-    [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                        \
-        if (is_copy(i, A_LINES * A_LINE8)) {                                                \
-            tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                    \
-                piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]);  \
-        }                                                                                   \
-    }                                                                                       \
+#define STORE_SLAB                                                                         \
+    [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                       \
+        if (is_copy(i, A_LINES * A_LINE8)) {                                               \
+            tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                   \
+                piece(true, A, i, a_next[i * A_WORDS], a_next[i * A_WORDS + A_WORDS - 1]); \
+        }                                                                                  \
+    }                                                                                      \
     STORE_RIGHT
 // LOAD_LEFT(i, step) loads copy number i of op(A), a step from the slab at 0. Registers are few
 // with fragments. There its place is computed, with the step inside of it: the compiler would take
 // what has none out of the loop, and keep it for each copy. That gains 1 to 2 % with 3 x 4 sums,
 // and loses 11 % with 4 x 4, where it spills more (H200).
 #ifdef FRAGMENTS
-#define LOAD_LEFT(i, step)                                      \
-    const uint slab = step;                                     \
-    uint at = a_at[i] + slab;                                   \
-    if (A_STEPS) {                                              \
-        at = min(a_first + i * a_step + slab, a_last + slab);   \
-    }                                                           \
+#define LOAD_LEFT(i, step)                                    \
+    const uint slab = step;                                   \
+    uint at = a_at[i] + slab;                                 \
+    if (A_STEPS) {                                            \
+        at = min(a_first + i * a_step + slab, a_last + slab); \
+    }                                                         \
     a_next[i] = fetch(true, at);
 #define LOAD_RIGHT(k)
 #define STORE_RIGHT
-#define RIGHT(b, FIRST, d, j)                                                                                 \
-    const MatB b = right_matrix(ahead[(d * TILES_N + j) % AHEAD]);                                     \
+#define RIGHT(b, FIRST, d, j)                                      \
+    const MatB b = right_matrix(ahead[(d * TILES_N + j) % AHEAD]); \
     ahead[(d * TILES_N + j) % AHEAD] = b8[right_at + (d * TILES_N + j + AHEAD) * SUBGROUP_SIZE];
 #define END_STEPS(COUNT) right_at += COUNT * TILES_N * SUBGROUP_SIZE;
 #else
@@ -102,51 +105,51 @@ const uint CHUNK_STEPS = 1;
                 piece(false, B, i, b_next[i * B_WORDS], b_next[i * B_WORDS + B_WORDS - 1]); \
         }                                                                                   \
     }
-#define RIGHT(b, FIRST, d, j)                                                                                          \
-    MatB b;                                                                                                     \
-    if (B_BY_K) {                                                                                               \
+#define RIGHT(b, FIRST, d, j)                                                                                             \
+    MatB b;                                                                                                               \
+    if (B_BY_K) {                                                                                                         \
         coopMatLoad(b, tile, B_AT + col * B_LD + (FIRST + d) * (MAT_N / 8), B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
-    } else {                                                                                                    \
+    } else {                                                                                                              \
         coopMatLoad(b, tile, B_AT + (FIRST + d) * MAT_N * B_LD + col / 8, B_LD, gl_CooperativeMatrixLayoutRowMajor);      \
     }
 #define END_STEPS(COUNT)
 #endif
-#define PRODUCTS_OF(FIRST, COUNT)                                                                                                                   \
-    [[unroll]] for (uint d = 0; d < COUNT; d++) {                                                                          \
-        fence(d);                                                                                                                  \
-        MatA a[TILES_M];                                                                                                           \
-        MatA a_lo[TILES_M];                                                                                                        \
-        [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                            \
-            const uint row = subgroup_row + i * MAT_M;                                                                             \
-            if (A_BY_K) {                                                                                                          \
+#define PRODUCTS_OF(FIRST, COUNT)                                                                                                            \
+    [[unroll]] for (uint d = 0; d < COUNT; d++) {                                                                                            \
+        fence(d);                                                                                                                            \
+        MatA a[TILES_M];                                                                                                                     \
+        MatA a_lo[TILES_M];                                                                                                                  \
+        [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                                      \
+            const uint row = subgroup_row + i * MAT_M;                                                                                       \
+            if (A_BY_K) {                                                                                                                    \
                 coopMatLoad(a[i], tile, row * A_LD + (FIRST + d) * (MAT_N / 8), A_LD, gl_CooperativeMatrixLayoutRowMajor);                   \
-            } else {                                                                                                               \
+            } else {                                                                                                                         \
                 coopMatLoad(a[i], tile, (FIRST + d) * MAT_N * A_LD + row / 8, A_LD, gl_CooperativeMatrixLayoutColumnMajor);                  \
-            }                                                                                                                      \
-            if (PARTS) {                                                                                                           \
+            }                                                                                                                                \
+            if (PARTS) {                                                                                                                     \
                 coopMatLoad(a_lo[i], tile, row * A_LD + (DEPTH + (FIRST + d) * MAT_N) / 8, A_LD, gl_CooperativeMatrixLayoutRowMajor);        \
-            }                                                                                                                      \
-        }                                                                                                                          \
-        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                            \
-            const uint col = subgroup_col + j * MAT_N;                                                                             \
-            RIGHT(b, FIRST, d, j)                                                                                                         \
-            MatB b_lo;                                                                                                             \
-            if (PARTS) {                                                                                                           \
+            }                                                                                                                                \
+        }                                                                                                                                    \
+        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                                      \
+            const uint col = subgroup_col + j * MAT_N;                                                                                       \
+            RIGHT(b, FIRST, d, j)                                                                                                            \
+            MatB b_lo;                                                                                                                       \
+            if (PARTS) {                                                                                                                     \
                 coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + (FIRST + d) * MAT_N) / 8, B_LD, gl_CooperativeMatrixLayoutColumnMajor); \
-            }                                                                                                                      \
-            [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                        \
-                if (PARTS) {                                                                                                       \
-                    const MatC large = coopMatMulAdd(a[i], b, MatC(0.0));                                                          \
-                    const MatC small = coopMatMulAdd(a[i], b_lo, coopMatMulAdd(a_lo[i], b, MatC(0.0)));                            \
-                    [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e++) {                                          \
-                        sum[i * TILES_N + j][e] = fma(small[e], 1.0 / LO_SCALE, sum[i * TILES_N + j][e] + large[e]);               \
-                    }                                                                                                              \
-                } else {                                                                                                           \
-                    sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);                                           \
-                }                                                                                                                  \
-            }                                                                                                                      \
-        }                                                                                                                          \
-    }                                                                                                                              \
+            }                                                                                                                                \
+            [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                                  \
+                if (PARTS) {                                                                                                                 \
+                    const MatC large = coopMatMulAdd(a[i], b, MatC(0.0));                                                                    \
+                    const MatC small = coopMatMulAdd(a[i], b_lo, coopMatMulAdd(a_lo[i], b, MatC(0.0)));                                      \
+                    [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e++) {                                                    \
+                        sum[i * TILES_N + j][e] = fma(small[e], 1.0 / LO_SCALE, sum[i * TILES_N + j][e] + large[e]);                         \
+                    }                                                                                                                        \
+                } else {                                                                                                                     \
+                    sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);                                                     \
+                }                                                                                                                            \
+            }                                                                                                                                \
+        }                                                                                                                                    \
+    }                                                                                                                                        \
     END_STEPS(COUNT)
 #define PRODUCTS PRODUCTS_OF(0, SLAB_STEPS)
 

@@ -8,11 +8,11 @@
 // store's bounds check, and then stores wait for one another.
 //
 // The includer defines OUT_MATRIX_ID, the constant_id of OUT_MATRIX, and includes
-// lib/gemm_sums.glsl before, and after this file what lib/gemm_epilogue.glsl needs and
-// lib/gemm_strip.glsl.
+// lib/gemm_sums.glsl before, and what lib/gemm_epilogue.glsl needs.
 #ifndef LIB_GEMM_RESULTS_GLSL
 #define LIB_GEMM_RESULTS_GLSL
 
+#include "gemm_epilogue.glsl"
 #include "two.glsl"
 
 layout(constant_id = OUT_MATRIX_ID) const bool OUT_MATRIX = false;  // where tile has room
@@ -20,24 +20,95 @@ layout(constant_id = OUT_MATRIX_ID) const bool OUT_MATRIX = false;  // where til
 const uint RESULT_LINE = TILES_N * (MAT_N / 8);  // uvec4 of a row of a subgroup
 const uint RESULT_LD = RESULT_LINE + 1;          // one more, so that rows start in different banks
 const uint RESULT_SIZE = STRIP_SIZE * RESULT_LD;
-const uint RESULT_STRIPS = TILE_SIZE / RESULT_SIZE < 2 ? TILE_SIZE / RESULT_SIZE : 2;  // that tile has room for
-const bool STRIPS_FIT = RESULT_STRIPS > 0;
-const bool BY_MATRIX = OUT_MATRIX && STRIPS_FIT;
+const uint RESULT_STRIPS = 2 * RESULT_SIZE <= TILE_SIZE ? 2 : 1;  // that tile has room for
+const bool STRIP_FITS = RESULT_SIZE <= TILE_SIZE;
+const bool BY_MATRIX = OUT_MATRIX && STRIP_FITS;
 
-// result_matrix returns C of a matrix of sums, or with keep X, and adds its numbers to total;
-// unless exact, no result may be a NaN.
-MatA result_matrix(const MatC sum, const bool keep, const bool exact, inout vec4 total);
+// result_matrix returns C of a matrix of sums, or with keep X, and adds its numbers to total.
+// Unless exact, a NaN becomes something else.
+MatA result_matrix(const MatC sum, const bool keep, const bool exact, inout vec4 total) {
+    MatA m;
+    [[unroll]] for (uint i = 0; i < MAT_M * MAT_N / SUBGROUP_SIZE; i += 4) {
+        const Values all = values(vec4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), NO_EXTRAS);
+        const vec4 v = keep ? all.x : all.c;
+        total += v;
+        const uvec2 words = exact ? narrow_words(v, 4).xy : uvec2(round_bf16(v.x, v.y), round_bf16(v.z, v.w));
+        const TwoT low = TWO_FROM(words.x);
+        const TwoT high = TWO_FROM(words.y);
+        m[i] = low.x;
+        m[i + 1] = low.y;
+        m[i + 2] = high.x;
+        m[i + 3] = high.y;
+    }
+    return m;
+}
+
+// is_number returns false for infinities and NaNs. It asks the bits: Vulkan lets a compiler take
+// isnan to be false.
+bool is_number(const float x) {
+    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// put8 writes eight elements of 16 bits to C, or with keep to X, from a multiple of eight on.
+void put8(const uint at, const uvec4 words, const bool keep) {
+    if (keep) {
+        x4[at >> 3] = uintBitsToFloat(words);
+    } else {
+        c4[at >> 3] = uintBitsToFloat(words);
+    }
+}
+
+// put1 writes one, from the low half of a word.
+void put1(const uint at, const uint word, const bool keep) {
+    if (keep) {
+        x16[at] = uint16_t(word);
+    } else {
+        c16[at] = uint16_t(word);
+    }
+}
 
 // store_results takes a strip of one row of matrices from uvec4 number at of tile on to C, or
 // with keep to X.
-void store_results(const Work w, const uint row, const uint col, const uint at, const bool keep);
-
-// is_number returns false for infinities and NaNs.
-bool is_number(const float x);
+void store_results(const Work w, const uint row, const uint col, const uint at, const bool keep) {
+    const uint base = keep ? p.x_offset + w.batch * p.x_stride_b : p.c_offset + w.batch * p.c_stride_b;
+    const uint stride = keep ? p.x_stride : p.c_stride;
+    const uint end = columns_end(w, p.n);
+    const uint lane = gl_SubgroupInvocationID;
+    const uint EIGHTS = MAT_M * RESULT_LINE;
+    const uint ROUNDS = (EIGHTS + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
+    uvec4 words[ROUNDS];
+    [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+        const uint i = round * SUBGROUP_SIZE + lane;
+        const uint y = EIGHTS % SUBGROUP_SIZE == 0 ? i / RESULT_LINE : min(i / RESULT_LINE, MAT_M - 1);
+        words[round] = tile[at + y * RESULT_LD + i % RESULT_LINE];
+    }
+    if (EIGHTS % SUBGROUP_SIZE == 0 && row + MAT_M <= p.m && col + SUBGROUP_N <= end) {
+        [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+            const uint i = round * SUBGROUP_SIZE + lane;
+            put8(base + (row + i / RESULT_LINE) * stride + col + i % RESULT_LINE * 8, words[round], keep);
+        }
+        return;
+    }
+    [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+        const uint i = round * SUBGROUP_SIZE + lane;
+        const uint y = row + i / RESULT_LINE;
+        const uint x = col + i % RESULT_LINE * 8;
+        const uint place = base + y * stride + x;
+        if (y < min(p.m, row + MAT_M) && x + 8 <= end) {
+            put8(place, words[round], keep);
+        } else if (y < min(p.m, row + MAT_M)) {
+            [[unroll]] for (uint e = 0; e < 8; e++) {
+                if (x + e < end) {
+                    put1(place + e, words[round][e / 2] >> e % 2 * 16, keep);
+                }
+            }
+        }
+    }
+}
 
 // STORE_RESULTS(sum, w, row, col) is what STORE_SUMS is, with BY_MATRIX. Numbers are rounded
-// faster than what may be a NaN: if there is one, which their total shows, the subgroup stores
-// its results a second time.
+// faster than what may be a NaN. If there is one, or an infinity, which their total shows, the
+// subgroup stores its results a second time.
 #define STORE_RESULTS(sum, w, row, col)                                                                \
     barrier();                                                                                         \
     vec4 total = vec4(0.0);                                                                            \
@@ -46,8 +117,8 @@ bool is_number(const float x);
         STORE_ROUNDED(sum, w, row, col, true)                                                          \
     }
 
-// With one strip in tile there is a barrier before it is written again; with two the one between
-// them is enough.
+// STORE_ROUNDED stores them once. A strip is read before tile is written in its place: with room
+// for two, the barrier between the other one's writes and reads sees to it.
 #define STORE_ROUNDED(sum, w, row, col, exact)                                                              \
     strip_barrier();                                                                                        \
     [[unroll]] for (uint strip = 0; strip < TILES_M * (KEEP_X ? 2 : 1); strip++) {                          \

@@ -9,7 +9,7 @@ uint pack2(const float low, const float high) {
 #if defined(ELEM_BF16)
     return pack_bf16(low, high);
 #else
-    return narrow(low) | narrow(high) << 16;
+    return pack_f16(low, high);
 #endif
 }
 
