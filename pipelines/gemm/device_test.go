@@ -195,7 +195,7 @@ func TestConfigs(t *testing.T) {
 func TestFragments(t *testing.T) {
 	d := vktest.Open(t)
 	k := side(d)
-	config, err := gemm.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x2 k%d fragments g3", 4*k))
+	config, err := gemm.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x4 k%d fragments g3", 4*k))
 	require.NoError(t, err)
 	formats(t, d, gemm.CoopMat, func(t *testing.T, format dtype.DType) {
 		p := gemm.Problem{M: 37, N: 45, DType: format, Out: format}
@@ -205,7 +205,7 @@ func TestFragments(t *testing.T) {
 			return
 		}
 		var cases []*gemmtest.Case
-		for i, depth := range []int{k + 1, 4 * k, 9*k + 3} {
+		for i, depth := range []int{k + 1, 4 * k, 11*k + 3} {
 			p.K = depth
 			for _, p.TransA = range []bool{false, true} {
 				for _, p.TransB = range []bool{false, true} {

@@ -53,8 +53,8 @@ const padded = -1
 //
 //	sizes      every transpose: 1, one less and one more than 16, 32 and 64, depths that end
 //	           within a slab, within 8 elements, and at them; rows that start anywhere
-//	epilogues  every activation with and without residual, alpha and beta, and some of
-//	           them in the other output formats
+//	epilogues  every activation with and without residual, alpha and beta, in rows that are
+//	           aligned and others, and some of them in the other output formats
 //	layouts    aligned rows with odd lengths, offsets, gaps between rows and batches, shared A
 //
 // Left out: sizes beyond a few blocks, which benchmarks check by samples.
@@ -85,6 +85,7 @@ func Cases(format dtype.DType) []*Case {
 			}
 			p := problem.Problem{M: 35, N: 22, K: 20, Out: out, Activation: act, TransB: true}
 			add(Layout{}, p)
+			add(Layout{Pad: padded}, p)
 			p.Residual, p.Beta, p.Alpha = true, -0.75, 1.5
 			add(Layout{Pad: padded}, p)
 			p.Batch, p.Residual, p.N = 2, i%2 == 0, 23

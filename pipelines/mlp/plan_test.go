@@ -1,0 +1,43 @@
+package mlp
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TestPadded wants hidden units up to whole lines on a device whose products have fragments, in
+// memory of our own, and else as many as there are.
+func TestPadded(t *testing.T) {
+	caps := &vk.Caps{
+		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
+		SubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
+		MaxStorageBufferRange: 1<<32 - 1, MaxWorkgroupCount: [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1},
+		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
+		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, SubgroupOps: vk.SubgroupBasic | vk.SubgroupVote,
+		CoopMatShapes: []vk.CoopMatShape{{M: 16, N: 16, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup}},
+	}
+	for _, x := range []struct {
+		tokens, hidden int
+		keep           Keep
+		want           int
+	}{
+		{11000, 1365, KeepNothing, 1408},
+		{11000, 1408, KeepNothing, 1408},
+		{11000, 1365, KeepPre, 1365},
+		{11000, 1365, KeepHidden, 1365},
+		{100, 1365, KeepNothing, 1365}, // too few rows for fragments
+	} {
+		p := Problem{Tokens: x.tokens, In: 512, Hidden: x.hidden, Out: 512, DType: dtype.Float16, Grad: dtype.Float16}
+		plan, err := newForwardPlan(caps, p, &Options{}, x.keep)
+		require.NoError(t, err)
+		require.Equal(t, x.want, plan.units, "%v, keep=%v", p, x.keep)
+	}
+	plan, err := newForwardPlan(caps, Problem{Tokens: 11000, In: 512, Hidden: 1365, Out: 512, DType: dtype.Float32, Grad: dtype.Float32}, &Options{}, KeepNothing)
+	require.NoError(t, err)
+	require.Equal(t, 1365, plan.units) // float32 has no fragments
+}
