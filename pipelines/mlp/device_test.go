@@ -105,6 +105,24 @@ func TestPasses(t *testing.T) {
 	}
 }
 
+// TestMany runs both passes on so many tokens that products of a large device have weights in
+// fragments, and hidden units in memory of ours go up to whole lines of it.
+func TestMany(t *testing.T) {
+	d := vktest.Open(t)
+	if d.Caps().Type == vk.CPU {
+		t.Skip("no product has fragments on a CPU device, and it would take minutes")
+	}
+	p := mlp.Problem{Tokens: 2304, In: 16, Hidden: 1365, Out: 704, DType: dtype.Float16, Grad: dtype.Float32}
+	words, err := mlp.Describe(d.Caps(), p, mlp.Options{}, false, mlp.KeepNothing)
+	vktest.Require(t, gemm.CoopMat.String(), err)
+	t.Log(words)
+	in := inputs(p)
+	for _, backward := range []bool{false, true} {
+		c := kerneltest.Case{Name: "mlp", Tensors: tensorsOf(p, in, mlp.KeepNothing, backward)}
+		c.Test(t, d, record(p, mlp.Options{}, backward))
+	}
+}
+
 // TestFused runs the forward pass as one kernel, by itself and in memory of its own, and
 // wants it to be what is described.
 func TestFused(t *testing.T) {
