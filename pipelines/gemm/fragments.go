@@ -119,7 +119,7 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 // mostAhead is what rightAhead returns at most.
 const mostAhead = 8
 
-// rightAhead is AHEAD of lib/gemm_matrix.glsl.
+// rightAhead is AHEAD of lib/gemm_slab.glsl.
 func (c *Config) rightAhead() int {
 	if c.TilesM*c.TilesN < 16 {
 		return mostAhead

@@ -29,8 +29,8 @@ var roundings = []float32{
 var scalarRoundings = append(slices.Clone(roundings), math.Float32frombits(0x7fffffff), math.Float32frombits(0xffffffff),
 	math.Float32frombits(0x7f7f7fff), math.Float32frombits(0x7f7f8000), -math.MaxFloat32)
 
-// randomNumbers returns numbers of a format whose bits are random, but for those that devices may
-// take for 0 as float32, and what is not finite.
+// randomNumbers returns numbers of a format, as float32 of random bits, as float16 of all exponents;
+// none that devices may take for 0 as float32, or that is not finite.
 func randomNumbers(format dtype.DType, n int) []float32 {
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	var list []float32
