@@ -163,7 +163,8 @@ func Forward(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
 //
 // Shapes are those of what they are the gradients of, see Forward; dw1 and dw2 are of
 // p.Grad, the rest of p.DType. Pre is opt.Pre, or computed again from x and w1, and silu(pre)
-// is opt.Hidden, or computed from pre. Dx, dw1 and dw2 have memory of their own.
+// is opt.Hidden, or computed from pre. Dx, dw1 and dw2 have memory of their own. A row of dy with
+// an infinity gives NaNs, as one of x does in Forward.
 //
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, dx, dw1, dw2, dy, x, w1, w2 vk.Tensor, p Problem, opt Options) error {
@@ -212,17 +213,20 @@ func (plan *backwardPlan) steps(c *vk.Cmd, memory *vk.Buffer, dx, dw1, dw2, dy, 
 		return k
 	}
 	dpre, pre, hidden, late := hiddenTensor(memory, plan.dpre, p), opt.Pre, opt.Hidden, none
+	whole := dpre // with the units that W1 and W2 have not
+	whole.Shape = []int{p.Tokens, plan.units}
 	if hidden.IsZero() {
 		hidden = hiddenTensor(memory, plan.hidden, p)
 		late = hidden
+		late.Shape = whole.Shape
 	}
 	var again gemm.Steps
 	if pre.IsZero() {
-		pre = hidden // and silu(pre) takes its place
+		pre = late // and silu(pre) takes its place
 		again = product(&plan.pre, pre, x, w1, none, none)
 	}
-	gradient := product(&plan.gradient, dpre, dy, w2, pre, late)
-	ofW2, ofW1, ofX := product(&plan.dw2, dw2, hidden, dy, none, none), product(&plan.dw1, dw1, x, dpre, none, none), product(&plan.dx, dx, dpre, w1, none, none)
+	gradient := product(&plan.gradient, whole, dy, w2, pre, late)
+	ofW2, ofW1, ofX := product(&plan.dw2, dw2, hidden, dy, none, none), product(&plan.dw1, dw1, x, dpre, none, none), product(&plan.dx, dx, whole, w1, none, none)
 	// Operands that are copied are the caller's, there from the start.
 	copies := steps.Together(ofW1.Copies, ofX.Copies)
 	first := slices.Concat(steps.Together(again.Copies, gradient.Copies), again.Product, gradient.Product)

@@ -32,16 +32,16 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan for
 	if keep < KeepHidden {
 		plan.hidden = plan.memory.Take(hiddenBytes(p))
 	}
-	first := gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
-	second := gemm.Problem{M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: p.DType}
-	plan.units = p.Hidden
-	switch {
-	case keep >= KeepPre:
-		first.Activation = gemm.SiLUKeep
-	case padded(caps, opt, &first, &second, hiddenStride(p)):
-		plan.units = hiddenStride(p)
+	plan.units = hiddenStride(p)
+	first := gemm.Problem{M: p.Tokens, N: plan.units, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
+	second := gemm.Problem{M: p.Tokens, N: p.Out, K: plan.units, DType: p.DType, Out: p.DType}
+	pad := keep == KeepNothing && plan.units > p.Hidden && inFragments(caps, opt, first, second)
+	if !pad {
+		plan.units, first.N, second.K = p.Hidden, p.Hidden, p.Hidden
 	}
-	pad := plan.units > p.Hidden
+	if keep >= KeepPre {
+		first.Activation = gemm.SiLUKeep
+	}
 	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, opt.Impl, gemm.Options{PadB: pad}); err != nil {
 		return plan, err
 	}
@@ -50,19 +50,16 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan for
 	return plan, err
 }
 
-// padded makes the hidden units of both products n, if their kernels can take what W1 and W2
-// have less of for zeros: rows of hidden units then end where lines of memory do, and neither
-// kernel has an edge there. It takes 115.5 instead of 120 µs (11000 tokens, 1365 units, H200).
-func padded(caps *vk.Caps, opt *Options, first, second *gemm.Problem, n int) bool {
-	of := [2]gemm.Problem{*first, *second}
-	of[0].N, of[1].K = n, n
-	for _, p := range of {
+// inFragments reports whether the kernels of all products can take what W1 and W2 have less of
+// than a product's hidden units for zeros. Rows of hidden units can then end where lines of memory
+// do, and no kernel has an edge there: 115.5 instead of 120 µs (11000 tokens, 1365 units, H200).
+func inFragments(caps *vk.Caps, opt *Options, products ...gemm.Problem) bool {
+	for _, p := range products {
 		config, err := gemm.Choose(caps, p, gemm.Options{Impl: opt.Impl})
 		if err != nil || !config.Fragments {
 			return false
 		}
 	}
-	*first, *second = of[0], of[1]
 	return true
 }
 
@@ -70,6 +67,7 @@ func padded(caps *vk.Caps, opt *Options, first, second *gemm.Problem, n int) boo
 type backwardPlan struct {
 	memory                      chain.Memory
 	hidden, dpre                int64 // where silu(pre), before it pre, unless they are kept, and dpre lie
+	units                       int   // of both: more than p.Hidden if W1 and W2 are extended by zeros
 	pre, gradient, dw2, dw1, dx chain.Product
 }
 
@@ -82,22 +80,31 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan ba
 		plan.hidden, ofGradient = plan.memory.Take(hiddenBytes(p)), gemm.TimesDSiLUKeep
 	}
 	plan.dpre = plan.memory.Take(hiddenBytes(p))
+	plan.units = hiddenStride(p)
+	pre := gemm.Problem{M: p.Tokens, N: plan.units, K: p.In, DType: p.DType, Out: p.DType}
+	gradient := gemm.Problem{M: p.Tokens, N: plan.units, K: p.Out, TransB: true, Activation: ofGradient, DType: p.DType, Out: p.DType}
+	dx := gemm.Problem{M: p.Tokens, N: p.In, K: plan.units, TransB: true, DType: p.DType, Out: p.DType}
+	pad := keep == KeepNothing && plan.units > p.Hidden && inFragments(caps, opt, pre, gradient, dx)
+	if !pad {
+		plan.units, pre.N, gradient.N, dx.K = p.Hidden, p.Hidden, p.Hidden, p.Hidden
+	}
 	for _, x := range []struct {
-		to   *chain.Product
-		on   bool
-		p    gemm.Problem
-		a, b bool // the operands that are in our memory, or never copied, as Options.Hidden
+		to     *chain.Product
+		on     bool
+		p      gemm.Problem
+		a, b   bool // the operands that are in our memory, or never copied, as Options.Hidden
+		padded bool
 	}{
-		{&plan.pre, keep == KeepNothing, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.DType}, false, false},
-		{&plan.gradient, true, gemm.Problem{M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: ofGradient, DType: p.DType, Out: p.DType}, false, false},
-		{&plan.dw2, true, gemm.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, true, false},
-		{&plan.dw1, true, gemm.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, false, true},
-		{&plan.dx, true, gemm.Problem{M: p.Tokens, N: p.In, K: p.Hidden, TransB: true, DType: p.DType, Out: p.DType}, true, false},
+		{&plan.pre, keep == KeepNothing, pre, false, false, pad},
+		{&plan.gradient, true, gradient, false, false, pad},
+		{&plan.dw2, true, gemm.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, true, false, false},
+		{&plan.dw1, true, gemm.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, false, true, false},
+		{&plan.dx, true, dx, true, false, pad},
 	} {
 		if !x.on {
 			continue
 		}
-		if *x.to, err = chain.NewProduct(caps, "mlp", &plan.memory, x.p, opt.Impl, gemm.Options{AlignedA: x.a, AlignedB: x.b}); err != nil {
+		if *x.to, err = chain.NewProduct(caps, "mlp", &plan.memory, x.p, opt.Impl, gemm.Options{AlignedA: x.a, AlignedB: x.b, PadB: x.padded}); err != nil {
 			return plan, err
 		}
 		plan.memory.Keep() // they run side by side, or copy operands early

@@ -10,8 +10,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestPadded wants hidden units up to whole lines on a device whose products have fragments, in
-// memory of our own, and else as many as there are.
+// TestPadded wants hidden units up to whole lines, in both passes, on a device whose products have
+// fragments, in memory of our own, and else as many as there are.
 func TestPadded(t *testing.T) {
 	caps := &vk.Caps{
 		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
@@ -22,20 +22,24 @@ func TestPadded(t *testing.T) {
 		CoopMatShapes: []vk.CoopMatShape{{M: 16, N: 16, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup}},
 	}
 	for _, x := range []struct {
-		tokens, hidden int
-		keep           Keep
-		want           int
+		tokens, in, hidden, out int
+		keep                    Keep
+		want                    int
 	}{
-		{11000, 1365, KeepNothing, 1408},
-		{11000, 1408, KeepNothing, 1408},
-		{11000, 1365, KeepPre, 1365},
-		{11000, 1365, KeepHidden, 1365},
-		{100, 1365, KeepNothing, 1365}, // too few rows for fragments
+		{11000, 512, 1365, 512, KeepNothing, 1408},
+		{11000, 512, 1408, 512, KeepNothing, 1408},
+		{11000, 512, 1365, 512, KeepPre, 1365},
+		{11000, 512, 1365, 512, KeepHidden, 1365},
+		{100, 512, 1365, 512, KeepNothing, 1365}, // too few rows for fragments
+		{25400, 16, 101, 16, KeepNothing, 104},   // those of TestMany
 	} {
-		p := Problem{Tokens: x.tokens, In: 512, Hidden: x.hidden, Out: 512, DType: dtype.Float16, Grad: dtype.Float16}
-		plan, err := newForwardPlan(caps, p, &Options{}, x.keep)
+		p := Problem{Tokens: x.tokens, In: x.in, Hidden: x.hidden, Out: x.out, DType: dtype.Float16, Grad: dtype.Float16}
+		forward, err := newForwardPlan(caps, p, &Options{}, x.keep)
 		require.NoError(t, err)
-		require.Equal(t, x.want, plan.units, "%v, keep=%v", p, x.keep)
+		require.Equal(t, x.want, forward.units, "%v, keep=%v", p, x.keep)
+		backward, err := newBackwardPlan(caps, p, &Options{}, x.keep)
+		require.NoError(t, err)
+		require.Equal(t, x.want, backward.units, "backward of %v, keep=%v", p, x.keep)
 	}
 	plan, err := newForwardPlan(caps, Problem{Tokens: 11000, In: 512, Hidden: 1365, Out: 512, DType: dtype.Float32, Grad: dtype.Float32}, &Options{}, KeepNothing)
 	require.NoError(t, err)
