@@ -10,8 +10,8 @@
 
 // DEFINE_GET(get, vec4s, vec2s, floats, halves) makes `uvec4 get(at, WIDTH)`, the
 // elements at..at+WIDTH-1 of a tensor as they lie in memory, which widen_words makes numbers
-// of, and DEFINE_PUT `void put(at, x, WIDTH)`, for a constant WIDTH of 1, 2, or 4; at is a
-// multiple of 4 then.
+// of, and DEFINE_PUT `void put(at, words, WIDTH)`, which writes them, for a constant WIDTH of 1, 2
+// or 4, and put for one of 8, if elements have 16 bits; at is a multiple of a WIDTH of 4 or 8.
 #define DEFINE_GET(get, vec4s, vec2s, floats, halves)                                                          \
     uvec4 get(const uint at, const uint WIDTH) {                                                               \
         if (OUT_FORMAT == FORMAT_F32) {                                                                        \
@@ -55,6 +55,8 @@ uvec4 narrow_words(const vec4 x, const uint WIDTH) {
             if (WIDTH == 2) {                                          \
                 floats[at + 1] = uintBitsToFloat(words.y);             \
             }                                                          \
+        } else if (WIDTH == 8) {                                       \
+            vec4s[at >> 3] = uintBitsToFloat(words);                   \
         } else if (WIDTH == 4) {                                       \
             vec2s[at >> 2] = words.xy;                                 \
         } else {                                                       \

@@ -49,21 +49,12 @@ bool is_number(const float x) {
     return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// put8 writes eight elements of 16 bits to C, or with keep to X, from a multiple of eight on.
-void put8(const uint at, const uvec4 words, const bool keep) {
+// put_result writes so many elements to C, or with keep to X.
+void put_result(const uint at, const uvec4 words, const uint WIDTH, const bool keep) {
     if (keep) {
-        x4[at >> 3] = uintBitsToFloat(words);
+        put_x(at, words, WIDTH);
     } else {
-        c4[at >> 3] = uintBitsToFloat(words);
-    }
-}
-
-// put1 writes one, from the low half of a word.
-void put1(const uint at, const uint word, const bool keep) {
-    if (keep) {
-        x16[at] = uint16_t(word);
-    } else {
-        c16[at] = uint16_t(word);
+        put_c(at, words, WIDTH);
     }
 }
 
@@ -85,7 +76,7 @@ void store_results(const Work w, const uint row, const uint col, const uint at, 
     if (EIGHTS % SUBGROUP_SIZE == 0 && row + MAT_M <= p.m && col + SUBGROUP_N <= end) {
         [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
             const uint i = round * SUBGROUP_SIZE + lane;
-            put8(base + (row + i / RESULT_LINE) * stride + col + i % RESULT_LINE * 8, words[round], keep);
+            put_result(base + (row + i / RESULT_LINE) * stride + col + i % RESULT_LINE * 8, words[round], 8, keep);
         }
         return;
     }
@@ -95,11 +86,11 @@ void store_results(const Work w, const uint row, const uint col, const uint at, 
         const uint x = col + i % RESULT_LINE * 8;
         const uint place = base + y * stride + x;
         if (y < min(p.m, row + MAT_M) && x + 8 <= end) {
-            put8(place, words[round], keep);
+            put_result(place, words[round], 8, keep);
         } else if (y < min(p.m, row + MAT_M)) {
             [[unroll]] for (uint e = 0; e < 8; e++) {
                 if (x + e < end) {
-                    put1(place + e, words[round][e / 2] >> e % 2 * 16, keep);
+                    put_result(place + e, uvec4(words[round][e / 2] >> e % 2 * 16, 0, 0, 0), 1, keep);
                 }
             }
         }
