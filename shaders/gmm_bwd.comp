@@ -14,17 +14,18 @@
 // Gradients that float32 or their format cannot hold are infinite, or with SATURATE the
 // largest number. A part of 0 makes 0, not 0 * inf.
 //
-// Dispatch: any number of workgroups; each takes tokens in turn.
+// Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const bool READ_DLOSS = false;
 layout(constant_id = 2) const uint GRAD_FORMAT = 0;  // of lib/formats.glsl
 layout(constant_id = 3) const bool SATURATE = false;
+layout(constant_id = 4) const uint SHARE = 4;  // invocations that share a token
 layout(local_size_x_id = 0) in;
 
 // Where a tensor (tokens, components) lies, in elements.
@@ -84,14 +85,21 @@ float limited(const float x) {
     }
 
 void main() {
+    const uint tid = gl_LocalInvocationIndex;
     const float g = -(READ_DLOSS ? dloss_in[p.dloss_offset] : 1.0) / float(p.tokens);
-    for (uint token = gl_GlobalInvocationID.x; token < p.tokens; token += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
+    for (uint begin = gl_WorkGroupID.x * TOKENS; begin < p.tokens; begin += gl_NumWorkGroups.x * TOKENS) {
+        const uint token = min(begin + tid / SHARE, p.tokens - 1);
         const float y = y_in[p.y_offset + token];
         const Mixture m = load_mixture(token, y);
-        for (uint first = 0; first < p.components; first += BATCH) {
-            LOAD_BATCH(batch, token, first)
+        if (begin + tid / SHARE >= p.tokens) {
+            continue;  // the last round: no barrier follows
+        }
+        for (uint first = 0; component_of(first) < p.components; first += BATCH) {
+            if (p.components > SHARE * BATCH) {  // else they are there
+                load_batch(token, first);
+            }
             [[unroll]] for (uint i = 0; i < BATCH; i++) {
-                const uint k = first + i;
+                const uint k = component_of(first + i);
                 if (k < p.components) {
                     const Component c = component(batch[i].x, batch[i].y, batch[i].z, y);
                     const float r = exp(log_ratio(c.density, m.best)) / m.joint;

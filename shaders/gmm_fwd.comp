@@ -11,18 +11,19 @@
 //     parts                 (workgroups, 4)       f32: in column 0 what the workgroup's tokens add
 //                                                 to the loss, written if WRITE_LOSS
 //
-// One invocation has a token; an extreme one that float32 cannot hold is -inf.
+// A log_p that float32 cannot hold is -inf.
 //
-// Dispatch: any number of workgroups; each takes tokens in turn.
+// Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;  // a power of two
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const bool WRITE_LOG_P = true;
 layout(constant_id = 2) const bool WRITE_LOSS = true;
+layout(constant_id = 3) const uint SHARE = 2;  // invocations that share a token
 layout(local_size_x_id = 0) in;
 
 // Where a tensor (tokens, components) lies, in elements.
@@ -54,10 +55,15 @@ layout(binding = 5, scalar) writeonly buffer Parts { vec4 parts[]; };
 #include "lib/gmm_tensors.glsl"
 #include "lib/gmm_loss.glsl"
 
-Mixture mixture_of(const uint token) {
-    return load_mixture(token, y_in[p.y_offset + token]);
-}
-
 void main() {
-    log_probabilities();
+    const uint tid = gl_LocalInvocationIndex;
+    float sum = 0.0;
+    for (uint first = gl_WorkGroupID.x * TOKENS; first < p.tokens; first += gl_NumWorkGroups.x * TOKENS) {
+        const uint token = min(first + tid / SHARE, p.tokens - 1);
+        const Mixture m = load_mixture(token, y_in[p.y_offset + token]);
+        if (tid % SHARE == 0 && first + tid / SHARE < p.tokens) {
+            sum += loss_of(token, m);
+        }
+    }
+    write_loss(sum);
 }

@@ -50,5 +50,9 @@ Mixture mixture_of(const uint token) {
 }
 
 void main() {
-    log_probabilities();
+    float sum = 0.0;
+    for (uint token = gl_GlobalInvocationID.x; token < p.tokens; token += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
+        sum += loss_of(token, mixture_of(token));
+    }
+    write_loss(sum);
 }

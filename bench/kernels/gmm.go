@@ -162,8 +162,8 @@ func (o gmmOp) Tensors() (list []bench.OpTensor) {
 }
 
 // Choose implements bench.Op.
-func (o gmmOp) Choose(caps *vk.Caps, _ string, _ bench.Pass) (string, error) {
-	return "token per invocation", gmm.Supports(caps, o.p)
+func (o gmmOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (string, error) {
+	return gmm.Describe(p == bench.Backward), gmm.Supports(caps, o.p)
 }
 
 // Workspace implements bench.Op.

@@ -37,7 +37,8 @@ func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tenso
 	if err := argument.Check("gmm", inputs, grad.arguments("d", &p, p.Grad)); err != nil {
 		return err
 	}
-	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.Grad], opt.Saturate})
+	threads := bwdThreads(d.Caps())
+	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.Grad], opt.Saturate, bwdShare})
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tenso
 		bytes := vk.Traffic(in.Logit, in.Mu, in.LogSigma, y, grad.Logit, grad.Mu, grad.LogSigma)
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.BackwardFLOPs(), Bytes: bytes}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, in.Logit, in.Mu, in.LogSigma, y, or(dloss, y), grad.Logit, grad.Mu, grad.LogSigma)
+	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p, int(threads/bwdShare)))}, params, in.Logit, in.Mu, in.LogSigma, y, or(dloss, y), grad.Logit, grad.Mu, grad.LogSigma)
 	return c.Err()
 }
 
@@ -76,6 +77,7 @@ type bwdSpec struct {
 	ReadDLoss     bool   `glsl:"READ_DLOSS"`
 	GradFormat    uint32 `glsl:"GRAD_FORMAT"`
 	Saturate      bool   `glsl:"SATURATE"`
+	Share         uint32 `glsl:"SHARE"`
 }
 
 // dtypeFormats are the numbers of lib/formats.glsl.

@@ -24,12 +24,12 @@ func draw(p Problem, scale float64) ref.Inputs {
 	return ref.Inputs{Logit: normal(n, p.DType, scale), Mu: normal(n, p.DType, 1), LogSigma: normal(n, p.DType, 1), Y: normal(p.Tokens, dtype.Float32, 1)}
 }
 
-// TestSuite runs both passes for mixtures of 1 component to many, tokens that do and do
-// not fill a workgroup, every format and layout, with logits of ordinary size and of
+// TestSuite runs both passes for mixtures of 1 component to many, as many as a batch of loads and
+// more, tokens that do and do not fill a workgroup, every format and layout, with logits of ordinary size and of
 // 10000, and gradients in the formats of others.
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t)
-	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {3, 1000}, {5000, 2}} {
+	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {
 		for j, format := range dtype.All() {
 			p := Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.All()[(i+j)%3]}
 			scale := []float64{1, 1e4}[(i+j)%2]

@@ -40,7 +40,7 @@ func Forward(c *vk.Cmd, logP, loss vk.Tensor, in Mixtures, y vk.Tensor, p Proble
 	if err != nil {
 		return err
 	}
-	k, err := kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{threads, !logP.IsZero(), !loss.IsZero()})
+	k, err := kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdShare})
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func Forward(c *vk.Cmd, logP, loss vk.Tensor, in Mixtures, y vk.Tensor, p Proble
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.FLOPs(), Bytes: vk.Traffic(in.Logit, in.Mu, in.LogSigma, y, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, in.Logit, in.Mu, in.LogSigma, y, or(logP, y), or(parts, y))
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.Logit, in.Mu, in.LogSigma, y, or(logP, y), or(parts, y))
 	return sum(c, loss, parts)
 }
 
@@ -63,7 +63,7 @@ func check(c *vk.Cmd, inputs []argument.Argument, logP, loss vk.Tensor, p *Probl
 		argument.New("loss", loss, !loss.IsZero(), dtype.Float32, []int{1}),
 	}
 	if !loss.IsZero() {
-		if parts, err = sumrows.Workspace(c, "gmm", opt.Workspace, groups(c.Device().Caps(), p), 1); err != nil {
+		if parts, err = sumrows.Workspace(c, "gmm", opt.Workspace, fwdGroups(c.Device().Caps(), p), 1); err != nil {
 			return parts, err
 		}
 		outputs = append(outputs, argument.New("workspace", parts, true, dtype.Float32, parts.Shape))
@@ -86,7 +86,7 @@ func Workspace(caps *vk.Caps, p Problem) (int64, error) {
 	if err := Supports(caps, p); err != nil {
 		return 0, err
 	}
-	return sumrows.Bytes(groups(caps, &p), 1), nil
+	return sumrows.Bytes(fwdGroups(caps, &p), 1), nil
 }
 
 // fwdParams is the push-constant block of gmm_fwd.comp.
@@ -102,6 +102,12 @@ type fwdParams struct {
 
 // fwdSpec is the specialization of gmm_fwd.comp.
 type fwdSpec struct {
+	lossSpec
+	Share uint32 `glsl:"SHARE"`
+}
+
+// lossSpec holds the specialization constants of lib/gmm_loss.glsl, all that gmm_merge.comp has.
+type lossSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	WriteLogP     bool   `glsl:"WRITE_LOG_P"`
 	WriteLoss     bool   `glsl:"WRITE_LOSS"`

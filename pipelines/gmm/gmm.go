@@ -119,14 +119,42 @@ func (m *Mixtures) interleaved() bool {
 	return step > 0 && m.LogSigma.Offset-m.Mu.Offset == step && !m.Logit.IsZero()
 }
 
-// threads is the workgroup: small, so that few tokens have many.
-const threads = 64
+// A workgroup of Forward has some invocations, of which fwdShare have a token together: more of
+// them load faster, and merge more. One of Backward is a subgroup, or a few, whose barriers cost
+// little, and bwdShare have a token, for they also store.
+//
+//	µs, 16000 and 205000 tokens of 10 components, H200     forward     backward
+//	64 invocations, one for each token                     9.1, 22.8   12.8, 103
+//	128, two for each token                                8.3, 20.0   8.5, 52
+//	128, four for each token                               8.7, 26.2   6.9, 27.9
+//	64                                                     9.0         6.4, 26.4
+//	32                                                                 6.0
+//	128, eight for each token                              10.0, 43.7  6.7, 41.3
+const (
+	fwdThreads = 128
+	fwdShare   = 2
+	bwdShare   = 4
+)
 
-// groups returns the workgroups of a call: one invocation for each token, as many as
-// the device takes.
-func groups(caps *vk.Caps, p *Problem) int {
-	return min((p.Tokens+threads-1)/threads, int(caps.MaxWorkgroupCount[0]))
+// Describe says how the kernel of a pass goes about it, for tables.
+func Describe(backward bool) string {
+	share := fwdShare
+	if backward {
+		share = bwdShare
+	}
+	return fmt.Sprintf("%d invocations a token", share)
 }
+
+func bwdThreads(caps *vk.Caps) uint32 { return max(caps.SubgroupSize, 32) }
+
+// groups returns the workgroups of a call that have so many tokens each, as many as the device
+// takes.
+func groups(caps *vk.Caps, p *Problem, tokens int) int {
+	return min((p.Tokens+tokens-1)/tokens, int(caps.MaxWorkgroupCount[0]))
+}
+
+// fwdGroups returns the workgroups of Forward, and of Merge, that add to the loss.
+func fwdGroups(caps *vk.Caps, p *Problem) int { return groups(caps, p, fwdThreads/fwdShare) }
 
 // kernel returns the kernel of that name and type.
 func kernel[P any](d *vk.Device, name, typ string, spec any) (*vk.Kernel[P], error) {

@@ -14,7 +14,7 @@ import (
 func TestLayouts(t *testing.T) {
 	merge, err := shaders.Get("gmm_merge", "")
 	require.NoError(t, err)
-	layouttest.Check(t, merge, mergeParams{}, fwdSpec{}, "States", "LogP", "Parts")
+	layouttest.Check(t, merge, mergeParams{}, lossSpec{}, "States", "LogP", "Parts")
 	for _, format := range dtype.All() {
 		fwd, err := shaders.Get("gmm_fwd", format.Short())
 		require.NoError(t, err)

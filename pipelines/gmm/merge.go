@@ -40,7 +40,7 @@ func Merge(c *vk.Cmd, logP, loss, states vk.Tensor, p Problem, opt Options) erro
 	if states.Offset%4 != 0 || states.Strides[0]%4 != 0 || states.Strides[1]%4 != 0 {
 		return fmt.Errorf("gmm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
-	k, err := kernel[mergeParams](d, "gmm_merge", "", fwdSpec{threads, !logP.IsZero(), !loss.IsZero()})
+	k, err := kernel[mergeParams](d, "gmm_merge", "", lossSpec{fwdThreads / fwdShare, !logP.IsZero(), !loss.IsZero()})
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func Merge(c *vk.Cmd, logP, loss, states vk.Tensor, p Problem, opt Options) erro
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d groups", p.Tokens, count), Bytes: vk.Traffic(states, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p))}, params, states, or(logP, states), or(parts, states))
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, states), or(parts, states))
 	return sum(c, loss, parts)
 }
 

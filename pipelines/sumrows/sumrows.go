@@ -52,36 +52,47 @@ type spec struct {
 }
 
 const (
-	// threads invocations, if the device allows, share the sums of groupQuads vectors of
-	// four columns, 64 bytes of a row: each then has few to add one after the other.
+	// threads invocations, if the device allows and there are rows for them, share the sums of
+	// groupQuads vectors of four columns, 64 bytes of a row: each then has few to add one after
+	// the other.
 	threads    = 1024
 	groupQuads = 4
 	// quadBytes is what each invocation has in shared memory.
 	quadBytes = 16
 )
 
+// newSpec returns the workgroup for so many rows and columns. The fewer invocations, the sooner
+// their tree of sums is done.
+func newSpec(caps *vk.Caps, count, cols int) spec {
+	s := spec{threads, groupQuads}
+	for int(s.GroupQuads)/2 >= (cols+3)/4 {
+		s.GroupQuads /= 2
+	}
+	for s.WorkgroupSize > min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]) || quadBytes*s.WorkgroupSize > caps.MaxSharedMemoryBytes ||
+		s.WorkgroupSize > 32 && int(s.WorkgroupSize) >= 2*count*int(s.GroupQuads) {
+		s.WorkgroupSize /= 2
+	}
+	return s
+}
+
 // Record records dst[c] = sum over i of parts[i,c]. Dst is (cols), contiguous, of any
 // floating-point format; parts is that of Workspace for those columns. Both have been
 // checked. What writes parts comes before, and a Barrier between.
 func Record(c *vk.Cmd, dst, parts vk.Tensor) error {
-	caps, cols := c.Device().Caps(), dst.Shape[0]
-	size := uint32(threads)
-	for size > min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]) || quadBytes*size > caps.MaxSharedMemoryBytes {
-		size /= 2
-	}
+	count, cols := parts.Shape[0], dst.Shape[0]
+	s := newSpec(c.Device().Caps(), count, cols)
 	module, err := shaders.Get("sum_rows", dst.DType.Short())
 	if err != nil {
 		return err
 	}
-	s := spec{size, groupQuads}
 	k, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, s, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
-	groups := (cols + 4*groupQuads - 1) / (4 * groupQuads)
+	groups := (cols + 4*int(s.GroupQuads) - 1) / (4 * int(s.GroupQuads))
 	c.Note(func() vk.Note {
-		return vk.Note{Text: fmt.Sprintf("%d, %d sums of each", cols, parts.Shape[0]), Bytes: vk.Traffic(parts, dst)}
+		return vk.Note{Text: fmt.Sprintf("%d, %d sums of each", cols, count), Bytes: vk.Traffic(parts, dst)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(groups)}, params{uint32(parts.Shape[0]), uint32(cols), uint32(dst.Offset)}, parts, dst)
+	k.Dispatch(c, vk.Groups{X: uint32(groups)}, params{uint32(count), uint32(cols), uint32(dst.Offset)}, parts, dst)
 	return c.Err()
 }

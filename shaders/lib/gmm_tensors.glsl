@@ -1,44 +1,78 @@
-// gmm_tensors: the mixtures of lib/gmm.glsl in tensors (tokens, components).
+// gmm_tensors: the mixtures of lib/gmm.glsl in tensors (tokens, components), for a workgroup
+// that has TOKENS of them at a time.
 //
-// The includer includes lib/element.glsl first and declares struct Place, which says where
-// a tensor lies; `p` with components and a Place for each of logit, mu and log_sigma; and
-// buffers logit_in, mu_in and log_sigma_in of ELEM.
+// SHARE neighbouring invocations have a token, each every SHARE-th component, so that
+// neighbours load and store what lies next to each other in memory.
+//
+// The includer includes lib/element.glsl first and declares the specialization constants SHARE, a
+// power of two, and WORKGROUP_SIZE, a multiple of it; struct Place, which says where a tensor
+// lies; `p` with tokens, components and a Place for each of logit, mu and log_sigma; and buffers
+// logit_in, mu_in and log_sigma_in of ELEM.
 #ifndef LIB_GMM_TENSORS_GLSL
 #define LIB_GMM_TENSORS_GLSL
 
 #include "gmm.glsl"
 
+const uint TOKENS = WORKGROUP_SIZE / SHARE;
+
+shared vec4 mixtures[2 * WORKGROUP_SIZE];
+
 uint at(const Place place, const uint token, const uint k) {
     return place.offset + token * place.stride_t + k * place.stride_k;
 }
 
-// Components whose loads are on their way at once: one after the other, each would wait
-// for its own.
-const uint BATCH = 8;
+// component_of returns which component of its token an invocation has as number i.
+uint component_of(const uint i) {
+    return i * SHARE + gl_LocalInvocationIndex % SHARE;
+}
 
-// LOAD_BATCH(batch, token, first) declares vec3 batch[BATCH], which holds logit, mu and
-// log_sigma of the components of a token from first on, the last one repeated.
-#define LOAD_BATCH(batch, token, first)                                                       \
-    vec3 batch[BATCH];                                                                        \
-    [[unroll]] for (uint i = 0; i < BATCH; i++) {                                             \
-        const uint k = min(first + i, p.components - 1);                                      \
-        batch[i] = vec3(WIDEN(logit_in[at(p.logit, token, k)]), WIDEN(mu_in[at(p.mu, token, k)]), \
-                        WIDEN(log_sigma_in[at(p.log_sigma, token, k)]));                      \
+// Logit, mu and log_sigma of an invocation's components whose loads are on their way at once: one
+// after the other, each would wait for its own.
+const uint BATCH = 16 / SHARE;
+vec3 batch[BATCH];
+
+// load_batch loads those of a token from number first on, the token's last one if there are no
+// more.
+void load_batch(const uint token, const uint first) {
+    [[unroll]] for (uint i = 0; i < BATCH; i++) {
+        const uint k = min(component_of(first + i), p.components - 1);
+        batch[i] = vec3(WIDEN(logit_in[at(p.logit, token, k)]), WIDEN(mu_in[at(p.mu, token, k)]),
+                        WIDEN(log_sigma_in[at(p.log_sigma, token, k)]));
     }
+}
 
+// A mixture of no components has a joint of 0, and joined is merge for mixtures that may be one.
+Mixture joined(const Mixture m, const Mixture n) {
+    if (m.joint == 0.0 || n.joint == 0.0) {
+        return m.joint == 0.0 ? n : m;
+    }
+    return merge(m, n);
+}
+
+// load_mixture returns the mixture of a token, to all invocations that share it. All of the
+// workgroup call it.
 Mixture load_mixture(const uint token, const float y) {
-    Mixture m;
-    for (uint first = 0; first < p.components; first += BATCH) {
-        LOAD_BATCH(batch, token, first)
+    const uint tid = gl_LocalInvocationIndex;
+    Mixture m = Mixture(0.0, 0.0, 0.0, Density(0.0, 0.0, 0.0, 0.0));
+    for (uint first = 0; component_of(first) < p.components; first += BATCH) {
+        load_batch(token, first);
         [[unroll]] for (uint i = 0; i < BATCH; i++) {
-            if (first + i < p.components) {
-                const Mixture n = alone(component(batch[i].x, batch[i].y, batch[i].z, y));
-                if (first + i == 0) {
-                    m = n;
-                } else {
-                    m = merge(m, n);
-                }
+            if (component_of(first + i) < p.components) {
+                m = joined(m, alone(component(batch[i].x, batch[i].y, batch[i].z, y)));
             }
+        }
+    }
+    [[unroll]] for (uint apart = 1; apart < SHARE; apart *= 2) {
+        barrier();  // mixtures read before they are written again
+        mixtures[2 * tid] = pack_first(m);
+        mixtures[2 * tid + 1] = pack_second(m);
+        barrier();  // mixtures written before they are read
+        const uint other = tid ^ apart;
+        const Mixture n = unpack(mixtures[2 * other], mixtures[2 * other + 1]);
+        if (tid < other) {
+            m = joined(m, n);
+        } else {
+            m = joined(n, m);  // the same bits
         }
     }
     return m;
