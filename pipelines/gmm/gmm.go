@@ -119,17 +119,8 @@ func (m *Mixtures) interleaved() bool {
 	return step > 0 && m.LogSigma.Offset-m.Mu.Offset == step && !m.Logit.IsZero()
 }
 
-// A workgroup of Forward has some invocations, of which fwdShare have a token together: more of
-// them load faster, and merge more. One of Backward is a subgroup, or a few, whose barriers cost
-// little, and bwdShare have a token, for they also store.
-//
-//	µs, 16000 and 205000 tokens of 10 components, H200     forward     backward
-//	64 invocations, one for each token                     9.1, 22.8   12.8, 103
-//	128, two for each token                                8.3, 20.0   8.5, 52
-//	128, four for each token                               8.7, 26.2   6.9, 27.9
-//	64                                                     9.0         6.4, 26.4
-//	32                                                                 6.0
-//	128, eight for each token                              10.0, 43.7  6.7, 41.3
+// Invocations of a workgroup of Forward, and those of them that have a token together: more of
+// them load faster, and merge more. In Backward they also store. TUNING.md has the times.
 const (
 	fwdThreads = 128
 	fwdShare   = 2
@@ -145,6 +136,8 @@ func Describe(backward bool) string {
 	return fmt.Sprintf("%d invocations a token", share)
 }
 
+// bwdThreads returns the invocations of a workgroup of Backward: a subgroup, whose barriers cost
+// little.
 func bwdThreads(caps *vk.Caps) uint32 { return max(caps.SubgroupSize, 32) }
 
 // groups returns the workgroups of a call that have so many tokens each, as many as the device
