@@ -25,8 +25,8 @@ func draw(p Problem, scale float64) ref.Inputs {
 }
 
 // TestSuite runs both passes for mixtures of 1 component to many, as many as a batch of loads and
-// more, tokens that do and do not fill a workgroup, every format and layout, with logits of ordinary size and of
-// 10000, and gradients in the formats of others.
+// more, tokens that do and do not fill a workgroup, every format and layout, with logits of
+// ordinary size and of 10000, and gradients in the formats of others.
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t)
 	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {

@@ -32,35 +32,42 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan for
 	if keep < KeepHidden {
 		plan.hidden = plan.memory.Take(hiddenBytes(p))
 	}
-	plan.units = hiddenStride(p)
-	first := gemm.Problem{M: p.Tokens, N: plan.units, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
-	second := gemm.Problem{M: p.Tokens, N: p.Out, K: plan.units, DType: p.DType, Out: p.DType}
-	pad := keep == KeepNothing && plan.units > p.Hidden && inFragments(caps, opt, first, second)
-	if !pad {
-		plan.units, first.N, second.K = p.Hidden, p.Hidden, p.Hidden
-	}
+	activation := gemm.SiLU
 	if keep >= KeepPre {
-		first.Activation = gemm.SiLUKeep
+		activation = gemm.SiLUKeep
 	}
-	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, first, opt.Impl, gemm.Options{PadB: pad}); err != nil {
+	products := func(units int) []gemm.Problem {
+		return []gemm.Problem{
+			{M: p.Tokens, N: units, K: p.In, Activation: activation, DType: p.DType, Out: p.DType},
+			{M: p.Tokens, N: p.Out, K: units, DType: p.DType, Out: p.DType},
+		}
+	}
+	plan.units = unitsOf(caps, p, opt, keep, products)
+	both, pad := products(plan.units), plan.units > p.Hidden
+	if plan.first, err = chain.NewProduct(caps, "mlp", &plan.memory, both[0], opt.Impl, gemm.Options{PadB: pad}); err != nil {
 		return plan, err
 	}
 	plan.memory.Keep() // operands of both are copied first
-	plan.second, err = chain.NewProduct(caps, "mlp", &plan.memory, second, opt.Impl, gemm.Options{AlignedA: true, PadB: pad})
+	plan.second, err = chain.NewProduct(caps, "mlp", &plan.memory, both[1], opt.Impl, gemm.Options{AlignedA: true, PadB: pad})
 	return plan, err
 }
 
-// inFragments reports whether the kernels of all products can take what W1 and W2 have less of
-// than a product's hidden units for zeros. Rows of hidden units can then end where lines of memory
-// do, and no kernel has an edge there: 115.5 instead of 120 µs (11000 tokens, 1365 units, H200).
-func inFragments(caps *vk.Caps, opt *Options, products ...gemm.Problem) bool {
-	for _, p := range products {
-		config, err := gemm.Choose(caps, p, gemm.Options{Impl: opt.Impl})
+// unitsOf returns the hidden units of the products that have W1 or W2 as op(B), of which products
+// makes the problems: up to whole lines of memory, W1 and W2 being zero there, if hidden units are
+// in our memory alone and the kernels of all can take a part of op(B) for the whole. No kernel has
+// an edge then: 115.5 instead of 120 µs (forward, 11000 tokens, 1365 units, H200).
+func unitsOf(caps *vk.Caps, p Problem, opt *Options, keep Keep, products func(units int) []gemm.Problem) int {
+	units := hiddenStride(p)
+	if keep > KeepNothing || units == p.Hidden {
+		return p.Hidden
+	}
+	for _, x := range products(units) {
+		config, err := gemm.Choose(caps, x, gemm.Options{Impl: opt.Impl})
 		if err != nil || !config.Fragments {
-			return false
+			return p.Hidden
 		}
 	}
-	return true
+	return units
 }
 
 // A backwardPlan is what Backward runs.
@@ -80,31 +87,31 @@ func newBackwardPlan(caps *vk.Caps, p Problem, opt *Options, keep Keep) (plan ba
 		plan.hidden, ofGradient = plan.memory.Take(hiddenBytes(p)), gemm.TimesDSiLUKeep
 	}
 	plan.dpre = plan.memory.Take(hiddenBytes(p))
-	plan.units = hiddenStride(p)
-	pre := gemm.Problem{M: p.Tokens, N: plan.units, K: p.In, DType: p.DType, Out: p.DType}
-	gradient := gemm.Problem{M: p.Tokens, N: plan.units, K: p.Out, TransB: true, Activation: ofGradient, DType: p.DType, Out: p.DType}
-	dx := gemm.Problem{M: p.Tokens, N: p.In, K: plan.units, TransB: true, DType: p.DType, Out: p.DType}
-	pad := keep == KeepNothing && plan.units > p.Hidden && inFragments(caps, opt, pre, gradient, dx)
-	if !pad {
-		plan.units, pre.N, gradient.N, dx.K = p.Hidden, p.Hidden, p.Hidden, p.Hidden
+	products := func(units int) []gemm.Problem {
+		return []gemm.Problem{
+			{M: p.Tokens, N: units, K: p.In, DType: p.DType, Out: p.DType},
+			{M: p.Tokens, N: units, K: p.Out, TransB: true, Activation: ofGradient, DType: p.DType, Out: p.DType},
+			{M: p.Tokens, N: p.In, K: units, TransB: true, DType: p.DType, Out: p.DType},
+		}
 	}
+	plan.units = unitsOf(caps, p, opt, keep, products)
+	of, pad := products(plan.units), plan.units > p.Hidden
 	for _, x := range []struct {
-		to     *chain.Product
-		on     bool
-		p      gemm.Problem
-		a, b   bool // the operands that are in our memory, or never copied, as Options.Hidden
-		padded bool
+		to  *chain.Product
+		on  bool
+		p   gemm.Problem
+		opt gemm.Options // Aligned: in our memory, or never copied, as Options.Hidden
 	}{
-		{&plan.pre, keep == KeepNothing, pre, false, false, pad},
-		{&plan.gradient, true, gradient, false, false, pad},
-		{&plan.dw2, true, gemm.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, true, false, false},
-		{&plan.dw1, true, gemm.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, false, true, false},
-		{&plan.dx, true, dx, true, false, pad},
+		{&plan.pre, keep == KeepNothing, of[0], gemm.Options{PadB: pad}},
+		{&plan.gradient, true, of[1], gemm.Options{PadB: pad}},
+		{&plan.dw2, true, gemm.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, gemm.Options{AlignedA: true}},
+		{&plan.dw1, true, gemm.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, gemm.Options{AlignedB: true}},
+		{&plan.dx, true, of[2], gemm.Options{AlignedA: true, PadB: pad}},
 	} {
 		if !x.on {
 			continue
 		}
-		if *x.to, err = chain.NewProduct(caps, "mlp", &plan.memory, x.p, opt.Impl, gemm.Options{AlignedA: x.a, AlignedB: x.b, PadB: x.padded}); err != nil {
+		if *x.to, err = chain.NewProduct(caps, "mlp", &plan.memory, x.p, opt.Impl, x.opt); err != nil {
 			return plan, err
 		}
 		plan.memory.Keep() // they run side by side, or copy operands early

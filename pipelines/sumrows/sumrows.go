@@ -61,8 +61,8 @@ const (
 	quadBytes = 16
 )
 
-// newSpec returns the workgroup for so many rows and columns. The fewer invocations, the sooner
-// their tree of sums is done.
+// newSpec returns the workgroup for so many rows and columns, without invocations that would have
+// none of them, but for the rest of a power of two.
 func newSpec(caps *vk.Caps, count, cols int) spec {
 	s := spec{threads, groupQuads}
 	for int(s.GroupQuads)/2 >= (cols+3)/4 {
