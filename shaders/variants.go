@@ -103,6 +103,7 @@ var variants = slices.Concat(
 	forEach("naive_attention", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("micro_matrix", "vulkan1.3", "f16", "bf16"),
 	[]Variant{{Kernel: "micro_fma", Env: "vulkan1.2"}, {Kernel: "micro_copy", Env: "vulkan1.2"}},
+	[]Variant{{Kernel: "poison", Env: "vulkan1.2"}},
 )
 
 // forEach returns the rows of a kernel that is compiled once for each element

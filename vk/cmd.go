@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -41,8 +42,8 @@ type Cmd struct {
 	pools   []vulkan.DescriptorPool
 	pool    int // index of the pool in use
 	scratch []*scratch
-	uses    map[*object]struct{} // what the commands refer to
-	checked uint64               // d.closings when uses was last found open
+	uses    map[*object]*kernel // what the commands refer to; nil unless it is a kernel
+	checked uint64              // d.closings when uses was last found open
 	timers  []*Timer
 	trace   *Trace       // times each dispatch; nil: none does
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
@@ -70,7 +71,7 @@ func (d *Device) NewCmd(name string) (*Cmd, error) {
 		rec.destroy(d)
 		return nil, err
 	}
-	c := &Cmd{rec: rec, uses: map[*object]struct{}{}}
+	c := &Cmd{rec: rec, uses: map[*object]*kernel{}}
 	c.register(d, "cmd", name, c.destroy)
 	return c, nil
 }
@@ -148,7 +149,26 @@ func (c *Cmd) Reset() {
 }
 
 // use notes that the commands refer to o.
-func (c *Cmd) use(o *object) { c.uses[o] = struct{}{} }
+func (c *Cmd) use(o *object) { c.uses[o] = nil }
+
+// A ModuleInfo is a SPIR-V module that kernels were made from.
+type ModuleInfo struct {
+	Name  string // of the kernels
+	SPIRV []byte // shared: do not change
+}
+
+// Modules lists the modules of the dispatches recorded so far, by name: one for each
+// name, however many kernels with other specializations were made from it.
+func (c *Cmd) Modules() []ModuleInfo {
+	var list []ModuleInfo
+	for _, k := range c.uses {
+		if k != nil {
+			list = append(list, ModuleInfo{k.name, k.code})
+		}
+	}
+	slices.SortFunc(list, func(a, b ModuleInfo) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(list, func(a, b ModuleInfo) bool { return a.Name == b.Name })
+}
 
 // checkUses reports an object that was closed since it was recorded. The
 // caller holds d.mu.
@@ -214,7 +234,18 @@ func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
 		c.scratch = append(c.scratch, best)
 	}
 	best.used, best.buffer.name = true, name
+	c.poison(best.buffer)
 	return best.buffer
+}
+
+// poison fills scratch memory as Options.PoisonScratch says. What the commands before did
+// with that memory, as part of an earlier scratch buffer of the Cmd, comes first.
+func (c *Cmd) poison(b *Buffer) {
+	if word := c.d.poison; word != 0 {
+		c.barrier(anyScope(), transferScope())
+		c.Fill(b, 0, b.bytes&^3, word)
+		c.BarrierFromTransfer()
+	}
 }
 
 // resetScratch keeps the buffers of the recording that ends now for the next

@@ -37,6 +37,9 @@ type Options struct {
 	CacheDir string
 	// Name appears in error messages of Close; "" is the device's own name.
 	Name string
+	// PoisonScratch, if it is not 0, is a word that Cmd.Scratch fills memory with, each
+	// time that it is taken: tests find kernels that read what none has written.
+	PoisonScratch uint32
 }
 
 // Device is an open Vulkan device with one compute queue. It may be shared by
@@ -60,6 +63,7 @@ type Device struct {
 	staging  staging
 	kernels  cacheMap[kernelKey, *kernel]
 	values   cacheMap[any, any]
+	poison   uint32 // Options.PoisonScratch
 
 	numAllocs atomic.Int64
 
@@ -134,7 +138,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{open: map[*object]struct{}{}, staging: newStaging()}
+	d := &Device{open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch}
 	defer func() {
 		if err != nil {
 			d.Close()

@@ -1,14 +1,26 @@
 package trial
 
-import "time"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
-// A Failure is a problem that is wrong.
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Failure is a problem that is wrong. The texts of problems are as Encode writes them.
 type Failure struct {
-	Kernel   string
-	Number   int    // of the problem in its seed
-	Problem  string // its JSON, as --problem takes it
+	Problem  string
 	What     string // is wrong with it
-	Smallest string // JSON of the smallest problem found that is wrong as well
+	Smallest string // the smallest problem found that is wrong as well
 	Smaller  string // what is wrong with that
 }
 
@@ -29,4 +41,292 @@ type Result struct {
 	Failures []Failure
 	Modules  []Module // by name
 	Took     time.Duration
+}
+
+// Options choose what Run checks.
+type Options struct {
+	Seed     uint64
+	Problems int // to check; those that the device does not support come on top
+	Kernels  []Kernel
+	Space    Space
+	Workers  int           // problems at a time; 0: two for each core, since they wait for the device, too
+	Hang     time.Duration // after which a problem is given up, and Run ends
+	Failures int           // after which no more problems are begun; 0: 10
+	Shrink   time.Duration // for which smaller problems are tried, for each failure
+}
+
+// ErrHung is wrapped by the error of Run if a problem does not come back. Closing the
+// device would wait for ever.
+var ErrHung = errors.New("the device does not come back")
+
+// family is how many problems are compiled from the same draw, and beside how many of other
+// families they come: workers that wait for one compilation leave the others' cores idle.
+const family = 8
+
+// A job is a problem to be checked.
+type job struct {
+	number  int
+	kernel  *Kernel
+	problem Problem
+}
+
+// Run checks random problems on a device, which should poison its scratch memory with
+// ScratchWord. The Result has what is known even if there is an error, which means that
+// the run was cut short.
+func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total int, what string)) (*Result, error) {
+	if o.Problems <= 0 || len(o.Kernels) == 0 {
+		return nil, fmt.Errorf("trial: %d problems of %d kernels: at least one of each is needed", o.Problems, len(o.Kernels))
+	}
+	if o.Workers == 0 {
+		o.Workers = 2 * runtime.GOMAXPROCS(0)
+	}
+	if o.Failures == 0 {
+		o.Failures = 10
+	}
+	runner, err := newRunner(d)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	r := &run{
+		Options: o, runner: runner, modules: tally{}, progress: progress, jobs: make(chan job),
+		result: &Result{Seed: o.Seed, Kernels: map[string]int{}},
+	}
+	ctx, r.cancel = context.WithCancelCause(ctx)
+	var workers sync.WaitGroup
+	for range o.Workers {
+		workers.Add(1)
+		go func() { defer workers.Done(); r.work(ctx) }()
+	}
+	drawn := r.draw(ctx)
+	close(r.jobs)
+	done := make(chan struct{})
+	go func() { workers.Wait(); close(done) }()
+	select {
+	case <-done:
+		runner.close()
+	case <-r.hung(ctx, done):
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Modules, r.result.Took = r.modules.list(), time.Since(start)
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, errEnough) {
+		return r.result, err
+	}
+	return r.result, drawn
+}
+
+// errEnough ends a run that has failed often enough.
+var errEnough = errors.New("enough failures")
+
+// run is the state of one Run.
+type run struct {
+	Options
+	runner   *Runner
+	jobs     chan job
+	progress func(done, total int, what string)
+	cancel   context.CancelCauseFunc
+
+	mu      sync.Mutex
+	result  *Result
+	modules tally
+}
+
+// hung returns a channel that is closed when a run was ended for a problem that does not
+// come back.
+func (r *run) hung(ctx context.Context, done <-chan struct{}) <-chan struct{} {
+	hung := make(chan struct{})
+	go func() {
+		select {
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), ErrHung) {
+				close(hung)
+			}
+		case <-done:
+		}
+	}()
+	return hung
+}
+
+// Draw returns problem number n of a seed, and its kernel; false if the Space has none of
+// that kernel.
+func Draw(seed uint64, n int, kernels []Kernel, s Space) (*Kernel, Problem, bool) {
+	group := uint64(n/(family*family)*family + n%family)
+	of := rand.New(rand.NewPCG(seed, 2*group+1))
+	total := 0
+	for _, k := range kernels {
+		total += k.Weight
+	}
+	x := of.IntN(total)
+	for i := range kernels {
+		k := &kernels[i]
+		if x -= k.Weight; x < 0 {
+			p := k.Draw(of, rand.New(rand.NewPCG(seed, 2*uint64(n))), s)
+			return k, p, p != nil
+		}
+	}
+	panic("trial: weights do not add up")
+}
+
+// draw hands problems to the workers.
+func (r *run) draw(ctx context.Context) error {
+	refused := 0 // one after the other
+	for n, sent := 0, 0; sent < r.Problems; n++ {
+		k, p, ok := Draw(r.Seed, n, r.Kernels, r.Space)
+		if !ok || p.Supports(r.runner.d.Caps()) != nil {
+			if refused++; refused == 10000 {
+				return fmt.Errorf("trial: the device supports none of %d problems one after the other", refused)
+			}
+			r.mu.Lock()
+			r.result.Refused++
+			r.mu.Unlock()
+			continue
+		}
+		refused = 0
+		select {
+		case r.jobs <- job{n, k, p}:
+			sent++
+		case <-ctx.Done():
+			return nil // Run knows the cause
+		}
+	}
+	return nil
+}
+
+// work checks problems until there are no more.
+func (r *run) work(ctx context.Context) {
+	for j := range r.jobs {
+		if ctx.Err() != nil {
+			return
+		}
+		runner := r.runner.problem()
+		err := r.check(ctx, runner, j.kernel, j.problem)
+		if ctx.Err() != nil {
+			return
+		}
+		var failure *Failure
+		if err != nil && !errors.Is(err, vk.ErrUnsupported) && !errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			failure = r.shrink(ctx, j, err)
+		}
+		r.add(runner, j, err, failure)
+	}
+}
+
+// add counts a problem.
+func (r *run) add(runner *Runner, j job, err error, failure *Failure) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := r.result
+	switch {
+	case failure != nil:
+		x.Failures = append(x.Failures, *failure)
+		if len(x.Failures) >= r.Failures {
+			r.cancel(errEnough)
+		}
+		if errors.Is(err, vk.ErrDeviceLost) {
+			r.cancel(err)
+		}
+	case err != nil:
+		x.Refused++
+		return
+	}
+	x.Problems++
+	x.Kernels[j.kernel.Name]++
+	r.modules.add(runner, j.kernel.Name, failure == nil)
+	if r.progress != nil {
+		r.progress(x.Problems, r.Problems, fmt.Sprintf("%s, %d wrong", j.kernel.Name, len(x.Failures)))
+	}
+}
+
+// check checks one problem. One that does not come back ends the run.
+func (r *run) check(ctx context.Context, runner *Runner, k *Kernel, p Problem) error {
+	result := make(chan error, 1)
+	go func() {
+		defer func() {
+			if x := recover(); x != nil {
+				result <- fmt.Errorf("panic: %v\n%s", x, debug.Stack())
+			}
+		}()
+		result <- p.Check(ctx, runner)
+	}()
+	hang := time.NewTimer(r.Hang)
+	defer hang.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-hang.C:
+		err := fmt.Errorf("%s: not done within %v: %w", Encode(k, p), r.Hang, ErrHung)
+		r.cancel(err)
+		return err
+	}
+}
+
+// shrink looks for the smallest problem that fails, too. A defect that does not show in
+// every run is given three.
+func (r *run) shrink(ctx context.Context, j job, err error) *Failure {
+	f := &Failure{Problem: Encode(j.kernel, j.problem), What: err.Error()}
+	smallest, what, until := j.problem, err, time.Now().Add(r.Shrink)
+	for again := true; again && time.Now().Before(until) && !errors.Is(err, vk.ErrDeviceLost); {
+		again = false
+		for _, p := range smallest.Smaller() {
+			if err := r.fails(ctx, j.kernel, p); err != nil && ctx.Err() == nil {
+				smallest, what, again = p, err, true
+				break
+			}
+			if time.Now().After(until) || ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	f.Smallest, f.Smaller = Encode(j.kernel, smallest), what.Error()
+	return f
+}
+
+// fails returns what is wrong with a problem in one of three runs, nil if nothing is.
+func (r *run) fails(ctx context.Context, k *Kernel, p Problem) error {
+	if p.Supports(r.runner.d.Caps()) != nil {
+		return nil
+	}
+	for range 3 {
+		err := r.check(ctx, r.runner.problem(), k, p)
+		if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check checks one problem on a device, as Run does, and returns what is wrong with it. A
+// right one is checked so many times.
+func Check(ctx context.Context, d *vk.Device, k *Kernel, p Problem, times int, hang time.Duration) error {
+	runner, err := newRunner(d)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r := &run{Options: Options{Hang: hang}, runner: runner, cancel: cancel}
+	for range times {
+		if err = r.check(ctx, runner.problem(), k, p); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, ErrHung) {
+		runner.close()
+	}
+	return err
+}
+
+// Summary says in a line what was checked.
+func (x *Result) Summary() string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(x.Kernels)) {
+		parts = append(parts, fmt.Sprintf("%s %d", name, x.Kernels[name]))
+	}
+	return fmt.Sprintf("%d random problems of seed %d in %v, %.1f a second: %d wrong, %d modules (%s); %d more not supported",
+		x.Problems, x.Seed, x.Took.Round(time.Second), float64(x.Problems)/x.Took.Seconds(), len(x.Failures), len(x.Modules),
+		strings.Join(parts, ", "), x.Refused)
 }

@@ -2,13 +2,90 @@ package trial
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
+// ScratchWord is what vk.Options.PoisonScratch of a device for Run should be: NaN in every
+// format, and a negative integer.
+const ScratchWord = 0xffffffff
+
+// words are what shared memory and registers are filled with, in turn: NaN in every format,
+// which shows in sums, and large numbers, which show in maxima that NaN leaves alone.
+var words = []uint32{0x7fff7fff, 0x76007600}
+
 // A Runner runs the calls of problems on a device. It may be shared by goroutines.
 type Runner struct {
-	d *vk.Device
+	d      *vk.Device
+	kernel *vk.Kernel[poisonParams]
+	sink   vk.Tensor
+	groups uint32
+	calls  atomic.Uint64
+
+	mu      sync.Mutex
+	hashes  map[string]string // of modules, by name
+	modules map[string]bool   // names of those that ran since the last call of taken
+	parent  *Runner
+}
+
+// poisonParams is the push-constant block of poison.comp.
+type poisonParams struct {
+	Word uint32 `glsl:"word"`
+}
+
+// poisonSpec is the specialization of poison.comp.
+type poisonSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Words         uint32 `glsl:"WORDS"`
+}
+
+// poisonThreads is the workgroup of poison.comp: with its registers, all of a
+// multiprocessor's are held by a few of them.
+const poisonThreads = 256
+
+// newRunner returns a Runner of a device, which the caller closes.
+func newRunner(d *vk.Device) (*Runner, error) {
+	module, err := shaders.Get("poison", "")
+	if err != nil {
+		return nil, err
+	}
+	caps := d.Caps()
+	r := &Runner{d: d, groups: 1024, hashes: map[string]string{}}
+	if caps.Type == vk.CPU {
+		r.groups = 1 // its shared memory is an allocation
+	}
+	r.kernel, err = vk.CachedKernel[poisonParams](d, module.Name, module.SPIRV, poisonSpec{
+		WorkgroupSize: min(poisonThreads, caps.MaxWorkgroupInvocations), Words: caps.MaxSharedMemoryBytes / 4,
+	}, vk.KernelOptions{})
+	if err != nil {
+		return nil, err
+	}
+	r.sink, err = d.NewTensor("sink", dtype.Int32, 1)
+	return r, err
+}
+
+// close frees what newRunner made.
+func (r *Runner) close() { r.sink.Close() }
+
+// problem returns a Runner for one problem, which counts the modules of that alone.
+func (r *Runner) problem() *Runner {
+	return &Runner{d: r.d, parent: r, modules: map[string]bool{}}
+}
+
+// root returns the Runner of the device.
+func (r *Runner) root() *Runner {
+	if r.parent != nil {
+		return r.parent
+	}
+	return r
 }
 
 // Device returns the device.
@@ -27,7 +104,65 @@ func (r *Runner) Submit(ctx context.Context, name string, record func(c *vk.Cmd)
 	return c.Submit(ctx)
 }
 
-// Record records a call into a Cmd of the caller, with poison before it.
+// Record records a call into a Cmd of the caller, with poison before it, and notes the
+// modules that it runs.
 func (r *Runner) Record(c *vk.Cmd, record func(c *vk.Cmd) error) error {
-	return record(c)
+	root := r.root()
+	n := root.calls.Add(1)
+	root.kernel.Dispatch(c, vk.Groups{X: root.groups}, poisonParams{words[n%uint64(len(words))]}, root.sink)
+	c.Barrier()
+	err := record(c)
+	r.note(c.Modules())
+	return err
+}
+
+// note notes that modules ran.
+func (r *Runner) note(modules []vk.ModuleInfo) {
+	root := r.root()
+	root.mu.Lock()
+	for _, m := range modules {
+		if _, ok := root.hashes[m.Name]; !ok {
+			sum := sha256.Sum256(m.SPIRV)
+			root.hashes[m.Name] = hex.EncodeToString(sum[:])
+		}
+	}
+	root.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range modules {
+		if r.modules != nil {
+			r.modules[m.Name] = true
+		}
+	}
+}
+
+// A tally counts problems by module.
+type tally map[string]*Module
+
+// add counts one problem of a kernel, right or wrong, for the modules that it ran.
+func (t tally) add(r *Runner, kernel string, right bool) {
+	root := r.root()
+	for name := range r.modules {
+		m := t[name]
+		if m == nil {
+			root.mu.Lock()
+			m = &Module{Name: name, SHA256: root.hashes[name], Problems: map[string]int{}}
+			root.mu.Unlock()
+			t[name] = m
+		}
+		if right {
+			m.Problems[kernel]++
+		} else {
+			m.Failed++
+		}
+	}
+}
+
+// list returns the modules by name.
+func (t tally) list() (list []Module) {
+	for _, m := range t {
+		list = append(list, *m)
+	}
+	slices.SortFunc(list, func(a, b Module) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
