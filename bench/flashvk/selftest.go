@@ -25,6 +25,7 @@ const selftestHang = 20 * time.Second
 func newSelftest(a *app) *cobra.Command {
 	impls, format, device := attention.Impls(), bench.Table, ""
 	budget := 100 * time.Second
+	random := &randomFlags{}
 	cmd := &cobra.Command{
 		Use:   "selftest",
 		Short: "Test every path on this device",
@@ -33,8 +34,14 @@ cheap cases first, checks and times loops of matrix products, multiply-adds and 
 verdict for each path: right or wrong, and whether its matrices are suspiciously
 slow, as they are where a driver emulates them.
 
-The exit status is 1 if a path is wrong, hangs or loses the device.`,
+With --random it checks random problems of all kernels instead, drawn over all that the
+library accepts: forward and backward passes against float64 references, each twice, with
+NaN in all memory that a kernel might read by mistake, shared memory and registers
+included. A problem that is wrong is shrunk to a small one; --problem repeats it.
+
+The exit status is 1 if a path or a problem is wrong, hangs or loses the device.`,
 		Example: `  flashvk selftest
+  flashvk selftest --random 1000 --seed 7 --kernel attention,gemm
   flashvk selftest --impl coopmat --budget 30s --format markdown`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,6 +53,20 @@ The exit status is 1 if a path is wrong, hangs or loses the device.`,
 			case budget <= 0:
 				return usagef("--budget %v is not positive", budget)
 			}
+			if err := random.check(cmd.Flags()); err != nil {
+				return err
+			}
+			switch {
+			case random.problem != "":
+				return runProblem(cmd.Context(), a, random.problem, device)
+			case random.problems > 0:
+				var some []attention.Impl
+				if cmd.Flags().Changed("impl") {
+					some = impls
+				}
+				_, err := runRandom(cmd.Context(), a, random, device, some)
+				return err
+			}
 			o := selftest.Options{Impls: impls, Budget: budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return openDevice(device) }}
 			return runSelftest(cmd.Context(), a, o, format)
 		},
@@ -55,6 +76,7 @@ The exit status is 1 if a path is wrong, hangs or loses the device.`,
 	f.Var(value[[]attention.Impl]{&impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
 	f.DurationVar(&budget, "budget", budget, "time for all of it; what has begun comes on top")
 	f.Var(value[bench.Format]{&format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	random.add(f)
 	deviceVar(f, &device)
 	return cmd
 }

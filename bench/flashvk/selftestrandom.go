@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench/trial"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// randomFlags are the flags of selftest that are about random problems.
+type randomFlags struct {
+	problems, workers int
+	seed              uint64
+	kernels, dtypes   []string
+	problem           string
+}
+
+const (
+	// randomHang is after how long a random problem is given up, its kernels' compilation
+	// and its reference included.
+	randomHang = 2 * time.Minute
+	// softHang is that of a software driver, which compiles some kernels for a minute.
+	softHang = 20 * time.Minute
+	// randomShrink is for how long a failure is shrunk.
+	randomShrink = 20 * time.Second
+	// randomWork is what the reference of an average problem may cost, in operations: a
+	// tenth of a second of a core; softWork is that of a problem on a software driver.
+	randomWork, softWork = 5e7, 2e6
+	// repeats is how often --problem checks its problem: a race does not show every time.
+	repeats = 5
+)
+
+func (r *randomFlags) add(f *pflag.FlagSet) {
+	f.IntVar(&r.problems, "random", 0, "instead of the suite, check so many random problems of all kernels")
+	f.Uint64Var(&r.seed, "seed", 1, "of random problems: the same seed draws the same ones")
+	f.StringSliceVar(&r.kernels, "kernel", nil, "kernels that random problems are drawn for (default all)")
+	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats that random problems have, of float16, bfloat16, float32 (default all)")
+	f.IntVar(&r.workers, "workers", 0, "random problems at a time (default two for each core)")
+	f.StringVar(&r.problem, "problem", "", "check one problem, as a failure prints it")
+}
+
+// check returns an error of usage.
+func (r *randomFlags) check(f *pflag.FlagSet) error {
+	switch {
+	case f.Changed("random") && r.problems <= 0:
+		return usagef("--random %d is not positive", r.problems)
+	case f.Changed("random") && f.Changed("problem"):
+		return usagef("--random and --problem exclude each other")
+	case r.workers < 0:
+		return usagef("--workers %d is negative", r.workers)
+	}
+	if !f.Changed("random") {
+		for _, name := range []string{"seed", "kernel", "dtype", "workers"} {
+			if f.Changed(name) {
+				return usagef("--%s is for --random only", name)
+			}
+		}
+	}
+	return nil
+}
+
+// options returns what --random means. Impls are nil if --impl is not given.
+func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Options, error) {
+	o := trial.Options{Seed: r.seed, Problems: r.problems, Workers: r.workers, Hang: randomHang, Shrink: randomShrink, Space: trial.Space{Work: randomWork}}
+	if caps.Type == vk.CPU {
+		o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork
+	}
+	for _, i := range impls {
+		o.Space.Impls = append(o.Space.Impls, i.String())
+	}
+	for _, name := range r.dtypes {
+		t, err := dtype.Parse(name)
+		if err != nil {
+			return o, usagef("--dtype %q is not one of float16, bfloat16, float32", name)
+		}
+		o.Space.DTypes = append(o.Space.DTypes, t)
+	}
+	o.Kernels = trial.All()
+	if len(r.kernels) > 0 {
+		var names []string
+		for _, k := range o.Kernels {
+			names = append(names, k.Name)
+		}
+		for _, name := range r.kernels {
+			if !slices.Contains(names, name) {
+				return o, usagef("--kernel %q is not one of %s", name, strings.Join(names, ", "))
+			}
+		}
+		o.Kernels = slices.DeleteFunc(o.Kernels, func(k trial.Kernel) bool { return !slices.Contains(r.kernels, k.Name) })
+	}
+	return o, nil
+}
+
+// openPoisoned opens a device for random problems: with poisoned scratch memory, and
+// without the user's cache, which thousands of kernels that nobody calls again would fill.
+func openPoisoned(device string) (*vk.Device, error) {
+	return vk.Open(vk.Options{Device: device, Name: "flashvk", PoisonScratch: trial.ScratchWord})
+}
+
+// runRandom checks random problems and reports those that are wrong.
+func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls []attention.Impl) (result *trial.Result, err error) {
+	d, err := openPoisoned(device)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if !errors.Is(err, trial.ErrHung) {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	announce(a.stderr, environment(d.Caps()))
+	o, err := r.options(d.Caps(), impls)
+	if err != nil {
+		return nil, err
+	}
+	bar := newProgress(a.stderr)
+	result, err = trial.Run(ctx, d, o, bar.step)
+	bar.finish()
+	if result == nil {
+		return nil, err
+	}
+	writeRandom(a.stdout, result)
+	if err == nil && len(result.Failures) > 0 {
+		err = fmt.Errorf("%d of %d random problems are wrong", len(result.Failures), result.Problems)
+	}
+	return result, err
+}
+
+// writeRandom writes what was wrong, with commands that repeat it, and a summary.
+func writeRandom(w io.Writer, x *trial.Result) {
+	for _, f := range x.Failures {
+		fmt.Fprintf(w, "WRONG    %s\n         flashvk selftest --problem '%s'\n", f.What, f.Problem)
+		if f.Smallest != f.Problem {
+			fmt.Fprintf(w, "smaller  %s\n         flashvk selftest --problem '%s'\n", f.Smaller, f.Smallest)
+		}
+	}
+	fmt.Fprintln(w, x.Summary())
+}
+
+// runProblem checks one problem.
+func runProblem(ctx context.Context, a *app, text, device string) (err error) {
+	k, p, err := trial.Decode(text)
+	if err != nil {
+		return usagef("--problem: %v", err)
+	}
+	d, err := openPoisoned(device)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if !errors.Is(err, trial.ErrHung) {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	announce(a.stderr, environment(d.Caps()))
+	if err := p.Supports(d.Caps()); err != nil {
+		return err
+	}
+	if err := trial.Check(ctx, d, k, p, repeats, softHang); err != nil {
+		return fmt.Errorf("%s, %v: %w", k.Name, p, err)
+	}
+	fmt.Fprintf(a.stdout, "right, %d times: %s, %v\n", repeats, k.Name, p)
+	return nil
+}
