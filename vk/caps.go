@@ -61,6 +61,7 @@ type Caps struct {
 	BufferDeviceAddress                 bool
 	IntegerDotProduct                   bool
 	Maintenance4                        bool
+	MaximalReconvergence                bool // invocations are together again after each branch; see NewKernel
 	WorkgroupMemoryExplicitLayout       bool // shared memory as several block views
 	WorkgroupMemoryExplicitLayoutScalar bool
 	WorkgroupMemoryExplicitLayout16Bit  bool

@@ -367,7 +367,6 @@ func TestPoisonScratch(t *testing.T) {
 	}
 }
 
-
 func TestCancel(t *testing.T) {
 	d := vktest.Open(t)
 	c := newCmd(t, d)

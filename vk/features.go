@@ -37,6 +37,7 @@ func (c *Caps) features() []featureStruct {
 			nil, nil, nil, nil, nil, nil}},
 		{1000336000, "VK_KHR_workgroup_memory_explicit_layout", 0, []*bool{&c.WorkgroupMemoryExplicitLayout,
 			&c.WorkgroupMemoryExplicitLayoutScalar, nil, &c.WorkgroupMemoryExplicitLayout16Bit}},
+		{1000434000, "VK_KHR_shader_maximal_reconvergence", 0, []*bool{&c.MaximalReconvergence}},
 		{1000269000, "VK_KHR_pipeline_executable_properties", 0, []*bool{&c.ExecutableStats}},
 	}
 }

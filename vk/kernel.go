@@ -71,6 +71,10 @@ type Statistic struct {
 // them; field i is the specialization constant with constant_id = i, counting
 // the fields of structs in their place.
 //
+// A module may ask for maximal reconvergence (SPV_KHR_maximal_reconvergence). Where the
+// device lacks Caps.MaximalReconvergence, the module runs without it: what invocations of a
+// subgroup do together behind a branch of their own is then the driver's affair.
+//
 // The error wraps ErrUnsupported if the device lacks what the options or P
 // ask for, or a Result if compilation failed.
 func NewKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
@@ -118,8 +122,12 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if info.subgroupSize, err = requiredSubgroupSize(&d.caps, o); err != nil {
 		return nil, err
 	}
+	code := spirv
+	if !d.caps.MaximalReconvergence {
+		code = withoutReconvergence(spirv)
+	}
 	start := time.Now()
-	raw, err := d.api.createKernel(info, spirv, module.entry, words)
+	raw, err := d.api.createKernel(info, code, module.entry, words)
 	if err != nil {
 		return nil, err
 	}

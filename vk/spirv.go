@@ -18,6 +18,7 @@ type moduleInfo struct {
 const (
 	spirvMagic = 0x07230203
 
+	opExtension             = 10
 	opEntryPoint            = 15
 	opExecutionMode         = 16
 	opConstant              = 43
@@ -28,9 +29,10 @@ const (
 	opDecorate              = 71
 	opExecutionModeID       = 331
 
-	modelGLCompute  = 5
-	modeLocalSize   = 17
-	modeLocalSizeID = 38
+	modelGLCompute           = 5
+	modeLocalSize            = 17
+	modeLocalSizeID          = 38
+	modeMaximallyReconverges = 6023
 
 	decorationSpecID        = 1
 	decorationBuiltIn       = 11
@@ -201,4 +203,26 @@ func literalString(words []uint32) string {
 		}
 	}
 	return string(s)
+}
+
+// withoutReconvergence returns a module that does not ask for maximal reconvergence, which
+// scanModule has read.
+func withoutReconvergence(code []byte) []byte {
+	const header = 20
+	out := append(make([]byte, 0, len(code)), code[:header]...)
+	for rest := code[header:]; len(rest) > 0; {
+		first := binary.LittleEndian.Uint32(rest)
+		n := int(first>>16) * 4
+		words := make([]uint32, n/4-1)
+		for i := range words {
+			words[i] = binary.LittleEndian.Uint32(rest[4+4*i:])
+		}
+		extension := first&0xffff == opExtension && literalString(words) == "SPV_KHR_maximal_reconvergence"
+		mode := first&0xffff == opExecutionMode && len(words) == 2 && words[1] == modeMaximallyReconverges
+		if !extension && !mode {
+			out = append(out, rest[:n]...)
+		}
+		rest = rest[n:]
+	}
+	return out
 }

@@ -82,7 +82,7 @@ func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dropAddressNames(code), nil
+	return reconverge(dropAddressNames(code)), nil
 }
 
 // Find returns the path of a tool ("glslc", "spirv-val"): the environment
