@@ -119,8 +119,11 @@ float bias_of(const Block b, const uint row, const uint key) {
 // weights: where the key mask, or a bias that all rows share, hides the key, the
 // weights are 0, but 0 times NaN is not.
 bool has_value(const Block b, const uint key) {
-    const bool shared_bias = BIAS && args.features.bias_stride_s == 0;
-    return unmasked(b, key) && !(shared_bias && bias_of(b, 0, key) == NEG_INF);
+    bool hidden = false;
+    if (BIAS && args.features.bias_stride_s == 0) {  // the same for all invocations
+        hidden = bias_of(b, 0, key) == NEG_INF;
+    }
+    return all(bvec2(unmasked(b, key), !hidden));  // && would branch, each invocation for itself
 }
 
 // softcap returns what Softcap makes of a base-2 logit,

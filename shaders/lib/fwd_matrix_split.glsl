@@ -192,10 +192,9 @@ void forward() {
             float v_top = 0.0;
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
 #ifdef FEATURES
-                if (!shows(block, col0, i)) {  // what no row sees has no say in the exponents
-                    next_k[i] = Elems8(vec4(0.0), vec4(0.0));
-                    next_v[i] = next_k[i];
-                }
+                const bool visible = shows(block, col0, i);
+                next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents
+                next_v[i] = keep_if(visible, next_v[i]);
 #endif
                 k_top = max(k_top, largest(next_k[i]));
                 v_top = max(v_top, largest(next_v[i]));

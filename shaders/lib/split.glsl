@@ -38,6 +38,12 @@ float largest(const Elems8 x) {
     return max(max(y.x, y.y), max(y.z, y.w));
 }
 
+// keep_if returns x, or zeros: by selects, for a branch of each invocation's own before
+// subgroupMax leaves open, without maximal reconvergence, which of them meet there.
+Elems8 keep_if(const bool kept, const Elems8 x) {
+    return Elems8(mix(vec4(0.0), x.first, bvec4(kept)), mix(vec4(0.0), x.second, bvec4(kept)));
+}
+
 // exponent_of returns e + FLOAT_BIAS for elements whose largest magnitude has
 // these bits.
 uint exponent_of(const uint bits) {

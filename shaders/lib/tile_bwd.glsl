@@ -31,12 +31,16 @@ const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SI
 
 shared uvec4 tile[2 * STREAM * LD];
 
-// Where lib/tile_bwd_split.glsl differs: what a copy is, and one of zeros; AND(x), an argument that only its
+// Where lib/tile_bwd_split.glsl differs: what a copy is; AND(x), an argument that only its
 // functions have; set_left, which makes x row r of left matrices.
 #define COPY uvec4
-#define NO_COPY uvec4(0)
 #define AND(x)
 #define set_left(left, r, x) left.at[r] = to_left(x, true)
+
+// keep_if returns x, or zeros.
+uvec4 keep_if(const bool kept, const uvec4 x) {
+    return mix(uvec4(0), x, bvec4(kept));
+}
 
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
 uvec4 load_tensor(const uint tensor, const uint i) {

@@ -44,7 +44,6 @@ shared uvec4 tile[TILE_SIZE];
 // As in lib/tile_bwd.glsl: what a copy is, and an argument that only this file's
 // functions have.
 #define COPY Elems8
-#define NO_COPY Elems8(vec4(0.0), vec4(0.0))
 #define AND(x) , x
 
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
