@@ -2,8 +2,6 @@ package attntest
 
 import (
 	"fmt"
-	"hash/fnv"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/flashvk/flashvk/attention/problem"
@@ -74,10 +72,7 @@ func (t *table) gradients() {
 // upstream returns the gradients that the backward pass of the case starts from, in
 // logical order.
 func (c *Case) upstream() ref.Upstream[float64] {
-	hash := fnv.New64a()
-	hash.Write([]byte(c.Name))
-	g := generator{rand.New(rand.NewPCG(2, hash.Sum64())), c.Problem}
-	p := c.Problem
+	g, p := c.generator(2), c.Problem
 	up := ref.Upstream[float64]{DO: g.normal(p.OShape())}
 	switch {
 	case c.DO == ZeroDO:
@@ -91,9 +86,11 @@ func (c *Case) upstream() ref.Upstream[float64] {
 		}
 	}
 	round(up.DO, p.DType)
+	g.resize(up.DO, c.Sizes.DO, c.Outliers, p.DType)
 	if c.DLSE {
 		up.DLSE = g.normal(p.LSEShape())
 		round(up.DLSE, dtype.Float32)
+		g.resize(up.DLSE, c.Sizes.DLSE, false, dtype.Float32)
 	}
 	return up
 }

@@ -115,8 +115,9 @@ func PlainGradients(c *Case, want ref.Gradients, o, lse []float64, up ref.Upstre
 // A BackwardSuite is a Suite for Backwarders.
 type BackwardSuite struct {
 	Cases []*Case
-	want  Backwarder
+	want  Backwarder // nil: NewBackwardSuiteOf's
 	tol   GradientTolerance
+	saved Forwarder
 	memo  *sync.Map // *Case to func() (*bwdExpectation, error), computed once
 }
 
@@ -191,12 +192,13 @@ func (s *BackwardSuite) Check(c *Case, got Backwarder) (BackwardReport, error) {
 		return nil, err
 	}
 	var report BackwardReport
-	for i, t := range first.g.list() {
-		x := GradientReport{Name: t.Name, Bound: e.bounds[i]}
-		if x.Diff, err = checkValues(c.results(t), e.want[i], x.Bound); err != nil {
-			return report, err
-		}
-		report = append(report, x)
+	if e.sample != nil {
+		report, err = c.checkSample(first.g, e)
+	} else {
+		report, err = c.checkGradients(first.g, e)
+	}
+	if err != nil {
+		return report, err
 	}
 	if err := c.checkHidden(first.g, e.in); err != nil {
 		return report, err
@@ -213,17 +215,33 @@ func (s *BackwardSuite) Check(c *Case, got Backwarder) (BackwardReport, error) {
 	return report, nil
 }
 
+// checkGradients compares gradients with what is wanted.
+func (c *Case) checkGradients(g Gradients, e *bwdExpectation) (report BackwardReport, err error) {
+	for i, t := range g.list() {
+		x := GradientReport{Name: t.Name, Bound: e.bounds[i]}
+		if x.Diff, err = checkValues(c.results(t), e.want[i], x.Bound); err != nil {
+			return report, err
+		}
+		report = append(report, x)
+	}
+	return report, nil
+}
+
 // A bwdExpectation is what the suite knows about a case, in logical order.
 type bwdExpectation struct {
 	in     ref.Inputs[float64]
 	up     ref.Upstream[float64]
 	o, lse []float64
-	want   [][]float64 // of Gradients.list, without rows that are in no sequence
-	bounds []float64   // likewise
+	want   [][]float64                  // of Gradients.list, without rows that are in no sequence
+	bounds []float64                    // likewise
+	sample *ref.BackwardSample[float64] // instead of want and bounds
 }
 
 func (s *BackwardSuite) expect(c *Case) (*bwdExpectation, error) {
 	once, _ := s.memo.LoadOrStore(c, sync.OnceValues(func() (*bwdExpectation, error) {
+		if s.want == nil {
+			return s.expectDirectly(c)
+		}
 		p := c.Problem
 		e := &bwdExpectation{in: c.values(), up: c.upstream()}
 		var err error

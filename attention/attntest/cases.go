@@ -24,8 +24,12 @@ type Case struct {
 	Lengths [][2]int
 	Slack   int
 
-	// HidingBias puts -Inf into the bias.
+	// HidingBias puts -Inf into the bias: for one key in 8, or in the pattern of Mask
+	// where that is another than RandomMask.
 	HidingBias bool
+
+	// Mask says which keys a KeyMask hides.
+	Mask MaskKind
 
 	// NoLSE passes no LSE.
 	NoLSE bool
@@ -34,7 +38,25 @@ type Case struct {
 	// the backward pass has them.
 	DO   Gradient
 	DLSE bool
+
+	// Sizes multiply the values of tensors. Outliers makes a few elements of Q, K, V and
+	// dO 100 times as large.
+	Sizes    Sizes
+	Outliers bool
+
+	// Seed is what the values are drawn from. 0 stands for the name of the case.
+	Seed uint64
+
+	// Sample is how many operations a reference may cost, about: a case that costs more
+	// is compared on some of its rows, and in the backward pass on some of its keys, but
+	// for bias and sinks, whose gradients only have to be finite. 0 is no limit. Memory
+	// around tensors, elements that are not written and the bits of a second run are
+	// checked everywhere.
+	Sample float64
 }
+
+// Sizes are factors of the values of tensors; 0 stands for 1.
+type Sizes struct{ Q, K, V, DO, DLSE, Bias float64 }
 
 // A Set is a choice of cases by cost.
 type Set uint8
@@ -134,7 +156,7 @@ func (t *table) add(group, what string, c Case, types ...dtype.DType) {
 		if p.Bias.DType != dtype.Float32 {
 			c.Problem.Bias.DType = dt // that of the problem
 		}
-		c.Problem.Scale = c.Input.scaleFor(c.Problem)
+		c.Problem.Scale = c.Input.ScaleFor(c.Problem)
 		c.Name = fmt.Sprintf("%s/%s/%v", group, what, dt)
 		t.cases = append(t.cases, &c)
 	}
@@ -256,7 +278,7 @@ func (t *table) scales() {
 // share strides, then without LSE.
 func (t *table) layouts() {
 	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: t.dims.Odd}
-	for l := range numLayouts {
+	for l := range NumLayouts {
 		p.Causal = l%2 == 1
 		t.add("layout", l.String(), Case{Problem: p, Q: l, K: l, V: l, O: l, LSE: l}, dtype.All()...)
 	}
@@ -340,6 +362,15 @@ func (c *Case) String() string {
 	}
 	if c.Lengths != nil {
 		s += fmt.Sprintf(" lengths=%v slack=%d", c.Lengths, c.Slack)
+	}
+	if c.Problem.KeyMask || c.HidingBias {
+		s += fmt.Sprintf(" mask=%v hiding-bias=%v", c.Mask, c.HidingBias)
+	}
+	if c.Sizes != (Sizes{}) || c.Outliers {
+		s += fmt.Sprintf(" sizes=%+v outliers=%v", c.Sizes, c.Outliers)
+	}
+	if c.Sample != 0 {
+		s += fmt.Sprintf(" sample=%.3g", c.Sample)
 	}
 	return s
 }

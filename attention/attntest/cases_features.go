@@ -94,7 +94,7 @@ func (t *table) scores() {
 		if axes == 6 {
 			types = dtype.All()
 		}
-		t.add("bias", p.Bias.String(), Case{Problem: p, Features: Layout(axes) % numLayouts}, types...)
+		t.add("bias", p.Bias.String(), Case{Problem: p, Features: Layout(axes) % NumLayouts}, types...)
 		p.Bias.DType = dtype.Float16 // stands for that of the problem
 		t.add("bias", "own-type"+p.Bias.String()[len("float16"):], Case{Problem: p, Features: Padded}, types...)
 	}

@@ -87,7 +87,7 @@ func TestInputs(t *testing.T) {
 // TestLayouts says that no two elements share memory, that the last axis is
 // contiguous, and that there is garbage where the layout promises it.
 func TestLayouts(t *testing.T) {
-	for l := range numLayouts {
+	for l := range NumLayouts {
 		shape := []int{2, 3, 5, 8}
 		x := newTensor("q", l, dtype.Float16, shape...)
 		lse := newTensor("LSE", l, dtype.Float32, shape[:3]...)

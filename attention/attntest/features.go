@@ -13,17 +13,27 @@ import (
 //	bias           standard normal; with HidingBias, one in 8 is -Inf
 //	alibi_slopes   2^(-8*(h+1)/heads), as the paper has them, times 1 + batch/2
 //	sinks          one that counts, one that outweighs all keys, two that count, one that is none, ...
-//	key_mask       three keys in four, at random; of a third batch none
+//	key_mask       three keys in four, at random, and of a third batch none; or as Mask says
 //	cu_seqlens     from the case's Lengths
 func (g generator) features(in *ref.Inputs[float64], c *Case) {
 	p := g.p
 	if p.Bias.On {
 		in.Bias = g.normal(p.BiasShape())
 		round(in.Bias, p.Bias.DType)
+		g.resize(in.Bias, c.Sizes.Bias, false, p.Bias.DType)
 		for i := range in.Bias {
-			if c.HidingBias && g.IntN(8) == 0 {
+			if c.HidingBias && c.Mask == RandomMask && g.IntN(8) == 0 {
 				in.Bias[i] = math.Inf(-1)
 			}
+		}
+		if c.HidingBias && c.Mask != RandomMask {
+			g.rows(in.Bias, p.SeqKV, func(_ int, row []float64) {
+				for j, visible := range g.visible(c.Mask, p.SeqKV) {
+					if !visible {
+						row[j] = math.Inf(-1)
+					}
+				}
+			})
 		}
 	}
 	if p.ALiBi != problem.ALiBiOff {
@@ -49,7 +59,12 @@ func (g generator) features(in *ref.Inputs[float64], c *Case) {
 	if p.KeyMask {
 		in.KeyMask = make([]bool, product(p.KeyMaskShape()))
 		for i := range in.KeyMask {
-			in.KeyMask[i] = i/p.SeqKV != 2 && g.IntN(4) > 0
+			in.KeyMask[i] = c.Mask == RandomMask && i/p.SeqKV != 2 && g.IntN(4) > 0
+		}
+		for b := range p.Batch {
+			if c.Mask != RandomMask {
+				copy(in.KeyMask[b*p.SeqKV:], g.visible(c.Mask, p.SeqKV))
+			}
 		}
 	}
 	if p.Varlen.On {

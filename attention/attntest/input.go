@@ -1,6 +1,7 @@
 package attntest
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
@@ -57,7 +58,19 @@ const (
 
 	// Zero is all zeros: S = 0, LSE = log(keys), O = 0.
 	Zero
+
+	// NumInputs is how many there are.
+	NumInputs
 )
+
+// String returns the name for messages.
+func (in Input) String() string {
+	names := [...]string{"normal", "big-logits", "huge", "equal-keys", "one-hot", "rising", "creeping", "falling", "uneven", "zero"}
+	if int(in) < len(names) {
+		return names[in]
+	}
+	return fmt.Sprintf("Input(%d)", uint8(in))
+}
 
 // hugeMagnitude returns the size of Huge's values, such that V's convex
 // combinations do not overflow even if P's weights are rounded up.
@@ -68,8 +81,8 @@ func hugeMagnitude(t dtype.DType) float64 {
 	return 0x1p50
 }
 
-// scaleFor returns the problem's Scale for that input, 0 for the default.
-func (in Input) scaleFor(p problem.Problem) float64 {
+// ScaleFor returns what the problem's Scale has to be for that input, 0 for the default.
+func (in Input) ScaleFor(p problem.Problem) float64 {
 	if in == Huge {
 		m := hugeMagnitude(p.DType)
 		return 4 / (m * m * math.Sqrt(float64(p.HeadDim)))
@@ -79,11 +92,13 @@ func (in Input) scaleFor(p problem.Problem) float64 {
 
 // values returns the inputs of the case in logical order.
 func (c *Case) values() ref.Inputs[float64] {
-	hash := fnv.New64a()
-	hash.Write([]byte(c.Name))
-	g := generator{rand.New(rand.NewPCG(1, hash.Sum64())), c.Problem}
+	g := c.generator(1)
+	p := c.Problem
 	var in ref.Inputs[float64]
 	in.Q, in.K, in.V = g.qkv(c.Input)
+	g.resize(in.Q, c.Sizes.Q, c.Outliers, p.DType)
+	g.resize(in.K, c.Sizes.K, c.Outliers, p.DType)
+	g.resize(in.V, c.Sizes.V, c.Outliers, p.DType)
 	g.features(&in, c)
 	return in
 }
@@ -159,6 +174,46 @@ func round(t []float64, format dtype.DType) {
 type generator struct {
 	*rand.Rand
 	p problem.Problem
+}
+
+// generator returns one of the streams of random numbers of the case.
+func (c *Case) generator(stream uint64) generator {
+	seed := c.Seed
+	if seed == 0 {
+		hash := fnv.New64a()
+		hash.Write([]byte(c.Name))
+		seed = hash.Sum64()
+	}
+	return generator{rand.New(rand.NewPCG(stream, seed)), c.Problem}
+}
+
+const (
+	// outlier is how much larger an outlier is, and one element in outlierEvery is one.
+	outlier, outlierEvery = 100, 500
+	// mostFloat16 is the largest value that is made: sums of two do not overflow.
+	mostFloat16 = 30000
+)
+
+// resize multiplies t by a size, and some elements by outlier, within the format.
+func (g generator) resize(t []float64, size float64, outliers bool, format dtype.DType) {
+	if (size == 0 || size == 1) && !outliers {
+		return
+	}
+	if size != 0 && size != 1 {
+		for i := range t {
+			t[i] *= size
+		}
+	}
+	if outliers && len(t) > 0 {
+		for range 1 + len(t)/outlierEvery {
+			i := g.IntN(len(t))
+			t[i] *= outlier
+			if format == dtype.Float16 {
+				t[i] = max(-mostFloat16, min(t[i], mostFloat16))
+			}
+		}
+	}
+	round(t, format)
 }
 
 func (g generator) normal(shape []int) []float64 {

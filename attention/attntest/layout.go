@@ -44,7 +44,8 @@ const (
 	// OddOffset is contiguous from an odd offset on.
 	OddOffset
 
-	numLayouts
+	// NumLayouts is how many there are.
+	NumLayouts
 )
 
 // String returns the layout's name as it stands in case names.

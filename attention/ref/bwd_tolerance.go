@@ -31,11 +31,17 @@ type GradientScope struct {
 // MeasureBackward returns the magnitudes of a problem. It computes what Backward
 // does.
 func MeasureBackward[T Float](up Upstream[T], in Inputs[T], p problem.Problem) (GradientScope, error) {
-	sums, lse := newWeightSums(p), make([]float64, product(p.LSEShape()))
-	if err := backward(NewGradients(p), &up, &in, p, sums); err != nil {
+	lse := make([]float64, product(p.LSEShape()))
+	if err := Forward(make([]float64, product(p.OShape())), lse, in, p); err != nil {
 		return GradientScope{}, err
 	}
-	if err := Forward(make([]float64, product(p.OShape())), lse, in, p); err != nil {
+	return BackwardAndMeasure(NewGradients(p), lse, up, in, p)
+}
+
+// BackwardAndMeasure is Backward and MeasureBackward in one, given LSE.
+func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in Inputs[T], p problem.Problem) (GradientScope, error) {
+	sums := newWeightSums(p)
+	if err := backward(g, &up, &in, p, sums); err != nil {
 		return GradientScope{}, err
 	}
 	d, heads := p.ValueHeadDim(), make([]float64, p.NumHeads)

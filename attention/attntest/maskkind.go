@@ -1,0 +1,67 @@
+package attntest
+
+import (
+	"fmt"
+	"math"
+)
+
+// A MaskKind says which keys of a batch a key mask hides.
+type MaskKind uint8
+
+// The kinds of key masks. All but the first hide whole tiles of keys.
+const (
+	// RandomMask shows three keys in four, at random, and of a third batch none.
+	RandomMask MaskKind = iota
+	// RunsMask hides and shows runs of keys, of lengths from 1 to 256 and more.
+	RunsMask
+	// PaddedMask shows the first keys: a batch of sequences that are filled up at the end.
+	PaddedMask
+	// LeftPaddedMask shows the last keys.
+	LeftPaddedMask
+	// SparseMask shows a few single keys, in one batch of four none.
+	SparseMask
+
+	// NumMasks is how many there are.
+	NumMasks
+)
+
+// String returns the name as it stands in messages.
+func (m MaskKind) String() string {
+	names := [...]string{"random", "runs", "padded", "left-padded", "sparse"}
+	if int(m) < len(names) {
+		return names[m]
+	}
+	return fmt.Sprintf("MaskKind(%d)", uint8(m))
+}
+
+// visible returns which of n keys a kind other than RandomMask shows.
+func (g generator) visible(kind MaskKind, n int) []bool {
+	keys := make([]bool, n)
+	show := func(from, to int) {
+		for j := from; j < to; j++ {
+			keys[j] = true
+		}
+	}
+	switch kind {
+	case RunsMask:
+		shown := g.IntN(2) == 0
+		for j := 0; j < n; shown = !shown {
+			end := min(n, j+int(math.Exp2(8.5*g.Float64())))
+			if shown {
+				show(j, end)
+			}
+			j = end
+		}
+	case PaddedMask:
+		show(0, g.IntN(n+1))
+	case LeftPaddedMask:
+		show(g.IntN(n+1), n)
+	case SparseMask:
+		if g.IntN(4) > 0 {
+			for range 1 + n/200 {
+				keys[g.IntN(n)] = true
+			}
+		}
+	}
+	return keys
+}

@@ -1,0 +1,278 @@
+package trial
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/attention"
+)
+
+const (
+	// wideBlocks of at least 64 rows are several workgroups on each of 132 multiprocessors.
+	wideBlocks, wideBlockRows = 520, 64
+	// softBlocks is that of a software driver.
+	softBlocks = 40
+	// mostElements bounds the elements of a tensor, which the host looks at many times.
+	mostElements = 3e6
+	// unfusedScores bounds the scores that the unfused path keeps in memory.
+	unfusedScores = 1 << 23
+)
+
+// longest returns the longest sequence that is drawn.
+func (d *attentionDraw) longest() int {
+	switch {
+	case d.space.Soft && d.decode:
+		return 800
+	case d.space.Soft:
+		return 200
+	case d.decode:
+		return 8192
+	}
+	return 1100
+}
+
+// sizes draws lengths, heads and batches, the numbers of features among them.
+func (d *attentionDraw) sizes() {
+	p, rng := &d.Case.Problem, d.rng
+	p.NumKVHeads = one(rng, 1, 1, 2, 2, 3, 4)
+	group := one(rng, 1, 1, 1, 2, 3, 4, 8)
+	p.Batch = one(rng, 1, 1, 2, 2, 3, 4)
+	p.SeqQ, p.SeqKV = Size(rng, min(d.longest(), 1100)), Size(rng, min(d.longest(), 1100))
+	if chance(rng, 4) {
+		p.SeqKV = p.SeqQ
+	}
+	if d.decode {
+		p.SeqQ = 1 + rng.IntN(16)
+		if chance(rng, 2) {
+			p.SeqQ = 1
+		}
+		p.SeqKV = 1 + int(float64(d.longest())*rng.Float64()*rng.Float64())
+		group *= 1 + rng.IntN(3)
+	}
+	wide := chance(rng, 8)
+	if wide {
+		d.wide(&group)
+	}
+	p.NumHeads = p.NumKVHeads * group
+	if p.Varlen.On {
+		d.lengths()
+	}
+	for d.most(wide) > 1 && d.shrink() {
+	}
+	if wide {
+		d.Case.Sample = d.space.Work
+	}
+	d.featureSizes()
+	d.configSizes()
+}
+
+// wide draws a problem of many blocks, of short or long sequences.
+func (d *attentionDraw) wide(group *int) {
+	p, rng := &d.Case.Problem, d.rng
+	blocks := wideBlocks
+	if d.space.Soft {
+		blocks = softBlocks
+	}
+	dim := max(p.HeadDim, p.ValueHeadDim())
+	rows := min(int(mostElements)/dim, blocks*128) // of all heads
+	if !d.decode {
+		p.SeqQ = max(1, min(int(math.Exp2(math.Log2(float64(rows)+1)*rng.Float64())), 4096))
+		if chance(rng, 2) {
+			p.SeqQ = Size(rng, max(1, rows/blocks))
+		}
+	}
+	each := (p.SeqQ + wideBlockRows - 1) / wideBlockRows
+	heads := (blocks + each - 1) / each // of all batches
+	if p.SeqQ*heads > rows {
+		heads = max(1, rows/p.SeqQ)
+	}
+	*group = min(*group, heads)
+	p.NumKVHeads = max(1, min(heads / *group, one(rng, 1, 2, 4, 8, 16, 64)))
+	p.Batch = max(1, (heads+*group*p.NumKVHeads-1)/(*group*p.NumKVHeads))
+	most := max(1, int(mostElements)/(dim*p.Batch*p.NumKVHeads))
+	p.SeqKV = min(Size(rng, max(d.longest(), 2048)), most)
+}
+
+// lengths draws the lengths of packed sequences: as many as there are batches, with as many
+// rows and keys as they would have, at most.
+func (d *attentionDraw) lengths() {
+	c, rng := &d.Case, d.rng
+	p := &c.Problem
+	length := func(most int) int {
+		switch rng.IntN(8) {
+		case 0:
+			return 0
+		case 1:
+			return most
+		case 2:
+			return 1
+		}
+		return Size(rng, most)
+	}
+	c.Lengths = make([][2]int, max(p.Batch, 1))
+	if chance(rng, 3) && p.Batch < 10 {
+		c.Lengths = make([][2]int, p.Batch+rng.IntN(6))
+	}
+	for b := range c.Lengths {
+		c.Lengths[b] = [2]int{length(p.SeqQ), length(p.SeqKV)}
+		if chance(rng, 4) {
+			c.Lengths[b][1] = min(c.Lengths[b][0], p.SeqKV)
+		}
+	}
+	if b := rng.IntN(len(c.Lengths)); c.Lengths[b][0] == 0 || c.Lengths[b][1] == 0 {
+		c.Lengths[b] = [2]int{p.SeqQ, p.SeqKV} // one has both
+	}
+	if chance(rng, 2) {
+		c.Slack = rng.IntN(20)
+	}
+	c.Pack()
+}
+
+// rows returns the rows and the keys of all batches.
+func (d *attentionDraw) rows() (q, kv int) {
+	p := &d.Case.Problem
+	if p.Varlen.On {
+		return p.Varlen.TotalQ, p.Varlen.TotalKV
+	}
+	return p.Batch * p.SeqQ, p.Batch * p.SeqKV
+}
+
+// most returns by how much the problem is larger than anything allows.
+func (d *attentionDraw) most(wide bool) float64 {
+	p := &d.Case.Problem
+	q, kv := d.rows()
+	heads := float64(p.NumHeads)
+	over := float64(q) * heads * float64(max(p.HeadDim, p.ValueHeadDim())) / mostElements
+	over = max(over, float64(kv)*float64(p.NumKVHeads)*float64(max(p.HeadDim, p.ValueHeadDim()))/mostElements)
+	scores := heads * float64(p.Batch) * float64(p.SeqQ) * float64(p.SeqKV) // of sequences of the maximal lengths
+	if p.Varlen.On {
+		scores = 0
+		for _, n := range d.Case.Lengths {
+			scores += heads * float64(n[0]) * float64(n[1])
+		}
+	}
+	if p.Bias.On {
+		bias := 1.0
+		for _, n := range p.BiasShape() {
+			bias *= float64(n)
+		}
+		over = max(over, bias/mostElements)
+	}
+	if d.Impl == attention.Unfused {
+		// With Varlen it keeps those of the maximal lengths.
+		over = max(over, heads*float64(p.Batch)*float64(p.SeqQ)*float64(p.SeqKV)/unfusedScores)
+	}
+	operations := scores * d.scoreOperations()
+	if !wide {
+		// The mean of many problems below it is less than half of that.
+		return max(over, operations/(2*d.space.Work))
+	}
+	if d.space.Soft {
+		return max(over, operations/(8*d.space.Work))
+	}
+	// A sample is compared, but the device computes all of it.
+	return max(over, operations/2e11)
+}
+
+// scoreOperations returns what the references cost for a score.
+func (d *attentionDraw) scoreOperations() float64 {
+	p := &d.Case.Problem
+	dim, value := float64(p.HeadDim), float64(p.ValueHeadDim())
+	if d.Backward {
+		return 2*(dim+value) + 4*(3*dim+2*value)
+	}
+	return 4 * (dim + value)
+}
+
+// shrink makes the problem smaller, and returns whether it could.
+func (d *attentionDraw) shrink() bool {
+	c, p := &d.Case, &d.Case.Problem
+	group := p.NumHeads / p.NumKVHeads
+	switch {
+	case p.NumKVHeads > 1 && (p.Batch == 1 || d.rng.IntN(2) == 0):
+		p.NumKVHeads /= 2
+		p.NumHeads = p.NumKVHeads * group
+	case group > 4:
+		p.NumHeads = p.NumKVHeads * (group / 2)
+	case p.Batch > 1 && len(c.Lengths) != 1:
+		if c.Lengths != nil {
+			// The half with the larger product of lengths, so that some rows see keys.
+			half := len(c.Lengths) / 2
+			size := func(list [][2]int) (n int) {
+				for _, x := range list {
+					n = max(n, min(x[0], 1)*min(x[1], 1)*(x[0]+x[1]))
+				}
+				return n
+			}
+			if size(c.Lengths[:half]) > size(c.Lengths[half:]) {
+				c.Lengths = c.Lengths[:half]
+			} else {
+				c.Lengths = c.Lengths[half:]
+			}
+			c.Pack()
+			return true
+		}
+		p.Batch /= 2
+	case group > 1:
+		p.NumHeads = p.NumKVHeads * (group / 2)
+	case p.SeqQ == 1 && p.SeqKV == 1:
+		return false
+	default:
+		smaller := func(n int) int { return n - n*3/10 }
+		if p.SeqQ >= p.SeqKV {
+			p.SeqQ = max(1, smaller(p.SeqQ)-1)
+		} else {
+			p.SeqKV = max(1, smaller(p.SeqKV)-1)
+		}
+		for b := range c.Lengths {
+			c.Lengths[b] = [2]int{min(c.Lengths[b][0], p.SeqQ), min(c.Lengths[b][1], p.SeqKV)}
+		}
+		c.Pack()
+	}
+	return true
+}
+
+// featureSizes draws the numbers of features.
+func (d *attentionDraw) featureSizes() {
+	p, rng := &d.Case.Problem, d.rng
+	if p.Window.On {
+		side := func(s *int) {
+			if *s == attention.Unlimited {
+				return
+			}
+			switch rng.IntN(5) {
+			case 0:
+				*s = 0
+			case 1:
+				*s = rng.IntN(10)
+			case 2:
+				*s = rng.IntN(p.SeqQ + p.SeqKV + 1)
+			case 3:
+				*s = 1 << 30
+			default:
+				*s = Size(rng, 300)
+			}
+		}
+		side(&p.Window.Left)
+		side(&p.Window.Right)
+	}
+	if p.Softcap != 0 {
+		p.Softcap = logUniform(rng, -1, 2)
+	}
+	if p.Dropout.On() {
+		p.Dropout = attention.Dropout{P: one(rng, 0.1, 0.2, 0.5, 0.9, 0.02+0.9*rng.Float64()), Seeded: true, Seed: rng.Uint64(), Offset: one(rng, 0, rng.Uint64(), 1<<32-uint64(rng.IntN(9)))}
+	}
+}
+
+// configSizes draws among how many workgroups keys are divided, or shares of them.
+func (d *attentionDraw) configSizes() {
+	p, rng := &d.Case.Problem, d.rng
+	if d.Config != nil && d.splits {
+		tiles := (p.SeqKV + d.Config.BlockN - 1) / d.Config.BlockN
+		if tiles >= 2 {
+			d.Config.Splits = min(2+rng.IntN(7), tiles)
+		}
+	}
+	if d.BackwardConfig != nil && d.BackwardConfig.Fused != (attention.BackwardTile{}) {
+		d.BackwardConfig.Shares = one(rng, 0, 0, 1, 2, 3, 7)
+	}
+}
