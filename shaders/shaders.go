@@ -12,6 +12,7 @@ package shaders
 
 import (
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -30,8 +31,43 @@ var spv embed.FS
 // key names a module without building its name, so that a lookup does not allocate.
 type key struct{ kernel, typ string }
 
-// modules reads every embedded module, once.
+// replaced holds what Use took, and whether Get was called before.
+var replaced struct {
+	sync.Mutex
+	dir  fs.FS
+	read bool
+}
+
+// Use takes the modules NAME.spv of dir in place of those of that name that are built in. It
+// is for programs that try modules that are not committed, as flashvk selftest --modules does,
+// and comes before anything calls Get.
+func Use(dir fs.FS) error {
+	replaced.Lock()
+	defer replaced.Unlock()
+	if replaced.read {
+		return errors.New("shaders: Use comes after Get")
+	}
+	paths, err := fs.Glob(dir, "*.spv")
+	if err != nil {
+		return fmt.Errorf("shaders: %w", err)
+	}
+	if len(paths) == 0 {
+		return errors.New("shaders: the folder of modules holds no .spv")
+	}
+	for _, path := range paths {
+		if _, err := fs.Stat(spv, "spv/"+path); err != nil {
+			return fmt.Errorf("shaders: %s: no module of that name is built in", path)
+		}
+	}
+	replaced.dir = dir
+	return nil
+}
+
+// modules reads every module, once.
 var modules = sync.OnceValues(func() (map[key]Module, error) {
+	replaced.Lock()
+	defer replaced.Unlock()
+	replaced.read = true
 	m := map[key]Module{}
 	paths, err := fs.Glob(spv, "spv/*.spv")
 	if err != nil {
@@ -42,7 +78,16 @@ var modules = sync.OnceValues(func() (map[key]Module, error) {
 		if err != nil {
 			return nil, fmt.Errorf("shaders: %w", err)
 		}
-		name := strings.TrimSuffix(strings.TrimPrefix(path, "spv/"), ".spv")
+		file := strings.TrimPrefix(path, "spv/")
+		if replaced.dir != nil {
+			switch other, err := fs.ReadFile(replaced.dir, file); {
+			case err == nil:
+				code = other
+			case !errors.Is(err, fs.ErrNotExist):
+				return nil, fmt.Errorf("shaders: %w", err)
+			}
+		}
+		name := strings.TrimSuffix(file, ".spv")
 		kernel, typ, _ := strings.Cut(name, ".")
 		m[key{kernel, typ}] = Module{Name: name, SPIRV: code}
 	}

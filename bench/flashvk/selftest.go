@@ -56,6 +56,9 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 			if err := random.check(cmd.Flags()); err != nil {
 				return err
 			}
+			if err := random.useModules(); err != nil {
+				return err
+			}
 			switch {
 			case random.problem != "":
 				return runProblem(cmd.Context(), a, random.problem, device)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench/trial"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -22,7 +24,7 @@ type randomFlags struct {
 	problems, workers int
 	seed              uint64
 	kernels, dtypes   []string
-	problem           string
+	problem, modules  string
 }
 
 const (
@@ -47,6 +49,7 @@ func (r *randomFlags) add(f *pflag.FlagSet) {
 	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats that random problems have, of float16, bfloat16, float32 (default all)")
 	f.IntVar(&r.workers, "workers", 0, "random problems at a time (default two for each core)")
 	f.StringVar(&r.problem, "problem", "", "check one problem, as a failure prints it")
+	f.StringVar(&r.modules, "modules", "", "folder of SPIR-V modules NAME.spv to test in place of those built in")
 }
 
 // check returns an error of usage.
@@ -65,6 +68,17 @@ func (r *randomFlags) check(f *pflag.FlagSet) error {
 				return usagef("--%s is for --random only", name)
 			}
 		}
+	}
+	return nil
+}
+
+// useModules replaces modules as --modules says.
+func (r *randomFlags) useModules() error {
+	if r.modules == "" {
+		return nil
+	}
+	if err := shaders.Use(os.DirFS(r.modules)); err != nil {
+		return fmt.Errorf("--modules %s: %w", r.modules, err)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func TestAttentionProblems(t *testing.T) {
 			continue
 		}
 		start := time.Now()
-		err := p.Check(context.Background(), &Runner{d: d})
+		err := p.Check(context.Background(), newTestRunner(t, d))
 		text, _ := json.Marshal(p)
 		if took := time.Since(start); took > 3*time.Second {
 			t.Logf("%d took %v: %v", n, took, p)

@@ -194,3 +194,12 @@ func TestDecodeRefuses(t *testing.T) {
 		require.EqualError(t, err, want)
 	}
 }
+
+// newTestRunner returns a Runner for a test.
+func newTestRunner(t *testing.T, d *vk.Device) *Runner {
+	t.Helper()
+	r, err := newRunner(d)
+	require.NoError(t, err)
+	t.Cleanup(r.close)
+	return r
+}

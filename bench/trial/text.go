@@ -8,13 +8,39 @@ import (
 )
 
 // Encode writes a problem as flashvk selftest --problem takes it: the kernel's name, a
-// colon, and the problem as JSON.
+// colon, and the problem as JSON without the fields that are zero.
 func Encode(k *Kernel, p Problem) string {
 	text, err := json.Marshal(p)
+	var fields map[string]any
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber() // seeds have more digits than a float64
+		err = d.Decode(&fields)
+	}
+	if err == nil {
+		text, err = json.Marshal(withoutZeros(fields))
+	}
 	if err != nil {
 		panic(fmt.Sprintf("trial: %v: %v", p, err)) // a bug: fields are plain
 	}
 	return k.Name + ":" + string(text)
+}
+
+// withoutZeros removes the fields of an object that hold zero values, and returns nil if
+// none are left.
+func withoutZeros(fields map[string]any) any {
+	for name, x := range fields {
+		if object, ok := x.(map[string]any); ok {
+			x = withoutZeros(object)
+		}
+		if x == nil || x == false || x == "" || x == json.Number("0") {
+			delete(fields, name)
+		}
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+	return fields
 }
 
 // Decode reads what Encode writes.

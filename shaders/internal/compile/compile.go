@@ -18,6 +18,7 @@ type Row struct {
 	File    string   // source, relative to the shader folder
 	Defines []string // NAME or NAME=VALUE
 	Env     string   // glslc --target-env
+	Loose   bool     // leaves out that invocations reconverge maximally: a mutation
 }
 
 // flags are the compiler's arguments for a row, without the source's and the
@@ -82,7 +83,10 @@ func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return reconverge(dropAddressNames(code)), nil
+	if code = dropAddressNames(code); r.Loose {
+		return code, nil
+	}
+	return reconverge(code), nil
 }
 
 // Find returns the path of a tool ("glslc", "spirv-val"): the environment

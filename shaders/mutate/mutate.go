@@ -1,0 +1,137 @@
+// Package mutate makes kernels with mistakes that a table of small cases misses: missing
+// barriers, reductions without some of the lanes, shared memory left from before. Tests say
+// of the random problems of bench/trial that they find them.
+//
+//	go run ./tools/mutants DIR                      writes DIR/MUTANT/MODULE.spv
+//	flashvk selftest --modules DIR/MUTANT           does the suite see it?
+//	flashvk selftest --modules DIR/MUTANT --random 1000
+package mutate
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/shaders/internal/compile"
+)
+
+// A Mutant is a mistake in the sources.
+type Mutant struct {
+	Name    string
+	What    string // the mistake, in words
+	Kernel  string // of package bench/trial, which has it
+	Modules string // those that are compiled with it: a prefix of their names
+	Edits   []Edit
+	// Loose mutants do not reconverge maximally.
+	Loose bool
+	// Hidden says why no software driver shows it; "" if lavapipe does.
+	Hidden string
+}
+
+// An Edit replaces text that a file has once.
+type Edit struct{ File, Old, New string }
+
+const (
+	tileBefore  = "barrier();  // the tile before is read; tile_tops written before it is read"
+	shareTops   = "            share_tops(k_top, v_top);\n            " + tileBefore + "\n"
+	lateTops    = "            " + tileBefore + "\n            share_tops(k_top, v_top);\n"
+	allLanes    = "subgroupMax(floatBitsToUint(vec2(first, second)))"
+	evenLanes   = "subgroupMax(gl_SubgroupInvocationID % 2 == 0 ? floatBitsToUint(vec2(first, second)) : uvec2(0))"
+	zeroColumns = "        tile[at] = k;\n        tile[at + BLOCK_N * LD] = v;\n"
+	leftColumns = "        if (copies_dim(copy_col(i))) {\n            tile[at] = k;\n        }\n        tile[at + BLOCK_N * LD] = v;\n"
+	selects     = "                next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents\n" +
+		"                next_v[i] = keep_if(visible, next_v[i]);\n"
+	branch = "                if (!visible) {\n                    next_k[i] = Elems8(vec4(0.0), vec4(0.0));\n" +
+		"                    next_v[i] = next_k[i];\n                }\n"
+)
+
+// All lists the mutants.
+func All() []Mutant {
+	return []Mutant{
+		{
+			Name: "branch-before-max", What: "a branch of each invocation's own before subgroupMax: what the float32 kernel had until November 2026",
+			Kernel: "attention", Modules: "attention_fwd_split_coopmat", Loose: true,
+			Edits:  []Edit{{"lib/fwd_matrix_split.glsl", selects, branch}},
+			Hidden: "lavapipe runs a subgroup in lockstep",
+		},
+		{
+			Name: "late-tops", What: "no barrier between the exponents of a tile and those who read them",
+			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
+			Edits: []Edit{{"lib/fwd_matrix_split.glsl", shareTops, lateTops}},
+		},
+		{
+			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
+			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
+			Edits: []Edit{{"lib/tile_tops.glsl", allLanes, evenLanes}},
+		},
+		{
+			Name: "columns-left", What: "columns of K past head_dim hold what shared memory held before",
+			Kernel: "attention", Modules: "attention_fwd_coopmat",
+			Edits: []Edit{{"lib/tile.glsl", zeroColumns, leftColumns}},
+		},
+		{
+			Name: "slab-read", What: "no barrier between the products of a slab and the next slab's stores",
+			Kernel: "gemm", Modules: "gemm_coopmat",
+			Edits: []Edit{{"lib/gemm_matrix.glsl", "            barrier();  // the slab is read\n", ""}},
+		},
+		{
+			Name: "sums-early", What: "no barrier between the partial sums of a row and those who read them",
+			Kernel: "norm", Modules: "norm_fwd",
+			Edits: []Edit{{"lib/reduce.glsl", "barrier(); /* partial written before it is read */", ""}},
+		},
+	}
+}
+
+// Compile writes the modules of a mutant of the shader folder source into dir, as NAME.spv.
+// Glslc is the compiler.
+func (m *Mutant) Compile(glslc, source, dir string) error {
+	c, err := compile.New(glslc)
+	if err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "flashvk-mutant-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	work = filepath.Join(work, "shaders")
+	if err := os.CopyFS(work, os.DirFS(source)); err != nil {
+		return err
+	}
+	for _, e := range m.Edits {
+		if err := e.apply(work); err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	for _, v := range shaders.Variants() {
+		if !strings.HasPrefix(v.Name(), m.Modules) {
+			continue
+		}
+		code, err := c.Compile(work, compile.Row{Name: v.Name(), File: v.File(), Defines: v.Defines, Env: v.Env, Loose: m.Loose})
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, v.Name()+".spv"), code, 0o666); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply edits a file of the folder.
+func (e *Edit) apply(dir string) error {
+	path := filepath.Join(dir, e.File)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(text), e.Old); n != 1 {
+		return fmt.Errorf("%s has the text to be replaced %d times, want once: %q", e.File, n, e.Old)
+	}
+	return os.WriteFile(path, []byte(strings.Replace(string(text), e.Old, e.New, 1)), 0o666)
+}

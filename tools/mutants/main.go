@@ -1,0 +1,46 @@
+// Mutants compiles the kernels with mistakes of package shaders/mutate:
+//
+//	go run ./tools/mutants DIR        writes DIR/MUTANT/MODULE.spv
+//
+// It runs in the repository and needs tools/toolchain's glslc, which it finds by
+// FLASHVK_GLSLC or tools/toolchain.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/flashvk/flashvk/shaders/mutate"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "mutants: usage: go run ./tools/mutants DIR")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string) error {
+	glslc := os.Getenv("FLASHVK_GLSLC")
+	if glslc == "" {
+		out, err := exec.Command("tools/toolchain", "--get", "FLASHVK_GLSLC").Output()
+		if err != nil {
+			return fmt.Errorf("tools/toolchain: %w", err)
+		}
+		glslc = strings.TrimSpace(string(out))
+	}
+	for _, m := range mutate.All() {
+		if err := m.Compile(glslc, "shaders", filepath.Join(dir, m.Name)); err != nil {
+			return err
+		}
+		fmt.Printf("%-20s %s: %s\n", m.Name, m.Kernel, m.What)
+	}
+	return nil
+}
