@@ -118,7 +118,7 @@ func TestRunEnds(t *testing.T) {
 	o = Options{Problems: 1, Hang: 50 * time.Millisecond, Kernels: []Kernel{makes("a", made{Do: "hang"})}}
 	_, err = Run(context.Background(), d, o, nil)
 	require.ErrorIs(t, err, ErrHung)
-	require.ErrorContains(t, err, `a:{"Size":`)
+	require.ErrorContains(t, err, `a:{"Do":"hang","Size":`)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
