@@ -52,6 +52,15 @@ func checkShaders(r *repo) ([]string, error) {
 	return findings(lines, "go test ./shaders"), nil
 }
 
+// checkConverge has tools/converge read the committed SPIR-V.
+func checkConverge(r *repo) ([]string, error) {
+	lines, ok, err := r.command(nil, "go", "run", "./tools/converge")
+	if err != nil || ok {
+		return nil, err
+	}
+	return findings(lines, "tools/converge"), nil
+}
+
 // findings drops from a failed program's output the lines that are no finding. The
 // result is never empty.
 func findings(lines []string, program string) []string {

@@ -9,6 +9,7 @@
 //	hosts        no file names a package mirror
 //	scripts      bash -n, sh -n
 //	shaders      the SPIR-V is current and valid (the tests of ./shaders)
+//	converge     what the invocations of a subgroup must execute together, they do
 //
 // Each finding is one line on standard output; with findings the exit status is 1.
 // Arguments are names of checks to run instead of all.
@@ -45,6 +46,7 @@ var checks = []check{
 	{"vet", checkVet},
 	{"staticcheck", checkStaticcheck},
 	{"shaders", checkShaders},
+	{"converge", checkConverge},
 }
 
 func main() {

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// An id is a result id of a module.
+type id uint32
+
+// An instruction of a function.
+type instruction struct {
+	op     op
+	typ    id       // 0 if it has no result
+	result id       // 0 if it has none
+	args   []uint32 // the words after
+	number int      // which of its kind in the function, from 1; 0 if it has no kind
+	line   string   // of the source, in a module compiled with -g
+}
+
+// A basicBlock ends with a branch, a return or OpUnreachable.
+type basicBlock struct {
+	label id
+	code  []instruction
+}
+
+type function struct {
+	id     id
+	name   string
+	params []id
+	blocks []basicBlock
+}
+
+type variable struct {
+	class   uint32
+	builtin int // -1 if it is none
+	binding int // set and binding in one number; -1 if it has none
+}
+
+// A choice is a boolean constant that specialization gives a value.
+type choice struct {
+	id id
+	op op // opNop: a specialization constant; else what is made of others
+	of []id
+}
+
+// A module is what the analysis needs to know of a SPIR-V module.
+type module struct {
+	functions map[id]*function
+	main      id
+	variables map[id]variable // of the module; a function's are instructions
+	globals   map[id]level    // of constants, and of what is undefined
+	numbers   map[id]uint32   // values of the plain 32-bit constants
+	choices   []choice        // specialization constants of type bool, and what is made of them
+	matrices  map[id]bool     // types that are cooperative matrices
+	modes     map[uint32]bool // execution modes of the entry point
+
+	names    map[id]string
+	strings  map[id]string
+	builtins map[id]int
+	bindings map[id]int
+}
+
+// parse reads a module.
+func parse(code []byte) (*module, error) {
+	if len(code)%4 != 0 || len(code) < 20 {
+		return nil, fmt.Errorf("%d bytes are not a SPIR-V module", len(code))
+	}
+	words := make([]uint32, len(code)/4)
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(code[4*i:])
+	}
+	if words[0] != 0x07230203 {
+		return nil, errors.New("not a little-endian SPIR-V module")
+	}
+	m := &module{
+		functions: map[id]*function{}, variables: map[id]variable{}, globals: map[id]level{}, numbers: map[id]uint32{},
+		matrices: map[id]bool{}, modes: map[uint32]bool{},
+		names: map[id]string{}, strings: map[id]string{}, builtins: map[id]int{}, bindings: map[id]int{},
+	}
+	p := parser{m: m}
+	for at := 5; at < len(words); {
+		o, n := op(words[at]&0xffff), int(words[at]>>16)
+		if n == 0 || at+n > len(words) {
+			return nil, fmt.Errorf("the instruction at word %d runs past the end", at)
+		}
+		if err := p.instruction(o, words[at+1:at+n]); err != nil {
+			return nil, fmt.Errorf("word %d: %w", at, err)
+		}
+		at += n
+	}
+	if m.functions[m.main] == nil {
+		return nil, errors.New("no entry point")
+	}
+	for _, f := range m.functions {
+		m.nameAndNumber(f)
+	}
+	return m, nil
+}
+
+// A parser is between two instructions of a module.
+type parser struct {
+	m    *module
+	f    *function // nil between functions
+	line string
+}
+
+func (p *parser) instruction(o op, a []uint32) error {
+	switch {
+	case o == opLine && len(a) >= 2:
+		p.line = fmt.Sprintf("%s:%d", p.m.strings[id(a[0])], a[1])
+	case o == opNoLine:
+		p.line = ""
+	case o == opFunction:
+		p.f = &function{id: id(a[1])}
+		p.m.functions[p.f.id] = p.f
+	case o == opFunctionEnd:
+		p.f = nil
+	case p.f == nil:
+		p.declaration(o, a)
+	case o == opFunctionParameter:
+		p.f.params = append(p.f.params, id(a[1]))
+	case o == opLabel:
+		p.f.blocks = append(p.f.blocks, basicBlock{label: id(a[0])})
+	default:
+		form, ok := forms[o]
+		if !ok {
+			return fmt.Errorf("instruction %d is not known to tools/converge: say in ops.go what it does", o)
+		}
+		i := instruction{op: o, args: a, line: p.line}
+		if form.result {
+			i.typ, i.result, i.args = id(a[0]), id(a[1]), a[2:]
+		}
+		b := &p.f.blocks[len(p.f.blocks)-1]
+		b.code = append(b.code, i)
+	}
+	return nil
+}
+
+// declaration reads what stands in front of the functions.
+func (p *parser) declaration(o op, a []uint32) {
+	m := p.m
+	switch o {
+	case opName:
+		m.names[id(a[0])] = literal(a[1:])
+	case opString:
+		m.strings[id(a[0])] = literal(a[1:])
+	case opEntryPoint:
+		m.main = id(a[1])
+	case opExecutionMode:
+		m.modes[a[1]] = true
+	case opDecorate:
+		switch a[1] {
+		case decorationBuiltIn:
+			m.builtins[id(a[0])] = int(a[2])
+		case decorationBinding:
+			m.bindings[id(a[0])] |= int(a[2])
+		case decorationDescriptorSet:
+			m.bindings[id(a[0])] |= int(a[2]) << 16
+		}
+	case opVariable:
+		v := variable{class: a[2], builtin: -1, binding: -1}
+		if b, ok := m.builtins[id(a[1])]; ok {
+			v.builtin = b
+		}
+		if b, ok := m.bindings[id(a[1])]; ok {
+			v.binding = b
+		}
+		m.variables[id(a[1])] = v
+	case opTypeCooperativeMatrix:
+		m.matrices[id(a[0])] = true
+	}
+	switch {
+	case o == opSpecConstantTrue || o == opSpecConstantFalse:
+		m.choices = append(m.choices, choice{id: id(a[1])})
+	case o == opSpecConstantOp && (op(a[2]) == opLogicalNot || op(a[2]) == opLogicalAnd || op(a[2]) == opLogicalOr):
+		c := choice{id: id(a[1]), op: op(a[2])}
+		for _, w := range a[3:] {
+			c.of = append(c.of, id(w))
+		}
+		m.choices = append(m.choices, c)
+	}
+	if o == opUndef {
+		m.globals[id(a[1])] = divergent
+	}
+	if o >= opConstantTrue && o <= opSpecConstantOp {
+		m.globals[id(a[1])] = sameInWorkgroup
+		if o == opConstant {
+			m.numbers[id(a[1])] = a[2]
+		}
+	}
+}
+
+// nameAndNumber gives a function its name, and numbers the instructions that findings
+// may name. The mangled name is missing where it would hold an address of the
+// compiler's memory (shaders/internal/compile/names.go): the names of the parameters
+// stand in for it.
+func (m *module) nameAndNumber(f *function) {
+	f.name = m.names[f.id]
+	if f.name == "" {
+		var params []string
+		for _, p := range f.params {
+			params = append(params, m.names[p])
+		}
+		f.name = "?(" + strings.Join(params, ",") + ")"
+	}
+	f.name = strings.ReplaceAll(f.name, " ", "_")
+	count := map[string]int{}
+	for b := range f.blocks {
+		for i := range f.blocks[b].code {
+			in := &f.blocks[b].code[i]
+			if kind := m.kind(in); kind != "" {
+				count[kind]++
+				in.number = count[kind]
+			}
+		}
+	}
+}
+
+// decide returns the values of the choices that follow from those of named
+// specialization constants.
+func (m *module) decide(named map[string]bool) map[id]bool {
+	known := map[id]bool{}
+	for _, c := range m.choices { // in the module's order: operands first
+		if c.op == opNop {
+			if v, ok := named[m.names[c.id]]; ok {
+				known[c.id] = v
+			}
+			continue
+		}
+		first, ok := known[c.of[0]]
+		switch c.op {
+		case opLogicalNot:
+			if ok {
+				known[c.id] = !first
+			}
+		default:
+			second, ok2 := known[c.of[1]]
+			settles := c.op == opLogicalOr // the value that settles it alone
+			if ok && first == settles || ok2 && second == settles {
+				known[c.id] = settles
+			} else if ok && ok2 {
+				known[c.id] = !settles
+			}
+		}
+	}
+	return known
+}
+
+// literal reads a literal string: UTF-8 in words, lowest byte first, ended by a zero.
+func literal(words []uint32) string {
+	var b []byte
+	for _, w := range words {
+		for shift := 0; shift < 32; shift += 8 {
+			c := byte(w >> shift)
+			if c == 0 {
+				return string(b)
+			}
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+// chooses reports whether the module has a boolean specialization constant of a name.
+func (m *module) chooses(name string) bool {
+	return slices.ContainsFunc(m.choices, func(c choice) bool { return c.op == opNop && m.names[c.id] == name })
+}
