@@ -202,7 +202,10 @@ func subgroup(c *vk.Caps) string {
 	if c.ComputeFullSubgroups {
 		s += ", full subgroups"
 	}
-	return s
+	if c.MaximalReconvergence {
+		return s + ", maximal reconvergence"
+	}
+	return s + ", no maximal reconvergence: flashvk selftest tells whether kernels are right all the same"
 }
 
 // heaps names the memory of the device itself, or all of it if nothing is set
