@@ -1,6 +1,8 @@
 package vk
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -41,8 +43,8 @@ type Cmd struct {
 	pools   []vulkan.DescriptorPool
 	pool    int // index of the pool in use
 	scratch []*scratch
-	uses    map[*object]struct{} // what the commands refer to
-	checked uint64               // d.closings when uses was last found open
+	uses    map[*object]*kernel // what the commands refer to, and which of it are kernels; nil: none
+	checked uint64              // d.closings when uses was last found open
 	timers  []*Timer
 	trace   *Trace       // times each dispatch; nil: none does
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
@@ -70,7 +72,7 @@ func (d *Device) NewCmd(name string) (*Cmd, error) {
 		rec.destroy(d)
 		return nil, err
 	}
-	c := &Cmd{rec: rec, uses: map[*object]struct{}{}}
+	c := &Cmd{rec: rec, uses: map[*object]*kernel{}}
 	c.register(d, "cmd", name, c.destroy)
 	return c, nil
 }
@@ -148,7 +150,29 @@ func (c *Cmd) Reset() {
 }
 
 // use notes that the commands refer to o.
-func (c *Cmd) use(o *object) { c.uses[o] = struct{}{} }
+func (c *Cmd) use(o *object) { c.uses[o] = nil }
+
+// A ModuleInfo is a SPIR-V module that commands run.
+type ModuleInfo struct {
+	Name  string // of the kernel
+	SPIRV []byte // shared with the kernel: do not change
+}
+
+// Modules returns the distinct modules that were dispatched since recording began, by
+// name: kernels that differ in specialization or options share theirs. It may be called
+// until Reset or Close, also after Submit.
+func (c *Cmd) Modules() []ModuleInfo {
+	var list []ModuleInfo
+	for _, k := range c.uses {
+		if k != nil && !slices.ContainsFunc(list, func(m ModuleInfo) bool { return m.Name == k.name && sameBytes(m.SPIRV, k.code) }) {
+			list = append(list, ModuleInfo{k.name, k.code})
+		}
+	}
+	slices.SortFunc(list, func(a, b ModuleInfo) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), bytes.Compare(a.SPIRV, b.SPIRV))
+	})
+	return list
+}
 
 // checkUses reports an object that was closed since it was recorded. The
 // caller holds d.mu.

@@ -328,7 +328,7 @@ func (c *Cmd) dispatch(k *kernel) {
 }
 
 func (c *Cmd) dispatchUntraced(k *kernel) {
-	c.use(&k.object)
+	c.uses[&k.object] = k
 	c.args.setLayout, c.args.layout, c.args.pipeline = k.raw.setLayout, k.raw.layout, k.raw.pipeline
 	c.args.numBuffers, c.args.pushBytes = uint32(k.bindings), uint32(k.pushBytes)
 	if len(c.pools) == 0 && !c.addPool() {
