@@ -49,19 +49,6 @@ func Read(dir fs.FS) ([]*Record, error) {
 	return list, nil
 }
 
-// ReadFile returns the record of a file; the error wraps fs.ErrNotExist if there is none.
-func ReadFile(path string) (*Record, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("conformance: %w", err)
-	}
-	r, err := Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("conformance: %s: %w", path, err)
-	}
-	return r, nil
-}
-
 // WriteFile writes r to the file at path, making its folder. Whoever opens the file
 // sees the old content or the new, whole.
 func WriteFile(path string, r *Record) (err error) {

@@ -58,7 +58,7 @@ func TestRun(t *testing.T) {
 	require.Greater(t, float32s.Worst, 0.0)
 	require.LessOrEqual(t, float32s.Worst, 1.0)
 	require.Len(t, report.Ceilings, 4)
-	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32"} {
+	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "micro_copy"} {
 		i := slices.IndexFunc(report.Modules, func(m Module) bool { return m.Name == want })
 		require.GreaterOrEqual(t, i, 0, "%s did not run", want)
 		require.Positive(t, report.Modules[i].Right)
