@@ -1,7 +1,6 @@
 package vk
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -43,7 +42,7 @@ type Cmd struct {
 	pools   []vulkan.DescriptorPool
 	pool    int // index of the pool in use
 	scratch []*scratch
-	uses    map[*object]*kernel // what the commands refer to, and which of it are kernels; nil: none
+	uses    map[*object]*kernel // what the commands refer to; nil unless it is a kernel
 	checked uint64              // d.closings when uses was last found open
 	timers  []*Timer
 	trace   *Trace       // times each dispatch; nil: none does
@@ -152,26 +151,23 @@ func (c *Cmd) Reset() {
 // use notes that the commands refer to o.
 func (c *Cmd) use(o *object) { c.uses[o] = nil }
 
-// A ModuleInfo is a SPIR-V module that commands run.
+// A ModuleInfo is a SPIR-V module that kernels were made from.
 type ModuleInfo struct {
-	Name  string // of the kernel
-	SPIRV []byte // shared with the kernel: do not change
+	Name  string // of the kernels
+	SPIRV []byte // shared: do not change
 }
 
-// Modules returns the distinct modules that were dispatched since recording began, by
-// name: kernels that differ in specialization or options share theirs. It may be called
-// until Reset or Close, also after Submit.
+// Modules lists the modules of the dispatches recorded so far, by name: one for each
+// name, however many kernels with other specializations were made from it.
 func (c *Cmd) Modules() []ModuleInfo {
 	var list []ModuleInfo
 	for _, k := range c.uses {
-		if k != nil && !slices.ContainsFunc(list, func(m ModuleInfo) bool { return m.Name == k.name && sameBytes(m.SPIRV, k.code) }) {
+		if k != nil {
 			list = append(list, ModuleInfo{k.name, k.code})
 		}
 	}
-	slices.SortFunc(list, func(a, b ModuleInfo) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), bytes.Compare(a.SPIRV, b.SPIRV))
-	})
-	return list
+	slices.SortFunc(list, func(a, b ModuleInfo) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(list, func(a, b ModuleInfo) bool { return a.Name == b.Name })
 }
 
 // checkUses reports an object that was closed since it was recorded. The
