@@ -28,6 +28,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -153,10 +154,29 @@ func (r *run) run(ctx context.Context) (err error) {
 	for _, c := range r.report.Ceilings { // each was checked
 		r.report.ran(c.Modules, c.Wrong == nil)
 	}
+	if err := r.layouts(); err != nil {
+		return err
+	}
 	if err := r.cases(ctx); err != nil {
 		return err
 	}
 	return r.speeds(ctx)
+}
+
+// layouts checks what kernels on matrices are told of them.
+func (r *run) layouts() error {
+	for _, t := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		shape, lack := chips.MatrixShape(r.d.Caps(), t)
+		if lack != "" {
+			continue
+		}
+		module, err := chips.CheckLayout(r.d, t, shape)
+		if err != nil && !errors.Is(err, chips.ErrLayout) {
+			return err
+		}
+		r.report.ran([]vk.ModuleInfo{module}, err == nil)
+	}
+	return nil
 }
 
 // cases runs the suites on each path.
@@ -174,8 +194,12 @@ func (r *run) cases(ctx context.Context) error {
 			r.report.Paths[i].conclude()
 		}
 	}()
-	items := r.items(suites)
-	end := r.start.Add(time.Duration(casesPart * float64(r.Budget)))
+	return r.runItems(ctx, r.items(suites), r.start.Add(time.Duration(casesPart*float64(r.Budget))))
+}
+
+// runItems runs cases until the deadline and adds their outcomes to their paths.
+func (r *run) runItems(ctx context.Context, items []*item, end time.Time) error {
+	items = slices.Clone(items)
 	for len(items) > 0 && time.Now().Before(end) {
 		outcomes, culprit, err := r.pool(ctx, items, end)
 		if ctx.Err() != nil {
