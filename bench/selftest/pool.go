@@ -21,7 +21,7 @@ type item struct {
 	impl  attention.Impl
 	c     *attntest.Case
 	path  *Path
-	rank  int  // items are run in this order, and reported in it
+	rank  int  // the order in which items are reported, and those of a path run
 	alone bool // beside others there was too little memory
 }
 
@@ -46,28 +46,23 @@ type outcome struct {
 const workersPerCore = 2
 
 // items lists the cases of all paths that are to be run, the cheap ones of each suite
-// first. Paths are a few cases apart, as many as there are workers: the first computes
-// what is expected, the others find it.
+// first.
 func (r *run) items(suites []suite) []*item {
 	var list []*item
-	for n, impl := range r.Impls {
+	for _, impl := range r.Impls {
 		for i := range suites {
 			s := &suites[i]
-			for k, c := range s.cases {
+			for _, c := range s.cases {
 				p := r.report.path(impl, s.pass, c.Problem.DType)
 				switch {
 				case p.Verdict == Unsupported:
 				case r.refuses(s.pass, impl, c) != nil:
 					p.Refused++
 				default:
-					list = append(list, &item{suite: s, impl: impl, c: c, path: p, rank: k + n*r.workers})
+					list = append(list, &item{suite: s, impl: impl, c: c, path: p, rank: len(list)})
 				}
 			}
 		}
-	}
-	slices.SortStableFunc(list, byRank)
-	for i, it := range list {
-		it.rank = i
 	}
 	return list
 }
@@ -140,21 +135,22 @@ const drainTime = 2 * time.Minute
 // to another call if there are others. It returns outcomes in the order of the items, and
 // the item that broke the device, or nil. The error is ErrHung if workers do not come back.
 func (r *run) pool(ctx context.Context, items []*item, deadline time.Time) ([]outcome, *item, error) {
-	g := newGate()
-	var mu sync.Mutex
-	workers, alone := r.workers, items[0].alone
-	if alone {
+	workers := r.workers
+	if items[0].alone {
 		workers = 1
+	} else if i := slices.IndexFunc(items, func(it *item) bool { return it.alone }); i >= 0 {
+		items = items[:i]
 	}
+	g, q := newGate(), newQueue(items)
 	take := func() *item {
-		mu.Lock()
-		defer mu.Unlock()
-		if len(items) == 0 || items[0].alone != alone || ctx.Err() != nil || time.Now().After(deadline) || !g.open() {
+		now := time.Now()
+		if ctx.Err() != nil || now.After(deadline) || !g.open() {
 			return nil
 		}
-		it := items[0]
-		items = items[1:]
-		r.step(it.String())
+		it := q.take(now)
+		if it != nil {
+			r.step(it.String())
+		}
 		return it
 	}
 	results := make(chan outcome, len(items)) // a worker that comes back too late finds room
@@ -165,6 +161,7 @@ func (r *run) pool(ctx context.Context, items []*item, deadline time.Time) ([]ou
 			defer wg.Done()
 			for it := take(); it != nil; it = take() {
 				o := it.suite.check(ctx, g, it)
+				q.ended(it, time.Now())
 				if breaks(o.err) {
 					g.shut(it)
 				}

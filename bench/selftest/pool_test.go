@@ -63,6 +63,32 @@ func TestPool(t *testing.T) {
 	require.Empty(t, outcomes, "begun after the deadline")
 }
 
+// TestQueue gives one path items that take ten times as long: it gets a tenth as many.
+func TestQueue(t *testing.T) {
+	slow, fast := made(100, nil), made(100, nil)
+	q := newQueue(append(slow, fast...))
+	now := time.Now()
+	for n := range 55 {
+		it := q.take(now)
+		if it.suite == slow[0].suite {
+			now = now.Add(10 * time.Second)
+		} else {
+			now = now.Add(time.Second)
+		}
+		q.ended(it, now)
+		left := []int{len(q.lanes[0].items), len(q.lanes[1].items)}
+		require.Equal(t, 199-n, left[0]+left[1])
+	}
+	require.InDelta(t, 95, len(q.lanes[0].items), 1)
+	require.InDelta(t, 50, len(q.lanes[1].items), 1)
+	a, b := q.take(now), q.take(now)
+	require.NotSame(t, a.suite, b.suite, "two that begin together are of one path")
+	for range 143 {
+		require.NotNil(t, q.take(now))
+	}
+	require.Nil(t, q.take(now))
+}
+
 // TestPoolBlames breaks the device in item 5, behind which others wait: only that one is
 // to blame, and nobody uses the device afterwards.
 func TestPoolBlames(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
@@ -128,6 +129,7 @@ type run struct {
 	d        *vk.Device
 	report   *Report
 	progress bench.Progress
+	showing  sync.Mutex // held while progress is called
 	// forwarder returns what is tested as the forward pass of a path; nil: the path.
 	forwarder func(impl attention.Impl) attntest.Forwarder
 	most      int // cases of each pass; 0: all
@@ -257,7 +259,10 @@ func quick(cpu bool) bench.Protocol {
 	return pr
 }
 
+// step shows progress; several goroutines call it.
 func (r *run) step(what string) {
+	r.showing.Lock()
+	defer r.showing.Unlock()
 	if r.progress != nil {
 		const parts = 1000
 		r.progress(int(parts*min(float64(time.Since(r.start))/float64(r.Budget), 1)), parts, what)
