@@ -69,7 +69,7 @@ test: setup ## the whole test suite on the best device there is, then once more 
 shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate
 
-check: setup ## format, vet, staticcheck, imports, budgets, SPIR-V current and valid, convergence
+check: setup ## format, vet, staticcheck, imports, budgets, SPIR-V current, valid, convergent and proven on a GPU
 	go run ./tools/check
 
 bundle: setup ## a folder with binaries and tests for a GPU machine without Go

@@ -20,6 +20,8 @@ type Ceiling struct {
 	Timing Timing
 	Reason string // why there is no rate: the device cannot do it
 	Wrong  error  // its results are wrong
+
+	Modules []vk.ModuleInfo // that the loop runs; nil if the device cannot do it
 }
 
 // Rate returns the median rate, 0 if there is none.
@@ -62,6 +64,9 @@ func Ceilings(ctx context.Context, d *vk.Device, pr Protocol, progress Progress)
 		}
 		defer l.Close()
 		list[i].Unit = l.Unit
+		if list[i].Modules, err = loopModules(d, l); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
 		if err := l.Check(ctx); err != nil {
 			if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
 				return nil, err
@@ -85,6 +90,19 @@ func Ceilings(ctx context.Context, d *vk.Device, pr Protocol, progress Progress)
 		list[timed[j]].Timing = m.Timing
 	}
 	return list, nil
+}
+
+// loopModules returns the modules of a loop.
+func loopModules(d *vk.Device, l *micro.Loop) ([]vk.ModuleInfo, error) {
+	c, err := d.NewCmd("ceiling")
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := l.Record(c); err != nil {
+		return nil, err
+	}
+	return c.Modules(), nil
 }
 
 // A Peak is what the parts of a problem are compared with: rates, 0 where they

@@ -3,6 +3,8 @@
 package chips
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/vk"
@@ -65,6 +67,22 @@ var familyNames = []struct {
 	{vendor: VendorAMD, name: "Radeon PRO W7", family: "rdna3"},
 	{vendor: VendorAMD, name: "Radeon 7", family: "rdna3"}, // 740M to 780M, integrated
 	{vendor: VendorAMD, name: "Radeon 8", family: "rdna3"},
+}
+
+// A FamilyName is a family with the name of who makes its devices.
+type FamilyName struct{ Vendor, Family string }
+
+// Families lists the families of GPUs, by vendor: what records of devices that ran are
+// compared with.
+func Families() []FamilyName {
+	list := []FamilyName{{"Intel", "xe2"}}
+	for _, f := range familyNames {
+		list = append(list, FamilyName{map[uint32]string{VendorAMD: "AMD", VendorNVIDIA: "NVIDIA"}[f.vendor], f.family})
+	}
+	slices.SortFunc(list, func(a, b FamilyName) int {
+		return cmp.Or(cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Family, b.Family))
+	})
+	return slices.Compact(list)
 }
 
 // Lavapipe reports whether the device is Mesa's software driver.

@@ -2,6 +2,9 @@ package chips
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
@@ -42,16 +45,57 @@ func LayoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout,
 	return vk.Cached(d, layoutKey{t, shape}, func() (MatrixLayout, error) { return probeLayout(d, t, shape) })
 }
 
-func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (l MatrixLayout, err error) {
-	module, err := shaders.Get("matrix_layout", t.Short())
+func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
+	left, acc, _, err := probe(d, t, shape)
 	if err != nil {
-		return l, err
+		return MatrixLayout{}, err
+	}
+	return analyzeLayout(left, acc, int(shape.N)), nil
+}
+
+// CheckLayout runs matrix_layout.comp and returns what is wrong with what it found, an
+// error that wraps ErrLayout: an accumulator or a left matrix of which an element is
+// nowhere, or that has elements that are none. It returns the module that ran.
+func CheckLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (vk.ModuleInfo, error) {
+	left, acc, module, err := probe(d, t, shape)
+	if err == nil {
+		err = errors.Join(checkElements("left matrix", left, int(shape.M*shape.K)), checkElements("accumulator", acc, int(shape.M*shape.N)))
+	}
+	return vk.ModuleInfo{Name: module.Name, SPIRV: module.SPIRV}, err
+}
+
+// ErrLayout is wrapped by the error of CheckLayout if the device answers nonsense.
+var ErrLayout = errors.New("matrix_layout.comp is wrong")
+
+// checkElements wants each of n elements in some invocation, and nothing else.
+func checkElements(what string, lanes [][]int, n int) error {
+	seen := make([]bool, n)
+	for lane, elements := range lanes {
+		for _, x := range elements {
+			if x < 0 || x >= n {
+				return fmt.Errorf("%w: invocation %d has element %d of a %s of %d", ErrLayout, lane, x, what, n)
+			}
+			seen[x] = true
+		}
+	}
+	if i := slices.Index(seen, false); i >= 0 {
+		return fmt.Errorf("%w: no invocation has element %d of a %s of %d", ErrLayout, i, what, n)
+	}
+	return nil
+}
+
+// probe returns the elements that each invocation has of a left matrix and of an
+// accumulator, and the module that ran.
+func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (inLeft, inAcc [][]int, module shaders.Module, err error) {
+	module, err = shaders.Get("matrix_layout", t.Short())
+	if err != nil {
+		return nil, nil, module, err
 	}
 	lanes, n := int(d.Caps().SubgroupSize), int(shape.M*shape.N)
 	kernel, err := vk.CachedKernel[struct{}](d, module.Name, module.SPIRV,
 		layoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n)}, MatrixOptions(d.Caps()))
 	if err != nil {
-		return l, err
+		return nil, nil, module, err
 	}
 	ctx := context.Background()
 	var tensors [4]vk.Tensor
@@ -64,7 +108,7 @@ func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (l MatrixLa
 		{"matrix_layout.left", dtype.Float32, lanes * (1 + n)}, {"matrix_layout.acc", dtype.Float32, lanes * (1 + n)},
 	} {
 		if tensors[i], err = d.NewTensor(row.name, row.format, row.length); err != nil {
-			return l, err
+			return nil, nil, module, err
 		}
 		defer tensors[i].Close()
 	}
@@ -74,26 +118,26 @@ func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (l MatrixLa
 	}
 	for _, index := range tensors[:2] {
 		if err := index.Upload(ctx, numbers); err != nil {
-			return l, err
+			return nil, nil, module, err
 		}
 	}
 	c, err := d.NewCmd("matrix_layout")
 	if err != nil {
-		return l, err
+		return nil, nil, module, err
 	}
 	defer c.Close()
 	kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors[:]...)
 	if err := c.Submit(ctx); err != nil {
-		return l, err
+		return nil, nil, module, err
 	}
 	left, acc := make([]float32, lanes*(1+n)), make([]float32, lanes*(1+n))
 	if err := tensors[2].Download(ctx, left); err != nil {
-		return l, err
+		return nil, nil, module, err
 	}
 	if err := tensors[3].Download(ctx, acc); err != nil {
-		return l, err
+		return nil, nil, module, err
 	}
-	return analyzeLayout(perLane(left, lanes), perLane(acc, lanes), int(shape.N)), nil
+	return perLane(left, lanes), perLane(acc, lanes), module, nil
 }
 
 // perLane cuts what matrix_layout.comp writes into the elements of each

@@ -5,8 +5,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/shaders/layouttest"
+	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestLayouts compares the Go mirror of this package's kernel with its shader.
@@ -57,5 +59,24 @@ func TestAnalyzeLayout(t *testing.T) {
 		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, MatrixLayout{8, 1, 0, 8, false}},
 	} {
 		require.Equal(t, c.want, analyzeLayout(c.left, c.acc, c.n), c.name)
+	}
+}
+
+// TestCheckLayout says what is wrong with layouts that no device has, and nothing of that here.
+func TestCheckLayout(t *testing.T) {
+	require.NoError(t, checkElements("left matrix", [][]int{{0, 3}, {2, 1}, {1, 1}}, 4))
+	require.ErrorContains(t, checkElements("left matrix", [][]int{{0, 3}, {2, 2}}, 4), "no invocation has element 1 of a left matrix of 4")
+	require.ErrorIs(t, checkElements("accumulator", [][]int{{0, 4}, {2, 1}, {3}}, 4), ErrLayout)
+	d := vktest.Open(t)
+	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		shape, lack := MatrixShape(d.Caps(), format)
+		if lack != "" {
+			t.Log(lack)
+			continue
+		}
+		m, err := CheckLayout(d, format, shape)
+		require.NoError(t, err)
+		require.Equal(t, "matrix_layout."+format.Short(), m.Name)
+		require.NotEmpty(t, m.SPIRV)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +14,8 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/selftest"
+	"github.com/flashvk/flashvk/bench/trial"
+	"github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -22,15 +26,31 @@ var selftestFormats = []bench.Format{bench.Table, bench.Markdown}
 // milliseconds on a GPU.
 const selftestHang = 20 * time.Second
 
+// selftestOutput says what becomes of what a test found out.
+type selftestOutput struct {
+	format bench.Format
+	record string // --record; "": none
+	share  bool
+}
+
+// locate finds the record's file for a device, before a run of minutes.
+func (o *selftestOutput) locate(caps *vk.Caps) (err error) {
+	if o.record != "" {
+		o.record, err = recordFile(o.record, caps)
+	}
+	return err
+}
+
 func newSelftest(a *app) *cobra.Command {
-	impls, format, device := attention.Impls(), bench.Table, ""
+	impls, device := attention.Impls(), ""
+	out := selftestOutput{format: bench.Table}
 	budget := 100 * time.Second
 	random := &randomFlags{}
 	cmd := &cobra.Command{
 		Use:   "selftest",
 		Short: "Test every path on this device",
 		Long: `Runs the conformance suite, forward and backward, on every path of the device, the
-cheap cases first, checks and times loops of matrix products, multiply-adds and copies, and gives a
+cheap cases first and on all cores, checks and times loops of matrix products, multiply-adds and copies, and gives a
 verdict for each path: right or wrong, and whether its matrices are suspiciously
 slow, as they are where a driver emulates them.
 
@@ -39,15 +59,30 @@ library accepts: forward and backward passes against float64 references, each tw
 NaN in all memory that a kernel might read by mistake, shared memory and registers
 included. A problem that is wrong is shrunk to a small one; --problem repeats it.
 
+--record writes which SPIR-V ran and whether it was right, and merges it into what the
+file has of this device and driver; of a folder, into the file that is named after
+them. --share prints all of it as Markdown for an issue: verdicts, speeds, capabilities
+and that record, and nothing else about the machine.
+
 The exit status is 1 if a path or a problem is wrong, hangs or loses the device.`,
 		Example: `  flashvk selftest
   flashvk selftest --random 1000 --seed 7 --kernel attention,gemm
-  flashvk selftest --impl coopmat --budget 30s --format markdown`,
+  flashvk selftest --impl coopmat --budget 30s --format markdown
+  flashvk selftest --record conformance/
+  flashvk selftest --share > issue.md`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case !slices.Contains(selftestFormats, format):
-				return usagef("--format %s is not one of %s", format, bench.FormatNames(selftestFormats))
+			case !slices.Contains(selftestFormats, out.format):
+				return usagef("--format %s is not one of %s", out.format, bench.FormatNames(selftestFormats))
+			case random.modules != "" && (out.record != "" || out.share):
+				return usagef("--modules tests what is not built in: --record and --share go without it")
+			case random.problem != "" && (out.record != "" || out.share):
+				return usagef("--problem proves nothing: --record and --share go without it")
+			case out.share && cmd.Flags().Changed("format"):
+				return usagef("--share is Markdown: --format goes without it")
+			case cmd.Flags().Changed("record") && out.record == "":
+				return usagef("--record needs the name of a file or folder")
 			case slices.Contains(impls, attention.Auto):
 				return usagef("--impl auto is not a path to test")
 			case budget <= 0:
@@ -67,47 +102,120 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 				if cmd.Flags().Changed("impl") {
 					some = impls
 				}
-				_, err := runRandom(cmd.Context(), a, random, device, some)
-				return err
+				return runRandom(cmd.Context(), a, random, device, some, out)
 			}
 			o := selftest.Options{Impls: impls, Budget: budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return openDevice(device) }}
-			return runSelftest(cmd.Context(), a, o, format)
+			return runSelftest(cmd.Context(), a, o, out)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Var(value[[]attention.Impl]{&impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
 	f.DurationVar(&budget, "budget", budget, "time for all of it; what has begun comes on top")
-	f.Var(value[bench.Format]{&format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	f.Var(value[bench.Format]{&out.format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	f.StringVar(&out.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
+	f.BoolVar(&out.share, "share", false, "print everything as Markdown for an issue")
 	random.add(f)
 	deviceVar(f, &device)
 	return cmd
 }
 
-func runSelftest(ctx context.Context, a *app, o selftest.Options, format bench.Format) error {
+func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOutput) error {
 	d, err := o.Open() // for its name, before anything is run on it
 	if err != nil {
 		return err
 	}
-	env := environment(d.Caps())
+	found := tested{caps: *d.Caps()}
 	if err := d.Close(); err != nil {
 		return err
 	}
+	if err := out.locate(&found.caps); err != nil {
+		return err
+	}
 	bar := newProgress(a.stderr)
-	report, err := selftest.Run(ctx, env, o, bar.step)
+	found.fixed, err = selftest.Run(ctx, environment(&found.caps), o, bar.step)
 	bar.finish()
 	if err != nil && !errors.Is(err, selftest.ErrHung) {
 		return err
 	}
-	if err := bench.WriteSheet(a.stdout, report.Sheet(), format); err != nil {
+	// What is known is written even if the device does not come back.
+	if err := errors.Join(found.write(a.stdout, out), err); err != nil {
 		return err
 	}
-	if err != nil {
-		return err
+	return found.failure()
+}
+
+// A tested is what a self-test found out about a device: by the fixed suite, by random
+// problems, or by both; nil is what was not run.
+type tested struct {
+	caps   vk.Caps
+	fixed  *selftest.Report
+	random *trial.Result
+}
+
+// record returns what it proves.
+func (t *tested) record() *conformance.Record {
+	return newRecord(&t.caps, bench.ReadBuildInfo().Commit, t.fixed, t.random)
+}
+
+// write prints the outcome, and merges the record into its file.
+func (t *tested) write(w io.Writer, out selftestOutput) error {
+	if out.record != "" {
+		if err := mergeRecord(out.record, t.record()); err != nil {
+			return err
+		}
 	}
-	if failed := report.Failed(); len(failed) > 0 {
+	if out.share {
+		return t.share(w)
+	}
+	if t.random != nil {
+		writeRandom(w, t.random)
+	}
+	if t.fixed == nil {
+		return nil
+	}
+	return bench.WriteSheet(w, t.fixed.Sheet(), out.format)
+}
+
+// share prints the Markdown for an issue. It has nothing of the machine but the device,
+// its driver and its speeds: no names of hosts or users, no paths.
+func (t *tested) share(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "**%s, %s**\n\n%v\n", t.caps.Name, driver(&t.caps), bench.ReadBuildInfo())
+	if t.random != nil {
+		b.WriteString("\n")
+		writeRandom(&b, t.random)
+	}
+	if t.fixed != nil {
+		b.WriteString("\n")
+		if err := bench.WriteSheet(&b, t.fixed.Sheet(), bench.Markdown); err != nil {
+			return err
+		}
+	}
+	var caps strings.Builder
+	describeDevice(&caps, &t.caps)
+	fold(&b, "Capabilities", "", caps.String())
+	fold(&b, "Record", "json", string(conformance.Format(t.record())))
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// fold writes text that GitHub shows on a click.
+func fold(b *strings.Builder, title, language, text string) {
+	fmt.Fprintf(b, "\n<details><summary>%s</summary>\n\n```%s\n%s```\n\n</details>\n", title, language, text)
+}
+
+// failure returns what is wrong with the device, or nil.
+func (t *tested) failure() error {
+	if t.random != nil && len(t.random.Failures) > 0 {
+		return fmt.Errorf("%d of %d random problems are wrong", len(t.random.Failures), t.random.Problems)
+	}
+	if t.fixed == nil {
+		return nil
+	}
+	if failed := t.fixed.Failed(); len(failed) > 0 {
 		p := failed[0]
-		return fmt.Errorf("%d of %d paths must not be used, the first %v %v for %v: %s: %s", len(failed), len(report.Paths), p.Impl, p.Pass, p.DType, p.Verdict, p.Why)
+		return fmt.Errorf("%d of %d paths must not be used, the first %v %v for %v: %s: %s", len(failed), len(t.fixed.Paths), p.Impl, p.Pass, p.DType, p.Verdict, p.Why)
 	}
 	return nil
 }

@@ -122,10 +122,10 @@ func openPoisoned(device string) (*vk.Device, error) {
 }
 
 // runRandom checks random problems and reports those that are wrong.
-func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls []attention.Impl) (result *trial.Result, err error) {
+func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls []attention.Impl, out selftestOutput) (err error) {
 	d, err := openPoisoned(device)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() {
 		if !errors.Is(err, trial.ErrHung) {
@@ -135,19 +135,23 @@ func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls
 	announce(a.stderr, environment(d.Caps()))
 	o, err := r.options(d.Caps(), impls)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	if err := out.locate(d.Caps()); err != nil {
+		return err
+	}
+	found := tested{caps: *d.Caps()}
 	bar := newProgress(a.stderr)
-	result, err = trial.Run(ctx, d, o, bar.step)
+	found.random, err = trial.Run(ctx, d, o, bar.step)
 	bar.finish()
-	if result == nil {
-		return nil, err
+	if found.random == nil {
+		return err
 	}
-	writeRandom(a.stdout, result)
-	if err == nil && len(result.Failures) > 0 {
-		err = fmt.Errorf("%d of %d random problems are wrong", len(result.Failures), result.Problems)
+	// What is known is written even if the run was cut short.
+	if err := errors.Join(found.write(a.stdout, out), err); err != nil {
+		return err
 	}
-	return result, err
+	return found.failure()
 }
 
 // writeRandom writes what was wrong, with commands that repeat it, and a summary.

@@ -3,6 +3,7 @@ package selftest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
@@ -17,6 +18,10 @@ type onDevice struct {
 	d    *vk.Device
 	impl attention.Impl
 	hang time.Duration
+	gate *gate
+	item *item // whose calls they are
+
+	modules []vk.ModuleInfo // that they ran
 }
 
 // softwareHeadDim is the largest head_dim of float32 on software matrices, whose
@@ -79,7 +84,7 @@ func (m *memory) upload(t *attntest.Tensor) *attntest.Tensor {
 	var b *vk.Buffer
 	if b, m.err = m.d.NewBuffer(t.Name, int64(len(data))); m.err == nil {
 		m.views[t] = vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
-		m.err = b.Upload(m.ctx, 0, data)
+		m.err = m.gate.do(m.item, func() error { return b.Upload(m.ctx, 0, data) })
 	}
 	return t
 }
@@ -103,17 +108,34 @@ func (m *memory) run(record func(c *vk.Cmd) error) error {
 	if err := record(c); err != nil {
 		return err
 	}
+	for _, x := range c.Modules() {
+		if !slices.ContainsFunc(m.modules, func(y vk.ModuleInfo) bool { return x.Name == y.Name }) {
+			m.modules = append(m.modules, x)
+		}
+	}
+	results := make(map[*attntest.Tensor][]byte, len(m.views))
+	err = m.gate.do(m.item, func() error { return m.submit(c, results) })
+	if err != nil {
+		return err
+	}
+	for t, data := range results {
+		t.Decode(data[:len(t.Data)*t.DType.Size()])
+	}
+	return nil
+}
+
+// submit runs c and copies the tensors back.
+func (m *memory) submit(c *vk.Cmd, results map[*attntest.Tensor][]byte) error {
 	limited, cancel := context.WithTimeout(m.ctx, m.hang)
 	defer cancel()
 	if err := c.Submit(limited); err != nil {
 		return err
 	}
 	for t, v := range m.views {
-		data := make([]byte, v.Buffer.Bytes())
-		if err := v.Buffer.Download(m.ctx, 0, data); err != nil {
+		results[t] = make([]byte, v.Buffer.Bytes())
+		if err := v.Buffer.Download(m.ctx, 0, results[t]); err != nil {
 			return err
 		}
-		t.Decode(data[:len(t.Data)*t.DType.Size()])
 	}
 	return nil
 }

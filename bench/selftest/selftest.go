@@ -11,18 +11,25 @@
 //
 // Drivers advertise matrices that are emulated or miscompiled; this finds out
 // which.
+//
+// Cases are run on all cores: what takes the time is computing what is expected, and
+// compiling. The device runs one call at a time, and what is reported does not depend
+// on which case ended first.
 package selftest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -71,7 +78,30 @@ type Report struct {
 	Env      bench.Environment
 	Ceilings []bench.Ceiling
 	Paths    []Path
+	Modules  []Module // that ran, by name
 	Took     time.Duration
+}
+
+// A Module is a SPIR-V module that cases ran. A case that was wrong counts against
+// each module that it ran.
+type Module struct {
+	vk.ModuleInfo
+	Right, Wrong int // cases
+}
+
+// ran counts a case for its modules.
+func (r *Report) ran(modules []vk.ModuleInfo, right bool) {
+	for _, m := range modules {
+		i, found := slices.BinarySearchFunc(r.Modules, m.Name, func(x Module, name string) int { return cmp.Compare(x.Name, name) })
+		if !found {
+			r.Modules = slices.Insert(r.Modules, i, Module{ModuleInfo: m})
+		}
+		if right {
+			r.Modules[i].Right++
+		} else {
+			r.Modules[i].Wrong++
+		}
+	}
 }
 
 // Failed returns the paths that must not be used.
@@ -86,7 +116,7 @@ var ErrHung = errors.New("the device does not come back")
 // Run tests a device. The Report has what is known even if there is an error,
 // which means that the run was cut short.
 func Run(ctx context.Context, env bench.Environment, o Options, progress bench.Progress) (*Report, error) {
-	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, progress: progress}
+	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, progress: progress, workers: workers()}
 	err := r.run(ctx)
 	r.report.Took = time.Since(r.start)
 	return r.report, err
@@ -99,9 +129,11 @@ type run struct {
 	d        *vk.Device
 	report   *Report
 	progress bench.Progress
+	showing  sync.Mutex // held while progress is called
 	// forwarder returns what is tested as the forward pass of a path; nil: the path.
 	forwarder func(impl attention.Impl) attntest.Forwarder
 	most      int // cases of each pass; 0: all
+	workers   int // goroutines that run cases
 }
 
 // Parts of the budget: the ceilings come first and take what they take.
@@ -121,10 +153,32 @@ func (r *run) run(ctx context.Context) (err error) {
 	if r.report.Ceilings, err = bench.Ceilings(ctx, r.d, pr, nil); err != nil {
 		return err
 	}
+	for _, c := range r.report.Ceilings { // each was checked
+		r.report.ran(c.Modules, c.Wrong == nil)
+	}
+	if err := r.layouts(); err != nil {
+		return err
+	}
 	if err := r.cases(ctx); err != nil {
 		return err
 	}
 	return r.speeds(ctx)
+}
+
+// layouts checks what kernels on matrices are told of them.
+func (r *run) layouts() error {
+	for _, t := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		shape, lack := chips.MatrixShape(r.d.Caps(), t)
+		if lack != "" {
+			continue
+		}
+		module, err := chips.CheckLayout(r.d, t, shape)
+		if err != nil && !errors.Is(err, chips.ErrLayout) {
+			return err
+		}
+		r.report.ran([]vk.ModuleInfo{module}, err == nil)
+	}
+	return nil
 }
 
 // cases runs the suites on each path.
@@ -142,48 +196,58 @@ func (r *run) cases(ctx context.Context) error {
 			r.report.Paths[i].conclude()
 		}
 	}()
-	var groups []group
-	for i := range len(r.report.Paths) / len(formats) {
-		g := group{impl: r.Impls[i/len(suites)], suite: &suites[i%len(suites)], paths: r.report.Paths[i*len(formats) : (i+1)*len(formats)]}
-		if slices.ContainsFunc(g.paths, func(p Path) bool { return p.Verdict != Unsupported }) {
-			groups = append(groups, g)
+	return r.runItems(ctx, r.items(suites), r.start.Add(time.Duration(casesPart*float64(r.Budget))))
+}
+
+// runItems runs cases until the deadline and adds their outcomes to their paths.
+func (r *run) runItems(ctx context.Context, items []*item, end time.Time) error {
+	items = slices.Clone(items)
+	for len(items) > 0 && time.Now().Before(end) {
+		outcomes, culprit, err := r.pool(ctx, items, end)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-	}
-	// Rounds, since a group may leave time to the others.
-	end := r.start.Add(time.Duration(casesPart * float64(r.Budget)))
-	for first := true; len(groups) > 0 && (first || time.Now().Before(end)); first = false {
-		for i := range groups {
-			if err := r.path(ctx, &groups[i], time.Now().Add(time.Until(end)/time.Duration(len(groups)-i))); err != nil {
-				return err
+		done := map[*item]bool{}
+		for _, o := range outcomes {
+			if o.item != culprit && (breaks(o.err) || errors.Is(o.err, errInterrupted)) {
+				continue // another one broke the device
 			}
+			if errors.Is(o.err, vk.ErrOutOfDeviceMemory) && !o.alone && r.workers > 1 {
+				o.alone, o.rank = true, o.rank+1<<30
+				continue // there may be room without the others
+			}
+			done[o.item] = true
+			r.add(o)
 		}
-		groups = slices.DeleteFunc(groups, func(g group) bool { return len(g.cases()) == 0 })
+		if err == nil && culprit != nil {
+			err = r.recover(ctx, culprit)
+		}
+		items = slices.DeleteFunc(items, func(it *item) bool { return done[it] || it.path.broken() })
+		if err != nil {
+			r.leave(items)
+			return err
+		}
+		slices.SortStableFunc(items, byRank)
 	}
-	for i := range groups {
-		r.leave(&groups[i])
-	}
+	r.leave(items)
 	return nil
 }
 
-// A group is a path and a pass in all formats.
-type group struct {
-	impl  attention.Impl
-	suite *suite
-	paths []Path // one for each format
-	done  int    // cases
-}
-
-// cases returns those that have not been run.
-func (g *group) cases() []*attntest.Case { return g.suite.cases[g.done:] }
-
-// of returns the Path of a case, nil if it is not to be run.
-func (g *group) of(c *attntest.Case) *Path {
-	p := &g.paths[slices.Index(formats, c.Problem.DType)]
-	if p.Verdict == Unsupported || p.Verdict == Hung || p.Verdict == Lost {
-		return nil
+// leave counts the cases for which there was no time.
+func (r *run) leave(items []*item) {
+	for _, it := range items {
+		it.path.Left++
 	}
-	return p
 }
+
+// path returns the Path of a pass and a format.
+func (r *Report) path(impl attention.Impl, pass bench.Pass, t dtype.DType) *Path {
+	i := slices.IndexFunc(r.Paths, func(p Path) bool { return p.Impl == impl && p.Pass == pass && p.DType == t })
+	return &r.Paths[i]
+}
+
+// broken reports whether the path must not be used again, even for a test.
+func (p *Path) broken() bool { return p.Verdict == Hung || p.Verdict == Lost }
 
 // formats are those that each path is tested with.
 var formats = []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32}
@@ -195,41 +259,13 @@ func quick(cpu bool) bench.Protocol {
 	return pr
 }
 
+// step shows progress; several goroutines call it.
 func (r *run) step(what string) {
+	r.showing.Lock()
+	defer r.showing.Unlock()
 	if r.progress != nil {
 		const parts = 1000
 		r.progress(int(parts*min(float64(time.Since(r.start))/float64(r.Budget), 1)), parts, what)
-	}
-}
-
-// path runs cases of a group, the cheap ones first, until the deadline.
-func (r *run) path(ctx context.Context, g *group, deadline time.Time) error {
-	for _, c := range g.cases() {
-		p := g.of(c)
-		switch {
-		case p == nil:
-		case r.refuses(g.suite.pass, g.impl, c) != nil:
-			p.Refused++
-		case time.Now().After(deadline):
-			return nil
-		default:
-			r.step(fmt.Sprintf("%v %v: %s", g.impl, g.suite.pass, c.Name))
-			worst, err := g.suite.check(ctx, g.impl, c)
-			if err := r.add(ctx, p, c, worst, err); err != nil {
-				return err
-			}
-		}
-		g.done++
-	}
-	return nil
-}
-
-// leave counts the cases of a group for which there was no time.
-func (r *run) leave(g *group) {
-	for _, c := range g.cases() {
-		if p := g.of(c); p != nil && r.refuses(g.suite.pass, g.impl, c) == nil {
-			p.Left++
-		}
 	}
 }
 
@@ -247,37 +283,44 @@ func newPath(caps *vk.Caps, impl attention.Impl, pass bench.Pass, t dtype.DType)
 	return p
 }
 
-// add adds the outcome of a case. An error means that the test cannot go on.
-func (r *run) add(ctx context.Context, p *Path, c *attntest.Case, worst float64, err error) error {
+// add adds the outcome of a case.
+func (r *run) add(o outcome) {
+	p := o.path
 	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err == nil:
+	case o.err == nil:
 		p.Right++
-		p.Worst = max(p.Worst, worst)
-		return nil
-	case errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory):
+		p.Worst = max(p.Worst, o.worst)
+	case errors.Is(o.err, vk.ErrUnsupported) || errors.Is(o.err, vk.ErrOutOfDeviceMemory):
 		p.Refused++
-		return nil
+		return
+	default:
+		p.Bad++
 	}
-	p.Bad++
-	if p.Verdict == "" {
-		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", c.Name, err)
-	}
+	r.report.ran(o.modules, o.err == nil)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", c.Name, r.Hang)
+	case errors.Is(o.err, context.DeadlineExceeded):
+		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", o.c.Name, r.Hang)
+	case errors.Is(o.err, vk.ErrDeviceLost):
+		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", o.c.Name, o.err)
+	case o.err != nil && p.Verdict == "":
+		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", o.c.Name, o.err)
+	}
+}
+
+// recover makes the device usable after an item broke it. An error means that the test
+// cannot go on.
+func (r *run) recover(ctx context.Context, culprit *item) error {
+	if culprit.path.Verdict == Hung {
 		if !r.comesBack(ctx) {
 			return ErrHung
 		}
-	case errors.Is(err, vk.ErrDeviceLost):
-		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", c.Name, err)
-		r.d.Close() // its errors follow from the loss
-		r.d = nil
-		var err error
-		if r.d, err = r.Open(); err != nil {
-			return fmt.Errorf("after %s: %w", c.Name, err)
-		}
+		return nil
+	}
+	r.d.Close() // its errors follow from the loss
+	r.d = nil
+	var err error
+	if r.d, err = r.Open(); err != nil {
+		return fmt.Errorf("after %s: %w", culprit.c.Name, err)
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,7 +35,7 @@ func options(t *testing.T, budget time.Duration, impls ...attention.Impl) (bench
 // TestRun tests the scalar path of the device, on the cheapest cases.
 func TestRun(t *testing.T) {
 	env, o := options(t, time.Hour, attention.Scalar)
-	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, most: 24, progress: func(done, total int, what string) {
+	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, most: 24, workers: 4, progress: func(done, total int, what string) {
 		require.LessOrEqual(t, done, total)
 		require.NotEmpty(t, what)
 	}}
@@ -56,6 +58,13 @@ func TestRun(t *testing.T) {
 	require.Greater(t, float32s.Worst, 0.0)
 	require.LessOrEqual(t, float32s.Worst, 1.0)
 	require.Len(t, report.Ceilings, 4)
+	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "micro_copy"} {
+		i := slices.IndexFunc(report.Modules, func(m Module) bool { return m.Name == want })
+		require.GreaterOrEqual(t, i, 0, "%s did not run", want)
+		require.Positive(t, report.Modules[i].Right)
+		require.Zero(t, report.Modules[i].Wrong)
+	}
+	require.True(t, slices.IsSortedFunc(report.Modules, func(a, b Module) int { return strings.Compare(a.Name, b.Name) }))
 	var text strings.Builder
 	require.NoError(t, bench.WriteSheet(&text, report.Sheet(), bench.Table))
 	require.Regexp(t, `\nscalar +forward +float32 +pass +\d+ +0 `, text.String())
@@ -85,9 +94,14 @@ var wrongScale = attntest.Contiguous(func(o, lse []float64, in ref.Inputs[float6
 
 // failing returns err from the nth call on, of one format.
 func failing(n int, format dtype.DType, err error) attntest.Forwarder {
+	var mu sync.Mutex
 	return attntest.ForwardFunc(func(o, lse *attntest.Tensor, in attntest.Inputs, p attention.Problem) error {
 		if p.DType == format {
-			if n--; n < 0 {
+			mu.Lock()
+			n--
+			broken := n < 0
+			mu.Unlock()
+			if broken {
 				return err
 			}
 		}
@@ -113,35 +127,39 @@ func TestVerdicts(t *testing.T) {
 		{"broken", func() attntest.Forwarder { return failing(4, dtype.Float32, errors.New("the compiler gave up")) }, Wrong, "the compiler gave up", 1},
 		{"refuses all", func() attntest.Forwarder { return failing(0, dtype.Float32, vk.ErrUnsupported) }, NotRun, "the test ended before", 1},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			env, o := options(t, time.Hour, attention.Scalar)
-			opens, open := 0, o.Open
-			o.Open = func() (*vk.Device, error) { opens++; return open() }
-			r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, most: 30}
-			forwarder := c.forwarder()
-			r.forwarder = func(attention.Impl) attntest.Forwarder { return forwarder }
-			var err error
-			r.d, err = r.Open()
-			require.NoError(t, err)
-			require.NoError(t, r.cases(context.Background()))
-			require.NoError(t, r.d.Close())
-			require.Equal(t, c.opens, opens)
-			p := r.report.Paths[2]
-			require.Equal(t, dtype.Float32, p.DType)
-			require.Equal(t, c.want, p.Verdict, p.Why)
-			require.Contains(t, p.Why, c.why)
-			if c.want == Hung || c.want == Lost {
-				require.Equal(t, 1, p.Bad, "a path was used again after it hung")
-				require.GreaterOrEqual(t, p.Right, 2)
-			}
-			if c.want == Wrong {
-				require.Greater(t, p.Bad, 1)
-			}
-			require.Equal(t, c.want.Bad(), len(r.report.Failed()) > 0)
-			if other := r.report.Paths[0]; c.name != "wrong" && other.Verdict != Unsupported {
-				require.Equal(t, Pass, other.Verdict, "another format: %s", other.Why)
-			}
-		})
+		for _, workers := range []int{1, 8} {
+			t.Run(fmt.Sprintf("%s/%d", c.name, workers), func(t *testing.T) {
+				env, o := options(t, time.Hour, attention.Scalar)
+				opens, open := 0, o.Open
+				o.Open = func() (*vk.Device, error) { opens++; return open() }
+				r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, most: 30, workers: workers}
+				forwarder := c.forwarder()
+				r.forwarder = func(attention.Impl) attntest.Forwarder { return forwarder }
+				var err error
+				r.d, err = r.Open()
+				require.NoError(t, err)
+				require.NoError(t, r.cases(context.Background()))
+				require.NoError(t, r.d.Close())
+				require.Equal(t, c.opens, opens)
+				p := r.report.Paths[2]
+				require.Equal(t, dtype.Float32, p.DType)
+				require.Equal(t, c.want, p.Verdict, p.Why)
+				require.Contains(t, p.Why, c.why)
+				if c.want == Hung || c.want == Lost {
+					require.Equal(t, 1, p.Bad, "a path was used again after it hung")
+					if workers == 1 {
+						require.Equal(t, 2, p.Right)
+					}
+				}
+				if c.want == Wrong {
+					require.Greater(t, p.Bad, 1)
+				}
+				require.Equal(t, c.want.Bad(), len(r.report.Failed()) > 0)
+				if other := r.report.Paths[0]; c.name != "wrong" && other.Verdict != Unsupported {
+					require.Equal(t, Pass, other.Verdict, "another format: %s", other.Why)
+				}
+			})
+		}
 	}
 }
 
@@ -189,6 +207,14 @@ func TestSlow(t *testing.T) {
 	r.compare(dtype.Float16, []bench.Result{bad, result(attention.Scalar, 100)})
 	require.Equal(t, Wrong, r.report.Paths[0].Verdict)
 	require.Contains(t, r.report.Paths[0].Why, "seq_q=2048")
+
+	// The baseline is no path, but its module ran.
+	naive := result(attention.Scalar, 500)
+	naive.Impl = "naive"
+	r.compare(dtype.Float16, []bench.Result{result(attention.Scalar, 100), naive})
+	require.Len(t, r.report.Modules, 1)
+	require.Equal(t, "naive_attention.f16", r.report.Modules[0].Name)
+	require.Equal(t, 1, r.report.Modules[0].Right)
 }
 
 // TestSheet says that wrong matrices are named.

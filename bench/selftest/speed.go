@@ -9,6 +9,8 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // slowBelow is the speed below which a path on matrices is suspicious. Matrix
@@ -32,7 +34,7 @@ func (r *run) speeds(ctx context.Context) error {
 			continue
 		}
 		r.step(fmt.Sprintf("speed of %v", t))
-		c := bench.Case{Problem: speedProblem(r.report.Env.CPU, t), Impls: impls, Protocol: quick(r.report.Env.CPU)}
+		c := bench.Case{Problem: speedProblem(r.report.Env.CPU, t), Impls: impls, Protocol: quick(r.report.Env.CPU), Naive: true}
 		results, err := bench.Attention(ctx, r.d, c, nil)
 		if err != nil {
 			return err
@@ -56,6 +58,10 @@ func (r *run) compare(t dtype.DType, results []bench.Result) {
 	scalar := results[at].NS()
 	for _, x := range results {
 		i := slices.IndexFunc(r.report.Paths, func(p Path) bool { return p.Pass == bench.Forward && p.DType == t && p.Impl.String() == x.Impl })
+		if i < 0 {
+			r.naive(t, x)
+			continue
+		}
 		p := &r.report.Paths[i]
 		if x.Status == bench.StatusFailed {
 			p.Verdict, p.Why = Wrong, fmt.Sprintf("%v: %s", x.Problem, x.Reason)
@@ -70,6 +76,14 @@ func (r *run) compare(t dtype.DType, results []bench.Result) {
 			p.Verdict = Slow
 			p.Why = fmt.Sprintf("right, but %.2g times as fast as scalar at %s: %s", p.Speed, bench.Describe(x.Problem), r.suspicion(t))
 		}
+	}
+}
+
+// naive counts the check of the baseline that benchmarks have, whose kernel no path runs.
+func (r *run) naive(t dtype.DType, x bench.Result) {
+	module, err := shaders.Get("naive_attention", t.Short())
+	if err == nil && (x.Status == bench.StatusOK || x.Status == bench.StatusFailed) {
+		r.report.ran([]vk.ModuleInfo{{Name: module.Name, SPIRV: module.SPIRV}}, x.Status == bench.StatusOK)
 	}
 }
 

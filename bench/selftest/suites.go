@@ -13,10 +13,8 @@ import (
 // A suite is that of a pass.
 type suite struct {
 	pass  bench.Pass
-	cases []*attntest.Case // the cheap ones first
-	// check runs a case on a path and returns the largest error by what is
-	// allowed, or what is wrong.
-	check func(ctx context.Context, impl attention.Impl, c *attntest.Case) (float64, error)
+	cases []*attntest.Case                                     // the cheap ones first
+	check func(ctx context.Context, g *gate, it *item) outcome // several goroutines call it
 }
 
 // suites returns the suites for the device: a software driver has no time for
@@ -29,16 +27,23 @@ func (r *run) suites() []suite {
 	forward := attntest.NewSuite(set, attntest.Reference, attntest.TwicePlain)
 	backward := attntest.NewBackwardSuite(set, attntest.BackwardReference, attntest.PlainGradients)
 	list := []suite{
-		{bench.Forward, forward.Cases, func(ctx context.Context, impl attention.Impl, c *attntest.Case) (float64, error) {
-			report, err := forward.Check(c, r.adapter(ctx, impl))
-			return max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err
-		}},
-		{bench.Backward, backward.Cases, func(ctx context.Context, impl attention.Impl, c *attntest.Case) (worst float64, err error) {
-			report, err := backward.Check(c, &onDevice{ctx: ctx, d: r.d, impl: impl, hang: r.Hang})
-			for _, x := range report {
-				worst = max(worst, share(x.Diff.Off, x.Bound))
+		{bench.Forward, forward.Cases, func(ctx context.Context, g *gate, it *item) outcome {
+			dev := r.onDevice(ctx, g, it)
+			var got attntest.Forwarder = dev
+			if r.forwarder != nil {
+				got = r.forwarder(it.impl)
 			}
-			return worst, err
+			report, err := forward.Check(it.c, got)
+			return outcome{it, max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err, dev.modules}
+		}},
+		{bench.Backward, backward.Cases, func(ctx context.Context, g *gate, it *item) outcome {
+			dev := r.onDevice(ctx, g, it)
+			report, err := backward.Check(it.c, dev)
+			o := outcome{it, 0, err, dev.modules}
+			for _, x := range report {
+				o.worst = max(o.worst, share(x.Diff.Off, x.Bound))
+			}
+			return o
 		}},
 	}
 	for i := range list {
@@ -60,12 +65,9 @@ func share(off, bound float64) float64 {
 	return off / bound
 }
 
-// adapter returns what is tested as the forward pass of a path.
-func (r *run) adapter(ctx context.Context, impl attention.Impl) attntest.Forwarder {
-	if r.forwarder != nil {
-		return r.forwarder(impl)
-	}
-	return &onDevice{ctx: ctx, d: r.d, impl: impl, hang: r.Hang}
+// onDevice returns what runs the calls of an item.
+func (r *run) onDevice(ctx context.Context, g *gate, it *item) *onDevice {
+	return &onDevice{ctx: ctx, d: r.d, impl: it.impl, hang: r.Hang, gate: g, item: it}
 }
 
 // refuses returns why a path does not take a case.

@@ -18,6 +18,7 @@ import (
 
 // A Failure is a problem that is wrong. The texts of problems are as Encode writes them.
 type Failure struct {
+	Kernel   string
 	Problem  string
 	What     string // is wrong with it
 	Smallest string // the smallest problem found that is wrong as well
@@ -264,7 +265,7 @@ func (r *run) check(ctx context.Context, runner *Runner, k *Kernel, p Problem) e
 // shrink looks for the smallest problem that fails, too. A defect that does not show in
 // every run is given three.
 func (r *run) shrink(ctx context.Context, j job, err error) *Failure {
-	f := &Failure{Problem: Encode(j.kernel, j.problem), What: err.Error()}
+	f := &Failure{Kernel: j.kernel.Name, Problem: Encode(j.kernel, j.problem), What: err.Error()}
 	smallest, what, until := j.problem, err, time.Now().Add(r.Shrink)
 	for again := true; again && time.Now().Before(until) && !errors.Is(err, vk.ErrDeviceLost); {
 		again = false

@@ -22,9 +22,11 @@ func TestImportProblems(t *testing.T) {
 		{path: "pipelines/gemm", imports: []string{"vk", "shaders"}},
 		{path: "pipelines/gemm/ref", imports: []string{"dtype"}},
 		{path: "pipelines/tnp", imports: []string{"pipelines/gemm", "attention"}},
-		{path: "bench", imports: []string{"attention", "attention/ref", "vk"}},
+		{path: "conformance", imports: []string{"chips", "shaders", "vk"}},
+		{path: "bench", imports: []string{"attention", "attention/ref", "vk", "conformance"}},
 		{path: "bench/flashvk", imports: []string{"bench", "pipelines/tnp"}},
 		{path: "tools/check"},
+		{path: "tools/proven", imports: []string{"conformance", "vk"}},
 	}
 	if got := importProblems(good); got != nil {
 		t.Errorf("problems of a good tree: %q", got)
@@ -46,6 +48,7 @@ func TestImportProblems(t *testing.T) {
 			"attention/attntest imports vk (attention/attntest -> pipelines/gemm -> vk): references and suites run without Vulkan"},
 		{pkg{path: "pipelines/gemm/ref", imports: []string{"vk"}},
 			"pipelines/gemm/ref imports vk (pipelines/gemm/ref -> vk): references and suites run without Vulkan"},
+		{pkg{path: "conformance", imports: []string{"bench"}}, "conformance imports bench, which does not stand below it"},
 		{pkg{path: "util"}, "util has no place in the order of packages (tools/check/imports.go)"},
 	} {
 		pkgs := append(slices.DeleteFunc(slices.Clone(good), func(p pkg) bool { return p.path == tt.pkg.path }), tt.pkg)

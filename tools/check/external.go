@@ -61,6 +61,16 @@ func checkConverge(r *repo) ([]string, error) {
 	return findings(lines, "tools/converge"), nil
 }
 
+// checkProven lists the modules that no GPU's record proves. Who changes a shader without
+// a GPU at hand makes them; who closes the issue proves them.
+func checkProven(r *repo) ([]string, error) {
+	lines, ok, err := r.command(nil, "go", "run", "./tools/proven")
+	if err != nil || ok {
+		return nil, err
+	}
+	return findings(lines, "go run ./tools/proven"), nil
+}
+
 // findings drops from a failed program's output the lines that are no finding. The
 // result is never empty.
 func findings(lines []string, program string) []string {

@@ -34,6 +34,7 @@ var levels = []struct {
 	{"vk/...", 1},
 	{"shaders/...", 1},
 	{"chips/...", 2},
+	{"conformance", 3},
 	{"attention/philox", 1},
 	{"attention/problem", 2},
 	{"attention/ref/...", 3},
