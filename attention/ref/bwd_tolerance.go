@@ -80,6 +80,10 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 // sum of n products of random sign is about 0.4*sqrt(n)*u times the sum's size: that
 // much of the largest P * (|dP| + |Delta|) counts as plain's error at the least.
 //
+// Weights and dX below 2^-14 are rounded to steps of 2^-24 in float16: the rounding of one, by
+// 2^-25, counts as plain's error at the least. Where a large Scale meets a small Q, a
+// dX of few steps makes all of dK, and falls on another step in a kernel than in plain.
+//
 // The weight of a sink below 2^-126 may be 0 on a device, as it is not a normal float32: dSinks
 // may be off by that weight in all rows, whatever its size.
 //
@@ -104,11 +108,15 @@ func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) G
 	bound := func(want, plain []float64, times, half, least, ceiling float64) float64 {
 		return min(times*max(MaxDiff(plain, want).Off, half*largest(want), least), ceiling)
 	}
+	step := 0.0
+	if p.DType == dtype.Float16 {
+		step = 0x1p-25
+	}
 	flushed := 0x1p-126 * (1 + (2*s.DP+s.DLSE)*float64(p.Batch)*float64(p.SeqQ))
 	return GradientBound{
-		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*cancel, most.DQ),
-		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*cancel, most.DK),
-		DV:     bound(want.DV, plain.DV, factor(2), half, 0, most.DV),
+		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*max(cancel, step), most.DQ),
+		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*max(cancel, step), most.DK),
+		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step, most.DV),
 		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), cancel, most.DBias),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32, roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed,
 	}

@@ -96,13 +96,20 @@ func largest[T Float](x []T) float64 {
 // but not in a kernel, which computes them to the base 2 (scores of 50 with slopes of
 // 1/16 were off by half a unit of 72 in the last place, and plain by a tenth of that).
 //
+// For the 16-bit formats it counts as what matrix units that truncate lose of the largest
+// score, u for each eight products, as in GradientBounds: that is less than the rounding of
+// P until scores are in the hundreds.
+//
 // A broken Plain must not excuse a broken kernel, so the bound for O never
 // exceeds ceiling.
 func PlainBound(want, plain, lse []float64, s Scope, p problem.Problem) Bound {
 	off := MaxDiff(plain, want).Off
 	rounding, half := 0.0, roundoff32*(1+largest(lse))
+	if p.DType != dtype.Float32 {
+		half = float64(p.HeadDim) / 8 * roundoff32 * largest(lse)
+	}
 	for _, x := range want {
-		if p.DType == dtype.Float32 && !math.IsInf(x, 0) {
+		if !math.IsInf(x, 0) {
 			off = max(off, half*math.Abs(x))
 		}
 		y := float64(p.DType.Round(float32(x + 0.3)))
