@@ -94,7 +94,8 @@ func largest[T Float](x []T) float64 {
 // comes the rounding of the largest LSE, an error of all weights, as in GradientBounds:
 // scores that differ by round numbers, such as multiples of a slope, are exact in plain
 // but not in a kernel, which computes them to the base 2 (scores of 50 with slopes of
-// 1/16 were off by half a unit of 72 in the last place, and plain by a tenth of that).
+// 1/16 were off by half a unit of 72 in the last place, and plain by a tenth of that); and that of
+// Softcap, which multiplies a tanh that is right to a rounding near 1.
 //
 // For the 16-bit formats it counts as what matrix units that truncate lose of the largest
 // score, u for each eight products, as in GradientBounds: that is less than the rounding of
@@ -104,7 +105,7 @@ func largest[T Float](x []T) float64 {
 // exceeds ceiling.
 func PlainBound(want, plain, lse []float64, s Scope, p problem.Problem) Bound {
 	off := MaxDiff(plain, want).Off
-	rounding, half := 0.0, roundoff32*(1+largest(lse))
+	rounding, half := 0.0, roundoff32*(1+largest(lse)+p.Softcap)
 	if p.DType != dtype.Float32 {
 		half = float64(p.HeadDim) / 8 * roundoff32 * largest(lse)
 	}
