@@ -361,7 +361,11 @@ func (c *Case) String() string {
 		s += fmt.Sprintf(" features=%v", c.Features)
 	}
 	if c.Lengths != nil {
-		s += fmt.Sprintf(" lengths=%v slack=%d", c.Lengths, c.Slack)
+		some, more := c.Lengths, ""
+		if len(some) > 20 {
+			some, more = some[:20], "..."
+		}
+		s += fmt.Sprintf(" lengths=%v%s slack=%d", some, more, c.Slack)
 	}
 	if c.Problem.KeyMask || c.HidingBias {
 		s += fmt.Sprintf(" mask=%v hiding-bias=%v", c.Mask, c.HidingBias)

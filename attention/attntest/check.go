@@ -31,11 +31,13 @@ type surroundings struct {
 	name    string
 }
 
+var notFinite = [...]float64{math.NaN(), math.Inf(1), math.NaN(), math.Inf(-1)}
+
 var (
 	// NaN reaches everything that is computed from it, but a comparison (max) may
 	// drop it.
 	nanAround = surroundings{
-		garbage: func(i int) float64 { return []float64{math.NaN(), math.Inf(1), math.NaN(), math.Inf(-1)}[i%4] },
+		garbage: func(i int) float64 { return notFinite[i%len(notFinite)] },
 		length:  1 << 20,
 		visible: 1,
 		poison:  math.NaN(),
@@ -90,8 +92,11 @@ func (s *surroundings) input(name string, l Layout, format dtype.DType, shape []
 		return nil
 	}
 	t := newTensor(name, l, format, shape...)
+	garbage := s.around(format)
+	for i := range t.Data {
+		t.Data[i] = garbage(i)
+	}
 	t.Scatter(values)
-	t.fillGarbage(s.around(format))
 	return t
 }
 
@@ -109,8 +114,11 @@ func (c *Case) newInputs(values ref.Inputs[float64], around surroundings) Inputs
 		CuSeqlensQ:  input("cu_seqlens_q", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(values.CuSeqlensQ, func(n int32) float64 { return float64(n) })),
 		CuSeqlensKV: input("cu_seqlens_kv", c.Features, dtype.Int32, p.CuSeqlensShape(), numbers(values.CuSeqlensKV, func(n int32) float64 { return float64(n) })),
 	}
-	k, v := in.K.Gather(), in.V.Gather()
+	var k, v []float64 // only where something is hidden
 	c.hidden(values, func(row int) {
+		if k == nil {
+			k, v = in.K.Gather(), in.V.Gather()
+		}
 		for e := range p.HeadDim {
 			k[row*p.HeadDim+e] = around.garbage(e)
 		}
@@ -118,8 +126,10 @@ func (c *Case) newInputs(values ref.Inputs[float64], around surroundings) Inputs
 			v[row*p.ValueHeadDim()+e] = around.garbage(e)
 		}
 	})
-	in.K.Scatter(k)
-	in.V.Scatter(v)
+	if k != nil {
+		in.K.Scatter(k)
+		in.V.Scatter(v)
+	}
 	return in
 }
 

@@ -60,6 +60,7 @@ type weightSums struct {
 	bias  []float64 // problem.Problem.BiasShape
 	sinks []float64 // (batch, num_heads)
 	terms []float64 // (batch, num_heads), not a sum but the largest P * (|dP| + |Delta|)
+	ds    []float64 // likewise, the largest |dS|
 }
 
 func newWeightSums(p problem.Problem) *weightSums {
@@ -68,6 +69,7 @@ func newWeightSums(p problem.Problem) *weightSums {
 		bias:  make([]float64, product(p.BiasShape())),
 		sinks: make([]float64, p.Batch*p.NumHeads),
 		terms: make([]float64, p.Batch*p.NumHeads),
+		ds:    make([]float64, p.Batch*p.NumHeads),
 	}
 }
 
@@ -191,10 +193,12 @@ func (w *bwdWorker[T]) row(s, weights, t, slope []float64, mask problem.Mask, r 
 	dropRow(t, 0, p, r)
 	delta := dot(s, t) - w.dlse(r)
 	if w.sums != nil {
-		term := &w.sums.terms[r.Batch*p.NumHeads+r.Head]
-		for j := range t {
-			*term = max(*term, s[j]*(math.Abs(t[j])+math.Abs(delta)))
+		head := r.Batch*p.NumHeads + r.Head
+		term, ds := w.sums.terms[head], w.sums.ds[head]
+		for j, x := range t {
+			term, ds = max(term, s[j]*(math.Abs(x)+math.Abs(delta))), max(ds, s[j]*math.Abs(x-delta))
 		}
+		w.sums.terms[head], w.sums.ds[head] = term, ds
 	}
 	for j := range t {
 		t[j] = s[j] * (t[j] - delta)

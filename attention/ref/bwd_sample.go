@@ -91,7 +91,7 @@ func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p problem
 		Scope: Measure(in, p),
 		DP:    longest(up.DO, p.ValueHeadDim()) * longest(in.V, p.ValueHeadDim()) * p.Dropout.KeepScale(),
 		DLSE:  largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
-		Term: sums.term, KeyWeight: sums.weight,
+		Term: sums.term, DS: sums.ds, KeyWeight: sums.weight,
 	}, p)
 	return s, nil
 }

@@ -20,6 +20,7 @@ type sampled[F, T Float] struct {
 // sampleSums are what bounds are derived from.
 type sampleSums struct {
 	term   float64 // the largest P * (|dP| + |Delta|)
+	ds     float64 // the largest |dS|
 	weight float64 // the largest sum of P of a key
 }
 
@@ -45,7 +46,7 @@ func (s sampled[F, T]) compute(rows []Row, keys []Key) (Gradients, sampleSums) {
 	})
 	var all sampleSums
 	for _, x := range sums {
-		all.term, all.weight = max(all.term, x.term), max(all.weight, x.weight)
+		all.term, all.ds, all.weight = max(all.term, x.term), max(all.ds, x.ds), max(all.weight, x.weight)
 	}
 	return g, all
 }
@@ -97,6 +98,7 @@ func (w *sampleWorker[F, T]) pair(r *sampleRow[F, T], k, v []F, j int, sums *sam
 		W, dP = P*keep, dP*keep
 	}
 	sums.term = max(sums.term, float64(P)*(math.Abs(float64(dP))+math.Abs(float64(r.delta))))
+	sums.ds = max(sums.ds, math.Abs(float64(P)*float64(dP-r.delta)))
 	sums.weight += float64(P)
 	return w.round(W), w.round(P * (dP - r.delta) * r.score.derivative(x))
 }

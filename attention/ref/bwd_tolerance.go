@@ -22,6 +22,8 @@ type GradientScope struct {
 	DLSE, Q, K, DO, LSE float64
 	// Term is the largest P * (|dP| + |Delta|) of a row and a key.
 	Term float64
+	// DS is the largest |dS|, P * |dP - Delta|.
+	DS float64
 	// KeyWeight is the largest sum of weights P that a key gets, from all rows and
 	// heads that read it; BiasWeight that of the scores that share an element of the
 	// bias; SinkWeight that of a sink.
@@ -50,7 +52,7 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 		Scope: Measure(in, p),
 		DP:    longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
 		DLSE:  largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
-		Term:      largest(sums.terms),
+		Term: largest(sums.terms), DS: largest(sums.ds),
 		KeyWeight: largest(sums.keys), BiasWeight: largest(sums.bias), SinkWeight: largest(heads),
 	}, nil
 }
@@ -80,6 +82,19 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 // sum of n products of random sign is about 0.4*sqrt(n)*u times the sum's size: that
 // much of the largest P * (|dP| + |Delta|) counts as plain's error at the least.
 //
+// One rounding of the largest dS to a 16-bit format counts, too: where the
+// dX of one row add up to 0, as with equal keys, what is left of their roundings is one
+// random number, which may be small in plain alone. And for float32 with a Softcap, one
+// rounding of that: it multiplies a tanh that is right to a rounding near 1.
+//
+// Weights and dX below 2^-14 are rounded to steps of 2^-24 in float16: the rounding of one, by
+// 2^-25, counts as plain's error at the least. Where a large Scale meets a small Q, a
+// dX of few steps makes all of dK, and falls on another step in a kernel than in plain.
+//
+// What is below 2^-126 may be 0 on a device, as it is not a normal float32: results, weights (those
+// of a sink, or of keys beside one that outweighs them) and dX. That is allowed for all
+// terms of a sum, beyond the rest.
+//
 // A broken PlainBackward must not excuse a broken kernel, so no bound exceeds
 // its ceiling (gradientCeilings).
 func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) GradientBound {
@@ -91,7 +106,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) G
 	}
 	half := p.DType.Eps() / 2
 	if p.DType == dtype.Float32 {
-		half *= 1 + s.LSE
+		half *= 1 + s.LSE + p.Softcap
 	} else {
 		half += float64(p.HeadDim) / 8 * roundoff32 * s.LSE
 	}
@@ -101,12 +116,23 @@ func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) G
 	bound := func(want, plain []float64, times, half, least, ceiling float64) float64 {
 		return min(times*max(MaxDiff(plain, want).Off, half*largest(want), least), ceiling)
 	}
+	step, dX := 0.0, cancel
+	if p.DType != dtype.Float32 {
+		dX = max(dX, p.DType.Eps()/2*s.DS)
+	}
+	if p.DType == dtype.Float16 {
+		step = 0x1p-25
+	}
+	dX = max(dX, step)
+	size := 1 + 2*s.DP + s.DLSE // of dX, for a weight of 1, or of what is rounded itself
+	rows := float64(p.SeqQ) * float64(p.NumHeads)
+	flushed := func(factor, terms float64) float64 { return 0x1p-126 * (1 + factor*terms) }
 	return GradientBound{
-		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*cancel, most.DQ),
-		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*cancel, most.DK),
-		DV:     bound(want.DV, plain.DV, factor(2), half, 0, most.DV),
-		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), cancel, most.DBias),
-		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32, roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks),
+		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
+		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*dX, most.DK) + flushed(scale*s.Q*size, rows),
+		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step, most.DV) + flushed(s.DO, rows),
+		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), cancel, most.DBias) + flushed(size, rows*float64(p.Batch)),
+		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32, roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),
 	}
 }
 

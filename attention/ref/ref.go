@@ -110,7 +110,8 @@ func (c chunk) span(mask problem.Mask) (lo, hi int) {
 }
 
 // parallel calls a worker's function once for each i in [0, n), on GOMAXPROCS
-// goroutines. Each goroutine makes its own worker, which may keep buffers.
+// goroutines. Each goroutine that has something to do makes its own worker, which may
+// keep buffers.
 func parallel(n int, newWorker func() func(i int)) {
 	var wg sync.WaitGroup
 	next := make(chan int)
@@ -118,8 +119,11 @@ func parallel(n int, newWorker func() func(i int)) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			work := newWorker()
+			var work func(i int)
 			for i := range next {
+				if work == nil {
+					work = newWorker()
+				}
 				work(i)
 			}
 		}()

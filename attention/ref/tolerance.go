@@ -90,16 +90,28 @@ func largest[T Float](x []T) float64 {
 // off by up to 4 units. And plain's error then counts as one rounding of the
 // largest O at the least: with one key plain is exact, as exp(0) = 1, while a
 // device's exp2 is not quite 1 and rounds in P*V, in 1/l and in their product
-// (an H200 was off by one unit in the last place, the bound without this).
+// (an H200 was off by one unit in the last place, the bound without this). To that
+// comes the rounding of the largest LSE, an error of all weights, as in GradientBounds:
+// scores that differ by round numbers, such as multiples of a slope, are exact in plain
+// but not in a kernel, which computes them to the base 2 (scores of 50 with slopes of
+// 1/16 were off by half a unit of 72 in the last place, and plain by a tenth of that); and that of
+// Softcap, which multiplies a tanh that is right to a rounding near 1.
+//
+// For the 16-bit formats it counts as what matrix units that truncate lose of the largest
+// score, u for each eight products, as in GradientBounds: that is less than the rounding of
+// P until scores are in the hundreds.
 //
 // A broken Plain must not excuse a broken kernel, so the bound for O never
 // exceeds ceiling.
 func PlainBound(want, plain, lse []float64, s Scope, p problem.Problem) Bound {
 	off := MaxDiff(plain, want).Off
-	rounding := 0.0
+	rounding, half := 0.0, roundoff32*(1+largest(lse)+p.Softcap)
+	if p.DType != dtype.Float32 {
+		half = float64(p.HeadDim) / 8 * roundoff32 * largest(lse)
+	}
 	for _, x := range want {
-		if p.DType == dtype.Float32 && !math.IsInf(x, 0) {
-			off = max(off, roundoff32*math.Abs(x))
+		if !math.IsInf(x, 0) {
+			off = max(off, half*math.Abs(x))
 		}
 		y := float64(p.DType.Round(float32(x + 0.3)))
 		if d := math.Abs(y - 0.3 - x); !math.IsInf(d, 0) { // fl may overflow

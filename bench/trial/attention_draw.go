@@ -170,7 +170,8 @@ func (d *attentionDraw) shape(family *rand.Rand) {
 
 // config draws a configuration that devices like typicalCaps can run.
 func (d *attentionDraw) config(family *rand.Rand) {
-	forced := chance(family, 2) || d.splits
+	// Only plain problems have kernels that divide keys or compute all gradients at once.
+	forced := chance(family, 2) || d.splits || d.Case.Problem.Plain() && chance(family, 2)
 	if d.Impl == attention.Auto || !forced {
 		return
 	}
@@ -214,7 +215,7 @@ func (d *attentionDraw) typical() attention.Problem {
 // backwardConfig draws a configuration of the backward pass: one kernel for all gradients
 // where there is one, or tiles of two kernels.
 func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p attention.Problem) *attention.BackwardConfig {
-	fused := d.matrix && p.Plain() && p.DType != dtype.Float32 && chance(family, 2)
+	fused := d.matrix && p.Plain() && p.DType != dtype.Float32 && !chance(family, 3)
 	start, err := attention.ChooseBackward(caps, p, attention.Options{Impl: d.Impl})
 	if err != nil {
 		return nil
@@ -261,7 +262,7 @@ func scalarTile(family *rand.Rand) attention.BackwardTile {
 func typicalCaps(soft bool) *vk.Caps {
 	c := &vk.Caps{
 		Name: "typical", Type: vk.DiscreteGPU, APIVersion: vk.MakeVersion(1, 4, 0),
-		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, SubgroupSizeControl: true, ComputeFullSubgroups: true,
 		SubgroupOps:          vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle,
 		MaxSharedMemoryBytes: 48 << 10, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
 		MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxPushConstantsBytes: 256, MaxStorageBuffers: 32,

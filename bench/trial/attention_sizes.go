@@ -11,8 +11,9 @@ const (
 	wideBlocks, wideBlockRows = 520, 64
 	// softBlocks is that of a software driver.
 	softBlocks = 40
-	// mostElements bounds the elements of a tensor, which the host looks at many times.
-	mostElements = 3e6
+	// mostElements bounds the elements of a tensor, which the host looks at many times,
+	// and mostWide those of a wide problem.
+	mostElements, mostWide = 2e6, 6e6
 	// unfusedScores bounds the scores that the unfused path keeps in memory.
 	unfusedScores = 1 << 23
 )
@@ -73,7 +74,7 @@ func (d *attentionDraw) wide(group *int) {
 		blocks = softBlocks
 	}
 	dim := max(p.HeadDim, p.ValueHeadDim())
-	rows := min(int(mostElements)/dim, blocks*128) // of all heads
+	rows := min(int(mostWide)/dim, blocks*128) // of all heads
 	if !d.decode {
 		p.SeqQ = max(1, min(int(math.Exp2(math.Log2(float64(rows)+1)*rng.Float64())), 4096))
 		if chance(rng, 2) {
@@ -88,7 +89,7 @@ func (d *attentionDraw) wide(group *int) {
 	*group = min(*group, heads)
 	p.NumKVHeads = max(1, min(heads / *group, one(rng, 1, 2, 4, 8, 16, 64)))
 	p.Batch = max(1, (heads+*group*p.NumKVHeads-1)/(*group*p.NumKVHeads))
-	most := max(1, int(mostElements)/(dim*p.Batch*p.NumKVHeads))
+	most := max(1, int(mostWide)/(dim*p.Batch*p.NumKVHeads))
 	p.SeqKV = min(Size(rng, max(d.longest(), 2048)), most)
 }
 
@@ -140,9 +141,12 @@ func (d *attentionDraw) rows() (q, kv int) {
 func (d *attentionDraw) most(wide bool) float64 {
 	p := &d.Case.Problem
 	q, kv := d.rows()
-	heads := float64(p.NumHeads)
-	over := float64(q) * heads * float64(max(p.HeadDim, p.ValueHeadDim())) / mostElements
-	over = max(over, float64(kv)*float64(p.NumKVHeads)*float64(max(p.HeadDim, p.ValueHeadDim()))/mostElements)
+	heads, elements := float64(p.NumHeads), float64(mostElements)
+	if wide {
+		elements = mostWide
+	}
+	over := float64(q) * heads * float64(max(p.HeadDim, p.ValueHeadDim())) / elements
+	over = max(over, float64(kv)*float64(p.NumKVHeads)*float64(max(p.HeadDim, p.ValueHeadDim()))/elements)
 	scores := heads * float64(p.Batch) * float64(p.SeqQ) * float64(p.SeqKV) // of sequences of the maximal lengths
 	if p.Varlen.On {
 		scores = 0
@@ -155,7 +159,7 @@ func (d *attentionDraw) most(wide bool) float64 {
 		for _, n := range p.BiasShape() {
 			bias *= float64(n)
 		}
-		over = max(over, bias/mostElements)
+		over = max(over, bias/elements)
 	}
 	if d.Impl == attention.Unfused {
 		// With Varlen it keeps those of the maximal lengths.
