@@ -23,8 +23,8 @@ type kernelData struct {
 	Layout string
 	// Workspace gives the call memory of its own, which is watched on both sides.
 	Workspace bool
-	// Rows are how many rows the reference has; 0: all.
-	Rows int
+	// Sample is how many rows the reference has; 0: all.
+	Sample int
 }
 
 // The kinds of inputs.

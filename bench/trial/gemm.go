@@ -114,7 +114,7 @@ func (p *gemmProblem) placeOfB(i int) (k, n int) {
 // tensors returns those of the call.
 func (p *gemmProblem) tensors() []kerneltest.Tensor {
 	in := p.inputs()
-	rows := sampleRows(p.rng(10), p.M, p.Rows)
+	rows := sampleRows(p.rng(10), p.M, p.Sample)
 	part, some, sample := p.Problem, in, []int(nil)
 	if rows != nil {
 		part, some = ref.Rows(rows, in, p.Problem)
@@ -343,8 +343,8 @@ func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
 	limit := budget(rng, s)
 	cost := func() float64 {
 		rows := p.M
-		if p.Rows > 0 {
-			rows = p.Rows
+		if p.Sample > 0 {
+			rows = p.Sample
 		}
 		return 4 * float64(p.Batches()) * float64(rows) * float64(p.N) * float64(p.K)
 	}
@@ -357,9 +357,9 @@ func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
 		p.M, p.N, p.K = max(1, down)*blockM+rng.IntN(9)-4, across*blockN+rng.IntN(9)-4, Size(rng, 600)
 		p.M, p.N = max(1, p.M), max(1, p.N)
 		within(rng, mostElements, func() float64 { return float64(p.Batches()) * float64(p.M) * float64(p.N) }, &p.M, &p.N)
-		p.Rows = min(p.M, 8)
-		within(rng, limit, cost, &p.K, &p.Rows)
-		p.Rows = max(p.Rows, 2)
+		p.Sample = min(p.M, 8)
+		within(rng, limit, cost, &p.K, &p.Sample)
+		p.Sample = max(p.Sample, 2)
 	case kind <= 2:
 		p.M, p.N, p.K = sizeOf(rng, s, 80), sizeOf(rng, s, 80), Size(rng, 20000)
 		within(rng, limit, cost, &p.M, &p.N, &p.K)
