@@ -106,7 +106,7 @@ func Size(rng *rand.Rand, most int) int {
 }
 
 // All lists the kernels.
-func All() []Kernel { return []Kernel{gemmKernel(), gmmKernel(), normKernel()} }
+func All() []Kernel { return []Kernel{gemmKernel(), gmmKernel(), normKernel(), optimKernel()} }
 
 // Find returns the Kernel of a name.
 func Find(name string) (Kernel, error) {
