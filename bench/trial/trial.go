@@ -106,7 +106,9 @@ func Size(rng *rand.Rand, most int) int {
 }
 
 // All lists the kernels.
-func All() []Kernel { return []Kernel{gemmKernel(), gmmKernel(), normKernel(), optimKernel()} }
+func All() []Kernel {
+	return []Kernel{gemmKernel(), gmmKernel(), normKernel(), optimKernel(), mlpKernel(), groupedKernel()}
+}
 
 // Find returns the Kernel of a name.
 func Find(name string) (Kernel, error) {

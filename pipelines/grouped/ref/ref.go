@@ -19,7 +19,7 @@ import (
 type Inputs struct{ X, W1, W2, DY, Pre []float64 }
 
 // Outputs are what the forward pass writes, and what Backward adds.
-type Outputs struct{ Pre, Y, DX, DW1, DW2 []float64 }
+type Outputs struct{ Pre, Y, DPre, DX, DW1, DW2 []float64 }
 
 // Compute returns the outputs in float64 throughout: the gradients too if there is DY.
 func Compute(in Inputs, p problem.Problem) Outputs {
@@ -40,13 +40,16 @@ func Plain(in Inputs, p problem.Problem) Outputs {
 func compute(in Inputs, p problem.Problem, f func(mlp.Inputs, mlpproblem.Problem) mlp.Outputs, sum, store func(float64) float64) (out Outputs) {
 	out.Y, out.Pre = make([]float64, p.Tokens*p.Heads*p.Out), make([]float64, p.Tokens*p.Heads*p.Hidden)
 	if in.DY != nil {
-		out.DX = make([]float64, p.Tokens*p.In)
+		out.DX, out.DPre = make([]float64, p.Tokens*p.In), make([]float64, len(out.Pre))
 	}
 	for k := range p.Heads {
 		one := f(head(in, p, k), headProblem(p))
 		for t := range p.Tokens {
 			copy(out.Y[(t*p.Heads+k)*p.Out:], one.Y[t*p.Out:(t+1)*p.Out])
 			copy(out.Pre[(t*p.Heads+k)*p.Hidden:], one.Pre[t*p.Hidden:(t+1)*p.Hidden])
+			if in.DY != nil {
+				copy(out.DPre[(t*p.Heads+k)*p.Hidden:], one.DPre[t*p.Hidden:(t+1)*p.Hidden])
+			}
 		}
 		for i, v := range one.DX {
 			out.DX[i] = sum(out.DX[i] + v)
@@ -84,7 +87,7 @@ func ofHead(data []float64, p problem.Problem, k, columns int) (one []float64) {
 }
 
 // Bounds are how far outputs may be off, every element.
-type Bounds struct{ Pre, Y, DX, DW1, DW2 float64 }
+type Bounds struct{ Pre, Y, DPre, DX, DW1, DW2 float64 }
 
 // NewBounds returns those of a kernel, given the outputs of Compute and Plain.
 func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
@@ -95,11 +98,12 @@ func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
 // largest of what Spread returns counts as its error at the least.
 func BoundsAtLeast(want, plain, spread Outputs, p problem.Problem) Bounds {
 	return Bounds{
-		Pre: tolerance.Plain(p.DType, want.Pre, plain.Pre, tolerance.Largest(spread.Pre)),
-		Y:   tolerance.Plain(p.DType, want.Y, plain.Y, tolerance.Largest(spread.Y)),
-		DX:  tolerance.Plain(p.DType, want.DX, plain.DX, tolerance.Largest(spread.DX)),
-		DW1: tolerance.Plain(p.Grad, want.DW1, plain.DW1, tolerance.Largest(spread.DW1)),
-		DW2: tolerance.Plain(p.Grad, want.DW2, plain.DW2, tolerance.Largest(spread.DW2)),
+		Pre:  tolerance.Plain(p.DType, want.Pre, plain.Pre, tolerance.Largest(spread.Pre)),
+		Y:    tolerance.Plain(p.DType, want.Y, plain.Y, tolerance.Largest(spread.Y)),
+		DPre: tolerance.Plain(p.DType, want.DPre, plain.DPre, tolerance.Largest(spread.DPre)),
+		DX:   tolerance.Plain(p.DType, want.DX, plain.DX, tolerance.Largest(spread.DX)),
+		DW1:  tolerance.Plain(p.Grad, want.DW1, plain.DW1, tolerance.Largest(spread.DW1)),
+		DW2:  tolerance.Plain(p.Grad, want.DW2, plain.DW2, tolerance.Largest(spread.DW2)),
 	}
 }
 
@@ -108,7 +112,7 @@ func BoundsAtLeast(want, plain, spread Outputs, p problem.Problem) Bounds {
 func Spread(in Inputs, want Outputs, offDY []float64, p problem.Problem) (off Outputs) {
 	off.Y, off.Pre = make([]float64, len(want.Y)), make([]float64, len(want.Pre))
 	if in.DY != nil {
-		off.DX = make([]float64, p.Tokens*p.In)
+		off.DX, off.DPre = make([]float64, p.Tokens*p.In), make([]float64, len(want.Pre))
 	}
 	for k := range p.Heads {
 		one := head(in, p, k)
@@ -117,6 +121,9 @@ func Spread(in Inputs, want Outputs, offDY []float64, p problem.Problem) (off Ou
 		for t := range p.Tokens {
 			copy(off.Y[(t*p.Heads+k)*p.Out:], x.Y[t*p.Out:(t+1)*p.Out])
 			copy(off.Pre[(t*p.Heads+k)*p.Hidden:], x.Pre[t*p.Hidden:(t+1)*p.Hidden])
+			if in.DY != nil {
+				copy(off.DPre[(t*p.Heads+k)*p.Hidden:], x.DPre[t*p.Hidden:(t+1)*p.Hidden])
+			}
 		}
 		for i, v := range x.DX {
 			v += tolerance.Stored(p.DType, out.DX[i])
