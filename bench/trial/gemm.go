@@ -425,9 +425,11 @@ func drawGemmConfig(family *rand.Rand, s Space, impl string, p gemm.Problem, bat
 func drawMatrixTiles(family *rand.Rand, s Space, c *gemm.Config) {
 	c.Impl = gemm.CoopMat
 	grids := [][2]int{{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {2, 4}, {4, 2}, {3, 1}, {2, 3}}
-	tiles, size := 4, 16
-	if s.Soft {
-		grids, tiles, size = grids[:5], 2, 8
+	const tiles, size = 4, 16
+	if s.Soft { // few, so that other families have the same pipelines
+		grid := grids[1+family.IntN(3)]
+		c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK, c.GroupM = grid[0], grid[1], 1, 1+family.IntN(2), 8*(1+family.IntN(2)), 1+family.IntN(3)
+		return
 	}
 	grid := grids[family.IntN(len(grids))]
 	c.SubgroupsM, c.SubgroupsN = grid[0], grid[1]

@@ -260,6 +260,9 @@ func drawNormConfig(family *rand.Rand, s Space) *norm.Config {
 		if !c.SubgroupTeam {
 			c.Rows = 1
 		}
+		if s.Soft { // what lavapipe compiles grows with both
+			c.Loads, c.Rows = min(c.Loads, 2), min(c.Rows, 2)
+		}
 		if c.Feasible(caps, norm.Problem{Rows: 1, Cols: 1, WeightDType: dtype.Float32}) == nil {
 			return &c
 		}

@@ -107,7 +107,9 @@ func Size(rng *rand.Rand, most int) int {
 
 // All lists the kernels.
 func All() []Kernel {
-	return []Kernel{gemmKernel(), gmmKernel(), normKernel(), optimKernel(), mlpKernel(), groupedKernel()}
+	return []Kernel{
+		gemmKernel(), gemmGroupKernel(), mlpKernel(), groupedKernel(), mixtureKernel(), gmmKernel(), normKernel(), optimKernel(),
+	}
 }
 
 // Find returns the Kernel of a name.
