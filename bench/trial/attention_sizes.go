@@ -11,9 +11,9 @@ const (
 	wideBlocks, wideBlockRows = 520, 64
 	// softBlocks is that of a software driver.
 	softBlocks = 40
-	// mostElements bounds the elements of a tensor, which the host looks at many times,
+	// mostOfTensor bounds the elements of a tensor, which the host looks at many times,
 	// and mostWide those of a wide problem.
-	mostElements, mostWide = 2e6, 6e6
+	mostOfTensor, mostWide = 2e6, 6e6
 	// unfusedScores bounds the scores that the unfused path keeps in memory.
 	unfusedScores = 1 << 23
 )
@@ -141,7 +141,7 @@ func (d *attentionDraw) rows() (q, kv int) {
 func (d *attentionDraw) most(wide bool) float64 {
 	p := &d.Case.Problem
 	q, kv := d.rows()
-	heads, elements := float64(p.NumHeads), float64(mostElements)
+	heads, elements := float64(p.NumHeads), float64(mostOfTensor)
 	if wide {
 		elements = mostWide
 	}

@@ -106,7 +106,12 @@ func Size(rng *rand.Rand, most int) int {
 }
 
 // All lists the kernels.
-func All() []Kernel { return []Kernel{attentionKernel()} }
+func All() []Kernel {
+	return []Kernel{
+		attentionKernel(),
+		gemmKernel(), gemmGroupKernel(), mlpKernel(), groupedKernel(), mixtureKernel(), gmmKernel(), normKernel(), optimKernel(),
+	}
+}
 
 // Find returns the Kernel of a name.
 func Find(name string) (Kernel, error) {

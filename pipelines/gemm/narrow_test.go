@@ -40,7 +40,7 @@ func TestNarrow(t *testing.T) {
 					h := newHiddenCase(p, s.columns)
 					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
 					c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: append(h.tensors,
-						kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, h.in, h.second).C})}
+						kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
 					if p.HasX() {
 						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
 						c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: "x", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})

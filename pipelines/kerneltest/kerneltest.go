@@ -21,8 +21,10 @@
 package kerneltest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -41,6 +43,20 @@ type Tensor struct {
 	Values []float64 // row-major, exact in DType: what an input holds, or what an updated tensor holds before
 	Want   []float64 // what an output should hold; nil: an input
 	Bound  float64   // how far an output may be off
+	// Sample lists the elements that Want has, in row-major order; nil: all. The others
+	// have to be written, and the same in both runs.
+	Sample []int
+	// Scratch is memory that the call may do what it likes with, but not beside it.
+	Scratch bool
+	// Place says where the tensor lies whatever the layout of the case; nil: as that says.
+	Place *Place
+}
+
+// A Place says how a tensor lies in memory, in elements.
+type Place struct {
+	Offset    int // before the first element
+	RowGap    int // after each row
+	MatrixGap int // after each matrix of three axes
 }
 
 // A Layout says how the rows of a Case's tensors lie.
@@ -127,7 +143,12 @@ var (
 // Check runs the case and returns the first thing that is wrong, and how close the
 // outputs came, in words.
 func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
-	first, err := c.run(d, record, nanAround)
+	return c.CheckContext(context.Background(), d, record)
+}
+
+// CheckContext is Check that ends with a context.
+func (c *Case) CheckContext(ctx context.Context, d *vk.Device, record Record) (report string, err error) {
+	first, err := c.run(ctx, d, record, nanAround)
 	if err != nil {
 		return "", err
 	}
@@ -136,18 +157,18 @@ func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
 		if t.Want == nil {
 			continue
 		}
-		off, err := t.compare(first[i].Gather())
+		off, err := t.compare(first[i])
 		if err != nil {
 			return report, err
 		}
 		report += fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, off, t.Bound)
 	}
-	second, err := c.run(d, record, finiteAround)
+	second, err := c.run(ctx, d, record, finiteAround)
 	if err != nil {
 		return report, fmt.Errorf("second run: %w", err)
 	}
 	for i := range c.Tensors {
-		a, b := first[i].Gather(), second[i].Gather()
+		a, b := first[i], second[i]
 		for j := range a {
 			if math.Float64bits(a[j]) != math.Float64bits(b[j]) && !(math.IsNaN(a[j]) && math.IsNaN(b[j])) {
 				return report, fmt.Errorf("%s[%d] = %g in the first run, %g in a second: not deterministic, or it depends on memory that is not an input (which held %s, then %s)",
@@ -160,15 +181,31 @@ func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
 
 // compare returns the worst error of an output.
 func (t *Tensor) compare(got []float64) (worst float64, err error) {
+	if t.Sample != nil { // of the others it is known that they are numbers
+		for i, x := range got {
+			if math.IsNaN(x) {
+				return worst, fmt.Errorf("%s[%d] = NaN: not written, or computed from NaN", t.Name, i)
+			}
+		}
+		some := make([]float64, len(t.Sample))
+		for i, at := range t.Sample {
+			some[i] = got[at]
+		}
+		got = some
+	}
 	for i, want := range t.Want {
 		off := math.Abs(got[i] - want)
+		at := i
+		if t.Sample != nil {
+			at = t.Sample[i]
+		}
 		switch {
 		case got[i] == want || math.IsNaN(got[i]) && math.IsNaN(want):
 			continue
 		case math.IsNaN(got[i]):
-			return worst, fmt.Errorf("%s[%d] = NaN, want %g: not written, or computed from NaN", t.Name, i, want)
+			return worst, fmt.Errorf("%s[%d] = NaN, want %g: not written, or computed from NaN", t.Name, at, want)
 		case !(off <= t.Bound): // infinite where only one is; NaN where NaN is wanted
-			return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.3g", t.Name, i, got[i], want, off, t.Bound)
+			return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.3g", t.Name, at, got[i], want, off, t.Bound)
 		}
 		worst = max(worst, off)
 	}
@@ -176,11 +213,10 @@ func (t *Tensor) compare(got []float64) (worst float64, err error) {
 }
 
 // run runs the call once and makes the checks that need no expectation. It returns
-// the tensors afterwards.
-func (c *Case) run(d *vk.Device, record Record, around surroundings) ([]*attntest.Tensor, error) {
-	ctx := context.Background()
+// the elements of the outputs, nil for the other tensors.
+func (c *Case) run(ctx context.Context, d *vk.Device, record Record, around surroundings) ([][]float64, error) {
 	tensors := make([]*attntest.Tensor, len(c.Tensors))
-	before := make([][]float64, len(c.Tensors))
+	before := make([][]byte, len(c.Tensors))
 	views := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range views {
@@ -189,14 +225,13 @@ func (c *Case) run(d *vk.Device, record Record, around surroundings) ([]*attntes
 	}()
 	for i := range c.Tensors {
 		t := c.place(i, around)
-		tensors[i], before[i] = t, slices.Clone(t.Data)
-		data := t.Encode()
-		b, err := d.NewBuffer(t.Name, int64(len(data)+3)&^3)
+		tensors[i], before[i] = t, t.Encode()
+		b, err := d.NewBuffer(t.Name, int64(len(before[i])+3)&^3)
 		if err != nil {
 			return nil, err
 		}
 		views[t.Name] = vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
-		if err := b.Upload(ctx, 0, data); err != nil {
+		if err := b.Upload(ctx, 0, before[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -205,44 +240,62 @@ func (c *Case) run(d *vk.Device, record Record, around surroundings) ([]*attntes
 		return nil, err
 	}
 	defer cmd.Close()
-	if err := record(cmd, views); err != nil {
+	if err := record(cmd, maps.Clone(views)); err != nil {
 		return nil, err
 	}
 	if err := cmd.Submit(ctx); err != nil {
 		return nil, err
 	}
+	outputs := make([][]float64, len(tensors))
 	for i, t := range tensors {
-		data := make([]byte, len(t.Data)*t.DType.Size())
-		if err := views[t.Name].Buffer.Download(ctx, 0, data); err != nil {
+		after := make([]byte, len(before[i]))
+		if err := views[t.Name].Buffer.Download(ctx, 0, after); err != nil {
 			return nil, err
 		}
-		t.Decode(data)
-		if err := c.Tensors[i].checkMemory(t, before[i]); err != nil {
+		if outputs[i], err = c.Tensors[i].checkMemory(t, before[i], after); err != nil {
 			return nil, err
 		}
 	}
-	return tensors, nil
+	return outputs, nil
 }
 
-// checkMemory compares what the call may not have changed with what it was: all of an
-// input, and of an output what is beside its elements.
-func (t *Tensor) checkMemory(got *attntest.Tensor, before []float64) error {
-	after, what := got, "input %s was changed"
-	if t.Want != nil {
-		what = "%s was written outside its elements"
-		old := *got
-		old.Data = before
-		beside := *got
-		beside.Data = slices.Clone(got.Data)
-		beside.Scatter(old.Gather())
-		after = &beside
-	}
-	for i, x := range after.Data {
-		if x != before[i] && !(math.IsNaN(x) && math.IsNaN(before[i])) {
-			return fmt.Errorf(what+": backing element %d is %g, was %g", t.Name, i, x, before[i])
+// checkMemory compares what the call may not have changed with what it was, bit by bit: all
+// of an input, and of an output what is beside its elements, which it returns.
+func (t *Tensor) checkMemory(x *attntest.Tensor, before, after []byte) (elements []float64, err error) {
+	if t.Want == nil && !t.Scratch {
+		if !bytes.Equal(before, after) {
+			return nil, t.changed(x, before, after, "input %s was changed")
 		}
+		return nil, nil
 	}
-	return nil
+	size := t.DType.Size()
+	beside := bytes.Clone(after)
+	n := size * t.Shape[len(t.Shape)-1]
+	rows(x, func(at int) { // elements count as what they were
+		copy(beside[size*at:][:n], before[size*at:][:n])
+	})
+	if !bytes.Equal(before, beside) {
+		return nil, t.changed(x, before, beside, "%s was written outside its elements")
+	}
+	if t.Scratch {
+		return nil, nil
+	}
+	x.Decode(after)
+	return x.Gather(), nil
+}
+
+// changed says which element of a tensor's memory is another.
+func (t *Tensor) changed(x *attntest.Tensor, before, after []byte, what string) error {
+	size := t.DType.Size()
+	at := 0
+	for before[at] == after[at] {
+		at++
+	}
+	at /= size
+	x.Decode(before)
+	was := x.Data[at]
+	x.Decode(after)
+	return fmt.Errorf(what+": backing element %d is %g, was %g", t.Name, at, x.Data[at], was)
 }
 
 // guard elements stand before and after a tensor.
@@ -252,11 +305,13 @@ const guard = 64
 func (c *Case) place(i int, around surroundings) *attntest.Tensor {
 	t := &c.Tensors[i]
 	x := &attntest.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Strides: make([]int, len(t.Shape))}
-	gap := 0
-	switch c.Layout {
-	case Padded:
+	gap, matrixGap := 0, 0
+	switch {
+	case t.Place != nil:
+		x.Offset, gap, matrixGap = t.Place.Offset, t.Place.RowGap, t.Place.MatrixGap
+	case c.Layout == Padded:
 		x.Offset, gap = guard+8*i, 8*(i+1)
-	case Odd:
+	case c.Layout == Odd:
 		x.Offset, gap = guard+1+2*i, 2*i+3
 	}
 	if slices.Contains(c.Flat, t.Name) {
@@ -266,8 +321,11 @@ func (c *Case) place(i int, around surroundings) *attntest.Tensor {
 	for a := len(t.Shape) - 1; a >= 0; a-- {
 		x.Strides[a] = stride
 		stride *= t.Shape[a]
-		if a == len(t.Shape)-1 && len(t.Shape) > 1 {
+		switch {
+		case a == len(t.Shape)-1 && len(t.Shape) > 1:
 			stride += gap
+		case a == len(t.Shape)-2 && a > 0:
+			stride += matrixGap
 		}
 	}
 	x.Data = make([]float64, x.Offset+stride+guard)
@@ -282,6 +340,22 @@ func (c *Case) place(i int, around surroundings) *attntest.Tensor {
 		x.Scatter(t.Values)
 	}
 	return x
+}
+
+// rows calls f with the position of each row of x.
+func rows(x *attntest.Tensor, f func(at int)) {
+	last := len(x.Shape) - 1
+	var walk func(axis, at int)
+	walk = func(axis, at int) {
+		if axis == last {
+			f(at)
+			return
+		}
+		for i := range x.Shape[axis] {
+			walk(axis+1, at+i*x.Strides[axis])
+		}
+	}
+	walk(0, x.Offset)
 }
 
 // fit returns garbage that the format has.

@@ -20,6 +20,7 @@ const Roundoff32 = 0x1p-24
 // Plain's error is that of the format on these very inputs, more than once because a
 // kernel sums in another order. Where plain is exact by luck, its error counts as one
 // rounding of the largest result at the least, half being the roundoff of the format;
+// which below the normal numbers of float16 is half a step of 2^-24,
 // and as least, the roundoff of float32 of terms that cancel, which a caller knows.
 // times is 2 for 16 bits, and 4 for float32, the project's promise, as attention/ref
 // explains: a device's exp2, sqrt and division are right to some units in the last
@@ -38,7 +39,17 @@ func Plain(t dtype.DType, want, plain []float64, least float64) float64 {
 	if t == dtype.Float32 {
 		times = 4
 	}
-	return times * max(off, t.Eps()/2*Largest(want))
+	return times * max(off, Stored(t, Largest(want)))
+}
+
+// Stored returns how far a number may be from itself in a format, where it does not
+// overflow.
+func Stored(t dtype.DType, x float64) float64 {
+	off := t.Eps() / 2 * math.Abs(x)
+	if t == dtype.Float16 {
+		off = max(off, 0x1p-25)
+	}
+	return off
 }
 
 // Largest returns the largest finite magnitude in x.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/pipelines/gemm/ref"
 )
 
 // A Case is a problem and where its tensors lie in memory.
@@ -38,6 +39,8 @@ func (c *Case) String() string {
 type GroupCase struct {
 	problem.Group
 	Layout Layout
+	// Inputs returns what product i reads; nil: random normal numbers.
+	Inputs func(p problem.Problem, i int) ref.Inputs
 }
 
 // String names the case.
@@ -125,7 +128,7 @@ func Deep(format dtype.DType) []*Case {
 //	           one whose are not; only empty sums
 func Groups(format dtype.DType) []*GroupCase {
 	var list []*GroupCase
-	add := func(l Layout, g problem.Group) { list = append(list, &GroupCase{g, l}) }
+	add := func(l Layout, g problem.Group) { list = append(list, &GroupCase{Group: g, Layout: l}) }
 	sizes := []problem.Product{
 		{M: 0, N: 20, K: 16}, {M: 1, N: 1, K: 1}, {M: 35, N: 40, K: 16}, {M: 70, N: 37, K: 33}, {M: 12, N: 0, K: 9},
 		{M: 7, N: 24, K: 0}, {M: 24, N: 9, K: 80}, {M: 40, N: 40, K: 7},

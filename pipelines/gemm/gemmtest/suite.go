@@ -66,14 +66,17 @@ func test(t *testing.T, name string, check func() (off, bound float64, err error
 // Check runs a case twice and returns the worst error of C with its bound, or what is
 // wrong.
 func Check(c *Case, got Multiplier) (off, bound float64, err error) {
-	x := call{[]problem.Problem{c.Problem}, c.Layout, func(t []Tensors) error { return got.Multiply(t[0], c.Problem) }}
+	x := call{[]problem.Problem{c.Problem}, c.Layout, newInputs, func(t []Tensors) error { return got.Multiply(t[0], c.Problem) }}
 	return x.check()
 }
 
 // CheckGroup is Check for a group: the error and bound are those of the product that comes
 // closest to its bound.
 func CheckGroup(c *GroupCase, got GroupMultiplier) (off, bound float64, err error) {
-	x := call{nil, c.Layout, func(t []Tensors) error { return got(t, c.Group) }}
+	x := call{nil, c.Layout, newInputs, func(t []Tensors) error { return got(t, c.Group) }}
+	if c.Inputs != nil {
+		x.inputs = c.Inputs
+	}
 	for i := range c.Products {
 		x.problems = append(x.problems, c.Problem(i))
 	}
@@ -84,6 +87,7 @@ func CheckGroup(c *GroupCase, got GroupMultiplier) (off, bound float64, err erro
 type call struct {
 	problems []problem.Problem
 	layout   Layout
+	inputs   func(p problem.Problem, i int) ref.Inputs
 	multiply func(t []Tensors) error
 }
 
@@ -95,7 +99,7 @@ type surroundings struct{ garbage, poison float64 }
 func (c *call) check() (off, bound float64, err error) {
 	in := make([]ref.Inputs, len(c.problems))
 	for i, p := range c.problems {
-		in[i] = newInputs(p, uint64(i))
+		in[i] = c.inputs(p, i)
 		if c.layout.Broadcast {
 			for j := range in[i].A {
 				in[i].A[j] = in[i].A[j%(p.M*p.K)]
@@ -161,8 +165,8 @@ func compare(name string, got, want []float64, bound float64, n int) (float64, e
 }
 
 // newInputs returns random inputs of product i that the formats of p can hold.
-func newInputs(p problem.Problem, i uint64) ref.Inputs {
-	rng := rand.New(rand.NewPCG(uint64(p.M)+i<<32, uint64(p.N*1000+p.K)))
+func newInputs(p problem.Problem, i int) ref.Inputs {
+	rng := rand.New(rand.NewPCG(uint64(p.M)+uint64(i)<<32, uint64(p.N*1000+p.K)))
 	random := func(present bool, format dtype.DType, shape []int) []float64 {
 		if !present {
 			return nil

@@ -27,6 +27,8 @@ type Outputs struct {
 	C []float64
 	X []float64 // with SiLUKeep
 	S []float64 // with TimesDSiLUKeep
+
+	roundoff float64 // that of a device's activation, the largest: activationRoundoff
 }
 
 // Multiply computes in float64 throughout.
@@ -74,6 +76,13 @@ func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) f
 		v := round(p.Scale() * s)
 		if p.Beta != 0 {
 			v = round(v + round(p.Beta*in.C[i]))
+		}
+		if p.Activation != problem.Identity {
+			x := 0.0
+			if in.X != nil {
+				x = in.X[i]
+			}
+			out.roundoff = max(out.roundoff, activationRoundoff(p.Activation, v, x))
 		}
 		if out.X != nil {
 			out.X[i] = v

@@ -209,3 +209,48 @@ func BackwardBounds(in Inputs, want, plain Gradients, dloss float64, p Problem) 
 		DLogSigma: tolerance.Plain(p.Grad, want.LogSigma, plain.LogSigma, off*max(g, tolerance.Largest(want.LogSigma))),
 	}
 }
+
+// Spread returns how far log_p of each token may be off, to the first order, if inputs may be
+// by off, whose y is not looked at.
+func Spread(in, off Inputs, p Problem) []float64 {
+	g := Backward(in, float64(p.Tokens), p)
+	out := make([]float64, p.Tokens)
+	for i := range g.Logit {
+		out[i/p.Components] += math.Abs(g.Logit[i])*off.Logit[i] + math.Abs(g.Mu[i])*off.Mu[i] + math.Abs(g.LogSigma[i])*off.LogSigma[i]
+	}
+	return out
+}
+
+// BackwardSpread does the same for the gradients.
+func BackwardSpread(in, off Inputs, dloss float64, p Problem) Gradients {
+	n := p.Components
+	exact := func(x float64) float64 { return x }
+	out := Gradients{make([]float64, len(in.Logit)), make([]float64, len(in.Logit)), make([]float64, len(in.Logit))}
+	g := math.Abs(dloss) / float64(p.Tokens)
+	r, w, ofJoint := make([]float64, n), make([]float64, n), make([]float64, n)
+	for t := range p.Tokens {
+		a, logW, _ := mixture(in, p, t, exact)
+		for k := range a {
+			a[k] += logW[k]
+		}
+		sum := logSumExp(a, exact)
+		meanJoint, meanLogit := 0.0, 0.0 // of the components, as they share log_p and the sum of weights
+		for k := range n {
+			i := t*n + k
+			r[k], w[k] = math.Exp(a[k]-sum), math.Exp(logW[k])
+			z, inverse := deviation(in, p, t, k, exact), math.Exp(-in.LogSigma[i])
+			ofJoint[k] = off.Logit[i] + math.Abs(z)*inverse*off.Mu[i] + math.Abs(z*z-1)*off.LogSigma[i]
+			meanJoint += r[k] * ofJoint[k]
+			meanLogit += w[k] * off.Logit[i]
+		}
+		for k := range n {
+			i := t*n + k
+			z, inverse := math.Abs(deviation(in, p, t, k, exact)), math.Exp(-in.LogSigma[i])
+			ofR := r[k] * (ofJoint[k] + meanJoint)
+			out.Logit[i] = g * (ofR + w[k]*(off.Logit[i]+meanLogit))
+			out.Mu[i] = g * (ofR*z*inverse + r[k]*(inverse*inverse*off.Mu[i]+2*z*inverse*off.LogSigma[i]))
+			out.LogSigma[i] = g * (ofR*math.Abs(z*z-1) + r[k]*(2*z*inverse*off.Mu[i]+2*z*z*off.LogSigma[i]))
+		}
+	}
+	return out
+}

@@ -6,6 +6,8 @@
 package ref
 
 import (
+	"math"
+
 	"github.com/flashvk/flashvk/pipelines/grouped/problem"
 	mlpproblem "github.com/flashvk/flashvk/pipelines/mlp/problem"
 	mlp "github.com/flashvk/flashvk/pipelines/mlp/ref"
@@ -17,7 +19,7 @@ import (
 type Inputs struct{ X, W1, W2, DY, Pre []float64 }
 
 // Outputs are what the forward pass writes, and what Backward adds.
-type Outputs struct{ Pre, Y, DX, DW1, DW2 []float64 }
+type Outputs struct{ Pre, Y, DPre, DX, DW1, DW2 []float64 }
 
 // Compute returns the outputs in float64 throughout: the gradients too if there is DY.
 func Compute(in Inputs, p problem.Problem) Outputs {
@@ -38,13 +40,16 @@ func Plain(in Inputs, p problem.Problem) Outputs {
 func compute(in Inputs, p problem.Problem, f func(mlp.Inputs, mlpproblem.Problem) mlp.Outputs, sum, store func(float64) float64) (out Outputs) {
 	out.Y, out.Pre = make([]float64, p.Tokens*p.Heads*p.Out), make([]float64, p.Tokens*p.Heads*p.Hidden)
 	if in.DY != nil {
-		out.DX = make([]float64, p.Tokens*p.In)
+		out.DX, out.DPre = make([]float64, p.Tokens*p.In), make([]float64, len(out.Pre))
 	}
 	for k := range p.Heads {
 		one := f(head(in, p, k), headProblem(p))
 		for t := range p.Tokens {
 			copy(out.Y[(t*p.Heads+k)*p.Out:], one.Y[t*p.Out:(t+1)*p.Out])
 			copy(out.Pre[(t*p.Heads+k)*p.Hidden:], one.Pre[t*p.Hidden:(t+1)*p.Hidden])
+			if in.DY != nil {
+				copy(out.DPre[(t*p.Heads+k)*p.Hidden:], one.DPre[t*p.Hidden:(t+1)*p.Hidden])
+			}
 		}
 		for i, v := range one.DX {
 			out.DX[i] = sum(out.DX[i] + v)
@@ -82,17 +87,51 @@ func ofHead(data []float64, p problem.Problem, k, columns int) (one []float64) {
 }
 
 // Bounds are how far outputs may be off, every element.
-type Bounds struct{ Pre, Y, DX, DW1, DW2 float64 }
+type Bounds struct{ Pre, Y, DPre, DX, DW1, DW2 float64 }
 
 // NewBounds returns those of a kernel, given the outputs of Compute and Plain.
 func NewBounds(want, plain Outputs, p problem.Problem) Bounds {
+	return BoundsAtLeast(want, plain, Outputs{}, p)
+}
+
+// BoundsAtLeast is NewBounds where outputs may be so few that plain is right by luck: the
+// largest of what Spread returns counts as its error at the least.
+func BoundsAtLeast(want, plain, spread Outputs, p problem.Problem) Bounds {
 	return Bounds{
-		Pre: tolerance.Plain(p.DType, want.Pre, plain.Pre, 0),
-		Y:   tolerance.Plain(p.DType, want.Y, plain.Y, 0),
-		DX:  tolerance.Plain(p.DType, want.DX, plain.DX, 0),
-		DW1: tolerance.Plain(p.Grad, want.DW1, plain.DW1, 0),
-		DW2: tolerance.Plain(p.Grad, want.DW2, plain.DW2, 0),
+		Pre:  tolerance.Plain(p.DType, want.Pre, plain.Pre, tolerance.Largest(spread.Pre)),
+		Y:    tolerance.Plain(p.DType, want.Y, plain.Y, tolerance.Largest(spread.Y)),
+		DPre: tolerance.Plain(p.DType, want.DPre, plain.DPre, tolerance.Largest(spread.DPre)),
+		DX:   tolerance.Plain(p.DType, want.DX, plain.DX, tolerance.Largest(spread.DX)),
+		DW1:  tolerance.Plain(p.Grad, want.DW1, plain.DW1, tolerance.Largest(spread.DW1)),
+		DW2:  tolerance.Plain(p.Grad, want.DW2, plain.DW2, tolerance.Largest(spread.DW2)),
 	}
+}
+
+// Spread returns how far every element of the outputs may be off, as mlp/ref says. Kernels
+// round dx of some heads at a time.
+func Spread(in Inputs, want Outputs, offDY []float64, p problem.Problem) (off Outputs) {
+	off.Y, off.Pre = make([]float64, len(want.Y)), make([]float64, len(want.Pre))
+	if in.DY != nil {
+		off.DX, off.DPre = make([]float64, p.Tokens*p.In), make([]float64, len(want.Pre))
+	}
+	for k := range p.Heads {
+		one := head(in, p, k)
+		out := mlp.Compute(one, headProblem(p))
+		x := mlp.Spread(one, out, ofHead(offDY, p, k, p.Out), headProblem(p))
+		for t := range p.Tokens {
+			copy(off.Y[(t*p.Heads+k)*p.Out:], x.Y[t*p.Out:(t+1)*p.Out])
+			copy(off.Pre[(t*p.Heads+k)*p.Hidden:], x.Pre[t*p.Hidden:(t+1)*p.Hidden])
+			if in.DY != nil {
+				copy(off.DPre[(t*p.Heads+k)*p.Hidden:], x.DPre[t*p.Hidden:(t+1)*p.Hidden])
+			}
+		}
+		for i, v := range x.DX {
+			v += tolerance.Stored(p.DType, out.DX[i])
+			off.DX[i] = math.Hypot(off.DX[i], v)
+		}
+		off.DW1, off.DW2 = append(off.DW1, x.DW1...), append(off.DW2, x.DW2...)
+	}
+	return off
 }
 
 // Tokens returns the problem of some tokens, whose pre, y and dx are those of all.

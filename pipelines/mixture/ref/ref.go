@@ -158,12 +158,17 @@ func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
 }
 
 func gradients(in Inputs, g gmm.Gradients, p Problem, f func(grouped.Inputs, groupedproblem.Problem) grouped.Outputs) Gradients {
+	out := f(in.heads(interleave(g)), p.Perceptrons())
+	return Gradients{out.DX, out.DW1, out.DW2}
+}
+
+// interleave returns gradients by mixtures as those by outputs of heads.
+func interleave(g gmm.Gradients) []float64 {
 	dy := make([]float64, 0, outputs*len(g.Logit))
 	for i := range g.Logit {
 		dy = append(dy, g.Logit[i], g.Mu[i], g.LogSigma[i])
 	}
-	out := f(in.heads(dy), p.Perceptrons())
-	return Gradients{out.DX, out.DW1, out.DW2}
+	return dy
 }
 
 // Bounds are the largest absolute errors of results.
@@ -205,4 +210,42 @@ func Tokens(rows []int, in Inputs, dloss float64, p Problem) (Problem, Inputs, f
 	dloss *= float64(part.Tokens) / float64(p.Tokens) // of a mean over fewer
 	p.Tokens = part.Tokens
 	return p, out, dloss
+}
+
+// spread returns how far outputs of heads may be off, if hidden units are rounded to p.DType:
+// grouped/ref says how. Outputs are not rounded.
+func spread(in Inputs, p Problem) gmm.Inputs {
+	single := p.Perceptrons()
+	heads := in.heads(nil)
+	return in.mixtures(grouped.Spread(heads, grouped.Compute(heads, single), nil, single).Y)
+}
+
+// ForwardBoundsOfFew is ForwardBounds where there may be so few outputs that the plain program is
+// right by luck: Spread of gmm/ref counts as its error at the least.
+func ForwardBoundsOfFew(in Inputs, p Problem) Bounds {
+	b := ForwardBounds(in, p)
+	most, mean := 0.0, 0.0
+	for _, off := range gmm.Spread(Outputs(in, p), spread(in, p), p.Mixtures()) {
+		most = max(most, off)
+		mean += off / float64(p.Tokens)
+	}
+	b.LogP, b.Loss = max(b.LogP, 2*most), max(b.Loss, 2*mean)
+	return b
+}
+
+// BackwardBoundsOfFew is the same for BackwardBounds. Gradients by outputs are rounded to p.DType.
+func BackwardBoundsOfFew(in Inputs, want Gradients, dloss float64, p Problem) Bounds {
+	b := BackwardBounds(in, want, dloss, p)
+	m, single := Outputs(in, p), p.Perceptrons()
+	g, off := gmm.Backward(m, dloss, p.Mixtures()), gmm.BackwardSpread(m, spread(in, p), dloss, p.Mixtures())
+	dy, offDY := interleave(g), interleave(off)
+	for i, v := range dy {
+		offDY[i] += tolerance.Stored(p.DType, v)
+	}
+	heads := in.heads(dy)
+	x := grouped.Spread(heads, grouped.Compute(heads, single), offDY, single)
+	b.DX = max(b.DX, tolerance.Plain(p.DType, want.DX, want.DX, tolerance.Largest(x.DX)))
+	b.DW1 = max(b.DW1, tolerance.Plain(p.Grad, want.DW1, want.DW1, tolerance.Largest(x.DW1)))
+	b.DW2 = max(b.DW2, tolerance.Plain(p.Grad, want.DW2, want.DW2, tolerance.Largest(x.DW2)))
+	return b
 }
