@@ -21,8 +21,6 @@ func TestLayouts(t *testing.T) {
 	}{
 		"attention_fwd_coopmat2":                {fwdParams{}, fwdMatrixSpec{}, fwd},
 		"attention_fwd_coopmat":                 {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_coopmat2_leaveout":       {fwdParams{}, leaveOutSpec{}, fwd},
-		"attention_fwd_coopmat_leaveout":        {fwdParams{}, leaveOutSpec{}, fwd},
 		"attention_fwd_split_coopmat2":          {fwdParams{}, fwdMatrixSpec{}, fwd},
 		"attention_fwd_split_coopmat":           {fwdParams{}, fwdMatrixSpec{}, fwd},
 		"attention_fwd_scalar":                  {fwdParams{}, fwdScalarSpec{}, fwd},

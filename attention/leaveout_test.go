@@ -1,8 +1,11 @@
 package attention
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,17 +15,27 @@ import (
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
+var leaveOutModules = flag.String("leaveout", "", "BenchmarkLeaveOut: the folder that go run ./tools/mutants wrote")
+
 // BenchmarkLeaveOut times the matrix kernels without one of their stages: what
 // the time goes into, which is where to look for speed. Results are wrong.
 //
-//	everything  the kernel
-//	softmax     weights are the scores: no maxima, exponentials, sums
-//	staging     K and V of the first tile for all: no loads, shared memory
-//	            writes, barriers
-//	both        products, and their operands from shared memory
+//	everything       the kernel
+//	without-softmax  weights are the scores: no maxima, exponentials, sums
+//	without-staging  K and V of the first tile for all: no loads, shared memory
+//	                 writes, barriers
+//	without-both     products, and their operands from shared memory
+//
+// The kernels are not among those that programs get:
+//
+//	go run ./tools/mutants /tmp/mutants
+//	go test ./attention -run '^$' -bench LeaveOut -leaveout /tmp/mutants
 //
 // On a CPU device the problem is small and says nothing but that it runs.
 func BenchmarkLeaveOut(b *testing.B) {
+	if *leaveOutModules == "" {
+		b.Skip("needs -leaveout")
+	}
 	d := vktest.Open(b, vktest.NoValidation)
 	seq := 4096
 	if d.Caps().Type == vk.CPU {
@@ -33,23 +46,27 @@ func BenchmarkLeaveOut(b *testing.B) {
 			p := Problem{Batch: 4, NumHeads: 2048 / headDim, NumKVHeads: 2048 / headDim, SeqQ: seq, SeqKV: seq, HeadDim: headDim, DType: dtype.Float16}
 			config, err := Choose(d.Caps(), p, Options{Impl: impl})
 			vktest.Require(b, impl.String(), err)
-			for leaveOut, name := range []string{"everything", "softmax", "staging", "both"} {
-				b.Run(fmt.Sprintf("%v/headdim=%d/without=%s", impl, headDim, name), func(b *testing.B) {
-					benchmarkWithout(b, d, p, config, uint32(leaveOut))
+			for _, name := range []string{"everything", "without-softmax", "without-staging", "without-both"} {
+				b.Run(fmt.Sprintf("%v/headdim=%d/%s", impl, headDim, name), func(b *testing.B) {
+					benchmarkWithout(b, d, p, config, name)
 				})
 			}
 		}
 	}
 }
 
-// leaveOutSpec is the specialization of the modules attention_fwd_*_leaveout.
-type leaveOutSpec struct {
-	Kernel   fwdMatrixSpec
-	LeaveOut uint32 `glsl:"LEAVE_OUT"`
+// withoutStage returns the module of a path as an experiment has it.
+func withoutStage(impl Impl, t dtype.DType, name string) (shaders.Module, error) {
+	module, err := shaders.Get("attention_fwd_"+impl.String(), t.Short())
+	if err == nil && name != "everything" {
+		module.SPIRV, err = os.ReadFile(filepath.Join(*leaveOutModules, name, module.Name+".spv"))
+		module.Name += " " + name
+	}
+	return module, err
 }
 
 // benchmarkWithout reports the device time of calls without stages.
-func benchmarkWithout(b *testing.B, d *vk.Device, p Problem, config Config, leaveOut uint32) {
+func benchmarkWithout(b *testing.B, d *vk.Device, p Problem, config Config, name string) {
 	const calls = 10
 	rng := rand.New(rand.NewPCG(1, 2))
 	tensor := func() vk.Tensor {
@@ -66,9 +83,9 @@ func benchmarkWithout(b *testing.B, d *vk.Device, p Problem, config Config, leav
 	o, q, k, v := tensor(), tensor(), tensor(), tensor()
 	spec, err := newMatrixSpec(d, o, vk.Tensor{}, q, k, v, p, config)
 	check(b, err)
-	module, err := shaders.Get("attention_fwd_"+config.Impl.String()+"_leaveout", p.DType.Short())
+	module, err := withoutStage(config.Impl, p.DType, name)
 	check(b, err)
-	plain, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, leaveOutSpec{spec, leaveOut}, matrixKernelOptions(d))
+	plain, err := vk.CachedKernel[fwdParams](d, module.Name, module.SPIRV, spec, matrixKernelOptions(d))
 	check(b, err)
 	timer, err := d.NewTimer(2)
 	check(b, err)

@@ -55,9 +55,6 @@ layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix.gl
 layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
 layout(constant_id = 18) const bool SPLIT_KV = false;   // writes partial results, see lib/split_kv.glsl
 layout(constant_id = 19) const bool KEYS_FIRST = false;  // the first key tile is loaded before Q
-#ifdef LEAVEOUT
-layout(constant_id = 20) const uint LEAVE_OUT = 0;  // see lib/tile_shape.glsl
-#endif
 layout(local_size_x_id = 0) in;
 
 #ifdef FEATURES

@@ -34,7 +34,7 @@ func (v Variant) Name() string {
 // File is the name of the source.
 func (v Variant) File() string {
 	name := v.Kernel
-	for _, suffix := range []string{featuresSuffix, leaveOutSuffix, groupSuffix, fragmentedSuffix} {
+	for _, suffix := range []string{featuresSuffix, groupSuffix, fragmentedSuffix} {
 		name = strings.TrimSuffix(name, suffix)
 	}
 	return name + ".comp"
@@ -42,7 +42,6 @@ func (v Variant) File() string {
 
 const (
 	featuresSuffix   = "_features"
-	leaveOutSuffix   = "_leaveout"
 	groupSuffix      = "_group"
 	fragmentedSuffix = "_fragmented"
 )
@@ -51,8 +50,6 @@ const (
 var variants = slices.Concat(
 	withFeatures(forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16")),
 	withFeatures(forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16")),
-	leaveOut(forEach("attention_fwd_coopmat2", "vulkan1.3", "f16")),
-	leaveOut(forEach("attention_fwd_coopmat", "vulkan1.3", "f16")),
 	withFeatures(split("attention_fwd_split_coopmat2")),
 	withFeatures(split("attention_fwd_split_coopmat")),
 	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
@@ -144,16 +141,6 @@ func featuresOnly(rows []Variant) []Variant { return withFeatures(rows)[len(rows
 // fragmentedOnly returns rows with FRAGMENTS.
 func fragmentedOnly(rows []Variant) []Variant {
 	return with(rows, fragmentedSuffix, "FRAGMENTS")[len(rows):]
-}
-
-// leaveOut returns rows with LEAVEOUT: kernels that can leave out a stage, for
-// attention's BenchmarkLeaveOut.
-func leaveOut(rows []Variant) []Variant {
-	for i := range rows {
-		rows[i].Kernel += leaveOutSuffix
-		rows[i].Defines = append(rows[i].Defines, "LEAVEOUT")
-	}
-	return rows
 }
 
 // Variants returns the table of everything that is compiled.

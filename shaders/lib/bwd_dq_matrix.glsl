@@ -104,10 +104,12 @@ void backward_dq() {
                 }
             }
 #ifdef FEATURES
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                const bool visible = shows(block, col0, i);
-                next_k[i] = keep_if(visible, next_k[i]);
-                next_v[i] = keep_if(visible, next_v[i]);
+            if (hides_values()) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    const bool visible = shows(block, col0, i);
+                    next_k[i] = keep_if(visible, next_k[i]);
+                    next_v[i] = keep_if(visible, next_v[i]);
+                }
             }
 #endif
 #ifdef SPLIT

@@ -13,6 +13,12 @@ uint copy_key(const int col0, const uint i) {
     return min(col0 + copy_row(i), last_key());
 }
 
+// hides_values reports whether masks may hide values of the tile from all rows: the same
+// for all invocations of the workgroup. Where not, `shows` is true.
+bool hides_values() {
+    return KEY_MASK || BIAS && args.features.bias_stride_s == 0;
+}
+
 // shows reports whether the value of copy number i may be multiplied by weights.
 bool shows(const Block b, const int col0, const uint i) {
     return has_value(b, copy_key(col0, i));

@@ -34,13 +34,6 @@ const bool LOGITS = SOFTCAP || ALIBI || BIAS;
 
 const float RESCALE_THRESHOLD = 8.0;
 
-// What BenchmarkLeaveOut leaves out to see what it costs, in modules of their own;
-// results are wrong then.
-#ifdef LEAVEOUT
-const bool SOFTMAX = (LEAVE_OUT & 1) == 0;
-const bool STAGING = (LEAVE_OUT & 2) == 0;  // of K and V, but for the first tile
-#endif
-
 void forward() {
     const Work work = next_work();
     const uint head = work.head;
@@ -119,44 +112,39 @@ void forward() {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
         [[dont_unroll]] for (; col0 < (MASKED ? end_key : full_end); col0 += int(BLOCK_N)) {
-#ifdef LEAVEOUT
-            if (!STAGING && col0 != first_key) {
-                subgroupMemoryBarrierShared();  // or the compiler would load operands once for all tiles
-            } else
-#endif
-            {
-                if (!PREFETCH) {
-                    [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                        next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
-                        next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
-                    }
-                }
-#ifdef FEATURES
+            if (!PREFETCH) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_v[i] = shows(block, col0, i) ? next_v[i] : uvec4(0);
+                    next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
+                    next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
                 }
-#endif
-                barrier();  // the tile before is read
+            }
+#ifdef FEATURES
+            if (hides_values()) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    put_kv(i, next_k[i], next_v[i]);
-#ifdef FEATURES
-                    put_shown(block, col0, i);
-#endif
+                    next_v[i] = keep_if(shows(block, col0, i), next_v[i]);
                 }
-#ifdef FEATURES
-                fill_kept(block, block_row, col0);
+            }
 #endif
-                barrier();  // tile written before it is read
-                k_at += BLOCK_N * p.k_stride_s;
-                v_at += BLOCK_N * p.v_stride_s;
-                if (PREFETCH) {
-                    // Past the end, the last key again: a wasted load is cheaper than a branch.
-                    const uint rest = uint(max(int(last) - col0 - int(BLOCK_N), 0));
-                    const uint back = col0 + BLOCK_N > last ? BLOCK_N : 0;
-                    [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                        next_k[i] = fetch_k(k_at - back * p.k_stride_s, i, rest);
-                        next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
-                    }
+            barrier();  // the tile before is read
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                put_kv(i, next_k[i], next_v[i]);
+#ifdef FEATURES
+                put_shown(block, col0, i);
+#endif
+            }
+#ifdef FEATURES
+            fill_kept(block, block_row, col0);
+#endif
+            barrier();  // tile written before it is read
+            k_at += BLOCK_N * p.k_stride_s;
+            v_at += BLOCK_N * p.v_stride_s;
+            if (PREFETCH) {
+                // Past the end, the last key again: a wasted load is cheaper than a branch.
+                const uint rest = uint(max(int(last) - col0 - int(BLOCK_N), 0));
+                const uint back = col0 + BLOCK_N > last ? BLOCK_N : 0;
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    next_k[i] = fetch_k(k_at - back * p.k_stride_s, i, rest);
+                    next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
                 }
             }
 #ifdef FEATURES
@@ -203,9 +191,6 @@ void forward() {
                 }
             }
             // The test needs no reduction: a row grew where one of its elements did.
-#ifdef LEAVEOUT
-            grew = grew && SOFTMAX;
-#endif
             if (subgroupAny(grew)) {
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     const MatC top = reduce(t[r], false);
@@ -231,9 +216,6 @@ void forward() {
                     MatC weight;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], p.scale_log2, -m[r * ROWS + i / ROW_RUN]));
-#ifdef LEAVEOUT
-                        weight[i] = SOFTMAX ? weight[i] : S.at[r * COL_TILES + n][i];
-#endif
                         l[r * ROWS + i / ROW_RUN] += weight[i];
 #ifdef FEATURES
                         const uint at = uint(place[i]);

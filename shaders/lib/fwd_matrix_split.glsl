@@ -190,12 +190,16 @@ void forward() {
             }
             float k_top = 0.0;
             float v_top = 0.0;
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
 #ifdef FEATURES
-                const bool visible = shows(block, col0, i);
-                next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents
-                next_v[i] = keep_if(visible, next_v[i]);
+            if (hides_values()) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    const bool visible = shows(block, col0, i);
+                    next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents
+                    next_v[i] = keep_if(visible, next_v[i]);
+                }
+            }
 #endif
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 k_top = max(k_top, largest(next_k[i]));
                 v_top = max(v_top, largest(next_v[i]));
             }

@@ -37,11 +37,6 @@ shared uvec4 tile[2 * STREAM * LD];
 #define AND(x)
 #define set_left(left, r, x) left.at[r] = to_left(x, true)
 
-// keep_if returns x, or zeros.
-uvec4 keep_if(const bool kept, const uvec4 x) {
-    return mix(uvec4(0), x, bvec4(kept));
-}
-
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
 uvec4 load_tensor(const uint tensor, const uint i) {
     switch (tensor) {

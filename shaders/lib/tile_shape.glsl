@@ -42,6 +42,11 @@ bool copies(const uint i) {
     return is_copy(i, TILE8);
 }
 
+// keep_if returns x, or zeros: by selects, as in lib/split.glsl.
+uvec4 keep_if(const bool kept, const uvec4 x) {
+    return mix(uvec4(0), x, bvec4(kept));
+}
+
 // copies_dim reports whether column `col`, in uvec4, is in Q and K; copies_value
 // whether it is in V and O.
 #ifdef FEATURES

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/shaders"
@@ -41,10 +42,9 @@ const (
 	evenLanes   = "subgroupMax(gl_SubgroupInvocationID % 2 == 0 ? floatBitsToUint(vec2(first, second)) : uvec2(0))"
 	zeroColumns = "        tile[at] = k;\n        tile[at + BLOCK_N * LD] = v;\n"
 	leftColumns = "        if (copies_dim(copy_col(i))) {\n            tile[at] = k;\n        }\n        tile[at + BLOCK_N * LD] = v;\n"
-	selects     = "                next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents\n" +
-		"                next_v[i] = keep_if(visible, next_v[i]);\n"
-	branch = "                if (!visible) {\n                    next_k[i] = Elems8(vec4(0.0), vec4(0.0));\n" +
-		"                    next_v[i] = next_k[i];\n                }\n"
+	selects     = "next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents\n" +
+		"                    next_v[i] = keep_if(visible, next_v[i]);\n"
+	branch = "if (!visible) {\nnext_k[i] = Elems8(vec4(0.0), vec4(0.0));\nnext_v[i] = next_k[i];\n}\n"
 )
 
 // All lists the mutants.
@@ -82,6 +82,31 @@ func All() []Mutant {
 			Edits: []Edit{{"lib/reduce.glsl", "barrier(); /* partial written before it is read */", ""}},
 		},
 	}
+}
+
+// Experiments lists kernels without one of their stages: what the time goes into, which is
+// where to look for speed. Their results are wrong, and they are no test of the suites:
+// attention's BenchmarkLeaveOut times them.
+func Experiments() []Mutant {
+	// A constant that is false would leave matrices without a use, which Mesa 26.1 dies of.
+	softmax := []Edit{
+		{"lib/fwd_matrix.glsl", "if (subgroupAny(grew)) {", "if (p.seq_kv == 0) {"},
+		{"lib/fwd_matrix.glsl", "weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], p.scale_log2, -m[r * ROWS + i / ROW_RUN]));", "weight[i] = S.at[r * COL_TILES + n][i];"},
+	}
+	// Without the memory barrier the compiler would load operands once for all tiles.
+	staging := []Edit{
+		{"lib/fwd_matrix.glsl", "            if (!PREFETCH) {\n", "            if (col0 != first_key) {\nsubgroupMemoryBarrierShared();\n} else {\n            if (!PREFETCH) {\n"},
+		{"lib/fwd_matrix.glsl", "#ifdef FEATURES\n            if (MASKED && no_row_sees", "}\n#ifdef FEATURES\n            if (MASKED && no_row_sees"},
+	}
+	list := []Mutant{
+		{Name: "without-softmax", What: "weights are the scores: no maxima, exponentials, sums", Edits: softmax},
+		{Name: "without-staging", What: "K and V of the first tile for all: no loads, shared memory writes, barriers", Edits: staging},
+		{Name: "without-both", What: "products, and their operands from shared memory", Edits: slices.Concat(softmax, staging)},
+	}
+	for i := range list {
+		list[i].Kernel, list[i].Modules = "attention", "attention_fwd_coopmat"
+	}
+	return list
 }
 
 // Compile writes the modules of a mutant of the shader folder source into dir, as NAME.spv.

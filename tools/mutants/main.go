@@ -1,4 +1,4 @@
-// Mutants compiles the kernels with mistakes of package shaders/mutate:
+// Mutants compiles the kernels with mistakes of package shaders/mutate, and its experiments:
 //
 //	go run ./tools/mutants DIR        writes DIR/MUTANT/MODULE.spv
 //
@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/shaders/mutate"
@@ -36,7 +37,7 @@ func run(dir string) error {
 		}
 		glslc = strings.TrimSpace(string(out))
 	}
-	for _, m := range mutate.All() {
+	for _, m := range slices.Concat(mutate.All(), mutate.Experiments()) {
 		if err := m.Compile(glslc, "shaders", filepath.Join(dir, m.Name)); err != nil {
 			return err
 		}
