@@ -241,6 +241,15 @@ func (p *gemmProblem) Smaller() (list []Problem) {
 // gemmImpls are the paths of products, auto twice as often.
 func gemmImpls() []string { return []string{"auto", "auto", "coopmat", "coopmat", "coopmat", "scalar"} }
 
+// softImpl returns the path, another one for most products of float32 parts on software
+// drivers, which compile their kernels for ten seconds.
+func softImpl(family *rand.Rand, s Space, impl string, t dtype.DType) string {
+	if s.Soft && s.Impls == nil && impl == "coopmat" && t == dtype.Float32 && family.IntN(6) > 0 {
+		return "scalar"
+	}
+	return impl
+}
+
 // drawGemm draws a problem.
 func drawGemm(family, rng *rand.Rand, s Space) Problem {
 	p := &gemmProblem{}
@@ -249,6 +258,7 @@ func drawGemm(family, rng *rand.Rand, s Space) Problem {
 	if p.DType, oks = s.DType(family, dtype.All()...); !ok || !oks {
 		return nil
 	}
+	p.Impl = softImpl(family, s, p.Impl, p.DType)
 	drawEpilogue(family, rng, &p.Problem)
 	p.kernelData = drawData(family, rng)
 	batches := family.IntN(4) == 0

@@ -271,6 +271,9 @@ func drawGrouped(family, rng *rand.Rand, s Space) Problem {
 	if p.Problem, ok = drawPerceptron(family, rng, s, 1+rng.IntN(6), outputs, p.Backward, &p.kernelData); !ok {
 		return nil
 	}
+	if !p.Narrow {
+		p.Impl = softImpl(family, s, p.Impl, p.DType)
+	}
 	if outputs == 8 {
 		p.Out = 1 + family.IntN(8) // kernels are compiled for it
 	}

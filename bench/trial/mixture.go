@@ -88,18 +88,22 @@ func (p *mixtureProblem) Supports(caps *vk.Caps) error {
 	return err
 }
 
-// inputs returns what the problem reads: pre and outputs of heads about 1, or Second.
+// inputs returns what the problem reads: pre and outputs of heads about 1, or Second, and
+// logarithms of deviations a third of that, so that gradients are not only roundoff.
 func (p *mixtureProblem) inputs() ref.Inputs {
-	return ref.Inputs{
+	in := ref.Inputs{
 		X:  p.numbers(0, p.DType, p.Tokens*p.In, orOne(p.Magnitude)),
 		W1: p.plain(1, p.DType, p.Heads*p.In*p.Hidden, 1/orOne(p.Magnitude)/math.Sqrt(float64(p.In))),
 		W2: p.plain(2, p.DType, p.Heads*p.Hidden*3, orOne(p.Second)/math.Sqrt(float64(p.Hidden))),
 		Y:  p.plain(3, dtype.Float32, p.Tokens, 1),
 	}
+	for i := 2; i < len(in.W2); i += 3 {
+		in.W2[i] = float64(p.DType.Round(float32(in.W2[i] / 3)))
+	}
+	return in
 }
 
-// fit makes w1 and w2 smaller until logarithms of deviations are within what problems are for,
-// and pre within float16.
+// fit makes w2 smaller until logarithms of deviations are within what problems are for.
 func (p *mixtureProblem) fit(in ref.Inputs) {
 	lower := func(t []float64) {
 		for i, v := range t {
@@ -322,6 +326,7 @@ func drawMixture(family, rng *rand.Rand, s Space) Problem {
 		p.DLoss = float64(float32(rng.NormFloat64() * 10))
 	}
 	if !p.Direct {
+		p.Impl = softImpl(family, s, p.Impl, p.DType)
 		return p
 	}
 	p.TransA, p.TransB = family.IntN(3) == 0, family.IntN(3) == 0

@@ -149,6 +149,7 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 		return nil
 	}
 	p.Problem = mlp.Problem{Tokens: x.Tokens, In: x.In, Hidden: x.Hidden, Out: x.Out, DType: x.DType, Grad: x.Grad}
+	p.Impl = softImpl(family, s, p.Impl, p.DType)
 	if p.Fused == mlp.FusedOn && p.DType == dtype.Float32 {
 		p.Fused, config = mlp.FusedOff, nil // it has no such kernel
 	}

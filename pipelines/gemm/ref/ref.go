@@ -28,7 +28,7 @@ type Outputs struct {
 	X []float64 // with SiLUKeep
 	S []float64 // with TimesDSiLUKeep
 
-	roundoff float64 // that of a device's activation, the largest: activationRoundoff
+	roundoff, ofS float64 // those of a device's activation in C and S, the largest: activationRoundoff
 }
 
 // Multiply computes in float64 throughout.
@@ -82,7 +82,8 @@ func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) f
 			if in.X != nil {
 				x = in.X[i]
 			}
-			out.roundoff = max(out.roundoff, activationRoundoff(p.Activation, v, x))
+			off, ofS := activationRoundoff(p.Activation, v, x)
+			out.roundoff, out.ofS = max(out.roundoff, off), max(out.ofS, ofS)
 		}
 		if out.X != nil {
 			out.X[i] = v

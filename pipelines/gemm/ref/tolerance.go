@@ -21,7 +21,7 @@ func NewBounds(want, plain Outputs, in Inputs, p problem.Problem) Bounds {
 	return Bounds{
 		C: tolerance.Plain(p.Out, want.C, plain.C, p.Out.Eps()/2*terms+sums+want.roundoff),
 		X: tolerance.Plain(p.Out, want.X, plain.X, p.Out.Eps()/2*terms+sums),
-		S: tolerance.Plain(p.Out, want.S, plain.S, want.roundoff),
+		S: tolerance.Plain(p.Out, want.S, plain.S, want.ofS),
 	}
 }
 
@@ -59,28 +59,24 @@ func sumsRate(p problem.Problem) float64 {
 }
 
 // activationRoundoff bounds how far an activation may be off for a sum v and X, in the
-// arithmetic of float32. A device's exp(x) may be off by 3 + 2|x| units in the last place
-// (Vulkan specification), and a division by 2.5. Like gmm's, this counts half of that, of
-// which tolerance.Plain allows 4 times as much in float32.
-func activationRoundoff(a problem.Activation, v, x float64) float64 {
+// arithmetic of float32, in C and in S. A device's exp(x) may be off by 3 + 2|x| units in the
+// last place (Vulkan specification), and a division by 2.5. Like gmm's, this counts half of
+// that, of which tolerance.Plain allows 4 times as much in float32.
+func activationRoundoff(a problem.Activation, v, x float64) (c, s float64) {
 	silu := func(v float64) float64 {
 		s := 1 / (1 + math.Exp(-v))
 		return tolerance.Roundoff32 * math.Abs(v) * s * ((1-s)*(3+2*math.Abs(v)) + 1.5)
 	}
 	switch a {
 	case problem.SiLU, problem.SiLUKeep:
-		return silu(v)
+		return silu(v), 0
 	case problem.TimesDSiLU, problem.TimesDSiLUKeep:
 		s := 1 / (1 + math.Exp(-x))
 		// silu'(x) = s * (1 + x*(1-s)), in which terms may cancel
 		off := s * ((1-s)*(3+2*math.Abs(x))*math.Abs(1+x*(1-2*s)) + 1 + 2*math.Abs(x)*(1-s))
-		off *= tolerance.Roundoff32 * math.Abs(v)
-		if a == problem.TimesDSiLUKeep {
-			off = max(off, silu(x))
-		}
-		return off
+		return tolerance.Roundoff32 * math.Abs(v) * off, silu(x)
 	}
-	return 0
+	return 0, 0
 }
 
 // Spread returns how far each element of op(A)*op(B) may be off if those of A and B may be

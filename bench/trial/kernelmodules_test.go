@@ -1,0 +1,244 @@
+package trial
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/grouped"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TestKernelPaths wants some thousands of problems to run, on a device like an H200, every module
+// of their kernels, as far as configurations tell; and to have every option.
+func TestKernelPaths(t *testing.T) {
+	caps := kernelCaps(false)
+	modules, options := map[string]int{}, map[string]int{}
+	for _, k := range trainingKernels() {
+		for n := range 3000 {
+			p := drawNumber(&k, n, Space{Work: 5e7})
+			if p.Supports(caps) != nil {
+				continue
+			}
+			seen := map[string]bool{}
+			for _, name := range modulesOf(t, caps, p) {
+				seen[name] = true
+			}
+			for name := range seen {
+				modules[name]++
+			}
+			for _, name := range optionsOf(p) {
+				options[k.Name+" "+name]++
+			}
+		}
+	}
+	for _, v := range shaders.Variants() {
+		for _, prefix := range []string{"gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
+			if strings.HasPrefix(v.Name(), prefix) {
+				require.GreaterOrEqual(t, modules[v.Name()], 20, v.Name())
+			}
+		}
+	}
+	for _, counts := range []map[string]int{modules, options} {
+		for _, name := range slices.Sorted(maps.Keys(counts)) {
+			t.Logf("%6d %s", counts[name], name)
+			require.GreaterOrEqual(t, counts[name], 20, name)
+		}
+	}
+}
+
+// modulesOf returns the modules that a problem runs, some more than once. Those of which
+// configurations do not tell are left out.
+func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
+	t.Helper()
+	m := &moduleList{t: t, caps: caps}
+	switch p := p.(type) {
+	case *gemmProblem:
+		m.ofGemm(p)
+	case *gemmGroupProblem:
+		opt, err := p.options()
+		require.NoError(t, err)
+		c, err := gemm.ChooseGroup(caps, p.Group, opt)
+		require.NoError(t, err)
+		m.add(map[gemm.Impl]string{gemm.Scalar: "gemm_scalar_group", gemm.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
+	case *mlpProblem:
+		opt, err := p.options()
+		require.NoError(t, err)
+		m.words(p.DType, "gemm_narrow")(mlp.Describe(caps, p.Problem, opt, p.Backward, p.Keep))
+	case *groupedProblem:
+		m.ofGrouped(p)
+	case *mixtureProblem:
+		m.ofMixture(p)
+	case *gmmProblem:
+		m.ofGMM(p)
+	case *normProblem:
+		if p.Backward {
+			m.add("norm_bwd", p.DType)
+			m.add("sum_rows", p.WeightDType)
+		} else {
+			m.add("norm_fwd", p.DType)
+		}
+	case *optimProblem:
+		m.ofOptim(p)
+	}
+	return m.names
+}
+
+// A moduleList is a list of modules.
+type moduleList struct {
+	t     *testing.T
+	caps  *vk.Caps
+	names []string
+}
+
+// add adds a module of a format.
+func (m *moduleList) add(name string, format dtype.DType) {
+	m.names = append(m.names, name+"."+format.Short())
+}
+
+// product adds those of a product in a configuration.
+func (m *moduleList) product(c gemm.Config, format dtype.DType) {
+	switch {
+	case c.Impl == gemm.Scalar:
+		m.add("gemm_scalar", format)
+	case format == dtype.Float32:
+		m.names = append(m.names, "gemm_tops", "gemm_parts")
+		m.add("gemm_coopmat", dtype.Float16)
+	case c.Fragments:
+		m.add("gemm_coopmat_fragmented", format)
+		m.add("gemm_fragments", format)
+	default:
+		m.add("gemm_coopmat", format)
+	}
+	if c.Splits > 1 {
+		m.names = append(m.names, "gemm_combine")
+	}
+}
+
+// words returns what adds those that Describe names; narrow is the kernel that is only called so.
+func (m *moduleList) words(format dtype.DType, narrow string) func(text string, err error) {
+	return func(text string, err error) {
+		require.NoError(m.t, err)
+		for _, x := range strings.Split(strings.TrimPrefix(text, "outputs in memory: "), " | ") {
+			x, isNarrow := strings.CutPrefix(x, "narrow ")
+			switch c, err := gemm.ParseConfig(x); {
+			case strings.HasPrefix(x, "pair "):
+				m.add("gemm_pair", format)
+				m.add("gemm_fragments", format)
+			case strings.HasPrefix(x, "mixture "):
+				m.add("gemm_mixture", format)
+			case x == "dsilu":
+				m.add("gemm_narrow_dsilu", format)
+			case isNarrow:
+				m.add(narrow, format)
+			case err == nil:
+				m.product(c, format)
+			}
+		}
+	}
+}
+
+func (m *moduleList) ofGemm(p *gemmProblem) {
+	opt, err := p.options()
+	require.NoError(m.t, err)
+	c, err := gemm.Choose(m.caps, p.Problem, opt)
+	require.NoError(m.t, err)
+	m.product(c, p.DType)
+	unaligned := p.Layout == "o" || p.Layout == "p"
+	if c.Pack && p.DType != dtype.Float32 && !p.AlignedA && p.N >= 256 && p.AShape()[2]%8 != 0 && unaligned {
+		m.names = append(m.names, "gemm_pack")
+	}
+}
+
+func (m *moduleList) ofGrouped(p *groupedProblem) {
+	narrow := "gemm_narrow"
+	switch {
+	case p.Backward && p.Keep == grouped.KeepPre:
+		narrow = "gemm_narrow_dsilu"
+	case p.Backward:
+		narrow = "gemm_narrow_bwd"
+	}
+	if p.Narrow {
+		m.add(narrow, p.DType)
+		return
+	}
+	opt, err := p.options()
+	require.NoError(m.t, err)
+	m.words(p.DType, narrow)(grouped.Describe(m.caps, p.Problem, opt, p.Backward, p.Keep))
+}
+
+func (m *moduleList) ofMixture(p *mixtureProblem) {
+	if p.Direct {
+		m.add("gemm_mixture", p.DType)
+		m.names = append(m.names, "gmm_merge")
+		return
+	}
+	opt, err := p.options()
+	require.NoError(m.t, err)
+	m.words(p.DType, "gemm_narrow")(mixture.Describe(m.caps, p.Problem, opt, p.Backward))
+}
+
+func (m *moduleList) ofGMM(p *gmmProblem) {
+	switch p.Call {
+	case gmmForward:
+		m.add("gmm_fwd", p.DType)
+	case gmmBackward:
+		m.add("gmm_bwd", p.DType)
+	case gmmMerge:
+		m.names = append(m.names, "gmm_merge")
+	}
+	if p.Loss && p.Call != gmmBackward {
+		m.add("sum_rows", dtype.Float32)
+	}
+}
+
+func (m *moduleList) ofOptim(p *optimProblem) {
+	format := p.Copy
+	if p.Grad == dtype.Float32 && !p.HasCopy {
+		format = dtype.BFloat16
+	}
+	m.add("adamw", format)
+	m.names = append(m.names, "adamw_prepare")
+	if p.Clip != "" {
+		m.add("adamw_norm", format)
+	}
+}
+
+// optionsOf names what a problem has: fields that are not zero, values of those that are few, and
+// more than that of products.
+func optionsOf(p Problem) (list []string) {
+	v := reflect.ValueOf(p).Elem()
+	var walk func(v reflect.Value)
+	walk = func(v reflect.Value) {
+		for i := range v.NumField() {
+			name, f := v.Type().Field(i).Name, v.Field(i)
+			switch {
+			case v.Type().Field(i).Anonymous:
+				walk(f)
+			case name == "Layout" || name == "Config" || name == "FusedConfig":
+				list = append(list, fmt.Sprintf("%s=%v", name, !f.IsZero()))
+			case f.Kind() == reflect.Bool || f.Kind() == reflect.String || f.Kind() == reflect.Uint8:
+				list = append(list, fmt.Sprintf("%s=%v", name, f.Interface()))
+			case f.Kind() == reflect.Float64 || f.Kind() == reflect.Int:
+				list = append(list, fmt.Sprintf("%s=0: %v", name, f.IsZero()))
+			}
+		}
+	}
+	walk(v)
+	if x, ok := p.(*gemmProblem); ok && x.Config != "" {
+		for _, word := range strings.Fields(x.Config)[1:] {
+			list = append(list, "config "+strings.TrimRight(word, "0123456789x"))
+		}
+	}
+	return list
+}
