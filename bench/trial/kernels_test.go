@@ -42,6 +42,9 @@ func trainingKernels() (list []Kernel) {
 // TestKernelProblems checks problems on the device.
 func TestKernelProblems(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
+	r, err := newRunner(d)
+	require.NoError(t, err)
+	defer r.close()
 	s := Space{Soft: *kernelsSoft, Work: *kernelsWork}
 	if *kernelsImpl != "" {
 		s.Impls = []string{*kernelsImpl}
@@ -55,7 +58,7 @@ func TestKernelProblems(t *testing.T) {
 				continue
 			}
 			start := time.Now()
-			err := p.Check(context.Background(), &Runner{d: d})
+			err := p.Check(context.Background(), r.problem())
 			text, _ := json.Marshal(p)
 			if took := time.Since(start); took > 2*time.Second {
 				t.Logf("%s %d took %v: %v", k.Name, n, took, p)
