@@ -97,9 +97,12 @@ func largest[T Float](x []T) float64 {
 // 1/16 were off by half a unit of 72 in the last place, and plain by a tenth of that); and that of
 // Softcap, which multiplies a tanh that is right to a rounding near 1.
 //
-// For the 16-bit formats it counts as what matrix units that truncate lose of the largest
-// score, u for each eight products, as in GradientBounds: that is less than the rounding of
-// P until scores are in the hundreds.
+// For the 16-bit formats it counts as a quarter of their Eps of the largest O, the average
+// rounding of P where one key outweighs all others: in plain that is one random number, which
+// may be small (an H100 was off by one step of float16 where plain was off by a fifth of
+// one); and as what matrix units that truncate lose of the largest score, u for each eight
+// products, as in GradientBounds: that is less than the rounding of P until scores are in
+// the hundreds.
 //
 // A broken Plain must not excuse a broken kernel, so the bound for O never
 // exceeds ceiling.
@@ -107,7 +110,7 @@ func PlainBound(want, plain, lse []float64, s Scope, p problem.Problem) Bound {
 	off := MaxDiff(plain, want).Off
 	rounding, half := 0.0, roundoff32*(1+largest(lse)+p.Softcap)
 	if p.DType != dtype.Float32 {
-		half = float64(p.HeadDim) / 8 * roundoff32 * largest(lse)
+		half = p.DType.Eps()/4 + float64(p.HeadDim)/8*roundoff32*largest(lse)
 	}
 	for _, x := range want {
 		if !math.IsInf(x, 0) {
