@@ -10,6 +10,11 @@
 //     mean, rstd                  (rows)        f32, contiguous
 //     parts                       (workgroups, cols rounded up to 4)  f32: sums of dw
 //
+// The mean that is given is rounded. Where float32 numbers are as far apart as the
+// elements of a row, that is up to a deviation; so in float32 the mean of z, which is 0, is
+// taken off z: one sum more, but no pass. Of z as it comes out it is at most 1, and
+// then g * z loses a bit by it. Elements of 16 bits are spaced too far for that.
+//
 // dx is ds, and so is dresidual, which some callers want to have in memory of its own.
 //
 // A team adds up dw of its rows in registers, or where LOADS is 0 in its workgroup's
@@ -76,6 +81,8 @@ DEFINE_STORE16(store_dresidual, dresidual16, dresidual1)
 
 #include "lib/norm.glsl"
 
+const bool RECENTERED = CENTERED && VEC == 4;  // the mean of z is taken off z
+
 shared vec4 staged[WORKGROUP_SIZE];
 
 // A row, or what an invocation keeps of it.
@@ -109,6 +116,12 @@ uint parts_at(const uint c) {
     return gl_WorkGroupID.x * ((p.cols + 3) / 4) + c / 4;
 }
 
+// normalized returns z of four columns from c on, 0 past the end, with the mean it has.
+vec4 normalized(const vec4 s, const float mean, const float rstd, const uint c) {
+    const vec4 z = apart(s, mean) * rstd;
+    return CENTERED ? within(z, c) : z;
+}
+
 // write_parts adds up quad q of vector l over the teams of the workgroup. Every
 // invocation of the workgroup calls it.
 void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {
@@ -131,6 +144,14 @@ void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {
         parts[parts_at(c)] = total;
     }
 }
+
+// ADD_DW adds x to dw of quad q of vector l, which begins at column c.
+#define ADD_DW(l, q, c, x)                        \
+    if (!WIDE) {                                  \
+        dw[(l) * QUADS + (q)] += x;               \
+    } else if ((c) + 4 * (q) < p.cols) {          \
+        parts[parts_at((c) + 4 * (q))] += x;      \
+    }
 
 void main() {
     const uint lane = lane_of_team();
@@ -166,30 +187,34 @@ void main() {
         }
         const uint s_at = p.s_offset + this_row * p.s_stride;
         const uint dy_at = p.dy_offset + this_row * p.dy_stride;
-        vec4 first = vec4(0.0);
-        vec4 second = vec4(0.0);
+        vec4 sum_g = vec4(0.0);
+        vec4 sum_gz = vec4(0.0);
+        vec4 sum_z = vec4(0.0);
         for (uint l = 0; l < loads(); l++) {
             const uint c = (lane + l * TEAM) * VEC;
             const uvec4 s = WIDE ? load_s(s_at + c, rest(c)) : r.s[l];
             const uvec4 dy = WIDE ? load_dy(dy_at + c, rest(c)) : r.dy[l];
             [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                const vec4 z = (quad(s, q) - r.mean) * r.rstd;
+                const vec4 z = normalized(quad(s, q), r.mean, r.rstd, c + 4 * q);
                 const vec4 d = quad(dy, q);  // 0 past the end
                 const vec4 g = d * weights_of(w, l, c, q);
-                first += g;
-                second += g * z;
-                if (!WIDE) {
-                    dw[l * QUADS + q] += d * z;
-                } else if (c + 4 * q < p.cols) {
-                    parts[parts_at(c + 4 * q)] += d * z;
+                sum_g += g;
+                sum_gz += g * z;
+                if (RECENTERED) {
+                    sum_z += z;
+                } else {
+                    ADD_DW(l, q, c, d * z)
                 }
             }
         }
-        vec2 sums = vec2(0.0, dot(second, vec4(1.0)));
-        if (CENTERED) {
-            sums = team_sum(vec2(dot(first, vec4(1.0)), sums.y)) * scale;
+        vec3 means = vec3(0.0, dot(sum_gz, vec4(1.0)), 0.0);  // of g, g * z and z
+        if (RECENTERED) {
+            means = team_sum(vec3(dot(sum_g, vec4(1.0)), means.y, dot(sum_z, vec4(1.0)))) * scale;
+            means.y -= means.x * means.z;
+        } else if (CENTERED) {
+            means.xy = team_sum(vec2(dot(sum_g, vec4(1.0)), means.y)) * scale;
         } else {
-            sums.y = team_sum(sums.y) * scale;
+            means.y = team_sum(means.y) * scale;
         }
         for (uint l = 0; l < loads(); l++) {
             const uint c = (lane + l * TEAM) * VEC;
@@ -198,9 +223,14 @@ void main() {
             const uvec4 more = RESIDUAL ? load_dsum(p.dsum_offset + this_row * p.dsum_stride + c, rest(c)) : uvec4(0);
             vec4 dx[2];
             [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                const vec4 z = (quad(s, q) - r.mean) * r.rstd;
-                const vec4 g = quad(dy, q) * weights_of(w, l, c, q);
-                dx[q] = (g - sums.x - z * sums.y) * r.rstd + quad(more, q);
+                vec4 z = normalized(quad(s, q), r.mean, r.rstd, c + 4 * q);
+                const vec4 d = quad(dy, q);
+                if (RECENTERED) {
+                    z -= means.z;
+                    ADD_DW(l, q, c, d * z)
+                }
+                const vec4 g = d * weights_of(w, l, c, q);
+                dx[q] = (g - means.x - z * means.y) * r.rstd + quad(more, q);
             }
             const uvec4 packed = pack(dx[0], dx[QUADS - 1]);
             store_dx(p.dx_offset + this_row * p.dx_stride + c, rest(c), packed);

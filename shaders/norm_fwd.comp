@@ -10,9 +10,14 @@
 //     mean, rstd           (rows)        f32, contiguous, saved for the backward pass
 //
 // A row stays in the registers of its team, a subgroup or the workgroup, from the
-// first sum to y. In float32 the sum of the differences from the mean corrects the mean:
-// it is rounded, and where the mean is large against the differences, that counts.
-// Elements of 16 bits are spaced too far for that.
+// first sum to y. What is summed for the mean is how far elements are from the first one:
+// a sum of elements is rounded, which counts where they are large against their
+// differences, and makes a row of equal elements differ from its mean.
+//
+// In float32 even the nearest number to the mean is not near enough, if neighbouring
+// numbers are as far apart as elements are. There the mean is high + low, and
+// the sum of the differences from that corrects low, as the first element may be far
+// from all others. Elements of 16 bits are spaced too far for that.
 //
 // Dispatch: any number of workgroups; each takes rows in turn.
 #version 450
@@ -70,7 +75,7 @@ DEFINE_STORE16(store_y, y16, y1)
 
 #include "lib/norm.glsl"
 
-const bool CORRECTED = CENTERED && VEC == 4;
+const bool LOW = CENTERED && VEC == 4;  // the mean has a low part
 
 // Arrays are as long as the host lets ROWS be.
 const uint MAX_ROWS = 4;
@@ -90,6 +95,33 @@ uvec4 load_row(const uint row, const uint c, const bool own) {
     return s;
 }
 
+// load_first returns the first element of s. It is in the registers of one invocation, but
+// a load, of what is being loaded, is less to wait for than that one is.
+float load_first(const uint row) {
+    if (!CENTERED) {
+        return 0.0;
+    }
+    const float x = WIDEN(x1[p.x_offset + row * p.x_stride]);
+    if (!RESIDUAL) {
+        return x;
+    }
+    const float r = WIDEN(residual1[p.residual_offset + row * p.residual_stride]);
+    return quad(pack(vec4(x + r), vec4(0.0)), 0).x;
+}
+
+// low_part returns what high, which is a + b rounded, lacks of a + b. It is precise, or a
+// compiler may find that it is 0.
+float low_part(const float a, const float b, const float high) {
+    precise const float low = (a - high) + b;
+    return low;
+}
+
+// centered returns s less the mean, high + low.
+vec4 centered(const vec4 s, const float high, const float low) {
+    const vec4 d = apart(s, high);
+    return LOW ? apart(d, low) : d;
+}
+
 // load_again returns what load_row returned.
 uvec4 load_again(const uint row, const uint c) {
     if (RESIDUAL) {
@@ -98,15 +130,11 @@ uvec4 load_again(const uint row, const uint c) {
     return load_x(p.x_offset + row * p.x_stride + c, rest(c));
 }
 
-// normalize writes vector l of y, at column c. The mean is mean + more.
-void normalize(const uint row, const uint l, const uint c, const uvec4 s, const float mean, const float more, const float rstd, const Weights w) {
+// normalize writes vector l of y, at column c.
+void normalize(const uint row, const uint l, const uint c, const uvec4 s, const float high, const float low, const float rstd, const Weights w) {
     vec4 y[2];
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
-        vec4 d = quad(s, q) - mean;
-        if (CORRECTED) {
-            d -= more;
-        }
-        y[q] = d * rstd * weights_of(w, l, c, q);
+        y[q] = centered(quad(s, q), high, low) * rstd * weights_of(w, l, c, q);
     }
     store_y(p.y_offset + row * p.y_stride + c, rest(c), pack(y[0], y[QUADS - 1]));
 }
@@ -117,10 +145,13 @@ void main() {
     const Weights w = hold_weights();
     for (uint row0 = first_row(); row0 < p.rows; row0 += ROWS * row_step()) {
         uvec4 held[MAX_ROWS * MAX_LOADS];
-        float mean[MAX_ROWS];
+        float first[MAX_ROWS];
+        float high[MAX_ROWS];
+        float low[MAX_ROWS];
         // Rows past the last are the last one once more: loads have no condition.
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = row0 + i * row_step();
+            first[i] = load_first(min(row, p.rows - 1));
             [[unroll]] for (uint l = 0; l < HELD; l++) {
                 if (!WIDE) {
                     held[i * MAX_LOADS + l] = load_row(min(row, p.rows - 1), (lane + l * TEAM) * VEC, row < p.rows);
@@ -130,33 +161,35 @@ void main() {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             vec4 sum = vec4(0.0);
             for (uint l = 0; l < loads(); l++) {
-                const uvec4 s = WIDE ? load_row(row0, (lane + l * TEAM) * VEC, true) : held[i * MAX_LOADS + l];
+                const uint c = (lane + l * TEAM) * VEC;
+                const uvec4 s = WIDE ? load_row(row0, c, true) : held[i * MAX_LOADS + l];
                 [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                    sum += quad(s, q);  // 0 past the end
+                    sum += within(apart(quad(s, q), first[i]), c + 4 * q);
                 }
             }
-            mean[i] = CENTERED ? team_sum(dot(sum, vec4(1.0))) * scale : 0.0;
+            const float mean = CENTERED ? team_sum(dot(sum, vec4(1.0))) * scale : 0.0;
+            high[i] = first[i] + mean;
+            low[i] = LOW ? low_part(first[i], mean, high[i]) : 0.0;
         }
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = row0 + i * row_step();
-            vec4 first = vec4(0.0);
-            vec4 second = vec4(0.0);
+            vec4 sum = vec4(0.0);
+            vec4 squares = vec4(0.0);
             for (uint l = 0; l < loads(); l++) {
                 const uint c = (lane + l * TEAM) * VEC;
                 const uvec4 s = WIDE ? load_again(row, c) : held[i * MAX_LOADS + l];
                 [[unroll]] for (uint q = 0; q < QUADS; q++) {
-                    const vec4 d = within(quad(s, q) - mean[i], c + 4 * q);
-                    if (CORRECTED) {
-                        first += d;
+                    const vec4 d = within(centered(quad(s, q), high[i], low[i]), c + 4 * q);
+                    if (LOW) {
+                        sum += d;
                     }
-                    second += d * d;
+                    squares += d * d;
                 }
             }
-            float more = 0.0;
-            float variance = dot(second, vec4(1.0));
-            if (CORRECTED) {
-                const vec2 moments = team_sum(vec2(dot(first, vec4(1.0)), variance)) * scale;
-                more = moments.x;
+            float variance = dot(squares, vec4(1.0));
+            if (LOW) {
+                const vec2 moments = team_sum(vec2(dot(sum, vec4(1.0)), variance)) * scale;
+                low[i] += moments.x;
                 variance = moments.y;
             } else {
                 variance = team_sum(variance) * scale;
@@ -167,12 +200,12 @@ void main() {
             }
             for (uint l = 0; l < loads(); l++) {
                 const uint c = (lane + l * TEAM) * VEC;
-                normalize(row, l, c, WIDE ? load_again(row, c) : held[i * MAX_LOADS + l], mean[i], more, rstd, w);
+                normalize(row, l, c, WIDE ? load_again(row, c) : held[i * MAX_LOADS + l], high[i], low[i], rstd, w);
             }
             if (SAVE && lane == 0) {
                 rstd_out[p.rstd_offset + row] = rstd;
                 if (CENTERED) {
-                    mean_out[p.mean_offset + row] = mean[i] + more;
+                    mean_out[p.mean_offset + row] = high[i] + low[i];
                 }
             }
         }

@@ -19,16 +19,20 @@ import (
 // X, residual, sum and y are (rows, cols) of p.DType with any row stride and a
 // contiguous last axis; offsets and strides that are multiples of 16 bytes are fastest.
 // W is (cols) of p.WeightDType, mean and rstd are (rows), float32, all contiguous.
-// Sums are float32, and the variance is that of the differences from the mean: rows
-// whose mean is large against their deviation lose nothing.
+// Sums are float32: that of the mean is of differences from the row's first element, that
+// of the variance of differences from the mean. So y and rstd are as right in rows whose mean
+// is large against their deviation as in others, to some roundoffs of float32 of the row's
+// largest y/w. The mean is written as a float32, which in such rows may be off by up to
+// a deviation. The y of float32 rows do not come from it; those of 16-bit rows do, whose
+// neighbouring numbers are 2^13 times as far apart, or more.
 //
 // With p.Residual, sum is s: the residual stream, which the next
 // call's residual is. Without it, sum and residual are zero Tensors. Zero Tensors for
 // mean and rstd leave the statistics out, which only Backward needs; RMSNorm has no
 // mean.
 //
-// A row of equal elements is 0 if eps is positive, in LayerNorm. One with an infinity
-// or a NaN is NaN.
+// A row of equal elements is exactly 0, in LayerNorm, if eps is 2^-126 or more; a device
+// may take less for 0. One with an infinity or a NaN is NaN.
 //
 // Forward records into c and returns; outputs are valid once c has completed, and have
 // memory of their own. The inputs must be written and visible by then: after another

@@ -140,9 +140,9 @@ func (c *Config) Feasible(caps *vk.Caps, p Problem) error {
 	return nil
 }
 
-// sharedBytes is what norm_bwd has in shared memory for each invocation: a vec2 and a
-// vec4.
-const sharedBytes = 24
+// sharedBytes is what norm_bwd has in shared memory for each invocation: a vec3, which
+// takes as much as a vec4, and a vec4.
+const sharedBytes = 32
 
 // fullSubgroups reports whether kernels may ask for full subgroups of
 // caps.SubgroupSize invocations.

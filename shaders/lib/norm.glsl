@@ -22,7 +22,7 @@ struct Weights {
     vec4 quads[MAX_LOADS * QUADS];
 };
 
-shared vec2 partial[WORKGROUP_SIZE];
+shared vec3 partial[WORKGROUP_SIZE];
 
 #include "reduce.glsl"
 
@@ -77,6 +77,16 @@ Weights hold_weights() {
 // weights_of returns those of quad q of vector l, which begins at column c.
 vec4 weights_of(const Weights held, const uint l, const uint c, const uint q) {
     return WIDE || !HOLD_WEIGHTS ? weights(c + 4 * q) : held.quads[l * QUADS + q];
+}
+
+// apart returns s - from; s for RMSNorm, which takes nothing off. It is precise: a compiler
+// may take differences and sums of it in another order, which would cancel what it is for.
+vec4 apart(const vec4 s, const float from) {
+    if (!CENTERED) {
+        return s;
+    }
+    precise const vec4 d = s - from;
+    return d;
 }
 
 // within returns x with 0 for the columns from c on that are past the end.

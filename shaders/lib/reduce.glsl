@@ -5,14 +5,14 @@
 //
 //     const uint WORKGROUP_SIZE
 //     const bool SUBGROUP_TEAM        a team is a subgroup; all subgroups are full
-//     shared vec2 partial[WORKGROUP_SIZE]    used where a team is the workgroup
+//     shared vec3 partial[WORKGROUP_SIZE]    used where a team is the workgroup
 #ifndef LIB_REDUCE_GLSL
 #define LIB_REDUCE_GLSL
 
-// DEFINE_TEAM_SUM(T, first) makes `T team_sum(T x)`, the sum of x over the team, in
-// every invocation of it; first(v) is the part of a vec2 that is a T. Every invocation of
+// DEFINE_TEAM_SUM(T, members) makes `T team_sum(T x)`, the sum of x over the team, in
+// every invocation of it; members are those of a vec3 that make a T. Every invocation of
 // the team calls it; where that is the workgroup, the whole workgroup does.
-#define DEFINE_TEAM_SUM(T, first)                                          \
+#define DEFINE_TEAM_SUM(T, members)                                        \
     T team_sum(const T x) {                                                \
         const T own = subgroupAdd(x);                                      \
         if (SUBGROUP_TEAM) {                                               \
@@ -20,20 +20,18 @@
         }                                                                  \
         barrier(); /* partial read, by an earlier call, before it is written */ \
         if (gl_SubgroupInvocationID == 0) {                                \
-            partial[gl_SubgroupID] = vec2(own);                            \
+            partial[gl_SubgroupID].members = own;                          \
         }                                                                  \
         barrier(); /* partial written before it is read */                 \
-        T sum = first(partial[0]);                                         \
+        T sum = partial[0].members;                                        \
         for (uint s = 1; s < gl_NumSubgroups; s++) {                       \
-            sum += first(partial[s]);                                      \
+            sum += partial[s].members;                                     \
         }                                                                  \
         return sum;                                                        \
     }
 
-#define FIRST_OF(v) ((v).x)
-#define BOTH_OF(v) (v)
-
-DEFINE_TEAM_SUM(float, FIRST_OF)
-DEFINE_TEAM_SUM(vec2, BOTH_OF)
+DEFINE_TEAM_SUM(float, x)
+DEFINE_TEAM_SUM(vec2, xy)
+DEFINE_TEAM_SUM(vec3, xyz)
 
 #endif

@@ -54,7 +54,9 @@ func parallel(n int, f func(from, to int)) {
 func Forward(in Inputs, p Problem) Outputs { return forward[float64](in, p) }
 
 // PlainForward is Forward as a plain program in float32 computes it, one row after the
-// other from left to right, with y rounded to p.DType.
+// other from left to right, with y rounded to p.DType. Means alone are in float64: from
+// one that is wrong by more than the deviation of its row would follow bounds that excuse
+// a kernel for the same mistake.
 func PlainForward(in Inputs, p Problem) Outputs {
 	out := forward[float32](in, p)
 	round(out.Y, p.DType)
@@ -81,13 +83,11 @@ func forward[F number](in Inputs, p Problem) Outputs {
 		round(out.Sum, p.DType)
 	}
 	parallel(p.Rows, func(from, to int) {
-		s, w := make([]F, n), narrow[F](in.W)
+		w := narrow[F](in.W)
 		for r := from; r < to; r++ {
-			for c, x := range out.Sum[r*n : (r+1)*n] {
-				s[c] = F(x)
-			}
-			mean, rstd := statistics(s, &p)
-			out.Mean[r], out.Rstd[r] = float64(mean), float64(rstd)
+			s := out.Sum[r*n : (r+1)*n]
+			mean, rstd := statistics[F](s, &p)
+			out.Mean[r], out.Rstd[r] = float64(F(mean)), float64(rstd)
 			for c, x := range s {
 				out.Y[r*n+c] = float64(F(F(x-mean)*rstd) * w[c])
 			}
@@ -105,21 +105,21 @@ func narrow[F number](x []float64) []F {
 	return y
 }
 
-// statistics returns mean and rstd of a row, added from left to right.
-func statistics[F number](s []F, p *Problem) (mean, rstd F) {
-	n := F(len(s))
+// statistics returns mean and rstd of a row. The mean is that of the differences from the
+// first element, which of equal elements is exact; squares are added from left to right.
+func statistics[F number](s []float64, p *Problem) (mean float64, rstd F) {
 	if !p.RMS {
 		for _, x := range s {
-			mean += x
+			mean += x - s[0]
 		}
-		mean /= n
+		mean = s[0] + mean/float64(len(s))
 	}
 	var squares F
 	for _, x := range s {
-		d := x - mean
+		d := F(x - mean)
 		squares += F(d * d)
 	}
-	return mean, 1 / F(math.Sqrt(float64(squares/n+F(p.Eps))))
+	return mean, 1 / F(math.Sqrt(float64(squares/F(len(s))+F(p.Eps))))
 }
 
 // Backward computes the gradients of a loss whose gradients by y and sum are up:
@@ -133,8 +133,9 @@ func Backward(s []float64, w []float64, up Upstream, p Problem) Gradients {
 	return backward[float64](s, w, up, p)
 }
 
-// PlainBackward is Backward as a plain program in float32 computes it, from mean and
-// rstd in float32, with the gradients rounded to their formats.
+// PlainBackward is Backward as a plain program in float32 computes it, from rstd in
+// float32 and, as PlainForward, means in float64, with the gradients rounded to their
+// formats.
 func PlainBackward(s []float64, w []float64, up Upstream, p Problem) Gradients {
 	g := backward[float32](s, w, up, p)
 	round(g.DX, p.DType)
@@ -145,14 +146,12 @@ func PlainBackward(s []float64, w []float64, up Upstream, p Problem) Gradients {
 func backward[F number](s, w []float64, up Upstream, p Problem) Gradients {
 	n := p.Cols
 	out := Gradients{DX: make([]float64, len(s)), DW: make([]float64, n)}
-	mean, rstd := make([]F, p.Rows), make([]F, p.Rows)
+	mean, rstd := make([]float64, p.Rows), make([]F, p.Rows)
 	parallel(p.Rows, func(from, to int) {
-		row, weight, z, g := make([]F, n), narrow[F](w), make([]F, n), make([]F, n)
+		weight, z, g := narrow[F](w), make([]F, n), make([]F, n)
 		for r := from; r < to; r++ {
-			for c, x := range s[r*n : (r+1)*n] {
-				row[c] = F(x)
-			}
-			mean[r], rstd[r] = statistics(row, &p)
+			row := s[r*n : (r+1)*n]
+			mean[r], rstd[r] = statistics[F](row, &p)
 			var first, second F
 			for c, x := range row {
 				z[c] = F(x-mean[r]) * rstd[r]
@@ -177,7 +176,7 @@ func backward[F number](s, w []float64, up Upstream, p Problem) Gradients {
 		dw := make([]F, to-from)
 		for r := range p.Rows {
 			for c := from; c < to; c++ {
-				z := F(F(s[r*n+c])-mean[r]) * rstd[r]
+				z := F(s[r*n+c]-mean[r]) * rstd[r]
 				dw[c-from] += F(F(up.DY[r*n+c]) * z)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/gonum/diff/fd"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
 func normal(rng *rand.Rand, n int) []float64 {
@@ -99,6 +100,40 @@ func TestPlain(t *testing.T) {
 			gb := BackwardBounds(g, PlainBackward(want.Sum, in.W, up, p), want.Sum, in.W, up, p)
 			require.Less(t, gb.DX, 200*format.Eps())
 			require.Less(t, gb.DW, 200*format.Eps())
+		}
+	}
+}
+
+// TestBoundsOfLargeMeans says that bounds of rows whose mean is large against their
+// deviation are narrow, for sums of 5000 squares one after the other: they would excuse a
+// kernel for a wrong mean if the plain program had one.
+func TestBoundsOfLargeMeans(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, base := range []float64{1e4, 1e6, 1e7} {
+		for _, steps := range []int{1, 3} { // 1: elements are equal
+			p := Problem{Rows: 3, Cols: 5000, Eps: 1e-5}
+			in := Inputs{X: make([]float64, 3*5000), W: normal(rng, 5000)}
+			for i := range in.X {
+				in.X[i] = base * (1 + 0x1p-23*float64(rng.IntN(steps)))
+			}
+			for _, x := range [][]float64{in.X, in.W} {
+				for i := range x {
+					x[i] = float64(float32(x[i]))
+				}
+			}
+			up := Upstream{DY: normal(rng, 3*5000)}
+			want, g := Forward(in, p), Backward(in.X, in.W, up, p)
+			b := Bounds(want, PlainForward(in, p), p)
+			gb := BackwardBounds(g, PlainBackward(in.X, in.W, up, p), in.X, in.W, up, p)
+			if steps == 1 {
+				require.Zero(t, b.Y)
+				require.Zero(t, gb.DW)
+				continue
+			}
+			require.Less(t, b.Y, 1e-3)
+			require.Less(t, b.Rstd, 1e-3*tolerance.Largest(want.Rstd))
+			require.Less(t, gb.DX, 1e-3*tolerance.Largest(g.DX))
+			require.Less(t, gb.DW, 1e-3*tolerance.Largest(g.DW))
 		}
 	}
 }

@@ -1,0 +1,120 @@
+package norm
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/tolerance"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// meanRows are rows that a mean with the error of a float32 sum ruins. Elements are base
+// plus 0, 1 or 2 steps; with no step they are equal.
+var meanRows = []struct {
+	format     dtype.DType
+	base, step float64
+	cols       int
+	eps        float64
+}{
+	// Equal elements: y and dw are 0, whatever eps makes of the least error.
+	{dtype.Float16, 1000, 0, 1000, 1e-5},
+	{dtype.Float16, 1000, 0, 1000, 1e-12},
+	{dtype.Float16, 60000, 0, 7, 1e-5},
+	{dtype.BFloat16, 1e5, 0, 1000, 1e-5},
+	{dtype.BFloat16, 1e5, 0, 1000, 1e-12},
+	{dtype.Float32, 12345.678, 0, 512, 1e-5},
+	{dtype.Float32, 12345.678, 0, 512, 1e-12},
+	{dtype.Float32, 33333333, 0, 512, 1e-5},
+	{dtype.Float32, 33333333, 0, 512, 1e-12},
+	// A sum of them is more than float32 holds.
+	{dtype.BFloat16, 3e38, 0, 1000, 1e-5},
+	{dtype.Float32, 3e38, 0, 512, 1e-5},
+	// Float32 spaces its numbers at 1e6 as far as these steps, at 1e7 and 1e4 likewise.
+	{dtype.Float32, 1e6, 0.0625, 5000, 1e-5},
+	{dtype.Float32, 1e7, 1, 512, 1e-5},
+	{dtype.Float32, -1e4, 0.001, 512, 1e-5},
+	// The same of 16 bits.
+	{dtype.Float16, 1000, 0.5, 1000, 1e-5},
+	{dtype.BFloat16, 1e5, 512, 1000, 1e-5},
+}
+
+// most returns how many columns a configuration can take, if that is less than cols: 3
+// less, as a sum of equal elements may be exact, and so would be its part of a power of two.
+func (c *Config) most(caps *vk.Caps, format dtype.DType, cols int) int {
+	if c.Loads == 0 {
+		return cols
+	}
+	return min(cols, c.Loads*c.team(caps)*vecBytes/format.Size()-3)
+}
+
+// TestMean runs meanRows in every way to share rows, and a way to keep the longest in
+// registers: with and without a residual, and in both passes.
+func TestMean(t *testing.T) {
+	d := vktest.Open(t)
+	list := append(configs(int(d.Caps().SubgroupSize)), Config{Threads: 512, Loads: 4, Rows: 1, Groups: 1})
+	for _, config := range list {
+		for i, m := range meanRows {
+			p := Problem{Rows: 5, Cols: config.most(d.Caps(), m.format, m.cols), Eps: m.eps, DType: m.format, Residual: i%3 == 1}
+			if err := config.Feasible(d.Caps(), p); err != nil {
+				require.ErrorIs(t, err, ErrUnsupported)
+				continue
+			}
+			c := newCase(p, ordinary, kerneltest.Packed)
+			rng := rand.New(rand.NewPCG(7, uint64(i)))
+			for j := range c.in.X {
+				c.in.X[j] = float64(m.format.Round(float32(m.base + m.step*float64(rng.IntN(3)))))
+				if p.Residual { // of which the sum has the same steps
+					c.in.Residual[j] = float64(m.format.Round(float32(-m.base / 4)))
+				}
+			}
+			if m.eps < 1e-5 { // rstd is 1e6: smaller dy, for float16 to hold dx
+				for j := range c.up.DY {
+					c.up.DY[j] = float64(m.format.Round(float32(c.up.DY[j] * 0x1p-10)))
+				}
+			}
+			name := fmt.Sprintf("%v/base=%g/step=%g/eps=%g/%s", config, m.base, m.step, m.eps, c.name())
+			t.Run(name, func(t *testing.T) { c.check(t, d, Options{Config: &config}) })
+		}
+	}
+}
+
+// TestSavedMean says that the mean which Backward is given is rounded, and no worse.
+func TestSavedMean(t *testing.T) {
+	d := vktest.Open(t)
+	c := newCase(Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, kerneltest.Packed)
+	for i, x := range c.in.X {
+		c.in.X[i] = float64(float32(x + 9000))
+	}
+	k := c.forward()
+	for i := range k.Tensors {
+		if x := &k.Tensors[i]; x.Name == "mean" {
+			x.Bound = 1.01 * tolerance.Roundoff32 * tolerance.Largest(x.Want)
+		}
+	}
+	c.checkForward(t, d, k, Options{})
+}
+
+// TestFarFirst has float32 rows whose first element is a million deviations from the
+// others. Its weight is 0, so that the error of the others counts as what it is.
+func TestFarFirst(t *testing.T) {
+	d := vktest.Open(t)
+	for _, config := range configs(int(d.Caps().SubgroupSize)) {
+		p := Problem{Rows: 5, Cols: config.most(d.Caps(), dtype.Float32, 1000), Eps: 1e-5, DType: dtype.Float32}
+		if config.Feasible(d.Caps(), p) != nil {
+			continue
+		}
+		c := newCase(p, ordinary, kerneltest.Packed)
+		c.in.W[0] = 0
+		for r := range p.Rows {
+			c.in.X[r*p.Cols] = math.Copysign(1e6, float64(r%2)-0.5)
+		}
+		t.Run(config.String(), func(t *testing.T) { c.checkForward(t, d, c.forward(), Options{Config: &config}) })
+	}
+}
