@@ -29,6 +29,7 @@ type Caps struct {
 	SubgroupOps                         SubgroupOps // in compute shaders
 	SubgroupSizeControl                 bool        // KernelOptions.SubgroupSize may choose
 	ComputeFullSubgroups                bool
+	MaxWorkgroupSubgroups               uint32 // of a kernel with KernelOptions.SubgroupSize; 0: no limit of its own
 	SubgroupExtendedTypes               bool   // subgroup operations on 8-, 16- and 64-bit types
 	ComputeUnits                        uint32 // that work at once: NVIDIA's multiprocessors, AMD's compute units; 0: the driver does not say
 	MaxSharedMemoryBytes                uint32

@@ -141,7 +141,9 @@ func (c *Caps) readProperties(in rawInstance, phys vulkan.PhysicalDevice, has ma
 	c.MinSubgroupSize, c.MaxSubgroupSize = c.SubgroupSize, c.SubgroupSize
 	if c.SubgroupSizeControl {
 		c.MinSubgroupSize, c.MaxSubgroupSize = sizes[0], sizes[1]
-		c.SubgroupSizeControl = sizes[3]&computeStage != 0
+		if c.SubgroupSizeControl = sizes[3]&computeStage != 0; c.SubgroupSizeControl {
+			c.MaxWorkgroupSubgroups = sizes[2]
+		}
 	}
 	c.MaxAllocationBytes = uint64(maintenance3[2]) | uint64(maintenance3[3])<<32 // after a count and padding
 	c.MaxBufferBytes = c.MaxAllocationBytes

@@ -202,6 +202,9 @@ func (d *Device) createDevice() error {
 // Caps returns what the device can do. The caller must not change it.
 func (d *Device) Caps() *Caps { return &d.caps }
 
+// PoisonScratch returns Options.PoisonScratch.
+func (d *Device) PoisonScratch() uint32 { return d.poison }
+
 // Name returns the name that error messages give the device.
 func (d *Device) Name() string { return d.name }
 

@@ -437,6 +437,20 @@ func TestCheckWorkgroup(t *testing.T) {
 	}
 }
 
+func TestCheckSubgroups(t *testing.T) {
+	caps := Caps{MaxWorkgroupSubgroups: 32}
+	for _, c := range []struct {
+		caps Caps
+		size int
+		x    uint32
+		ok   bool
+	}{{caps, 8, 256, true}, {caps, 8, 257, false}, {caps, 0, 1024, true}, {caps, 32, 1024, true}, {Caps{}, 8, 1024, true}, {caps, 8, 0, true}} {
+		if err := checkSubgroups(&c.caps, c.size, [3]uint32{c.x, 1, 1}); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrUnsupported) {
+			t.Errorf("checkSubgroups(%d of %d) = %v, want ok %v", c.x, c.size, err, c.ok)
+		}
+	}
+}
+
 func TestKernelStats(t *testing.T) {
 	s := KernelStats{All: []Statistic{{"Register Count", 255}, {"Binary Size", 17000}, {"Shared Memory Size", 22528}, {"Local Memory Size", 1<<36 + 64}}}
 	s.name()

@@ -122,6 +122,9 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if info.subgroupSize, err = requiredSubgroupSize(&d.caps, o); err != nil {
 		return nil, err
 	}
+	if err := checkSubgroups(&d.caps, info.subgroupSize, module.workgroup); err != nil {
+		return nil, err
+	}
 	code := spirv
 	if !d.caps.MaximalReconvergence {
 		code = withoutReconvergence(spirv)
@@ -173,6 +176,22 @@ func requiredSubgroupSize(c *Caps, o KernelOptions) (int, error) {
 		return 0, nil // there is no other
 	}
 	return 0, fmt.Errorf("subgroup size control: %w", ErrUnsupported)
+}
+
+// checkSubgroups compares a workgroup size, where it is known, with the subgroups that one
+// has at most if their size is required; 0: it is not.
+func checkSubgroups(c *Caps, size int, workgroup [3]uint32) error {
+	if size == 0 || c.MaxWorkgroupSubgroups == 0 {
+		return nil
+	}
+	total := uint64(1)
+	for _, n := range workgroup {
+		total *= uint64(max(n, 1))
+	}
+	if most := uint64(size) * uint64(c.MaxWorkgroupSubgroups); total > most {
+		return fmt.Errorf("workgroup of %d invocations, in subgroups of %d the device has %d: %w", total, size, most, ErrUnsupported)
+	}
+	return nil
 }
 
 // checkParams returns the size of a push-constant struct.

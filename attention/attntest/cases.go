@@ -120,6 +120,7 @@ func Cases(set Set) []*Case {
 		feature()
 	}
 	if set == Full {
+		t.hiddenKeysAsFound()
 		t.large()
 	}
 	return t.cases

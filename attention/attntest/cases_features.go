@@ -131,6 +131,56 @@ func (t *table) keyMasks() {
 	t.add("pair", "key-mask-window-alibi", Case{Problem: after}, rotate(0)...)
 	p.Batch, p.SeqQ, p.SeqKV, p.Bias, p.Window, p.Causal = 2, 1, 200, problem.Bias{}, problem.Window{}, true
 	t.add("key-mask", "decoding", Case{Problem: p}, rotate(0)...)
+	t.hiddenKeys()
+}
+
+// hiddenKeys: float32, whose tiles share exponents, with keys hidden at random (one in four)
+// and a causal mask. In November 2026 a kernel had zeros, garbage or NaN in O there on an
+// H200, LSE being right: invocations branched for themselves before a reduction over their
+// subgroup. What that takes: hidden and visible keys in each tile, so that the invocations
+// of a subgroup differ; many tiles, as the mistake shows in few of them; several subgroups
+// that share a tile of which the causal mask hides all from some and not from others.
+func (t *table) hiddenKeys() {
+	for _, c := range []struct {
+		seqQ, seqKV int
+		align       problem.Align
+		amplitude   float64 // of Q and K
+	}{
+		{95, 226, problem.TopLeft, 3},     // seven tiles of 32 keys, of which rows see three
+		{95, 226, problem.BottomRight, 1}, // all seven, the last in part
+		{128, 128, problem.TopLeft, 1},    // whole tiles
+		{150, 226, problem.TopLeft, 3},    // more blocks of rows, the last in part
+	} {
+		t.addHidden(problem.Problem{NumHeads: 2, SeqQ: c.seqQ, SeqKV: c.seqKV, HeadDim: t.dims.Feature, CausalAlign: c.align}, c.amplitude)
+	}
+}
+
+// addHidden adds a case of hiddenKeys.
+func (t *table) addHidden(p problem.Problem, amplitude float64) {
+	p.KeyMask, p.Causal = true, true
+	what := fmt.Sprintf("%dx%d-d%d/%v/amplitude-%g", p.SeqQ, p.SeqKV, p.HeadDim, p.CausalAlign, amplitude)
+	t.add("hidden-keys", what, Case{Problem: p, Sizes: Sizes{Q: amplitude, K: amplitude}}, dtype.Float32)
+}
+
+// hiddenKeysAsFound: the sizes at which hiddenKeys was found, which only a GPU compiles soon.
+func (t *table) hiddenKeysAsFound() {
+	for _, c := range []struct {
+		seqQ, seqKV, headDim int
+	}{
+		{191, 450, 72}, // 381 wrong rows of 955, and 571 in the next run
+		{256, 256, 128},
+		{191, 450, 80},
+		{300, 450, 64},
+	} {
+		for _, amplitude := range []float64{3, 1} {
+			for _, align := range []problem.Align{problem.TopLeft, problem.BottomRight} {
+				if c.headDim != 72 && align != problem.TopLeft {
+					continue // wrong aligned to the top left
+				}
+				t.addHidden(problem.Problem{NumHeads: 5, SeqQ: c.seqQ, SeqKV: c.seqKV, HeadDim: c.headDim, CausalAlign: align}, amplitude)
+			}
+		}
+	}
 }
 
 // sinks: one that outweighs all keys, one that is none, and rows that see

@@ -16,3 +16,23 @@ func TestSelftest(t *testing.T) {
 	require.Contains(t, stdout, "| fma f32 | ")
 	require.NotContains(t, stdout, "WRONG")
 }
+
+// TestRandomUsage has flags that make no sense together.
+func TestRandomUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--random=0"}, "--random 0 is not positive"},
+		{[]string{"--random=1", "--problem=norm:{}"}, "--random and --problem exclude each other"},
+		{[]string{"--random=1", "--workers=-1"}, "--workers -1 is negative"},
+		{[]string{"--random=1", "--shrink=-1s"}, "--shrink -1s is negative"},
+		{[]string{"--shrink=1s"}, "--shrink is for --random only"},
+		{[]string{"--seed=1"}, "--seed is for --random only"},
+		{[]string{"--problem=nothing:{}"}, `--problem: trial: no kernel "nothing"`},
+	} {
+		code, _, stderr := flashvk(append([]string{"selftest"}, c.args...)...)
+		require.Equal(t, 2, code, c.args)
+		require.Contains(t, stderr, c.want)
+	}
+}

@@ -25,6 +25,7 @@ type randomFlags struct {
 	seed              uint64
 	kernels, dtypes   []string
 	problem, modules  string
+	shrink            time.Duration
 }
 
 const (
@@ -48,6 +49,7 @@ func (r *randomFlags) add(f *pflag.FlagSet) {
 	f.StringSliceVar(&r.kernels, "kernel", nil, "kernels that random problems are drawn for (default all)")
 	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats that random problems have, of float16, bfloat16, float32 (default all)")
 	f.IntVar(&r.workers, "workers", 0, "random problems at a time (default two for each core)")
+	f.DurationVar(&r.shrink, "shrink", randomShrink, "time to look for a smaller problem for each that is wrong")
 	f.StringVar(&r.problem, "problem", "", "check one problem, as a failure prints it")
 	f.StringVar(&r.modules, "modules", "", "folder of SPIR-V modules NAME.spv to test in place of those built in")
 }
@@ -59,11 +61,13 @@ func (r *randomFlags) check(f *pflag.FlagSet) error {
 		return usagef("--random %d is not positive", r.problems)
 	case f.Changed("random") && f.Changed("problem"):
 		return usagef("--random and --problem exclude each other")
+	case r.shrink < 0:
+		return usagef("--shrink %v is negative", r.shrink)
 	case r.workers < 0:
 		return usagef("--workers %d is negative", r.workers)
 	}
 	if !f.Changed("random") {
-		for _, name := range []string{"seed", "kernel", "dtype", "workers"} {
+		for _, name := range []string{"seed", "kernel", "dtype", "workers", "shrink"} {
 			if f.Changed(name) {
 				return usagef("--%s is for --random only", name)
 			}
@@ -85,7 +89,7 @@ func (r *randomFlags) useModules() error {
 
 // options returns what --random means. Impls are nil if --impl is not given.
 func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Options, error) {
-	o := trial.Options{Seed: r.seed, Problems: r.problems, Workers: r.workers, Hang: randomHang, Shrink: randomShrink, Space: trial.Space{Work: randomWork}}
+	o := trial.Options{Seed: r.seed, Problems: r.problems, Workers: r.workers, Hang: randomHang, Shrink: r.shrink, Space: trial.Space{Work: randomWork}}
 	if caps.Type == vk.CPU {
 		o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork
 	}

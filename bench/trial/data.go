@@ -283,6 +283,7 @@ func kernelCaps(soft bool) *vk.Caps {
 		size = 8
 		caps.Name, caps.VendorID, caps.DriverID, caps.ComputeUnits = "llvmpipe", 0x10005, 13, 0
 		caps.SubgroupSize, caps.MinSubgroupSize, caps.MaxSubgroupSize, caps.MaxSharedMemoryBytes, caps.BFloat16CoopMat = 8, 8, 8, 32768, false
+		caps.MaxWorkgroupSubgroups = 32
 	}
 	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
 		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: size, N: size, K: size, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})

@@ -64,6 +64,9 @@ var ErrHung = errors.New("the device does not come back")
 // families they come: workers that wait for one compilation leave the others' cores idle.
 const family = 8
 
+// softFamily is that of Space.Soft: a test that draws few problems wants many families.
+const softFamily = 4
+
 // A job is a problem to be checked.
 type job struct {
 	number  int
@@ -71,7 +74,7 @@ type job struct {
 	problem Problem
 }
 
-// Run checks random problems on a device, which should poison its scratch memory with
+// Run checks random problems on a device, which has to poison its scratch memory with
 // ScratchWord. The Result has what is known even if there is an error, which means that
 // the run was cut short.
 func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total int, what string)) (*Result, error) {
@@ -83,6 +86,9 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	}
 	if o.Failures == 0 {
 		o.Failures = 10
+	}
+	if err := poisoned(d); err != nil {
+		return nil, err
 	}
 	runner, err := newRunner(d)
 	if err != nil {
@@ -115,6 +121,14 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 		return r.result, err
 	}
 	return r.result, drawn
+}
+
+// poisoned returns an error for a device that leaves scratch memory as it was.
+func poisoned(d *vk.Device) error {
+	if word := d.PoisonScratch(); word != ScratchWord {
+		return fmt.Errorf("trial: scratch memory of the device is filled with %#x, want %#x", word, uint32(ScratchWord))
+	}
+	return nil
 }
 
 // errEnough ends a run that has failed often enough.
@@ -152,6 +166,10 @@ func (r *run) hung(ctx context.Context, done <-chan struct{}) <-chan struct{} {
 // Draw returns problem number n of a seed, and its kernel; false if the Space has none of
 // that kernel.
 func Draw(seed uint64, n int, kernels []Kernel, s Space) (*Kernel, Problem, bool) {
+	family := family
+	if s.Soft {
+		family = softFamily
+	}
 	group := uint64(n/(family*family)*family + n%family)
 	of := rand.New(rand.NewPCG(seed, 2*group+1))
 	total := 0
@@ -267,11 +285,14 @@ func (r *run) check(ctx context.Context, runner *Runner, k *Kernel, p Problem) e
 func (r *run) shrink(ctx context.Context, j job, err error) *Failure {
 	f := &Failure{Kernel: j.kernel.Name, Problem: Encode(j.kernel, j.problem), What: err.Error()}
 	smallest, what, until := j.problem, err, time.Now().Add(r.Shrink)
-	for again := true; again && time.Now().Before(until) && !errors.Is(err, vk.ErrDeviceLost); {
+	for again := true; again && time.Now().Before(until) && !errors.Is(what, vk.ErrDeviceLost); { // where every problem fails
 		again = false
 		for _, p := range smallest.Smaller() {
 			if err := r.fails(ctx, j.kernel, p); err != nil && ctx.Err() == nil {
 				smallest, what, again = p, err, true
+				if errors.Is(err, vk.ErrDeviceLost) {
+					r.cancel(err) // before the others' problems fail, too
+				}
 				break
 			}
 			if time.Now().After(until) || ctx.Err() != nil {
@@ -303,6 +324,9 @@ func (r *run) fails(ctx context.Context, k *Kernel, p Problem) error {
 // Check checks one problem on a device, as Run does, and returns what is wrong with it. A
 // right one is checked so many times.
 func Check(ctx context.Context, d *vk.Device, k *Kernel, p Problem, times int, hang time.Duration) error {
+	if err := poisoned(d); err != nil {
+		return err
+	}
 	runner, err := newRunner(d)
 	if err != nil {
 		return err

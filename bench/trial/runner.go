@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +15,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// ScratchWord is what vk.Options.PoisonScratch of a device for Run should be: NaN in every
+// ScratchWord is what vk.Options.PoisonScratch of a device for Run has to be: NaN in every
 // format, and a negative integer.
 const ScratchWord = 0xffffffff
 
@@ -60,7 +61,9 @@ func newRunner(d *vk.Device) (*Runner, error) {
 	caps := d.Caps()
 	r := &Runner{d: d, groups: 1024, hashes: map[string]string{}}
 	if caps.Type == vk.CPU {
-		r.groups = 1 // its shared memory is an allocation
+		// Each of lavapipe's threads keeps its shared memory from dispatch to dispatch, and takes
+		// several workgroups at a time.
+		r.groups = uint32(8 * runtime.NumCPU())
 	}
 	r.kernel, err = vk.CachedKernel[poisonParams](d, module.Name, module.SPIRV, poisonSpec{
 		WorkgroupSize: min(poisonThreads, caps.MaxWorkgroupInvocations), Words: caps.MaxSharedMemoryBytes / 4,

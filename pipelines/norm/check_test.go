@@ -87,6 +87,12 @@ func TestChoose(t *testing.T) {
 		require.Equal(t, c.want, got.String())
 		require.NoError(t, got.Feasible(c.caps, c.p))
 	}
+	few := h200
+	few.SubgroupSize, few.MinSubgroupSize, few.MaxSubgroupSize, few.MaxWorkgroupSubgroups = 8, 8, 8, 16
+	c := Config{Threads: 128, SubgroupTeam: true, Loads: 1, Rows: 1, Groups: 1}
+	require.NoError(t, c.Feasible(&few, Problem{Rows: 1, Cols: 1}))
+	c.Threads = 256
+	require.EqualError(t, c.Feasible(&few, Problem{Rows: 1, Cols: 1}), "norm: workgroup of 256 invocations is more than 16 subgroups of 8: unsupported on this device")
 	none := h200
 	none.SubgroupOps = vk.SubgroupBasic
 	_, err := Choose(&none, Problem{Rows: 1, Cols: 1}, Options{})

@@ -124,6 +124,8 @@ func (c *Config) Feasible(caps *vk.Caps, p Problem) error {
 		return unsupported("the device promises no full subgroups of one size")
 	case c.SubgroupTeam && c.Threads < int(caps.SubgroupSize):
 		return unsupported("workgroup of %d invocations is less than a subgroup of %d", c.Threads, caps.SubgroupSize)
+	case c.SubgroupTeam && caps.MaxWorkgroupSubgroups != 0 && c.Threads > int(caps.SubgroupSize*caps.MaxWorkgroupSubgroups):
+		return unsupported("workgroup of %d invocations is more than %d subgroups of %d", c.Threads, caps.MaxWorkgroupSubgroups, caps.SubgroupSize)
 	case c.SubgroupTeam && c.Loads == 0:
 		return unsupported("a subgroup keeps its rows in registers")
 	case c.Loads < 0 || c.Loads > maxLoads:

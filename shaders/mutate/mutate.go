@@ -69,7 +69,18 @@ func All() []Mutant {
 		{
 			Name: "columns-left", What: "columns of K past head_dim hold what shared memory held before",
 			Kernel: "attention", Modules: "attention_fwd_coopmat",
-			Edits: []Edit{{"lib/tile.glsl", zeroColumns, leftColumns}},
+			Edits:  []Edit{{"lib/tile.glsl", zeroColumns, leftColumns}},
+			Hidden: "every head_dim fills lavapipe's matrices, of 8 columns",
+		},
+		{
+			Name: "half-of-the-maxima", What: "the maximum of a row is that of every other invocation's scores",
+			Kernel: "attention", Modules: "attention_unfused_softmax",
+			Edits: []Edit{{"attention_unfused_softmax.comp", "max(partial[tid], y)", "half_size > 1 || partial[tid] <= MAX_INIT ? max(partial[tid], y) : partial[tid]"}},
+		},
+		{
+			Name: "half-of-the-columns", What: "the maximum of a row is that of every other column of invocations",
+			Kernel: "attention", Modules: "attention_fwd_scalar",
+			Edits: []Edit{{"attention_fwd_scalar.comp", "                m_new = max(m_new, partial[(ty * ROWS + i) * THREADS_X + x] * p.scale_log2);", "                const float other = partial[(ty * ROWS + i) * THREADS_X + x] * p.scale_log2;\n                m_new = x % 2 == 0 || m_new <= MAX_INIT ? max(m_new, other) : m_new;"}},
 		},
 		{
 			Name: "slab-read", What: "no barrier between the products of a slab and the next slab's stores",
@@ -77,9 +88,24 @@ func All() []Mutant {
 			Edits: []Edit{{"lib/gemm_matrix.glsl", "            barrier();  // the slab is read\n", ""}},
 		},
 		{
+			Name: "rows-past-k", What: "rows of op(A) and op(B) past the end of k count, up to a multiple of 8",
+			Kernel: "gemm", Modules: "gemm_coopmat.",
+			Edits: []Edit{{"lib/gemm_operand.glsl", "int(line) < left ?", "int(line) < (left + 7) / 8 * 8 ?"}},
+		},
+		{
 			Name: "sums-early", What: "no barrier between the partial sums of a row and those who read them",
 			Kernel: "norm", Modules: "norm_fwd",
 			Edits: []Edit{{"lib/reduce.glsl", "barrier(); /* partial written before it is read */", ""}},
+		},
+		{
+			Name: "partial-left", What: "no barrier between the sums of a row that are read and the next ones that are written",
+			Kernel: "norm", Modules: "norm_",
+			Edits: []Edit{{"lib/reduce.glsl", "barrier(); /* partial read, by an earlier call, before it is written */", ""}},
+		},
+		{
+			Name: "loss-left", What: "invocations without a token leave what shared memory held before in the sum of the loss",
+			Kernel: "gmm", Modules: "gmm_fwd",
+			Edits: []Edit{{"lib/gmm_loss.glsl", "    sums[tid] = sum;\n", "    if (sum != 0.0) {\n        sums[tid] = sum;\n    }\n"}},
 		},
 	}
 }

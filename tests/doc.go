@@ -1,0 +1,24 @@
+// Package tests holds tests of the whole: of the program as users run it, on a device.
+//
+// TestMutants plants mistakes in kernels (package shaders/mutate) and says that random
+// problems find them. What finds what on lavapipe; the fixed suite of flashvk selftest is
+// that of attention, in four minutes for each of the first two mutants, in 100 s for the
+// others:
+//
+//	mutant                fixed suite                              random problems
+//	half-of-the-maxima    misses it: 473 of 473 forward cases      1 in 48
+//	half-of-the-columns   misses it: 472 of 473 forward cases      1 in 48
+//	half-of-the-lanes     one case in 44, key-mask/decoding        2 in 16
+//	late-tops             20 cases in 34                           3 in 4
+//	slab-read             has no case of gemm                      3 in 8
+//	rows-past-k           has no case of gemm                      5 in 24
+//	sums-early            has no case of norm                      10 in 30
+//	partial-left          has no case of norm                      3 in 40
+//	loss-left             has no case of gmm                       10 in 30
+//	branch-before-max     hidden: lavapipe runs a subgroup in lockstep
+//	columns-left          hidden: every head_dim fills lavapipe's matrices
+//
+// Kernels of training have fixed cases of their own in go test ./pipelines/..., which
+// cannot run other modules than those built in. The maxima are missed because no fixed case
+// has scores so far apart that exp overflows where another than the largest is subtracted.
+package tests

@@ -1,0 +1,131 @@
+package tests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/shaders/mutate"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// hunts are the random problems that find mutants: flags that keep the kernels that are
+// compiled few. Suite is the path of the fixed suite that has the mutant's modules; "": none.
+var hunts = map[string]struct {
+	problems, seed int
+	flags          []string
+	suite          string
+}{
+	"late-tops":           {8, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
+	"half-of-the-lanes":   {24, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
+	"half-of-the-maxima":  {120, 1, []string{"--impl", "unfused"}, "unfused"},
+	"half-of-the-columns": {120, 1, []string{"--impl", "scalar"}, "scalar"},
+	"slab-read":           {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
+	"rows-past-k":         {24, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
+	"sums-early":          {30, 1, nil, ""},
+	"partial-left":        {40, 1, nil, ""},
+	"loss-left":           {30, 1, nil, ""},
+}
+
+// suiteBudget is the time of the fixed suite for each mutant: what it finds in a minute,
+// the package's documentation says.
+const suiteBudget = "2s"
+
+// TestMutants: random problems find every mutant that the device can show, and find nothing
+// wrong with the kernels as they are.
+func TestMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	d := vktest.Open(t, vktest.NoValidation)
+	if d.Caps().Type != vk.CPU || !d.Caps().CoopMat {
+		t.Skip("the mutants are for a software driver with matrices, which runs subgroups in the same order each time")
+	}
+	glslc := compiler(t)
+	program := filepath.Join(t.TempDir(), "flashvk")
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../bench/flashvk").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	right := map[string]bool{} // commands that passed without a mutant
+	table := fmt.Sprintf("%-20s %-10s %-10s %s", "mutant", "kernel", "suite", "random")
+	for _, m := range mutate.All() {
+		row := func(suite, random string) {
+			table += fmt.Sprintf("\n%-20s %-10s %-10s %s", m.Name, m.Kernel, suite, random)
+		}
+		if m.Hidden != "" {
+			row("-", "hidden: "+m.Hidden)
+			continue
+		}
+		t.Run(m.Name, func(t *testing.T) {
+			hunt, ok := hunts[m.Name]
+			require.True(t, ok, "no problems to find it with")
+			dir := t.TempDir()
+			require.NoError(t, m.Compile(glslc, filepath.Join("..", "shaders"), dir))
+			args := append([]string{"selftest", "--random", strconv.Itoa(hunt.problems), "--seed", strconv.Itoa(hunt.seed), "--kernel", m.Kernel, "--shrink", "0s"}, hunt.flags...)
+			if command := strings.Join(args, " "); !right[command] {
+				code, text := run(t, program, args...)
+				require.Zero(t, code, "without the mutant: %s", text)
+				right[command] = true
+			}
+			code, text := run(t, program, append(args, "--modules", dir)...)
+			require.Equal(t, 1, code, "%s", text)
+			require.Contains(t, text, "WRONG")
+			random := fmt.Sprintf("caught: %d of %d", strings.Count(text, "WRONG"), hunt.problems)
+			if hunt.suite == "" {
+				row("no cases", random)
+				return
+			}
+			suite := "missed"
+			if _, text := run(t, program, "selftest", "--modules", dir, "--impl", hunt.suite, "--budget", suiteBudget); strings.Contains(text, "WRONG") {
+				suite = "caught"
+			}
+			row(suite, random)
+		})
+	}
+	t.Logf("the suite has %s:\n%s", suiteBudget, table)
+}
+
+// compiler returns glslc, or skips the test where there is none.
+func compiler(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("FLASHVK_GLSLC"); path != "" {
+		return path
+	}
+	args := []string{"--no-build", "--get", "FLASHVK_GLSLC"}
+	require := os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
+	if require {
+		args = args[1:]
+	}
+	out, err := exec.Command(filepath.Join("..", "tools", "toolchain"), args...).Output()
+	switch {
+	case err != nil && require:
+		t.Fatal("no glslc: ", err)
+	case err != nil:
+		t.Skip("no glslc: ", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// run runs a program with the Vulkan of this one, and returns its exit status and what it wrote.
+func run(t *testing.T, program string, args ...string) (code int, text string) {
+	t.Helper()
+	c := exec.Command(program, args...)
+	if vkrun := os.Getenv("FLASHVK_VKRUN"); vkrun != "" {
+		c = exec.Command(vkrun, append([]string{program}, args...)...)
+	}
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := c.Run()
+	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	return c.ProcessState.ExitCode(), out.String()
+}
