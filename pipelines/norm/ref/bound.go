@@ -29,8 +29,10 @@ func Bounds(want, plain Outputs, p Problem) OutputBounds {
 // BackwardBounds returns how far a kernel may be from want, what Backward computes, by
 // the same rule. In dx g and its projections cancel, in a short row all of it: rounding
 // the largest rstd * g counts as plain's error at the least; and that of dsum, before
-// dx is rounded to its format. In dw of 16-bit rows counts what rounding the means that a
-// kernel is given makes of it; rows of float32 may not show it.
+// dx is rounded to its format. In dw one rounding of each term counts (an H200 was off by a
+// fourth more than was allowed of nine terms, of which plain's error was small by luck), and of 16-bit
+// rows what rounding the means that a kernel is given makes of it; rows of float32 may not
+// show that.
 func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p Problem) GradientBounds {
 	term, rounding := 0.0, make([]float64, p.Cols)
 	for r := range p.Rows {
@@ -40,6 +42,9 @@ func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p Proble
 		for c, dy := range up.DY[r*p.Cols : (r+1)*p.Cols] {
 			if t := math.Abs(rstd * dy * w[c]); !math.IsInf(t, 0) {
 				term = max(term, t)
+			}
+			if x := math.Abs(dy * (row[c] - mean) * rstd); !math.IsInf(x, 0) {
+				rounding[c] += tolerance.Roundoff32 * x
 			}
 			if p.DType.Size() == 2 {
 				rounding[c] += math.Abs(dy) * off
