@@ -109,13 +109,13 @@ func (p *optimProblem) tensors(x *optimStep) []kerneltest.Tensor {
 	scale := x.hyper.Scale(x.norm)
 	var list []kerneltest.Tensor
 	for i, b := range x.before {
-		want, plain := b, b
+		want := b
 		var bounds ref.Bounds
 		ofCopy := p.plain(10*i+4, copyTo, len(b.Param), 1)
 		wantCopy := ofCopy
 		if !x.skip {
 			want = x.hyper.Step(b, x.grads[i], scale, p.LR, p.Done+1)
-			plain = x.hyper.PlainStep(b, x.grads[i], scale, p.LR, p.Done+1)
+			plain := x.hyper.PlainStep(b, x.grads[i], scale, p.LR, p.Done+1)
 			bounds = ref.NewBounds(x.hyper, b, x.grads[i], scale, p.LR, p.Done+1, want, plain, copyTo)
 			wantCopy = want.Param
 		}

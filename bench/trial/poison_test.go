@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
@@ -144,4 +146,26 @@ func TestRunWantsPoison(t *testing.T) {
 	_, err := Run(context.Background(), d, Options{Problems: 1, Hang: time.Minute, Kernels: []Kernel{k}}, nil)
 	require.EqualError(t, err, "trial: scratch memory of the device is filled with 0x0, want 0xffffffff")
 	require.ErrorContains(t, Check(context.Background(), d, &k, &made{}, 1, time.Minute), "scratch memory of the device is filled with 0x0")
+}
+
+// TestTwice: a call that is right both times, but not the same, is found.
+func TestTwice(t *testing.T) {
+	d := openPoisoned(t)
+	r := newTestRunner(t, d)
+	y := kerneltest.Tensor{Name: "y", Shape: []int{16}, Want: make([]float64, 16), Bound: 10, Place: &kerneltest.Place{}}
+	for _, step := range []float32{0, 1} {
+		value := float32(1)
+		err := (&kernelData{}).check(context.Background(), r, "twice", []kerneltest.Tensor{y}, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
+			value += step
+			c.BarrierToTransfer()
+			c.Fill(tensors["y"].Buffer, 4*int64(tensors["y"].Offset), 64, math.Float32bits(value))
+			c.BarrierFromTransfer()
+			return nil
+		})
+		if step == 0 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "y[0] = 2 in the first run, 3 in a second: not deterministic")
+		}
+	}
 }

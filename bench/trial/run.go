@@ -111,8 +111,10 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	go func() { workers.Wait(); close(done) }()
 	select {
 	case <-done:
-		runner.close()
 	case <-r.hung(ctx, done):
+	}
+	if !errors.Is(context.Cause(ctx), ErrHung) { // else what did not come back may use it yet
+		runner.close()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

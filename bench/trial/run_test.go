@@ -106,7 +106,7 @@ func TestRunShrinks(t *testing.T) {
 	require.Equal(t, 2, x.Modules[0].Failed)
 }
 
-// TestRunEnds has problems that panic and that do not come back.
+// TestRunEnds has problems that panic, and runs that cannot go on.
 func TestRunEnds(t *testing.T) {
 	d := openPoisoned(t)
 	o := Options{Problems: 1, Hang: time.Minute, Kernels: []Kernel{makes("a", made{Do: "panic"})}}
@@ -114,11 +114,6 @@ func TestRunEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, x.Failures, 1)
 	require.Contains(t, x.Failures[0].What, "panic: at the disco")
-
-	o = Options{Problems: 1, Hang: 50 * time.Millisecond, Kernels: []Kernel{makes("a", made{Do: "hang"})}}
-	_, err = Run(context.Background(), d, o, nil)
-	require.ErrorIs(t, err, ErrHung)
-	require.ErrorContains(t, err, `a:{"Do":"hang","Size":`)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -132,6 +127,18 @@ func TestRunEnds(t *testing.T) {
 	o.Problems = 0
 	_, err = Run(context.Background(), d, o, nil)
 	require.EqualError(t, err, "trial: 0 problems of 1 kernels: at least one of each is needed")
+}
+
+// TestRunHangs has a problem that does not come back: what it may use stays open.
+func TestRunHangs(t *testing.T) {
+	caps := openPoisoned(t).Caps() // or skips the test
+	d, err := vk.Open(vk.Options{Device: caps.Name, PoisonScratch: ScratchWord})
+	require.NoError(t, err)
+	o := Options{Problems: 1, Hang: 50 * time.Millisecond, Kernels: []Kernel{makes("a", made{Do: "hang"})}}
+	_, err = Run(context.Background(), d, o, nil)
+	require.ErrorIs(t, err, ErrHung)
+	require.ErrorContains(t, err, `a:{"Do":"hang","Size":`)
+	require.ErrorContains(t, d.Close(), `1 objects open: buffer "sink"`)
 }
 
 // TestDraw says that the problems of a seed are the same each time, that families share what
