@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -131,6 +132,9 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	if err := feasible(c.DKV, caps, c.Impl, p); err != nil {
 		return err
 	}
+	if c.Impl == CoopMat2 && p.DType == dtype.Float32 && c.DQ.RowTiles > 1 && chips.LosesSpilledIndex(caps) {
+		return unsupported("coopmat2: the driver computes masks of float32 gradients of Q wrong with row_tiles=%d", c.DQ.RowTiles)
+	}
 	return feasible(c.DQ, caps, c.Impl, p)
 }
 
@@ -180,6 +184,8 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 		return unsupported("%v: stream=%d is not a multiple of the matrix size %d", impl, t.Stream, n)
 	case t.Stream > threads:
 		return unsupported("%v: stream=%d is more than the %d invocations that load its rows' statistics", impl, t.Stream, threads)
+	case impl == CoopMat && t.Subgroups == 1 && chips.LosesLoneIndex(caps):
+		return errLoneSubgroup
 	}
 	if err := fitsWorkgroup(caps, impl, threads); err != nil {
 		return err

@@ -102,6 +102,9 @@ func unsupported(format string, args ...any) error {
 	return &unsupportedError{format, args}
 }
 
+// errLoneSubgroup is why a workgroup has more than one subgroup on some drivers.
+var errLoneSubgroup = unsupported("coopmat: the driver loses the order of shared memory in workgroups of one subgroup")
+
 type unsupportedError struct {
 	format string
 	args   []any
@@ -152,6 +155,8 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 		return unsupported("%v: keys_first without prefetch", c.Impl)
 	case c.BlockN%n != 0:
 		return unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
+	case c.Impl == CoopMat && c.Subgroups == 1 && chips.LosesLoneIndex(caps):
+		return errLoneSubgroup
 	}
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
