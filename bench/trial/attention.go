@@ -21,7 +21,7 @@ import (
 func attentionKernel() Kernel {
 	return Kernel{
 		Name:   "attention",
-		Weight: 4,
+		Weight: 8, // half of all modules are its
 		New:    func() Problem { return new(attentionProblem) },
 		Draw:   drawAttention,
 	}
