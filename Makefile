@@ -31,16 +31,17 @@ which=$$($(VKRUN) --which); driver=$${which%% *}; \
 echo "make: running on $$which" >&2
 endef
 
-.PHONY: help setup bench test shaders check bundle clean
+.PHONY: help setup bench test test-all shaders check bundle clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '%s\n' '' \
 		'variables' \
 		'  PKGS=./vk               test: packages instead of all, without -race' \
 		'  TESTFLAGS="-v -run X"   test: more flags for go test' \
 		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention, all paths if none' \
 		'  OUT=DIR                 bundle: where it goes' \
+		'  FLASHVK_ALL=1           every test on lavapipe, as test-all does' \
 		'  FLASHVK_DRIVER=gpu|lavapipe   instead of the best there is' \
 		'  FLASHVK_REQUIRE=coopmat2,…    test: paths whose absence is a failure; all on lavapipe' \
 		'  XDG_CACHE_HOME=DIR      where flashvk/toolchain-KEY lives (400 MB), not ~/.cache'
@@ -58,13 +59,24 @@ bench: bin/flashvk ## attention on the best device there is, checked, then timed
 	@$(tools); \
 	$(VKRUN) bin/flashvk bench attention $(BENCH)
 
-test: setup ## the whole test suite on the best device there is, then once more with -race
+# How long test takes on 2 cores, and how long with every case. Lavapipe compiles kernels
+# for nearly all of it.
+LAVAPIPE_TIME := $(if $(FLASHVK_ALL),about 35 minutes on 2 cores with lavapipe,about 15 minutes on 2 cores with lavapipe; make test-all has every tile and takes 35)
+# progress shows go test -json as go test does, and where packages are.
+PROGRESS = go run ./tools/progress $(filter -v,$(TESTFLAGS))
+GOTEST := go test -json -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
+
+test: setup ## the test suite on the best device there is, then once more with -race
 	@$(tools); \
-	export FLASHVK_REQUIRE_TOOLS=1; \
-	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)}; fi; \
+	export FLASHVK_REQUIRE_TOOLS=1 time='every tile on a GPU'; \
+	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)}; time='$(LAVAPIPE_TIME)'; fi; \
+	[ '$(PKGS)' != ./... ] || echo "make: $$(go list ./... | wc -l) packages, then their short tests with -race: $$time" >&2; \
 	set -x; \
-	go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m $(TESTFLAGS) $(PKGS); \
-	[ '$(PKGS)' != ./... ] || go test -race -short -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m $(TESTFLAGS) ./...
+	$(GOTEST) $(TESTFLAGS) $(PKGS) | $(PROGRESS); \
+	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short $(TESTFLAGS) ./... | $(PROGRESS)
+
+test-all: export FLASHVK_ALL := 1
+test-all: test ## the same with every tile and case on lavapipe, too: what GPUs run always
 
 shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate

@@ -90,7 +90,7 @@ var ErrUnsupported = vk.ErrUnsupported
 type Impl uint8
 
 // The paths. Auto takes the first of CoopMat2, CoopMat, Scalar that supports
-// the problem, but for float32 on lavapipe Scalar.
+// the problem, on a CPU device Scalar.
 const (
 	Auto Impl = iota
 	CoopMat2

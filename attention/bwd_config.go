@@ -383,7 +383,7 @@ func ChooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, erro
 		return searchBackward(caps, p, opt.Impl)
 	}
 	var err error
-	for _, impl := range autoPaths(caps, p.DType) {
+	for _, impl := range autoPaths(caps) {
 		var c BackwardConfig
 		if c, err = searchBackward(caps, p, impl); err == nil {
 			return c, nil

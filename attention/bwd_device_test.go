@@ -31,10 +31,16 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 	case p.DType == dtype.Float16 && p.Plain() && config.Impl == attention.CoopMat2:
 		most = 72
 	}
+	if !vktest.Thorough(b.d) && p.Plain() {
+		most = 24
+		if p.DType == dtype.Float32 {
+			most = 8
+		}
+	}
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(config.Impl, p)
+	return fewerFeatures(b.d, config.Impl, p)
 }
 
 // Backward uploads the whole backing slice of every tensor, dispatches, and

@@ -39,7 +39,8 @@ func TestBackwardFused(t *testing.T) {
 		})
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
-			small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
+			standIns(d, config.Impl, small, f.Supports).TestBackward(t, f)
 		})
 	}
 }
@@ -53,7 +54,8 @@ func TestBackwardFusedManyBatches(t *testing.T) {
 		return c.Problem.Batch > 1 && c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6
 	})
 	require.NotEmpty(t, small.Cases)
-	small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &fusedConfigs(d)[0]}})
+	f := backwardOnDevice{d, attention.Options{BackwardConfig: &fusedConfigs(d)[0]}}
+	standIns(d, attention.CoopMat2, small, f.Supports).TestBackward(t, f)
 }
 
 // TestBackwardFusedWorkspace says how many bytes dQ of shares of the keys takes: as many

@@ -43,7 +43,8 @@ func TestBackwardSplitConfigs(t *testing.T) {
 	} {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
-			small.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
+			standIns(d, config.Impl, small, f.Supports).TestBackward(t, f)
 		})
 	}
 }

@@ -208,7 +208,8 @@ func TestBackwardConfigs(t *testing.T) {
 					return c.Problem.DType != dtype.Float32 && (light || !software(d))
 				})
 			}
-			cases.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
+			standIns(d, config.Impl, cases, f.Supports).TestBackward(t, f)
 		})
 	}
 }
@@ -228,7 +229,8 @@ func TestBackwardManyBatches(t *testing.T) {
 				return p.Batch > 1 && p.NumHeads <= 2*p.NumKVHeads && p.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6 && p.DType == dtype.Float16
 			})
 			require.NotEmpty(t, small.Cases)
-			small.TestBackward(t, backwardOnDevice{d, attention.Options{Impl: impl}})
+			f := backwardOnDevice{d, attention.Options{Impl: impl}}
+			standIns(d, impl, small, f.Supports).TestBackward(t, f)
 		})
 	}
 }

@@ -48,14 +48,22 @@ func TestMatrixDemands(t *testing.T) {
 	}
 }
 
-// TestAutoFloat32 says where float32 goes to matrices.
-func TestAutoFloat32(t *testing.T) {
-	for name, want := range map[string]Impl{"NVIDIA H200": CoopMat2, "llvmpipe (LLVM 20.1.2, 256 bits)": Scalar, "Least": Scalar} {
+// TestAuto says where a format goes to matrices: never on a CPU device.
+func TestAuto(t *testing.T) {
+	for name, want := range map[string]Impl{"NVIDIA H200": CoopMat2, "llvmpipe (LLVM 20.1.2, 256 bits)": Scalar, "Least with 16-bit storage": Scalar} {
 		caps := fakeNamed(t, name)
-		p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float32}
-		config, err := Choose(&caps, p, Options{})
-		require.NoError(t, err)
-		require.Equal(t, want, config.Impl, name)
+		for _, format := range dtype.All() {
+			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: format}
+			config, err := Choose(&caps, p, Options{})
+			require.NoError(t, err)
+			require.Equal(t, want, config.Impl, "%s %v", name, format)
+			backward, err := ChooseBackward(&caps, p, Options{})
+			if err != nil { // the least device lacks storage buffers
+				require.ErrorIs(t, err, ErrUnsupported)
+				continue
+			}
+			require.Equal(t, want, backward.Impl, "%s %v", name, format)
+		}
 	}
 }
 

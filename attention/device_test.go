@@ -33,10 +33,16 @@ func (f onDevice) Supports(p attention.Problem) error {
 	case !p.Plain() || config.Impl == attention.CoopMat:
 		most = 72
 	}
+	if !vktest.Thorough(f.d) && p.Plain() {
+		most = 40
+		if p.DType == dtype.Float32 {
+			most = 24
+		}
+	}
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(config.Impl, p)
+	return fewerFeatures(f.d, config.Impl, p)
 }
 
 // Forward uploads the whole backing slice of every tensor, dispatches, and
@@ -155,7 +161,8 @@ func TestConfigs(t *testing.T) {
 			if config.Impl == attention.CoopMat || config.Impl == attention.CoopMat2 && !config.Detour {
 				cases = small.Where(func(c *attntest.Case) bool { return lightOnSoftware(d, c) })
 			}
-			cases.TestForward(t, onDevice{d, attention.Options{Config: &config}})
+			f := onDevice{d, attention.Options{Config: &config}}
+			standIns(d, config.Impl, cases, f.Supports).TestForward(t, f)
 		})
 	}
 }
@@ -188,7 +195,12 @@ func TestSplits(t *testing.T) {
 	} {
 		t.Run(x.config.String(), func(t *testing.T) {
 			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
-			x.cases.TestForward(t, onDevice{d, attention.Options{Config: &x.config}})
+			cases := x.cases
+			if onMatrices(x.config.Impl) && !vktest.Thorough(d) {
+				cases = light(cases)
+			}
+			f := onDevice{d, attention.Options{Config: &x.config}}
+			standIns(d, x.config.Impl, cases, f.Supports).TestForward(t, f)
 		})
 	}
 	t.Run("many batches", func(t *testing.T) {
@@ -236,7 +248,8 @@ func TestManyBatches(t *testing.T) {
 	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
-			small.TestForward(t, onDevice{d, attention.Options{Impl: impl}})
+			f := onDevice{d, attention.Options{Impl: impl}}
+			standIns(d, impl, small, f.Supports).TestForward(t, f)
 		})
 	}
 }

@@ -45,7 +45,8 @@ func TestFeatureConfigs(t *testing.T) {
 	} {
 		t.Run(x.config.String(), func(t *testing.T) {
 			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
-			x.cases.TestForward(t, onDevice{d, attention.Options{Config: &x.config}})
+			f := onDevice{d, attention.Options{Config: &x.config}}
+			standIns(d, x.config.Impl, x.cases, f.Supports).TestForward(t, f)
 		})
 	}
 }

@@ -2,12 +2,15 @@ package attention_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // lavapipe compiles a kernel for a tenth of a second, and on matrices for seconds, the
@@ -51,10 +54,10 @@ func onMatrices(impl attention.Impl) bool {
 
 // fewerFeatures returns why a problem is left out on a path of software because it has too
 // few features: one path takes each feature alone, in float16.
-func fewerFeatures(impl attention.Impl, p attention.Problem) error {
+func fewerFeatures(d *vk.Device, impl attention.Impl, p attention.Problem) error {
 	least := attntest.Several
 	switch {
-	case p.DType == dtype.Float16 && impl == attention.CoopMat2:
+	case p.DType == dtype.Float16 && impl == alone(d):
 		least = 1
 	case p.DType == dtype.Float32 && onMatrices(impl):
 		least = 6
@@ -63,6 +66,15 @@ func fewerFeatures(impl attention.Impl, p attention.Problem) error {
 		return fmt.Errorf("%v: lavapipe compiles each choice of features: in %v only %d and more at once", impl, p.DType, least)
 	}
 	return nil
+}
+
+// alone returns the path of software that takes each feature alone: one that compiles
+// soon, unless there is time.
+func alone(d *vk.Device) attention.Impl {
+	if vktest.Thorough(d) {
+		return attention.CoopMat2
+	}
+	return attention.Scalar
 }
 
 // widerHeads returns why a problem is left out on a path of software because of its
@@ -78,4 +90,34 @@ func widerHeads(impl attention.Impl, p attention.Problem, most int) error {
 // on matrices: float32. Tests of what is the same in all formats leave it out there.
 func lightOnSoftware(d *vk.Device, c *attntest.Case) bool {
 	return !software(d) || c.Problem.DType != dtype.Float32
+}
+
+// A filtered suite, as attntest.Suite and attntest.BackwardSuite are.
+type filtered[S any] interface {
+	Where(func(c *attntest.Case) bool) S
+}
+
+// standIns returns the cases of a suite that stand for all on a path: where matrices are
+// compiled for seconds, those in which every two of the choices of a kernel meet that
+// meet at all in cases that the path supports.
+func standIns[S filtered[S]](d *vk.Device, impl attention.Impl, suite S, supports func(attention.Problem) error) S {
+	if !onMatrices(impl) || vktest.Thorough(d) {
+		return suite
+	}
+	var all []*attntest.Case
+	suite.Where(func(c *attntest.Case) bool {
+		if supports(c.Problem) == nil {
+			all = append(all, c)
+		}
+		return false
+	})
+	some := vktest.Cover(all, func(c *attntest.Case) []any {
+		odd := func(l attntest.Layout) bool { return l == attntest.Odd || l == attntest.OddOffset }
+		p := c.Problem
+		return []any{
+			p.DType.String(), p.HeadDim, p.ValueHeadDim(), p.Causal, p.SeqQ == 1, odd(c.Q), odd(c.K), odd(c.V), odd(c.O),
+			c.NoLSE, strings.Join(p.Features(), " "), p.NumHeads > p.NumKVHeads,
+		}
+	})
+	return suite.Where(func(c *attntest.Case) bool { return slices.Contains(some, c) })
 }

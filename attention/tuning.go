@@ -168,7 +168,7 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 		return search(caps, p, opt.Impl)
 	}
 	var err error
-	for _, impl := range autoPaths(caps, p.DType) {
+	for _, impl := range autoPaths(caps) {
 		var c Config
 		if c, err = search(caps, p, impl); err == nil {
 			return opt.Tuning.auto(caps, &p, c), nil
@@ -179,19 +179,19 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 
 // autoPaths returns the paths in the order in which Auto asks them.
 //
-// float32 takes several products of float16 matrices, which pays where matrices
-// have units of their own. On lavapipe they are loops: scalar is 3 to 6 times as
-// fast, and compiled in a second instead of a minute at head_dim 256.
-func autoPaths(caps *vk.Caps, t dtype.DType) []Impl {
-	if t == dtype.Float32 && lavapipe(caps) {
-		return scalarFirst
+// Matrices pay where they have units of their own. On a CPU device they are loops: on
+// lavapipe scalar is about as fast for float16 and 3 to 6 times as fast for float32, and
+// compiled in a tenth of a second instead of seconds, or a minute at head_dim 256.
+func autoPaths(caps *vk.Caps) []Impl {
+	if caps.Type == vk.CPU {
+		return scalarOnly
 	}
 	return fastestFirst
 }
 
 var (
 	fastestFirst = []Impl{CoopMat2, CoopMat, Scalar}
-	scalarFirst  = []Impl{Scalar, CoopMat2, CoopMat}
+	scalarOnly   = []Impl{Scalar}
 )
 
 // search returns the configuration of the first row of a path that matches and

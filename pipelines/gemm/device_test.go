@@ -116,9 +116,14 @@ func TestMultiply(t *testing.T) {
 			d := vktest.Open(t)
 			formats(t, d, impl, func(t *testing.T, format dtype.DType) {
 				cases := gemmtest.Cases(format)
-				if d.Caps().Type == vk.CPU && format != dtype.Float16 {
-					cases = every(7, 0, cases) // float16 has what the format does not change
+				switch { // float16 has what the format does not change
+				case format == dtype.Float16:
+				case impl == gemm.CoopMat && !vktest.Thorough(d):
+					cases = every(21, 0, cases)
+				case d.Caps().Type == vk.CPU:
+					cases = every(7, 0, cases)
 				}
+				cases = representative(d, impl, cases)
 				gemmtest.Test(t, cases, onDevice{d, gemm.Options{Impl: impl}})
 			})
 		})
@@ -131,6 +136,24 @@ func side(d *vk.Device) int {
 		return int(shape.N)
 	}
 	return 16
+}
+
+// representative returns the cases for a path of the device: where lavapipe compiles for
+// seconds, those in which every two of a kernel's choices meet.
+func representative(d *vk.Device, impl gemm.Impl, cases []*gemmtest.Case) []*gemmtest.Case {
+	if impl != gemm.CoopMat || vktest.Thorough(d) {
+		return cases
+	}
+	return vktest.Cover(cases, func(c *gemmtest.Case) []any {
+		aligned := func(shape []int) bool {
+			pad := c.Layout.Pad
+			return c.Layout.Offset%8 == 0 && (pad < 0 || (shape[len(shape)-1]+pad)%8 == 0)
+		}
+		return []any{
+			c.TransA, c.TransB, aligned(c.AShape()), aligned(c.BShape()), aligned(c.CShape()),
+			c.Activation.String(), c.Out.String(), c.Residual, c.Beta != 0,
+		}
+	})
 }
 
 // every returns one of n cases, from the first on that i counts to: lavapipe compiles a
@@ -167,7 +190,10 @@ func TestConfigs(t *testing.T) {
 			require.NoError(t, err)
 			formats(t, d, config.Impl, func(t *testing.T, format dtype.DType) {
 				step := 5 // all of them take the reference minutes
-				if d.Caps().Type == vk.CPU {
+				switch {
+				case !vktest.Thorough(d) && config.Impl == gemm.CoopMat:
+					step = 62
+				case d.Caps().Type == vk.CPU:
 					step = 31
 				}
 				if testing.Short() {
@@ -175,6 +201,9 @@ func TestConfigs(t *testing.T) {
 				}
 				if config.Fragments && format == dtype.Float32 {
 					t.Skip("float32 operands have no fragments")
+				}
+				if format == dtype.Float32 && config.Impl == gemm.CoopMat && i%3 != 0 && !vktest.Thorough(d) {
+					t.Skip("kernels on parts are compiled for longest: every third configuration has them")
 				}
 				// Fragments are for one product, and so are rows that are no whole ones.
 				all := slices.DeleteFunc(gemmtest.Cases(format), func(c *gemmtest.Case) bool {
@@ -214,10 +243,16 @@ func TestFragments(t *testing.T) {
 				}
 			}
 		}
+		if !vktest.Thorough(d) {
+			cases = every(5, 0, cases) // aligned and not, all transposes but two
+		}
 		gemmtest.Test(t, cases, onDevice{d, gemm.Options{Config: &config}})
 		shared := config
 		for _, shared.Splits = range []int{2, 3} {
 			for _, shared.Rows = range []int{0, 16} {
+				if shared.Splits == 2 && shared.Rows == 16 && !vktest.Thorough(d) {
+					continue
+				}
 				gemmtest.Test(t, cases, onDevice{d, gemm.Options{Config: &shared}})
 			}
 		}

@@ -84,7 +84,8 @@ var ErrUnsupported = vk.ErrUnsupported
 // An Impl is a path: one implementation.
 type Impl uint8
 
-// The paths. Auto takes the first of the others that supports the problem.
+// The paths. Auto takes the first of the others that supports the problem, on a CPU device
+// Scalar before CoopMat.
 const (
 	Auto Impl = iota
 	CoopMat

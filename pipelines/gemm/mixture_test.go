@@ -62,7 +62,7 @@ func TestMixture(t *testing.T) {
 					kerneltest.Tensor{Name: "log_p", Shape: []int{p.M}, Want: logP, Bound: 4 * gmmref.ForwardBounds(exact, logP, plain, loss, plainLoss).LogP})}
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					states := vk.View(c.Scratch("states", int64(4*s.groups*p.M*gmm.StateSize)), dtype.Float32, s.groups, p.M, gmm.StateSize)
-					if err := gemm.Mixture(c, states, t["y"], t["a"], t["b"], t["w"], p, gemm.Options{Config: s.config}); err != nil {
+					if err := gemm.Mixture(c, states, t["y"], t["a"], t["b"], t["w"], p, gemm.Options{Impl: gemm.CoopMat, Config: s.config}); err != nil {
 						return err
 					}
 					c.Barrier()
@@ -80,10 +80,10 @@ func TestMixtureErrors(t *testing.T) {
 	_, err := gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{Impl: gemm.Scalar})
 	require.ErrorIs(t, err, gemm.ErrUnsupported)
 	p.Activation = gemm.Identity
-	_, err = gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{})
+	_, err = gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{Impl: gemm.CoopMat})
 	require.ErrorContains(t, err, "has another epilogue than silu")
 	p.Activation = gemm.SiLU
-	if _, err = gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{}); err != nil {
+	if _, err = gemm.MixtureWorkspace(d.Caps(), p, gemm.Options{Impl: gemm.CoopMat}); err != nil {
 		t.Skip(err)
 	}
 	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
@@ -97,13 +97,13 @@ func TestMixtureErrors(t *testing.T) {
 	t.Cleanup(c.Close)
 	a, b, w := tensor(dtype.Float16, 2, 2, 4), tensor(dtype.Float16, 2, 4, 3), tensor(dtype.Float16, 2, 3, 3)
 	y, states := tensor(dtype.Float32, 2), tensor(dtype.Float32, 2, 2, gmm.StateSize)
-	require.NoError(t, gemm.Mixture(c, states, y, a, b, w, p, gemm.Options{}))
-	require.EqualError(t, gemm.Mixture(c, y, y, a, b, w, p, gemm.Options{}), "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2")
-	require.EqualError(t, gemm.Mixture(c, tensor(dtype.Float32, 3, 2, 8), y, a, b, w, p, gemm.Options{}), "gemm: states has shape [3 2 8], want [groups 2 8] with groups from 1 to 2")
-	require.ErrorContains(t, gemm.Mixture(c, states, y, a, b, a, p, gemm.Options{}), "gemm: w has shape [2 2 4]")
+	require.NoError(t, gemm.Mixture(c, states, y, a, b, w, p, gemm.Options{Impl: gemm.CoopMat}))
+	require.EqualError(t, gemm.Mixture(c, y, y, a, b, w, p, gemm.Options{Impl: gemm.CoopMat}), "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2")
+	require.EqualError(t, gemm.Mixture(c, tensor(dtype.Float32, 3, 2, 8), y, a, b, w, p, gemm.Options{Impl: gemm.CoopMat}), "gemm: states has shape [3 2 8], want [groups 2 8] with groups from 1 to 2")
+	require.ErrorContains(t, gemm.Mixture(c, states, y, a, b, a, p, gemm.Options{Impl: gemm.CoopMat}), "gemm: w has shape [2 2 4]")
 	odd := states
 	odd.Shape, odd.Offset = []int{1, 2, 8}, 2
-	require.EqualError(t, gemm.Mixture(c, odd, y, a, b, w, p, gemm.Options{}), "gemm: states has offset 2 and strides [16 8 1]: not multiples of 4 elements")
+	require.EqualError(t, gemm.Mixture(c, odd, y, a, b, w, p, gemm.Options{Impl: gemm.CoopMat}), "gemm: states has offset 2 and strides [16 8 1]: not multiples of 4 elements")
 	p.Out = dtype.Float16
-	require.EqualError(t, gemm.Mixture(c, states, y, a, b, w, p, gemm.Options{}), "gemm: out=float16 of Mixture is not float32")
+	require.EqualError(t, gemm.Mixture(c, states, y, a, b, w, p, gemm.Options{Impl: gemm.CoopMat}), "gemm: out=float16 of Mixture is not float32")
 }

@@ -68,7 +68,7 @@ func TestNarrowBackward(t *testing.T) {
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					dpre := t["dpre"]
 					dpre.Shape = p.CShape()
-					return gemm.NarrowBackward(c, dpre, t["dw"], t["dy"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config})
+					return gemm.NarrowBackward(c, dpre, t["dw"], t["dy"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Impl: gemm.CoopMat, Config: s.config})
 				})
 			})
 		}
@@ -79,10 +79,10 @@ func TestNarrowBackward(t *testing.T) {
 func TestNarrowBackwardErrors(t *testing.T) {
 	d := vktest.Open(t)
 	p := gemm.Problem{M: 2, N: 3, K: 4, Activation: gemm.SiLU, DType: dtype.Float16, Out: dtype.Float32}
-	_, err := gemm.NarrowBackwardWorkspace(d.Caps(), p, 9, gemm.Options{})
+	_, err := gemm.NarrowBackwardWorkspace(d.Caps(), p, 9, gemm.Options{Impl: gemm.CoopMat})
 	require.ErrorIs(t, err, gemm.ErrUnsupported)
 	require.ErrorContains(t, err, "w has 9 columns, not from 1 to 8")
-	if _, err := gemm.NarrowBackwardWorkspace(d.Caps(), p, 3, gemm.Options{}); err != nil {
+	if _, err := gemm.NarrowBackwardWorkspace(d.Caps(), p, 3, gemm.Options{Impl: gemm.CoopMat}); err != nil {
 		t.Skip(err)
 	}
 	c, err := d.NewCmd("errors")
@@ -97,7 +97,7 @@ func TestNarrowBackwardErrors(t *testing.T) {
 	half := dtype.Float16
 	dw, dy, a, b, w := tensor(dtype.Float32, 1, 3, 3), tensor(half, 1, 2, 3), tensor(half, 1, 2, 4), tensor(half, 1, 4, 3), tensor(half, 1, 3, 3)
 	try := func(dpre vk.Tensor) error {
-		return gemm.NarrowBackward(c, dpre, dw, dy, a, b, w, 3, p, gemm.Options{})
+		return gemm.NarrowBackward(c, dpre, dw, dy, a, b, w, 3, p, gemm.Options{Impl: gemm.CoopMat})
 	}
 	require.ErrorContains(t, try(tensor(half, 1, 2, 3)), "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements")
 	require.ErrorContains(t, try(tensor(half, 1, 2, 8)), "gemm: dpre has shape [1 2 8] and strides [16 8 1], want shape [1 2 3]")

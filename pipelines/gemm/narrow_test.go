@@ -36,6 +36,9 @@ func TestNarrow(t *testing.T) {
 			p.DType, p.Out = format, format
 			layout := kerneltest.Layout(i) % kerneltest.Layouts
 			for _, p.Activation = range []gemm.Activation{gemm.SiLU, gemm.SiLUKeep} {
+				if keep := p.Activation == gemm.SiLUKeep; keep != (i%2 == 1) && !vktest.Thorough(d) {
+					continue // the first product is written in every other case
+				}
 				t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
 					h := newHiddenCase(p, s.columns)
 					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
@@ -46,7 +49,7 @@ func TestNarrow(t *testing.T) {
 						c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: "x", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
 					}
 					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-						return gemm.Narrow(c, t["y"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Config: s.config, X: t["x"]})
+						return gemm.Narrow(c, t["y"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Impl: gemm.CoopMat, Config: s.config, X: t["x"]})
 					})
 				})
 			}
@@ -58,15 +61,15 @@ func TestNarrow(t *testing.T) {
 func TestNarrowErrors(t *testing.T) {
 	d := vktest.Open(t)
 	p := gemm.Problem{M: 2, N: 3, K: 4, Activation: gemm.SiLU, DType: dtype.Float16, Out: dtype.Float16}
-	_, err := gemm.NarrowWorkspace(d.Caps(), p, 9, gemm.Options{})
+	_, err := gemm.NarrowWorkspace(d.Caps(), p, 9, gemm.Options{Impl: gemm.CoopMat})
 	require.ErrorIs(t, err, gemm.ErrUnsupported)
 	require.ErrorContains(t, err, "w has 9 columns, not from 1 to 8")
 	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{Impl: gemm.Scalar})
 	require.ErrorIs(t, err, gemm.ErrUnsupported)
 	p.Activation = gemm.Identity
-	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{})
+	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{Impl: gemm.CoopMat})
 	require.ErrorContains(t, err, "has another epilogue than silu")
 	p.Activation, p.DType = gemm.SiLU, dtype.Float32
-	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{})
+	_, err = gemm.NarrowWorkspace(d.Caps(), p, 3, gemm.Options{Impl: gemm.CoopMat})
 	require.ErrorIs(t, err, gemm.ErrUnsupported)
 }

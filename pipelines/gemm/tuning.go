@@ -137,11 +137,11 @@ func search(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Config
 
 // autoPaths returns the paths in the order in which Auto asks them.
 //
-// Parts of float32 operands pay where matrices have units of their own, which lavapipe has
-// not, and where the product is large enough.
+// Matrices pay where they have units of their own, which CPU devices have not, and parts of
+// float32 operands where the product is large enough.
 func autoPaths(caps *vk.Caps, p *Problem) []Impl {
 	small := min(p.M, p.N) < leastParts || p.FLOPs() < leastPartsFLOPs
-	if p.DType == dtype.Float32 && (small || chips.Lavapipe(caps)) {
+	if caps.Type == vk.CPU || p.DType == dtype.Float32 && small {
 		return []Impl{Scalar, CoopMat}
 	}
 	return Impls()

@@ -27,6 +27,22 @@ func h200() *vk.Caps {
 	return caps
 }
 
+// TestAutoOfCPU wants plain arithmetic of a CPU device that has matrices, unless these are
+// asked for.
+func TestAutoOfCPU(t *testing.T) {
+	caps := h200()
+	caps.Type = vk.CPU
+	for _, format := range dtype.All() {
+		p := Problem{M: 512, N: 1365, K: 1100, DType: format, Out: format}
+		c, err := Choose(caps, p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, Scalar, c.Impl)
+		c, err = Choose(caps, p, Options{Impl: CoopMat})
+		require.NoError(t, err)
+		require.Equal(t, CoopMat, c.Impl)
+	}
+}
+
 // TestChoose wants of problems on a large device the tile, and how k is divided: not
 // where blocks fill it; among all workgroups where there are few; and of the rows or
 // products that are left after whole rounds, where k is long.

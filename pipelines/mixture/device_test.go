@@ -80,6 +80,9 @@ func TestPasses(t *testing.T) {
 				{9, 2, 3, 17, 0, 1},
 				{300, 10, 11, 13, 4, 0}, // enough tokens for copies of w1, where those pay
 			} {
+				if impl == gemm.CoopMat && !vktest.Thorough(d) && i != 1 && (i != 2 || format == dtype.Float32) {
+					continue // path scalar has them, and compiles in no time
+				}
 				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.All()[i%3]}
 				layout := kerneltest.Layout(i) % kerneltest.Layouts
 				t.Run(fmt.Sprintf("%v/%v/groups=%d/layout=%d", impl, p, s.groups, layout), func(t *testing.T) {
