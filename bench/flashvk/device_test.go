@@ -84,7 +84,7 @@ func TestDescribeDevice(t *testing.T) {
 	for _, want := range []string{
 		"0  Small GPU (integrated GPU)\n",
 		"driver     drv 1.0, Vulkan 1.2.3\n",
-		"subgroup   16 (8 to 32)\n",
+		"subgroup   16 (8 to 32), no maximal reconvergence",
 		"workgroup  128 invocations, 16 KiB shared memory\n",
 		"memory     1 GiB, largest buffer 128 MiB\n",
 		"types      float32 only\n",
