@@ -366,11 +366,14 @@ func TestModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := report(modules, j, maximal)
+	r, err := report(modules, j, false, maximal)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(r.merged) == 0 {
 		t.Error("no module has a branch before a subgroup operation")
+	}
+	if r, err = report(modules, j, true, core); err != nil || len(r.open) == 0 {
+		t.Errorf("without the modes that modules declare %d places are open, err %v", len(r.open), err)
 	}
 }

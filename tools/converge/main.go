@@ -2,7 +2,7 @@
 // that the invocations which must execute them together may not reach together. It
 // reads the SPIR-V of every module of package shaders, and asks no device.
 //
-//	go run ./tools/converge [-v] [-under core|subgroup|maximal] [MODULE.spv…]
+//	go run ./tools/converge [-v] [-bare] [-under core|subgroup|maximal] [MODULE.spv…]
 //
 // A finding that judged.txt does not excuse, and a line there that excuses nothing, is
 // printed, and the exit status is 1. The classes:
@@ -30,7 +30,8 @@
 //     inside one of them need not end together.
 //   - With the execution mode SubgroupUniformControlFlowKHR, the end of a construct that the
 //     subgroup entered together, and left there. With MaximallyReconvergesKHR, the end of any construct,
-//     for those who entered it together. A module that declares one is judged by it; -under judges all as if.
+//     for those who entered it together. A module that declares one is judged by it; -under
+//     judges all as if, and -bare as if none declared any: as devices run them that have neither.
 //
 // # What is the same for all
 //
@@ -66,13 +67,14 @@ import (
 func main() {
 	verbose := flag.Bool("v", false, "list everything: every cause, every module, what is judged, and what is merged")
 	under := flag.String("under", "core", "judge every module by the promise of core, subgroup or maximal")
+	bare := flag.Bool("bare", false, "judge modules without the modes that they declare, as devices run them that lack these")
 	flag.Parse()
 	promise, ok := promises[*under]
 	if !ok {
 		flag.Usage()
 		os.Exit(2)
 	}
-	ok, err := run(*verbose, promise, flag.Args())
+	ok, err := run(*verbose, *bare, promise, flag.Args())
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "converge: %v\n", err)
 	}
@@ -84,7 +86,7 @@ func main() {
 var promises = map[string]promise{"core": core, "subgroup": bySubgroup, "maximal": maximal}
 
 // run prints what is wrong and reports whether that is nothing.
-func run(verbose bool, promise promise, files []string) (ok bool, err error) {
+func run(verbose, bare bool, promise promise, files []string) (ok bool, err error) {
 	j, err := parseJudged("judged.txt", judgedText)
 	if err != nil {
 		return false, err
@@ -93,7 +95,7 @@ func run(verbose bool, promise promise, files []string) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r, err := report(modules, j, promise)
+	r, err := report(modules, j, bare, promise)
 	if err != nil {
 		return false, err
 	}
@@ -142,7 +144,7 @@ type result struct {
 }
 
 // report analyses modules.
-func report(modules map[string][]byte, j *judged, promise promise) (*result, error) {
+func report(modules map[string][]byte, j *judged, bare bool, promise promise) (*result, error) {
 	r := &result{open: map[finding][]string{}, judged: map[finding][]string{}, merged: map[finding][]string{}}
 	names := make([]string, 0, len(modules))
 	for name := range modules {
@@ -153,6 +155,9 @@ func report(modules map[string][]byte, j *judged, promise promise) (*result, err
 		m, err := parse(modules[name])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if bare {
+			clear(m.modes)
 		}
 		for _, named := range j.cases(m) {
 			list, err := analyse(m, named, promise)
