@@ -40,7 +40,7 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(b.d, config.Impl, p)
+	return fewerFeatures(config.Impl, takesAlone(b.d, b.opt.BackwardConfig != nil), p)
 }
 
 // Backward uploads the whole backing slice of every tensor, dispatches, and

@@ -42,7 +42,7 @@ func (f onDevice) Supports(p attention.Problem) error {
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(f.d, config.Impl, p)
+	return fewerFeatures(config.Impl, takesAlone(f.d, f.opt.Config != nil), p)
 }
 
 // Forward uploads the whole backing slice of every tensor, dispatches, and

@@ -53,12 +53,12 @@ func onMatrices(impl attention.Impl) bool {
 }
 
 // fewerFeatures returns why a problem is left out on a path of software because it has too
-// few features: one path takes each feature alone, in float16. Every path takes a key mask
+// few features: path alone takes each feature by itself, in float16. Every path takes a key mask
 // beside a causal mask in float32, where a kernel was wrong (attntest's hidden-keys).
-func fewerFeatures(d *vk.Device, impl attention.Impl, p attention.Problem) error {
+func fewerFeatures(impl, alone attention.Impl, p attention.Problem) error {
 	least := attntest.Several
 	switch {
-	case p.DType == dtype.Float16 && impl == alone(d):
+	case p.DType == dtype.Float16 && impl == alone:
 		least = 1
 	case p.DType == dtype.Float32 && onMatrices(impl):
 		least = 6
@@ -71,10 +71,10 @@ func fewerFeatures(d *vk.Device, impl attention.Impl, p attention.Problem) error
 	return nil
 }
 
-// alone returns the path of software that takes each feature alone: one that compiles
-// soon, unless there is time.
-func alone(d *vk.Device) attention.Impl {
-	if vktest.Thorough(d) {
+// takesAlone returns the path of software that takes each feature alone: one that compiles
+// soon, unless there is time, or the test has chosen its cases for tiles that are given.
+func takesAlone(d *vk.Device, given bool) attention.Impl {
+	if given || vktest.Thorough(d) {
 		return attention.CoopMat2
 	}
 	return attention.Scalar
