@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -309,8 +310,11 @@ func TestPipelineCacheUnusable(t *testing.T) {
 // TestValidationMessage provokes an error that only the layer sees.
 func TestValidationMessage(t *testing.T) {
 	d := openValidated(t)
-	// axpy declares 16 bytes of push constants, this layout has 4.
-	k, err := vk.NewKernel[spinParams](d, "misfit", axpySPIRV, nil, vk.KernelOptions{})
+	// A capability that no device of ours has enabled, and that axpy has no use for.
+	const header = 20
+	geometry := []byte{17, 0, 2, 0, 2, 0, 0, 0} // OpCapability Geometry
+	misfit := slices.Concat(axpySPIRV[:header], geometry, axpySPIRV[header:])
+	k, err := vk.NewKernel[axpyParams](d, "misfit", misfit, nil, vk.KernelOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,10 +323,10 @@ func TestValidationMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, "Submit", c.Submit(background()), "validation layer", "VUID-VkComputePipelineCreateInfo-layout")
+	wantError(t, "Submit", c.Submit(background()), "validation layer", "VUID-VkShaderModuleCreateInfo-pCode-08740")
 	if err := c.Submit(background()); err != nil {
 		t.Errorf("second Submit: %v, but the message was reported", err)
 	}
 	c.Close()
-	wantError(t, "Close", d.Close(), "validation layer", "VUID-VkComputePipelineCreateInfo-layout")
+	wantError(t, "Close", d.Close(), "validation layer", "VUID-VkShaderModuleCreateInfo-pCode-08740")
 }

@@ -13,8 +13,8 @@ import (
 //
 // P is a struct of uint32, int32, float32 and uint64 fields (or arrays or
 // structs of them) without holes, laid out as the shader's push-constant block
-// in scalar layout: it is copied as memory. struct{} stands for no push
-// constants.
+// in scalar layout: it is copied as memory, and NewKernel wants it to have the block's
+// size. struct{} stands for no push constants.
 type Kernel[P any] struct {
 	*kernel
 }
@@ -69,7 +69,7 @@ type Statistic struct {
 //
 // Spec is nil or a struct of uint32, int32, float32 and bool fields, or structs of
 // them; field i is the specialization constant with constant_id = i, counting
-// the fields of structs in their place.
+// the fields of structs in their place. There is one for each constant of the module.
 //
 // A module may ask for maximal reconvergence (SPV_KHR_maximal_reconvergence). Where the
 // device lacks Caps.MaximalReconvergence, the module runs without it: what invocations of a
@@ -112,8 +112,11 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if limit := min(d.caps.MaxPushConstantsBytes, maxPushBytes); pushBytes > int(limit) {
 		return nil, fmt.Errorf("%d bytes of push constants, the device has %d: %w", pushBytes, limit, ErrUnsupported)
 	}
-	if module.pushConst && pushBytes == 0 {
-		return nil, fmt.Errorf("the shader has push constants, %v has none", params)
+	if module.pushBytes != pushBytes {
+		return nil, fmt.Errorf("the shader has %d bytes of push constants, %v has %d", module.pushBytes, params, pushBytes)
+	}
+	if err := checkSpec(module.constants, words, spec); err != nil {
+		return nil, err
 	}
 	info := rawKernelInfo{
 		bindings: module.bindings, pushBytes: pushBytes, statistics: d.caps.ExecutableStats,
@@ -203,6 +206,24 @@ func checkParams(t reflect.Type) (int, error) {
 		return 0, err
 	}
 	return int(t.Size()), nil
+}
+
+// checkSpec compares the fields of a specialization with the constant_ids of a module:
+// one field for each, from 0 on without gaps, as field i is constant i. Nil, which leaves
+// every constant as it is, suits any module.
+func checkSpec(constants, words []uint32, spec any) error {
+	if spec == nil {
+		return nil
+	}
+	for i, id := range constants {
+		if id != uint32(i) {
+			return fmt.Errorf("the shader's constant_ids are %v: there is none of %d for field %d of %T", constants, i, i, spec)
+		}
+	}
+	if len(words) != len(constants) {
+		return fmt.Errorf("the shader has %d specialization constants, %T has %d", len(constants), spec, len(words))
+	}
+	return nil
 }
 
 // checkLayout refuses fields that a shader has no equal of, and holes: the

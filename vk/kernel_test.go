@@ -22,7 +22,6 @@ func TestSpecialization(t *testing.T) {
 		{axpySpec{Scale: 5}, 15},
 		{axpySpec{Scale: 5, Negate: true}, -15},
 		{axpySpec{Scale: 2, Bias: 0.5}, 6.5},
-		{struct{ Scale uint32 }{4}, 12}, // fewer than there are
 	} {
 		k, err := vk.NewKernel[axpyParams](d, "axpy", axpySPIRV, c.spec, vk.KernelOptions{})
 		if err != nil {
@@ -105,7 +104,16 @@ func TestNewKernelRefuses(t *testing.T) {
 		}, "has a hole before B", false},
 		{"not a struct", func() error { return make1[uint32](d, axpySPIRV, nil, vk.KernelOptions{}) }, "not a struct", false},
 		{"large", func() error { return make1[large](d, axpySPIRV, nil, vk.KernelOptions{}) }, "260 bytes of push constants", true},
-		{"none", func() error { return make1[struct{}](d, axpySPIRV, nil, vk.KernelOptions{}) }, "the shader has push constants", false},
+		{"none", func() error { return make1[struct{}](d, axpySPIRV, nil, vk.KernelOptions{}) }, "the shader has 16 bytes of push constants, struct {} has 0", false},
+		{"fewer", func() error { return make1[spinParams](d, axpySPIRV, nil, vk.KernelOptions{}) }, "the shader has 16 bytes of push constants, vk_test.spinParams has 4", false},
+		{"more", func() error { return make1[axpyParams](d, spinSPIRV, nil, vk.KernelOptions{}) }, "the shader has 4 bytes of push constants, vk_test.axpyParams has 16", false},
+		{"some", func() error { return make1[axpyParams](d, shapeSPIRV, nil, vk.KernelOptions{}) }, "the shader has 0 bytes of push constants, vk_test.axpyParams has 16", false},
+		{"fewer constants", func() error {
+			return make1[axpyParams](d, axpySPIRV, struct{ Scale uint32 }{1}, vk.KernelOptions{})
+		}, "the shader has 3 specialization constants, struct { Scale uint32 } has 1", false},
+		{"more constants", func() error {
+			return make1[struct{}](d, shapeSPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+		}, "the shader has 2 specialization constants, vk_test.axpySpec has 3", false},
 		{"spec", func() error { return make1[axpyParams](d, axpySPIRV, struct{ A string }{}, vk.KernelOptions{}) }, "field A", false},
 		{"workgroup", func() error {
 			return make1[struct{}](d, shapeSPIRV, shapeSpec{WorkgroupSize: tooLarge}, vk.KernelOptions{})

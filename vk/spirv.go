@@ -3,6 +3,7 @@ package vk
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sort"
 )
 
@@ -10,7 +11,8 @@ import (
 type moduleInfo struct {
 	entry     string    // name of the compute entry point
 	bindings  int       // storage buffers 0..bindings-1 of descriptor set 0
-	pushConst bool      // whether there is a push-constant block
+	pushBytes int       // size of the push-constant block, 0 for none
+	constants []uint32  // constant_ids of its specialization constants, in order
 	workgroup [3]uint32 // its size, with the specialization applied; 0 if unknown
 }
 
@@ -21,12 +23,21 @@ const (
 	opExtension             = 10
 	opEntryPoint            = 15
 	opExecutionMode         = 16
+	opTypeInt               = 21
+	opTypeFloat             = 22
+	opTypeVector            = 23
+	opTypeArray             = 28
+	opTypeStruct            = 30
+	opTypePointer           = 32
 	opConstant              = 43
 	opConstantComposite     = 44
+	opSpecConstantTrue      = 48
+	opSpecConstantFalse     = 49
 	opSpecConstant          = 50
 	opSpecConstantComposite = 51
 	opVariable              = 59
 	opDecorate              = 71
+	opMemberDecorate        = 72
 	opExecutionModeID       = 331
 
 	modelGLCompute           = 5
@@ -35,9 +46,11 @@ const (
 	modeMaximallyReconverges = 6023
 
 	decorationSpecID        = 1
+	decorationArrayStride   = 6
 	decorationBuiltIn       = 11
 	decorationBinding       = 33
 	decorationDescriptorSet = 34
+	decorationOffset        = 35
 	builtInWorkgroupSize    = 25
 
 	classUniformConstant = 0
@@ -49,6 +62,7 @@ const (
 // idInfo collects what is said about one id.
 type idInfo struct {
 	class         uint32 // of a variable; ^0 for other ids
+	typ           uint32 // of a variable
 	set, binding  uint32
 	hasBinding    bool
 	value         uint32 // of a constant
@@ -56,6 +70,10 @@ type idInfo struct {
 	specID        uint32
 	hasSpecID     bool
 	parts         []uint32 // ids of a composite constant
+	op            uint32   // of a type, 0 for other ids
+	of            []uint32 // its operands
+	offsets       []uint32 // of the members of a struct
+	stride        uint32   // of an array
 	workgroupSize bool     // decorated as BuiltIn WorkgroupSize
 }
 
@@ -97,8 +115,8 @@ func scanModule(code []byte, spec []uint32) (moduleInfo, error) {
 	if m.entry == "" {
 		return moduleInfo{}, fmt.Errorf("no compute entry point")
 	}
-	info := moduleInfo{entry: m.entry, workgroup: m.workgroup(spec)}
-	return info, info.collect(m.ids)
+	info := moduleInfo{entry: m.entry, workgroup: m.workgroup(spec), constants: m.constants()}
+	return info, info.collect(&m)
 }
 
 // instruction notes what one instruction says; in are its operands.
@@ -112,18 +130,31 @@ func (m *module) instruction(op uint32, in []uint32) {
 		m.localSizeID = in[2:5]
 	case op == opDecorate && n > 2:
 		m.decoration(m.at(in[0]), in[1], in[2])
+	case op == opMemberDecorate && n > 3 && in[2] == decorationOffset:
+		s := m.at(in[0])
+		for int(in[1]) >= len(s.offsets) && in[1] < maxPushBytes {
+			s.offsets = append(s.offsets, 0)
+		}
+		if int(in[1]) < len(s.offsets) {
+			s.offsets[in[1]] = in[3]
+		}
+	case op >= opTypeInt && op <= opTypePointer && n > 1:
+		t := m.at(in[0])
+		t.op, t.of = op, in[1:]
 	case (op == opConstant || op == opSpecConstant) && n > 2:
 		c := m.at(in[1])
 		c.value, c.isConst = in[2], true
 	case (op == opConstantComposite || op == opSpecConstantComposite) && n > 2:
 		m.at(in[1]).parts = in[2:]
 	case op == opVariable && n > 2:
-		m.at(in[1]).class = in[2]
+		m.at(in[1]).typ, m.at(in[1]).class = in[0], in[2]
 	}
 }
 
 func (m *module) decoration(id *idInfo, kind, value uint32) {
 	switch kind {
+	case decorationArrayStride:
+		id.stride = value
 	case decorationBinding:
 		id.binding, id.hasBinding = value, true
 	case decorationDescriptorSet:
@@ -161,12 +192,14 @@ func (m *module) workgroup(spec []uint32) (size [3]uint32) {
 }
 
 // collect checks and counts the module's resources.
-func (m *moduleInfo) collect(ids map[uint32]*idInfo) error {
+func (m *moduleInfo) collect(of *module) error {
 	seen := map[uint32]bool{}
-	for _, v := range ids {
+	for _, v := range of.ids {
 		switch v.class {
 		case classPushConstant:
-			m.pushConst = true
+			if p := of.at(v.typ); p.op == opTypePointer && len(p.of) > 1 {
+				m.pushBytes = of.size(p.of[1])
+			}
 		case classUniform, classUniformConstant:
 			return fmt.Errorf("binding %d of set %d is not a storage buffer", v.binding, v.set)
 		case classStorageBuffer:
@@ -188,6 +221,40 @@ func (m *moduleInfo) collect(ids map[uint32]*idInfo) error {
 	}
 	m.bindings = len(list)
 	return nil
+}
+
+// constants returns the constant_ids of the specialization constants, in order, each once:
+// glslang decorates a second constant with that of local_size_x_id.
+func (m *module) constants() (list []uint32) {
+	for _, id := range m.ids {
+		if id.hasSpecID {
+			list = append(list, id.specID)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// size returns the bytes of a type in a block; 0 for one that has no place there.
+func (m *module) size(typ uint32) int {
+	t := m.at(typ)
+	switch {
+	case t.op == opTypeInt || t.op == opTypeFloat:
+		return int(t.of[0]) / 8
+	case t.op == opTypeVector && len(t.of) > 1:
+		return m.size(t.of[0]) * int(t.of[1])
+	case t.op == opTypeArray && len(t.of) > 1:
+		return int(t.stride) * int(m.at(t.of[1]).value)
+	case t.op == opTypeStruct:
+		end := 0
+		for i, member := range t.of {
+			if i < len(t.offsets) {
+				end = max(end, int(t.offsets[i])+m.size(member))
+			}
+		}
+		return end
+	}
+	return 0
 }
 
 // literalString decodes a NUL-terminated string packed into words.

@@ -3,6 +3,7 @@ package vk
 import (
 	_ "embed"
 	"encoding/binary"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -18,19 +19,36 @@ var shape13Module []byte
 
 func TestScanModule(t *testing.T) {
 	got, err := scanModule(axpyModule, []uint32{1, 0})
-	if want := (moduleInfo{entry: "main", bindings: 2, pushConst: true, workgroup: [3]uint32{64, 1, 1}}); err != nil || got != want {
+	if want := (moduleInfo{entry: "main", bindings: 2, pushBytes: 16, constants: []uint32{0, 1, 2}, workgroup: [3]uint32{64, 1, 1}}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("axpy is %+v, %v, want %+v", got, err, want)
 	}
 	// SPIR-V of Vulkan 1.2 and 1.3 state a specialized size differently.
 	for name, module := range map[string][]byte{"shape": shapeModule, "shape13": shape13Module} {
 		for _, spec := range [][]uint32{nil, {96}} {
-			want := moduleInfo{entry: "main", bindings: 1, workgroup: [3]uint32{1, 1, 1}} // the default of a local size by id
+			want := moduleInfo{entry: "main", bindings: 1, constants: []uint32{0, 1}, workgroup: [3]uint32{1, 1, 1}} // the default of a local size by id
 			if spec != nil {
 				want.workgroup[0] = spec[0]
 			}
-			if got, err := scanModule(module, spec); err != nil || got != want {
+			if got, err := scanModule(module, spec); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s with %v is %+v, %v, want %+v", name, spec, got, err, want)
 			}
+		}
+	}
+}
+
+// TestSize has the types that push constants are made of.
+func TestSize(t *testing.T) {
+	m := module{ids: map[uint32]*idInfo{
+		1: {op: opTypeInt, of: []uint32{32, 0}}, 2: {op: opTypeInt, of: []uint32{64, 0}}, 3: {op: opTypeFloat, of: []uint32{32}},
+		4: {op: opTypeVector, of: []uint32{3, 4}},
+		5: {value: 5, isConst: true}, 6: {op: opTypeArray, of: []uint32{1, 5}, stride: 4},
+		7: {op: opTypeStruct, of: []uint32{2, 1, 4}, offsets: []uint32{0, 8, 12}},
+		8: {op: opTypeStruct, of: []uint32{7, 6, 3}, offsets: []uint32{0, 28, 48}},
+		9: {op: opTypeStruct, of: []uint32{1, 2}, offsets: []uint32{8, 0}},
+	}}
+	for id, want := range map[uint32]int{1: 4, 2: 8, 3: 4, 4: 16, 6: 20, 7: 28, 8: 52, 9: 12, 10: 0} {
+		if got := m.size(id); got != want {
+			t.Errorf("type %d has %d bytes, want %d", id, got, want)
 		}
 	}
 }
