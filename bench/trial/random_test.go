@@ -18,7 +18,7 @@ var (
 )
 
 // onMatrices matches the names of modules that multiply matrices.
-var onMatrices = regexp.MustCompile("coopmat|^gemm_(narrow|narrow_bwd|mixture|pair)\\.")
+var onMatrices = regexp.MustCompile(`coopmat|^gemm_(narrow|narrow_bwd|mixture|pair)\.`)
 
 // TestRandom checks random problems of all kernels and paths under core and synchronization
 // validation, which flashvk selftest --random does without. An error of the layer fails the
