@@ -69,7 +69,6 @@ const softFamily = 4
 
 // A job is a problem to be checked.
 type job struct {
-	number  int
 	kernel  *Kernel
 	problem Problem
 }
@@ -205,7 +204,7 @@ func (r *run) draw(ctx context.Context) error {
 		}
 		refused = 0
 		select {
-		case r.jobs <- job{n, k, p}:
+		case r.jobs <- job{k, p}:
 			sent++
 		case <-ctx.Done():
 			return nil // Run knows the cause

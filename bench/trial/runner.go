@@ -33,7 +33,7 @@ type Runner struct {
 
 	mu      sync.Mutex
 	hashes  map[string]string // of modules, by name
-	modules map[string]bool   // names of those that ran since the last call of taken
+	modules map[string]bool   // names of those that the problem ran; nil: of no problem
 	parent  *Runner
 }
 
