@@ -132,9 +132,6 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	if err := feasible(c.DKV, caps, c.Impl, p); err != nil {
 		return err
 	}
-	if c.Impl == CoopMat2 && p.DType == dtype.Float32 && c.DQ.RowTiles > 1 && chips.LosesSpilledIndex(caps) {
-		return unsupported("coopmat2: the driver computes masks of float32 gradients of Q wrong with row_tiles=%d", c.DQ.RowTiles)
-	}
 	return feasible(c.DQ, caps, c.Impl, p)
 }
 

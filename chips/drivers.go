@@ -12,9 +12,3 @@ const driverNVIDIA = 4 // VK_DRIVER_ID_NVIDIA_PROPRIETARY
 // and where more than the index goes through that memory. A guess: barriers of such a
 // workgroup are taken for nothing, and the matrix is loaded before the stores that it reads.
 func LosesLoneIndex(caps *vk.Caps) bool { return caps.DriverID == driverNVIDIA }
-
-// LosesSpilledIndex reports whether float32 gradients of Q must not have several rows of
-// matrices for each subgroup on path coopmat2. On NVIDIA's driver 580 such kernels spill, and
-// masks fall on the wrong elements. With the index of elements sent through a shuffle that
-// changes nothing, which hides from the compiler where it comes from, they are right.
-func LosesSpilledIndex(caps *vk.Caps) bool { return caps.DriverID == driverNVIDIA }

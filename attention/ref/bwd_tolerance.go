@@ -67,9 +67,9 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 // error is that of the format on these very inputs; it counts as one rounding of
 // the largest result at the least, where plain is exact by luck. For float32 it also
 // counts as the rounding of the largest LSE, which is an error of exp(S - LSE)
-// and so of all weights: u*max|LSE| of the largest result. The matrix units that
-// 16-bit products are for truncate: they lose u of a score, on average, each time they
-// add eight products to it or more, which counts in the same way.
+// and so of all weights: u*max|LSE| of the largest result, and what matrix units
+// lose of the largest score (truncated). In 16 bits that is u of a score, on average, each
+// time they add eight products to it or more, which counts in the same way.
 //
 // times is 4 for dQ and 2 for dK, dV and dBias in 16 bits, the factors of
 // PyTorch's tests. For float32 it is 4, the project's promise, as explained at
@@ -107,7 +107,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) G
 	}
 	half := p.DType.Eps() / 2
 	if p.DType == dtype.Float32 {
-		half *= 1 + s.LSE + p.Softcap
+		half *= 1 + s.LSE + p.Softcap + truncated(s.LSE, s.Scope, p)
 	} else {
 		half += float64(p.HeadDim) / 8 * roundoff32 * s.LSE
 	}
