@@ -40,22 +40,6 @@ MatC reduce(const MatC x, const bool SUM) {
     return result;
 }
 
-// keep_index returns x, an element_index, in kernels of float32 tensors by way of a shuffle
-// that changes nothing. Those spill, and the compiler of NVIDIA's driver 580 then seems to
-// compute the index anew where it needs it, and wrong: masks fell on other elements, on both
-// matrix paths. It does not look through a shuffle.
-#ifdef LIB_SPLIT_GLSL
-MatC keep_index(const MatC x) {
-    MatC result;
-    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-        result[i] = subgroupShuffleXor(x[i], 0);
-    }
-    return result;
-}
-#else
-#define keep_index(x) (x)
-#endif
-
 // speaks_for_row reports whether this invocation is the one of those that share
 // a row that writes what is known of it; index is element_index of the first
 // element that it holds of the row.

@@ -70,7 +70,7 @@ MatC element_index() {
     scratch_barrier();
     MatC result;
     coopMatLoad(result, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
-    return keep_index(result);
+    return result;
 }
 
 // to_left returns x in the storage format, as a left matrix; with WEIGHT, x is

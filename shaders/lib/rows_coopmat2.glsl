@@ -35,7 +35,7 @@ MatC reduce_matrix(const MatC x, const bool SUM) {
 MatC element_index() {
     MatC c = MatC(0.0);
     coopMatPerElementNV(c, c, elem_index);
-    return keep_index(c);
+    return c;
 }
 
 // to_left returns x in the storage format, as a left matrix; with WEIGHT, x is

@@ -163,7 +163,7 @@ uint exponent_of(const MatC x) {
     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
         top = max(top, abs(x[i]));
     }
-    return exponent_of(subgroupMax(floatBitsToUint(top)));  // the bits of floats >= 0 are ordered as they are
+    return exponent_of(floatBitsToUint(subgroupMax(top)));  // of floats, see lib/tile_tops.glsl
 }
 
 // set_left makes x row r of left matrices, whose largest magnitude has this exponent.

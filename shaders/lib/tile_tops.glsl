@@ -9,8 +9,12 @@ shared uvec2 tile_tops[NUM_SUBGROUPS];  // bits of the largest magnitudes that e
 
 // share_tops shares the largest magnitudes that this invocation has fetched of a tile
 // of two tensors. Every invocation of the workgroup calls it, then meets a barrier.
+//
+// The maximum is that of floats, though their bits are ordered as they are: with NVIDIA's
+// driver 580 kernels that are short of registers go on with another exponent than an
+// integer subgroupMax had found (TestReductions forbids those).
 void share_tops(const float first, const float second) {
-    const uvec2 tops = subgroupMax(floatBitsToUint(vec2(first, second)));  // the bits of floats >= 0 are ordered as they are
+    const uvec2 tops = floatBitsToUint(subgroupMax(vec2(first, second)));
     if (subgroupElect()) {
         tile_tops[gl_SubgroupID] = tops;
     }

@@ -38,8 +38,9 @@ const (
 	tileBefore  = "barrier();  // the tile before is read; tile_tops written before it is read"
 	shareTops   = "            share_tops(k_top, v_top);\n            " + tileBefore + "\n"
 	lateTops    = "            " + tileBefore + "\n            share_tops(k_top, v_top);\n"
-	allLanes    = "subgroupMax(floatBitsToUint(vec2(first, second)))"
-	evenLanes   = "subgroupMax(gl_SubgroupInvocationID % 2 == 0 ? floatBitsToUint(vec2(first, second)) : uvec2(0))"
+	allLanes    = "floatBitsToUint(subgroupMax(vec2(first, second)))"
+	evenLanes   = "floatBitsToUint(subgroupMax(gl_SubgroupInvocationID % 2 == 0 ? vec2(first, second) : vec2(0.0)))"
+	ofIntegers  = "subgroupMax(floatBitsToUint(vec2(first, second)))"
 	zeroColumns = "        tile[at] = k;\n        tile[at + BLOCK_N * LD] = v;\n"
 	leftColumns = "        if (copies_dim(copy_col(i))) {\n            tile[at] = k;\n        }\n        tile[at + BLOCK_N * LD] = v;\n"
 	selects     = "next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents\n" +
@@ -51,9 +52,9 @@ const (
 func All() []Mutant {
 	return []Mutant{
 		{
-			Name: "branch-before-max", What: "a branch of each invocation's own before subgroupMax: what the float32 kernel had until November 2026",
+			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat", Loose: true,
-			Edits:  []Edit{{"lib/fwd_matrix_split.glsl", selects, branch}},
+			Edits:  []Edit{{"lib/fwd_matrix_split.glsl", selects, branch}, {"lib/tile_tops.glsl", allLanes, ofIntegers}},
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
@@ -65,6 +66,12 @@ func All() []Mutant {
 			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
 			Edits: []Edit{{"lib/tile_tops.glsl", allLanes, evenLanes}},
+		},
+		{
+			Name: "integer-max", What: "the largest element of a tile is found by its bits, without the branch",
+			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
+			Edits:  []Edit{{"lib/tile_tops.glsl", allLanes, ofIntegers}},
+			Hidden: "only NVIDIA's driver goes on with another exponent",
 		},
 		{
 			Name: "columns-left", What: "columns of K past head_dim hold what shared memory held before",

@@ -18,8 +18,7 @@
 //
 // What divided invocations execute, each part of a subgroup executes for itself: the
 // largest of 32 values is that of some of them. A driver that runs a subgroup in lockstep
-// hides it, as lavapipe does; on an H200 a branch of two assignments in front of a
-// subgroupMax made wrong numbers.
+// hides it, as lavapipe does.
 //
 // # What brings invocations together
 //

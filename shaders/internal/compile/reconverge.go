@@ -20,9 +20,8 @@ const reconvergenceExtension = "SPV_KHR_maximal_reconvergence"
 // reconverge makes a module whose invocations work together in subgroups, by operations
 // of subgroups or on matrices, reconverge maximally: after a branch that invocations
 // decide each for itself, they are together again where the source says so. Without it
-// Vulkan leaves that open, and NVIDIA's compiler did run a subgroupMax behind such a branch
-// in parts of a subgroup (float32 attention with a key mask). It is done here and not in
-// the sources so that no kernel can forget it. vk.NewKernel takes it out again for devices
+// Vulkan leaves open which of them meet in an operation behind such a branch. It is done
+// here and not in the sources so that no kernel can forget it. vk.NewKernel takes it out again for devices
 // that lack VK_KHR_shader_maximal_reconvergence.
 func reconverge(code []byte) []byte {
 	var entry, extensions, modes int // where an instruction begins or goes, in bytes
