@@ -74,9 +74,9 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// TestReductions checks that no module reduces integers over a subgroup: where registers are
-// short, NVIDIA's driver 580 goes on with another value than that of the instruction which it
-// has for them. Floats are reduced by shuffles. (README, driver problems.)
+// TestReductions checks that no module reduces integers over a subgroup: in kernels that are
+// short of registers NVIDIA's driver 580 computes that wrong. It reduces floats by shuffles.
+// (README, driver problems.)
 func TestReductions(t *testing.T) {
 	integers := map[uint32]string{
 		349: "IAdd", 351: "IMul", 353: "SMin", 354: "UMin", 356: "SMax", 357: "UMax",

@@ -152,15 +152,55 @@ func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls
 		return err
 	}
 	// What is known is written even if the run was cut short.
-	if err := errors.Join(found.write(a.stdout, out), err); err != nil {
-		return err
+	if werr := found.write(a.stdout, out); werr != nil || err != nil {
+		if errors.Is(err, vk.ErrDeviceLost) {
+			blame(ctx, a.stdout, device, found.random.Failures)
+		}
+		return errors.Join(werr, err)
 	}
 	return found.failure()
+}
+
+// blame checks the problems under way when a device was lost, each on a device of its own,
+// and says which lose that.
+func blame(ctx context.Context, w io.Writer, device string, list []trial.Failure) {
+	fmt.Fprintln(w, "the device was lost; each of the suspects alone:")
+	for _, f := range list {
+		if !f.Suspect || ctx.Err() != nil {
+			continue
+		}
+		verdict := "right"
+		if err := alone(ctx, device, f.Problem); err != nil {
+			verdict = err.Error()
+		}
+		fmt.Fprintf(w, "%s\n         flashvk selftest --problem '%s'\n", verdict, f.Problem)
+	}
+}
+
+// alone checks one problem on a device of its own.
+func alone(ctx context.Context, device, text string) error {
+	k, p, err := trial.Decode(text)
+	if err != nil {
+		return err
+	}
+	d, err := openPoisoned(device)
+	if err != nil {
+		return err
+	}
+	err = trial.Check(ctx, d, k, p, repeats, softHang)
+	if errors.Is(err, trial.ErrHung) {
+		return err
+	}
+	return errors.Join(err, d.Close())
 }
 
 // writeRandom writes what was wrong, with commands that repeat it, and a summary.
 func writeRandom(w io.Writer, x *trial.Result) {
 	for _, f := range x.Failures {
+		if f.Suspect {
+			fmt.Fprintf(w, "SUSPECT  %s\n         flashvk selftest --problem '%s'\n", f.What, f.Problem)
+			continue
+		}
 		fmt.Fprintf(w, "WRONG    %s\n         flashvk selftest --problem '%s'\n", f.What, f.Problem)
 		if f.Smallest != f.Problem {
 			fmt.Fprintf(w, "smaller  %s\n         flashvk selftest --problem '%s'\n", f.Smaller, f.Smallest)

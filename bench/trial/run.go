@@ -23,6 +23,8 @@ type Failure struct {
 	What     string // is wrong with it
 	Smallest string // the smallest problem found that is wrong as well
 	Smaller  string // what is wrong with that
+	// Suspect: the device was lost while the problem was under way, by it or by another such.
+	Suspect bool
 }
 
 // A Module is a SPIR-V module that problems ran.
@@ -95,7 +97,7 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	}
 	start := time.Now()
 	r := &run{
-		Options: o, runner: runner, modules: tally{}, progress: progress, jobs: make(chan job),
+		Options: o, runner: runner, modules: tally{}, progress: progress, jobs: make(chan job), underway: map[*Runner]job{},
 		result: &Result{Seed: o.Seed, Kernels: map[string]int{}},
 	}
 	ctx, r.cancel = context.WithCancelCause(ctx)
@@ -143,9 +145,10 @@ type run struct {
 	progress func(done, total int, what string)
 	cancel   context.CancelCauseFunc
 
-	mu      sync.Mutex
-	result  *Result
-	modules tally
+	mu       sync.Mutex
+	result   *Result
+	modules  tally
+	underway map[*Runner]job
 }
 
 // hung returns a channel that is closed when a run was ended for a problem that does not
@@ -220,7 +223,12 @@ func (r *run) work(ctx context.Context) {
 			return
 		}
 		runner := r.runner.problem()
+		r.begin(runner, j)
 		err := r.check(ctx, runner, j.kernel, j.problem)
+		if errors.Is(err, vk.ErrDeviceLost) {
+			r.lost(err)
+		}
+		r.end(runner)
 		if ctx.Err() != nil {
 			return
 		}
@@ -229,6 +237,36 @@ func (r *run) work(ctx context.Context) {
 			failure = r.shrink(ctx, j, err)
 		}
 		r.add(runner, j, err, failure)
+	}
+}
+
+func (r *run) begin(runner *Runner, j job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.underway[runner] = j
+}
+
+func (r *run) end(runner *Runner) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.underway, runner)
+}
+
+// lost ends the run. Which of the problems that are under way lost the device is not known:
+// none of their modules is right.
+func (r *run) lost(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.ContainsFunc(r.result.Failures, func(f Failure) bool { return f.Suspect }) {
+		return
+	}
+	r.cancel(err)
+	for runner, j := range r.underway {
+		text := Encode(j.kernel, j.problem)
+		r.result.Failures = append(r.result.Failures, Failure{Kernel: j.kernel.Name, Problem: text, What: err.Error(), Smallest: text, Suspect: true})
+		r.result.Problems++
+		r.result.Kernels[j.kernel.Name]++
+		r.modules.add(runner, j.kernel.Name, false)
 	}
 }
 
@@ -242,9 +280,6 @@ func (r *run) add(runner *Runner, j job, err error, failure *Failure) {
 		x.Failures = append(x.Failures, *failure)
 		if len(x.Failures) >= r.Failures {
 			r.cancel(errEnough)
-		}
-		if errors.Is(err, vk.ErrDeviceLost) {
-			r.cancel(err)
 		}
 	case err != nil:
 		x.Refused++
@@ -292,7 +327,7 @@ func (r *run) shrink(ctx context.Context, j job, err error) *Failure {
 			if err := r.fails(ctx, j.kernel, p); err != nil && ctx.Err() == nil {
 				smallest, what, again = p, err, true
 				if errors.Is(err, vk.ErrDeviceLost) {
-					r.cancel(err) // before the others' problems fail, too
+					r.lost(err)
 				}
 				break
 			}

@@ -21,7 +21,7 @@ import (
 type made struct {
 	Size  int
 	Wrong int
-	Do    string // refuse, panic, hang
+	Do    string // refuse, panic, hang, lose
 }
 
 func (m *made) String() string { return fmt.Sprintf("made of size %d", m.Size) }
@@ -40,6 +40,8 @@ func (m *made) Check(ctx context.Context, r *Runner) error {
 	case "hang":
 		<-ctx.Done()
 		time.Sleep(time.Hour)
+	case "lose":
+		return fmt.Errorf("made: %w", vk.ErrDeviceLost)
 	}
 	err := r.Submit(ctx, "made", func(*vk.Cmd) error { return nil })
 	if err == nil && m.Wrong > 0 && m.Size%m.Wrong == 0 {
@@ -154,6 +156,22 @@ func TestRunHangs(t *testing.T) {
 	require.ErrorIs(t, err, ErrHung)
 	require.ErrorContains(t, err, `a:{"Do":"hang","Size":`)
 	require.ErrorContains(t, d.Close(), `1 objects open: buffer "sink"`)
+}
+
+// TestRunLost says that a lost device ends the run, and that the problems under way are
+// suspects, without a smaller one.
+func TestRunLost(t *testing.T) {
+	d := openPoisoned(t)
+	o := Options{Problems: 1000, Workers: 4, Hang: time.Minute, Shrink: time.Minute, Kernels: []Kernel{makes("a", made{Do: "lose"})}}
+	x, err := Run(context.Background(), d, o, nil)
+	require.ErrorIs(t, err, vk.ErrDeviceLost)
+	require.NotEmpty(t, x.Failures)
+	require.LessOrEqual(t, len(x.Failures), 4)
+	for _, f := range x.Failures {
+		require.True(t, f.Suspect)
+		require.Equal(t, f.Problem, f.Smallest)
+		require.Contains(t, f.Problem, `a:{"Do":"lose","Size":`)
+	}
 }
 
 // TestDraw says that the problems of a seed are the same each time, that families share what

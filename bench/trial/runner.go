@@ -148,6 +148,8 @@ type tally map[string]*Module
 // add counts one problem of a kernel, right or wrong, for the modules that it ran.
 func (t tally) add(r *Runner, kernel string, right bool) {
 	root := r.root()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for name := range r.modules {
 		m := t[name]
 		if m == nil {

@@ -217,8 +217,8 @@ void backward_dkv() {
                             }
 #endif
                         }
-                        set_left(P_, r, weight AND(OF_WEIGHTS));
-                        set_left(dX_, r, dX AND(exponent_of(dX)));
+                        set_left(P_, r, weight AND(weight_tops()));
+                        set_left(dX_, r, dX AND(row_tops(dX)));
                     }
                     accumulate(dV_, P_, STREAM + n * MAT_N AND(exponents.y));
                     accumulate(dK_, dX_, n * MAT_N AND(exponents.x));

@@ -182,7 +182,7 @@ void backward_dq() {
                         }
 #endif
                     }
-                    set_left(dX_, r, dX AND(exponent_of(dX)));
+                    set_left(dX_, r, dX AND(row_tops(dX)));
                 }
                 accumulate(dQ_, dX_, n * MAT_N AND(exponents.x));
             }

@@ -2,19 +2,19 @@
 // the errors of float32. The same functions, by the arithmetic of
 // lib/fwd_matrix_split.glsl: every operand is two float16, hi + lo (lib/split.glsl),
 // and a product is three, hi*hi + (hi*lo + lo*hi). Who calls them is lib/bwd_dkv_matrix.glsl
-// or lib/bwd_dq_matrix.glsl; the argument that only these functions have is an exponent.
+// or lib/bwd_dq_matrix.glsl; the argument that only these functions have is an exponent,
+// or the largest magnitudes that it follows from.
 //
 // What has an exponent of its own:
 //
 //     rows that the workgroup owns    each row
 //     a tile                          all of it, each tensor
 //     P                               none: weights are 1 at most
-//     dX                              each matrix of them that a subgroup has
+//     dX                              each row of a matrix of them
 //
 // dX may be anything that dO, V and Delta make of it, so that its exponent is that of
-// the largest there is, by one subgroupMax for each matrix. An element that is
-// below 2^-16 of the largest with its exponent is right to 2^-39 of that largest
-// instead of relatively, and P to 2^-40.
+// the largest there is. An element that is below 2^-16 of the largest with its exponent
+// is right to 2^-39 of that largest instead of relatively, and P to 2^-40.
 //
 // Gradients get the sum over MAT_N rows or keys by a float32 addition, because of the
 // exponents and because matrix units may cut off a sum's last bit, as explained there.
@@ -110,7 +110,7 @@ struct Weights {
 struct Left {
     MatA hi[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
     MatA lo[ROW_TILES];
-    uint exponent[ROW_TILES];
+    uint exponent[ROW_TILES * ROWS];
 };
 
 // fold returns what a product of parts with these exponents is multiplied by.
@@ -153,31 +153,39 @@ void load_own(out Own own, const uint tensor, const uint base, const uint ld, co
     }
 }
 
-// OF_WEIGHTS is the exponent of P. LSE, rounded, may let a weight be a little above 1;
-// parts hold up to 4.
-const uint OF_WEIGHTS = FLOAT_BIAS;
-
-// exponent_of returns that of the largest magnitude in a matrix.
-uint exponent_of(const MatC x) {
-    float top = 0.0;
-    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-        top = max(top, abs(x[i]));
+// row_tops returns the largest magnitudes of the rows of x, as reduce does.
+MatC row_tops(const MatC x) {
+    MatC top;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        top[i] = 0.0;
+        [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+            top[i] = max(top[i], abs(x[e]));
+        }
     }
-    return exponent_of(floatBitsToUint(subgroupMax(top)));  // of floats, see lib/tile_tops.glsl
+    return reduce(top, false);
 }
 
-// set_left makes x row r of left matrices, whose largest magnitude has this exponent.
-void set_left(inout Left left, const uint r, const MatC x, const uint exponent) {
-    const float scale = scale_of(exponent);
+// weight_tops stands for those of P. LSE, rounded, may let a weight be a little above 1;
+// parts hold up to 4.
+MatC weight_tops() {
+    return MatC(1.0);
+}
+
+// set_left makes x row r of left matrices, the largest magnitudes of whose rows are given.
+void set_left(inout Left left, const uint r, const MatC x, const MatC top) {
     MatC hi, lo;
-    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-        const float y = x[i] * scale;
-        hi[i] = round_to_hi(y);
-        lo[i] = y - hi[i];
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint exponent = exponent_of(floatBitsToUint(top[i]));
+        const float scale = scale_of(exponent);
+        [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+            const float y = x[e] * scale;
+            hi[e] = round_to_hi(y);
+            lo[e] = y - hi[e];
+        }
+        left.exponent[r * ROWS + i] = exponent;
     }
     left.hi[r] = to_left(hi, true);
     left.lo[r] = to_left(lo, false);
-    left.exponent[r] = exponent;
 }
 
 void product(inout Weights S, const Own own, const uint row, const uint exponent) {
@@ -218,7 +226,7 @@ void accumulate(inout Gradient g, const Left weights, const uint row, const uint
             sum = coopMatMulAdd(weights.lo[r], hi, sum);
             sum = coopMatMulAdd(weights.hi[r], hi, sum);
             [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                g.at[r * WIDE_TILES + d][i] += sum[i] * fold(weights.exponent[r], exponent);
+                g.at[r * WIDE_TILES + d][i] += sum[i] * fold(weights.exponent[r * ROWS + i / ROW_RUN], exponent);
             }
         }
     }

@@ -1,22 +1,25 @@
 // tile_tops: one exponent (lib/split.glsl) for all of a tile, of two tensors at a time.
 //
-// The includer declares the specialization constant NUM_SUBGROUPS and includes
-// lib/split.glsl.
+// The includer declares the specialization constants NUM_SUBGROUPS and WORKGROUP_SIZE and
+// includes lib/split.glsl.
 #ifndef LIB_TILE_TOPS_GLSL
 #define LIB_TILE_TOPS_GLSL
 
-shared uvec2 tile_tops[NUM_SUBGROUPS];  // bits of the largest magnitudes that each subgroup has fetched
+shared uvec2 tile_tops[NUM_SUBGROUPS];  // exponents of the largest that each subgroup has fetched
 
-// share_tops shares the largest magnitudes that this invocation has fetched of a tile
-// of two tensors. Every invocation of the workgroup calls it, then meets a barrier.
+// share_tops shares the exponents of the largest magnitudes that this invocation has fetched
+// of a tile of two tensors. Every invocation of the workgroup calls it, then meets a barrier.
 //
-// The maximum is that of floats, though their bits are ordered as they are: with NVIDIA's
-// driver 580 kernels that are short of registers go on with another exponent than an
-// integer subgroupMax had found (TestReductions forbids those).
+// Both go through one shuffle, as whole numbers in float16, and not through a subgroupMax of
+// integers: with NVIDIA's driver 580 that is wrong in kernels that are short of registers
+// (TestReductions forbids those).
 void share_tops(const float first, const float second) {
-    const uvec2 tops = floatBitsToUint(subgroupMax(vec2(first, second)));
+    f16vec2 tops = f16vec2(exponent_of(floatBitsToUint(first)), exponent_of(floatBitsToUint(second)));
+    [[unroll]] for (uint lanes = 1; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {
+        tops = max(tops, unpackFloat2x16(subgroupShuffleXor(packFloat2x16(tops), lanes)));
+    }
     if (subgroupElect()) {
-        tile_tops[gl_SubgroupID] = tops;
+        tile_tops[gl_SubgroupID] = uvec2(tops);
     }
 }
 
@@ -26,7 +29,7 @@ uvec2 tile_exponents() {
     [[unroll]] for (uint i = 1; i < NUM_SUBGROUPS; i++) {
         tops = max(tops, tile_tops[i]);
     }
-    return uvec2(exponent_of(tops.x), exponent_of(tops.y));
+    return tops;
 }
 
 #endif

@@ -38,9 +38,10 @@ const (
 	tileBefore  = "barrier();  // the tile before is read; tile_tops written before it is read"
 	shareTops   = "            share_tops(k_top, v_top);\n            " + tileBefore + "\n"
 	lateTops    = "            " + tileBefore + "\n            share_tops(k_top, v_top);\n"
-	allLanes    = "floatBitsToUint(subgroupMax(vec2(first, second)))"
-	evenLanes   = "floatBitsToUint(subgroupMax(gl_SubgroupInvocationID % 2 == 0 ? vec2(first, second) : vec2(0.0)))"
-	ofIntegers  = "subgroupMax(floatBitsToUint(vec2(first, second)))"
+	allLanes    = "for (uint lanes = 1; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {"
+	evenLanes   = "for (uint lanes = 2; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {"
+	byShuffle   = "tops = max(tops, unpackFloat2x16(subgroupShuffleXor(packFloat2x16(tops), lanes)));"
+	ofIntegers  = "tops = f16vec2(subgroupMax(uvec2(tops)));"
 	zeroColumns = "        tile[at] = k;\n        tile[at + BLOCK_N * LD] = v;\n"
 	leftColumns = "        if (copies_dim(copy_col(i))) {\n            tile[at] = k;\n        }\n        tile[at + BLOCK_N * LD] = v;\n"
 	selects     = "next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents\n" +
@@ -54,7 +55,7 @@ func All() []Mutant {
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat", Loose: true,
-			Edits:  []Edit{{"lib/fwd_matrix_split.glsl", selects, branch}, {"lib/tile_tops.glsl", allLanes, ofIntegers}},
+			Edits:  []Edit{{"lib/fwd_matrix_split.glsl", selects, branch}, {"lib/tile_tops.glsl", byShuffle, ofIntegers}},
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
@@ -70,7 +71,7 @@ func All() []Mutant {
 		{
 			Name: "integer-max", What: "the largest element of a tile is found by its bits, without the branch",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
-			Edits:  []Edit{{"lib/tile_tops.glsl", allLanes, ofIntegers}},
+			Edits:  []Edit{{"lib/tile_tops.glsl", byShuffle, ofIntegers}},
 			Hidden: "only NVIDIA's driver goes on with another exponent",
 		},
 		{
