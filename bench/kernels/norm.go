@@ -10,6 +10,7 @@ import (
 	normal "github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const normFormulas = `
@@ -193,29 +194,32 @@ func (o normOp) Tensors() []bench.OpTensor {
 }
 
 // Choose implements bench.Op.
-func (o normOp) Choose(caps *vk.Caps, _ string, _ bench.Pass) (string, error) {
-	c, err := normal.Choose(caps, o.p, normal.Options{})
-	return c.String(), err
+func (o normOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (string, error) {
+	plan, err := normal.Choose(caps, o.p, kitPass(p), normal.Options{})
+	return plan.String(), err
 }
 
 // Workspace implements bench.Op.
 func (o normOp) Workspace(caps *vk.Caps, _ string, p bench.Pass) (int64, error) {
-	if p == bench.Forward {
-		return 0, nil
-	}
-	return normal.Workspace(caps, o.p, normal.Options{})
+	return normal.Workspace(caps, o.p, kitPass(p), normal.Options{})
 }
 
 // Record implements bench.Op.
 func (o normOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p bench.Pass) error {
+	x := normal.Tensors{X: t["x"], Residual: t["residual"], W: t["w"], Y: t["y"], Sum: t["sum"], Mean: t["mean"], RStd: t["rstd"]}
 	if p == bench.Forward {
-		return normal.Forward(c, t["y"], t["sum"], t["mean"], t["rstd"], t["x"], t["residual"], t["w"], o.p, normal.Options{})
+		return normal.Forward(c, x, o.p, normal.Options{})
 	}
-	s := t["x"]
-	if o.p.Residual {
-		s = t["sum"]
+	g := normal.Gradients{DY: t["dy"], DSum: t["dsum"], DX: t["dx"], DResidual: t["dresidual"], DW: t["dw"]}
+	return normal.Backward(c, x, g, o.p, normal.Options{Workspace: workspace})
+}
+
+// kitPass returns the pass as kernel packages name it.
+func kitPass(p bench.Pass) kit.Pass {
+	if p == bench.Forward {
+		return kit.Forward
 	}
-	return normal.Backward(c, t["dx"], t["dresidual"], t["dw"], t["dy"], t["dsum"], s, t["mean"], t["rstd"], t["w"], o.p, normal.Options{Workspace: workspace})
+	return kit.Backward
 }
 
 // Reference implements bench.Op.

@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // normKernel draws normalizations of rows.
@@ -42,8 +43,14 @@ func (p *normProblem) String() string {
 
 // Supports implements Problem.
 func (p *normProblem) Supports(caps *vk.Caps) error {
-	_, err := norm.Choose(caps, p.Problem, norm.Options{Config: p.Config})
-	return err
+	return norm.Supports(caps, p.Problem, p.pass(), norm.Options{Config: p.Config})
+}
+
+func (p *normProblem) pass() kit.Pass {
+	if p.Backward {
+		return kit.Backward
+	}
+	return kit.Forward
 }
 
 // inputs returns what a forward pass reads, and what its gradients are.
@@ -148,10 +155,11 @@ func (p *normProblem) Check(ctx context.Context, r *Runner) error {
 	opt := norm.Options{Config: p.Config}
 	if !p.Backward {
 		return p.check(ctx, r, "norm", p.forward(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
-			return norm.Forward(c, t["y"], t["sum"], t["mean"], t["rstd"], t["x"], t["residual"], t["w"], p.Problem, opt)
+			x := norm.Tensors{X: t["x"], Residual: t["residual"], W: t["w"], Y: t["y"], Sum: t["sum"], Mean: t["mean"], RStd: t["rstd"]}
+			return norm.Forward(c, x, p.Problem, opt)
 		})
 	}
-	bytes, err := norm.Workspace(r.Device().Caps(), p.Problem, opt)
+	bytes, err := norm.Workspace(r.Device().Caps(), p.Problem, p.pass(), opt)
 	if err != nil {
 		return err
 	}
@@ -159,7 +167,12 @@ func (p *normProblem) Check(ctx context.Context, r *Runner) error {
 	return p.check(ctx, r, "norm", tensors, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
 		opt.Workspace = t[workspaceName].Buffer
-		return norm.Backward(c, t["dx"], t["dresidual"], t["dw"], t["dy"], t["dsum"], t["s"], t["mean"], t["rstd"], t["w"], p.Problem, opt)
+		x := norm.Tensors{X: t["s"], W: t["w"], Mean: t["mean"], RStd: t["rstd"]}
+		if p.Residual {
+			x.X, x.Sum = vk.Tensor{}, t["s"]
+		}
+		g := norm.Gradients{DY: t["dy"], DSum: t["dsum"], DX: t["dx"], DResidual: t["dresidual"], DW: t["dw"]}
+		return norm.Backward(c, x, g, p.Problem, opt)
 	})
 }
 

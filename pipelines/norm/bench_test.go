@@ -135,11 +135,12 @@ func (m *measurement) measure(b *testing.B, config Config) (ns float64, register
 	const calls = 100
 	c.Timestamp(timer, 0)
 	for i := range calls {
-		s, none := m.sets[i%len(m.sets)], vk.Tensor{}
+		s := m.sets[i%len(m.sets)]
+		t := Tensors{X: s["x"], W: s["w"], Y: s["y"], Mean: s["mean"], RStd: s["rstd"]}
 		if m.backward {
-			err = Backward(c, s["dx"], none, s["dw"], s["y"], none, s["x"], s["mean"], s["rstd"], s["w"], m.p, Options{Config: &config})
+			err = Backward(c, t, Gradients{DY: s["y"], DX: s["dx"], DW: s["dw"]}, m.p, Options{Config: &config})
 		} else {
-			err = Forward(c, s["y"], none, s["mean"], s["rstd"], s["x"], none, s["w"], m.p, Options{Config: &config})
+			err = Forward(c, t, m.p, Options{Config: &config})
 		}
 		require.NoError(b, err)
 		c.Barrier()

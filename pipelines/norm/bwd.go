@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/vk/argument"
 )
 
-// Backward computes the gradients of Forward. For a loss whose gradients are dy by y
-// and dsum by sum, with s what was normalized (x, or sum if there is a residual), and
+// Backward computes the gradients of Forward. For a loss whose gradients are DY by Y
+// and DSum by Sum, with s what was normalized (X, or Sum if there is a residual), and
 // for each row
 //
 //	z  = (s - mean) * rstd
@@ -18,42 +18,47 @@ import (
 //	dx = rstd * (g - mean(g) - z * mean(g * z)) + dsum    mean(g) is left out for RMSNorm
 //	dw = sum over rows of dy * z
 //
-// dx is the gradient of x and of residual. A caller who wants the latter in memory of
-// its own gives dresidual, which is the same once more; a zero Tensor leaves it out.
+// DX is the gradient of X and of Residual. A caller who wants the latter in memory of
+// its own gives DResidual, which is the same once more.
 //
-// S, dy, dsum, dx and dresidual are (rows, cols) of p.DType with any row stride and a
-// contiguous last axis; w and dw are (cols) of p.WeightDType, mean and rstd are (rows),
-// float32, as Forward wrote them, all contiguous. Dsum is there exactly if p.Residual,
-// mean exactly if not p.RMS. Sums are float32.
+// X or Sum, DY, DSum, DX and DResidual are (rows, cols) of p.DType with any row stride and
+// a contiguous last axis; W and DW are (cols) of p.WeightDType, Mean and RStd are (rows),
+// float32, as Forward wrote them, all contiguous. Sums are float32.
 //
 // That the mean is rounded to float32 does not show in rows of float32: the mean of z,
 // which must be 0, is taken off z. Numbers of 16 bits are 2^13 times as far apart, or
 // more, so that z is off by 2^-14 of the distance of neighbours, times rstd, at the most.
 //
-// It needs Workspace bytes of memory: opt.Workspace, or memory that belongs to c until
+// It needs Workspace bytes of memory: o.Workspace, or memory that belongs to c until
 // it is reset. The same call on the same device gives the same bits: each workgroup
 // adds up dw of its rows, and a second kernel adds those sums in order.
 //
 // Backward records into c and returns; gradients are valid once c has completed, and
 // have memory of their own. After Forward in the same Cmd, a c.Barrier() comes before
-// it. It returns an error that wraps ErrUnsupported if the device cannot do it, and an
-// error naming the argument if a tensor does not fit p.
-func Backward(c *vk.Cmd, dx, dresidual, dw, dy, dsum, s, mean, rstd, w vk.Tensor, p Problem, opt Options) error {
+// it. It returns an error that wraps vk.ErrUnsupported if the device cannot do it, and an
+// error naming the tensor if one does not fit p.
+func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) error {
 	d := c.Device()
-	config, err := Choose(d.Caps(), p, opt)
+	config, err := choose(d.Caps(), p, o)
 	if err != nil {
 		return err
 	}
+	normalized, s := "x", t.X
+	if p.Residual {
+		normalized, s = "sum", t.Sum
+	}
+	w, mean, rstd := t.W, t.Mean, t.RStd
+	dy, dsum, dx, dresidual, dw := g.DY, g.DSum, g.DX, g.DResidual, g.DW
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
 	inputs := [...]argument.Argument{
-		argument.New("s", s, true, p.DType, rows),
+		argument.New(normalized, s, true, p.DType, rows),
 		argument.New("dy", dy, true, p.DType, rows),
 		argument.New("dsum", dsum, p.Residual, p.DType, rows),
 		argument.New("w", w, true, p.WeightDType, []int{p.Cols}),
 		argument.New("mean", mean, !p.RMS, dtype.Float32, row),
 		argument.New("rstd", rstd, true, dtype.Float32, row),
 	}
-	parts, err := sumrows.Workspace(c, "norm", opt.Workspace, config.parts(d.Caps(), &p), p.Cols)
+	parts, err := sumrows.Workspace(c, "norm", o.Workspace, config.parts(d.Caps(), &p), p.Cols)
 	if err != nil {
 		return err
 	}
@@ -111,17 +116,6 @@ func (c *Config) parts(caps *vk.Caps, p *Problem) int {
 	all := (p.Rows + c.rowsPerGroup(caps) - 1) / c.rowsPerGroup(caps) // turns of one workgroup
 	turns := (all + most - 1) / most
 	return (all + turns - 1) / turns
-}
-
-// Workspace returns how many bytes Options.Workspace must have for Backward: a
-// float32 for each column and workgroup. Its errors are those of Backward about p and
-// opt.
-func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	config, err := Choose(caps, p, opt)
-	if err != nil {
-		return 0, err
-	}
-	return sumrows.Bytes(config.parts(caps, &p), p.Cols), nil
 }
 
 // bwdParams is the push-constant block of norm_bwd.comp.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -22,12 +23,17 @@ func TestErrors(t *testing.T) {
 	none := vk.Tensor{}
 	f16, f32 := dtype.Float16, dtype.Float32
 	x, y, w, row, row2 := tensor(f16, 3, 8), tensor(f16, 3, 8), tensor(f32, 8), tensor(f32, 3), tensor(f32, 3)
+	dx, dw := tensor(f16, 3, 8), tensor(f32, 8)
 	good := Problem{Rows: 3, Cols: 8, DType: f16}
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	forward := func(y, sum, mean, rstd, x, residual, w vk.Tensor, p Problem) error {
-		return Forward(c, y, sum, mean, rstd, x, residual, w, p, Options{})
+		return Forward(c, Tensors{X: x, Residual: residual, W: w, Y: y, Sum: sum, Mean: mean, RStd: rstd}, p, Options{})
+	}
+	backward := func(dresidual, dsum vk.Tensor, workspace *vk.Buffer) error {
+		saved := Tensors{X: x, W: w, Mean: row, RStd: row2}
+		return Backward(c, saved, Gradients{DY: y, DSum: dsum, DX: dx, DResidual: dresidual, DW: dw}, good, Options{Workspace: workspace})
 	}
 	require.NoError(t, forward(y, none, row, row2, x, none, w, good))
 	require.EqualError(t, forward(y, none, row, row2, x, x, w, good), "norm: residual is given, but the problem has none")
@@ -45,18 +51,17 @@ func TestErrors(t *testing.T) {
 	small, err := d.NewBuffer("workspace", 4)
 	require.NoError(t, err)
 	t.Cleanup(small.Close)
-	dx, dw := tensor(f16, 3, 8), tensor(f32, 8)
-	want, err := Workspace(d.Caps(), good, Options{})
+	want, err := Workspace(d.Caps(), good, kit.Backward, Options{})
 	require.NoError(t, err)
-	err = Backward(c, dx, none, dw, y, none, x, row, row2, w, good, Options{Workspace: small})
+	err = backward(none, none, small)
 	require.ErrorContains(t, err, "norm: workspace has 4 bytes, want ")
 	whole, err := d.NewBuffer("workspace", want)
 	require.NoError(t, err)
 	t.Cleanup(whole.Close)
 	c.Barrier()
-	require.NoError(t, Backward(c, dx, none, dw, y, none, x, row, row2, w, good, Options{Workspace: whole}))
-	require.EqualError(t, Backward(c, dx, dx, dw, y, none, x, row, row2, w, good, Options{}), "norm: dresidual is given, but the problem has none")
-	require.EqualError(t, Backward(c, dx, none, dw, y, y, x, row, row2, w, good, Options{}), "norm: dsum is given, but the problem has none")
+	require.NoError(t, backward(none, none, whole))
+	require.EqualError(t, backward(dx, none, nil), "norm: dresidual is given, but the problem has none")
+	require.EqualError(t, backward(none, y, nil), "norm: dsum is given, but the problem has none")
 }
 
 // TestChoose says how rows are shared on devices that are not here.
@@ -82,7 +87,7 @@ func TestChoose(t *testing.T) {
 		{&least, Problem{Rows: 9, Cols: 1}, "row per workgroup, wg64 loads1 rows1 groups16 ahead"},
 		{&least, Problem{Rows: 9, Cols: 2049}, "row per workgroup, wg128 reread rows1 groups8 ahead"},
 	} {
-		got, err := Choose(c.caps, c.p, Options{})
+		got, err := Choose(c.caps, c.p, kit.Forward, Options{})
 		require.NoError(t, err)
 		require.Equal(t, c.want, got.String())
 		require.NoError(t, got.Feasible(c.caps, c.p))
@@ -95,7 +100,7 @@ func TestChoose(t *testing.T) {
 	require.EqualError(t, c.Feasible(&few, Problem{Rows: 1, Cols: 1}), "norm: workgroup of 256 invocations is more than 16 subgroups of 8: unsupported on this device")
 	none := h200
 	none.SubgroupOps = vk.SubgroupBasic
-	_, err := Choose(&none, Problem{Rows: 1, Cols: 1}, Options{})
-	require.ErrorIs(t, err, ErrUnsupported)
+	_, err := Choose(&none, Problem{Rows: 1, Cols: 1}, kit.Forward, Options{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.EqualError(t, err, "norm: the device has no subgroup arithmetic: unsupported on this device")
 }

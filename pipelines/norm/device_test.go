@@ -1,4 +1,4 @@
-package norm
+package norm_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
@@ -28,13 +29,13 @@ const (
 
 // normCase is a problem with its data.
 type normCase struct {
-	p      Problem
+	p      norm.Problem
 	in     ref.Inputs
 	up     ref.Upstream
 	layout kerneltest.Layout
 }
 
-func newCase(p Problem, kind input, layout kerneltest.Layout) normCase {
+func newCase(p norm.Problem, kind input, layout kerneltest.Layout) normCase {
 	rng := rand.New(rand.NewPCG(uint64(p.Rows), uint64(p.Cols)))
 	n := p.Rows * p.Cols
 	draw := func(n int, t dtype.DType, f func(i int) float64) []float64 {
@@ -126,22 +127,28 @@ func (c *normCase) backward() kerneltest.Case {
 }
 
 // check runs both passes of a case.
-func (c *normCase) check(t *testing.T, d *vk.Device, opt Options) {
+func (c *normCase) check(t *testing.T, d *vk.Device, opt norm.Options) {
 	t.Helper()
 	c.checkForward(t, d, c.forward(), opt)
 	k := c.backward()
 	report, err := k.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-		return Backward(cmd, x["dx"], x["dresidual"], x["dw"], x["dy"], x["dsum"], x["s"], x["mean"], x["rstd"], x["w"], c.p, opt)
+		t := norm.Tensors{X: x["s"], W: x["w"], Mean: x["mean"], RStd: x["rstd"]}
+		if c.p.Residual {
+			t.X, t.Sum = vk.Tensor{}, x["s"]
+		}
+		g := norm.Gradients{DY: x["dy"], DSum: x["dsum"], DX: x["dx"], DResidual: x["dresidual"], DW: x["dw"]}
+		return norm.Backward(cmd, t, g, c.p, opt)
 	})
 	require.NoError(t, err, "backward, %s", c.name())
 	t.Log(c.name(), report)
 }
 
 // checkForward runs the forward pass, with the bounds that k has.
-func (c *normCase) checkForward(t *testing.T, d *vk.Device, k kerneltest.Case, opt Options) {
+func (c *normCase) checkForward(t *testing.T, d *vk.Device, k kerneltest.Case, opt norm.Options) {
 	t.Helper()
 	report, err := k.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-		return Forward(cmd, x["y"], x["sum"], x["mean"], x["rstd"], x["x"], x["residual"], x["w"], c.p, opt)
+		t := norm.Tensors{X: x["x"], Residual: x["residual"], W: x["w"], Y: x["y"], Sum: x["sum"], Mean: x["mean"], RStd: x["rstd"]}
+		return norm.Forward(cmd, t, c.p, opt)
 	})
 	require.NoError(t, err, "forward, %s", c.name())
 	t.Log(c.name(), report)
@@ -150,11 +157,11 @@ func (c *normCase) checkForward(t *testing.T, d *vk.Device, k kerneltest.Case, o
 // problems are what the suite varies: sizes of 1, odd sizes, sizes that straddle what
 // a subgroup of 8 or 32 and a workgroup keep in registers, more rows than one
 // workgroup has, every format, both formulas, a residual.
-func problems() []Problem {
-	var list []Problem
+func problems() []norm.Problem {
+	var list []norm.Problem
 	for i, size := range [][2]int{{1, 1}, {1, 7}, {3, 1}, {5, 8}, {2, 255}, {9, 256}, {4, 257}, {7, 512}, {2, 1365}, {3, 4096}, {1, 8200}, {300, 33}, {1000, 64}} {
 		for j, format := range dtype.All() {
-			p := Problem{Rows: size[0], Cols: size[1], Eps: 1e-5, DType: format, RMS: (i+j)%2 == 1, Residual: (i/2+j)%2 == 1}
+			p := norm.Problem{Rows: size[0], Cols: size[1], Eps: 1e-5, DType: format, RMS: (i+j)%2 == 1, Residual: (i/2+j)%2 == 1}
 			if (i+j)%3 == 0 {
 				p.WeightDType = format
 			}
@@ -173,7 +180,7 @@ func TestSuite(t *testing.T) {
 				continue // half of the small ones will do
 			}
 			c := newCase(p, ordinary, layout)
-			t.Run(c.name(), func(t *testing.T) { c.check(t, d, Options{}) })
+			t.Run(c.name(), func(t *testing.T) { c.check(t, d, norm.Options{}) })
 		}
 	}
 }
@@ -184,8 +191,8 @@ func TestHardRows(t *testing.T) {
 	for kind := range inputs {
 		for _, format := range dtype.All() {
 			for _, rms := range []bool{false, true} {
-				c := newCase(Problem{Rows: 6, Cols: 200, Eps: 1e-5, DType: format, RMS: rms}, kind, kerneltest.Packed)
-				t.Run(fmt.Sprintf("%d/%s", kind, c.name()), func(t *testing.T) { c.check(t, d, Options{}) })
+				c := newCase(norm.Problem{Rows: 6, Cols: 200, Eps: 1e-5, DType: format, RMS: rms}, kind, kerneltest.Packed)
+				t.Run(fmt.Sprintf("%d/%s", kind, c.name()), func(t *testing.T) { c.check(t, d, norm.Options{}) })
 			}
 		}
 	}
@@ -193,8 +200,8 @@ func TestHardRows(t *testing.T) {
 
 // configs are ways to share rows, also those that Choose takes for other sizes only. Not
 // every one is feasible on every device, for rows of every length.
-func configs(size int) []Config {
-	return []Config{
+func configs(size int) []norm.Config {
+	return []norm.Config{
 		{Threads: size, SubgroupTeam: true, Loads: 1, Rows: 4, Groups: 1},
 		{Threads: 2 * size, SubgroupTeam: true, Loads: 2, Rows: 2, Ahead: true, Groups: 3},
 		{Threads: 256, SubgroupTeam: true, Loads: 4, Rows: 1, Reload: true, Groups: 1},
@@ -211,14 +218,14 @@ func TestConfigs(t *testing.T) {
 	ran := map[bool]int{}
 	for _, config := range configs(size) {
 		for i, cols := range []int{5, 8 * size, 100} {
-			p := Problem{Rows: 21, Cols: cols, Eps: 1e-5, DType: dtype.All()[i], RMS: i == 1, Residual: i == 2}
+			p := norm.Problem{Rows: 21, Cols: cols, Eps: 1e-5, DType: dtype.All()[i], RMS: i == 1, Residual: i == 2}
 			if err := config.Feasible(d.Caps(), p); err != nil {
-				require.ErrorIs(t, err, ErrUnsupported)
+				require.ErrorIs(t, err, vk.ErrUnsupported)
 				continue
 			}
 			ran[config.Loads == 0]++
 			c := newCase(p, ordinary, kerneltest.Layout(i))
-			t.Run(fmt.Sprintf("%v/%s", config, c.name()), func(t *testing.T) { c.check(t, d, Options{Config: &config}) })
+			t.Run(fmt.Sprintf("%v/%s", config, c.name()), func(t *testing.T) { c.check(t, d, norm.Options{Config: &config}) })
 		}
 	}
 	require.Equal(t, 6, ran[true])

@@ -38,8 +38,7 @@ func ExampleForward() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	none := vk.Tensor{} // neither a residual nor statistics
-	if err := norm.Forward(c, y, none, none, none, x, none, w, p, norm.Options{}); err != nil {
+	if err := norm.Forward(c, norm.Tensors{X: x, W: w, Y: y}, p, norm.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	if err := c.Submit(ctx); err != nil {
@@ -59,4 +58,57 @@ func tensor(d *vk.Device, name string, shape ...int) vk.Tensor {
 		log.Fatal(err)
 	}
 	return t
+}
+
+// The gradients of a loss that is the first element of y. Moving both elements of x alike
+// changes nothing, so those of dx add up to 0; and with two elements y is ±1 whatever their
+// distance, so that they are 0 but for eps.
+func ExampleBackward() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	ctx := context.Background()
+	p := norm.Problem{Rows: 1, Cols: 2, DType: dtype.Float32, Eps: 3}
+	t := norm.Tensors{
+		X: tensor(d, "x", 1, 2), W: tensor(d, "w", 2), Y: tensor(d, "y", 1, 2),
+		Mean: tensor(d, "mean", 1), RStd: tensor(d, "rstd", 1),
+	}
+	g := norm.Gradients{DY: tensor(d, "dy", 1, 2), DX: tensor(d, "dx", 1, 2), DW: tensor(d, "dw", 2)}
+	for _, x := range []vk.Tensor{t.X, t.W, t.Y, t.Mean, t.RStd, g.DY, g.DX, g.DW} {
+		defer x.Close()
+	}
+	for _, in := range []struct {
+		t    vk.Tensor
+		data []float32
+	}{{t.X, []float32{3, 5}}, {t.W, []float32{1, 1}}, {g.DY, []float32{1, 0}}} {
+		if err := in.t.Upload(ctx, in.data); err != nil {
+			log.Fatal(err)
+		}
+	}
+	c, err := d.NewCmd("norm")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	if err := norm.Forward(c, t, p, norm.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	c.Barrier() // the statistics are written before they are read
+	if err := norm.Backward(c, t, g, p, norm.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Submit(ctx); err != nil {
+		log.Fatal(err)
+	}
+	dx, dw := make([]float32, 2), make([]float32, 2)
+	if err := g.DX.Download(ctx, dx); err != nil {
+		log.Fatal(err)
+	}
+	if err := g.DW.Download(ctx, dw); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(dx, dw)
+	// Output: [0.1875 -0.1875] [-0.5 0]
 }

@@ -16,9 +16,9 @@ import (
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
 //	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
 //
-// X, residual, sum and y are (rows, cols) of p.DType with any row stride and a
+// X, Residual, Sum and Y are (rows, cols) of p.DType with any row stride and a
 // contiguous last axis; offsets and strides that are multiples of 16 bytes are fastest.
-// W is (cols) of p.WeightDType, mean and rstd are (rows), float32, all contiguous.
+// W is (cols) of p.WeightDType, Mean and RStd are (rows), float32, all contiguous.
 // Sums are float32: that of the mean is of differences from the row's first element, that
 // of the variance of differences from the mean. So y and rstd are as right in rows whose mean
 // is large against their deviation as in others, to some roundoffs of float32 of the row's
@@ -26,10 +26,7 @@ import (
 // a deviation. The y of float32 rows do not come from it; those of 16-bit rows do, whose
 // neighbouring numbers are 2^13 times as far apart, or more.
 //
-// With p.Residual, sum is s: the residual stream, which the next
-// call's residual is. Without it, sum and residual are zero Tensors. Zero Tensors for
-// mean and rstd leave the statistics out, which only Backward needs; RMSNorm has no
-// mean.
+// With p.Residual, Sum is s: the residual stream, which the next call's Residual is.
 //
 // A row of equal elements is exactly 0, in LayerNorm, if eps is 2^-126 or more; a device
 // may take less for 0. One with an infinity or a NaN is NaN.
@@ -37,14 +34,15 @@ import (
 // Forward records into c and returns; outputs are valid once c has completed, and have
 // memory of their own. The inputs must be written and visible by then: after another
 // kernel of the same Cmd, a c.Barrier() comes before Forward. It returns an error that
-// wraps ErrUnsupported if the device cannot do it, and an error naming the argument if
-// a tensor does not fit p.
-func Forward(c *vk.Cmd, y, sum, mean, rstd, x, residual, w vk.Tensor, p Problem, opt Options) error {
+// wraps vk.ErrUnsupported if the device cannot do it, and an error naming the tensor if
+// one does not fit p.
+func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error {
 	d := c.Device()
-	config, err := Choose(d.Caps(), p, opt)
+	config, err := choose(d.Caps(), p, o)
 	if err != nil {
 		return err
 	}
+	x, residual, w, y, sum, mean, rstd := t.X, t.Residual, t.W, t.Y, t.Sum, t.Mean, t.RStd
 	save := !rstd.IsZero()
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
 	inputs := [...]argument.Argument{

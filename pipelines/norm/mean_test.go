@@ -1,4 +1,4 @@
-package norm
+package norm_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
@@ -45,28 +46,19 @@ var meanRows = []struct {
 	{dtype.BFloat16, 1e5, 512, 1000, 1e-5},
 }
 
-// most returns how many columns a configuration can take, if that is less than cols: 3
-// less, as a sum of equal elements may be exact, and so would be its part of a power of two.
-func (c *Config) most(caps *vk.Caps, format dtype.DType, cols int) int {
-	if c.Loads == 0 {
-		return cols
-	}
-	return min(cols, c.Loads*c.team(caps)*vecBytes/format.Size()-3)
-}
-
 // TestMean runs meanRows in every way to share rows, and a way to keep the longest in
 // registers: with and without a residual, and in both passes.
 func TestMean(t *testing.T) {
 	d := vktest.Open(t)
-	list := append(configs(int(d.Caps().SubgroupSize)), Config{Threads: 512, Loads: 4, Rows: 1, Groups: 1})
+	list := append(configs(int(d.Caps().SubgroupSize)), norm.Config{Threads: 512, Loads: 4, Rows: 1, Groups: 1})
 	for j, config := range list {
 		for i, m := range meanRows {
 			if !vktest.Thorough(d) && (i+j)%3 != 0 {
 				continue // on lavapipe a third of the kinds with each configuration, all kinds with some
 			}
-			p := Problem{Rows: 5, Cols: config.most(d.Caps(), m.format, m.cols), Eps: m.eps, DType: m.format, Residual: i%3 == 1}
+			p := norm.Problem{Rows: 5, Cols: config.Most(d.Caps(), m.format, m.cols), Eps: m.eps, DType: m.format, Residual: i%3 == 1}
 			if err := config.Feasible(d.Caps(), p); err != nil {
-				require.ErrorIs(t, err, ErrUnsupported)
+				require.ErrorIs(t, err, vk.ErrUnsupported)
 				continue
 			}
 			c := newCase(p, ordinary, kerneltest.Packed)
@@ -83,7 +75,7 @@ func TestMean(t *testing.T) {
 				}
 			}
 			name := fmt.Sprintf("%v/base=%g/step=%g/eps=%g/%s", config, m.base, m.step, m.eps, c.name())
-			t.Run(name, func(t *testing.T) { c.check(t, d, Options{Config: &config}) })
+			t.Run(name, func(t *testing.T) { c.check(t, d, norm.Options{Config: &config}) })
 		}
 	}
 }
@@ -91,7 +83,7 @@ func TestMean(t *testing.T) {
 // TestSavedMean says that the mean which Backward is given is rounded, and no worse.
 func TestSavedMean(t *testing.T) {
 	d := vktest.Open(t)
-	c := newCase(Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, kerneltest.Packed)
+	c := newCase(norm.Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, kerneltest.Packed)
 	for i, x := range c.in.X {
 		c.in.X[i] = float64(float32(x + 9000))
 	}
@@ -101,7 +93,7 @@ func TestSavedMean(t *testing.T) {
 			x.Bound = 1.01 * tolerance.Roundoff32 * tolerance.Largest(x.Want)
 		}
 	}
-	c.checkForward(t, d, k, Options{})
+	c.checkForward(t, d, k, norm.Options{})
 }
 
 // TestFarFirst has float32 rows whose first element is a million deviations from the
@@ -109,7 +101,7 @@ func TestSavedMean(t *testing.T) {
 func TestFarFirst(t *testing.T) {
 	d := vktest.Open(t)
 	for _, config := range configs(int(d.Caps().SubgroupSize)) {
-		p := Problem{Rows: 5, Cols: config.most(d.Caps(), dtype.Float32, 1000), Eps: 1e-5, DType: dtype.Float32}
+		p := norm.Problem{Rows: 5, Cols: config.Most(d.Caps(), dtype.Float32, 1000), Eps: 1e-5, DType: dtype.Float32}
 		if config.Feasible(d.Caps(), p) != nil {
 			continue
 		}
@@ -118,6 +110,6 @@ func TestFarFirst(t *testing.T) {
 		for r := range p.Rows {
 			c.in.X[r*p.Cols] = math.Copysign(1e6, float64(r%2)-0.5)
 		}
-		t.Run(config.String(), func(t *testing.T) { c.checkForward(t, d, c.forward(), Options{Config: &config}) })
+		t.Run(config.String(), func(t *testing.T) { c.checkForward(t, d, c.forward(), norm.Options{Config: &config}) })
 	}
 }

@@ -8,9 +8,9 @@
 //	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
 //
 //	tensor                                       shape         format
-//	x, residual, sum, y, dy, dsum, dx, dresidual  (rows, cols)  Problem.DType, any row stride
-//	w, dw                                        (cols)        Problem.WeightDType, contiguous
-//	mean, rstd                                   (rows)        float32, contiguous
+//	X, Residual, Sum, Y, DY, DSum, DX, DResidual  (rows, cols)  Problem.DType, any row stride
+//	W, DW                                        (cols)        Problem.WeightDType, contiguous
+//	Mean, RStd                                   (rows)        float32, contiguous
 //
 // [Forward] and [Backward] record kernels; Config says how their invocations share
 // rows, which [Choose] decides:
@@ -28,20 +28,34 @@ package norm
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/pipelines/norm/ref"
+	"github.com/flashvk/flashvk/pipelines/sumrows"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A Problem holds the sizes and formats of a call, and which formula it is.
-type Problem = ref.Problem
-
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel
-// on the device handles.
-var ErrUnsupported = vk.ErrUnsupported
-
-func unsupported(format string, args ...any) error {
-	return fmt.Errorf("norm: "+format+": %w", append(args, ErrUnsupported)...)
+// Tensors are what Forward reads and writes, and Backward reads again.
+type Tensors struct {
+	X        vk.Tensor
+	Residual vk.Tensor // exactly if Problem.Residual; Backward does not read it
+	W        vk.Tensor
+	Y        vk.Tensor // written; Backward does not read it
+	Sum      vk.Tensor // written; exactly if Problem.Residual
+	Mean     vk.Tensor // written; not of RMSNorm
+	RStd     vk.Tensor // written; without it and Mean Forward leaves the statistics out, which Backward needs
 }
+
+// Gradients are those of a loss: what Backward is given of it, DY and DSum, and what it
+// writes.
+type Gradients struct {
+	DY   vk.Tensor
+	DSum vk.Tensor // exactly if Problem.Residual
+
+	DX        vk.Tensor
+	DResidual vk.Tensor // may be left out: it is DX once more
+	DW        vk.Tensor
+}
+
+func unsupported(format string, args ...any) error { return kit.Unsupported("norm", format, args...) }
 
 // Options modify a call. The zero value is the default.
 type Options struct {
@@ -153,9 +167,55 @@ func fullSubgroups(caps *vk.Caps) bool {
 	return caps.ComputeFullSubgroups && (caps.SubgroupSizeControl || one)
 }
 
-// Choose returns how p would run on a device. Its errors are those of Forward about p
-// and opt.
-func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+// A Plan says how a problem runs on a device. It is a kit.Plan.
+type Plan struct {
+	Config
+	pass  kit.Pass
+	bytes int64
+}
+
+// Workspace is how many bytes of memory a call needs: for Backward a float32 for each
+// column and workgroup, else 0.
+func (p Plan) Workspace() int64 { return p.bytes }
+
+// Kernels lists the modules that run, in order.
+func (p Plan) Kernels() []string {
+	if p.pass == kit.Backward {
+		return []string{"norm_bwd", "sum_rows"}
+	}
+	return []string{"norm_fwd"}
+}
+
+// Choose returns how p would run on a device. Its errors are those of Forward and Backward
+// about p and o.
+func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
+	config, err := choose(caps, p, o)
+	if err != nil {
+		return Plan{}, err
+	}
+	plan := Plan{Config: config, pass: pass}
+	if pass == kit.Backward {
+		plan.bytes = sumrows.Bytes(config.parts(caps, &p), p.Cols)
+	}
+	return plan, nil
+}
+
+// Supports returns nil if the device can compute p, and otherwise why not: an error that
+// wraps vk.ErrUnsupported, or one about p or o.
+func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
+	_, err := Choose(caps, p, pass, o)
+	return err
+}
+
+// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
+// Choose.
+func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
+	plan, err := Choose(caps, p, pass, o)
+	return plan.bytes, err
+}
+
+// choose returns how rows are shared.
+func choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	if err := p.Validate(); err != nil {
 		return Config{}, err
 	}

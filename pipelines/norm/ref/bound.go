@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
@@ -18,7 +19,7 @@ type (
 // addition, so it is exact. A mean is off by the roundoff of the largest element at
 // the least: it is a sum of differences from an element, which are rounded. From y that
 // excuses nothing, as plain's mean is right: of rows of equal elements y must be 0.
-func Bounds(want, plain Outputs, p Problem) OutputBounds {
+func Bounds(want, plain Outputs, p norm.Problem) OutputBounds {
 	return OutputBounds{
 		Y:    tolerance.Plain(p.DType, want.Y, plain.Y, 0),
 		Mean: tolerance.Plain(dtype.Float32, want.Mean, plain.Mean, tolerance.Roundoff32*tolerance.Largest(want.Sum)),
@@ -33,7 +34,7 @@ func Bounds(want, plain Outputs, p Problem) OutputBounds {
 // fourth more than was allowed of nine terms, of which plain's error was small by luck), and of 16-bit
 // rows what rounding the means that a kernel is given makes of it; rows of float32 may not
 // show that.
-func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p Problem) GradientBounds {
+func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p norm.Problem) GradientBounds {
 	term, rounding := 0.0, make([]float64, p.Cols)
 	for r := range p.Rows {
 		row := s[r*p.Cols : (r+1)*p.Cols]

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/norm"
 )
 
 // Inputs are the tensors of a call, row-major: X and Residual (rows, cols), W (cols).
@@ -51,13 +52,13 @@ func parallel(n int, f func(from, to int)) {
 //
 // in float64; Sum is s. A residual stream is stored, so the rest is computed from what is:
 // a mean of rounded numbers is what a kernel has, too.
-func Forward(in Inputs, p Problem) Outputs { return forward[float64](in, p) }
+func Forward(in Inputs, p norm.Problem) Outputs { return forward[float64](in, p) }
 
 // PlainForward is Forward as a plain program in float32 computes it, one row after the
 // other from left to right, with y rounded to p.DType. Means alone are in float64: from
 // one that is wrong by more than the deviation of its row would follow bounds that excuse
 // a kernel for the same mistake.
-func PlainForward(in Inputs, p Problem) Outputs {
+func PlainForward(in Inputs, p norm.Problem) Outputs {
 	out := forward[float32](in, p)
 	round(out.Y, p.DType)
 	return out
@@ -72,7 +73,7 @@ func round(x []float64, t dtype.DType) {
 	})
 }
 
-func forward[F number](in Inputs, p Problem) Outputs {
+func forward[F number](in Inputs, p norm.Problem) Outputs {
 	n := p.Cols
 	out := Outputs{Y: make([]float64, len(in.X)), Sum: in.X, Mean: make([]float64, p.Rows), Rstd: make([]float64, p.Rows)}
 	if p.Residual {
@@ -107,7 +108,7 @@ func narrow[F number](x []float64) []F {
 
 // statistics returns mean and rstd of a row. The mean is that of the differences from the
 // first element, which of equal elements is exact; squares are added from left to right.
-func statistics[F number](s []float64, p *Problem) (mean float64, rstd F) {
+func statistics[F number](s []float64, p *norm.Problem) (mean float64, rstd F) {
 	if !p.RMS {
 		for _, x := range s {
 			mean += x - s[0]
@@ -129,21 +130,21 @@ func statistics[F number](s []float64, p *Problem) (mean float64, rstd F) {
 //	dw = sum over rows of dy * z
 //
 // in float64, mean and rstd included: they are computed again from s.
-func Backward(s []float64, w []float64, up Upstream, p Problem) Gradients {
+func Backward(s []float64, w []float64, up Upstream, p norm.Problem) Gradients {
 	return backward[float64](s, w, up, p)
 }
 
 // PlainBackward is Backward as a plain program in float32 computes it, from rstd in
 // float32 and, as PlainForward, means in float64, with the gradients rounded to their
 // formats.
-func PlainBackward(s []float64, w []float64, up Upstream, p Problem) Gradients {
+func PlainBackward(s []float64, w []float64, up Upstream, p norm.Problem) Gradients {
 	g := backward[float32](s, w, up, p)
 	round(g.DX, p.DType)
 	round(g.DW, p.WeightDType)
 	return g
 }
 
-func backward[F number](s, w []float64, up Upstream, p Problem) Gradients {
+func backward[F number](s, w []float64, up Upstream, p norm.Problem) Gradients {
 	n := p.Cols
 	out := Gradients{DX: make([]float64, len(s)), DW: make([]float64, n)}
 	mean, rstd := make([]float64, p.Rows), make([]F, p.Rows)

@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/gonum/diff/fd"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
@@ -22,7 +23,7 @@ func normal(rng *rand.Rand, n int) []float64 {
 
 // TestForwardValues has rows that can be computed by hand.
 func TestForwardValues(t *testing.T) {
-	p := Problem{Rows: 2, Cols: 4, Eps: 0, DType: dtype.Float32}
+	p := norm.Problem{Rows: 2, Cols: 4, Eps: 0, DType: dtype.Float32}
 	in := Inputs{X: []float64{1, 2, 3, 4, -2, -2, 2, 2}, W: []float64{1, 1, 2, 1}}
 	out := Forward(in, p)
 	require.InDeltaSlice(t, []float64{2.5, 0}, out.Mean, 1e-15)
@@ -42,7 +43,7 @@ func TestForwardValues(t *testing.T) {
 // linear in y and sum.
 func TestBackward(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, p := range []Problem{
+	for _, p := range []norm.Problem{
 		{Rows: 3, Cols: 5, Eps: 1e-3},
 		{Rows: 3, Cols: 5, Eps: 1e-3, RMS: true},
 		{Rows: 1, Cols: 1, Eps: 0.1},
@@ -81,7 +82,7 @@ func TestPlain(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, format := range dtype.All() {
 		for _, residual := range []bool{false, true} {
-			p := Problem{Rows: 20, Cols: 65, Eps: 1e-5, DType: format, WeightDType: format, Residual: residual}
+			p := norm.Problem{Rows: 20, Cols: 65, Eps: 1e-5, DType: format, WeightDType: format, Residual: residual}
 			in := Inputs{X: normal(rng, 20*65), Residual: normal(rng, 20*65), W: normal(rng, 65)}
 			up := Upstream{DY: normal(rng, 20*65), DSum: normal(rng, 20*65)}
 			for _, x := range [][]float64{in.X, in.Residual, in.W, up.DY, up.DSum} {
@@ -111,7 +112,7 @@ func TestBoundsOfLargeMeans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, base := range []float64{1e4, 1e6, 1e7} {
 		for _, steps := range []int{1, 3} { // 1: elements are equal
-			p := Problem{Rows: 3, Cols: 5000, Eps: 1e-5}
+			p := norm.Problem{Rows: 3, Cols: 5000, Eps: 1e-5}
 			in := Inputs{X: make([]float64, 3*5000), W: normal(rng, 5000)}
 			for i := range in.X {
 				in.X[i] = base * (1 + 0x1p-23*float64(rng.IntN(steps)))
@@ -135,27 +136,5 @@ func TestBoundsOfLargeMeans(t *testing.T) {
 			require.Less(t, gb.DX, 1e-3*tolerance.Largest(g.DX))
 			require.Less(t, gb.DW, 1e-3*tolerance.Largest(g.DW))
 		}
-	}
-}
-
-func TestValidate(t *testing.T) {
-	good := Problem{Rows: 1, Cols: 1}
-	require.NoError(t, good.Validate())
-	for _, c := range []struct {
-		change func(p *Problem)
-		want   string
-	}{
-		{func(p *Problem) { p.Rows = 0 }, "norm: rows=0 is not positive"},
-		{func(p *Problem) { p.Cols = -1 }, "norm: cols=-1 is not positive"},
-		{func(p *Problem) { p.Rows, p.Cols = 1<<17, 1<<16 }, "norm: rows=131072 by cols=65536 are more than 4294967295 elements"},
-		{func(p *Problem) { p.Eps = -1 }, "norm: eps=-1 is not a finite number from 0 on"},
-		{func(p *Problem) { p.Eps = math.NaN() }, "norm: eps=NaN is not a finite number from 0 on"},
-		{func(p *Problem) { p.Eps = 1e39 }, "norm: eps=1e+39 is not a finite number from 0 on"},
-		{func(p *Problem) { p.DType = dtype.Int32 }, "norm: dtype=int32 is not one of float32, float16, bfloat16"},
-		{func(p *Problem) { p.WeightDType = dtype.Float16 }, "norm: weight dtype=float16 is neither float32 nor that of the rows, float32"},
-	} {
-		p := good
-		c.change(&p)
-		require.EqualError(t, p.Validate(), c.want)
 	}
 }

@@ -1,11 +1,4 @@
-// Package ref computes layer normalization and its gradients in float64, and what a
-// plain program in the storage format makes of it, from which the error that a kernel
-// may have is derived. It uses no device.
-//
-//	Forward, Backward            the formulas, in float64
-//	PlainForward, PlainBackward  the same, float32, rounded where a kernel stores
-//	Bound                        what a kernel may be off by
-package ref
+package norm
 
 import (
 	"fmt"
@@ -14,7 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A Problem is one call of normalization.
+// A Problem holds the sizes and formats of a call, and which formula it is.
 type Problem struct {
 	Rows, Cols int
 	// RMS leaves out the mean: RMSNorm, not LayerNorm.

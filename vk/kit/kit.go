@@ -1,0 +1,64 @@
+// Package kit has the words that every kernel package shares. A kernel package has
+//
+//	type Problem                    what is computed: sizes, formats, options of the formula
+//	type Tensors                    what Forward reads and writes, by name
+//	type Gradients                  what Backward reads of the loss, and writes, by name
+//	type Options                    how, never what; the zero value is right
+//
+//	func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error
+//	func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) error
+//	func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error)
+//	func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error
+//	func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error)
+//
+// and its Plan is a [Plan]. TestContract of package tests holds them to it. So far norm
+// does; the others follow.
+package kit
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Pass is a direction through a computation.
+type Pass uint8
+
+// Forward computes the outputs, Backward the gradients of a loss by the inputs.
+const (
+	Forward Pass = iota
+	Backward
+)
+
+// String returns the name as flags and tables have it.
+func (p Pass) String() string {
+	switch p {
+	case Forward:
+		return "forward"
+	case Backward:
+		return "backward"
+	}
+	return fmt.Sprintf("Pass(%d)", uint8(p))
+}
+
+// Valid reports whether p is one of the passes.
+func (p Pass) Valid() bool { return p <= Backward }
+
+// A Plan says how a problem runs on a device.
+type Plan interface {
+	// String names the choices in a few words, as the column "runs" of benchmarks does.
+	String() string
+	// Workspace is how many bytes of memory a call needs beside its tensors.
+	Workspace() int64
+	// Kernels lists the modules that run, in order.
+	Kernels() []string
+}
+
+// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel on the
+// device handles.
+var ErrUnsupported = vk.ErrUnsupported
+
+// Unsupported returns such an error of a package.
+func Unsupported(name, format string, args ...any) error {
+	return fmt.Errorf(name+": "+format+": %w", append(args, ErrUnsupported)...)
+}
