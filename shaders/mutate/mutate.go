@@ -55,13 +55,13 @@ func All() []Mutant {
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat", Loose: true,
-			Edits:  []Edit{{"lib/fwd_matrix_split.glsl", selects, branch}, {"lib/tile_tops.glsl", byShuffle, ofIntegers}},
+			Edits:  []Edit{{"lib/fwd_matrix_f32x2.glsl", selects, branch}, {"lib/tile_tops.glsl", byShuffle, ofIntegers}},
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
 			Name: "late-tops", What: "no barrier between the exponents of a tile and those who read them",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
-			Edits: []Edit{{"lib/fwd_matrix_split.glsl", shareTops, lateTops}},
+			Edits: []Edit{{"lib/fwd_matrix_f32x2.glsl", shareTops, lateTops}},
 		},
 		{
 			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
@@ -171,7 +171,7 @@ func (m *Mutant) Compile(glslc, source, dir string) error {
 		if !strings.HasPrefix(v.Name(), m.Modules) {
 			continue
 		}
-		code, err := c.Compile(work, compile.Row{Name: v.Name(), File: v.File(), Defines: v.Defines, Env: v.Env, Loose: m.Loose})
+		code, err := c.Compile(work, compile.Row{Name: v.Name(), File: v.File, Defines: v.Defines, Env: v.Env, Loose: m.Loose})
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
