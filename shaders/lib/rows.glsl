@@ -15,8 +15,8 @@
 // What else needs the places of elements is in lib/rows_coopmat2.glsl with COOPMAT2, and
 // in lib/rows_coopmat.glsl without.
 //
-// The includer declares these specialization constants (lib/matrix_constants.glsl), and
-// includes lib/element.glsl and lib/matrix_types.glsl.
+// The includer includes lib/matrix_constants.glsl, lib/element.glsl and lib/matrix_types.glsl,
+// and declares the specialization constants SAME_LAYOUT and LOCKSTEP.
 #ifndef LIB_ROWS_GLSL
 #define LIB_ROWS_GLSL
 
