@@ -191,7 +191,7 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	own := t.Subgroups * t.RowTiles * m
 	tile, column := 2*t.Stream*(row8+1), own*n/8 // in 16 bytes, lib/tile_bwd.glsl
 	if p.DType == dtype.Float32 {
-		tile, column = 2*tile, 2*column // lib/tile_bwd_split.glsl
+		tile, column = 2*tile, 2*column // lib/tile_bwd_f32x2.glsl
 	}
 	if column > tile {
 		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d", impl, own, t.Stream)
@@ -207,7 +207,7 @@ func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
 	tile := 2 * t.Stream * (row8 + 1) * 16 // lib/tile_bwd.glsl
 	shared := t.Stream * 8                 // stats, lib/bwd_dkv_matrix.glsl
 	if p.DType == dtype.Float32 {
-		tile *= 2                 // lib/tile_bwd_split.glsl
+		tile *= 2                 // lib/tile_bwd_f32x2.glsl
 		shared += t.Subgroups * 8 // tile_tops
 	}
 	// Bits of dropout: of own rows by a tile of keys, or the other way round.

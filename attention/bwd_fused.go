@@ -42,7 +42,7 @@ func (c *BackwardConfig) shares(caps *vk.Caps, p *Problem) (shares, blocks int) 
 	return int(groups(blocks, rounds)), blocks // no more than take as long
 }
 
-// dqPartsShape returns the shape of attention_bwd_fused_coopmat2.comp's part_dq, nil if
+// dqPartsShape returns the shape of attention_bwd_fused_matrix.comp's part_dq, nil if
 // the kernel writes dQ itself.
 func (c *BackwardConfig) dqPartsShape(caps *vk.Caps, p *Problem) []int {
 	if !c.fused() {
@@ -201,8 +201,7 @@ type bwdFusedParams struct {
 	DQStrideS uint32 `glsl:"dq_stride_s"`
 }
 
-// bwdFusedSpec is the specialization of attention_bwd_fused_coopmat2.comp and
-// attention_bwd_fused_coopmat.comp.
+// bwdFusedSpec is the specialization of attention_bwd_fused_matrix.comp.
 type bwdFusedSpec struct {
 	Matrix   bwdMatrixSpec
 	OneBlock bool `glsl:"ONE_BLOCK"`

@@ -5,9 +5,8 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// bwdMatrixSpec is the specialization of attention_bwd_dkv_coopmat2.comp,
-// attention_bwd_dq_coopmat2.comp, the two of coopmat, and the four attention_bwd_*_split_
-// kernels.
+// bwdMatrixSpec is the specialization of attention_bwd_dkv_matrix.comp and
+// attention_bwd_dq_matrix.comp (shaders/lib/bwd_matrix_constants.glsl).
 type bwdMatrixSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`

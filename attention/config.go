@@ -188,7 +188,7 @@ func (c Config) tileBytes(p Problem, m, n int) (int, error) {
 	tile, column := 2*c.BlockN*(row8+1), rows*n/8 // in 16 bytes; lib/tile.glsl
 	tops := 0
 	if p.DType == dtype.Float32 {
-		tile *= 2 // lib/tile_split.glsl
+		tile *= 2 // lib/tile_f32x2.glsl
 		tops = c.Subgroups * 8
 	}
 	if p.DType == dtype.Float32 || c.Splits > 1 {

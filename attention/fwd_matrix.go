@@ -6,8 +6,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// fwdMatrixSpec is the specialization of attention_fwd_coopmat2.comp and
-// attention_fwd_coopmat.comp, and of the two attention_fwd_split_ kernels.
+// fwdMatrixSpec is the specialization of attention_fwd_matrix.comp.
 type fwdMatrixSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`

@@ -9,7 +9,7 @@ import (
 
 // MatrixShape returns the shape of the cooperative matrices, M x N x N, with which
 // a subgroup multiplies elements of type t into float32 sums: the largest that the
-// device has. Float32 stands for pairs of float16 (shaders/lib/split.glsl).
+// device has. Float32 stands for pairs of float16 (shaders/lib/f32x2.glsl).
 // If there is none, lack says what the device lacks.
 func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack string) {
 	component := vk.F16

@@ -1,4 +1,4 @@
-// attention_bwd_fused_sum: dQ from what attention_bwd_fused_coopmat2.comp found for
+// attention_bwd_fused_sum: dQ from what attention_bwd_fused_matrix.comp found for
 // shares of the keys.
 //
 //     dQ = Scale * sum of part_dq over the shares, in their order

@@ -7,7 +7,7 @@
 //
 // Columns past k are zero. e of a row whose largest magnitude is below 2^-113 is -113: a
 // larger power of two than 2^127 is no float32, and such a row keeps all its bits
-// without. Scaling and what parts lose: lib/split_far.glsl.
+// without. Scaling and what parts lose: lib/f32x2_far.glsl.
 //
 // An invocation has pieces of eight elements.
 //
@@ -23,7 +23,7 @@ layout(constant_id = 1) const uint DEPTH = 16;  // columns of a slab
 layout(local_size_x_id = 0) in;
 
 #include "lib/gemm_floats.glsl"
-#include "lib/split_far.glsl"
+#include "lib/f32x2_far.glsl"
 
 layout(binding = 2, scalar) readonly buffer Tops { uint tops[]; };
 layout(binding = 2, scalar) writeonly buffer Parts { uvec4 parts8[]; };

@@ -1,9 +1,9 @@
 // Package shaders holds the GLSL compute kernels and their SPIR-V.
 //
-//	NAME.comp            one kernel; lib/*.glsl is what kernels include
-//	variants.go          the table of what is compiled: kernel, element type, macros, target
-//	spv/NAME[.TYPE].spv  the SPIR-V of one row, generated and committed, embedded here
-//	spv/manifest.txt     the hashes that prove that spv/ is current
+//	FILE.comp              one kernel, and what macros make of it; lib/*.glsl is what kernels include
+//	variants.go            the table of what is compiled: kernel, file, element type, macros, target
+//	spv/KERNEL[.TYPE].spv  the SPIR-V of one row, generated and committed, embedded here
+//	spv/manifest.txt       the hashes that prove that spv/ is current
 //
 // The SPIR-V is committed so that importing the library needs no shader
 // compiler. `make shaders` (go test ./shaders -run TestCurrent -generate) writes

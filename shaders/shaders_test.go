@@ -21,7 +21,7 @@ var generate = flag.Bool("generate", false, "TestCurrent compiles every row of v
 func rows() []compile.Row {
 	var rows []compile.Row
 	for _, v := range shaders.Variants() {
-		rows = append(rows, compile.Row{Name: v.Name(), File: v.File(), Defines: v.Defines, Env: v.Env})
+		rows = append(rows, compile.Row{Name: v.Name(), File: v.File, Defines: v.Defines, Env: v.Env})
 	}
 	return rows
 }
@@ -108,7 +108,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s is in the table twice", v.Name())
 		}
 		seen[v.Name()] = true
-		kernels[v.File()] = true
+		kernels[v.File] = true
 		if !kernel.MatchString(v.Kernel) {
 			t.Errorf("kernel %q is not lower case with underscores", v.Kernel)
 		}

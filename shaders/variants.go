@@ -6,8 +6,8 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Macros are the element type, FEATURES, GROUP and FRAGMENTS; everything else that shapes
-// the code is a specialization constant, set by the host at run time.
+// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP and FRAGMENTS; everything
+// else that shapes the code is a specialization constant, set by the host at run time.
 //
 // FEATURES makes a second kernel of a file, NAME_features, for what attention may
 // have beyond a causal mask. Which of it a call has is a specialization constant,
@@ -15,8 +15,14 @@ import (
 // the module: the first kernel does without. GROUP likewise makes NAME_group, which has
 // many products of different sizes in one launch, and a table of them, and FRAGMENTS
 // NAME_fragmented, whose B is in the order of gemm_fragments.comp.
+//
+// A file NAME_matrix.comp makes NAME_coopmat; with COOPMAT2, which is what
+// VK_NV_cooperative_matrix2 has beyond VK_KHR_cooperative_matrix, NAME_coopmat2; and with
+// F32X2, which is float32 tensors on matrices of float16, two for each operand,
+// NAME_split_coopmat and NAME_split_coopmat2.
 type Variant struct {
-	Kernel  string   // file name without .comp, and _features after it with FEATURES, _group with GROUP, _fragmented with FRAGMENTS
+	Kernel  string   // the module's name without the type
+	File    string   // name of the source
 	Type    string   // short name of the element type ("f16", "bf16", "f32"); "" when the kernel has only one
 	Defines []string // NAME or NAME=VALUE, passed as -D
 	Env     string   // target environment: "vulkan1.2" or "vulkan1.3"
@@ -31,42 +37,20 @@ func (v Variant) Name() string {
 	return v.Kernel + "." + v.Type
 }
 
-// File is the name of the source.
-func (v Variant) File() string {
-	name := v.Kernel
-	for _, suffix := range []string{featuresSuffix, groupSuffix, fragmentedSuffix} {
-		name = strings.TrimSuffix(name, suffix)
-	}
-	return name + ".comp"
-}
-
-const (
-	featuresSuffix   = "_features"
-	groupSuffix      = "_group"
-	fragmentedSuffix = "_fragmented"
-)
-
 // variants is everything that is compiled. After a change, run `make shaders`.
 var variants = slices.Concat(
-	withFeatures(forEach("attention_fwd_coopmat2", "vulkan1.3", "f16", "bf16")),
-	withFeatures(forEach("attention_fwd_coopmat", "vulkan1.3", "f16", "bf16")),
-	withFeatures(split("attention_fwd_split_coopmat2")),
-	withFeatures(split("attention_fwd_split_coopmat")),
+	withFeatures(matrix("attention_fwd")),
+	withFeatures(f32x2("attention_fwd")),
 	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
 	withFeatures(forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32")),
-	withFeatures([]Variant{{Kernel: "attention_unfused_softmax", Env: "vulkan1.2"}}),
+	withFeatures(single("attention_unfused_softmax")),
 	withFeatures(forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32")),
-	withFeatures(forEach("attention_bwd_dkv_coopmat2", "vulkan1.3", "f16", "bf16")),
-	withFeatures(forEach("attention_bwd_dkv_coopmat", "vulkan1.3", "f16", "bf16")),
-	withFeatures(forEach("attention_bwd_dq_coopmat2", "vulkan1.3", "f16", "bf16")),
-	withFeatures(forEach("attention_bwd_dq_coopmat", "vulkan1.3", "f16", "bf16")),
-	withFeatures(split("attention_bwd_dkv_split_coopmat2")),
-	withFeatures(split("attention_bwd_dkv_split_coopmat")),
-	withFeatures(split("attention_bwd_dq_split_coopmat2")),
-	withFeatures(split("attention_bwd_dq_split_coopmat")),
-	forEach("attention_bwd_fused_coopmat2", "vulkan1.3", "f16", "bf16"),
-	forEach("attention_bwd_fused_coopmat", "vulkan1.3", "f16", "bf16"),
+	withFeatures(matrix("attention_bwd_dkv")),
+	withFeatures(matrix("attention_bwd_dq")),
+	withFeatures(f32x2("attention_bwd_dkv")),
+	withFeatures(f32x2("attention_bwd_dq")),
+	matrix("attention_bwd_fused"),
 	forEach("attention_bwd_fused_sum", "vulkan1.2", "f16", "bf16"),
 	forEach("attention_bwd_delta", "vulkan1.2", "f16", "bf16", "f32"),
 	withFeatures(forEach("attention_bwd_dkv_scalar", "vulkan1.2", "f16", "bf16", "f32")),
@@ -74,7 +58,7 @@ var variants = slices.Concat(
 	withFeatures(forEach("attention_unfused_bwd_scores", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures(forEach("attention_unfused_keys", "vulkan1.2", "f16", "bf16", "f32")),
 	featuresOnly(forEach("attention_bwd_dbias", "vulkan1.2", "f16", "bf16", "f32")),
-	featuresOnly([]Variant{{Kernel: "attention_bwd_dsinks", Env: "vulkan1.2"}}),
+	featuresOnly(single("attention_bwd_dsinks")),
 	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),
 	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	fragmentedOnly(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
@@ -85,45 +69,70 @@ var variants = slices.Concat(
 	forEach("gemm_fragments", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_pair", "vulkan1.3", "f16", "bf16"),
 	withGroup(forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32")),
-	[]Variant{{Kernel: "gemm_combine", Env: "vulkan1.2"}, {Kernel: "gemm_pack", Env: "vulkan1.2"}},
-	[]Variant{{Kernel: "gemm_tops", Env: "vulkan1.2"}, {Kernel: "gemm_parts", Env: "vulkan1.2"}},
+	single("gemm_combine", "gemm_pack"),
+	single("gemm_tops", "gemm_parts"),
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("norm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("sum_rows", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("gmm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("gmm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
-	[]Variant{{Kernel: "gmm_merge", Env: "vulkan1.2"}},
+	single("gmm_merge"),
 	forEach("adamw", "vulkan1.2", "f16", "bf16"),
 	forEach("adamw_norm", "vulkan1.2", "f16", "bf16"),
-	[]Variant{{Kernel: "adamw_prepare", Env: "vulkan1.2"}},
+	single("adamw_prepare"),
 	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
 	forEach("naive_attention", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("micro_matrix", "vulkan1.3", "f16", "bf16"),
-	[]Variant{{Kernel: "micro_fma", Env: "vulkan1.2"}, {Kernel: "micro_copy", Env: "vulkan1.2"}},
-	[]Variant{{Kernel: "poison", Env: "vulkan1.2"}},
+	single("micro_fma", "micro_copy"),
+	single("poison"),
 )
+
+// single returns the rows of kernels that have one element type.
+func single(kernels ...string) []Variant {
+	var rows []Variant
+	for _, k := range kernels {
+		rows = append(rows, Variant{Kernel: k, File: k + ".comp", Env: "vulkan1.2"})
+	}
+	return rows
+}
 
 // forEach returns the rows of a kernel that is compiled once for each element
 // type, with the macro of lib/element.glsl.
 func forEach(kernel, env string, types ...string) []Variant {
 	var rows []Variant
 	for _, t := range types {
-		rows = append(rows, Variant{Kernel: kernel, Type: t, Defines: []string{"ELEM_" + strings.ToUpper(t)}, Env: env})
+		rows = append(rows, Variant{Kernel: kernel, File: kernel + ".comp", Type: t, Defines: []string{"ELEM_" + strings.ToUpper(t)}, Env: env})
 	}
 	return rows
 }
 
-// split returns the row of a kernel on float32 tensors whose matrices are of
-// float16.
-func split(kernel string) []Variant {
-	return []Variant{{Kernel: kernel, Type: "f32", Defines: []string{"ELEM_F16"}, Env: "vulkan1.3"}}
+// matrix returns the rows of NAME_matrix.comp on 16-bit tensors.
+func matrix(name string) []Variant {
+	rows := forEach(name+"_matrix", "vulkan1.3", "f16", "bf16")
+	return slices.Concat(as(rows, name+"_coopmat2", "COOPMAT2"), as(rows, name+"_coopmat"))
+}
+
+// f32x2 returns the rows of NAME_matrix.comp on float32 tensors.
+func f32x2(name string) []Variant {
+	rows := []Variant{{File: name + "_matrix.comp", Type: "f32", Defines: []string{"ELEM_F16", "F32X2"}, Env: "vulkan1.3"}}
+	return slices.Concat(as(rows, name+"_split_coopmat2", "COOPMAT2"), as(rows, name+"_split_coopmat"))
+}
+
+// as returns rows as those of a kernel with another name and more macros.
+func as(rows []Variant, kernel string, macros ...string) []Variant {
+	rows = slices.Clone(rows)
+	for i := range rows {
+		rows[i].Kernel = kernel
+		rows[i].Defines = slices.Concat(rows[i].Defines, macros)
+	}
+	return rows
 }
 
 // withFeatures returns rows and the same rows with FEATURES.
-func withFeatures(rows []Variant) []Variant { return with(rows, featuresSuffix, "FEATURES") }
+func withFeatures(rows []Variant) []Variant { return with(rows, "_features", "FEATURES") }
 
 // withGroup returns rows and the same rows with GROUP.
-func withGroup(rows []Variant) []Variant { return with(rows, groupSuffix, "GROUP") }
+func withGroup(rows []Variant) []Variant { return with(rows, "_group", "GROUP") }
 
 // with returns rows and the same rows with one more macro, named with a suffix.
 func with(rows []Variant, suffix, macro string) []Variant {
@@ -140,7 +149,7 @@ func featuresOnly(rows []Variant) []Variant { return withFeatures(rows)[len(rows
 
 // fragmentedOnly returns rows with FRAGMENTS.
 func fragmentedOnly(rows []Variant) []Variant {
-	return with(rows, fragmentedSuffix, "FRAGMENTS")[len(rows):]
+	return with(rows, "_fragmented", "FRAGMENTS")[len(rows):]
 }
 
 // Variants returns the table of everything that is compiled.

@@ -12,18 +12,17 @@
 // and dO is value_dim long. All tiles are in one loop; each subgroup looks whether the
 // window cuts its part of a tile.
 //
-// With SPLIT, tensors are float32 and the arithmetic is lib/tile_bwd_split.glsl's.
+// With F32X2, tensors are float32 and the arithmetic is lib/tile_bwd_f32x2.glsl's.
 //
-// The includer declares the specialization constants named here, includes
-// lib/rows_coopmat.glsl or lib/rows_coopmat2.glsl, and declares `rows`, see
-// attention_bwd_delta.comp.
+// The includer includes lib/bwd_matrix_constants.glsl and lib/rows.glsl, and declares
+// `rows`, see attention_bwd_delta.comp.
 #ifndef LIB_BWD_DQ_MATRIX_GLSL
 #define LIB_BWD_DQ_MATRIX_GLSL
 
 #include "softmax.glsl"
 #include "mask.glsl"
-#ifdef SPLIT
-#include "tile_bwd_split.glsl"
+#ifdef F32X2
+#include "tile_bwd_f32x2.glsl"
 #else
 #include "tile_bwd.glsl"
 #endif
@@ -112,7 +111,7 @@ void backward_dq() {
                 }
             }
 #endif
-#ifdef SPLIT
+#ifdef F32X2
             float first_top = 0.0;
             float second_top = 0.0;
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -121,8 +120,8 @@ void backward_dq() {
             }
             share_tops(first_top, second_top);
 #endif
-            barrier();  // the tile before is read; with SPLIT, tile_tops written before it is read
-#ifdef SPLIT
+            barrier();  // the tile before is read; with F32X2, tile_tops written before it is read
+#ifdef F32X2
             const uvec2 exponents = tile_exponents();
 #endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {

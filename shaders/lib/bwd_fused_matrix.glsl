@@ -18,9 +18,8 @@
 // element is always the same subgroup's. attention_bwd_fused_sum.comp adds up the shares.
 // With ONE_BLOCK there is nothing to add, and dQ itself is written.
 //
-// The includer declares the specialization constants named here, includes
-// lib/rows_coopmat.glsl or lib/rows_coopmat2.glsl, and declares put_dq (lib/load8.glsl),
-// `rows`, see attention_bwd_delta.comp, and `part_dq`.
+// The includer declares ONE_BLOCK, includes lib/bwd_matrix_constants.glsl and lib/rows.glsl,
+// and declares put_dq (lib/load8.glsl), `rows`, see attention_bwd_delta.comp, and `part_dq`.
 #ifndef LIB_BWD_FUSED_MATRIX_GLSL
 #define LIB_BWD_FUSED_MATRIX_GLSL
 

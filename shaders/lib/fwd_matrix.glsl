@@ -1,6 +1,6 @@
 // fwd_matrix: fused attention forward on cooperative matrices, for every path
-// that has them. The kernels differ in how they reach the rows of a matrix:
-// lib/rows_coopmat.glsl or lib/rows_coopmat2.glsl.
+// that has them. The paths differ in how they reach the rows of a matrix
+// (lib/rows.glsl).
 //
 // A workgroup owns BLOCK_M rows of one head, a subgroup ROW_TILES * MAT_M of
 // them. Q, S, P and O stay in registers; tiles of BLOCK_N keys pass through

@@ -11,7 +11,7 @@
 // and is to lib/gemm_operand.glsl what a line of 16-bit operands is: p.k is slabs *
 // BLOCK_K, the offset is that of the first slab, the stride the lines of a panel.
 //
-// An element is (hi + lo / LO_SCALE) * 2^(e - TOP) (lib/split_far.glsl), e being the row's, and a
+// An element is (hi + lo / LO_SCALE) * 2^(e - TOP) (lib/f32x2_far.glsl), e being the row's, and a
 // product three:
 //
 //     a * b = hi*hi + (hi*lo + lo*hi) / LO_SCALE + lo*lo
@@ -37,7 +37,7 @@
 #ifndef LIB_GEMM_PANELS_GLSL
 #define LIB_GEMM_PANELS_GLSL
 
-#include "split_far.glsl"
+#include "f32x2_far.glsl"
 
 shared uvec4 exponents[PARTS ? (BLOCK_M + BLOCK_N) / 4 : 1];  // of the block's rows of op(A), and of its columns of op(B)
 

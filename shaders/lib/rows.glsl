@@ -12,8 +12,11 @@
 // matrix_layout.comp finds out. Where it is not so, ROW_RUN = 1 and
 // ROW_LANES = 0, and each element stands for a row of its own.
 //
-// The includer declares these specialization constants, and includes
-// lib/element.glsl and lib/matrix_types.glsl.
+// What else needs the places of elements is in lib/rows_coopmat2.glsl with COOPMAT2, and
+// in lib/rows_coopmat.glsl without.
+//
+// The includer includes lib/matrix_constants.glsl, lib/element.glsl and lib/matrix_types.glsl,
+// and declares the specialization constants SAME_LAYOUT and LOCKSTEP.
 #ifndef LIB_ROWS_GLSL
 #define LIB_ROWS_GLSL
 
@@ -56,5 +59,11 @@ MatA copy_to_left(const MatC x, const bool WEIGHT) {
     }
     return result;
 }
+
+#ifdef COOPMAT2
+#include "rows_coopmat2.glsl"
+#else
+#include "rows_coopmat.glsl"
+#endif
 
 #endif

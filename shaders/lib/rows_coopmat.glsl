@@ -9,7 +9,7 @@
 // detour through shared memory, whose layout is known.
 //
 // The includer declares the specialization constants named here and includes
-// lib/element.glsl, lib/matrix_types.glsl and lib/rows.glsl. Every invocation
+// lib/element.glsl and lib/matrix_types.glsl; it is lib/rows.glsl. Every invocation
 // of the subgroup reaches a call.
 #ifndef LIB_ROWS_COOPMAT_GLSL
 #define LIB_ROWS_COOPMAT_GLSL

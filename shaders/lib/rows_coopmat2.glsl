@@ -1,7 +1,7 @@
 // rows_coopmat2: what needs the places of matrix elements, by the operations of
 // VK_NV_cooperative_matrix2. The same functions as lib/rows_coopmat.glsl.
 //
-// The includer includes lib/element.glsl, lib/matrix_types.glsl and
+// The includer includes lib/element.glsl and lib/matrix_types.glsl; it is
 // lib/rows.glsl. Every invocation of the subgroup reaches a call.
 #ifndef LIB_ROWS_COOPMAT2_GLSL
 #define LIB_ROWS_COOPMAT2_GLSL

@@ -1,7 +1,6 @@
 // scores: a tile of scores in registers, and the mask on it.
 //
-// The includer includes lib/mask.glsl, lib/tile_shape.glsl and
-// lib/rows_coopmat.glsl or lib/rows_coopmat2.glsl.
+// The includer includes lib/mask.glsl, lib/tile_shape.glsl and lib/rows.glsl.
 #ifndef LIB_SCORES_GLSL
 #define LIB_SCORES_GLSL
 

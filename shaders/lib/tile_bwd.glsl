@@ -31,7 +31,7 @@ const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SI
 
 shared uvec4 tile[2 * STREAM * LD];
 
-// Where lib/tile_bwd_split.glsl differs: what a copy is; AND(x), an argument that only its
+// Where lib/tile_bwd_f32x2.glsl differs: what a copy is; AND(x), an argument that only its
 // functions have; set_left, which makes x row r of left matrices.
 #define COPY uvec4
 #define AND(x)

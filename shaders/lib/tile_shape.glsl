@@ -42,7 +42,7 @@ bool copies(const uint i) {
     return is_copy(i, TILE8);
 }
 
-// keep_if returns x, or zeros: by selects, as in lib/split.glsl.
+// keep_if returns x, or zeros: by selects, as in lib/f32x2.glsl.
 uvec4 keep_if(const bool kept, const uvec4 x) {
     return mix(uvec4(0), x, bvec4(kept));
 }

@@ -1,7 +1,7 @@
-// tile_tops: one exponent (lib/split.glsl) for all of a tile, of two tensors at a time.
+// tile_tops: one exponent (lib/f32x2.glsl) for all of a tile, of two tensors at a time.
 //
 // The includer declares the specialization constants NUM_SUBGROUPS and WORKGROUP_SIZE and
-// includes lib/split.glsl.
+// includes lib/f32x2.glsl.
 #ifndef LIB_TILE_TOPS_GLSL
 #define LIB_TILE_TOPS_GLSL
 

@@ -41,6 +41,8 @@ const (
 	allLanes    = "for (uint lanes = 1; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {"
 	evenLanes   = "for (uint lanes = 2; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {"
 	byShuffle   = "tops = max(tops, unpackFloat2x16(subgroupShuffleXor(packFloat2x16(tops), lanes)));"
+	shuffle     = "#extension GL_KHR_shader_subgroup_shuffle : require\n"
+	arithmetic  = "#extension GL_KHR_shader_subgroup_arithmetic : require\n"
 	ofIntegers  = "tops = f16vec2(subgroupMax(uvec2(tops)));"
 	zeroColumns = "        tile[at] = k;\n        tile[at + BLOCK_N * LD] = v;\n"
 	leftColumns = "        if (copies_dim(copy_col(i))) {\n            tile[at] = k;\n        }\n        tile[at + BLOCK_N * LD] = v;\n"
@@ -51,17 +53,18 @@ const (
 
 // All lists the mutants.
 func All() []Mutant {
+	integerMax := []Edit{{"attention_fwd_matrix.comp", shuffle, shuffle + arithmetic}, {"lib/tile_tops.glsl", byShuffle, ofIntegers}}
 	return []Mutant{
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat", Loose: true,
-			Edits:  []Edit{{"lib/fwd_matrix_split.glsl", selects, branch}, {"lib/tile_tops.glsl", byShuffle, ofIntegers}},
+			Edits:  append([]Edit{{"lib/fwd_matrix_f32x2.glsl", selects, branch}}, integerMax...),
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
 			Name: "late-tops", What: "no barrier between the exponents of a tile and those who read them",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
-			Edits: []Edit{{"lib/fwd_matrix_split.glsl", shareTops, lateTops}},
+			Edits: []Edit{{"lib/fwd_matrix_f32x2.glsl", shareTops, lateTops}},
 		},
 		{
 			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
@@ -71,7 +74,7 @@ func All() []Mutant {
 		{
 			Name: "integer-max", What: "the largest element of a tile is found by its bits, without the branch",
 			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
-			Edits:  []Edit{{"lib/tile_tops.glsl", byShuffle, ofIntegers}},
+			Edits:  integerMax,
 			Hidden: "only NVIDIA's driver goes on with another exponent",
 		},
 		{
@@ -171,7 +174,7 @@ func (m *Mutant) Compile(glslc, source, dir string) error {
 		if !strings.HasPrefix(v.Name(), m.Modules) {
 			continue
 		}
-		code, err := c.Compile(work, compile.Row{Name: v.Name(), File: v.File(), Defines: v.Defines, Env: v.Env, Loose: m.Loose})
+		code, err := c.Compile(work, compile.Row{Name: v.Name(), File: v.File, Defines: v.Defines, Env: v.Env, Loose: m.Loose})
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}

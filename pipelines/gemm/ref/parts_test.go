@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm/ref"
 )
 
-// halves returns the parts of x, which are 11 bits each (shaders/lib/split.glsl).
+// halves returns the parts of x, which are 11 bits each (shaders/lib/f32x2.glsl).
 func halves(x float64) (hi, lo float64) {
 	round := func(v float64) float64 {
 		if v == 0 {

@@ -1,8 +1,8 @@
-// fwd_matrix_split: fused attention forward of float32 tensors on matrices of
+// fwd_matrix_f32x2: fused attention forward of float32 tensors on matrices of
 // float16, with the errors of float32.
 //
 // The walk over the keys is lib/fwd_matrix.glsl's. Every operand is the sum of
-// two float16, hi + lo (lib/split.glsl), and a product is three:
+// two float16, hi + lo (lib/f32x2.glsl), and a product is three:
 //
 //     x * y = hi*hi + (hi*lo + lo*hi) + lo*lo
 //                                       ----- left out
@@ -35,14 +35,14 @@
 // largest of its key tile, or of Q of its row, is right to 2^-39 of that
 // largest instead of relatively; and O overflows like a float32 sum of P * V
 // before the division by the sum of P, P at most 1.
-#ifndef LIB_FWD_MATRIX_SPLIT_GLSL
-#define LIB_FWD_MATRIX_SPLIT_GLSL
+#ifndef LIB_FWD_MATRIX_F32X2_GLSL
+#define LIB_FWD_MATRIX_F32X2_GLSL
 
 #include "softmax.glsl"
 #include "mask.glsl"
 #include "order.glsl"
 #include "split_kv.glsl"
-#include "tile_split.glsl"
+#include "tile_f32x2.glsl"
 #include "scores.glsl"
 #include "key_range.glsl"
 #include "store_float.glsl"

@@ -1,7 +1,7 @@
-// tile_split: the way of float32 K and V from memory through shared memory into
-// the matrices of the split forward kernels (lib/fwd_matrix_split.glsl).
+// tile_f32x2: the way of float32 K and V from memory through shared memory into
+// the matrices of the float32 forward kernels (lib/fwd_matrix_f32x2.glsl).
 //
-// Shared memory holds rows of float16 parts (lib/split.glsl), in blocks of
+// Shared memory holds rows of float16 parts (lib/f32x2.glsl), in blocks of
 // BLOCK_N rows:
 //
 //     K_HI  K_LO  a tile of K: one exponent for all of it
@@ -11,9 +11,9 @@
 // their weights are exactly zero.
 //
 // The includer declares the specialization constants of lib/tile_shape.glsl, the
-// push constants, and load_k and load_v (lib/split.glsl).
-#ifndef LIB_TILE_SPLIT_GLSL
-#define LIB_TILE_SPLIT_GLSL
+// push constants, and load_k and load_v (lib/f32x2.glsl).
+#ifndef LIB_TILE_F32X2_GLSL
+#define LIB_TILE_F32X2_GLSL
 
 #include "tile_shape.glsl"
 

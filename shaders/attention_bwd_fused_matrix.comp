@@ -1,21 +1,31 @@
-// attention_bwd_dkv_coopmat: the gradients of K and V on cooperative matrices of
-// VK_KHR_cooperative_matrix alone.
+// attention_bwd_fused_matrix: all gradients in one kernel, on cooperative matrices. It is for
+// 16-bit tensors and without FEATURES.
 //
 //     P   = exp(Scale * Q * K^T - LSE)      of the keys that a row sees, else 0
 //     dX  = P * (dO * V^T - Delta)
+//     dQ  = Scale * dX * K
 //     dV  = P^T * dO                        summed over the heads that read the key head
 //     dK  = Scale * dX^T * Q                likewise
 //
-//     q, dO         (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     q, dO, dq     (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
 //     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
+//     part_dq       (batch, num_heads, shares, seq_q, head_dim), the last two padded to whole
+//                   tiles of STREAM rows and matrices: f32, dX * K of the keys of a share
 //
-// The algorithm is in lib/bwd_dkv_matrix.glsl. What needs the places of matrix
+// With ONE_BLOCK it writes dq, and otherwise part_dq, which attention_bwd_fused_sum.comp
+// adds up: they have the same binding. dq_offset and the first two of its strides are of the
+// one that is written, dq_stride_s is of a share in part_dq.
+//
+// The algorithm is in lib/bwd_fused_matrix.glsl. What needs the places of matrix
 // elements goes by the layout that matrix_layout.comp found (lib/rows.glsl), and
-// through shared memory where none is known (lib/rows_coopmat.glsl).
+// where none is known through shared memory, on VK_KHR_cooperative_matrix alone
+// (lib/rows_coopmat.glsl).
 //
-// Dispatch: (ceil(seq_kv / BLOCK_M), num_kv_heads, batch), BLOCK_M = NUM_SUBGROUPS *
-// ROW_TILES * MAT_M.
+// With COOPMAT2 it goes, where none is known, by the conversions and per-element
+// operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
+//
+// Dispatch: (shares, num_kv_heads, batch).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -27,33 +37,16 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_cooperative_matrix : require
+#ifdef COOPMAT2
+#extension GL_NV_cooperative_matrix2 : require
+#endif
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint NUM_SUBGROUPS = 4;
-layout(constant_id = 2) const uint MAT_M = 16;
-layout(constant_id = 3) const uint MAT_N = 16;
-layout(constant_id = 4) const uint LENGTH = 8;         // elements of an accumulator that one invocation holds
-layout(constant_id = 5) const uint ROW_RUN = 4;        // see lib/rows.glsl
-layout(constant_id = 6) const uint ROW_LANES = 4;
-layout(constant_id = 7) const uint COL_RUN = 4;        // element i is of the column of element i % COL_RUN
-layout(constant_id = 8) const bool SAME_LAYOUT = true;
-layout(constant_id = 9) const bool LOCKSTEP = false;   // see lib/rows_coopmat.glsl
-layout(constant_id = 10) const uint ROW_TILES = 1;     // matrix rows of tiles per subgroup
-layout(constant_id = 11) const uint STREAM = 32;       // rows of Q and dO of a tile
-layout(constant_id = 12) const uint HEAD_DIM = 64;
-layout(constant_id = 13) const bool CAUSAL = false;
-layout(constant_id = 14) const bool ALIGNED = true;     // offsets and strides are multiples of 8
-layout(constant_id = 15) const bool PREFETCH = true;    // the next tile waits in registers
-layout(constant_id = 16) const bool SPLIT_LOOP = true;  // the masked tiles have a loop of their own
-layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
+#include "lib/bwd_matrix_constants.glsl"
+layout(constant_id = 18) const bool ONE_BLOCK = false;  // there are no more than BLOCK_M keys, and one share
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
-#define FEATURES_ID 18
-#define FEATURES_BINDING 7
-const bool OWNS_KEYS = true;
-#endif
 #include "lib/element.glsl"
+#define WITH_DQ
 #include "lib/params_bwd.glsl"
 
 layout(binding = 0, scalar) readonly buffer Q { uvec4 q8[]; };
@@ -69,11 +62,13 @@ layout(binding = 5, scalar) writeonly buffer DK { uvec4 dx8[]; };
 layout(binding = 5, scalar) writeonly buffer DK16 { uint16_t dx16[]; };
 layout(binding = 6, scalar) writeonly buffer DV { uvec4 dv8[]; };
 layout(binding = 6, scalar) writeonly buffer DV16 { uint16_t dv16[]; };
+layout(binding = 7, scalar) writeonly buffer DQ { uvec4 dq8[]; };
+layout(binding = 7, scalar) writeonly buffer DQ16 { uint16_t dq16[]; };
+layout(binding = 7, scalar) workgroupcoherent buffer PartDQ { float part_dq[]; };
 
 #include "lib/load8.glsl"
 #include "lib/matrix_types.glsl"
 #include "lib/rows.glsl"
-#include "lib/rows_coopmat.glsl"
 
 DEFINE_LOAD8(load_q, q8, q16)
 DEFINE_LOAD8(load_k, k8, k16)
@@ -81,9 +76,10 @@ DEFINE_LOAD8(load_v, v8, v16)
 DEFINE_LOAD8(load_do, do8, do16)
 DEFINE_STORE8(put_dx, dx8, dx16)
 DEFINE_STORE8(put_dv, dv8, dv16)
+DEFINE_STORE8(put_dq, dq8, dq16)
 
-#include "lib/bwd_dkv_matrix.glsl"
+#include "lib/bwd_fused_matrix.glsl"
 
 void main() {
-    backward_dkv();
+    backward_fused();
 }

@@ -1,6 +1,6 @@
-// tile_bwd_split: lib/tile_bwd.glsl for float32 tensors on matrices of float16, with
+// tile_bwd_f32x2: lib/tile_bwd.glsl for float32 tensors on matrices of float16, with
 // the errors of float32. The same functions, by the arithmetic of
-// lib/fwd_matrix_split.glsl: every operand is two float16, hi + lo (lib/split.glsl),
+// lib/fwd_matrix_f32x2.glsl: every operand is two float16, hi + lo (lib/f32x2.glsl),
 // and a product is three, hi*hi + (hi*lo + lo*hi). Who calls them is lib/bwd_dkv_matrix.glsl
 // or lib/bwd_dq_matrix.glsl; the argument that only these functions have is an exponent,
 // or the largest magnitudes that it follows from.
@@ -25,9 +25,9 @@
 //
 // The includer declares the specialization constants named here, the push constants, the
 // buffers' q1, k1, v1 and do1 of float, and load_q, load_k, load_v, load_do, put_dx and
-// put_dv (lib/split.glsl).
-#ifndef LIB_TILE_BWD_SPLIT_GLSL
-#define LIB_TILE_BWD_SPLIT_GLSL
+// put_dv (lib/f32x2.glsl).
+#ifndef LIB_TILE_BWD_F32X2_GLSL
+#define LIB_TILE_BWD_F32X2_GLSL
 
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"

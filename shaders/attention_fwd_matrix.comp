@@ -1,6 +1,4 @@
-// attention_fwd_coopmat2: fused attention forward on cooperative matrices with
-// the reductions, conversions and per-element operations of
-// VK_NV_cooperative_matrix2, at subgroup scope.
+// attention_fwd_matrix: fused attention forward on cooperative matrices.
 //
 //     S   = Scale * Q * K^T
 //     P   = softmax(S) over the keys that a row sees
@@ -13,8 +11,15 @@
 //
 // The algorithm is in lib/fwd_matrix.glsl. What needs the rows of a matrix or
 // turns P into a left matrix goes by the layout that matrix_layout.comp found
-// (lib/rows.glsl), and by the extension's operations where none is known
-// (lib/rows_coopmat2.glsl).
+// (lib/rows.glsl), and where none is known through shared memory, on
+// VK_KHR_cooperative_matrix alone (lib/rows_coopmat.glsl).
+//
+// With COOPMAT2 it goes, where none is known, by the reductions, conversions and per-element
+// operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
+//
+// With F32X2, q, k, v and o are f32, and matrices are of float16, two for each
+// operand: lib/fwd_matrix_f32x2.glsl has the algorithm and its errors, which are those of
+// float32 arithmetic.
 //
 // With FEATURES, scores, weights and sums are what lib/features.glsl makes of them,
 // and the last axis of V and O is value_dim long.
@@ -33,27 +38,23 @@
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_cooperative_matrix : require
+#ifdef COOPMAT2
 #extension GL_NV_cooperative_matrix2 : require
+#endif
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint NUM_SUBGROUPS = 4;
-layout(constant_id = 2) const uint MAT_M = 16;
-layout(constant_id = 3) const uint MAT_N = 16;
-layout(constant_id = 4) const uint LENGTH = 8;         // elements of an accumulator that one invocation holds
-layout(constant_id = 5) const uint ROW_RUN = 4;        // see lib/rows.glsl
-layout(constant_id = 6) const uint ROW_LANES = 4;
-layout(constant_id = 7) const bool SAME_LAYOUT = true;
-layout(constant_id = 8) const bool LOCKSTEP = false;   // see lib/rows_coopmat.glsl
-layout(constant_id = 9) const uint ROW_TILES = 1;      // matrix rows of tiles per subgroup
+#include "lib/matrix_constants.glsl"
+layout(constant_id = 7) const bool SAME_LAYOUT = true;  // see lib/rows.glsl
+layout(constant_id = 8) const bool LOCKSTEP = false;    // see lib/rows_coopmat.glsl
+layout(constant_id = 9) const uint ROW_TILES = 1;       // matrix rows of tiles per subgroup
 layout(constant_id = 10) const uint BLOCK_N = 64;
 layout(constant_id = 11) const uint HEAD_DIM = 64;
 layout(constant_id = 12) const bool CAUSAL = false;
-layout(constant_id = 13) const bool ALIGNED = true;     // offsets and strides are multiples of 8
+layout(constant_id = 13) const bool ALIGNED = true;      // offsets and strides are multiples of 8, with F32X2 of 4
 layout(constant_id = 14) const bool WRITE_LSE = true;
-layout(constant_id = 15) const bool PREFETCH = true;    // the next key tile waits in registers
-layout(constant_id = 16) const bool SPLIT_LOOP = true;  // see lib/fwd_matrix.glsl
-layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
-layout(constant_id = 18) const bool SPLIT_KV = false;   // writes partial results, see lib/split_kv.glsl
+layout(constant_id = 15) const bool PREFETCH = true;     // the next key tile waits in registers
+layout(constant_id = 16) const bool SPLIT_LOOP = true;   // the masked tiles have a loop of their own
+layout(constant_id = 17) const uint FENCE = 0;           // matrix columns of head_dim between fences, 0: none
+layout(constant_id = 18) const bool SPLIT_KV = false;    // writes partial results, see lib/split_kv.glsl
 layout(constant_id = 19) const bool KEYS_FIRST = false;  // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;
 
@@ -64,6 +65,16 @@ layout(local_size_x_id = 0) in;
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
+#ifdef F32X2
+layout(binding = 0, scalar) readonly buffer Q { float q1[]; };
+layout(binding = 1, scalar) readonly buffer K { vec4 k4[]; };
+layout(binding = 1, scalar) readonly buffer K1 { float k1[]; };
+layout(binding = 2, scalar) readonly buffer V { vec4 v4[]; };
+layout(binding = 2, scalar) readonly buffer V1 { float v1[]; };
+layout(binding = 3, scalar) writeonly buffer O { float o32[]; };
+layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
+#include "lib/f32x2.glsl"
+#else
 layout(binding = 0, scalar) readonly buffer Q { uvec4 q8[]; };
 layout(binding = 0, scalar) readonly buffer Q16 { uint16_t q16[]; };
 layout(binding = 1, scalar) readonly buffer K { uvec4 k8[]; };
@@ -74,22 +85,31 @@ layout(binding = 3, scalar) writeonly buffer O { uvec4 o8[]; };
 layout(binding = 3, scalar) writeonly buffer O16 { uint16_t o16[]; };
 layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
 layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
-
 #include "lib/load8.glsl"
+#endif
+
 #include "lib/matrix_types.glsl"
 #include "lib/rows.glsl"
-#include "lib/rows_coopmat2.glsl"
 
+#ifdef F32X2
+DEFINE_LOAD_FLOATS8(load_k, k4, k1)
+DEFINE_LOAD_FLOATS8(load_v, v4, v1)
+#else
 DEFINE_LOAD8(load_q, q8, q16)
 DEFINE_LOAD8(load_k, k8, k16)
 DEFINE_LOAD8(load_v, v8, v16)
 DEFINE_STORE8(put_o, o8, o16)
+#endif
 
 void put_float(const uint at, const float x) {
     o32[at] = x;
 }
 
+#ifdef F32X2
+#include "lib/fwd_matrix_f32x2.glsl"
+#else
 #include "lib/fwd_matrix.glsl"
+#endif
 
 void main() {
     forward();

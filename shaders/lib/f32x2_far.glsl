@@ -1,4 +1,4 @@
-// split_far: lib/split.glsl for products whose sums of hi*hi and of hi*lo are apart.
+// f32x2_far: lib/f32x2.glsl for products whose sums of hi*hi and of hi*lo are apart.
 //
 //     x = (hi + lo / LO_SCALE) * 2^(e - TOP)
 //
@@ -6,10 +6,10 @@
 // by 2^-25 or a half of its last bit, which is 2^-50 of the largest element of those that
 // share e. Elements down to 2^-27 of that largest have all 23 bits of their parts; smaller
 // ones have the absolute error.
-#ifndef LIB_SPLIT_FAR_GLSL
-#define LIB_SPLIT_FAR_GLSL
+#ifndef LIB_F32X2_FAR_GLSL
+#define LIB_F32X2_FAR_GLSL
 
-#include "split.glsl"
+#include "f32x2.glsl"
 
 const float LO_SCALE = 2048.0;  // the largest lo, 2^3, becomes 2^14
 

@@ -1,4 +1,4 @@
-// split: float32 as the sum of two float16, for products on matrices of 16-bit
+// f32x2: float32 as the sum of two float16, for products on matrices of 16-bit
 // elements.
 //
 //     x = (hi + lo) * 2^(e - TOP)
@@ -14,12 +14,12 @@
 // Scaling is exact. Where all elements are below 2^-97 they are scaled as if
 // the largest were not; they keep an absolute error of 2^-136, less than what
 // flushing subnormals costs.
-#ifndef LIB_SPLIT_GLSL
-#define LIB_SPLIT_GLSL
+#ifndef LIB_F32X2_GLSL
+#define LIB_F32X2_GLSL
 
 const uint TOP = 14;
 const uint FLOAT_BIAS = 127;   // exponent bits of 1.0
-const uint MIN_EXPONENT = 30;  // exponent bits of 2^-97; fold_values in lib/tile_split.glsl stays a normal number
+const uint MIN_EXPONENT = 30;  // exponent bits of 2^-97; fold_values in lib/tile_f32x2.glsl stays a normal number
 
 // Eight consecutive elements.
 struct Elems8 {

@@ -1,19 +1,26 @@
-// attention_bwd_dq_split_coopmat2: the gradient of Q of float32 tensors on
-// cooperative matrices of float16, two for each operand, with the conversions and
-// per-element operations of VK_NV_cooperative_matrix2, at subgroup scope.
+// attention_bwd_dq_matrix: the gradient of Q on cooperative matrices.
 //
 //     P   = exp(Scale * Q * K^T - LSE)      of the keys that a row sees, else 0
 //     dX  = P * (dO * V^T - Delta)
 //     dQ  = Scale * dX * K
 //
-//     q, dO, dq  (batch, num_heads, seq_q, head_dim)      f32, any strides, last axis contiguous
-//     k, v       (batch, num_kv_heads, seq_kv, head_dim)  f32, likewise
+//     q, dO, dq  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v       (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// The algorithm is in lib/bwd_dq_matrix.glsl, the arithmetic and its errors, which are
-// those of float32, in lib/tile_bwd_split.glsl. What needs the places of matrix
+// The algorithm is in lib/bwd_dq_matrix.glsl. What needs the places of matrix
 // elements goes by the layout that matrix_layout.comp found (lib/rows.glsl), and
-// by the extension's operations where none is known (lib/rows_coopmat2.glsl).
+// where none is known through shared memory, on VK_KHR_cooperative_matrix alone
+// (lib/rows_coopmat.glsl).
+//
+// With COOPMAT2 it goes, where none is known, by the conversions and per-element
+// operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
+//
+// With F32X2, q, dO, dq, k and v are f32, and matrices are of float16, two for each
+// operand: lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
+//
+// With FEATURES, P and dX are what lib/feature_gradients.glsl makes of them, and the last
+// axis of V and dO is value_dim long.
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), BLOCK_M = NUM_SUBGROUPS *
 // ROW_TILES * MAT_M.
@@ -23,31 +30,16 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types : require
 #extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_cooperative_matrix : require
+#ifdef COOPMAT2
 #extension GL_NV_cooperative_matrix2 : require
+#endif
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint NUM_SUBGROUPS = 4;
-layout(constant_id = 2) const uint MAT_M = 16;
-layout(constant_id = 3) const uint MAT_N = 16;
-layout(constant_id = 4) const uint LENGTH = 8;         // elements of an accumulator that one invocation holds
-layout(constant_id = 5) const uint ROW_RUN = 4;        // see lib/rows.glsl
-layout(constant_id = 6) const uint ROW_LANES = 4;
-layout(constant_id = 7) const uint COL_RUN = 4;        // element i is of the column of element i % COL_RUN
-layout(constant_id = 8) const bool SAME_LAYOUT = true;
-layout(constant_id = 9) const bool LOCKSTEP = false;   // see lib/rows_coopmat.glsl
-layout(constant_id = 10) const uint ROW_TILES = 1;     // matrix rows of tiles per subgroup
-layout(constant_id = 11) const uint STREAM = 32;       // keys of a tile
-layout(constant_id = 12) const uint HEAD_DIM = 64;
-layout(constant_id = 13) const bool CAUSAL = false;
-layout(constant_id = 14) const bool ALIGNED = true;     // offsets and strides are multiples of 4
-layout(constant_id = 15) const bool PREFETCH = true;    // the next tile waits in registers
-layout(constant_id = 16) const bool SPLIT_LOOP = true;  // the masked tiles have a loop of their own
-layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
+#include "lib/bwd_matrix_constants.glsl"
 layout(local_size_x_id = 0) in;
 
 #ifdef FEATURES
@@ -58,6 +50,7 @@ const bool OWNS_KEYS = false;
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 
+#ifdef F32X2
 layout(binding = 0, scalar) readonly buffer Q { vec4 q4[]; };
 layout(binding = 0, scalar) readonly buffer Q1 { float q1[]; };
 layout(binding = 1, scalar) readonly buffer K { vec4 k4[]; };
@@ -69,20 +62,40 @@ layout(binding = 3, scalar) readonly buffer DO1 { float do1[]; };
 layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
 layout(binding = 5, scalar) writeonly buffer DQ { vec4 dx4[]; };
 layout(binding = 5, scalar) writeonly buffer DQ1 { float dx1[]; };
+#include "lib/f32x2.glsl"
+#else
+layout(binding = 0, scalar) readonly buffer Q { uvec4 q8[]; };
+layout(binding = 0, scalar) readonly buffer Q16 { uint16_t q16[]; };
+layout(binding = 1, scalar) readonly buffer K { uvec4 k8[]; };
+layout(binding = 1, scalar) readonly buffer K16 { uint16_t k16[]; };
+layout(binding = 2, scalar) readonly buffer V { uvec4 v8[]; };
+layout(binding = 2, scalar) readonly buffer V16 { uint16_t v16[]; };
+layout(binding = 3, scalar) readonly buffer DO { uvec4 do8[]; };
+layout(binding = 3, scalar) readonly buffer DO16 { uint16_t do16[]; };
+layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
+layout(binding = 5, scalar) writeonly buffer DQ { uvec4 dx8[]; };
+layout(binding = 5, scalar) writeonly buffer DQ16 { uint16_t dx16[]; };
+#include "lib/load8.glsl"
+#endif
 
-#include "lib/split.glsl"
 #include "lib/matrix_types.glsl"
 #include "lib/rows.glsl"
-#include "lib/rows_coopmat2.glsl"
 
+#ifdef F32X2
 DEFINE_LOAD_FLOATS8(load_q, q4, q1)
 DEFINE_LOAD_FLOATS8(load_k, k4, k1)
 DEFINE_LOAD_FLOATS8(load_v, v4, v1)
 DEFINE_LOAD_FLOATS8(load_do, do4, do1)
 DEFINE_STORE_FLOATS4(put_dx, dx4, dx1)
+#else
+DEFINE_LOAD8(load_q, q8, q16)
+DEFINE_LOAD8(load_k, k8, k16)
+DEFINE_LOAD8(load_v, v8, v16)
+DEFINE_LOAD8(load_do, do8, do16)
+DEFINE_STORE8(put_dx, dx8, dx16)
+#endif
 #define put_dv put_dx  // there is none
 
-#define SPLIT
 #include "lib/bwd_dq_matrix.glsl"
 
 void main() {
