@@ -23,22 +23,17 @@ func ExampleForwardHost() {
 	}
 	defer d.Close()
 
-	p := attention.Problem{
-		Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8,
-		DType: dtype.Float16, Causal: true,
-	}
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16, Causal: true}
 	q := make([]float32, 2*3*8)                        // (batch, num_heads, seq_q, head_dim)
 	k, v := make([]float32, 5*8), make([]float32, 5*8) // (batch, num_kv_heads, seq_kv, head_dim)
 	for i := range v {
 		v[i] = float32(i / 8) // row j of V is (j, j, ...)
 	}
 	o, lse := make([]float32, 2*3*8), make([]float32, 2*3)
-	err = attention.ForwardHost(context.Background(), d, o, lse, q, k, v, p, attention.Options{})
-	if err != nil {
+	if err := attention.ForwardHost(context.Background(), d, o, lse, q, k, v, p, attention.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	// Q is zero, so each row of O is the mean of the values that it sees.
-	fmt.Println(o[0], o[8], o[16])
+	fmt.Println(o[0], o[8], o[16]) // Q is zero, so each row of O is the mean of the values that it sees
 	// Output: 1 1.5 2
 }
 

@@ -19,20 +19,20 @@ import (
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
-// readme returns the text of README.md, or skips the test where only its
+// page returns the text of a page of the repository, or skips the test where only its
 // binary is.
-func readme(t *testing.T) string {
-	text, err := os.ReadFile("../README.md")
+func page(t *testing.T, name string) string {
+	text, err := os.ReadFile("../" + name)
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("README.md is not here")
+		t.Skipf("%s is not here", name)
 	}
 	require.NoError(t, err)
 	return string(text)
 }
 
-// TestReadmeTable compares the table of what is supported with Supports.
+// TestReadmeTable compares the table of formats in README.md with Supports.
 func TestReadmeTable(t *testing.T) {
-	text, table := readme(t), supportTable(t)
+	text, table := page(t, "README.md"), supportTable(t)
 	require.True(t, strings.Contains(text, table), "README.md does not have the table\n%s", table)
 }
 
@@ -114,9 +114,10 @@ func supportsAll(caps *vk.Caps, impl Impl, t dtype.DType, headDim int) bool {
 	return true
 }
 
-// TestReadmeFeatures compares the paths in the table of features with Supports.
+// TestReadmeFeatures compares the paths in docs/kernels.md's table of features with
+// Supports.
 func TestReadmeFeatures(t *testing.T) {
-	text := readme(t)
+	text := page(t, "docs/kernels.md")
 	caps := fakeNamed(t, "NVIDIA H200")
 	for _, row := range []struct {
 		start string
@@ -145,7 +146,7 @@ func TestReadmeFeatures(t *testing.T) {
 			}
 		}
 		line := fmt.Sprintf("%s %s |\n", row.start, strings.Join(paths, ", "))
-		require.True(t, strings.Contains(text, line), "README.md does not have the line\n%s", line)
+		require.True(t, strings.Contains(text, line), "docs/kernels.md does not have the line\n%s", line)
 	}
 }
 
@@ -168,7 +169,7 @@ func TestReadmeTableOnDevice(t *testing.T) {
 // TestReadmeExample says that the Go code in README.md is that of the examples,
 // which are compiled and run.
 func TestReadmeExample(t *testing.T) {
-	text := readme(t)
+	text := page(t, "README.md")
 	source, err := os.ReadFile("example_test.go")
 	require.NoError(t, err)
 	files := token.NewFileSet()

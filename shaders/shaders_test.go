@@ -76,7 +76,7 @@ func TestValid(t *testing.T) {
 
 // TestReductions checks that no module reduces integers over a subgroup: in kernels that are
 // short of registers NVIDIA's driver 580 computes that wrong. It reduces floats by shuffles.
-// (README, driver problems.)
+// (docs/drivers.md.)
 func TestReductions(t *testing.T) {
 	integers := map[uint32]string{
 		349: "IAdd", 351: "IMul", 353: "SMin", 354: "UMin", 356: "SMax", 357: "UMax",

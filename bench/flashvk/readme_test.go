@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,36 +15,77 @@ import (
 
 var flagWord = regexp.MustCompile(`--([a-z][a-z0-9-]*)`)
 
-// TestReadme says that the commands in README.md exist and have the flags that
-// are named after them. A command begins a line of code, with or without a
-// prompt; the indented lines below it are more of the same.
-func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("README.md is not here")
+// documents returns the paths of README.md and of the pages in docs.
+func documents(t *testing.T) []string {
+	t.Helper()
+	document(t, "../../README.md") // or skip
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("there are no pages in docs: %v", err)
+	}
+	return append([]string{"../../README.md"}, pages...)
+}
+
+// document returns the text of a page, or skips the test where only its binary is.
+func document(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if _, repository := os.Stat("../../go.mod"); err != nil && errors.Is(repository, fs.ErrNotExist) {
+		t.Skipf("%s is not here", path)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(text)
+}
+
+// TestReadme says that the commands in README.md and docs exist and have the flags that
+// are named after them. A command begins a line of code, with or without a prompt and
+// the folder of the program; the indented lines below it are more of the same.
+func TestReadme(t *testing.T) {
 	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
+	all := used{}
+	for _, path := range documents(t) {
+		if filepath.Base(path) == "cli.md" {
+			continue // TestCliDocs
+		}
+		u := commandsOf(t, root, path, document(t, path))
+		if filepath.Base(path) == "README.md" && u.commands < 3 {
+			t.Errorf("README.md has %d commands, which cannot be all", u.commands)
+		}
+		all.commands, all.flags = all.commands+u.commands, all.flags+u.flags
+	}
+	if all.commands < 15 || all.flags < 25 {
+		t.Errorf("README.md and docs have %d commands with %d flags, which cannot be all", all.commands, all.flags)
+	}
+}
+
+// used counts what commandsOf looked at.
+type used struct{ commands, flags int }
+
+// commandsOf checks the commands of a page.
+func commandsOf(t *testing.T, root *cobra.Command, path, text string) (u used) {
 	var cmd *cobra.Command
-	code, commands, flags := false, 0, 0
-	for _, line := range strings.Split(string(text), "\n") {
+	code := false
+	for _, line := range strings.Split(text, "\n") {
 		command, prompt := strings.CutPrefix(line, "$ ")
+		command = strings.TrimPrefix(strings.TrimPrefix(command, "tools/vkrun "), "bin/")
 		switch {
 		case strings.HasPrefix(line, "```"):
 			code, cmd = !code, nil
 			continue
 		case code && strings.HasPrefix(command, "flashvk "):
+			command, _, _ = strings.Cut(command, " #")
 			words := strings.Fields(command)[1:]
+			var err error
 			if cmd, _, err = root.Find(words[:min(2, len(words))]); err != nil || cmd == root {
-				t.Errorf("%s: no such command", line)
+				t.Errorf("%s: %s: no such command", path, line)
 				cmd = nil
 				continue
 			}
-			commands++
+			u.commands++
 			if prompt && cmd.HasSubCommands() {
-				t.Errorf("%s: %s is not a whole command", line, cmd.CommandPath())
+				t.Errorf("%s: %s: %s is not a whole command", path, line, cmd.CommandPath())
 			}
 		case !strings.HasPrefix(line, "  "):
 			cmd = nil
@@ -52,13 +94,11 @@ func TestReadme(t *testing.T) {
 			continue
 		}
 		for _, m := range flagWord.FindAllStringSubmatch(line, -1) {
-			flags++
+			u.flags++
 			if cmd.Flags().Lookup(m[1]) == nil {
-				t.Errorf("%s: %s has no flag %s", line, cmd.CommandPath(), m[0])
+				t.Errorf("%s: %s: %s has no flag %s", path, line, cmd.CommandPath(), m[0])
 			}
 		}
 	}
-	if commands < 6 || flags < 20 {
-		t.Errorf("README.md has %d commands with %d flags, which cannot be all", commands, flags)
-	}
+	return u
 }
