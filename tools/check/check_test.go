@@ -21,6 +21,8 @@ func TestImportProblems(t *testing.T) {
 			testImports: []string{"attention/attntest", "attention/ref", "vk/vktest", "shaders/layouttest"}},
 		{path: "pipelines/gemm", imports: []string{"vk", "shaders"}},
 		{path: "pipelines/gemm/ref", imports: []string{"dtype"}},
+		{path: "pipelines/norm", imports: []string{"vk"}},
+		{path: "pipelines/norm/ref", imports: []string{"pipelines/norm"}},
 		{path: "pipelines/tnp", imports: []string{"pipelines/gemm", "attention"}},
 		{path: "conformance", imports: []string{"chips", "shaders", "vk"}},
 		{path: "bench", imports: []string{"attention", "attention/ref", "vk", "conformance"}},
@@ -48,6 +50,8 @@ func TestImportProblems(t *testing.T) {
 			"attention/attntest imports vk (attention/attntest -> pipelines/gemm -> vk): references and suites run without Vulkan"},
 		{pkg{path: "pipelines/gemm/ref", imports: []string{"vk"}},
 			"pipelines/gemm/ref imports vk (pipelines/gemm/ref -> vk): references and suites run without Vulkan"},
+		{pkg{path: "pipelines/norm/ref", imports: []string{"pipelines/norm", "pipelines/gemm"}},
+			"pipelines/norm/ref imports vk (pipelines/norm/ref -> pipelines/gemm -> vk): references and suites run without Vulkan"},
 		{pkg{path: "conformance", imports: []string{"bench"}}, "conformance imports bench, which does not stand below it"},
 		{pkg{path: "util"}, "util has no place in the order of packages (tools/check/imports.go)"},
 	} {
