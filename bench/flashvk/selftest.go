@@ -57,7 +57,9 @@ slow, as they are where a driver emulates them.
 With --random it checks random problems of all kernels instead, drawn over all that the
 library accepts: forward and backward passes against float64 references, each twice, with
 NaN in all memory that a kernel might read by mistake, shared memory and registers
-included. A problem that is wrong is shrunk to a small one; --problem repeats it.
+included. A problem that is wrong is shrunk to a small one; --problem repeats it. If the
+device is lost, the problems that were under way are suspects, and each is tried alone;
+--workers 1 has one under way at a time.
 
 --record writes which SPIR-V ran and whether it was right, and merges it into what the
 file has of this device and driver; of a folder, into the file that is named after
