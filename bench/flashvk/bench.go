@@ -147,14 +147,13 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer monitor.Close()
-	if report.Results, err = b.measureAll(ctx, a, d, problems, tuning, pr); err != nil {
+	if report.Results, err = b.measureAll(ctx, a, d, problems, tuning, pr); err != nil && len(report.Results) == 0 {
 		return err
 	}
+	// What is known is written even if the run was cut short, and to each place even if
+	// the other is full.
 	report.Drift = monitor.Drift()
-	if err := report.Write(a.stdout, b.format); err != nil {
-		return err
-	}
-	if err := b.out.write(a, report, d.Caps()); err != nil {
+	if err := errors.Join(err, b.out.write(a, report, d.Caps()), report.Write(a.stdout, b.format)); err != nil {
 		return err
 	}
 	return verdict(report, b.set.Changed("impl"))
@@ -182,7 +181,8 @@ func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, 
 }
 
 // measureAll measures the problems one after the other. One for which the device
-// has not enough memory is as unsupported, if there are others.
+// has not enough memory is as unsupported, if there are others. With an error it
+// returns the results of the problems before.
 func (b *benchAttention) measureAll(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning, pr bench.Protocol) ([]bench.Result, error) {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
@@ -197,7 +197,7 @@ func (b *benchAttention) measureAll(ctx context.Context, a *app, d *vk.Device, p
 			results, err = measureOne(ctx, d, c, bar.part(i, len(problems), fmt.Sprintf("case %d of %d", i+1, len(problems))))
 		}
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		all = append(all, results...)
 	}

@@ -57,8 +57,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err == nil && out.err != nil {
-		err = fmt.Errorf("writing the results: %w", out.err)
+	lost := out.err
+	if lost != nil {
+		lost = fmt.Errorf("writing the results: %w", lost)
+	}
+	if err == nil {
+		err = lost
 	}
 	if err == nil {
 		return exitOK
@@ -66,6 +70,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	message := strings.Join(strings.Fields(err.Error()), " ")
 	if errors.Is(err, context.Canceled) {
 		message = "interrupted"
+		if lost != nil {
+			message += ": " + lost.Error()
+		}
 	}
 	fmt.Fprintf(stderr, "flashvk: %s\n", message)
 	var usage usageError
