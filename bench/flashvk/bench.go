@@ -60,15 +60,18 @@ operations, entries being the unmasked pairs of query and key; of the backward p
 
 Sizes that are not given: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
 batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
-benchfmt has a line per sample, for benchstat.`,
+benchfmt has a line per sample, for benchstat.
+
+The suites are
+` + describeSuites() + `Older names of suites still work: ` + bench.SuiteAliases() + ".",
 		Example: `  flashvk bench attention
   flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
   flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
   flashvk bench attention --seqlen 1024 --headdim 64 --causal --backward --impl auto
   flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
-  flashvk bench attention --suite seed3 --format markdown
-  flashvk bench attention --suite fa --out fa-results
-  flashvk bench attention --suite fa --peer torch="python3 tools/peers/torch_sdpa.py"
+  flashvk bench attention --suite length --format markdown
+  flashvk bench attention --suite throughput --out results
+  flashvk bench attention --suite throughput --peer torch="python3 tools/peers/torch_sdpa.py"
   flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },

@@ -201,4 +201,3 @@ func TestFullDisk(t *testing.T) {
 	require.Contains(t, oneError(t, p.stderr.String()), path+": no space left on device")
 	require.Empty(t, strings.TrimSpace(p.stdout.String()))
 }
-

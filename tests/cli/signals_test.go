@@ -87,7 +87,7 @@ func TestInterruptSuite(t *testing.T) {
 touch `+first+`
 echo '{"name": "x", "samples_ns": [1e6]}'
 `), 0o600))
-	p := prepare(t, "bench", "attention", dev, "--suite=seed4", "--small", "--impl=scalar", "--count=2", "--iters=2", "--peer", "p=sh "+script, "--format=csv", "--out", out).start()
+	p := prepare(t, "bench", "attention", dev, "--suite=latency", "--small", "--impl=scalar", "--count=2", "--iters=2", "--peer", "p=sh "+script, "--format=csv", "--out", out).start()
 	p.until(func() bool { _, err := os.Stat(second); return err == nil })
 	interrupt(t, p, os.Interrupt)
 	file, err := os.ReadFile(filepath.Join(out, "results.csv"))
