@@ -168,8 +168,8 @@ func TestFullFiles(t *testing.T) {
 	require.Contains(t, oneError(t, stderr), trace+": no space left on device")
 }
 
-// onFullDisk is prepare, with a folder that is a disk of some KiB and, if inodes is not 0,
-// of so many files. Where that needs rights that we lack the test is skipped.
+// onFullDisk is prepare, with a folder that is a disk as the options of tmpfs say. Where
+// that needs rights that we lack the test is skipped.
 func onFullDisk(t *testing.T, folder, options string, args ...string) *process {
 	t.Helper()
 	mount := `mount -t tmpfs -o ` + options + ` none "$0"`

@@ -64,8 +64,9 @@ type process struct {
 	cmd            *exec.Cmd
 	args           string
 	stdout, stderr output
-	cancel         context.CancelFunc
-	ctx            context.Context
+	ctx            context.Context // ends when its time is over
+	ended          chan struct{}   // closed after its end
+	err            error           // of its end
 }
 
 // An output is what a process has written so far.
@@ -108,9 +109,10 @@ func prepare(t *testing.T, args ...string) *process {
 
 // command is prepare for any command line.
 func command(t *testing.T, words ...string) *process {
-	p := &process{t: t, args: strings.Join(words[1:], " ")}
-	p.ctx, p.cancel = context.WithTimeout(context.Background(), limit)
-	t.Cleanup(p.cancel)
+	p := &process{t: t, args: strings.Join(words[1:], " "), ended: make(chan struct{})}
+	var cancel context.CancelFunc
+	p.ctx, cancel = context.WithTimeout(context.Background(), limit)
+	t.Cleanup(cancel) // kills it, if the test has failed
 	p.cmd = exec.CommandContext(p.ctx, words[0], words[1:]...)
 	p.cmd.WaitDelay = time.Second
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
@@ -120,6 +122,10 @@ func command(t *testing.T, words ...string) *process {
 func (p *process) start() *process {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Start())
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
 	return p
 }
 
@@ -133,10 +139,13 @@ func (p *process) await(text string) {
 func (p *process) until(done func() bool) {
 	p.t.Helper()
 	for !done() {
-		if p.ctx.Err() != nil {
-			p.t.Fatalf("%s: not within %v:\n%s%s", p.args, limit, &p.stdout, &p.stderr)
+		select {
+		case <-p.ended:
+			if !done() {
+				p.t.Fatalf("%s: not before the end, which is %v:\n%s%s", p.args, p.cmd.ProcessState, &p.stdout, &p.stderr)
+			}
+		case <-time.After(5 * time.Millisecond):
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -144,9 +153,9 @@ func (p *process) until(done func() bool) {
 // process crashes, is late, or draws on a standard error that is no terminal.
 func (p *process) wait() (code int) {
 	p.t.Helper()
-	err := p.cmd.Wait()
-	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
-		p.t.Fatalf("%s: %v\n%s", p.args, err, &p.stderr)
+	<-p.ended
+	if failed := (*exec.ExitError)(nil); p.err != nil && !errors.As(p.err, &failed) {
+		p.t.Fatalf("%s: %v\n%s", p.args, p.err, &p.stderr)
 	}
 	if p.ctx.Err() != nil {
 		p.t.Fatalf("%s: no end within %v:\n%s%s", p.args, limit, &p.stdout, &p.stderr)
