@@ -14,7 +14,8 @@
 //
 // Results go to standard output and nothing else does. An error is one line on
 // standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
-// of the command line.
+// of the command line. An interrupt is a failure: cases that are measured and
+// problems that are checked by then are written.
 package main
 
 import (

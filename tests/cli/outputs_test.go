@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -145,10 +146,12 @@ func TestFullFiles(t *testing.T) {
 		{tuneArgs(dev, full, "--budget=1h"), "/dev/full: "},
 		{[]string{"run", "attention", dev, "--in", inputs(t, 4), "--out", full}, "/dev/full: is a device"},
 	} {
-		code, stdout, stderr := flashvk(t, c.args...)
-		require.Equal(t, 1, code, "%q: %s", c.args, stderr)
-		require.Empty(t, stdout, "%q", c.args)
-		require.Contains(t, oneError(t, stderr), c.want, "%q", c.args)
+		p := prepare(t, c.args...).start()
+		soon := time.AfterFunc(5*time.Second, func() { p.cmd.Process.Kill() }) // before memory is full
+		require.Equal(t, 1, p.wait(), "%q: %s", c.args, &p.stderr)
+		soon.Stop()
+		require.Empty(t, p.stdout.String(), "%q", c.args)
+		require.Contains(t, oneError(t, p.stderr.String()), c.want, "%q", c.args)
 	}
 	info, err := os.Stat(full)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,7 +28,13 @@ var built struct {
 
 // TestMain builds the program into a folder that goes away again. In a bundle, which is for
 // machines without Go, it lies two folders up.
-func TestMain(m *testing.M) { os.Exit(inFolder(m.Run)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() { // of make test: prepare skips, since the program is the same with -race
+		os.Exit(m.Run())
+	}
+	os.Exit(inFolder(m.Run))
+}
 
 func inFolder(run func() int) int {
 	dir, err := os.MkdirTemp("", "flashvk-cli-")
@@ -91,7 +98,7 @@ func (o *output) String() string {
 // process. It is killed after the time limit.
 func prepare(t *testing.T, args ...string) *process {
 	t.Helper()
-	if testing.Short() { // of make test: the program is the same with -race
+	if testing.Short() {
 		t.Skip("-short")
 	}
 	if built.err != nil && (os.Getenv("FLASHVK_REQUIRE_TOOLS") != "" || !errors.Is(built.err, exec.ErrNotFound)) {
