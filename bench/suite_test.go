@@ -18,19 +18,19 @@ func TestSuites(t *testing.T) {
 		first, last string
 		smallLast   string
 	}{
-		{"seed0", 8,
+		{"training", 8,
 			"dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=1024/head_dim=128/causal=true",
 			"dtype=float16/batch=8/heads=32/kv_heads=32/seq_q=2048/seq_kv=2048/head_dim=128/causal=true",
 			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=128/seq_kv=128/head_dim=128/causal=true"},
-		{"seed2", 2,
+		{"decoder", 2,
 			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=false",
 			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=true",
 			"dtype=float16/batch=1/heads=2/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=true"},
-		{"seed3", 6,
+		{"length", 6,
 			"dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=256/seq_kv=256/head_dim=64/causal=false",
 			"dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=4864/seq_kv=4864/head_dim=64/causal=false",
 			"dtype=float16/batch=1/heads=1/kv_heads=1/seq_q=304/seq_kv=304/head_dim=64/causal=false"},
-		{"seed4", 9,
+		{"latency", 9,
 			"dtype=float16/batch=8/heads=8/kv_heads=8/seq_q=128/seq_kv=128/head_dim=64/causal=true",
 			"dtype=float16/batch=32/heads=8/kv_heads=8/seq_q=512/seq_kv=512/head_dim=64/causal=true",
 			"dtype=float16/batch=4/heads=2/kv_heads=2/seq_q=128/seq_kv=128/head_dim=64/causal=true"},
@@ -38,7 +38,7 @@ func TestSuites(t *testing.T) {
 			"dtype=bfloat16/batch=32/heads=8/kv_heads=8/seq_q=564/seq_kv=64/head_dim=64/causal=false",
 			"dtype=bfloat16/batch=1/heads=8/kv_heads=8/seq_q=205000/seq_kv=200000/head_dim=64/causal=false",
 			"dtype=bfloat16/batch=1/heads=1/kv_heads=1/seq_q=1601/seq_kv=1562/head_dim=64/causal=false"},
-		{"fa", 36,
+		{"throughput", 36,
 			"dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false",
 			"dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=16384/seq_kv=16384/head_dim=256/causal=true",
 			"dtype=float16/batch=1/heads=1/kv_heads=1/seq_q=256/seq_kv=256/head_dim=256/causal=true"},
@@ -61,7 +61,7 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	require.Len(t, Suites(), 6, "a suite is not in this table")
-	fa, err := ParseSuite("fa")
+	fa, err := ParseSuite("throughput")
 	require.NoError(t, err)
 	for _, p := range fa.Problems {
 		require.Equal(t, 16384, p.Batch*p.SeqQ)
@@ -106,10 +106,10 @@ func suiteText(t *testing.T, name string, impls ...string) []string {
 }
 
 func TestSuiteTable(t *testing.T) {
-	lines := suiteText(t, "seed3", "auto", "coopmat", "scalar", "unfused")
+	lines := suiteText(t, "length", "auto", "coopmat", "scalar", "unfused")
 	require.Equal(t, strings.Split(`device   Test GPU (discrete GPU), driver TestDriver 1.2
 
-suite    seed3: float16, batch 4, heads 8, headdim 64, no mask: rates against the length
+suite    length: float16, batch 4, heads 8, headdim 64, no mask: rates against the length
 pass     forward
 ours     the path that flashvk takes by itself, named under runs; the other columns force one
 unfused  GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH
@@ -125,7 +125,7 @@ scalar FAILED and was not timed, row 2: O[0] is 1
 auto is not supported, row 3: too large
 `, "\n"), lines)
 
-	lines = suiteText(t, "seed4", "scalar", "unfused")
+	lines = suiteText(t, "latency", "scalar", "unfused")
 	require.Contains(t, lines, "ours     scalar")
 	require.Contains(t, lines, "seqlen  batch  heads  ours µs/seq  unfused µs/seq  ratio  vs 5 µs  TFLOP/s    ±   max|Δ|  mean|Δ|  check  runs")
 	// batch 8, heads 8: 2*64*8*8*(128*129/2)*2 operations at 100 TFLOP/s are
@@ -133,7 +133,7 @@ auto is not supported, row 3: too large
 	require.Contains(t, lines, "   128      8      8        0.169           0.338  2.00x    29.6x      100  10%  1.0e-03  1.0e-04  pass   scalar 64x64")
 	require.Contains(t, lines, "   128     16      8         FAIL           0.338      -        -        -    -  1.0e-03  1.0e-04  FAIL   scalar 64x64")
 
-	lines = suiteText(t, "seed0", "scalar")
+	lines = suiteText(t, "training", "scalar")
 	require.Contains(t, lines, "batch  heads  kv  seqlen  dim  dtype     ours ms  TFLOP/s    ±   max|Δ|  mean|Δ|  check  runs")
 }
 
@@ -147,15 +147,30 @@ func TestSuiteSizes(t *testing.T) {
 	require.Panics(t, func() { sizeOf(problem.Problem{}, "depth") })
 }
 
+// TestSuiteAliases: a suite is found by the names that it had, and goes by its own.
+func TestSuiteAliases(t *testing.T) {
+	for old, name := range map[string]string{"seed0": "training", "train": "training", "seed2": "decoder", "seed3": "length", "seed4": "latency", "fa": "throughput", "rectangular": "rectangular"} {
+		s, err := ParseSuite(old)
+		require.NoError(t, err)
+		require.Equal(t, name, s.name())
+	}
+	_, err := ParseSuite("seed1")
+	require.EqualError(t, err, `"seed1" is not one of training, decoder, length, latency, rectangular, throughput`)
+	for _, a := range suiteAliases {
+		require.Contains(t, SuiteAliases(), a.old+" is "+a.name)
+		require.Equal(t, a.name, SuiteName(a.name), "an old name of one suite is the name of another")
+	}
+}
+
 func TestSuiteKey(t *testing.T) {
-	s, err := ParseSuite("seed2")
+	s, err := ParseSuite("decoder")
 	require.NoError(t, err)
 	var text strings.Builder
 	require.NoError(t, suiteReport(s.Small(), "scalar").Write(&text, Benchfmt))
-	require.Contains(t, text.String(), "\nsuite: seed2-small\n")
+	require.Contains(t, text.String(), "\nsuite: decoder-small\n")
 	text.Reset()
 	require.NoError(t, suiteReport(s, "scalar").Write(&text, CSV))
-	require.Contains(t, text.String(), ",seed2,")
+	require.Contains(t, text.String(), ",decoder,")
 }
 
 func TestSignificant(t *testing.T) {

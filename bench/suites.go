@@ -9,18 +9,47 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// Suites returns every suite: the shapes of five reports on attention kernels,
-// with the columns of those reports, and the shapes on which FlashAttention is
-// usually compared. All are forward.
+// Suites returns every suite of attention, named by what it measures: the shapes
+// of five reports on attention kernels, with the columns of those reports, and
+// the shapes on which FlashAttention is usually compared. All are forward.
 func Suites() []Suite {
-	return []Suite{seed0(), seed2(), seed3(), seed4(), rectangular(), flashAttention()}
+	return []Suite{training(), decoder(), length(), latency(), rectangular(), throughput()}
 }
 
-// ParseSuite returns the suite of that name.
+// TrainingSuite is the name of a suite of attention and of the only one of the
+// other kernels: the shapes of a training step.
+const TrainingSuite = "training"
+
+// suiteAliases are names that suites had, which still work, and those that they
+// have. Files of results keep the name that they were written with.
+var suiteAliases = []struct{ old, name string }{
+	{"seed0", TrainingSuite}, {"seed2", "decoder"}, {"seed3", "length"}, {"seed4", "latency"}, {"fa", "throughput"}, {"train", TrainingSuite},
+}
+
+// SuiteName returns the name of a suite that may be called by an old one.
+func SuiteName(name string) string {
+	for _, a := range suiteAliases {
+		if a.old == name {
+			return a.name
+		}
+	}
+	return name
+}
+
+// SuiteAliases lists the old names, such as "seed2 is decoder".
+func SuiteAliases() string {
+	var list []string
+	for _, a := range suiteAliases {
+		list = append(list, a.old+" is "+a.name)
+	}
+	return strings.Join(list, ", ")
+}
+
+// ParseSuite returns the suite of that name, or of one that it had.
 func ParseSuite(name string) (*Suite, error) {
 	var names []string
 	for _, s := range Suites() {
-		if s.Name == name {
+		if s.Name == SuiteName(name) {
 			return &s, nil
 		}
 		names = append(names, s.Name)
@@ -28,12 +57,12 @@ func ParseSuite(name string) (*Suite, error) {
 	return nil, fmt.Errorf("%q is not one of %s", name, strings.Join(names, ", "))
 }
 
-// seed0 has the cases of a report on a fused kernel for training: two of its
+// training has the cases of a report on a fused kernel for training: two of its
 // text, six of its table.
-func seed0() Suite {
+func training() Suite {
 	f16, bf16, f32 := dtype.Float16, dtype.BFloat16, dtype.Float32
 	s := Suite{
-		Name: "seed0", About: "training and prefill shapes with grouped heads, against PyTorch", unit: milliseconds,
+		Name: TrainingSuite, About: "training and prefill shapes with grouped heads, against PyTorch", unit: milliseconds,
 		sizes: []string{"batch", "heads", "kv", "seqlen", "dim", "dtype"}, shrinks: shrink{8, 4, 16},
 	}
 	for _, c := range []struct {
@@ -59,20 +88,20 @@ func square(batch, heads, seq, headDim int, causal bool) attention.Problem {
 	}
 }
 
-// seed2 has the case of a report on a fused kernel for a small GPU, which leaves
+// decoder has the case of a report on a fused kernel for a small GPU, which leaves
 // the mask open.
-func seed2() Suite {
+func decoder() Suite {
 	return Suite{
-		Name: "seed2", About: "a decoder's shape, against the unfused formula (MATH)", unit: milliseconds,
+		Name: "decoder", About: "a decoder's shape, against the unfused formula (MATH)", unit: milliseconds,
 		sizes: []string{"B,H,N,D", "dtype", "causal"}, shrinks: shrink{1, 4, 4},
 		Problems: []attention.Problem{square(1, 8, 1024, 64, false), square(1, 8, 1024, 64, true)},
 	}
 }
 
-// seed3 has the lengths of a report that draws TFLOP/s against them.
-func seed3() Suite {
+// length has the lengths of a report that draws TFLOP/s against them.
+func length() Suite {
 	s := Suite{
-		Name: "seed3", About: "float16, batch 4, heads 8, headdim 64, no mask: rates against the length", unit: teraflops,
+		Name: "length", About: "float16, batch 4, heads 8, headdim 64, no mask: rates against the length", unit: teraflops,
 		sizes: []string{"batch", "heads", "seqlen"}, shrinks: shrink{4, 8, 16},
 	}
 	for _, seq := range []int{256, 512, 1024, 2048, 4096, 4864} {
@@ -81,10 +110,10 @@ func seed3() Suite {
 	return s
 }
 
-// seed4 has the configurations of a report that aims at 5 µs for a sequence.
-func seed4() Suite {
+// latency has the configurations of a report that aims at 5 µs for a sequence.
+func latency() Suite {
 	s := Suite{
-		Name: "seed4", About: "float16, heads 8, headdim 64, causal: time for a sequence, aiming at 5 µs", unit: perSequence, target: 5,
+		Name: "latency", About: "float16, heads 8, headdim 64, causal: time for a sequence, aiming at 5 µs", unit: perSequence, target: 5,
 		sizes: []string{"seqlen", "batch", "heads"}, shrinks: shrink{8, 4, 4},
 	}
 	for _, seq := range []int{128, 256, 512} {
@@ -109,11 +138,11 @@ func rectangular() Suite {
 	return s
 }
 
-// flashAttention has the shapes of FlashAttention's own benchmarks: 16k tokens,
+// throughput has the shapes of FlashAttention's own benchmarks: 16k tokens,
 // heads * headdim = 2048.
-func flashAttention() Suite {
+func throughput() Suite {
 	s := Suite{
-		Name: "fa", About: "FlashAttention's shapes: 16384 tokens in all, heads * headdim = 2048", unit: teraflops,
+		Name: "throughput", About: "rates at FlashAttention's shapes: 16384 tokens in all, heads * headdim = 2048", unit: teraflops,
 		sizes: []string{"dim", "causal", "batch", "heads", "seqlen"}, shrinks: shrink{32, 8, 64}, retype: true,
 	}
 	for _, headDim := range []int{64, 128, 256} {

@@ -39,6 +39,13 @@ func OpenSweep(path string, env Environment, p attention.Problem, pass Pass) (_ 
 			err = bareError(path, err)
 		}
 	}()
+	info, err := s.f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular(): // which may never end
+		return nil, errors.New("it is not a regular file")
+	}
 	text, err := io.ReadAll(s.f)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,6 @@
 // Package tests holds tests of the whole: of the program as users run it, on a device.
+// Package cli below it starts the program as users do and looks at its exit status, its
+// outputs and its files.
 //
 // TestMutants plants mistakes in kernels (package shaders/mutate) and says that random
 // problems find them. What finds what on lavapipe; the fixed suite of flashvk selftest is

@@ -60,15 +60,19 @@ operations, entries being the unmasked pairs of query and key; of the backward p
 
 Sizes that are not given: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
 batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
-benchfmt has a line per sample, for benchstat.`,
+benchfmt has a line per sample, for benchstat.
+
+The suites are
+` + describeSuites() + `Older names of suites still work:
+` + bench.SuiteAliases() + ".",
 		Example: `  flashvk bench attention
   flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
   flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
   flashvk bench attention --seqlen 1024 --headdim 64 --causal --backward --impl auto
   flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
-  flashvk bench attention --suite seed3 --format markdown
-  flashvk bench attention --suite fa --out fa-results
-  flashvk bench attention --suite fa --peer torch="python3 tools/peers/torch_sdpa.py"
+  flashvk bench attention --suite length --format markdown
+  flashvk bench attention --suite throughput --out results
+  flashvk bench attention --suite throughput --peer torch="python3 tools/peers/torch_sdpa.py"
   flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
@@ -147,14 +151,13 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer monitor.Close()
-	if report.Results, err = b.measureAll(ctx, a, d, problems, tuning, pr); err != nil {
+	if report.Results, err = b.measureAll(ctx, a, d, problems, tuning, pr); err != nil && len(report.Results) == 0 {
 		return err
 	}
+	// What is known is written even if the run was cut short, and to each place even if
+	// the other is full.
 	report.Drift = monitor.Drift()
-	if err := report.Write(a.stdout, b.format); err != nil {
-		return err
-	}
-	if err := b.out.write(a, report, d.Caps()); err != nil {
+	if err := errors.Join(err, b.out.write(a, report, d.Caps()), report.Write(a.stdout, b.format)); err != nil {
 		return err
 	}
 	return verdict(report, b.set.Changed("impl"))
@@ -182,7 +185,8 @@ func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, 
 }
 
 // measureAll measures the problems one after the other. One for which the device
-// has not enough memory is as unsupported, if there are others.
+// has not enough memory is as unsupported, if there are others. With an error it
+// returns the results of the problems before.
 func (b *benchAttention) measureAll(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning, pr bench.Protocol) ([]bench.Result, error) {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
@@ -197,7 +201,7 @@ func (b *benchAttention) measureAll(ctx context.Context, a *app, d *vk.Device, p
 			results, err = measureOne(ctx, d, c, bar.part(i, len(problems), fmt.Sprintf("case %d of %d", i+1, len(problems))))
 		}
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		all = append(all, results...)
 	}

@@ -99,10 +99,10 @@ func TestVerdict(t *testing.T) {
 // TestBenchSuite runs a suite in its small form.
 func TestBenchSuite(t *testing.T) {
 	_, dev := device(t)
-	code, stdout, stderr := flashvk("bench", "attention", dev, "--suite=seed2", "--small", "--impl=scalar,unfused", "--count=2", "--iters=2", "--format=markdown")
+	code, stdout, stderr := flashvk("bench", "attention", dev, "--suite=decoder", "--small", "--impl=scalar,unfused", "--count=2", "--iters=2", "--format=markdown")
 	require.Zero(t, code, stderr)
 	require.Empty(t, stderr)
-	require.Contains(t, stdout, "- **suite** seed2: ")
+	require.Contains(t, stdout, "- **suite** decoder: ")
 	require.Contains(t, stdout, "\n| B,H,N,D | dtype | causal | ours ms | unfused ms | ratio | TFLOP/s |")
 	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | false | ")
 	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | true | ")
@@ -116,20 +116,20 @@ func TestSuiteFlags(t *testing.T) {
 		cpu   bool
 		first string
 	}{
-		{"--suite fa", false, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false"},
-		{"--suite fa", true, "dtype=float16/batch=1/heads=4/kv_heads=4/seq_q=8/seq_kv=8/head_dim=64/causal=false"},
-		{"--suite fa --small --dtype bf16", false, "dtype=bfloat16/batch=1/heads=4/kv_heads=4/seq_q=8/seq_kv=8/head_dim=64/causal=false"},
-		{"--suite fa --small=false", true, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false"},
+		{"--suite throughput", false, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false"},
+		{"--suite throughput", true, "dtype=float16/batch=1/heads=4/kv_heads=4/seq_q=8/seq_kv=8/head_dim=64/causal=false"},
+		{"--suite throughput --small --dtype bf16", false, "dtype=bfloat16/batch=1/heads=4/kv_heads=4/seq_q=8/seq_kv=8/head_dim=64/causal=false"},
+		{"--suite throughput --small=false", true, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false"},
 	} {
 		b := parseBench(t, c.args)
 		problems, suite, err := b.problems(c.cpu)
 		require.NoError(t, err, c.args)
 		require.Equal(t, c.first, problems[0].String(), c.args)
-		require.Equal(t, "fa", suite.Name)
+		require.Equal(t, "throughput", suite.Name)
 		require.Equal(t, "[auto coopmat2 coopmat scalar unfused]", fmt.Sprint(b.paths()))
 		require.True(t, b.naive())
 	}
-	for args, want := range map[string]bool{"": false, "--naive": true, "--suite seed2 --impl scalar": false, "--suite seed2 --naive=false": false, "--impl scalar --naive": true} {
+	for args, want := range map[string]bool{"": false, "--naive": true, "--suite decoder --impl scalar": false, "--suite decoder --naive=false": false, "--impl scalar --naive": true} {
 		require.Equal(t, want, parseBench(t, args).naive(), args)
 	}
 }

@@ -90,18 +90,20 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer monitor.Close()
-	if report.Results, err = b.measureAll(ctx, a, d, ops, pr); err != nil {
+	if report.Results, err = b.measureAll(ctx, a, d, ops, pr); err != nil && len(report.Results) == 0 {
 		return err
 	}
 	report.Drift = monitor.Drift()
-	if err := report.Write(a.stdout, b.format); err != nil {
+	// What is known is written even if the run was cut short.
+	if err := errors.Join(err, report.Write(a.stdout, b.format)); err != nil {
 		return err
 	}
 	return verdict(report, b.set.Changed("impl"))
 }
 
 // measureAll measures the problems one after the other. One for which the device
-// has not enough memory is as unsupported, if there are others.
+// has not enough memory is as unsupported, if there are others. With an error it
+// returns the results of the problems before.
 func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, pr bench.Protocol) ([]bench.Result, error) {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
@@ -117,7 +119,7 @@ func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops 
 			results, err = bench.UnsupportedOp(c, err), nil
 		}
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		all = append(all, results...)
 	}

@@ -21,9 +21,6 @@ type kernelProblem struct {
 	small  bool
 }
 
-// trainSuite is the only suite of the kernels.
-const trainSuite = "train"
-
 func newKernelProblem(k kernels.Kernel) kernelProblem {
 	return kernelProblem{kernel: k, flags: k.New()}
 }
@@ -33,7 +30,7 @@ func (p *kernelProblem) add(f *pflag.FlagSet) {
 	p.set = f
 	p.flags.Add(f, true)
 	f.VisitAll(func(x *pflag.Flag) { p.own = append(p.own, x.Name) })
-	f.StringVar(&p.suite, "suite", "", "measure the cases of a suite instead: "+trainSuite)
+	f.StringVar(&p.suite, "suite", "", "measure the cases of a suite instead: "+bench.TrainingSuite+", the shapes of a training step")
 	f.BoolVar(&p.small, "small", false, "with --suite: small cases of its kind, as on a CPU device")
 }
 
@@ -69,8 +66,8 @@ func (p *kernelProblem) ops(cpu bool) ([]bench.Op, error) {
 		}
 		return []bench.Op{op}, nil
 	}
-	if p.suite != trainSuite {
-		return nil, usagef("--suite %s is not %s", p.suite, trainSuite)
+	if bench.SuiteName(p.suite) != bench.TrainingSuite {
+		return nil, usagef("--suite %s is not %s", p.suite, bench.TrainingSuite)
 	}
 	for _, name := range p.own {
 		if p.set.Changed(name) && !slices.Contains(p.kernel.How, name) {

@@ -50,7 +50,7 @@ of which each case has a table.`, k.Name),
 	if f.Lookup("backward") != nil {
 		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
 	}
-	cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite train --format markdown", k.Name)
+	cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite training --format markdown", k.Name)
 	return cmd
 }
 

@@ -288,7 +288,7 @@ func TestBenchKernels(t *testing.T) {
 			}
 			for _, format := range formats {
 				t.Run(k.Name+pass+"/"+string(format), func(t *testing.T) {
-					args := append([]string{"bench", k.Name, "--suite", "train", "--count", "1", "--iters", "1", "--format", string(format), dev}, strings.Fields(pass)...)
+					args := append([]string{"bench", k.Name, "--suite", "training", "--count", "1", "--iters", "1", "--format", string(format), dev}, strings.Fields(pass)...)
 					code, stdout, stderr := flashvk(args...)
 					require.Zero(t, code, stderr)
 					require.Contains(t, stdout, map[bench.Format]string{
@@ -384,8 +384,8 @@ func TestKernelErrors(t *testing.T) {
 		{"bench norm --weight-dtype float16", 2, "norm: weight dtype=float16 is neither float32 nor that of the rows, bfloat16"},
 		{"bench norm --impl scalar", 2, `"scalar" is not one of auto`},
 		{"bench norm --impl auto,auto", 2, `"auto" occurs twice`},
-		{"bench norm --suite all", 2, "--suite all is not train"},
-		{"bench norm --suite train --rows 3", 2, "--suite train and --rows contradict each other"},
+		{"bench norm --suite all", 2, "--suite all is not training"},
+		{"bench norm --suite training --rows 3", 2, "--suite training and --rows contradict each other"},
 		{"bench norm --small", 2, "--small needs --suite"},
 		{"bench norm --count 0", 2, "--count 0 is less than 1"},
 		{"bench norm --backward --both", 2, "--backward and --both contradict each other"},
@@ -409,7 +409,7 @@ func TestKernelErrors(t *testing.T) {
 
 		{"run grouped --in x --out y --heads-at-a-time -1", 2, "grouped: heads_at_a_time=-1 is negative"},
 
-		{"bench grouped --suite train --products --heads 3", 2, "--suite train and --heads contradict each other"},
+		{"bench grouped --suite training --products --heads 3", 2, "--suite training and --heads contradict each other"},
 
 		{"bench gemm --group 3x4", 2, `gemm: product "3x4" of a group is not MxNxK, as in 128x512x64`},
 		{"bench gemm --group 3x4x5,-1x4x5", 2, "gemm: product 1 of the group: m=-1 is not from 0 to"},
@@ -419,7 +419,7 @@ func TestKernelErrors(t *testing.T) {
 		{"run gemm --in x --out y --trans xx", 2, `gemm: transposes "xx" are not one of nn, nt, tn, tt`},
 		{"run gemm --in x --out y --alpha 0", 2, "gemm: alpha=0 leaves no product"},
 		{"run gemm --in x --out y --group 3x4", 2, `gemm: product "3x4" of a group is not MxNxK, as in 128x512x64`},
-		{"bench gemm --suite train --group 3x4x5", 2, "--suite train and --group contradict each other"},
+		{"bench gemm --suite training --group 3x4x5", 2, "--suite training and --group contradict each other"},
 		{gemm(""), 1, `tensor "a" is missing`},
 		{gemm("", tensor("a", "F16", 15), tensor("b", "F16", 21)), 1, `tensor "b": shape [21], want [20]`},
 

@@ -45,7 +45,7 @@ The problem, and sizes that are not given, are those of bench %[1]s; so is the s
 of which each case has a table.`, k.Name),
 		Example: fmt.Sprintf(`  flashvk tune %[1]s
   flashvk tune %[1]s --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s
-  flashvk tune %[1]s --suite train --impl coopmat --format markdown
+  flashvk tune %[1]s --suite training --impl coopmat --format markdown
   flashvk tune %[1]s --dry-run`, k.Name),
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), a) },

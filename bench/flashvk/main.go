@@ -14,7 +14,8 @@
 //
 // Results go to standard output and nothing else does. An error is one line on
 // standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
-// of the command line.
+// of the command line. An interrupt is a failure: cases that are measured and
+// problems that are checked by then are written.
 package main
 
 import (
@@ -57,8 +58,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err == nil && out.err != nil {
-		err = fmt.Errorf("writing the results: %w", out.err)
+	lost := out.err
+	if lost != nil {
+		lost = fmt.Errorf("writing the results: %w", lost)
+	}
+	if err == nil {
+		err = lost
 	}
 	if err == nil {
 		return exitOK
@@ -66,6 +71,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	message := strings.Join(strings.Fields(err.Error()), " ")
 	if errors.Is(err, context.Canceled) {
 		message = "interrupted"
+		if lost != nil {
+			message += ": " + lost.Error()
+		}
 	}
 	fmt.Fprintf(stderr, "flashvk: %s\n", message)
 	var usage usageError

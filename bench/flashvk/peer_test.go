@@ -65,7 +65,7 @@ func TestBenchPeer(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, 2, strings.Count(stdout, "\nBenchmarkAttentionFwd/impl=fake:right/dtype=float16/"))
 	require.NotContains(t, stdout, "impl=fake:old")
-	code, stdout, _ = flashvk("bench", "attention", dev, "--suite=seed4", "--small", "--impl=scalar", "--count=1", "--iters=1", "--peer", "fake="+answerOnly(t), "--format=markdown")
+	code, stdout, _ = flashvk("bench", "attention", dev, "--suite=latency", "--small", "--impl=scalar", "--count=1", "--iters=1", "--peer", "fake="+answerOnly(t), "--format=markdown")
 	require.Zero(t, code)
 	require.Contains(t, stdout, "| ours µs/seq | fake:x µs/seq | ratio | vs 5 µs |")
 	require.Regexp(t, `\| 128 \| 4 \| 2 \| [0-9.]+ \| 250 \| [0-9.]+x \|`, stdout)

@@ -49,7 +49,7 @@ func TestProfileKernels(t *testing.T) {
 		require.Contains(t, string(text), want)
 	}
 
-	code, stdout, stderr = flashvk("profile", "gmm", dev, "--suite=train", "--small", "--both", "--count=1", "--format=markdown")
+	code, stdout, stderr = flashvk("profile", "gmm", dev, "--suite=training", "--small", "--both", "--count=1", "--format=markdown")
 	require.Zero(t, code, stderr)
 	require.Equal(t, 2, strings.Count(stdout, "| # | kernel | does | begin | time |"))
 	require.Equal(t, 2, strings.Count(stdout, "| 3 | gmm\\_bwd.f32 | "))

@@ -46,6 +46,10 @@ func recordFile(path string, caps *vk.Caps) (string, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, mine.FileName())
 	}
+	// A device may never end, and its name must not become that of a file.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return "", fmt.Errorf("--record %s: it is not a regular file", path)
+	}
 	old, err := readRecord(path)
 	if err == nil && old != nil {
 		err = conformance.SameDevice(old, mine)

@@ -160,13 +160,18 @@ func (t *tested) record() *conformance.Record {
 	return newRecord(&t.caps, bench.ReadBuildInfo().Commit, t.fixed, t.random)
 }
 
-// write prints the outcome, and merges the record into its file.
+// write merges the record into its file and prints the outcome, each also if the other
+// cannot be written.
 func (t *tested) write(w io.Writer, out selftestOutput) error {
+	var err error
 	if out.record != "" {
-		if err := mergeRecord(out.record, t.record()); err != nil {
-			return err
-		}
+		err = mergeRecord(out.record, t.record())
 	}
+	return errors.Join(err, t.print(w, out))
+}
+
+// print prints the outcome.
+func (t *tested) print(w io.Writer, out selftestOutput) error {
 	if out.share {
 		return t.share(w)
 	}

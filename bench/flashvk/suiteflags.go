@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/bench"
@@ -15,7 +18,7 @@ type suiteFlags struct {
 }
 
 func (s *suiteFlags) add(f *pflag.FlagSet) {
-	f.Var(value[*bench.Suite]{&s.suite, bench.ParseSuite, "NAME"}, "suite", "measure the cases of a report in one table instead of one problem: "+suiteNames())
+	f.Var(value[*bench.Suite]{&s.suite, bench.ParseSuite, "NAME"}, "suite", "measure the cases of a suite in one table instead of one problem: "+suiteNames())
 	boolVar(f, &s.small, "small", "the suite with sizes for a CPU device (default there)")
 	boolVar(f, &s.naive, "naive", "measure a kernel without tiles, too, where it is not too slow (default in suites without --impl)")
 }
@@ -29,6 +32,15 @@ func suiteNames() string {
 		text += s.Name
 	}
 	return text
+}
+
+// describeSuites says for help what each suite is.
+func describeSuites() string {
+	var b strings.Builder
+	for _, s := range bench.Suites() {
+		fmt.Fprintf(&b, "    %-12s %s\n", s.Name, s.About)
+	}
+	return b.String()
 }
 
 func (s *suiteFlags) on() bool { return s.suite != nil }

@@ -97,6 +97,7 @@ type tuneSession struct {
 	*tuneFlags
 	a      *app
 	d      *vk.Device
+	caps   *vk.Caps // of d, also after it was lost
 	env    bench.Environment
 	search bench.Search
 	keep   func(i int, winners []*bench.Trial) error // of problem i; nil: they are printed only
@@ -113,7 +114,8 @@ func (t *tuneFlags) session(a *app, run func(s *tuneSession) error) (err error) 
 			err = errors.Join(err, s.d.Close())
 		}
 	}()
-	s.env = environment(s.d.Caps())
+	s.caps = s.d.Caps()
+	s.env = environment(s.caps)
 	s.search = bench.DefaultSearch(s.env.CPU, t.impls, t.budget)
 	return run(&s)
 }
@@ -141,40 +143,55 @@ func (s *tuneSession) list(problems []bench.Tunable) error {
 	return nil
 }
 
-// tune works through the problems.
+// tune works through the problems. What is known is written even if it is cut short.
 func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error {
 	var done []bench.Tuned
-	report := bench.Report{Env: s.env}
+	var err error
 	for i, p := range problems {
 		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), p.Title())
-		tuned, err := s.one(ctx, p)
+		var tuned bench.Tuned
+		if tuned, err = s.one(ctx, p); err == nil {
+			err = s.accept(i, tuned)
+		}
 		if len(tuned.Trials) > 0 && s.format != bench.Benchfmt {
 			if i > 0 {
 				fmt.Fprintln(s.a.stdout)
 			}
-			if err := bench.WriteSheet(s.a.stdout, tuned.Sheet(), s.format); err != nil {
-				return err
-			}
+			err = errors.Join(err, bench.WriteSheet(s.a.stdout, tuned.Sheet(), s.format))
 		}
 		if err != nil {
-			return err
-		}
-		winners := tuned.Winners()
-		if len(winners) == 0 {
-			return fmt.Errorf("no candidate of %s is right: the first failed with: %s", p.Title(), tuned.Trials[0].Reason)
-		}
-		if s.keep != nil {
-			if err := s.keep(i, winners); err != nil {
-				return err
-			}
+			break
 		}
 		done = append(done, tuned)
-		report.Results = append(report.Results, tuned.Results()...)
 	}
+	if len(done) == 0 {
+		return err
+	}
+	return errors.Join(err, s.summary(done))
+}
+
+// accept keeps the winners of problem i.
+func (s *tuneSession) accept(i int, tuned bench.Tuned) error {
+	winners := tuned.Winners()
+	if len(winners) == 0 {
+		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", tuned.Of.Title(), tuned.Trials[0].Reason)
+	}
+	if s.keep == nil {
+		return nil
+	}
+	return s.keep(i, winners)
+}
+
+// summary writes the rows of the built-in table, or the benchmark lines.
+func (s *tuneSession) summary(done []bench.Tuned) error {
 	if s.format == bench.Benchfmt {
+		report := bench.Report{Env: s.env}
+		for _, tuned := range done {
+			report.Results = append(report.Results, tuned.Results()...)
+		}
 		return report.Write(s.a.stdout, s.format)
 	}
-	rows := strings.Join(bench.TableRows(s.d.Caps(), done), "\n")
+	rows := strings.Join(bench.TableRows(s.caps, done), "\n")
 	if s.format == bench.Markdown {
 		rows = "\n```go\n" + rows + "\n```"
 	}

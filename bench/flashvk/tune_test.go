@@ -72,7 +72,7 @@ func TestTuneErrors(t *testing.T) {
 		{"tune gemm --m -1", "gemm: "},
 		{"tune gemm --budget 0s", "--budget 0s is not positive"},
 		{"tune gemm --format json", "--format json is not one of table, markdown, benchfmt"},
-		{"tune gemm --suite train --m 4", "--suite train and --m contradict each other"},
+		{"tune gemm --suite training --m 4", "--suite training and --m contradict each other"},
 		{"tune gemm --group 4x5x6", "tune gemm: group 4x5x6 nn bfloat16 has no configurations to choose from"},
 		{"bench attention --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
 		{"run attention --in x --out y --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
@@ -288,7 +288,7 @@ func TestTuneKernel(t *testing.T) {
 			t.Errorf("status %d, %s, %q in\n%s", code, stderr, w, stdout)
 		}
 	}
-	code, stdout, stderr = flashvk("tune", "gemm", dev, "--suite=train", "--small", "--dry-run", "--impl=scalar")
+	code, stdout, stderr = flashvk("tune", "gemm", dev, "--suite=training", "--small", "--dry-run", "--impl=scalar")
 	if code != 0 || stderr != "" || strings.Count("\n"+stdout, "\ngemm forward, ") != 6 || !strings.Contains(stdout, "\n   scalar ") {
 		t.Errorf("status %d, %s\n%s", code, stderr, stdout)
 	}

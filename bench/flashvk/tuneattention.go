@@ -195,6 +195,10 @@ func (t *tuneAttention) tuneTo(ctx context.Context, s *tuneSession, problems []a
 	}
 	announce(s.a.stderr, s.env)
 	s.keep = func(i int, winners []*bench.Trial) error {
+		// Another process may have tuned into the file meanwhile.
+		if now, err := attention.LoadTuningFile(path, caps); err == nil {
+			tuning = now
+		}
 		for _, w := range winners {
 			tuning.Add(problems[i], w.Configuration.(attention.Config), w.NS())
 		}

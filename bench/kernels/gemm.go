@@ -37,7 +37,7 @@ it, or sampled rows, against a float64 reference.
 other in memory. Products of no rows do nothing.`,
 			Example: `  flashvk bench gemm
   flashvk bench gemm --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16
-  flashvk bench gemm --suite train --peer torch="python3 tools/peers/torch_train.py"
+  flashvk bench gemm --suite training --peer torch="python3 tools/peers/torch_train.py"
   flashvk bench gemm --group 1024x1365x512,0x1365x512,4096x1365x512 --trans nt
   flashvk bench gemm --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 g8"`,
 		},

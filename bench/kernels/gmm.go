@@ -30,7 +30,7 @@ on tensors (tokens, components, 3) of logit, mu and log sigma, after checking al
 against a float64 reference.`,
 			Example: `  flashvk bench gmm
   flashvk bench gmm --tokens 5000 --components 10 --backward
-  flashvk bench gmm --suite train --peer torch="python3 tools/peers/torch_train.py"`,
+  flashvk bench gmm --suite training --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
 			Long: `Computes the log-probability of a number for each token under a mixture of normal

@@ -34,9 +34,9 @@ for each head, not what computes pre again, which the backward pass does unless 
 that the forward pass leaves it.`,
 			Example: `  flashvk bench grouped
   flashvk bench grouped --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward
-  flashvk bench grouped --suite train --backward --products
-  flashvk bench grouped --suite train --backward --keep pre
-  flashvk bench grouped --suite train --backward --peer torch="python3 tools/peers/torch_train.py"`,
+  flashvk bench grouped --suite training --backward --products
+  flashvk bench grouped --suite training --backward --keep pre
+  flashvk bench grouped --suite training --backward --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
 			Long: `Computes two-layer perceptrons that share their input,

@@ -38,7 +38,7 @@ The loss and the gradients of weights are sums over all tokens: they are compare
 the sample is all, and else must be written.`,
 			Example: `  flashvk bench mixture
   flashvk bench mixture --tokens 16000 --heads 10 --in 512 --hidden 1365 --dtype bfloat16 --outputs
-  flashvk bench mixture --suite train --both --peer torch="python3 tools/peers/torch_train.py"`,
+  flashvk bench mixture --suite training --both --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
 			Long: `Computes the log-probability of a number for each token under a mixture of normal

@@ -40,10 +40,10 @@ forward pass leaves it, or as PyTorch does hidden, silu(pre), too. Path fused is
 pass as one kernel.`,
 			Example: `  flashvk bench mlp
   flashvk bench mlp --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward
-  flashvk bench mlp --suite train --impl auto,fused
+  flashvk bench mlp --suite training --impl auto,fused
   flashvk bench mlp --tokens 11000 --impl fused --config "pair s8 t4x4 h2x1 x16 ahead8 double"
-  flashvk bench mlp --suite train --backward --keep hidden
-  flashvk bench mlp --suite train --backward --peer torch="python3 tools/peers/torch_train.py"`,
+  flashvk bench mlp --suite training --backward --keep hidden
+  flashvk bench mlp --suite training --backward --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
 			Long: `Computes a two-layer perceptron,

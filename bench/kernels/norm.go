@@ -31,7 +31,7 @@ counts is the rate of memory traffic: x, residual and w read, y, sum and the
 statistics written; backward dy, s, w, dsum and the statistics read, dx and dw written.`,
 			Example: `  flashvk bench norm
   flashvk bench norm --rows 18048 --cols 512 --dtype bfloat16 --backward
-  flashvk bench norm --suite train --both --format markdown`,
+  flashvk bench norm --suite training --both --format markdown`,
 		},
 		Run: Help{
 			Long: `Computes layer normalization of rows, LayerNorm or with --rms RMSNorm,

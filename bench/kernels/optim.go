@@ -38,7 +38,7 @@ memory traffic: 28 bytes for each parameter with float32 gradients, 4 more for t
 2 more for a copy.`,
 			Example: `  flashvk bench optim
   flashvk bench optim --max-norm 1 --copy bfloat16
-  flashvk bench optim --suite train --peer torch="python3 tools/peers/torch_train.py"`,
+  flashvk bench optim --suite training --peer torch="python3 tools/peers/torch_train.py"`,
 		},
 		Run: Help{
 			Long: `Computes a step of AdamW,

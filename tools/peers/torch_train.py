@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A peer of flashvk bench for the kernels of a training step: PyTorch.
 
-    flashvk bench norm --suite train --peer torch="python3 tools/peers/torch_train.py"
+    flashvk bench norm --suite training --peer torch="python3 tools/peers/torch_train.py"
 
 Reads one request from standard input and writes a JSON object per line, one for
 each implementation: eager, compile (torch.compile), fused (of an optimizer), or one that

@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/conformance"
+)
+
+// full is a device that is a full disk.
+const full = "/dev/full"
+
+func openFull(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(full, os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// tuneArgs are the flags of a search of a moment.
+func tuneArgs(dev, out string, more ...string) []string {
+	return append([]string{"tune", "attention", dev, "--impl=scalar", "--batch=1", "--heads=1", "--headdim=16", "--causal=false", "--dtype=float16", "--out", out}, more...)
+}
+
+// loadTuning returns a tuning file.
+func loadTuning(t *testing.T, path string) *attention.Tuning {
+	t.Helper()
+	caps, _ := device(t)
+	tuning, err := attention.LoadTuningFile(path, caps)
+	require.NoError(t, err)
+	require.Zero(t, tuning.Stale())
+	return tuning
+}
+
+// loadRecord returns the record of a file.
+func loadRecord(t *testing.T, path string) *conformance.Record {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	r, err := conformance.Parse(text)
+	require.NoError(t, err)
+	return r
+}
+
+// TestClosedPipe: a pipe whose reader is gone ends the program without a word, as it ends
+// others, and what goes to files as well is in them.
+func TestClosedPipe(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	record, tuned, out := filepath.Join(dir, "record.json"), filepath.Join(dir, "tuned.json"), filepath.Join(dir, "out")
+	for _, args := range [][]string{
+		{"devices", "--json"},
+		small(dev, "--format=csv", "--out", out),
+		{"selftest", dev, "--random=2", "--kernel=optim", "--record", record},
+		tuneArgs(dev, tuned, "--seqlen=32", "--budget=200ms"),
+	} {
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		r.Close()
+		p := prepare(t, args...)
+		p.cmd.Stdout = w
+		p.start()
+		w.Close()
+		code := p.wait()
+		status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+		require.True(t, code == 1 || status.Signaled() && status.Signal() == syscall.SIGPIPE, "%q: %v\n%s", args, p.cmd.ProcessState, &p.stderr)
+		require.NotContains(t, p.stderr.String(), "SIGPIPE")
+	}
+	require.FileExists(t, filepath.Join(out, "results.benchfmt"))
+	require.FileExists(t, filepath.Join(out, "report.html"))
+	require.NotEmpty(t, loadRecord(t, record).Random)
+	require.Equal(t, 1, loadTuning(t, tuned).Len())
+}
+
+// TestHead: `flashvk … | head -1` gets its line.
+func TestHead(t *testing.T) {
+	_, dev := device(t)
+	for _, args := range [][]string{{"devices", "--json"}, small(dev, "--format=csv", "--count=300", "--iters=300")} {
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		p := prepare(t, args...)
+		p.cmd.Stdout = w
+		p.start()
+		w.Close()
+		line, err := bufio.NewReaderSize(r, 16).ReadString('\n')
+		require.NoError(t, err)
+		require.NotEmpty(t, line)
+		r.Close()
+		p.wait()
+		require.NotContains(t, p.stderr.String(), "SIGPIPE")
+	}
+}
+
+// TestFullStdout: results that cannot be written are an error that says so.
+func TestFullStdout(t *testing.T) {
+	_, dev := device(t)
+	out := filepath.Join(t.TempDir(), "out")
+	tuned := filepath.Join(t.TempDir(), "tuned.json")
+	for _, args := range [][]string{
+		{"version"},
+		{"--help"},
+		{"devices"},
+		small(dev, "--out", out),
+		small(dev, "--format=csv"),
+		{"bench", "norm", dev, "--rows=4", "--cols=32", "--count=1", "--iters=1", "--format=benchfmt"},
+		{"selftest", dev, "--random=2", "--kernel=optim"},
+		tuneArgs(dev, tuned, "--seqlen=32", "--budget=200ms"),
+		{"tune", "gemm", dev, "--dry-run", "--impl=scalar"},
+	} {
+		p := prepare(t, args...)
+		p.cmd.Stdout = openFull(t)
+		require.Equal(t, 1, p.start().wait(), "%q: %s", args, &p.stderr)
+		require.Contains(t, oneError(t, p.stderr.String()), "write /dev/stdout: no space left on device", "%q", args)
+	}
+	require.FileExists(t, filepath.Join(out, "report.html"), "--out suffers from standard output")
+	require.Equal(t, 1, loadTuning(t, tuned).Len(), "the tuning file suffers from standard output")
+}
+
+// TestFullFiles: a file that cannot be written is an error that names it, after all that
+// can be written elsewhere.
+func TestFullFiles(t *testing.T) {
+	_, dev := device(t)
+	openFull(t)
+	// The device for a full disk is no file to write results to: it can be read without
+	// an end, and a user who may would replace it.
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{small(dev, "--out", full), "mkdir /dev/full: not a directory"},
+		{[]string{"selftest", dev, "--random=100000", "--kernel=optim", "--record", full}, "--record /dev/full: it is not a regular file"},
+		{[]string{"selftest", dev, "--record", full}, "--record /dev/full: it is not a regular file"},
+		{[]string{"sweep", dev, "--csv", full}, "/dev/full: it is not a regular file"},
+		{tuneArgs(dev, full, "--budget=1h"), "/dev/full: "},
+		{[]string{"run", "attention", dev, "--in", inputs(t, 4), "--out", full}, "/dev/full: is a device"},
+	} {
+		p := prepare(t, c.args...).start()
+		soon := time.AfterFunc(5*time.Second, func() { p.cmd.Process.Kill() }) // before memory is full
+		require.Equal(t, 1, p.wait(), "%q: %s", c.args, &p.stderr)
+		soon.Stop()
+		require.Empty(t, p.stdout.String(), "%q", c.args)
+		require.Contains(t, oneError(t, p.stderr.String()), c.want, "%q", c.args)
+	}
+	info, err := os.Stat(full)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeDevice)
+
+	dir := t.TempDir()
+	for _, name := range []string{"results.csv", "trace.json"} {
+		require.NoError(t, os.Symlink(full, filepath.Join(dir, name)))
+	}
+	code, stdout, stderr := flashvk(t, small(dev, "--out", dir)...)
+	require.Equal(t, 1, code, stderr)
+	require.Contains(t, oneError(t, stderr), filepath.Join(dir, "results.csv")+": no space left on device")
+	require.Contains(t, stdout, "\nscalar ", "standard output suffers from --out")
+	trace := filepath.Join(dir, "trace.json")
+	code, _, stderr = flashvk(t, "profile", "norm", dev, "--rows=4", "--cols=32", "--count=1", "--trace", trace)
+	require.Equal(t, 1, code, stderr)
+	require.Contains(t, oneError(t, stderr), trace+": no space left on device")
+}
+
+// onFullDisk is prepare, with a folder that is a disk as the options of tmpfs say. Where
+// that needs rights that we lack the test is skipped.
+func onFullDisk(t *testing.T, folder, options string, args ...string) *process {
+	t.Helper()
+	mount := `mount -t tmpfs -o ` + options + ` none "$0"`
+	if out, err := exec.Command("unshare", "-rm", "sh", "-c", mount, folder).CombinedOutput(); err != nil {
+		t.Skipf("no disk to fill: %v: %s", err, out)
+	}
+	p := prepare(t, args...)
+	return command(t, append([]string{"unshare", "-rm", "sh", "-c", mount + ` && exec "$@"`, folder}, p.cmd.Args...)...)
+}
+
+// TestFullDisk: likewise where the disk is full when the results are there.
+func TestFullDisk(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	p := onFullDisk(t, dir, "size=1m,nr_inodes=1", "selftest", dev, "--random=2", "--kernel=optim", "--record", dir)
+	require.Equal(t, 1, p.start().wait(), p.stderr.String())
+	require.Contains(t, oneError(t, p.stderr.String()), dir)
+	require.Contains(t, p.stderr.String(), ": no space left on device")
+	require.Contains(t, p.stdout.String(), "2 random problems of seed 1 ", "standard output suffers from --record")
+
+	path := filepath.Join(dir, "o.safetensors")
+	p = onFullDisk(t, dir, "size=16k", "run", "attention", dev, "--impl=scalar", "--in", inputs(t, 300), "--out", path)
+	require.Equal(t, 1, p.start().wait(), p.stderr.String())
+	require.Contains(t, oneError(t, p.stderr.String()), path+": no space left on device")
+
+	path = filepath.Join(dir, "s.csv")
+	p = onFullDisk(t, dir, "size=4k", "sweep", dev, "--impl=scalar", "--count=1", "--batch=1", "--heads=1", "--headdim=8", "--min-len=1", "--max-len=100", "--step=1", "--csv", path)
+	require.Equal(t, 1, p.start().wait(), p.stderr.String())
+	require.Contains(t, oneError(t, p.stderr.String()), path+": no space left on device")
+	require.Empty(t, strings.TrimSpace(p.stdout.String()))
+}

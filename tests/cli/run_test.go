@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/bench/safetensors"
+)
+
+// Sizes of inputs: two query heads share one of keys.
+const (
+	heads, headDim = 2, 16
+)
+
+// draw returns random normal numbers as they are in float32.
+func draw(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	return x
+}
+
+// qkv draws q (1, heads, seq, headDim) and k, v (1, 1, seq, headDim).
+func qkv(seq int) (q, k, v []float32) {
+	r := rand.New(rand.NewPCG(18, 5))
+	return draw(r, heads*seq*headDim), draw(r, seq*headDim), draw(r, seq*headDim)
+}
+
+// inputs makes a file of what qkv draws.
+func inputs(t *testing.T, seq int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "qkv.safetensors")
+	list := []safetensors.Tensor{
+		{Name: "q", DType: safetensors.F32, Shape: []int{1, heads, seq, headDim}},
+		{Name: "k", DType: safetensors.F32, Shape: []int{1, 1, seq, headDim}},
+		{Name: "v", DType: safetensors.F32, Shape: []int{1, 1, seq, headDim}},
+	}
+	w, err := safetensors.Create(path, list, nil)
+	require.NoError(t, err)
+	defer w.Close()
+	q, k, v := qkv(seq)
+	for i, x := range [][]float32{q, k, v} {
+		s, err := w.Tensor(list[i].Name)
+		require.NoError(t, err)
+		require.NoError(t, binary.Write(s, binary.LittleEndian, x))
+	}
+	require.NoError(t, w.Commit())
+	return path
+}
+
+// tensor reads a float32 tensor of a file.
+func tensor(t *testing.T, f *safetensors.File, name string, shape ...int) []float32 {
+	t.Helper()
+	x, ok := f.Tensor(name)
+	require.True(t, ok, "no tensor %s", name)
+	require.Equal(t, safetensors.F32, x.DType)
+	require.Equal(t, shape, x.Shape)
+	raw := make([]byte, x.Bytes())
+	require.NoError(t, f.ReadAt(x, raw, 0))
+	list := make([]float32, len(raw)/4)
+	for i := range list {
+		list[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return list
+}
+
+// TestRun computes attention from file to file and compares with the formula, in float64.
+// A second run writes the same bytes.
+func TestRun(t *testing.T) {
+	_, dev := device(t)
+	const seq = 37
+	in, dir := inputs(t, seq), t.TempDir()
+	var files [2]string
+	for i := range files {
+		files[i] = filepath.Join(dir, string(rune('a'+i)))
+		code, stdout, stderr := flashvk(t, "run", "attention", dev, "--in", in, "--out", files[i], "--causal", "--no-tuning")
+		require.Zero(t, code, stderr)
+		require.Empty(t, stdout)
+		oneError(t, stderr)
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, len(files), "something else was left behind")
+	first, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	second, err := os.ReadFile(files[1])
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+
+	f, err := safetensors.Open(files[0])
+	require.NoError(t, err)
+	defer f.Close()
+	require.Len(t, f.Tensors(), 2)
+	o, lse := tensor(t, f, "o", 1, heads, seq, headDim), tensor(t, f, "lse", 1, heads, seq)
+	q, k, v := qkv(seq)
+	for row := range heads * seq {
+		wantO, wantLSE := formula(q[row*headDim:][:headDim], k, v, row%seq+1)
+		require.InDelta(t, wantLSE, float64(lse[row]), 1e-5, "lse of row %d", row)
+		for i, want := range wantO {
+			require.InDelta(t, want, float64(o[row*headDim+i]), 1e-5, "o of row %d, element %d", row, i)
+		}
+	}
+}
+
+// formula returns o and lse of a row that sees the first keys.
+func formula(q, k, v []float32, keys int) (o [headDim]float64, lse float64) {
+	sum := 0.0
+	for j := range keys {
+		score := 0.0
+		for i, x := range q {
+			score += float64(x) * float64(k[j*headDim+i])
+		}
+		p := math.Exp(score / math.Sqrt(headDim))
+		sum += p
+		for i := range o {
+			o[i] += p * float64(v[j*headDim+i])
+		}
+	}
+	for i := range o {
+		o[i] /= sum
+	}
+	return o, math.Log(sum)
+}
+
+// TestRunInPlace: the output may replace the input, at once and whole.
+func TestRunInPlace(t *testing.T) {
+	_, dev := device(t)
+	path := inputs(t, 5)
+	code, _, stderr := flashvk(t, "run", "attention", dev, "--in", path, "--out", path)
+	require.Zero(t, code, stderr)
+	f, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	tensor(t, f, "o", 1, heads, 5, headDim)
+}

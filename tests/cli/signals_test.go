@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"encoding/csv"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience is the time that an interrupted process has to end: its call on the device ends,
+// and what is known is written. The slowest are kernels that a software driver compiles.
+const patience = 5 * time.Second
+
+// interrupt sends a signal and waits for the end, which is status 1 and one word.
+func interrupt(t *testing.T, p *process, signal os.Signal) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(signal))
+	start := time.Now()
+	code := p.wait()
+	require.Less(t, time.Since(start), patience, p.args)
+	require.Equal(t, 1, code, "%s: %v\n%s", p.args, p.cmd.ProcessState, &p.stderr)
+	require.Equal(t, "flashvk: interrupted", oneError(t, p.stderr.String()), p.args)
+}
+
+// TestInterrupt: ^C, or a signal to terminate, ends what would go on for long.
+func TestInterrupt(t *testing.T) {
+	_, dev := device(t)
+	for _, c := range []struct {
+		signal os.Signal
+		args   []string
+	}{
+		{os.Interrupt, small(dev, "--format=csv", "--count=100000", "--iters=10000000")},
+		{syscall.SIGTERM, []string{"bench", "norm", dev, "--format=json", "--count=100000", "--iters=10000000"}},
+		{os.Interrupt, []string{"sweep", dev, "--impl=scalar", "--batch=1", "--heads=1", "--headdim=8", "--min-len=1", "--max-len=10000", "--step=1", "--csv", filepath.Join(t.TempDir(), "s.csv")}},
+	} {
+		p := prepare(t, c.args...).start()
+		p.await("flashvk: device ")
+		time.Sleep(200 * time.Millisecond) // for what comes after the note
+		interrupt(t, p, c.signal)
+		require.Empty(t, p.stdout.String(), "results of a measurement that was cut short")
+	}
+}
+
+// TestInterruptSelftest: the random problems that were checked are reported and recorded.
+func TestInterruptSelftest(t *testing.T) {
+	_, dev := device(t)
+	record := filepath.Join(t.TempDir(), "record.json")
+	p := prepare(t, "selftest", dev, "--random=10000000", "--kernel=optim", "--record", record).start()
+	p.await("flashvk: device ")
+	time.Sleep(time.Second)
+	interrupt(t, p, os.Interrupt)
+	require.Regexp(t, `(?m)^[0-9]+ random problems of seed 1 in .* 0 wrong, .*optim [1-9]`, p.stdout.String())
+	random := loadRecord(t, record).Random
+	require.Len(t, random, 1)
+	require.Equal(t, "optim", random[0].Kernel)
+	require.Positive(t, random[0].Problems)
+}
+
+// TestInterruptTune: the winners of the problems that were worked through are printed and
+// kept.
+func TestInterruptTune(t *testing.T) {
+	_, dev := device(t)
+	path := filepath.Join(t.TempDir(), "tuned.json")
+	p := prepare(t, tuneArgs(dev, path, "--seqlen=32,48", "--budget=400ms", "--format=benchfmt")...).start()
+	p.await("problem 2 of 2: ")
+	interrupt(t, p, os.Interrupt)
+	require.Contains(t, p.stdout.String(), "/seq_q=32/")
+	require.NotContains(t, p.stdout.String(), "/seq_q=48/")
+	require.Equal(t, 1, loadTuning(t, path).Len())
+	left, err := filepath.Glob(path + "*")
+	require.NoError(t, err)
+	require.Equal(t, []string{path}, left, "temporary files")
+}
+
+// TestInterruptSuite: the cases that were measured are written, to each place. The second
+// case is under way for as long as a peer takes.
+func TestInterruptSuite(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	out, script, first, second := filepath.Join(dir, "out"), filepath.Join(dir, "peer.sh"), filepath.Join(dir, "first"), filepath.Join(dir, "second")
+	require.NoError(t, os.WriteFile(script, []byte(`if [ -e `+first+` ]; then touch `+second+`; sleep 60; fi
+touch `+first+`
+echo '{"name": "x", "samples_ns": [1e6]}'
+`), 0o600))
+	p := prepare(t, "bench", "attention", dev, "--suite=latency", "--small", "--impl=scalar", "--count=2", "--iters=2", "--peer", "p=sh "+script, "--format=csv", "--out", out).start()
+	p.until(func() bool { _, err := os.Stat(second); return err == nil })
+	interrupt(t, p, os.Interrupt)
+	file, err := os.ReadFile(filepath.Join(out, "results.csv"))
+	require.NoError(t, err)
+	for _, text := range []string{p.stdout.String(), string(file)} {
+		lines, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+		require.NoError(t, err)
+		require.Len(t, lines, 3, "names, ours and the peer's of the first case:\n%s", text)
+	}
+}

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// together starts processes at the same time and waits for all of them.
+func together(t *testing.T, commands ...[]string) {
+	t.Helper()
+	var list []*process
+	for _, args := range commands {
+		list = append(list, prepare(t, args...).start())
+	}
+	for _, p := range list {
+		require.Zero(t, p.wait(), "%s: %s", p.args, &p.stderr)
+	}
+}
+
+// TestTogether: processes share the device and the cache of pipelines, which is whole
+// afterwards.
+func TestTogether(t *testing.T) {
+	_, dev := device(t)
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	in := inputs(t, 20)
+	out := filepath.Join(t.TempDir(), "o")
+	together(t,
+		small(dev, "--format=csv", "--count=50"),
+		[]string{"selftest", dev, "--random=60", "--kernel=optim"},
+		[]string{"run", "attention", dev, "--impl=scalar", "--in", in, "--out", out + "1"},
+		[]string{"run", "attention", dev, "--impl=unfused", "--in", in, "--out", out + "2"},
+		[]string{"run", "attention", dev, "--impl=scalar", "--in", in, "--out", out + "1"},
+	)
+	files, err := filepath.Glob(filepath.Join(cache, "flashvk", "pipelines", "*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1, "the cache of a device is one file")
+	cached, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	require.True(t, whole(cached), "a cache of pipelines that is not whole")
+	before, err := os.ReadFile(out + "1")
+	require.NoError(t, err)
+	together(t, []string{"run", "attention", dev, "--impl=scalar", "--in", in, "--out", out + "1"})
+	after, err := os.ReadFile(out + "1")
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+// whole reports whether a file is a header, a hash, and the data that it is of.
+func whole(file []byte) bool {
+	for data := sha256.Size; data < min(len(file), 256); data++ {
+		if sum := sha256.Sum256(file[data:]); bytes.Equal(sum[:], file[data-sha256.Size:data]) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestTogetherTune: two tuners of one file both leave their winners there, the first to end
+// as well as the last.
+func TestTogetherTune(t *testing.T) {
+	_, dev := device(t)
+	path := filepath.Join(t.TempDir(), "tuned.json")
+	slow := prepare(t, tuneArgs(dev, path, "--seqlen=32", "--budget=200ms")...).start()
+	slow.await("problem 1 of 1: ")
+	require.NoError(t, slow.cmd.Process.Signal(syscall.SIGSTOP))
+	quick := prepare(t, tuneArgs(dev, path, "--seqlen=48", "--budget=200ms")...).start()
+	require.Zero(t, quick.wait(), quick.stderr.String())
+	require.Equal(t, 1, loadTuning(t, path).Len())
+	require.NoError(t, slow.cmd.Process.Signal(syscall.SIGCONT))
+	require.Zero(t, slow.wait(), slow.stderr.String())
+	require.Equal(t, 2, loadTuning(t, path).Len())
+}
+
+// TestTogetherRecord: likewise two self-tests of one record.
+func TestTogetherRecord(t *testing.T) {
+	_, dev := device(t)
+	path := filepath.Join(t.TempDir(), "record.json")
+	slow := prepare(t, "selftest", dev, "--random=10000000", "--kernel=optim", "--record", path).start()
+	slow.await("flashvk: device ")
+	quick := prepare(t, "selftest", dev, "--random=2", "--kernel=norm", "--record", path).start()
+	require.Zero(t, quick.wait(), quick.stderr.String())
+	interrupt(t, slow, os.Interrupt)
+	var kernels []string
+	for _, r := range loadRecord(t, path).Random {
+		kernels = append(kernels, r.Kernel)
+	}
+	require.ElementsMatch(t, []string{"norm", "optim"}, kernels)
+}
