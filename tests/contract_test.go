@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -20,6 +21,10 @@ type face struct {
 
 // faces has a row for each kernel package that keeps the contract.
 var faces = map[string]face{
+	"gmm": {
+		gmm.Problem{}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
+		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
+	},
 	"norm": {
 		norm.Problem{}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
 		norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace,

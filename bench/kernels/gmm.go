@@ -163,32 +163,33 @@ func (o gmmOp) Tensors() (list []bench.OpTensor) {
 
 // Choose implements bench.Op.
 func (o gmmOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (string, error) {
-	return gmm.Describe(p == bench.Backward), gmm.Supports(caps, o.p)
+	plan, err := gmm.Choose(caps, o.p, kitPass(p), gmm.Options{})
+	return plan.String(), err
 }
 
 // Workspace implements bench.Op.
 func (o gmmOp) Workspace(caps *vk.Caps, _ string, p bench.Pass) (int64, error) {
-	if p == bench.Backward {
-		return 0, nil
-	}
-	return gmm.Workspace(caps, o.p)
+	return gmm.Workspace(caps, o.p, kitPass(p), gmm.Options{})
 }
 
-// mixtures returns the mixtures, or with a prefix d their gradients.
-func (o gmmOp) mixtures(t map[string]vk.Tensor, prefix string) gmm.Mixtures {
+// parts returns logit, mu and log sigma, or with a prefix d their gradients.
+func (o gmmOp) parts(t map[string]vk.Tensor, prefix string) (logit, mu, logSigma vk.Tensor) {
 	if o.whole {
 		return gmm.Interleaved(t[prefix+"p"])
 	}
-	return gmm.Mixtures{Logit: t[prefix+"logit"], Mu: t[prefix+"mu"], LogSigma: t[prefix+"log_sigma"]}
+	return t[prefix+"logit"], t[prefix+"mu"], t[prefix+"log_sigma"]
 }
 
 // Record implements bench.Op.
 func (o gmmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p bench.Pass) error {
-	in := o.mixtures(t, "")
-	if p == bench.Backward {
-		return gmm.Backward(c, o.mixtures(t, "d"), t["dloss"], in, t["y"], o.p, gmm.Options{})
+	x := gmm.Tensors{Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
+	x.Logit, x.Mu, x.LogSigma = o.parts(t, "")
+	if p == bench.Forward {
+		return gmm.Forward(c, x, o.p, gmm.Options{Workspace: workspace})
 	}
-	return gmm.Forward(c, t["log_p"], t["loss"], in, t["y"], o.p, gmm.Options{Workspace: workspace})
+	g := gmm.Gradients{DLoss: t["dloss"]}
+	g.DLogit, g.DMu, g.DLogSigma = o.parts(t, "d")
+	return gmm.Backward(c, x, g, o.p, gmm.Options{})
 }
 
 // Reference implements bench.Op.

@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // gmmKernel draws log-probabilities of tokens under mixtures.
@@ -42,8 +43,18 @@ func (p *gmmProblem) String() string {
 	return fmt.Sprintf("%s, %d tokens of %d components, %v, gradients %v", p.Call, p.Tokens, p.Components, p.DType, p.Grad)
 }
 
+// pass returns that of the call; Merge is the end of a forward pass.
+func (p *gmmProblem) pass() kit.Pass {
+	if p.Call == gmmBackward {
+		return kit.Backward
+	}
+	return kit.Forward
+}
+
 // Supports implements Problem.
-func (p *gmmProblem) Supports(caps *vk.Caps) error { return gmm.Supports(caps, p.Problem) }
+func (p *gmmProblem) Supports(caps *vk.Caps) error {
+	return gmm.Supports(caps, p.Problem, p.pass(), gmm.Options{})
+}
 
 // inputs returns what the problem reads: logits of a magnitude, the logarithms of deviations of
 // another.
@@ -74,12 +85,12 @@ func (p *gmmProblem) mixtures(prefix string, t dtype.DType, x [3][]float64, want
 	return []kerneltest.Tensor{fill("p", append(shape, 3), all, max(bound[0], bound[1], bound[2]))}
 }
 
-// of returns the mixtures of named tensors.
-func (p *gmmProblem) of(prefix string, t map[string]vk.Tensor) gmm.Mixtures {
+// parts returns logit, mu and log sigma of named tensors, or with a prefix d their gradients.
+func (p *gmmProblem) parts(prefix string, t map[string]vk.Tensor) (logit, mu, logSigma vk.Tensor) {
 	if p.Interleaved {
 		return gmm.Interleaved(t[prefix+"p"])
 	}
-	return gmm.Mixtures{Logit: t[prefix+"logit"], Mu: t[prefix+"mu"], LogSigma: t[prefix+"log_sigma"]}
+	return t[prefix+"logit"], t[prefix+"mu"], t[prefix+"log_sigma"]
 }
 
 // outputs returns those of Forward and Merge.
@@ -152,7 +163,7 @@ func (p *gmmProblem) Check(ctx context.Context, r *Runner) error {
 	bytes := int64(0)
 	if p.Loss && p.Call != gmmBackward {
 		var err error
-		if bytes, err = gmm.Workspace(r.Device().Caps(), p.Problem); err != nil {
+		if bytes, err = gmm.Workspace(r.Device().Caps(), p.Problem, kit.Forward, gmm.Options{}); err != nil {
 			return err
 		}
 	}
@@ -167,13 +178,17 @@ func (p *gmmProblem) Check(ctx context.Context, r *Runner) error {
 	list = append(list, p.workspace(bytes, 0)...)
 	return p.check(ctx, r, "gmm", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := gmm.Options{Workspace: t[workspaceName].Buffer, Saturate: p.Saturate}
-		switch p.Call {
-		case gmmBackward:
-			return gmm.Backward(c, p.of("d", t), t["dloss"], p.of("", t), t["y"], p.Problem, opt)
-		case gmmMerge:
-			return gmm.Merge(c, t["log_p"], t["loss"], t["states"], p.Problem, opt)
+		x := gmm.Tensors{Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
+		if p.Call == gmmMerge {
+			return gmm.Merge(c, t["states"], x, p.Problem, opt)
 		}
-		return gmm.Forward(c, t["log_p"], t["loss"], p.of("", t), t["y"], p.Problem, opt)
+		x.Logit, x.Mu, x.LogSigma = p.parts("", t)
+		if p.Call == gmmForward {
+			return gmm.Forward(c, x, p.Problem, opt)
+		}
+		g := gmm.Gradients{DLoss: t["dloss"]}
+		g.DLogit, g.DMu, g.DLogSigma = p.parts("d", t)
+		return gmm.Backward(c, x, g, p.Problem, opt)
 	})
 }
 

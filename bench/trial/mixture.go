@@ -256,7 +256,7 @@ func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []kern
 			return err
 		}
 		c.Barrier() // states are written
-		return gmm.Merge(c, t["log_p"], t["loss"], t["states"], p.Mixtures(), gmm.Options{})
+		return gmm.Merge(c, t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, p.Mixtures(), gmm.Options{})
 	})
 }
 

@@ -66,7 +66,7 @@ func TestMixture(t *testing.T) {
 						return err
 					}
 					c.Barrier()
-					return gmm.Merge(c, t["log_p"], vk.Tensor{}, states, single, gmm.Options{})
+					return gmm.Merge(c, states, gmm.Tensors{LogP: t["log_p"]}, single, gmm.Options{})
 				})
 			})
 		}

@@ -6,9 +6,10 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Backward computes the gradients of Forward's loss, times dloss. With r the part of
+// Backward computes the gradients of Forward's Loss, times DLoss. With r the part of
 // each component in the probability of its token, exp(log_w + log_n - log_p), w its
 // weight, exp(log_w), z = (y - mu) / sigma, and g = -dloss / tokens,
 //
@@ -18,19 +19,20 @@ import (
 //
 // It reads nothing that Forward wrote: log_p is computed again.
 //
-// The tensors of in are (tokens, components) of p.DType, those of grad of p.Grad, with any
-// strides, y is (tokens), dloss (1), float32, contiguous. A zero Tensor for dloss stands
-// for 1. A gradient that its format cannot hold is infinite, or with opt.Saturate the
+// Logit, Mu and LogSigma are (tokens, components) of p.DType, DLogit, DMu and DLogSigma of
+// p.Grad, with any strides, Y is (tokens), DLoss (1), float32, contiguous.
+// A gradient that its format cannot hold is infinite, or with o.Saturate the
 // largest number that it holds; with finite inputs nothing is NaN. Where y is so far from every component that log_p is -Inf, the nearest, in
 // deviations, has all of the probability.
 //
 // Backward records into c and returns; gradients are valid once c has completed, and
 // have memory of their own. Its errors are those of Forward.
-func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tensor, p Problem, opt Options) error {
+func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) error {
 	d := c.Device()
-	if err := Supports(d.Caps(), p); err != nil {
+	if err := Supports(d.Caps(), p, kit.Backward, o); err != nil {
 		return err
 	}
+	in, y, grad, dloss := t.mixtures(), t.Y, g.mixtures(), g.DLoss
 	inputs := append(in.arguments("", &p, p.DType),
 		argument.New("y", y, true, dtype.Float32, []int{p.Tokens}),
 		argument.New("dloss", dloss, !dloss.IsZero(), dtype.Float32, []int{1}))
@@ -38,22 +40,22 @@ func Backward(c *vk.Cmd, grad Mixtures, dloss vk.Tensor, in Mixtures, y vk.Tenso
 		return err
 	}
 	threads := bwdThreads(d.Caps())
-	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.Grad], opt.Saturate, bwdShare})
+	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.Grad], o.Saturate, bwdShare})
 	if err != nil {
 		return err
 	}
 	params := bwdParams{
 		Tokens: uint32(p.Tokens), Components: uint32(p.Components),
-		Logit: placeOf(in.Logit), Mu: placeOf(in.Mu), LogSigma: placeOf(in.LogSigma),
+		Logit: placeOf(in.logit), Mu: placeOf(in.mu), LogSigma: placeOf(in.logSigma),
 		YOffset: uint32(y.Offset),
-		DLogit:  placeOf(grad.Logit), DMu: placeOf(grad.Mu), DLogSigma: placeOf(grad.LogSigma),
+		DLogit:  placeOf(grad.logit), DMu: placeOf(grad.mu), DLogSigma: placeOf(grad.logSigma),
 		DLossOffset: uint32(dloss.Offset),
 	}
 	c.Note(func() vk.Note {
-		bytes := vk.Traffic(in.Logit, in.Mu, in.LogSigma, y, grad.Logit, grad.Mu, grad.LogSigma)
+		bytes := vk.Traffic(in.logit, in.mu, in.logSigma, y, grad.logit, grad.mu, grad.logSigma)
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.BackwardFLOPs(), Bytes: bytes}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p, int(threads/bwdShare)))}, params, in.Logit, in.Mu, in.LogSigma, y, or(dloss, y), grad.Logit, grad.Mu, grad.LogSigma)
+	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p, int(threads/bwdShare)))}, params, in.logit, in.mu, in.logSigma, y, or(dloss, y), grad.logit, grad.mu, grad.logSigma)
 	return c.Err()
 }
 

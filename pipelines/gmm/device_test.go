@@ -1,4 +1,4 @@
-package gmm
+package gmm_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
@@ -17,7 +18,7 @@ import (
 )
 
 // draw returns inputs with logits times scale, in the formats of p.
-func draw(p Problem, scale float64) ref.Inputs {
+func draw(p gmm.Problem, scale float64) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Components)))
 	normal := func(n int, format dtype.DType, f float64) []float64 { return kerneltest.Random(rng, format, n, f) }
 	n := p.Tokens * p.Components
@@ -31,7 +32,7 @@ func TestSuite(t *testing.T) {
 	d := vktest.Open(t)
 	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {
 		for j, format := range dtype.All() {
-			p := Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.All()[(i+j)%3]}
+			p := gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.All()[(i+j)%3]}
 			scale := []float64{1, 1e4}[(i+j)%2]
 			layout := kerneltest.Layout((i + j) % 3)
 			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, scale, layout), func(t *testing.T) {
@@ -43,7 +44,7 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-func inputs(p Problem, in ref.Inputs) []kerneltest.Tensor {
+func inputs(p gmm.Problem, in ref.Inputs) []kerneltest.Tensor {
 	mixtures := []int{p.Tokens, p.Components}
 	return []kerneltest.Tensor{
 		{Name: "logit", DType: p.DType, Shape: mixtures, Values: in.Logit},
@@ -53,7 +54,20 @@ func inputs(p Problem, in ref.Inputs) []kerneltest.Tensor {
 	}
 }
 
-func forwardCase(t *testing.T, d *vk.Device, p Problem, in ref.Inputs, layout kerneltest.Layout) {
+// tensors returns those of a case, by name.
+func tensors(x map[string]vk.Tensor) gmm.Tensors {
+	return gmm.Tensors{Logit: x["logit"], Mu: x["mu"], LogSigma: x["log_sigma"], Y: x["y"], LogP: x["log_p"], Loss: x["loss"]}
+}
+
+// interleaved returns them with the mixtures in p, and the gradients in dp.
+func interleaved(x map[string]vk.Tensor) (t gmm.Tensors, g gmm.Gradients) {
+	t = tensors(x)
+	t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(x["p"])
+	g.DLogit, g.DMu, g.DLogSigma = gmm.Interleaved(x["dp"])
+	return t, g
+}
+
+func forwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout kerneltest.Layout) {
 	logP, loss := ref.Forward(in, p)
 	plain, plainLoss := ref.PlainForward(in, p)
 	b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
@@ -61,27 +75,27 @@ func forwardCase(t *testing.T, d *vk.Device, p Problem, in ref.Inputs, layout ke
 		kerneltest.Tensor{Name: "log_p", DType: dtype.Float32, Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
 		kerneltest.Tensor{Name: "loss", DType: dtype.Float32, Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})}
 	c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-		return Forward(cmd, x["log_p"], x["loss"], Mixtures{x["logit"], x["mu"], x["log_sigma"]}, x["y"], p, Options{})
+		return gmm.Forward(cmd, tensors(x), p, gmm.Options{})
 	})
 }
 
-func backwardCase(t *testing.T, d *vk.Device, p Problem, in ref.Inputs, layout kerneltest.Layout, withDLoss bool) {
+func backwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout kerneltest.Layout, withDLoss bool) {
 	dloss := 1.0
-	tensors := inputs(p, in)
+	list := inputs(p, in)
 	if withDLoss {
 		dloss = -2.5
-		tensors = append(tensors, kerneltest.Tensor{Name: "dloss", DType: dtype.Float32, Shape: []int{1}, Values: []float64{dloss}})
+		list = append(list, kerneltest.Tensor{Name: "dloss", DType: dtype.Float32, Shape: []int{1}, Values: []float64{dloss}})
 	}
 	want := ref.Backward(in, dloss, p)
 	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, dloss, p), dloss, p)
 	mixtures := []int{p.Tokens, p.Components}
-	c := kerneltest.Case{Name: "backward", Layout: layout, Tensors: append(tensors,
+	c := kerneltest.Case{Name: "backward", Layout: layout, Tensors: append(list,
 		kerneltest.Tensor{Name: "dlogit", DType: p.Grad, Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
 		kerneltest.Tensor{Name: "dmu", DType: p.Grad, Shape: mixtures, Want: want.Mu, Bound: b.DMu},
 		kerneltest.Tensor{Name: "dlog_sigma", DType: p.Grad, Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
 	c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-		grad := Mixtures{x["dlogit"], x["dmu"], x["dlog_sigma"]}
-		return Backward(cmd, grad, x["dloss"], Mixtures{x["logit"], x["mu"], x["log_sigma"]}, x["y"], p, Options{})
+		g := gmm.Gradients{DLoss: x["dloss"], DLogit: x["dlogit"], DMu: x["dmu"], DLogSigma: x["dlog_sigma"]}
+		return gmm.Backward(cmd, tensors(x), g, p, gmm.Options{})
 	})
 }
 
@@ -90,7 +104,7 @@ func backwardCase(t *testing.T, d *vk.Device, p Problem, in ref.Inputs, layout k
 // permutation, not.
 func TestInterleaved(t *testing.T) {
 	d := vktest.Open(t)
-	p := Problem{Tokens: 70, Components: 5, DType: dtype.Float32}
+	p := gmm.Problem{Tokens: 70, Components: 5, DType: dtype.Float32}
 	in := draw(p, 1)
 	interleave := func(a, b, c []float64) (x []float64) {
 		for i := range a {
@@ -111,10 +125,11 @@ func TestInterleaved(t *testing.T) {
 			{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: 1e-5},
 		}}
 		_, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-			if err := Forward(cmd, x["log_p"], x["loss"], Interleaved(x["p"]), x["y"], p, Options{}); err != nil {
+			t, g := interleaved(x)
+			if err := gmm.Forward(cmd, t, p, gmm.Options{}); err != nil {
 				return err
 			}
-			return Backward(cmd, Interleaved(x["dp"]), vk.Tensor{}, Interleaved(x["p"]), x["y"], p, Options{})
+			return gmm.Backward(cmd, t, g, p, gmm.Options{})
 		})
 		require.NoError(t, err)
 	}
@@ -145,7 +160,7 @@ func TestExtremes(t *testing.T) {
 	for i := range in.Y {
 		in.Y[i] = float64(float32(in.Y[i]))
 	}
-	p := Problem{Tokens: len(in.Y), Components: 2, DType: dtype.Float32}
+	p := gmm.Problem{Tokens: len(in.Y), Components: 2, DType: dtype.Float32}
 	got, gotLoss, grad := compute(t, d, p, in)
 	logP, loss := ref.Forward(in, p)
 	want := ref.Backward(in, float64(p.Tokens), p)
@@ -183,7 +198,7 @@ func compare(t *testing.T, what string, got, want, tolerance float64) int {
 }
 
 // compute returns log_p, the loss, and the gradients of the sum of log_p's opposites.
-func compute(t *testing.T, d *vk.Device, p Problem, in ref.Inputs) (logP []float32, loss float32, grad [3][]float32) {
+func compute(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs) (logP []float32, loss float32, grad [3][]float32) {
 	ctx := context.Background()
 	tensor := func(values []float64, shape ...int) vk.Tensor {
 		x, err := d.NewTensor("x", dtype.Float32, shape...)
@@ -196,23 +211,24 @@ func compute(t *testing.T, d *vk.Device, p Problem, in ref.Inputs) (logP []float
 		require.NoError(t, x.Upload(ctx, narrow))
 		return x
 	}
-	mixtures := func(a, b, c []float64) Mixtures {
-		return Mixtures{tensor(a, p.Tokens, p.Components), tensor(b, p.Tokens, p.Components), tensor(c, p.Tokens, p.Components)}
+	mixtures := func(x []float64) vk.Tensor { return tensor(x, p.Tokens, p.Components) }
+	x := gmm.Tensors{
+		Logit: mixtures(in.Logit), Mu: mixtures(in.Mu), LogSigma: mixtures(in.LogSigma),
+		Y: tensor(in.Y, p.Tokens), LogP: tensor(nil, p.Tokens), Loss: tensor(nil, 1),
 	}
-	m, g := mixtures(in.Logit, in.Mu, in.LogSigma), mixtures(nil, nil, nil)
-	y, out, one, dloss := tensor(in.Y, p.Tokens), tensor(nil, p.Tokens), tensor(nil, 1), tensor([]float64{float64(p.Tokens)}, 1)
+	g := gmm.Gradients{DLoss: tensor([]float64{float64(p.Tokens)}, 1), DLogit: mixtures(nil), DMu: mixtures(nil), DLogSigma: mixtures(nil)}
 	c, err := d.NewCmd("extremes")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	require.NoError(t, Forward(c, out, one, m, y, p, Options{}))
-	require.NoError(t, Backward(c, g, dloss, m, y, p, Options{}))
+	require.NoError(t, gmm.Forward(c, x, p, gmm.Options{}))
+	require.NoError(t, gmm.Backward(c, x, g, p, gmm.Options{}))
 	require.NoError(t, c.Submit(ctx))
 	download := func(x vk.Tensor) []float32 {
 		values := make([]float32, x.NumElements())
 		require.NoError(t, x.Download(ctx, values))
 		return values
 	}
-	return download(out), download(one)[0], [3][]float32{download(g.Logit), download(g.Mu), download(g.LogSigma)}
+	return download(x.LogP), download(x.Loss)[0], [3][]float32{download(g.DLogit), download(g.DMu), download(g.DLogSigma)}
 }
 
 // TestErrors has the message of arguments that do not fit.
@@ -227,20 +243,31 @@ func TestErrors(t *testing.T) {
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	p, none := Problem{Tokens: 4, Components: 2}, vk.Tensor{}
-	in, grad, y, logP, loss := Interleaved(tensor(4, 2, 3)), Interleaved(tensor(4, 2, 3)), tensor(4), tensor(4), tensor(1)
-	require.NoError(t, Forward(c, logP, loss, in, y, p, Options{}))
-	require.NoError(t, Forward(c, none, none, in, y, p, Options{}))
-	require.EqualError(t, Forward(c, y, loss, in, y, p, Options{}), "gmm: log_p overlaps y: outputs need memory of their own")
-	require.EqualError(t, Forward(c, logP, y, in, y, p, Options{}), "gmm: loss has shape [4] and strides [1], want shape [1]")
-	require.EqualError(t, Forward(c, logP, loss, Mixtures{in.Logit, in.Mu, none}, y, p, Options{}), "gmm: log_sigma has no buffer")
-	require.EqualError(t, Forward(c, logP, loss, Interleaved(y), y, p, Options{}), "gmm: logit has shape [4] and strides [1], want shape [4 2]")
-	require.EqualError(t, Forward(c, logP, loss, in, y, Problem{}, Options{}), "gmm: tokens=0 is not positive")
-	require.EqualError(t, Backward(c, in, none, in, y, p, Options{}), "gmm: dp overlaps p: outputs need memory of their own")
-	require.EqualError(t, Backward(c, Mixtures{grad.Logit, grad.Logit, grad.LogSigma}, none, in, y, p, Options{}), "gmm: dmu overlaps dlogit: outputs need memory of their own")
-	require.EqualError(t, Backward(c, grad, y, in, y, p, Options{}), "gmm: dloss has shape [4] and strides [1], want shape [1]")
+	p, y := gmm.Problem{Tokens: 4, Components: 2}, tensor(4)
+	good, grad := interleaved(map[string]vk.Tensor{"p": tensor(4, 2, 3), "dp": tensor(4, 2, 3), "y": y, "log_p": tensor(4), "loss": tensor(1)})
+	forward := func(change func(t *gmm.Tensors)) error {
+		t := good
+		change(&t)
+		return gmm.Forward(c, t, p, gmm.Options{})
+	}
+	backward := func(change func(g *gmm.Gradients)) error {
+		g := grad
+		change(&g)
+		return gmm.Backward(c, good, g, p, gmm.Options{})
+	}
+	require.NoError(t, forward(func(*gmm.Tensors) {}))
+	require.NoError(t, forward(func(t *gmm.Tensors) { t.LogP, t.Loss = vk.Tensor{}, vk.Tensor{} }))
+	require.EqualError(t, forward(func(t *gmm.Tensors) { t.LogP = y }), "gmm: log_p overlaps y: outputs need memory of their own")
+	require.EqualError(t, forward(func(t *gmm.Tensors) { t.Loss = y }), "gmm: loss has shape [4] and strides [1], want shape [1]")
+	require.EqualError(t, forward(func(t *gmm.Tensors) { t.LogSigma = vk.Tensor{} }), "gmm: log_sigma has no buffer")
+	require.EqualError(t, forward(func(t *gmm.Tensors) { t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(y) }), "gmm: logit has shape [4] and strides [1], want shape [4 2]")
+	require.EqualError(t, gmm.Forward(c, good, gmm.Problem{}, gmm.Options{}), "gmm: tokens=0 is not positive")
+	require.EqualError(t, backward(func(g *gmm.Gradients) { g.DLogit, g.DMu, g.DLogSigma = good.Logit, good.Mu, good.LogSigma }),
+		"gmm: dp overlaps p: outputs need memory of their own")
+	require.EqualError(t, backward(func(g *gmm.Gradients) { g.DMu = g.DLogit }), "gmm: dmu overlaps dlogit: outputs need memory of their own")
+	require.EqualError(t, backward(func(g *gmm.Gradients) { g.DLoss = y }), "gmm: dloss has shape [4] and strides [1], want shape [1]")
 	small, err := d.NewBuffer("workspace", 4)
 	require.NoError(t, err)
 	t.Cleanup(small.Close)
-	require.EqualError(t, Forward(c, logP, loss, in, y, p, Options{Workspace: small}), "gmm: workspace has 4 bytes, want 16")
+	require.EqualError(t, gmm.Forward(c, good, p, gmm.Options{Workspace: small}), "gmm: workspace has 4 bytes, want 16")
 }

@@ -36,32 +36,31 @@ func Example() {
 	ctx := context.Background()
 	p := gmm.Problem{Tokens: 1, Components: 2, DType: dtype.Float32, Grad: dtype.Float32}
 	shape := []int{1, 2}
-	in := gmm.Mixtures{
+	t := gmm.Tensors{
 		Logit: tensor(d, "logit", shape, 0, 0), Mu: tensor(d, "mu", shape, -1, 1), LogSigma: tensor(d, "log_sigma", shape, 0, 0),
+		Y: tensor(d, "y", []int{1}, 0), Loss: tensor(d, "loss", []int{1}),
 	}
-	grad := gmm.Mixtures{Logit: tensor(d, "dlogit", shape), Mu: tensor(d, "dmu", shape), LogSigma: tensor(d, "dlog_sigma", shape)}
-	y, loss := tensor(d, "y", []int{1}, 0), tensor(d, "loss", []int{1})
-	for _, t := range []vk.Tensor{in.Logit, in.Mu, in.LogSigma, grad.Logit, grad.Mu, grad.LogSigma, y, loss} {
-		defer t.Close()
+	g := gmm.Gradients{DLogit: tensor(d, "dlogit", shape), DMu: tensor(d, "dmu", shape), DLogSigma: tensor(d, "dlog_sigma", shape)}
+	for _, x := range []vk.Tensor{t.Logit, t.Mu, t.LogSigma, t.Y, t.Loss, g.DLogit, g.DMu, g.DLogSigma} {
+		defer x.Close()
 	}
 	c, err := d.NewCmd("gmm")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	none := vk.Tensor{} // neither log_p nor a gradient of the loss other than 1
-	if err := gmm.Forward(c, none, loss, in, y, p, gmm.Options{}); err != nil {
+	if err := gmm.Forward(c, t, p, gmm.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	if err := gmm.Backward(c, grad, none, in, y, p, gmm.Options{}); err != nil { // reads nothing that Forward wrote
+	if err := gmm.Backward(c, t, g, p, gmm.Options{}); err != nil { // reads nothing that Forward wrote
 		log.Fatal(err)
 	}
 	if err := c.Submit(ctx); err != nil {
 		log.Fatal(err)
 	}
-	for _, t := range []vk.Tensor{loss, grad.Mu} {
-		got := make([]float32, t.NumElements())
-		if err := t.Download(ctx, got); err != nil {
+	for _, x := range []vk.Tensor{t.Loss, g.DMu} {
+		got := make([]float32, x.NumElements())
+		if err := x.Download(ctx, got); err != nil {
 			log.Fatal(err)
 		}
 		fmt.Printf("%.4f\n", got)

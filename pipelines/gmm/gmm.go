@@ -8,10 +8,10 @@
 //	loss  = -mean(log_p)
 //
 //	tensor                                            shape                 format
-//	logit, mu, log_sigma                              (tokens, components)  Problem.DType, any strides
-//	dlogit, dmu, dlog_sigma                           (tokens, components)  Problem.Grad, likewise
-//	y, log_p                                          (tokens)              float32, contiguous
-//	loss, dloss                                       (1)                   float32
+//	Logit, Mu, LogSigma                               (tokens, components)  Problem.DType, any strides
+//	DLogit, DMu, DLogSigma                            (tokens, components)  Problem.Grad, likewise
+//	Y, LogP                                           (tokens)              float32, contiguous
+//	Loss, DLoss                                       (1)                   float32
 //
 // Logit, mu and log_sigma are often the last axis of one tensor, as a layer writes them:
 // [Interleaved] takes it apart without a copy.
@@ -33,36 +33,46 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gmm/ref"
+	"github.com/flashvk/flashvk/pipelines/sumrows"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A Problem holds the sizes and the format of a call.
-type Problem = ref.Problem
+// Tensors are what Forward reads and writes; Backward reads the first four.
+type Tensors struct {
+	Logit, Mu, LogSigma vk.Tensor
+	Y                   vk.Tensor
+	LogP, Loss          vk.Tensor // written; either may be left out
+}
 
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel
-// on the device handles.
-var ErrUnsupported = vk.ErrUnsupported
+// Gradients are that of what follows by the loss, which Backward is given, and those that
+// it writes.
+type Gradients struct {
+	DLoss                  vk.Tensor // may be left out: 1
+	DLogit, DMu, DLogSigma vk.Tensor
+}
 
-// Mixtures are the distributions of all tokens, or gradients by them: tensors (tokens,
-// components) with any strides.
-type Mixtures struct{ Logit, Mu, LogSigma vk.Tensor }
-
-// Interleaved returns the mixtures in a tensor (tokens, components, 3), whose last
-// axis is logit, mu, log sigma.
-func Interleaved(p vk.Tensor) Mixtures {
-	if len(p.Shape) != 3 || len(p.Strides) != 3 || p.Shape[2] != 3 {
-		return Mixtures{p, p, p} // Forward says what is wrong
+// Interleaved returns the parts of a tensor (tokens, components, 3), whose last axis is
+// logit, mu, log sigma.
+func Interleaved(x vk.Tensor) (logit, mu, logSigma vk.Tensor) {
+	if len(x.Shape) != 3 || len(x.Strides) != 3 || x.Shape[2] != 3 {
+		return x, x, x // Forward says what is wrong
 	}
 	part := func(i int) vk.Tensor {
-		x := p
-		x.Shape, x.Strides, x.Offset = p.Shape[:2:2], p.Strides[:2:2], p.Offset+i*p.Strides[2]
-		return x
+		y := x
+		y.Shape, y.Strides, y.Offset = x.Shape[:2:2], x.Strides[:2:2], x.Offset+i*x.Strides[2]
+		return y
 	}
-	return Mixtures{part(0), part(1), part(2)}
+	return part(0), part(1), part(2)
 }
+
+// mixtures are the distributions of all tokens, or gradients by them.
+type mixtures struct{ logit, mu, logSigma vk.Tensor }
+
+func (t *Tensors) mixtures() mixtures   { return mixtures{t.Logit, t.Mu, t.LogSigma} }
+func (g *Gradients) mixtures() mixtures { return mixtures{g.DLogit, g.DMu, g.DLogSigma} }
 
 // Options modify a call. The zero value is the default.
 type Options struct {
@@ -75,48 +85,93 @@ type Options struct {
 	Saturate bool
 }
 
-// Supports returns nil if a device can compute p, and otherwise an error: one of
-// Problem.Validate, or one that wraps ErrUnsupported and says why not.
-func Supports(caps *vk.Caps, p Problem) error {
+// A Plan says how a problem runs on a device. It is a kit.Plan.
+type Plan struct {
+	pass  kit.Pass
+	bytes int64
+}
+
+// String names the choices in a few words.
+func (p Plan) String() string {
+	share := fwdShare
+	if p.pass == kit.Backward {
+		share = bwdShare
+	}
+	return fmt.Sprintf("%d invocations a token", share)
+}
+
+// Workspace is how many bytes of memory Forward and Merge need, for the loss; Backward
+// needs none.
+func (p Plan) Workspace() int64 { return p.bytes }
+
+// Kernels lists the modules that run, in order.
+func (p Plan) Kernels() []string {
+	if p.pass == kit.Backward {
+		return []string{"gmm_bwd"}
+	}
+	return []string{"gmm_fwd", "sum_rows"}
+}
+
+// Choose returns how p would run on a device. Its errors are those of Forward and Backward
+// about p.
+func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
+	plan := Plan{pass: pass}
 	if err := p.Validate(); err != nil {
-		return err
+		return plan, err
 	}
 	switch {
 	case !caps.ScalarBlockLayout:
-		return fmt.Errorf("gmm: the device has no scalar block layout: %w", ErrUnsupported)
+		return plan, kit.Unsupported("gmm", "the device has no scalar block layout")
 	case min(p.DType.Size(), p.Grad.Size()) == 2 && !caps.Storage16:
-		return fmt.Errorf("gmm: the device has no 16-bit storage: %w", ErrUnsupported)
+		return plan, kit.Unsupported("gmm", "the device has no 16-bit storage")
 	}
-	return nil
+	if pass == kit.Forward {
+		plan.bytes = sumrows.Bytes(fwdGroups(caps, &p), 1)
+	}
+	return plan, nil
+}
+
+// Supports returns nil if the device can compute p, and otherwise an error: one of
+// Problem.Validate, or one that wraps vk.ErrUnsupported and says why not.
+func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
+	_, err := Choose(caps, p, pass, o)
+	return err
+}
+
+// Workspace returns how many bytes Options.Workspace must have: of Forward and Merge a
+// float32 for each workgroup, of Backward none. Its errors are those of Choose.
+func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
+	plan, err := Choose(caps, p, pass, o)
+	return plan.bytes, err
 }
 
 // arguments returns what is checked of m, tensors of a format: three, or if they are
 // interleaved the one that they are parts of, whose parts do share memory.
-func (m Mixtures) arguments(prefix string, p *Problem, t dtype.DType) []argument.Argument {
+func (m mixtures) arguments(prefix string, p *Problem, t dtype.DType) []argument.Argument {
 	shape := []int{p.Tokens, p.Components}
 	if m.interleaved() {
-		whole := m.Logit
+		whole := m.logit
 		whole.Shape = append(append([]int(nil), whole.Shape...), 3)
-		whole.Strides = append(append([]int(nil), whole.Strides...), m.Mu.Offset-m.Logit.Offset)
+		whole.Strides = append(append([]int(nil), whole.Strides...), m.mu.Offset-m.logit.Offset)
 		return []argument.Argument{argument.New(prefix+"p", whole, true, t, append(shape, 3)).Strided()}
 	}
 	return []argument.Argument{
-		argument.New(prefix+"logit", m.Logit, true, t, shape).Strided(),
-		argument.New(prefix+"mu", m.Mu, true, t, shape).Strided(),
-		argument.New(prefix+"log_sigma", m.LogSigma, true, t, shape).Strided(),
+		argument.New(prefix+"logit", m.logit, true, t, shape).Strided(),
+		argument.New(prefix+"mu", m.mu, true, t, shape).Strided(),
+		argument.New(prefix+"log_sigma", m.logSigma, true, t, shape).Strided(),
 	}
 }
 
 // interleaved reports whether the tensors are what Interleaved returns.
-func (m *Mixtures) interleaved() bool {
+func (m *mixtures) interleaved() bool {
 	same := func(a, b []int) bool { return len(a) == 2 && len(b) == 2 && a[0] == b[0] && a[1] == b[1] }
-	step := m.Mu.Offset - m.Logit.Offset
-	for _, t := range []*vk.Tensor{&m.Mu, &m.LogSigma} {
-		if t.Buffer != m.Logit.Buffer || t.DType != m.Logit.DType || !same(t.Shape, m.Logit.Shape) || !same(t.Strides, m.Logit.Strides) {
+	step := m.mu.Offset - m.logit.Offset
+	for _, t := range []*vk.Tensor{&m.mu, &m.logSigma} {
+		if t.Buffer != m.logit.Buffer || t.DType != m.logit.DType || !same(t.Shape, m.logit.Shape) || !same(t.Strides, m.logit.Strides) {
 			return false
 		}
 	}
-	return step > 0 && m.LogSigma.Offset-m.Mu.Offset == step && !m.Logit.IsZero()
+	return step > 0 && m.logSigma.Offset-m.mu.Offset == step && !m.logit.IsZero()
 }
 
 // Invocations of a workgroup of Forward, and those of them that have a token together: more of
@@ -126,15 +181,6 @@ const (
 	fwdShare   = 2
 	bwdShare   = 4
 )
-
-// Describe says how the kernel of a pass goes about it, for tables.
-func Describe(backward bool) string {
-	share := fwdShare
-	if backward {
-		share = bwdShare
-	}
-	return fmt.Sprintf("%d invocations a token", share)
-}
 
 // bwdThreads returns the invocations of a workgroup of Backward: a subgroup, whose barriers cost
 // little.

@@ -6,6 +6,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // StateSize is how many float32 hold what is known of a mixture of which some components
@@ -19,13 +20,14 @@ const StateSize = 8
 //	loss  = -mean(log_p)
 //
 // States is (groups, tokens, StateSize), float32, with any strides that are multiples of 4
-// elements, as its offset is, and a contiguous last axis; log_p is (tokens) and loss (1),
-// as in Forward. Of p only the tokens count. Groups are merged in their order.
+// elements, as its offset is, and a contiguous last axis; t.LogP is (tokens) and t.Loss (1),
+// as in Forward. Of t and p nothing else counts but the tokens. Groups are merged in their order.
 //
 // Records, waits for, and returns errors as Forward does, and takes as much memory.
-func Merge(c *vk.Cmd, logP, loss, states vk.Tensor, p Problem, opt Options) error {
+func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) error {
 	d := c.Device()
-	if err := Supports(d.Caps(), p); err != nil {
+	logP, loss := t.LogP, t.Loss
+	if err := Supports(d.Caps(), p, kit.Forward, o); err != nil {
 		return err
 	}
 	if len(states.Shape) != 3 {
@@ -33,7 +35,7 @@ func Merge(c *vk.Cmd, logP, loss, states vk.Tensor, p Problem, opt Options) erro
 	}
 	count := states.Shape[0]
 	inputs := []argument.Argument{argument.New("states", states, true, dtype.Float32, []int{count, p.Tokens, StateSize})}
-	parts, err := check(c, inputs, logP, loss, &p, &opt)
+	parts, err := check(c, inputs, logP, loss, &p, &o)
 	if err != nil {
 		return err
 	}

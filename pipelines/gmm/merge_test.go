@@ -1,4 +1,4 @@
-package gmm
+package gmm_test
 
 import (
 	"math"
@@ -7,16 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
-// states returns the state of every component alone, (components, tokens, StateSize), as
+// states returns the state of every component alone, (components, tokens, gmm.StateSize), as
 // shaders/lib/gmm.glsl has it.
-func states(in ref.Inputs, p Problem) []float64 {
-	x := make([]float64, p.Components*p.Tokens*StateSize)
+func states(in ref.Inputs, p gmm.Problem) []float64 {
+	x := make([]float64, p.Components*p.Tokens*gmm.StateSize)
 	for t := range p.Tokens {
 		for k := range p.Components {
 			i := t*p.Components + k
@@ -26,7 +27,7 @@ func states(in ref.Inputs, p Problem) []float64 {
 			if math.IsInf(q, 1) {
 				distance = math.Log(d) - in.LogSigma[i]
 			}
-			copy(x[(k*p.Tokens+t)*StateSize:], []float64{in.Logit[i], 1, 1, in.Logit[i], q, distance, in.LogSigma[i], 0})
+			copy(x[(k*p.Tokens+t)*gmm.StateSize:], []float64{in.Logit[i], 1, 1, in.Logit[i], q, distance, in.LogSigma[i], 0})
 		}
 	}
 	for i, v := range x {
@@ -40,7 +41,7 @@ func states(in ref.Inputs, p Problem) []float64 {
 func TestMerge(t *testing.T) {
 	d := vktest.Open(t)
 	for i, size := range [][2]int{{1, 1}, {70, 2}, {130, 10}} {
-		p := Problem{Tokens: size[0], Components: size[1]}
+		p := gmm.Problem{Tokens: size[0], Components: size[1]}
 		in := draw(p, []float64{1, 1e4}[i%2])
 		for t := 0; t < p.Tokens; t += 3 {
 			in.Y[t] = float64(float32(in.Y[t] * 1e25)) // z²/2 is infinite
@@ -52,12 +53,12 @@ func TestMerge(t *testing.T) {
 		}
 		b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
 		c := kerneltest.Case{Layout: []kerneltest.Layout{kerneltest.Packed, kerneltest.Padded}[i%2], Tensors: []kerneltest.Tensor{
-			{Name: "states", Shape: []int{p.Components, p.Tokens, StateSize}, Values: states(in, p)},
+			{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: states(in, p)},
 			{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
 			{Name: "loss", Shape: []int{1}, Want: []float64{float64(float32(loss))}, Bound: b.Loss},
 		}}
 		_, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-			return Merge(cmd, x["log_p"], x["loss"], x["states"], p, Options{})
+			return gmm.Merge(cmd, x["states"], tensors(x), p, gmm.Options{})
 		})
 		require.NoError(t, err)
 	}
@@ -69,22 +70,22 @@ func TestMergeErrors(t *testing.T) {
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	x, err := d.NewTensor("x", dtype.Float32, 2, 4, StateSize)
+	x, err := d.NewTensor("x", dtype.Float32, 2, 4, gmm.StateSize)
 	require.NoError(t, err)
 	t.Cleanup(x.Close)
-	p, none := Problem{Tokens: 4, Components: 1}, vk.Tensor{}
-	require.NoError(t, Merge(c, none, none, x, p, Options{}))
-	require.EqualError(t, Merge(c, none, none, none, p, Options{}), "gmm: states has shape [], want [groups 4 8]")
-	require.EqualError(t, Merge(c, none, none, x, Problem{Tokens: 5, Components: 1}, Options{}), "gmm: states has shape [2 4 8] and strides [32 8 1], want shape [2 5 8]")
+	p, none := gmm.Problem{Tokens: 4, Components: 1}, gmm.Tensors{}
+	require.NoError(t, gmm.Merge(c, x, none, p, gmm.Options{}))
+	require.EqualError(t, gmm.Merge(c, vk.Tensor{}, none, p, gmm.Options{}), "gmm: states has shape [], want [groups 4 8]")
+	require.EqualError(t, gmm.Merge(c, x, none, gmm.Problem{Tokens: 5, Components: 1}, gmm.Options{}), "gmm: states has shape [2 4 8] and strides [32 8 1], want shape [2 5 8]")
 	odd := x
 	odd.Shape, odd.Offset = []int{1, 4, 8}, 2
-	require.EqualError(t, Merge(c, none, none, odd, p, Options{}), "gmm: states has offset 2 and strides [32 8 1]: not multiples of 4 elements")
+	require.EqualError(t, gmm.Merge(c, odd, none, p, gmm.Options{}), "gmm: states has offset 2 and strides [32 8 1]: not multiples of 4 elements")
 }
 
 // TestSaturate has gradients that float16 cannot hold, and their largest number instead.
 func TestSaturate(t *testing.T) {
 	d := vktest.Open(t)
-	p := Problem{Tokens: 2, Components: 1, Grad: dtype.Float16}
+	p := gmm.Problem{Tokens: 2, Components: 1, Grad: dtype.Float16}
 	for _, most := range []float64{65504, math.Inf(1)} {
 		c := kerneltest.Case{Tensors: []kerneltest.Tensor{
 			{Name: "p", Shape: []int{2, 1, 3}, Values: []float64{0, 3, -10, 0, 0, 0}},
@@ -92,7 +93,8 @@ func TestSaturate(t *testing.T) {
 			{Name: "dp", DType: dtype.Float16, Shape: []int{2, 1, 3}, Want: []float64{0, most, -most, 0, -1, -1.5}, Bound: 1e-3},
 		}}
 		_, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-			return Backward(cmd, Interleaved(x["dp"]), vk.Tensor{}, Interleaved(x["p"]), x["y"], p, Options{Saturate: !math.IsInf(most, 1)})
+			t, g := interleaved(x)
+			return gmm.Backward(cmd, t, g, p, gmm.Options{Saturate: !math.IsInf(most, 1)})
 		})
 		require.NoError(t, err)
 	}

@@ -57,6 +57,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A Problem holds the sizes and formats of one call.
@@ -180,7 +181,10 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dloss, x, w1, w2, y vk.Tensor, p Problem,
 		return err
 	}
 	loss := func(c *vk.Cmd, dy, out vk.Tensor) error {
-		return gmm.Backward(c, gmm.Interleaved(dy), dloss, gmm.Interleaved(out), y, p.Mixtures(), gmm.Options{Saturate: true})
+		t, g := gmm.Tensors{Y: y}, gmm.Gradients{DLoss: dloss}
+		t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(out)
+		g.DLogit, g.DMu, g.DLogSigma = gmm.Interleaved(dy)
+		return gmm.Backward(c, t, g, p.Mixtures(), gmm.Options{Saturate: true})
 	}
 	heads := opt.perceptrons()
 	heads.Workspace = memory
@@ -199,7 +203,7 @@ func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	if err := validate(p, opt); err != nil {
 		return 0, err
 	}
-	if err := gmm.Supports(caps, p.Mixtures()); err != nil {
+	if err := gmm.Supports(caps, p.Mixtures(), kit.Backward, gmm.Options{}); err != nil {
 		return 0, wrap(err)
 	}
 	bytes, err := grouped.BackwardLossWorkspace(caps, p.Perceptrons(), opt.perceptrons())

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/grouped"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A forwardPlan is what Forward runs: a kernel whose workgroups have all of their heads,
@@ -31,7 +32,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 	if err := validate(p, opt); err != nil {
 		return plan, err
 	}
-	sums, err := gmm.Workspace(caps, p.Mixtures())
+	sums, err := gmm.Workspace(caps, p.Mixtures(), kit.Forward, gmm.Options{})
 	if err != nil {
 		return plan, fmt.Errorf("mixture: %w", err)
 	}
@@ -90,7 +91,9 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, logP, loss, x, w1, w2
 			return err
 		}
 		c.Barrier() // outputs are written, and their workspace is read
-		return wrap(gmm.Forward(c, logP, loss, gmm.Interleaved(out), y, p.Mixtures(), opt))
+		t := gmm.Tensors{Y: y, LogP: logP, Loss: loss}
+		t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(out)
+		return wrap(gmm.Forward(c, t, p.Mixtures(), opt))
 	}
 	states := vk.View(memory, dtype.Float32, f.groups, p.Tokens, gmm.StateSize)
 	states.Offset = int(f.states / 4)
@@ -102,7 +105,7 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, logP, loss, x, w1, w2
 		return wrap(err)
 	}
 	c.Barrier() // states are written
-	return wrap(gmm.Merge(c, logP, loss, states, p.Mixtures(), opt))
+	return wrap(gmm.Merge(c, states, gmm.Tensors{LogP: logP, Loss: loss}, p.Mixtures(), opt))
 }
 
 // wrap returns an error of what Forward and Backward are made of as theirs.

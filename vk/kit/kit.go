@@ -11,8 +11,8 @@
 //	func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error
 //	func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error)
 //
-// and its Plan is a [Plan]. TestContract of package tests holds them to it. So far norm
-// does; the others follow.
+// and its Plan is a [Plan]. TestContract of package tests holds them to it. So far gmm
+// and norm do; the others follow.
 package kit
 
 import (

@@ -4,60 +4,13 @@
 package ref
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
-
-// A Problem is one call.
-type Problem struct {
-	Tokens     int
-	Components int         // of the mixture of a token
-	DType      dtype.DType // of logit, mu and log sigma
-	Grad       dtype.DType // of their gradients
-}
-
-// Validate returns an error that names the first field that is out of its range.
-func (p Problem) Validate() error {
-	switch {
-	case p.Tokens <= 0:
-		return fmt.Errorf("gmm: tokens=%d is not positive", p.Tokens)
-	case p.Components <= 0:
-		return fmt.Errorf("gmm: components=%d is not positive", p.Components)
-	case float64(p.Tokens)*float64(p.Components) > math.MaxUint32/3:
-		return fmt.Errorf("gmm: tokens=%d by components=%d are more than %d", p.Tokens, p.Components, uint32(math.MaxUint32/3))
-	case !p.DType.Float():
-		return fmt.Errorf("gmm: dtype=%v is not one of float32, float16, bfloat16", p.DType)
-	case !p.Grad.Float():
-		return fmt.Errorf("gmm: grad=%v is not one of float32, float16, bfloat16", p.Grad)
-	}
-	return nil
-}
-
-// FLOPs returns the operations of the forward pass, counted as the formulas are written
-// with an exponential or a logarithm as one: 14 for each component of a token.
-func (p Problem) FLOPs() float64 { return 14 * float64(p.Tokens) * float64(p.Components) }
-
-// BackwardFLOPs returns those of the backward pass: 24.
-func (p Problem) BackwardFLOPs() float64 { return 24 * float64(p.Tokens) * float64(p.Components) }
-
-// Bytes returns the least traffic of the forward pass: the mixtures and y read, log_p
-// and the loss written.
-func (p Problem) Bytes() float64 { return p.mixtureBytes(p.DType) + 8*float64(p.Tokens) + 4 }
-
-// BackwardBytes returns that of the backward pass: the mixtures and y read, the
-// gradients written.
-func (p Problem) BackwardBytes() float64 {
-	return p.mixtureBytes(p.DType) + p.mixtureBytes(p.Grad) + 4*float64(p.Tokens)
-}
-
-// mixtureBytes returns the size of three numbers for each component, of a format.
-func (p Problem) mixtureBytes(t dtype.DType) float64 {
-	return 3 * float64(p.Tokens) * float64(p.Components) * float64(t.Size())
-}
 
 // Inputs are the tensors of a call, row-major: Logit, Mu and LogSigma (tokens,
 // components), Y (tokens).
@@ -74,18 +27,18 @@ const halfLog2Pi = 0.91893853320467274178 // log(2π) / 2
 //	log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
 //	log_p = logsumexp over components of log_w + log_n
 //	loss  = -mean(log_p)
-func Forward(in Inputs, p Problem) (logP []float64, loss float64) {
+func Forward(in Inputs, p gmm.Problem) (logP []float64, loss float64) {
 	return forward(in, p, func(x float64) float64 { return x })
 }
 
 // PlainForward is Forward with every operation rounded to float32.
-func PlainForward(in Inputs, p Problem) (logP []float64, loss float64) {
+func PlainForward(in Inputs, p gmm.Problem) (logP []float64, loss float64) {
 	return forward(in, p, round32)
 }
 
 func round32(x float64) float64 { return float64(float32(x)) }
 
-func forward(in Inputs, p Problem, round func(float64) float64) (logP []float64, loss float64) {
+func forward(in Inputs, p gmm.Problem, round func(float64) float64) (logP []float64, loss float64) {
 	logP = make([]float64, p.Tokens)
 	for t := range logP {
 		a, logW, least := mixture(in, p, t, round)
@@ -100,7 +53,7 @@ func forward(in Inputs, p Problem, round func(float64) float64) (logP []float64,
 
 // mixture returns log_n + least and log_w of a token, least being the smallest z²/2:
 // where y is far from everything, that leaves what tells the components apart.
-func mixture(in Inputs, p Problem, t int, round func(float64) float64) (logN, logW []float64, least float64) {
+func mixture(in Inputs, p gmm.Problem, t int, round func(float64) float64) (logN, logW []float64, least float64) {
 	n := p.Components
 	logit := in.Logit[t*n : (t+1)*n]
 	sum := logSumExp(logit, round)
@@ -118,7 +71,7 @@ func mixture(in Inputs, p Problem, t int, round func(float64) float64) (logN, lo
 }
 
 // deviation returns z: (y - mu) / sigma.
-func deviation(in Inputs, p Problem, t, k int, round func(float64) float64) float64 {
+func deviation(in Inputs, p gmm.Problem, t, k int, round func(float64) float64) float64 {
 	i := t*p.Components + k
 	return round(round(in.Y[t]-in.Mu[i]) * round(math.Exp(-in.LogSigma[i])))
 }
@@ -138,13 +91,13 @@ func logSumExp(x []float64, round func(float64) float64) float64 {
 //	dlogit     = g * (r - w)
 //	dmu        = g * r * z / sigma
 //	dlog_sigma = g * r * (z² - 1)
-func Backward(in Inputs, dloss float64, p Problem) Gradients {
+func Backward(in Inputs, dloss float64, p gmm.Problem) Gradients {
 	return backward(in, dloss, p, func(x float64) float64 { return x })
 }
 
 // PlainBackward is Backward with every operation rounded to float32, and the gradients
 // to p.Grad.
-func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
+func PlainBackward(in Inputs, dloss float64, p gmm.Problem) Gradients {
 	g := backward(in, dloss, p, round32)
 	for _, x := range [][]float64{g.Logit, g.Mu, g.LogSigma} {
 		for i, v := range x {
@@ -154,7 +107,7 @@ func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
 	return g
 }
 
-func backward(in Inputs, dloss float64, p Problem, round func(float64) float64) Gradients {
+func backward(in Inputs, dloss float64, p gmm.Problem, round func(float64) float64) Gradients {
 	n := p.Components
 	out := Gradients{make([]float64, len(in.Logit)), make([]float64, len(in.Logit)), make([]float64, len(in.Logit))}
 	g := round(-dloss / float64(p.Tokens))
@@ -200,7 +153,7 @@ func ForwardBounds(in Inputs, logP, plain []float64, loss, plainLoss float64) Bo
 
 // BackwardBounds does the same for the gradients. An error of log_p is a relative one of
 // all parts, and so of dmu and dlog_sigma, and one of g for dlogit.
-func BackwardBounds(in Inputs, want, plain Gradients, dloss float64, p Problem) Bounds {
+func BackwardBounds(in Inputs, want, plain Gradients, dloss float64, p gmm.Problem) Bounds {
 	logP, _ := Forward(in, p)
 	g, off := math.Abs(dloss)/float64(p.Tokens), least(in, logP)
 	return Bounds{
@@ -212,7 +165,7 @@ func BackwardBounds(in Inputs, want, plain Gradients, dloss float64, p Problem) 
 
 // Spread returns how far log_p of each token may be off, to the first order, if inputs may be
 // by off, whose y is not looked at.
-func Spread(in, off Inputs, p Problem) []float64 {
+func Spread(in, off Inputs, p gmm.Problem) []float64 {
 	g := Backward(in, float64(p.Tokens), p)
 	out := make([]float64, p.Tokens)
 	for i := range g.Logit {
@@ -222,7 +175,7 @@ func Spread(in, off Inputs, p Problem) []float64 {
 }
 
 // BackwardSpread does the same for the gradients.
-func BackwardSpread(in, off Inputs, dloss float64, p Problem) Gradients {
+func BackwardSpread(in, off Inputs, dloss float64, p gmm.Problem) Gradients {
 	n := p.Components
 	exact := func(x float64) float64 { return x }
 	out := Gradients{make([]float64, len(in.Logit)), make([]float64, len(in.Logit)), make([]float64, len(in.Logit))}

@@ -10,9 +10,10 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gmm"
 )
 
-func random(p Problem) Inputs {
+func random(p gmm.Problem) Inputs {
 	rng := rand.New(rand.NewPCG(5, uint64(p.Components)))
 	draw := func(n int) []float64 {
 		x := make([]float64, n)
@@ -28,7 +29,7 @@ func random(p Problem) Inputs {
 // TestForward compares with gonum's normal distribution and plain sums of
 // probabilities, and with one component in closed form.
 func TestForward(t *testing.T) {
-	p := Problem{Tokens: 7, Components: 4}
+	p := gmm.Problem{Tokens: 7, Components: 4}
 	in := random(p)
 	logP, loss := Forward(in, p)
 	mean := 0.0
@@ -47,13 +48,13 @@ func TestForward(t *testing.T) {
 	require.InDelta(t, -mean, loss, 1e-12)
 
 	one := Inputs{Logit: []float64{1e4}, Mu: []float64{3}, LogSigma: []float64{math.Log(2)}, Y: []float64{7}}
-	logP, _ = Forward(one, Problem{Tokens: 1, Components: 1})
+	logP, _ = Forward(one, gmm.Problem{Tokens: 1, Components: 1})
 	require.InDelta(t, -2-math.Log(2)-math.Log(2*math.Pi)/2, logP[0], 1e-14)
 }
 
 // TestBackward compares the gradients with central differences of the loss.
 func TestBackward(t *testing.T) {
-	for _, p := range []Problem{{Tokens: 3, Components: 4}, {Tokens: 1, Components: 1}, {Tokens: 2, Components: 10}} {
+	for _, p := range []gmm.Problem{{Tokens: 3, Components: 4}, {Tokens: 1, Components: 1}, {Tokens: 2, Components: 10}} {
 		in := random(p)
 		got := Backward(in, 1.5, p)
 		for _, x := range []struct {
@@ -77,7 +78,7 @@ func TestBackward(t *testing.T) {
 // the gradients, is, and no further.
 func TestPlain(t *testing.T) {
 	for _, format := range dtype.All() {
-		p := Problem{Tokens: 50, Components: 10, DType: format, Grad: format}
+		p := gmm.Problem{Tokens: 50, Components: 10, DType: format, Grad: format}
 		in := random(p)
 		for _, x := range [][]float64{in.Logit, in.Mu, in.LogSigma, in.Y} {
 			for i := range x {
@@ -94,13 +95,4 @@ func TestPlain(t *testing.T) {
 		require.Less(t, g.DLogit, 2*format.Eps()/50+5e-7)
 		require.NotEqual(t, want, rough)
 	}
-}
-
-func TestValidate(t *testing.T) {
-	require.NoError(t, Problem{Tokens: 1, Components: 1}.Validate())
-	require.EqualError(t, Problem{Components: 1}.Validate(), "gmm: tokens=0 is not positive")
-	require.EqualError(t, Problem{Tokens: 1}.Validate(), "gmm: components=0 is not positive")
-	require.EqualError(t, Problem{Tokens: 1 << 20, Components: 1 << 20}.Validate(), "gmm: tokens=1048576 by components=1048576 are more than 1431655765")
-	require.EqualError(t, Problem{Tokens: 1, Components: 1, DType: dtype.Bool}.Validate(), "gmm: dtype=bool is not one of float32, float16, bfloat16")
-	require.EqualError(t, Problem{Tokens: 1, Components: 1, Grad: dtype.Int32}.Validate(), "gmm: grad=int32 is not one of float32, float16, bfloat16")
 }

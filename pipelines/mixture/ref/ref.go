@@ -9,7 +9,8 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
-	gmm "github.com/flashvk/flashvk/pipelines/gmm/ref"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	gmmref "github.com/flashvk/flashvk/pipelines/gmm/ref"
 	groupedproblem "github.com/flashvk/flashvk/pipelines/grouped/problem"
 	grouped "github.com/flashvk/flashvk/pipelines/grouped/ref"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
@@ -113,8 +114,8 @@ func (in Inputs) heads(dy []float64) grouped.Inputs {
 }
 
 // mixtures returns the inputs of gmm, given the outputs of the heads.
-func (in Inputs) mixtures(out []float64) gmm.Inputs {
-	m := gmm.Inputs{Y: in.Y}
+func (in Inputs) mixtures(out []float64) gmmref.Inputs {
+	m := gmmref.Inputs{Y: in.Y}
 	for i := 0; i < len(out); i += outputs {
 		m.Logit, m.Mu, m.LogSigma = append(m.Logit, out[i]), append(m.Mu, out[i+1]), append(m.LogSigma, out[i+2])
 	}
@@ -122,12 +123,12 @@ func (in Inputs) mixtures(out []float64) gmm.Inputs {
 }
 
 // Outputs returns what the heads return, in float64: the mixtures.
-func Outputs(in Inputs, p Problem) gmm.Inputs {
+func Outputs(in Inputs, p Problem) gmmref.Inputs {
 	return in.mixtures(grouped.Compute(in.heads(nil), p.Perceptrons()).Y)
 }
 
 // plainOutputs returns the same in p.DType, as a plain program stores it.
-func plainOutputs(in Inputs, p Problem) gmm.Inputs {
+func plainOutputs(in Inputs, p Problem) gmmref.Inputs {
 	return in.mixtures(grouped.Plain(in.heads(nil), p.Perceptrons()).Y)
 }
 
@@ -137,33 +138,33 @@ func plainOutputs(in Inputs, p Problem) gmm.Inputs {
 //	log_p = logsumexp over k of log_softmax(logit) + log_n, as gmm has it
 //	loss  = -mean(log_p)
 func Forward(in Inputs, p Problem) (logP []float64, loss float64) {
-	return gmm.Forward(Outputs(in, p), p.Mixtures())
+	return gmmref.Forward(Outputs(in, p), p.Mixtures())
 }
 
 // PlainForward is Forward as a plain program computes it, with every tensor in p.DType up
 // to the mixtures, and float32 from there on.
 func PlainForward(in Inputs, p Problem) (logP []float64, loss float64) {
-	return gmm.PlainForward(plainOutputs(in, p), p.Mixtures())
+	return gmmref.PlainForward(plainOutputs(in, p), p.Mixtures())
 }
 
 // Backward returns the gradients of dloss times the loss.
 func Backward(in Inputs, dloss float64, p Problem) Gradients {
-	return gradients(in, gmm.Backward(Outputs(in, p), dloss, p.Mixtures()), p, grouped.Compute)
+	return gradients(in, gmmref.Backward(Outputs(in, p), dloss, p.Mixtures()), p, grouped.Compute)
 }
 
 // PlainBackward is Backward as a plain program computes it, with gradients by the
 // mixtures in p.DType.
 func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
-	return gradients(in, gmm.PlainBackward(plainOutputs(in, p), dloss, p.Mixtures()), p, grouped.Plain)
+	return gradients(in, gmmref.PlainBackward(plainOutputs(in, p), dloss, p.Mixtures()), p, grouped.Plain)
 }
 
-func gradients(in Inputs, g gmm.Gradients, p Problem, f func(grouped.Inputs, groupedproblem.Problem) grouped.Outputs) Gradients {
+func gradients(in Inputs, g gmmref.Gradients, p Problem, f func(grouped.Inputs, groupedproblem.Problem) grouped.Outputs) Gradients {
 	out := f(in.heads(interleave(g)), p.Perceptrons())
 	return Gradients{out.DX, out.DW1, out.DW2}
 }
 
 // interleave returns gradients by mixtures as those by outputs of heads.
-func interleave(g gmm.Gradients) []float64 {
+func interleave(g gmmref.Gradients) []float64 {
 	dy := make([]float64, 0, outputs*len(g.Logit))
 	for i := range g.Logit {
 		dy = append(dy, g.Logit[i], g.Mu[i], g.LogSigma[i])
@@ -177,9 +178,9 @@ type Bounds struct{ LogP, Loss, DX, DW1, DW2 float64 }
 // ForwardBounds returns how far a kernel may be off by the rule of tolerance.Plain.
 func ForwardBounds(in Inputs, p Problem) Bounds {
 	m := Outputs(in, p)
-	logP, loss := gmm.Forward(m, p.Mixtures())
+	logP, loss := gmmref.Forward(m, p.Mixtures())
 	plain, plainLoss := PlainForward(in, p)
-	b := gmm.ForwardBounds(m, logP, plain, loss, plainLoss)
+	b := gmmref.ForwardBounds(m, logP, plain, loss, plainLoss)
 	return Bounds{LogP: b.LogP, Loss: b.Loss}
 }
 
@@ -188,8 +189,8 @@ func ForwardBounds(in Inputs, p Problem) Bounds {
 func BackwardBounds(in Inputs, want Gradients, dloss float64, p Problem) Bounds {
 	m, single := Outputs(in, p), p.Mixtures()
 	single.Grad = dtype.Float32 // the rounding to p.DType is in plain
-	dy := gmm.Backward(m, dloss, single)
-	b := gmm.BackwardBounds(m, dy, gmm.PlainBackward(m, dloss, single), dloss, single)
+	dy := gmmref.Backward(m, dloss, single)
+	b := gmmref.BackwardBounds(m, dy, gmmref.PlainBackward(m, dloss, single), dloss, single)
 	relative := max(b.DLogit, b.DMu, b.DLogSigma) / max(tolerance.Largest(dy.Logit), tolerance.Largest(dy.Mu), tolerance.Largest(dy.LogSigma), math.SmallestNonzeroFloat64)
 	plain := PlainBackward(in, dloss, p)
 	return Bounds{
@@ -214,7 +215,7 @@ func Tokens(rows []int, in Inputs, dloss float64, p Problem) (Problem, Inputs, f
 
 // spread returns how far outputs of heads may be off, if hidden units are rounded to p.DType:
 // grouped/ref says how. Outputs are not rounded.
-func spread(in Inputs, p Problem) gmm.Inputs {
+func spread(in Inputs, p Problem) gmmref.Inputs {
 	single := p.Perceptrons()
 	heads := in.heads(nil)
 	return in.mixtures(grouped.Spread(heads, grouped.Compute(heads, single), nil, single).Y)
@@ -225,7 +226,7 @@ func spread(in Inputs, p Problem) gmm.Inputs {
 func ForwardBoundsOfFew(in Inputs, p Problem) Bounds {
 	b := ForwardBounds(in, p)
 	most, mean := 0.0, 0.0
-	for _, off := range gmm.Spread(Outputs(in, p), spread(in, p), p.Mixtures()) {
+	for _, off := range gmmref.Spread(Outputs(in, p), spread(in, p), p.Mixtures()) {
 		most = max(most, off)
 		mean += off / float64(p.Tokens)
 	}
@@ -237,7 +238,7 @@ func ForwardBoundsOfFew(in Inputs, p Problem) Bounds {
 func BackwardBoundsOfFew(in Inputs, want Gradients, dloss float64, p Problem) Bounds {
 	b := BackwardBounds(in, want, dloss, p)
 	m, single := Outputs(in, p), p.Perceptrons()
-	g, off := gmm.Backward(m, dloss, p.Mixtures()), gmm.BackwardSpread(m, spread(in, p), dloss, p.Mixtures())
+	g, off := gmmref.Backward(m, dloss, p.Mixtures()), gmmref.BackwardSpread(m, spread(in, p), dloss, p.Mixtures())
 	dy, offDY := interleave(g), interleave(off)
 	for i, v := range dy {
 		offDY[i] += tolerance.Stored(p.DType, v)

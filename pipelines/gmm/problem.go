@@ -1,0 +1,55 @@
+package gmm
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A Problem holds the sizes and the formats of a call.
+type Problem struct {
+	Tokens     int
+	Components int         // of the mixture of a token
+	DType      dtype.DType // of logit, mu and log sigma
+	Grad       dtype.DType // of their gradients
+}
+
+// Validate returns an error that names the first field that is out of its range.
+func (p Problem) Validate() error {
+	switch {
+	case p.Tokens <= 0:
+		return fmt.Errorf("gmm: tokens=%d is not positive", p.Tokens)
+	case p.Components <= 0:
+		return fmt.Errorf("gmm: components=%d is not positive", p.Components)
+	case float64(p.Tokens)*float64(p.Components) > math.MaxUint32/3:
+		return fmt.Errorf("gmm: tokens=%d by components=%d are more than %d", p.Tokens, p.Components, uint32(math.MaxUint32/3))
+	case !p.DType.Float():
+		return fmt.Errorf("gmm: dtype=%v is not one of float32, float16, bfloat16", p.DType)
+	case !p.Grad.Float():
+		return fmt.Errorf("gmm: grad=%v is not one of float32, float16, bfloat16", p.Grad)
+	}
+	return nil
+}
+
+// FLOPs returns the operations of the forward pass, counted as the formulas are written
+// with an exponential or a logarithm as one: 14 for each component of a token.
+func (p Problem) FLOPs() float64 { return 14 * float64(p.Tokens) * float64(p.Components) }
+
+// BackwardFLOPs returns those of the backward pass: 24.
+func (p Problem) BackwardFLOPs() float64 { return 24 * float64(p.Tokens) * float64(p.Components) }
+
+// Bytes returns the least traffic of the forward pass: the mixtures and y read, log_p
+// and the loss written.
+func (p Problem) Bytes() float64 { return p.mixtureBytes(p.DType) + 8*float64(p.Tokens) + 4 }
+
+// BackwardBytes returns that of the backward pass: the mixtures and y read, the
+// gradients written.
+func (p Problem) BackwardBytes() float64 {
+	return p.mixtureBytes(p.DType) + p.mixtureBytes(p.Grad) + 4*float64(p.Tokens)
+}
+
+// mixtureBytes returns the size of three numbers for each component, of a format.
+func (p Problem) mixtureBytes(t dtype.DType) float64 {
+	return 3 * float64(p.Tokens) * float64(p.Components) * float64(t.Size())
+}
