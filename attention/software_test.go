@@ -100,11 +100,11 @@ type filtered[S any] interface {
 	Where(func(c *attntest.Case) bool) S
 }
 
-// standIns returns the cases of a suite that stand for all on a path: where matrices are
-// compiled for seconds, those in which every two of the choices of a kernel meet that
-// meet at all in cases that the path supports.
+// standIns returns the cases of a suite that stand for all on a path: in software, where
+// kernels are compiled for long, those in which every two of the choices of a kernel meet
+// that meet at all in cases that the path supports.
 func standIns[S filtered[S]](d *vk.Device, impl attention.Impl, suite S, supports func(attention.Problem) error) S {
-	if !onMatrices(impl) || vktest.Thorough(d) {
+	if vktest.Thorough(d) {
 		return suite
 	}
 	var all []*attntest.Case
