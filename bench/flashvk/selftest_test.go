@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/bench/trial"
 )
 
 func TestSelftest(t *testing.T) {
@@ -35,4 +40,19 @@ func TestRandomUsage(t *testing.T) {
 		require.Equal(t, 2, code, c.args)
 		require.Contains(t, stderr, c.want)
 	}
+}
+
+// TestBlame tries suspects alone, and no other failures: one that is right, and one that
+// cannot be tried.
+func TestBlame(t *testing.T) {
+	caps, _ := device(t)
+	var out strings.Builder
+	blame(context.Background(), &out, caps.Name, []trial.Failure{
+		{Problem: "not this"},
+		{Problem: `gmm:{"Call":"forward","Tokens":3,"Components":2,"LogP":true,"Loss":true}`, Suspect: true},
+		{Problem: "nothing:{}", Suspect: true},
+	}, time.Minute)
+	require.Contains(t, out.String(), "right\n         flashvk selftest --problem 'gmm:")
+	require.Contains(t, out.String(), "trial: no kernel \"nothing\"\n         flashvk selftest --problem 'nothing:{}'")
+	require.NotContains(t, out.String(), "not this")
 }

@@ -154,7 +154,7 @@ func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls
 	// What is known is written even if the run was cut short.
 	if werr := found.write(a.stdout, out); werr != nil || err != nil {
 		if errors.Is(err, vk.ErrDeviceLost) {
-			blame(ctx, a.stdout, device, found.random.Failures)
+			blame(ctx, a.stdout, device, found.random.Failures, o.Hang)
 		}
 		return errors.Join(werr, err)
 	}
@@ -162,15 +162,15 @@ func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls
 }
 
 // blame checks the problems under way when a device was lost, each on a device of its own,
-// and says which lose that.
-func blame(ctx context.Context, w io.Writer, device string, list []trial.Failure) {
+// and says which lose that, or are not done within a time.
+func blame(ctx context.Context, w io.Writer, device string, list []trial.Failure, hang time.Duration) {
 	fmt.Fprintln(w, "the device was lost; each of the suspects alone:")
 	for _, f := range list {
 		if !f.Suspect || ctx.Err() != nil {
 			continue
 		}
 		verdict := "right"
-		if err := alone(ctx, device, f.Problem); err != nil {
+		if err := alone(ctx, device, f.Problem, hang); err != nil {
 			verdict = err.Error()
 		}
 		fmt.Fprintf(w, "%s\n         flashvk selftest --problem '%s'\n", verdict, f.Problem)
@@ -178,7 +178,7 @@ func blame(ctx context.Context, w io.Writer, device string, list []trial.Failure
 }
 
 // alone checks one problem on a device of its own.
-func alone(ctx context.Context, device, text string) error {
+func alone(ctx context.Context, device, text string, hang time.Duration) error {
 	k, p, err := trial.Decode(text)
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func alone(ctx context.Context, device, text string) error {
 	if err != nil {
 		return err
 	}
-	err = trial.Check(ctx, d, k, p, repeats, softHang)
+	err = trial.Check(ctx, d, k, p, repeats, hang)
 	if errors.Is(err, trial.ErrHung) {
 		return err
 	}
