@@ -156,12 +156,10 @@ func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem) error 
 	cols4 := (max(p.HeadDim, p.ValueHeadDim())/4 + t.ThreadsX - 1) / t.ThreadsX // lib/bwd_scalar.glsl has these sizes
 	pair, slice := (t.Own+t.Stream)*(t.Depth/4+1), t.Slice*cols4*t.ThreadsX
 	weights := t.Own * (t.Stream/4 + 1)
-	shared := (max(pair, slice)+weights)*16 + max(featureBytes(&p, t.Stream, t.Own), featureBytes(&p, t.Own, t.Stream))
-	if p.KeyMask || p.Bias.On {
-		shared += 4 * t.Stream // shown
-	}
+	shared := (max(pair, slice)+weights)*16 + max(featureBytes(&p, t.Stream, t.Own, t.Stream), featureBytes(&p, t.Own, t.Stream, t.Stream))
 	if p.Bias.On {
-		shared += 4 * threadsY * t.Stream // column_sums, attention_bwd_dbias.comp
+		shared += vk.SharedVariables(4 * t.Stream)            // shown, without a key mask, too
+		shared += vk.SharedVariables(4 * threadsY * t.Stream) // column_sums, attention_bwd_dbias.comp
 	}
 	return fitsShared(caps, impl, shared)
 }
@@ -204,17 +202,14 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	own := t.Subgroups * t.RowTiles * m
-	tile := 2 * t.Stream * (row8 + 1) * 16 // lib/tile_bwd.glsl
-	shared := t.Stream * 8                 // stats, lib/bwd_dkv_matrix.glsl
+	tile := 2 * t.Stream * (row8 + 1) * 16     // lib/tile_bwd.glsl
+	shared := vk.SharedVariables(t.Stream * 8) // stats, lib/bwd_dkv_matrix.glsl
 	if p.DType == dtype.Float32 {
-		tile *= 2                 // lib/tile_bwd_f32x2.glsl
-		shared += t.Subgroups * 8 // tile_tops
+		tile *= 2                                     // lib/tile_bwd_f32x2.glsl
+		shared += vk.SharedVariables(t.Subgroups * 8) // tile_tops
 	}
 	// Bits of dropout: of own rows by a tile of keys, or the other way round.
-	shared += tile + max(featureBytes(&p, t.Stream, own), featureBytes(&p, own, t.Stream))
-	if p.KeyMask {
-		shared += 4 * t.Stream // shown, lib/feature_keys.glsl
-	}
+	shared += tile + max(featureBytes(&p, t.Stream, own, t.Stream), featureBytes(&p, own, t.Stream, t.Stream))
 	if impl == CoopMat {
 		shared += t.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += t.Subgroups * m * n / 2 * 4   // packed, at most

@@ -168,10 +168,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	if err != nil {
 		return err
 	}
-	shared += featureBytes(&p, c.Subgroups*c.RowTiles*m, c.BlockN)
-	if p.KeyMask {
-		shared += 4 * c.BlockN // shown, lib/feature_tile.glsl
-	}
+	shared += featureBytes(&p, c.Subgroups*c.RowTiles*m, c.BlockN, c.BlockN)
 	if c.Impl == CoopMat {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += c.Subgroups * m * n / 2 * 4   // packed, at most
@@ -189,7 +186,7 @@ func (c Config) tileBytes(p Problem, m, n int) (int, error) {
 	tops := 0
 	if p.DType == dtype.Float32 {
 		tile *= 2 // lib/tile_f32x2.glsl
-		tops = c.Subgroups * 8
+		tops = vk.SharedVariables(c.Subgroups * 8)
 	}
 	if p.DType == dtype.Float32 || c.Splits > 1 {
 		column *= 2 // lib/store_float.glsl
@@ -232,7 +229,7 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {
 		return unsupported("scalar: value_rows=%d is not a multiple of 4 that divides block_n=%d", c.ValueRows, c.BlockN)
 	}
-	return fitsShared(caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+c.BlockM*c.ThreadsX*4+featureBytes(&p, c.BlockM, c.BlockN))
+	return fitsShared(caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+vk.SharedVariables(c.BlockM*c.ThreadsX*4)+featureBytes(&p, c.BlockM, c.BlockN, 0))
 }
 
 func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {

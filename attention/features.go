@@ -209,12 +209,21 @@ func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) 
 	return nil
 }
 
-// featureBytes returns what the features of fused kernels take of shared memory.
-func featureBytes(p *Problem, blockM, blockN int) int {
-	if !p.Dropout.On() {
+// featureBytes returns what the features of fused kernels take of shared memory: bits for
+// tiles of rows by keys (lib/dropout.glsl), and a word for each of so many columns or rows that
+// are copied to it. A kernel has an element of what it does not need.
+func featureBytes(p *Problem, rows, keys, copied int) int {
+	if p.Plain() {
 		return 0
 	}
-	return 4 * blockM * ((blockN + 31) / 32) // kept, lib/dropout.glsl
+	kept, shown := 1, 1
+	if p.Dropout.On() {
+		kept = rows * ((keys + 31) / 32)
+	}
+	if p.KeyMask {
+		shown = copied
+	}
+	return vk.SharedVariables(4*kept, 4*shown)
 }
 
 // unpack returns Q, K, V or O of a Varlen, (total, heads, dim), as (batch, heads,

@@ -22,7 +22,15 @@ var (
 	shapeSPIRV []byte
 	//go:embed testdata/shape13.spv
 	shape13SPIRV []byte
+	//go:embed testdata/shared.spv
+	sharedSPIRV []byte
 )
+
+// sharedSpec is the specialization of shared.comp.
+type sharedSpec struct {
+	N     uint32 `glsl:"N"`
+	Large bool   `glsl:"LARGE"`
+}
 
 // axpyParams is the push-constant block of axpy.comp.
 type axpyParams struct {

@@ -102,6 +102,11 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if err := checkWorkgroup(&d.caps, module.workgroup); err != nil {
 		return nil, err
 	}
+	// NVIDIA's driver 580 takes a module with more, and hangs: with 16 bytes more, once there
+	// are more workgroups than multiprocessors.
+	if module.shared > int64(d.caps.MaxSharedMemoryBytes) {
+		return nil, fmt.Errorf("%d bytes of shared memory, the device has %d: %w", module.shared, d.caps.MaxSharedMemoryBytes, ErrUnsupported)
+	}
 	if uint32(module.bindings) > d.caps.MaxStorageBuffers {
 		return nil, fmt.Errorf("%d storage buffers, the device has %d: %w", module.bindings, d.caps.MaxStorageBuffers, ErrUnsupported)
 	}

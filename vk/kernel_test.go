@@ -3,6 +3,7 @@ package vk_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -120,6 +121,9 @@ func TestNewKernelRefuses(t *testing.T) {
 		}, "the device has", true},
 		{"subgroup 3", func() error { return make1[axpyParams](d, axpySPIRV, nil, vk.KernelOptions{SubgroupSize: 3}) }, "subgroup size 3", true},
 		{"subgroup 4096", func() error { return make1[axpyParams](d, axpySPIRV, nil, vk.KernelOptions{SubgroupSize: 4096}) }, "subgroup size 4096", true},
+		{"shared memory", func() error {
+			return make1[struct{}](d, sharedSPIRV, sharedSpec{N: caps.MaxSharedMemoryBytes / 32}, vk.KernelOptions{})
+		}, fmt.Sprintf("bytes of shared memory, the device has %d", caps.MaxSharedMemoryBytes), true},
 	} {
 		err := c.make()
 		wantError(t, c.name, err, `kernel "bad"`, c.want)
@@ -218,5 +222,45 @@ func TestStats(t *testing.T) {
 		if s.Registers == 0 || s.CodeBytes == 0 {
 			t.Logf("the driver uses names for its numbers that are not known here")
 		}
+	}
+}
+
+// TestSharedBytes has the sizes of shared.comp by hand, and lets a kernel have all that there is.
+func TestSharedBytes(t *testing.T) {
+	part := func(n int) int { return 32 * n } // the vec3 begins at 16 bytes, the word behind it at 28
+	half := func(n int) int { return (8*n + 15) / 16 * 16 }
+	for _, x := range []struct {
+		spec sharedSpec
+		want int
+	}{
+		{sharedSpec{3, false}, 32 + 32 + part(3) + half(3) + 16}, // 7 words
+		{sharedSpec{2, false}, 32 + 32 + part(2) + half(2) + 16}, // 8 words
+		{sharedSpec{2, true}, 32 + 512 + part(2) + half(2) + 16}, // 16 rows of quads
+		{sharedSpec{10, true}, 64 + 1024 + part(10) + half(10) + 16},
+		{sharedSpec{101, false}, 416 + 103*64 + part(101) + half(101) + 16},
+	} {
+		got, err := vk.SharedBytes(sharedSPIRV, x.spec)
+		if err != nil || got != x.want {
+			t.Errorf("%+v: %d bytes, %v, want %d", x.spec, got, err, x.want)
+		}
+	}
+	if _, err := vk.SharedBytes(nil, nil); err == nil {
+		t.Error("no module has shared memory")
+	}
+	if got, err := vk.SharedBytes(axpySPIRV, axpySpec{}); got != 0 || err != nil {
+		t.Errorf("axpy has %d bytes, %v", got, err)
+	}
+	d := vktest.Open(t)
+	want, err := vk.SharedBytes(sharedSPIRV, sharedSpec{3, true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, less := range []int{0, 1} {
+		d.Caps().MaxSharedMemoryBytes = uint32(want - less)
+		k, err := vk.NewKernel[struct{}](d, "shared", sharedSPIRV, sharedSpec{3, true}, vk.KernelOptions{})
+		if (err == nil) != (less == 0) {
+			t.Errorf("%d bytes of %d: %v", want, want-less, err)
+		}
+		k.Close()
 	}
 }

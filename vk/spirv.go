@@ -14,6 +14,7 @@ type moduleInfo struct {
 	pushBytes int       // size of the push-constant block, 0 for none
 	constants []uint32  // constant_ids of its specialization constants, in order
 	workgroup [3]uint32 // its size, with the specialization applied; 0 if unknown
+	shared    int64     // bytes of shared memory, at most; -1 if unknown
 }
 
 // SPIR-V numbers in use.
@@ -67,6 +68,7 @@ type idInfo struct {
 	hasBinding    bool
 	value         uint32 // of a constant
 	isConst       bool
+	expression    []uint32 // of a constant that is computed: the operation, ids of its operands
 	specID        uint32
 	hasSpecID     bool
 	parts         []uint32 // ids of a composite constant
@@ -95,7 +97,7 @@ func (m *module) at(id uint32) *idInfo {
 // scanModule reads the interface of a compute shader and refuses what Dispatch
 // could not bind: anything but storage buffers 0..n-1 of set 0. Spec are the
 // specialization constants.
-func scanModule(code []byte, spec []uint32) (moduleInfo, error) {
+func scanModule(code []byte, spec []uint32) (info moduleInfo, err error) {
 	if len(code) < 20 || len(code)%4 != 0 || binary.LittleEndian.Uint32(code) != spirvMagic {
 		return moduleInfo{}, fmt.Errorf("not a SPIR-V module (%d bytes)", len(code))
 	}
@@ -115,7 +117,8 @@ func scanModule(code []byte, spec []uint32) (moduleInfo, error) {
 	if m.entry == "" {
 		return moduleInfo{}, fmt.Errorf("no compute entry point")
 	}
-	info := moduleInfo{entry: m.entry, workgroup: m.workgroup(spec), constants: m.constants()}
+	info = moduleInfo{entry: m.entry, workgroup: m.workgroup(spec), constants: m.constants()}
+	info.shared = m.sharedBytes(spec)
 	return info, info.collect(&m)
 }
 
@@ -138,12 +141,20 @@ func (m *module) instruction(op uint32, in []uint32) {
 		if int(in[1]) < len(s.offsets) {
 			s.offsets[in[1]] = in[3]
 		}
+	case op == opTypeBool && n > 0:
+		m.at(in[0]).op = op
 	case op >= opTypeInt && op <= opTypePointer && n > 1:
 		t := m.at(in[0])
 		t.op, t.of = op, in[1:]
 	case (op == opConstant || op == opSpecConstant) && n > 2:
 		c := m.at(in[1])
 		c.value, c.isConst = in[2], true
+	case (op == opConstantTrue || op == opSpecConstantTrue) && n > 1:
+		m.at(in[1]).value, m.at(in[1]).isConst = 1, true
+	case (op == opConstantFalse || op == opSpecConstantFalse) && n > 1:
+		m.at(in[1]).isConst = true
+	case op == opSpecConstantOp && n > 3:
+		m.at(in[1]).expression = in[2:]
 	case (op == opConstantComposite || op == opSpecConstantComposite) && n > 2:
 		m.at(in[1]).parts = in[2:]
 	case op == opVariable && n > 2:
@@ -166,8 +177,7 @@ func (m *module) decoration(id *idInfo, kind, value uint32) {
 	}
 }
 
-// workgroup returns the size of the workgroup, 0 where it is computed by
-// operations on constants, which are not followed. A constant that is
+// workgroup returns the size of the workgroup, 0 where it is not known. A constant that is
 // decorated as the built-in overrides the execution mode.
 func (m *module) workgroup(spec []uint32) (size [3]uint32) {
 	copy(size[:], m.localSize)
@@ -178,15 +188,7 @@ func (m *module) workgroup(spec []uint32) (size [3]uint32) {
 		}
 	}
 	for i, id := range ids {
-		c := m.at(id)
-		switch {
-		case c.hasSpecID && int(c.specID) < len(spec):
-			size[i] = spec[c.specID]
-		case c.isConst:
-			size[i] = c.value
-		default:
-			size[i] = 0
-		}
+		size[i], _ = m.constant(id, spec)
 	}
 	return size
 }

@@ -192,7 +192,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 // tileBytes is the shared memory of the matrix kernel: lib/gemm_operand.glsl and
 // lib/gemm_matrix.glsl.
 func (c Config) tileBytes(p Problem, m, n int) int {
-	exponents := 0
+	exponents := 1 // where there are none, too
 	if c.inParts(&p) {
 		c.BlockK, p.TransA, p.TransB = 2*c.BlockK, false, true
 		exponents = (c.SubgroupsM*c.TilesM*m + c.SubgroupsN*c.TilesN*n) / 4

@@ -32,10 +32,7 @@ type mixturePlan struct {
 func newMixturePlan(caps *vk.Caps, p Problem, opt *Options) (plan mixturePlan, err error) {
 	as := p
 	as.N = 1 // a workgroup has all columns
-	c, err := chooseSiLU(caps, p, as, opt, func(c *Config) int {
-		blockM, _ := c.block(caps, p.DType)
-		return narrowBytes(caps, c, &p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
-	})
+	c, err := chooseSiLU(caps, p, as, opt, func(c *Config) int { return mixtureBytes(caps, c, &p) })
 	if err != nil {
 		return plan, err
 	}
@@ -43,6 +40,12 @@ func newMixturePlan(caps *vk.Caps, p Problem, opt *Options) (plan mixturePlan, e
 	plan.config, plan.blocks = c, (p.M+blockM-1)/blockM
 	plan.memory = c.plan(caps, &p, opt)
 	return plan, nil
+}
+
+// mixtureBytes is the shared memory of w and of outputs in gemm_mixture.comp.
+func mixtureBytes(caps *vk.Caps, c *Config, p *Problem) int {
+	blockM, _ := c.block(caps, p.DType)
+	return narrowBytes(caps, c, p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
 }
 
 // MixtureWorkspace returns the bytes of device memory that Mixture takes with the same

@@ -114,7 +114,7 @@ func (plan *narrowPlan) record(c *vk.Cmd, name string, args arguments, p Problem
 // narrowBytes is the shared memory of w in lib/gemm_narrow.glsl.
 func narrowBytes(caps *vk.Caps, c *Config, p *Problem, columns int) int {
 	_, blockN := c.block(caps, p.DType)
-	return 16 * blockN * ((columns + 3) / 4)
+	return 4 * blockN * columns
 }
 
 // chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's

@@ -10,16 +10,19 @@ import (
 // newNarrowBackwardPlan returns the plan for p and W of some columns. An element of dw has a
 // sum for each block of rows.
 func newNarrowBackwardPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan narrowPlan, err error) {
-	err = plan.choose(caps, p, columns, opt, func(c *Config) int {
-		blockM, blockN := c.block(caps, p.DType)
-		return 4 * columns * (blockM + blockN)
-	})
+	err = plan.choose(caps, p, columns, opt, func(c *Config) int { return narrowBackwardBytes(caps, c, &p, columns) })
 	if err != nil {
 		return plan, err
 	}
 	blockM, _ := plan.config.block(caps, p.DType)
 	plan.take((p.M+blockM-1)/blockM, p.Batches()*p.N, columns)
 	return plan, nil
+}
+
+// narrowBackwardBytes is the shared memory of dy and w in lib/gemm_narrow_bwd.glsl.
+func narrowBackwardBytes(caps *vk.Caps, c *Config, p *Problem, columns int) int {
+	blockM, blockN := c.block(caps, p.DType)
+	return 4 * columns * (blockM + blockN)
 }
 
 // NarrowBackwardWorkspace returns the bytes of device memory that NarrowBackward takes with

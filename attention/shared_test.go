@@ -1,0 +1,130 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// leastShared returns the least shared memory of a device that feasible says is enough.
+func leastShared(caps vk.Caps, feasible func(*vk.Caps) error) int {
+	low, high := -1, 1<<20
+	for high-low > 1 {
+		caps.MaxSharedMemoryBytes = uint32((low + high) / 2)
+		if feasible(&caps) == nil {
+			high = int(caps.MaxSharedMemoryBytes)
+		} else {
+			low = int(caps.MaxSharedMemoryBytes)
+		}
+	}
+	return high
+}
+
+// sharedOf returns what a kernel of a file takes.
+func sharedOf[S any](t *testing.T, name string, p *Problem, spec S) int {
+	var constants any = spec
+	if !p.Plain() {
+		name += "_features"
+		constants = withFeatureSpec[S]{spec, newFeatureSpec(p)}
+	}
+	m, err := shaders.Get(name, p.DType.Short())
+	require.NoError(t, err)
+	n, err := vk.SharedBytes(m.SPIRV, constants)
+	require.NoError(t, err, name)
+	require.Positive(t, n, name)
+	return n
+}
+
+// TestSharedMemory says that kernels take no more shared memory than Feasible counts: a
+// driver may run one that takes more than the device has, and hang.
+func TestSharedMemory(t *testing.T) {
+	d := vktest.Open(t)
+	c, err := d.NewCmd("nothing")
+	require.NoError(t, err)
+	defer c.Close()
+	var none vk.Tensor
+	for _, p := range []Problem{
+		{}, {KeyMask: true}, {Dropout: Dropout{P: 0.1}}, {Bias: Bias{On: true}}, {Softcap: 30},
+		{KeyMask: true, Dropout: Dropout{P: 0.1}, Bias: Bias{On: true, Rows: true}, ValueDim: 96},
+	} {
+		for _, p.DType = range []dtype.DType{dtype.Float16, dtype.Float32} {
+			for _, p.HeadDim = range []int{40, 64, 200} {
+				p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV = 1, 1, 1, 100, 100
+				// Want is what is counted, of which the kernel may need less.
+				check := func(name string, least, need, spare int) {
+					if least < need || least > need+spare {
+						t.Errorf("%v, %s: %d bytes of shared memory are feasible, the kernel has %d", p, name, least, need)
+					}
+				}
+				for _, tiles := range [][3]int{{1, 1, 32}, {3, 2, 48}, {4, 1, 64}} {
+					for _, impl := range []Impl{CoopMat2, CoopMat} {
+						spare := 0
+						if impl == CoopMat {
+							spare = 8 * 8 * 2 * tiles[0] // packed, which is not needed in every layout
+						}
+						config := Config{Impl: impl, Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2]}
+						spec, err := newMatrixSpec(d, none, none, none, none, none, p, config)
+						if err != nil || config.Feasible(large(d.Caps()), p) != nil {
+							continue
+						}
+						name := [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat"}[impl]
+						names := bwdKernels[impl]
+						if p.DType == dtype.Float32 {
+							name = [...]string{CoopMat2: "attention_fwd_split_coopmat2", CoopMat: "attention_fwd_split_coopmat"}[impl]
+							names = bwdSplitKernels[impl]
+						}
+						check(name, leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) }), sharedOf(t, name, &p, spec), spare)
+
+						tile := BackwardTile{Subgroups: tiles[0], RowTiles: tiles[1], Stream: tiles[2] / 2}
+						b := backward{c: c, p: p, config: BackwardConfig{Impl: impl, DKV: tile, DQ: tile}}
+						bwd, err := b.matrixSpec(tile, true)
+						require.NoError(t, err)
+						least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleMatrix(caps, impl, p) })
+						if tile.feasibleMatrix(large(d.Caps()), impl, p) != nil {
+							continue
+						}
+						check(names.dkv, least, sharedOf(t, names.dkv, &p, bwd), spare+4<<10)
+						check(names.dq, least, sharedOf(t, names.dq, &p, bwd), spare+4<<10)
+						fused := BackwardConfig{Impl: impl, Fused: tile}
+						if fused.feasibleFused(large(d.Caps()), &p) == nil {
+							check("fused", leastShared(*d.Caps(), func(caps *vk.Caps) error { return fused.feasibleFused(caps, &p) }),
+								sharedOf(t, bwdFusedKernels[impl], &p, bwdFusedSpec{bwd, false}), spare)
+						}
+					}
+				}
+				tile := BackwardTile{Threads: 64, ThreadsX: 8, Own: 24, Stream: 16, Depth: 16, Slice: 8}
+				least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleScalar(caps, Scalar, p) })
+				spec := bwdScalarSpec{64, 8, 24, 16, 16, 8, uint32(p.HeadDim), false, true}
+				check("attention_bwd_dkv_scalar", least, sharedOf(t, "attention_bwd_dkv_scalar", &p, spec), 4<<10)
+				check("attention_bwd_dq_scalar", least, sharedOf(t, "attention_bwd_dq_scalar", &p, spec), 4<<10)
+				scores := unfusedBwdScoresSpec{64, 8, 24, 16, 16, uint32(p.HeadDim), false, true}
+				check("attention_unfused_bwd_scores", least, sharedOf(t, "attention_unfused_bwd_scores", &p, scores), 1<<20)
+				check("attention_unfused_keys", least, sharedOf(t, "attention_unfused_keys", &p, unfusedKeysSpec{64, 8, 24, 8, uint32(max(p.HeadDim, p.ValueHeadDim())), true}), 1<<20)
+				if p.Bias.On {
+					bias := bwdDBiasSpec{64, 8, 24, 16, 16, uint32(p.HeadDim), true, false, false, !p.Bias.Rows}
+					check("attention_bwd_dbias", least, sharedOf(t, "attention_bwd_dbias", &p, bias), 8<<10)
+				}
+				config := Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 24, BlockN: 16, Depth: 16, ValueRows: 8}
+				least = leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) })
+				fwd := fwdScalarSpec{64, 8, 24, 16, 16, 8, uint32(p.HeadDim), false, true, true, false}
+				check("attention_fwd_scalar", least, sharedOf(t, "attention_fwd_scalar", &p, fwd), 16)
+				config.Impl = Unfused
+				least = leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) })
+				check("attention_unfused_scores", least, sharedOf(t, "attention_unfused_scores", &p, unfusedScoresSpec{64, 8, 24, 16, 16, uint32(p.HeadDim), false, true}), 1<<20)
+				check("attention_unfused_values", least, sharedOf(t, "attention_unfused_values", &p, unfusedValuesSpec{64, 8, 24, 16, uint32(p.HeadDim), true}), 1<<20)
+			}
+		}
+	}
+}
+
+// large returns caps with more shared memory than any kernel takes.
+func large(caps *vk.Caps) *vk.Caps {
+	c := *caps
+	c.MaxSharedMemoryBytes = 1 << 20
+	return &c
+}
