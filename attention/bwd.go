@@ -111,10 +111,10 @@ var bwdKernels = [...]struct{ dkv, dq string }{
 	Scalar:   {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
 }
 
-// bwdSplitKernels names those of float32 tensors on matrices.
-var bwdSplitKernels = [...]struct{ dkv, dq string }{
-	CoopMat2: {"attention_bwd_dkv_split_coopmat2", "attention_bwd_dq_split_coopmat2"},
-	CoopMat:  {"attention_bwd_dkv_split_coopmat", "attention_bwd_dq_split_coopmat"},
+// bwdF32x2Kernels names those of float32 tensors on matrices.
+var bwdF32x2Kernels = [...]struct{ dkv, dq string }{
+	CoopMat2: {"attention_bwd_dkv_f32x2_coopmat2", "attention_bwd_dq_f32x2_coopmat2"},
+	CoopMat:  {"attention_bwd_dkv_f32x2_coopmat", "attention_bwd_dq_f32x2_coopmat"},
 }
 
 // steps returns the kernel that computes dK and dV, and beside it the one that computes dQ;
@@ -138,7 +138,7 @@ func (b *backward) steps() steps.List {
 func (b *backward) record() error {
 	names, config, p := bwdKernels[b.config.Impl], &b.config, &b.p
 	if p.DType == dtype.Float32 && config.Impl != Scalar {
-		names = bwdSplitKernels[config.Impl]
+		names = bwdF32x2Kernels[config.Impl]
 	}
 	dkv, err := b.kernel(names.dkv, config.DKV, &b.dk, &b.dv)
 	if err != nil {

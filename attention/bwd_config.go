@@ -400,7 +400,7 @@ func findBackwardRow(caps *vk.Caps, p *Problem, impl Impl) (*bwdRow, error) {
 	err := unsupported("%v: no backward kernel of %v", impl, p.DType)
 	table := bwdTable
 	if p.DType == dtype.Float32 && impl != Scalar && impl != Unfused {
-		table = bwdSplitTable
+		table = bwdF32x2Table
 	}
 	for i := range table {
 		row := &table[i]

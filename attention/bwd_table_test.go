@@ -38,7 +38,7 @@ func TestBackwardTables(t *testing.T) {
 		for _, x := range []struct {
 			rows   []bwdRow
 			format dtype.DType
-		}{{bwdTable, dtype.Float16}, {bwdSplitTable, dtype.Float32}} {
+		}{{bwdTable, dtype.Float16}, {bwdF32x2Table, dtype.Float32}} {
 			for _, row := range x.rows {
 				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: x.format}
 				if row.family == d.family && d.family != "" {
@@ -47,7 +47,7 @@ func TestBackwardTables(t *testing.T) {
 			}
 		}
 	}
-	for _, table := range [][]bwdRow{bwdTable, bwdSplitTable} {
+	for _, table := range [][]bwdRow{bwdTable, bwdF32x2Table} {
 		for i := range table {
 			require.True(t, reached[&table[i]], "row %d is never chosen: %+v", i, table[i])
 		}

@@ -201,7 +201,7 @@ func TestBackwardConfigs(t *testing.T) {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			cases := small
-			if config.Impl != attention.Scalar { // float32 on matrices: TestBackwardSplitConfigs
+			if config.Impl != attention.Scalar { // float32 on matrices: TestBackwardF32x2Configs
 				cases = small.Where(func(c *attntest.Case) bool {
 					// What is not aligned is another kernel.
 					light := strings.HasPrefix(c.Name, "edge/") || strings.HasPrefix(c.Name, "layout/") && config.DKV.Prefetch

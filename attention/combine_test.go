@@ -51,7 +51,7 @@ func TestRowSplits(t *testing.T) {
 	require.Equal(t, 16, row.configFor(&caps, &p).Splits)
 	row.Splits = 1
 	require.Equal(t, 1, row.configFor(&caps, &p).Splits)
-	for _, table := range [][]fwdRow{fwdTable, splitTable} {
+	for _, table := range [][]fwdRow{fwdTable, f32x2Table} {
 		for i := range table {
 			require.LessOrEqual(t, table[i].Splits, 1, "row %d", i)
 		}

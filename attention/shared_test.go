@@ -75,8 +75,8 @@ func TestSharedMemory(t *testing.T) {
 						name := [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat"}[impl]
 						names := bwdKernels[impl]
 						if p.DType == dtype.Float32 {
-							name = [...]string{CoopMat2: "attention_fwd_split_coopmat2", CoopMat: "attention_fwd_split_coopmat"}[impl]
-							names = bwdSplitKernels[impl]
+							name = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}[impl]
+							names = bwdF32x2Kernels[impl]
 						}
 						check(name, leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) }), sharedOf(t, name, &p, spec), spare)
 

@@ -218,7 +218,7 @@ func findRow(caps *vk.Caps, p *Problem, impl Impl) (*fwdRow, error) {
 	fam := family(caps)
 	table := fwdTable
 	if p.DType == dtype.Float32 && (impl == CoopMat2 || impl == CoopMat) {
-		table = splitTable
+		table = f32x2Table
 	}
 	var err error
 	for i := range table {

@@ -292,8 +292,8 @@ func (t *Tuning) Stale() int {
 // d.
 func moduleHash(impl Impl, d dtype.DType) string {
 	kernels := map[Impl][]string{
-		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_split_coopmat2", "attention_combine"},
-		CoopMat:  {"attention_fwd_coopmat", "attention_fwd_split_coopmat", "attention_combine"},
+		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_f32x2_coopmat2", "attention_combine"},
+		CoopMat:  {"attention_fwd_coopmat", "attention_fwd_f32x2_coopmat", "attention_combine"},
 		Scalar:   {"attention_fwd_scalar", "attention_combine"},
 		Unfused:  {"attention_unfused_scores", "attention_unfused_softmax", "attention_unfused_values"},
 	}[impl]

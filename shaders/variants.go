@@ -19,7 +19,7 @@ import (
 // A file NAME_matrix.comp makes NAME_coopmat; with COOPMAT2, which is what
 // VK_NV_cooperative_matrix2 has beyond VK_KHR_cooperative_matrix, NAME_coopmat2; and with
 // F32X2, which is float32 tensors on matrices of float16, two for each operand,
-// NAME_split_coopmat and NAME_split_coopmat2.
+// NAME_f32x2_coopmat and NAME_f32x2_coopmat2.
 type Variant struct {
 	Kernel  string   // the module's name without the type
 	File    string   // name of the source
@@ -115,7 +115,7 @@ func matrix(name string) []Variant {
 // f32x2 returns the rows of NAME_matrix.comp on float32 tensors.
 func f32x2(name string) []Variant {
 	rows := []Variant{{File: name + "_matrix.comp", Type: "f32", Defines: []string{"ELEM_F16", "F32X2"}, Env: "vulkan1.3"}}
-	return slices.Concat(as(rows, name+"_split_coopmat2", "COOPMAT2"), as(rows, name+"_split_coopmat"))
+	return slices.Concat(as(rows, name+"_f32x2_coopmat2", "COOPMAT2"), as(rows, name+"_f32x2_coopmat"))
 }
 
 // as returns rows as those of a kernel with another name and more macros.

@@ -46,11 +46,11 @@ func compilesSoon(caps *vk.Caps, impl attention.Impl, p attention.Problem) error
 }
 
 // softwareBackwardDim is the largest head_dim of the backward pass on software matrices,
-// softwareSplitDim that of float32: kernels take tens of seconds to compile beyond it,
+// softwareF32x2Dim that of float32: kernels take tens of seconds to compile beyond it,
 // with head_dim 192 minutes.
 const (
 	softwareBackwardDim = 72
-	softwareSplitDim    = 24
+	softwareF32x2Dim    = 24
 )
 
 // backwardCompilesSoon is compilesSoon for the backward pass.
@@ -60,7 +60,7 @@ func backwardCompilesSoon(caps *vk.Caps, impl attention.Impl, p attention.Proble
 	}
 	most := softwareBackwardDim
 	if p.DType == dtype.Float32 {
-		most = softwareSplitDim
+		most = softwareF32x2Dim
 	}
 	if max(p.HeadDim, p.ValueHeadDim()) > most {
 		return fmt.Errorf("the backward pass of %v on software matrices beyond head_dim %d takes long to compile", p.DType, most)

@@ -57,23 +57,23 @@ func All() []Mutant {
 	return []Mutant{
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
-			Kernel: "attention", Modules: "attention_fwd_split_coopmat", Loose: true,
+			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat", Loose: true,
 			Edits:  append([]Edit{{"lib/fwd_matrix_f32x2.glsl", selects, branch}}, integerMax...),
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
 			Name: "late-tops", What: "no barrier between the exponents of a tile and those who read them",
-			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
+			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat",
 			Edits: []Edit{{"lib/fwd_matrix_f32x2.glsl", shareTops, lateTops}},
 		},
 		{
 			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
-			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
+			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat",
 			Edits: []Edit{{"lib/tile_tops.glsl", allLanes, evenLanes}},
 		},
 		{
 			Name: "integer-max", What: "the largest element of a tile is found by its bits, without the branch",
-			Kernel: "attention", Modules: "attention_fwd_split_coopmat",
+			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat",
 			Edits:  integerMax,
 			Hidden: "only NVIDIA's driver goes on with another exponent",
 		},

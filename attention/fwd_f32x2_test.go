@@ -6,10 +6,10 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// TestSplitTable says that each row of the table for float32 on matrices fits
+// TestF32x2Table says that each row of the table for float32 on matrices fits
 // the devices of its family, and is what some problem gets; and that a device
 // with float16 matrices takes float32 on them up to head_dim 128.
-func TestSplitTable(t *testing.T) {
+func TestF32x2Table(t *testing.T) {
 	reached := make(map[*fwdRow]bool)
 	for _, d := range fakeDevices() {
 		for headDim := 8; headDim <= 256; headDim += 8 {
@@ -24,16 +24,16 @@ func TestSplitTable(t *testing.T) {
 				}
 			}
 		}
-		for i := range splitTable {
-			row := &splitTable[i]
+		for i := range f32x2Table {
+			row := &f32x2Table[i]
 			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: dtype.Float32}
 			if err := row.Feasible(&d.caps, p); row.family == d.family && d.family != "" && err != nil {
 				t.Errorf("row %d, %s %v, on %s: %v", i, row.family, row.Config, d.caps.Name, err)
 			}
 		}
 	}
-	for i := range splitTable {
-		if row := &splitTable[i]; !reached[row] {
+	for i := range f32x2Table {
+		if row := &f32x2Table[i]; !reached[row] {
 			t.Errorf("row %d is never chosen: family %q, head_dim %d, %v", i, row.family, row.headDim, row.Config)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
-// TestBackwardSplitConfigs is TestBackwardConfigs for float32 on matrices.
-func TestBackwardSplitConfigs(t *testing.T) {
+// TestBackwardF32x2Configs is TestBackwardConfigs for float32 on matrices.
+func TestBackwardF32x2Configs(t *testing.T) {
 	d := vktest.Open(t)
 	n, most := matrixSize(d), 24
 	if software(d) {

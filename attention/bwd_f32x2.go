@@ -1,10 +1,10 @@
 package attention
 
-// bwdSplitTable is bwdTable for float32 tensors on matrices. Tiles take twice the shared
+// bwdF32x2Table is bwdTable for float32 tensors on matrices. Tiles take twice the shared
 // memory of 16-bit ones, 4 * Stream rows of head_dim, and so do the registers of K and V,
 // or Q and dO, that a subgroup owns: with 16 keys, 2*head_dim words for each
 // invocation of 32, half of them dK and dV.
-var bwdSplitTable = []bwdRow{
+var bwdF32x2Table = []bwdRow{
 	// Swept on an H200, TUNING.md.
 	{family: "hopper", headDim: 64, BackwardConfig: BackwardConfig{
 		Impl: CoopMat2,

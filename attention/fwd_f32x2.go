@@ -1,8 +1,8 @@
 package attention
 
-// splitTable is fwdTable for float32 tensors on matrices. Tiles take twice the
+// f32x2Table is fwdTable for float32 tensors on matrices. Tiles take twice the
 // shared memory of 16-bit ones: 4 * BlockN rows of head_dim.
-var splitTable = []fwdRow{
+var f32x2Table = []fwdRow{
 	{family: "hopper", headDim: 64, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{family: "hopper", headDim: 128, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 2}},
