@@ -66,7 +66,8 @@ type Gradients struct {
 // is D in line 4 there, dS line 14, the gradients lines 12, 15 and 16. Its loop over
 // rows and keys runs once for dK and dV and once for dQ, or as there once for all
 // (BackwardConfig.Fused).
-func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error {
+func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
 	config, err := ChooseBackward(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err

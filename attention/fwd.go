@@ -46,7 +46,8 @@ import (
 // handles p, and an error naming the argument if a tensor does not fit p.
 //
 // The algorithm is Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).
-func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) error {
+func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
 	config, err := Choose(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"reflect"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // A face is what a kernel package shows its users, as package kit wants it.
@@ -54,6 +56,22 @@ func TestContract(t *testing.T) {
 			signature(f.choose, list{caps, p, pass, o}, list{plan, failure})
 			signature(f.supports, list{caps, p, pass, o}, list{failure})
 			signature(f.workspace, list{caps, p, pass, o}, list{reflect.TypeFor[int64](), failure})
+
+			// A caller who overlooks an error runs nothing all the same.
+			d := vktest.Open(t)
+			for _, function := range []any{f.forward, f.backward} {
+				c, err := d.NewCmd("overlooked")
+				require.NoError(t, err)
+				defer c.Close()
+				call := of(function)
+				in := []reflect.Value{reflect.ValueOf(c)}
+				for i := 1; i < call.NumIn(); i++ {
+					in = append(in, reflect.Zero(call.In(i))) // no problem, no tensors
+				}
+				refused := reflect.ValueOf(function).Call(in)[0].Interface()
+				require.NotNil(t, refused)
+				require.Equal(t, refused, c.Submit(context.Background()))
+			}
 
 			require.True(t, p.Comparable())
 			validate := reflect.TypeFor[interface{ Validate() error }]()

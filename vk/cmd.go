@@ -21,7 +21,8 @@ import (
 //	c.Reset()                       recording anew
 //
 // Recording calls return no errors: the first one is kept, skips the calls
-// after it, and is returned by Err and Submit.
+// after it, and is returned by Err and Submit. Functions of kernel packages, which
+// return theirs, leave it with the Cmd as well (see Keep).
 //
 // Dispatches and transfers of one Cmd may overlap and see stale memory unless
 // a barrier stands between them:
@@ -98,6 +99,19 @@ func (c *Cmd) Err() error { return c.err }
 func (c *Cmd) fail(format string, args ...any) {
 	if c.err == nil {
 		c.err = fmt.Errorf("vk: cmd %q: "+format, append([]any{c.name}, args...)...)
+	}
+}
+
+// Keep makes *err the error of c, if there is none yet: Submit returns it and runs nothing. It
+// is for functions that record kernels and return an error,
+//
+//	func Forward(c *vk.Cmd, …) (err error) {
+//		defer c.Keep(&err)
+//
+// so that a caller who overlooks that error runs no half of a computation.
+func (c *Cmd) Keep(err *error) {
+	if c.err == nil {
+		c.err = *err
 	}
 }
 

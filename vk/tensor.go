@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -138,9 +139,25 @@ func (t Tensor) Narrow() Tensor {
 	return t
 }
 
+// Slice returns the view of the indices from first to end-1 of an axis. Like a slice of an
+// array, it panics if those are not within the axis.
+func (t Tensor) Slice(axis, first, end int) Tensor {
+	if axis < 0 || axis >= len(t.Shape) || first < 0 || first > end || end > t.Shape[axis] {
+		panic(fmt.Sprintf("vk: Slice(%d, %d, %d) of a tensor with shape %v", axis, first, end, t.Shape))
+	}
+	t.Shape = slices.Clone(t.Shape)
+	t.Shape[axis] = end - first
+	t.Offset += first * t.Strides[axis]
+	return t
+}
+
 // Memory returns where t lies: the buffer that has the memory, which is that of which
-// t.Buffer is a slice, if it is one, and the bytes of it at which t begins and ends.
+// t.Buffer is a slice, if it is one, and the bytes of it at which t begins and ends. The zero
+// Tensor has none.
 func (t Tensor) Memory() (b *Buffer, start, end int64) {
+	if t.IsZero() {
+		return nil, 0, 0
+	}
 	size := int64(t.DType.Size())
 	start = t.Buffer.at + int64(t.Offset)*size
 	return t.Buffer.whole(), start, start + int64(t.Span())*size
@@ -160,6 +177,13 @@ func (t Tensor) Validate() error {
 	}
 	if err := t.Buffer.checkRange(0, 0); err != nil { // it may be closed
 		return fmt.Errorf("vk: tensor: %w", err)
+	}
+	n := 1
+	for _, dim := range t.Shape {
+		if dim > 0 && n > math.MaxInt64/8/dim {
+			return fmt.Errorf("vk: tensor on %q: shape %v has more elements than can be counted", t.Buffer.name, t.Shape)
+		}
+		n *= dim
 	}
 	size := int64(t.DType.Size())
 	room := t.Buffer.bytes/size - int64(t.Offset) - 1 // elements after the first
@@ -187,7 +211,9 @@ func (t Tensor) Validate() error {
 func (t Tensor) Close() { t.Buffer.Close() }
 
 // Upload stores data in a tensor of floating-point numbers, in row-major order
-// of the shape, rounding to nearest even. UploadRaw takes every format. Elements of the buffer between those of t keep their values.
+// of the shape, rounding to nearest even; UploadBools and UploadInts are for masks and lengths,
+// UploadRaw for every format. Elements of the buffer between those of t keep their values. It is
+// an error if two elements share memory.
 func (t Tensor) Upload(ctx context.Context, data []float32) error {
 	if err := t.checkFloats("upload", len(data)); err != nil {
 		return err
@@ -213,6 +239,40 @@ func (t Tensor) UploadRaw(ctx context.Context, data []byte) error {
 		return err
 	}
 	return t.upload(ctx, func(dst []byte, at int) { copy(dst, data[at*size:]) })
+}
+
+// UploadBools is UploadRaw of a Bool tensor, a mask.
+func (t Tensor) UploadBools(ctx context.Context, data []bool) error {
+	if t.DType != dtype.Bool {
+		return fmt.Errorf("vk: upload of %v as bools", t.DType)
+	}
+	raw := make([]byte, len(data))
+	for i, x := range data {
+		if x {
+			raw[i] = 1
+		}
+	}
+	return t.UploadRaw(ctx, raw)
+}
+
+// UploadInts is UploadRaw of an Int32 tensor, such as the lengths of sequences.
+func (t Tensor) UploadInts(ctx context.Context, data []int32) error {
+	if t.DType != dtype.Int32 {
+		return fmt.Errorf("vk: upload of %v as int32", t.DType)
+	}
+	raw := make([]byte, 0, 4*len(data))
+	for _, x := range data {
+		raw = binary.LittleEndian.AppendUint32(raw, uint32(x))
+	}
+	return t.UploadRaw(ctx, raw)
+}
+
+// Zero stores zeros. Elements of the buffer between those of t keep their values.
+func (t Tensor) Zero(ctx context.Context) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	return t.upload(ctx, func(dst []byte, _ int) { clear(dst) })
 }
 
 // DownloadRaw is Download into storage format, little endian.
@@ -253,7 +313,7 @@ func (t Tensor) upload(ctx context.Context, put func(dst []byte, at int)) error 
 		return b.d.staging.upload(ctx, b.d, b, int64(t.Offset)*size, int64(t.NumElements())*size,
 			func(dst []byte, at int64) { put(dst, int(at/size)) })
 	}
-	if t.Span() < t.NumElements() {
+	if t.overlaps() {
 		return fmt.Errorf("vk: upload of tensor with shape %v, strides %v: elements share memory", t.Shape, t.Strides)
 	}
 	span := make([]byte, int64(t.Span())*size)
@@ -297,6 +357,37 @@ func (t Tensor) download(ctx context.Context, take func(src []byte, at int)) err
 		}
 	})
 	return nil
+}
+
+// overlaps reports whether two elements share memory.
+func (t Tensor) overlaps() bool {
+	if t.Span() < t.NumElements() {
+		return true
+	}
+	// Where each axis steps over all that the finer ones span, none do.
+	axes := make([]int, 0, len(t.Shape))
+	for i, dim := range t.Shape {
+		if dim > 1 {
+			axes = append(axes, i)
+		}
+	}
+	slices.SortFunc(axes, func(a, b int) int { return t.Strides[a] - t.Strides[b] })
+	span, apart := 1, true
+	for _, i := range axes {
+		apart = apart && t.Strides[i] >= span
+		span += (t.Shape[i] - 1) * t.Strides[i]
+	}
+	if apart {
+		return false
+	}
+	taken, twice := make([]bool, span), false
+	t.rows(func(_, from, n, stride int) {
+		for i := range n {
+			twice = twice || taken[from+i*stride]
+			taken[from+i*stride] = true
+		}
+	})
+	return twice
 }
 
 // rows calls f for every row along the last axis: at is the row-major index of

@@ -179,7 +179,8 @@ func TestTensorValidate(t *testing.T) {
 		{"huge offset", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{1}, Strides: []int{1}, Offset: math.MaxInt}, "outside"},
 		{"strides", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{8, 8}, Strides: []int{7, 1}}, "outside"},
 		{"overflow", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{5, 5}, Strides: []int{big, big}}, "outside"},
-		{"huge shape", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{big, 4, 4}, Strides: []int{1, 1, 1}}, "outside"},
+		{"huge shape", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{big, 4, 4}, Strides: []int{1, 1, 1}}, "more elements than can be counted"},
+		{"long shape", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{1 << 40, 4, 4}, Strides: []int{1, 1, 1}}, "outside"},
 		{"negative offset", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{1}, Strides: []int{1}, Offset: -1}, "negative"},
 		{"negative stride", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{2}, Strides: []int{-1}, Offset: 5}, "not negative"},
 		{"empty", vk.Tensor{Buffer: b, DType: dtype.Float16, Shape: []int{0}, Strides: []int{1}}, "must be positive"},
@@ -216,5 +217,132 @@ func TestNewTensorRefuses(t *testing.T) {
 	}
 	if _, err := d.NewTensor("x", 9, 1); err == nil {
 		t.Error("NewTensor of no format gave no error")
+	}
+}
+
+// TestTensorSlice wants what Go's slices of an array are, of any axis.
+func TestTensorSlice(t *testing.T) {
+	d := vktest.Open(t)
+	x := tensor(t, d, "x", 0, 1, 2, 3, 4, 5)
+	x.Shape, x.Strides = []int{2, 3}, []int{3, 1}
+	for _, c := range []struct {
+		axis, first, end int
+		want             []float32
+	}{{0, 1, 2, []float32{3, 4, 5}}, {1, 1, 3, []float32{1, 2, 4, 5}}, {1, 0, 3, []float32{0, 1, 2, 3, 4, 5}}} {
+		if got := download(t, x.Slice(c.axis, c.first, c.end)); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("Slice(%d, %d, %d) is %v, want %v", c.axis, c.first, c.end, got, c.want)
+		}
+	}
+	if got := download(t, x.Slice(1, 2, 3).Slice(0, 1, 2)); !reflect.DeepEqual(got, []float32{5}) {
+		t.Errorf("a slice of a slice is %v", got)
+	}
+	if x.Shape[0] != 2 || x.Shape[1] != 3 {
+		t.Errorf("the tensor itself has the shape %v now", x.Shape)
+	}
+	for _, bad := range [][3]int{{2, 0, 1}, {-1, 0, 1}, {0, 1, 0}, {0, 0, 3}, {1, -1, 2}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("Slice%v does not panic", bad)
+				}
+			}()
+			x.Slice(bad[0], bad[1], bad[2])
+		}()
+	}
+}
+
+// TestZero wants zeros in a view, and nothing else changed.
+func TestZero(t *testing.T) {
+	d := vktest.Open(t)
+	x := tensor(t, d, "x", 1, 2, 3, 4, 5, 6)
+	x.Shape, x.Strides = []int{2, 3}, []int{3, 1}
+	if err := x.Slice(1, 1, 2).Zero(background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := download(t, x); !reflect.DeepEqual(got, []float32{1, 0, 3, 4, 0, 6}) {
+		t.Errorf("a column of zeros: %v", got)
+	}
+	if err := x.Zero(background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := download(t, x); !reflect.DeepEqual(got, make([]float32, 6)) {
+		t.Errorf("all zeros: %v", got)
+	}
+	wantError(t, "none", (vk.Tensor{}).Zero(background()), "tensor has no buffer")
+}
+
+// TestUploadOverlap refuses what would lose elements, and takes what only looks like it.
+func TestUploadOverlap(t *testing.T) {
+	d := vktest.Open(t)
+	base := tensor(t, d, "x", make([]float32, 64)...)
+	for _, c := range []struct {
+		shape, strides []int
+		ok             bool
+	}{
+		{[]int{2, 3}, []int{4, 2}, false}, // (0, 2) is (1, 0)
+		{[]int{2, 3}, []int{3, 2}, true},  // rows between one another
+		{[]int{2, 3}, []int{1, 2}, true},
+		{[]int{3, 1}, []int{1, 0}, true},
+		{[]int{2, 2}, []int{0, 1}, false},
+		{[]int{2, 2, 2}, []int{8, 3, 3}, false},
+		{[]int{3, 3}, []int{2, 3}, true},
+		{[]int{4, 3}, []int{2, 3}, false}, // (3, 0) is (0, 2)
+	} {
+		x := base
+		x.Shape, x.Strides = c.shape, c.strides
+		data := make([]float32, x.NumElements())
+		for i := range data {
+			data[i] = float32(i + 1)
+		}
+		err := x.Upload(background(), data)
+		if !c.ok {
+			wantError(t, "overlap", err, "elements share memory")
+			continue
+		}
+		if err != nil {
+			t.Errorf("%v by %v: %v", c.shape, c.strides, err)
+		} else if got := download(t, x); !reflect.DeepEqual(got, data) {
+			t.Errorf("%v by %v: %v came back", c.shape, c.strides, got)
+		}
+	}
+	x := base
+	x.Shape, x.Strides = []int{1 << 32, 1 << 32}, []int{0, 0}
+	wantError(t, "more than an int counts", x.Validate(), "more elements than can be counted")
+	wantError(t, "more than an int counts", x.Download(background(), nil), "more elements than can be counted")
+}
+
+// TestMasksAndLengths stores what Go has as bools and ints.
+func TestMasksAndLengths(t *testing.T) {
+	d := vktest.Open(t)
+	mask, err := d.NewTensor("mask", dtype.Bool, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lengths, err := d.NewTensor("lengths", dtype.Int32, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mask.UploadBools(background(), []bool{true, false, true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := lengths.UploadInts(background(), []int32{-1, 258}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(mask.Close)
+	t.Cleanup(lengths.Close)
+	for _, c := range []struct {
+		x    vk.Tensor
+		want []byte
+	}{{mask, []byte{1, 0, 1}}, {lengths, []byte{255, 255, 255, 255, 2, 1, 0, 0}}} {
+		got := make([]byte, len(c.want))
+		if err := c.x.DownloadRaw(background(), got); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%v: %v, %v, want %v", c.x.DType, got, err, c.want)
+		}
+	}
+	wantError(t, "ints", mask.UploadInts(background(), []int32{1, 2, 3}), "upload of bool as int32")
+	wantError(t, "bools", lengths.UploadBools(background(), []bool{true, true}), "upload of int32 as bools")
+	wantError(t, "too few", lengths.UploadInts(background(), []int32{1}), "length")
+	if b, start, end := (vk.Tensor{}).Memory(); b != nil || start != 0 || end != 0 {
+		t.Errorf("no tensor lies in %v from %d to %d", b, start, end)
 	}
 }

@@ -67,6 +67,10 @@ func (c *Cmd) Trace(t *Trace) {
 	if !c.recording() {
 		return
 	}
+	if t == nil {
+		c.fail("Trace: there is none")
+		return
+	}
 	t.list, t.note, t.waits = t.list[:0], Note{}, computeScope().stages
 	c.trace = t
 }

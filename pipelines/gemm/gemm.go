@@ -165,7 +165,8 @@ type Options struct {
 //
 // It returns an error that wraps ErrUnsupported if no path on the device handles p,
 // and an error naming the argument if a tensor does not fit p.
-func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) error {
+func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
 	s, err := MultiplySteps(c, dst, a, b, p, opt)
 	if err != nil {
 		return err

@@ -77,7 +77,8 @@ type GroupOptions struct {
 // recorded: c may be submitted again and again, and tensors and g changed. Other than
 // Multiply's, the commands include a transfer, to the workspace. Errors are those of
 // Multiply, and name the product.
-func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) error {
+func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err error) {
+	defer c.Keep(&err)
 	caps := c.Device().Caps()
 	config, err := ChooseGroup(caps, g, opt)
 	if err != nil {

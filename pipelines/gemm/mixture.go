@@ -108,7 +108,8 @@ func mixtureGroups(slots, blocks, heads int) int {
 // Mixture records into c and returns, as Multiply does. It returns an error that wraps
 // ErrUnsupported if p.DType is float32, the device has no matrices of it or Options force
 // another path, and an error naming the argument if a tensor does not fit.
-func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) error {
+func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
 	d := c.Device()
 	plan, err := newMixturePlan(d.Caps(), p, &opt)
 	if err != nil {

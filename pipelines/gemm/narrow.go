@@ -187,7 +187,8 @@ func NarrowConfig(caps *vk.Caps, p Problem, columns int, opt Options) (Config, e
 // Narrow records into c and returns, as Multiply does. It returns an error that wraps
 // ErrUnsupported if p.DType is float32, the device has no matrices of it, w has more than 8
 // columns, or Options force another path, and an error naming the argument if a tensor does not fit.
-func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
+func Narrow(c *vk.Cmd, y, a, b, w vk.Tensor, columns int, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
 	plan, err := newNarrowPlan(c.Device().Caps(), p, columns, &opt)
 	if err != nil {
 		return err

@@ -55,7 +55,8 @@ func NarrowBackwardConfig(caps *vk.Caps, p Problem, columns int, opt Options) (C
 // have memory of their own.
 //
 // Records, and returns errors, as Narrow does.
-func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p Problem, opt Options) error {
+func NarrowBackward(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
 	s, err := NarrowBackwardSteps(c, dpre, dw, dy, a, b, w, columns, p, opt)
 	if err != nil {
 		return err

@@ -97,6 +97,7 @@ func TestNarrowBackwardErrors(t *testing.T) {
 	half := dtype.Float16
 	dw, dy, a, b, w := tensor(dtype.Float32, 1, 3, 3), tensor(half, 1, 2, 3), tensor(half, 1, 2, 4), tensor(half, 1, 4, 3), tensor(half, 1, 3, 3)
 	try := func(dpre vk.Tensor) error {
+		c.Reset()
 		return gemm.NarrowBackward(c, dpre, dw, dy, a, b, w, 3, p, gemm.Options{Impl: gemm.CoopMat})
 	}
 	require.ErrorContains(t, try(tensor(half, 1, 2, 3)), "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements")

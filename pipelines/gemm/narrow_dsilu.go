@@ -75,7 +75,8 @@ func NarrowDSiLUWorkspace(caps *vk.Caps, p Problem) (int64, error) {
 // NarrowDSiLU records into c and returns, as Multiply does. It returns an error that wraps
 // ErrUnsupported if p.DType is float32 or w has more columns, and an error naming the argument
 // if a tensor does not fit.
-func NarrowDSiLU(c *vk.Cmd, dpre, dw, dy, pre, w vk.Tensor, p Problem, opt Options) error {
+func NarrowDSiLU(c *vk.Cmd, dpre, dw, dy, pre, w vk.Tensor, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
 	s, err := NarrowDSiLUSteps(c, dpre, dw, dy, pre, w, p, opt)
 	if err != nil {
 		return err

@@ -87,11 +87,12 @@ func RowStride(n int) int {
 // Pad records into c and returns, as Multiply does. It returns an error that names the
 // argument that does not fit, or wraps ErrUnsupported if the copy is too large for one
 // dispatch.
-func Pad(c *vk.Cmd, dst, src vk.Tensor) error {
+func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
+	defer c.Keep(&err)
 	if len(src.Shape) != 3 {
 		return fmt.Errorf("gemm: src has shape %v, want three axes", src.Shape)
 	}
-	err := argument.Check("gemm", []argument.Argument{argument.New("src", src, true, src.DType, src.Shape)},
+	err = argument.Check("gemm", []argument.Argument{argument.New("src", src, true, src.DType, src.Shape)},
 		[]argument.Argument{argument.New("dst", dst, true, src.DType, src.Shape)})
 	if err != nil {
 		return err

@@ -70,6 +70,7 @@ func TestPadArguments(t *testing.T) {
 	defer dst.Close()
 	require.ErrorContains(t, gemm.Pad(c, dst, src), "gemm: dst has shape [2 3 8]")
 	dst.Shape = src.Shape
+	c.Reset()
 	require.NoError(t, gemm.Pad(c, dst, src))
 	require.ErrorContains(t, gemm.Pad(c, src, dst), "not multiples of 16 bytes")
 	require.ErrorContains(t, gemm.Pad(c, dst, vk.View(src.Buffer, dtype.Float16, 6, 5)), "gemm: src has shape [6 5], want three axes")

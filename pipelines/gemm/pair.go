@@ -314,7 +314,8 @@ type pairSpec struct {
 // invocation, left matrices and accumulators in the same places, or n is larger than the
 // columns of y that a workgroup has, and an error naming the argument if a tensor does not
 // fit.
-func Pair(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p PairProblem, opt PairOptions) error {
+func Pair(c *vk.Cmd, y, x, w1, w2 vk.Tensor, p PairProblem, opt PairOptions) (err error) {
+	defer c.Keep(&err)
 	plan, err := newPairPlan(c.Device().Caps(), p, &opt)
 	if err != nil {
 		return err

@@ -27,7 +27,8 @@ import (
 //
 // Backward records into c and returns; gradients are valid once c has completed, and
 // have memory of their own. Its errors are those of Forward.
-func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) error {
+func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
 	d := c.Device()
 	if err := Supports(d.Caps(), p, kit.Backward, o); err != nil {
 		return err

@@ -246,11 +246,13 @@ func TestErrors(t *testing.T) {
 	p, y := gmm.Problem{Tokens: 4, Components: 2}, tensor(4)
 	good, grad := interleaved(map[string]vk.Tensor{"p": tensor(4, 2, 3), "dp": tensor(4, 2, 3), "y": y, "log_p": tensor(4), "loss": tensor(1)})
 	forward := func(change func(t *gmm.Tensors)) error {
+		c.Reset()
 		t := good
 		change(&t)
 		return gmm.Forward(c, t, p, gmm.Options{})
 	}
 	backward := func(change func(g *gmm.Gradients)) error {
+		c.Reset()
 		g := grad
 		change(&g)
 		return gmm.Backward(c, good, g, p, gmm.Options{})
@@ -269,5 +271,6 @@ func TestErrors(t *testing.T) {
 	small, err := d.NewBuffer("workspace", 4)
 	require.NoError(t, err)
 	t.Cleanup(small.Close)
+	c.Reset()
 	require.EqualError(t, gmm.Forward(c, good, p, gmm.Options{Workspace: small}), "gmm: workspace has 4 bytes, want 16")
 }

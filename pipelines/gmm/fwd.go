@@ -30,7 +30,8 @@ import (
 // kernel of the same Cmd, a c.Barrier() comes before Forward. It returns an error that
 // wraps vk.ErrUnsupported if the device cannot do it, and an error naming the tensor if
 // one does not fit p.
-func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error {
+func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
 	d := c.Device()
 	if err := Supports(d.Caps(), p, kit.Forward, o); err != nil {
 		return err

@@ -24,7 +24,8 @@ const StateSize = 8
 // as in Forward. Of t and p nothing else counts but the tokens. Groups are merged in their order.
 //
 // Records, waits for, and returns errors as Forward does, and takes as much memory.
-func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) error {
+func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
 	d := c.Device()
 	logP, loss := t.LogP, t.Loss
 	if err := Supports(d.Caps(), p, kit.Forward, o); err != nil {

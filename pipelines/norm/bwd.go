@@ -37,7 +37,8 @@ import (
 // have memory of their own. After Forward in the same Cmd, a c.Barrier() comes before
 // it. It returns an error that wraps vk.ErrUnsupported if the device cannot do it, and an
 // error naming the tensor if one does not fit p.
-func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) error {
+func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
 	d := c.Device()
 	config, err := choose(d.Caps(), p, o)
 	if err != nil {

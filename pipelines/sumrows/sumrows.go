@@ -78,7 +78,8 @@ func newSpec(caps *vk.Caps, count, cols int) spec {
 // Record records dst[c] = sum over i of parts[i,c]. Dst is (cols), contiguous, of any
 // floating-point format; parts is that of Workspace for those columns. Both have been
 // checked. What writes parts comes before, and a Barrier between.
-func Record(c *vk.Cmd, dst, parts vk.Tensor) error {
+func Record(c *vk.Cmd, dst, parts vk.Tensor) (err error) {
+	defer c.Keep(&err)
 	count, cols := parts.Shape[0], dst.Shape[0]
 	s := newSpec(c.Device().Caps(), count, cols)
 	module, err := shaders.Get("sum_rows", dst.DType.Short())

@@ -11,7 +11,8 @@
 //	func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error
 //	func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error)
 //
-// and its Plan is a [Plan]. TestContract of package tests holds them to it. So far gmm
+// and its Plan is a [Plan]. Forward and Backward leave their error with the Cmd, too
+// ([vk.Cmd.Keep]). TestContract of package tests holds them to it. So far gmm
 // and norm do; the others follow.
 package kit
 
