@@ -127,6 +127,9 @@ func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ bloc
 	// Storage buffer, and source and destination of transfers.
 	info := vulkan.BufferCreateInfo{SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(d.wholeBytes(bytes)), Usage: 0x20 | 0x1 | 0x2}
 	defer info.Free()
+	if r := d.fault("vkCreateBuffer"); r < 0 {
+		return fail(partError("vkCreateBuffer", int32(r)))
+	}
 	var buffer vulkan.Buffer
 	if r := vulkan.CreateBuffer(d.handle, &info, nil, &buffer); r < 0 {
 		return fail(partError("vkCreateBuffer", int32(r)))
@@ -156,6 +159,9 @@ func (d *Device) bindMemory(bl *block, wishes []memoryWish) error {
 	}
 	info := vulkan.MemoryAllocateInfo{SType: vulkan.StructureTypeMemoryAllocateInfo, AllocationSize: need.Size, MemoryTypeIndex: uint32(t)}
 	defer info.Free()
+	if r := d.fault("vkAllocateMemory"); r < 0 {
+		return partError("vkAllocateMemory", int32(r))
+	}
 	var memory vulkan.DeviceMemory
 	if r := vulkan.AllocateMemory(d.handle, &info, nil, &memory); r < 0 {
 		return partError("vkAllocateMemory", int32(r))

@@ -40,6 +40,11 @@ type Options struct {
 	// PoisonScratch, if it is not 0, is a word that Cmd.Scratch fills memory with, each
 	// time that it is taken: tests find kernels that read what none has written.
 	PoisonScratch uint32
+	// Fault, if it is not nil, is asked before calls that fail on a device that is full or
+	// lost: vkCreateBuffer, vkAllocateMemory, vkCreateCommandPool, vkCreateDescriptorPool,
+	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result stands
+	// for that of the call, which is not made. It is for tests; any goroutine may ask.
+	Fault func(call string) Result
 }
 
 // Device is an open Vulkan device with one compute queue. It may be shared by
@@ -64,6 +69,7 @@ type Device struct {
 	kernels  cacheMap[kernelKey, *kernel]
 	values   cacheMap[any, any]
 	poison   uint32 // Options.PoisonScratch
+	faults   func(call string) Result
 
 	numAllocs atomic.Int64
 
@@ -138,7 +144,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch}
+	d := &Device{open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, faults: o.Fault}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -197,6 +203,14 @@ func (d *Device) createDevice() error {
 	d.queue = queue
 	d.timeline, err = d.api.createTimeline()
 	return err
+}
+
+// fault returns the failure that Options.Fault wants a call to have, or 0.
+func (d *Device) fault(call string) Result {
+	if d.faults == nil {
+		return 0
+	}
+	return min(d.faults(call), 0)
 }
 
 // Caps returns what the device can do. The caller must not change it.

@@ -137,6 +137,9 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if !d.caps.MaximalReconvergence {
 		code = withoutReconvergence(spirv)
 	}
+	if r := d.fault("vkCreateComputePipelines"); r < 0 {
+		return nil, partError("vkCreateComputePipelines", int32(r))
+	}
 	start := time.Now()
 	raw, err := d.api.createKernel(info, code, module.entry, words)
 	if err != nil {
@@ -401,6 +404,10 @@ func (c *Cmd) dispatchUntraced(k *kernel) {
 
 // addPool makes one more descriptor pool.
 func (c *Cmd) addPool() bool {
+	if r := c.d.fault("vkCreateDescriptorPool"); r < 0 {
+		c.fail("vkCreateDescriptorPool: %w", r)
+		return false
+	}
 	pool, err := c.d.api.createPool(poolSets, poolBuffers)
 	if err != nil {
 		c.fail("%w", err)

@@ -148,6 +148,9 @@ func (d *Device) newRecorder(name string) (rec recorder, err error) {
 	if d.handle == nil {
 		return rec, withPrefix(d.errClosed())
 	}
+	if r := d.fault("vkCreateCommandPool"); r < 0 {
+		return rec, callError("vkCreateCommandPool", int32(r))
+	}
 	info := vulkan.CommandPoolCreateInfo{SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: d.family}
 	defer info.Free()
 	var pool vulkan.CommandPool

@@ -27,6 +27,9 @@ func (d *Device) submit(ctx context.Context, cmd vulkan.CommandBuffer, check fun
 	if err := d.newValidationError(); err != nil {
 		return 0, err
 	}
+	if r := d.fault("vkQueueSubmit"); r < 0 {
+		return 0, callError("vkQueueSubmit", int32(r))
+	}
 	if r := d.api.submit(d.queue, cmd, d.timeline, d.submitted+1); r < 0 {
 		return 0, callError("vkQueueSubmit", int32(r))
 	}
@@ -49,6 +52,9 @@ func (d *Device) wait(ctx context.Context, serial uint64) error {
 	slice := waitSlice
 	if ctx.Done() != nil {
 		slice = waitSliceContext
+	}
+	if r := d.fault("vkWaitSemaphores"); r < 0 {
+		return callError("vkWaitSemaphores", int32(r))
 	}
 	for {
 		r := d.api.timelineWait(d.timeline, serial, uint64(slice))

@@ -1,0 +1,109 @@
+package faults
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// long is whether tests take hours rather than seconds.
+var long = os.Getenv("FLASHVK_LONG") != ""
+
+// times returns how often a test repeats what it does.
+func times(short, most int) int {
+	if long {
+		return most
+	}
+	return short
+}
+
+// usage is what a process holds.
+type usage struct {
+	goroutines, files int
+	resident, heap    int64 // bytes
+}
+
+func measure(t *testing.T) (u usage) {
+	t.Helper()
+	runtime.GC()
+	runtime.GC() // what the first one finalized
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	u.goroutines, u.heap = runtime.NumGoroutine(), int64(m.HeapAlloc)
+	files, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	u.files = len(files)
+	text, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	require.NoError(t, err)
+	u.resident = pages * int64(os.Getpagesize())
+	return u
+}
+
+// flat runs f so often, and as often again, and wants the process to hold no more afterwards
+// than in between, but for what allocators take of the system at odd times.
+func flat(t *testing.T, n int, slack, perCall int64, f func()) {
+	half := func() usage {
+		for range n {
+			f()
+		}
+		return measure(t)
+	}
+	before := half()
+	after := half()
+	t.Logf("%d times: before %+v, after %+v", n, before, after)
+	require.LessOrEqual(t, after.goroutines, before.goroutines)
+	require.LessOrEqual(t, after.files, before.files)
+	require.Less(t, after.heap-before.heap, 64<<10+int64(n)*perCall/8, "bytes of Go's heap")
+	require.Less(t, after.resident-before.resident, slack+int64(n)*perCall, "bytes of the process")
+}
+
+// TestRecordings records, runs and closes calls.
+func TestRecordings(t *testing.T) {
+	d := vktest.Open(t, vktest.NoValidation)
+	ctx := context.Background()
+	p := norm.Problem{Rows: 8, Cols: 64, DType: dtype.Float32}
+	tensor := func(shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", dtype.Float32, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		require.NoError(t, x.Zero(ctx))
+		return x
+	}
+	x := norm.Tensors{X: tensor(8, 64), W: tensor(64), Y: tensor(8, 64), Mean: tensor(8), RStd: tensor(8)}
+	g := norm.Gradients{DY: tensor(8, 64), DX: tensor(8, 64), DW: tensor(64)}
+	kernels := 0
+	flat(t, times(600, 50000), 4<<20, 256, func() {
+		c, err := d.NewCmd("call")
+		require.NoError(t, err)
+		defer c.Close()
+		require.NoError(t, norm.Forward(c, x, p, norm.Options{}))
+		c.Barrier()
+		require.NoError(t, norm.Backward(c, x, g, p, norm.Options{}))
+		require.NoError(t, c.Submit(ctx))
+		kernels = len(d.CachedKernels())
+	})
+	require.LessOrEqual(t, kernels, 4)
+}
+
+// TestDevices opens devices, uses and closes them.
+func TestDevices(t *testing.T) {
+	vktest.Open(t) // or there is none
+	flat(t, times(60, 1000), 32<<20, 64<<10, func() {
+		d, err := vk.Open(vk.Options{})
+		require.NoError(t, err)
+		require.NoError(t, scenario(d))
+		require.NoError(t, d.Close())
+	})
+}
