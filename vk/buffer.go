@@ -80,6 +80,10 @@ func findType(types []memoryType, allowed uint32, wishes []memoryWish) (int, boo
 // Caps.MaxBufferBytes, else the error wraps ErrUnsupported. If the memory is
 // not there, it wraps ErrOutOfDeviceMemory.
 func (d *Device) NewBuffer(name string, bytes int64) (*Buffer, error) {
+	if !d.enter() {
+		return nil, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, d.errClosed())
+	}
+	defer d.leave()
 	bl, err := d.allocate(name, bytes, inDevice())
 	if err != nil {
 		return nil, err
@@ -105,9 +109,6 @@ func (d *Device) wholeBytes(bytes int64) int64 {
 func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ block, err error) {
 	fail := func(err error) (block, error) {
 		return block{}, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, err)
-	}
-	if d.handle == nil {
-		return fail(d.errClosed())
 	}
 	if bytes <= 0 {
 		return fail(fmt.Errorf("the size must be positive"))

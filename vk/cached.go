@@ -101,6 +101,10 @@ func CachedKernel[P any](d *Device, name string, spirv []byte, spec any, o Kerne
 	if spec != nil && !reflect.TypeOf(spec).Comparable() {
 		return nil, fmt.Errorf("vk: kernel %q: specialization is a %T, not a struct of plain fields", name, spec)
 	}
+	if !d.enter() {
+		return nil, fmt.Errorf("vk: kernel %q: %w", name, d.errClosed())
+	}
+	defer d.leave()
 	params := reflect.TypeFor[P]()
 	k, err := d.kernels.entry(kernelKey{name, spec, o, params}).get(func() (*kernel, error) {
 		k, err := newKernel(d, name, spirv, spec, o, params)
@@ -145,7 +149,7 @@ func (d *Device) CachedKernels() []KernelInfo {
 func (d *Device) closeKernels() {
 	d.kernels.all(func(_ kernelKey, k *kernel) {
 		d.api.destroyKernel(k.raw)
-		k.release = nil
+		k.usable.Store(false)
 	})
 	d.kernels.entries = nil
 }

@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
 // Cmd is a list of recorded commands that may be submitted again and again.
-// It belongs to one goroutine.
+// It belongs to one goroutine: where another is caught in a call at the same time, that call
+// does nothing, and Submit returns an error until Reset.
 //
 //	c, err := d.NewCmd("step")      recording
 //	k.Dispatch(c, ...)
@@ -48,6 +50,8 @@ type Cmd struct {
 	timers  []*Timer
 	trace   *Trace       // times each dispatch; nil: none does
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
+	busy    atomic.Bool  // a goroutine is in a call
+	misused atomic.Bool  // another was, at the same time
 }
 
 // scratch is a buffer of a Cmd; Reset makes it free for reuse.
@@ -64,6 +68,10 @@ const (
 
 // NewCmd returns an empty Cmd, ready to record.
 func (d *Device) NewCmd(name string) (*Cmd, error) {
+	if !d.enter() {
+		return nil, withPrefix(d.errClosed())
+	}
+	defer d.leave()
 	rec, err := d.newRecorder(name)
 	if err != nil {
 		return nil, err
@@ -135,7 +143,8 @@ func (c *Cmd) Close() {
 	}
 	c.d.mu.Lock()
 	for _, s := range c.scratch { // another Cmd may refer to them
-		s.buffer.closed, s.buffer.release = true, nil
+		s.buffer.closed = true
+		s.buffer.usable.Store(false)
 	}
 	c.d.mu.Unlock()
 	c.object.close()
@@ -144,6 +153,11 @@ func (c *Cmd) Close() {
 // Reset forgets the commands and the error, and records anew. It waits for
 // commands in flight. Scratch buffers of before are void.
 func (c *Cmd) Reset() {
+	if !c.enter() {
+		return
+	}
+	defer c.leave()
+	c.misused.Store(false)
 	c.err = nil
 	if c.isClosed() {
 		c.fail("Reset after Close")
@@ -201,15 +215,23 @@ func (c *Cmd) checkUses() error {
 
 // Barrier makes the dispatches after it wait for, and see the writes of, the
 // dispatches before it.
-func (c *Cmd) Barrier() { c.barrier(computeScope(), computeScope()) }
+func (c *Cmd) Barrier() { c.separate(computeScope(), computeScope()) }
 
 // BarrierToTransfer makes the transfers after it wait for, and see the writes
 // of, the dispatches before it.
-func (c *Cmd) BarrierToTransfer() { c.barrier(computeScope(), transferScope()) }
+func (c *Cmd) BarrierToTransfer() { c.separate(computeScope(), transferScope()) }
 
 // BarrierFromTransfer makes the dispatches and transfers after it wait for,
 // and see the writes of, the transfers before it.
-func (c *Cmd) BarrierFromTransfer() { c.barrier(transferScope(), anyScope()) }
+func (c *Cmd) BarrierFromTransfer() { c.separate(transferScope(), anyScope()) }
+
+// separate is barrier as a call of its own.
+func (c *Cmd) separate(from, to scope) {
+	if c.enter() {
+		defer c.leave()
+		c.barrier(from, to)
+	}
+}
 
 func (c *Cmd) barrier(from, to scope) {
 	if !c.recording() {
@@ -226,6 +248,10 @@ func (c *Cmd) barrier(from, to scope) {
 // recording the same thing again allocates nothing. On failure it keeps
 // the error and returns a buffer that only serves to record on.
 func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
+	if !c.enter() {
+		return &Buffer{}
+	}
+	defer c.leave()
 	if !c.recording() {
 		return &Buffer{}
 	}
@@ -257,8 +283,8 @@ func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
 func (c *Cmd) poison(b *Buffer) {
 	if word := c.d.poison; word != 0 {
 		c.barrier(anyScope(), transferScope())
-		c.Fill(b, 0, b.bytes&^3, word)
-		c.BarrierFromTransfer()
+		c.fill(b, 0, b.bytes&^3, word)
+		c.barrier(transferScope(), anyScope())
 	}
 }
 
@@ -274,7 +300,8 @@ func (c *Cmd) resetScratch() {
 			kept = append(kept, s)
 			continue
 		}
-		s.buffer.closed, s.buffer.release = true, nil
+		s.buffer.closed = true
+		s.buffer.usable.Store(false)
 		bl := s.buffer.block
 		c.d.retired = append(c.d.retired, retired{c.d.submitted, func() { c.d.free(bl) }})
 	}
@@ -287,6 +314,13 @@ func (c *Cmd) resetScratch() {
 // Fill sets size bytes of b from offset to copies of word. Offset and size
 // are multiples of 4. It is a transfer: see the barriers above.
 func (c *Cmd) Fill(b *Buffer, offset, size int64, word uint32) {
+	if c.enter() {
+		defer c.leave()
+		c.fill(b, offset, size, word)
+	}
+}
+
+func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
 	if !c.recording() || !c.checkTransfer("Fill", b, offset, size) {
 		return
 	}
@@ -305,6 +339,10 @@ const updateBytes = 65536
 // for the rest. Offset and the length are multiples of 4. It is a transfer: see the
 // barriers above.
 func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
+	if !c.enter() {
+		return
+	}
+	defer c.leave()
 	if !c.recording() || !c.checkTransfer("Write", b, offset, int64(len(data))) {
 		return
 	}
@@ -321,6 +359,10 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 // Copy copies size bytes from src at srcOffset to dst at dstOffset. The
 // ranges must not overlap. It is a transfer: see the barriers above.
 func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size int64) {
+	if !c.enter() {
+		return
+	}
+	defer c.leave()
 	if !c.recording() || !c.checkTransfer("Copy", dst, dstOffset, size) || !c.checkTransfer("Copy", src, srcOffset, size) {
 		return
 	}
@@ -364,6 +406,13 @@ func (c *Cmd) Submit(ctx context.Context) error {
 // Start is Submit without the wait. It waits for an earlier run of c, which
 // must not overlap. If ctx has ended, nothing is submitted.
 func (c *Cmd) Start(ctx context.Context) error {
+	if !c.enter() {
+		return c.errEntered()
+	}
+	defer c.leave()
+	if c.misused.Load() {
+		return c.errMisused()
+	}
 	if c.err == nil && c.isClosed() {
 		c.fail("submitted after Close")
 	}
@@ -376,7 +425,7 @@ func (c *Cmd) Start(ctx context.Context) error {
 		}
 		c.ended = true
 	}
-	if err := c.Wait(ctx); err != nil {
+	if err := c.wait(ctx); err != nil {
 		return err
 	}
 	serial, err := c.d.submit(ctx, c.rec.cmd, c.checkUses)
@@ -392,6 +441,14 @@ func (c *Cmd) Start(ctx context.Context) error {
 
 // Wait waits for the last Start, if there was one.
 func (c *Cmd) Wait(ctx context.Context) error {
+	if !c.enter() {
+		return c.errEntered()
+	}
+	defer c.leave()
+	return c.wait(ctx)
+}
+
+func (c *Cmd) wait(ctx context.Context) error {
 	if c.isClosed() {
 		return fmt.Errorf("vk: cmd %q is closed", c.name)
 	}

@@ -2,6 +2,7 @@ package vk_test
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -114,4 +115,90 @@ func TestConcurrentOpen(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+}
+
+// TestCloseWhileInUse closes a device in the middle of what others do on it: they finish, or
+// are told that it is closed.
+func TestCloseWhileInUse(t *testing.T) {
+	for range 5 {
+		d, err := vk.Open(vk.Options{Name: "in use"})
+		if err != nil {
+			t.Skip(err)
+		}
+		var begun, done sync.WaitGroup
+		for w := range 6 {
+			begun.Add(1)
+			done.Add(1)
+			go func() {
+				defer done.Done()
+				once := sync.OnceFunc(begun.Done)
+				for {
+					x, err := d.NewTensor("x", dtype.Float32, 4)
+					if err == nil {
+						if err = x.Upload(background(), []float32{1, 2, 3, 4}); err == nil {
+							err = work(d, x, w, 1)
+						}
+						x.Close()
+					}
+					once()
+					if err != nil {
+						if !strings.Contains(err.Error(), "closed") {
+							t.Errorf("work on a device that is closed: %v", err)
+						}
+						return
+					}
+				}
+			}()
+		}
+		begun.Wait()
+		d.Close() // what is open then is reported: the others did not close it yet
+		done.Wait()
+		if err := d.Close(); err != nil {
+			t.Errorf("closed again: %v", err)
+		}
+		_, err = d.NewCmd("late")
+		wantError(t, "NewCmd", err, "is closed")
+		_, err = d.NewBuffer("late", 4)
+		wantError(t, "NewBuffer", err, "is closed")
+	}
+}
+
+// TestTwoGoroutines uses one Cmd from two goroutines, which is an error and no crash.
+func TestTwoGoroutines(t *testing.T) {
+	d := vktest.Open(t)
+	k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := tensor(t, d, "x", 1), tensor(t, d, "y", 1)
+	c := newCmd(t, d)
+	caught := false
+	for range 200 {
+		var both sync.WaitGroup
+		for range 2 {
+			both.Add(1)
+			go func() {
+				defer both.Done()
+				for range 50 {
+					k.Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 1}, x, y)
+					c.Barrier()
+				}
+			}()
+		}
+		both.Wait()
+		if err := c.Submit(background()); err != nil {
+			wantError(t, "Submit", err, "used by two goroutines at once")
+			caught = true
+			break
+		}
+		c.Reset()
+	}
+	if !caught {
+		t.Log("never at the same time")
+	}
+	c.Reset()
+	k.Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 1}, x, y)
+	if err := c.Submit(background()); err != nil {
+		t.Errorf("after Reset: %v", err)
+	}
 }

@@ -70,6 +70,7 @@ type Device struct {
 	values   cacheMap[any, any]
 	poison   uint32 // Options.PoisonScratch
 	faults   func(call string) Result
+	life
 
 	numAllocs atomic.Int64
 
@@ -144,7 +145,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, faults: o.Fault}
+	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, faults: o.Fault}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -224,9 +225,10 @@ func (d *Device) Name() string { return d.name }
 
 // Heaps returns the memory heaps with their present budget and usage.
 func (d *Device) Heaps() ([]Heap, error) {
-	if d.handle == nil {
+	if !d.enter() {
 		return nil, withPrefix(d.errClosed())
 	}
+	defer d.leave()
 	return readHeaps(d.instance.raw, d.phys, d.caps.MemoryBudget)
 }
 
@@ -235,10 +237,10 @@ func (d *Device) errClosed() error { return fmt.Errorf("device %q is closed", d.
 
 // Close waits for the device, writes the pipeline cache and destroys
 // everything. Its error lists what was still open, by debug name, and the
-// messages of the validation layer. Close is idempotent and must not run
-// concurrently with other calls.
+// messages of the validation layer. Close is idempotent. It waits for calls that other
+// goroutines are in; those that come after it are errors.
 func (d *Device) Close() error {
-	if d == nil || d.instance == nil {
+	if d == nil || d.instance == nil || !d.end() {
 		return nil
 	}
 	var leaks error

@@ -201,9 +201,9 @@ func TestCloseListsLeaks(t *testing.T) {
 		t.Errorf("second Close: %v", err)
 	}
 	wantError(t, "Upload", b.Upload(background(), 0, make([]byte, 4)), "closed")
-	wantError(t, "Submit", c.Submit(background()), "Close")
+	wantError(t, "Submit", c.Submit(background()), "is closed")
 	c.Reset()
-	wantError(t, "Reset", c.Err(), "Close")
+	wantError(t, "Reset", c.Err(), "is closed")
 	_, err = timer.Elapsed(0, 1)
 	wantError(t, "Elapsed", err, "closed")
 	_, err = d.NewBuffer("late", 64)

@@ -78,6 +78,10 @@ type Statistic struct {
 // The error wraps ErrUnsupported if the device lacks what the options or P
 // ask for, or a Result if compilation failed.
 func NewKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
+	if !d.enter() {
+		return nil, fmt.Errorf("vk: kernel %q: %w", name, d.errClosed())
+	}
+	defer d.leave()
 	k, err := newKernel(d, name, spirv, spec, o, reflect.TypeFor[P]())
 	if err != nil {
 		return nil, fmt.Errorf("vk: kernel %q: %w", name, err)
@@ -88,9 +92,6 @@ func NewKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOp
 
 // newKernel checks the arguments and creates the pipeline.
 func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, params reflect.Type) (*kernel, error) {
-	if d.handle == nil {
-		return nil, d.errClosed()
-	}
 	words, err := specWords(spec)
 	if err != nil {
 		return nil, err
@@ -323,6 +324,10 @@ func (k *Kernel[P]) Close() {
 // of another device, more workgroups than Caps.MaxWorkgroupCount, and a buffer
 // larger than Caps.MaxStorageBufferRange (wraps ErrUnsupported).
 func (k *Kernel[P]) Dispatch(c *Cmd, g Groups, params P, tensors ...Tensor) {
+	if !c.enter() {
+		return
+	}
+	defer c.leave()
 	if !c.recording() || !c.checkDispatch(k.kernel, &g, tensors) {
 		return
 	}

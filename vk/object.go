@@ -1,6 +1,9 @@
 package vk
 
-import "fmt"
+import (
+	"fmt"
+	"sync/atomic"
+)
 
 // object is what Buffer, Cmd, Timer and Kernel have in common: an owner, a
 // name, and a destruction that waits for the submissions in flight.
@@ -9,9 +12,10 @@ type object struct {
 	d       *Device
 	kind    string
 	name    string
-	release func() // destroys the handles; nil once closed
+	release func() // destroys the handles; nil once closed, and guarded by d.mu
 	owned   bool   // by another object, which closes it
 	closed  bool   // guarded by d.mu
+	usable  atomic.Bool
 }
 
 // String returns kind and name, as leak lists show them.
@@ -21,6 +25,7 @@ func (o *object) String() string { return fmt.Sprintf("%s %q", o.kind, o.name) }
 // with d.mu held.
 func (o *object) register(d *Device, kind, name string, release func()) {
 	o.d, o.kind, o.name, o.release = d, kind, name, release
+	o.usable.Store(true)
 	d.mu.Lock()
 	d.open[o] = struct{}{}
 	d.mu.Unlock()
@@ -30,10 +35,11 @@ func (o *object) register(d *Device, kind, name string, release func()) {
 // it is no leak and close leaves it alone.
 func (o *object) adopt(d *Device, kind, name string, release func()) {
 	o.d, o.kind, o.name, o.release, o.owned = d, kind, name, release, true
+	o.usable.Store(true)
 }
 
-// isClosed reports whether o is unusable, on the goroutine that closes it.
-func (o *object) isClosed() bool { return o.release == nil }
+// isClosed reports whether o is unusable.
+func (o *object) isClosed() bool { return !o.usable.Load() }
 
 // close runs release once the submissions so far have finished, which may be
 // now. It is idempotent.
@@ -52,6 +58,7 @@ func (o *object) close() {
 	d.closings++
 	d.retired = append(d.retired, retired{d.submitted, o.release})
 	o.release = nil
+	o.usable.Store(false)
 	d.poll()
 }
 

@@ -41,8 +41,7 @@ func (b *Buffer) whole() *Buffer {
 	return b
 }
 
-// isClosed reports whether b, or what it is a slice of, is unusable, on the goroutine that
-// closes it.
+// isClosed reports whether b, or what it is a slice of, is unusable.
 func (b *Buffer) isClosed() bool { return b.whole().object.isClosed() }
 
 // String returns kind and name, and the range of a slice, as errors show them.

@@ -24,24 +24,28 @@ func newStaging() staging { return staging{lock: make(chan struct{}, 1)} }
 
 // acquire waits for its turn and prepares; release ends the turn.
 func (s *staging) acquire(ctx context.Context, d *Device) error {
+	if !d.enter() {
+		return withPrefix(d.errClosed())
+	}
 	select {
 	case s.lock <- struct{}{}:
 	case <-ctx.Done():
+		d.leave()
 		return fmt.Errorf("vk: waiting for another copy: %w", ctx.Err())
 	}
 	err := s.init(d)
 	if err != nil {
-		s.release()
+		s.release(d)
 	}
 	return err
 }
 
-func (s *staging) release() { <-s.lock }
+func (s *staging) release(d *Device) {
+	<-s.lock
+	d.leave()
+}
 
 func (s *staging) init(d *Device) (err error) {
-	if d.handle == nil {
-		return withPrefix(d.errClosed())
-	}
 	if s.rec.pool == nil {
 		if s.rec, err = d.newRecorder("staging"); err != nil {
 			return err
@@ -75,7 +79,7 @@ func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, byte
 	if err := s.acquire(ctx, d); err != nil {
 		return err
 	}
-	defer s.release()
+	defer s.release(d)
 	for at := int64(0); at < bytes; at += stagingBytes {
 		n := min(bytes-at, stagingBytes)
 		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
@@ -97,7 +101,7 @@ func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, by
 	if err := s.acquire(ctx, d); err != nil {
 		return err
 	}
-	defer s.release()
+	defer s.release(d)
 	for at := int64(0); at < bytes; at += stagingBytes {
 		n := min(bytes-at, stagingBytes)
 		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
@@ -145,9 +149,6 @@ type recorder struct {
 }
 
 func (d *Device) newRecorder(name string) (rec recorder, err error) {
-	if d.handle == nil {
-		return rec, withPrefix(d.errClosed())
-	}
 	if r := d.fault("vkCreateCommandPool"); r < 0 {
 		return rec, callError("vkCreateCommandPool", int32(r))
 	}

@@ -16,9 +16,6 @@ func (d *Device) submit(ctx context.Context, cmd vulkan.CommandBuffer, check fun
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.handle == nil {
-		return 0, withPrefix(d.errClosed())
-	}
 	if check != nil {
 		if err := check(); err != nil {
 			return 0, err

@@ -20,9 +20,10 @@ type Timer struct {
 // NewTimer returns a Timer with timestamps 0 to n-1. The error wraps
 // ErrUnsupported if the device's queue has no clock.
 func (d *Device) NewTimer(n int) (*Timer, error) {
-	if d.handle == nil {
+	if !d.enter() {
 		return nil, withPrefix(d.errClosed())
 	}
+	defer d.leave()
 	if n <= 0 {
 		return nil, fmt.Errorf("vk: timer with %d timestamps, at least 1 is needed", n)
 	}
@@ -53,6 +54,13 @@ func (t *Timer) Close() {
 // before it is done. The first one of t in a recording clears all of t, so
 // record all of them in one Cmd.
 func (c *Cmd) Timestamp(t *Timer, i int) {
+	if c.enter() {
+		defer c.leave()
+		c.timestamp(t, i)
+	}
+}
+
+func (c *Cmd) timestamp(t *Timer, i int) {
 	if !c.recording() {
 		return
 	}
@@ -119,6 +127,10 @@ func (t *Timer) ticks(i int) (uint64, error) {
 	if t.serial == 0 || !t.d.finished(t.serial) {
 		return 0, fmt.Errorf("vk: timestamp %d was not recorded, or its submission has not finished", i)
 	}
+	if !t.d.enter() {
+		return 0, withPrefix(t.d.errClosed())
+	}
+	defer t.d.leave()
 	const bits64WithAvailability = 1 | 4
 	var value [2]uint64 // ticks, available
 	r := vulkan.GetQueryPoolResults(t.d.handle, t.pool, uint32(i), 1, uint(unsafe.Sizeof(value)), unsafe.Pointer(&value[0]),

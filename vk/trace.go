@@ -64,6 +64,10 @@ func (t *Trace) Close() {
 // run side by side, but a timestamp waits for all that was recorded before it: the
 // time of the second is what it takes after the first has ended.
 func (c *Cmd) Trace(t *Trace) {
+	if !c.enter() {
+		return
+	}
+	defer c.leave()
 	if !c.recording() {
 		return
 	}
@@ -129,7 +133,7 @@ func (t *Trace) before(c *Cmd, k *kernel) bool {
 		c.fail("more than the %d dispatches of its trace", t.most)
 		return false
 	}
-	c.Timestamp(t.timer, 2*len(t.list))
+	c.timestamp(t.timer, 2*len(t.list))
 	t.list = append(t.list, TracedDispatch{k.name, c.args.groups, k.workgroup, k.stats, t.note, t.waits&computeScope().stages == 0})
 	t.note, t.waits = Note{}, 0
 	return true
@@ -143,4 +147,4 @@ func (t *Trace) barrier(from, to scope) {
 	}
 }
 
-func (t *Trace) after(c *Cmd) { c.Timestamp(t.timer, 2*len(t.list)-1) }
+func (t *Trace) after(c *Cmd) { c.timestamp(t.timer, 2*len(t.list)-1) }
