@@ -1,6 +1,7 @@
 // Package tests holds tests of the whole: of the program as users run it, on a device.
 // Package cli below it starts the program as users do and looks at its exit status, its
-// outputs and its files.
+// outputs and its files; package faults makes the driver fail; package seeds holds us to what
+// the projects that we learned from promise.
 //
 // TestMutants plants mistakes in kernels (package shaders/mutate) and says that random
 // problems find them. What finds what on lavapipe; the fixed suite of flashvk selftest is
