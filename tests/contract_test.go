@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
@@ -26,6 +27,10 @@ var faces = map[string]face{
 	"gmm": {
 		gmm.Problem{}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
 		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
+	},
+	"mlp": {
+		mlp.Problem{}, mlp.Tensors{}, mlp.Gradients{}, mlp.Options{}, mlp.Plan{},
+		mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
 	},
 	"norm": {
 		norm.Problem{}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
