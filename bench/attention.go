@@ -1,11 +1,9 @@
 package bench
 
 import (
-	"context"
-	"errors"
 	"fmt"
+	"math"
 	"strings"
-	"time"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
@@ -14,392 +12,308 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Progress is called when a unit of work is done. What describes the next one;
-// done counts up to total.
-type Progress func(done, total int, what string)
-
-// A Case is a problem and what to measure of it.
-type Case struct {
-	Problem  attention.Problem
-	Pass     Pass
-	Impls    []attention.Impl
-	Naive    bool              // the baseline of naive_attention.comp, too, of a forward pass
-	Tuning   *attention.Tuning // what the device was tuned to; nil: the built-in table only
-	Protocol Protocol
-	Peers    []peer.Peer
-	PeerTime time.Duration // after which a peer is killed
+// An AttentionOp is a problem of package attention. It is measured on normal inputs, with
+// the slopes of the ALiBi paper, a key mask that hides one key in eight, and the sequences
+// of Varlen.
+type AttentionOp struct {
+	p         attention.Problem
+	tuning    *attention.Tuning
+	config    *attention.Config // of the forward pass, instead of the tables'; nil: the tables'
+	cuQ, cuKV []int32           // where packed sequences begin
+	file      bool              // all gradients are wanted
+	dlse      bool              // the loss depends on LSE, too
 }
 
-// Attention checks c.Pass of c.Problem against the float64 reference on each path
-// of c.Impls, and times those that are right. The results are in the order of the
-// paths. A path that the device cannot take, also for lack of memory, is
-// reported as unsupported. The baseline follows, and the results of the peers, in the
-// order of the peers. An error means that the run was cut short.
-func Attention(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
-	p, pr := c.Problem, c.Protocol
+// NewAttention returns the Op of a problem.
+func NewAttention(p attention.Problem) (*AttentionOp, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	if p.Varlen.On && p.Varlen != Varlen(p.Batch, p.SeqQ, p.SeqKV) {
-		return nil, fmt.Errorf("bench: varlen=%v is not what is measured, %v", p.Varlen, Varlen(p.Batch, p.SeqQ, p.SeqKV))
-	}
-	r := newAttentionRun(d, p)
-	r.pass, r.tuning = c.Pass, c.Tuning
-	defer r.close()
-	contenders := r.contenders(c)
-	results := make([]Result, len(contenders))
-	var able []int // positions in results
-	for i, x := range contenders {
-		results[i] = x.Result
-		if x.record != nil {
-			able = append(able, i)
+	o := &AttentionOp{p: p}
+	if p.Varlen.On {
+		if want := Varlen(p.Batch, p.SeqQ, p.SeqKV); p.Varlen != want {
+			return nil, fmt.Errorf("bench: varlen=%v is not what is measured, %v", p.Varlen, want)
 		}
+		o.cuQ, o.cuKV = cuSeqlens(p)
 	}
-	if len(able) == 0 && len(c.Peers) == 0 {
-		return results, nil
-	}
-
-	done, total := 0, 1+len(able)+MeasureSteps(len(able), pr)+len(c.Peers)
-	step := func(what string) {
-		if progress != nil {
-			progress(done, total, what)
-		}
-		done++
-	}
-	step("reference")
-	if err := r.prepare(ctx); err != nil {
-		return nil, err
-	}
-	var targets []Target
-	var timed []int // the result of each target
-	for _, i := range able {
-		step("checking " + results[i].Impl)
-		target, err := r.check(ctx, contenders[i].impl, contenders[i].record, &results[i])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
-		}
-		if results[i].Status == StatusOK {
-			targets, timed = append(targets, target), append(timed, i)
-		}
-	}
-	if len(targets) > 0 {
-		if err := r.addSets(ctx, pr.sets(c.Pass.bytes(p))); err != nil {
-			return nil, err
-		}
-		step("warm-up")
-		measured, err := Measure(ctx, d, targets, len(r.sets), pr, func() { step("samples") })
-		if err != nil {
-			return nil, err
-		}
-		finish(results, timed, measured)
-	}
-	more, err := r.peers(ctx, c, step)
-	return append(results, more...), err
+	return o, nil
 }
 
-// A contender is something to measure: an empty result, and what records a call
-// of it; nil if the device cannot do it.
-type contender struct {
-	Result
-	impl   attention.Impl
-	record func(c *vk.Cmd, set int) error
+// NewAttentionOfFile returns the Op of a file's tensors: packed sequences begin where cuQ
+// and cuKV say, and a backward pass also has the gradients of bias and sinks. The file may
+// have that of LSE.
+func NewAttentionOfFile(p attention.Problem, cuQ, cuKV []int32, dlse bool) *AttentionOp {
+	return &AttentionOp{p: p, cuQ: cuQ, cuKV: cuKV, file: true, dlse: dlse}
 }
 
-// contenders returns what c asks for.
-func (r *attentionRun) contenders(c Case) []contender {
-	var list []contender
-	for _, impl := range c.Impls {
-		x := contender{impl: impl, Result: Result{Kernel: c.Pass.kernel(), Impl: impl.String(), Problem: r.p, Status: StatusUnsupported}}
-		opt := attention.Options{Impl: impl, Tuning: c.Tuning}
-		if choice, err := c.Pass.choice(r.d.Caps(), r.p, opt); err != nil {
-			x.Reason = Reason(err, impl)
-		} else {
-			x.Choice, x.record = choice, r.record(opt)
-		}
-		list = append(list, x)
+// Use has the rows of tuning, which may be nil, come before those of the built-in table.
+func (o *AttentionOp) Use(tuning *attention.Tuning) { o.tuning = tuning }
+
+// Problem returns the problem.
+func (o *AttentionOp) Problem() attention.Problem { return o.p }
+
+// Name implements Op.
+func (o *AttentionOp) Name() string { return "attention" }
+
+// Describe implements Op.
+func (o *AttentionOp) Describe() string { return Describe(o.p) }
+
+// String returns the keys of benchmarks, which leave out features that are off.
+func (o *AttentionOp) String() string { return o.p.String() }
+
+// Keys implements Op.
+func (o *AttentionOp) Keys() []Key {
+	p, align := o.p, ""
+	if p.Causal || p.Window.On || p.ALiBi != attention.ALiBiOff {
+		align = p.CausalAlign.String()
 	}
-	if c.Naive && c.Pass == Forward {
-		x := contender{Result: Result{Kernel: "attention_fwd", Impl: naiveName, Choice: "a row per invocation", Problem: r.p, Status: StatusUnsupported}}
-		if err := feasibleNaive(r.d.Caps(), r.p); err != nil {
-			x.Reason = err.Error()
-		} else {
-			x.record = r.recordNaive
-		}
-		list = append(list, x)
+	return []Key{
+		{"dtype", p.DType.String()}, {"batch", p.Batch}, {"heads", p.NumHeads}, {"kv_heads", p.NumKVHeads},
+		{"seq_q", p.SeqQ}, {"seq_kv", p.SeqKV}, {"head_dim", p.HeadDim},
+		{"causal", p.Causal}, {"causal_align", align}, {"scale", p.EffectiveScale()},
+		{"value_dim", p.ValueHeadDim()}, {"window", p.Window.String()}, {"softcap", p.Softcap}, {"alibi", p.ALiBi.String()},
+		{"bias", p.Bias.String()}, {"key_mask", p.KeyMask}, {"sinks", p.Sinks}, {"varlen", p.Varlen.String()}, {"dropout", p.Dropout.P},
+	}
+}
+
+// Describe returns p in words.
+func Describe(p attention.Problem) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: batch %d, heads %d, kv-heads %d, seqlen %d", p.DType, p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ)
+	if p.SeqKV != p.SeqQ {
+		fmt.Fprintf(&b, ", seqlen-kv %d", p.SeqKV)
+	}
+	fmt.Fprintf(&b, ", headdim %d", p.HeadDim)
+	if p.Causal {
+		fmt.Fprintf(&b, ", causal (%v)", p.CausalAlign)
+	}
+	if p.Scale != 0 {
+		fmt.Fprintf(&b, ", scale %g", p.Scale)
+	}
+	for _, f := range p.FeatureKeys() {
+		fmt.Fprintf(&b, ", %s", f)
+	}
+	return b.String()
+}
+
+// Cost implements Op, by the conventions of problem.Problem.FLOPs and Bytes.
+func (o *AttentionOp) Cost(p Pass) (operations, bytes float64) {
+	n := flops(o.p)
+	if p == Forward {
+		return n, o.p.Bytes()
+	}
+	d, dv := float64(o.p.HeadDim), float64(o.p.ValueHeadDim())
+	return n / (d + dv) * (3*d + 2*dv), o.p.BackwardBytes() // as problem.Problem.BackwardFLOPs
+}
+
+// Tensors implements Op. Inputs are drawn in this order.
+func (o *AttentionOp) Tensors() []OpTensor {
+	p := o.p
+	list := []OpTensor{
+		{Name: "q", DType: p.DType, Shape: p.QShape()},
+		{Name: "k", DType: p.DType, Shape: p.KShape()},
+		{Name: "v", DType: p.DType, Shape: p.VShape()},
+		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: Output},
+		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: Output},
+		{Name: "do", DType: p.DType, Shape: p.OShape(), Role: Upstream},
+		{Name: "dq", DType: p.DType, Shape: p.QShape(), Role: Gradient},
+		{Name: "dk", DType: p.DType, Shape: p.KShape(), Role: Gradient},
+		{Name: "dv", DType: p.DType, Shape: p.VShape(), Role: Gradient},
+	}
+	if p.Bias.On {
+		list = append(list, OpTensor{Name: "bias", DType: p.Bias.DType, Shape: p.BiasShape()})
+	}
+	if p.ALiBi != attention.ALiBiOff {
+		list = append(list, OpTensor{Name: "alibi_slopes", Shape: p.SlopesShape(), Values: o.slopes})
+	}
+	if p.KeyMask {
+		list = append(list, OpTensor{Name: "key_mask", DType: dtype.Bool, Shape: p.KeyMaskShape(), Draw: visible})
+	}
+	if p.Sinks {
+		list = append(list, OpTensor{Name: "sinks", Shape: p.SinksShape()})
+	}
+	if p.Varlen.On {
+		list = append(list,
+			OpTensor{Name: "cu_seqlens_q", DType: dtype.Int32, Shape: p.CuSeqlensShape(), Ints: o.cuQ, Most: p.Varlen.TotalQ},
+			OpTensor{Name: "cu_seqlens_kv", DType: dtype.Int32, Shape: p.CuSeqlensShape(), Ints: o.cuKV, Most: p.Varlen.TotalKV})
+	}
+	if o.dlse {
+		list = append(list, OpTensor{Name: "dlse", Shape: p.LSEShape(), Role: Upstream})
+	}
+	if o.file && p.Bias.On {
+		list = append(list, OpTensor{Name: "dbias", DType: p.Bias.DType, Shape: p.BiasShape(), Role: Gradient})
+	}
+	if o.file && p.Sinks {
+		list = append(list, OpTensor{Name: "dsinks", Shape: p.SinksShape(), Role: Gradient})
 	}
 	return list
 }
 
-// Unsupported returns results that say that no path takes p.
-func Unsupported(p attention.Problem, impls []attention.Impl, reason error) []Result {
-	var list []Result
-	for _, impl := range impls {
-		list = append(list, Result{Kernel: "attention_fwd", Impl: impl.String(), Problem: p, Status: StatusUnsupported, Reason: Reason(reason, impl)})
+// slopes returns those of the ALiBi paper.
+func (o *AttentionOp) slopes() []float32 {
+	x := make([]float32, elements(o.p.SlopesShape()))
+	for i := range x {
+		x[i] = float32(math.Exp2(-8 * float64(i%o.p.NumHeads+1) / float64(o.p.NumHeads)))
 	}
-	return list
+	return x
 }
 
-// Reason returns why a path does not take a problem, without the words that
-// stand beside it: package, path, and that it is about the device.
-func Reason(err error, impl attention.Impl) string { return reason("attention", impl.String(), err) }
-
-func reason(kernel, impl string, err error) string {
-	text := strings.TrimPrefix(err.Error(), kernel+": ")
-	text = strings.TrimPrefix(text, impl+": ")
-	return strings.TrimSuffix(text, ": "+vk.ErrUnsupported.Error())
-}
-
-// An attentionSet is one set of buffers. A forward pass has no do and gradients.
-type attentionSet struct{ q, k, v, o, lse, do, dq, dk, dv vk.Tensor }
-
-func (s attentionSet) tensors() []vk.Tensor {
-	return []vk.Tensor{s.q, s.k, s.v, s.o, s.lse, s.do, s.dq, s.dk, s.dv}
-}
-
-// inputs returns what a pass reads, outputs what it writes.
-func (s attentionSet) inputs(p Pass) []vk.Tensor {
-	switch p {
-	case Backward:
-		return []vk.Tensor{s.q, s.k, s.v, s.do, s.o, s.lse}
-	case Both:
-		return []vk.Tensor{s.q, s.k, s.v, s.do}
+// visible makes 0 of one normal number in eight, and 1 of the others.
+func visible(x float32) float32 {
+	const eighth = -1.1503493803760079 // of the standard normal distribution is below
+	if x < eighth {
+		return 0
 	}
-	return []vk.Tensor{s.q, s.k, s.v}
+	return 1
 }
 
-func (s attentionSet) outputs(p Pass) []vk.Tensor {
-	switch p {
-	case Backward:
-		return []vk.Tensor{s.dq, s.dk, s.dv}
-	case Both:
-		return []vk.Tensor{s.o, s.lse, s.dq, s.dk, s.dv}
-	}
-	return []vk.Tensor{s.o, s.lse}
+// options returns those of a call.
+func (o *AttentionOp) options(impl string) (attention.Options, error) {
+	i, err := attention.ParseImpl(impl)
+	return attention.Options{Impl: i, Tuning: o.tuning, Config: o.config}, err
 }
 
-// attentionRun holds what the paths share.
-type attentionRun struct {
-	d      *vk.Device
-	p      attention.Problem
-	pass   Pass
-	tuning *attention.Tuning
-	sets   []attentionSet
-	inputs attention.Inputs // of all sets
-	oracle *oracle
-	sample *ref.BackwardSample[float32] // of the gradients; nil in a forward pass
-	shared *vk.Buffer                   // workspace of all backward passes, which run one after the other
-	hash   hasher
-	o, lse []float32 // of the path that is being checked
+// Choose implements Op.
+func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (string, error) {
+	if impl == Naive {
+		return "a row per invocation", feasibleNaive(caps, o.p, p)
+	}
+	opt, err := o.options(impl)
+	if err != nil {
+		return "", err
+	}
+	if p == Forward {
+		config, err := attention.Choose(caps, o.p, opt)
+		return config.String(), err
+	}
+	config, err := attention.ChooseBackward(caps, o.p, opt)
+	return config.String(), err
 }
 
-func newAttentionRun(d *vk.Device, p attention.Problem) *attentionRun {
-	return &attentionRun{d: d, p: p, hash: newHasher()}
+// Workspace implements Op.
+func (o *AttentionOp) Workspace(caps *vk.Caps, impl string, p Pass) (int64, error) {
+	opt, err := o.options(impl)
+	if p == Forward || err != nil {
+		return 0, nil
+	}
+	return attention.BackwardWorkspace(caps, o.p, opt)
 }
 
-func (r *attentionRun) close() {
-	for _, s := range r.sets {
-		for _, t := range s.tensors() {
-			t.Close()
-		}
+// Record implements Op.
+func (o *AttentionOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error {
+	if impl == Naive {
+		return recordNaive(c, t, o.p)
 	}
-	closeFeatures(r.inputs)
-	r.shared.Close()
-	r.sets, r.inputs, r.shared = nil, attention.Inputs{}, nil
-}
-
-// Seeds of the inputs.
-const (
-	seedQ = 1 + iota
-	seedK
-	seedV
-	seedBias
-	seedKeyMask
-	seedSinks
-	seedDO
-)
-
-// prepare makes the inputs, the first set of buffers and the reference.
-func (r *attentionRun) prepare(ctx context.Context) error {
-	p := r.p
-	if err := r.addSet(); err != nil { // before the host makes an effort: memory may not suffice
-		return err
-	}
-	in := featureInputs(p)
-	in.Q = Normal(p.DType, elements(p.QShape()), seedQ)
-	in.K = Normal(p.DType, elements(p.KShape()), seedK)
-	in.V = Normal(p.DType, elements(p.VShape()), seedV)
-	s := r.sets[0]
-	for _, x := range []struct {
-		t    vk.Tensor
-		data []float32
-	}{{s.q, in.Q}, {s.k, in.K}, {s.v, in.V}} {
-		if err := x.t.Upload(ctx, x.data); err != nil {
-			return err
-		}
-	}
-	var err error
-	if r.inputs, err = uploadFeatures(ctx, r.d, p, in); err != nil {
-		return err
-	}
-	r.o, r.lse = make([]float32, elements(p.OShape())), make([]float32, elements(p.LSEShape()))
-	r.oracle, err = newOracle(in, p)
+	opt, err := o.options(impl)
 	if err != nil {
 		return err
 	}
-	if r.pass != Forward {
-		if err := r.prepareBackward(ctx, in); err != nil {
-			return err
-		}
+	opt.Workspace = workspace
+	opt.Inputs = attention.Inputs{
+		Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], KeyMask: t["key_mask"],
+		CuSeqlensQ: t["cu_seqlens_q"], CuSeqlensKV: t["cu_seqlens_kv"],
 	}
-	return ctx.Err()
+	opt.Gradients = attention.Gradients{DBias: t["dbias"], DSinks: t["dsinks"], DLSE: t["dlse"]}
+	o.fillUnused(c, t, p)
+	if p == Forward {
+		return attention.Forward(c, t["o"], t["lse"], t["q"], t["k"], t["v"], o.p, opt)
+	}
+	return attention.Backward(c, t["dq"], t["dk"], t["dv"], t["do"], t["o"], t["lse"], t["q"], t["k"], t["v"], o.p, opt)
 }
 
-// addSet appends a set of buffers.
-func (r *attentionRun) addSet() error {
-	p := r.p
-	var s attentionSet
-	for _, x := range []struct {
-		t     *vk.Tensor
-		name  string
-		dtype dtype.DType
-		shape []int
-	}{
-		{&s.q, "q", p.DType, p.QShape()},
-		{&s.k, "k", p.DType, p.KShape()},
-		{&s.v, "v", p.DType, p.VShape()},
-		{&s.o, "o", p.DType, p.OShape()},
-		{&s.lse, "lse", dtype.Float32, p.LSEShape()},
-		{&s.do, "do", p.DType, p.OShape()},
-		{&s.dq, "dq", p.DType, p.QShape()},
-		{&s.dk, "dk", p.DType, p.KShape()},
-		{&s.dv, "dv", p.DType, p.VShape()},
-	} {
-		if x.t == &s.do && r.pass == Forward {
-			break // it and the gradients are of the backward pass
+// fillUnused fills what a pass writes with what rows and keys in no sequence have, if
+// there are such: kernels write what is in sequences.
+func (o *AttentionOp) fillUnused(c *vk.Cmd, t map[string]vk.Tensor, p Pass) {
+	last := func(cu []int32) int { return int(cu[len(cu)-1]) }
+	if !o.p.Varlen.On || last(o.cuQ) == o.p.Varlen.TotalQ && last(o.cuKV) == o.p.Varlen.TotalKV {
+		return
+	}
+	for _, x := range o.Tensors() {
+		value := uint32(0)
+		if x.Name == "lse" {
+			value = math.Float32bits(float32(math.Inf(-1)))
 		}
-		var err error
-		if *x.t, err = r.d.NewTensor(x.name, x.dtype, x.shape...); err != nil {
-			for _, t := range s.tensors() {
-				t.Close()
-			}
-			return err
+		if x.Written(p) {
+			c.Fill(t[x.Name].Buffer, 0, t[x.Name].Buffer.Bytes(), value)
 		}
 	}
-	r.sets = append(r.sets, s)
-	return nil
+	c.BarrierFromTransfer()
 }
 
-// addSets adds copies of the first set until there are n, or fewer if the
-// memory of the device is full.
-func (r *attentionRun) addSets(ctx context.Context, n int) error {
-	for len(r.sets) < n {
-		err := r.addSet()
-		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+// Reference implements Op: of large problems, that of sampled rows and keys.
+func (o *AttentionOp) Reference(t map[string][]float32, p Pass) (Reference, error) {
+	in := ref.Inputs[float32]{Q: t["q"], K: t["k"], V: t["v"], Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"]}
+	in.CuSeqlensQ, in.CuSeqlensKV = o.cuQ, o.cuKV
+	for _, x := range t["key_mask"] {
+		in.KeyMask = append(in.KeyMask, x != 0)
 	}
-	var copies [][]vk.Tensor
-	for _, s := range r.sets {
-		copies = append(copies, s.inputs(r.pass))
+	if p == Forward {
+		return newOracle(in, o.p)
 	}
-	return copyFirst(ctx, r.d, copies)
+	return newGradientOracle(in, ref.Upstream[float32]{DO: t["do"], DLSE: t["dlse"]}, t["o"], t["lse"], o.p)
 }
 
-// clear fills the outputs of a set with NaN.
-func (r *attentionRun) clear(ctx context.Context, set int) error {
-	return poison(ctx, r.d, r.sets[set].outputs(r.pass))
-}
-
-// fingerprint returns a hash of the outputs in a set.
-func (r *attentionRun) fingerprint(ctx context.Context, set int) (uint64, error) {
-	return r.hash.sum(ctx, r.sets[set].outputs(r.pass))
-}
-
-// record returns the function that records a call with these options.
-func (r *attentionRun) record(opt attention.Options) func(c *vk.Cmd, set int) error {
-	return func(c *vk.Cmd, set int) error {
-		s := r.sets[set]
-		opt.Inputs = r.inputs
-		if r.pass != Backward {
-			if err := attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, r.p, opt); err != nil {
-				return err
-			}
-		}
-		if r.pass == Both {
-			c.Barrier()
-		}
-		if r.pass != Forward {
-			var err error
-			if opt.Workspace, err = r.workspace(opt); err != nil {
-				return err
-			}
-			return attention.Backward(c, s.dq, s.dk, s.dv, s.do, s.o, s.lse, s.q, s.k, s.v, r.p, opt)
-		}
-		return nil
-	}
-}
-
-// check runs a path once and compares its outputs with the reference. It
-// completes x and, if the path is right, returns it as something to time.
-func (r *attentionRun) check(ctx context.Context, impl attention.Impl, record func(*vk.Cmd, int) error, x *Result) (Target, error) {
-	if err := r.clear(ctx, 0); err != nil {
-		return Target{}, err
-	}
-	err := r.once(ctx, record)
-	if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		x.Reason = Reason(err, impl)
-		return Target{}, nil
-	}
-	if err != nil {
-		return Target{}, err
-	}
-	check, wrong, err := r.compare(ctx)
-	x.Check = check
-	if err != nil {
-		return Target{}, err
-	}
-	if wrong != nil {
-		x.Status, x.Reason = StatusFailed, wrong.Error()
-		return Target{}, nil
-	}
-	x.Status = StatusOK
-	verify, err := verifier(ctx, r.fingerprint)
-	return Target{Name: x.Impl, Record: record, Clear: r.clear, Verify: verify, MaxBatch: maxCalls(impl, r.p, r.pass)}, err
-}
-
-// compare compares the outputs in the first set with the reference. Wrong is what is
-// wrong with them, err that they cannot be read.
-func (r *attentionRun) compare(ctx context.Context) (c Check, wrong, err error) {
-	if r.pass != Backward {
-		if err := errors.Join(r.sets[0].o.Download(ctx, r.o), r.sets[0].lse.Download(ctx, r.lse)); err != nil {
-			return c, nil, err
-		}
-		if c, wrong = r.oracle.check(r.o, r.lse); wrong != nil {
-			return c, wrong, nil
-		}
-	}
-	if r.pass != Forward {
-		return r.compareGradients(ctx, c)
-	}
-	return c, nil, nil
-}
-
-// once records a call on the first set and runs it.
-func (r *attentionRun) once(ctx context.Context, record func(c *vk.Cmd, set int) error) error {
-	return submit(ctx, r.d, "bench check", func(c *vk.Cmd) error { return record(c, 0) })
-}
-
-// maxCalls limits a batch of the unfused path: each of its calls in a command
+// MaxCalls limits a batch of the unfused path: each of its calls in a command
 // buffer has memory for S of its own, in a backward pass for two of its size.
-func maxCalls(impl attention.Impl, p attention.Problem, pass Pass) int {
-	if impl != attention.Unfused {
+func (o *AttentionOp) MaxCalls(impl string, pass Pass) int {
+	if impl != attention.Unfused.String() {
 		return 0
 	}
 	const limit = 2 << 30
+	p := o.p
 	bytes := 4 * float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ) * float64(p.SeqKV)
 	bytes *= [...]float64{Forward: 1, Backward: 2, Both: 3}[pass]
 	return int(max(limit/bytes, 1))
+}
+
+// Ask fills in what peers are asked.
+func (o *AttentionOp) Ask(request *peer.Request) {
+	p := o.p
+	request.DType, request.Batch, request.Heads, request.KVHeads = p.DType.String(), p.Batch, p.NumHeads, p.NumKVHeads
+	request.SeqQ, request.SeqKV, request.HeadDim, request.ValueDim = p.SeqQ, p.SeqKV, p.HeadDim, p.ValueHeadDim()
+	request.Causal, request.CausalAlign, request.Scale, request.Features = p.Causal, p.CausalAlign.String(), p.EffectiveScale(), p.FeatureKeys()
+}
+
+// Candidates implements TunableOp.
+func (o *AttentionOp) Candidates(caps *vk.Caps, impl string) ([]Candidate, error) {
+	i, err := attention.ParseImpl(impl)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := attention.Choose(caps, o.p, attention.Options{Impl: i}); err != nil {
+		return nil, err
+	}
+	return Candidates(attention.Candidates(caps, o.p, i)), nil
+}
+
+// Variants implements TunableOp.
+func (o *AttentionOp) Variants(caps *vk.Caps, c Candidate) []Candidate {
+	return Candidates(attention.Variants(caps, o.p, c.(attention.Config)))
+}
+
+// With implements TunableOp.
+func (o *AttentionOp) With(c Candidate) Op {
+	config, with := c.(attention.Config), *o
+	with.config = &config
+	return &with
+}
+
+// Row implements TunableOp. It has the format behind it, of which the table knows nothing.
+func (o *AttentionOp) Row(caps *vk.Caps, c Candidate, fill float64) string {
+	return fmt.Sprintf("%s // %v", attention.TableRow(caps, o.p, c.(attention.Config), fill), o.p.DType)
+}
+
+// Fill implements TunableOp.
+func (o *AttentionOp) Fill(caps *vk.Caps, c Candidate) float64 {
+	return c.(attention.Config).Fill(caps, o.p)
+}
+
+// Order implements TunableOp. It has causal rows first: the others match causal problems,
+// too.
+func (o *AttentionOp) Order(c Candidate) []int {
+	all := 1
+	if o.p.Causal {
+		all = 0
+	}
+	return []int{int(c.(attention.Config).Impl), int(o.p.DType), o.p.HeadDim, all}
 }

@@ -90,12 +90,3 @@ func verifier(ctx context.Context, fingerprint func(ctx context.Context, set int
 		return err
 	}, nil
 }
-
-// prepared is what attentionRun and opRun have in common: sets of buffers, of which prepare
-// fills the first, and a reference.
-type prepared interface {
-	prepare(ctx context.Context) error
-	addSets(ctx context.Context, n int) error
-	count() int // of sets
-	close()
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench/micro"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -56,7 +55,7 @@ func Ceilings(ctx context.Context, d *vk.Device, pr Protocol, progress Progress)
 		list[i].Name = name
 		l, err := micro.New(ctx, d, name)
 		if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
-			list[i].Reason = Reason(err, attention.Auto)
+			list[i].Reason = Reason("micro", "auto", err)
 			continue
 		}
 		if err != nil {

@@ -16,12 +16,18 @@ type Drawing struct {
 	chart.Chart
 }
 
-// Charts draws the results of a sweep against the sequence length: latency,
-// speedup over a baseline, and rate. Baseline "" stands for the unfused path, or
-// the first implementation if there is none. It is an error if the results
-// differ in more than length and implementation.
+// Charts draws the results of a sweep against the size that differs: latency, speedup
+// over a baseline, and rate. Baseline "" stands for the unfused path, or the first
+// implementation if there is none. It is an error if two problems have the same size.
 func Charts(x *Records, baseline string) ([]Drawing, error) {
-	lines, err := sweepLines(x)
+	if x.Len() == 0 {
+		return nil, fmt.Errorf("it has no results")
+	}
+	axis, err := x.axis()
+	if err != nil {
+		return nil, err
+	}
+	lines, err := sweepLines(x, axis)
 	if err != nil {
 		return nil, err
 	}
@@ -39,47 +45,95 @@ func Charts(x *Records, baseline string) ([]Drawing, error) {
 	}
 	base := lines[slices.Index(names, baseline)]
 
-	pass := passOf(x.Text(0, "kernel")).String()
+	what := kernelWords(x.Text(0, "kernel"))
 	time, rate := []unit{milliseconds, "µs"}, []unit{teraflops, "GFLOP/s"}
-	latency := drawing(x, "latency", "Latency of attention "+pass+", median of samples", lines)
+	latency := drawing(x, axis, "latency", "Latency of "+what+", median of samples", lines)
 	latency.LogY = true
 	scale := latency.fill(lines, time, func(p linePoint) (float64, bool) { return p.ns / 1e6, true })
 	latency.Y = string(scale) + " per call"
-	speedup := drawing(x, "speedup", "Speedup over "+baseline, lines)
+	speedup := drawing(x, axis, "speedup", "Speedup over "+baseline, lines)
 	speedup.fill(lines, nil, func(p linePoint) (float64, bool) {
-		i := slices.IndexFunc(base.points, func(b linePoint) bool { return b.seq == p.seq })
+		i := slices.IndexFunc(base.points, func(b linePoint) bool { return b.size == p.size })
 		if i < 0 {
 			return 0, false
 		}
 		return base.points[i].ns / p.ns, true
 	})
 	speedup.Y = "times as fast as " + baseline
-	flops := drawing(x, "rate", "Rate of attention "+pass, lines)
+	flops := drawing(x, axis, "rate", "Rate of "+what, lines)
 	flops.Y = string(flops.fill(lines, rate, func(p linePoint) (float64, bool) { return p.flops / p.ns * 1e9 / 1e12, true }))
 	return []Drawing{latency, speedup, flops}, nil
 }
 
-// A sweepLine has the results of an implementation, by ascending length.
+// A sweepLine has the results of an implementation, by ascending size.
 type sweepLine struct {
 	name   string
 	points []linePoint
 }
 
-type linePoint struct{ seq, ns, flops float64 }
+type linePoint struct{ size, ns, flops float64 }
 
-// sweepLines collects the results that have a time.
-func sweepLines(x *Records) ([]sweepLine, error) {
-	if x.Len() == 0 {
-		return nil, fmt.Errorf("it has no results")
+// kernelWords returns a kernel of results in words, as in attention forward.
+func kernelWords(kernel string) string {
+	for _, p := range []Pass{Both, Backward, Forward} {
+		if name, ok := strings.CutSuffix(kernel, p.suffix()); ok {
+			return name + " " + p.String()
+		}
 	}
-	for _, name := range sweepColumns {
-		if name == "version" || name == "commit" {
+	return kernel
+}
+
+// lengthKey is the size that results of attention are drawn against.
+const lengthKey = "seq_q"
+
+// axis returns the key whose values tell the problems apart: the length of attention, or
+// the first size that differs. Others may differ with it.
+func (x *Records) axis() (string, error) {
+	for _, name := range deviceColumns {
+		if line, got := x.different(name, x.Text(0, name)); line > 0 {
+			return "", fmt.Errorf("%s is %q in line 2 and %q in line %d: a chart is of one kernel on one device", name, x.Text(0, name), got, line)
+		}
+	}
+	var sizes, differ []string
+	for _, name := range x.keys() {
+		if _, err := x.Number(0, name); err == nil && x.Text(0, name) != "" {
+			sizes = append(sizes, name)
+		}
+		if line, _ := x.different(name, x.Text(0, name)); line > 0 {
+			differ = append(differ, name)
+		}
+	}
+	axis := ""
+	for _, name := range sizes {
+		if axis == "" && slices.Contains(differ, name) || name == lengthKey && (len(differ) == 0 || slices.Contains(differ, name)) {
+			axis = name
+		}
+	}
+	if axis == "" && len(sizes) > 0 {
+		axis = sizes[0]
+	}
+	if axis == "" {
+		return "", fmt.Errorf("it has no size to draw against")
+	}
+	first := map[string]int{} // result of each size
+	for i := range x.Len() {
+		size := x.Text(i, axis)
+		at, ok := first[size]
+		if !ok {
+			first[size] = i
 			continue
 		}
-		if line, got := x.different(name, x.Text(0, name)); line > 0 {
-			return nil, fmt.Errorf("%s is %q in line 2 and %q in line %d: a chart is of results that differ in length and implementation only", name, x.Text(0, name), got, line)
+		for _, name := range differ {
+			if a, b := x.Text(at, name), x.Text(i, name); a != b {
+				return "", fmt.Errorf("%s is %q in line %d and %q in line %d, where %s is %s: a chart is of problems that differ in one size", name, a, at+2, b, i+2, axis, size)
+			}
 		}
 	}
+	return axis, nil
+}
+
+// sweepLines collects the results that have a time.
+func sweepLines(x *Records, axis string) ([]sweepLine, error) {
 	var lines []sweepLine
 	for i := range x.Len() {
 		if Status(x.Text(i, "status")) != StatusOK {
@@ -89,7 +143,7 @@ func sweepLines(x *Records) ([]sweepLine, error) {
 		for _, c := range []struct {
 			name   string
 			target *float64
-		}{{"seq_q", &p.seq}, {"device_ns", &p.ns}, {"flops", &p.flops}} {
+		}{{axis, &p.size}, {"device_ns", &p.ns}, {"flops", &p.flops}} {
 			var err error
 			if *c.target, err = x.Number(i, c.name); err != nil {
 				return nil, err
@@ -105,8 +159,8 @@ func sweepLines(x *Records) ([]sweepLine, error) {
 			lines = append(lines, sweepLine{name: impl})
 		}
 		l := &lines[at]
-		if slices.ContainsFunc(l.points, func(q linePoint) bool { return q.seq == p.seq }) {
-			return nil, fmt.Errorf("line %d is a second result of %s at seq_q=%g", i+2, impl, p.seq)
+		if slices.ContainsFunc(l.points, func(q linePoint) bool { return q.size == p.size }) {
+			return nil, fmt.Errorf("line %d is a second result of %s at %s=%g", i+2, impl, axis, p.size)
 		}
 		l.points = append(l.points, p)
 	}
@@ -114,34 +168,42 @@ func sweepLines(x *Records) ([]sweepLine, error) {
 		return nil, fmt.Errorf("no result of it has a time")
 	}
 	for _, l := range lines {
-		slices.SortFunc(l.points, func(a, b linePoint) int { return cmp.Compare(a.seq, b.seq) })
+		slices.SortFunc(l.points, func(a, b linePoint) int { return cmp.Compare(a.size, b.size) })
 	}
 	return lines, nil
 }
 
-// logRange is the ratio of lengths from which their axis is logarithmic.
+// logRange is the ratio of sizes from which their axis is logarithmic.
 const logRange = 8
 
 // drawing returns a chart of x without lines.
-func drawing(x *Records, name, title string, lines []sweepLine) Drawing {
-	d := Drawing{name, chart.Chart{Title: title, X: "sequence length"}}
-	least, most := lines[0].points[0].seq, 0.0
+func drawing(x *Records, axis, name, title string, lines []sweepLine) Drawing {
+	d := Drawing{name, chart.Chart{Title: title, X: axis}}
+	if axis == lengthKey {
+		d.X = "sequence length"
+	}
+	least, most := lines[0].points[0].size, 0.0
 	for _, l := range lines {
-		least, most = min(least, l.points[0].seq), max(most, l.points[len(l.points)-1].seq)
+		least, most = min(least, l.points[0].size), max(most, l.points[len(l.points)-1].size)
 	}
 	d.LogX = most/least >= logRange
-	d.Subtitle = fmt.Sprintf("%s (%s), driver %s\n%s: batch %s, heads %s, kv-heads %s, headdim %s", x.Text(0, "gpu"), x.Text(0, "gpu_type"), x.Text(0, "driver"),
-		x.Text(0, "dtype"), x.Text(0, "batch"), x.Text(0, "heads"), x.Text(0, "kv_heads"), x.Text(0, "head_dim"))
-	if x.Text(0, "causal") == "true" {
-		d.Subtitle += ", causal (" + x.Text(0, "causal_align") + ")"
-	}
-	if w := x.Text(0, "window"); w != "" && w != "off" {
-		d.Subtitle += ", window " + w
-	}
+	d.Subtitle = fmt.Sprintf("%s (%s), driver %s\n%s", x.Text(0, "gpu"), x.Text(0, "gpu_type"), x.Text(0, "driver"), strings.Join(x.constants(), ", "))
 	if x.Text(0, "cpu_device") == "true" {
 		d.Subtitle += "\n" + CPUWarning
 	}
 	return d
+}
+
+// constants returns what the problems have in common, as key value, but for what is off.
+func (x *Records) constants() (list []string) {
+	for _, name := range x.keys() {
+		value := x.Text(0, name)
+		if line, _ := x.different(name, value); line > 0 || slices.Contains([]string{"", "0", "off", "none", "false"}, value) {
+			continue
+		}
+		list = append(list, strings.TrimSuffix(strings.ReplaceAll(name, "_", "-")+" "+value, " true"))
+	}
+	return list
 }
 
 // fill adds the lines with what value returns for their points; false leaves a
@@ -153,7 +215,7 @@ func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (f
 		s := chart.Series{Name: l.name}
 		for _, p := range l.points {
 			if y, ok := value(p); ok {
-				s.X, s.Y = append(s.X, p.seq), append(s.Y, y)
+				s.X, s.Y = append(s.X, p.size), append(s.Y, y)
 				most = max(most, y)
 			}
 		}

@@ -11,14 +11,42 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
+// subjectOf returns what forward results of a problem are of.
+func subjectOf(p attention.Problem) *Subject {
+	op, err := NewAttention(p)
+	if err != nil {
+		panic(err)
+	}
+	return NewSubject(op, Forward)
+}
+
+// subjectsOf returns what results are of.
+func subjectsOf(r Report) (list []*Subject) {
+	for _, x := range r.Results {
+		list = append(list, x.Subject)
+	}
+	return list
+}
+
+// sweepProblem is the problem of a length.
+func sweepProblem(seq int) attention.Problem {
+	return attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: seq, SeqKV: seq, HeadDim: 64, DType: dtype.Float16, Causal: true}
+}
+
+// changed returns what results of a problem that is changed are of.
+func changed(p attention.Problem, change func(p *attention.Problem)) *Subject {
+	change(&p)
+	return subjectOf(p)
+}
+
 // sweepReport has two paths at three lengths, in no order: coopmat takes
 // seq µs, unfused four times that, and nothing at the longest.
 func sweepReport() Report {
 	r := Report{Env: Environment{Device: "Test GPU", DeviceType: "discrete GPU", Driver: "TestDriver 1.2", Commit: "abc"}}
 	for _, seq := range []int{512, 128, 2048} {
-		p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: seq, SeqKV: seq, HeadDim: 64, DType: dtype.Float16, Causal: true}
-		x := Result{Kernel: "attention_fwd", Impl: "coopmat", Problem: p, Status: StatusOK, Timing: Timing{DeviceNS: []float64{float64(seq) * 1e3}}}
-		y := Result{Kernel: "attention_fwd", Impl: "unfused", Problem: p, Status: StatusOK, Timing: Timing{DeviceNS: []float64{float64(seq) * 4e3}}}
+		of := subjectOf(sweepProblem(seq))
+		x := Result{Kernel: "attention_fwd", Impl: "coopmat", Subject: of, Status: StatusOK, Timing: Timing{DeviceNS: []float64{float64(seq) * 1e3}}}
+		y := Result{Kernel: "attention_fwd", Impl: "unfused", Subject: of, Status: StatusOK, Timing: Timing{DeviceNS: []float64{float64(seq) * 4e3}}}
 		if seq == 2048 {
 			y.Status, y.Timing, y.Reason = StatusUnsupported, Timing{}, "too large"
 		}
@@ -49,7 +77,7 @@ func TestCharts(t *testing.T) {
 	require.Equal(t, []float64{128, 512, 2048}, latency.Series[0].X)
 	require.InDeltaSlice(t, []float64{0.128, 0.512, 2.048}, latency.Series[0].Y, 1e-12)
 	require.Equal(t, []float64{128, 512}, latency.Series[1].X)
-	require.Equal(t, "Test GPU (discrete GPU), driver TestDriver 1.2\nfloat16: batch 1, heads 2, kv-heads 2, headdim 64, causal (bottom-right)", latency.Subtitle)
+	require.Equal(t, "Test GPU (discrete GPU), driver TestDriver 1.2\ndtype float16, batch 1, heads 2, kv-heads 2, head-dim 64, causal, causal-align bottom-right, scale 0.125, value-dim 64", latency.Subtitle)
 
 	require.Equal(t, "times as fast as unfused", speedup.Y)
 	require.Equal(t, []float64{128, 512}, speedup.Series[0].X)
@@ -73,8 +101,10 @@ func TestChartsErrors(t *testing.T) {
 		want     string
 	}{
 		{func(*Report) {}, "scalar", "the baseline scalar is not one of coopmat, unfused"},
-		{func(r *Report) { r.Results[2].Problem.HeadDim = 128 }, "", `head_dim is "64" in line 2 and "128" in line 4`},
-		{func(r *Report) { r.Results[2].Problem.SeqQ = 512 }, "", "line 4 is a second result of coopmat at seq_q=512"},
+		{func(r *Report) {
+			r.Results[2].Subject = changed(sweepProblem(128), func(p *attention.Problem) { p.HeadDim = 128 })
+		}, "", `head_dim is "128" in line 4 and "64" in line 5, where seq_q is 128`},
+		{func(r *Report) { r.Results[2].Subject = r.Results[0].Subject }, "", "line 4 is a second result of coopmat at seq_q=512"},
 		{func(r *Report) {
 			for i := range r.Results {
 				r.Results[i].Status = StatusFailed

@@ -29,7 +29,7 @@
 // The median of the samples counts; its 95 % confidence interval is given
 // beside it.
 //
-// Rates of attention count operations and bytes by the conventions of
-// problem.Problem.FLOPs and problem.Problem.Bytes; those of other kernels, each an Op
-// of package bench/kernels, by Op.Cost.
+// What is measured is an Op: AttentionOp, or one of package bench/kernels. Rates count
+// operations and bytes by Op.Cost, those of attention by the conventions of
+// problem.Problem.FLOPs and problem.Problem.Bytes.
 package bench

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
@@ -60,8 +59,8 @@ func TestMonitor(t *testing.T) {
 	defer m.Close()
 	pr := quick()
 	pr.Samples, pr.Tick = 8, m.Tick
-	c := Case{Problem: smallProblem(), Impls: []attention.Impl{attention.Scalar}, Protocol: pr}
-	_, err = Attention(ctx, d, c, nil)
+	c := Case{Op: opOf(t, smallProblem()), Impls: []string{"scalar"}, Protocol: pr}
+	_, err = Run(ctx, d, c, nil)
 	require.NoError(t, err)
 	drift := m.Drift()
 	require.Equal(t, 9, drift.Ticks)
@@ -73,11 +72,11 @@ func TestMonitor(t *testing.T) {
 			require.InDelta(t, float64(tickTime), ns, float64(tickTime))
 		}
 	}
-	_, err = Attention(ctx, d, c, nil)
+	_, err = Run(ctx, d, c, nil)
 	require.NoError(t, err)
 	require.Equal(t, 18, m.Drift().Ticks)
 
 	c.Protocol.Tick = func(context.Context) error { return errors.New("no time") }
-	_, err = Attention(ctx, d, c, nil)
+	_, err = Run(ctx, d, c, nil)
 	require.EqualError(t, err, "reference kernel: no time")
 }

@@ -5,6 +5,16 @@ import (
 	"math"
 )
 
+// A Reference knows what outputs should be.
+type Reference interface {
+	// Check compares outputs, by name, those left out that are missing. An error is about
+	// the outputs, and says what is wrong first.
+	Check(got map[string][]float32) (Check, error)
+}
+
+// Expectations is a Reference that has the numbers.
+type Expectations []Expected
+
 // An Expected is what an output should be, or a part of it with a limit of its own: those
 // of one output follow one another.
 type Expected struct {
@@ -28,13 +38,10 @@ func (e *Expected) elements(n int) int {
 	return n
 }
 
-// compareAll compares outputs, by name, with what they should be, those left out
-// that are missing. The Check has the worst output, measured by its limit. Wrong says
-// what is wrong first.
-func compareAll(got map[string][]float32, want []Expected) (c Check, wrong error) {
-	worst := -1.0
-	for i := range want {
-		e := &want[i]
+// Check implements Reference. The Check has the worst output, measured by its limit.
+func (list Expectations) Check(got map[string][]float32) (c Check, wrong error) {
+	for i := range list {
+		e := &list[i]
 		x, ok := got[e.Name]
 		if !ok {
 			continue
@@ -43,26 +50,29 @@ func compareAll(got map[string][]float32, want []Expected) (c Check, wrong error
 		if wrong == nil {
 			wrong = err
 		}
-		if ratio := one.MaxAbs / one.Limit; one.MaxAbs > 0 && ratio > worst || worst < 0 {
-			worst = 0
-			if one.MaxAbs > 0 {
-				worst = ratio
-			}
-			one.Rows, one.OfRows = c.Rows, c.OfRows
-			c = one
+		if i == 0 || list[i-1].Name != e.Name {
+			one.OfRows = e.elements(len(x))
 		}
-		c.Rows += len(e.Want)
-		if i == 0 || want[i-1].Name != e.Name {
-			c.OfRows += e.elements(len(x))
-		}
+		c = c.and(one)
 	}
 	return c, wrong
+}
+
+// and returns both checks as one, which has the worse of them, measured by its limit.
+func (c Check) and(x Check) Check {
+	all := c
+	if c.Counted == "" || x.MaxAbs > 0 && !(x.MaxAbs/x.Limit <= c.MaxAbs/c.Limit) {
+		all = x
+	}
+	all.Rows, all.OfRows = c.Rows+x.Rows, c.OfRows+x.OfRows
+	all.LSEMaxAbs, all.LSELimit = max(c.LSEMaxAbs, x.LSEMaxAbs), max(c.LSELimit, x.LSELimit)
+	return all
 }
 
 // compare compares one output. Elements beside those of At must be numbers: outputs
 // were filled with NaN, so one that was not written shows.
 func (e *Expected) compare(got []float32) (Check, error) {
-	c := Check{Limit: e.Limit}
+	c := Check{Limit: e.Limit, Rows: len(e.Want), Counted: "elements"}
 	worst, sum := -1, 0.0
 	for i, want := range e.Want {
 		at := i

@@ -39,13 +39,28 @@ func TestVarlen(t *testing.T) {
 	require.Equal(t, p.FLOPs(), flops(p))
 }
 
+// drawnInputs returns what a problem is measured with.
+func drawnInputs(t *testing.T, p attention.Problem) ref.Inputs[float32] {
+	op := opOf(t, p)
+	x := map[string][]float32{}
+	for i, t := range op.Tensors() {
+		if t.Role == Input && t.Ints == nil {
+			x[t.Name] = t.draw(uint64(i + 1))
+		}
+	}
+	in := ref.Inputs[float32]{Q: x["q"], K: x["k"], V: x["v"], Bias: x["bias"], ALiBiSlopes: x["alibi_slopes"], Sinks: x["sinks"], CuSeqlensQ: op.cuQ, CuSeqlensKV: op.cuKV}
+	for _, v := range x["key_mask"] {
+		in.KeyMask = append(in.KeyMask, v == 1)
+	}
+	return in
+}
+
 // TestFeatureOracle says that right outputs of a problem with all features pass,
 // and that wrong ones are found where they are.
 func TestFeatureOracle(t *testing.T) {
 	p := everything()
 	require.NoError(t, p.Validate())
-	in := featureInputs(p)
-	in.Q, in.K, in.V = Normal(p.DType, elements(p.QShape()), seedQ), Normal(p.DType, elements(p.KShape()), seedK), Normal(p.DType, elements(p.VShape()), seedV)
+	in := drawnInputs(t, p)
 	oracle, err := newOracle(in, p)
 	require.NoError(t, err)
 	o64, lse64 := make([]float64, elements(p.OShape())), make([]float64, elements(p.LSEShape()))
@@ -57,25 +72,25 @@ func TestFeatureOracle(t *testing.T) {
 	for i, x := range lse64 {
 		lse[i] = float32(x)
 	}
-	check, err := oracle.check(o, lse)
+	check, err := oracle.Check(map[string][]float32{"o": o, "lse": lse})
 	require.NoError(t, err)
 	require.Equal(t, 4*(41+31+21+11+41), check.Rows)
 	require.Equal(t, check.Rows, check.OfRows)
 
 	at, atLSE := in.At(p, ref.Row{Batch: 2, Head: 3, Row: 14})
 	o[at*24+7]++
-	_, err = oracle.check(o, lse)
+	_, err = oracle.Check(map[string][]float32{"o": o, "lse": lse})
 	require.ErrorContains(t, err, "O[2,3,14,7] is ")
 	o[at*24+7]--
 	lse[atLSE]++
-	_, err = oracle.check(o, lse)
+	_, err = oracle.Check(map[string][]float32{"o": o, "lse": lse})
 	require.ErrorContains(t, err, "LSE[2,3,14] is ")
 }
 
 // TestFeatureKeyMask: one key in eight is hidden.
 func TestFeatureKeyMask(t *testing.T) {
 	hidden := 0
-	in := featureInputs(attention.Problem{Batch: 4, SeqKV: 1000, KeyMask: true})
+	in := drawnInputs(t, attention.Problem{Batch: 4, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1000, HeadDim: 8, KeyMask: true})
 	require.Len(t, in.KeyMask, 4000)
 	for _, visible := range in.KeyMask {
 		if !visible {
@@ -91,32 +106,36 @@ func TestUploadFeatures(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	p := everything()
-	in := featureInputs(p)
-	out, err := uploadFeatures(ctx, d, p, in)
-	require.NoError(t, err)
+	r := newOpRun(d, Case{Op: opOf(t, p)})
+	defer r.close()
+	require.NoError(t, r.prepare(ctx))
+	in, out := drawnInputs(t, p), r.sets[0]
 	bias := make([]float32, len(in.Bias))
-	require.NoError(t, out.Bias.Download(ctx, bias))
+	require.NoError(t, out["bias"].Download(ctx, bias))
 	require.Equal(t, in.Bias, bias)
 	raw := make([]byte, 4*6)
-	require.NoError(t, out.CuSeqlensKV.DownloadRaw(ctx, raw))
+	require.NoError(t, out["cu_seqlens_kv"].DownloadRaw(ctx, raw))
 	require.Equal(t, []byte{0, 0, 0, 0, 30, 0, 0, 0, 53, 0, 0, 0}, raw[:12])
-	require.Equal(t, []int{5, 30}, out.KeyMask.Shape)
-	require.Equal(t, []int{5, 4}, out.ALiBiSlopes.Shape)
-	closeFeatures(out)
+	mask := make([]byte, 5*30)
+	require.NoError(t, out["key_mask"].DownloadRaw(ctx, mask))
+	for i, visible := range in.KeyMask {
+		require.Equal(t, visible, mask[i] == 1)
+	}
+	require.Equal(t, []int{5, 4}, out["alibi_slopes"].Shape)
 
 	wrong := p
 	wrong.Varlen.TotalQ++
-	_, err = Attention(ctx, d, Case{Problem: wrong, Impls: []attention.Impl{attention.Scalar}}, nil)
+	_, err := NewAttention(wrong)
 	require.EqualError(t, err, "bench: varlen=146x106 is not what is measured, 145x106")
 
 	supported := attention.Supports(d.Caps(), attention.Scalar, p)
-	results, err := Attention(ctx, d, Case{Problem: p, Impls: []attention.Impl{attention.Scalar}, Protocol: Protocol{Samples: 1, Iters: 1}}, nil)
+	results, err := Run(ctx, d, Case{Op: opOf(t, p), Impls: []string{"scalar"}, Protocol: Protocol{Samples: 1, Iters: 1}}, nil)
 	require.NoError(t, err)
 	if supported == nil {
 		require.Equal(t, StatusOK, results[0].Status, results[0].Reason)
 		return
 	}
 	require.Equal(t, StatusUnsupported, results[0].Status)
-	require.Equal(t, Reason(supported, attention.Scalar), results[0].Reason)
+	require.Equal(t, Reason("attention", "scalar", supported), results[0].Reason)
 	require.True(t, strings.HasPrefix(results[0].Reason, "no kernel has "), results[0].Reason)
 }

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/perf/benchfmt"
 
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/bench/sheet"
 )
 
@@ -87,7 +86,7 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 	}
 	config := r.fileConfig()
 	for _, x := range r.Results {
-		of := x.subject()
+		of := x.Subject
 		name := fmt.Sprintf("%s/impl=%s", of.benchmark, x.Impl)
 		if x.Config != "" {
 			name += "/config=" + x.Config
@@ -139,41 +138,20 @@ func (r Report) fileConfig() []benchfmt.Config {
 // oneLine replaces every run of white space by a space.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// A column is one field of a result in CSV and JSON.
-type column struct {
-	name  string
-	value any // string, int, bool, float64 or []float64
-}
-
-// attentionColumns returns the fields of a problem of attention.
-func attentionColumns(p problem.Problem) []column {
-	align := ""
-	if p.Causal || p.Window.On || p.ALiBi != problem.ALiBiOff {
-		align = p.CausalAlign.String()
-	}
-	return []column{
-		{"dtype", p.DType.String()}, {"batch", p.Batch}, {"heads", p.NumHeads}, {"kv_heads", p.NumKVHeads},
-		{"seq_q", p.SeqQ}, {"seq_kv", p.SeqKV}, {"head_dim", p.HeadDim},
-		{"causal", p.Causal}, {"causal_align", align}, {"scale", p.EffectiveScale()},
-		{"value_dim", p.ValueHeadDim()}, {"window", p.Window.String()}, {"softcap", p.Softcap}, {"alibi", p.ALiBi.String()},
-		{"bias", p.Bias.String()}, {"key_mask", p.KeyMask}, {"sinks", p.Sinks}, {"varlen", p.Varlen.String()}, {"dropout", p.Dropout.P},
-	}
-}
-
 // columns returns the fields of x in their order. A value that does not exist
 // for this result, or is not finite, is nil.
-func (r Report) columns(x Result) []column {
-	of := x.subject()
-	list := []column{
+func (r Report) columns(x Result) []Key {
+	of := x.Subject
+	list := []Key{
 		{"kernel", x.Kernel}, {"impl", x.Impl}, {"peer", x.Peer}, {"choice", x.Choice},
 		{"status", string(x.Status)}, {"reason", x.Reason},
 	}
-	list = append(append(list, of.columns...), column{"flops", of.flops}, column{"bytes", of.bytes})
+	list = append(append(list, of.keys...), Key{"flops", of.flops}, Key{"bytes", of.bytes})
 	number := func(name string, have bool, v float64) {
 		if have && !math.IsNaN(v) && !math.IsInf(v, 0) {
-			list = append(list, column{name, v})
+			list = append(list, Key{name, v})
 		} else {
-			list = append(list, column{name, nil})
+			list = append(list, Key{name, nil})
 		}
 	}
 	checked, timed := x.Check.Rows > 0, x.Status == StatusOK
@@ -205,8 +183,8 @@ func (r Report) columns(x Result) []column {
 }
 
 // environment returns the fields of a report that all results share.
-func (r Report) environment() []column {
-	return []column{
+func (r Report) environment() []Key {
+	return []Key{
 		{"gpu", r.Env.Device}, {"gpu_type", r.Env.DeviceType}, {"driver", r.Env.Driver}, {"cpu_device", r.Env.CPU},
 		{"version", r.Env.Version}, {"commit", r.Env.Commit}, {"suite", r.Suite.name()},
 	}
@@ -228,7 +206,7 @@ func (r Report) csvLines() [][]string {
 		list := append(r.environment(), r.columns(x)...)
 		names, values := make([]string, len(list)), make([]string, len(list))
 		for j, c := range list {
-			names[j], values[j] = c.name, csvValue(c.value)
+			names[j], values[j] = c.Name, csvValue(c.Value)
 		}
 		if i == 0 {
 			lines = append(lines, names)
@@ -255,13 +233,13 @@ func csvValue(v any) string {
 func (r Report) writeJSON(w io.Writer) error {
 	object := make(map[string]any)
 	for _, c := range r.environment() {
-		object[c.name] = c.value
+		object[c.Name] = c.Value
 	}
 	results := make([]map[string]any, len(r.Results))
 	for i, x := range r.Results {
 		results[i] = make(map[string]any)
 		for _, c := range r.columns(x) {
-			results[i][c.name] = c.value
+			results[i][c.Name] = c.Value
 		}
 		results[i]["device_ns_samples"] = notNil(x.Timing.DeviceNS)
 		results[i]["replay_wall_ns_samples"] = notNil(x.Timing.ReplayNS)

@@ -179,13 +179,32 @@ func smallProblem() attention.Problem {
 	return attention.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 33, SeqKV: 50, HeadDim: 16, DType: dtype.Float16, Causal: true}
 }
 
+// opOf returns the Op of a problem of attention.
+func opOf(t *testing.T, p attention.Problem) *AttentionOp {
+	t.Helper()
+	op, err := NewAttention(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return op
+}
+
+// namesOf returns the names of paths.
+func namesOf(impls ...attention.Impl) (names []string) {
+	for _, i := range impls {
+		names = append(names, i.String())
+	}
+	return names
+}
+
 // TestAttention measures every path that the device has.
 func TestAttention(t *testing.T) {
 	d := vktest.Open(t)
 	p := smallProblem()
 	impls := append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	last, ends := 0, 0
-	results, err := Attention(context.Background(), d, Case{Problem: p, Impls: impls, Protocol: quick()}, func(done, total int, what string) {
+	op := opOf(t, p)
+	results, err := Run(context.Background(), d, Case{Op: op, Impls: namesOf(impls...), Protocol: quick()}, func(done, total int, what string) {
 		if done < last || done > total || what == "" {
 			t.Errorf("step %d of %d after %d: %q", done, total, last, what)
 		}
@@ -197,7 +216,7 @@ func TestAttention(t *testing.T) {
 	for i, impl := range impls {
 		x := results[i]
 		err := attention.Supports(d.Caps(), impl, p)
-		if x.Impl != impl.String() || x.Problem != p || x.Kernel != "attention_fwd" {
+		if x.Impl != impl.String() || x.Subject.params != p.String() || x.Kernel != "attention_fwd" {
 			t.Errorf("%+v", x)
 		}
 		if err != nil {
@@ -221,18 +240,17 @@ func TestAttention(t *testing.T) {
 	// validation layer sees whether a barrier stands between them.
 	pr := quick()
 	pr.Iters, pr.CacheBytes = 9, 1
-	one, err := Attention(context.Background(), d, Case{Problem: p, Impls: []attention.Impl{attention.Scalar}, Protocol: pr}, nil)
+	one, err := Run(context.Background(), d, Case{Op: op, Impls: []string{"scalar"}, Protocol: pr}, nil)
 	if err != nil || one[0].Timing.Sets != 1 || one[0].Timing.Iters != 3 {
 		t.Errorf("one set: %+v, %v", one, err)
 	}
 
 	p.NumHeads = 0
-	if _, err := Attention(context.Background(), d, Case{Problem: p, Impls: impls, Protocol: quick()}, nil); err == nil {
-		t.Error("a problem without heads was measured")
+	if _, err := NewAttention(p); err == nil {
+		t.Error("a problem without heads is measured")
 	}
-	p = smallProblem()
 	d.Caps().CoopMat = false
-	results, err = Attention(context.Background(), d, Case{Problem: p, Impls: []attention.Impl{attention.CoopMat}, Protocol: quick()}, nil)
+	results, err = Run(context.Background(), d, Case{Op: op, Impls: []string{"coopmat"}, Protocol: quick()}, nil)
 	if err != nil || results[0].Status != StatusUnsupported {
 		t.Errorf("%+v, %v", results, err)
 	}
@@ -244,18 +262,16 @@ func TestAttention(t *testing.T) {
 func TestAttentionWrong(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
-	r := newAttentionRun(d, smallProblem())
+	r := newOpRun(d, Case{Op: opOf(t, smallProblem())})
 	defer r.close()
 	if err := r.prepare(ctx); err != nil {
 		t.Fatal(err)
 	}
 	with := func(change func(*attention.Problem)) func(*vk.Cmd, int) error {
-		p := r.p
+		p := smallProblem()
 		change(&p)
-		return func(c *vk.Cmd, set int) error {
-			s := r.sets[set]
-			return attention.Forward(c, s.o, s.lse, s.q, s.k, s.v, p, attention.Options{Impl: attention.Scalar})
-		}
+		op := opOf(t, p)
+		return func(c *vk.Cmd, set int) error { return r.record(c, set, op, "scalar") }
 	}
 	for _, c := range []struct {
 		name   string
@@ -269,7 +285,7 @@ func TestAttentionWrong(t *testing.T) {
 		{"top-left mask", with(func(p *attention.Problem) { p.CausalAlign = attention.TopLeft }), "O["},
 	} {
 		var x Result
-		target, err := r.check(ctx, attention.Scalar, c.record, &x)
+		target, err := r.check(ctx, c.record, &x)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
@@ -298,7 +314,7 @@ func TestAttentionWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	var x Result
-	target, err := r.check(ctx, attention.Scalar, r.record(attention.Options{Impl: attention.Scalar}), &x)
+	target, err := r.check(ctx, r.call("scalar"), &x)
 	if err != nil || x.Status != StatusOK {
 		t.Fatalf("%+v, %v", x, err)
 	}
@@ -319,17 +335,17 @@ func TestAttentionWrong(t *testing.T) {
 // that its copies of S may take.
 func TestMaxCalls(t *testing.T) {
 	p := attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 8, SeqQ: 1024, SeqKV: 1024, HeadDim: 64}
-	if got := maxCalls(attention.Unfused, p, Forward); got != 32 { // 64 MiB each
+	if got := opOf(t, p).MaxCalls("unfused", Forward); got != 32 { // 64 MiB each
 		t.Errorf("%d, want 32", got)
 	}
-	if got := maxCalls(attention.Unfused, p, Both); got != 10 {
+	if got := opOf(t, p).MaxCalls("unfused", Both); got != 10 {
 		t.Errorf("%d, want 10", got)
 	}
 	p.SeqQ, p.SeqKV = 100000, 100000
-	if got := maxCalls(attention.Unfused, p, Forward); got != 1 {
+	if got := opOf(t, p).MaxCalls("unfused", Forward); got != 1 {
 		t.Errorf("%d, want 1", got)
 	}
-	if got := maxCalls(attention.Scalar, p, Forward); got != 0 {
+	if got := opOf(t, p).MaxCalls("scalar", Forward); got != 0 {
 		t.Errorf("%d, want no limit", got)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// naiveName is that of the baseline of naive_attention.comp in results.
-const naiveName = "naive"
+// Naive is the path of attention that is a baseline, naive_attention.comp.
+const Naive = "naive"
 
 // naiveParams is the push-constant block of naive_attention.comp.
 type naiveParams struct {
@@ -37,12 +37,14 @@ const (
 )
 
 // feasibleNaive returns why the baseline does not take p.
-func feasibleNaive(caps *vk.Caps, p attention.Problem) error {
+func feasibleNaive(caps *vk.Caps, p attention.Problem, pass Pass) error {
 	limit := naiveFLOPs
 	if caps.Type == vk.CPU {
 		limit = naiveFLOPsCPU
 	}
 	switch {
+	case pass != Forward:
+		return fmt.Errorf("it has no backward pass")
 	case !p.Plain():
 		return fmt.Errorf("it has no features")
 	case p.DType != dtype.Float32 && !caps.Storage16:
@@ -60,15 +62,14 @@ func feasibleNaive(caps *vk.Caps, p attention.Problem) error {
 }
 
 // recordNaive records a call of the baseline.
-func (r *attentionRun) recordNaive(c *vk.Cmd, set int) error {
-	p, s := r.p, r.sets[set]
+func recordNaive(c *vk.Cmd, t map[string]vk.Tensor, p attention.Problem) error {
 	module, err := shaders.Get("naive_attention", p.DType.Short())
 	if err != nil {
 		return err
 	}
-	size := min(64, r.d.Caps().MaxWorkgroupInvocations, r.d.Caps().MaxWorkgroupSize[0])
+	size := min(64, c.Device().Caps().MaxWorkgroupInvocations, c.Device().Caps().MaxWorkgroupSize[0])
 	spec := naiveSpec{size, uint32(p.HeadDim), p.Causal}
-	k, err := vk.CachedKernel[naiveParams](r.d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	k, err := vk.CachedKernel[naiveParams](c.Device(), module.Name, module.SPIRV, spec, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -79,6 +80,6 @@ func (r *attentionRun) recordNaive(c *vk.Cmd, set int) error {
 		params.Shift = int32(p.SeqKV - p.SeqQ)
 	}
 	groups := vk.Groups{X: (params.SeqQ + size - 1) / size, Y: uint32(p.NumHeads), Z: uint32(p.Batch)}
-	k.Dispatch(c, groups, params, s.q, s.k, s.v, s.o, s.lse)
+	k.Dispatch(c, groups, params, t["q"], t["k"], t["v"], t["o"], t["lse"])
 	return c.Err()
 }

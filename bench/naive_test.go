@@ -32,11 +32,11 @@ func TestNaive(t *testing.T) {
 		{Batch: 1, NumHeads: 3, NumKVHeads: 1, SeqQ: 66, SeqKV: 33, HeadDim: 8, DType: dtype.Float16, Scale: -0.5},
 		{Batch: 2, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 9, HeadDim: 24, DType: dtype.BFloat16, Causal: true},
 	} {
-		results, err := Attention(context.Background(), d, Case{Problem: p, Impls: []attention.Impl{attention.Unfused}, Naive: true, Protocol: quick()}, nil)
+		results, err := Run(context.Background(), d, Case{Op: opOf(t, p), Impls: []string{"unfused", Naive}, Protocol: quick()}, nil)
 		require.NoError(t, err)
 		require.Len(t, results, 2)
 		x := results[1]
-		require.Equal(t, naiveName, x.Impl)
+		require.Equal(t, Naive, x.Impl)
 		require.Equal(t, StatusOK, x.Status, "%v: %s", p, x.Reason)
 		require.Len(t, x.Timing.DeviceNS, 3)
 		require.Positive(t, x.Check.MaxAbs)
@@ -46,7 +46,8 @@ func TestNaive(t *testing.T) {
 func TestFeasibleNaive(t *testing.T) {
 	caps := vk.Caps{Type: vk.DiscreteGPU, ScalarBlockLayout: true, Storage16: true, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}}
 	good := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float16}
-	require.NoError(t, feasibleNaive(&caps, good))
+	require.NoError(t, feasibleNaive(&caps, good, Forward))
+	require.ErrorContains(t, feasibleNaive(&caps, good, Backward), "it has no backward pass")
 	for _, x := range []struct {
 		want   string
 		change func(c *vk.Caps, p *attention.Problem)
@@ -61,6 +62,6 @@ func TestFeasibleNaive(t *testing.T) {
 	} {
 		c, p := caps, good
 		x.change(&c, &p)
-		require.ErrorContains(t, feasibleNaive(&c, p), x.want)
+		require.ErrorContains(t, feasibleNaive(&c, p, Forward), x.want)
 	}
 }

@@ -8,12 +8,18 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// An Op is one problem of one kernel: all that measuring it (MeasureOp) and
-// computing it for a file (flashvk run) must know. Package bench/kernels has one for
-// each kernel of pipelines.
+// An Op is one problem of one kernel: all that measuring it (Run) and computing it for a
+// file (flashvk run) must know. AttentionOp is that of attention; package bench/kernels
+// has one for each kernel of pipelines.
 //
-// A pass that is handed to its methods is Forward or Backward, never Both. If an Op has
-// a method Close, that is called when what it recorded is done.
+// A pass that is handed to its methods is Forward or Backward, never Both, but for
+// MaxCalls. An Op may have more methods:
+//
+//	Close()                            is called when what it recorded is done
+//	MaxCalls(impl string, p Pass) int  limits the calls of a batch; 0 is no limit
+//	Note(caps, impl, p, dispatches)    says of dispatches what they do not say themselves
+//	Ask(request *peer.Request)         fills in what peers are asked beside its keys
+//	String() string                    names benchmarks, instead of its keys
 type Op interface {
 	// Name is that of the kernel, as in flashvk bench NAME. In results it stands
 	// before _fwd and _bwd.
@@ -35,7 +41,7 @@ type Op interface {
 	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error
 	// Reference returns what a pass should write, given the tensors that it does not
 	// write, row-major, rounded to their formats.
-	Reference(t map[string][]float32, p Pass) ([]Expected, error)
+	Reference(t map[string][]float32, p Pass) (Reference, error)
 }
 
 // A Key is a word that describes a problem, such as rows=4096.
@@ -65,6 +71,10 @@ type OpTensor struct {
 	// Draw makes a value to measure with of one of the standard normal
 	// distribution; nil takes it as it is.
 	Draw func(x float32) float32
+	// Values returns all values to measure with, instead of Draw; Ints are those of a
+	// tensor of Int32.
+	Values func() []float32
+	Ints   []int32
 	// Most is the largest that an element of Int32 may be, which is a count: the least
 	// is 0.
 	Most int
@@ -124,34 +134,47 @@ func opPasses(p Pass) []Pass {
 
 // A Subject is what a result is of, as reports name and count it.
 type Subject struct {
-	kernel    string   // as Result.Kernel
-	benchmark string   // its name in the Go benchmark format
-	title     string   // in words
-	params    string   // key=value/key=value, of the benchmark's name
-	columns   []column // the same for CSV and JSON
-	flops     float64  // of a call
-	bytes     float64  // likewise: the least traffic
-	counted   string   // what Check.Rows counts
+	kernel    string // as Result.Kernel
+	benchmark string // its name in the Go benchmark format
+	title     string // in words
+	name      string // of the kernel
+	pass      Pass
+	params    string  // key=value/key=value, of the benchmark's name
+	keys      []Key   // the problem, for CSV and JSON
+	flops     float64 // of a call
+	bytes     float64 // likewise: the least traffic
 }
 
 // NewSubject returns what results of a pass of op are of.
 func NewSubject(op Op, p Pass) *Subject {
-	suffix := strings.TrimPrefix(p.kernel(), "attention")
-	s := &Subject{
-		kernel: op.Name() + suffix, benchmark: camel(op.Name() + suffix),
-		title: fmt.Sprintf("%s %v, %s", op.Name(), p, op.Describe()), counted: "elements",
-	}
+	kernel := op.Name() + p.suffix()
+	s := &Subject{kernel: kernel, benchmark: camel(kernel), title: Title(op, p), name: op.Name(), pass: p, keys: op.Keys()}
 	var params []string
-	for _, k := range op.Keys() {
+	for _, k := range s.keys {
 		params = append(params, fmt.Sprintf("%s=%v", k.Name, k.Value))
-		s.columns = append(s.columns, column{k.Name, k.Value})
 	}
 	s.params = strings.Join(params, "/")
+	if named, ok := op.(fmt.Stringer); ok {
+		s.params = named.String()
+	}
 	for _, part := range opPasses(p) {
 		flops, bytes := op.Cost(part)
 		s.flops, s.bytes = s.flops+flops, s.bytes+bytes
 	}
 	return s
+}
+
+// Title returns a pass of op in words.
+func Title(op Op, p Pass) string { return fmt.Sprintf("%s %v, %s", op.Name(), p, op.Describe()) }
+
+// key returns the value of a key, nil if there is none.
+func (s *Subject) key(name string) any {
+	for _, k := range s.keys {
+		if k.Name == name {
+			return k.Value
+		}
+	}
+	return nil
 }
 
 // camel makes NormFwd of norm_fwd.
@@ -161,18 +184,4 @@ func camel(name string) string {
 		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
 	}
 	return b.String()
-}
-
-// subject returns what r is of.
-func (r Result) subject() *Subject {
-	if r.Subject != nil {
-		return r.Subject
-	}
-	pass := passOf(r.Kernel)
-	return &Subject{
-		kernel: r.Kernel, benchmark: benchmarkNames[r.Kernel],
-		title:  fmt.Sprintf("attention %v, %s", pass, Describe(r.Problem)),
-		params: r.Problem.String(), columns: attentionColumns(r.Problem),
-		flops: pass.flops(r.Problem), bytes: pass.bytes(r.Problem), counted: "rows",
-	}
 }

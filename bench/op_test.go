@@ -14,8 +14,8 @@ import (
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
-// TestCompareAll has outputs that are right and wrong in one way each.
-func TestCompareAll(t *testing.T) {
+// TestExpectations has outputs that are right and wrong in one way each.
+func TestExpectations(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	all := Expected{Name: "y", Want: []float64{1, math.Inf(1), 3}, Limit: 0.25}
 	some := Expected{Name: "y", At: []int{2}, Want: []float64{3}, Limit: 0.25}
@@ -41,7 +41,7 @@ func TestCompareAll(t *testing.T) {
 		{exact, []float32{1, 2, 3}, 0, ""},
 		{exact, []float32{1, 2, 3.5}, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0"},
 	} {
-		check, wrong := compareAll(map[string][]float32{"y": c.got}, []Expected{{Name: "missing", Want: []float64{1}}, c.want})
+		check, wrong := Expectations{{Name: "missing", Want: []float64{1}}, c.want}.Check(map[string][]float32{"y": c.got})
 		require.Equal(t, c.off, check.MaxAbs, "%v", c)
 		require.Equal(t, len(c.want.Want), check.Rows)
 		require.Equal(t, map[bool]int{false: 3, true: 4}[c.want.Stride > 0], check.OfRows)
@@ -52,14 +52,14 @@ func TestCompareAll(t *testing.T) {
 		}
 	}
 	// The output that is worst by its own limit counts.
-	check, _ := compareAll(map[string][]float32{"a": {1}, "b": {1}}, []Expected{{Name: "a", Want: []float64{0.5}, Limit: 10}, {Name: "b", Want: []float64{0.9}, Limit: 0.2}})
+	check, _ := Expectations{{Name: "a", Want: []float64{0.5}, Limit: 10}, {Name: "b", Want: []float64{0.9}, Limit: 0.2}}.Check(map[string][]float32{"a": {1}, "b": {1}})
 	require.InDelta(t, 0.1, check.MaxAbs, 1e-6)
 	require.Equal(t, 0.2, check.Limit)
 	require.Equal(t, 2, check.OfRows)
 	// Parts of one output have their own limits, and its elements count once.
-	check, wrong := compareAll(map[string][]float32{"y": {1, 2, 3}}, []Expected{
+	check, wrong := Expectations{
 		{Name: "y", At: []int{0}, Want: []float64{1.5}, Limit: 1}, {Name: "y", At: []int{2}, Want: []float64{3.5}, Limit: 0.1},
-	})
+	}.Check(map[string][]float32{"y": {1, 2, 3}})
 	require.ErrorContains(t, wrong, "y[2] is 3, want 3.5: off by 0.5, limit 0.1")
 	require.Equal(t, []int{2, 3}, []int{check.Rows, check.OfRows})
 }
@@ -108,7 +108,7 @@ func (o copyOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 	return c.Err()
 }
 
-func (o copyOp) Reference(t map[string][]float32, p Pass) ([]Expected, error) {
+func (o copyOp) Reference(t map[string][]float32, p Pass) (Reference, error) {
 	from, to := "x", "y"
 	if p == Backward {
 		from, to = "dy", "dx"
@@ -120,18 +120,18 @@ func (o copyOp) Reference(t map[string][]float32, p Pass) ([]Expected, error) {
 	for _, x := range t[from] {
 		e.Want = append(e.Want, float64(x)+o.off)
 	}
-	return []Expected{e}, nil
+	return Expectations{e}, nil
 }
 
-// TestMeasureOp measures an Op that is right in every pass, and finds out one that is
+// TestRun measures an Op that is right in every pass, and finds out one that is
 // wrong.
-func TestMeasureOp(t *testing.T) {
+func TestRun(t *testing.T) {
 	d := vktest.Open(t)
 	pr := Protocol{Samples: 1, Iters: 3, WarmupTime: time.Microsecond, WallTime: -1, CacheBytes: 8192}
 	closed := 0
 	measure := func(op copyOp, p Pass) Result {
 		op.closed = &closed
-		results, err := MeasureOp(context.Background(), d, OpCase{Op: op, Pass: p, Impls: []string{"auto"}, Protocol: pr}, nil)
+		results, err := Run(context.Background(), d, Case{Op: op, Pass: p, Impls: []string{"auto"}, Protocol: pr}, nil)
 		require.NoError(t, err)
 		require.Len(t, results, 1)
 		return results[0]
@@ -142,10 +142,10 @@ func TestMeasureOp(t *testing.T) {
 		require.Equal(t, name, x.Kernel)
 		require.Equal(t, 256, x.Check.Rows)
 		require.Greater(t, x.NS(), 0.0)
-		require.Equal(t, "copy_of "+pass.String()+", a copy", x.subject().title)
-		require.Equal(t, "n=256", x.subject().params)
+		require.Equal(t, "copy_of "+pass.String()+", a copy", x.Subject.title)
+		require.Equal(t, "n=256", x.Subject.params)
 	}
-	require.Equal(t, "CopyOfBwd", measure(copyOp{}, Backward).subject().benchmark)
+	require.Equal(t, "CopyOfBwd", measure(copyOp{}, Backward).Subject.benchmark)
 	require.Equal(t, "vkCmdCopyBuffer", measure(copyOp{}, Forward).Choice)
 	x := measure(copyOp{off: 1}, Forward)
 	require.Equal(t, StatusFailed, x.Status)
@@ -154,6 +154,6 @@ func TestMeasureOp(t *testing.T) {
 	require.Equal(t, StatusUnsupported, x.Status)
 	require.Equal(t, "no copies", x.Reason)
 	require.Equal(t, 6, closed)
-	_, err := MeasureOp(context.Background(), d, OpCase{Op: copyOp{off: 1, closed: &closed}, Pass: Backward, Impls: []string{"auto"}, Protocol: pr}, nil)
+	_, err := Run(context.Background(), d, Case{Op: copyOp{off: 1, closed: &closed}, Pass: Backward, Impls: []string{"auto"}, Protocol: pr}, nil)
 	require.ErrorContains(t, err, "the forward pass is wrong: y[")
 }

@@ -47,11 +47,14 @@ func newOracle(in ref.Inputs[float32], p attention.Problem) (*oracle, error) {
 	return o, nil
 }
 
-// check compares whole outputs with the reference. An error is about the
-// outputs and names the first rule that they break; the Check is complete all
-// the same.
-func (o *oracle) check(gotO, gotLSE []float32) (Check, error) {
+// Check implements Reference: it compares whole outputs. An error names the first rule
+// that they break; the Check is complete all the same. A peer has no LSE.
+func (o *oracle) Check(got map[string][]float32) (Check, error) {
+	gotO, gotLSE := got["o"], got["lse"]
 	c, err := o.checkO(gotO)
+	if gotLSE == nil {
+		return c, err
+	}
 	sampled := make([]float64, len(o.rows))
 	for x, r := range o.rows {
 		_, at := o.in.At(o.p, r)
@@ -84,7 +87,7 @@ func (o *oracle) checkO(got []float32) (Check, error) {
 	}
 	worst := ref.MaxDiff(sampled, o.wantO)
 	c := Check{
-		Rows: len(o.rows), OfRows: o.in.NumRows(o.p),
+		Rows: len(o.rows), OfRows: o.in.NumRows(o.p), Counted: "rows",
 		MaxAbs: worst.Off, MeanAbs: sum / float64(len(o.wantO)), Limit: o.limit.O,
 	}
 	if worst.Off > o.limit.O {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"golang.org/x/perf/benchfmt"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench/sheet"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -34,10 +34,10 @@ type Overhead struct {
 // has.
 const overheadCalls = 100
 
-// Overheads measures the overhead of each path of c on c.Problem, after checking
-// that it is right. Of c.Protocol, Samples counts.
+// Overheads measures the overhead of each path of c on c.Op, after checking that it is
+// right. Of c.Protocol, Samples counts.
 func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Overhead, error) {
-	r := newAttentionRun(d, c.Problem)
+	r := newOpRun(d, c)
 	defer r.close()
 	if err := r.prepare(ctx); err != nil {
 		return nil, err
@@ -45,28 +45,26 @@ func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 	list := make([]Overhead, len(c.Impls))
 	for i, impl := range c.Impls {
 		if progress != nil {
-			progress(i, len(c.Impls), impl.String())
+			progress(i, len(c.Impls), impl)
 		}
 		x := &list[i]
-		x.Impl = impl.String()
-		opt := attention.Options{Impl: impl, Tuning: c.Tuning}
-		config, err := attention.Choose(d.Caps(), c.Problem, opt)
-		if err != nil {
-			x.Status, x.Reason = StatusUnsupported, Reason(err, impl)
+		x.Impl, x.Status = impl, StatusUnsupported
+		var err error
+		if x.Choice, err = r.choose(impl); err != nil {
+			x.Reason = Reason(c.Op.Name(), impl, err)
 			continue
 		}
-		x.Choice = config.String()
-		result := Result{Status: StatusUnsupported}
-		record := r.record(opt)
-		if _, err := r.check(ctx, impl, record, &result); err != nil {
+		result := r.result(impl)
+		result.Status = StatusUnsupported
+		if _, err := r.check(ctx, r.call(impl), &result); err != nil {
 			return nil, err
 		}
 		x.Status, x.Reason = result.Status, result.Reason
 		if x.Status != StatusOK {
 			continue
 		}
-		if err := x.measure(ctx, d, record, c.Protocol.Samples); err != nil {
-			return nil, fmt.Errorf("%v: %w", impl, err)
+		if err := x.measure(ctx, d, r.call(impl), c.Protocol.Samples); err != nil {
+			return nil, fmt.Errorf("%s: %w", impl, err)
 		}
 	}
 	return list, nil
@@ -230,9 +228,9 @@ func (o *overheadRun) replay(ctx context.Context) (wall, device float64, err err
 
 // OverheadReport is the overheads of the paths of a device.
 type OverheadReport struct {
-	Env     Environment
-	Problem attention.Problem
-	List    []Overhead
+	Env  Environment
+	Of   *Subject
+	List []Overhead
 }
 
 // Sheet shows r.
@@ -242,7 +240,7 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: CPUWarning})
 	}
 	var x sheet.Section
-	x.Add("problem", "attention forward, %s", Describe(r.Problem))
+	x.Add("problem", "%s", r.Of.title)
 	x.Add("record", "host time of recording a call, one of %d in a recording", overheadCalls)
 	x.Add("fresh", "host time of a call from nothing: reset, record, submit; without the wait; ± is its")
 	x.Add("submit", "host time of submitting a recorded call, without the wait")
@@ -276,7 +274,7 @@ func (r *OverheadReport) WriteBenchfmt(w io.Writer) error {
 	config := Report{Env: r.Env}.fileConfig()
 	for _, o := range r.List {
 		for i := range o.Fresh {
-			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(fmt.Sprintf("AttentionOverhead/impl=%s/%v", o.Impl, r.Problem)), Iters: overheadCalls}
+			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(fmt.Sprintf("%sOverhead/impl=%s/%s", strings.TrimSuffix(r.Of.benchmark, "Fwd"), o.Impl, r.Of.params)), Iters: overheadCalls}
 			for _, v := range []struct {
 				unit string
 				list []float64

@@ -16,12 +16,33 @@ import (
 
 // peers asks the peers of c for the same problem on the same inputs. What is
 // wrong with a peer is in its result; an error is about us.
-func (r *attentionRun) peers(ctx context.Context, c Case, step func(what string)) ([]Result, error) {
+func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Result, error) {
 	if len(c.Peers) == 0 {
 		return nil, nil
 	}
-	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: newRequest(c), blank: Result{Kernel: r.pass.kernel(), Problem: r.p}, check: r.checkOutput}
-	return ask.run(ctx, func(path string) error { return r.writeInputs(ctx, path) }, r.close, step)
+	request := newMeasurement(r.op.Name(), c.Pass, c.Protocol, r.subject.bytes)
+	if special, ok := r.op.(interface{ Ask(*peer.Request) }); ok {
+		special.Ask(&request)
+	} else {
+		request.Params = map[string]any{}
+		for _, k := range r.op.Keys() {
+			request.Params[k.Name] = k.Value
+		}
+	}
+	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: request, blank: r.result(""), check: r.checkOutput}
+	write := func(path string) error {
+		if err := r.restore(ctx); err != nil { // an updated tensor holds what the timed calls made of it
+			return err
+		}
+		var list []namedTensor
+		for _, t := range r.op.Tensors() {
+			if t.Read(c.Pass) && t.Role != Output { // which a peer computes itself
+				list = append(list, namedTensor{t.Name, r.sets[0][t.Name]})
+			}
+		}
+		return writeTensors(ctx, path, list)
+	}
+	return ask.run(ctx, write, r.close, step)
 }
 
 // A peerCall asks peers.
@@ -73,16 +94,6 @@ func (a *peerCall) run(ctx context.Context, write func(path string) error, relea
 	return results, nil
 }
 
-// newRequest returns what peers are asked, but for the files.
-func newRequest(c Case) peer.Request {
-	p := c.Problem
-	request := newMeasurement("attention", c.Pass, c.Protocol, c.Pass.bytes(p))
-	request.DType, request.Batch, request.Heads, request.KVHeads = p.DType.String(), p.Batch, p.NumHeads, p.NumKVHeads
-	request.SeqQ, request.SeqKV, request.HeadDim, request.ValueDim = p.SeqQ, p.SeqKV, p.HeadDim, p.ValueHeadDim()
-	request.Causal, request.CausalAlign, request.Scale, request.Features = p.Causal, p.CausalAlign.String(), p.EffectiveScale(), p.FeatureKeys()
-	return request
-}
-
 // newMeasurement returns a request that says how to measure, but not of what problem.
 func newMeasurement(op string, pass Pass, pr Protocol, bytes float64) peer.Request {
 	request := peer.Request{
@@ -122,27 +133,30 @@ func (a *peerCall) result(p peer.Peer, reply peer.Reply, answer peer.Answer) Res
 	return x
 }
 
-// checkOutput compares the output of a peer with the reference.
-func (r *attentionRun) checkOutput(path string) (Check, error) {
-	p := r.p
-	if r.pass == Forward {
-		o, err := readOutput(path, "o", p.DType, p.OShape())
-		if err != nil {
-			return Check{}, err
-		}
-		return r.oracle.checkO(o)
+// checkOutput compares those outputs that a peer wrote with what they should be.
+func (r *opRun) checkOutput(path string) (Check, error) {
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return Check{}, err
 	}
-	var got [3][]float32
-	for i, x := range []struct {
-		name  string
-		shape []int
-	}{{"dq", p.QShape()}, {"dk", p.KShape()}, {"dv", p.VShape()}} {
-		var err error
-		if got[i], err = readOutput(path, x.name, p.DType, x.shape); err != nil {
-			return Check{}, err
+	defer f.Close()
+	got := map[string][]float32{}
+	var names []string
+	for _, t := range r.op.Tensors() {
+		if !t.Written(r.pass) {
+			continue
+		}
+		names = append(names, t.Name)
+		if slices.ContainsFunc(f.Tensors(), func(x safetensors.Tensor) bool { return x.Name == t.Name }) {
+			if got[t.Name], err = readOutput(path, t.Name, t.DType, t.Shape); err != nil {
+				return Check{}, err
+			}
 		}
 	}
-	return r.checkGradients(Check{}, got)
+	if len(got) == 0 {
+		return Check{}, fmt.Errorf("its output has none of the tensors %q", names)
+	}
+	return r.want[0].Check(got) // a peer measures one pass
 }
 
 // readOutput reads a tensor of a file.
@@ -187,21 +201,6 @@ func FileDType(t dtype.DType) safetensors.DType {
 type namedTensor struct {
 	name string
 	vk.Tensor
-}
-
-// writeInputs writes the inputs to a file as flashvk run attention reads them.
-func (r *attentionRun) writeInputs(ctx context.Context, path string) error {
-	s, in := r.sets[0], r.inputs
-	var list []namedTensor
-	for _, x := range []namedTensor{
-		{"q", s.q}, {"k", s.k}, {"v", s.v}, {"do", s.do}, {"bias", in.Bias}, {"alibi_slopes", in.ALiBiSlopes}, {"key_mask", in.KeyMask}, {"sinks", in.Sinks},
-		{"cu_seqlens_q", in.CuSeqlensQ}, {"cu_seqlens_kv", in.CuSeqlensKV},
-	} {
-		if !x.IsZero() {
-			list = append(list, x)
-		}
-	}
-	return writeTensors(ctx, path, list)
 }
 
 // writeTensors writes contiguous tensors to a file.

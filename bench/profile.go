@@ -49,37 +49,10 @@ const (
 	maxDispatch  = 1024 // of a call
 )
 
-// A profiled is one path of something, whose calls are profiled: an attentionRun or an
-// opRun.
-type profiled interface {
-	prepared
-	check(ctx context.Context, x *Result) (Target, error)
-	// note says of the dispatches of a call what they do not say themselves.
-	note(list []DispatchProfile)
-}
-
-// ProfileAttention profiles one path of a case. The error wraps
-// vk.ErrUnsupported if the path does not take the problem, or says that it is
-// wrong.
-func ProfileAttention(ctx context.Context, d *vk.Device, env Environment, c Case, progress Progress) (*Profile, error) {
-	r := &profiledAttention{attentionRun: newAttentionRun(d, c.Problem)}
-	r.pass, r.tuning = c.Pass, c.Tuning
-	p := newProfiler(d, env, 1, progress)
-	call := CallProfile{Result: Result{Kernel: c.Pass.kernel(), Impl: c.Impls[0].String(), Problem: c.Problem}}
-	var err error
-	if call.Result.Choice, err = r.choose(c); err == nil {
-		err = p.call(ctx, r, &call, c.Protocol)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return p.finish(ctx, c.Protocol)
-}
-
-// ProfileOps profiles the first path of each case. Errors are those of ProfileAttention;
-// but of several cases, one that is not supported, or for which there is not enough memory,
-// has a Result that says so.
-func ProfileOps(ctx context.Context, d *vk.Device, env Environment, cases []OpCase, progress Progress) (*Profile, error) {
+// RunProfile profiles the first path of each case. The error wraps vk.ErrUnsupported if
+// the path does not take the problem, or says that it is wrong; but of several cases, one
+// that is not supported, or for which there is not enough memory, has a Result that says so.
+func RunProfile(ctx context.Context, d *vk.Device, env Environment, cases []Case, progress Progress) (*Profile, error) {
 	p := newProfiler(d, env, len(cases), progress)
 	var pr Protocol
 	for _, c := range cases {
@@ -91,7 +64,7 @@ func ProfileOps(ctx context.Context, d *vk.Device, env Environment, cases []OpCa
 			err = p.call(ctx, r, &call, c.Protocol)
 		}
 		if (errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory)) && len(cases) > 1 {
-			call.Result.Status, call.Result.Reason = StatusUnsupported, reason(c.Op.Name(), c.Impls[0], err)
+			call.Result.Status, call.Result.Reason = StatusUnsupported, Reason(c.Op.Name(), c.Impls[0], err)
 			p.profile.Calls = append(p.profile.Calls, CallProfile{Result: call.Result})
 			err = nil
 		}
@@ -129,7 +102,7 @@ func (p *profiler) finish(ctx context.Context, pr Protocol) (_ *Profile, err err
 }
 
 // call checks, times and traces a call of r, which it closes: what follows needs memory.
-func (p *profiler) call(ctx context.Context, r profiled, call *CallProfile, pr Protocol) error {
+func (p *profiler) call(ctx context.Context, r *opRun, call *CallProfile, pr Protocol) error {
 	defer r.close()
 	x := &call.Result
 	p.step("reference")
@@ -137,7 +110,7 @@ func (p *profiler) call(ctx context.Context, r profiled, call *CallProfile, pr P
 		return err
 	}
 	x.Status = StatusUnsupported
-	target, err := r.check(ctx, x)
+	target, err := r.check(ctx, r.call(x.Impl), x)
 	switch {
 	case err != nil:
 		return err
@@ -146,11 +119,11 @@ func (p *profiler) call(ctx context.Context, r profiled, call *CallProfile, pr P
 	case x.Status == StatusFailed:
 		return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
 	}
-	if err := r.addSets(ctx, pr.sets(x.subject().bytes)); err != nil {
+	if err := r.addSets(ctx, pr.sets(x.Subject.bytes)); err != nil {
 		return err
 	}
 	p.step("whole calls")
-	measured, err := Measure(ctx, p.d, []Target{target}, r.count(), pr, func() {})
+	measured, err := Measure(ctx, p.d, []Target{target}, len(r.sets), pr, func() {})
 	if err != nil {
 		return err
 	}
@@ -159,10 +132,16 @@ func (p *profiler) call(ctx context.Context, r profiled, call *CallProfile, pr P
 	}
 	x.Timing = measured[0].Timing
 	p.step("dispatches")
-	if err := call.trace(ctx, p.d, target, r.count()); err != nil {
+	if err := call.trace(ctx, p.d, target, len(r.sets)); err != nil {
 		return err
 	}
-	r.note(call.Dispatches)
+	if noted, ok := r.op.(interface {
+		Note(*vk.Caps, string, Pass, []DispatchProfile) error
+	}); ok {
+		if err := noted.Note(p.d.Caps(), x.Impl, r.pass, call.Dispatches); err != nil {
+			return err
+		}
+	}
 	p.profile.Calls = append(p.profile.Calls, *call)
 	return nil
 }

@@ -26,7 +26,7 @@ func TestProfile(t *testing.T) {
 		attention.Unfused: {"attention_unfused_scores.f16", "attention_unfused_softmax", "attention_unfused_values.f16"},
 	} {
 		last := 0
-		x, err := ProfileAttention(ctx, d, Environment{Device: "Test GPU"}, Case{Problem: p, Impls: []attention.Impl{impl}, Protocol: quick()},
+		x, err := RunProfile(ctx, d, Environment{Device: "Test GPU"}, []Case{{Op: opOf(t, p), Impls: namesOf(impl), Protocol: quick()}},
 			func(done, total int, _ string) { last = done })
 		require.NoError(t, err)
 		require.Equal(t, 3, last)
@@ -62,7 +62,7 @@ func TestProfile(t *testing.T) {
 		checkTrace(t, x, kernels)
 	}
 	// Both passes: the kernels of the one, then those of the other.
-	x, err := ProfileAttention(ctx, d, Environment{}, Case{Problem: p, Pass: Both, Impls: []attention.Impl{attention.Scalar}, Protocol: quick()}, nil)
+	x, err := RunProfile(ctx, d, Environment{}, []Case{{Op: opOf(t, p), Pass: Both, Impls: namesOf(attention.Scalar), Protocol: quick()}}, nil)
 	require.NoError(t, err)
 	kernels := x.Calls[0].Kernels()
 	require.Equal(t, "attention_fwd_scalar.f16", kernels[0].Name)
@@ -76,12 +76,10 @@ func TestProfile(t *testing.T) {
 	all := rows[len(rows)-1]
 	require.Equal(t, "all", all[1])
 	require.Contains(t, all[6], "FLOP/s")
-	x, err = ProfileAttention(ctx, d, Environment{}, Case{Problem: p, Pass: Backward, Impls: []attention.Impl{attention.Auto}, Protocol: quick()}, nil)
+	x, err = RunProfile(ctx, d, Environment{}, []Case{{Op: opOf(t, p), Pass: Backward, Impls: namesOf(attention.Auto), Protocol: quick()}}, nil)
 	require.NoError(t, err)
 	require.Contains(t, x.Sheet().Sections[0].Facts[0].Text, "attention backward, ")
 
-	_, err = ProfileAttention(ctx, d, Environment{}, Case{Problem: attention.Problem{}, Impls: []attention.Impl{attention.Scalar}, Protocol: quick()}, nil)
-	require.Error(t, err)
 }
 
 // checkTrace reads the timeline: calls one after the other, kernels within the
@@ -206,7 +204,7 @@ func TestCallProfile(t *testing.T) {
 		{Kernel: "sum", Note: vk.Note{FLOPs: 10}},
 	}
 	begin, end := []float64{0, 100, 150, 400}, []float64{80, 200, 300, 500}
-	x := CallProfile{Result: Result{Kernel: "x", Impl: "auto", Choice: "tiles", Status: StatusOK, Subject: &Subject{title: "x", params: "n=4", flops: 9000, counted: "elements"}}}
+	x := CallProfile{Result: Result{Kernel: "x", Impl: "auto", Choice: "tiles", Status: StatusOK, Subject: &Subject{title: "x", params: "n=4", flops: 9000}}}
 	for range 3 {
 		require.NoError(t, x.add(&vk.Caps{}, list, begin, end))
 	}

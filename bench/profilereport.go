@@ -39,14 +39,14 @@ type profileTable struct {
 func (t *profileTable) dispatches() sheet.Section {
 	var s sheet.Section
 	x := &t.Result
-	of := x.subject()
+	of := x.Subject
 	s.Add("problem", "%s", of.title)
 	if text := x.complaint(""); text != "" {
 		s.Note("%s", text)
 		return s
 	}
 	s.Facts[0].Text += fmt.Sprintf("\n%s, checked against a float64 reference on %s: max|Δ| %s, limit %s",
-		x.Choice, checked(x.Check, of.counted), formatError(x.Check.MaxAbs), formatError(x.Check.Limit))
+		x.Choice, checked(x.Check), formatError(x.Check.MaxAbs), formatError(x.Check.Limit))
 	whole := Summarize(t.WholeNS).Median
 	text := fmt.Sprintf("on the device, median of %d calls; the call as bench times it, without timestamps in it: %s", profileCalls, FormatTime(x.NS()))
 	if len(t.Dispatches) > 1 {
@@ -230,7 +230,7 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 	for i := range p.Calls {
 		c := &p.Calls[i]
-		of, id := c.Result.subject(), i+1
+		of, id := c.Result.Subject, i+1
 		problems, choices = append(problems, of.params), append(choices, c.Result.Choice)
 		list = append(list,
 			event{Name: "process_name", Phase: "M", PID: id, Args: map[string]any{"name": of.title}},

@@ -26,12 +26,20 @@ func ReadRecords(r io.Reader) (*Records, error) {
 		return nil, errors.New("it is empty")
 	}
 	x := &Records{lines[0], lines[1:]}
-	for _, name := range []string{"gpu", "driver", "impl", "status", "seq_q", "seq_kv", "flops", "device_ns"} {
+	for _, name := range []string{"gpu", "driver", "kernel", "impl", "status", keysAfter, keysBefore, "device_ns"} {
 		if !slices.Contains(x.names, name) {
 			return nil, fmt.Errorf("it has no column %s, which a CSV file of flashvk has", name)
 		}
 	}
 	return x, nil
+}
+
+// keysAfter and keysBefore are the columns around those of the problem.
+const keysAfter, keysBefore = "reason", "flops"
+
+// keys returns the columns of the problem.
+func (x *Records) keys() []string {
+	return x.names[slices.Index(x.names, keysAfter)+1 : slices.Index(x.names, keysBefore)]
 }
 
 // Len returns the number of results.

@@ -8,8 +8,6 @@ import (
 	"slices"
 
 	"golang.org/x/perf/benchmath"
-
-	"github.com/flashvk/flashvk/attention/problem"
 )
 
 // A Report is everything that one run measured.
@@ -45,24 +43,24 @@ const (
 
 // A Result is one implementation on one problem.
 type Result struct {
-	Kernel  string // what was computed: attention_fwd, attention_bwd, attention_fwd_bwd, or the like of an Op
+	Kernel  string // what was computed: attention_fwd, attention_bwd, attention_fwd_bwd, or the like
 	Impl    string // as asked for: auto, coopmat2, …; of a peer: its name, a colon, that of its implementation
 	Peer    bool   // it is a peer's, not ours: nothing of it is a failure
 	Choice  string // what ran: path and configuration; of a peer what it says of itself
 	Config  string // the configuration, if it was asked for: a part of the benchmark's name
-	Problem problem.Problem
-	Subject *Subject // of an Op, and then there is no Problem; nil: attention
+	Subject *Subject
 	Status  Status
 	Reason  string // why it failed or is not supported, or what is wrong with a peer's output, one line
 	Check   Check  // zero if unsupported
 	Timing  Timing // zero unless Status is StatusOK
 }
 
-// A Check compares a result with the float64 reference. Of a backward pass
-// it has the worst gradient of dQ, dK and dV, measured by its limit.
+// A Check compares a result with the float64 reference. Of several outputs it has the
+// worst, measured by its limit.
 type Check struct {
-	Rows, OfRows int     // rows of O, or of dQ, that were compared, and how many there are; elements of all outputs of an Op
-	MaxAbs       float64 // max|Δ| over the compared elements of O
+	Rows, OfRows int     // what was compared, and how many there are: see Counted
+	Counted      string  // rows of O, or of dQ, of attention; elements of all outputs of other kernels
+	MaxAbs       float64 // max|Δ| over the compared elements, but for those of LSE
 	MeanAbs      float64 // mean|Δ|
 	Limit        float64 // the largest MaxAbs that passes
 	LSEMaxAbs    float64 // max|Δ| over the compared LSE, equal infinities left out
@@ -116,13 +114,11 @@ func (s Summary) Spread() float64 {
 // NS returns the median device time, 0 if r was not timed.
 func (r Result) NS() float64 { return Summarize(r.Timing.DeviceNS).Median }
 
-// FLOPRate returns the operations per second at the median device time, of
-// attention by the convention of problem.Problem.FLOPs.
-func (r Result) FLOPRate() float64 { return r.rate(r.subject().flops) }
+// FLOPRate returns the operations per second, by Op.Cost, at the median device time.
+func (r Result) FLOPRate() float64 { return r.rate(r.Subject.flops) }
 
-// ByteRate returns the least traffic, problem.Problem.Bytes, per second at the
-// median device time.
-func (r Result) ByteRate() float64 { return r.rate(r.subject().bytes) }
+// ByteRate returns the least traffic per second likewise.
+func (r Result) ByteRate() float64 { return r.rate(r.Subject.bytes) }
 
 func (r Result) rate(amount float64) float64 {
 	ns := r.NS()

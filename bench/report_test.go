@@ -17,8 +17,8 @@ import (
 
 // sampleReport has a result of every status.
 func sampleReport() Report {
-	p := problem.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, DType: dtype.BFloat16, Causal: true}
-	check := Check{Rows: 500, OfRows: 16384, MaxAbs: 0.0039, MeanAbs: 2.5e-4, Limit: 0.0078, LSEMaxAbs: 1e-6, LSELimit: 1e-5}
+	of := subjectOf(problem.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, DType: dtype.BFloat16, Causal: true})
+	check := Check{Rows: 500, OfRows: 16384, Counted: "rows", MaxAbs: 0.0039, MeanAbs: 2.5e-4, Limit: 0.0078, LSEMaxAbs: 1e-6, LSELimit: 1e-5}
 	bad := check
 	bad.MaxAbs, bad.MeanAbs = math.Inf(1), math.NaN()
 	var device []float64
@@ -28,10 +28,10 @@ func sampleReport() Report {
 	return Report{
 		Env: Environment{Device: "Test  GPU", DeviceType: "discrete GPU", Driver: "TestDriver 1.2", Version: "v0.1.0", Commit: "abc"},
 		Results: []Result{
-			{Kernel: "attention_fwd", Impl: "coopmat2", Choice: "coopmat2 128x64", Problem: p, Status: StatusOK, Check: check,
+			{Kernel: "attention_fwd", Impl: "coopmat2", Choice: "coopmat2 128x64", Subject: of, Status: StatusOK, Check: check,
 				Timing: Timing{Iters: 20, Sets: 3, DeviceNS: device, ReplayNS: []float64{120e3, 121e3, 122e3}, FreshNS: []float64{150e3, 151e3, 149e3}}},
-			{Kernel: "attention_fwd", Impl: "coopmat", Choice: "coopmat 64x64", Problem: p, Status: StatusFailed, Reason: "O[0,0,0,1] = NaN", Check: bad},
-			{Kernel: "attention_fwd", Impl: "scalar", Problem: p, Status: StatusUnsupported, Reason: "no <such>\nthing"},
+			{Kernel: "attention_fwd", Impl: "coopmat", Choice: "coopmat 64x64", Subject: of, Status: StatusFailed, Reason: "O[0,0,0,1] = NaN", Check: bad},
+			{Kernel: "attention_fwd", Impl: "scalar", Subject: of, Status: StatusUnsupported, Reason: "no <such>\nthing"},
 		},
 	}
 }
@@ -68,7 +68,7 @@ func TestBenchfmt(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := b.String()
-	p := r.Results[0].Problem
+	of := r.Results[0].Subject
 	in := benchfmt.NewReader(&b, "out")
 	n := 0
 	for in.Scan() {
@@ -87,8 +87,8 @@ func TestBenchfmt(t *testing.T) {
 			}
 			sec, _ := rec.Value("sec/op")
 			flops, _ := rec.Value("FLOP/s")
-			if sec < 100e-6 || sec > 109e-6 || math.Abs(flops*sec/p.FLOPs()-1) > 1e-9 {
-				t.Errorf("%v s at %v FLOP/s is not %v FLOP", sec, flops, p.FLOPs())
+			if sec < 100e-6 || sec > 109e-6 || math.Abs(flops*sec/of.flops-1) > 1e-9 {
+				t.Errorf("%v s at %v FLOP/s is not %v FLOP", sec, flops, of.flops)
 			}
 			_, wall := rec.Value("fresh-wall-sec/op")
 			if wall != (n <= 3) {
@@ -138,7 +138,7 @@ func TestJSON(t *testing.T) {
 	if ok.Status != "ok" || ok.SeqQ != 1024 || len(ok.Samples) != 10 || ok.MaxAbs == nil || *ok.MaxAbs != 0.0039 || !ok.Causal || ok.DType != "bfloat16" {
 		t.Errorf("%+v", ok)
 	}
-	if want := r.Results[0].Problem.FLOPs() / 104500e-9; ok.Rate == nil || math.Abs(*ok.Rate/want-1) > 1e-9 {
+	if want := r.Results[0].Subject.flops / 104500e-9; ok.Rate == nil || math.Abs(*ok.Rate/want-1) > 1e-9 {
 		t.Errorf("rate %v, want %v", ok.Rate, want)
 	}
 	if bad.Status != "failed" || bad.MaxAbs != nil || bad.Rate != nil || bad.Samples == nil {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
 )
 
 // TestReportCharts says that lengths of one problem make lines and other
@@ -18,13 +20,19 @@ func TestReportCharts(t *testing.T) {
 
 	// Another family, a rectangle, and a problem whose paths all failed.
 	other := sweepReport()
-	for i := range other.Results {
-		other.Results[i].Problem.Batch = 2
+	for i, seq := range []int{512, 128, 2048} {
+		of := changed(sweepProblem(seq), func(p *attention.Problem) { p.Batch = 2 })
+		other.Results[2*i].Subject, other.Results[2*i+1].Subject = of, of
 	}
+	rectangle := func(p *attention.Problem) { p.Batch, p.SeqKV, p.Causal = 3, 64, false }
 	single := other.Results[0]
-	single.Problem.Batch, single.Problem.SeqKV, single.Problem.Causal = 3, 64, false
+	single.Subject = changed(sweepProblem(512), rectangle)
 	failed := single
-	failed.Problem.NumHeads, failed.Status, failed.Impl = 4, StatusFailed, "scalar"
+	failed.Subject = changed(sweepProblem(512), func(p *attention.Problem) {
+		rectangle(p)
+		p.NumHeads = 4
+	})
+	failed.Status, failed.Impl = StatusFailed, "scalar"
 	r.Results = append(append(r.Results, single, failed), other.Results...)
 	list = r.Charts()
 	var names []string

@@ -14,8 +14,8 @@ import (
 // A Suite is a list of problems whose results make one table, a row for each.
 type Suite struct {
 	Name     string
-	About    string // what it repeats
-	Problems []attention.Problem
+	About    string              // what it repeats
+	Problems []attention.Problem // of attention
 
 	sizes   []string // what tells the rows apart: names of sizeOf
 	unit    unit     // of the columns of implementations
@@ -38,7 +38,7 @@ const (
 func (u unit) of(x Result) float64 {
 	switch u {
 	case perSequence:
-		return x.NS() / 1e3 / float64(x.Problem.Batch)
+		return x.NS() / 1e3 / float64(x.Subject.key("batch").(int))
 	case teraflops:
 		return x.FLOPRate() / 1e12
 	}
@@ -56,35 +56,37 @@ func (s *Suite) name() string {
 	return s.Name
 }
 
-// sizeOf returns a size of p by the name of its column.
-func sizeOf(p attention.Problem, name string) string {
-	switch name {
-	case "batch":
-		return strconv.Itoa(p.Batch)
-	case "heads":
-		return strconv.Itoa(p.NumHeads)
-	case "kv":
-		return strconv.Itoa(p.NumKVHeads)
-	case "seqlen":
-		return strconv.Itoa(p.SeqQ)
-	case "seqlen-kv":
-		return strconv.Itoa(p.SeqKV)
-	case "dim":
-		return strconv.Itoa(p.HeadDim)
-	case "B,H,N,D":
-		return fmt.Sprintf("%d,%d,%d,%d", p.Batch, p.NumHeads, p.SeqQ, p.HeadDim)
-	case "dtype":
-		return p.DType.String()
-	case "causal":
-		return strconv.FormatBool(p.Causal)
+// sizeKeys are the keys of columns that have other names.
+var sizeKeys = map[string]string{"kv": "kv_heads", "seqlen": "seq_q", "seqlen-kv": "seq_kv", "dim": "head_dim"}
+
+func sizeKey(column string) string {
+	if key, ok := sizeKeys[column]; ok {
+		return key
 	}
-	panic("bench: a suite has a column that does not exist")
+	return column
+}
+
+// sizeOf returns a size of a problem by the name of its column.
+func sizeOf(of *Subject, name string) string {
+	if name == "B,H,N,D" {
+		return fmt.Sprintf("%v,%v,%v,%v", of.key("batch"), of.key("heads"), of.key("seq_q"), of.key("head_dim"))
+	}
+	value := of.key(sizeKey(name))
+	if value == nil {
+		panic("bench: a suite has a column that does not exist")
+	}
+	return fmt.Sprint(value)
 }
 
 // suiteSection shows a suite: a row for each problem, a column for each
 // implementation. The first implementation of a problem is "ours".
 func (r Report) suiteSection() sheet.Section {
-	t := suiteTable{suite: r.Suite, groups: r.groups()}
+	suite := *r.Suite
+	t := suiteTable{suite: &suite, groups: r.groups()}
+	if suite.sizes == nil {
+		suite.sizes, suite.unit = t.differing(), milliseconds
+		t.traffic = true
+	}
 	for _, g := range t.groups {
 		for _, x := range g[1:] {
 			if x.Peer && x.Status == StatusNoAnswer && !strings.Contains(x.Impl, ":") {
@@ -110,21 +112,36 @@ type suiteTable struct {
 	suite  *Suite
 	groups [][]Result
 	others []string // implementations but the first
+
+	traffic bool // is shown beside the rate
+}
+
+// differing returns the keys that tell the problems apart.
+func (t *suiteTable) differing() (names []string) {
+	for _, g := range t.groups {
+		for _, k := range g[0].Subject.keys {
+			if !slices.Contains(names, k.Name) && k.Value != t.groups[0][0].Subject.key(k.Name) {
+				names = append(names, k.Name)
+			}
+		}
+	}
+	return names
 }
 
 func (t *suiteTable) facts(s *sheet.Section) {
 	s.Add("suite", "%s: %s", t.suite.Name, t.suite.About)
 	if len(t.groups) > 0 {
-		s.Add("pass", "%v", passOf(t.groups[0][0].Kernel))
+		s.Add("pass", "%v", t.groups[0][0].Subject.pass)
 	}
-	if t.suite.small {
-		d := t.suite.shrinks
+	if d := t.suite.shrinks; t.suite.small && d == (shrink{}) {
+		s.Add("small", "smaller cases of its kind: this is not the suite, but runs the same code")
+	} else if t.suite.small {
 		s.Add("small", "batch divided by %d, heads by %d, lengths by %d: this is not the suite, but runs the same code", d.batch, d.heads, d.seq)
 	}
 	if len(t.groups) == 0 {
 		return
 	}
-	if ours := t.groups[0][0].Impl; ours == attention.Auto.String() {
+	if ours := t.groups[0][0].Impl; ours == "auto" {
 		s.Add("ours", "the path that flashvk takes by itself, named under runs; the other columns force one")
 	} else {
 		s.Add("ours", "%s", ours)
@@ -132,7 +149,7 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if slices.Contains(t.others, attention.Unfused.String()) {
 		s.Add("unfused", "GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH")
 	}
-	if slices.Contains(t.others, naiveName) {
+	if slices.Contains(t.others, Naive) {
 		s.Add("naive", "one invocation for each row, which shares nothing with the others")
 	}
 	s.Add("time", "device time per call, median of samples; a ratio is the time of the column before it by ours: above 1, ours is faster")
@@ -162,13 +179,14 @@ func (t *suiteTable) columns(s *sheet.Section) {
 		}
 	}
 	for _, n := range t.suite.sizes {
-		add(n != "dtype" && n != "causal" && n != "B,H,N,D", n)
+		_, number := t.groups[0][0].Subject.key(sizeKey(n)).(int)
+		add(number, n)
 	}
 	unit := string(t.suite.unit)
 	add(true, "ours "+unit)
 	for _, impl := range t.others {
 		add(true, impl+" "+unit)
-		if compared(impl) {
+		if t.compared(impl) {
 			add(true, "ratio")
 		}
 	}
@@ -180,15 +198,22 @@ func (t *suiteTable) columns(s *sheet.Section) {
 	} else {
 		add(true, "TFLOP/s")
 	}
+	if t.traffic {
+		add(true, "GB/s")
+	}
 	add(true, "±", "max|Δ|", "mean|Δ|")
 	add(false, "check", "runs")
 }
 
-// compared reports whether an implementation has a ratio to ours beside it: one
-// that is not a path of ours, and the unfused formula.
-func compared(impl string) bool {
-	parsed, err := attention.ParseImpl(impl)
-	return err != nil || parsed == attention.Unfused
+// compared reports whether an implementation has a ratio to ours beside it: a peer, a
+// baseline, and the unfused formula.
+func (t *suiteTable) compared(impl string) bool {
+	if impl == Naive || impl == attention.Unfused.String() {
+		return true
+	}
+	return slices.ContainsFunc(t.groups, func(g []Result) bool {
+		return slices.ContainsFunc(g, func(x Result) bool { return x.Peer && x.Impl == impl })
+	})
 }
 
 func (t *suiteTable) row(g []Result) []string {
@@ -201,13 +226,13 @@ func (t *suiteTable) row(g []Result) []string {
 	}
 	var row []string
 	for _, n := range t.suite.sizes {
-		row = append(row, sizeOf(ours.Problem, n))
+		row = append(row, sizeOf(ours.Subject, n))
 	}
 	row = append(row, t.cell(ours))
 	for _, impl := range t.others {
 		x := find(impl)
 		row = append(row, t.cell(x))
-		if compared(impl) {
+		if t.compared(impl) {
 			row = append(row, ratio(x.NS(), ours.NS()))
 		}
 	}
@@ -220,8 +245,15 @@ func (t *suiteTable) row(g []Result) []string {
 	}
 	if ours.Status != StatusOK {
 		row = append(row, "-", "-")
+		if t.traffic {
+			row = append(row, "-")
+		}
 	} else {
-		row = append(row, significant(second.of(ours)), fmt.Sprintf("%.0f%%", 100*Summarize(ours.Timing.DeviceNS).Spread()))
+		row = append(row, significant(second.of(ours)))
+		if t.traffic {
+			row = append(row, significant(ours.ByteRate()/1e9))
+		}
+		row = append(row, fmt.Sprintf("%.0f%%", 100*Summarize(ours.Timing.DeviceNS).Spread()))
 	}
 	if ours.Status != StatusOK && ours.Status != StatusFailed {
 		return append(row, "-", "-", "-", "-")

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -81,8 +80,8 @@ func suiteReport(s *Suite, impls ...string) Report {
 	for i, p := range s.Problems {
 		ns := p.FLOPs() / 100e12 * 1e9 // 100 TFLOP/s
 		for _, impl := range impls {
-			x := Result{Kernel: "attention_fwd", Impl: impl, Choice: impl + " 64x64", Problem: p, Status: StatusOK,
-				Check: Check{Rows: 10, OfRows: 10, MaxAbs: 1e-3, MeanAbs: 1e-4, Limit: 2e-3}, Timing: Timing{DeviceNS: []float64{ns, ns * 1.1, ns * 0.9}}}
+			x := Result{Kernel: "attention_fwd", Impl: impl, Choice: impl + " 64x64", Subject: subjectOf(p), Status: StatusOK,
+				Check: Check{Rows: 10, OfRows: 10, Counted: "rows", MaxAbs: 1e-3, MeanAbs: 1e-4, Limit: 2e-3}, Timing: Timing{DeviceNS: []float64{ns, ns * 1.1, ns * 0.9}}}
 			ns *= 2
 			switch {
 			case i == 1 && impl == "scalar":
@@ -141,10 +140,10 @@ auto is not supported, row 3: too large
 func TestSuiteSizes(t *testing.T) {
 	for _, s := range Suites() {
 		for _, name := range s.sizes {
-			require.NotEmpty(t, sizeOf(s.Problems[0], name))
+			require.NotEmpty(t, sizeOf(subjectOf(s.Problems[0]), name))
 		}
 	}
-	require.Panics(t, func() { sizeOf(problem.Problem{}, "depth") })
+	require.Panics(t, func() { sizeOf(&Subject{}, "depth") })
 }
 
 // TestSuiteAliases: a suite is found by the names that it had, and goes by its own.
@@ -166,7 +165,8 @@ func TestSuiteKey(t *testing.T) {
 	s, err := ParseSuite("decoder")
 	require.NoError(t, err)
 	var text strings.Builder
-	require.NoError(t, suiteReport(s.Small(), "scalar").Write(&text, Benchfmt))
+	small := s.Small()
+	require.NoError(t, suiteReport(&small, "scalar").Write(&text, Benchfmt))
 	require.Contains(t, text.String(), "\nsuite: decoder-small\n")
 	text.Reset()
 	require.NoError(t, suiteReport(s, "scalar").Write(&text, CSV))

@@ -160,7 +160,7 @@ type shrink struct{ batch, heads, seq int }
 
 // Small returns the suite with sizes that a CPU device computes in a short
 // time. Ratios of heads, formats, masks and head dimensions stay.
-func (s Suite) Small() *Suite {
+func (s Suite) Small() Suite {
 	s.small = true
 	s.Problems = slices.Clone(s.Problems)
 	for i := range s.Problems {
@@ -172,7 +172,7 @@ func (s Suite) Small() *Suite {
 		p.SeqQ = max(p.SeqQ/s.shrinks.seq, 1)
 		p.SeqKV = max(p.SeqKV/s.shrinks.seq, 1)
 	}
-	return &s
+	return s
 }
 
 // Retype returns the suite with another format of its tensors.

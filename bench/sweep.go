@@ -9,15 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench/peer"
 )
 
-// A SweepFile is a CSV file of results that differ in the sequence length and
-// the implementation only. Results are appended as they come, so that a sweep
+// A SweepFile is a CSV file of results that differ in some sizes and in the
+// implementation only. Results are appended as they come, so that a sweep
 // that was interrupted goes on where it stopped.
 type SweepFile struct {
 	env  Environment
@@ -25,10 +23,11 @@ type SweepFile struct {
 	done *Records // what the file held when it was opened
 }
 
-// OpenSweep opens or makes the file of a sweep over lengths of p on a device.
-// What an interrupted write left at its end is cut off. It is an error if the
-// file holds something else: another device, driver, build, problem or pass.
-func OpenSweep(path string, env Environment, p attention.Problem, pass Pass) (_ *SweepFile, err error) {
+// OpenSweep opens or makes the file of a sweep over problems on a device. What an
+// interrupted write left at its end is cut off. It is an error if the file holds something
+// else: another device, driver, build, kernel or pass, or problems that differ from these
+// in what is the same in all of both.
+func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile, err error) {
 	s := &SweepFile{env: env}
 	if s.f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, bareError(path, err)
@@ -50,7 +49,11 @@ func OpenSweep(path string, env Environment, p attention.Problem, pass Pass) (_ 
 	if err != nil {
 		return nil, err
 	}
-	want := s.lines([]Result{{Kernel: pass.kernel(), Problem: p}})
+	var wanted []Result
+	for _, of := range problems {
+		wanted = append(wanted, Result{Kernel: of.kernel, Subject: of})
+	}
+	want := s.lines(wanted)
 	whole := text[:bytes.LastIndexByte(text, '\n')+1] // values have no line ends
 	if len(whole) == 0 {
 		if !strings.HasPrefix(strings.Join(want[0], ","), string(text)) {
@@ -65,12 +68,15 @@ func OpenSweep(path string, env Environment, p attention.Problem, pass Pass) (_ 
 	if !slices.Equal(s.done.names, want[0]) {
 		return nil, errors.New("its columns are not those of this version: name another file")
 	}
-	for at, name := range want[0] {
-		if !slices.Contains(sweepColumns, name) {
-			continue
+	this := &Records{want[0], want[1:]}
+	for _, name := range slices.Concat(buildColumns, deviceColumns, this.keys()) {
+		if line, _ := this.different(name, this.Text(0, name)); line > 0 || s.done.Len() == 0 {
+			continue // swept
 		}
-		if line, got := s.done.different(name, want[1][at]); line > 0 {
-			return nil, fmt.Errorf("line %d has %s=%q, this sweep %q: remove the file or name another", line, name, got, want[1][at])
+		first := s.done.Text(0, name)
+		line, got := s.done.different(name, this.Text(0, name))
+		if other, _ := s.done.different(name, first); line > 0 && (other == 0 || !slices.Contains(this.keys(), name)) {
+			return nil, fmt.Errorf("line %d has %s=%q, this sweep %q: remove the file or name another", line, name, got, this.Text(0, name))
 		}
 	}
 	return s, s.cut(int64(len(whole)))
@@ -85,11 +91,12 @@ func (s *SweepFile) cut(bytes int64) error {
 	return err
 }
 
-// sweepColumns are those that are the same in all of a sweep.
-var sweepColumns = []string{
-	"gpu", "gpu_type", "driver", "version", "commit", "kernel", "dtype", "batch", "heads", "kv_heads", "head_dim", "causal", "causal_align", "scale",
-	"value_dim", "window", "softcap", "alibi", "bias", "key_mask", "sinks", "dropout",
-}
+// deviceColumns and buildColumns are the same in all of a sweep; a chart does not mind the
+// latter.
+var (
+	deviceColumns = []string{"gpu", "gpu_type", "driver", "kernel"}
+	buildColumns  = []string{"version", "commit"}
+)
 
 // bareError returns "path: reason".
 func bareError(path string, err error) error {
@@ -129,19 +136,22 @@ func (s *SweepFile) Append(results []Result) error {
 	return nil
 }
 
-// Missing returns the paths and peers that had no result for p when the file
+// Missing returns the paths and peers that had no result for a problem when the file
 // was opened.
-func (s *SweepFile) Missing(p attention.Problem, impls []attention.Impl, peers []peer.Peer) ([]attention.Impl, []peer.Peer) {
+func (s *SweepFile) Missing(of *Subject, impls []string, peers []peer.Peer) ([]string, []peer.Peer) {
+	line := s.lines([]Result{{Kernel: of.kernel, Subject: of}})
+	want := &Records{line[0], line[1:]}
 	have := func(match func(impl string) bool) bool {
 		for i := range s.done.rows {
-			if s.done.Text(i, "seq_q") == strconv.Itoa(p.SeqQ) && s.done.Text(i, "seq_kv") == strconv.Itoa(p.SeqKV) && match(s.done.Text(i, "impl")) {
+			same := func(name string) bool { return s.done.Text(i, name) == want.Text(0, name) }
+			if match(s.done.Text(i, "impl")) && !slices.ContainsFunc(want.keys(), func(name string) bool { return !same(name) }) {
 				return true
 			}
 		}
 		return false
 	}
-	impls = slices.DeleteFunc(slices.Clone(impls), func(x attention.Impl) bool {
-		return have(func(impl string) bool { return impl == x.String() })
+	impls = slices.DeleteFunc(slices.Clone(impls), func(x string) bool {
+		return have(func(impl string) bool { return impl == x })
 	})
 	peers = slices.DeleteFunc(slices.Clone(peers), func(x peer.Peer) bool {
 		return have(func(impl string) bool { return impl == x.Name || strings.HasPrefix(impl, x.Name+":") })

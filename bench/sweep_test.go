@@ -15,16 +15,16 @@ import (
 // it would have been.
 func TestSweepFile(t *testing.T) {
 	r := sweepReport()
-	impls := []attention.Impl{attention.CoopMat, attention.Unfused}
+	impls := []string{"coopmat", "unfused"}
 	path := filepath.Join(t.TempDir(), "x.csv")
 	complete := func() {
-		s, err := OpenSweep(path, r.Env, r.Results[0].Problem, Forward)
+		s, err := OpenSweep(path, r.Env, subjectsOf(r))
 		require.NoError(t, err)
 		for i := 0; i < len(r.Results); i += 2 {
-			missing, _ := s.Missing(r.Results[i].Problem, impls, nil)
+			missing, _ := s.Missing(r.Results[i].Subject, impls, nil)
 			for _, impl := range missing {
 				for _, x := range r.Results[i : i+2] {
-					if x.Impl == impl.String() {
+					if x.Impl == impl {
 						require.NoError(t, s.Append([]Result{x}))
 					}
 				}
@@ -48,22 +48,22 @@ func TestSweepFile(t *testing.T) {
 
 func TestSweepMissing(t *testing.T) {
 	r := sweepReport()
-	p := r.Results[0].Problem
+	p := r.Results[0].Subject
 	r.Results[1].Impl = "torch:flash"
 	r.Results[3].Impl = "gone" // a peer without times
 	path := filepath.Join(t.TempDir(), "x.csv")
-	s, err := OpenSweep(path, r.Env, p, Forward)
+	s, err := OpenSweep(path, r.Env, subjectsOf(r))
 	require.NoError(t, err)
 	require.NoError(t, s.Append(r.Results))
 	require.NoError(t, s.Close())
-	s, err = OpenSweep(path, r.Env, p, Forward)
+	s, err = OpenSweep(path, r.Env, subjectsOf(r))
 	require.NoError(t, err)
 	defer s.Close()
 	peers := []peer.Peer{{Name: "torch"}, {Name: "gone"}, {Name: "tor"}}
-	impls, left := s.Missing(p, []attention.Impl{attention.Scalar, attention.CoopMat}, peers)
-	require.Equal(t, []attention.Impl{attention.Scalar}, impls)
+	impls, left := s.Missing(p, []string{"scalar", "coopmat"}, peers)
+	require.Equal(t, []string{"scalar"}, impls)
 	require.Equal(t, []peer.Peer{{Name: "gone"}, {Name: "tor"}}, left)
-	_, left = s.Missing(r.Results[2].Problem, nil, peers)
+	_, left = s.Missing(r.Results[2].Subject, nil, peers)
 	require.Equal(t, []peer.Peer{{Name: "torch"}, {Name: "tor"}}, left)
 	require.Len(t, peers, 3)
 }
@@ -72,27 +72,30 @@ func TestSweepErrors(t *testing.T) {
 	r := sweepReport()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.csv")
-	s, err := OpenSweep(path, r.Env, r.Results[0].Problem, Forward)
+	s, err := OpenSweep(path, r.Env, subjectsOf(r))
 	require.NoError(t, err)
 	require.NoError(t, s.Append(r.Results))
 	require.NoError(t, s.Close())
 
-	p, env := r.Results[0].Problem, r.Env
+	p, env := sweepProblem(512), r.Env
 	other := func(change func()) error {
-		p, env = r.Results[0].Problem, r.Env
+		p, env = sweepProblem(512), r.Env
 		change()
-		_, err := OpenSweep(path, env, p, Forward)
+		_, err := OpenSweep(path, env, []*Subject{subjectOf(p)})
 		return err
 	}
+	require.NoError(t, other(func() { p.SeqQ, p.SeqKV = 4096, 4096 }), "a length that the file does not have")
 	require.ErrorContains(t, other(func() { p.HeadDim = 32 }), path+`: line 2 has head_dim="64", this sweep "32": remove the file or name another`)
 	require.ErrorContains(t, other(func() { p.Window = attention.Window{On: true, Left: 3} }), `window="off", this sweep "3,0"`)
 	require.ErrorContains(t, other(func() { env.Driver = "TestDriver 2" }), `driver="TestDriver 1.2", this sweep "TestDriver 2"`)
 	require.ErrorContains(t, other(func() { env.Commit = "def" }), `commit="abc", this sweep "def"`)
 
-	_, err = OpenSweep(path, r.Env, r.Results[0].Problem, Backward)
+	backward, err := NewAttention(p)
+	require.NoError(t, err)
+	_, err = OpenSweep(path, r.Env, []*Subject{NewSubject(backward, Backward)})
 	require.ErrorContains(t, err, `kernel="attention_fwd", this sweep "attention_bwd"`)
 
-	require.NoError(t, os.WriteFile(path, []byte("gpu,driver,impl,status,seq_q,seq_kv,flops,device_ns\n"), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte("gpu,driver,kernel,impl,status,reason,flops,device_ns\n"), 0o600))
 	require.ErrorContains(t, other(func() {}), "its columns are not those of this version")
 	for precious, want := range map[string]string{"precious\nnotes\nare": "it has no column gpu", "precious": "it is not a CSV file of flashvk"} {
 		require.NoError(t, os.WriteFile(path, []byte(precious), 0o600))
@@ -101,8 +104,8 @@ func TestSweepErrors(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, precious, string(text), "another file was changed")
 	}
-	_, err = OpenSweep(filepath.Join(dir, "none", "x.csv"), env, p, Forward)
+	_, err = OpenSweep(filepath.Join(dir, "none", "x.csv"), env, subjectsOf(r))
 	require.EqualError(t, err, filepath.Join(dir, "none", "x.csv")+": no such file or directory")
-	_, err = OpenSweep(dir, env, p, Forward)
+	_, err = OpenSweep(dir, env, subjectsOf(r))
 	require.ErrorContains(t, err, dir+": is a directory")
 }

@@ -3,9 +3,7 @@ package bench
 import (
 	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/bench/sheet"
 )
 
@@ -38,8 +36,8 @@ func (r Report) groups() [][]Result {
 	var groups [][]Result
 	for first := 0; first < len(r.Results); {
 		end := first + 1
-		of := r.Results[first].subject()
-		for end < len(r.Results) && r.Results[end].Kernel == of.kernel && r.Results[end].Problem == r.Results[first].Problem && r.Results[end].subject().params == of.params {
+		of := r.Results[first].Subject
+		for end < len(r.Results) && r.Results[end].Kernel == of.kernel && slices.Equal(r.Results[end].Subject.keys, of.keys) {
 			end++
 		}
 		groups = append(groups, r.Results[first:end])
@@ -55,7 +53,7 @@ func (e Environment) String() string {
 
 // groupSection shows the results of one problem, a row each.
 func groupSection(results []Result) sheet.Section {
-	of := results[0].subject()
+	of := results[0].Subject
 	var s sheet.Section
 	s.Add("problem", "%s\n%s and at least %s of memory traffic per call", of.title, FormatSI(of.flops, "FLOP"), FormatSI(of.bytes, "B"))
 	s.Columns = []sheet.Column{
@@ -89,7 +87,7 @@ func groupSection(results []Result) sheet.Section {
 	if t.peers {
 		s.Add("ratio", "time by that of %s: above 1 is slower than it", t.ours.Impl)
 	}
-	s.Add("check", "against a float64 reference, on %s", checked(t.ours.Check, of.counted))
+	s.Add("check", "against a float64 reference, on %s", checked(t.ours.Check))
 	return s
 }
 
@@ -161,32 +159,12 @@ func orDash(format func(float64) string, x float64) string {
 }
 
 // checked says how many of what a Check counts were compared.
-func checked(c Check, what string) string {
+func checked(c Check) string {
 	if c.Rows < c.OfRows {
-		return fmt.Sprintf("%d of %d %s", c.Rows, c.OfRows, what)
+		return fmt.Sprintf("%d of %d %s", c.Rows, c.OfRows, c.Counted)
 	}
-	return fmt.Sprintf("all %d %s", c.OfRows, what)
+	return fmt.Sprintf("all %d %s", c.OfRows, c.Counted)
 }
 
 // formatError writes an error as 1.2e-04.
 func formatError(x float64) string { return fmt.Sprintf("%.1e", x) }
-
-// Describe returns p in words.
-func Describe(p problem.Problem) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%v: batch %d, heads %d, kv-heads %d, seqlen %d", p.DType, p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ)
-	if p.SeqKV != p.SeqQ {
-		fmt.Fprintf(&b, ", seqlen-kv %d", p.SeqKV)
-	}
-	fmt.Fprintf(&b, ", headdim %d", p.HeadDim)
-	if p.Causal {
-		fmt.Fprintf(&b, ", causal (%v)", p.CausalAlign)
-	}
-	if p.Scale != 0 {
-		fmt.Fprintf(&b, ", scale %g", p.Scale)
-	}
-	for _, f := range p.FeatureKeys() {
-		fmt.Fprintf(&b, ", %s", f)
-	}
-	return b.String()
-}

@@ -17,23 +17,16 @@ import (
 // another kernel. Those that are == are the same. Its first word is the path.
 type Candidate interface{ String() string }
 
-// A Tunable is a problem with configurations to choose from: what TuneAttention and TuneOp
-// return.
-type Tunable interface {
-	choices
-	// Title returns the problem in words.
-	Title() string
-	// contest returns what candidates share on a device.
-	contest(d *vk.Device) contest
-}
-
-// choices are the configurations of a problem, and what the built-in table says of them.
-type choices interface {
+// A TunableOp is an Op with configurations of its forward pass to choose from.
+type TunableOp interface {
+	Op
 	// Candidates returns what is worth measuring of a path, what the table takes first, then
 	// the most likely. The error wraps vk.ErrUnsupported if the device does not have the path.
 	Candidates(caps *vk.Caps, impl string) ([]Candidate, error)
 	// Variants returns configurations that are like c, but for what Candidates does not vary.
 	Variants(caps *vk.Caps, c Candidate) []Candidate
+	// With returns the same with configuration c instead of the table's.
+	With(c Candidate) Op
 	// Row returns the row that gives c to problems like this one, as Go source, with a fill
 	// unless that is 0; Fill is how much of a device this one fills with c, 0 if that is not
 	// known. Order is a number for each column, which sorts rows as the table wants them:
@@ -43,15 +36,13 @@ type choices interface {
 	Order(c Candidate) []int
 }
 
-// A contest is what the candidates of a problem share on a device: an attentionRun or an
-// opRun.
-type contest interface {
-	prepared
-	// result returns an empty result of a path, record what records a call of c.
-	result(impl string) Result
-	record(c Candidate) func(*vk.Cmd, int) error
-	// check runs a candidate once, and completes x. If it is right it is something to time.
-	check(ctx context.Context, record func(*vk.Cmd, int) error, x *Result) (Target, error)
+// Candidates returns configurations of any type as Candidates.
+func Candidates[C Candidate](list []C) []Candidate {
+	all := make([]Candidate, len(list))
+	for i, c := range list {
+		all[i] = c
+	}
+	return all
 }
 
 // A Search says how to look for the best configuration of a problem.
@@ -99,7 +90,7 @@ func (t *Trial) Final() bool { return t.Status == StatusOK && len(t.Timing.Devic
 // Tuned is the outcome of a search: finalists, the best first, then the others
 // by their quick times, then those that failed.
 type Tuned struct {
-	Of      Tunable
+	Of      TunableOp
 	Trials  []Trial
 	Untried int // candidates for which there was no time
 }
@@ -147,7 +138,7 @@ func (e *LostError) Unwrap() error { return e.Err }
 // The error wraps vk.ErrUnsupported if no path has a candidate; a LostError
 // says that a candidate took the device with it. What is known then comes
 // along.
-func Tune(ctx context.Context, d *vk.Device, of Tunable, s Search, progress Progress) (Tuned, error) {
+func Tune(ctx context.Context, d *vk.Device, of TunableOp, s Search, progress Progress) (Tuned, error) {
 	run := newTuning(d, of, s, progress)
 	defer run.r.close()
 	err := run.tune(ctx)
@@ -158,9 +149,9 @@ func Tune(ctx context.Context, d *vk.Device, of Tunable, s Search, progress Prog
 type tuning struct {
 	Search
 	d        *vk.Device
-	of       Tunable
-	r        contest
-	record   func(c Candidate) func(*vk.Cmd, int) error // as contest.record
+	of       TunableOp
+	r        *opRun
+	record   func(c Candidate) func(*vk.Cmd, int) error // returns what records a call of c
 	tables   []Candidate                                // what the table takes for each path
 	trials   []*Trial
 	targets  map[*Trial]Target // of those that are right
@@ -168,9 +159,13 @@ type tuning struct {
 	progress Progress
 }
 
-func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
-	r := of.contest(d)
-	return &tuning{Search: s, d: d, of: of, r: r, record: r.record, targets: make(map[*Trial]Target), progress: progress}
+func newTuning(d *vk.Device, of TunableOp, s Search, progress Progress) *tuning {
+	r := newOpRun(d, Case{Op: of})
+	record := func(c Candidate) func(*vk.Cmd, int) error {
+		op := of.With(c)
+		return func(cmd *vk.Cmd, set int) error { return r.record(cmd, set, op, "auto") }
+	}
+	return &tuning{Search: s, d: d, of: of, r: r, record: record, targets: make(map[*Trial]Target), progress: progress}
 }
 
 // Progress of a search in thousandths, since the number of its steps is not
@@ -205,7 +200,7 @@ func (t *tuning) tune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.r.addSets(ctx, t.Final.sets(t.r.result("").subject().bytes)); err != nil {
+	if err := t.r.addSets(ctx, t.Final.sets(t.r.subject.bytes)); err != nil {
 		return err
 	}
 	if err := t.quick(ctx, tried, atQuick, atVariants); err != nil {
@@ -291,7 +286,7 @@ func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, 
 			right = append(right, x)
 		}
 	}
-	return right, nil
+	return right, t.r.clean(ctx)
 }
 
 // check compiles a candidate, runs it once and compares the outputs. An error
@@ -321,7 +316,7 @@ func (t *tuning) check(ctx context.Context, x *Trial) error {
 		x.Status, x.Reason = StatusFailed, fmt.Sprintf("it did not finish within %v", t.Hang)
 		return t.recover(ctx, x)
 	case errors.Is(err, vk.ErrUnsupported):
-		x.Reason = reason(strings.TrimSuffix(x.Kernel, "_fwd"), x.Impl, err)
+		x.Reason = Reason(t.of.Name(), x.Impl, err)
 	default:
 		x.Status, x.Reason = StatusFailed, err.Error()
 	}
@@ -398,7 +393,7 @@ func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
 	}
 	done, total := 0, MeasureSteps(len(list), t.Quick)
 	t.step(from, to, 0, total, "quick round")
-	measured, err := Measure(ctx, t.d, targets, t.r.count(), t.Quick, func() {
+	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Quick, func() {
 		done++
 		t.step(from, to, done, total, "quick round")
 	})
@@ -452,7 +447,7 @@ func (t *tuning) final(ctx context.Context) error {
 	}
 	done, total := 0, MeasureSteps(len(list), t.Final)
 	t.step(atFinal, atEnd, 0, total, "finals")
-	measured, err := Measure(ctx, t.d, targets, t.r.count(), t.Final, func() {
+	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Final, func() {
 		done++
 		t.step(atFinal, atEnd, done, total, "finals")
 	})

@@ -13,7 +13,7 @@ import (
 // then what went wrong.
 func (t *Tuned) Sheet() sheet.Sheet {
 	var s sheet.Section
-	s.Add("problem", "%s", t.Of.Title())
+	s.Add("problem", "%s", Title(t.Of, Forward))
 	s.Add("*", "what the built-in table takes")
 	s.Add("time", "device time per call; ± the 95 %% confidence interval of its median, for finalists")
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
@@ -46,7 +46,7 @@ func trialRow(x *Trial) []string {
 	if x.Table {
 		name += " *"
 	}
-	row := []string{name, FormatTime(x.NS()), spread, FormatSI(x.subject().flops/x.NS()*1e9, "FLOP/s")}
+	row := []string{name, FormatTime(x.NS()), spread, FormatSI(x.Subject.flops/x.NS()*1e9, "FLOP/s")}
 	if s := x.Stats; s.Available {
 		row = append(row, fmt.Sprint(s.Registers), fmt.Sprint(s.SpillBytes), fmt.Sprint(s.SharedBytes), FormatBytes(s.CodeBytes))
 	} else {
@@ -71,7 +71,7 @@ func (t *Tuned) Results() []Result {
 // one problem, all but the smallest get the fill that they make, largest first.
 func TableRows(caps *vk.Caps, list []Tuned) []string {
 	type entry struct {
-		of    Tunable
+		of    TunableOp
 		c     Candidate
 		fill  float64
 		order []int

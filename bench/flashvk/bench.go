@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/vk"
@@ -22,111 +21,69 @@ func newBench(a *app) *cobra.Command {
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
-	cmd.AddCommand(newBenchAttention(a), newBenchOverhead(a), newBenchCompare(a))
+	cmd.AddCommand(newBenchOverhead(a), newBenchCompare(a))
 	for _, k := range kernels.All() {
 		cmd.AddCommand(newBenchKernel(a, k))
 	}
 	return cmd
 }
 
-// benchAttention holds the flags of bench attention.
-type benchAttention struct {
-	problemFlagSet
+// benchKernel holds the flags of bench NAME.
+type benchKernel struct {
+	kernelProblem
 	passes  passFlags
 	measure protocolFlags
-	impls   []attention.Impl
+	impls   []string
+	naive   bool
 	format  bench.Format
 	device  string
-	tuning  tuningFlags
-	suite   suiteFlags
 	peers   peerFlags
 	out     outDir
 }
 
-func newBenchAttention(a *app) *cobra.Command {
-	b := benchAttention{format: bench.Table}
+func newBenchKernel(a *app, k kernels.Kernel) *cobra.Command {
+	b := &benchKernel{kernelProblem: newKernelProblem(k), format: bench.Table}
 	cmd := &cobra.Command{
-		Use:   "attention",
-		Short: "Measure softmax attention",
-		Long: `Measures softmax attention on random normal inputs: the forward pass, the
-backward pass with --backward, or one after the other with --both. Every path is
-checked against a float64 reference first (on sampled rows if there are many);
-one that is wrong is reported and not timed, and the exit status is 1.
-
-Times are device timestamps: the median of --count samples, each the mean of a
-batch of calls, the paths taking turns. Rates count 4*batch*heads*entries*headdim
-operations, entries being the unmasked pairs of query and key; of the backward pass
-2.5 times that.
-
-Sizes that are not given: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
-batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
-benchfmt has a line per sample, for benchstat.
-
-The suites are
-` + describeSuites() + `Older names of suites still work:
-` + bench.SuiteAliases() + ".",
-		Example: `  flashvk bench attention
-  flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
-  flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
-  flashvk bench attention --seqlen 1024 --headdim 64 --causal --backward --impl auto
-  flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
-  flashvk bench attention --suite length --format markdown
-  flashvk bench attention --suite throughput --out results
-  flashvk bench attention --suite throughput --peer torch="python3 tools/peers/torch_sdpa.py"
-  flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
+		Use:     k.Name,
+		Short:   "Measure " + k.Title,
+		Long:    k.Bench.Long,
+		Example: k.Bench.Example,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
 	}
 	b.add(cmd.Flags())
 	return cmd
 }
 
 // add adds the flags to f.
-func (b *benchAttention) add(f *pflag.FlagSet) {
+func (b *benchKernel) add(f *pflag.FlagSet) {
 	f.SortFlags = false
-	b.suite.add(f)
-	b.problemFlagSet.add(f)
-	f.Var(value[[]attention.Impl]{&b.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default auto; all paths if no size, type or mask is given)")
+	b.addSizes(f)
+	b.addSuite(f)
+	otherwise := "default auto"
+	if b.kernel.AllPaths {
+		otherwise = "default auto; all paths if no size, type or mask is given"
+	}
+	if b.kernel.Baseline != "" {
+		kernels.BoolVar(f, &b.naive, "naive", "measure a kernel without tiles, too, where it is not too slow (default in suites without --impl)")
+	}
+	implsVar(f, &b.impls, b.kernel, otherwise)
 	b.measure.add(f)
-	f.Var(value[bench.Format]{&b.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
+	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
 	deviceVar(f, &b.device)
-	b.tuning.add(f)
+	b.addTuning(f)
 	b.peers.add(f)
 	b.out.add(f)
-	b.passes.add(f)
+	b.addPasses(f, &b.passes)
 }
 
-func parseFormat(text string) (bench.Format, error) {
-	f, err := bench.ParseFormat(text)
-	if err != nil {
-		return "", errors.New("not one of " + bench.FormatNames(bench.Formats()))
-	}
-	return f, nil
-}
-
-func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
-	if err := b.passes.check(b.peers.list); err != nil {
-		return err
-	}
-	if b.suite.naive && b.passes.pass() != bench.Forward {
-		return usagef("--naive has no backward pass")
-	}
-	if err := b.measure.check(); err != nil {
-		return err
-	}
-	if err := b.tuning.check(); err != nil {
-		return err
-	}
-	if err := b.peers.check(); err != nil {
-		return err
-	}
-	// Most mistakes show before a device is opened. A divisor of the CPU's
-	// default heads divides the GPU's, too.
-	if _, _, err := b.problems(false); err != nil {
-		return err
-	}
-	if err := b.out.prepare(); err != nil {
-		return err
+func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
+	for _, check := range []func() error{
+		func() error { return b.passes.check(b.peers.list) }, b.checkNaive, b.measure.check, b.peers.check, b.check, b.out.prepare,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	d, err := openDevice(b.device)
 	if err != nil {
@@ -137,12 +94,8 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 	if b.format != bench.Table && b.format != bench.Markdown {
 		announce(a.stderr, report.Env)
 	}
-	var problems []attention.Problem
-	if problems, report.Suite, err = b.problems(report.Env.CPU); err != nil {
-		return err
-	}
-	tuning, err := b.tuning.load(a.stderr, d.Caps())
-	if err != nil {
+	var ops []bench.Op
+	if ops, report.Suite, err = b.on(a.stderr, d.Caps()); err != nil {
 		return err
 	}
 	pr := b.measure.protocol(report.Env.CPU)
@@ -151,54 +104,39 @@ func (b *benchAttention) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer monitor.Close()
-	if report.Results, err = b.measureAll(ctx, a, d, problems, tuning, pr); err != nil && len(report.Results) == 0 {
+	if report.Results, err = b.measureAll(ctx, a, d, ops, pr); err != nil && len(report.Results) == 0 {
 		return err
 	}
 	// What is known is written even if the run was cut short, and to each place even if
 	// the other is full.
 	report.Drift = monitor.Drift()
-	if err := errors.Join(err, b.out.write(a, report, d.Caps()), report.Write(a.stdout, b.format)); err != nil {
+	if err := errors.Join(err, b.out.write(a, b.kernel.Title, report, d.Caps()), report.Write(a.stdout, b.format)); err != nil {
 		return err
 	}
-	return verdict(report, b.set.Changed("impl"))
+	return verdict(report.Results, b.set.Changed("impl"))
 }
 
-// problems returns what to measure, and the suite that it is of, if any. An
-// error is a usage error.
-func (b *benchAttention) problems(cpu bool) ([]attention.Problem, *bench.Suite, error) {
-	if b.suite.on() {
-		s, err := b.suite.resolve(b.set, b.dtype, cpu)
-		if err != nil {
-			return nil, nil, err
-		}
-		return s.Problems, s, nil
+func (b *benchKernel) checkNaive() error {
+	if b.naive && b.passes.pass() != bench.Forward {
+		return usagef("--naive has no backward pass")
 	}
-	if b.set.Changed("small") {
-		return nil, nil, usagef("--small needs --suite")
-	}
-	defaults := gpuDefault()
-	if cpu {
-		defaults = cpuDefault()
-	}
-	p, err := b.problem(defaults)
-	return []attention.Problem{p}, nil, err
+	return nil
 }
 
-// measureAll measures the problems one after the other. One for which the device
-// has not enough memory is as unsupported, if there are others. With an error it
-// returns the results of the problems before.
-func (b *benchAttention) measureAll(ctx context.Context, a *app, d *vk.Device, problems []attention.Problem, tuning *attention.Tuning, pr bench.Protocol) ([]bench.Result, error) {
+// measureAll measures the problems one after the other. With an error it returns the
+// results of the problems before.
+func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, pr bench.Protocol) ([]bench.Result, error) {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
 	var all []bench.Result
-	for i, p := range problems {
-		c := bench.Case{Problem: p, Pass: b.passes.pass(), Impls: b.paths(), Naive: b.naive(), Tuning: tuning, Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
+	for i, op := range ops {
+		c := bench.Case{Op: op, Pass: b.passes.pass(), Impls: b.paths(), Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
 		var results []bench.Result
 		var err error
-		if len(problems) == 1 {
-			results, err = bench.Attention(ctx, d, c, bar.step)
+		if len(ops) == 1 {
+			results, err = bench.Run(ctx, d, c, bar.step)
 		} else {
-			results, err = measureOne(ctx, d, c, bar.part(i, len(problems), fmt.Sprintf("case %d of %d", i+1, len(problems))))
+			results, err = measureOne(ctx, d, c, bar.part(i, len(ops), fmt.Sprintf("case %d of %d", i+1, len(ops))))
 		}
 		if err != nil {
 			return all, err
@@ -208,38 +146,39 @@ func (b *benchAttention) measureAll(ctx context.Context, a *app, d *vk.Device, p
 	return all, nil
 }
 
+// measureOne measures a case of several. Where the device has not enough memory
+// for it, its paths are unsupported.
+func measureOne(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
+	results, err := bench.Run(ctx, d, c, progress)
+	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		return bench.Unsupported(c, err), nil
+	}
+	return results, err
+}
+
 // paths returns what to measure.
-func (b *benchAttention) paths() []attention.Impl {
-	if b.set.Changed("impl") {
-		return b.impls
+func (b *benchKernel) paths() []string {
+	var list []string
+	switch k := b.kernel; {
+	case b.impls != nil:
+		list = append(list, b.impls...)
+	case k.AllPaths && b.suite != nil:
+		list = append(list, k.Impls...)
+	case k.AllPaths && !b.given():
+		list = append(list, k.Impls[1:]...)
+	default:
+		list = append(list, k.Impls[0])
 	}
-	if b.suite.on() {
-		return append([]attention.Impl{attention.Auto}, attention.Impls()...)
+	if b.baseline() {
+		list = append(list, b.kernel.Baseline)
 	}
-	if b.given() {
-		return []attention.Impl{attention.Auto}
-	}
-	return attention.Impls()
+	return list
 }
 
-// naive reports whether the baseline is measured, too.
-func (b *benchAttention) naive() bool {
-	if b.set.Changed("naive") {
-		return b.suite.naive
+// baseline reports whether the baseline is measured, too.
+func (b *benchKernel) baseline() bool {
+	if b.kernel.Baseline == "" || b.set.Changed("naive") {
+		return b.naive
 	}
-	return b.suite.on() && !b.set.Changed("impl")
-}
-
-// verdict returns an error if a path was wrong, or if one that was asked for by
-// name, or every one, was not measured.
-func verdict(r bench.Report, named bool) error {
-	for _, x := range r.Results {
-		switch {
-		case x.Status == bench.StatusFailed:
-			return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
-		case x.Status == bench.StatusUnsupported && (named || r.OK() == 0):
-			return fmt.Errorf("%s is not supported: %s", x.Impl, x.Reason)
-		}
-	}
-	return nil
+	return b.suite != nil && b.impls == nil && b.passes.pass() == bench.Forward
 }

@@ -31,16 +31,9 @@ func TestBenchFlags(t *testing.T) {
 		{"--seqlen-kv 1000 --seqlen 1 --kv-heads 2 --heads 6", "dtype=float16/batch=1/heads=6/kv_heads=2/seq_q=1/seq_kv=1000/head_dim=64/causal=false",
 			"[auto]", "10 0 0"},
 	} {
-		var b benchAttention
-		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-		b.add(f)
-		if err := f.Parse(strings.Fields(c.args)); err != nil {
-			t.Errorf("%s: %v", c.args, err)
-			continue
-		}
-		p, err := b.problem(cpuDefault())
-		if err != nil || p.String() != c.problem {
-			t.Errorf("%s: %v, %v\nwant %s", c.args, p, err, c.problem)
+		b := parseBench(t, c.args)
+		if p := problemOf(t, b, true); p.String() != c.problem {
+			t.Errorf("%s: %v\nwant %s", c.args, p, c.problem)
 		}
 		if got := fmt.Sprint(b.paths()); got != c.paths {
 			t.Errorf("%s: paths %s, want %s", c.args, got, c.paths)
@@ -50,20 +43,18 @@ func TestBenchFlags(t *testing.T) {
 			t.Errorf("%s: samples, warm-up, iterations %s, want %s", c.args, got, c.protocol)
 		}
 	}
-	var b benchAttention
-	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	b.add(f)
-	if err := f.Parse([]string{"--scale=0.25"}); err != nil {
-		t.Fatal(err)
+	if p := problemOf(t, parseBench(t, "--scale=0.25"), false); p.Scale != 0.25 || p.SeqQ != 4096 || p.NumHeads != 16 {
+		t.Errorf("scale on a GPU: %+v", p)
 	}
-	if p, err := b.problem(gpuDefault()); err != nil || p.Scale != 0.25 || p.SeqQ != 4096 || p.NumHeads != 16 {
-		t.Errorf("scale on a GPU: %+v, %v", p, err)
-	}
-	for _, p := range []attention.Problem{gpuDefault(), cpuDefault()} {
-		if err := p.Validate(); err != nil {
-			t.Error(err)
-		}
-	}
+}
+
+// problemOf returns the problem of a command line.
+func problemOf(t *testing.T, b *benchKernel, cpu bool) attention.Problem {
+	t.Helper()
+	ops, suite, err := b.ops(cpu)
+	require.NoError(t, err)
+	require.Nil(t, suite)
+	return ops[0].(*bench.AttentionOp).Problem()
 }
 
 // TestVerdict says which reports are failures.
@@ -87,7 +78,7 @@ func TestVerdict(t *testing.T) {
 		{true, []bench.Result{ok, gone}, ""},
 	} {
 		got := ""
-		if err := verdict(bench.Report{Results: c.results}, c.named); err != nil {
+		if err := verdict(c.results, c.named); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
@@ -122,22 +113,22 @@ func TestSuiteFlags(t *testing.T) {
 		{"--suite throughput --small=false", true, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false"},
 	} {
 		b := parseBench(t, c.args)
-		problems, suite, err := b.problems(c.cpu)
+		ops, suite, err := b.ops(c.cpu)
 		require.NoError(t, err, c.args)
-		require.Equal(t, c.first, problems[0].String(), c.args)
+		require.Equal(t, c.first, ops[0].(fmt.Stringer).String(), c.args)
 		require.Equal(t, "throughput", suite.Name)
-		require.Equal(t, "[auto coopmat2 coopmat scalar unfused]", fmt.Sprint(b.paths()))
-		require.True(t, b.naive())
+		require.Equal(t, "[auto coopmat2 coopmat scalar unfused naive]", fmt.Sprint(b.paths()))
+		require.True(t, b.baseline())
 	}
 	for args, want := range map[string]bool{"": false, "--naive": true, "--suite decoder --impl scalar": false, "--suite decoder --naive=false": false, "--impl scalar --naive": true} {
-		require.Equal(t, want, parseBench(t, args).naive(), args)
+		require.Equal(t, want, parseBench(t, args).baseline(), args)
 	}
 }
 
 // parseBench returns the flags of a command line.
-func parseBench(t *testing.T, args string) *benchAttention {
+func parseBench(t *testing.T, args string) *benchKernel {
 	t.Helper()
-	b := new(benchAttention)
+	b := &benchKernel{kernelProblem: newKernelProblem(find("attention"))}
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	b.add(f)
 	require.NoError(t, f.Parse(strings.Fields(args)))

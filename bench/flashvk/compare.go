@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/compare"
+	"github.com/flashvk/flashvk/bench/kernels"
 )
 
 // compareFormats are those that bench compare writes.
@@ -59,9 +60,9 @@ The exit status is 1 if something became worse, significantly and by more than
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(value[float64]{&limit, parseFloat, "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
+	f.Var(value[float64]{Target: &limit, Parse: kernels.ParseFloat, Kind: "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
 	f.StringVar(&unit, "unit", "sec/op", "what is compared: sec/op, replay-wall-sec/op, fresh-wall-sec/op, FLOP/s, B/s, max-abs-error")
-	f.Var(value[bench.Format]{&format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	f.Var(value[bench.Format]{Target: &format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
 	return cmd
 }
 

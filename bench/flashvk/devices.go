@@ -67,7 +67,7 @@ func support(caps *vk.Caps, impl attention.Impl, t dtype.DType, headDim int) pat
 	}
 	choice, err := attention.Choose(caps, p, attention.Options{Impl: impl})
 	if err != nil {
-		s.Reason = bench.Reason(err, impl)
+		s.Reason = bench.Reason("attention", impl.String(), err)
 		return s
 	}
 	s.Supported, s.Choice = true, choice.String()

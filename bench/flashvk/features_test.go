@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/problem"
@@ -75,17 +78,28 @@ func featurePaths(caps *vk.Caps, p attention.Problem) []attention.Impl {
 // TestReadProblem says that a problem is read from its tensors as it was written.
 func TestReadProblem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
-	eachFeature(func(name string, _ []string, p attention.Problem, in ref.Inputs[float32]) {
+	eachFeature(func(name string, words []string, p attention.Problem, in ref.Inputs[float32]) {
 		writeInputs(t, path, in, p)
 		file, err := safetensors.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		got := attention.Problem{Causal: p.Causal, CausalAlign: p.CausalAlign, Window: p.Window, Softcap: p.Softcap, Dropout: p.Dropout}
-		cu, err := readProblem(file, &got, false)
-		if err != nil || got != p || fmt.Sprint(cu.q, cu.kv) != fmt.Sprint(in.CuSeqlensQ, in.CuSeqlensKV) {
-			t.Errorf("%s: read %v %v, %v, want %v", name, got, cu, err, p)
+		flags, set := find("attention").New(), pflag.NewFlagSet("attention", pflag.ContinueOnError)
+		flags.Add(set, false)
+		if err := set.Parse(words); err != nil {
+			t.Fatal(err)
+		}
+		op, err := flags.FromFile(file)
+		if err != nil || op.(*bench.AttentionOp).Problem() != p {
+			t.Fatalf("%s: read %v, %v, want %v", name, op, err, p)
+		}
+		starts := map[string][]int32{}
+		for _, x := range op.Tensors() {
+			starts[x.Name] = x.Ints
+		}
+		if !slices.Equal(starts["cu_seqlens_q"], in.CuSeqlensQ) || !slices.Equal(starts["cu_seqlens_kv"], in.CuSeqlensKV) {
+			t.Errorf("%s: sequences begin at %v", name, starts)
 		}
 	})
 }
@@ -149,16 +163,16 @@ func writeBackwardInputs(t *testing.T, path string, in ref.Inputs[float32], up r
 			tensors, data[name] = append(tensors, safetensors.Tensor{Name: name, DType: format, Shape: shape}), b
 		}
 	}
-	add("q", formatOf(p.DType), p.QShape(), encode(p.DType, in.Q))
-	add("k", formatOf(p.DType), p.KShape(), encode(p.DType, in.K))
-	add("v", formatOf(p.DType), p.VShape(), encode(p.DType, in.V))
-	add("bias", formatOf(p.Bias.DType), p.BiasShape(), encode(p.Bias.DType, in.Bias))
+	add("q", bench.FileDType(p.DType), p.QShape(), encode(p.DType, in.Q))
+	add("k", bench.FileDType(p.DType), p.KShape(), encode(p.DType, in.K))
+	add("v", bench.FileDType(p.DType), p.VShape(), encode(p.DType, in.V))
+	add("bias", bench.FileDType(p.Bias.DType), p.BiasShape(), encode(p.Bias.DType, in.Bias))
 	add("alibi_slopes", "F32", p.SlopesShape(), encode(dtype.Float32, in.ALiBiSlopes))
 	add("sinks", "F32", p.SinksShape(), encode(dtype.Float32, in.Sinks))
 	add("key_mask", "BOOL", p.KeyMaskShape(), encodeBools(in.KeyMask))
 	add("cu_seqlens_q", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensQ))
 	add("cu_seqlens_kv", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensKV))
-	add("do", formatOf(p.DType), p.OShape(), encode(p.DType, up.DO))
+	add("do", bench.FileDType(p.DType), p.OShape(), encode(p.DType, up.DO))
 	add("dlse", "F32", p.LSEShape(), encode(dtype.Float32, up.DLSE))
 	w, err := safetensors.Create(path, tensors, nil)
 	if err != nil {
@@ -252,7 +266,7 @@ func TestBenchFeatures(t *testing.T) {
 			t.Errorf("%s: %s is missing in\n%s", c.flags, c.key, stdout)
 		}
 		switch {
-		case unsupported != nil && (code != 1 || !strings.Contains(stderr, "scalar is not supported: "+bench.Reason(unsupported, attention.Scalar))):
+		case unsupported != nil && (code != 1 || !strings.Contains(stderr, "scalar is not supported: "+bench.Reason("attention", "scalar", unsupported))):
 			t.Errorf("%s: status %d, %s, want %v", c.flags, code, stderr, unsupported)
 		case unsupported == nil && (code != 0 || !strings.Contains(stdout, "  pass ")):
 			t.Errorf("%s: status %d, %s\n%s", c.flags, code, stderr, stdout)

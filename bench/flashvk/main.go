@@ -9,7 +9,7 @@
 //	flashvk run attention --in x --out y            compute it, safetensors to safetensors
 //	flashvk bench norm, run norm, profile norm      the same for kernels of package pipelines
 //	flashvk tune attention, tune gemm               find the fastest configurations on this device
-//	flashvk sweep --csv x                           time it at many lengths; goes on after an interruption
+//	flashvk sweep --csv x, sweep gemm --csv y       time it at many sizes; goes on after an interruption
 //	flashvk plot --csv x --out dir                  draw that
 //
 // Results go to standard output and nothing else does. An error is one line on

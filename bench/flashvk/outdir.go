@@ -17,11 +17,16 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// outDir is the folder of --out.
+// outDir is the folder for reports.
 type outDir struct{ path string }
 
+// add adds the flag to f, as --report where --out is a size of the kernel.
 func (o *outDir) add(f *pflag.FlagSet) {
-	f.StringVar(&o.path, "out", "", "folder for everything: benchmark lines, CSV, plots, and a report to open in a browser")
+	name := "out"
+	if f.Lookup(name) != nil {
+		name = "report"
+	}
+	f.StringVar(&o.path, name, "", "folder for everything: benchmark lines, CSV, plots, and a report to open in a browser")
 }
 
 // prepare makes the folder and sees that it can be written, before work that
@@ -40,8 +45,8 @@ func (o *outDir) prepare() error {
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// write writes the files of a report.
-func (o *outDir) write(a *app, r bench.Report, caps *vk.Caps) error {
+// write writes the files of a report on kernels of a title.
+func (o *outDir) write(a *app, title string, r bench.Report, caps *vk.Caps) error {
 	if o.path == "" {
 		return nil
 	}
@@ -64,7 +69,7 @@ func (o *outDir) write(a *app, r bench.Report, caps *vk.Caps) error {
 	var text strings.Builder
 	describeDevice(&text, caps)
 	p := page.Page{
-		Title: "Attention on " + strings.Join(strings.Fields(caps.Name), " "), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
+		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + strings.Join(strings.Fields(caps.Name), " "), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
 		Command: commandLine(a.args), Device: text.String(), Sheet: r.Sheet(),
 	}
 	for _, d := range drawings {

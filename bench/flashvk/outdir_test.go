@@ -49,6 +49,25 @@ func TestBenchOut(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"))
 }
 
+// TestReportOfKernel: reports of a suite of another kernel, one of them of a kernel with a
+// size that is called out.
+func TestReportOfKernel(t *testing.T) {
+	_, dev := device(t)
+	for kernel, flag := range map[string]string{"norm": "--out", "mlp": "--report"} {
+		dir := t.TempDir()
+		code, stdout, stderr := flashvk("bench", kernel, dev, "--suite=training", "--small", "--impl=auto", "--count=1", "--iters=1", flag, dir)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "suite    training: the shapes of a training step\n")
+		require.Regexp(t, ` ours ms +TFLOP/s +GB/s `, stdout)
+		html, err := os.ReadFile(filepath.Join(dir, "report.html"))
+		require.NoError(t, err)
+		require.Contains(t, string(html), map[string]string{"norm": "Layer normalization on ", "mlp": "A two-layer perceptron with SiLU on "}[kernel])
+		lines, err := os.ReadFile(filepath.Join(dir, "results.benchfmt"))
+		require.NoError(t, err)
+		require.Contains(t, string(lines), "\nsuite: training-small\n")
+	}
+}
+
 func TestCommandLine(t *testing.T) {
 	require.Equal(t, `flashvk bench --peer 'a=sh -c "x"' '' 'it'\''s' --n=1,2`, commandLine([]string{"bench", "--peer", `a=sh -c "x"`, "", "it's", "--n=1,2"}))
 }

@@ -9,48 +9,66 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/bench/kernels"
 )
 
 // benchOverhead holds the flags of bench overhead.
 type benchOverhead struct {
-	set    *pflag.FlagSet
-	dtype  dtype.DType
+	kernelProblem
+	passes passFlags
 	count  int
-	impls  []attention.Impl
+	impls  []string
 	format bench.Format
 	device string
-	tuning tuningFlags
 }
 
 // overheadFormats are those that bench overhead writes.
 var overheadFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
 
 func newBenchOverhead(a *app) *cobra.Command {
-	o := benchOverhead{format: bench.Table, impls: attention.Impls(), dtype: dtype.Float16, count: 10}
-	cmd := &cobra.Command{
-		Use:   "overhead",
-		Short: "Measure what a call costs the host",
-		Long: `Measures what a call of attention costs beside the work of the device, on a
-problem so small that this hardly counts: recording a call, a call from nothing,
-submitting a recorded one, waiting for it, and replaying a recording of many.`,
-		Example: `  flashvk bench overhead
-  flashvk bench overhead --impl coopmat2,scalar --count 20 --format benchfmt > overhead.txt`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+	k, _ := kernels.Find("attention")
+	cmd := newOverheadOf(a, k, "overhead [KERNEL]")
+	cmd.Short = "Measure what a call costs the host"
+	cmd.Example = `  flashvk bench overhead
+  flashvk bench overhead --impl coopmat2,scalar --count 20 --format benchfmt > overhead.txt
+  flashvk bench overhead gemm`
+	for _, k := range kernels.All() {
+		cmd.AddCommand(newOverheadOf(a, k, k.Name))
 	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	o.set = f
-	f.Var(value[dtype.DType]{&o.dtype, parseDType, "TYPE"}, "dtype", "float16 (default), bfloat16 or float32")
-	f.Var(value[[]attention.Impl]{&o.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default all but auto)")
-	intVar(f, &o.count, "count", "samples of each path (default 10)")
-	f.Var(value[bench.Format]{&o.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, or benchfmt, for bench compare")
-	deviceVar(f, &o.device)
-	o.tuning.add(f)
 	return cmd
+}
+
+func newOverheadOf(a *app, k kernels.Kernel, use string) *cobra.Command {
+	o := &benchOverhead{kernelProblem: newKernelProblem(k), format: bench.Table, impls: k.Impls[:1], count: 10}
+	if len(k.Impls) > 1 {
+		o.impls = k.Impls[1:]
+	}
+	o.unless = func(bool) []string { return k.Tiny }
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: "Measure what a call of " + k.Title + " costs the host",
+		Long: fmt.Sprintf(`Measures what a call of %s costs beside the work of the device, on a
+problem so small that this hardly counts: recording a call, a call from nothing,
+submitting a recorded one, waiting for it, and replaying a recording of many.`, k.Name),
+		DisableFlagsInUseLine: true,
+		Args:                  noArgs,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+	}
+	o.add(cmd.Flags())
+	return cmd
+}
+
+// add adds the flags to f.
+func (o *benchOverhead) add(f *pflag.FlagSet) {
+	f.SortFlags = false
+	o.addSizes(f)
+	o.addPasses(f, &o.passes)
+	implsVar(f, &o.impls, o.kernel, "default all but auto")
+	intVar(f, &o.count, "count", "samples of each path (default 10)")
+	f.Var(value[bench.Format]{Target: &o.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, for bench compare")
+	deviceVar(f, &o.device)
+	o.addTuning(f)
 }
 
 func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
@@ -60,7 +78,7 @@ func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 	case o.count < 1 || o.count > maxCount:
 		return usagef("--count %d is not in 1..%d", o.count, maxCount)
 	}
-	if err := o.tuning.check(); err != nil {
+	if err := errors.Join(o.passes.check(nil), o.check()); err != nil {
 		return err
 	}
 	d, err := openDevice(o.device)
@@ -68,18 +86,21 @@ func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	r := bench.OverheadReport{Env: environment(d.Caps()), Problem: attention.Problem{
-		Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 16, SeqKV: 16, HeadDim: 64, DType: o.dtype,
-	}}
+	env := environment(d.Caps())
 	if o.format == bench.Benchfmt {
-		announce(a.stderr, r.Env)
+		announce(a.stderr, env)
 	}
-	tuning, err := o.tuning.load(a.stderr, d.Caps())
+	ops, err := o.problems(true) // small ones
+	if err == nil {
+		err = o.use(a.stderr, d.Caps(), ops...)
+	}
 	if err != nil {
 		return err
 	}
+	c := bench.Case{Op: ops[0], Pass: o.passes.pass(), Impls: o.impls, Protocol: bench.Protocol{Samples: o.count}}
+	r := bench.OverheadReport{Env: env, Of: bench.NewSubject(c.Op, c.Pass)}
 	bar := newProgress(a.stderr)
-	r.List, err = bench.Overheads(ctx, d, bench.Case{Problem: r.Problem, Impls: o.impls, Tuning: tuning, Protocol: bench.Protocol{Samples: o.count}}, bar.step)
+	r.List, err = bench.Overheads(ctx, d, c, bar.step)
 	bar.finish()
 	if err != nil {
 		return err

@@ -34,3 +34,11 @@ func TestBenchOverhead(t *testing.T) {
 	require.GreaterOrEqual(t, median("replay-sec/kernel"), median("device-sec/kernel"))
 	require.Greater(t, median("trip-sec/op"), submit)
 }
+
+// TestOverheadOfKernel measures a pass of another kernel.
+func TestOverheadOfKernel(t *testing.T) {
+	_, dev := device(t)
+	code, stdout, stderr := flashvk("bench", "overhead", "norm", dev, "--rows=4", "--cols=32", "--backward", "--count=1", "--format=benchfmt")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "\nBenchmarkNormBwdOverhead/impl=auto/kind=LayerNorm/dtype=float16/weight_dtype=float32/rows=4/")
+}

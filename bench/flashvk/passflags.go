@@ -11,7 +11,7 @@ import (
 type passFlags struct{ backward, both bool }
 
 func (p *passFlags) add(f *pflag.FlagSet) {
-	f.BoolVar(&p.backward, "backward", false, "measure the backward pass instead: the gradients of q, k and v")
+	f.BoolVar(&p.backward, "backward", false, "measure the backward pass instead: the gradients")
 	f.BoolVar(&p.both, "both", false, "measure the forward pass and, after it, the backward pass, as one call")
 }
 

@@ -17,10 +17,10 @@ func newPlot(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plot",
 		Short: "Draw the results of a sweep",
-		Long: `Draws latency, speedup and rate of the results in a CSV file against the sequence
-length, as latency, speedup and rate .png and .svg, and prints the names of the
-files. The results are those of flashvk sweep, or of bench attention --format csv
-at several lengths.`,
+		Long: `Draws latency, speedup and rate of the results in a CSV file against the size that
+differs, of attention the sequence length, as latency, speedup and rate .png and
+.svg, and prints the names of the files. The results are those of flashvk sweep, or
+of bench --format csv of several problems.`,
 		Example: `  flashvk plot --csv results.csv --out plots
   flashvk plot --csv results.csv --out plots --baseline torch:flash`,
 		Args: noArgs,

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/kernels"
 )
@@ -24,7 +23,6 @@ func newProfile(a *app) *cobra.Command {
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
-	cmd.AddCommand(newProfileAttention(a))
 	for _, k := range kernels.All() {
 		cmd.AddCommand(newProfileKernel(a, k))
 	}
@@ -47,7 +45,7 @@ func (p *profileFlags) add(f *pflag.FlagSet) {
 	p.set, p.format = f, bench.Table
 	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
 	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
-	f.Var(value[bench.Format]{&p.format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	f.Var(value[bench.Format]{Target: &p.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
 	deviceVar(f, &p.device)
 }
 
@@ -92,55 +90,58 @@ func (p *profileFlags) write(a *app, profile *bench.Profile) error {
 	return nil
 }
 
-// profileAttention holds the flags of profile attention.
-type profileAttention struct {
-	problem problemFlagSet
+// profileKernel holds the flags of profile NAME.
+type profileKernel struct {
+	problem kernelProblem
 	profile profileFlags
 	passes  passFlags
-	impl    attention.Impl
-	tuning  tuningFlags
+	impl    string
 }
 
-func newProfileAttention(a *app) *cobra.Command {
-	p := profileAttention{}
+func newProfileKernel(a *app, k kernels.Kernel) *cobra.Command {
+	p := &profileKernel{problem: newKernelProblem(k), impl: k.Impls[0]}
 	cmd := &cobra.Command{
-		Use:   "attention",
-		Short: "Show where the time of softmax attention goes",
-		Long: `Times each kernel of a call of softmax attention, after checking that it is right,
-and compares operations and traffic with what loops that do nothing else reach on
-this device: matrix products, float32 multiply-adds, a copy. Registers,
-spills and shared memory are those that the driver reports.
+		Use:   k.Name,
+		Short: "Show where the time of " + k.Title + " goes",
+		Long: fmt.Sprintf(`Times each dispatch of a call of %[1]s, in the order in which it records them, after
+checking that the call is right, as bench %[1]s does; and compares the operations and
+the traffic that a dispatch has at least with what loops that do nothing else reach on
+this device: matrix products, float32 multiply-adds, a copy. Registers, spills and
+shared memory are those that the driver reports. Where a kernel is dispatched more than
+once, a second table has the sums.
 
-Sizes that are not given are those of bench attention.`,
-		Example: `  flashvk profile attention
-  flashvk profile attention --batch 4 --heads 32 --seqlen 4096 --headdim 64 --causal --trace trace.json
-  flashvk profile attention --seqlen 1024 --impl unfused --format markdown`,
+A timestamp waits for all that was recorded before it. Dispatches with no barrier
+between them may run side by side, and the time of the second is then what is left when
+the first has ended.
+
+The problem, and sizes that are not given, are those of bench %[1]s; so is the suite,
+of which each case has a table.`, k.Name),
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context(), a) },
 	}
-	p.add(cmd.Flags())
+	f := cmd.Flags()
+	f.SortFlags = false
+	p.problem.add(f)
+	implVar(f, &p.impl, k, "path")
+	p.profile.add(f)
+	p.problem.addPasses(f, &p.passes)
+	p.problem.addTuning(f)
+	cmd.Example = "  flashvk profile " + k.Name
+	if f.Lookup("backward") != nil {
+		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
+	}
+	cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite training --format markdown", k.Name)
 	return cmd
 }
 
-// add adds the flags to f.
-func (p *profileAttention) add(f *pflag.FlagSet) {
-	f.SortFlags = false
-	p.problem.add(f)
-	p.passes.add(f)
-	f.Var(value[attention.Impl]{&p.impl, parseImpl, "PATH"}, "impl", "path: "+implNames()+" (default auto)")
-	p.profile.add(f)
-	p.tuning.add(f)
-}
-
-func (p *profileAttention) check() error {
-	if err := errors.Join(p.profile.check(), p.passes.check(nil), p.tuning.check()); err != nil {
+func (p *profileKernel) check() error {
+	if err := errors.Join(p.profile.check(), p.passes.check(nil)); err != nil {
 		return err
 	}
-	_, err := p.problem.problem(gpuDefault())
-	return err
+	return p.problem.check()
 }
 
-func (p *profileAttention) run(ctx context.Context, a *app) (err error) {
+func (p *profileKernel) run(ctx context.Context, a *app) (err error) {
 	if err := p.check(); err != nil {
 		return err
 	}
@@ -150,22 +151,26 @@ func (p *profileAttention) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	env := environment(d.Caps())
-	defaults := gpuDefault()
-	if env.CPU {
-		defaults = cpuDefault()
-	}
-	c := bench.Case{Pass: p.passes.pass(), Impls: []attention.Impl{p.impl}, Protocol: p.profile.protocol(env.CPU)}
-	if c.Problem, err = p.problem.problem(defaults); err != nil {
+	ops, _, err := p.problem.on(a.stderr, d.Caps())
+	if err != nil {
 		return err
 	}
-	if c.Tuning, err = p.tuning.load(a.stderr, d.Caps()); err != nil {
-		return err
+	var cases []bench.Case
+	for _, op := range ops {
+		cases = append(cases, bench.Case{Op: op, Pass: p.passes.pass(), Impls: []string{p.impl}, Protocol: p.profile.protocol(env.CPU)})
 	}
 	bar := newProgress(a.stderr)
-	profile, err := bench.ProfileAttention(ctx, d, env, c, bar.step)
+	profile, err := bench.RunProfile(ctx, d, env, cases, bar.step)
 	bar.finish()
 	if err != nil {
 		return err
 	}
-	return p.profile.write(a, profile)
+	if err := p.profile.write(a, profile); err != nil {
+		return err
+	}
+	var results []bench.Result
+	for _, c := range profile.Calls {
+		results = append(results, c.Result)
+	}
+	return verdict(results, p.problem.set.Changed("impl"))
 }

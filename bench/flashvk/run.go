@@ -7,9 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -21,105 +22,75 @@ func newRun(a *app) *cobra.Command {
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
-	cmd.AddCommand(newRunAttention(a))
 	for _, k := range kernels.All() {
 		cmd.AddCommand(newRunKernel(a, k))
 	}
 	return cmd
 }
 
-// runAttention holds the flags of run attention.
-type runAttention struct {
+// runKernel holds the flags of run NAME.
+type runKernel struct {
+	kernelProblem
 	in, out, device string
-	impl            attention.Impl
-	mask            maskFlags
+	impl            string
 	backward        bool
-	tuning          tuningFlags
 }
 
-func newRunAttention(a *app) *cobra.Command {
-	var r runAttention
+func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
+	r := &runKernel{kernelProblem: newKernelProblem(k), impl: k.Impls[0]}
 	cmd := &cobra.Command{
-		Use:   "attention --in FILE --out FILE",
-		Short: "Compute softmax attention for tensors q, k, v",
-		Long: `Computes softmax attention, O = softmax(scale * Q * Kᵀ) * V, on a Vulkan device.
-
-The input file holds the tensors
-    q     (batch, heads, seq_q, headdim)
-    k     (batch, kv-heads, seq_kv, headdim)
-    v     (batch, kv-heads, seq_kv, valuedim)
-all of one format, F16, BF16 or F32; heads is a multiple of kv-heads, headdim and
-valuedim are multiples of 8 up to 256. The output file gets
-    o     (batch, heads, seq_q, valuedim), in the format of q
-    lse   (batch, heads, seq_q), F32: log(sum(exp(scores))) of each row
-A row that sees no key has o = 0 and lse = -Inf, or its sink. The output file
-appears only when it is complete.
-
-The input file may hold tensors that change the scores
-x = softcap(scale*q*k) + bias - slope*|i+shift-j|, where shift is seq_kv - seq_q,
-or 0 with --causal-align top-left:
-    bias           (batch or 1, heads or 1, seq_q or 1, seq_kv), F32 or as q
-    alibi_slopes   (heads) or (batch, heads), F32
-    key_mask       (batch, seq_kv), BOOL: true is visible
-    sinks          (heads), F32: one more term of the sum and of lse
-    cu_seqlens_q   (batch+1), I32: where the sequences begin in q, which is
-    cu_seqlens_kv  (batch+1)       packed as (total, heads, headdim), and in k, v
-With cu_seqlens o is packed, too, and lse is (heads, total); seq_q and seq_kv of
-the other tensors are the longest lengths. Rows after the last sequence have
-o = 0 and lse = -Inf.
-
-With --backward the input file also holds the gradient of a loss by o,
-    do    the shape and format of o
-    dlse  the shape of lse, F32: its gradient by lse; may be missing
-and the output file also gets the loss's gradients by the inputs,
-    dq, dk, dv  the shapes and formats of q, k, v
-    dbias       likewise, if there is a bias: summed over the axes that are 1
-    dsinks      likewise, if there are sinks
-Rows and keys in no sequence have 0.`,
-		Example: `  flashvk run attention --in qkv.safetensors --out o.safetensors
-  flashvk run attention --in qkv.safetensors --out o.safetensors --causal --impl scalar
-  flashvk run attention --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1
-  flashvk run attention --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7
-  flashvk run attention --in qkv-do.safetensors --out gradients.safetensors --backward --causal`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
+		Use:     k.Name + " --in FILE --out FILE",
+		Short:   "Compute " + k.Title,
+		Long:    k.Run.Long,
+		Example: k.Run.Example,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&r.in, "in", "", "safetensors file to read")
 	f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
-	r.mask.add(f)
-	f.Var(value[attention.Impl]{&r.impl, parseImpl, "PATH"}, "impl", "path to use: "+implNames()+" (default auto)")
+	r.flags.Add(f, false)
+	implVar(f, &r.impl, k, "path to use")
 	deviceVar(f, &r.device)
-	r.tuning.add(f)
-	f.BoolVar(&r.backward, "backward", false, "also compute gradients, for a tensor do in the input file")
+	r.addTuning(f)
+	if bench.HasBackward(r.flags.Suite(true)[0]) {
+		f.BoolVar(&r.backward, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
+	}
 	return cmd
 }
 
-func (r *runAttention) run(ctx context.Context, a *app) (err error) {
-	var p attention.Problem
+func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	switch {
 	case r.in == "":
-		return usagef("run attention needs --in FILE")
+		return usagef("run %s needs --in FILE", r.kernel.Name)
 	case r.out == "":
-		return usagef("run attention needs --out FILE")
+		return usagef("run %s needs --out FILE", r.kernel.Name)
 	}
-	if err := errors.Join(r.mask.apply(&p), r.tuning.check()); err != nil {
-		return err
+	if _, err := r.flags.FromFlags(true); err != nil { // wrong with any file
+		return usageError{err}
+	}
+	if r.tuning != nil {
+		if err := r.tuning.check(); err != nil {
+			return err
+		}
 	}
 	in, err := safetensors.Open(r.in)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	cu, err := readProblem(in, &p, r.backward)
+	op, err := r.flags.FromFile(in)
+	if err == nil {
+		err = kernels.CheckFile(in.Tensors(), op, r.backward)
+	}
+	if err == nil {
+		err = checkCounts(in, op)
+	}
+	if wrong := (kernels.FlagError{}); errors.As(err, &wrong) {
+		return usageError{wrong}
+	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.in, err)
-	}
-	if err := r.mask.checkAlign(&p); err != nil {
-		return err
-	}
-	if err := p.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
 	if err := safetensors.CanCreate(r.out); err != nil {
@@ -131,23 +102,123 @@ func (r *runAttention) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	announce(a.stderr, environment(d.Caps()))
-	opt := attention.Options{Impl: r.impl}
-	if opt.Tuning, err = r.tuning.load(a.stderr, d.Caps()); err != nil {
+	if err := r.use(a.stderr, d.Caps(), op); err != nil {
 		return err
 	}
-	choice, err := attention.Choose(d.Caps(), p, opt)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(a.stderr, "flashvk: %v\n", choice)
-	if r.backward {
-		choice, err := attention.ChooseBackward(d.Caps(), p, opt)
+	for _, p := range r.passes() {
+		choice, err := op.Choose(d.Caps(), r.impl, p)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(a.stderr, "flashvk: backward %v\n", choice)
+		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, choice)
 	}
-	return r.compute(ctx, d, in, p, cu, opt)
+	defer bench.CloseOp(op)
+	return r.compute(ctx, d, in, op)
+}
+
+// checkCounts returns an error unless the counts in a file that kernels.CheckFile likes
+// are in their ranges.
+func checkCounts(in *safetensors.File, op bench.Op) error {
+	for _, t := range op.Tensors() {
+		if t.DType != dtype.Int32 {
+			continue
+		}
+		x, _ := in.Tensor(t.Name)
+		counts, err := kernels.ReadInt32(in, x)
+		if err != nil {
+			return err
+		}
+		for _, n := range counts {
+			if n < 0 || int(n) > t.Most {
+				return fmt.Errorf("tensor %q: %d is not in 0..%d", t.Name, n, t.Most)
+			}
+		}
+	}
+	return nil
+}
+
+// passes returns the passes to compute, in their order.
+func (r *runKernel) passes() []bench.Pass {
+	if r.backward {
+		return []bench.Pass{bench.Forward, bench.Backward}
+	}
+	return []bench.Pass{bench.Forward}
+}
+
+// compute reads the inputs, runs the kernels and writes the outputs.
+func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, op bench.Op) error {
+	tensors := map[string]vk.Tensor{}
+	defer func() {
+		for _, t := range tensors {
+			t.Close()
+		}
+	}()
+	pass := bench.Forward
+	if r.backward {
+		pass = bench.Both
+	}
+	for _, t := range op.Tensors() {
+		if !t.Read(pass) && !t.Written(pass) {
+			continue
+		}
+		x, err := d.NewTensor(t.Name, t.DType, t.Shape...)
+		if err != nil {
+			return err
+		}
+		tensors[t.Name] = x
+		if !t.Read(pass) {
+			continue
+		}
+		if err := upload(ctx, x.Buffer, in, t.Name); err != nil {
+			return err
+		}
+	}
+	c, err := d.NewCmd("run " + op.Name())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for i, p := range r.passes() {
+		if i > 0 {
+			c.Barrier()
+		}
+		bytes, err := op.Workspace(d.Caps(), r.impl, p)
+		if err != nil {
+			return err
+		}
+		var workspace *vk.Buffer
+		if bytes > 0 {
+			workspace = c.Scratch(op.Name(), bytes)
+		}
+		if err := op.Record(c, tensors, workspace, r.impl, p); err != nil {
+			return err
+		}
+	}
+	if err := c.Submit(ctx); err != nil {
+		return err
+	}
+	return r.write(ctx, op, pass, tensors)
+}
+
+// write writes the outputs to a file.
+func (r *runKernel) write(ctx context.Context, op bench.Op, pass bench.Pass, tensors map[string]vk.Tensor) error {
+	var outputs []safetensors.Tensor
+	for _, t := range op.Tensors() {
+		if t.Written(pass) {
+			outputs = append(outputs, safetensors.Tensor{Name: t.Name, DType: bench.FileDType(t.DType), Shape: t.Shape})
+		}
+	}
+	out, err := safetensors.Create(r.out, outputs, nil)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, t := range outputs {
+		if err := download(ctx, out, t.Name, tensors[t.Name]); err != nil {
+			return err
+		}
+	}
+	return out.Commit()
 }
 
 // transferBytes is the piece in which tensors travel between a file and a

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/bench/selftest"
 	"github.com/flashvk/flashvk/bench/trial"
 	"github.com/flashvk/flashvk/conformance"
@@ -112,9 +113,9 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(value[[]attention.Impl]{&impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
+	f.Var(value[[]attention.Impl]{Target: &impls, Parse: kernels.ListOf(parseImpl), Kind: "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
 	f.DurationVar(&budget, "budget", budget, "time for all of it; what has begun comes on top")
-	f.Var(value[bench.Format]{&out.format, parseFormat, "FORMAT"}, "format", "table (default) or markdown")
+	f.Var(value[bench.Format]{Target: &out.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
 	f.StringVar(&out.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
 	f.BoolVar(&out.share, "share", false, "print everything as Markdown for an issue")
 	random.add(f)

@@ -8,42 +8,62 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/bench/kernels"
 )
 
-// sweep holds the flags of sweep.
+// sweep holds the flags of sweep NAME.
 type sweep struct {
-	set                            *pflag.FlagSet
-	minLen, maxLen, step           int
-	batch, heads, kvHeads, headDim int
-	dtype                          dtype.DType
-	mask                           maskFlags
-	passes                         passFlags
-	count                          int
-	impls                          []attention.Impl
-	csv, device                    string
-	tuning                         tuningFlags
-	peers                          peerFlags
+	kernelProblem
+	lengths     *lengthFlags // of sweep without a name; nil: of sweep NAME
+	passes      passFlags
+	count       int
+	impls       []string
+	csv, device string
+	peers       peerFlags
 }
 
 func newSweep(a *app) *cobra.Command {
-	s := sweep{impls: attention.Impls(), dtype: dtype.Float16}
+	k, _ := kernels.Find("attention")
+	s := sweep{kernelProblem: newKernelProblem(k), lengths: new(lengthFlags)}
 	cmd := &cobra.Command{
-		Use:   "sweep",
-		Short: "Measure attention at many sequence lengths, into a CSV file",
-		Long: `Measures softmax attention at one sequence length after the other, as bench
-attention does, and appends a line for each length and path to a CSV file.
+		Use:   "sweep [KERNEL]",
+		Short: "Measure a kernel at many sizes, into a CSV file",
+		Long: `Measures one problem after the other, as bench does, and appends a line for each
+problem and path to a CSV file: softmax attention at many sequence lengths, or the
+kernel that is named at any sizes.
 
 A sweep that was interrupted goes on where it stopped when it is started again
 with the same file; what the file holds is not measured again. flashvk plot draws
-it.`,
+it.
+
+` + gridHelp,
 		Example: `  flashvk sweep --min-len 128 --max-len 2048 --step 128 --dtype float16 --csv results.csv
-  flashvk sweep --min-len 512 --max-len 16384 --step 512 --batch 1 --heads 16 --headdim 128 --causal --impl coopmat2,coopmat --csv causal.csv`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },
+  flashvk sweep --min-len 512 --max-len 16384 --step 512 --batch 1 --heads 16 --headdim 128 --causal --impl coopmat2,coopmat --csv causal.csv
+  flashvk sweep gemm --m 512..8192x2 --n 1365 --k 512 --csv gemm.csv`,
+		DisableFlagsInUseLine: true,
+		Args:                  noArgs,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },
+	}
+	s.add(cmd.Flags())
+	for _, k := range kernels.All() {
+		cmd.AddCommand(newSweepKernel(a, k))
+	}
+	return cmd
+}
+
+func newSweepKernel(a *app, k kernels.Kernel) *cobra.Command {
+	s := &sweep{kernelProblem: newKernelProblem(k)}
+	cmd := &cobra.Command{
+		Use:   k.Name,
+		Short: "Measure " + k.Title + " at many sizes, into a CSV file",
+		Long: fmt.Sprintf(`Measures problems of %[1]s as bench %[1]s does, and appends a line for each problem and
+path to a CSV file, which an interrupted sweep completes when it is started again.
+
+`, k.Name) + gridHelp,
+		Example: fmt.Sprintf("  flashvk sweep %s %s --csv %s.csv", k.Name, k.Sweep, k.Name),
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },
 	}
 	s.add(cmd.Flags())
 	return cmd
@@ -52,72 +72,92 @@ it.`,
 // add adds the flags to f.
 func (s *sweep) add(f *pflag.FlagSet) {
 	f.SortFlags = false
-	s.set = f
-	s.minLen, s.maxLen, s.step, s.batch, s.heads, s.headDim, s.count = 128, 2048, 128, 1, 8, 64, 10
-	intVar(f, &s.minLen, "min-len", "first length (default 128)")
-	intVar(f, &s.maxLen, "max-len", "last length, if a step hits it (default 2048)")
-	intVar(f, &s.step, "step", "from one length to the next (default 128)")
+	s.count = 10
+	if s.lengths != nil {
+		s.lengths.add(f)
+		s.unless = func(bool) []string { return s.lengths.presets() }
+	}
 	f.StringVar(&s.csv, "csv", "", "file for the results; one that is there is completed")
-	intVar(f, &s.batch, "batch", "number of sequences (default 1)")
-	intVar(f, &s.heads, "heads", "query heads (default 8)")
-	intVar(f, &s.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: heads)")
-	intVar(f, &s.headDim, "headdim", "elements of a head, a multiple of 8 up to 256 (default 64)")
-	f.Var(value[dtype.DType]{&s.dtype, parseDType, "TYPE"}, "dtype", "float16 (default), bfloat16 or float32")
-	s.mask.add(f)
-	s.passes.add(f)
-	f.Var(value[[]attention.Impl]{&s.impls, parseImpls, "PATHS"}, "impl", "paths, a comma list of "+implNames()+" (default all but auto)")
+	s.addGrid(f)
+	s.addPasses(f, &s.passes)
+	otherwise := "default auto"
+	if s.kernel.AllPaths {
+		otherwise = "default all but auto"
+	}
+	implsVar(f, &s.impls, s.kernel, otherwise)
 	intVar(f, &s.count, "count", "samples of each path (default 10)")
 	deviceVar(f, &s.device)
-	s.tuning.add(f)
+	s.addTuning(f)
 	s.peers.add(f)
 }
 
-// maxLengths bounds the lengths of a sweep.
-const maxLengths = 10_000
-
-// problems returns the problem of each length. An error is a usage error.
-func (s *sweep) problems() ([]attention.Problem, error) {
+// paths returns what to measure.
+func (s *sweep) paths() []string {
 	switch {
-	case s.csv == "":
-		return nil, usagef("sweep needs --csv FILE")
-	case s.minLen < 1:
-		return nil, usagef("--min-len %d is less than 1", s.minLen)
-	case s.maxLen < s.minLen:
-		return nil, usagef("--max-len %d is less than --min-len %d", s.maxLen, s.minLen)
-	case s.step < 1:
-		return nil, usagef("--step %d is less than 1", s.step)
-	case (s.maxLen-s.minLen)/s.step >= maxLengths:
-		return nil, usagef("--step %d makes %d lengths, more than %d", s.step, (s.maxLen-s.minLen)/s.step+1, maxLengths)
-	case s.count < 1 || s.count > maxCount:
-		return nil, usagef("--count %d is not in 1..%d", s.count, maxCount)
+	case s.impls != nil:
+		return s.impls
+	case s.kernel.AllPaths:
+		return s.kernel.Impls[1:]
 	}
-	p := attention.Problem{Batch: s.batch, NumHeads: s.heads, NumKVHeads: s.heads, HeadDim: s.headDim, DType: s.dtype}
-	if s.set.Changed("kv-heads") {
-		p.NumKVHeads = s.kvHeads
+	return s.kernel.Impls[:1]
+}
+
+// lengthFlags are those of sweep without a name, which is about lengths of attention.
+type lengthFlags struct{ min, max, step int }
+
+func (l *lengthFlags) add(f *pflag.FlagSet) {
+	*l = lengthFlags{128, 2048, 128}
+	intVar(f, &l.min, "min-len", "first length (default 128)")
+	intVar(f, &l.max, "max-len", "last length, if a step hits it (default 2048)")
+	intVar(f, &l.step, "step", "from one length to the next (default 128)")
+}
+
+// presets returns what stands for flags that are not given.
+func (l *lengthFlags) presets() []string {
+	return []string{"batch=1", "heads=8", "headdim=64", "dtype=float16", fmt.Sprintf("seqlen=%d..%d+%d", l.min, l.max, l.step)}
+}
+
+// check returns a usage error.
+func (l *lengthFlags) check(f *pflag.FlagSet) error {
+	switch {
+	case l.min < 1:
+		return usagef("--min-len %d is less than 1", l.min)
+	case l.max < l.min:
+		return usagef("--max-len %d is less than --min-len %d", l.max, l.min)
+	case l.step < 1:
+		return usagef("--step %d is less than 1", l.step)
+	case (l.max-l.min)/l.step >= maxProblems:
+		return usagef("--step %d makes %d lengths, more than %d", l.step, (l.max-l.min)/l.step+1, maxProblems)
 	}
-	if err := s.mask.apply(&p); err != nil {
-		return nil, err
-	}
-	if err := s.mask.checkAlign(&p); err != nil {
-		return nil, err
-	}
-	var list []attention.Problem
-	for p.SeqQ = s.minLen; p.SeqQ <= s.maxLen; p.SeqQ += s.step {
-		p.SeqKV = p.SeqQ
-		if err := p.Validate(); err != nil {
-			return nil, usageError{err}
+	for _, name := range []string{"min-len", "max-len", "step"} {
+		if f.Changed("seqlen") && f.Changed(name) {
+			return usagef("--seqlen and --%s contradict each other", name)
 		}
-		list = append(list, p)
 	}
-	return list, nil
+	return nil
+}
+
+// checkAll returns a usage error.
+func (s *sweep) checkAll() error {
+	if s.csv == "" {
+		return usagef("sweep needs --csv FILE")
+	}
+	if s.lengths != nil {
+		if err := s.lengths.check(s.set); err != nil {
+			return err
+		}
+	}
+	if s.count < 1 || s.count > maxCount {
+		return usagef("--count %d is not in 1..%d", s.count, maxCount)
+	}
+	if err := errors.Join(s.passes.check(s.peers.list), s.peers.check()); err != nil {
+		return err
+	}
+	return s.check()
 }
 
 func (s *sweep) run(ctx context.Context, a *app) (err error) {
-	problems, err := s.problems()
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(s.passes.check(s.peers.list), s.tuning.check(), s.peers.check()); err != nil {
+	if err := s.checkAll(); err != nil {
 		return err
 	}
 	d, err := openDevice(s.device)
@@ -127,17 +167,19 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	env := environment(d.Caps())
 	announce(a.stderr, env)
-	tuning, err := s.tuning.load(a.stderr, d.Caps())
+	ops, _, err := s.on(a.stderr, d.Caps())
 	if err != nil {
 		return err
 	}
-	file, err := bench.OpenSweep(s.csv, env, problems[0], s.passes.pass())
+	var subjects []*bench.Subject
+	for _, op := range ops {
+		subjects = append(subjects, bench.NewSubject(op, s.passes.pass()))
+	}
+	file, err := bench.OpenSweep(s.csv, env, subjects)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	report := bench.Report{Env: env}
-	kept := 0
 	pr := bench.DefaultProtocol(env.CPU)
 	pr.Samples = s.count
 	monitor, err := watch(ctx, d, &pr)
@@ -147,36 +189,27 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 	defer monitor.Close()
 	bar := newProgress(a.stderr)
 	defer bar.finish()
-	for i, p := range problems {
-		impls, peers := file.Missing(p, s.impls, s.peers.list)
-		if len(impls)+len(peers) == 0 {
+	kept := 0
+	var all []bench.Result
+	for i, op := range ops {
+		c := bench.Case{Op: op, Pass: s.passes.pass(), Protocol: pr, PeerTime: s.peers.limit}
+		if c.Impls, c.Peers = file.Missing(subjects[i], s.paths(), s.peers.list); len(c.Impls)+len(c.Peers) == 0 {
 			kept++
 			continue
 		}
-		c := bench.Case{Problem: p, Pass: s.passes.pass(), Impls: impls, Tuning: tuning, Protocol: pr, Peers: peers, PeerTime: s.peers.limit}
-		results, err := measureOne(ctx, d, c, bar.part(i, len(problems), fmt.Sprintf("length %d", p.SeqQ)))
+		results, err := measureOne(ctx, d, c, bar.part(i, len(ops), fmt.Sprintf("problem %d of %d", i+1, len(ops))))
 		if err != nil {
 			return err
 		}
 		if err := file.Append(results); err != nil {
 			return err
 		}
-		report.Results = append(report.Results, results...)
+		all = append(all, results...)
 	}
 	bar.finish()
-	fmt.Fprintf(a.stderr, "flashvk: %s: measured %d lengths, kept %d of an earlier run\n", s.csv, len(problems)-kept, kept)
+	fmt.Fprintf(a.stderr, "flashvk: %s: measured %d problems, kept %d of an earlier run\n", s.csv, len(ops)-kept, kept)
 	if text := monitor.Drift().String(); text != "" {
 		fmt.Fprintf(a.stderr, "flashvk: %s\n", text)
 	}
-	return verdict(report, s.set.Changed("impl"))
-}
-
-// measureOne measures a case of several. Where the device has not enough memory
-// for it, its paths are unsupported.
-func measureOne(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
-	results, err := bench.Attention(ctx, d, c, progress)
-	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		return bench.Unsupported(c.Problem, c.Impls, err), nil
-	}
-	return results, err
+	return verdict(all, s.set.Changed("impl"))
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/csv"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
 
@@ -43,7 +45,7 @@ func TestSweep(t *testing.T) {
 	code, stdout, stderr := flashvk(sweepArgs(dev, whole)...)
 	require.Zero(t, code, stderr)
 	require.Empty(t, stdout)
-	require.Contains(t, stderr, "whole.csv: measured 3 lengths, kept 0 of an earlier run\n")
+	require.Contains(t, stderr, "whole.csv: measured 3 problems, kept 0 of an earlier run\n")
 	want := []string{"seq_q impl status", "8 scalar ok", "8 unfused ok", "16 scalar ok", "16 unfused ok", "24 scalar ok", "24 unfused ok"}
 	require.Equal(t, want, keys(t, whole))
 
@@ -64,7 +66,7 @@ func TestSweep(t *testing.T) {
 	require.Equal(t, want, keys(t, parts))
 	code, _, stderr = flashvk(sweepArgs(dev, parts)...)
 	require.Zero(t, code)
-	require.Contains(t, stderr, "measured 0 lengths, kept 3 of an earlier run")
+	require.Contains(t, stderr, "measured 0 problems, kept 3 of an earlier run")
 
 	plots := filepath.Join(dir, "a", "plots")
 	code, stdout, stderr = flashvk("plot", "--csv", parts, "--out", plots)
@@ -107,4 +109,88 @@ func TestSweep(t *testing.T) {
 	code, _, stderr = flashvk("plot", "--csv", parts, "--out", filepath.Join(parts, "plots"))
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "not a directory")
+}
+
+// TestSweepKernel: a sweep over two sizes of a kernel goes on with more of them, and plot draws it.
+func TestSweepKernel(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "norm.csv")
+	args := func(rows string, more ...string) []string {
+		return append([]string{"sweep", "norm", dev, "--rows=" + rows, "--cols=32", "--dtype=float32", "--count=1", "--csv", file}, more...)
+	}
+	code, stdout, stderr := flashvk(args("4,8")...)
+	require.Zero(t, code, stderr)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "norm.csv: measured 2 problems, kept 0 of an earlier run\n")
+	code, _, stderr = flashvk(args("4..64x2")...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stderr, "measured 3 problems, kept 2 of an earlier run\n")
+	for more, want := range map[string]string{
+		"--cols=40":  `line 2 has cols="32", this sweep "40"`,
+		"--rms":      `line 2 has kind="LayerNorm", this sweep "RMSNorm"`,
+		"--backward": `line 2 has kernel="norm_fwd", this sweep "norm_bwd"`,
+	} {
+		code, _, stderr = flashvk(args("4..64x2", more)...)
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, want)
+	}
+	code, stdout, stderr = flashvk("plot", "--csv", file, "--out", dir)
+	require.Zero(t, code, stderr)
+	require.Equal(t, 6, strings.Count(stdout, "\n"))
+	svg, err := os.ReadFile(filepath.Join(dir, "rate.svg"))
+	require.NoError(t, err)
+	for _, want := range []string{"Rate of norm forward", ">rows<", "cols 32", "kind LayerNorm"} {
+		require.Contains(t, string(svg), want)
+	}
+
+	// Two sizes that differ are no line.
+	file = filepath.Join(dir, "gemm.csv")
+	code, _, stderr = flashvk("sweep", "gemm", dev, "--m=8,16", "--n=8..16+8", "--k=8", "--dtype=float32", "--residual=both", "--count=1", "--impl=scalar", "--csv", file)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stderr, "measured 8 problems")
+	code, _, stderr = flashvk("plot", "--csv", file, "--out", dir)
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, `residual is "false" in line 2 and "true" in line 3, where m is 8: a chart is of problems that differ in one size`)
+}
+
+// TestGrid: what lists and ranges mean.
+func TestGrid(t *testing.T) {
+	for text, want := range map[string]string{
+		"7": "[7]", "8..8+1": "[8]", "1..10+4": "[1 5 9]", "3..100x5": "[3 15 75]", "0..2+1": "[0 1 2]",
+		"9223372036854775807..9223372036854775807x2": "[9223372036854775807]",
+		"1..2":        "not FIRST..LAST+STEP or FIRST..LASTxFACTOR",
+		"1..a+2":      "not FIRST..LAST+STEP or FIRST..LASTxFACTOR, of integers",
+		"5..4+1":      "not a range: 4 is less than 5",
+		"5..9x1":      "not a range that grows",
+		"0..9x2":      "not a range that grows",
+		"5..9+-1":     "not a range that grows",
+		"1..100000+1": "more than 10000 numbers",
+	} {
+		list, err := expand(text)
+		got := fmt.Sprint(list)
+		if err != nil {
+			got = err.Error()
+		}
+		require.Equal(t, want, got, text)
+	}
+	b := &sweep{kernelProblem: newKernelProblem(find("gemm"))}
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	f.SortFlags = false
+	b.addGrid(f)
+	require.NoError(t, f.Parse([]string{"--m=4,8..16x2", "--dtype=float16,float32", "--n=3"}))
+	ops, _, err := b.ops(true)
+	require.NoError(t, err)
+	var got []string
+	for _, op := range ops {
+		got = append(got, op.Describe())
+	}
+	require.Equal(t, []string{
+		"4x3x128 nn float16", "4x3x128 nn float32", "8x3x128 nn float16", "8x3x128 nn float32", "16x3x128 nn float16", "16x3x128 nn float32",
+	}, got)
+	require.ErrorContains(t, f.Parse([]string{"--m=4,8..x2"}), `"8..x2" is not FIRST`)
+	require.ErrorContains(t, f.Parse([]string{"--m=4,4"}), `"4" occurs twice`)
+	require.NoError(t, f.Parse([]string{"--m=1..5000+1", "--n=1,2,3"}))
+	_, _, err = b.ops(true)
+	require.ErrorContains(t, err, "more than 10000")
 }

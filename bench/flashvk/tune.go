@@ -25,9 +25,8 @@ func newTune(a *app) *cobra.Command {
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
-	cmd.AddCommand(newTuneAttention(a))
 	for _, k := range kernels.All() {
-		if tunes(k) {
+		if k.Tune != nil {
 			cmd.AddCommand(newTuneKernel(a, k))
 		}
 	}
@@ -44,8 +43,6 @@ type tuneFlags struct {
 	device string
 }
 
-func newTuneFlags(table string) tuneFlags { return tuneFlags{table: table, format: bench.Table} }
-
 // tuneFormats are those that tune writes.
 var tuneFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
 
@@ -53,26 +50,8 @@ var tuneFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
 func (t *tuneFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
-	f.Var(value[bench.Format]{&t.format, parseFormat, "FORMAT"}, "format", "table (default), markdown, or benchfmt, which has the samples of the finalists")
+	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, which has the samples of the finalists")
 	deviceVar(f, &t.device)
-}
-
-// listOf returns a parser of comma lists in which nothing occurs twice.
-func listOf[T comparable](parse func(string) (T, error)) func(string) ([]T, error) {
-	return func(text string) ([]T, error) {
-		var list []T
-		for word := range strings.SplitSeq(text, ",") {
-			x, err := parse(word)
-			if err != nil {
-				return nil, fmt.Errorf("%q is %w", word, err)
-			}
-			if slices.Contains(list, x) {
-				return nil, fmt.Errorf("%q occurs twice", word)
-			}
-			list = append(list, x)
-		}
-		return list, nil
-	}
 }
 
 // check returns a usage error if the flags are wrong.
@@ -121,11 +100,11 @@ func (t *tuneFlags) session(a *app, run func(s *tuneSession) error) (err error) 
 }
 
 // list writes the candidates of each problem.
-func (s *tuneSession) list(problems []bench.Tunable) error {
+func (s *tuneSession) list(problems []bench.TunableOp) error {
 	for _, p := range problems {
 		var reason error
 		found := false
-		fmt.Fprintf(s.a.stdout, "%s\n", p.Title())
+		fmt.Fprintf(s.a.stdout, "%s\n", bench.Title(p, bench.Forward))
 		for _, impl := range s.search.Impls {
 			list, err := p.Candidates(s.d.Caps(), impl)
 			reason = cmp.Or(reason, err)
@@ -144,11 +123,11 @@ func (s *tuneSession) list(problems []bench.Tunable) error {
 }
 
 // tune works through the problems. What is known is written even if it is cut short.
-func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error {
+func (s *tuneSession) tune(ctx context.Context, problems []bench.TunableOp) error {
 	var done []bench.Tuned
 	var err error
 	for i, p := range problems {
-		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), p.Title())
+		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Title(p, bench.Forward))
 		var tuned bench.Tuned
 		if tuned, err = s.one(ctx, p); err == nil {
 			err = s.accept(i, tuned)
@@ -174,7 +153,7 @@ func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error 
 func (s *tuneSession) accept(i int, tuned bench.Tuned) error {
 	winners := tuned.Winners()
 	if len(winners) == 0 {
-		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", tuned.Of.Title(), tuned.Trials[0].Reason)
+		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", bench.Title(tuned.Of, bench.Forward), tuned.Trials[0].Reason)
 	}
 	if s.keep == nil {
 		return nil
@@ -205,7 +184,7 @@ const maxLost = 5
 
 // one searches for the best configurations of p. If the device is lost, it is
 // opened again, and the candidate left out.
-func (s *tuneSession) one(ctx context.Context, p bench.Tunable) (bench.Tuned, error) {
+func (s *tuneSession) one(ctx context.Context, p bench.TunableOp) (bench.Tuned, error) {
 	for lost := 0; ; lost++ {
 		bar := newProgress(s.a.stderr)
 		tuned, err := bench.Tune(ctx, s.d, p, s.search, bar.step)

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 )
@@ -25,12 +27,14 @@ func TestTuneFlags(t *testing.T) {
 		{"", []string{"float16 256x256 64 false", "float16 256x256 64 true"}},
 		{"--causal", []string{"float16 256x256 64 true"}},
 		{"--causal=false --headdim 64,80", []string{"float16 256x256 64 false", "float16 256x256 80 false"}},
-		{"--causal=both --seqlen 512,64 --dtype bf16", []string{"bfloat16 512x512 64 false", "bfloat16 64x64 64 false", "bfloat16 512x512 64 true", "bfloat16 64x64 64 true"}},
+		{"--causal=both --seqlen 512,64 --dtype bf16", []string{"bfloat16 512x512 64 false", "bfloat16 512x512 64 true", "bfloat16 64x64 64 false", "bfloat16 64x64 64 true"}},
 		{"--causal=false --dtype float32,float16 --seqlen 1 --seqlen-kv 100", []string{"float32 1x100 64 false", "float16 1x100 64 false"}},
 		{"--heads 6 --kv-heads 4", []string{"attention: num_heads=6 is not a multiple of num_kv_heads=4"}},
 		{"--headdim 64,12", []string{"attention: head_dim=12 is not a multiple of 8"}},
 	} {
-		var x tuneAttention
+		k, _ := kernels.Find("attention")
+		x := tuneKernel{kernelProblem: newKernelProblem(k)}
+		x.unless = k.Tune.Unless
 		f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		x.addAll(f)
 		if err := f.Parse(strings.Fields(c.args)); err != nil {
@@ -38,8 +42,9 @@ func TestTuneFlags(t *testing.T) {
 			continue
 		}
 		var got []string
-		problems, err := x.problems(cpuDefault(), []int{64})
-		for _, p := range problems {
+		list, err := x.tunables(true)
+		for _, op := range list {
+			p := op.(*bench.AttentionOp).Problem()
 			got = append(got, fmt.Sprintf("%v %dx%d %d %v", p.DType, p.SeqQ, p.SeqKV, p.HeadDim, p.Causal))
 		}
 		if err != nil {
@@ -56,13 +61,13 @@ func TestTuneErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"tune", "tune: a command is missing: attention, gemm; see flashvk tune --help"},
 		{"tune attention x", `tune attention: argument "x" is not expected`},
-		{"tune attention --impl auto", "--impl auto is not a path to tune"},
+		{"tune attention --impl auto", `"auto" is not one of coopmat2, coopmat, scalar, unfused`},
 		{"tune attention --impl scalar,scalar", `"scalar" occurs twice`},
 		{"tune attention --headdim 64,64", `invalid argument "64,64" for "--headdim" flag: "64" occurs twice`},
 		{"tune attention --headdim 64,x", `"x" is not an integer`},
 		{"tune attention --headdim 264", "attention: head_dim=264 is larger than 256"},
-		{"tune attention --dtype float8", `"float8" is not one of float16, bfloat16, float32`},
-		{"tune attention --causal=maybe", "not one of true, false, both"},
+		{"tune attention --dtype float8", `invalid argument "float8" for "--dtype" flag: not one of float16, bfloat16, float32`},
+		{"tune attention --causal=maybe", "not true or false"},
 		{"tune attention --format csv", "--format csv is not one of table, markdown, benchfmt"},
 		{"tune attention --budget 0s", "--budget 0s is not positive"},
 		{"tune attention --out=", "--out is empty"},
@@ -123,10 +128,10 @@ func TestTune(t *testing.T) {
 	if err := f.WriteFile(path); err != nil {
 		t.Fatal(err)
 	}
-	bench := tiny(dev, "bench", "attention", "--impl=scalar", "--dtype=float32", "--count=1", "--iters=1")
+	command := tiny(dev, "bench", "attention", "--impl=scalar", "--dtype=float32", "--count=1", "--iters=1")
 	measured := func(wantMine bool, wantErr string, more ...string) {
 		t.Helper()
-		code, stdout, stderr := flashvk(append(bench, more...)...)
+		code, stdout, stderr := flashvk(append(command, more...)...)
 		if code != 0 || strings.Contains(stdout, mine.String()) != wantMine || !strings.Contains(stderr, wantErr) || wantErr == "" && stderr != "" {
 			t.Errorf("%v: status %d, stderr %q, want %q; stdout\n%s", more, code, stderr, wantErr, stdout)
 		}
@@ -144,7 +149,7 @@ func TestTune(t *testing.T) {
 	}
 	measured(false, "flashvk: WARNING: "+path+" is ignored: attention: tuning: unexpected end of JSON input\n")
 	for _, file := range []string{path, other + ".none"} { // a file that was named has to be good
-		if code, _, stderr := flashvk(append(bench, "--tuning="+file)...); code != 1 || !strings.Contains(stderr, "flashvk: "+file+": ") {
+		if code, _, stderr := flashvk(append(command, "--tuning="+file)...); code != 1 || !strings.Contains(stderr, "flashvk: "+file+": ") {
 			t.Errorf("--tuning %s: status %d, %s", file, code, stderr)
 		}
 	}

@@ -61,6 +61,29 @@ then, and holds those of all products, one after the other; --trans is nn by def
   flashvk run gemm --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu
   flashvk run gemm --in ab.safetensors --out c.safetensors --group 3x5x7,0x5x7,4x6x2`,
 		},
+		Sweep: "--m 512..8192x2 --n 1365 --k 512",
+		Tune: &Tune{
+			Help: Help{
+				Long: `Tries configurations of gemm on this device: each is compiled, checked against
+a float64 reference and only then timed; the best few are timed again, taking turns.
+What does not compile, is wrong or does not come back is reported and dropped. Tile
+sizes come first, in the order of an estimate, for as long as the budget lasts, then
+the other choices around the best of them. What the built-in table takes is always
+among those that are timed well.
+
+The winner of each path is printed as a row of the built-in table. The words of the
+column configuration are what bench gemm --config takes, and --config here says what to
+look around instead of all tile sizes.
+
+The problem, and sizes that are not given, are those of bench gemm; so is the suite,
+of which each case has a table.`,
+				Example: `  flashvk tune gemm
+  flashvk tune gemm --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s
+  flashvk tune gemm --suite training --impl coopmat --format markdown
+  flashvk tune gemm --dry-run`,
+			},
+			Table: "pipelines/gemm/tuning.go", Impls: implNames()[1:],
+		},
 		New: func() Flags { return &gemmFlags{alpha: 1} },
 	}
 }
@@ -166,7 +189,8 @@ func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
 }
 
 // FromFile implements Flags.
-func (g *gemmFlags) FromFile(h Header) (bench.Op, error) {
+func (g *gemmFlags) FromFile(in File) (bench.Op, error) {
+	h := Header(in.Tensors())
 	p, err := g.problem()
 	if err != nil {
 		return nil, err
@@ -336,7 +360,7 @@ func (o gemmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 }
 
 // Reference implements bench.Op: of large products, that of sampled rows.
-func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) ([]bench.Expected, error) {
+func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
 	rows := sampleRows(o.p)
 	p, in := ref.Rows(rows, ref.Inputs{A: wide(t["a"]), B: wide(t["b"]), C: wide(t["c"]), R: wide(t["r"]), X: wide(t["x"])}, o.p)
 	want, plain := ref.Multiply(in, p), ref.Plain(in, p)
@@ -349,7 +373,7 @@ func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) ([]bench.Expecte
 			}
 		}
 	}
-	var list []bench.Expected
+	var list bench.Expectations
 	for _, x := range []struct {
 		name  string
 		want  []float64

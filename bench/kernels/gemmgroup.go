@@ -134,8 +134,8 @@ func (o gemmGroupOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buf
 }
 
 // Reference implements bench.Op: of large products, that of sampled rows.
-func (o gemmGroupOp) Reference(t map[string][]float32, _ bench.Pass) ([]bench.Expected, error) {
-	var c, x, s []bench.Expected
+func (o gemmGroupOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
+	var c, x, s bench.Expectations
 	a, b, first := 0, 0, 0
 	for i, size := range o.g.Products {
 		whole := o.g.Problem(i)

@@ -50,7 +50,8 @@ With --backward the input file may hold
 and the output file also gets dp, or dlogit, dmu and dlog_sigma.`,
 			Example: `  flashvk run gmm --in p.safetensors --out loss.safetensors --backward`,
 		},
-		New: func() Flags { return &gmmFlags{tokens: 16000, components: 10} },
+		Sweep: "--tokens 1024..65536x4",
+		New:   func() Flags { return &gmmFlags{tokens: 16000, components: 10} },
 	}
 }
 
@@ -77,7 +78,8 @@ func (g *gmmFlags) FromFlags(bool) (bench.Op, error) {
 }
 
 // FromFile implements Flags.
-func (g *gmmFlags) FromFile(h Header) (bench.Op, error) {
+func (g *gmmFlags) FromFile(in File) (bench.Op, error) {
+	h := Header(in.Tensors())
 	op := gmmOp{}
 	var shape []int
 	var err error
@@ -193,7 +195,7 @@ func (o gmmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _
 }
 
 // Reference implements bench.Op.
-func (o gmmOp) Reference(t map[string][]float32, p bench.Pass) ([]bench.Expected, error) {
+func (o gmmOp) Reference(t map[string][]float32, p bench.Pass) (bench.Reference, error) {
 	in := ref.Inputs{Logit: wide(t["logit"]), Mu: wide(t["mu"]), LogSigma: wide(t["log_sigma"]), Y: wide(t["y"])}
 	if o.whole {
 		x := wide(t["p"])
@@ -205,7 +207,7 @@ func (o gmmOp) Reference(t map[string][]float32, p bench.Pass) ([]bench.Expected
 		logP, loss := ref.Forward(in, o.p)
 		plain, plainLoss := ref.PlainForward(in, o.p)
 		b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
-		return []bench.Expected{{Name: "log_p", Want: logP, Limit: b.LogP}, {Name: "loss", Want: []float64{loss}, Limit: b.Loss}}, nil
+		return bench.Expectations{{Name: "log_p", Want: logP, Limit: b.LogP}, {Name: "loss", Want: []float64{loss}, Limit: b.Loss}}, nil
 	}
 	dloss := 1.0
 	if o.dloss {
@@ -214,10 +216,10 @@ func (o gmmOp) Reference(t map[string][]float32, p bench.Pass) ([]bench.Expected
 	want := ref.Backward(in, dloss, o.p)
 	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, dloss, o.p), dloss, o.p)
 	if !o.whole {
-		return []bench.Expected{{Name: "dlogit", Want: want.Logit, Limit: b.DLogit}, {Name: "dmu", Want: want.Mu, Limit: b.DMu}, {Name: "dlog_sigma", Want: want.LogSigma, Limit: b.DLogSigma}}, nil
+		return bench.Expectations{{Name: "dlogit", Want: want.Logit, Limit: b.DLogit}, {Name: "dmu", Want: want.Mu, Limit: b.DMu}, {Name: "dlog_sigma", Want: want.LogSigma, Limit: b.DLogSigma}}, nil
 	}
 	// Each of the three has a limit of its own.
-	parts := []bench.Expected{{Name: "dp", Limit: b.DLogit}, {Name: "dp", Limit: b.DMu}, {Name: "dp", Limit: b.DLogSigma}}
+	parts := bench.Expectations{{Name: "dp", Limit: b.DLogit}, {Name: "dp", Limit: b.DMu}, {Name: "dp", Limit: b.DLogSigma}}
 	for part, x := range [][]float64{want.Logit, want.Mu, want.LogSigma} {
 		parts[part].Want = x
 		for i := range x {

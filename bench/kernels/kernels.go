@@ -1,7 +1,7 @@
-// Package kernels says what the command line must know of each kernel of pipelines:
-// its flags, how its sizes follow from the tensors of a file, its tensors, its
-// reference. A kernel is a file here and a row of All; flashvk bench NAME and
-// flashvk run NAME, with reports and peers, follow from it.
+// Package kernels says what the command line must know of each kernel: its flags, how its
+// sizes follow from the tensors of a file, its tensors, its reference. A kernel is a file
+// here and a row of All; flashvk bench NAME, run, profile, sweep and the other commands,
+// with reports and peers, follow from it.
 //
 //	Kernel   a row of All: names, texts, paths
 //	Flags    the flags of one command, and the problem that they, or a file, mean
@@ -9,7 +9,6 @@
 package kernels
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,10 +18,9 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// A Kernel is one command of flashvk bench and of flashvk run.
+// A Kernel is one command of flashvk bench, run, profile and sweep.
 type Kernel struct {
 	Name  string   // norm
 	Title string   // what it computes, in a few words, as in "layer normalization"
@@ -31,6 +29,21 @@ type Kernel struct {
 	Run   Help
 	New   func() Flags
 	How   []string // flags that choose how cases are computed, and not which: a suite takes them
+	Tiny  []string // flags of a problem that takes no time, unless they are given, as in batch=1; nil: a CPU device's sizes do
+	Sweep string   // flags of an example of sweep
+	Tune  *Tune    // nil: there are no configurations to choose from
+	// AllPaths says that bench measures all paths in suites and where no flag says what
+	// to measure. Baseline is a further path of forward passes, for --naive; "": none.
+	AllPaths bool
+	Baseline string
+}
+
+// Tune says how to look for configurations.
+type Tune struct {
+	Help
+	Table  string                  // file of the built-in table
+	Impls  []string                // paths, unless they are given
+	Unless func(cpu bool) []string // flags that are set unless they are given, as in headdim=64; nil: none
 }
 
 // Help is the text of a command: what it does, formulas and shapes, and examples.
@@ -45,20 +58,75 @@ type Flags interface {
 	// not added, suit a GPU, or a CPU device. An error is one of usage.
 	FromFlags(cpu bool) (bench.Op, error)
 	// FromFile returns the problem of tensors in a file. What does not show in sizes
-	// and formats is checked by CheckFile.
-	FromFile(tensors Header) (bench.Op, error)
-	// Suite returns the cases of the training workload of seed 1, as
-	// tools/peers/torch_train.py has them, or small ones of their kind.
+	// and formats is checked by CheckFile. A FlagError is one of usage.
+	FromFile(in File) (bench.Op, error)
+	// Suite returns the cases of the training workload, as tools/peers/torch_train.py has
+	// them, or small ones of their kind.
 	Suite(small bool) []bench.Op
 }
 
-// All lists the kernels by name.
+// Suited is Flags that have more suites than that of training, which their method Suite
+// returns.
+type Suited interface {
+	Suites() []bench.Suite
+	// Cases returns those of a suite as the flags of Kernel.How want them.
+	Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error)
+}
+
+// Suites returns the suites of flags.
+func Suites(f Flags) []bench.Suite {
+	if s, ok := f.(Suited); ok {
+		return s.Suites()
+	}
+	return []bench.Suite{{Name: bench.TrainingSuite, About: "the shapes of a training step"}}
+}
+
+// Cases returns a suite of flags as it is measured, and its cases.
+func Cases(f Flags, s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
+	if suited, ok := f.(Suited); ok {
+		return suited.Cases(s, small)
+	}
+	if small {
+		s = s.Small()
+	}
+	return &s, f.Suite(small), nil
+}
+
+// Find returns the kernel of that name.
+func Find(name string) (Kernel, bool) {
+	all := All()
+	i := slices.IndexFunc(all, func(k Kernel) bool { return k.Name == name })
+	if i < 0 {
+		return Kernel{}, false
+	}
+	return all[i], true
+}
+
+// A FlagError says that flags are wrong for a file.
+type FlagError struct{ error }
+
+// A File is what is read of a safetensors file.
+type File interface {
+	Tensors() []safetensors.Tensor
+	Tensor(name string) (safetensors.Tensor, bool)
+	ReadAt(t safetensors.Tensor, raw []byte, at int64) error
+}
+
+// All lists the kernels.
 func All() []Kernel {
-	return []Kernel{matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), norm(), optimizer()}
+	return []Kernel{softmaxAttention(), matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), norm(), optimizer()}
 }
 
 // A Header is the tensors of a file, without what they hold.
 type Header []safetensors.Tensor
+
+// Tensors implements File.
+func (h Header) Tensors() []safetensors.Tensor { return h }
+
+// ReadAt implements File.
+func (h Header) ReadAt(t safetensors.Tensor, _ []byte, _ int64) error {
+	return fmt.Errorf("tensor %q: only the header of its file is known", t.Name)
+}
 
 // Tensor returns the tensor of that name.
 func (h Header) Tensor(name string) (safetensors.Tensor, bool) {
@@ -126,65 +194,14 @@ func CheckFile(h Header, op bench.Op, backward bool) error {
 		}
 	}
 	for _, name := range names {
-		if _, ok := h.Tensor(name); !ok {
+		if _, ok := h.Tensor(name); !ok && wanted[name].Role == bench.Upstream {
+			return fmt.Errorf("tensor %q is missing: --backward needs it", name)
+		} else if !ok {
 			return fmt.Errorf("tensor %q is missing", name)
 		}
 	}
 	return nil
 }
-
-// DTypeVar adds a flag whose value is the name of a floating-point format.
-func DTypeVar(f *pflag.FlagSet, p *dtype.DType, name, usage string) {
-	f.Var(dtypeValue{p}, name, usage)
-}
-
-type dtypeValue struct{ target *dtype.DType }
-
-// Set implements pflag.Value.
-func (v dtypeValue) Set(text string) error {
-	t, err := dtype.Parse(text)
-	if err != nil {
-		return errors.New("not one of float16, bfloat16, float32")
-	}
-	*v.target = t
-	return nil
-}
-
-// String implements pflag.Value. The usage texts say the defaults.
-func (v dtypeValue) String() string { return "" }
-
-// Type implements pflag.Value.
-func (v dtypeValue) Type() string { return "TYPE" }
-
-// keepVar adds --keep, whose value is the name of what a kernel can keep.
-func keepVar(f *pflag.FlagSet, p *mlp.Keep, of []mlp.Keep, usage string) {
-	f.Var(keepValue{p, of}, "keep", usage)
-}
-
-type keepValue struct {
-	target *mlp.Keep
-	of     []mlp.Keep
-}
-
-// Set implements pflag.Value.
-func (v keepValue) Set(text string) error {
-	k, err := mlp.ParseKeep(text)
-	if err != nil || !slices.Contains(v.of, k) {
-		names := make([]string, len(v.of))
-		for i, k := range v.of {
-			names[i] = k.String()
-		}
-		return errors.New("not one of " + strings.Join(names, ", "))
-	}
-	*v.target = k
-	return nil
-}
-
-// String implements pflag.Value. The usage texts say the default.
-func (v keepValue) String() string { return "" }
-
-// Type implements pflag.Value.
-func (v keepValue) Type() string { return "WHAT" }
 
 // A sizeFlag is a flag of a size of a problem.
 type sizeFlag struct {
@@ -196,7 +213,7 @@ type sizeFlag struct {
 // file.
 func setGiven(set *pflag.FlagSet, sizes []sizeFlag) {
 	for _, x := range sizes {
-		if f := set.Lookup(x.name); f != nil && f.Changed && f.Value.Type() == "int" {
+		if f := set.Lookup(x.name); f != nil && f.Changed && f.Value.Type() != "string" {
 			*x.to = *x.from
 		}
 	}

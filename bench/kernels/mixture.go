@@ -61,8 +61,9 @@ and the output file also gets
 			Example: `  flashvk run mixture --in x.safetensors --out loss.safetensors
   flashvk run mixture --in x.safetensors --out loss.safetensors --backward --grad-dtype float32`,
 		},
-		New: func() Flags { return &mixtureFlags{} },
-		How: []string{"outputs"},
+		Sweep: "--heads 1..16x2",
+		New:   func() Flags { return &mixtureFlags{} },
+		How:   []string{"outputs"},
 	}
 }
 
@@ -117,7 +118,8 @@ func (m *mixtureFlags) op(p mixture.Problem) (bench.Op, error) {
 }
 
 // FromFile implements Flags.
-func (m *mixtureFlags) FromFile(h Header) (bench.Op, error) {
+func (m *mixtureFlags) FromFile(in File) (bench.Op, error) {
+	h := Header(in.Tensors())
 	x, format, err := h.Floats("x", "tokens", "in")
 	if err != nil {
 		return nil, err
@@ -249,7 +251,7 @@ func (o mixtureOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 
 // Reference implements bench.Op: of large problems, some tokens of what has tokens, and of
 // what is a sum over all of them only that it is written.
-func (o mixtureOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expected, error) {
+func (o mixtureOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
 	p := o.p
 	in := ref.Inputs{X: wide(t["x"]), W1: wide(t["w1"]), W2: wide(t["w2"]), Y: wide(t["y"])}
 	const most = 1 << 28 // multiplications of a product
@@ -267,11 +269,11 @@ func (o mixtureOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.E
 		if all {
 			sum = bench.Expected{Name: "loss", Want: []float64{loss}, Limit: b.Loss}
 		}
-		return []bench.Expected{{Name: "log_p", At: rowsAt(tokens, p.Tokens, 1), Want: logP, Limit: b.LogP}, sum}, nil
+		return bench.Expectations{{Name: "log_p", At: rowsAt(tokens, p.Tokens, 1), Want: logP, Limit: b.LogP}, sum}, nil
 	}
 	want := ref.Backward(some, dloss, part)
 	b := ref.BackwardBounds(some, want, dloss, part)
-	list := []bench.Expected{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: b.DX}}
+	list := bench.Expectations{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: b.DX}}
 	if !all {
 		return append(list, bench.Expected{Name: "dw1", At: []int{}}, bench.Expected{Name: "dw2", At: []int{}}), nil
 	}

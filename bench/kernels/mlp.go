@@ -62,8 +62,9 @@ and the output file also gets
 			Example: `  flashvk run mlp --in x.safetensors --out y.safetensors
   flashvk run mlp --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
 		},
-		New: func() Flags { return &mlpFlags{} },
-		How: []string{"keep"},
+		Sweep: "--tokens 1024..65536x4 --dtype float16,bfloat16",
+		New:   func() Flags { return &mlpFlags{} },
+		How:   []string{"keep"},
 	}
 }
 
@@ -111,8 +112,9 @@ and the output file also gets
 			Example: `  flashvk run grouped --in x.safetensors --out y.safetensors
   flashvk run grouped --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
 		},
-		New: func() Flags { return &mlpFlags{grouped: true} },
-		How: []string{"products", "keep"},
+		Sweep: "--heads 1..16x2",
+		New:   func() Flags { return &mlpFlags{grouped: true} },
+		How:   []string{"products", "keep"},
 	}
 }
 
@@ -206,7 +208,8 @@ func (m *mlpFlags) op(p mlp.Problem, stride int) (bench.Op, error) {
 }
 
 // FromFile implements Flags.
-func (m *mlpFlags) FromFile(h Header) (bench.Op, error) {
+func (m *mlpFlags) FromFile(in File) (bench.Op, error) {
+	h := Header(in.Tensors())
 	x, format, err := h.Floats("x", "tokens", "in")
 	if err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ func (o mlpOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, i
 
 // Reference implements bench.Op: of large problems, some tokens of what has tokens, and
 // some hidden units of each head of the gradients of weights.
-func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expected, error) {
+func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
 	p, heads := o.p, max(o.p.Heads, 1)
 	in := ref.Inputs{X: wide(t["x"]), W1: wide(t["w1"]), W2: wide(t["w2"])}
 	if pass == bench.Backward {
@@ -164,7 +164,7 @@ func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expec
 	want, plain := ref.Compute(some, part), ref.Plain(some, part)
 	bounds := ref.NewBounds(want, plain, part)
 	if pass != bench.Backward {
-		list := []bench.Expected{{Name: "y", At: rowsAt(tokens, p.Tokens, heads*p.Out), Want: want.Y, Limit: bounds.Y}}
+		list := bench.Expectations{{Name: "y", At: rowsAt(tokens, p.Tokens, heads*p.Out), Want: want.Y, Limit: bounds.Y}}
 		var rows []int // of hidden units
 		for _, t := range tokens {
 			for k := range heads {
@@ -172,13 +172,13 @@ func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expec
 			}
 		}
 		at := rowsApart(rows, p.Tokens*heads, p.Hidden, o.stride)
-		kept := []bench.Expected{
+		kept := bench.Expectations{
 			{Name: "pre", At: at, Want: want.Pre, Limit: bounds.Pre, Columns: p.Hidden, Stride: o.stride},
 			{Name: "hidden", At: at, Want: want.Hidden, Limit: bounds.Hidden, Columns: p.Hidden, Stride: o.stride},
 		}
 		return append(list, kept[:p.Keep]...), nil
 	}
-	list := []bench.Expected{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: bounds.DX}}
+	list := bench.Expectations{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: bounds.DX}}
 
 	units := sample(p.Hidden, most/(heads*p.Tokens*max(p.In, p.Out)))
 	part, some = ref.Units(units, in, p)

@@ -55,7 +55,8 @@ and the output file also gets
 			Example: `  flashvk run norm --in x.safetensors --out y.safetensors
   flashvk run norm --in x.safetensors --out y.safetensors --rms --eps 1e-6 --backward`,
 		},
-		New: func() Flags { return &normFlags{eps: 1e-5} },
+		Sweep: "--rows 1024..262144x4 --cols 512,4096",
+		New:   func() Flags { return &normFlags{eps: 1e-5} },
 	}
 }
 
@@ -102,7 +103,8 @@ func (n *normFlags) FromFlags(cpu bool) (bench.Op, error) {
 }
 
 // FromFile implements Flags.
-func (n *normFlags) FromFile(h Header) (bench.Op, error) {
+func (n *normFlags) FromFile(in File) (bench.Op, error) {
+	h := Header(in.Tensors())
 	shape, format, err := h.Floats("x", "rows", "cols")
 	if err != nil {
 		return nil, err
@@ -223,7 +225,7 @@ func kitPass(p bench.Pass) kit.Pass {
 }
 
 // Reference implements bench.Op.
-func (o normOp) Reference(t map[string][]float32, p bench.Pass) ([]bench.Expected, error) {
+func (o normOp) Reference(t map[string][]float32, p bench.Pass) (bench.Reference, error) {
 	in := ref.Inputs{X: wide(t["x"]), Residual: wide(t["residual"]), W: wide(t["w"])}
 	if p == bench.Backward {
 		s := in.X
@@ -233,7 +235,7 @@ func (o normOp) Reference(t map[string][]float32, p bench.Pass) ([]bench.Expecte
 		up := ref.Upstream{DY: wide(t["dy"]), DSum: wide(t["dsum"])}
 		want, plain := ref.Backward(s, in.W, up, o.p), ref.PlainBackward(s, in.W, up, o.p)
 		limit := ref.BackwardBounds(want, plain, s, in.W, up, o.p)
-		list := []bench.Expected{{Name: "dx", Want: want.DX, Limit: limit.DX}, {Name: "dw", Want: want.DW, Limit: limit.DW}}
+		list := bench.Expectations{{Name: "dx", Want: want.DX, Limit: limit.DX}, {Name: "dw", Want: want.DW, Limit: limit.DW}}
 		if o.p.Residual {
 			list = append(list, bench.Expected{Name: "dresidual", Want: want.DX, Limit: limit.DX})
 		}
@@ -241,7 +243,7 @@ func (o normOp) Reference(t map[string][]float32, p bench.Pass) ([]bench.Expecte
 	}
 	want := ref.Forward(in, o.p)
 	limit := ref.Bounds(want, ref.PlainForward(in, o.p), o.p)
-	list := []bench.Expected{{Name: "y", Want: want.Y, Limit: limit.Y}, {Name: "rstd", Want: want.Rstd, Limit: limit.Rstd}}
+	list := bench.Expectations{{Name: "y", Want: want.Y, Limit: limit.Y}, {Name: "rstd", Want: want.Rstd, Limit: limit.Rstd}}
 	if !o.p.RMS {
 		list = append(list, bench.Expected{Name: "mean", Want: want.Mean, Limit: limit.Mean})
 	}

@@ -1,7 +1,6 @@
 package kernels_test
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -14,6 +13,13 @@ import (
 )
 
 func TestMain(m *testing.M) { vktest.Main(m) }
+
+// find returns a kernel.
+func find(t *testing.T, name string) kernels.Kernel {
+	k, ok := kernels.Find(name)
+	require.True(t, ok)
+	return k
+}
 
 // traced records a pass on the first path that the device has, and returns its dispatches.
 func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) []vk.TracedDispatch {
@@ -52,6 +58,9 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 func TestNotes(t *testing.T) {
 	d := vktest.Open(t)
 	for _, k := range kernels.All() {
+		if k.Name == "attention" {
+			continue // it has a method Note, and a test of its own
+		}
 		op := k.New().Suite(true)[0]
 		for pass := bench.Forward; pass <= bench.Backward; pass++ {
 			if pass == bench.Backward && !bench.HasBackward(op) {
@@ -86,7 +95,7 @@ func TestNotes(t *testing.T) {
 // formulas.
 func TestNotesOfKeep(t *testing.T) {
 	d := vktest.Open(t)
-	k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == "grouped" })]
+	k := find(t, "grouped")
 	for _, impl := range []string{"coopmat", "scalar"} {
 		set, flags := pflag.NewFlagSet("grouped", pflag.ContinueOnError), k.New()
 		flags.Add(set, true)
@@ -127,7 +136,7 @@ func TestNotesOfPaths(t *testing.T) {
 		{"mlp", "fused", []string{"--tokens=20", "--hidden=37", "--in=18"}, []string{"x, w1, w2", "20x32x37 nn float16"}, true},
 	} {
 		t.Run(x.kernel+"/"+x.impl, func(t *testing.T) {
-			k := kernels.All()[slices.IndexFunc(kernels.All(), func(k kernels.Kernel) bool { return k.Name == x.kernel })]
+			k := find(t, x.kernel)
 			set, flags := pflag.NewFlagSet(x.kernel, pflag.ContinueOnError), k.New()
 			flags.Add(set, true)
 			require.NoError(t, set.Parse(x.args))

@@ -55,7 +55,8 @@ With --max-norm a gradient that is not finite, or a norm from 1.8e19 on, whose s
 float32 does not hold, leaves everything as it was.`,
 			Example: `  flashvk run optim --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16`,
 		},
-		New: func() Flags { return &optimFlags{hyper: optim.Default(), lr: 1e-3, tensors: 60} },
+		Sweep: "--tensors 1..64x4",
+		New:   func() Flags { return &optimFlags{hyper: optim.Default(), lr: 1e-3, tensors: 60} },
 	}
 }
 
@@ -133,7 +134,8 @@ func (o *optimFlags) Suite(small bool) []bench.Op {
 }
 
 // FromFile implements Flags.
-func (o *optimFlags) FromFile(h Header) (bench.Op, error) {
+func (o *optimFlags) FromFile(in File) (bench.Op, error) {
+	h := Header(in.Tensors())
 	op := &optimOp{hyper: o.hyper, lr: o.lr, copyTo: o.copyTo}
 	for _, t := range h {
 		name, found := strings.CutPrefix(t.Name, "param")
@@ -352,7 +354,8 @@ func (o *optimOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ stri
 const checkedElements = 1 << 18
 
 // Reference implements bench.Op.
-func (o *optimOp) Reference(t map[string][]float32, _ bench.Pass) (list []bench.Expected, err error) {
+func (o *optimOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
+	var list bench.Expectations
 	names := o.names
 	if o.flat {
 		names = []string{""}

@@ -278,7 +278,7 @@ func newPath(caps *vk.Caps, impl attention.Impl, pass bench.Pass, t dtype.DType)
 		supports = attention.SupportsBackward
 	}
 	if err := supports(caps, impl, attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}); err != nil {
-		p.Verdict, p.Why = Unsupported, bench.Reason(err, impl)
+		p.Verdict, p.Why = Unsupported, bench.Reason("attention", impl.String(), err)
 	}
 	return p
 }

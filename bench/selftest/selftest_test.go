@@ -169,7 +169,7 @@ func TestSlow(t *testing.T) {
 		return bench.Ceiling{Name: name, Work: flops, Timing: bench.Timing{DeviceNS: []float64{1e9}}}
 	}
 	result := func(impl attention.Impl, ns float64) bench.Result {
-		return bench.Result{Impl: impl.String(), Status: bench.StatusOK, Problem: speedProblem(false, dtype.Float16), Timing: bench.Timing{DeviceNS: []float64{ns}}}
+		return bench.Result{Impl: impl.String(), Status: bench.StatusOK, Timing: bench.Timing{DeviceNS: []float64{ns}}}
 	}
 	for _, c := range []struct {
 		matrix, coopmat float64
@@ -191,7 +191,7 @@ func TestSlow(t *testing.T) {
 				{Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}, {Impl: attention.Unfused, DType: dtype.Float16, Verdict: Pass},
 			},
 		}}
-		r.compare(dtype.Float16, []bench.Result{result(attention.CoopMat, c.coopmat), result(attention.Scalar, 100), result(attention.Unfused, 400)})
+		r.compare(speedProblem(false, dtype.Float16), []bench.Result{result(attention.CoopMat, c.coopmat), result(attention.Scalar, 100), result(attention.Unfused, 400)})
 		p := r.report.Paths
 		require.Equal(t, c.want, p[0].Verdict)
 		require.Contains(t, p[0].Why, c.why)
@@ -204,14 +204,14 @@ func TestSlow(t *testing.T) {
 	r := &run{report: &Report{Paths: []Path{{Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass}, {Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}}}}
 	bad := result(attention.CoopMat, 0)
 	bad.Status, bad.Reason = bench.StatusFailed, "O[0] is 1"
-	r.compare(dtype.Float16, []bench.Result{bad, result(attention.Scalar, 100)})
+	r.compare(speedProblem(false, dtype.Float16), []bench.Result{bad, result(attention.Scalar, 100)})
 	require.Equal(t, Wrong, r.report.Paths[0].Verdict)
 	require.Contains(t, r.report.Paths[0].Why, "seq_q=2048")
 
 	// The baseline is no path, but its module ran.
 	naive := result(attention.Scalar, 500)
 	naive.Impl = "naive"
-	r.compare(dtype.Float16, []bench.Result{result(attention.Scalar, 100), naive})
+	r.compare(speedProblem(false, dtype.Float16), []bench.Result{result(attention.Scalar, 100), naive})
 	require.Len(t, r.report.Modules, 1)
 	require.Equal(t, "naive_attention.f16", r.report.Modules[0].Name)
 	require.Equal(t, 1, r.report.Modules[0].Right)

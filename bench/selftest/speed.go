@@ -24,22 +24,26 @@ func (r *run) speeds(ctx context.Context) error {
 		if time.Since(r.start) > r.Budget {
 			return nil
 		}
-		var impls []attention.Impl
+		var impls []string
 		for _, p := range r.report.Paths {
 			if p.Pass == bench.Forward && p.DType == t && p.Verdict == Pass {
-				impls = append(impls, p.Impl)
+				impls = append(impls, p.Impl.String())
 			}
 		}
-		if len(impls) < 2 || !slices.Contains(impls, attention.Scalar) {
+		if len(impls) < 2 || !slices.Contains(impls, attention.Scalar.String()) {
 			continue
 		}
 		r.step(fmt.Sprintf("speed of %v", t))
-		c := bench.Case{Problem: speedProblem(r.report.Env.CPU, t), Impls: impls, Protocol: quick(r.report.Env.CPU), Naive: true}
-		results, err := bench.Attention(ctx, r.d, c, nil)
+		op, err := bench.NewAttention(speedProblem(r.report.Env.CPU, t))
 		if err != nil {
 			return err
 		}
-		r.compare(t, results)
+		c := bench.Case{Op: op, Impls: append(impls, bench.Naive), Protocol: quick(r.report.Env.CPU)}
+		results, err := bench.Run(ctx, r.d, c, nil)
+		if err != nil {
+			return err
+		}
+		r.compare(op.Problem(), results)
 	}
 	return nil
 }
@@ -52,8 +56,9 @@ func speedProblem(cpu bool, t dtype.DType) attention.Problem {
 	return p
 }
 
-// compare notes the speed of each path and finds those that are slow.
-func (r *run) compare(t dtype.DType, results []bench.Result) {
+// compare notes the speed of each path on a problem and finds those that are slow.
+func (r *run) compare(problem attention.Problem, results []bench.Result) {
+	t := problem.DType
 	at := slices.IndexFunc(results, func(x bench.Result) bool { return x.Impl == attention.Scalar.String() })
 	scalar := results[at].NS()
 	for _, x := range results {
@@ -64,7 +69,7 @@ func (r *run) compare(t dtype.DType, results []bench.Result) {
 		}
 		p := &r.report.Paths[i]
 		if x.Status == bench.StatusFailed {
-			p.Verdict, p.Why = Wrong, fmt.Sprintf("%v: %s", x.Problem, x.Reason)
+			p.Verdict, p.Why = Wrong, fmt.Sprintf("%v: %s", problem, x.Reason)
 			continue
 		}
 		if x.NS() == 0 || scalar == 0 {
@@ -74,7 +79,7 @@ func (r *run) compare(t dtype.DType, results []bench.Result) {
 		matrices := p.Impl == attention.CoopMat2 || p.Impl == attention.CoopMat
 		if matrices && p.Speed < slowBelow {
 			p.Verdict = Slow
-			p.Why = fmt.Sprintf("right, but %.2g times as fast as scalar at %s: %s", p.Speed, bench.Describe(x.Problem), r.suspicion(t))
+			p.Why = fmt.Sprintf("right, but %.2g times as fast as scalar at %s: %s", p.Speed, bench.Describe(problem), r.suspicion(t))
 		}
 	}
 }

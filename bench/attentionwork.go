@@ -1,59 +1,44 @@
 package bench
 
 import (
-	"context"
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/vk"
 )
 
-// A profiledAttention is a path of attention that is profiled.
-type profiledAttention struct {
-	*attentionRun
-	opt    attention.Options
-	impl   attention.Impl   // what runs; of both passes that of the forward pass
-	config attention.Config // of a forward pass
-}
-
-// choose finds out what runs and returns it in words.
-func (r *profiledAttention) choose(c Case) (choice string, err error) {
-	r.opt = attention.Options{Impl: c.Impls[0], Tuning: c.Tuning}
-	caps := r.d.Caps()
-	if choice, err = c.Pass.choice(caps, c.Problem, r.opt); err != nil {
-		return "", err
+// Note says what the dispatches of a call do. Several dispatches of a kernel share its
+// work.
+func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchProfile) error {
+	opt, err := o.options(impl)
+	if err != nil {
+		return err
 	}
-	if c.Pass == Backward {
-		config, err := attention.ChooseBackward(caps, c.Problem, r.opt)
-		r.impl = config.Impl
-		return choice, err
+	var config attention.Config
+	path := attention.Auto // that runs; of both passes that of the forward pass
+	if p == Backward {
+		backward, err := attention.ChooseBackward(caps, o.p, opt)
+		if err != nil {
+			return err
+		}
+		path = backward.Impl
+	} else {
+		if config, err = attention.Choose(caps, o.p, opt); err != nil {
+			return err
+		}
+		path = config.Impl
 	}
-	r.config, err = attention.Choose(caps, c.Problem, r.opt)
-	r.impl = r.config.Impl
-	return choice, err
-}
-
-func (r *profiledAttention) check(ctx context.Context, x *Result) (Target, error) {
-	return r.attentionRun.check(ctx, r.opt.Impl, r.record(r.opt), x)
-}
-
-func (r *profiledAttention) count() int { return len(r.sets) }
-
-// note implements profiled: several dispatches of a kernel share its work.
-func (r *profiledAttention) note(list []DispatchProfile) {
 	of := map[string]float64{}
 	for _, x := range list {
 		of[x.Kernel]++
 	}
 	for i := range list {
 		x := &list[i]
-		w := workOf(x.Kernel, r.p, r.config)
+		w := workOf(x.Kernel, o.p, config)
 		x.Note.FLOPs, x.Note.Bytes = w.FLOPs/of[x.Kernel], w.Bytes/of[x.Kernel]
-		x.Note.Matrices, x.Note.DType = onMatrices(r.impl), r.p.DType
+		x.Note.Matrices, x.Note.DType = path == attention.CoopMat2 || path == attention.CoopMat, o.p.DType
 	}
-}
-
-func onMatrices(impl attention.Impl) bool {
-	return impl == attention.CoopMat2 || impl == attention.CoopMat
+	return nil
 }
 
 // workOf returns what a kernel of a forward pass has to do, by the conventions of

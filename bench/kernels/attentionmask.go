@@ -1,7 +1,8 @@
-package main
+package kernels
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -25,26 +26,29 @@ type maskFlags struct {
 
 func (m *maskFlags) add(f *pflag.FlagSet) {
 	m.set = f
-	boolVar(f, &m.causal, "causal", "hide the keys after each query")
-	f.Var(value[problem.Align]{&m.align, parseAlign, "CORNER"}, "causal-align", "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left")
-	f.Var(value[float64]{&m.scale, parseFloat, "F"}, "scale", "factor of the scores (default 1/√headdim)")
-	f.Var(value[problem.Window]{&m.window, parseWindow, "L,R"}, "window", "hide keys more than L before or R after each query's own; -1 is unlimited")
-	f.Var(value[float64]{&m.softcap, parseFloat, "F"}, "softcap", "replace each score x by F*tanh(x/F)")
-	f.Var(value[float64]{&m.dropout, parseFloat, "P"}, "dropout", "drop each weight with probability P; needs --seed")
-	f.Var(value[uint64]{&m.seed, parseSeed, "N"}, "seed", "seed of the dropout")
+	BoolVar(f, &m.causal, "causal", "hide the keys after each query")
+	f.Var(Value[problem.Align]{&m.align, parseAlign, "CORNER"}, "causal-align", "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left")
+	f.Var(Value[float64]{&m.scale, ParseFloat, "F"}, "scale", "factor of the scores (default 1/√headdim)")
+	f.Var(Value[problem.Window]{&m.window, parseWindow, "L,R"}, "window", "hide keys more than L before or R after each query's own; -1 is unlimited")
+	f.Var(Value[float64]{&m.softcap, ParseFloat, "F"}, "softcap", "replace each score x by F*tanh(x/F)")
+	f.Var(Value[float64]{&m.dropout, ParseFloat, "P"}, "dropout", "drop each weight with probability P; needs --seed")
+	f.Var(Value[uint64]{&m.seed, parseSeed, "N"}, "seed", "seed of the dropout")
 }
 
-func boolVar(f *pflag.FlagSet, p *bool, name, usage string) {
-	f.Var(value[bool]{p, parseBool, "bool"}, name, usage)
-	f.Lookup(name).NoOptDefVal = "true"
+func parseAlign(text string) (problem.Align, error) {
+	a, err := problem.ParseAlign(text)
+	if err != nil {
+		return 0, errors.New("not one of bottom-right, top-left")
+	}
+	return a, nil
 }
 
 // parseWindow reads two numbers of keys. A window that is unlimited to both
 // sides is none.
 func parseWindow(text string) (problem.Window, error) {
 	left, right, ok := strings.Cut(text, ",")
-	l, errLeft := parseInt(left)
-	r, errRight := parseInt(right)
+	l, errLeft := ParseInt(left)
+	r, errRight := ParseInt(right)
 	switch {
 	case !ok:
 		return problem.Window{}, errors.New("not two numbers L,R")
@@ -64,18 +68,17 @@ func parseSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// apply puts the flags into p. It returns a usage error if they contradict
-// each other.
+// apply puts the flags into p. It is an error if they contradict each other.
 func (m *maskFlags) apply(p *problem.Problem) error {
 	switch {
 	case m.set.Changed("scale") && m.scale == 0:
-		return usagef("--scale 0 is not possible; leave it out for the default, 1/√headdim")
+		return fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
 	case m.set.Changed("softcap") && m.softcap == 0:
-		return usagef("--softcap 0 is not possible; leave it out for none")
+		return fmt.Errorf("--softcap 0 is not possible; leave it out for none")
 	case m.dropout != 0 && !m.set.Changed("seed"):
-		return usagef("--dropout %v needs --seed", m.dropout)
+		return fmt.Errorf("--dropout %v needs --seed", m.dropout)
 	case m.set.Changed("seed") && !m.set.Changed("dropout"):
-		return usagef("--seed %d needs --dropout", m.seed)
+		return fmt.Errorf("--seed %d needs --dropout", m.seed)
 	}
 	p.Causal, p.CausalAlign, p.Scale, p.Window, p.Softcap = m.causal, m.align, m.scale, m.window, m.softcap
 	p.Dropout = problem.Dropout{P: m.dropout, Seeded: m.set.Changed("seed"), Seed: m.seed}
@@ -86,16 +89,16 @@ func (m *maskFlags) apply(p *problem.Problem) error {
 	least.ALiBi = problem.ALiBiPerHead
 	least.ValueDim, least.Bias, least.Varlen = 0, problem.Bias{}, problem.Varlen{}
 	if err := least.Validate(); err != nil {
-		return usageError{err}
+		return err
 	}
 	return nil
 }
 
-// checkAlign returns a usage error for an alignment of nothing. It is called
+// checkAlign returns an error for an alignment of nothing. It is called
 // when all of p is known.
 func (m *maskFlags) checkAlign(p *problem.Problem) error {
 	if m.set.Changed("causal-align") && !p.Causal && !p.Window.On && p.ALiBi == problem.ALiBiOff {
-		return usagef("--causal-align %v needs --causal, --window or ALiBi's slopes", m.align)
+		return fmt.Errorf("--causal-align %v needs --causal, --window or ALiBi's slopes", m.align)
 	}
 	return nil
 }

@@ -2,20 +2,22 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/bench/peer"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// An OpCase is an Op and what to measure of it.
-type OpCase struct {
+// Progress is called when a unit of work is done. What describes the next one;
+// done counts up to total.
+type Progress func(done, total int, what string)
+
+// A Case is an Op and what to measure of it.
+type Case struct {
 	Op       Op
 	Pass     Pass
 	Impls    []string
@@ -24,9 +26,11 @@ type OpCase struct {
 	PeerTime time.Duration // after which a peer is killed
 }
 
-// MeasureOp is Attention for any kernel: it checks c.Pass of c.Op against the
-// reference on each path and times those that are right.
-func MeasureOp(ctx context.Context, d *vk.Device, c OpCase, progress Progress) ([]Result, error) {
+// Run checks c.Pass of c.Op against the reference on each path of c.Impls, and times
+// those that are right. The results are in the order of the paths; a path that the device
+// cannot take, also for lack of memory, is reported as unsupported. The results of the
+// peers follow, in the order of the peers. An error means that the run was cut short.
+func Run(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
 	r := newOpRun(d, c)
 	defer r.close()
 	results := make([]Result, len(c.Impls))
@@ -36,7 +40,7 @@ func MeasureOp(ctx context.Context, d *vk.Device, c OpCase, progress Progress) (
 		results[i].Status = StatusUnsupported
 		choice, err := r.choose(impl)
 		if err != nil {
-			results[i].Reason = reason(c.Op.Name(), impl, err)
+			results[i].Reason = Reason(c.Op.Name(), impl, err)
 			continue
 		}
 		results[i].Choice = choice
@@ -60,7 +64,7 @@ func MeasureOp(ctx context.Context, d *vk.Device, c OpCase, progress Progress) (
 	var timed []int // the result of each target
 	for _, i := range able {
 		step("checking " + results[i].Impl)
-		target, err := r.check(ctx, &results[i])
+		target, err := r.check(ctx, r.call(results[i].Impl), &results[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
 		}
@@ -83,6 +87,14 @@ func MeasureOp(ctx context.Context, d *vk.Device, c OpCase, progress Progress) (
 	return append(results, more...), err
 }
 
+// Reason returns why a path does not take a problem, without the words that
+// stand beside it: kernel, path, and that it is about the device.
+func Reason(kernel, impl string, err error) string {
+	text := strings.TrimPrefix(err.Error(), kernel+": ")
+	text = strings.TrimPrefix(text, impl+": ")
+	return strings.TrimSuffix(text, ": "+vk.ErrUnsupported.Error())
+}
+
 // finish puts what was measured into the result of each target.
 func finish(results []Result, timed []int, measured []Measured) {
 	for j, m := range measured {
@@ -103,19 +115,15 @@ type opRun struct {
 	subject *Subject
 	sets    []map[string]vk.Tensor
 	values  map[string][]float32 // of the first set: what the pass does not write
-	want    []Expected
-	shared  *vk.Buffer // workspace of all calls, which run one after the other
+	want    []Reference          // of each pass
+	shared  *vk.Buffer           // workspace of all calls, which run one after the other
+	dirty   bool                 // what is read of the first set may not be what was drawn
 	hash    hasher
 }
 
-func newOpRun(d *vk.Device, c OpCase) *opRun {
+func newOpRun(d *vk.Device, c Case) *opRun {
 	return &opRun{d: d, op: c.Op, pass: c.Pass, hash: newHasher(), subject: NewSubject(c.Op, c.Pass)}
 }
-
-func (r *opRun) count() int { return len(r.sets) }
-
-// note implements profiled: kernels of pipelines say what their dispatches do.
-func (r *opRun) note([]DispatchProfile) {}
 
 // result returns an empty result of a path.
 func (r *opRun) result(impl string) Result {
@@ -184,6 +192,9 @@ func (r *opRun) addSet() error {
 // addSets adds copies of the first set until there are n, or fewer if the memory of
 // the device is full.
 func (r *opRun) addSets(ctx context.Context, n int) error {
+	if err := r.clean(ctx); err != nil {
+		return err
+	}
 	for len(r.sets) < n {
 		err := r.addSet()
 		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
@@ -201,55 +212,82 @@ func (r *opRun) addSets(ctx context.Context, n int) error {
 }
 
 // prepare makes the first set, draws the values that the pass reads, and computes
-// what it should write. Before a backward pass alone the forward pass runs, whose
-// outputs it reads.
+// what it should write. Before a backward pass the forward pass runs, whose outputs it
+// reads.
 func (r *opRun) prepare(ctx context.Context) error {
-	if err := r.addSet(); err != nil {
+	if err := r.addSet(); err != nil { // before the host makes an effort: memory may not suffice
 		return err
 	}
 	r.values = map[string][]float32{}
 	for i, t := range r.op.Tensors() {
-		if t.Role == Output || t.Role == Gradient || !t.Read(r.pass) {
-			continue
+		if t.Role != Output && t.Role != Gradient && t.Read(r.pass) && t.Ints == nil {
+			r.values[t.Name] = t.draw(uint64(i + 1))
 		}
-		x := Normal(t.DType, t.elements(), uint64(i+1))
-		if t.Draw != nil {
-			for j := range x {
-				x[j] = t.DType.Round(t.Draw(x[j]))
-			}
-		}
-		r.values[t.Name] = x
 	}
 	if err := r.restore(ctx); err != nil {
 		return err
 	}
-	if r.pass == Backward {
-		if err := r.runForward(ctx); err != nil {
+	forward, err := r.op.Reference(r.values, Forward)
+	if err != nil {
+		return err
+	}
+	if r.pass != Backward {
+		r.want = append(r.want, forward)
+	}
+	if r.pass != Forward {
+		if err := r.runForward(ctx, forward); err != nil {
 			return err
 		}
-	}
-	for _, p := range opPasses(r.pass) {
-		want, err := r.op.Reference(r.values, p)
+		backward, err := r.op.Reference(r.values, Backward)
 		if err != nil {
 			return err
 		}
-		r.want = append(r.want, want...)
+		r.want = append(r.want, backward)
 	}
 	return ctx.Err()
 }
 
+// draw returns values to measure with.
+func (t *OpTensor) draw(seed uint64) []float32 {
+	if t.Values != nil {
+		return t.Values()
+	}
+	x := Normal(t.DType, t.elements(), seed)
+	if t.Draw != nil {
+		for j := range x {
+			x[j] = t.DType.Round(t.Draw(x[j]))
+		}
+	}
+	return x
+}
+
 // restore uploads the drawn values to the first set.
 func (r *opRun) restore(ctx context.Context) error {
-	for name, x := range r.values {
-		if err := uploadValues(ctx, r.sets[0][name], x); err != nil {
+	for _, t := range r.op.Tensors() {
+		var err error
+		if x, ok := r.values[t.Name]; ok {
+			err = uploadValues(ctx, r.sets[0][t.Name], x)
+		} else if t.Ints != nil {
+			err = r.sets[0][t.Name].UploadRaw(ctx, int32Bytes(t.Ints))
+		}
+		if err != nil {
 			return err
 		}
 	}
+	r.dirty = r.updates() // by any call
 	return nil
 }
 
+// clean restores the first set if that is needed: of large problems it takes long.
+func (r *opRun) clean(ctx context.Context) error {
+	if !r.dirty {
+		return nil
+	}
+	return r.restore(ctx)
+}
+
 // runForward runs the forward pass on the first set and checks and keeps its outputs.
-func (r *opRun) runForward(ctx context.Context) error {
+func (r *opRun) runForward(ctx context.Context, want Reference) error {
 	err := submit(ctx, r.d, "bench forward", func(c *vk.Cmd) error {
 		return r.recordPass(c, 0, r.op, "auto", Forward)
 	})
@@ -260,11 +298,7 @@ func (r *opRun) runForward(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	want, err := r.op.Reference(r.values, Forward)
-	if err != nil {
-		return err
-	}
-	if _, wrong := compareAll(outputs, want); wrong != nil {
+	if _, wrong := want.Check(outputs); wrong != nil {
 		return fmt.Errorf("the forward pass is wrong: %w", wrong)
 	}
 	for name, x := range outputs {
@@ -337,14 +371,9 @@ func (r *opRun) clear(ctx context.Context, set int) error {
 	return poison(ctx, r.d, r.tensors(set, func(t *OpTensor) bool { return t.Written(r.pass) && t.Role != Update }))
 }
 
-// check runs a path once and compares its outputs. It completes x and, if the path
-// is right, returns it as something to time.
-func (r *opRun) check(ctx context.Context, x *Result) (Target, error) {
-	if err := r.restore(ctx); err != nil {
-		return Target{}, err
-	}
-	impl := x.Impl
-	return r.checkCall(ctx, func(c *vk.Cmd, set int) error { return r.record(c, set, r.op, impl) }, x)
+// call returns what records a call on a path.
+func (r *opRun) call(impl string) func(c *vk.Cmd, set int) error {
+	return func(c *vk.Cmd, set int) error { return r.record(c, set, r.op, impl) }
 }
 
 // updates reports whether the passes read what they have written before.
@@ -352,16 +381,18 @@ func (r *opRun) updates() bool {
 	return slices.ContainsFunc(r.op.Tensors(), func(t OpTensor) bool { return t.Role == Update })
 }
 
-// checkCall is check for what record records, with inputs that are as they were drawn. The
-// calls of a kernel that updates a tensor go on from each other's results, so that there is
-// nothing to verify.
-func (r *opRun) checkCall(ctx context.Context, record func(*vk.Cmd, int) error, x *Result) (Target, error) {
-	if err := r.clear(ctx, 0); err != nil {
+// check runs a call once and compares its outputs. It completes x and, if the path is
+// right, returns it as something to time. What is wrong may have written anywhere. The
+// calls of a kernel that updates a tensor go on from each other's results, so that there
+// is nothing to verify.
+func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *Result) (Target, error) {
+	if err := errors.Join(r.clean(ctx), r.clear(ctx, 0)); err != nil {
 		return Target{}, err
 	}
+	r.dirty = true
 	err := submit(ctx, r.d, "bench check", func(c *vk.Cmd) error { return record(c, 0) })
 	if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		x.Reason = reason(r.op.Name(), x.Impl, err)
+		x.Reason = Reason(r.op.Name(), x.Impl, err)
 		return Target{}, nil
 	}
 	if err != nil {
@@ -372,12 +403,15 @@ func (r *opRun) checkCall(ctx context.Context, record func(*vk.Cmd, int) error, 
 		return Target{}, err
 	}
 	var wrong error
-	if x.Check, wrong = compareAll(got, r.want); wrong != nil {
+	if x.Check, wrong = r.compare(got); wrong != nil {
 		x.Status, x.Reason = StatusFailed, wrong.Error()
 		return Target{}, nil
 	}
-	x.Status = StatusOK
+	x.Status, r.dirty = StatusOK, r.updates()
 	target := Target{Name: x.Impl, Record: record}
+	if limited, ok := r.op.(interface{ MaxCalls(string, Pass) int }); ok {
+		target.MaxBatch = limited.MaxCalls(x.Impl, r.pass)
+	}
 	if r.updates() {
 		return target, nil
 	}
@@ -388,54 +422,25 @@ func (r *opRun) checkCall(ctx context.Context, record func(*vk.Cmd, int) error, 
 	return target, err
 }
 
-// uploadValues is t.Upload, for tensors of int32, too.
-func uploadValues(ctx context.Context, t vk.Tensor, x []float32) error {
-	if t.DType != dtype.Int32 {
-		return t.Upload(ctx, x)
-	}
-	raw := make([]byte, 0, 4*len(x))
-	for _, v := range x {
-		raw = binary.LittleEndian.AppendUint32(raw, uint32(int32(v)))
-	}
-	return t.UploadRaw(ctx, raw)
-}
-
-// downloadValues is t.Download, for tensors of int32, too.
-func downloadValues(ctx context.Context, t vk.Tensor, x []float32) error {
-	if t.DType != dtype.Int32 {
-		return t.Download(ctx, x)
-	}
-	raw := make([]byte, 4*len(x))
-	if err := t.DownloadRaw(ctx, raw); err != nil {
-		return err
-	}
-	decodeValues(dtype.Int32, x, raw)
-	return nil
-}
-
-// decodeValues reads x from a storage format, little endian.
-func decodeValues(t dtype.DType, x []float32, raw []byte) {
-	for i := range x {
-		switch t {
-		case dtype.Float16:
-			x[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
-		case dtype.BFloat16:
-			x[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
-		case dtype.Int32:
-			x[i] = float32(int32(binary.LittleEndian.Uint32(raw[4*i:])))
-		default:
-			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+// compare compares outputs of all passes with what they should be.
+func (r *opRun) compare(got map[string][]float32) (c Check, wrong error) {
+	for _, want := range r.want {
+		var one Check
+		if one, wrong = want.Check(got); wrong != nil {
+			return one, wrong
 		}
+		c = c.and(one)
 	}
+	return c, nil
 }
 
-// UnsupportedOp returns results that say that no path takes the case.
-func UnsupportedOp(c OpCase, err error) []Result {
+// Unsupported returns results that say that no path takes the case.
+func Unsupported(c Case, err error) []Result {
 	r := &opRun{op: c.Op, pass: c.Pass, subject: NewSubject(c.Op, c.Pass)}
 	var list []Result
 	for _, impl := range c.Impls {
 		x := r.result(impl)
-		x.Status, x.Reason = StatusUnsupported, reason(c.Op.Name(), impl, err)
+		x.Status, x.Reason = StatusUnsupported, Reason(c.Op.Name(), impl, err)
 		list = append(list, x)
 	}
 	return list

@@ -1,4 +1,4 @@
-package main
+package kernels
 
 import (
 	"fmt"
@@ -24,14 +24,14 @@ type featureFlags struct {
 
 func (b *featureFlags) add(f *pflag.FlagSet) {
 	b.set = f
-	intVar(f, &b.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")
-	f.Var(value[problem.ALiBi]{&b.alibi, parseALiBi, "SLOPES"}, "alibi", "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads")
+	IntVar(f, &b.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")
+	f.Var(Value[problem.ALiBi]{&b.alibi, parseALiBi, "SLOPES"}, "alibi", "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads")
 	f.Lookup("alibi").NoOptDefVal = problem.ALiBiPerHead.String()
-	f.Var(value[problem.Bias]{&b.bias, parseBias, "AXES"}, "bias", "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them")
-	f.Var(value[dtype.DType]{&b.biasDType, parseDType, "TYPE"}, "bias-dtype", "type of the bias: float32 (default) or that of --dtype")
-	boolVar(f, &b.keyMask, "key-mask", "hide one key in eight from all queries of a batch, at random")
-	boolVar(f, &b.sinks, "sinks", "give each head a sink")
-	boolVar(f, &b.varlen, "varlen", "pack sequences of seqlen, 3/4, 1/2 and 1/4 of it, and again")
+	f.Var(Value[problem.Bias]{&b.bias, parseBias, "AXES"}, "bias", "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them")
+	f.Var(Value[dtype.DType]{&b.biasDType, ParseDType, "TYPE"}, "bias-dtype", "type of the bias: float32 (default) or that of --dtype")
+	BoolVar(f, &b.keyMask, "key-mask", "hide one key in eight from all queries of a batch, at random")
+	BoolVar(f, &b.sinks, "sinks", "give each head a sink")
+	BoolVar(f, &b.varlen, "varlen", "pack sequences of seqlen, 3/4, 1/2 and 1/4 of it, and again")
 }
 
 func parseALiBi(text string) (problem.ALiBi, error) {
@@ -61,17 +61,17 @@ func parseBias(text string) (problem.Bias, error) {
 	return b, nil
 }
 
-// apply puts the flags into p, whose sizes are known. It returns a usage error if
+// apply puts the flags into p, whose sizes are known. It is an error if
 // they contradict each other.
 func (b *featureFlags) apply(p *attention.Problem) error {
 	if b.set.Changed("value-dim") {
 		if b.valueDim == 0 { // it would stand for headdim
-			return usagef("--value-dim 0 is not positive")
+			return fmt.Errorf("--value-dim 0 is not positive")
 		}
 		p.ValueDim = b.valueDim
 	}
 	if b.set.Changed("bias-dtype") && !b.bias.On {
-		return usagef("--bias-dtype %v needs --bias", b.biasDType)
+		return fmt.Errorf("--bias-dtype %v needs --bias", b.biasDType)
 	}
 	p.Bias = b.bias
 	p.Bias.DType = b.biasDType
@@ -80,7 +80,7 @@ func (b *featureFlags) apply(p *attention.Problem) error {
 		return nil
 	}
 	if p.Batch > maxPacked {
-		return usagef("--varlen with --batch %d is more than %d sequences", p.Batch, maxPacked)
+		return fmt.Errorf("--varlen with --batch %d is more than %d sequences", p.Batch, maxPacked)
 	}
 	p.Varlen = bench.Varlen(p.Batch, p.SeqQ, p.SeqKV)
 	return nil

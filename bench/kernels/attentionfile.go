@@ -1,4 +1,4 @@
-package main
+package kernels
 
 import (
 	"encoding/binary"
@@ -9,93 +9,48 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
-	"github.com/flashvk/flashvk/dtype"
 )
 
-// formats pairs the formats of tensors with those of safetensors.
-var formats = []struct {
-	dtype  dtype.DType
-	format safetensors.DType
-}{{dtype.Float16, safetensors.F16}, {dtype.BFloat16, safetensors.BF16}, {dtype.Float32, safetensors.F32}}
+// inputNames are the tensors that an input file may hold, do and dlse with --backward.
+var inputNames = []string{"q", "k", "v", "bias", "alibi_slopes", "key_mask", "sinks", "cu_seqlens_q", "cu_seqlens_kv", "do", "dlse"}
 
-func formatOf(t dtype.DType) safetensors.DType {
-	for _, f := range formats {
-		if f.dtype == t {
-			return f.format
+// FromFile implements Flags. What it leaves to CheckFile are the tensors of --backward.
+func (a *attentionFlags) FromFile(in File) (bench.Op, error) {
+	var p attention.Problem
+	if err := a.mask.apply(&p); err != nil {
+		return nil, err
+	}
+	for _, t := range in.Tensors() {
+		if !slices.Contains(inputNames, t.Name) {
+			return nil, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(inputNames, ", "))
 		}
 	}
-	panic("flashvk: unknown dtype")
+	cu, err := readCuSeqlens(in)
+	if err == nil {
+		err = readQKV(in, &p, cu)
+	}
+	if err == nil {
+		err = readFeatures(in, &p)
+	}
+	if err == nil {
+		if wrong := a.mask.checkAlign(&p); wrong != nil {
+			err = FlagError{wrong}
+		}
+	}
+	if err == nil {
+		err = p.Validate()
+	}
+	_, dlse := in.Tensor("dlse")
+	return bench.NewAttentionOfFile(p, cu.q, cu.kv, dlse), err
 }
-
-// inputNames are the tensors that an input file may hold.
-var inputNames = []string{"q", "k", "v", "bias", "alibi_slopes", "key_mask", "sinks", "cu_seqlens_q", "cu_seqlens_kv"}
-
-// upstreamNames are further ones with --backward.
-var upstreamNames = []string{"do", "dlse"}
 
 // cuSeqlens are where the packed sequences begin; nil if they are not packed.
 type cuSeqlens struct{ q, kv []int32 }
 
-// unused reports whether there are rows or keys that are in no sequence.
-func (c cuSeqlens) unused(v problem.Varlen) bool {
-	return int(c.q[len(c.q)-1]) < v.TotalQ || int(c.kv[len(c.kv)-1]) < v.TotalKV
-}
-
-// readProblem takes sizes and formats of p from the tensors of the file, and
-// checks that they go together. What is left is p.Validate.
-func readProblem(in *safetensors.File, p *attention.Problem, backward bool) (cu cuSeqlens, err error) {
-	names := inputNames
-	if backward {
-		names = append(slices.Clone(names), upstreamNames...)
-	}
-	for _, t := range in.Tensors() {
-		if !backward && slices.Contains(upstreamNames, t.Name) {
-			return cu, fmt.Errorf("tensor %q is for --backward only", t.Name)
-		}
-		if !slices.Contains(names, t.Name) {
-			return cu, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(names, ", "))
-		}
-	}
-	if cu, err = readCuSeqlens(in); err != nil {
-		return cu, err
-	}
-	if err := readQKV(in, p, cu); err != nil {
-		return cu, err
-	}
-	if err := readFeatures(in, p); err != nil || !backward {
-		return cu, err
-	}
-	return cu, checkUpstream(in, *p)
-}
-
-// checkUpstream checks the tensors of --backward.
-func checkUpstream(in *safetensors.File, p attention.Problem) error {
-	do, ok := in.Tensor("do")
-	if !ok {
-		return errors.New(`tensor "do" is missing: --backward needs the gradient of o`)
-	}
-	if want := formatOf(p.DType); do.DType != want {
-		return fmt.Errorf(`tensor "do": dtype %s differs from %s of q`, do.DType, want)
-	}
-	if !slices.Equal(do.Shape, p.OShape()) {
-		return fmt.Errorf(`tensor "do": shape %v, want %v, that of o`, do.Shape, p.OShape())
-	}
-	dlse, ok := in.Tensor("dlse")
-	if !ok {
-		return nil
-	}
-	if dlse.DType != safetensors.F32 {
-		return fmt.Errorf(`tensor "dlse": dtype %s is not F32`, dlse.DType)
-	}
-	if !slices.Equal(dlse.Shape, p.LSEShape()) {
-		return fmt.Errorf(`tensor "dlse": shape %v, want %v, that of lse`, dlse.Shape, p.LSEShape())
-	}
-	return nil
-}
-
 // readCuSeqlens reads the starts of packed sequences, if the file has them.
-func readCuSeqlens(in *safetensors.File) (cu cuSeqlens, err error) {
+func readCuSeqlens(in File) (cu cuSeqlens, err error) {
 	for _, x := range []struct {
 		name   string
 		target *[]int32
@@ -110,7 +65,7 @@ func readCuSeqlens(in *safetensors.File) (cu cuSeqlens, err error) {
 		if len(t.Shape) != 1 || t.Shape[0] < 2 {
 			return cu, fmt.Errorf("tensor %q: shape %v is not batch+1, with a batch of 1 or more", x.name, t.Shape)
 		}
-		if *x.target, err = readInt32(in, t); err != nil {
+		if *x.target, err = ReadInt32(in, t); err != nil {
 			return cu, err
 		}
 	}
@@ -132,8 +87,8 @@ func longest(cu []int32) int {
 	return most
 }
 
-// readInt32 reads a tensor of integers.
-func readInt32(in *safetensors.File, t safetensors.Tensor) ([]int32, error) {
+// ReadInt32 reads a tensor of integers.
+func ReadInt32(in File, t safetensors.Tensor) ([]int32, error) {
 	raw := make([]byte, t.Bytes())
 	if err := in.ReadAt(t, raw, 0); err != nil {
 		return nil, err
@@ -146,7 +101,7 @@ func readInt32(in *safetensors.File, t safetensors.Tensor) ([]int32, error) {
 }
 
 // readQKV takes from q, k and v what they say about p.
-func readQKV(in *safetensors.File, p *attention.Problem, cu cuSeqlens) error {
+func readQKV(in File, p *attention.Problem, cu cuSeqlens) error {
 	axes := []string{"batch", "heads", "seq", "headdim"}
 	if cu.q != nil {
 		axes = []string{"total", "heads", "headdim"}
@@ -160,19 +115,14 @@ func readQKV(in *safetensors.File, p *attention.Problem, cu cuSeqlens) error {
 		if len(t.Shape) != len(axes) {
 			return fmt.Errorf("tensor %q: shape %v has %d axes, want %d: %s", name, t.Shape, len(t.Shape), len(axes), strings.Join(axes, ", "))
 		}
-		known := false
-		for _, f := range formats {
-			if f.format == t.DType {
-				known = true
-				if i == 0 {
-					p.DType = f.dtype
-				}
-			}
+		format, err := Header(in.Tensors()).Float(name)
+		if err != nil {
+			return err
 		}
-		if !known {
-			return fmt.Errorf("tensor %q: dtype %s is not one of F16, BF16, F32", name, t.DType)
+		if i == 0 {
+			p.DType = format
 		}
-		if want := formatOf(p.DType); t.DType != want {
+		if want := bench.FileDType(p.DType); t.DType != want {
 			return fmt.Errorf("tensor %q: dtype %s differs from %s of q", name, t.DType, want)
 		}
 		shapes[i] = t.Shape
@@ -207,13 +157,13 @@ func readQKV(in *safetensors.File, p *attention.Problem, cu cuSeqlens) error {
 }
 
 // readFeatures takes from the other tensors which features p has.
-func readFeatures(in *safetensors.File, p *attention.Problem) error {
+func readFeatures(in File, p *attention.Problem) error {
 	for _, f := range []struct {
 		name    string
 		formats []safetensors.DType
 		read    func(t safetensors.Tensor, p *attention.Problem) error
 	}{
-		{"bias", []safetensors.DType{safetensors.F32, formatOf(p.DType)}, readBias},
+		{"bias", []safetensors.DType{safetensors.F32, bench.FileDType(p.DType)}, readBias},
 		{"alibi_slopes", []safetensors.DType{safetensors.F32}, readSlopes},
 		{"key_mask", []safetensors.DType{"BOOL"}, func(t safetensors.Tensor, p *attention.Problem) error {
 			p.KeyMask = true

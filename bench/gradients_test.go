@@ -21,22 +21,23 @@ func TestBackward(t *testing.T) {
 	p := smallProblem()
 	impls := append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	for _, pass := range []Pass{Backward, Both} {
-		results, err := Attention(context.Background(), d, Case{Problem: p, Pass: pass, Impls: impls, Protocol: quick()}, nil)
+		results, err := Run(context.Background(), d, Case{Op: opOf(t, p), Pass: pass, Impls: namesOf(impls...), Protocol: quick()}, nil)
 		require.NoError(t, err)
 		ok := 0
 		for i, impl := range impls {
 			x := results[i]
-			require.Equal(t, pass.kernel(), x.Kernel)
+			require.Equal(t, "attention"+pass.suffix(), x.Kernel)
 			if err := attention.SupportsBackward(d.Caps(), impl, p); err != nil {
 				require.Equal(t, StatusUnsupported, x.Status, "%v", impl)
-				require.Equal(t, Reason(err, impl), x.Reason)
+				require.Equal(t, Reason("attention", impl.String(), err), x.Reason)
 				continue
 			}
 			ok++
 			require.Equal(t, StatusOK, x.Status, "%v: %s", impl, x.Reason)
 			require.Len(t, x.Timing.DeviceNS, 3)
-			require.Equal(t, 132, x.Check.OfRows)
-			require.Equal(t, 132, x.Check.Rows)
+			rows := map[Pass]int{Backward: 132, Both: 2 * 132}[pass]
+			require.Equal(t, rows, x.Check.OfRows)
+			require.Equal(t, rows, x.Check.Rows)
 			require.Positive(t, x.Check.MaxAbs)
 			require.LessOrEqual(t, x.Check.MaxAbs, x.Check.Limit)
 			require.Equal(t, pass == Both, x.Check.LSELimit > 0)
@@ -51,12 +52,12 @@ func TestBackward(t *testing.T) {
 // TestBackwardFeatures measures the backward pass with all features on every path.
 func TestBackwardFeatures(t *testing.T) {
 	d := vktest.Open(t)
-	results, err := Attention(context.Background(), d, Case{Problem: everything(), Pass: Backward, Impls: attention.Impls(), Protocol: quick()}, nil)
+	results, err := Run(context.Background(), d, Case{Op: opOf(t, everything()), Pass: Backward, Impls: namesOf(attention.Impls()...), Protocol: quick()}, nil)
 	require.NoError(t, err)
 	for i, impl := range attention.Impls() {
 		x := results[i]
 		if err := attention.SupportsBackward(d.Caps(), impl, everything()); err != nil {
-			require.Equal(t, Reason(err, impl), x.Reason)
+			require.Equal(t, Reason("attention", impl.String(), err), x.Reason)
 			continue
 		}
 		require.Equal(t, StatusOK, x.Status, "%v: %s", impl, x.Reason)
@@ -67,17 +68,19 @@ func TestBackwardFeatures(t *testing.T) {
 // TestPassCounts: the operations and bytes that rates are of.
 func TestPassCounts(t *testing.T) {
 	p := attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 64, SeqKV: 32, HeadDim: 16, DType: dtype.Float16}
-	require.Equal(t, p.FLOPs(), Forward.flops(p))
-	require.Equal(t, 2.5*p.FLOPs(), Backward.flops(p))
-	require.Equal(t, 3.5*p.FLOPs(), Both.flops(p))
+	flops := func(pass Pass) float64 { return NewSubject(opOf(t, p), pass).flops }
+	require.Equal(t, p.FLOPs(), flops(Forward))
+	require.Equal(t, 2.5*p.FLOPs(), flops(Backward))
+	require.Equal(t, 3.5*p.FLOPs(), flops(Both))
 	p.ValueDim = 32
-	require.Equal(t, p.BackwardFLOPs(), Backward.flops(p))
-	require.Equal(t, p.Bytes()+p.BackwardBytes(), Both.bytes(p))
+	require.Equal(t, p.BackwardFLOPs(), flops(Backward))
+	require.Equal(t, p.Bytes()+p.BackwardBytes(), NewSubject(opOf(t, p), Both).bytes)
 	for _, pass := range []Pass{Forward, Backward, Both} {
-		require.Equal(t, pass, passOf(pass.kernel()))
-		x := Result{Kernel: pass.kernel(), Problem: p, Status: StatusOK, Timing: Timing{DeviceNS: []float64{1e9}}}
-		require.InEpsilon(t, pass.flops(p), x.FLOPRate(), 1e-12)
-		require.InEpsilon(t, pass.bytes(p), x.ByteRate(), 1e-12)
+		of := NewSubject(opOf(t, p), pass)
+		require.Equal(t, "attention "+pass.String(), kernelWords(of.kernel))
+		x := Result{Kernel: of.kernel, Subject: of, Status: StatusOK, Timing: Timing{DeviceNS: []float64{1e9}}}
+		require.InEpsilon(t, of.flops, x.FLOPRate(), 1e-12)
+		require.InEpsilon(t, of.bytes, x.ByteRate(), 1e-12)
 	}
 }
 
@@ -86,9 +89,7 @@ func TestPassCounts(t *testing.T) {
 func TestCheckGradients(t *testing.T) {
 	p := attention.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 30, HeadDim: 16, DType: dtype.Float16, Causal: true}
 	in, o, lse := right(t, p)
-	oracle, err := newOracle(in, p)
-	require.NoError(t, err)
-	up := ref.Upstream[float32]{DO: Normal(p.DType, elements(p.OShape()), seedDO)}
+	up := ref.Upstream[float32]{DO: Normal(p.DType, elements(p.OShape()), 7)}
 	g := ref.NewGradients(p)
 	require.NoError(t, ref.Backward(g, up, in, p))
 	good := [3][]float32{rounded(g.DQ), rounded(g.DK), rounded(g.DV)}
@@ -107,7 +108,8 @@ func TestCheckGradients(t *testing.T) {
 		{func(g [3][]float32) { g[0][20*16] += 0.1 }, 2, 2, ""}, // not among them
 		{func(g [3][]float32) { g[2][5*16] = nan }, 2, 2, "element 80 of dv was not written or is not finite"},
 	} {
-		r := attentionRun{p: p, pass: Backward, oracle: oracle}
+		r := gradientOracle{p: p, in: in}
+		var err error
 		r.sample, err = ref.SampleBackward(o, lse, up, in, p, ref.SampleRows(in, p, c.rows), ref.SampleKeys(in, p, c.keys))
 		require.NoError(t, err)
 		var got [3][]float32
@@ -115,7 +117,7 @@ func TestCheckGradients(t *testing.T) {
 			got[i] = append([]float32(nil), x...)
 		}
 		c.change(got)
-		check, wrong := r.checkGradients(Check{}, got)
+		check, wrong := r.Check(map[string][]float32{"dq": got[0], "dk": got[1], "dv": got[2]})
 		require.Equal(t, c.rows, check.Rows)
 		require.Equal(t, 160, check.OfRows)
 		if c.want == "" {

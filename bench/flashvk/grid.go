@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/bench"
+)
+
+// gridHelp says in help what a grid takes.
+const gridHelp = `Sizes, types and switches may be lists, every combination of which is a problem of
+its own: 512,1024,1365 or, of sizes, 128..2048+128 in steps of 128, or 128..16384x2 in
+steps that double. Of switches --residual=both is the same as --residual=false,true.`
+
+// A grid is the flags of a kernel that may be lists.
+type grid struct{ axes []*gridAxis }
+
+// A gridAxis is one of them. It hands a value at a time to the flag that it stands for.
+type gridAxis struct {
+	pflag.Value
+	values []string
+}
+
+// maxProblems bounds the problems of a grid.
+const maxProblems = 10_000
+
+// newGrid has the named flags of f take lists, if they are sizes, types or switches.
+func newGrid(f *pflag.FlagSet, names []string) *grid {
+	g := &grid{}
+	for _, name := range names {
+		if x := f.Lookup(name); slices.Contains([]string{"N", "int", "TYPE", "bool"}, x.Value.Type()) {
+			axis := &gridAxis{Value: x.Value}
+			x.Value = axis
+			g.axes = append(g.axes, axis)
+		}
+	}
+	return g
+}
+
+// Set implements pflag.Value.
+func (x *gridAxis) Set(text string) error {
+	if text == "both" && x.Value.Type() == "bool" {
+		text = "false,true"
+	}
+	var values []string
+	words := strings.Split(text, ",")
+	for _, word := range words {
+		list, err := expand(word)
+		for _, one := range list {
+			if err == nil {
+				err = x.Value.Set(one)
+			}
+			if slices.Contains(values, one) {
+				return fmt.Errorf("%q occurs twice", one)
+			}
+			values = append(values, one)
+		}
+		if err != nil && len(words) > 1 {
+			err = fmt.Errorf("%q is %w", word, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	x.values = values
+	return nil
+}
+
+// Type implements pflag.Value.
+func (x *gridAxis) Type() string {
+	switch kind := x.Value.Type(); kind {
+	case "TYPE":
+		return "TYPES"
+	case "bool":
+		return kind
+	}
+	return "LIST"
+}
+
+// expand returns the numbers of A..B+STEP and A..BxFACTOR, and anything else as it is.
+func expand(word string) ([]string, error) {
+	first, rest, ok := strings.Cut(word, "..")
+	if !ok {
+		return []string{word}, nil
+	}
+	at := strings.IndexAny(rest, "+x")
+	if at < 0 {
+		return nil, errors.New("not FIRST..LAST+STEP or FIRST..LASTxFACTOR")
+	}
+	n, errN := strconv.Atoi(first)
+	last, errLast := strconv.Atoi(rest[:at])
+	by, errBy := strconv.Atoi(rest[at+1:])
+	grows := rest[at] == 'x' && by > 1 && n > 0 || rest[at] == '+' && by > 0
+	switch {
+	case errors.Join(errN, errLast, errBy) != nil:
+		return nil, errors.New("not FIRST..LAST+STEP or FIRST..LASTxFACTOR, of integers")
+	case last < n:
+		return nil, fmt.Errorf("not a range: %d is less than %d", last, n)
+	case !grows:
+		return nil, errors.New("not a range that grows")
+	}
+	var list []string
+	for n <= last {
+		if list = append(list, strconv.Itoa(n)); len(list) > maxProblems {
+			return nil, fmt.Errorf("more than %d numbers", maxProblems)
+		}
+		next := n + by
+		if rest[at] == 'x' {
+			next = n * by
+		}
+		if next <= n { // beyond the largest integer
+			break
+		}
+		n = next
+	}
+	return list, nil
+}
+
+// each returns what make returns for each combination; the first flag changes last.
+func (g *grid) each(make func() (bench.Op, error)) ([]bench.Op, error) {
+	total := 1
+	for _, x := range g.axes {
+		if total *= max(len(x.values), 1); total > maxProblems {
+			return nil, fmt.Errorf("the flags make %d problems, more than %d", total, maxProblems)
+		}
+	}
+	var list []bench.Op
+	for n := range total {
+		for i := len(g.axes) - 1; i >= 0; i-- {
+			if x := g.axes[i]; len(x.values) > 0 {
+				if err := x.Value.Set(x.values[n%len(x.values)]); err != nil {
+					return nil, err
+				}
+				n /= len(x.values)
+			}
+		}
+		op, err := make()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, op)
+	}
+	return list, nil
+}

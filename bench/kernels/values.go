@@ -1,0 +1,139 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+)
+
+// A Value is a flag whose text is read by Parse. Unlike pflag's own types its
+// messages speak of the rule, not of strconv.
+type Value[T any] struct {
+	Target *T
+	Parse  func(string) (T, error)
+	Kind   string
+}
+
+// Set implements pflag.Value.
+func (v Value[T]) Set(text string) error {
+	x, err := v.Parse(text)
+	if err == nil {
+		*v.Target = x
+	}
+	return err
+}
+
+// String implements pflag.Value. Help would print it as the default; the
+// defaults depend on the device, so the usage texts say them.
+func (v Value[T]) String() string { return "" }
+
+// Type implements pflag.Value: the word for the value in help.
+func (v Value[T]) Type() string { return v.Kind }
+
+// ListOf returns a parser of comma lists in which nothing occurs twice.
+func ListOf[T comparable](parse func(string) (T, error)) func(string) ([]T, error) {
+	return func(text string) ([]T, error) {
+		var list []T
+		for word := range strings.SplitSeq(text, ",") {
+			x, err := parse(word)
+			if err != nil {
+				return nil, fmt.Errorf("%q is %w", word, err)
+			}
+			if slices.Contains(list, x) {
+				return nil, fmt.Errorf("%q occurs twice", word)
+			}
+			list = append(list, x)
+		}
+		return list, nil
+	}
+}
+
+// OneOf returns a parser of names.
+func OneOf(names []string) func(string) (string, error) {
+	return func(text string) (string, error) {
+		if !slices.Contains(names, text) {
+			return "", errors.New("not one of " + strings.Join(names, ", "))
+		}
+		return text, nil
+	}
+}
+
+// ParseInt reads an integer.
+func ParseInt(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, errors.New("too large")
+	}
+	if err != nil {
+		return 0, errors.New("not an integer")
+	}
+	return n, nil
+}
+
+// ParseFloat reads a number.
+func ParseFloat(text string) (float64, error) {
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, errors.New("not a number")
+	}
+	return x, nil
+}
+
+func parseBool(text string) (bool, error) {
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, errors.New("not true or false")
+	}
+	return b, nil
+}
+
+// ParseDType reads the name of a floating-point format.
+func ParseDType(text string) (dtype.DType, error) {
+	t, err := dtype.Parse(text)
+	if err != nil {
+		return 0, errors.New("not one of float16, bfloat16, float32")
+	}
+	return t, nil
+}
+
+// IntVar adds a flag whose value is an integer.
+func IntVar(f *pflag.FlagSet, p *int, name, usage string) {
+	f.Var(Value[int]{p, ParseInt, intKind}, name, usage)
+}
+
+// intKind is the word for an integer in help.
+const intKind = "N"
+
+// BoolVar adds a flag that needs no value.
+func BoolVar(f *pflag.FlagSet, p *bool, name, usage string) {
+	f.Var(Value[bool]{p, parseBool, "bool"}, name, usage)
+	f.Lookup(name).NoOptDefVal = "true"
+}
+
+// DTypeVar adds a flag whose value is the name of a floating-point format.
+func DTypeVar(f *pflag.FlagSet, p *dtype.DType, name, usage string) {
+	f.Var(Value[dtype.DType]{p, ParseDType, "TYPE"}, name, usage)
+}
+
+// keepVar adds --keep, whose value is the name of what a kernel can keep.
+func keepVar(f *pflag.FlagSet, p *mlp.Keep, of []mlp.Keep, usage string) {
+	parse := func(text string) (mlp.Keep, error) {
+		k, err := mlp.ParseKeep(text)
+		if err != nil || !slices.Contains(of, k) {
+			names := make([]string, len(of))
+			for i, k := range of {
+				names[i] = k.String()
+			}
+			return k, errors.New("not one of " + strings.Join(names, ", "))
+		}
+		return k, nil
+	}
+	f.Var(Value[mlp.Keep]{p, parse, "WHAT"}, "keep", usage)
+}

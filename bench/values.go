@@ -1,0 +1,67 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// uploadValues is t.Upload, for tensors of int32 and bool, too.
+func uploadValues(ctx context.Context, t vk.Tensor, x []float32) error {
+	switch t.DType {
+	case dtype.Int32:
+		ints := make([]int32, len(x))
+		for i := range x {
+			ints[i] = int32(x[i])
+		}
+		return t.UploadRaw(ctx, int32Bytes(ints))
+	case dtype.Bool:
+		raw := make([]byte, len(x))
+		for i := range x {
+			raw[i] = byte(x[i])
+		}
+		return t.UploadRaw(ctx, raw)
+	}
+	return t.Upload(ctx, x)
+}
+
+// int32Bytes returns numbers as tensors store them.
+func int32Bytes(list []int32) []byte {
+	raw := make([]byte, 0, 4*len(list))
+	for _, n := range list {
+		raw = binary.LittleEndian.AppendUint32(raw, uint32(n))
+	}
+	return raw
+}
+
+// downloadValues is t.Download, for tensors of int32, too.
+func downloadValues(ctx context.Context, t vk.Tensor, x []float32) error {
+	if t.DType != dtype.Int32 {
+		return t.Download(ctx, x)
+	}
+	raw := make([]byte, 4*len(x))
+	if err := t.DownloadRaw(ctx, raw); err != nil {
+		return err
+	}
+	decodeValues(dtype.Int32, x, raw)
+	return nil
+}
+
+// decodeValues reads x from a storage format, little endian.
+func decodeValues(t dtype.DType, x []float32, raw []byte) {
+	for i := range x {
+		switch t {
+		case dtype.Float16:
+			x[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
+		case dtype.BFloat16:
+			x[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
+		case dtype.Int32:
+			x[i] = float32(int32(binary.LittleEndian.Uint32(raw[4*i:])))
+		default:
+			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		}
+	}
+}
