@@ -139,33 +139,20 @@ func (i *Impl) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Options modify a call. The zero value is the default.
+// Options say how, never what. The zero value is the default.
 type Options struct {
 	// Impl forces a path.
 	Impl Impl
 	// Config forces a configuration of Impl instead of the tuning table's;
 	// it must be feasible. It is for tuning and tests.
 	Config *Config
-	// Inputs are the tensors of the problem's features.
-	Inputs Inputs
-	// HostInputs are the same for ForwardHost.
-	HostInputs HostInputs
 	// BackwardConfig forces a configuration of Backward, as Config does of Forward.
 	BackwardConfig *BackwardConfig
-	// Gradients are further tensors of Backward.
-	Gradients Gradients
-	// Workspace is memory for Backward, BackwardWorkspace bytes of it, that nothing else
+	// Workspace is memory for Backward, Workspace bytes of it, that nothing else
 	// uses until the commands have completed: a second call in the same Cmd comes after
 	// a Barrier. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Tuning is what was measured on the device; its rows come before those of
 	// the built-in table. Nil is none. LoadTuning reads one.
 	Tuning *Tuning
-}
-
-// Supports returns nil if path impl can compute p on a device, and otherwise
-// an error that wraps ErrUnsupported and says why not.
-func Supports(caps *vk.Caps, impl Impl, p Problem) error {
-	_, err := Choose(caps, p, Options{Impl: impl})
-	return err
 }
