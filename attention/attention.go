@@ -28,7 +28,7 @@
 // of their own (bwd_features.go).
 //
 // [ForwardHost] is Forward on slices of the host. [Supports] says whether a
-// path takes a problem on a device, and why not; [Choose] says what would run.
+// device computes a pass of a problem, and why not; [Choose] says what would run.
 //
 // Tensors are views of device buffers with any strides whose last axis is
 // contiguous; dimensions go by the names
@@ -47,39 +47,7 @@ package attention
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/vk"
-)
-
-// A Problem holds the sizes, the mask and the scale of one attention call.
-type Problem = problem.Problem
-
-// An Align says which corner a causal mask is aligned to.
-type Align = problem.Align
-
-// Alignments of causal masks, drawn in the documentation of [Problem].
-const (
-	BottomRight = problem.BottomRight
-	TopLeft     = problem.TopLeft
-)
-
-// The features of a Problem, drawn in their documentation.
-type (
-	Window  = problem.Window
-	ALiBi   = problem.ALiBi
-	Bias    = problem.Bias
-	Varlen  = problem.Varlen
-	Dropout = problem.Dropout
-)
-
-// Unlimited is the side of a Window that hides nothing.
-const Unlimited = problem.Unlimited
-
-// The shapes of ALiBi's slopes.
-const (
-	ALiBiOff          = problem.ALiBiOff
-	ALiBiPerHead      = problem.ALiBiPerHead
-	ALiBiPerBatchHead = problem.ALiBiPerBatchHead
 )
 
 // ErrUnsupported is wrapped by errors about calls that are valid, but that no

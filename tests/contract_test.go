@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
@@ -23,11 +24,15 @@ type face struct {
 
 // faces has a row for each kernel package that keeps the contract.
 var faces = map[string]face{
-	"gmm": {
+	"attention": {
+		attention.Problem{}, attention.Tensors{}, attention.Gradients{}, attention.Options{}, attention.Plan{},
+		attention.Forward, attention.Backward, attention.Choose, attention.Supports, attention.Workspace,
+	},
+	"pipelines/gmm": {
 		gmm.Problem{}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
 		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
 	},
-	"norm": {
+	"pipelines/norm": {
 		norm.Problem{}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
 		norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace,
 	},
@@ -44,7 +49,7 @@ func TestContract(t *testing.T) {
 			p, x, g, o, plan := of(f.problem), of(f.tensors), of(f.gradients), of(f.options), of(f.plan)
 			for word, typ := range map[string]reflect.Type{"Problem": p, "Tensors": x, "Gradients": g, "Options": o, "Plan": plan} {
 				require.Equal(t, word, typ.Name())
-				require.Equal(t, "github.com/flashvk/flashvk/pipelines/"+name, typ.PkgPath(), "%s is declared elsewhere", word)
+				require.Equal(t, "github.com/flashvk/flashvk/"+name, typ.PkgPath(), "%s is declared elsewhere", word)
 			}
 			signature := func(function any, in, out []reflect.Type) {
 				t.Helper()

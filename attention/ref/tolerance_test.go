@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -42,7 +42,7 @@ func TestPlainBound(t *testing.T) {
 
 // TestBoundOneKey: where plain is exact, the bound is one rounding.
 func TestBoundOneKey(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 8, DType: dtype.Float16}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 8, DType: dtype.Float16}
 	d := newData(p).forward(t)
 	plain := make([]float64, len(d.o))
 	require.NoError(t, Plain(plain, nil, d.in, p))
@@ -53,7 +53,7 @@ func TestBoundOneKey(t *testing.T) {
 }
 
 func TestMeasure(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 2, SeqKV: 1, HeadDim: 8, Scale: -0.5}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 2, SeqKV: 1, HeadDim: 8, Scale: -0.5}
 	q := make([]float32, 16)
 	q[0], q[8], q[9] = 4, 3, 4
 	k := []float32{0, 0, -2, 0, 0, 0, 0, 0}

@@ -12,8 +12,8 @@
 //	func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error)
 //
 // and its Plan is a [Plan]. Forward and Backward leave their error with the Cmd, too
-// ([vk.Cmd.Keep]). TestContract of package tests holds them to it. So far gmm
-// and norm do; the others follow.
+// ([vk.Cmd.Keep]). TestContract of package tests holds them to it. So far attention,
+// gmm and norm do; the others follow.
 package kit
 
 import (
