@@ -62,6 +62,8 @@ bench: bin/flashvk ## attention on the best device there is, checked, then timed
 # How long test takes on 2 cores, and how long with every case. Lavapipe compiles kernels
 # for nearly all of it.
 LAVAPIPE_TIME := $(if $(FLASHVK_ALL),about 40 minutes on 2 cores with lavapipe,about 22 minutes on 2 cores with lavapipe; make test-all has every tile and takes about 40)
+# LLVM's optimizations take a third of that time: make test leaves them out, test-all has them.
+LAVAPIPE_ENV := $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # progress shows go test -json as go test does, and where packages are.
 PROGRESS = go run ./tools/progress $(filter -v,$(TESTFLAGS))
 # The packages with goroutines of their own or locks; those that call them add nothing, and
@@ -72,7 +74,7 @@ GOTEST := go test -json -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
 test: setup ## the test suite on the best device there is, then what is concurrent with -race
 	@$(tools); \
 	export FLASHVK_REQUIRE_TOOLS=1 time='every tile on a GPU'; \
-	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)}; time='$(LAVAPIPE_TIME)'; fi; \
+	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)} $(LAVAPIPE_ENV); time='$(LAVAPIPE_TIME)'; fi; \
 	[ '$(PKGS)' != ./... ] || echo "make: $$(go list ./... | wc -l) packages, then the short tests of $(words $(RACE_PKGS)) with -race: $$time" >&2; \
 	set -x; \
 	$(GOTEST) $(TESTFLAGS) $(PKGS) | $(PROGRESS); \

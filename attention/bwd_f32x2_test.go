@@ -45,7 +45,7 @@ func TestBackwardF32x2Configs(t *testing.T) {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
-			standIns(d, config.Impl, small, f.Supports).TestBackward(t, f)
+			standIns(d, small, f.Supports).TestBackward(t, f)
 		})
 	}
 }

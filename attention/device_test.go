@@ -119,7 +119,8 @@ func TestForward(t *testing.T) {
 			t.Parallel() // lavapipe compiles on one core
 			d := vktest.Open(t)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
-			suite(d).TestForward(t, onDevice{d, attention.Options{Impl: impl}})
+			f := onDevice{d, attention.Options{Impl: impl}}
+			suiteStandIns(d, suite(d), f.Supports).TestForward(t, f)
 		})
 	}
 }
@@ -163,7 +164,7 @@ func TestConfigs(t *testing.T) {
 				cases = small.Where(func(c *attntest.Case) bool { return lightOnSoftware(d, c) })
 			}
 			f := onDevice{d, attention.Options{Config: &config}}
-			standIns(d, config.Impl, cases, f.Supports).TestForward(t, f)
+			standIns(d, cases, f.Supports).TestForward(t, f)
 		})
 	}
 }
@@ -201,7 +202,7 @@ func TestSplits(t *testing.T) {
 				cases = light(cases)
 			}
 			f := onDevice{d, attention.Options{Config: &x.config}}
-			standIns(d, x.config.Impl, cases, f.Supports).TestForward(t, f)
+			standIns(d, cases, f.Supports).TestForward(t, f)
 		})
 	}
 	t.Run("many batches", func(t *testing.T) {
@@ -250,7 +251,7 @@ func TestManyBatches(t *testing.T) {
 		t.Run(impl.String(), func(t *testing.T) {
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := onDevice{d, attention.Options{Impl: impl}}
-			standIns(d, impl, small, f.Supports).TestForward(t, f)
+			standIns(d, small, f.Supports).TestForward(t, f)
 		})
 	}
 }

@@ -47,7 +47,7 @@ func TestFeatureConfigs(t *testing.T) {
 		t.Run(x.config.String(), func(t *testing.T) {
 			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
 			f := onDevice{d, attention.Options{Config: &x.config}}
-			standIns(d, x.config.Impl, x.cases, f.Supports).TestForward(t, f)
+			standIns(d, x.cases, f.Supports).TestForward(t, f)
 		})
 	}
 }

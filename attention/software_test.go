@@ -3,7 +3,6 @@ package attention_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
@@ -100,10 +99,18 @@ type filtered[S any] interface {
 	Where(func(c *attntest.Case) bool) S
 }
 
-// standIns returns the cases of a suite that stand for all on a path: in software, where
-// kernels are compiled for long, those in which every two of the choices of a kernel meet
-// that meet at all in cases that the path supports.
-func standIns[S filtered[S]](d *vk.Device, impl attention.Impl, suite S, supports func(attention.Problem) error) S {
+// standIns returns the cases of a suite that stand for all in a test of tiles: in software,
+// where kernels are compiled for long, attntest.KernelStandIns of those that it supports.
+func standIns[S filtered[S]](d *vk.Device, suite S, supports func(attention.Problem) error) S {
+	return standInsBy(attntest.KernelStandIns, d, suite, supports)
+}
+
+// suiteStandIns returns the cases of a suite that stand for all of it, attntest.StandIns.
+func suiteStandIns[S filtered[S]](d *vk.Device, suite S, supports func(attention.Problem) error) S {
+	return standInsBy(attntest.StandIns, d, suite, supports)
+}
+
+func standInsBy[S filtered[S]](choose func([]*attntest.Case) []*attntest.Case, d *vk.Device, suite S, supports func(attention.Problem) error) S {
 	if vktest.Thorough(d) {
 		return suite
 	}
@@ -114,13 +121,6 @@ func standIns[S filtered[S]](d *vk.Device, impl attention.Impl, suite S, support
 		}
 		return false
 	})
-	some := vktest.Cover(all, func(c *attntest.Case) []any {
-		odd := func(l attntest.Layout) bool { return l == attntest.Odd || l == attntest.OddOffset }
-		p := c.Problem
-		return []any{
-			p.DType.String(), p.HeadDim, p.ValueHeadDim(), p.Causal, p.SeqQ == 1, odd(c.Q), odd(c.K), odd(c.V), odd(c.O),
-			c.NoLSE, strings.Join(p.Features(), " "), p.NumHeads > p.NumKVHeads,
-		}
-	})
+	some := choose(all)
 	return suite.Where(func(c *attntest.Case) bool { return slices.Contains(some, c) })
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
@@ -32,64 +34,108 @@ var faces = map[string]face{
 		gmm.Problem{}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
 		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
 	},
+	"pipelines/mlp": {
+		mlp.Problem{}, mlp.Tensors{}, mlp.Gradients{}, mlp.Options{}, mlp.Plan{},
+		mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
+	},
 	"pipelines/norm": {
 		norm.Problem{}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
 		norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace,
 	},
 }
 
+// types are those that signatures have.
+var (
+	cmd, caps, pass = reflect.TypeFor[*vk.Cmd](), reflect.TypeFor[*vk.Caps](), reflect.TypeFor[kit.Pass]()
+	failure, tensor = reflect.TypeFor[error](), reflect.TypeFor[vk.Tensor]()
+)
+
+type list = []reflect.Type
+
 // TestContract holds the packages to package kit: the shapes of their functions, and that
 // types are declared where they are imported, tensors have names, and options hold none.
 func TestContract(t *testing.T) {
-	cmd, caps, pass := reflect.TypeFor[*vk.Cmd](), reflect.TypeFor[*vk.Caps](), reflect.TypeFor[kit.Pass]()
-	failure, tensor := reflect.TypeFor[error](), reflect.TypeFor[vk.Tensor]()
 	for name, f := range faces {
 		t.Run(name, func(t *testing.T) {
 			of := reflect.TypeOf
 			p, x, g, o, plan := of(f.problem), of(f.tensors), of(f.gradients), of(f.options), of(f.plan)
-			for word, typ := range map[string]reflect.Type{"Problem": p, "Tensors": x, "Gradients": g, "Options": o, "Plan": plan} {
-				require.Equal(t, word, typ.Name())
-				require.Equal(t, "github.com/flashvk/flashvk/"+name, typ.PkgPath(), "%s is declared elsewhere", word)
-			}
-			signature := func(function any, in, out []reflect.Type) {
-				t.Helper()
-				require.Equal(t, reflect.FuncOf(in, out, false), of(function))
-			}
-			type list = []reflect.Type
-			signature(f.forward, list{cmd, x, p, o}, list{failure})
-			signature(f.backward, list{cmd, x, g, p, o}, list{failure})
-			signature(f.choose, list{caps, p, pass, o}, list{plan, failure})
-			signature(f.supports, list{caps, p, pass, o}, list{failure})
-			signature(f.workspace, list{caps, p, pass, o}, list{reflect.TypeFor[int64](), failure})
-
-			// A caller who overlooks an error runs nothing all the same.
-			d := vktest.Open(t)
-			for _, function := range []any{f.forward, f.backward} {
-				c, err := d.NewCmd("overlooked")
-				require.NoError(t, err)
-				defer c.Close()
-				call := of(function)
-				in := []reflect.Value{reflect.ValueOf(c)}
-				for i := 1; i < call.NumIn(); i++ {
-					in = append(in, reflect.Zero(call.In(i))) // no problem, no tensors
-				}
-				refused := reflect.ValueOf(function).Call(in)[0].Interface()
-				require.NotNil(t, refused)
-				require.Equal(t, refused, c.Submit(context.Background()))
-			}
-
-			require.True(t, p.Comparable())
-			validate := reflect.TypeFor[interface{ Validate() error }]()
-			require.True(t, p.Implements(validate), "%v has no Validate", p)
-			require.True(t, plan.Implements(reflect.TypeFor[kit.Plan]()), "%v is no kit.Plan", plan)
-			for _, s := range []reflect.Type{x, g} {
-				for i := range s.NumField() {
-					require.Equal(t, tensor, s.Field(i).Type, "%v.%s", s, s.Field(i).Name)
-				}
-			}
+			declared(t, name, map[string]reflect.Type{"Problem": p, "Tensors": x, "Gradients": g, "Options": o, "Plan": plan})
+			signature(t, f.forward, list{cmd, x, p, o}, list{failure})
+			signature(t, f.backward, list{cmd, x, g, p, o}, list{failure})
+			signature(t, f.choose, list{caps, p, pass, o}, list{plan, failure})
+			signature(t, f.supports, list{caps, p, pass, o}, list{failure})
+			signature(t, f.workspace, list{caps, p, pass, o}, list{reflect.TypeFor[int64](), failure})
+			described(t, p, plan)
+			named(t, x)
+			named(t, g)
+			kept(t, f.forward)
+			kept(t, f.backward)
 			for i := range o.NumField() {
 				require.NotEqual(t, tensor, o.Field(i).Type, "%v.%s", o, o.Field(i).Name)
 			}
 		})
+	}
+}
+
+// TestOptimizer holds optim to what of it applies: an optimizer has one pass, and a state from
+// call to call, so that its tensors are given once.
+func TestOptimizer(t *testing.T) {
+	p, x, plan := reflect.TypeFor[optim.Problem](), reflect.TypeFor[optim.Tensors](), reflect.TypeFor[optim.Plan]()
+	param, adamw := reflect.TypeFor[optim.Param](), reflect.TypeFor[*optim.AdamW]()
+	declared(t, "pipelines/optim", map[string]reflect.Type{"Problem": p, "Tensors": x, "Plan": plan, "Param": param, "AdamW": adamw.Elem()})
+	signature(t, optim.New, list{reflect.TypeFor[context.Context](), reflect.TypeFor[*vk.Device](), reflect.SliceOf(param), p}, list{adamw, failure})
+	signature(t, (*optim.AdamW).Step, list{adamw, cmd}, list{failure})
+	signature(t, optim.Choose, list{caps, p}, list{plan, failure})
+	signature(t, optim.Supports, list{caps, p}, list{failure})
+	described(t, p, plan)
+	named(t, x)
+	field, ok := param.FieldByName("Tensors")
+	require.True(t, ok && field.Anonymous && field.Type == x, "the tensors of a Param are Tensors")
+}
+
+// declared wants types to have these names, in a package.
+func declared(t *testing.T, name string, types map[string]reflect.Type) {
+	t.Helper()
+	for word, typ := range types {
+		require.Equal(t, word, typ.Name())
+		require.Equal(t, "github.com/flashvk/flashvk/"+name, typ.PkgPath(), "%s is declared elsewhere", word)
+	}
+}
+
+// signature wants a function to be of such a type.
+func signature(t *testing.T, function any, in, out list) {
+	t.Helper()
+	require.Equal(t, reflect.FuncOf(in, out, false), reflect.TypeOf(function))
+}
+
+// kept wants an error to stay in the Cmd: a caller who overlooks it runs nothing all the same.
+func kept(t *testing.T, function any) {
+	t.Helper()
+	c, err := vktest.Open(t).NewCmd("overlooked")
+	require.NoError(t, err)
+	defer c.Close()
+	call := reflect.TypeOf(function)
+	in := []reflect.Value{reflect.ValueOf(c)}
+	for i := 1; i < call.NumIn(); i++ {
+		in = append(in, reflect.Zero(call.In(i))) // no problem, no tensors
+	}
+	refused := reflect.ValueOf(function).Call(in)[0].Interface()
+	require.NotNil(t, refused)
+	require.Equal(t, refused, c.Submit(context.Background()))
+}
+
+// described wants a problem that compares and validates, and a plan.
+func described(t *testing.T, p, plan reflect.Type) {
+	t.Helper()
+	require.True(t, p.Comparable())
+	require.True(t, p.Implements(reflect.TypeFor[interface{ Validate() error }]()), "%v has no Validate", p)
+	require.True(t, plan.Implements(reflect.TypeFor[kit.Plan]()), "%v is no kit.Plan", plan)
+}
+
+// named wants a struct of tensors.
+func named(t *testing.T, s reflect.Type) {
+	t.Helper()
+	for i := range s.NumField() {
+		require.Equal(t, tensor, s.Field(i).Type, "%v.%s", s, s.Field(i).Name)
 	}
 }

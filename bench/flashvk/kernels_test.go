@@ -407,7 +407,7 @@ func TestKernelErrors(t *testing.T) {
 		{in("--eps nan", x, w), 2, "norm: eps=NaN is not a finite number from 0 on"},
 		{in("", x, w), 1, "safetensors: /nowhere/y: no such file or directory"},
 
-		{"run grouped --in x --out y --heads-at-a-time -1", 2, "grouped: heads_at_a_time=-1 is negative"},
+		{"run grouped --in x --out y --heads-at-a-time -1", 2, "mlp: heads_at_a_time=-1 is negative"},
 
 		{"bench grouped --suite training --products --heads 3", 2, "--suite training and --heads contradict each other"},
 

@@ -19,7 +19,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
 // A Kernel is one command of flashvk bench and of flashvk run.
@@ -157,20 +157,24 @@ func (v dtypeValue) String() string { return "" }
 func (v dtypeValue) Type() string { return "TYPE" }
 
 // keepVar adds --keep, whose value is the name of what a kernel can keep.
-func keepVar(f *pflag.FlagSet, p *chain.Keep, of []chain.Keep, usage string) {
+func keepVar(f *pflag.FlagSet, p *mlp.Keep, of []mlp.Keep, usage string) {
 	f.Var(keepValue{p, of}, "keep", usage)
 }
 
 type keepValue struct {
-	target *chain.Keep
-	of     []chain.Keep
+	target *mlp.Keep
+	of     []mlp.Keep
 }
 
 // Set implements pflag.Value.
 func (v keepValue) Set(text string) error {
-	k, err := chain.ParseKeep(text, v.of)
-	if err != nil {
-		return errors.New("not one of " + chain.KeepNames(v.of))
+	k, err := mlp.ParseKeep(text)
+	if err != nil || !slices.Contains(v.of, k) {
+		names := make([]string, len(v.of))
+		for i, k := range v.of {
+			names[i] = k.String()
+		}
+		return errors.New("not one of " + strings.Join(names, ", "))
 	}
 	*v.target = k
 	return nil

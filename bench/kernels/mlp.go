@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -11,8 +10,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
-	"github.com/flashvk/flashvk/pipelines/mlp/ref"
-	"github.com/flashvk/flashvk/vk"
 )
 
 const mlpFormulas = `
@@ -70,38 +67,114 @@ and the output file also gets
 	}
 }
 
-// mlpFlags are the flags of both commands.
+const groupedFormulas = `
+    pre[k]  = x * w1[k]
+    y[:,k]  = silu(pre[k]) * w2[k]             silu(v) = v / (1 + exp(-v))
+    dpre[k] = (dy[:,k] * w2[k]ᵀ) ∘ silu'(pre[k])
+    dx      = sum over k of dpre[k] * w1[k]ᵀ
+    dw1[k]  = xᵀ * dpre[k],   dw2[k] = silu(pre[k])ᵀ * dy[:,k]
+`
+
+// perceptrons is the row of grouped.
+func perceptrons() Kernel {
+	return Kernel{
+		Name: "grouped", Title: "heads: two-layer perceptrons with SiLU that share their input", Impls: implNames(),
+		Bench: Help{
+			Long: `Measures two-layer perceptrons that share their input,
+` + groupedFormulas + `
+on random normal inputs, after checking sampled tokens and hidden units against a
+float64 reference. Rates count the products of the formulas, 2 forward and 4 backward
+for each head, not what computes pre again, which the backward pass does unless --keep says
+that the forward pass leaves it.`,
+			Example: `  flashvk bench grouped
+  flashvk bench grouped --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward
+  flashvk bench grouped --suite training --backward --products
+  flashvk bench grouped --suite training --backward --keep pre
+  flashvk bench grouped --suite training --backward --peer torch="python3 tools/peers/torch_train.py"`,
+		},
+		Run: Help{
+			Long: `Computes two-layer perceptrons that share their input,
+` + groupedFormulas + `
+The input file holds the tensors
+    x   (tokens, in), F16, BF16 or F32
+    w1  (heads, in, hidden), as x
+    w2  (heads, hidden, out), as x
+The output file gets
+    y    (tokens, heads, out), as x
+    pre  (tokens, heads, hidden), as x, with --keep pre
+With --backward the input file also holds the gradient of a loss by y,
+    dy   (tokens, heads, out), as x
+and the output file also gets
+    dx   (tokens, in), as x
+    dw1  (heads, in, hidden), in the format of --grad-dtype
+    dw2  (heads, hidden, out), likewise`,
+			Example: `  flashvk run grouped --in x.safetensors --out y.safetensors
+  flashvk run grouped --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
+		},
+		New: func() Flags { return &mlpFlags{grouped: true} },
+		How: []string{"products", "keep"},
+	}
+}
+
+// mlpFlags are the flags of the commands of mlp and of grouped.
 type mlpFlags struct {
-	tokens, in, hidden, out int
-	dtype, grad             dtype.DType
-	keep                    mlp.Keep
-	config                  string
-	set                     *pflag.FlagSet
+	grouped                        bool
+	tokens, heads, in, hidden, out int
+	dtype, grad                    dtype.DType
+	keep                           mlp.Keep
+	config                         string
+	opt                            mlp.Options
+	set                            *pflag.FlagSet
 }
 
 // Add implements Flags.
 func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
 	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	keepVar(f, &m.keep, mlp.Keeps(), "what the forward pass writes, and the backward pass reads: nothing (default), pre, or hidden, which is pre and silu(pre)")
+	units, columns := "hidden units (default 1365, or 85)", "columns of y (default 512, or 32)"
+	if m.grouped {
+		f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
+		f.BoolVar(&m.opt.Products, "products", false, "hidden units are written to memory where a pass could do without")
+		keepVar(f, &m.keep, mlp.Keeps()[:2], "what the forward pass writes, and the backward pass reads: nothing (default) or pre")
+		units, columns = "hidden units of a head (default 1365, or 85)", "columns of y of a head (default 3)"
+	} else {
+		keepVar(f, &m.keep, mlp.Keeps(), "what the forward pass writes, and the backward pass reads: nothing (default), pre, or hidden, which is pre and silu(pre)")
+	}
 	if !sizes {
 		return
 	}
-	f.IntVar(&m.tokens, "tokens", 0, "rows of x (default 18048 on a GPU, 128 on a CPU device)")
+	f.IntVar(&m.tokens, "tokens", 0, fmt.Sprintf("rows of x (default %d on a GPU, 128 on a CPU device)", m.defaults(false).Tokens))
+	if m.grouped {
+		f.IntVar(&m.heads, "heads", 0, "heads (default 10, or 3)")
+	}
 	f.IntVar(&m.in, "in", 0, "columns of x (default 512, or 32)")
-	f.IntVar(&m.hidden, "hidden", 0, "hidden units (default 1365, or 85)")
-	f.IntVar(&m.out, "out", 0, "columns of y (default 512, or 32)")
+	f.IntVar(&m.hidden, "hidden", 0, units)
+	f.IntVar(&m.out, "out", 0, columns)
 	DTypeVar(f, &m.dtype, "dtype", "format of all tensors: float16, bfloat16 (default on a GPU) or float32")
-	f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words that the column runs has, instead of the table's")
+	if !m.grouped {
+		f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words that the column runs has, instead of the table's")
+	}
 }
 
-// FromFlags implements Flags.
-func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
+// defaults returns the problem where no flag says otherwise.
+func (m *mlpFlags) defaults(cpu bool) mlp.Problem {
 	p := mlp.Problem{Tokens: 18048, In: 512, Hidden: 1365, Out: 512, DType: dtype.BFloat16}
 	if cpu {
 		p = mlp.Problem{Tokens: 128, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16}
 	}
-	setGiven(m.set, []sizeFlag{{"tokens", &p.Tokens, &m.tokens}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}, {"out", &p.Out, &m.out}})
+	if m.grouped {
+		p.Heads, p.Out = 10, 3
+		if p.Tokens = 16000; cpu {
+			p.Tokens, p.Heads = 128, 3
+		}
+	}
+	return p
+}
+
+// FromFlags implements Flags.
+func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
+	p := m.defaults(cpu)
+	setGiven(m.set, []sizeFlag{{"tokens", &p.Tokens, &m.tokens}, {"heads", &p.Heads, &m.heads}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}, {"out", &p.Out, &m.out}})
 	if m.set.Changed("dtype") {
 		p.DType = m.dtype
 	}
@@ -111,19 +184,25 @@ func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
 // op returns the problem with what both commands' flags say, and rows of hidden units some
 // elements apart.
 func (m *mlpFlags) op(p mlp.Problem, stride int) (bench.Op, error) {
-	p.Grad = p.DType
+	if m.grouped && p.Heads < 1 {
+		return nil, fmt.Errorf("grouped: heads=%d is not positive", p.Heads)
+	}
+	p.Grad, p.Keep = p.DType, m.keep
 	if m.set.Changed("grad-dtype") {
 		p.Grad = m.grad
 	}
-	op := mlpOp{p: p, keep: m.keep, stride: stride}
+	opt := m.opt
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
 	if m.config != "" {
 		config, err := gemm.ParsePairConfig(m.config)
 		if err != nil {
 			return nil, fmt.Errorf("--config: %w", err)
 		}
-		op.config = &config
+		opt.FusedConfig = &config
 	}
-	return op, p.Validate()
+	return mlpOp{p, opt, stride}, p.Validate()
 }
 
 // FromFile implements Flags.
@@ -132,211 +211,36 @@ func (m *mlpFlags) FromFile(h Header) (bench.Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	w2, _, err := h.Floats("w2", "hidden", "out")
+	axes := []string{"heads", "hidden", "out"}
+	if !m.grouped {
+		axes = axes[1:]
+	}
+	w2, _, err := h.Floats("w2", axes...)
 	if err != nil {
 		return nil, err
 	}
-	return m.op(mlp.Problem{Tokens: x[0], In: x[1], Hidden: w2[0], Out: w2[1], DType: format}, w2[0])
+	p := mlp.Problem{Tokens: x[0], In: x[1], DType: format}
+	if m.grouped {
+		p.Heads, w2 = w2[0], w2[1:]
+	}
+	p.Hidden, p.Out = w2[0], w2[1]
+	return m.op(p, p.Hidden)
 }
 
-// Suite implements Flags: the tokens of the training shapes.
+// Suite implements Flags: the tokens of the training shapes, or the heads of that workload.
 func (m *mlpFlags) Suite(small bool) []bench.Op {
+	tokens := []int{18048, 11000, 205000}
+	if m.grouped {
+		tokens = []int{16000, 5000}
+	}
 	var list []bench.Op
-	for _, tokens := range []int{18048, 11000, 205000} {
-		p := mlp.Problem{Tokens: tokens, In: 512, Hidden: 1365, Out: 512, DType: dtype.BFloat16, Grad: dtype.BFloat16}
-		if small {
-			p = mlp.Problem{Tokens: tokens / 200, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16, Grad: dtype.Float16}
+	for _, n := range tokens {
+		p := m.defaults(small)
+		if p.Tokens = n; small {
+			p.Tokens = n / 200
 		}
-		list = append(list, mlpOp{p: p, keep: m.keep, stride: gemm.RowStride(p.Hidden)})
-	}
-	return list
-}
-
-// An mlpOp is a problem of package mlp.
-type mlpOp struct {
-	p      mlp.Problem
-	keep   mlp.Keep
-	stride int              // elements from row to row of pre and hidden
-	config *gemm.PairConfig // of path fused; nil: the table's
-}
-
-// Name implements bench.Op.
-func (o mlpOp) Name() string { return "mlp" }
-
-// Describe implements bench.Op.
-func (o mlpOp) Describe() string {
-	switch o.keep {
-	case mlp.KeepPre:
-		return o.p.String() + ", pre kept"
-	case mlp.KeepHidden:
-		return o.p.String() + ", pre and silu(pre) kept"
-	}
-	return o.p.String()
-}
-
-// Keys implements bench.Op.
-func (o mlpOp) Keys() []bench.Key {
-	p := o.p
-	return []bench.Key{
-		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
-		{Name: "tokens", Value: p.Tokens}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden}, {Name: "out", Value: p.Out},
-		{Name: "keep", Value: o.keep.String()},
-	}
-}
-
-// Cost implements bench.Op.
-func (o mlpOp) Cost(p bench.Pass) (flops, bytes float64) {
-	if p == bench.Backward {
-		return o.p.BackwardFLOPs(), o.p.BackwardBytes()
-	}
-	return o.p.FLOPs(), o.p.Bytes()
-}
-
-// Tensors implements bench.Op.
-func (o mlpOp) Tensors() []bench.OpTensor {
-	p := o.p
-	root := func(n int) func(float32) float32 {
-		scale := float32(1 / math.Sqrt(float64(n)))
-		return func(x float32) float32 { return x * scale }
-	}
-	list := []bench.OpTensor{
-		{Name: "x", DType: p.DType, Shape: p.XShape()},
-		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Draw: root(p.In)},
-		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Draw: root(p.Hidden)},
-		{Name: "y", DType: p.DType, Shape: p.YShape(), Role: bench.Output},
-		{Name: "dy", DType: p.DType, Shape: p.YShape(), Role: bench.Upstream},
-		{Name: "dx", DType: p.DType, Shape: p.XShape(), Role: bench.Gradient},
-		{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Role: bench.Gradient},
-		{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Role: bench.Gradient},
-	}
-	for _, name := range o.kept() {
-		list = append(list, bench.OpTensor{Name: name, DType: p.DType, Shape: []int{p.Tokens, o.stride}, Role: bench.Output})
-	}
-	return list
-}
-
-// kept names the tensors that the forward pass leaves to the backward pass.
-func (o mlpOp) kept() []string { return []string{"pre", "hidden"}[:o.keep] }
-
-// options returns those of a pass on a path.
-func (o mlpOp) options(impl string, p bench.Pass) (mlp.Options, error) {
-	switch {
-	case impl == fusedImpl && p == bench.Backward:
-		return mlp.Options{}, fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", gemm.ErrUnsupported)
-	case impl == fusedImpl:
-		return mlp.Options{Fused: mlp.FusedOn, FusedConfig: o.config}, nil
-	case o.config != nil:
-		return mlp.Options{}, fmt.Errorf("mlp: path %s: --config is of path %s: %w", impl, fusedImpl, gemm.ErrUnsupported)
-	case impl == gemm.Auto.String():
-		return mlp.Options{}, nil
-	}
-	i, err := gemm.ParseImpl(impl)
-	return mlp.Options{Impl: i, Fused: mlp.FusedOff}, err
-}
-
-// Choose implements bench.Op.
-func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
-	opt, err := o.options(impl, p)
-	if err != nil {
-		return "", err
-	}
-	return mlp.Describe(caps, o.p, opt, p == bench.Backward, o.keep)
-}
-
-// Workspace implements bench.Op.
-func (o mlpOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, error) {
-	opt, err := o.options(impl, p)
-	if err != nil {
-		return 0, err
-	}
-	if p == bench.Backward {
-		return mlp.BackwardWorkspace(caps, o.p, opt, o.keep)
-	}
-	return mlp.ForwardWorkspace(caps, o.p, opt, o.keep)
-}
-
-// Record implements bench.Op.
-func (o mlpOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
-	opt, err := o.options(impl, p)
-	if err != nil {
-		return err
-	}
-	opt.Workspace = workspace
-	for i, to := range []*vk.Tensor{&opt.Pre, &opt.Hidden}[:o.keep] {
-		*to = t[o.kept()[i]]
-		to.Shape = o.p.PreShape()
-	}
-	if p == bench.Backward {
-		return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], o.p, opt)
-	}
-	return mlp.Forward(c, t["y"], t["x"], t["w1"], t["w2"], o.p, opt)
-}
-
-// Reference implements bench.Op: of large problems, some tokens of what has tokens, and
-// some hidden units of the gradients of weights.
-func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) ([]bench.Expected, error) {
-	p := o.p
-	in := ref.Inputs{X: wide(t["x"]), W1: wide(t["w1"]), W2: wide(t["w2"])}
-	if pass == bench.Backward {
-		in.DY = wide(t["dy"])
-	}
-	const most = 1 << 28 // multiplications of a product
-	tokens := sample(p.Tokens, most/(p.Hidden*max(p.In, p.Out)))
-	part, some := ref.Tokens(tokens, in, p)
-	want, plain := ref.Compute(some, part), ref.Plain(some, part)
-	bounds := ref.NewBounds(want, plain, part)
-	if pass != bench.Backward {
-		list := []bench.Expected{{Name: "y", At: rowsAt(tokens, p.Tokens, p.Out), Want: want.Y, Limit: bounds.Y}}
-		at := rowsApart(tokens, p.Tokens, p.Hidden, o.stride)
-		kept := []bench.Expected{
-			{Name: "pre", At: at, Want: want.Pre, Limit: bounds.Pre, Columns: p.Hidden, Stride: o.stride},
-			{Name: "hidden", At: at, Want: want.Hidden, Limit: bounds.Hidden, Columns: p.Hidden, Stride: o.stride},
-		}
-		return append(list, kept[:o.keep]...), nil
-	}
-	list := []bench.Expected{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: bounds.DX}}
-
-	units := sample(p.Hidden, most/(p.Tokens*max(p.In, p.Out)))
-	part, some = ref.Units(units, in, p)
-	want, plain = ref.Compute(some, part), ref.Plain(some, part)
-	bounds = ref.NewBounds(want, plain, part)
-	var columns []int // of dw1
-	if len(units) < p.Hidden {
-		for i := range p.In {
-			for _, u := range units {
-				columns = append(columns, i*p.Hidden+u)
-			}
-		}
-	}
-	return append(list,
-		bench.Expected{Name: "dw1", At: columns, Want: want.DW1, Limit: bounds.DW1},
-		bench.Expected{Name: "dw2", At: rowsAt(units, p.Hidden, p.Out), Want: want.DW2, Limit: bounds.DW2}), nil
-}
-
-// rowsAt returns the elements of some rows of a matrix of n rows; nil if they are all.
-func rowsAt(rows []int, n, cols int) []int { return rowsApart(rows, n, cols, cols) }
-
-// rowsApart is rowsAt of the first columns of a matrix with longer rows.
-func rowsApart(rows []int, n, cols, stride int) []int {
-	if len(rows) == n && cols == stride {
-		return nil
-	}
-	at := make([]int, 0, len(rows)*cols)
-	for _, r := range rows {
-		for c := range cols {
-			at = append(at, r*stride+c)
-		}
-	}
-	return at
-}
-
-// sample returns some of n indices, the first and the last among them: as many as wanted,
-// at least 4.
-func sample(n, wanted int) []int {
-	wanted = min(max(wanted, 4), n)
-	list := make([]int, 0, wanted)
-	for i := range wanted {
-		list = append(list, i*(n-1)/max(wanted-1, 1))
+		p.Grad, p.Keep = p.DType, m.keep
+		list = append(list, mlpOp{p, m.opt, gemm.RowStride(p.Hidden)})
 	}
 	return list
 }

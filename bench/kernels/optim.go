@@ -61,7 +61,7 @@ float32 does not hold, leaves everything as it was.`,
 
 // optimFlags are the flags of both commands.
 type optimFlags struct {
-	hyper             optim.Hyper
+	hyper             optim.Problem
 	lr                float64
 	copyTo, grad      dtype.DType
 	tensors, elements int
@@ -165,7 +165,7 @@ func (o *optimFlags) FromFile(h Header) (bench.Op, error) {
 // An optimOp is a step of package optim. Flat tensors of a kind lie in one tensor,
 // without names.
 type optimOp struct {
-	hyper        optim.Hyper
+	hyper        optim.Problem
 	lr           float64
 	grad, copyTo dtype.DType // Float32 is no copy
 	names        []string    // with a dot before each
@@ -279,10 +279,8 @@ func (o *optimOp) Tensors() (list []bench.OpTensor) {
 
 // Choose implements bench.Op.
 func (o *optimOp) Choose(caps *vk.Caps, _ string, _ bench.Pass) (string, error) {
-	if err := optim.Supports(caps); err != nil {
-		return "", err
-	}
-	return "adamw", nil
+	plan, err := optim.Choose(caps, o.hyper)
+	return plan.String(), err
 }
 
 // Workspace implements bench.Op.
@@ -292,7 +290,7 @@ func (o *optimOp) Workspace(*vk.Caps, string, bench.Pass) (int64, error) { retur
 func (o *optimOp) params(t map[string]vk.Tensor) (list []optim.Param) {
 	if !o.flat {
 		for _, name := range o.names {
-			list = append(list, optim.Param{Name: strings.TrimPrefix(name, "."), Param: t["param"+name], Grad: t["grad"+name], M: t["m"+name], V: t["v"+name], Copy: t["copy"+name]})
+			list = append(list, optim.Param{Name: strings.TrimPrefix(name, "."), Tensors: optim.Tensors{Param: t["param"+name], Grad: t["grad"+name], M: t["m"+name], V: t["v"+name], Copy: t["copy"+name]}})
 		}
 		return list
 	}
@@ -305,7 +303,7 @@ func (o *optimOp) params(t map[string]vk.Tensor) (list []optim.Param) {
 			}
 			return x
 		}
-		list = append(list, optim.Param{Name: fmt.Sprint(i), Param: piece("param"), Grad: piece("grad"), M: piece("m"), V: piece("v"), Copy: piece("copy")})
+		list = append(list, optim.Param{Name: fmt.Sprint(i), Tensors: optim.Tensors{Param: piece("param"), Grad: piece("grad"), M: piece("m"), V: piece("v"), Copy: piece("copy")}})
 		at += shape[0]
 	}
 	return list
@@ -375,7 +373,7 @@ func (o *optimOp) Reference(t map[string][]float32, _ bench.Pass) (list []bench.
 			list = append(list, bench.Expected{Name: "norm", Want: []float64{norm}, Limit: 1e-6 * norm})
 		}
 	}
-	scale := o.hyper.Scale(norm)
+	scale := ref.Scale(o.hyper, norm)
 	for _, name := range names {
 		n := len(t["param"+name])
 		var at []int
@@ -390,7 +388,7 @@ func (o *optimOp) Reference(t map[string][]float32, _ bench.Pass) (list []bench.
 			return x
 		}
 		p, grad := ref.Param{Param: pick("param"), M: pick("m"), V: pick("v")}, pick("grad")
-		want, plain := o.hyper.Step(p, grad, scale, o.lr, step), o.hyper.PlainStep(p, grad, scale, o.lr, step)
+		want, plain := ref.Step(o.hyper, p, grad, scale, o.lr, step), ref.PlainStep(o.hyper, p, grad, scale, o.lr, step)
 		for _, x := range []struct {
 			name        string
 			want, plain []float64

@@ -2,54 +2,17 @@ package trial
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/grouped"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// groupedKernel draws perceptrons that share their input, and the kernels of gemm that make
-// their outputs and gradients.
-func groupedKernel() Kernel {
-	return Kernel{Name: "grouped", Weight: 3, New: func() Problem { return &groupedProblem{} }, Draw: drawGrouped}
-}
-
-// groupedProblem is a call of grouped.Forward or grouped.Backward, or with Narrow of
-// gemm.Narrow, gemm.NarrowBackward or gemm.NarrowDSiLU.
-type groupedProblem struct {
-	grouped.Problem
-	Impl     string
-	Backward bool
-	Keep     grouped.Keep
-	AtATime  int // heads
-	Products bool
-	Float32  bool // y
-
-	Narrow         bool
-	Config         string // of Narrow; "": what the table has
-	TransA, TransB bool
-	Alpha          float64 // a power of two
-	kernelData
-}
-
-// String implements Problem.
-func (p *groupedProblem) String() string {
-	return fmt.Sprintf("%v, backward=%v keep=%v narrow=%v at_a_time=%d products=%v %s (%s)", p.Problem, p.Backward, p.Keep, p.Narrow, p.AtATime, p.Products, p.Impl, p.Config)
-}
-
-// options returns those of the call of package grouped, without tensors.
-func (p *groupedProblem) options() (opt grouped.Options, err error) {
-	opt.Impl, err = gemm.ParseImpl(p.Impl)
-	opt.Heads, opt.Products, opt.Float32 = p.AtATime, p.Products, p.Float32
-	return opt, err
-}
-
 // product returns the problem of a kernel of gemm, with its options.
-func (p *groupedProblem) product() (x gemm.Problem, opt gemm.Options, err error) {
+func (p *mlpProblem) product() (x gemm.Problem, opt gemm.Options, err error) {
 	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
 		return x, opt, err
 	}
@@ -58,83 +21,33 @@ func (p *groupedProblem) product() (x gemm.Problem, opt gemm.Options, err error)
 	}
 	x = gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.y(), TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Activation: gemm.SiLU}
 	switch {
-	case p.Backward && p.Keep == grouped.KeepPre:
+	case p.Backward && p.Keep == mlp.KeepPre:
 		x = gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, DType: p.DType, Out: p.Grad, Activation: gemm.TimesDSiLU}
 	case p.Backward:
 		x.Out = p.Grad
-	case p.Keep == grouped.KeepPre:
+	case p.Keep == mlp.KeepPre:
 		x.Activation = gemm.SiLUKeep
 	}
 	return x, opt, nil
 }
 
-// y returns the format of y.
-func (p *groupedProblem) y() dtype.DType {
-	if p.Float32 {
-		return dtype.Float32
-	}
-	return p.DType
-}
-
-// bytes returns the workspace.
-func (p *groupedProblem) bytes(caps *vk.Caps) (int64, error) {
-	if p.Narrow {
-		x, opt, err := p.product()
-		switch {
-		case err != nil:
-			return 0, err
-		case p.Backward && p.Keep == grouped.KeepPre:
-			return gemm.NarrowDSiLUWorkspace(caps, x)
-		case p.Backward:
-			return gemm.NarrowBackwardWorkspace(caps, x, p.Out, opt)
-		}
-		return gemm.NarrowWorkspace(caps, x, p.Out, opt)
-	}
-	opt, err := p.options()
-	if err != nil {
+// narrowBytes returns the workspace of a kernel of gemm.
+func (p *mlpProblem) narrowBytes(caps *vk.Caps) (int64, error) {
+	x, opt, err := p.product()
+	switch {
+	case err != nil:
 		return 0, err
+	case p.Backward && p.Keep == mlp.KeepPre:
+		return gemm.NarrowDSiLUWorkspace(caps, x)
+	case p.Backward:
+		return gemm.NarrowBackwardWorkspace(caps, x, p.Out, opt)
 	}
-	if p.Backward {
-		return grouped.BackwardWorkspace(caps, p.Problem, opt, p.Keep)
-	}
-	return grouped.ForwardWorkspace(caps, p.Problem, opt, p.Keep)
-}
-
-// Supports implements Problem.
-func (p *groupedProblem) Supports(caps *vk.Caps) error {
-	_, err := p.bytes(caps)
-	return err
-}
-
-// Check implements Problem.
-func (p *groupedProblem) Check(ctx context.Context, r *Runner) error {
-	bytes, err := p.bytes(r.Device().Caps())
-	if err != nil {
-		return err
-	}
-	call := perceptronCall{p: p.Problem, data: &p.kernelData, alpha: p.Alpha, y: p.y(), backward: p.Backward, pre: p.Keep == grouped.KeepPre}
-	list := call.tensors()
-	if p.Narrow {
-		return p.checkNarrow(ctx, r, list, bytes)
-	}
-	opt, err := p.options()
-	if err != nil {
-		return err
-	}
-	list = append(without(list, "dpre"), p.workspace(bytes, 0)...)
-	return p.check(ctx, r, "grouped", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		opt := opt
-		opt.Pre, opt.Workspace = t["pre"], t[workspaceName].Buffer
-		if p.Backward {
-			return grouped.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], p.Problem, opt)
-		}
-		return grouped.Forward(c, t["y"], t["x"], t["w1"], t["w2"], p.Problem, opt)
-	})
+	return gemm.NarrowWorkspace(caps, x, p.Out, opt)
 }
 
 // checkNarrow runs one of the kernels of gemm: x is that of every head, and tensors by token
 // have the heads as their second axis.
-func (p *groupedProblem) checkNarrow(ctx context.Context, r *Runner, list []kerneltest.Tensor, bytes int64) error {
+func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []kerneltest.Tensor, bytes int64) error {
 	x, opt, err := p.product()
 	if err != nil {
 		return err
@@ -155,7 +68,7 @@ func (p *groupedProblem) checkNarrow(ctx context.Context, r *Runner, list []kern
 			t.Place = &kerneltest.Place{Offset: 8 * rng.IntN(9), RowGap: 8 * rng.IntN(3), MatrixGap: 8 * rng.IntN(3)}
 		}
 	}
-	if p.Backward && p.Keep == grouped.KeepPre {
+	if p.Backward && p.Keep == mlp.KeepPre {
 		list = without(without(list, "x"), "w1")
 	}
 	list = append(list, p.workspace(bytes, workspaceOffset)...)
@@ -180,7 +93,7 @@ func (p *groupedProblem) checkNarrow(ctx context.Context, r *Runner, list []kern
 		}
 		dpre := heads(t["dpre"])
 		dpre.Shape = []int{p.Heads, p.Tokens, p.Hidden}
-		if p.Keep == grouped.KeepPre {
+		if p.Keep == mlp.KeepPre {
 			return gemm.NarrowDSiLU(c, dpre, t["dw2"], heads(t["dy"]), heads(t["pre"]), t["w2"], x, opt)
 		}
 		return gemm.NarrowBackward(c, dpre, t["dw2"], heads(t["dy"]), a, t["w1"], t["w2"], p.Out, x, opt)
@@ -221,37 +134,10 @@ func zeroRows(t *kerneltest.Tensor, padded int) {
 	t.Want, t.Sample, t.Shape = want, sample, []int{t.Shape[0], t.Shape[1], padded}
 }
 
-// Smaller implements Problem.
-func (p *groupedProblem) Smaller() (list []Problem) {
-	add := func(change func(q *groupedProblem)) {
-		q := *p
-		change(&q)
-		if q != *p && q.Validate() == nil {
-			list = append(list, &q)
-		}
-	}
-	add(func(q *groupedProblem) { q.Config = "" })
-	sizes := *p
-	halves([]*int{&sizes.Heads, &sizes.Tokens, &sizes.In, &sizes.Hidden, &sizes.Out}, func() {
-		add(func(q *groupedProblem) {
-			q.Heads, q.Tokens, q.In, q.Hidden, q.Out = sizes.Heads, sizes.Tokens, sizes.In, sizes.Hidden, sizes.Out
-		})
-	})
-	add(func(q *groupedProblem) { q.AtATime = 0 })
-	add(func(q *groupedProblem) { q.Keep = grouped.KeepNothing })
-	add(func(q *groupedProblem) { q.Products = false })
-	add(func(q *groupedProblem) { q.Float32 = false })
-	add(func(q *groupedProblem) { q.TransA = false })
-	add(func(q *groupedProblem) { q.TransB = false })
-	add(func(q *groupedProblem) { q.Alpha = 0 })
-	add(func(q *groupedProblem) { q.Grad = q.DType })
-	p.smaller(func(d kernelData) { add(func(q *groupedProblem) { q.kernelData = d }) })
-	return list
-}
-
 // drawGrouped draws a problem.
 func drawGrouped(family, rng *rand.Rand, s Space) Problem {
-	p := &groupedProblem{Backward: family.IntN(2) == 0, Keep: grouped.Keeps()[family.IntN(2)]}
+	p := &mlpProblem{Backward: family.IntN(2) == 0}
+	keep := mlp.Keeps()[family.IntN(2)]
 	var ok bool
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
 		return nil
@@ -271,6 +157,7 @@ func drawGrouped(family, rng *rand.Rand, s Space) Problem {
 	if p.Problem, ok = drawPerceptron(family, rng, s, 1+rng.IntN(6), outputs, p.Backward, &p.kernelData); !ok {
 		return nil
 	}
+	p.Keep = keep
 	if !p.Narrow {
 		p.Impl = softImpl(family, s, p.Impl, p.DType)
 	}
@@ -284,7 +171,7 @@ func drawGrouped(family, rng *rand.Rand, s Space) Problem {
 		return p
 	}
 	p.Config = drawNarrowConfig(family, s, p)
-	if !p.Backward || p.Keep == grouped.KeepNothing {
+	if !p.Backward || p.Keep == mlp.KeepNothing {
 		p.TransA, p.TransB = family.IntN(3) == 0, family.IntN(3) == 0
 		p.Alpha = []float64{0, 0, 0.5, 2, -1}[rng.IntN(5)]
 	}
@@ -307,8 +194,8 @@ func intersect(some []dtype.DType, list ...dtype.DType) (both []dtype.DType) {
 }
 
 // drawNarrowConfig draws a configuration, or none.
-func drawNarrowConfig(family *rand.Rand, s Space, p *groupedProblem) string {
-	if family.IntN(3) == 0 || p.Backward && p.Keep == grouped.KeepPre || p.Impl == "auto" {
+func drawNarrowConfig(family *rand.Rand, s Space, p *mlpProblem) string {
+	if family.IntN(3) == 0 || p.Backward && p.Keep == mlp.KeepPre || p.Impl == "auto" {
 		return ""
 	}
 	caps := kernelCaps(s.Soft)

@@ -12,11 +12,11 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/grouped"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestKernelPaths wants some thousands of problems to run, on a device like an H200, every module
@@ -72,11 +72,7 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		require.NoError(t, err)
 		m.add(map[gemm.Impl]string{gemm.Scalar: "gemm_scalar_group", gemm.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
 	case *mlpProblem:
-		opt, err := p.options()
-		require.NoError(t, err)
-		m.words(p.DType, "gemm_narrow")(mlp.Describe(caps, p.Problem, opt, p.Backward, p.Keep))
-	case *groupedProblem:
-		m.ofGrouped(p)
+		m.ofMLP(p)
 	case *mixtureProblem:
 		m.ofMixture(p)
 	case *gmmProblem:
@@ -160,21 +156,37 @@ func (m *moduleList) ofGemm(p *gemmProblem) {
 	}
 }
 
-func (m *moduleList) ofGrouped(p *groupedProblem) {
-	narrow := "gemm_narrow"
-	switch {
-	case p.Backward && p.Keep == grouped.KeepPre:
-		narrow = "gemm_narrow_dsilu"
-	case p.Backward:
-		narrow = "gemm_narrow_bwd"
-	}
+func (m *moduleList) ofMLP(p *mlpProblem) {
 	if p.Narrow {
-		m.add(narrow, p.DType)
+		switch {
+		case p.Backward && p.Keep == mlp.KeepPre:
+			m.add("gemm_narrow_dsilu", p.DType)
+		case p.Backward:
+			m.add("gemm_narrow_bwd", p.DType)
+		default:
+			m.add("gemm_narrow", p.DType)
+		}
 		return
 	}
 	opt, err := p.options()
 	require.NoError(m.t, err)
-	m.words(p.DType, narrow)(grouped.Describe(m.caps, p.Problem, opt, p.Backward, p.Keep))
+	plan, err := mlp.Choose(m.caps, p.Problem, p.pass(), opt)
+	require.NoError(m.t, err)
+	m.plan(plan, p.DType)
+}
+
+// plan adds those of a plan.
+func (m *moduleList) plan(plan kit.Plan, format dtype.DType) {
+	for _, name := range plan.Kernels() {
+		switch {
+		case slices.Contains([]string{"gemm_combine", "gemm_pack", "gemm_tops", "gemm_parts"}, name):
+			m.names = append(m.names, name)
+		case name == "gemm_coopmat" && format == dtype.Float32: // in two parts
+			m.add(name, dtype.Float16)
+		default:
+			m.add(name, format)
+		}
+	}
 }
 
 func (m *moduleList) ofMixture(p *mixtureProblem) {

@@ -7,10 +7,9 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/grouped"
-	"github.com/flashvk/flashvk/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // mlpKernel draws two-layer perceptrons.
@@ -18,28 +17,45 @@ func mlpKernel() Kernel {
 	return Kernel{Name: "mlp", Weight: 2, New: func() Problem { return &mlpProblem{} }, Draw: drawMLP}
 }
 
-// mlpProblem is a call of mlp.Forward or mlp.Backward.
+// groupedKernel draws perceptrons that share their input, and the kernels of gemm that make
+// their outputs and gradients.
+func groupedKernel() Kernel {
+	return Kernel{Name: "grouped", Weight: 3, New: func() Problem { return &mlpProblem{} }, Draw: drawGrouped}
+}
+
+// mlpProblem is a call of mlp.Forward or mlp.Backward, or with Narrow of
+// gemm.Narrow, gemm.NarrowBackward or gemm.NarrowDSiLU.
 type mlpProblem struct {
 	mlp.Problem
 	Impl        string
+	Backward    bool
 	Fused       mlp.Fused
 	FusedConfig string // "": what the table has
-	Backward    bool
-	Keep        mlp.Keep
+	AtATime     int    // heads
+	Products    bool
+
+	Narrow         bool
+	Config         string // of Narrow; "": what the table has
+	TransA, TransB bool
+	Alpha          float64 // a power of two
 	kernelData
 }
 
 // String implements Problem.
 func (p *mlpProblem) String() string {
-	return fmt.Sprintf("%v, backward=%v keep=%v fused=%v %s (%s)", p.Problem, p.Backward, p.Keep, p.Fused, p.Impl, p.FusedConfig)
+	s := fmt.Sprintf("%v, backward=%v keep=%v ", p.Problem, p.Backward, p.Keep)
+	if p.Heads == 0 {
+		return s + fmt.Sprintf("fused=%v %s (%s)", p.Fused, p.Impl, p.FusedConfig)
+	}
+	return s + fmt.Sprintf("narrow=%v at_a_time=%d products=%v %s (%s)", p.Narrow, p.AtATime, p.Products, p.Impl, p.Config)
 }
 
-// options returns those of the call, without tensors.
+// options returns those of the call of package mlp.
 func (p *mlpProblem) options() (opt mlp.Options, err error) {
 	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
 		return opt, err
 	}
-	opt.Fused = p.Fused
+	opt.Fused, opt.HeadsAtATime, opt.Products = p.Fused, p.AtATime, p.Products
 	if p.FusedConfig != "" {
 		var c gemm.PairConfig
 		c, err = gemm.ParsePairConfig(p.FusedConfig)
@@ -48,16 +64,32 @@ func (p *mlpProblem) options() (opt mlp.Options, err error) {
 	return opt, err
 }
 
+// pass returns the direction.
+func (p *mlpProblem) pass() kit.Pass {
+	if p.Backward {
+		return kit.Backward
+	}
+	return kit.Forward
+}
+
+// y returns the format of y.
+func (p *mlpProblem) y() dtype.DType {
+	if p.Float32 {
+		return dtype.Float32
+	}
+	return p.DType
+}
+
 // bytes returns the workspace.
 func (p *mlpProblem) bytes(caps *vk.Caps) (int64, error) {
+	if p.Narrow {
+		return p.narrowBytes(caps)
+	}
 	opt, err := p.options()
 	if err != nil {
 		return 0, err
 	}
-	if p.Backward {
-		return mlp.BackwardWorkspace(caps, p.Problem, opt, p.Keep)
-	}
-	return mlp.ForwardWorkspace(caps, p.Problem, opt, p.Keep)
+	return mlp.Workspace(caps, p.Problem, p.pass(), opt)
 }
 
 // Supports implements Problem.
@@ -68,44 +100,29 @@ func (p *mlpProblem) Supports(caps *vk.Caps) error {
 
 // Check implements Problem.
 func (p *mlpProblem) Check(ctx context.Context, r *Runner) error {
-	opt, err := p.options()
-	if err != nil {
-		return err
-	}
 	bytes, err := p.bytes(r.Device().Caps())
 	if err != nil {
 		return err
 	}
-	call := perceptronCall{
-		p:    grouped.Problem{Tokens: p.Tokens, Heads: 1, In: p.In, Hidden: p.Hidden, Out: p.Out, DType: p.DType, Grad: p.Grad},
-		data: &p.kernelData, y: p.DType, backward: p.Backward, pre: p.Keep >= mlp.KeepPre, hidden: p.Keep == mlp.KeepHidden,
+	call := perceptronCall{p: p.Problem, data: &p.kernelData, alpha: p.Alpha, y: p.y(), backward: p.Backward}
+	list := call.tensors()
+	if p.Narrow {
+		return p.checkNarrow(ctx, r, list, bytes)
 	}
-	list := without(call.tensors(), "dpre")
-	for i := range list { // there is no axis of heads
-		list[i].Shape = oneHead(&list[i])
+	opt, err := p.options()
+	if err != nil {
+		return err
 	}
-	list = append(list, p.workspace(bytes, 0)...)
+	list = append(without(list, "dpre"), p.workspace(bytes, 0)...)
 	return p.check(ctx, r, "mlp", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
-		opt.Pre, opt.Hidden, opt.Workspace = t["pre"], t["hidden"], t[workspaceName].Buffer
+		opt.Workspace = t[workspaceName].Buffer
+		x := mlp.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], Pre: t["pre"], Hidden: t["hidden"]}
 		if p.Backward {
-			return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], p.Problem, opt)
+			return mlp.Backward(c, x, mlp.Gradients{DY: t["dy"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, p.Problem, opt)
 		}
-		return mlp.Forward(c, t["y"], t["x"], t["w1"], t["w2"], p.Problem, opt)
+		return mlp.Forward(c, x, p.Problem, opt)
 	})
-}
-
-// oneHead returns the shape without the axis of heads, which is the first of weights and the second
-// of the rest.
-func oneHead(t *kerneltest.Tensor) []int {
-	if len(t.Shape) < 3 {
-		return t.Shape
-	}
-	switch t.Name {
-	case "w1", "w2", "dw1", "dw2":
-		return t.Shape[1:]
-	}
-	return []int{t.Shape[0], t.Shape[2]}
 }
 
 // Smaller implements Problem.
@@ -118,12 +135,21 @@ func (p *mlpProblem) Smaller() (list []Problem) {
 		}
 	}
 	add(func(q *mlpProblem) { q.FusedConfig = "" })
+	add(func(q *mlpProblem) { q.Config = "" })
 	sizes := *p
-	halves([]*int{&sizes.Tokens, &sizes.In, &sizes.Hidden, &sizes.Out}, func() {
-		add(func(q *mlpProblem) { q.Tokens, q.In, q.Hidden, q.Out = sizes.Tokens, sizes.In, sizes.Hidden, sizes.Out })
+	halves([]*int{&sizes.Heads, &sizes.Tokens, &sizes.In, &sizes.Hidden, &sizes.Out}, func() {
+		add(func(q *mlpProblem) {
+			q.Heads, q.Tokens, q.In, q.Hidden, q.Out = sizes.Heads, sizes.Tokens, sizes.In, sizes.Hidden, sizes.Out
+		})
 	})
+	add(func(q *mlpProblem) { q.AtATime = 0 })
 	add(func(q *mlpProblem) { q.Keep = mlp.KeepNothing })
 	add(func(q *mlpProblem) { q.Keep = min(q.Keep, mlp.KeepPre) })
+	add(func(q *mlpProblem) { q.Products = false })
+	add(func(q *mlpProblem) { q.Float32 = false })
+	add(func(q *mlpProblem) { q.TransA = false })
+	add(func(q *mlpProblem) { q.TransB = false })
+	add(func(q *mlpProblem) { q.Alpha = 0 })
 	add(func(q *mlpProblem) { q.Grad = q.DType })
 	p.smaller(func(d kernelData) { add(func(q *mlpProblem) { q.kernelData = d }) })
 	return list
@@ -131,7 +157,8 @@ func (p *mlpProblem) Smaller() (list []Problem) {
 
 // drawMLP draws a problem.
 func drawMLP(family, rng *rand.Rand, s Space) Problem {
-	p := &mlpProblem{Backward: family.IntN(2) == 0, Keep: mlp.Keeps()[family.IntN(3)]}
+	p := &mlpProblem{Backward: family.IntN(2) == 0}
+	keep := mlp.Keeps()[family.IntN(3)]
 	var ok bool
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
 		return nil
@@ -139,16 +166,15 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 	var config *gemm.PairConfig
 	outputs := 1 << 20
 	if !p.Backward && p.Impl != "scalar" && family.IntN(2) == 0 {
-		p.Keep, p.Fused, outputs = mlp.KeepNothing, mlp.FusedOn, 512
+		keep, p.Fused, outputs = mlp.KeepNothing, mlp.FusedOn, 512
 		if family.IntN(4) > 0 {
 			config = drawPairConfig(family, s)
 		}
 	}
-	x, ok := drawPerceptron(family, rng, s, 1, outputs, p.Backward, &p.kernelData)
-	if !ok {
+	if p.Problem, ok = drawPerceptron(family, rng, s, 1, outputs, p.Backward, &p.kernelData); !ok {
 		return nil
 	}
-	p.Problem = mlp.Problem{Tokens: x.Tokens, In: x.In, Hidden: x.Hidden, Out: x.Out, DType: x.DType, Grad: x.Grad}
+	p.Heads, p.Keep = 0, keep
 	p.Impl = softImpl(family, s, p.Impl, p.DType)
 	if p.Fused == mlp.FusedOn && p.DType == dtype.Float32 {
 		p.Fused, config = mlp.FusedOff, nil // it has no such kernel

@@ -51,11 +51,16 @@ func (p *optimProblem) String() string {
 }
 
 // Supports implements Problem.
-func (p *optimProblem) Supports(caps *vk.Caps) error { return optim.Supports(caps) }
+func (p *optimProblem) Supports(caps *vk.Caps) error { return optim.Supports(caps, p.hyper()) }
+
+// hyper returns the constants, without a norm.
+func (p *optimProblem) hyper() optim.Problem {
+	return optim.Problem{Beta1: p.Beta1, Beta2: p.Beta2, Eps: p.Eps, WeightDecay: p.WeightDecay}
+}
 
 // A optimStep is a problem with its data.
 type optimStep struct {
-	hyper  optim.Hyper
+	hyper  optim.Problem
 	before []ref.Param
 	grads  [][]float64
 	norm   float64
@@ -64,7 +69,7 @@ type optimStep struct {
 
 // build draws the data.
 func (p *optimProblem) build() (x optimStep) {
-	x.hyper = optim.Hyper{Beta1: p.Beta1, Beta2: p.Beta2, Eps: p.Eps, WeightDecay: p.WeightDecay}
+	x.hyper = p.hyper()
 	size := orOne(p.Magnitude)
 	for i, n := range p.Sizes {
 		b := ref.Param{
@@ -106,7 +111,7 @@ func (p *optimProblem) tensors(x *optimStep) []kerneltest.Tensor {
 	if p.HasCopy {
 		copyTo = p.Copy
 	}
-	scale := x.hyper.Scale(x.norm)
+	scale := ref.Scale(x.hyper, x.norm)
 	var list []kerneltest.Tensor
 	for i, b := range x.before {
 		want := b
@@ -114,8 +119,8 @@ func (p *optimProblem) tensors(x *optimStep) []kerneltest.Tensor {
 		ofCopy := p.plain(10*i+4, copyTo, len(b.Param), 1)
 		wantCopy := ofCopy
 		if !x.skip {
-			want = x.hyper.Step(b, x.grads[i], scale, p.LR, p.Done+1)
-			plain := x.hyper.PlainStep(b, x.grads[i], scale, p.LR, p.Done+1)
+			want = ref.Step(x.hyper, b, x.grads[i], scale, p.LR, p.Done+1)
+			plain := ref.PlainStep(x.hyper, b, x.grads[i], scale, p.LR, p.Done+1)
 			bounds = ref.NewBounds(x.hyper, b, x.grads[i], scale, p.LR, p.Done+1, want, plain, copyTo)
 			wantCopy = want.Param
 		}
@@ -167,7 +172,7 @@ func (p *optimProblem) params(t map[string]vk.Tensor) (list []optim.Param) {
 			}
 			return x
 		}
-		list = append(list, optim.Param{Name: fmt.Sprint(i), Param: get("param"), Grad: get("grad"), M: get("m"), V: get("v"), Copy: get("copy"), NoDecay: i%2 == 1})
+		list = append(list, optim.Param{Name: fmt.Sprint(i), Tensors: optim.Tensors{Param: get("param"), Grad: get("grad"), M: get("m"), V: get("v"), Copy: get("copy")}, NoDecay: i%2 == 1})
 		at += n
 	}
 	return list

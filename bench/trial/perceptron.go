@@ -6,22 +6,23 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	gemmref "github.com/flashvk/flashvk/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/pipelines/grouped"
-	"github.com/flashvk/flashvk/pipelines/grouped/ref"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
-// A perceptronCall is a pass of two-layer perceptrons that share their input: of package
-// grouped, or with one head of package mlp, or of the kernels of gemm that they run.
+// A perceptronCall is a pass of package mlp, or of the kernels of gemm that it runs.
 type perceptronCall struct {
-	p           grouped.Problem
-	data        *kernelData
-	alpha       float64 // of pre, a power of two
-	y           dtype.DType
-	backward    bool
-	pre, hidden bool // is kept: written by the forward pass, or given to the backward pass
+	p        mlp.Problem
+	data     *kernelData
+	alpha    float64 // of pre, a power of two
+	y        dtype.DType
+	backward bool
 }
+
+// headsOf returns how many perceptrons there are.
+func headsOf(p mlp.Problem) int { return max(p.Heads, 1) }
 
 // roomy is the largest result of float16 that problems are made to have.
 const roomy = 30000
@@ -32,13 +33,13 @@ func (x *perceptronCall) inputs() ref.Inputs {
 	p, d := x.p, x.data
 	in := ref.Inputs{
 		X:  d.numbers(0, p.DType, p.Tokens*p.In, orOne(d.Magnitude)),
-		W1: d.plain(1, p.DType, p.Heads*p.In*p.Hidden, orOne(d.Second)/orOne(d.Magnitude)/math.Sqrt(float64(p.In))),
-		W2: d.plain(2, p.DType, p.Heads*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))),
+		W1: d.plain(1, p.DType, headsOf(p)*p.In*p.Hidden, orOne(d.Second)/orOne(d.Magnitude)/math.Sqrt(float64(p.In))),
+		W2: d.plain(2, p.DType, headsOf(p)*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))),
 	}
 	if x.backward {
-		in.DY = d.plain(3, p.DType, p.Tokens*p.Heads*p.Out, 1)
-		if x.pre {
-			in.Pre = d.plain(4, p.DType, p.Tokens*p.Heads*p.Hidden, min(orOne(d.Second), 10))
+		in.DY = d.plain(3, p.DType, p.Tokens*headsOf(p)*p.Out, 1)
+		if p.Keep >= mlp.KeepPre {
+			in.Pre = d.plain(4, p.DType, p.Tokens*headsOf(p)*p.Hidden, min(orOne(d.Second), 10))
 		}
 	}
 	return in
@@ -46,7 +47,7 @@ func (x *perceptronCall) inputs() ref.Inputs {
 
 // A perceptronSample is a part of a problem whose outputs are those of all.
 type perceptronSample struct {
-	p           grouped.Problem
+	p           mlp.Problem
 	in          ref.Inputs
 	rows, units []int // nil: all
 }
@@ -134,19 +135,19 @@ func (x *perceptronCall) tensors() []kerneltest.Tensor {
 	tokens := x.check(samples[0])
 	if !x.backward {
 		list = append(list, tokens.tensor("y", x.y, p.YShape(), tokens.want.Y, tokens.bounds.Y))
-		if x.pre {
+		if p.Keep >= mlp.KeepPre {
 			list = append(list, tokens.tensor("pre", p.DType, p.PreShape(), tokens.want.Pre, tokens.bounds.Pre))
 		}
-		if x.hidden {
+		if p.Keep == mlp.KeepHidden {
 			list = append(list, tokens.hidden(p))
 		}
 		return list
 	}
 	list = append(list, kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY})
-	if x.pre {
+	if p.Keep >= mlp.KeepPre {
 		list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Values: in.Pre})
 	}
-	if x.hidden {
+	if p.Keep == mlp.KeepHidden {
 		silu := make([]float64, len(in.Pre))
 		for i, v := range in.Pre {
 			silu[i] = float64(p.DType.Round(float32(gemmref.SiLU(v))))
@@ -174,7 +175,7 @@ type checked struct {
 
 func (x *perceptronCall) check(s perceptronSample) *checked {
 	c := &checked{perceptronSample: s, want: ref.Compute(s.in, s.p), plain: ref.Plain(s.in, s.p)}
-	c.spread = ref.Spread(s.in, c.want, nil, s.p)
+	c.spread = ref.Spread(s.in, nil, s.p)
 	c.bounds = ref.BoundsAtLeast(c.want, c.plain, c.spread, s.p)
 	return c
 }
@@ -193,7 +194,7 @@ func (c *checked) tensor(name string, t dtype.DType, shape []int, want []float64
 }
 
 // hidden returns silu of pre.
-func (c *checked) hidden(p grouped.Problem) kerneltest.Tensor {
+func (c *checked) hidden(p mlp.Problem) kerneltest.Tensor {
 	want, plain := make([]float64, len(c.want.Pre)), make([]float64, len(c.want.Pre))
 	least := 0.0
 	for i, v := range c.want.Pre {
@@ -204,13 +205,13 @@ func (c *checked) hidden(p grouped.Problem) kerneltest.Tensor {
 }
 
 // weights returns a gradient of weights: of dw1 the units are columns, of dw2 rows.
-func (c *checked) weights(name string, p grouped.Problem, shape []int, want []float64, bound float64) kerneltest.Tensor {
+func (c *checked) weights(name string, p mlp.Problem, shape []int, want []float64, bound float64) kerneltest.Tensor {
 	x := kerneltest.Tensor{Name: name, DType: p.Grad, Shape: shape, Want: want, Bound: bound}
 	if c.units == nil {
 		return x
 	}
 	x.Sample = []int{}
-	for k := range p.Heads {
+	for k := range headsOf(p) {
 		if name == "dw2" {
 			for _, u := range c.units {
 				x.Sample = append(x.Sample, elements([]int{k*p.Hidden + u}, p.Out)...)
@@ -250,7 +251,7 @@ func without(list []kerneltest.Tensor, name string) (rest []kerneltest.Tensor) {
 
 // drawPerceptron draws sizes, formats and data of perceptrons. Outputs of more than most are
 // what a kernel does not take.
-func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward bool, d *kernelData) (p grouped.Problem, ok bool) {
+func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward bool, d *kernelData) (p mlp.Problem, ok bool) {
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
 		return p, false
 	}

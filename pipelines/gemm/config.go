@@ -255,3 +255,21 @@ func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
 	}
 	return nil
 }
+
+// Kernels lists the modules that c runs for p, in order, but gemm_pack for operands whose rows
+// start anywhere.
+func (c Config) Kernels(p Problem) []string {
+	list := []string{"gemm_coopmat"}
+	switch {
+	case c.Impl == Scalar:
+		list = []string{"gemm_scalar"}
+	case c.inParts(&p):
+		list = []string{"gemm_tops", "gemm_parts", "gemm_coopmat"}
+	case c.Fragments:
+		list = []string{"gemm_fragments", "gemm_coopmat_fragmented"}
+	}
+	if c.fit(&p).Splits > 1 {
+		list = append(list, "gemm_combine")
+	}
+	return list
+}

@@ -47,7 +47,7 @@ func TestNarrowBackward(t *testing.T) {
 			if i%2 == 0 {
 				p.Out = dtype.Float32
 			}
-			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package grouped has odd ones
+			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package mlp has odd ones
 			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
 				h := newHiddenCase(p, s.columns)
 				batch := p.Batches()

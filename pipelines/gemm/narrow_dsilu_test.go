@@ -34,7 +34,7 @@ func TestNarrowDSiLU(t *testing.T) {
 			if i%2 == 0 {
 				p.Out = dtype.Float32
 			}
-			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package grouped has odd ones
+			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package mlp has odd ones
 			t.Run(p.String(), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(2, uint64(p.N)))
 				batch, padded := p.Batches(), (p.N+7)/8*8

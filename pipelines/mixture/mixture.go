@@ -1,6 +1,6 @@
 // Package mixture computes the log-probability of tokens under mixtures of normal
 // distributions whose components are the heads of a model, and its gradients: package
-// gmm behind package grouped, the last layer of a mixture density network.
+// gmm behind the heads of package mlp, the last layer of a mixture density network.
 //
 //	(logit, mu, log_sigma)[:, k] = silu(x * w1[k]) * w2[k]          silu(v) = v / (1 + exp(-v))
 //
@@ -30,12 +30,12 @@
 // from the tokens and the device: Options.Groups.
 //
 // Elsewhere, which is float32, devices without matrices, and path scalar, Forward is that
-// of grouped and that of gmm, with the outputs of heads in its workspace in float32:
+// of mlp and that of gmm, with the outputs of heads in its workspace in float32:
 // Options.Outputs has it so everywhere. That is faster where tokens make few workgroups for a
 // device: ten heads of 5000 tokens take an H200 345 us so and 393 fused, 16000 tokens 1008
 // and 948. [Backward] always has outputs, computed
 // once more, and gradients by them in its workspace, 12 and 16 or 32 bytes for each token
-// and head, beside what grouped needs. Outputs cost another pass of Forward's products, but
+// and head, beside what mlp needs. Outputs cost another pass of Forward's products, but
 // where silu(x*W1) of all heads is in memory at a time, Options.Heads: there they come of it.
 //
 // Nothing overflows on the way to log_p, as in gmm: as long as outputs are finite, it is
@@ -53,8 +53,8 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/pipelines/gmm"
-	"github.com/flashvk/flashvk/pipelines/grouped"
 	"github.com/flashvk/flashvk/pipelines/mixture/ref"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -77,7 +77,7 @@ type Options struct {
 	// Outputs makes Forward write the outputs of heads to memory where it could do without.
 	Outputs bool
 	// Heads is how many heads' hidden units are in memory at a time, at most, where they
-	// are at all; 0 leaves it to package grouped.
+	// are at all; 0 leaves it to package mlp.
 	Heads int
 	// Workspace is memory, ForwardWorkspace or BackwardWorkspace bytes of it, that nothing
 	// else uses until the commands have completed: a second call in the same Cmd comes
@@ -96,9 +96,9 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// perceptrons returns the options of package grouped.
-func (o Options) perceptrons() grouped.Options {
-	return grouped.Options{Impl: o.Impl, Heads: o.Heads}
+// perceptrons returns the options of package mlp.
+func (o Options) perceptrons() mlp.Options {
+	return mlp.Options{Impl: o.Impl, HeadsAtATime: o.Heads}
 }
 
 // Forward computes the log-probability of y under mixtures of heads, and minus the mean:
@@ -151,7 +151,7 @@ func inputs(x, w1, w2, y vk.Tensor, p Problem) []argument.Argument {
 }
 
 // Backward computes the gradients of Forward's loss by x, w1 and w2, times dloss: those of
-// gmm by the outputs of heads, in p.DType, and those of grouped from there.
+// gmm by the outputs of heads, in p.DType, and those of mlp from there.
 //
 // Shapes are those of what they are the gradients of, see Forward; dw1 and dw2 are of
 // p.Grad, dx is of p.DType. Dloss is (1), float32; a zero Tensor stands for 1. Dx, dw1 and
@@ -188,7 +188,7 @@ func Backward(c *vk.Cmd, dx, dw1, dw2, dloss, x, w1, w2, y vk.Tensor, p Problem,
 	}
 	heads := opt.perceptrons()
 	heads.Workspace = memory
-	return wrap(grouped.BackwardLoss(c, dx, dw1, dw2, x, w1, w2, loss, p.Perceptrons(), heads))
+	return wrap(mlp.BackwardLoss(c, mlp.Tensors{X: x, W1: w1, W2: w2}, mlp.Gradients{DX: dx, DW1: dw1, DW2: dw2}, loss, p.Perceptrons(), heads))
 }
 
 // ForwardWorkspace returns the bytes of device memory that Forward takes with the same
@@ -206,8 +206,8 @@ func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	if err := gmm.Supports(caps, p.Mixtures(), kit.Backward, gmm.Options{}); err != nil {
 		return 0, wrap(err)
 	}
-	bytes, err := grouped.BackwardLossWorkspace(caps, p.Perceptrons(), opt.perceptrons())
-	return bytes, wrap(err)
+	plan, err := mlp.ChooseLoss(caps, p.Perceptrons(), opt.perceptrons())
+	return plan.Workspace(), wrap(err)
 }
 
 // Describe says what runs for a pass, for tables.
@@ -216,8 +216,8 @@ func Describe(caps *vk.Caps, p Problem, opt Options, backward bool) (string, err
 		if err := validate(p, opt); err != nil {
 			return "", err
 		}
-		words, err := grouped.DescribeLoss(caps, p.Perceptrons(), opt.perceptrons())
-		return "outputs in memory: " + words, wrap(err)
+		plan, err := mlp.ChooseLoss(caps, p.Perceptrons(), opt.perceptrons())
+		return "outputs in memory: " + plan.String(), wrap(err)
 	}
 	plan, err := newForwardPlan(caps, p, opt)
 	return plan.words, err

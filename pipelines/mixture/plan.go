@@ -8,13 +8,13 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/pipelines/gmm"
-	"github.com/flashvk/flashvk/pipelines/grouped"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A forwardPlan is what Forward runs: a kernel whose workgroups have all of their heads,
-// or grouped and gmm.
+// or mlp and gmm.
 type forwardPlan struct {
 	memory chain.Memory
 	words  string // for Describe
@@ -46,9 +46,9 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 	if err != nil {
 		return plan, err
 	}
-	plan.words = plan.heads.words + " | gmm of outputs in memory"
-	plan.memory.Take(max(sums, plan.heads.workspace))
-	plan.heads.take(&plan.memory, p)
+	plan.words = plan.heads.plan.String() + " | gmm of outputs in memory"
+	plan.memory.Take(max(sums, plan.heads.plan.Workspace()))
+	plan.heads.take(&plan.memory)
 	return plan, nil
 }
 
@@ -86,7 +86,7 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, logP, loss, x, w1, w2, y vk.Tensor, p Problem) error {
 	opt := gmm.Options{Workspace: memory}
 	if !f.fused {
-		out, err := f.heads.record(c, memory, x, w1, w2, p)
+		out, err := f.heads.record(c, memory, x, w1, w2)
 		if err != nil {
 			return err
 		}
@@ -118,32 +118,29 @@ func wrap(err error) error {
 
 // outputs is what computes (logit, mu, log sigma) of all heads, in memory.
 type outputs struct {
-	opt       grouped.Options
-	workspace int64 // bytes, from the beginning of memory on
-	at        int64 // where outputs lie
-	words     string
+	p    mlp.Problem
+	opt  mlp.Options
+	plan mlp.Plan // its memory is at the beginning
+	at   int64    // where outputs lie
 }
 
 func newOutputs(caps *vk.Caps, p Problem, opt Options) (o outputs, err error) {
-	o.opt = opt.perceptrons()
-	o.opt.Float32 = true
-	if o.workspace, err = grouped.ForwardWorkspace(caps, p.Perceptrons(), o.opt, grouped.KeepNothing); err != nil {
-		return o, wrap(err)
-	}
-	o.words, err = grouped.Describe(caps, p.Perceptrons(), o.opt, false, grouped.KeepNothing)
+	o.p, o.opt = p.Perceptrons(), opt.perceptrons()
+	o.p.Float32 = true
+	o.plan, err = mlp.Choose(caps, o.p, kit.Forward, o.opt)
 	return o, wrap(err)
 }
 
 // take takes memory for the outputs.
-func (o *outputs) take(memory *chain.Memory, p Problem) {
-	o.at = memory.Take(4 * 3 * int64(p.Tokens) * int64(p.Heads))
+func (o *outputs) take(memory *chain.Memory) {
+	o.at = memory.Take(4 * 3 * int64(o.p.Tokens) * int64(o.p.Heads))
 }
 
 // record records the outputs, (tokens, heads, 3) in float32, and returns them.
-func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, x, w1, w2 vk.Tensor, p Problem) (vk.Tensor, error) {
-	out := vk.View(memory, dtype.Float32, p.Tokens, p.Heads, 3)
+func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, x, w1, w2 vk.Tensor) (vk.Tensor, error) {
+	out := vk.View(memory, dtype.Float32, o.p.YShape()...)
 	out.Offset = int(o.at / 4)
 	opt := o.opt
 	opt.Workspace = memory
-	return out, wrap(grouped.Forward(c, out, x, w1, w2, p.Perceptrons(), opt))
+	return out, wrap(mlp.Forward(c, mlp.Tensors{X: x, W1: w1, W2: w2, Y: out}, o.p, opt))
 }

@@ -1,10 +1,12 @@
 package mlp_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +17,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -22,29 +25,53 @@ import (
 func inputs(p mlp.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
 	random := func(n int, scale float64) []float64 { return kerneltest.Random(rng, p.DType, n, scale) }
+	heads := max(p.Heads, 1)
 	return ref.Inputs{
-		X: random(p.Tokens*p.In, 1), W1: random(p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
-		W2: random(p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))), DY: random(p.Tokens*p.Out, 1),
+		X: random(p.Tokens*p.In, 1), W1: random(heads*p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
+		W2: random(heads*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))), DY: random(p.Tokens*heads*p.Out, 1),
 	}
 }
 
-// cases calls f for problems of a format: sizes 1 and odd ones, with weight gradients in
-// the format and in float32.
-func cases(t *testing.T, d *vk.Device, impl gemm.Impl, f func(t *testing.T, p mlp.Problem, layout kerneltest.Layout)) {
+// A testCase is a problem with heads at a time.
+type testCase struct{ tokens, heads, in, hidden, out, atATime int }
+
+var (
+	oneCases = []testCase{
+		{1, 0, 1, 1, 1, 0}, // one of everything
+		{37, 0, 20, 45, 18, 0},
+		{70, 0, 16, 33, 5, 0},
+		{600, 0, 8, 21, 9, 0},
+	}
+	headsCases = []testCase{
+		{1, 1, 1, 1, 1, 0},
+		{37, 5, 20, 45, 3, 2},
+		{70, 3, 16, 33, 1, 0},
+		{9, 2, 1, 7, 18, 1},
+		{50, 3, 17, 21, 8, 2},  // as many outputs as one kernel takes
+		{20, 5, 4, 210, 2, 0},  // rows of hidden units with a gap behind them
+		{300, 2, 11, 13, 3, 0}, // enough tokens for copies of W1, where those pay
+	}
+)
+
+// run calls f for the cases in every format, with weight gradients in the format and in float32,
+// and all heads at a time or fewer.
+func run(t *testing.T, d *vk.Device, impl gemm.Impl, list []testCase, f func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout)) {
 	for _, format := range dtype.All() {
 		if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
 			continue
 		}
-		for i, s := range [][4]int{{1, 1, 1, 1}, {37, 20, 45, 18}, {70, 16, 33, 5}, {600, 8, 21, 9}} {
+		for i, s := range list {
 			if impl == gemm.CoopMat && !vktest.Thorough(d) && !slices.Contains(representative(format), i) {
 				continue
 			}
-			p := mlp.Problem{Tokens: s[0], In: s[1], Hidden: s[2], Out: s[3], DType: format, Grad: format}
+			p := mlp.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: format}
 			if i%2 == 0 {
 				p.Grad = dtype.Float32
 			}
 			layout := kerneltest.Layout(i) % kerneltest.Layouts
-			t.Run(fmt.Sprintf("%v/%v/%v/layout=%d", impl, format, p, layout), func(t *testing.T) { f(t, p, layout) })
+			t.Run(fmt.Sprintf("%v/%v/%v/layout=%d", impl, format, p, layout), func(t *testing.T) {
+				f(t, p, mlp.Options{Impl: impl, HeadsAtATime: s.atATime}, layout)
+			})
 		}
 	}
 }
@@ -58,8 +85,12 @@ func representative(format dtype.DType) []int {
 	return []int{1, 2}
 }
 
-// tensorsOf returns those of both passes.
-func tensorsOf(p mlp.Problem, in ref.Inputs, keep mlp.Keep, backward bool) []kerneltest.Tensor {
+// tensors are those of a pass. A pre that is kept of heads is for the backward pass another one
+// than that of x.
+func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []kerneltest.Tensor {
+	if pass == kit.Backward && p.Keep == mlp.KeepPre && p.Heads > 0 {
+		in.Pre = kerneltest.Random(rand.New(rand.NewPCG(5, uint64(p.Hidden))), p.DType, p.Tokens*p.Heads*p.Hidden, 1)
+	}
 	want, plain := ref.Compute(in, p), ref.Plain(in, p)
 	b := ref.NewBounds(want, plain, p)
 	list := []kerneltest.Tensor{
@@ -67,21 +98,23 @@ func tensorsOf(p mlp.Problem, in ref.Inputs, keep mlp.Keep, backward bool) []ker
 		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
 	}
-	if !backward {
-		list = append(list, kerneltest.Tensor{Name: "y", DType: p.DType, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
-		if keep >= mlp.KeepPre {
-			list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Want: want.Pre, Bound: b.Pre})
+	pre := kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape()}
+	hidden := kerneltest.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape()}
+	if pass == kit.Backward {
+		hidden.Values = plain.Hidden
+		if pre.Values = in.Pre; pre.Values == nil {
+			pre.Values = plain.Pre
 		}
-		if keep == mlp.KeepHidden {
-			list = append(list, kerneltest.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape(), Want: want.Hidden, Bound: b.Hidden})
+	} else {
+		pre.Want, pre.Bound, hidden.Want, hidden.Bound = want.Pre, b.Pre, want.Hidden, b.Hidden
+	}
+	list = append(list, []kerneltest.Tensor{pre, hidden}[:p.Keep]...)
+	if pass == kit.Forward {
+		y := p.DType
+		if p.Float32 {
+			y = dtype.Float32
 		}
-		return list
-	}
-	if keep >= mlp.KeepPre {
-		list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Values: plain.Pre})
-	}
-	if keep == mlp.KeepHidden {
-		list = append(list, kerneltest.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape(), Values: plain.Hidden})
+		return append(list, kerneltest.Tensor{Name: "y", DType: y, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
 	}
 	return append(list,
 		kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
@@ -90,32 +123,99 @@ func tensorsOf(p mlp.Problem, in ref.Inputs, keep mlp.Keep, backward bool) []ker
 		kerneltest.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
 }
 
-// record records a pass on named tensors.
-func record(p mlp.Problem, opt mlp.Options, backward bool) kerneltest.Record {
-	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		opt.Pre, opt.Hidden = t["pre"], t["hidden"]
-		if backward {
-			return mlp.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dy"], t["x"], t["w1"], t["w2"], p, opt)
+// named returns tensors by their names.
+func named(t map[string]vk.Tensor) (mlp.Tensors, mlp.Gradients) {
+	return mlp.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], Pre: t["pre"], Hidden: t["hidden"]},
+		mlp.Gradients{DY: t["dy"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}
+}
+
+// record records a pass.
+func record(p mlp.Problem, o mlp.Options, pass kit.Pass) kerneltest.Record {
+	return func(c *vk.Cmd, list map[string]vk.Tensor) error {
+		t, g := named(list)
+		if pass == kit.Backward {
+			return mlp.Backward(c, t, g, p, o)
 		}
-		return mlp.Forward(c, t["y"], t["x"], t["w1"], t["w2"], p, opt)
+		return mlp.Forward(c, t, p, o)
 	}
 }
 
-// TestPasses runs both passes on every path, with all that can be kept.
-func TestPasses(t *testing.T) {
+var passes = []kit.Pass{kit.Forward, kit.Backward}
+
+// TestOne runs both passes of one perceptron on every path, with all that can be kept, and y in
+// float32.
+func TestOne(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range gemm.Impls() {
-		cases(t, d, impl, func(t *testing.T, p mlp.Problem, layout kerneltest.Layout) {
+		run(t, d, impl, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
 			in := inputs(p)
-			for _, backward := range []bool{false, true} {
-				for _, keep := range mlp.Keeps() {
-					c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensorsOf(p, in, keep, backward)}
-					t.Logf("backward=%v keep=%v", backward, keep)
-					c.Test(t, d, record(p, mlp.Options{Impl: impl}, backward))
+			for _, pass := range passes {
+				for _, p.Keep = range mlp.Keeps() {
+					t.Logf("%v keep=%v", pass, p.Keep)
+					p := p
+					p.Float32 = pass == kit.Forward && p.Keep == mlp.KeepPre
+					c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, pass)}
+					c.Test(t, d, record(p, o, pass))
 				}
 			}
 		})
 	}
+}
+
+// TestHeads runs both passes of heads on every path, with all that can be kept, and y in float32.
+func TestHeads(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range gemm.Impls() {
+		run(t, d, impl, headsCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
+			in := inputs(p)
+			for _, x := range []struct {
+				pass              kit.Pass
+				products, float32 bool
+				keep              mlp.Keep
+			}{
+				{}, {products: true}, {float32: true}, {products: true, float32: true}, {pass: kit.Backward}, {pass: kit.Backward, products: true},
+				{keep: mlp.KeepPre}, {keep: mlp.KeepPre, products: true}, {keep: mlp.KeepPre, float32: true},
+				{keep: mlp.KeepPre, pass: kit.Backward}, {keep: mlp.KeepPre, pass: kit.Backward, products: true},
+			} {
+				if x.float32 && p.DType == dtype.Float32 {
+					continue
+				}
+				t.Logf("%+v", x)
+				p, o := p, o
+				p.Keep, p.Float32, o.Products = x.keep, x.float32, x.products
+				c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, x.pass)}
+				c.Test(t, d, record(p, o, x.pass))
+			}
+		})
+	}
+}
+
+// TestBackwardLoss has a loss whose gradient is a copy of one given, for one perceptron, all heads
+// at a time and fewer, with and without silu(pre) in memory.
+func TestBackwardLoss(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range gemm.Impls() {
+		run(t, d, impl, slices.Concat(headsCases, oneCases), func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
+			c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Backward)}
+			for _, o.Products = range []bool{false, true} {
+				t.Logf("products=%v", o.Products)
+				c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
+					t, g := named(list)
+					given := g.DY
+					g.DY = vk.Tensor{}
+					return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error { return gemm.Pad(c, matrices(dy), matrices(given)) }, p, o)
+				})
+			}
+		})
+	}
+}
+
+// matrices returns a tensor as matrices.
+func matrices(t vk.Tensor) vk.Tensor {
+	if len(t.Shape) == 2 {
+		t.Shape, t.Strides = slices.Insert(slices.Clone(t.Shape), 0, 1), slices.Insert(slices.Clone(t.Strides), 0, 0)
+	}
+	return t
 }
 
 // TestMany runs both passes on so many tokens that products of a large device have weights in
@@ -123,79 +223,14 @@ func TestPasses(t *testing.T) {
 func TestMany(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 25400, In: 16, Hidden: 101, Out: 16, DType: dtype.Float16, Grad: dtype.Float32}
-	words, err := mlp.Describe(d.Caps(), p, mlp.Options{}, false, mlp.KeepNothing)
+	plan, err := mlp.Choose(d.Caps(), p, kit.Forward, mlp.Options{})
 	vktest.Require(t, gemm.CoopMat.String(), err)
-	t.Log(words)
+	t.Log(plan)
 	in := inputs(p)
-	for _, backward := range []bool{false, true} {
-		c := kerneltest.Case{Name: "mlp", Tensors: tensorsOf(p, in, mlp.KeepNothing, backward)}
-		c.Test(t, d, record(p, mlp.Options{}, backward))
+	for _, pass := range passes {
+		c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
+		c.Test(t, d, record(p, mlp.Options{}, pass))
 	}
-}
-
-// TestFused runs the forward pass as one kernel, by itself and in memory of its own, and
-// wants it to be what is described.
-func TestFused(t *testing.T) {
-	d := vktest.Open(t)
-	cases(t, d, gemm.CoopMat, func(t *testing.T, p mlp.Problem, layout kerneltest.Layout) {
-		if p.DType == dtype.Float32 {
-			return // TestFusedUnsupported has it
-		}
-		opt := mlp.Options{Fused: mlp.FusedOn}
-		words, err := mlp.Describe(d.Caps(), p, opt, false, mlp.KeepNothing)
-		vktest.Require(t, gemm.CoopMat.String(), err)
-		require.Regexp(t, `^pair s\d`, words)
-		bytes, err := mlp.ForwardWorkspace(d.Caps(), p, opt, mlp.KeepNothing)
-		require.NoError(t, err)
-		workspace, err := d.NewBuffer("workspace", bytes)
-		require.NoError(t, err)
-		defer workspace.Close()
-		c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensorsOf(p, inputs(p), mlp.KeepNothing, false)}
-		for _, opt.Workspace = range []*vk.Buffer{nil, workspace} {
-			c.Test(t, d, record(p, opt, false))
-		}
-		less, err := d.NewBuffer("less", bytes-256)
-		require.NoError(t, err)
-		defer less.Close()
-		opt.Workspace = less
-		_, err = c.Check(d, record(p, opt, false))
-		require.ErrorContains(t, err, fmt.Sprintf("mlp: workspace has %d bytes, want %d", bytes-256, bytes))
-	})
-}
-
-// TestFusedUnsupported says why there is no such kernel, and wants two products where the
-// choice is left.
-func TestFusedUnsupported(t *testing.T) {
-	d := vktest.Open(t)
-	good := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16}
-	vktest.Require(t, gemm.CoopMat.String(), gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}))
-	wide, single := good, good
-	wide.Out = 1 << 12
-	single.DType = dtype.Float32
-	for _, x := range []struct {
-		p    mlp.Problem
-		opt  mlp.Options
-		keep mlp.Keep
-		want string
-	}{
-		{good, mlp.Options{}, mlp.KeepPre, "mlp: fused: the kernel does not write pre"},
-		{good, mlp.Options{}, mlp.KeepHidden, "mlp: fused: the kernel does not write pre"},
-		{good, mlp.Options{Impl: gemm.Scalar}, mlp.KeepNothing, "mlp: fused: path scalar has no such kernel"},
-		{single, mlp.Options{}, mlp.KeepNothing, "mlp: fused: gemm: pair: float32 matrices have no kernel"},
-		{wide, mlp.Options{}, mlp.KeepNothing, "mlp: fused: gemm: pair: n=4096 is more than the "},
-	} {
-		for _, x.opt.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
-			words, err := mlp.Describe(d.Caps(), x.p, x.opt, false, x.keep)
-			require.NoError(t, err)
-			require.NotContains(t, words, "pair")
-		}
-		x.opt.Fused = mlp.FusedOn
-		_, err := mlp.ForwardWorkspace(d.Caps(), x.p, x.opt, x.keep)
-		require.ErrorIs(t, err, gemm.ErrUnsupported)
-		require.ErrorContains(t, err, x.want)
-	}
-	_, err := mlp.ForwardWorkspace(d.Caps(), good, mlp.Options{Fused: mlp.FusedOff + 1}, mlp.KeepNothing)
-	require.EqualError(t, err, "mlp: fused=Fused(3) is not one of auto, on, off")
 }
 
 // TestWorkspace runs both passes in memory of their own that is full of NaN, wants too
@@ -203,30 +238,140 @@ func TestFusedUnsupported(t *testing.T) {
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
+	o := mlp.Options{Impl: gemm.Scalar}
 	in := inputs(p)
-	for _, backward := range []bool{false, true} {
-		size := mlp.ForwardWorkspace
-		if backward {
-			size = mlp.BackwardWorkspace
-		}
-		for _, keep := range mlp.Keeps() {
-			bytes, err := size(d.Caps(), p, mlp.Options{Impl: gemm.Scalar}, keep)
+	for _, pass := range passes {
+		for _, p.Keep = range mlp.Keeps() {
+			bytes, err := mlp.Workspace(d.Caps(), p, pass, o)
 			require.NoError(t, err)
-			tensors := int64(1) // of hidden units, their rows and beginnings aligned
-			if backward {
-				tensors++
+			tensorsKept := int64(1) // of hidden units, their rows and beginnings aligned
+			if pass == kit.Backward {
+				tensorsKept++
 			}
-			if keep == mlp.KeepHidden {
-				tensors--
+			if p.Keep == mlp.KeepHidden {
+				tensorsKept--
 			}
-			require.Equal(t, tensors*((4*37*48+255)&^255), bytes)
+			require.Equal(t, tensorsKept*((4*37*48+255)&^255), bytes)
 			if bytes == 0 {
 				continue
 			}
-			c := kerneltest.Case{Name: "mlp", Tensors: tensorsOf(p, in, keep, backward)}
+			c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
 			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
-				return record(p, mlp.Options{Impl: gemm.Scalar, Workspace: workspace}, backward)
+				o := o
+				o.Workspace = workspace
+				return record(p, o, pass)
 			})
+		}
+	}
+}
+
+// TestWorkspaceOfHeads does the same with heads, and wants fewer at a time to need less.
+func TestWorkspaceOfHeads(t *testing.T) {
+	d := vktest.Open(t)
+	p := mlp.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Float32}
+	in := inputs(p)
+	for _, impl := range gemm.Impls() {
+		for _, pass := range passes {
+			for _, p.Keep = range []mlp.Keep{mlp.KeepNothing, mlp.KeepPre} {
+				o := mlp.Options{Impl: impl, HeadsAtATime: 2}
+				bytes, err := mlp.Workspace(d.Caps(), p, pass, o)
+				if errors.Is(err, vk.ErrUnsupported) {
+					continue
+				}
+				require.NoError(t, err)
+				all, err := mlp.Workspace(d.Caps(), p, pass, mlp.Options{Impl: impl})
+				require.NoError(t, err)
+				require.Less(t, bytes, all, "fewer heads at a time need less memory")
+				c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
+				c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
+					o.Workspace = workspace
+					return record(p, o, pass)
+				})
+			}
+		}
+	}
+}
+
+// TestChoice wants one kernel in the place of products where outputs are few, on matrices, and
+// with Products, many outputs or no heads memory for hidden units.
+func TestChoice(t *testing.T) {
+	d := vktest.Open(t)
+	good := mlp.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
+	if err := gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}); err != nil {
+		t.Skip(err)
+	}
+	hidden := int64(2 * good.Tokens * good.Heads * good.Hidden)
+	for _, x := range []struct {
+		pass kit.Pass
+		keep mlp.Keep
+		want string
+	}{
+		{kit.Forward, mlp.KeepNothing, "narrow coopmat"}, {kit.Forward, mlp.KeepPre, "narrow coopmat"},
+		{kit.Backward, mlp.KeepNothing, "narrow coopmat"}, {kit.Backward, mlp.KeepPre, "narrow dsilu"},
+	} {
+		p, o := good, mlp.Options{Impl: gemm.CoopMat}
+		p.Keep = x.keep
+		choose := func(p mlp.Problem, o mlp.Options) mlp.Plan {
+			plan, err := mlp.Choose(d.Caps(), p, x.pass, o)
+			require.NoError(t, err)
+			return plan
+		}
+		fused := choose(p, o)
+		require.Contains(t, fused.String(), x.want)
+		o.Products = true
+		products := choose(p, o)
+		require.NotContains(t, products.String(), "narrow")
+		require.Greater(t, products.Workspace(), fused.Workspace())
+		require.GreaterOrEqual(t, products.Workspace(), hidden)
+		if x.pass == kit.Forward { // a pass without hidden units in memory takes all heads at a time
+			long := p
+			long.Tokens = 1 << 17
+			all := mlp.Options{Impl: gemm.CoopMat, HeadsAtATime: p.Heads}
+			require.Equal(t, choose(long, all).Workspace(), choose(long, mlp.Options{Impl: gemm.CoopMat}).Workspace())
+			all.Products = true
+			require.Less(t, choose(long, o).Workspace(), choose(long, all).Workspace())
+		}
+		many, one := p, p
+		many.Out = 9 // more than the one kernel takes
+		one.Heads = 0
+		for _, p := range []mlp.Problem{many, one} {
+			require.NotContains(t, choose(p, mlp.Options{Impl: gemm.CoopMat}).String(), "narrow")
+		}
+	}
+}
+
+// TestKernels wants the modules of a plan to be those that a call runs, but for copies of operands.
+func TestKernels(t *testing.T) {
+	d := vktest.Open(t)
+	for _, impl := range gemm.Impls() {
+		for _, heads := range []int{0, 3} {
+			p := mlp.Problem{Tokens: 64, Heads: heads, In: 16, Hidden: 32, Out: 8, DType: dtype.Float16, Grad: dtype.Float16}
+			for _, pass := range passes {
+				plan, err := mlp.Choose(d.Caps(), p, pass, mlp.Options{Impl: impl})
+				if errors.Is(err, vk.ErrUnsupported) {
+					continue
+				}
+				require.NoError(t, err)
+				var want, ran []string
+				for _, name := range plan.Kernels() {
+					if name != "gemm_pack" {
+						want = append(want, name)
+					}
+				}
+				c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, inputs(p), pass)}
+				c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
+					err := record(p, mlp.Options{Impl: impl}, pass)(c, list)
+					ran = nil
+					for _, m := range c.Modules() {
+						if name, _, _ := strings.Cut(m.Name, "."); name != "gemm_pack" {
+							ran = append(ran, name)
+						}
+					}
+					return err
+				})
+				slices.Sort(want)
+				require.Equal(t, slices.Compact(want), ran, "%v", plan)
+			}
 		}
 	}
 }
@@ -234,7 +379,6 @@ func TestWorkspace(t *testing.T) {
 // TestArguments wants errors that name the value or the tensor that does not fit.
 func TestArguments(t *testing.T) {
 	d := vktest.Open(t)
-	p := mlp.Problem{Tokens: 2, In: 3, Hidden: 4, Out: 5}
 	c, err := d.NewCmd("arguments")
 	require.NoError(t, err)
 	defer c.Close()
@@ -244,18 +388,74 @@ func TestArguments(t *testing.T) {
 		t.Cleanup(x.Close)
 		return x
 	}
-	x, w1, w2, y := tensor(2, 3), tensor(3, 4), tensor(4, 5), tensor(2, 5)
-	require.NoError(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{}))
-	require.ErrorContains(t, mlp.Forward(c, y, x, w2, w1, p, mlp.Options{}), "mlp: w1 has shape [4 5]")
-	require.ErrorContains(t, mlp.Forward(c, y, y, w1, w2, p, mlp.Options{}), "mlp: x has shape [2 5]")
-	require.ErrorContains(t, mlp.Backward(c, x, w1, w2, y, x, w1, w2, p, mlp.Options{}), "mlp: dx overlaps x")
-	pre := tensor(2, 4)
-	alone := "mlp: hidden is given without pre: gradients need both, or pre alone"
-	require.EqualError(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{Hidden: pre}), alone)
-	require.EqualError(t, mlp.Backward(c, x, w1, w2, y, x, w1, w2, p, mlp.Options{Hidden: pre}), alone)
-	require.ErrorContains(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{Pre: pre, Hidden: pre}), "mlp: hidden overlaps pre")
-	require.ErrorContains(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{Pre: pre, Hidden: y}), "mlp: hidden has shape [2 5]")
-	require.ErrorContains(t, mlp.Backward(c, tensor(2, 3), tensor(3, 4), tensor(4, 5), y, x, w1, w2, p, mlp.Options{Pre: pre, Hidden: w1}), "mlp: hidden has shape [3 4]")
-	p.Hidden = 0
-	require.ErrorContains(t, mlp.Forward(c, y, x, w1, w2, p, mlp.Options{}), "mlp: hidden=0 is not from 1 to")
+	for _, heads := range []int{0, 6} {
+		p := mlp.Problem{Tokens: 2, Heads: heads, In: 3, Hidden: 4, Out: 5}
+		good := mlp.Tensors{X: tensor(2, 3), W1: tensor(p.W1Shape()...), W2: tensor(p.W2Shape()...), Y: tensor(p.YShape()...)}
+		gradients := mlp.Gradients{DY: good.Y, DX: tensor(2, 3), DW1: tensor(p.W1Shape()...), DW2: tensor(p.W2Shape()...)}
+		pre := tensor(p.PreShape()...)
+		require.NoError(t, mlp.Forward(c, good, p, mlp.Options{}))
+		require.NoError(t, mlp.Backward(c, good, gradients, p, mlp.Options{}))
+		shape := func(x vk.Tensor) string { return fmt.Sprint(" has shape ", x.Shape) }
+		for _, x := range []struct {
+			change func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options)
+			want   string // of both passes; else of the one
+			only   string
+		}{
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.W1 = t.W2 }, "mlp: w1" + shape(good.W2), ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.X = t.Y }, "mlp: x" + shape(good.Y), ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.Y = pre }, "mlp: y" + shape(pre), "forward"},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { g.DX = t.X }, "mlp: dx overlaps x", "backward"},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Keep = mlp.KeepPre }, "mlp: pre ", ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.Pre = pre }, "mlp: pre ", ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.Hidden = pre }, "mlp: hidden ", ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) {
+				p.Keep, t.Pre = mlp.KeepPre, t.Y
+			}, "mlp: pre" + shape(good.Y), ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) {
+				p.Keep, t.Pre = mlp.KeepPre, vk.View(t.Y.Buffer, p.DType, p.PreShape()...)
+			}, "mlp: pre overlaps y", "forward"},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) {
+				p.Keep, t.Pre, g.DX = mlp.KeepPre, pre, vk.View(pre.Buffer, p.DType, p.XShape()...)
+			}, "mlp: dx overlaps pre", "backward"},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { o.HeadsAtATime = -1 }, "mlp: heads_at_a_time=-1 is negative", ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Hidden = 0 }, "mlp: hidden=0 is not from 1 to 1073741824", ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Heads = -1 }, "mlp: heads=-1 is not from 0 to 1073741824", ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Grad = 99 }, "is not one of float32, float16, bfloat16", ""},
+			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Keep = 9 }, "mlp: keep=Keep(9) is not one of nothing, pre, hidden", ""},
+		} {
+			tensors, g, p, o := good, gradients, p, mlp.Options{}
+			x.change(&tensors, &g, &p, &o)
+			if x.only != "backward" {
+				require.ErrorContains(t, mlp.Forward(c, tensors, p, o), x.want)
+			}
+			if x.only != "forward" {
+				require.ErrorContains(t, mlp.Backward(c, tensors, g, p, o), x.want)
+			}
+		}
+		p.Keep = mlp.KeepHidden
+		kept := good
+		kept.Pre, kept.Hidden = pre, pre
+		if heads > 0 {
+			require.EqualError(t, mlp.Forward(c, kept, p, mlp.Options{}), "mlp: keep=hidden, but of heads=6 only pre is kept")
+		} else {
+			require.ErrorContains(t, mlp.Forward(c, kept, p, mlp.Options{}), "mlp: hidden overlaps pre")
+			kept.Hidden = good.W1
+			require.ErrorContains(t, mlp.Backward(c, kept, gradients, p, mlp.Options{}), "mlp: hidden"+shape(good.W1))
+		}
+		p.Keep = mlp.KeepPre
+		require.EqualError(t, mlp.BackwardLoss(c, kept, gradients, nil, p, mlp.Options{}), "mlp: keep=pre, but BackwardLoss computes pre")
+		p.Keep = mlp.KeepNothing
+		require.ErrorContains(t, mlp.BackwardLoss(c, good, gradients, nil, p, mlp.Options{}), "mlp: dy ")
+	}
+}
+
+// TestParseKeep parses the names of what there is to keep.
+func TestParseKeep(t *testing.T) {
+	for _, k := range mlp.Keeps() {
+		got, err := mlp.ParseKeep(k.String())
+		require.NoError(t, err)
+		require.Equal(t, k, got)
+	}
+	_, err := mlp.ParseKeep("all")
+	require.EqualError(t, err, `mlp: keep "all" is not one of nothing, pre, hidden`)
 }

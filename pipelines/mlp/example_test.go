@@ -6,8 +6,10 @@ import (
 	"log"
 	"testing"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -34,9 +36,11 @@ func ExampleForward() {
 		}
 		return t
 	}
-	x, w1, w2 := tensor("x", p.XShape(), 0, 1), tensor("w1", p.W1Shape(), 1, -1), tensor("w2", p.W2Shape(), 1, -1)
-	y := tensor("y", p.YShape())
-	for _, t := range []vk.Tensor{x, w1, w2, y} {
+	t := mlp.Tensors{
+		X: tensor("x", p.XShape(), 0, 1), W1: tensor("w1", p.W1Shape(), 1, -1), W2: tensor("w2", p.W2Shape(), 1, -1),
+		Y: tensor("y", p.YShape()),
+	}
+	for _, t := range []vk.Tensor{t.X, t.W1, t.W2, t.Y} {
 		defer t.Close()
 	}
 
@@ -45,16 +49,174 @@ func ExampleForward() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	if err := mlp.Forward(c, y, x, w1, w2, p, mlp.Options{}); err != nil {
+	if err := mlp.Forward(c, t, p, mlp.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	if err := c.Submit(ctx); err != nil {
 		log.Fatal(err)
 	}
 	result := make([]float32, p.Tokens)
-	if err := y.Download(ctx, result); err != nil {
+	if err := t.Y.Download(ctx, result); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("%.4f\n", result) // silu(1) - silu(-1) = 1
 	// Output: [0.0000 1.0000]
+}
+
+// A model is what the further examples compute: two heads of one hidden unit and one token.
+type model struct {
+	d *vk.Device
+	p mlp.Problem
+	t mlp.Tensors
+	g mlp.Gradients
+}
+
+func newModel() *model {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	p := mlp.Problem{Tokens: 1, Heads: 2, In: 1, Hidden: 1, Out: 1, Keep: mlp.KeepPre}
+	tensor := func(name string, shape []int, values ...float32) vk.Tensor {
+		t, err := d.NewTensor(name, dtype.Float32, shape...)
+		if err == nil && values != nil {
+			err = t.Upload(context.Background(), values)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		return t
+	}
+	return &model{d, p, mlp.Tensors{
+		X: tensor("x", p.XShape(), 1), W1: tensor("w1", p.W1Shape(), 0, 20), W2: tensor("w2", p.W2Shape(), 1, 3),
+		Y: tensor("y", p.YShape()), Pre: tensor("pre", p.PreShape()),
+	}, mlp.Gradients{
+		DY: tensor("dy", p.YShape(), 1, 1),
+		DX: tensor("dx", p.XShape()), DW1: tensor("dw1", p.W1Shape()), DW2: tensor("dw2", p.W2Shape()),
+	}}
+}
+
+// run records, waits, prints tensors, and closes all.
+func (m *model) run(record func(c *vk.Cmd) error, results ...vk.Tensor) {
+	defer m.d.Close()
+	for _, t := range []vk.Tensor{m.t.X, m.t.W1, m.t.W2, m.t.Y, m.t.Pre, m.g.DY, m.g.DX, m.g.DW1, m.g.DW2} {
+		defer t.Close()
+	}
+	c, err := m.d.NewCmd("example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	if err := record(c); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Submit(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	for _, t := range results {
+		got := make([]float32, t.NumElements())
+		if err := t.Download(context.Background(), got); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%.4g ", got)
+	}
+	fmt.Println()
+}
+
+// Two heads, whose hidden units are silu(0) = 0 and silu(20) = 20, with slopes of 0.5 and 1: those
+// of x are 0.5 * 0 and 3 * 20, and what a head has of W2 is its hidden unit.
+func ExampleBackward() {
+	m := newModel()
+	m.run(func(c *vk.Cmd) error {
+		if err := mlp.Forward(c, m.t, m.p, mlp.Options{}); err != nil {
+			return err
+		}
+		c.Barrier() // pre is written before it is read
+		return mlp.Backward(c, m.t, m.g, m.p, mlp.Options{})
+	}, m.t.Y, m.t.Pre, m.g.DX, m.g.DW1, m.g.DW2)
+	// Output: [0 60] [0 20] [60] [0.5 3] [0 20]
+}
+
+// The loss is the sum of y²/2, whose gradient by y is y: a copy.
+func ExampleBackwardLoss() {
+	m := newModel()
+	m.p.Keep = mlp.KeepNothing
+	t, g := m.t, m.g
+	t.Pre, g.DY = vk.Tensor{}, vk.Tensor{} // it computes both
+	m.run(func(c *vk.Cmd) error {
+		return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error {
+			c.BarrierToTransfer()
+			for k := range m.p.Heads { // rows of dy lie apart
+				c.Copy(dy.Buffer, 4*int64(dy.Offset+k*dy.Strides[1]), y.Buffer, 4*int64(y.Offset+k), 4)
+			}
+			c.BarrierFromTransfer()
+			return nil
+		}, m.p, mlp.Options{})
+	}, m.g.DX, m.g.DW1, m.g.DW2)
+	// Output: [3600] [0 180] [0 1200]
+}
+
+// caps are those of a device that only has float32.
+var caps = &vk.Caps{
+	ScalarBlockLayout: true, SubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
+	MaxWorkgroupSize: [3]uint32{256, 256, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 1 << 30,
+}
+
+func ExampleChoose() {
+	plan, err := mlp.Choose(caps, mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16}, kit.Forward, mlp.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(plan.Kernels(), plan.Workspace(), plan)
+	// Output: [gemm_scalar gemm_scalar] 25600 scalar 64x64 t8x16 k16 g8
+}
+
+// What the caller keeps needs no workspace: of 100 rows of hidden units, 64 elements apart,
+// of silu(pre) and dpre.
+func ExampleWorkspace() {
+	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16}
+	for _, p.Keep = range mlp.Keeps() {
+		bytes, err := mlp.Workspace(caps, p, kit.Backward, mlp.Options{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(p.Keep, bytes)
+	}
+	// Output:
+	// nothing 51200
+	// pre 51200
+	// hidden 25600
+}
+
+func ExampleSupports() {
+	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16, DType: dtype.Float16}
+	fmt.Println(mlp.Supports(caps, p, kit.Forward, mlp.Options{Fused: mlp.FusedOn}))
+	// Output: mlp: fused: gemm: pair: the device has no float16 arithmetic: unsupported on this device
+}
+
+func ExampleChooseLoss() {
+	plan, err := mlp.ChooseLoss(caps, mlp.Problem{Tokens: 100, Heads: 2, In: 16, Hidden: 60, Out: 16}, mlp.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(plan.Kernels(), plan.Workspace())
+	// Output: [gemm_pack gemm_scalar gemm_scalar gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 129536
+}
+
+func ExampleParseKeep() {
+	keep, err := mlp.ParseKeep("pre")
+	fmt.Println(keep, err, keep == mlp.KeepPre)
+	// Output: pre <nil> true
+}
+
+func ExampleProblem() {
+	p := mlp.Problem{Tokens: 5000, Heads: 10, In: 512, Hidden: 1365, Out: 3, DType: dtype.BFloat16, Grad: dtype.Float32}
+	fmt.Println(p)
+	fmt.Println(p.W1Shape(), p.W2Shape(), p.YShape(), p.PreShape())
+	p.Heads = 0
+	fmt.Println(p.W1Shape(), p.W2Shape(), p.YShape(), p.PreShape())
+	// Output:
+	// 5000 tokens, 10 heads of 512 to 1365 to 3, bfloat16, weight gradients float32
+	// [10 512 1365] [10 1365 3] [5000 10 3] [5000 10 1365]
+	// [512 1365] [1365 3] [5000 3] [5000 1365]
 }

@@ -37,22 +37,19 @@ type pair struct {
 	opt gemm.PairOptions
 }
 
-// newPair returns the kernel that opt asks for, nil if it does not, or if it leaves the
+// newPair returns the kernel that o asks for, nil if it does not, or if it leaves the
 // choice and two products are faster, or all that there is. An error says why a kernel that
 // is forced cannot be.
-func newPair(caps *vk.Caps, p Problem, opt *Options, keep Keep) (*pair, error) {
+func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
 	x := &pair{
-		p:   gemm.PairProblem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.DType},
-		opt: gemm.PairOptions{Config: opt.FusedConfig},
+		p:   gemm.PairProblem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
+		opt: gemm.PairOptions{Config: o.FusedConfig},
 	}
-	forced := opt.Fused == FusedOn || opt.FusedConfig != nil
-	switch {
-	case opt.Fused > FusedOff:
-		return nil, fmt.Errorf("mlp: fused=%v is not one of auto, on, off", opt.Fused)
-	case opt.Fused == FusedOff || !forced && !gemm.PairPays(caps, x.p):
+	forced := o.Fused == FusedOn || o.FusedConfig != nil
+	if o.Fused == FusedOff || !forced && !gemm.PairPays(caps, x.p) {
 		return nil, nil
 	}
-	err := x.choose(caps, opt.Impl, keep)
+	err := x.choose(caps, p, o.Impl)
 	if errors.Is(err, gemm.ErrUnsupported) && !forced {
 		return nil, nil
 	}
@@ -63,9 +60,11 @@ func newPair(caps *vk.Caps, p Problem, opt *Options, keep Keep) (*pair, error) {
 }
 
 // choose finds the configuration of the kernel.
-func (x *pair) choose(caps *vk.Caps, impl gemm.Impl, keep Keep) error {
+func (x *pair) choose(caps *vk.Caps, p Problem, impl gemm.Impl) error {
 	switch {
-	case keep != KeepNothing:
+	case p.Heads > 0:
+		return fmt.Errorf("the kernel has no heads: %w", gemm.ErrUnsupported)
+	case p.Keep != KeepNothing:
 		return fmt.Errorf("the kernel does not write pre: %w", gemm.ErrUnsupported)
 	case impl != gemm.Auto && impl != gemm.CoopMat:
 		return fmt.Errorf("path %v has no such kernel: %w", impl, gemm.ErrUnsupported)
@@ -76,11 +75,14 @@ func (x *pair) choose(caps *vk.Caps, impl gemm.Impl, keep Keep) error {
 }
 
 // record records the kernel in its part of the workspace.
-func (x *pair) record(c *vk.Cmd, memory *vk.Buffer, y, a, w1, w2 vk.Tensor) error {
+func (x *pair) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
 	opt := x.opt
 	opt.Workspace = memory
-	if err := gemm.Pair(c, y, a, w1, w2, x.p, opt); err != nil {
-		return fmt.Errorf("mlp: %w", err)
-	}
-	return nil
+	return wrap(gemm.Pair(c, matrix(t.Y), t.X, matrix(t.W1), matrix(t.W2), x.p, opt))
+}
+
+// matrix returns the only matrix of a batch.
+func matrix(t vk.Tensor) vk.Tensor {
+	t.Shape, t.Strides = t.Shape[1:], t.Strides[1:]
+	return t
 }

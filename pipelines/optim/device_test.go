@@ -1,4 +1,4 @@
-package optim
+package optim_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/optim/ref"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 	"github.com/flashvk/flashvk/vk"
@@ -23,7 +24,7 @@ type modelCase struct {
 	name         string
 	sizes        []int
 	grad, copyTo dtype.DType // copyTo is Float32 for no copy
-	hyper        Hyper
+	hyper        optim.Problem
 	done         int // steps before
 	layout       kerneltest.Layout
 }
@@ -35,7 +36,7 @@ func round(t dtype.DType, x float64) float64 { return float64(t.Round(float32(x)
 
 // build returns the case for the suite, the optimizer's view of its tensors, and what
 // the norm of the gradients is.
-func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tensor) []Param, norm float64) {
+func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tensor) []optim.Param, norm float64) {
 	rng := rand.New(rand.NewPCG(7, uint64(len(m.sizes))))
 	draw := func(n int, f func() float64, t dtype.DType) []float64 {
 		x := make([]float64, n)
@@ -60,9 +61,9 @@ func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tens
 		grads = append(grads, draw(n, rng.NormFloat64, m.grad))
 	}
 	norm = ref.Norm(grads...)
-	scale := m.hyper.Scale(norm)
+	scale := ref.Scale(m.hyper, norm)
 	for i, b := range before {
-		want, plain := m.hyper.Step(b, grads[i], scale, lr, m.done+1), m.hyper.PlainStep(b, grads[i], scale, lr, m.done+1)
+		want, plain := ref.Step(m.hyper, b, grads[i], scale, lr, m.done+1), ref.PlainStep(m.hyper, b, grads[i], scale, lr, m.done+1)
 		shape := []int{m.sizes[i]}
 		name := func(what string) string { return fmt.Sprint(what, i) }
 		c.Tensors = append(c.Tensors,
@@ -80,10 +81,10 @@ func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tens
 		c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: name("copy"), DType: m.copyTo, Shape: shape, Want: want.Param,
 			Bound: tolerance.Plain(m.copyTo, want.Param, rounded, 0)})
 	}
-	return c, func(x map[string]vk.Tensor) (list []Param) {
+	return c, func(x map[string]vk.Tensor) (list []optim.Param) {
 		for i := range m.sizes {
 			name := func(what string) vk.Tensor { return x[fmt.Sprint(what, i)] }
-			list = append(list, Param{Name: fmt.Sprint(i), Param: name("param"), Grad: name("grad"), M: name("m"), V: name("v"), Copy: name("copy"), NoDecay: i%2 == 1})
+			list = append(list, optim.Param{Name: fmt.Sprint(i), Tensors: optim.Tensors{Param: name("param"), Grad: name("grad"), M: name("m"), V: name("v"), Copy: name("copy")}, NoDecay: i%2 == 1})
 		}
 		return list
 	}, norm
@@ -94,14 +95,14 @@ func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tens
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
-	sizes := []int{1, 3, 4, 255, chunkElements - 1, chunkElements, chunkElements + 5, 3 * chunkElements}
-	clip := Default()
+	sizes := []int{1, 3, 4, 255, optim.ChunkElements - 1, optim.ChunkElements, optim.ChunkElements + 5, 3 * optim.ChunkElements}
+	clip := optim.Default()
 	clip.MaxNorm = 1
-	loose := Default()
+	loose := optim.Default()
 	loose.MaxNorm = 1e6
-	odd := Hyper{Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
+	odd := optim.Problem{Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
 	for _, m := range []modelCase{
-		{"first step", sizes, dtype.Float32, dtype.Float32, Default(), 0, kerneltest.Packed},
+		{"first step", sizes, dtype.Float32, dtype.Float32, optim.Default(), 0, kerneltest.Packed},
 		{"bfloat16 copy", sizes, dtype.Float32, dtype.BFloat16, clip, 3, kerneltest.Padded},
 		{"float16 gradients", sizes, dtype.Float16, dtype.Float16, loose, 100000, kerneltest.Odd},
 		{"bfloat16 gradients", sizes, dtype.BFloat16, dtype.BFloat16, clip, 1, kerneltest.Packed},
@@ -111,7 +112,7 @@ func TestSuite(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			c, params, norm := m.build()
 			c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-				a, err := New(ctx, d, params(x), m.hyper)
+				a, err := optim.New(ctx, d, params(x), m.hyper)
 				if err != nil {
 					return err
 				}
@@ -147,7 +148,7 @@ func count(t *testing.T, x vk.Tensor) int32 {
 }
 
 // arena returns parameters of these sizes whose tensors lie in one buffer for each kind.
-func arena(t *testing.T, d *vk.Device, sizes ...int) (params []Param, whole map[string]vk.Tensor) {
+func arena(t *testing.T, d *vk.Device, sizes ...int) (params []optim.Param, whole map[string]vk.Tensor) {
 	total := 0
 	for _, n := range sizes {
 		total += n
@@ -167,7 +168,7 @@ func arena(t *testing.T, d *vk.Device, sizes ...int) (params []Param, whole map[
 			x.Shape, x.Offset = []int{n}, at
 			return x
 		}
-		params = append(params, Param{Name: fmt.Sprint(i), Param: piece("param"), Grad: piece("grad"), M: piece("m"), V: piece("v"), Copy: piece("copy")})
+		params = append(params, optim.Param{Name: fmt.Sprint(i), Tensors: optim.Tensors{Param: piece("param"), Grad: piece("grad"), M: piece("m"), V: piece("v"), Copy: piece("copy")}})
 		at += n
 	}
 	return params, whole
@@ -180,9 +181,9 @@ func TestTraining(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	params, whole := arena(t, d, 5000, 3, 17)
-	h := Default()
+	h := optim.Default()
 	h.MaxNorm = math.Inf(1)
-	a, err := New(ctx, d, params, h)
+	a, err := optim.New(ctx, d, params, h)
 	require.NoError(t, err)
 	t.Cleanup(a.Close)
 	require.Equal(t, 1, a.Launches())
@@ -209,7 +210,7 @@ func TestTraining(t *testing.T) {
 		require.NoError(t, c.Submit(ctx))
 		if !bad {
 			steps++
-			want = h.Step(want, wide, 1, lr, steps)
+			want = ref.Step(h, want, wide, 1, lr, steps)
 		}
 		require.Equal(t, int32(steps), count(t, a.Count()))
 		require.Equal(t, int32(i+1-steps), count(t, a.Skipped()))
@@ -228,7 +229,7 @@ func TestNaN(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	params, whole := arena(t, d, 9)
-	a, err := New(ctx, d, params, Default())
+	a, err := optim.New(ctx, d, params, optim.Default())
 	require.NoError(t, err)
 	t.Cleanup(a.Close)
 	require.NoError(t, a.SetLR(ctx, 1))
@@ -251,28 +252,32 @@ func TestErrors(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	for _, c := range []struct {
-		change func(p []Param, h *Hyper)
+		change func(p []optim.Param, h *optim.Problem)
 		want   string
 	}{
-		{func(p []Param, h *Hyper) {}, ""},
-		{func(p []Param, h *Hyper) { h.Beta1 = 2 }, "optim: beta1=2 is not in [0, 1)"},
-		{func(p []Param, h *Hyper) { p[1].Grad = vk.Tensor{} }, `optim: parameter "1": grad has no buffer`},
-		{func(p []Param, h *Hyper) { p[1].M.DType = dtype.Float16 }, `optim: parameter "1": m is float16, want [float32]`},
-		{func(p []Param, h *Hyper) { p[1].Copy.DType = dtype.Float32 }, `optim: parameter "1": copy is float32, want [float16 bfloat16]`},
-		{func(p []Param, h *Hyper) { p[0].V.Shape = []int{7} }, `optim: parameter "0": v has shape [7], want [8], that of param`},
-		{func(p []Param, h *Hyper) { p[0].V.Strides = []int{2} }, `optim: parameter "0": v has strides [2]: it is not contiguous`},
-		{func(p []Param, h *Hyper) { p[0].V.Offset = 100 }, `optim: parameter "0": v: vk: tensor with shape [8]`},
-		{func(p []Param, h *Hyper) { p[0].Grad.DType = dtype.Float16 }, `optim: parameter "0": copy is bfloat16, but grad is float16: formats of 16 bits are the same`},
-		{func(p []Param, h *Hyper) { p[1].M.Offset -= 1 }, `optim: m of parameter "1" overlaps m of parameter "0", which is written`},
-		{func(p []Param, h *Hyper) { p[0].Grad = p[1].Param; p[0].Grad.Shape = []int{8}; p[0].Grad.Offset = 4 }, `overlaps`},
-		{func(p []Param, h *Hyper) { p[0].Grad = p[1].V.Narrow(); p[0].Grad.Shape = []int{8} }, `overlaps`},
-		{func(p []Param, h *Hyper) { p[1] = p[0] }, `overlaps`},
-		{func(p []Param, h *Hyper) { p[1].Grad.Offset = 0 }, ""}, // gradients may be shared
+		{func(p []optim.Param, h *optim.Problem) {}, ""},
+		{func(p []optim.Param, h *optim.Problem) { h.Beta1 = 2 }, "optim: beta1=2 is not in [0, 1)"},
+		{func(p []optim.Param, h *optim.Problem) { p[1].Grad = vk.Tensor{} }, `optim: parameter "1": grad has no buffer`},
+		{func(p []optim.Param, h *optim.Problem) { p[1].M.DType = dtype.Float16 }, `optim: parameter "1": m is float16, want [float32]`},
+		{func(p []optim.Param, h *optim.Problem) { p[1].Copy.DType = dtype.Float32 }, `optim: parameter "1": copy is float32, want [float16 bfloat16]`},
+		{func(p []optim.Param, h *optim.Problem) { p[0].V.Shape = []int{7} }, `optim: parameter "0": v has shape [7], want [8], that of param`},
+		{func(p []optim.Param, h *optim.Problem) { p[0].V.Strides = []int{2} }, `optim: parameter "0": v has strides [2]: it is not contiguous`},
+		{func(p []optim.Param, h *optim.Problem) { p[0].V.Offset = 100 }, `optim: parameter "0": v: vk: tensor with shape [8]`},
+		{func(p []optim.Param, h *optim.Problem) { p[0].Grad.DType = dtype.Float16 }, `optim: parameter "0": copy is bfloat16, but grad is float16: formats of 16 bits are the same`},
+		{func(p []optim.Param, h *optim.Problem) { p[1].M.Offset -= 1 }, `optim: m of parameter "1" overlaps m of parameter "0", which is written`},
+		{func(p []optim.Param, h *optim.Problem) {
+			p[0].Grad = p[1].Param
+			p[0].Grad.Shape = []int{8}
+			p[0].Grad.Offset = 4
+		}, `overlaps`},
+		{func(p []optim.Param, h *optim.Problem) { p[0].Grad = p[1].V.Narrow(); p[0].Grad.Shape = []int{8} }, `overlaps`},
+		{func(p []optim.Param, h *optim.Problem) { p[1] = p[0] }, `overlaps`},
+		{func(p []optim.Param, h *optim.Problem) { p[1].Grad.Offset = 0 }, ""}, // gradients may be shared
 	} {
 		params, _ := arena(t, d, 8, 60)
-		h := Default()
+		h := optim.Default()
 		c.change(params, &h)
-		a, err := New(ctx, d, params, h)
+		a, err := optim.New(ctx, d, params, h)
 		if c.want == "" {
 			require.NoError(t, err)
 			require.EqualError(t, a.SetLR(ctx, -1), "optim: lr=-1 is not a finite number from 0 on")
@@ -283,6 +288,6 @@ func TestErrors(t *testing.T) {
 		}
 		require.ErrorContains(t, err, c.want)
 	}
-	_, err := New(ctx, d, nil, Default())
+	_, err := optim.New(ctx, d, nil, optim.Default())
 	require.EqualError(t, err, "optim: there are no parameters")
 }

@@ -2,8 +2,10 @@ package optim_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log"
+	"math"
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -14,10 +16,86 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
+// A model is what the examples train: two weights, whose gradients stay as they are.
+type model struct {
+	d     *vk.Device
+	w     optim.Tensors
+	adamw *optim.AdamW
+}
+
+// newModel returns the weights 1 and 2 with an optimizer of them.
+func newModel(p optim.Problem, grad ...float32) *model {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	tensor := func(name string, data ...float32) vk.Tensor {
+		t, err := d.NewTensor(name, dtype.Float32, len(data))
+		if err == nil {
+			err = t.Upload(ctx, data)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		return t
+	}
+	w := optim.Tensors{Param: tensor("w", 1, 2), Grad: tensor("grad", grad...), M: tensor("m", 0, 0), V: tensor("v", 0, 0)}
+	adamw, err := optim.New(ctx, d, []optim.Param{{Name: "w", Tensors: w}}, p)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := adamw.SetLR(ctx, 0.1); err != nil {
+		log.Fatal(err)
+	}
+	return &model{d, w, adamw}
+}
+
+func (m *model) close() {
+	m.adamw.Close()
+	for _, t := range []vk.Tensor{m.w.Param, m.w.Grad, m.w.M, m.w.V} {
+		t.Close()
+	}
+	m.d.Close()
+}
+
+// step makes a step.
+func (m *model) step() {
+	c, err := m.d.NewCmd("step")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	if err := m.adamw.Step(c); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Submit(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// weights returns the weights.
+func (m *model) weights() []float32 {
+	got := make([]float32, 2)
+	if err := m.w.Param.Download(context.Background(), got); err != nil {
+		log.Fatal(err)
+	}
+	return got
+}
+
+// word returns a tensor of one element of 32 bits.
+func word(t vk.Tensor) uint32 {
+	var b [4]byte
+	if err := t.DownloadRaw(context.Background(), b[:]); err != nil {
+		log.Fatal(err)
+	}
+	return binary.LittleEndian.Uint32(b[:])
+}
+
 // The first step moves every parameter by the learning rate against the sign of its
 // gradient, whatever that is, and takes off the weight decay. The recorded step is
 // submitted twice.
-func ExampleAdamW() {
+func ExampleNew() {
 	d, err := vk.Open(vk.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -34,10 +112,10 @@ func ExampleAdamW() {
 		}
 		return t
 	}
-	w := optim.Param{
-		Name: "w", Param: tensor("w", 1, 2), Grad: tensor("grad", 5, -0.25),
+	w := optim.Param{Name: "w", Tensors: optim.Tensors{
+		Param: tensor("w", 1, 2), Grad: tensor("grad", 5, -0.25),
 		M: tensor("m", 0, 0), V: tensor("v", 0, 0),
-	}
+	}}
 	for _, t := range []vk.Tensor{w.Param, w.Grad, w.M, w.V} {
 		defer t.Close()
 	}
@@ -70,4 +148,88 @@ func ExampleAdamW() {
 	// Output:
 	// [0.899 2.098]
 	// [0.798 2.196]
+}
+
+// Gradients are clipped by their norm, and a step with one that is not finite is skipped.
+func ExampleAdamW_Step() {
+	p := optim.Default()
+	p.MaxNorm = 1
+	m := newModel(p, 3, 4)
+	defer m.close()
+	m.step()
+	fmt.Printf("%.3f norm %g\n", m.weights(), math.Float32frombits(word(m.adamw.Norm())))
+	if err := m.w.Grad.Upload(context.Background(), []float32{float32(math.NaN()), 4}); err != nil {
+		log.Fatal(err)
+	}
+	m.step()
+	fmt.Printf("%.3f steps %d, skipped %d\n", m.weights(), word(m.adamw.Count()), word(m.adamw.Skipped()))
+	// Output:
+	// [0.899 1.898] norm 5
+	// [0.899 1.898] steps 1, skipped 1
+}
+
+// A training that goes on has the number of steps so far, with which moments are corrected:
+// those of later steps say less of one gradient.
+func ExampleAdamW_SetStep() {
+	m := newModel(optim.Default(), 1, -1)
+	defer m.close()
+	if err := m.adamw.SetStep(context.Background(), 9); err != nil {
+		log.Fatal(err)
+	}
+	m.step()
+	fmt.Printf("%.3f after step %d\n", m.weights(), word(m.adamw.Count()))
+	// Output: [0.951 2.046] after step 10
+}
+
+// The learning rate is on the device, where steps read it.
+func ExampleAdamW_SetLR() {
+	m := newModel(optim.Default(), 1, -1)
+	defer m.close()
+	if err := m.adamw.SetLR(context.Background(), 0.5); err != nil {
+		log.Fatal(err)
+	}
+	m.step()
+	fmt.Printf("%.3f %g\n", m.weights(), math.Float32frombits(word(m.adamw.LR())))
+	// Output: [0.495 2.490] 0.5
+}
+
+// The parameter of the examples has a buffer for each of its tensors: one set of them.
+func ExampleAdamW_Launches() {
+	m := newModel(optim.Default(), 1, -1)
+	defer m.close()
+	fmt.Println(m.adamw.Launches())
+	// Output: 1
+}
+
+func ExampleDefault() {
+	fmt.Printf("%+v\n", optim.Default())
+	// Output: {Beta1:0.9 Beta2:0.999 Eps:1e-08 WeightDecay:0.01 MaxNorm:0}
+}
+
+func ExampleProblem_Validate() {
+	p := optim.Default()
+	p.Beta1 = 1
+	fmt.Println(p.Validate())
+	// Output: optim: beta1=1 is not in [0, 1)
+}
+
+// Clipping adds a kernel to those of a step.
+func ExampleChoose() {
+	caps := &vk.Caps{ScalarBlockLayout: true, Storage16: true}
+	p := optim.Default()
+	for _, p.MaxNorm = range []float64{0, 1} {
+		plan, err := optim.Choose(caps, p)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(plan, plan.Kernels())
+	}
+	// Output:
+	// adamw [adamw_prepare adamw]
+	// adamw [adamw_norm adamw_prepare adamw]
+}
+
+func ExampleSupports() {
+	fmt.Println(optim.Supports(&vk.Caps{ScalarBlockLayout: true}, optim.Default()))
+	// Output: optim: the device has no 16-bit storage: unsupported on this device
 }

@@ -32,36 +32,24 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/optim/ref"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Hyper are the constants of AdamW.
-type Hyper = ref.Hyper
-
-// Default returns the constants that PyTorch has by default: betas 0.9 and 0.999, eps
-// 1e-8, weight decay 0.01, no clipping.
-func Default() Hyper { return ref.Default() }
-
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel
-// on the device handles.
-var ErrUnsupported = vk.ErrUnsupported
-
-func unsupported(format string, args ...any) error {
-	return fmt.Errorf("optim: "+format+": %w", append(args, ErrUnsupported)...)
-}
-
-// A Param is a tensor of parameters, all of whose tensors have one shape and are
-// contiguous. Positions that are multiples of 4 elements are fastest.
-type Param struct {
-	Name string // for errors
-
+// Tensors are those of a parameter. All have one shape and are contiguous; positions that are
+// multiples of 4 elements are fastest.
+type Tensors struct {
 	Param, M, V vk.Tensor // float32: the master weights and their moments
 	Grad        vk.Tensor // float32, float16 or bfloat16
-	// Copy, unless it is a zero Tensor, gets Param rounded to its format, float16 or
-	// bfloat16: the weights that the next forward pass reads. A Grad of 16 bits has the
-	// same format.
+	// Copy may be left out. It gets Param rounded to its format, float16 or bfloat16: the
+	// weights that the next forward pass reads. A Grad of 16 bits has the same format.
 	Copy vk.Tensor
+}
+
+// A Param is a parameter of a model.
+type Param struct {
+	Name string // for errors
+	Tensors
 	// NoDecay leaves the weight decay out, as is usual for the weights of norms.
 	NoDecay bool
 }
@@ -71,7 +59,7 @@ type Param struct {
 // lie in. Its methods are for one goroutine at a time.
 type AdamW struct {
 	d        *vk.Device
-	hyper    Hyper
+	p        Problem
 	launches []launch
 	chunks   int
 	table    *vk.Buffer // chunk for each piece
@@ -94,18 +82,15 @@ const (
 //
 // It returns an error that names the tensor that does not fit, is in memory that
 // another one writes, or is larger than kernels count; and one that wraps
-// ErrUnsupported if the device cannot do it.
-func New(ctx context.Context, d *vk.Device, params []Param, h Hyper) (_ *AdamW, err error) {
-	if err := h.Validate(); err != nil {
-		return nil, err
-	}
-	if err := Supports(d.Caps()); err != nil {
+// vk.ErrUnsupported if the device cannot do it.
+func New(ctx context.Context, d *vk.Device, params []Param, p Problem) (_ *AdamW, err error) {
+	if err := Supports(d.Caps(), p); err != nil {
 		return nil, err
 	}
 	if err := check(params); err != nil {
 		return nil, err
 	}
-	a := &AdamW{d: d, hyper: h}
+	a := &AdamW{d: d, p: p}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -138,16 +123,43 @@ func New(ctx context.Context, d *vk.Device, params []Param, h Hyper) (_ *AdamW, 
 	return a, a.state.Upload(ctx, 0, make([]byte, stateBytes))
 }
 
-// Supports returns nil if a device can run the kernels, and otherwise an error that
-// wraps ErrUnsupported and says why not.
-func Supports(caps *vk.Caps) error {
+// A Plan says what runs on a device. It is a kit.Plan.
+type Plan struct{ clip bool }
+
+// String names the choices in a few words: there are none.
+func (p Plan) String() string { return "adamw" }
+
+// Workspace is 0: the optimizer owns what memory a step needs.
+func (p Plan) Workspace() int64 { return 0 }
+
+// Kernels lists the modules that run, in order.
+func (p Plan) Kernels() []string {
+	if p.clip {
+		return []string{"adamw_norm", "adamw_prepare", "adamw"}
+	}
+	return []string{"adamw_prepare", "adamw"}
+}
+
+// Choose returns what a step would run on a device. Its errors are those of New about p.
+func Choose(caps *vk.Caps, p Problem) (Plan, error) {
+	plan := Plan{clip: p.MaxNorm > 0}
+	if err := p.Validate(); err != nil {
+		return plan, err
+	}
 	switch {
 	case !caps.ScalarBlockLayout:
-		return unsupported("the device has no scalar block layout")
+		return plan, kit.Unsupported("optim", "the device has no scalar block layout")
 	case !caps.Storage16:
-		return unsupported("the device has no 16-bit storage")
+		return plan, kit.Unsupported("optim", "the device has no 16-bit storage")
 	}
-	return nil
+	return plan, nil
+}
+
+// Supports returns nil if the device can do it, and otherwise why not: an error of
+// Problem.Validate, or one that wraps vk.ErrUnsupported.
+func Supports(caps *vk.Caps, p Problem) error {
+	_, err := Choose(caps, p)
+	return err
 }
 
 // Close frees the optimizer's own memory once the submissions so far have finished. It

@@ -20,8 +20,9 @@ import (
 // the step is skipped: no tensor changes and the count stays; Skipped counts it. If
 // MaxNorm is 0, nobody looks: a NaN in a gradient becomes one in its parameter and its
 // moments, and nothing else.
-func (a *AdamW) Step(c *vk.Cmd) error {
-	clip := a.hyper.MaxNorm > 0
+func (a *AdamW) Step(c *vk.Cmd) (err error) {
+	defer c.Keep(&err)
+	clip := a.p.MaxNorm > 0
 	if clip {
 		if err := a.recordNorm(c); err != nil {
 			return err
@@ -143,9 +144,9 @@ func (a *AdamW) recordPrepare(c *vk.Cmd, clip bool) error {
 		return err
 	}
 	params := prepareParams{
-		Count: uint32(a.chunks), MaxNorm: float32(a.hyper.MaxNorm),
+		Count: uint32(a.chunks), MaxNorm: float32(a.p.MaxNorm),
 		// log(0) is -Inf, and so is its product with the step: 1 - exp(-Inf) = 1.
-		LogBeta1: float32(math.Log(a.hyper.Beta1)), LogBeta2: float32(math.Log(a.hyper.Beta2)),
+		LogBeta1: float32(math.Log(a.p.Beta1)), LogBeta2: float32(math.Log(a.p.Beta2)),
 	}
 	c.Note(func() vk.Note { return vk.Note{Text: fmt.Sprintf("%d sums", a.chunks)} })
 	k.Dispatch(c, vk.Groups{X: 1}, params, tensor(a.sums), tensor(a.state))
@@ -153,7 +154,7 @@ func (a *AdamW) recordPrepare(c *vk.Cmd, clip bool) error {
 }
 
 func (a *AdamW) recordUpdate(c *vk.Cmd) error {
-	h := a.hyper
+	h := a.p
 	params := updateParams{
 		Beta1: float32(h.Beta1), Beta2: float32(h.Beta2),
 		OneMinusBeta1: float32(1 - h.Beta1), OneMinusBeta2: float32(1 - h.Beta2),

@@ -31,6 +31,7 @@ var levels = []struct {
 	level   int
 }{
 	{"dtype", 0},
+	{"cover", 0},
 	{"vk/...", 1},
 	{"shaders/...", 1},
 	{"chips/...", 2},

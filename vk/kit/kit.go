@@ -12,8 +12,19 @@
 //	func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error)
 //
 // and its Plan is a [Plan]. Forward and Backward leave their error with the Cmd, too
-// ([vk.Cmd.Keep]). TestContract of package tests holds them to it. So far attention,
-// gmm and norm do; the others follow.
+// ([vk.Cmd.Keep]).
+//
+// An optimizer has one pass, and a state from call to call, which is a value of its own:
+//
+//	func New(ctx context.Context, d *vk.Device, params []Param, p Problem) (*AdamW, error)
+//	func (a *AdamW) Step(c *vk.Cmd) error
+//	func Choose(caps *vk.Caps, p Problem) (Plan, error)
+//	func Supports(caps *vk.Caps, p Problem) error
+//
+// Its Tensors are those of a Param; it has no Gradients and no Options.
+//
+// TestContract of package tests holds them to it. So far attention, gmm, mlp, norm and optim do;
+// the others follow.
 package kit
 
 import (

@@ -103,39 +103,6 @@ func TestOpenReportsLeaks(t *testing.T) {
 	}
 }
 
-// TestCover wants every pair of values that occurs, in fewer cases, and cases with the same
-// properties together.
-func TestCover(t *testing.T) {
-	type kind [3]int
-	var cases []kind
-	for i := range 54 { // each of 27 twice
-		cases = append(cases, kind{i % 3, i / 3 % 3, i / 9 % 3})
-	}
-	properties := func(k kind) []any { return []any{k[0], k[1], k[2]} }
-	some := vktest.Cover(cases, properties)
-	count := make(map[kind]int)
-	seen := make(map[[4]int]bool)
-	for _, k := range some {
-		count[k]++
-		for i := range k {
-			for j := range i {
-				seen[[4]int{i, j, k[i], k[j]}] = true
-			}
-		}
-	}
-	if len(seen) != 27 || len(count) < 9 || len(count) > 13 {
-		t.Errorf("%d of 27 pairs of values in %d kinds of cases, want all in 9 or a few more", len(seen), len(count))
-	}
-	for k, n := range count {
-		if n != 2 {
-			t.Errorf("%d cases %v of 2", n, k)
-		}
-	}
-	if one := vktest.Cover(cases[:1], properties); len(one) != 1 {
-		t.Errorf("%v of one case", one)
-	}
-}
-
 // TestThorough wants all on a GPU, and on a CPU device where the environment says so.
 func TestThorough(t *testing.T) {
 	d := vktest.Open(t)

@@ -7,8 +7,6 @@
 //	…
 //	b, err := memory.Buffer(c, "mlp", opt.Workspace)
 //	err = first.Record(c, b, dst, a, w, x, s)     then c.Barrier(), and the next
-//
-// [Keep] says what of it the forward pass of a chain leaves to the backward pass.
 package chain
 
 import (
@@ -81,6 +79,9 @@ func NewProduct(caps *vk.Caps, kernel string, m *Memory, p gemm.Problem, impl ge
 
 // Config returns what runs for the product.
 func (x *Product) Config() gemm.Config { return *x.opt.Config }
+
+// Kernels lists the modules that run, in order, but for copies of operands.
+func (x *Product) Kernels() []string { return x.opt.Config.Kernels(x.p) }
 
 // Record records the product with its part of the workspace. Pre and silu are X and S of
 // its activation, the zero Tensor if there are none; a residual is what dst holds.

@@ -1,6 +1,6 @@
 // Package ref computes the log-probability of tokens under mixtures of normal
 // distributions whose components are the heads of a model, and its gradients, in float64,
-// and as a plain program does: packages grouped/ref and gmm/ref, one after the other. It
+// and as a plain program does: packages mlp/ref and gmm/ref, one after the other. It
 // uses no device.
 package ref
 
@@ -11,8 +11,8 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	gmmref "github.com/flashvk/flashvk/pipelines/gmm/ref"
-	groupedproblem "github.com/flashvk/flashvk/pipelines/grouped/problem"
-	grouped "github.com/flashvk/flashvk/pipelines/grouped/ref"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	mlpref "github.com/flashvk/flashvk/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
@@ -58,8 +58,8 @@ func (p Problem) Validate() error {
 }
 
 // Perceptrons returns the problem of the heads alone.
-func (p Problem) Perceptrons() groupedproblem.Problem {
-	return groupedproblem.Problem{Tokens: p.Tokens, Heads: p.Heads, In: p.In, Hidden: p.Hidden, Out: outputs, DType: p.DType, Grad: p.Grad}
+func (p Problem) Perceptrons() mlp.Problem {
+	return mlp.Problem{Tokens: p.Tokens, Heads: p.Heads, In: p.In, Hidden: p.Hidden, Out: outputs, DType: p.DType, Grad: p.Grad}
 }
 
 // Mixtures returns the problem of the mixtures of what heads return, with outputs in
@@ -109,8 +109,8 @@ type Gradients struct{ DX, DW1, DW2 []float64 }
 
 // heads returns the inputs of the perceptrons, with the gradient by their outputs if
 // there is one.
-func (in Inputs) heads(dy []float64) grouped.Inputs {
-	return grouped.Inputs{X: in.X, W1: in.W1, W2: in.W2, DY: dy}
+func (in Inputs) heads(dy []float64) mlpref.Inputs {
+	return mlpref.Inputs{X: in.X, W1: in.W1, W2: in.W2, DY: dy}
 }
 
 // mixtures returns the inputs of gmm, given the outputs of the heads.
@@ -124,12 +124,12 @@ func (in Inputs) mixtures(out []float64) gmmref.Inputs {
 
 // Outputs returns what the heads return, in float64: the mixtures.
 func Outputs(in Inputs, p Problem) gmmref.Inputs {
-	return in.mixtures(grouped.Compute(in.heads(nil), p.Perceptrons()).Y)
+	return in.mixtures(mlpref.Compute(in.heads(nil), p.Perceptrons()).Y)
 }
 
 // plainOutputs returns the same in p.DType, as a plain program stores it.
 func plainOutputs(in Inputs, p Problem) gmmref.Inputs {
-	return in.mixtures(grouped.Plain(in.heads(nil), p.Perceptrons()).Y)
+	return in.mixtures(mlpref.Plain(in.heads(nil), p.Perceptrons()).Y)
 }
 
 // Forward returns the log-probability of each token and minus their mean:
@@ -149,16 +149,16 @@ func PlainForward(in Inputs, p Problem) (logP []float64, loss float64) {
 
 // Backward returns the gradients of dloss times the loss.
 func Backward(in Inputs, dloss float64, p Problem) Gradients {
-	return gradients(in, gmmref.Backward(Outputs(in, p), dloss, p.Mixtures()), p, grouped.Compute)
+	return gradients(in, gmmref.Backward(Outputs(in, p), dloss, p.Mixtures()), p, mlpref.Compute)
 }
 
 // PlainBackward is Backward as a plain program computes it, with gradients by the
 // mixtures in p.DType.
 func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
-	return gradients(in, gmmref.PlainBackward(plainOutputs(in, p), dloss, p.Mixtures()), p, grouped.Plain)
+	return gradients(in, gmmref.PlainBackward(plainOutputs(in, p), dloss, p.Mixtures()), p, mlpref.Plain)
 }
 
-func gradients(in Inputs, g gmmref.Gradients, p Problem, f func(grouped.Inputs, groupedproblem.Problem) grouped.Outputs) Gradients {
+func gradients(in Inputs, g gmmref.Gradients, p Problem, f func(mlpref.Inputs, mlp.Problem) mlpref.Outputs) Gradients {
 	out := f(in.heads(interleave(g)), p.Perceptrons())
 	return Gradients{out.DX, out.DW1, out.DW2}
 }
@@ -203,7 +203,7 @@ func BackwardBounds(in Inputs, want Gradients, dloss float64, p Problem) Bounds 
 // Tokens returns the problem of some tokens, whose log_p, and with the dloss that it
 // returns whose dx, are those of all.
 func Tokens(rows []int, in Inputs, dloss float64, p Problem) (Problem, Inputs, float64) {
-	part, some := grouped.Tokens(rows, grouped.Inputs{X: in.X, W1: in.W1, W2: in.W2}, p.Perceptrons())
+	part, some := mlpref.Tokens(rows, mlpref.Inputs{X: in.X, W1: in.W1, W2: in.W2}, p.Perceptrons())
 	out := Inputs{X: some.X, W1: some.W1, W2: some.W2}
 	for _, t := range rows {
 		out.Y = append(out.Y, in.Y[t])
@@ -214,11 +214,11 @@ func Tokens(rows []int, in Inputs, dloss float64, p Problem) (Problem, Inputs, f
 }
 
 // spread returns how far outputs of heads may be off, if hidden units are rounded to p.DType:
-// grouped/ref says how. Outputs are not rounded.
+// mlp/ref says how. Outputs are not rounded.
 func spread(in Inputs, p Problem) gmmref.Inputs {
 	single := p.Perceptrons()
 	heads := in.heads(nil)
-	return in.mixtures(grouped.Spread(heads, grouped.Compute(heads, single), nil, single).Y)
+	return in.mixtures(mlpref.Spread(heads, nil, single).Y)
 }
 
 // ForwardBoundsOfFew is ForwardBounds where there may be so few outputs that the plain program is
@@ -244,7 +244,7 @@ func BackwardBoundsOfFew(in Inputs, want Gradients, dloss float64, p Problem) Bo
 		offDY[i] += tolerance.Stored(p.DType, v)
 	}
 	heads := in.heads(dy)
-	x := grouped.Spread(heads, grouped.Compute(heads, single), offDY, single)
+	x := mlpref.Spread(heads, offDY, single)
 	b.DX = max(b.DX, tolerance.Plain(p.DType, want.DX, want.DX, tolerance.Largest(x.DX)))
 	b.DW1 = max(b.DW1, tolerance.Plain(p.Grad, want.DW1, want.DW1, tolerance.Largest(x.DW1)))
 	b.DW2 = max(b.DW2, tolerance.Plain(p.Grad, want.DW2, want.DW2, tolerance.Largest(x.DW2)))

@@ -5,18 +5,37 @@ import (
 
 	gemmproblem "github.com/flashvk/flashvk/pipelines/gemm/problem"
 	gemm "github.com/flashvk/flashvk/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/pipelines/mlp/problem"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
 // Spread returns how far every element of the outputs may be off if what is stored between
 // products is rounded to p.DType, with errors of random signs: their first order, through
-// products and activations. Want is what Compute returns, and offDY how far elements of DY
-// may be off, nil for not at all.
+// products and activations. OffDY is how far elements of DY may be off, nil for not at all.
 //
 // A kernel that rounds elsewhere than the plain program is off by as much, though not by the
 // same; where outputs are many, the largest error of Plain is about twice this.
-func Spread(in Inputs, want Outputs, offDY []float64, p problem.Problem) (off Outputs) {
+func Spread(in Inputs, offDY []float64, p mlp.Problem) (off Outputs) {
+	for k := range heads(p) {
+		one := head(in, p, k)
+		out := perceptron(one, p, gemm.Multiply)
+		x := spread(one, out, ofHead(offDY, p, k, p.Out), p)
+		off.add(&x, p, k)
+		if off.DX == nil {
+			off.DX = make([]float64, len(x.DX))
+		}
+		for i, v := range x.DX {
+			if p.Heads > 0 { // kernels round dx of some heads at a time
+				v += tolerance.Stored(p.DType, out.DX[i])
+			}
+			off.DX[i] = math.Hypot(off.DX[i], v)
+		}
+	}
+	return off
+}
+
+// spread is Spread of a head.
+func spread(in Inputs, want Outputs, offDY []float64, p mlp.Problem) (off Outputs) {
 	product := func(m, n, k int, transA, transB bool, a, b, offA, offB []float64) []float64 {
 		return gemm.Spread(gemm.Inputs{A: a, B: b}, offA, offB, gemmproblem.Problem{M: m, N: n, K: k, TransA: transA, TransB: transB, DType: p.DType})
 	}

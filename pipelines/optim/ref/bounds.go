@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
@@ -16,7 +17,7 @@ type Bounds struct{ Param, M, V, Copy float64 }
 // device's functions: a square root, its inverse and a division may be off by some units
 // in the last place, exp(x) by 3 + 2|x| (Vulkan specification). This counts a half of that, as
 // tolerance.Plain allows four times as much.
-func NewBounds(h Hyper, before Param, grad []float64, scale, lr float64, t int, want, plain Param, copyTo dtype.DType) Bounds {
+func NewBounds(h optim.Problem, before Param, grad []float64, scale, lr float64, t int, want, plain Param, copyTo dtype.DType) Bounds {
 	ofGrad := 1.0
 	if scale != 1 {
 		ofGrad = 4 // the norm's square root, and a division

@@ -6,27 +6,29 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/pipelines/optim"
 )
 
 // TestFirstStep: after the first step from zero moments, every element has moved by lr
 // against the sign of its gradient, but for eps, whatever the gradient's size; and the
 // decay took lr*weight_decay of it.
 func TestFirstStep(t *testing.T) {
-	h := Hyper{Beta1: 0.9, Beta2: 0.99, Eps: 1e-12, WeightDecay: 0.1}
+	h := optim.Problem{Beta1: 0.9, Beta2: 0.99, Eps: 1e-12, WeightDecay: 0.1}
 	p := Param{Param: []float64{1, 1, 1, 2}, M: make([]float64, 4), V: make([]float64, 4)}
-	got := h.Step(p, []float64{1e-3, -1e3, 0, 5}, 1, 0.01, 1)
+	got := Step(h, p, []float64{1e-3, -1e3, 0, 5}, 1, 0.01, 1)
 	require.InDeltaSlice(t, []float64{0.999 - 0.01, 0.999 + 0.01, 0.999, 1.998 - 0.01}, got.Param, 1e-9)
 	p.NoDecay = true
-	require.InDelta(t, 0.99, h.Step(p, []float64{1e-3, 1, 1, 1}, 1, 0.01, 1).Param[0], 1e-9)
+	require.InDelta(t, 0.99, Step(h, p, []float64{1e-3, 1, 1, 1}, 1, 0.01, 1).Param[0], 1e-9)
 }
 
 // TestConstantGradient: with a gradient that never changes, both corrected moments
 // are it and its square after any number of steps.
 func TestConstantGradient(t *testing.T) {
-	h := Hyper{Beta1: 0.8, Beta2: 0.95, Eps: 1e-9}
+	h := optim.Problem{Beta1: 0.8, Beta2: 0.95, Eps: 1e-9}
 	p := Param{Param: []float64{0}, M: []float64{0}, V: []float64{0}}
 	for step := 1; step <= 30; step++ {
-		p = h.Step(p, []float64{-3}, 0.5, 0.1, step)
+		p = Step(h, p, []float64{-3}, 0.5, 0.1, step)
 		require.InDelta(t, -1.5, p.M[0]/(1-math.Pow(0.8, float64(step))), 1e-12)
 		require.InDelta(t, 2.25, p.V[0]/(1-math.Pow(0.95, float64(step))), 1e-12)
 		require.InDelta(t, 0.1*float64(step), p.Param[0], 1e-7)
@@ -35,21 +37,21 @@ func TestConstantGradient(t *testing.T) {
 
 // TestMinimum: AdamW finds the minimum of a quadratic.
 func TestMinimum(t *testing.T) {
-	h := Default()
+	h := optim.Default()
 	h.WeightDecay = 0
 	p := Param{Param: []float64{3, -2}, M: make([]float64, 2), V: make([]float64, 2)}
 	for step := 1; step <= 4000; step++ {
 		g := []float64{2 * (p.Param[0] - 1), 20 * (p.Param[1] - 0.5)}
-		p = h.Step(p, g, 1, 0.02*math.Pow(0.998, float64(step)), step)
+		p = Step(h, p, g, 1, 0.02*math.Pow(0.998, float64(step)), step)
 	}
 	require.InDeltaSlice(t, []float64{1, 0.5}, p.Param, 1e-3)
 }
 
 func TestClipping(t *testing.T) {
 	require.Equal(t, 5.0, Norm([]float64{3}, []float64{0, 4}))
-	require.Equal(t, 0.2, Hyper{MaxNorm: 1}.Scale(5))
-	for _, h := range []Hyper{{}, {MaxNorm: 6}, {MaxNorm: math.Inf(1)}} {
-		require.Equal(t, 1.0, h.Scale(5))
+	require.Equal(t, 0.2, Scale(optim.Problem{MaxNorm: 1}, 5))
+	for _, h := range []optim.Problem{{}, {MaxNorm: 6}, {MaxNorm: math.Inf(1)}} {
+		require.Equal(t, 1.0, Scale(h, 5))
 	}
 }
 
@@ -60,27 +62,9 @@ func TestPlainStep(t *testing.T) {
 	for range 1000 {
 		p.Param, p.M, p.V, g = append(p.Param, rng.NormFloat64()), append(p.M, rng.NormFloat64()), append(p.V, rng.ExpFloat64()), append(g, rng.NormFloat64())
 	}
-	want, plain := Default().Step(p, g, 0.7, 1e-3, 9), Default().PlainStep(p, g, 0.7, 1e-3, 9)
+	want, plain := Step(optim.Default(), p, g, 0.7, 1e-3, 9), PlainStep(optim.Default(), p, g, 0.7, 1e-3, 9)
 	require.InDeltaSlice(t, want.Param, plain.Param, 1e-6)
 	require.InDeltaSlice(t, want.M, plain.M, 1e-6)
 	require.InDeltaSlice(t, want.V, plain.V, 1e-6)
 	require.NotEqual(t, want.Param, plain.Param)
-}
-
-func TestValidate(t *testing.T) {
-	require.NoError(t, Default().Validate())
-	for _, c := range []struct {
-		change func(h *Hyper)
-		want   string
-	}{
-		{func(h *Hyper) { h.Beta1 = 1 }, "optim: beta1=1 is not in [0, 1)"},
-		{func(h *Hyper) { h.Beta2 = math.NaN() }, "optim: beta2=NaN is not in [0, 1)"},
-		{func(h *Hyper) { h.Eps = 0 }, "optim: eps=0 is not a positive float32"},
-		{func(h *Hyper) { h.WeightDecay = -1 }, "optim: weight_decay=-1 is not a finite number from 0 on"},
-		{func(h *Hyper) { h.MaxNorm = -1 }, "optim: max_norm=-1 is negative"},
-	} {
-		h := Default()
-		c.change(&h)
-		require.EqualError(t, h.Validate(), c.want)
-	}
 }

@@ -1,0 +1,62 @@
+// Package cover chooses the cases that stand for all where all take too long.
+package cover
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Pairs returns cases that stand for all. What kernel returns for a case, equally many values
+// for each, says which kernel it takes: whatever two of these values occur together in some
+// case occur together in one that is returned, and of the cases of one kernel all are
+// returned or none. Each value that traits returns at some place occurs there in one, too.
+func Pairs[C any](cases []C, kernel, traits func(C) []any) []C {
+	kinds := make(map[string][]int) // cases by kernel
+	var names []string
+	wanted := make(map[string][]string)
+	for n, c := range cases {
+		values := kernel(c)
+		name := fmt.Sprintf("%#v", values)
+		if kinds[name] == nil {
+			names = append(names, name)
+			for i, x := range values {
+				for j, y := range values[:i+1] {
+					wanted[name] = append(wanted[name], fmt.Sprintf("%d=%#v %d=%#v", i, x, j, y))
+				}
+			}
+		}
+		for i, x := range traits(c) {
+			wanted[name] = append(wanted[name], fmt.Sprintf("trait %d=%#v", i, x))
+		}
+		kinds[name] = append(kinds[name], n)
+	}
+	covered := make(map[string]bool)
+	var chosen []int
+	for {
+		best, most := "", 0
+		for _, name := range names {
+			news := make(map[string]bool)
+			for _, w := range wanted[name] {
+				if !covered[w] {
+					news[w] = true
+				}
+			}
+			if len(news) > most {
+				best, most = name, len(news)
+			}
+		}
+		if most == 0 {
+			break
+		}
+		for _, w := range wanted[best] {
+			covered[w] = true
+		}
+		chosen = append(chosen, kinds[best]...)
+	}
+	slices.Sort(chosen)
+	some := make([]C, len(chosen))
+	for i, n := range chosen {
+		some[i] = cases[n]
+	}
+	return some
+}

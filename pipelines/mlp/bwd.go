@@ -1,0 +1,404 @@
+package mlp
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/argument"
+	"github.com/flashvk/flashvk/vk/steps"
+)
+
+// Backward computes the gradients of a loss by X, W1 and W2, given that by Y, DY:
+//
+//	dpre[:, k] = (dy[:, k] * W2[k]ᵀ) ∘ silu'(pre[:, k])
+//	dx         = sum over k of dpre[:, k] * W1[k]ᵀ
+//	dW1[k]     = xᵀ * dpre[:, k]     dW2[k] = silu(pre[:, k])ᵀ * dy[:, k]
+//
+// Shapes are those of what they are the gradients of, see Forward; DW1 and DW2 are of
+// p.Grad, the rest of p.DType. Pre is read, or computed again from X and W1, and silu(pre) is
+// Hidden, or computed from pre, as p.Keep says. Y is not read. DX, DW1 and DW2 have memory of
+// their own. A row of DY with an infinity gives NaNs, as one of X does in Forward.
+//
+// Records, waits for, and returns errors as Forward does.
+func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
+	plan, err := newBackwardPlan(c.Device().Caps(), p, o)
+	if err != nil {
+		return err
+	}
+	if err := checkGradients(t, g, p, true); err != nil {
+		return err
+	}
+	memory, err := plan.memory.Buffer(c, "mlp", o.Workspace)
+	if err != nil {
+		return err
+	}
+	return plan.record(c, memory, t, g, p, o)
+}
+
+// checkGradients checks the tensors of a backward pass; dy says whether DY is one.
+func checkGradients(t Tensors, g Gradients, p Problem, dy bool) error {
+	pre, hidden := t.kept(p)
+	return argument.Check("mlp", append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
+		argument.New("dx", g.DX, true, p.DType, p.XShape()),
+		argument.New("dw1", g.DW1, true, p.Grad, p.W1Shape()),
+		argument.New("dw2", g.DW2, true, p.Grad, p.W2Shape()),
+	})
+}
+
+// A backwardPlan is what Backward runs: parts after one another, all in the same memory.
+type backwardPlan struct {
+	memory chain.Memory
+	parts  []backwardPart
+}
+
+// A backwardPart is what Backward runs for some heads: dpre and DW2 by three products or by
+// one kernel, then DW1 and DX.
+type backwardPart struct {
+	heads
+	dpre    int64 // where dpre lies
+	w1      int64 // of heads, where the copy of W1 lies
+	dw1, dx chain.Product
+
+	narrow *gemm.Problem // of one kernel that makes dpre and DW2, which is another one if pre is kept
+	sums   int64         // where its workspace lies
+
+	// Else, where silu(pre) lies, unless it is kept. Pre takes the place of dpre before, unless
+	// it is kept.
+	silu               int64
+	pre, gradient, dw2 chain.Product
+	columns, units     int  // of pre and of dpre: more than p.Hidden where W1 and W2 are extended by zeros
+	early              bool // silu(pre) comes with pre, for y; else with the gradient
+	y                  chain.Product
+}
+
+// fusesBackward reports whether one kernel makes dpre and DW2.
+func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
+	if !o.narrow(p) {
+		return false, nil
+	}
+	p.Keep = KeepNothing
+	_, err := gemm.NarrowBackwardConfig(caps, narrowBackward(p, 1), p.Out, gemm.Options{Impl: o.Impl, AlignedB: true})
+	if errors.Is(err, gemm.ErrUnsupported) {
+		return false, nil
+	}
+	return err == nil, wrap(err)
+}
+
+// narrowBackward returns the products of n heads that one kernel keeps, or of a pre that is kept
+// reads, whose sums are of the format of DW2.
+func narrowBackward(p Problem, n int) gemm.Problem {
+	if p.Keep == KeepPre {
+		return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLU, DType: p.DType, Out: p.Grad}
+	}
+	return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.Grad}
+}
+
+func newBackwardPlan(caps *vk.Caps, p Problem, o Options) (plan backwardPlan, err error) {
+	if err := validate(p, o); err != nil {
+		return plan, err
+	}
+	fused, err := fusesBackward(caps, p, o)
+	if err != nil {
+		return plan, err
+	}
+	bytes := hiddenBytes(p)
+	if fused {
+		bytes /= 2 // dpre has the memory of silu(pre), too
+	}
+	for _, h := range divide(p, o, bytes) {
+		part, bytes, err := newBackwardPart(caps, p, o, h, fused, false)
+		if err != nil {
+			return plan, err
+		}
+		plan.memory.Bytes = max(plan.memory.Bytes, bytes)
+		plan.parts = append(plan.parts, part)
+	}
+	return plan, nil
+}
+
+// newBackwardPart returns what Backward runs for some heads, and the memory of it. Early,
+// which is not fused, adds the product of y in float32.
+func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early bool) (b backwardPart, bytes int64, err error) {
+	var memory chain.Memory
+	b.heads, b.early = h, early
+	b.dpre = memory.Take(h.bytes(p.Tokens, p))
+	if p.Heads > 0 {
+		b.w1 = memory.Take(h.bytes(p.In, p))
+	}
+	dx := gemm.Problem{M: p.Tokens, N: p.In, K: h.n * hiddenStride(p), TransB: true, Residual: h.first > 0, DType: p.DType, Out: p.DType}
+	opt := gemm.Options{AlignedA: true, AlignedB: true}
+	if fused {
+		if bytes, err = b.addNarrow(caps, p, o.Impl); err != nil {
+			return b, 0, wrap(err)
+		}
+		b.sums = memory.Take(bytes)
+	} else if err := b.addProducts(caps, &memory, p, o); err != nil {
+		return b, 0, err
+	}
+	if p.Heads == 0 {
+		dx.K, opt = b.units, gemm.Options{AlignedA: true, PadB: b.units > p.Hidden}
+	}
+	dw1 := gemm.Problem{Batch: h.n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}
+	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.Impl, gemm.Options{AlignedB: true}); err != nil {
+		return b, 0, err
+	}
+	memory.Keep() // they run side by side
+	b.dx, err = chain.NewProduct(caps, "mlp", &memory, dx, o.Impl, opt)
+	return b, memory.Bytes, err
+}
+
+// addNarrow adds the kernel that makes dpre and DW2, and returns the memory of it.
+func (b *backwardPart) addNarrow(caps *vk.Caps, p Problem, impl gemm.Impl) (int64, error) {
+	narrow := narrowBackward(p, b.n)
+	b.narrow = &narrow
+	if p.Keep == KeepPre {
+		return gemm.NarrowDSiLUWorkspace(caps, narrow)
+	}
+	return gemm.NarrowBackwardWorkspace(caps, narrow, p.Out, gemm.Options{Impl: impl, AlignedB: true})
+}
+
+// addProducts adds the products that make dpre and DW2.
+func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Problem, o Options) (err error) {
+	ofPre, ofGradient := gemm.Identity, gemm.TimesDSiLUKeep
+	if p.Keep < KeepHidden {
+		b.silu = memory.Take(b.bytes(p.Tokens, p))
+	} else {
+		ofGradient = gemm.TimesDSiLU
+	}
+	if b.early {
+		ofPre, ofGradient = gemm.SiLUKeep, gemm.TimesDSiLU
+		y := gemm.Problem{Batch: b.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
+		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.Impl, gemm.Options{AlignedA: true}); err != nil {
+			return err
+		}
+		memory.Keep()
+	}
+	products := func(columns, units int) []gemm.Problem {
+		return []gemm.Problem{
+			{Batch: b.n, M: p.Tokens, N: columns, K: p.In, Activation: ofPre, DType: p.DType, Out: p.DType},
+			{Batch: b.n, M: p.Tokens, N: units, K: p.Out, TransB: true, Activation: ofGradient, DType: p.DType, Out: p.DType},
+			{M: p.Tokens, N: p.In, K: units, TransB: true, DType: p.DType, Out: p.DType}, // dx of one perceptron
+		}
+	}
+	b.units = unitsOf(caps, p, o, func(units int) []gemm.Problem { return products(units, units) })
+	b.columns = b.units
+	if p.Heads > 0 { // pre gets its zeros with those of the copy of W1; dpre takes its place, beside them
+		b.columns = hiddenStride(p)
+	}
+	of, pad := products(b.columns, b.units), b.units > p.Hidden
+	for _, x := range []struct {
+		to  *chain.Product
+		on  bool
+		p   gemm.Problem
+		opt gemm.Options // Aligned: in our memory, or never copied, as Hidden
+	}{
+		{&b.pre, p.Keep == KeepNothing, of[0], gemm.Options{AlignedB: p.Heads > 0, PadB: pad}},
+		{&b.gradient, true, of[1], gemm.Options{PadB: pad}},
+		{&b.dw2, true, gemm.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, gemm.Options{AlignedA: true}},
+	} {
+		if !x.on {
+			continue
+		}
+		if *x.to, err = chain.NewProduct(caps, "mlp", memory, x.p, o.Impl, x.opt); err != nil {
+			return err
+		}
+		memory.Keep() // they run side by side, or copy operands early
+	}
+	return nil
+}
+
+// record records the parts one after the other.
+func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) error {
+	for i := range plan.parts {
+		part := &plan.parts[i]
+		if i > 0 {
+			c.Barrier() // these heads take the memory of those before, and add to their dx
+		}
+		list, err := part.steps(c, memory, part.tensors(t, p), part.gradients(g, p), p, o)
+		if err != nil {
+			return err
+		}
+		if err := list.Record(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// steps returns the gradients of some heads, whose tensors are (heads, rows, columns): what
+// makes dpre, beside copies of operands, and then the gradients, side by side.
+func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
+	if b.narrow != nil {
+		return b.narrowSteps(c, memory, t, g, p, o)
+	}
+	pre, err := b.preSteps(c, memory, t, p)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := b.dpreSteps(c, memory, t, g, p)
+	if err != nil {
+		return nil, err
+	}
+	first := slices.Concat(steps.Together(pre.Copies, rest.gradient.Copies), pre.Product, rest.gradient.Product)
+	if p.Keep == KeepHidden { // silu(pre) is there; workgroups that go over all tokens come first
+		return steps.Together(
+			slices.Concat(rest.dw2.Copies, rest.dw2.Product),
+			slices.Concat(steps.Together(rest.more.Copies, first), rest.more.Product),
+		), nil
+	}
+	// Operands that are copied are the caller's, there from the start.
+	return slices.Concat(
+		steps.Together(rest.dw2.Copies, rest.more.Copies, first),
+		steps.Together(rest.dw2.Product, rest.more.Product),
+	), nil
+}
+
+// narrowSteps returns the same where one kernel makes dpre and DW2: its first step writes dpre,
+// the others DW2.
+func (b *backwardPart) narrowSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
+	dpre, w1 := b.hiddenUnits(memory, b.dpre, p.Hidden, p), b.weights(memory, p.Hidden, p)
+	opt := gemm.Options{Impl: o.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
+	var first gemm.Steps
+	var err error
+	if p.Keep == KeepPre {
+		first, err = gemm.NarrowDSiLUSteps(c, dpre, g.DW2, g.DY, t.Pre, t.W2, *b.narrow, opt)
+	} else {
+		first, err = gemm.NarrowBackwardSteps(c, dpre, g.DW2, g.DY, b.repeat(t.X), w1, t.W2, p.Out, *b.narrow, opt)
+	}
+	if err != nil {
+		return nil, wrap(err)
+	}
+	rest, err := b.productSteps(c, memory, t, g, p)
+	if err != nil {
+		return nil, err
+	}
+	copies, ofDPre, sums := steps.Together(b.copyStep(memory, t.W1, p), first.Copies, rest.Copies), first.Product[:1], first.Product[1:]
+	if p.Keep == KeepPre { // nothing of what is copied is for dpre
+		copies, ofDPre = steps.Together(copies, ofDPre), nil
+	}
+	return slices.Concat(copies, ofDPre, steps.Together(rest.Product, sums)), nil
+}
+
+// weights returns the copy of W1 with some columns.
+func (b *backwardPart) weights(memory *vk.Buffer, columns int, p Problem) vk.Tensor {
+	return b.split(memory, b.w1, p.In, columns, p)
+}
+
+// copyStep returns the copy of W1 of heads.
+func (b *backwardPart) copyStep(memory *vk.Buffer, w1 vk.Tensor, p Problem) steps.List {
+	if p.Heads == 0 {
+		return nil
+	}
+	to := b.weights(memory, p.Hidden, p).Narrow()
+	return steps.List{func(c *vk.Cmd) error { return gemm.Pad(c, to, w1) }}
+}
+
+// preSteps returns the copy of W1 and pre, and silu(pre) where that is early. Of a pre that is
+// kept, it returns the zeros behind it in the place of pre.
+func (b *backwardPart) preSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem) (s gemm.Steps, err error) {
+	copied := b.copyStep(memory, t.W1, p)
+	if p.Keep > KeepNothing {
+		return gemm.Steps{Copies: steps.Together(copied, b.zeroStep(memory, t.Pre, p))}, nil
+	}
+	dst, keep, w1 := b.hiddenUnits(memory, b.dpre, b.columns, p), none, t.W1
+	if b.early {
+		dst, keep = b.hiddenUnits(memory, b.silu, b.columns, p), dst
+	}
+	if p.Heads > 0 {
+		w1 = b.weights(memory, b.columns, p)
+	}
+	s, err = b.pre.Steps(c, memory, dst, b.repeat(t.X), w1, keep, none)
+	s.Copies = steps.Together(copied, s.Copies)
+	return s, err
+}
+
+// zeroStep returns what writes the zeros behind dpre of each head: a copy of the last columns
+// of pre with the zeros that gemm.Pad adds; none where a head has no zeros, or dx does not read
+// them. Dpre takes the place of those columns.
+func (b *backwardPart) zeroStep(memory *vk.Buffer, pre vk.Tensor, p Problem) steps.List {
+	last := p.Hidden % unit(p)
+	if last == 0 || p.Heads == 0 {
+		return nil
+	}
+	tail := func(t vk.Tensor) vk.Tensor {
+		t.Shape, t.Offset = []int{b.n, p.Tokens, last}, t.Offset+p.Hidden-last
+		return t.Narrow()
+	}
+	to, from := tail(b.hiddenUnits(memory, b.dpre, p.Hidden, p)), tail(pre)
+	return steps.List{func(c *vk.Cmd) error { return gemm.Pad(c, to, from) }}
+}
+
+// gradientSteps are what follows from pre and dy: dpre, DW2, and more.
+type gradientSteps struct{ gradient, dw2, more gemm.Steps }
+
+// dpreSteps returns what follows from pre, which is where dpre will be unless it is kept,
+// and dy.
+func (b *backwardPart) dpreSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem) (s gradientSteps, err error) {
+	dpre, pre, silu, late := b.hiddenUnits(memory, b.dpre, b.units, p), t.Pre, t.Hidden, none
+	if pre.IsZero() {
+		pre = dpre
+	}
+	if silu.IsZero() {
+		silu = b.hiddenUnits(memory, b.silu, p.Hidden, p)
+		if !b.early {
+			late = b.hiddenUnits(memory, b.silu, b.units, p)
+		}
+	}
+	if s.gradient, err = b.gradient.Steps(c, memory, dpre, g.DY, t.W2, pre, late); err != nil {
+		return s, err
+	}
+	if s.dw2, err = b.dw2.Steps(c, memory, g.DW2, silu, g.DY, none, none); err != nil {
+		return s, err
+	}
+	s.more, err = b.productSteps(c, memory, t, g, p)
+	return s, err
+}
+
+// productSteps returns the gradients that are products with dpre, side by side.
+func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem) (s gemm.Steps, err error) {
+	ofW1, err := b.dw1.Steps(c, memory, g.DW1, b.repeat(t.X), b.hiddenUnits(memory, b.dpre, p.Hidden, p), none, none)
+	if err != nil {
+		return s, err
+	}
+	columns, w1 := b.units, matrix(t.W1)
+	if p.Heads > 0 { // [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
+		columns = b.n * hiddenStride(p)
+		w1 = b.rows(memory, b.w1, p.In, columns, p)
+	}
+	ofX, err := b.dx.Steps(c, memory, g.DX, b.rows(memory, b.dpre, p.Tokens, columns, p), w1, none, none)
+	s.Copies, s.Product = steps.Together(ofW1.Copies, ofX.Copies), steps.Together(ofW1.Product, ofX.Product)
+	return s, err
+}
+
+// describe adds to a plan what runs.
+func (b *backwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) error {
+	if p.Heads > 0 {
+		plan.kernels = append(plan.kernels, "gemm_pack") // the copy of W1
+	}
+	switch {
+	case b.narrow != nil && p.Keep == KeepPre:
+		plan.add("narrow dsilu", "gemm_narrow_dsilu", "gemm_combine")
+	case b.narrow != nil:
+		config, err := gemm.NarrowBackwardConfig(caps, *b.narrow, p.Out, gemm.Options{Impl: o.Impl, AlignedB: true})
+		if err != nil {
+			return wrap(err)
+		}
+		plan.add("narrow "+config.String(), "gemm_narrow_bwd", "gemm_combine")
+	default:
+		var list []*chain.Product
+		if p.Keep == KeepNothing {
+			list = append(list, &b.pre)
+		}
+		if b.early {
+			list = append(list, &b.y)
+		}
+		plan.products(append(list, &b.gradient, &b.dw2)...)
+	}
+	plan.products(&b.dw1, &b.dx)
+	return nil
+}

@@ -1,0 +1,81 @@
+package mlp_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/vk/vktest"
+)
+
+// TestFused runs the forward pass as one kernel, by itself and in memory of its own, and
+// wants it to be what is described.
+func TestFused(t *testing.T) {
+	d := vktest.Open(t)
+	run(t, d, gemm.CoopMat, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
+		if p.DType == dtype.Float32 {
+			return // TestFusedUnsupported has it
+		}
+		o = mlp.Options{Fused: mlp.FusedOn}
+		plan, err := mlp.Choose(d.Caps(), p, kit.Forward, o)
+		vktest.Require(t, gemm.CoopMat.String(), err)
+		require.Regexp(t, `^pair s\d`, plan.String())
+		workspace, err := d.NewBuffer("workspace", plan.Workspace())
+		require.NoError(t, err)
+		defer workspace.Close()
+		c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Forward)}
+		for _, o.Workspace = range []*vk.Buffer{nil, workspace} {
+			c.Test(t, d, record(p, o, kit.Forward))
+		}
+		less, err := d.NewBuffer("less", plan.Workspace()-256)
+		require.NoError(t, err)
+		defer less.Close()
+		o.Workspace = less
+		_, err = c.Check(d, record(p, o, kit.Forward))
+		require.ErrorContains(t, err, fmt.Sprintf("mlp: workspace has %d bytes, want %d", plan.Workspace()-256, plan.Workspace()))
+	})
+}
+
+// TestFusedUnsupported says why there is no such kernel, and wants two products where the
+// choice is left.
+func TestFusedUnsupported(t *testing.T) {
+	d := vktest.Open(t)
+	good := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16}
+	vktest.Require(t, gemm.CoopMat.String(), gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}))
+	pre, hidden, wide, single, heads := good, good, good, good, good
+	pre.Keep, hidden.Keep = mlp.KeepPre, mlp.KeepHidden
+	wide.Out = 1 << 12
+	single.DType = dtype.Float32
+	heads.Heads = 2
+	for _, x := range []struct {
+		p    mlp.Problem
+		o    mlp.Options
+		want string
+	}{
+		{pre, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
+		{hidden, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
+		{heads, mlp.Options{}, "mlp: fused: the kernel has no heads"},
+		{good, mlp.Options{Impl: gemm.Scalar}, "mlp: fused: path scalar has no such kernel"},
+		{single, mlp.Options{}, "mlp: fused: gemm: pair: float32 matrices have no kernel"},
+		{wide, mlp.Options{}, "mlp: fused: gemm: pair: n=4096 is more than the "},
+	} {
+		for _, x.o.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
+			plan, err := mlp.Choose(d.Caps(), x.p, kit.Forward, x.o)
+			require.NoError(t, err)
+			require.NotContains(t, plan.String(), "pair")
+		}
+		x.o.Fused = mlp.FusedOn
+		err := mlp.Supports(d.Caps(), x.p, kit.Forward, x.o)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
+		require.ErrorContains(t, err, x.want)
+	}
+	err := mlp.Supports(d.Caps(), good, kit.Forward, mlp.Options{Fused: mlp.FusedOff + 1})
+	require.EqualError(t, err, "mlp: fused=Fused(3) is not one of auto, on, off")
+}

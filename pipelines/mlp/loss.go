@@ -1,0 +1,160 @@
+package mlp
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
+)
+
+// A Loss records the gradient of a loss by y, given y of all heads: y is of Problem.YShape
+// in float32, dy the same of p.DType, with any strides and a contiguous last axis. What
+// it reads is visible; a Barrier comes after it.
+type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
+
+// BackwardLoss computes what Backward does, for a caller who has neither y nor dy: y is
+// computed once more, in the workspace, and loss makes dy of it there.
+//
+// Where silu(pre) of all heads is in memory at a time, y comes of that, and costs a product
+// with W2; else, and where Backward writes no silu(pre), it is that of Forward, before all
+// gradients, and costs one with W1, too. Both are in the workspace, with 8 elements or more for each token and head in dy.
+//
+// Records, waits for, and returns errors as Backward does, and what loss returns. It keeps
+// nothing: a caller who has pre had y, and calls Backward.
+func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
+	plan, err := newLossPlan(c.Device().Caps(), p, o)
+	if err != nil {
+		return err
+	}
+	if err := checkGradients(t, g, p, false); err != nil {
+		return err
+	}
+	memory, err := plan.memory.Buffer(c, "mlp", o.Workspace)
+	if err != nil {
+		return err
+	}
+	t.Y, g.DY = plan.tensors(memory, p)
+	if plan.forward == nil {
+		return plan.backward.parts[0].recordLoss(c, memory, t, g, loss, p)
+	}
+	wide := p
+	wide.Float32 = true
+	if err := plan.forward.record(c, memory, t, wide, o); err != nil {
+		return err
+	}
+	c.Barrier() // y is written
+	if err := loss(c, g.DY, t.Y); err != nil {
+		return err
+	}
+	c.Barrier() // dy is written, and the workspace of y read
+	return plan.backward.record(c, memory, t, g, p, o)
+}
+
+// recordLoss records y of the hidden units of the backward pass, the loss, and gradients.
+func (b *backwardPart) recordLoss(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, loss Loss, p Problem) error {
+	dy, y := g.DY, t.Y
+	t, g = b.tensors(t, p), b.gradients(g, p)
+	pre, err := b.preSteps(c, memory, t, p)
+	if err != nil {
+		return err
+	}
+	outputs, err := b.y.Steps(c, memory, t.Y, b.hiddenUnits(memory, b.silu, p.Hidden, p), t.W2, none, none)
+	if err != nil {
+		return err
+	}
+	rest, err := b.dpreSteps(c, memory, t, g, p)
+	if err != nil {
+		return err
+	}
+	lossStep := func(c *vk.Cmd) error { return loss(c, dy, y) }
+	return slices.Concat(
+		steps.Together(pre.Copies, outputs.Copies), pre.Product, outputs.Product, steps.List{lossStep},
+		steps.Together(rest.gradient.Copies, rest.dw2.Copies, rest.more.Copies), rest.gradient.Product,
+		steps.Together(rest.dw2.Product, rest.more.Product),
+	).Record(c)
+}
+
+// A lossPlan is what BackwardLoss runs.
+type lossPlan struct {
+	memory   chain.Memory
+	forward  *forwardPlan // y, unless it comes of the hidden units of the backward pass
+	backward backwardPlan
+	y, dy    int64 // where they lie
+}
+
+func newLossPlan(caps *vk.Caps, p Problem, o Options) (plan lossPlan, err error) {
+	if err := validate(p, o); err != nil {
+		return plan, err
+	}
+	if p.Keep != KeepNothing {
+		return plan, fmt.Errorf("mlp: keep=%v, but BackwardLoss computes pre", p.Keep)
+	}
+	fused, err := fusesBackward(caps, p, o)
+	if err != nil {
+		return plan, err
+	}
+	list := divide(p, o, hiddenBytes(p))
+	if len(list) == 1 && !fused {
+		part, bytes, err := newBackwardPart(caps, p, o, list[0], false, true)
+		if err != nil {
+			return plan, err
+		}
+		plan.backward.parts = []backwardPart{part}
+		plan.memory.Take(bytes)
+	} else {
+		wide := p
+		wide.Float32 = true
+		forward, err := newForwardPlan(caps, wide, o)
+		if err != nil {
+			return plan, err
+		}
+		if plan.backward, err = newBackwardPlan(caps, p, o); err != nil {
+			return plan, err
+		}
+		plan.forward = &forward
+		plan.memory.Take(max(forward.memory.Bytes, plan.backward.memory.Bytes))
+	}
+	outputs := int64(p.Tokens) * int64(p.heads())
+	plan.y = plan.memory.Take(4 * outputs * int64(p.Out))
+	plan.dy = plan.memory.Take(int64(p.DType.Size()) * outputs * int64(dyStride(p)))
+	return plan, nil
+}
+
+// dyStride returns the elements from head to head of dy in memory: rows of operands that
+// start at multiples of 8 elements need no copy.
+func dyStride(p Problem) int { return (p.Out + 7) / 8 * 8 }
+
+// tensors returns y and dy.
+func (plan *lossPlan) tensors(memory *vk.Buffer, p Problem) (y, dy vk.Tensor) {
+	y = vk.View(memory, dtype.Float32, p.YShape()...)
+	y.Offset = int(plan.y / 4)
+	dy = vk.View(memory, p.DType, p.YShape()...)
+	dy.Offset = int(plan.dy) / p.DType.Size()
+	stride := dyStride(p)
+	dy.Strides = []int{p.heads() * stride, stride, 1}
+	if p.Heads == 0 {
+		dy.Strides = []int{stride, 1}
+	}
+	return y, dy
+}
+
+// ChooseLoss returns how BackwardLoss would run on a device, as Choose does.
+func ChooseLoss(caps *vk.Caps, p Problem, o Options) (Plan, error) {
+	plan, err := newLossPlan(caps, p, o)
+	if err != nil {
+		return Plan{}, err
+	}
+	runs := Plan{bytes: plan.memory.Bytes}
+	if plan.forward != nil {
+		p.Float32 = true
+		if err := plan.forward.parts[0].describe(caps, &runs, p, o); err != nil {
+			return Plan{}, err
+		}
+	}
+	err = plan.backward.parts[0].describe(caps, &runs, p, o)
+	return runs, err
+}

@@ -1,0 +1,145 @@
+package mlp
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A Problem holds the sizes and formats of one call, and what it keeps.
+type Problem struct {
+	// Tensors have an axis of heads unless Heads is 0, which is one perceptron.
+	Tokens, Heads, In, Hidden, Out int
+	DType                          dtype.DType
+	Grad                           dtype.DType // of DW1 and DW2
+	// Keep says what Forward writes for Backward, which else computes it again.
+	Keep Keep
+	// Float32 makes Y float32 whatever DType is; DY is of DType.
+	Float32 bool
+}
+
+// Keep says what the forward pass leaves to the backward pass.
+type Keep uint8
+
+// What there is to choose from. PyTorch's autograd keeps both pre and silu(pre).
+const (
+	KeepNothing Keep = iota
+	KeepPre          // Tensors.Pre
+	KeepHidden       // Tensors.Pre and Tensors.Hidden, without heads
+)
+
+// Keeps lists them.
+func Keeps() []Keep { return []Keep{KeepNothing, KeepPre, KeepHidden} }
+
+// String returns nothing, pre or hidden.
+func (k Keep) String() string {
+	if int(k) < len(keepNames) {
+		return keepNames[k]
+	}
+	return fmt.Sprintf("Keep(%d)", uint8(k))
+}
+
+var keepNames = []string{"nothing", "pre", "hidden"}
+
+// ParseKeep accepts the names that String returns.
+func ParseKeep(name string) (Keep, error) {
+	if i := slices.Index(keepNames, name); i >= 0 {
+		return Keep(i), nil
+	}
+	return 0, fmt.Errorf("mlp: keep %q is not one of %s", name, strings.Join(keepNames, ", "))
+}
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error {
+	for _, d := range []struct {
+		name string
+		n    int
+	}{{"tokens", p.Tokens}, {"in", p.In}, {"hidden", p.Hidden}, {"out", p.Out}} {
+		if d.n < 1 || d.n > 1<<30 {
+			return fmt.Errorf("mlp: %s=%d is not from 1 to %d", d.name, d.n, 1<<30)
+		}
+	}
+	for _, t := range []struct {
+		name string
+		t    dtype.DType
+	}{{"dtype", p.DType}, {"grad", p.Grad}} {
+		if !t.t.Float() {
+			return fmt.Errorf("mlp: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
+		}
+	}
+	switch {
+	case p.Heads < 0 || p.Heads > 1<<30:
+		return fmt.Errorf("mlp: heads=%d is not from 0 to %d", p.Heads, 1<<30)
+	case p.Keep > KeepHidden:
+		return fmt.Errorf("mlp: keep=%v is not one of %s", p.Keep, strings.Join(keepNames, ", "))
+	case p.Keep == KeepHidden && p.Heads > 0:
+		return fmt.Errorf("mlp: keep=hidden, but of heads=%d only pre is kept", p.Heads)
+	}
+	return nil
+}
+
+// heads returns how many perceptrons there are.
+func (p Problem) heads() int { return max(p.Heads, 1) }
+
+// yType returns the format of Y.
+func (p Problem) yType() dtype.DType {
+	if p.Float32 {
+		return dtype.Float32
+	}
+	return p.DType
+}
+
+// FLOPs returns the operations of the products of the forward pass.
+func (p Problem) FLOPs() float64 { return 2 * float64(p.Tokens) * p.weights() }
+
+// BackwardFLOPs returns those of the gradients, twice as many: what computes pre again
+// is not counted.
+func (p Problem) BackwardFLOPs() float64 { return 2 * p.FLOPs() }
+
+// weights returns the elements of W1 and W2.
+func (p Problem) weights() float64 {
+	return float64(p.heads()) * float64(p.Hidden) * (float64(p.In) + float64(p.Out))
+}
+
+// Bytes returns the least memory traffic of the forward pass: X, weights and Y once.
+func (p Problem) Bytes() float64 {
+	return float64(p.DType.Size()) * (float64(p.Tokens)*(float64(p.In)+float64(p.heads())*float64(p.Out)) + p.weights())
+}
+
+// BackwardBytes returns that of the backward pass: X, DY, DX and weights and gradients.
+func (p Problem) BackwardBytes() float64 {
+	tokens := float64(p.Tokens) * (2*float64(p.In) + float64(p.heads())*float64(p.Out))
+	return float64(p.DType.Size())*(tokens+p.weights()) + float64(p.Grad.Size())*p.weights()
+}
+
+// XShape, W1Shape, W2Shape, YShape and PreShape are the shapes of tensors and of their
+// gradients; that of Hidden is PreShape.
+func (p Problem) XShape() []int   { return []int{p.Tokens, p.In} }
+func (p Problem) W1Shape() []int  { return p.shape(0, p.In, p.Hidden) }
+func (p Problem) W2Shape() []int  { return p.shape(0, p.Hidden, p.Out) }
+func (p Problem) YShape() []int   { return p.shape(1, p.Tokens, p.Out) }
+func (p Problem) PreShape() []int { return p.shape(1, p.Tokens, p.Hidden) }
+
+// shape returns rows and columns with the heads, if there are, as such an axis.
+func (p Problem) shape(axis, rows, columns int) []int {
+	shape := []int{rows, columns}
+	if p.Heads > 0 {
+		shape = slices.Insert(shape, axis, p.Heads)
+	}
+	return shape
+}
+
+// String describes the problem in a few words.
+func (p Problem) String() string {
+	heads := ""
+	if p.Heads > 0 {
+		heads = fmt.Sprintf("%d heads of ", p.Heads)
+	}
+	s := fmt.Sprintf("%d tokens, %s%d to %d to %d, %v", p.Tokens, heads, p.In, p.Hidden, p.Out, p.DType)
+	if p.Grad != p.DType {
+		s += fmt.Sprintf(", weight gradients %v", p.Grad)
+	}
+	return s
+}

@@ -1,0 +1,4 @@
+package optim
+
+// ChunkElements is the size of a piece of a tensor.
+const ChunkElements = chunkElements

@@ -1,0 +1,41 @@
+package optim
+
+import (
+	"fmt"
+	"math"
+)
+
+// A Problem holds the constants of AdamW. The learning rate is not among them: it changes
+// from step to step.
+type Problem struct {
+	Beta1, Beta2 float64 // in [0, 1)
+	Eps          float64 // positive
+	WeightDecay  float64 // not negative
+	// MaxNorm clips gradients: where the norm of all of them is larger they are
+	// multiplied by MaxNorm/norm. 0 is no clipping, and the norm is not computed;
+	// +Inf computes the norm, clips nothing, and skips a step with a gradient that is
+	// not finite, as every positive MaxNorm does.
+	MaxNorm float64
+}
+
+// Default returns the constants that PyTorch has by default: betas 0.9 and 0.999, eps
+// 1e-8, weight decay 0.01, no clipping.
+func Default() Problem { return Problem{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01} }
+
+// Validate returns an error that names the first constant that is out of its range.
+func (p Problem) Validate() error {
+	in := func(x, least, most float64) bool { return x >= least && x < most } // false for NaN
+	switch {
+	case !in(p.Beta1, 0, 1):
+		return fmt.Errorf("optim: beta1=%g is not in [0, 1)", p.Beta1)
+	case !in(p.Beta2, 0, 1):
+		return fmt.Errorf("optim: beta2=%g is not in [0, 1)", p.Beta2)
+	case !in(p.Eps, 0x1p-126, math.MaxFloat32):
+		return fmt.Errorf("optim: eps=%g is not a positive float32", p.Eps)
+	case !in(p.WeightDecay, 0, math.MaxFloat32):
+		return fmt.Errorf("optim: weight_decay=%g is not a finite number from 0 on", p.WeightDecay)
+	case !(p.MaxNorm >= 0):
+		return fmt.Errorf("optim: max_norm=%g is negative", p.MaxNorm)
+	}
+	return nil
+}
