@@ -28,7 +28,7 @@
 // of their own (bwd_features.go).
 //
 // [ForwardHost] is Forward on slices of the host. [Supports] says whether a
-// path takes a problem on a device, and why not; [Choose] says what would run.
+// device computes a pass of a problem, and why not; [Choose] says what would run.
 //
 // Tensors are views of device buffers with any strides whose last axis is
 // contiguous; dimensions go by the names
@@ -47,39 +47,7 @@ package attention
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/vk"
-)
-
-// A Problem holds the sizes, the mask and the scale of one attention call.
-type Problem = problem.Problem
-
-// An Align says which corner a causal mask is aligned to.
-type Align = problem.Align
-
-// Alignments of causal masks, drawn in the documentation of [Problem].
-const (
-	BottomRight = problem.BottomRight
-	TopLeft     = problem.TopLeft
-)
-
-// The features of a Problem, drawn in their documentation.
-type (
-	Window  = problem.Window
-	ALiBi   = problem.ALiBi
-	Bias    = problem.Bias
-	Varlen  = problem.Varlen
-	Dropout = problem.Dropout
-)
-
-// Unlimited is the side of a Window that hides nothing.
-const Unlimited = problem.Unlimited
-
-// The shapes of ALiBi's slopes.
-const (
-	ALiBiOff          = problem.ALiBiOff
-	ALiBiPerHead      = problem.ALiBiPerHead
-	ALiBiPerBatchHead = problem.ALiBiPerBatchHead
 )
 
 // ErrUnsupported is wrapped by errors about calls that are valid, but that no
@@ -139,33 +107,20 @@ func (i *Impl) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Options modify a call. The zero value is the default.
+// Options say how, never what. The zero value is the default.
 type Options struct {
 	// Impl forces a path.
 	Impl Impl
 	// Config forces a configuration of Impl instead of the tuning table's;
 	// it must be feasible. It is for tuning and tests.
 	Config *Config
-	// Inputs are the tensors of the problem's features.
-	Inputs Inputs
-	// HostInputs are the same for ForwardHost.
-	HostInputs HostInputs
 	// BackwardConfig forces a configuration of Backward, as Config does of Forward.
 	BackwardConfig *BackwardConfig
-	// Gradients are further tensors of Backward.
-	Gradients Gradients
-	// Workspace is memory for Backward, BackwardWorkspace bytes of it, that nothing else
+	// Workspace is memory for Backward, Workspace bytes of it, that nothing else
 	// uses until the commands have completed: a second call in the same Cmd comes after
 	// a Barrier. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Tuning is what was measured on the device; its rows come before those of
 	// the built-in table. Nil is none. LoadTuning reads one.
 	Tuning *Tuning
-}
-
-// Supports returns nil if path impl can compute p on a device, and otherwise
-// an error that wraps ErrUnsupported and says why not.
-func Supports(caps *vk.Caps, impl Impl, p Problem) error {
-	_, err := Choose(caps, p, Options{Impl: impl})
-	return err
 }

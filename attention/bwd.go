@@ -8,19 +8,6 @@ import (
 	"github.com/flashvk/flashvk/vk/steps"
 )
 
-// Gradients are the tensors of a backward pass beside dQ, dK and dV. Zero Tensors
-// leave them out.
-type Gradients struct {
-	// DBias (the shape and format of Inputs.Bias) is written: the gradient of the bias,
-	// summed over the axes that it shares.
-	DBias vk.Tensor
-	// DSinks (num_heads), float32, is written: the gradient of the sinks.
-	DSinks vk.Tensor
-	// DLSE (the shape of LSE), float32, is read: the gradient of the loss with
-	// respect to LSE, where the loss depends on it; zeros if it is left out.
-	DLSE vk.Tensor
-}
-
 // Backward computes the gradients of attention. For a loss that depends on O, and
 // dO its gradient with respect to O,
 //
@@ -36,20 +23,19 @@ type Gradients struct {
 // kept: kernels compute them again, tile by tile, from LSE. P is as exact as that: where
 // scores are near 1e4, LSE is rounded by up to 5e-4, which is then the relative error of P.
 //
-// The gradient of a bias, opt.Gradients.DBias, is summed over the axes that the bias
+// The gradient of a bias, g.DBias, is summed over the axes that the bias
 // shares, and has kernels of its own, which compute S and dP once more.
 //
 // Q, O, dO and dQ are (batch, num_heads, seq_q, head_dim), K, V, dK and dV are
 // (batch, num_kv_heads, seq_kv, head_dim), any strides with a contiguous last
 // axis, all of p.DType; LSE is (batch, num_heads, seq_q), float32. O and LSE are
 // what Forward wrote for the same p and inputs. Sums are float32. Strides and offsets
-// that are multiples of 8 elements are fastest. Gradients of other tensors, and that
-// of LSE, are opt.Gradients. Each gradient has memory of its own, gaps included.
+// that are multiples of 8 elements are fastest. Each gradient has memory of its own, gaps included.
 //
 // Masks are those of Forward. Keys and values that are hidden from every row may be
 // anything: dK and dV of them are 0, and so is dQ of a row that sees no key.
 //
-// It needs BackwardWorkspace bytes of memory: opt.Workspace, or memory that belongs
+// It needs Workspace bytes of memory: o.Workspace, or memory that belongs
 // to c until it is reset. The unfused path keeps P and dS in such memory, too.
 //
 // Backward records into c and returns; gradients are valid once c has completed.
@@ -66,31 +52,33 @@ type Gradients struct {
 // is D in line 4 there, dS line 14, the gradients lines 12, 15 and 16. Its loop over
 // rows and keys runs once for dK and dV and once for dQ, or as there once for all
 // (BackwardConfig.Fused).
-func Backward(c *vk.Cmd, dq, dk, dv, do, o, lse, q, k, v vk.Tensor, p Problem, opt Options) (err error) {
+func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
-	config, err := ChooseBackward(c.Device().Caps(), p, opt)
+	config, err := chooseBackward(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err
 	}
 	shapes := config.workspaceShapes(c.Device().Caps(), &p)
-	if err := checkBackward(dq, dk, dv, do, o, lse, q, k, v, &opt, p, workspaceBytes(shapes)); err != nil {
+	if err := checkBackward(&t, &g, opt.Workspace, p, workspaceBytes(shapes)); err != nil {
 		return err
 	}
 	w, err := newBwdWorkspace(c, shapes, opt.Workspace)
 	if err != nil {
 		return err
 	}
-	if err := recordDelta(c, w.rows, do, o, lse, opt.Gradients.DLSE, p); err != nil {
+	if err := recordDelta(c, w.rows, g.DO, t.O, t.LSE, g.DLSE, p); err != nil {
 		return err
 	}
 	c.Barrier() // rows are written
-	for _, t := range []*vk.Tensor{&dq, &dk, &dv, &opt.Gradients.DBias, &opt.Gradients.DSinks} {
-		*t = t.Narrow() // kernels write them side by side
+	for _, x := range []*vk.Tensor{&g.DQ, &g.DK, &g.DV, &g.DBias, &g.DSinks} {
+		*x = x.Narrow() // kernels write them side by side
 	}
 	if p.Varlen.On {
-		dq, dk, dv, do, q, k, v = unpack(dq, &p), unpack(dk, &p), unpack(dv, &p), unpack(do, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
+		for _, x := range []*vk.Tensor{&g.DQ, &g.DK, &g.DV, &g.DO, &t.Q, &t.K, &t.V} {
+			*x = unpack(*x, &p)
+		}
 	}
-	b := backward{c, dq, dk, dv, do, q, k, v, w, p, config, &opt}
+	b := backward{c, g.DQ, g.DK, g.DV, g.DO, t.Q, t.K, t.V, w, p, config, &t, &g}
 	return steps.Together(b.steps(), b.featureSteps()).Record(c)
 }
 
@@ -100,20 +88,31 @@ type backward struct {
 	c                       *vk.Cmd
 	dq, dk, dv, do, q, k, v vk.Tensor
 	bwdWorkspace
-	p      Problem
-	config BackwardConfig
-	opt    *Options
+	p         Problem
+	config    BackwardConfig
+	tensors   *Tensors // of features
+	gradients *Gradients
 }
 
-// bwdKernels names the kernels of each path.
-var bwdKernels = [...]struct{ dkv, dq string }{
+// bwdNames are those of the kernels of a path.
+type bwdNames struct{ dkv, dq string }
+
+// names returns them for a format.
+func (c *BackwardConfig) names(t dtype.DType) bwdNames {
+	if t == dtype.Float32 && onMatrices(c.Impl) {
+		return bwdF32x2Kernels[c.Impl]
+	}
+	return bwdKernels[c.Impl]
+}
+
+var bwdKernels = [...]bwdNames{
 	CoopMat2: {"attention_bwd_dkv_coopmat2", "attention_bwd_dq_coopmat2"},
 	CoopMat:  {"attention_bwd_dkv_coopmat", "attention_bwd_dq_coopmat"},
 	Scalar:   {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
 }
 
 // bwdF32x2Kernels names those of float32 tensors on matrices.
-var bwdF32x2Kernels = [...]struct{ dkv, dq string }{
+var bwdF32x2Kernels = [...]bwdNames{
 	CoopMat2: {"attention_bwd_dkv_f32x2_coopmat2", "attention_bwd_dq_f32x2_coopmat2"},
 	CoopMat:  {"attention_bwd_dkv_f32x2_coopmat", "attention_bwd_dq_f32x2_coopmat"},
 }
@@ -137,10 +136,8 @@ func (b *backward) steps() steps.List {
 
 // record records the kernel that computes dK and dV, and the one that computes dQ.
 func (b *backward) record() error {
-	names, config, p := bwdKernels[b.config.Impl], &b.config, &b.p
-	if p.DType == dtype.Float32 && config.Impl != Scalar {
-		names = bwdF32x2Kernels[config.Impl]
-	}
+	config, p := &b.config, &b.p
+	names := config.names(p.DType)
 	dkv, err := b.kernel(names.dkv, config.DKV, &b.dk, &b.dv)
 	if err != nil {
 		return err
@@ -296,5 +293,5 @@ func (b *backward) features() *boundFeatures {
 	if b.p.Plain() {
 		return nil
 	}
-	return newBoundFeatures(&b.p, &b.opt.Inputs, b.q)
+	return newBoundFeatures(&b.p, b.tensors, b.q)
 }

@@ -360,9 +360,9 @@ var bwdTable = []bwdRow{
 	}},
 }
 
-// ChooseBackward returns the configuration that Backward takes for p on a device.
+// chooseBackward returns the configuration that Backward takes for p on a device.
 // Its error wraps ErrUnsupported if no path, or not the forced one, handles p.
-func ChooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, error) {
+func chooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, error) {
 	if err := p.Validate(); err != nil {
 		return BackwardConfig{}, err
 	}
@@ -412,10 +412,4 @@ func findBackwardRow(caps *vk.Caps, p *Problem, impl Impl) (*bwdRow, error) {
 		}
 	}
 	return nil, err
-}
-
-// SupportsBackward is Supports for the backward pass.
-func SupportsBackward(caps *vk.Caps, impl Impl, p Problem) error {
-	_, err := ChooseBackward(caps, p, Options{Impl: impl})
-	return err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -18,11 +19,11 @@ type backwardOnDevice struct {
 }
 
 func (b backwardOnDevice) Supports(p attention.Problem) error {
-	config, err := attention.ChooseBackward(b.d.Caps(), p, b.opt)
+	plan, err := attention.Choose(b.d.Caps(), p, kit.Backward, b.opt)
 	if err != nil || !software(b.d) {
 		return err
 	}
-	most := 40
+	most, config := 40, plan.Backward
 	switch {
 	case p.DType == dtype.Float32 && config.Impl == attention.CoopMat:
 		most = 16
@@ -72,19 +73,21 @@ func (b backwardOnDevice) Backward(g attntest.Gradients, in attntest.BackwardInp
 	if err != nil {
 		return err
 	}
-	opt := b.opt
-	opt.Inputs = attention.Inputs{
+	on := attention.Tensors{
+		O: views[in.O], LSE: views[in.LSE], Q: views[in.Q], K: views[in.K], V: views[in.V],
 		Bias: views[in.Bias], ALiBiSlopes: views[in.ALiBiSlopes], Sinks: views[in.Sinks], KeyMask: views[in.KeyMask],
 		CuSeqlensQ: views[in.CuSeqlensQ], CuSeqlensKV: views[in.CuSeqlensKV],
 	}
-	opt.Gradients = attention.Gradients{DBias: views[g.DBias], DSinks: views[g.DSinks], DLSE: views[in.DLSE]}
+	gradients := attention.Gradients{
+		DO: views[in.DO], DLSE: views[in.DLSE],
+		DQ: views[g.DQ], DK: views[g.DK], DV: views[g.DV], DBias: views[g.DBias], DSinks: views[g.DSinks],
+	}
 	c, err := b.d.NewCmd("suite")
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	err = attention.Backward(c, views[g.DQ], views[g.DK], views[g.DV], views[in.DO], views[in.O], views[in.LSE], views[in.Q], views[in.K], views[in.V], p, opt)
-	if err != nil {
+	if err := attention.Backward(c, on, gradients, p, b.opt); err != nil {
 		return err
 	}
 	if err := c.Submit(ctx); err != nil {

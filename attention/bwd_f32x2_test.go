@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -64,9 +65,13 @@ func TestBackwardScales(t *testing.T) {
 		options = append(options, attention.Options{Impl: impl})
 	}
 	for _, opt := range options {
-		config, err := attention.ChooseBackward(d.Caps(), p, opt)
-		t.Run(config.String(), func(t *testing.T) {
-			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
+		impl := opt.Impl
+		if opt.BackwardConfig != nil {
+			impl = opt.BackwardConfig.Impl
+		}
+		plan, err := attention.Choose(d.Caps(), p, kit.Backward, opt)
+		t.Run(impl.String()+" "+plan.String(), func(t *testing.T) {
+			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			require.NoError(t, err)
 			x := newBackwardArgs(t, d, p)
 			x.opt = opt
@@ -99,7 +104,7 @@ func (x *backwardArgs) gradients(t *testing.T, d *vk.Device, do, v, k float32) (
 		require.NoError(t, y.t.Upload(ctx, times(data, y.scale)))
 	}
 	opt := attention.Options{Impl: attention.Scalar}
-	require.NoError(t, attention.Forward(c, x.o, x.lse, x.q, x.k, x.v, x.p, opt))
+	require.NoError(t, attention.Forward(c, x.tensors(), x.p, opt))
 	c.Barrier()
 	require.NoError(t, x.record(c))
 	require.NoError(t, c.Submit(ctx))

@@ -79,7 +79,7 @@ var biasTile = BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Dep
 // featureSteps returns the kernels of the gradients of the features' tensors that the call
 // wants, side by side, and then the sums of what they wrote.
 func (b *backward) featureSteps() steps.List {
-	g := &b.opt.Gradients
+	g := b.gradients
 	var dbias, dsinks steps.List
 	if b.p.Bias.On && !g.DBias.IsZero() {
 		dbias = append(dbias, func(*vk.Cmd) error { return b.recordDBias(g.DBias) })

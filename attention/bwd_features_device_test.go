@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -82,7 +83,7 @@ func TestBackwardBadLengths(t *testing.T) {
 			for _, p.Bias.Rows = range []bool{true, false} {
 				in.Bias = tensor("bias", dtype.Float32, 0, p.BiasShape()...)
 				t.Run(fmt.Sprintf("%v/%d/rows=%v", impl, i, p.Bias.Rows), func(t *testing.T) {
-					if err := attention.SupportsBackward(d.Caps(), impl, p); err != nil {
+					if err := attention.Supports(d.Caps(), p, kit.Backward, attention.Options{Impl: impl}); err != nil {
 						t.Skip(err)
 					}
 					copy(in.CuSeqlensQ.Data[guard:], cu[0][:])
@@ -109,7 +110,7 @@ func TestBackwardFeatureKernels(t *testing.T) {
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: dtype.Float16, Causal: true}
 			withFeatures := p
 			withFeatures.Sinks, withFeatures.Bias.On = true, true
-			if err := attention.SupportsBackward(d.Caps(), impl, withFeatures); err != nil {
+			if err := attention.Supports(d.Caps(), withFeatures, kit.Backward, attention.Options{Impl: impl}); err != nil {
 				t.Skip(err)
 			}
 			x := newBackwardArgs(t, d, p)
@@ -132,11 +133,11 @@ func TestBackwardFeatureKernels(t *testing.T) {
 			record()
 			require.Zero(t, kernels("_features"))
 			x.p = withFeatures
-			x.opt.Inputs.Sinks, x.opt.Inputs.Bias = newTensor(t, d, dtype.Float32, x.p.SinksShape()), newTensor(t, d, dtype.Float32, x.p.BiasShape())
+			x.in.Sinks, x.in.Bias = newTensor(t, d, dtype.Float32, x.p.SinksShape()), newTensor(t, d, dtype.Float32, x.p.BiasShape())
 			record()
 			require.NotZero(t, kernels("_features"))
 			require.Zero(t, kernels("dbias")+kernels("dsinks")+kernels("sum"))
-			x.opt.Gradients.DBias, x.opt.Gradients.DSinks = newTensor(t, d, dtype.Float32, x.p.BiasShape()), newTensor(t, d, dtype.Float32, x.p.SinksShape())
+			x.g.DBias, x.g.DSinks = newTensor(t, d, dtype.Float32, x.p.BiasShape()), newTensor(t, d, dtype.Float32, x.p.SinksShape())
 			record()
 			require.Equal(t, 1, kernels("dbias"))
 			require.Equal(t, 1, kernels("dsinks"))

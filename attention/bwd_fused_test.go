@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -88,7 +89,7 @@ func TestBackwardFusedWorkspace(t *testing.T) {
 		p, caps := good, caps
 		p.SeqKV, caps.ComputeUnits = c.seqKV, uint32(c.units)
 		opt := attention.Options{BackwardConfig: &attention.BackwardConfig{Impl: attention.CoopMat2, Fused: tile, Shares: c.shares}}
-		bytes, err := attention.BackwardWorkspace(&caps, p, opt)
+		bytes, err := attention.Workspace(&caps, p, kit.Backward, opt)
 		require.NoError(t, err)
 		require.Equal(t, c.want, bytes, c)
 	}

@@ -14,18 +14,30 @@ import (
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // backwardArgs are the tensors of one call.
 type backwardArgs struct {
 	dq, dk, dv, do, o, lse, q, k, v vk.Tensor
+	in                              attention.Tensors   // of features
+	g                               attention.Gradients // further ones
 	p                               attention.Problem
 	opt                             attention.Options
 }
 
 func (x *backwardArgs) record(c *vk.Cmd) error {
-	return attention.Backward(c, x.dq, x.dk, x.dv, x.do, x.o, x.lse, x.q, x.k, x.v, x.p, x.opt)
+	in, g := x.tensors(), x.g
+	g.DO, g.DQ, g.DK, g.DV = x.do, x.dq, x.dk, x.dv
+	return attention.Backward(c, in, g, x.p, x.opt)
+}
+
+// tensors returns those of the forward pass.
+func (x *backwardArgs) tensors() attention.Tensors {
+	in := x.in
+	in.O, in.LSE, in.Q, in.K, in.V = x.o, x.lse, x.q, x.k, x.v
+	return in
 }
 
 // newBackwardArgs makes all tensors of p, with room and no more.
@@ -73,11 +85,11 @@ func TestBackwardErrors(t *testing.T) {
 		{func(x *backwardArgs) { x.dq = x.do }, "attention: dq overlaps do: outputs need memory of their own"},
 		{func(x *backwardArgs) { x.dv = x.dk }, "attention: dv overlaps dk: outputs need memory of their own"},
 		{func(x *backwardArgs) { x.dv.Strides = []int{80, 0, 8, 1} }, "attention: dv has strides [80 0 8 1] for shape [2 2 5 8]: elements of an output may not share memory"},
-		{func(x *backwardArgs) { x.opt.Gradients.DLSE = x.q }, "attention: dlse is float16, want float32"},
-		{func(x *backwardArgs) { x.opt.Gradients.DLSE = x.lse }, ""}, // inputs may share memory
-		{func(x *backwardArgs) { x.opt.Gradients.DBias = x.q }, "attention: dbias is given, but the problem has none"},
-		{func(x *backwardArgs) { x.opt.Gradients.DSinks = x.lse }, "attention: dsinks is given, but the problem has none"},
-		{func(x *backwardArgs) { x.opt.Inputs.Bias = x.q }, "attention: bias is given, but the problem has none"},
+		{func(x *backwardArgs) { x.g.DLSE = x.q }, "attention: dlse is float16, want float32"},
+		{func(x *backwardArgs) { x.g.DLSE = x.lse }, ""}, // inputs may share memory
+		{func(x *backwardArgs) { x.g.DBias = x.q }, "attention: dbias is given, but the problem has none"},
+		{func(x *backwardArgs) { x.g.DSinks = x.lse }, "attention: dsinks is given, but the problem has none"},
+		{func(x *backwardArgs) { x.in.Bias = x.q }, "attention: bias is given, but the problem has none"},
 		{func(x *backwardArgs) { x.opt.Workspace = workspace }, "attention: workspace has 191 bytes, want 192"},
 		{func(x *backwardArgs) { x.opt.Workspace = large }, ""},
 		{func(x *backwardArgs) { x.opt.Workspace, x.q = large, vk.View(large, p.DType, p.QShape()...) }, "attention: workspace overlaps q: outputs need memory of their own"},
@@ -148,14 +160,14 @@ func TestBackwardUnsupported(t *testing.T) {
 	} {
 		p, caps, opt := good, caps, attention.Options{}
 		c.change(&p, &caps, &opt)
-		_, err := attention.ChooseBackward(&caps, p, opt)
+		_, err := attention.Choose(&caps, p, kit.Backward, opt)
 		if c.want == "" {
 			require.NoError(t, err)
 			continue
 		}
 		require.ErrorIs(t, err, attention.ErrUnsupported)
 		require.EqualError(t, err, "attention: "+c.want+": "+attention.ErrUnsupported.Error())
-		_, err = attention.BackwardWorkspace(&caps, p, opt)
+		_, err = attention.Workspace(&caps, p, kit.Backward, opt)
 		require.ErrorIs(t, err, attention.ErrUnsupported)
 	}
 }
@@ -249,7 +261,7 @@ func TestBackwardAfterForward(t *testing.T) {
 	}{{x.q, in.Q}, {x.k, in.K}, {x.v, in.V}, {x.do, up.DO}} {
 		require.NoError(t, y.t.Upload(ctx, y.data))
 	}
-	bytes, err := attention.BackwardWorkspace(d.Caps(), p, x.opt)
+	bytes, err := attention.Workspace(d.Caps(), p, kit.Backward, x.opt)
 	require.NoError(t, err)
 	require.Equal(t, int64(8*2*4*33), bytes)
 	x.opt.Workspace, err = d.NewBuffer("workspace", bytes)
@@ -264,7 +276,7 @@ func TestBackwardAfterForward(t *testing.T) {
 	c, err := d.NewCmd("training")
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, attention.Forward(c, x.o, x.lse, x.q, x.k, x.v, p, x.opt))
+	require.NoError(t, attention.Forward(c, x.tensors(), p, x.opt))
 	c.Barrier()
 	require.NoError(t, x.record(c))
 	require.NoError(t, c.Submit(ctx))
@@ -331,8 +343,8 @@ func TestBackwardTable(t *testing.T) {
 	for headDim := 8; headDim <= 256; headDim += 8 {
 		for _, format := range dtype.All() {
 			p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: headDim, DType: format}
-			require.NoError(t, attention.SupportsBackward(&least, attention.Scalar, p))
-			config, err := attention.ChooseBackward(&least, p, attention.Options{})
+			require.NoError(t, attention.Supports(&least, p, kit.Backward, attention.Options{Impl: attention.Scalar}))
+			config, err := attention.Choose(&least, p, kit.Backward, attention.Options{})
 			require.NoError(t, err)
 			require.True(t, strings.HasPrefix(config.String(), "scalar dkv 32x32 t8x16 depth32 rows8 dq "), config)
 
@@ -340,8 +352,8 @@ func TestBackwardTable(t *testing.T) {
 			p.Dropout = attention.Dropout{P: 0.5, Seeded: true}
 			caps := least
 			caps.MaxStorageBuffers, caps.MaxPushConstantsBytes = 13, 224
-			require.NoError(t, attention.SupportsBackward(&caps, attention.Scalar, p))
-			require.NoError(t, attention.SupportsBackward(&caps, attention.Unfused, p))
+			require.NoError(t, attention.Supports(&caps, p, kit.Backward, attention.Options{Impl: attention.Scalar}))
+			require.NoError(t, attention.Supports(&caps, p, kit.Backward, attention.Options{Impl: attention.Unfused}))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -24,7 +25,7 @@ func TestTraining(t *testing.T) {
 		for _, p.DType = range dtype.All() {
 			t.Run(impl.String()+"/"+p.DType.String(), func(t *testing.T) {
 				d := vktest.Open(t)
-				if attention.Supports(d.Caps(), impl, p) != nil || attention.SupportsBackward(d.Caps(), impl, p) != nil {
+				if attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl}) != nil || attention.Supports(d.Caps(), p, kit.Backward, attention.Options{Impl: impl}) != nil {
 					t.Skip("no kernels")
 				}
 				first, last := train(t, d, p, impl, true, true)
@@ -78,7 +79,7 @@ func train(t *testing.T, d *vk.Device, p attention.Problem, impl attention.Impl,
 	backward, err := d.NewCmd("backward")
 	require.NoError(t, err)
 	defer backward.Close()
-	require.NoError(t, attention.Forward(forward, x.o, x.lse, x.q, x.k, x.v, p, x.opt))
+	require.NoError(t, attention.Forward(forward, x.tensors(), p, x.opt))
 	require.NoError(t, x.record(backward))
 	o := make([]float32, len(target))
 	const steps, rate, momentum = 150, 0.6, 0.9

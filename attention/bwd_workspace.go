@@ -5,20 +5,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// BackwardWorkspace returns how many bytes Options.Workspace must have for
-// Backward: 8 for each row of each head; with Sinks 4 for each 2048 of them; with
-// a Bias that rows share 4 for each key of each query head; and 4 for each element of dQ
-// and each share of the keys where one kernel computes all gradients of more than one block
-// of keys (BackwardConfig.Fused). All but the last of these are rounded up to 256. Its errors
-// are those of Backward about p and opt.
-func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	config, err := ChooseBackward(caps, p, opt)
-	if err != nil {
-		return 0, err
-	}
-	return workspaceBytes(config.workspaceShapes(caps, &p)), nil
-}
-
 // A bwdWorkspace holds what kernels of a call leave for others, float32, each in a slice.
 type bwdWorkspace struct {
 	rows      vk.Tensor // (batch, num_heads, seq_q, 2), or (num_heads, total_q, 2): of attention_bwd_delta

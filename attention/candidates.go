@@ -22,7 +22,7 @@ import (
 // Blocks of rows that p would fill to less than half are left out, but for the
 // smallest. There is no candidate if the device does not have the path.
 func Candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
-	start, err := Choose(caps, p, Options{Impl: impl})
+	start, err := chooseForward(caps, p, Options{Impl: impl})
 	if err != nil {
 		return nil
 	}

@@ -16,7 +16,7 @@ func TestCandidates(t *testing.T) {
 				p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: headDim, DType: dt}
 				for _, impl := range Impls() {
 					list := Candidates(&d.caps, p, impl)
-					start, err := Choose(&d.caps, p, Options{Impl: impl})
+					start, err := chooseForward(&d.caps, p, Options{Impl: impl})
 					if err != nil {
 						if len(list) != 0 {
 							t.Errorf("%s %v %v: %d candidates, but %v", d.caps.Name, p, impl, len(list), err)

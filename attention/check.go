@@ -10,39 +10,38 @@ import (
 
 // checkForward returns an error that names the first tensor that does not fit
 // the problem.
-func checkForward(o, lse, q, k, v vk.Tensor, in *Inputs, p Problem) error {
+func checkForward(t *Tensors, p Problem) error {
 	inputs := append(make([]argument.Argument, 0, 9),
-		argument.New("q", q, true, p.DType, p.QShape()),
-		argument.New("k", k, true, p.DType, p.KShape()),
-		argument.New("v", v, true, p.DType, p.VShape()))
-	inputs = in.appendTo(inputs, p)
+		argument.New("q", t.Q, true, p.DType, p.QShape()),
+		argument.New("k", t.K, true, p.DType, p.KShape()),
+		argument.New("v", t.V, true, p.DType, p.VShape()))
+	inputs = t.appendFeatures(inputs, p)
 	outputs := [...]argument.Argument{
-		argument.New("o", o, true, p.DType, p.OShape()),
-		argument.New("lse", lse, !lse.IsZero(), dtype.Float32, p.LSEShape()),
+		argument.New("o", t.O, true, p.DType, p.OShape()),
+		argument.New("lse", t.LSE, !t.LSE.IsZero(), dtype.Float32, p.LSEShape()),
 	}
 	return argument.Check("attention", inputs, outputs[:])
 }
 
 // checkBackward is checkForward for Backward, which needs a workspace of so many bytes.
-func checkBackward(dq, dk, dv, do, o, lse, q, k, v vk.Tensor, opt *Options, p Problem, workspace int64) error {
-	g := &opt.Gradients
+func checkBackward(t *Tensors, g *Gradients, w *vk.Buffer, p Problem, workspace int64) error {
 	inputs := append(make([]argument.Argument, 0, 13),
-		argument.New("q", q, true, p.DType, p.QShape()),
-		argument.New("k", k, true, p.DType, p.KShape()),
-		argument.New("v", v, true, p.DType, p.VShape()),
-		argument.New("o", o, true, p.DType, p.OShape()),
-		argument.New("lse", lse, true, dtype.Float32, p.LSEShape()),
-		argument.New("do", do, true, p.DType, p.OShape()),
+		argument.New("q", t.Q, true, p.DType, p.QShape()),
+		argument.New("k", t.K, true, p.DType, p.KShape()),
+		argument.New("v", t.V, true, p.DType, p.VShape()),
+		argument.New("o", t.O, true, p.DType, p.OShape()),
+		argument.New("lse", t.LSE, true, dtype.Float32, p.LSEShape()),
+		argument.New("do", g.DO, true, p.DType, p.OShape()),
 		argument.New("dlse", g.DLSE, !g.DLSE.IsZero(), dtype.Float32, p.LSEShape()))
-	inputs = opt.Inputs.appendTo(inputs, p)
+	inputs = t.appendFeatures(inputs, p)
 	outputs := []argument.Argument{
-		argument.New("dq", dq, true, p.DType, p.QShape()),
-		argument.New("dk", dk, true, p.DType, p.KShape()),
-		argument.New("dv", dv, true, p.DType, p.VShape()),
+		argument.New("dq", g.DQ, true, p.DType, p.QShape()),
+		argument.New("dk", g.DK, true, p.DType, p.KShape()),
+		argument.New("dv", g.DV, true, p.DType, p.VShape()),
 		argument.New("dbias", g.DBias, p.Bias.On && !g.DBias.IsZero(), p.Bias.DType, p.BiasShape()),
 		argument.New("dsinks", g.DSinks, p.Sinks && !g.DSinks.IsZero(), dtype.Float32, p.SinksShape()),
 	}
-	if w := opt.Workspace; w != nil {
+	if w != nil {
 		if w.Bytes() < workspace {
 			return fmt.Errorf("attention: workspace has %d bytes, want %d", w.Bytes(), workspace)
 		}

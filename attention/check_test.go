@@ -13,9 +13,8 @@ import (
 
 // featureArgs are the tensors of a call with every feature.
 type featureArgs struct {
-	o, lse, q, k, v vk.Tensor
-	in              Inputs
-	p               Problem
+	in Tensors
+	p  Problem
 }
 
 // TestCheckFeatures has the message of each tensor of a feature that is missing,
@@ -33,18 +32,16 @@ func TestCheckFeatures(t *testing.T) {
 		ALiBi: ALiBiPerBatchHead, Bias: Bias{On: true, DType: dtype.Float16, Heads: true}, KeyMask: true, Sinks: true,
 		Varlen: Varlen{On: true, TotalQ: 6, TotalKV: 7},
 	}}
-	good.q, good.k, good.v = tensor(dtype.Float16, 6, 4, 8), tensor(dtype.Float16, 7, 2, 8), tensor(dtype.Float16, 7, 2, 16)
-	good.o, good.lse = tensor(dtype.Float16, 6, 4, 16), tensor(dtype.Float32, 4, 6)
-	good.in = Inputs{
-		Bias: tensor(dtype.Float16, 1, 4, 1, 5), ALiBiSlopes: tensor(dtype.Float32, 2, 4), Sinks: tensor(dtype.Float32, 4),
-		KeyMask: tensor(dtype.Bool, 2, 5), CuSeqlensQ: tensor(dtype.Int32, 3), CuSeqlensKV: tensor(dtype.Int32, 3),
-	}
+	good.in.Q, good.in.K, good.in.V = tensor(dtype.Float16, 6, 4, 8), tensor(dtype.Float16, 7, 2, 8), tensor(dtype.Float16, 7, 2, 16)
+	good.in.O, good.in.LSE = tensor(dtype.Float16, 6, 4, 16), tensor(dtype.Float32, 4, 6)
+	good.in.Bias, good.in.ALiBiSlopes, good.in.Sinks = tensor(dtype.Float16, 1, 4, 1, 5), tensor(dtype.Float32, 2, 4), tensor(dtype.Float32, 4)
+	good.in.KeyMask, good.in.CuSeqlensQ, good.in.CuSeqlensKV = tensor(dtype.Bool, 2, 5), tensor(dtype.Int32, 3), tensor(dtype.Int32, 3)
 	for _, c := range []struct {
 		change func(x *featureArgs)
 		want   string
 	}{
 		{func(x *featureArgs) {}, ""},
-		{func(x *featureArgs) { x.lse = vk.Tensor{} }, ""},
+		{func(x *featureArgs) { x.in.LSE = vk.Tensor{} }, ""},
 		{func(x *featureArgs) { x.in.Bias.Strides = []int{99, 0, 0, 1} }, ""}, // inputs may share memory
 		{func(x *featureArgs) { x.in.Bias = vk.Tensor{} }, "attention: bias has no buffer"},
 		{func(x *featureArgs) { x.p.Bias = Bias{} }, "attention: bias is given, but the problem has none"},
@@ -61,12 +58,12 @@ func TestCheckFeatures(t *testing.T) {
 		{func(x *featureArgs) { x.in.CuSeqlensQ.Strides = []int{2} }, "attention: cu_seqlens_q has strides [2]: the last axis is not contiguous"},
 		{func(x *featureArgs) { x.p.ValueDim = 8 }, "attention: v has shape [7 2 16] and strides [32 16 1], want shape [7 2 8]"},
 		{func(x *featureArgs) { x.p.Varlen = Varlen{} }, "attention: q has shape [6 4 8] and strides [32 8 1], want shape [2 4 3 8]"},
-		{func(x *featureArgs) { x.lse.Shape, x.lse.Strides = []int{6, 4}, []int{4, 1} }, "attention: lse has shape [6 4] and strides [4 1], want shape [4 6]"},
-		{func(x *featureArgs) { x.in.Sinks = x.lse; x.in.Sinks.Shape, x.in.Sinks.Strides = []int{4}, []int{1} }, "attention: lse overlaps sinks: outputs need memory of their own"},
+		{func(x *featureArgs) { x.in.LSE.Shape, x.in.LSE.Strides = []int{6, 4}, []int{4, 1} }, "attention: lse has shape [6 4] and strides [4 1], want shape [4 6]"},
+		{func(x *featureArgs) { x.in.Sinks = x.in.LSE; x.in.Sinks.Shape, x.in.Sinks.Strides = []int{4}, []int{1} }, "attention: lse overlaps sinks: outputs need memory of their own"},
 	} {
 		x := good
 		c.change(&x)
-		err := checkForward(x.o, x.lse, x.q, x.k, x.v, &x.in, x.p)
+		err := checkForward(&x.in, x.p)
 		if c.want == "" {
 			require.NoError(t, err)
 			continue

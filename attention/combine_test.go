@@ -36,7 +36,7 @@ func TestSplitsToFill(t *testing.T) {
 	} {
 		p, on := decode, caps
 		c.change(&p, &on)
-		got, err := Choose(&on, p, Options{Impl: c.impl})
+		got, err := chooseForward(&on, p, Options{Impl: c.impl})
 		require.NoError(t, err, c.name)
 		require.Equal(t, c.want, got.Splits, c.name)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestMatrixDemands has the reason for each thing that a device lacks for the
@@ -34,7 +35,7 @@ func TestMatrixDemands(t *testing.T) {
 		caps := nvidia("NVIDIA H200", 132, true)
 		c.lose(&caps)
 		for _, impl := range []Impl{CoopMat2, CoopMat} {
-			err := Supports(&caps, impl, p)
+			err := Supports(&caps, p, kit.Forward, Options{Impl: impl})
 			if impl > c.impl {
 				require.NoError(t, err)
 				continue
@@ -42,7 +43,7 @@ func TestMatrixDemands(t *testing.T) {
 			require.ErrorIs(t, err, ErrUnsupported)
 			require.EqualError(t, err, "attention: "+impl.String()+": "+c.want+": unsupported on this device")
 		}
-		config, err := Choose(&caps, p, Options{})
+		config, err := chooseForward(&caps, p, Options{})
 		require.NoError(t, err)
 		require.Equal(t, c.impl+1, config.Impl)
 	}
@@ -54,10 +55,10 @@ func TestAuto(t *testing.T) {
 		caps := fakeNamed(t, name)
 		for _, format := range dtype.All() {
 			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: format}
-			config, err := Choose(&caps, p, Options{})
+			config, err := chooseForward(&caps, p, Options{})
 			require.NoError(t, err)
 			require.Equal(t, want, config.Impl, "%s %v", name, format)
-			backward, err := ChooseBackward(&caps, p, Options{})
+			backward, err := chooseBackward(&caps, p, Options{})
 			if err != nil { // the least device lacks storage buffers
 				require.ErrorIs(t, err, ErrUnsupported)
 				continue
@@ -75,26 +76,26 @@ func TestFeasibleFeatures(t *testing.T) {
 	p.Window, p.Sinks = Window{On: true, Left: 5}, true
 	for _, impl := range Impls() {
 		for _, p.DType = range dtype.All() {
-			require.NoError(t, Supports(&caps, impl, p), "%v %v", impl, p.DType)
+			require.NoError(t, Supports(&caps, p, kit.Forward, Options{Impl: impl}), "%v %v", impl, p.DType)
 		}
 	}
 	caps.MaxPushConstantsBytes = 128
 	for _, impl := range Impls() {
-		err := Supports(&caps, impl, p)
+		err := Supports(&caps, p, kit.Forward, Options{Impl: impl})
 		require.ErrorIs(t, err, ErrUnsupported)
 		require.Regexp(t, fmt.Sprintf("^attention: %v: window, sinks take [0-9]+ bytes of push constants, more than the device's 128: ", impl), err.Error())
 	}
 
 	least := leastDevice()
 	p.DType = dtype.Float32
-	require.ErrorContains(t, Supports(&least, Scalar, p), "scalar: window, sinks take 11 storage buffers, more than the device's 4")
-	require.ErrorContains(t, Supports(&least, Unfused, p), "unfused: window, sinks take 9 storage buffers, more than the device's 4")
+	require.ErrorContains(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}), "scalar: window, sinks take 11 storage buffers, more than the device's 4")
+	require.ErrorContains(t, Supports(&least, p, kit.Forward, Options{Impl: Unfused}), "unfused: window, sinks take 9 storage buffers, more than the device's 4")
 	least.MaxStorageBuffers = 11
-	require.ErrorContains(t, Supports(&least, Scalar, p), "bytes of push constants, more than the device's 128")
+	require.ErrorContains(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}), "bytes of push constants, more than the device's 128")
 	least.MaxPushConstantsBytes = 256
-	require.NoError(t, Supports(&least, Scalar, p))
-	require.NoError(t, Supports(&least, Unfused, p))
+	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}))
+	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Unfused}))
 	p.ValueDim = 256 // what the table has for head_dim 64 is too much for it
-	require.NoError(t, Supports(&least, Scalar, p))
-	require.NoError(t, Supports(&least, Unfused, p))
+	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}))
+	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Unfused}))
 }

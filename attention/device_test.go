@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -22,11 +23,11 @@ type onDevice struct {
 }
 
 func (f onDevice) Supports(p attention.Problem) error {
-	config, err := attention.Choose(f.d.Caps(), p, f.opt)
+	plan, err := attention.Choose(f.d.Caps(), p, kit.Forward, f.opt)
 	if err != nil || !software(f.d) {
 		return err
 	}
-	most := 128
+	most, config := 128, plan.Config
 	switch {
 	case p.DType == dtype.Float32:
 		most = 40
@@ -66,8 +67,8 @@ func (f onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attenti
 		}
 		views[i] = vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
 	}
-	opt := f.opt
-	opt.Inputs = attention.Inputs{
+	on := attention.Tensors{
+		O: views[0], LSE: views[1], Q: views[2], K: views[3], V: views[4],
 		Bias: views[5], ALiBiSlopes: views[6], Sinks: views[7], KeyMask: views[8], CuSeqlensQ: views[9], CuSeqlensKV: views[10],
 	}
 	c, err := f.d.NewCmd("suite")
@@ -75,7 +76,7 @@ func (f onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attenti
 		return err
 	}
 	defer c.Close()
-	if err := attention.Forward(c, views[0], views[1], views[2], views[3], views[4], p, opt); err != nil {
+	if err := attention.Forward(c, on, p, f.opt); err != nil {
 		return err
 	}
 	if err := c.Submit(ctx); err != nil {
@@ -130,7 +131,7 @@ func pathError(caps *vk.Caps, impl attention.Impl) error {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 64}
 	var err error
 	for _, p.DType = range dtype.All() {
-		if err = attention.Supports(caps, impl, p); err == nil {
+		if err = attention.Supports(caps, p, kit.Forward, attention.Options{Impl: impl}); err == nil {
 			return nil
 		}
 	}
@@ -225,7 +226,7 @@ func TestSplitsKernels(t *testing.T) {
 		c, err := d.NewCmd("growing")
 		require.NoError(t, err)
 		defer c.Close()
-		require.NoError(t, attention.Forward(c, o, lse, q, k, v, p, attention.Options{Config: &config}))
+		require.NoError(t, attention.Forward(c, attention.Tensors{O: o, LSE: lse, Q: q, K: k, V: v}, p, attention.Options{Config: &config}))
 		kernels[splits] = len(d.CachedKernels())
 	}
 	require.Equal(t, 2, kernels[2], "the fused kernel and the one that combines two splits at a time")
@@ -262,7 +263,7 @@ func TestRepeatedCall(t *testing.T) {
 	for _, impl := range append(attention.Impls(), attention.Auto) {
 		for _, format := range dtype.All() {
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: format}
-			if attention.Supports(d.Caps(), impl, p) != nil {
+			if attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl}) != nil {
 				continue
 			}
 			o, lse, q, k, v := newTensors(t, d, p)
@@ -272,7 +273,7 @@ func TestRepeatedCall(t *testing.T) {
 			}
 			record := func() {
 				c.Reset()
-				if err := attention.Forward(c, o, lse, q, k, v, p, attention.Options{Impl: impl}); err != nil {
+				if err := attention.Forward(c, attention.Tensors{O: o, LSE: lse, Q: q, K: k, V: v}, p, attention.Options{Impl: impl}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -30,7 +30,7 @@ func ExampleForwardHost() {
 		v[i] = float32(i / 8) // row j of V is (j, j, ...)
 	}
 	o, lse := make([]float32, 2*3*8), make([]float32, 2*3)
-	if err := attention.ForwardHost(context.Background(), d, o, lse, q, k, v, p, attention.Options{}); err != nil {
+	if err := attention.ForwardHost(context.Background(), d, attention.HostTensors{Q: q, K: k, V: v, O: o, LSE: lse}, p, attention.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(o[0], o[8], o[16]) // Q is zero, so each row of O is the mean of the values that it sees
@@ -68,7 +68,7 @@ func ExampleForward() {
 	}
 	defer c.Close()
 	// The zero Tensor leaves LSE out.
-	if err := attention.Forward(c, t[0], vk.Tensor{}, t[1], t[2], t[3], p, attention.Options{}); err != nil {
+	if err := attention.Forward(c, attention.Tensors{O: t[0], Q: t[1], K: t[2], V: t[3]}, p, attention.Options{}); err != nil {
 		log.Fatal(err)
 	}
 

@@ -95,7 +95,7 @@ type boundFeatures struct {
 
 // newBoundFeatures returns the arguments for all batches. Bindings that the kernel
 // does not read hold another tensor, as they must hold something.
-func newBoundFeatures(p *Problem, in *Inputs, other vk.Tensor) *boundFeatures {
+func newBoundFeatures(p *Problem, in *Tensors, other vk.Tensor) *boundFeatures {
 	mask, d := p.Mask(), p.Dropout
 	f := &boundFeatures{
 		tensors: [...]vk.Tensor{in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV},

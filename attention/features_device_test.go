@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -75,7 +76,7 @@ func TestBadLengths(t *testing.T) {
 	for _, impl := range attention.Impls() {
 		for i, cu := range badLengths {
 			t.Run(fmt.Sprintf("%v/%d", impl, i), func(t *testing.T) {
-				if err := attention.Supports(d.Caps(), impl, p); err != nil {
+				if err := attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl}); err != nil {
 					t.Skip(err)
 				}
 				copy(in.CuSeqlensQ.Data[guard:], cu[0][:])
@@ -96,7 +97,7 @@ func TestFeatureKernels(t *testing.T) {
 		t.Run(impl.String(), func(t *testing.T) {
 			d := vktest.Open(t)
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: dtype.Float16, Causal: true}
-			if err := attention.Supports(d.Caps(), impl, p); err != nil {
+			if err := attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl}); err != nil {
 				t.Skip(err)
 			}
 			o, lse, q, k, v := newTensors(t, d, p)
@@ -105,7 +106,7 @@ func TestFeatureKernels(t *testing.T) {
 			defer c.Close()
 			record := func() {
 				c.Reset()
-				require.NoError(t, attention.Forward(c, o, lse, q, k, v, p, attention.Options{Impl: impl}))
+				require.NoError(t, attention.Forward(c, attention.Tensors{O: o, LSE: lse, Q: q, K: k, V: v}, p, attention.Options{Impl: impl}))
 			}
 			features := func() (n int) {
 				for _, info := range d.CachedKernels() {

@@ -33,7 +33,7 @@ import (
 // head.
 //
 // Features are described, and their masks drawn, at the fields of Problem; their
-// tensors are opt.Inputs, and with Varlen all tensors are packed. Keys and values
+// tensors are fields of Tensors, and with Varlen all tensors are packed. Keys and values
 // that masks hide from every row may be anything, NaN too.
 //
 // Forward records into c and returns; O and LSE are valid once c has completed.
@@ -46,15 +46,16 @@ import (
 // handles p, and an error naming the argument if a tensor does not fit p.
 //
 // The algorithm is Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).
-func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) (err error) {
+func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
-	config, err := Choose(c.Device().Caps(), p, opt)
+	config, err := chooseForward(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err
 	}
-	if err := checkForward(o, lse, q, k, v, &opt.Inputs, p); err != nil {
+	if err := checkForward(&t, p); err != nil {
 		return err
 	}
+	o, lse, q, k, v := t.O, t.LSE, t.Q, t.K, t.V
 	if p.Varlen.On {
 		o, lse, q, k, v = unpack(o, &p), unpack(lse, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
 	}
@@ -62,7 +63,7 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) (err 
 		p.SeqKV = min(p.SeqKV, p.SeqQ) // no row sees the others: a NaN in V would not become 0 by a weight of 0
 	}
 	if config.Impl == Unfused {
-		return forwardUnfused(c, o, lse, q, k, v, p, &opt.Inputs, config)
+		return forwardUnfused(c, o, lse, q, k, v, p, &t, config)
 	}
 	if packs(&p) {
 		o, lse, q, p = packHeads(o, &p), packHeads(lse, &p), packHeads(q, &p), packProblem(p)
@@ -70,12 +71,12 @@ func Forward(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, opt Options) (err 
 	if config.Splits > 1 {
 		return forwardSplits(c, o, lse, q, k, v, p, config)
 	}
-	return forwardFused(c, o, lse, q, k, v, p, &opt.Inputs, config)
+	return forwardFused(c, o, lse, q, k, v, p, &t, config)
 }
 
 // forwardFused records the fused kernel of config. With config.Splits > 1, o
 // and lse are the partial results of shaders/lib/split_kv.glsl.
-func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
+func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
 	if config.Impl == Scalar {
 		return forwardScalar(c, o, lse, q, k, v, p, in, config)
 	}
@@ -172,7 +173,7 @@ func groupHeads(p *Problem, blocks int, limit [3]uint32) int {
 // dispatchFwd records a fused kernel over all blocks of rows, splits of their
 // keys, heads and batches, as many batches at a time as the device allows in one
 // dispatch, in the order of shaders/lib/order.glsl.
-func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
+func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
 	caps := c.Device().Caps()
 	limit := caps.MaxWorkgroupCount
 	blockM := config.blockRows(caps, p.DType)

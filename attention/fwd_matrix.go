@@ -32,17 +32,13 @@ type fwdMatrixSpec struct {
 
 // forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat, for
 // float32 tensors attention_fwd_f32x2_coopmat2 or attention_fwd_f32x2_coopmat.
-func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
+func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
 	d := c.Device()
-	name := [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat"}
-	if p.DType == dtype.Float32 {
-		name = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}
-	}
 	spec, err := newMatrixSpec(d, o, lse, q, k, v, p, config)
 	if err != nil {
 		return err
 	}
-	kernel, err := newKernel[fwdParams](d, name[config.Impl], p.DType.Short(), &p, spec, matrixKernelOptions(d))
+	kernel, err := newKernel[fwdParams](d, config.kernel(p.DType), p.DType.Short(), &p, spec, matrixKernelOptions(d))
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ type fwdScalarSpec struct {
 }
 
 // forwardScalar records attention_fwd_scalar.
-func forwardScalar(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
-	kernel, err := newKernel[fwdParams](c.Device(), "attention_fwd_scalar", p.DType.Short(), &p, fwdScalarSpec{
+func forwardScalar(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
+	kernel, err := newKernel[fwdParams](c.Device(), config.kernel(p.DType), p.DType.Short(), &p, fwdScalarSpec{
 		WorkgroupSize: uint32(config.Threads),
 		ThreadsX:      uint32(config.ThreadsX),
 		BlockM:        uint32(config.BlockM),

@@ -70,7 +70,7 @@ func TestForwardErrors(t *testing.T) {
 		c.change(&x)
 		cmd, err := d.NewCmd("errors")
 		require.NoError(t, err)
-		err = attention.Forward(cmd, x.o, x.lse, x.q, x.k, x.v, p, attention.Options{})
+		err = attention.Forward(cmd, attention.Tensors{O: x.o, LSE: x.lse, Q: x.q, K: x.k, V: x.v}, p, attention.Options{})
 		switch {
 		case c.want == "":
 			require.NoError(t, err)
@@ -91,14 +91,13 @@ func TestForwardProblemErrors(t *testing.T) {
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	defer c.Close()
-	none := vk.Tensor{}
 	p := attention.Problem{Batch: 1, NumHeads: 6, NumKVHeads: 4, SeqQ: 3, SeqKV: 5, HeadDim: 8}
-	require.EqualError(t, attention.Forward(c, none, none, none, none, none, p, attention.Options{}),
+	require.EqualError(t, attention.Forward(c, attention.Tensors{}, p, attention.Options{}),
 		"attention: num_heads=6 is not a multiple of num_kv_heads=4")
 	p.NumHeads, p.HeadDim = 4, 20
-	require.EqualError(t, attention.Forward(c, none, none, none, none, none, p, attention.Options{Impl: attention.Scalar}),
+	require.EqualError(t, attention.Forward(c, attention.Tensors{}, p, attention.Options{Impl: attention.Scalar}),
 		"attention: head_dim=20 is not a multiple of 8")
 	p.HeadDim = 8
-	err = attention.Forward(c, none, none, none, none, none, p, attention.Options{Config: &attention.Config{}})
+	err = attention.Forward(c, attention.Tensors{}, p, attention.Options{Config: &attention.Config{}})
 	require.ErrorContains(t, err, "attention: impl auto is not a path")
 }

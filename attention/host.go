@@ -3,16 +3,17 @@ package attention
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// HostInputs are Inputs on the host, for ForwardHost: whole tensors in row-major order
-// of the shapes there. Those of features that are off are nil.
-type HostInputs struct {
+// HostTensors are Tensors on the host, for ForwardHost: whole tensors in row-major order of the
+// shapes there. Those of features that are off are nil, and LSE may be.
+type HostTensors struct {
+	Q, K, V, O, LSE []float32
+
 	Bias        []float32
 	ALiBiSlopes []float32
 	Sinks       []float32
@@ -21,21 +22,18 @@ type HostInputs struct {
 	CuSeqlensKV []int32
 }
 
-// ForwardHost is Forward on slices of the host's memory: it uploads q, k, v and
-// opt.HostInputs in the formats that p has for them, rounding to nearest even,
-// computes on d, waits, and downloads o and lse.
+// ForwardHost is Forward on slices of the host's memory: it uploads what Forward reads in the
+// formats that p has, rounding to nearest even, computes on d, waits, and downloads O and LSE.
 //
-// Slices hold whole tensors in row-major order of the shapes that Forward
-// names,
+// Slices are as long as whole tensors,
 //
-//	q    batch * num_heads * seq_q * head_dim
-//	o    batch * num_heads * seq_q * value_dim
-//	k    batch * num_kv_heads * seq_kv * head_dim
-//	v    batch * num_kv_heads * seq_kv * value_dim
-//	lse  batch * num_heads * seq_q, or nil to leave it out
+//	Q    batch * num_heads * seq_q * head_dim
+//	O    batch * num_heads * seq_q * value_dim
+//	K    batch * num_kv_heads * seq_kv * head_dim
+//	V    batch * num_kv_heads * seq_kv * value_dim
+//	LSE  batch * num_heads * seq_q, or nil to leave it out
 //
-// and with Varlen those of packed tensors; o may be q. Masks and rows that see no
-// key are as in Forward.
+// and with Varlen as packed ones; O may be Q. Masks and rows that see no key are as in Forward.
 //
 // Every call allocates and transfers all tensors, at the speed of the bus;
 // programs that call often keep theirs on the device and call Forward. It is
@@ -44,28 +42,24 @@ type HostInputs struct {
 // It returns an error that names the slice whose length does not fit p, or the
 // entry of CuSeqlensQ or CuSeqlensKV that breaks a rule; one that wraps
 // ErrUnsupported as Forward does, one of Vulkan such as
-// vk.ErrOutOfDeviceMemory, or ctx's. O and lse are undefined then. Nothing
+// vk.ErrOutOfDeviceMemory, or ctx's. O and LSE are undefined then. Nothing
 // stays allocated.
-func ForwardHost(ctx context.Context, d *vk.Device, o, lse, q, k, v []float32, p Problem, opt Options) error {
-	if _, err := Choose(d.Caps(), p, opt); err != nil {
+func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, opt Options) error {
+	if _, err := chooseForward(d.Caps(), p, opt); err != nil {
 		return err
 	}
-	if opt.Inputs.any() {
-		return errors.New("attention: ForwardHost takes HostInputs, not Inputs")
-	}
-	in := &opt.HostInputs
 	args := [...]hostTensor{
-		floats("o", true, o, p.DType, p.OShape()),
-		floats("lse", lse != nil, lse, dtype.Float32, p.LSEShape()),
-		floats("q", true, q, p.DType, p.QShape()),
-		floats("k", true, k, p.DType, p.KShape()),
-		floats("v", true, v, p.DType, p.VShape()),
-		floats("bias", p.Bias.On, in.Bias, p.Bias.DType, p.BiasShape()),
-		floats("alibi_slopes", p.ALiBi != ALiBiOff, in.ALiBiSlopes, dtype.Float32, p.SlopesShape()),
-		floats("sinks", p.Sinks, in.Sinks, dtype.Float32, p.SinksShape()),
-		bools("key_mask", p.KeyMask, in.KeyMask, p.KeyMaskShape()),
-		lengths("cu_seqlens_q", p.Varlen.On, in.CuSeqlensQ, p.CuSeqlensShape()),
-		lengths("cu_seqlens_kv", p.Varlen.On, in.CuSeqlensKV, p.CuSeqlensShape()),
+		floats("o", true, t.O, p.DType, p.OShape()),
+		floats("lse", t.LSE != nil, t.LSE, dtype.Float32, p.LSEShape()),
+		floats("q", true, t.Q, p.DType, p.QShape()),
+		floats("k", true, t.K, p.DType, p.KShape()),
+		floats("v", true, t.V, p.DType, p.VShape()),
+		floats("bias", p.Bias.On, t.Bias, p.Bias.DType, p.BiasShape()),
+		floats("alibi_slopes", p.ALiBi != ALiBiOff, t.ALiBiSlopes, dtype.Float32, p.SlopesShape()),
+		floats("sinks", p.Sinks, t.Sinks, dtype.Float32, p.SinksShape()),
+		bools("key_mask", p.KeyMask, t.KeyMask, p.KeyMaskShape()),
+		lengths("cu_seqlens_q", p.Varlen.On, t.CuSeqlensQ, p.CuSeqlensShape()),
+		lengths("cu_seqlens_kv", p.Varlen.On, t.CuSeqlensKV, p.CuSeqlensShape()),
 	}
 	for i := range args {
 		if err := args[i].check(); err != nil {
@@ -74,10 +68,10 @@ func ForwardHost(ctx context.Context, d *vk.Device, o, lse, q, k, v []float32, p
 	}
 	outputs := 2
 	if p.Varlen.On {
-		if err := p.CheckCuSeqlens(in.CuSeqlensQ, in.CuSeqlensKV); err != nil {
+		if err := p.CheckCuSeqlens(t.CuSeqlensQ, t.CuSeqlensKV); err != nil {
 			return err
 		}
-		outputs = 0 // rows that are in no sequence keep what o and lse hold
+		outputs = 0 // rows that are in no sequence keep what O and LSE hold
 	}
 	defer func() {
 		for i := range args {
@@ -94,7 +88,8 @@ func ForwardHost(ctx context.Context, d *vk.Device, o, lse, q, k, v []float32, p
 			return fmt.Errorf("attention: %w", err)
 		}
 	}
-	opt.Inputs = Inputs{
+	on := Tensors{
+		O: args[0].tensor, LSE: args[1].tensor, Q: args[2].tensor, K: args[3].tensor, V: args[4].tensor,
 		Bias: args[5].tensor, ALiBiSlopes: args[6].tensor, Sinks: args[7].tensor, KeyMask: args[8].tensor,
 		CuSeqlensQ: args[9].tensor, CuSeqlensKV: args[10].tensor,
 	}
@@ -103,7 +98,7 @@ func ForwardHost(ctx context.Context, d *vk.Device, o, lse, q, k, v []float32, p
 		return fmt.Errorf("attention: %w", err)
 	}
 	defer c.Close()
-	if err := Forward(c, args[0].tensor, args[1].tensor, args[2].tensor, args[3].tensor, args[4].tensor, p, opt); err != nil {
+	if err := Forward(c, on, p, opt); err != nil {
 		return err
 	}
 	if err := c.Submit(ctx); err != nil {

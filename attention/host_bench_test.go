@@ -6,6 +6,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -16,7 +17,7 @@ func BenchmarkForwardRecord(b *testing.B) {
 	for _, impl := range append(attention.Impls(), attention.Auto) {
 		b.Run(impl.String(), func(b *testing.B) {
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 16, DType: dtype.Float16, Causal: true}
-			vktest.Require(b, impl.String(), attention.Supports(d.Caps(), impl, p))
+			vktest.Require(b, impl.String(), attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl}))
 			o, lse, q, k, v := newTensors(b, d, p)
 			c, err := d.NewCmd("record")
 			if err != nil {
@@ -25,7 +26,7 @@ func BenchmarkForwardRecord(b *testing.B) {
 			defer c.Close()
 			record := func() {
 				c.Reset()
-				if err := attention.Forward(c, o, lse, q, k, v, p, attention.Options{Impl: impl}); err != nil {
+				if err := attention.Forward(c, attention.Tensors{O: o, LSE: lse, Q: q, K: k, V: v}, p, attention.Options{Impl: impl}); err != nil {
 					b.Fatal(err)
 				}
 			}

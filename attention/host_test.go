@@ -12,11 +12,15 @@ import (
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // hostArgs are the slices of one call, the outputs full of NaN.
-type hostArgs struct{ o, lse, q, k, v []float32 }
+type hostArgs struct {
+	o, lse, q, k, v []float32
+	in              attention.HostTensors // of features
+}
 
 // newHostArgs returns slices for p with numbers that p.DType stores exactly.
 func newHostArgs(p attention.Problem) hostArgs {
@@ -42,7 +46,9 @@ func newHostArgs(p attention.Problem) hostArgs {
 }
 
 func (x *hostArgs) forward(ctx context.Context, d *vk.Device, p attention.Problem, opt attention.Options) error {
-	return attention.ForwardHost(ctx, d, x.o, x.lse, x.q, x.k, x.v, p, opt)
+	t := x.in
+	t.O, t.LSE, t.Q, t.K, t.V = x.o, x.lse, x.q, x.k, x.v
+	return attention.ForwardHost(ctx, d, t, p, opt)
 }
 
 // requireRight compares the outputs with the reference.
@@ -96,11 +102,11 @@ func TestForwardHostFeatures(t *testing.T) {
 	}
 	for _, varlen := range []attention.Varlen{{}, {On: true, TotalQ: 6, TotalKV: 8}} {
 		p.Varlen = varlen
-		if err := attention.Supports(d.Caps(), attention.Auto, p); err != nil {
+		if err := attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: attention.Auto}); err != nil {
 			t.Skip(err)
 		}
 		x := newHostArgs(p)
-		host := attention.HostInputs{
+		host := attention.HostTensors{
 			Bias: make([]float32, 15), ALiBiSlopes: []float32{0.5, 0.25, 0.125, 0}, Sinks: []float32{0, 1, -1, 2},
 			KeyMask: []bool{true, true, false, true, true, true, false, true, true, true},
 		}
@@ -114,7 +120,8 @@ func TestForwardHostFeatures(t *testing.T) {
 				x.lse[h*6+5] = 0
 			}
 		}
-		require.NoError(t, x.forward(context.Background(), d, p, attention.Options{HostInputs: host}))
+		x.in = host
+		require.NoError(t, x.forward(context.Background(), d, p, attention.Options{}))
 		o, lse := make([]float64, len(x.o)), make([]float64, len(x.lse))
 		require.NoError(t, ref.Forward(o, lse, ref.Inputs[float32]{
 			Q: x.q, K: x.k, V: x.v, Bias: host.Bias, ALiBiSlopes: host.ALiBiSlopes, Sinks: host.Sinks,
@@ -144,12 +151,11 @@ func TestForwardHostErrors(t *testing.T) {
 		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.q = x.q[:5] }, "attention: len(q)=5 is not 192, of shape [2 4 3 8]"},
 		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.k = append(x.k, 1) }, "attention: len(k)=161 is not 160, of shape [2 2 5 8]"},
 		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.v = nil }, "attention: len(v)=0 is not 160, of shape [2 2 5 8]"},
-		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.HostInputs.Sinks = make([]float32, 4) }, "attention: sinks is given, but the problem has none"},
-		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.HostInputs.KeyMask = make([]bool, 4) }, "attention: key_mask is given, but the problem has none"},
-		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) {
-			o.HostInputs.CuSeqlensKV = make([]int32, 4)
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.in.Sinks = make([]float32, 4) }, "attention: sinks is given, but the problem has none"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.in.KeyMask = make([]bool, 4) }, "attention: key_mask is given, but the problem has none"},
+		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) {
+			x.in.CuSeqlensKV = make([]int32, 4)
 		}, "attention: cu_seqlens_kv is given, but the problem has none"},
-		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.Inputs.Bias.Buffer = &vk.Buffer{} }, "attention: ForwardHost takes HostInputs, not Inputs"},
 		{func(_ *hostArgs, p *attention.Problem, _ *attention.Options) { p.SeqKV = 0 }, "attention: seq_kv=0 is not positive"},
 		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.Impl = 9 }, "attention: impl Impl(9) is not a path: unsupported on this device"},
 	} {

@@ -44,7 +44,7 @@ func BenchmarkLeaveOut(b *testing.B) {
 	for _, impl := range []Impl{CoopMat2, CoopMat} {
 		for _, headDim := range []int{64, 128} {
 			p := Problem{Batch: 4, NumHeads: 2048 / headDim, NumKVHeads: 2048 / headDim, SeqQ: seq, SeqKV: seq, HeadDim: headDim, DType: dtype.Float16}
-			config, err := Choose(d.Caps(), p, Options{Impl: impl})
+			config, err := chooseForward(d.Caps(), p, Options{Impl: impl})
 			vktest.Require(b, impl.String(), err)
 			for _, name := range []string{"everything", "without-softmax", "without-staging", "without-both"} {
 				b.Run(fmt.Sprintf("%v/headdim=%d/%s", impl, headDim, name), func(b *testing.B) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -105,7 +106,7 @@ func supportsAll(caps *vk.Caps, impl Impl, t dtype.DType, headDim int) bool {
 			for _, seq := range [][2]int{{1, 1}, {1, 4096}, {4096, 1}, {4096, 4096}} {
 				p := mask
 				p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.HeadDim, p.DType = 4, 8, kvHeads, seq[0], seq[1], headDim, t
-				if Supports(caps, impl, p) != nil {
+				if Supports(caps, p, kit.Forward, Options{Impl: impl}) != nil {
 					return false
 				}
 			}
@@ -139,7 +140,7 @@ func TestReadmeFeatures(t *testing.T) {
 		for _, impl := range Impls() {
 			every := true
 			for _, p.DType = range dtype.All() {
-				every = every && Supports(&caps, impl, p) == nil
+				every = every && Supports(&caps, p, kit.Forward, Options{Impl: impl}) == nil
 			}
 			if every {
 				paths = append(paths, impl.String())

@@ -152,9 +152,9 @@ var fwdTable = []fwdRow{
 	{headDim: 256, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 8, Depth: 32}},
 }
 
-// Choose returns the configuration that Forward takes for p on a device. Its
+// chooseForward returns the configuration that Forward takes for p on a device. Its
 // error wraps ErrUnsupported if no path, or not the forced one, handles p.
-func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+func chooseForward(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	if err := p.Validate(); err != nil {
 		return Config{}, err
 	}

@@ -40,7 +40,7 @@ func TestChoose(t *testing.T) {
 		t.Run(d.caps.Name, func(t *testing.T) {
 			shapesOf(func(p Problem) {
 				want := d.pathsOf(p.DType)
-				c, err := Choose(&d.caps, p, Options{})
+				c, err := chooseForward(&d.caps, p, Options{})
 				switch {
 				case len(want) == 0 && !errors.Is(err, ErrUnsupported):
 					t.Errorf("%v: %v, %v, want ErrUnsupported", p, c, err)
@@ -54,7 +54,7 @@ func TestChoose(t *testing.T) {
 					want = append(slices.Clone(want), Unfused)
 				}
 				for _, impl := range Impls() {
-					c, err := Choose(&d.caps, p, Options{Impl: impl})
+					c, err := chooseForward(&d.caps, p, Options{Impl: impl})
 					if slices.Contains(want, impl) && (err != nil || c.Impl != impl) {
 						t.Errorf("%v: forced %v: %v, %v", p, impl, c, err)
 					}
@@ -191,9 +191,9 @@ func TestFill(t *testing.T) {
 		}
 	}
 	p.Batch, p.SeqQ, caps.ComputeUnits = 1, 1024, 128
-	small, err := Choose(&caps, p, Options{Impl: CoopMat2})
+	small, err := chooseForward(&caps, p, Options{Impl: CoopMat2})
 	p.Batch = 16
-	large, err2 := Choose(&caps, p, Options{Impl: CoopMat2})
+	large, err2 := chooseForward(&caps, p, Options{Impl: CoopMat2})
 	if err != nil || err2 != nil || small.blockRows(&caps, p.DType) >= large.blockRows(&caps, p.DType) {
 		t.Errorf("few blocks: %v, %v; many: %v, %v", small, err, large, err2)
 	}
@@ -204,7 +204,7 @@ func TestFill(t *testing.T) {
 func TestNoScalarLayout(t *testing.T) {
 	caps := leastDevice()
 	caps.ScalarBlockLayout = false
-	_, err := Choose(&caps, Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 8}, Options{})
+	_, err := chooseForward(&caps, Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 8}, Options{})
 	if want := "attention: scalar: the device has no scalar block layout: unsupported on this device"; fmt.Sprint(err) != want {
 		t.Errorf("%v, want %s", err, want)
 	}
@@ -216,7 +216,7 @@ func BenchmarkChoose(b *testing.B) {
 	for _, d := range fakeDevices() {
 		b.Run(d.caps.Name, func(b *testing.B) {
 			for range b.N {
-				if _, err := Choose(&d.caps, p, Options{}); err != nil {
+				if _, err := chooseForward(&d.caps, p, Options{}); err != nil {
 					b.Fatal(err)
 				}
 			}

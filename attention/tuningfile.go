@@ -13,7 +13,6 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -253,7 +252,7 @@ func (r *tuningFileRow) problem() (p Problem, err error) {
 		return p, err
 	}
 	if r.Align != "" {
-		if p.CausalAlign, err = problem.ParseAlign(r.Align); err != nil {
+		if p.CausalAlign, err = ParseAlign(r.Align); err != nil {
 			return p, err
 		}
 	}

@@ -154,7 +154,7 @@ func TestTuningStale(t *testing.T) {
 func TestTuningChoose(t *testing.T) {
 	caps := tunedCaps()
 	builtIn := func(p Problem, impl Impl) Config {
-		c, err := Choose(caps, p, Options{Impl: impl})
+		c, err := chooseForward(caps, p, Options{Impl: impl})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,12 +189,12 @@ func TestTuningChoose(t *testing.T) {
 			if c.same {
 				want = x.tuned
 			}
-			if got, err := Choose(caps, c.p, Options{Impl: x.impl, Tuning: tuning()}); got != want || err != nil {
+			if got, err := chooseForward(caps, c.p, Options{Impl: x.impl, Tuning: tuning()}); got != want || err != nil {
 				t.Errorf("%s, %v: %v, %v, want %v", c.name, x.impl, got, err, want)
 			}
 		}
 		// A path that was not measured stays with the table.
-		if got, err := Choose(caps, c.p, Options{Impl: CoopMat, Tuning: tuning()}); got != builtIn(c.p, CoopMat) || err != nil {
+		if got, err := chooseForward(caps, c.p, Options{Impl: CoopMat, Tuning: tuning()}); got != builtIn(c.p, CoopMat) || err != nil {
 			t.Errorf("%s, coopmat: %v, %v", c.name, got, err)
 		}
 	}
@@ -205,7 +205,7 @@ func TestTuningChoose(t *testing.T) {
 func TestTuningSplits(t *testing.T) {
 	caps := tunedCaps()
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 1, SeqKV: 8192, HeadDim: 64, DType: dtype.Float16}
-	usual, err := Choose(caps, p, Options{Impl: CoopMat2})
+	usual, err := chooseForward(caps, p, Options{Impl: CoopMat2})
 	require.NoError(t, err)
 	tuned := tunedMatrix
 	tuned.Splits = 7
@@ -215,7 +215,7 @@ func TestTuningSplits(t *testing.T) {
 		q := p
 		q.SeqKV = c.seqKV
 		for _, impl := range []Impl{Auto, CoopMat2} {
-			got, err := Choose(caps, q, Options{Impl: impl, Tuning: x})
+			got, err := chooseForward(caps, q, Options{Impl: impl, Tuning: x})
 			require.NoError(t, err)
 			want := tuned
 			want.Splits = c.want
@@ -229,7 +229,7 @@ func TestTuningAuto(t *testing.T) {
 	caps, p := tunedCaps(), tunedProblem()
 	other := p
 	other.SeqKV *= 2
-	usual, err := Choose(caps, p, Options{})
+	usual, err := chooseForward(caps, p, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,13 +262,13 @@ func TestTuningAuto(t *testing.T) {
 		for _, r := range c.rows {
 			x.Add(r.p, r.c, r.ns)
 		}
-		if got, err := Choose(caps, p, Options{Tuning: x}); got != c.want || err != nil {
+		if got, err := chooseForward(caps, p, Options{Tuning: x}); got != c.want || err != nil {
 			t.Errorf("%s: %v, %v, want %v", c.name, got, err, c.want)
 		}
 		// On another device nothing of it counts.
 		foreign := *caps
 		foreign.DriverVersion++
-		if got, err := Choose(&foreign, p, Options{Tuning: x}); got != usual || err != nil {
+		if got, err := chooseForward(&foreign, p, Options{Tuning: x}); got != usual || err != nil {
 			t.Errorf("%s, other driver: %v, %v, want %v", c.name, got, err, usual)
 		}
 	}
@@ -302,7 +302,7 @@ func FuzzLoadTuning(f *testing.F) {
 			t.Fatal(x, err)
 		}
 		for _, impl := range append(Impls(), Auto) {
-			c, err := Choose(caps, tunedProblem(), Options{Impl: impl, Tuning: x})
+			c, err := chooseForward(caps, tunedProblem(), Options{Impl: impl, Tuning: x})
 			if err != nil || c.Feasible(caps, tunedProblem()) != nil {
 				t.Errorf("%v: %v, %v", impl, c, err)
 			}

@@ -74,7 +74,7 @@ type unfusedKernels struct {
 
 // forwardUnfused records attention as three kernels with S, and then P, in
 // memory that c owns: S = Scale*Q*Kᵀ, P = softmax(S), O = P*V.
-func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Inputs, config Config) error {
+func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
 	caps := c.Device().Caps()
 	headBytes := 4 * int64(p.SeqQ) * int64(p.SeqKV)
 	if limit := min(int64(caps.MaxStorageBufferRange), int64(caps.MaxAllocationBytes)); headBytes > limit {

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/bench/peer"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // An AttentionOp is a problem of package attention. It is measured on normal inputs, with
@@ -182,21 +183,20 @@ func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (string, error)
 	if err != nil {
 		return "", err
 	}
-	if p == Forward {
-		config, err := attention.Choose(caps, o.p, opt)
-		return config.String(), err
-	}
-	config, err := attention.ChooseBackward(caps, o.p, opt)
-	return config.String(), err
+	plan, err := attention.Choose(caps, o.p, p.Kit(), opt)
+	return plan.String(), err
 }
 
 // Workspace implements Op.
 func (o *AttentionOp) Workspace(caps *vk.Caps, impl string, p Pass) (int64, error) {
-	opt, err := o.options(impl)
-	if p == Forward || err != nil {
+	if impl == Naive {
 		return 0, nil
 	}
-	return attention.BackwardWorkspace(caps, o.p, opt)
+	opt, err := o.options(impl)
+	if err != nil {
+		return 0, err
+	}
+	return attention.Workspace(caps, o.p, p.Kit(), opt)
 }
 
 // Record implements Op.
@@ -209,16 +209,18 @@ func (o *AttentionOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Bu
 		return err
 	}
 	opt.Workspace = workspace
-	opt.Inputs = attention.Inputs{
+	x := attention.Tensors{
+		O: t["o"], LSE: t["lse"], Q: t["q"], K: t["k"], V: t["v"],
 		Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], KeyMask: t["key_mask"],
 		CuSeqlensQ: t["cu_seqlens_q"], CuSeqlensKV: t["cu_seqlens_kv"],
 	}
-	opt.Gradients = attention.Gradients{DBias: t["dbias"], DSinks: t["dsinks"], DLSE: t["dlse"]}
 	o.fillUnused(c, t, p)
 	if p == Forward {
-		return attention.Forward(c, t["o"], t["lse"], t["q"], t["k"], t["v"], o.p, opt)
+		return attention.Forward(c, x, o.p, opt)
 	}
-	return attention.Backward(c, t["dq"], t["dk"], t["dv"], t["do"], t["o"], t["lse"], t["q"], t["k"], t["v"], o.p, opt)
+	return attention.Backward(c, x, attention.Gradients{
+		DO: t["do"], DLSE: t["dlse"], DQ: t["dq"], DK: t["dk"], DV: t["dv"], DBias: t["dbias"], DSinks: t["dsinks"],
+	}, o.p, opt)
 }
 
 // fillUnused fills what a pass writes with what rows and keys in no sequence have, if
@@ -280,7 +282,7 @@ func (o *AttentionOp) Candidates(caps *vk.Caps, impl string) ([]Candidate, error
 	if err != nil {
 		return nil, err
 	}
-	if _, err := attention.Choose(caps, o.p, attention.Options{Impl: i}); err != nil {
+	if _, err := attention.Choose(caps, o.p, kit.Forward, attention.Options{Impl: i}); err != nil {
 		return nil, err
 	}
 	return Candidates(attention.Candidates(caps, o.p, i)), nil

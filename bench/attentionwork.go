@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Note says what the dispatches of a call do. Several dispatches of a kernel share its
@@ -14,19 +15,17 @@ func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchPr
 	if err != nil {
 		return err
 	}
-	var config attention.Config
-	path := attention.Auto // that runs; of both passes that of the forward pass
+	pass := kit.Forward // of both passes that
 	if p == Backward {
-		backward, err := attention.ChooseBackward(caps, o.p, opt)
-		if err != nil {
-			return err
-		}
-		path = backward.Impl
-	} else {
-		if config, err = attention.Choose(caps, o.p, opt); err != nil {
-			return err
-		}
-		path = config.Impl
+		pass = kit.Backward
+	}
+	plan, err := attention.Choose(caps, o.p, pass, opt)
+	if err != nil {
+		return err
+	}
+	path := plan.Config.Impl
+	if p == Backward {
+		path = plan.Backward.Impl
 	}
 	of := map[string]float64{}
 	for _, x := range list {
@@ -34,7 +33,7 @@ func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchPr
 	}
 	for i := range list {
 		x := &list[i]
-		w := workOf(x.Kernel, o.p, config)
+		w := workOf(x.Kernel, o.p, plan.Config)
 		x.Note.FLOPs, x.Note.Bytes = w.FLOPs/of[x.Kernel], w.Bytes/of[x.Kernel]
 		x.Note.Matrices, x.Note.DType = path == attention.CoopMat2 || path == attention.CoopMat, o.p.DType
 	}
@@ -42,7 +41,7 @@ func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchPr
 }
 
 // workOf returns what a kernel of a forward pass has to do, by the conventions of
-// problem.Problem.FLOPs and Bytes: unmasked entries count, each tensor is read or
+// attention.Problem.FLOPs and Bytes: unmasked entries count, each tensor is read or
 // written once. Kernels of the backward pass share its work in ways that the
 // conventions do not know.
 func workOf(kernel string, p attention.Problem, c attention.Config) Work {

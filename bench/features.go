@@ -2,7 +2,6 @@ package bench
 
 import (
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/problem"
 )
 
 // lengthOf returns the length of sequence b of a Varlen whose longest is most:
@@ -12,8 +11,8 @@ func lengthOf(b, most int) int { return (most*(4-b%4) + 3) / 4 }
 // Varlen returns the Varlen that is measured for a batch whose longest sequences
 // have seqQ rows and seqKV keys: three quarters, a half and a quarter of that
 // follow, and again.
-func Varlen(batch, seqQ, seqKV int) problem.Varlen {
-	v := problem.Varlen{On: true}
+func Varlen(batch, seqQ, seqKV int) attention.Varlen {
+	v := attention.Varlen{On: true}
 	for b := range batch {
 		v.TotalQ += lengthOf(b, seqQ)
 		v.TotalKV += lengthOf(b, seqKV)

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -33,9 +33,9 @@ func TestVarlen(t *testing.T) {
 	require.Equal(t, []int32{0, 8, 14, 18, 20, 28}, q)
 	require.Equal(t, []int32{0, 10, 18, 23, 26, 36}, kv)
 	require.NoError(t, p.CheckCuSeqlens(q, kv))
-	require.Equal(t, problem.Varlen{On: true, TotalQ: 28, TotalKV: 36}, p.Varlen)
+	require.Equal(t, attention.Varlen{On: true, TotalQ: 28, TotalKV: 36}, p.Varlen)
 	require.Equal(t, 4.0*2*8*(80+48+20+6+80), flops(p))
-	p.Varlen = problem.Varlen{}
+	p.Varlen = attention.Varlen{}
 	require.Equal(t, p.FLOPs(), flops(p))
 }
 
@@ -128,7 +128,7 @@ func TestUploadFeatures(t *testing.T) {
 	_, err := NewAttention(wrong)
 	require.EqualError(t, err, "bench: varlen=146x106 is not what is measured, 145x106")
 
-	supported := attention.Supports(d.Caps(), attention.Scalar, p)
+	supported := attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: attention.Scalar})
 	results, err := Run(ctx, d, Case{Op: opOf(t, p), Impls: []string{"scalar"}, Protocol: Protocol{Samples: 1, Iters: 1}}, nil)
 	require.NoError(t, err)
 	if supported == nil {

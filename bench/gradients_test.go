@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -27,7 +28,7 @@ func TestBackward(t *testing.T) {
 		for i, impl := range impls {
 			x := results[i]
 			require.Equal(t, "attention"+pass.suffix(), x.Kernel)
-			if err := attention.SupportsBackward(d.Caps(), impl, p); err != nil {
+			if err := attention.Supports(d.Caps(), p, kit.Backward, attention.Options{Impl: impl}); err != nil {
 				require.Equal(t, StatusUnsupported, x.Status, "%v", impl)
 				require.Equal(t, Reason("attention", impl.String(), err), x.Reason)
 				continue
@@ -56,7 +57,7 @@ func TestBackwardFeatures(t *testing.T) {
 	require.NoError(t, err)
 	for i, impl := range attention.Impls() {
 		x := results[i]
-		if err := attention.SupportsBackward(d.Caps(), impl, everything()); err != nil {
+		if err := attention.Supports(d.Caps(), everything(), kit.Backward, attention.Options{Impl: impl}); err != nil {
 			require.Equal(t, Reason("attention", impl.String(), err), x.Reason)
 			continue
 		}

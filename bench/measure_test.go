@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -215,7 +216,7 @@ func TestAttention(t *testing.T) {
 	}
 	for i, impl := range impls {
 		x := results[i]
-		err := attention.Supports(d.Caps(), impl, p)
+		err := attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl})
 		if x.Impl != impl.String() || x.Subject.params != p.String() || x.Kernel != "attention_fwd" {
 			t.Errorf("%+v", x)
 		}

@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // right returns inputs of p and outputs that are right: the plain
 // implementation's.
-func right(t *testing.T, p problem.Problem) (in ref.Inputs[float32], o, lse []float32) {
+func right(t *testing.T, p attention.Problem) (in ref.Inputs[float32], o, lse []float32) {
 	t.Helper()
 	in.Q = Normal(p.DType, p.Batch*p.NumHeads*p.SeqQ*p.HeadDim, 1)
 	in.K = Normal(p.DType, p.Batch*p.NumKVHeads*p.SeqKV*p.HeadDim, 2)
@@ -34,7 +34,7 @@ func right(t *testing.T, p problem.Problem) (in ref.Inputs[float32], o, lse []fl
 // found and named.
 func TestOracle(t *testing.T) {
 	// Rows 0 to 9 see no key.
-	p := problem.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 30, HeadDim: 16, DType: dtype.Float16, Causal: true}
+	p := attention.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 30, HeadDim: 16, DType: dtype.Float16, Causal: true}
 	in, goodO, goodLSE := right(t, p)
 	oracle, err := newOracle(in, p)
 	if err != nil {
@@ -86,7 +86,7 @@ func TestOracle(t *testing.T) {
 // TestOracleSamples says that a large problem is compared on a sample of its
 // rows, and that an element that was not written shows in every row.
 func TestOracleSamples(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 300, SeqKV: 3000, HeadDim: 256, DType: dtype.BFloat16, Scale: 0.1}
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 300, SeqKV: 3000, HeadDim: 256, DType: dtype.BFloat16, Scale: 0.1}
 	q := Normal(p.DType, 2*300*256, 1)
 	k := Normal(p.DType, 3000*256, 2)
 	v := Normal(p.DType, 3000*256, 3)

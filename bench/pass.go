@@ -1,5 +1,7 @@
 package bench
 
+import "github.com/flashvk/flashvk/vk/kit"
+
 // A Pass is what is computed of a kernel. The zero value is Forward.
 type Pass uint8
 
@@ -8,6 +10,15 @@ const (
 	Backward      // the gradients, from what a forward pass left
 	Both          // one after the other
 )
+
+// Kit is the pass as packages of kernels name it; of both passes the second, which is the one
+// that may need a workspace.
+func (p Pass) Kit() kit.Pass {
+	if p == Forward {
+		return kit.Forward
+	}
+	return kit.Backward
+}
 
 // suffix returns what stands behind the name of a kernel in results.
 func (p Pass) suffix() string {

@@ -11,13 +11,13 @@ import (
 
 	"golang.org/x/perf/benchfmt"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // sampleReport has a result of every status.
 func sampleReport() Report {
-	of := subjectOf(problem.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, DType: dtype.BFloat16, Causal: true})
+	of := subjectOf(attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, DType: dtype.BFloat16, Causal: true})
 	check := Check{Rows: 500, OfRows: 16384, Counted: "rows", MaxAbs: 0.0039, MeanAbs: 2.5e-4, Limit: 0.0078, LSEMaxAbs: 1e-6, LSELimit: 1e-5}
 	bad := check
 	bad.MaxAbs, bad.MeanAbs = math.Inf(1), math.NaN()

@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -34,7 +35,7 @@ func TestTune(t *testing.T) {
 	p := tinyProblem()
 	last := -1
 	impls := []string{"scalar"}
-	if attention.Supports(d.Caps(), attention.CoopMat2, p) == nil {
+	if attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: attention.CoopMat2}) == nil {
 		impls = append(impls, "coopmat2")
 	}
 	tuned, err := Tune(context.Background(), d, opOf(t, p), tinySearch(impls...), func(done, total int, what string) {

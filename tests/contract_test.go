@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
@@ -25,15 +26,19 @@ type face struct {
 
 // faces has a row for each kernel package that keeps the contract.
 var faces = map[string]face{
-	"gmm": {
+	"attention": {
+		attention.Problem{}, attention.Tensors{}, attention.Gradients{}, attention.Options{}, attention.Plan{},
+		attention.Forward, attention.Backward, attention.Choose, attention.Supports, attention.Workspace,
+	},
+	"pipelines/gmm": {
 		gmm.Problem{}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
 		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
 	},
-	"mlp": {
+	"pipelines/mlp": {
 		mlp.Problem{}, mlp.Tensors{}, mlp.Gradients{}, mlp.Options{}, mlp.Plan{},
 		mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
 	},
-	"norm": {
+	"pipelines/norm": {
 		norm.Problem{}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
 		norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace,
 	},
@@ -77,7 +82,7 @@ func TestContract(t *testing.T) {
 func TestOptimizer(t *testing.T) {
 	p, x, plan := reflect.TypeFor[optim.Problem](), reflect.TypeFor[optim.Tensors](), reflect.TypeFor[optim.Plan]()
 	param, adamw := reflect.TypeFor[optim.Param](), reflect.TypeFor[*optim.AdamW]()
-	declared(t, "optim", map[string]reflect.Type{"Problem": p, "Tensors": x, "Plan": plan, "Param": param, "AdamW": adamw.Elem()})
+	declared(t, "pipelines/optim", map[string]reflect.Type{"Problem": p, "Tensors": x, "Plan": plan, "Param": param, "AdamW": adamw.Elem()})
 	signature(t, optim.New, list{reflect.TypeFor[context.Context](), reflect.TypeFor[*vk.Device](), reflect.SliceOf(param), p}, list{adamw, failure})
 	signature(t, (*optim.AdamW).Step, list{adamw, cmd}, list{failure})
 	signature(t, optim.Choose, list{caps, p}, list{plan, failure})
@@ -88,12 +93,12 @@ func TestOptimizer(t *testing.T) {
 	require.True(t, ok && field.Anonymous && field.Type == x, "the tensors of a Param are Tensors")
 }
 
-// declared wants types to have these names, in a package of pipelines.
+// declared wants types to have these names, in a package.
 func declared(t *testing.T, name string, types map[string]reflect.Type) {
 	t.Helper()
 	for word, typ := range types {
 		require.Equal(t, word, typ.Name())
-		require.Equal(t, "github.com/flashvk/flashvk/pipelines/"+name, typ.PkgPath(), "%s is declared elsewhere", word)
+		require.Equal(t, "github.com/flashvk/flashvk/"+name, typ.PkgPath(), "%s is declared elsewhere", word)
 	}
 }
 

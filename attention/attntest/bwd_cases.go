@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -46,7 +46,7 @@ func BackwardCases(set Set) []*Case {
 }
 
 func (t *table) gradients() {
-	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 50, SeqKV: 70, HeadDim: t.dims.Odd}
+	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 50, SeqKV: 70, HeadDim: t.dims.Odd}
 	for _, do := range []Gradient{ZeroDO, OneHotDO} {
 		for _, causal := range []bool{false, true} {
 			p.Causal = causal
@@ -61,11 +61,11 @@ func (t *table) gradients() {
 	t.add("dlse", "rows-that-see-nothing", Case{Problem: p, DLSE: true}, dtype.All()...)
 	p.Sinks = true
 	t.add("dlse", "sinks-rows-that-see-nothing", Case{Problem: p, DLSE: true}, dtype.All()...)
-	p.SeqKV, p.Softcap, p.Bias, p.KeyMask = 70, 4, problem.Bias{On: true, Heads: true}, true
+	p.SeqKV, p.Softcap, p.Bias, p.KeyMask = 70, 4, attention.Bias{On: true, Heads: true}, true
 	t.add("dlse", "sinks-softcap-bias-key-mask", Case{Problem: p, DLSE: true, HidingBias: true}, rotate(1)...)
-	c := Case{Problem: problem.Problem{NumHeads: 4, NumKVHeads: 2, HeadDim: t.dims.Feature, Causal: true, Sinks: true}, Lengths: packedLengths, Slack: 6, DLSE: true}
+	c := Case{Problem: attention.Problem{NumHeads: 4, NumKVHeads: 2, HeadDim: t.dims.Feature, Causal: true, Sinks: true}, Lengths: packedLengths, Slack: 6, DLSE: true}
 	t.add("dlse", "varlen-sinks", c, rotate(0)...)
-	c.Problem.Dropout = problem.Dropout{P: 0.3, Seeded: true, Seed: 21}
+	c.Problem.Dropout = attention.Dropout{P: 0.3, Seeded: true, Seed: 21}
 	t.add("dlse", "varlen-sinks-dropout", c, rotate(1)...)
 }
 

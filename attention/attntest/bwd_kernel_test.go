@@ -3,7 +3,7 @@ package attntest
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -19,7 +19,7 @@ type bwdKernel struct {
 }
 
 // Backward makes the three passes.
-func (k *bwdKernel) Backward(g Gradients, in BackwardInputs, p problem.Problem) error {
+func (k *bwdKernel) Backward(g Gradients, in BackwardInputs, p attention.Problem) error {
 	k.calls++
 	k.in, k.p, k.b, k.g = in.Inputs, p, in, g
 	k.delta = map[[3]int]float64{}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 )
 
@@ -15,7 +15,7 @@ import (
 // Forwarder it hands back all that the implementation may have touched, and may
 // be a Supporter.
 type Backwarder interface {
-	Backward(g Gradients, in BackwardInputs, p problem.Problem) error
+	Backward(g Gradients, in BackwardInputs, p attention.Problem) error
 }
 
 // Gradients are the tensors that a Backwarder writes; DBias and DSinks are nil
@@ -59,18 +59,18 @@ func (in BackwardInputs) list() []*Tensor {
 }
 
 // BackwardFunc is a Backwarder that is one function.
-type BackwardFunc func(g Gradients, in BackwardInputs, p problem.Problem) error
+type BackwardFunc func(g Gradients, in BackwardInputs, p attention.Problem) error
 
 // Backward calls f.
-func (f BackwardFunc) Backward(g Gradients, in BackwardInputs, p problem.Problem) error {
+func (f BackwardFunc) Backward(g Gradients, in BackwardInputs, p attention.Problem) error {
 	return f(g, in, p)
 }
 
 // ContiguousBackward makes a Backwarder of a function on contiguous slices in
 // logical order, such as ref.PlainBackward[float64] or
 // ref.BackwardModel.Backward.
-func ContiguousBackward(f func(g ref.Gradients, o, lse []float64, up ref.Upstream[float64], in ref.Inputs[float64], p problem.Problem) error) Backwarder {
-	return BackwardFunc(func(g Gradients, in BackwardInputs, p problem.Problem) error {
+func ContiguousBackward(f func(g ref.Gradients, o, lse []float64, up ref.Upstream[float64], in ref.Inputs[float64], p attention.Problem) error) Backwarder {
+	return BackwardFunc(func(g Gradients, in BackwardInputs, p attention.Problem) error {
 		gather := func(t *Tensor) []float64 {
 			if t == nil {
 				return nil
@@ -93,7 +93,7 @@ func ContiguousBackward(f func(g ref.Gradients, o, lse []float64, up ref.Upstrea
 
 // BackwardReference is ref.Backward.
 var BackwardReference = ContiguousBackward(
-	func(g ref.Gradients, _, _ []float64, up ref.Upstream[float64], in ref.Inputs[float64], p problem.Problem) error {
+	func(g ref.Gradients, _, _ []float64, up ref.Upstream[float64], in ref.Inputs[float64], p attention.Problem) error {
 		return ref.Backward(g, up, in, p)
 	})
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -108,7 +108,7 @@ type backwardSupporter struct {
 	refused, ran int
 }
 
-func (s *backwardSupporter) Supports(p problem.Problem) error {
+func (s *backwardSupporter) Supports(p attention.Problem) error {
 	if p.DType == dtype.Float16 {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (s *backwardSupporter) Supports(p problem.Problem) error {
 	return errRefused
 }
 
-func (s *backwardSupporter) Backward(g Gradients, in BackwardInputs, p problem.Problem) error {
+func (s *backwardSupporter) Backward(g Gradients, in BackwardInputs, p attention.Problem) error {
 	require.Equal(s.t, dtype.Float16, p.DType)
 	s.ran++
 	return BackwardReference.Backward(g, in, p)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -12,7 +12,7 @@ import (
 type Case struct {
 	// Name is unique: group/what/dtype.
 	Name    string
-	Problem problem.Problem
+	Problem attention.Problem
 	Input   Input
 
 	// Q, K, V, O and LSE lie each in their own way, tensors of features in one.
@@ -189,7 +189,7 @@ func (t *table) shapes() {
 	} {
 		for _, causal := range []bool{false, true} {
 			what := fmt.Sprintf("%dx%d/%s", s.seqQ, s.seqKV, mask(causal))
-			t.add("shape", what, Case{Problem: problem.Problem{SeqQ: s.seqQ, SeqKV: s.seqKV, NumHeads: 2, Causal: causal}}, dtype.All()...)
+			t.add("shape", what, Case{Problem: attention.Problem{SeqQ: s.seqQ, SeqKV: s.seqKV, NumHeads: 2, Causal: causal}}, dtype.All()...)
 		}
 	}
 	// Long enough for many tiles each way, one off on one side.
@@ -197,7 +197,7 @@ func (t *table) shapes() {
 		for j, s := range [][2]int{{1023, 1024}, {1024, 1023}} {
 			causal := (i+j)%2 == 1
 			what := fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal))
-			t.add("shape", what, Case{Problem: problem.Problem{SeqQ: s[0], SeqKV: s[1], Causal: causal}}, dt)
+			t.add("shape", what, Case{Problem: attention.Problem{SeqQ: s[0], SeqKV: s[1], Causal: causal}}, dt)
 		}
 	}
 }
@@ -210,7 +210,7 @@ func (t *table) tileEdges() {
 			for j, dt := range dtype.All() {
 				causal := (i+j)%2 == 0
 				what := fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal))
-				t.add("edge", what, Case{Problem: problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Odd, Causal: causal}}, dt)
+				t.add("edge", what, Case{Problem: attention.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Odd, Causal: causal}}, dt)
 			}
 		}
 	}
@@ -222,7 +222,7 @@ func (t *table) tileEdges() {
 func (t *table) headDims() {
 	for i, d := range []int{8, 24, 40, 64, 72, 96, 128, 160, 192, 256} {
 		for j, dt := range dtype.All() {
-			p := problem.Problem{NumHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: d, Causal: (i+j)%2 == 1}
+			p := attention.Problem{NumHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: d, Causal: (i+j)%2 == 1}
 			t.add("head-dim", fmt.Sprintf("%d/%s", d, mask(p.Causal)), Case{Problem: p}, dt)
 		}
 	}
@@ -231,8 +231,8 @@ func (t *table) headDims() {
 // masks: both alignments, wide and tall, within one tile and over several.
 func (t *table) masks() {
 	for i, s := range [][2]int{{2, 5}, {5, 2}, {65, 130}, {130, 65}, {100, 100}} {
-		for _, align := range []problem.Align{problem.BottomRight, problem.TopLeft} {
-			p := problem.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Feature, Causal: true, CausalAlign: align}
+		for _, align := range []attention.Align{attention.BottomRight, attention.TopLeft} {
+			p := attention.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Feature, Causal: true, CausalAlign: align}
 			t.add("mask", fmt.Sprintf("%dx%d/%v", s[0], s[1], align), Case{Problem: p}, rotate(i)...)
 		}
 	}
@@ -242,7 +242,7 @@ func (t *table) masks() {
 // that a wrong group reads another batch's keys or another head's.
 func (t *table) groups() {
 	for i, h := range [][2]int{{4, 4}, {4, 2}, {6, 2}, {8, 1}, {16, 2}, {5, 1}} {
-		p := problem.Problem{Batch: 2, NumHeads: h[0], NumKVHeads: h[1], SeqQ: 33, SeqKV: 47, Causal: i%2 == 1}
+		p := attention.Problem{Batch: 2, NumHeads: h[0], NumKVHeads: h[1], SeqQ: 33, SeqKV: 47, Causal: i%2 == 1}
 		t.add("heads", fmt.Sprintf("%dto%d", h[0], h[1]), Case{Problem: p, Q: BSHD, K: BSHD, V: BSHD, O: BSHD, LSE: Padded}, rotate(i)...)
 		t.add("heads", fmt.Sprintf("%dto%d/packed", h[0], h[1]), Case{Problem: p}, dtype.Float16)
 	}
@@ -253,15 +253,15 @@ func (t *table) groups() {
 // wherever these lie; aligned to the top left the row sees one key.
 func (t *table) decode() {
 	for i, l := range []struct{ q, o, lse Layout }{{Packed, Packed, Packed}, {BSHD, Cache, Padded}, {Odd, Padded, Odd}} {
-		p := problem.Problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: t.dims.Odd}
+		p := attention.Problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: t.dims.Odd}
 		for _, m := range []string{"dense", "causal", "top-left"} {
 			if p.Causal = m != "dense"; m == "top-left" {
-				p.CausalAlign = problem.TopLeft
+				p.CausalAlign = attention.TopLeft
 			}
 			t.add("decode", fmt.Sprintf("q-%v/%s", l.q, m), Case{Problem: p, Q: l.q, K: BSHD, V: Cache, O: l.o, LSE: l.lse}, rotate(i)...)
 		}
 	}
-	p := problem.Problem{NumHeads: 9, NumKVHeads: 1, SeqQ: 1, SeqKV: 130, HeadDim: t.dims.Odd}
+	p := attention.Problem{NumHeads: 9, NumKVHeads: 1, SeqQ: 1, SeqKV: 130, HeadDim: t.dims.Odd}
 	t.add("decode", "one-group", Case{Problem: p}, dtype.All()...)
 	t.add("decode", "no-lse", Case{Problem: p, NoLSE: true}, dtype.Float16)
 }
@@ -270,7 +270,7 @@ func (t *table) decode() {
 // largest product is then the smallest score).
 func (t *table) scales() {
 	for i, scale := range []float64{1e-3, 0.3, 1, -0.3} {
-		p := problem.Problem{NumHeads: 2, SeqQ: 50, SeqKV: 77, Scale: scale, Causal: i%2 == 1}
+		p := attention.Problem{NumHeads: 2, SeqQ: 50, SeqKV: 77, Scale: scale, Causal: i%2 == 1}
 		t.add("scale", fmt.Sprint(scale), Case{Problem: p}, rotate(i)...)
 	}
 }
@@ -278,7 +278,7 @@ func (t *table) scales() {
 // layouts: each for all tensors together, then mixed so that no two tensors
 // share strides, then without LSE.
 func (t *table) layouts() {
-	p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: t.dims.Odd}
+	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: t.dims.Odd}
 	for l := range NumLayouts {
 		p.Causal = l%2 == 1
 		t.add("layout", l.String(), Case{Problem: p, Q: l, K: l, V: l, O: l, LSE: l}, dtype.All()...)
@@ -316,14 +316,14 @@ func (t *table) extremes() {
 		{"uneven", Uneven, 150, false, 0},
 		{"zero", Zero, 100, true, 0},
 	} {
-		p := problem.Problem{NumHeads: 4, NumKVHeads: 2, SeqQ: 96, SeqKV: e.seqKV, Causal: e.causal, Scale: e.scale}
+		p := attention.Problem{NumHeads: 4, NumKVHeads: 2, SeqQ: 96, SeqKV: e.seqKV, Causal: e.causal, Scale: e.scale}
 		if e.seqKV > 200 {
 			p.NumHeads, p.SeqQ = 2, 48
 		}
 		t.add("extreme", e.what, Case{Problem: p, Input: e.in}, dtype.All()...)
 	}
 	// All rows but one see no key: in most workgroups the loop over keys never runs.
-	p := problem.Problem{SeqQ: 200, SeqKV: 1, Causal: true, NumHeads: 3}
+	p := attention.Problem{SeqQ: 200, SeqKV: 1, Causal: true, NumHeads: 3}
 	t.add("extreme", "almost-nothing-seen", Case{Problem: p, O: Padded, LSE: Padded}, dtype.All()...)
 }
 
@@ -332,23 +332,23 @@ func (t *table) large() {
 	for _, c := range []struct {
 		what  string
 		types []dtype.DType
-		p     problem.Problem
+		p     attention.Problem
 		l     Layout
 	}{
 		// A decoder layer, grouped heads.
-		{"gqa-d128", dtype.All(), problem.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, Causal: true}, Packed},
-		{"gqa-d128-bshd", rotate(1), problem.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1000, SeqKV: 1100, HeadDim: 128, Causal: true}, BSHD},
+		{"gqa-d128", dtype.All(), attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, Causal: true}, Packed},
+		{"gqa-d128-bshd", rotate(1), attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1000, SeqKV: 1100, HeadDim: 128, Causal: true}, BSHD},
 		// Long rows, one off.
-		{"long-d64", dtype.All(), problem.Problem{NumHeads: 2, SeqQ: 4095, SeqKV: 4097, HeadDim: 64}, Packed},
-		{"long-d64-causal", rotate(1), problem.Problem{NumHeads: 2, SeqQ: 4097, SeqKV: 4095, HeadDim: 64, Causal: true}, BSHD},
+		{"long-d64", dtype.All(), attention.Problem{NumHeads: 2, SeqQ: 4095, SeqKV: 4097, HeadDim: 64}, Packed},
+		{"long-d64-causal", rotate(1), attention.Problem{NumHeads: 2, SeqQ: 4097, SeqKV: 4095, HeadDim: 64, Causal: true}, BSHD},
 		// Very many keys for few rows, and the reverse.
-		{"many-keys", rotate(0), problem.Problem{Batch: 2, NumHeads: 4, SeqQ: 5, SeqKV: 30011, HeadDim: 128, Causal: true}, Cache},
-		{"many-rows", rotate(1), problem.Problem{NumHeads: 4, NumKVHeads: 1, SeqQ: 20011, SeqKV: 70, HeadDim: 64}, Odd},
+		{"many-keys", rotate(0), attention.Problem{Batch: 2, NumHeads: 4, SeqQ: 5, SeqKV: 30011, HeadDim: 128, Causal: true}, Cache},
+		{"many-rows", rotate(1), attention.Problem{NumHeads: 4, NumKVHeads: 1, SeqQ: 20011, SeqKV: 70, HeadDim: 64}, Odd},
 		// Many small heads: more workgroups than the device holds at once.
-		{"many-heads", dtype.All(), problem.Problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 130, SeqKV: 130, HeadDim: 64, Causal: true}, SBHD},
+		{"many-heads", dtype.All(), attention.Problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 130, SeqKV: 130, HeadDim: 64, Causal: true}, SBHD},
 		// The largest head.
-		{"d256", rotate(0), problem.Problem{Batch: 2, NumHeads: 4, SeqQ: 700, SeqKV: 900, HeadDim: 256}, Padded},
-		{"d192-causal", rotate(1), problem.Problem{Batch: 2, NumHeads: 4, SeqQ: 900, SeqKV: 700, HeadDim: 192, Causal: true}, FusedQKV},
+		{"d256", rotate(0), attention.Problem{Batch: 2, NumHeads: 4, SeqQ: 700, SeqKV: 900, HeadDim: 256}, Padded},
+		{"d192-causal", rotate(1), attention.Problem{Batch: 2, NumHeads: 4, SeqQ: 900, SeqKV: 700, HeadDim: 192, Causal: true}, FusedQKV},
 	} {
 		t.add("large", c.what, Case{Problem: c.p, Q: c.l, K: c.l, V: c.l, O: c.l, LSE: c.l}, c.types...)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -137,7 +137,7 @@ func TestEncode(t *testing.T) {
 
 // TestMessages holds what a failure looks like.
 func TestMessages(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 4, HeadDim: 8, Causal: true}
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 4, HeadDim: 8, Causal: true}
 	c := &Case{Name: "message", Problem: p, Q: Odd, K: BSHD, V: Cache, O: Padded}
 	s := NewSuite(Short, Reference, func(*Case, []float64, []float64, ref.Inputs[float64]) (ref.Bound, error) {
 		return ref.Bound{O: 1e-12, LSE: 1e-12}, nil
@@ -154,7 +154,7 @@ func TestMessages(t *testing.T) {
 		{func(_, _, _, k, _ *Tensor) { k.Data[k.Offset] = 3 }, `^input k was changed: backing element 64 is 3, was -?[0-9.]+$`},
 		{func(o, _, _, _, _ *Tensor) { o.Data[o.Offset] = math.NaN() }, `^O\[0\] = NaN, want -?[0-9.]+ at \(b=0, h=0, i=0, d=0\): not written, or computed from NaN$`},
 	} {
-		_, err := s.Check(c, ForwardFunc(func(o, lse *Tensor, in Inputs, p problem.Problem) error {
+		_, err := s.Check(c, ForwardFunc(func(o, lse *Tensor, in Inputs, p attention.Problem) error {
 			if err := Reference.Forward(o, lse, in, p); err != nil {
 				return err
 			}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // A device has memory of bytes in the storage format, as a GPU does. It is the
@@ -13,7 +13,7 @@ import (
 // download all of them whole.
 type device struct{ kernel Forwarder }
 
-func (d *device) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error {
+func (d *device) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
 	var host, memory []*Tensor
 	upload := func(t *Tensor) *Tensor {
 		if t == nil {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
 )
 
@@ -13,7 +13,7 @@ import (
 // that has more than one key. In a test, TestForward runs all cases.
 func Example() {
 	suite := attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain)
-	wrong := attntest.Contiguous(func(o, lse []float64, in ref.Inputs[float64], p problem.Problem) error {
+	wrong := attntest.Contiguous(func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
 		p.Scale = 1
 		return ref.Forward(o, lse, in, p)
 	})

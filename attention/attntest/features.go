@@ -3,7 +3,7 @@ package attntest
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -36,7 +36,7 @@ func (g generator) features(in *ref.Inputs[float64], c *Case) {
 			})
 		}
 	}
-	if p.ALiBi != problem.ALiBiOff {
+	if p.ALiBi != attention.ALiBiOff {
 		in.ALiBiSlopes = make([]float64, product(p.SlopesShape()))
 		for i := range in.ALiBiSlopes {
 			b, h := i/p.NumHeads, i%p.NumHeads
@@ -76,7 +76,7 @@ func (g generator) features(in *ref.Inputs[float64], c *Case) {
 func (c *Case) packed() {
 	p := &c.Problem
 	p.Batch, p.SeqQ, p.SeqKV = len(c.Lengths), 1, 1
-	p.Varlen = problem.Varlen{On: true, TotalQ: c.Slack, TotalKV: c.Slack}
+	p.Varlen = attention.Varlen{On: true, TotalQ: c.Slack, TotalKV: c.Slack}
 	for _, n := range c.Lengths {
 		p.SeqQ, p.SeqKV = max(p.SeqQ, n[0]), max(p.SeqKV, n[1])
 		p.Varlen.TotalQ += n[0]
@@ -103,7 +103,7 @@ func (c *Case) cuSeqlens() (q, kv []int32) {
 }
 
 // mask returns the mask of a sequence, with its lengths.
-func (c *Case) mask(b int) problem.Mask {
+func (c *Case) mask(b int) attention.Mask {
 	if c.Problem.Varlen.On {
 		return c.Problem.MaskOf(c.Lengths[b][0], c.Lengths[b][1])
 	}

@@ -6,7 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -82,7 +82,7 @@ func hugeMagnitude(t dtype.DType) float64 {
 }
 
 // ScaleFor returns what the problem's Scale has to be for that input, 0 for the default.
-func (in Input) ScaleFor(p problem.Problem) float64 {
+func (in Input) ScaleFor(p attention.Problem) float64 {
 	if in == Huge {
 		m := hugeMagnitude(p.DType)
 		return 4 / (m * m * math.Sqrt(float64(p.HeadDim)))
@@ -173,7 +173,7 @@ func round(t []float64, format dtype.DType) {
 
 type generator struct {
 	*rand.Rand
-	p problem.Problem
+	p attention.Problem
 }
 
 // generator returns one of the streams of random numbers of the case.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -16,8 +16,8 @@ type kernel struct {
 	calls   int // Forward was called so often
 
 	in Inputs // of the call
-	p  problem.Problem
-	m  problem.Mask // of the sequence
+	p  attention.Problem
+	m  attention.Mask // of the sequence
 }
 
 const kernelBlock = 16
@@ -54,7 +54,7 @@ func (k *kernel) atLSE(t *Tensor, b, h, i int) int {
 }
 
 // mask returns the mask of a sequence, with its lengths.
-func (k *kernel) mask(b int) problem.Mask {
+func (k *kernel) mask(b int) attention.Mask {
 	p := k.p
 	switch {
 	case k.is("top-left and bottom-right swapped"):
@@ -62,7 +62,7 @@ func (k *kernel) mask(b int) problem.Mask {
 	case k.is("causal ignored"):
 		p.Causal = false
 	case k.is("window: open to the right"):
-		p.Window.Right = problem.Unlimited
+		p.Window.Right = attention.Unlimited
 	case k.is("window: one key fewer to the right") && p.Window.Right > 0:
 		p.Window.Right--
 	case k.is("window: one key more to the left") && p.Window.Left >= 0:
@@ -73,7 +73,7 @@ func (k *kernel) mask(b int) problem.Mask {
 		length := func(cu *Tensor) int { return int(cu.Data[cu.Offset+b+1] - cu.Data[cu.Offset+b]) }
 		m = p.MaskOf(length(k.in.CuSeqlensQ), length(k.in.CuSeqlensKV))
 		switch {
-		case k.is("shift of the longest sequence") && p.CausalAlign == problem.BottomRight:
+		case k.is("shift of the longest sequence") && p.CausalAlign == attention.BottomRight:
 			m.Shift = p.SeqKV - p.SeqQ
 		case k.is("keys of the longest sequence"):
 			m.SeqKV = min(p.SeqKV, p.Varlen.TotalKV-k.first(k.in.K, b))
@@ -88,7 +88,7 @@ func (k *kernel) mask(b int) problem.Mask {
 }
 
 // Forward walks over tiles of kernelBlock rows and keys.
-func (k *kernel) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error {
+func (k *kernel) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
 	k.calls++
 	k.in, k.p = in, p
 	for b := range p.Batch {

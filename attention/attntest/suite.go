@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -18,7 +18,7 @@ import (
 // implementation uploads the whole backing slice of each tensor (Encode), and
 // downloads all afterwards (Decode), so that the suite sees stray writes.
 type Forwarder interface {
-	Forward(o, lse *Tensor, in Inputs, p problem.Problem) error
+	Forward(o, lse *Tensor, in Inputs, p attention.Problem) error
 }
 
 // Inputs are the tensors that an implementation reads; those of features that
@@ -81,14 +81,14 @@ func (in *Inputs) contiguous() ref.Inputs[float64] {
 // A Supporter is a Forwarder or Backwarder that refuses some problems. A case for which
 // Supports returns an error is skipped, with the error as the reason.
 type Supporter interface {
-	Supports(p problem.Problem) error
+	Supports(p attention.Problem) error
 }
 
 // ForwardFunc is a Forwarder that is one function.
-type ForwardFunc func(o, lse *Tensor, in Inputs, p problem.Problem) error
+type ForwardFunc func(o, lse *Tensor, in Inputs, p attention.Problem) error
 
 // Forward calls f.
-func (f ForwardFunc) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error {
+func (f ForwardFunc) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
 	return f(o, lse, in, p)
 }
 
@@ -96,8 +96,8 @@ func (f ForwardFunc) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error
 // order, such as ref.Forward[float64], ref.Plain[float64] or
 // ref.Model.Forward. Q, K and V are copied back too, so that a function that
 // changes them is found out.
-func Contiguous(f func(o, lse []float64, in ref.Inputs[float64], p problem.Problem) error) Forwarder {
-	return ForwardFunc(func(o, lse *Tensor, in Inputs, p problem.Problem) error {
+func Contiguous(f func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error) Forwarder {
+	return ForwardFunc(func(o, lse *Tensor, in Inputs, p attention.Problem) error {
 		values := in.contiguous()
 		outO, outLSE := o.Gather(), []float64(nil)
 		if lse != nil {

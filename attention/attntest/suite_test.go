@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/philox"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -84,7 +84,7 @@ type supporter struct {
 	refused, ran *int
 }
 
-func (s *supporter) Supports(p problem.Problem) error {
+func (s *supporter) Supports(p attention.Problem) error {
 	if p.DType == dtype.Float16 {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (s *supporter) Supports(p problem.Problem) error {
 	return errRefused
 }
 
-func (s *supporter) Forward(o, lse *Tensor, in Inputs, p problem.Problem) error {
+func (s *supporter) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
 	require.Equal(s.t, dtype.Float16, p.DType)
 	*s.ran++
 	return Reference.Forward(o, lse, in, p)
@@ -106,7 +106,7 @@ var errRefused = refused{}
 
 // loops is the formula, element by element, from the words of package problem
 // and with none of its code but the random numbers.
-func loops(o, lse []float64, in ref.Inputs[float64], p problem.Problem) error {
+func loops(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
 	dv := p.ValueHeadDim()
 	for b := range p.Batch {
 		for h := range p.NumHeads {
@@ -141,9 +141,9 @@ func loops(o, lse []float64, in ref.Inputs[float64], p problem.Problem) error {
 }
 
 // loopScore returns the score of a row and a key, if it is seen.
-func loopScore(in ref.Inputs[float64], p problem.Problem, b, h, i, j, seqQ, seqKV, query, key int) (float64, bool) {
+func loopScore(in ref.Inputs[float64], p attention.Problem, b, h, i, j, seqQ, seqKV, query, key int) (float64, bool) {
 	at := i
-	if p.CausalAlign == problem.BottomRight {
+	if p.CausalAlign == attention.BottomRight {
 		at = i + seqKV - seqQ
 	}
 	w := p.Window
@@ -176,9 +176,9 @@ func loopScore(in ref.Inputs[float64], p problem.Problem, b, h, i, j, seqQ, seqK
 		x += bias
 	}
 	switch p.ALiBi {
-	case problem.ALiBiPerHead:
+	case attention.ALiBiPerHead:
 		x -= in.ALiBiSlopes[h] * math.Abs(float64(at-j))
-	case problem.ALiBiPerBatchHead:
+	case attention.ALiBiPerBatchHead:
 		x -= in.ALiBiSlopes[b*p.NumHeads+h] * math.Abs(float64(at-j))
 	}
 	return x, true
@@ -186,7 +186,7 @@ func loopScore(in ref.Inputs[float64], p problem.Problem, b, h, i, j, seqQ, seqK
 
 // loopRow computes a row of O from the scores of the keys that it sees, and
 // returns its LSE.
-func loopRow(o []float64, scores map[int]float64, in ref.Inputs[float64], p problem.Problem, b, h, i int, value func(j int) []float64) float64 {
+func loopRow(o []float64, scores map[int]float64, in ref.Inputs[float64], p attention.Problem, b, h, i int, value func(j int) []float64) float64 {
 	clear(o)
 	most := math.Inf(-1)
 	if p.Sinks {

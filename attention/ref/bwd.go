@@ -6,7 +6,7 @@ import (
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas64"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // Backward computes in float64, for every batch and head and with all features,
@@ -16,7 +16,7 @@ import (
 //	W      = P * Z                             Z is what dropout multiplies a weight with: 0 or 1/(1-p)
 //	dP     = (dO * Vᵀ) * Z
 //	Delta  = rowsum(P * dP)                    which is rowsum(dO * O)
-//	dS     = P * (dP - Delta + dLSE)           the gradient of the scores x of problem.Problem
+//	dS     = P * (dP - Delta + dLSE)           the gradient of the scores x of attention.Problem
 //	dX     = dS * (1 - tanh(x)²)               with a Softcap, of x before it; dS without
 //	dQ     = Scale * dX * K
 //	dK     = Scale * dXᵀ * Q                   summed over the heads that read the key head
@@ -35,12 +35,12 @@ import (
 // of a sequence counts nothing.
 //
 // It returns an error that names the argument that is not valid.
-func Backward[T Float](g Gradients, up Upstream[T], in Inputs[T], p problem.Problem) error {
+func Backward[T Float](g Gradients, up Upstream[T], in Inputs[T], p attention.Problem) error {
 	return backward(g, &up, &in, p, nil)
 }
 
 // backward is Backward, and adds up the weights unless that is nil.
-func backward[T Float](g Gradients, up *Upstream[T], in *Inputs[T], p problem.Problem, sums *weightSums) error {
+func backward[T Float](g Gradients, up *Upstream[T], in *Inputs[T], p attention.Problem, sums *weightSums) error {
 	if err := checkBackward(&g, up, in, p); err != nil {
 		return err
 	}
@@ -57,13 +57,13 @@ func backward[T Float](g Gradients, up *Upstream[T], in *Inputs[T], p problem.Pr
 // gradient.
 type weightSums struct {
 	keys  []float64 // (batch, num_kv_heads, seq_kv)
-	bias  []float64 // problem.Problem.BiasShape
+	bias  []float64 // attention.Problem.BiasShape
 	sinks []float64 // (batch, num_heads)
 	terms []float64 // (batch, num_heads), not a sum but the largest P * (|dP| + |Delta|)
 	ds    []float64 // likewise, the largest |dS|
 }
 
-func newWeightSums(p problem.Problem) *weightSums {
+func newWeightSums(p attention.Problem) *weightSums {
 	return &weightSums{
 		keys:  make([]float64, p.Batch*p.NumKVHeads*p.SeqKV),
 		bias:  make([]float64, product(p.BiasShape())),
@@ -74,7 +74,7 @@ func newWeightSums(p problem.Problem) *weightSums {
 }
 
 // add adds the weights P of row r, and that of its sink.
-func (s *weightSums) add(P []float64, sink float64, p problem.Problem, r Row) {
+func (s *weightSums) add(P []float64, sink float64, p attention.Problem, r Row) {
 	keys := s.keys[(r.Batch*p.NumKVHeads+r.Head/(p.NumHeads/p.NumKVHeads))*p.SeqKV:]
 	for j, x := range P {
 		keys[j] += x
@@ -94,7 +94,7 @@ type bwdWorker[T Float] struct {
 	dsinks []float64 // (batch, num_heads)
 	up     *Upstream[T]
 	in     *Inputs[T]
-	p      problem.Problem
+	p      attention.Problem
 	sums   *weightSums
 	rows   int // of a chunk, at most
 
@@ -107,7 +107,7 @@ type bwdWorker[T Float] struct {
 	slope     []float64 // dX / dS
 }
 
-func newBwdWorker[T Float](g Gradients, dsinks []float64, up *Upstream[T], in *Inputs[T], p problem.Problem, sums *weightSums) *bwdWorker[T] {
+func newBwdWorker[T Float](g Gradients, dsinks []float64, up *Upstream[T], in *Inputs[T], p attention.Problem, sums *weightSums) *bwdWorker[T] {
 	rows := min(max(scoresPerChunk/max(p.SeqKV, 1), 1), maxChunkRows)
 	d, dv := p.HeadDim, p.ValueHeadDim()
 	float64s := func(n int) []float64 { return make([]float64, n) }
@@ -144,7 +144,7 @@ func (w *bwdWorker[T]) keyHead(batch, kv int) {
 
 // chunk adds what the rows from r on give to dK, dV, dBias and dSinks, and
 // writes their dQ.
-func (w *bwdWorker[T]) chunk(k, v []float64, mask problem.Mask, r Row, rows int) {
+func (w *bwdWorker[T]) chunk(k, v []float64, mask attention.Mask, r Row, rows int) {
 	p, d, dv, keys := w.p, w.p.HeadDim, w.p.ValueHeadDim(), mask.SeqKV
 	first, step := w.in.places(p).queries(r.Batch, r.Head)
 	first += r.Row * step
@@ -176,7 +176,7 @@ func (w *bwdWorker[T]) chunk(k, v []float64, mask problem.Mask, r Row, rows int)
 
 // row turns products of row r into gradients: s, of Q and K, into P, and t, of dO
 // and V, into dX.
-func (w *bwdWorker[T]) row(s, weights, t, slope []float64, mask problem.Mask, r Row) {
+func (w *bwdWorker[T]) row(s, weights, t, slope []float64, mask attention.Mask, r Row) {
 	p := w.p
 	score := newScorer[float64](w.in, p, mask, r, 1)
 	for j := range s {

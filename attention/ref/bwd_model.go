@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // A BackwardModel is the algorithm of the backward kernels in Go. They are given
@@ -52,7 +52,7 @@ func (m BackwardModel) String() string {
 
 // Backward computes what ref.Backward computes, by the model's algorithm, from
 // what PlainBackward is given.
-func (m BackwardModel) Backward(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p problem.Problem) error {
+func (m BackwardModel) Backward(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p attention.Problem) error {
 	if m.BlockM < 1 || m.BlockN < 1 {
 		return fmt.Errorf("attention: model: block_m=%d, block_n=%d: not positive", m.BlockM, m.BlockN)
 	}
@@ -82,10 +82,10 @@ type modelBwd struct {
 	o, lse        []float64
 	up            *Upstream[float64]
 	in            *Inputs[float64]
-	p             problem.Problem
+	p             attention.Problem
 
 	k, v []float32 // of the key head
-	mask problem.Mask
+	mask attention.Mask
 }
 
 // A modelRow is what the kernels know of a row.
@@ -94,7 +94,7 @@ type modelRow struct {
 	q, do   []float32
 	lse2, d float32
 	score   scorer[float32, float64]
-	kept    problem.DropoutRow
+	kept    attention.DropoutRow
 }
 
 // row reads row r.

@@ -3,7 +3,7 @@ package ref
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // PlainBackward evaluates the formulas of Backward as a straightforward program
@@ -21,7 +21,7 @@ import (
 // GradientBounds derives from it what a kernel is allowed, as PlainBound does
 // from Plain. O and LSE are those of Forward, rounded to p.DType and float32
 // (Saved); the other arguments are those of Backward. All are rounded to float32.
-func PlainBackward[T Float](g Gradients, o, lse []float64, up Upstream[T], in Inputs[T], p problem.Problem) error {
+func PlainBackward[T Float](g Gradients, o, lse []float64, up Upstream[T], in Inputs[T], p attention.Problem) error {
 	if err := checkBackward(&g, &up, &in, p); err != nil {
 		return err
 	}
@@ -47,14 +47,14 @@ type plainBwd[T Float] struct {
 	out, lse      []float64 // O and LSE
 	up            *Upstream[T]
 	in            *Inputs[T]
-	p             problem.Problem
+	p             attention.Problem
 
 	q, o, do, dq []float32 // of a row
 	k, v, dk, dv []float32 // of the keys of a head
 	kept         []float32 // (seq_kv), what dropout multiplies with
 }
 
-func newPlainBwd[T Float](g Gradients, dbias, dsinks []float32, o, lse []float64, up *Upstream[T], in *Inputs[T], p problem.Problem) *plainBwd[T] {
+func newPlainBwd[T Float](g Gradients, dbias, dsinks []float32, o, lse []float64, up *Upstream[T], in *Inputs[T], p attention.Problem) *plainBwd[T] {
 	d, dv := p.HeadDim, p.ValueHeadDim()
 	float32s := func(n int) []float32 { return make([]float32, n) }
 	return &plainBwd[T]{
@@ -95,7 +95,7 @@ func (w *plainBwd[T]) keyHead(batch, kv int) {
 
 // row writes dQ of row r and adds what it gives to the other gradients. The
 // conversions to float32 forbid fused multiply-add.
-func (w *plainBwd[T]) row(k, v []float32, mask problem.Mask, r Row) {
+func (w *plainBwd[T]) row(k, v []float32, mask attention.Mask, r Row) {
 	p, d, dv := w.p, w.p.HeadDim, w.p.ValueHeadDim()
 	l := w.in.places(p)
 	at := l.query(r)

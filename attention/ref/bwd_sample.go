@@ -5,7 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // A Key names one key of a problem; Head is its key head.
@@ -13,7 +13,7 @@ type Key struct{ Batch, Head, Key int }
 
 // SampleKeys returns n keys of p, or all of them if p has no more than n, in
 // order, as SampleRows does with rows.
-func SampleKeys[T Float](in Inputs[T], p problem.Problem, n int) []Key {
+func SampleKeys[T Float](in Inputs[T], p attention.Problem, n int) []Key {
 	l := in.places(p)
 	var heads []Key // the key after the last of each head, and how many are before it
 	var before []int
@@ -49,7 +49,7 @@ func SampleKeys[T Float](in Inputs[T], p problem.Problem, n int) []Key {
 // should be, by the formulas of Backward, from O and LSE as a forward pass left
 // them. It is for problems whose gradients would all take too long.
 type BackwardSample[T Float] struct {
-	p     problem.Problem
+	p     attention.Problem
 	in    Inputs[T]
 	rows  []Row
 	keys  []Key
@@ -64,7 +64,7 @@ type BackwardSample[T Float] struct {
 // A row costs 2*(2*head_dim + value_dim) operations for each key that it sees, a key
 // 4*(head_dim + value_dim) for each row of each head that sees it, all in float64
 // and once more in float32, for the bounds.
-func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p problem.Problem, rows []Row, keys []Key) (*BackwardSample[T], error) {
+func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p attention.Problem, rows []Row, keys []Key) (*BackwardSample[T], error) {
 	if err := in.check(p); err != nil {
 		return nil, err
 	}

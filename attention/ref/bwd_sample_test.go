@@ -6,12 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // allKeys returns every key of p.
-func allKeys(in Inputs[float64], p problem.Problem) []Key { return SampleKeys(in, p, 1<<30) }
+func allKeys(in Inputs[float64], p attention.Problem) []Key { return SampleKeys(in, p, 1<<30) }
 
 // TestSampleBackward: of all rows and keys, from exact O and LSE, a sample is what
 // Backward computes, with every feature; in float32 it is what PlainBackward does,
@@ -19,7 +19,7 @@ func allKeys(in Inputs[float64], p problem.Problem) []Key { return SampleKeys(in
 func TestSampleBackward(t *testing.T) {
 	for name, change := range bwdProblems {
 		for _, dt := range dtype.All() {
-			p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 20, SeqKV: 27, HeadDim: 16, DType: dt}
+			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 20, SeqKV: 27, HeadDim: 16, DType: dt}
 			change(&p)
 			d := newBwdData(p)
 			require.NoError(t, Backward(d.g, d.up, d.in, p))
@@ -53,8 +53,8 @@ func sampleScope(t *testing.T, d *bwdData) sampleSums {
 // TestSampleBackwardSome: single rows and keys are those of the whole, packed, too,
 // and a wrong element is found and named.
 func TestSampleBackwardSome(t *testing.T) {
-	p := problem.Problem{Batch: 4, NumHeads: 4, NumKVHeads: 2, SeqQ: 9, SeqKV: 12, HeadDim: 24, ValueDim: 16, DType: dtype.Float32, Causal: true}
-	p.Varlen = problem.Varlen{On: true, TotalQ: 20, TotalKV: 25}
+	p := attention.Problem{Batch: 4, NumHeads: 4, NumKVHeads: 2, SeqQ: 9, SeqKV: 12, HeadDim: 24, ValueDim: 16, DType: dtype.Float32, Causal: true}
+	p.Varlen = attention.Varlen{On: true, TotalQ: 20, TotalKV: 25}
 	d := newBwdData(p)
 	d.in.CuSeqlensQ, d.in.CuSeqlensKV = []int32{0, 9, 9, 10, 18}, []int32{0, 5, 8, 9, 21}
 	o, lse, err := Saved(d.in, p)

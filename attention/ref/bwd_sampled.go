@@ -3,7 +3,7 @@ package ref
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // sampled computes gradients of single rows and keys in arithmetic F: in float64
@@ -13,7 +13,7 @@ type sampled[F, T Float] struct {
 	o, lse []T
 	up     *Upstream[T]
 	in     *Inputs[T]
-	p      problem.Problem
+	p      attention.Problem
 	round  func(F) F
 }
 
@@ -63,11 +63,11 @@ type sampleRow[F, T Float] struct {
 	q, do      []F
 	lse, delta F // delta is Delta - dLSE
 	score      scorer[F, T]
-	kept       problem.DropoutRow
+	kept       attention.DropoutRow
 }
 
 // load reads row r.
-func (w *sampleWorker[F, T]) load(r Row, mask problem.Mask) sampleRow[F, T] {
+func (w *sampleWorker[F, T]) load(r Row, mask attention.Mask) sampleRow[F, T] {
 	p, l := w.p, w.in.places(w.p)
 	at, dv := l.query(r), p.ValueHeadDim()
 	x := sampleRow[F, T]{

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/diff/fd"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -21,7 +21,7 @@ type bwdData struct {
 	g  Gradients
 }
 
-func newBwdData(p problem.Problem) *bwdData {
+func newBwdData(p attention.Problem) *bwdData {
 	d := &bwdData{data: *newData(p), g: NewGradients(p)}
 	rng := rand.New(rand.NewPCG(2, 2))
 	normal := func(n int) []float64 {
@@ -40,7 +40,7 @@ func newBwdData(p problem.Problem) *bwdData {
 			}
 		}
 	}
-	if p.ALiBi != problem.ALiBiOff {
+	if p.ALiBi != attention.ALiBiOff {
 		d.in.ALiBiSlopes = normal(product(p.SlopesShape()))
 	}
 	if p.Sinks {
@@ -109,38 +109,38 @@ func (d *bwdData) checkFinite(t testing.TB) {
 
 // tiny is small enough for finite differences, with a group of heads, two
 // batches and more keys than rows.
-var tiny = problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float32}
+var tiny = attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float32}
 
 // TestFiniteDifferences: each feature alone, then pairs, then all of them.
 func TestFiniteDifferences(t *testing.T) {
-	dropout := problem.Dropout{P: 0.4, Seeded: true, Seed: 5, Offset: 1 << 33}
-	for name, change := range map[string]func(p *problem.Problem){
-		"plain":        func(*problem.Problem) {},
-		"scale":        func(p *problem.Problem) { p.Scale = -0.7 },
-		"causal":       func(p *problem.Problem) { p.Causal = true },
-		"top-left":     func(p *problem.Problem) { p.Causal, p.CausalAlign = true, problem.TopLeft },
-		"sees-nothing": func(p *problem.Problem) { p.Causal, p.SeqQ, p.SeqKV = true, 5, 3 },
-		"one-key":      func(p *problem.Problem) { p.SeqKV = 1 },
-		"window":       func(p *problem.Problem) { p.Window = problem.Window{On: true, Left: 1, Right: 1} },
-		"softcap":      func(p *problem.Problem) { p.Softcap = 0.8 },
-		"alibi":        func(p *problem.Problem) { p.ALiBi = problem.ALiBiPerHead },
-		"alibi-batch":  func(p *problem.Problem) { p.ALiBi, p.CausalAlign = problem.ALiBiPerBatchHead, problem.TopLeft },
-		"key-mask":     func(p *problem.Problem) { p.KeyMask = true },
-		"sinks":        func(p *problem.Problem) { p.Sinks = true },
-		"sinks-empty":  func(p *problem.Problem) { p.Sinks, p.Causal, p.SeqQ, p.SeqKV = true, true, 5, 3 },
-		"value-dim":    func(p *problem.Problem) { p.ValueDim = 16 },
-		"dropout":      func(p *problem.Problem) { p.Dropout = dropout },
-		"mha":          func(p *problem.Problem) { p.NumKVHeads = 4 },
-		"mqa":          func(p *problem.Problem) { p.NumKVHeads = 1 },
-		"dropout-sinks": func(p *problem.Problem) {
+	dropout := attention.Dropout{P: 0.4, Seeded: true, Seed: 5, Offset: 1 << 33}
+	for name, change := range map[string]func(p *attention.Problem){
+		"plain":        func(*attention.Problem) {},
+		"scale":        func(p *attention.Problem) { p.Scale = -0.7 },
+		"causal":       func(p *attention.Problem) { p.Causal = true },
+		"top-left":     func(p *attention.Problem) { p.Causal, p.CausalAlign = true, attention.TopLeft },
+		"sees-nothing": func(p *attention.Problem) { p.Causal, p.SeqQ, p.SeqKV = true, 5, 3 },
+		"one-key":      func(p *attention.Problem) { p.SeqKV = 1 },
+		"window":       func(p *attention.Problem) { p.Window = attention.Window{On: true, Left: 1, Right: 1} },
+		"softcap":      func(p *attention.Problem) { p.Softcap = 0.8 },
+		"alibi":        func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerHead },
+		"alibi-batch":  func(p *attention.Problem) { p.ALiBi, p.CausalAlign = attention.ALiBiPerBatchHead, attention.TopLeft },
+		"key-mask":     func(p *attention.Problem) { p.KeyMask = true },
+		"sinks":        func(p *attention.Problem) { p.Sinks = true },
+		"sinks-empty":  func(p *attention.Problem) { p.Sinks, p.Causal, p.SeqQ, p.SeqKV = true, true, 5, 3 },
+		"value-dim":    func(p *attention.Problem) { p.ValueDim = 16 },
+		"dropout":      func(p *attention.Problem) { p.Dropout = dropout },
+		"mha":          func(p *attention.Problem) { p.NumKVHeads = 4 },
+		"mqa":          func(p *attention.Problem) { p.NumKVHeads = 1 },
+		"dropout-sinks": func(p *attention.Problem) {
 			p.Dropout, p.Sinks = dropout, true
 		},
-		"softcap-bias": func(p *problem.Problem) {
-			p.Softcap, p.Bias = 1.5, problem.Bias{On: true, Heads: true}
+		"softcap-bias": func(p *attention.Problem) {
+			p.Softcap, p.Bias = 1.5, attention.Bias{On: true, Heads: true}
 		},
-		"all": func(p *problem.Problem) {
-			p.Causal, p.Softcap, p.ALiBi, p.KeyMask, p.Sinks, p.ValueDim, p.Dropout = true, 2, problem.ALiBiPerBatchHead, true, true, 16, dropout
-			p.Window, p.Bias = problem.Window{On: true, Left: 2}, problem.Bias{On: true, Batch: true, Rows: true}
+		"all": func(p *attention.Problem) {
+			p.Causal, p.Softcap, p.ALiBi, p.KeyMask, p.Sinks, p.ValueDim, p.Dropout = true, 2, attention.ALiBiPerBatchHead, true, true, 16, dropout
+			p.Window, p.Bias = attention.Window{On: true, Left: 2}, attention.Bias{On: true, Batch: true, Rows: true}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestFiniteDifferences(t *testing.T) {
 	}
 	for axes := range 8 {
 		p := tiny
-		p.Bias = problem.Bias{On: true, Batch: axes&1 != 0, Heads: axes&2 != 0, Rows: axes&4 != 0}
+		p.Bias = attention.Bias{On: true, Batch: axes&1 != 0, Heads: axes&2 != 0, Rows: axes&4 != 0}
 		t.Run("bias-"+p.Bias.String(), func(t *testing.T) { newBwdData(p).checkFinite(t) })
 	}
 	t.Run("no-dlse", func(t *testing.T) {
@@ -161,8 +161,8 @@ func TestFiniteDifferences(t *testing.T) {
 	})
 	t.Run("varlen", func(t *testing.T) {
 		p := tiny
-		p.Batch, p.Causal, p.Sinks, p.Bias = 5, true, true, problem.Bias{On: true, Batch: true, Rows: true}
-		p.Varlen = problem.Varlen{On: true, TotalQ: 8, TotalKV: 11}
+		p.Batch, p.Causal, p.Sinks, p.Bias = 5, true, true, attention.Bias{On: true, Batch: true, Rows: true}
+		p.Varlen = attention.Varlen{On: true, TotalQ: 8, TotalKV: 11}
 		d := newBwdData(p)
 		// Sequences of 3x5, 0x2, 1x0, 3x1 and 0x0, then a row and three keys that are in none.
 		d.in.CuSeqlensQ, d.in.CuSeqlensKV = []int32{0, 3, 3, 4, 7, 7}, []int32{0, 5, 7, 7, 8, 8}
@@ -174,7 +174,7 @@ func TestFiniteDifferences(t *testing.T) {
 // gradients hold; a sequence without rows gives its keys 0.
 func TestBackwardUnused(t *testing.T) {
 	p := tiny
-	p.Varlen = problem.Varlen{On: true, TotalQ: 4, TotalKV: 8}
+	p.Varlen = attention.Varlen{On: true, TotalQ: 4, TotalKV: 8}
 	d := newBwdData(p)
 	d.in.CuSeqlensQ, d.in.CuSeqlensKV = []int32{0, 0, 3}, []int32{0, 2, 7}
 	for name, backward := range backwards {
@@ -203,19 +203,19 @@ func fill(x float64, n int) []float64 {
 }
 
 // backwards are all that this package has.
-var backwards = map[string]func(g Gradients, up Upstream[float64], in Inputs[float64], p problem.Problem) error{
+var backwards = map[string]func(g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem) error{
 	"backward": Backward[float64],
-	"plain": func(g Gradients, up Upstream[float64], in Inputs[float64], p problem.Problem) error {
+	"plain": func(g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem) error {
 		return fromSaved(PlainBackward[float64], g, up, in, p)
 	},
-	"model": func(g Gradients, up Upstream[float64], in Inputs[float64], p problem.Problem) error {
+	"model": func(g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem) error {
 		return fromSaved(BackwardModel{BlockM: 2, BlockN: 3}.Backward, g, up, in, p)
 	},
 }
 
 // fromSaved calls f with O and LSE as a kernel is given them.
-func fromSaved(f func(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p problem.Problem) error,
-	g Gradients, up Upstream[float64], in Inputs[float64], p problem.Problem,
+func fromSaved(f func(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p attention.Problem) error,
+	g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem,
 ) error {
 	o, lse, err := Saved(in, p)
 	if err != nil {
@@ -247,8 +247,8 @@ func TestBackwardByHand(t *testing.T) {
 // TestBackwardHidden: NaN and Inf in keys that masks hide reach no gradient, and
 // the keys' own are 0.
 func TestBackwardHidden(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 6, SeqKV: 12, HeadDim: 8, DType: dtype.Float32, Softcap: 3}
-	p.Window, p.KeyMask = problem.Window{On: true, Left: 2, Right: 1}, true // keys 0 to 3 and 6 are hidden
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 6, SeqKV: 12, HeadDim: 8, DType: dtype.Float32, Softcap: 3}
+	p.Window, p.KeyMask = attention.Window{On: true, Left: 2, Right: 1}, true // keys 0 to 3 and 6 are hidden
 	d := newBwdData(p)
 	d.in.KeyMask = []bool{true, true, true, true, true, true, false, true, true, true, true, true}
 	for name, backward := range backwards {
@@ -302,7 +302,7 @@ func TestBackwardErrors(t *testing.T) {
 // TestSavedErrors: O and LSE are checked, too, and the model's tiles.
 func TestSavedErrors(t *testing.T) {
 	d := newBwdData(tiny)
-	for _, f := range []func(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p problem.Problem) error{
+	for _, f := range []func(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p attention.Problem) error{
 		PlainBackward[float64], BackwardModel{BlockM: 1, BlockN: 1}.Backward,
 	} {
 		require.EqualError(t, f(d.g, d.o[1:], d.lse, d.up, d.in, d.p), "attention: o has 191 elements, want 192 of shape [2 4 3 8]")
@@ -315,7 +315,7 @@ func TestSavedErrors(t *testing.T) {
 // three heads that read the key.
 func TestBackwardLarge(t *testing.T) {
 	p := small
-	p.SeqQ, p.Causal, p.Bias = 150, true, problem.Bias{On: true, Batch: true, Heads: true, Rows: true}
+	p.SeqQ, p.Causal, p.Bias = 150, true, attention.Bias{On: true, Batch: true, Heads: true, Rows: true}
 	d := newBwdData(p)
 	require.NoError(t, Backward(d.g, d.up, d.in, p))
 	sum := 0.0
@@ -327,7 +327,7 @@ func TestBackwardLarge(t *testing.T) {
 }
 
 func ExampleBackward() {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8}
 	in := Inputs[float32]{Q: make([]float32, 8), K: make([]float32, 16), V: make([]float32, 16)}
 	up := Upstream[float32]{DO: []float32{1, 2, 3, 4, 5, 6, 7, 8}}
 	g := NewGradients(p)

@@ -3,7 +3,7 @@ package ref
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -32,7 +32,7 @@ type GradientScope struct {
 
 // MeasureBackward returns the magnitudes of a problem. It computes what Backward
 // does.
-func MeasureBackward[T Float](up Upstream[T], in Inputs[T], p problem.Problem) (GradientScope, error) {
+func MeasureBackward[T Float](up Upstream[T], in Inputs[T], p attention.Problem) (GradientScope, error) {
 	lse := make([]float64, product(p.LSEShape()))
 	if err := Forward(make([]float64, product(p.OShape())), lse, in, p); err != nil {
 		return GradientScope{}, err
@@ -41,7 +41,7 @@ func MeasureBackward[T Float](up Upstream[T], in Inputs[T], p problem.Problem) (
 }
 
 // BackwardAndMeasure is Backward and MeasureBackward in one, given LSE.
-func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in Inputs[T], p problem.Problem) (GradientScope, error) {
+func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in Inputs[T], p attention.Problem) (GradientScope, error) {
 	sums := newWeightSums(p)
 	if err := backward(g, &up, &in, p, sums); err != nil {
 		return GradientScope{}, err
@@ -98,7 +98,7 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 //
 // A broken PlainBackward must not excuse a broken kernel, so no bound exceeds
 // its ceiling (gradientCeilings).
-func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) GradientBound {
+func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem) GradientBound {
 	factor := func(low float64) float64 {
 		if p.DType == dtype.Float32 {
 			return 4
@@ -151,7 +151,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p problem.Problem) G
 // and a sum over n weights rounds by 2*sqrt(n)*u times its size. The weights of a row
 // sum up to 1, those of a key to KeyWeight, and so on. Below 2^-14 float16 has steps
 // of 2^-24 whatever the size: n weights add 2^-25 each.
-func gradientCeilings(s GradientScope, p problem.Problem) GradientBound {
+func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {
 	const u = roundoff32
 	half, scale := p.DType.Eps()/2, math.Abs(p.EffectiveScale())
 	weight := weightBound(u, s.Scope, p) + lseBound(u, []float64{s.LSE}, s.Scope, p)

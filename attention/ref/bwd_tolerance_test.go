@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -41,7 +41,7 @@ func gradients(got, want Gradients, b GradientBound) []struct {
 func TestBackwardModel(t *testing.T) {
 	for name, change := range bwdProblems {
 		for _, dt := range dtype.All() {
-			p := problem.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 50, HeadDim: 24, DType: dt}
+			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 50, HeadDim: 24, DType: dt}
 			change(&p)
 			if p.Bias.On && name == "bias-own-type" {
 				p.Bias.DType = dt
@@ -71,25 +71,25 @@ func TestBackwardModel(t *testing.T) {
 }
 
 // bwdProblems are the features, alone and together.
-var bwdProblems = map[string]func(p *problem.Problem){
-	"plain":         func(*problem.Problem) {},
-	"causal":        func(p *problem.Problem) { p.Causal = true },
-	"sees-nothing":  func(p *problem.Problem) { p.Causal, p.SeqKV = true, 20 },
-	"one-key":       func(p *problem.Problem) { p.SeqKV = 1 },
-	"softcap":       func(p *problem.Problem) { p.Softcap = 2 },
-	"alibi":         func(p *problem.Problem) { p.ALiBi = problem.ALiBiPerHead },
-	"window":        func(p *problem.Problem) { p.Window = problem.Window{On: true, Left: 9, Right: 3} },
-	"key-mask":      func(p *problem.Problem) { p.KeyMask = true },
-	"sinks":         func(p *problem.Problem) { p.Sinks = true },
-	"bias":          func(p *problem.Problem) { p.Bias = problem.Bias{On: true, Heads: true} },
-	"bias-own-type": func(p *problem.Problem) { p.Bias = problem.Bias{On: true, Batch: true, Rows: true} },
-	"value-dim":     func(p *problem.Problem) { p.ValueDim = 40 },
-	"dropout":       func(p *problem.Problem) { p.Dropout = problem.Dropout{P: 0.3, Seeded: true, Seed: 8} },
-	"negative":      func(p *problem.Problem) { p.Scale = -0.4 },
-	"all": func(p *problem.Problem) {
-		p.Causal, p.Softcap, p.ALiBi, p.Sinks, p.ValueDim, p.KeyMask = true, 3, problem.ALiBiPerBatchHead, true, 16, true
-		p.Bias, p.Window = problem.Bias{On: true, Rows: true}, problem.Window{On: true, Left: 30}
-		p.Dropout = problem.Dropout{P: 0.2, Seeded: true}
+var bwdProblems = map[string]func(p *attention.Problem){
+	"plain":         func(*attention.Problem) {},
+	"causal":        func(p *attention.Problem) { p.Causal = true },
+	"sees-nothing":  func(p *attention.Problem) { p.Causal, p.SeqKV = true, 20 },
+	"one-key":       func(p *attention.Problem) { p.SeqKV = 1 },
+	"softcap":       func(p *attention.Problem) { p.Softcap = 2 },
+	"alibi":         func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerHead },
+	"window":        func(p *attention.Problem) { p.Window = attention.Window{On: true, Left: 9, Right: 3} },
+	"key-mask":      func(p *attention.Problem) { p.KeyMask = true },
+	"sinks":         func(p *attention.Problem) { p.Sinks = true },
+	"bias":          func(p *attention.Problem) { p.Bias = attention.Bias{On: true, Heads: true} },
+	"bias-own-type": func(p *attention.Problem) { p.Bias = attention.Bias{On: true, Batch: true, Rows: true} },
+	"value-dim":     func(p *attention.Problem) { p.ValueDim = 40 },
+	"dropout":       func(p *attention.Problem) { p.Dropout = attention.Dropout{P: 0.3, Seeded: true, Seed: 8} },
+	"negative":      func(p *attention.Problem) { p.Scale = -0.4 },
+	"all": func(p *attention.Problem) {
+		p.Causal, p.Softcap, p.ALiBi, p.Sinks, p.ValueDim, p.KeyMask = true, 3, attention.ALiBiPerBatchHead, true, 16, true
+		p.Bias, p.Window = attention.Bias{On: true, Rows: true}, attention.Window{On: true, Left: 30}
+		p.Dropout = attention.Dropout{P: 0.2, Seeded: true}
 	},
 }
 
@@ -111,7 +111,7 @@ func TestBackwardModelRounds(t *testing.T) {
 func TestGradientBounds(t *testing.T) {
 	for _, dt := range dtype.All() {
 		p := small
-		p.DType, p.SeqKV, p.Bias, p.Sinks = dt, 60, problem.Bias{On: true, Heads: true}, true
+		p.DType, p.SeqKV, p.Bias, p.Sinks = dt, 60, attention.Bias{On: true, Heads: true}, true
 		d := newBwdData(p)
 		bound, plain, s := d.bounds(t)
 		most := gradientCeilings(s, p)
@@ -137,7 +137,7 @@ func TestGradientBounds(t *testing.T) {
 // TestGradientBoundOneKey: dQ and dK are 0 and plain cancels exactly; the bound
 // leaves room for a sum in another order, and no more.
 func TestGradientBoundOneKey(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 64, DType: dtype.Float16}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 64, DType: dtype.Float16}
 	d := newBwdData(p)
 	d.up.DLSE = nil
 	bound, plain, _ := d.bounds(t)
@@ -150,7 +150,7 @@ func TestGradientBoundOneKey(t *testing.T) {
 // TestMeasureBackward: weights of two keys, 1/4 and 3/4 in two rows of each of
 // two heads, and a sink that doubles the sum.
 func TestMeasureBackward(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, Scale: 1, Sinks: true, Bias: problem.Bias{On: true}}
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, Scale: 1, Sinks: true, Bias: attention.Bias{On: true}}
 	d := newBwdData(p)
 	clear(d.in.Q)
 	d.in.Bias = []float64{0, math.Log(3)}

@@ -1,7 +1,7 @@
 // Package ref holds what attention kernels are judged by: a float64
 // reference, a plain implementation in the storage type, a Go model of the
 // kernels' tiled algorithm, and the tolerances that follow from them. It
-// imports no Vulkan.
+// uses no device.
 //
 //	           arithmetic                rounds to DType   order of sums       used as
 //	Forward    float64, gonum's Gemm     nothing           whole rows          the truth

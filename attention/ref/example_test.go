@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -12,7 +12,7 @@ import (
 // One query attends to two keys. The second key's score is log(3) higher, so
 // its weight is three times the first's.
 func ExampleForward() {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8, Scale: 1}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8, Scale: 1}
 	q := []float64{1, 0, 0, 0, 0, 0, 0, 0}
 	k := []float64{
 		0, 0, 0, 0, 0, 0, 0, 0,
@@ -35,7 +35,7 @@ func ExampleForward() {
 
 // A result of any size is checked on a sample of its rows.
 func ExampleVerify() {
-	p := problem.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 300, SeqKV: 400, HeadDim: 16, DType: dtype.Float16, Causal: true}
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 300, SeqKV: 400, HeadDim: 16, DType: dtype.Float16, Causal: true}
 	in := ref.Inputs[float32]{Q: make([]float32, 2*300*16), K: make([]float32, 400*16), V: make([]float32, 400*16)}
 	for j := range in.V {
 		in.V[j] = float32(j % 16)

@@ -6,12 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // implementations are all that this package has.
-var implementations = map[string]func(o, lse []float64, in Inputs[float64], p problem.Problem) error{
+var implementations = map[string]func(o, lse []float64, in Inputs[float64], p attention.Problem) error{
 	"forward": Forward[float64],
 	"plain":   Plain[float64],
 	"model":   Model{BlockM: 2, BlockN: 2}.Forward,
@@ -22,7 +22,7 @@ var implementations = map[string]func(o, lse []float64, in Inputs[float64], p pr
 // weights returns the weights that implementations give to the keys of p for
 // the given tensors, and LSE. V is the unit matrix, so that O shows the weights;
 // the product of row i and key j is x[i]*y[j].
-func weights(t *testing.T, p problem.Problem, in Inputs[float64], x, y []float64, check func(name string, P [][]float64, lse []float64)) {
+func weights(t *testing.T, p attention.Problem, in Inputs[float64], x, y []float64, check func(name string, P [][]float64, lse []float64)) {
 	p.HeadDim, p.ValueDim = 8, 8*((len(y)+7)/8)
 	if p.Scale == 0 {
 		p.Scale = 1
@@ -46,7 +46,7 @@ func weights(t *testing.T, p problem.Problem, in Inputs[float64], x, y []float64
 	}
 }
 
-var one = problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1}
+var one = attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1}
 
 func ones(n int) []float64 {
 	x := make([]float64, n)
@@ -62,21 +62,21 @@ func TestScoresByHand(t *testing.T) {
 	p.SeqQ, p.SeqKV = 2, 3 // a shift of 1
 	bias := []float64{0.5, -1, 2, 1, 0, math.Inf(-1)}
 	for _, c := range []struct {
-		change func(*problem.Problem)
+		change func(*attention.Problem)
 		want   func(s float64, i, j int) float64
 	}{
-		{func(*problem.Problem) {}, func(s float64, _, _ int) float64 { return s }},
-		{func(p *problem.Problem) { p.Softcap = 2 }, func(s float64, _, _ int) float64 { return 2 * math.Tanh(s/2) }},
-		{func(p *problem.Problem) { p.ALiBi = problem.ALiBiPerHead }, func(s float64, i, j int) float64 { return s - 0.25*math.Abs(float64(i+1-j)) }},
+		{func(*attention.Problem) {}, func(s float64, _, _ int) float64 { return s }},
+		{func(p *attention.Problem) { p.Softcap = 2 }, func(s float64, _, _ int) float64 { return 2 * math.Tanh(s/2) }},
+		{func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerHead }, func(s float64, i, j int) float64 { return s - 0.25*math.Abs(float64(i+1-j)) }},
 		{
-			func(p *problem.Problem) { p.ALiBi, p.CausalAlign = problem.ALiBiPerBatchHead, problem.TopLeft },
+			func(p *attention.Problem) { p.ALiBi, p.CausalAlign = attention.ALiBiPerBatchHead, attention.TopLeft },
 			func(s float64, i, j int) float64 { return s - 0.25*math.Abs(float64(i-j)) },
 		},
-		{func(p *problem.Problem) { p.Bias = problem.Bias{On: true, Rows: true} }, func(s float64, i, j int) float64 { return s + bias[i*3+j] }},
-		{func(p *problem.Problem) { p.Bias = problem.Bias{On: true} }, func(s float64, _, j int) float64 { return s + bias[j] }},
+		{func(p *attention.Problem) { p.Bias = attention.Bias{On: true, Rows: true} }, func(s float64, i, j int) float64 { return s + bias[i*3+j] }},
+		{func(p *attention.Problem) { p.Bias = attention.Bias{On: true} }, func(s float64, _, j int) float64 { return s + bias[j] }},
 		{
-			func(p *problem.Problem) {
-				p.Softcap, p.ALiBi, p.Bias, p.Scale = 3, problem.ALiBiPerHead, problem.Bias{On: true, Rows: true}, -0.5
+			func(p *attention.Problem) {
+				p.Softcap, p.ALiBi, p.Bias, p.Scale = 3, attention.ALiBiPerHead, attention.Bias{On: true, Rows: true}, -0.5
 			},
 			func(s float64, i, j int) float64 {
 				return 3*math.Tanh(-0.5*s/3) + bias[i*3+j] - 0.25*math.Abs(float64(i+1-j))
@@ -85,7 +85,7 @@ func TestScoresByHand(t *testing.T) {
 	} {
 		p, in := p, Inputs[float64]{}
 		c.change(&p)
-		if p.ALiBi != problem.ALiBiOff {
+		if p.ALiBi != attention.ALiBiOff {
 			in.ALiBiSlopes = []float64{0.25}
 		}
 		if p.Bias.On {
@@ -109,9 +109,9 @@ func TestScoresByHand(t *testing.T) {
 
 // TestBiasBroadcast: each of the axes is there or shared.
 func TestBiasBroadcast(t *testing.T) {
-	p := problem.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 2, HeadDim: 8}
+	p := attention.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 2, HeadDim: 8}
 	for axes := range 8 {
-		p.Bias = problem.Bias{On: true, Batch: axes&1 != 0, Heads: axes&2 != 0, Rows: axes&4 != 0}
+		p.Bias = attention.Bias{On: true, Batch: axes&1 != 0, Heads: axes&2 != 0, Rows: axes&4 != 0}
 		d := newData(p)
 		clear(d.in.Q)
 		d.in.Bias = make([]float64, product(p.BiasShape()))
@@ -168,7 +168,7 @@ func TestSinks(t *testing.T) {
 func TestMasksByHand(t *testing.T) {
 	p := one
 	p.SeqQ, p.SeqKV = 3, 5
-	p.Window, p.KeyMask = problem.Window{On: true, Left: 1, Right: 1}, true
+	p.Window, p.KeyMask = attention.Window{On: true, Left: 1, Right: 1}, true
 	in := Inputs[float64]{KeyMask: []bool{true, false, true, true, false}}
 	weights(t, p, in, ones(3), make([]float64, 5), func(name string, P [][]float64, lse []float64) {
 		want := [][]float64{{0, 0, 0.5, 0.5, 0}, {0, 0, 0.5, 0.5, 0}, {0, 0, 0, 1, 0}}
@@ -190,7 +190,7 @@ func TestMasksByHand(t *testing.T) {
 func TestDropout(t *testing.T) {
 	p := one
 	p.SeqQ, p.SeqKV = 5, 24
-	p.Dropout = problem.Dropout{P: 0.75, Seeded: true, Seed: 3, Offset: 1 << 40}
+	p.Dropout = attention.Dropout{P: 0.75, Seeded: true, Seed: 3, Offset: 1 << 40}
 	weights(t, p, Inputs[float64]{}, ones(5), make([]float64, 24), func(name string, P [][]float64, lse []float64) {
 		kept := 0
 		for i := range P {
@@ -214,9 +214,9 @@ func TestDropout(t *testing.T) {
 func TestVarlen(t *testing.T) {
 	p := small
 	p.Batch, p.SeqQ, p.SeqKV, p.Causal, p.ValueDim, p.DType = 4, 9, 12, true, 16, dtype.Float32
-	p.ALiBi, p.KeyMask = problem.ALiBiPerBatchHead, true
-	p.Dropout = problem.Dropout{P: 0.3, Seeded: true, Seed: 5}
-	p.Varlen = problem.Varlen{On: true, TotalQ: 20, TotalKV: 25}
+	p.ALiBi, p.KeyMask = attention.ALiBiPerBatchHead, true
+	p.Dropout = attention.Dropout{P: 0.3, Seeded: true, Seed: 5}
+	p.Varlen = attention.Varlen{On: true, TotalQ: 20, TotalKV: 25}
 	d := newData(p)
 	d.in.CuSeqlensQ, d.in.CuSeqlensKV = []int32{0, 9, 9, 10, 18}, []int32{0, 5, 8, 9, 21}
 	d.in.ALiBiSlopes = newData(p).in.Q[:24]
@@ -262,7 +262,7 @@ func TestVarlen(t *testing.T) {
 
 // checkSequence computes sequence b of d on its own, as the only one of a batch
 // that is not packed, head by head.
-func checkSequence(t *testing.T, name string, d *data, forward func(o, lse []float64, in Inputs[float64], p problem.Problem) error, b int) {
+func checkSequence(t *testing.T, name string, d *data, forward func(o, lse []float64, in Inputs[float64], p attention.Problem) error, b int) {
 	q0, k0 := int(d.in.CuSeqlensQ[b]), int(d.in.CuSeqlensKV[b])
 	seqQ, seqKV := int(d.in.CuSeqlensQ[b+1])-q0, int(d.in.CuSeqlensKV[b+1])-k0
 	if seqQ == 0 {
@@ -270,8 +270,8 @@ func checkSequence(t *testing.T, name string, d *data, forward func(o, lse []flo
 	}
 	for h := range 6 {
 		p := d.p
-		p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.Varlen = 1, 1, 1, seqQ, seqKV, problem.Varlen{}
-		p.ALiBi = problem.ALiBiPerHead
+		p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV, p.Varlen = 1, 1, 1, seqQ, seqKV, attention.Varlen{}
+		p.ALiBi = attention.ALiBiPerHead
 		p.Dropout.Offset = uint64(b*6 + h)
 		in := Inputs[float64]{ALiBiSlopes: d.in.ALiBiSlopes[b*6+h:][:1], KeyMask: d.in.KeyMask[b*12:][:seqKV]}
 		for i := range seqQ {
@@ -294,8 +294,8 @@ func checkSequence(t *testing.T, name string, d *data, forward func(o, lse []flo
 // TestHiddenMayBeAnything: NaN and Inf in keys that masks hide reach no row
 // that does not see them.
 func TestHiddenMayBeAnything(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 8, SeqKV: 12, HeadDim: 8, DType: dtype.Float32}
-	p.Window, p.KeyMask, p.Bias = problem.Window{On: true, Left: 2, Right: 1}, true, problem.Bias{On: true, Rows: true}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 8, SeqKV: 12, HeadDim: 8, DType: dtype.Float32}
+	p.Window, p.KeyMask, p.Bias = attention.Window{On: true, Left: 2, Right: 1}, true, attention.Bias{On: true, Rows: true}
 	d := newData(p)
 	d.in.KeyMask = []bool{true, true, true, true, true, true, false, true, true, true, true, true}
 	d.in.Bias = make([]float64, 8*12)
@@ -329,19 +329,19 @@ func TestHiddenMayBeAnything(t *testing.T) {
 // is not given, is named.
 func TestFeatureInputs(t *testing.T) {
 	for _, c := range []struct {
-		change func(*problem.Problem, *Inputs[float64])
+		change func(*attention.Problem, *Inputs[float64])
 		want   string
 	}{
-		{func(_ *problem.Problem, in *Inputs[float64]) { in.Sinks = ones(6) }, "attention: sinks is given, but the problem has none"},
-		{func(p *problem.Problem, _ *Inputs[float64]) { p.Sinks = true }, "attention: sinks has 0 elements, want 6 of shape [6]"},
-		{func(p *problem.Problem, in *Inputs[float64]) {
-			p.ALiBi, in.ALiBiSlopes = problem.ALiBiPerBatchHead, ones(6)
+		{func(_ *attention.Problem, in *Inputs[float64]) { in.Sinks = ones(6) }, "attention: sinks is given, but the problem has none"},
+		{func(p *attention.Problem, _ *Inputs[float64]) { p.Sinks = true }, "attention: sinks has 0 elements, want 6 of shape [6]"},
+		{func(p *attention.Problem, in *Inputs[float64]) {
+			p.ALiBi, in.ALiBiSlopes = attention.ALiBiPerBatchHead, ones(6)
 		}, "attention: alibi_slopes has 6 elements, want 12 of shape [2 6]"},
-		{func(p *problem.Problem, in *Inputs[float64]) {
-			p.Bias, in.Bias = problem.Bias{On: true, Heads: true}, ones(150)
+		{func(p *attention.Problem, in *Inputs[float64]) {
+			p.Bias, in.Bias = attention.Bias{On: true, Heads: true}, ones(150)
 		}, "attention: bias has 150 elements, want 900 of shape [1 6 1 150]"},
-		{func(p *problem.Problem, in *Inputs[float64]) { p.KeyMask, in.KeyMask = true, make([]bool, 3) }, "attention: key_mask has 3 elements, want 300 of shape [2 150]"},
-		{func(p *problem.Problem, _ *Inputs[float64]) { p.ValueDim = 32 }, "attention: v has 14400 elements, want 19200 of shape [2 2 150 32]"},
+		{func(p *attention.Problem, in *Inputs[float64]) { p.KeyMask, in.KeyMask = true, make([]bool, 3) }, "attention: key_mask has 3 elements, want 300 of shape [2 150]"},
+		{func(p *attention.Problem, _ *Inputs[float64]) { p.ValueDim = 32 }, "attention: v has 14400 elements, want 19200 of shape [2 2 150 32]"},
 	} {
 		d := newData(small)
 		c.change(&d.p, &d.in)
@@ -353,14 +353,14 @@ func TestFeatureInputs(t *testing.T) {
 
 // TestFeatureScope: the magnitudes that features add to.
 func TestFeatureScope(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8, Scale: 1}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8, Scale: 1}
 	in := Inputs[float64]{Q: []float64{3, 4, 0, 0, 0, 0, 0, 0}, K: make([]float64, 16), V: ones(16)}
 	in.K[9] = 2
 	p.Softcap = 6
 	require.Equal(t, Scope{Product: 10, Logit: 6, V: 1}, Measure(in, p))
 	p.Bias.On, in.Bias = true, []float64{-3, math.Inf(-1)}
-	p.ALiBi, in.ALiBiSlopes = problem.ALiBiPerHead, []float64{0.5}
-	p.Dropout = problem.Dropout{P: 0.5, Seeded: true}
+	p.ALiBi, in.ALiBiSlopes = attention.ALiBiPerHead, []float64{0.5}
+	p.Dropout = attention.Dropout{P: 0.5, Seeded: true}
 	require.Equal(t, Scope{Product: 10, Logit: 6 + 3 + 1, V: 2}, Measure(in, p))
 	p.Sinks, in.Sinks = true, []float64{-20}
 	require.Equal(t, 20.0, Measure(in, p).Logit)

@@ -4,11 +4,11 @@ import (
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas64"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // Forward computes softmax attention in float64 for every batch and head, with
-// all features, by the formulas at problem.Problem:
+// all features, by the formulas at attention.Problem:
 //
 //	S   = Scale * Q * Kᵀ, and what features make of it
 //	P   = softmax(S) over the visible keys of each row and the sink
@@ -16,7 +16,7 @@ import (
 //	LSE = log(sum(exp(S))) of each row, natural logarithm, with the sink
 //
 // All slices are contiguous in logical order; o and lse have the shapes
-// problem.Problem.OShape and LSEShape, and lse may be nil. Query head h reads
+// attention.Problem.OShape and LSEShape, and lse may be nil. Query head h reads
 // key head h / (num_heads/num_kv_heads). What a row sees must be finite; what
 // masks hide from it may be anything.
 //
@@ -26,14 +26,14 @@ import (
 // It runs on GOMAXPROCS goroutines, each with at most 4 MiB of scores (or one
 // row of them, if that is longer). It returns an error that names the
 // argument that is not valid.
-func Forward[T Float](o, lse []float64, in Inputs[T], p problem.Problem) error {
+func Forward[T Float](o, lse []float64, in Inputs[T], p attention.Problem) error {
 	return forward(o, lse, &in, p, nil)
 }
 
 // ForwardRows is Forward for the given rows only: row x of o (len(rows),
 // value_dim) and of lse (len(rows), or nil) belongs to rows[x]. It reads no key
 // head that the rows do not read, and its cost is that of the rows.
-func ForwardRows[T Float](o, lse []float64, in Inputs[T], p problem.Problem, rows []Row) error {
+func ForwardRows[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // nil means all rows to forward
 	}
@@ -52,7 +52,7 @@ const (
 )
 
 // prepare checks the arguments and splits the rows, nil for all, into chunks.
-func prepare[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows []Row, chunkRows int) ([]chunk, error) {
+func prepare[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row, chunkRows int) ([]chunk, error) {
 	if err := in.check(p); err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func prepare[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows [
 	return list, checkOutputs(o, lse, n, p)
 }
 
-func forward[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows []Row) error {
+func forward[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row) error {
 	chunkRows := min(max(scoresPerChunk/max(p.SeqKV, 1), 1), maxChunkRows)
 	list, err := prepare(o, lse, in, p, rows, chunkRows)
 	if err != nil {
@@ -89,7 +89,7 @@ func forward[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows [
 
 // fwdWorker holds the buffers of one goroutine.
 type fwdWorker[T Float] struct {
-	p     problem.Problem
+	p     attention.Problem
 	in    *Inputs[T]
 	q     []float64 // (chunk rows, head_dim)
 	o     []float64 // (chunk rows, value_dim)

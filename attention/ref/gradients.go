@@ -3,21 +3,21 @@ package ref
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // Upstream holds the gradients that a backward pass starts from, those of a
 // loss with respect to the results of the forward pass. They are finite.
 type Upstream[T Float] struct {
-	DO   []T // problem.Problem.OShape
-	DLSE []T // problem.Problem.LSEShape; nil stands for zeros
+	DO   []T // attention.Problem.OShape
+	DLSE []T // attention.Problem.LSEShape; nil stands for zeros
 }
 
 // Gradients are the results of a backward pass: the gradients of the same loss
 // with respect to the inputs of the forward pass, contiguous in logical order.
 type Gradients struct {
-	DQ []float64 // problem.Problem.QShape
+	DQ []float64 // attention.Problem.QShape
 	DK []float64 // KShape
 	DV []float64 // VShape
 
@@ -27,7 +27,7 @@ type Gradients struct {
 }
 
 // NewGradients returns room for all gradients of p.
-func NewGradients(p problem.Problem) Gradients {
+func NewGradients(p attention.Problem) Gradients {
 	make64 := func(shape []int) []float64 { return make([]float64, product(shape)) }
 	g := Gradients{DQ: make64(p.QShape()), DK: make64(p.KShape()), DV: make64(p.VShape())}
 	if p.Bias.On {
@@ -40,7 +40,7 @@ func NewGradients(p problem.Problem) Gradients {
 }
 
 // checkBackward returns an error that names the first slice that does not fit p.
-func checkBackward[T Float](g *Gradients, up *Upstream[T], in *Inputs[T], p problem.Problem) error {
+func checkBackward[T Float](g *Gradients, up *Upstream[T], in *Inputs[T], p attention.Problem) error {
 	if err := in.check(p); err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func checkBackward[T Float](g *Gradients, up *Upstream[T], in *Inputs[T], p prob
 }
 
 // checkSaved does the same for O and LSE.
-func checkSaved(o, lse []float64, p problem.Problem) error {
+func checkSaved(o, lse []float64, p attention.Problem) error {
 	for _, s := range []struct {
 		name  string
 		got   int
@@ -86,7 +86,7 @@ func checkSaved(o, lse []float64, p problem.Problem) error {
 // Saved returns what the backward kernels are given of the forward pass: O and LSE
 // as Forward computes them, rounded to p.DType and float32. Rows that are in no
 // sequence are 0.
-func Saved[T Float](in Inputs[T], p problem.Problem) (o, lse []float64, err error) {
+func Saved[T Float](in Inputs[T], p attention.Problem) (o, lse []float64, err error) {
 	o, lse = make([]float64, product(p.OShape())), make([]float64, product(p.LSEShape()))
 	err = Forward(o, lse, in, p)
 	round(o, p.DType)
@@ -95,7 +95,7 @@ func Saved[T Float](in Inputs[T], p problem.Problem) (o, lse []float64, err erro
 }
 
 // biasAt returns the position in a bias of the first key of row r.
-func biasAt(p problem.Problem, r Row) int {
+func biasAt(p attention.Problem, r Row) int {
 	at, shape := 0, p.BiasShape()
 	for axis, i := range []int{r.Batch, r.Head, r.Row} {
 		if n := shape[axis]; n > 1 {
@@ -108,7 +108,7 @@ func biasAt(p problem.Problem, r Row) int {
 // eachKeyHead calls a worker's function for each batch and key head, on several
 // goroutines unless they add to the same elements of a bias's gradient: sums
 // are in one order always.
-func eachKeyHead(p problem.Problem, dbias bool, newWorker func() func(batch, kv int)) {
+func eachKeyHead(p attention.Problem, dbias bool, newWorker func() func(batch, kv int)) {
 	n := p.Batch * p.NumKVHeads
 	if dbias && !(p.Bias.Batch && p.Bias.Heads) {
 		work := newWorker()

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sort"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // A Float is the element type of the inputs. Results are float64 always.
@@ -15,7 +15,7 @@ type Float interface{ ~float32 | ~float64 }
 type Inputs[T Float] struct {
 	Q, K, V []T
 
-	Bias                    []T     // problem.Problem.BiasShape
+	Bias                    []T     // attention.Problem.BiasShape
 	ALiBiSlopes             []T     // (num_heads) or (batch, num_heads)
 	Sinks                   []T     // (num_heads)
 	KeyMask                 []bool  // (batch, seq_kv)
@@ -23,7 +23,7 @@ type Inputs[T Float] struct {
 }
 
 // check returns an error that names the first slice that does not fit p.
-func (in *Inputs[T]) check(p problem.Problem) error {
+func (in *Inputs[T]) check(p attention.Problem) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (in *Inputs[T]) check(p problem.Problem) error {
 		{"k", true, len(in.K), p.KShape()},
 		{"v", true, len(in.V), p.VShape()},
 		{"bias", p.Bias.On, len(in.Bias), p.BiasShape()},
-		{"alibi_slopes", p.ALiBi != problem.ALiBiOff, len(in.ALiBiSlopes), p.SlopesShape()},
+		{"alibi_slopes", p.ALiBi != attention.ALiBiOff, len(in.ALiBiSlopes), p.SlopesShape()},
 		{"sinks", p.Sinks, len(in.Sinks), p.SinksShape()},
 		{"key_mask", p.KeyMask, len(in.KeyMask), p.KeyMaskShape()},
 		{"cu_seqlens_q", p.Varlen.On, len(in.CuSeqlensQ), p.CuSeqlensShape()},
@@ -69,7 +69,7 @@ func product(shape []int) int {
 
 // checkOutputs does the same for o and lse, which hold the given number of
 // rows. lse may be nil.
-func checkOutputs(o, lse []float64, rows int, p problem.Problem) error {
+func checkOutputs(o, lse []float64, rows int, p attention.Problem) error {
 	if len(o) != rows*p.ValueHeadDim() {
 		return fmt.Errorf("attention: o has %d elements, want %d rows of value_dim=%d", len(o), rows, p.ValueHeadDim())
 	}
@@ -85,16 +85,16 @@ type Row struct{ Batch, Head, Row int }
 // places says where the rows and keys of a problem lie, packed or not. All
 // positions and distances are in rows of a tensor.
 type places struct {
-	p         problem.Problem
+	p         attention.Problem
 	cuQ, cuKV []int32
 }
 
-func (in *Inputs[T]) places(p problem.Problem) places {
+func (in *Inputs[T]) places(p attention.Problem) places {
 	return places{p, in.CuSeqlensQ, in.CuSeqlensKV}
 }
 
 // mask returns the mask of a sequence, and with it the sequence's lengths.
-func (l places) mask(batch int) problem.Mask {
+func (l places) mask(batch int) attention.Mask {
 	if !l.p.Varlen.On {
 		return l.p.Mask()
 	}
@@ -132,13 +132,13 @@ func (l places) lse(r Row) int {
 }
 
 // At returns where the result of a row is in whole tensors O and LSE, in rows.
-func (in Inputs[T]) At(p problem.Problem, r Row) (o, lse int) {
+func (in Inputs[T]) At(p attention.Problem, r Row) (o, lse int) {
 	l := in.places(p)
 	return l.query(r), l.lse(r)
 }
 
 // NumRows returns the number of rows of all sequences and heads.
-func (in Inputs[T]) NumRows(p problem.Problem) int {
+func (in Inputs[T]) NumRows(p attention.Problem) int {
 	if !p.Varlen.On {
 		return p.Batch * p.NumHeads * p.SeqQ
 	}
@@ -146,7 +146,7 @@ func (in Inputs[T]) NumRows(p problem.Problem) int {
 }
 
 // Row returns row n of AllRows.
-func (in Inputs[T]) Row(p problem.Problem, n int) Row {
+func (in Inputs[T]) Row(p attention.Problem, n int) Row {
 	if !p.Varlen.On {
 		return Row{n / p.SeqQ / p.NumHeads, n / p.SeqQ % p.NumHeads, n % p.SeqQ}
 	}
@@ -157,7 +157,7 @@ func (in Inputs[T]) Row(p problem.Problem, n int) Row {
 }
 
 // SeesNothing reports whether a row sees no key.
-func (in Inputs[T]) SeesNothing(p problem.Problem, r Row) bool {
+func (in Inputs[T]) SeesNothing(p attention.Problem, r Row) bool {
 	s := newScorer[float64](&in, p, in.places(p).mask(r.Batch), r, 1)
 	for j := s.lo; j < s.hi; j++ {
 		if s.sees(j) {
@@ -168,7 +168,7 @@ func (in Inputs[T]) SeesNothing(p problem.Problem, r Row) bool {
 }
 
 // rowsOf returns the number of rows of O.
-func rowsOf(p problem.Problem) int { return product(p.LSEShape()) }
+func rowsOf(p attention.Problem) int { return product(p.LSEShape()) }
 
 // gather returns n rows of d elements of src: the row first and those at a distance
 // of step. It is a part of src where that has the type and is one, and otherwise

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -65,7 +65,7 @@ func (m Model) String() string {
 // Forward computes what ref.Forward computes, by the model's algorithm.
 // Arguments are the same. Unless m.Float64, inputs are rounded to float32 and o to
 // p.DType.
-func (m Model) Forward(o, lse []float64, in Inputs[float64], p problem.Problem) error {
+func (m Model) Forward(o, lse []float64, in Inputs[float64], p attention.Problem) error {
 	if m.BlockM < 1 || m.BlockN < 1 {
 		return fmt.Errorf("attention: model: block_m=%d, block_n=%d: not positive", m.BlockM, m.BlockN)
 	}
@@ -86,7 +86,7 @@ func (m Model) Forward(o, lse []float64, in Inputs[float64], p problem.Problem) 
 	return nil
 }
 
-func modelForward[F float32 | float64](m Model, o, lse []float64, in *Inputs[float64], p problem.Problem) {
+func modelForward[F float32 | float64](m Model, o, lse []float64, in *Inputs[float64], p attention.Problem) {
 	dv := p.ValueHeadDim()
 	blocks := (p.SeqQ + m.BlockM - 1) / m.BlockM
 	l := in.places(p)
@@ -123,8 +123,8 @@ func modelForward[F float32 | float64](m Model, o, lse []float64, in *Inputs[flo
 type modelTile[F float32 | float64] struct {
 	Model
 	in   *Inputs[float64]
-	p    problem.Problem
-	mask problem.Mask
+	p    attention.Problem
+	mask attention.Mask
 	row  Row // the first
 	rows int // of BlockM, fewer at the end
 	keys int // of BlockN, fewer at the end
@@ -138,7 +138,7 @@ type modelTile[F float32 | float64] struct {
 	mNew    []F                  // (BlockM), maximum including this tile
 }
 
-func newModelTile[F float32 | float64](m Model, in *Inputs[float64], p problem.Problem) *modelTile[F] {
+func newModelTile[F float32 | float64](m Model, in *Inputs[float64], p attention.Problem) *modelTile[F] {
 	blockM, blockN := min(m.BlockM, p.SeqQ), min(m.BlockN, p.SeqKV)
 	d, dv := p.HeadDim, p.ValueHeadDim()
 	return &modelTile[F]{
@@ -153,7 +153,7 @@ func newModelTile[F float32 | float64](m Model, in *Inputs[float64], p problem.P
 
 // start begins the rows r.. of a sequence with that mask. A sink is an element of
 // the sum that is there before all keys.
-func (t *modelTile[F]) start(mask problem.Mask, r Row, rows int) {
+func (t *modelTile[F]) start(mask attention.Mask, r Row, rows int) {
 	t.mask, t.row, t.rows = mask, r, rows
 	first, step := t.in.places(t.p).queries(r.Batch, r.Head)
 	t.q = gather(t.qbuf, t.in.Q, first+r.Row*step, step, rows, t.p.HeadDim)

@@ -6,14 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // TestModelRescale: with one row of rising scores, a lazy model rescales less
 // often, to the same result.
 func TestModelRescale(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 64, HeadDim: 8, Scale: 1}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 64, HeadDim: 8, Scale: 1}
 	d := newData(p)
 	clear(d.in.Q)
 	d.in.Q[0] = 1

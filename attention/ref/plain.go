@@ -3,7 +3,7 @@ package ref
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // Plain evaluates the formula of Forward as a straightforward program in the
@@ -17,19 +17,19 @@ import (
 // For float32 nothing is rounded further. What it differs from Forward by is
 // the error that the format itself costs, from which PlainBound derives what a
 // kernel is allowed. Arguments are those of Forward; inputs are rounded to float32.
-func Plain[T Float](o, lse []float64, in Inputs[T], p problem.Problem) error {
+func Plain[T Float](o, lse []float64, in Inputs[T], p attention.Problem) error {
 	return plain(o, lse, &in, p, nil)
 }
 
 // PlainRows is Plain for the given rows only, as ForwardRows is to Forward.
-func PlainRows[T Float](o, lse []float64, in Inputs[T], p problem.Problem, rows []Row) error {
+func PlainRows[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // nil means all rows to plain
 	}
 	return plain(o, lse, &in, p, rows)
 }
 
-func plain[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows []Row) error {
+func plain[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row) error {
 	list, err := prepare(o, lse, in, p, rows, maxChunkRows)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func plain[T Float](o, lse []float64, in *Inputs[T], p problem.Problem, rows []R
 // plainRow computes row r over the keys first to first+len(s)-1, which k and v
 // hold, and returns its LSE. The conversions to float32 forbid fused
 // multiply-add, which some architectures' compilers would use.
-func plainRow[T Float](o, s, q, k, v []float32, in *Inputs[T], p problem.Problem, mask problem.Mask, r Row, first int) float32 {
+func plainRow[T Float](o, s, q, k, v []float32, in *Inputs[T], p attention.Problem, mask attention.Mask, r Row, first int) float32 {
 	clear(o)
 	d, dv := len(q), len(o)
 	score := newScorer[float32](in, p, mask, r, 1)

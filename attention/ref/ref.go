@@ -8,12 +8,12 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // AllRows returns every row of p, one batch and head after the other. With
 // Varlen, in has the lengths of the sequences.
-func AllRows[T Float](in Inputs[T], p problem.Problem) []Row {
+func AllRows[T Float](in Inputs[T], p attention.Problem) []Row {
 	rows := make([]Row, in.NumRows(p))
 	for n := range rows {
 		rows[n] = in.Row(p, n)
@@ -25,7 +25,7 @@ func AllRows[T Float](in Inputs[T], p problem.Problem) []Row {
 // first and the last row of the problem are always among them; the others are
 // random, spread evenly over the rows of all batches and heads. The same
 // problem and n give the same rows. n must be positive.
-func SampleRows[T Float](in Inputs[T], p problem.Problem, n int) []Row {
+func SampleRows[T Float](in Inputs[T], p attention.Problem, n int) []Row {
 	total := in.NumRows(p)
 	if n >= total {
 		return AllRows(in, p)
@@ -54,7 +54,7 @@ type chunk struct {
 // chunks splits rows into chunks of at most size rows, whose results are in
 // the order of rows. rows == nil stands for all rows, with results in the
 // order of O and LSE.
-func chunks[T Float](in *Inputs[T], p problem.Problem, rows []Row, size int) ([]chunk, error) {
+func chunks[T Float](in *Inputs[T], p attention.Problem, rows []Row, size int) ([]chunk, error) {
 	l := in.places(p)
 	var o, lse []int
 	if rows == nil {
@@ -98,7 +98,7 @@ func chunks[T Float](in *Inputs[T], p problem.Problem, rows []Row, size int) ([]
 
 // span returns the keys lo to hi-1, of which the mask shows every one to some
 // row of the chunk.
-func (c chunk) span(mask problem.Mask) (lo, hi int) {
+func (c chunk) span(mask attention.Mask) (lo, hi int) {
 	lo = mask.SeqKV
 	for _, r := range c.rows {
 		from, to := mask.Keys(r.Row)

@@ -7,18 +7,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // data is one problem with random inputs and room for results.
 type data struct {
-	p      problem.Problem
+	p      attention.Problem
 	in     Inputs[float64]
 	o, lse []float64
 }
 
-func newData(p problem.Problem) *data {
+func newData(p attention.Problem) *data {
 	rng := rand.New(rand.NewPCG(1, 1))
 	normal := func(n int) []float64 {
 		x := make([]float64, n)
@@ -53,19 +53,19 @@ func inputs32(in Inputs[float64]) Inputs[float32] {
 	return Inputs[float32]{Q: float32s(in.Q), K: float32s(in.K), V: float32s(in.V)}
 }
 
-var small = problem.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 2, SeqQ: 37, SeqKV: 150, HeadDim: 24, DType: dtype.Float16}
+var small = attention.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 2, SeqQ: 37, SeqKV: 150, HeadDim: 24, DType: dtype.Float16}
 
 // TestHandValues: two keys whose scores differ by log(3) have weights 1/4 and
 // 3/4, and their sum is 4 times the smaller exponential.
 func TestHandValues(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, Scale: 2}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, Scale: 2}
 	q := make([]float64, 16)
 	k := make([]float64, 16)
 	v := make([]float64, 16)
 	q[0], q[8] = 1, -1
 	k[0], k[8] = 5, 5+math.Log(3)/2
 	v[0], v[8], v[1] = 4, 8, -4
-	implementations := map[string]func(o, lse []float64, in Inputs[float64], p problem.Problem) error{
+	implementations := map[string]func(o, lse []float64, in Inputs[float64], p attention.Problem) error{
 		"forward": Forward[float64],
 		"plain":   Plain[float64],
 		"model":   Model{BlockM: 1, BlockN: 1}.Forward,
@@ -95,7 +95,7 @@ func TestHandValues(t *testing.T) {
 // TestNoLSE: without LSE the result is the same.
 func TestNoLSE(t *testing.T) {
 	d := newData(small)
-	for _, f := range []func(o, lse []float64, in Inputs[float64], p problem.Problem) error{
+	for _, f := range []func(o, lse []float64, in Inputs[float64], p attention.Problem) error{
 		Forward[float64], Plain[float64], Model{BlockM: 16, BlockN: 16}.Forward,
 	} {
 		require.NoError(t, f(d.o, d.lse, d.in, d.p))
@@ -122,7 +122,7 @@ func TestFloat32Inputs(t *testing.T) {
 
 // TestRows: single rows, in any order and repeated, are the rows of the whole.
 func TestRows(t *testing.T) {
-	for _, align := range []problem.Align{problem.BottomRight, problem.TopLeft} {
+	for _, align := range []attention.Align{attention.BottomRight, attention.TopLeft} {
 		p := small
 		p.Causal, p.CausalAlign = true, align
 		d := newData(p).forward(t)
@@ -134,7 +134,7 @@ func TestRows(t *testing.T) {
 		o, lse := make([]float64, len(rows)*p.HeadDim), make([]float64, len(rows))
 		for _, c := range []struct {
 			name string
-			f    func(o, lse []float64, in Inputs[float64], p problem.Problem, rows []Row) error
+			f    func(o, lse []float64, in Inputs[float64], p attention.Problem, rows []Row) error
 			want []float64
 		}{{"forward", ForwardRows[float64], d.o}, {"plain", PlainRows[float64], plain}} {
 			require.NoError(t, c.f(o, lse, d.in, p, rows))
@@ -153,7 +153,7 @@ func TestRows(t *testing.T) {
 // that no row sees.
 func TestRowsTouchNothingElse(t *testing.T) {
 	p := small
-	p.Causal, p.CausalAlign = true, problem.TopLeft
+	p.Causal, p.CausalAlign = true, attention.TopLeft
 	d := newData(p).forward(t)
 	rows := []Row{{1, 4, 3}, {1, 3, 9}} // key head 1 of batch 1, keys 0..9
 	first := 3 * p.SeqKV * p.HeadDim
@@ -163,7 +163,7 @@ func TestRowsTouchNothingElse(t *testing.T) {
 		}
 	}
 	o, lse := make([]float64, 2*p.HeadDim), make([]float64, 2)
-	for _, f := range []func(o, lse []float64, in Inputs[float64], p problem.Problem, rows []Row) error{ForwardRows[float64], PlainRows[float64]} {
+	for _, f := range []func(o, lse []float64, in Inputs[float64], p attention.Problem, rows []Row) error{ForwardRows[float64], PlainRows[float64]} {
 		require.NoError(t, f(o, lse, d.in, p, rows))
 		for x, r := range rows {
 			at := ((r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row) * p.HeadDim
@@ -195,7 +195,7 @@ func TestSampleRows(t *testing.T) {
 func TestErrors(t *testing.T) {
 	d := newData(small)
 	p := d.p
-	all := func(o, lse, q, k, v []float64, p problem.Problem) []error {
+	all := func(o, lse, q, k, v []float64, p attention.Problem) []error {
 		in := Inputs[float64]{Q: q, K: k, V: v}
 		return []error{
 			Forward(o, lse, in, p),
@@ -230,7 +230,7 @@ func TestErrors(t *testing.T) {
 
 // TestBigSingleRow: more keys than a worker's buffer of scores holds rows for.
 func TestBigSingleRow(t *testing.T) {
-	p := problem.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: scoresPerChunk + 1, HeadDim: 8}
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: scoresPerChunk + 1, HeadDim: 8}
 	d := newData(p)
 	clear(d.in.Q)
 	d.forward(t)

@@ -3,7 +3,7 @@ package ref
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // A scorer turns the products of one row of Q with keys into scores,
@@ -26,16 +26,16 @@ type scorer[F, T Float] struct {
 	lo, hi  int    // keys that the mask shows
 }
 
-func newScorer[F, T Float](in *Inputs[T], p problem.Problem, mask problem.Mask, r Row, unit float64) scorer[F, T] {
+func newScorer[F, T Float](in *Inputs[T], p attention.Problem, mask attention.Mask, r Row, unit float64) scorer[F, T] {
 	s := scorer[F, T]{factor: F(unit * p.EffectiveScale()), unit: F(unit), at: r.Row + mask.Shift}
 	s.lo, s.hi = mask.Keys(r.Row)
 	if p.Softcap != 0 {
 		s.factor, s.cap = F(p.EffectiveScale()/p.Softcap), F(unit*p.Softcap)
 	}
 	switch p.ALiBi {
-	case problem.ALiBiPerHead:
+	case attention.ALiBiPerHead:
 		s.slope = F(unit * float64(in.ALiBiSlopes[r.Head]))
-	case problem.ALiBiPerBatchHead:
+	case attention.ALiBiPerBatchHead:
 		s.slope = F(unit * float64(in.ALiBiSlopes[r.Batch*p.NumHeads+r.Head]))
 	}
 	if p.Bias.On {
@@ -99,7 +99,7 @@ func tanh[F Float](x F) F {
 }
 
 // sink returns unit times the sink of a head, -Inf if there is none.
-func sink[T Float](in *Inputs[T], p problem.Problem, head int, unit float64) float64 {
+func sink[T Float](in *Inputs[T], p attention.Problem, head int, unit float64) float64 {
 	if !p.Sinks {
 		return math.Inf(-1)
 	}
@@ -108,7 +108,7 @@ func sink[T Float](in *Inputs[T], p problem.Problem, head int, unit float64) flo
 
 // dropRow sets the weights of a row that dropout drops to 0 and scales the
 // others. P[j] is the weight of key first+j.
-func dropRow[F Float](P []F, first int, p problem.Problem, r Row) {
+func dropRow[F Float](P []F, first int, p attention.Problem, r Row) {
 	if !p.Dropout.On() {
 		return
 	}

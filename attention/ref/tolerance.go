@@ -3,7 +3,7 @@ package ref
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
@@ -30,7 +30,7 @@ type Scope struct {
 }
 
 // Measure returns the magnitudes of a problem's inputs.
-func Measure[T Float](in Inputs[T], p problem.Problem) Scope {
+func Measure[T Float](in Inputs[T], p attention.Problem) Scope {
 	s := Scope{Product: math.Abs(p.EffectiveScale()) * longest(in.Q, p.HeadDim) * longest(in.K, p.HeadDim)}
 	s.Logit = s.Product
 	if p.Softcap != 0 {
@@ -107,7 +107,7 @@ func largest[T Float](x []T) float64 {
 //
 // A broken Plain must not excuse a broken kernel, so the bound for O never
 // exceeds ceiling.
-func PlainBound(want, plain, lse []float64, s Scope, p problem.Problem) Bound {
+func PlainBound(want, plain, lse []float64, s Scope, p attention.Problem) Bound {
 	off := MaxDiff(plain, want).Off
 	rounding, half := 0.0, roundoff32*(1+largest(lse)+p.Softcap+truncated(largest(lse), s, p))
 	if p.DType != dtype.Float32 {
@@ -132,11 +132,11 @@ func PlainBound(want, plain, lse []float64, s Scope, p problem.Problem) Bound {
 // of a roundoff, as float32 bounds count it four times: a roundoff of what they have added
 // up so far, half of the score on average, for each eight products. Up to head_dim 64 that
 // is within the rest. (On an H200 dV of head_dim 256 was off by 40 roundoffs, where LSE was 7.)
-func truncated(lse float64, s Scope, p problem.Problem) float64 {
+func truncated(lse float64, s Scope, p attention.Problem) float64 {
 	return float64(max(p.HeadDim-64, 0)) / 64 * min(lse, s.Product)
 }
 
-func times(p problem.Problem) float64 {
+func times(p attention.Problem) float64 {
 	if p.DType == dtype.Float32 {
 		return 4
 	}
@@ -153,7 +153,7 @@ func times(p problem.Problem) float64 {
 //
 // Below 2^-14 float16 has steps of 2^-24 whatever the size: seq_kv values of P
 // then add 2^-25 * V each.
-func ceiling(s Scope, p problem.Problem) float64 {
+func ceiling(s Scope, p attention.Problem) float64 {
 	half := p.DType.Eps() / 2
 	n := terms(p)
 	off := s.V * (2*weightBound(roundoff32, s, p) + half + 2*math.Sqrt(n)*roundoff32 + half)
@@ -167,7 +167,7 @@ func ceiling(s Scope, p problem.Problem) float64 {
 // float64 throughout and rounds nothing, such as a Model with Float64:
 // numerator and denominator of O = sum(P*V)/sum(P) are off by weightBound
 // each, and the sum of P*V rounds once more.
-func Float64Bound(lse []float64, s Scope, p problem.Problem) Bound {
+func Float64Bound(lse []float64, s Scope, p attention.Problem) Bound {
 	sum := 2 * math.Sqrt(terms(p)) * roundoff64
 	return Bound{
 		O:   s.V * (2*weightBound(roundoff64, s, p) + sum),
@@ -176,7 +176,7 @@ func Float64Bound(lse []float64, s Scope, p problem.Problem) Bound {
 }
 
 // terms returns how many terms the sum of a row has.
-func terms(p problem.Problem) float64 {
+func terms(p attention.Problem) float64 {
 	if p.Sinks {
 		return float64(p.SeqKV) + 1
 	}
@@ -197,7 +197,7 @@ func terms(p problem.Problem) float64 {
 //	2 * (3 + 2*log2(seq_kv))    exp2 may be off by 3 + 2|x| units in the last place (Vulkan
 //	                            specification, precision of SPIR-V instructions), 2u each; the
 //	                            P-weighted mean of |x| is at most log2(seq_kv), the entropy of P
-func weightBound(u float64, s Scope, p problem.Problem) float64 {
+func weightBound(u float64, s Scope, p attention.Problem) float64 {
 	return u * (2*math.Sqrt(float64(p.HeadDim))*s.Product + 4*s.Logit + 12*p.Softcap + 2*(3+2*math.Log2(terms(p))))
 }
 
@@ -207,7 +207,7 @@ func weightBound(u float64, s Scope, p problem.Problem) float64 {
 //	2*sqrt(seq_kv) * u     the sum of seq_kv terms, as in weightBound
 //	8 * u                  log may be off by 2^-21 where its result is near 0 (same specification)
 //	3 * max|LSE| * u       m*ln(2): product, constant, and the sum with log(l)
-func lseBound(u float64, lse []float64, s Scope, p problem.Problem) float64 {
+func lseBound(u float64, lse []float64, s Scope, p attention.Problem) float64 {
 	most := 0.0
 	for _, x := range lse {
 		if !math.IsInf(x, 0) {

@@ -3,7 +3,7 @@ package ref
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // A Report says how far a result is from the reference.
@@ -13,7 +13,7 @@ type Report struct {
 	LSE   Diff  // the worst element of LSE; Index -1 if it was not given
 	Bound Bound // how far each may be off
 
-	p    problem.Problem
+	p    attention.Problem
 	rows []Row
 }
 
@@ -41,7 +41,7 @@ func (r Report) Err() error {
 // The rows usually come from SampleRows: a row costs
 // 4*seq_kv*(head_dim+value_dim) operations on the host, half in float64 and half
 // in float32.
-func Verify[T Float](o, lse []T, in Inputs[T], p problem.Problem, rows []Row) (Report, error) {
+func Verify[T Float](o, lse []T, in Inputs[T], p attention.Problem, rows []Row) (Report, error) {
 	if err := in.check(p); err != nil {
 		return Report{}, err
 	}

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -179,7 +179,7 @@ func TestBenchUnsupported(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 16}
 	missing := slices.IndexFunc(dtype.All(), func(x dtype.DType) bool {
 		p.DType = x
-		return attention.Supports(caps, attention.CoopMat, p) != nil
+		return attention.Supports(caps, p, kit.Forward, attention.Options{Impl: attention.CoopMat}) != nil
 	})
 	if missing >= 0 { // H200 has every path for every type
 		code, stdout, stderr := flashvk(small(dev, "--impl=coopmat,scalar", "--dtype="+p.DType.String())...)
@@ -339,7 +339,7 @@ func TestRun(t *testing.T) {
 	}{
 		{"plain", nil, func(*attention.Problem) {}},
 		{"causal", []string{"--causal"}, func(p *attention.Problem) { p.Causal, p.SeqQ = true, 60 }}, // 10 rows see no key
-		{"top-left", []string{"--causal", "--causal-align", "top-left"}, func(p *attention.Problem) { p.Causal, p.CausalAlign = true, problem.TopLeft }},
+		{"top-left", []string{"--causal", "--causal-align", "top-left"}, func(p *attention.Problem) { p.Causal, p.CausalAlign = true, attention.TopLeft }},
 		{"scale", []string{"--scale", "-0.7"}, func(p *attention.Problem) { p.Scale = -0.7 }},
 	} {
 		for _, dt := range dtype.All() {
@@ -348,7 +348,7 @@ func TestRun(t *testing.T) {
 					p := base
 					c.change(&p)
 					p.DType = dt
-					err := attention.Supports(caps, impl, p)
+					err := attention.Supports(caps, p, kit.Forward, attention.Options{Impl: impl})
 					runFile(t, p, randomInputs(p), err, append(c.flags, "--impl", impl.String(), dev)...)
 				})
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 func newDevices(a *app) *cobra.Command {
@@ -65,7 +66,7 @@ func support(caps *vk.Caps, impl attention.Impl, t dtype.DType, headDim int) pat
 		s.Reason = caps.Unusable
 		return s
 	}
-	choice, err := attention.Choose(caps, p, attention.Options{Impl: impl})
+	choice, err := attention.Choose(caps, p, kit.Forward, attention.Options{Impl: impl})
 	if err != nil {
 		s.Reason = bench.Reason("attention", impl.String(), err)
 		return s

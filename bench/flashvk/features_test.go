@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // runFeatures are problems with a feature each, and the flags that stand for what
@@ -27,24 +27,24 @@ var runFeatures = []struct {
 	flags  []string
 	change func(*attention.Problem)
 }{
-	{"window", []string{"--window", "9,4"}, func(p *attention.Problem) { p.Window = problem.Window{On: true, Left: 9, Right: 4} }},
+	{"window", []string{"--window", "9,4"}, func(p *attention.Problem) { p.Window = attention.Window{On: true, Left: 9, Right: 4} }},
 	{"window-open", []string{"--window=-1,-1"}, func(*attention.Problem) {}},
 	{"softcap", []string{"--softcap", "2.5"}, func(p *attention.Problem) { p.Softcap = 2.5 }},
 	{"dropout", []string{"--dropout", "0.25", "--seed", "18446744073709551615"}, func(p *attention.Problem) {
-		p.Dropout = problem.Dropout{P: 0.25, Seeded: true, Seed: math.MaxUint64}
+		p.Dropout = attention.Dropout{P: 0.25, Seeded: true, Seed: math.MaxUint64}
 	}},
 	{"value-dim", nil, func(p *attention.Problem) { p.ValueDim = 40 }},
-	{"bias", nil, func(p *attention.Problem) { p.Bias = problem.Bias{On: true, Heads: true, Rows: true} }},
-	{"bias-own-type", nil, func(p *attention.Problem) { p.Bias = problem.Bias{On: true, DType: p.DType, Batch: true} }},
+	{"bias", nil, func(p *attention.Problem) { p.Bias = attention.Bias{On: true, Heads: true, Rows: true} }},
+	{"bias-own-type", nil, func(p *attention.Problem) { p.Bias = attention.Bias{On: true, DType: p.DType, Batch: true} }},
 	{"alibi", []string{"--causal-align", "top-left"}, func(p *attention.Problem) {
-		p.ALiBi, p.CausalAlign = problem.ALiBiPerHead, problem.TopLeft
+		p.ALiBi, p.CausalAlign = attention.ALiBiPerHead, attention.TopLeft
 	}},
-	{"alibi-batch", nil, func(p *attention.Problem) { p.ALiBi = problem.ALiBiPerBatchHead }},
+	{"alibi-batch", nil, func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerBatchHead }},
 	{"key-mask", []string{"--causal"}, func(p *attention.Problem) { p.KeyMask, p.Causal = true, true }},
 	{"sinks", nil, func(p *attention.Problem) { p.Sinks = true }},
 	{"varlen", []string{"--causal"}, func(p *attention.Problem) {
 		p.Batch, p.SeqQ, p.SeqKV, p.Causal = 4, 20, 30, true
-		p.Varlen = problem.Varlen{On: true, TotalQ: 38, TotalKV: 41}
+		p.Varlen = attention.Varlen{On: true, TotalQ: 38, TotalKV: 41}
 	}},
 }
 
@@ -111,7 +111,7 @@ func TestRunFeatures(t *testing.T) {
 	eachFeature(func(name string, flags []string, p attention.Problem, in ref.Inputs[float32]) {
 		for _, impl := range featurePaths(caps, p) {
 			t.Run(fmt.Sprintf("%s/%v", name, impl), func(t *testing.T) {
-				runFile(t, p, in, attention.Supports(caps, impl, p), append(flags, "--impl", impl.String(), dev)...)
+				runFile(t, p, in, attention.Supports(caps, p, kit.Forward, attention.Options{Impl: impl}), append(flags, "--impl", impl.String(), dev)...)
 			})
 		}
 	})
@@ -130,7 +130,7 @@ func randomInputs(p attention.Problem) ref.Inputs[float32] {
 	if p.Bias.On {
 		in.Bias = normal(p.Bias.DType, p.BiasShape(), 4)
 	}
-	if p.ALiBi != problem.ALiBiOff {
+	if p.ALiBi != attention.ALiBiOff {
 		in.ALiBiSlopes = normal(dtype.Float32, p.SlopesShape(), 5)
 		for i, x := range in.ALiBiSlopes {
 			in.ALiBiSlopes[i] = x * x / 4
@@ -244,23 +244,23 @@ func TestBenchFeatures(t *testing.T) {
 		flags, key string
 		change     func(*attention.Problem)
 	}{
-		{"--window 9,-1", "window=9,-1", func(p *attention.Problem) { p.Window = problem.Window{On: true, Left: 9, Right: -1} }},
+		{"--window 9,-1", "window=9,-1", func(p *attention.Problem) { p.Window = attention.Window{On: true, Left: 9, Right: -1} }},
 		{"--softcap 20", "softcap=20", func(p *attention.Problem) { p.Softcap = 20 }},
-		{"--dropout 0.5 --seed 4", "dropout=0.5", func(p *attention.Problem) { p.Dropout = problem.Dropout{P: 0.5, Seeded: true, Seed: 4} }},
+		{"--dropout 0.5 --seed 4", "dropout=0.5", func(p *attention.Problem) { p.Dropout = attention.Dropout{P: 0.5, Seeded: true, Seed: 4} }},
 		{"--value-dim 32", "value_dim=32", func(p *attention.Problem) { p.ValueDim = 32 }},
-		{"--alibi", "alibi=heads", func(p *attention.Problem) { p.ALiBi = problem.ALiBiPerHead }},
-		{"--alibi=batch-heads", "alibi=batch-heads", func(p *attention.Problem) { p.ALiBi = problem.ALiBiPerBatchHead }},
-		{"--bias heads,rows", "bias=float32+heads+rows", func(p *attention.Problem) { p.Bias = problem.Bias{On: true, Heads: true, Rows: true} }},
-		{"--bias shared --bias-dtype float16", "bias=float16", func(p *attention.Problem) { p.Bias = problem.Bias{On: true, DType: dtype.Float16} }},
+		{"--alibi", "alibi=heads", func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerHead }},
+		{"--alibi=batch-heads", "alibi=batch-heads", func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerBatchHead }},
+		{"--bias heads,rows", "bias=float32+heads+rows", func(p *attention.Problem) { p.Bias = attention.Bias{On: true, Heads: true, Rows: true} }},
+		{"--bias shared --bias-dtype float16", "bias=float16", func(p *attention.Problem) { p.Bias = attention.Bias{On: true, DType: dtype.Float16} }},
 		{"--key-mask", "key_mask=true", func(p *attention.Problem) { p.KeyMask = true }},
 		{"--sinks", "sinks=true", func(p *attention.Problem) { p.Sinks = true }},
 		{"--varlen --batch 4", "varlen=84x100", func(p *attention.Problem) {
-			p.Batch, p.Varlen = 4, problem.Varlen{On: true, TotalQ: 84, TotalKV: 100}
+			p.Batch, p.Varlen = 4, attention.Varlen{On: true, TotalQ: 84, TotalKV: 100}
 		}},
 	} {
 		p := attention.Problem{Batch: 1, NumHeads: 4, NumKVHeads: 2, SeqQ: 33, SeqKV: 40, HeadDim: 16, DType: dtype.Float16, Causal: true}
 		c.change(&p)
-		unsupported := attention.Supports(caps, attention.Scalar, p)
+		unsupported := attention.Supports(caps, p, kit.Forward, attention.Options{Impl: attention.Scalar})
 		code, stdout, stderr := flashvk(small(append([]string{dev, "--impl=scalar"}, strings.Fields(c.flags)...)...)...)
 		if !strings.Contains(stdout, ", causal (bottom-right), "+c.key+"\n") {
 			t.Errorf("%s: %s is missing in\n%s", c.flags, c.key, stdout)

@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestRunBackward runs files through the forward and the backward pass of every
@@ -22,9 +23,9 @@ func TestRunBackward(t *testing.T) {
 	run := func(name string, flags []string, p attention.Problem, in ref.Inputs[float32], dlse bool, impls []attention.Impl) {
 		for _, impl := range impls {
 			t.Run(fmt.Sprintf("%s/%v", name, impl), func(t *testing.T) {
-				err := attention.Supports(caps, impl, p)
+				err := attention.Supports(caps, p, kit.Forward, attention.Options{Impl: impl})
 				if err == nil {
-					err = attention.SupportsBackward(caps, impl, p)
+					err = attention.Supports(caps, p, kit.Backward, attention.Options{Impl: impl})
 				}
 				runBackwardFile(t, p, in, dlse, err, append(flags, "--backward", "--impl", impl.String(), dev)...)
 			})

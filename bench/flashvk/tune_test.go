@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/bench/kernels"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestTuneFlags says which problems the flags come to, given the defaults of a
@@ -117,7 +118,7 @@ func TestTune(t *testing.T) {
 	if err != nil || f.Len() != 1 {
 		t.Fatalf("%v, %d rows", err, f.Len())
 	}
-	want, err := attention.Choose(caps, p, attention.Options{Impl: attention.Scalar, Tuning: f})
+	want, err := attention.Choose(caps, p, kit.Forward, attention.Options{Impl: attention.Scalar, Tuning: f})
 	if err != nil || !strings.Contains(stdout, fmt.Sprintf("%#v", want)) {
 		t.Errorf("the file has %#v, %v, the output\n%s", want, err, stdout)
 	}
@@ -237,7 +238,7 @@ func TestTuneDryRun(t *testing.T) {
 	code, _, stderr = flashvk(tiny(dev, "tune", "attention", "--impl=coopmat2", "--dtype=float32", "--dry-run")...)
 	q := p
 	q.DType = dtype.Float32
-	if err := attention.Supports(caps, attention.CoopMat2, q); err != nil && (code != 1 || !strings.Contains(stderr, "unsupported on this device")) {
+	if err := attention.Supports(caps, q, kit.Forward, attention.Options{Impl: attention.CoopMat2}); err != nil && (code != 1 || !strings.Contains(stderr, "unsupported on this device")) {
 		t.Errorf("no candidates: status %d, %s", code, stderr)
 	}
 }

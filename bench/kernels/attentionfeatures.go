@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -15,8 +14,8 @@ import (
 // featureFlags are the flags of bench for what tensors tell run.
 type featureFlags struct {
 	valueDim               int
-	alibi                  problem.ALiBi
-	bias                   problem.Bias
+	alibi                  attention.ALiBi
+	bias                   attention.Bias
 	biasDType              dtype.DType
 	keyMask, sinks, varlen bool
 	set                    *pflag.FlagSet
@@ -25,26 +24,26 @@ type featureFlags struct {
 func (b *featureFlags) add(f *pflag.FlagSet) {
 	b.set = f
 	IntVar(f, &b.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")
-	f.Var(Value[problem.ALiBi]{&b.alibi, parseALiBi, "SLOPES"}, "alibi", "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads")
-	f.Lookup("alibi").NoOptDefVal = problem.ALiBiPerHead.String()
-	f.Var(Value[problem.Bias]{&b.bias, parseBias, "AXES"}, "bias", "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them")
+	f.Var(Value[attention.ALiBi]{&b.alibi, parseALiBi, "SLOPES"}, "alibi", "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads")
+	f.Lookup("alibi").NoOptDefVal = attention.ALiBiPerHead.String()
+	f.Var(Value[attention.Bias]{&b.bias, parseBias, "AXES"}, "bias", "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them")
 	f.Var(Value[dtype.DType]{&b.biasDType, ParseDType, "TYPE"}, "bias-dtype", "type of the bias: float32 (default) or that of --dtype")
 	BoolVar(f, &b.keyMask, "key-mask", "hide one key in eight from all queries of a batch, at random")
 	BoolVar(f, &b.sinks, "sinks", "give each head a sink")
 	BoolVar(f, &b.varlen, "varlen", "pack sequences of seqlen, 3/4, 1/2 and 1/4 of it, and again")
 }
 
-func parseALiBi(text string) (problem.ALiBi, error) {
-	for _, a := range []problem.ALiBi{problem.ALiBiPerHead, problem.ALiBiPerBatchHead} {
+func parseALiBi(text string) (attention.ALiBi, error) {
+	for _, a := range []attention.ALiBi{attention.ALiBiPerHead, attention.ALiBiPerBatchHead} {
 		if text == a.String() {
 			return a, nil
 		}
 	}
-	return 0, fmt.Errorf("not one of %v, %v", problem.ALiBiPerHead, problem.ALiBiPerBatchHead)
+	return 0, fmt.Errorf("not one of %v, %v", attention.ALiBiPerHead, attention.ALiBiPerBatchHead)
 }
 
-func parseBias(text string) (problem.Bias, error) {
-	b := problem.Bias{On: true}
+func parseBias(text string) (attention.Bias, error) {
+	b := attention.Bias{On: true}
 	if text == "shared" {
 		return b, nil
 	}

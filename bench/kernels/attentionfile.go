@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/safetensors"
 )
@@ -145,7 +144,7 @@ func readQKV(in File, p *attention.Problem, cu cuSeqlens) error {
 	if cu.q != nil {
 		p.Batch, p.NumHeads, p.NumKVHeads = len(cu.q)-1, q[1], k[1]
 		p.SeqQ, p.SeqKV = longest(cu.q), longest(cu.kv)
-		p.Varlen = problem.Varlen{On: true, TotalQ: q[0], TotalKV: k[0]}
+		p.Varlen = attention.Varlen{On: true, TotalQ: q[0], TotalKV: k[0]}
 		return p.CheckCuSeqlens(cu.q, cu.kv)
 	}
 	if k[0] != q[0] {
@@ -205,9 +204,9 @@ func wantShape(t safetensors.Tensor, shape []int, axes string) error {
 }
 
 func readSlopes(t safetensors.Tensor, p *attention.Problem) error {
-	p.ALiBi = problem.ALiBiPerHead
+	p.ALiBi = attention.ALiBiPerHead
 	if len(t.Shape) == 2 {
-		p.ALiBi = problem.ALiBiPerBatchHead
+		p.ALiBi = attention.ALiBiPerBatchHead
 		return wantShape(t, p.SlopesShape(), "batch, heads")
 	}
 	return wantShape(t, p.SlopesShape(), "heads")

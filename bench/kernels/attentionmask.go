@@ -8,16 +8,16 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 )
 
 // maskFlags are the flags that bench and run share: what tensors do not say
 // about a problem.
 type maskFlags struct {
 	causal  bool
-	align   problem.Align
+	align   attention.Align
 	scale   float64
-	window  problem.Window
+	window  attention.Window
 	softcap float64
 	dropout float64
 	seed    uint64
@@ -27,16 +27,16 @@ type maskFlags struct {
 func (m *maskFlags) add(f *pflag.FlagSet) {
 	m.set = f
 	BoolVar(f, &m.causal, "causal", "hide the keys after each query")
-	f.Var(Value[problem.Align]{&m.align, parseAlign, "CORNER"}, "causal-align", "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left")
+	f.Var(Value[attention.Align]{&m.align, parseAlign, "CORNER"}, "causal-align", "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left")
 	f.Var(Value[float64]{&m.scale, ParseFloat, "F"}, "scale", "factor of the scores (default 1/√headdim)")
-	f.Var(Value[problem.Window]{&m.window, parseWindow, "L,R"}, "window", "hide keys more than L before or R after each query's own; -1 is unlimited")
+	f.Var(Value[attention.Window]{&m.window, parseWindow, "L,R"}, "window", "hide keys more than L before or R after each query's own; -1 is unlimited")
 	f.Var(Value[float64]{&m.softcap, ParseFloat, "F"}, "softcap", "replace each score x by F*tanh(x/F)")
 	f.Var(Value[float64]{&m.dropout, ParseFloat, "P"}, "dropout", "drop each weight with probability P; needs --seed")
 	f.Var(Value[uint64]{&m.seed, parseSeed, "N"}, "seed", "seed of the dropout")
 }
 
-func parseAlign(text string) (problem.Align, error) {
-	a, err := problem.ParseAlign(text)
+func parseAlign(text string) (attention.Align, error) {
+	a, err := attention.ParseAlign(text)
 	if err != nil {
 		return 0, errors.New("not one of bottom-right, top-left")
 	}
@@ -45,19 +45,19 @@ func parseAlign(text string) (problem.Align, error) {
 
 // parseWindow reads two numbers of keys. A window that is unlimited to both
 // sides is none.
-func parseWindow(text string) (problem.Window, error) {
+func parseWindow(text string) (attention.Window, error) {
 	left, right, ok := strings.Cut(text, ",")
 	l, errLeft := ParseInt(left)
 	r, errRight := ParseInt(right)
 	switch {
 	case !ok:
-		return problem.Window{}, errors.New("not two numbers L,R")
+		return attention.Window{}, errors.New("not two numbers L,R")
 	case errors.Join(errLeft, errRight) != nil:
-		return problem.Window{}, errors.New("not two integers L,R")
-	case l == problem.Unlimited && r == problem.Unlimited:
-		return problem.Window{}, nil
+		return attention.Window{}, errors.New("not two integers L,R")
+	case l == attention.Unlimited && r == attention.Unlimited:
+		return attention.Window{}, nil
 	}
-	return problem.Window{On: true, Left: l, Right: r}, nil
+	return attention.Window{On: true, Left: l, Right: r}, nil
 }
 
 func parseSeed(text string) (uint64, error) {
@@ -69,7 +69,7 @@ func parseSeed(text string) (uint64, error) {
 }
 
 // apply puts the flags into p. It is an error if they contradict each other.
-func (m *maskFlags) apply(p *problem.Problem) error {
+func (m *maskFlags) apply(p *attention.Problem) error {
 	switch {
 	case m.set.Changed("scale") && m.scale == 0:
 		return fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
@@ -81,13 +81,13 @@ func (m *maskFlags) apply(p *problem.Problem) error {
 		return fmt.Errorf("--seed %d needs --dropout", m.seed)
 	}
 	p.Causal, p.CausalAlign, p.Scale, p.Window, p.Softcap = m.causal, m.align, m.scale, m.window, m.softcap
-	p.Dropout = problem.Dropout{P: m.dropout, Seeded: m.set.Changed("seed"), Seed: m.seed}
+	p.Dropout = attention.Dropout{P: m.dropout, Seeded: m.set.Changed("seed"), Seed: m.seed}
 	// The flags' own mistakes are wrong whatever the tensors are. What an
 	// alignment may be for shows later: ALiBi is a tensor.
 	least := *p
-	least.Batch, least.NumHeads, least.NumKVHeads, least.SeqQ, least.SeqKV, least.HeadDim = 1, 1, 1, 1, 1, problem.HeadDimMultiple
-	least.ALiBi = problem.ALiBiPerHead
-	least.ValueDim, least.Bias, least.Varlen = 0, problem.Bias{}, problem.Varlen{}
+	least.Batch, least.NumHeads, least.NumKVHeads, least.SeqQ, least.SeqKV, least.HeadDim = 1, 1, 1, 1, 1, attention.HeadDimMultiple
+	least.ALiBi = attention.ALiBiPerHead
+	least.ValueDim, least.Bias, least.Varlen = 0, attention.Bias{}, attention.Varlen{}
 	if err := least.Validate(); err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (m *maskFlags) apply(p *problem.Problem) error {
 
 // checkAlign returns an error for an alignment of nothing. It is called
 // when all of p is known.
-func (m *maskFlags) checkAlign(p *problem.Problem) error {
-	if m.set.Changed("causal-align") && !p.Causal && !p.Window.On && p.ALiBi == problem.ALiBiOff {
+func (m *maskFlags) checkAlign(p *attention.Problem) error {
+	if m.set.Changed("causal-align") && !p.Causal && !p.Window.On && p.ALiBi == attention.ALiBiOff {
 		return fmt.Errorf("--causal-align %v needs --causal, --window or ALiBi's slopes", m.align)
 	}
 	return nil

@@ -165,13 +165,13 @@ func (o gmmOp) Tensors() (list []bench.OpTensor) {
 
 // Choose implements bench.Op.
 func (o gmmOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (string, error) {
-	plan, err := gmm.Choose(caps, o.p, kitPass(p), gmm.Options{})
+	plan, err := gmm.Choose(caps, o.p, p.Kit(), gmm.Options{})
 	return plan.String(), err
 }
 
 // Workspace implements bench.Op.
 func (o gmmOp) Workspace(caps *vk.Caps, _ string, p bench.Pass) (int64, error) {
-	return gmm.Workspace(caps, o.p, kitPass(p), gmm.Options{})
+	return gmm.Workspace(caps, o.p, p.Kit(), gmm.Options{})
 }
 
 // parts returns logit, mu and log sigma, or with a prefix d their gradients.

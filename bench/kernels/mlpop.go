@@ -10,7 +10,6 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // An mlpOp is a problem of package mlp.
@@ -113,11 +112,7 @@ func (o mlpOp) plan(caps *vk.Caps, impl string, p bench.Pass) (mlp.Plan, error) 
 	if err != nil {
 		return mlp.Plan{}, err
 	}
-	pass := kit.Forward
-	if p == bench.Backward {
-		pass = kit.Backward
-	}
-	return mlp.Choose(caps, o.p, pass, opt)
+	return mlp.Choose(caps, o.p, p.Kit(), opt)
 }
 
 // Choose implements bench.Op.

@@ -10,7 +10,6 @@ import (
 	normal "github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const normFormulas = `
@@ -197,13 +196,13 @@ func (o normOp) Tensors() []bench.OpTensor {
 
 // Choose implements bench.Op.
 func (o normOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (string, error) {
-	plan, err := normal.Choose(caps, o.p, kitPass(p), normal.Options{})
+	plan, err := normal.Choose(caps, o.p, p.Kit(), normal.Options{})
 	return plan.String(), err
 }
 
 // Workspace implements bench.Op.
 func (o normOp) Workspace(caps *vk.Caps, _ string, p bench.Pass) (int64, error) {
-	return normal.Workspace(caps, o.p, kitPass(p), normal.Options{})
+	return normal.Workspace(caps, o.p, p.Kit(), normal.Options{})
 }
 
 // Record implements bench.Op.
@@ -214,14 +213,6 @@ func (o normOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 	}
 	g := normal.Gradients{DY: t["dy"], DSum: t["dsum"], DX: t["dx"], DResidual: t["dresidual"], DW: t["dw"]}
 	return normal.Backward(c, x, g, o.p, normal.Options{Workspace: workspace})
-}
-
-// kitPass returns the pass as kernel packages name it.
-func kitPass(p bench.Pass) kit.Pass {
-	if p == bench.Forward {
-		return kit.Forward
-	}
-	return kit.Backward
 }
 
 // Reference implements bench.Op.

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // onDevice runs attention.Forward and attention.Backward for the suites.
@@ -33,7 +34,7 @@ func (f *onDevice) Supports(p attention.Problem) error {
 	if err := compilesSoon(f.d.Caps(), f.impl, p); err != nil {
 		return err
 	}
-	return attention.Supports(f.d.Caps(), f.impl, p)
+	return attention.Supports(f.d.Caps(), p, kit.Forward, attention.Options{Impl: f.impl})
 }
 
 // compilesSoon returns an error for kernels that a software driver compiles for too long.
@@ -140,9 +141,10 @@ func (m *memory) submit(c *vk.Cmd, results map[*attntest.Tensor][]byte) error {
 	return nil
 }
 
-// inputs returns those of features.
-func (m *memory) inputs(in attntest.Inputs) attention.Inputs {
-	return attention.Inputs{
+// tensors returns those of the forward pass.
+func (m *memory) tensors(o, lse *attntest.Tensor, in attntest.Inputs) attention.Tensors {
+	return attention.Tensors{
+		O: m.views[o], LSE: m.views[lse], Q: m.views[in.Q], K: m.views[in.K], V: m.views[in.V],
 		Bias: m.views[in.Bias], ALiBiSlopes: m.views[in.ALiBiSlopes], Sinks: m.views[in.Sinks], KeyMask: m.views[in.KeyMask],
 		CuSeqlensQ: m.views[in.CuSeqlensQ], CuSeqlensKV: m.views[in.CuSeqlensKV],
 	}
@@ -154,9 +156,9 @@ func (f *onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attent
 	in.Map(m.upload)
 	m.upload(o)
 	m.upload(lse)
-	opt := attention.Options{Impl: f.impl, Inputs: m.inputs(in)}
+	opt := attention.Options{Impl: f.impl}
 	return m.run(func(c *vk.Cmd) error {
-		return attention.Forward(c, m.views[o], m.views[lse], m.views[in.Q], m.views[in.K], m.views[in.V], p, opt)
+		return attention.Forward(c, m.tensors(o, lse, in), p, opt)
 	})
 }
 
@@ -165,11 +167,11 @@ func (f *onDevice) Backward(g attntest.Gradients, in attntest.BackwardInputs, p 
 	m := memory{onDevice: f, views: make(map[*attntest.Tensor]vk.Tensor)}
 	in.Map(m.upload)
 	g.Map(m.upload)
-	opt := attention.Options{Impl: f.impl, Inputs: m.inputs(in.Inputs), Gradients: attention.Gradients{
-		DBias: m.views[g.DBias], DSinks: m.views[g.DSinks], DLSE: m.views[in.DLSE],
-	}}
+	opt := attention.Options{Impl: f.impl}
 	return m.run(func(c *vk.Cmd) error {
 		v := m.views
-		return attention.Backward(c, v[g.DQ], v[g.DK], v[g.DV], v[in.DO], v[in.O], v[in.LSE], v[in.Q], v[in.K], v[in.V], p, opt)
+		return attention.Backward(c, m.tensors(in.O, in.LSE, in.Inputs), attention.Gradients{
+			DO: v[in.DO], DLSE: v[in.DLSE], DQ: v[g.DQ], DK: v[g.DK], DV: v[g.DV], DBias: v[g.DBias], DSinks: v[g.DSinks],
+		}, p, opt)
 	})
 }

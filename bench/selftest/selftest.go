@@ -273,11 +273,8 @@ func (r *run) step(what string) {
 // problem at all that it takes.
 func newPath(caps *vk.Caps, impl attention.Impl, pass bench.Pass, t dtype.DType) Path {
 	p := Path{Impl: impl, Pass: pass, DType: t}
-	supports := attention.Supports
-	if pass == bench.Backward {
-		supports = attention.SupportsBackward
-	}
-	if err := supports(caps, impl, attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}); err != nil {
+	problem := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}
+	if err := attention.Supports(caps, problem, pass.Kit(), attention.Options{Impl: impl}); err != nil {
 		p.Verdict, p.Why = Unsupported, bench.Reason("attention", impl.String(), err)
 	}
 	return p

@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A suite is that of a pass.
@@ -77,7 +78,7 @@ func (r *run) refuses(pass bench.Pass, impl attention.Impl, c *attntest.Case) er
 		if err := backwardCompilesSoon(r.d.Caps(), impl, c.Problem); err != nil {
 			return err
 		}
-		return attention.SupportsBackward(r.d.Caps(), impl, c.Problem)
+		return attention.Supports(r.d.Caps(), c.Problem, kit.Backward, attention.Options{Impl: impl})
 	case r.forwarder != nil:
 		return nil
 	}

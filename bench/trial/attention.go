@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // attentionKernel draws problems of both passes of attention, which are checked as the
@@ -62,9 +63,9 @@ func (p *attentionProblem) options() attention.Options {
 func (p *attentionProblem) Supports(caps *vk.Caps) error {
 	var err error
 	if p.Backward {
-		_, err = attention.ChooseBackward(caps, p.Case.Problem, p.options())
+		_, err = attention.Choose(caps, p.Case.Problem, kit.Backward, p.options())
 	} else {
-		_, err = attention.Choose(caps, p.Case.Problem, p.options())
+		_, err = attention.Choose(caps, p.Case.Problem, kit.Forward, p.options())
 	}
 	return err
 }

@@ -64,9 +64,10 @@ func (m *attentionMemory) run(name string, record func(c *vk.Cmd) error) error {
 	return nil
 }
 
-// inputs returns those of features.
-func (m *attentionMemory) inputs(in attntest.Inputs) attention.Inputs {
-	return attention.Inputs{
+// tensors returns those of the forward pass.
+func (m *attentionMemory) tensors(o, lse *attntest.Tensor, in attntest.Inputs) attention.Tensors {
+	return attention.Tensors{
+		O: m.views[o], LSE: m.views[lse], Q: m.views[in.Q], K: m.views[in.K], V: m.views[in.V],
 		Bias: m.views[in.Bias], ALiBiSlopes: m.views[in.ALiBiSlopes], Sinks: m.views[in.Sinks], KeyMask: m.views[in.KeyMask],
 		CuSeqlensQ: m.views[in.CuSeqlensQ], CuSeqlensKV: m.views[in.CuSeqlensKV],
 	}
@@ -79,9 +80,9 @@ func (f *attentionOnDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs,
 	in.Map(m.upload)
 	m.upload(o)
 	m.upload(lse)
-	opt := attention.Options{Impl: f.opt.Impl, Config: f.opt.Config, Inputs: m.inputs(in)}
+	opt := attention.Options{Impl: f.opt.Impl, Config: f.opt.Config}
 	return m.run("attention", func(c *vk.Cmd) error {
-		return attention.Forward(c, m.views[o], m.views[lse], m.views[in.Q], m.views[in.K], m.views[in.V], p, opt)
+		return attention.Forward(c, m.tensors(o, lse, in), p, opt)
 	})
 }
 
@@ -90,11 +91,10 @@ func (f *attentionOnDevice) Backward(g attntest.Gradients, in attntest.BackwardI
 	m := f.memory()
 	in.Map(m.upload)
 	g.Map(m.upload)
-	opt := f.opt
-	opt.Inputs = m.inputs(in.Inputs)
-	opt.Gradients = attention.Gradients{DBias: m.views[g.DBias], DSinks: m.views[g.DSinks], DLSE: m.views[in.DLSE]}
 	return m.run("attention backward", func(c *vk.Cmd) error {
 		v := m.views
-		return attention.Backward(c, v[g.DQ], v[g.DK], v[g.DV], v[in.DO], v[in.O], v[in.LSE], v[in.Q], v[in.K], v[in.V], p, opt)
+		return attention.Backward(c, m.tensors(in.O, in.LSE, in.Inputs), attention.Gradients{
+			DO: v[in.DO], DLSE: v[in.DLSE], DQ: v[g.DQ], DK: v[g.DK], DV: v[g.DV], DBias: v[g.DBias], DSinks: v[g.DSinks],
+		}, p, f.opt)
 	})
 }

@@ -7,9 +7,9 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/attention/attntest"
-	"github.com/flashvk/flashvk/attention/problem"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // An attentionDraw draws a problem.
@@ -98,7 +98,7 @@ func (d *attentionDraw) dim(family *rand.Rand) int {
 	case chance(family, 2):
 		return one(family, 64, 64, 128, 128, 256, 32, 96)
 	}
-	return 8 * (1 + family.IntN(problem.MaxHeadDim/8))
+	return 8 * (1 + family.IntN(attention.MaxHeadDim/8))
 }
 
 // numFeatures is how many features attentionDraw.feature knows.
@@ -216,7 +216,7 @@ func (d *attentionDraw) typical() attention.Problem {
 // where there is one, or tiles of two kernels.
 func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p attention.Problem) *attention.BackwardConfig {
 	fused := d.matrix && p.Plain() && p.DType != dtype.Float32 && !chance(family, 3)
-	start, err := attention.ChooseBackward(caps, p, attention.Options{Impl: d.Impl})
+	start, err := attention.Choose(caps, p, kit.Backward, attention.Options{Impl: d.Impl})
 	if err != nil {
 		return nil
 	}
@@ -234,7 +234,7 @@ func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p atten
 			return &c
 		}
 	}
-	return &start
+	return &start.Backward
 }
 
 // matrixTile draws a tile of a matrix path.

@@ -1,5 +1,5 @@
 // features: what the features of a problem make of a block of rows, of scores, of
-// weights and of sums. Package attention/problem says what each feature means.
+// weights and of sums. Package attention says what each feature means.
 //
 // A workgroup that owns rows calls enter_block first. After it p describes the
 // sequence of the block, and of its keys only those that some row of the block sees:

@@ -27,7 +27,7 @@ func scenario(d *vk.Device) (err error) {
 	for i := range kv {
 		kv[i] = float32(i % 8)
 	}
-	if err := attention.ForwardHost(ctx, d, o, nil, q, kv, kv, p, attention.Options{Impl: attention.Scalar}); err != nil {
+	if err := attention.ForwardHost(ctx, d, attention.HostTensors{Q: q, K: kv, V: kv, O: o}, p, attention.Options{Impl: attention.Scalar}); err != nil {
 		return err
 	}
 	for i, x := range o { // all keys alike: the mean of v

@@ -113,11 +113,13 @@ func onDevice(t *testing.T, in inputs, p attention.Problem, backward bool, runs 
 	c, err := d.NewCmd("step")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	require.NoError(t, attention.Forward(c, out["o"], lse, q, k, v, p, attention.Options{}))
+	on := attention.Tensors{Q: q, K: k, V: v, O: out["o"], LSE: lse}
+	require.NoError(t, attention.Forward(c, on, p, attention.Options{}))
 	if backward {
 		out["dq"], out["dk"], out["dv"] = tensor("dq", p.NumHeads, p.SeqQ, nil), tensor("dk", p.NumKVHeads, p.SeqKV, nil), tensor("dv", p.NumKVHeads, p.SeqKV, nil)
 		c.Barrier()
-		require.NoError(t, attention.Backward(c, out["dq"], out["dk"], out["dv"], tensor("do", p.NumHeads, p.SeqQ, in.do), out["o"], lse, q, k, v, p, attention.Options{}))
+		g := attention.Gradients{DO: tensor("do", p.NumHeads, p.SeqQ, in.do), DQ: out["dq"], DK: out["dk"], DV: out["dv"]}
+		require.NoError(t, attention.Backward(c, on, g, p, attention.Options{}))
 	}
 	for range runs {
 		require.NoError(t, c.Submit(ctx))

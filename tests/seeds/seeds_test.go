@@ -147,6 +147,6 @@ func TestNoMatrix(t *testing.T) {
 	c, err := d.NewCmd("long")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	require.NoError(t, attention.Forward(c, o, vk.Tensor{}, tensor(), tensor(), tensor(), p, attention.Options{}))
+	require.NoError(t, attention.Forward(c, attention.Tensors{O: o, Q: tensor(), K: tensor(), V: tensor()}, p, attention.Options{}))
 	require.NoError(t, c.Err())
 }

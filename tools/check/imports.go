@@ -37,10 +37,9 @@ var levels = []struct {
 	{"chips/...", 2},
 	{"conformance", 3},
 	{"attention/philox", 1},
-	{"attention/problem", 2},
-	{"attention/ref/...", 3},
-	{"attention/attntest/...", 4},
-	{"attention/...", 5},
+	{"attention/ref/...", 4},
+	{"attention/attntest/...", 5},
+	{"attention/...", 3},
 	{"pipelines/tnp/...", 7}, // compose the kernels below into steps
 	{"pipelines/record/...", 7},
 	{"pipelines/...", 6},

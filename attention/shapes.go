@@ -1,4 +1,4 @@
-package problem
+package attention
 
 // QShape returns (batch, num_heads, seq_q, head_dim), and with Varlen
 // (total_q, num_heads, head_dim).

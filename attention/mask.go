@@ -1,4 +1,4 @@
-package problem
+package attention
 
 // A Mask says which keys the rows of one sequence see, as far as that follows
 // from positions: Causal, CausalAlign and Window. Row i sees the keys

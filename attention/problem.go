@@ -1,17 +1,4 @@
-// Package problem describes an attention problem: its sizes, its mask, its
-// features, and the counts that follow from them. It imports no Vulkan, so that
-// references, models and tests on machines without a GPU share it with the
-// kernels.
-//
-//	Problem                       sizes, format, mask, features and scale of one call
-//	Validate, CheckCuSeqlens      the rules, a message for each
-//	Mask                          which keys a row sees, which tiles of keys a block of rows needs
-//	Dropout                       which weights are dropped, bit by bit
-//	EffectiveScale, ValueHeadDim  the defaults, filled in
-//	Plain, Features               which features are on
-//	QShape, BiasShape, ...        the shapes of all tensors
-//	Entries, FLOPs, Bytes         what rates are computed from
-package problem
+package attention
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package problem
+package attention
 
 // Entries returns the number of pairs of a row and a key that it sees in one
 // head, and with Varlen in a head of a sequence of the maximal lengths. What

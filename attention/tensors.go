@@ -6,10 +6,16 @@ import (
 	"github.com/flashvk/flashvk/vk/argument"
 )
 
-// Inputs are the tensors of a problem's features. Those of features that are off are
-// zero Tensors; the others have any strides with a contiguous last axis.
+// Tensors are what Forward reads and writes, and what Backward reads of that. Those of
+// features that are off are zero Tensors; the others have any strides with a contiguous last
+// axis.
 //
 //	tensor                   feature      shape                                          format
+//	Q                                     (batch, num_heads, seq_q, head_dim)            DType
+//	K                                     (batch, num_kv_heads, seq_kv, head_dim)        DType
+//	V                                     (batch, num_kv_heads, seq_kv, value_dim)       DType
+//	O                                     (batch, num_heads, seq_q, value_dim)           DType, written
+//	LSE                                   (batch, num_heads, seq_q)                      float32, written; Forward may leave it out
 //	Bias                     Bias.On      (batch or 1, num_heads or 1, seq_q or 1, seq_kv)  Bias.DType
 //	ALiBiSlopes              ALiBi        (num_heads) or (batch, num_heads)              float32
 //	Sinks                    Sinks        (num_heads)                                    float32
@@ -19,7 +25,9 @@ import (
 // What is in CuSeqlensQ and CuSeqlensKV is not checked, since it is on the
 // device; Problem.CheckCuSeqlens does so on the host. Where it breaks the rules,
 // results are undefined.
-type Inputs struct {
+type Tensors struct {
+	Q, K, V, O, LSE vk.Tensor
+
 	Bias        vk.Tensor
 	ALiBiSlopes vk.Tensor
 	Sinks       vk.Tensor
@@ -28,18 +36,25 @@ type Inputs struct {
 	CuSeqlensKV vk.Tensor
 }
 
-// any reports whether there is any tensor.
-func (in *Inputs) any() bool {
-	for _, t := range []*vk.Tensor{&in.Bias, &in.ALiBiSlopes, &in.Sinks, &in.KeyMask, &in.CuSeqlensQ, &in.CuSeqlensKV} {
-		if !t.IsZero() {
-			return true
-		}
-	}
-	return false
+// Gradients are what Backward reads of the loss, and what it writes: the gradients of the loss
+// with respect to the tensors of the same name. Strides are as in Tensors.
+//
+//	tensor  shape and format
+//	DO      of O, read
+//	DLSE    of LSE, read: where the loss depends on LSE; zeros if it is left out
+//	DQ      of Q, written
+//	DK      of K, written
+//	DV      of V, written
+//	DBias   of Bias, written: summed over the axes that it shares; may be left out
+//	DSinks  of Sinks, written; may be left out
+type Gradients struct {
+	DO, DLSE vk.Tensor
+
+	DQ, DK, DV, DBias, DSinks vk.Tensor
 }
 
-// appendTo appends the tensors with what p wants of each.
-func (in *Inputs) appendTo(list []argument.Argument, p Problem) []argument.Argument {
+// appendFeatures appends the tensors of features with what p wants of each.
+func (in *Tensors) appendFeatures(list []argument.Argument, p Problem) []argument.Argument {
 	var bias, slopes, sinks, mask, cu []int
 	if p.Bias.On {
 		bias = p.BiasShape()

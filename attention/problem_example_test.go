@@ -1,15 +1,15 @@
-package problem_test
+package attention_test
 
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/attention/problem"
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
 
 // The mask that is drawn in the documentation: two queries, five keys.
 func ExampleProblem() {
-	p := problem.Problem{
+	p := attention.Problem{
 		Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 2, SeqKV: 5, HeadDim: 64,
 		DType: dtype.BFloat16, Causal: true,
 	}
@@ -18,7 +18,7 @@ func ExampleProblem() {
 	fmt.Println(p.Mask().Keys(1))
 	fmt.Println(p.Entries(), "entries")
 	fmt.Println(p.FLOPs(), "operations,", p.Bytes(), "bytes at least")
-	p.Window = problem.Window{On: true, Left: 2, Right: problem.Unlimited}
+	p.Window = attention.Window{On: true, Left: 2, Right: attention.Unlimited}
 	fmt.Println(p.Mask().Keys(0))
 	fmt.Println(p.Mask().Keys(1))
 	p.HeadDim = 60
