@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/optim"
@@ -33,6 +34,10 @@ var faces = map[string]face{
 	"pipelines/gmm": {
 		gmm.Problem{}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
 		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
+	},
+	"pipelines/mixture": {
+		mixture.Problem{}, mixture.Tensors{}, mixture.Gradients{}, mixture.Options{}, mixture.Plan{},
+		mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace,
 	},
 	"pipelines/mlp": {
 		mlp.Problem{}, mlp.Tensors{}, mlp.Gradients{}, mlp.Options{}, mlp.Plan{},

@@ -81,7 +81,7 @@ func (m *mixtureFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
 	f.IntVar(&m.opt.Groups, "groups", 0, "groups of heads among workgroups, at most (default: what fills the device)")
 	f.BoolVar(&m.opt.Outputs, "outputs", false, "the forward pass writes the outputs of heads to memory where it could do without")
-	f.IntVar(&m.opt.Heads, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most, where they are (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
+	f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most, where they are (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
 	if !sizes {
 		return
 	}
@@ -172,7 +172,7 @@ func (o mixtureOp) Keys() []bench.Key {
 	return []bench.Key{
 		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
 		{Name: "tokens", Value: p.Tokens}, {Name: "heads", Value: p.Heads}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden},
-		{Name: "groups", Value: o.opt.Groups}, {Name: "outputs", Value: o.opt.Outputs}, {Name: "heads_at_a_time", Value: o.opt.Heads},
+		{Name: "groups", Value: o.opt.Groups}, {Name: "outputs", Value: o.opt.Outputs}, {Name: "heads_at_a_time", Value: o.opt.HeadsAtATime},
 	}
 }
 
@@ -215,25 +215,25 @@ func (o mixtureOp) options(impl string) (opt mixture.Options, err error) {
 	return opt, err
 }
 
-// Choose implements bench.Op.
-func (o mixtureOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
+// plan returns what runs.
+func (o mixtureOp) plan(caps *vk.Caps, impl string, p bench.Pass) (mixture.Plan, error) {
 	opt, err := o.options(impl)
 	if err != nil {
-		return "", err
+		return mixture.Plan{}, err
 	}
-	return mixture.Describe(caps, o.p, opt, p == bench.Backward)
+	return mixture.Choose(caps, o.p, p.Kit(), opt)
+}
+
+// Choose implements bench.Op.
+func (o mixtureOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
+	plan, err := o.plan(caps, impl, p)
+	return plan.String(), err
 }
 
 // Workspace implements bench.Op.
 func (o mixtureOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, error) {
-	opt, err := o.options(impl)
-	if err != nil {
-		return 0, err
-	}
-	if p == bench.Backward {
-		return mixture.BackwardWorkspace(caps, o.p, opt)
-	}
-	return mixture.ForwardWorkspace(caps, o.p, opt)
+	plan, err := o.plan(caps, impl, p)
+	return plan.Workspace(), err
 }
 
 // Record implements bench.Op.
@@ -243,10 +243,11 @@ func (o mixtureOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 		return err
 	}
 	opt.Workspace = workspace
+	x := mixture.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
 	if p == bench.Backward {
-		return mixture.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dloss"], t["x"], t["w1"], t["w2"], t["y"], o.p, opt)
+		return mixture.Backward(c, x, mixture.Gradients{DLoss: t["dloss"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, o.p, opt)
 	}
-	return mixture.Forward(c, t["log_p"], t["loss"], t["x"], t["w1"], t["w2"], t["y"], o.p, opt)
+	return mixture.Forward(c, x, o.p, opt)
 }
 
 // Reference implements bench.Op: of large problems, some tokens of what has tokens, and of

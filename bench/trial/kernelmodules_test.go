@@ -121,29 +121,6 @@ func (m *moduleList) product(c gemm.Config, format dtype.DType) {
 	}
 }
 
-// words returns what adds those that Describe names; narrow is the kernel that is only called so.
-func (m *moduleList) words(format dtype.DType, narrow string) func(text string, err error) {
-	return func(text string, err error) {
-		require.NoError(m.t, err)
-		for _, x := range strings.Split(strings.TrimPrefix(text, "outputs in memory: "), " | ") {
-			x, isNarrow := strings.CutPrefix(x, "narrow ")
-			switch c, err := gemm.ParseConfig(x); {
-			case strings.HasPrefix(x, "pair "):
-				m.add("gemm_pair", format)
-				m.add("gemm_fragments", format)
-			case strings.HasPrefix(x, "mixture "):
-				m.add("gemm_mixture", format)
-			case x == "dsilu":
-				m.add("gemm_narrow_dsilu", format)
-			case isNarrow:
-				m.add(narrow, format)
-			case err == nil:
-				m.product(c, format)
-			}
-		}
-	}
-}
-
 func (m *moduleList) ofGemm(p *gemmProblem) {
 	opt, err := p.options()
 	require.NoError(m.t, err)
@@ -170,7 +147,7 @@ func (m *moduleList) ofMLP(p *mlpProblem) {
 	}
 	opt, err := p.options()
 	require.NoError(m.t, err)
-	plan, err := mlp.Choose(m.caps, p.Problem, p.pass(), opt)
+	plan, err := mlp.Choose(m.caps, p.Problem, passOf(p.Backward), opt)
 	require.NoError(m.t, err)
 	m.plan(plan, p.DType)
 }
@@ -197,7 +174,9 @@ func (m *moduleList) ofMixture(p *mixtureProblem) {
 	}
 	opt, err := p.options()
 	require.NoError(m.t, err)
-	m.words(p.DType, "gemm_narrow")(mixture.Describe(m.caps, p.Problem, opt, p.Backward))
+	plan, err := mixture.Choose(m.caps, p.Problem, passOf(p.Backward), opt)
+	require.NoError(m.t, err)
+	m.plan(plan, p.DType)
 }
 
 func (m *moduleList) ofGMM(p *gmmProblem) {

@@ -48,7 +48,7 @@ func (p *mixtureProblem) String() string {
 // options returns those of the call.
 func (p *mixtureProblem) options() (opt mixture.Options, err error) {
 	opt.Impl, err = gemm.ParseImpl(p.Impl)
-	opt.Groups, opt.Heads, opt.Outputs = p.Groups, p.AtATime, p.Outputs
+	opt.Groups, opt.HeadsAtATime, opt.Outputs = p.Groups, p.AtATime, p.Outputs
 	return opt, err
 }
 
@@ -76,10 +76,7 @@ func (p *mixtureProblem) bytes(caps *vk.Caps) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p.Backward {
-		return mixture.BackwardWorkspace(caps, p.Problem, opt)
-	}
-	return mixture.ForwardWorkspace(caps, p.Problem, opt)
+	return mixture.Workspace(caps, p.Problem, passOf(p.Backward), opt)
 }
 
 // Supports implements Problem.
@@ -121,7 +118,7 @@ func (p *mixtureProblem) fit(in ref.Inputs) {
 
 // A mixtureSample is a part of a problem, of some tokens.
 type mixtureSample struct {
-	p     ref.Problem
+	p     mixture.Problem
 	in    ref.Inputs
 	dloss float64
 	rows  []int
@@ -221,10 +218,11 @@ func (p *mixtureProblem) Check(ctx context.Context, r *Runner) error {
 	return p.check(ctx, r, "mixture", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
 		opt.Workspace = t[workspaceName].Buffer
+		x := mixture.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
 		if p.Backward {
-			return mixture.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dloss"], t["x"], t["w1"], t["w2"], t["y"], p.Problem, opt)
+			return mixture.Backward(c, x, mixture.Gradients{DLoss: t["dloss"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, p.Problem, opt)
 		}
-		return mixture.Forward(c, t["log_p"], t["loss"], t["x"], t["w1"], t["w2"], t["y"], p.Problem, opt)
+		return mixture.Forward(c, x, p.Problem, opt)
 	})
 }
 

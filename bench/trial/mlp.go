@@ -64,9 +64,9 @@ func (p *mlpProblem) options() (opt mlp.Options, err error) {
 	return opt, err
 }
 
-// pass returns the direction.
-func (p *mlpProblem) pass() kit.Pass {
-	if p.Backward {
+// passOf returns the direction.
+func passOf(backward bool) kit.Pass {
+	if backward {
 		return kit.Backward
 	}
 	return kit.Forward
@@ -89,7 +89,7 @@ func (p *mlpProblem) bytes(caps *vk.Caps) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return mlp.Workspace(caps, p.Problem, p.pass(), opt)
+	return mlp.Workspace(caps, p.Problem, passOf(p.Backward), opt)
 }
 
 // Supports implements Problem.

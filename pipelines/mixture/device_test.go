@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +17,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -29,14 +32,14 @@ func inputs(p mixture.Problem) ref.Inputs {
 }
 
 // tensors are those of a pass.
-func tensors(p mixture.Problem, in ref.Inputs, dloss float64, backward bool) []kerneltest.Tensor {
+func tensors(p mixture.Problem, in ref.Inputs, dloss float64, pass kit.Pass) []kerneltest.Tensor {
 	list := []kerneltest.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
 		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
 		{Name: "y", Shape: []int{p.Tokens}, Values: in.Y},
 	}
-	if !backward {
+	if pass == kit.Forward {
 		logP, loss := ref.Forward(in, p)
 		b := ref.ForwardBounds(in, p)
 		return append(list,
@@ -55,12 +58,13 @@ func tensors(p mixture.Problem, in ref.Inputs, dloss float64, backward bool) []k
 }
 
 // record records a pass on named tensors.
-func record(p mixture.Problem, opt mixture.Options, backward bool) kerneltest.Record {
+func record(p mixture.Problem, opt mixture.Options, pass kit.Pass) kerneltest.Record {
 	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		if backward {
-			return mixture.Backward(c, t["dx"], t["dw1"], t["dw2"], t["dloss"], t["x"], t["w1"], t["w2"], t["y"], p, opt)
+		x := mixture.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
+		if pass == kit.Backward {
+			return mixture.Backward(c, x, mixture.Gradients{DLoss: t["dloss"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, p, opt)
 		}
-		return mixture.Forward(c, t["log_p"], t["loss"], t["x"], t["w1"], t["w2"], t["y"], p, opt)
+		return mixture.Forward(c, x, p, opt)
 	}
 }
 
@@ -87,16 +91,17 @@ func TestPasses(t *testing.T) {
 				layout := kerneltest.Layout(i) % kerneltest.Layouts
 				t.Run(fmt.Sprintf("%v/%v/groups=%d/layout=%d", impl, p, s.groups, layout), func(t *testing.T) {
 					in := inputs(p)
-					for _, pass := range []struct {
-						backward, outputs bool
-						dloss             float64
-					}{{false, false, 0}, {false, true, 0}, {true, false, []float64{1, -2.5}[i%2]}} {
-						c := kerneltest.Case{Name: "mixture", Layout: layout, Tensors: tensors(p, in, pass.dloss, pass.backward)}
-						if impl == gemm.CoopMat && !pass.backward && !pass.outputs {
+					for _, x := range []struct {
+						pass    kit.Pass
+						outputs bool
+						dloss   float64
+					}{{kit.Forward, false, 0}, {kit.Forward, true, 0}, {kit.Backward, false, []float64{1, -2.5}[i%2]}} {
+						c := kerneltest.Case{Name: "mixture", Layout: layout, Tensors: tensors(p, in, x.dloss, x.pass)}
+						if impl == gemm.CoopMat && x.pass == kit.Forward && !x.outputs {
 							tighten(&c, p, in)
 						}
-						t.Logf("%+v", pass)
-						c.Test(t, d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: pass.outputs, Heads: s.atATime}, pass.backward))
+						t.Logf("%+v", x)
+						c.Test(t, d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: x.outputs, HeadsAtATime: s.atATime}, x.pass))
 					}
 				})
 			}
@@ -126,21 +131,17 @@ func TestWorkspace(t *testing.T) {
 	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Float32}
 	in := inputs(p)
 	for _, impl := range gemm.Impls() {
-		for i, backward := range []bool{false, true, true} {
-			opt := mixture.Options{Impl: impl, Groups: 2, Heads: i}
-			size := mixture.ForwardWorkspace
-			if backward {
-				size = mixture.BackwardWorkspace
-			}
-			bytes, err := size(d.Caps(), p, opt)
-			if errors.Is(err, mixture.ErrUnsupported) {
+		for i, pass := range []kit.Pass{kit.Forward, kit.Backward, kit.Backward} {
+			opt := mixture.Options{Impl: impl, Groups: 2, HeadsAtATime: i}
+			bytes, err := mixture.Workspace(d.Caps(), p, pass, opt)
+			if errors.Is(err, vk.ErrUnsupported) {
 				continue
 			}
 			require.NoError(t, err)
-			c := kerneltest.Case{Name: "mixture", Tensors: tensors(p, in, 1, backward)}
+			c := kerneltest.Case{Name: "mixture", Tensors: tensors(p, in, 1, pass)}
 			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
 				opt.Workspace = workspace
-				return record(p, opt, backward)
+				return record(p, opt, pass)
 			})
 		}
 	}
@@ -153,29 +154,61 @@ func TestForwardChoice(t *testing.T) {
 	p := mixture.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, DType: dtype.Float16, Grad: dtype.Float16}
 	for _, impl := range gemm.Impls() {
 		opt := mixture.Options{Impl: impl, Groups: 1}
-		runs, err := mixture.Describe(d.Caps(), p, opt, false)
-		if errors.Is(err, mixture.ErrUnsupported) {
+		plan, err := mixture.Choose(d.Caps(), p, kit.Forward, opt)
+		if errors.Is(err, vk.ErrUnsupported) {
 			continue
 		}
 		require.NoError(t, err)
 		if impl != gemm.CoopMat {
-			require.Contains(t, runs, "outputs in memory")
+			require.Contains(t, plan.String(), "outputs in memory")
 			continue
 		}
-		require.Contains(t, runs, "groups1")
-		bytes, err := mixture.ForwardWorkspace(d.Caps(), p, opt)
-		require.NoError(t, err)
+		require.Contains(t, plan.String(), "groups1")
 		p.Heads *= 2
-		more, err := mixture.ForwardWorkspace(d.Caps(), p, opt)
+		more, err := mixture.Workspace(d.Caps(), p, kit.Forward, opt)
 		require.NoError(t, err)
-		require.Equal(t, bytes, more)
+		require.Equal(t, plan.Workspace(), more)
 		opt.Outputs = true
-		runs, err = mixture.Describe(d.Caps(), p, opt, false)
+		plan, err = mixture.Choose(d.Caps(), p, kit.Forward, opt)
 		require.NoError(t, err)
-		require.Contains(t, runs, "outputs in memory")
-		runs, err = mixture.Describe(d.Caps(), p, opt, true)
+		require.Contains(t, plan.String(), "outputs in memory")
+		plan, err = mixture.Choose(d.Caps(), p, kit.Backward, opt)
 		require.NoError(t, err)
-		require.Contains(t, runs, "narrow")
+		require.Contains(t, plan.String(), "narrow")
+	}
+}
+
+// TestKernels wants the modules of a plan to be those that a call runs, but for copies of operands.
+func TestKernels(t *testing.T) {
+	d := vktest.Open(t)
+	p := mixture.Problem{Tokens: 64, Heads: 3, In: 16, Hidden: 32, DType: dtype.Float16, Grad: dtype.Float16}
+	for _, impl := range gemm.Impls() {
+		for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
+			plan, err := mixture.Choose(d.Caps(), p, pass, mixture.Options{Impl: impl})
+			if errors.Is(err, vk.ErrUnsupported) {
+				continue
+			}
+			require.NoError(t, err)
+			var want, ran []string
+			for _, name := range plan.Kernels() {
+				if name != "gemm_pack" {
+					want = append(want, name)
+				}
+			}
+			c := kerneltest.Case{Name: "mixture", Tensors: tensors(p, inputs(p), 1, pass)}
+			c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
+				err := record(p, mixture.Options{Impl: impl}, pass)(c, list)
+				ran = nil
+				for _, m := range c.Modules() {
+					if name, _, _ := strings.Cut(m.Name, "."); name != "gemm_pack" {
+						ran = append(ran, name)
+					}
+				}
+				return err
+			})
+			slices.Sort(want)
+			require.Equal(t, slices.Compact(want), ran, "%v", plan)
+		}
 	}
 }
 
@@ -192,17 +225,36 @@ func TestArguments(t *testing.T) {
 		t.Cleanup(x.Close)
 		return x
 	}
-	x, w1, w2, y, logP, loss := tensor(2, 5), tensor(6, 5, 4), tensor(6, 4, 3), tensor(2), tensor(2), tensor(1)
-	opt, none := mixture.Options{}, vk.Tensor{}
-	require.NoError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, opt))
-	require.NoError(t, mixture.Forward(c, none, none, x, w1, w2, y, p, opt))
-	require.ErrorContains(t, mixture.Forward(c, logP, loss, x, w2, w1, y, p, opt), "mixture: w1 has shape [6 4 3]")
-	require.ErrorContains(t, mixture.Forward(c, logP, loss, x, w1, w2, loss, p, opt), "mixture: y has shape [1]")
-	require.EqualError(t, mixture.Forward(c, y, loss, x, w1, w2, y, p, opt), "mixture: log_p overlaps y: outputs need memory of their own")
-	require.ErrorContains(t, mixture.Backward(c, x, w1, w2, none, x, w1, w2, y, p, opt), "mixture: dx overlaps x")
-	require.ErrorContains(t, mixture.Backward(c, x, w1, w2, y, x, w1, w2, y, p, opt), "mixture: dloss has shape [2]")
-	require.EqualError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Groups: -1}), "mixture: groups=-1 is negative")
-	require.EqualError(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{Heads: -1}), "mixture: heads_at_a_time=-1 is negative")
-	p.Heads = 0
-	require.ErrorContains(t, mixture.Forward(c, logP, loss, x, w1, w2, y, p, opt), "mixture: heads=0 is not from 1 to")
+	good := mixture.Tensors{X: tensor(2, 5), W1: tensor(6, 5, 4), W2: tensor(6, 4, 3), Y: tensor(2), LogP: tensor(2), Loss: tensor(1)}
+	gradients := mixture.Gradients{DX: tensor(2, 5), DW1: tensor(6, 5, 4), DW2: tensor(6, 4, 3)}
+	forward := func(change func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options)) error {
+		t, p, o := good, p, mixture.Options{}
+		change(&t, &p, &o)
+		return mixture.Forward(c, t, p, o)
+	}
+	backward := func(change func(t *mixture.Tensors, g *mixture.Gradients)) error {
+		t, g := good, gradients
+		change(&t, &g)
+		return mixture.Backward(c, t, g, p, mixture.Options{})
+	}
+	require.NoError(t, forward(func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) {}))
+	require.NoError(t, forward(func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) {
+		t.LogP, t.Loss = vk.Tensor{}, vk.Tensor{}
+	}))
+	require.NoError(t, backward(func(t *mixture.Tensors, g *mixture.Gradients) {}))
+	for _, x := range []struct {
+		change func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options)
+		want   string
+	}{
+		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { t.W1 = t.W2 }, "mixture: w1 has shape [6 4 3]"},
+		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { t.Y = t.Loss }, "mixture: y has shape [1]"},
+		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { t.LogP = t.Y }, "mixture: log_p overlaps y: outputs need memory of their own"},
+		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { o.Groups = -1 }, "mixture: groups=-1 is negative"},
+		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { o.HeadsAtATime = -1 }, "mixture: heads_at_a_time=-1 is negative"},
+		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { p.Heads = 0 }, "mixture: heads=0 is not from 1 to"},
+	} {
+		require.ErrorContains(t, forward(x.change), x.want)
+	}
+	require.ErrorContains(t, backward(func(t *mixture.Tensors, g *mixture.Gradients) { g.DX = t.X }), "mixture: dx overlaps x")
+	require.ErrorContains(t, backward(func(t *mixture.Tensors, g *mixture.Gradients) { g.DLoss = t.Y }), "mixture: dloss has shape [2]")
 }

@@ -35,10 +35,12 @@ func ExampleForward() {
 		}
 		return t
 	}
-	x, w1, w2 := tensor("x", p.XShape(), 1, 2), tensor("w1", p.W1Shape(), 0, 0), tensor("w2", p.W2Shape(), 1, 2, 3, 4, 5, 6)
-	y, logP, loss := tensor("y", []int{2}, 0, 1), tensor("log_p", []int{2}), tensor("loss", []int{1})
-	for _, t := range []vk.Tensor{x, w1, w2, y, logP, loss} {
-		defer t.Close()
+	t := mixture.Tensors{
+		X: tensor("x", p.XShape(), 1, 2), W1: tensor("w1", p.W1Shape(), 0, 0), W2: tensor("w2", p.W2Shape(), 1, 2, 3, 4, 5, 6),
+		Y: tensor("y", []int{2}, 0, 1), LogP: tensor("log_p", []int{2}),
+	}
+	for _, x := range []vk.Tensor{t.X, t.W1, t.W2, t.Y, t.LogP} {
+		defer x.Close()
 	}
 
 	c, err := d.NewCmd("example")
@@ -46,16 +48,63 @@ func ExampleForward() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	if err := mixture.Forward(c, logP, loss, x, w1, w2, y, p, mixture.Options{}); err != nil {
+	if err := mixture.Forward(c, t, p, mixture.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	if err := c.Submit(ctx); err != nil {
 		log.Fatal(err)
 	}
 	result := make([]float32, 2)
-	if err := logP.Download(ctx, result); err != nil {
+	if err := t.LogP.Download(ctx, result); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("%.4f\n", result) // silu(0) is 0: both heads are the standard normal distribution
 	// Output: [-0.9189 -1.4189]
+}
+
+// One normal distribution around 0, whose deviation is 1, and a y of 2: gradients by W2, of a hidden
+// unit that is 20, pull the mean to y and the deviation up.
+func ExampleBackward() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	ctx := context.Background()
+	p := mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1} // float32
+	tensor := func(name string, shape []int, values ...float32) vk.Tensor {
+		t, err := d.NewTensor(name, dtype.Float32, shape...)
+		if err == nil && values != nil {
+			err = t.Upload(ctx, values)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		return t
+	}
+	t := mixture.Tensors{
+		X: tensor("x", p.XShape(), 1), W1: tensor("w1", p.W1Shape(), 20), W2: tensor("w2", p.W2Shape(), 0, 0, 0),
+		Y: tensor("y", []int{1}, 2),
+	}
+	g := mixture.Gradients{DX: tensor("dx", p.XShape()), DW1: tensor("dw1", p.W1Shape()), DW2: tensor("dw2", p.W2Shape())}
+	for _, x := range []vk.Tensor{t.X, t.W1, t.W2, t.Y, g.DX, g.DW1, g.DW2} {
+		defer x.Close()
+	}
+	c, err := d.NewCmd("example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	if err := mixture.Backward(c, t, g, p, mixture.Options{}); err != nil { // reads nothing that Forward writes
+		log.Fatal(err)
+	}
+	if err := c.Submit(ctx); err != nil {
+		log.Fatal(err)
+	}
+	got := make([]float32, 3)
+	if err := g.DW2.Download(ctx, got); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%.4g\n", got) // 20 times 0, -(y - mu) and 1 - (y - mu)²
+	// Output: [0 -40 -60]
 }

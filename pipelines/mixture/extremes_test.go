@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/vktest"
 )
 
@@ -110,7 +111,8 @@ func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt m
 	t.Cleanup(c.Close)
 	logProb, one := tensor(nil, dtype.Float32, p.Tokens), tensor(nil, dtype.Float32, 1)
 	x, w1, w2 := tensor(in.X, p.DType, p.XShape()...), tensor(in.W1, p.DType, p.W1Shape()...), tensor(in.W2, p.DType, p.W2Shape()...)
-	require.NoError(t, mixture.Forward(c, logProb, one, x, w1, w2, tensor(in.Y, dtype.Float32, p.Tokens), p, opt))
+	y := tensor(in.Y, dtype.Float32, p.Tokens)
+	require.NoError(t, mixture.Forward(c, mixture.Tensors{X: x, W1: w1, W2: w2, Y: y, LogP: logProb, Loss: one}, p, opt))
 	require.NoError(t, c.Submit(ctx))
 	logP, last := make([]float32, p.Tokens), make([]float32, 1)
 	require.NoError(t, logProb.Download(ctx, logP))
@@ -123,7 +125,7 @@ func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt m
 func TestExtremeGradients(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-1, 0, 40}, []float64{-5, 0, 5}, []float64{0, 5, -20, 1e-3})
 	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl gemm.Impl, p mixture.Problem, in ref.Inputs) {
-		c := kerneltest.Case{Tensors: tensors(p, in, 0.25, true)}
-		c.Test(t, d, record(p, mixture.Options{Impl: impl}, true))
+		c := kerneltest.Case{Tensors: tensors(p, in, 0.25, kit.Backward)}
+		c.Test(t, d, record(p, mixture.Options{Impl: impl}, kit.Backward))
 	})
 }

@@ -9,12 +9,12 @@
 //	log_p = logsumexp over heads of log_w + log_n
 //	loss  = -mean(log_p)
 //
-//	tensor     shape                format
-//	x, dx      (tokens, in)         Problem.DType
-//	w1, dw1    (heads, in, hidden)  Problem.DType, Problem.Grad
-//	w2, dw2    (heads, hidden, 3)   likewise; the last axis is logit, mu, log sigma
-//	y, log_p   (tokens)             float32
-//	loss       (1)                  float32
+//	tensor        shape                format
+//	X, DX         (tokens, in)         DType
+//	W1, DW1       (heads, in, hidden)  DType, Grad
+//	W2, DW2       (heads, hidden, 3)   DType, Grad; the last axis is logit, mu, log sigma
+//	Y, LogP       (tokens)             float32
+//	Loss, DLoss   (1)                  float32
 //
 // On matrices, [Forward] is one kernel and two small ones. A workgroup of the first
 // multiplies a block of tokens by the weights of a group of heads, one head after the
@@ -36,7 +36,7 @@
 // and 948. [Backward] always has outputs, computed
 // once more, and gradients by them in its workspace, 12 and 16 or 32 bytes for each token
 // and head, beside what mlp needs. Outputs cost another pass of Forward's products, but
-// where silu(x*W1) of all heads is in memory at a time, Options.Heads: there they come of it.
+// where silu(x*W1) of all heads is in memory at a time, Options.HeadsAtATime: there they come of it.
 //
 // Nothing overflows on the way to log_p, as in gmm: as long as outputs are finite, it is
 // what float32 holds, or the infinity that it rounds to, never NaN.
@@ -53,19 +53,24 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/pipelines/gmm"
-	"github.com/flashvk/flashvk/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/argument"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A Problem holds the sizes and formats of one call.
-type Problem = ref.Problem
+// Tensors are what Forward reads and writes. Backward reads the first four.
+type Tensors struct {
+	X, W1, W2, Y vk.Tensor
+	LogP, Loss   vk.Tensor // written; either may be left out
+}
 
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel
-// on the device handles.
-var ErrUnsupported = vk.ErrUnsupported
+// Gradients are that of what follows by the loss, which Backward is given, and those that
+// it writes.
+type Gradients struct {
+	DLoss        vk.Tensor // may be left out: 1
+	DX, DW1, DW2 vk.Tensor
+}
 
 // Options modify a call. The zero value is the default.
 type Options struct {
@@ -76,11 +81,10 @@ type Options struct {
 	Groups int
 	// Outputs makes Forward write the outputs of heads to memory where it could do without.
 	Outputs bool
-	// Heads is how many heads' hidden units are in memory at a time, at most, where they
-	// are at all; 0 leaves it to package mlp.
-	Heads int
-	// Workspace is memory, ForwardWorkspace or BackwardWorkspace bytes of it, that nothing
-	// else uses until the commands have completed: a second call in the same Cmd comes
+	// HeadsAtATime is how many heads' hidden units are in memory at a time, at most, where
+	// they are at all; 0 leaves it to package mlp.
+	HeadsAtATime int
+	// Workspace is memory, Workspace bytes of it, that nothing else uses until the commands have completed: a second call in the same Cmd comes
 	// after a Barrier. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
@@ -90,15 +94,15 @@ func (o Options) Validate() error {
 	if o.Groups < 0 {
 		return fmt.Errorf("mixture: groups=%d is negative", o.Groups)
 	}
-	if o.Heads < 0 {
-		return fmt.Errorf("mixture: heads_at_a_time=%d is negative", o.Heads)
+	if o.HeadsAtATime < 0 {
+		return fmt.Errorf("mixture: heads_at_a_time=%d is negative", o.HeadsAtATime)
 	}
 	return nil
 }
 
 // perceptrons returns the options of package mlp.
 func (o Options) perceptrons() mlp.Options {
-	return mlp.Options{Impl: o.Impl, HeadsAtATime: o.Heads}
+	return mlp.Options{Impl: o.Impl, HeadsAtATime: o.HeadsAtATime}
 }
 
 // Forward computes the log-probability of y under mixtures of heads, and minus the mean:
@@ -108,117 +112,141 @@ func (o Options) perceptrons() mlp.Options {
 //	log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
 //	loss  = -mean(log_p)
 //
-// X is (tokens, in), w1 (heads, in, hidden) and w2 (heads, hidden, 3), of p.DType, with any
+// X is (tokens, in), W1 (heads, in, hidden) and W2 (heads, hidden, 3), of p.DType, with any
 // strides and a contiguous last axis; strides and offsets that are multiples of 8 elements
-// are fastest. Y and log_p are (tokens), loss is (1), float32, contiguous. A zero Tensor for
-// log_p or loss leaves it out. A log_p below -3.4e38 is -Inf, and so the loss +Inf; with
-// inputs whose outputs are finite nothing is NaN.
+// are fastest. Y and LogP are (tokens), Loss is (1), float32, contiguous. A log_p below -3.4e38
+// is -Inf, and so the loss +Inf; with inputs whose outputs are finite nothing is NaN.
 //
-// Forward records into c and returns; log_p and loss are valid once c has completed, and
+// Forward records into c and returns; LogP and Loss are valid once c has completed, and
 // have memory of their own. The inputs must be written and visible by then: after another
 // kernel of the same Cmd, a c.Barrier() comes before Forward, and one after it before
 // outputs are read.
 //
-// It returns an error that wraps ErrUnsupported if no path on the device handles p, and
+// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, and
 // an error naming the argument if a tensor does not fit p.
-func Forward(c *vk.Cmd, logP, loss, x, w1, w2, y vk.Tensor, p Problem, opt Options) error {
-	plan, err := newForwardPlan(c.Device().Caps(), p, opt)
+func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
+	plan, err := newForwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
 	}
-	err = argument.Check("mixture", inputs(x, w1, w2, y, p), []argument.Argument{
-		argument.New("log_p", logP, !logP.IsZero(), dtype.Float32, []int{p.Tokens}),
-		argument.New("loss", loss, !loss.IsZero(), dtype.Float32, []int{1}),
+	err = argument.Check("mixture", t.inputs(p), []argument.Argument{
+		argument.New("log_p", t.LogP, !t.LogP.IsZero(), dtype.Float32, []int{p.Tokens}),
+		argument.New("loss", t.Loss, !t.Loss.IsZero(), dtype.Float32, []int{1}),
 	})
 	if err != nil {
 		return err
 	}
-	memory, err := plan.memory.Buffer(c, "mixture", opt.Workspace)
+	memory, err := plan.memory.Buffer(c, "mixture", o.Workspace)
 	if err != nil {
 		return err
 	}
-	return plan.record(c, memory, logP, loss, x, w1, w2, y, p)
+	return plan.record(c, memory, t, p)
 }
 
 // inputs returns what both passes read.
-func inputs(x, w1, w2, y vk.Tensor, p Problem) []argument.Argument {
+func (t *Tensors) inputs(p Problem) []argument.Argument {
 	return []argument.Argument{
-		argument.New("x", x, true, p.DType, p.XShape()),
-		argument.New("w1", w1, true, p.DType, p.W1Shape()),
-		argument.New("w2", w2, true, p.DType, p.W2Shape()),
-		argument.New("y", y, true, dtype.Float32, []int{p.Tokens}),
+		argument.New("x", t.X, true, p.DType, p.XShape()),
+		argument.New("w1", t.W1, true, p.DType, p.W1Shape()),
+		argument.New("w2", t.W2, true, p.DType, p.W2Shape()),
+		argument.New("y", t.Y, true, dtype.Float32, []int{p.Tokens}),
 	}
 }
 
-// Backward computes the gradients of Forward's loss by x, w1 and w2, times dloss: those of
+// Backward computes the gradients of Forward's loss by X, W1 and W2, times DLoss: those of
 // gmm by the outputs of heads, in p.DType, and those of mlp from there.
 //
-// Shapes are those of what they are the gradients of, see Forward; dw1 and dw2 are of
-// p.Grad, dx is of p.DType. Dloss is (1), float32; a zero Tensor stands for 1. Dx, dw1 and
-// dw2 have memory of their own. It reads nothing that Forward wrote.
+// Shapes are those of what they are the gradients of, see Forward; DW1 and DW2 are of
+// p.Grad, DX is of p.DType. DLoss is (1), float32; without it it is 1. DX, DW1 and DW2 have
+// memory of their own. It reads nothing that Forward wrote.
 //
 // Gradients by outputs that p.DType cannot hold are its largest number: an infinity would
 // make NaN of gradients that are 0. With 16 bits that, and the rounding of small ones, is
-// for dloss to scale; what overflows after it is infinite, or NaN where infinities meet.
+// for DLoss to scale; what overflows after it is infinite, or NaN where infinities meet.
 //
 // Records, waits for, and returns errors as Forward does.
-func Backward(c *vk.Cmd, dx, dw1, dw2, dloss, x, w1, w2, y vk.Tensor, p Problem, opt Options) error {
-	bytes, err := BackwardWorkspace(c.Device().Caps(), p, opt)
+func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
+	plan, err := Choose(c.Device().Caps(), p, kit.Backward, o)
 	if err != nil {
 		return err
 	}
-	list := append(inputs(x, w1, w2, y, p), argument.New("dloss", dloss, !dloss.IsZero(), dtype.Float32, []int{1}))
+	list := append(t.inputs(p), argument.New("dloss", g.DLoss, !g.DLoss.IsZero(), dtype.Float32, []int{1}))
 	err = argument.Check("mixture", list, []argument.Argument{
-		argument.New("dx", dx, true, p.DType, p.XShape()),
-		argument.New("dw1", dw1, true, p.Grad, p.W1Shape()),
-		argument.New("dw2", dw2, true, p.Grad, p.W2Shape()),
+		argument.New("dx", g.DX, true, p.DType, p.XShape()),
+		argument.New("dw1", g.DW1, true, p.Grad, p.W1Shape()),
+		argument.New("dw2", g.DW2, true, p.Grad, p.W2Shape()),
 	})
 	if err != nil {
 		return err
 	}
-	memory, err := chain.Memory{Bytes: bytes}.Buffer(c, "mixture", opt.Workspace)
+	memory, err := chain.Memory{Bytes: plan.bytes}.Buffer(c, "mixture", o.Workspace)
 	if err != nil {
 		return err
 	}
 	loss := func(c *vk.Cmd, dy, out vk.Tensor) error {
-		t, g := gmm.Tensors{Y: y}, gmm.Gradients{DLoss: dloss}
-		t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(out)
-		g.DLogit, g.DMu, g.DLogSigma = gmm.Interleaved(dy)
-		return gmm.Backward(c, t, g, p.Mixtures(), gmm.Options{Saturate: true})
+		m, d := gmm.Tensors{Y: t.Y}, gmm.Gradients{DLoss: g.DLoss}
+		m.Logit, m.Mu, m.LogSigma = gmm.Interleaved(out)
+		d.DLogit, d.DMu, d.DLogSigma = gmm.Interleaved(dy)
+		return gmm.Backward(c, m, d, p.Mixtures(), gmm.Options{Saturate: true})
 	}
-	heads := opt.perceptrons()
+	heads := o.perceptrons()
 	heads.Workspace = memory
-	return wrap(mlp.BackwardLoss(c, mlp.Tensors{X: x, W1: w1, W2: w2}, mlp.Gradients{DX: dx, DW1: dw1, DW2: dw2}, loss, p.Perceptrons(), heads))
+	return wrap(mlp.BackwardLoss(c, t.heads(), mlp.Gradients{DX: g.DX, DW1: g.DW1, DW2: g.DW2}, loss, p.Perceptrons(), heads))
 }
 
-// ForwardWorkspace returns the bytes of device memory that Forward takes with the same
-// options.
-func ForwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	plan, err := newForwardPlan(caps, p, opt)
-	return plan.memory.Bytes, err
+// heads returns the tensors of the heads, without Y.
+func (t *Tensors) heads() mlp.Tensors { return mlp.Tensors{X: t.X, W1: t.W1, W2: t.W2} }
+
+// A Plan says how a problem runs on a device. It is a kit.Plan.
+type Plan struct {
+	words   string
+	kernels []string
+	bytes   int64
 }
 
-// BackwardWorkspace returns the same of Backward.
-func BackwardWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	if err := validate(p, opt); err != nil {
-		return 0, err
+// String names what runs.
+func (p Plan) String() string { return p.words }
+
+// Workspace is how many bytes of memory a call needs.
+func (p Plan) Workspace() int64 { return p.bytes }
+
+// Kernels lists the modules that run, in order, but gemm_pack for operands whose rows start
+// anywhere. In Backward gmm_bwd, the first here, comes between outputs and gradients.
+func (p Plan) Kernels() []string { return p.kernels }
+
+// Choose returns how p would run on a device. Its errors are those of Forward and Backward
+// about p and o.
+func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
+	if pass == kit.Forward {
+		plan, err := newForwardPlan(caps, p, o)
+		return Plan{plan.words, plan.kernels, plan.memory.Bytes}, err
 	}
-	if err := gmm.Supports(caps, p.Mixtures(), kit.Backward, gmm.Options{}); err != nil {
-		return 0, wrap(err)
+	if err := validate(p, o); err != nil {
+		return Plan{}, err
 	}
-	plan, err := mlp.ChooseLoss(caps, p.Perceptrons(), opt.perceptrons())
-	return plan.Workspace(), wrap(err)
+	loss, err := gmm.Choose(caps, p.Mixtures(), kit.Backward, gmm.Options{})
+	if err != nil {
+		return Plan{}, wrap(err)
+	}
+	plan, err := mlp.ChooseLoss(caps, p.Perceptrons(), o.perceptrons())
+	if err != nil {
+		return Plan{}, wrap(err)
+	}
+	return Plan{"outputs in memory: " + plan.String(), append(loss.Kernels(), plan.Kernels()...), plan.Workspace()}, nil
 }
 
-// Describe says what runs for a pass, for tables.
-func Describe(caps *vk.Caps, p Problem, opt Options, backward bool) (string, error) {
-	if backward {
-		if err := validate(p, opt); err != nil {
-			return "", err
-		}
-		plan, err := mlp.ChooseLoss(caps, p.Perceptrons(), opt.perceptrons())
-		return "outputs in memory: " + plan.String(), wrap(err)
-	}
-	plan, err := newForwardPlan(caps, p, opt)
-	return plan.words, err
+// Supports returns nil if the device can compute p, and otherwise why not: an error that
+// wraps vk.ErrUnsupported, or one about p or o.
+func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
+	_, err := Choose(caps, p, pass, o)
+	return err
+}
+
+// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
+// Choose.
+func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
+	plan, err := Choose(caps, p, pass, o)
+	return plan.bytes, err
 }

@@ -17,7 +17,9 @@ import (
 // or mlp and gmm.
 type forwardPlan struct {
 	memory chain.Memory
-	words  string // for Describe
+	words  string
+	// What runs, in order, the sum of the loss last.
+	kernels []string
 
 	fused  bool
 	p      gemm.Problem // of the fused kernel
@@ -32,13 +34,14 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 	if err := validate(p, opt); err != nil {
 		return plan, err
 	}
-	sums, err := gmm.Workspace(caps, p.Mixtures(), kit.Forward, gmm.Options{})
+	mixtures, err := gmm.Choose(caps, p.Mixtures(), kit.Forward, gmm.Options{})
 	if err != nil {
-		return plan, fmt.Errorf("mixture: %w", err)
+		return plan, wrap(err)
 	}
+	sums := mixtures.Workspace()
 	if !opt.Outputs {
 		err := plan.fuse(caps, p, opt, sums)
-		if err == nil || !errors.Is(err, ErrUnsupported) {
+		if err == nil || !errors.Is(err, vk.ErrUnsupported) {
 			return plan, err
 		}
 	}
@@ -47,6 +50,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 		return plan, err
 	}
 	plan.words = plan.heads.plan.String() + " | gmm of outputs in memory"
+	plan.kernels = append(plan.heads.plan.Kernels(), mixtures.Kernels()...)
 	plan.memory.Take(max(sums, plan.heads.plan.Workspace()))
 	plan.heads.take(&plan.memory)
 	return plan, nil
@@ -65,11 +69,11 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 	options := gemm.Options{Impl: opt.Impl}
 	config, groups, err := gemm.MixtureConfig(caps, problem, options)
 	if err != nil {
-		return fmt.Errorf("mixture: %w", err)
+		return wrap(err)
 	}
 	bytes, err := gemm.MixtureWorkspace(caps, problem, options)
 	if err != nil {
-		return fmt.Errorf("mixture: %w", err)
+		return wrap(err)
 	}
 	if opt.Groups > 0 {
 		groups = min(opt.Groups, p.Heads)
@@ -79,33 +83,34 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 	f.opt.WorkspaceOffset = f.memory.Take(bytes)
 	f.states = f.memory.Take(4 * gmm.StateSize * int64(groups) * int64(p.Tokens))
 	f.words = fmt.Sprintf("mixture %v groups%d", config, groups)
+	f.kernels = []string{"gemm_mixture", "gmm_merge", "sum_rows"}
 	return nil
 }
 
 // record records the plan.
-func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, logP, loss, x, w1, w2, y vk.Tensor, p Problem) error {
+func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem) error {
 	opt := gmm.Options{Workspace: memory}
 	if !f.fused {
-		out, err := f.heads.record(c, memory, x, w1, w2)
+		out, err := f.heads.record(c, memory, t.heads())
 		if err != nil {
 			return err
 		}
 		c.Barrier() // outputs are written, and their workspace is read
-		t := gmm.Tensors{Y: y, LogP: logP, Loss: loss}
-		t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(out)
-		return wrap(gmm.Forward(c, t, p.Mixtures(), opt))
+		m := gmm.Tensors{Y: t.Y, LogP: t.LogP, Loss: t.Loss}
+		m.Logit, m.Mu, m.LogSigma = gmm.Interleaved(out)
+		return wrap(gmm.Forward(c, m, p.Mixtures(), opt))
 	}
 	states := vk.View(memory, dtype.Float32, f.groups, p.Tokens, gmm.StateSize)
 	states.Offset = int(f.states / 4)
-	xs := x
-	xs.Shape, xs.Strides = []int{p.Heads, p.Tokens, p.In}, []int{0, x.Strides[0], x.Strides[1]}
+	xs := t.X
+	xs.Shape, xs.Strides = []int{p.Heads, p.Tokens, p.In}, []int{0, t.X.Strides[0], t.X.Strides[1]}
 	fused := f.opt
 	fused.Workspace = memory
-	if err := gemm.Mixture(c, states, y, xs, w1, w2, f.p, fused); err != nil {
+	if err := gemm.Mixture(c, states, t.Y, xs, t.W1, t.W2, f.p, fused); err != nil {
 		return wrap(err)
 	}
 	c.Barrier() // states are written
-	return wrap(gmm.Merge(c, states, gmm.Tensors{LogP: logP, Loss: loss}, p.Mixtures(), opt))
+	return wrap(gmm.Merge(c, states, gmm.Tensors{LogP: t.LogP, Loss: t.Loss}, p.Mixtures(), opt))
 }
 
 // wrap returns an error of what Forward and Backward are made of as theirs.
@@ -137,10 +142,10 @@ func (o *outputs) take(memory *chain.Memory) {
 }
 
 // record records the outputs, (tokens, heads, 3) in float32, and returns them.
-func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, x, w1, w2 vk.Tensor) (vk.Tensor, error) {
-	out := vk.View(memory, dtype.Float32, o.p.YShape()...)
-	out.Offset = int(o.at / 4)
+func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, t mlp.Tensors) (vk.Tensor, error) {
+	t.Y = vk.View(memory, dtype.Float32, o.p.YShape()...)
+	t.Y.Offset = int(o.at / 4)
 	opt := o.opt
 	opt.Workspace = memory
-	return out, wrap(mlp.Forward(c, mlp.Tensors{X: x, W1: w1, W2: w2, Y: out}, o.p, opt))
+	return t.Y, wrap(mlp.Forward(c, t, o.p, opt))
 }

@@ -131,7 +131,9 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.Impl, gemm.Options{PadB: pad}); err != nil {
 		return part, 0, err
 	}
-	memory.Keep() // operands of both are copied first
+	if p.Heads == 0 {
+		memory.Keep() // operands of both are copied first; heads have both products in one memory
+	}
 	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.Impl, gemm.Options{AlignedA: true, PadB: pad})
 	return part, memory.Bytes, err
 }
@@ -188,6 +190,9 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 	second, err := f.second.Steps(c, memory, t.Y, hidden, t.W2, none, none)
 	if err != nil {
 		return err
+	}
+	if p.Heads > 0 {
+		return slices.Concat(first.Copies, first.Product, second.Copies, second.Product).Record(c)
 	}
 	return slices.Concat(steps.Together(first.Copies, second.Copies), first.Product, second.Product).Record(c)
 }

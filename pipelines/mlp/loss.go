@@ -148,13 +148,17 @@ func ChooseLoss(caps *vk.Caps, p Problem, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	runs := Plan{bytes: plan.memory.Bytes}
+	var y, gradients Plan
 	if plan.forward != nil {
 		p.Float32 = true
-		if err := plan.forward.parts[0].describe(caps, &runs, p, o); err != nil {
+		if err := plan.forward.parts[0].describe(caps, &y, p, o); err != nil {
 			return Plan{}, err
 		}
 	}
-	err = plan.backward.parts[0].describe(caps, &runs, p, o)
+	err = plan.backward.parts[0].describe(caps, &gradients, p, o)
+	runs := Plan{words: []string{gradients.String()}, kernels: append(y.kernels, gradients.kernels...), bytes: plan.memory.Bytes}
+	if plan.forward != nil {
+		runs.words = []string{y.String(), gradients.String()}
+	}
 	return runs, err
 }

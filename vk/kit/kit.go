@@ -23,8 +23,8 @@
 //
 // Its Tensors are those of a Param; it has no Gradients and no Options.
 //
-// TestContract of package tests holds them to it. So far attention, gmm, mlp, norm and optim do;
-// the others follow.
+// TestContract of package tests holds them to it. So far attention, gmm, mixture, mlp, norm and
+// optim do; gemm is left.
 package kit
 
 import (

@@ -5,101 +5,18 @@
 package ref
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gmm"
 	gmmref "github.com/flashvk/flashvk/pipelines/gmm/ref"
+	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	mlpref "github.com/flashvk/flashvk/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/pipelines/tolerance"
 )
 
-// A Problem is one call.
-//
-//	tensor         shape                DType
-//	x, dx          (tokens, in)         DType
-//	w1, dw1        (heads, in, hidden)  DType, Grad
-//	w2, dw2        (heads, hidden, 3)   DType, Grad
-//	y, log_p       (tokens)             float32
-//	loss, dloss    (1)                  float32
-type Problem struct {
-	Tokens, Heads, In, Hidden int
-	DType                     dtype.DType
-	Grad                      dtype.DType // of dw1 and dw2
-}
-
 // Outputs of a head: logit, mu, log sigma.
 const outputs = 3
-
-// Validate returns an error that names the first value that breaks a rule.
-func (p Problem) Validate() error {
-	for _, d := range []struct {
-		name string
-		n    int
-	}{{"tokens", p.Tokens}, {"heads", p.Heads}, {"in", p.In}, {"hidden", p.Hidden}} {
-		if d.n < 1 || d.n > 1<<30 {
-			return fmt.Errorf("mixture: %s=%d is not from 1 to %d", d.name, d.n, 1<<30)
-		}
-	}
-	for _, t := range []struct {
-		name string
-		t    dtype.DType
-	}{{"dtype", p.DType}, {"grad", p.Grad}} {
-		if !t.t.Float() {
-			return fmt.Errorf("mixture: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
-		}
-	}
-	if float64(p.Tokens)*float64(p.Heads) > math.MaxUint32/outputs {
-		return fmt.Errorf("mixture: tokens=%d by heads=%d are more than %d", p.Tokens, p.Heads, uint32(math.MaxUint32/outputs))
-	}
-	return nil
-}
-
-// Perceptrons returns the problem of the heads alone.
-func (p Problem) Perceptrons() mlp.Problem {
-	return mlp.Problem{Tokens: p.Tokens, Heads: p.Heads, In: p.In, Hidden: p.Hidden, Out: outputs, DType: p.DType, Grad: p.Grad}
-}
-
-// Mixtures returns the problem of the mixtures of what heads return, with outputs in
-// float32 and gradients by them in p.DType.
-func (p Problem) Mixtures() gmm.Problem {
-	return gmm.Problem{Tokens: p.Tokens, Components: p.Heads, DType: dtype.Float32, Grad: p.DType}
-}
-
-// FLOPs returns the operations of the forward pass: the products of the heads, and what
-// gmm counts.
-func (p Problem) FLOPs() float64 { return p.Perceptrons().FLOPs() + p.Mixtures().FLOPs() }
-
-// BackwardFLOPs returns those of the gradients; what computes hidden units and outputs
-// again is not counted.
-func (p Problem) BackwardFLOPs() float64 {
-	return p.Perceptrons().BackwardFLOPs() + p.Mixtures().BackwardFLOPs()
-}
-
-// weights returns the elements of w1 and w2.
-func (p Problem) weights() float64 {
-	return float64(p.Heads) * float64(p.Hidden) * float64(p.In+outputs)
-}
-
-// Bytes returns the least memory traffic of the forward pass: each tensor once.
-func (p Problem) Bytes() float64 {
-	return float64(p.DType.Size())*(float64(p.Tokens)*float64(p.In)+p.weights()) + 8*float64(p.Tokens) + 4
-}
-
-// BackwardBytes returns that of the backward pass: inputs and gradients once.
-func (p Problem) BackwardBytes() float64 {
-	return float64(p.DType.Size())*(2*float64(p.Tokens)*float64(p.In)+p.weights()) + float64(p.Grad.Size())*p.weights() + 4*float64(p.Tokens)
-}
-
-// XShape, W1Shape and W2Shape are the shapes of tensors and of their gradients.
-func (p Problem) XShape() []int  { return p.Perceptrons().XShape() }
-func (p Problem) W1Shape() []int { return p.Perceptrons().W1Shape() }
-func (p Problem) W2Shape() []int { return p.Perceptrons().W2Shape() }
-
-// String describes the problem in a few words.
-func (p Problem) String() string { return "mixtures of " + p.Perceptrons().String() }
 
 // Inputs are what a problem reads, row-major.
 type Inputs struct{ X, W1, W2, Y []float64 }
@@ -123,12 +40,12 @@ func (in Inputs) mixtures(out []float64) gmmref.Inputs {
 }
 
 // Outputs returns what the heads return, in float64: the mixtures.
-func Outputs(in Inputs, p Problem) gmmref.Inputs {
+func Outputs(in Inputs, p mixture.Problem) gmmref.Inputs {
 	return in.mixtures(mlpref.Compute(in.heads(nil), p.Perceptrons()).Y)
 }
 
 // plainOutputs returns the same in p.DType, as a plain program stores it.
-func plainOutputs(in Inputs, p Problem) gmmref.Inputs {
+func plainOutputs(in Inputs, p mixture.Problem) gmmref.Inputs {
 	return in.mixtures(mlpref.Plain(in.heads(nil), p.Perceptrons()).Y)
 }
 
@@ -137,28 +54,28 @@ func plainOutputs(in Inputs, p Problem) gmmref.Inputs {
 //	(logit, mu, log_sigma)[:, k] = silu(x * w1[k]) * w2[k]
 //	log_p = logsumexp over k of log_softmax(logit) + log_n, as gmm has it
 //	loss  = -mean(log_p)
-func Forward(in Inputs, p Problem) (logP []float64, loss float64) {
+func Forward(in Inputs, p mixture.Problem) (logP []float64, loss float64) {
 	return gmmref.Forward(Outputs(in, p), p.Mixtures())
 }
 
 // PlainForward is Forward as a plain program computes it, with every tensor in p.DType up
 // to the mixtures, and float32 from there on.
-func PlainForward(in Inputs, p Problem) (logP []float64, loss float64) {
+func PlainForward(in Inputs, p mixture.Problem) (logP []float64, loss float64) {
 	return gmmref.PlainForward(plainOutputs(in, p), p.Mixtures())
 }
 
 // Backward returns the gradients of dloss times the loss.
-func Backward(in Inputs, dloss float64, p Problem) Gradients {
+func Backward(in Inputs, dloss float64, p mixture.Problem) Gradients {
 	return gradients(in, gmmref.Backward(Outputs(in, p), dloss, p.Mixtures()), p, mlpref.Compute)
 }
 
 // PlainBackward is Backward as a plain program computes it, with gradients by the
 // mixtures in p.DType.
-func PlainBackward(in Inputs, dloss float64, p Problem) Gradients {
+func PlainBackward(in Inputs, dloss float64, p mixture.Problem) Gradients {
 	return gradients(in, gmmref.PlainBackward(plainOutputs(in, p), dloss, p.Mixtures()), p, mlpref.Plain)
 }
 
-func gradients(in Inputs, g gmmref.Gradients, p Problem, f func(mlpref.Inputs, mlp.Problem) mlpref.Outputs) Gradients {
+func gradients(in Inputs, g gmmref.Gradients, p mixture.Problem, f func(mlpref.Inputs, mlp.Problem) mlpref.Outputs) Gradients {
 	out := f(in.heads(interleave(g)), p.Perceptrons())
 	return Gradients{out.DX, out.DW1, out.DW2}
 }
@@ -176,7 +93,7 @@ func interleave(g gmmref.Gradients) []float64 {
 type Bounds struct{ LogP, Loss, DX, DW1, DW2 float64 }
 
 // ForwardBounds returns how far a kernel may be off by the rule of tolerance.Plain.
-func ForwardBounds(in Inputs, p Problem) Bounds {
+func ForwardBounds(in Inputs, p mixture.Problem) Bounds {
 	m := Outputs(in, p)
 	logP, loss := gmmref.Forward(m, p.Mixtures())
 	plain, plainLoss := PlainForward(in, p)
@@ -186,7 +103,7 @@ func ForwardBounds(in Inputs, p Problem) Bounds {
 
 // BackwardBounds does the same for the gradients. An error of the gradients by the
 // mixtures, relative to the largest, is one of all others, relative to theirs.
-func BackwardBounds(in Inputs, want Gradients, dloss float64, p Problem) Bounds {
+func BackwardBounds(in Inputs, want Gradients, dloss float64, p mixture.Problem) Bounds {
 	m, single := Outputs(in, p), p.Mixtures()
 	single.Grad = dtype.Float32 // the rounding to p.DType is in plain
 	dy := gmmref.Backward(m, dloss, single)
@@ -202,7 +119,7 @@ func BackwardBounds(in Inputs, want Gradients, dloss float64, p Problem) Bounds 
 
 // Tokens returns the problem of some tokens, whose log_p, and with the dloss that it
 // returns whose dx, are those of all.
-func Tokens(rows []int, in Inputs, dloss float64, p Problem) (Problem, Inputs, float64) {
+func Tokens(rows []int, in Inputs, dloss float64, p mixture.Problem) (mixture.Problem, Inputs, float64) {
 	part, some := mlpref.Tokens(rows, mlpref.Inputs{X: in.X, W1: in.W1, W2: in.W2}, p.Perceptrons())
 	out := Inputs{X: some.X, W1: some.W1, W2: some.W2}
 	for _, t := range rows {
@@ -215,7 +132,7 @@ func Tokens(rows []int, in Inputs, dloss float64, p Problem) (Problem, Inputs, f
 
 // spread returns how far outputs of heads may be off, if hidden units are rounded to p.DType:
 // mlp/ref says how. Outputs are not rounded.
-func spread(in Inputs, p Problem) gmmref.Inputs {
+func spread(in Inputs, p mixture.Problem) gmmref.Inputs {
 	single := p.Perceptrons()
 	heads := in.heads(nil)
 	return in.mixtures(mlpref.Spread(heads, nil, single).Y)
@@ -223,7 +140,7 @@ func spread(in Inputs, p Problem) gmmref.Inputs {
 
 // ForwardBoundsOfFew is ForwardBounds where there may be so few outputs that the plain program is
 // right by luck: Spread of gmm/ref counts as its error at the least.
-func ForwardBoundsOfFew(in Inputs, p Problem) Bounds {
+func ForwardBoundsOfFew(in Inputs, p mixture.Problem) Bounds {
 	b := ForwardBounds(in, p)
 	most, mean := 0.0, 0.0
 	for _, off := range gmmref.Spread(Outputs(in, p), spread(in, p), p.Mixtures()) {
@@ -235,7 +152,7 @@ func ForwardBoundsOfFew(in Inputs, p Problem) Bounds {
 }
 
 // BackwardBoundsOfFew is the same for BackwardBounds. Gradients by outputs are rounded to p.DType.
-func BackwardBoundsOfFew(in Inputs, want Gradients, dloss float64, p Problem) Bounds {
+func BackwardBoundsOfFew(in Inputs, want Gradients, dloss float64, p mixture.Problem) Bounds {
 	b := BackwardBounds(in, want, dloss, p)
 	m, single := Outputs(in, p), p.Perceptrons()
 	g, off := gmmref.Backward(m, dloss, p.Mixtures()), gmmref.BackwardSpread(m, spread(in, p), dloss, p.Mixtures())

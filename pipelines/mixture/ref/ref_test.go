@@ -10,10 +10,11 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mixture/ref"
 )
 
-func inputs(p ref.Problem) ref.Inputs {
+func inputs(p mixture.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(3, 4))
 	random := func(n int) []float64 {
 		x := make([]float64, n)
@@ -27,7 +28,7 @@ func inputs(p ref.Problem) ref.Inputs {
 
 // TestForward compares with sums and densities written out.
 func TestForward(t *testing.T) {
-	p := ref.Problem{Tokens: 3, Heads: 2, In: 4, Hidden: 5}
+	p := mixture.Problem{Tokens: 3, Heads: 2, In: 4, Hidden: 5}
 	in := inputs(p)
 	logP, loss := ref.Forward(in, p)
 	mean := 0.0
@@ -55,7 +56,7 @@ func TestForward(t *testing.T) {
 
 // TestBackward compares the gradients with central differences of the loss.
 func TestBackward(t *testing.T) {
-	for _, p := range []ref.Problem{{Tokens: 3, Heads: 4, In: 2, Hidden: 5}, {Tokens: 1, Heads: 1, In: 1, Hidden: 1}} {
+	for _, p := range []mixture.Problem{{Tokens: 3, Heads: 4, In: 2, Hidden: 5}, {Tokens: 1, Heads: 1, In: 1, Hidden: 1}} {
 		in := inputs(p)
 		got := ref.Backward(in, 1.5, p)
 		for _, x := range []struct {
@@ -77,7 +78,7 @@ func TestBackward(t *testing.T) {
 
 // TestTokens wants the outputs of some tokens to be those of all.
 func TestTokens(t *testing.T) {
-	p := ref.Problem{Tokens: 5, Heads: 2, In: 3, Hidden: 4}
+	p := mixture.Problem{Tokens: 5, Heads: 2, In: 3, Hidden: 4}
 	in := inputs(p)
 	logP, _ := ref.Forward(in, p)
 	all := ref.Backward(in, 2, p)
@@ -90,7 +91,7 @@ func TestTokens(t *testing.T) {
 // TestBounds wants the plain program within half of its bounds, and the bounds to be
 // small.
 func TestBounds(t *testing.T) {
-	p := ref.Problem{Tokens: 9, Heads: 3, In: 20, Hidden: 30, DType: dtype.Float16, Grad: dtype.Float32}
+	p := mixture.Problem{Tokens: 9, Heads: 3, In: 20, Hidden: 30, DType: dtype.Float16, Grad: dtype.Float32}
 	in := inputs(p)
 	logP, _ := ref.Forward(in, p)
 	plain, _ := ref.PlainForward(in, p)
@@ -106,8 +107,8 @@ func TestBounds(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	require.NoError(t, ref.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1}.Validate())
-	require.EqualError(t, ref.Problem{Tokens: 1, Heads: 1, In: 1}.Validate(), "mixture: hidden=0 is not from 1 to 1073741824")
-	require.EqualError(t, ref.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1, Grad: dtype.Bool}.Validate(), "mixture: grad=bool is not one of float32, float16, bfloat16")
-	require.EqualError(t, ref.Problem{Tokens: 1 << 20, Heads: 1 << 20, In: 1, Hidden: 1}.Validate(), "mixture: tokens=1048576 by heads=1048576 are more than 1431655765")
+	require.NoError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1}.Validate())
+	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1}.Validate(), "mixture: hidden=0 is not from 1 to 1073741824")
+	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1, Grad: dtype.Bool}.Validate(), "mixture: grad=bool is not one of float32, float16, bfloat16")
+	require.EqualError(t, mixture.Problem{Tokens: 1 << 20, Heads: 1 << 20, In: 1, Hidden: 1}.Validate(), "mixture: tokens=1048576 by heads=1048576 are more than 1431655765")
 }

@@ -1,0 +1,88 @@
+package mixture
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+)
+
+// A Problem holds the sizes and formats of one call.
+type Problem struct {
+	Tokens, Heads, In, Hidden int
+	DType                     dtype.DType
+	Grad                      dtype.DType // of DW1 and DW2
+}
+
+// headOutputs are those of a head: logit, mu, log sigma.
+const headOutputs = 3
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error {
+	for _, d := range []struct {
+		name string
+		n    int
+	}{{"tokens", p.Tokens}, {"heads", p.Heads}, {"in", p.In}, {"hidden", p.Hidden}} {
+		if d.n < 1 || d.n > 1<<30 {
+			return fmt.Errorf("mixture: %s=%d is not from 1 to %d", d.name, d.n, 1<<30)
+		}
+	}
+	for _, t := range []struct {
+		name string
+		t    dtype.DType
+	}{{"dtype", p.DType}, {"grad", p.Grad}} {
+		if !t.t.Float() {
+			return fmt.Errorf("mixture: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
+		}
+	}
+	if float64(p.Tokens)*float64(p.Heads) > math.MaxUint32/headOutputs {
+		return fmt.Errorf("mixture: tokens=%d by heads=%d are more than %d", p.Tokens, p.Heads, uint32(math.MaxUint32/headOutputs))
+	}
+	return nil
+}
+
+// Perceptrons returns the problem of the heads alone.
+func (p Problem) Perceptrons() mlp.Problem {
+	return mlp.Problem{Tokens: p.Tokens, Heads: p.Heads, In: p.In, Hidden: p.Hidden, Out: headOutputs, DType: p.DType, Grad: p.Grad}
+}
+
+// Mixtures returns the problem of the mixtures of what heads return, with outputs in
+// float32 and gradients by them in p.DType.
+func (p Problem) Mixtures() gmm.Problem {
+	return gmm.Problem{Tokens: p.Tokens, Components: p.Heads, DType: dtype.Float32, Grad: p.DType}
+}
+
+// FLOPs returns the operations of the forward pass: the products of the heads, and what
+// gmm counts.
+func (p Problem) FLOPs() float64 { return p.Perceptrons().FLOPs() + p.Mixtures().FLOPs() }
+
+// BackwardFLOPs returns those of the gradients; what computes hidden units and outputs
+// again is not counted.
+func (p Problem) BackwardFLOPs() float64 {
+	return p.Perceptrons().BackwardFLOPs() + p.Mixtures().BackwardFLOPs()
+}
+
+// weights returns the elements of w1 and w2.
+func (p Problem) weights() float64 {
+	return float64(p.Heads) * float64(p.Hidden) * float64(p.In+headOutputs)
+}
+
+// Bytes returns the least memory traffic of the forward pass: each tensor once.
+func (p Problem) Bytes() float64 {
+	return float64(p.DType.Size())*(float64(p.Tokens)*float64(p.In)+p.weights()) + 8*float64(p.Tokens) + 4
+}
+
+// BackwardBytes returns that of the backward pass: inputs and gradients once.
+func (p Problem) BackwardBytes() float64 {
+	return float64(p.DType.Size())*(2*float64(p.Tokens)*float64(p.In)+p.weights()) + float64(p.Grad.Size())*p.weights() + 4*float64(p.Tokens)
+}
+
+// XShape, W1Shape and W2Shape are the shapes of tensors and of their gradients.
+func (p Problem) XShape() []int  { return p.Perceptrons().XShape() }
+func (p Problem) W1Shape() []int { return p.Perceptrons().W1Shape() }
+func (p Problem) W2Shape() []int { return p.Perceptrons().W2Shape() }
+
+// String describes the problem in a few words.
+func (p Problem) String() string { return "mixtures of " + p.Perceptrons().String() }
