@@ -78,14 +78,16 @@ type HeadDims struct {
 	Odd     int // no multiple of 16, beside edges of tiles and layouts
 	Wide    int // beside mixed layouts
 	Feature int // beside features and masks, each choice of which is another kernel
+	All     int // beside all features at once
+	Values  int // of V there
 }
 
 // HeadDims returns those of the set.
 func (s Set) HeadDims() HeadDims {
 	if s == Short {
-		return HeadDims{Usual: 24, Odd: 24, Wide: 24, Feature: 8}
+		return HeadDims{Usual: 24, Odd: 24, Wide: 24, Feature: 8, All: 16, Values: 24}
 	}
-	return HeadDims{Usual: 64, Odd: 40, Wide: 128, Feature: 32}
+	return HeadDims{Usual: 64, Odd: 40, Wide: 128, Feature: 32, All: 40, Values: 72}
 }
 
 // Cases returns the cases of a set, in the order of the table.

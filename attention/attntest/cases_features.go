@@ -272,7 +272,7 @@ func (t *table) dropouts() {
 // everything at once, packed and not.
 func (t *table) everything() {
 	p := attention.Problem{
-		Batch: 3, NumHeads: 6, NumKVHeads: 2, SeqQ: 70, SeqKV: 110, HeadDim: t.dims.Odd, ValueDim: 2*t.dims.Odd - 8, Causal: true,
+		Batch: 3, NumHeads: 6, NumKVHeads: 2, SeqQ: 70, SeqKV: 110, HeadDim: t.dims.All, ValueDim: t.dims.Values, Causal: true,
 		Window: attention.Window{On: true, Left: 50, Right: 5}, Softcap: 6, ALiBi: attention.ALiBiPerBatchHead,
 		Bias: attention.Bias{On: true, DType: dtype.Float16, Batch: true, Rows: true}, KeyMask: true, Sinks: true,
 		Dropout: attention.Dropout{P: 0.2, Seeded: true, Seed: 11, Offset: 100},
