@@ -34,13 +34,13 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 		if err := r.restore(ctx); err != nil { // an updated tensor holds what the timed calls made of it
 			return err
 		}
-		var list []namedTensor
+		var list []FileTensor
 		for _, t := range r.op.Tensors() {
 			if t.Read(c.Pass) && t.Role != Output { // which a peer computes itself
-				list = append(list, namedTensor{t.Name, r.sets[0][t.Name]})
+				list = append(list, FileTensor{t.Name, r.sets[0][t.Name]})
 			}
 		}
-		return writeTensors(ctx, path, list)
+		return WriteTensors(ctx, path, list)
 	}
 	return ask.run(ctx, write, r.close, step)
 }
@@ -197,17 +197,17 @@ func FileDType(t dtype.DType) safetensors.DType {
 	return safetensors.F32
 }
 
-// A namedTensor is a tensor of a file.
-type namedTensor struct {
-	name string
+// A FileTensor is a tensor of a file, contiguous.
+type FileTensor struct {
+	Name string
 	vk.Tensor
 }
 
-// writeTensors writes contiguous tensors to a file.
-func writeTensors(ctx context.Context, path string, tensors []namedTensor) error {
+// WriteTensors writes tensors to a file, which appears when it is complete.
+func WriteTensors(ctx context.Context, path string, tensors []FileTensor) error {
 	var list []safetensors.Tensor
 	for _, t := range tensors {
-		list = append(list, safetensors.Tensor{Name: t.name, DType: FileDType(t.DType), Shape: t.Shape})
+		list = append(list, safetensors.Tensor{Name: t.Name, DType: FileDType(t.DType), Shape: t.Shape})
 	}
 	w, err := safetensors.Create(path, list, nil)
 	if err != nil {
@@ -215,7 +215,7 @@ func writeTensors(ctx context.Context, path string, tensors []namedTensor) error
 	}
 	defer w.Close()
 	for _, t := range tensors {
-		if err := writeTensor(ctx, w, t.name, t.Tensor); err != nil {
+		if err := writeTensor(ctx, w, t.Name, t.Tensor); err != nil {
 			return err
 		}
 	}

@@ -83,7 +83,7 @@ func sizeOf(of *Subject, name string) string {
 func (r Report) suiteSection() sheet.Section {
 	suite := *r.Suite
 	t := suiteTable{suite: &suite, groups: r.groups()}
-	if suite.sizes == nil {
+	if suite.sizes == nil && len(t.groups) > 0 {
 		suite.sizes, suite.unit = t.differing(), milliseconds
 		t.traffic = true
 	}
@@ -130,6 +130,9 @@ func (t *suiteTable) differing() (names []string) {
 
 func (t *suiteTable) facts(s *sheet.Section) {
 	s.Add("suite", "%s: %s", t.suite.Name, t.suite.About)
+	if t.traffic {
+		s.Add("kernel", "%s", t.groups[0][0].Subject.name)
+	}
 	if len(t.groups) > 0 {
 		s.Add("pass", "%v", t.groups[0][0].Subject.pass)
 	}
@@ -141,7 +144,9 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if len(t.groups) == 0 {
 		return
 	}
-	if ours := t.groups[0][0].Impl; ours == "auto" {
+	if ours := t.groups[0][0].Impl; ours == "auto" && len(t.others) == 0 {
+		s.Add("ours", "the path that flashvk takes by itself, named under runs")
+	} else if ours == "auto" {
 		s.Add("ours", "the path that flashvk takes by itself, named under runs; the other columns force one")
 	} else {
 		s.Add("ours", "%s", ours)
@@ -166,10 +171,14 @@ func (t *suiteTable) rowsChecked() string {
 			}
 		}
 	}
-	if least == 0 {
-		return "all rows"
+	counted := t.groups[0][0].Check.Counted
+	if counted == "" { // none of ours was checked
+		counted = "rows"
 	}
-	return fmt.Sprintf("all rows, or where there are many on a sample, of %d at least", least)
+	if least == 0 {
+		return "all " + counted
+	}
+	return fmt.Sprintf("all "+counted+", or where there are many on a sample, of %d at least", least)
 }
 
 func (t *suiteTable) columns(s *sheet.Section) {

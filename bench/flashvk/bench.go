@@ -14,17 +14,9 @@ import (
 )
 
 func newBench(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:                   "bench KERNEL",
-		Short:                 "Measure a kernel, after checking that it is right; compare measurements",
-		DisableFlagsInUseLine: true,
-		Args:                  subcommandOnly,
-		RunE:                  subcommandMissing,
-	}
+	cmd := kernelCommands("bench KERNEL", "Measure a kernel, after checking that it is right; compare measurements",
+		func(k kernels.Kernel) *cobra.Command { return newBenchKernel(a, k) })
 	cmd.AddCommand(newBenchOverhead(a), newBenchCompare(a))
-	for _, k := range kernels.All() {
-		cmd.AddCommand(newBenchKernel(a, k))
-	}
 	return cmd
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/bench/kernels"
 )
 
 // Exit codes.
@@ -146,6 +147,22 @@ func newVersion(a *app) *cobra.Command {
 			_, err := fmt.Fprintln(a.stdout, bench.ReadBuildInfo())
 			return err
 		},
+	}
+}
+
+// kernelCommands returns a command that has a command for each kernel, as make makes
+// them; nil is none.
+func kernelCommands(use, short string, make func(kernels.Kernel) *cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true, Args: subcommandOnly, RunE: subcommandMissing}
+	addKernels(cmd, make)
+	return cmd
+}
+
+func addKernels(cmd *cobra.Command, make func(kernels.Kernel) *cobra.Command) {
+	for _, k := range kernels.All() {
+		if one := make(k); one != nil {
+			cmd.AddCommand(one)
+		}
 	}
 }
 

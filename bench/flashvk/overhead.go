@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -33,9 +34,7 @@ func newBenchOverhead(a *app) *cobra.Command {
 	cmd.Example = `  flashvk bench overhead
   flashvk bench overhead --impl coopmat2,scalar --count 20 --format benchfmt > overhead.txt
   flashvk bench overhead gemm`
-	for _, k := range kernels.All() {
-		cmd.AddCommand(newOverheadOf(a, k, k.Name))
-	}
+	addKernels(cmd, func(k kernels.Kernel) *cobra.Command { return newOverheadOf(a, k, k.Name) })
 	return cmd
 }
 
@@ -64,7 +63,7 @@ func (o *benchOverhead) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	o.addSizes(f)
 	o.addPasses(f, &o.passes)
-	implsVar(f, &o.impls, o.kernel, "default all but auto")
+	implsVar(f, &o.impls, o.kernel, "default "+strings.Join(o.impls, ","))
 	intVar(f, &o.count, "count", "samples of each path (default 10)")
 	f.Var(value[bench.Format]{Target: &o.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, for bench compare")
 	deviceVar(f, &o.device)

@@ -9,97 +9,30 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/bench/kernels"
 )
 
 func newProfile(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:                   "profile KERNEL",
-		Short:                 "Show where the time of a call goes",
-		DisableFlagsInUseLine: true,
-		Args:                  subcommandOnly,
-		RunE:                  subcommandMissing,
-	}
-	for _, k := range kernels.All() {
-		cmd.AddCommand(newProfileKernel(a, k))
-	}
-	return cmd
-}
-
-// profileFlags are those that all kernels have.
-type profileFlags struct {
-	set           *pflag.FlagSet
-	count         int
-	format        bench.Format
-	trace, device string
+	return kernelCommands("profile KERNEL", "Show where the time of a call goes", func(k kernels.Kernel) *cobra.Command { return newProfileKernel(a, k) })
 }
 
 // profileFormats are those that profile writes.
 var profileFormats = []bench.Format{bench.Table, bench.Markdown}
 
-// add adds the flags to f.
-func (p *profileFlags) add(f *pflag.FlagSet) {
-	p.set, p.format = f, bench.Table
-	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
-	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
-	f.Var(value[bench.Format]{Target: &p.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
-	deviceVar(f, &p.device)
-}
-
-// check returns a usage error.
-func (p *profileFlags) check() error {
-	switch {
-	case !slices.Contains(profileFormats, p.format):
-		return usagef("--format %s is not one of %s", p.format, bench.FormatNames(profileFormats))
-	case p.set.Changed("count") && (p.count < 1 || p.count > maxCount):
-		return usagef("--count %d is not in 1..%d", p.count, maxCount)
-	case p.set.Changed("trace") && p.trace == "":
-		return usagef("--trace is empty")
-	}
-	return nil
-}
-
-// protocol returns how to measure.
-func (p *profileFlags) protocol(cpu bool) bench.Protocol {
-	pr := bench.DefaultProtocol(cpu)
-	if p.set.Changed("count") {
-		pr.Samples = p.count
-	}
-	return pr
-}
-
-// write writes what was found out.
-func (p *profileFlags) write(a *app, profile *bench.Profile) error {
-	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format); err != nil {
-		return err
-	}
-	if p.trace == "" {
-		return nil
-	}
-	var b bytes.Buffer
-	if err := profile.WriteTrace(&b); err != nil {
-		return err
-	}
-	if err := os.WriteFile(p.trace, b.Bytes(), 0o666); err != nil {
-		return err
-	}
-	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", p.trace)
-	return nil
-}
-
 // profileKernel holds the flags of profile NAME.
 type profileKernel struct {
-	problem kernelProblem
-	profile profileFlags
-	passes  passFlags
-	impl    string
+	kernelProblem
+	passes        passFlags
+	impl          string
+	count         int
+	format        bench.Format
+	trace, device string
 }
 
 func newProfileKernel(a *app, k kernels.Kernel) *cobra.Command {
-	p := &profileKernel{problem: newKernelProblem(k), impl: k.Impls[0]}
+	p := &profileKernel{kernelProblem: newKernelProblem(k), impl: k.Impls[0], format: bench.Table, count: 10}
 	cmd := &cobra.Command{
 		Use:   k.Name,
 		Short: "Show where the time of " + k.Title + " goes",
@@ -121,11 +54,14 @@ of which each case has a table.`, k.Name),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	p.problem.add(f)
+	p.add(f)
 	implVar(f, &p.impl, k, "path")
-	p.profile.add(f)
-	p.problem.addPasses(f, &p.passes)
-	p.problem.addTuning(f)
+	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
+	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
+	f.Var(value[bench.Format]{Target: &p.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	deviceVar(f, &p.device)
+	p.addPasses(f, &p.passes)
+	p.addTuning(f)
 	cmd.Example = "  flashvk profile " + k.Name
 	if f.Lookup("backward") != nil {
 		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
@@ -134,30 +70,41 @@ of which each case has a table.`, k.Name),
 	return cmd
 }
 
-func (p *profileKernel) check() error {
-	if err := errors.Join(p.profile.check(), p.passes.check(nil)); err != nil {
+// checkAll returns a usage error.
+func (p *profileKernel) checkAll() error {
+	switch {
+	case !slices.Contains(profileFormats, p.format):
+		return usagef("--format %s is not one of %s", p.format, bench.FormatNames(profileFormats))
+	case p.count < 1 || p.count > maxCount:
+		return usagef("--count %d is not in 1..%d", p.count, maxCount)
+	case p.set.Changed("trace") && p.trace == "":
+		return usagef("--trace is empty")
+	}
+	if err := p.passes.check(nil); err != nil {
 		return err
 	}
-	return p.problem.check()
+	return p.check()
 }
 
 func (p *profileKernel) run(ctx context.Context, a *app) (err error) {
-	if err := p.check(); err != nil {
+	if err := p.checkAll(); err != nil {
 		return err
 	}
-	d, err := openDevice(p.profile.device)
+	d, err := openDevice(p.device)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	env := environment(d.Caps())
-	ops, _, err := p.problem.on(a.stderr, d.Caps())
+	ops, _, err := p.on(a.stderr, d.Caps())
 	if err != nil {
 		return err
 	}
+	pr := bench.DefaultProtocol(env.CPU)
+	pr.Samples = p.count
 	var cases []bench.Case
 	for _, op := range ops {
-		cases = append(cases, bench.Case{Op: op, Pass: p.passes.pass(), Impls: []string{p.impl}, Protocol: p.profile.protocol(env.CPU)})
+		cases = append(cases, bench.Case{Op: op, Pass: p.passes.pass(), Impls: []string{p.impl}, Protocol: pr})
 	}
 	bar := newProgress(a.stderr)
 	profile, err := bench.RunProfile(ctx, d, env, cases, bar.step)
@@ -165,12 +112,31 @@ func (p *profileKernel) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := p.profile.write(a, profile); err != nil {
+	if err := p.write(a, profile); err != nil {
 		return err
 	}
 	var results []bench.Result
 	for _, c := range profile.Calls {
 		results = append(results, c.Result)
 	}
-	return verdict(results, p.problem.set.Changed("impl"))
+	return verdict(results, p.set.Changed("impl"))
+}
+
+// write writes what was found out.
+func (p *profileKernel) write(a *app, profile *bench.Profile) error {
+	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format); err != nil {
+		return err
+	}
+	if p.trace == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := profile.WriteTrace(&b); err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.trace, b.Bytes(), 0o666); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", p.trace)
+	return nil
 }

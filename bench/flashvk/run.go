@@ -15,17 +15,7 @@ import (
 )
 
 func newRun(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:                   "run KERNEL",
-		Short:                 "Compute a kernel for tensors in a safetensors file",
-		DisableFlagsInUseLine: true,
-		Args:                  subcommandOnly,
-		RunE:                  subcommandMissing,
-	}
-	for _, k := range kernels.All() {
-		cmd.AddCommand(newRunKernel(a, k))
-	}
-	return cmd
+	return kernelCommands("run KERNEL", "Compute a kernel for tensors in a safetensors file", func(k kernels.Kernel) *cobra.Command { return newRunKernel(a, k) })
 }
 
 // runKernel holds the flags of run NAME.
@@ -197,28 +187,13 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 	if err := c.Submit(ctx); err != nil {
 		return err
 	}
-	return r.write(ctx, op, pass, tensors)
-}
-
-// write writes the outputs to a file.
-func (r *runKernel) write(ctx context.Context, op bench.Op, pass bench.Pass, tensors map[string]vk.Tensor) error {
-	var outputs []safetensors.Tensor
+	var outputs []bench.FileTensor
 	for _, t := range op.Tensors() {
 		if t.Written(pass) {
-			outputs = append(outputs, safetensors.Tensor{Name: t.Name, DType: bench.FileDType(t.DType), Shape: t.Shape})
+			outputs = append(outputs, bench.FileTensor{Name: t.Name, Tensor: tensors[t.Name]})
 		}
 	}
-	out, err := safetensors.Create(r.out, outputs, nil)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	for _, t := range outputs {
-		if err := download(ctx, out, t.Name, tensors[t.Name]); err != nil {
-			return err
-		}
-	}
-	return out.Commit()
+	return bench.WriteTensors(ctx, r.out, outputs)
 }
 
 // transferBytes is the piece in which tensors travel between a file and a
@@ -235,26 +210,6 @@ func upload(ctx context.Context, b *vk.Buffer, in *safetensors.File, name string
 			return err
 		}
 		if err := b.Upload(ctx, at, piece); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// download copies a contiguous tensor to one of the file that is written.
-func download(ctx context.Context, out *safetensors.Writer, name string, t vk.Tensor) error {
-	w, err := out.Tensor(name)
-	if err != nil {
-		return err
-	}
-	bytes := int64(t.NumElements()) * int64(t.DType.Size())
-	piece := make([]byte, min(bytes, transferBytes))
-	for at := int64(0); at < bytes; at += int64(len(piece)) {
-		piece = piece[:min(bytes-at, transferBytes)]
-		if err := t.Buffer.Download(ctx, at, piece); err != nil {
-			return err
-		}
-		if _, err := w.Write(piece); err != nil {
 			return err
 		}
 	}

@@ -46,9 +46,7 @@ it.
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },
 	}
 	s.add(cmd.Flags())
-	for _, k := range kernels.All() {
-		cmd.AddCommand(newSweepKernel(a, k))
-	}
+	addKernels(cmd, func(k kernels.Kernel) *cobra.Command { return newSweepKernel(a, k) })
 	return cmd
 }
 

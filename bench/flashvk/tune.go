@@ -18,19 +18,12 @@ import (
 )
 
 func newTune(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:                   "tune KERNEL",
-		Short:                 "Find the fastest configurations of a kernel on this device",
-		DisableFlagsInUseLine: true,
-		Args:                  subcommandOnly,
-		RunE:                  subcommandMissing,
-	}
-	for _, k := range kernels.All() {
-		if k.Tune != nil {
-			cmd.AddCommand(newTuneKernel(a, k))
+	return kernelCommands("tune KERNEL", "Find the fastest configurations of a kernel on this device", func(k kernels.Kernel) *cobra.Command {
+		if k.Tune == nil {
+			return nil
 		}
-	}
-	return cmd
+		return newTuneKernel(a, k)
+	})
 }
 
 // tuneFlags are the flags that say how to search.

@@ -72,6 +72,7 @@ func TestTuneErrors(t *testing.T) {
 		{"tune attention --format csv", "--format csv is not one of table, markdown, benchfmt"},
 		{"tune attention --budget 0s", "--budget 0s is not positive"},
 		{"tune attention --out=", "--out is empty"},
+		{"tune attention --window 5,0", "the table has no rows for features"},
 		{"tune gemm x", `tune gemm: argument "x" is not expected`},
 		{"tune gemm --impl auto", `"auto" is not one of coopmat, scalar`},
 		{"tune gemm --impl scalar,scalar", `"scalar" occurs twice`},
