@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 )
 
 // checkForward returns an error that names the first tensor that does not fit

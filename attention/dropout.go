@@ -3,7 +3,7 @@ package attention
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/attention/philox"
+	"github.com/flashvk/flashvk/internal/attention/philox"
 )
 
 // Dropout drops each weight of the softmax with probability P, and divides the

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention/philox"
+	"github.com/flashvk/flashvk/internal/attention/philox"
 )
 
 // TestDropoutRow: one call of Philox for four keys, its words compared with

@@ -5,9 +5,9 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // BenchmarkForwardRecord measures the host's share of a call that was made

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 var leaveOutModules = flag.String("leaveout", "", "BenchmarkLeaveOut: the folder that go run ./tools/mutants wrote")

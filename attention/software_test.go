@@ -5,11 +5,11 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/attntest"
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // lavapipe compiles a kernel for a tenth of a second, and on matrices for seconds, the

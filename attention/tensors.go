@@ -2,8 +2,8 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 )
 
 // Tensors are what Forward reads and writes, and what Backward reads of that. Those of

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/flashvk/flashvk/bench/micro"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/micro"
 	"github.com/flashvk/flashvk/vk"
 )
 

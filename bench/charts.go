@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench/chart"
+	"github.com/flashvk/flashvk/internal/bench/chart"
 )
 
 // A Drawing is a chart with the name of its file, without ending.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/flashvk/flashvk/bench/micro"
+	"github.com/flashvk/flashvk/internal/bench/micro"
 	"github.com/flashvk/flashvk/vk"
 )
 

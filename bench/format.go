@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/perf/benchfmt"
 
-	"github.com/flashvk/flashvk/bench/sheet"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 )
 
 // A Format is a way to write a report.

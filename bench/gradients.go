@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 )
 
 // A gradientOracle knows what the gradients of a problem of attention should be, on some

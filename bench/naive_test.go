@@ -8,10 +8,10 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/shaders/layouttest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/shaders/layouttest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 func TestNaiveLayout(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 )
 
 // An Op is one problem of one kernel: all that measuring it (Run) and computing it for a
-// file (flashvk run) must know. AttentionOp is that of attention; package bench/kernels
+// file (flashvk run) must know. AttentionOp is that of attention; package internal/bench/kernels
 // has one for each kernel of pipelines.
 //
 // A pass that is handed to its methods is Forward or Backward, never Both, but for

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/ref"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 )
 
 // An oracle knows what the outputs of a problem should be, on some of its

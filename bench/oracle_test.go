@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 )
 
 // right returns inputs of p and outputs that are right: the plain

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/flashvk/flashvk/bench/peer"
-	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
 

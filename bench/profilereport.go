@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flashvk/flashvk/bench/sheet"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 )
 
 // Sheet shows p: each call, its dispatches, and what the device can do at most.

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/flashvk/flashvk/bench/chart"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/chart"
 )
 
 // minSizes is the number of sizes that make a line.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flashvk/flashvk/bench/peer"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/vk"
 )
 

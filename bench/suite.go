@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench/sheet"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 )
 
 // A Suite is a list of problems whose results make one table, a row for each.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flashvk/flashvk/bench/peer"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 )
 
 // A SweepFile is a CSV file of results that differ in some sizes and in the

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench/peer"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 )
 
 // TestSweepFile says that a file that was cut off anywhere is completed to what

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/flashvk/flashvk/bench/sheet"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 )
 
 // Sheet returns r for people: what ran where, then a section for each problem,

@@ -12,9 +12,9 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // tinySearch is a search for tests.

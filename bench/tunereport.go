@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/flashvk/flashvk/bench/sheet"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/vk"
 )
 

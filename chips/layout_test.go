@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/shaders/layouttest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/shaders/layouttest"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestLayouts compares the Go mirror of this package's kernel with its shader.

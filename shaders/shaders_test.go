@@ -11,8 +11,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/flashvk/flashvk/internal/shaders/compile"
 	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/shaders/internal/compile"
 )
 
 var generate = flag.Bool("generate", false, "TestCurrent compiles every row of variants.go and writes spv/")

@@ -3,7 +3,7 @@
 // outputs and its files; package faults makes the driver fail; package seeds holds us to what
 // the projects that we learned from promise.
 //
-// TestMutants plants mistakes in kernels (package shaders/mutate) and says that random
+// TestMutants plants mistakes in kernels (package internal/shaders/mutate) and says that random
 // problems find them. What finds what on lavapipe; the fixed suite of flashvk selftest is
 // that of attention, in four minutes for each of the first two mutants, in 100 s for the
 // others:

@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/shaders/mutate"
+	"github.com/flashvk/flashvk/internal/shaders/mutate"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // hunts are the random problems that find mutants: flags that keep the kernels that are

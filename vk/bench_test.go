@@ -3,8 +3,8 @@ package vk_test
 import (
 	"testing"
 
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 func BenchmarkDispatch(b *testing.B) {

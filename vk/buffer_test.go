@@ -8,8 +8,8 @@ import (
 	"math/rand"
 	"testing"
 
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 func TestNewBufferRefuses(t *testing.T) {

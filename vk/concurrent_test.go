@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestConcurrent uses one device from many goroutines; run it with -race.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/flashvk/flashvk/vk/vktest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 // TestKeep wants the first error of a function that records, and no run of what it left.

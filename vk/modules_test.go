@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestModules wants each module once, whatever it was specialized to, those of this

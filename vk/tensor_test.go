@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestTensorFormats: rounding to nearest even, infinities, NaN, subnormals.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flashvk/flashvk/vk/vktest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 func TestTimer(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/flashvk/flashvk/vk/vktest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 // TestWrite writes more than fits one command, changes the source, and submits twice: the

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/compare"
-	"github.com/flashvk/flashvk/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/compare"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
 // compareFormats are those that bench compare writes.

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/attention/ref"
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // device returns the capabilities of the device that the tests use, and the

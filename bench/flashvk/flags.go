@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
 // A value is a flag whose text is read by a parser.

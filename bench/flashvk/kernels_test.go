@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/kernels"
-	"github.com/flashvk/flashvk/bench/safetensors"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/safetensors"
 )
 
 // find returns a kernel.

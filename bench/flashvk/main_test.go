@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/safetensors"
 )
 
 // TestMain keeps the program's pipelines out of the user's cache. Mesa's own

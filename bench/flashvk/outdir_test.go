@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/bench/compare"
+	"github.com/flashvk/flashvk/internal/bench/compare"
 )
 
 // TestBenchOut says that --out writes a report and the samples behind it.

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
 // benchOverhead holds the flags of bench overhead.

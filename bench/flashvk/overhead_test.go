@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/bench/compare"
+	"github.com/flashvk/flashvk/internal/bench/compare"
 )
 
 func TestBenchOverhead(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/peer"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 )
 
 // passFlags say which pass is meant.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/bench/peer"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 )
 
 // peerFlags name other programs to measure.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/vk"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/bench/selftest"
-	"github.com/flashvk/flashvk/bench/trial"
 	"github.com/flashvk/flashvk/conformance"
+	"github.com/flashvk/flashvk/internal/bench/selftest"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/vk"
 )
 

@@ -13,10 +13,10 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/kernels"
-	"github.com/flashvk/flashvk/bench/selftest"
-	"github.com/flashvk/flashvk/bench/trial"
 	"github.com/flashvk/flashvk/conformance"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/selftest"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/vk"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/bench/trial"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 )
 
 func TestSelftest(t *testing.T) {

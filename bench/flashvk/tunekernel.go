@@ -12,7 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
-	"github.com/flashvk/flashvk/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
 // tuneKernel holds the flags of tune NAME.

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 )
 
 // arguments are the tensors of a call, each with a batch axis; r, x and s are zero

@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/chips"
-	"github.com/flashvk/flashvk/cover"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/cover"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/gemmtest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/gemm/gemmtest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // onDevice runs gemm.Multiply for the suite.

@@ -7,13 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/pipelines/gmm"
-	gmmref "github.com/flashvk/flashvk/pipelines/gmm/ref"
-	"github.com/flashvk/flashvk/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // mixtures returns the outputs of two products, (batch, m, 3), as gmm has them.

@@ -3,8 +3,8 @@ package gemm
 import (
 	"fmt"
 
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 )
 
 // newNarrowBackwardPlan returns the plan for p and W of some columns. An element of dw has a

@@ -9,11 +9,11 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // pairConfigs are configurations that run where matrices are of 8 and of 16 rows: x in

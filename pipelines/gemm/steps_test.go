@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // TestSteps runs products side by side, with operands, results and workspaces in one buffer

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/sumrows"
+	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 	"github.com/flashvk/flashvk/vk/steps"
 )
 

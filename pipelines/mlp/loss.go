@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
 )

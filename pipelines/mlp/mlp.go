@@ -71,10 +71,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 

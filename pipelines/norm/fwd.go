@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/argument"
 )
 
 // Forward normalizes rows:

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/shaders/layouttest"
 	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/shaders/layouttest"
 )
 
 // TestLayouts compares every Go mirror of this package with its shader.

@@ -28,7 +28,7 @@ package norm
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/pipelines/sumrows"
+	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )

@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/pipelines/optim/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
-	"github.com/flashvk/flashvk/pipelines/optim/ref"
-	"github.com/flashvk/flashvk/pipelines/tolerance"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // modelCase is a step of several tensors of different sizes.

@@ -29,7 +29,7 @@
 //
 // Matrix units may cut off a sum's last bits where float32 arithmetic rounds (Fasi et al.,
 // Numerical behavior of NVIDIA tensor cores, 2021). Cuts do not cancel: in a model of that
-// (pipelines/gemm/ref) sums of a hundred positive terms are off by more than four times what
+// (internal/pipelines/gemm/ref) sums of a hundred positive terms are off by more than four times what
 // a plain program is. So sums stay in a matrix unit for MAT_N columns only, and float32
 // arithmetic adds them up: within a third of that, and less with more columns.
 //

@@ -1,6 +1,6 @@
 // philox: random numbers from a counter, Philox-4x32-10 of Salmon, Moraes, Dror,
 // Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The Go twin, with
-// the formula, is attention/philox.
+// the formula, is internal/attention/philox.
 #ifndef LIB_PHILOX_GLSL
 #define LIB_PHILOX_GLSL
 

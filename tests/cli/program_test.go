@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/vktest"
 )
 
 // built is the program, or why there is none.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/bench/safetensors"
+	"github.com/flashvk/flashvk/safetensors"
 )
 
 // Sizes of inputs: two query heads share one of keys.

@@ -25,7 +25,7 @@ type pkg struct {
 
 // levels is the order of packages: each imports only packages of lower levels, or
 // of its own pattern. The first pattern that matches counts; "x/..." matches x and
-// what is below it.
+// what is below it. What is internal/x stands where x would.
 var levels = []struct {
 	pattern string
 	level   int
@@ -33,6 +33,7 @@ var levels = []struct {
 	{"dtype", 0},
 	{"cover", 0},
 	{"vk/...", 1},
+	{"safetensors", 1},
 	{"shaders/...", 1},
 	{"chips/...", 2},
 	{"conformance", 3},
@@ -50,6 +51,7 @@ var levels = []struct {
 
 // levelOf returns the pattern and the level of a package, -1 if it has none.
 func levelOf(p string) (pattern string, level int) {
+	p = strings.TrimPrefix(p, "internal/")
 	for _, l := range levels {
 		prefix, deep := strings.CutSuffix(l.pattern, "/...")
 		if p == prefix || deep && strings.HasPrefix(p, prefix+"/") {
@@ -99,9 +101,9 @@ func importProblem(p, imported string) string {
 	return ""
 }
 
-// folder is the first element of a path.
+// folder is the first element of a path, after internal.
 func folder(p string) string {
-	top, _, _ := strings.Cut(p, "/")
+	top, _, _ := strings.Cut(strings.TrimPrefix(p, "internal/"), "/")
 	return top
 }
 

@@ -196,7 +196,7 @@ func (p *parser) declaration(o op, a []uint32) {
 
 // nameAndNumber gives a function its name, and numbers the instructions that findings
 // may name. The mangled name is missing where it would hold an address of the
-// compiler's memory (shaders/internal/compile/names.go): the names of the parameters
+// compiler's memory (internal/shaders/compile/names.go): the names of the parameters
 // stand in for it.
 func (m *module) nameAndNumber(f *function) {
 	f.name = m.names[f.id]

@@ -1,4 +1,4 @@
-// Mutants compiles the kernels with mistakes of package shaders/mutate, and its experiments:
+// Mutants compiles the kernels with mistakes of package internal/shaders/mutate, and its experiments:
 //
 //	go run ./tools/mutants DIR        writes DIR/MUTANT/MODULE.spv
 //
@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flashvk/flashvk/shaders/mutate"
+	"github.com/flashvk/flashvk/internal/shaders/mutate"
 )
 
 func main() {

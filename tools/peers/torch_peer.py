@@ -1,5 +1,5 @@
 """What the peers of flashvk bench that are PyTorch share: the protocol of package
-bench/peer of flashvk, files of tensors, and the measurement.
+internal/bench/peer of flashvk, files of tensors, and the measurement.
 
 A peer calls start, which reads the request, and then answers with say.
 """

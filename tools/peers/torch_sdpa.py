@@ -5,7 +5,7 @@
 
 Reads one request from standard input and writes a JSON object per line, one for
 each back end: flash (FlashAttention-2), cudnn, efficient, math. Package
-bench/peer of flashvk describes both.
+internal/bench/peer of flashvk describes both.
 
     --backends flash,cudnn   only these
     --hot                    also times each on one set of buffers, which then

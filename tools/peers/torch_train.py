@@ -6,7 +6,7 @@
 Reads one request from standard input and writes a JSON object per line, one for
 each implementation: eager, compile (torch.compile), fused (of an optimizer), or one that
 an operation has a method for.
-Package bench/peer of flashvk describes both; torch_peer.py has how it measures.
+Package internal/bench/peer of flashvk describes both; torch_peer.py has how it measures.
 """
 import itertools
 import math

@@ -1,0 +1,289 @@
+package attntest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+)
+
+// A Forwarder computes attention. Shapes are those of package problem; lse,
+// natural log, may be nil.
+//
+// It must hand back all that the implementation may have touched: a device
+// implementation uploads the whole backing slice of each tensor (Encode), and
+// downloads all afterwards (Decode), so that the suite sees stray writes.
+type Forwarder interface {
+	Forward(o, lse *Tensor, in Inputs, p attention.Problem) error
+}
+
+// Inputs are the tensors that an implementation reads; those of features that
+// the problem does not have are nil.
+type Inputs struct {
+	Q, K, V                 *Tensor
+	Bias                    *Tensor
+	ALiBiSlopes             *Tensor
+	Sinks                   *Tensor
+	KeyMask                 *Tensor // dtype.Bool: 1 is visible
+	CuSeqlensQ, CuSeqlensKV *Tensor // dtype.Int32
+}
+
+// Map returns the inputs with f of each tensor, which is nil where that is. A
+// device implementation uploads them with it.
+func (in Inputs) Map(f func(*Tensor) *Tensor) Inputs {
+	return Inputs{
+		Q: f(in.Q), K: f(in.K), V: f(in.V),
+		Bias: f(in.Bias), ALiBiSlopes: f(in.ALiBiSlopes), Sinks: f(in.Sinks), KeyMask: f(in.KeyMask),
+		CuSeqlensQ: f(in.CuSeqlensQ), CuSeqlensKV: f(in.CuSeqlensKV),
+	}
+}
+
+// list returns the tensors that are there.
+func (in Inputs) list() (all []*Tensor) {
+	in.Map(func(t *Tensor) *Tensor {
+		if t != nil {
+			all = append(all, t)
+		}
+		return t
+	})
+	return all
+}
+
+// contiguous returns copies of all elements in logical order.
+func (in *Inputs) contiguous() ref.Inputs[float64] {
+	gather := func(t *Tensor) []float64 {
+		if t == nil {
+			return nil
+		}
+		return t.Gather()
+	}
+	lengths := func(t *Tensor) (n []int32) {
+		for _, x := range gather(t) {
+			n = append(n, int32(x))
+		}
+		return n
+	}
+	out := ref.Inputs[float64]{
+		Q: gather(in.Q), K: gather(in.K), V: gather(in.V),
+		Bias: gather(in.Bias), ALiBiSlopes: gather(in.ALiBiSlopes), Sinks: gather(in.Sinks),
+		CuSeqlensQ: lengths(in.CuSeqlensQ), CuSeqlensKV: lengths(in.CuSeqlensKV),
+	}
+	for _, x := range gather(in.KeyMask) {
+		out.KeyMask = append(out.KeyMask, x != 0)
+	}
+	return out
+}
+
+// A Supporter is a Forwarder or Backwarder that refuses some problems. A case for which
+// Supports returns an error is skipped, with the error as the reason.
+type Supporter interface {
+	Supports(p attention.Problem) error
+}
+
+// ForwardFunc is a Forwarder that is one function.
+type ForwardFunc func(o, lse *Tensor, in Inputs, p attention.Problem) error
+
+// Forward calls f.
+func (f ForwardFunc) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
+	return f(o, lse, in, p)
+}
+
+// Contiguous makes a Forwarder of a function on contiguous slices in logical
+// order, such as ref.Forward[float64], ref.Plain[float64] or
+// ref.Model.Forward. Q, K and V are copied back too, so that a function that
+// changes them is found out.
+func Contiguous(f func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error) Forwarder {
+	return ForwardFunc(func(o, lse *Tensor, in Inputs, p attention.Problem) error {
+		values := in.contiguous()
+		outO, outLSE := o.Gather(), []float64(nil)
+		if lse != nil {
+			outLSE = lse.Gather()
+		}
+		if err := f(outO, outLSE, values, p); err != nil {
+			return err
+		}
+		o.Scatter(outO)
+		if lse != nil {
+			lse.Scatter(outLSE)
+		}
+		in.Q.Scatter(values.Q)
+		in.K.Scatter(values.K)
+		in.V.Scatter(values.V)
+		return nil
+	})
+}
+
+// A Tolerance returns how far an implementation may be from want, O and LSE of
+// the case in logical order, given the inputs.
+type Tolerance func(c *Case, o, lse []float64, in ref.Inputs[float64]) (ref.Bound, error)
+
+// TwicePlain allows what ref.PlainBound does. It is the tolerance for
+// everything that computes in the storage type.
+func TwicePlain(c *Case, o, lse []float64, in ref.Inputs[float64]) (ref.Bound, error) {
+	plain := slices.Clone(o) // rows that are in no sequence are as in o
+	if err := ref.Plain(plain, nil, in, c.Problem); err != nil {
+		return ref.Bound{}, err
+	}
+	return ref.PlainBound(o, plain, lse, ref.Measure(in, c.Problem), c.Problem), nil
+}
+
+// Float64 allows what ref.Float64Bound does. It is the tolerance for
+// everything that computes in float64 and rounds nothing.
+func Float64(c *Case, _, lse []float64, in ref.Inputs[float64]) (ref.Bound, error) {
+	return ref.Float64Bound(lse, ref.Measure(in, c.Problem), c.Problem), nil
+}
+
+// A Suite is a list of cases, the implementation that says what is right, and
+// how far one may be off. It computes what it expects of a case once, however
+// many implementations it tests. It may be used by several goroutines.
+type Suite struct {
+	Cases []*Case
+	want  Forwarder // nil: NewSuiteOf's
+	tol   Tolerance
+	memo  *sync.Map // *Case to func() (*expectation, error), computed once
+}
+
+// NewSuite returns the suite of a set of cases, which compares with want.
+// Kernels are tested by
+//
+//	NewSuite(Short, Reference, TwicePlain)
+func NewSuite(set Set, want Forwarder, tol Tolerance) *Suite {
+	return &Suite{Cases: Cases(set), want: want, tol: tol, memo: new(sync.Map)}
+}
+
+// Reference is ref.Forward.
+var Reference = Contiguous(ref.Forward[float64])
+
+// Where returns the suite of the cases that keep returns true for. It shares
+// what is already computed.
+func (s *Suite) Where(keep func(*Case) bool) *Suite {
+	kept := *s
+	kept.Cases = nil
+	for _, c := range s.Cases {
+		if keep(c) {
+			kept.Cases = append(kept.Cases, c)
+		}
+	}
+	return &kept
+}
+
+// TestForward runs every case as a subtest. With -v each says how close it
+// came. It fails if got supports none.
+func (s *Suite) TestForward(t *testing.T, got Forwarder) {
+	t.Helper()
+	runCases(t, s.Cases, got, func(t *testing.T, c *Case) {
+		report, err := s.Check(c, got)
+		if err != nil {
+			t.Fatalf("%v\n%v", err, c)
+		}
+		t.Log(report)
+	})
+}
+
+// runCases runs check for each case as a subtest, but for those that got, if it is
+// a Supporter, refuses. It fails if those are all.
+func runCases(t *testing.T, cases []*Case, got any, check func(t *testing.T, c *Case)) {
+	t.Helper()
+	ran := false
+	for _, c := range cases {
+		if support, ok := got.(Supporter); ok {
+			if err := support.Supports(c.Problem); err != nil {
+				t.Run(c.Name, func(t *testing.T) { t.Skip(err) })
+				continue
+			}
+		}
+		ran = true
+		t.Run(c.Name, func(t *testing.T) { check(t, c) })
+	}
+	if !ran {
+		t.Errorf("none of %d cases is supported", len(cases))
+	}
+}
+
+// Check runs got on one case and returns the first thing wrong with it, or nil.
+// In this order: inputs unchanged; canaries on both sides and between the rows
+// of each output intact; every element written; infinities equal, and rows that
+// see nothing exactly 0; worst error within the tolerance; all of that again,
+// bit-equal, with other values in all memory that is not an input and in the
+// keys that masks hide from all rows.
+func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
+	want, err := s.expect(c)
+	if err != nil {
+		return Report{}, fmt.Errorf("attntest: no expectation for %s: %w", c.Name, err)
+	}
+	report := Report{Bound: want.bound}
+	first := c.newRun(want.in, nanAround)
+	if err := first.call(c, got); err != nil {
+		return report, err
+	}
+	if want.rows != nil {
+		report, err = c.checkRows(first, want)
+	} else {
+		err = c.checkAll(first, want, &report)
+	}
+	if err != nil {
+		return report, err
+	}
+	if err := checkEmptyRows(first.o, c, want.in); err != nil {
+		return report, err
+	}
+	second := c.newRun(want.in, finiteAround)
+	if err := second.call(c, got); err != nil {
+		return report, fmt.Errorf("second run: %w", err)
+	}
+	if err := checkEqual(c.results(first.o), c.results(second.o), finiteAround); err != nil {
+		return report, err
+	}
+	if first.lse != nil {
+		if err := checkEqual(c.results(first.lse), c.results(second.lse), finiteAround); err != nil {
+			return report, err
+		}
+	}
+	return report, nil
+}
+
+// checkAll compares O and LSE with what is wanted.
+func (c *Case) checkAll(r *run, want *expectation, report *Report) (err error) {
+	if report.O, err = checkValues(c.results(r.o), want.o, want.bound.O); err != nil || r.lse == nil {
+		return err
+	}
+	report.LSE, err = checkValues(c.results(r.lse), want.lse, want.bound.LSE)
+	return err
+}
+
+// An expectation is what the suite knows about a case, in logical order; o and lse
+// without rows that are in no sequence.
+type expectation struct {
+	in     ref.Inputs[float64]
+	o, lse []float64
+	bound  ref.Bound
+	rows   []ref.Row // that o and lse are of; nil: all
+}
+
+func (s *Suite) expect(c *Case) (*expectation, error) {
+	once, _ := s.memo.LoadOrStore(c, sync.OnceValues(func() (*expectation, error) {
+		if s.want == nil {
+			return c.expectDirectly()
+		}
+		p := c.Problem
+		e := &expectation{in: c.values()}
+		r := c.newRun(e.in, nanAround)
+		if r.lse == nil {
+			r.lse = newTensor("LSE", Packed, dtype.Float32, p.LSEShape()...)
+		}
+		clear(r.o.Data)
+		clear(r.lse.Data)
+		if err := s.want.Forward(r.o, r.lse, r.in, p); err != nil {
+			return nil, err
+		}
+		var err error
+		e.bound, err = s.tol(c, r.o.Gather(), r.lse.Gather(), e.in)
+		e.o, e.lse = c.results(r.o).Gather(), c.results(r.lse).Gather()
+		return e, err
+	}))
+	return once.(func() (*expectation, error))()
+}

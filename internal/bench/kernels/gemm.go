@@ -1,0 +1,393 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk"
+)
+
+const gemmFormulas = `
+    v = alpha * op(a) * op(b) + beta * c
+    x = v                      --activation silu-keep
+    v = silu(v)                silu and silu-keep; silu(v) = v / (1 + exp(-v))
+    v = v * silu'(x)           times-dsilu and times-dsilu-keep
+    s = silu(x)                times-dsilu-keep
+    c = v + r                  if there is r
+`
+
+// matrixMultiply is the row of gemm.
+func matrixMultiply() Kernel {
+	return Kernel{
+		Name: "gemm", Title: "matrix products", Impls: implNames(),
+		Bench: Help{
+			Long: `Measures matrix products with an epilogue,
+` + gemmFormulas + `
+on random normal inputs, b scaled so that products are about 1, after checking all of
+it, or sampled rows, against a float64 reference.
+
+--group measures one launch of products of different sizes, whose tensors lie one after the
+other in memory. Products of no rows do nothing.`,
+			Example: `  flashvk bench gemm
+  flashvk bench gemm --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16
+  flashvk bench gemm --suite training --peer torch="python3 tools/peers/torch_train.py"
+  flashvk bench gemm --group 1024x1365x512,0x1365x512,4096x1365x512 --trans nt
+  flashvk bench gemm --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 g8"`,
+		},
+		Run: Help{
+			Long: `Computes matrix products with an epilogue,
+` + gemmFormulas + `
+The input file holds the tensors
+    a  (batch, m, k), with --trans t. (batch, k, m): F16, BF16 or F32
+    b  (batch, k, n), with --trans .t (batch, n, k), as a
+    c  (batch, m, n), with --beta
+    r  (batch, m, n); may be missing
+    x  (batch, m, n), with --activation times-dsilu and times-dsilu-keep
+all without the batch axis where there is one product. The output file gets
+    c  (batch, m, n), in the format of --out-dtype, which is that of c, r and x, too
+    x  likewise, with --activation silu-keep
+    s  likewise, with --activation times-dsilu-keep
+
+With --group, there are products of the given sizes in one launch. Each tensor has one axis
+then, and holds those of all products, one after the other; --trans is nn by default.`,
+			Example: `  flashvk run gemm --in ab.safetensors --out c.safetensors
+  flashvk run gemm --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu
+  flashvk run gemm --in ab.safetensors --out c.safetensors --group 3x5x7,0x5x7,4x6x2`,
+		},
+		Sweep: "--m 512..8192x2 --n 1365 --k 512",
+		Tune: &Tune{
+			Help: Help{
+				Long: `Tries configurations of gemm on this device: each is compiled, checked against
+a float64 reference and only then timed; the best few are timed again, taking turns.
+What does not compile, is wrong or does not come back is reported and dropped. Tile
+sizes come first, in the order of an estimate, for as long as the budget lasts, then
+the other choices around the best of them. What the built-in table takes is always
+among those that are timed well.
+
+The winner of each path is printed as a row of the built-in table. The words of the
+column configuration are what bench gemm --config takes, and --config here says what to
+look around instead of all tile sizes.
+
+The problem, and sizes that are not given, are those of bench gemm; so is the suite,
+of which each case has a table.`,
+				Example: `  flashvk tune gemm
+  flashvk tune gemm --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s
+  flashvk tune gemm --suite training --impl coopmat --format markdown
+  flashvk tune gemm --dry-run`,
+			},
+			Table: "pipelines/gemm/tuning.go", Impls: implNames()[1:],
+		},
+		New: func() Flags { return &gemmFlags{alpha: 1} },
+	}
+}
+
+func implNames() []string {
+	names := []string{gemm.Auto.String()}
+	for _, impl := range gemm.Impls() {
+		names = append(names, impl.String())
+	}
+	return names
+}
+
+// gemmFlags are the flags of both commands.
+type gemmFlags struct {
+	m, n, k, batch    int
+	trans, activation string
+	alpha, beta       float64
+	residual          bool
+	dtype, out        dtype.DType
+	config, group     string
+	set               *pflag.FlagSet
+}
+
+// Add implements Flags.
+func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
+	g.set = f
+	f.StringVar(&g.trans, "trans", "", "which of a and b are transposed: nn, nt, tn or tt (default: the first that fits the tensors)")
+	f.Float64Var(&g.alpha, "alpha", g.alpha, "factor of the product, not 0")
+	f.Float64Var(&g.beta, "beta", 0, "factor of what c held before")
+	f.StringVar(&g.activation, "activation", "identity", "identity, silu, silu-keep, times-dsilu or times-dsilu-keep")
+	f.StringVar(&g.group, "group", "", "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64")
+	DTypeVar(f, &g.out, "out-dtype", "format of c: float16, bfloat16 or float32 (default: that of a)")
+	if !sizes {
+		return
+	}
+	f.IntVar(&g.m, "m", 0, "rows of c (default 4096 on a GPU, 128 on a CPU device, as of the next two)")
+	f.IntVar(&g.n, "n", 0, "columns of c")
+	f.IntVar(&g.k, "k", 0, "columns of op(a)")
+	f.IntVar(&g.batch, "batch", 1, "products")
+	f.BoolVar(&g.residual, "residual", false, "add r")
+	DTypeVar(f, &g.dtype, "dtype", "format of a and b: float16, bfloat16 (default on a GPU) or float32")
+	f.StringVar(&g.config, "config", "", "tile sizes, in the words that the column runs has, instead of the table's")
+}
+
+// problem returns what the flags of both commands say.
+func (g *gemmFlags) problem() (p gemm.Problem, err error) {
+	if g.alpha == 0 {
+		return p, fmt.Errorf("gemm: alpha=0 leaves no product")
+	}
+	p.Alpha, p.Beta = g.alpha, g.beta
+	if p.Activation, err = gemm.ParseActivation(g.activation); err != nil {
+		return p, err
+	}
+	if g.trans != "" {
+		p.TransA, p.TransB, err = gemm.ParseTransposes(g.trans)
+	}
+	return p, err
+}
+
+// outOr returns the format of c, which is that of a unless the flag says another.
+func (g *gemmFlags) outOr(format dtype.DType) dtype.DType {
+	if g.set.Changed("out-dtype") {
+		return g.out
+	}
+	return format
+}
+
+// FromFlags implements Flags.
+func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
+	p, err := g.problem()
+	if err != nil {
+		return nil, err
+	}
+	p.M, p.N, p.K, p.DType = 4096, 4096, 4096, dtype.BFloat16
+	if cpu {
+		p.M, p.N, p.K, p.DType = 128, 128, 128, dtype.Float16
+	}
+	setGiven(g.set, []sizeFlag{{"m", &p.M, &g.m}, {"n", &p.N, &g.n}, {"k", &p.K, &g.k}})
+	if g.set.Changed("dtype") {
+		p.DType = g.dtype
+	}
+	if g.set.Changed("batch") && g.batch < 1 {
+		return nil, fmt.Errorf("--batch %d is less than 1", g.batch)
+	}
+	p.Batch, p.Residual, p.Out = g.batch, g.residual, g.outOr(p.DType)
+	var config *gemm.Config
+	if g.config != "" {
+		c, err := gemm.ParseConfig(g.config)
+		if err != nil {
+			return nil, fmt.Errorf("--config: %w", err)
+		}
+		config = &c
+	}
+	if g.group == "" {
+		return gemmOp{p: p, config: config}, p.Validate()
+	}
+	for _, size := range []string{"m", "n", "k", "batch"} {
+		if g.set.Changed(size) {
+			return nil, fmt.Errorf("--group and --%s contradict each other", size)
+		}
+	}
+	return newGemmGroup(g.group, p, config)
+}
+
+// FromFile implements Flags.
+func (g *gemmFlags) FromFile(in File) (bench.Op, error) {
+	h := Header(in.Tensors())
+	p, err := g.problem()
+	if err != nil {
+		return nil, err
+	}
+	_, p.Residual = h.Tensor("r")
+	if g.group != "" {
+		if p.DType, err = h.Float("a"); err != nil {
+			return nil, err
+		}
+		p.Out = g.outOr(p.DType)
+		return newGemmGroup(g.group, p, nil)
+	}
+	axes := []string{"rows", "columns"}
+	if a, ok := h.Tensor("a"); ok && len(a.Shape) == 3 {
+		axes = []string{"batch", "rows", "columns"}
+	}
+	a, format, err := h.Floats("a", axes...)
+	if err != nil {
+		return nil, err
+	}
+	b, _, err := h.Floats("b", axes...)
+	if err != nil {
+		return nil, err
+	}
+	if len(axes) == 3 {
+		p.Batch = a[0]
+		a, b = a[1:], b[1:]
+	}
+	candidates := []string{"nn", "nt", "tn", "tt"}
+	if g.trans != "" {
+		candidates = []string{g.trans}
+	}
+	fits := false
+	for _, t := range candidates {
+		p.TransA, p.TransB = t[0] == 't', t[1] == 't'
+		p.M, p.K = ordered(a, p.TransA)
+		var k int
+		if k, p.N = ordered(b, p.TransB); k == p.K {
+			fits = true
+			break
+		}
+	}
+	if !fits {
+		return nil, fmt.Errorf("tensors \"a\" and \"b\": the inner sizes of shapes %v and %v differ with --trans %s", a, b, strings.Join(candidates, ", "))
+	}
+	p.DType, p.Out = format, g.outOr(format)
+	return gemmOp{p: p, flat: len(axes) == 2}, p.Validate()
+}
+
+// ordered returns the rows and columns of op of a matrix.
+func ordered(shape []int, transposed bool) (rows, cols int) {
+	if transposed {
+		return shape[1], shape[0]
+	}
+	return shape[0], shape[1]
+}
+
+// Suite implements Flags.
+func (g *gemmFlags) Suite(small bool) []bench.Op {
+	var list []bench.Op
+	for _, s := range [][3]int{
+		{8192, 8192, 8192}, {4096, 4096, 4096}, {11000, 1365, 512}, {11000, 512, 1365}, {205000, 1365, 512}, {18048, 1536, 512},
+	} {
+		p := gemm.Problem{M: s[0], N: s[1], K: s[2], TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
+		if small {
+			p.M, p.N, p.K = (p.M+63)/64, (p.N+31)/32, (p.K+15)/16
+			p.DType, p.Out = dtype.Float16, dtype.Float16
+		}
+		list = append(list, gemmOp{p: p, flat: true})
+	}
+	return list
+}
+
+// A gemmOp is a problem of package gemm.
+type gemmOp struct {
+	p      gemm.Problem
+	flat   bool         // tensors have no batch axis
+	config *gemm.Config // instead of the table's; nil: the table's
+}
+
+// Name implements bench.Op.
+func (o gemmOp) Name() string { return "gemm" }
+
+// Describe implements bench.Op.
+func (o gemmOp) Describe() string { return o.p.String() }
+
+// Keys implements bench.Op.
+func (o gemmOp) Keys() []bench.Key {
+	p := o.p
+	return []bench.Key{
+		{Name: "dtype", Value: p.DType.String()}, {Name: "out", Value: p.Out.String()}, {Name: "trans", Value: p.Transposes()},
+		{Name: "batch", Value: p.Batches()}, {Name: "m", Value: p.M}, {Name: "n", Value: p.N}, {Name: "k", Value: p.K},
+		{Name: "alpha", Value: p.Scale()}, {Name: "beta", Value: p.Beta}, {Name: "activation", Value: p.Activation.String()}, {Name: "residual", Value: p.Residual},
+	}
+}
+
+// Cost implements bench.Op.
+func (o gemmOp) Cost(bench.Pass) (flops, bytes float64) { return o.p.FLOPs(), o.p.Bytes() }
+
+// Tensors implements bench.Op.
+func (o gemmOp) Tensors() []bench.OpTensor {
+	p := o.p
+	shape := func(s []int) []int {
+		if o.flat {
+			return s[1:]
+		}
+		return s
+	}
+	root := float32(1 / math.Sqrt(float64(p.K)))
+	list := []bench.OpTensor{
+		{Name: "a", DType: p.DType, Shape: shape(p.AShape())},
+		{Name: "b", DType: p.DType, Shape: shape(p.BShape()), Draw: func(x float32) float32 { return x * root }},
+	}
+	add := func(present bool, name string, role bench.Role) {
+		if present {
+			list = append(list, bench.OpTensor{Name: name, DType: p.Out, Shape: shape(p.CShape()), Role: role})
+		}
+	}
+	add(p.Beta == 0, "c", bench.Output)
+	add(p.Beta != 0, "c", bench.Update)
+	add(p.Residual, "r", bench.Input)
+	add(p.ReadsX(), "x", bench.Input)
+	add(p.HasX() && !p.ReadsX(), "x", bench.Output)
+	add(p.HasS(), "s", bench.Output)
+	return list
+}
+
+// options returns those of a call.
+func (o gemmOp) options(impl string) (gemm.Options, error) {
+	i, err := gemm.ParseImpl(impl)
+	if err != nil || o.config == nil {
+		return gemm.Options{Impl: i}, err
+	}
+	if i != gemm.Auto && i != o.config.Impl {
+		return gemm.Options{}, fmt.Errorf("gemm: path %v: --config is of path %v: %w", i, o.config.Impl, gemm.ErrUnsupported)
+	}
+	return gemm.Options{Config: o.config}, nil
+}
+
+// Choose implements bench.Op.
+func (o gemmOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (string, error) {
+	opt, err := o.options(impl)
+	if err != nil {
+		return "", err
+	}
+	c, err := gemm.Choose(caps, o.p, opt)
+	return c.String(), err
+}
+
+// Workspace implements bench.Op.
+func (o gemmOp) Workspace(caps *vk.Caps, impl string, _ bench.Pass) (int64, error) {
+	opt, err := o.options(impl)
+	if err != nil {
+		return 0, err
+	}
+	return gemm.Workspace(caps, o.p, opt)
+}
+
+// Record implements bench.Op.
+func (o gemmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, _ bench.Pass) error {
+	opt, err := o.options(impl)
+	if err != nil {
+		return err
+	}
+	opt.Residual, opt.X, opt.S, opt.Workspace = t["r"], t["x"], t["s"], workspace
+	return gemm.Multiply(c, t["c"], t["a"], t["b"], o.p, opt)
+}
+
+// Reference implements bench.Op: of large products, that of sampled rows.
+func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
+	rows := sampleRows(o.p)
+	p, in := ref.Rows(rows, ref.Inputs{A: wide(t["a"]), B: wide(t["b"]), C: wide(t["c"]), R: wide(t["r"]), X: wide(t["x"])}, o.p)
+	want, plain := ref.Multiply(in, p), ref.Plain(in, p)
+	bounds := ref.NewBounds(want, plain, in, p)
+	var at []int
+	if len(rows) < o.p.M {
+		for batch := range p.Batches() {
+			for _, row := range rows {
+				at = append(at, rowsAt([]int{batch*o.p.M + row}, p.Batches()*o.p.M, p.N)...)
+			}
+		}
+	}
+	var list bench.Expectations
+	for _, x := range []struct {
+		name  string
+		want  []float64
+		limit float64
+	}{{"c", want.C, bounds.C}, {"x", want.X, bounds.X}, {"s", want.S, bounds.S}} {
+		if x.want != nil {
+			list = append(list, bench.Expected{Name: x.name, At: at, Want: x.want, Limit: x.limit})
+		}
+	}
+	return list, nil
+}
+
+// sampleRows returns the rows of C to check: all of small problems, and else as many as
+// take the reference about a second.
+func sampleRows(p gemm.Problem) []int { return sample(p.M, mostChecked/(p.Batches()*p.N*p.K)) }
+
+const mostChecked = 1 << 30 // multiplications of the reference

@@ -1,0 +1,66 @@
+// Package page writes a report as one HTML file that needs nothing else: no
+// network, no script, no font. It reads well on a telephone and on paper.
+package page
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/flashvk/flashvk/internal/bench/chart"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
+)
+
+// A Page is what the file says.
+type Page struct {
+	Title   string
+	Made    time.Time
+	Program string // version and commit
+	Command string // as typed
+	Device  string // its capabilities, as lines of text
+	Sheet   sheet.Sheet
+	Charts  []chart.Chart
+}
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"lines": func(text string) []string { return strings.Split(text, "\n") },
+	"words": strings.Fields,
+	"class": class,
+	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") },
+}).Parse(source))
+
+// class returns the class of the cell in column i.
+func class(s sheet.Section, i int) string {
+	if s.Columns[i].Number {
+		return "number"
+	}
+	return "text"
+}
+
+// Write writes the file.
+func (p *Page) Write(w io.Writer) error {
+	data := struct {
+		*Page
+		Drawings []template.HTML
+	}{Page: p}
+	for i := range p.Charts {
+		var b bytes.Buffer
+		if err := p.Charts[i].SVG(&b); err != nil {
+			return err
+		}
+		// A declaration may only stand at the start of a document.
+		_, svg, found := strings.Cut(b.String(), "<svg ")
+		if !found {
+			return fmt.Errorf("page: the drawing of %s is no SVG", p.Charts[i].Title)
+		}
+		data.Drawings = append(data.Drawings, template.HTML("<svg "+svg)) // of our own making, texts are escaped there
+	}
+	return page.Execute(w, data)
+}

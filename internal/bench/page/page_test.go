@@ -1,0 +1,66 @@
+package page
+
+import (
+	"encoding/xml"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/bench/chart"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
+)
+
+func TestPage(t *testing.T) {
+	s := sheet.Section{Columns: []sheet.Column{{Name: "impl"}, {Name: "ours ms", Number: true}}, Rows: [][]string{{"a<b>", "1.5"}}}
+	s.Add("time", "one\ntwo")
+	s.Note("note & more")
+	p := Page{
+		Title: "Attention on <GPU>", Made: time.Date(2026, 11, 20, 13, 5, 0, 0, time.FixedZone("", 3600)), Program: "flashvk v1",
+		Command: "flashvk bench --peer 'x=</code><script>'", Device: "0  GPU\n   driver  x",
+		Sheet:  sheet.Sheet{Facts: []sheet.Fact{{Name: "WARNING", Text: "a CPU"}}, Sections: []sheet.Section{s}},
+		Charts: []chart.Chart{{Title: "Rate <&>", X: "x", Y: "y", Series: []chart.Series{{Name: "a", X: []float64{1, 2}, Y: []float64{1, 2}}}}},
+	}
+	var b strings.Builder
+	require.NoError(t, p.Write(&b))
+	text := b.String()
+	for _, want := range []string{
+		"<title>Attention on &lt;GPU&gt;</title>", `<meta name="viewport"`, "2026-11-20 12:05 UTC", "<td class=\"text\">a&lt;b&gt;</td><td class=\"number\">1.5</td>",
+		`<th class="number">ours<br>ms</th>`, "<dd>one<br>two</dd>", "note &amp; more", `<dd class="loud">a CPU</dd>`, "Rate &lt;&amp;&gt;</text>", "0  GPU\n   driver  x</pre>",
+	} {
+		require.Contains(t, text, want)
+	}
+	require.NotContains(t, text, "<script")
+	require.Equal(t, 1, strings.Count(text, "<svg "))
+	require.Equal(t, 1, strings.Count(text, "<!DOCTYPE"))
+
+	// Nothing is loaded: no address but the names of SVG's own namespaces.
+	require.NotRegexp(t, regexp.MustCompile(`(?i)src=|href=|url\(|@import`), text)
+	for _, m := range regexp.MustCompile(`https?://[^"]*`).FindAllString(text, -1) {
+		require.Contains(t, []string{"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, m)
+	}
+	// Every element is closed.
+	d := xml.NewDecoder(strings.NewReader(text))
+	d.Strict, d.AutoClose, d.Entity = false, []string{"meta", "br"}, xml.HTMLEntity
+	depth := 0
+	for {
+		tok, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+		switch tok.(type) {
+		case xml.StartElement:
+			depth++
+		case xml.EndElement:
+			depth--
+		}
+	}
+	require.Zero(t, depth)
+
+	p.Charts[0].Series = nil
+	require.Error(t, p.Write(io.Discard))
+}

@@ -1,0 +1,136 @@
+package peer
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParse(t *testing.T) {
+	p, err := Parse("torch=python3 x.py --mode=fast")
+	require.NoError(t, err)
+	require.Equal(t, Peer{"torch", "python3 x.py --mode=fast"}, p)
+	for text, want := range map[string]string{
+		"torch":    `"torch" is not NAME=COMMAND`,
+		"torch= ":  `"torch= " is not NAME=COMMAND`,
+		"=x":       `the name "" is not made of`,
+		"a b=x":    `the name "a b" is not made of`,
+		"a/b=true": `the name "a/b" is not made of`,
+	} {
+		_, err := Parse(text)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+const good = `{"name": "a", "samples_ns": [1, 2], "iters": 3, "sets": 2, "output": "o", "note": "n"}`
+
+// TestRun has what peers do, good and bad.
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		name, command string
+		answers       int
+		want          string // in the error; "" is none
+	}{
+		{"a good one", `read request; echo '{"about": "me"}'; echo; echo '` + good + `'`, 1, ""},
+		{"no end of line", `printf '%s' '` + good + `'`, 1, ""},
+		{"it does not read", `echo '` + good + `'`, 1, ""},
+		{"one of several fails", `echo '` + good + `'; echo '{"name": "b", "error": "no kernel"}'`, 2, ""},
+		{"something is left behind", `sleep 60 & echo '` + good + `'`, 1, ""},
+		{"it fails at once", `echo first >&2; echo 'no  module' >&2; exit 3`, 0, "exit status 3: no module"},
+		{"it fails later", `echo '` + good + `'; exit 1`, 1, "exit status 1"},
+		{"it refuses", `echo '{"error": "no CUDA device"}'`, 0, "no CUDA device"},
+		{"no such program", `/nowhere/program`, 0, "exit status 127"},
+		{"nothing", `true`, 0, "it gave no answer"},
+		{"text", `echo '` + good + `'; echo hello; echo '` + good + `'`, 1, `it wrote "hello", which is not a JSON object`},
+		{"a list", `echo '[1]'`, 0, `it wrote "[1]", which is not a JSON object`},
+		{"half a line", `printf '{"name":'`, 0, `which is not a JSON object`},
+		{"empty object", `echo '{}'`, 0, "which has neither name nor about"},
+		{"no times", `echo '{"name": "a"}'`, 0, "the answer of a has neither samples_ns nor error"},
+		{"negative", `echo '{"name": "a", "samples_ns": [1, -2]}'`, 0, "a took -2 ns, which is no time"},
+		{"bad name", `echo '{"name": "a/b", "samples_ns": [1]}'`, 0, `the name "a/b" of an answer`},
+		{"long line", `head -c 3000000 /dev/zero | tr '\0' x; sleep 60`, 0, "it wrote a line of more than"},
+		{"many answers", `yes '` + good + `' | head -n 101`, 100, "it gave more than 100 answers"},
+	} {
+		reply, err := Peer{"p", c.command}.Run(context.Background(), Request{Op: "attention"}, time.Minute)
+		require.Len(t, reply.Answers, c.answers, c.name)
+		if c.want == "" {
+			require.NoError(t, err, c.name)
+			require.Equal(t, Answer{Name: "a", SamplesNS: []float64{1, 2}, Iters: 3, Sets: 2, Output: "o", Note: "n"}, reply.Answers[0])
+			continue
+		}
+		require.ErrorContains(t, err, c.want, c.name)
+	}
+}
+
+// TestRunRequest says that the request is one line of JSON.
+func TestRunRequest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "request")
+	_, err := Peer{"p", "cat > " + path + "; echo '" + good + "'"}.Run(context.Background(), Request{Op: "attention", SeqQ: 5}, time.Minute)
+	require.NoError(t, err)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(text), "\n"))
+	for _, want := range []string{`"version":1,`, `"op":"attention"`, `"seq_q":5,`, `"features":[]`} {
+		require.Contains(t, string(text), want)
+	}
+}
+
+// TestRunHang says that a peer that hangs is killed, and what it started, too.
+func TestRunHang(t *testing.T) {
+	pid := filepath.Join(t.TempDir(), "pid")
+	hang := Peer{"p", "echo '" + good + "'; echo waiting >&2; sleep 60 & echo $! > " + pid + "; wait"}
+	start := time.Now()
+	reply, err := hang.Run(context.Background(), Request{}, 300*time.Millisecond)
+	require.EqualError(t, err, "it did not finish within 300ms: waiting")
+	require.Len(t, reply.Answers, 1)
+	require.Less(t, time.Since(start), 20*time.Second)
+	child, err := os.ReadFile(pid)
+	require.NoError(t, err)
+	alive := func() bool { // a zombie is not
+		state, err := exec.Command("ps", "-o", "stat=", "-p", strings.TrimSpace(string(child))).Output()
+		return err == nil && !strings.HasPrefix(string(state), "Z")
+	}
+	require.Eventually(t, func() bool { return !alive() }, 5*time.Second, 10*time.Millisecond)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	_, err = hang.Run(ctx, Request{}, time.Minute)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestTorch says that the peers for PyTorch are Python, and that they answer where
+// there is no PyTorch or no GPU.
+func TestTorch(t *testing.T) {
+	script, err := filepath.Abs("../../../tools/peers/torch_sdpa.py")
+	require.NoError(t, err)
+	if _, err := os.Stat(script); err != nil {
+		t.Skip("tools is not here")
+	}
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("there is no python3")
+	}
+	out, err := exec.Command("python3", "-B", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", script).CombinedOutput()
+	require.NoError(t, err, string(out))
+	p := Peer{"torch", "CUDA_VISIBLE_DEVICES= python3 -B " + script}
+	_, err = p.Run(context.Background(), Request{Op: "attention", Scale: 0.125}, time.Minute)
+	require.Error(t, err)
+	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
+	_, err = p.Run(context.Background(), Request{Op: "mlp"}, time.Minute)
+	require.EqualError(t, err, "op mlp is not attention")
+	_, err = p.Run(context.Background(), Request{Op: "attention", Features: []string{"softcap=30"}}, time.Minute)
+	require.EqualError(t, err, "torch_sdpa.py has no softcap=30")
+
+	script = filepath.Join(filepath.Dir(script), "torch_train.py")
+	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
+	_, err = p.Run(context.Background(), Request{Op: "norm"}, time.Minute)
+	require.Error(t, err)
+	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
+	_, err = p.Run(context.Background(), Request{Op: "attention"}, time.Minute)
+	require.ErrorContains(t, err, "op attention is not one of gemm, ")
+}

@@ -1,0 +1,348 @@
+// Package selftest runs the suite of package attntest on a device that nobody
+// has tested yet, and says for each path what to think of it:
+//
+//	pass           every case is right
+//	slow           right, but hardly faster than the scalar path: matrices may be
+//	               emulated
+//	WRONG          a case is wrong, which is named
+//	HUNG, LOST     a kernel did not come back, or took the device with it
+//	not supported  the device lacks something, which is named
+//	not run        there was no time left
+//
+// Drivers advertise matrices that are emulated or miscompiled; this finds out
+// which.
+//
+// Cases are run on all cores: what takes the time is computing what is expected, and
+// compiling. The device runs one call at a time, and what is reported does not depend
+// on which case ended first.
+package selftest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Options choose what to test.
+type Options struct {
+	Impls  []attention.Impl
+	Budget time.Duration // for everything; a case that has begun ends
+	Hang   time.Duration // after which a call is given up
+	Open   func() (*vk.Device, error)
+}
+
+// A Verdict is what to think of a path.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass        Verdict = "pass"
+	Slow        Verdict = "slow"
+	Wrong       Verdict = "WRONG"
+	Hung        Verdict = "HUNG"
+	Lost        Verdict = "LOST"
+	Unsupported Verdict = "not supported"
+	NotRun      Verdict = "not run"
+)
+
+// Bad reports whether the path must not be used.
+func (v Verdict) Bad() bool { return v == Wrong || v == Hung || v == Lost }
+
+// A Path is the outcome for a path, a pass and a format.
+type Path struct {
+	Impl    attention.Impl
+	Pass    bench.Pass // Forward or Backward
+	DType   dtype.DType
+	Verdict Verdict
+	Why     string // the verdict explained: the first wrong case, what the device lacks
+
+	Right, Bad, Left int     // cases; Left were not run for lack of time
+	Refused          int     // cases that this path does not take
+	Worst            float64 // largest error by what is allowed
+	Speed            float64 // time of the scalar path by that of this one; 0: not measured
+}
+
+// A Report is the outcome for a device.
+type Report struct {
+	Env      bench.Environment
+	Ceilings []bench.Ceiling
+	Paths    []Path
+	Modules  []Module // that ran, by name
+	Took     time.Duration
+}
+
+// A Module is a SPIR-V module that cases ran. A case that was wrong counts against
+// each module that it ran.
+type Module struct {
+	vk.ModuleInfo
+	Right, Wrong int // cases
+}
+
+// ran counts a case for its modules.
+func (r *Report) ran(modules []vk.ModuleInfo, right bool) {
+	for _, m := range modules {
+		i, found := slices.BinarySearchFunc(r.Modules, m.Name, func(x Module, name string) int { return cmp.Compare(x.Name, name) })
+		if !found {
+			r.Modules = slices.Insert(r.Modules, i, Module{ModuleInfo: m})
+		}
+		if right {
+			r.Modules[i].Right++
+		} else {
+			r.Modules[i].Wrong++
+		}
+	}
+}
+
+// Failed returns the paths that must not be used.
+func (r *Report) Failed() []Path {
+	return slices.DeleteFunc(slices.Clone(r.Paths), func(p Path) bool { return !p.Verdict.Bad() })
+}
+
+// ErrHung is wrapped by the error of Run if the device does not come back.
+// Closing it would wait for ever.
+var ErrHung = errors.New("the device does not come back")
+
+// Run tests a device. The Report has what is known even if there is an error,
+// which means that the run was cut short.
+func Run(ctx context.Context, env bench.Environment, o Options, progress bench.Progress) (*Report, error) {
+	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, progress: progress, workers: workers()}
+	err := r.run(ctx)
+	r.report.Took = time.Since(r.start)
+	return r.report, err
+}
+
+// run is one self-test.
+type run struct {
+	Options
+	start    time.Time
+	d        *vk.Device
+	report   *Report
+	progress bench.Progress
+	showing  sync.Mutex // held while progress is called
+	// forwarder returns what is tested as the forward pass of a path; nil: the path.
+	forwarder func(impl attention.Impl) attntest.Forwarder
+	most      int // cases of each pass; 0: all
+	workers   int // goroutines that run cases
+}
+
+// Parts of the budget: the ceilings come first and take what they take.
+const casesPart = 0.8
+
+func (r *run) run(ctx context.Context) (err error) {
+	if r.d, err = r.Open(); err != nil {
+		return err
+	}
+	defer func() {
+		if r.d != nil && !errors.Is(err, ErrHung) {
+			err = errors.Join(err, r.d.Close())
+		}
+	}()
+	r.step("ceilings")
+	pr := quick(r.report.Env.CPU)
+	if r.report.Ceilings, err = bench.Ceilings(ctx, r.d, pr, nil); err != nil {
+		return err
+	}
+	for _, c := range r.report.Ceilings { // each was checked
+		r.report.ran(c.Modules, c.Wrong == nil)
+	}
+	if err := r.layouts(); err != nil {
+		return err
+	}
+	if err := r.cases(ctx); err != nil {
+		return err
+	}
+	return r.speeds(ctx)
+}
+
+// layouts checks what kernels on matrices are told of them.
+func (r *run) layouts() error {
+	for _, t := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		shape, lack := chips.MatrixShape(r.d.Caps(), t)
+		if lack != "" {
+			continue
+		}
+		module, err := chips.CheckLayout(r.d, t, shape)
+		if err != nil && !errors.Is(err, chips.ErrLayout) {
+			return err
+		}
+		r.report.ran([]vk.ModuleInfo{module}, err == nil)
+	}
+	return nil
+}
+
+// cases runs the suites on each path.
+func (r *run) cases(ctx context.Context) error {
+	suites := r.suites()
+	for _, impl := range r.Impls {
+		for _, s := range suites {
+			for _, t := range formats {
+				r.report.Paths = append(r.report.Paths, newPath(r.d.Caps(), impl, s.pass, t))
+			}
+		}
+	}
+	defer func() {
+		for i := range r.report.Paths {
+			r.report.Paths[i].conclude()
+		}
+	}()
+	return r.runItems(ctx, r.items(suites), r.start.Add(time.Duration(casesPart*float64(r.Budget))))
+}
+
+// runItems runs cases until the deadline and adds their outcomes to their paths.
+func (r *run) runItems(ctx context.Context, items []*item, end time.Time) error {
+	items = slices.Clone(items)
+	for len(items) > 0 && time.Now().Before(end) {
+		outcomes, culprit, err := r.pool(ctx, items, end)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		done := map[*item]bool{}
+		for _, o := range outcomes {
+			if o.item != culprit && (breaks(o.err) || errors.Is(o.err, errInterrupted)) {
+				continue // another one broke the device
+			}
+			if errors.Is(o.err, vk.ErrOutOfDeviceMemory) && !o.alone && r.workers > 1 {
+				o.alone, o.rank = true, o.rank+1<<30
+				continue // there may be room without the others
+			}
+			done[o.item] = true
+			r.add(o)
+		}
+		if err == nil && culprit != nil {
+			err = r.recover(ctx, culprit)
+		}
+		items = slices.DeleteFunc(items, func(it *item) bool { return done[it] || it.path.broken() })
+		if err != nil {
+			r.leave(items)
+			return err
+		}
+		slices.SortStableFunc(items, byRank)
+	}
+	r.leave(items)
+	return nil
+}
+
+// leave counts the cases for which there was no time.
+func (r *run) leave(items []*item) {
+	for _, it := range items {
+		it.path.Left++
+	}
+}
+
+// path returns the Path of a pass and a format.
+func (r *Report) path(impl attention.Impl, pass bench.Pass, t dtype.DType) *Path {
+	i := slices.IndexFunc(r.Paths, func(p Path) bool { return p.Impl == impl && p.Pass == pass && p.DType == t })
+	return &r.Paths[i]
+}
+
+// broken reports whether the path must not be used again, even for a test.
+func (p *Path) broken() bool { return p.Verdict == Hung || p.Verdict == Lost }
+
+// formats are those that each path is tested with.
+var formats = []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32}
+
+// quick is the protocol of what is timed here.
+func quick(cpu bool) bench.Protocol {
+	pr := bench.DefaultProtocol(cpu)
+	pr.Samples, pr.SampleTime, pr.WallTime = 5, pr.SampleTime/4, -1
+	return pr
+}
+
+// step shows progress; several goroutines call it.
+func (r *run) step(what string) {
+	r.showing.Lock()
+	defer r.showing.Unlock()
+	if r.progress != nil {
+		const parts = 1000
+		r.progress(int(parts*min(float64(time.Since(r.start))/float64(r.Budget), 1)), parts, what)
+	}
+}
+
+// newPath returns the Path of a pass and a format, unsupported if there is no
+// problem at all that it takes.
+func newPath(caps *vk.Caps, impl attention.Impl, pass bench.Pass, t dtype.DType) Path {
+	p := Path{Impl: impl, Pass: pass, DType: t}
+	problem := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}
+	if err := attention.Supports(caps, problem, pass.Kit(), attention.Options{Impl: impl}); err != nil {
+		p.Verdict, p.Why = Unsupported, bench.Reason("attention", impl.String(), err)
+	}
+	return p
+}
+
+// add adds the outcome of a case.
+func (r *run) add(o outcome) {
+	p := o.path
+	switch {
+	case o.err == nil:
+		p.Right++
+		p.Worst = max(p.Worst, o.worst)
+	case errors.Is(o.err, vk.ErrUnsupported) || errors.Is(o.err, vk.ErrOutOfDeviceMemory):
+		p.Refused++
+		return
+	default:
+		p.Bad++
+	}
+	r.report.ran(o.modules, o.err == nil)
+	switch {
+	case errors.Is(o.err, context.DeadlineExceeded):
+		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", o.c.Name, r.Hang)
+	case errors.Is(o.err, vk.ErrDeviceLost):
+		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", o.c.Name, o.err)
+	case o.err != nil && p.Verdict == "":
+		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", o.c.Name, o.err)
+	}
+}
+
+// recover makes the device usable after an item broke it. An error means that the test
+// cannot go on.
+func (r *run) recover(ctx context.Context, culprit *item) error {
+	if culprit.path.Verdict == Hung {
+		if !r.comesBack(ctx) {
+			return ErrHung
+		}
+		return nil
+	}
+	r.d.Close() // its errors follow from the loss
+	r.d = nil
+	var err error
+	if r.d, err = r.Open(); err != nil {
+		return fmt.Errorf("after %s: %w", culprit.c.Name, err)
+	}
+	return nil
+}
+
+// comesBack waits for what was given up.
+func (r *run) comesBack(ctx context.Context) bool {
+	limited, cancel := context.WithTimeout(ctx, r.Hang)
+	defer cancel()
+	c, err := r.d.NewCmd("selftest recover")
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	return c.Submit(limited) == nil
+}
+
+// conclude gives a verdict to a path that has none.
+func (p *Path) conclude() {
+	switch {
+	case p.Verdict != "":
+	case p.Right == 0 && p.Left > 0:
+		p.Verdict, p.Why = NotRun, fmt.Sprintf("there was no time for any of %d cases", p.Left)
+	case p.Right == 0:
+		p.Verdict, p.Why = NotRun, "the test ended before"
+	default:
+		p.Verdict = Pass
+	}
+}

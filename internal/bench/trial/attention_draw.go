@@ -1,0 +1,313 @@
+package trial
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// An attentionDraw draws a problem.
+type attentionDraw struct {
+	*attentionProblem
+	space Space
+	rng   *rand.Rand
+
+	// What sizes and data have to know of the family.
+	matrix bool // a path of matrices
+	odd    bool // Q and K are aligned to no more than an element
+	decode bool // few rows, many keys
+	splits bool // keys are divided among workgroups
+}
+
+// drawAttention is Kernel.Draw.
+func drawAttention(family, rng *rand.Rand, space Space) Problem {
+	d := attentionDraw{attentionProblem: new(attentionProblem), space: space, rng: rng}
+	if d.space.Work == 0 {
+		d.space.Work = 1e8
+	}
+	d.path(family)
+	d.dims(family)
+	d.features(family)
+	d.shape(family)
+	d.config(family)
+	d.sizes()
+	d.layouts()
+	d.values()
+	return d.attentionProblem
+}
+
+// one returns one of a list.
+func one[T any](rng *rand.Rand, list ...T) T { return list[rng.IntN(len(list))] }
+
+// chance is true once in n times.
+func chance(rng *rand.Rand, n int) bool { return rng.IntN(n) == 0 }
+
+// logUniform returns 10^from to 10^to.
+func logUniform(rng *rand.Rand, from, to float64) float64 {
+	return math.Pow(10, from+(to-from)*rng.Float64())
+}
+
+// path draws the pass, the path and the format.
+func (d *attentionDraw) path(family *rand.Rand) {
+	d.Backward = chance(family, 2)
+	// Each as often as it is worth; auto is the fastest that there is.
+	name, ok := d.space.Impl(family, "coopmat2", "coopmat2", "coopmat2", "coopmat", "coopmat", "scalar", "scalar", "unfused", "auto", "auto")
+	if !ok {
+		name = "auto"
+	}
+	d.Impl, _ = attention.ParseImpl(name)
+	t, ok := d.space.DType(family, dtype.Float16, dtype.BFloat16, dtype.Float32)
+	if !ok {
+		t = dtype.Float16
+	}
+	p := &d.Case.Problem
+	p.DType = t
+	d.matrix = d.Impl != attention.Scalar && d.Impl != attention.Unfused
+	if !d.space.Soft || !d.matrix {
+		return
+	}
+	// No software driver has matrices of bfloat16, and those of float32 are slow.
+	if half := slices.Contains(d.space.DTypes, dtype.Float16) || d.space.DTypes == nil; half && (t == dtype.BFloat16 || !chance(family, 4)) {
+		p.DType = dtype.Float16
+	}
+	if d.Impl == attention.Auto && p.DType != dtype.Float16 {
+		d.matrix = false
+	}
+}
+
+// dims draws head_dim.
+func (d *attentionDraw) dims(family *rand.Rand) {
+	d.Case.Problem.HeadDim = d.dim(family)
+}
+
+// dim draws a head_dim or value_dim: the usual ones more often than not.
+func (d *attentionDraw) dim(family *rand.Rand) int {
+	switch {
+	case d.space.Soft && d.matrix && d.Case.Problem.DType == dtype.Float32:
+		return 8 * (1 + family.IntN(2))
+	case d.space.Soft && d.matrix:
+		return 8 * (1 + family.IntN(3))
+	case d.space.Soft:
+		return 8 * (1 + family.IntN(9))
+	case chance(family, 2):
+		return one(family, 64, 64, 128, 128, 256, 32, 96)
+	}
+	return 8 * (1 + family.IntN(attention.MaxHeadDim/8))
+}
+
+// numFeatures is how many features attentionDraw.feature knows.
+const numFeatures = 9
+
+// features draws which features are on: none, one, a pair, several.
+func (d *attentionDraw) features(family *rand.Rand) {
+	p := &d.Case.Problem
+	p.Causal = chance(family, 2)
+	n := 0
+	switch family.IntN(6) {
+	case 0:
+	case 1, 2:
+		n = 1
+	case 3, 4:
+		n = 2
+	default:
+		n = 3 + family.IntN(4)
+	}
+	for _, x := range family.Perm(numFeatures)[:n] {
+		d.feature(family, x)
+	}
+	if (p.Causal || p.Window.On || p.ALiBi != attention.ALiBiOff) && chance(family, 4) {
+		p.CausalAlign = attention.TopLeft
+	}
+}
+
+// feature turns on a feature, with all that shapes code.
+func (d *attentionDraw) feature(family *rand.Rand, number int) {
+	p := &d.Case.Problem
+	switch number {
+	case 0:
+		for p.ValueDim = d.dim(family); p.ValueDim == p.HeadDim; {
+			p.ValueDim = p.HeadDim%24 + 8 // another multiple of 8
+		}
+	case 1: // sides that are 0 here are sizes
+		p.Window = attention.Window{On: true}
+		switch family.IntN(4) {
+		case 0:
+			p.Window.Left = attention.Unlimited
+		case 1:
+			p.Window.Right = attention.Unlimited
+		}
+	case 2:
+		p.Softcap = 1
+	case 3:
+		p.ALiBi = one(family, attention.ALiBiPerHead, attention.ALiBiPerBatchHead)
+	case 4:
+		p.Bias = attention.Bias{On: true, DType: one(family, p.DType, dtype.Float32), Batch: chance(family, 2), Heads: chance(family, 2), Rows: chance(family, 2)}
+	case 5:
+		p.KeyMask = true
+	case 6:
+		p.Sinks = true
+	case 7:
+		p.Varlen.On = true
+	case 8:
+		p.Dropout = attention.Dropout{P: 0.5, Seeded: true}
+	}
+}
+
+// shape draws what else shapes code, and the class of sizes.
+func (d *attentionDraw) shape(family *rand.Rand) {
+	d.odd = chance(family, 3)
+	d.decode = chance(family, 6)
+	d.Case.NoLSE = !d.Backward && chance(family, 4)
+	d.Case.DLSE = d.Backward && chance(family, 3)
+	d.splits = !d.Backward && d.Impl != attention.Unfused && d.Impl != attention.Auto && d.Case.Problem.Plain() && chance(family, 3)
+}
+
+// config draws a configuration that devices like typicalCaps can run.
+func (d *attentionDraw) config(family *rand.Rand) {
+	// Only plain problems have kernels that divide keys or compute all gradients at once.
+	forced := chance(family, 2) || d.splits || d.Case.Problem.Plain() && chance(family, 2)
+	if d.Impl == attention.Auto || !forced {
+		return
+	}
+	caps, p := typicalCaps(d.space.Soft), d.typical()
+	if d.Backward {
+		d.BackwardConfig = d.backwardConfig(family, caps, p)
+		return
+	}
+	all := attention.Candidates(caps, p, d.Impl)
+	if len(all) == 0 {
+		return
+	}
+	c := all[family.IntN(len(all))]
+	c.Splits = 0
+	if some := attention.Variants(caps, p, c); chance(family, 2) && len(some) > 0 {
+		c = some[family.IntN(len(some))]
+	}
+	c.Splits = 0 // a size
+	if d.matrix && chance(family, 8) {
+		c.Detour = true
+	}
+	if d.space.Soft && d.matrix {
+		// What a software driver compiles in seconds.
+		c.Subgroups, c.RowTiles, c.BlockN, c.Fence, c.Prefetch, c.KeysFirst = min(c.Subgroups, 2), 1, 8, 0, false, false
+	}
+	if c.Feasible(caps, p) == nil {
+		d.Config = &c
+	}
+}
+
+// typical returns a problem of the family that fills a device.
+func (d *attentionDraw) typical() attention.Problem {
+	p := d.Case.Problem
+	p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV = 4, 16, 16, 2048, 2048
+	if p.Varlen.On {
+		p.Varlen.TotalQ, p.Varlen.TotalKV = p.SeqQ, p.SeqKV
+	}
+	return p
+}
+
+// backwardConfig draws a configuration of the backward pass: one kernel for all gradients
+// where there is one, or tiles of two kernels.
+func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p attention.Problem) *attention.BackwardConfig {
+	fused := d.matrix && p.Plain() && p.DType != dtype.Float32 && !chance(family, 3)
+	start, err := attention.Choose(caps, p, kit.Backward, attention.Options{Impl: d.Impl})
+	if err != nil {
+		return nil
+	}
+	for range 30 {
+		c := attention.BackwardConfig{Impl: d.Impl}
+		switch {
+		case fused:
+			c.Fused = d.matrixTile(family)
+		case d.matrix:
+			c.DKV, c.DQ = d.matrixTile(family), d.matrixTile(family)
+		default:
+			c.DKV, c.DQ = scalarTile(family), scalarTile(family)
+		}
+		if c.Feasible(caps, p) == nil {
+			return &c
+		}
+	}
+	return &start.Backward
+}
+
+// matrixTile draws a tile of a matrix path.
+func (d *attentionDraw) matrixTile(family *rand.Rand) attention.BackwardTile {
+	if d.space.Soft {
+		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8, SplitLoop: chance(family, 2)}
+	}
+	return attention.BackwardTile{
+		Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 1, 2), Stream: one(family, 16, 32, 32, 48, 64, 128),
+		Prefetch: chance(family, 2), SplitLoop: chance(family, 2), Fence: one(family, 0, 0, 2, 4), Detour: chance(family, 8),
+	}
+}
+
+// scalarTile draws a tile of the scalar and the unfused path.
+func scalarTile(family *rand.Rand) attention.BackwardTile {
+	threads, x := one(family, 64, 128), one(family, 8, 16)
+	return attention.BackwardTile{
+		Threads: threads, ThreadsX: x, Own: threads / x * one(family, 1, 2, 4), Stream: x * one(family, 1, 2, 4),
+		Depth: one(family, 8, 16, 32), Slice: one(family, 4, 8),
+	}
+}
+
+// typicalCaps returns what the devices have in common that configurations are drawn for:
+// GPUs with 16x16x16 matrices and 48 KiB of shared memory, or software drivers.
+func typicalCaps(soft bool) *vk.Caps {
+	c := &vk.Caps{
+		Name: "typical", Type: vk.DiscreteGPU, APIVersion: vk.MakeVersion(1, 4, 0),
+		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, SubgroupSizeControl: true, ComputeFullSubgroups: true,
+		SubgroupOps:          vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle,
+		MaxSharedMemoryBytes: 48 << 10, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
+		MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxPushConstantsBytes: 256, MaxStorageBuffers: 32,
+		MaxStorageBufferRange: 1 << 30, MaxAllocationBytes: 1 << 30, MaxBufferBytes: 1 << 30,
+		ScalarBlockLayout: true, Float16: true, Int8: true, Int16: true, Storage16: true, Storage8: true, VulkanMemoryModel: true,
+		CoopMat: true, BFloat16Type: true, BFloat16CoopMat: true,
+		CoopMat2: vk.CoopMat2{Reductions: true, Conversions: true, PerElement: true, FlexibleDimensions: true},
+	}
+	n := uint32(16)
+	if soft {
+		n, c.SubgroupSize, c.MaxSharedMemoryBytes = 8, 8, 32<<10
+		c.BFloat16Type, c.BFloat16CoopMat = false, false
+	}
+	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
+		if t == vk.F16 || !soft {
+			c.CoopMatShapes = append(c.CoopMatShapes, vk.CoopMatShape{M: n, N: n, K: n, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
+		}
+	}
+	return c
+}
+
+// alignedLayouts are those whose rows begin at multiples of 8 elements, oddLayouts the
+// others.
+var (
+	alignedLayouts = []attntest.Layout{attntest.Packed, attntest.BSHD, attntest.SBHD, attntest.FusedQKV, attntest.Cache, attntest.Padded}
+	oddLayouts     = []attntest.Layout{attntest.Odd, attntest.OddOffset}
+)
+
+// layouts draws where tensors lie: all in the same way, or each in its own.
+func (d *attentionDraw) layouts() {
+	c, rng := &d.Case, d.rng
+	all := []*attntest.Layout{&c.Q, &c.K, &c.V, &c.O, &c.LSE, &c.Features}
+	l := alignedLayouts
+	if d.odd {
+		l = append(slices.Clone(l), oddLayouts...)
+	}
+	same := one(rng, l...)
+	own := rng.IntN(3) > 0
+	for _, at := range all {
+		*at = same
+		if own {
+			*at = one(rng, l...)
+		}
+	}
+	if d.odd {
+		c.Q, c.K = one(rng, oddLayouts...), one(rng, oddLayouts...)
+	}
+}

@@ -1,0 +1,114 @@
+package ref_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/diff/fd"
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+)
+
+func inputs(p mixture.Problem) ref.Inputs {
+	rng := rand.New(rand.NewPCG(3, 4))
+	random := func(n int) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(p.DType.Round(float32(rng.NormFloat64() / 2)))
+		}
+		return x
+	}
+	return ref.Inputs{X: random(p.Tokens * p.In), W1: random(p.Heads * p.In * p.Hidden), W2: random(p.Heads * p.Hidden * 3), Y: random(p.Tokens)}
+}
+
+// TestForward compares with sums and densities written out.
+func TestForward(t *testing.T) {
+	p := mixture.Problem{Tokens: 3, Heads: 2, In: 4, Hidden: 5}
+	in := inputs(p)
+	logP, loss := ref.Forward(in, p)
+	mean := 0.0
+	for i := range p.Tokens {
+		weights, prob := 0.0, 0.0
+		for k := range p.Heads {
+			var out [3]float64
+			for h := range p.Hidden {
+				pre := 0.0
+				for c := range p.In {
+					pre += in.X[i*p.In+c] * in.W1[(k*p.In+c)*p.Hidden+h]
+				}
+				for o := range out {
+					out[o] += pre / (1 + math.Exp(-pre)) * in.W2[(k*p.Hidden+h)*3+o]
+				}
+			}
+			weights += math.Exp(out[0])
+			prob += math.Exp(out[0]) * distuv.Normal{Mu: out[1], Sigma: math.Exp(out[2])}.Prob(in.Y[i])
+		}
+		require.InDelta(t, math.Log(prob/weights), logP[i], 1e-12)
+		mean += logP[i] / 3
+	}
+	require.InDelta(t, -mean, loss, 1e-12)
+}
+
+// TestBackward compares the gradients with central differences of the loss.
+func TestBackward(t *testing.T) {
+	for _, p := range []mixture.Problem{{Tokens: 3, Heads: 4, In: 2, Hidden: 5}, {Tokens: 1, Heads: 1, In: 1, Hidden: 1}} {
+		in := inputs(p)
+		got := ref.Backward(in, 1.5, p)
+		for _, x := range []struct {
+			name string
+			at   *[]float64
+			got  []float64
+		}{{"dx", &in.X, got.DX}, {"dw1", &in.W1, got.DW1}, {"dw2", &in.W2, got.DW2}} {
+			before := *x.at
+			want := fd.Gradient(nil, func(v []float64) float64 {
+				*x.at = v
+				_, loss := ref.Forward(in, p)
+				return 1.5 * loss
+			}, before, &fd.Settings{Formula: fd.Central})
+			*x.at = before
+			require.InDeltaSlice(t, want, x.got, 1e-7, "%s of %+v", x.name, p)
+		}
+	}
+}
+
+// TestTokens wants the outputs of some tokens to be those of all.
+func TestTokens(t *testing.T) {
+	p := mixture.Problem{Tokens: 5, Heads: 2, In: 3, Hidden: 4}
+	in := inputs(p)
+	logP, _ := ref.Forward(in, p)
+	all := ref.Backward(in, 2, p)
+	part, some, dloss := ref.Tokens([]int{1, 4}, in, 2, p)
+	got, _ := ref.Forward(some, part)
+	require.Equal(t, []float64{logP[1], logP[4]}, got)
+	require.InDeltaSlice(t, append(append([]float64(nil), all.DX[3:6]...), all.DX[12:15]...), ref.Backward(some, dloss, part).DX, 1e-14)
+}
+
+// TestBounds wants the plain program within half of its bounds, and the bounds to be
+// small.
+func TestBounds(t *testing.T) {
+	p := mixture.Problem{Tokens: 9, Heads: 3, In: 20, Hidden: 30, DType: dtype.Float16, Grad: dtype.Float32}
+	in := inputs(p)
+	logP, _ := ref.Forward(in, p)
+	plain, _ := ref.PlainForward(in, p)
+	b := ref.ForwardBounds(in, p)
+	require.InDeltaSlice(t, logP, plain, b.LogP/2)
+	require.Less(t, b.LogP, 1.0)
+	want, rough := ref.Backward(in, 1, p), ref.PlainBackward(in, 1, p)
+	g := ref.BackwardBounds(in, want, 1, p)
+	require.InDeltaSlice(t, want.DX, rough.DX, g.DX/2)
+	require.InDeltaSlice(t, want.DW1, rough.DW1, g.DW1/2)
+	require.InDeltaSlice(t, want.DW2, rough.DW2, g.DW2/2)
+	require.NotEqual(t, want, rough)
+}
+
+func TestValidate(t *testing.T) {
+	require.NoError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1}.Validate())
+	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1}.Validate(), "mixture: hidden=0 is not from 1 to 1073741824")
+	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1, Grad: dtype.Bool}.Validate(), "mixture: grad=bool is not one of float32, float16, bfloat16")
+	require.EqualError(t, mixture.Problem{Tokens: 1 << 20, Heads: 1 << 20, In: 1, Hidden: 1}.Validate(), "mixture: tokens=1048576 by heads=1048576 are more than 1431655765")
+}

@@ -1,0 +1,172 @@
+package reflect_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/flashvk/flashvk/internal/shaders/compile"
+	"github.com/flashvk/flashvk/internal/shaders/reflect"
+)
+
+var generate = flag.Bool("generate", false, "TestFixture compiles testdata/layout.comp anew")
+
+var envs = []string{"vulkan1.2", "vulkan1.3"}
+
+func fixture(t testing.TB, env string) []byte {
+	t.Helper()
+	code, err := os.ReadFile(filepath.Join("testdata", "layout."+env+".spv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code
+}
+
+// TestFixture checks that the modules in testdata still reflect as what
+// layout.comp compiles to, whatever compiler is here.
+func TestFixture(t *testing.T) {
+	require := *generate || os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
+	path, err := compile.Find("../../..", "glslc", require)
+	if err != nil {
+		if require {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	c, err := compile.New(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, env := range envs {
+		code, err := c.Compile("testdata", compile.Row{File: "layout.comp", Env: env})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *generate {
+			if err := os.WriteFile(filepath.Join("testdata", "layout."+env+".spv"), code, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, want := dump(t, fixture(t, env)), dump(t, code); got != want {
+			t.Errorf("layout.%s.spv is stale: it has\n%s\nand layout.comp\n%s", env, got, want)
+		}
+	}
+}
+
+// dump returns a module as text.
+func dump(t *testing.T, code []byte) string {
+	t.Helper()
+	m, err := reflect.Parse(code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if p := m.PushConstants; p != nil {
+		fmt.Fprintf(&b, "%s %d\n", p.Name, p.Size)
+		for _, f := range p.Members {
+			fmt.Fprintf(&b, "%+v\n", f)
+		}
+	}
+	for _, s := range m.Specs {
+		fmt.Fprintf(&b, "%+v\n", s)
+	}
+	for _, v := range m.Bindings {
+		rows := v.Rows
+		v.Rows = nil
+		fmt.Fprintf(&b, "%+v\n", v)
+		if rows != nil {
+			fmt.Fprintf(&b, "%+v\n", *rows)
+		}
+	}
+	return b.String()
+}
+
+const want = `Params 48
+{Name:ptr Type:uint64_t Offset:0 Size:8}
+{Name:base Type:uint64_t Offset:8 Size:8}
+{Name:rows Type:uint Offset:16 Size:4}
+{Name:scale Type:float Offset:20 Size:4}
+{Name:q.batch Type:uint Offset:24 Size:4}
+{Name:q.head Type:uint Offset:28 Size:4}
+{Name:shape Type:uint[3] Offset:32 Size:12}
+{Name:shift Type:int Offset:44 Size:4}
+{ID:0 Name:WORKGROUP_SIZE Type:uint Default:128}
+{ID:1 Name:SAVE_RSTD Type:bool Default:1}
+{ID:2 Name:EPS Type:float Default:1056964608}
+{ID:3 Name:UNUSED Type:int Default:4294967294}
+{Set:0 Binding:0 Names:[X4 X] Rows:<nil>}
+{Set:0 Binding:1 Names:[Y] Rows:<nil>}
+{Set:0 Binding:2 Names:[Rstd] Rows:<nil>}
+{Set:0 Binding:3 Names:[Table] Rows:<nil>}
+{Name:Strides Members:[{Name:batch Type:uint Offset:0 Size:4} {Name:head Type:uint Offset:4 Size:4}] Size:8}
+`
+
+func TestParse(t *testing.T) {
+	for _, env := range envs {
+		if got := dump(t, fixture(t, env)); got != want {
+			t.Errorf("%s reflects as\n%s\nwant\n%s", env, got, want)
+		}
+	}
+}
+
+// TestUnnamedSpec puts the unnamed constant of local_size_x_id after the named
+// one with the same id, and before it: the name must survive both.
+func TestUnnamedSpec(t *testing.T) {
+	const op, specID = 4<<16 | 50, 1
+	for _, order := range [][]uint32{{10, 11}, {11, 10}} {
+		words := []uint32{0x07230203, 0x10600, 0, 100, 0}
+		words = append(words, 4<<16|5, 10, 'B'|'M'<<8, 0)           // OpName %10 "BM"; %11 has none
+		words = append(words, 4<<16|71, 10, specID, 0)              // OpDecorate
+		words = append(words, 4<<16|71, 11, specID, 0, 4<<16|21, 1) // OpTypeInt %1 32 0
+		words = append(words, 32, 0)
+		for _, id := range order {
+			words = append(words, op, 1, id, id)
+		}
+		words = append(words, 1<<16|54) // OpFunction
+		m, err := reflect.Parse(encode(words))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Specs) != 1 || m.Specs[0] != (reflect.Spec{ID: 0, Name: "BM", Type: "uint", Default: 10}) {
+			t.Errorf("order %v: specs are %+v, want BM with default 10", order, m.Specs)
+		}
+	}
+}
+
+func encode(words []uint32) []byte {
+	var b []byte
+	for _, w := range words {
+		b = binary.LittleEndian.AppendUint32(b, w)
+	}
+	return b
+}
+
+// TestParseBroken cuts and changes a module everywhere: an error or a result, no
+// panic.
+func TestParseBroken(t *testing.T) {
+	code := fixture(t, "vulkan1.3")
+	bodyAt := bytes.Index(code, encode([]uint32{5<<16 | 54})) // OpFunction
+	for n := range len(code) {
+		if _, err := reflect.Parse(code[:n]); err == nil && n < bodyAt {
+			t.Errorf("no error for the first %d bytes", n)
+		}
+	}
+	for at := 0; at < len(code); at += 4 {
+		for _, w := range []uint32{0, 1, 1<<16 | 5, 2<<16 | 72, 0xffffffff} {
+			broken := slices.Clone(code)
+			binary.LittleEndian.PutUint32(broken[at:], w)
+			if _, err := reflect.Parse(broken); err == nil && at == 0 {
+				t.Errorf("no error for magic %#x", w)
+			}
+		}
+	}
+	if _, err := reflect.Parse(bytes.Repeat([]byte{0}, 64)); err == nil {
+		t.Error("no error for zeros")
+	}
+}
