@@ -389,6 +389,7 @@ func TestArguments(t *testing.T) {
 		return x
 	}
 	for _, heads := range []int{0, 6} {
+		c.Reset() // the errors stay with it
 		p := mlp.Problem{Tokens: 2, Heads: heads, In: 3, Hidden: 4, Out: 5}
 		good := mlp.Tensors{X: tensor(2, 3), W1: tensor(p.W1Shape()...), W2: tensor(p.W2Shape()...), Y: tensor(p.YShape()...)}
 		gradients := mlp.Gradients{DY: good.Y, DX: tensor(2, 3), DW1: tensor(p.W1Shape()...), DW2: tensor(p.W2Shape()...)}
