@@ -158,6 +158,11 @@ func (c *Chart) plot() (*drawing, error) {
 		if len(s.X) != len(s.Y) || len(s.X) == 0 {
 			return nil, fmt.Errorf("chart: %s: %d x, %d y", s.Name, len(s.X), len(s.Y))
 		}
+		for j := range s.X {
+			if !inRange(s.X[j]) || !inRange(s.Y[j]) {
+				return nil, fmt.Errorf("chart: %s: point %d is (%g, %g): what can be drawn is 0, or from %g to %g", s.Name, j, s.X[j], s.Y[j], smallest, largest)
+			}
+		}
 		add := c.add
 		if len(c.Categories) > 0 {
 			add = c.addBars
@@ -173,21 +178,38 @@ func (c *Chart) plot() (*drawing, error) {
 	if c.LogX {
 		p.X.Scale = plot.LogScale{}
 		p.X.Tick.Marker = powersOfTwo{}
+		widen(&p.X, 2)
 	}
 	if c.LogY {
 		p.Y.Scale = plot.LogScale{}
 		p.Y.Tick.Marker = decades{}
 		// Whole decades, so that two labels are there at least.
 		p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(p.Y.Min)))), math.Pow10(int(math.Ceil(math.Log10(p.Y.Max))))
+		widen(&p.Y, 10)
 	} else {
 		p.Y.Min = min(p.Y.Min, 0)
 	}
 	return p, nil
 }
 
+// widen makes room around the only value of a logarithmic axis, by a factor: gonum would
+// subtract, which may leave 0, that has no logarithm.
+func widen(axis *plot.Axis, factor float64) {
+	if axis.Min == axis.Max {
+		axis.Min, axis.Max = axis.Min/factor, axis.Max*factor
+	}
+}
+
 // sans gives a text a font without serifs.
 func sans(style *draw.TextStyle, size font.Length) {
 	style.Font.Variant, style.Font.Size = "Sans", size
+}
+
+// What is drawn lies between these, or is 0: axes compute with products and differences of it.
+const smallest, largest = 1e-100, 1e100
+
+func inRange(x float64) bool {
+	return x == 0 || math.Abs(x) >= smallest && math.Abs(x) <= largest
 }
 
 // add adds line i.

@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"image/png"
 	"io"
+	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -100,11 +101,27 @@ func TestErrors(t *testing.T) {
 		{func(c *Chart) { c.Series[1].X = c.Series[1].X[:1] }, "chart: torch:flash: 1 x, 2 y"},
 		{func(c *Chart) { c.Series[0].Y[2] = 0 }, "chart: coopmat2: point 2 is not positive: (512, 0)"},
 		{func(c *Chart) { c.Series[0].X, c.Series[0].Y = nil, nil }, "chart: coopmat2: 0 x, 0 y"},
+		{func(c *Chart) { c.Series[0].Y[1] = math.NaN() }, "chart: coopmat2: point 1 is (256, NaN): what can be drawn is 0, or from 1e-100 to 1e+100"},
+		{func(c *Chart) { c.Series[0].Y[1] = math.Inf(1) }, "chart: coopmat2: point 1 is (256, +Inf)"},
+		{func(c *Chart) { c.Series[0].Y[0] = 5e-324 }, "chart: coopmat2: point 0 is (128, 5e-324)"},
+		{func(c *Chart) { c.Series[0].X[2] = math.Inf(1) }, "chart: coopmat2: point 2 is (+Inf, "},
 	} {
 		x := sample()
 		c.change(&x)
 		require.ErrorContains(t, x.SVG(io.Discard), c.want)
 		require.ErrorContains(t, x.PNG(io.Discard), c.want)
+	}
+}
+
+// TestOneValue draws series whose values are all the same on logarithmic axes, 1 above all,
+// whose logarithm is 0, and numbers as large and as small as can be: it ends.
+func TestOneValue(t *testing.T) {
+	for _, v := range []float64{1, 2, 0.001, 1e-100, 1e100} {
+		c := Chart{Title: "One", LogX: true, LogY: true, Series: []Series{{Name: "one", X: []float64{v}, Y: []float64{v}}, {Name: "again", X: []float64{v, v}, Y: []float64{v, v}}}}
+		require.NoError(t, c.SVG(io.Discard), v)
+		require.NoError(t, c.PNG(io.Discard), v)
+		c.LogX, c.LogY = false, false
+		require.NoError(t, c.SVG(io.Discard), v)
 	}
 }
 

@@ -16,6 +16,9 @@ type powersOfTwo struct{}
 // Ticks implements plot.Ticker.
 func (powersOfTwo) Ticks(least, most float64) []plot.Tick {
 	var ticks []plot.Tick
+	if !(least > 0) || math.IsInf(most, 1) {
+		return nil
+	}
 	for x := math.Exp2(math.Ceil(math.Log2(least))); x <= most; x *= 2 {
 		ticks = append(ticks, plot.Tick{Value: x, Label: label(x)})
 	}
@@ -29,6 +32,9 @@ type decades struct{}
 // Ticks implements plot.Ticker.
 func (decades) Ticks(least, most float64) []plot.Tick {
 	var ticks []plot.Tick
+	if !(least > 0) || math.IsInf(most, 1) {
+		return nil
+	}
 	for e := int(math.Floor(math.Log10(least))); e <= int(math.Ceil(math.Log10(most))); e++ {
 		for i := 1.0; i < 10; i++ {
 			t := plot.Tick{Value: i * math.Pow10(e)}
@@ -51,7 +57,7 @@ type linear struct{}
 // Ticks implements plot.Ticker.
 func (linear) Ticks(least, most float64) []plot.Tick {
 	span := most - least
-	if !(span > 0) {
+	if !(span > 0) || math.IsInf(span, 1) {
 		return []plot.Tick{{Value: least, Label: label(least)}}
 	}
 	step := math.Pow(10, math.Floor(math.Log10(span/4)))
