@@ -17,7 +17,7 @@ import (
 var compareFormats = []bench.Format{bench.Table, bench.Markdown}
 
 func newBenchCompare(a *app) *cobra.Command {
-	format, unit, limit := bench.Table, "sec/op", 5.0
+	format, unit, limit, missing := bench.Table, "sec/op", 5.0, false
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two files of benchmark lines",
@@ -27,7 +27,8 @@ difference is significant (Mann-Whitney U test, p < 0.05; that takes four sample
 of each at least, ten are better).
 
 The exit status is 1 if something became worse, significantly and by more than
---max-slowdown percent.`,
+--max-slowdown percent, or if something of OLD is not in NEW, as where a path became
+wrong and was not timed: --missing lets that pass.`,
 		Example: `  flashvk bench compare old.txt new.txt
   flashvk bench compare --max-slowdown 2 --format markdown old.txt new.txt
   flashvk bench compare --unit fresh-wall-sec/op old.txt new.txt`,
@@ -55,12 +56,16 @@ The exit status is 1 if something became worse, significantly and by more than
 				return fmt.Errorf("%d of %d benchmarks became worse by more than %g %%, the worst by %.1f %%: %s",
 					len(worse), len(report.Changes), limit, worse[0].Worse, worse[0].Name)
 			}
+			if n := len(report.OnlyOld); n > 0 && !missing {
+				return fmt.Errorf("%d of %d benchmarks of %s are not in %s, the first: %s (--missing lets that pass)", n, n+len(report.Changes), args[0], args[1], report.OnlyOld[0])
+			}
 			return nil
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Var(value[float64]{Target: &limit, Parse: kernels.ParseFloat, Kind: "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
+	f.BoolVar(&missing, "missing", false, "benchmarks of OLD may be missing in NEW")
 	f.StringVar(&unit, "unit", "sec/op", "what is compared: sec/op, replay-wall-sec/op, fresh-wall-sec/op, FLOP/s, B/s, max-abs-error")
 	f.Var(value[bench.Format]{Target: &format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
 	return cmd

@@ -35,6 +35,17 @@ func TestBenchCompare(t *testing.T) {
 		require.Contains(t, stdout, "\n| AttentionFwd/impl=scalar | ")
 		require.NotContains(t, stdout, "WORSE")
 	}
+	more := filepath.Join(dir, "more.txt")
+	text, err := os.ReadFile(before)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(more, append(text, "BenchmarkAttentionFwd/impl=coopmat 5 700 ns/op\n"...), 0o600))
+	code, _, stderr = flashvk("bench", "compare", more, before)
+	require.Equal(t, 1, code)
+	require.Equal(t, "flashvk: 1 of 2 benchmarks of "+more+" are not in "+before+", the first: AttentionFwd/impl=coopmat (--missing lets that pass)\n", stderr)
+	for _, args := range [][]string{{more, before, "--missing"}, {before, more}} {
+		code, _, stderr = flashvk(append([]string{"bench", "compare"}, args...)...)
+		require.Zero(t, code, stderr)
+	}
 	for args, want := range map[string]string{
 		"":                                   "bench compare needs two files, OLD and NEW, not 0",
 		before:                               "bench compare needs two files, OLD and NEW, not 1",

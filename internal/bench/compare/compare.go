@@ -52,6 +52,9 @@ func Read(r io.Reader, name, unit string) (*File, error) {
 			if math.IsNaN(v) || math.IsInf(v, 0) {
 				return nil, fmt.Errorf("%s: %s of %s is not finite", name, unit, x.Name)
 			}
+			if v < 0 {
+				return nil, fmt.Errorf("%s: %s of %s is negative", name, unit, x.Name)
+			}
 			key := x.Name.String()
 			if f.values[key] == nil {
 				f.Order = append(f.Order, key)

@@ -105,6 +105,7 @@ func TestErrors(t *testing.T) {
 		{strings.ReplaceAll(good, "better=higher", "better=never"), "FLOP/s", "x: it does not say which FLOP/s is better"},
 		{strings.TrimPrefix(good, "Unit FLOP/s better=higher\n"), "FLOP/s", `x: it does not say which FLOP/s is better`},
 		{"BenchmarkX 1 5\n", "sec/op", "x:1: missing unit"},
+		{"BenchmarkX 1 -5 ns/op\n", "sec/op", "x: sec/op of X is negative"},
 		{"BenchmarkX 1 NaN ns/op\n", "sec/op", "x: sec/op of X is not finite"},
 	} {
 		_, err := Read(strings.NewReader(c.text), "x", c.unit)
