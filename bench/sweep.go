@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/flashvk/flashvk/internal/bench/peer"
 )
@@ -26,7 +27,7 @@ type SweepFile struct {
 // OpenSweep opens or makes the file of a sweep over problems on a device. What an
 // interrupted write left at its end is cut off. It is an error if the file holds something
 // else: another device, driver, build, kernel or pass, or problems that differ from these
-// in what is the same in all of both.
+// in what is the same in all of both, and if another process has it open.
 func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile, err error) {
 	s := &SweepFile{env: env}
 	if s.f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
@@ -44,6 +45,12 @@ func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile,
 		return nil, err
 	case !info.Mode().IsRegular(): // which may never end
 		return nil, errors.New("it is not a regular file")
+	}
+	// Until the file is closed; of another sweep's rows this one would know nothing.
+	if err := syscall.Flock(int(s.f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == syscall.EWOULDBLOCK {
+		return nil, errors.New("another sweep is writing it: name another file, or wait")
+	} else if err != nil && err != syscall.ENOSYS && err != syscall.ENOTSUP { // file systems without locks
+		return nil, fmt.Errorf("it cannot be locked: %w", err)
 	}
 	text, err := io.ReadAll(s.f)
 	if err != nil {

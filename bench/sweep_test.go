@@ -81,8 +81,13 @@ func TestSweepErrors(t *testing.T) {
 	other := func(change func()) error {
 		p, env = sweepProblem(512), r.Env
 		change()
-		_, err := OpenSweep(path, env, []*Subject{subjectOf(p)})
-		return err
+		s, err := OpenSweep(path, env, []*Subject{subjectOf(p)})
+		if err != nil {
+			return err
+		}
+		_, twice := OpenSweep(path, env, []*Subject{subjectOf(p)})
+		require.EqualError(t, twice, path+": another sweep is writing it: name another file, or wait")
+		return s.Close()
 	}
 	require.NoError(t, other(func() { p.SeqQ, p.SeqKV = 4096, 4096 }), "a length that the file does not have")
 	require.ErrorContains(t, other(func() { p.HeadDim = 32 }), path+`: line 2 has head_dim="64", this sweep "32": remove the file or name another`)

@@ -78,6 +78,30 @@ func TestTogetherTune(t *testing.T) {
 	require.Equal(t, 2, loadTuning(t, path).Len())
 }
 
+// TestTogetherSweep: of two sweeps into one file the second says so and ends, and the first
+// loses nothing. Afterwards the second finds all rows there.
+func TestTogetherSweep(t *testing.T) {
+	_, dev := device(t)
+	path := filepath.Join(t.TempDir(), "s.csv")
+	args := []string{"sweep", dev, "--min-len=8", "--max-len=48", "--step=8", "--heads=1", "--impl=scalar", "--csv=" + path}
+	first := prepare(t, args...).start()
+	first.until(func() bool { info, err := os.Stat(path); return err == nil && info.Size() > 0 })
+	require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
+	second := prepare(t, args...).start()
+	require.Equal(t, 1, second.wait())
+	require.Contains(t, second.stderr.String(), "s.csv: another sweep is writing it: name another file, or wait")
+	require.NoError(t, first.cmd.Process.Signal(syscall.SIGCONT))
+	require.Zero(t, first.wait(), first.stderr.String())
+	rows, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, 1+6, bytes.Count(rows, []byte("\n")))
+	again := prepare(t, args...).start()
+	require.Zero(t, again.wait(), again.stderr.String())
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(rows), string(after))
+}
+
 // TestTogetherRecord: likewise two self-tests of one record.
 func TestTogetherRecord(t *testing.T) {
 	_, dev := device(t)
