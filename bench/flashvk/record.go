@@ -74,14 +74,16 @@ func readRecord(path string) (*conformance.Record, error) {
 
 // mergeRecord merges a run into a file, which may be missing.
 func mergeRecord(path string, run *conformance.Record) error {
-	old, err := readRecord(path)
-	if err != nil {
-		return fmt.Errorf("--record %s: %w", path, err)
-	}
-	if old != nil {
-		if run, err = conformance.Merge(old, run); err != nil {
-			return err
+	return exclusively(path, func() error {
+		old, err := readRecord(path)
+		if err != nil {
+			return fmt.Errorf("--record %s: %w", path, err)
 		}
-	}
-	return conformance.WriteFile(path, run)
+		if old != nil {
+			if run, err = conformance.Merge(old, run); err != nil {
+				return err
+			}
+		}
+		return conformance.WriteFile(path, run)
+	})
 }

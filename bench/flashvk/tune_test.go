@@ -211,7 +211,7 @@ func TestTuneKeeps(t *testing.T) {
 	}
 	for out, want := range map[string]string{
 		letter:              letter + ": attention: tuning: invalid character 'D' looking for beginning of value: remove the file or name another",
-		"/proc/nope/t.json": "attention: tuning: mkdir /proc/nope: no such file or directory",
+		"/proc/nope/t.json": "mkdir /proc/nope: no such file or directory",
 	} {
 		code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--budget=1ms", "--out="+out)...)
 		if code != 1 || stdout != "" || stderr != "flashvk: "+want+"\n" {

@@ -106,30 +106,35 @@ func (t *tuneKernel) tuneTo(ctx context.Context, s *tuneSession, list []bench.Tu
 			return fmt.Errorf("there is no folder for the results, name a file with --out: %w", err)
 		}
 	}
-	tuning, err := attention.LoadTuningFile(path, caps)
-	if err != nil {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case t.out != "": // which may be a file of any kind
-			return fmt.Errorf("%s: %w: remove the file or name another", path, err)
-		default:
-			fmt.Fprintf(s.a.stderr, "flashvk: WARNING: %s is replaced: %v\n", path, err)
+	var tuning *attention.Tuning
+	err = exclusively(path, func() (err error) {
+		if tuning, err = attention.LoadTuningFile(path, caps); err != nil {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+			case t.out != "": // which may be a file of any kind
+				return fmt.Errorf("%s: %w: remove the file or name another", path, err)
+			default:
+				fmt.Fprintf(s.a.stderr, "flashvk: WARNING: %s is replaced: %v\n", path, err)
+			}
+			tuning = attention.NewTuning(caps)
 		}
-		tuning = attention.NewTuning(caps)
-	}
-	if err := tuning.WriteFile(path); err != nil {
-		return err // before the work, not after it
+		return tuning.WriteFile(path) // an error comes before the work, not after it
+	})
+	if err != nil {
+		return err
 	}
 	announce(s.a.stderr, s.env)
 	s.keep = func(i int, winners []*bench.Trial) error {
-		// Another process may have tuned into the file meanwhile.
-		if now, err := attention.LoadTuningFile(path, caps); err == nil {
-			tuning = now
-		}
-		for _, w := range winners {
-			tuning.Add(list[i].(*bench.AttentionOp).Problem(), w.Configuration.(attention.Config), w.NS())
-		}
-		return tuning.WriteFile(path)
+		return exclusively(path, func() error {
+			// Another process may have tuned into the file meanwhile.
+			if now, err := attention.LoadTuningFile(path, caps); err == nil {
+				tuning = now
+			}
+			for _, w := range winners {
+				tuning.Add(list[i].(*bench.AttentionOp).Problem(), w.Configuration.(attention.Config), w.NS())
+			}
+			return tuning.WriteFile(path)
+		})
 	}
 	if err := s.tune(ctx, list); err != nil {
 		return err
