@@ -16,6 +16,8 @@ func TestImportProblems(t *testing.T) {
 		{path: "vk/vktest", imports: []string{"vk"}},
 		{path: "attention/philox"},
 		{path: "attention/ref", imports: []string{"attention"}},
+		{path: "internal/pipelines/gmm/ref", imports: []string{"pipelines/gmm", "internal/pipelines/tolerance"}},
+		{path: "internal/vk/argument", imports: []string{"vk", "dtype"}},
 		{path: "attention/attntest", imports: []string{"attention", "attention/ref", "dtype"}},
 		{path: "attention", imports: []string{"vk", "shaders", "dtype", "attention/philox"},
 			testImports: []string{"attention/attntest", "attention/ref", "vk/vktest", "shaders/layouttest"}},
@@ -51,6 +53,8 @@ func TestImportProblems(t *testing.T) {
 		{pkg{path: "pipelines/norm/ref", imports: []string{"pipelines/norm", "vk"}},
 			"pipelines/norm/ref imports vk: references and suites use no device"},
 		{pkg{path: "conformance", imports: []string{"bench"}}, "conformance imports bench, which does not stand below it"},
+		{pkg{path: "internal/pipelines/gmm/ref", imports: []string{"vk"}}, "internal/pipelines/gmm/ref imports vk: references and suites use no device"},
+		{pkg{path: "internal/vk/argument", imports: []string{"internal/bench/trial"}}, "internal/vk/argument imports internal/bench/trial: vk imports nothing of ours but dtype"},
 		{pkg{path: "util"}, "util has no place in the order of packages (tools/check/imports.go)"},
 	} {
 		pkgs := append(slices.DeleteFunc(slices.Clone(good), func(p pkg) bool { return p.path == tt.pkg.path }), tt.pkg)
