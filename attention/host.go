@@ -2,7 +2,6 @@ package attention
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -119,34 +118,27 @@ func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, op
 type hostTensor struct {
 	name    string
 	present bool
-	length  int       // elements that are given
-	data    []float32 // as numbers, or
-	raw     []byte    // as the device stores them
+	length  int                                    // elements that are given
+	data    []float32                              // of numbers: where a result goes
+	store   func(context.Context, vk.Tensor) error // uploads them
 	dtype   dtype.DType
 	shape   []int
 	tensor  vk.Tensor // on the device
 }
 
 func floats(name string, present bool, data []float32, format dtype.DType, shape []int) hostTensor {
-	return hostTensor{name: name, present: present, length: len(data), data: data, dtype: format, shape: shape}
+	store := func(ctx context.Context, t vk.Tensor) error { return t.Upload(ctx, data) }
+	return hostTensor{name: name, present: present, length: len(data), data: data, store: store, dtype: format, shape: shape}
 }
 
 func bools(name string, present bool, data []bool, shape []int) hostTensor {
-	raw := make([]byte, len(data))
-	for i, x := range data {
-		if x {
-			raw[i] = 1
-		}
-	}
-	return hostTensor{name: name, present: present, length: len(data), raw: raw, dtype: dtype.Bool, shape: shape}
+	store := func(ctx context.Context, t vk.Tensor) error { return t.UploadBools(ctx, data) }
+	return hostTensor{name: name, present: present, length: len(data), store: store, dtype: dtype.Bool, shape: shape}
 }
 
 func lengths(name string, present bool, data []int32, shape []int) hostTensor {
-	raw := make([]byte, 0, 4*len(data))
-	for _, x := range data {
-		raw = binary.LittleEndian.AppendUint32(raw, uint32(x))
-	}
-	return hostTensor{name: name, present: present, length: len(data), raw: raw, dtype: dtype.Int32, shape: shape}
+	store := func(ctx context.Context, t vk.Tensor) error { return t.UploadInts(ctx, data) }
+	return hostTensor{name: name, present: present, length: len(data), store: store, dtype: dtype.Int32, shape: shape}
 }
 
 // check compares the length with the shape.
@@ -178,11 +170,8 @@ func (h *hostTensor) allocate(d *vk.Device) (err error) {
 }
 
 func (h *hostTensor) upload(ctx context.Context) error {
-	switch {
-	case !h.present:
+	if !h.present {
 		return nil
-	case h.raw != nil:
-		return h.tensor.UploadRaw(ctx, h.raw)
 	}
-	return h.tensor.Upload(ctx, h.data)
+	return h.store(ctx, h.tensor)
 }

@@ -268,7 +268,7 @@ func (r *opRun) restore(ctx context.Context) error {
 		if x, ok := r.values[t.Name]; ok {
 			err = uploadValues(ctx, r.sets[0][t.Name], x)
 		} else if t.Ints != nil {
-			err = r.sets[0][t.Name].UploadRaw(ctx, int32Bytes(t.Ints))
+			err = r.sets[0][t.Name].UploadInts(ctx, t.Ints)
 		}
 		if err != nil {
 			return err

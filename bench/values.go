@@ -17,24 +17,15 @@ func uploadValues(ctx context.Context, t vk.Tensor, x []float32) error {
 		for i := range x {
 			ints[i] = int32(x[i])
 		}
-		return t.UploadRaw(ctx, int32Bytes(ints))
+		return t.UploadInts(ctx, ints)
 	case dtype.Bool:
-		raw := make([]byte, len(x))
+		bools := make([]bool, len(x))
 		for i := range x {
-			raw[i] = byte(x[i])
+			bools[i] = x[i] != 0
 		}
-		return t.UploadRaw(ctx, raw)
+		return t.UploadBools(ctx, bools)
 	}
 	return t.Upload(ctx, x)
-}
-
-// int32Bytes returns numbers as tensors store them.
-func int32Bytes(list []int32) []byte {
-	raw := make([]byte, 0, 4*len(list))
-	for _, n := range list {
-		raw = binary.LittleEndian.AppendUint32(raw, uint32(n))
-	}
-	return raw
 }
 
 // downloadValues is t.Download, for tensors of int32, too.

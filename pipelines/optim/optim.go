@@ -204,7 +204,7 @@ func (a *AdamW) SetStep(ctx context.Context, n int) error {
 	if n < 0 || n >= MaxStep {
 		return fmt.Errorf("optim: step=%d is not in 0..%d", n, MaxStep-1)
 	}
-	return a.Count().UploadRaw(ctx, binary.LittleEndian.AppendUint32(nil, uint32(n)))
+	return a.Count().UploadInts(ctx, []int32{int32(n)})
 }
 
 // MaxStep is the last step that float32 counts exactly.
