@@ -65,7 +65,9 @@ func TestSharedMemory(t *testing.T) {
 					for _, impl := range []Impl{CoopMat2, CoopMat} {
 						spare := 0
 						if impl == CoopMat {
-							spare = 8 * 8 * 2 * tiles[0] // packed, which is not needed in every layout
+							shape, err := matrixShape(d.Caps(), impl, p.DType)
+							require.NoError(t, err)
+							spare = int(shape.M*shape.N) / 2 * 4 * tiles[0] // packed, which is not needed in every layout
 						}
 						config := Config{Impl: impl, Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2]}
 						spec, err := newMatrixSpec(d, none, none, none, none, none, p, config)
