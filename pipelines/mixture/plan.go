@@ -6,7 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
@@ -22,10 +22,10 @@ type forwardPlan struct {
 	kernels []string
 
 	fused  bool
-	p      gemm.Problem // of the fused kernel
-	opt    gemm.Options // likewise
-	groups int          // of heads
-	states int64        // where they lie
+	p      engine.Problem // of the fused kernel
+	opt    engine.Options // likewise
+	groups int            // of heads
+	states int64          // where they lie
 
 	heads outputs
 }
@@ -65,13 +65,13 @@ func validate(p Problem, opt Options) error {
 
 // fuse makes the plan that of the fused kernel, with the memory of sums at its beginning.
 func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) error {
-	problem := gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: dtype.Float32}
-	options := gemm.Options{Impl: opt.Impl}
-	config, groups, err := gemm.MixtureConfig(caps, problem, options)
+	problem := engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: dtype.Float32}
+	options := engine.Options{Impl: opt.Impl}
+	config, groups, err := engine.MixtureConfig(caps, problem, options)
 	if err != nil {
 		return wrap(err)
 	}
-	bytes, err := gemm.MixtureWorkspace(caps, problem, options)
+	bytes, err := engine.MixtureWorkspace(caps, problem, options)
 	if err != nil {
 		return wrap(err)
 	}
@@ -106,7 +106,7 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem)
 	xs.Shape, xs.Strides = []int{p.Heads, p.Tokens, p.In}, []int{0, t.X.Strides[0], t.X.Strides[1]}
 	fused := f.opt
 	fused.Workspace = memory
-	if err := gemm.Mixture(c, states, t.Y, xs, t.W1, t.W2, f.p, fused); err != nil {
+	if err := engine.Mixture(c, states, t.Y, xs, t.W1, t.W2, f.p, fused); err != nil {
 		return wrap(err)
 	}
 	c.Barrier() // states are written

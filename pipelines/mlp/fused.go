@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Fused says whether Forward is one kernel, gemm.Pair, or two products.
+// Fused says whether Forward is one kernel, engine.Pair, or two products.
 type Fused uint8
 
 // What there is to choose from.
@@ -31,26 +31,42 @@ func (f Fused) String() string {
 	return fmt.Sprintf("Fused(%d)", uint8(f))
 }
 
+// fusedConfig returns the configuration that is forced, nil if none is.
+func (o Options) fusedConfig() (*engine.PairConfig, error) {
+	if o.FusedConfig == "" {
+		return nil, nil
+	}
+	c, err := engine.ParsePairConfig(o.FusedConfig)
+	if err != nil {
+		return nil, fmt.Errorf("mlp: fused_config: %w", err)
+	}
+	return &c, nil
+}
+
 // A pair is both products as one kernel.
 type pair struct {
-	p   gemm.PairProblem
-	opt gemm.PairOptions
+	p   engine.PairProblem
+	opt engine.PairOptions
 }
 
 // newPair returns the kernel that o asks for, nil if it does not, or if it leaves the
 // choice and two products are faster, or all that there is. An error says why a kernel that
 // is forced cannot be.
 func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
-	x := &pair{
-		p:   gemm.PairProblem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
-		opt: gemm.PairOptions{Config: o.FusedConfig},
+	config, err := o.fusedConfig()
+	if err != nil {
+		return nil, err
 	}
-	forced := o.Fused == FusedOn || o.FusedConfig != nil
-	if o.Fused == FusedOff || !forced && !gemm.PairPays(caps, x.p) {
+	x := &pair{
+		p:   engine.PairProblem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
+		opt: engine.PairOptions{Config: config},
+	}
+	forced := o.Fused == FusedOn || config != nil
+	if o.Fused == FusedOff || !forced && !engine.PairPays(caps, x.p) {
 		return nil, nil
 	}
-	err := x.choose(caps, p, o.Impl)
-	if errors.Is(err, gemm.ErrUnsupported) && !forced {
+	err = x.choose(caps, p, o.Impl)
+	if errors.Is(err, vk.ErrUnsupported) && !forced {
 		return nil, nil
 	}
 	if err != nil {
@@ -60,16 +76,16 @@ func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
 }
 
 // choose finds the configuration of the kernel.
-func (x *pair) choose(caps *vk.Caps, p Problem, impl gemm.Impl) error {
+func (x *pair) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 	switch {
 	case p.Heads > 0:
-		return fmt.Errorf("the kernel has no heads: %w", gemm.ErrUnsupported)
+		return fmt.Errorf("the kernel has no heads: %w", vk.ErrUnsupported)
 	case p.Keep != KeepNothing:
-		return fmt.Errorf("the kernel does not write pre: %w", gemm.ErrUnsupported)
-	case impl != gemm.Auto && impl != gemm.CoopMat:
-		return fmt.Errorf("path %v has no such kernel: %w", impl, gemm.ErrUnsupported)
+		return fmt.Errorf("the kernel does not write pre: %w", vk.ErrUnsupported)
+	case impl != engine.Auto && impl != engine.CoopMat:
+		return fmt.Errorf("path %v has no such kernel: %w", impl, vk.ErrUnsupported)
 	}
-	config, err := gemm.ChoosePair(caps, x.p, x.opt)
+	config, err := engine.ChoosePair(caps, x.p, x.opt)
 	x.opt.Config = &config
 	return err
 }
@@ -78,7 +94,7 @@ func (x *pair) choose(caps *vk.Caps, p Problem, impl gemm.Impl) error {
 func (x *pair) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
 	opt := x.opt
 	opt.Workspace = memory
-	return wrap(gemm.Pair(c, matrix(t.Y), t.X, matrix(t.W1), matrix(t.W2), x.p, opt))
+	return wrap(engine.Pair(c, matrix(t.Y), t.X, matrix(t.W1), matrix(t.W2), x.p, opt))
 }
 
 // matrix returns the only matrix of a batch.

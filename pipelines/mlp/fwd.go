@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
 )
@@ -60,9 +60,9 @@ type forwardPlan struct {
 type forwardPart struct {
 	heads
 	pair          *pair
-	narrow        *gemm.Problem // a narrow product
-	hidden        int64         // where silu(pre) lies, unless it is kept
-	units         int           // of it: more than p.Hidden if W1 and W2 are extended by zeros
+	narrow        *engine.Problem // a narrow product
+	hidden        int64           // where silu(pre) lies, unless it is kept
+	units         int             // of it: more than p.Hidden if W1 and W2 are extended by zeros
 	first, second chain.Product
 }
 
@@ -98,21 +98,21 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 		return part, 0, err
 	}
 	if part.pair != nil {
-		bytes, err := gemm.PairWorkspace(caps, part.pair.p, part.pair.opt)
+		bytes, err := engine.PairWorkspace(caps, part.pair.p, part.pair.opt)
 		return part, bytes, err
 	}
-	activation := gemm.SiLU
+	activation := engine.SiLU
 	if p.Keep >= KeepPre {
-		activation = gemm.SiLUKeep
+		activation = engine.SiLUKeep
 	}
 	if o.narrow(p) {
-		narrow := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
-		bytes, err := gemm.NarrowWorkspace(caps, narrow, p.Out, gemm.Options{Impl: o.Impl})
+		narrow := engine.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
+		bytes, err := engine.NarrowWorkspace(caps, narrow, p.Out, engine.Options{Impl: o.Impl})
 		if err == nil {
 			part.narrow = &narrow
 			return part, bytes, nil
 		}
-		if !errors.Is(err, gemm.ErrUnsupported) {
+		if !errors.Is(err, vk.ErrUnsupported) {
 			return part, 0, wrap(err)
 		}
 	}
@@ -120,21 +120,21 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	if p.Keep < KeepHidden {
 		part.hidden = memory.Take(h.bytes(p.Tokens, p))
 	}
-	products := func(units int) []gemm.Problem {
-		return []gemm.Problem{
+	products := func(units int) []engine.Problem {
+		return []engine.Problem{
 			{Batch: h.n, M: p.Tokens, N: units, K: p.In, Activation: activation, DType: p.DType, Out: p.DType},
 			{Batch: h.n, M: p.Tokens, N: p.Out, K: units, DType: p.DType, Out: p.yType()},
 		}
 	}
 	part.units = unitsOf(caps, p, o, products)
 	both, pad := products(part.units), part.units > p.Hidden
-	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.Impl, gemm.Options{PadB: pad}); err != nil {
+	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.Impl, engine.Options{PadB: pad}); err != nil {
 		return part, 0, err
 	}
 	if p.Heads == 0 {
 		memory.Keep() // operands of both are copied first; heads have both products in one memory
 	}
-	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.Impl, gemm.Options{AlignedA: true, PadB: pad})
+	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.Impl, engine.Options{AlignedA: true, PadB: pad})
 	return part, memory.Bytes, err
 }
 
@@ -143,13 +143,13 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 // those of one perceptron, in our memory alone, and the kernels of all can take a part of op(B) for
 // the whole. No kernel has an edge then: 115.5 instead of 120 µs (forward, 11000 tokens, 1365
 // units, H200).
-func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []gemm.Problem) int {
+func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []engine.Problem) int {
 	units := heads{0, 1}.rowStride(p)
 	if p.Keep > KeepNothing || p.Heads > 0 || units == p.Hidden {
 		return p.Hidden
 	}
 	for _, x := range products(units) {
-		config, err := gemm.Choose(caps, x, gemm.Options{Impl: o.Impl})
+		config, err := engine.Choose(caps, x, engine.Options{Impl: o.Impl})
 		if err != nil || !config.Fragments {
 			return p.Hidden
 		}
@@ -177,17 +177,17 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 	case f.pair != nil:
 		return f.pair.record(c, memory, t)
 	case f.narrow != nil:
-		return wrap(gemm.Narrow(c, t.Y, f.repeat(t.X), t.W1, t.W2, p.Out, *f.narrow, gemm.Options{Impl: o.Impl, X: t.Pre, Workspace: memory}))
+		return wrap(engine.Narrow(c, t.Y, t.Pre, f.repeat(t.X), t.W1, t.W2, p.Out, *f.narrow, engine.Options{Impl: o.Impl, Workspace: memory}))
 	}
 	hidden := t.Hidden
 	if hidden.IsZero() {
 		hidden = f.hiddenUnits(memory, f.hidden, f.units, p)
 	}
-	first, err := f.first.Steps(c, memory, hidden, f.repeat(t.X), t.W1, t.Pre, none)
+	first, err := f.first.Steps(c, memory, engine.Tensors{A: f.repeat(t.X), B: t.W1, C: hidden, X: t.Pre})
 	if err != nil {
 		return err
 	}
-	second, err := f.second.Steps(c, memory, t.Y, hidden, t.W2, none, none)
+	second, err := f.second.Steps(c, memory, engine.Tensors{A: hidden, B: t.W2, C: t.Y})
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (f *forwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) 
 		plan.add(f.pair.opt.Config.String(), "gemm_fragments", "gemm_pair")
 		return nil
 	case f.narrow != nil:
-		config, err := gemm.NarrowConfig(caps, *f.narrow, p.Out, gemm.Options{Impl: o.Impl})
+		config, err := engine.NarrowConfig(caps, *f.narrow, p.Out, engine.Options{Impl: o.Impl})
 		plan.add("narrow "+config.String(), "gemm_narrow", "gemm_combine")
 		return wrap(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
 )
@@ -62,7 +63,7 @@ func (b *backwardPart) recordLoss(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gra
 	if err != nil {
 		return err
 	}
-	outputs, err := b.y.Steps(c, memory, t.Y, b.hiddenUnits(memory, b.silu, p.Hidden, p), t.W2, none, none)
+	outputs, err := b.y.Steps(c, memory, engine.Tensors{A: b.hiddenUnits(memory, b.silu, p.Hidden, p), B: t.W2, C: t.Y})
 	if err != nil {
 		return err
 	}

@@ -98,9 +98,9 @@ type Options struct {
 	Impl gemm.Impl
 	// Fused forces one kernel for the forward pass of one perceptron, or two products.
 	Fused Fused
-	// FusedConfig forces one kernel, too, and its configuration, which must be feasible. It
-	// is for tuning and tests.
-	FusedConfig *gemm.PairConfig
+	// FusedConfig forces one kernel, too, and its configuration, which must be feasible: the
+	// words that Plan has of it, as in "pair s2 t2x2 h1x1 x4 ahead2". It is for tuning and tests.
+	FusedConfig string
 	// HeadsAtATime is how many heads are computed at a time, at most; 0 leaves it to the
 	// package.
 	HeadsAtATime int
@@ -121,16 +121,14 @@ func (o Options) Validate() error {
 	case o.HeadsAtATime < 0:
 		return fmt.Errorf("mlp: heads_at_a_time=%d is negative", o.HeadsAtATime)
 	}
-	return nil
+	_, err := o.fusedConfig()
+	return err
 }
 
 func validate(p Problem, o Options) error { return cmp.Or(p.Validate(), o.Validate()) }
 
 // narrow reports whether kernels that keep hidden units on the chip are asked for.
 func (o Options) narrow(p Problem) bool { return p.Heads > 0 && !o.Products }
-
-// none stands for a tensor that a product does not have.
-var none vk.Tensor
 
 // inputs returns what both passes read.
 func (t *Tensors) inputs(p Problem) []argument.Argument {

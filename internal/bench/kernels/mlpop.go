@@ -15,7 +15,7 @@ import (
 // An mlpOp is a problem of package mlp.
 type mlpOp struct {
 	p      mlp.Problem
-	opt    mlp.Options // FusedConfig is of path fused; nil: the table's
+	opt    mlp.Options // FusedConfig is of path fused; "": the table's
 	stride int         // elements from row to row of pre and hidden
 }
 
@@ -93,12 +93,12 @@ func (o mlpOp) options(impl string, p bench.Pass) (opt mlp.Options, err error) {
 	opt = o.opt
 	switch {
 	case impl == fusedImpl && p == bench.Backward:
-		return opt, fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", gemm.ErrUnsupported)
+		return opt, fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", vk.ErrUnsupported)
 	case impl == fusedImpl:
 		opt.Fused = mlp.FusedOn
 		return opt, nil
-	case opt.FusedConfig != nil:
-		return opt, fmt.Errorf("mlp: path %s: --config is of path %s: %w", impl, fusedImpl, gemm.ErrUnsupported)
+	case opt.FusedConfig != "":
+		return opt, fmt.Errorf("mlp: path %s: --config is of path %s: %w", impl, fusedImpl, vk.ErrUnsupported)
 	case impl != gemm.Auto.String():
 		opt.Fused = mlp.FusedOff
 	}

@@ -5,28 +5,28 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // product returns the problem of a kernel of gemm, with its options.
-func (p *mlpProblem) product() (x gemm.Problem, opt gemm.Options, err error) {
-	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
+func (p *mlpProblem) product() (x engine.Problem, opt engine.Options, err error) {
+	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return x, opt, err
 	}
 	if opt.Config, err = parseGemmConfig(p.Config); err != nil {
 		return x, opt, err
 	}
-	x = gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.y(), TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Activation: gemm.SiLU}
+	x = engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.y(), TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Activation: engine.SiLU}
 	switch {
 	case p.Backward && p.Keep == mlp.KeepPre:
-		x = gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, DType: p.DType, Out: p.Grad, Activation: gemm.TimesDSiLU}
+		x = engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, DType: p.DType, Out: p.Grad, Activation: engine.TimesDSiLU}
 	case p.Backward:
 		x.Out = p.Grad
 	case p.Keep == mlp.KeepPre:
-		x.Activation = gemm.SiLUKeep
+		x.Activation = engine.SiLUKeep
 	}
 	return x, opt, nil
 }
@@ -38,11 +38,11 @@ func (p *mlpProblem) narrowBytes(caps *vk.Caps) (int64, error) {
 	case err != nil:
 		return 0, err
 	case p.Backward && p.Keep == mlp.KeepPre:
-		return gemm.NarrowDSiLUWorkspace(caps, x)
+		return engine.NarrowDSiLUWorkspace(caps, x)
 	case p.Backward:
-		return gemm.NarrowBackwardWorkspace(caps, x, p.Out, opt)
+		return engine.NarrowBackwardWorkspace(caps, x, p.Out, opt)
 	}
-	return gemm.NarrowWorkspace(caps, x, p.Out, opt)
+	return engine.NarrowWorkspace(caps, x, p.Out, opt)
 }
 
 // checkNarrow runs one of the kernels of gemm: x is that of every head, and tensors by token
@@ -88,15 +88,14 @@ func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []kernelte
 			a.Shape, a.Strides = []int{p.Heads, a.Shape[0], a.Shape[1]}, []int{0, a.Strides[0], 1}
 		}
 		if !p.Backward {
-			opt.X = heads(t["pre"])
-			return gemm.Narrow(c, heads(t["y"]), a, t["w1"], t["w2"], p.Out, x, opt)
+			return engine.Narrow(c, heads(t["y"]), heads(t["pre"]), a, t["w1"], t["w2"], p.Out, x, opt)
 		}
 		dpre := heads(t["dpre"])
 		dpre.Shape = []int{p.Heads, p.Tokens, p.Hidden}
 		if p.Keep == mlp.KeepPre {
-			return gemm.NarrowDSiLU(c, dpre, t["dw2"], heads(t["dy"]), heads(t["pre"]), t["w2"], x, opt)
+			return engine.NarrowDSiLU(c, dpre, t["dw2"], heads(t["dy"]), heads(t["pre"]), t["w2"], x, opt)
 		}
-		return gemm.NarrowBackward(c, dpre, t["dw2"], heads(t["dy"]), a, t["w1"], t["w2"], p.Out, x, opt)
+		return engine.NarrowBackward(c, dpre, t["dw2"], heads(t["dy"]), a, t["w1"], t["w2"], p.Out, x, opt)
 	})
 }
 
@@ -200,7 +199,7 @@ func drawNarrowConfig(family *rand.Rand, s Space, p *mlpProblem) string {
 	}
 	caps := kernelCaps(s.Soft)
 	for range 100 {
-		c := gemm.Config{}
+		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)
 		c.Pack = family.IntN(2) == 0
 		q := *p

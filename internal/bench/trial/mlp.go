@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -24,7 +24,7 @@ func groupedKernel() Kernel {
 }
 
 // mlpProblem is a call of mlp.Forward or mlp.Backward, or with Narrow of
-// gemm.Narrow, gemm.NarrowBackward or gemm.NarrowDSiLU.
+// engine.Narrow, engine.NarrowBackward or engine.NarrowDSiLU.
 type mlpProblem struct {
 	mlp.Problem
 	Impl        string
@@ -52,16 +52,12 @@ func (p *mlpProblem) String() string {
 
 // options returns those of the call of package mlp.
 func (p *mlpProblem) options() (opt mlp.Options, err error) {
-	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
+	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return opt, err
 	}
 	opt.Fused, opt.HeadsAtATime, opt.Products = p.Fused, p.AtATime, p.Products
-	if p.FusedConfig != "" {
-		var c gemm.PairConfig
-		c, err = gemm.ParsePairConfig(p.FusedConfig)
-		opt.FusedConfig = &c
-	}
-	return opt, err
+	opt.FusedConfig = p.FusedConfig
+	return opt, nil
 }
 
 // passOf returns the direction.
@@ -163,7 +159,7 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
 		return nil
 	}
-	var config *gemm.PairConfig
+	var config *engine.PairConfig
 	outputs := 1 << 20
 	if !p.Backward && p.Impl != "scalar" && family.IntN(2) == 0 {
 		keep, p.Fused, outputs = mlp.KeepNothing, mlp.FusedOn, 512
@@ -194,14 +190,14 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 	return p
 }
 
-// drawPairConfig draws a configuration of gemm.Pair, or none.
-func drawPairConfig(family *rand.Rand, s Space) *gemm.PairConfig {
+// drawPairConfig draws a configuration of engine.Pair, or none.
+func drawPairConfig(family *rand.Rand, s Space) *engine.PairConfig {
 	caps, size, subgroups, tiles := kernelCaps(s.Soft), 16, 8, 3
 	if s.Soft {
 		size, subgroups, tiles = 8, 3, 2
 	}
 	for range 300 {
-		c := gemm.PairConfig{
+		c := engine.PairConfig{
 			Subgroups: 1 + family.IntN(subgroups), TilesM: 1 + family.IntN(tiles), TilesN: 1 + family.IntN(tiles+1),
 			HiddenM: 1 + family.IntN(tiles), HiddenN: 1 + family.IntN(2), Fence: family.IntN(2), Double: family.IntN(2) == 0,
 		}
@@ -211,7 +207,7 @@ func drawPairConfig(family *rand.Rand, s Space) *gemm.PairConfig {
 			c.Splits = 2 + family.IntN(3)
 			c.Rows = c.TilesM * size * family.IntN(3)
 		}
-		if c.Feasible(caps, gemm.PairProblem{M: 64, In: 64, Hidden: 64, N: 1, DType: dtype.Float16, Out: dtype.Float16}) == nil {
+		if c.Feasible(caps, engine.PairProblem{M: 64, In: 64, Hidden: 64, N: 1, DType: dtype.Float16, Out: dtype.Float16}) == nil {
 			return &c
 		}
 	}
