@@ -191,7 +191,7 @@ func ExampleWorkspace() {
 func ExampleSupports() {
 	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16, DType: dtype.Float16}
 	fmt.Println(mlp.Supports(caps, p, kit.Forward, mlp.Options{Fused: mlp.FusedOn}))
-	// Output: mlp: fused: gemm: pair: the device has no float16 arithmetic: unsupported on this device
+	// Output: mlp: fused: the device has no float16 arithmetic: unsupported on this device
 }
 
 func ExampleChooseLoss() {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Fused says whether Forward is one kernel, engine.Pair, or two products.
+// Fused says whether Forward is one kernel or two products.
 type Fused uint8
 
 // What there is to choose from.
@@ -32,21 +34,21 @@ func (f Fused) String() string {
 }
 
 // fusedConfig returns the configuration that is forced, nil if none is.
-func (o Options) fusedConfig() (*engine.PairConfig, error) {
+func (o Options) fusedConfig() (*fused.Config, error) {
 	if o.FusedConfig == "" {
 		return nil, nil
 	}
-	c, err := engine.ParsePairConfig(o.FusedConfig)
+	c, err := fused.ParseConfig(o.FusedConfig)
 	if err != nil {
-		return nil, fmt.Errorf("mlp: fused_config: %w", err)
+		return nil, wrap(err)
 	}
 	return &c, nil
 }
 
 // A pair is both products as one kernel.
 type pair struct {
-	p   engine.PairProblem
-	opt engine.PairOptions
+	p   fused.Problem
+	opt fused.Options
 }
 
 // newPair returns the kernel that o asks for, nil if it does not, or if it leaves the
@@ -58,11 +60,11 @@ func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
 		return nil, err
 	}
 	x := &pair{
-		p:   engine.PairProblem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
-		opt: engine.PairOptions{Config: config},
+		p:   fused.Problem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
+		opt: fused.Options{Config: config},
 	}
 	forced := o.Fused == FusedOn || config != nil
-	if o.Fused == FusedOff || !forced && !engine.PairPays(caps, x.p) {
+	if o.Fused == FusedOff || !forced && !fused.Pays(caps, x.p) {
 		return nil, nil
 	}
 	err = x.choose(caps, p, o.Impl)
@@ -70,7 +72,7 @@ func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("mlp: fused: %w", err)
+		return nil, wrap(err)
 	}
 	return x, nil
 }
@@ -79,13 +81,13 @@ func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
 func (x *pair) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 	switch {
 	case p.Heads > 0:
-		return fmt.Errorf("the kernel has no heads: %w", vk.ErrUnsupported)
+		return kit.Unsupported("fused", "the kernel has no heads")
 	case p.Keep != KeepNothing:
-		return fmt.Errorf("the kernel does not write pre: %w", vk.ErrUnsupported)
+		return kit.Unsupported("fused", "the kernel does not write pre")
 	case impl != engine.Auto && impl != engine.CoopMat:
-		return fmt.Errorf("path %v has no such kernel: %w", impl, vk.ErrUnsupported)
+		return kit.Unsupported("fused", "path %v has no such kernel", impl)
 	}
-	config, err := engine.ChoosePair(caps, x.p, x.opt)
+	config, err := fused.Choose(caps, x.p, x.opt)
 	x.opt.Config = &config
 	return err
 }
@@ -94,7 +96,7 @@ func (x *pair) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 func (x *pair) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
 	opt := x.opt
 	opt.Workspace = memory
-	return wrap(engine.Pair(c, matrix(t.Y), t.X, matrix(t.W1), matrix(t.W2), x.p, opt))
+	return wrap(fused.Forward(c, fused.Tensors{X: t.X, W1: matrix(t.W1), W2: matrix(t.W2), Y: matrix(t.Y)}, x.p, opt))
 }
 
 // matrix returns the only matrix of a batch.

@@ -63,8 +63,8 @@ func TestFusedUnsupported(t *testing.T) {
 		{hidden, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
 		{heads, mlp.Options{}, "mlp: fused: the kernel has no heads"},
 		{good, mlp.Options{Impl: engine.Scalar}, "mlp: fused: path scalar has no such kernel"},
-		{single, mlp.Options{}, "mlp: fused: gemm: pair: float32 matrices have no kernel"},
-		{wide, mlp.Options{}, "mlp: fused: gemm: pair: n=4096 is more than the "},
+		{single, mlp.Options{}, "mlp: fused: float32 matrices have no kernel"},
+		{wide, mlp.Options{}, "mlp: fused: n=4096 is more than the "},
 	} {
 		for _, x.o.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
 			plan, err := mlp.Choose(d.Caps(), x.p, kit.Forward, x.o)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
@@ -98,7 +99,7 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 		return part, 0, err
 	}
 	if part.pair != nil {
-		bytes, err := engine.PairWorkspace(caps, part.pair.p, part.pair.opt)
+		bytes, err := fused.Workspace(caps, part.pair.p, part.pair.opt)
 		return part, bytes, err
 	}
 	activation := engine.SiLU

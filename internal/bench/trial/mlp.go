@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -159,12 +160,12 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
 		return nil
 	}
-	var config *engine.PairConfig
+	var config *fused.Config
 	outputs := 1 << 20
 	if !p.Backward && p.Impl != "scalar" && family.IntN(2) == 0 {
 		keep, p.Fused, outputs = mlp.KeepNothing, mlp.FusedOn, 512
 		if family.IntN(4) > 0 {
-			config = drawPairConfig(family, s)
+			config = drawFusedConfig(family, s)
 		}
 	}
 	if p.Problem, ok = drawPerceptron(family, rng, s, 1, outputs, p.Backward, &p.kernelData); !ok {
@@ -190,14 +191,14 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 	return p
 }
 
-// drawPairConfig draws a configuration of engine.Pair, or none.
-func drawPairConfig(family *rand.Rand, s Space) *engine.PairConfig {
+// drawFusedConfig draws a configuration of one kernel, or none.
+func drawFusedConfig(family *rand.Rand, s Space) *fused.Config {
 	caps, size, subgroups, tiles := kernelCaps(s.Soft), 16, 8, 3
 	if s.Soft {
 		size, subgroups, tiles = 8, 3, 2
 	}
 	for range 300 {
-		c := engine.PairConfig{
+		c := fused.Config{
 			Subgroups: 1 + family.IntN(subgroups), TilesM: 1 + family.IntN(tiles), TilesN: 1 + family.IntN(tiles+1),
 			HiddenM: 1 + family.IntN(tiles), HiddenN: 1 + family.IntN(2), Fence: family.IntN(2), Double: family.IntN(2) == 0,
 		}
@@ -207,7 +208,7 @@ func drawPairConfig(family *rand.Rand, s Space) *engine.PairConfig {
 			c.Splits = 2 + family.IntN(3)
 			c.Rows = c.TilesM * size * family.IntN(3)
 		}
-		if c.Feasible(caps, engine.PairProblem{M: 64, In: 64, Hidden: 64, N: 1, DType: dtype.Float16, Out: dtype.Float16}) == nil {
+		if c.Feasible(caps, fused.Problem{M: 64, In: 64, Hidden: 64, N: 1, DType: dtype.Float16, Out: dtype.Float16}) == nil {
 			return &c
 		}
 	}

@@ -56,7 +56,7 @@ const (
 // registers returns about how many an invocation of the matrix path has, for its sums, the
 // next slab, which is on its way, and the rest.
 func (c *Config) registers(caps *vk.Caps, p *Problem) int {
-	m, n := c.block(caps, p.DType)
+	m, n := c.Block(caps, p.DType)
 	return (m*n+c.slabElements(p, m, n)/2)/c.threads(caps) + otherRegisters
 }
 
@@ -135,7 +135,7 @@ func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 	}
 	t := c.costs(caps, p)
 	if c.Impl == CoopMat {
-		m, n := c.block(caps, p.DType)
+		m, n := c.Block(caps, p.DType)
 		if units := int(caps.ComputeUnits); t.slots > units && 2*c.threads(caps)*c.registers(caps, p) > unitRegisters {
 			t.slots = units
 		}
@@ -218,7 +218,7 @@ func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 	add := func(splits, rows int) {
 		v := c
 		v.Splits, v.Rows = splits, rows
-		if v.fit(p) == v {
+		if v.Fit(p) == v {
 			all = append(all, v)
 		}
 	}

@@ -23,8 +23,8 @@ func (c *Config) splitK(k int) int {
 	return (blocks + splits - 1) / splits * c.BlockK
 }
 
-// fit returns c with as many splits as have some of k, and rows as there are.
-func (c Config) fit(p *Problem) Config {
+// Fit returns c with as many splits as have some of k, and rows as there are.
+func (c Config) Fit(p *Problem) Config {
 	if c.Splits > 1 {
 		part := c.splitK(p.K)
 		c.Splits = (p.K + part - 1) / part
@@ -35,30 +35,30 @@ func (c Config) fit(p *Problem) Config {
 	return c
 }
 
-// partialStride returns the length of a row of partial sums: whole vec4.
-func partialStride(n int) int { return (n + 3) / 4 * 4 }
+// PartialStride returns the length of a row of partial sums: whole vec4.
+func PartialStride(n int) int { return (n + 3) / 4 * 4 }
 
-// partialBytes returns the memory of partial sums.
-func (c Config) partialBytes(p Problem) int64 {
+// PartialBytes returns the memory of partial sums.
+func (c Config) PartialBytes(p Problem) int64 {
 	if c.Splits <= 1 {
 		return 0
 	}
-	return 4 * int64(c.Splits) * int64(p.Batches()*p.M-c.Rows) * int64(partialStride(p.N))
+	return 4 * int64(c.Splits) * int64(p.Batches()*p.M-c.Rows) * int64(PartialStride(p.N))
 }
 
 // combineSpec is the specialization of gemm_combine.comp.
 type combineSpec struct {
 	WorkgroupSize uint32       `glsl:"WORKGROUP_SIZE"`
-	Epilogue      epilogueSpec `glsl:"epilogue"`
+	Epilogue      EpilogueSpec `glsl:"epilogue"`
 }
 
-// A multiplier records the one kernel of a configuration.
-type multiplier func(c *vk.Cmd, args arguments, p Problem, config Config) error
+// A Program records the one kernel of a configuration.
+type Program func(c *vk.Cmd, args Args, p Problem, config Config) error
 
-// steps returns what computes a product: the kernel alone, or the kernel whose workgroups
+// Steps returns what computes a product: the kernel alone, or the kernel whose workgroups
 // have a part of k each, and gemm_combine, which adds up their sums, in memory from byte
 // `at` on.
-func (multiply multiplier) steps(args arguments, p Problem, config Config, memory *vk.Buffer, at int64) steps.List {
+func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Buffer, at int64) steps.List {
 	if config.Splits <= 1 {
 		return steps.List{func(c *vk.Cmd) error { return multiply(c, args, p, config) }}
 	}
@@ -70,24 +70,24 @@ func (multiply multiplier) steps(args arguments, p Problem, config Config, memor
 		whole = steps.List{func(c *vk.Cmd) error { return multiply(c, unshared, first, one) }}
 		args, p = args.rowsFrom(rows, p.Batches()*p.M-rows, p)
 	}
-	stride := partialStride(p.N)
-	partial := arguments{a: args.a, b: args.b, panel: args.panel, n: args.n, k: args.k, more: args.more, c: vk.Tensor{
+	stride := PartialStride(p.N)
+	partial := Args{A: args.A, B: args.B, panel: args.panel, n: args.n, K: args.K, More: args.More, C: vk.Tensor{
 		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{config.Splits * p.Batches(), p.M, p.N},
 		Strides: []int{p.M * stride, stride, 1},
 		Offset:  int(at / 4),
 	}}
-	partial.c = partial.c.Narrow()
+	partial.C = partial.C.Narrow()
 	sums := Problem{Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, DType: p.DType, Out: dtype.Float32}
 	return steps.Together(whole, steps.List{
 		func(c *vk.Cmd) error { return multiply(c, partial, sums, config) },
-		func(c *vk.Cmd) error { return combine(c, args, partial.c, p, config.Splits) },
+		func(c *vk.Cmd) error { return Combine(c, args, partial.C, p, config.Splits) },
 	})
 }
 
-// combine records gemm_combine: the epilogue of p on sums, (splits * batch, m, n) float32,
+// Combine records gemm_combine: the epilogue of p on sums, (splits * batch, m, n) float32,
 // added up over splits.
-func combine(c *vk.Cmd, args arguments, sums vk.Tensor, p Problem, splits int) error {
+func Combine(c *vk.Cmd, args Args, sums vk.Tensor, p Problem, splits int) error {
 	d := c.Device()
 	limit := d.Caps().MaxWorkgroupCount
 	stride := sums.Strides[1]
@@ -96,7 +96,7 @@ func combine(c *vk.Cmd, args arguments, sums vk.Tensor, p Problem, splits int) e
 		return err
 	}
 	const threads = 128
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, combineSpec{threads, newEpilogueSpec(args, p)}, vk.KernelOptions{})
+	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, combineSpec{threads, NewEpilogueSpec(args, p)}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -104,12 +104,12 @@ func combine(c *vk.Cmd, args arguments, sums vk.Tensor, p Problem, splits int) e
 	x := min(groups, int(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int(limit[1]) {
-		return unsupported("m=%d and n=%d make %d workgroups, more than the device's %d x %d", p.M, p.N, groups, limit[0], limit[1])
+		return Unsupported("m=%d and n=%d make %d workgroups, more than the device's %d x %d", p.M, p.N, groups, limit[0], limit[1])
 	}
-	out := newParams(args, p, &Config{BlockK: 1}, groups)
+	out := NewParams(args, p, &Config{BlockK: 1}, groups)
 	out.Splits = uint32(splits)
 	out.AOffset, out.AStride, out.AStrideB = uint32(sums.Offset), uint32(stride), uint32(sums.Strides[0])
-	outs := args.bound()
+	outs := args.Bound()
 	c.Note(func() vk.Note {
 		text := fmt.Sprintf("%dx%d, %d sums of each", p.M, p.N, splits)
 		if n := p.Batches(); n > 1 {

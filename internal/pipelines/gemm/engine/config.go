@@ -76,7 +76,7 @@ func ParseConfig(text string) (Config, error) {
 	}
 	threadsY := 0
 	for _, w := range words[1:] {
-		one := func(format string, to ...any) bool { return scan(w, format, to...) }
+		one := func(format string, to ...any) bool { return Scan(w, format, to...) }
 		scalar := c.Impl == Scalar
 		switch {
 		case w == "pack" && !scalar:
@@ -95,9 +95,9 @@ func ParseConfig(text string) (Config, error) {
 	return c, nil
 }
 
-// scan reads the numbers of a word of a configuration, and reports whether it is what
+// Scan reads the numbers of a word of a configuration, and reports whether it is what
 // printing them gives.
-func scan(word, format string, to ...any) bool {
+func Scan(word, format string, to ...any) bool {
 	n, err := fmt.Sscanf(word, format, to...)
 	return err == nil && n == len(to) && fmt.Sprintf(format, values(to)...) == word
 }
@@ -111,14 +111,14 @@ func values(pointers []any) []any {
 	return list
 }
 
-// unsupported returns an error that wraps ErrUnsupported.
-func unsupported(format string, args ...any) error {
+// Unsupported returns an error that wraps ErrUnsupported.
+func Unsupported(format string, args ...any) error {
 	return fmt.Errorf("gemm: "+format+": %w", append(args, ErrUnsupported)...)
 }
 
-// block returns how many rows and columns of C a workgroup computes; 1 if the device
+// Block returns how many rows and columns of C a workgroup computes; 1 if the device
 // has no matrices for the path.
-func (c *Config) block(caps *vk.Caps, t dtype.DType) (m, n int) {
+func (c *Config) Block(caps *vk.Caps, t dtype.DType) (m, n int) {
 	if c.Impl == Scalar {
 		return max(c.BlockM, 1), max(c.BlockN, 1)
 	}
@@ -134,21 +134,21 @@ func (c *Config) block(caps *vk.Caps, t dtype.DType) (m, n int) {
 // configuration: the tuning table, sweeps and tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if (p.DType != dtype.Float32 || p.Out != dtype.Float32) && !caps.Storage16 {
-		return unsupported("%v: %v to %v needs 16-bit storage", c.Impl, p.DType, p.Out)
+		return Unsupported("%v: %v to %v needs 16-bit storage", c.Impl, p.DType, p.Out)
 	}
 	if !caps.ScalarBlockLayout {
-		return unsupported("%v: the device has no scalar block layout", c.Impl)
+		return Unsupported("%v: the device has no scalar block layout", c.Impl)
 	}
-	if c.BlockK < 1 || c.GroupM < 1 || c.Rows < 0 || c.Splits < 0 || c.Splits > maxSplits {
-		return unsupported("%v: k%d and g%d must be positive, splits%d at most %d, rows%d not negative", c.Impl, c.BlockK, c.GroupM, c.Splits, maxSplits, c.Rows)
+	if c.BlockK < 1 || c.GroupM < 1 || c.Rows < 0 || c.Splits < 0 || c.Splits > MaxSplits {
+		return Unsupported("%v: k%d and g%d must be positive, splits%d at most %d, rows%d not negative", c.Impl, c.BlockK, c.GroupM, c.Splits, MaxSplits, c.Rows)
 	}
 	switch {
 	case p.Batches() == 1 && c.Rows%8 != 0:
-		return unsupported("%v: rows%d is not a multiple of 8", c.Impl, c.Rows)
+		return Unsupported("%v: rows%d is not a multiple of 8", c.Impl, c.Rows)
 	case p.Batches() > 1 && c.Rows%p.M != 0:
-		return unsupported("%v: rows%d are no whole products of m=%d", c.Impl, c.Rows, p.M)
+		return Unsupported("%v: rows%d are no whole products of m=%d", c.Impl, c.Rows, p.M)
 	case c.Splits > 1 && c.Splits > c.mostSplits(caps, &p):
-		return unsupported("%v: splits%d of %d products are more than the device's %d workgroups", c.Impl, c.Splits, p.Batches()-c.Rows/p.M, caps.MaxWorkgroupCount[2])
+		return Unsupported("%v: splits%d of %d products are more than the device's %d workgroups", c.Impl, c.Splits, p.Batches()-c.Rows/p.M, caps.MaxWorkgroupCount[2])
 	}
 	switch c.Impl {
 	case CoopMat:
@@ -163,30 +163,30 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	shape, lack := chips.MatrixShape(caps, p.DType)
 	if lack != "" {
-		return unsupported("coopmat: %s", lack)
+		return Unsupported("coopmat: %s", lack)
 	}
 	m, n := int(shape.M), int(shape.N)
 	switch {
 	case c.SubgroupsM < 1 || c.SubgroupsN < 1 || c.TilesM < 1 || c.TilesN < 1:
-		return unsupported("coopmat: a tile size of %v is not positive", c)
+		return Unsupported("coopmat: a tile size of %v is not positive", c)
 	case c.BlockK%n != 0:
-		return unsupported("coopmat: k%d is not a multiple of the matrix size %d", c.BlockK, n)
+		return Unsupported("coopmat: k%d is not a multiple of the matrix size %d", c.BlockK, n)
 	case m%8 != 0 || m*n/4%int(caps.SubgroupSize) != 0:
-		return unsupported("coopmat: matrices of %dx%d do not divide among %d invocations", m, n, caps.SubgroupSize)
+		return Unsupported("coopmat: matrices of %dx%d do not divide among %d invocations", m, n, caps.SubgroupSize)
 	}
-	if err := fitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
+	if err := FitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	if err := c.feasibleFragments(caps, &p, m, n); err != nil {
 		return err
 	}
 	if limit := caps.MaxStorageBufferRange; c.inParts(&p) {
-		c := c.fit(&p)
-		if bytes := c.plan(caps, &p, &Options{}).bytes; uint64(bytes) > limit {
-			return unsupported("coopmat: parts of float32 operands take %d bytes, a kernel sees %d", bytes, limit)
+		c := c.Fit(&p)
+		if bytes := c.Memory(caps, &p, &Options{}).Bytes; uint64(bytes) > limit {
+			return Unsupported("coopmat: parts of float32 operands take %d bytes, a kernel sees %d", bytes, limit)
 		}
 	}
-	return fitsShared(caps, c.Impl, c.tileBytes(p, m, n))
+	return FitsShared(caps, c.Impl, c.tileBytes(p, m, n))
 }
 
 // tileBytes is the shared memory of the matrix kernel: lib/gemm_operand.glsl and
@@ -217,41 +217,41 @@ func (c Config) tileBytes(p Problem, m, n int) int {
 // feasibleScalar is Feasible for the scalar path.
 func (c Config) feasibleScalar(caps *vk.Caps) error {
 	if c.Threads < 1 || c.ThreadsX < 1 || c.BlockM < 1 || c.BlockN < 1 {
-		return unsupported("scalar: a tile size of %v is not positive", c)
+		return Unsupported("scalar: a tile size of %v is not positive", c)
 	}
 	threadsY := c.Threads / c.ThreadsX
 	switch {
 	case c.Threads%c.ThreadsX != 0:
-		return unsupported("scalar: %d invocations are not rows of %d", c.Threads, c.ThreadsX)
+		return Unsupported("scalar: %d invocations are not rows of %d", c.Threads, c.ThreadsX)
 	case c.BlockM%threadsY != 0 || c.BlockN%c.ThreadsX != 0:
-		return unsupported("scalar: a block of %dx%d does not divide among %dx%d invocations", c.BlockM, c.BlockN, threadsY, c.ThreadsX)
+		return Unsupported("scalar: a block of %dx%d does not divide among %dx%d invocations", c.BlockM, c.BlockN, threadsY, c.ThreadsX)
 	case c.BlockK%4 != 0:
-		return unsupported("scalar: k%d is not a multiple of 4", c.BlockK)
+		return Unsupported("scalar: k%d is not a multiple of 4", c.BlockK)
 	}
-	if err := fitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
+	if err := FitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
 		return err
 	}
-	return fitsShared(caps, c.Impl, (c.BlockM+c.BlockN)*(c.BlockK/4+1)*16)
+	return FitsShared(caps, c.Impl, (c.BlockM+c.BlockN)*(c.BlockK/4+1)*16)
 }
 
-func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
+func FitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
 	if limit := min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]); threads > int(limit) {
-		return unsupported("%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
+		return Unsupported("%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
 	}
 	return nil
 }
 
-// fitsBeside returns nil if a device has bytes of shared memory besides those of c.
-func (c *Config) fitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
+// FitsBeside returns nil if a device has bytes of shared memory besides those of c.
+func (c *Config) FitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
 	if shape, lack := chips.MatrixShape(caps, p.DType); c.Impl == CoopMat && lack == "" {
 		bytes += c.tileBytes(*p, int(shape.M), int(shape.N))
 	}
-	return fitsShared(caps, c.Impl, bytes)
+	return FitsShared(caps, c.Impl, bytes)
 }
 
-func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
+func FitsShared(caps *vk.Caps, impl Impl, bytes int) error {
 	if bytes > int(caps.MaxSharedMemoryBytes) {
-		return unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
+		return Unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
 	}
 	return nil
 }
@@ -268,7 +268,7 @@ func (c Config) Kernels(p Problem) []string {
 	case c.Fragments:
 		list = []string{"gemm_fragments", "gemm_coopmat_fragmented"}
 	}
-	if c.fit(&p).Splits > 1 {
+	if c.Fit(&p).Splits > 1 {
 		list = append(list, "gemm_combine")
 	}
 	return list

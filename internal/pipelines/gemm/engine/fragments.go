@@ -9,11 +9,11 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Fragments: Pair takes its operands in the order in which invocations hold the elements of
-// matrices, and so may Multiply op(B). A kernel of its own brings them into it: an invocation
-// then loads its part of a matrix at once, instead of two elements at a time, and there are no
-// tails. Right matrices that come from memory need no shared memory, and none of its bandwidth,
-// which is what bounds the kernel that has both operands there.
+// Fragments: Multiply may take op(B) in the order in which invocations hold the elements of
+// matrices; package fused of mlp takes all operands so. A kernel of its own brings them into
+// it: an invocation then loads its part of a matrix at once, instead of two elements at a time,
+// and there are no tails. Right matrices that come from memory need no shared memory, and none
+// of its bandwidth, which is what bounds the kernel that has both operands there.
 
 // fragmentsParams is the push-constant block of gemm_fragments.comp.
 type fragmentsParams struct {
@@ -46,41 +46,41 @@ type fragmentsSpec struct {
 	Sources       uint32 `glsl:"SOURCES"`
 }
 
-// A layOut says where the matrices of an operand go: panels of width matrices across k,
+// A Layout says where the matrices of an operand go: panels of width matrices across k,
 // depth of them along k one after the other.
-type layOut struct {
-	width, panels, depth, groups int
-	at                           int64 // bytes
+type Layout struct {
+	Width, Panels, Depth, Groups int
+	At                           int64 // bytes
 }
 
-// matrices returns how many there are.
-func (l layOut) matrices() int64 {
-	return int64(l.width) * int64(l.panels) * int64(l.depth) * int64(l.groups)
+// Matrices returns how many there are.
+func (l Layout) Matrices() int64 {
+	return int64(l.Width) * int64(l.Panels) * int64(l.Depth) * int64(l.Groups)
 }
 
 // source returns what the kernel wants to know of a matrix (rows, columns).
-func (l layOut) source(t vk.Tensor) fragmentSource {
+func (l Layout) source(t vk.Tensor) fragmentSource {
 	return fragmentSource{
 		Offset: uint32(t.Offset), Stride: uint32(t.Strides[0]), Rows: uint32(t.Shape[0]), Cols: uint32(t.Shape[1]),
-		Width: uint32(l.width), Panels: uint32(l.panels), Depth: uint32(l.depth), Count: uint32(l.matrices()),
-		At: uint32(l.at / 16),
+		Width: uint32(l.Width), Panels: uint32(l.Panels), Depth: uint32(l.Depth), Count: uint32(l.Matrices()),
+		At: uint32(l.At / 16),
 	}
 }
 
-// fragments records gemm_fragments: the matrices of x, w1 and w2, of a 16-bit format, to
+// CopyFragments records gemm_fragments: the matrices of x, w1 and w2, of a 16-bit format, to
 // memory.
-func fragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]layOut) error {
+func CopyFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout) error {
 	return recordFragments(c, memory, tensors, layouts, 0, len(tensors), false, "x, w1, w2")
 }
 
 // recordFragments records gemm_fragments for n of x, w1 and w2 from the first on; with byK
 // for the transposes of w1 and w2.
-func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]layOut, first, n int, byK bool, text string) error {
+func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout, first, n int, byK bool, text string) error {
 	const subgroups = 4 // of one matrix each: four of them took 7 µs instead of 5 for 512 x 1536 (H200)
 	d, format := c.Device(), tensors[0].DType
 	shape, lack := chips.MatrixShape(d.Caps(), format)
 	if lack != "" {
-		return unsupported("fragments: %s", lack)
+		return Unsupported("fragments: %s", lack)
 	}
 	module, err := shaders.Get("gemm_fragments", format.Short())
 	if err != nil {
@@ -95,18 +95,18 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 	}
 	groups := int64(0)
 	for _, l := range layouts {
-		groups = max(groups, l.matrices()/int64(max(l.width, 1)))
+		groups = max(groups, l.Matrices()/int64(max(l.Width, 1)))
 	}
 	limit := d.Caps().MaxWorkgroupCount
 	x := min(groups, int64(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int64(limit[1]) {
-		return unsupported("fragments: a copy takes %d workgroups, more than the device's %d x %d", groups, limit[0], limit[1])
+		return Unsupported("fragments: a copy takes %d workgroups, more than the device's %d x %d", groups, limit[0], limit[1])
 	}
 	c.Note(func() vk.Note {
 		bytes := vk.Traffic(tensors[first : first+n]...)
 		for _, l := range layouts {
-			bytes += 2 * float64(l.matrices()) * float64(shape.M*shape.N)
+			bytes += 2 * float64(l.Matrices()) * float64(shape.M*shape.N)
 		}
 		return vk.Note{Text: text, Bytes: bytes}
 	})
@@ -133,35 +133,35 @@ func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
 	case !c.Fragments:
 		return nil
 	case p.DType == dtype.Float32:
-		return unsupported("coopmat: float32 operands have no fragments")
+		return Unsupported("coopmat: float32 operands have no fragments")
 	case p.Batches() > 1:
-		return unsupported("coopmat: op(B) is in fragments for one product alone, not batch=%d", p.Batches())
+		return Unsupported("coopmat: op(B) is in fragments for one product alone, not batch=%d", p.Batches())
 	case m != n || n*n != 8*int(caps.SubgroupSize):
-		return unsupported("coopmat: fragments of %dx%d matrices are not 8 elements for each of %d invocations", m, n, caps.SubgroupSize)
+		return Unsupported("coopmat: fragments of %dx%d matrices are not 8 elements for each of %d invocations", m, n, caps.SubgroupSize)
 	case c.BlockK/n*c.TilesN%c.rightAhead() != 0:
-		return unsupported("coopmat: a slab of %d x %d right matrices is not a multiple of the %d that are on their way", c.BlockK/n, c.TilesN, c.rightAhead())
+		return Unsupported("coopmat: a slab of %d x %d right matrices is not a multiple of the %d that are on their way", c.BlockK/n, c.TilesN, c.rightAhead())
 	}
 	if bytes := c.rightBytes(caps, p); uint64(bytes) > caps.MaxStorageBufferRange {
-		return unsupported("coopmat: op(B) in fragments has %d bytes, more than the device's %d of a storage buffer", bytes, caps.MaxStorageBufferRange)
+		return Unsupported("coopmat: op(B) in fragments has %d bytes, more than the device's %d of a storage buffer", bytes, caps.MaxStorageBufferRange)
 	}
 	return nil
 }
 
 // rightLayout is where op(B) in fragments lies: a panel for each subgroup of a row of them, of
 // whole slabs, the last filled with zeros.
-func (c *Config) rightLayout(caps *vk.Caps, p *Problem) layOut {
-	_, blockN := c.block(caps, p.DType)
+func (c *Config) rightLayout(caps *vk.Caps, p *Problem) Layout {
+	_, blockN := c.Block(caps, p.DType)
 	steps := c.BlockK / (blockN / (c.SubgroupsN * c.TilesN)) // of a slab
-	return layOut{
-		width: c.TilesN, panels: (p.N + blockN - 1) / blockN * c.SubgroupsN,
-		depth: (p.K + c.BlockK - 1) / c.BlockK * steps, groups: 1,
+	return Layout{
+		Width: c.TilesN, Panels: (p.N + blockN - 1) / blockN * c.SubgroupsN,
+		Depth: (p.K + c.BlockK - 1) / c.BlockK * steps, Groups: 1,
 	}
 }
 
 // rightBytes is the memory of that, and of what is loaded past its end and not used.
 func (c *Config) rightBytes(caps *vk.Caps, p *Problem) int64 {
 	l := c.rightLayout(caps, p)
-	return 2 * int64(rightSize(caps)) * (l.matrices() + mostAhead)
+	return 2 * int64(rightSize(caps)) * (l.Matrices() + mostAhead)
 }
 
 // rightSize returns the elements of a right matrix: eight of each invocation.
@@ -169,19 +169,19 @@ func rightSize(caps *vk.Caps) int { return 8 * int(caps.SubgroupSize) }
 
 // fragment returns the step that brings op(B) into fragments, in memory from byte `at` on,
 // and makes them the operand.
-func (m *memoryPlan) fragment(caps *vk.Caps, args *arguments, p Problem, memory *vk.Buffer, at int64) func(c *vk.Cmd) error {
-	l, b, size := m.right, args.b, rightSize(caps)
+func (m *MemoryPlan) fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.Buffer, at int64) func(c *vk.Cmd) error {
+	l, b, size := m.right, args.B, rightSize(caps)
 	b.Shape, b.Strides = b.Shape[1:], b.Strides[1:]
-	args.b = vk.Tensor{
+	args.B = vk.Tensor{
 		Buffer: memory, DType: p.DType,
-		Shape: []int{1, int(l.matrices()) + mostAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
+		Shape: []int{1, int(l.Matrices()) + mostAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
 	}.Narrow()
-	l.at = 2 * int64(args.b.Offset)
-	to, k, n := args.b.Buffer, b.Shape[0], b.Shape[1]
+	l.At = 2 * int64(args.B.Offset)
+	to, k, n := args.B.Buffer, b.Shape[0], b.Shape[1]
 	if p.TransB {
 		k, n = n, k
 	}
 	return func(c *vk.Cmd) error {
-		return recordFragments(c, to, [3]vk.Tensor{b, b, b}, [3]layOut{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", k, n))
+		return recordFragments(c, to, [3]vk.Tensor{b, b, b}, [3]Layout{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", k, n))
 	}
 }

@@ -83,7 +83,7 @@ func GroupWorkspace(g Group) int64 {
 	return groupRowBytes * int64(products)
 }
 
-var errGroupParts = unsupported("coopmat: groups of float32 products have no kernel")
+var errGroupParts = Unsupported("coopmat: groups of float32 products have no kernel")
 
 // ChooseGroup returns the configuration that MultiplyGroup takes for g on a device. Its
 // error wraps ErrUnsupported if no path, or not the forced one, handles g.
@@ -94,7 +94,7 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 	p := g.Common()
 	if c := opt.Config; c != nil {
 		if c.Pack || c.Fragments || c.Splits > 1 {
-			return *c, unsupported("%v: a group has no copies and no splits", c)
+			return *c, Unsupported("%v: a group has no copies and no splits", c)
 		}
 		if c.inParts(&p) {
 			return *c, errGroupParts
@@ -135,7 +135,7 @@ type groupParams struct {
 
 // groupRow is a row of its table.
 type groupRow struct {
-	params
+	Params
 	First uint32 `glsl:"first"`
 	ASize uint32 `glsl:"a_size"`
 	BSize uint32 `glsl:"b_size"`
@@ -150,7 +150,7 @@ func groupTable(caps *vk.Caps, list []product, config *Config) (table []groupRow
 	for i := range list {
 		x := &list[i]
 		n := config.blocks(caps, &x.p)
-		row := groupRow{params: newParams(x.args, x.p, config, n), First: uint32(blocks), ASize: uint32(x.p.M), BSize: uint32(x.p.N)}
+		row := groupRow{Params: NewParams(x.args, x.p, config, n), First: uint32(blocks), ASize: uint32(x.p.M), BSize: uint32(x.p.N)}
 		if x.p.K == 0 {
 			row.K, row.ASize, row.BSize = 1, 1, 1 // where the kernel loads, but does not multiply
 		}
@@ -170,7 +170,7 @@ func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kern
 		}
 		spec := newScalarSpec(list[0].args, list[0].p, config)
 		for i := range list {
-			spec.Epilogue.join(newEpilogueSpec(list[i].args, list[i].p))
+			spec.Epilogue.join(NewEpilogueSpec(list[i].args, list[i].p))
 		}
 		return vk.CachedKernel[groupParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
 	}
@@ -178,22 +178,22 @@ func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kern
 	if err != nil {
 		return nil, err
 	}
-	spec, err := newMatrixSpec(d.Caps(), list[0].args, list[0].p, config)
+	spec, err := NewMatrixSpec(d.Caps(), list[0].args, list[0].p, config)
 	if err != nil {
 		return nil, err
 	}
 	for i := range list {
 		x := &list[i]
 		spec.Tail = spec.Tail || x.p.K%config.BlockK != 0 || x.p.K == 0
-		spec.AAligned = spec.AAligned && aligned(8, x.args.a)
-		spec.BAligned = spec.BAligned && aligned(8, x.args.b)
-		spec.Epilogue.join(newEpilogueSpec(x.args, x.p))
+		spec.AAligned = spec.AAligned && Aligned(8, x.args.A)
+		spec.BAligned = spec.BAligned && Aligned(8, x.args.B)
+		spec.Epilogue.join(NewEpilogueSpec(x.args, x.p))
 	}
 	return vk.CachedKernel[groupParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
 }
 
 // join makes e serve the epilogue of another product of the group, too.
-func (e *epilogueSpec) join(other epilogueSpec) {
+func (e *EpilogueSpec) join(other EpilogueSpec) {
 	e.OutAligned = e.OutAligned && other.OutAligned
 	e.ReadC = e.ReadC || other.ReadC
 	e.Scaled = e.Scaled || other.Scaled
@@ -207,7 +207,7 @@ func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, co
 	x := min(blocks, int(limit[0]))
 	y := (blocks + x - 1) / x
 	if y > int(limit[1]) || blocks > math.MaxInt32 {
-		return unsupported("products of the group make %d blocks, more than the device's %d x %d workgroups", blocks, limit[0], limit[1])
+		return Unsupported("products of the group make %d blocks, more than the device's %d x %d workgroups", blocks, limit[0], limit[1])
 	}
 	data, err := binary.Append(nil, binary.LittleEndian, table)
 	if err != nil {
@@ -216,7 +216,7 @@ func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, co
 	c.Write(memory.Buffer, 4*int64(memory.Offset), data)
 	c.BarrierFromTransfer()
 	t := boundGroup(list)
-	outs := t.bound()
+	outs := t.Bound()
 	c.Note(func() vk.Note {
 		x := vk.Note{Text: fmt.Sprintf("%d products", len(list)), Matrices: config.Impl == CoopMat, DType: list[0].p.DType}
 		for i := range list {
@@ -225,6 +225,6 @@ func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, co
 		return x
 	})
 	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 1}, groupParams{uint32(4 * memory.Offset / groupRowBytes), uint32(len(table))},
-		t.a, t.b, outs[0], outs[1], outs[2], outs[3], memory)
+		t.A, t.B, outs[0], outs[1], outs[2], outs[3], memory)
 	return c.Err()
 }

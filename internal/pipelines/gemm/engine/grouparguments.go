@@ -11,7 +11,7 @@ import (
 // A product is one of a group that has elements, with its tensors.
 type product struct {
 	p    Problem
-	args arguments
+	args Args
 }
 
 // newGroupArguments checks the tensors of a group, but not whether those of different
@@ -31,8 +31,8 @@ func newGroupArguments(tensors []Tensors, g Group) (list []product, extents []ex
 			return nil, nil, err
 		}
 		for _, x := range []extent{
-			{"c", i, args.c, true}, {"a", i, args.a, false}, {"b", i, args.b, false},
-			{"residual", i, args.r, false}, {"x", i, args.x, !p.ReadsX()}, {"s", i, args.s, true},
+			{"c", i, args.C, true}, {"a", i, args.A, false}, {"b", i, args.B, false},
+			{"residual", i, args.R, false}, {"x", i, args.X, !p.ReadsX()}, {"s", i, args.S, true},
 		} {
 			if x.IsZero() {
 				continue
@@ -117,18 +117,18 @@ func interleaved(t, u *vk.Tensor) bool {
 
 // boundGroup returns tensors of the group that hold the buffers of all products: each
 // one's first. Where all k are 0, C stands for A and B.
-func boundGroup(list []product) (t arguments) {
+func boundGroup(list []product) (t Args) {
 	for i := range list {
 		a := &list[i].args
-		for _, x := range []struct{ to, from *vk.Tensor }{{&t.c, &a.c}, {&t.a, &a.a}, {&t.b, &a.b}, {&t.r, &a.r}, {&t.x, &a.x}, {&t.s, &a.s}} {
+		for _, x := range []struct{ to, from *vk.Tensor }{{&t.C, &a.C}, {&t.A, &a.A}, {&t.B, &a.B}, {&t.R, &a.R}, {&t.X, &a.X}, {&t.S, &a.S}} {
 			if x.to.IsZero() {
 				*x.to = *x.from
 			}
 		}
 	}
-	for _, x := range []*vk.Tensor{&t.a, &t.b} {
+	for _, x := range []*vk.Tensor{&t.A, &t.B} {
 		if x.IsZero() {
-			*x = t.c
+			*x = t.C
 		}
 	}
 	return t

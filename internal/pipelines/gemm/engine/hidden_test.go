@@ -1,31 +1,14 @@
 package engine_test
 
 import (
-	"iter"
 	"math"
 	"math/rand/v2"
-	"testing"
 
-	"github.com/flashvk/flashvk/chips"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
 )
-
-// matrixFormats yields the 16-bit formats of which the device has matrices, and theirs.
-func matrixFormats(t *testing.T, d *vk.Device) iter.Seq2[dtype.DType, vk.CoopMatShape] {
-	return func(yield func(dtype.DType, vk.CoopMatShape) bool) {
-		for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
-			if shape, lack := chips.MatrixShape(d.Caps(), format); lack != "" {
-				t.Logf("%v: %s", format, lack)
-			} else if !yield(format, shape) {
-				return
-			}
-		}
-	}
-}
 
 // matrixConfig is a configuration of a few small matrices.
 func matrixConfig(subgroupsM, subgroupsN, tilesM, tilesN int, shape vk.CoopMatShape) *engine.Config {

@@ -15,12 +15,12 @@ type coopMatSpec struct {
 
 // fragmentedSpec is that of gemm_coopmat_fragmented.
 type fragmentedSpec struct {
-	matrixSpec
+	MatrixSpec
 	OutMatrix bool `glsl:"OUT_MATRIX"`
 }
 
-// matrixSpec holds the specialization constants of lib/gemm_matrix.glsl.
-type matrixSpec struct {
+// MatrixSpec holds the specialization constants of lib/gemm_matrix.glsl.
+type MatrixSpec struct {
 	WorkgroupSize uint32       `glsl:"WORKGROUP_SIZE"`
 	SubgroupsM    uint32       `glsl:"SUBGROUPS_M"`
 	SubgroupsN    uint32       `glsl:"SUBGROUPS_N"`
@@ -37,11 +37,11 @@ type matrixSpec struct {
 	AAligned      bool         `glsl:"A_ALIGNED"`
 	BAligned      bool         `glsl:"B_ALIGNED"`
 	Partial       bool         `glsl:"PARTIAL"`
-	Epilogue      epilogueSpec `glsl:"epilogue"`
+	Epilogue      EpilogueSpec `glsl:"epilogue"`
 }
 
-// epilogueSpec holds the specialization constants of lib/gemm_params.glsl.
-type epilogueSpec struct {
+// EpilogueSpec holds the specialization constants of lib/gemm_params.glsl.
+type EpilogueSpec struct {
 	OutFormat  uint32 `glsl:"OUT_FORMAT"`
 	OutAligned bool   `glsl:"OUT_ALIGNED"`
 	ReadC      bool   `glsl:"READ_C"`
@@ -53,12 +53,12 @@ type epilogueSpec struct {
 	Scaled     bool   `glsl:"SCALED"`
 }
 
-// newEpilogueSpec returns the constants for the epilogue of p.
-func newEpilogueSpec(args arguments, p Problem) epilogueSpec {
+// NewEpilogueSpec returns the constants for the epilogue of p.
+func NewEpilogueSpec(args Args, p Problem) EpilogueSpec {
 	format := [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2} // lib/formats.glsl
-	return epilogueSpec{
+	return EpilogueSpec{
 		OutFormat:  format[p.Out],
-		OutAligned: aligned(4, args.c, args.r, args.x, args.s),
+		OutAligned: Aligned(4, args.C, args.R, args.X, args.S),
 		ReadC:      p.Beta != 0,
 		Residual:   p.Residual,
 		SiLU:       p.Activation == SiLU || p.Activation == SiLUKeep,
@@ -69,8 +69,8 @@ func newEpilogueSpec(args arguments, p Problem) epilogueSpec {
 	}
 }
 
-// params is the push-constant block of lib/gemm_params.glsl.
-type params struct {
+// Params is the push-constant block of lib/gemm_params.glsl.
+type Params struct {
 	M        uint32  `glsl:"m"`
 	N        uint32  `glsl:"n"`
 	K        uint32  `glsl:"k"`
@@ -99,10 +99,10 @@ type params struct {
 	SStride  uint32  `glsl:"s_stride"`
 }
 
-// newParams fills the block for all batches.
-func newParams(args arguments, p Problem, config *Config, tiles int) params {
+// NewParams fills the block for all batches.
+func NewParams(args Args, p Problem, config *Config, tiles int) Params {
 	splits := max(config.Splits, 1)
-	out := params{
+	out := Params{
 		M: uint32(p.M), N: uint32(p.N), K: uint32(p.K),
 		SplitK: uint32(config.splitK(p.K)), Splits: uint32(splits), Tiles: uint32(tiles),
 		Alpha: float32(p.Scale()), Beta: float32(p.Beta),
@@ -111,12 +111,12 @@ func newParams(args arguments, p Problem, config *Config, tiles int) params {
 		vk.Tensor
 		offset, strideB, stride *uint32
 	}{
-		{args.a, &out.AOffset, &out.AStrideB, &out.AStride},
-		{args.b, &out.BOffset, &out.BStrideB, &out.BStride},
-		{args.c, &out.COffset, &out.CStrideB, &out.CStride},
-		{args.r, &out.ROffset, &out.RStrideB, &out.RStride},
-		{args.x, &out.XOffset, &out.XStrideB, &out.XStride},
-		{args.s, &out.SOffset, &out.SStrideB, &out.SStride},
+		{args.A, &out.AOffset, &out.AStrideB, &out.AStride},
+		{args.B, &out.BOffset, &out.BStrideB, &out.BStride},
+		{args.C, &out.COffset, &out.CStrideB, &out.CStride},
+		{args.R, &out.ROffset, &out.RStrideB, &out.RStride},
+		{args.X, &out.XOffset, &out.XStrideB, &out.XStride},
+		{args.S, &out.SOffset, &out.SStrideB, &out.SStride},
 	} {
 		if !t.IsZero() {
 			*t.offset, *t.strideB, *t.stride = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])
@@ -125,13 +125,13 @@ func newParams(args arguments, p Problem, config *Config, tiles int) params {
 	return out
 }
 
-// newMatrixSpec returns the constants for p on a device.
-func newMatrixSpec(caps *vk.Caps, args arguments, p Problem, config Config) (matrixSpec, error) {
+// NewMatrixSpec returns the constants for p on a device.
+func NewMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config) (MatrixSpec, error) {
 	shape, lack := chips.MatrixShape(caps, p.DType)
 	if lack != "" {
-		return matrixSpec{}, unsupported("coopmat: %s", lack)
+		return MatrixSpec{}, Unsupported("coopmat: %s", lack)
 	}
-	return matrixSpec{
+	return MatrixSpec{
 		WorkgroupSize: uint32(config.SubgroupsM*config.SubgroupsN) * caps.SubgroupSize,
 		SubgroupsM:    uint32(config.SubgroupsM),
 		SubgroupsN:    uint32(config.SubgroupsN),
@@ -145,30 +145,30 @@ func newMatrixSpec(caps *vk.Caps, args arguments, p Problem, config Config) (mat
 		GroupM:        uint32(config.GroupM),
 		AByK:          !p.TransA,
 		BByK:          p.TransB,
-		AAligned:      args.panel > 0 || aligned(8, args.a),
-		BAligned:      args.panel > 0 || aligned(8, args.b),
+		AAligned:      args.panel > 0 || Aligned(8, args.A),
+		BAligned:      args.panel > 0 || Aligned(8, args.B),
 		Partial:       config.Splits > 1,
-		Epilogue:      newEpilogueSpec(args, p),
+		Epilogue:      NewEpilogueSpec(args, p),
 	}, nil
 }
 
 // outMatrix reports whether results can leave as lib/gemm_results.glsl says: 16-bit ones that
 // the sums alone decide, in rows of whole 16 bytes, where left matrices have their elements in
 // the places of accumulators.
-func outMatrix(d *vk.Device, args arguments, p *Problem, config *Config) (bool, error) {
-	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Residual || p.ReadsX() || !aligned(8, args.c, args.x) {
+func outMatrix(d *vk.Device, args Args, p *Problem, config *Config) (bool, error) {
+	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Residual || p.ReadsX() || !Aligned(8, args.C, args.X) {
 		return false, nil
 	}
 	shape, lack := chips.MatrixShape(d.Caps(), p.DType)
 	if lack != "" {
-		return false, unsupported("coopmat: %s", lack)
+		return false, Unsupported("coopmat: %s", lack)
 	}
 	layout, err := chips.LayoutOf(d, p.DType, shape)
 	return layout.SameAsAcc, err
 }
 
 // multiplyMatrix records gemm_coopmat.
-func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
+func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	d := c.Device()
 	name := "gemm_coopmat"
 	if config.Fragments {
@@ -178,11 +178,11 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 	if err != nil {
 		return err
 	}
-	spec, err := newMatrixSpec(d.Caps(), args, p, config)
+	spec, err := NewMatrixSpec(d.Caps(), args, p, config)
 	if err != nil {
 		return err
 	}
-	fragmented := fragmentedSpec{matrixSpec: spec}
+	fragmented := fragmentedSpec{MatrixSpec: spec}
 	if fragmented.OutMatrix, err = outMatrix(d, args, &p, &config); err != nil {
 		return err
 	}
@@ -190,27 +190,27 @@ func multiplyMatrix(c *vk.Cmd, args arguments, p Problem, config Config) error {
 	if config.Fragments {
 		constants = fragmented
 	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, constants, chips.MatrixOptions(d.Caps()))
+	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, constants, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
-	return dispatch(c, kernel, args, p, config)
+	return Dispatch(c, kernel, args, p, config)
 }
 
-// dispatch records a kernel over all blocks, splits and products, as many products
-// at a time as the device allows in one dispatch.
-func dispatch(c *vk.Cmd, kernel *vk.Kernel[params], args arguments, p Problem, config Config) error {
+// Dispatch records a kernel over all blocks, splits and products, as many products
+// at a time as the device allows in one Dispatch.
+func Dispatch(c *vk.Cmd, kernel *vk.Kernel[Params], args Args, p Problem, config Config) error {
 	caps := c.Device().Caps()
 	limit := caps.MaxWorkgroupCount
-	blockM, blockN := config.block(caps, p.DType)
+	blockM, blockN := config.Block(caps, p.DType)
 	tiles := ((p.M + blockM - 1) / blockM) * ((p.N + blockN - 1) / blockN)
 	x := min(tiles, int(limit[0]))
 	y := (tiles + x - 1) / x
 	if y > int(limit[1]) {
-		return unsupported("m=%d and n=%d make %d blocks, more than the device's %d x %d workgroups", p.M, p.N, tiles, limit[0], limit[1])
+		return Unsupported("m=%d and n=%d make %d blocks, more than the device's %d x %d workgroups", p.M, p.N, tiles, limit[0], limit[1])
 	}
-	out := newParams(args, p, &config, tiles)
-	outs := args.bound()
+	out := NewParams(args, p, &config, tiles)
+	outs := args.Bound()
 	splits := max(config.Splits, 1)
 	step := max(int(limit[2])/splits, 1)
 	if splits > 1 {
@@ -223,8 +223,8 @@ func dispatch(c *vk.Cmd, kernel *vk.Kernel[params], args arguments, p Problem, c
 			// after limit[2] products a barrier costs nothing.
 			c.Barrier()
 		}
-		c.Note(func() vk.Note { return args.note(p, &config, n) })
-		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n * splits)}, out, args.a, args.b, outs[0], outs[1], outs[2], outs[3])
+		c.Note(func() vk.Note { return args.Note(p, &config, n) })
+		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n * splits)}, out, args.A, args.B, outs[0], outs[1], outs[2], outs[3])
 		out.AOffset += uint32(n) * out.AStrideB
 		out.BOffset += uint32(n) * out.BStrideB
 		out.COffset += uint32(n) * out.CStrideB

@@ -17,7 +17,7 @@ const (
 
 // mixtureSpec is the specialization of gemm_mixture.comp.
 type mixtureSpec struct {
-	matrixSpec
+	MatrixSpec
 	Heads uint32 `glsl:"HEADS"`
 }
 
@@ -25,7 +25,7 @@ type mixtureSpec struct {
 type mixturePlan struct {
 	config Config
 	blocks int // of rows
-	memory memoryPlan
+	memory MemoryPlan
 }
 
 // newMixturePlan returns the plan for p.
@@ -36,15 +36,15 @@ func newMixturePlan(caps *vk.Caps, p Problem, opt *Options) (plan mixturePlan, e
 	if err != nil {
 		return plan, err
 	}
-	blockM, _ := c.block(caps, p.DType)
+	blockM, _ := c.Block(caps, p.DType)
 	plan.config, plan.blocks = c, (p.M+blockM-1)/blockM
-	plan.memory = c.plan(caps, &p, opt)
+	plan.memory = c.Memory(caps, &p, opt)
 	return plan, nil
 }
 
 // mixtureBytes is the shared memory of w and of outputs in gemm_mixture.comp.
 func mixtureBytes(caps *vk.Caps, c *Config, p *Problem) int {
-	blockM, _ := c.block(caps, p.DType)
+	blockM, _ := c.Block(caps, p.DType)
 	return narrowBytes(caps, c, p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
 }
 
@@ -52,7 +52,7 @@ func mixtureBytes(caps *vk.Caps, c *Config, p *Problem) int {
 // options. Its error wraps ErrUnsupported if Mixture does not handle them.
 func MixtureWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	plan, err := newMixturePlan(caps, p, &opt)
-	return plan.memory.bytes, err
+	return plan.memory.Bytes, err
 }
 
 // MixtureConfig returns the configuration that Mixture takes, and in how many groups the
@@ -67,7 +67,7 @@ func MixtureConfig(caps *vk.Caps, p Problem, opt Options) (Config, int, error) {
 	if err != nil {
 		return Config{}, 0, err
 	}
-	return plan.config, mixtureGroups(plan.config.slots(caps, &p), plan.blocks, p.Batches()), nil
+	return plan.config, mixtureGroups(plan.config.Slots(caps, &p), plan.blocks, p.Batches()), nil
 }
 
 // mixtureGroups returns the groups of heads of workgroups that have a block of rows each,
@@ -119,11 +119,11 @@ func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) (e
 	if err != nil {
 		return err
 	}
-	memory, at, err := plan.memory.workspace(c, &opt, &args)
+	memory, at, err := plan.memory.Workspace(c, &opt, &args)
 	if err != nil {
 		return err
 	}
-	if copies := plan.memory.pack(&args, memory, at); len(copies) > 0 {
+	if copies := plan.memory.Pack(&args, memory, at); len(copies) > 0 {
 		if err := copies.Record(c); err != nil {
 			return err
 		}
@@ -134,30 +134,30 @@ func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) (e
 	x := min(plan.blocks, int(limit[0]))
 	rounds := (plan.blocks + x - 1) / x
 	if rounds > int(limit[1]) || groups > int(limit[2]) {
-		return unsupported("m=%d makes %d blocks in %d groups, more than the device's %v workgroups", p.M, plan.blocks, groups, limit)
+		return Unsupported("m=%d makes %d blocks in %d groups, more than the device's %v workgroups", p.M, plan.blocks, groups, limit)
 	}
 	module, err := shaders.Get("gemm_mixture", p.DType.Short())
 	if err != nil {
 		return err
 	}
-	spec, err := newMatrixSpec(d.Caps(), args, p, plan.config)
+	spec, err := NewMatrixSpec(d.Caps(), args, p, plan.config)
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
+	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
-	outs := args.bound()
-	args.more = 2 * float64(p.N) * mixtureColumns
-	c.Note(func() vk.Note { return args.note(p, &plan.config, p.Batches()) })
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(rounds), Z: uint32(groups)}, newParams(args, p, &plan.config, plan.blocks),
-		args.a, args.b, outs[0], outs[1], outs[2], outs[3])
+	outs := args.Bound()
+	args.More = 2 * float64(p.N) * mixtureColumns
+	c.Note(func() vk.Note { return args.Note(p, &plan.config, p.Batches()) })
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(rounds), Z: uint32(groups)}, NewParams(args, p, &plan.config, plan.blocks),
+		args.A, args.B, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
 }
 
 // arguments checks the tensors of a call and returns them in the places of the kernel.
-func (plan *mixturePlan) arguments(states, y, a, b, w vk.Tensor, p Problem) (args arguments, err error) {
+func (plan *mixturePlan) arguments(states, y, a, b, w vk.Tensor, p Problem) (args Args, err error) {
 	if p.Out != dtype.Float32 {
 		return args, fmt.Errorf("gemm: out=%v of Mixture is not float32", p.Out)
 	}
@@ -173,9 +173,9 @@ func (plan *mixturePlan) arguments(states, y, a, b, w vk.Tensor, p Problem) (arg
 	if err != nil {
 		return args, err
 	}
-	if !aligned(4, states) {
+	if !Aligned(4, states) {
 		return args, fmt.Errorf("gemm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
 	y.Shape, y.Strides = []int{1, 1, p.M}, []int{0, 0, 1}
-	return arguments{c: states, a: a, b: b, r: w, x: y}, nil
+	return Args{C: states, A: a, B: b, R: w, X: y}, nil
 }

@@ -33,7 +33,7 @@ func mixtures(out, y []float64, p engine.Problem) gmmref.Inputs {
 // side by side, several blocks of columns, and heads in groups of different sizes.
 func TestMixture(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range matrixFormats(t, d) {
+	for format, shape := range kerneltest.MatrixFormats(t, d) {
 		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
 		for i, s := range []struct {
 			p      engine.Problem

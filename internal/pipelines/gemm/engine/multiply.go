@@ -22,7 +22,6 @@
 //	narrow_bwd.go    its gradients, of the same product
 //	narrow_dsilu.go  its gradients, of a product that was written
 //	mixture.go       mixtures of normal distributions of such results
-//	pair.go          a product and silu of it times some hundred columns: Pair
 package engine
 
 import (
@@ -101,23 +100,23 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 		return s, err
 	}
 	if opt.PadB && !config.Fragments {
-		return s, unsupported("%v: a part of op(B) is given, and it has no fragments", config)
+		return s, Unsupported("%v: a part of op(B) is given, and it has no fragments", config)
 	}
 	args, err := newArguments("gemm", t, p, opt.PadB)
 	if err != nil {
 		return s, err
 	}
-	config = config.fit(&p)
-	plan := config.plan(c.Device().Caps(), &p, &opt)
-	memory, at, err := plan.workspace(c, &opt, &args)
+	config = config.Fit(&p)
+	plan := config.Memory(c.Device().Caps(), &p, &opt)
+	memory, at, err := plan.Workspace(c, &opt, &args)
 	if err != nil {
 		return s, err
 	}
-	args.narrow()
+	args.Slice()
 	if plan.parts {
 		s.Product, args, p, config = plan.split(args, p, config, memory, at)
 	} else {
-		s.Copies = plan.pack(&args, memory, at)
+		s.Copies = plan.Pack(&args, memory, at)
 	}
 	if config.Fragments {
 		step := plan.fragment(c.Device().Caps(), &args, p, memory, at)
@@ -127,12 +126,12 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 			s.Copies = steps.Together(s.Copies, steps.List{step})
 		}
 	}
-	s.Product = append(s.Product, multiplier(multiply).steps(args, p, config, memory, at+plan.partials)...)
+	s.Product = append(s.Product, Program(multiply).Steps(args, p, config, memory, at+plan.Partials)...)
 	return s, nil
 }
 
 // multiply records the one kernel of config.
-func multiply(c *vk.Cmd, args arguments, p Problem, config Config) error {
+func multiply(c *vk.Cmd, args Args, p Problem, config Config) error {
 	if config.Impl == Scalar {
 		return multiplyScalar(c, args, p, config)
 	}

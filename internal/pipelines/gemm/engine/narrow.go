@@ -16,7 +16,7 @@ const maxNarrow = 8
 
 // narrowSpec is the specialization of gemm_narrow.comp and gemm_narrow_bwd.comp.
 type narrowSpec struct {
-	matrixSpec
+	MatrixSpec
 	Columns uint32 `glsl:"COLUMNS"`
 }
 
@@ -24,7 +24,7 @@ type narrowSpec struct {
 type narrowPlan struct {
 	config Config
 	parts  int // sums of an element of the result
-	memory memoryPlan
+	memory MemoryPlan
 }
 
 // newNarrowPlan returns the plan for p and W of some columns.
@@ -36,7 +36,7 @@ func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan na
 	if err != nil {
 		return plan, err
 	}
-	_, blockN := plan.config.block(caps, p.DType)
+	_, blockN := plan.config.Block(caps, p.DType)
 	plan.take((p.N+blockN-1)/blockN*plan.config.SubgroupsN, p.Batches()*p.M, columns)
 	return plan, nil
 }
@@ -45,41 +45,41 @@ func newNarrowPlan(caps *vk.Caps, p Problem, columns int, opt *Options) (plan na
 // besides Multiply's, and lays out copies of operands.
 func (plan *narrowPlan) choose(caps *vk.Caps, p Problem, columns int, opt *Options, bytes func(*Config) int) (err error) {
 	if columns < 1 || columns > maxNarrow {
-		return unsupported("w has %d columns, not from 1 to %d", columns, maxNarrow)
+		return Unsupported("w has %d columns, not from 1 to %d", columns, maxNarrow)
 	}
 	if plan.config, err = chooseSiLU(caps, p, p, opt, bytes); err != nil {
 		return err
 	}
 	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
-		return unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
+		return Unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
 	}
-	plan.memory = plan.config.plan(caps, &p, opt)
+	plan.memory = plan.config.Memory(caps, &p, opt)
 	return nil
 }
 
 // take adds memory for partial sums of a result.
 func (plan *narrowPlan) take(parts, rows, columns int) {
 	plan.parts = parts
-	plan.memory.partials = plan.memory.bytes
-	plan.memory.bytes += 4 * int64(parts) * int64(rows) * int64(partialStride(columns))
+	plan.memory.Partials = plan.memory.Bytes
+	plan.memory.Bytes += 4 * int64(parts) * int64(rows) * int64(PartialStride(columns))
 }
 
 // partial returns the partial sums of a result (batch, rows, columns) in memory whose part
 // for the call begins at a byte.
 func (plan *narrowPlan) partial(memory *vk.Buffer, at int64, rows, columns int, p Problem) vk.Tensor {
-	stride := partialStride(columns)
+	stride := PartialStride(columns)
 	partial := vk.Tensor{
 		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{plan.parts * p.Batches(), rows, columns},
 		Strides: []int{rows * stride, stride, 1},
-		Offset:  int((at + plan.memory.partials) / 4),
+		Offset:  int((at + plan.memory.Partials) / 4),
 	}
 	return partial.Narrow()
 }
 
 // steps returns the kernel of that name, which writes partial sums of result, and what adds
 // them up.
-func (plan *narrowPlan) steps(name string, args arguments, p Problem, result, partial vk.Tensor) steps.List {
+func (plan *narrowPlan) steps(name string, args Args, p Problem, result, partial vk.Tensor) steps.List {
 	return steps.List{
 		func(c *vk.Cmd) error { return plan.record(c, name, args, p, partial) },
 		plan.sum(p, result, partial),
@@ -89,31 +89,31 @@ func (plan *narrowPlan) steps(name string, args arguments, p Problem, result, pa
 // sum returns gemm_combine, which adds up partial sums of result.
 func (plan *narrowPlan) sum(p Problem, result, partial vk.Tensor) func(*vk.Cmd) error {
 	sums := Problem{Batch: p.Batch, M: partial.Shape[1], N: partial.Shape[2], K: p.K, DType: p.DType, Out: p.Out}
-	return func(c *vk.Cmd) error { return combine(c, arguments{c: result}, partial, sums, plan.parts) }
+	return func(c *vk.Cmd) error { return Combine(c, Args{C: result}, partial, sums, plan.parts) }
 }
 
 // record records the kernel of that name.
-func (plan *narrowPlan) record(c *vk.Cmd, name string, args arguments, p Problem, partial vk.Tensor) error {
+func (plan *narrowPlan) record(c *vk.Cmd, name string, args Args, p Problem, partial vk.Tensor) error {
 	caps := c.Device().Caps()
 	module, err := shaders.Get(name, p.DType.Short())
 	if err != nil {
 		return err
 	}
-	spec, err := newMatrixSpec(caps, args, p, plan.config)
+	spec, err := NewMatrixSpec(caps, args, p, plan.config)
 	if err != nil {
 		return err
 	}
-	spec.Epilogue.OutAligned = aligned(4, args.x) // as lib/gemm_narrow.glsl has it
-	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, narrowSpec{spec, uint32(partial.Shape[2])}, chips.MatrixOptions(caps))
+	spec.Epilogue.OutAligned = Aligned(4, args.X) // as lib/gemm_narrow.glsl has it
+	kernel, err := vk.CachedKernel[Params](c.Device(), module.Name, module.SPIRV, narrowSpec{spec, uint32(partial.Shape[2])}, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}
-	return dispatch(c, kernel, args, p, plan.config)
+	return Dispatch(c, kernel, args, p, plan.config)
 }
 
 // narrowBytes is the shared memory of w in lib/gemm_narrow.glsl.
 func narrowBytes(caps *vk.Caps, c *Config, p *Problem, columns int) int {
-	_, blockN := c.block(caps, p.DType)
+	_, blockN := c.Block(caps, p.DType)
 	return 4 * blockN * columns
 }
 
@@ -128,22 +128,22 @@ func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options, bytes func(*Config) 
 		return Config{}, err
 	}
 	if p.DType == dtype.Float32 {
-		return c, unsupported("hidden units of float32 operands do not stay on the chip: no kernel")
+		return c, Unsupported("hidden units of float32 operands do not stay on the chip: no kernel")
 	}
 	impl := max(opt.Impl, CoopMat)
 	if opt.Config != nil {
 		impl = opt.Config.Impl
 	}
 	if impl != CoopMat {
-		return c, unsupported("%v: hidden units stay on the chip in kernels on matrices only", impl)
+		return c, Unsupported("%v: hidden units stay on the chip in kernels on matrices only", impl)
 	}
 	if opt.Config == nil {
-		c, err = chooseBeside(caps, as, impl, bytes)
+		c, err = ChooseBeside(caps, as, impl, bytes)
 	} else if c, err = Choose(caps, as, *opt); err == nil {
 		if c.Fragments {
-			return c, unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)
+			return c, Unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)
 		}
-		err = c.fitsBeside(caps, &as, bytes(&c))
+		err = c.FitsBeside(caps, &as, bytes(&c))
 	}
 	if err != nil {
 		return c, err
@@ -157,7 +157,7 @@ func chooseSiLU(caps *vk.Caps, p, as Problem, opt *Options, bytes func(*Config) 
 // them.
 func NarrowWorkspace(caps *vk.Caps, p Problem, columns int, opt Options) (int64, error) {
 	plan, err := newNarrowPlan(caps, p, columns, &opt)
-	return plan.memory.bytes, err
+	return plan.memory.Bytes, err
 }
 
 // NarrowConfig returns the configuration that Narrow takes.
@@ -205,13 +205,13 @@ func Narrow(c *vk.Cmd, y, pre, a, b, w vk.Tensor, columns int, p Problem, opt Op
 	if err != nil {
 		return err
 	}
-	args := arguments{c: y, a: a, b: b, r: w, x: pre}
-	memory, at, err := plan.memory.workspace(c, &opt, &args)
+	args := Args{C: y, A: a, B: b, R: w, X: pre}
+	memory, at, err := plan.memory.Workspace(c, &opt, &args)
 	if err != nil {
 		return err
 	}
-	list := plan.memory.pack(&args, memory, at)
-	args.c = plan.partial(memory, at, p.M, columns, p)
-	args.more = 2 * float64(p.N) * float64(columns)
-	return append(list, plan.steps("gemm_narrow", args, p, y, args.c)...).Record(c)
+	list := plan.memory.Pack(&args, memory, at)
+	args.C = plan.partial(memory, at, p.M, columns, p)
+	args.More = 2 * float64(p.N) * float64(columns)
+	return append(list, plan.steps("gemm_narrow", args, p, y, args.C)...).Record(c)
 }

@@ -14,14 +14,14 @@ func newNarrowBackwardPlan(caps *vk.Caps, p Problem, columns int, opt *Options) 
 	if err != nil {
 		return plan, err
 	}
-	blockM, _ := plan.config.block(caps, p.DType)
+	blockM, _ := plan.config.Block(caps, p.DType)
 	plan.take((p.M+blockM-1)/blockM, p.Batches()*p.N, columns)
 	return plan, nil
 }
 
 // narrowBackwardBytes is the shared memory of dy and w in lib/gemm_narrow_bwd.glsl.
 func narrowBackwardBytes(caps *vk.Caps, c *Config, p *Problem, columns int) int {
-	blockM, blockN := c.block(caps, p.DType)
+	blockM, blockN := c.Block(caps, p.DType)
 	return 4 * columns * (blockM + blockN)
 }
 
@@ -30,7 +30,7 @@ func narrowBackwardBytes(caps *vk.Caps, c *Config, p *Problem, columns int) int 
 // does not handle them.
 func NarrowBackwardWorkspace(caps *vk.Caps, p Problem, columns int, opt Options) (int64, error) {
 	plan, err := newNarrowBackwardPlan(caps, p, columns, &opt)
-	return plan.memory.bytes, err
+	return plan.memory.Bytes, err
 }
 
 // NarrowBackwardConfig returns the configuration that NarrowBackward takes.
@@ -78,16 +78,16 @@ func NarrowBackwardSteps(c *vk.Cmd, dpre, dw, dy, a, b, w vk.Tensor, columns int
 	if err != nil {
 		return s, err
 	}
-	args := arguments{c: dpre, a: a, b: b, r: w, x: dy}
-	memory, at, err := plan.memory.workspace(c, &opt, &args)
+	args := Args{C: dpre, A: a, B: b, R: w, X: dy}
+	memory, at, err := plan.memory.Workspace(c, &opt, &args)
 	if err != nil {
 		return s, err
 	}
-	args.narrow()
-	s.Copies = plan.memory.pack(&args, memory, at)
-	args.s = plan.partial(memory, at, p.N, columns, p)
-	args.more = 4 * float64(p.N) * float64(columns)
-	s.Product = plan.steps("gemm_narrow_bwd", args, p, dw.Narrow(), args.s)
+	args.Slice()
+	s.Copies = plan.memory.Pack(&args, memory, at)
+	args.S = plan.partial(memory, at, p.N, columns, p)
+	args.More = 4 * float64(p.N) * float64(columns)
+	s.Product = plan.steps("gemm_narrow_bwd", args, p, dw.Narrow(), args.S)
 	return s, nil
 }
 
@@ -103,7 +103,7 @@ func checkGradients(dpre, dw, dy, w vk.Tensor, columns int, p Problem, own ...ar
 	if err != nil {
 		return err
 	}
-	if !aligned(8, dpre) {
+	if !Aligned(8, dpre) {
 		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", dpre.Offset, dpre.Strides)
 	}
 	if end := 2 * int64((dpre.Offset+dpre.Span()+7)/8*8); end > dpre.Buffer.Bytes() {

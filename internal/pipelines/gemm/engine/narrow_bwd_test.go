@@ -29,7 +29,7 @@ func (h *hiddenCase) gradients(dy []float64, second, third engine.Problem, multi
 // other. Dpre has rows of a multiple of 8 elements, which it fills with zeros.
 func TestNarrowBackward(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range matrixFormats(t, d) {
+	for format, shape := range kerneltest.MatrixFormats(t, d) {
 		stages, high := matrixConfig(1, 2, 1, 3, shape), matrixConfig(3, 1, 2, 1, shape)
 		for i, s := range []struct {
 			p       engine.Problem

@@ -16,7 +16,7 @@ type narrowDSiLUSpec struct {
 	BlockN        uint32       `glsl:"BLOCK_N"`
 	AAligned      bool         `glsl:"A_ALIGNED"`
 	Columns       uint32       `glsl:"COLUMNS"`
-	Epilogue      epilogueSpec `glsl:"epilogue"`
+	Epilogue      EpilogueSpec `glsl:"epilogue"`
 }
 
 // The blocks of gemm_narrow_dsilu. A workgroup is small, so that many are on a
@@ -38,13 +38,13 @@ func newNarrowDSiLUPlan(caps *vk.Caps, p Problem) (plan narrowPlan, err error) {
 		return plan, err
 	}
 	if p.K > maxNarrow {
-		return plan, unsupported("w has %d columns, not from 1 to %d", p.K, maxNarrow)
+		return plan, Unsupported("w has %d columns, not from 1 to %d", p.K, maxNarrow)
 	}
 	if p.DType == dtype.Float32 {
-		return plan, unsupported("gradients of float32 by pre and w at a time: no kernel")
+		return plan, Unsupported("gradients of float32 by pre and w at a time: no kernel")
 	}
 	if limit := caps.MaxWorkgroupCount; p.Batches() > int(limit[2]) {
-		return plan, unsupported("batch=%d is more than the device's %d workgroups", p.Batches(), limit[2])
+		return plan, Unsupported("batch=%d is more than the device's %d workgroups", p.Batches(), limit[2])
 	}
 	plan.take((p.M+dsiluRows-1)/dsiluRows, p.Batches()*p.N, p.K)
 	return plan, nil
@@ -54,7 +54,7 @@ func newNarrowDSiLUPlan(caps *vk.Caps, p Problem) (plan narrowPlan, err error) {
 // wraps ErrUnsupported if NarrowDSiLU does not handle p.
 func NarrowDSiLUWorkspace(caps *vk.Caps, p Problem) (int64, error) {
 	plan, err := newNarrowDSiLUPlan(caps, p)
-	return plan.memory.bytes, err
+	return plan.memory.Bytes, err
 }
 
 // NarrowDSiLU computes the gradients of what Narrow does, as NarrowBackward does, of a pre that
@@ -93,31 +93,31 @@ func NarrowDSiLUSteps(c *vk.Cmd, dpre, dw, dy, pre, w vk.Tensor, p Problem, opt 
 	if err = checkGradients(dpre, dw, dy, w, p.K, p, argument.New("pre", pre, true, p.DType, p.CShape())); err != nil {
 		return s, err
 	}
-	args := arguments{c: dpre, a: pre, r: w, x: dy}
-	memory, at, err := plan.memory.workspace(c, &opt, &args)
+	args := Args{C: dpre, A: pre, R: w, X: dy}
+	memory, at, err := plan.memory.Workspace(c, &opt, &args)
 	if err != nil {
 		return s, err
 	}
-	args.narrow()
-	args.s = plan.partial(memory, at, p.N, p.K, p)
-	args.more = 2 * float64(p.N) * float64(p.K) // those of dw
+	args.Slice()
+	args.S = plan.partial(memory, at, p.N, p.K, p)
+	args.More = 2 * float64(p.N) * float64(p.K) // those of dw
 	s.Product = []func(*vk.Cmd) error{
 		func(c *vk.Cmd) error { return recordDSiLU(c, args, p) },
-		plan.sum(p, dw.Narrow(), args.s),
+		plan.sum(p, dw.Narrow(), args.S),
 	}
 	return s, nil
 }
 
 // recordDSiLU records gemm_narrow_dsilu.
-func recordDSiLU(c *vk.Cmd, args arguments, p Problem) error {
+func recordDSiLU(c *vk.Cmd, args Args, p Problem) error {
 	d := c.Device()
 	module, err := shaders.Get("gemm_narrow_dsilu", p.DType.Short())
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[params](d, module.Name, module.SPIRV, narrowDSiLUSpec{
+	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, narrowDSiLUSpec{
 		WorkgroupSize: dsiluThreads, BlockM: dsiluRows, BlockN: dsiluColumns,
-		AAligned: aligned(8, args.a), Columns: uint32(p.K), Epilogue: newEpilogueSpec(args, p),
+		AAligned: Aligned(8, args.A), Columns: uint32(p.K), Epilogue: NewEpilogueSpec(args, p),
 	}, vk.KernelOptions{})
 	if err != nil {
 		return err
@@ -127,10 +127,10 @@ func recordDSiLU(c *vk.Cmd, args arguments, p Problem) error {
 	x := min(blocks, int(limit[0]))
 	y := (blocks + x - 1) / x
 	if y > int(limit[1]) {
-		return unsupported("m=%d and n=%d make %d blocks, more than the device's %d x %d workgroups", p.M, p.N, blocks, limit[0], limit[1])
+		return Unsupported("m=%d and n=%d make %d blocks, more than the device's %d x %d workgroups", p.M, p.N, blocks, limit[0], limit[1])
 	}
-	c.Note(func() vk.Note { return args.note(p, &Config{Impl: Scalar}, p.Batches()) })
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, newParams(args, p, &Config{BlockK: 1}, blocks),
-		args.a, args.c, args.r, args.x, args.s)
+	c.Note(func() vk.Note { return args.Note(p, &Config{Impl: Scalar}, p.Batches()) })
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, NewParams(args, p, &Config{BlockK: 1}, blocks),
+		args.A, args.C, args.R, args.X, args.S)
 	return c.Err()
 }

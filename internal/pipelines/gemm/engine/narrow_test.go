@@ -19,7 +19,7 @@ import (
 // is written or not.
 func TestNarrow(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range matrixFormats(t, d) {
+	for format, shape := range kerneltest.MatrixFormats(t, d) {
 		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
 		for i, s := range []struct {
 			p       engine.Problem

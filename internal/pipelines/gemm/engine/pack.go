@@ -98,7 +98,7 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 		return err
 	}
 	size := src.DType.Size()
-	if !aligned(16/size, dst) {
+	if !Aligned(16/size, dst) {
 		return fmt.Errorf("gemm: dst has offset %d and strides %v: not multiples of 16 bytes", dst.Offset, dst.Strides)
 	}
 	if end := (int64(dst.Offset+dst.Span())*int64(size) + 15) &^ 15; end > dst.Buffer.Bytes() {
@@ -120,7 +120,7 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 	x := min(groups, int(limit[0]))
 	y := (groups + x - 1) / x
 	if y > int(limit[1]) || batches > int(limit[2]) {
-		return unsupported("a copy of shape %v takes more than the device's %v workgroups", src.Shape, limit)
+		return Unsupported("a copy of shape %v takes more than the device's %v workgroups", src.Shape, limit)
 	}
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%dx%d", batches*rows, src.Shape[2]), Bytes: vk.Traffic(src, dst)}

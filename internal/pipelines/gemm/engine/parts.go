@@ -135,11 +135,11 @@ func (o *operandParts) panels(memory *vk.Buffer, l partsLayout, line, batches in
 
 // split returns the steps that bring A and B into parts, in memory from byte `at` on, and the
 // product that is left: of 16-bit operands in panels.
-func (m *memoryPlan) split(args arguments, p Problem, config Config, memory *vk.Buffer, at int64) (steps.List, arguments, Problem, Config) {
-	memory, at = region(memory, at, m.partials)
+func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffer, at int64) (steps.List, Args, Problem, Config) {
+	memory, at = Region(memory, at, m.Partials)
 	l := config.partsLayout(p.K)
-	a := operandParts{source: args.a, batches: p.Batches(), rows: p.M, turned: p.TransA, tops: at + m.topsA, parts: at + m.a}
-	b := operandParts{source: args.b, batches: p.Batches(), rows: p.N, turned: !p.TransB, tops: at + m.topsB, parts: at + m.b}
+	a := operandParts{source: args.A, batches: p.Batches(), rows: p.M, turned: p.TransA, tops: at + m.topsA, parts: at + m.a}
+	b := operandParts{source: args.B, batches: p.Batches(), rows: p.N, turned: !p.TransB, tops: at + m.topsB, parts: at + m.b}
 	for _, o := range []*operandParts{&a, &b} {
 		if o.source.Strides[0] == 0 {
 			o.batches = 1
@@ -152,9 +152,9 @@ func (m *memoryPlan) split(args arguments, p Problem, config Config, memory *vk.
 		partsStep("gemm_parts", partsSpec{threads, uint32(config.BlockK)}, (l.slabs*config.BlockK+partsColumns-1)/partsColumns, 2, a, b, p, l, memory),
 	}
 	config.BlockK *= 2 // hi and lo
-	args.k = p.K
+	args.K = p.K
 	args.panel = config.BlockK
-	args.a, args.b = a.panels(memory, l, args.panel, p.Batches()), b.panels(memory, l, args.panel, p.Batches())
+	args.A, args.B = a.panels(memory, l, args.panel, p.Batches()), b.panels(memory, l, args.panel, p.Batches())
 	p.DType, p.K, p.TransA, p.TransB = dtype.Float16, l.slabs*args.panel, false, true
 	return list, args, p, config
 }
@@ -176,7 +176,7 @@ func partsStep(name string, spec any, tilesK, moves int, a, b operandParts, p Pr
 		x := min(groups, int(limit[0]))
 		y := (groups + x - 1) / x
 		if y > int(limit[1]) {
-			return unsupported("parts of %v take more than the device's %v workgroups", p, limit)
+			return Unsupported("parts of %v take more than the device's %v workgroups", p, limit)
 		}
 		c.Note(func() vk.Note {
 			bytes := float64(moves) * vk.Traffic(a.source, b.source) // and the tops, which are few

@@ -16,11 +16,11 @@ type scalarSpec struct {
 	AByK          bool         `glsl:"A_BY_K"`
 	BByK          bool         `glsl:"B_BY_K"`
 	Partial       bool         `glsl:"PARTIAL"`
-	Epilogue      epilogueSpec `glsl:"epilogue"`
+	Epilogue      EpilogueSpec `glsl:"epilogue"`
 }
 
 // newScalarSpec returns the constants for p.
-func newScalarSpec(args arguments, p Problem, config Config) scalarSpec {
+func newScalarSpec(args Args, p Problem, config Config) scalarSpec {
 	return scalarSpec{
 		WorkgroupSize: uint32(config.Threads),
 		ThreadsX:      uint32(config.ThreadsX),
@@ -31,19 +31,19 @@ func newScalarSpec(args arguments, p Problem, config Config) scalarSpec {
 		AByK:          !p.TransA,
 		BByK:          p.TransB,
 		Partial:       config.Splits > 1,
-		Epilogue:      newEpilogueSpec(args, p),
+		Epilogue:      NewEpilogueSpec(args, p),
 	}
 }
 
 // multiplyScalar records gemm_scalar.
-func multiplyScalar(c *vk.Cmd, args arguments, p Problem, config Config) error {
+func multiplyScalar(c *vk.Cmd, args Args, p Problem, config Config) error {
 	module, err := shaders.Get("gemm_scalar", p.DType.Short())
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, newScalarSpec(args, p, config), vk.KernelOptions{})
+	kernel, err := vk.CachedKernel[Params](c.Device(), module.Name, module.SPIRV, newScalarSpec(args, p, config), vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
-	return dispatch(c, kernel, args, p, config)
+	return Dispatch(c, kernel, args, p, config)
 }

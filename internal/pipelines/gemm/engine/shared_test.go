@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -14,7 +15,7 @@ import (
 // of a kernel that takes 16 bytes more than the device has, an H200 with more workgroups than
 // multiprocessors hung.
 func TestSharedMemory(t *testing.T) {
-	caps := h200()
+	caps := kerneltest.H200()
 	kernel := func(name, element string, want int, c Config, spec any) {
 		module, err := shaders.Get(name, element)
 		require.NoError(t, err)
@@ -31,18 +32,18 @@ func TestSharedMemory(t *testing.T) {
 		c.Impl = CoopMat
 		for turned := range 4 {
 			p := Problem{Batch: 2, M: 1000, N: 120, K: 100, TransA: turned&1 != 0, TransB: turned&2 != 0, Activation: SiLU, DType: dtype.Float16}
-			spec, err := newMatrixSpec(caps, arguments{}, p, c)
+			spec, err := NewMatrixSpec(caps, Args{}, p, c)
 			require.NoError(t, err)
-			blockM, blockN := c.block(caps, p.DType)
+			blockM, blockN := c.Block(caps, p.DType)
 			tile := c.tileBytes(p, 16, 16)
-			kernel("gemm_coopmat", "f16", tile, c, coopMatSpec{fragmentedSpec{matrixSpec: spec}, false})
+			kernel("gemm_coopmat", "f16", tile, c, coopMatSpec{fragmentedSpec{MatrixSpec: spec}, false})
 			fragmented := c
 			fragmented.Fragments = true
 			if p.TransB {
 				continue // fragments are of B as it is
 			}
 			spec.Epilogue.OutAligned = false // as tileBytes takes it to be
-			kernel("gemm_coopmat_fragmented", "f16", fragmented.tileBytes(p, 16, 16), fragmented, fragmentedSpec{matrixSpec: spec})
+			kernel("gemm_coopmat_fragmented", "f16", fragmented.tileBytes(p, 16, 16), fragmented, fragmentedSpec{MatrixSpec: spec})
 			for columns := 1; columns <= maxNarrow; columns++ {
 				for _, x := range []struct {
 					name  string
@@ -62,9 +63,9 @@ func TestSharedMemory(t *testing.T) {
 		parts, as := c, p
 		parts.BlockK *= 2
 		as.DType, as.TransB = dtype.Float16, true
-		spec, err := newMatrixSpec(caps, arguments{panel: parts.BlockK}, as, parts)
+		spec, err := NewMatrixSpec(caps, Args{panel: parts.BlockK}, as, parts)
 		require.NoError(t, err)
-		kernel("gemm_coopmat", "f16", c.tileBytes(p, 16, 16), c, coopMatSpec{fragmentedSpec{matrixSpec: spec}, true})
+		kernel("gemm_coopmat", "f16", c.tileBytes(p, 16, 16), c, coopMatSpec{fragmentedSpec{MatrixSpec: spec}, true})
 	}
 	scalar := Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 48, BlockN: 16, BlockK: 12}
 	p := Problem{M: 10, N: 10, K: 10, DType: dtype.Float16}
@@ -74,5 +75,5 @@ func TestSharedMemory(t *testing.T) {
 			break
 		}
 	}
-	kernel("gemm_scalar", "f16", int(least)+1, scalar, newScalarSpec(arguments{}, p, scalar))
+	kernel("gemm_scalar", "f16", int(least)+1, scalar, newScalarSpec(Args{}, p, scalar))
 }

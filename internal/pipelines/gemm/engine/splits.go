@@ -18,7 +18,7 @@ import (
 // taken to have the same. For 4096^3, without and with splits, they give 282 and 297
 // TFLOP/s, where 300 and 320 were measured, for 512 x 1365 x 18048 tn 55 and 256 (60, 227).
 const (
-	matrixFLOPs = 340e12 / 132 // operations a second of a compute unit
+	MatrixFLOPs = 340e12 / 132 // operations a second of a compute unit
 	partsFLOPs  = 73e12 / 132  // the same with float32 operands, parts.go
 	scalarFLOPs = 21e12 / 132
 	unitBytes   = 4e12 / 132 // bytes a second that a compute unit reads or writes
@@ -28,13 +28,13 @@ const (
 	clearGain   = 0.03       // what splits gain at least if they are taken
 )
 
-// maxSplits bounds the parts of k.
-const maxSplits = 256
+// MaxSplits bounds the parts of k.
+const MaxSplits = 256
 
-// slots returns how many workgroups of c a device runs at a time: two for each compute
+// Slots returns how many workgroups of c a device runs at a time: two for each compute
 // unit, as registers of the configurations for large devices allow, or one where two do
 // not share its memory. 0 if the driver does not say.
-func (c *Config) slots(caps *vk.Caps, p *Problem) int {
+func (c *Config) Slots(caps *vk.Caps, p *Problem) int {
 	shape, lack := chips.MatrixShape(caps, p.DType)
 	if c.Impl == CoopMat && lack == "" && 2*c.tileBytes(*p, int(shape.M), int(shape.N)) > int(caps.MaxSharedMemoryBytes) {
 		return int(caps.ComputeUnits)
@@ -52,16 +52,16 @@ type costs struct {
 
 // costs returns those of p with c.
 func (c *Config) costs(caps *vk.Caps, p *Problem) costs {
-	rate := matrixFLOPs
+	rate := MatrixFLOPs
 	switch {
 	case c.Impl == Scalar:
 		rate = scalarFLOPs
 	case c.inParts(p):
 		rate = partsFLOPs
 	}
-	m, n := c.block(caps, p.DType)
+	m, n := c.Block(caps, p.DType)
 	elements, units := float64(m*n), max(float64(caps.ComputeUnits), 1)
-	t := costs{blocks: c.blocks(caps, p), slots: c.slots(caps, p), k: p.K, sums: 2 * 4 * elements / units / unitBytes}
+	t := costs{blocks: c.blocks(caps, p), slots: c.Slots(caps, p), k: p.K, sums: 2 * 4 * elements / units / unitBytes}
 	t.step = 2 * elements / rate * float64(t.slots) / units
 	return t
 }
@@ -93,7 +93,7 @@ func (c *Config) pieces(caps *vk.Caps, p *Problem) (pieces, rows int) {
 	if p.Batches() > 1 {
 		return p.Batches(), p.M
 	}
-	rows, _ = c.block(caps, p.DType)
+	rows, _ = c.Block(caps, p.DType)
 	return (p.M + rows - 1) / rows, rows
 }
 
@@ -119,7 +119,7 @@ func (c Config) withSplits(caps *vk.Caps, p *Problem, t costs) Config {
 			break
 		}
 		for c.Splits = 2; c.Splits <= c.mostSplits(caps, p) && t.combine(shared, c.Splits) < t.round(p.K); c.Splits++ {
-			if fit := c.fit(p); fit.Splits < c.Splits {
+			if fit := c.Fit(p); fit.Splits < c.Splits {
 				continue // some would be empty
 			}
 			if time := t.estimate(shared, c.Splits, c.splitK(p.K)); time < best {
@@ -133,5 +133,13 @@ func (c Config) withSplits(caps *vk.Caps, p *Problem, t costs) Config {
 // mostSplits returns into how many parts k may be divided where a device counts those of
 // all products that are shared along one axis of its workgroups.
 func (c *Config) mostSplits(caps *vk.Caps, p *Problem) int {
-	return min(maxSplits, int(caps.MaxWorkgroupCount[2])/max(p.Batches()-c.Rows/p.M, 1))
+	return min(MaxSplits, int(caps.MaxWorkgroupCount[2])/max(p.Batches()-c.Rows/p.M, 1))
+}
+
+// SplitAs returns c with splits, as withSplits does, for a kernel of which a device runs so
+// many workgroups at a time, that take step seconds for one of k.
+func (c Config) SplitAs(caps *vk.Caps, p *Problem, slots int, step float64) Config {
+	t := c.costs(caps, p)
+	t.slots, t.step = slots, step
+	return c.withSplits(caps, p, t)
 }

@@ -6,12 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 )
 
 // TestWithSplits compares the choice with the estimates of all rows and products that may
 // be shared and all numbers of splits.
 func TestWithSplits(t *testing.T) {
-	caps := h200()
+	caps := kerneltest.H200()
 	taken := map[bool]int{}
 	for _, p := range []Problem{
 		{M: 4096, N: 4096, K: 4096, TransB: true},
@@ -34,7 +35,7 @@ func TestWithSplits(t *testing.T) {
 			c := row.withSplits(caps, &p, row.costs(caps, &p))
 			t.Run(p.String()+"/"+c.String(), func(t *testing.T) {
 				require.NoError(t, c.Feasible(caps, p))
-				require.Equal(t, c, c.fit(&p))
+				require.Equal(t, c, c.Fit(&p))
 				x := c.costs(caps, &p)
 				pieces, rows := c.pieces(caps, &p)
 				time := func(kept int, c Config) float64 {
@@ -46,8 +47,8 @@ func TestWithSplits(t *testing.T) {
 						continue
 					}
 					other.Rows = kept * rows
-					for other.Splits = 2; other.Splits <= maxSplits; other.Splits++ {
-						if other.fit(&p).Splits == other.Splits {
+					for other.Splits = 2; other.Splits <= MaxSplits; other.Splits++ {
+						if other.Fit(&p).Splits == other.Splits {
 							least = min(least, time(kept, other))
 						}
 					}
@@ -67,7 +68,7 @@ func TestWithSplits(t *testing.T) {
 // TestShares wants errors about splits that name the rule, and memory of the shared rows
 // of all products.
 func TestShares(t *testing.T) {
-	caps := h200()
+	caps := kerneltest.H200()
 	p := Problem{Batch: 10, M: 100, N: 30, K: 5000, DType: dtype.Float16, Out: dtype.Float16}
 	for text, want := range map[string]string{
 		"rows300 splits4":   "",
@@ -106,10 +107,10 @@ func TestShares(t *testing.T) {
 		{4, 56, one, 4 * 4 * 44 * 32},
 	} {
 		c := Config{BlockK: 32, Splits: x.splits, Rows: x.rows}
-		c = c.fit(&x.p)
-		require.Equal(t, x.want, c.partialBytes(x.p), x)
+		c = c.Fit(&x.p)
+		require.Equal(t, x.want, c.PartialBytes(x.p), x)
 	}
-	unknown := h200()
+	unknown := kerneltest.H200()
 	unknown.ComputeUnits = 0
 	c, err := Choose(unknown, Problem{M: 16, N: 16, K: 1 << 20, DType: dtype.Float16, Out: dtype.Float16}, Options{})
 	require.NoError(t, err)

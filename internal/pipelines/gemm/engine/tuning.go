@@ -65,20 +65,20 @@ var table = []tableRow{
 // matches reports whether the row is for p on a device, which makes so many workgroups with
 // a configuration.
 func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem, workgroups func(*Config) int) bool {
-	if !names(r.family, family) || r.trans != "" && r.trans != p.Transposes() || r.k != 0 && p.K > r.k {
+	if !MatchesFamily(r.family, family) || r.trans != "" && r.trans != p.Transposes() || r.k != 0 && p.K > r.k {
 		return false
 	}
 	return r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits)
 }
 
-// names reports whether the families of a row are any, or one of them is that of the device.
-func names(families, family string) bool {
+// MatchesFamily reports whether the families of a row are any, or one of them is that of the device.
+func MatchesFamily(families, family string) bool {
 	return families == "" || slices.Contains(strings.Fields(families), family)
 }
 
 // blocks returns how many workgroups a problem makes before k is split.
 func (c *Config) blocks(caps *vk.Caps, p *Problem) int {
-	m, n := c.block(caps, p.DType)
+	m, n := c.Block(caps, p.DType)
 	return p.Batches() * ((p.M + m - 1) / m) * ((p.N + n - 1) / n)
 }
 
@@ -89,7 +89,7 @@ const leastSplitK = 512
 // fill a device.
 func (c *Config) filling(caps *vk.Caps, p *Problem) int {
 	blocks := c.blocks(caps, p)
-	return blocks * max(min(c.slots(caps, p)/blocks, p.K/leastSplitK), 1)
+	return blocks * max(min(c.Slots(caps, p)/blocks, p.K/leastSplitK), 1)
 }
 
 // leastRows is of how many rows op(A) must be for the copy of op(B) into fragments to pay,
@@ -105,7 +105,7 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	if opt.Config != nil {
 		return *opt.Config, opt.Config.Feasible(caps, p)
 	}
-	return chooseBeside(caps, p, opt.Impl, nil)
+	return ChooseBeside(caps, p, opt.Impl, nil)
 }
 
 // Supports returns nil if path impl can compute p on a device, and otherwise why not.
@@ -114,9 +114,9 @@ func Supports(caps *vk.Caps, impl Impl, p Problem) error {
 	return err
 }
 
-// chooseBeside is Choose for kernels that have some bytes of shared memory, which may be
+// ChooseBeside is Choose for kernels that have some bytes of shared memory, which may be
 // nil, besides those of Multiply's.
-func chooseBeside(caps *vk.Caps, p Problem, impl Impl, bytes func(*Config) int) (Config, error) {
+func ChooseBeside(caps *vk.Caps, p Problem, impl Impl, bytes func(*Config) int) (Config, error) {
 	c, err := search(caps, impl, &p, bytes, func(c *Config) int { return c.filling(caps, &p) })
 	if err == nil && c.Splits == 0 {
 		c = c.withSplits(caps, &p, c.costs(caps, &p))
@@ -157,7 +157,7 @@ func autoPaths(caps *vk.Caps, p *Problem) []Impl {
 // feasible, or the reason why the last one that matches is not.
 func searchPath(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Config) int) (Config, error) {
 	family := chips.Family(caps)
-	err := unsupported("impl %v is not a path", impl)
+	err := Unsupported("impl %v is not a path", impl)
 	for i := range table {
 		row := &table[i]
 		if row.Impl != impl || row.parts != row.inParts(p) || !row.matches(caps, family, p, workgroups) {
@@ -168,7 +168,7 @@ func searchPath(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Co
 		}
 		err = row.Feasible(caps, *p)
 		if err == nil && bytes != nil {
-			err = row.fitsBeside(caps, p, bytes(&row.Config))
+			err = row.FitsBeside(caps, p, bytes(&row.Config))
 		}
 		if err == nil {
 			return row.Config, nil

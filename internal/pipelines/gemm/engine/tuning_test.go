@@ -7,30 +7,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
 )
-
-// h200 is what of an H200 decides here.
-func h200() *vk.Caps {
-	caps := &vk.Caps{
-		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
-		SubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
-		MaxStorageBufferRange: 1<<32 - 1, MaxWorkgroupCount: [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1},
-		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
-		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16CoopMat: true, SubgroupOps: vk.SubgroupBasic | vk.SubgroupVote,
-	}
-	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
-		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: 16, N: 16, K: 16, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
-	}
-	return caps
-}
 
 // TestAutoOfCPU wants plain arithmetic of a CPU device that has matrices, unless these are
 // asked for.
 func TestAutoOfCPU(t *testing.T) {
-	caps := h200()
+	caps := kerneltest.H200()
 	caps.Type = vk.CPU
 	for _, format := range dtype.All() {
 		p := Problem{M: 512, N: 1365, K: 1100, DType: format, Out: format}
@@ -71,7 +56,7 @@ func TestChoose(t *testing.T) {
 		{Problem{M: 1 << 20, N: 64, K: 1024, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"}, // parts of 4 GiB and more
 	} {
 		x.p.Out = x.p.DType
-		c, err := Choose(h200(), x.p, Options{})
+		c, err := Choose(kerneltest.H200(), x.p, Options{})
 		require.NoError(t, err)
 		require.Equal(t, x.want, c.String(), x.p)
 	}
@@ -81,7 +66,7 @@ func TestChoose(t *testing.T) {
 // take, and a smaller one for more of them.
 func TestChooseNarrow(t *testing.T) {
 	p := Problem{Batch: 10, M: 16000, N: 1365, K: 512, Activation: SiLU, DType: dtype.BFloat16, Out: dtype.BFloat16}
-	caps := h200()
+	caps := kerneltest.H200()
 	for columns, want := range map[int][2]string{
 		3: {"coopmat s4x2 t3x4 k64 pack g10", "coopmat s4x2 t3x4 k64 pack g10"},
 		8: {"coopmat s2x2 t4x4 k32 pack g16", "coopmat s2x2 t4x4 k32 pack g16"}, // 16 bytes too many
@@ -109,10 +94,10 @@ func TestChooseGroup(t *testing.T) {
 		for _, m := range x.rows {
 			g.Products = append(g.Products, Product{M: m, N: 1365, K: 512})
 		}
-		c, err := ChooseGroup(h200(), g, GroupOptions{})
+		c, err := ChooseGroup(kerneltest.H200(), g, GroupOptions{})
 		require.NoError(t, err)
 		require.Equal(t, x.want, c.String(), x.rows)
-		_, err = ChooseGroup(h200(), g, GroupOptions{Impl: Scalar})
+		_, err = ChooseGroup(kerneltest.H200(), g, GroupOptions{Impl: Scalar})
 		require.NoError(t, err)
 	}
 	for text, want := range map[string]string{
@@ -122,16 +107,16 @@ func TestChooseGroup(t *testing.T) {
 	} {
 		config, err := ParseConfig(text)
 		require.NoError(t, err)
-		_, err = ChooseGroup(h200(), Group{DType: dtype.Float16, Out: dtype.Float16}, GroupOptions{Config: &config})
+		_, err = ChooseGroup(kerneltest.H200(), Group{DType: dtype.Float16, Out: dtype.Float16}, GroupOptions{Config: &config})
 		require.ErrorIs(t, err, ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}
 	floats := Group{Products: []Product{{M: 4096, N: 4096, K: 512}}}
-	c, err := ChooseGroup(h200(), floats, GroupOptions{})
+	c, err := ChooseGroup(kerneltest.H200(), floats, GroupOptions{})
 	require.NoError(t, err)
 	require.Equal(t, Scalar, c.Impl)
 	for _, opt := range []GroupOptions{{Impl: CoopMat}, {Config: &table[0].Config}} {
-		_, err = ChooseGroup(h200(), floats, opt)
+		_, err = ChooseGroup(kerneltest.H200(), floats, opt)
 		require.ErrorIs(t, err, ErrUnsupported)
 	}
 }
@@ -147,12 +132,12 @@ func TestGroupTable(t *testing.T) {
 	for i := range g.Products {
 		list = append(list, product{p: g.Problem(i)})
 	}
-	table, blocks := groupTable(h200(), list, &config)
+	table, blocks := groupTable(kerneltest.H200(), list, &config)
 	require.Equal(t, 12, blocks)
 	require.Equal(t, []groupRow{
-		{params: params{M: 33, N: 17, K: 9, SplitK: 16, Splits: 1, Tiles: 4, Alpha: 3}, First: 0, ASize: 33, BSize: 17},
-		{params: params{M: 1, N: 100, K: 8, SplitK: 8, Splits: 1, Tiles: 7, Alpha: 1}, First: 4, ASize: 1, BSize: 100},
-		{params: params{M: 5, N: 6, K: 1, SplitK: 0, Splits: 1, Tiles: 1, Alpha: 1, Beta: 2}, First: 11, ASize: 1, BSize: 1},
+		{Params: Params{M: 33, N: 17, K: 9, SplitK: 16, Splits: 1, Tiles: 4, Alpha: 3}, First: 0, ASize: 33, BSize: 17},
+		{Params: Params{M: 1, N: 100, K: 8, SplitK: 8, Splits: 1, Tiles: 7, Alpha: 1}, First: 4, ASize: 1, BSize: 100},
+		{Params: Params{M: 5, N: 6, K: 1, SplitK: 0, Splits: 1, Tiles: 1, Alpha: 1, Beta: 2}, First: 11, ASize: 1, BSize: 1},
 	}, table)
 	require.Equal(t, groupRowBytes, binary.Size(table[0]))
 	require.EqualValues(t, 2*groupRowBytes, GroupWorkspace(Group{Products: []Product{{M: 1, N: 1}, {M: 1}, {M: 2, N: 2}}}))
@@ -167,12 +152,12 @@ func TestTable(t *testing.T) {
 		if row.parts {
 			q.DType, q.Out = dtype.Float32, dtype.Float32
 		}
-		require.NoError(t, row.Feasible(h200(), q), row.Config)
+		require.NoError(t, row.Feasible(kerneltest.H200(), q), row.Config)
 		c, err := ParseConfig(row.String())
 		require.NoError(t, err)
 		require.Equal(t, row.Config, c)
 	}
-	none := h200()
+	none := kerneltest.H200()
 	none.CoopMat = false
 	c, err := Choose(none, p, Options{})
 	require.NoError(t, err)
@@ -180,7 +165,7 @@ func TestTable(t *testing.T) {
 	_, err = Choose(none, p, Options{Impl: CoopMat})
 	require.ErrorIs(t, err, ErrUnsupported)
 	require.ErrorContains(t, err, "gemm: coopmat: the device has no VK_KHR_cooperative_matrix")
-	small := h200()
+	small := kerneltest.H200()
 	small.MaxSharedMemoryBytes = 16384
 	c, err = Choose(small, p, Options{Impl: CoopMat})
 	require.NoError(t, err)

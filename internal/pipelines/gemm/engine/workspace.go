@@ -8,21 +8,21 @@ import (
 	"github.com/flashvk/flashvk/vk/steps"
 )
 
-// A memoryPlan says where what a call keeps in its workspace begins, in bytes.
-type memoryPlan struct {
+// A MemoryPlan says where what a call keeps in its workspace begins, in bytes.
+type MemoryPlan struct {
 	packA, packB   bool
-	right          layOut // of op(B) in fragments, if any
+	right          Layout // of op(B) in fragments, if any
 	parts          bool   // of A and B, parts.go
 	topsA, topsB   int64
-	a, b, partials int64
-	bytes          int64
+	a, b, Partials int64
+	Bytes          int64
 }
 
-// plan lays out the workspace of a call.
-func (c *Config) plan(caps *vk.Caps, p *Problem, opt *Options) (m memoryPlan) {
+// Memory lays out the workspace of a call.
+func (c *Config) Memory(caps *vk.Caps, p *Problem, opt *Options) (m MemoryPlan) {
 	take := func(n int64) int64 {
-		at := m.bytes
-		m.bytes += (n + 255) &^ 255
+		at := m.Bytes
+		m.Bytes += (n + 255) &^ 255
 		return at
 	}
 	if m.parts = c.inParts(p); m.parts {
@@ -41,7 +41,7 @@ func (c *Config) plan(caps *vk.Caps, p *Problem, opt *Options) (m memoryPlan) {
 		m.right = c.rightLayout(caps, p)
 		m.b = take(c.rightBytes(caps, p))
 	}
-	m.partials = take(c.partialBytes(*p))
+	m.Partials = take(c.PartialBytes(*p))
 	return m
 }
 
@@ -53,17 +53,17 @@ func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	config = config.fit(&p)
-	return config.plan(caps, &p, &opt).bytes, nil
+	config = config.Fit(&p)
+	return config.Memory(caps, &p, &opt).Bytes, nil
 }
 
-// workspace returns the memory of a call and where it begins: the caller's, or the Cmd's.
+// Workspace returns the memory of a call and where it begins: the caller's, or the Cmd's.
 // What kernels see are slices of it.
-func (m *memoryPlan) workspace(c *vk.Cmd, opt *Options, args *arguments) (*vk.Buffer, int64, error) {
-	if m.bytes == 0 {
+func (m *MemoryPlan) Workspace(c *vk.Cmd, opt *Options, args *Args) (*vk.Buffer, int64, error) {
+	if m.Bytes == 0 {
 		return nil, 0, nil
 	}
-	t, err := workspace(c, opt.Workspace, opt.WorkspaceOffset, m.bytes)
+	t, err := workspace(c, opt.Workspace, opt.WorkspaceOffset, m.Bytes)
 	if err == nil && opt.Workspace != nil {
 		err = args.checkApart(t)
 	}
@@ -84,24 +84,24 @@ func workspace(c *vk.Cmd, memory *vk.Buffer, offset, bytes int64) (vk.Tensor, er
 	return vk.Tensor{Buffer: memory, DType: dtype.Float32, Shape: []int{1, 1, n}, Strides: []int{n, n, 1}, Offset: int(offset / 4)}, c.Err()
 }
 
-// region returns some bytes of memory from byte `at` on as a slice, and where they begin in
+// Region returns some bytes of memory from byte `at` on as a slice, and where they begin in
 // it.
-func region(memory *vk.Buffer, at, bytes int64) (*vk.Buffer, int64) {
+func Region(memory *vk.Buffer, at, bytes int64) (*vk.Buffer, int64) {
 	t := vk.View(memory, dtype.Float32, int(bytes/4))
 	t.Offset = int(at / 4)
 	t = t.Narrow()
 	return t.Buffer, 4 * int64(t.Offset)
 }
 
-// pack returns the copies of the plan, in memory from byte `at` on, as one step, or none, and
+// Pack returns the copies of the plan, in memory from byte `at` on, as one step, or none, and
 // makes them the operands.
-func (m *memoryPlan) pack(args *arguments, memory *vk.Buffer, at int64) (copies steps.List) {
+func (m *MemoryPlan) Pack(args *Args, memory *vk.Buffer, at int64) (copies steps.List) {
 	for _, x := range []struct {
 		t  *vk.Tensor
 		on bool
 		at int64
-	}{{&args.a, m.packA, m.a}, {&args.b, m.packB, m.b}} {
-		if x.on && !aligned(8, *x.t) {
+	}{{&args.A, m.packA, m.a}, {&args.B, m.packB, m.b}} {
+		if x.on && !Aligned(8, *x.t) {
 			to, from := packed(*x.t, memory, at+x.at)
 			x.t.Buffer, x.t.Strides, x.t.Offset = to.Buffer, to.Strides, to.Offset
 			copies = steps.Together(copies, steps.List{func(c *vk.Cmd) error { return Pad(c, to, from) }})

@@ -1,4 +1,4 @@
-package engine_test
+package fused_test
 
 import (
 	"fmt"
@@ -12,15 +12,16 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// pairConfigs are configurations that run where matrices are of 8 and of 16 rows: x in
+// configs are configurations that run where matrices are of 8 and of 16 rows: x in
 // shared memory, in the cache, and both; grids of subgroups for hidden units of one row and
 // of several; one chunk of hidden units in shared memory and two; blocks that share rows,
 // all of them or those from a row on.
-func pairConfigs(m int) []string {
+func configs(m int) []string {
 	return []string{
 		"pair s2 t2x2 h1x1 x4 ahead2",
 		"pair s2 t1x3 h1x3 x0 ahead3 fence1 double",
@@ -29,10 +30,10 @@ func pairConfigs(m int) []string {
 	}
 }
 
-// pairCases calls f for problems of a format that w of some columns and more fit: sizes 1,
+// cases calls f for problems of a format that w of some columns and more fit: sizes 1,
 // whole blocks and chunks, and tails of all four.
-func pairCases(m, columns int, format dtype.DType, f func(p engine.PairProblem, layout kerneltest.Layout)) {
-	for i, p := range []engine.PairProblem{
+func cases(m, columns int, format dtype.DType, f func(p fused.Problem, layout kerneltest.Layout)) {
+	for i, p := range []fused.Problem{
 		{M: 1, In: 1, Hidden: 1, N: 1, Out: dtype.Float32},
 		{M: 4 * m, In: 4 * m, Hidden: 12 * m, N: columns, Out: format},
 		{M: 5*m + 3, In: 5*m + 1, Hidden: 9*m + 5, N: columns - 3, Out: format},
@@ -43,10 +44,10 @@ func pairCases(m, columns int, format dtype.DType, f func(p engine.PairProblem, 
 	}
 }
 
-// TestPair compares with two products in float64.
-func TestPair(t *testing.T) {
+// TestForward compares with two products in float64.
+func TestForward(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range matrixFormats(t, d) {
+	for format, shape := range kerneltest.MatrixFormats(t, d) {
 		m := int(shape.M)
 		layout, err := chips.LayoutOf(d, format, shape)
 		require.NoError(t, err)
@@ -54,20 +55,20 @@ func TestPair(t *testing.T) {
 			t.Logf("%v: no kernel: matrices lie as %+v", format, layout)
 			continue
 		}
-		for i, text := range append(pairConfigs(m), "") { // i goes on to count cases
-			var config *engine.PairConfig
+		for i, text := range append(configs(m), "") { // i goes on to count cases
+			var config *fused.Config
 			columns := 4 * m
 			if text != "" {
-				c, err := engine.ParsePairConfig(text)
+				c, err := fused.ParseConfig(text)
 				require.NoError(t, err)
 				config, columns = &c, c.Subgroups*c.TilesN*m
 			}
-			pairCases(m, columns, format, func(p engine.PairProblem, layout kerneltest.Layout) {
+			cases(m, columns, format, func(p fused.Problem, layout kerneltest.Layout) {
 				if i++; i%2 == 0 && !vktest.Thorough(d) {
 					return // every other case of a configuration; the next one has the others
 				}
 				t.Run(fmt.Sprintf("%v/%s", p, text), func(t *testing.T) {
-					report, err := checkPair(d, p, layout, engine.PairOptions{Config: config})
+					report, err := check(d, p, layout, fused.Options{Config: config})
 					require.NoError(t, err)
 					t.Log(report)
 				})
@@ -76,8 +77,8 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// checkPair runs a problem on random tensors.
-func checkPair(d *vk.Device, p engine.PairProblem, layout kerneltest.Layout, opt engine.PairOptions) (string, error) {
+// check runs a problem on random tensors.
+func check(d *vk.Device, p fused.Problem, layout kerneltest.Layout, opt fused.Options) (string, error) {
 	rng := rand.New(rand.NewPCG(uint64(p.M), uint64(p.Hidden)))
 	random := func(n int) []float64 { return kerneltest.Random(rng, p.DType, n, 1) }
 	x, w1, w2 := random(p.M*p.In), random(p.In*p.Hidden), random(p.Hidden*p.N)
@@ -87,23 +88,23 @@ func checkPair(d *vk.Device, p engine.PairProblem, layout kerneltest.Layout, opt
 	want := ref.Multiply(ref.Inputs{A: ref.Multiply(in, first).C, B: w2}, second)
 	hidden := ref.Plain(in, first).C
 	plain := ref.Plain(ref.Inputs{A: hidden, B: w2}, second)
-	c := kerneltest.Case{Name: "pair", Layout: layout, Tensors: []kerneltest.Tensor{
+	c := kerneltest.Case{Name: "fused", Layout: layout, Tensors: []kerneltest.Tensor{
 		{Name: "x", DType: p.DType, Shape: []int{p.M, p.In}, Values: x},
 		{Name: "w1", DType: p.DType, Shape: []int{p.In, p.Hidden}, Values: w1},
 		{Name: "w2", DType: p.DType, Shape: []int{p.Hidden, p.N}, Values: w2},
 		{Name: "y", DType: p.Out, Shape: []int{p.M, p.N}, Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: hidden, B: w2}, second).C},
 	}}
 	return c.Check(d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		return engine.Pair(c, t["y"], t["x"], t["w1"], t["w2"], p, opt)
+		return fused.Forward(c, fused.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"]}, p, opt)
 	})
 }
 
-// TestPairWorkspace wants a call with memory of PairWorkspace bytes, from some byte on, to
+// TestWorkspace wants a call with memory of Workspace bytes, from some byte on, to
 // give what one without gives, and to refuse less.
-func TestPairWorkspace(t *testing.T) {
+func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
-	p := engine.PairProblem{M: 5, In: 3, Hidden: 70, N: 4, DType: dtype.Float16, Out: dtype.Float16}
-	bytes, err := engine.PairWorkspace(d.Caps(), p, engine.PairOptions{})
+	p := fused.Problem{M: 5, In: 3, Hidden: 70, N: 4, DType: dtype.Float16, Out: dtype.Float16}
+	bytes, err := fused.Workspace(d.Caps(), p, fused.Options{})
 	vktest.Require(t, engine.CoopMat.String(), err)
 	memory, err := d.NewBuffer("workspace", bytes+48)
 	require.NoError(t, err)
@@ -113,7 +114,7 @@ func TestPairWorkspace(t *testing.T) {
 		64: fmt.Sprintf("gemm: workspace has %d bytes from 64 on, want %d", bytes-16, bytes),
 		8:  "gemm: workspace_offset=8 is not a multiple of 16",
 	} {
-		_, err := checkPair(d, p, kerneltest.Odd, engine.PairOptions{Workspace: memory, WorkspaceOffset: offset})
+		_, err := check(d, p, kerneltest.Odd, fused.Options{Workspace: memory, WorkspaceOffset: offset})
 		if want == "" {
 			require.NoError(t, err)
 		} else {
@@ -122,11 +123,11 @@ func TestPairWorkspace(t *testing.T) {
 	}
 }
 
-// TestPairArguments wants errors that name the value or the tensor that does not fit.
-func TestPairArguments(t *testing.T) {
+// TestArguments wants errors that name the value or the tensor that does not fit.
+func TestArguments(t *testing.T) {
 	d := vktest.Open(t)
-	p := engine.PairProblem{M: 2, In: 3, Hidden: 4, N: 5, DType: dtype.Float16, Out: dtype.Float16}
-	_, err := engine.ChoosePair(d.Caps(), p, engine.PairOptions{})
+	p := fused.Problem{M: 2, In: 3, Hidden: 4, N: 5, DType: dtype.Float16, Out: dtype.Float16}
+	_, err := fused.Choose(d.Caps(), p, fused.Options{})
 	vktest.Require(t, engine.CoopMat.String(), err)
 	c, err := d.NewCmd("arguments")
 	require.NoError(t, err)
@@ -138,9 +139,9 @@ func TestPairArguments(t *testing.T) {
 		return x
 	}
 	x, w1, w2, y := tensor(2, 3), tensor(3, 4), tensor(4, 5), tensor(2, 5)
-	require.NoError(t, engine.Pair(c, y, x, w1, w2, p, engine.PairOptions{}))
-	require.ErrorContains(t, engine.Pair(c, y, x, w2, w1, p, engine.PairOptions{}), "gemm: w1 has shape [4 5]")
-	require.ErrorContains(t, engine.Pair(c, y, y, w1, w2, p, engine.PairOptions{}), "gemm: x has shape [2 5]")
+	require.NoError(t, fused.Forward(c, fused.Tensors{X: x, W1: w1, W2: w2, Y: y}, p, fused.Options{}))
+	require.ErrorContains(t, fused.Forward(c, fused.Tensors{X: x, W1: w2, W2: w1, Y: y}, p, fused.Options{}), "fused: w1 has shape [4 5]")
+	require.ErrorContains(t, fused.Forward(c, fused.Tensors{X: y, W1: w1, W2: w2, Y: y}, p, fused.Options{}), "fused: x has shape [2 5]")
 	p.Hidden = 0
-	require.ErrorContains(t, engine.Pair(c, y, x, w1, w2, p, engine.PairOptions{}), "gemm: n=0 is not from 1 to")
+	require.ErrorContains(t, fused.Forward(c, fused.Tensors{X: x, W1: w1, W2: w2, Y: y}, p, fused.Options{}), "gemm: n=0 is not from 1 to")
 }
