@@ -174,7 +174,7 @@ func TestForwardChoice(t *testing.T) {
 		require.Contains(t, plan.String(), "outputs in memory")
 		plan, err = mixture.Choose(d.Caps(), p, kit.Backward, opt)
 		require.NoError(t, err)
-		require.Contains(t, plan.String(), "narrow")
+		require.Contains(t, plan.String(), "skinny")
 	}
 }
 

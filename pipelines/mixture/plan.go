@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
@@ -67,22 +68,19 @@ func validate(p Problem, opt Options) error {
 func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) error {
 	problem := engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: dtype.Float32}
 	options := engine.Options{Impl: opt.Impl}
-	config, groups, err := engine.MixtureConfig(caps, problem, options)
+	plan, err := skinny.ChooseMixture(caps, problem, options)
 	if err != nil {
 		return wrap(err)
 	}
-	bytes, err := engine.MixtureWorkspace(caps, problem, options)
-	if err != nil {
-		return wrap(err)
-	}
+	groups := plan.Groups
 	if opt.Groups > 0 {
 		groups = min(opt.Groups, p.Heads)
 	}
 	f.fused, f.p, f.opt, f.groups = true, problem, options, groups
 	f.memory.Take(sums)
-	f.opt.WorkspaceOffset = f.memory.Take(bytes)
+	f.opt.WorkspaceOffset = f.memory.Take(plan.Workspace())
 	f.states = f.memory.Take(4 * gmm.StateSize * int64(groups) * int64(p.Tokens))
-	f.words = fmt.Sprintf("mixture %v groups%d", config, groups)
+	f.words = fmt.Sprintf("mixture %v groups%d", plan.Config, groups)
 	f.kernels = []string{"gemm_mixture", "gmm_merge", "sum_rows"}
 	return nil
 }
@@ -106,7 +104,7 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem)
 	xs.Shape, xs.Strides = []int{p.Heads, p.Tokens, p.In}, []int{0, t.X.Strides[0], t.X.Strides[1]}
 	fused := f.opt
 	fused.Workspace = memory
-	if err := engine.Mixture(c, states, t.Y, xs, t.W1, t.W2, f.p, fused); err != nil {
+	if err := skinny.Mixture(c, skinny.MixtureTensors{A: xs, B: t.W1, W: t.W2, Y: t.Y, States: states}, f.p, fused); err != nil {
 		return wrap(err)
 	}
 	c.Barrier() // states are written

@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
@@ -64,7 +65,7 @@ type backwardPart struct {
 	w1      int64 // of heads, where the copy of W1 lies
 	dw1, dx chain.Product
 
-	narrow *engine.Problem // of one kernel that makes dpre and DW2, which is another one if pre is kept
+	skinny *engine.Problem // of one kernel that makes dpre and DW2, which is another one if pre is kept
 	sums   int64           // where its workspace lies
 
 	// Else, where silu(pre) lies, unless it is kept. Pre takes the place of dpre before, unless
@@ -78,20 +79,20 @@ type backwardPart struct {
 
 // fusesBackward reports whether one kernel makes dpre and DW2.
 func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
-	if !o.narrow(p) {
+	if !o.skinny(p) {
 		return false, nil
 	}
 	p.Keep = KeepNothing
-	_, err := engine.NarrowBackwardConfig(caps, narrowBackward(p, 1), p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
+	_, err := skinny.ChooseBackward(caps, skinnyBackward(p, 1), p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
 	if errors.Is(err, vk.ErrUnsupported) {
 		return false, nil
 	}
 	return err == nil, wrap(err)
 }
 
-// narrowBackward returns the products of n heads that one kernel keeps, or of a pre that is kept
+// skinnyBackward returns the products of n heads that one kernel keeps, or of a pre that is kept
 // reads, whose sums are of the format of DW2.
-func narrowBackward(p Problem, n int) engine.Problem {
+func skinnyBackward(p Problem, n int) engine.Problem {
 	if p.Keep == KeepPre {
 		return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: engine.TimesDSiLU, DType: p.DType, Out: p.Grad}
 	}
@@ -133,7 +134,7 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 	dx := engine.Problem{M: p.Tokens, N: p.In, K: h.n * hiddenStride(p), TransB: true, Residual: h.first > 0, DType: p.DType, Out: p.DType}
 	opt := engine.Options{AlignedA: true, AlignedB: true}
 	if fused {
-		if bytes, err = b.addNarrow(caps, p, o.Impl); err != nil {
+		if bytes, err = b.addSkinny(caps, p, o.Impl); err != nil {
 			return b, 0, wrap(err)
 		}
 		b.sums = memory.Take(bytes)
@@ -152,14 +153,18 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 	return b, memory.Bytes, err
 }
 
-// addNarrow adds the kernel that makes dpre and DW2, and returns the memory of it.
-func (b *backwardPart) addNarrow(caps *vk.Caps, p Problem, impl engine.Impl) (int64, error) {
-	narrow := narrowBackward(p, b.n)
-	b.narrow = &narrow
-	if p.Keep == KeepPre {
-		return engine.NarrowDSiLUWorkspace(caps, narrow)
+// addSkinny adds the kernel that makes dpre and DW2, and returns the memory of it.
+func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, impl engine.Impl) (int64, error) {
+	product := skinnyBackward(p, b.n)
+	b.skinny = &product
+	choose := func() (skinny.Plan, error) {
+		if p.Keep == KeepPre {
+			return skinny.ChooseKept(caps, product)
+		}
+		return skinny.ChooseBackward(caps, product, p.Out, engine.Options{Impl: impl, AlignedB: true})
 	}
-	return engine.NarrowBackwardWorkspace(caps, narrow, p.Out, engine.Options{Impl: impl, AlignedB: true})
+	plan, err := choose()
+	return plan.Workspace(), err
 }
 
 // addProducts adds the products that make dpre and DW2.
@@ -233,8 +238,8 @@ func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 // steps returns the gradients of some heads, whose tensors are (heads, rows, columns): what
 // makes dpre, beside copies of operands, and then the gradients, side by side.
 func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
-	if b.narrow != nil {
-		return b.narrowSteps(c, memory, t, g, p, o)
+	if b.skinny != nil {
+		return b.skinnySteps(c, memory, t, g, p, o)
 	}
 	pre, err := b.preSteps(c, memory, t, p)
 	if err != nil {
@@ -258,17 +263,18 @@ func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradient
 	), nil
 }
 
-// narrowSteps returns the same where one kernel makes dpre and DW2: its first step writes dpre,
+// skinnySteps returns the same where one kernel makes dpre and DW2: its first step writes dpre,
 // the others DW2.
-func (b *backwardPart) narrowSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
+func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
 	dpre, w1 := b.hiddenUnits(memory, b.dpre, p.Hidden, p), b.weights(memory, p.Hidden, p)
 	opt := engine.Options{Impl: o.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
 	var first engine.Steps
 	var err error
 	if p.Keep == KeepPre {
-		first, err = engine.NarrowDSiLUSteps(c, dpre, g.DW2, g.DY, t.Pre, t.W2, *b.narrow, opt)
+		first, err = skinny.BackwardKeptSteps(c, skinny.Tensors{W: t.W2, Pre: t.Pre, DY: g.DY, DPre: dpre, DW: g.DW2}, *b.skinny, opt)
 	} else {
-		first, err = engine.NarrowBackwardSteps(c, dpre, g.DW2, g.DY, b.repeat(t.X), w1, t.W2, p.Out, *b.narrow, opt)
+		tensors := skinny.Tensors{A: b.repeat(t.X), B: w1, W: t.W2, DY: g.DY, DPre: dpre, DW: g.DW2}
+		first, err = skinny.BackwardSteps(c, tensors, p.Out, *b.skinny, opt)
 	}
 	if err != nil {
 		return nil, wrap(err)
@@ -381,14 +387,14 @@ func (b *backwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options)
 		plan.kernels = append(plan.kernels, "gemm_pack") // the copy of W1
 	}
 	switch {
-	case b.narrow != nil && p.Keep == KeepPre:
-		plan.add("narrow dsilu", "gemm_narrow_dsilu", "gemm_combine")
-	case b.narrow != nil:
-		config, err := engine.NarrowBackwardConfig(caps, *b.narrow, p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
+	case b.skinny != nil && p.Keep == KeepPre:
+		plan.add("skinny dsilu", "gemm_narrow_dsilu", "gemm_combine")
+	case b.skinny != nil:
+		runs, err := skinny.ChooseBackward(caps, *b.skinny, p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
 		if err != nil {
 			return wrap(err)
 		}
-		plan.add("narrow "+config.String(), "gemm_narrow_bwd", "gemm_combine")
+		plan.add("skinny "+runs.Config.String(), "gemm_narrow_bwd", "gemm_combine")
 	default:
 		var list []*chain.Product
 		if p.Keep == KeepNothing {

@@ -306,8 +306,8 @@ func TestChoice(t *testing.T) {
 		keep mlp.Keep
 		want string
 	}{
-		{kit.Forward, mlp.KeepNothing, "narrow coopmat"}, {kit.Forward, mlp.KeepPre, "narrow coopmat"},
-		{kit.Backward, mlp.KeepNothing, "narrow coopmat"}, {kit.Backward, mlp.KeepPre, "narrow dsilu"},
+		{kit.Forward, mlp.KeepNothing, "skinny coopmat"}, {kit.Forward, mlp.KeepPre, "skinny coopmat"},
+		{kit.Backward, mlp.KeepNothing, "skinny coopmat"}, {kit.Backward, mlp.KeepPre, "skinny dsilu"},
 	} {
 		p, o := good, mlp.Options{Impl: engine.CoopMat}
 		p.Keep = x.keep
@@ -320,7 +320,7 @@ func TestChoice(t *testing.T) {
 		require.Contains(t, fused.String(), x.want)
 		o.Products = true
 		products := choose(p, o)
-		require.NotContains(t, products.String(), "narrow")
+		require.NotContains(t, products.String(), "skinny")
 		require.Greater(t, products.Workspace(), fused.Workspace())
 		require.GreaterOrEqual(t, products.Workspace(), hidden)
 		if x.pass == kit.Forward { // a pass without hidden units in memory takes all heads at a time
@@ -335,7 +335,7 @@ func TestChoice(t *testing.T) {
 		many.Out = 9 // more than the one kernel takes
 		one.Heads = 0
 		for _, p := range []mlp.Problem{many, one} {
-			require.NotContains(t, choose(p, mlp.Options{Impl: engine.CoopMat}).String(), "narrow")
+			require.NotContains(t, choose(p, mlp.Options{Impl: engine.CoopMat}).String(), "skinny")
 		}
 	}
 }

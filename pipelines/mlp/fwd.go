@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
@@ -61,7 +62,7 @@ type forwardPlan struct {
 type forwardPart struct {
 	heads
 	pair          *pair
-	narrow        *engine.Problem // a narrow product
+	skinny        *engine.Problem // a product whose silu stays on the chip
 	hidden        int64           // where silu(pre) lies, unless it is kept
 	units         int             // of it: more than p.Hidden if W1 and W2 are extended by zeros
 	first, second chain.Product
@@ -78,7 +79,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, o Options) (plan forwardPlan, err 
 	if p.heads() == 1 {
 		return forwardPlan{chain.Memory{Bytes: bytes}, []forwardPart{one}}, nil
 	}
-	if one.narrow == nil {
+	if one.skinny == nil {
 		bytes = hiddenBytes(p)
 	}
 	for _, h := range divide(p, o, bytes) {
@@ -106,12 +107,12 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	if p.Keep >= KeepPre {
 		activation = engine.SiLUKeep
 	}
-	if o.narrow(p) {
-		narrow := engine.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
-		bytes, err := engine.NarrowWorkspace(caps, narrow, p.Out, engine.Options{Impl: o.Impl})
+	if o.skinny(p) {
+		product := engine.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
+		plan, err := skinny.ChooseForward(caps, product, p.Out, engine.Options{Impl: o.Impl})
 		if err == nil {
-			part.narrow = &narrow
-			return part, bytes, nil
+			part.skinny = &product
+			return part, plan.Workspace(), nil
 		}
 		if !errors.Is(err, vk.ErrUnsupported) {
 			return part, 0, wrap(err)
@@ -177,8 +178,9 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 	switch {
 	case f.pair != nil:
 		return f.pair.record(c, memory, t)
-	case f.narrow != nil:
-		return wrap(engine.Narrow(c, t.Y, t.Pre, f.repeat(t.X), t.W1, t.W2, p.Out, *f.narrow, engine.Options{Impl: o.Impl, Workspace: memory}))
+	case f.skinny != nil:
+		tensors := skinny.Tensors{A: f.repeat(t.X), B: t.W1, W: t.W2, Y: t.Y, Pre: t.Pre}
+		return wrap(skinny.Forward(c, tensors, p.Out, *f.skinny, engine.Options{Impl: o.Impl, Workspace: memory}))
 	}
 	hidden := t.Hidden
 	if hidden.IsZero() {
@@ -204,9 +206,9 @@ func (f *forwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) 
 	case f.pair != nil:
 		plan.add(f.pair.opt.Config.String(), "gemm_fragments", "gemm_pair")
 		return nil
-	case f.narrow != nil:
-		config, err := engine.NarrowConfig(caps, *f.narrow, p.Out, engine.Options{Impl: o.Impl})
-		plan.add("narrow "+config.String(), "gemm_narrow", "gemm_combine")
+	case f.skinny != nil:
+		runs, err := skinny.ChooseForward(caps, *f.skinny, p.Out, engine.Options{Impl: o.Impl})
+		plan.add("skinny "+runs.Config.String(), "gemm_narrow", "gemm_combine")
 		return wrap(err)
 	}
 	plan.products(&f.first, &f.second)

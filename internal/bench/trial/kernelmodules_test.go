@@ -134,7 +134,7 @@ func (m *moduleList) ofGemm(p *gemmProblem) {
 }
 
 func (m *moduleList) ofMLP(p *mlpProblem) {
-	if p.Narrow {
+	if p.Skinny {
 		switch {
 		case p.Backward && p.Keep == mlp.KeepPre:
 			m.add("gemm_narrow_dsilu", p.DType)

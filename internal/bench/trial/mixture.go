@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
@@ -23,7 +24,7 @@ func mixtureKernel() Kernel {
 }
 
 // mixtureProblem is a call of mixture.Forward or mixture.Backward, or with Config or Direct of
-// engine.Mixture and gmm.Merge.
+// skinny.Mixture and gmm.Merge.
 type mixtureProblem struct {
 	mixture.Problem
 	Impl       string
@@ -52,7 +53,7 @@ func (p *mixtureProblem) options() (opt mixture.Options, err error) {
 	return opt, err
 }
 
-// product returns the problem of engine.Mixture, with its options.
+// product returns the problem of skinny.Mixture, with its options.
 func (p *mixtureProblem) product() (x engine.Problem, opt engine.Options, err error) {
 	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return x, opt, err
@@ -70,7 +71,8 @@ func (p *mixtureProblem) bytes(caps *vk.Caps) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		return engine.MixtureWorkspace(caps, x, opt)
+		plan, err := skinny.ChooseMixture(caps, x, opt)
+		return plan.Workspace(), err
 	}
 	opt, err := p.options()
 	if err != nil {
@@ -250,7 +252,7 @@ func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []kern
 		}
 		a := t["x"]
 		a.Shape, a.Strides = []int{p.Heads, a.Shape[0], a.Shape[1]}, []int{0, a.Strides[0], 1}
-		if err := engine.Mixture(c, t["states"], t["y"], a, t["w1"], t["w2"], x, opt); err != nil {
+		if err := skinny.Mixture(c, skinny.MixtureTensors{A: a, B: t["w1"], W: t["w2"], Y: t["y"], States: t["states"]}, x, opt); err != nil {
 			return err
 		}
 		c.Barrier() // states are written

@@ -24,8 +24,8 @@ func groupedKernel() Kernel {
 	return Kernel{Name: "grouped", Weight: 3, New: func() Problem { return &mlpProblem{} }, Draw: drawGrouped}
 }
 
-// mlpProblem is a call of mlp.Forward or mlp.Backward, or with Narrow of
-// engine.Narrow, engine.NarrowBackward or engine.NarrowDSiLU.
+// mlpProblem is a call of mlp.Forward or mlp.Backward, or with Skinny of
+// the kernels of package skinny.
 type mlpProblem struct {
 	mlp.Problem
 	Impl        string
@@ -35,8 +35,8 @@ type mlpProblem struct {
 	AtATime     int    // heads
 	Products    bool
 
-	Narrow         bool
-	Config         string // of Narrow; "": what the table has
+	Skinny         bool
+	Config         string // of Skinny; "": what the table has
 	TransA, TransB bool
 	Alpha          float64 // a power of two
 	kernelData
@@ -48,7 +48,7 @@ func (p *mlpProblem) String() string {
 	if p.Heads == 0 {
 		return s + fmt.Sprintf("fused=%v %s (%s)", p.Fused, p.Impl, p.FusedConfig)
 	}
-	return s + fmt.Sprintf("narrow=%v at_a_time=%d products=%v %s (%s)", p.Narrow, p.AtATime, p.Products, p.Impl, p.Config)
+	return s + fmt.Sprintf("skinny=%v at_a_time=%d products=%v %s (%s)", p.Skinny, p.AtATime, p.Products, p.Impl, p.Config)
 }
 
 // options returns those of the call of package mlp.
@@ -79,8 +79,8 @@ func (p *mlpProblem) y() dtype.DType {
 
 // bytes returns the workspace.
 func (p *mlpProblem) bytes(caps *vk.Caps) (int64, error) {
-	if p.Narrow {
-		return p.narrowBytes(caps)
+	if p.Skinny {
+		return p.skinnyBytes(caps)
 	}
 	opt, err := p.options()
 	if err != nil {
@@ -103,8 +103,8 @@ func (p *mlpProblem) Check(ctx context.Context, r *Runner) error {
 	}
 	call := perceptronCall{p: p.Problem, data: &p.kernelData, alpha: p.Alpha, y: p.y(), backward: p.Backward}
 	list := call.tensors()
-	if p.Narrow {
-		return p.checkNarrow(ctx, r, list, bytes)
+	if p.Skinny {
+		return p.checkSkinny(ctx, r, list, bytes)
 	}
 	opt, err := p.options()
 	if err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,17 +12,13 @@ import (
 )
 
 // TestLayouts compares every Go mirror of this package with its shader, for every
-// element type that is compiled.
+// element type that is compiled. Packages skinny, and fused of mlp, have the others.
 func TestLayouts(t *testing.T) {
 	table := map[string]struct {
 		spec     any
 		bindings []string
 	}{
 		"gemm_coopmat":            {coopMatSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow":             {narrowSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow_bwd":         {narrowSpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
-		"gemm_narrow_dsilu":       {narrowDSiLUSpec{}, []string{"A", "C", "R", "X", "S"}},
-		"gemm_mixture":            {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_fragments":          {fragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
 		"gemm_scalar":             {scalarSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 		"gemm_coopmat_group":      {MatrixSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4", "Table"}},
@@ -36,7 +33,8 @@ func TestLayouts(t *testing.T) {
 	for _, v := range shaders.Variants() {
 		row, ok := table[v.Kernel]
 		if !ok {
-			require.False(t, strings.HasPrefix(v.Kernel, "gemm_") && v.Kernel != "gemm_pair", "%s has no row in TestLayouts", v.Kernel)
+			elsewhere := slices.Contains([]string{"gemm_pair", "gemm_narrow", "gemm_narrow_bwd", "gemm_narrow_dsilu", "gemm_mixture"}, v.Kernel)
+			require.True(t, elsewhere || !strings.HasPrefix(v.Kernel, "gemm_"), "%s has no row in TestLayouts", v.Kernel)
 			continue
 		}
 		found++

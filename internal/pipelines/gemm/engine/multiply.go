@@ -18,10 +18,8 @@
 //	fragments.go   gemm_fragments, which copies op(B) into the order of registers
 //	parts.go       gemm_tops and gemm_parts: float32 operands as two of float16
 //
-//	narrow.go        a product and silu of it times a few columns: Narrow
-//	narrow_bwd.go    its gradients, of the same product
-//	narrow_dsilu.go  its gradients, of a product that was written
-//	mixture.go       mixtures of normal distributions of such results
+// Package skinny has the kernels that keep silu of a product on the chip for a few columns more,
+// and fused, of mlp, one that does so for some hundred.
 package engine
 
 import (

@@ -24,7 +24,7 @@ func TestSharedMemory(t *testing.T) {
 		require.Equal(t, want, got, "%s, %v", name, c)
 	}
 	for _, c := range []Config{
-		{SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64}, // with 8 columns of W 16 bytes too many
+		{SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64},
 		{SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32},
 		{SubgroupsM: 1, SubgroupsN: 3, TilesM: 1, TilesN: 5, BlockK: 16},
 		{SubgroupsM: 8, SubgroupsN: 1, TilesM: 1, TilesN: 1, BlockK: 16},
@@ -44,18 +44,6 @@ func TestSharedMemory(t *testing.T) {
 			}
 			spec.Epilogue.OutAligned = false // as tileBytes takes it to be
 			kernel("gemm_coopmat_fragmented", "f16", fragmented.tileBytes(p, 16, 16), fragmented, fragmentedSpec{MatrixSpec: spec})
-			for columns := 1; columns <= maxNarrow; columns++ {
-				for _, x := range []struct {
-					name  string
-					bytes func(*Config) int
-				}{
-					{"gemm_narrow", func(c *Config) int { return narrowBytes(caps, c, &p, columns) }},
-					{"gemm_narrow_bwd", func(c *Config) int { return narrowBackwardBytes(caps, c, &p, columns) }},
-				} {
-					kernel(x.name, "bf16", tile+x.bytes(&c), c, narrowSpec{spec, uint32(columns)})
-				}
-			}
-			kernel("gemm_mixture", "f16", tile+mixtureBytes(caps, &c, &p), c, mixtureSpec{spec, 2})
 			require.Equal(t, [2]int{blockM, blockN}, [2]int{16 * c.SubgroupsM * c.TilesM, 16 * c.SubgroupsN * c.TilesN})
 		}
 		// Float32 operands are in parts.

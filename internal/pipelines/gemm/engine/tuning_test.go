@@ -62,23 +62,6 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestChooseNarrow wants the largest tile, which leaves as much shared memory as few columns
-// take, and a smaller one for more of them.
-func TestChooseNarrow(t *testing.T) {
-	p := Problem{Batch: 10, M: 16000, N: 1365, K: 512, Activation: SiLU, DType: dtype.BFloat16, Out: dtype.BFloat16}
-	caps := kerneltest.H200()
-	for columns, want := range map[int][2]string{
-		3: {"coopmat s4x2 t3x4 k64 pack g10", "coopmat s4x2 t3x4 k64 pack g10"},
-		8: {"coopmat s2x2 t4x4 k32 pack g16", "coopmat s2x2 t4x4 k32 pack g16"}, // 16 bytes too many
-	} {
-		forward, err := NarrowConfig(caps, p, columns, Options{})
-		require.NoError(t, err)
-		backward, err := NarrowBackwardConfig(caps, p, columns, Options{})
-		require.NoError(t, err)
-		require.Equal(t, want, [2]string{forward.String(), backward.String()}, columns)
-	}
-}
-
 // TestChooseGroup wants of groups on a large device the tile by the blocks of all products,
 // without copies.
 func TestChooseGroup(t *testing.T) {
@@ -191,22 +174,5 @@ func TestParseConfig(t *testing.T) {
 	} {
 		_, err := ParseConfig(text)
 		require.ErrorContains(t, err, want)
-	}
-}
-
-// TestMixtureGroups wants as few groups of heads as keep the workgroups of a device busy,
-// with two heads each at the least.
-func TestMixtureGroups(t *testing.T) {
-	for _, c := range []struct{ slots, blocks, heads, want int }{
-		{264, 125, 10, 2}, // one round of 250 workgroups with 5 heads
-		{264, 40, 10, 5},  // 200 with 2
-		{264, 86, 10, 3},  // 258 with 4
-		{264, 1602, 10, 2},
-		{264, 1, 10, 5},
-		{264, 1, 3, 1},
-		{264, 1, 1, 1},
-		{0, 100, 10, 1}, // a driver that does not tell
-	} {
-		require.Equal(t, c.want, mixtureGroups(c.slots, c.blocks, c.heads), "%+v", c)
 	}
 }

@@ -1,10 +1,11 @@
-package engine
+package skinny
 
 import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -17,57 +18,54 @@ const (
 
 // mixtureSpec is the specialization of gemm_mixture.comp.
 type mixtureSpec struct {
-	MatrixSpec
+	engine.MatrixSpec
 	Heads uint32 `glsl:"HEADS"`
 }
 
-// A mixturePlan is what Mixture runs, and where it keeps what.
-type mixturePlan struct {
-	config Config
+// MixtureTensors are those of Mixture.
+type MixtureTensors struct {
+	A, B, W, Y vk.Tensor
+	States     vk.Tensor // written
+}
+
+// A MixturePlan is what Mixture runs, and where it keeps what.
+type MixturePlan struct {
+	Config engine.Config
+	// Groups says in how many groups the products are best divided among workgroups.
+	Groups int
+
 	blocks int // of rows
-	memory MemoryPlan
+	memory engine.MemoryPlan
 }
 
-// newMixturePlan returns the plan for p.
-func newMixturePlan(caps *vk.Caps, p Problem, opt *Options) (plan mixturePlan, err error) {
-	as := p
-	as.N = 1 // a workgroup has all columns
-	c, err := chooseSiLU(caps, p, as, opt, func(c *Config) int { return mixtureBytes(caps, c, &p) })
-	if err != nil {
-		return plan, err
-	}
-	blockM, _ := c.Block(caps, p.DType)
-	plan.config, plan.blocks = c, (p.M+blockM-1)/blockM
-	plan.memory = c.Memory(caps, &p, opt)
-	return plan, nil
-}
+// Workspace returns the bytes of device memory that Mixture takes with the same options.
+func (plan *MixturePlan) Workspace() int64 { return plan.memory.Bytes }
 
-// mixtureBytes is the shared memory of w and of outputs in gemm_mixture.comp.
-func mixtureBytes(caps *vk.Caps, c *Config, p *Problem) int {
-	blockM, _ := c.Block(caps, p.DType)
-	return narrowBytes(caps, c, p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
-}
-
-// MixtureWorkspace returns the bytes of device memory that Mixture takes with the same
-// options. Its error wraps ErrUnsupported if Mixture does not handle them.
-func MixtureWorkspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
-	plan, err := newMixturePlan(caps, p, &opt)
-	return plan.memory.Bytes, err
-}
-
-// MixtureConfig returns the configuration that Mixture takes, and in how many groups the
-// products of p are best divided among workgroups on a device.
+// ChooseMixture returns what Mixture runs for p. Its error wraps vk.ErrUnsupported if Mixture
+// does not handle it.
 //
 // A workgroup takes the heads of its group one after the other, so what counts is how
 // many heads the workgroups of one slot of the device have: rounds of workgroups times the
 // heads of a group. Fewer groups than are fastest by 1/16 win, for their states are memory;
 // and no group has one head only, unless that is all, as its states would be its outputs.
-func MixtureConfig(caps *vk.Caps, p Problem, opt Options) (Config, int, error) {
-	plan, err := newMixturePlan(caps, p, &opt)
+func ChooseMixture(caps *vk.Caps, p engine.Problem, o engine.Options) (plan MixturePlan, err error) {
+	as := p
+	as.N = 1 // a workgroup has all columns
+	c, err := chooseSiLU(caps, p, as, &o, func(c *engine.Config) int { return mixtureBytes(caps, c, &p) })
 	if err != nil {
-		return Config{}, 0, err
+		return plan, err
 	}
-	return plan.config, mixtureGroups(plan.config.Slots(caps, &p), plan.blocks, p.Batches()), nil
+	blockM, _ := c.Block(caps, p.DType)
+	plan.Config, plan.blocks = c, (p.M+blockM-1)/blockM
+	plan.Groups = mixtureGroups(c.Slots(caps, &p), plan.blocks, p.Batches())
+	plan.memory = c.Memory(caps, &p, &o)
+	return plan, nil
+}
+
+// mixtureBytes is the shared memory of w and of outputs in gemm_mixture.comp.
+func mixtureBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem) int {
+	blockM, _ := c.Block(caps, p.DType)
+	return forwardBytes(caps, c, p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
 }
 
 // mixtureGroups returns the groups of heads of workgroups that have a block of rows each,
@@ -99,27 +97,27 @@ func mixtureGroups(slots, blocks, heads int) int {
 // in one kernel that writes neither op(A) * op(B) nor outputs of heads. Outputs are
 // float32, and not rounded. gmm.Merge makes log-probabilities of the states.
 //
-// A and b are as in Multiply, w is (batch, n, 3), of p.DType, with any strides and a
-// contiguous last axis, y is (m), float32, contiguous. States is (groups, m, 8), float32,
+// A and B are as in package gemm, W is (batch, n, 3), of p.DType, with any strides and a
+// contiguous last axis, Y is (m), float32, contiguous. States is (groups, m, 8), float32,
 // with strides and an offset that are multiples of 4 elements, in memory of its own. Group
-// g of G has the heads [g*batch/G, (g+1)*batch/G); there are as many groups as states has
+// g of G has the heads [g*batch/G, (g+1)*batch/G); there are as many groups as States has
 // matrices, at most batch. p.Activation is SiLU and p.Out float32.
 //
-// Mixture records into c and returns, as Multiply does. It returns an error that wraps
-// ErrUnsupported if p.DType is float32, the device has no matrices of it or Options force
+// Mixture records into c and returns, as gemm.Forward does. It returns an error that wraps
+// vk.ErrUnsupported if p.DType is float32, the device has no matrices of it or o forces
 // another path, and an error naming the argument if a tensor does not fit.
-func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) (err error) {
+func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()
-	plan, err := newMixturePlan(d.Caps(), p, &opt)
+	plan, err := ChooseMixture(d.Caps(), p, o)
 	if err != nil {
 		return err
 	}
-	args, err := plan.arguments(states, y, a, b, w, p)
+	args, err := t.arguments(p)
 	if err != nil {
 		return err
 	}
-	memory, at, err := plan.memory.Workspace(c, &opt, &args)
+	memory, at, err := plan.memory.Workspace(c, &o, &args)
 	if err != nil {
 		return err
 	}
@@ -130,34 +128,35 @@ func Mixture(c *vk.Cmd, states, y, a, b, w vk.Tensor, p Problem, opt Options) (e
 		c.Barrier()
 	}
 	limit := d.Caps().MaxWorkgroupCount
-	groups := states.Shape[0]
+	groups := t.States.Shape[0]
 	x := min(plan.blocks, int(limit[0]))
 	rounds := (plan.blocks + x - 1) / x
 	if rounds > int(limit[1]) || groups > int(limit[2]) {
-		return Unsupported("m=%d makes %d blocks in %d groups, more than the device's %v workgroups", p.M, plan.blocks, groups, limit)
+		return engine.Unsupported("m=%d makes %d blocks in %d groups, more than the device's %v workgroups", p.M, plan.blocks, groups, limit)
 	}
 	module, err := shaders.Get("gemm_mixture", p.DType.Short())
 	if err != nil {
 		return err
 	}
-	spec, err := NewMatrixSpec(d.Caps(), args, p, plan.config)
+	spec, err := engine.NewMatrixSpec(d.Caps(), args, p, plan.Config)
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
+	kernel, err := vk.CachedKernel[engine.Params](d, module.Name, module.SPIRV, mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
 	outs := args.Bound()
 	args.More = 2 * float64(p.N) * mixtureColumns
-	c.Note(func() vk.Note { return args.Note(p, &plan.config, p.Batches()) })
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(rounds), Z: uint32(groups)}, NewParams(args, p, &plan.config, plan.blocks),
+	c.Note(func() vk.Note { return args.Note(p, &plan.Config, p.Batches()) })
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(rounds), Z: uint32(groups)}, engine.NewParams(args, p, &plan.Config, plan.blocks),
 		args.A, args.B, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
 }
 
 // arguments checks the tensors of a call and returns them in the places of the kernel.
-func (plan *mixturePlan) arguments(states, y, a, b, w vk.Tensor, p Problem) (args Args, err error) {
+func (t *MixtureTensors) arguments(p engine.Problem) (args engine.Args, err error) {
+	states, y := t.States, t.Y
 	if p.Out != dtype.Float32 {
 		return args, fmt.Errorf("gemm: out=%v of Mixture is not float32", p.Out)
 	}
@@ -165,17 +164,17 @@ func (plan *mixturePlan) arguments(states, y, a, b, w vk.Tensor, p Problem) (arg
 		return args, fmt.Errorf("gemm: states has shape %v, want [groups %d %d] with groups from 1 to %d", states.Shape, p.M, stateSize, p.Batches())
 	}
 	err = argument.Check("gemm", []argument.Argument{
-		argument.New("a", a, true, p.DType, p.AShape()),
-		argument.New("b", b, true, p.DType, p.BShape()),
-		argument.New("w", w, true, p.DType, []int{p.Batches(), p.N, mixtureColumns}),
+		argument.New("a", t.A, true, p.DType, p.AShape()),
+		argument.New("b", t.B, true, p.DType, p.BShape()),
+		argument.New("w", t.W, true, p.DType, []int{p.Batches(), p.N, mixtureColumns}),
 		argument.New("y", y, true, dtype.Float32, []int{p.M}),
 	}, []argument.Argument{argument.New("states", states, true, dtype.Float32, []int{states.Shape[0], p.M, stateSize})})
 	if err != nil {
 		return args, err
 	}
-	if !Aligned(4, states) {
+	if !engine.Aligned(4, states) {
 		return args, fmt.Errorf("gemm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
 	y.Shape, y.Strides = []int{1, 1, p.M}, []int{0, 0, 1}
-	return Args{C: states, A: a, B: b, R: w, X: y}, nil
+	return engine.Args{C: states, A: t.A, B: t.B, R: t.W, X: y}, nil
 }

@@ -1,4 +1,4 @@
-package engine_test
+package skinny_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -62,7 +63,7 @@ func TestMixture(t *testing.T) {
 					kerneltest.Tensor{Name: "log_p", Shape: []int{p.M}, Want: logP, Bound: 4 * gmmref.ForwardBounds(exact, logP, plain, loss, plainLoss).LogP})}
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					states := vk.View(c.Scratch("states", int64(4*s.groups*p.M*gmm.StateSize)), dtype.Float32, s.groups, p.M, gmm.StateSize)
-					if err := engine.Mixture(c, states, t["y"], t["a"], t["b"], t["w"], p, engine.Options{Impl: engine.CoopMat, Config: s.config}); err != nil {
+					if err := skinny.Mixture(c, skinny.MixtureTensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], States: states}, p, engine.Options{Impl: engine.CoopMat, Config: s.config}); err != nil {
 						return err
 					}
 					c.Barrier()
@@ -77,13 +78,13 @@ func TestMixture(t *testing.T) {
 func TestMixtureErrors(t *testing.T) {
 	d := vktest.Open(t)
 	p := engine.Problem{Batch: 2, M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float32}
-	_, err := engine.MixtureWorkspace(d.Caps(), p, engine.Options{Impl: engine.Scalar})
-	require.ErrorIs(t, err, engine.ErrUnsupported)
+	_, err := skinny.ChooseMixture(d.Caps(), p, engine.Options{Impl: engine.Scalar})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 	p.Activation = engine.Identity
-	_, err = engine.MixtureWorkspace(d.Caps(), p, engine.Options{Impl: engine.CoopMat})
+	_, err = skinny.ChooseMixture(d.Caps(), p, engine.Options{Impl: engine.CoopMat})
 	require.ErrorContains(t, err, "has another epilogue than silu")
 	p.Activation = engine.SiLU
-	if _, err = engine.MixtureWorkspace(d.Caps(), p, engine.Options{Impl: engine.CoopMat}); err != nil {
+	if _, err = skinny.ChooseMixture(d.Caps(), p, engine.Options{Impl: engine.CoopMat}); err != nil {
 		t.Skip(err)
 	}
 	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
@@ -97,13 +98,13 @@ func TestMixtureErrors(t *testing.T) {
 	t.Cleanup(c.Close)
 	a, b, w := tensor(dtype.Float16, 2, 2, 4), tensor(dtype.Float16, 2, 4, 3), tensor(dtype.Float16, 2, 3, 3)
 	y, states := tensor(dtype.Float32, 2), tensor(dtype.Float32, 2, 2, gmm.StateSize)
-	require.NoError(t, engine.Mixture(c, states, y, a, b, w, p, engine.Options{Impl: engine.CoopMat}))
-	require.EqualError(t, engine.Mixture(c, y, y, a, b, w, p, engine.Options{Impl: engine.CoopMat}), "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2")
-	require.EqualError(t, engine.Mixture(c, tensor(dtype.Float32, 3, 2, 8), y, a, b, w, p, engine.Options{Impl: engine.CoopMat}), "gemm: states has shape [3 2 8], want [groups 2 8] with groups from 1 to 2")
-	require.ErrorContains(t, engine.Mixture(c, states, y, a, b, a, p, engine.Options{Impl: engine.CoopMat}), "gemm: w has shape [2 2 4]")
+	require.NoError(t, skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: w, Y: y, States: states}, p, engine.Options{Impl: engine.CoopMat}))
+	require.EqualError(t, skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: w, Y: y, States: y}, p, engine.Options{Impl: engine.CoopMat}), "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2")
+	require.EqualError(t, skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: w, Y: y, States: tensor(dtype.Float32, 3, 2, 8)}, p, engine.Options{Impl: engine.CoopMat}), "gemm: states has shape [3 2 8], want [groups 2 8] with groups from 1 to 2")
+	require.ErrorContains(t, skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: a, Y: y, States: states}, p, engine.Options{Impl: engine.CoopMat}), "gemm: w has shape [2 2 4]")
 	odd := states
 	odd.Shape, odd.Offset = []int{1, 2, 8}, 2
-	require.EqualError(t, engine.Mixture(c, odd, y, a, b, w, p, engine.Options{Impl: engine.CoopMat}), "gemm: states has offset 2 and strides [16 8 1]: not multiples of 4 elements")
+	require.EqualError(t, skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: w, Y: y, States: odd}, p, engine.Options{Impl: engine.CoopMat}), "gemm: states has offset 2 and strides [16 8 1]: not multiples of 4 elements")
 	p.Out = dtype.Float16
-	require.EqualError(t, engine.Mixture(c, states, y, a, b, w, p, engine.Options{Impl: engine.CoopMat}), "gemm: out=float16 of Mixture is not float32")
+	require.EqualError(t, skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: w, Y: y, States: states}, p, engine.Options{Impl: engine.CoopMat}), "gemm: out=float16 of Mixture is not float32")
 }

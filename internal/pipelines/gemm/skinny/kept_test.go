@@ -1,4 +1,4 @@
-package engine_test
+package skinny_test
 
 import (
 	"fmt"
@@ -10,15 +10,16 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestNarrowDSiLU compares with products in float64: sizes 1, some about those of a block and
+// TestBackwardKept compares with products in float64: sizes 1, some about those of a block and
 // of the rows that an invocation loads at once, pre with rows that start at multiples of 8
 // elements and anywhere. Dpre has rows of a multiple of 8 elements, which it fills with zeros.
-func TestNarrowDSiLU(t *testing.T) {
+func TestBackwardKept(t *testing.T) {
 	d := vktest.Open(t)
 	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
 		for i, s := range []engine.Problem{
@@ -47,7 +48,7 @@ func TestNarrowDSiLU(t *testing.T) {
 				for i := range batch * p.M {
 					rows = append(append(rows, want.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
 				}
-				c := kerneltest.Case{Name: "narrow_dsilu", Layout: layout, Tensors: []kerneltest.Tensor{
+				c := kerneltest.Case{Name: "kept", Layout: layout, Tensors: []kerneltest.Tensor{
 					{Name: "dy", DType: format, Shape: p.AShape(), Values: in.A},
 					{Name: "w", DType: format, Shape: p.BShape(), Values: in.B},
 					{Name: "pre", DType: format, Shape: p.CShape(), Values: in.X},
@@ -57,20 +58,20 @@ func TestNarrowDSiLU(t *testing.T) {
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					dpre := t["dpre"]
 					dpre.Shape = p.CShape()
-					return engine.NarrowDSiLU(c, dpre, t["dw"], t["dy"], t["pre"], t["w"], p, engine.Options{})
+					return skinny.BackwardKept(c, skinny.Tensors{W: t["w"], Pre: t["pre"], DY: t["dy"], DPre: dpre, DW: t["dw"]}, p, engine.Options{})
 				})
 			})
 		}
 	}
 }
 
-// TestNarrowDSiLUErrors wants errors that say what NarrowDSiLU does not do.
-func TestNarrowDSiLUErrors(t *testing.T) {
+// TestBackwardKeptErrors wants errors that say what BackwardKept does not do.
+func TestBackwardKeptErrors(t *testing.T) {
 	d := vktest.Open(t)
 	good := engine.Problem{M: 2, N: 3, K: 4, TransB: true, Activation: engine.TimesDSiLU, DType: dtype.Float16, Out: dtype.Float32}
-	bytes, err := engine.NarrowDSiLUWorkspace(d.Caps(), good)
+	plan, err := skinny.ChooseKept(d.Caps(), good)
 	require.NoError(t, err)
-	require.EqualValues(t, 4*3*4, bytes)
+	require.EqualValues(t, 4*3*4, plan.Workspace())
 	for want, change := range map[string]func(p *engine.Problem){
 		"gemm: problem 2x3x4 nt float16 to float32 silu is not dy * wᵀ, times silu'": func(p *engine.Problem) { p.Activation = engine.SiLU },
 		"gemm: problem 2x3x4 nn float16 to float32 times-dsilu is not dy":            func(p *engine.Problem) { p.TransB = false },
@@ -82,7 +83,7 @@ func TestNarrowDSiLUErrors(t *testing.T) {
 	} {
 		p := good
 		change(&p)
-		_, err := engine.NarrowDSiLUWorkspace(d.Caps(), p)
+		_, err := skinny.ChooseKept(d.Caps(), p)
 		require.ErrorContains(t, err, want)
 	}
 	c, err := d.NewCmd("errors")
@@ -97,9 +98,9 @@ func TestNarrowDSiLUErrors(t *testing.T) {
 	half := dtype.Float16
 	dpre, dw, dy, pre, w := tensor(half, 1, 2, 8), tensor(dtype.Float32, 1, 3, 4), tensor(half, 1, 2, 4), tensor(half, 1, 2, 3), tensor(half, 1, 3, 4)
 	dpre.Shape = good.CShape()
-	require.NoError(t, engine.NarrowDSiLU(c, dpre, dw, dy, pre, w, good, engine.Options{}))
-	require.ErrorContains(t, engine.NarrowDSiLU(c, tensor(half, 1, 2, 3), dw, dy, pre, w, good, engine.Options{}), "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements")
-	require.ErrorContains(t, engine.NarrowDSiLU(c, pre, dw, dy, pre, w, good, engine.Options{}), "gemm: dpre overlaps pre")
-	require.ErrorContains(t, engine.NarrowDSiLU(c, dpre, dw, dy, w, w, good, engine.Options{}), "gemm: pre has shape [1 3 4]")
-	require.ErrorContains(t, engine.NarrowDSiLU(c, dpre, w, dy, pre, w, good, engine.Options{}), fmt.Sprintf("gemm: dw is %v, want float32", half))
+	require.NoError(t, skinny.BackwardKept(c, skinny.Tensors{W: w, Pre: pre, DY: dy, DPre: dpre, DW: dw}, good, engine.Options{}))
+	require.ErrorContains(t, skinny.BackwardKept(c, skinny.Tensors{W: w, Pre: pre, DY: dy, DPre: tensor(half, 1, 2, 3), DW: dw}, good, engine.Options{}), "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements")
+	require.ErrorContains(t, skinny.BackwardKept(c, skinny.Tensors{W: w, Pre: pre, DY: dy, DPre: pre, DW: dw}, good, engine.Options{}), "gemm: dpre overlaps pre")
+	require.ErrorContains(t, skinny.BackwardKept(c, skinny.Tensors{W: w, Pre: w, DY: dy, DPre: dpre, DW: dw}, good, engine.Options{}), "gemm: pre has shape [1 3 4]")
+	require.ErrorContains(t, skinny.BackwardKept(c, skinny.Tensors{W: w, Pre: pre, DY: dy, DPre: dpre, DW: w}, good, engine.Options{}), fmt.Sprintf("gemm: dw is %v, want float32", half))
 }

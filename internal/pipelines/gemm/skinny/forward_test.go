@@ -1,4 +1,4 @@
-package engine_test
+package skinny_test
 
 import (
 	"fmt"
@@ -9,15 +9,16 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestNarrow compares with two products in float64: with the tuning table's tiles, and with
+// TestForward compares with two products in float64: with the tuning table's tiles, and with
 // tiles whose rows leave in several strips, which are added to one another. The first product
 // is written or not.
-func TestNarrow(t *testing.T) {
+func TestForward(t *testing.T) {
 	d := vktest.Open(t)
 	for format, shape := range kerneltest.MatrixFormats(t, d) {
 		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
@@ -42,14 +43,14 @@ func TestNarrow(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
 					h := newHiddenCase(p, s.columns)
 					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
-					c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: append(h.tensors,
+					c := kerneltest.Case{Name: "forward", Layout: layout, Tensors: append(h.tensors,
 						kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
 					if p.HasX() {
 						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
-						c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: "x", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
+						c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: "pre", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
 					}
 					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-						return engine.Narrow(c, t["y"], t["x"], t["a"], t["b"], t["w"], s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})
+						return skinny.Forward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], Pre: t["pre"]}, s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})
 					})
 				})
 			}
@@ -57,19 +58,19 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestNarrowErrors wants errors that say what Narrow does not do.
-func TestNarrowErrors(t *testing.T) {
+// TestForwardErrors wants errors that say what Forward does not do.
+func TestForwardErrors(t *testing.T) {
 	d := vktest.Open(t)
 	p := engine.Problem{M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float16}
-	_, err := engine.NarrowWorkspace(d.Caps(), p, 9, engine.Options{Impl: engine.CoopMat})
-	require.ErrorIs(t, err, engine.ErrUnsupported)
+	_, err := skinny.ChooseForward(d.Caps(), p, 9, engine.Options{Impl: engine.CoopMat})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorContains(t, err, "w has 9 columns, not from 1 to 8")
-	_, err = engine.NarrowWorkspace(d.Caps(), p, 3, engine.Options{Impl: engine.Scalar})
-	require.ErrorIs(t, err, engine.ErrUnsupported)
+	_, err = skinny.ChooseForward(d.Caps(), p, 3, engine.Options{Impl: engine.Scalar})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 	p.Activation = engine.Identity
-	_, err = engine.NarrowWorkspace(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat})
+	_, err = skinny.ChooseForward(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat})
 	require.ErrorContains(t, err, "has another epilogue than silu")
 	p.Activation, p.DType = engine.SiLU, dtype.Float32
-	_, err = engine.NarrowWorkspace(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat})
-	require.ErrorIs(t, err, engine.ErrUnsupported)
+	_, err = skinny.ChooseForward(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 }

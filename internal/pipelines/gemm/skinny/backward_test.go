@@ -1,4 +1,4 @@
-package engine_test
+package skinny_test
 
 import (
 	"fmt"
@@ -9,12 +9,13 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// gradients returns dpre and dw of NarrowBackward as chains of products, the last two of
+// gradients returns dpre and dw of Backward as chains of products, the last two of
 // which are second and third.
 func (h *hiddenCase) gradients(dy []float64, second, third engine.Problem, multiply func(ref.Inputs, engine.Problem) ref.Outputs) (dpre, dw ref.Outputs) {
 	pre := h.p
@@ -24,10 +25,10 @@ func (h *hiddenCase) gradients(dy []float64, second, third engine.Problem, multi
 	return dpre, multiply(ref.Inputs{A: dpre.S, B: dy}, third)
 }
 
-// TestNarrowBackward compares with products in float64: with the tuning table's tiles, and
+// TestBackward compares with products in float64: with the tuning table's tiles, and
 // with tiles whose columns leave in several strips, or with several subgroups below each
 // other. Dpre has rows of a multiple of 8 elements, which it fills with zeros.
-func TestNarrowBackward(t *testing.T) {
+func TestBackward(t *testing.T) {
 	d := vktest.Open(t)
 	for format, shape := range kerneltest.MatrixFormats(t, d) {
 		stages, high := matrixConfig(1, 2, 1, 3, shape), matrixConfig(3, 1, 2, 1, shape)
@@ -61,28 +62,28 @@ func TestNarrowBackward(t *testing.T) {
 				for i := range batch * p.M {
 					rows = append(append(rows, wantPre.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
 				}
-				c := kerneltest.Case{Name: "narrow_bwd", Layout: layout, Tensors: append(h.tensors,
+				c := kerneltest.Case{Name: "backward", Layout: layout, Tensors: append(h.tensors,
 					kerneltest.Tensor{Name: "dy", DType: format, Shape: []int{batch, p.M, s.columns}, Values: dy},
 					kerneltest.Tensor{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: h.w}, second).C},
 					kerneltest.Tensor{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C})}
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					dpre := t["dpre"]
 					dpre.Shape = p.CShape()
-					return engine.NarrowBackward(c, dpre, t["dw"], t["dy"], t["a"], t["b"], t["w"], s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})
+					return skinny.Backward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], DY: t["dy"], DPre: dpre, DW: t["dw"]}, s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})
 				})
 			})
 		}
 	}
 }
 
-// TestNarrowBackwardErrors wants errors that say what NarrowBackward does not do.
-func TestNarrowBackwardErrors(t *testing.T) {
+// TestBackwardErrors wants errors that say what Backward does not do.
+func TestBackwardErrors(t *testing.T) {
 	d := vktest.Open(t)
 	p := engine.Problem{M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float32}
-	_, err := engine.NarrowBackwardWorkspace(d.Caps(), p, 9, engine.Options{Impl: engine.CoopMat})
-	require.ErrorIs(t, err, engine.ErrUnsupported)
+	_, err := skinny.ChooseBackward(d.Caps(), p, 9, engine.Options{Impl: engine.CoopMat})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorContains(t, err, "w has 9 columns, not from 1 to 8")
-	if _, err := engine.NarrowBackwardWorkspace(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat}); err != nil {
+	if _, err := skinny.ChooseBackward(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat}); err != nil {
 		t.Skip(err)
 	}
 	c, err := d.NewCmd("errors")
@@ -98,7 +99,7 @@ func TestNarrowBackwardErrors(t *testing.T) {
 	dw, dy, a, b, w := tensor(dtype.Float32, 1, 3, 3), tensor(half, 1, 2, 3), tensor(half, 1, 2, 4), tensor(half, 1, 4, 3), tensor(half, 1, 3, 3)
 	try := func(dpre vk.Tensor) error {
 		c.Reset()
-		return engine.NarrowBackward(c, dpre, dw, dy, a, b, w, 3, p, engine.Options{Impl: engine.CoopMat})
+		return skinny.Backward(c, skinny.Tensors{A: a, B: b, W: w, DY: dy, DPre: dpre, DW: dw}, 3, p, engine.Options{Impl: engine.CoopMat})
 	}
 	require.ErrorContains(t, try(tensor(half, 1, 2, 3)), "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements")
 	require.ErrorContains(t, try(tensor(half, 1, 2, 8)), "gemm: dpre has shape [1 2 8] and strides [16 8 1], want shape [1 2 3]")
