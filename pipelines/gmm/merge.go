@@ -13,8 +13,8 @@ import (
 // are still to come: shaders/lib/gmm.glsl.
 const StateSize = 8
 
-// Merge computes what Forward does, of mixtures whose components a kernel of another
-// package, gemm.Mixture, has met in groups:
+// Merge computes what Forward does, of mixtures whose components the kernel of package
+// mixture has met in groups:
 //
 //	log_p = log-probability of y under the components of all groups
 //	loss  = -mean(log_p)

@@ -45,21 +45,21 @@ func (o Options) fusedConfig() (*fused.Config, error) {
 	return &c, nil
 }
 
-// A pair is both products as one kernel.
-type pair struct {
+// A oneKernel is both products as one, package fused.
+type oneKernel struct {
 	p   fused.Problem
 	opt fused.Options
 }
 
-// newPair returns the kernel that o asks for, nil if it does not, or if it leaves the
+// newOneKernel returns the kernel that o asks for, nil if it does not, or if it leaves the
 // choice and two products are faster, or all that there is. An error says why a kernel that
 // is forced cannot be.
-func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
+func newOneKernel(caps *vk.Caps, p Problem, o Options) (*oneKernel, error) {
 	config, err := o.fusedConfig()
 	if err != nil {
 		return nil, err
 	}
-	x := &pair{
+	x := &oneKernel{
 		p:   fused.Problem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
 		opt: fused.Options{Config: config},
 	}
@@ -78,7 +78,7 @@ func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
 }
 
 // choose finds the configuration of the kernel.
-func (x *pair) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
+func (x *oneKernel) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 	switch {
 	case p.Heads > 0:
 		return kit.Unsupported("fused", "the kernel has no heads")
@@ -93,7 +93,7 @@ func (x *pair) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 }
 
 // record records the kernel in its part of the workspace.
-func (x *pair) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
+func (x *oneKernel) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
 	opt := x.opt
 	opt.Workspace = memory
 	return wrap(fused.Forward(c, fused.Tensors{X: t.X, W1: matrix(t.W1), W2: matrix(t.W2), Y: matrix(t.Y)}, x.p, opt))

@@ -61,7 +61,7 @@ type forwardPlan struct {
 // A forwardPart is what Forward runs for some heads: one kernel, or two products.
 type forwardPart struct {
 	heads
-	pair          *pair
+	one           *oneKernel
 	skinny        *engine.Problem // a product whose silu stays on the chip
 	hidden        int64           // where silu(pre) lies, unless it is kept
 	units         int             // of it: more than p.Hidden if W1 and W2 are extended by zeros
@@ -96,11 +96,11 @@ func newForwardPlan(caps *vk.Caps, p Problem, o Options) (plan forwardPlan, err 
 // newForwardPart returns what Forward runs for some heads, and the memory of it.
 func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardPart, bytes int64, err error) {
 	part.heads = h
-	if part.pair, err = newPair(caps, p, o); err != nil {
+	if part.one, err = newOneKernel(caps, p, o); err != nil {
 		return part, 0, err
 	}
-	if part.pair != nil {
-		bytes, err := fused.Workspace(caps, part.pair.p, part.pair.opt)
+	if part.one != nil {
+		bytes, err := fused.Workspace(caps, part.one.p, part.one.opt)
 		return part, bytes, err
 	}
 	activation := engine.SiLU
@@ -176,8 +176,8 @@ func (plan *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Probl
 // record records the outputs of some heads, whose tensors are (heads, rows, columns).
 func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem, o Options) error {
 	switch {
-	case f.pair != nil:
-		return f.pair.record(c, memory, t)
+	case f.one != nil:
+		return f.one.record(c, memory, t)
 	case f.skinny != nil:
 		tensors := skinny.Tensors{A: f.repeat(t.X), B: t.W1, W: t.W2, Y: t.Y, Pre: t.Pre}
 		return wrap(skinny.Forward(c, tensors, p.Out, *f.skinny, engine.Options{Impl: o.Impl, Workspace: memory}))
@@ -203,8 +203,8 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 // describe adds to a plan what runs.
 func (f *forwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) error {
 	switch {
-	case f.pair != nil:
-		plan.add(f.pair.opt.Config.String(), "gemm_fragments", "gemm_pair")
+	case f.one != nil:
+		plan.add(f.one.opt.Config.String(), "gemm_fragments", "gemm_pair")
 		return nil
 	case f.skinny != nil:
 		runs, err := skinny.ChooseForward(caps, *f.skinny, p.Out, engine.Options{Impl: o.Impl})

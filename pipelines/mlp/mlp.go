@@ -45,9 +45,9 @@
 //	Backward  3, one of them pre once more, 2 if it is kept  dpre, a copy of W1, sums of dW2 by tokens, float32
 //	          5, likewise, 4 if it is kept                   silu(pre), pre and later dpre, a copy of W1
 //
-// Rows of hidden units lie whole lines of a cache apart in memory of our own, so that
-// odd widths such as 1365 cost nothing there. Those of Pre and Hidden should lie so, too. In the
-// backward pass of heads, a row of hidden units of all heads at a time is one row of memory,
+// Rows of hidden units lie a multiple of 8 elements apart in memory of our own, from 1024 on one
+// of 64, whole lines of a cache, so that odd widths such as 1365 cost nothing there. Those of Pre
+// and Hidden should lie so, too. In the backward pass of heads, a row of hidden units of all heads at a time is one row of memory,
 // each head's padded to 16 bytes with zeros. That makes the sum over heads in dx the k of one
 // product,
 //

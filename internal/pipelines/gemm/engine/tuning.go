@@ -115,7 +115,7 @@ func Supports(caps *vk.Caps, impl Impl, p Problem) error {
 }
 
 // ChooseBeside is Choose for kernels that have some bytes of shared memory, which may be
-// nil, besides those of Multiply's.
+// nil, besides those of a product.
 func ChooseBeside(caps *vk.Caps, p Problem, impl Impl, bytes func(*Config) int) (Config, error) {
 	c, err := search(caps, impl, &p, bytes, func(c *Config) int { return c.filling(caps, &p) })
 	if err == nil && c.Splits == 0 {

@@ -7,14 +7,12 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
-const (
-	mixtureColumns = 3 // of W: logit, mu, log sigma
-	stateSize      = 8 // float32 of a row and group: shaders/lib/gmm.glsl
-)
+const mixtureColumns = 3 // of W: logit, mu, log sigma
 
 // mixtureSpec is the specialization of gemm_mixture.comp.
 type mixtureSpec struct {
@@ -161,14 +159,14 @@ func (t *MixtureTensors) arguments(p engine.Problem) (args engine.Args, err erro
 		return args, fmt.Errorf("gemm: out=%v of Mixture is not float32", p.Out)
 	}
 	if len(states.Shape) != 3 || states.Shape[0] < 1 || states.Shape[0] > p.Batches() {
-		return args, fmt.Errorf("gemm: states has shape %v, want [groups %d %d] with groups from 1 to %d", states.Shape, p.M, stateSize, p.Batches())
+		return args, fmt.Errorf("gemm: states has shape %v, want [groups %d %d] with groups from 1 to %d", states.Shape, p.M, gmm.StateSize, p.Batches())
 	}
 	err = argument.Check("gemm", []argument.Argument{
 		argument.New("a", t.A, true, p.DType, p.AShape()),
 		argument.New("b", t.B, true, p.DType, p.BShape()),
 		argument.New("w", t.W, true, p.DType, []int{p.Batches(), p.N, mixtureColumns}),
 		argument.New("y", y, true, dtype.Float32, []int{p.M}),
-	}, []argument.Argument{argument.New("states", states, true, dtype.Float32, []int{states.Shape[0], p.M, stateSize})})
+	}, []argument.Argument{argument.New("states", states, true, dtype.Float32, []int{states.Shape[0], p.M, gmm.StateSize})})
 	if err != nil {
 		return args, err
 	}
