@@ -35,7 +35,7 @@ type mlpProblem struct {
 	AtATime     int    // heads
 	Products    bool
 
-	Skinny         bool
+	Skinny         bool   `json:"Narrow"` // as records have it
 	Config         string // of Skinny; "": what the table has
 	TransA, TransB bool
 	Alpha          float64 // a power of two

@@ -42,7 +42,7 @@ func compileCareless(t *testing.T) []byte {
 	t.Helper()
 	glslc := os.Getenv("FLASHVK_GLSLC")
 	if glslc == "" {
-		out, err := exec.Command(filepath.Join("..", "..", "tools", "toolchain"), "--no-build", "--get", "FLASHVK_GLSLC").Output()
+		out, err := exec.Command(filepath.Join("..", "..", "..", "tools", "toolchain"), "--no-build", "--get", "FLASHVK_GLSLC").Output()
 		if err != nil && os.Getenv("FLASHVK_REQUIRE_TOOLS") != "" {
 			t.Fatal(err)
 		}
