@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 )
 
 // TestPadded wants hidden units up to whole lines, in both passes, on a device whose products have
 // fragments, in memory of our own, and else as many as there are.
 func TestPadded(t *testing.T) {
-	caps := kerneltest.H200()
+	caps := chipstest.H200()
 	for _, x := range []struct {
 		tokens, in, hidden, out int
 		keep                    Keep

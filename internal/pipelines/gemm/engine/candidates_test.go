@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -32,10 +32,10 @@ func candidateProblems() []Problem {
 
 // candidateDevices are large, of unknown size, and small.
 func candidateDevices() []*vk.Caps {
-	unknown, small := kerneltest.H200(), kerneltest.H200()
+	unknown, small := chipstest.H200(), chipstest.H200()
 	unknown.ComputeUnits = 0
 	small.ComputeUnits, small.MaxSharedMemoryBytes, small.MaxWorkgroupInvocations = 10, 16384, 128
-	return []*vk.Caps{kerneltest.H200(), unknown, small}
+	return []*vk.Caps{chipstest.H200(), unknown, small}
 }
 
 // TestCandidates wants candidates and variants that are feasible, different, led by the table's
@@ -77,7 +77,7 @@ func TestCandidates(t *testing.T) {
 			}
 		}
 	}
-	none := kerneltest.H200()
+	none := chipstest.H200()
 	none.CoopMat = false
 	_, err := Candidates(none, candidateProblems()[0], CoopMat)
 	require.ErrorIs(t, err, ErrUnsupported)
@@ -94,7 +94,7 @@ func TestCandidatesOrder(t *testing.T) {
 		var err error
 		p.TransA, p.TransB, err = problem.ParseTransposes(trans)
 		require.NoError(t, err)
-		list, err := Candidates(kerneltest.H200(), p, CoopMat)
+		list, err := Candidates(chipstest.H200(), p, CoopMat)
 		require.NoError(t, err)
 		for _, words := range fast {
 			at := slices.IndexFunc(list, func(c Config) bool { return strings.HasPrefix(c.String(), "coopmat "+words+" ") })
@@ -109,7 +109,7 @@ func TestCandidatesOrder(t *testing.T) {
 func TestVariants(t *testing.T) {
 	words := func(c Config, p Problem) string {
 		var list []string
-		for _, v := range Variants(kerneltest.H200(), p, c) {
+		for _, v := range Variants(chipstest.H200(), p, c) {
 			list = append(list, v.String())
 		}
 		return strings.Join(list, "\n") + "\n"
@@ -138,13 +138,13 @@ func TestVariants(t *testing.T) {
 func TestTableRow(t *testing.T) {
 	p := Problem{M: 4096, N: 4096, K: 4096, TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
 	c := Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10, Splits: 2, Rows: 3840}
-	require.InDelta(t, 704.0/132, c.Fill(kerneltest.H200(), p), 1e-9)
+	require.InDelta(t, 704.0/132, c.Fill(chipstest.H200(), p), 1e-9)
 	require.Equal(t, `{family: "hopper", fill: 5.33, trans: "nt", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10}},`,
-		TableRow(kerneltest.H200(), p, c, c.Fill(kerneltest.H200(), p)))
+		TableRow(chipstest.H200(), p, c, c.Fill(chipstest.H200(), p)))
 	right := c
 	right.Fragments = true
-	require.Contains(t, TableRow(kerneltest.H200(), p, right, 3), `Pack: true, Fragments: true, Fence: 1,`)
-	unknown := kerneltest.H200()
+	require.Contains(t, TableRow(chipstest.H200(), p, right, 3), `Pack: true, Fragments: true, Fence: 1,`)
+	unknown := chipstest.H200()
 	unknown.Name, unknown.ComputeUnits = "new", 0
 	require.Zero(t, c.Fill(unknown, p))
 	p.DType, p.Out = dtype.Float32, dtype.Float32

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -15,7 +15,7 @@ import (
 // of a kernel that takes 16 bytes more than the device has, an H200 with more workgroups than
 // multiprocessors hung.
 func TestSharedMemory(t *testing.T) {
-	caps := kerneltest.H200()
+	caps := chipstest.H200()
 	kernel := func(name, element string, want int, c Config, spec any) {
 		module, err := shaders.Get(name, element)
 		require.NoError(t, err)

@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 )
 
 // TestWithSplits compares the choice with the estimates of all rows and products that may
 // be shared and all numbers of splits.
 func TestWithSplits(t *testing.T) {
-	caps := kerneltest.H200()
+	caps := chipstest.H200()
 	taken := map[bool]int{}
 	for _, p := range []Problem{
 		{M: 4096, N: 4096, K: 4096, TransB: true},
@@ -68,7 +68,7 @@ func TestWithSplits(t *testing.T) {
 // TestShares wants errors about splits that name the rule, and memory of the shared rows
 // of all products.
 func TestShares(t *testing.T) {
-	caps := kerneltest.H200()
+	caps := chipstest.H200()
 	p := Problem{Batch: 10, M: 100, N: 30, K: 5000, DType: dtype.Float16, Out: dtype.Float16}
 	for text, want := range map[string]string{
 		"rows300 splits4":   "",
@@ -110,7 +110,7 @@ func TestShares(t *testing.T) {
 		c = c.Fit(&x.p)
 		require.Equal(t, x.want, c.PartialBytes(x.p), x)
 	}
-	unknown := kerneltest.H200()
+	unknown := chipstest.H200()
 	unknown.ComputeUnits = 0
 	c, err := Choose(unknown, Problem{M: 16, N: 16, K: 1 << 20, DType: dtype.Float16, Out: dtype.Float16}, Options{})
 	require.NoError(t, err)

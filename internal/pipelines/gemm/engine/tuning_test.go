@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // TestAutoOfCPU wants plain arithmetic of a CPU device that has matrices, unless these are
 // asked for.
 func TestAutoOfCPU(t *testing.T) {
-	caps := kerneltest.H200()
+	caps := chipstest.H200()
 	caps.Type = vk.CPU
 	for _, format := range dtype.All() {
 		p := Problem{M: 512, N: 1365, K: 1100, DType: format, Out: format}
@@ -56,7 +56,7 @@ func TestChoose(t *testing.T) {
 		{Problem{M: 1 << 20, N: 64, K: 1024, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"}, // parts of 4 GiB and more
 	} {
 		x.p.Out = x.p.DType
-		c, err := Choose(kerneltest.H200(), x.p, Options{})
+		c, err := Choose(chipstest.H200(), x.p, Options{})
 		require.NoError(t, err)
 		require.Equal(t, x.want, c.String(), x.p)
 	}
@@ -77,10 +77,10 @@ func TestChooseGroup(t *testing.T) {
 		for _, m := range x.rows {
 			g.Products = append(g.Products, Product{M: m, N: 1365, K: 512})
 		}
-		c, err := ChooseGroup(kerneltest.H200(), g, GroupOptions{})
+		c, err := ChooseGroup(chipstest.H200(), g, GroupOptions{})
 		require.NoError(t, err)
 		require.Equal(t, x.want, c.String(), x.rows)
-		_, err = ChooseGroup(kerneltest.H200(), g, GroupOptions{Impl: Scalar})
+		_, err = ChooseGroup(chipstest.H200(), g, GroupOptions{Impl: Scalar})
 		require.NoError(t, err)
 	}
 	for text, want := range map[string]string{
@@ -90,16 +90,16 @@ func TestChooseGroup(t *testing.T) {
 	} {
 		config, err := ParseConfig(text)
 		require.NoError(t, err)
-		_, err = ChooseGroup(kerneltest.H200(), Group{DType: dtype.Float16, Out: dtype.Float16}, GroupOptions{Config: &config})
+		_, err = ChooseGroup(chipstest.H200(), Group{DType: dtype.Float16, Out: dtype.Float16}, GroupOptions{Config: &config})
 		require.ErrorIs(t, err, ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}
 	floats := Group{Products: []Product{{M: 4096, N: 4096, K: 512}}}
-	c, err := ChooseGroup(kerneltest.H200(), floats, GroupOptions{})
+	c, err := ChooseGroup(chipstest.H200(), floats, GroupOptions{})
 	require.NoError(t, err)
 	require.Equal(t, Scalar, c.Impl)
 	for _, opt := range []GroupOptions{{Impl: CoopMat}, {Config: &table[0].Config}} {
-		_, err = ChooseGroup(kerneltest.H200(), floats, opt)
+		_, err = ChooseGroup(chipstest.H200(), floats, opt)
 		require.ErrorIs(t, err, ErrUnsupported)
 	}
 }
@@ -115,7 +115,7 @@ func TestGroupTable(t *testing.T) {
 	for i := range g.Products {
 		list = append(list, product{p: g.Problem(i)})
 	}
-	table, blocks := groupTable(kerneltest.H200(), list, &config)
+	table, blocks := groupTable(chipstest.H200(), list, &config)
 	require.Equal(t, 12, blocks)
 	require.Equal(t, []groupRow{
 		{Params: Params{M: 33, N: 17, K: 9, SplitK: 16, Splits: 1, Tiles: 4, Alpha: 3}, First: 0, ASize: 33, BSize: 17},
@@ -135,12 +135,12 @@ func TestTable(t *testing.T) {
 		if row.parts {
 			q.DType, q.Out = dtype.Float32, dtype.Float32
 		}
-		require.NoError(t, row.Feasible(kerneltest.H200(), q), row.Config)
+		require.NoError(t, row.Feasible(chipstest.H200(), q), row.Config)
 		c, err := ParseConfig(row.String())
 		require.NoError(t, err)
 		require.Equal(t, row.Config, c)
 	}
-	none := kerneltest.H200()
+	none := chipstest.H200()
 	none.CoopMat = false
 	c, err := Choose(none, p, Options{})
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestTable(t *testing.T) {
 	_, err = Choose(none, p, Options{Impl: CoopMat})
 	require.ErrorIs(t, err, ErrUnsupported)
 	require.ErrorContains(t, err, "gemm: coopmat: the device has no VK_KHR_cooperative_matrix")
-	small := kerneltest.H200()
+	small := chipstest.H200()
 	small.MaxSharedMemoryBytes = 16384
 	c, err = Choose(small, p, Options{Impl: CoopMat})
 	require.NoError(t, err)

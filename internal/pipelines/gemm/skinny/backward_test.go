@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
@@ -30,7 +31,7 @@ func (h *hiddenCase) gradients(dy []float64, second, third engine.Problem, multi
 // other. Dpre has rows of a multiple of 8 elements, which it fills with zeros.
 func TestBackward(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range kerneltest.MatrixFormats(t, d) {
+	for format, shape := range chipstest.MatrixFormats(t, d) {
 		stages, high := matrixConfig(1, 2, 1, 3, shape), matrixConfig(3, 1, 2, 1, shape)
 		for i, s := range []struct {
 			p       engine.Problem

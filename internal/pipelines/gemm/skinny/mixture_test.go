@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
@@ -34,7 +35,7 @@ func mixtures(out, y []float64, p engine.Problem) gmmref.Inputs {
 // side by side, several blocks of columns, and heads in groups of different sizes.
 func TestMixture(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range kerneltest.MatrixFormats(t, d) {
+	for format, shape := range chipstest.MatrixFormats(t, d) {
 		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
 		for i, s := range []struct {
 			p      engine.Problem

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/shaders/layouttest"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -44,7 +44,7 @@ func TestSharedMemory(t *testing.T) {
 	} {
 		c.Impl = engine.CoopMat
 		for turned := range 4 {
-			caps := kerneltest.H200()
+			caps := chipstest.H200()
 			p := engine.Problem{Batch: 2, M: 1000, N: 120, K: 100, TransA: turned&1 != 0, TransB: turned&2 != 0, Activation: engine.SiLU, DType: dtype.Float16}
 			spec, err := engine.NewMatrixSpec(caps, engine.Args{}, p, c)
 			require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestSharedMemory(t *testing.T) {
 // take, and a smaller one for more of them.
 func TestChoose(t *testing.T) {
 	p := engine.Problem{Batch: 10, M: 16000, N: 1365, K: 512, Activation: engine.SiLU, DType: dtype.BFloat16, Out: dtype.BFloat16}
-	caps := kerneltest.H200()
+	caps := chipstest.H200()
 	for columns, want := range map[int][2]string{
 		3: {"coopmat s4x2 t3x4 k64 pack g10", "coopmat s4x2 t3x4 k64 pack g10"},
 		8: {"coopmat s2x2 t4x4 k32 pack g16", "coopmat s2x2 t4x4 k32 pack g16"}, // 16 bytes too many

@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
@@ -47,7 +48,7 @@ func cases(m, columns int, format dtype.DType, f func(p fused.Problem, layout ke
 // TestForward compares with two products in float64.
 func TestForward(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range kerneltest.MatrixFormats(t, d) {
+	for format, shape := range chipstest.MatrixFormats(t, d) {
 		m := int(shape.M)
 		layout, err := chips.LayoutOf(d, format, shape)
 		require.NoError(t, err)

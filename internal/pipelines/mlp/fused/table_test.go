@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/shaders/layouttest"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -24,12 +24,12 @@ func TestChoose(t *testing.T) {
 		205000: "", // half a round of 32
 	} {
 		p := Problem{M: m, In: 512, Hidden: 1365, N: 512, DType: dtype.BFloat16, Out: dtype.BFloat16}
-		c, err := Choose(kerneltest.H200(), p, Options{})
+		c, err := Choose(chipstest.H200(), p, Options{})
 		require.NoError(t, err)
 		require.Equal(t, table[0].Config.String()+want, c.String())
 		forced := c
 		forced.Splits, forced.Rows = 1, 0
-		c, err = Choose(kerneltest.H200(), p, Options{Config: &forced})
+		c, err = Choose(chipstest.H200(), p, Options{Config: &forced})
 		require.NoError(t, err)
 		require.Equal(t, table[0].Config.String(), c.String())
 	}
@@ -40,7 +40,7 @@ func TestChoose(t *testing.T) {
 func TestTable(t *testing.T) {
 	p := Problem{M: 4096, In: 512, Hidden: 1365, N: 64, DType: dtype.Float16, Out: dtype.Float16}
 	for _, row := range table {
-		require.NoError(t, row.Feasible(kerneltest.H200(), p), row.Config)
+		require.NoError(t, row.Feasible(chipstest.H200(), p), row.Config)
 		c, err := ParseConfig(row.String())
 		require.NoError(t, err)
 		require.Equal(t, row.Config, c)
@@ -67,7 +67,7 @@ func TestTable(t *testing.T) {
 	} {
 		c, err := ParseConfig(text)
 		require.NoError(t, err)
-		err = c.Feasible(kerneltest.H200(), p)
+		err = c.Feasible(chipstest.H200(), p)
 		if want == "" {
 			require.NoError(t, err, text)
 			continue
@@ -90,7 +90,7 @@ func TestTable(t *testing.T) {
 		"the device has no 16-bit storage":                                    func(caps *vk.Caps, _ *Problem) { caps.Storage16 = false },
 		"matrices of 16x16 are not eight elements for each of 64 invocations": func(caps *vk.Caps, _ *Problem) { caps.SubgroupSize = 64 },
 	} {
-		caps, p := kerneltest.H200(), p
+		caps, p := chipstest.H200(), p
 		change(caps, &p)
 		err := c.Feasible(caps, p)
 		require.ErrorIs(t, err, vk.ErrUnsupported)

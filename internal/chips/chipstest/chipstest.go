@@ -1,4 +1,5 @@
-package kerneltest
+// Package chipstest has devices for tests of how kernels are chosen.
+package chipstest
 
 import (
 	"iter"
