@@ -333,25 +333,13 @@ func (o gemmOp) options(impl string) (gemm.Options, error) {
 	return gemm.Options{Config: (*gemm.Config)(o.config)}, nil
 }
 
-// plan returns what runs.
-func (o gemmOp) plan(caps *vk.Caps, impl string) (gemm.Plan, error) {
+// Choose implements bench.Op.
+func (o gemmOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl)
 	if err != nil {
-		return gemm.Plan{}, err
+		return nil, err
 	}
-	return gemm.Choose(caps, gemm.Problem(o.p), kit.Forward, opt)
-}
-
-// Choose implements bench.Op.
-func (o gemmOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (string, error) {
-	plan, err := o.plan(caps, impl)
-	return plan.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o gemmOp) Workspace(caps *vk.Caps, impl string, _ bench.Pass) (int64, error) {
-	plan, err := o.plan(caps, impl)
-	return plan.Workspace(), err
+	return gemm.Choose(caps, gemm.Problem(o.p), p.Kit(), opt)
 }
 
 // Record implements bench.Op.

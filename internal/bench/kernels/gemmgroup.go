@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A gemmGroupOp is a group of package gemm. Its tensors hold those of all products, one
@@ -98,25 +99,13 @@ func (o gemmGroupOp) problems() []gemm.Problem {
 	return list
 }
 
-// plan returns what runs.
-func (o gemmGroupOp) plan(caps *vk.Caps, impl string) (gemm.Plan, error) {
+// Choose implements bench.Op.
+func (o gemmGroupOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl)
 	if err != nil {
-		return gemm.Plan{}, err
+		return nil, err
 	}
 	return gemm.ChooseGroup(caps, o.problems(), opt)
-}
-
-// Choose implements bench.Op.
-func (o gemmGroupOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (string, error) {
-	plan, err := o.plan(caps, impl)
-	return plan.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o gemmGroupOp) Workspace(caps *vk.Caps, impl string, _ bench.Pass) (int64, error) {
-	plan, err := o.plan(caps, impl)
-	return plan.Workspace(), err
 }
 
 // Record implements bench.Op.

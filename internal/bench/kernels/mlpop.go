@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // An mlpOp is a problem of package mlp.
@@ -106,25 +107,13 @@ func (o mlpOp) options(impl string, p bench.Pass) (opt mlp.Options, err error) {
 	return opt, err
 }
 
-// plan returns what runs.
-func (o mlpOp) plan(caps *vk.Caps, impl string, p bench.Pass) (mlp.Plan, error) {
+// Choose implements bench.Op.
+func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl, p)
 	if err != nil {
-		return mlp.Plan{}, err
+		return nil, err
 	}
 	return mlp.Choose(caps, o.p, p.Kit(), opt)
-}
-
-// Choose implements bench.Op.
-func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
-	plan, err := o.plan(caps, impl, p)
-	return plan.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o mlpOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, error) {
-	plan, err := o.plan(caps, impl, p)
-	return plan.Workspace(), err
 }
 
 // Record implements bench.Op.

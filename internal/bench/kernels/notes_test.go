@@ -33,10 +33,10 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 			tensors[x.Name] = tensor
 		}
 	}
-	bytes, err := op.Workspace(d.Caps(), impl, p)
+	plan, err := op.Choose(d.Caps(), impl, p)
 	require.NoError(t, err)
 	var workspace *vk.Buffer
-	if bytes > 0 {
+	if bytes := plan.Workspace(); bytes > 0 {
 		workspace, err = d.NewBuffer("workspace", bytes)
 		require.NoError(t, err)
 		t.Cleanup(workspace.Close)

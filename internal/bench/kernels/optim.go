@@ -16,6 +16,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const optimFormulas = `
@@ -280,13 +281,9 @@ func (o *optimOp) Tensors() (list []bench.OpTensor) {
 }
 
 // Choose implements bench.Op.
-func (o *optimOp) Choose(caps *vk.Caps, _ string, _ bench.Pass) (string, error) {
-	plan, err := optim.Choose(caps, o.hyper)
-	return plan.String(), err
+func (o *optimOp) Choose(caps *vk.Caps, _ string, _ bench.Pass) (kit.Plan, error) {
+	return optim.Choose(caps, o.hyper)
 }
-
-// Workspace implements bench.Op.
-func (o *optimOp) Workspace(*vk.Caps, string, bench.Pass) (int64, error) { return 0, nil }
 
 // params returns the parameters of a set of tensors.
 func (o *optimOp) params(t map[string]vk.Tensor) (list []optim.Param) {
