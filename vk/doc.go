@@ -30,9 +30,8 @@
 // # Memory order
 //
 // Submissions of one device run one after the other, and each sees what
-// earlier ones wrote; so do Upload and Download. Within a Cmd, commands
-// overlap unless a barrier stands between them: see Cmd, and package steps, which
-// orders the kernels of several calls.
+// earlier ones wrote; so do Upload and Download. Within a Cmd, a command sees what those
+// recorded before it wrote, and commands with nothing in common overlap: see Cmd.
 //
 // # Errors
 //
