@@ -168,10 +168,7 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		return err
 	}
 	defer c.Close()
-	for i, p := range r.passes() {
-		if i > 0 {
-			c.Barrier()
-		}
+	for _, p := range r.passes() {
 		plan, err := op.Choose(d.Caps(), r.impl, p)
 		if err != nil {
 			return err

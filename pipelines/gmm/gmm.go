@@ -76,9 +76,8 @@ func (g *Gradients) mixtures() mixtures { return mixtures{g.DLogit, g.DMu, g.DLo
 
 // Options modify a call. The zero value is the default.
 type Options struct {
-	// Workspace is memory for Forward and Merge, Workspace bytes of it, that nothing else
-	// uses until the commands have completed: a second call in the same Cmd comes after a
-	// Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for Forward and Merge, Workspace bytes of it, whose content is lost.
+	// Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Saturate makes Backward write the largest numbers instead of infinities: for
 	// products with gradients, where an infinity times 0 would be NaN.

@@ -221,9 +221,6 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) error {
 	for i := range plan.parts {
 		part := &plan.parts[i]
-		if i > 0 {
-			c.Barrier() // these heads take the memory of those before, and add to their dx
-		}
 		list, err := part.steps(c, memory, part.tensors(t, p), part.gradients(g, p), p, o)
 		if err != nil {
 			return err

@@ -107,9 +107,8 @@ type Options struct {
 	// Products makes passes write hidden units of heads to memory where they could do
 	// without.
 	Products bool
-	// Workspace is memory for what is between the products, Workspace bytes of it, that
-	// nothing else uses until the commands have completed: a second call in the same Cmd comes
-	// after a Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for what is between the products, Workspace bytes of it, whose content
+	// is lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
 
