@@ -53,7 +53,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.FLOPs(), Bytes: vk.Traffic(in.logit, in.mu, in.logSigma, y, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.logit, in.mu, in.logSigma, y, or(logP, parts), or(parts, logP))
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.logit, in.mu, in.logSigma, y, or(logP, parts, y), or(parts, logP, y))
 	return sum(c, loss, parts)
 }
 

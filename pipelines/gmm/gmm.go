@@ -214,11 +214,12 @@ func placeOf(t vk.Tensor) place {
 	return place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])}
 }
 
-// or returns t, or for none the tensor that stands for it: a binding must hold
-// something; the kernel does not touch it.
-func or(t, instead vk.Tensor) vk.Tensor {
+// or returns t, or for none the first tensor that can stand for it: a binding must hold
+// something; the kernel does not touch it. For an output that is another output, which the
+// kernel counts as writing already.
+func or(t vk.Tensor, instead ...vk.Tensor) vk.Tensor {
 	if t.IsZero() {
-		return instead
+		return or(instead[0], instead[1:]...)
 	}
 	return t
 }

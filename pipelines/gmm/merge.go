@@ -56,7 +56,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d groups", p.Tokens, count), Bytes: vk.Traffic(states, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, parts), or(parts, logP))
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, parts, states), or(parts, logP, states))
 	return sum(c, loss, parts)
 }
 

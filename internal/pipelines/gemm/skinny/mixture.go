@@ -123,7 +123,6 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 		if err := copies.Record(c); err != nil {
 			return err
 		}
-		c.Barrier()
 	}
 	limit := d.Caps().MaxWorkgroupCount
 	groups := t.States.Shape[0]
