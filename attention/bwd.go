@@ -52,6 +52,7 @@ import (
 // (BackwardConfig.Fused).
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	config, err := chooseBackward(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err

@@ -46,6 +46,7 @@ import (
 // The algorithm is Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).
 func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	config, err := chooseForward(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err

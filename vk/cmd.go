@@ -51,7 +51,8 @@ type Cmd struct {
 	serial  uint64 // last submission, 0 for none
 	pools   []vulkan.DescriptorPool
 	pool    int // index of the pool in use
-	scratch []*scratch
+	arena   arena
+	resets  uint64           // calls of Reset
 	uses    map[*object]*use // what the commands refer to
 	tracker tracker
 	checked uint64 // d.closings when uses was last found open
@@ -60,12 +61,6 @@ type Cmd struct {
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
 	busy    atomic.Bool  // a goroutine is in a call
 	misused atomic.Bool  // another was, at the same time
-}
-
-// scratch is a buffer of a Cmd; Reset makes it free for reuse.
-type scratch struct {
-	buffer *Buffer
-	used   bool
 }
 
 // Sets and storage buffers of one descriptor pool.
@@ -99,10 +94,8 @@ func (c *Cmd) destroy() {
 	for _, p := range c.pools {
 		vulkan.DestroyDescriptorPool(c.d.handle, p, nil)
 	}
-	for _, s := range c.scratch {
-		c.d.free(s.buffer.block)
-	}
-	c.pools, c.scratch = nil, nil
+	c.arena.close(c.d)
+	c.pools = nil
 }
 
 // Device returns the device that c records for.
@@ -150,10 +143,7 @@ func (c *Cmd) Close() {
 		return
 	}
 	c.d.mu.Lock()
-	for _, s := range c.scratch { // another Cmd may refer to them
-		s.buffer.closed = true
-		s.buffer.usable.Store(false)
-	}
+	c.arena.invalidate() // another Cmd may refer to them
 	c.d.mu.Unlock()
 	c.object.close()
 }
@@ -178,10 +168,13 @@ func (c *Cmd) Reset() {
 	for _, p := range c.pools {
 		vulkan.ResetDescriptorPool(c.d.handle, p, 0) // always succeeds
 	}
-	c.resetScratch()
+	c.arena.reset(c.d)
+	c.resets++
 	c.clearUses()
 	c.pool, c.ended, c.serial, c.timers, c.trace = 0, false, 0, c.timers[:0], nil
-	c.err = c.rec.begin(c.d)
+	if !c.arena.dry {
+		c.err = c.rec.begin(c.d)
+	}
 }
 
 // A ModuleInfo is a SPIR-V module that kernels were made from.
@@ -242,46 +235,13 @@ func (c *Cmd) barrier(from, to scope) {
 	if !c.recording() {
 		return
 	}
-	c.d.api.barrier(c.rec.cmd, from, to)
+	if !c.arena.dry {
+		c.d.api.barrier(c.rec.cmd, from, to)
+	}
 	c.tracker.barrier(from, to)
 	if c.trace != nil {
 		c.trace.barrier(from, to)
 	}
-}
-
-// Scratch returns device memory that belongs to c until Reset or Close; its
-// content is undefined. Reset keeps the memory for the next recording, so that
-// recording the same thing again allocates nothing. On failure it keeps
-// the error and returns a buffer that only serves to record on.
-func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
-	if !c.enter() {
-		return &Buffer{}
-	}
-	defer c.leave()
-	if !c.recording() {
-		return &Buffer{}
-	}
-	var best *scratch
-	for _, s := range c.scratch {
-		fits := !s.used && s.buffer.bytes >= bytes && s.buffer.bytes/2 <= bytes
-		if fits && (best == nil || s.buffer.bytes < best.buffer.bytes) {
-			best = s
-		}
-	}
-	if best == nil {
-		bl, err := c.d.allocate(name, bytes, inDevice())
-		if err != nil {
-			c.err = err
-			return &Buffer{}
-		}
-		b := &Buffer{block: bl}
-		b.adopt(c.d, "scratch buffer", name, func() {})
-		best = &scratch{buffer: b}
-		c.scratch = append(c.scratch, best)
-	}
-	best.used, best.buffer.name = true, name
-	c.poison(best.buffer)
-	return best.buffer
 }
 
 // poison fills scratch memory as Options.PoisonScratch says.
@@ -289,29 +249,6 @@ func (c *Cmd) poison(b *Buffer) {
 	if word := c.d.poison; word != 0 {
 		c.fill(b, 0, b.bytes&^3, word)
 	}
-}
-
-// resetScratch keeps the buffers of the recording that ends now for the next
-// one, and frees those that it did not use.
-func (c *Cmd) resetScratch() {
-	kept := c.scratch[:0]
-	c.d.mu.Lock()
-	defer c.d.mu.Unlock()
-	for _, s := range c.scratch {
-		if s.used {
-			s.used = false
-			kept = append(kept, s)
-			continue
-		}
-		s.buffer.closed = true
-		s.buffer.usable.Store(false)
-		bl := s.buffer.block
-		c.d.retired = append(c.d.retired, retired{c.d.submitted, func() { c.d.free(bl) }})
-	}
-	clear(c.scratch[len(kept):])
-	c.scratch = kept
-	c.d.closings++
-	c.d.poll()
 }
 
 // Fill sets size bytes of b from offset to copies of word. Offset and size
@@ -331,7 +268,9 @@ func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
 		c.fail("Fill: range %d+%d of buffer %q is not a multiple of 4", offset, size, b.name)
 		return
 	}
-	c.order(transfer)
+	if c.order(transfer); c.arena.dry {
+		return
+	}
 	c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word)
 }
 
@@ -353,7 +292,9 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 		c.fail("Write: range %d+%d of buffer %q is not a multiple of 4", offset, len(data), b.name)
 		return
 	}
-	c.order(transfer)
+	if c.order(transfer); c.arena.dry {
+		return
+	}
 	for part := range slices.Chunk(data, updateBytes) {
 		c.d.api.update(c.rec.cmd, b.whole().raw, b.at+offset, part)
 		offset += int64(len(part))
@@ -375,7 +316,9 @@ func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size in
 		c.fail("Copy: ranges %d+%d and %d+%d of %v overlap", to, size, from, size, dst.whole())
 		return
 	}
-	c.order(transfer)
+	if c.order(transfer); c.arena.dry {
+		return
+	}
 	c.d.api.copy(c.rec.cmd, dst.whole().raw, to, src.whole().raw, from, size)
 }
 
@@ -389,6 +332,8 @@ func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64, writes b
 		c.fail("%s: size must be positive", call)
 	case b.d != c.d:
 		c.fail("%s: buffer %q is of another device", call, b.name)
+	case b.whole().raw == 0 && !c.arena.dry:
+		c.fail("%s: %w", call, b.errNoMemory())
 	default:
 		c.tracker.touch(c.use(&b.whole().object), b.at+offset, b.at+offset+size, writes)
 	}
@@ -423,6 +368,9 @@ func (c *Cmd) Start(ctx context.Context) error {
 	}
 	if c.err != nil {
 		return c.err
+	}
+	if c.arena.dry {
+		return fmt.Errorf("vk: cmd %q only measures", c.name)
 	}
 	if !c.ended {
 		if c.err = c.rec.end(); c.err != nil {

@@ -238,6 +238,12 @@ func TestStorageRange(t *testing.T) {
 	submit(t, c)
 }
 
+// memory returns the buffer whose memory a slice has.
+func memory(b *vk.Buffer) *vk.Buffer {
+	whole, _, _ := vk.View(b, dtype.Float32, 1).Memory()
+	return whole
+}
+
 func TestScratch(t *testing.T) {
 	d := vktest.Open(t)
 	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 0, 0)
@@ -245,9 +251,7 @@ func TestScratch(t *testing.T) {
 	record := func() (a, b *vk.Buffer) {
 		a, b = c.Scratch("a", 8), c.Scratch("b", 8)
 		c.Fill(a, 0, 8, 0)
-		c.BarrierFromTransfer()
 		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 3}, x, vk.View(a, dtype.Float32, 2))
-		c.Barrier()
 		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, vk.View(a, dtype.Float32, 2), y)
 		return a, b
 	}
@@ -261,7 +265,7 @@ func TestScratch(t *testing.T) {
 
 	c.Reset()
 	a2, b2 := record()
-	if a2 != a && a2 != b || b2 != a && b2 != b {
+	if memory(a2) != memory(a) || memory(b2) != memory(a) {
 		t.Error("Reset did not keep the memory")
 	}
 	submit(t, c)

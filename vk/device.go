@@ -73,6 +73,7 @@ type Device struct {
 	life
 
 	numAllocs atomic.Int64
+	memory    memoryCount
 
 	mu        sync.Mutex // guards what follows, and the queue
 	timeline  uint64     // semaphore that counts finished submissions

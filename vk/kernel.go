@@ -367,6 +367,9 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 		case b.d != c.d:
 			c.fail("kernel %q: buffer %q of tensor %d is of another device", k.name, b.name, i)
 			return false
+		case b.whole().raw == 0 && !c.arena.dry:
+			c.fail("kernel %q: tensor %d: %w", k.name, i, b.errNoMemory())
+			return false
 		case uint64(b.bytes) > c.d.caps.MaxStorageBufferRange:
 			c.fail("kernel %q: %v of tensor %d has %d bytes, a kernel sees %d: %w", k.name, b, i, b.bytes, c.d.caps.MaxStorageBufferRange, ErrUnsupported)
 			return false
@@ -396,7 +399,9 @@ func (c *Cmd) dispatch(k *kernel) {
 }
 
 func (c *Cmd) dispatchUntraced(k *kernel) {
-	c.use(&k.object).kernel = k
+	if c.use(&k.object).kernel = k; c.arena.dry {
+		return
+	}
 	c.args.setLayout, c.args.layout, c.args.pipeline = k.raw.setLayout, k.raw.layout, k.raw.pipeline
 	c.args.numBuffers, c.args.pushBytes = uint32(k.bindings), uint32(k.pushBytes)
 	if len(c.pools) == 0 && !c.addPool() {

@@ -19,11 +19,15 @@ func TestSpans(t *testing.T) {
 			if got := slices.Contains(set[start:end], true); s.meet(start, end) != got {
 				t.Fatalf("seed %d: %v meets %d to %d: %v", seed, s, start, end, !got)
 			}
-			if rng.IntN(2) == 0 {
+			switch all := !slices.Contains(set[start:end], false); {
+			case rng.IntN(2) == 0:
 				s.add(start, end)
 				for i := start; i < end; i++ {
 					set[i] = true
 				}
+			case all: // remove is for what is there
+				s.remove(start, end)
+				clear(set[start:end])
 			}
 		}
 		for i, x := range s {

@@ -173,6 +173,7 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		if err != nil {
 			return err
 		}
+		end := c.Scope()
 		var workspace *vk.Buffer
 		if bytes := plan.Workspace(); bytes > 0 {
 			workspace = c.Scratch(op.Name(), bytes)
@@ -180,6 +181,7 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		if err := op.Record(c, tensors, workspace, r.impl, p); err != nil {
 			return err
 		}
+		end()
 	}
 	if err := c.Submit(ctx); err != nil {
 		return err

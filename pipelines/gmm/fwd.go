@@ -30,6 +30,7 @@ import (
 // do it, and an error naming the tensor if one does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	if err := Supports(d.Caps(), p, kit.Forward, o); err != nil {
 		return err

@@ -26,6 +26,7 @@ const StateSize = 8
 // Records, waits for, and returns errors as Forward does, and takes as much memory.
 func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	logP, loss := t.LogP, t.Loss
 	if err := Supports(d.Caps(), p, kit.Forward, o); err != nil {

@@ -124,6 +124,7 @@ func (o Options) perceptrons() mlp.Options {
 // an error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newForwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
@@ -166,6 +167,7 @@ func (t *Tensors) inputs(p Problem) []argument.Argument {
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := Choose(c.Device().Caps(), p, kit.Backward, o)
 	if err != nil {
 		return err

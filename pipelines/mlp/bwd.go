@@ -27,6 +27,7 @@ import (
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newBackwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ import (
 // the one kernel that o forces, and an error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newForwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err

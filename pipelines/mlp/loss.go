@@ -26,6 +26,7 @@ type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 // nothing: a caller who has pre had y, and calls Backward.
 func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newLossPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err

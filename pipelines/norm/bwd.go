@@ -38,6 +38,7 @@ import (
 // cannot do it, and an error naming the tensor if one does not fit p.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	config, err := choose(d.Caps(), p, o)
 	if err != nil {
