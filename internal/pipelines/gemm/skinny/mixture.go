@@ -106,6 +106,7 @@ func mixtureGroups(slots, blocks, heads int) int {
 // another path, and an error naming the argument if a tensor does not fit.
 func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	plan, err := ChooseMixture(d.Caps(), p, o)
 	if err != nil {
