@@ -35,8 +35,8 @@ import (
 // Masks are those of Forward. Keys and values that are hidden from every row may be
 // anything: dK and dV of them are 0, and so is dQ of a row that sees no key.
 //
-// It needs Workspace bytes of memory: o.Workspace, or memory that belongs
-// to c until it is reset. The unfused path keeps P and dS in such memory, too.
+// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). The
+// unfused path keeps P and dS in such memory, too.
 //
 // Backward records into c and returns; gradients are valid once c has completed.
 //

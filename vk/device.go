@@ -29,8 +29,7 @@ type Options struct {
 	Device string
 	// Validate loads the Khronos validation layer with synchronization
 	// validation. A message at error level fails the next Submit, and Close.
-	// The layer takes a kernel to access all that is bound: dispatches that write
-	// different parts of one buffer need a barrier, or slices of it (Buffer.Slice).
+	// The layer takes a kernel to access all that is bound, as Cmd does.
 	Validate bool
 	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
 	// Close writes it. CacheErr tells what went wrong with it.

@@ -23,7 +23,7 @@ import (
 //
 // One kernel computes log_p and, for the loss, a sum for each workgroup; a second, of
 // one workgroup, adds those in order. For the loss it needs Workspace bytes of memory:
-// o.Workspace, or memory that belongs to c until it is reset.
+// o.Workspace, or memory of c (vk.Cmd.Scratch).
 //
 // Forward records into c and returns; outputs are valid once c has completed, and have
 // memory of their own. It returns an error that wraps vk.ErrUnsupported if the device cannot

@@ -29,8 +29,8 @@ import (
 // which must be 0, is taken off z. Numbers of 16 bits are 2^13 times as far apart, or
 // more, so that z is off by 2^-14 of the distance of neighbours, times rstd, at the most.
 //
-// It needs Workspace bytes of memory: o.Workspace, or memory that belongs to c until
-// it is reset. The same call on the same device gives the same bits: each workgroup
+// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). The
+// same call on the same device gives the same bits: each workgroup
 // adds up dw of its rows, and a second kernel adds those sums in order.
 //
 // Backward records into c and returns; gradients are valid once c has completed, and

@@ -20,7 +20,7 @@ import (
 func Bytes(count, cols int) int64 { return 4 * int64(count) * int64((cols+3)/4*4) }
 
 // Workspace returns the tensor (count, cols rounded up to 4) of rows: of b, or for nil
-// of memory that belongs to c until it is reset. The errors begin with kernel and are
+// of scratch memory of c. The errors begin with kernel and are
 // about a b that is too small, and, wrapping vk.ErrUnsupported, rows that no kernel of
 // the device sees.
 func Workspace(c *vk.Cmd, kernel string, b *vk.Buffer, count, cols int) (vk.Tensor, error) {
