@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,6 +73,31 @@ func (b *block) record(call func(func(c *vk.Cmd) error) error) error {
 	return nil
 }
 
+// inTurns records the calls of blocks in turns.
+func inTurns(c *vk.Cmd, blocks []block) error {
+	var turns [][]func(c *vk.Cmd) error
+	for i := range blocks {
+		turn := 0
+		err := blocks[i].record(func(f func(c *vk.Cmd) error) error {
+			if turn == len(turns) {
+				turns = append(turns, nil)
+			}
+			turns[turn] = append(turns[turn], f)
+			turn++
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, f := range slices.Concat(turns...) {
+		if err := f(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // TestOneRecording has both passes of two blocks that have nothing to do with each other in one
 // Cmd, and all their tensors in one buffer. The bits are those of a submission for each call, the
 // validation layer is silent, the two blocks share barriers where their calls alternate, and the
@@ -90,26 +116,7 @@ func TestOneRecording(t *testing.T) {
 		}
 	}
 	place(nil)
-	both := func(c *vk.Cmd) error { // the calls of the blocks take turns
-		var calls [2][]func(c *vk.Cmd) error
-		for i := range blocks {
-			err := blocks[i].record(func(f func(c *vk.Cmd) error) error {
-				calls[i] = append(calls[i], f)
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-		}
-		for i := range calls[0] {
-			for j := range calls {
-				if err := calls[j][i](c); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}
+	both := func(c *vk.Cmd) error { return inTurns(c, blocks) }
 	place(d.Placeholder("all", size))
 	bytes, err := d.Measure(both)
 	require.NoError(t, err)
