@@ -39,6 +39,10 @@ type Options struct {
 	// PoisonScratch, if it is not 0, is a word that Cmd.Scratch fills memory with, each
 	// time that it is taken: tests find kernels that read what none has written.
 	PoisonScratch uint32
+	// WholeBuffers makes Tensor.Narrow return what it gets, so that kernels see all of their
+	// buffers: on a device that guards what is bound, tests find what kernels read and
+	// write beside their tensors. Kernels overlap less.
+	WholeBuffers bool
 	// Fault, if it is not nil, is asked before calls that fail on a device that is full or
 	// lost: vkCreateBuffer, vkAllocateMemory, vkCreateCommandPool, vkCreateDescriptorPool,
 	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result stands
@@ -68,6 +72,7 @@ type Device struct {
 	kernels  cacheMap[kernelKey, *kernel]
 	values   cacheMap[any, any]
 	poison   uint32 // Options.PoisonScratch
+	whole    bool   // Options.WholeBuffers
 	faults   func(call string) Result
 	life
 
@@ -145,7 +150,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, faults: o.Fault}
+	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, whole: o.WholeBuffers, faults: o.Fault}
 	defer func() {
 		if err != nil {
 			d.Close()

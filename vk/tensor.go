@@ -125,9 +125,9 @@ func (t Tensor) Aligned(n int) bool {
 // Narrow returns t on a slice of its buffer with little else in it: from a multiple of the
 // device's alignment on, see Buffer.Slice, to whole 16 bytes. So kernels that work on
 // different tensors of one buffer may run side by side. What is no valid tensor comes back as
-// it is.
+// it is, and so does every tensor with Options.WholeBuffers.
 func (t Tensor) Narrow() Tensor {
-	if t.IsZero() || t.Validate() != nil {
+	if t.IsZero() || t.Validate() != nil || t.Buffer.d.whole {
 		return t
 	}
 	size := int64(t.DType.Size())
