@@ -268,6 +268,10 @@ func (a *arena) invalidate() {
 
 // retire frees all blocks once the submissions so far have finished.
 func (a *arena) retire(d *Device) {
+	if a.dry {
+		a.blocks = nil
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	a.invalidate()

@@ -125,6 +125,16 @@ func TestMeasure(t *testing.T) {
 	}
 	wantTensor(t, y, 18, 36, 54, 72)
 
+	count := d.Memory()
+	again, err := d.Measure(func(c *vk.Cmd) error {
+		c.Scratch("before", 1<<20)
+		c.Reset()
+		return record(c)
+	})
+	require.NoError(t, err)
+	require.Equal(t, bytes, again)
+	require.Equal(t, count, d.Memory())
+
 	_, err = d.Measure(func(c *vk.Cmd) error { c.Scratch("s", 1<<62); return nil })
 	wantError(t, "Measure", err, `"s"`, "allocation may have")
 	oops := errors.New("oops")
@@ -132,6 +142,23 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, oops, err)
 	_, err = d.Measure(func(c *vk.Cmd) error { return c.Submit(context.Background()) })
 	wantError(t, "Submit", err, "only measures")
+}
+
+// TestScratchWhole binds all of the memory that scratch buffers are slices of.
+func TestScratchWhole(t *testing.T) {
+	d := vktest.Open(t)
+	y, c := tensor(t, d, "y", 1, 2, 3, 4), newCmd(t, d)
+	s := c.Scratch("s", 64)
+	c.Fill(s, 0, 64, 0)
+	end := c.Scope()
+	c.Scratch("t", 64)
+	end()
+	whole := memory(s)
+	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 4, A: 1}, vk.View(whole, dtype.Float32, 4), y)
+	require.NotEqual(t, whole, memory(c.Scratch("u", 64)), "all of the block is in use")
+	require.Equal(t, 1, c.Barriers())
+	submit(t, c)
+	wantTensor(t, y, 1, 2, 3, 4)
 }
 
 // TestPlaceholder: every use but in Measure is an error.

@@ -1,7 +1,5 @@
 package vk
 
-import "math"
-
 // stage is where a command runs.
 type stage uint8
 
@@ -219,7 +217,7 @@ func (s *spans) add(start, end int64) {
 // boundSpan returns the bytes of b's memory that a kernel sees of b.
 func (b *Buffer) boundSpan(r bufferRange) (start, end int64) {
 	if b.root == nil {
-		return 0, math.MaxInt64
+		return 0, b.d.wholeBytes(b.bytes)
 	}
 	return int64(r.offset), int64(r.offset + r.bytes)
 }
