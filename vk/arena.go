@@ -128,8 +128,9 @@ func (c *Cmd) takeScratch(name string, bytes int64) (*Buffer, error) {
 	block, at := c.findScratch(need, need <= overlapBytes)
 	if block == nil {
 		var err error
-		block, err = c.newArenaBlock(name, c.arena.blockBytes(&c.d.caps, need))
-		if err != nil && need < c.arena.blockBytes(&c.d.caps, need) {
+		size := c.arena.blockBytes(&c.d.caps, need)
+		block, err = c.newArenaBlock(name, size)
+		if err != nil && size > max(need, leastBlock) {
 			block, err = c.newArenaBlock(name, need)
 		}
 		if err != nil {
