@@ -64,9 +64,8 @@ type Options struct {
 	// memory, where kernels have no edges. Only configurations with fragments can. An
 	// infinity in op(A) meets the zeros, too: NaN.
 	PadB bool
-	// Workspace is memory for partial sums and copies, Workspace bytes of it, that nothing
-	// else uses until the commands have completed: a second call in the same Cmd comes
-	// after a Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for partial sums and copies, Workspace bytes of it, whose content is
+	// lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
 	WorkspaceOffset int64
