@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/conformance"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // full is a device that is a full disk.
@@ -35,10 +35,10 @@ func tuneArgs(dev, out string, more ...string) []string {
 }
 
 // loadTuning returns a tuning file.
-func loadTuning(t *testing.T, path string) *attention.Tuning {
+func loadTuning(t *testing.T, path string) *kit.Tuning {
 	t.Helper()
 	caps, _ := device(t)
-	tuning, err := attention.LoadTuningFile(path, caps)
+	tuning, err := kit.LoadTuningFile(path, caps)
 	require.NoError(t, err)
 	require.Zero(t, tuning.Stale())
 	return tuning

@@ -67,16 +67,11 @@ then, and holds those of all products, one after the other; --trans is nn by def
 		Sweep: "--m 512..8192x2 --n 1365 --k 512",
 		Tune: &Tune{
 			Help: Help{
-				Long: `Tries configurations of gemm on this device: each is compiled, checked against
-a float64 reference and only then timed; the best few are timed again, taking turns.
-What does not compile, is wrong or does not come back is reported and dropped. Tile
-sizes come first, in the order of an estimate, for as long as the budget lasts, then
-the other choices around the best of them. What the built-in table takes is always
-among those that are timed well.
+				Long: `Tries configurations of gemm on this device. Tile sizes come first, in the order of an
+estimate, for as long as the budget lasts, then the other choices around the best of them.
 
-The winner of each path is printed as a row of the built-in table. The words of the
-column configuration are what bench gemm --config takes, and --config here says what to
-look around instead of all tile sizes.
+The words of the column configuration are what bench gemm --config takes, and --config
+here says what to look around instead of all tile sizes.
 
 The problem, and sizes that are not given, are those of bench gemm; so is the suite,
 of which each case has a table.`,

@@ -8,11 +8,41 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Candidates implements bench.TunableOp. With --config only that is compared with the table's
-// choice.
-func (o gemmOp) Candidates(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
+// Use implements bench.Tuner.
+func (o gemmOp) Use(*kit.Tuning) bench.Op { return o }
+
+// Tunables implements bench.Tuner. With --config only that is compared with the table's choice.
+func (o gemmOp) Tunables(*vk.Caps, bench.Pass) ([]bench.Tunable, error) {
+	return []bench.Tunable{&bench.Choices[engine.Problem, engine.Config]{
+		Of: o, Problem: o.p,
+		PathOf: func(c engine.Config) string { return c.Impl.String() },
+		List:   o.candidates,
+		Vary:   func(caps *vk.Caps, c engine.Config) []engine.Config { return engine.Variants(caps, o.p, c) },
+		Use: func(c engine.Config) bench.Op {
+			o.config = &c
+			return o
+		},
+		// Behind the row stand the problem, of which the table knows less, and splits that Choose
+		// will not take.
+		Source: func(caps *vk.Caps, c engine.Config, fill float64) string {
+			return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, o.p, c, fill), o.p, c)
+		},
+		FillOf: func(caps *vk.Caps, c engine.Config) float64 { return c.Fill(caps, o.p) },
+		// Parts of float32 operands have rows of their own, which are for all transposes.
+		Sort: func(c engine.Config) []int {
+			if c.Impl == engine.CoopMat && o.p.DType == dtype.Float32 {
+				return []int{int(c.Impl), 1, 0}
+			}
+			return []int{int(c.Impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, o.p.Transposes())}
+		},
+	}}, nil
+}
+
+// candidates returns what is worth measuring of a path.
+func (o gemmOp) candidates(caps *vk.Caps, impl string) ([]engine.Config, error) {
 	i, err := engine.ParseImpl(impl)
 	if err != nil {
 		return nil, err
@@ -26,39 +56,5 @@ func (o gemmOp) Candidates(caps *vk.Caps, impl string) ([]bench.Candidate, error
 			list = append(list, c)
 		}
 	}
-	return bench.Candidates(list), err
-}
-
-// Variants implements bench.TunableOp.
-func (o gemmOp) Variants(caps *vk.Caps, c bench.Candidate) []bench.Candidate {
-	return bench.Candidates(engine.Variants(caps, o.p, c.(engine.Config)))
-}
-
-// With implements bench.TunableOp.
-func (o gemmOp) With(c bench.Candidate) bench.Op {
-	config := c.(engine.Config)
-	o.config = &config
-	return o
-}
-
-// Row implements bench.TunableOp. Behind the row stand the problem, of which the table knows
-// less, and splits that Choose will not take.
-func (o gemmOp) Row(caps *vk.Caps, c bench.Candidate, fill float64) string {
-	config := c.(engine.Config)
-	return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, o.p, config, fill), o.p, config)
-}
-
-// Fill implements bench.TunableOp.
-func (o gemmOp) Fill(caps *vk.Caps, c bench.Candidate) float64 {
-	return c.(engine.Config).Fill(caps, o.p)
-}
-
-// Order implements bench.TunableOp. Parts of float32 operands have rows of their own, which
-// are for all transposes.
-func (o gemmOp) Order(c bench.Candidate) []int {
-	impl := c.(engine.Config).Impl
-	if impl == engine.CoopMat && o.p.DType == dtype.Float32 {
-		return []int{int(impl), 1, 0}
-	}
-	return []int{int(impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, o.p.Transposes())}
+	return list, err
 }

@@ -27,6 +27,7 @@ const headMixtureFormulas = `
 func headMixture() Kernel {
 	return Kernel{
 		Name: "mixture", Title: "the log-probability of Gaussian mixtures of heads: gmm behind grouped", Impls: implNames(),
+		Fixed: "its products are those of gemm",
 		Bench: Help{
 			Long: `Measures the log-probability of a number for each token under a mixture of normal
 distributions whose components are heads, and minus the mean of that,

@@ -27,6 +27,7 @@ const fusedImpl = "fused"
 func perceptron() Kernel {
 	return Kernel{
 		Name: "mlp", Title: "a two-layer perceptron with SiLU", Impls: slices.Insert(implNames(), 1, fusedImpl),
+		Fixed: "its products are those of gemm",
 		Bench: Help{
 			Long: `Measures a two-layer perceptron,
 ` + mlpFormulas + `
@@ -80,6 +81,7 @@ const groupedFormulas = `
 func perceptrons() Kernel {
 	return Kernel{
 		Name: "grouped", Title: "heads: two-layer perceptrons with SiLU that share their input", Impls: implNames(),
+		Fixed: "its products are those of gemm",
 		Bench: Help{
 			Long: `Measures two-layer perceptrons that share their input,
 ` + groupedFormulas + `
