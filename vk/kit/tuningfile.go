@@ -136,6 +136,16 @@ func readRow(raw []byte, format int) (tunedRow, error) {
 	if !(x.ns > 0 && x.ns < math.Inf(1)) {
 		return x, fmt.Errorf("ns=%v is not a time", x.ns)
 	}
+	if x.kernel == "" || x.pass == "" {
+		return x, fmt.Errorf("kernel=%q, pass=%q: one is missing", x.kernel, x.pass)
+	}
+	for _, part := range []*json.RawMessage{&x.problem, &x.config} {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, *part); err != nil {
+			return x, fmt.Errorf("problem and config: %w", err)
+		}
+		*part = compact.Bytes()
+	}
 	if x.table = tables[[2]string{x.kernel, x.pass}]; x.table == nil {
 		return x, nil
 	}
@@ -156,8 +166,9 @@ func readRow1(raw []byte) (row tuningFileRow, err error) {
 		}
 		delete(problem, name)
 	}
+	row.Pass = Forward.String()
 	if row.Kernel == "attention_fwd" {
-		row.Kernel, row.Pass = "attention", Forward.String()
+		row.Kernel = "attention"
 	}
 	row.Problem, err = json.Marshal(problem)
 	return row, err
