@@ -41,7 +41,7 @@ type attentionSide[C Candidate] struct {
 // attentionChoices returns the choices of a pass.
 func attentionChoices[C Candidate](o *AttentionOp, p Pass, side attentionSide[C]) Tunable {
 	return &Choices[attention.Problem, C]{
-		Of: o, Kernel: "attention", Side: p, Problem: o.p,
+		Of: o, Side: p, Kernel: "attention", KernelPass: p.Kit(), Problem: o.p,
 		PathOf: func(c C) string { return side.impl(c).String() },
 		List: func(caps *vk.Caps, impl string) ([]C, error) {
 			i, err := attention.ParseImpl(impl)

@@ -49,10 +49,13 @@ type Tunable interface {
 
 // Choices are configurations of type C of a pass of a problem of type P.
 type Choices[P any, C Candidate] struct {
-	Of      Op
-	Kernel  string // of the table that rows are kept for; "": they are printed only
-	Side    Pass
-	Problem P
+	Of   Op
+	Side Pass // of Of, which is measured
+
+	// What rows are kept for: a table, and the problem that it is asked about.
+	Kernel     string
+	KernelPass kit.Pass
+	Problem    P
 
 	PathOf func(c C) string
 	List   func(caps *vk.Caps, impl string) ([]C, error)
@@ -112,10 +115,7 @@ func (x *Choices[P, C]) Order(c Candidate) []int {
 
 // Keep adds c to t.
 func (x *Choices[P, C]) Keep(t *kit.Tuning, c Candidate, ns float64) error {
-	if x.Kernel == "" {
-		return nil
-	}
-	if err := t.Add(x.Kernel, x.Side.Kit(), x.Problem, c.(C), ns); err != nil {
+	if err := t.Add(x.Kernel, x.KernelPass, x.Problem, c.(C), ns); err != nil {
 		return fmt.Errorf("bench: %v: %w", c, err)
 	}
 	return nil

@@ -101,6 +101,7 @@ type Query[C any] struct {
 	Tuning *Tuning          // nil is none
 	More   func(c *C) error // what the call demands beside Table.Feasible; nil: nothing
 	Blocks func(c *C) int   // instead of Table.Blocks; nil: those
+	NoFit  bool             // what is built in is wanted as rows have it, without Table.Fit
 }
 
 // An Origin says where a configuration comes from.
@@ -158,7 +159,7 @@ func (t *Table[P, C, S]) builtIn(caps *vk.Caps, p *P, q *Query[C], path string) 
 		return none, err
 	}
 	c := row.Config
-	if t.Fit != nil {
+	if t.Fit != nil && !q.NoFit {
 		c = t.Fit(c, caps, p, false)
 	}
 	return c, nil

@@ -80,7 +80,7 @@ of which each case has a table.`,
   flashvk tune gemm --suite training --impl coopmat --format markdown
   flashvk tune gemm --dry-run`,
 			},
-			Table: "internal/pipelines/gemm/engine/tuning.go", Impls: implNames()[1:],
+			Table: productTable, Impls: implNames()[1:],
 		},
 		New: func() Flags { return &gemmFlags{alpha: 1} },
 	}
@@ -267,6 +267,7 @@ type gemmOp struct {
 	p      problem.Problem
 	flat   bool           // tensors have no batch axis
 	config *engine.Config // instead of the table's; nil: the table's
+	tuning *kit.Tuning
 }
 
 // Name implements bench.Op.
@@ -320,7 +321,7 @@ func (o gemmOp) Tensors() []bench.OpTensor {
 func (o gemmOp) options(impl string) (gemm.Options, error) {
 	i, err := gemm.ParseImpl(impl)
 	if err != nil || o.config == nil {
-		return gemm.Options{Impl: i}, err
+		return gemm.Options{Impl: i, Tuning: o.tuning}, err
 	}
 	if i != gemm.Auto && i != o.config.Impl {
 		return gemm.Options{}, fmt.Errorf("gemm: path %v: --config is of path %v: %w", i, o.config.Impl, vk.ErrUnsupported)

@@ -161,7 +161,7 @@ func (o normOp) Use(tuning *kit.Tuning) bench.Op {
 // Tunables implements bench.Tuner.
 func (o normOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 	return []bench.Tunable{&bench.Choices[normal.Problem, normal.Config]{
-		Of: o, Kernel: "norm", Side: p, Problem: o.p,
+		Of: o, Side: p, Kernel: "norm", KernelPass: p.Kit(), Problem: o.p,
 		PathOf: func(normal.Config) string { return "auto" },
 		List:   func(caps *vk.Caps, _ string) ([]normal.Config, error) { return normal.Candidates(caps, o.p, p.Kit()) },
 		Vary:   func(caps *vk.Caps, c normal.Config) []normal.Config { return normal.Variants(caps, o.p, p.Kit(), c) },
