@@ -56,7 +56,13 @@ func TestTuned(t *testing.T) {
 			require.NotEmpty(t, list)
 			for _, of := range list {
 				for _, impl := range x.impls {
-					t.Run(strings.Join([]string{of.Op().Name(), pass.String(), impl, of.Op().Describe()}, " "), func(t *testing.T) { tunedRow(t, d, of, impl) })
+					t.Run(strings.Join([]string{of.Op().Name(), pass.String(), impl, of.Op().Describe()}, " "), func(t *testing.T) {
+						tuning, mine := tunedRow(t, d, of, impl)
+						// A product by itself is one of the whole, too.
+						whole, err := op.(bench.Tuner).Use(tuning).Choose(caps, impl, pass)
+						require.NoError(t, err)
+						require.Contains(t, whole, mine)
+					})
 				}
 			}
 		}
@@ -67,8 +73,8 @@ func TestTuned(t *testing.T) {
 	}
 }
 
-// tunedRow has a row of another configuration than the built-in one run.
-func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) {
+// tunedRow has a row of another configuration than the built-in one run, and returns it.
+func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning *kit.Tuning, config string) {
 	caps := d.Caps()
 	list, err := of.Candidates(caps, impl)
 	if err != nil {
@@ -77,7 +83,7 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) {
 	variants := of.Variants(caps, list[0]) // of the same tiles: a software driver compiles large ones for minutes
 	require.NotEmpty(t, variants)
 	mine := variants[0]
-	tuning := kit.NewTuning(caps)
+	tuning = kit.NewTuning(caps)
 	require.NoError(t, of.Keep(tuning, mine, 1))
 	var file bytes.Buffer
 	require.NoError(t, tuning.Write(&file))
@@ -97,4 +103,5 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) {
 	none, err := op.Use(nil).Choose(caps, impl, of.Pass())
 	require.NoError(t, err)
 	require.Equal(t, usual, none)
+	return tuning, mine.String()
 }
