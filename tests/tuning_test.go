@@ -61,7 +61,7 @@ func TestTuned(t *testing.T) {
 						// A product by itself is one of the whole, too.
 						whole, err := op.(bench.Tuner).Use(tuning).Choose(caps, impl, pass)
 						require.NoError(t, err)
-						require.Contains(t, whole, mine)
+						require.Contains(t, whole.String(), mine)
 					})
 				}
 			}
@@ -94,7 +94,7 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning
 	op := of.Op().(bench.Tuner)
 	usual, err := op.Choose(caps, impl, of.Pass())
 	require.NoError(t, err)
-	require.NotContains(t, usual, mine.String())
+	require.NotContains(t, usual.String(), mine.String())
 	op = op.Use(tuning).(bench.Tuner)
 	results, err := bench.Run(context.Background(), d, bench.Case{Op: op, Pass: of.Pass(), Impls: []string{impl}, Protocol: bench.Protocol{Samples: 1, Iters: 1}}, nil)
 	require.NoError(t, err)
@@ -102,6 +102,6 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning
 	require.Contains(t, results[0].Choice, mine.String())
 	none, err := op.Use(nil).Choose(caps, impl, of.Pass())
 	require.NoError(t, err)
-	require.Equal(t, usual, none)
+	require.Equal(t, usual.String(), none.String())
 	return tuning, mine.String()
 }

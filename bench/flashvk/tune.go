@@ -35,6 +35,7 @@ type tuneKernel struct {
 	budget   time.Duration
 	dryRun   bool
 	out      string // file for the winners, if it is not the user's
+	outName  string // of the flag for that
 	format   bench.Format
 	device   string
 }
@@ -91,7 +92,10 @@ func (t *tuneKernel) addAll(f *pflag.FlagSet) {
 		f.Var(value[[]string]{Target: &t.impls, Parse: kernels.ListOf(kernels.OneOf(paths)), Kind: "PATHS"}, "impl",
 			"paths, a comma list of "+strings.Join(paths, ", ")+" (default "+strings.Join(t.impls, ",")+")")
 	}
-	f.StringVar(&t.out, "out", "", "file to write or to complete (default: the one in the user's cache folder)")
+	if t.outName = "out"; f.Lookup(t.outName) != nil {
+		t.outName = "tuning" // --out is a size of the kernel
+	}
+	f.StringVar(&t.out, t.outName, "", "file to write or to complete (default: the one in the user's cache folder)")
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
 	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, which has the samples of the finalists")
@@ -101,8 +105,8 @@ func (t *tuneKernel) addAll(f *pflag.FlagSet) {
 // check returns a usage error if the flags are wrong.
 func (t *tuneKernel) check() error {
 	switch {
-	case t.set.Changed("out") && t.out == "":
-		return usagef("--out is empty")
+	case t.set.Changed(t.outName) && t.out == "":
+		return usagef("--%s is empty", t.outName)
 	case !slices.Contains(tuneFormats, t.format):
 		return usagef("--format %s is not one of %s", t.format, bench.FormatNames(tuneFormats))
 	case t.budget <= 0:
@@ -156,7 +160,7 @@ func (t *tuneKernel) run(ctx context.Context, a *app) error {
 		case t.dryRun:
 			return s.list(list)
 		}
-		if s.file, err = openTuningFile(a.stderr, t.out, s.caps); err != nil {
+		if s.file, err = openTuningFile(a.stderr, t.out, t.outName, s.caps); err != nil {
 			return err
 		}
 		announce(a.stderr, s.env)

@@ -253,14 +253,15 @@ func TestTuneDryRun(t *testing.T) {
 // it would try of a suite.
 func TestTuneKernel(t *testing.T) {
 	caps, dev := device(t)
-	args := []string{"tune", "gemm", dev, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
+	out := filepath.Join(t.TempDir(), "tuned.json")
+	args := []string{"tune", "gemm", dev, "--out=" + out, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
 	code, stdout, stderr := flashvk(append(args, "--impl=scalar", "--budget=5s")...)
 	if code != 0 || !strings.Contains(stderr, "flashvk: problem 1 of 1: gemm forward, 20x24x40 tn float32") {
 		t.Fatalf("status %d, %s", code, stderr)
 	}
 	for _, want := range []string{
 		"problem  gemm forward, 20x24x40 tn float32", "registers", " *  ", "FLOP/s", "max|Δ|",
-		"\nrows for internal/pipelines/gemm/engine/tuning.go, measured on " + caps.Name, `trans: "tn", Config: Config{Impl: Scalar, Threads: `,
+		"\nrows for internal/pipelines/gemm/engine/tuning.go, measured on " + caps.Name, `Shape: shape{trans: "tn"}, Config: Config{Impl: Scalar, Threads: `,
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is missing in\n%s", want, stdout)
@@ -268,6 +269,10 @@ func TestTuneKernel(t *testing.T) {
 	}
 	if n := strings.Count(stdout, "\nscalar "); n < 3 || strings.Contains(stdout, "FAILED") {
 		t.Errorf("%d were timed:\n%s", n, stdout)
+	}
+	f, err := kit.LoadTuningFile(out, caps)
+	if err != nil || f.Len() != 1 || f.Rows(caps)[0].Kernel != "gemm" || f.Rows(caps)[0].Problem != "20x24x40 tn float32 beta 0.5" {
+		t.Errorf("%v, %+v", err, f.Rows(caps))
 	}
 
 	code, stdout, stderr = flashvk(append(args, "--budget=1ms", "--format=benchfmt", "--config", "scalar 16x16 t8x8 k8 g1")...)

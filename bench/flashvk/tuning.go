@@ -80,12 +80,12 @@ type openTuning struct {
 // error comes then, not after it. A file of the user's that is damaged is replaced, though by the
 // first winners only; one that was named is not, for it may be a file of any kind, nor is one
 // of a newer version.
-func openTuningFile(stderr io.Writer, path string, caps *vk.Caps) (*openTuning, error) {
+func openTuningFile(stderr io.Writer, path, flag string, caps *vk.Caps) (*openTuning, error) {
 	named := path != ""
 	if !named {
 		var err error
 		if path, err = kit.UserTuningPath(caps); err != nil {
-			return nil, fmt.Errorf("there is no folder for the results, name a file with --out: %w", err)
+			return nil, fmt.Errorf("there is no folder for the results, name a file with --%s: %w", flag, err)
 		}
 	}
 	f := &openTuning{path, caps, kit.NewTuning(caps)}
@@ -96,7 +96,7 @@ func openTuningFile(stderr io.Writer, path string, caps *vk.Caps) (*openTuning, 
 			f.known = tuning
 		case errors.Is(err, fs.ErrNotExist):
 		case named || errors.Is(err, kit.ErrNewerTuning):
-			return fmt.Errorf("%s: %w: remove the file or name another with --out", path, err)
+			return fmt.Errorf("%s: %w: remove the file or name another with --%s", path, err, flag)
 		default:
 			fmt.Fprintf(stderr, "flashvk: WARNING: %s is replaced: %v\n", path, err)
 		}
