@@ -236,7 +236,6 @@ func (o *AttentionOp) fillUnused(c *vk.Cmd, t map[string]vk.Tensor, p Pass) {
 			c.Fill(t[x.Name].Buffer, 0, t[x.Name].Buffer.Bytes(), value)
 		}
 	}
-	c.BarrierFromTransfer()
 }
 
 // Reference implements Op: of large problems, that of sampled rows and keys.

@@ -104,9 +104,7 @@ func (o copyOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 	if p == Backward {
 		to, from = t["dx"], t["dy"]
 	}
-	c.BarrierToTransfer()
 	c.Copy(to.Buffer, 0, from.Buffer, 0, 1024)
-	c.BarrierFromTransfer()
 	if workspace == nil || workspace.Bytes() < 16 {
 		return fmt.Errorf("there is no workspace")
 	}

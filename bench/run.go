@@ -329,10 +329,7 @@ func (r *opRun) record(c *vk.Cmd, set int, op Op, impl string) error {
 	if err := r.growShared(op, impl, opPasses(r.pass)...); err != nil {
 		return err
 	}
-	for i, p := range opPasses(r.pass) {
-		if i > 0 {
-			c.Barrier()
-		}
+	for _, p := range opPasses(r.pass) {
 		if err := r.recordPass(c, set, op, impl, p); err != nil {
 			return err
 		}

@@ -170,14 +170,12 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		return err
 	}
 	defer c.Close()
-	for i, p := range r.passes() {
-		if i > 0 {
-			c.Barrier()
-		}
+	for _, p := range r.passes() {
 		plan, err := op.Choose(d.Caps(), r.impl, p)
 		if err != nil {
 			return err
 		}
+		end := c.Scope()
 		var workspace *vk.Buffer
 		if bytes := plan.Workspace(); bytes > 0 {
 			workspace = c.Scratch(op.Name(), bytes)
@@ -185,6 +183,7 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		if err := op.Record(c, tensors, workspace, r.impl, p); err != nil {
 			return err
 		}
+		end()
 	}
 	if err := c.Submit(ctx); err != nil {
 		return err

@@ -82,9 +82,8 @@ type Options struct {
 	// Tuning is what was measured on the device; its rows come before those of the built-in
 	// table. Nil is none. kit.LoadTuningFile reads one. ForwardGroup has no rows.
 	Tuning *kit.Tuning
-	// Workspace is memory, Workspace bytes of it, that nothing else uses until the commands
-	// have completed: a second call in the same Cmd comes after a Barrier. Nil takes memory
-	// of the Cmd.
+	// Workspace is memory, Workspace bytes of it, whose content is lost. Calls that share it
+	// run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
 
@@ -108,9 +107,7 @@ func (o Options) engine() engine.Options {
 // which are C, S and an X that is written, have memory of their own, but C may be
 // Residual or an X that is read, element by element, and S such an X.
 //
-// Forward records into c and returns; C, X and S are valid once c has completed. The
-// inputs must be written and visible by then: after another kernel of the same Cmd, a
-// c.Barrier() comes before Forward, and one after it before C is read.
+// Forward records into c and returns; C, X and S are valid once c has completed.
 //
 // It returns an error that wraps vk.ErrUnsupported if no path on the device handles p,
 // and an error naming the argument if a tensor does not fit p.

@@ -96,7 +96,6 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem)
 		if err != nil {
 			return err
 		}
-		c.Barrier() // outputs are written, and their workspace is read
 		m := gmm.Tensors{Y: t.Y, LogP: t.LogP, Loss: t.Loss}
 		m.Logit, m.Mu, m.LogSigma = gmm.Interleaved(out)
 		return wrap(gmm.Forward(c, m, p.Mixtures(), opt))
@@ -110,7 +109,6 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem)
 	if err := skinny.Mixture(c, skinny.MixtureTensors{A: xs, B: t.W1, W: t.W2, Y: t.Y, States: states}, f.p, fused); err != nil {
 		return wrap(err)
 	}
-	c.Barrier() // states are written
 	return wrap(gmm.Merge(c, states, gmm.Tensors{LogP: t.LogP, Loss: t.Loss}, p.Mixtures(), opt))
 }
 

@@ -28,6 +28,7 @@ import (
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newBackwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
@@ -222,9 +223,6 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) error {
 	for i := range plan.parts {
 		part := &plan.parts[i]
-		if i > 0 {
-			c.Barrier() // these heads take the memory of those before, and add to their dx
-		}
 		list, err := part.steps(c, memory, part.tensors(t, p), part.gradients(g, p), p, o)
 		if err != nil {
 			return err

@@ -27,14 +27,13 @@ import (
 // own. A row of X with an infinity gives NaNs where it meets weights of both signs, and may where
 // it does not.
 //
-// Forward records into c and returns; Y, Pre and Hidden are valid once c has completed. The inputs
-// must be written and visible by then: after another kernel of the same Cmd, a c.Barrier() comes
-// before Forward, and one after it before Y is read.
+// Forward records into c and returns; Y, Pre and Hidden are valid once c has completed.
 //
 // It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, or not
 // the one kernel that o forces, and an error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newForwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
@@ -164,9 +163,6 @@ func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []eng
 func (plan *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem, o Options) error {
 	for i := range plan.parts {
 		part := &plan.parts[i]
-		if i > 0 {
-			c.Barrier() // what is in memory takes the place of what was before
-		}
 		if err := part.record(c, memory, part.tensors(t, p), p, o); err != nil {
 			return err
 		}

@@ -111,9 +111,8 @@ type Options struct {
 	// for kernels that keep hidden units on the chip, come before those of the built-in table.
 	// Nil is none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
-	// Workspace is memory for what is between the products, Workspace bytes of it, that
-	// nothing else uses until the commands have completed: a second call in the same Cmd comes
-	// after a Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for what is between the products, Workspace bytes of it, whose content
+	// is lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
 

@@ -65,9 +65,8 @@ type Options struct {
 	// Tuning is what was measured on the device; its rows come before the package's own rule.
 	// Nil is none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
-	// Workspace is memory for Backward, Workspace bytes of it, that nothing else uses
-	// until the commands have completed: a second call in the same Cmd comes after a
-	// Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for Backward, Workspace bytes of it, whose content is lost. Calls
+	// that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
 

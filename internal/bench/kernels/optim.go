@@ -331,13 +331,11 @@ func (o *optimOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ stri
 	copyWord := func(to, from vk.Tensor) { c.Copy(to.Buffer, 4*int64(to.Offset), from.Buffer, 4*int64(from.Offset), 4) }
 	if o.step {
 		copyWord(a.Count(), t["step"])
-		c.BarrierFromTransfer()
 	}
 	if err := a.Step(c); err != nil {
 		return err
 	}
 	if norm := t["norm"]; !norm.IsZero() || o.step {
-		c.BarrierToTransfer()
 		if o.step {
 			copyWord(t["step"], a.Count())
 		}

@@ -255,7 +255,6 @@ func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []kern
 		if err := skinny.Mixture(c, skinny.MixtureTensors{A: a, B: t["w1"], W: t["w2"], Y: t["y"], States: t["states"]}, x, opt); err != nil {
 			return err
 		}
-		c.Barrier() // states are written
 		return gmm.Merge(c, t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, p.Mixtures(), gmm.Options{})
 	})
 }

@@ -157,9 +157,7 @@ func TestTwice(t *testing.T) {
 		value := float32(1)
 		err := (&kernelData{}).check(context.Background(), r, "twice", []kerneltest.Tensor{y}, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
 			value += step
-			c.BarrierToTransfer()
 			c.Fill(tensors["y"].Buffer, 4*int64(tensors["y"].Offset), 64, math.Float32bits(value))
-			c.BarrierFromTransfer()
 			return nil
 		})
 		if step == 0 {

@@ -6,7 +6,7 @@
 //	first, err := chain.NewProduct(caps, "mlp", &memory, p, how, options)
 //	…
 //	b, err := memory.Buffer(c, "mlp", opt.Workspace)
-//	s, err := first.Steps(c, b, tensors)          which are recorded, and after a Barrier those of the next
+//	s, err := first.Steps(c, b, tensors)          which are recorded, and then those of the next
 package chain
 
 import (

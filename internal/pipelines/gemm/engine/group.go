@@ -32,7 +32,7 @@ type GroupOptions struct {
 	Config *Config
 	// Workspace is memory for the table, GroupWorkspace bytes of it, that nothing else uses
 	// until the commands have completed, and WorkspaceOffset where it begins, a multiple of
-	// 128 bytes. A second call in the same Cmd may have the same, after a Barrier. Nil takes
+	// 128 bytes. Calls that share it run one after the other. Nil takes
 	// memory of the Cmd.
 	Workspace       *vk.Buffer
 	WorkspaceOffset int64
@@ -41,6 +41,7 @@ type GroupOptions struct {
 // MultiplyGroup is gemm.ForwardGroup.
 func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	caps := c.Device().Caps()
 	config, err := ChooseGroup(caps, g, opt)
 	if err != nil {
@@ -64,9 +65,6 @@ func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err
 	kernel, err := groupKernel(c.Device(), list, g, config)
 	if err != nil {
 		return err
-	}
-	if opt.Workspace != nil {
-		c.BarrierToTransfer() // an earlier call may read its table there
 	}
 	return dispatchGroup(c, kernel, list, config, memory)
 }
@@ -217,7 +215,6 @@ func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, co
 		return err
 	}
 	c.Write(memory.Buffer, 4*int64(memory.Offset), data)
-	c.BarrierFromTransfer()
 	t := boundGroup(list)
 	outs := t.Bound()
 	c.Note(func() vk.Note {

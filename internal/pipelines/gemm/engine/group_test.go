@@ -227,7 +227,6 @@ func TestGroupWorkspace(t *testing.T) {
 					if err := engine.MultiplyGroup(cmd, tensors, one, opt); err != nil {
 						return err
 					}
-					cmd.Barrier()
 				}
 				return nil
 			})

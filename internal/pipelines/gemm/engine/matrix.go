@@ -218,11 +218,6 @@ func Dispatch(c *vk.Cmd, kernel *vk.Kernel[Params], args Args, p Problem, config
 	}
 	for first := 0; first < p.Batches(); first += step {
 		n := min(step, p.Batches()-first)
-		if first > 0 {
-			// Products differ, but synchronization validation sees tensors of all, and
-			// after limit[2] products a barrier costs nothing.
-			c.Barrier()
-		}
 		c.Note(func() vk.Note { return args.Note(p, &config, n) })
 		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n * splits)}, out, args.A, args.B, outs[0], outs[1], outs[2], outs[3])
 		out.AOffset += uint32(n) * out.AStrideB

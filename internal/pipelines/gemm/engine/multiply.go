@@ -79,6 +79,7 @@ type Options struct {
 // Multiply is gemm.Forward.
 func Multiply(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	s, err := MultiplySteps(c, t, p, opt)
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func Multiply(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 // Steps are what a call records, for a caller who has kernels to run beside it.
 type Steps struct {
 	Copies  steps.List // of operands, a step or none; with AlignedA and AlignedB it does not read those
-	Product steps.List // the rest, after a Barrier
+	Product steps.List // the rest
 }
 
 // Record records all.

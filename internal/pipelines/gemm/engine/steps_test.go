@@ -68,7 +68,6 @@ func TestSteps(t *testing.T) {
 			}
 			require.NoError(t, slices.Concat(copies, products).Record(cmd))
 			for i, opt := range options {
-				cmd.Barrier()
 				opt.Workspace = workspace
 				require.NoError(t, engine.Multiply(cmd, engine.Tensors{A: a, B: b, C: result(n + i)}, p, opt))
 			}

@@ -106,6 +106,7 @@ func mixtureGroups(slots, blocks, heads int) int {
 // another path, and an error naming the argument if a tensor does not fit.
 func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	plan, err := ChooseMixture(d.Caps(), p, o)
 	if err != nil {
@@ -123,7 +124,6 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 		if err := copies.Record(c); err != nil {
 			return err
 		}
-		c.Barrier()
 	}
 	limit := d.Caps().MaxWorkgroupCount
 	groups := t.States.Shape[0]

@@ -67,7 +67,6 @@ func TestMixture(t *testing.T) {
 					if err := skinny.Mixture(c, skinny.MixtureTensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], States: states}, p, engine.Options{Impl: engine.CoopMat, Config: s.config}); err != nil {
 						return err
 					}
-					c.Barrier()
 					return gmm.Merge(c, states, gmm.Tensors{LogP: t["log_p"]}, single, gmm.Options{})
 				})
 			})
