@@ -48,6 +48,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // ErrUnsupported is wrapped by errors about calls that are valid, but that no
@@ -120,6 +121,6 @@ type Options struct {
 	// that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Tuning is what was measured on the device; its rows come before those of
-	// the built-in table. Nil is none. LoadTuning reads one.
-	Tuning *Tuning
+	// the built-in table. Nil is none. kit.LoadTuningFile reads one.
+	Tuning *kit.Tuning
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestBackwardTables says that each row of the backward tables fits the devices of its
@@ -25,7 +26,7 @@ func TestBackwardTables(t *testing.T) {
 					p.Batch, p.SeqQ, p.SeqKV = size[0], size[1], size[2]
 					for _, impl := range append(slices.Clone(d.f16), Unfused) {
 						for _, p.Causal = range []bool{false, true} {
-							row, err := findBackwardRow(&d.caps, &p, impl)
+							row, err := bwdTable.Find(&d.caps, &p, &kit.Query[BackwardConfig]{}, impl.String())
 							if impl != Unfused && p.HeadDim <= 128 {
 								require.NoError(t, err, "%s: %v, %v", d.caps.Name, impl, p)
 							}
@@ -38,18 +39,16 @@ func TestBackwardTables(t *testing.T) {
 		for _, x := range []struct {
 			rows   []bwdRow
 			format dtype.DType
-		}{{bwdTable, dtype.Float16}, {bwdF32x2Table, dtype.Float32}} {
+		}{{bwdRows, dtype.Float16}, {bwdF32x2Rows, dtype.Float32}} {
 			for _, row := range x.rows {
-				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: x.format}
-				if row.family == d.family && d.family != "" {
-					require.NoError(t, row.Feasible(&d.caps, p), "%s: %v", d.caps.Name, row)
+				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.Shape.headDim, DType: x.format}
+				if row.Family == d.family && d.family != "" {
+					require.NoError(t, row.Config.Feasible(&d.caps, p), "%s: %v", d.caps.Name, row)
 				}
 			}
 		}
 	}
-	for _, table := range [][]bwdRow{bwdTable, bwdF32x2Table} {
-		for i := range table {
-			require.True(t, reached[&table[i]], "row %d is never chosen: %+v", i, table[i])
-		}
+	for i := range bwdTable.Rows {
+		require.True(t, reached[&bwdTable.Rows[i]], "row %d is never chosen: %+v", i, bwdTable.Rows[i])
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Candidates returns configurations of a path that are worth measuring for p
@@ -138,14 +140,15 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 
 // byDistance sorts configurations by how much they differ from one: doublings
 // of numbers, and one for each other change.
-func byDistance(list []Config, from Config) []Config {
-	slices.SortStableFunc(list, func(a, b Config) int { return cmp.Compare(distance(a, from), distance(b, from)) })
+func byDistance[C any](list []C, from C) []C {
+	slices.SortStableFunc(list, func(a, b C) int { return cmp.Compare(distance(a, from), distance(b, from)) })
 	return list
 }
 
-func distance(a, b Config) int {
+func distance[C any](a, b C) int { return fieldDistance(reflect.ValueOf(a), reflect.ValueOf(b)) }
+
+func fieldDistance(x, y reflect.Value) int {
 	d := 0
-	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range x.NumField() {
 		switch f, g := x.Field(i), y.Field(i); f.Kind() {
 		case reflect.Int:
@@ -158,6 +161,8 @@ func distance(a, b Config) int {
 			if f.Bool() != g.Bool() {
 				d++
 			}
+		case reflect.Struct:
+			d += fieldDistance(f, g)
 		}
 	}
 	return d
@@ -165,49 +170,67 @@ func distance(a, b Config) int {
 
 // GoString returns c as Go source for a row of the tuning table: the fields
 // that are not zero.
-func (c Config) GoString() string {
+func (c Config) GoString() string { return source(reflect.ValueOf(c)) }
+
+// GoString does the same.
+func (c BackwardConfig) GoString() string { return source(reflect.ValueOf(c)) }
+
+// source returns a configuration, or a tile of one, as Go source.
+func source(v reflect.Value) string {
 	names := map[Impl]string{Auto: "Auto", CoopMat2: "CoopMat2", CoopMat: "CoopMat", Scalar: "Scalar", Unfused: "Unfused"}
-	fields := []string{"Impl: " + names[c.Impl]}
-	v := reflect.ValueOf(c)
+	var fields []string
 	for i := range v.NumField() {
-		if f := v.Type().Field(i); f.Name != "Impl" && !v.Field(i).IsZero() {
-			fields = append(fields, fmt.Sprintf("%s: %v", f.Name, v.Field(i)))
+		f, value := v.Field(i), fmt.Sprint(v.Field(i))
+		if f.IsZero() && f.Type() != reflect.TypeFor[Impl]() {
+			continue
 		}
+		switch x := f.Interface().(type) {
+		case Impl:
+			value = names[x]
+		case BackwardTile:
+			value = source(f)
+		}
+		fields = append(fields, v.Type().Field(i).Name+": "+value)
 	}
-	return "Config{" + strings.Join(fields, ", ") + "}"
+	return v.Type().Name() + "{" + strings.Join(fields, ", ") + "}"
 }
 
 // TableRow returns the row of the tuning table that gives c to problems of p's
 // head_dim and mask on devices like caps, as Go source. If fill is not 0, the
 // problem has to make so many blocks of rows for each compute unit.
 func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
-	var b strings.Builder
-	b.WriteString("{")
-	if f := family(caps); f != "" {
-		fmt.Fprintf(&b, "family: %q, ", f)
-	}
-	fmt.Fprintf(&b, "headDim: %d, ", p.HeadDim)
-	if p.Causal {
-		b.WriteString("causal: true, ")
-	}
-	if fill != 0 {
-		fmt.Fprintf(&b, "fill: %v, ", math.Floor(fill*100)/100) // down: the row is for this problem, too
-	}
 	c.Splits = 0 // the number is p's: Choose finds the next problem's
-	fmt.Fprintf(&b, "Config: %#v},", c)
-	return b.String()
+	return sourceRow(caps, &p, c.Impl, fill) + fmt.Sprintf("%#v},", c)
+}
+
+// sourceRow is a row of a table up to its configuration.
+func sourceRow(caps *vk.Caps, p *Problem, impl Impl, fill float64) string {
+	formats := ""
+	if onMatrices(impl) {
+		formats = "kit.Of16Bits"
+		if p.DType == dtype.Float32 {
+			formats = "kit.OfFloat32"
+		}
+	}
+	shape := fmt.Sprintf("headDim: %d", p.HeadDim)
+	if p.Causal {
+		shape += ", causal: true"
+	}
+	return kit.SourceRow(family(caps), formats, "shape{"+shape+"}", fill)
 }
 
 // Fill returns how many blocks of rows p makes for each compute unit of a
 // device with configuration c, 0 if the driver does not tell their number. A block
 // whose keys are divided among workgroups is one.
 func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
-	if caps.ComputeUnits == 0 {
-		return 0
-	}
+	return kit.Fill(caps, c.blocks(caps, p))
+}
+
+// blocks returns how many blocks of rows p makes.
+func (c *Config) blocks(caps *vk.Caps, p Problem) int {
 	if c.Impl != Unfused && packs(&p) {
 		p = packProblem(p)
 	}
 	rows := c.blockRows(caps, p.DType)
-	return float64(p.Batch) * float64(p.NumHeads) * float64((p.SeqQ+rows-1)/rows) / float64(caps.ComputeUnits)
+	return p.Batch * p.NumHeads * ((p.SeqQ + rows - 1) / rows)
 }

@@ -115,12 +115,12 @@ func TestGoString(t *testing.T) {
 	caps := nvidia("NVIDIA A30", 56, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 500, SeqKV: 512, HeadDim: 64, DType: dtype.Float16, Causal: true}
 	c := Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, Splits: 2}
-	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{family: "ampere", headDim: 64, causal: true, fill: 0.57, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, Prefetch: true, BlockN: 64}},`; got != want {
+	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{Family: "ampere", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, Prefetch: true, BlockN: 64}},`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	caps, p.Causal = leastDevice(), false
 	c = Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 8, ValueRows: 4}
-	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{headDim: 64, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 4, BlockN: 16}},`; got != want {
+	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{Shape: shape{headDim: 64}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 4, BlockN: 16}},`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -47,14 +47,12 @@ func TestSplitsToFill(t *testing.T) {
 func TestRowSplits(t *testing.T) {
 	caps := nvidia("NVIDIA H200", 132, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 1, SeqKV: 8192, HeadDim: 64, DType: dtype.Float16}
-	row := fwdRow{headDim: 64, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64}}
-	require.Equal(t, 16, row.configFor(&caps, &p).Splits)
-	row.Splits = 1
-	require.Equal(t, 1, row.configFor(&caps, &p).Splits)
-	for _, table := range [][]fwdRow{fwdTable, f32x2Table} {
-		for i := range table {
-			require.LessOrEqual(t, table[i].Splits, 1, "row %d", i)
-		}
+	c := Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64}
+	require.Equal(t, 16, fwdTable.Fit(c, &caps, &p, false).Splits)
+	c.Splits = 1
+	require.Equal(t, 1, fwdTable.Fit(c, &caps, &p, false).Splits)
+	for i := range fwdTable.Rows {
+		require.LessOrEqual(t, fwdTable.Rows[i].Config.Splits, 1, "row %d", i)
 	}
 }
 

@@ -4,9 +4,10 @@ import (
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestF32x2Table says that each row of the table for float32 on matrices fits
+// TestF32x2Table says that each row for float32 on matrices fits
 // the devices of its family, and is what some problem gets; and that a device
 // with float16 matrices takes float32 on them up to head_dim 128.
 func TestF32x2Table(t *testing.T) {
@@ -16,7 +17,7 @@ func TestF32x2Table(t *testing.T) {
 			for _, seq := range []int{1, 32768} {
 				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: seq, SeqKV: seq, HeadDim: headDim, DType: dtype.Float32}
 				for _, impl := range d.f16 {
-					row, err := findRow(&d.caps, &p, impl)
+					row, err := fwdTable.Find(&d.caps, &p, &kit.Query[Config]{}, impl.String())
 					if matrices := impl == CoopMat2 || impl == CoopMat; matrices && headDim <= 128 && err != nil {
 						t.Errorf("%s: head_dim %d: %v", d.caps.Name, headDim, err)
 					}
@@ -24,17 +25,17 @@ func TestF32x2Table(t *testing.T) {
 				}
 			}
 		}
-		for i := range f32x2Table {
-			row := &f32x2Table[i]
-			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: dtype.Float32}
-			if err := row.Feasible(&d.caps, p); row.family == d.family && d.family != "" && err != nil {
-				t.Errorf("row %d, %s %v, on %s: %v", i, row.family, row.Config, d.caps.Name, err)
+		for i := range fwdF32x2Rows {
+			row := &fwdF32x2Rows[i]
+			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.Shape.headDim, DType: dtype.Float32}
+			if err := row.Config.Feasible(&d.caps, p); row.Family == d.family && d.family != "" && err != nil {
+				t.Errorf("row %d, %s %v, on %s: %v", i, row.Family, row.Config, d.caps.Name, err)
 			}
 		}
 	}
-	for i := range f32x2Table {
-		if row := &f32x2Table[i]; !reached[row] {
-			t.Errorf("row %d is never chosen: family %q, head_dim %d, %v", i, row.family, row.headDim, row.Config)
+	for i := range fwdTable.Rows {
+		if row := &fwdTable.Rows[i]; row.Formats == kit.OfFloat32 && !reached[row] {
+			t.Errorf("row %d is never chosen: %+v", i, row)
 		}
 	}
 }

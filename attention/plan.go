@@ -12,6 +12,7 @@ import (
 type Plan struct {
 	Config   Config         // of the forward pass
 	Backward BackwardConfig // of the backward pass
+	Origin   kit.Origin     // where that comes from
 
 	name    string
 	bytes   int64
@@ -37,12 +38,12 @@ func (p Plan) Kernels() []string { return p.kernels }
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, err error) {
 	switch pass {
 	case kit.Forward:
-		if plan.Config, err = chooseForward(caps, p, opt); err != nil {
+		if plan.Config, plan.Origin, err = forwardConfig(caps, p, opt); err != nil {
 			return Plan{}, err
 		}
 		plan.name, plan.kernels = plan.Config.String(), plan.Config.kernels(p)
 	case kit.Backward:
-		if plan.Backward, err = chooseBackward(caps, p, opt); err != nil {
+		if plan.Backward, plan.Origin, err = backwardConfig(caps, p, opt); err != nil {
 			return Plan{}, err
 		}
 		shapes := plan.Backward.workspaceShapes(caps, &p)

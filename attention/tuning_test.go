@@ -1,225 +1,347 @@
 package attention
 
 import (
-	"errors"
-	"fmt"
-	"slices"
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
 	"testing"
 
-	"github.com/flashvk/flashvk/chips"
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// shapesOf calls f for every head_dim, dtype and mask.
-func shapesOf(f func(p Problem)) {
-	for headDim := 8; headDim <= 256; headDim += 8 {
-		for _, t := range dtype.All() {
-			for _, causal := range []bool{false, true} {
-				f(Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: headDim, DType: t, Causal: causal})
-			}
-		}
-	}
-}
-
-// pathsOf returns the paths that a device should offer for inputs of type t.
-func (d *fakeDevice) pathsOf(t dtype.DType) []Impl {
-	switch t {
-	case dtype.Float16:
-		return d.f16
-	case dtype.BFloat16:
-		return d.bf16
-	}
-	return d.f32
-}
-
-// TestChoose says that every device runs every shape that it can hold, on every
-// path that it should, and that Auto takes the first of them, on a CPU device the last.
-func TestChoose(t *testing.T) {
-	for _, d := range fakeDevices() {
-		t.Run(d.caps.Name, func(t *testing.T) {
-			shapesOf(func(p Problem) {
-				want := d.pathsOf(p.DType)
-				c, err := chooseForward(&d.caps, p, Options{})
-				switch {
-				case len(want) == 0 && !errors.Is(err, ErrUnsupported):
-					t.Errorf("%v: %v, %v, want ErrUnsupported", p, c, err)
-				case len(want) > 0 && err != nil:
-					t.Errorf("%v: %v", p, err)
-				case len(want) > 0 && p.DType != dtype.Float32 && d.caps.Type != vk.CPU && c.Impl != want[0],
-					d.caps.Type == vk.CPU && c.Impl != Scalar:
-					t.Errorf("%v: %v, want %v", p, c, want)
-				}
-				if len(want) > 0 {
-					want = append(slices.Clone(want), Unfused)
-				}
-				for _, impl := range Impls() {
-					c, err := chooseForward(&d.caps, p, Options{Impl: impl})
-					if slices.Contains(want, impl) && (err != nil || c.Impl != impl) {
-						t.Errorf("%v: forced %v: %v, %v", p, impl, c, err)
-					}
-					if err == nil && c.Feasible(&d.caps, p) != nil {
-						t.Errorf("%v: forced %v: %v is not feasible", p, impl, c)
-					}
-					if !slices.Contains(want, impl) && p.DType != dtype.Float32 && !errors.Is(err, ErrUnsupported) {
-						t.Errorf("%v: forced %v: %v, %v, want ErrUnsupported", p, impl, c, err)
-					}
-				}
-			})
-		})
-	}
-}
-
-// TestFamily looks at names that hold each other.
-func TestFamily(t *testing.T) {
-	for _, d := range fakeDevices() {
-		if got := family(&d.caps); got != d.family {
-			t.Errorf("%s: family %q, want %q", d.caps.Name, got, d.family)
-		}
-	}
-	for _, c := range []struct {
-		vendor       uint32
-		name, family string
-	}{
-		{chips.VendorNVIDIA, "NVIDIA GH200 480GB", "hopper"},
-		{chips.VendorNVIDIA, "NVIDIA A30", "ampere"},
-		{chips.VendorNVIDIA, "NVIDIA A10G", "ampere-rtx"},
-		{chips.VendorNVIDIA, "NVIDIA A100 80GB PCIe", "ampere"},
-		{chips.VendorNVIDIA, "NVIDIA RTX A3000 Laptop GPU", "ampere-rtx"},
-		{chips.VendorNVIDIA, "NVIDIA RTX A4000", "ampere-rtx"},
-		{chips.VendorNVIDIA, "NVIDIA RTX 4000 SFF Ada Generation", "ada"},
-		{chips.VendorNVIDIA, "Quadro RTX 4000", ""},
-		{chips.VendorNVIDIA, "NVIDIA L40S", "ada"},
-		{chips.VendorNVIDIA, "NVIDIA GeForce RTX 4060 Laptop GPU", "ada"},
-		{chips.VendorNVIDIA, "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "blackwell-rtx"},
-		{chips.VendorNVIDIA, "NVIDIA GeForce GTX 1080", ""},
-		{chips.VendorNVIDIA, "Tesla V100-SXM2-16GB", ""},
-		{chips.VendorAMD, "AMD Radeon RX 6950 XT (RADV NAVI21)", ""},
-		{chips.VendorAMD, "AMD Radeon Graphics (RADV PHOENIX)", "rdna3"},
-		{chips.VendorAMD, "AMD Radeon 780M Graphics", "rdna3"},
-		{chips.VendorAMD, "AMD Radeon RX 9060 XT", "rdna4"},
-		{chips.VendorAMD, "NVIDIA H100", ""},
-	} {
-		if got := family(&vk.Caps{VendorID: c.vendor, Name: c.name}); got != c.family {
-			t.Errorf("%s: family %q, want %q", c.name, got, c.family)
-		}
-	}
-}
-
-// TestRowsFeasible says that the sizes of a family's rows fit all its devices,
-// up to the largest head_dim that they name: one that did not would be passed
-// over in silence.
-func TestRowsFeasible(t *testing.T) {
-	for i := range fwdTable {
-		row := &fwdTable[i]
-		if row.family == "" {
-			continue // any device: less and less demanding
-		}
-		tried := 0
-		for _, d := range fakeDevices() {
-			if !isOneOf(d.family, row.family) {
-				continue
-			}
-			for _, dt := range dtype.All() {
-				if !slices.Contains(d.pathsOf(dt), row.Impl) && row.Impl != Unfused {
-					continue
-				}
-				tried++
-				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: row.headDim, DType: dt}
-				if err := row.Feasible(&d.caps, p); err != nil {
-					t.Errorf("row %d, %s %v, on %s: %v", i, row.family, row.Config, d.caps.Name, err)
-				}
-			}
-		}
-		if tried == 0 {
-			t.Errorf("row %d, %s %v: no device of the tests is in the family and has the path", i, row.family, row.Config)
-		}
-	}
-}
-
-// TestRowsReachable says that each row is what some problem gets on some device.
-func TestRowsReachable(t *testing.T) {
-	reached := make(map[*fwdRow]bool)
-	for _, d := range fakeDevices() {
-		shapesOf(func(p Problem) {
-			for _, seq := range []int{1, 256, 512, 4096} {
-				p.SeqQ, p.SeqKV = seq, max(p.SeqKV, seq)
-				if seq == 256 {
-					p.SeqKV = seq
-				}
-				for _, batch := range []int{1, 4, 32} {
-					p.Batch = batch
-					for _, impl := range Impls() {
-						if row, _ := findRow(&d.caps, &p, impl); row != nil {
-							reached[row] = true
-						}
-					}
-				}
-			}
-		})
-	}
-	for i := range fwdTable {
-		if row := &fwdTable[i]; !reached[row] {
-			t.Errorf("row %d is never chosen: family %q, head_dim %d, causal %v, fill %v, %v", i, row.family, row.headDim, row.causal, row.fill, row.Config)
-		}
-	}
-}
-
-// TestFill says that large blocks wait for a problem that makes enough of
-// them, by the device's number of units.
-func TestFill(t *testing.T) {
-	row := fwdRow{family: "ada", headDim: 64, fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64}} // 128 rows
+// tunedCaps and tunedProblem are what the tests of this file tune.
+func tunedCaps() *vk.Caps {
 	caps := nvidia("NVIDIA GeForce RTX 4090", 128, true)
-	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.Float16}
+	caps.DeviceID, caps.DriverVersion = 0x2684, 0x91234000
+	return &caps
+}
+
+func tunedProblem() Problem {
+	return Problem{Batch: 4, NumHeads: 16, NumKVHeads: 4, SeqQ: 2048, SeqKV: 4096, HeadDim: 64, DType: dtype.Float16, Causal: true}
+}
+
+var (
+	tunedMatrix = Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 32, Fence: 2}
+	tunedKHR    = Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 32}
+	tunedScalar = Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}
+)
+
+// add adds a row of the forward pass.
+func add(t testing.TB, x *kit.Tuning, p Problem, c Config, ns float64) {
+	t.Helper()
+	require.NoError(t, x.Add("attention", kit.Forward, p, c, ns))
+}
+
+func tuning(t testing.TB) *kit.Tuning {
+	x := kit.NewTuning(tunedCaps())
+	add(t, x, tunedProblem(), tunedMatrix, 1000)
+	add(t, x, tunedProblem(), tunedScalar, 5000)
+	return x
+}
+
+// text returns the file of t.
+func text(t testing.TB, x *kit.Tuning) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := x.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestTuningChoose says what a row decides, and what it does not.
+func TestTuningChoose(t *testing.T) {
+	caps := tunedCaps()
+	builtIn := func(p Problem, impl Impl) Config {
+		c, err := chooseForward(caps, p, Options{Impl: impl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	change := func(f func(*Problem)) Problem {
+		p := tunedProblem()
+		f(&p)
+		return p
+	}
 	for _, c := range []struct {
-		batch, seqQ int
-		units       uint32
-		want        bool
+		name string
+		p    Problem
+		same bool // the row counts
 	}{
-		{1, 512, 128, false}, // 32 blocks
-		{4, 512, 128, true},  // 128
-		{4, 511, 128, true},  // 128, the last of each head not full
-		{4, 384, 128, false}, // 96
-		{4, 385, 128, true},
-		{4, 512, 129, false},
-		{1, 512, 32, true},
-		{1, 1, 0, true}, // a driver that does not tell
+		{"the problem", tunedProblem(), true},
+		{"other heads", change(func(p *Problem) { p.NumHeads, p.NumKVHeads, p.Scale = 12, 12, 2 }), true},
+		{"larger, enough already", change(func(p *Problem) { p.SeqQ, p.SeqKV = 1<<17, 1<<17 }), true},
+		{"a bit smaller", change(func(p *Problem) { p.SeqQ, p.SeqKV = 512, 1024 }), true},
+		{"far smaller", change(func(p *Problem) { p.Batch, p.NumHeads, p.SeqQ = 1, 8, 512 }), false},
+		{"one query", change(func(p *Problem) { p.Batch, p.SeqQ = 8192, 1 }), false},
+		{"few keys", change(func(p *Problem) { p.SeqKV = 100 }), false},
+		{"full", change(func(p *Problem) { p.Causal = false }), false},
+		{"other head_dim", change(func(p *Problem) { p.HeadDim = 56 }), false},
+		{"other type", change(func(p *Problem) { p.DType = dtype.BFloat16 }), false},
 	} {
-		p.Batch, p.SeqQ, caps.ComputeUnits = c.batch, c.seqQ, c.units
-		if got := row.matches(&caps, "ada", &p); got != c.want {
-			t.Errorf("batch %d, seq_q %d, %d units: %v", c.batch, c.seqQ, c.units, got)
+		for _, x := range []struct {
+			impl  Impl
+			tuned Config
+		}{{Auto, tunedMatrix}, {CoopMat2, tunedMatrix}, {Scalar, tunedScalar}} {
+			want := builtIn(c.p, x.impl)
+			if c.same {
+				want = x.tuned
+			}
+			if got, err := chooseForward(caps, c.p, Options{Impl: x.impl, Tuning: tuning(t)}); got != want || err != nil {
+				t.Errorf("%s, %v: %v, %v, want %v", c.name, x.impl, got, err, want)
+			}
+		}
+		// A path that was not measured stays with the table.
+		if got, err := chooseForward(caps, c.p, Options{Impl: CoopMat, Tuning: tuning(t)}); got != builtIn(c.p, CoopMat) || err != nil {
+			t.Errorf("%s, coopmat: %v, %v", c.name, got, err)
 		}
 	}
-	p.Batch, p.SeqQ, caps.ComputeUnits = 1, 1024, 128
-	small, err := chooseForward(&caps, p, Options{Impl: CoopMat2})
-	p.Batch = 16
-	large, err2 := chooseForward(&caps, p, Options{Impl: CoopMat2})
-	if err != nil || err2 != nil || small.blockRows(&caps, p.DType) >= large.blockRows(&caps, p.DType) {
-		t.Errorf("few blocks: %v, %v; many: %v, %v", small, err, large, err2)
+}
+
+// TestTuningSplits says that a measured number of splits is for the sizes that
+// were measured, and that others get theirs by the rule.
+func TestTuningSplits(t *testing.T) {
+	caps := tunedCaps()
+	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 1, SeqKV: 8192, HeadDim: 64, DType: dtype.Float16}
+	usual, err := chooseForward(caps, p, Options{Impl: CoopMat2})
+	require.NoError(t, err)
+	tuned := tunedMatrix
+	tuned.Splits = 7
+	x := kit.NewTuning(caps)
+	add(t, x, p, tuned, 10)
+	for _, c := range []struct{ seqKV, want int }{{8192, 7}, {16384, 2 * usual.Splits}, {4096, 8}, {1100, 2}, {1024, 2}} {
+		q := p
+		q.SeqKV = c.seqKV
+		for _, impl := range []Impl{Auto, CoopMat2} {
+			got, err := chooseForward(caps, q, Options{Impl: impl, Tuning: x})
+			require.NoError(t, err)
+			want := tuned
+			want.Splits = c.want
+			require.Equal(t, want, got, "seq_kv %d", c.seqKV)
+		}
 	}
 }
 
-// TestNoScalarLayout says which demand a device fails that has everything but
-// the layout of the buffers.
-func TestNoScalarLayout(t *testing.T) {
-	caps := leastDevice()
-	caps.ScalarBlockLayout = false
-	_, err := chooseForward(&caps, Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 8}, Options{})
-	if want := "attention: scalar: the device has no scalar block layout: unsupported on this device"; fmt.Sprint(err) != want {
-		t.Errorf("%v, want %s", err, want)
+// TestTuningAuto says when a measurement changes the order of the paths.
+func TestTuningAuto(t *testing.T) {
+	caps, p := tunedCaps(), tunedProblem()
+	other := p
+	other.SeqKV *= 2
+	usual, err := chooseForward(caps, p, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type row struct {
+		p  Problem
+		c  Config
+		ns float64
+	}
+	unfused := Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8}
+	huge := tunedKHR
+	huge.BlockN = 1 << 12
+	for _, c := range []struct {
+		name string
+		rows []row
+		want Config
+	}{
+		{"none", nil, usual},
+		{"slower", []row{{p, tunedMatrix, 10}, {p, tunedKHR, 11}}, tunedMatrix},
+		{"faster", []row{{p, tunedMatrix, 10}, {p, tunedKHR, 9}}, tunedKHR},
+		{"fastest", []row{{p, tunedScalar, 8}, {p, tunedMatrix, 10}, {p, tunedKHR, 9}}, tunedScalar},
+		{"faster on another problem", []row{{p, tunedMatrix, 10}, {other, tunedKHR, 9}}, tunedMatrix},
+		{"the usual path was not measured", []row{{p, tunedKHR, 9}}, usual},
+		{"unfused is never automatic", []row{{p, tunedMatrix, 10}, {p, unfused, 1}}, tunedMatrix},
+		{"faster but too large", []row{{p, tunedMatrix, 10}, {p, huge, 9}}, tunedMatrix},
+		{"the usual path's is too large", []row{{p, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 1 << 12}, 10}, {p, tunedKHR, 9}}, usual},
+		{"measured again", []row{{p, tunedMatrix, 10}, {p, tunedKHR, 9}, {p, tunedKHR, 11}}, tunedMatrix},
+		{"the nearest", []row{{other, usual, 10}, {p, tunedMatrix, 20}}, tunedMatrix},
+	} {
+		x := kit.NewTuning(caps)
+		for _, r := range c.rows {
+			add(t, x, r.p, r.c, r.ns)
+		}
+		if got, err := chooseForward(caps, p, Options{Tuning: x}); got != c.want || err != nil {
+			t.Errorf("%s: %v, %v, want %v", c.name, got, err, c.want)
+		}
+		// On another device nothing of it counts.
+		foreign := *caps
+		foreign.DriverVersion++
+		if got, err := chooseForward(&foreign, p, Options{Tuning: x}); got != usual || err != nil {
+			t.Errorf("%s, other driver: %v, %v, want %v", c.name, got, err, usual)
+		}
 	}
 }
 
-// BenchmarkChoose is part of every recorded call.
-func BenchmarkChoose(b *testing.B) {
-	p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128}
-	for _, d := range fakeDevices() {
-		b.Run(d.caps.Name, func(b *testing.B) {
-			for range b.N {
-				if _, err := chooseForward(&d.caps, p, Options{}); err != nil {
-					b.Fatal(err)
-				}
+// version1 is a file of the format that had the forward pass of attention alone.
+const version1 = `{
+	"format": 1,
+	"device": {"vendor_id": 4318, "device_id": 9860, "name": "NVIDIA GeForce RTX 4090", "driver_id": 4, "driver_version": 2435006464},
+	"rows": [
+		{"kernel": "attention_fwd", "module": "MATRIX", "dtype": "float16", "batch": 4, "heads": 16, "kv_heads": 4, "seq_q": 2048, "seq_kv": 4096,
+			"head_dim": 64, "causal": true, "config": {"Impl": "coopmat2", "Subgroups": 2, "RowTiles": 2, "Prefetch": false, "KeysFirst": false, "SplitLoop": false,
+			"Fence": 2, "Detour": false, "Threads": 0, "ThreadsX": 0, "BlockM": 0, "Depth": 0, "ValueRows": 0, "BlockN": 32, "Splits": 0}, "ns": 1000},
+		{"kernel": "attention_fwd", "module": "SCALAR", "dtype": "float16", "batch": 4, "heads": 16, "kv_heads": 4, "seq_q": 2048, "seq_kv": 4096,
+			"head_dim": 64, "causal": true, "causal_align": "top-left", "config": {"Impl": "scalar", "Threads": 64, "ThreadsX": 8, "BlockM": 16, "BlockN": 16, "Depth": 8, "ValueRows": 4}, "ns": 5000}
+	]
+}`
+
+// oldFile is version1 with the hashes of today's modules.
+func oldFile() string {
+	return strings.NewReplacer("MATRIX", moduleHash(fwdModules, CoopMat2, dtype.Float16), "SCALAR", moduleHash(fwdModules, Scalar, dtype.Float16)).Replace(version1)
+}
+
+// TestTuningOld says that a file of the first format reads as it did, and is written in today's.
+func TestTuningOld(t *testing.T) {
+	x, err := kit.LoadTuning(strings.NewReader(oldFile()), tunedCaps())
+	require.NoError(t, err)
+	require.Equal(t, 2, x.Len())
+	require.Zero(t, x.Stale())
+	topLeft := tunedProblem()
+	topLeft.CausalAlign = TopLeft
+	for _, again := range []string{"read", "written and read again"} {
+		c, err := chooseForward(tunedCaps(), tunedProblem(), Options{Tuning: x})
+		require.NoError(t, err)
+		require.Equal(t, tunedMatrix, c, again)
+		c, err = chooseForward(tunedCaps(), topLeft, Options{Impl: Scalar, Tuning: x})
+		require.NoError(t, err)
+		require.Equal(t, tunedScalar, c, again)
+		rows := x.Rows(tunedCaps())
+		require.Equal(t, []string{"attention", "forward", "coopmat2 sg2 rt2 bn32 fence2"}, []string{rows[0].Kernel, rows[0].Pass, rows[0].Config})
+		require.Contains(t, text(t, x), `"format": 2`)
+		x, err = kit.LoadTuning(strings.NewReader(text(t, x)), tunedCaps())
+		require.NoError(t, err)
+	}
+	x, err = kit.LoadTuning(strings.NewReader(version1), tunedCaps()) // of other kernels than today's
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 2}, []int{x.Len(), x.Stale()})
+}
+
+// TestTuningBad says that nothing of a file counts that has rows that attention cannot have.
+func TestTuningBad(t *testing.T) {
+	good := text(t, tuning(t))
+	edit := func(old, new string) string {
+		require.Contains(t, good, old)
+		return strings.Replace(good, old, new, 1)
+	}
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown choice", edit(`"Subgroups"`, `"Clusters"`), `row 0: config: json: unknown field "Clusters"`},
+		{"no path", edit(`"Impl": "coopmat2",`, ``), "row 0: impl auto is not a path"},
+		{"unknown path", edit(`"coopmat2"`, `"coopmat3"`), `row 0: config: attention: impl "coopmat3" is not one of`},
+		{"negative", edit(`"Subgroups": 2`, `"Subgroups": -2`), "row 0: Subgroups=-2 is not between 0 and 65536"},
+		{"overflow", edit(`"Subgroups": 2`, `"Subgroups": 4611686018427387904`), "row 0: Subgroups=4611686018427387904 is not between"},
+		{"a fraction", edit(`"Subgroups": 2`, `"Subgroups": 2.5`), "cannot unmarshal number"},
+		{"bad dtype", edit(`"float16"`, `"float8"`), "row 0: problem: "},
+		{"bad problem", edit(`"kv_heads": 4`, `"kv_heads": 3`), "row 0: attention: num_heads=16 is not a multiple of num_kv_heads=3"},
+		{"unknown size", edit(`"kv_heads": 4`, `"kw_heads": 4`), `row 0: problem: json: unknown field "kw_heads"`},
+	} {
+		x, err := kit.LoadTuning(strings.NewReader(c.text), tunedCaps())
+		require.Nil(t, x, c.name)
+		require.ErrorContains(t, err, "kit: tuning: ", c.name)
+		require.ErrorContains(t, err, c.want, c.name)
+	}
+	windowed := tunedProblem()
+	windowed.Softcap = 3
+	require.ErrorContains(t, kit.NewTuning(tunedCaps()).Add("attention", kit.Forward, windowed, tunedMatrix, 1), "features have no rows")
+}
+
+// TestTuningHash says that each path of each format and pass has a hash of its own.
+func TestTuningHash(t *testing.T) {
+	hashes := make(map[string]bool)
+	for _, impl := range Impls() {
+		for _, d := range dtype.All() {
+			hashes[moduleHash(fwdModules, impl, d)] = true
+			hashes[moduleHash(bwdModules, impl, d)] = true
+		}
+	}
+	require.Len(t, hashes, 2*12)
+}
+
+// TestTuningBackward says that rows of the backward pass decide about it, and not about the
+// forward pass, and that one that the device cannot run is passed over, with the reason.
+func TestTuningBackward(t *testing.T) {
+	caps, p := tunedCaps(), tunedProblem()
+	tile := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
+	mine := BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}
+	x := tuning(t)
+	require.NoError(t, x.Add("attention", kit.Backward, p, mine, 10))
+	x, err := kit.LoadTuning(strings.NewReader(text(t, x)), caps)
+	require.NoError(t, err)
+	near := p
+	near.SeqQ *= 2
+	for _, q := range []Problem{p, near} {
+		plan, err := Choose(caps, q, kit.Backward, Options{Tuning: x})
+		require.NoError(t, err)
+		require.Equal(t, mine, plan.Backward)
+		require.Equal(t, kit.Origin{Tuned: true}, plan.Origin)
+		forward, err := Choose(caps, q, kit.Forward, Options{Tuning: x})
+		require.NoError(t, err)
+		require.Equal(t, tunedMatrix, forward.Config)
+	}
+	usual, err := Choose(caps, p, kit.Backward, Options{})
+	require.NoError(t, err)
+	require.NotEqual(t, mine, usual.Backward)
+	require.False(t, usual.Origin.Tuned)
+	wide := mine
+	wide.DQ.Stream = 1 << 12
+	require.NoError(t, x.Add("attention", kit.Backward, p, wide, 9))
+	plan, err := Choose(caps, p, kit.Backward, Options{Tuning: x})
+	require.NoError(t, err)
+	require.Equal(t, usual.Backward, plan.Backward)
+	require.False(t, plan.Origin.Tuned)
+	require.ErrorContains(t, plan.Origin.Passed, "is passed over: attention: coopmat2: stream=4096 is more than the 64 invocations")
+}
+
+// FuzzLoadTuning says that no file makes Choose fail or choose what is not feasible, and that
+// what is read of one is what is read of it written again.
+func FuzzLoadTuning(f *testing.F) {
+	x := tuning(f)
+	tile := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
+	require.NoError(f, x.Add("attention", kit.Backward, tunedProblem(), BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, 10))
+	f.Add([]byte(text(f, x)))
+	f.Add([]byte(oldFile()))
+	f.Add([]byte(`{"format": 1}`))
+	caps := tunedCaps()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		x, err := kit.LoadTuning(bytes.NewReader(data), caps)
+		if (x == nil) == (err == nil) {
+			t.Fatal(x, err)
+		}
+		for _, impl := range append(Impls(), Auto) {
+			c, err := chooseForward(caps, tunedProblem(), Options{Impl: impl, Tuning: x})
+			if err != nil || c.Feasible(caps, tunedProblem()) != nil {
+				t.Errorf("%v: %v, %v", impl, c, err)
 			}
-		})
+			b, err := chooseBackward(caps, tunedProblem(), Options{Impl: impl, Tuning: x})
+			if err != nil || b.Feasible(caps, tunedProblem()) != nil {
+				t.Errorf("%v: %v, %v", impl, b, err)
+			}
+		}
+		if x == nil {
+			return
+		}
+		again, err := kit.LoadTuning(strings.NewReader(text(t, x)), caps)
+		if err != nil || !reflect.DeepEqual(again.Rows(caps), x.Rows(caps)) {
+			t.Errorf("%v, %v, %v", err, again.Rows(caps), x.Rows(caps))
+		}
+	})
+}
+
+// TestConfigJSON says that a Config survives JSON, whatever its fields.
+func TestConfigJSON(t *testing.T) {
+	for _, want := range []Config{{}, tunedMatrix, tunedKHR, tunedScalar, {Impl: Unfused, Prefetch: true, SplitLoop: true, Detour: true}} {
+		data, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Config
+		if err := json.Unmarshal(data, &got); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", data, got, err)
+		}
 	}
 }

@@ -18,11 +18,12 @@ import (
 // of Varlen.
 type AttentionOp struct {
 	p         attention.Problem
-	tuning    *attention.Tuning
-	config    *attention.Config // of the forward pass, instead of the tables'; nil: the tables'
-	cuQ, cuKV []int32           // where packed sequences begin
-	file      bool              // all gradients are wanted
-	dlse      bool              // the loss depends on LSE, too
+	tuning    *kit.Tuning
+	config    *attention.Config         // of the forward pass, instead of the tables'; nil: the tables'
+	backward  *attention.BackwardConfig // likewise of the backward pass
+	cuQ, cuKV []int32                   // where packed sequences begin
+	file      bool                      // all gradients are wanted
+	dlse      bool                      // the loss depends on LSE, too
 }
 
 // NewAttention returns the Op of a problem.
@@ -47,8 +48,13 @@ func NewAttentionOfFile(p attention.Problem, cuQ, cuKV []int32, dlse bool) *Atte
 	return &AttentionOp{p: p, cuQ: cuQ, cuKV: cuKV, file: true, dlse: dlse}
 }
 
-// Use has the rows of tuning, which may be nil, come before those of the built-in table.
-func (o *AttentionOp) Use(tuning *attention.Tuning) { o.tuning = tuning }
+// Use returns the Op with the rows of tuning, which may be nil, before those of the built-in
+// table.
+func (o *AttentionOp) Use(tuning *kit.Tuning) Op {
+	with := *o
+	with.tuning = tuning
+	return &with
+}
 
 // Problem returns the problem.
 func (o *AttentionOp) Problem() attention.Problem { return o.p }
@@ -169,9 +175,13 @@ func visible(x float32) float32 {
 }
 
 // options returns those of a call.
-func (o *AttentionOp) options(impl string) (attention.Options, error) {
+func (o *AttentionOp) options(impl string, p Pass) (attention.Options, error) {
 	i, err := attention.ParseImpl(impl)
-	return attention.Options{Impl: i, Tuning: o.tuning, Config: o.config}, err
+	opt := attention.Options{Impl: i, Tuning: o.tuning, Config: o.config}
+	if p == Backward {
+		opt.Config, opt.BackwardConfig = nil, o.backward
+	}
+	return opt, err
 }
 
 // Choose implements Op.
@@ -179,7 +189,7 @@ func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, erro
 	if impl == Naive {
 		return naivePlan{}, feasibleNaive(caps, o.p, p)
 	}
-	opt, err := o.options(impl)
+	opt, err := o.options(impl, p)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +201,7 @@ func (o *AttentionOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Bu
 	if impl == Naive {
 		return recordNaive(c, t, o.p)
 	}
-	opt, err := o.options(impl)
+	opt, err := o.options(impl, p)
 	if err != nil {
 		return err
 	}
@@ -260,48 +270,4 @@ func (o *AttentionOp) Ask(request *peer.Request) {
 	request.DType, request.Batch, request.Heads, request.KVHeads = p.DType.String(), p.Batch, p.NumHeads, p.NumKVHeads
 	request.SeqQ, request.SeqKV, request.HeadDim, request.ValueDim = p.SeqQ, p.SeqKV, p.HeadDim, p.ValueHeadDim()
 	request.Causal, request.CausalAlign, request.Scale, request.Features = p.Causal, p.CausalAlign.String(), p.EffectiveScale(), p.FeatureKeys()
-}
-
-// Candidates implements TunableOp.
-func (o *AttentionOp) Candidates(caps *vk.Caps, impl string) ([]Candidate, error) {
-	i, err := attention.ParseImpl(impl)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := attention.Choose(caps, o.p, kit.Forward, attention.Options{Impl: i}); err != nil {
-		return nil, err
-	}
-	return Candidates(attention.Candidates(caps, o.p, i)), nil
-}
-
-// Variants implements TunableOp.
-func (o *AttentionOp) Variants(caps *vk.Caps, c Candidate) []Candidate {
-	return Candidates(attention.Variants(caps, o.p, c.(attention.Config)))
-}
-
-// With implements TunableOp.
-func (o *AttentionOp) With(c Candidate) Op {
-	config, with := c.(attention.Config), *o
-	with.config = &config
-	return &with
-}
-
-// Row implements TunableOp. It has the format behind it, of which the table knows nothing.
-func (o *AttentionOp) Row(caps *vk.Caps, c Candidate, fill float64) string {
-	return fmt.Sprintf("%s // %v", attention.TableRow(caps, o.p, c.(attention.Config), fill), o.p.DType)
-}
-
-// Fill implements TunableOp.
-func (o *AttentionOp) Fill(caps *vk.Caps, c Candidate) float64 {
-	return c.(attention.Config).Fill(caps, o.p)
-}
-
-// Order implements TunableOp. It has causal rows first: the others match causal problems,
-// too.
-func (o *AttentionOp) Order(c Candidate) []int {
-	all := 1
-	if o.p.Causal {
-		all = 0
-	}
-	return []int{int(c.(attention.Config).Impl), int(o.p.DType), o.p.HeadDim, all}
 }

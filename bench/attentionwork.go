@@ -11,7 +11,7 @@ import (
 // Note says what the dispatches of a call do. Several dispatches of a kernel share its
 // work.
 func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchProfile) error {
-	opt, err := o.options(impl)
+	opt, err := o.options(impl, p)
 	if err != nil {
 		return err
 	}

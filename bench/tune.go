@@ -13,38 +13,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Candidate is a configuration that a search tries: an attention.Config, or the like of
-// another kernel. Those that are == are the same. Its first word is the path.
-type Candidate interface{ String() string }
-
-// A TunableOp is an Op with configurations of its forward pass to choose from.
-type TunableOp interface {
-	Op
-	// Candidates returns what is worth measuring of a path, what the table takes first, then
-	// the most likely. The error wraps vk.ErrUnsupported if the device does not have the path.
-	Candidates(caps *vk.Caps, impl string) ([]Candidate, error)
-	// Variants returns configurations that are like c, but for what Candidates does not vary.
-	Variants(caps *vk.Caps, c Candidate) []Candidate
-	// With returns the same with configuration c instead of the table's.
-	With(c Candidate) Op
-	// Row returns the row that gives c to problems like this one, as Go source, with a fill
-	// unless that is 0; Fill is how much of a device this one fills with c, 0 if that is not
-	// known. Order is a number for each column, which sorts rows as the table wants them:
-	// those of equal numbers differ in fill only.
-	Row(caps *vk.Caps, c Candidate, fill float64) string
-	Fill(caps *vk.Caps, c Candidate) float64
-	Order(c Candidate) []int
-}
-
-// Candidates returns configurations of any type as Candidates.
-func Candidates[C Candidate](list []C) []Candidate {
-	all := make([]Candidate, len(list))
-	for i, c := range list {
-		all[i] = c
-	}
-	return all
-}
-
 // A Search says how to look for the best configuration of a problem.
 type Search struct {
 	Impls  []string      // paths
@@ -90,7 +58,7 @@ func (t *Trial) Final() bool { return t.Status == StatusOK && len(t.Timing.Devic
 // Tuned is the outcome of a search: finalists, the best first, then the others
 // by their quick times, then those that failed.
 type Tuned struct {
-	Of      TunableOp
+	Of      Tunable
 	Trials  []Trial
 	Untried int // candidates for which there was no time
 }
@@ -138,7 +106,7 @@ func (e *LostError) Unwrap() error { return e.Err }
 // The error wraps vk.ErrUnsupported if no path has a candidate; a LostError
 // says that a candidate took the device with it. What is known then comes
 // along.
-func Tune(ctx context.Context, d *vk.Device, of TunableOp, s Search, progress Progress) (Tuned, error) {
+func Tune(ctx context.Context, d *vk.Device, of Tunable, s Search, progress Progress) (Tuned, error) {
 	run := newTuning(d, of, s, progress)
 	defer run.r.close()
 	err := run.tune(ctx)
@@ -149,7 +117,7 @@ func Tune(ctx context.Context, d *vk.Device, of TunableOp, s Search, progress Pr
 type tuning struct {
 	Search
 	d        *vk.Device
-	of       TunableOp
+	of       Tunable
 	r        *opRun
 	record   func(c Candidate) func(*vk.Cmd, int) error // returns what records a call of c
 	tables   []Candidate                                // what the table takes for each path
@@ -159,8 +127,8 @@ type tuning struct {
 	progress Progress
 }
 
-func newTuning(d *vk.Device, of TunableOp, s Search, progress Progress) *tuning {
-	r := newOpRun(d, Case{Op: of})
+func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
+	r := newOpRun(d, Case{Op: of.Op(), Pass: of.Pass()})
 	record := func(c Candidate) func(*vk.Cmd, int) error {
 		op := of.With(c)
 		return func(cmd *vk.Cmd, set int) error { return r.record(cmd, set, op, "auto") }
@@ -275,9 +243,9 @@ func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, 
 			break
 		}
 		t.step(from, to, i, len(list), "trying "+c.String())
-		words := strings.Fields(c.String())
-		x := &Trial{Configuration: c, Table: table, Result: t.r.result(words[0])}
-		x.Choice, x.Config, x.Status = c.String(), strings.Join(words[1:], "-"), StatusUnsupported
+		path, choice := t.of.Path(c), c.String()
+		x := &Trial{Configuration: c, Table: table, Result: t.r.result(path)}
+		x.Choice, x.Config, x.Status = choice, strings.Join(strings.Fields(strings.TrimPrefix(choice, path+" ")), "-"), StatusUnsupported
 		t.trials = append(t.trials, x)
 		if err := t.check(ctx, x); err != nil {
 			return nil, err
@@ -316,7 +284,7 @@ func (t *tuning) check(ctx context.Context, x *Trial) error {
 		x.Status, x.Reason = StatusFailed, fmt.Sprintf("it did not finish within %v", t.Hang)
 		return t.recover(ctx, x)
 	case errors.Is(err, vk.ErrUnsupported):
-		x.Reason = Reason(t.of.Name(), x.Impl, err)
+		x.Reason = Reason(t.of.Op().Name(), x.Impl, err)
 	default:
 		x.Status, x.Reason = StatusFailed, err.Error()
 	}

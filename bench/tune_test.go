@@ -28,6 +28,16 @@ func tinyProblem() attention.Problem {
 	return attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 50, HeadDim: 8, DType: dtype.Float16, Causal: true}
 }
 
+// tunableOf returns the choices of the forward pass of a problem of attention.
+func tunableOf(t *testing.T, p attention.Problem) Tunable {
+	t.Helper()
+	list, err := opOf(t, p).Tunables(nil, Forward)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	return list[0]
+}
+
 // TestTune says that what is right is timed, in the order of its times, and
 // that the winner of each path is known.
 func TestTune(t *testing.T) {
@@ -38,7 +48,7 @@ func TestTune(t *testing.T) {
 	if attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: attention.CoopMat2}) == nil {
 		impls = append(impls, "coopmat2")
 	}
-	tuned, err := Tune(context.Background(), d, opOf(t, p), tinySearch(impls...), func(done, total int, what string) {
+	tuned, err := Tune(context.Background(), d, tunableOf(t, p), tinySearch(impls...), func(done, total int, what string) {
 		if done < last || done > total || what == "" {
 			t.Errorf("step %d of %d after %d: %q", done, total, last, what)
 		}
@@ -87,13 +97,13 @@ func TestTune(t *testing.T) {
 	}
 
 	// The kernels are there already: their numbers are, too.
-	again, err := Tune(context.Background(), d, opOf(t, p), tinySearch("scalar"), nil)
+	again, err := Tune(context.Background(), d, tunableOf(t, p), tinySearch("scalar"), nil)
 	if err != nil || len(again.Trials) == 0 || again.Trials[0].Stats.Created == 0 {
 		t.Errorf("again: %v, %+v", err, again.Trials)
 	}
 	p = tinyProblem()
 	p.HeadDim = 16
-	if _, err := Tune(context.Background(), d, opOf(t, p), tinySearch(), nil); !errors.Is(err, vk.ErrUnsupported) {
+	if _, err := Tune(context.Background(), d, tunableOf(t, p), tinySearch(), nil); !errors.Is(err, vk.ErrUnsupported) {
 		t.Errorf("no path: %v", err)
 	}
 }
@@ -106,7 +116,7 @@ func TestTuneFaults(t *testing.T) {
 	list := attention.Candidates(d.Caps(), p, attention.Scalar)
 	broken := errors.New("the compiler gave up")
 	search := func(s Search, fault func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error) (Tuned, error) {
-		run := newTuning(d, opOf(t, p), s, nil)
+		run := newTuning(d, tunableOf(t, p), s, nil)
 		defer run.r.close()
 		inner := run.record
 		run.record = func(c Candidate) func(*vk.Cmd, int) error {
@@ -190,7 +200,7 @@ func TestTuneBudget(t *testing.T) {
 	d := vktest.Open(t)
 	s := tinySearch("scalar")
 	s.Budget = 1
-	tuned, err := Tune(context.Background(), d, opOf(t, tinyProblem()), s, nil)
+	tuned, err := Tune(context.Background(), d, tunableOf(t, tinyProblem()), s, nil)
 	all := attention.Candidates(d.Caps(), tinyProblem(), attention.Scalar)
 	variants := attention.Variants(d.Caps(), tinyProblem(), all[0])
 	if want := len(all) + len(variants) - 2; err != nil || tuned.Untried != want || len(tuned.Trials) != 2 || len(tuned.Winners()) != 1 {
@@ -198,7 +208,7 @@ func TestTuneBudget(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Tune(ctx, d, opOf(t, tinyProblem()), s, nil); !errors.Is(err, context.Canceled) {
+	if _, err := Tune(ctx, d, tunableOf(t, tinyProblem()), s, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -213,14 +223,14 @@ func TestTableRows(t *testing.T) {
 	tuned := func(headDim, seq, rows int, causal bool) Tuned {
 		p := attention.Problem{Batch: 1, NumHeads: 10, NumKVHeads: 10, SeqQ: seq, SeqKV: seq, HeadDim: headDim, Causal: causal}
 		won := Trial{Configuration: config(rows), Result: Result{Impl: "scalar", Status: StatusOK, Timing: Timing{DeviceNS: []float64{1}}}}
-		return Tuned{Of: opOf(t, p), Trials: []Trial{won}}
+		return Tuned{Of: tunableOf(t, p), Trials: []Trial{won}}
 	}
 	got := TableRows(caps, []Tuned{tuned(128, 512, 16, false), tuned(64, 512, 16, false), tuned(64, 4096, 32, false), tuned(64, 512, 32, true)})
 	for i, want := range []string{
-		`{headDim: 64, causal: true, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
-		`{headDim: 64, fill: 12.8, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
-		`{headDim: 64, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
-		`{headDim: 128, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+		`{Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+		`{Shape: shape{headDim: 64}, Fill: 12.8, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+		`{Shape: shape{headDim: 64}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
+		`{Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32`,
 	} {
 		if i >= len(got) || got[i] != want {
 			t.Errorf("row %d of\n%s\nwant %s", i, strings.Join(got, "\n"), want)
@@ -242,27 +252,26 @@ type tunedCopy struct {
 	choice copyChoice
 }
 
-func (o tunedCopy) Candidates(_ *vk.Caps, impl string) ([]Candidate, error) {
-	if impl != "copy" {
-		return nil, fmt.Errorf("copy_of: %s: no such path: %w", impl, vk.ErrUnsupported)
+// choices returns the configurations.
+func (o tunedCopy) choices() Tunable {
+	return &Choices[int, copyChoice]{
+		Of:     o,
+		PathOf: func(copyChoice) string { return "copy" },
+		List: func(_ *vk.Caps, impl string) ([]copyChoice, error) {
+			if impl != "copy" {
+				return nil, fmt.Errorf("copy_of: %s: no such path: %w", impl, vk.ErrUnsupported)
+			}
+			return []copyChoice{"table", "spoils", "other", "spoils all"}, nil
+		},
+		Vary: func(_ *vk.Caps, c copyChoice) []copyChoice { return []copyChoice{c + "s"} },
+		Use: func(c copyChoice) Op {
+			o.choice = c
+			return o
+		},
+		Source: func(_ *vk.Caps, c copyChoice, fill float64) string { return fmt.Sprintf("{%v, %v}", c, fill) },
+		FillOf: func(*vk.Caps, copyChoice) float64 { return 2 },
 	}
-	return Candidates([]copyChoice{"table", "spoils", "other", "spoils all"}), nil
 }
-
-func (o tunedCopy) Variants(_ *vk.Caps, c Candidate) []Candidate {
-	return Candidates([]copyChoice{c.(copyChoice) + "s"})
-}
-
-func (o tunedCopy) With(c Candidate) Op {
-	o.choice = c.(copyChoice)
-	return o
-}
-
-func (o tunedCopy) Row(_ *vk.Caps, c Candidate, fill float64) string {
-	return fmt.Sprintf("{%v, %v}", c, fill)
-}
-func (o tunedCopy) Fill(*vk.Caps, Candidate) float64 { return 2 }
-func (o tunedCopy) Order(Candidate) []int            { return []int{1} }
 
 func (o tunedCopy) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error {
 	if strings.HasPrefix(string(o.choice), "spoils") {
@@ -276,7 +285,7 @@ func (o tunedCopy) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 func TestTuneOp(t *testing.T) {
 	d := vktest.Open(t)
 	closed := 0
-	op := tunedCopy{copyOp: copyOp{closed: &closed}}
+	op := tunedCopy{copyOp: copyOp{closed: &closed}}.choices()
 	s := tinySearch("none", "copy")
 	s.Budget = time.Minute
 	tuned, err := Tune(context.Background(), d, op, s, nil)

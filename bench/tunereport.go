@@ -13,7 +13,7 @@ import (
 // then what went wrong.
 func (t *Tuned) Sheet() sheet.Sheet {
 	var s sheet.Section
-	s.Add("problem", "%s", Title(t.Of, Forward))
+	s.Add("problem", "%s", Title(t.Of.Op(), t.Of.Pass()))
 	s.Add("*", "what the built-in table takes")
 	s.Add("time", "device time per call; ± the 95 %% confidence interval of its median, for finalists")
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
@@ -71,7 +71,7 @@ func (t *Tuned) Results() []Result {
 // one problem, all but the smallest get the fill that they make, largest first.
 func TableRows(caps *vk.Caps, list []Tuned) []string {
 	type entry struct {
-		of    TunableOp
+		of    Tunable
 		c     Candidate
 		fill  float64
 		order []int
@@ -91,7 +91,9 @@ func TableRows(caps *vk.Caps, list []Tuned) []string {
 		if i+1 == len(entries) || !slices.Equal(e.order, entries[i+1].order) {
 			e.fill = 0
 		}
-		rows = append(rows, e.of.Row(caps, e.c, e.fill))
+		if row := e.of.Row(caps, e.c, e.fill); row != "" {
+			rows = append(rows, row)
+		}
 	}
 	return rows
 }

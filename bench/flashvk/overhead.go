@@ -91,7 +91,7 @@ func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 	}
 	ops, err := o.problems(true) // small ones
 	if err == nil {
-		err = o.use(a.stderr, d.Caps(), ops...)
+		err = o.use(a.stderr, d.Caps(), ops)
 	}
 	if err != nil {
 		return err

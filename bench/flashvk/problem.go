@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/vk"
@@ -28,9 +27,6 @@ type kernelProblem struct {
 	tuning  *tuningFlags            // nil: the kernel has no file of tuned configurations
 	presets []string                // flags that were set by unless
 }
-
-// tuned is an Op that uses what a device was tuned to.
-type tuned interface{ Use(*attention.Tuning) }
 
 func newKernelProblem(k kernels.Kernel) kernelProblem {
 	return kernelProblem{kernel: k, flags: k.New()}
@@ -92,7 +88,7 @@ func (p *kernelProblem) addPasses(f *pflag.FlagSet, passes *passFlags) {
 
 // addTuning adds the flags of tuning to f, if the kernel has a file of configurations.
 func (p *kernelProblem) addTuning(f *pflag.FlagSet) {
-	if _, ok := p.flags.Suite(true)[0].(tuned); ok {
+	if _, ok := p.flags.Suite(true)[0].(bench.Tuner); ok {
 		p.tuning = new(tuningFlags)
 		p.tuning.add(f)
 	}
@@ -175,19 +171,21 @@ func (p *kernelProblem) preset(flags []string) error {
 func (p *kernelProblem) on(stderr io.Writer, caps *vk.Caps) ([]bench.Op, *bench.Suite, error) {
 	ops, suite, err := p.ops(caps.Type == vk.CPU)
 	if err == nil {
-		err = p.use(stderr, caps, ops...)
+		err = p.use(stderr, caps, ops)
 	}
 	return ops, suite, err
 }
 
 // use has ops use what a device was tuned to.
-func (p *kernelProblem) use(stderr io.Writer, caps *vk.Caps, ops ...bench.Op) error {
+func (p *kernelProblem) use(stderr io.Writer, caps *vk.Caps, ops []bench.Op) error {
 	if p.tuning == nil {
 		return nil
 	}
 	tuning, err := p.tuning.load(stderr, caps)
-	for _, op := range ops {
-		op.(tuned).Use(tuning)
+	for i, op := range ops {
+		if t, ok := op.(bench.Tuner); ok {
+			ops[i] = t.Use(tuning)
+		}
 	}
 	return err
 }

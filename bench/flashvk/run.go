@@ -92,9 +92,11 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	announce(a.stderr, environment(d.Caps()))
-	if err := r.use(a.stderr, d.Caps(), op); err != nil {
+	ops := []bench.Op{op}
+	if err := r.use(a.stderr, d.Caps(), ops); err != nil {
 		return err
 	}
+	op = ops[0]
 	for _, p := range r.passes() {
 		plan, err := op.Choose(d.Caps(), r.impl, p)
 		if err != nil {

@@ -15,32 +15,87 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 func newTune(a *app) *cobra.Command {
-	return kernelCommands("tune KERNEL", "Find the fastest configurations of a kernel on this device", func(k kernels.Kernel) *cobra.Command {
-		if k.Tune == nil {
-			return nil
-		}
+	cmd := kernelCommands("tune KERNEL", "Find the fastest configurations of a kernel on this device, and keep them", func(k kernels.Kernel) *cobra.Command {
 		return newTuneKernel(a, k)
 	})
+	cmd.AddCommand(newTuneShow(a))
+	return cmd
 }
 
-// tuneFlags are the flags that say how to search.
-type tuneFlags struct {
-	table  string // file of the built-in table
-	impls  []string
-	budget time.Duration
-	dryRun bool
-	format bench.Format
-	device string
+// tuneKernel holds the flags of tune NAME.
+type tuneKernel struct {
+	kernelProblem
+	table    string // file of the built-in table
+	impls    []string
+	backward bool
+	budget   time.Duration
+	dryRun   bool
+	out      string // file for the winners, if it is not the user's
+	outName  string // of the flag for that
+	format   bench.Format
+	device   string
 }
 
 // tuneFormats are those that tune writes.
 var tuneFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
 
-// add adds the flags to f, but for paths.
-func (t *tuneFlags) add(f *pflag.FlagSet) {
+func newTuneKernel(a *app, k kernels.Kernel) *cobra.Command {
+	if k.Tune == nil {
+		return &cobra.Command{
+			Use:   k.Name,
+			Short: "Say why " + k.Title + " has nothing to choose from",
+			Long:  strings.ToUpper(k.Fixed[:1]) + k.Fixed[1:] + ".",
+			Args:  noArgs,
+
+			FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // those of the kernel
+			RunE: func(*cobra.Command, []string) error {
+				return usagef("tune %s: there is nothing to choose from: %s", k.Name, k.Fixed)
+			},
+		}
+	}
+	t := tuneKernel{kernelProblem: newKernelProblem(k), table: k.Tune.Table, impls: k.Tune.Impls, format: bench.Table}
+	t.unless = k.Tune.Unless
+	cmd := &cobra.Command{
+		Use:     k.Name,
+		Short:   "Find the fastest configurations of " + k.Title,
+		Long:    k.Tune.Long + "\n\n" + tuneHelp + "\n\n" + gridHelp,
+		Example: k.Tune.Example,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), a) },
+	}
+	t.addAll(cmd.Flags())
+	return cmd
+}
+
+const tuneHelp = `Each candidate is compiled, checked against a float64 reference and only then timed;
+the best few are timed again, taking turns. What does not compile, is wrong or does
+not come back is reported and dropped. What the built-in table takes is always among
+those that are timed well.
+
+The winner of each path goes to a file in the user's cache folder, for this device and
+driver, which the other commands use (flashvk tune show), and is printed as a row of the
+built-in table, where there is one.`
+
+// addAll adds the flags to f.
+func (t *tuneKernel) addAll(f *pflag.FlagSet) {
+	f.SortFlags = false
+	t.addGrid(f)
+	t.addSuite(f)
+	if bench.HasBackward(t.flags.Suite(true)[0]) {
+		f.BoolVar(&t.backward, "backward", false, "tune the backward pass: the gradients")
+	}
+	if paths := t.kernel.Impls[1:]; len(paths) > 0 {
+		f.Var(value[[]string]{Target: &t.impls, Parse: kernels.ListOf(kernels.OneOf(paths)), Kind: "PATHS"}, "impl",
+			"paths, a comma list of "+strings.Join(paths, ", ")+" (default "+strings.Join(t.impls, ",")+")")
+	}
+	if t.outName = "out"; f.Lookup(t.outName) != nil {
+		t.outName = "tuning" // --out is a size of the kernel
+	}
+	f.StringVar(&t.out, t.outName, "", "file to write or to complete (default: the one in the user's cache folder)")
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
 	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, which has the samples of the finalists")
@@ -48,14 +103,73 @@ func (t *tuneFlags) add(f *pflag.FlagSet) {
 }
 
 // check returns a usage error if the flags are wrong.
-func (t *tuneFlags) check() error {
+func (t *tuneKernel) check() error {
 	switch {
+	case t.set.Changed(t.outName) && t.out == "":
+		return usagef("--%s is empty", t.outName)
 	case !slices.Contains(tuneFormats, t.format):
 		return usagef("--format %s is not one of %s", t.format, bench.FormatNames(tuneFormats))
 	case t.budget <= 0:
 		return usagef("--budget %v is not positive", t.budget)
 	}
-	return nil
+	_, err := t.tunables(nil)
+	return err
+}
+
+func (t *tuneKernel) pass() bench.Pass {
+	if t.backward {
+		return bench.Backward
+	}
+	return bench.Forward
+}
+
+// tunables returns what the flags mean on a device; with nil only an error counts, which is a
+// usage error.
+func (t *tuneKernel) tunables(caps *vk.Caps) ([]bench.Tunable, error) {
+	ops, _, err := t.ops(caps != nil && caps.Type == vk.CPU)
+	if err != nil {
+		return nil, err
+	}
+	var all []bench.Tunable
+	for _, op := range ops {
+		tuner, ok := op.(bench.Tuner)
+		if !ok {
+			return nil, usagef("tune %s: %s has no configurations to choose from", t.kernel.Name, op.Describe())
+		}
+		list, err := tuner.Tunables(caps, t.pass())
+		if err != nil && caps == nil {
+			err = usagef("tune %w", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
+
+func (t *tuneKernel) run(ctx context.Context, a *app) error {
+	if err := t.check(); err != nil {
+		return err
+	}
+	return t.session(a, func(s *tuneSession) error {
+		list, err := t.tunables(s.caps)
+		switch {
+		case err != nil:
+			return err
+		case t.dryRun:
+			return s.list(list)
+		}
+		if s.file, err = openTuningFile(a.stderr, t.out, t.outName, s.caps); err != nil {
+			return err
+		}
+		announce(a.stderr, s.env)
+		if err := s.tune(ctx, list); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", s.file.path)
+		return err
+	})
 }
 
 // openTuned opens the device without a cache of pipelines on disk: most of
@@ -66,18 +180,18 @@ func openTuned(name string) (*vk.Device, error) {
 
 // tuneSession is one run of a command of tune.
 type tuneSession struct {
-	*tuneFlags
+	*tuneKernel
 	a      *app
 	d      *vk.Device
 	caps   *vk.Caps // of d, also after it was lost
 	env    bench.Environment
 	search bench.Search
-	keep   func(i int, winners []*bench.Trial) error // of problem i; nil: they are printed only
+	file   *openTuning // for the winners
 }
 
 // session opens the device for run.
-func (t *tuneFlags) session(a *app, run func(s *tuneSession) error) (err error) {
-	s := tuneSession{tuneFlags: t, a: a}
+func (t *tuneKernel) session(a *app, run func(s *tuneSession) error) (err error) {
+	s := tuneSession{tuneKernel: t, a: a}
 	if s.d, err = openTuned(t.device); err != nil {
 		return err
 	}
@@ -93,11 +207,11 @@ func (t *tuneFlags) session(a *app, run func(s *tuneSession) error) (err error) 
 }
 
 // list writes the candidates of each problem.
-func (s *tuneSession) list(problems []bench.TunableOp) error {
+func (s *tuneSession) list(problems []bench.Tunable) error {
 	for _, p := range problems {
 		var reason error
 		found := false
-		fmt.Fprintf(s.a.stdout, "%s\n", bench.Title(p, bench.Forward))
+		fmt.Fprintf(s.a.stdout, "%s\n", bench.Title(p.Op(), p.Pass()))
 		for _, impl := range s.search.Impls {
 			list, err := p.Candidates(s.d.Caps(), impl)
 			reason = cmp.Or(reason, err)
@@ -116,14 +230,14 @@ func (s *tuneSession) list(problems []bench.TunableOp) error {
 }
 
 // tune works through the problems. What is known is written even if it is cut short.
-func (s *tuneSession) tune(ctx context.Context, problems []bench.TunableOp) error {
+func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error {
 	var done []bench.Tuned
 	var err error
 	for i, p := range problems {
-		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Title(p, bench.Forward))
+		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Title(p.Op(), p.Pass()))
 		var tuned bench.Tuned
 		if tuned, err = s.one(ctx, p); err == nil {
-			err = s.accept(i, tuned)
+			err = s.accept(tuned)
 		}
 		if len(tuned.Trials) > 0 && s.format != bench.Benchfmt {
 			if i > 0 {
@@ -142,16 +256,19 @@ func (s *tuneSession) tune(ctx context.Context, problems []bench.TunableOp) erro
 	return errors.Join(err, s.summary(done))
 }
 
-// accept keeps the winners of problem i.
-func (s *tuneSession) accept(i int, tuned bench.Tuned) error {
+// accept keeps the winners of a problem, at once, so that an interruption loses one problem at
+// most.
+func (s *tuneSession) accept(tuned bench.Tuned) error {
 	winners := tuned.Winners()
 	if len(winners) == 0 {
-		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", bench.Title(tuned.Of, bench.Forward), tuned.Trials[0].Reason)
+		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", bench.Title(tuned.Of.Op(), tuned.Of.Pass()), tuned.Trials[0].Reason)
 	}
-	if s.keep == nil {
-		return nil
-	}
-	return s.keep(i, winners)
+	return s.file.add(func(to *kit.Tuning) (err error) {
+		for _, w := range winners {
+			err = errors.Join(err, tuned.Of.Keep(to, w.Configuration, w.NS()))
+		}
+		return err
+	})
 }
 
 // summary writes the rows of the built-in table, or the benchmark lines.
@@ -163,7 +280,11 @@ func (s *tuneSession) summary(done []bench.Tuned) error {
 		}
 		return report.Write(s.a.stdout, s.format)
 	}
-	rows := strings.Join(bench.TableRows(s.caps, done), "\n")
+	list := bench.TableRows(s.caps, done)
+	if len(list) == 0 {
+		return nil
+	}
+	rows := strings.Join(list, "\n")
 	if s.format == bench.Markdown {
 		rows = "\n```go\n" + rows + "\n```"
 	}
@@ -177,7 +298,7 @@ const maxLost = 5
 
 // one searches for the best configurations of p. If the device is lost, it is
 // opened again, and the candidate left out.
-func (s *tuneSession) one(ctx context.Context, p bench.TunableOp) (bench.Tuned, error) {
+func (s *tuneSession) one(ctx context.Context, p bench.Tunable) (bench.Tuned, error) {
 	for lost := 0; ; lost++ {
 		bar := newProgress(s.a.stderr)
 		tuned, err := bench.Tune(ctx, s.d, p, s.search, bar.step)

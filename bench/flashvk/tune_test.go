@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -43,9 +45,9 @@ func TestTuneFlags(t *testing.T) {
 			continue
 		}
 		var got []string
-		list, err := x.tunables(true)
-		for _, op := range list {
-			p := op.(*bench.AttentionOp).Problem()
+		list, err := x.tunables(&vk.Caps{Type: vk.CPU})
+		for _, one := range list {
+			p := one.Op().(*bench.AttentionOp).Problem()
 			got = append(got, fmt.Sprintf("%v %dx%d %d %v", p.DType, p.SeqQ, p.SeqKV, p.HeadDim, p.Causal))
 		}
 		if err != nil {
@@ -60,7 +62,7 @@ func TestTuneFlags(t *testing.T) {
 // TestTuneErrors has the mistakes that show without a device.
 func TestTuneErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"tune", "tune: a command is missing: attention, gemm; see flashvk tune --help"},
+		{"tune", "tune: a command is missing: attention, gemm, gmm, grouped, mixture, mlp, norm, optim, show; see flashvk tune --help"},
 		{"tune attention x", `tune attention: argument "x" is not expected`},
 		{"tune attention --impl auto", `"auto" is not one of coopmat2, coopmat, scalar, unfused`},
 		{"tune attention --impl scalar,scalar", `"scalar" occurs twice`},
@@ -81,6 +83,10 @@ func TestTuneErrors(t *testing.T) {
 		{"tune gemm --format json", "--format json is not one of table, markdown, benchfmt"},
 		{"tune gemm --suite training --m 4", "--suite training and --m contradict each other"},
 		{"tune gemm --group 4x5x6", "tune gemm: group 4x5x6 nn bfloat16 has no configurations to choose from"},
+		{"tune gmm --tokens 4", "tune gmm: there is nothing to choose from: its workgroups are of one size on every device"},
+		{"tune optim", "tune optim: there is nothing to choose from: its pieces of 4096 elements are the same on every device"},
+		{"tune show --format csv", "--format csv is not one of table, markdown"},
+		{"tune norm --impl auto", "unknown flag: --impl"},
 		{"bench attention --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
 		{"run attention --in x --out y --tuning x --no-tuning", "--tuning x and --no-tuning contradict each other"},
 	} {
@@ -100,7 +106,7 @@ func tiny(dev string, args ...string) []string {
 // good.
 func TestTune(t *testing.T) {
 	caps, dev := device(t)
-	path, err := tuningPath(caps) // in the test's cache folder
+	path, err := kit.UserTuningPath(caps) // in the test's cache folder
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,12 +115,12 @@ func TestTune(t *testing.T) {
 	if code != 0 || !strings.Contains(stderr, "flashvk: wrote "+path+"\n") {
 		t.Fatalf("status %d, stderr %s, stdout\n%s", code, stderr, stdout)
 	}
-	for _, want := range []string{"float32: batch 1, heads 2, kv-heads 2, seqlen 40, headdim 8, causal", "configuration  ", "registers", " *  ", "FLOP/s", "candidates were not tried", "rows for attention/tuning.go, measured on " + caps.Name, "headDim: 8, causal: true, Config: Config{Impl: Scalar, "} {
+	for _, want := range []string{"float32: batch 1, heads 2, kv-heads 2, seqlen 40, headdim 8, causal", "configuration  ", "registers", " *  ", "FLOP/s", "candidates were not tried", "rows for attention/fwd_table.go or bwd_table.go, measured on " + caps.Name, "Shape: shape{headDim: 8, causal: true}, Config: Config{Impl: Scalar, "} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is missing in\n%s", want, stdout)
 		}
 	}
-	f, err := attention.LoadTuningFile(path, caps)
+	f, err := kit.LoadTuningFile(path, caps)
 	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 40, SeqKV: 40, HeadDim: 8, DType: dtype.Float32, Causal: true}
 	if err != nil || f.Len() != 1 {
 		t.Fatalf("%v, %d rows", err, f.Len())
@@ -126,8 +132,7 @@ func TestTune(t *testing.T) {
 
 	// A configuration that the table never takes, to see who uses the file.
 	mine := attention.Config{Impl: attention.Scalar, Threads: 32, ThreadsX: 8, BlockM: 8, BlockN: 8, Depth: 4, ValueRows: 4}
-	f.Add(p, mine, 1)
-	if err := f.WriteFile(path); err != nil {
+	if err := errors.Join(f.Add("attention", kit.Forward, p, mine, 1), f.WriteFile(path)); err != nil {
 		t.Fatal(err)
 	}
 	command := tiny(dev, "bench", "attention", "--impl=scalar", "--dtype=float32", "--count=1", "--iters=1")
@@ -149,7 +154,7 @@ func TestTune(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	measured(false, "flashvk: WARNING: "+path+" is ignored: attention: tuning: unexpected end of JSON input\n")
+	measured(false, "flashvk: WARNING: "+path+" is ignored: kit: tuning: unexpected end of JSON input\n")
 	for _, file := range []string{path, other + ".none"} { // a file that was named has to be good
 		if code, _, stderr := flashvk(append(command, "--tuning="+file)...); code != 1 || !strings.Contains(stderr, "flashvk: "+file+": ") {
 			t.Errorf("--tuning %s: status %d, %s", file, code, stderr)
@@ -160,7 +165,7 @@ func TestTune(t *testing.T) {
 // TestTuneCompletes says that a bad file is replaced and a good one completed.
 func TestTuneCompletes(t *testing.T) {
 	caps, dev := device(t)
-	path, err := tuningPath(caps)
+	path, err := kit.UserTuningPath(caps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,9 +178,9 @@ func TestTuneCompletes(t *testing.T) {
 	}
 	other := filepath.Join(t.TempDir(), "other.json")
 	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 40, SeqKV: 40, HeadDim: 8, Causal: true}
-	f := attention.NewTuning(caps)
-	f.Add(p, attention.Config{Impl: attention.Scalar, Threads: 32, ThreadsX: 8, BlockM: 8, BlockN: 8, Depth: 4, ValueRows: 4}, 1)
-	if err := f.WriteFile(other); err != nil {
+	f := kit.NewTuning(caps)
+	mine := attention.Config{Impl: attention.Scalar, Threads: 32, ThreadsX: 8, BlockM: 8, BlockN: 8, Depth: 4, ValueRows: 4}
+	if err := errors.Join(f.Add("attention", kit.Forward, p, mine, 1), f.WriteFile(other)); err != nil {
 		t.Fatal(err)
 	}
 	for i, args := range [][]string{{"--dtype=float32"}, {"--dtype=float16", "--out=" + other}} {
@@ -196,7 +201,7 @@ func TestTuneCompletes(t *testing.T) {
 			t.Errorf("no benchmark lines in\n%s", stdout)
 		}
 	}
-	if f, err := attention.LoadTuningFile(other, caps); err != nil || f.Len() != 2 {
+	if f, err := kit.LoadTuningFile(other, caps); err != nil || f.Len() != 2 {
 		t.Errorf("%v, %d rows, want 2", err, f.Len())
 	}
 }
@@ -210,7 +215,7 @@ func TestTuneKeeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for out, want := range map[string]string{
-		letter:              letter + ": attention: tuning: invalid character 'D' looking for beginning of value: remove the file or name another",
+		letter:              letter + ": kit: tuning: invalid character 'D' looking for beginning of value: remove the file or name another with --out",
 		"/proc/nope/t.json": "mkdir /proc/nope: no such file or directory",
 	} {
 		code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--budget=1ms", "--out="+out)...)
@@ -248,14 +253,15 @@ func TestTuneDryRun(t *testing.T) {
 // it would try of a suite.
 func TestTuneKernel(t *testing.T) {
 	caps, dev := device(t)
-	args := []string{"tune", "gemm", dev, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
+	out := filepath.Join(t.TempDir(), "tuned.json")
+	args := []string{"tune", "gemm", dev, "--out=" + out, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
 	code, stdout, stderr := flashvk(append(args, "--impl=scalar", "--budget=5s")...)
 	if code != 0 || !strings.Contains(stderr, "flashvk: problem 1 of 1: gemm forward, 20x24x40 tn float32") {
 		t.Fatalf("status %d, %s", code, stderr)
 	}
 	for _, want := range []string{
 		"problem  gemm forward, 20x24x40 tn float32", "registers", " *  ", "FLOP/s", "max|Δ|",
-		"\nrows for internal/pipelines/gemm/engine/tuning.go, measured on " + caps.Name, `trans: "tn", Config: Config{Impl: Scalar, Threads: `,
+		"\nrows for internal/pipelines/gemm/engine/tuning.go, measured on " + caps.Name, `Shape: shape{trans: "tn"}, Config: Config{Impl: Scalar, Threads: `,
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is missing in\n%s", want, stdout)
@@ -263,6 +269,10 @@ func TestTuneKernel(t *testing.T) {
 	}
 	if n := strings.Count(stdout, "\nscalar "); n < 3 || strings.Contains(stdout, "FAILED") {
 		t.Errorf("%d were timed:\n%s", n, stdout)
+	}
+	f, err := kit.LoadTuningFile(out, caps)
+	if err != nil || f.Len() != 1 || f.Rows(caps)[0].Kernel != "gemm" || f.Rows(caps)[0].Problem != "20x24x40 tn float32 beta 0.5" {
+		t.Errorf("%v, %+v", err, f.Rows(caps))
 	}
 
 	code, stdout, stderr = flashvk(append(args, "--budget=1ms", "--format=benchfmt", "--config", "scalar 16x16 t8x8 k8 g1")...)

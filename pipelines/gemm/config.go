@@ -62,6 +62,7 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 // A Plan says how a problem, or a list of them, runs on a device. It is a kit.Plan.
 type Plan struct {
 	Config
+	Origin  kit.Origin // of Config
 	kernels []string
 	bytes   int64
 }
@@ -82,13 +83,13 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 		return Plan{}, kit.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)
 	}
 	opt := o.engine()
-	config, err := engine.Choose(caps, engine.Problem(p), opt)
+	config, origin, err := engine.ChooseOrigin(caps, engine.Problem(p), opt)
 	if err != nil {
 		return Plan{}, err
 	}
 	opt.Config = &config
 	bytes, err := engine.Workspace(caps, engine.Problem(p), opt)
-	return Plan{Config(config), config.Kernels(engine.Problem(p)), bytes}, err
+	return Plan{Config(config), origin, config.Kernels(engine.Problem(p)), bytes}, err
 }
 
 // Supports returns nil if the device can compute p, and otherwise why not: an error that

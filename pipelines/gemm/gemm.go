@@ -60,6 +60,7 @@ package gemm
 import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Tensors are what Forward reads and writes.
@@ -78,6 +79,9 @@ type Options struct {
 	// Config forces a configuration instead of the tuning table's; it must be
 	// feasible. It is for tuning and tests. ForwardGroup takes none with copies or splits.
 	Config *Config
+	// Tuning is what was measured on the device; its rows come before those of the built-in
+	// table. Nil is none. kit.LoadTuningFile reads one. ForwardGroup has no rows.
+	Tuning *kit.Tuning
 	// Workspace is memory, Workspace bytes of it, whose content is lost. Calls that share it
 	// run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
@@ -85,7 +89,7 @@ type Options struct {
 
 // engine returns the options as the engine wants them.
 func (o Options) engine() engine.Options {
-	return engine.Options{Impl: o.Impl, Config: (*engine.Config)(o.Config), Workspace: o.Workspace}
+	return engine.Options{Impl: o.Impl, Config: (*engine.Config)(o.Config), Tuning: o.Tuning, Workspace: o.Workspace}
 }
 
 // Forward computes

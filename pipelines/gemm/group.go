@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // ForwardGroup computes products of different sizes in one launch, whatever their number:
@@ -62,7 +63,7 @@ func ChooseGroup(caps *vk.Caps, list []Problem, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return Plan{Config(config), config.GroupKernels(), engine.GroupWorkspace(g)}, nil
+	return Plan{Config(config), kit.Origin{}, config.GroupKernels(), engine.GroupWorkspace(g)}, nil
 }
 
 // group returns the products as the engine wants them, or an error about one that differs

@@ -84,6 +84,10 @@ type Options struct {
 	// HeadsAtATime is how many heads' hidden units are in memory at a time, at most, where
 	// they are at all; 0 leaves it to package mlp.
 	HeadsAtATime int
+	// Tuning is what was measured on the device: its rows of mixture, for the one kernel, and of
+	// gemm and grouped, as in package mlp, come before those of the built-in table. Nil is none.
+	// kit.LoadTuningFile reads one.
+	Tuning *kit.Tuning
 	// Workspace is memory, Workspace bytes of it, whose content is lost. Calls that share it
 	// run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
@@ -102,7 +106,7 @@ func (o Options) Validate() error {
 
 // perceptrons returns the options of package mlp.
 func (o Options) perceptrons() mlp.Options {
-	return mlp.Options{Impl: o.Impl, HeadsAtATime: o.HeadsAtATime}
+	return mlp.Options{Impl: o.Impl, HeadsAtATime: o.HeadsAtATime, Tuning: o.Tuning}
 }
 
 // Forward computes the log-probability of y under mixtures of heads, and minus the mean:
@@ -204,7 +208,11 @@ type Plan struct {
 	words   string
 	kernels []string
 	bytes   int64
+	parts   []chain.Part
 }
+
+// Parts lists what Options.Tuning may have rows for, in order: flashvk tune tunes it.
+func (p Plan) Parts() []chain.Part { return p.parts }
 
 // String names what runs.
 func (p Plan) String() string { return p.words }
@@ -221,7 +229,7 @@ func (p Plan) Kernels() []string { return p.kernels }
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if pass == kit.Forward {
 		plan, err := newForwardPlan(caps, p, o)
-		return Plan{plan.words, plan.kernels, plan.memory.Bytes}, err
+		return Plan{plan.words, plan.kernels, plan.memory.Bytes, plan.parts}, err
 	}
 	if err := validate(p, o); err != nil {
 		return Plan{}, err
@@ -234,7 +242,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, wrap(err)
 	}
-	return Plan{"outputs in memory: " + plan.String(), append(loss.Kernels(), plan.Kernels()...), plan.Workspace()}, nil
+	return Plan{"outputs in memory: " + plan.String(), append(loss.Kernels(), plan.Kernels()...), plan.Workspace(), plan.Parts()}, nil
 }
 
 // Supports returns nil if the device can compute p, and otherwise why not: an error that

@@ -21,6 +21,7 @@ type forwardPlan struct {
 	words  string
 	// What runs, in order, the sum of the loss last.
 	kernels []string
+	parts   []chain.Part
 
 	fused  bool
 	p      engine.Problem // of the fused kernel
@@ -52,6 +53,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 	}
 	plan.words = plan.heads.plan.String() + " | gmm of outputs in memory"
 	plan.kernels = append(plan.heads.plan.Kernels(), mixtures.Kernels()...)
+	plan.parts = plan.heads.plan.Parts()
 	plan.memory.Take(max(sums, plan.heads.plan.Workspace()))
 	plan.heads.take(&plan.memory)
 	return plan, nil
@@ -67,7 +69,7 @@ func validate(p Problem, opt Options) error {
 // fuse makes the plan that of the fused kernel, with the memory of sums at its beginning.
 func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) error {
 	problem := engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: dtype.Float32}
-	options := engine.Options{Impl: opt.Impl}
+	options := engine.Options{Impl: opt.Impl, Tuning: opt.Tuning}
 	plan, err := skinny.ChooseMixture(caps, problem, options)
 	if err != nil {
 		return wrap(err)
@@ -82,6 +84,7 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 	f.states = f.memory.Take(4 * gmm.StateSize * int64(groups) * int64(p.Tokens))
 	f.words = fmt.Sprintf("mixture %v groups%d", plan.Config, groups)
 	f.kernels = []string{"gemm_mixture", "gmm_merge", "sum_rows"}
+	f.parts = []chain.Part{{Kernel: "mixture", Pass: kit.Forward, Problem: problem}}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/steps"
 )
 
@@ -84,7 +85,7 @@ func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
 		return false, nil
 	}
 	p.Keep = KeepNothing
-	_, err := skinny.ChooseBackward(caps, skinnyBackward(p, 1), p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
+	_, err := skinny.ChooseBackward(caps, skinnyBackward(p, 1), p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
 	if errors.Is(err, vk.ErrUnsupported) {
 		return false, nil
 	}
@@ -135,7 +136,7 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 	dx := engine.Problem{M: p.Tokens, N: p.In, K: h.n * hiddenStride(p), TransB: true, Residual: h.first > 0, DType: p.DType, Out: p.DType}
 	opt := engine.Options{AlignedA: true, AlignedB: true}
 	if fused {
-		if bytes, err = b.addSkinny(caps, p, o.Impl); err != nil {
+		if bytes, err = b.addSkinny(caps, p, o); err != nil {
 			return b, 0, wrap(err)
 		}
 		b.sums = memory.Take(bytes)
@@ -146,23 +147,23 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 		dx.K, opt = b.units, engine.Options{AlignedA: true, PadB: b.units > p.Hidden}
 	}
 	dw1 := engine.Problem{Batch: h.n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}
-	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.Impl, engine.Options{AlignedB: true}); err != nil {
+	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.how(), engine.Options{AlignedB: true}); err != nil {
 		return b, 0, err
 	}
 	memory.Keep() // they run side by side
-	b.dx, err = chain.NewProduct(caps, "mlp", &memory, dx, o.Impl, opt)
+	b.dx, err = chain.NewProduct(caps, "mlp", &memory, dx, o.how(), opt)
 	return b, memory.Bytes, err
 }
 
 // addSkinny adds the kernel that makes dpre and DW2, and returns the memory of it.
-func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, impl engine.Impl) (int64, error) {
+func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, o Options) (int64, error) {
 	product := skinnyBackward(p, b.n)
 	b.skinny = &product
 	choose := func() (skinny.Plan, error) {
 		if p.Keep == KeepPre {
 			return skinny.ChooseKept(caps, product)
 		}
-		return skinny.ChooseBackward(caps, product, p.Out, engine.Options{Impl: impl, AlignedB: true})
+		return skinny.ChooseBackward(caps, product, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
 	}
 	plan, err := choose()
 	return plan.Workspace(), err
@@ -179,7 +180,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 	if b.early {
 		ofPre, ofGradient = engine.SiLUKeep, engine.TimesDSiLU
 		y := engine.Problem{Batch: b.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
-		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.Impl, engine.Options{AlignedA: true}); err != nil {
+		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.how(), engine.Options{AlignedA: true}); err != nil {
 			return err
 		}
 		memory.Keep()
@@ -210,7 +211,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 		if !x.on {
 			continue
 		}
-		if *x.to, err = chain.NewProduct(caps, "mlp", memory, x.p, o.Impl, x.opt); err != nil {
+		if *x.to, err = chain.NewProduct(caps, "mlp", memory, x.p, o.how(), x.opt); err != nil {
 			return err
 		}
 		memory.Keep() // they run side by side, or copy operands early
@@ -265,7 +266,7 @@ func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradient
 // the others DW2.
 func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
 	dpre, w1 := b.hiddenUnits(memory, b.dpre, p.Hidden, p), b.weights(memory, p.Hidden, p)
-	opt := engine.Options{Impl: o.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
+	opt := engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
 	var first engine.Steps
 	var err error
 	if p.Keep == KeepPre {
@@ -388,11 +389,12 @@ func (b *backwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options)
 	case b.skinny != nil && p.Keep == KeepPre:
 		plan.add("skinny dsilu", "gemm_narrow_dsilu", "gemm_combine")
 	case b.skinny != nil:
-		runs, err := skinny.ChooseBackward(caps, *b.skinny, p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
+		runs, err := skinny.ChooseBackward(caps, *b.skinny, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
 		if err != nil {
 			return wrap(err)
 		}
 		plan.add("skinny "+runs.Config.String(), "gemm_narrow_bwd", "gemm_combine")
+		plan.parts = append(plan.parts, chain.Part{Kernel: "grouped", Pass: kit.Backward, Problem: *b.skinny})
 	default:
 		var list []*chain.Product
 		if p.Keep == KeepNothing {

@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/steps"
 )
 
@@ -108,7 +109,7 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	}
 	if o.skinny(p) {
 		product := engine.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
-		plan, err := skinny.ChooseForward(caps, product, p.Out, engine.Options{Impl: o.Impl})
+		plan, err := skinny.ChooseForward(caps, product, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
 		if err == nil {
 			part.skinny = &product
 			return part, plan.Workspace(), nil
@@ -129,13 +130,13 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	}
 	part.units = unitsOf(caps, p, o, products)
 	both, pad := products(part.units), part.units > p.Hidden
-	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.Impl, engine.Options{PadB: pad}); err != nil {
+	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.how(), engine.Options{PadB: pad}); err != nil {
 		return part, 0, err
 	}
 	if p.Heads == 0 {
 		memory.Keep() // operands of both are copied first; heads have both products in one memory
 	}
-	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.Impl, engine.Options{AlignedA: true, PadB: pad})
+	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.how(), engine.Options{AlignedA: true, PadB: pad})
 	return part, memory.Bytes, err
 }
 
@@ -150,7 +151,7 @@ func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []eng
 		return p.Hidden
 	}
 	for _, x := range products(units) {
-		config, err := engine.Choose(caps, x, engine.Options{Impl: o.Impl})
+		config, err := engine.Choose(caps, x, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
 		if err != nil || !config.Fragments {
 			return p.Hidden
 		}
@@ -176,7 +177,7 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 		return f.one.record(c, memory, t)
 	case f.skinny != nil:
 		tensors := skinny.Tensors{A: f.repeat(t.X), B: t.W1, W: t.W2, Y: t.Y, Pre: t.Pre}
-		return wrap(skinny.Forward(c, tensors, p.Out, *f.skinny, engine.Options{Impl: o.Impl, Workspace: memory}))
+		return wrap(skinny.Forward(c, tensors, p.Out, *f.skinny, engine.Options{Impl: o.Impl, Tuning: o.Tuning, Workspace: memory}))
 	}
 	hidden := t.Hidden
 	if hidden.IsZero() {
@@ -203,8 +204,11 @@ func (f *forwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) 
 		plan.add(f.one.opt.Config.String(), "gemm_fragments", "gemm_pair")
 		return nil
 	case f.skinny != nil:
-		runs, err := skinny.ChooseForward(caps, *f.skinny, p.Out, engine.Options{Impl: o.Impl})
+		runs, err := skinny.ChooseForward(caps, *f.skinny, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
 		plan.add("skinny "+runs.Config.String(), "gemm_narrow", "gemm_combine")
+		product := *f.skinny
+		product.Activation = engine.SiLU // also if pre is kept
+		plan.parts = append(plan.parts, chain.Part{Kernel: "grouped", Pass: kit.Forward, Problem: product})
 		return wrap(err)
 	}
 	plan.products(&f.first, &f.second)

@@ -155,7 +155,7 @@ func ChooseLoss(caps *vk.Caps, p Problem, o Options) (Plan, error) {
 		}
 	}
 	err = plan.backward.parts[0].describe(caps, &gradients, p, o)
-	runs := Plan{words: []string{gradients.String()}, kernels: append(y.kernels, gradients.kernels...), bytes: plan.memory.Bytes}
+	runs := Plan{words: []string{gradients.String()}, kernels: append(y.kernels, gradients.kernels...), parts: append(y.parts, gradients.parts...), bytes: plan.memory.Bytes}
 	if plan.forward != nil {
 		runs.words = []string{y.String(), gradients.String()}
 	}

@@ -107,6 +107,10 @@ type Options struct {
 	// Products makes passes write hidden units of heads to memory where they could do
 	// without.
 	Products bool
+	// Tuning is what was measured on the device: its rows of gemm, for products, and of grouped,
+	// for kernels that keep hidden units on the chip, come before those of the built-in table.
+	// Nil is none. kit.LoadTuningFile reads one.
+	Tuning *kit.Tuning
 	// Workspace is memory for what is between the products, Workspace bytes of it, whose content
 	// is lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
@@ -123,6 +127,9 @@ func (o Options) Validate() error {
 	_, err := o.fusedConfig()
 	return err
 }
+
+// how says how products are chosen.
+func (o Options) how() chain.How { return chain.How{Impl: o.Impl, Tuning: o.Tuning} }
 
 func validate(p Problem, o Options) error { return cmp.Or(p.Validate(), o.Validate()) }
 
@@ -149,7 +156,11 @@ func (t *Tensors) kept(p Problem) (pre, hidden argument.Argument) {
 type Plan struct {
 	words, kernels []string
 	bytes          int64
+	parts          []chain.Part
 }
+
+// Parts lists what Options.Tuning may have rows for, in order: flashvk tune tunes it.
+func (p Plan) Parts() []chain.Part { return p.parts }
 
 // String names what runs for the products of the pass, in their order, the same only once.
 func (p Plan) String() string { return strings.Join(slices.Compact(slices.Clone(p.words)), " | ") }
@@ -170,6 +181,7 @@ func (p *Plan) add(words string, kernels ...string) {
 func (p *Plan) products(list ...*chain.Product) {
 	for _, x := range list {
 		p.add(x.Config().String(), x.Kernels()...)
+		p.parts = append(p.parts, x.Part())
 	}
 }
 

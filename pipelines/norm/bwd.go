@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Backward computes the gradients of Forward. For a loss whose gradients are DY by Y
@@ -40,7 +41,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	defer c.Keep(&err)
 	defer c.Scope()()
 	d := c.Device()
-	config, err := choose(d.Caps(), p, o)
+	config, _, err := choose(d.Caps(), p, kit.Backward, o)
 	if err != nil {
 		return err
 	}

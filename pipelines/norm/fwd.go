@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Forward normalizes rows:
@@ -37,7 +38,7 @@ import (
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()
-	config, err := choose(d.Caps(), p, o)
+	config, _, err := choose(d.Caps(), p, kit.Forward, o)
 	if err != nil {
 		return err
 	}

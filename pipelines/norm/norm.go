@@ -62,6 +62,9 @@ type Options struct {
 	// Config forces how invocations share rows; it must be feasible. It is for
 	// tuning and tests.
 	Config *Config
+	// Tuning is what was measured on the device; its rows come before the package's own rule.
+	// Nil is none. kit.LoadTuningFile reads one.
+	Tuning *kit.Tuning
 	// Workspace is memory for Backward, Workspace bytes of it, whose content is lost. Calls
 	// that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
@@ -169,8 +172,9 @@ func fullSubgroups(caps *vk.Caps) bool {
 // A Plan says how a problem runs on a device. It is a kit.Plan.
 type Plan struct {
 	Config
-	pass  kit.Pass
-	bytes int64
+	Origin kit.Origin // of Config
+	pass   kit.Pass
+	bytes  int64
 }
 
 // Workspace is how many bytes of memory a call needs: for Backward a float32 for each
@@ -188,11 +192,11 @@ func (p Plan) Kernels() []string {
 // Choose returns how p would run on a device. Its errors are those of Forward and Backward
 // about p and o.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
-	config, err := choose(caps, p, o)
+	config, origin, err := choose(caps, p, pass, o)
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{Config: config, pass: pass}
+	plan := Plan{Config: config, Origin: origin, pass: pass}
 	if pass == kit.Backward {
 		plan.bytes = sumrows.Bytes(config.parts(caps, &p), p.Cols)
 	}
@@ -214,40 +218,25 @@ func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error
 }
 
 // choose returns how rows are shared.
-func choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+func choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (c Config, origin kit.Origin, err error) {
 	if err := p.Validate(); err != nil {
-		return Config{}, err
+		return c, origin, err
 	}
 	if !caps.SubgroupOps.Has(vk.SubgroupBasic | vk.SubgroupArithmetic) {
-		return Config{}, unsupported("the device has no subgroup arithmetic")
+		return c, origin, unsupported("the device has no subgroup arithmetic")
 	}
 	if !caps.ScalarBlockLayout {
-		return Config{}, unsupported("the device has no scalar block layout")
+		return c, origin, unsupported("the device has no scalar block layout")
 	}
 	if p.DType.Size() == 2 && !caps.Storage16 {
-		return Config{}, unsupported("the device has no 16-bit storage")
+		return c, origin, unsupported("the device has no 16-bit storage")
 	}
 	if opt.Config != nil {
-		return *opt.Config, opt.Config.Feasible(caps, p)
+		return *opt.Config, origin, opt.Config.Feasible(caps, p)
 	}
-	n := vecs(&p)
-	size := int(caps.SubgroupSize)
-	c := Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads), Rows: 1, Ahead: true, Groups: 4}
-	if c.Feasible(caps, p) == nil {
-		return c, nil
+	table := fwdTable
+	if pass == kit.Backward {
+		table = bwdTable
 	}
-	c.SubgroupTeam = false
-	for c.Threads = leastThreads; ; c.Threads *= 2 {
-		c.Groups = 4 * max(threads/c.Threads, 1)
-		c.Loads = min((n+c.Threads-1)/c.Threads, maxLoads)
-		if c.Feasible(caps, p) == nil {
-			return c, nil
-		}
-		larger := c
-		if larger.Threads, larger.Loads = 2*c.Threads, 0; larger.Feasible(caps, p) != nil {
-			break
-		}
-	}
-	c.Loads = 0
-	return c, c.Feasible(caps, p)
+	return table.Choose(caps, &p, kit.Query[Config]{Path: onlyPath, Tuning: opt.Tuning})
 }

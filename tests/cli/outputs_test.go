@@ -12,8 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention"
+	_ "github.com/flashvk/flashvk/attention" // whose rows loadTuning reads
 	"github.com/flashvk/flashvk/conformance"
+	_ "github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // full is a device that is a full disk.
@@ -34,14 +36,17 @@ func tuneArgs(dev, out string, more ...string) []string {
 	return append([]string{"tune", "attention", dev, "--impl=scalar", "--batch=1", "--heads=1", "--headdim=16", "--causal=false", "--dtype=float16", "--out", out}, more...)
 }
 
-// loadTuning returns a tuning file.
-func loadTuning(t *testing.T, path string) *attention.Tuning {
+// loadTuning returns the rows of a tuning file, all of which count.
+func loadTuning(t *testing.T, path string) []kit.TuningRow {
 	t.Helper()
 	caps, _ := device(t)
-	tuning, err := attention.LoadTuningFile(path, caps)
+	tuning, err := kit.LoadTuningFile(path, caps)
 	require.NoError(t, err)
-	require.Zero(t, tuning.Stale())
-	return tuning
+	rows := tuning.Rows(caps)
+	for _, r := range rows {
+		require.NoError(t, r.Err)
+	}
+	return rows
 }
 
 // loadRecord returns the record of a file.
@@ -81,7 +86,7 @@ func TestClosedPipe(t *testing.T) {
 	require.FileExists(t, filepath.Join(out, "results.benchfmt"))
 	require.FileExists(t, filepath.Join(out, "report.html"))
 	require.NotEmpty(t, loadRecord(t, record).Random)
-	require.Equal(t, 1, loadTuning(t, tuned).Len())
+	require.Len(t, loadTuning(t, tuned), 1)
 }
 
 // TestHead: `flashvk … | head -1` gets its line.
@@ -125,7 +130,7 @@ func TestFullStdout(t *testing.T) {
 		require.Contains(t, oneError(t, p.stderr.String()), "write /dev/stdout: no space left on device", "%q", args)
 	}
 	require.FileExists(t, filepath.Join(out, "report.html"), "--out suffers from standard output")
-	require.Equal(t, 1, loadTuning(t, tuned).Len(), "the tuning file suffers from standard output")
+	require.Len(t, loadTuning(t, tuned), 1, "the tuning file suffers from standard output")
 }
 
 // TestFullFiles: a file that cannot be written is an error that names it, after all that

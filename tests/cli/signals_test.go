@@ -71,7 +71,7 @@ func TestInterruptTune(t *testing.T) {
 	interrupt(t, p, os.Interrupt)
 	require.Contains(t, p.stdout.String(), "/seq_q=32/")
 	require.NotContains(t, p.stdout.String(), "/seq_q=48/")
-	require.Equal(t, 1, loadTuning(t, path).Len())
+	require.Len(t, loadTuning(t, path), 1)
 	left, err := filepath.Glob(path + "*")
 	require.NoError(t, err)
 	require.Equal(t, []string{path}, left, "temporary files")

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // together starts processes at the same time and waits for all of them.
@@ -72,10 +74,46 @@ func TestTogetherTune(t *testing.T) {
 	require.NoError(t, slow.cmd.Process.Signal(syscall.SIGSTOP))
 	quick := prepare(t, tuneArgs(dev, path, "--seqlen=48", "--budget=200ms")...).start()
 	require.Zero(t, quick.wait(), quick.stderr.String())
-	require.Equal(t, 1, loadTuning(t, path).Len())
+	require.Len(t, loadTuning(t, path), 1)
 	require.NoError(t, slow.cmd.Process.Signal(syscall.SIGCONT))
 	require.Zero(t, slow.wait(), slow.stderr.String())
-	require.Equal(t, 2, loadTuning(t, path).Len())
+	require.Len(t, loadTuning(t, path), 2)
+}
+
+// TestTogetherTuneKernels: likewise two tuners of different kernels, in the file of the user,
+// which other commands then read.
+func TestTogetherTuneKernels(t *testing.T) {
+	caps, dev := device(t)
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	path, err := kit.UserTuningPath(caps)
+	require.NoError(t, err)
+	slow := prepare(t, "tune", "attention", dev, "--impl=scalar", "--batch=1", "--heads=1", "--headdim=16", "--causal=false", "--dtype=float16", "--seqlen=32", "--backward", "--budget=200ms").start()
+	slow.await("problem 1 of 1: ")
+	require.NoError(t, slow.cmd.Process.Signal(syscall.SIGSTOP))
+	norm := []string{"tune", "norm", dev, "--rows=8", "--cols=64", "--dtype=float16", "--budget=200ms"}
+	quick := prepare(t, norm...).start()
+	require.Zero(t, quick.wait(), quick.stderr.String())
+	require.Len(t, loadTuning(t, path), 1)
+	require.NoError(t, slow.cmd.Process.Signal(syscall.SIGCONT))
+	require.Zero(t, slow.wait(), slow.stderr.String())
+	rows := loadTuning(t, path)
+	require.Len(t, rows, 2)
+	require.Equal(t, []string{"norm", "forward", "attention", "backward"}, []string{rows[0].Kernel, rows[0].Pass, rows[1].Kernel, rows[1].Pass})
+
+	show := prepare(t, "tune", "show", dev).start()
+	require.Zero(t, show.wait(), show.stderr.String())
+	for _, row := range rows {
+		require.Contains(t, show.stdout.String(), row.Config)
+	}
+	// A newer file is nobody's to replace.
+	newer := []byte(`{"format": 99}`)
+	require.NoError(t, os.WriteFile(path, newer, 0o600))
+	again := prepare(t, norm...).start()
+	require.Equal(t, 1, again.wait())
+	require.Contains(t, again.stderr.String(), "format=99 is above 2, which this version reads: a newer version of flashvk wrote it: remove the file or name another with --out")
+	kept, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, newer, kept)
 }
 
 // TestTogetherSweep: of two sweeps into one file the second says so and ends, and the first

@@ -91,23 +91,18 @@ Rows and keys in no sequence have 0.`,
 		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"}, Sweep: "--seqlen 512..16384x2 --headdim 64,128 --causal",
 		Tune: &Tune{
 			Help: Help{
-				Long: `Tries tile sizes and arrangements of softmax attention, forward, on this device:
-each is compiled, checked against a float64 reference and only then timed; the
-best few are timed again, taking turns. What does not compile, is wrong or does
-not come back is reported and dropped.
-
-The winner of each path goes to a file in the user's cache folder, for this
-device and driver, which the other commands use, and is printed as a row of the
-built-in table.
+				Long: `Tries tile sizes and arrangements of softmax attention on this device, of the forward
+pass or with --backward of the backward pass.
 
 Sizes that are not given are those of bench attention, but headdim is 64 and 128, 64 on a
 CPU device, and causal is both.`,
 				Example: `  flashvk tune attention
   flashvk tune attention --headdim 64,128 --dtype float16,bfloat16 --seqlen 512,4096 --budget 2m
   flashvk tune attention --batch 1 --heads 8 --seqlen 512 --headdim 64 --causal=false --out tuning.json
+  flashvk tune attention --backward --headdim 64 --dtype bfloat16 --causal
   flashvk tune attention --dry-run --impl scalar`,
 			},
-			Table: "attention/tuning.go", Impls: []string{"coopmat2", "coopmat", "scalar"},
+			Table: "attention/fwd_table.go or bwd_table.go", Impls: []string{"coopmat2", "coopmat", "scalar"},
 			Unless: func(cpu bool) []string {
 				if cpu {
 					return []string{"headdim=64", "causal=both", "heads=4"}

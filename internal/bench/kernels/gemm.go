@@ -67,16 +67,11 @@ then, and holds those of all products, one after the other; --trans is nn by def
 		Sweep: "--m 512..8192x2 --n 1365 --k 512",
 		Tune: &Tune{
 			Help: Help{
-				Long: `Tries configurations of gemm on this device: each is compiled, checked against
-a float64 reference and only then timed; the best few are timed again, taking turns.
-What does not compile, is wrong or does not come back is reported and dropped. Tile
-sizes come first, in the order of an estimate, for as long as the budget lasts, then
-the other choices around the best of them. What the built-in table takes is always
-among those that are timed well.
+				Long: `Tries configurations of gemm on this device. Tile sizes come first, in the order of an
+estimate, for as long as the budget lasts, then the other choices around the best of them.
 
-The winner of each path is printed as a row of the built-in table. The words of the
-column configuration are what bench gemm --config takes, and --config here says what to
-look around instead of all tile sizes.
+The words of the column configuration are what bench gemm --config takes, and --config
+here says what to look around instead of all tile sizes.
 
 The problem, and sizes that are not given, are those of bench gemm; so is the suite,
 of which each case has a table.`,
@@ -85,7 +80,7 @@ of which each case has a table.`,
   flashvk tune gemm --suite training --impl coopmat --format markdown
   flashvk tune gemm --dry-run`,
 			},
-			Table: "internal/pipelines/gemm/engine/tuning.go", Impls: implNames()[1:],
+			Table: productTable, Impls: implNames()[1:],
 		},
 		New: func() Flags { return &gemmFlags{alpha: 1} },
 	}
@@ -272,6 +267,7 @@ type gemmOp struct {
 	p      problem.Problem
 	flat   bool           // tensors have no batch axis
 	config *engine.Config // instead of the table's; nil: the table's
+	tuning *kit.Tuning
 }
 
 // Name implements bench.Op.
@@ -325,7 +321,7 @@ func (o gemmOp) Tensors() []bench.OpTensor {
 func (o gemmOp) options(impl string) (gemm.Options, error) {
 	i, err := gemm.ParseImpl(impl)
 	if err != nil || o.config == nil {
-		return gemm.Options{Impl: i}, err
+		return gemm.Options{Impl: i, Tuning: o.tuning}, err
 	}
 	if i != gemm.Auto && i != o.config.Impl {
 		return gemm.Options{}, fmt.Errorf("gemm: path %v: --config is of path %v: %w", i, o.config.Impl, vk.ErrUnsupported)

@@ -1,18 +1,64 @@
 package kernels
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Candidates implements bench.TunableOp. With --config only that is compared with the table's
-// choice.
-func (o gemmOp) Candidates(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
+// productTable is the file of the rows of products, and of all kernels that have their tiles.
+const productTable = "internal/pipelines/gemm/engine/tuning.go"
+
+// Use implements bench.Tuner.
+func (o gemmOp) Use(tuning *kit.Tuning) bench.Op {
+	o.tuning = tuning
+	return o
+}
+
+// Tunables implements bench.Tuner. With --config only that is compared with the table's choice.
+func (o gemmOp) Tunables(*vk.Caps, bench.Pass) ([]bench.Tunable, error) {
+	choices := productChoices(o, chain.Part{Kernel: "gemm", Problem: o.p})
+	choices.List = o.candidates
+	choices.Vary = func(caps *vk.Caps, c engine.Config) []engine.Config { return engine.Variants(caps, o.p, c) }
+	choices.Use = func(c engine.Config) bench.Op {
+		o.config = &c
+		return o
+	}
+	return []bench.Tunable{choices}, nil
+}
+
+// productChoices returns what choices on tiles of products have in common.
+func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem, engine.Config] {
+	p := part.Problem
+	return &bench.Choices[engine.Problem, engine.Config]{
+		Of: op, Kernel: part.Kernel, KernelPass: part.Pass, Problem: p,
+		PathOf: func(c engine.Config) string { return c.Impl.String() },
+		// Behind the row stand the problem, of which the table knows less, and splits that Choose
+		// will not take.
+		Source: func(caps *vk.Caps, c engine.Config, fill float64) string {
+			return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, p, c, fill), p, c)
+		},
+		FillOf: func(caps *vk.Caps, c engine.Config) float64 { return c.Fill(caps, p) },
+		// Parts of float32 operands have rows of their own, which are for all transposes.
+		Sort: func(c engine.Config) []int {
+			if c.Impl == engine.CoopMat && p.DType == dtype.Float32 {
+				return []int{int(c.Impl), 1, 0}
+			}
+			return []int{int(c.Impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, p.Transposes())}
+		},
+	}
+}
+
+// candidates returns what is worth measuring of a path.
+func (o gemmOp) candidates(caps *vk.Caps, impl string) ([]engine.Config, error) {
 	i, err := engine.ParseImpl(impl)
 	if err != nil {
 		return nil, err
@@ -26,39 +72,76 @@ func (o gemmOp) Candidates(caps *vk.Caps, impl string) ([]bench.Candidate, error
 			list = append(list, c)
 		}
 	}
-	return bench.Candidates(list), err
+	return list, err
 }
 
-// Variants implements bench.TunableOp.
-func (o gemmOp) Variants(caps *vk.Caps, c bench.Candidate) []bench.Candidate {
-	return bench.Candidates(engine.Variants(caps, o.p, c.(engine.Config)))
-}
-
-// With implements bench.TunableOp.
-func (o gemmOp) With(c bench.Candidate) bench.Op {
-	config := c.(engine.Config)
-	o.config = &config
-	return o
-}
-
-// Row implements bench.TunableOp. Behind the row stand the problem, of which the table knows
-// less, and splits that Choose will not take.
-func (o gemmOp) Row(caps *vk.Caps, c bench.Candidate, fill float64) string {
-	config := c.(engine.Config)
-	return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, o.p, config, fill), o.p, config)
-}
-
-// Fill implements bench.TunableOp.
-func (o gemmOp) Fill(caps *vk.Caps, c bench.Candidate) float64 {
-	return c.(engine.Config).Fill(caps, o.p)
-}
-
-// Order implements bench.TunableOp. Parts of float32 operands have rows of their own, which
-// are for all transposes.
-func (o gemmOp) Order(c bench.Candidate) []int {
-	impl := c.(engine.Config).Impl
-	if impl == engine.CoopMat && o.p.DType == dtype.Float32 {
-		return []int{int(impl), 1, 0}
+// partTunables returns the choices of the parts of a pass, each once: products by themselves, as
+// they are everywhere, and kernels that keep hidden units on the chip as what op runs, where W2 has
+// some columns for each head.
+func partTunables(caps *vk.Caps, op bench.Tuner, pass bench.Pass, columns int) (list []bench.Tunable, err error) {
+	if caps == nil {
+		return nil, nil
 	}
-	return []int{int(impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, o.p.Transposes())}
+	plan, err := op.Choose(caps, engine.CoopMat.String(), pass)
+	if errors.Is(err, vk.ErrUnsupported) {
+		plan, err = op.Choose(caps, engine.Scalar.String(), pass)
+	}
+	if err != nil {
+		return nil, err
+	}
+	parts := plan.(interface{ Parts() []chain.Part }).Parts()
+	for i, part := range parts {
+		if slices.Contains(parts[:i], part) {
+			continue
+		}
+		if part.Kernel == "gemm" {
+			more, err := (gemmOp{p: part.Problem}).Tunables(caps, bench.Forward)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, more...)
+			continue
+		}
+		list = append(list, skinnyChoices(caps, op, pass, part, columns))
+	}
+	return list, nil
+}
+
+// skinnyChoices returns the choices of a kernel of package skinny in a pass of op.
+func skinnyChoices(caps *vk.Caps, op bench.Tuner, pass bench.Pass, part chain.Part, columns int) bench.Tunable {
+	p := part.Problem
+	choose := func(o engine.Options) (c engine.Config, err error) {
+		var plan skinny.Plan
+		switch {
+		case part.Kernel == "mixture":
+			plan, err := skinny.ChooseMixture(caps, p, o)
+			return plan.Config, err
+		case part.Pass == kit.Backward:
+			o.AlignedB = true
+			plan, err = skinny.ChooseBackward(caps, p, columns, o)
+		default:
+			plan, err = skinny.ChooseForward(caps, p, columns, o)
+		}
+		return plan.Config, err
+	}
+	if part.Kernel == "mixture" {
+		part.Problem.N = 1 // a workgroup has all columns, and that is what the table is asked about
+	}
+	choices := productChoices(op, part)
+	choices.Side, choices.Source = pass, nil // built-in rows are those of products
+	choices.List = func(caps *vk.Caps, impl string) ([]engine.Config, error) {
+		if impl != engine.CoopMat.String() {
+			return nil, engine.Unsupported("%s: hidden units stay on the chip in kernels on matrices only", impl)
+		}
+		return skinny.Candidates(caps, p, choose)
+	}
+	choices.Vary = func(caps *vk.Caps, c engine.Config) []engine.Config { return skinny.Variants(caps, p, c, choose) }
+	choices.Use = func(c engine.Config) bench.Op {
+		one := kit.NewTuning(caps)
+		if one.Add(part.Kernel, part.Pass, part.Problem, c, 1) != nil {
+			panic("kernels: a candidate is no row")
+		}
+		return op.Use(one)
+	}
+	return choices
 }

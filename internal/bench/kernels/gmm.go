@@ -23,6 +23,7 @@ const gmmFormulas = `
 func mixtures() Kernel {
 	return Kernel{
 		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"},
+		Fixed: "its workgroups are of one size on every device",
 		Bench: Help{
 			Long: `Measures the log-probability of a number for each token under a mixture of normal
 distributions, and minus the mean of that,

@@ -32,6 +32,7 @@ type Kernel struct {
 	Tiny  []string // flags of a problem that takes no time, unless they are given, as in batch=1; nil: a CPU device's sizes do
 	Sweep string   // flags of an example of sweep
 	Tune  *Tune    // nil: there are no configurations to choose from
+	Fixed string   // why, if there are none
 	// AllPaths says that bench measures all paths in suites and where no flag says what
 	// to measure. Baseline is a further path of forward passes, for --naive; "": none.
 	AllPaths bool

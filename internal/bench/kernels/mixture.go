@@ -63,8 +63,19 @@ and the output file also gets
   flashvk run mixture --in x.safetensors --out loss.safetensors --backward --grad-dtype float32`,
 		},
 		Sweep: "--heads 1..16x2",
-		New:   func() Flags { return &mixtureFlags{} },
-		How:   []string{"outputs"},
+		Tune: &Tune{
+			Help: Help{
+				Long: `Tries tiles of what mixture is made of on this device: the one kernel of the forward pass,
+and where outputs are in memory, as with --backward, the products and kernels of grouped.
+Products are tuned by themselves, and for all kernels: their rows are those of gemm. The
+problem, and sizes that are not given, are those of bench mixture.`,
+				Example: `  flashvk tune mixture
+  flashvk tune mixture --suite training --backward`,
+			},
+			Table: productTable, Impls: implNames()[1:],
+		},
+		New: func() Flags { return &mixtureFlags{} },
+		How: []string{"outputs"},
 	}
 }
 
@@ -214,6 +225,17 @@ func (o mixtureOp) options(impl string) (opt mixture.Options, err error) {
 	opt = o.opt
 	opt.Impl, err = gemm.ParseImpl(impl)
 	return opt, err
+}
+
+// Use implements bench.Tuner.
+func (o mixtureOp) Use(tuning *kit.Tuning) bench.Op {
+	o.opt.Tuning = tuning
+	return o
+}
+
+// Tunables implements bench.Tuner: the one kernel, or products and kernels of the heads.
+func (o mixtureOp) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	return partTunables(caps, o, p, 3)
 }
 
 // Choose implements bench.Op.

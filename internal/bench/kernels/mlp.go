@@ -63,8 +63,19 @@ and the output file also gets
   flashvk run mlp --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
 		},
 		Sweep: "--tokens 1024..65536x4 --dtype float16,bfloat16",
-		New:   func() Flags { return &mlpFlags{} },
-		How:   []string{"keep"},
+		Tune: &Tune{
+			Help: Help{
+				Long: `Tries tiles of the products that mlp is made of on this device, of the forward pass or with
+--backward of the backward pass. Each product is tuned by itself, and for all kernels: its
+rows are those of gemm. Path fused takes --config of bench instead. The problem, and sizes
+that are not given, are those of bench mlp.`,
+				Example: `  flashvk tune mlp
+  flashvk tune mlp --tokens 11000 --keep pre --backward --impl coopmat`,
+			},
+			Table: productTable, Impls: implNames()[1:],
+		},
+		New: func() Flags { return &mlpFlags{} },
+		How: []string{"keep"},
 	}
 }
 
@@ -113,8 +124,19 @@ and the output file also gets
   flashvk run grouped --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
 		},
 		Sweep: "--heads 1..16x2",
-		New:   func() Flags { return &mlpFlags{grouped: true} },
-		How:   []string{"products", "keep"},
+		Tune: &Tune{
+			Help: Help{
+				Long: `Tries tiles of what grouped is made of on this device, in the forward pass or with --backward
+in the backward pass: kernels that keep hidden units on the chip, and products. Products are
+tuned by themselves, and for all kernels: their rows are those of gemm. The problem, and
+sizes that are not given, are those of bench grouped.`,
+				Example: `  flashvk tune grouped
+  flashvk tune grouped --tokens 16000 --heads 10 --out 3 --dtype bfloat16 --backward --impl coopmat`,
+			},
+			Table: productTable, Impls: implNames()[1:],
+		},
+		New: func() Flags { return &mlpFlags{grouped: true} },
+		How: []string{"products", "keep"},
 	}
 }
 

@@ -107,6 +107,18 @@ func (o mlpOp) options(impl string, p bench.Pass) (opt mlp.Options, err error) {
 	return opt, err
 }
 
+// Use implements bench.Tuner.
+func (o mlpOp) Use(tuning *kit.Tuning) bench.Op {
+	o.opt.Tuning = tuning
+	return o
+}
+
+// Tunables implements bench.Tuner: the products of a pass, and of heads a kernel that keeps
+// hidden units on the chip.
+func (o mlpOp) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	return partTunables(caps, o, p, o.p.Out)
+}
+
 // Choose implements bench.Op.
 func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl, p)

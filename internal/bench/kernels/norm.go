@@ -56,7 +56,18 @@ and the output file also gets
   flashvk run norm --in x.safetensors --out y.safetensors --rms --eps 1e-6 --backward`,
 		},
 		Sweep: "--rows 1024..262144x4 --cols 512,4096",
-		New:   func() Flags { return &normFlags{eps: 1e-5} },
+		Tune: &Tune{
+			Help: Help{
+				Long: `Tries how workgroups share rows of layer normalization on this device, in the forward
+pass or with --backward in the backward pass. The problem, and sizes that are not given,
+are those of bench norm.`,
+				Example: `  flashvk tune norm
+  flashvk tune norm --rows 18048,205000 --cols 512 --dtype bfloat16 --backward
+  flashvk tune norm --suite training --budget 20s`,
+			},
+			Impls: []string{"auto"},
+		},
+		New: func() Flags { return &normFlags{eps: 1e-5} },
 	}
 }
 
@@ -99,7 +110,7 @@ func (n *normFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if n.set.Changed("dtype") {
 		p.DType = n.dtype
 	}
-	return normOp{p}, p.Validate()
+	return normOp{p: p}, p.Validate()
 }
 
 // FromFile implements Flags.
@@ -115,7 +126,7 @@ func (n *normFlags) FromFile(in File) (bench.Op, error) {
 	}
 	p := normal.Problem{Rows: shape[0], Cols: shape[1], RMS: n.rms, Eps: n.eps, DType: format, WeightDType: weight}
 	_, p.Residual = h.Tensor("residual")
-	return normOp{p}, p.Validate()
+	return normOp{p: p}, p.Validate()
 }
 
 // Suite implements Flags: the rows of the training shapes, and wider ones.
@@ -126,13 +137,40 @@ func (n *normFlags) Suite(small bool) []bench.Op {
 		if small {
 			p.Rows /= 100
 		}
-		list = append(list, normOp{p})
+		list = append(list, normOp{p: p})
 	}
 	return list
 }
 
 // A normOp is a problem of package norm.
-type normOp struct{ p normal.Problem }
+type normOp struct {
+	p      normal.Problem
+	config *normal.Config // instead of the package's rule; nil: that
+	tuning *kit.Tuning
+}
+
+// options returns those of a call.
+func (o normOp) options() normal.Options { return normal.Options{Config: o.config, Tuning: o.tuning} }
+
+// Use implements bench.Tuner.
+func (o normOp) Use(tuning *kit.Tuning) bench.Op {
+	o.tuning = tuning
+	return o
+}
+
+// Tunables implements bench.Tuner.
+func (o normOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	return []bench.Tunable{&bench.Choices[normal.Problem, normal.Config]{
+		Of: o, Side: p, Kernel: "norm", KernelPass: p.Kit(), Problem: o.p,
+		PathOf: func(normal.Config) string { return "auto" },
+		List:   func(caps *vk.Caps, _ string) ([]normal.Config, error) { return normal.Candidates(caps, o.p, p.Kit()) },
+		Vary:   func(caps *vk.Caps, c normal.Config) []normal.Config { return normal.Variants(caps, o.p, p.Kit(), c) },
+		Use: func(c normal.Config) bench.Op {
+			o.config = &c
+			return o
+		},
+	}}, nil
+}
 
 // Name implements bench.Op.
 func (o normOp) Name() string { return "norm" }
@@ -197,17 +235,19 @@ func (o normOp) Tensors() []bench.OpTensor {
 
 // Choose implements bench.Op.
 func (o normOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (kit.Plan, error) {
-	return normal.Choose(caps, o.p, p.Kit(), normal.Options{})
+	return normal.Choose(caps, o.p, p.Kit(), o.options())
 }
 
 // Record implements bench.Op.
 func (o normOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p bench.Pass) error {
 	x := normal.Tensors{X: t["x"], Residual: t["residual"], W: t["w"], Y: t["y"], Sum: t["sum"], Mean: t["mean"], RStd: t["rstd"]}
 	if p == bench.Forward {
-		return normal.Forward(c, x, o.p, normal.Options{})
+		return normal.Forward(c, x, o.p, o.options())
 	}
 	g := normal.Gradients{DY: t["dy"], DSum: t["dsum"], DX: t["dx"], DResidual: t["dresidual"], DW: t["dw"]}
-	return normal.Backward(c, x, g, o.p, normal.Options{Workspace: workspace})
+	opt := o.options()
+	opt.Workspace = workspace
+	return normal.Backward(c, x, g, o.p, opt)
 }
 
 // Reference implements bench.Op.

@@ -31,6 +31,7 @@ const optimFormulas = `
 func optimizer() Kernel {
 	return Kernel{
 		Name: "optim", Title: "a step of AdamW", Impls: []string{"auto"},
+		Fixed: "its pieces of 4096 elements are the same on every device",
 		Bench: Help{
 			Long: `Measures a step of AdamW of many tensors, which lie in one buffer for each kind,
 ` + optimFormulas + `

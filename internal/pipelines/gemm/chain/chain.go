@@ -3,7 +3,7 @@
 //
 //	var memory chain.Memory
 //	between := memory.Take(bytes)                 a tensor between two products
-//	first, err := chain.NewProduct(caps, "mlp", &memory, p, impl, options)
+//	first, err := chain.NewProduct(caps, "mlp", &memory, p, how, options)
 //	…
 //	b, err := memory.Buffer(c, "mlp", opt.Workspace)
 //	s, err := first.Steps(c, b, tensors)          which are recorded, and then those of the next
@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/steps"
 )
 
@@ -51,6 +52,12 @@ func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, 
 	return given, nil
 }
 
+// How says how products are chosen: on which path, and by what a device was tuned to.
+type How struct {
+	Impl   engine.Impl
+	Tuning *kit.Tuning
+}
+
 // A Product is one call of gemm.
 type Product struct {
 	kernel string
@@ -62,8 +69,8 @@ type Product struct {
 // with the products before and after: they run one after the other, unless a Keep or Take is
 // between them. Opt says which operands are aligned, as those in our memory are. Errors begin
 // with the name of the kernel that the product is a part of.
-func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, impl engine.Impl, opt engine.Options) (Product, error) {
-	config, err := engine.Choose(caps, p, engine.Options{Impl: impl})
+func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, how How, opt engine.Options) (Product, error) {
+	config, err := engine.Choose(caps, p, engine.Options{Impl: how.Impl, Tuning: how.Tuning})
 	if err != nil {
 		return Product{}, fmt.Errorf("%s: %w", kernel, err)
 	}
@@ -108,3 +115,15 @@ func (x *Product) wrap(err error) error {
 	}
 	return nil
 }
+
+// A Part is a kernel of a pass that Options.Tuning may have rows for, under the name of Kernel
+// and for Problem: a product, which is one of gemm, or a kernel that keeps hidden units on the
+// chip, of grouped or mixture.
+type Part struct {
+	Kernel  string
+	Pass    kit.Pass
+	Problem engine.Problem
+}
+
+// Part returns the product as one.
+func (x *Product) Part() Part { return Part{"gemm", kit.Forward, x.p} }

@@ -3,12 +3,12 @@ package engine
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Candidates returns configurations of a path that are worth measuring for p on a device, all
@@ -244,31 +244,25 @@ func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 // Fill returns how many workgroups p makes for each compute unit of a device with c, as the
 // tuning table counts them, 0 if the driver does not tell the number of units.
 func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
-	if caps.ComputeUnits == 0 {
-		return 0
-	}
-	return float64(c.filling(caps, &p)) / float64(caps.ComputeUnits)
+	return kit.Fill(caps, c.filling(caps, &p))
 }
 
 // TableRow returns the row of the tuning table that gives c to problems with p's transposes
 // and kind of operands on devices like caps, as Go source. If fill is not 0, the problem has
 // to make so many workgroups for each compute unit. Splits are left to Choose.
 func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
+	formats, shape := "", fmt.Sprintf("shape{trans: %q}", p.Transposes())
+	switch {
+	case c.inParts(&p): // parts lie the same whatever the operands do
+		formats, shape = "kit.OfFloat32", ""
+	case c.Impl == CoopMat:
+		formats = "kit.Of16Bits"
+	}
+	if c.Fragments {
+		shape = fmt.Sprintf("shape{trans: %q, m: leastRows}", p.Transposes())
+	}
 	var b strings.Builder
-	b.WriteString("{")
-	if f := chips.Family(caps); f != "" {
-		fmt.Fprintf(&b, "family: %q, ", f)
-	}
-	if c.inParts(&p) {
-		b.WriteString("parts: true, ")
-	}
-	if fill != 0 {
-		fmt.Fprintf(&b, "fill: %v, ", math.Floor(fill*100)/100) // down: the row is for this problem, too
-	}
-	if !c.inParts(&p) { // parts lie the same whatever the operands do
-		fmt.Fprintf(&b, "trans: %q, ", p.Transposes())
-	}
-	b.WriteString("Config: Config{")
+	b.WriteString(kit.SourceRow(chips.Family(caps), formats, shape, fill) + "Config{")
 	if c.Impl == Scalar {
 		fmt.Fprintf(&b, "Impl: Scalar, Threads: %d, ThreadsX: %d, BlockM: %d, BlockN: %d, BlockK: %d", c.Threads, c.ThreadsX, c.BlockM, c.BlockN, c.BlockK)
 	} else {

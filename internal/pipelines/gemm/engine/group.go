@@ -106,13 +106,16 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 		}
 		impl = Scalar
 	}
-	c, err := search(caps, impl, &p, nil, func(c *Config) (blocks int) {
+	q := query(caps, impl, &p, nil)
+	q.NoFit = true // k is not divided
+	q.Blocks = func(c *Config) (blocks int) {
 		for i := range g.Products {
 			p := g.Problem(i)
 			blocks += c.blocks(caps, &p)
 		}
 		return blocks
-	})
+	}
+	c, _, err := products.Choose(caps, &p, q)
 	c.Pack = false
 	return c, err
 }

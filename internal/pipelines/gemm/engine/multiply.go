@@ -27,6 +27,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 	"github.com/flashvk/flashvk/vk/steps"
 )
 
@@ -56,6 +57,9 @@ type Options struct {
 	// Config forces a configuration instead of the tuning table's; it must be
 	// feasible. It is for tuning and tests.
 	Config *Config
+	// Tuning is what was measured on the device; its rows come before those of the built-in
+	// table. Nil is none.
+	Tuning *kit.Tuning
 	// AlignedA and AlignedB promise that rows of A and B start at multiples of 8 elements,
 	// though they may be as long as they like: Workspace sets no memory aside for copies.
 	AlignedA, AlignedB bool

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestWithSplits compares the choice with the estimates of all rows and products that may
@@ -28,11 +29,12 @@ func TestWithSplits(t *testing.T) {
 		{Batch: 300, M: 100, N: 100, K: 3000},
 	} {
 		p.DType, p.Out = dtype.BFloat16, dtype.BFloat16
-		for _, row := range table {
-			if row.parts || row.Feasible(caps, p) != nil {
+		for _, row := range rows {
+			config := row.Config
+			if row.Formats == kit.OfFloat32 || config.Feasible(caps, p) != nil {
 				continue
 			}
-			c := row.withSplits(caps, &p, row.costs(caps, &p))
+			c := config.withSplits(caps, &p, config.costs(caps, &p))
 			t.Run(p.String()+"/"+c.String(), func(t *testing.T) {
 				require.NoError(t, c.Feasible(caps, p))
 				require.Equal(t, c, c.Fit(&p))

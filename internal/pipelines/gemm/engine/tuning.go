@@ -1,80 +1,101 @@
 package engine
 
 import (
-	"errors"
-	"slices"
-	"strings"
-
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// tableRow is one row of the tuning table: the problems that it matches, and what to
-// run for them.
-type tableRow struct {
-	family string // "" matches any; several are separated by spaces
+// A Table says which configuration a kernel on tiles of products takes. All have the same rows;
+// in a user's file each kernel has its own.
+type Table = kit.Table[Problem, Config, shape]
 
-	// parts rows of path coopmat are for float32 operands, parts.go, the others for 16-bit ones.
-	parts bool
+// products is that of Multiply.
+var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_fragmented", "gemm_fragments", "gemm_tops", "gemm_parts", "gemm_scalar", "gemm_combine")
 
-	// fill is how many workgroups the problem makes at least for each compute unit of the
-	// device, those that share a block counted; 0 matches any. Large blocks share more work,
-	// but a problem that makes few of them leaves units idle. A driver that does not tell the
-	// number of its units is taken to be full.
-	fill float64
-
-	trans string // "" matches any; else nn, nt, tn or tt
-	k     int    // k up to this; 0 matches any
-
-	Config
+// NewTable returns the table of a pass of a kernel that consists of some modules.
+func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
+	return kit.NewTable(kit.Table[Problem, Config, shape]{
+		Kernel: kernel, Pass: pass, Paths: pathNames, EveryReason: true, Family: chips.Family, Rows: rows,
+		Format:   func(p *Problem) dtype.DType { return p.DType },
+		Path:     func(c *Config) string { return c.Impl.String() },
+		Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
+		Blocks:   func(c *Config, caps *vk.Caps, p *Problem) int { return c.filling(caps, p) },
+		None:     func(path string, _ *Problem) error { return Unsupported("impl %s is not a path", path) },
+		Fit: func(c Config, caps *vk.Caps, p *Problem, measured bool) Config {
+			if c.Splits == 0 || measured {
+				c = c.withSplits(caps, p, c.costs(caps, p))
+			}
+			return c
+		},
+		Likeness: likeness,
+		Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), modules...) },
+		Large:    []string{"Rows"},
+		Validate: func(p *Problem) error { return p.Validate() },
+	})
 }
 
-// table is searched in order; the first feasible match of a path wins.
-var table = []tableRow{
+// likeness says which problems a measurement is for: those that differ in sizes alone.
+func likeness(p *Problem) kit.Likeness {
+	kind := *p
+	kind.Batch, kind.M, kind.N, kind.K, kind.Alpha, kind.Beta = 0, 0, 0, 0, 0, 0
+	return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{
+		{N: float64(p.Batches()) * float64(p.M) * float64(p.N), Enough: 1 << 24}, // 1024 blocks of 128 x 128
+		{N: float64(p.M), Enough: 1 << 12},
+		{N: float64(p.N), Enough: 1 << 12},
+		{N: float64(p.K), Enough: 1 << 13},
+	}}
+}
+
+// A shape is what rows say of products beside their formats.
+type shape struct {
+	trans string // "" matches any; else nn, nt, tn or tt
+	k     int    // k up to this; 0 matches any
+	m     int    // m from this on, and a k, for copies of op(B); 0 matches any
+}
+
+// Has implements kit.Shape.
+func (s shape) Has(p *Problem) bool {
+	return (s.trans == "" || s.trans == p.Transposes()) && (s.k == 0 || p.K <= s.k) && (s.m == 0 || p.M >= s.m && p.K > 0)
+}
+
+// rows are searched in order; the first feasible match of a path wins.
+var rows = []kit.Row[shape, Config]{
 	// Hopper, measured on an H200. One workgroup of eight subgroups has the 48 KiB of a
 	// multiprocessor: for slabs of 128-byte lines of k, and for as large a block as fits
 	// where both operands have lines along m and n. With op(B) in fragments two workgroups of
 	// four subgroups do, which hide each other's loads, and way to C. Blocks of 128 rows are
 	// for short k alone: they leave too few registers.
-	{family: "hopper", fill: 1, trans: "tn", Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
-	{family: "hopper", fill: 12, k: 1024, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
-	{family: "hopper", fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 22}},
-	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
-	{family: "hopper", fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
-	{family: "hopper", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 22}},
+	{Family: "hopper", Formats: kit.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
+	{Family: "hopper", Formats: kit.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
+	{Family: "hopper", Formats: kit.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
 
 	// Parts: half of the sums, as hi and lo of A wait in registers for their products, and
 	// products are summed before they meet the sums. Without the fence it is 12 % slower.
-	{family: "hopper", parts: true, fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, Fence: 1, GroupM: 16}},
-	{family: "hopper", parts: true, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
+	{Family: "hopper", Formats: kit.OfFloat32, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, Fence: 1, GroupM: 16}},
+	{Family: "hopper", Formats: kit.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
-	{family: "lavapipe", Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
-	{family: "lavapipe", parts: true, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
+	{Family: "lavapipe", Formats: kit.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
+	{Family: "lavapipe", Formats: kit.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 16, GroupM: 4}},
 
 	// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
-	{Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
-	{parts: true, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
+	{Formats: kit.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
+	{Formats: kit.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
 
 	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
-	{fill: 1, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 64, BlockK: 16, GroupM: 8}},
+	{Fill: 1, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 64, BlockK: 16, GroupM: 8}},
 	{Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8}},
 }
 
-// matches reports whether the row is for p on a device, which makes so many workgroups with
-// a configuration.
-func (r *tableRow) matches(caps *vk.Caps, family string, p *Problem, workgroups func(*Config) int) bool {
-	if !MatchesFamily(r.family, family) || r.trans != "" && r.trans != p.Transposes() || r.k != 0 && p.K > r.k {
-		return false
-	}
-	return r.fill == 0 || caps.ComputeUnits == 0 || float64(workgroups(&r.Config)) >= r.fill*float64(caps.ComputeUnits)
-}
-
-// MatchesFamily reports whether the families of a row are any, or one of them is that of the device.
-func MatchesFamily(families, family string) bool {
-	return families == "" || slices.Contains(strings.Fields(families), family)
-}
+// leastRows is of how many rows op(A) must be for the copy of op(B) into fragments to pay,
+// which takes about 200/m of the product's time where that gains a tenth.
+const leastRows = 2048
 
 // blocks returns how many workgroups a problem makes before k is split.
 func (c *Config) blocks(caps *vk.Caps, p *Problem) int {
@@ -92,20 +113,31 @@ func (c *Config) filling(caps *vk.Caps, p *Problem) int {
 	return blocks * max(min(c.Slots(caps, p)/blocks, p.K/leastSplitK), 1)
 }
 
-// leastRows is of how many rows op(A) must be for the copy of op(B) into fragments to pay,
-// which takes about 200/m of the product's time where that gains a tenth.
-const leastRows = 2048
-
 // Choose returns the configuration that Multiply takes for p on a device. Its error
 // wraps ErrUnsupported if no path, or not the forced one, handles p.
 func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+	c, _, err := ChooseOrigin(caps, p, opt)
+	return c, err
+}
+
+// ChooseOrigin is Choose that says where the configuration comes from.
+func ChooseOrigin(caps *vk.Caps, p Problem, opt Options) (Config, kit.Origin, error) {
 	if err := p.Validate(); err != nil {
-		return Config{}, err
+		return Config{}, kit.Origin{}, err
 	}
 	if opt.Config != nil {
-		return *opt.Config, opt.Config.Feasible(caps, p)
+		return *opt.Config, kit.Origin{}, opt.Config.Feasible(caps, p)
 	}
-	return ChooseBeside(caps, p, opt.Impl, nil)
+	return products.Choose(caps, &p, query(caps, opt.Impl, &p, opt.Tuning))
+}
+
+// query returns what a call asks of a table.
+func query(caps *vk.Caps, impl Impl, p *Problem, tuning *kit.Tuning) kit.Query[Config] {
+	q := kit.Query[Config]{Auto: autoPaths(caps, p), Tuning: tuning}
+	if impl != Auto {
+		q.Path = impl.String()
+	}
+	return q
 }
 
 // Supports returns nil if path impl can compute p on a device, and otherwise why not.
@@ -114,65 +146,33 @@ func Supports(caps *vk.Caps, impl Impl, p Problem) error {
 	return err
 }
 
-// ChooseBeside is Choose for kernels that have some bytes of shared memory, which may be
-// nil, besides those of a product.
-func ChooseBeside(caps *vk.Caps, p Problem, impl Impl, bytes func(*Config) int) (Config, error) {
-	c, err := search(caps, impl, &p, bytes, func(c *Config) int { return c.filling(caps, &p) })
-	if err == nil && c.Splits == 0 {
-		c = c.withSplits(caps, &p, c.costs(caps, &p))
-	}
-	return c, err
-}
-
-// search returns the configuration for a problem on a path, or with Auto on the first
-// that has one.
-func search(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Config) int) (Config, error) {
-	if impl != Auto {
-		return searchPath(caps, impl, p, bytes, workgroups)
-	}
-	var errs []error
-	for _, impl := range autoPaths(caps, p) {
-		c, err := searchPath(caps, impl, p, bytes, workgroups)
-		if err == nil {
-			return c, nil
+// ChooseBeside is Choose for kernels that have a table and some bytes of shared memory of their
+// own, and no copy of op(B).
+func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Config) int, tuning *kit.Tuning) (Config, error) {
+	q := query(caps, impl, &p, tuning)
+	q.More = func(c *Config) error {
+		if c.Fragments {
+			return Unsupported("%v: kernels of other kinds than products have no fragments", c)
 		}
-		errs = append(errs, err)
+		return c.FitsBeside(caps, &p, bytes(c))
 	}
-	return Config{}, errors.Join(errs...)
+	c, _, err := t.Choose(caps, &p, q)
+	return c, err
 }
 
 // autoPaths returns the paths in the order in which Auto asks them.
 //
 // Matrices pay where they have units of their own, which CPU devices have not, and parts of
 // float32 operands where the product is large enough.
-func autoPaths(caps *vk.Caps, p *Problem) []Impl {
+func autoPaths(caps *vk.Caps, p *Problem) []string {
 	small := min(p.M, p.N) < leastParts || p.FLOPs() < leastPartsFLOPs
 	if caps.Type == vk.CPU || p.DType == dtype.Float32 && small {
-		return []Impl{Scalar, CoopMat}
+		return plainFirst
 	}
-	return Impls()
+	return pathNames
 }
 
-// searchPath returns the configuration of the first row of a path that matches and is
-// feasible, or the reason why the last one that matches is not.
-func searchPath(caps *vk.Caps, impl Impl, p *Problem, bytes, workgroups func(*Config) int) (Config, error) {
-	family := chips.Family(caps)
-	err := Unsupported("impl %v is not a path", impl)
-	for i := range table {
-		row := &table[i]
-		if row.Impl != impl || row.parts != row.inParts(p) || !row.matches(caps, family, p, workgroups) {
-			continue
-		}
-		if row.Fragments && (bytes != nil || p.K == 0 || p.M < leastRows) { // kernels of other kinds and of groups have none
-			continue
-		}
-		err = row.Feasible(caps, *p)
-		if err == nil && bytes != nil {
-			err = row.FitsBeside(caps, p, bytes(&row.Config))
-		}
-		if err == nil {
-			return row.Config, nil
-		}
-	}
-	return Config{}, err
-}
+var (
+	pathNames  = []string{CoopMat.String(), Scalar.String()}
+	plainFirst = []string{Scalar.String(), CoopMat.String()}
+)

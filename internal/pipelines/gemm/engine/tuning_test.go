@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestAutoOfCPU wants plain arithmetic of a CPU device that has matrices, unless these are
@@ -98,7 +100,7 @@ func TestChooseGroup(t *testing.T) {
 	c, err := ChooseGroup(chipstest.H200(), floats, GroupOptions{})
 	require.NoError(t, err)
 	require.Equal(t, Scalar, c.Impl)
-	for _, opt := range []GroupOptions{{Impl: CoopMat}, {Config: &table[0].Config}} {
+	for _, opt := range []GroupOptions{{Impl: CoopMat}, {Config: &rows[0].Config}} {
 		_, err = ChooseGroup(chipstest.H200(), floats, opt)
 		require.ErrorIs(t, err, ErrUnsupported)
 	}
@@ -130,13 +132,13 @@ func TestGroupTable(t *testing.T) {
 // without matrices, 16-bit storage or much shared memory to say so or take a smaller row.
 func TestTable(t *testing.T) {
 	p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.Float16, Out: dtype.Float16}
-	for _, row := range table {
+	for _, row := range rows {
 		q := p
-		if row.parts {
+		if row.Formats == kit.OfFloat32 {
 			q.DType, q.Out = dtype.Float32, dtype.Float32
 		}
-		require.NoError(t, row.Feasible(chipstest.H200(), q), row.Config)
-		c, err := ParseConfig(row.String())
+		require.NoError(t, row.Config.Feasible(chipstest.H200(), q), row.Config)
+		c, err := ParseConfig(row.Config.String())
 		require.NoError(t, err)
 		require.Equal(t, row.Config, c)
 	}
@@ -175,4 +177,76 @@ func TestParseConfig(t *testing.T) {
 		_, err := ParseConfig(text)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// TestTuned wants a user's row of a product to decide about products like it, with splits of their
+// own, and about nothing else; and the tables of other kernels to have rows of their own.
+func TestTuned(t *testing.T) {
+	caps := chipstest.H200()
+	p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16, Out: dtype.BFloat16}
+	mine, err := ParseConfig("coopmat s2x2 t2x2 k32 pack g4 splits3 rows2048")
+	require.NoError(t, err)
+	tuning := kit.NewTuning(caps)
+	require.NoError(t, tuning.Add("gemm", kit.Forward, p, mine, 1))
+	var file bytes.Buffer
+	require.NoError(t, tuning.Write(&file))
+	tuning, err = kit.LoadTuning(&file, caps)
+	require.NoError(t, err)
+	change := func(f func(p *Problem)) Problem {
+		q := p
+		f(&q)
+		return q
+	}
+	tiles := func(c Config) Config {
+		c.Splits, c.Rows = 0, 0
+		return c
+	}
+	for _, x := range []struct {
+		p            Problem
+		tuned, exact bool
+	}{
+		{p, true, true},
+		{change(func(p *Problem) { p.M = 8192 }), true, false},
+		{change(func(p *Problem) { p.Alpha, p.Beta = 2, 3 }), true, false},
+		{change(func(p *Problem) { p.K = 256 }), false, false},
+		{change(func(p *Problem) { p.M = 1000 }), false, false},
+		{change(func(p *Problem) { p.TransB = true }), false, false},
+		{change(func(p *Problem) { p.DType, p.Out = dtype.Float16, dtype.Float16 }), false, false},
+		{change(func(p *Problem) { p.Activation = SiLU }), false, false},
+	} {
+		usual, err := Choose(caps, x.p, Options{})
+		require.NoError(t, err)
+		got, origin, err := ChooseOrigin(caps, x.p, Options{Tuning: tuning})
+		require.NoError(t, err)
+		require.Equal(t, kit.Origin{Tuned: x.tuned}, origin, x.p)
+		switch {
+		case x.exact:
+			require.Equal(t, mine, got)
+		case x.tuned:
+			require.Equal(t, tiles(mine), tiles(got), x.p)
+			require.Equal(t, mine.withSplits(caps, &x.p, mine.costs(caps, &x.p)), got)
+		default:
+			require.Equal(t, usual, got, x.p)
+		}
+		require.NoError(t, got.Feasible(caps, x.p))
+	}
+	beside, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, nil)
+	require.NoError(t, err)
+	require.False(t, beside.Fragments, "a kernel of another kind has a copy of op(B)")
+	copied := mine
+	copied.Fragments, copied.Splits, copied.Rows = true, 1, 0
+	require.NoError(t, tuning.Add("gemm", kit.Forward, p, copied, 1))
+	got, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, tuning)
+	require.NoError(t, err)
+	require.Equal(t, beside, got)
+
+	wide := mine
+	wide.BlockK, wide.Splits, wide.Rows = 1<<12, 1, 0
+	require.NoError(t, tuning.Add("gemm", kit.Forward, p, wide, 1))
+	usual, err := Choose(caps, p, Options{})
+	require.NoError(t, err)
+	c, origin, err := ChooseOrigin(caps, p, Options{Tuning: tuning})
+	require.NoError(t, err)
+	require.Equal(t, usual, c)
+	require.ErrorContains(t, origin.Passed, "bytes of shared memory are more than the device's")
 }

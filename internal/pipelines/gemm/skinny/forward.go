@@ -12,7 +12,7 @@ func ChooseForward(caps *vk.Caps, p engine.Problem, columns int, o engine.Option
 	if p.Activation == engine.SiLUKeep {
 		p.Activation = engine.SiLU // in the same way, and X is written, too
 	}
-	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return forwardBytes(caps, c, &p, columns) })
+	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return forwardBytes(caps, c, &p, columns) }, forwardTable)
 	if err != nil {
 		return plan, err
 	}

@@ -63,11 +63,11 @@ func (plan *Plan) Workspace() int64 { return plan.memory.Bytes }
 
 // choose chooses the configuration, for a kernel that has some bytes of shared memory
 // besides that of a product, and lays out copies of operands.
-func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int) (err error) {
+func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table) (err error) {
 	if columns < 1 || columns > maxColumns {
 		return engine.Unsupported("w has %d columns, not from 1 to %d", columns, maxColumns)
 	}
-	if plan.Config, err = chooseSiLU(caps, p, p, opt, bytes); err != nil {
+	if plan.Config, err = chooseSiLU(caps, p, p, opt, bytes, table); err != nil {
 		return err
 	}
 	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
@@ -134,7 +134,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 // chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's
 // products on the chip, with some bytes of shared memory besides that of a product. As is the
 // problem that has as many blocks as the kernel workgroups.
-func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int) (c engine.Config, err error) {
+func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table) (c engine.Config, err error) {
 	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
 		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
 	}
@@ -152,7 +152,7 @@ func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes 
 		return c, engine.Unsupported("%v: hidden units stay on the chip in kernels on matrices only", impl)
 	}
 	if opt.Config == nil {
-		c, err = engine.ChooseBeside(caps, as, impl, bytes)
+		c, err = engine.ChooseBeside(caps, table, as, impl, bytes, opt.Tuning)
 	} else if c, err = engine.Choose(caps, as, *opt); err == nil {
 		if c.Fragments {
 			return c, engine.Unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)

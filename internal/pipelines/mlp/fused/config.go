@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A Config holds the tile sizes of gemm_pair.comp.
@@ -63,38 +64,39 @@ func ParseConfig(text string) (c Config, err error) {
 	return c, nil
 }
 
-// A tableRow is one row of the tuning table.
-type tableRow struct {
-	family string // "" matches any; several are separated by spaces
-	pays   bool   // measured: faster than two products
-	Config
+// table says which configuration the kernel takes. Users have no rows of it.
+var table = kit.Table[Problem, Config, shape]{
+	Family: chips.Family,
+	Rows: []kit.Row[shape, Config]{
+		// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
+		// memory of a multiprocessor, which runs one such workgroup.
+		{Family: "hopper", Config: Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
+
+		// Small tiles: what lavapipe compiles grows with them, and takes seconds.
+		{Family: "lavapipe", Config: Config{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},
+
+		// Any device: half of Hopper's rows.
+		{Config: Config{Subgroups: 8, TilesM: 2, TilesN: 4, HiddenM: 1, HiddenN: 1, Ahead: 4}},
+	},
+	Format:   func(p *Problem) dtype.DType { return p.DType },
+	Path:     func(*Config) string { return path },
+	Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
 }
 
-// table is searched in order; the first feasible match wins.
-var table = []tableRow{
-	// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
-	// memory of a multiprocessor, which runs one such workgroup.
-	{family: "hopper", Config: Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
+// path is the only one.
+const path = "fused"
 
-	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
-	{family: "lavapipe", Config: Config{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},
+// A shape is what rows say beside families: of all problems, whether the kernel was measured to
+// be faster than two products.
+type shape struct{ pays bool }
 
-	// Any device: half of Hopper's rows.
-	{Config: Config{Subgroups: 8, TilesM: 2, TilesN: 4, HiddenM: 1, HiddenN: 1, Ahead: 4}},
-}
+// Has implements kit.Shape.
+func (shape) Has(*Problem) bool { return true }
 
 // search returns the first row that matches and is feasible, or the reason why the last
 // one that matches is not.
-func search(caps *vk.Caps, p Problem) (row tableRow, err error) {
-	family := chips.Family(caps)
-	for _, row = range table {
-		if engine.MatchesFamily(row.family, family) {
-			if err = row.Feasible(caps, p); err == nil {
-				return row, nil
-			}
-		}
-	}
-	return tableRow{}, err
+func search(caps *vk.Caps, p Problem) (*kit.Row[shape, Config], error) {
+	return table.Find(caps, &p, &kit.Query[Config]{}, path)
 }
 
 // Feasible returns nil if c can compute p on a device, and otherwise the reason, wrapping

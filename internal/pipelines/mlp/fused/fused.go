@@ -59,7 +59,7 @@ func unsupported(format string, args ...any) error { return kit.Unsupported("fus
 // Pays reports whether Forward was measured to be faster than two products on a device.
 func Pays(caps *vk.Caps, p Problem) bool {
 	row, err := search(caps, p)
-	return err == nil && row.pays
+	return err == nil && row.Shape.pays
 }
 
 // Choose returns the configuration that Forward takes for p on a device. Its error wraps
@@ -93,10 +93,10 @@ func newPlan(caps *vk.Caps, p Problem, o *Options) (plan callPlan, err error) {
 	}
 	if o.Config != nil {
 		plan.config, err = *o.Config, o.Config.Feasible(caps, p)
-	} else {
-		var row tableRow
-		row, err = search(caps, p)
+	} else if row, none := search(caps, p); none == nil {
 		plan.config = row.Config
+	} else {
+		err = none
 	}
 	if err != nil {
 		return plan, err

@@ -1,0 +1,239 @@
+package attention
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// bwdTable says which configuration Backward takes. Of a fused kernel blocks of keys alone
+// count for Fill, else those of keys and those of rows, whichever are fewer.
+var bwdTable = kit.NewTable(kit.Table[Problem, BackwardConfig, shape]{
+	Kernel: "attention", Pass: kit.Backward, Paths: pathNames, Manual: Unfused.String(), Family: chips.Family,
+	Rows:     slices.Concat(bwdRows, bwdF32x2Rows),
+	Format:   format,
+	Path:     func(c *BackwardConfig) string { return c.Impl.String() },
+	Feasible: func(c *BackwardConfig, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
+	Blocks:   (*BackwardConfig).blocks,
+	None:     func(path string, p *Problem) error { return unsupported("%s: no backward kernel of %v", path, p.DType) },
+	Fit: func(c BackwardConfig, _ *vk.Caps, _ *Problem, measured bool) BackwardConfig {
+		if measured {
+			c.Shares = 0
+		}
+		return c
+	},
+	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
+	Module: func(p *Problem, c *BackwardConfig) string { return moduleHash(bwdModules, c.Impl, p.DType) },
+})
+
+// A bwdRow is a row of bwdTable.
+type bwdRow = kit.Row[shape, BackwardConfig]
+
+// blocks returns how many blocks of keys or rows, whichever are fewer, p makes with c.
+func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
+	if c.fused() {
+		_, blocks := c.shares(caps, p)
+		return p.Batch * p.NumKVHeads * blocks
+	}
+	keys := p.Batch * p.NumKVHeads * int(groups(p.SeqKV, c.DKV.owned(caps, c.Impl, p.DType)))
+	rows := p.Batch * p.NumHeads * int(groups(p.SeqQ, c.DQ.owned(caps, c.Impl, p.DType)))
+	return min(keys, rows)
+}
+
+// bwdRows is searched in order; the first feasible match of a path wins.
+var bwdRows = []bwdRow{
+	// Swept on an H200, TUNING.md. A subgroup keeps K, V, dK and dV of its keys in
+	// registers, 3*head_dim/2 words for each key and invocation of 32, so 192 of 255 for 32
+	// keys of head_dim 64 and 16 of 128.
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
+		Impl:  CoopMat2,
+		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true}, // one block of keys
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.OfFloat16, Shape: shape{headDim: 64, causal: true}, Fill: 1, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true}, // 64 spills 80 bytes
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
+		Impl:  CoopMat,
+		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+
+	// Small tiles: what lavapipe compiles grows with stream * head_dim.
+	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+
+	// Any device with matrices, with less and less shared memory.
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+
+	// Any device. This fits Vulkan's guaranteed 16 KiB and 128 invocations for every
+	// head_dim.
+	{Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: Scalar,
+		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
+		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
+	}},
+	{Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: Unfused,
+		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
+		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
+	}},
+}
+
+// bwdF32x2Rows are those of float32 tensors on matrices. Tiles take twice the shared
+// memory of 16-bit ones, 4 * Stream rows of head_dim, and so do the registers of K and V,
+// or Q and dO, that a subgroup owns: with 16 keys, 2*head_dim words for each
+// invocation of 32, half of them dK and dV.
+var bwdF32x2Rows = []bwdRow{
+	// Swept on an H200, TUNING.md.
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true}, // 8 by 64 is 1 % faster alone, with twice the shared memory
+	}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},                           // spills 384 bytes: K, V, dK and dV alone are 256 registers
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2}, // 32 without prefetch is 5 % faster alone, and spills 352 bytes
+	}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2},
+	}},
+
+	// Small tiles, as in bwdRows.
+	{Family: "lavapipe", Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+	{Family: "lavapipe", Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
+	}},
+
+	// Any device with matrices, with less and less shared memory.
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+	}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+		Impl: CoopMat,
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+	}},
+}
+
+// chooseBackward returns the configuration that Backward takes for p on a device.
+// Its error wraps ErrUnsupported if no path, or not the forced one, handles p.
+func chooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, error) {
+	c, _, err := backwardConfig(caps, p, opt)
+	return c, err
+}
+
+// backwardConfig is chooseBackward that says where the configuration comes from.
+func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, kit.Origin, error) {
+	if err := p.Validate(); err != nil {
+		return BackwardConfig{}, kit.Origin{}, err
+	}
+	switch {
+	case opt.Config != nil:
+		return BackwardConfig{}, kit.Origin{}, errors.New("attention: Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig")
+	case opt.BackwardConfig != nil:
+		return *opt.BackwardConfig, kit.Origin{}, opt.BackwardConfig.Feasible(caps, p)
+	}
+	return bwdTable.Choose(caps, &p, query[BackwardConfig](caps, opt))
+}

@@ -1,0 +1,218 @@
+package attention
+
+import (
+	"slices"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// fwdTable says which configuration Forward takes.
+var fwdTable = kit.NewTable(kit.Table[Problem, Config, shape]{
+	Kernel: "attention", Pass: kit.Forward, Paths: pathNames, Manual: Unfused.String(), Family: chips.Family,
+	Rows:     slices.Concat(fwdRows, fwdF32x2Rows),
+	Format:   format,
+	Path:     func(c *Config) string { return c.Impl.String() },
+	Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
+	Blocks:   func(c *Config, caps *vk.Caps, p *Problem) int { return c.blocks(caps, *p) },
+	None:     func(path string, _ *Problem) error { return unsupported("impl %s is not a path", path) },
+	Fit: func(c Config, caps *vk.Caps, p *Problem, measured bool) Config {
+		if c.Splits == 0 || measured {
+			c.Splits = c.splitsToFill(caps, *p)
+		}
+		return c
+	},
+	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
+	Module: func(p *Problem, c *Config) string { return moduleHash(fwdModules, c.Impl, p.DType) },
+})
+
+// A fwdRow is a row of fwdTable.
+type fwdRow = kit.Row[shape, Config]
+
+// A shape is what rows say of the sizes of problems.
+type shape struct {
+	headDim int  // matches problems with HeadDim and ValueHeadDim <= headDim
+	causal  bool // causal problems only; false matches any
+	seqQ    int  // matches problems with SeqQ <= seqQ; 0 matches any
+	seqKV   int  // matches problems with SeqKV <= seqKV; 0 matches any
+}
+
+// Has implements kit.Shape.
+func (s shape) Has(p *Problem) bool {
+	return max(p.HeadDim, p.ValueHeadDim()) <= s.headDim && (!s.causal || p.Causal) && (s.seqQ == 0 || p.SeqQ <= s.seqQ) && (s.seqKV == 0 || p.SeqKV <= s.seqKV)
+}
+
+func format(p *Problem) dtype.DType { return p.DType }
+
+// fwdRows is searched in order; the first feasible match of a path wins.
+// TUNING.md has the runs behind the numbers.
+var fwdRows = []fwdRow{
+	// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
+	// multiprocessor where registers allow; problems of few blocks take 16 rows
+	// for each subgroup, so that more multiprocessors have work.
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 256}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, KeysFirst: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128, seqQ: 16}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+
+	{Family: "hopper", Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
+
+	// No row from here to lavapipe's has been measured. They are argued from what
+	// a subgroup of r rows keeps in registers, in 32-bit words,
+	//
+	//	Q  r*head_dim/2    S  r*block_n      next K, V  block_n*head_dim/subgroups
+	//	O  r*head_dim      P  r*block_n/2
+	//
+	// of which NVIDIA has 32*255, and from the shared memory of a workgroup,
+	// 2*block_n rows of 2*head_dim + 16 bytes.
+
+	// NVIDIA before Hopper, and after it in small chips: the same instruction
+	// (mma.sync, native there), compiler and 255 registers as on Hopper, so the sizes
+	// measured there, where they agree with FlashAttention-2's for these chips: four
+	// subgroups of 32 rows at head_dim 64 and 128, and of 16 at 256. Tiles of keys are
+	// shorter than its own, for a workgroup sees 48 KiB of shared memory here; at
+	// 18 KiB and less two of them share a multiprocessor even if that holds for all
+	// its workgroups together, as on Hopper.
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+
+	// The same on VK_KHR_cooperative_matrix, which takes up to 14 KiB more for
+	// eight subgroups.
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+
+	// AMD: 16x16x16, subgroups of 64. RDNA3 keeps each left matrix twice, 8
+	// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
+	// llama.cpp; RDNA4 keeps it once and has registers for two up to head_dim 128.
+	// LDS is 64 KiB of a workgroup on RADV and 32 KiB on the other drivers, and two
+	// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB.
+	{Family: "rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, SplitLoop: true}},
+	{Family: "rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, SplitLoop: true}},
+	{Family: "rdna3 rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
+	{Family: "rdna3 rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{Family: "rdna3 rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+
+	// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or
+	// twice that with half the subgroups: 8 rows take 4.5 KiB with block_n 32 at
+	// head_dim 64, 6.8 KiB with 16 at 128, and do not fit at 256. More rows of a subgroup
+	// spill (llama.cpp found the same), so eight subgroups share a tile of keys.
+	{Family: "xe2", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{Family: "xe2", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+
+	// 4 x 4 scores and 4 x head_dim/8 elements of O of an invocation: about 110
+	// registers at head_dim 128, where NVIDIA and AMD have 255. Intel has 64 to 128:
+	// the row for any device.
+	{Family: "ampere ampere-rtx ada blackwell-rtx rdna3 rdna4", Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
+
+	// Small tiles: what lavapipe compiles grows with block_n * head_dim, and
+	// takes seconds.
+	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
+	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
+
+	// Any device with matrices, with less and less shared memory: 2 * BlockN
+	// rows of head_dim.
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+
+	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations for
+	// every head_dim.
+	{Shape: shape{headDim: 256}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 32, Depth: 32, ValueRows: 8}},
+	{Shape: shape{headDim: 128}, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 32}},
+	{Shape: shape{headDim: 256}, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 8, Depth: 32}},
+}
+
+// fwdF32x2Rows are those of float32 tensors on matrices. Tiles take twice the
+// shared memory of 16-bit ones: 4 * BlockN rows of head_dim.
+var fwdF32x2Rows = []fwdRow{
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 2}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 2}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, SplitLoop: true, Fence: 2}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 2}},
+
+	// Small tiles, as in fwdRows.
+	{Family: "lavapipe", Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
+	{Family: "lavapipe", Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
+
+	// Any device with matrices, with less and less shared memory.
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+}
+
+// chooseForward returns the configuration that Forward takes for p on a device. Its
+// error wraps ErrUnsupported if no path, or not the forced one, handles p.
+func chooseForward(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+	c, _, err := forwardConfig(caps, p, opt)
+	return c, err
+}
+
+// forwardConfig is chooseForward that says where the configuration comes from.
+func forwardConfig(caps *vk.Caps, p Problem, opt Options) (Config, kit.Origin, error) {
+	if err := p.Validate(); err != nil {
+		return Config{}, kit.Origin{}, err
+	}
+	if opt.Config != nil {
+		return *opt.Config, kit.Origin{}, opt.Config.Feasible(caps, p)
+	}
+	return fwdTable.Choose(caps, &p, query[Config](caps, opt))
+}
+
+// query returns what a call asks of a table.
+func query[C any](caps *vk.Caps, opt Options) kit.Query[C] {
+	q := kit.Query[C]{Auto: autoPaths(caps), Tuning: opt.Tuning}
+	if opt.Impl != Auto {
+		q.Path = opt.Impl.String()
+	}
+	return q
+}
+
+// autoPaths returns the paths in the order in which Auto asks them.
+//
+// Matrices pay where they have units of their own. On a CPU device they are loops: on
+// lavapipe scalar is about as fast for float16 and 3 to 6 times as fast for float32, and
+// compiled in a tenth of a second instead of seconds, or a minute at head_dim 256.
+func autoPaths(caps *vk.Caps) []string {
+	if caps.Type == vk.CPU {
+		return scalarOnly
+	}
+	return fastestFirst
+}
+
+var (
+	pathNames    = []string{CoopMat2.String(), CoopMat.String(), Scalar.String(), Unfused.String()}
+	fastestFirst = pathNames[:3]
+	scalarOnly   = pathNames[2:3]
+)

@@ -1,0 +1,128 @@
+package norm
+
+import (
+	"slices"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// The tables of the passes have a rule instead of rows: what suits a row follows from its length
+// and from the device.
+var (
+	fwdTable = newTable(kit.Forward, "norm_fwd")
+	bwdTable = newTable(kit.Backward, "norm_bwd", "sum_rows")
+)
+
+// onlyPath is the path that norm has.
+const onlyPath = "auto"
+
+// manyRows fill any device.
+const manyRows = 1 << 16
+
+func newTable(pass kit.Pass, kernels ...string) *kit.Table[Problem, Config, anyShape] {
+	return kit.NewTable(kit.Table[Problem, Config, anyShape]{
+		Kernel: "norm", Pass: pass, Paths: []string{onlyPath}, Family: chips.Family, Rule: rule,
+		Format:   func(p *Problem) dtype.DType { return p.DType },
+		Path:     func(*Config) string { return onlyPath },
+		Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
+		Likeness: func(p *Problem) kit.Likeness {
+			kind := *p // a row's length is no size here: most of what is best follows from it
+			kind.Rows, kind.Eps = 0, 0
+			return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Rows), Enough: manyRows}}}
+		},
+		Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), kernels...) },
+		Validate: func(p *Problem) error { return p.Validate() },
+	})
+}
+
+// anyShape is that of rows, of which there are none.
+type anyShape struct{}
+
+// Has implements kit.Shape.
+func (anyShape) Has(*Problem) bool { return true }
+
+// rule returns how rows are shared: in the registers of a subgroup if they fit, else in those of
+// the smallest workgroup, else from memory.
+func rule(caps *vk.Caps, p *Problem) (Config, error) {
+	n := vecs(p)
+	size := int(caps.SubgroupSize)
+	c := Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads), Rows: 1, Ahead: true, Groups: 4}
+	if c.Feasible(caps, *p) == nil {
+		return c, nil
+	}
+	c.SubgroupTeam = false
+	for c.Threads = leastThreads; ; c.Threads *= 2 {
+		c.Groups = 4 * max(threads/c.Threads, 1)
+		c.Loads = min((n+c.Threads-1)/c.Threads, maxLoads)
+		if c.Feasible(caps, *p) == nil {
+			return c, nil
+		}
+		larger := c
+		if larger.Threads, larger.Loads = 2*c.Threads, 0; larger.Feasible(caps, *p) != nil {
+			break
+		}
+	}
+	c.Loads = 0
+	return c, c.Feasible(caps, *p)
+}
+
+// Candidates returns configurations of a pass that are worth measuring for p on a device, all
+// feasible: what Choose takes first, then other workgroups, of which a subgroup or all have a row,
+// kept in registers or read again. Variants has the rest. The error is that of Choose.
+func Candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
+	start, _, err := choose(caps, p, pass, Options{})
+	if err != nil {
+		return nil, err
+	}
+	all := []Config{start}
+	n := vecs(&p)
+	for _, threads := range []int{64, 128, 256, 512, 1024} {
+		for _, c := range []Config{
+			{Threads: threads, SubgroupTeam: true, Rows: 1}, {Threads: threads, SubgroupTeam: true, Rows: 2},
+			{Threads: threads, SubgroupTeam: true, Rows: 4}, {Threads: threads, Rows: 1},
+		} {
+			c.Ahead, c.Groups = start.Ahead, 4*max(256/threads, 1)
+			if c.Loads = (n + c.team(caps) - 1) / c.team(caps); c.Loads > maxLoads {
+				c.Loads = 0
+			}
+			all = addFeasible(all, c, caps, &p)
+			if !c.SubgroupTeam {
+				c.Loads = 0
+				all = addFeasible(all, c, caps, &p)
+			}
+		}
+	}
+	return all, nil
+}
+
+// Variants returns the feasible configurations that are like c, but for one of the choices that
+// Candidates leaves as they are: whether weights stay in registers, and in the backward pass
+// whether the next row is on its way, and how many workgroups there are.
+func Variants(caps *vk.Caps, p Problem, pass kit.Pass, c Config) []Config {
+	all := []Config{c}
+	v := c
+	v.Reload = !c.Reload
+	all = addFeasible(all, v, caps, &p)
+	if pass == kit.Backward {
+		v = c
+		v.Ahead = !c.Ahead
+		all = addFeasible(all, v, caps, &p)
+		v = c
+		for _, v.Groups = range []int{1, 2, 4, 8, 16} {
+			all = addFeasible(all, v, caps, &p)
+		}
+	}
+	return all[1:]
+}
+
+// addFeasible appends c to a list, unless it is there or not feasible.
+func addFeasible(all []Config, c Config, caps *vk.Caps, p *Problem) []Config {
+	if slices.Contains(all, c) || c.Feasible(caps, *p) != nil {
+		return all
+	}
+	return append(all, c)
+}

@@ -1,0 +1,355 @@
+package kit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// tuningFormat is the version of the file's format. Format 1 had the forward pass of attention
+// only, whose rows have the fields of the problem beside the others.
+const tuningFormat = 2
+
+// ErrNewerTuning is wrapped by errors about files that a newer version wrote, and that must not
+// be replaced.
+var ErrNewerTuning = errors.New("a newer version of flashvk wrote it")
+
+// maxTuningBytes bounds what LoadTuning reads: thousands of rows.
+const maxTuningBytes = 4 << 20
+
+// tuningFile is the JSON of a Tuning.
+type tuningFile struct {
+	Format int               `json:"format"`
+	Device tuningDevice      `json:"device"`
+	Rows   []json.RawMessage `json:"rows"`
+}
+
+// tuningFileRow is the JSON of a row. Module is a hash of the SPIR-V that the row was measured
+// with.
+type tuningFileRow struct {
+	Kernel  string          `json:"kernel"`
+	Pass    string          `json:"pass"`
+	Module  string          `json:"module"`
+	Problem json.RawMessage `json:"problem"`
+	Config  json.RawMessage `json:"config"`
+	NS      float64         `json:"ns"`
+}
+
+// TuningPath returns the file for a device's Tuning in a folder: vendor, device
+// and driver, in numbers.
+func TuningPath(dir string, caps *vk.Caps) string {
+	return filepath.Join(dir, fmt.Sprintf("%04x-%04x-%d-%08x.json", caps.VendorID, caps.DeviceID, caps.DriverID, caps.DriverVersion))
+}
+
+// UserTuningPath returns the file for a device in the user's cache folder, which `flashvk tune`
+// writes and the other commands read. An error says that there is no such folder.
+func UserTuningPath(caps *vk.Caps) (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	return TuningPath(filepath.Join(dir, "flashvk", "tuning"), caps), nil
+}
+
+// LoadTuning reads a Tuning that Write wrote, for a device. Only the rows of kernels whose
+// packages the program imports count; the others are kept for Write.
+//
+// It returns an error, and no Tuning, if the file is of another device or driver, is damaged, or
+// is of a newer format (ErrNewerTuning). Rows whose kernels have changed do not count, see Stale.
+func LoadTuning(r io.Reader, caps *vk.Caps) (*Tuning, error) {
+	t, err := loadTuning(r, caps)
+	if err != nil {
+		return nil, fmt.Errorf("kit: tuning: %w", err)
+	}
+	return t, nil
+}
+
+func loadTuning(r io.Reader, caps *vk.Caps) (*Tuning, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxTuningBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxTuningBytes {
+		return nil, fmt.Errorf("more than %d bytes", maxTuningBytes)
+	}
+	var version struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(data, &version); err != nil {
+		return nil, err
+	}
+	switch {
+	case version.Format > tuningFormat:
+		return nil, fmt.Errorf("format=%d is above %d, which this version reads: %w", version.Format, tuningFormat, ErrNewerTuning)
+	case version.Format < 1:
+		return nil, fmt.Errorf("format=%d is not positive", version.Format)
+	}
+	var file tuningFile
+	if err := strictly(data, &file); err != nil {
+		return nil, err
+	}
+	t := NewTuning(caps)
+	if file.Device != t.device {
+		return nil, fmt.Errorf("it was measured on %q with driver %d version %#x, not on this device with this driver",
+			file.Device.Name, file.Device.DriverID, file.Device.DriverVersion)
+	}
+	for i, raw := range file.Rows {
+		row, err := readRow(raw, version.Format)
+		if err != nil {
+			return nil, fmt.Errorf("row %d: %w", i, err)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t, nil
+}
+
+// strictly reads JSON all of whose fields must be known.
+func strictly(data []byte, to any) error {
+	in := json.NewDecoder(bytes.NewReader(data))
+	in.DisallowUnknownFields()
+	return in.Decode(to)
+}
+
+// readRow reads a row of a format.
+func readRow(raw []byte, format int) (tunedRow, error) {
+	var row tuningFileRow
+	var err error
+	if format == 1 {
+		row, err = readRow1(raw)
+	} else {
+		err = strictly(raw, &row)
+	}
+	x := tunedRow{kernel: row.Kernel, pass: row.Pass, module: row.Module, problem: row.Problem, config: row.Config, ns: row.NS}
+	if err != nil {
+		return x, err
+	}
+	if !(x.ns > 0 && x.ns < math.Inf(1)) {
+		return x, fmt.Errorf("ns=%v is not a time", x.ns)
+	}
+	if x.kernel == "" || x.pass == "" {
+		return x, fmt.Errorf("kernel=%q, pass=%q: one is missing", x.kernel, x.pass)
+	}
+	for _, part := range []*json.RawMessage{&x.problem, &x.config} {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, *part); err != nil {
+			return x, fmt.Errorf("problem and config: %w", err)
+		}
+		*part = compact.Bytes()
+	}
+	if x.table = tables[[2]string{x.kernel, x.pass}]; x.table == nil {
+		return x, nil
+	}
+	return x, x.table.read(&x)
+}
+
+// readRow1 reads a row of format 1: what is no field of a row is one of its problem.
+func readRow1(raw []byte) (row tuningFileRow, err error) {
+	problem := map[string]json.RawMessage{}
+	if err := json.Unmarshal(raw, &problem); err != nil {
+		return row, err
+	}
+	for name, to := range map[string]any{"kernel": &row.Kernel, "module": &row.Module, "config": &row.Config, "ns": &row.NS} {
+		if value, ok := problem[name]; ok {
+			if err := json.Unmarshal(value, to); err != nil {
+				return row, err
+			}
+		}
+		delete(problem, name)
+	}
+	row.Pass = Forward.String()
+	if row.Kernel == "attention_fwd" {
+		row.Kernel = "attention"
+	}
+	row.Problem, err = json.Marshal(problem)
+	return row, err
+}
+
+// read implements tableReader.
+func (t *Table[P, C, S]) read(row *tunedRow) error {
+	p, c, err := t.decode(row)
+	if err != nil {
+		return err
+	}
+	m := &measured[P, C]{p, c, t.Path(&c), row.ns}
+	if err := t.validate(m); err != nil {
+		return err
+	}
+	if row.module != t.Module(&p, &c) {
+		row.stale = true
+		return nil
+	}
+	row.measured = m
+	return nil
+}
+
+// decode reads problem and configuration of a row.
+func (t *Table[P, C, S]) decode(row *tunedRow) (p P, c C, err error) {
+	if t.Decode != nil {
+		p, err = t.Decode(row.problem)
+	} else {
+		err = readFields(row.problem, reflect.ValueOf(&p).Elem())
+	}
+	if err != nil {
+		return p, c, fmt.Errorf("problem: %w", err)
+	}
+	if err := strictly(row.config, &c); err != nil {
+		return p, c, fmt.Errorf("config: %w", err)
+	}
+	return p, c, nil
+}
+
+// encode returns what the JSON of a problem is of.
+func (t *Table[P, C, S]) encode(p *P) any {
+	if t.Encode != nil {
+		return t.Encode(p)
+	}
+	return fields(reflect.ValueOf(p).Elem())
+}
+
+// fields returns what the JSON of a problem is of: its fields by their names, formats in words.
+func fields(p reflect.Value) map[string]any {
+	all := map[string]any{}
+	for i := range p.NumField() {
+		x := p.Field(i).Interface()
+		if t, ok := x.(dtype.DType); ok {
+			x = t.String()
+		}
+		all[p.Type().Field(i).Name] = x
+	}
+	return all
+}
+
+// readFields reads what fields returns. Those that are missing are zero.
+func readFields(data []byte, p reflect.Value) error {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(data, &all); err != nil {
+		return err
+	}
+	for i := range p.NumField() {
+		name := p.Type().Field(i).Name
+		raw, ok := all[name]
+		if delete(all, name); !ok {
+			continue
+		}
+		to, format := p.Field(i).Addr().Interface(), ""
+		t, ok := to.(*dtype.DType)
+		if ok {
+			to = &format
+		}
+		err := json.Unmarshal(raw, to)
+		if ok && err == nil {
+			*t, err = dtype.Parse(format)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	for name := range all {
+		return fmt.Errorf("unknown field %q", name)
+	}
+	return nil
+}
+
+// validate returns an error if a row cannot come from a measurement. Sizes are bounded so that
+// Feasible computes with them without overflow.
+func (t *Table[P, C, S]) validate(m *measured[P, C]) error {
+	if err := t.Validate(&m.problem); err != nil {
+		return err
+	}
+	if !t.has(m.path) {
+		return fmt.Errorf("impl %v is not a path", m.path)
+	}
+	if !(m.ns > 0 && m.ns < math.Inf(1)) {
+		return fmt.Errorf("ns=%v is not a time", m.ns)
+	}
+	return boundSizes(reflect.ValueOf(m.config), t.Large)
+}
+
+// boundSizes returns an error if a number of a configuration is no size.
+func boundSizes(v reflect.Value, large []string) error {
+	const limit, most = 1 << 16, 1 << 31
+	for i := range v.NumField() {
+		f, name := v.Field(i), v.Type().Field(i).Name
+		bound := int64(limit)
+		if slices.Contains(large, name) {
+			bound = most
+		}
+		switch f.Kind() {
+		case reflect.Struct:
+			if err := boundSizes(f, large); err != nil {
+				return err
+			}
+		case reflect.Int:
+			if f.Int() < 0 || f.Int() > bound {
+				return fmt.Errorf("%s=%d is not between 0 and %d", name, f.Int(), bound)
+			}
+		}
+	}
+	return nil
+}
+
+// Write writes t as JSON, for LoadTuning.
+func (t *Tuning) Write(w io.Writer) error {
+	file := struct {
+		Format int             `json:"format"`
+		Device tuningDevice    `json:"device"`
+		Rows   []tuningFileRow `json:"rows"`
+	}{tuningFormat, t.device, []tuningFileRow{}}
+	for i := range t.rows {
+		r := &t.rows[i]
+		file.Rows = append(file.Rows, tuningFileRow{r.kernel, r.pass, r.module, r.problem, r.config, r.ns})
+	}
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	out.SetIndent("", "\t")
+	return out.Encode(file)
+}
+
+// LoadTuningFile is LoadTuning for the file at path. A file that does not
+// exist is an error that wraps fs.ErrNotExist.
+func LoadTuningFile(path string, caps *vk.Caps) (*Tuning, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("kit: tuning: %w", err)
+	}
+	defer f.Close()
+	return LoadTuning(f, caps)
+}
+
+// WriteFile writes t to the file at path, making its folder. Whoever opens the
+// file sees the old content or the new, whole.
+func (t *Tuning) WriteFile(path string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("kit: tuning: %w", err)
+		}
+	}()
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	err = errors.Join(t.Write(f), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
