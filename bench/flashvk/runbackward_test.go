@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -99,7 +100,7 @@ func runBackwardFile(t *testing.T, p attention.Problem, in ref.Inputs[float32], 
 		for i, x := range read(t, out, g.name, g.format, g.shape...) {
 			got[i] = float64(x)
 		}
-		diff := ref.MaxDiff(got, g.want)
+		diff := guard.MaxDiff(got, g.want)
 		require.LessOrEqual(t, diff.Off, g.bound, "%s[%d] = %v, want %v", g.name, diff.Index, diff.Got, diff.Want)
 	}
 	require.Len(t, out.Tensors(), tensors)

@@ -17,10 +17,8 @@ import (
 )
 
 // groupOnDevice runs gemm.MultiplyGroup for the suite.
-func groupOnDevice(d *vk.Device, opt gemm.GroupOptions) gemmtest.GroupMultiplier {
-	return func(in []gemmtest.Tensors, g gemm.Group) error {
-		return onBuffers(d, in, func(cmd *vk.Cmd, t []gemm.Tensors) error { return gemm.MultiplyGroup(cmd, t, g, opt) })
-	}
+func groupOnDevice(opt gemm.GroupOptions) gemmtest.GroupMultiplier {
+	return func(c *vk.Cmd, t []gemm.Tensors, g gemm.Group) error { return gemm.MultiplyGroup(c, t, g, opt) }
 }
 
 // groupFormats is formats for groups.
@@ -39,7 +37,7 @@ func TestMultiplyGroup(t *testing.T) {
 		t.Run(impl.String(), func(t *testing.T) {
 			d := vktest.Open(t)
 			groupFormats(t, d, impl, func(t *testing.T, format dtype.DType) {
-				gemmtest.TestGroup(t, gemmtest.Groups(format), groupOnDevice(d, gemm.GroupOptions{Impl: impl}))
+				gemmtest.TestGroup(t, d, gemmtest.Groups(format), groupOnDevice(gemm.GroupOptions{Impl: impl}))
 			})
 		})
 	}
@@ -60,7 +58,7 @@ func TestGroupConfigs(t *testing.T) {
 						some = append(some, c)
 					}
 				}
-				gemmtest.TestGroup(t, some, groupOnDevice(d, gemm.GroupOptions{Config: &config}))
+				gemmtest.TestGroup(t, d, some, groupOnDevice(gemm.GroupOptions{Config: &config}))
 			})
 		})
 	}
@@ -217,20 +215,18 @@ func TestGroupWorkspace(t *testing.T) {
 		require.NoError(t, err)
 		defer workspace.Close()
 		opt := gemm.GroupOptions{Workspace: workspace, WorkspaceOffset: x.offset}
-		_, _, err = gemmtest.CheckGroup(c, func(in []gemmtest.Tensors, g gemm.Group) error {
-			return onBuffers(d, in, func(cmd *vk.Cmd, t []gemm.Tensors) error {
-				for _, first := range []bool{true, false} {
-					one, tensors := g, t
-					if first { // another table, and the same results of these products
-						one.Products, tensors = g.Products[3:], t[3:]
-					}
-					if err := gemm.MultiplyGroup(cmd, tensors, one, opt); err != nil {
-						return err
-					}
-					cmd.Barrier()
+		_, err = gemmtest.CheckGroup(context.Background(), d, c, func(cmd *vk.Cmd, t []gemm.Tensors, g gemm.Group) error {
+			for _, first := range []bool{true, false} {
+				one, tensors := g, t
+				if first { // another table, and the same results of these products
+					one.Products, tensors = g.Products[3:], t[3:]
 				}
-				return nil
-			})
+				if err := gemm.MultiplyGroup(cmd, tensors, one, opt); err != nil {
+					return err
+				}
+				cmd.Barrier()
+			}
+			return nil
 		})
 		if x.want == "" {
 			require.NoError(t, err)

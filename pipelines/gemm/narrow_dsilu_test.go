@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
@@ -34,11 +34,11 @@ func TestNarrowDSiLU(t *testing.T) {
 			if i%2 == 0 {
 				p.Out = dtype.Float32
 			}
-			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package mlp has odd ones
+			layout := guard.Layout(i) % guard.Odd // dpre is aligned; of the rest, package mlp has odd ones
 			t.Run(p.String(), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(2, uint64(p.N)))
 				batch, padded := p.Batches(), (p.N+7)/8*8
-				in := ref.Inputs{A: kerneltest.Random(rng, format, batch*p.M*p.K, 1), B: kerneltest.Random(rng, format, batch*p.N*p.K, 1), X: kerneltest.Random(rng, format, batch*p.M*p.N, 2)}
+				in := ref.Inputs{A: guard.Random(rng, format, batch*p.M*p.K, 1), B: guard.Random(rng, format, batch*p.N*p.K, 1), X: guard.Random(rng, format, batch*p.M*p.N, 2)}
 				first, second := p, gemm.Problem{Batch: p.Batch, M: p.N, N: p.K, K: p.M, TransA: true, DType: format, Out: p.Out}
 				first.Activation, first.Out = gemm.TimesDSiLUKeep, format
 				want, plain := ref.Multiply(in, first), ref.Plain(in, first)
@@ -47,7 +47,7 @@ func TestNarrowDSiLU(t *testing.T) {
 				for i := range batch * p.M {
 					rows = append(append(rows, want.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
 				}
-				c := kerneltest.Case{Name: "narrow_dsilu", Layout: layout, Tensors: []kerneltest.Tensor{
+				c := guard.Case{Name: "narrow_dsilu", Layout: layout, Tensors: []guard.Tensor{
 					{Name: "dy", DType: format, Shape: p.AShape(), Values: in.A},
 					{Name: "w", DType: format, Shape: p.BShape(), Values: in.B},
 					{Name: "pre", DType: format, Shape: p.CShape(), Values: in.X},

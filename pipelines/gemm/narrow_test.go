@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
@@ -34,7 +34,7 @@ func TestNarrow(t *testing.T) {
 		} {
 			p := s.p
 			p.DType, p.Out = format, format
-			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			layout := guard.Layout(i) % guard.Layouts
 			for _, p.Activation = range []gemm.Activation{gemm.SiLU, gemm.SiLUKeep} {
 				if keep := p.Activation == gemm.SiLUKeep; keep != (i%2 == 1) && !vktest.Thorough(d) {
 					continue // the first product is written in every other case
@@ -42,11 +42,11 @@ func TestNarrow(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
 					h := newHiddenCase(p, s.columns)
 					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
-					c := kerneltest.Case{Name: "narrow", Layout: layout, Tensors: append(h.tensors,
-						kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
+					c := guard.Case{Name: "narrow", Layout: layout, Tensors: append(h.tensors,
+						guard.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
 					if p.HasX() {
 						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
-						c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: "x", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
+						c.Tensors = append(c.Tensors, guard.Tensor{Name: "x", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
 					}
 					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 						return gemm.Narrow(c, t["y"], t["a"], t["b"], t["w"], s.columns, p, gemm.Options{Impl: gemm.CoopMat, Config: s.config, X: t["x"]})

@@ -9,8 +9,8 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
@@ -31,7 +31,7 @@ func pairConfigs(m int) []string {
 
 // pairCases calls f for problems of a format that w of some columns and more fit: sizes 1,
 // whole blocks and chunks, and tails of all four.
-func pairCases(m, columns int, format dtype.DType, f func(p gemm.PairProblem, layout kerneltest.Layout)) {
+func pairCases(m, columns int, format dtype.DType, f func(p gemm.PairProblem, layout guard.Layout)) {
 	for i, p := range []gemm.PairProblem{
 		{M: 1, In: 1, Hidden: 1, N: 1, Out: dtype.Float32},
 		{M: 4 * m, In: 4 * m, Hidden: 12 * m, N: columns, Out: format},
@@ -39,7 +39,7 @@ func pairCases(m, columns int, format dtype.DType, f func(p gemm.PairProblem, la
 		{M: 3*m - 1, In: m - 1, Hidden: 14*m - 1, N: 5, Out: dtype.Float32},
 	} {
 		p.DType = format
-		f(p, kerneltest.Layout(i)%kerneltest.Layouts)
+		f(p, guard.Layout(i)%guard.Layouts)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestPair(t *testing.T) {
 				require.NoError(t, err)
 				config, columns = &c, c.Subgroups*c.TilesN*m
 			}
-			pairCases(m, columns, format, func(p gemm.PairProblem, layout kerneltest.Layout) {
+			pairCases(m, columns, format, func(p gemm.PairProblem, layout guard.Layout) {
 				if i++; i%2 == 0 && !vktest.Thorough(d) {
 					return // every other case of a configuration; the next one has the others
 				}
@@ -77,9 +77,9 @@ func TestPair(t *testing.T) {
 }
 
 // checkPair runs a problem on random tensors.
-func checkPair(d *vk.Device, p gemm.PairProblem, layout kerneltest.Layout, opt gemm.PairOptions) (string, error) {
+func checkPair(d *vk.Device, p gemm.PairProblem, layout guard.Layout, opt gemm.PairOptions) (string, error) {
 	rng := rand.New(rand.NewPCG(uint64(p.M), uint64(p.Hidden)))
-	random := func(n int) []float64 { return kerneltest.Random(rng, p.DType, n, 1) }
+	random := func(n int) []float64 { return guard.Random(rng, p.DType, n, 1) }
 	x, w1, w2 := random(p.M*p.In), random(p.In*p.Hidden), random(p.Hidden*p.N)
 	first := gemm.Problem{M: p.M, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.DType}
 	second := gemm.Problem{M: p.M, N: p.N, K: p.Hidden, DType: p.DType, Out: p.Out}
@@ -87,7 +87,7 @@ func checkPair(d *vk.Device, p gemm.PairProblem, layout kerneltest.Layout, opt g
 	want := ref.Multiply(ref.Inputs{A: ref.Multiply(in, first).C, B: w2}, second)
 	hidden := ref.Plain(in, first).C
 	plain := ref.Plain(ref.Inputs{A: hidden, B: w2}, second)
-	c := kerneltest.Case{Name: "pair", Layout: layout, Tensors: []kerneltest.Tensor{
+	c := guard.Case{Name: "pair", Layout: layout, Tensors: []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: []int{p.M, p.In}, Values: x},
 		{Name: "w1", DType: p.DType, Shape: []int{p.In, p.Hidden}, Values: w1},
 		{Name: "w2", DType: p.DType, Shape: []int{p.Hidden, p.N}, Values: w2},
@@ -113,7 +113,7 @@ func TestPairWorkspace(t *testing.T) {
 		64: fmt.Sprintf("gemm: workspace has %d bytes from 64 on, want %d", bytes-16, bytes),
 		8:  "gemm: workspace_offset=8 is not a multiple of 16",
 	} {
-		_, err := checkPair(d, p, kerneltest.Odd, gemm.PairOptions{Workspace: memory, WorkspaceOffset: offset})
+		_, err := checkPair(d, p, guard.Odd, gemm.PairOptions{Workspace: memory, WorkspaceOffset: offset})
 		if want == "" {
 			require.NoError(t, err)
 		} else {

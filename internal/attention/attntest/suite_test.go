@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/philox"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // quick returns how many operations a case may have at most: fewer under the race
@@ -25,7 +26,7 @@ func quick(most float64) float64 {
 // where those are quick enough.
 func TestReference(t *testing.T) {
 	s := NewSuite(Short, Contiguous(loops), Float64)
-	s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }).TestForward(t, Reference)
+	TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }), Reference)
 }
 
 // TestAlgorithm compares the tiled algorithm, without rounding, with the
@@ -45,7 +46,7 @@ func TestAlgorithm(t *testing.T) {
 			if m.BlockM == 16 && !raceDetector {
 				limit = math.Inf(1)
 			}
-			s.Where(func(c *Case) bool { return c.FLOPs() < limit && c.Problem.DType == dtype.Float16 }).TestForward(t, Contiguous(m.Forward))
+			TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < limit && c.Problem.DType == dtype.Float16 }), Contiguous(m.Forward))
 		})
 	}
 }
@@ -58,14 +59,14 @@ func TestKernelPrecision(t *testing.T) {
 		s = s.Where(func(c *Case) bool { return c.FLOPs() < 3e5 })
 	}
 	t.Run("model", func(t *testing.T) {
-		s.TestForward(t, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))
+		TestForward(t, s, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))
 	})
 	small := s.Where(func(c *Case) bool { return c.FLOPs() < 1e7 })
 	t.Run("model-small-tiles", func(t *testing.T) {
-		small.TestForward(t, Contiguous(ref.Model{BlockM: 16, BlockN: 16, RoundP: true}.Forward))
+		TestForward(t, small, Contiguous(ref.Model{BlockM: 16, BlockN: 16, RoundP: true}.Forward))
 	})
-	t.Run("plain", func(t *testing.T) { small.TestForward(t, Contiguous(ref.Plain[float64])) })
-	t.Run("reference", func(t *testing.T) { small.TestForward(t, Reference) })
+	t.Run("plain", func(t *testing.T) { TestForward(t, small, Contiguous(ref.Plain[float64])) })
+	t.Run("reference", func(t *testing.T) { TestForward(t, small, Reference) })
 }
 
 // TestSupports says that refused cases are skipped, not run.
@@ -74,7 +75,7 @@ func TestSupports(t *testing.T) {
 	require.NotEmpty(t, s.Cases)
 	refused, ran := 0, 0
 	f := &supporter{t: t, refused: &refused, ran: &ran}
-	t.Run("suite", func(t *testing.T) { s.TestForward(t, f) })
+	t.Run("suite", func(t *testing.T) { TestForward(t, s, f) })
 	require.Positive(t, refused)
 	require.Positive(t, ran)
 }
@@ -92,7 +93,7 @@ func (s *supporter) Supports(p attention.Problem) error {
 	return errRefused
 }
 
-func (s *supporter) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
+func (s *supporter) Forward(o, lse *guard.View, in Inputs, p attention.Problem) error {
 	require.Equal(s.t, dtype.Float16, p.DType)
 	*s.ran++
 	return Reference.Forward(o, lse, in, p)

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
@@ -47,7 +47,7 @@ func (p *mlpProblem) narrowBytes(caps *vk.Caps) (int64, error) {
 
 // checkNarrow runs one of the kernels of gemm: x is that of every head, and tensors by token
 // have the heads as their second axis.
-func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []kerneltest.Tensor, bytes int64) error {
+func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []guard.Tensor, bytes int64) error {
 	x, opt, err := p.product()
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []kernelte
 		case t.Name == "dpre":
 			zeroRows(t, padded)
 			rng := p.rng(40)
-			t.Place = &kerneltest.Place{Offset: 8 * rng.IntN(9), RowGap: 8 * rng.IntN(3), MatrixGap: 8 * rng.IntN(3)}
+			t.Place = &guard.Place{Offset: 8 * rng.IntN(9), RowGap: 8 * rng.IntN(3), MatrixGap: 8 * rng.IntN(3)}
 		}
 	}
 	if p.Backward && p.Keep == mlp.KeepPre {
@@ -114,7 +114,7 @@ func turn(x []float64, rows, cols int) []float64 {
 }
 
 // zeroRows adds zeros to the rows of an output.
-func zeroRows(t *kerneltest.Tensor, padded int) {
+func zeroRows(t *guard.Tensor, padded int) {
 	cols := t.Shape[2]
 	if t.Sample != nil {
 		for i, at := range t.Sample {
