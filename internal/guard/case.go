@@ -85,11 +85,11 @@ func Random(rng *rand.Rand, t dtype.DType, n int, scale float64) []float64 {
 // Check runs the case and returns the first thing that is wrong, and how close the
 // outputs came, in words.
 func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
-	return c.CheckContext(context.Background(), d, record)
+	return c.CheckContext(context.Background(), Device{Device: d}, record)
 }
 
-// CheckContext is Check that ends with a context.
-func (c *Case) CheckContext(ctx context.Context, d *vk.Device, record Record) (report string, err error) {
+// CheckContext is Check on a Device, and ends with a context.
+func (c *Case) CheckContext(ctx context.Context, d Device, record Record) (report string, err error) {
 	first, err := c.run(ctx, d, record, &NotFinite)
 	if err != nil {
 		return "", err
@@ -150,7 +150,7 @@ func (c *Case) compare(views []*View) (report string, err error) {
 
 // run runs the call once and makes the checks that need no expectation. It returns
 // the tensors after it.
-func (c *Case) run(ctx context.Context, d *vk.Device, record Record, around *Surroundings) ([]*View, error) {
+func (c *Case) run(ctx context.Context, d Device, record Record, around *Surroundings) ([]*View, error) {
 	views := c.place(around)
 	var inputs, outputs []*View
 	for i, v := range views {
@@ -161,7 +161,7 @@ func (c *Case) run(ctx context.Context, d *vk.Device, record Record, around *Sur
 		}
 	}
 	err := Watch(inputs, outputs, func() error {
-		return Device{Device: d}.Call(ctx, c.Name, views, func(cmd *vk.Cmd, on Views) error {
+		return d.Call(ctx, c.Name, views, func(cmd *vk.Cmd, on Views) error {
 			t := make(map[string]vk.Tensor, len(views))
 			for _, v := range views {
 				t[v.Name] = on[v]

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/flashvk/flashvk/vk"
 )
@@ -12,6 +13,9 @@ type Device struct {
 	// Use is what takes the device's time: it calls a function that uploads, or submits
 	// and downloads. nil: it is just called.
 	Use func(ctx context.Context, f func(ctx context.Context) error) error
+	// Replay submits what was recorded once more, with the memory as it was before, and wants
+	// the same bytes.
+	Replay bool
 }
 
 // Views are the tensors of a device that views lie in; the zero tensor of nil.
@@ -24,11 +28,6 @@ func (d Device) Call(ctx context.Context, name string, views []*View, record fun
 	use := d.Use
 	if use == nil {
 		use = func(ctx context.Context, f func(ctx context.Context) error) error { return f(ctx) }
-	}
-	type upload struct {
-		view   *View
-		buffer *vk.Buffer
-		before []byte
 	}
 	var uploads []upload // one for each memory
 	defer func() {
@@ -79,8 +78,46 @@ func (d Device) Call(ctx context.Context, name string, views []*View, record fun
 	if err != nil {
 		return err
 	}
+	if d.Replay {
+		if err := use(ctx, func(ctx context.Context) error { return replay(ctx, c, uploads, results) }); err != nil {
+			return err
+		}
+	}
 	for i, u := range uploads {
 		u.view.decodeChanged(u.before, results[i])
+	}
+	return nil
+}
+
+// An upload is a memory on the device.
+type upload struct {
+	view   *View // the first that lies in it
+	buffer *vk.Buffer
+	before []byte
+}
+
+// replay submits what was recorded once more, and compares with the results of the first time.
+func replay(ctx context.Context, c *vk.Cmd, uploads []upload, first [][]byte) error {
+	for _, u := range uploads {
+		if err := u.buffer.Upload(ctx, 0, u.before); err != nil {
+			return err
+		}
+	}
+	if err := c.Submit(ctx); err != nil {
+		return fmt.Errorf("submitted again: %w", err)
+	}
+	for i, u := range uploads {
+		again := make([]byte, len(u.before))
+		if err := u.buffer.Download(ctx, 0, again); err != nil {
+			return err
+		}
+		for at := range again {
+			if again[at] != first[i][at] {
+				element := at / u.view.DType.Size()
+				return fmt.Errorf("what was recorded, submitted again, gave other bits: backing element %d of %s is %g, was %g",
+					element, u.view.Name, u.view.decode(again, element), u.view.decode(first[i], element))
+			}
+		}
 	}
 	return nil
 }

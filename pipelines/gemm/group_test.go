@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/gemmtest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
@@ -215,7 +216,7 @@ func TestGroupWorkspace(t *testing.T) {
 		require.NoError(t, err)
 		defer workspace.Close()
 		opt := gemm.GroupOptions{Workspace: workspace, WorkspaceOffset: x.offset}
-		_, err = gemmtest.CheckGroup(context.Background(), d, c, func(cmd *vk.Cmd, t []gemm.Tensors, g gemm.Group) error {
+		_, err = gemmtest.CheckGroup(context.Background(), guard.Device{Device: d}, c, func(cmd *vk.Cmd, t []gemm.Tensors, g gemm.Group) error {
 			for _, first := range []bool{true, false} {
 				one, tensors := g, t
 				if first { // another table, and the same results of these products

@@ -7,7 +7,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/attention/ondevice"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -77,7 +76,7 @@ func (p *attentionProblem) Check(ctx context.Context, r *Runner) error {
 		return err
 	}
 	kernel := func(opt attention.Options) *ondevice.Kernel {
-		return &ondevice.Kernel{Context: ctx, Device: guard.Device{Device: r.Device()}, Options: opt, Record: r.Record}
+		return &ondevice.Kernel{Context: ctx, Device: r.Guard(), Options: opt, Record: r.Record}
 	}
 	// The O and LSE of a backward problem are what the table says for the path.
 	return p.check(kernel(attention.Options{Impl: p.Impl, Config: p.Config}), kernel(p.options()))

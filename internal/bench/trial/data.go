@@ -167,7 +167,7 @@ func (d *kernelData) check(ctx context.Context, r *Runner, name string, tensors 
 		}
 	}
 	c := guard.Case{Name: name, Tensors: tensors}
-	_, err := c.CheckContext(ctx, r.Device(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
+	_, err := c.CheckContext(ctx, r.Guard(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		return r.Record(c, func(c *vk.Cmd) error { return record(c, t) })
 	})
 	return err

@@ -77,7 +77,7 @@ func (p *gemmGroupProblem) Check(ctx context.Context, r *Runner) error {
 		return err
 	}
 	c := &gemmtest.GroupCase{Group: p.Group, Layout: p.Lie, Inputs: p.inputs}
-	_, err = gemmtest.CheckGroup(ctx, r.Device(), c, func(c *vk.Cmd, t []gemm.Tensors, g gemm.Group) error {
+	_, err = gemmtest.CheckGroup(ctx, r.Guard(), c, func(c *vk.Cmd, t []gemm.Tensors, g gemm.Group) error {
 		return r.Record(c, func(c *vk.Cmd) error { return gemm.MultiplyGroup(c, t, g, opt) })
 	})
 	return err

@@ -35,7 +35,7 @@ func Test[S guard.Parent[S]](t S, cases []*Case, got Multiplier) {
 func TestGroup[S guard.Parent[S]](t S, d *vk.Device, cases []*GroupCase, got GroupMultiplier) {
 	t.Helper()
 	for _, c := range cases {
-		test(t, c.String(), func() (string, error) { return CheckGroup(context.Background(), d, c, got) })
+		test(t, c.String(), func() (string, error) { return CheckGroup(context.Background(), guard.Device{Device: d}, c, got) })
 	}
 }
 
@@ -60,7 +60,7 @@ func Check(c *Case, got Multiplier) (report string, err error) {
 }
 
 // CheckGroup is Check for a group.
-func CheckGroup(ctx context.Context, d *vk.Device, c *GroupCase, got GroupMultiplier) (report string, err error) {
+func CheckGroup(ctx context.Context, d guard.Device, c *GroupCase, got GroupMultiplier) (report string, err error) {
 	x := call{nil, c.Layout, newInputs}
 	if c.Inputs != nil {
 		x.inputs = c.Inputs
