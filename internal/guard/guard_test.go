@@ -1,6 +1,8 @@
 package guard_test
 
 import (
+	"context"
+	"encoding/binary"
 	"math"
 	"regexp"
 	"slices"
@@ -191,4 +193,32 @@ func TestPlace(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
+}
+
+// TestReplay: a recording whose second submission gives other bits, of memory that the call keeps,
+// is found where that is asked for.
+func TestReplay(t *testing.T) {
+	d := vktest.Open(t)
+	for _, replay := range []bool{false, true} {
+		kept, err := d.NewBuffer("kept", 4)
+		require.NoError(t, err)
+		defer kept.Close()
+		y := guard.Tensor{Name: "y", Shape: []int{1}, Want: []float64{1}, Bound: 1}
+		c := guard.Case{Name: "replay", Tensors: []guard.Tensor{y}}
+		ctx := context.Background()
+		_, err = c.CheckContext(ctx, guard.Device{Device: d, Replay: replay}, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+			if err := kept.Upload(ctx, 0, binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))); err != nil {
+				return err
+			}
+			c.Copy(t["y"].Buffer, 4*int64(t["y"].Offset), kept, 0, 4)
+			c.BarrierToTransfer()
+			c.Fill(kept, 0, 4, math.Float32bits(1.5))
+			return nil
+		})
+		if replay {
+			require.EqualError(t, err, "what was recorded, submitted again, gave other bits: backing element 0 of y is 1.5, was 1")
+		} else {
+			require.NoError(t, err)
+		}
+	}
 }
