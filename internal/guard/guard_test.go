@@ -211,7 +211,7 @@ func TestReplay(t *testing.T) {
 				return err
 			}
 			c.Copy(t["y"].Buffer, 4*int64(t["y"].Offset), kept, 0, 4)
-			c.BarrierToTransfer()
+			c.BarrierFromTransfer()
 			c.Fill(kept, 0, 4, math.Float32bits(1.5))
 			return nil
 		})
