@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -20,6 +21,7 @@ import (
 // TestRunBackward runs files through the forward and the backward pass of every
 // path, where there are kernels, and compares all gradients with the reference.
 func TestRunBackward(t *testing.T) {
+	vktest.Sequential(t)
 	caps, dev := device(t)
 	run := func(name string, flags []string, p attention.Problem, in ref.Inputs[float32], dlse bool, impls []attention.Impl) {
 		for _, impl := range impls {

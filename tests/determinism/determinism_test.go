@@ -22,9 +22,7 @@ const keepsState = "optim"
 // TestKernels records each call twice, amid other memory, and submits each recording twice, from
 // the same memory.
 func TestKernels(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: nothing here is concurrent")
-	}
+	vktest.Sequential(t)
 	d := vktest.Open(t, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
 	for x := range conformance.All(d, vktest.Thorough(d)) {
 		if x.Kernel.Name == keepsState {

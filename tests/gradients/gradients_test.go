@@ -49,9 +49,7 @@ const allowed = 2e-5
 
 // TestGradients compares every element.
 func TestGradients(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: nothing here is concurrent")
-	}
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	for _, p := range passes(d.Caps()) {
 		t.Run(p.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 // TestBackwardModel says that everything in package ref passes the suite: the
 // tolerances have room for tiles of any size.
 func TestBackwardModel(t *testing.T) {
+	sequential(t)
 	most := 1e7
 	if raceDetector {
 		most = 3e5
@@ -37,6 +38,7 @@ func TestBackwardModel(t *testing.T) {
 // TestBackwardCases: every case has an LSE, names are unique, and all that the
 // table is to hold is there.
 func TestBackwardCases(t *testing.T) {
+	sequential(t)
 	names, kinds := map[string]bool{}, map[Gradient]int{}
 	dlse := map[dtype.DType]int{}
 	for _, c := range BackwardCases(Full) {

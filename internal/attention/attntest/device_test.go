@@ -38,6 +38,7 @@ func (d *device) Forward(o, lse *guard.View, in Inputs, p attention.Problem) err
 // TestDevice says that a kernel behind a device passes as it does in Go, and
 // that its stray writes are seen through the device's memory.
 func TestDevice(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.FLOPs() < quick(2e6) })
 	TestForward(t, s, &device{&kernel{}})
 	for _, mistake := range []string{"Q scaled in place", "one row past the end", "stale row", "keys' tail not masked", "O written with Q's strides"} {

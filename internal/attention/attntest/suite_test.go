@@ -1,6 +1,7 @@
 package attntest
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -22,9 +23,39 @@ func quick(most float64) float64 {
 	return most
 }
 
+// sequential skips a test under go test -short, as make test runs it with -race: one without
+// goroutines of its own.
+func sequential(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
+}
+
+// TestConcurrently uses suites from several goroutines, each with all cases.
+func TestConcurrently(t *testing.T) {
+	small := func(c *Case) bool { return c.FLOPs() < 1e4 && c.Problem.DType == dtype.Float16 }
+	forward := NewSuite(Short, Reference, TwicePlain).Where(small)
+	backward := NewBackwardSuite(Short, BackwardReference, PlainGradients).Where(small)
+	require.NotEmpty(t, forward.Cases)
+	for i := range 4 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			for _, c := range forward.Cases {
+				_, err := forward.Check(c, Reference)
+				require.NoError(t, err, c.Name)
+			}
+			for _, c := range backward.Cases {
+				_, err := backward.Check(c, BackwardReference)
+				require.NoError(t, err, c.Name)
+			}
+		})
+	}
+}
+
 // TestReference compares the reference with loops that mirror the formula,
 // where those are quick enough.
 func TestReference(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Contiguous(loops), Float64)
 	TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }), Reference)
 }
@@ -33,6 +64,7 @@ func TestReference(t *testing.T) {
 // reference: tiles that are square, wide, tall, larger than the problem, and a
 // lazy rescale.
 func TestAlgorithm(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Reference, Float64)
 	for _, m := range []ref.Model{
 		{BlockM: 16, BlockN: 32, Float64: true},
@@ -54,6 +86,7 @@ func TestAlgorithm(t *testing.T) {
 // TestKernelPrecision says that the tolerance for kernels suits an
 // implementation that rounds where kernels round, and the plain one itself.
 func TestKernelPrecision(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Reference, TwicePlain)
 	if raceDetector {
 		s = s.Where(func(c *Case) bool { return c.FLOPs() < 3e5 })

@@ -40,6 +40,9 @@ func gradients(got, want Gradients, b GradientBound) []struct {
 // TestBackwardModel: the kernels' algorithm is within the bounds, in each format
 // and with each feature.
 func TestBackwardModel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
 	for name, change := range bwdProblems {
 		for _, dt := range dtype.All() {
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 50, HeadDim: 24, DType: dt}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -22,6 +23,7 @@ import (
 // TestKernelPaths wants some thousands of problems to run, on a device like an H200, every module
 // of their kernels, as far as configurations tell; and to have every option.
 func TestKernelPaths(t *testing.T) {
+	vktest.Sequential(t)
 	caps := kernelCaps(false)
 	modules, options := map[string]int{}, map[string]int{}
 	for _, k := range trainingKernels() {
