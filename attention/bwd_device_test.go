@@ -42,7 +42,7 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(config.Impl, takesAlone(b.d, b.opt.BackwardConfig != nil), p)
+	return fewerFeatures(config.Impl, takesAlone(b.d, b.opt.BackwardConfig != nil, kit.Backward), p)
 }
 
 // Backward implements attntest.Backwarder.

@@ -44,7 +44,7 @@ func (f onDevice) Supports(p attention.Problem) error {
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(config.Impl, takesAlone(f.d, f.opt.Config != nil), p)
+	return fewerFeatures(config.Impl, takesAlone(f.d, f.opt.Config != nil, kit.Forward), p)
 }
 
 // Forward implements attntest.Forwarder.
