@@ -112,7 +112,10 @@ func every(n, i int, cases []*gemmtest.Case) []*gemmtest.Case {
 // second buffer, and blocks whose workgroups share k.
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t)
-	k := side(d)
+	k, panel := side(d), 4
+	if !vktest.Thorough(d) {
+		panel = 2 // as TestFragments
+	}
 	for i, text := range []string{
 		"coopmat s1x2 t2x1 k16 g2",
 		fmt.Sprintf("coopmat s2x2 t1x2 k%d fence1 g3", 2*k),
@@ -123,7 +126,7 @@ func TestConfigs(t *testing.T) {
 		fmt.Sprintf("coopmat s2x1 t1x3 k%d g8 splits3", k),
 		"scalar 16x32 t4x8 k8 g1",
 		"scalar 64x64 t8x16 k16 g8 splits2",
-		fmt.Sprintf("coopmat s2x2 t1x4 k%d pack fragments g3", 4*k),
+		fmt.Sprintf("coopmat s2x2 t1x%d k%d pack fragments g3", panel, 4*k),
 		fmt.Sprintf("coopmat s1x2 t2x2 k%d fence1 fragments g1", 4*k),
 	} {
 		t.Run(text, func(t *testing.T) {
