@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -37,6 +38,9 @@ func TestRunBackward(t *testing.T) {
 	all := append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	for _, dt := range dtype.All() {
 		p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 35, SeqKV: 50, HeadDim: 24, DType: dt}
+		if caps.Type == vk.CPU && dt == dtype.Float32 {
+			p.HeadDim = 8 // lavapipe compiles its kernels on matrices for long
+		}
 		run(fmt.Sprintf("plain/%v", dt), nil, p, randomInputs(p), false, all)
 		p.Causal, p.SeqQ, p.Scale = true, 60, -0.4 // 10 rows see no key
 		run(fmt.Sprintf("causal/%v", dt), []string{"--causal", "--scale", "-0.4"}, p, randomInputs(p), true, all)
