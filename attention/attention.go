@@ -116,9 +116,8 @@ type Options struct {
 	Config *Config
 	// BackwardConfig forces a configuration of Backward, as Config does of Forward.
 	BackwardConfig *BackwardConfig
-	// Workspace is memory for Backward, Workspace bytes of it, that nothing else
-	// uses until the commands have completed: a second call in the same Cmd comes after
-	// a Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for Backward, Workspace bytes of it, whose content is lost. Calls
+	// that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Tuning is what was measured on the device; its rows come before those of
 	// the built-in table. Nil is none. LoadTuning reads one.

@@ -60,7 +60,6 @@ func ExampleBackward() {
 	if err := attention.Forward(c, t, p, attention.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	c.Barrier() // O and LSE are written
 	if err := attention.Backward(c, t, g, p, attention.Options{}); err != nil {
 		log.Fatal(err)
 	}

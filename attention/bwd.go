@@ -35,12 +35,10 @@ import (
 // Masks are those of Forward. Keys and values that are hidden from every row may be
 // anything: dK and dV of them are 0, and so is dQ of a row that sees no key.
 //
-// It needs Workspace bytes of memory: o.Workspace, or memory that belongs
-// to c until it is reset. The unfused path keeps P and dS in such memory, too.
+// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). The
+// unfused path keeps P and dS in such memory, too.
 //
 // Backward records into c and returns; gradients are valid once c has completed.
-// Its inputs must be written and visible by then: after Forward in the same Cmd, a
-// c.Barrier() comes before Backward, and one after it before the gradients are read.
 //
 // The same call on the same device gives the same bits: no kernel adds to memory
 // that another workgroup adds to.
@@ -54,6 +52,7 @@ import (
 // (BackwardConfig.Fused).
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	config, err := chooseBackward(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err
@@ -66,12 +65,10 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err er
 	if err != nil {
 		return err
 	}
+	vk.Narrow(&g.DQ, &g.DK, &g.DV, &g.DO, &g.DLSE, &g.DBias, &g.DSinks)
+	t.narrow()
 	if err := recordDelta(c, w.rows, g.DO, t.O, t.LSE, g.DLSE, p); err != nil {
 		return err
-	}
-	c.Barrier() // rows are written
-	for _, x := range []*vk.Tensor{&g.DQ, &g.DK, &g.DV, &g.DBias, &g.DSinks} {
-		*x = x.Narrow() // kernels write them side by side
 	}
 	if p.Varlen.On {
 		for _, x := range []*vk.Tensor{&g.DQ, &g.DK, &g.DV, &g.DO, &t.Q, &t.K, &t.V} {
@@ -154,7 +151,6 @@ func (b *backward) record() error {
 	if err := b.dispatch(dkv, params, blocks, p.NumKVHeads, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
 		return err
 	}
-	b.separate(&b.dq, &b.dk, &b.dv)
 	params.setDX(b.dq)
 	blocks = groups(p.SeqQ, config.DQ.owned(caps, config.Impl, p.DType))
 	return b.dispatch(dq, params, blocks, p.NumHeads, b.q, b.k, b.v, b.do, b.rows, b.dq)
@@ -259,9 +255,6 @@ func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, blocks u
 	features := b.features()
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
-		if first > 0 {
-			b.c.Barrier() // as in dispatchFwd
-		}
 		kernel.dispatch(b.c, vk.Groups{X: blocks, Y: uint32(heads), Z: uint32(n)}, params, features, tensors...)
 		params.skipBatches(uint32(n))
 		if features != nil {

@@ -89,9 +89,6 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
 		n := uint32(min(step, p.Batch-first))
-		if first > 0 {
-			c.Barrier() // as in dispatchFwd
-		}
 		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: n}, params, o, do, lse, dlse, rows)
 		params.RowsOffset += n * params.RowsStrideB
 		params.OOffset += n * params.OStrideB

@@ -70,7 +70,7 @@ func TestBackward(t *testing.T) {
 	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
 			t.Parallel() // lavapipe compiles on one core
-			d := vktest.Open(t)
+			d := vktest.Open(t, vktest.WholeBuffers)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := backwardOnDevice{d, attention.Options{Impl: impl}}
 			attntest.TestBackward(t, suiteStandIns(d, backwardSuite(d), f.Supports), f)

@@ -107,7 +107,6 @@ func (x *backwardArgs) gradients(t *testing.T, d *vk.Device, do, v, k float32) (
 	}
 	opt := attention.Options{Impl: attention.Scalar}
 	require.NoError(t, attention.Forward(c, x.tensors(), x.p, opt))
-	c.Barrier()
 	require.NoError(t, x.record(c))
 	require.NoError(t, c.Submit(ctx))
 	download := func(y vk.Tensor) []float32 {

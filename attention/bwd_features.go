@@ -142,9 +142,6 @@ func (b *backward) recordDBias(dbias vk.Tensor) error {
 	params.setOut(out)
 	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
 	for first := 0; first < heads; first += step {
-		if first > 0 {
-			b.c.Barrier() // as in dispatchFwd
-		}
 		params.First = uint32(first)
 		n := uint32(min(step, heads-first))
 		kernel.dispatch(b.c, vk.Groups{X: groups(p.SeqKV, biasTile.Stream), Y: rowGroups, Z: n}, params, features, b.q, b.k, b.v, b.do, b.rows, out)
@@ -183,9 +180,6 @@ func (b *backward) recordDSinks() error {
 	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
-		if first > 0 {
-			b.c.Barrier() // as in dispatchFwd
-		}
 		kernel.dispatch(b.c, vk.Groups{X: chunks, Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, b.rows, b.sinkParts)
 		params.RowsOffset += uint32(n) * params.RowsStrideB
 		params.OutOffset += uint32(n) * params.OutStrideB
@@ -226,9 +220,6 @@ func (b *backward) recordSum(params bwdSumParams, parts, out vk.Tensor) error {
 	step := int(d.Caps().MaxWorkgroupCount[2])
 	for first := 0; first < batches; first += step {
 		n := uint32(min(step, batches-first))
-		if first > 0 {
-			b.c.Barrier() // as in dispatchFwd
-		}
 		kernel.Dispatch(b.c, vk.Groups{X: blocks, Y: uint32(heads), Z: n}, params, parts, out)
 		params.PartOffset += n * params.PartStrideB
 		params.OutOffset += n * params.OutStrideB

@@ -185,9 +185,6 @@ func (b *backward) recordFusedSum() error {
 func (b *backward) inSteps(record func(batches uint32)) {
 	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
 	for first := 0; first < b.p.Batch; first += step {
-		if first > 0 {
-			b.c.Barrier() // as in dispatchFwd
-		}
 		record(uint32(min(step, b.p.Batch-first)))
 	}
 }

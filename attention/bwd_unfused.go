@@ -88,36 +88,19 @@ func (b *backward) recordUnfused() error {
 		n := min(step, keyHeads-first)
 		scores.First = uint32(first * perKV)
 		params.FirstHead = scores.First
-		if first > 0 {
-			b.c.Barrier() // W and dX of the heads before are read
-		}
 		heads := uint32(n * perKV)
 		kernels.scores.dispatch(b.c, vk.Groups{X: colGroups, Y: rowGroups, Z: heads}, scores, features, b.q, b.k, b.v, b.do, b.rows, w, dx)
-		b.c.Barrier()
 		params.setA(b.dq)
 		params.setB(b.k)
 		kernels.dq.dispatch(b.c, vk.Groups{X: rowGroups, Z: heads}, params, features, b.dq, b.k, dx)
-		b.separate(&b.dq, &b.dk)
 		params.setA(b.dk)
 		params.setB(b.q)
 		kernels.dk.dispatch(b.c, vk.Groups{X: keyGroups, Z: uint32(n)}, params, features, b.dk, b.q, dx)
-		b.separate(&b.dv, &b.dq, &b.dk)
 		params.setA(b.dv)
 		params.setB(b.do)
 		kernels.dv.dispatch(b.c, vk.Groups{X: keyGroups, Z: uint32(n)}, params, features, b.dv, b.do, w)
 	}
 	return b.c.Err()
-}
-
-// separate records a barrier before a kernel that sees gradients that others write, which
-// ends or begins within the same piece of memory: as in dispatchFwd.
-func (b *backward) separate(t *vk.Tensor, others ...*vk.Tensor) {
-	for _, other := range others {
-		if other.Buffer.Meets(t.Buffer) {
-			b.c.Barrier()
-			return
-		}
-	}
 }
 
 func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {

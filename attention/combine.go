@@ -39,7 +39,6 @@ func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	if err := forwardFused(c, partO, partML, q, k, v, p, nil, config); err != nil {
 		return err
 	}
-	c.Barrier()
 	params := combineParams{
 		SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits),
 		OOffset: uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
@@ -51,9 +50,6 @@ func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	}
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
-		if first > 0 {
-			c.Barrier() // as in dispatchFwd
-		}
 		params.FirstBatch = uint32(first)
 		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: uint32(min(step, p.Batch-first))}, params, partO, partML, o, lse)
 	}

@@ -75,7 +75,7 @@ func TestForward(t *testing.T) {
 	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
 			t.Parallel() // lavapipe compiles on one core
-			d := vktest.Open(t)
+			d := vktest.Open(t, vktest.WholeBuffers)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := onDevice{d, attention.Options{Impl: impl}}
 			attntest.TestForward(t, suiteStandIns(d, suite(d), f.Supports), f)

@@ -24,7 +24,7 @@ func TestFeatureConfigs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("its cases are none of the short suite; more kernels, no more Go code")
 	}
-	d := vktest.Open(t)
+	d := vktest.Open(t, vktest.WholeBuffers)
 	pairs := suite(d).Where(func(c *attntest.Case) bool { return combined(d, c) })
 	half := suite(d).Where(func(c *attntest.Case) bool { return c.Problem.DType == dtype.Float16 })
 	windows := half.Where(func(c *attntest.Case) bool { return combined(d, c) && c.Problem.Window.On })

@@ -37,9 +37,7 @@ import (
 // that masks hide from every row may be anything, NaN too.
 //
 // Forward records into c and returns; O and LSE are valid once c has completed.
-// The inputs must be written and visible by then: after another kernel of the
-// same Cmd, a c.Barrier() comes before Forward, and one after it before O is
-// read. A kernel is compiled at the first call that needs it; later calls find
+// A kernel is compiled at the first call that needs it; later calls find
 // it in the device's cache.
 //
 // It returns an error that wraps ErrUnsupported if no path on the device
@@ -48,6 +46,7 @@ import (
 // The algorithm is Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).
 func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	config, err := chooseForward(c.Device().Caps(), p, opt)
 	if err != nil {
 		return err
@@ -55,6 +54,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	if err := checkForward(&t, p); err != nil {
 		return err
 	}
+	t.narrow()
 	o, lse, q, k, v := t.O, t.LSE, t.Q, t.K, t.V
 	if p.Varlen.On {
 		o, lse, q, k, v = unpack(o, &p), unpack(lse, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
@@ -201,11 +201,6 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
-		if first > 0 {
-			// The rows differ, but synchronization validation sees tensors of all
-			// batches, and after limit[2] of them a barrier costs nothing.
-			c.Barrier()
-		}
 		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, q, k, v, o, lse)
 		params.QOffset += uint32(n) * params.QStrideB
 		params.KOffset += uint32(n) * params.KStrideB

@@ -36,6 +36,11 @@ type Tensors struct {
 	CuSeqlensKV vk.Tensor
 }
 
+// narrow binds kernels to what the tensors have.
+func (t *Tensors) narrow() {
+	vk.Narrow(&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.KeyMask, &t.CuSeqlensQ, &t.CuSeqlensKV)
+}
+
 // Gradients are what Backward reads of the loss, and what it writes: the gradients of the loss
 // with respect to the tensors of the same name. Strides are as in Tensors.
 //

@@ -118,15 +118,10 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors
 	for first := 0; first < heads; first += step {
 		n := uint32(min(step, heads-first))
 		params.FirstHead = uint32(first)
-		if first > 0 {
-			c.Barrier() // the values of the heads before are computed: S is free
-		}
 		params.setA(q)
 		params.setB(k)
 		kernels.scores.dispatch(c, vk.Groups{X: colGroups, Y: rowGroups, Z: n}, params, features, q, k, scores)
-		c.Barrier()
 		kernels.softmax.dispatch(c, vk.Groups{X: rowsX, Y: groups(p.SeqQ, int(rowsX)), Z: n}, params, features, scores, lse)
-		c.Barrier()
 		params.setA(o)
 		params.setB(v)
 		kernels.values.dispatch(c, vk.Groups{X: rowGroups, Z: n}, params, features, o, v, scores)

@@ -175,28 +175,15 @@ func (o *AttentionOp) options(impl string) (attention.Options, error) {
 }
 
 // Choose implements Op.
-func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (string, error) {
+func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, error) {
 	if impl == Naive {
-		return "a row per invocation", feasibleNaive(caps, o.p, p)
+		return naivePlan{}, feasibleNaive(caps, o.p, p)
 	}
 	opt, err := o.options(impl)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	plan, err := attention.Choose(caps, o.p, p.Kit(), opt)
-	return plan.String(), err
-}
-
-// Workspace implements Op.
-func (o *AttentionOp) Workspace(caps *vk.Caps, impl string, p Pass) (int64, error) {
-	if impl == Naive {
-		return 0, nil
-	}
-	opt, err := o.options(impl)
-	if err != nil {
-		return 0, err
-	}
-	return attention.Workspace(caps, o.p, p.Kit(), opt)
+	return attention.Choose(caps, o.p, p.Kit(), opt)
 }
 
 // Record implements Op.
@@ -239,7 +226,6 @@ func (o *AttentionOp) fillUnused(c *vk.Cmd, t map[string]vk.Tensor, p Pass) {
 			c.Fill(t[x.Name].Buffer, 0, t[x.Name].Buffer.Bytes(), value)
 		}
 	}
-	c.BarrierFromTransfer()
 }
 
 // Reference implements Op: of large problems, that of sampled rows and keys.

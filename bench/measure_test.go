@@ -71,9 +71,7 @@ func TestMeasure(t *testing.T) {
 		Name: "fill",
 		Record: func(c *vk.Cmd, set int) error {
 			recorded++
-			c.BarrierFromTransfer()
 			c.Fill(buffers[set], 0, bytes, 7)
-			c.BarrierFromTransfer()
 			return c.Err()
 		},
 		Clear: func(_ context.Context, set int) error { cleared[set] = true; return nil },
@@ -142,7 +140,6 @@ func TestWarmUp(t *testing.T) {
 	defer b.Close()
 	nothing := func(context.Context, int) error { return nil }
 	fill := Target{Name: "fill", Clear: nothing, Verify: nothing, Record: func(c *vk.Cmd, _ int) error {
-		c.BarrierFromTransfer()
 		c.Fill(b, 0, 1<<16, 7)
 		return c.Err()
 	}}

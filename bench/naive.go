@@ -36,6 +36,13 @@ const (
 	naiveFLOPsCPU = 1e10
 )
 
+// naivePlan is the kit.Plan of the baseline.
+type naivePlan struct{}
+
+func (naivePlan) String() string    { return "a row per invocation" }
+func (naivePlan) Workspace() int64  { return 0 }
+func (naivePlan) Kernels() []string { return []string{"naive_attention"} }
+
 // feasibleNaive returns why the baseline does not take p.
 func feasibleNaive(caps *vk.Caps, p attention.Problem, pass Pass) error {
 	limit := naiveFLOPs

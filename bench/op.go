@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // An Op is one problem of one kernel: all that measuring it (Run) and computing it for a
@@ -34,10 +35,9 @@ type Op interface {
 	Tensors() []OpTensor
 	// Choose returns what runs on a device for a path, or an error that wraps
 	// vk.ErrUnsupported and says why nothing does. Path "auto" is every kernel's.
-	Choose(caps *vk.Caps, impl string, p Pass) (string, error)
-	// Workspace returns how many bytes of memory Record needs, 0 for none.
-	Workspace(caps *vk.Caps, impl string, p Pass) (int64, error)
-	// Record records a call on tensors, by name, that are contiguous.
+	Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, error)
+	// Record records a call on tensors, by name, that are contiguous, with as much
+	// workspace as the plan says, nil for none.
 	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error
 	// Reference returns what a pass should write, given the tensors that it does not
 	// write, row-major, rounded to their formats.

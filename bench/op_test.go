@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestExpectations has outputs that are right and wrong in one way each.
@@ -88,20 +89,22 @@ func (o copyOp) Tensors() []OpTensor {
 	}
 }
 
-func (o copyOp) Choose(_ *vk.Caps, impl string, _ Pass) (string, error) {
-	return "vkCmdCopyBuffer", o.unsupported
+func (o copyOp) Choose(_ *vk.Caps, impl string, _ Pass) (kit.Plan, error) {
+	return copyPlan{}, o.unsupported
 }
 
-func (o copyOp) Workspace(*vk.Caps, string, Pass) (int64, error) { return 16, nil }
+type copyPlan struct{}
+
+func (copyPlan) String() string    { return "vkCmdCopyBuffer" }
+func (copyPlan) Workspace() int64  { return 16 }
+func (copyPlan) Kernels() []string { return nil }
 
 func (o copyOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p Pass) error {
 	to, from := t["y"], t["x"]
 	if p == Backward {
 		to, from = t["dx"], t["dy"]
 	}
-	c.BarrierToTransfer()
 	c.Copy(to.Buffer, 0, from.Buffer, 0, 1024)
-	c.BarrierFromTransfer()
 	if workspace == nil || workspace.Bytes() < 16 {
 		return fmt.Errorf("there is no workspace")
 	}

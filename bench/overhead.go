@@ -153,7 +153,7 @@ func (o *overheadRun) calls(c *vk.Cmd) error {
 		if err := o.record(c, 0); err != nil {
 			return err
 		}
-		c.Barrier()
+		c.Barrier() // calls do not overlap
 	}
 	return c.Err()
 }

@@ -169,7 +169,7 @@ func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, se
 			if err := target.Record(c, i%sets); err != nil {
 				return err
 			}
-			c.Barrier()
+			c.Barrier() // calls do not overlap
 		}
 		c.Trace(trace)
 		if err := target.Record(c, before%sets); err != nil {

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/perf/benchmath"
+
+	"github.com/flashvk/flashvk/vk"
 )
 
 // A Report is everything that one run measured.
@@ -15,7 +17,8 @@ type Report struct {
 	Env     Environment
 	Suite   *Suite // that the problems are of; nil if they are not
 	Results []Result
-	Drift   Drift // of the clock, over the run
+	Drift   Drift     // of the clock, over the run
+	Memory  vk.Memory // of the device, over the run
 }
 
 // An Environment says where and with what a report was made.

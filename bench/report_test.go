@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // sampleReport has a result of every status.
@@ -186,6 +187,25 @@ func TestCSV(t *testing.T) {
 	}
 	if rate, err := strconv.ParseFloat(cell(1, "flop_per_s"), 64); err != nil || math.Abs(rate/r.Results[0].FLOPRate()-1) > 1e-12 {
 		t.Errorf("rate %v, want %v", rate, r.Results[0].FLOPRate())
+	}
+}
+
+// TestMemoryWords has what the line "memory" of a report says.
+func TestMemoryWords(t *testing.T) {
+	buffers := []vk.NamedMemory{{Name: "x", Peak: 3e6}, {Name: "y", Peak: 2e6}, {Name: "w", Peak: 1e6}, {Name: "loss", Peak: 4}}
+	for n, want := range map[int]string{
+		0: "",
+		1: "7.000 MB of buffers at the most, with all sets that calls rotate through: x 3.000 MB",
+		3: "7.000 MB of buffers at the most, with all sets that calls rotate through: x 3.000 MB, y 2.000 MB, w 1.000 MB",
+		4: "7.000 MB of buffers at the most, with all sets that calls rotate through: x 3.000 MB, y 2.000 MB, w 1.000 MB, …",
+	} {
+		m := vk.Memory{Buffers: buffers[:n]}
+		if n > 0 {
+			m.Peak = 7e6
+		}
+		if got := memoryWords(m); got != want {
+			t.Errorf("%d buffers: %q, want %q", n, got, want)
+		}
 	}
 }
 

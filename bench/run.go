@@ -144,10 +144,11 @@ func (r *opRun) close() {
 // choose returns what runs for the passes, or why nothing does.
 func (r *opRun) choose(impl string) (choice string, err error) {
 	for _, p := range opPasses(r.pass) {
-		one, err := r.op.Choose(r.d.Caps(), impl, p)
+		plan, err := r.op.Choose(r.d.Caps(), impl, p)
 		if err != nil {
 			return "", err
 		}
+		one := plan.String()
 		if choice != "" && choice != one {
 			one = choice + "; " + one
 		}
@@ -328,10 +329,7 @@ func (r *opRun) record(c *vk.Cmd, set int, op Op, impl string) error {
 	if err := r.growShared(op, impl, opPasses(r.pass)...); err != nil {
 		return err
 	}
-	for i, p := range opPasses(r.pass) {
-		if i > 0 {
-			c.Barrier()
-		}
+	for _, p := range opPasses(r.pass) {
 		if err := r.recordPass(c, set, op, impl, p); err != nil {
 			return err
 		}
@@ -351,10 +349,11 @@ func (r *opRun) recordPass(c *vk.Cmd, set int, op Op, impl string, p Pass) error
 // kept: they would refer to the old one.
 func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
 	for _, p := range passes {
-		bytes, err := op.Workspace(r.d.Caps(), impl, p)
+		plan, err := op.Choose(r.d.Caps(), impl, p)
 		if err != nil {
 			return err
 		}
+		bytes := plan.Workspace()
 		if bytes == 0 || r.shared != nil && bytes <= r.shared.Bytes() {
 			continue
 		}

@@ -3,8 +3,10 @@ package bench
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // Sheet returns r for people: what ran where, then a section for each problem,
@@ -21,6 +23,9 @@ func (r Report) Sheet() sheet.Sheet {
 		}
 		s.Facts = append(s.Facts, sheet.Fact{Name: name, Text: text})
 	}
+	if text := memoryWords(r.Memory); text != "" {
+		s.Facts = append(s.Facts, sheet.Fact{Name: "memory", Text: text})
+	}
 	if r.Suite != nil {
 		s.Sections = append(s.Sections, r.suiteSection())
 		return s
@@ -29,6 +34,23 @@ func (r Report) Sheet() sheet.Sheet {
 		s.Sections = append(s.Sections, groupSection(group))
 	}
 	return s
+}
+
+// memoryWords says what buffers took at the most, and the names of the largest; "" if nobody
+// counted.
+func memoryWords(m vk.Memory) string {
+	if m.Peak == 0 {
+		return ""
+	}
+	const names = 3
+	var largest []string
+	for _, x := range m.Buffers[:min(names, len(m.Buffers))] {
+		largest = append(largest, x.Name+" "+FormatSI(float64(x.Peak), "B"))
+	}
+	if len(m.Buffers) > names {
+		largest = append(largest, "…")
+	}
+	return oneLine(fmt.Sprintf("%s of buffers at the most, with all sets that calls rotate through: %s", FormatSI(float64(m.Peak), "B"), strings.Join(largest, ", ")))
 }
 
 // groups returns the results, those of one kernel and problem together.

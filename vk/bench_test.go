@@ -21,7 +21,6 @@ func BenchmarkDispatch(b *testing.B) {
 			b.StartTimer()
 		}
 		k.Dispatch(c, vk.Groups{}, axpyParams{N: 3, A: 2}, x, y)
-		c.Barrier()
 	}
 	if err := c.Err(); err != nil {
 		b.Fatal(err)

@@ -24,6 +24,8 @@ type block struct {
 	memory vulkan.DeviceMemory
 	raw    uint64 // buffer as a number
 	bytes  int64
+	label  string         // name of the buffer that it was allocated for
+	taken  int64          // bytes of memory: what the driver wants for bytes
 	mapped unsafe.Pointer // nil if the host does not see the memory
 	flags  uint32         // of the memory type
 }
@@ -119,7 +121,7 @@ func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ bloc
 	if err := d.countAllocation(); err != nil {
 		return fail(err)
 	}
-	bl := block{bytes: bytes}
+	bl := block{bytes: bytes, label: name}
 	defer func() {
 		if err != nil {
 			d.free(bl)
@@ -167,7 +169,8 @@ func (d *Device) bindMemory(bl *block, wishes []memoryWish) error {
 	if r := vulkan.AllocateMemory(d.handle, &info, nil, &memory); r < 0 {
 		return partError("vkAllocateMemory", int32(r))
 	}
-	bl.memory = memory
+	bl.memory, bl.taken = memory, int64(need.Size)
+	d.memory.add(bl.label, bl.taken)
 	if r := vulkan.BindBufferMemory(d.handle, bl.buffer, bl.memory, 0); r < 0 {
 		return partError("vkBindBufferMemory", int32(r))
 	}
@@ -200,6 +203,7 @@ func (d *Device) countAllocation() error {
 func (d *Device) free(bl block) {
 	vulkan.DestroyBuffer(d.handle, bl.buffer, nil)
 	vulkan.FreeMemory(d.handle, bl.memory, nil) // also unmaps
+	d.memory.remove(bl.label, bl.taken)
 	d.numAllocs.Add(-1)
 }
 

@@ -16,7 +16,6 @@ import (
 //
 //	c, err := d.NewCmd("step")      recording
 //	k.Dispatch(c, ...)
-//	c.Barrier()
 //	c.Timestamp(t, 0)
 //	err = c.Submit(ctx)             recording ends; runs; waits
 //	err = c.Submit(ctx)             runs again
@@ -26,14 +25,22 @@ import (
 // after it, and is returned by Err and Submit. Functions of kernel packages, which
 // return theirs, leave it with the Cmd as well (see Keep).
 //
-// Dispatches and transfers of one Cmd may overlap and see stale memory unless
-// a barrier stands between them:
+// Commands of one Cmd run side by side where they have no bytes in common, and in the order of
+// recording where they have. Cmd knows what each of them touches: a transfer its range, a
+// dispatch what is bound, the whole buffer or slice of each tensor, read or written as the
+// instructions of its kernel say (see Accesses). It records a barrier before a command that
 //
-//	first     then      needs
-//	dispatch  dispatch  Barrier
-//	dispatch  transfer  BarrierToTransfer
-//	transfer  dispatch  BarrierFromTransfer
-//	transfer  transfer  BarrierFromTransfer
+//	reads   what one since the last barrier has written
+//	writes  what one since the last barrier has read or written
+//
+// and nowhere else. A barrier holds back all that comes after it, so the order of recording
+// decides what runs side by side: commands that do not need each other belong next to each
+// other. Tensor.Narrow and Buffer.Slice bind parts of a buffer, so that kernels that write
+// different parts need no barrier between; of parts that interleave, such as columns
+// of a matrix, each has the bytes from its first element to its last.
+//
+// Barrier, BarrierToTransfer and BarrierFromTransfer record one more. They are for what Cmd does
+// not see: kernels that reach memory through addresses, and measurements.
 //
 // Separate submissions need none.
 type Cmd struct {
@@ -44,20 +51,16 @@ type Cmd struct {
 	serial  uint64 // last submission, 0 for none
 	pools   []vulkan.DescriptorPool
 	pool    int // index of the pool in use
-	scratch []*scratch
-	uses    map[*object]*kernel // what the commands refer to; nil unless it is a kernel
-	checked uint64              // d.closings when uses was last found open
+	arena   arena
+	resets  uint64           // calls of Reset
+	uses    map[*object]*use // what the commands refer to
+	tracker tracker
+	checked uint64 // d.closings when uses was last found open
 	timers  []*Timer
 	trace   *Trace       // times each dispatch; nil: none does
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
 	busy    atomic.Bool  // a goroutine is in a call
 	misused atomic.Bool  // another was, at the same time
-}
-
-// scratch is a buffer of a Cmd; Reset makes it free for reuse.
-type scratch struct {
-	buffer *Buffer
-	used   bool
 }
 
 // Sets and storage buffers of one descriptor pool.
@@ -80,7 +83,7 @@ func (d *Device) NewCmd(name string) (*Cmd, error) {
 		rec.destroy(d)
 		return nil, err
 	}
-	c := &Cmd{rec: rec, uses: map[*object]*kernel{}}
+	c := &Cmd{rec: rec, uses: map[*object]*use{}}
 	c.register(d, "cmd", name, c.destroy)
 	return c, nil
 }
@@ -91,10 +94,8 @@ func (c *Cmd) destroy() {
 	for _, p := range c.pools {
 		vulkan.DestroyDescriptorPool(c.d.handle, p, nil)
 	}
-	for _, s := range c.scratch {
-		c.d.free(s.buffer.block)
-	}
-	c.pools, c.scratch = nil, nil
+	c.arena.close(c.d)
+	c.pools = nil
 }
 
 // Device returns the device that c records for.
@@ -142,10 +143,7 @@ func (c *Cmd) Close() {
 		return
 	}
 	c.d.mu.Lock()
-	for _, s := range c.scratch { // another Cmd may refer to them
-		s.buffer.closed = true
-		s.buffer.usable.Store(false)
-	}
+	c.arena.invalidate() // another Cmd may refer to them
 	c.d.mu.Unlock()
 	c.object.close()
 }
@@ -170,14 +168,14 @@ func (c *Cmd) Reset() {
 	for _, p := range c.pools {
 		vulkan.ResetDescriptorPool(c.d.handle, p, 0) // always succeeds
 	}
-	c.resetScratch()
-	clear(c.uses)
+	c.arena.reset(c.d)
+	c.resets++
+	c.clearUses()
 	c.pool, c.ended, c.serial, c.timers, c.trace = 0, false, 0, c.timers[:0], nil
-	c.err = c.rec.begin(c.d)
+	if !c.arena.dry {
+		c.err = c.rec.begin(c.d)
+	}
 }
-
-// use notes that the commands refer to o.
-func (c *Cmd) use(o *object) { c.uses[o] = nil }
 
 // A ModuleInfo is a SPIR-V module that kernels were made from.
 type ModuleInfo struct {
@@ -189,8 +187,8 @@ type ModuleInfo struct {
 // name, however many kernels with other specializations were made from it.
 func (c *Cmd) Modules() []ModuleInfo {
 	var list []ModuleInfo
-	for _, k := range c.uses {
-		if k != nil {
+	for _, u := range c.uses {
+		if k := u.kernel; k != nil {
 			list = append(list, ModuleInfo{k.name, k.code})
 		}
 	}
@@ -237,82 +235,24 @@ func (c *Cmd) barrier(from, to scope) {
 	if !c.recording() {
 		return
 	}
-	c.d.api.barrier(c.rec.cmd, from, to)
+	if !c.arena.dry {
+		c.d.api.barrier(c.rec.cmd, from, to)
+	}
+	c.tracker.barrier(from, to)
 	if c.trace != nil {
 		c.trace.barrier(from, to)
 	}
 }
 
-// Scratch returns device memory that belongs to c until Reset or Close; its
-// content is undefined. Reset keeps the memory for the next recording, so that
-// recording the same thing again allocates nothing. On failure it keeps
-// the error and returns a buffer that only serves to record on.
-func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
-	if !c.enter() {
-		return &Buffer{}
-	}
-	defer c.leave()
-	if !c.recording() {
-		return &Buffer{}
-	}
-	var best *scratch
-	for _, s := range c.scratch {
-		fits := !s.used && s.buffer.bytes >= bytes && s.buffer.bytes/2 <= bytes
-		if fits && (best == nil || s.buffer.bytes < best.buffer.bytes) {
-			best = s
-		}
-	}
-	if best == nil {
-		bl, err := c.d.allocate(name, bytes, inDevice())
-		if err != nil {
-			c.err = err
-			return &Buffer{}
-		}
-		b := &Buffer{block: bl}
-		b.adopt(c.d, "scratch buffer", name, func() {})
-		best = &scratch{buffer: b}
-		c.scratch = append(c.scratch, best)
-	}
-	best.used, best.buffer.name = true, name
-	c.poison(best.buffer)
-	return best.buffer
-}
-
-// poison fills scratch memory as Options.PoisonScratch says. What the commands before did
-// with that memory, as part of an earlier scratch buffer of the Cmd, comes first.
+// poison fills scratch memory as Options.PoisonScratch says.
 func (c *Cmd) poison(b *Buffer) {
 	if word := c.d.poison; word != 0 {
-		c.barrier(anyScope(), transferScope())
 		c.fill(b, 0, b.bytes&^3, word)
-		c.barrier(transferScope(), anyScope())
 	}
-}
-
-// resetScratch keeps the buffers of the recording that ends now for the next
-// one, and frees those that it did not use.
-func (c *Cmd) resetScratch() {
-	kept := c.scratch[:0]
-	c.d.mu.Lock()
-	defer c.d.mu.Unlock()
-	for _, s := range c.scratch {
-		if s.used {
-			s.used = false
-			kept = append(kept, s)
-			continue
-		}
-		s.buffer.closed = true
-		s.buffer.usable.Store(false)
-		bl := s.buffer.block
-		c.d.retired = append(c.d.retired, retired{c.d.submitted, func() { c.d.free(bl) }})
-	}
-	clear(c.scratch[len(kept):])
-	c.scratch = kept
-	c.d.closings++
-	c.d.poll()
 }
 
 // Fill sets size bytes of b from offset to copies of word. Offset and size
-// are multiples of 4. It is a transfer: see the barriers above.
+// are multiples of 4.
 func (c *Cmd) Fill(b *Buffer, offset, size int64, word uint32) {
 	if c.enter() {
 		defer c.leave()
@@ -321,11 +261,14 @@ func (c *Cmd) Fill(b *Buffer, offset, size int64, word uint32) {
 }
 
 func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
-	if !c.recording() || !c.checkTransfer("Fill", b, offset, size) {
+	if !c.recording() || !c.checkTransfer("Fill", b, offset, size, true) {
 		return
 	}
 	if offset%4 != 0 || size%4 != 0 {
 		c.fail("Fill: range %d+%d of buffer %q is not a multiple of 4", offset, size, b.name)
+		return
+	}
+	if c.order(transfer); c.arena.dry {
 		return
 	}
 	c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word)
@@ -336,18 +279,20 @@ const updateBytes = 65536
 
 // Write sets b from offset on to data, of which c keeps a copy: what the commands write is
 // what data was when it was recorded. It is for tables of a few kilobytes, Buffer.Upload
-// for the rest. Offset and the length are multiples of 4. It is a transfer: see the
-// barriers above.
+// for the rest. Offset and the length are multiples of 4.
 func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 	if !c.enter() {
 		return
 	}
 	defer c.leave()
-	if !c.recording() || !c.checkTransfer("Write", b, offset, int64(len(data))) {
+	if !c.recording() || !c.checkTransfer("Write", b, offset, int64(len(data)), true) {
 		return
 	}
 	if offset%4 != 0 || len(data)%4 != 0 {
 		c.fail("Write: range %d+%d of buffer %q is not a multiple of 4", offset, len(data), b.name)
+		return
+	}
+	if c.order(transfer); c.arena.dry {
 		return
 	}
 	for part := range slices.Chunk(data, updateBytes) {
@@ -357,13 +302,13 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 }
 
 // Copy copies size bytes from src at srcOffset to dst at dstOffset. The
-// ranges must not overlap. It is a transfer: see the barriers above.
+// ranges must not overlap.
 func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size int64) {
 	if !c.enter() {
 		return
 	}
 	defer c.leave()
-	if !c.recording() || !c.checkTransfer("Copy", dst, dstOffset, size) || !c.checkTransfer("Copy", src, srcOffset, size) {
+	if !c.recording() || !c.checkTransfer("Copy", dst, dstOffset, size, true) || !c.checkTransfer("Copy", src, srcOffset, size, false) {
 		return
 	}
 	to, from := dst.at+dstOffset, src.at+srcOffset
@@ -371,11 +316,14 @@ func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size in
 		c.fail("Copy: ranges %d+%d and %d+%d of %v overlap", to, size, from, size, dst.whole())
 		return
 	}
+	if c.order(transfer); c.arena.dry {
+		return
+	}
 	c.d.api.copy(c.rec.cmd, dst.whole().raw, to, src.whole().raw, from, size)
 }
 
 // checkTransfer checks a range for Fill, Write and Copy and notes the use of b.
-func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64) bool {
+func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64, writes bool) bool {
 	err := b.checkRange(offset, size)
 	switch {
 	case err != nil:
@@ -384,8 +332,10 @@ func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64) bool {
 		c.fail("%s: size must be positive", call)
 	case b.d != c.d:
 		c.fail("%s: buffer %q is of another device", call, b.name)
+	case b.whole().raw == 0 && !c.arena.dry:
+		c.fail("%s: %w", call, b.errNoMemory())
 	default:
-		c.use(&b.whole().object)
+		c.tracker.touch(c.use(&b.whole().object), b.at+offset, b.at+offset+size, writes)
 	}
 	return c.err == nil
 }
@@ -418,6 +368,9 @@ func (c *Cmd) Start(ctx context.Context) error {
 	}
 	if c.err != nil {
 		return c.err
+	}
+	if c.arena.dry {
+		return fmt.Errorf("vk: cmd %q only measures", c.name)
 	}
 	if !c.ended {
 		if c.err = c.rec.end(); c.err != nil {

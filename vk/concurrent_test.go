@@ -181,7 +181,6 @@ func TestTwoGoroutines(t *testing.T) {
 				defer both.Done()
 				for range 50 {
 					k.Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 1}, x, y)
-					c.Barrier()
 				}
 			}()
 		}

@@ -29,8 +29,7 @@ type Options struct {
 	Device string
 	// Validate loads the Khronos validation layer with synchronization
 	// validation. A message at error level fails the next Submit, and Close.
-	// The layer takes a kernel to access all that is bound: dispatches that write
-	// different parts of one buffer need a barrier, or slices of it (Buffer.Slice).
+	// The layer takes a kernel to access all that is bound, as Cmd does.
 	Validate bool
 	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
 	// Close writes it. CacheErr tells what went wrong with it.
@@ -40,6 +39,10 @@ type Options struct {
 	// PoisonScratch, if it is not 0, is a word that Cmd.Scratch fills memory with, each
 	// time that it is taken: tests find kernels that read what none has written.
 	PoisonScratch uint32
+	// WholeBuffers makes Tensor.Narrow return what it gets, so that kernels see all of their
+	// buffers: on a device that guards what is bound, tests find what kernels read and
+	// write beside their tensors. Kernels overlap less.
+	WholeBuffers bool
 	// Fault, if it is not nil, is asked before calls that fail on a device that is full or
 	// lost: vkCreateBuffer, vkAllocateMemory, vkCreateCommandPool, vkCreateDescriptorPool,
 	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result stands
@@ -69,10 +72,12 @@ type Device struct {
 	kernels  cacheMap[kernelKey, *kernel]
 	values   cacheMap[any, any]
 	poison   uint32 // Options.PoisonScratch
+	whole    bool   // Options.WholeBuffers
 	faults   func(call string) Result
 	life
 
 	numAllocs atomic.Int64
+	memory    memoryCount
 
 	mu        sync.Mutex // guards what follows, and the queue
 	timeline  uint64     // semaphore that counts finished submissions
@@ -145,7 +150,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, faults: o.Fault}
+	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, whole: o.WholeBuffers, faults: o.Fault}
 	defer func() {
 		if err != nil {
 			d.Close()

@@ -10,6 +10,7 @@
 //	         and again
 //	Timer    timestamps of the device            one goroutine
 //	Trace    times of each dispatch of a Cmd     one goroutine
+//	Memory   what buffers take, by name          plain data
 //
 // A program opens a device, makes buffers and kernels, records, submits:
 //
@@ -30,9 +31,10 @@
 // # Memory order
 //
 // Submissions of one device run one after the other, and each sees what
-// earlier ones wrote; so do Upload and Download. Within a Cmd, commands
-// overlap unless a barrier stands between them: see Cmd, and package steps, which
-// orders the kernels of several calls.
+// earlier ones wrote; so do Upload and Download. Within a Cmd, a command sees what those
+// recorded before it wrote, and commands with nothing in common overlap: see Cmd. Memory that
+// kernels need beside their tensors comes from the Cmd, too (Cmd.Scratch, Cmd.Scope); what a
+// recording takes is known before anything is allocated (Device.Measure).
 //
 // # Errors
 //

@@ -24,6 +24,7 @@ type kernel struct {
 	object
 	raw       rawKernel
 	bindings  int
+	access    []Access // of each binding
 	pushBytes int
 	code      []byte
 	workgroup [3]uint32 // 0 if it is not known
@@ -146,7 +147,7 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if err != nil {
 		return nil, err
 	}
-	k := &kernel{raw: raw, bindings: module.bindings, pushBytes: pushBytes, code: spirv, workgroup: module.workgroup}
+	k := &kernel{raw: raw, bindings: module.bindings, access: module.access, pushBytes: pushBytes, code: spirv, workgroup: module.workgroup}
 	k.stats.Created = time.Since(start)
 	if d.caps.ExecutableStats {
 		k.stats.read(d, raw)
@@ -366,18 +367,27 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 		case b.d != c.d:
 			c.fail("kernel %q: buffer %q of tensor %d is of another device", k.name, b.name, i)
 			return false
+		case b.whole().raw == 0 && !c.arena.dry:
+			c.fail("kernel %q: tensor %d: %w", k.name, i, b.errNoMemory())
+			return false
 		case uint64(b.bytes) > c.d.caps.MaxStorageBufferRange:
 			c.fail("kernel %q: %v of tensor %d has %d bytes, a kernel sees %d: %w", k.name, b, i, b.bytes, c.d.caps.MaxStorageBufferRange, ErrUnsupported)
 			return false
 		}
 		c.args.buffers[i] = b.bound()
-		c.use(&b.whole().object)
+		if access := k.access[i]; access != 0 {
+			start, end := b.boundSpan(c.args.buffers[i])
+			c.tracker.touch(c.use(&b.whole().object), start, end, access&Writes != 0)
+		} else {
+			c.use(&b.whole().object)
+		}
 	}
 	return true
 }
 
 // dispatch records what checkDispatch prepared.
 func (c *Cmd) dispatch(k *kernel) {
+	c.order(compute)
 	if c.trace == nil {
 		c.dispatchUntraced(k)
 		return
@@ -389,7 +399,9 @@ func (c *Cmd) dispatch(k *kernel) {
 }
 
 func (c *Cmd) dispatchUntraced(k *kernel) {
-	c.uses[&k.object] = k
+	if c.use(&k.object).kernel = k; c.arena.dry {
+		return
+	}
 	c.args.setLayout, c.args.layout, c.args.pipeline = k.raw.setLayout, k.raw.layout, k.raw.pipeline
 	c.args.numBuffers, c.args.pushBytes = uint32(k.bindings), uint32(k.pushBytes)
 	if len(c.pools) == 0 && !c.addPool() {

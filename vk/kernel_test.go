@@ -59,7 +59,6 @@ func TestWorkgroups(t *testing.T) {
 		b := newBuffer(t, d, "out", 20)
 		c := newCmd(t, d)
 		c.Fill(b, 0, 20, 0)
-		c.BarrierFromTransfer()
 		k.Dispatch(c, vk.Groups{X: 3, Z: 2}, struct{}{}, vk.View(b, dtype.Float32, 5))
 		submit(t, c)
 		raw := make([]byte, 20)

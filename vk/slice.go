@@ -4,8 +4,7 @@ import "fmt"
 
 // Slice returns the bytes of b from offset on as a buffer: kernels see only those, up to
 // whole 16 bytes where b has them, and everything else counts from offset, too. Two kernels
-// of a Cmd that write slices with no byte in common may overlap, and the validation layer
-// (Options.Validate) knows that they do not meet.
+// of a Cmd that write slices with no byte in common need no barrier between.
 //
 // Offset is a multiple of 16 and of Caps.MinStorageBufferOffsetAlignment, which is a power
 // of two of at most 256; the range is in b, and not empty. The error names what is not.

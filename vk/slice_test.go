@@ -212,3 +212,23 @@ func TestNarrow(t *testing.T) {
 		}
 	}
 }
+
+// TestWholeBuffers: kernels see all of a buffer, and those that write parts of it run one after
+// the other.
+func TestWholeBuffers(t *testing.T) {
+	d := vktest.Open(t, vktest.WholeBuffers)
+	n := int(sliceAlignment(d) / 4)
+	x, y := tensor(t, d, "x", 1), tensor(t, d, "y", numbered(4*n)...)
+	c := newCmd(t, d)
+	for i := range 4 {
+		part := y.Slice(0, i*n, (i+1)*n).Narrow()
+		if part.Buffer != y.Buffer || part.Offset != i*n {
+			t.Errorf("part %d is on %v from %d on", i, part.Buffer, part.Offset)
+		}
+		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1, YOffset: uint32(part.Offset)}, x, part)
+	}
+	if c.Barriers() != 3 {
+		t.Errorf("%d barriers, want 3", c.Barriers())
+	}
+	submit(t, c)
+}

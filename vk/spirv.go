@@ -15,6 +15,7 @@ type moduleInfo struct {
 	constants []uint32  // constant_ids of its specialization constants, in order
 	workgroup [3]uint32 // its size, with the specialization applied; 0 if unknown
 	shared    int64     // bytes of shared memory, at most; -1 if unknown
+	access    []Access  // of each binding
 }
 
 // SPIR-V numbers in use.
@@ -85,6 +86,7 @@ type module struct {
 	localSize   []uint32 // numbers
 	localSizeID []uint32 // ids of numbers
 	ids         map[uint32]*idInfo
+	pointers    pointers
 }
 
 func (m *module) at(id uint32) *idInfo {
@@ -105,13 +107,14 @@ func scanModule(code []byte, spec []uint32) (info moduleInfo, err error) {
 	for i := range words {
 		words[i] = binary.LittleEndian.Uint32(code[4*i:])
 	}
-	m := module{ids: map[uint32]*idInfo{}}
+	m := module{ids: map[uint32]*idInfo{}, pointers: newPointers()}
 	for rest := words[5:]; len(rest) > 0; {
 		n, op := int(rest[0]>>16), rest[0]&0xffff
 		if n == 0 || n > len(rest) {
 			return moduleInfo{}, fmt.Errorf("truncated SPIR-V module")
 		}
 		m.instruction(op, rest[1:n])
+		m.pointers.instruction(op, rest[1:n])
 		rest = rest[n:]
 	}
 	if m.entry == "" {
@@ -222,6 +225,7 @@ func (m *moduleInfo) collect(of *module) error {
 		}
 	}
 	m.bindings = len(list)
+	m.access = of.access(len(list))
 	return nil
 }
 

@@ -76,6 +76,9 @@ func (s *staging) close(d *Device) {
 // upload fills bytes bytes of b from offset, piece by piece: fill writes the
 // piece that starts at byte at of the whole into dst.
 func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, fill func(dst []byte, at int64)) error {
+	if b.whole().raw == 0 {
+		return fmt.Errorf("vk: %w", b.errNoMemory())
+	}
 	if err := s.acquire(ctx, d); err != nil {
 		return err
 	}
@@ -98,6 +101,9 @@ func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, byte
 
 // download reads bytes bytes of b from offset: take gets each piece in src.
 func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, take func(src []byte, at int64)) error {
+	if b.whole().raw == 0 {
+		return fmt.Errorf("vk: %w", b.errNoMemory())
+	}
 	if err := s.acquire(ctx, d); err != nil {
 		return err
 	}

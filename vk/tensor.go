@@ -124,10 +124,10 @@ func (t Tensor) Aligned(n int) bool {
 
 // Narrow returns t on a slice of its buffer with little else in it: from a multiple of the
 // device's alignment on, see Buffer.Slice, to whole 16 bytes. So kernels that work on
-// different tensors of one buffer may run side by side, also for the validation layer. What
-// is no valid tensor comes back as it is.
+// different tensors of one buffer may run side by side. What is no valid tensor comes back as
+// it is, and so does every tensor with Options.WholeBuffers.
 func (t Tensor) Narrow() Tensor {
-	if t.IsZero() || t.Validate() != nil {
+	if t.IsZero() || t.Validate() != nil || t.Buffer.d.whole {
 		return t
 	}
 	size := int64(t.DType.Size())
@@ -137,6 +137,14 @@ func (t Tensor) Narrow() Tensor {
 		t.Buffer, t.Offset = b, t.Offset-int(start/size)
 	}
 	return t
+}
+
+// Narrow replaces tensors by what their method Narrow returns: a kernel package does so with all
+// of a call, so that kernels are bound to what they touch, and little else.
+func Narrow(tensors ...*Tensor) {
+	for _, t := range tensors {
+		*t = t.Narrow()
+	}
 }
 
 // Slice returns the view of the indices from first to end-1 of an axis. Like a slice of an

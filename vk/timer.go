@@ -82,7 +82,12 @@ func (c *Cmd) timestamp(t *Timer, i int) {
 	if first {
 		c.timers = append(c.timers, t)
 		c.use(&t.object)
-		c.d.api.resetQueries(c.rec.cmd, t.pool, t.n)
+		if !c.arena.dry {
+			c.d.api.resetQueries(c.rec.cmd, t.pool, t.n)
+		}
+	}
+	if c.arena.dry {
+		return
 	}
 	c.d.api.timestamp(c.rec.cmd, t.pool, i)
 }

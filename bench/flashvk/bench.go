@@ -101,7 +101,7 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 	}
 	// What is known is written even if the run was cut short, and to each place even if
 	// the other is full.
-	report.Drift = monitor.Drift()
+	report.Drift, report.Memory = monitor.Drift(), d.Memory()
 	if err := errors.Join(err, b.out.write(a, b.kernel.Title, report, d.Caps()), report.Write(a.stdout, b.format)); err != nil {
 		return err
 	}

@@ -207,7 +207,7 @@ func TestErrors(t *testing.T) {
 		{args: "profile gemm --suite throughput", code: 2, want: `"throughput" is not one of training`},
 		{args: "profile gemm --suite training --config x", code: 2, want: "--suite training and --config contradict each other"},
 		{args: "profile gemm --config x", code: 2, want: "--config: gemm: "},
-		{args: "bench mlp --config pairs", code: 2, want: "--config: gemm: "},
+		{args: "bench mlp --config pairs", code: 2, want: "--config: mlp: "},
 		{args: "profile mlp --small", code: 2, want: "--small needs --suite"},
 		{args: "profile mlp --backward --both", code: 2, want: "--backward and --both contradict each other"},
 		{args: "profile optim --backward", code: 2, want: "unknown flag: --backward"},

@@ -96,11 +96,11 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	for _, p := range r.passes() {
-		choice, err := op.Choose(d.Caps(), r.impl, p)
+		plan, err := op.Choose(d.Caps(), r.impl, p)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, choice)
+		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
 	}
 	defer bench.CloseOp(op)
 	return r.compute(ctx, d, in, op)
@@ -168,21 +168,20 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		return err
 	}
 	defer c.Close()
-	for i, p := range r.passes() {
-		if i > 0 {
-			c.Barrier()
-		}
-		bytes, err := op.Workspace(d.Caps(), r.impl, p)
+	for _, p := range r.passes() {
+		plan, err := op.Choose(d.Caps(), r.impl, p)
 		if err != nil {
 			return err
 		}
+		end := c.Scope()
 		var workspace *vk.Buffer
-		if bytes > 0 {
+		if bytes := plan.Workspace(); bytes > 0 {
 			workspace = c.Scratch(op.Name(), bytes)
 		}
 		if err := op.Record(c, tensors, workspace, r.impl, p); err != nil {
 			return err
 		}
+		end()
 	}
 	if err := c.Submit(ctx); err != nil {
 		return err

@@ -257,7 +257,7 @@ func TestTuneKernel(t *testing.T) {
 	}
 	for _, want := range []string{
 		"problem  gemm forward, 20x24x40 tn float32", "registers", " *  ", "FLOP/s", "max|Δ|",
-		"\nrows for pipelines/gemm/tuning.go, measured on " + caps.Name, `trans: "tn", Config: Config{Impl: Scalar, Threads: `,
+		"\nrows for internal/pipelines/gemm/engine/tuning.go, measured on " + caps.Name, `trans: "tn", Config: Config{Impl: Scalar, Threads: `,
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is missing in\n%s", want, stdout)
@@ -282,7 +282,7 @@ func TestTuneKernel(t *testing.T) {
 		}
 	}
 	p := gemm.Problem{M: 20, N: 24, K: 40, TransA: true, Beta: 0.5}
-	table, err := gemm.Choose(caps, p, gemm.Options{Impl: gemm.CoopMat})
+	table, err := gemm.Choose(caps, p, kit.Forward, gemm.Options{Impl: gemm.CoopMat})
 	if lines["impl=scalar"] == 0 || (lines["impl=coopmat"] > 0) != (err == nil) {
 		t.Errorf("benchmark lines %v, %v:\n%s", lines, err, stdout)
 	}

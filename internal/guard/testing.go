@@ -44,7 +44,6 @@ func (c *Case) TestWorkspace(t T, d *vk.Device, bytes int64, record func(workspa
 		}
 		_, err = c.Check(d, func(cmd *vk.Cmd, tensors map[string]vk.Tensor) error {
 			cmd.Fill(workspace, 0, workspace.Bytes(), math.MaxUint32)
-			cmd.BarrierFromTransfer()
 			return record(workspace)(cmd, tensors)
 		})
 		workspace.Close()

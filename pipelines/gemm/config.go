@@ -1,13 +1,24 @@
 package gemm
 
 import (
-	"fmt"
-	"strings"
-
-	"github.com/flashvk/flashvk/chips"
-	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
+
+// An Impl is a path: one of the constants. Its String is the name that ParseImpl reads.
+type Impl = engine.Impl
+
+// The paths. Auto takes the first of the others that supports the problem, on a CPU device
+// Scalar before CoopMat.
+const (
+	Auto    = engine.Auto
+	CoopMat = engine.CoopMat
+	Scalar  = engine.Scalar
+)
+
+// ParseImpl accepts auto, coopmat and scalar.
+func ParseImpl(name string) (Impl, error) { return engine.ParseImpl(name) }
 
 // A Config is a path with its tile sizes: what becomes specialization constants.
 type Config struct {
@@ -17,8 +28,8 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	Pack                   bool // operands whose rows are not aligned are copied first, pack.go
-	Fragments              bool // so is op(B), into right matrices that come from memory straight into registers, fragments.go
+	Pack                   bool // operands whose rows are not aligned are copied first
+	Fragments              bool // op(B) is copied into the order in which invocations hold matrices
 	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
@@ -28,248 +39,68 @@ type Config struct {
 
 	// Both paths.
 	BlockK int // depth of a slab
-	GroupM int // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
-	Splits int // workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
-	Rows   int // with Splits: rows of C from the first on whose blocks are not shared; those of a batch count on from product to product, and are whole products
+	GroupM int // rows of blocks that workgroups take together
+	Splits int // workgroups that share a block, with a part of k each; 0 and 1: none
+	Rows   int // with Splits: rows of C from the first on whose blocks are not shared; of a batch, whole products
 }
 
 // String names every choice, for tables; ParseConfig reads it.
-func (c Config) String() string {
-	s := ""
-	switch c.Impl {
-	case CoopMat:
-		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
-		if c.Fence > 0 {
-			s += fmt.Sprintf(" fence%d", c.Fence)
-		}
-		if c.Pack {
-			s += " pack"
-		}
-		if c.Fragments {
-			s += " fragments"
-		}
-	case Scalar:
-		s = fmt.Sprintf("scalar %dx%d t%dx%d k%d", c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.BlockK)
-	default:
-		return c.Impl.String()
-	}
-	s += fmt.Sprintf(" g%d", c.GroupM)
-	if c.Splits > 1 {
-		s += fmt.Sprintf(" splits%d", c.Splits)
-	}
-	if c.Splits > 1 && c.Rows > 0 {
-		s += fmt.Sprintf(" rows%d", c.Rows)
-	}
-	return s
-}
+func (c Config) String() string { return engine.Config(c).String() }
 
-// ParseConfig reads what String returns.
+// ParseConfig reads what String returns, as in "coopmat s2x2 t4x4 k32 g8".
 func ParseConfig(text string) (Config, error) {
-	var c Config
-	words := strings.Fields(text)
-	if len(words) == 0 {
-		return c, fmt.Errorf("gemm: an empty configuration")
-	}
-	var err error
-	if c.Impl, err = ParseImpl(words[0]); err != nil {
-		return c, err
-	}
-	threadsY := 0
-	for _, w := range words[1:] {
-		one := func(format string, to ...any) bool { return scan(w, format, to...) }
-		scalar := c.Impl == Scalar
-		switch {
-		case w == "pack" && !scalar:
-			c.Pack = true
-		case w == "fragments" && !scalar:
-			c.Fragments = true
-		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
-			!scalar && one("fence%d", &c.Fence):
-		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
-		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits), one("rows%d", &c.Rows):
-		default:
-			return c, fmt.Errorf("gemm: configuration %q: %q is not a choice of path %v", text, w, c.Impl)
-		}
-	}
-	c.Threads = threadsY * c.ThreadsX
-	return c, nil
+	c, err := engine.ParseConfig(text)
+	return Config(c), err
 }
 
-// scan reads the numbers of a word of a configuration, and reports whether it is what
-// printing them gives.
-func scan(word, format string, to ...any) bool {
-	n, err := fmt.Sscanf(word, format, to...)
-	return err == nil && n == len(to) && fmt.Sprintf(format, values(to)...) == word
-}
-
-// values returns what pointers to int point to.
-func values(pointers []any) []any {
-	list := make([]any, len(pointers))
-	for i, p := range pointers {
-		list[i] = *p.(*int)
-	}
-	return list
-}
-
-// unsupported returns an error that wraps ErrUnsupported.
-func unsupported(format string, args ...any) error {
-	return fmt.Errorf("gemm: "+format+": %w", append(args, ErrUnsupported)...)
-}
-
-// block returns how many rows and columns of C a workgroup computes; 1 if the device
-// has no matrices for the path.
-func (c *Config) block(caps *vk.Caps, t dtype.DType) (m, n int) {
-	if c.Impl == Scalar {
-		return max(c.BlockM, 1), max(c.BlockN, 1)
-	}
-	shape, lack := chips.MatrixShape(caps, t)
-	if lack != "" {
-		return 1, 1
-	}
-	return max(c.SubgroupsM*c.TilesM*int(shape.M), 1), max(c.SubgroupsN*c.TilesN*int(shape.N), 1)
-}
-
-// Feasible returns nil if c can compute p on a device, and otherwise the reason,
-// wrapping ErrUnsupported. It is the only statement of what the kernels demand of a
-// configuration: the tuning table, sweeps and tests call it.
+// Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
+// vk.ErrUnsupported.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
-	if (p.DType != dtype.Float32 || p.Out != dtype.Float32) && !caps.Storage16 {
-		return unsupported("%v: %v to %v needs 16-bit storage", c.Impl, p.DType, p.Out)
-	}
-	if !caps.ScalarBlockLayout {
-		return unsupported("%v: the device has no scalar block layout", c.Impl)
-	}
-	if c.BlockK < 1 || c.GroupM < 1 || c.Rows < 0 || c.Splits < 0 || c.Splits > maxSplits {
-		return unsupported("%v: k%d and g%d must be positive, splits%d at most %d, rows%d not negative", c.Impl, c.BlockK, c.GroupM, c.Splits, maxSplits, c.Rows)
-	}
-	switch {
-	case p.Batches() == 1 && c.Rows%8 != 0:
-		return unsupported("%v: rows%d is not a multiple of 8", c.Impl, c.Rows)
-	case p.Batches() > 1 && c.Rows%p.M != 0:
-		return unsupported("%v: rows%d are no whole products of m=%d", c.Impl, c.Rows, p.M)
-	case c.Splits > 1 && c.Splits > c.mostSplits(caps, &p):
-		return unsupported("%v: splits%d of %d products are more than the device's %d workgroups", c.Impl, c.Splits, p.Batches()-c.Rows/p.M, caps.MaxWorkgroupCount[2])
-	}
-	switch c.Impl {
-	case CoopMat:
-		return c.feasibleMatrix(caps, p)
-	case Scalar:
-		return c.feasibleScalar(caps)
-	}
-	return fmt.Errorf("gemm: impl %v is not a path", c.Impl)
+	return engine.Config(c).Feasible(caps, engine.Problem(p))
 }
 
-// feasibleMatrix is Feasible for the matrix path.
-func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
-	shape, lack := chips.MatrixShape(caps, p.DType)
-	if lack != "" {
-		return unsupported("coopmat: %s", lack)
-	}
-	m, n := int(shape.M), int(shape.N)
-	switch {
-	case c.SubgroupsM < 1 || c.SubgroupsN < 1 || c.TilesM < 1 || c.TilesN < 1:
-		return unsupported("coopmat: a tile size of %v is not positive", c)
-	case c.BlockK%n != 0:
-		return unsupported("coopmat: k%d is not a multiple of the matrix size %d", c.BlockK, n)
-	case m%8 != 0 || m*n/4%int(caps.SubgroupSize) != 0:
-		return unsupported("coopmat: matrices of %dx%d do not divide among %d invocations", m, n, caps.SubgroupSize)
-	}
-	if err := fitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
-		return err
-	}
-	if err := c.feasibleFragments(caps, &p, m, n); err != nil {
-		return err
-	}
-	if limit := caps.MaxStorageBufferRange; c.inParts(&p) {
-		c := c.fit(&p)
-		if bytes := c.plan(caps, &p, &Options{}).bytes; uint64(bytes) > limit {
-			return unsupported("coopmat: parts of float32 operands take %d bytes, a kernel sees %d", bytes, limit)
-		}
-	}
-	return fitsShared(caps, c.Impl, c.tileBytes(p, m, n))
+// A Plan says how a problem, or a list of them, runs on a device. It is a kit.Plan.
+type Plan struct {
+	Config
+	kernels []string
+	bytes   int64
 }
 
-// tileBytes is the shared memory of the matrix kernel: lib/gemm_operand.glsl and
-// lib/gemm_matrix.glsl.
-func (c Config) tileBytes(p Problem, m, n int) int {
-	exponents := 1 // where there are none, too
-	if c.inParts(&p) {
-		c.BlockK, p.TransA, p.TransB = 2*c.BlockK, false, true
-		exponents = (c.SubgroupsM*c.TilesM*m + c.SubgroupsN*c.TilesN*n) / 4
+// Workspace is how many bytes of memory a call needs: for partial sums, for copies of
+// operands and for parts of float32 operands, or for the table of a list.
+func (p Plan) Workspace() int64 { return p.bytes }
+
+// Kernels lists the modules that run, in order. Copies of operands whose rows start anywhere
+// (gemm_pack) depend on the tensors, and are left out.
+func (p Plan) Kernels() []string { return p.kernels }
+
+// Choose returns how p would run on a device. Its errors are those of Forward about p and o;
+// pass is kit.Forward: gradients are products, of which the package documentation has the
+// problems.
+func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
+	if pass != kit.Forward {
+		return Plan{}, kit.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)
 	}
-	size := func(rows int, byK bool) int { // in 16 bytes
-		if byK {
-			return rows * (c.BlockK/8 + 1)
-		}
-		return c.BlockK * (rows/8 + 1)
+	opt := o.engine()
+	config, err := engine.Choose(caps, engine.Problem(p), opt)
+	if err != nil {
+		return Plan{}, err
 	}
-	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA)
-	tiles := 1
-	if c.Fragments {
-		tiles = min(c.TilesN, 4) // if rows of C are at odd places, which a Problem does not tell
-	} else {
-		operands += size(c.SubgroupsN*c.TilesN*n, p.TransB)
-	}
-	strip := c.SubgroupsM * c.SubgroupsN * m * (tiles*(n/4) + 1)
-	return 16 * (max(operands, strip) + exponents)
+	opt.Config = &config
+	bytes, err := engine.Workspace(caps, engine.Problem(p), opt)
+	return Plan{Config(config), config.Kernels(engine.Problem(p)), bytes}, err
 }
 
-// feasibleScalar is Feasible for the scalar path.
-func (c Config) feasibleScalar(caps *vk.Caps) error {
-	if c.Threads < 1 || c.ThreadsX < 1 || c.BlockM < 1 || c.BlockN < 1 {
-		return unsupported("scalar: a tile size of %v is not positive", c)
-	}
-	threadsY := c.Threads / c.ThreadsX
-	switch {
-	case c.Threads%c.ThreadsX != 0:
-		return unsupported("scalar: %d invocations are not rows of %d", c.Threads, c.ThreadsX)
-	case c.BlockM%threadsY != 0 || c.BlockN%c.ThreadsX != 0:
-		return unsupported("scalar: a block of %dx%d does not divide among %dx%d invocations", c.BlockM, c.BlockN, threadsY, c.ThreadsX)
-	case c.BlockK%4 != 0:
-		return unsupported("scalar: k%d is not a multiple of 4", c.BlockK)
-	}
-	if err := fitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
-		return err
-	}
-	return fitsShared(caps, c.Impl, (c.BlockM+c.BlockN)*(c.BlockK/4+1)*16)
+// Supports returns nil if the device can compute p, and otherwise why not: an error that
+// wraps vk.ErrUnsupported, or one about p or o.
+func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
+	_, err := Choose(caps, p, pass, o)
+	return err
 }
 
-func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
-	if limit := min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]); threads > int(limit) {
-		return unsupported("%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
-	}
-	return nil
-}
-
-// fitsBeside returns nil if a device has bytes of shared memory besides those of c.
-func (c *Config) fitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
-	if shape, lack := chips.MatrixShape(caps, p.DType); c.Impl == CoopMat && lack == "" {
-		bytes += c.tileBytes(*p, int(shape.M), int(shape.N))
-	}
-	return fitsShared(caps, c.Impl, bytes)
-}
-
-func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
-	if bytes > int(caps.MaxSharedMemoryBytes) {
-		return unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
-	}
-	return nil
-}
-
-// Kernels lists the modules that c runs for p, in order, but gemm_pack for operands whose rows
-// start anywhere.
-func (c Config) Kernels(p Problem) []string {
-	list := []string{"gemm_coopmat"}
-	switch {
-	case c.Impl == Scalar:
-		list = []string{"gemm_scalar"}
-	case c.inParts(&p):
-		list = []string{"gemm_tops", "gemm_parts", "gemm_coopmat"}
-	case c.Fragments:
-		list = []string{"gemm_fragments", "gemm_coopmat_fragmented"}
-	}
-	if c.fit(&p).Splits > 1 {
-		list = append(list, "gemm_combine")
-	}
-	return list
+// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
+// Choose.
+func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
+	plan, err := Choose(caps, p, pass, o)
+	return plan.bytes, err
 }

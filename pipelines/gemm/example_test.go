@@ -10,44 +10,89 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-func ExampleMultiplyGroup() {
+// C = A * Bᵀ, with A and B of two rows of three.
+func ExampleForward() {
 	d, err := vk.Open(vk.Options{}) // the best device there is
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer d.Close()
-	ctx := context.Background()
+	p := gemm.Problem{M: 2, N: 2, K: 3, TransB: true, DType: dtype.Float16, Out: dtype.Float32}
+	t := gemm.Tensors{
+		A: tensor(d, "a", p.DType, []float32{1, 2, 3, 4, 5, 6}, 2, 3),
+		B: tensor(d, "b", p.DType, []float32{1, 0, 0, 0, 1, 1}, 2, 3),
+		C: tensor(d, "c", p.Out, nil, 2, 2),
+	}
+	defer closeAll(t.A, t.B, t.C)
+	c, err := d.NewCmd("product") // recorded once, it can be submitted again and again
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	if err := gemm.Forward(c, t, p, gemm.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Submit(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(values(t.C))
+	// Output: [1 5 4 11]
+}
 
-	// Three experts with weights of their own have one, no and two rows of x.
+// The gradients of C = A * B are products, too: dA = dC * Bᵀ and dB = Aᵀ * dC.
+func ExampleForward_gradients() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	const m, n, k = 1, 2, 3
+	a := tensor(d, "a", dtype.Float32, []float32{1, 2, 3}, m, k)
+	b := tensor(d, "b", dtype.Float32, []float32{1, 0, 0, 1, 1, 1}, k, n)
+	dc := tensor(d, "dc", dtype.Float32, []float32{10, 1}, m, n)
+	da, db := tensor(d, "da", dtype.Float32, nil, m, k), tensor(d, "db", dtype.Float32, nil, k, n)
+	defer closeAll(a, b, dc, da, db)
+	c, err := d.NewCmd("gradients")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	byA := gemm.Problem{M: m, N: k, K: n, TransB: true}
+	if err := gemm.Forward(c, gemm.Tensors{A: dc, B: b, C: da}, byA, gemm.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	byB := gemm.Problem{M: k, N: n, K: m, TransA: true} // needs nothing of dA: no Barrier
+	if err := gemm.Forward(c, gemm.Tensors{A: a, B: dc, C: db}, byB, gemm.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Submit(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(values(da), values(db))
+	// Output: [10 1 11] [10 1 20 2 30 3]
+}
+
+// Three experts with weights of their own have one, no and two rows of x.
+func ExampleForwardGroup() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
 	rows := []int{1, 0, 2}
 	const in, out = 2, 3
-	g := gemm.Group{DType: dtype.Float16, Out: dtype.Float32}
-	for _, m := range rows {
-		g.Products = append(g.Products, gemm.Product{M: m, N: out, K: in})
-	}
-	tensor := func(name string, format dtype.DType, shape ...int) vk.Tensor {
-		t, err := d.NewTensor(name, format, shape...)
-		if err != nil {
-			log.Fatal(err)
-		}
-		return t
-	}
-	x, w, y := tensor("x", g.DType, 3, in), tensor("w", g.DType, len(rows), in, out), tensor("y", g.Out, 3, out)
-	defer x.Close()
-	defer w.Close()
-	defer y.Close()
-	if err := x.Upload(ctx, []float32{1, 1, 2, 0, 0, 3}); err != nil {
-		log.Fatal(err)
-	}
-	if err := w.Upload(ctx, []float32{1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0}); err != nil {
-		log.Fatal(err)
-	}
+	x := tensor(d, "x", dtype.Float16, []float32{1, 1, 2, 0, 0, 3}, 3, in)
+	w := tensor(d, "w", dtype.Float16, []float32{1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0}, len(rows), in, out)
+	y := tensor(d, "y", dtype.Float32, nil, 3, out)
+	defer closeAll(x, w, y)
 
-	tensors := make([]gemm.Tensors, len(rows)) // views of x, w and y
+	var problems []gemm.Problem
+	var tensors []gemm.Tensors // views of x, w and y
 	at := func(t vk.Tensor, offset int, shape ...int) vk.Tensor {
 		v := vk.View(t.Buffer, t.DType, shape...)
 		v.Offset = offset
@@ -55,71 +100,139 @@ func ExampleMultiplyGroup() {
 	}
 	row := 0
 	for i, m := range rows {
-		tensors[i] = gemm.Tensors{C: at(y, row*out, m, out), A: at(x, row*in, m, in), B: at(w, i*in*out, in, out)}
+		problems = append(problems, gemm.Problem{M: m, N: out, K: in, DType: x.DType, Out: y.DType})
+		tensors = append(tensors, gemm.Tensors{A: at(x, row*in, m, in), B: at(w, i*in*out, in, out), C: at(y, row*out, m, out)})
 		row += m
 	}
-	cmd, err := d.NewCmd("example")
+	c, err := d.NewCmd("experts")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer cmd.Close()
-	if err := gemm.MultiplyGroup(cmd, tensors, g, gemm.GroupOptions{}); err != nil {
+	defer c.Close()
+	if err := gemm.ForwardGroup(c, tensors, problems, gemm.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	if err := cmd.Submit(ctx); err != nil {
+	if err := c.Submit(context.Background()); err != nil {
 		log.Fatal(err)
 	}
-	result := make([]float32, 3*out)
-	if err := y.Download(ctx, result); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(result)
+	fmt.Println(values(y))
 	// Output: [5 7 9 2 0 0 0 3 0]
 }
 
-func ExampleMultiply() {
-	d, err := vk.Open(vk.Options{}) // the best device there is
+// A Plan says what would run: here k is divided among four workgroups, whose sums a second
+// kernel adds up.
+func ExampleChoose() {
+	d, err := vk.Open(vk.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer d.Close()
-	ctx := context.Background()
-
-	// C = A * Bᵀ, with A and B of two rows of three.
-	p := gemm.Problem{M: 2, N: 2, K: 3, TransB: true, DType: dtype.Float16, Out: dtype.Float32}
-	tensor := func(name string, format dtype.DType, shape ...int) vk.Tensor {
-		t, err := d.NewTensor(name, format, shape...)
-		if err != nil {
-			log.Fatal(err)
-		}
-		return t
-	}
-	a, b, c := tensor("a", p.DType, 2, 3), tensor("b", p.DType, 2, 3), tensor("c", p.Out, 2, 2)
-	defer a.Close()
-	defer b.Close()
-	defer c.Close()
-	if err := a.Upload(ctx, []float32{1, 2, 3, 4, 5, 6}); err != nil {
-		log.Fatal(err)
-	}
-	if err := b.Upload(ctx, []float32{1, 0, 0, 0, 1, 1}); err != nil {
-		log.Fatal(err)
-	}
-
-	cmd, err := d.NewCmd("example") // recorded once, it can be submitted again and again
+	config, err := gemm.ParseConfig("scalar 32x32 t8x8 k32 g8 splits4")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer cmd.Close()
-	if err := gemm.Multiply(cmd, c, a, b, p, gemm.Options{}); err != nil {
+	p := gemm.Problem{M: 32, N: 32, K: 1000}
+	plan, err := gemm.Choose(d.Caps(), p, kit.Forward, gemm.Options{Config: &config})
+	if err != nil {
 		log.Fatal(err)
 	}
-	if err := cmd.Submit(ctx); err != nil {
+	fmt.Println(plan, plan.Kernels(), plan.Workspace(), "bytes")
+	// Output: scalar 32x32 t8x8 k32 g8 splits4 [gemm_scalar gemm_combine] 16384 bytes
+}
+
+// Products of different sizes are one kernel, with a table of 128 bytes for each that is not
+// empty.
+func ExampleChooseGroup() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
 		log.Fatal(err)
 	}
-	result := make([]float32, 4)
-	if err := c.Download(ctx, result); err != nil {
+	defer d.Close()
+	list := []gemm.Problem{{M: 5, N: 8, K: 9}, {M: 0, N: 8, K: 9}, {M: 7, N: 8, K: 9}}
+	plan, err := gemm.ChooseGroup(d.Caps(), list, gemm.Options{})
+	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(result)
-	// Output: [1 5 4 11]
+	fmt.Println(plan.Kernels(), plan.Workspace(), "bytes")
+	// Output: [gemm_scalar_group] 256 bytes
+}
+
+// A device without 16-bit storage multiplies float32.
+func ExampleSupports() {
+	caps := &vk.Caps{ScalarBlockLayout: true, MaxWorkgroupInvocations: 128, MaxWorkgroupSize: [3]uint32{128, 128, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxSharedMemoryBytes: 16384}
+	p := gemm.Problem{M: 64, N: 64, K: 64}
+	fmt.Println(gemm.Supports(caps, p, kit.Forward, gemm.Options{}))
+	p.DType = dtype.Float16
+	fmt.Println(gemm.Supports(caps, p, kit.Forward, gemm.Options{Impl: gemm.Scalar}))
+	// Output:
+	// <nil>
+	// gemm: scalar: float16 to float32 needs 16-bit storage: unsupported on this device
+}
+
+// Products of many programs can have one buffer.
+func ExampleWorkspace() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	config := gemm.Config{Impl: gemm.Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8, Splits: 4}
+	o := gemm.Options{Config: &config}
+	bytes, err := gemm.Workspace(d.Caps(), gemm.Problem{M: 32, N: 32, K: 1000}, kit.Forward, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if o.Workspace, err = d.NewBuffer("workspace", bytes); err != nil {
+		log.Fatal(err)
+	}
+	defer o.Workspace.Close()
+	fmt.Println(o.Workspace.Bytes())
+	// Output: 16384
+}
+
+func ExampleParseConfig() {
+	c, err := gemm.ParseConfig("coopmat s2x2 t4x4 k32 pack g8")
+	fmt.Println(c.Impl, c.TilesM, c.Pack, err)
+	_, err = gemm.ParseConfig("coopmat s2x2 t4x4 k32 turbo")
+	fmt.Println(err)
+	// Output:
+	// coopmat 4 true <nil>
+	// gemm: configuration "coopmat s2x2 t4x4 k32 turbo": "turbo" is not a choice of path coopmat
+}
+
+func ExampleParseImpl() {
+	impl, err := gemm.ParseImpl("scalar")
+	fmt.Println(impl == gemm.Scalar, err)
+	_, err = gemm.ParseImpl("cublas")
+	fmt.Println(err)
+	// Output:
+	// true <nil>
+	// gemm: impl "cublas" is not one of auto, coopmat, scalar
+}
+
+// tensor returns a tensor with these values, or with none.
+func tensor(d *vk.Device, name string, format dtype.DType, data []float32, shape ...int) vk.Tensor {
+	t, err := d.NewTensor(name, format, shape...)
+	if err == nil && data != nil {
+		err = t.Upload(context.Background(), data)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	return t
+}
+
+// values returns the values of a tensor.
+func values(t vk.Tensor) []float32 {
+	data := make([]float32, t.NumElements())
+	if err := t.Download(context.Background(), data); err != nil {
+		log.Fatal(err)
+	}
+	return data
+}
+
+func closeAll(tensors ...vk.Tensor) {
+	for _, t := range tensors {
+		t.Close()
+	}
 }

@@ -5,23 +5,28 @@
 //	v = silu(v)              SiLU and SiLUKeep
 //	v = v * silu'(X)         TimesDSiLU and TimesDSiLUKeep
 //	S = silu(X)              TimesDSiLUKeep
-//	C = v + R                Residual
+//	C = v + Residual         Residual
 //
-// One call, [Multiply], picks the fastest path that the device and the problem
-// allow; Options.Impl forces one:
+//	tensor               shape          format
+//	op(A)                (batch, m, k)  DType    A itself is (batch, k, m) with TransA
+//	op(B)                (batch, k, n)  DType    B itself is (batch, n, k) with TransB
+//	C, Residual, X, S    (batch, m, n)  Out
 //
-//	path     needs                                operands in      file
-//	coopmat  VK_KHR_cooperative_matrix            shared memory    matrix.go
-//	scalar   Vulkan 1.2 compute                   shared memory    scalar.go
+// Sums are float32 whatever the formats. One call, [Forward], picks the fastest path that the
+// device and the problem allow; Options.Impl forces one:
+//
+//	path     needs                                operands in
+//	coopmat  VK_KHR_cooperative_matrix            shared memory
+//	scalar   Vulkan 1.2 compute                   shared memory
 //
 // Where k is long, blocks of C that are too few to fill the device, or its last round of
-// workgroups, are divided among workgroups that have a part of k each (splits.go), and a
-// second kernel adds up what they found, always in the same order (combine.go). Operands
-// whose rows start anywhere are copied where that pays (pack.go), and op(B), where it meets many
-// rows of op(A), into the order in which invocations hold its elements (fragments.go).
+// workgroups, are divided among workgroups that have a part of k each, and a second kernel adds
+// up what they found, always in the same order. Operands whose rows start anywhere are copied
+// where that pays, and op(B), where it meets many rows of op(A), into the order in which
+// invocations hold its elements.
 //
 // Path coopmat multiplies float32 operands in two parts of float16, scaled row by row of
-// op(A) and column by column of op(B), three products for one (parts.go). Its errors are
+// op(A) and column by column of op(B), three products for one. Its errors are
 // those of float32: a term a*b is off by 2^-21 of it at most and 2^-24 on average, and long
 // sums are off by less than those of a plain program. What differs: an element below 2^-27
 // of the largest of its row or column is right to 2^-50 of that largest, which shows where
@@ -29,15 +34,20 @@
 // may count as 0. Path scalar is plain arithmetic, and what Auto takes for small float32
 // products and for those whose parts do not fit into a buffer.
 //
-// [MultiplyGroup] computes products of different sizes in one launch (group.go), and
-// [MultiplySteps] returns what Multiply records, for products that run side by side.
+// [ForwardGroup] computes products of different sizes in one launch.
 //
-// [Narrow] multiplies what silu makes of a product by matrices of a few columns, and writes
-// only the result, or the product, too (narrow.go); [NarrowBackward] makes gradients of it, of
-// the same product (narrow_bwd.go), and [NarrowDSiLU] of a product that was written
-// (narrow_dsilu.go). [Mixture] makes mixtures of normal distributions of such results
-// (mixture.go), and [Pair] multiplies by a matrix of some hundred columns (pair.go). [Pad]
-// copies matrices to rows that are aligned (pack.go).
+// There is no Backward: gradients are products, too. With dV the gradient by v, and Alpha
+// that of the product,
+//
+//	dV = dC                                      Identity
+//	dV = dC ∘ silu'(X)                           SiLUKeep: TimesDSiLU in the product that makes dC
+//	dA = Alpha * dV * op(B)ᵀ                     M, N, K are m, k, n: A is dV, B is B; TransB is the opposite
+//	dA = Alpha * op(B) * dVᵀ                     TransA: they are k, m, n: A is B, with TransA as TransB was; B is dV, TransB
+//	dB = Alpha * op(A)ᵀ * dV                     M, N, K are k, n, m: A is A, TransA is the opposite; B is dV
+//	dB = Alpha * dVᵀ * op(A)                     TransB: they are n, k, m: A is dV, TransA; B is A, with TransB as TransA was
+//	dC = Beta * dV, dResidual = dC               by what C held before, and by Residual
+//
+// Products that follow one another, with their gradients, are package mlp.
 //
 // Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
 // columns), whose last axis is contiguous. All paths are deterministic: the same call
@@ -48,74 +58,17 @@
 package gemm
 
 import (
-	"fmt"
-	"slices"
-
-	"github.com/flashvk/flashvk/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/steps"
 )
 
-// A Problem holds the sizes, formats and epilogue of one call.
-type Problem = problem.Problem
-
-// An Activation is what an epilogue does to the sum.
-type Activation = problem.Activation
-
-// The activations, described in package problem.
-const (
-	Identity       = problem.Identity
-	SiLU           = problem.SiLU
-	SiLUKeep       = problem.SiLUKeep
-	TimesDSiLU     = problem.TimesDSiLU
-	TimesDSiLUKeep = problem.TimesDSiLUKeep
-)
-
-// ParseActivation accepts the names of activations.
-func ParseActivation(name string) (Activation, error) { return problem.ParseActivation(name) }
-
-// ParseTransposes accepts nn, nt, tn and tt.
-func ParseTransposes(s string) (transA, transB bool, err error) { return problem.ParseTransposes(s) }
-
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no
-// kernel on the device handles.
-var ErrUnsupported = vk.ErrUnsupported
-
-// An Impl is a path: one implementation.
-type Impl uint8
-
-// The paths. Auto takes the first of the others that supports the problem, on a CPU device
-// Scalar before CoopMat.
-const (
-	Auto Impl = iota
-	CoopMat
-	Scalar
-)
-
-// Impls lists the paths in the order in which Auto tries them.
-func Impls() []Impl { return []Impl{CoopMat, Scalar} }
-
-// String returns the name used by --impl.
-func (i Impl) String() string {
-	switch i {
-	case Auto:
-		return "auto"
-	case CoopMat:
-		return "coopmat"
-	case Scalar:
-		return "scalar"
-	}
-	return fmt.Sprintf("Impl(%d)", uint8(i))
-}
-
-// ParseImpl accepts the names that String returns.
-func ParseImpl(name string) (Impl, error) {
-	for _, i := range append(Impls(), Auto) {
-		if name == i.String() {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("gemm: impl %q is not one of auto, coopmat, scalar", name)
+// Tensors are what Forward reads and writes.
+type Tensors struct {
+	A, B     vk.Tensor
+	C        vk.Tensor // written; read with Problem.Beta
+	Residual vk.Tensor // exactly if Problem.Residual
+	X        vk.Tensor // exactly with SiLUKeep, which writes it, TimesDSiLU and TimesDSiLUKeep
+	S        vk.Tensor // written; exactly with TimesDSiLUKeep
 }
 
 // Options modify a call. The zero value is the default.
@@ -123,33 +76,24 @@ type Options struct {
 	// Impl forces a path.
 	Impl Impl
 	// Config forces a configuration instead of the tuning table's; it must be
-	// feasible. It is for tuning and tests.
+	// feasible. It is for tuning and tests. ForwardGroup takes none with copies or splits.
 	Config *Config
-	// Residual is R, X what the activation writes (SiLUKeep) or reads (the others), and
-	// S what it writes, for problems that have them.
-	Residual, X, S vk.Tensor
-	// AlignedA and AlignedB promise that rows of A and B start at multiples of 8 elements,
-	// though they may be as long as they like: Workspace sets no memory aside for copies.
-	AlignedA, AlignedB bool
-	// PadB lets b be a corner of op(B), which is zero elsewhere: fewer rows than k, fewer
-	// columns than n. Tensors of a chain of products can so have rows of whole lines of
-	// memory, where kernels have no edges. Only configurations with fragments can. An
-	// infinity in op(A) meets the zeros, too: NaN.
-	PadB bool
-	// Workspace is memory for partial sums and copies, Workspace bytes of it, that nothing
-	// else uses until the commands have completed: a second call in the same Cmd comes
-	// after a Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory, Workspace bytes of it, whose content is lost. Calls that share it
+	// run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
-	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
-	WorkspaceOffset int64
 }
 
-// Multiply computes
+// engine returns the options as the engine wants them.
+func (o Options) engine() engine.Options {
+	return engine.Options{Impl: o.Impl, Config: (*engine.Config)(o.Config), Workspace: o.Workspace}
+}
+
+// Forward computes
 //
 //	v = Alpha * op(A) * op(B) + Beta * C
 //	C = epilogue(v)
 //
-// for every product of the batch, as the documentation of Problem says.
+// for every product of the batch, as the package documentation says.
 //
 // C, Residual, X and S are (batch, m, n) of p.Out. A is (batch, m, k), with p.TransA
 // (batch, k, m), and B (batch, k, n), with p.TransB (batch, n, k), of p.DType. All
@@ -159,78 +103,10 @@ type Options struct {
 // which are C, S and an X that is written, have memory of their own, but C may be
 // Residual or an X that is read, element by element, and S such an X.
 //
-// Multiply records into c and returns; C and X are valid once c has completed. The
-// inputs must be written and visible by then: after another kernel of the same Cmd, a
-// c.Barrier() comes before Multiply, and one after it before C is read.
+// Forward records into c and returns; C, X and S are valid once c has completed.
 //
-// It returns an error that wraps ErrUnsupported if no path on the device handles p,
+// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p,
 // and an error naming the argument if a tensor does not fit p.
-func Multiply(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) (err error) {
-	defer c.Keep(&err)
-	s, err := MultiplySteps(c, dst, a, b, p, opt)
-	if err != nil {
-		return err
-	}
-	return s.Record(c)
-}
-
-// Steps are what a call records, for a caller who has kernels to run beside it.
-type Steps struct {
-	Copies  steps.List // of operands, a step or none; with AlignedA and AlignedB it does not read those
-	Product steps.List // the rest, after a Barrier
-}
-
-// Record records all.
-func (s *Steps) Record(c *vk.Cmd) error { return slices.Concat(s.Copies, s.Product).Record(c) }
-
-// MultiplySteps returns what Multiply records. It takes memory of c, but records nothing.
-func MultiplySteps(c *vk.Cmd, dst, a, b vk.Tensor, p Problem, opt Options) (s Steps, err error) {
-	config, err := Choose(c.Device().Caps(), p, opt)
-	if err != nil {
-		return s, err
-	}
-	if opt.PadB && !config.Fragments {
-		return s, unsupported("%v: a part of op(B) is given, and it has no fragments", config)
-	}
-	args, err := newArguments("gemm", dst, a, b, p, &opt)
-	if err != nil {
-		return s, err
-	}
-	config = config.fit(&p)
-	plan := config.plan(c.Device().Caps(), &p, &opt)
-	memory, at, err := plan.workspace(c, &opt, &args)
-	if err != nil {
-		return s, err
-	}
-	args.narrow()
-	if plan.parts {
-		s.Product, args, p, config = plan.split(args, p, config, memory, at)
-	} else {
-		s.Copies = plan.pack(&args, memory, at)
-	}
-	if config.Fragments {
-		step := plan.fragment(c.Device().Caps(), &args, p, memory, at)
-		if opt.AlignedB { // b may be what the kernels before make
-			s.Product = steps.List{step}
-		} else {
-			s.Copies = steps.Together(s.Copies, steps.List{step})
-		}
-	}
-	s.Product = append(s.Product, multiplier(multiply).steps(args, p, config, memory, at+plan.partials)...)
-	return s, nil
-}
-
-// multiply records the one kernel of config.
-func multiply(c *vk.Cmd, args arguments, p Problem, config Config) error {
-	if config.Impl == Scalar {
-		return multiplyScalar(c, args, p, config)
-	}
-	return multiplyMatrix(c, args, p, config)
-}
-
-// Supports returns nil if path impl can compute p on a device, and otherwise an
-// error that wraps ErrUnsupported and says why not.
-func Supports(caps *vk.Caps, impl Impl, p Problem) error {
-	_, err := Choose(caps, p, Options{Impl: impl})
-	return err
+func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error {
+	return engine.Multiply(c, engine.Tensors(t), engine.Problem(p), o.engine())
 }

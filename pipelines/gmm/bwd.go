@@ -40,6 +40,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	if err := argument.Check("gmm", inputs, grad.arguments("d", &p, p.Grad)); err != nil {
 		return err
 	}
+	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &dloss, &grad.logit, &grad.mu, &grad.logSigma)
 	threads := bwdThreads(d.Caps())
 	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.Grad], o.Saturate, bwdShare})
 	if err != nil {

@@ -29,7 +29,7 @@ func draw(p gmm.Problem, scale float64) ref.Inputs {
 // more, tokens that do and do not fill a workgroup, every format and layout, with logits of
 // ordinary size and of 10000, and gradients in the formats of others.
 func TestSuite(t *testing.T) {
-	d := vktest.Open(t)
+	d := vktest.Open(t, vktest.WholeBuffers)
 	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {
 		for j, format := range dtype.All() {
 			p := gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.All()[(i+j)%3]}
@@ -103,7 +103,7 @@ func backwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layo
 // between their rows watched, in layouts whose last axis is contiguous and, by a
 // permutation, not.
 func TestInterleaved(t *testing.T) {
-	d := vktest.Open(t)
+	d := vktest.Open(t, vktest.WholeBuffers)
 	p := gmm.Problem{Tokens: 70, Components: 5, DType: dtype.Float32}
 	in := draw(p, 1)
 	interleave := func(a, b, c []float64) (x []float64) {

@@ -23,15 +23,14 @@ import (
 //
 // One kernel computes log_p and, for the loss, a sum for each workgroup; a second, of
 // one workgroup, adds those in order. For the loss it needs Workspace bytes of memory:
-// o.Workspace, or memory that belongs to c until it is reset.
+// o.Workspace, or memory of c (vk.Cmd.Scratch).
 //
 // Forward records into c and returns; outputs are valid once c has completed, and have
-// memory of their own. The inputs must be written and visible by then: after another
-// kernel of the same Cmd, a c.Barrier() comes before Forward. It returns an error that
-// wraps vk.ErrUnsupported if the device cannot do it, and an error naming the tensor if
-// one does not fit p.
+// memory of their own. It returns an error that wraps vk.ErrUnsupported if the device cannot
+// do it, and an error naming the tensor if one does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	if err := Supports(d.Caps(), p, kit.Forward, o); err != nil {
 		return err
@@ -42,6 +41,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &logP, &loss)
 	k, err := kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdShare})
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.FLOPs(), Bytes: vk.Traffic(in.logit, in.mu, in.logSigma, y, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.logit, in.mu, in.logSigma, y, or(logP, y), or(parts, y))
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.logit, in.mu, in.logSigma, y, or(logP, parts, y), or(parts, logP, y))
 	return sum(c, loss, parts)
 }
 
@@ -78,7 +78,6 @@ func sum(c *vk.Cmd, loss, parts vk.Tensor) error {
 	if loss.IsZero() {
 		return c.Err()
 	}
-	c.Barrier() // parts are written
 	return sumrows.Record(c, loss, parts)
 }
 

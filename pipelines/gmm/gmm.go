@@ -76,9 +76,8 @@ func (g *Gradients) mixtures() mixtures { return mixtures{g.DLogit, g.DMu, g.DLo
 
 // Options modify a call. The zero value is the default.
 type Options struct {
-	// Workspace is memory for Forward and Merge, Workspace bytes of it, that nothing else
-	// uses until the commands have completed: a second call in the same Cmd comes after a
-	// Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for Forward and Merge, Workspace bytes of it, whose content is lost.
+	// Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Saturate makes Backward write the largest numbers instead of infinities: for
 	// products with gradients, where an infinity times 0 would be NaN.
@@ -215,11 +214,12 @@ func placeOf(t vk.Tensor) place {
 	return place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])}
 }
 
-// or returns t, or for none the tensor that stands for it: a binding must hold
-// something; the kernel does not touch it.
-func or(t, instead vk.Tensor) vk.Tensor {
+// or returns t, or for none the first tensor that can stand for it: a binding must hold
+// something; the kernel does not touch it. For an output that is another output, which the
+// kernel counts as writing already.
+func or(t vk.Tensor, instead ...vk.Tensor) vk.Tensor {
 	if t.IsZero() {
-		return instead
+		return or(instead[0], instead[1:]...)
 	}
 	return t
 }

@@ -13,8 +13,8 @@ import (
 // are still to come: shaders/lib/gmm.glsl.
 const StateSize = 8
 
-// Merge computes what Forward does, of mixtures whose components a kernel of another
-// package, gemm.Mixture, has met in groups:
+// Merge computes what Forward does, of mixtures whose components the kernel of package
+// mixture has met in groups:
 //
 //	log_p = log-probability of y under the components of all groups
 //	loss  = -mean(log_p)
@@ -26,6 +26,7 @@ const StateSize = 8
 // Records, waits for, and returns errors as Forward does, and takes as much memory.
 func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	logP, loss := t.LogP, t.Loss
 	if err := Supports(d.Caps(), p, kit.Forward, o); err != nil {
@@ -43,6 +44,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 	if states.Offset%4 != 0 || states.Strides[0]%4 != 0 || states.Strides[1]%4 != 0 {
 		return fmt.Errorf("gmm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
+	vk.Narrow(&states, &logP, &loss)
 	k, err := kernel[mergeParams](d, "gmm_merge", "", lossSpec{fwdThreads / fwdShare, !logP.IsZero(), !loss.IsZero()})
 	if err != nil {
 		return err
@@ -55,7 +57,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d groups", p.Tokens, count), Bytes: vk.Traffic(states, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, states), or(parts, states))
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, parts, states), or(parts, logP, states))
 	return sum(c, loss, parts)
 }
 

@@ -13,9 +13,9 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -72,9 +72,9 @@ func record(p mixture.Problem, opt mixture.Options, pass kit.Pass) guard.Record 
 // are equal and that are not, backward all at a time or fewer, every format and layout.
 func TestPasses(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		for _, format := range dtype.All() {
-			if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
+			if engine.Supports(d.Caps(), impl, engine.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
 				continue
 			}
 			for i, s := range []struct{ tokens, heads, in, hidden, groups, atATime int }{
@@ -84,7 +84,7 @@ func TestPasses(t *testing.T) {
 				{9, 2, 3, 17, 0, 1},
 				{300, 10, 11, 13, 4, 0}, // enough tokens for copies of w1, where those pay
 			} {
-				if impl == gemm.CoopMat && !vktest.Thorough(d) && i != 1 && (i != 2 || format == dtype.Float32) {
+				if impl == engine.CoopMat && !vktest.Thorough(d) && i != 1 && (i != 2 || format == dtype.Float32) {
 					continue // path scalar has them, and compiles in no time
 				}
 				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.All()[i%3]}
@@ -97,7 +97,7 @@ func TestPasses(t *testing.T) {
 						dloss   float64
 					}{{kit.Forward, false, 0}, {kit.Forward, true, 0}, {kit.Backward, false, []float64{1, -2.5}[i%2]}} {
 						c := guard.Case{Name: "mixture", Layout: layout, Tensors: tensors(p, in, x.dloss, x.pass)}
-						if impl == gemm.CoopMat && x.pass == kit.Forward && !x.outputs {
+						if impl == engine.CoopMat && x.pass == kit.Forward && !x.outputs {
 							tighten(&c, p, in)
 						}
 						t.Logf("%+v", x)
@@ -130,7 +130,7 @@ func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Float32}
 	in := inputs(p)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		for i, pass := range []kit.Pass{kit.Forward, kit.Backward, kit.Backward} {
 			opt := mixture.Options{Impl: impl, Groups: 2, HeadsAtATime: i}
 			bytes, err := mixture.Workspace(d.Caps(), p, pass, opt)
@@ -152,14 +152,14 @@ func TestWorkspace(t *testing.T) {
 func TestForwardChoice(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, DType: dtype.Float16, Grad: dtype.Float16}
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		opt := mixture.Options{Impl: impl, Groups: 1}
 		plan, err := mixture.Choose(d.Caps(), p, kit.Forward, opt)
 		if errors.Is(err, vk.ErrUnsupported) {
 			continue
 		}
 		require.NoError(t, err)
-		if impl != gemm.CoopMat {
+		if impl != engine.CoopMat {
 			require.Contains(t, plan.String(), "outputs in memory")
 			continue
 		}
@@ -174,7 +174,7 @@ func TestForwardChoice(t *testing.T) {
 		require.Contains(t, plan.String(), "outputs in memory")
 		plan, err = mixture.Choose(d.Caps(), p, kit.Backward, opt)
 		require.NoError(t, err)
-		require.Contains(t, plan.String(), "narrow")
+		require.Contains(t, plan.String(), "skinny")
 	}
 }
 
@@ -182,7 +182,7 @@ func TestForwardChoice(t *testing.T) {
 func TestKernels(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 64, Heads: 3, In: 16, Hidden: 32, DType: dtype.Float16, Grad: dtype.Float16}
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
 			plan, err := mixture.Choose(d.Caps(), p, pass, mixture.Options{Impl: impl})
 			if errors.Is(err, vk.ErrUnsupported) {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -55,11 +55,11 @@ func extremes(logits, sigmas, means, numbers []float64) (out, y []float64) {
 }
 
 // extremeCases calls f for such a table in every format of every path.
-func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Device, impl gemm.Impl, p mixture.Problem, in ref.Inputs)) {
+func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs)) {
 	d := vktest.Open(t)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		for _, format := range dtype.All() {
-			if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
+			if engine.Supports(d.Caps(), impl, engine.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
 				continue
 			}
 			p := mixture.Problem{Tokens: len(y), Heads: 2, In: len(y), Hidden: len(y), DType: format, Grad: dtype.Float32}
@@ -72,7 +72,7 @@ func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Dev
 // float32 cannot hold must be the infinity that it rounds to.
 func TestExtremes(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-200, -40, 0, 40, 200}, []float64{-4e6, 0, 5, 1e-3}, []float64{0, 5, 1e30, -3e38, 1e19, 0, 7})
-	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl gemm.Impl, p mixture.Problem, in ref.Inputs) {
+	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {
 		want, _ := ref.Forward(in, p)
 		for groups := 1; groups <= 2; groups++ {
 			got, loss := forward(t, d, p, in, mixture.Options{Impl: impl, Groups: groups})
@@ -124,7 +124,7 @@ func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt m
 // have room for.
 func TestExtremeGradients(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-1, 0, 40}, []float64{-5, 0, 5}, []float64{0, 5, -20, 1e-3})
-	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl gemm.Impl, p mixture.Problem, in ref.Inputs) {
+	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {
 		c := guard.Case{Tensors: tensors(p, in, 0.25, kit.Backward)}
 		c.Test(t, d, record(p, mixture.Options{Impl: impl}, kit.Backward))
 	})

@@ -84,8 +84,8 @@ type Options struct {
 	// HeadsAtATime is how many heads' hidden units are in memory at a time, at most, where
 	// they are at all; 0 leaves it to package mlp.
 	HeadsAtATime int
-	// Workspace is memory, Workspace bytes of it, that nothing else uses until the commands have completed: a second call in the same Cmd comes
-	// after a Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory, Workspace bytes of it, whose content is lost. Calls that share it
+	// run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
 
@@ -118,14 +118,13 @@ func (o Options) perceptrons() mlp.Options {
 // is -Inf, and so the loss +Inf; with inputs whose outputs are finite nothing is NaN.
 //
 // Forward records into c and returns; LogP and Loss are valid once c has completed, and
-// have memory of their own. The inputs must be written and visible by then: after another
-// kernel of the same Cmd, a c.Barrier() comes before Forward, and one after it before
-// outputs are read.
+// have memory of their own.
 //
 // It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, and
 // an error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newForwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
@@ -168,6 +167,7 @@ func (t *Tensors) inputs(p Problem) []argument.Argument {
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := Choose(c.Device().Caps(), p, kit.Backward, o)
 	if err != nil {
 		return err

@@ -6,7 +6,8 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
@@ -22,10 +23,10 @@ type forwardPlan struct {
 	kernels []string
 
 	fused  bool
-	p      gemm.Problem // of the fused kernel
-	opt    gemm.Options // likewise
-	groups int          // of heads
-	states int64        // where they lie
+	p      engine.Problem // of the fused kernel
+	opt    engine.Options // likewise
+	groups int            // of heads
+	states int64          // where they lie
 
 	heads outputs
 }
@@ -65,24 +66,21 @@ func validate(p Problem, opt Options) error {
 
 // fuse makes the plan that of the fused kernel, with the memory of sums at its beginning.
 func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) error {
-	problem := gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: dtype.Float32}
-	options := gemm.Options{Impl: opt.Impl}
-	config, groups, err := gemm.MixtureConfig(caps, problem, options)
+	problem := engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: dtype.Float32}
+	options := engine.Options{Impl: opt.Impl}
+	plan, err := skinny.ChooseMixture(caps, problem, options)
 	if err != nil {
 		return wrap(err)
 	}
-	bytes, err := gemm.MixtureWorkspace(caps, problem, options)
-	if err != nil {
-		return wrap(err)
-	}
+	groups := plan.Groups
 	if opt.Groups > 0 {
 		groups = min(opt.Groups, p.Heads)
 	}
 	f.fused, f.p, f.opt, f.groups = true, problem, options, groups
 	f.memory.Take(sums)
-	f.opt.WorkspaceOffset = f.memory.Take(bytes)
+	f.opt.WorkspaceOffset = f.memory.Take(plan.Workspace())
 	f.states = f.memory.Take(4 * gmm.StateSize * int64(groups) * int64(p.Tokens))
-	f.words = fmt.Sprintf("mixture %v groups%d", config, groups)
+	f.words = fmt.Sprintf("mixture %v groups%d", plan.Config, groups)
 	f.kernels = []string{"gemm_mixture", "gmm_merge", "sum_rows"}
 	return nil
 }
@@ -95,7 +93,6 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem)
 		if err != nil {
 			return err
 		}
-		c.Barrier() // outputs are written, and their workspace is read
 		m := gmm.Tensors{Y: t.Y, LogP: t.LogP, Loss: t.Loss}
 		m.Logit, m.Mu, m.LogSigma = gmm.Interleaved(out)
 		return wrap(gmm.Forward(c, m, p.Mixtures(), opt))
@@ -106,10 +103,9 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem)
 	xs.Shape, xs.Strides = []int{p.Heads, p.Tokens, p.In}, []int{0, t.X.Strides[0], t.X.Strides[1]}
 	fused := f.opt
 	fused.Workspace = memory
-	if err := gemm.Mixture(c, states, t.Y, xs, t.W1, t.W2, f.p, fused); err != nil {
+	if err := skinny.Mixture(c, skinny.MixtureTensors{A: xs, B: t.W1, W: t.W2, Y: t.Y, States: states}, f.p, fused); err != nil {
 		return wrap(err)
 	}
-	c.Barrier() // states are written
 	return wrap(gmm.Merge(c, states, gmm.Tensors{LogP: t.LogP, Loss: t.Loss}, p.Mixtures(), opt))
 }
 

@@ -6,8 +6,9 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
 )
@@ -26,6 +27,7 @@ import (
 // Records, waits for, and returns errors as Forward does.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newBackwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
@@ -64,8 +66,8 @@ type backwardPart struct {
 	w1      int64 // of heads, where the copy of W1 lies
 	dw1, dx chain.Product
 
-	narrow *gemm.Problem // of one kernel that makes dpre and DW2, which is another one if pre is kept
-	sums   int64         // where its workspace lies
+	skinny *engine.Problem // of one kernel that makes dpre and DW2, which is another one if pre is kept
+	sums   int64           // where its workspace lies
 
 	// Else, where silu(pre) lies, unless it is kept. Pre takes the place of dpre before, unless
 	// it is kept.
@@ -78,24 +80,24 @@ type backwardPart struct {
 
 // fusesBackward reports whether one kernel makes dpre and DW2.
 func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
-	if !o.narrow(p) {
+	if !o.skinny(p) {
 		return false, nil
 	}
 	p.Keep = KeepNothing
-	_, err := gemm.NarrowBackwardConfig(caps, narrowBackward(p, 1), p.Out, gemm.Options{Impl: o.Impl, AlignedB: true})
-	if errors.Is(err, gemm.ErrUnsupported) {
+	_, err := skinny.ChooseBackward(caps, skinnyBackward(p, 1), p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
+	if errors.Is(err, vk.ErrUnsupported) {
 		return false, nil
 	}
 	return err == nil, wrap(err)
 }
 
-// narrowBackward returns the products of n heads that one kernel keeps, or of a pre that is kept
+// skinnyBackward returns the products of n heads that one kernel keeps, or of a pre that is kept
 // reads, whose sums are of the format of DW2.
-func narrowBackward(p Problem, n int) gemm.Problem {
+func skinnyBackward(p Problem, n int) engine.Problem {
 	if p.Keep == KeepPre {
-		return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: gemm.TimesDSiLU, DType: p.DType, Out: p.Grad}
+		return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: engine.TimesDSiLU, DType: p.DType, Out: p.Grad}
 	}
-	return gemm.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: gemm.SiLU, DType: p.DType, Out: p.Grad}
+	return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: p.Grad}
 }
 
 func newBackwardPlan(caps *vk.Caps, p Problem, o Options) (plan backwardPlan, err error) {
@@ -130,10 +132,10 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 	if p.Heads > 0 {
 		b.w1 = memory.Take(h.bytes(p.In, p))
 	}
-	dx := gemm.Problem{M: p.Tokens, N: p.In, K: h.n * hiddenStride(p), TransB: true, Residual: h.first > 0, DType: p.DType, Out: p.DType}
-	opt := gemm.Options{AlignedA: true, AlignedB: true}
+	dx := engine.Problem{M: p.Tokens, N: p.In, K: h.n * hiddenStride(p), TransB: true, Residual: h.first > 0, DType: p.DType, Out: p.DType}
+	opt := engine.Options{AlignedA: true, AlignedB: true}
 	if fused {
-		if bytes, err = b.addNarrow(caps, p, o.Impl); err != nil {
+		if bytes, err = b.addSkinny(caps, p, o.Impl); err != nil {
 			return b, 0, wrap(err)
 		}
 		b.sums = memory.Take(bytes)
@@ -141,10 +143,10 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 		return b, 0, err
 	}
 	if p.Heads == 0 {
-		dx.K, opt = b.units, gemm.Options{AlignedA: true, PadB: b.units > p.Hidden}
+		dx.K, opt = b.units, engine.Options{AlignedA: true, PadB: b.units > p.Hidden}
 	}
-	dw1 := gemm.Problem{Batch: h.n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}
-	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.Impl, gemm.Options{AlignedB: true}); err != nil {
+	dw1 := engine.Problem{Batch: h.n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}
+	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.Impl, engine.Options{AlignedB: true}); err != nil {
 		return b, 0, err
 	}
 	memory.Keep() // they run side by side
@@ -152,40 +154,44 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 	return b, memory.Bytes, err
 }
 
-// addNarrow adds the kernel that makes dpre and DW2, and returns the memory of it.
-func (b *backwardPart) addNarrow(caps *vk.Caps, p Problem, impl gemm.Impl) (int64, error) {
-	narrow := narrowBackward(p, b.n)
-	b.narrow = &narrow
-	if p.Keep == KeepPre {
-		return gemm.NarrowDSiLUWorkspace(caps, narrow)
+// addSkinny adds the kernel that makes dpre and DW2, and returns the memory of it.
+func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, impl engine.Impl) (int64, error) {
+	product := skinnyBackward(p, b.n)
+	b.skinny = &product
+	choose := func() (skinny.Plan, error) {
+		if p.Keep == KeepPre {
+			return skinny.ChooseKept(caps, product)
+		}
+		return skinny.ChooseBackward(caps, product, p.Out, engine.Options{Impl: impl, AlignedB: true})
 	}
-	return gemm.NarrowBackwardWorkspace(caps, narrow, p.Out, gemm.Options{Impl: impl, AlignedB: true})
+	plan, err := choose()
+	return plan.Workspace(), err
 }
 
 // addProducts adds the products that make dpre and DW2.
 func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Problem, o Options) (err error) {
-	ofPre, ofGradient := gemm.Identity, gemm.TimesDSiLUKeep
+	ofPre, ofGradient := engine.Identity, engine.TimesDSiLUKeep
 	if p.Keep < KeepHidden {
 		b.silu = memory.Take(b.bytes(p.Tokens, p))
 	} else {
-		ofGradient = gemm.TimesDSiLU
+		ofGradient = engine.TimesDSiLU
 	}
 	if b.early {
-		ofPre, ofGradient = gemm.SiLUKeep, gemm.TimesDSiLU
-		y := gemm.Problem{Batch: b.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
-		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.Impl, gemm.Options{AlignedA: true}); err != nil {
+		ofPre, ofGradient = engine.SiLUKeep, engine.TimesDSiLU
+		y := engine.Problem{Batch: b.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
+		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.Impl, engine.Options{AlignedA: true}); err != nil {
 			return err
 		}
 		memory.Keep()
 	}
-	products := func(columns, units int) []gemm.Problem {
-		return []gemm.Problem{
+	products := func(columns, units int) []engine.Problem {
+		return []engine.Problem{
 			{Batch: b.n, M: p.Tokens, N: columns, K: p.In, Activation: ofPre, DType: p.DType, Out: p.DType},
 			{Batch: b.n, M: p.Tokens, N: units, K: p.Out, TransB: true, Activation: ofGradient, DType: p.DType, Out: p.DType},
 			{M: p.Tokens, N: p.In, K: units, TransB: true, DType: p.DType, Out: p.DType}, // dx of one perceptron
 		}
 	}
-	b.units = unitsOf(caps, p, o, func(units int) []gemm.Problem { return products(units, units) })
+	b.units = unitsOf(caps, p, o, func(units int) []engine.Problem { return products(units, units) })
 	b.columns = b.units
 	if p.Heads > 0 { // pre gets its zeros with those of the copy of W1; dpre takes its place, beside them
 		b.columns = hiddenStride(p)
@@ -194,12 +200,12 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 	for _, x := range []struct {
 		to  *chain.Product
 		on  bool
-		p   gemm.Problem
-		opt gemm.Options // Aligned: in our memory, or never copied, as Hidden
+		p   engine.Problem
+		opt engine.Options // Aligned: in our memory, or never copied, as Hidden
 	}{
-		{&b.pre, p.Keep == KeepNothing, of[0], gemm.Options{AlignedB: p.Heads > 0, PadB: pad}},
-		{&b.gradient, true, of[1], gemm.Options{PadB: pad}},
-		{&b.dw2, true, gemm.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, gemm.Options{AlignedA: true}},
+		{&b.pre, p.Keep == KeepNothing, of[0], engine.Options{AlignedB: p.Heads > 0, PadB: pad}},
+		{&b.gradient, true, of[1], engine.Options{PadB: pad}},
+		{&b.dw2, true, engine.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, engine.Options{AlignedA: true}},
 	} {
 		if !x.on {
 			continue
@@ -216,9 +222,6 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) error {
 	for i := range plan.parts {
 		part := &plan.parts[i]
-		if i > 0 {
-			c.Barrier() // these heads take the memory of those before, and add to their dx
-		}
 		list, err := part.steps(c, memory, part.tensors(t, p), part.gradients(g, p), p, o)
 		if err != nil {
 			return err
@@ -233,8 +236,8 @@ func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 // steps returns the gradients of some heads, whose tensors are (heads, rows, columns): what
 // makes dpre, beside copies of operands, and then the gradients, side by side.
 func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
-	if b.narrow != nil {
-		return b.narrowSteps(c, memory, t, g, p, o)
+	if b.skinny != nil {
+		return b.skinnySteps(c, memory, t, g, p, o)
 	}
 	pre, err := b.preSteps(c, memory, t, p)
 	if err != nil {
@@ -258,17 +261,18 @@ func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradient
 	), nil
 }
 
-// narrowSteps returns the same where one kernel makes dpre and DW2: its first step writes dpre,
+// skinnySteps returns the same where one kernel makes dpre and DW2: its first step writes dpre,
 // the others DW2.
-func (b *backwardPart) narrowSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
+func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
 	dpre, w1 := b.hiddenUnits(memory, b.dpre, p.Hidden, p), b.weights(memory, p.Hidden, p)
-	opt := gemm.Options{Impl: o.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
-	var first gemm.Steps
+	opt := engine.Options{Impl: o.Impl, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
+	var first engine.Steps
 	var err error
 	if p.Keep == KeepPre {
-		first, err = gemm.NarrowDSiLUSteps(c, dpre, g.DW2, g.DY, t.Pre, t.W2, *b.narrow, opt)
+		first, err = skinny.BackwardKeptSteps(c, skinny.Tensors{W: t.W2, Pre: t.Pre, DY: g.DY, DPre: dpre, DW: g.DW2}, *b.skinny, opt)
 	} else {
-		first, err = gemm.NarrowBackwardSteps(c, dpre, g.DW2, g.DY, b.repeat(t.X), w1, t.W2, p.Out, *b.narrow, opt)
+		tensors := skinny.Tensors{A: b.repeat(t.X), B: w1, W: t.W2, DY: g.DY, DPre: dpre, DW: g.DW2}
+		first, err = skinny.BackwardSteps(c, tensors, p.Out, *b.skinny, opt)
 	}
 	if err != nil {
 		return nil, wrap(err)
@@ -295,30 +299,30 @@ func (b *backwardPart) copyStep(memory *vk.Buffer, w1 vk.Tensor, p Problem) step
 		return nil
 	}
 	to := b.weights(memory, p.Hidden, p).Narrow()
-	return steps.List{func(c *vk.Cmd) error { return gemm.Pad(c, to, w1) }}
+	return steps.List{func(c *vk.Cmd) error { return engine.Pad(c, to, w1) }}
 }
 
 // preSteps returns the copy of W1 and pre, and silu(pre) where that is early. Of a pre that is
 // kept, it returns the zeros behind it in the place of pre.
-func (b *backwardPart) preSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem) (s gemm.Steps, err error) {
+func (b *backwardPart) preSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem) (s engine.Steps, err error) {
 	copied := b.copyStep(memory, t.W1, p)
 	if p.Keep > KeepNothing {
-		return gemm.Steps{Copies: steps.Together(copied, b.zeroStep(memory, t.Pre, p))}, nil
+		return engine.Steps{Copies: steps.Together(copied, b.zeroStep(memory, t.Pre, p))}, nil
 	}
-	dst, keep, w1 := b.hiddenUnits(memory, b.dpre, b.columns, p), none, t.W1
+	dst, keep, w1 := b.hiddenUnits(memory, b.dpre, b.columns, p), vk.Tensor{}, t.W1
 	if b.early {
 		dst, keep = b.hiddenUnits(memory, b.silu, b.columns, p), dst
 	}
 	if p.Heads > 0 {
 		w1 = b.weights(memory, b.columns, p)
 	}
-	s, err = b.pre.Steps(c, memory, dst, b.repeat(t.X), w1, keep, none)
+	s, err = b.pre.Steps(c, memory, engine.Tensors{A: b.repeat(t.X), B: w1, C: dst, X: keep})
 	s.Copies = steps.Together(copied, s.Copies)
 	return s, err
 }
 
 // zeroStep returns what writes the zeros behind dpre of each head: a copy of the last columns
-// of pre with the zeros that gemm.Pad adds; none where a head has no zeros, or dx does not read
+// of pre with the zeros that engine.Pad adds; none where a head has no zeros, or dx does not read
 // them. Dpre takes the place of those columns.
 func (b *backwardPart) zeroStep(memory *vk.Buffer, pre vk.Tensor, p Problem) steps.List {
 	last := p.Hidden % unit(p)
@@ -330,16 +334,16 @@ func (b *backwardPart) zeroStep(memory *vk.Buffer, pre vk.Tensor, p Problem) ste
 		return t.Narrow()
 	}
 	to, from := tail(b.hiddenUnits(memory, b.dpre, p.Hidden, p)), tail(pre)
-	return steps.List{func(c *vk.Cmd) error { return gemm.Pad(c, to, from) }}
+	return steps.List{func(c *vk.Cmd) error { return engine.Pad(c, to, from) }}
 }
 
 // gradientSteps are what follows from pre and dy: dpre, DW2, and more.
-type gradientSteps struct{ gradient, dw2, more gemm.Steps }
+type gradientSteps struct{ gradient, dw2, more engine.Steps }
 
 // dpreSteps returns what follows from pre, which is where dpre will be unless it is kept,
 // and dy.
 func (b *backwardPart) dpreSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem) (s gradientSteps, err error) {
-	dpre, pre, silu, late := b.hiddenUnits(memory, b.dpre, b.units, p), t.Pre, t.Hidden, none
+	dpre, pre, silu, late := b.hiddenUnits(memory, b.dpre, b.units, p), t.Pre, t.Hidden, vk.Tensor{}
 	if pre.IsZero() {
 		pre = dpre
 	}
@@ -349,10 +353,10 @@ func (b *backwardPart) dpreSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 			late = b.hiddenUnits(memory, b.silu, b.units, p)
 		}
 	}
-	if s.gradient, err = b.gradient.Steps(c, memory, dpre, g.DY, t.W2, pre, late); err != nil {
+	if s.gradient, err = b.gradient.Steps(c, memory, engine.Tensors{A: g.DY, B: t.W2, C: dpre, X: pre, S: late}); err != nil {
 		return s, err
 	}
-	if s.dw2, err = b.dw2.Steps(c, memory, g.DW2, silu, g.DY, none, none); err != nil {
+	if s.dw2, err = b.dw2.Steps(c, memory, engine.Tensors{A: silu, B: g.DY, C: g.DW2}); err != nil {
 		return s, err
 	}
 	s.more, err = b.productSteps(c, memory, t, g, p)
@@ -360,8 +364,8 @@ func (b *backwardPart) dpreSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 }
 
 // productSteps returns the gradients that are products with dpre, side by side.
-func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem) (s gemm.Steps, err error) {
-	ofW1, err := b.dw1.Steps(c, memory, g.DW1, b.repeat(t.X), b.hiddenUnits(memory, b.dpre, p.Hidden, p), none, none)
+func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem) (s engine.Steps, err error) {
+	ofW1, err := b.dw1.Steps(c, memory, engine.Tensors{A: b.repeat(t.X), B: b.hiddenUnits(memory, b.dpre, p.Hidden, p), C: g.DW1})
 	if err != nil {
 		return s, err
 	}
@@ -370,7 +374,7 @@ func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g G
 		columns = b.n * hiddenStride(p)
 		w1 = b.rows(memory, b.w1, p.In, columns, p)
 	}
-	ofX, err := b.dx.Steps(c, memory, g.DX, b.rows(memory, b.dpre, p.Tokens, columns, p), w1, none, none)
+	ofX, err := b.dx.Steps(c, memory, engine.Tensors{A: b.rows(memory, b.dpre, p.Tokens, columns, p), B: w1, C: g.DX})
 	s.Copies, s.Product = steps.Together(ofW1.Copies, ofX.Copies), steps.Together(ofW1.Product, ofX.Product)
 	return s, err
 }
@@ -381,14 +385,14 @@ func (b *backwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options)
 		plan.kernels = append(plan.kernels, "gemm_pack") // the copy of W1
 	}
 	switch {
-	case b.narrow != nil && p.Keep == KeepPre:
-		plan.add("narrow dsilu", "gemm_narrow_dsilu", "gemm_combine")
-	case b.narrow != nil:
-		config, err := gemm.NarrowBackwardConfig(caps, *b.narrow, p.Out, gemm.Options{Impl: o.Impl, AlignedB: true})
+	case b.skinny != nil && p.Keep == KeepPre:
+		plan.add("skinny dsilu", "gemm_narrow_dsilu", "gemm_combine")
+	case b.skinny != nil:
+		runs, err := skinny.ChooseBackward(caps, *b.skinny, p.Out, engine.Options{Impl: o.Impl, AlignedB: true})
 		if err != nil {
 			return wrap(err)
 		}
-		plan.add("narrow "+config.String(), "gemm_narrow_bwd", "gemm_combine")
+		plan.add("skinny "+runs.Config.String(), "gemm_narrow_bwd", "gemm_combine")
 	default:
 		var list []*chain.Product
 		if p.Keep == KeepNothing {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -55,13 +55,13 @@ var (
 
 // run calls f for the cases in every format, with weight gradients in the format and in float32,
 // and all heads at a time or fewer.
-func run(t *testing.T, d *vk.Device, impl gemm.Impl, list []testCase, f func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout)) {
+func run(t *testing.T, d *vk.Device, impl engine.Impl, list []testCase, f func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout)) {
 	for _, format := range dtype.All() {
-		if gemm.Supports(d.Caps(), impl, gemm.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
+		if engine.Supports(d.Caps(), impl, engine.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
 			continue
 		}
 		for i, s := range list {
-			if impl == gemm.CoopMat && !vktest.Thorough(d) && !slices.Contains(representative(format), i) {
+			if impl == engine.CoopMat && !vktest.Thorough(d) && !slices.Contains(representative(format), i) {
 				continue
 			}
 			p := mlp.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: format}
@@ -146,7 +146,7 @@ var passes = []kit.Pass{kit.Forward, kit.Backward}
 // float32.
 func TestOne(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		run(t, d, impl, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 			in := inputs(p)
 			for _, pass := range passes {
@@ -165,7 +165,7 @@ func TestOne(t *testing.T) {
 // TestHeads runs both passes of heads on every path, with all that can be kept, and y in float32.
 func TestHeads(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		run(t, d, impl, headsCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 			in := inputs(p)
 			for _, x := range []struct {
@@ -194,7 +194,7 @@ func TestHeads(t *testing.T) {
 // at a time and fewer, with and without silu(pre) in memory.
 func TestBackwardLoss(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		run(t, d, impl, slices.Concat(headsCases, oneCases), func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 			c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Backward)}
 			for _, o.Products = range []bool{false, true} {
@@ -203,7 +203,7 @@ func TestBackwardLoss(t *testing.T) {
 					t, g := named(list)
 					given := g.DY
 					g.DY = vk.Tensor{}
-					return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error { return gemm.Pad(c, matrices(dy), matrices(given)) }, p, o)
+					return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error { return engine.Pad(c, matrices(dy), matrices(given)) }, p, o)
 				})
 			}
 		})
@@ -224,7 +224,7 @@ func TestMany(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 25400, In: 16, Hidden: 101, Out: 16, DType: dtype.Float16, Grad: dtype.Float32}
 	plan, err := mlp.Choose(d.Caps(), p, kit.Forward, mlp.Options{})
-	vktest.Require(t, gemm.CoopMat.String(), err)
+	vktest.Require(t, engine.CoopMat.String(), err)
 	t.Log(plan)
 	in := inputs(p)
 	for _, pass := range passes {
@@ -238,7 +238,7 @@ func TestMany(t *testing.T) {
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
-	o := mlp.Options{Impl: gemm.Scalar}
+	o := mlp.Options{Impl: engine.Scalar}
 	in := inputs(p)
 	for _, pass := range passes {
 		for _, p.Keep = range mlp.Keeps() {
@@ -270,7 +270,7 @@ func TestWorkspaceOfHeads(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Float32}
 	in := inputs(p)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		for _, pass := range passes {
 			for _, p.Keep = range []mlp.Keep{mlp.KeepNothing, mlp.KeepPre} {
 				o := mlp.Options{Impl: impl, HeadsAtATime: 2}
@@ -297,7 +297,7 @@ func TestWorkspaceOfHeads(t *testing.T) {
 func TestChoice(t *testing.T) {
 	d := vktest.Open(t)
 	good := mlp.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
-	if err := gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}); err != nil {
+	if err := engine.Supports(d.Caps(), engine.CoopMat, engine.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}); err != nil {
 		t.Skip(err)
 	}
 	hidden := int64(2 * good.Tokens * good.Heads * good.Hidden)
@@ -306,10 +306,10 @@ func TestChoice(t *testing.T) {
 		keep mlp.Keep
 		want string
 	}{
-		{kit.Forward, mlp.KeepNothing, "narrow coopmat"}, {kit.Forward, mlp.KeepPre, "narrow coopmat"},
-		{kit.Backward, mlp.KeepNothing, "narrow coopmat"}, {kit.Backward, mlp.KeepPre, "narrow dsilu"},
+		{kit.Forward, mlp.KeepNothing, "skinny coopmat"}, {kit.Forward, mlp.KeepPre, "skinny coopmat"},
+		{kit.Backward, mlp.KeepNothing, "skinny coopmat"}, {kit.Backward, mlp.KeepPre, "skinny dsilu"},
 	} {
-		p, o := good, mlp.Options{Impl: gemm.CoopMat}
+		p, o := good, mlp.Options{Impl: engine.CoopMat}
 		p.Keep = x.keep
 		choose := func(p mlp.Problem, o mlp.Options) mlp.Plan {
 			plan, err := mlp.Choose(d.Caps(), p, x.pass, o)
@@ -320,14 +320,14 @@ func TestChoice(t *testing.T) {
 		require.Contains(t, fused.String(), x.want)
 		o.Products = true
 		products := choose(p, o)
-		require.NotContains(t, products.String(), "narrow")
+		require.NotContains(t, products.String(), "skinny")
 		require.Greater(t, products.Workspace(), fused.Workspace())
 		require.GreaterOrEqual(t, products.Workspace(), hidden)
 		if x.pass == kit.Forward { // a pass without hidden units in memory takes all heads at a time
 			long := p
 			long.Tokens = 1 << 17
-			all := mlp.Options{Impl: gemm.CoopMat, HeadsAtATime: p.Heads}
-			require.Equal(t, choose(long, all).Workspace(), choose(long, mlp.Options{Impl: gemm.CoopMat}).Workspace())
+			all := mlp.Options{Impl: engine.CoopMat, HeadsAtATime: p.Heads}
+			require.Equal(t, choose(long, all).Workspace(), choose(long, mlp.Options{Impl: engine.CoopMat}).Workspace())
 			all.Products = true
 			require.Less(t, choose(long, o).Workspace(), choose(long, all).Workspace())
 		}
@@ -335,7 +335,7 @@ func TestChoice(t *testing.T) {
 		many.Out = 9 // more than the one kernel takes
 		one.Heads = 0
 		for _, p := range []mlp.Problem{many, one} {
-			require.NotContains(t, choose(p, mlp.Options{Impl: gemm.CoopMat}).String(), "narrow")
+			require.NotContains(t, choose(p, mlp.Options{Impl: engine.CoopMat}).String(), "skinny")
 		}
 	}
 }
@@ -343,7 +343,7 @@ func TestChoice(t *testing.T) {
 // TestKernels wants the modules of a plan to be those that a call runs, but for copies of operands.
 func TestKernels(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		for _, heads := range []int{0, 3} {
 			p := mlp.Problem{Tokens: 64, Heads: heads, In: 16, Hidden: 32, Out: 8, DType: dtype.Float16, Grad: dtype.Float16}
 			for _, pass := range passes {

@@ -131,7 +131,6 @@ func ExampleBackward() {
 		if err := mlp.Forward(c, m.t, m.p, mlp.Options{}); err != nil {
 			return err
 		}
-		c.Barrier() // pre is written before it is read
 		return mlp.Backward(c, m.t, m.g, m.p, mlp.Options{})
 	}, m.t.Y, m.t.Pre, m.g.DX, m.g.DW1, m.g.DW2)
 	// Output: [0 60] [0 20] [60] [0.5 3] [0 20]
@@ -145,11 +144,9 @@ func ExampleBackwardLoss() {
 	t.Pre, g.DY = vk.Tensor{}, vk.Tensor{} // it computes both
 	m.run(func(c *vk.Cmd) error {
 		return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error {
-			c.BarrierToTransfer()
 			for k := range m.p.Heads { // rows of dy lie apart
 				c.Copy(dy.Buffer, 4*int64(dy.Offset+k*dy.Strides[1]), y.Buffer, 4*int64(y.Offset+k), 4)
 			}
-			c.BarrierFromTransfer()
 			return nil
 		}, m.p, mlp.Options{})
 	}, m.g.DX, m.g.DW1, m.g.DW2)
@@ -191,7 +188,7 @@ func ExampleWorkspace() {
 func ExampleSupports() {
 	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16, DType: dtype.Float16}
 	fmt.Println(mlp.Supports(caps, p, kit.Forward, mlp.Options{Fused: mlp.FusedOn}))
-	// Output: mlp: fused: gemm: pair: the device has no float16 arithmetic: unsupported on this device
+	// Output: mlp: fused: the device has no float16 arithmetic: unsupported on this device
 }
 
 func ExampleChooseLoss() {

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Fused says whether Forward is one kernel, gemm.Pair, or two products.
+// Fused says whether Forward is one kernel or two products.
 type Fused uint8
 
 // What there is to choose from.
@@ -31,54 +33,70 @@ func (f Fused) String() string {
 	return fmt.Sprintf("Fused(%d)", uint8(f))
 }
 
-// A pair is both products as one kernel.
-type pair struct {
-	p   gemm.PairProblem
-	opt gemm.PairOptions
-}
-
-// newPair returns the kernel that o asks for, nil if it does not, or if it leaves the
-// choice and two products are faster, or all that there is. An error says why a kernel that
-// is forced cannot be.
-func newPair(caps *vk.Caps, p Problem, o Options) (*pair, error) {
-	x := &pair{
-		p:   gemm.PairProblem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
-		opt: gemm.PairOptions{Config: o.FusedConfig},
-	}
-	forced := o.Fused == FusedOn || o.FusedConfig != nil
-	if o.Fused == FusedOff || !forced && !gemm.PairPays(caps, x.p) {
+// fusedConfig returns the configuration that is forced, nil if none is.
+func (o Options) fusedConfig() (*fused.Config, error) {
+	if o.FusedConfig == "" {
 		return nil, nil
 	}
-	err := x.choose(caps, p, o.Impl)
-	if errors.Is(err, gemm.ErrUnsupported) && !forced {
+	c, err := fused.ParseConfig(o.FusedConfig)
+	if err != nil {
+		return nil, wrap(err)
+	}
+	return &c, nil
+}
+
+// A oneKernel is both products as one, package fused.
+type oneKernel struct {
+	p   fused.Problem
+	opt fused.Options
+}
+
+// newOneKernel returns the kernel that o asks for, nil if it does not, or if it leaves the
+// choice and two products are faster, or all that there is. An error says why a kernel that
+// is forced cannot be.
+func newOneKernel(caps *vk.Caps, p Problem, o Options) (*oneKernel, error) {
+	config, err := o.fusedConfig()
+	if err != nil {
+		return nil, err
+	}
+	x := &oneKernel{
+		p:   fused.Problem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
+		opt: fused.Options{Config: config},
+	}
+	forced := o.Fused == FusedOn || config != nil
+	if o.Fused == FusedOff || !forced && !fused.Pays(caps, x.p) {
+		return nil, nil
+	}
+	err = x.choose(caps, p, o.Impl)
+	if errors.Is(err, vk.ErrUnsupported) && !forced {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("mlp: fused: %w", err)
+		return nil, wrap(err)
 	}
 	return x, nil
 }
 
 // choose finds the configuration of the kernel.
-func (x *pair) choose(caps *vk.Caps, p Problem, impl gemm.Impl) error {
+func (x *oneKernel) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 	switch {
 	case p.Heads > 0:
-		return fmt.Errorf("the kernel has no heads: %w", gemm.ErrUnsupported)
+		return kit.Unsupported("fused", "the kernel has no heads")
 	case p.Keep != KeepNothing:
-		return fmt.Errorf("the kernel does not write pre: %w", gemm.ErrUnsupported)
-	case impl != gemm.Auto && impl != gemm.CoopMat:
-		return fmt.Errorf("path %v has no such kernel: %w", impl, gemm.ErrUnsupported)
+		return kit.Unsupported("fused", "the kernel does not write pre")
+	case impl != engine.Auto && impl != engine.CoopMat:
+		return kit.Unsupported("fused", "path %v has no such kernel", impl)
 	}
-	config, err := gemm.ChoosePair(caps, x.p, x.opt)
+	config, err := fused.Choose(caps, x.p, x.opt)
 	x.opt.Config = &config
 	return err
 }
 
 // record records the kernel in its part of the workspace.
-func (x *pair) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
+func (x *oneKernel) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
 	opt := x.opt
 	opt.Workspace = memory
-	return wrap(gemm.Pair(c, matrix(t.Y), t.X, matrix(t.W1), matrix(t.W2), x.p, opt))
+	return wrap(fused.Forward(c, fused.Tensors{X: t.X, W1: matrix(t.W1), W2: matrix(t.W2), Y: matrix(t.Y)}, x.p, opt))
 }
 
 // matrix returns the only matrix of a batch.

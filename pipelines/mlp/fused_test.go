@@ -8,8 +8,8 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -19,13 +19,13 @@ import (
 // wants it to be what is described.
 func TestFused(t *testing.T) {
 	d := vktest.Open(t)
-	run(t, d, gemm.CoopMat, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
+	run(t, d, engine.CoopMat, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 		if p.DType == dtype.Float32 {
 			return // TestFusedUnsupported has it
 		}
 		o = mlp.Options{Fused: mlp.FusedOn}
 		plan, err := mlp.Choose(d.Caps(), p, kit.Forward, o)
-		vktest.Require(t, gemm.CoopMat.String(), err)
+		vktest.Require(t, engine.CoopMat.String(), err)
 		require.Regexp(t, `^pair s\d`, plan.String())
 		workspace, err := d.NewBuffer("workspace", plan.Workspace())
 		require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestFused(t *testing.T) {
 func TestFusedUnsupported(t *testing.T) {
 	d := vktest.Open(t)
 	good := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16}
-	vktest.Require(t, gemm.CoopMat.String(), gemm.Supports(d.Caps(), gemm.CoopMat, gemm.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}))
+	vktest.Require(t, engine.CoopMat.String(), engine.Supports(d.Caps(), engine.CoopMat, engine.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}))
 	pre, hidden, wide, single, heads := good, good, good, good, good
 	pre.Keep, hidden.Keep = mlp.KeepPre, mlp.KeepHidden
 	wide.Out = 1 << 12
@@ -62,9 +62,9 @@ func TestFusedUnsupported(t *testing.T) {
 		{pre, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
 		{hidden, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
 		{heads, mlp.Options{}, "mlp: fused: the kernel has no heads"},
-		{good, mlp.Options{Impl: gemm.Scalar}, "mlp: fused: path scalar has no such kernel"},
-		{single, mlp.Options{}, "mlp: fused: gemm: pair: float32 matrices have no kernel"},
-		{wide, mlp.Options{}, "mlp: fused: gemm: pair: n=4096 is more than the "},
+		{good, mlp.Options{Impl: engine.Scalar}, "mlp: fused: path scalar has no such kernel"},
+		{single, mlp.Options{}, "mlp: fused: float32 matrices have no kernel"},
+		{wide, mlp.Options{}, "mlp: fused: n=4096 is more than the "},
 	} {
 		for _, x.o.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
 			plan, err := mlp.Choose(d.Caps(), x.p, kit.Forward, x.o)

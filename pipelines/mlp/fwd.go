@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
 )
@@ -24,14 +26,13 @@ import (
 // own. A row of X with an infinity gives NaNs where it meets weights of both signs, and may where
 // it does not.
 //
-// Forward records into c and returns; Y, Pre and Hidden are valid once c has completed. The inputs
-// must be written and visible by then: after another kernel of the same Cmd, a c.Barrier() comes
-// before Forward, and one after it before Y is read.
+// Forward records into c and returns; Y, Pre and Hidden are valid once c has completed.
 //
 // It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, or not
 // the one kernel that o forces, and an error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newForwardPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
@@ -59,10 +60,10 @@ type forwardPlan struct {
 // A forwardPart is what Forward runs for some heads: one kernel, or two products.
 type forwardPart struct {
 	heads
-	pair          *pair
-	narrow        *gemm.Problem // a narrow product
-	hidden        int64         // where silu(pre) lies, unless it is kept
-	units         int           // of it: more than p.Hidden if W1 and W2 are extended by zeros
+	one           *oneKernel
+	skinny        *engine.Problem // a product whose silu stays on the chip
+	hidden        int64           // where silu(pre) lies, unless it is kept
+	units         int             // of it: more than p.Hidden if W1 and W2 are extended by zeros
 	first, second chain.Product
 }
 
@@ -77,7 +78,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, o Options) (plan forwardPlan, err 
 	if p.heads() == 1 {
 		return forwardPlan{chain.Memory{Bytes: bytes}, []forwardPart{one}}, nil
 	}
-	if one.narrow == nil {
+	if one.skinny == nil {
 		bytes = hiddenBytes(p)
 	}
 	for _, h := range divide(p, o, bytes) {
@@ -94,25 +95,25 @@ func newForwardPlan(caps *vk.Caps, p Problem, o Options) (plan forwardPlan, err 
 // newForwardPart returns what Forward runs for some heads, and the memory of it.
 func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardPart, bytes int64, err error) {
 	part.heads = h
-	if part.pair, err = newPair(caps, p, o); err != nil {
+	if part.one, err = newOneKernel(caps, p, o); err != nil {
 		return part, 0, err
 	}
-	if part.pair != nil {
-		bytes, err := gemm.PairWorkspace(caps, part.pair.p, part.pair.opt)
+	if part.one != nil {
+		bytes, err := fused.Workspace(caps, part.one.p, part.one.opt)
 		return part, bytes, err
 	}
-	activation := gemm.SiLU
+	activation := engine.SiLU
 	if p.Keep >= KeepPre {
-		activation = gemm.SiLUKeep
+		activation = engine.SiLUKeep
 	}
-	if o.narrow(p) {
-		narrow := gemm.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
-		bytes, err := gemm.NarrowWorkspace(caps, narrow, p.Out, gemm.Options{Impl: o.Impl})
+	if o.skinny(p) {
+		product := engine.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
+		plan, err := skinny.ChooseForward(caps, product, p.Out, engine.Options{Impl: o.Impl})
 		if err == nil {
-			part.narrow = &narrow
-			return part, bytes, nil
+			part.skinny = &product
+			return part, plan.Workspace(), nil
 		}
-		if !errors.Is(err, gemm.ErrUnsupported) {
+		if !errors.Is(err, vk.ErrUnsupported) {
 			return part, 0, wrap(err)
 		}
 	}
@@ -120,21 +121,21 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	if p.Keep < KeepHidden {
 		part.hidden = memory.Take(h.bytes(p.Tokens, p))
 	}
-	products := func(units int) []gemm.Problem {
-		return []gemm.Problem{
+	products := func(units int) []engine.Problem {
+		return []engine.Problem{
 			{Batch: h.n, M: p.Tokens, N: units, K: p.In, Activation: activation, DType: p.DType, Out: p.DType},
 			{Batch: h.n, M: p.Tokens, N: p.Out, K: units, DType: p.DType, Out: p.yType()},
 		}
 	}
 	part.units = unitsOf(caps, p, o, products)
 	both, pad := products(part.units), part.units > p.Hidden
-	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.Impl, gemm.Options{PadB: pad}); err != nil {
+	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.Impl, engine.Options{PadB: pad}); err != nil {
 		return part, 0, err
 	}
 	if p.Heads == 0 {
 		memory.Keep() // operands of both are copied first; heads have both products in one memory
 	}
-	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.Impl, gemm.Options{AlignedA: true, PadB: pad})
+	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.Impl, engine.Options{AlignedA: true, PadB: pad})
 	return part, memory.Bytes, err
 }
 
@@ -143,13 +144,13 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 // those of one perceptron, in our memory alone, and the kernels of all can take a part of op(B) for
 // the whole. No kernel has an edge then: 115.5 instead of 120 µs (forward, 11000 tokens, 1365
 // units, H200).
-func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []gemm.Problem) int {
+func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []engine.Problem) int {
 	units := heads{0, 1}.rowStride(p)
 	if p.Keep > KeepNothing || p.Heads > 0 || units == p.Hidden {
 		return p.Hidden
 	}
 	for _, x := range products(units) {
-		config, err := gemm.Choose(caps, x, gemm.Options{Impl: o.Impl})
+		config, err := engine.Choose(caps, x, engine.Options{Impl: o.Impl})
 		if err != nil || !config.Fragments {
 			return p.Hidden
 		}
@@ -161,9 +162,6 @@ func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []gem
 func (plan *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem, o Options) error {
 	for i := range plan.parts {
 		part := &plan.parts[i]
-		if i > 0 {
-			c.Barrier() // what is in memory takes the place of what was before
-		}
 		if err := part.record(c, memory, part.tensors(t, p), p, o); err != nil {
 			return err
 		}
@@ -174,20 +172,21 @@ func (plan *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Probl
 // record records the outputs of some heads, whose tensors are (heads, rows, columns).
 func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem, o Options) error {
 	switch {
-	case f.pair != nil:
-		return f.pair.record(c, memory, t)
-	case f.narrow != nil:
-		return wrap(gemm.Narrow(c, t.Y, f.repeat(t.X), t.W1, t.W2, p.Out, *f.narrow, gemm.Options{Impl: o.Impl, X: t.Pre, Workspace: memory}))
+	case f.one != nil:
+		return f.one.record(c, memory, t)
+	case f.skinny != nil:
+		tensors := skinny.Tensors{A: f.repeat(t.X), B: t.W1, W: t.W2, Y: t.Y, Pre: t.Pre}
+		return wrap(skinny.Forward(c, tensors, p.Out, *f.skinny, engine.Options{Impl: o.Impl, Workspace: memory}))
 	}
 	hidden := t.Hidden
 	if hidden.IsZero() {
 		hidden = f.hiddenUnits(memory, f.hidden, f.units, p)
 	}
-	first, err := f.first.Steps(c, memory, hidden, f.repeat(t.X), t.W1, t.Pre, none)
+	first, err := f.first.Steps(c, memory, engine.Tensors{A: f.repeat(t.X), B: t.W1, C: hidden, X: t.Pre})
 	if err != nil {
 		return err
 	}
-	second, err := f.second.Steps(c, memory, t.Y, hidden, t.W2, none, none)
+	second, err := f.second.Steps(c, memory, engine.Tensors{A: hidden, B: t.W2, C: t.Y})
 	if err != nil {
 		return err
 	}
@@ -200,12 +199,12 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 // describe adds to a plan what runs.
 func (f *forwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) error {
 	switch {
-	case f.pair != nil:
-		plan.add(f.pair.opt.Config.String(), "gemm_fragments", "gemm_pair")
+	case f.one != nil:
+		plan.add(f.one.opt.Config.String(), "gemm_fragments", "gemm_pair")
 		return nil
-	case f.narrow != nil:
-		config, err := gemm.NarrowConfig(caps, *f.narrow, p.Out, gemm.Options{Impl: o.Impl})
-		plan.add("narrow "+config.String(), "gemm_narrow", "gemm_combine")
+	case f.skinny != nil:
+		runs, err := skinny.ChooseForward(caps, *f.skinny, p.Out, engine.Options{Impl: o.Impl})
+		plan.add("skinny "+runs.Config.String(), "gemm_narrow", "gemm_combine")
 		return wrap(err)
 	}
 	plan.products(&f.first, &f.second)

@@ -3,7 +3,7 @@ package mlp
 import (
 	"slices"
 
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -37,7 +37,7 @@ func divide(p Problem, o Options, bytes int64) []heads {
 func (h heads) of(t vk.Tensor, axis int, p Problem) vk.Tensor {
 	switch {
 	case t.IsZero():
-		return none
+		return vk.Tensor{}
 	case p.Heads == 0:
 		t.Shape, t.Strides = slices.Insert(slices.Clone(t.Shape), 0, 1), slices.Insert(slices.Clone(t.Strides), 0, 0)
 		return t
@@ -82,7 +82,7 @@ func hiddenBytes(p Problem) int64 {
 }
 
 // rowStride returns the distance of rows of the hidden units of these heads in our memory.
-func (h heads) rowStride(p Problem) int { return gemm.RowStride(h.n * hiddenStride(p)) }
+func (h heads) rowStride(p Problem) int { return engine.RowStride(h.n * hiddenStride(p)) }
 
 // bytes returns the memory of so many such rows.
 func (h heads) bytes(rows int, p Problem) int64 {

@@ -6,13 +6,13 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A Loss records the gradient of a loss by y, given y of all heads: y is of Problem.YShape
-// in float32, dy the same of p.DType, with any strides and a contiguous last axis. What
-// it reads is visible; a Barrier comes after it.
+// in float32, dy the same of p.DType, with any strides and a contiguous last axis.
 type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 
 // BackwardLoss computes what Backward does, for a caller who has neither y nor dy: y is
@@ -26,6 +26,7 @@ type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 // nothing: a caller who has pre had y, and calls Backward.
 func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	plan, err := newLossPlan(c.Device().Caps(), p, o)
 	if err != nil {
 		return err
@@ -46,11 +47,9 @@ func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Opt
 	if err := plan.forward.record(c, memory, t, wide, o); err != nil {
 		return err
 	}
-	c.Barrier() // y is written
 	if err := loss(c, g.DY, t.Y); err != nil {
 		return err
 	}
-	c.Barrier() // dy is written, and the workspace of y read
 	return plan.backward.record(c, memory, t, g, p, o)
 }
 
@@ -62,7 +61,7 @@ func (b *backwardPart) recordLoss(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gra
 	if err != nil {
 		return err
 	}
-	outputs, err := b.y.Steps(c, memory, t.Y, b.hiddenUnits(memory, b.silu, p.Hidden, p), t.W2, none, none)
+	outputs, err := b.y.Steps(c, memory, engine.Tensors{A: b.hiddenUnits(memory, b.silu, p.Hidden, p), B: t.W2, C: t.Y})
 	if err != nil {
 		return err
 	}

@@ -29,11 +29,11 @@
 //	KeepHidden    2 * hidden                          4                      hidden
 //
 // Heads are products of a batch. On matrices, with at most 8 outputs of a head, the forward pass
-// is one kernel and a sum, gemm.Narrow, and no hidden unit reaches memory unless the caller keeps
-// pre; in the backward pass dpre alone does, as gemm.NarrowBackward makes it and dW2 in one kernel
-// and a sum, or of a pre that was kept gemm.NarrowDSiLU. Else silu(pre) and pre are written to
+// is one kernel and a sum (internal/pipelines/gemm/skinny), and no hidden unit reaches memory
+// unless the caller keeps pre; in the backward pass dpre alone does, as one kernel and a sum make
+// it and dW2, of x and W1 or of a pre that was kept. Else silu(pre) and pre are written to
 // the workspace. Keeping pre is memory for time: 437 MB of 16000 tokens, 10 heads of 1365, in 16
-// bits. (Narrow kernels were measured with heads: without, 8 outputs or fewer are two products.)
+// bits. (Skinny kernels were measured with heads: without, 8 outputs or fewer are two products.)
 //
 // What is in memory between products is that of as many heads at a time as have 256 MiB of
 // silu(pre) or of sums of y, or 512 MiB of dpre alone, or of Options.HeadsAtATime, and the next
@@ -45,9 +45,9 @@
 //	Backward  3, one of them pre once more, 2 if it is kept  dpre, a copy of W1, sums of dW2 by tokens, float32
 //	          5, likewise, 4 if it is kept                   silu(pre), pre and later dpre, a copy of W1
 //
-// Rows of hidden units lie gemm.RowStride elements apart in memory of our own, so that
-// odd widths such as 1365 cost nothing there. Those of Pre and Hidden should lie so, too. In the
-// backward pass of heads, a row of hidden units of all heads at a time is one row of memory,
+// Rows of hidden units lie a multiple of 8 elements apart in memory of our own, from 1024 on one
+// of 64, whole lines of a cache, so that odd widths such as 1365 cost nothing there. Those of Pre
+// and Hidden should lie so, too. In the backward pass of heads, a row of hidden units of all heads at a time is one row of memory,
 // each head's padded to 16 bytes with zeros. That makes the sum over heads in dx the k of one
 // product,
 //
@@ -98,18 +98,17 @@ type Options struct {
 	Impl gemm.Impl
 	// Fused forces one kernel for the forward pass of one perceptron, or two products.
 	Fused Fused
-	// FusedConfig forces one kernel, too, and its configuration, which must be feasible. It
-	// is for tuning and tests.
-	FusedConfig *gemm.PairConfig
+	// FusedConfig forces one kernel, too, and its configuration, which must be feasible: the
+	// words that Plan has of it, as in "pair s2 t2x2 h1x1 x4 ahead2". It is for tuning and tests.
+	FusedConfig string
 	// HeadsAtATime is how many heads are computed at a time, at most; 0 leaves it to the
 	// package.
 	HeadsAtATime int
 	// Products makes passes write hidden units of heads to memory where they could do
 	// without.
 	Products bool
-	// Workspace is memory for what is between the products, Workspace bytes of it, that
-	// nothing else uses until the commands have completed: a second call in the same Cmd comes
-	// after a Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for what is between the products, Workspace bytes of it, whose content
+	// is lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
 
@@ -121,16 +120,14 @@ func (o Options) Validate() error {
 	case o.HeadsAtATime < 0:
 		return fmt.Errorf("mlp: heads_at_a_time=%d is negative", o.HeadsAtATime)
 	}
-	return nil
+	_, err := o.fusedConfig()
+	return err
 }
 
 func validate(p Problem, o Options) error { return cmp.Or(p.Validate(), o.Validate()) }
 
-// narrow reports whether kernels that keep hidden units on the chip are asked for.
-func (o Options) narrow(p Problem) bool { return p.Heads > 0 && !o.Products }
-
-// none stands for a tensor that a product does not have.
-var none vk.Tensor
+// skinny reports whether kernels that keep hidden units on the chip are asked for.
+func (o Options) skinny(p Problem) bool { return p.Heads > 0 && !o.Products }
 
 // inputs returns what both passes read.
 func (t *Tensors) inputs(p Problem) []argument.Argument {

@@ -5,22 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 )
 
 // TestPadded wants hidden units up to whole lines, in both passes, on a device whose products have
 // fragments, in memory of our own, and else as many as there are.
 func TestPadded(t *testing.T) {
-	caps := &vk.Caps{
-		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
-		SubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
-		MaxStorageBufferRange: 1<<32 - 1, MaxWorkgroupCount: [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1},
-		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
-		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, SubgroupOps: vk.SubgroupBasic | vk.SubgroupVote,
-		CoopMatShapes: []vk.CoopMatShape{{M: 16, N: 16, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup}},
-	}
+	caps := chipstest.H200()
 	for _, x := range []struct {
 		tokens, in, hidden, out int
 		keep                    Keep

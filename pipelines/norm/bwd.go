@@ -29,16 +29,16 @@ import (
 // which must be 0, is taken off z. Numbers of 16 bits are 2^13 times as far apart, or
 // more, so that z is off by 2^-14 of the distance of neighbours, times rstd, at the most.
 //
-// It needs Workspace bytes of memory: o.Workspace, or memory that belongs to c until
-// it is reset. The same call on the same device gives the same bits: each workgroup
+// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). The
+// same call on the same device gives the same bits: each workgroup
 // adds up dw of its rows, and a second kernel adds those sums in order.
 //
 // Backward records into c and returns; gradients are valid once c has completed, and
-// have memory of their own. After Forward in the same Cmd, a c.Barrier() comes before
-// it. It returns an error that wraps vk.ErrUnsupported if the device cannot do it, and an
-// error naming the tensor if one does not fit p.
+// have memory of their own. It returns an error that wraps vk.ErrUnsupported if the device
+// cannot do it, and an error naming the tensor if one does not fit p.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
+	defer c.Scope()()
 	d := c.Device()
 	config, err := choose(d.Caps(), p, o)
 	if err != nil {
@@ -72,6 +72,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
 		return err
 	}
+	vk.Narrow(&s, &dy, &dsum, &w, &mean, &rstd, &dx, &dresidual, &dw)
 	spec := bwdSpec{
 		shared:         newSharedSpec(d.Caps(), &p, config, w, s, dy, dsum, dx, dresidual),
 		WriteDResidual: !dresidual.IsZero(),
@@ -99,7 +100,6 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.BackwardFLOPs(), Bytes: vk.Traffic(s, dy, dsum, w, mean, rstd, dx, dresidual, parts)}
 	})
 	k.Dispatch(c, vk.Groups{X: uint32(parts.Shape[0])}, params, s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts)
-	c.Barrier() // parts are written
 	return sumrows.Record(c, dw, parts)
 }
 

@@ -173,7 +173,7 @@ func problems() []norm.Problem {
 
 // TestSuite runs forward and backward pass of every problem in every layout.
 func TestSuite(t *testing.T) {
-	d := vktest.Open(t)
+	d := vktest.Open(t, vktest.WholeBuffers)
 	for _, p := range problems() {
 		for layout := range guard.Layouts {
 			if layout != guard.Packed && (p.Rows*p.Cols > 4096 || (p.Cols+int(layout)+int(p.DType))%2 == 0) {

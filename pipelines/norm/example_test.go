@@ -95,7 +95,6 @@ func ExampleBackward() {
 	if err := norm.Forward(c, t, p, norm.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	c.Barrier() // the statistics are written before they are read
 	if err := norm.Backward(c, t, g, p, norm.Options{}); err != nil {
 		log.Fatal(err)
 	}

@@ -32,10 +32,8 @@ import (
 // may take less for 0. One with an infinity or a NaN is NaN.
 //
 // Forward records into c and returns; outputs are valid once c has completed, and have
-// memory of their own. The inputs must be written and visible by then: after another
-// kernel of the same Cmd, a c.Barrier() comes before Forward. It returns an error that
-// wraps vk.ErrUnsupported if the device cannot do it, and an error naming the tensor if
-// one does not fit p.
+// memory of their own. It returns an error that wraps vk.ErrUnsupported if the device cannot
+// do it, and an error naming the tensor if one does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()
@@ -60,6 +58,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
 		return err
 	}
+	vk.Narrow(&x, &residual, &w, &y, &sum, &mean, &rstd)
 	spec := fwdSpec{
 		shared: newSharedSpec(d.Caps(), &p, config, w, x, residual, y, sum),
 		Save:   save,

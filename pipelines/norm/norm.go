@@ -62,9 +62,8 @@ type Options struct {
 	// Config forces how invocations share rows; it must be feasible. It is for
 	// tuning and tests.
 	Config *Config
-	// Workspace is memory for Backward, Workspace bytes of it, that nothing else uses
-	// until the commands have completed: a second call in the same Cmd comes after a
-	// Barrier. Nil takes memory of the Cmd.
+	// Workspace is memory for Backward, Workspace bytes of it, whose content is lost. Calls
+	// that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 }
 

@@ -3,17 +3,15 @@ package optim
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Step records one step of all parameters into c, with barriers between its kernels. The
-// gradients must be written and visible by then: after the kernels that compute them
-// in the same Cmd, a c.Barrier() comes before Step; and one after it before the
-// parameters are read.
+// Step records one step of all parameters into c. Parameters that lie in one buffer, with their
+// gradients and moments, are one launch for each format; launches that share a buffer run one
+// after the other.
 //
 // If MaxNorm is positive and the norm of the gradients is infinite or NaN, since one of
 // them is, or since the sum of their squares is beyond float32 (norms from 1.8e19 on),
@@ -27,12 +25,10 @@ func (a *AdamW) Step(c *vk.Cmd) (err error) {
 		if err := a.recordNorm(c); err != nil {
 			return err
 		}
-		c.Barrier() // sums are written
 	}
 	if err := a.recordPrepare(c, clip); err != nil {
 		return err
 	}
-	c.Barrier() // the state is written
 	return a.recordUpdate(c)
 }
 
@@ -161,7 +157,6 @@ func (a *AdamW) recordUpdate(c *vk.Cmd) error {
 		Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
 	}
 	size := workgroup(a.d.Caps(), threads)
-	var f fence
 	for i := range a.launches {
 		l := &a.launches[i]
 		k, err := kernel[updateParams](a.d, "adamw", l.format.Short(), updateSpec{size, l.grad16, l.copyTo != nil})
@@ -173,7 +168,6 @@ func (a *AdamW) recordUpdate(c *vk.Cmd) error {
 		if to == nil {
 			to = l.param // a binding must hold something; the kernel does not touch it
 		}
-		f.before(c, l)
 		c.Note(func() vk.Note {
 			n, each := float64(l.elements), 24+l.gradSize()
 			if l.copyTo != nil {
@@ -184,25 +178,4 @@ func (a *AdamW) recordUpdate(c *vk.Cmd) error {
 		k.Dispatch(c, a.groups(l), params, tensor(a.table), tensor(a.state), tensor(l.param), tensor(l.grad), tensor(l.m), tensor(l.v), tensor(to))
 	}
 	return c.Err()
-}
-
-// A fence puts barriers between launches whose tensors share a buffer that one of them
-// writes. The tensors lie apart, but kernels see whole buffers, and synchronization validation
-// no more than that.
-type fence struct{ written, read []*vk.Buffer }
-
-// before records a barrier if l needs one.
-func (f *fence) before(c *vk.Cmd, l *launch) {
-	writes := []*vk.Buffer{l.param, l.m, l.v}
-	if l.copyTo != nil {
-		writes = append(writes, l.copyTo)
-	}
-	meets := func(b *vk.Buffer) bool {
-		return slices.ContainsFunc(f.written, b.Meets) || slices.ContainsFunc(f.read, b.Meets)
-	}
-	if slices.ContainsFunc(writes, meets) || slices.ContainsFunc(f.written, l.grad.Meets) {
-		c.Barrier()
-		*f = fence{}
-	}
-	f.written, f.read = append(f.written, writes...), append(f.read, l.grad)
 }

@@ -25,7 +25,7 @@ import (
 // long in those that have kernels of their own. Together they run every module.
 func TestKernels(t *testing.T) {
 	vktest.Sequential(t)
-	d := vktest.Open(t, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
+	d := vktest.Open(t, vktest.WholeBuffers, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
 	ran, lack := map[string]bool{}, map[dtype.DType]error{}
 	all := vktest.Thorough(d)
 	for x := range All(d, all) {
@@ -95,11 +95,6 @@ func TestMissing(t *testing.T) {
 	require.Equal(t, []string{"gmm_merge"}, missing(variants, ran, false, false))
 }
 
-// elsewhere are functions that need none, each with a reason.
-var elsewhere = []string{
-	"gemm.Pad", // copies; TestPad in its package compares the bits
-}
-
 // TestFunctions wants an entry for each exported function of the public packages of kernels that
 // is given a *vk.Cmd, and none for others.
 func TestFunctions(t *testing.T) {
@@ -107,7 +102,6 @@ func TestFunctions(t *testing.T) {
 	for _, e := range Table() {
 		listed = append(listed, strings.Fields(e.Functions)...)
 	}
-	listed = append(listed, elsewhere...)
 	slices.Sort(listed)
 	require.Equal(t, recorders(t, filepath.Join("..", "..")), slices.Compact(listed))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 )
 
 // An Entry is a problem of a kernel and a pass.
@@ -56,25 +56,24 @@ func Table() []Entry {
 		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Shares":2}`).Halves = true
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
-	gemms, matrices := paths(gemm.Impls()...), paths(gemm.CoopMat)
+	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)
 	product := `gemm:{"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5,"Config":"$config",` + data + `}`
-	multiply := "gemm.Multiply gemm.MultiplySteps gemm.Steps.Record"
-	add("gemm", multiply, gemms, product, "$config", "").Own = true
-	add("gemm-split-k", multiply, paths(gemm.Scalar), product, "$config", "scalar 16x16 t4x4 k8 g2 splits3")
-	add("gemm-packed", multiply, matrices, product, "$config", "coopmat s1x1 t1x2 k$4side pack fragments g1").Halves = true
-	add("gemm-group", "gemm.MultiplyGroup", gemms, `gemm-group:{"Products":[{"M":20,"N":9,"K":33},{"M":7,"N":24,"K":8}],"DType":$dtype,"Out":$dtype,"Impl":"$impl",`+data+`}`)
+	add("gemm", "gemm.Forward", gemms, product, "$config", "").Own = true
+	add("gemm-split-k", "gemm.Forward", paths(engine.Scalar), product, "$config", "scalar 16x16 t4x4 k8 g2 splits3")
+	add("gemm-packed", "gemm.Forward", matrices, product, "$config", "coopmat s1x1 t1x2 k$4side pack fragments g1").Halves = true
+	add("gemm-group", "gemm.ForwardGroup", gemms, `gemm-group:{"Products":[{"M":20,"N":9,"K":33},{"M":7,"N":24,"K":8}],"DType":$dtype,"Out":$dtype,"Impl":"$impl",`+data+`}`)
 
 	perceptron := `mlp:{"Tokens":19,"In":24,"Hidden":40,"Out":16,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"$more,` + data + `}`
 	add("mlp", "mlp.Forward", gemms, perceptron, "$more", "")
-	add("mlp-one-kernel", "mlp.Forward gemm.Pair", matrices, perceptron, "$more", `,"Fused":1`).Halves = true
+	add("mlp-one-kernel", "mlp.Forward", matrices, perceptron, "$more", `,"Fused":1`).Halves = true
 	add("mlp-bwd", "mlp.Backward", gemms, perceptron, "$more", `,"Backward":true`)
 	heads := `grouped:{"Heads":3,"Tokens":19,"In":24,"Hidden":40,"Out":3,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"$more,` + data + `}`
-	add("heads", "mlp.Forward gemm.Narrow", gemms, heads, "$more", "")
-	add("heads-bwd", "mlp.Backward gemm.NarrowBackward gemm.NarrowBackwardSteps", gemms, heads, "$more", `,"Backward":true`)
-	add("heads-bwd-pre", "mlp.Backward gemm.NarrowDSiLU gemm.NarrowDSiLUSteps", gemms, heads, "$more", `,"Backward":true,"Keep":1`)
+	add("heads", "mlp.Forward", gemms, heads, "$more", "")
+	add("heads-bwd", "mlp.Backward", gemms, heads, "$more", `,"Backward":true`)
+	add("heads-bwd-pre", "mlp.Backward", gemms, heads, "$more", `,"Backward":true,"Keep":1`)
 
 	mixture := `mixture:{"Heads":5,"Tokens":19,"In":24,"Hidden":40,"DType":$dtype,"Grad":$dtype,"Impl":"$impl","LogP":true,"Loss":true$more,` + data + `}`
-	add("mixture", "mixture.Forward gemm.Mixture gmm.Merge", gemms, mixture, "$more", "")
+	add("mixture", "mixture.Forward gmm.Merge", gemms, mixture, "$more", "")
 	add("mixture-bwd", "mixture.Backward mlp.BackwardLoss", gemms, mixture, "$more", `,"Backward":true,"DLoss":0.5`)
 
 	gmm := `gmm:{"Tokens":37,"Components":5,"DType":$dtype,"Grad":$dtype,"Call":"$call","LogP":true,"Loss":true,` + data + `}`

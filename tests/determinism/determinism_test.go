@@ -23,7 +23,7 @@ const keepsState = "optim"
 // the same memory.
 func TestKernels(t *testing.T) {
 	vktest.Sequential(t)
-	d := vktest.Open(t, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
+	d := vktest.Open(t, vktest.WholeBuffers, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
 	for x := range conformance.All(d, vktest.Thorough(d)) {
 		if x.Kernel.Name == keepsState {
 			continue

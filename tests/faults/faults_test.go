@@ -66,7 +66,6 @@ func scenario(d *vk.Device) (err error) {
 	if err := norm.Forward(c, t, rows, norm.Options{}); err != nil {
 		return err
 	}
-	c.Barrier()
 	if err := norm.Backward(c, t, norm.Gradients{DY: tensors["dy"], DX: tensors["dx"], DW: tensors["dw"]}, rows, norm.Options{}); err != nil {
 		return err
 	}

@@ -5,11 +5,11 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	attentionref "github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	mixtureref "github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	mlpref "github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	normref "github.com/flashvk/flashvk/internal/pipelines/norm/ref"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -23,7 +23,7 @@ func passes(caps *vk.Caps) (list []pass) {
 	for _, impl := range attention.Impls() {
 		list = append(list, attentionPasses(caps, attention.Options{Impl: impl})...)
 	}
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		for _, heads := range []int{0, 3} {
 			for _, keep := range mlp.Keeps() {
 				if heads == 0 || keep != mlp.KeepHidden {
@@ -71,7 +71,6 @@ func attentionPasses(caps *vk.Caps, o attention.Options) (list []pass) {
 			if err := attention.Forward(c, t, p, o); err != nil {
 				return err
 			}
-			c.Barrier()
 			g := attention.Gradients{DO: on("do"), DLSE: on("dlse"), DQ: on("dq"), DK: on("dk"), DV: on("dv"), DSinks: on("dsinks"), DBias: on("dbias")}
 			return attention.Backward(c, t, g, p, o)
 		}
@@ -86,7 +85,7 @@ func mlpPass(caps *vk.Caps, o mlp.Options, heads int, keep mlp.Keep) pass {
 		name: fmt.Sprintf("mlp/%v/heads=%d/%v", o.Impl, heads, keep), function: "mlp.Backward",
 		inputs:  map[string][]int{"x": p.XShape(), "w1": p.W1Shape(), "w2": p.W2Shape(), "dy": p.YShape()},
 		outputs: map[string][]int{"y": p.YShape()}, by: []string{"x", "w1", "w2"},
-		unsupported: mlp.Supports(caps, p, kit.Backward, o), long: o.Impl == gemm.CoopMat,
+		unsupported: mlp.Supports(caps, p, kit.Backward, o), long: o.Impl == engine.CoopMat,
 	}
 	if keep != mlp.KeepNothing {
 		x.outputs["pre"] = p.PreShape()
@@ -102,7 +101,6 @@ func mlpPass(caps *vk.Caps, o mlp.Options, heads int, keep mlp.Keep) pass {
 		if err := mlp.Forward(c, t, p, o); err != nil {
 			return err
 		}
-		c.Barrier()
 		return mlp.Backward(c, t, mlp.Gradients{DY: on("dy"), DX: on("dx"), DW1: on("dw1"), DW2: on("dw2")}, p, o)
 	}
 	return x
@@ -114,7 +112,7 @@ func mixturePass(caps *vk.Caps, o mixture.Options) pass {
 	return pass{
 		name: fmt.Sprintf("mixture/%v", o.Impl), function: "mixture.Backward mlp.BackwardLoss",
 		inputs: map[string][]int{"x": p.XShape(), "w1": p.W1Shape(), "w2": p.W2Shape(), "y": {p.Tokens}},
-		by:     []string{"x", "w1", "w2"}, unsupported: mixture.Supports(caps, p, kit.Backward, o), long: o.Impl == gemm.CoopMat,
+		by:     []string{"x", "w1", "w2"}, unsupported: mixture.Supports(caps, p, kit.Backward, o), long: o.Impl == engine.CoopMat,
 		loss: func(x values) float64 {
 			_, loss := mixtureref.Forward(mixtureref.Inputs{X: x["x"], W1: x["w1"], W2: x["w2"], Y: x["y"]}, p)
 			return loss
@@ -174,7 +172,6 @@ func normPass(caps *vk.Caps, rms, residual bool) pass {
 		if err := norm.Forward(c, t, p, norm.Options{}); err != nil {
 			return err
 		}
-		c.Barrier()
 		g := norm.Gradients{DY: on("dy"), DSum: on("dsum"), DX: on("dx"), DResidual: on("dresidual"), DW: on("dw")}
 		return norm.Backward(c, t, g, p, norm.Options{})
 	}

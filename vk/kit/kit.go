@@ -12,7 +12,10 @@
 //	func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error)
 //
 // and its Plan is a [Plan]. Forward and Backward leave their error with the Cmd, too
-// ([vk.Cmd.Keep]).
+// ([vk.Cmd.Keep]); they bind kernels to what the tensors have ([vk.Narrow]), record no barriers,
+// which follow from that, and end the life of the memory that they take ([vk.Cmd.Scope]). A
+// kernel whose gradients are calls of itself, as those of a matrix product are, has no Gradients
+// and no Backward, and refuses that pass.
 //
 // An optimizer has one pass, and a state from call to call, which is a value of its own:
 //
@@ -23,8 +26,7 @@
 //
 // Its Tensors are those of a Param; it has no Gradients and no Options.
 //
-// TestContract of package tests holds them to it. So far attention, gmm, mixture, mlp, norm and
-// optim do; gemm is left.
+// TestContract of package tests holds them to it.
 package kit
 
 import (

@@ -9,9 +9,12 @@ import (
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const gemmFormulas = `
@@ -82,7 +85,7 @@ of which each case has a table.`,
   flashvk tune gemm --suite training --impl coopmat --format markdown
   flashvk tune gemm --dry-run`,
 			},
-			Table: "pipelines/gemm/tuning.go", Impls: implNames()[1:],
+			Table: "internal/pipelines/gemm/engine/tuning.go", Impls: implNames()[1:],
 		},
 		New: func() Flags { return &gemmFlags{alpha: 1} },
 	}
@@ -90,7 +93,7 @@ of which each case has a table.`,
 
 func implNames() []string {
 	names := []string{gemm.Auto.String()}
-	for _, impl := range gemm.Impls() {
+	for _, impl := range engine.Impls() {
 		names = append(names, impl.String())
 	}
 	return names
@@ -129,16 +132,16 @@ func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
 }
 
 // problem returns what the flags of both commands say.
-func (g *gemmFlags) problem() (p gemm.Problem, err error) {
+func (g *gemmFlags) problem() (p problem.Problem, err error) {
 	if g.alpha == 0 {
 		return p, fmt.Errorf("gemm: alpha=0 leaves no product")
 	}
 	p.Alpha, p.Beta = g.alpha, g.beta
-	if p.Activation, err = gemm.ParseActivation(g.activation); err != nil {
+	if p.Activation, err = problem.ParseActivation(g.activation); err != nil {
 		return p, err
 	}
 	if g.trans != "" {
-		p.TransA, p.TransB, err = gemm.ParseTransposes(g.trans)
+		p.TransA, p.TransB, err = problem.ParseTransposes(g.trans)
 	}
 	return p, err
 }
@@ -169,9 +172,9 @@ func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
 		return nil, fmt.Errorf("--batch %d is less than 1", g.batch)
 	}
 	p.Batch, p.Residual, p.Out = g.batch, g.residual, g.outOr(p.DType)
-	var config *gemm.Config
+	var config *engine.Config
 	if g.config != "" {
-		c, err := gemm.ParseConfig(g.config)
+		c, err := engine.ParseConfig(g.config)
 		if err != nil {
 			return nil, fmt.Errorf("--config: %w", err)
 		}
@@ -254,7 +257,7 @@ func (g *gemmFlags) Suite(small bool) []bench.Op {
 	for _, s := range [][3]int{
 		{8192, 8192, 8192}, {4096, 4096, 4096}, {11000, 1365, 512}, {11000, 512, 1365}, {205000, 1365, 512}, {18048, 1536, 512},
 	} {
-		p := gemm.Problem{M: s[0], N: s[1], K: s[2], TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
+		p := problem.Problem{M: s[0], N: s[1], K: s[2], TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
 		if small {
 			p.M, p.N, p.K = (p.M+63)/64, (p.N+31)/32, (p.K+15)/16
 			p.DType, p.Out = dtype.Float16, dtype.Float16
@@ -266,9 +269,9 @@ func (g *gemmFlags) Suite(small bool) []bench.Op {
 
 // A gemmOp is a problem of package gemm.
 type gemmOp struct {
-	p      gemm.Problem
-	flat   bool         // tensors have no batch axis
-	config *gemm.Config // instead of the table's; nil: the table's
+	p      problem.Problem
+	flat   bool           // tensors have no batch axis
+	config *engine.Config // instead of the table's; nil: the table's
 }
 
 // Name implements bench.Op.
@@ -325,28 +328,18 @@ func (o gemmOp) options(impl string) (gemm.Options, error) {
 		return gemm.Options{Impl: i}, err
 	}
 	if i != gemm.Auto && i != o.config.Impl {
-		return gemm.Options{}, fmt.Errorf("gemm: path %v: --config is of path %v: %w", i, o.config.Impl, gemm.ErrUnsupported)
+		return gemm.Options{}, fmt.Errorf("gemm: path %v: --config is of path %v: %w", i, o.config.Impl, vk.ErrUnsupported)
 	}
-	return gemm.Options{Config: o.config}, nil
+	return gemm.Options{Config: (*gemm.Config)(o.config)}, nil
 }
 
 // Choose implements bench.Op.
-func (o gemmOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (string, error) {
+func (o gemmOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	c, err := gemm.Choose(caps, o.p, opt)
-	return c.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o gemmOp) Workspace(caps *vk.Caps, impl string, _ bench.Pass) (int64, error) {
-	opt, err := o.options(impl)
-	if err != nil {
-		return 0, err
-	}
-	return gemm.Workspace(caps, o.p, opt)
+	return gemm.Choose(caps, gemm.Problem(o.p), p.Kit(), opt)
 }
 
 // Record implements bench.Op.
@@ -355,8 +348,8 @@ func (o gemmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 	if err != nil {
 		return err
 	}
-	opt.Residual, opt.X, opt.S, opt.Workspace = t["r"], t["x"], t["s"], workspace
-	return gemm.Multiply(c, t["c"], t["a"], t["b"], o.p, opt)
+	opt.Workspace = workspace
+	return gemm.Forward(c, gemm.Tensors{A: t["a"], B: t["b"], C: t["c"], Residual: t["r"], X: t["x"], S: t["s"]}, gemm.Problem(o.p), opt)
 }
 
 // Reference implements bench.Op: of large products, that of sampled rows.
@@ -388,6 +381,6 @@ func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference
 
 // sampleRows returns the rows of C to check: all of small problems, and else as many as
 // take the reference about a second.
-func sampleRows(p gemm.Problem) []int { return sample(p.M, mostChecked/(p.Batches()*p.N*p.K)) }
+func sampleRows(p problem.Problem) []int { return sample(p.M, mostChecked/(p.Batches()*p.N*p.K)) }
 
 const mostChecked = 1 << 30 // multiplications of the reference

@@ -5,28 +5,31 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A gemmGroupOp is a group of package gemm. Its tensors hold those of all products, one
 // after the other without gaps.
 type gemmGroupOp struct {
-	g      gemm.Group
-	config *gemm.Config // instead of the table's; nil: the table's
+	g      problem.Group
+	config *engine.Config // instead of the table's; nil: the table's
 }
 
 // newGemmGroup returns the products of those sizes with the rest of p.
-func newGemmGroup(sizes string, p gemm.Problem, config *gemm.Config) (bench.Op, error) {
-	products, err := gemm.ParseGroup(sizes)
+func newGemmGroup(sizes string, p problem.Problem, config *engine.Config) (bench.Op, error) {
+	products, err := problem.ParseGroup(sizes)
 	if err != nil {
 		return nil, err
 	}
 	for i := range products {
 		products[i].Alpha, products[i].Beta = p.Alpha, p.Beta
 	}
-	o := gemmGroupOp{gemm.Group{
+	o := gemmGroupOp{problem.Group{
 		Products: products, TransA: p.TransA, TransB: p.TransB, Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.Out,
 	}, config}
 	if err := o.g.Validate(); err != nil {
@@ -83,24 +86,26 @@ func (o gemmGroupOp) Tensors() []bench.OpTensor {
 }
 
 // options returns those of a call.
-func (o gemmGroupOp) options(impl string) (gemm.GroupOptions, error) {
-	opt, err := gemmOp{config: o.config}.options(impl)
-	return gemm.GroupOptions{Impl: opt.Impl, Config: opt.Config}, err
+func (o gemmGroupOp) options(impl string) (gemm.Options, error) {
+	return gemmOp{config: o.config}.options(impl)
+}
+
+// problems returns the products.
+func (o gemmGroupOp) problems() []gemm.Problem {
+	list := make([]gemm.Problem, len(o.g.Products))
+	for i := range list {
+		list[i] = gemm.Problem(o.g.Problem(i))
+	}
+	return list
 }
 
 // Choose implements bench.Op.
-func (o gemmGroupOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (string, error) {
+func (o gemmGroupOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	c, err := gemm.ChooseGroup(caps, o.g, opt)
-	return c.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o gemmGroupOp) Workspace(*vk.Caps, string, bench.Pass) (int64, error) {
-	return gemm.GroupWorkspace(o.g), nil
+	return gemm.ChooseGroup(caps, o.problems(), opt)
 }
 
 // Record implements bench.Op.
@@ -126,11 +131,11 @@ func (o gemmGroupOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buf
 			return x
 		}
 		tensors[i] = gemm.Tensors{
-			C: part("c", p.CShape()), A: part("a", p.AShape()), B: part("b", p.BShape()),
+			A: part("a", p.AShape()), B: part("b", p.BShape()), C: part("c", p.CShape()),
 			Residual: part("r", p.CShape()), X: part("x", p.CShape()), S: part("s", p.CShape()),
 		}
 	}
-	return gemm.MultiplyGroup(c, tensors, o.g, opt)
+	return gemm.ForwardGroup(c, tensors, o.problems(), opt)
 }
 
 // Reference implements bench.Op: of large products, that of sampled rows.

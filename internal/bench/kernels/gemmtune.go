@@ -6,18 +6,18 @@ import (
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // Candidates implements bench.TunableOp. With --config only that is compared with the table's
 // choice.
 func (o gemmOp) Candidates(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
-	i, err := gemm.ParseImpl(impl)
+	i, err := engine.ParseImpl(impl)
 	if err != nil {
 		return nil, err
 	}
-	list, err := gemm.Candidates(caps, o.p, i)
+	list, err := engine.Candidates(caps, o.p, i)
 	if err == nil && o.config != nil {
 		list = list[:1]
 		c := *o.config
@@ -31,12 +31,12 @@ func (o gemmOp) Candidates(caps *vk.Caps, impl string) ([]bench.Candidate, error
 
 // Variants implements bench.TunableOp.
 func (o gemmOp) Variants(caps *vk.Caps, c bench.Candidate) []bench.Candidate {
-	return bench.Candidates(gemm.Variants(caps, o.p, c.(gemm.Config)))
+	return bench.Candidates(engine.Variants(caps, o.p, c.(engine.Config)))
 }
 
 // With implements bench.TunableOp.
 func (o gemmOp) With(c bench.Candidate) bench.Op {
-	config := c.(gemm.Config)
+	config := c.(engine.Config)
 	o.config = &config
 	return o
 }
@@ -44,20 +44,20 @@ func (o gemmOp) With(c bench.Candidate) bench.Op {
 // Row implements bench.TunableOp. Behind the row stand the problem, of which the table knows
 // less, and splits that Choose will not take.
 func (o gemmOp) Row(caps *vk.Caps, c bench.Candidate, fill float64) string {
-	config := c.(gemm.Config)
-	return fmt.Sprintf("%s // %v: %v", gemm.TableRow(caps, o.p, config, fill), o.p, config)
+	config := c.(engine.Config)
+	return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, o.p, config, fill), o.p, config)
 }
 
 // Fill implements bench.TunableOp.
 func (o gemmOp) Fill(caps *vk.Caps, c bench.Candidate) float64 {
-	return c.(gemm.Config).Fill(caps, o.p)
+	return c.(engine.Config).Fill(caps, o.p)
 }
 
 // Order implements bench.TunableOp. Parts of float32 operands have rows of their own, which
 // are for all transposes.
 func (o gemmOp) Order(c bench.Candidate) []int {
-	impl := c.(gemm.Config).Impl
-	if impl == gemm.CoopMat && o.p.DType == dtype.Float32 {
+	impl := c.(engine.Config).Impl
+	if impl == engine.CoopMat && o.p.DType == dtype.Float32 {
 		return []int{int(impl), 1, 0}
 	}
 	return []int{int(impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, o.p.Transposes())}

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const gmmFormulas = `
@@ -164,14 +165,8 @@ func (o gmmOp) Tensors() (list []bench.OpTensor) {
 }
 
 // Choose implements bench.Op.
-func (o gmmOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (string, error) {
-	plan, err := gmm.Choose(caps, o.p, p.Kit(), gmm.Options{})
-	return plan.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o gmmOp) Workspace(caps *vk.Caps, _ string, p bench.Pass) (int64, error) {
-	return gmm.Workspace(caps, o.p, p.Kit(), gmm.Options{})
+func (o gmmOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (kit.Plan, error) {
+	return gmm.Choose(caps, o.p, p.Kit(), gmm.Options{})
 }
 
 // parts returns logit, mu and log sigma, or with a prefix d their gradients.

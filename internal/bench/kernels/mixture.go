@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const headMixtureFormulas = `
@@ -215,25 +216,13 @@ func (o mixtureOp) options(impl string) (opt mixture.Options, err error) {
 	return opt, err
 }
 
-// plan returns what runs.
-func (o mixtureOp) plan(caps *vk.Caps, impl string, p bench.Pass) (mixture.Plan, error) {
+// Choose implements bench.Op.
+func (o mixtureOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl)
 	if err != nil {
-		return mixture.Plan{}, err
+		return nil, err
 	}
 	return mixture.Choose(caps, o.p, p.Kit(), opt)
-}
-
-// Choose implements bench.Op.
-func (o mixtureOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
-	plan, err := o.plan(caps, impl, p)
-	return plan.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o mixtureOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, error) {
-	plan, err := o.plan(caps, impl, p)
-	return plan.Workspace(), err
 }
 
 // Record implements bench.Op.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
@@ -180,7 +180,7 @@ func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if m.set.Changed("dtype") {
 		p.DType = m.dtype
 	}
-	return m.op(p, gemm.RowStride(p.Hidden))
+	return m.op(p, engine.RowStride(p.Hidden))
 }
 
 // op returns the problem with what both commands' flags say, and rows of hidden units some
@@ -197,12 +197,8 @@ func (m *mlpFlags) op(p mlp.Problem, stride int) (bench.Op, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
-	if m.config != "" {
-		config, err := gemm.ParsePairConfig(m.config)
-		if err != nil {
-			return nil, fmt.Errorf("--config: %w", err)
-		}
-		opt.FusedConfig = &config
+	if opt.FusedConfig = m.config; opt.Validate() != nil {
+		return nil, fmt.Errorf("--config: %w", opt.Validate())
 	}
 	return mlpOp{p, opt, stride}, p.Validate()
 }
@@ -243,7 +239,7 @@ func (m *mlpFlags) Suite(small bool) []bench.Op {
 			p.Tokens = n / 200
 		}
 		p.Grad, p.Keep = p.DType, m.keep
-		list = append(list, mlpOp{p, m.opt, gemm.RowStride(p.Hidden)})
+		list = append(list, mlpOp{p, m.opt, engine.RowStride(p.Hidden)})
 	}
 	return list
 }

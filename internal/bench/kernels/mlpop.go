@@ -10,12 +10,13 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // An mlpOp is a problem of package mlp.
 type mlpOp struct {
 	p      mlp.Problem
-	opt    mlp.Options // FusedConfig is of path fused; nil: the table's
+	opt    mlp.Options // FusedConfig is of path fused; "": the table's
 	stride int         // elements from row to row of pre and hidden
 }
 
@@ -93,12 +94,12 @@ func (o mlpOp) options(impl string, p bench.Pass) (opt mlp.Options, err error) {
 	opt = o.opt
 	switch {
 	case impl == fusedImpl && p == bench.Backward:
-		return opt, fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", gemm.ErrUnsupported)
+		return opt, fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", vk.ErrUnsupported)
 	case impl == fusedImpl:
 		opt.Fused = mlp.FusedOn
 		return opt, nil
-	case opt.FusedConfig != nil:
-		return opt, fmt.Errorf("mlp: path %s: --config is of path %s: %w", impl, fusedImpl, gemm.ErrUnsupported)
+	case opt.FusedConfig != "":
+		return opt, fmt.Errorf("mlp: path %s: --config is of path %s: %w", impl, fusedImpl, vk.ErrUnsupported)
 	case impl != gemm.Auto.String():
 		opt.Fused = mlp.FusedOff
 	}
@@ -106,25 +107,13 @@ func (o mlpOp) options(impl string, p bench.Pass) (opt mlp.Options, err error) {
 	return opt, err
 }
 
-// plan returns what runs.
-func (o mlpOp) plan(caps *vk.Caps, impl string, p bench.Pass) (mlp.Plan, error) {
+// Choose implements bench.Op.
+func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl, p)
 	if err != nil {
-		return mlp.Plan{}, err
+		return nil, err
 	}
 	return mlp.Choose(caps, o.p, p.Kit(), opt)
-}
-
-// Choose implements bench.Op.
-func (o mlpOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (string, error) {
-	plan, err := o.plan(caps, impl, p)
-	return plan.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o mlpOp) Workspace(caps *vk.Caps, impl string, p bench.Pass) (int64, error) {
-	plan, err := o.plan(caps, impl, p)
-	return plan.Workspace(), err
 }
 
 // Record implements bench.Op.

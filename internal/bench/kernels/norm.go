@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/norm/ref"
 	normal "github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const normFormulas = `
@@ -195,14 +196,8 @@ func (o normOp) Tensors() []bench.OpTensor {
 }
 
 // Choose implements bench.Op.
-func (o normOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (string, error) {
-	plan, err := normal.Choose(caps, o.p, p.Kit(), normal.Options{})
-	return plan.String(), err
-}
-
-// Workspace implements bench.Op.
-func (o normOp) Workspace(caps *vk.Caps, _ string, p bench.Pass) (int64, error) {
-	return normal.Workspace(caps, o.p, p.Kit(), normal.Options{})
+func (o normOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (kit.Plan, error) {
+	return normal.Choose(caps, o.p, p.Kit(), normal.Options{})
 }
 
 // Record implements bench.Op.

@@ -21,7 +21,7 @@ func find(t *testing.T, name string) kernels.Kernel {
 	return k
 }
 
-// traced records a pass on the first path that the device has, and returns its dispatches.
+// traced records passes on a path and returns its dispatches.
 func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) []vk.TracedDispatch {
 	t.Cleanup(func() { bench.CloseOp(op) })
 	tensors := map[string]vk.Tensor{}
@@ -33,13 +33,9 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 			tensors[x.Name] = tensor
 		}
 	}
-	bytes, err := op.Workspace(d.Caps(), impl, p)
-	require.NoError(t, err)
-	var workspace *vk.Buffer
-	if bytes > 0 {
-		workspace, err = d.NewBuffer("workspace", bytes)
-		require.NoError(t, err)
-		t.Cleanup(workspace.Close)
+	passes := []bench.Pass{p}
+	if p == bench.Both {
+		passes = []bench.Pass{bench.Forward, bench.Backward}
 	}
 	c, err := d.NewCmd("notes")
 	require.NoError(t, err)
@@ -48,7 +44,17 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 	require.NoError(t, err)
 	t.Cleanup(trace.Close)
 	c.Trace(trace)
-	require.NoError(t, op.Record(c, tensors, workspace, impl, p))
+	for _, p := range passes {
+		plan, err := op.Choose(d.Caps(), impl, p)
+		require.NoError(t, err)
+		var workspace *vk.Buffer
+		if bytes := plan.Workspace(); bytes > 0 {
+			workspace, err = d.NewBuffer("workspace", bytes)
+			require.NoError(t, err)
+			t.Cleanup(workspace.Close)
+		}
+		require.NoError(t, op.Record(c, tensors, workspace, impl, p))
+	}
 	return trace.Dispatches()
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const optimFormulas = `
@@ -280,13 +281,9 @@ func (o *optimOp) Tensors() (list []bench.OpTensor) {
 }
 
 // Choose implements bench.Op.
-func (o *optimOp) Choose(caps *vk.Caps, _ string, _ bench.Pass) (string, error) {
-	plan, err := optim.Choose(caps, o.hyper)
-	return plan.String(), err
+func (o *optimOp) Choose(caps *vk.Caps, _ string, _ bench.Pass) (kit.Plan, error) {
+	return optim.Choose(caps, o.hyper)
 }
-
-// Workspace implements bench.Op.
-func (o *optimOp) Workspace(*vk.Caps, string, bench.Pass) (int64, error) { return 0, nil }
 
 // params returns the parameters of a set of tensors.
 func (o *optimOp) params(t map[string]vk.Tensor) (list []optim.Param) {
@@ -333,13 +330,11 @@ func (o *optimOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ stri
 	copyWord := func(to, from vk.Tensor) { c.Copy(to.Buffer, 4*int64(to.Offset), from.Buffer, 4*int64(from.Offset), 4) }
 	if o.step {
 		copyWord(a.Count(), t["step"])
-		c.BarrierFromTransfer()
 	}
 	if err := a.Step(c); err != nil {
 		return err
 	}
 	if norm := t["norm"]; !norm.IsZero() || o.step {
-		c.BarrierToTransfer()
 		if o.step {
 			copyWord(t["step"], a.Count())
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -19,9 +19,9 @@ func gemmKernel() Kernel {
 	return Kernel{Name: "gemm", Weight: 4, New: func() Problem { return &gemmProblem{} }, Draw: drawGemm}
 }
 
-// gemmProblem is a call of gemm.Multiply.
+// gemmProblem is a call of gemm.Forward.
 type gemmProblem struct {
-	gemm.Problem
+	engine.Problem
 	Impl   string
 	Config string // "": what the tuning table has
 	// Alias is a tensor that is another's memory, too: "residual" and "x" are C, "s" is X.
@@ -38,8 +38,8 @@ func (p *gemmProblem) String() string {
 }
 
 // options returns those of the call, without tensors.
-func (p *gemmProblem) options() (opt gemm.Options, err error) {
-	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
+func (p *gemmProblem) options() (opt engine.Options, err error) {
+	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return opt, err
 	}
 	opt.Config, err = parseGemmConfig(p.Config)
@@ -48,11 +48,11 @@ func (p *gemmProblem) options() (opt gemm.Options, err error) {
 }
 
 // parseGemmConfig reads a configuration, nil for "".
-func parseGemmConfig(text string) (*gemm.Config, error) {
+func parseGemmConfig(text string) (*engine.Config, error) {
 	if text == "" {
 		return nil, nil
 	}
-	c, err := gemm.ParseConfig(text)
+	c, err := engine.ParseConfig(text)
 	return &c, err
 }
 
@@ -62,7 +62,7 @@ func (p *gemmProblem) Supports(caps *vk.Caps) error {
 	if err != nil {
 		return err
 	}
-	c, err := gemm.Choose(caps, p.Problem, opt)
+	c, err := engine.Choose(caps, p.Problem, opt)
 	if err == nil && opt.PadB && !c.Fragments {
 		return fmt.Errorf("trial: b is part of op(B), and there are no fragments: %w", vk.ErrUnsupported)
 	}
@@ -158,7 +158,7 @@ func (p *gemmProblem) tensors() []guard.Tensor {
 		list = append(list, guard.Tensor{Name: "residual", DType: p.Out, Shape: p.CShape(), Values: in.R})
 	}
 	switch {
-	case p.Activation == gemm.SiLUKeep:
+	case p.Activation == engine.SiLUKeep:
 		list = append(list, output("x", nil, want.X, bounds.X))
 	case p.ReadsX() && p.Alias == "s":
 		list = append(list, output("x", in.X, want.S, bounds.S))
@@ -180,7 +180,7 @@ func (p *gemmProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	bytes, err := gemm.Workspace(r.Device().Caps(), p.Problem, opt)
+	bytes, err := engine.Workspace(r.Device().Caps(), p.Problem, opt)
 	if err != nil {
 		return err
 	}
@@ -192,19 +192,19 @@ func (p *gemmProblem) Check(ctx context.Context, r *Runner) error {
 			a.Shape, a.Strides = p.AShape(), []int{0, a.Strides[1], 1}
 			t["a"] = a
 		}
-		opt.Residual, opt.X, opt.S = t["residual"], t["x"], t["s"]
+		x := engine.Tensors{A: t["a"], B: t["b"], C: t["c"], Residual: t["residual"], X: t["x"], S: t["s"]}
 		switch p.Alias {
 		case "residual":
-			opt.Residual = t["c"]
+			x.Residual = t["c"]
 		case "x":
-			opt.X = t["c"]
+			x.X = t["c"]
 		case "s":
-			opt.S = t["x"]
+			x.S = t["x"]
 		}
 		if w, ok := t[workspaceName]; ok {
 			opt.Workspace, opt.WorkspaceOffset = w.Buffer, workspaceOffset
 		}
-		return gemm.Multiply(c, t["c"], t["a"], t["b"], p.Problem, opt)
+		return engine.Multiply(c, x, p.Problem, opt)
 	})
 }
 
@@ -225,7 +225,7 @@ func (p *gemmProblem) Smaller() (list []Problem) {
 	})
 	add(func(q *gemmProblem) { q.Alias = "" })
 	add(func(q *gemmProblem) { q.Residual, q.Alias = false, "" })
-	add(func(q *gemmProblem) { q.Activation, q.Alias = gemm.Identity, "" })
+	add(func(q *gemmProblem) { q.Activation, q.Alias = engine.Identity, "" })
 	add(func(q *gemmProblem) { q.Beta = 0 })
 	add(func(q *gemmProblem) { q.Alpha = 0 })
 	add(func(q *gemmProblem) { q.Broadcast = false })
@@ -293,14 +293,14 @@ func drawGemm(family, rng *rand.Rand, s Space) Problem {
 }
 
 // drawEpilogue draws what kernels are compiled for, and factors.
-func drawEpilogue(family, rng *rand.Rand, p *gemm.Problem) {
+func drawEpilogue(family, rng *rand.Rand, p *engine.Problem) {
 	p.Out = p.DType
 	if family.IntN(2) == 0 {
 		p.Out = dtype.All()[family.IntN(3)]
 	}
 	p.TransA, p.TransB = family.IntN(2) == 0, family.IntN(2) == 0
 	if family.IntN(2) == 0 {
-		p.Activation = gemm.Activation(family.IntN(5))
+		p.Activation = engine.Activation(family.IntN(5))
 	}
 	p.Residual = family.IntN(3) == 0
 	if family.IntN(3) == 0 {
@@ -312,7 +312,7 @@ func drawEpilogue(family, rng *rand.Rand, p *gemm.Problem) {
 }
 
 // limit makes scales fit formats: results of float16 are finite.
-func (d *kernelData) limit(out dtype.DType, p gemm.Problem, k int) {
+func (d *kernelData) limit(out dtype.DType, p engine.Problem, k int) {
 	d.Magnitude = min(d.Magnitude, most(p.DType)/d.largest())
 	d.Second = min(d.Second, most(p.DType)/d.largest())
 	if out != dtype.Float16 {
@@ -333,7 +333,7 @@ func (p *gemmProblem) block(soft bool) (m, n int) {
 		return 64, 64
 	case c == nil:
 		return 128, 128
-	case c.Impl == gemm.Scalar:
+	case c.Impl == engine.Scalar:
 		return c.BlockM, c.BlockN
 	}
 	shape, _ := chips.MatrixShape(kernelCaps(soft), p.DType)
@@ -380,7 +380,7 @@ func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
 }
 
 // fixRows makes the rows that are not shared whole products, or multiples of 8.
-func (p *gemmProblem) fixRows(c *gemm.Config) {
+func (p *gemmProblem) fixRows(c *engine.Config) {
 	if c.Rows == 0 {
 		return
 	}
@@ -393,7 +393,7 @@ func (p *gemmProblem) fixRows(c *gemm.Config) {
 }
 
 // drawGemmConfig draws a configuration of a path, or none.
-func drawGemmConfig(family *rand.Rand, s Space, impl string, p gemm.Problem, batches bool) string {
+func drawGemmConfig(family *rand.Rand, s Space, impl string, p engine.Problem, batches bool) string {
 	if impl == "auto" || family.IntN(4) == 0 {
 		return ""
 	}
@@ -403,7 +403,7 @@ func drawGemmConfig(family *rand.Rand, s Space, impl string, p gemm.Problem, bat
 		p.Batch = 2
 	}
 	for range 100 {
-		c := gemm.Config{Impl: gemm.Scalar, GroupM: 1 + family.IntN(22)}
+		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(22)}
 		if impl == "coopmat" {
 			drawMatrixTiles(family, s, &c)
 			c.Pack = family.IntN(2) == 0
@@ -432,8 +432,8 @@ func drawGemmConfig(family *rand.Rand, s Space, impl string, p gemm.Problem, bat
 
 // drawMatrixTiles draws tiles of path coopmat: small ones for software drivers, which compile
 // large ones for seconds.
-func drawMatrixTiles(family *rand.Rand, s Space, c *gemm.Config) {
-	c.Impl = gemm.CoopMat
+func drawMatrixTiles(family *rand.Rand, s Space, c *engine.Config) {
+	c.Impl = engine.CoopMat
 	grids := [][2]int{{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {2, 4}, {4, 2}, {3, 1}, {2, 3}}
 	const tiles, size = 4, 16
 	if s.Soft { // few, so that other families have the same pipelines
@@ -450,7 +450,7 @@ func drawMatrixTiles(family *rand.Rand, s Space, c *gemm.Config) {
 }
 
 // drawScalarTiles draws those of path scalar.
-func drawScalarTiles(family *rand.Rand, c *gemm.Config) {
+func drawScalarTiles(family *rand.Rand, c *engine.Config) {
 	c.Threads, c.ThreadsX = []int{32, 64, 128, 256}[family.IntN(4)], []int{8, 16}[family.IntN(2)]
 	c.BlockM = c.Threads / c.ThreadsX * (1 + family.IntN(8))
 	c.BlockN = c.ThreadsX * (1 + family.IntN(8))

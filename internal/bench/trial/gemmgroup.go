@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/gemmtest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -20,9 +20,9 @@ func gemmGroupKernel() Kernel {
 	return Kernel{Name: "gemm-group", Weight: 1, New: func() Problem { return &gemmGroupProblem{} }, Draw: drawGemmGroup}
 }
 
-// gemmGroupProblem is a call of gemm.MultiplyGroup.
+// gemmGroupProblem is a call of engine.MultiplyGroup.
 type gemmGroupProblem struct {
-	gemm.Group
+	engine.Group
 	Impl   string
 	Config string          // "": what the tuning table has
 	Lie    gemmtest.Layout // of the tensors
@@ -35,8 +35,8 @@ func (p *gemmGroupProblem) String() string {
 }
 
 // options returns those of the call.
-func (p *gemmGroupProblem) options() (opt gemm.GroupOptions, err error) {
-	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
+func (p *gemmGroupProblem) options() (opt engine.GroupOptions, err error) {
+	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return opt, err
 	}
 	opt.Config, err = parseGemmConfig(p.Config)
@@ -49,12 +49,12 @@ func (p *gemmGroupProblem) Supports(caps *vk.Caps) error {
 	if err != nil {
 		return err
 	}
-	_, err = gemm.ChooseGroup(caps, p.Group, opt)
+	_, err = engine.ChooseGroup(caps, p.Group, opt)
 	return err
 }
 
 // inputs returns what product i reads.
-func (p *gemmGroupProblem) inputs(x gemm.Problem, i int) (in ref.Inputs) {
+func (p *gemmGroupProblem) inputs(x engine.Problem, i int) (in ref.Inputs) {
 	size := orOne(p.Magnitude) * orOne(p.Second) * math.Abs(x.Scale()) // of results
 	in.A = p.numbers(10*i, p.DType, x.M*x.K, orOne(p.Magnitude))
 	in.B = p.numbers(10*i+1, p.DType, x.K*x.N, orOne(p.Second)/math.Sqrt(float64(max(x.K, 1))))
@@ -77,8 +77,8 @@ func (p *gemmGroupProblem) Check(ctx context.Context, r *Runner) error {
 		return err
 	}
 	c := &gemmtest.GroupCase{Group: p.Group, Layout: p.Lie, Inputs: p.inputs}
-	_, err = gemmtest.CheckGroup(ctx, r.Guard(), c, func(c *vk.Cmd, t []gemm.Tensors, g gemm.Group) error {
-		return r.Record(c, func(c *vk.Cmd) error { return gemm.MultiplyGroup(c, t, g, opt) })
+	_, err = gemmtest.CheckGroup(ctx, r.Guard(), c, func(c *vk.Cmd, t []engine.Tensors, g engine.Group) error {
+		return r.Record(c, func(c *vk.Cmd) error { return engine.MultiplyGroup(c, t, g, opt) })
 	})
 	return err
 }
@@ -119,7 +119,7 @@ func (p *gemmGroupProblem) Smaller() (list []Problem) {
 		}
 	})
 	add(func(q *gemmGroupProblem) { q.Residual = false })
-	add(func(q *gemmGroupProblem) { q.Activation = gemm.Identity })
+	add(func(q *gemmGroupProblem) { q.Activation = engine.Identity })
 	add(func(q *gemmGroupProblem) { q.TransA = false })
 	add(func(q *gemmGroupProblem) { q.TransB = false })
 	add(func(q *gemmGroupProblem) { q.Out = q.DType })
@@ -144,7 +144,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 	if p.DType, ok = formats.DType(family, dtype.All()...); !ok {
 		return nil
 	}
-	var common gemm.Problem
+	var common engine.Problem
 	common.DType = p.DType
 	drawEpilogue(family, rng, &common)
 	p.Out, p.TransA, p.TransB, p.Activation, p.Residual = common.Out, common.TransA, common.TransB, common.Activation, common.Residual
@@ -163,7 +163,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 	}
 	limit := budget(rng, s)
 	for range n {
-		x := gemm.Product{M: sizeOf(rng, s, most), N: sizeOf(rng, s, most), K: sizeOf(rng, s, most), Alpha: common.Alpha, Beta: common.Beta}
+		x := engine.Product{M: sizeOf(rng, s, most), N: sizeOf(rng, s, most), K: sizeOf(rng, s, most), Alpha: common.Alpha, Beta: common.Beta}
 		switch rng.IntN(24) {
 		case 0:
 			x.M = 0
@@ -192,7 +192,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 func drawGroupConfig(family *rand.Rand, s Space, p *gemmGroupProblem) string {
 	caps := kernelCaps(s.Soft)
 	for range 100 {
-		c := gemm.Config{Impl: gemm.Scalar, GroupM: 1 + family.IntN(9)}
+		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(9)}
 		if p.Impl == "coopmat" {
 			drawMatrixTiles(family, s, &c)
 		} else {

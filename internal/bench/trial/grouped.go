@@ -6,48 +6,52 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// product returns the problem of a kernel of gemm, with its options.
-func (p *mlpProblem) product() (x gemm.Problem, opt gemm.Options, err error) {
-	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
+// product returns the problem of a skinny kernel, with its options.
+func (p *mlpProblem) product() (x engine.Problem, opt engine.Options, err error) {
+	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return x, opt, err
 	}
 	if opt.Config, err = parseGemmConfig(p.Config); err != nil {
 		return x, opt, err
 	}
-	x = gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.y(), TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Activation: gemm.SiLU}
+	x = engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.y(), TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Activation: engine.SiLU}
 	switch {
 	case p.Backward && p.Keep == mlp.KeepPre:
-		x = gemm.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, DType: p.DType, Out: p.Grad, Activation: gemm.TimesDSiLU}
+		x = engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, DType: p.DType, Out: p.Grad, Activation: engine.TimesDSiLU}
 	case p.Backward:
 		x.Out = p.Grad
 	case p.Keep == mlp.KeepPre:
-		x.Activation = gemm.SiLUKeep
+		x.Activation = engine.SiLUKeep
 	}
 	return x, opt, nil
 }
 
-// narrowBytes returns the workspace of a kernel of gemm.
-func (p *mlpProblem) narrowBytes(caps *vk.Caps) (int64, error) {
+// skinnyBytes returns the workspace of a skinny kernel.
+func (p *mlpProblem) skinnyBytes(caps *vk.Caps) (int64, error) {
 	x, opt, err := p.product()
 	switch {
 	case err != nil:
 		return 0, err
 	case p.Backward && p.Keep == mlp.KeepPre:
-		return gemm.NarrowDSiLUWorkspace(caps, x)
+		plan, err := skinny.ChooseKept(caps, x)
+		return plan.Workspace(), err
 	case p.Backward:
-		return gemm.NarrowBackwardWorkspace(caps, x, p.Out, opt)
+		plan, err := skinny.ChooseBackward(caps, x, p.Out, opt)
+		return plan.Workspace(), err
 	}
-	return gemm.NarrowWorkspace(caps, x, p.Out, opt)
+	plan, err := skinny.ChooseForward(caps, x, p.Out, opt)
+	return plan.Workspace(), err
 }
 
-// checkNarrow runs one of the kernels of gemm: x is that of every head, and tensors by token
+// checkSkinny runs one of the skinny kernels: x is that of every head, and tensors by token
 // have the heads as their second axis.
-func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []guard.Tensor, bytes int64) error {
+func (p *mlpProblem) checkSkinny(ctx context.Context, r *Runner, list []guard.Tensor, bytes int64) error {
 	x, opt, err := p.product()
 	if err != nil {
 		return err
@@ -72,7 +76,7 @@ func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []guard.Te
 		list = without(without(list, "x"), "w1")
 	}
 	list = append(list, p.workspace(bytes, workspaceOffset)...)
-	return p.check(ctx, r, "narrow", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+	return p.check(ctx, r, "skinny", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
 		if w, ok := t[workspaceName]; ok {
 			opt.Workspace, opt.WorkspaceOffset = w.Buffer, workspaceOffset
@@ -88,15 +92,15 @@ func (p *mlpProblem) checkNarrow(ctx context.Context, r *Runner, list []guard.Te
 			a.Shape, a.Strides = []int{p.Heads, a.Shape[0], a.Shape[1]}, []int{0, a.Strides[0], 1}
 		}
 		if !p.Backward {
-			opt.X = heads(t["pre"])
-			return gemm.Narrow(c, heads(t["y"]), a, t["w1"], t["w2"], p.Out, x, opt)
+			return skinny.Forward(c, skinny.Tensors{A: a, B: t["w1"], W: t["w2"], Y: heads(t["y"]), Pre: heads(t["pre"])}, p.Out, x, opt)
 		}
 		dpre := heads(t["dpre"])
 		dpre.Shape = []int{p.Heads, p.Tokens, p.Hidden}
 		if p.Keep == mlp.KeepPre {
-			return gemm.NarrowDSiLU(c, dpre, t["dw2"], heads(t["dy"]), heads(t["pre"]), t["w2"], x, opt)
+			return skinny.BackwardKept(c, skinny.Tensors{W: t["w2"], Pre: heads(t["pre"]), DY: heads(t["dy"]), DPre: dpre, DW: t["dw2"]}, x, opt)
 		}
-		return gemm.NarrowBackward(c, dpre, t["dw2"], heads(t["dy"]), a, t["w1"], t["w2"], p.Out, x, opt)
+		tensors := skinny.Tensors{A: a, B: t["w1"], W: t["w2"], DY: heads(t["dy"]), DPre: dpre, DW: t["dw2"]}
+		return skinny.Backward(c, tensors, p.Out, x, opt)
 	})
 }
 
@@ -142,12 +146,12 @@ func drawGrouped(family, rng *rand.Rand, s Space) Problem {
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
 		return nil
 	}
-	p.Narrow = p.Impl != "scalar" && family.IntN(2) == 0
+	p.Skinny = p.Impl != "scalar" && family.IntN(2) == 0
 	outputs := 8
-	if !p.Narrow && family.IntN(3) == 0 {
+	if !p.Skinny && family.IntN(3) == 0 {
 		outputs = 60
 	}
-	if p.Narrow {
+	if p.Skinny {
 		half := s
 		half.DTypes = intersect(s.DTypes, dtype.Float16, dtype.BFloat16)
 		if len(half.DTypes) > 0 {
@@ -158,19 +162,19 @@ func drawGrouped(family, rng *rand.Rand, s Space) Problem {
 		return nil
 	}
 	p.Keep = keep
-	if !p.Narrow {
+	if !p.Skinny {
 		p.Impl = softImpl(family, s, p.Impl, p.DType)
 	}
 	if outputs == 8 {
 		p.Out = 1 + family.IntN(8) // kernels are compiled for it
 	}
 	p.Float32 = !p.Backward && family.IntN(3) == 0
-	if !p.Narrow {
+	if !p.Skinny {
 		p.Products = family.IntN(3) == 0
 		p.AtATime = rng.IntN(4)
 		return p
 	}
-	p.Config = drawNarrowConfig(family, s, p)
+	p.Config = drawSkinnyConfig(family, s, p)
 	if !p.Backward || p.Keep == mlp.KeepNothing {
 		p.TransA, p.TransB = family.IntN(3) == 0, family.IntN(3) == 0
 		p.Alpha = []float64{0, 0, 0.5, 2, -1}[rng.IntN(5)]
@@ -193,14 +197,14 @@ func intersect(some []dtype.DType, list ...dtype.DType) (both []dtype.DType) {
 	return both
 }
 
-// drawNarrowConfig draws a configuration, or none.
-func drawNarrowConfig(family *rand.Rand, s Space, p *mlpProblem) string {
+// drawSkinnyConfig draws a configuration, or none.
+func drawSkinnyConfig(family *rand.Rand, s Space, p *mlpProblem) string {
 	if family.IntN(3) == 0 || p.Backward && p.Keep == mlp.KeepPre || p.Impl == "auto" {
 		return ""
 	}
 	caps := kernelCaps(s.Soft)
 	for range 100 {
-		c := gemm.Config{}
+		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)
 		c.Pack = family.IntN(2) == 0
 		q := *p

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/shaders"
@@ -70,9 +70,9 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 	case *gemmGroupProblem:
 		opt, err := p.options()
 		require.NoError(t, err)
-		c, err := gemm.ChooseGroup(caps, p.Group, opt)
+		c, err := engine.ChooseGroup(caps, p.Group, opt)
 		require.NoError(t, err)
-		m.add(map[gemm.Impl]string{gemm.Scalar: "gemm_scalar_group", gemm.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
+		m.add(map[engine.Impl]string{engine.Scalar: "gemm_scalar_group", engine.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
 	case *mlpProblem:
 		m.ofMLP(p)
 	case *mixtureProblem:
@@ -105,9 +105,9 @@ func (m *moduleList) add(name string, format dtype.DType) {
 }
 
 // product adds those of a product in a configuration.
-func (m *moduleList) product(c gemm.Config, format dtype.DType) {
+func (m *moduleList) product(c engine.Config, format dtype.DType) {
 	switch {
-	case c.Impl == gemm.Scalar:
+	case c.Impl == engine.Scalar:
 		m.add("gemm_scalar", format)
 	case format == dtype.Float32:
 		m.names = append(m.names, "gemm_tops", "gemm_parts")
@@ -126,7 +126,7 @@ func (m *moduleList) product(c gemm.Config, format dtype.DType) {
 func (m *moduleList) ofGemm(p *gemmProblem) {
 	opt, err := p.options()
 	require.NoError(m.t, err)
-	c, err := gemm.Choose(m.caps, p.Problem, opt)
+	c, err := engine.Choose(m.caps, p.Problem, opt)
 	require.NoError(m.t, err)
 	m.product(c, p.DType)
 	unaligned := p.Layout == "o" || p.Layout == "p"
@@ -136,7 +136,7 @@ func (m *moduleList) ofGemm(p *gemmProblem) {
 }
 
 func (m *moduleList) ofMLP(p *mlpProblem) {
-	if p.Narrow {
+	if p.Skinny {
 		switch {
 		case p.Backward && p.Keep == mlp.KeepPre:
 			m.add("gemm_narrow_dsilu", p.DType)

@@ -8,10 +8,11 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/vk"
@@ -23,7 +24,7 @@ func mixtureKernel() Kernel {
 }
 
 // mixtureProblem is a call of mixture.Forward or mixture.Backward, or with Config or Direct of
-// gemm.Mixture and gmm.Merge.
+// skinny.Mixture and gmm.Merge.
 type mixtureProblem struct {
 	mixture.Problem
 	Impl       string
@@ -47,19 +48,19 @@ func (p *mixtureProblem) String() string {
 
 // options returns those of the call.
 func (p *mixtureProblem) options() (opt mixture.Options, err error) {
-	opt.Impl, err = gemm.ParseImpl(p.Impl)
+	opt.Impl, err = engine.ParseImpl(p.Impl)
 	opt.Groups, opt.HeadsAtATime, opt.Outputs = p.Groups, p.AtATime, p.Outputs
 	return opt, err
 }
 
-// product returns the problem of gemm.Mixture, with its options.
-func (p *mixtureProblem) product() (x gemm.Problem, opt gemm.Options, err error) {
-	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
+// product returns the problem of skinny.Mixture, with its options.
+func (p *mixtureProblem) product() (x engine.Problem, opt engine.Options, err error) {
+	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return x, opt, err
 	}
 	opt.Config, err = parseGemmConfig(p.Config)
-	return gemm.Problem{
-		Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: dtype.Float32, TransA: p.TransA, TransB: p.TransB, Activation: gemm.SiLU,
+	return engine.Problem{
+		Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: dtype.Float32, TransA: p.TransA, TransB: p.TransB, Activation: engine.SiLU,
 	}, opt, err
 }
 
@@ -70,7 +71,8 @@ func (p *mixtureProblem) bytes(caps *vk.Caps) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		return gemm.MixtureWorkspace(caps, x, opt)
+		plan, err := skinny.ChooseMixture(caps, x, opt)
+		return plan.Workspace(), err
 	}
 	opt, err := p.options()
 	if err != nil {
@@ -250,10 +252,9 @@ func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []guar
 		}
 		a := t["x"]
 		a.Shape, a.Strides = []int{p.Heads, a.Shape[0], a.Shape[1]}, []int{0, a.Strides[0], 1}
-		if err := gemm.Mixture(c, t["states"], t["y"], a, t["w1"], t["w2"], x, opt); err != nil {
+		if err := skinny.Mixture(c, skinny.MixtureTensors{A: a, B: t["w1"], W: t["w2"], Y: t["y"], States: t["states"]}, x, opt); err != nil {
 			return err
 		}
-		c.Barrier() // states are written
 		return gmm.Merge(c, t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, p.Mixtures(), gmm.Options{})
 	})
 }
@@ -333,7 +334,7 @@ func drawMixture(family, rng *rand.Rand, s Space) Problem {
 	}
 	caps := kernelCaps(s.Soft)
 	for range 100 {
-		c := gemm.Config{}
+		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)
 		c.Pack = family.IntN(2) == 0
 		q := *p

@@ -6,7 +6,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -23,8 +24,8 @@ func groupedKernel() Kernel {
 	return Kernel{Name: "grouped", Weight: 3, New: func() Problem { return &mlpProblem{} }, Draw: drawGrouped}
 }
 
-// mlpProblem is a call of mlp.Forward or mlp.Backward, or with Narrow of
-// gemm.Narrow, gemm.NarrowBackward or gemm.NarrowDSiLU.
+// mlpProblem is a call of mlp.Forward or mlp.Backward, or with Skinny of
+// the kernels of package skinny.
 type mlpProblem struct {
 	mlp.Problem
 	Impl        string
@@ -34,8 +35,8 @@ type mlpProblem struct {
 	AtATime     int    // heads
 	Products    bool
 
-	Narrow         bool
-	Config         string // of Narrow; "": what the table has
+	Skinny         bool   `json:"Narrow"` // as records have it
+	Config         string // of Skinny; "": what the table has
 	TransA, TransB bool
 	Alpha          float64 // a power of two
 	kernelData
@@ -47,21 +48,17 @@ func (p *mlpProblem) String() string {
 	if p.Heads == 0 {
 		return s + fmt.Sprintf("fused=%v %s (%s)", p.Fused, p.Impl, p.FusedConfig)
 	}
-	return s + fmt.Sprintf("narrow=%v at_a_time=%d products=%v %s (%s)", p.Narrow, p.AtATime, p.Products, p.Impl, p.Config)
+	return s + fmt.Sprintf("skinny=%v at_a_time=%d products=%v %s (%s)", p.Skinny, p.AtATime, p.Products, p.Impl, p.Config)
 }
 
 // options returns those of the call of package mlp.
 func (p *mlpProblem) options() (opt mlp.Options, err error) {
-	if opt.Impl, err = gemm.ParseImpl(p.Impl); err != nil {
+	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return opt, err
 	}
 	opt.Fused, opt.HeadsAtATime, opt.Products = p.Fused, p.AtATime, p.Products
-	if p.FusedConfig != "" {
-		var c gemm.PairConfig
-		c, err = gemm.ParsePairConfig(p.FusedConfig)
-		opt.FusedConfig = &c
-	}
-	return opt, err
+	opt.FusedConfig = p.FusedConfig
+	return opt, nil
 }
 
 // passOf returns the direction.
@@ -82,8 +79,8 @@ func (p *mlpProblem) y() dtype.DType {
 
 // bytes returns the workspace.
 func (p *mlpProblem) bytes(caps *vk.Caps) (int64, error) {
-	if p.Narrow {
-		return p.narrowBytes(caps)
+	if p.Skinny {
+		return p.skinnyBytes(caps)
 	}
 	opt, err := p.options()
 	if err != nil {
@@ -106,8 +103,8 @@ func (p *mlpProblem) Check(ctx context.Context, r *Runner) error {
 	}
 	call := perceptronCall{p: p.Problem, data: &p.kernelData, alpha: p.Alpha, y: p.y(), backward: p.Backward}
 	list := call.tensors()
-	if p.Narrow {
-		return p.checkNarrow(ctx, r, list, bytes)
+	if p.Skinny {
+		return p.checkSkinny(ctx, r, list, bytes)
 	}
 	opt, err := p.options()
 	if err != nil {
@@ -163,12 +160,12 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
 		return nil
 	}
-	var config *gemm.PairConfig
+	var config *fused.Config
 	outputs := 1 << 20
 	if !p.Backward && p.Impl != "scalar" && family.IntN(2) == 0 {
 		keep, p.Fused, outputs = mlp.KeepNothing, mlp.FusedOn, 512
 		if family.IntN(4) > 0 {
-			config = drawPairConfig(family, s)
+			config = drawFusedConfig(family, s)
 		}
 	}
 	if p.Problem, ok = drawPerceptron(family, rng, s, 1, outputs, p.Backward, &p.kernelData); !ok {
@@ -194,14 +191,14 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 	return p
 }
 
-// drawPairConfig draws a configuration of gemm.Pair, or none.
-func drawPairConfig(family *rand.Rand, s Space) *gemm.PairConfig {
+// drawFusedConfig draws a configuration of one kernel, or none.
+func drawFusedConfig(family *rand.Rand, s Space) *fused.Config {
 	caps, size, subgroups, tiles := kernelCaps(s.Soft), 16, 8, 3
 	if s.Soft {
 		size, subgroups, tiles = 8, 3, 2
 	}
 	for range 300 {
-		c := gemm.PairConfig{
+		c := fused.Config{
 			Subgroups: 1 + family.IntN(subgroups), TilesM: 1 + family.IntN(tiles), TilesN: 1 + family.IntN(tiles+1),
 			HiddenM: 1 + family.IntN(tiles), HiddenN: 1 + family.IntN(2), Fence: family.IntN(2), Double: family.IntN(2) == 0,
 		}
@@ -211,7 +208,7 @@ func drawPairConfig(family *rand.Rand, s Space) *gemm.PairConfig {
 			c.Splits = 2 + family.IntN(3)
 			c.Rows = c.TilesM * size * family.IntN(3)
 		}
-		if c.Feasible(caps, gemm.PairProblem{M: 64, In: 64, Hidden: 64, N: 1, DType: dtype.Float16, Out: dtype.Float16}) == nil {
+		if c.Feasible(caps, fused.Problem{M: 64, In: 64, Hidden: 64, N: 1, DType: dtype.Float16, Out: dtype.Float16}) == nil {
 			return &c
 		}
 	}

@@ -4,7 +4,6 @@
 //
 //	parts, err := sumrows.Workspace(c, "norm", opt.Workspace, groups, cols)
 //	k.Dispatch(c, …, parts)         workgroup i writes row i
-//	c.Barrier()
 //	err = sumrows.Record(c, dst, parts)
 package sumrows
 
@@ -21,7 +20,7 @@ import (
 func Bytes(count, cols int) int64 { return 4 * int64(count) * int64((cols+3)/4*4) }
 
 // Workspace returns the tensor (count, cols rounded up to 4) of rows: of b, or for nil
-// of memory that belongs to c until it is reset. The errors begin with kernel and are
+// of scratch memory of c. The errors begin with kernel and are
 // about a b that is too small, and, wrapping vk.ErrUnsupported, rows that no kernel of
 // the device sees.
 func Workspace(c *vk.Cmd, kernel string, b *vk.Buffer, count, cols int) (vk.Tensor, error) {
@@ -35,7 +34,7 @@ func Workspace(c *vk.Cmd, kernel string, b *vk.Buffer, count, cols int) (vk.Tens
 	case b.Bytes() < bytes:
 		return vk.Tensor{}, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, b.Bytes(), bytes)
 	}
-	return vk.View(b, dtype.Float32, count, int(bytes/4)/count), c.Err()
+	return vk.View(b, dtype.Float32, count, int(bytes/4)/count).Narrow(), c.Err()
 }
 
 // params is the push-constant block of sum_rows.comp.
@@ -77,7 +76,7 @@ func newSpec(caps *vk.Caps, count, cols int) spec {
 
 // Record records dst[c] = sum over i of parts[i,c]. Dst is (cols), contiguous, of any
 // floating-point format; parts is that of Workspace for those columns. Both have been
-// checked. What writes parts comes before, and a Barrier between.
+// checked.
 func Record(c *vk.Cmd, dst, parts vk.Tensor) (err error) {
 	defer c.Keep(&err)
 	count, cols := parts.Shape[0], dst.Shape[0]

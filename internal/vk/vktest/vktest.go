@@ -68,6 +68,9 @@ func Open(t testing.TB, options ...func(*vk.Options)) *vk.Device {
 // NoValidation is an option of Open for tests that measure time.
 func NoValidation(o *vk.Options) { o.Validate = false }
 
+// WholeBuffers is an option of Open for suites that look at the memory beside a kernel's tensors.
+func WholeBuffers(o *vk.Options) { o.WholeBuffers = true }
+
 // Require does nothing if err is nil. Otherwise it skips the test with err as
 // the reason, or fails it if FLASHVK_REQUIRE names path.
 func Require(t testing.TB, path string, err error) {

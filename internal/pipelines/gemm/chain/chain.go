@@ -6,13 +6,13 @@
 //	first, err := chain.NewProduct(caps, "mlp", &memory, p, impl, options)
 //	…
 //	b, err := memory.Buffer(c, "mlp", opt.Workspace)
-//	err = first.Record(c, b, dst, a, w, x, s)     then c.Barrier(), and the next
+//	s, err := first.Steps(c, b, tensors)          which are recorded, and then those of the next
 package chain
 
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/steps"
 )
@@ -54,21 +54,21 @@ func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, 
 // A Product is one call of gemm.
 type Product struct {
 	kernel string
-	p      gemm.Problem
-	opt    gemm.Options
+	p      engine.Problem
+	opt    engine.Options
 }
 
 // NewProduct chooses how a product is computed and sees to memory for it, which it shares
 // with the products before and after: they run one after the other, unless a Keep or Take is
 // between them. Opt says which operands are aligned, as those in our memory are. Errors begin
 // with the name of the kernel that the product is a part of.
-func NewProduct(caps *vk.Caps, kernel string, m *Memory, p gemm.Problem, impl gemm.Impl, opt gemm.Options) (Product, error) {
-	config, err := gemm.Choose(caps, p, gemm.Options{Impl: impl})
+func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, impl engine.Impl, opt engine.Options) (Product, error) {
+	config, err := engine.Choose(caps, p, engine.Options{Impl: impl})
 	if err != nil {
 		return Product{}, fmt.Errorf("%s: %w", kernel, err)
 	}
 	opt.Config = &config
-	bytes, err := gemm.Workspace(caps, p, opt)
+	bytes, err := engine.Workspace(caps, p, opt)
 	if err != nil {
 		return Product{}, fmt.Errorf("%s: %w", kernel, err)
 	}
@@ -78,30 +78,21 @@ func NewProduct(caps *vk.Caps, kernel string, m *Memory, p gemm.Problem, impl ge
 }
 
 // Config returns what runs for the product.
-func (x *Product) Config() gemm.Config { return *x.opt.Config }
+func (x *Product) Config() engine.Config { return *x.opt.Config }
 
 // Kernels lists the modules that run, in order, but for copies of operands.
 func (x *Product) Kernels() []string { return x.opt.Config.Kernels(x.p) }
 
-// Record records the product with its part of the workspace. Pre and silu are X and S of
-// its activation, the zero Tensor if there are none; a residual is what dst holds.
-func (x *Product) Record(c *vk.Cmd, workspace *vk.Buffer, dst, a, b, pre, silu vk.Tensor) error {
-	s, err := x.Steps(c, workspace, dst, a, b, pre, silu)
-	if err != nil {
-		return err
-	}
-	return s.Record(c)
-}
-
-// Steps returns what Record records, for products that run side by side: their own memory
-// they have by a Keep.
-func (x *Product) Steps(c *vk.Cmd, workspace *vk.Buffer, dst, a, b, pre, silu vk.Tensor) (gemm.Steps, error) {
+// Steps returns what computes the product with its part of the workspace; products that run
+// side by side have memory of their own by a Keep. The tensors are those of the problem, but a
+// residual, which is what C holds.
+func (x *Product) Steps(c *vk.Cmd, workspace *vk.Buffer, t engine.Tensors) (engine.Steps, error) {
 	opt := x.opt
-	opt.Workspace, opt.X, opt.S = workspace, pre, silu
+	opt.Workspace = workspace
 	if x.p.Residual {
-		opt.Residual = dst
+		t.Residual = t.C
 	}
-	s, err := gemm.MultiplySteps(c, dst, a, b, x.p, opt)
+	s, err := engine.MultiplySteps(c, t, x.p, opt)
 	for _, list := range []steps.List{s.Copies, s.Product} {
 		for i, step := range list {
 			list[i] = func(c *vk.Cmd) error { return x.wrap(step(c)) }

@@ -7,21 +7,21 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // A Multiplier computes a problem on its device.
 type Multiplier interface {
 	Device() *vk.Device
-	Multiply(c *vk.Cmd, t gemm.Tensors, p problem.Problem) error
+	Multiply(c *vk.Cmd, t engine.Tensors, p problem.Problem) error
 }
 
 // A GroupMultiplier computes a group. Tensors of one name lie in one buffer. Those
 // of products without elements have none, and where k is 0, A and B.
-type GroupMultiplier func(c *vk.Cmd, t []gemm.Tensors, g problem.Group) error
+type GroupMultiplier func(c *vk.Cmd, t []engine.Tensors, g problem.Group) error
 
 // Test runs the cases as subtests.
 func Test[S guard.Parent[S]](t S, cases []*Case, got Multiplier) {
@@ -70,7 +70,7 @@ func CheckGroup(ctx context.Context, d guard.Device, c *GroupCase, got GroupMult
 	}
 	g := x.guard()
 	return g.CheckContext(ctx, d, func(cmd *vk.Cmd, t map[string]vk.Tensor) error {
-		list := make([]gemm.Tensors, len(x.problems))
+		list := make([]engine.Tensors, len(x.problems))
 		for i := range list {
 			list[i] = tensors(t, i)
 		}
@@ -89,8 +89,8 @@ type call struct {
 func name(word string, i int) string { return fmt.Sprintf("%s of product %d", word, i) }
 
 // tensors returns those of a product, by their names.
-func tensors(t map[string]vk.Tensor, i int) gemm.Tensors {
-	return gemm.Tensors{
+func tensors(t map[string]vk.Tensor, i int) engine.Tensors {
+	return engine.Tensors{
 		C: t[name("c", i)], A: t[name("a", i)], B: t[name("b", i)],
 		Residual: t[name("residual", i)], X: t[name("x", i)], S: t[name("s", i)],
 	}

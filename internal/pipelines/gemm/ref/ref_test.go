@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/gonum/diff/fd"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/pipelines/gemm/problem"
 )
 
 // TestHand compares with numbers worked out by hand, for each transpose.

@@ -4,8 +4,8 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
-	"github.com/flashvk/flashvk/pipelines/gemm/problem"
 )
 
 // Bounds are how far outputs may be off, every element.

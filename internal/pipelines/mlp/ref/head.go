@@ -1,8 +1,8 @@
 package ref
 
 import (
+	gemmproblem "github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	gemm "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	gemmproblem "github.com/flashvk/flashvk/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 

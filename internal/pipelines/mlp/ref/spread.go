@@ -3,9 +3,9 @@ package ref
 import (
 	"math"
 
+	gemmproblem "github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	gemm "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
-	gemmproblem "github.com/flashvk/flashvk/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Args are the tensors of a call, each with a batch axis; r, x and s are zero
+// Tensors for problems without them.
+type Args struct {
+	C, A, B, R, X, S vk.Tensor
+
+	// Elements of a line of A and B if those are panels of parts, whose axis 1 steps through
+	// the lines of a panel, and its stride is how many there are (parts.go); else 0.
+	panel int
+
+	// For notes, where they are not those of the problem: n and K without padding and parts,
+	// and operations for each row of op(A) besides those of the product.
+	n, K int
+	More float64
+}
+
+// newArguments checks the tensors of a call. Outputs share memory with nothing, but that
+// a workgroup may read the elements of R and X that it is about to write in C or S. Where k
+// is 0, as in a group, a and b are not looked at.
+// Who is what errors begin with; padB is Options.PadB.
+func newArguments(who string, t Tensors, p Problem, padB bool) (Args, error) {
+	args := Args{C: t.C, A: t.A, B: t.B, R: t.Residual, X: t.X, S: t.S}
+	for _, t := range []*vk.Tensor{&args.C, &args.A, &args.B, &args.R, &args.X, &args.S} {
+		if p.Batches() == 1 && len(t.Shape) == 2 && len(t.Strides) == 2 {
+			t.Shape, t.Strides = []int{1, t.Shape[0], t.Shape[1]}, []int{0, t.Strides[0], t.Strides[1]}
+		}
+	}
+	if p.K == 0 {
+		args.A, args.B = vk.Tensor{}, vk.Tensor{}
+	}
+	bShape := p.BShape()
+	if padB && len(args.B.Shape) == len(bShape) {
+		for i := 1; i < len(bShape); i++ {
+			bShape[i] = max(min(bShape[i], args.B.Shape[i]), 1)
+		}
+		args.K, args.n = bShape[1], bShape[2]
+		if p.TransB {
+			args.K, args.n = args.n, args.K
+		}
+	}
+	c := argument.New("c", args.C, true, p.Out, p.CShape())
+	r := argument.New("residual", args.R, p.Residual, p.Out, p.CShape())
+	x := argument.New("x", args.X, p.HasX(), p.Out, p.CShape())
+	s := argument.New("s", args.S, p.HasS(), p.Out, p.CShape())
+	inputs := []argument.Argument{
+		argument.New("a", args.A, p.K > 0, p.DType, p.AShape()),
+		argument.New("b", args.B, p.K > 0, p.DType, bShape),
+		r, x,
+	}
+	if err := argument.Check(who, append(inputs, c, s), nil); err != nil {
+		return args, err
+	}
+	inputs, outputs := inputs[:2], []argument.Argument{c, s}
+	if p.Residual && !sameElements(args.R, args.C) {
+		inputs = append(inputs, r)
+	}
+	switch {
+	case p.Activation == SiLUKeep:
+		outputs = append(outputs, x)
+	case p.ReadsX() && !sameElements(args.X, args.C) && !sameElements(args.X, args.S):
+		inputs = append(inputs, x)
+	}
+	return args, argument.Check(who, inputs, outputs)
+}
+
+// Bound returns the tensors in the order of the bindings of lib/gemm_out.glsl. A binding
+// must hold something: where there is no tensor, the kernel does not touch it.
+func (args *Args) Bound() [4]vk.Tensor {
+	list := [4]vk.Tensor{args.C, args.R, args.X, args.S}
+	for i := range list {
+		if list[i].IsZero() {
+			list[i] = args.C
+		}
+	}
+	return list
+}
+
+// Note says for a trace what a kernel of config does for n products.
+func (args *Args) Note(p Problem, config *Config, n int) vk.Note {
+	part := float64(n) / float64(p.Batches())
+	if args.panel > 0 {
+		p.DType = dtype.Float32
+	}
+	if args.K > 0 {
+		p.K = args.K
+	}
+	if args.n > 0 {
+		p.N = args.n
+	}
+	p.Batch = n
+	x := vk.Note{
+		Text: p.String(), FLOPs: p.FLOPs() + args.More*float64(n*p.M), Bytes: part * args.traffic(&p),
+		Matrices: config.Impl == CoopMat, DType: p.DType,
+	}
+	if config.Splits > 1 {
+		x.Text += fmt.Sprintf(", k in %d parts", config.Splits)
+	}
+	return x
+}
+
+// traffic returns the bytes of the tensors, those of C twice if p reads it.
+func (args *Args) traffic(p *Problem) float64 {
+	bytes := vk.Traffic(args.A, args.B, args.C, args.R, args.X, args.S)
+	if p.Beta != 0 {
+		bytes += vk.Traffic(args.C)
+	}
+	return bytes
+}
+
+// Slice makes every tensor one on a slice of its buffer.
+func (args *Args) Slice() {
+	for _, t := range []*vk.Tensor{&args.C, &args.A, &args.B, &args.R, &args.X, &args.S} {
+		*t = t.Narrow()
+	}
+}
+
+// rowsFrom returns the tensors and the problem of n rows of C from a row on. Those of a
+// batch count on from product to product, and are whole products.
+func (args Args) rowsFrom(row, n int, p Problem) (Args, Problem) {
+	axis, axisOfA := 1, 1
+	switch {
+	case p.Batches() > 1:
+		axis, axisOfA, row, n = 0, 0, row/p.M, n/p.M
+	case p.TransA:
+		axisOfA = 2
+	}
+	part := func(t *vk.Tensor, axis int) {
+		if !t.IsZero() {
+			t.Shape = slices.Clone(t.Shape)
+			t.Shape[axis] = n
+			t.Offset += row * t.Strides[axis]
+		}
+	}
+	line := args.A.Offset + row*args.panel
+	part(&args.A, axisOfA)
+	for _, t := range []*vk.Tensor{&args.C, &args.R, &args.X, &args.S} {
+		part(t, axis)
+	}
+	if axis == 0 {
+		part(&args.B, 0)
+		p.Batch = n
+		return args, p
+	}
+	if args.panel > 0 {
+		args.A.Offset = line
+	}
+	p.M = n
+	return args, p
+}
+
+// checkApart returns an error if the workspace shares memory with a tensor.
+func (args *Args) checkApart(workspace vk.Tensor) error {
+	var others []argument.Argument
+	for _, t := range []struct {
+		name string
+		vk.Tensor
+	}{{"c", args.C}, {"a", args.A}, {"b", args.B}, {"residual", args.R}, {"x", args.X}, {"s", args.S}} {
+		others = append(others, argument.New(t.name, t.Tensor, !t.IsZero(), t.DType, t.Shape))
+	}
+	return argument.Check("gemm", others, []argument.Argument{argument.New("workspace", workspace, true, workspace.DType, workspace.Shape)})
+}
+
+// sameElements reports whether two tensors of one shape are the same memory.
+func sameElements(t, u vk.Tensor) bool {
+	if u.IsZero() {
+		return false
+	}
+	a, aStart, _ := t.Memory()
+	b, bStart, _ := u.Memory()
+	same := a == b && aStart == bStart
+	for i, n := range t.Shape {
+		same = same && (n == 1 || t.Strides[i] == u.Strides[i])
+	}
+	return same
+}
+
+// Aligned reports whether every row of the tensors starts at a multiple of n elements
+// from the start of its buffer, so that kernels may load n at a time.
+func Aligned(n int, tensors ...vk.Tensor) bool {
+	for _, t := range tensors {
+		if t.IsZero() {
+			continue
+		}
+		if t.Offset%n != 0 || t.Shape[0] > 1 && t.Strides[0]%n != 0 || t.Shape[1] > 1 && t.Strides[1]%n != 0 {
+			return false
+		}
+	}
+	return true
+}

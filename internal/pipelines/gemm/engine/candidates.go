@@ -1,0 +1,288 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Candidates returns configurations of a path that are worth measuring for p on a device, all
+// feasible, with the splits that Choose gives them: what the tuning table takes first, then
+// the others by an estimate of their time, so that a search that runs out of time has seen
+// the most likely ones. They differ in tile sizes; Variants has the rest. The error is that of
+// Choose.
+func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
+	start, err := Choose(caps, p, Options{Impl: impl})
+	if err != nil {
+		return nil, err
+	}
+	all := scalarCandidates(start)
+	if impl == CoopMat {
+		all = matrixCandidates(caps, &p, start)
+	}
+	type guessed struct {
+		Config
+		time float64
+	}
+	var list []guessed
+	for _, c := range all {
+		if c.Feasible(caps, p) != nil {
+			continue
+		}
+		if c = c.withSplits(caps, &p, c.costs(caps, &p)); c != start {
+			list = append(list, guessed{c, c.guess(caps, &p)})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b guessed) int { return cmp.Compare(a.time, b.time) })
+	best := []Config{start}
+	for _, x := range list {
+		best = append(best, x.Config)
+	}
+	return best, nil
+}
+
+// Registers. A compute unit of NVIDIA's has the fewest of all GPUs that have matrices.
+const (
+	mostRegisters  = 255     // of an invocation
+	otherRegisters = 55      // operands, addresses and what the compiler wants, about
+	unitRegisters  = 1 << 16 // of a compute unit
+)
+
+// registers returns about how many an invocation of the matrix path has, for its sums, the
+// next slab, which is on its way, and the rest.
+func (c *Config) registers(caps *vk.Caps, p *Problem) int {
+	m, n := c.Block(caps, p.DType)
+	return (m*n+c.slabElements(p, m, n)/2)/c.threads(caps) + otherRegisters
+}
+
+// threads returns the invocations of a workgroup of the matrix path.
+func (c *Config) threads(caps *vk.Caps) int {
+	return c.SubgroupsM * c.SubgroupsN * int(caps.SubgroupSize)
+}
+
+// matrixCandidates varies tile sizes of the matrix path.
+func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
+	shape, _ := chips.MatrixShape(caps, p.DType)
+	var all []Config
+	for _, grid := range [][2]int{{1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {2, 4}, {4, 2}, {4, 4}} {
+		for tilesM := 1; tilesM <= 4; tilesM++ {
+			for tilesN := 1; tilesN <= 5; tilesN++ {
+				for _, depth := range []int{1, 2, 3, 4, 6} {
+					for _, fragments := range []bool{false, true} {
+						c := start
+						c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN = grid[0], grid[1], tilesM, tilesN
+						c.BlockK, c.Fragments = depth*int(shape.N), fragments
+						c.Splits, c.Rows = 0, 0
+						if c.registers(caps, p) <= min(mostRegisters, unitRegisters/c.threads(caps)) {
+							all = append(all, c)
+						}
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// slabElements returns how many 16-bit elements of both operands a slab has: of float32 two
+// parts for each.
+func (c *Config) slabElements(p *Problem, m, n int) int {
+	if c.inParts(p) {
+		return 2 * (m + n) * c.BlockK
+	}
+	return (m + n) * c.BlockK
+}
+
+// scalarCandidates varies the workgroup and how many rows and columns an invocation has.
+func scalarCandidates(start Config) []Config {
+	var all []Config
+	for _, threads := range []int{64, 128, 256} {
+		for _, threadsX := range []int{8, 16} {
+			for _, rows := range []int{4, 8} {
+				for _, columns := range []int{4, 8} {
+					c := start
+					c.Threads, c.ThreadsX = threads, threadsX
+					c.BlockM, c.BlockN = threads/threadsX*rows, threadsX*columns
+					c.Splits, c.Rows = 0, 0
+					all = append(all, c)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// What a slab of the matrix path takes on an H200, for the order of candidates. Of the ten
+// times of prototypes at 4608 x 4608 x 4032 in TUNING.md it meets eight within 10 %.
+const (
+	peakFLOPs  = 640e12 / 132 // operations a second of a compute unit, operands in registers
+	cacheBytes = 6.2e12 / 132 // bytes a second of operands from the L2 cache
+	slabTime   = 2.5e-7       // barriers and stores to shared memory
+	pieceBytes = 64           // of what lies side by side in memory, whole pieces are read
+)
+
+// guess returns an estimate of the seconds of p with c: that of splits.go, with steps of
+// the matrix path that know what a slab takes.
+func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
+	if caps.ComputeUnits == 0 {
+		one := *caps
+		one.ComputeUnits, caps = 1, &one
+	}
+	t := c.costs(caps, p)
+	if c.Impl == CoopMat {
+		m, n := c.Block(caps, p.DType)
+		if units := int(caps.ComputeUnits); t.slots > units && 2*c.threads(caps)*c.registers(caps, p) > unitRegisters {
+			t.slots = units
+		}
+		workgroups := float64(t.slots) / float64(caps.ComputeUnits)
+		products := 2 * float64(m) * float64(n) * float64(c.BlockK)
+		bytes := float64(c.lineBytes(p, m, !p.TransA) + c.lineBytes(p, n, p.TransB))
+		if c.inParts(p) {
+			products *= 3
+		}
+		t.step = (workgroups*max(products/peakFLOPs, bytes/cacheBytes) + slabTime) / float64(c.BlockK)
+	}
+	pieces, rows := c.pieces(caps, p)
+	shared := 0
+	if c.Splits > 1 {
+		shared = t.blocks - c.Rows/rows*(t.blocks/pieces)
+	}
+	copied := 0.0
+	if c.Fragments { // op(B), read and written
+		copied = 2 * float64(c.rightBytes(caps, p)) / (unitBytes * float64(caps.ComputeUnits))
+	}
+	return copied + t.estimate(shared, c.Splits, c.splitK(p.K))
+}
+
+// lineBytes returns what is read for a slab of so many rows of an operand, whose lines are
+// along k or across it. Panels of parts have no gaps.
+func (c *Config) lineBytes(p *Problem, rows int, byK bool) int {
+	if c.inParts(p) {
+		return 4 * rows * c.BlockK
+	}
+	lines, length := rows, c.BlockK
+	if !byK {
+		lines, length = length, lines
+	}
+	return lines * ((2*length + pieceBytes - 1) / pieceBytes * pieceBytes)
+}
+
+// Variants returns the feasible configurations that are like c, but for one of the choices
+// that Candidates leaves as they are: how far ahead operands are loaded, whether they are
+// copied and op(B) into fragments, how many rows of blocks go together, among how many workgroups
+// k is divided; of path scalar also the depth of a slab.
+func Variants(caps *vk.Caps, p Problem, c Config) []Config {
+	var all []Config
+	add := func(v Config) {
+		if v != c && !slices.Contains(all, v) && v.Feasible(caps, p) == nil {
+			all = append(all, v)
+		}
+	}
+	v := c
+	if c.Impl == CoopMat {
+		v.Fence = 1 - min(c.Fence, 1)
+		add(v)
+		v = c
+		v.Pack = true
+		if a, b := v.packs(&p, &Options{}); a || b {
+			v.Pack = !c.Pack
+			add(v)
+		}
+		v = c
+		v.Fragments = !c.Fragments
+		add(v)
+	} else {
+		for _, v.BlockK = range []int{8, 16, 32} {
+			add(v)
+		}
+	}
+	v = c
+	for _, v.GroupM = range []int{1, 4, 8, 16, 32} {
+		add(v)
+	}
+	for _, v := range c.splitChoices(caps, &p) {
+		add(v)
+	}
+	return all
+}
+
+// splitChoices returns c without splits, and with several numbers of them: of as many rows
+// as c has, and of those that are left after all whole rounds, or all but one.
+func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
+	var all []Config
+	add := func(splits, rows int) {
+		v := c
+		v.Splits, v.Rows = splits, rows
+		if v.Fit(p) == v {
+			all = append(all, v)
+		}
+	}
+	add(1, 0)
+	if c.Splits > 1 {
+		add(c.Splits-1, c.Rows)
+		add(c.Splits+1, c.Rows)
+	}
+	t := c.costs(caps, p)
+	if t.slots == 0 {
+		return all
+	}
+	pieces, rows := c.pieces(caps, p)
+	for less := 1; less <= 2 && less <= t.rounds(t.blocks); less++ {
+		kept := (t.rounds(t.blocks) - less) * t.slots / (t.blocks / pieces)
+		for _, splits := range []int{2, 3, 4, 6, 8} {
+			add(splits, kept*rows)
+		}
+	}
+	return all
+}
+
+// Fill returns how many workgroups p makes for each compute unit of a device with c, as the
+// tuning table counts them, 0 if the driver does not tell the number of units.
+func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
+	if caps.ComputeUnits == 0 {
+		return 0
+	}
+	return float64(c.filling(caps, &p)) / float64(caps.ComputeUnits)
+}
+
+// TableRow returns the row of the tuning table that gives c to problems with p's transposes
+// and kind of operands on devices like caps, as Go source. If fill is not 0, the problem has
+// to make so many workgroups for each compute unit. Splits are left to Choose.
+func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
+	var b strings.Builder
+	b.WriteString("{")
+	if f := chips.Family(caps); f != "" {
+		fmt.Fprintf(&b, "family: %q, ", f)
+	}
+	if c.inParts(&p) {
+		b.WriteString("parts: true, ")
+	}
+	if fill != 0 {
+		fmt.Fprintf(&b, "fill: %v, ", math.Floor(fill*100)/100) // down: the row is for this problem, too
+	}
+	if !c.inParts(&p) { // parts lie the same whatever the operands do
+		fmt.Fprintf(&b, "trans: %q, ", p.Transposes())
+	}
+	b.WriteString("Config: Config{")
+	if c.Impl == Scalar {
+		fmt.Fprintf(&b, "Impl: Scalar, Threads: %d, ThreadsX: %d, BlockM: %d, BlockN: %d, BlockK: %d", c.Threads, c.ThreadsX, c.BlockM, c.BlockN, c.BlockK)
+	} else {
+		fmt.Fprintf(&b, "Impl: CoopMat, SubgroupsM: %d, SubgroupsN: %d, TilesM: %d, TilesN: %d, BlockK: %d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
+	}
+	if c.Pack {
+		b.WriteString(", Pack: true")
+	}
+	if c.Fragments {
+		b.WriteString(", Fragments: true")
+	}
+	if c.Fence > 0 {
+		fmt.Fprintf(&b, ", Fence: %d", c.Fence)
+	}
+	fmt.Fprintf(&b, ", GroupM: %d}},", c.GroupM)
+	return b.String()
+}

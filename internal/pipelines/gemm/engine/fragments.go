@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Fragments: Multiply may take op(B) in the order in which invocations hold the elements of
+// matrices; package fused of mlp takes all operands so. A kernel of its own brings them into
+// it: an invocation then loads its part of a matrix at once, instead of two elements at a time,
+// and there are no tails. Right matrices that come from memory need no shared memory, and none
+// of its bandwidth, which is what bounds the kernel that has both operands there.
+
+// fragmentsParams is the push-constant block of gemm_fragments.comp.
+type fragmentsParams struct {
+	X  fragmentSource `glsl:"x"`
+	W1 fragmentSource `glsl:"w1"`
+	W2 fragmentSource `glsl:"w2"`
+}
+
+// fragmentSource is Source of gemm_fragments.comp, which has a drawing of the order.
+type fragmentSource struct {
+	Offset uint32 `glsl:"offset"` // elements, like the next
+	Stride uint32 `glsl:"stride"`
+	Rows   uint32 `glsl:"rows"`
+	Cols   uint32 `glsl:"cols"`
+	Width  uint32 `glsl:"width"` // matrices, like the next two
+	Panels uint32 `glsl:"panels"`
+	Depth  uint32 `glsl:"depth"`
+	Count  uint32 `glsl:"count"`
+	At     uint32 `glsl:"at"` // units of 16 bytes
+}
+
+// fragmentsSpec is the specialization of gemm_fragments.comp.
+type fragmentsSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	Subgroups     uint32 `glsl:"SUBGROUPS"`
+	MatM          uint32 `glsl:"MAT_M"`
+	MatN          uint32 `glsl:"MAT_N"`
+	First         uint32 `glsl:"FIRST"`
+	ByK           bool   `glsl:"BY_K"`
+	Sources       uint32 `glsl:"SOURCES"`
+}
+
+// A Layout says where the matrices of an operand go: panels of width matrices across k,
+// depth of them along k one after the other.
+type Layout struct {
+	Width, Panels, Depth, Groups int
+	At                           int64 // bytes
+}
+
+// Matrices returns how many there are.
+func (l Layout) Matrices() int64 {
+	return int64(l.Width) * int64(l.Panels) * int64(l.Depth) * int64(l.Groups)
+}
+
+// source returns what the kernel wants to know of a matrix (rows, columns).
+func (l Layout) source(t vk.Tensor) fragmentSource {
+	return fragmentSource{
+		Offset: uint32(t.Offset), Stride: uint32(t.Strides[0]), Rows: uint32(t.Shape[0]), Cols: uint32(t.Shape[1]),
+		Width: uint32(l.Width), Panels: uint32(l.Panels), Depth: uint32(l.Depth), Count: uint32(l.Matrices()),
+		At: uint32(l.At / 16),
+	}
+}
+
+// CopyFragments records gemm_fragments: the matrices of x, w1 and w2, of a 16-bit format, to
+// memory.
+func CopyFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout) error {
+	return recordFragments(c, memory, tensors, layouts, 0, len(tensors), false, "x, w1, w2")
+}
+
+// recordFragments records gemm_fragments for n of x, w1 and w2 from the first on; with byK
+// for the transposes of w1 and w2.
+func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout, first, n int, byK bool, text string) error {
+	const subgroups = 4 // of one matrix each: four of them took 7 µs instead of 5 for 512 x 1536 (H200)
+	d, format := c.Device(), tensors[0].DType
+	shape, lack := chips.MatrixShape(d.Caps(), format)
+	if lack != "" {
+		return Unsupported("fragments: %s", lack)
+	}
+	module, err := shaders.Get("gemm_fragments", format.Short())
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[fragmentsParams](d, module.Name, module.SPIRV, fragmentsSpec{
+		WorkgroupSize: subgroups * d.Caps().SubgroupSize, Subgroups: subgroups, MatM: shape.M, MatN: shape.N,
+		First: uint32(first), ByK: byK, Sources: uint32(n),
+	}, chips.MatrixOptions(d.Caps()))
+	if err != nil {
+		return err
+	}
+	groups := int64(0)
+	for _, l := range layouts {
+		groups = max(groups, l.Matrices()/int64(max(l.Width, 1)))
+	}
+	limit := d.Caps().MaxWorkgroupCount
+	x := min(groups, int64(limit[0]))
+	y := (groups + x - 1) / x
+	if y > int64(limit[1]) {
+		return Unsupported("fragments: a copy takes %d workgroups, more than the device's %d x %d", groups, limit[0], limit[1])
+	}
+	c.Note(func() vk.Note {
+		bytes := vk.Traffic(tensors[first : first+n]...)
+		for _, l := range layouts {
+			bytes += 2 * float64(l.Matrices()) * float64(shape.M*shape.N)
+		}
+		return vk.Note{Text: text, Bytes: bytes}
+	})
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n)}, fragmentsParams{
+		layouts[0].source(tensors[0]), layouts[1].source(tensors[1]), layouts[2].source(tensors[2]),
+	}, tensors[0], tensors[1], tensors[2], vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
+	return c.Err()
+}
+
+// mostAhead is what rightAhead returns at most.
+const mostAhead = 8
+
+// rightAhead is AHEAD of lib/gemm_slab.glsl.
+func (c *Config) rightAhead() int {
+	if c.TilesM*c.TilesN < 16 {
+		return mostAhead
+	}
+	return 4
+}
+
+// feasibleFragments is Feasible for op(B) in fragments, matrices being m by n.
+func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
+	switch {
+	case !c.Fragments:
+		return nil
+	case p.DType == dtype.Float32:
+		return Unsupported("coopmat: float32 operands have no fragments")
+	case p.Batches() > 1:
+		return Unsupported("coopmat: op(B) is in fragments for one product alone, not batch=%d", p.Batches())
+	case m != n || n*n != 8*int(caps.SubgroupSize):
+		return Unsupported("coopmat: fragments of %dx%d matrices are not 8 elements for each of %d invocations", m, n, caps.SubgroupSize)
+	case c.BlockK/n*c.TilesN%c.rightAhead() != 0:
+		return Unsupported("coopmat: a slab of %d x %d right matrices is not a multiple of the %d that are on their way", c.BlockK/n, c.TilesN, c.rightAhead())
+	}
+	if bytes := c.rightBytes(caps, p); uint64(bytes) > caps.MaxStorageBufferRange {
+		return Unsupported("coopmat: op(B) in fragments has %d bytes, more than the device's %d of a storage buffer", bytes, caps.MaxStorageBufferRange)
+	}
+	return nil
+}
+
+// rightLayout is where op(B) in fragments lies: a panel for each subgroup of a row of them, of
+// whole slabs, the last filled with zeros.
+func (c *Config) rightLayout(caps *vk.Caps, p *Problem) Layout {
+	_, blockN := c.Block(caps, p.DType)
+	steps := c.BlockK / (blockN / (c.SubgroupsN * c.TilesN)) // of a slab
+	return Layout{
+		Width: c.TilesN, Panels: (p.N + blockN - 1) / blockN * c.SubgroupsN,
+		Depth: (p.K + c.BlockK - 1) / c.BlockK * steps, Groups: 1,
+	}
+}
+
+// rightBytes is the memory of that, and of what is loaded past its end and not used.
+func (c *Config) rightBytes(caps *vk.Caps, p *Problem) int64 {
+	l := c.rightLayout(caps, p)
+	return 2 * int64(rightSize(caps)) * (l.Matrices() + mostAhead)
+}
+
+// rightSize returns the elements of a right matrix: eight of each invocation.
+func rightSize(caps *vk.Caps) int { return 8 * int(caps.SubgroupSize) }
+
+// fragment returns the step that brings op(B) into fragments, in memory from byte `at` on,
+// and makes them the operand.
+func (m *MemoryPlan) fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.Buffer, at int64) func(c *vk.Cmd) error {
+	l, b, size := m.right, args.B, rightSize(caps)
+	b.Shape, b.Strides = b.Shape[1:], b.Strides[1:]
+	args.B = vk.Tensor{
+		Buffer: memory, DType: p.DType,
+		Shape: []int{1, int(l.Matrices()) + mostAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
+	}.Narrow()
+	l.At = 2 * int64(args.B.Offset)
+	to, k, n := args.B.Buffer, b.Shape[0], b.Shape[1]
+	if p.TransB {
+		k, n = n, k
+	}
+	return func(c *vk.Cmd) error {
+		return recordFragments(c, to, [3]vk.Tensor{b, b, b}, [3]Layout{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", k, n))
+	}
+}

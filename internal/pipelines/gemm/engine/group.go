@@ -1,0 +1,227 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Group is a list of products of different sizes, with what they have in common.
+type Group = problem.Group
+
+// A Product is what the products of a group differ in: sizes and factors.
+type Product = problem.Product
+
+// Tensors are those of gemm.Tensors.
+type Tensors struct{ A, B, C, Residual, X, S vk.Tensor }
+
+// GroupOptions modify a call of MultiplyGroup. The zero value is the default.
+type GroupOptions struct {
+	// Impl forces a path.
+	Impl Impl
+	// Config forces a configuration instead of the tuning table's, without copies and
+	// with undivided k; it must be feasible. It is for tuning and tests.
+	Config *Config
+	// Workspace is memory for the table, GroupWorkspace bytes of it, that nothing else uses
+	// until the commands have completed, and WorkspaceOffset where it begins, a multiple of
+	// 128 bytes. Calls that share it run one after the other. Nil takes
+	// memory of the Cmd.
+	Workspace       *vk.Buffer
+	WorkspaceOffset int64
+}
+
+// MultiplyGroup is gemm.ForwardGroup.
+func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err error) {
+	defer c.Keep(&err)
+	defer c.Scope()()
+	caps := c.Device().Caps()
+	config, err := ChooseGroup(caps, g, opt)
+	if err != nil {
+		return err
+	}
+	list, extents, err := newGroupArguments(tensors, g)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	if opt.WorkspaceOffset%groupRowBytes != 0 {
+		return fmt.Errorf("gemm: workspace_offset=%d of a group is not a multiple of %d", opt.WorkspaceOffset, groupRowBytes)
+	}
+	memory, err := workspace(c, opt.Workspace, opt.WorkspaceOffset, groupRowBytes*int64(len(list)))
+	if err != nil {
+		return err
+	}
+	if err := checkExtents(append(extents, extent{"workspace", noProduct, memory, true})); err != nil {
+		return err
+	}
+	slices.SortStableFunc(list, func(x, y product) int { return cmp.Compare(y.p.K, x.p.K) })
+	kernel, err := groupKernel(c.Device(), list, g, config)
+	if err != nil {
+		return err
+	}
+	return dispatchGroup(c, kernel, list, config, memory)
+}
+
+// GroupWorkspace returns the bytes of device memory that MultiplyGroup takes for its table;
+// 0 if it launches nothing.
+func GroupWorkspace(g Group) int64 {
+	products := 0
+	for _, p := range g.Products {
+		if !p.Empty() {
+			products++
+		}
+	}
+	return groupRowBytes * int64(products)
+}
+
+var errGroupParts = Unsupported("coopmat: groups of float32 products have no kernel")
+
+// ChooseGroup returns the configuration that MultiplyGroup takes for g on a device. Its
+// error wraps ErrUnsupported if no path, or not the forced one, handles g.
+func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
+	if err := g.Validate(); err != nil {
+		return Config{}, err
+	}
+	p := g.Common()
+	if c := opt.Config; c != nil {
+		if c.Pack || c.Fragments || c.Splits > 1 {
+			return *c, Unsupported("%v: a group has no copies and no splits", c)
+		}
+		if c.inParts(&p) {
+			return *c, errGroupParts
+		}
+		return *c, c.Feasible(caps, p)
+	}
+	impl := opt.Impl
+	if p.DType == dtype.Float32 {
+		if impl == CoopMat {
+			return Config{}, errGroupParts
+		}
+		impl = Scalar
+	}
+	c, err := search(caps, impl, &p, nil, func(c *Config) (blocks int) {
+		for i := range g.Products {
+			p := g.Problem(i)
+			blocks += c.blocks(caps, &p)
+		}
+		return blocks
+	})
+	c.Pack = false
+	return c, err
+}
+
+// GroupKernels lists the modules that c runs for a group.
+func (c Config) GroupKernels() []string {
+	if c.Impl == Scalar {
+		return []string{"gemm_scalar_group"}
+	}
+	return []string{"gemm_coopmat_group"}
+}
+
+// groupParams is the push-constant block of lib/gemm_params.glsl with GROUP.
+type groupParams struct {
+	Row      uint32 `glsl:"row"`
+	Products uint32 `glsl:"products"`
+}
+
+// groupRow is a row of its table.
+type groupRow struct {
+	Params
+	First uint32 `glsl:"first"`
+	ASize uint32 `glsl:"a_size"`
+	BSize uint32 `glsl:"b_size"`
+
+	Unused [3]uint32 `glsl:"unused"`
+}
+
+const groupRowBytes = 128
+
+// groupTable returns the table of products, and how many blocks they have together.
+func groupTable(caps *vk.Caps, list []product, config *Config) (table []groupRow, blocks int) {
+	for i := range list {
+		x := &list[i]
+		n := config.blocks(caps, &x.p)
+		row := groupRow{Params: NewParams(x.args, x.p, config, n), First: uint32(blocks), ASize: uint32(x.p.M), BSize: uint32(x.p.N)}
+		if x.p.K == 0 {
+			row.K, row.ASize, row.BSize = 1, 1, 1 // where the kernel loads, but does not multiply
+		}
+		table = append(table, row)
+		blocks += n
+	}
+	return table, blocks
+}
+
+// groupKernel returns the kernel for products of g: what shapes the code is as the most
+// demanding of them needs it.
+func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kernel[groupParams], error) {
+	if config.Impl == Scalar {
+		module, err := shaders.Get("gemm_scalar_group", g.DType.Short())
+		if err != nil {
+			return nil, err
+		}
+		spec := newScalarSpec(list[0].args, list[0].p, config)
+		for i := range list {
+			spec.Epilogue.join(NewEpilogueSpec(list[i].args, list[i].p))
+		}
+		return vk.CachedKernel[groupParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	}
+	module, err := shaders.Get("gemm_coopmat_group", g.DType.Short())
+	if err != nil {
+		return nil, err
+	}
+	spec, err := NewMatrixSpec(d.Caps(), list[0].args, list[0].p, config)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		x := &list[i]
+		spec.Tail = spec.Tail || x.p.K%config.BlockK != 0 || x.p.K == 0
+		spec.AAligned = spec.AAligned && Aligned(8, x.args.A)
+		spec.BAligned = spec.BAligned && Aligned(8, x.args.B)
+		spec.Epilogue.join(NewEpilogueSpec(x.args, x.p))
+	}
+	return vk.CachedKernel[groupParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
+}
+
+// join makes e serve the epilogue of another product of the group, too.
+func (e *EpilogueSpec) join(other EpilogueSpec) {
+	e.OutAligned = e.OutAligned && other.OutAligned
+	e.ReadC = e.ReadC || other.ReadC
+	e.Scaled = e.Scaled || other.Scaled
+}
+
+// dispatchGroup records the table, into memory, and the kernel over all blocks.
+func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, config Config, memory vk.Tensor) error {
+	caps := c.Device().Caps()
+	table, blocks := groupTable(caps, list, &config)
+	limit := caps.MaxWorkgroupCount
+	x := min(blocks, int(limit[0]))
+	y := (blocks + x - 1) / x
+	if y > int(limit[1]) || blocks > math.MaxInt32 {
+		return Unsupported("products of the group make %d blocks, more than the device's %d x %d workgroups", blocks, limit[0], limit[1])
+	}
+	data, err := binary.Append(nil, binary.LittleEndian, table)
+	if err != nil {
+		return err
+	}
+	c.Write(memory.Buffer, 4*int64(memory.Offset), data)
+	t := boundGroup(list)
+	outs := t.Bound()
+	c.Note(func() vk.Note {
+		x := vk.Note{Text: fmt.Sprintf("%d products", len(list)), Matrices: config.Impl == CoopMat, DType: list[0].p.DType}
+		for i := range list {
+			x.FLOPs, x.Bytes = x.FLOPs+list[i].p.FLOPs(), x.Bytes+list[i].p.Bytes()
+		}
+		return x
+	})
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 1}, groupParams{uint32(4 * memory.Offset / groupRowBytes), uint32(len(table))},
+		t.A, t.B, outs[0], outs[1], outs[2], outs[3], memory)
+	return c.Err()
+}

@@ -1,0 +1,137 @@
+// Package engine plans matrix products with an epilogue and records the kernels that compute
+// them: all that package pipelines/gemm, which is its face, and the packages of kernels made of
+// products have in common.
+//
+//	multiply.go    a product: Multiply, and MultiplySteps for products that run side by side
+//	group.go       products of different sizes in one launch: MultiplyGroup
+//	tuning.go      which path, and which tile sizes: Choose
+//	splits.go      how k is divided among workgroups
+//	config.go      Config, and what kernels demand of one: Feasible
+//	candidates.go  configurations that are worth measuring
+//	workspace.go   what a call keeps in memory, and where
+//	arguments.go   the tensors of a call
+//
+//	matrix.go      gemm_coopmat, and what all kernels of products have in common
+//	scalar.go      gemm_scalar
+//	combine.go     gemm_combine, which adds up sums over parts of k
+//	pack.go        gemm_pack, which copies operands to rows that are aligned: Pad
+//	fragments.go   gemm_fragments, which copies op(B) into the order of registers
+//	parts.go       gemm_tops and gemm_parts: float32 operands as two of float16
+//
+// Package skinny has the kernels that keep silu of a product on the chip for a few columns more,
+// and fused, of mlp, one that does so for some hundred.
+package engine
+
+import (
+	"slices"
+
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
+)
+
+// A Problem holds the sizes, formats and epilogue of one call.
+type Problem = problem.Problem
+
+// An Activation is what an epilogue does to the sum.
+type Activation = problem.Activation
+
+// The activations, described in package problem.
+const (
+	Identity       = problem.Identity
+	SiLU           = problem.SiLU
+	SiLUKeep       = problem.SiLUKeep
+	TimesDSiLU     = problem.TimesDSiLU
+	TimesDSiLUKeep = problem.TimesDSiLUKeep
+)
+
+// ErrUnsupported is wrapped by errors about calls that are valid, but that no
+// kernel on the device handles.
+var ErrUnsupported = vk.ErrUnsupported
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Impl forces a path.
+	Impl Impl
+	// Config forces a configuration instead of the tuning table's; it must be
+	// feasible. It is for tuning and tests.
+	Config *Config
+	// AlignedA and AlignedB promise that rows of A and B start at multiples of 8 elements,
+	// though they may be as long as they like: Workspace sets no memory aside for copies.
+	AlignedA, AlignedB bool
+	// PadB lets b be a corner of op(B), which is zero elsewhere: fewer rows than k, fewer
+	// columns than n. Tensors of a chain of products can so have rows of whole lines of
+	// memory, where kernels have no edges. Only configurations with fragments can. An
+	// infinity in op(A) meets the zeros, too: NaN.
+	PadB bool
+	// Workspace is memory for partial sums and copies, Workspace bytes of it, whose content is
+	// lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
+	Workspace *vk.Buffer
+	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
+	WorkspaceOffset int64
+}
+
+// Multiply is gemm.Forward.
+func Multiply(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
+	defer c.Keep(&err)
+	defer c.Scope()()
+	s, err := MultiplySteps(c, t, p, opt)
+	if err != nil {
+		return err
+	}
+	return s.Record(c)
+}
+
+// Steps are what a call records, for a caller who has kernels to run beside it.
+type Steps struct {
+	Copies  steps.List // of operands, a step or none; with AlignedA and AlignedB it does not read those
+	Product steps.List // the rest
+}
+
+// Record records all.
+func (s *Steps) Record(c *vk.Cmd) error { return slices.Concat(s.Copies, s.Product).Record(c) }
+
+// MultiplySteps returns what Multiply records. It takes memory of c, but records nothing.
+func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err error) {
+	config, err := Choose(c.Device().Caps(), p, opt)
+	if err != nil {
+		return s, err
+	}
+	if opt.PadB && !config.Fragments {
+		return s, Unsupported("%v: a part of op(B) is given, and it has no fragments", config)
+	}
+	args, err := newArguments("gemm", t, p, opt.PadB)
+	if err != nil {
+		return s, err
+	}
+	config = config.Fit(&p)
+	plan := config.Memory(c.Device().Caps(), &p, &opt)
+	memory, at, err := plan.Workspace(c, &opt, &args)
+	if err != nil {
+		return s, err
+	}
+	args.Slice()
+	if plan.parts {
+		s.Product, args, p, config = plan.split(args, p, config, memory, at)
+	} else {
+		s.Copies = plan.Pack(&args, memory, at)
+	}
+	if config.Fragments {
+		step := plan.fragment(c.Device().Caps(), &args, p, memory, at)
+		if opt.AlignedB { // b may be what the kernels before make
+			s.Product = steps.List{step}
+		} else {
+			s.Copies = steps.Together(s.Copies, steps.List{step})
+		}
+	}
+	s.Product = append(s.Product, Program(multiply).Steps(args, p, config, memory, at+plan.Partials)...)
+	return s, nil
+}
+
+// multiply records the one kernel of config.
+func multiply(c *vk.Cmd, args Args, p Problem, config Config) error {
+	if config.Impl == Scalar {
+		return multiplyScalar(c, args, p, config)
+	}
+	return multiplyMatrix(c, args, p, config)
+}

@@ -1,0 +1,77 @@
+package skinny_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TestForward compares with two products in float64: with the tuning table's tiles, and with
+// tiles whose rows leave in several strips, which are added to one another. The first product
+// is written or not.
+func TestForward(t *testing.T) {
+	d := vktest.Open(t)
+	for format, shape := range chipstest.MatrixFormats(t, d) {
+		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
+		for i, s := range []struct {
+			p       engine.Problem
+			columns int
+			config  *engine.Config
+		}{
+			{engine.Problem{M: 1, N: 1, K: 1}, 1, nil},
+			{engine.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 3, nil},
+			{engine.Problem{Batch: 2, M: 37, N: 150, K: 9}, 8, strips},
+			{engine.Problem{Batch: 2, M: 21, N: 50, K: 9}, 2, wide},
+			{engine.Problem{M: 20, N: 70, K: 40, TransA: true, TransB: true}, 5, strips},
+		} {
+			p := s.p
+			p.DType, p.Out = format, format
+			layout := guard.Layout(i) % guard.Layouts
+			for _, p.Activation = range []engine.Activation{engine.SiLU, engine.SiLUKeep} {
+				if keep := p.Activation == engine.SiLUKeep; keep != (i%2 == 1) && !vktest.Thorough(d) {
+					continue // the first product is written in every other case
+				}
+				t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
+					h := newHiddenCase(p, s.columns)
+					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
+					c := guard.Case{Name: "forward", Layout: layout, Tensors: append(h.tensors,
+						guard.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
+					if p.HasX() {
+						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
+						c.Tensors = append(c.Tensors, guard.Tensor{Name: "pre", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
+					}
+					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+						return skinny.Forward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], Pre: t["pre"]}, s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestForwardErrors wants errors that say what Forward does not do.
+func TestForwardErrors(t *testing.T) {
+	d := vktest.Open(t)
+	p := engine.Problem{M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float16}
+	_, err := skinny.ChooseForward(d.Caps(), p, 9, engine.Options{Impl: engine.CoopMat})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	require.ErrorContains(t, err, "w has 9 columns, not from 1 to 8")
+	_, err = skinny.ChooseForward(d.Caps(), p, 3, engine.Options{Impl: engine.Scalar})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	p.Activation = engine.Identity
+	_, err = skinny.ChooseForward(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat})
+	require.ErrorContains(t, err, "has another epilogue than silu")
+	p.Activation, p.DType = engine.SiLU, dtype.Float32
+	_, err = skinny.ChooseForward(d.Caps(), p, 3, engine.Options{Impl: engine.CoopMat})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+}

@@ -1,0 +1,178 @@
+package skinny
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+const mixtureColumns = 3 // of W: logit, mu, log sigma
+
+// mixtureSpec is the specialization of gemm_mixture.comp.
+type mixtureSpec struct {
+	engine.MatrixSpec
+	Heads uint32 `glsl:"HEADS"`
+}
+
+// MixtureTensors are those of Mixture.
+type MixtureTensors struct {
+	A, B, W, Y vk.Tensor
+	States     vk.Tensor // written
+}
+
+// A MixturePlan is what Mixture runs, and where it keeps what.
+type MixturePlan struct {
+	Config engine.Config
+	// Groups says in how many groups the products are best divided among workgroups.
+	Groups int
+
+	blocks int // of rows
+	memory engine.MemoryPlan
+}
+
+// Workspace returns the bytes of device memory that Mixture takes with the same options.
+func (plan *MixturePlan) Workspace() int64 { return plan.memory.Bytes }
+
+// ChooseMixture returns what Mixture runs for p. Its error wraps vk.ErrUnsupported if Mixture
+// does not handle it.
+//
+// A workgroup takes the heads of its group one after the other, so what counts is how
+// many heads the workgroups of one slot of the device have: rounds of workgroups times the
+// heads of a group. Fewer groups than are fastest by 1/16 win, for their states are memory;
+// and no group has one head only, unless that is all, as its states would be its outputs.
+func ChooseMixture(caps *vk.Caps, p engine.Problem, o engine.Options) (plan MixturePlan, err error) {
+	as := p
+	as.N = 1 // a workgroup has all columns
+	c, err := chooseSiLU(caps, p, as, &o, func(c *engine.Config) int { return mixtureBytes(caps, c, &p) })
+	if err != nil {
+		return plan, err
+	}
+	blockM, _ := c.Block(caps, p.DType)
+	plan.Config, plan.blocks = c, (p.M+blockM-1)/blockM
+	plan.Groups = mixtureGroups(c.Slots(caps, &p), plan.blocks, p.Batches())
+	plan.memory = c.Memory(caps, &p, &o)
+	return plan, nil
+}
+
+// mixtureBytes is the shared memory of w and of outputs in gemm_mixture.comp.
+func mixtureBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem) int {
+	blockM, _ := c.Block(caps, p.DType)
+	return forwardBytes(caps, c, p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
+}
+
+// mixtureGroups returns the groups of heads of workgroups that have a block of rows each,
+// on a device that runs slots workgroups at a time; 0 if that is not known.
+func mixtureGroups(slots, blocks, heads int) int {
+	if slots == 0 {
+		return 1
+	}
+	turns := func(groups int) int {
+		return (blocks*groups + slots - 1) / slots * ((heads + groups - 1) / groups)
+	}
+	best := turns(1)
+	for groups := 2; groups <= heads/2; groups++ {
+		best = min(best, turns(groups))
+	}
+	groups := 1
+	for turns(groups)*16 > best*17 {
+		groups++
+	}
+	return groups
+}
+
+// Mixture computes how likely numbers are under mixtures of normal distributions, one for
+// each row, whose components are the products of a batch, the heads:
+//
+//	(logit, mu, log_sigma)[k] = silu(Alpha * op(A) * op(B[k])) * w[k]
+//	states[g]                 = what is known of the mixture of the heads of group g at y
+//
+// in one kernel that writes neither op(A) * op(B) nor outputs of heads. Outputs are
+// float32, and not rounded. gmm.Merge makes log-probabilities of the states.
+//
+// A and B are as in package gemm, W is (batch, n, 3), of p.DType, with any strides and a
+// contiguous last axis, Y is (m), float32, contiguous. States is (groups, m, 8), float32,
+// with strides and an offset that are multiples of 4 elements, in memory of its own. Group
+// g of G has the heads [g*batch/G, (g+1)*batch/G); there are as many groups as States has
+// matrices, at most batch. p.Activation is SiLU and p.Out float32.
+//
+// Mixture records into c and returns, as gemm.Forward does. It returns an error that wraps
+// vk.ErrUnsupported if p.DType is float32, the device has no matrices of it or o forces
+// another path, and an error naming the argument if a tensor does not fit.
+func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (err error) {
+	defer c.Keep(&err)
+	defer c.Scope()()
+	d := c.Device()
+	plan, err := ChooseMixture(d.Caps(), p, o)
+	if err != nil {
+		return err
+	}
+	args, err := t.arguments(p)
+	if err != nil {
+		return err
+	}
+	memory, at, err := plan.memory.Workspace(c, &o, &args)
+	if err != nil {
+		return err
+	}
+	if copies := plan.memory.Pack(&args, memory, at); len(copies) > 0 {
+		if err := copies.Record(c); err != nil {
+			return err
+		}
+	}
+	limit := d.Caps().MaxWorkgroupCount
+	groups := t.States.Shape[0]
+	x := min(plan.blocks, int(limit[0]))
+	rounds := (plan.blocks + x - 1) / x
+	if rounds > int(limit[1]) || groups > int(limit[2]) {
+		return engine.Unsupported("m=%d makes %d blocks in %d groups, more than the device's %v workgroups", p.M, plan.blocks, groups, limit)
+	}
+	module, err := shaders.Get("gemm_mixture", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	spec, err := engine.NewMatrixSpec(d.Caps(), args, p, plan.Config)
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[engine.Params](d, module.Name, module.SPIRV, mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
+	if err != nil {
+		return err
+	}
+	outs := args.Bound()
+	args.More = 2 * float64(p.N) * mixtureColumns
+	c.Note(func() vk.Note { return args.Note(p, &plan.Config, p.Batches()) })
+	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(rounds), Z: uint32(groups)}, engine.NewParams(args, p, &plan.Config, plan.blocks),
+		args.A, args.B, outs[0], outs[1], outs[2], outs[3])
+	return c.Err()
+}
+
+// arguments checks the tensors of a call and returns them in the places of the kernel.
+func (t *MixtureTensors) arguments(p engine.Problem) (args engine.Args, err error) {
+	states, y := t.States, t.Y
+	if p.Out != dtype.Float32 {
+		return args, fmt.Errorf("gemm: out=%v of Mixture is not float32", p.Out)
+	}
+	if len(states.Shape) != 3 || states.Shape[0] < 1 || states.Shape[0] > p.Batches() {
+		return args, fmt.Errorf("gemm: states has shape %v, want [groups %d %d] with groups from 1 to %d", states.Shape, p.M, gmm.StateSize, p.Batches())
+	}
+	err = argument.Check("gemm", []argument.Argument{
+		argument.New("a", t.A, true, p.DType, p.AShape()),
+		argument.New("b", t.B, true, p.DType, p.BShape()),
+		argument.New("w", t.W, true, p.DType, []int{p.Batches(), p.N, mixtureColumns}),
+		argument.New("y", y, true, dtype.Float32, []int{p.M}),
+	}, []argument.Argument{argument.New("states", states, true, dtype.Float32, []int{states.Shape[0], p.M, gmm.StateSize})})
+	if err != nil {
+		return args, err
+	}
+	if !engine.Aligned(4, states) {
+		return args, fmt.Errorf("gemm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
+	}
+	y.Shape, y.Strides = []int{1, 1, p.M}, []int{0, 0, 1}
+	return engine.Args{C: states, A: t.A, B: t.B, R: t.W, X: y}, nil
+}

@@ -1,0 +1,188 @@
+// Package skinny multiplies what silu makes of a product by matrices of a few columns, as the
+// last layer of a head is, in one kernel: a skinny product would read all hidden units for
+// a few operations on each, so that they stay on the chip instead.
+//
+//	pre  = Alpha * op(A) * op(B)
+//	y    = silu(pre) * w                     Forward
+//
+//	dpre = (dy * wᵀ) ∘ silu'(pre)            Backward, which computes pre again, and
+//	dw   = silu(pre)ᵀ * dy                   BackwardKept, which reads it
+//
+// and [Mixture] makes mixtures of normal distributions of y. Hidden units are not rounded.
+//
+//	tensor          shape               format
+//	A, B            as in package gemm  DType
+//	W, DW           (batch, n, columns) DType, Out
+//	Y, DY           (batch, m, columns) Out, DType
+//	Pre, DPre       (batch, m, n)       DType
+//
+// Kernels add up over their workgroups in a second one, always in the same order. They are
+// gemm_narrow, gemm_narrow_bwd, gemm_narrow_dsilu and gemm_mixture. Package mlp runs them for
+// heads, and mixture the last.
+package skinny
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
+)
+
+// maxColumns is the most columns of W: an invocation has a sum for each.
+const maxColumns = 8
+
+// Tensors are those of Forward, Backward and BackwardKept, which leave out what they do not
+// name.
+type Tensors struct {
+	A, B, W      vk.Tensor
+	Y            vk.Tensor // written by Forward
+	Pre          vk.Tensor // written by Forward with SiLUKeep, read by BackwardKept
+	DY, DPre, DW vk.Tensor // read, written and written by the gradients
+}
+
+// skinnySpec is the specialization of gemm_narrow.comp and gemm_narrow_bwd.comp.
+type skinnySpec struct {
+	engine.MatrixSpec
+	Columns uint32 `glsl:"COLUMNS"`
+}
+
+// A Plan is what a call runs, and where it keeps what.
+type Plan struct {
+	Config engine.Config
+	sums   int // of an element of the result
+	memory engine.MemoryPlan
+}
+
+// Workspace returns the bytes of device memory that the call takes with the same options.
+func (plan *Plan) Workspace() int64 { return plan.memory.Bytes }
+
+// choose chooses the configuration, for a kernel that has some bytes of shared memory
+// besides that of a product, and lays out copies of operands.
+func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int) (err error) {
+	if columns < 1 || columns > maxColumns {
+		return engine.Unsupported("w has %d columns, not from 1 to %d", columns, maxColumns)
+	}
+	if plan.Config, err = chooseSiLU(caps, p, p, opt, bytes); err != nil {
+		return err
+	}
+	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
+		return engine.Unsupported("batch=%d is more than the device's %d workgroups", n, caps.MaxWorkgroupCount[2])
+	}
+	plan.memory = plan.Config.Memory(caps, &p, opt)
+	return nil
+}
+
+// take adds memory for partial sums of a result.
+func (plan *Plan) take(sums, rows, columns int) {
+	plan.sums = sums
+	plan.memory.Partials = plan.memory.Bytes
+	plan.memory.Bytes += 4 * int64(sums) * int64(rows) * int64(engine.PartialStride(columns))
+}
+
+// partial returns the partial sums of a result (batch, rows, columns) in memory whose part
+// for the call begins at a byte.
+func (plan *Plan) partial(memory *vk.Buffer, at int64, rows, columns int, p engine.Problem) vk.Tensor {
+	stride := engine.PartialStride(columns)
+	partial := vk.Tensor{
+		Buffer: memory, DType: dtype.Float32,
+		Shape:   []int{plan.sums * p.Batches(), rows, columns},
+		Strides: []int{rows * stride, stride, 1},
+		Offset:  int((at + plan.memory.Partials) / 4),
+	}
+	return partial.Narrow()
+}
+
+// steps returns the kernel of that name, which writes partial sums of result, and what adds
+// them up.
+func (plan *Plan) steps(name string, args engine.Args, p engine.Problem, result, partial vk.Tensor) steps.List {
+	return steps.List{
+		func(c *vk.Cmd) error { return plan.record(c, name, args, p, partial) },
+		plan.sum(p, result, partial),
+	}
+}
+
+// sum returns gemm_combine, which adds up partial sums of result.
+func (plan *Plan) sum(p engine.Problem, result, partial vk.Tensor) func(*vk.Cmd) error {
+	sums := engine.Problem{Batch: p.Batch, M: partial.Shape[1], N: partial.Shape[2], K: p.K, DType: p.DType, Out: p.Out}
+	return func(c *vk.Cmd) error { return engine.Combine(c, engine.Args{C: result}, partial, sums, plan.sums) }
+}
+
+// record records the kernel of that name.
+func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Problem, partial vk.Tensor) error {
+	caps := c.Device().Caps()
+	module, err := shaders.Get(name, p.DType.Short())
+	if err != nil {
+		return err
+	}
+	constants, err := engine.NewMatrixSpec(caps, args, p, plan.Config)
+	if err != nil {
+		return err
+	}
+	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // as lib/gemm_narrow.glsl has it
+	kernel, err := vk.CachedKernel[engine.Params](c.Device(), module.Name, module.SPIRV, skinnySpec{constants, uint32(partial.Shape[2])}, chips.MatrixOptions(caps))
+	if err != nil {
+		return err
+	}
+	return engine.Dispatch(c, kernel, args, p, plan.Config)
+}
+
+// chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's
+// products on the chip, with some bytes of shared memory besides that of a product. As is the
+// problem that has as many blocks as the kernel workgroups.
+func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int) (c engine.Config, err error) {
+	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
+		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
+	}
+	if err := p.Validate(); err != nil {
+		return engine.Config{}, err
+	}
+	if p.DType == dtype.Float32 {
+		return c, engine.Unsupported("hidden units of float32 operands do not stay on the chip: no kernel")
+	}
+	impl := max(opt.Impl, engine.CoopMat)
+	if opt.Config != nil {
+		impl = opt.Config.Impl
+	}
+	if impl != engine.CoopMat {
+		return c, engine.Unsupported("%v: hidden units stay on the chip in kernels on matrices only", impl)
+	}
+	if opt.Config == nil {
+		c, err = engine.ChooseBeside(caps, as, impl, bytes)
+	} else if c, err = engine.Choose(caps, as, *opt); err == nil {
+		if c.Fragments {
+			return c, engine.Unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)
+		}
+		err = c.FitsBeside(caps, &as, bytes(&c))
+	}
+	if err != nil {
+		return c, err
+	}
+	c.Splits, c.Rows = 1, 0
+	return c, nil
+}
+
+// checkGradients checks the tensors of a kernel that makes dpre and dw of dy, w of some columns
+// and inputs of its own. It fills rows of dpre with zeros up to the next multiple of 8 elements.
+func checkGradients(t Tensors, columns int, p engine.Problem, own ...argument.Argument) error {
+	wShape := []int{p.Batches(), p.N, columns}
+	inputs := append([]argument.Argument{argument.New("dy", t.DY, true, p.DType, []int{p.Batches(), p.M, columns})}, own...)
+	err := argument.Check("gemm", append(inputs, argument.New("w", t.W, true, p.DType, wShape)), []argument.Argument{
+		argument.New("dpre", t.DPre, true, p.DType, p.CShape()),
+		argument.New("dw", t.DW, true, p.Out, wShape),
+	})
+	if err != nil {
+		return err
+	}
+	if !engine.Aligned(8, t.DPre) {
+		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", t.DPre.Offset, t.DPre.Strides)
+	}
+	if end := 2 * int64((t.DPre.Offset+t.DPre.Span()+7)/8*8); end > t.DPre.Buffer.Bytes() {
+		return fmt.Errorf("gemm: dpre with its zeros ends at byte %d of a buffer of %d", end, t.DPre.Buffer.Bytes())
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package fused
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Config holds the tile sizes of gemm_pair.comp.
+type Config struct {
+	Subgroups        int  // of a workgroup, side by side along the columns of y
+	TilesM, TilesN   int  // accumulators of a subgroup, for y
+	HiddenM, HiddenN int  // and for a chunk of hidden units
+	Shared           int  // columns of matrices of x that are in shared memory, if there are so many
+	Ahead            int  // matrices of the weights that a subgroup has on their way
+	Fence            int  // left matrices are loaded at most so many steps ahead; 0: the compiler's choice
+	Double           bool // a second chunk of hidden units in shared memory: one barrier less for each
+
+	Splits int // workgroups that share rows of y, with a part of the hidden units each: 0 leaves it to Choose, 1 is none
+	Rows   int // with Splits: rows of y from the first on that are not shared
+}
+
+// String names every choice, for tables; ParseConfig reads it.
+func (c Config) String() string {
+	s := fmt.Sprintf("pair s%d t%dx%d h%dx%d x%d ahead%d", c.Subgroups, c.TilesM, c.TilesN, c.HiddenM, c.HiddenN, c.Shared, c.Ahead)
+	if c.Fence > 0 {
+		s += fmt.Sprintf(" fence%d", c.Fence)
+	}
+	if c.Double {
+		s += " double"
+	}
+	if c.Splits > 1 {
+		s += fmt.Sprintf(" splits%d", c.Splits)
+	}
+	if c.Splits > 1 && c.Rows > 0 {
+		s += fmt.Sprintf(" rows%d", c.Rows)
+	}
+	return s
+}
+
+// ParseConfig reads what String returns.
+func ParseConfig(text string) (c Config, err error) {
+	words := strings.Fields(text)
+	if len(words) == 0 || words[0] != "pair" {
+		return c, fmt.Errorf("fused: configuration %q does not begin with pair", text)
+	}
+	scan := engine.Scan
+	for _, w := range words[1:] {
+		switch {
+		case w == "double":
+			c.Double = true
+		case scan(w, "s%d", &c.Subgroups), scan(w, "t%dx%d", &c.TilesM, &c.TilesN), scan(w, "h%dx%d", &c.HiddenM, &c.HiddenN),
+			scan(w, "x%d", &c.Shared), scan(w, "ahead%d", &c.Ahead), scan(w, "fence%d", &c.Fence),
+			scan(w, "splits%d", &c.Splits), scan(w, "rows%d", &c.Rows):
+		default:
+			return c, fmt.Errorf("fused: configuration %q: %q is not a choice of pair", text, w)
+		}
+	}
+	return c, nil
+}
+
+// A tableRow is one row of the tuning table.
+type tableRow struct {
+	family string // "" matches any; several are separated by spaces
+	pays   bool   // measured: faster than two products
+	Config
+}
+
+// table is searched in order; the first feasible match wins.
+var table = []tableRow{
+	// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
+	// memory of a multiprocessor, which runs one such workgroup.
+	{family: "hopper", Config: Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
+
+	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
+	{family: "lavapipe", Config: Config{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},
+
+	// Any device: half of Hopper's rows.
+	{Config: Config{Subgroups: 8, TilesM: 2, TilesN: 4, HiddenM: 1, HiddenN: 1, Ahead: 4}},
+}
+
+// search returns the first row that matches and is feasible, or the reason why the last
+// one that matches is not.
+func search(caps *vk.Caps, p Problem) (row tableRow, err error) {
+	family := chips.Family(caps)
+	for _, row = range table {
+		if engine.MatchesFamily(row.family, family) {
+			if err = row.Feasible(caps, p); err == nil {
+				return row, nil
+			}
+		}
+	}
+	return tableRow{}, err
+}
+
+// Feasible returns nil if c can compute p on a device, and otherwise the reason, wrapping
+// vk.ErrUnsupported. That left matrices keep their elements where accumulators do is the
+// device's affair, and what Forward asks it.
+func (c Config) Feasible(caps *vk.Caps, p Problem) error {
+	if p.DType == dtype.Float32 {
+		return unsupported("float32 matrices have no kernel")
+	}
+	shape, lack := chips.MatrixShape(caps, p.DType)
+	m := int(shape.M)
+	switch {
+	case lack != "":
+		return unsupported("%s", lack)
+	case !caps.Storage16 || !caps.ScalarBlockLayout:
+		return unsupported("the device has no 16-bit storage or no scalar block layout")
+	case shape.M != shape.N || m*m != 8*int(caps.SubgroupSize):
+		return unsupported("matrices of %dx%d are not eight elements for each of %d invocations", shape.M, shape.N, caps.SubgroupSize)
+	case c.Subgroups < 1 || c.TilesM < 1 || c.TilesN < 1 || c.HiddenM < 1 || c.HiddenN < 1 || c.Ahead < 1 || c.Shared < 0 || c.Fence < 0:
+		return unsupported("a tile size of %v is not positive", c)
+	case c.TilesM%c.HiddenM != 0 || c.Subgroups%(c.TilesM/c.HiddenM) != 0:
+		return unsupported("%d subgroups with %d rows of matrices are no grid of %d rows each", c.Subgroups, c.TilesM, c.HiddenM)
+	case c.Ahead%c.TilesN != 0 || c.Ahead%c.HiddenN != 0:
+		return unsupported("ahead%d is not a multiple of %d and %d columns of matrices", c.Ahead, c.TilesN, c.HiddenN)
+	case c.chunkSteps()%(c.Ahead/c.TilesN) != 0:
+		return unsupported("a chunk of %d steps is not a multiple of the %d that ahead%d is for", c.chunkSteps(), c.Ahead/c.TilesN, c.Ahead)
+	case c.Shared%c.inSteps() != 0:
+		return unsupported("x%d is not a multiple of the %d steps that ahead%d is for", c.Shared, c.inSteps(), c.Ahead)
+	case c.Splits < 0 || c.Splits > engine.MaxSplits:
+		return unsupported("splits%d is not from 0 to %d", c.Splits, engine.MaxSplits)
+	case c.Rows < 0 || c.Rows%(c.TilesM*m) != 0:
+		return unsupported("rows%d is not a multiple of the %d of a block", c.Rows, c.TilesM*m)
+	case p.N > c.Subgroups*c.TilesN*m:
+		return unsupported("n=%d is more than the %d columns of a workgroup", p.N, c.Subgroups*c.TilesN*m)
+	}
+	if err := engine.FitsWorkgroup(caps, engine.CoopMat, c.Subgroups*int(caps.SubgroupSize)); err != nil {
+		return err
+	}
+	return engine.FitsShared(caps, engine.CoopMat, c.tileBytes(m, p))
+}
+
+// chunkSteps returns the columns of matrices of a chunk of hidden units.
+func (c *Config) chunkSteps() int { return c.Subgroups / (c.TilesM / c.HiddenM) * c.HiddenN }
+
+// inSteps returns the steps of the first product that the matrices on their way are for.
+func (c *Config) inSteps() int { return c.Ahead / c.HiddenN }
+
+// steps returns the steps of the first product, and for how many of them x is in shared
+// memory.
+func (c *Config) steps(m int, p Problem) (steps, shared int) {
+	unit := c.inSteps()
+	steps = ((p.In+m-1)/m + unit - 1) / unit * unit
+	return steps, min(steps, c.Shared)
+}
+
+// tileBytes is the shared memory of gemm_pair.comp.
+func (c *Config) tileBytes(m int, p Problem) int {
+	_, columns := c.steps(m, p)
+	columns += c.chunkSteps()
+	if c.Double {
+		columns += c.chunkSteps()
+	}
+	strip := c.Subgroups * m * (m/4 + 1) * 16
+	return max(columns*c.TilesM*m*m*2, strip)
+}

@@ -1,0 +1,256 @@
+// Package fused computes the forward pass of one perceptron in one kernel, two products one
+// after the other of which the first never reaches memory:
+//
+//	y = silu(x * w1) * w2
+//
+//	tensor  shape         format
+//	X       (m, in)       DType
+//	W1      (in, hidden)  DType
+//	W2      (hidden, n)   DType
+//	Y       (m, n)        Out
+//
+// On no device was it measured to be faster than two products of package gemm, so that mlp runs
+// it only where that is asked for (mlp.Options.Fused). TUNING.md of gemm has the numbers.
+package fused
+
+import (
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/vk/steps"
+)
+
+// A Problem holds the sizes and formats of both products.
+type Problem struct {
+	M, In, Hidden, N int
+	DType, Out       dtype.DType
+}
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error {
+	if err := (engine.Problem{M: p.M, N: p.Hidden, K: p.In, DType: p.DType, Out: p.DType}).Validate(); err != nil {
+		return err
+	}
+	return engine.Problem{M: p.M, N: p.N, K: p.Hidden, DType: p.DType, Out: p.Out}.Validate()
+}
+
+// Tensors are what Forward reads, and Y, which it writes, with any distance between rows.
+type Tensors struct{ X, W1, W2, Y vk.Tensor }
+
+// Options modify a call. The zero value is the default.
+type Options struct {
+	// Config forces a configuration instead of the table's; it must be feasible. It is for
+	// tuning and tests.
+	Config *Config
+	// Workspace is memory for copies of the operands and partial sums, as many bytes as the
+	// function Workspace says, that nothing else uses until the commands have completed. Nil
+	// takes memory of the Cmd.
+	Workspace *vk.Buffer
+	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
+	WorkspaceOffset int64
+}
+
+func unsupported(format string, args ...any) error { return kit.Unsupported("fused", format, args...) }
+
+// Pays reports whether Forward was measured to be faster than two products on a device.
+func Pays(caps *vk.Caps, p Problem) bool {
+	row, err := search(caps, p)
+	return err == nil && row.pays
+}
+
+// Choose returns the configuration that Forward takes for p on a device. Its error wraps
+// vk.ErrUnsupported if there is none.
+func Choose(caps *vk.Caps, p Problem, o Options) (Config, error) {
+	plan, err := newPlan(caps, p, &o)
+	return plan.config, err
+}
+
+// Workspace returns the bytes of device memory that Forward takes with the same options. Its
+// errors are those of Choose.
+func Workspace(caps *vk.Caps, p Problem, o Options) (int64, error) {
+	plan, err := newPlan(caps, p, &o)
+	return plan.bytes, err
+}
+
+// A callPlan is what Forward runs, and where it keeps what.
+type callPlan struct {
+	config   Config
+	operands [3]engine.Layout // x, w1, w2
+	in       int              // of the operands, filled with zeros
+	second   engine.Problem   // the second product, of which the first is the left operand
+	product  engine.Config    // of the second product
+	partials int64
+	bytes    int64
+}
+
+func newPlan(caps *vk.Caps, p Problem, o *Options) (plan callPlan, err error) {
+	if err := p.Validate(); err != nil {
+		return plan, err
+	}
+	if o.Config != nil {
+		plan.config, err = *o.Config, o.Config.Feasible(caps, p)
+	} else {
+		var row tableRow
+		row, err = search(caps, p)
+		plan.config = row.Config
+	}
+	if err != nil {
+		return plan, err
+	}
+	config := &plan.config
+	shape, _ := chips.MatrixShape(caps, p.DType)
+	m := int(shape.M)
+	steps, _ := config.steps(m, p)
+	chunk := config.chunkSteps()
+	chunks := (p.Hidden + chunk*m - 1) / (chunk * m)
+	blocks := (p.M + config.TilesM*m - 1) / (config.TilesM * m)
+	plan.operands = [3]engine.Layout{
+		{Width: config.TilesM, Panels: blocks, Depth: steps, Groups: 1},
+		{Width: config.HiddenN, Panels: chunks * chunk / config.HiddenN, Depth: steps, Groups: 1},
+		{Width: config.TilesN, Panels: config.Subgroups, Depth: chunk, Groups: chunks},
+	}
+	for i := range plan.operands {
+		plan.operands[i].At = plan.bytes // w2 right behind w1: gemm_pair.comp
+		plan.bytes += plan.operands[i].Matrices() * int64(m*m*2)
+	}
+	plan.in = steps * m
+	plan.second = engine.Problem{M: p.M, N: p.N, K: chunks * chunk * m, DType: p.DType, Out: p.Out}
+	plan.product = engine.Config{
+		Impl: engine.CoopMat, SubgroupsM: 1, SubgroupsN: config.Subgroups, TilesM: config.TilesM, TilesN: config.TilesN,
+		BlockK: chunk * m, GroupM: 1, Splits: config.Splits, Rows: config.Rows,
+	}
+	if config.Splits == 0 {
+		// A compute unit runs one workgroup: those of large devices take all its registers.
+		step := 2 * float64(config.TilesM*m) * float64(p.In+p.N) / engine.MatrixFLOPs
+		plan.product = plan.product.SplitAs(caps, &plan.second, int(caps.ComputeUnits), step)
+	}
+	plan.product = plan.product.Fit(&plan.second)
+	config.Splits, config.Rows = plan.product.Splits, plan.product.Rows
+	plan.partials = (plan.bytes + 255) &^ 255
+	plan.bytes = plan.partials + plan.product.PartialBytes(plan.second)
+	return plan, nil
+}
+
+// spec is the specialization of gemm_pair.comp.
+type spec struct {
+	WorkgroupSize uint32              `glsl:"WORKGROUP_SIZE"`
+	SubgroupsN    uint32              `glsl:"SUBGROUPS_N"`
+	MatM          uint32              `glsl:"MAT_M"`
+	MatN          uint32              `glsl:"MAT_N"`
+	TilesM        uint32              `glsl:"TILES_M"`
+	TilesN        uint32              `glsl:"TILES_N"`
+	HiddenM       uint32              `glsl:"HIDDEN_M"`
+	HiddenN       uint32              `glsl:"HIDDEN_N"`
+	SharedSteps   uint32              `glsl:"SHARED_STEPS"`
+	Ahead         uint32              `glsl:"AHEAD"`
+	Fence         uint32              `glsl:"FENCE"`
+	Double        bool                `glsl:"DOUBLE"`
+	Partial       bool                `glsl:"PARTIAL"`
+	Epilogue      engine.EpilogueSpec `glsl:"epilogue"`
+}
+
+// Forward computes y = silu(x * w1) * w2.
+//
+// A workgroup owns rows of y, whose sums stay in registers, and goes through the hidden units
+// in chunks, of which shared memory holds one; silu(…) is rounded to p.DType there. A kernel
+// before copies the operands into the order in which invocations hold the elements of
+// matrices, so that any stride and size is as fast as another. Where blocks of rows do not
+// fill the device, workgroups share rows, with a part of the hidden units each, as products
+// do with k.
+//
+// Forward records into c and returns, as gemm.Forward does; Y has memory of its own. It returns
+// an error that wraps vk.ErrUnsupported if the device has no matrices of p.DType with eight
+// elements for each invocation, left matrices and accumulators in the same places, or n is
+// larger than the columns of y that a workgroup has, and an error naming the argument if a
+// tensor does not fit.
+func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
+	defer c.Keep(&err)
+	plan, err := newPlan(c.Device().Caps(), p, &o)
+	if err != nil {
+		return err
+	}
+	inputs := []argument.Argument{
+		argument.New("x", t.X, true, p.DType, []int{p.M, p.In}),
+		argument.New("w1", t.W1, true, p.DType, []int{p.In, p.Hidden}),
+		argument.New("w2", t.W2, true, p.DType, []int{p.Hidden, p.N}),
+	}
+	if err := argument.Check("fused", inputs, []argument.Argument{argument.New("y", t.Y, true, p.Out, []int{p.M, p.N})}); err != nil {
+		return err
+	}
+	constants, err := newSpec(c.Device(), p, &plan)
+	if err != nil {
+		return err
+	}
+	y := vk.Tensor{Buffer: t.Y.Buffer, DType: t.Y.DType, Shape: []int{1, p.M, p.N}, Strides: []int{0, t.Y.Strides[0], 1}, Offset: t.Y.Offset}
+	used := engine.MemoryPlan{Bytes: plan.bytes}
+	memory, at, err := used.Workspace(c, &engine.Options{Workspace: o.Workspace, WorkspaceOffset: o.WorkspaceOffset}, &engine.Args{C: y, A: t.X, B: t.W1, R: t.W2})
+	if err != nil {
+		return err
+	}
+	copies, first := engine.Region(memory, at, plan.partials)
+	for i := range plan.operands {
+		plan.operands[i].At += first
+	}
+	args := engine.Args{C: y, K: p.Hidden, More: 2 * float64(p.In) * float64(p.Hidden)}
+	args.A = plan.operand(copies, p.DType, 0, plan.operands[0].Panels*int(constants.TilesM*constants.MatM), plan.in)
+	args.B = plan.operand(copies, p.DType, 1, plan.in, plan.second.K)
+	program := engine.Program(func(c *vk.Cmd, args engine.Args, p engine.Problem, config engine.Config) error {
+		return record(c, args, p, config, constants)
+	})
+	list := steps.List{func(c *vk.Cmd) error {
+		return engine.CopyFragments(c, copies, [3]vk.Tensor{t.X, t.W1, t.W2}, plan.operands)
+	}}
+	return append(list, program.Steps(args, plan.second, plan.product, memory, at+plan.partials)...).Record(c)
+}
+
+// operand returns a copy of an operand as the matrix that it stands for.
+func (plan *callPlan) operand(memory *vk.Buffer, t dtype.DType, i, rows, cols int) vk.Tensor {
+	return vk.Tensor{Buffer: memory, DType: t, Shape: []int{1, rows, cols}, Strides: []int{0, cols, 1}, Offset: int(plan.operands[i].At / 2)}
+}
+
+// newSpec returns the constants but for those of a part: whether it is partial, and its
+// epilogue.
+func newSpec(d *vk.Device, p Problem, plan *callPlan) (spec, error) {
+	shape, _ := chips.MatrixShape(d.Caps(), p.DType)
+	layout, err := chips.LayoutOf(d, p.DType, shape)
+	if err != nil {
+		return spec{}, err
+	}
+	if layout.Length != 8 || !layout.SameAsAcc {
+		return spec{}, unsupported("left matrices do not have the %d elements of each invocation in the places of accumulators", layout.Length)
+	}
+	config := &plan.config
+	_, shared := config.steps(int(shape.M), p)
+	return spec{
+		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,
+		SubgroupsN:    uint32(config.Subgroups),
+		MatM:          shape.M,
+		MatN:          shape.N,
+		TilesM:        uint32(config.TilesM),
+		TilesN:        uint32(config.TilesN),
+		HiddenM:       uint32(config.HiddenM),
+		HiddenN:       uint32(config.HiddenN),
+		SharedSteps:   uint32(shared),
+		Ahead:         uint32(config.Ahead),
+		Fence:         uint32(config.Fence),
+		Double:        config.Double,
+	}, nil
+}
+
+// record records gemm_pair for some rows and hidden units.
+func record(c *vk.Cmd, args engine.Args, p engine.Problem, config engine.Config, constants spec) error {
+	module, err := shaders.Get("gemm_pair", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	constants.Partial, constants.Epilogue = config.Splits > 1, engine.NewEpilogueSpec(args, p)
+	kernel, err := vk.CachedKernel[engine.Params](c.Device(), module.Name, module.SPIRV, constants, chips.MatrixOptions(c.Device().Caps()))
+	if err != nil {
+		return err
+	}
+	return engine.Dispatch(c, kernel, args, p, config)
+}

@@ -1,0 +1,214 @@
+package gemm_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// TestNames wants the enumerations to have what the engine has: the face lists them by hand.
+func TestNames(t *testing.T) {
+	require.Equal(t, problem.Activations(), []gemm.Activation{gemm.Identity, gemm.SiLU, gemm.SiLUKeep, gemm.TimesDSiLU, gemm.TimesDSiLUKeep})
+	require.Equal(t, append(engine.Impls(), engine.Auto), []gemm.Impl{gemm.CoopMat, gemm.Scalar, gemm.Auto})
+}
+
+// TestForward runs one problem with every tensor on every path: a tensor in the place of
+// another shows. The suite is that of the engine.
+func TestForward(t *testing.T) {
+	d := vktest.Open(t)
+	for _, p := range []gemm.Problem{
+		{Batch: 2, M: 20, N: 24, K: 33, TransA: true, Alpha: 1.5, Beta: -0.5, Activation: gemm.TimesDSiLUKeep, Residual: true, Out: dtype.Float32},
+		{M: 19, N: 40, K: 16, TransB: true, Activation: gemm.SiLUKeep},
+	} {
+		in := inputs(problem.Problem(p))
+		want, plain := ref.Multiply(in, problem.Problem(p)), ref.Plain(in, problem.Problem(p))
+		bounds := ref.NewBounds(want, plain, in, problem.Problem(p))
+		list := []guard.Tensor{
+			{Name: "a", DType: p.DType, Shape: p.AShape(), Values: in.A},
+			{Name: "b", DType: p.DType, Shape: p.BShape(), Values: in.B},
+			{Name: "c", DType: p.Out, Shape: p.CShape(), Values: in.C, Want: want.C, Bound: bounds.C},
+		}
+		if p.Residual {
+			list = append(list, guard.Tensor{Name: "residual", DType: p.Out, Shape: p.CShape(), Values: in.R})
+		}
+		list = append(list, guard.Tensor{Name: "x", DType: p.Out, Shape: p.CShape(), Values: in.X, Want: want.X, Bound: bounds.X})
+		if want.S != nil {
+			list = append(list, guard.Tensor{Name: "s", DType: p.Out, Shape: p.CShape(), Want: want.S, Bound: bounds.S})
+		}
+		for _, impl := range engine.Impls() {
+			o := gemm.Options{Impl: impl}
+			if err := gemm.Supports(d.Caps(), p, kit.Forward, o); err != nil {
+				vktest.Require(t, impl.String(), err)
+			}
+			call := guard.Case{Name: "gemm", Tensors: list}
+			call.Test(t, d, func(c *vk.Cmd, x map[string]vk.Tensor) error {
+				return gemm.Forward(c, gemm.Tensors{A: x["a"], B: x["b"], C: x["c"], Residual: x["residual"], X: x["x"], S: x["s"]}, p, o)
+			})
+		}
+	}
+}
+
+// TestWorkspace wants memory of Workspace bytes to be what Forward and ForwardGroup need.
+func TestWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	config, err := gemm.ParseConfig("scalar 32x32 t8x8 k32 g8 splits3")
+	require.NoError(t, err)
+	o := gemm.Options{Config: &config}
+	p := gemm.Problem{M: 20, N: 24, K: 100}
+	bytes, err := gemm.Workspace(d.Caps(), p, kit.Forward, o)
+	require.NoError(t, err)
+	less, err := d.NewBuffer("workspace", bytes-16)
+	require.NoError(t, err)
+	defer less.Close()
+	x, err := d.NewTensor("x", dtype.Float32, 3, 100, 100)
+	require.NoError(t, err)
+	defer x.Close()
+	matrix := func(i, rows, columns int) vk.Tensor {
+		v := vk.View(x.Buffer, dtype.Float32, rows, columns)
+		v.Offset = i * 100 * 100
+		return v
+	}
+	tensors := gemm.Tensors{A: matrix(0, 20, 100), B: matrix(1, 100, 24), C: matrix(2, 20, 24)}
+	c, err := d.NewCmd("less")
+	require.NoError(t, err)
+	defer c.Close()
+	o.Workspace = less
+	require.ErrorContains(t, gemm.Forward(c, tensors, p, o), fmt.Sprintf("gemm: workspace has %d bytes from 0 on, want %d", bytes-16, bytes))
+	group := make([]gemm.Problem, bytes/128) // its table has 128 bytes for each product
+	for i := range group {
+		group[i] = gemm.Problem{M: 1, N: 1, K: 1}
+	}
+	plan, err := gemm.ChooseGroup(d.Caps(), group, gemm.Options{})
+	require.NoError(t, err)
+	require.EqualValues(t, 128*len(group), plan.Workspace())
+	each := make([]gemm.Tensors, len(group))
+	for i := range each {
+		c := matrix(2, 1, 1)
+		c.Offset += i
+		each[i] = gemm.Tensors{A: matrix(0, 1, 1), B: matrix(1, 1, 1), C: c}
+	}
+	require.ErrorContains(t, gemm.ForwardGroup(c, each, group, gemm.Options{Workspace: less}), "gemm: workspace has")
+}
+
+// inputs returns numbers of both signs.
+func inputs(p problem.Problem) (in ref.Inputs) {
+	numbers := func(n int, turn float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = float64(float32(math.Sin(turn * float64(i+1))))
+		}
+		return x
+	}
+	c := p.Batches() * p.M * p.N
+	in.A, in.B = numbers(p.Batches()*p.M*p.K, 1), numbers(p.Batches()*p.K*p.N, 2)
+	if p.Beta != 0 {
+		in.C = numbers(c, 3)
+	}
+	if p.Residual {
+		in.R = numbers(c, 4)
+	}
+	if p.ReadsX() {
+		in.X = numbers(c, 5)
+	}
+	return in
+}
+
+// TestGradients computes the gradients of A and B as the package documentation has them, for
+// all transposes, and compares them with differences of the product.
+func TestGradients(t *testing.T) {
+	const m, n, k, alpha = 3, 4, 5, 1.5
+	for _, transA := range []bool{false, true} {
+		for _, transB := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v %v", transA, transB), func(t *testing.T) {
+				p := gemm.Problem{M: m, N: n, K: k, TransA: transA, TransB: transB, Alpha: alpha}
+				in := inputs(problem.Problem(p))
+				dv := inputs(problem.Problem{M: m, N: n, K: n}).A[:m*n]
+				byA := gemm.Problem{M: m, N: k, K: n, TransB: !transB, Alpha: alpha}
+				ofA := ref.Inputs{A: dv, B: in.B}
+				if transA {
+					byA = gemm.Problem{M: k, N: m, K: n, TransA: transB, TransB: true, Alpha: alpha}
+					ofA = ref.Inputs{A: in.B, B: dv}
+				}
+				byB := gemm.Problem{M: k, N: n, K: m, TransA: !transA, Alpha: alpha}
+				ofB := ref.Inputs{A: in.A, B: dv}
+				if transB {
+					byB = gemm.Problem{M: n, N: k, K: m, TransA: true, TransB: transA, Alpha: alpha}
+					ofB = ref.Inputs{A: dv, B: in.A}
+				}
+				// The product is linear in each operand: a difference of one is exact.
+				loss := func(in ref.Inputs) (sum float64) {
+					for i, c := range ref.Multiply(in, problem.Problem(p)).C {
+						sum += c * dv[i]
+					}
+					return sum
+				}
+				for _, x := range []struct {
+					got     []float64
+					operand *[]float64
+				}{{ref.Multiply(ofA, problem.Problem(byA)).C, &in.A}, {ref.Multiply(ofB, problem.Problem(byB)).C, &in.B}} {
+					for i, got := range x.got {
+						before, whole := loss(in), *x.operand
+						*x.operand = slices.Clone(whole)
+						(*x.operand)[i]++
+						require.InDelta(t, loss(in)-before, got, 1e-9)
+						*x.operand = whole
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestGroup wants lists whose products differ in sizes and factors, and refuses those that
+// differ in more, or are batches.
+func TestGroup(t *testing.T) {
+	caps := vktest.Open(t).Caps()
+	one := gemm.Problem{
+		M: 3, N: 4, K: 5, TransA: true, TransB: true, Alpha: 2, Beta: 0.5, Activation: gemm.TimesDSiLU, Residual: true,
+		DType: dtype.Float32, Out: dtype.Float32,
+	}
+	for want, change := range map[string]func(p *gemm.Problem){
+		"":                       func(p *gemm.Problem) { p.M, p.N, p.K, p.Alpha, p.Beta = 0, 1, 2, 3, 4 },
+		"batch=2, but products":  func(p *gemm.Problem) { p.Batch = 2 },
+		"is 3x4x5 nt float32":    func(p *gemm.Problem) { p.TransA = false },
+		"is 3x4x5 tn float32":    func(p *gemm.Problem) { p.TransB = false },
+		"times-dsilu, product 0": func(p *gemm.Problem) { p.Residual = false },
+		"tt float16 to float32":  func(p *gemm.Problem) { p.DType = dtype.Float16 },
+		"tt float32 to float16":  func(p *gemm.Problem) { p.Out = dtype.Float16 },
+		"silu-keep residual":     func(p *gemm.Problem) { p.Activation = gemm.SiLUKeep },
+		"n=-1 is not from 0 to":  func(p *gemm.Problem) { p.N = -1 },
+	} {
+		other := one
+		change(&other)
+		_, err := gemm.ChooseGroup(caps, []gemm.Problem{one, other}, gemm.Options{})
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "gemm: product 1 of the group")
+		require.ErrorContains(t, err, want)
+	}
+	plan, err := gemm.ChooseGroup(caps, nil, gemm.Options{})
+	require.NoError(t, err)
+	require.Zero(t, plan.Workspace())
+}
+
+// TestPass wants no plan of a pass that there is not.
+func TestPass(t *testing.T) {
+	err := gemm.Supports(vktest.Open(t).Caps(), gemm.Problem{M: 1, N: 1, K: 1}, kit.Backward, gemm.Options{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	require.ErrorContains(t, err, "gemm: pass backward: the gradients of a product are products, each a Problem of its own")
+}

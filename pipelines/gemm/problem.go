@@ -1,0 +1,51 @@
+package gemm
+
+import (
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+)
+
+// A Problem is a batch of matrix products of one shape, with an epilogue: the package
+// documentation has the formula. A Problem compares; the zero value of an option leaves it out.
+type Problem struct {
+	Batch          int // 0 is 1
+	M, N, K        int
+	TransA, TransB bool
+	Alpha          float64 // 0 is 1
+	Beta           float64 // 0: C is not read
+	Activation     Activation
+	Residual       bool
+	DType          dtype.DType // of A and B
+	Out            dtype.DType // of C, Residual, X and S
+}
+
+// An Activation is what the epilogue does to the sum: one of the constants.
+type Activation = problem.Activation
+
+// The activations, with silu(v) = v / (1 + exp(-v)).
+const (
+	Identity       = problem.Identity
+	SiLU           = problem.SiLU           // C = silu(v)
+	SiLUKeep       = problem.SiLUKeep       // X = v, C = silu(v): X is what the gradient needs
+	TimesDSiLU     = problem.TimesDSiLU     // C = v * silu'(X): the gradient of silu at X
+	TimesDSiLUKeep = problem.TimesDSiLUKeep // the same, and S = silu(X), which the gradient of what follows needs
+)
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error { return problem.Problem(p).Validate() }
+
+// String describes the problem in a few words: sizes, transposes as BLAS writes them, formats,
+// and the epilogue.
+func (p Problem) String() string { return problem.Problem(p).String() }
+
+// FLOPs returns the operations of the products, 2*m*n*k for each.
+func (p Problem) FLOPs() float64 { return problem.Problem(p).FLOPs() }
+
+// Bytes returns the least memory traffic: each tensor once, C twice if it is read.
+func (p Problem) Bytes() float64 { return problem.Problem(p).Bytes() }
+
+// AShape, BShape and CShape are the shapes of tensors as they lie in memory; those of
+// Residual, X and S are CShape.
+func (p Problem) AShape() []int { return problem.Problem(p).AShape() }
+func (p Problem) BShape() []int { return problem.Problem(p).BShape() }
+func (p Problem) CShape() []int { return problem.Problem(p).CShape() }

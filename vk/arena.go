@@ -1,0 +1,304 @@
+package vk
+
+import (
+	"fmt"
+	"slices"
+)
+
+// arena is the memory that a Cmd hands out as scratch buffers. Those of a Scope that has
+// ended give their bytes to later ones.
+type arena struct {
+	blocks []*arenaBlock
+	taken  []taken // in the order of Scratch
+	want   int64   // bytes of the first block, if there is none yet
+	dry    bool    // of a Cmd that only measures: one block, without memory, that has no end
+}
+
+// arenaBlock is a buffer that scratch buffers are slices of.
+type arenaBlock struct {
+	buffer *Buffer
+	live   spans // of scratch buffers
+	used   int64 // bytes up to the last one that was ever taken since Reset
+}
+
+// taken is a scratch buffer of a block.
+type taken struct {
+	block *arenaBlock
+	span
+}
+
+const (
+	// arenaUnit is what scratch buffers begin at multiples of: no device wants more of slices.
+	arenaUnit = 256
+	// overlapBytes is the largest scratch buffer that does without bytes which commands still
+	// use that nothing has ordered before it: those commands and what writes it
+	// could not run side by side. A kernel with more fills a device by itself.
+	overlapBytes = 64 << 20
+	// leastBlock is the least size of a block.
+	leastBlock = 256 << 10
+	// dryBytes is the size of the block of a Cmd that only measures.
+	dryBytes = 1 << 62
+)
+
+// Scratch returns device memory that belongs to c until the Scope ends in which it is taken,
+// or, outside of one, until Reset or Close; its content is undefined. Memory of a Scope that has
+// ended is taken again by the commands recorded after it, which wait for those before it as
+// for any others: up to 64 MiB, only memory that they would not have to wait for is. Reset keeps
+// the memory for the next recording, in one piece, so that recording the same thing again
+// allocates nothing. On failure it keeps the error and returns a buffer that only serves to
+// record on.
+func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
+	if !c.enter() {
+		return &Buffer{}
+	}
+	defer c.leave()
+	if !c.recording() {
+		return &Buffer{}
+	}
+	b, err := c.takeScratch(name, bytes)
+	if err != nil {
+		c.err = err
+		return &Buffer{}
+	}
+	c.poison(b)
+	return b
+}
+
+// Scope begins a part of a recording, which the function that it returns ends: the memory
+// that Scratch gave in between is free for what is recorded after it. A function of a kernel
+// package begins with
+//
+//	defer c.Scope()()
+//
+// Scopes are nested, and end in the order of their calls.
+func (c *Cmd) Scope() (end func()) {
+	if !c.enter() {
+		return func() {}
+	}
+	defer c.leave()
+	first, recording := len(c.arena.taken), c.resets
+	return func() {
+		if !c.enter() {
+			return
+		}
+		defer c.leave()
+		if recording == c.resets && first <= len(c.arena.taken) {
+			c.arena.release(first)
+		}
+	}
+}
+
+// Reserve sees to so many bytes of memory for Scratch, in one piece, before the first one is
+// taken: what Measure says that the recording needs. Without, memory comes as it is needed.
+func (c *Cmd) Reserve(bytes int64) {
+	if !c.enter() {
+		return
+	}
+	defer c.leave()
+	if !c.recording() || c.arena.dry || c.arena.room() >= bytes {
+		return
+	}
+	if !slices.ContainsFunc(c.arena.blocks, func(b *arenaBlock) bool { return b.used > 0 }) {
+		c.arena.retire(c.d) // too small
+	}
+	if _, err := c.newArenaBlock("scratch", bytes); err != nil {
+		c.err = err
+	}
+}
+
+// room returns the size of the largest block that nothing is taken of.
+func (a *arena) room() (bytes int64) {
+	for _, b := range a.blocks {
+		if len(b.live) == 0 {
+			bytes = max(bytes, b.buffer.bytes)
+		}
+	}
+	return bytes
+}
+
+// takeScratch finds or makes memory for a scratch buffer.
+func (c *Cmd) takeScratch(name string, bytes int64) (*Buffer, error) {
+	if bytes <= 0 {
+		return nil, fmt.Errorf("vk: buffer %q of %d bytes: the size must be positive", name, bytes)
+	}
+	if limit := min(c.d.caps.MaxAllocationBytes, c.d.caps.MaxBufferBytes); uint64(bytes) > limit {
+		return nil, fmt.Errorf("vk: buffer %q of %d bytes: more than one allocation may have, %d bytes: %w", name, bytes, limit, ErrUnsupported)
+	}
+	need := (bytes + arenaUnit - 1) &^ (arenaUnit - 1)
+	block, at := c.findScratch(need, need <= overlapBytes)
+	if block == nil {
+		var err error
+		size := c.arena.blockBytes(&c.d.caps, need)
+		block, err = c.newArenaBlock(name, size)
+		if err != nil && size > max(need, leastBlock) {
+			block, err = c.newArenaBlock(name, need)
+		}
+		if err != nil {
+			if block, at = c.findScratch(need, false); block == nil { // rather wait than fail
+				return nil, err
+			}
+		}
+	}
+	block.live.add(at, at+need)
+	block.used = max(block.used, at+need)
+	c.arena.taken = append(c.arena.taken, taken{block, span{at, at + need}})
+	b := &Buffer{root: block.buffer, at: at}
+	b.bytes = bytes
+	b.d, b.kind, b.name, b.owned = c.d, "slice", name, true
+	return b, nil
+}
+
+// findScratch returns so many bytes of a block that no scratch buffer has, the first ones that
+// there are; with settled, no bytes that commands use which no barrier has ordered before the
+// dispatches to come.
+func (c *Cmd) findScratch(need int64, settled bool) (*arenaBlock, int64) {
+	for _, b := range c.arena.blocks {
+		at := int64(0)
+		for at+need <= b.buffer.bytes {
+			next := b.live.next(at, at+need)
+			if settled && next < 0 {
+				next = c.tracker.nextPending(c.uses[&b.buffer.object], at, at+need)
+			}
+			if next < 0 {
+				return b, at
+			}
+			at = (next + arenaUnit - 1) &^ (arenaUnit - 1)
+		}
+	}
+	return nil, 0
+}
+
+// next returns the end of the first span that meets the bytes from start to end-1, -1 if there
+// is none.
+func (s spans) next(start, end int64) int64 {
+	if i := s.after(start); i < len(s) && s[i].start < end {
+		return s[i].end
+	}
+	return -1
+}
+
+// nextPending is next of what commands use that no barrier has ordered before dispatches.
+func (t *tracker) nextPending(u *use, start, end int64) int64 {
+	if u == nil {
+		return -1
+	}
+	for from := range numStages {
+		x := t.since(u, from, compute)
+		for _, s := range []spans{x.writes, x.reads} {
+			if next := s.next(start, end); next >= 0 {
+				return next
+			}
+		}
+	}
+	return -1
+}
+
+// blockBytes returns the size of the next block: as much as all so far have, so that their
+// number stays small, or as much as the recording before took.
+func (a *arena) blockBytes(caps *Caps, need int64) int64 {
+	if a.dry {
+		return dryBytes
+	}
+	size := max(a.want, leastBlock)
+	if len(a.blocks) > 0 {
+		size = 0
+		for _, b := range a.blocks {
+			size = min(size+b.buffer.bytes, 4*overlapBytes)
+		}
+	}
+	return max(need, min(size, int64(min(caps.MaxAllocationBytes, caps.MaxBufferBytes))))
+}
+
+// newArenaBlock adds a block.
+func (c *Cmd) newArenaBlock(name string, bytes int64) (*arenaBlock, error) {
+	b := &Buffer{}
+	b.bytes = bytes
+	if !c.arena.dry {
+		bl, err := c.d.allocate(name, bytes, inDevice())
+		if err != nil {
+			return nil, err
+		}
+		b.block = bl
+	}
+	b.adopt(c.d, "scratch buffer", name, func() {})
+	block := &arenaBlock{buffer: b}
+	c.arena.blocks = append(c.arena.blocks, block)
+	return block, nil
+}
+
+// release frees the scratch buffers from one on.
+func (a *arena) release(first int) {
+	for _, x := range a.taken[first:] {
+		x.block.live.remove(x.start, x.end)
+	}
+	a.taken = a.taken[:first]
+}
+
+// remove removes bytes that one span of s has.
+func (s *spans) remove(start, end int64) {
+	i := s.after(start)
+	if i == len(*s) {
+		return
+	}
+	x := (*s)[i]
+	var rest []span
+	if x.start < start {
+		rest = append(rest, span{x.start, start})
+	}
+	if end < x.end {
+		rest = append(rest, span{end, x.end})
+	}
+	*s = slices.Replace(*s, i, i+1, rest...)
+}
+
+// close frees all blocks at once; d.mu is held, and nothing runs.
+func (a *arena) close(d *Device) {
+	for _, b := range a.blocks {
+		d.free(b.buffer.block)
+	}
+	a.blocks, a.taken = nil, nil
+}
+
+// invalidate makes buffers of all blocks unusable; d.mu is held.
+func (a *arena) invalidate() {
+	for _, b := range a.blocks {
+		b.buffer.closed = true
+		b.buffer.usable.Store(false)
+	}
+}
+
+// retire frees all blocks once the submissions so far have finished.
+func (a *arena) retire(d *Device) {
+	if a.dry {
+		a.blocks = nil
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a.invalidate()
+	for _, b := range a.blocks {
+		bl := b.buffer.block
+		d.retired = append(d.retired, retired{d.submitted, func() { d.free(bl) }})
+	}
+	a.blocks = nil
+	d.closings++
+	d.poll()
+}
+
+// reset ends the life of all scratch buffers. One block that is used is kept; of several, or of
+// one of which less than half was, the next recording gets one that is as large as what was used.
+func (a *arena) reset(d *Device) {
+	used := int64(0)
+	for _, b := range a.blocks {
+		used += b.used
+	}
+	keep := len(a.blocks) == 1 && used > 0 && a.blocks[0].buffer.bytes <= max(2*used, leastBlock)
+	if !keep && len(a.blocks) > 0 {
+		a.want = used
+		a.retire(d)
+	}
+	for _, b := range a.blocks {
+		b.live, b.used = b.live[:0], 0
+	}
+	a.taken = a.taken[:0]
+}
