@@ -1,12 +1,13 @@
 package attention_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/attention/ondevice"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -41,69 +42,13 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(config.Impl, takesAlone(b.d, b.opt.BackwardConfig != nil), p)
+	return fewerFeatures(config.Impl, takesAlone(b.d, b.opt.BackwardConfig != nil, kit.Backward), p)
 }
 
-// Backward uploads the whole backing slice of every tensor, dispatches, and
-// downloads all of it, so that the suite sees stray writes.
+// Backward implements attntest.Backwarder.
 func (b backwardOnDevice) Backward(g attntest.Gradients, in attntest.BackwardInputs, p attention.Problem) error {
-	ctx := context.Background()
-	views := map[*attntest.Tensor]vk.Tensor{nil: {}}
-	defer func() {
-		for _, t := range views {
-			t.Close()
-		}
-	}()
-	var err error
-	upload := func(t *attntest.Tensor) *attntest.Tensor {
-		if t == nil || err != nil {
-			return t
-		}
-		data := t.Encode()
-		var buffer *vk.Buffer
-		if buffer, err = b.d.NewBuffer(t.Name, int64(len(data))); err != nil {
-			return t
-		}
-		views[t] = vk.Tensor{Buffer: buffer, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
-		err = buffer.Upload(ctx, 0, data)
-		return t
-	}
-	in.Map(upload)
-	g.Map(upload)
-	if err != nil {
-		return err
-	}
-	on := attention.Tensors{
-		O: views[in.O], LSE: views[in.LSE], Q: views[in.Q], K: views[in.K], V: views[in.V],
-		Bias: views[in.Bias], ALiBiSlopes: views[in.ALiBiSlopes], Sinks: views[in.Sinks], KeyMask: views[in.KeyMask],
-		CuSeqlensQ: views[in.CuSeqlensQ], CuSeqlensKV: views[in.CuSeqlensKV],
-	}
-	gradients := attention.Gradients{
-		DO: views[in.DO], DLSE: views[in.DLSE],
-		DQ: views[g.DQ], DK: views[g.DK], DV: views[g.DV], DBias: views[g.DBias], DSinks: views[g.DSinks],
-	}
-	c, err := b.d.NewCmd("suite")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := attention.Backward(c, on, gradients, p, b.opt); err != nil {
-		return err
-	}
-	if err := c.Submit(ctx); err != nil {
-		return err
-	}
-	for t, view := range views {
-		if t == nil {
-			continue
-		}
-		data := make([]byte, view.Buffer.Bytes())
-		if err := view.Buffer.Download(ctx, 0, data); err != nil {
-			return err
-		}
-		t.Decode(data[:len(t.Data)*t.DType.Size()])
-	}
-	return nil
+	k := ondevice.Kernel{Device: guard.Device{Device: b.d}, Options: b.opt}
+	return k.Backward(g, in, p)
 }
 
 // backwardSuite returns the cases for the device, as suite does.
@@ -128,7 +73,7 @@ func TestBackward(t *testing.T) {
 			d := vktest.Open(t, vktest.WholeBuffers)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := backwardOnDevice{d, attention.Options{Impl: impl}}
-			suiteStandIns(d, backwardSuite(d), f.Supports).TestBackward(t, f)
+			attntest.TestBackward(t, suiteStandIns(d, backwardSuite(d), f.Supports), f)
 		})
 	}
 }

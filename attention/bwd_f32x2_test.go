@@ -47,7 +47,7 @@ func TestBackwardF32x2Configs(t *testing.T) {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
-			standIns(d, small, f.Supports).TestBackward(t, f)
+			attntest.TestBackward(t, standIns(d, small, f.Supports), f)
 		})
 	}
 }

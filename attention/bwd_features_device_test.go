@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -55,7 +56,7 @@ func TestBackwardFeatureTiles(t *testing.T) {
 				}
 				cases = cases.Where(func(c *attntest.Case) bool { return strings.HasPrefix(c.Name, "all/") })
 			}
-			cases.TestBackward(t, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
+			attntest.TestBackward(t, cases, backwardOnDevice{d, attention.Options{BackwardConfig: &config}})
 		})
 	}
 }
@@ -86,14 +87,15 @@ func TestBackwardBadLengths(t *testing.T) {
 					if err := attention.Supports(d.Caps(), p, kit.Backward, attention.Options{Impl: impl}); err != nil {
 						t.Skip(err)
 					}
-					copy(in.CuSeqlensQ.Data[guard:], cu[0][:])
-					copy(in.CuSeqlensKV.Data[guard:], cu[1][:])
+					copy(in.CuSeqlensQ.Data[wide:], cu[0][:])
+					copy(in.CuSeqlensKV.Data[wide:], cu[1][:])
 					g := attntest.Gradients{
 						DQ: tensor("dq", p.DType, canary, p.QShape()...), DK: tensor("dk", p.DType, canary, p.KShape()...), DV: tensor("dv", p.DType, canary, p.VShape()...),
 						DBias: tensor("dbias", dtype.Float32, canary, p.BiasShape()...), DSinks: tensor("dsinks", dtype.Float32, canary, p.SinksShape()...),
 					}
-					require.NoError(t, backwardOnDevice{d, attention.Options{Impl: impl}}.Backward(g, in, p))
-					requireGuards(t, g.DQ, g.DK, g.DV, g.DBias, g.DSinks)
+					require.NoError(t, guard.Watch(in.List(), g.List(), func() error {
+						return backwardOnDevice{d, attention.Options{Impl: impl}}.Backward(g, in, p)
+					}))
 				})
 			}
 		}
@@ -149,33 +151,23 @@ func TestBackwardFeatureKernels(t *testing.T) {
 	}
 }
 
-// A guarded tensor has so many elements before it and after it, which outputs fill
-// with the canary.
-const guard, canary = 4096, -12288
+// wide elements stand before and after a tensor that kernels may miss by far.
+const wide = 4096
 
-// guarded returns a contiguous tensor between guards, all of one value.
-func guarded(name string, format dtype.DType, value float64, shape ...int) *attntest.Tensor {
-	x := &attntest.Tensor{Name: name, DType: format, Offset: guard, Shape: shape, Strides: make([]int, len(shape))}
+// guarded returns a contiguous tensor between wide guards, all of one value.
+func guarded(name string, format dtype.DType, value float64, shape ...int) *guard.View {
+	x := &guard.View{Name: name, DType: format, Offset: wide, Shape: shape, Strides: make([]int, len(shape))}
 	n := 1
 	for i := len(shape) - 1; i >= 0; i-- {
 		x.Strides[i], n = n, n*shape[i]
 	}
-	x.Data = make([]float64, n+2*guard)
-	for i := range x.Data {
-		x.Data[i] = value
-	}
+	x.Data = make([]float64, n+2*wide)
+	x.Fill(func(int) float64 { return value })
 	return x
 }
 
-// requireGuards wants the guards of outputs intact.
-func requireGuards(t *testing.T, outputs ...*attntest.Tensor) {
-	for _, x := range outputs {
-		for j := range guard {
-			require.EqualValues(t, canary, x.Data[j], "%s: %d before it", x.Name, guard-j)
-			require.EqualValues(t, canary, x.Data[len(x.Data)-1-j], "%s: %d after it", x.Name, guard-j)
-		}
-	}
-}
+// canary is what outputs of guarded hold before.
+const canary = -12288
 
 // badLengths are cumulative lengths of rows and of keys that break every rule.
 var badLengths = [][2][4]float64{

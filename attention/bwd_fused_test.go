@@ -41,7 +41,7 @@ func TestBackwardFused(t *testing.T) {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
-			standIns(d, small, f.Supports).TestBackward(t, f)
+			attntest.TestBackward(t, standIns(d, small, f.Supports), f)
 		})
 	}
 }
@@ -56,7 +56,7 @@ func TestBackwardFusedManyBatches(t *testing.T) {
 	})
 	require.NotEmpty(t, small.Cases)
 	f := backwardOnDevice{d, attention.Options{BackwardConfig: &fusedConfigs(d)[0]}}
-	standIns(d, small, f.Supports).TestBackward(t, f)
+	attntest.TestBackward(t, standIns(d, small, f.Supports), f)
 }
 
 // TestBackwardFusedWorkspace says how many bytes dQ of shares of the keys takes: as many

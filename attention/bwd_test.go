@@ -221,7 +221,7 @@ func TestBackwardConfigs(t *testing.T) {
 				})
 			}
 			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
-			standIns(d, cases, f.Supports).TestBackward(t, f)
+			attntest.TestBackward(t, standIns(d, cases, f.Supports), f)
 		})
 	}
 }
@@ -242,7 +242,7 @@ func TestBackwardManyBatches(t *testing.T) {
 			})
 			require.NotEmpty(t, small.Cases)
 			f := backwardOnDevice{d, attention.Options{Impl: impl}}
-			standIns(d, small, f.Supports).TestBackward(t, f)
+			attntest.TestBackward(t, standIns(d, small, f.Supports), f)
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package attention_test
 
 import (
-	"context"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,6 +10,8 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/attention/ondevice"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -43,56 +44,13 @@ func (f onDevice) Supports(p attention.Problem) error {
 	if err := widerHeads(config.Impl, p, most); err != nil {
 		return err
 	}
-	return fewerFeatures(config.Impl, takesAlone(f.d, f.opt.Config != nil), p)
+	return fewerFeatures(config.Impl, takesAlone(f.d, f.opt.Config != nil, kit.Forward), p)
 }
 
-// Forward uploads the whole backing slice of every tensor, dispatches, and
-// downloads all of it, so that the suite sees stray writes.
-func (f onDevice) Forward(o, lse *attntest.Tensor, in attntest.Inputs, p attention.Problem) error {
-	ctx := context.Background()
-	tensors := []*attntest.Tensor{o, lse, in.Q, in.K, in.V, in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV}
-	views := make([]vk.Tensor, len(tensors))
-	for i, t := range tensors {
-		if t == nil {
-			continue
-		}
-		data := t.Encode()
-		b, err := f.d.NewBuffer(t.Name, int64(len(data)))
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		if err := b.Upload(ctx, 0, data); err != nil {
-			return err
-		}
-		views[i] = vk.Tensor{Buffer: b, DType: t.DType, Shape: t.Shape, Strides: t.Strides, Offset: t.Offset}
-	}
-	on := attention.Tensors{
-		O: views[0], LSE: views[1], Q: views[2], K: views[3], V: views[4],
-		Bias: views[5], ALiBiSlopes: views[6], Sinks: views[7], KeyMask: views[8], CuSeqlensQ: views[9], CuSeqlensKV: views[10],
-	}
-	c, err := f.d.NewCmd("suite")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := attention.Forward(c, on, p, f.opt); err != nil {
-		return err
-	}
-	if err := c.Submit(ctx); err != nil {
-		return err
-	}
-	for i, t := range tensors {
-		if t == nil {
-			continue
-		}
-		data := make([]byte, views[i].Buffer.Bytes())
-		if err := views[i].Buffer.Download(ctx, 0, data); err != nil {
-			return err
-		}
-		t.Decode(data[:len(t.Data)*t.DType.Size()])
-	}
-	return nil
+// Forward implements attntest.Forwarder.
+func (f onDevice) Forward(o, lse *guard.View, in attntest.Inputs, p attention.Problem) error {
+	k := ondevice.Kernel{Device: guard.Device{Device: f.d}, Options: f.opt}
+	return k.Forward(o, lse, in, p)
 }
 
 // suite returns the cases for the device: a software driver gets the short
@@ -120,7 +78,7 @@ func TestForward(t *testing.T) {
 			d := vktest.Open(t, vktest.WholeBuffers)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := onDevice{d, attention.Options{Impl: impl}}
-			suiteStandIns(d, suite(d), f.Supports).TestForward(t, f)
+			attntest.TestForward(t, suiteStandIns(d, suite(d), f.Supports), f)
 		})
 	}
 }
@@ -164,7 +122,7 @@ func TestConfigs(t *testing.T) {
 				cases = small.Where(func(c *attntest.Case) bool { return lightOnSoftware(d, c) })
 			}
 			f := onDevice{d, attention.Options{Config: &config}}
-			standIns(d, cases, f.Supports).TestForward(t, f)
+			attntest.TestForward(t, standIns(d, cases, f.Supports), f)
 		})
 	}
 }
@@ -202,7 +160,7 @@ func TestSplits(t *testing.T) {
 				cases = light(cases)
 			}
 			f := onDevice{d, attention.Options{Config: &x.config}}
-			standIns(d, cases, f.Supports).TestForward(t, f)
+			attntest.TestForward(t, standIns(d, cases, f.Supports), f)
 		})
 	}
 	t.Run("many batches", func(t *testing.T) {
@@ -210,7 +168,7 @@ func TestSplits(t *testing.T) {
 		d.Caps().MaxWorkgroupCount[2] = 1
 		config := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 2}
 		batches := masks.Where(func(c *attntest.Case) bool { return c.Problem.Batch > 1 })
-		batches.TestForward(t, onDevice{d, attention.Options{Config: &config}})
+		attntest.TestForward(t, batches, onDevice{d, attention.Options{Config: &config}})
 	})
 }
 
@@ -251,7 +209,7 @@ func TestManyBatches(t *testing.T) {
 		t.Run(impl.String(), func(t *testing.T) {
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := onDevice{d, attention.Options{Impl: impl}}
-			standIns(d, small, f.Supports).TestForward(t, f)
+			attntest.TestForward(t, standIns(d, small, f.Supports), f)
 		})
 	}
 }

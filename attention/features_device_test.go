@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -47,7 +48,7 @@ func TestFeatureConfigs(t *testing.T) {
 		t.Run(x.config.String(), func(t *testing.T) {
 			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
 			f := onDevice{d, attention.Options{Config: &x.config}}
-			standIns(d, x.cases, f.Supports).TestForward(t, f)
+			attntest.TestForward(t, standIns(d, x.cases, f.Supports), f)
 		})
 	}
 }
@@ -79,11 +80,12 @@ func TestBadLengths(t *testing.T) {
 				if err := attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl}); err != nil {
 					t.Skip(err)
 				}
-				copy(in.CuSeqlensQ.Data[guard:], cu[0][:])
-				copy(in.CuSeqlensKV.Data[guard:], cu[1][:])
+				copy(in.CuSeqlensQ.Data[wide:], cu[0][:])
+				copy(in.CuSeqlensKV.Data[wide:], cu[1][:])
 				o, lse := tensor("O", p.DType, canary, p.OShape()...), tensor("LSE", dtype.Float32, canary, p.LSEShape()...)
-				require.NoError(t, onDevice{d, attention.Options{Impl: impl}}.Forward(o, lse, in, p))
-				requireGuards(t, o, lse)
+				require.NoError(t, guard.Watch(in.List(), []*guard.View{o, lse}, func() error {
+					return onDevice{d, attention.Options{Impl: impl}}.Forward(o, lse, in, p)
+				}))
 			})
 		}
 	}

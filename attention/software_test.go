@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // lavapipe compiles a kernel for a tenth of a second, and on matrices for seconds, the
@@ -70,11 +71,15 @@ func fewerFeatures(impl, alone attention.Impl, p attention.Problem) error {
 	return nil
 }
 
-// takesAlone returns the path of software that takes each feature alone: one that compiles
-// soon, unless there is time, or the test has chosen its cases for tiles that are given.
-func takesAlone(d *vk.Device, given bool) attention.Impl {
-	if given || vktest.Thorough(d) {
+// takesAlone returns the path of software that takes each feature alone: the one whose kernels of
+// the pass compile soonest, unless there is time, or the test has chosen its cases for tiles that
+// are given.
+func takesAlone(d *vk.Device, given bool, pass kit.Pass) attention.Impl {
+	switch {
+	case given || vktest.Thorough(d):
 		return attention.CoopMat2
+	case pass == kit.Backward:
+		return attention.Unfused
 	}
 	return attention.Scalar
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // An oracle knows what the outputs of a problem should be, on some of its
@@ -60,7 +61,7 @@ func (o *oracle) Check(got map[string][]float32) (Check, error) {
 		_, at := o.in.At(o.p, r)
 		sampled[x] = float64(gotLSE[at])
 	}
-	worst := ref.MaxDiff(sampled, o.wantLSE)
+	worst := guard.MaxDiff(sampled, o.wantLSE)
 	c.LSEMaxAbs, c.LSELimit = worst.Off, o.limit.LSE
 	if err != nil {
 		return c, err
@@ -85,7 +86,7 @@ func (o *oracle) checkO(got []float32) (Check, error) {
 			sum += math.Abs(sampled[x*d+e] - o.wantO[x*d+e])
 		}
 	}
-	worst := ref.MaxDiff(sampled, o.wantO)
+	worst := guard.MaxDiff(sampled, o.wantO)
 	c := Check{
 		Rows: len(o.rows), OfRows: o.in.NumRows(o.p), Counted: "rows",
 		MaxAbs: worst.Off, MeanAbs: sum / float64(len(o.wantO)), Limit: o.limit.O,

@@ -1,7 +1,14 @@
 // Package tests holds tests of the whole: of the program as users run it, on a device.
-// Package cli below it starts the program as users do and looks at its exit status, its
-// outputs and its files; package faults makes the driver fail; package seeds holds us to what
-// the projects that we learned from promise.
+// Below it,
+//
+//	conformance  a problem for every kernel and pass, on every path, against the float64 reference
+//	determinism  the same problems, for the same bits: in another run, and of a recording again
+//	gradients    backward kernels against finite differences of the reference
+//	faults       the driver fails
+//	cli          the program as users start it: exit status, outputs, files
+//	seeds        what the projects that we learned from promise
+//
+// Package guard, below internal, runs the calls of all of them, and watches their memory.
 //
 // TestMutants plants mistakes in kernels (package internal/shaders/mutate) and says that random
 // problems find them. What finds what on lavapipe; the fixed suite of flashvk selftest is

@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -271,6 +272,7 @@ func TestKeep(t *testing.T) {
 // TestBenchKernels measures each kernel's first training case, small: the forward pass
 // in every format, the others in one that goes by the kernel.
 func TestBenchKernels(t *testing.T) {
+	vktest.Sequential(t)
 	_, dev := device(t)
 	for i, k := range kernels.All() {
 		passes := []string{""}
@@ -279,7 +281,7 @@ func TestBenchKernels(t *testing.T) {
 		}
 		for _, pass := range passes {
 			formats := bench.Formats()
-			if pass != "" || testing.Short() {
+			if pass != "" {
 				formats = formats[i%len(formats):][:1]
 			}
 			for _, format := range formats {

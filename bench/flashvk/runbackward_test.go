@@ -12,13 +12,17 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestRunBackward runs files through the forward and the backward pass of every
 // path, where there are kernels, and compares all gradients with the reference.
 func TestRunBackward(t *testing.T) {
+	vktest.Sequential(t)
 	caps, dev := device(t)
 	run := func(name string, flags []string, p attention.Problem, in ref.Inputs[float32], dlse bool, impls []attention.Impl) {
 		for _, impl := range impls {
@@ -34,6 +38,9 @@ func TestRunBackward(t *testing.T) {
 	all := append([]attention.Impl{attention.Auto}, attention.Impls()...)
 	for _, dt := range dtype.All() {
 		p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 35, SeqKV: 50, HeadDim: 24, DType: dt}
+		if caps.Type == vk.CPU && dt == dtype.Float32 {
+			p.HeadDim = 8 // lavapipe compiles its kernels on matrices for long
+		}
 		run(fmt.Sprintf("plain/%v", dt), nil, p, randomInputs(p), false, all)
 		p.Causal, p.SeqQ, p.Scale = true, 60, -0.4 // 10 rows see no key
 		run(fmt.Sprintf("causal/%v", dt), []string{"--causal", "--scale", "-0.4"}, p, randomInputs(p), true, all)
@@ -99,7 +106,7 @@ func runBackwardFile(t *testing.T, p attention.Problem, in ref.Inputs[float32], 
 		for i, x := range read(t, out, g.name, g.format, g.shape...) {
 			got[i] = float64(x)
 		}
-		diff := ref.MaxDiff(got, g.want)
+		diff := guard.MaxDiff(got, g.want)
 		require.LessOrEqual(t, diff.Off, g.bound, "%s[%d] = %v, want %v", g.name, diff.Index, diff.Got, diff.Want)
 	}
 	require.Len(t, out.Tensors(), tensors)

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
@@ -36,24 +36,24 @@ func TestForward(t *testing.T) {
 		in := inputs(problem.Problem(p))
 		want, plain := ref.Multiply(in, problem.Problem(p)), ref.Plain(in, problem.Problem(p))
 		bounds := ref.NewBounds(want, plain, in, problem.Problem(p))
-		list := []kerneltest.Tensor{
+		list := []guard.Tensor{
 			{Name: "a", DType: p.DType, Shape: p.AShape(), Values: in.A},
 			{Name: "b", DType: p.DType, Shape: p.BShape(), Values: in.B},
 			{Name: "c", DType: p.Out, Shape: p.CShape(), Values: in.C, Want: want.C, Bound: bounds.C},
 		}
 		if p.Residual {
-			list = append(list, kerneltest.Tensor{Name: "residual", DType: p.Out, Shape: p.CShape(), Values: in.R})
+			list = append(list, guard.Tensor{Name: "residual", DType: p.Out, Shape: p.CShape(), Values: in.R})
 		}
-		list = append(list, kerneltest.Tensor{Name: "x", DType: p.Out, Shape: p.CShape(), Values: in.X, Want: want.X, Bound: bounds.X})
+		list = append(list, guard.Tensor{Name: "x", DType: p.Out, Shape: p.CShape(), Values: in.X, Want: want.X, Bound: bounds.X})
 		if want.S != nil {
-			list = append(list, kerneltest.Tensor{Name: "s", DType: p.Out, Shape: p.CShape(), Want: want.S, Bound: bounds.S})
+			list = append(list, guard.Tensor{Name: "s", DType: p.Out, Shape: p.CShape(), Want: want.S, Bound: bounds.S})
 		}
 		for _, impl := range engine.Impls() {
 			o := gemm.Options{Impl: impl}
 			if err := gemm.Supports(d.Caps(), p, kit.Forward, o); err != nil {
 				vktest.Require(t, impl.String(), err)
 			}
-			call := kerneltest.Case{Name: "gemm", Tensors: list}
+			call := guard.Case{Name: "gemm", Tensors: list}
 			call.Test(t, d, func(c *vk.Cmd, x map[string]vk.Tensor) error {
 				return gemm.Forward(c, gemm.Tensors{A: x["a"], B: x["b"], C: x["c"], Residual: x["residual"], X: x["x"], S: x["s"]}, p, o)
 			})

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/vk"
@@ -20,7 +20,7 @@ import (
 // draw returns inputs with logits times scale, in the formats of p.
 func draw(p gmm.Problem, scale float64) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Components)))
-	normal := func(n int, format dtype.DType, f float64) []float64 { return kerneltest.Random(rng, format, n, f) }
+	normal := func(n int, format dtype.DType, f float64) []float64 { return guard.Random(rng, format, n, f) }
 	n := p.Tokens * p.Components
 	return ref.Inputs{Logit: normal(n, p.DType, scale), Mu: normal(n, p.DType, 1), LogSigma: normal(n, p.DType, 1), Y: normal(p.Tokens, dtype.Float32, 1)}
 }
@@ -34,7 +34,7 @@ func TestSuite(t *testing.T) {
 		for j, format := range dtype.All() {
 			p := gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.All()[(i+j)%3]}
 			scale := []float64{1, 1e4}[(i+j)%2]
-			layout := kerneltest.Layout((i + j) % 3)
+			layout := guard.Layout((i + j) % 3)
 			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, scale, layout), func(t *testing.T) {
 				in := draw(p, scale)
 				forwardCase(t, d, p, in, layout)
@@ -44,9 +44,9 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-func inputs(p gmm.Problem, in ref.Inputs) []kerneltest.Tensor {
+func inputs(p gmm.Problem, in ref.Inputs) []guard.Tensor {
 	mixtures := []int{p.Tokens, p.Components}
-	return []kerneltest.Tensor{
+	return []guard.Tensor{
 		{Name: "logit", DType: p.DType, Shape: mixtures, Values: in.Logit},
 		{Name: "mu", DType: p.DType, Shape: mixtures, Values: in.Mu},
 		{Name: "log_sigma", DType: p.DType, Shape: mixtures, Values: in.LogSigma},
@@ -67,32 +67,32 @@ func interleaved(x map[string]vk.Tensor) (t gmm.Tensors, g gmm.Gradients) {
 	return t, g
 }
 
-func forwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout kerneltest.Layout) {
+func forwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout guard.Layout) {
 	logP, loss := ref.Forward(in, p)
 	plain, plainLoss := ref.PlainForward(in, p)
 	b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
-	c := kerneltest.Case{Name: "forward", Layout: layout, Tensors: append(inputs(p, in),
-		kerneltest.Tensor{Name: "log_p", DType: dtype.Float32, Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
-		kerneltest.Tensor{Name: "loss", DType: dtype.Float32, Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})}
+	c := guard.Case{Name: "forward", Layout: layout, Tensors: append(inputs(p, in),
+		guard.Tensor{Name: "log_p", DType: dtype.Float32, Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
+		guard.Tensor{Name: "loss", DType: dtype.Float32, Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})}
 	c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
 		return gmm.Forward(cmd, tensors(x), p, gmm.Options{})
 	})
 }
 
-func backwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout kerneltest.Layout, withDLoss bool) {
+func backwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout guard.Layout, withDLoss bool) {
 	dloss := 1.0
 	list := inputs(p, in)
 	if withDLoss {
 		dloss = -2.5
-		list = append(list, kerneltest.Tensor{Name: "dloss", DType: dtype.Float32, Shape: []int{1}, Values: []float64{dloss}})
+		list = append(list, guard.Tensor{Name: "dloss", DType: dtype.Float32, Shape: []int{1}, Values: []float64{dloss}})
 	}
 	want := ref.Backward(in, dloss, p)
 	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, dloss, p), dloss, p)
 	mixtures := []int{p.Tokens, p.Components}
-	c := kerneltest.Case{Name: "backward", Layout: layout, Tensors: append(list,
-		kerneltest.Tensor{Name: "dlogit", DType: p.Grad, Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
-		kerneltest.Tensor{Name: "dmu", DType: p.Grad, Shape: mixtures, Want: want.Mu, Bound: b.DMu},
-		kerneltest.Tensor{Name: "dlog_sigma", DType: p.Grad, Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
+	c := guard.Case{Name: "backward", Layout: layout, Tensors: append(list,
+		guard.Tensor{Name: "dlogit", DType: p.Grad, Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
+		guard.Tensor{Name: "dmu", DType: p.Grad, Shape: mixtures, Want: want.Mu, Bound: b.DMu},
+		guard.Tensor{Name: "dlog_sigma", DType: p.Grad, Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
 	c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
 		g := gmm.Gradients{DLoss: x["dloss"], DLogit: x["dlogit"], DMu: x["dmu"], DLogSigma: x["dlog_sigma"]}
 		return gmm.Backward(cmd, tensors(x), g, p, gmm.Options{})
@@ -116,8 +116,8 @@ func TestInterleaved(t *testing.T) {
 	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, 1, p), 1, p)
 	logP, loss := ref.Forward(in, p)
 	shape := []int{70, 5, 3}
-	for layout := range kerneltest.Layouts {
-		c := kerneltest.Case{Layout: layout, Tensors: []kerneltest.Tensor{
+	for layout := range guard.Layouts {
+		c := guard.Case{Layout: layout, Tensors: []guard.Tensor{
 			{Name: "p", Shape: shape, Values: interleave(in.Logit, in.Mu, in.LogSigma)},
 			{Name: "y", Shape: []int{70}, Values: in.Y},
 			{Name: "dp", Shape: shape, Want: interleave(want.Logit, want.Mu, want.LogSigma), Bound: max(b.DLogit, b.DMu, b.DLogSigma)},

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/vk"
@@ -52,7 +52,7 @@ func TestMerge(t *testing.T) {
 			logP[j] = float64(float32(w))
 		}
 		b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
-		c := kerneltest.Case{Layout: []kerneltest.Layout{kerneltest.Packed, kerneltest.Padded}[i%2], Tensors: []kerneltest.Tensor{
+		c := guard.Case{Layout: []guard.Layout{guard.Packed, guard.Padded}[i%2], Tensors: []guard.Tensor{
 			{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: states(in, p)},
 			{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
 			{Name: "loss", Shape: []int{1}, Want: []float64{float64(float32(loss))}, Bound: b.Loss},
@@ -87,7 +87,7 @@ func TestSaturate(t *testing.T) {
 	d := vktest.Open(t)
 	p := gmm.Problem{Tokens: 2, Components: 1, Grad: dtype.Float16}
 	for _, most := range []float64{65504, math.Inf(1)} {
-		c := kerneltest.Case{Tensors: []kerneltest.Tensor{
+		c := guard.Case{Tensors: []guard.Tensor{
 			{Name: "p", Shape: []int{2, 1, 3}, Values: []float64{0, 3, -10, 0, 0, 0}},
 			{Name: "y", Shape: []int{2}, Values: []float64{1, 2}},
 			{Name: "dp", DType: dtype.Float16, Shape: []int{2, 1, 3}, Want: []float64{0, most, -most, 0, -1, -1.5}, Bound: 1e-3},

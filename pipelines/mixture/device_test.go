@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mixture"
@@ -24,7 +24,7 @@ import (
 // inputs are random; weights are small, so that outputs of heads are about 1.
 func inputs(p mixture.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
-	random := func(n int, t dtype.DType, scale float64) []float64 { return kerneltest.Random(rng, t, n, scale) }
+	random := func(n int, t dtype.DType, scale float64) []float64 { return guard.Random(rng, t, n, scale) }
 	return ref.Inputs{
 		X: random(p.Tokens*p.In, p.DType, 1), W1: random(p.Heads*p.In*p.Hidden, p.DType, 1/math.Sqrt(float64(p.In))),
 		W2: random(p.Heads*p.Hidden*3, p.DType, 1/math.Sqrt(float64(p.Hidden))), Y: random(p.Tokens, dtype.Float32, 1),
@@ -32,8 +32,8 @@ func inputs(p mixture.Problem) ref.Inputs {
 }
 
 // tensors are those of a pass.
-func tensors(p mixture.Problem, in ref.Inputs, dloss float64, pass kit.Pass) []kerneltest.Tensor {
-	list := []kerneltest.Tensor{
+func tensors(p mixture.Problem, in ref.Inputs, dloss float64, pass kit.Pass) []guard.Tensor {
+	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
 		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
@@ -43,22 +43,22 @@ func tensors(p mixture.Problem, in ref.Inputs, dloss float64, pass kit.Pass) []k
 		logP, loss := ref.Forward(in, p)
 		b := ref.ForwardBounds(in, p)
 		return append(list,
-			kerneltest.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
-			kerneltest.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})
+			guard.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
+			guard.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})
 	}
 	if dloss != 1 {
-		list = append(list, kerneltest.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
+		list = append(list, guard.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
 	}
 	want := ref.Backward(in, dloss, p)
 	b := ref.BackwardBounds(in, want, dloss, p)
 	return append(list,
-		kerneltest.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
-		kerneltest.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
-		kerneltest.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+		guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
+		guard.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
+		guard.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
 }
 
 // record records a pass on named tensors.
-func record(p mixture.Problem, opt mixture.Options, pass kit.Pass) kerneltest.Record {
+func record(p mixture.Problem, opt mixture.Options, pass kit.Pass) guard.Record {
 	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		x := mixture.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
 		if pass == kit.Backward {
@@ -88,7 +88,7 @@ func TestPasses(t *testing.T) {
 					continue // path scalar has them, and compiles in no time
 				}
 				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.All()[i%3]}
-				layout := kerneltest.Layout(i) % kerneltest.Layouts
+				layout := guard.Layout(i) % guard.Layouts
 				t.Run(fmt.Sprintf("%v/%v/groups=%d/layout=%d", impl, p, s.groups, layout), func(t *testing.T) {
 					in := inputs(p)
 					for _, x := range []struct {
@@ -96,7 +96,7 @@ func TestPasses(t *testing.T) {
 						outputs bool
 						dloss   float64
 					}{{kit.Forward, false, 0}, {kit.Forward, true, 0}, {kit.Backward, false, []float64{1, -2.5}[i%2]}} {
-						c := kerneltest.Case{Name: "mixture", Layout: layout, Tensors: tensors(p, in, x.dloss, x.pass)}
+						c := guard.Case{Name: "mixture", Layout: layout, Tensors: tensors(p, in, x.dloss, x.pass)}
 						if impl == engine.CoopMat && x.pass == kit.Forward && !x.outputs {
 							tighten(&c, p, in)
 						}
@@ -111,7 +111,7 @@ func TestPasses(t *testing.T) {
 
 // tighten makes the bounds of a forward pass those of float32 from the operands on, as
 // nothing is rounded in between, but for matrix units, which may truncate sums: four times.
-func tighten(c *kerneltest.Case, p mixture.Problem, in ref.Inputs) {
+func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 	p.DType = dtype.Float32
 	b := ref.ForwardBounds(in, p)
 	for i := range c.Tensors {
@@ -138,8 +138,8 @@ func TestWorkspace(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			c := kerneltest.Case{Name: "mixture", Tensors: tensors(p, in, 1, pass)}
-			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
+			c := guard.Case{Name: "mixture", Tensors: tensors(p, in, 1, pass)}
+			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) guard.Record {
 				opt.Workspace = workspace
 				return record(p, opt, pass)
 			})
@@ -195,7 +195,7 @@ func TestKernels(t *testing.T) {
 					want = append(want, name)
 				}
 			}
-			c := kerneltest.Case{Name: "mixture", Tensors: tensors(p, inputs(p), 1, pass)}
+			c := guard.Case{Name: "mixture", Tensors: tensors(p, inputs(p), 1, pass)}
 			c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
 				err := record(p, mixture.Options{Impl: impl}, pass)(c, list)
 				ran = nil

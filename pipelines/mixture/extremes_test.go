@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mixture"
@@ -125,7 +125,7 @@ func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt m
 func TestExtremeGradients(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-1, 0, 40}, []float64{-5, 0, 5}, []float64{0, 5, -20, 1e-3})
 	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {
-		c := kerneltest.Case{Tensors: tensors(p, in, 0.25, kit.Backward)}
+		c := guard.Case{Tensors: tensors(p, in, 0.25, kit.Backward)}
 		c.Test(t, d, record(p, mixture.Options{Impl: impl}, kit.Backward))
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -24,7 +24,7 @@ import (
 // inputs are random; weights are small, so that pre is about 1.
 func inputs(p mlp.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
-	random := func(n int, scale float64) []float64 { return kerneltest.Random(rng, p.DType, n, scale) }
+	random := func(n int, scale float64) []float64 { return guard.Random(rng, p.DType, n, scale) }
 	heads := max(p.Heads, 1)
 	return ref.Inputs{
 		X: random(p.Tokens*p.In, 1), W1: random(heads*p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
@@ -55,7 +55,7 @@ var (
 
 // run calls f for the cases in every format, with weight gradients in the format and in float32,
 // and all heads at a time or fewer.
-func run(t *testing.T, d *vk.Device, impl engine.Impl, list []testCase, f func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout)) {
+func run(t *testing.T, d *vk.Device, impl engine.Impl, list []testCase, f func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout)) {
 	for _, format := range dtype.All() {
 		if engine.Supports(d.Caps(), impl, engine.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
 			continue
@@ -68,7 +68,7 @@ func run(t *testing.T, d *vk.Device, impl engine.Impl, list []testCase, f func(t
 			if i%2 == 0 {
 				p.Grad = dtype.Float32
 			}
-			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			layout := guard.Layout(i) % guard.Layouts
 			t.Run(fmt.Sprintf("%v/%v/%v/layout=%d", impl, format, p, layout), func(t *testing.T) {
 				f(t, p, mlp.Options{Impl: impl, HeadsAtATime: s.atATime}, layout)
 			})
@@ -87,19 +87,19 @@ func representative(format dtype.DType) []int {
 
 // tensors are those of a pass. A pre that is kept of heads is for the backward pass another one
 // than that of x.
-func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []kerneltest.Tensor {
+func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []guard.Tensor {
 	if pass == kit.Backward && p.Keep == mlp.KeepPre && p.Heads > 0 {
-		in.Pre = kerneltest.Random(rand.New(rand.NewPCG(5, uint64(p.Hidden))), p.DType, p.Tokens*p.Heads*p.Hidden, 1)
+		in.Pre = guard.Random(rand.New(rand.NewPCG(5, uint64(p.Hidden))), p.DType, p.Tokens*p.Heads*p.Hidden, 1)
 	}
 	want, plain := ref.Compute(in, p), ref.Plain(in, p)
 	b := ref.NewBounds(want, plain, p)
-	list := []kerneltest.Tensor{
+	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
 		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
 	}
-	pre := kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape()}
-	hidden := kerneltest.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape()}
+	pre := guard.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape()}
+	hidden := guard.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape()}
 	if pass == kit.Backward {
 		hidden.Values = plain.Hidden
 		if pre.Values = in.Pre; pre.Values == nil {
@@ -108,19 +108,19 @@ func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []kerneltest.Tensor {
 	} else {
 		pre.Want, pre.Bound, hidden.Want, hidden.Bound = want.Pre, b.Pre, want.Hidden, b.Hidden
 	}
-	list = append(list, []kerneltest.Tensor{pre, hidden}[:p.Keep]...)
+	list = append(list, []guard.Tensor{pre, hidden}[:p.Keep]...)
 	if pass == kit.Forward {
 		y := p.DType
 		if p.Float32 {
 			y = dtype.Float32
 		}
-		return append(list, kerneltest.Tensor{Name: "y", DType: y, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
+		return append(list, guard.Tensor{Name: "y", DType: y, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
 	}
 	return append(list,
-		kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
-		kerneltest.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
-		kerneltest.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
-		kerneltest.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+		guard.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
+		guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
+		guard.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
+		guard.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
 }
 
 // named returns tensors by their names.
@@ -130,7 +130,7 @@ func named(t map[string]vk.Tensor) (mlp.Tensors, mlp.Gradients) {
 }
 
 // record records a pass.
-func record(p mlp.Problem, o mlp.Options, pass kit.Pass) kerneltest.Record {
+func record(p mlp.Problem, o mlp.Options, pass kit.Pass) guard.Record {
 	return func(c *vk.Cmd, list map[string]vk.Tensor) error {
 		t, g := named(list)
 		if pass == kit.Backward {
@@ -147,14 +147,14 @@ var passes = []kit.Pass{kit.Forward, kit.Backward}
 func TestOne(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
-		run(t, d, impl, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
+		run(t, d, impl, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 			in := inputs(p)
 			for _, pass := range passes {
 				for _, p.Keep = range mlp.Keeps() {
 					t.Logf("%v keep=%v", pass, p.Keep)
 					p := p
 					p.Float32 = pass == kit.Forward && p.Keep == mlp.KeepPre
-					c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, pass)}
+					c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, pass)}
 					c.Test(t, d, record(p, o, pass))
 				}
 			}
@@ -166,7 +166,7 @@ func TestOne(t *testing.T) {
 func TestHeads(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
-		run(t, d, impl, headsCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
+		run(t, d, impl, headsCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 			in := inputs(p)
 			for _, x := range []struct {
 				pass              kit.Pass
@@ -183,7 +183,7 @@ func TestHeads(t *testing.T) {
 				t.Logf("%+v", x)
 				p, o := p, o
 				p.Keep, p.Float32, o.Products = x.keep, x.float32, x.products
-				c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, x.pass)}
+				c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, x.pass)}
 				c.Test(t, d, record(p, o, x.pass))
 			}
 		})
@@ -195,8 +195,8 @@ func TestHeads(t *testing.T) {
 func TestBackwardLoss(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
-		run(t, d, impl, slices.Concat(headsCases, oneCases), func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
-			c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Backward)}
+		run(t, d, impl, slices.Concat(headsCases, oneCases), func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
+			c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Backward)}
 			for _, o.Products = range []bool{false, true} {
 				t.Logf("products=%v", o.Products)
 				c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
@@ -228,7 +228,7 @@ func TestMany(t *testing.T) {
 	t.Log(plan)
 	in := inputs(p)
 	for _, pass := range passes {
-		c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
+		c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
 		c.Test(t, d, record(p, mlp.Options{}, pass))
 	}
 }
@@ -255,8 +255,8 @@ func TestWorkspace(t *testing.T) {
 			if bytes == 0 {
 				continue
 			}
-			c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
-			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
+			c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
+			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) guard.Record {
 				o := o
 				o.Workspace = workspace
 				return record(p, o, pass)
@@ -282,8 +282,8 @@ func TestWorkspaceOfHeads(t *testing.T) {
 				all, err := mlp.Workspace(d.Caps(), p, pass, mlp.Options{Impl: impl})
 				require.NoError(t, err)
 				require.Less(t, bytes, all, "fewer heads at a time need less memory")
-				c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
-				c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) kerneltest.Record {
+				c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
+				c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) guard.Record {
 					o.Workspace = workspace
 					return record(p, o, pass)
 				})
@@ -358,7 +358,7 @@ func TestKernels(t *testing.T) {
 						want = append(want, name)
 					}
 				}
-				c := kerneltest.Case{Name: "mlp", Tensors: tensors(p, inputs(p), pass)}
+				c := guard.Case{Name: "mlp", Tensors: tensors(p, inputs(p), pass)}
 				c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
 					err := record(p, mlp.Options{Impl: impl}, pass)(c, list)
 					ran = nil

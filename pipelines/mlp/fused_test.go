@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
@@ -19,7 +19,7 @@ import (
 // wants it to be what is described.
 func TestFused(t *testing.T) {
 	d := vktest.Open(t)
-	run(t, d, engine.CoopMat, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout kerneltest.Layout) {
+	run(t, d, engine.CoopMat, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 		if p.DType == dtype.Float32 {
 			return // TestFusedUnsupported has it
 		}
@@ -30,7 +30,7 @@ func TestFused(t *testing.T) {
 		workspace, err := d.NewBuffer("workspace", plan.Workspace())
 		require.NoError(t, err)
 		defer workspace.Close()
-		c := kerneltest.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Forward)}
+		c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Forward)}
 		for _, o.Workspace = range []*vk.Buffer{nil, workspace} {
 			c.Test(t, d, record(p, o, kit.Forward))
 		}

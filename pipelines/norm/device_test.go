@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/norm"
@@ -32,10 +32,10 @@ type normCase struct {
 	p      norm.Problem
 	in     ref.Inputs
 	up     ref.Upstream
-	layout kerneltest.Layout
+	layout guard.Layout
 }
 
-func newCase(p norm.Problem, kind input, layout kerneltest.Layout) normCase {
+func newCase(p norm.Problem, kind input, layout guard.Layout) normCase {
 	rng := rand.New(rand.NewPCG(uint64(p.Rows), uint64(p.Cols)))
 	n := p.Rows * p.Cols
 	draw := func(n int, t dtype.DType, f func(i int) float64) []float64 {
@@ -73,29 +73,29 @@ func newCase(p norm.Problem, kind input, layout kerneltest.Layout) normCase {
 func (c *normCase) name() string { return fmt.Sprintf("%v/layout=%d", c.p, c.layout) }
 
 // forward is the call as a case of the suite.
-func (c *normCase) forward() kerneltest.Case {
+func (c *normCase) forward() guard.Case {
 	p, want := c.p, ref.Forward(c.in, c.p)
 	b := ref.Bounds(want, ref.PlainForward(c.in, p), p)
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
-	k := kerneltest.Case{Name: c.name(), Layout: c.layout, Tensors: []kerneltest.Tensor{
+	k := guard.Case{Name: c.name(), Layout: c.layout, Tensors: []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: rows, Values: c.in.X},
 		{Name: "w", DType: p.WeightDType, Shape: []int{p.Cols}, Values: c.in.W},
 		{Name: "y", DType: p.DType, Shape: rows, Want: want.Y, Bound: b.Y},
 		{Name: "rstd", DType: dtype.Float32, Shape: row, Want: want.Rstd, Bound: b.Rstd},
 	}}
 	if !p.RMS {
-		k.Tensors = append(k.Tensors, kerneltest.Tensor{Name: "mean", DType: dtype.Float32, Shape: row, Want: want.Mean, Bound: b.Mean})
+		k.Tensors = append(k.Tensors, guard.Tensor{Name: "mean", DType: dtype.Float32, Shape: row, Want: want.Mean, Bound: b.Mean})
 	}
 	if p.Residual {
 		k.Tensors = append(k.Tensors,
-			kerneltest.Tensor{Name: "residual", DType: p.DType, Shape: rows, Values: c.in.Residual},
-			kerneltest.Tensor{Name: "sum", DType: p.DType, Shape: rows, Want: want.Sum, Bound: b.Sum})
+			guard.Tensor{Name: "residual", DType: p.DType, Shape: rows, Values: c.in.Residual},
+			guard.Tensor{Name: "sum", DType: p.DType, Shape: rows, Want: want.Sum, Bound: b.Sum})
 	}
 	return k
 }
 
 // backward is that of the backward pass.
-func (c *normCase) backward() kerneltest.Case {
+func (c *normCase) backward() guard.Case {
 	p, out := c.p, ref.Forward(c.in, c.p)
 	want := ref.Backward(out.Sum, c.in.W, c.up, p)
 	b := ref.BackwardBounds(want, ref.PlainBackward(out.Sum, c.in.W, c.up, p), out.Sum, c.in.W, c.up, p)
@@ -107,7 +107,7 @@ func (c *normCase) backward() kerneltest.Case {
 		return y
 	}
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
-	k := kerneltest.Case{Name: c.name(), Layout: c.layout, Tensors: []kerneltest.Tensor{
+	k := guard.Case{Name: c.name(), Layout: c.layout, Tensors: []guard.Tensor{
 		{Name: "s", DType: p.DType, Shape: rows, Values: out.Sum},
 		{Name: "dy", DType: p.DType, Shape: rows, Values: c.up.DY},
 		{Name: "w", DType: p.WeightDType, Shape: []int{p.Cols}, Values: c.in.W},
@@ -116,12 +116,12 @@ func (c *normCase) backward() kerneltest.Case {
 		{Name: "dw", DType: p.WeightDType, Shape: []int{p.Cols}, Want: want.DW, Bound: b.DW},
 	}}
 	if !p.RMS {
-		k.Tensors = append(k.Tensors, kerneltest.Tensor{Name: "mean", DType: dtype.Float32, Shape: row, Values: float32s(out.Mean)})
+		k.Tensors = append(k.Tensors, guard.Tensor{Name: "mean", DType: dtype.Float32, Shape: row, Values: float32s(out.Mean)})
 	}
 	if p.Residual {
 		k.Tensors = append(k.Tensors,
-			kerneltest.Tensor{Name: "dsum", DType: p.DType, Shape: rows, Values: c.up.DSum},
-			kerneltest.Tensor{Name: "dresidual", DType: p.DType, Shape: rows, Want: want.DX, Bound: b.DX})
+			guard.Tensor{Name: "dsum", DType: p.DType, Shape: rows, Values: c.up.DSum},
+			guard.Tensor{Name: "dresidual", DType: p.DType, Shape: rows, Want: want.DX, Bound: b.DX})
 	}
 	return k
 }
@@ -144,7 +144,7 @@ func (c *normCase) check(t *testing.T, d *vk.Device, opt norm.Options) {
 }
 
 // checkForward runs the forward pass, with the bounds that k has.
-func (c *normCase) checkForward(t *testing.T, d *vk.Device, k kerneltest.Case, opt norm.Options) {
+func (c *normCase) checkForward(t *testing.T, d *vk.Device, k guard.Case, opt norm.Options) {
 	t.Helper()
 	report, err := k.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
 		t := norm.Tensors{X: x["x"], Residual: x["residual"], W: x["w"], Y: x["y"], Sum: x["sum"], Mean: x["mean"], RStd: x["rstd"]}
@@ -175,8 +175,8 @@ func problems() []norm.Problem {
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
 	for _, p := range problems() {
-		for layout := range kerneltest.Layouts {
-			if layout != kerneltest.Packed && (p.Rows*p.Cols > 4096 || (p.Cols+int(layout)+int(p.DType))%2 == 0) {
+		for layout := range guard.Layouts {
+			if layout != guard.Packed && (p.Rows*p.Cols > 4096 || (p.Cols+int(layout)+int(p.DType))%2 == 0) {
 				continue // half of the small ones will do
 			}
 			c := newCase(p, ordinary, layout)
@@ -191,7 +191,7 @@ func TestHardRows(t *testing.T) {
 	for kind := range inputs {
 		for _, format := range dtype.All() {
 			for _, rms := range []bool{false, true} {
-				c := newCase(norm.Problem{Rows: 6, Cols: 200, Eps: 1e-5, DType: format, RMS: rms}, kind, kerneltest.Packed)
+				c := newCase(norm.Problem{Rows: 6, Cols: 200, Eps: 1e-5, DType: format, RMS: rms}, kind, guard.Packed)
 				t.Run(fmt.Sprintf("%d/%s", kind, c.name()), func(t *testing.T) { c.check(t, d, norm.Options{}) })
 			}
 		}
@@ -224,7 +224,7 @@ func TestConfigs(t *testing.T) {
 				continue
 			}
 			ran[config.Loads == 0]++
-			c := newCase(p, ordinary, kerneltest.Layout(i))
+			c := newCase(p, ordinary, guard.Layout(i))
 			t.Run(fmt.Sprintf("%v/%s", config, c.name()), func(t *testing.T) { c.check(t, d, norm.Options{Config: &config}) })
 		}
 	}

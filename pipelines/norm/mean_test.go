@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/norm"
@@ -61,7 +61,7 @@ func TestMean(t *testing.T) {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
 				continue
 			}
-			c := newCase(p, ordinary, kerneltest.Packed)
+			c := newCase(p, ordinary, guard.Packed)
 			rng := rand.New(rand.NewPCG(7, uint64(i)))
 			for j := range c.in.X {
 				c.in.X[j] = float64(m.format.Round(float32(m.base + m.step*float64(rng.IntN(3)))))
@@ -83,7 +83,7 @@ func TestMean(t *testing.T) {
 // TestSavedMean says that the mean which Backward is given is rounded, and no worse.
 func TestSavedMean(t *testing.T) {
 	d := vktest.Open(t)
-	c := newCase(norm.Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, kerneltest.Packed)
+	c := newCase(norm.Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, guard.Packed)
 	for i, x := range c.in.X {
 		c.in.X[i] = float64(float32(x + 9000))
 	}
@@ -105,7 +105,7 @@ func TestFarFirst(t *testing.T) {
 		if config.Feasible(d.Caps(), p) != nil {
 			continue
 		}
-		c := newCase(p, ordinary, kerneltest.Packed)
+		c := newCase(p, ordinary, guard.Packed)
 		c.in.W[0] = 0
 		for r := range p.Rows {
 			c.in.X[r*p.Cols] = math.Copysign(1e6, float64(r%2)-0.5)

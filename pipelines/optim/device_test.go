@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/optim/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -26,7 +26,7 @@ type modelCase struct {
 	grad, copyTo dtype.DType // copyTo is Float32 for no copy
 	hyper        optim.Problem
 	done         int // steps before
-	layout       kerneltest.Layout
+	layout       guard.Layout
 }
 
 const lr = 1e-2
@@ -36,7 +36,7 @@ func round(t dtype.DType, x float64) float64 { return float64(t.Round(float32(x)
 
 // build returns the case for the suite, the optimizer's view of its tensors, and what
 // the norm of the gradients is.
-func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tensor) []optim.Param, norm float64) {
+func (m *modelCase) build() (c guard.Case, params func(x map[string]vk.Tensor) []optim.Param, norm float64) {
 	rng := rand.New(rand.NewPCG(7, uint64(len(m.sizes))))
 	draw := func(n int, f func() float64, t dtype.DType) []float64 {
 		x := make([]float64, n)
@@ -46,7 +46,7 @@ func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tens
 		return x
 	}
 	f32 := dtype.Float32
-	c = kerneltest.Case{Name: m.name, Layout: m.layout}
+	c = guard.Case{Name: m.name, Layout: m.layout}
 	var before []ref.Param
 	var grads [][]float64
 	for i, n := range m.sizes {
@@ -67,10 +67,10 @@ func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tens
 		shape := []int{m.sizes[i]}
 		name := func(what string) string { return fmt.Sprint(what, i) }
 		c.Tensors = append(c.Tensors,
-			kerneltest.Tensor{Name: name("grad"), DType: m.grad, Shape: shape, Values: grads[i]},
-			kerneltest.Tensor{Name: name("param"), DType: f32, Shape: shape, Values: b.Param, Want: want.Param, Bound: tolerance.Plain(f32, want.Param, plain.Param, 0)},
-			kerneltest.Tensor{Name: name("m"), DType: f32, Shape: shape, Values: b.M, Want: want.M, Bound: tolerance.Plain(f32, want.M, plain.M, 0)},
-			kerneltest.Tensor{Name: name("v"), DType: f32, Shape: shape, Values: b.V, Want: want.V, Bound: tolerance.Plain(f32, want.V, plain.V, 0)})
+			guard.Tensor{Name: name("grad"), DType: m.grad, Shape: shape, Values: grads[i]},
+			guard.Tensor{Name: name("param"), DType: f32, Shape: shape, Values: b.Param, Want: want.Param, Bound: tolerance.Plain(f32, want.Param, plain.Param, 0)},
+			guard.Tensor{Name: name("m"), DType: f32, Shape: shape, Values: b.M, Want: want.M, Bound: tolerance.Plain(f32, want.M, plain.M, 0)},
+			guard.Tensor{Name: name("v"), DType: f32, Shape: shape, Values: b.V, Want: want.V, Bound: tolerance.Plain(f32, want.V, plain.V, 0)})
 		if m.copyTo == f32 {
 			continue
 		}
@@ -78,7 +78,7 @@ func (m *modelCase) build() (c kerneltest.Case, params func(x map[string]vk.Tens
 		for j, x := range plain.Param {
 			rounded[j] = round(m.copyTo, x)
 		}
-		c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: name("copy"), DType: m.copyTo, Shape: shape, Want: want.Param,
+		c.Tensors = append(c.Tensors, guard.Tensor{Name: name("copy"), DType: m.copyTo, Shape: shape, Want: want.Param,
 			Bound: tolerance.Plain(m.copyTo, want.Param, rounded, 0)})
 	}
 	return c, func(x map[string]vk.Tensor) (list []optim.Param) {
@@ -102,12 +102,12 @@ func TestSuite(t *testing.T) {
 	loose.MaxNorm = 1e6
 	odd := optim.Problem{Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
 	for _, m := range []modelCase{
-		{"first step", sizes, dtype.Float32, dtype.Float32, optim.Default(), 0, kerneltest.Packed},
-		{"bfloat16 copy", sizes, dtype.Float32, dtype.BFloat16, clip, 3, kerneltest.Padded},
-		{"float16 gradients", sizes, dtype.Float16, dtype.Float16, loose, 100000, kerneltest.Odd},
-		{"bfloat16 gradients", sizes, dtype.BFloat16, dtype.BFloat16, clip, 1, kerneltest.Packed},
-		{"bfloat16 gradients, no copy", sizes[:5], dtype.BFloat16, dtype.Float32, odd, 0, kerneltest.Odd},
-		{"float16 copy, no clipping", []int{7}, dtype.Float32, dtype.Float16, odd, 12, kerneltest.Padded},
+		{"first step", sizes, dtype.Float32, dtype.Float32, optim.Default(), 0, guard.Packed},
+		{"bfloat16 copy", sizes, dtype.Float32, dtype.BFloat16, clip, 3, guard.Padded},
+		{"float16 gradients", sizes, dtype.Float16, dtype.Float16, loose, 100000, guard.Odd},
+		{"bfloat16 gradients", sizes, dtype.BFloat16, dtype.BFloat16, clip, 1, guard.Packed},
+		{"bfloat16 gradients, no copy", sizes[:5], dtype.BFloat16, dtype.Float32, odd, 0, guard.Odd},
+		{"float16 copy, no clipping", []int{7}, dtype.Float32, dtype.Float16, odd, 12, guard.Padded},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			c, params, norm := m.build()

@@ -10,6 +10,8 @@ import (
 func TestImportProblems(t *testing.T) {
 	good := []pkg{
 		{path: "dtype"},
+		{path: "internal/guard", imports: []string{"vk", "dtype"}},
+		{path: "internal/attention/ondevice", imports: []string{"attention", "internal/attention/attntest", "internal/guard", "vk"}},
 		{path: "shaders", testImports: []string{"shaders/internal/compile"}},
 		{path: "shaders/layouttest", imports: []string{"shaders", "shaders/reflect"}},
 		{path: "vk", imports: []string{"dtype"}, testImports: []string{"vk/vktest"}},
@@ -61,6 +63,29 @@ func TestImportProblems(t *testing.T) {
 		if got := importProblems(pkgs); !slices.Contains(got, tt.want) {
 			t.Errorf("%+v: problems are %q, want %q", tt.pkg, got, tt.want)
 		}
+	}
+}
+
+func TestLinkProblems(t *testing.T) {
+	for _, p := range []string{"testing", "testing/iotest", "github.com/stretchr/testify/require", "github.com/flashvk/flashvk/internal/vk/vktest"} {
+		if got := linkProblems([]string{"fmt", p, "gonum.org/v1/gonum/mat"}); len(got) != 1 || !strings.HasPrefix(got[0], "bench/flashvk links "+p+", which is for tests") {
+			t.Errorf("%s: %q", p, got)
+		}
+	}
+	// The list is the program's, not that of an empty pattern.
+	r, err := openRepo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked, err := r.linked()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(linked, "github.com/flashvk/flashvk/"+program) || !slices.Contains(linked, "github.com/flashvk/flashvk/internal/guard") {
+		t.Errorf("the program links %q", linked)
+	}
+	if got := linkProblems(linked); got != nil {
+		t.Errorf("problems of the program: %q", got)
 	}
 }
 

@@ -35,11 +35,13 @@ var levels = []struct {
 	{"vk/...", 1},
 	{"safetensors", 1},
 	{"shaders/...", 1},
+	{"guard", 2},
 	{"chips/...", 2},
 	{"conformance", 3},
 	{"attention/philox", 1},
 	{"attention/ref/...", 4},
 	{"attention/attntest/...", 5},
+	{"attention/ondevice", 6},
 	{"attention/...", 3},
 	{"pipelines/tnp/...", 7}, // compose the kernels below into steps
 	{"pipelines/record/...", 7},
@@ -160,7 +162,11 @@ func checkImports(r *repo) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	problems := importProblems(pkgs)
+	linked, err := r.linked()
+	if err != nil {
+		return nil, err
+	}
+	problems := append(importProblems(pkgs), linkProblems(linked)...)
 	for _, name := range r.goFiles() {
 		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(r.root, name), nil, parser.ImportsOnly)
 		if err != nil {
@@ -178,6 +184,31 @@ func checkImports(r *repo) ([]string, error) {
 		}
 	}
 	return problems, nil
+}
+
+// program is what users get.
+const program = "bench/flashvk"
+
+// linked asks go list for all that the program links.
+func (r *repo) linked() ([]string, error) {
+	cmd := exec.Command("go", "list", "-deps", "./"+program)
+	cmd.Dir = r.root
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list -deps ./%s: %w", program, err)
+	}
+	return strings.Fields(string(out)), nil
+}
+
+// linkProblems says which packages the program links that are for tests.
+func linkProblems(linked []string) []string {
+	var problems []string
+	for _, p := range linked {
+		if p == "testing" || strings.HasPrefix(p, "testing/") || strings.HasPrefix(p, "github.com/stretchr/") || strings.HasSuffix(p, "/vktest") {
+			problems = append(problems, fmt.Sprintf("%s links %s, which is for tests: go list -deps -f '{{.ImportPath}}: {{.Imports}}' ./%s says by whom", program, p, program))
+		}
+	}
+	return problems
 }
 
 // specialImport keeps cgo and unsafe where they belong.

@@ -4,7 +4,7 @@
 //	format       gofmt -s
 //	vet          go vet
 //	staticcheck  at a pinned version, fetched through the module proxy
-//	imports      packages import downwards only; "C" and unsafe stay in vk
+//	imports      packages import downwards only; "C" and unsafe stay in vk; the program links nothing of tests
 //	budget       lengths of files and functions
 //	hosts        no file names a package mirror
 //	scripts      bash -n, sh -n

@@ -5,37 +5,37 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // backwardRun holds the tensors of one call.
 type backwardRun struct {
-	in     BackwardInputs
-	g      Gradients
-	around surroundings
+	in BackwardInputs
+	g  Gradients
 }
 
 // newBackwardRun lays the inputs out amid the surroundings' garbage, and the
 // gradients in its poison. Each gradient lies as another tensor does, not as that
 // which it is the gradient of: in cases whose tensors all lie differently, a
 // kernel that takes the strides of the one for the other is found out.
-func (c *Case) newBackwardRun(e *bwdExpectation, around surroundings) *backwardRun {
+func (c *Case) newBackwardRun(e *bwdExpectation, around *guard.Surroundings) *backwardRun {
 	p := c.Problem
-	r := &backwardRun{around: around}
+	r := &backwardRun{}
 	r.in = BackwardInputs{
 		Inputs: c.newInputs(e.in, around),
-		DO:     around.input("do", c.Q, p.DType, p.OShape(), e.up.DO),
-		DLSE:   around.input("dlse", c.O, dtype.Float32, p.LSEShape(), e.up.DLSE),
-		O:      around.input("o", c.O, p.DType, p.OShape(), e.o),
-		LSE:    around.input("lse", c.LSE, dtype.Float32, p.LSEShape(), e.lse),
+		DO:     input(around, "do", c.Q, p.DType, p.OShape(), e.up.DO),
+		DLSE:   input(around, "dlse", c.O, dtype.Float32, p.LSEShape(), e.up.DLSE),
+		O:      input(around, "o", c.O, p.DType, p.OShape(), e.o),
+		LSE:    input(around, "lse", c.LSE, dtype.Float32, p.LSEShape(), e.lse),
 	}
-	for _, t := range []*Tensor{r.in.DO, r.in.DLSE, r.in.O, r.in.LSE} {
+	for _, t := range []*guard.View{r.in.DO, r.in.DLSE, r.in.O, r.in.LSE} {
 		if t != nil {
-			c.fillSlack(t, around.garbage)
+			c.fillSlack(t, around.Garbage(t.DType))
 		}
 	}
-	output := func(name string, l Layout, format dtype.DType, shape []int) *Tensor {
+	output := func(name string, l Layout, format dtype.DType, shape []int) *guard.View {
 		t := newTensor(name, l, format, shape...)
-		fill(t.Data, around.poison)
+		t.Fill(around.Poison(format))
 		return t
 	}
 	r.g = Gradients{
@@ -53,7 +53,7 @@ func (c *Case) newBackwardRun(e *bwdExpectation, around surroundings) *backwardR
 }
 
 // fillSlack sets the rows of a packed tensor that are in no sequence.
-func (c *Case) fillSlack(t *Tensor, garbage func(i int) float64) {
+func (c *Case) fillSlack(t *guard.View, garbage func(i int) float64) {
 	used, values := c.results(t), []float64(nil)
 	if used == t {
 		return
@@ -67,19 +67,23 @@ func (c *Case) fillSlack(t *Tensor, garbage func(i int) float64) {
 	used.Scatter(values)
 }
 
-// call runs got on r and makes the checks that need no expectation.
+// call runs got on r, watched.
 func (r *backwardRun) call(c *Case, got Backwarder) error {
-	return r.around.call(c, r.in.list(), r.g.list(), func() error { return got.Backward(r.g, r.in, c.Problem) })
+	var outputs []*guard.View
+	for _, t := range r.g.List() {
+		outputs = append(outputs, c.results(t))
+	}
+	return guard.Watch(r.in.List(), outputs, func() error { return got.Backward(r.g, r.in, c.Problem) })
 }
 
 // checkHidden wants exactly 0 in the gradients of what is hidden, whatever the
 // tolerance.
 func (c *Case) checkHidden(g Gradients, in ref.Inputs[float64]) error {
 	p := c.Problem
-	zero := func(t *Tensor, got []float64, row, d int, why string) error {
+	zero := func(t *guard.View, got []float64, row, d int, why string) error {
 		for i := row * d; i < (row+1)*d; i++ {
 			if got[i] != 0 {
-				return fmt.Errorf("%s[%d] = %g, want 0 at %s: %s", t.Name, i, got[i], t.index(i), why)
+				return fmt.Errorf("%s[%d] = %g, want 0 at %s: %s", t.Name, i, got[i], t.Index(i), why)
 			}
 		}
 		return nil

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A bwdKernel is the backward algorithm on strided memory, as shaders are
@@ -23,7 +24,7 @@ func (k *bwdKernel) Backward(g Gradients, in BackwardInputs, p attention.Problem
 	k.calls++
 	k.in, k.p, k.b, k.g = in.Inputs, p, in, g
 	k.delta = map[[3]int]float64{}
-	for _, t := range []*Tensor{g.DBias, g.DSinks} {
+	for _, t := range []*guard.View{g.DBias, g.DSinks} {
 		if t != nil && !k.is("dbias and dsinks not cleared") {
 			t.Scatter(make([]float64, t.NumElements()))
 		}

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A Backwarder computes the gradients of attention. Shapes are those of package
@@ -20,16 +20,16 @@ type Backwarder interface {
 
 // Gradients are the tensors that a Backwarder writes; DBias and DSinks are nil
 // where the problem has no bias or sinks.
-type Gradients struct{ DQ, DK, DV, DBias, DSinks *Tensor }
+type Gradients struct{ DQ, DK, DV, DBias, DSinks *guard.View }
 
 // Map returns the gradients with f of each tensor, which is nil where that is.
-func (g Gradients) Map(f func(*Tensor) *Tensor) Gradients {
+func (g Gradients) Map(f func(*guard.View) *guard.View) Gradients {
 	return Gradients{DQ: f(g.DQ), DK: f(g.DK), DV: f(g.DV), DBias: f(g.DBias), DSinks: f(g.DSinks)}
 }
 
-// list returns the tensors that are there.
-func (g Gradients) list() (all []*Tensor) {
-	for _, t := range []*Tensor{g.DQ, g.DK, g.DV, g.DBias, g.DSinks} {
+// List returns the tensors that are there.
+func (g Gradients) List() (all []*guard.View) {
+	for _, t := range []*guard.View{g.DQ, g.DK, g.DV, g.DBias, g.DSinks} {
 		if t != nil {
 			all = append(all, t)
 		}
@@ -41,17 +41,17 @@ func (g Gradients) list() (all []*Tensor) {
 // loss does not depend on LSE.
 type BackwardInputs struct {
 	Inputs
-	DO, DLSE, O, LSE *Tensor
+	DO, DLSE, O, LSE *guard.View
 }
 
 // Map returns the inputs with f of each tensor, which is nil where that is.
-func (in BackwardInputs) Map(f func(*Tensor) *Tensor) BackwardInputs {
+func (in BackwardInputs) Map(f func(*guard.View) *guard.View) BackwardInputs {
 	return BackwardInputs{Inputs: in.Inputs.Map(f), DO: f(in.DO), DLSE: f(in.DLSE), O: f(in.O), LSE: f(in.LSE)}
 }
 
-// list returns the tensors that are there.
-func (in BackwardInputs) list() []*Tensor {
-	all := append(in.Inputs.list(), in.DO, in.O, in.LSE)
+// List returns the tensors that are there.
+func (in BackwardInputs) List() []*guard.View {
+	all := append(in.Inputs.List(), in.DO, in.O, in.LSE)
 	if in.DLSE != nil {
 		all = append(all, in.DLSE)
 	}
@@ -71,7 +71,7 @@ func (f BackwardFunc) Backward(g Gradients, in BackwardInputs, p attention.Probl
 // ref.BackwardModel.Backward.
 func ContiguousBackward(f func(g ref.Gradients, o, lse []float64, up ref.Upstream[float64], in ref.Inputs[float64], p attention.Problem) error) Backwarder {
 	return BackwardFunc(func(g Gradients, in BackwardInputs, p attention.Problem) error {
-		gather := func(t *Tensor) []float64 {
+		gather := func(t *guard.View) []float64 {
 			if t == nil {
 				return nil
 			}
@@ -83,7 +83,7 @@ func ContiguousBackward(f func(g ref.Gradients, o, lse []float64, up ref.Upstrea
 			return err
 		}
 		for i, x := range [][]float64{out.DQ, out.DK, out.DV, out.DBias, out.DSinks} {
-			if t := []*Tensor{g.DQ, g.DK, g.DV, g.DBias, g.DSinks}[i]; t != nil {
+			if t := []*guard.View{g.DQ, g.DK, g.DV, g.DBias, g.DSinks}[i]; t != nil {
 				t.Scatter(x)
 			}
 		}
@@ -142,11 +142,11 @@ func (s *BackwardSuite) Where(keep func(*Case) bool) *BackwardSuite {
 	return &kept
 }
 
-// TestBackward runs every case as a subtest. With -v each says how close it
+// TestBackward runs every case of a suite as a subtest. With -v each says how close it
 // came. It fails if got supports none.
-func (s *BackwardSuite) TestBackward(t *testing.T, got Backwarder) {
+func TestBackward[S guard.Parent[S]](t S, s *BackwardSuite, got Backwarder) {
 	t.Helper()
-	runCases(t, s.Cases, got, func(t *testing.T, c *Case) {
+	runCases(t, s.Cases, got, func(t S, c *Case) {
 		report, err := s.Check(c, got)
 		if err != nil {
 			t.Fatalf("%v\n%v", err, c.BackwardString())
@@ -162,7 +162,7 @@ type BackwardReport []GradientReport
 // far it may be off.
 type GradientReport struct {
 	Name  string
-	Diff  ref.Diff
+	Diff  guard.Diff
 	Bound float64
 }
 
@@ -187,7 +187,7 @@ func (s *BackwardSuite) Check(c *Case, got Backwarder) (BackwardReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attntest: no expectation for %s: %w", c.Name, err)
 	}
-	first := c.newBackwardRun(e, nanAround)
+	first := c.newBackwardRun(e, &guard.NotFinite)
 	if err := first.call(c, got); err != nil {
 		return nil, err
 	}
@@ -203,12 +203,12 @@ func (s *BackwardSuite) Check(c *Case, got Backwarder) (BackwardReport, error) {
 	if err := c.checkHidden(first.g, e.in); err != nil {
 		return report, err
 	}
-	second := c.newBackwardRun(e, finiteAround)
+	second := c.newBackwardRun(e, &guard.Finite)
 	if err := second.call(c, got); err != nil {
 		return report, fmt.Errorf("second run: %w", err)
 	}
-	for i, t := range first.g.list() {
-		if err := checkEqual(c.results(t), c.results(second.g.list()[i]), finiteAround); err != nil {
+	for i, t := range first.g.List() {
+		if err := guard.Equal(c.results(t), c.results(second.g.List()[i])); err != nil {
 			return report, err
 		}
 	}
@@ -217,9 +217,9 @@ func (s *BackwardSuite) Check(c *Case, got Backwarder) (BackwardReport, error) {
 
 // checkGradients compares gradients with what is wanted.
 func (c *Case) checkGradients(g Gradients, e *bwdExpectation) (report BackwardReport, err error) {
-	for i, t := range g.list() {
+	for i, t := range g.List() {
 		x := GradientReport{Name: t.Name, Bound: e.bounds[i]}
-		if x.Diff, err = checkValues(c.results(t), e.want[i], x.Bound); err != nil {
+		if x.Diff, err = c.results(t).Compare(e.want[i], x.Bound); err != nil {
 			return report, err
 		}
 		report = append(report, x)
@@ -232,7 +232,7 @@ type bwdExpectation struct {
 	in     ref.Inputs[float64]
 	up     ref.Upstream[float64]
 	o, lse []float64
-	want   [][]float64                  // of Gradients.list, without rows that are in no sequence
+	want   [][]float64                  // of Gradients.List, without rows that are in no sequence
 	bounds []float64                    // likewise
 	sample *ref.BackwardSample[float64] // instead of want and bounds
 }
@@ -248,8 +248,8 @@ func (s *BackwardSuite) expect(c *Case) (*bwdExpectation, error) {
 		if e.o, e.lse, err = ref.Saved(e.in, p); err != nil {
 			return nil, err
 		}
-		r := c.newBackwardRun(e, nanAround)
-		for _, t := range r.g.list() {
+		r := c.newBackwardRun(e, &guard.NotFinite)
+		for _, t := range r.g.List() {
 			clear(t.Data)
 		}
 		if err := s.want.Backward(r.g, r.in, p); err != nil {
@@ -257,7 +257,7 @@ func (s *BackwardSuite) expect(c *Case) (*bwdExpectation, error) {
 		}
 		want := ref.NewGradients(p)
 		for _, x := range []struct {
-			t    *Tensor
+			t    *guard.View
 			to   *[]float64
 			name string
 		}{{r.g.DQ, &want.DQ, "dq"}, {r.g.DK, &want.DK, "dk"}, {r.g.DV, &want.DV, "dv"}, {r.g.DBias, &want.DBias, "dbias"}, {r.g.DSinks, &want.DSinks, "dsinks"}} {
@@ -267,7 +267,7 @@ func (s *BackwardSuite) expect(c *Case) (*bwdExpectation, error) {
 		}
 		b, err := s.tol(c, want, e.o, e.lse, e.up, e.in)
 		bounds := map[string]float64{"dq": b.DQ, "dk": b.DK, "dv": b.DV, "dbias": b.DBias, "dsinks": b.DSinks}
-		for _, t := range r.g.list() {
+		for _, t := range r.g.List() {
 			e.want, e.bounds = append(e.want, c.results(t).Gather()), append(e.bounds, bounds[t.Name])
 		}
 		return e, err

@@ -8,11 +8,13 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // TestBackwardModel says that everything in package ref passes the suite: the
 // tolerances have room for tiles of any size.
 func TestBackwardModel(t *testing.T) {
+	sequential(t)
 	most := 1e7
 	if raceDetector {
 		most = 3e5
@@ -29,13 +31,14 @@ func TestBackwardModel(t *testing.T) {
 		{small, "plain", ContiguousBackward(ref.PlainBackward[float64])},
 		{small, "reference", BackwardReference},
 	} {
-		t.Run(x.name, func(t *testing.T) { x.suite.TestBackward(t, x.got) })
+		t.Run(x.name, func(t *testing.T) { TestBackward(t, x.suite, x.got) })
 	}
 }
 
 // TestBackwardCases: every case has an LSE, names are unique, and all that the
 // table is to hold is there.
 func TestBackwardCases(t *testing.T) {
+	sequential(t)
 	names, kinds := map[string]bool{}, map[Gradient]int{}
 	dlse := map[dtype.DType]int{}
 	for _, c := range BackwardCases(Full) {
@@ -86,8 +89,8 @@ func TestBackwardDifferentLayouts(t *testing.T) {
 		in, up := c.values(), c.upstream()
 		o, lse, err := ref.Saved(in, c.Problem)
 		require.NoError(t, err)
-		r := c.newBackwardRun(&bwdExpectation{in: in, up: up, o: o, lse: lse}, nanAround)
-		for _, pair := range [][2]*Tensor{{r.g.DQ, r.in.Q}, {r.g.DK, r.in.K}, {r.g.DV, r.in.V}, {r.in.DO, r.in.O}} {
+		r := c.newBackwardRun(&bwdExpectation{in: in, up: up, o: o, lse: lse}, &guard.NotFinite)
+		for _, pair := range [][2]*guard.View{{r.g.DQ, r.in.Q}, {r.g.DK, r.in.K}, {r.g.DV, r.in.V}, {r.in.DO, r.in.O}} {
 			require.NotEqual(t, pair[0].Strides, pair[1].Strides, "%s %s", c.Name, pair[0].Name)
 		}
 	}
@@ -98,7 +101,7 @@ func TestBackwardDifferentLayouts(t *testing.T) {
 func TestBackwardSupports(t *testing.T) {
 	s := NewBackwardSuite(Short, BackwardReference, PlainGradients).Where(func(c *Case) bool { return c.FLOPs() < 1e3 })
 	f := &backwardSupporter{t: t}
-	t.Run("suite", func(t *testing.T) { s.TestBackward(t, f) })
+	t.Run("suite", func(t *testing.T) { TestBackward(t, s, f) })
 	require.Positive(t, f.refused)
 	require.Positive(t, f.ran)
 }

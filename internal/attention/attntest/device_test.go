@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A device has memory of bytes in the storage format, as a GPU does. It is the
@@ -13,9 +14,9 @@ import (
 // download all of them whole.
 type device struct{ kernel Forwarder }
 
-func (d *device) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
-	var host, memory []*Tensor
-	upload := func(t *Tensor) *Tensor {
+func (d *device) Forward(o, lse *guard.View, in Inputs, p attention.Problem) error {
+	var host, memory []*guard.View
+	upload := func(t *guard.View) *guard.View {
 		if t == nil {
 			return nil
 		}
@@ -37,8 +38,9 @@ func (d *device) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
 // TestDevice says that a kernel behind a device passes as it does in Go, and
 // that its stray writes are seen through the device's memory.
 func TestDevice(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.FLOPs() < quick(2e6) })
-	s.TestForward(t, &device{&kernel{}})
+	TestForward(t, s, &device{&kernel{}})
 	for _, mistake := range []string{"Q scaled in place", "one row past the end", "stale row", "keys' tail not masked", "O written with Q's strides"} {
 		caught := false
 		for _, c := range s.Cases {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // NewSuiteOf returns a suite of these cases, which compares with ref.Forward and
@@ -100,7 +101,7 @@ func (c *Case) expectRows(e *expectation, rows []ref.Row) error {
 func (c *Case) checkRows(r *run, e *expectation) (report Report, err error) {
 	p, d := c.Problem, c.Problem.ValueHeadDim()
 	report.Bound = e.bound
-	if err := checkFinite(c.results(r.o)); err != nil {
+	if err := c.results(r.o).CheckFinite(); err != nil {
 		return report, err
 	}
 	whole := r.o.Gather()
@@ -109,7 +110,7 @@ func (c *Case) checkRows(r *run, e *expectation) (report Report, err error) {
 		at, _ := e.in.At(p, row)
 		got = append(got, whole[at*d:(at+1)*d]...)
 	}
-	if report.O = ref.MaxDiff(got, e.o); !(report.O.Off <= e.bound.O) {
+	if report.O = guard.MaxDiff(got, e.o); !(report.O.Off <= e.bound.O) {
 		return report, c.sampleError("O", e.rows[report.O.Index/d], report.O, e.bound.O)
 	}
 	if r.lse == nil {
@@ -129,24 +130,14 @@ func (c *Case) checkRows(r *run, e *expectation) (report Report, err error) {
 		_, at := e.in.At(p, row)
 		got = append(got, whole[at])
 	}
-	if report.LSE = ref.MaxDiff(got, e.lse); !(report.LSE.Off <= e.bound.LSE) {
+	if report.LSE = guard.MaxDiff(got, e.lse); !(report.LSE.Off <= e.bound.LSE) {
 		return report, c.sampleError("LSE", e.rows[report.LSE.Index], report.LSE, e.bound.LSE)
 	}
 	return report, nil
 }
 
-func (c *Case) sampleError(name string, at any, d ref.Diff, bound float64) error {
+func (c *Case) sampleError(name string, at any, d guard.Diff, bound float64) error {
 	return fmt.Errorf("%s = %.9g, want %.9g: off by %.3g, tolerance %.2g at %+v of a sample", name, d.Got, d.Want, d.Off, bound, at)
-}
-
-// checkFinite wants every element to be a number.
-func checkFinite(t *Tensor) error {
-	for i, x := range t.Gather() {
-		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return fmt.Errorf("%s[%d] = %g at %s: not written, or computed from what is not an input", t.Name, i, x, t.index(i))
-		}
-	}
-	return nil
 }
 
 // expectDirectly does the same for the backward pass.
@@ -204,18 +195,18 @@ func (s *BackwardSuite) expectSample(c *Case, e *bwdExpectation) (err error) {
 func (c *Case) savedBy(f Forwarder, in ref.Inputs[float64]) (o, lse []float64, err error) {
 	with := *c
 	with.NoLSE = false
-	r := with.newRun(in, finiteAround)
+	r := with.newRun(in, &guard.Finite)
 	clear(r.o.Data)
 	clear(r.lse.Data)
 	if err := f.Forward(r.o, r.lse, r.in, c.Problem); err != nil {
 		return nil, nil, err
 	}
-	if err := checkFinite(r.o); err != nil {
+	if err := r.o.CheckFinite(); err != nil {
 		return nil, nil, fmt.Errorf("the forward pass before: %w", err)
 	}
 	o, lse = r.o.Gather(), r.lse.Gather()
 	if i := slices.IndexFunc(lse, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 1) }); i >= 0 {
-		return nil, nil, fmt.Errorf("the forward pass before: LSE[%d] = %g at %s", i, lse[i], r.lse.index(i))
+		return nil, nil, fmt.Errorf("the forward pass before: LSE[%d] = %g at %s", i, lse[i], r.lse.Index(i))
 	}
 	return o, lse, nil
 }
@@ -223,8 +214,8 @@ func (c *Case) savedBy(f Forwarder, in ref.Inputs[float64]) (o, lse []float64, e
 // checkSample compares the rows and keys of an expectation, and wants everything else to be
 // written and finite.
 func (c *Case) checkSample(g Gradients, e *bwdExpectation) (report BackwardReport, err error) {
-	for _, t := range g.list() {
-		if err := checkFinite(c.results(t)); err != nil {
+	for _, t := range g.List() {
+		if err := c.results(t).CheckFinite(); err != nil {
 			return nil, err
 		}
 	}

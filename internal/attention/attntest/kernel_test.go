@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A kernel is the tiled algorithm on strided memory, as a shader is written,
@@ -26,7 +27,7 @@ func (k *kernel) is(mistake string) bool { return k.mistake == mistake }
 
 // at returns the position of row (b, h, i) in the data of O, Q, K or V: row i of
 // sequence b, packed or not.
-func (k *kernel) at(t *Tensor, b, h, i int) int {
+func (k *kernel) at(t *guard.View, b, h, i int) int {
 	if len(t.Shape) == 4 {
 		return t.Offset + b*t.Strides[0] + h*t.Strides[1] + i*t.Strides[2]
 	}
@@ -34,7 +35,7 @@ func (k *kernel) at(t *Tensor, b, h, i int) int {
 }
 
 // first returns where sequence b begins in a packed tensor.
-func (k *kernel) first(t *Tensor, b int) int {
+func (k *kernel) first(t *guard.View, b int) int {
 	cu := k.in.CuSeqlensQ
 	if slices.Contains([]string{"k", "v", "dk", "dv"}, t.Name) || k.is("queries where the keys are") {
 		cu = k.in.CuSeqlensKV
@@ -43,7 +44,7 @@ func (k *kernel) first(t *Tensor, b int) int {
 }
 
 // atLSE returns the position of row i in the data of LSE.
-func (k *kernel) atLSE(t *Tensor, b, h, i int) int {
+func (k *kernel) atLSE(t *guard.View, b, h, i int) int {
 	switch {
 	case len(t.Shape) == 3:
 		return t.Offset + b*t.Strides[0] + h*t.Strides[1] + i
@@ -70,7 +71,7 @@ func (k *kernel) mask(b int) attention.Mask {
 	}
 	m := p.Mask()
 	if p.Varlen.On {
-		length := func(cu *Tensor) int { return int(cu.Data[cu.Offset+b+1] - cu.Data[cu.Offset+b]) }
+		length := func(cu *guard.View) int { return int(cu.Data[cu.Offset+b+1] - cu.Data[cu.Offset+b]) }
 		m = p.MaskOf(length(k.in.CuSeqlensQ), length(k.in.CuSeqlensKV))
 		switch {
 		case k.is("shift of the longest sequence") && p.CausalAlign == attention.BottomRight:
@@ -88,7 +89,7 @@ func (k *kernel) mask(b int) attention.Mask {
 }
 
 // Forward walks over tiles of kernelBlock rows and keys.
-func (k *kernel) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
+func (k *kernel) Forward(o, lse *guard.View, in Inputs, p attention.Problem) error {
 	k.calls++
 	k.in, k.p = in, p
 	for b := range p.Batch {
@@ -112,7 +113,7 @@ func (k *kernel) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
 }
 
 // stray makes the mistakes that are writes.
-func (k *kernel) stray(o, lse *Tensor) {
+func (k *kernel) stray(o, lse *guard.View) {
 	p, q, v := k.p, k.in.Q, k.in.V
 	if p.Varlen.On {
 		return
@@ -199,7 +200,7 @@ type rowState struct {
 }
 
 // row computes one row.
-func (k *kernel) row(o, lse *Tensor, b, h, i int) {
+func (k *kernel) row(o, lse *guard.View, b, h, i int) {
 	p := k.p
 	kh := k.keyHead(h)
 	lo, n := k.keys(i)
@@ -341,7 +342,7 @@ func (k *kernel) value(b, kh, j int) []float64 {
 }
 
 // store writes one row of O and LSE.
-func (k *kernel) store(o, lse *Tensor, b, h, kh int, r *rowState) {
+func (k *kernel) store(o, lse *guard.View, b, h, kh int, r *rowState) {
 	p, i, m, l := k.p, r.i, r.m, r.l
 	out := *o
 	if k.is("O written with Q's strides") {

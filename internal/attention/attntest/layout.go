@@ -58,8 +58,8 @@ func (l Layout) String() string {
 }
 
 const (
-	// guard elements precede the tensor; a multiple of 8 keeps it aligned.
-	guard = 64
+	// guardElements elements precede the tensor; a multiple of 8 keeps it aligned.
+	guardElements = 64
 	// guardRows rows follow it, so that a tile that runs over the end
 	// meets garbage before the end of the buffer.
 	guardRows = 16
@@ -71,15 +71,15 @@ const (
 // heads, seq, dim), and the length of its backing slice.
 func (l Layout) place(shape []int) (offset int, strides []int, length int) {
 	b, h, s, d := shape[0], shape[1], shape[2], shape[3]
-	offset = guard
+	offset = guardElements
 	row := d // distance of rows where they are neighbours
 	switch l {
 	case Padded:
 		row = d + 8
 	case Odd:
-		row, offset = d+3, guard+5
+		row, offset = d+3, guardElements+5
 	case OddOffset:
-		offset = guard + 7
+		offset = guardElements + 7
 	case Packed:
 		offset = 0
 	}
@@ -100,7 +100,7 @@ func (l Layout) place(shape []int) (offset int, strides []int, length int) {
 	for a, n := range shape[:3] {
 		last += (n - 1) * strides[a]
 	}
-	return offset, strides, last + guard + guardRows*row
+	return offset, strides, last + guardElements + guardRows*row
 }
 
 // placeAny does the same for a tensor of fewer axes. Packed Q, K, V and O,
@@ -123,7 +123,7 @@ func (l Layout) placeAny(shape []int, packed bool) (offset int, strides []int, l
 // layouts with garbage between rows.
 func (l Layout) placeLSE(shape []int) (offset int, strides []int, length int) {
 	h, s := shape[1], shape[2]
-	offset = guard
+	offset = guardElements
 	row := s
 	switch l {
 	case Packed:
@@ -131,9 +131,9 @@ func (l Layout) placeLSE(shape []int) (offset int, strides []int, length int) {
 	case Padded, Cache, FusedQKV:
 		row = s + 8
 	case Odd:
-		row, offset = s+3, guard+5
+		row, offset = s+3, guardElements+5
 	case OddOffset:
-		offset = guard + 7
+		offset = guardElements + 7
 	}
-	return offset, []int{h * row, row, 1}, offset + shape[0]*h*row + guard
+	return offset, []int{h * row, row, 1}, offset + shape[0]*h*row + guardElements
 }

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"testing"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A Forwarder computes attention. Shapes are those of package problem; lse,
@@ -18,23 +18,23 @@ import (
 // implementation uploads the whole backing slice of each tensor (Encode), and
 // downloads all afterwards (Decode), so that the suite sees stray writes.
 type Forwarder interface {
-	Forward(o, lse *Tensor, in Inputs, p attention.Problem) error
+	Forward(o, lse *guard.View, in Inputs, p attention.Problem) error
 }
 
 // Inputs are the tensors that an implementation reads; those of features that
 // the problem does not have are nil.
 type Inputs struct {
-	Q, K, V                 *Tensor
-	Bias                    *Tensor
-	ALiBiSlopes             *Tensor
-	Sinks                   *Tensor
-	KeyMask                 *Tensor // dtype.Bool: 1 is visible
-	CuSeqlensQ, CuSeqlensKV *Tensor // dtype.Int32
+	Q, K, V                 *guard.View
+	Bias                    *guard.View
+	ALiBiSlopes             *guard.View
+	Sinks                   *guard.View
+	KeyMask                 *guard.View // dtype.Bool: 1 is visible
+	CuSeqlensQ, CuSeqlensKV *guard.View // dtype.Int32
 }
 
 // Map returns the inputs with f of each tensor, which is nil where that is. A
 // device implementation uploads them with it.
-func (in Inputs) Map(f func(*Tensor) *Tensor) Inputs {
+func (in Inputs) Map(f func(*guard.View) *guard.View) Inputs {
 	return Inputs{
 		Q: f(in.Q), K: f(in.K), V: f(in.V),
 		Bias: f(in.Bias), ALiBiSlopes: f(in.ALiBiSlopes), Sinks: f(in.Sinks), KeyMask: f(in.KeyMask),
@@ -42,9 +42,9 @@ func (in Inputs) Map(f func(*Tensor) *Tensor) Inputs {
 	}
 }
 
-// list returns the tensors that are there.
-func (in Inputs) list() (all []*Tensor) {
-	in.Map(func(t *Tensor) *Tensor {
+// List returns the tensors that are there.
+func (in Inputs) List() (all []*guard.View) {
+	in.Map(func(t *guard.View) *guard.View {
 		if t != nil {
 			all = append(all, t)
 		}
@@ -55,13 +55,13 @@ func (in Inputs) list() (all []*Tensor) {
 
 // contiguous returns copies of all elements in logical order.
 func (in *Inputs) contiguous() ref.Inputs[float64] {
-	gather := func(t *Tensor) []float64 {
+	gather := func(t *guard.View) []float64 {
 		if t == nil {
 			return nil
 		}
 		return t.Gather()
 	}
-	lengths := func(t *Tensor) (n []int32) {
+	lengths := func(t *guard.View) (n []int32) {
 		for _, x := range gather(t) {
 			n = append(n, int32(x))
 		}
@@ -85,10 +85,10 @@ type Supporter interface {
 }
 
 // ForwardFunc is a Forwarder that is one function.
-type ForwardFunc func(o, lse *Tensor, in Inputs, p attention.Problem) error
+type ForwardFunc func(o, lse *guard.View, in Inputs, p attention.Problem) error
 
 // Forward calls f.
-func (f ForwardFunc) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
+func (f ForwardFunc) Forward(o, lse *guard.View, in Inputs, p attention.Problem) error {
 	return f(o, lse, in, p)
 }
 
@@ -97,7 +97,7 @@ func (f ForwardFunc) Forward(o, lse *Tensor, in Inputs, p attention.Problem) err
 // ref.Model.Forward. Q, K and V are copied back too, so that a function that
 // changes them is found out.
 func Contiguous(f func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error) Forwarder {
-	return ForwardFunc(func(o, lse *Tensor, in Inputs, p attention.Problem) error {
+	return ForwardFunc(func(o, lse *guard.View, in Inputs, p attention.Problem) error {
 		values := in.contiguous()
 		outO, outLSE := o.Gather(), []float64(nil)
 		if lse != nil {
@@ -171,11 +171,11 @@ func (s *Suite) Where(keep func(*Case) bool) *Suite {
 	return &kept
 }
 
-// TestForward runs every case as a subtest. With -v each says how close it
+// TestForward runs every case of a suite as a subtest. With -v each says how close it
 // came. It fails if got supports none.
-func (s *Suite) TestForward(t *testing.T, got Forwarder) {
+func TestForward[S guard.Parent[S]](t S, s *Suite, got Forwarder) {
 	t.Helper()
-	runCases(t, s.Cases, got, func(t *testing.T, c *Case) {
+	runCases(t, s.Cases, got, func(t S, c *Case) {
 		report, err := s.Check(c, got)
 		if err != nil {
 			t.Fatalf("%v\n%v", err, c)
@@ -186,18 +186,18 @@ func (s *Suite) TestForward(t *testing.T, got Forwarder) {
 
 // runCases runs check for each case as a subtest, but for those that got, if it is
 // a Supporter, refuses. It fails if those are all.
-func runCases(t *testing.T, cases []*Case, got any, check func(t *testing.T, c *Case)) {
+func runCases[S guard.Parent[S]](t S, cases []*Case, got any, check func(t S, c *Case)) {
 	t.Helper()
 	ran := false
 	for _, c := range cases {
 		if support, ok := got.(Supporter); ok {
 			if err := support.Supports(c.Problem); err != nil {
-				t.Run(c.Name, func(t *testing.T) { t.Skip(err) })
+				t.Run(c.Name, func(t S) { t.Skip(err) })
 				continue
 			}
 		}
 		ran = true
-		t.Run(c.Name, func(t *testing.T) { check(t, c) })
+		t.Run(c.Name, func(t S) { check(t, c) })
 	}
 	if !ran {
 		t.Errorf("none of %d cases is supported", len(cases))
@@ -216,7 +216,7 @@ func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 		return Report{}, fmt.Errorf("attntest: no expectation for %s: %w", c.Name, err)
 	}
 	report := Report{Bound: want.bound}
-	first := c.newRun(want.in, nanAround)
+	first := c.newRun(want.in, &guard.NotFinite)
 	if err := first.call(c, got); err != nil {
 		return report, err
 	}
@@ -231,15 +231,15 @@ func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 	if err := checkEmptyRows(first.o, c, want.in); err != nil {
 		return report, err
 	}
-	second := c.newRun(want.in, finiteAround)
+	second := c.newRun(want.in, &guard.Finite)
 	if err := second.call(c, got); err != nil {
 		return report, fmt.Errorf("second run: %w", err)
 	}
-	if err := checkEqual(c.results(first.o), c.results(second.o), finiteAround); err != nil {
+	if err := guard.Equal(c.results(first.o), c.results(second.o)); err != nil {
 		return report, err
 	}
 	if first.lse != nil {
-		if err := checkEqual(c.results(first.lse), c.results(second.lse), finiteAround); err != nil {
+		if err := guard.Equal(c.results(first.lse), c.results(second.lse)); err != nil {
 			return report, err
 		}
 	}
@@ -248,10 +248,10 @@ func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 
 // checkAll compares O and LSE with what is wanted.
 func (c *Case) checkAll(r *run, want *expectation, report *Report) (err error) {
-	if report.O, err = checkValues(c.results(r.o), want.o, want.bound.O); err != nil || r.lse == nil {
+	if report.O, err = c.results(r.o).Compare(want.o, want.bound.O); err != nil || r.lse == nil {
 		return err
 	}
-	report.LSE, err = checkValues(c.results(r.lse), want.lse, want.bound.LSE)
+	report.LSE, err = c.results(r.lse).Compare(want.lse, want.bound.LSE)
 	return err
 }
 
@@ -271,7 +271,7 @@ func (s *Suite) expect(c *Case) (*expectation, error) {
 		}
 		p := c.Problem
 		e := &expectation{in: c.values()}
-		r := c.newRun(e.in, nanAround)
+		r := c.newRun(e.in, &guard.NotFinite)
 		if r.lse == nil {
 			r.lse = newTensor("LSE", Packed, dtype.Float32, p.LSEShape()...)
 		}

@@ -1,6 +1,7 @@
 package attntest
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/philox"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // quick returns how many operations a case may have at most: fewer under the race
@@ -21,17 +23,48 @@ func quick(most float64) float64 {
 	return most
 }
 
+// sequential skips a test under go test -short, as make test runs it with -race: one without
+// goroutines of its own.
+func sequential(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
+}
+
+// TestConcurrently uses suites from several goroutines, each with all cases.
+func TestConcurrently(t *testing.T) {
+	small := func(c *Case) bool { return c.FLOPs() < 1e4 && c.Problem.DType == dtype.Float16 }
+	forward := NewSuite(Short, Reference, TwicePlain).Where(small)
+	backward := NewBackwardSuite(Short, BackwardReference, PlainGradients).Where(small)
+	require.NotEmpty(t, forward.Cases)
+	for i := range 4 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			for _, c := range forward.Cases {
+				_, err := forward.Check(c, Reference)
+				require.NoError(t, err, c.Name)
+			}
+			for _, c := range backward.Cases {
+				_, err := backward.Check(c, BackwardReference)
+				require.NoError(t, err, c.Name)
+			}
+		})
+	}
+}
+
 // TestReference compares the reference with loops that mirror the formula,
 // where those are quick enough.
 func TestReference(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Contiguous(loops), Float64)
-	s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }).TestForward(t, Reference)
+	TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }), Reference)
 }
 
 // TestAlgorithm compares the tiled algorithm, without rounding, with the
 // reference: tiles that are square, wide, tall, larger than the problem, and a
 // lazy rescale.
 func TestAlgorithm(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Reference, Float64)
 	for _, m := range []ref.Model{
 		{BlockM: 16, BlockN: 32, Float64: true},
@@ -45,7 +78,7 @@ func TestAlgorithm(t *testing.T) {
 			if m.BlockM == 16 && !raceDetector {
 				limit = math.Inf(1)
 			}
-			s.Where(func(c *Case) bool { return c.FLOPs() < limit && c.Problem.DType == dtype.Float16 }).TestForward(t, Contiguous(m.Forward))
+			TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < limit && c.Problem.DType == dtype.Float16 }), Contiguous(m.Forward))
 		})
 	}
 }
@@ -53,19 +86,20 @@ func TestAlgorithm(t *testing.T) {
 // TestKernelPrecision says that the tolerance for kernels suits an
 // implementation that rounds where kernels round, and the plain one itself.
 func TestKernelPrecision(t *testing.T) {
+	sequential(t)
 	s := NewSuite(Short, Reference, TwicePlain)
 	if raceDetector {
 		s = s.Where(func(c *Case) bool { return c.FLOPs() < 3e5 })
 	}
 	t.Run("model", func(t *testing.T) {
-		s.TestForward(t, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))
+		TestForward(t, s, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))
 	})
 	small := s.Where(func(c *Case) bool { return c.FLOPs() < 1e7 })
 	t.Run("model-small-tiles", func(t *testing.T) {
-		small.TestForward(t, Contiguous(ref.Model{BlockM: 16, BlockN: 16, RoundP: true}.Forward))
+		TestForward(t, small, Contiguous(ref.Model{BlockM: 16, BlockN: 16, RoundP: true}.Forward))
 	})
-	t.Run("plain", func(t *testing.T) { small.TestForward(t, Contiguous(ref.Plain[float64])) })
-	t.Run("reference", func(t *testing.T) { small.TestForward(t, Reference) })
+	t.Run("plain", func(t *testing.T) { TestForward(t, small, Contiguous(ref.Plain[float64])) })
+	t.Run("reference", func(t *testing.T) { TestForward(t, small, Reference) })
 }
 
 // TestSupports says that refused cases are skipped, not run.
@@ -74,7 +108,7 @@ func TestSupports(t *testing.T) {
 	require.NotEmpty(t, s.Cases)
 	refused, ran := 0, 0
 	f := &supporter{t: t, refused: &refused, ran: &ran}
-	t.Run("suite", func(t *testing.T) { s.TestForward(t, f) })
+	t.Run("suite", func(t *testing.T) { TestForward(t, s, f) })
 	require.Positive(t, refused)
 	require.Positive(t, ran)
 }
@@ -92,7 +126,7 @@ func (s *supporter) Supports(p attention.Problem) error {
 	return errRefused
 }
 
-func (s *supporter) Forward(o, lse *Tensor, in Inputs, p attention.Problem) error {
+func (s *supporter) Forward(o, lse *guard.View, in Inputs, p attention.Problem) error {
 	require.Equal(s.t, dtype.Float16, p.DType)
 	*s.ran++
 	return Reference.Forward(o, lse, in, p)

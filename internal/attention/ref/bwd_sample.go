@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A Key names one key of a problem; Head is its key head.
@@ -101,10 +102,10 @@ func (s *BackwardSample[T]) Size() (rows, keys int) { return len(s.rows), len(s.
 
 // A GradientCheck says how far a gradient is from the reference, on a sample.
 type GradientCheck struct {
-	Name  string  // dq, dk or dv
-	Diff  Diff    // the worst element
-	At    string  // where: batch, head, row or key, and column
-	Mean  float64 // mean|Δ|
+	Name  string     // dq, dk or dv
+	Diff  guard.Diff // the worst element
+	At    string     // where: batch, head, row or key, and column
+	Mean  float64    // mean|Δ|
 	Bound float64
 }
 
@@ -147,7 +148,7 @@ func checkSample[T Float](name string, whole []T, want []float64, d int, bound f
 			sum += math.Abs(got[x*d+e] - want[x*d+e])
 		}
 	}
-	diff := MaxDiff(got, want)
+	diff := guard.MaxDiff(got, want)
 	_, at := place(diff.Index / d)
 	return GradientCheck{Name: name, Diff: diff, At: fmt.Sprintf("%s,%d", at, diff.Index%d), Mean: sum / float64(len(want)), Bound: bound}
 }

@@ -17,6 +17,9 @@ func allKeys(in Inputs[float64], p attention.Problem) []Key { return SampleKeys(
 // Backward computes, with every feature; in float32 it is what PlainBackward does,
 // but for a rounding or two.
 func TestSampleBackward(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
 	for name, change := range bwdProblems {
 		for _, dt := range dtype.All() {
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 20, SeqKV: 27, HeadDim: 16, DType: dt}

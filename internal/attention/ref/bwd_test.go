@@ -113,6 +113,9 @@ var tiny = attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqK
 
 // TestFiniteDifferences: each feature alone, then pairs, then all of them.
 func TestFiniteDifferences(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
 	dropout := attention.Dropout{P: 0.4, Seeded: true, Seed: 5, Offset: 1 << 33}
 	for name, change := range map[string]func(p *attention.Problem){
 		"plain":        func(*attention.Problem) {},

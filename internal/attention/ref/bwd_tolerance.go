@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A GradientBound is the largest absolute error that each gradient may have on
@@ -116,7 +117,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	cancel := (0.4*math.Sqrt(n) + n/8) * roundoff32 * s.Term
 	most := gradientCeilings(s, p)
 	bound := func(want, plain []float64, times, half, least, ceiling float64) float64 {
-		return min(times*max(MaxDiff(plain, want).Off, half*largest(want), least), ceiling)
+		return min(times*max(guard.MaxDiff(plain, want).Off, half*largest(want), least), ceiling)
 	}
 	step, dX := 0.0, cancel
 	if p.DType != dtype.Float32 {

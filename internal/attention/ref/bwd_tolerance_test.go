@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // bounds returns the bounds of d, and plain's gradients.
@@ -39,6 +40,9 @@ func gradients(got, want Gradients, b GradientBound) []struct {
 // TestBackwardModel: the kernels' algorithm is within the bounds, in each format
 // and with each feature.
 func TestBackwardModel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
 	for name, change := range bwdProblems {
 		for _, dt := range dtype.All() {
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 50, HeadDim: 24, DType: dt}
@@ -53,13 +57,13 @@ func TestBackwardModel(t *testing.T) {
 				few = 100 // scores of ALiBi are 40, and so are the roundings of S - LSE
 			}
 			for _, x := range gradients(plain, d.g, bound) {
-				require.LessOrEqual(t, MaxDiff(x.got, x.want).Off, few*dt.Eps()*max(largest(x.want), 0.1), "%s %v %s", name, dt, x.name)
+				require.LessOrEqual(t, guard.MaxDiff(x.got, x.want).Off, few*dt.Eps()*max(largest(x.want), 0.1), "%s %v %s", name, dt, x.name)
 			}
 			for _, m := range []BackwardModel{{BlockM: 16, BlockN: 16, RoundS: true}, {BlockM: 32, BlockN: 8}} {
 				g := NewGradients(p)
 				require.NoError(t, fromSaved(m.Backward, g, d.up, d.in, p))
 				for _, x := range gradients(g, d.g, bound) {
-					diff := MaxDiff(x.got, x.want)
+					diff := guard.MaxDiff(x.got, x.want)
 					require.LessOrEqual(t, diff.Off, x.bound, "%s %v %v %s %v", name, dt, m, x.name, diff)
 					if testing.Verbose() && diff.Off > 0.5*x.bound {
 						t.Logf("%s %v %v %s: %.2f of the bound", name, dt, m, x.name, diff.Off/x.bound)
@@ -102,7 +106,7 @@ func TestBackwardModelRounds(t *testing.T) {
 		a, b := NewGradients(p), NewGradients(p)
 		require.NoError(t, fromSaved(BackwardModel{BlockM: 8, BlockN: 8}.Backward, a, d.up, d.in, p))
 		require.NoError(t, fromSaved(BackwardModel{BlockM: 8, BlockN: 8, RoundS: true}.Backward, b, d.up, d.in, p))
-		require.Equal(t, dt == dtype.Float32, MaxDiff(a.DQ, b.DQ).Off == 0, "%v", dt)
+		require.Equal(t, dt == dtype.Float32, guard.MaxDiff(a.DQ, b.DQ).Off == 0, "%v", dt)
 	}
 }
 
@@ -118,7 +122,7 @@ func TestGradientBounds(t *testing.T) {
 		list := gradients(plain, d.g, bound)
 		for i, x := range list {
 			ceiling := gradients(plain, d.g, most)[i].bound
-			require.GreaterOrEqual(t, x.bound, 2*MaxDiff(x.got, x.want).Off, "%v %s", dt, x.name)
+			require.GreaterOrEqual(t, x.bound, 2*guard.MaxDiff(x.got, x.want).Off, "%v %s", dt, x.name)
 			require.Less(t, x.bound, ceiling, "%v %s", dt, x.name)
 			require.Less(t, ceiling, 2e4*x.bound, "%v %s", dt, x.name)
 			if x.name != "dsinks" {

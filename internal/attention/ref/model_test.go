@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // TestModelRescale: with one row of rising scores, a lazy model rescales less
@@ -26,8 +27,8 @@ func TestModelRescale(t *testing.T) {
 		m := Model{BlockM: 1, BlockN: 1, RescaleAbove: above, Float64: true}
 		o, lse := make([]float64, 8), make([]float64, 1)
 		require.NoError(t, m.Forward(o, lse, d.in, p))
-		require.LessOrEqual(t, MaxDiff(o, d.o).Off, bound.O, "%v", m)
-		require.LessOrEqual(t, MaxDiff(lse, d.lse).Off, bound.LSE, "%v", m)
+		require.LessOrEqual(t, guard.MaxDiff(o, d.o).Off, bound.O, "%v", m)
+		require.LessOrEqual(t, guard.MaxDiff(lse, d.lse).Off, bound.LSE, "%v", m)
 
 		// Count by walking the tiles.
 		tile := newModelTile[float64](m, &d.in, p)
@@ -74,9 +75,9 @@ func TestModelRounds(t *testing.T) {
 		} else {
 			require.NotEqual(t, unrounded, rounded)
 		}
-		require.Greater(t, MaxDiff(unrounded, d.o).Off, dt.Eps()/10)
+		require.Greater(t, guard.MaxDiff(unrounded, d.o).Off, dt.Eps()/10)
 		exact := run(d, Model{BlockM: 16, BlockN: 16, RoundP: true, Float64: true})
-		require.Less(t, MaxDiff(exact, d.o).Off, 1e-13)
+		require.Less(t, guard.MaxDiff(exact, d.o).Off, 1e-13)
 	}
 }
 
@@ -91,7 +92,7 @@ func TestPlainRounds(t *testing.T) {
 		for _, x := range o {
 			require.Equal(t, x, float64(dt.Round(float32(x))))
 		}
-		off := MaxDiff(o, d.o).Off
+		off := guard.MaxDiff(o, d.o).Off
 		require.Greater(t, off, dt.Eps()/50, "%v", dt)
 		require.Less(t, off, 4*dt.Eps(), "%v", dt)
 	}

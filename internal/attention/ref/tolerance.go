@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A Bound is the largest absolute error that O and LSE may have on one
@@ -108,7 +109,7 @@ func largest[T Float](x []T) float64 {
 // A broken Plain must not excuse a broken kernel, so the bound for O never
 // exceeds ceiling.
 func PlainBound(want, plain, lse []float64, s Scope, p attention.Problem) Bound {
-	off := MaxDiff(plain, want).Off
+	off := guard.MaxDiff(plain, want).Off
 	rounding, half := 0.0, roundoff32*(1+largest(lse)+p.Softcap+truncated(largest(lse), s, p))
 	if p.DType != dtype.Float32 {
 		half = p.DType.Eps()/4 + float64(p.HeadDim)/8*roundoff32*largest(lse)
@@ -215,32 +216,4 @@ func lseBound(u float64, lse []float64, s Scope, p attention.Problem) float64 {
 		}
 	}
 	return weightBound(u, s, p) + u*(2*math.Sqrt(terms(p))+8+3*most)
-}
-
-// A Diff is the worst disagreement of two slices.
-type Diff struct {
-	Index     int
-	Got, Want float64
-	Off       float64 // |Got - Want|; +Inf if either is NaN or only one is infinite
-}
-
-// MaxDiff returns the worst disagreement of got and want, which have the same
-// length. Equal infinities agree. Index is -1 if the slices are empty.
-func MaxDiff(got, want []float64) Diff {
-	worst := Diff{Index: -1, Off: -1}
-	for i, w := range want {
-		g := got[i]
-		off := math.Abs(g - w)
-		if g == w {
-			off = 0 // Inf - Inf is NaN
-		}
-		if math.IsNaN(off) {
-			off = math.Inf(1)
-		}
-		if off > worst.Off {
-			worst = Diff{i, g, w, off}
-		}
-	}
-	worst.Off = max(worst.Off, 0)
-	return worst
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // TestPlainBound: above the plain implementation's own error, below the
@@ -28,7 +29,7 @@ func TestPlainBound(t *testing.T) {
 			require.NoError(t, Plain(plain, nil, d.in, p))
 			s := Measure(d.in, p)
 			b := PlainBound(d.o, plain, d.lse, s, p)
-			require.GreaterOrEqual(t, b.O, 2*MaxDiff(plain, d.o).Off)
+			require.GreaterOrEqual(t, b.O, 2*guard.MaxDiff(plain, d.o).Off)
 			require.Less(t, b.O, 0.7*ceiling(s, p))
 			require.Greater(t, b.O, dt.Eps()/2)
 			require.Less(t, b.O, 16*dt.Eps())
@@ -62,25 +63,6 @@ func TestMeasure(t *testing.T) {
 	k := []float32{0, 0, -2, 0, 0, 0, 0, 0}
 	v := []float32{1, 0, -9, 0, 0, 0, 0, 0}
 	require.Equal(t, Scope{Product: 5, Logit: 5, V: 9}, Measure(Inputs[float32]{Q: q, K: k, V: v}, p))
-}
-
-func TestMaxDiff(t *testing.T) {
-	inf, nan := math.Inf(1), math.NaN()
-	for _, c := range []struct {
-		got, want []float64
-		diff      Diff
-	}{
-		{nil, nil, Diff{Index: -1}},
-		{[]float64{1, 2}, []float64{1, 2}, Diff{0, 1, 1, 0}},
-		{[]float64{1, 2.5, 3}, []float64{1, 2, 3.25}, Diff{1, 2.5, 2, 0.5}},
-		{[]float64{-inf, 1}, []float64{-inf, 2}, Diff{1, 1, 2, 1}},
-		{[]float64{5, -inf}, []float64{7, inf}, Diff{1, -inf, inf, inf}},
-		{[]float64{5, -inf}, []float64{7, 0}, Diff{1, -inf, 0, inf}},
-	} {
-		require.Equal(t, c.diff, MaxDiff(c.got, c.want))
-	}
-	require.Equal(t, inf, MaxDiff([]float64{nan}, []float64{1}).Off)
-	require.Equal(t, inf, MaxDiff([]float64{1}, []float64{nan}).Off)
 }
 
 // TestVerify: a right result passes on all rows and on some, a wrong element

@@ -4,14 +4,15 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // A Report says how far a result is from the reference.
 type Report struct {
-	Rows  int   // how many rows were compared
-	O     Diff  // the worst element of O; Index counts within the compared rows
-	LSE   Diff  // the worst element of LSE; Index -1 if it was not given
-	Bound Bound // how far each may be off
+	Rows  int        // how many rows were compared
+	O     guard.Diff // the worst element of O; Index counts within the compared rows
+	LSE   guard.Diff // the worst element of LSE; Index -1 if it was not given
+	Bound Bound      // how far each may be off
 
 	p    attention.Problem
 	rows []Row
@@ -74,14 +75,14 @@ func Verify[T Float](o, lse []T, in Inputs[T], p attention.Problem, rows []Row) 
 	}
 	report := Report{
 		Rows:  n,
-		O:     MaxDiff(gotO, wantO),
-		LSE:   Diff{Index: -1},
+		O:     guard.MaxDiff(gotO, wantO),
+		LSE:   guard.Diff{Index: -1},
 		Bound: PlainBound(wantO, plainO, wantLSE, Measure(in, p), p),
 		p:     p,
 		rows:  rows,
 	}
 	if lse != nil {
-		report.LSE = MaxDiff(gotLSE, wantLSE)
+		report.LSE = guard.MaxDiff(gotLSE, wantLSE)
 	}
 	return report, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -95,7 +96,7 @@ var wrongScale = attntest.Contiguous(func(o, lse []float64, in ref.Inputs[float6
 // failing returns err from the nth call on, of one format.
 func failing(n int, format dtype.DType, err error) attntest.Forwarder {
 	var mu sync.Mutex
-	return attntest.ForwardFunc(func(o, lse *attntest.Tensor, in attntest.Inputs, p attention.Problem) error {
+	return attntest.ForwardFunc(func(o, lse *guard.View, in attntest.Inputs, p attention.Problem) error {
 		if p.DType == format {
 			mu.Lock()
 			n--

@@ -29,7 +29,7 @@ func (r *run) suites() []suite {
 	backward := attntest.NewBackwardSuite(set, attntest.BackwardReference, attntest.PlainGradients)
 	list := []suite{
 		{bench.Forward, forward.Cases, func(ctx context.Context, g *gate, it *item) outcome {
-			dev := r.onDevice(ctx, g, it)
+			dev := newOnDevice(ctx, r.d, r.Hang, g, it)
 			var got attntest.Forwarder = dev
 			if r.forwarder != nil {
 				got = r.forwarder(it.impl)
@@ -38,7 +38,7 @@ func (r *run) suites() []suite {
 			return outcome{it, max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err, dev.modules}
 		}},
 		{bench.Backward, backward.Cases, func(ctx context.Context, g *gate, it *item) outcome {
-			dev := r.onDevice(ctx, g, it)
+			dev := newOnDevice(ctx, r.d, r.Hang, g, it)
 			report, err := backward.Check(it.c, dev)
 			o := outcome{it, 0, err, dev.modules}
 			for _, x := range report {
@@ -66,11 +66,6 @@ func share(off, bound float64) float64 {
 	return off / bound
 }
 
-// onDevice returns what runs the calls of an item.
-func (r *run) onDevice(ctx context.Context, g *gate, it *item) *onDevice {
-	return &onDevice{ctx: ctx, d: r.d, impl: it.impl, hang: r.Hang, gate: g, item: it}
-}
-
 // refuses returns why a path does not take a case.
 func (r *run) refuses(pass bench.Pass, impl attention.Impl, c *attntest.Case) error {
 	switch {
@@ -82,5 +77,5 @@ func (r *run) refuses(pass bench.Pass, impl attention.Impl, c *attntest.Case) er
 	case r.forwarder != nil:
 		return nil
 	}
-	return (&onDevice{d: r.d, impl: impl}).Supports(c.Problem)
+	return forwardRefuses(r.d.Caps(), impl, c.Problem)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/attention/ondevice"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -18,7 +19,6 @@ import (
 //	attention_sizes.go    sizes
 //	attention_data.go     layouts and values
 //	attention_smaller.go  steps to a smaller problem
-//	attention_device.go   the calls
 func attentionKernel() Kernel {
 	return Kernel{
 		Name:   "attention",
@@ -75,8 +75,11 @@ func (p *attentionProblem) Check(ctx context.Context, r *Runner) error {
 	if err := p.Case.Problem.Validate(); err != nil {
 		return err
 	}
-	device := &attentionOnDevice{ctx: ctx, r: r, opt: p.options()}
-	return p.check(device, device)
+	kernel := func(opt attention.Options) *ondevice.Kernel {
+		return &ondevice.Kernel{Context: ctx, Device: r.Guard(), Options: opt, Record: r.Record}
+	}
+	// The O and LSE of a backward problem are what the table says for the path.
+	return p.check(kernel(attention.Options{Impl: p.Impl, Config: p.Config}), kernel(p.options()))
 }
 
 // check is Check of any implementation.

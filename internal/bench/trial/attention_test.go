@@ -40,6 +40,7 @@ func drawAttentionNumber(n int, s Space) *attentionProblem {
 
 // TestAttentionProblems checks problems on the device.
 func TestAttentionProblems(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t, vktest.NoValidation)
 	r := newTestRunner(t, d)
 	if *attentionJSON != "" {
@@ -77,6 +78,7 @@ func TestAttentionProblems(t *testing.T) {
 // TestAttentionDraw: every problem is valid, for the device that configurations are drawn
 // for, and is what its JSON says; so are the steps to smaller ones.
 func TestAttentionDraw(t *testing.T) {
+	vktest.Sequential(t)
 	for _, s := range []Space{{Work: 1e8}, {Soft: true, Work: 2e7}, {Impls: []string{"coopmat2"}, DTypes: []dtype.DType{dtype.Float32}, Work: 1e6}} {
 		refused := 0
 		for n := range 3000 {
@@ -107,6 +109,7 @@ func roundTrip(t *testing.T, p *attentionProblem) Problem {
 
 // TestAttentionShrinks: taking the first smaller problem, or any, over and over, ends.
 func TestAttentionShrinks(t *testing.T) {
+	vktest.Sequential(t)
 	for n := range 40 {
 		rng := rand.New(rand.NewPCG(3, uint64(n)))
 		for _, pick := range []func(list []Problem) Problem{
@@ -125,6 +128,7 @@ func TestAttentionShrinks(t *testing.T) {
 // TestAttentionDistribution: every feature comes alone and with each other, every path
 // and format with and without features in both passes, and so do the classes.
 func TestAttentionDistribution(t *testing.T) {
+	vktest.Sequential(t)
 	seen := make(map[string]int)
 	wide := 0
 	const draws = 4000
@@ -290,6 +294,7 @@ var attentionMistakes = []attentionMistake{
 // TestAttentionMistakes: problems find implementations that are wrong, and pass one that
 // is right.
 func TestAttentionMistakes(t *testing.T) {
+	vktest.Sequential(t)
 	for _, m := range attentionMistakes {
 		t.Run(m.name, func(t *testing.T) {
 			for n := range 400 {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -132,7 +132,7 @@ func (d *kernelData) plain(stream int, t dtype.DType, n int, scale float64) []fl
 }
 
 // place says where tensor i lies.
-func (d *kernelData) place(i int, shape []int) *kerneltest.Place {
+func (d *kernelData) place(i int, shape []int) *guard.Place {
 	rng := d.rng(1000 + i)
 	letter := byte('p')
 	if d.Layout != "" {
@@ -141,33 +141,33 @@ func (d *kernelData) place(i int, shape []int) *kerneltest.Place {
 	cols := shape[len(shape)-1]
 	switch letter {
 	case 'a':
-		return &kerneltest.Place{Offset: 8 * (1 + rng.IntN(8)), RowGap: (8-cols%8)%8 + 8*rng.IntN(3), MatrixGap: 8 * rng.IntN(4)}
+		return &guard.Place{Offset: 8 * (1 + rng.IntN(8)), RowGap: (8-cols%8)%8 + 8*rng.IntN(3), MatrixGap: 8 * rng.IntN(4)}
 	case 'o':
-		return &kerneltest.Place{Offset: 1 + rng.IntN(70), RowGap: 1 + rng.IntN(9), MatrixGap: rng.IntN(20)}
+		return &guard.Place{Offset: 1 + rng.IntN(70), RowGap: 1 + rng.IntN(9), MatrixGap: rng.IntN(20)}
 	}
-	return &kerneltest.Place{}
+	return &guard.Place{}
 }
 
 // workspaceName is that of the tensor that is a call's workspace.
 const workspaceName = "workspace"
 
 // workspace returns the tensor of a workspace of some bytes from an offset on, or none.
-func (d *kernelData) workspace(bytes int64, offset int) []kerneltest.Tensor {
+func (d *kernelData) workspace(bytes int64, offset int) []guard.Tensor {
 	if !d.Workspace || bytes == 0 {
 		return nil
 	}
-	return []kerneltest.Tensor{{Name: workspaceName, Shape: []int{int(bytes+3) / 4}, Scratch: true, Place: &kerneltest.Place{Offset: offset / 4}}}
+	return []guard.Tensor{{Name: workspaceName, Shape: []int{int(bytes+3) / 4}, Scratch: true, Place: &guard.Place{Offset: offset / 4}}}
 }
 
 // check runs a call on tensors.
-func (d *kernelData) check(ctx context.Context, r *Runner, name string, tensors []kerneltest.Tensor, record kerneltest.Record) error {
+func (d *kernelData) check(ctx context.Context, r *Runner, name string, tensors []guard.Tensor, record guard.Record) error {
 	for i := range tensors {
 		if tensors[i].Place == nil {
 			tensors[i].Place = d.place(i, tensors[i].Shape)
 		}
 	}
-	c := kerneltest.Case{Name: name, Tensors: tensors}
-	_, err := c.CheckContext(ctx, r.Device(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
+	c := guard.Case{Name: name, Tensors: tensors}
+	_, err := c.CheckContext(ctx, r.Guard(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		return r.Record(c, func(c *vk.Cmd) error { return record(c, t) })
 	})
 	return err

@@ -8,9 +8,9 @@ import (
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -112,7 +112,7 @@ func (p *gemmProblem) placeOfB(i int) (k, n int) {
 }
 
 // tensors returns those of the call.
-func (p *gemmProblem) tensors() []kerneltest.Tensor {
+func (p *gemmProblem) tensors() []guard.Tensor {
 	in := p.inputs()
 	rows := sampleRows(p.rng(10), p.M, p.Sample)
 	part, some, sample := p.Problem, in, []int(nil)
@@ -128,11 +128,11 @@ func (p *gemmProblem) tensors() []kerneltest.Tensor {
 	}
 	want, plain := ref.Multiply(some, part), ref.Plain(some, part)
 	bounds := ref.NewBounds(want, plain, some, part)
-	a := kerneltest.Tensor{Name: "a", DType: p.DType, Shape: p.AShape(), Values: in.A}
+	a := guard.Tensor{Name: "a", DType: p.DType, Shape: p.AShape(), Values: in.A}
 	if p.Broadcast {
 		a.Shape[0], a.Values = 1, in.A[:p.M*p.K]
 	}
-	b := kerneltest.Tensor{Name: "b", DType: p.DType, Shape: p.BShape(), Values: in.B}
+	b := guard.Tensor{Name: "b", DType: p.DType, Shape: p.BShape(), Values: in.B}
 	if p.PadK+p.PadN > 0 {
 		corner := *p
 		corner.K, corner.N = p.K-p.PadK, p.N-p.PadN
@@ -143,8 +143,8 @@ func (p *gemmProblem) tensors() []kerneltest.Tensor {
 			}
 		}
 	}
-	output := func(name string, values, want []float64, bound float64) kerneltest.Tensor {
-		return kerneltest.Tensor{Name: name, DType: p.Out, Shape: p.CShape(), Values: values, Want: want, Bound: bound, Sample: sample}
+	output := func(name string, values, want []float64, bound float64) guard.Tensor {
+		return guard.Tensor{Name: name, DType: p.Out, Shape: p.CShape(), Values: values, Want: want, Bound: bound, Sample: sample}
 	}
 	before := in.C
 	switch p.Alias {
@@ -153,9 +153,9 @@ func (p *gemmProblem) tensors() []kerneltest.Tensor {
 	case "x":
 		before = in.X
 	}
-	list := []kerneltest.Tensor{a, b, output("c", before, want.C, bounds.C)}
+	list := []guard.Tensor{a, b, output("c", before, want.C, bounds.C)}
 	if p.Residual && p.Alias != "residual" {
-		list = append(list, kerneltest.Tensor{Name: "residual", DType: p.Out, Shape: p.CShape(), Values: in.R})
+		list = append(list, guard.Tensor{Name: "residual", DType: p.Out, Shape: p.CShape(), Values: in.R})
 	}
 	switch {
 	case p.Activation == engine.SiLUKeep:
@@ -163,7 +163,7 @@ func (p *gemmProblem) tensors() []kerneltest.Tensor {
 	case p.ReadsX() && p.Alias == "s":
 		list = append(list, output("x", in.X, want.S, bounds.S))
 	case p.ReadsX() && p.Alias != "x":
-		list = append(list, kerneltest.Tensor{Name: "x", DType: p.Out, Shape: p.CShape(), Values: in.X})
+		list = append(list, guard.Tensor{Name: "x", DType: p.Out, Shape: p.CShape(), Values: in.X})
 	}
 	if p.HasS() && p.Alias != "s" {
 		list = append(list, output("s", nil, want.S, bounds.S))

@@ -76,62 +76,11 @@ func (p *gemmGroupProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = gemmtest.CheckGroup(&gemmtest.GroupCase{Group: p.Group, Layout: p.Lie, Inputs: p.inputs}, func(in []gemmtest.Tensors, g engine.Group) error {
-		return onBuffers(ctx, r, in, func(c *vk.Cmd, t []engine.Tensors) error { return engine.MultiplyGroup(c, t, g, opt) })
+	c := &gemmtest.GroupCase{Group: p.Group, Layout: p.Lie, Inputs: p.inputs}
+	_, err = gemmtest.CheckGroup(ctx, r.Guard(), c, func(c *vk.Cmd, t []engine.Tensors, g engine.Group) error {
+		return r.Record(c, func(c *vk.Cmd) error { return engine.MultiplyGroup(c, t, g, opt) })
 	})
 	return err
-}
-
-// onBuffers uploads the whole backing slice of every tensor, runs what record records, and
-// downloads all of it.
-func onBuffers(ctx context.Context, r *Runner, in []gemmtest.Tensors, record func(c *vk.Cmd, t []engine.Tensors) error) error {
-	type upload struct {
-		*gemmtest.Tensor
-		buffer *vk.Buffer
-	}
-	uploads := map[*float64]*upload{} // by the first element of a backing slice
-	defer func() {
-		for _, u := range uploads {
-			u.buffer.Close()
-		}
-	}()
-	views := make([]engine.Tensors, len(in))
-	for i := range in {
-		v := &views[i]
-		for _, x := range []struct {
-			t  *gemmtest.Tensor
-			to *vk.Tensor
-		}{{in[i].C, &v.C}, {in[i].A, &v.A}, {in[i].B, &v.B}, {in[i].R, &v.Residual}, {in[i].X, &v.X}, {in[i].S, &v.S}} {
-			if x.t == nil {
-				continue
-			}
-			u := uploads[&x.t.Data[0]]
-			if u == nil {
-				data := x.t.Encode()
-				buffer, err := r.Device().NewBuffer(x.t.Name, int64(len(data)+3)&^3)
-				if err != nil {
-					return err
-				}
-				u = &upload{x.t, buffer}
-				uploads[&x.t.Data[0]] = u
-				if err := buffer.Upload(ctx, 0, data); err != nil {
-					return err
-				}
-			}
-			*x.to = vk.Tensor{Buffer: u.buffer, DType: x.t.DType, Shape: x.t.Shape, Strides: x.t.Strides, Offset: x.t.Offset}
-		}
-	}
-	if err := r.Submit(ctx, "group", func(c *vk.Cmd) error { return record(c, views) }); err != nil {
-		return err
-	}
-	for _, u := range uploads {
-		data := make([]byte, len(u.Data)*u.DType.Size())
-		if err := u.buffer.Download(ctx, 0, data); err != nil {
-			return err
-		}
-		u.Decode(data)
-	}
-	return nil
 }
 
 // Smaller implements Problem.

@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/vk"
@@ -67,22 +67,22 @@ func (p *gmmProblem) inputs() ref.Inputs {
 }
 
 // mixtures returns tensors of a mixture, or one.
-func (p *gmmProblem) mixtures(prefix string, t dtype.DType, x [3][]float64, want bool, bound [3]float64) []kerneltest.Tensor {
+func (p *gmmProblem) mixtures(prefix string, t dtype.DType, x [3][]float64, want bool, bound [3]float64) []guard.Tensor {
 	shape := []int{p.Tokens, p.Components}
-	fill := func(name string, shape []int, x []float64, bound float64) kerneltest.Tensor {
+	fill := func(name string, shape []int, x []float64, bound float64) guard.Tensor {
 		if want {
-			return kerneltest.Tensor{Name: prefix + name, DType: t, Shape: shape, Want: x, Bound: bound}
+			return guard.Tensor{Name: prefix + name, DType: t, Shape: shape, Want: x, Bound: bound}
 		}
-		return kerneltest.Tensor{Name: prefix + name, DType: t, Shape: shape, Values: x}
+		return guard.Tensor{Name: prefix + name, DType: t, Shape: shape, Values: x}
 	}
 	if !p.Interleaved {
-		return []kerneltest.Tensor{fill("logit", shape, x[0], bound[0]), fill("mu", shape, x[1], bound[1]), fill("log_sigma", shape, x[2], bound[2])}
+		return []guard.Tensor{fill("logit", shape, x[0], bound[0]), fill("mu", shape, x[1], bound[1]), fill("log_sigma", shape, x[2], bound[2])}
 	}
 	all := make([]float64, 0, 3*len(x[0]))
 	for i := range x[0] {
 		all = append(all, x[0][i], x[1][i], x[2][i])
 	}
-	return []kerneltest.Tensor{fill("p", append(shape, 3), all, max(bound[0], bound[1], bound[2]))}
+	return []guard.Tensor{fill("p", append(shape, 3), all, max(bound[0], bound[1], bound[2]))}
 }
 
 // parts returns logit, mu and log sigma of named tensors, or with a prefix d their gradients.
@@ -94,22 +94,22 @@ func (p *gmmProblem) parts(prefix string, t map[string]vk.Tensor) (logit, mu, lo
 }
 
 // outputs returns those of Forward and Merge.
-func (p *gmmProblem) outputs(in ref.Inputs) (list []kerneltest.Tensor) {
+func (p *gmmProblem) outputs(in ref.Inputs) (list []guard.Tensor) {
 	logP, loss := ref.Forward(in, p.Problem)
 	plain, plainLoss := ref.PlainForward(in, p.Problem)
 	b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
 	if p.LogP {
-		list = append(list, kerneltest.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP})
+		list = append(list, guard.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP})
 	}
 	if p.Loss {
-		list = append(list, kerneltest.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})
+		list = append(list, guard.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})
 	}
 	return list
 }
 
 // states returns the state of every component alone, as shaders/lib/gmm.glsl has it: what
 // gmm.Merge reads.
-func (p *gmmProblem) states(in ref.Inputs) kerneltest.Tensor {
+func (p *gmmProblem) states(in ref.Inputs) guard.Tensor {
 	x := make([]float64, p.Components*p.Tokens*gmm.StateSize)
 	for t := range p.Tokens {
 		for k := range p.Components {
@@ -125,11 +125,11 @@ func (p *gmmProblem) states(in ref.Inputs) kerneltest.Tensor {
 	}
 	place := p.place(0, []int{gmm.StateSize})
 	place.Offset, place.RowGap, place.MatrixGap = place.Offset/4*4, place.RowGap/4*4, place.MatrixGap/4*4
-	return kerneltest.Tensor{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: roundAll(dtype.Float32, x), Place: place}
+	return guard.Tensor{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: roundAll(dtype.Float32, x), Place: place}
 }
 
 // gradients returns the tensors of Backward.
-func (p *gmmProblem) gradients(in ref.Inputs) []kerneltest.Tensor {
+func (p *gmmProblem) gradients(in ref.Inputs) []guard.Tensor {
 	dloss := orOne(p.DLoss)
 	want := ref.Backward(in, dloss, p.Problem)
 	most := max(tolerance.Largest(want.Logit), tolerance.Largest(want.Mu), tolerance.Largest(want.LogSigma))
@@ -148,9 +148,9 @@ func (p *gmmProblem) gradients(in ref.Inputs) []kerneltest.Tensor {
 			}
 		}
 	}
-	var list []kerneltest.Tensor
+	var list []guard.Tensor
 	if given {
-		list = append(list, kerneltest.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
+		list = append(list, guard.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
 	}
 	return append(list, p.mixtures("d", p.Grad, [3][]float64{want.Logit, want.Mu, want.LogSigma}, true, [3]float64{b.DLogit, b.DMu, b.DLogSigma})...)
 }
@@ -159,7 +159,7 @@ func (p *gmmProblem) gradients(in ref.Inputs) []kerneltest.Tensor {
 func (p *gmmProblem) Check(ctx context.Context, r *Runner) error {
 	in := p.inputs()
 	list := p.mixtures("", p.DType, [3][]float64{in.Logit, in.Mu, in.LogSigma}, false, [3]float64{})
-	list = append(list, kerneltest.Tensor{Name: "y", Shape: []int{p.Tokens}, Values: in.Y})
+	list = append(list, guard.Tensor{Name: "y", Shape: []int{p.Tokens}, Values: in.Y})
 	bytes := int64(0)
 	if p.Loss && p.Call != gmmBackward {
 		var err error
@@ -171,7 +171,7 @@ func (p *gmmProblem) Check(ctx context.Context, r *Runner) error {
 	case gmmBackward:
 		list = append(list, p.gradients(in)...)
 	case gmmMerge:
-		list = append([]kerneltest.Tensor{p.states(in)}, p.outputs(in)...)
+		list = append([]guard.Tensor{p.states(in)}, p.outputs(in)...)
 	default:
 		list = append(list, p.outputs(in)...)
 	}

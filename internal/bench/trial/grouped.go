@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -51,7 +51,7 @@ func (p *mlpProblem) skinnyBytes(caps *vk.Caps) (int64, error) {
 
 // checkSkinny runs one of the skinny kernels: x is that of every head, and tensors by token
 // have the heads as their second axis.
-func (p *mlpProblem) checkSkinny(ctx context.Context, r *Runner, list []kerneltest.Tensor, bytes int64) error {
+func (p *mlpProblem) checkSkinny(ctx context.Context, r *Runner, list []guard.Tensor, bytes int64) error {
 	x, opt, err := p.product()
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (p *mlpProblem) checkSkinny(ctx context.Context, r *Runner, list []kernelte
 		case t.Name == "dpre":
 			zeroRows(t, padded)
 			rng := p.rng(40)
-			t.Place = &kerneltest.Place{Offset: 8 * rng.IntN(9), RowGap: 8 * rng.IntN(3), MatrixGap: 8 * rng.IntN(3)}
+			t.Place = &guard.Place{Offset: 8 * rng.IntN(9), RowGap: 8 * rng.IntN(3), MatrixGap: 8 * rng.IntN(3)}
 		}
 	}
 	if p.Backward && p.Keep == mlp.KeepPre {
@@ -118,7 +118,7 @@ func turn(x []float64, rows, cols int) []float64 {
 }
 
 // zeroRows adds zeros to the rows of an output.
-func zeroRows(t *kerneltest.Tensor, padded int) {
+func zeroRows(t *guard.Tensor, padded int) {
 	cols := t.Shape[2]
 	if t.Sample != nil {
 		for i, at := range t.Sample {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/shaders"
@@ -22,6 +23,7 @@ import (
 // TestKernelPaths wants some thousands of problems to run, on a device like an H200, every module
 // of their kernels, as far as configurations tell; and to have every option.
 func TestKernelPaths(t *testing.T) {
+	vktest.Sequential(t)
 	caps := kernelCaps(false)
 	modules, options := map[string]int{}, map[string]int{}
 	for _, k := range trainingKernels() {

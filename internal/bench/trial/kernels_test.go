@@ -41,6 +41,7 @@ func trainingKernels() (list []Kernel) {
 
 // TestKernelProblems checks problems on the device.
 func TestKernelProblems(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t, vktest.NoValidation)
 	r, err := newRunner(d)
 	require.NoError(t, err)
@@ -74,6 +75,7 @@ func TestKernelProblems(t *testing.T) {
 // TestKernelJSON wants problems to be the same after JSON, and what is said to be supported on a
 // device like an H200 to be most of them.
 func TestKernelJSON(t *testing.T) {
+	vktest.Sequential(t)
 	for _, soft := range []bool{false, true} {
 		caps := kernelCaps(soft)
 		for _, k := range trainingKernels() {

@@ -7,10 +7,10 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/gmm"
@@ -139,17 +139,17 @@ func (p *mixtureProblem) sampled(in ref.Inputs) *mixtureSample {
 }
 
 // tensors returns those of the pass.
-func (p *mixtureProblem) tensors() []kerneltest.Tensor {
+func (p *mixtureProblem) tensors() []guard.Tensor {
 	in := p.inputs()
 	p.fit(in)
 	s := p.sampled(in)
-	list := []kerneltest.Tensor{
+	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
 		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
 		{Name: "y", Shape: []int{p.Tokens}, Values: in.Y},
 	}
-	unknown := func(t kerneltest.Tensor) kerneltest.Tensor { // it is of all tokens
+	unknown := func(t guard.Tensor) guard.Tensor { // it is of all tokens
 		if s.rows != nil {
 			t.Want, t.Sample = []float64{}, []int{}
 		}
@@ -159,10 +159,10 @@ func (p *mixtureProblem) tensors() []kerneltest.Tensor {
 		logP, loss := ref.Forward(s.in, s.p)
 		b := ref.ForwardBoundsOfFew(s.in, s.p)
 		if p.LogP {
-			list = append(list, kerneltest.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP, Sample: s.rows})
+			list = append(list, guard.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP, Sample: s.rows})
 		}
 		if p.Loss {
-			list = append(list, unknown(kerneltest.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss}))
+			list = append(list, unknown(guard.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss}))
 		}
 		return list
 	}
@@ -175,15 +175,15 @@ func (p *mixtureProblem) tensors() []kerneltest.Tensor {
 	}
 	b := ref.BackwardBoundsOfFew(s.in, want, s.dloss, s.p)
 	if given {
-		list = append(list, kerneltest.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
+		list = append(list, guard.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
 	}
-	dx := kerneltest.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX}
+	dx := guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX}
 	if s.rows != nil {
 		dx.Sample = elements(s.rows, p.In)
 	}
 	return append(list, dx,
-		unknown(kerneltest.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1}),
-		unknown(kerneltest.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2}))
+		unknown(guard.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1}),
+		unknown(guard.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2}))
 }
 
 // largest returns the largest of what float16 has to hold, 0 without it. That of a sample is
@@ -229,7 +229,7 @@ func (p *mixtureProblem) Check(ctx context.Context, r *Runner) error {
 }
 
 // checkDirect runs the kernel of gemm, and what merges its states.
-func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []kerneltest.Tensor, bytes int64) error {
+func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []guard.Tensor, bytes int64) error {
 	x, opt, err := p.product()
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []kern
 	}
 	groups := max(1, min(p.Groups, p.Heads))
 	list = append(list, p.workspace(bytes, workspaceOffset)...)
-	list = append(list, kerneltest.Tensor{Name: "states", Shape: []int{groups, p.Tokens, gmm.StateSize}, Scratch: true, Place: &kerneltest.Place{Offset: 64, RowGap: 4 * (p.Tokens % 3), MatrixGap: 8}})
+	list = append(list, guard.Tensor{Name: "states", Shape: []int{groups, p.Tokens, gmm.StateSize}, Scratch: true, Place: &guard.Place{Offset: 64, RowGap: 4 * (p.Tokens % 3), MatrixGap: 8}})
 	return p.check(ctx, r, "mixture", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
 		if w, ok := t[workspaceName]; ok {

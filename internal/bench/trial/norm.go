@@ -8,7 +8,7 @@ import (
 	"reflect"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
@@ -90,38 +90,38 @@ func (p *normProblem) inputs() (in ref.Inputs, up ref.Upstream) {
 }
 
 // forward returns the tensors of a forward pass.
-func (p *normProblem) forward() []kerneltest.Tensor {
+func (p *normProblem) forward() []guard.Tensor {
 	in, _ := p.inputs()
 	want := ref.Forward(in, p.Problem)
 	b := ref.Bounds(want, ref.PlainForward(in, p.Problem), p.Problem)
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
-	list := []kerneltest.Tensor{
+	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: rows, Values: in.X},
 		{Name: "w", DType: p.WeightDType, Shape: []int{p.Cols}, Values: in.W},
 		{Name: "y", DType: p.DType, Shape: rows, Want: want.Y, Bound: b.Y},
 	}
 	if p.Residual {
 		list = append(list,
-			kerneltest.Tensor{Name: "residual", DType: p.DType, Shape: rows, Values: in.Residual},
-			kerneltest.Tensor{Name: "sum", DType: p.DType, Shape: rows, Want: want.Sum, Bound: b.Sum})
+			guard.Tensor{Name: "residual", DType: p.DType, Shape: rows, Values: in.Residual},
+			guard.Tensor{Name: "sum", DType: p.DType, Shape: rows, Want: want.Sum, Bound: b.Sum})
 	}
 	if p.Save {
-		list = append(list, kerneltest.Tensor{Name: "rstd", Shape: row, Want: want.Rstd, Bound: b.Rstd})
+		list = append(list, guard.Tensor{Name: "rstd", Shape: row, Want: want.Rstd, Bound: b.Rstd})
 	}
 	if p.Save && !p.RMS {
-		list = append(list, kerneltest.Tensor{Name: "mean", Shape: row, Want: want.Mean, Bound: b.Mean})
+		list = append(list, guard.Tensor{Name: "mean", Shape: row, Want: want.Mean, Bound: b.Mean})
 	}
 	return list
 }
 
 // backward returns those of a backward pass.
-func (p *normProblem) backward() []kerneltest.Tensor {
+func (p *normProblem) backward() []guard.Tensor {
 	in, up := p.inputs()
 	out := ref.Forward(in, p.Problem)
 	want := ref.Backward(out.Sum, in.W, up, p.Problem)
 	b := ref.BackwardBounds(want, ref.PlainBackward(out.Sum, in.W, up, p.Problem), out.Sum, in.W, up, p.Problem)
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
-	list := []kerneltest.Tensor{
+	list := []guard.Tensor{
 		{Name: "s", DType: p.DType, Shape: rows, Values: out.Sum},
 		{Name: "dy", DType: p.DType, Shape: rows, Values: up.DY},
 		{Name: "w", DType: p.WeightDType, Shape: []int{p.Cols}, Values: in.W},
@@ -130,12 +130,12 @@ func (p *normProblem) backward() []kerneltest.Tensor {
 		{Name: "dw", DType: p.WeightDType, Shape: []int{p.Cols}, Want: want.DW, Bound: b.DW},
 	}
 	if !p.RMS {
-		list = append(list, kerneltest.Tensor{Name: "mean", Shape: row, Values: roundAll(dtype.Float32, out.Mean)})
+		list = append(list, guard.Tensor{Name: "mean", Shape: row, Values: roundAll(dtype.Float32, out.Mean)})
 	}
 	if p.Residual {
-		list = append(list, kerneltest.Tensor{Name: "dsum", DType: p.DType, Shape: rows, Values: up.DSum})
+		list = append(list, guard.Tensor{Name: "dsum", DType: p.DType, Shape: rows, Values: up.DSum})
 		if p.DResidual {
-			list = append(list, kerneltest.Tensor{Name: "dresidual", DType: p.DType, Shape: rows, Want: want.DX, Bound: b.DX})
+			list = append(list, guard.Tensor{Name: "dresidual", DType: p.DType, Shape: rows, Want: want.DX, Bound: b.DX})
 		}
 	}
 	return list

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/optim/ref"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
@@ -106,13 +106,13 @@ func (p *optimProblem) build() (x optimStep) {
 var optimKinds = []string{"grad", "param", "m", "v", "copy"}
 
 // tensors returns those of every parameter.
-func (p *optimProblem) tensors(x *optimStep) []kerneltest.Tensor {
+func (p *optimProblem) tensors(x *optimStep) []guard.Tensor {
 	copyTo := dtype.Float32
 	if p.HasCopy {
 		copyTo = p.Copy
 	}
 	scale := ref.Scale(x.hyper, x.norm)
-	var list []kerneltest.Tensor
+	var list []guard.Tensor
 	for i, b := range x.before {
 		want := b
 		var bounds ref.Bounds
@@ -126,12 +126,12 @@ func (p *optimProblem) tensors(x *optimStep) []kerneltest.Tensor {
 		}
 		shape := []int{len(b.Param)}
 		list = append(list,
-			kerneltest.Tensor{Name: fmt.Sprint("grad", i), DType: p.Grad, Shape: shape, Values: x.grads[i]},
-			kerneltest.Tensor{Name: fmt.Sprint("param", i), Shape: shape, Values: b.Param, Want: want.Param, Bound: bounds.Param},
-			kerneltest.Tensor{Name: fmt.Sprint("m", i), Shape: shape, Values: b.M, Want: want.M, Bound: bounds.M},
-			kerneltest.Tensor{Name: fmt.Sprint("v", i), Shape: shape, Values: b.V, Want: want.V, Bound: bounds.V})
+			guard.Tensor{Name: fmt.Sprint("grad", i), DType: p.Grad, Shape: shape, Values: x.grads[i]},
+			guard.Tensor{Name: fmt.Sprint("param", i), Shape: shape, Values: b.Param, Want: want.Param, Bound: bounds.Param},
+			guard.Tensor{Name: fmt.Sprint("m", i), Shape: shape, Values: b.M, Want: want.M, Bound: bounds.M},
+			guard.Tensor{Name: fmt.Sprint("v", i), Shape: shape, Values: b.V, Want: want.V, Bound: bounds.V})
 		if p.HasCopy {
-			t := kerneltest.Tensor{Name: fmt.Sprint("copy", i), DType: copyTo, Shape: shape, Want: wantCopy, Bound: bounds.Copy}
+			t := guard.Tensor{Name: fmt.Sprint("copy", i), DType: copyTo, Shape: shape, Want: wantCopy, Bound: bounds.Copy}
 			if x.skip {
 				t.Values = ofCopy
 			}
@@ -142,10 +142,10 @@ func (p *optimProblem) tensors(x *optimStep) []kerneltest.Tensor {
 }
 
 // arena joins the tensors of each kind to one.
-func arena(list []kerneltest.Tensor, params int) (joined []kerneltest.Tensor) {
+func arena(list []guard.Tensor, params int) (joined []guard.Tensor) {
 	each := len(list) / params
 	for k := range each {
-		t := kerneltest.Tensor{Name: optimKinds[k], DType: list[k].DType, Shape: []int{0}}
+		t := guard.Tensor{Name: optimKinds[k], DType: list[k].DType, Shape: []int{0}}
 		for i := range params {
 			x := &list[i*each+k]
 			t.Shape[0] += x.Shape[0]

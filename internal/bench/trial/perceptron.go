@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	gemmref "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -121,12 +121,12 @@ func times(x []float64, by float64) []float64 {
 }
 
 // tensors returns the tensors of the pass.
-func (x *perceptronCall) tensors() []kerneltest.Tensor {
+func (x *perceptronCall) tensors() []guard.Tensor {
 	p, in := x.p, x.inputs()
 	first := in.X
 	in.X = times(in.X, orOne(x.alpha)) // as powers of two do, before or after the product
 	x.fit(in)
-	list := []kerneltest.Tensor{
+	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: first},
 		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
 		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
@@ -143,16 +143,16 @@ func (x *perceptronCall) tensors() []kerneltest.Tensor {
 		}
 		return list
 	}
-	list = append(list, kerneltest.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY})
+	list = append(list, guard.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY})
 	if p.Keep >= mlp.KeepPre {
-		list = append(list, kerneltest.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Values: in.Pre})
+		list = append(list, guard.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape(), Values: in.Pre})
 	}
 	if p.Keep == mlp.KeepHidden {
 		silu := make([]float64, len(in.Pre))
 		for i, v := range in.Pre {
 			silu[i] = float64(p.DType.Round(float32(gemmref.SiLU(v))))
 		}
-		list = append(list, kerneltest.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape(), Values: silu})
+		list = append(list, guard.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape(), Values: silu})
 	}
 	list = append(list,
 		tokens.tensor("dx", p.DType, p.XShape(), tokens.want.DX, tokens.bounds.DX),
@@ -181,8 +181,8 @@ func (x *perceptronCall) check(s perceptronSample) *checked {
 }
 
 // tensor returns an output whose first axis are the tokens.
-func (c *checked) tensor(name string, t dtype.DType, shape []int, want []float64, bound float64) kerneltest.Tensor {
-	x := kerneltest.Tensor{Name: name, DType: t, Shape: shape, Want: want, Bound: bound}
+func (c *checked) tensor(name string, t dtype.DType, shape []int, want []float64, bound float64) guard.Tensor {
+	x := guard.Tensor{Name: name, DType: t, Shape: shape, Want: want, Bound: bound}
 	if c.rows != nil {
 		cols := 1
 		for _, n := range shape[1:] {
@@ -194,7 +194,7 @@ func (c *checked) tensor(name string, t dtype.DType, shape []int, want []float64
 }
 
 // hidden returns silu of pre.
-func (c *checked) hidden(p mlp.Problem) kerneltest.Tensor {
+func (c *checked) hidden(p mlp.Problem) guard.Tensor {
 	want, plain := make([]float64, len(c.want.Pre)), make([]float64, len(c.want.Pre))
 	least := 0.0
 	for i, v := range c.want.Pre {
@@ -205,8 +205,8 @@ func (c *checked) hidden(p mlp.Problem) kerneltest.Tensor {
 }
 
 // weights returns a gradient of weights: of dw1 the units are columns, of dw2 rows.
-func (c *checked) weights(name string, p mlp.Problem, shape []int, want []float64, bound float64) kerneltest.Tensor {
-	x := kerneltest.Tensor{Name: name, DType: p.Grad, Shape: shape, Want: want, Bound: bound}
+func (c *checked) weights(name string, p mlp.Problem, shape []int, want []float64, bound float64) guard.Tensor {
+	x := guard.Tensor{Name: name, DType: p.Grad, Shape: shape, Want: want, Bound: bound}
 	if c.units == nil {
 		return x
 	}
@@ -228,7 +228,7 @@ func (c *checked) weights(name string, p mlp.Problem, shape []int, want []float6
 }
 
 // only returns the tensors of some names.
-func only(list []kerneltest.Tensor, names ...string) (some []kerneltest.Tensor) {
+func only(list []guard.Tensor, names ...string) (some []guard.Tensor) {
 	for _, name := range names {
 		for _, t := range list {
 			if t.Name == name {
@@ -240,7 +240,7 @@ func only(list []kerneltest.Tensor, names ...string) (some []kerneltest.Tensor) 
 }
 
 // without returns the tensors but for some.
-func without(list []kerneltest.Tensor, name string) (rest []kerneltest.Tensor) {
+func without(list []guard.Tensor, name string) (rest []guard.Tensor) {
 	for _, t := range list {
 		if t.Name != name {
 			rest = append(rest, t)

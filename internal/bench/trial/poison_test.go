@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -152,10 +152,10 @@ func TestRunWantsPoison(t *testing.T) {
 func TestTwice(t *testing.T) {
 	d := openPoisoned(t)
 	r := newTestRunner(t, d)
-	y := kerneltest.Tensor{Name: "y", Shape: []int{16}, Want: make([]float64, 16), Bound: 10, Place: &kerneltest.Place{}}
+	y := guard.Tensor{Name: "y", Shape: []int{16}, Want: make([]float64, 16), Bound: 10, Place: &guard.Place{}}
 	for _, step := range []float32{0, 1} {
 		value := float32(1)
-		err := (&kernelData{}).check(context.Background(), r, "twice", []kerneltest.Tensor{y}, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
+		err := (&kernelData{}).check(context.Background(), r, "twice", []guard.Tensor{y}, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
 			value += step
 			c.Fill(tensors["y"].Buffer, 4*int64(tensors["y"].Offset), 64, math.Float32bits(value))
 			return nil
@@ -163,7 +163,7 @@ func TestTwice(t *testing.T) {
 		if step == 0 {
 			require.NoError(t, err)
 		} else {
-			require.ErrorContains(t, err, "y[0] = 2 in the first run, 3 in a second: not deterministic")
+			require.ErrorContains(t, err, "y[0] = 2 in the first run, 3 in a second at (0): not deterministic")
 		}
 	}
 }

@@ -381,6 +381,27 @@ func Check(ctx context.Context, d *vk.Device, k *Kernel, p Problem, times int, h
 	return err
 }
 
+// Examine checks one problem once, as Check does, and returns the modules that it ran. With
+// replay what was recorded is submitted once more, and has to give the same bits.
+func Examine(ctx context.Context, d *vk.Device, k *Kernel, p Problem, replay bool, hang time.Duration) (modules []string, err error) {
+	if err := poisoned(d); err != nil {
+		return nil, err
+	}
+	runner, err := newRunner(d)
+	if err != nil {
+		return nil, err
+	}
+	runner.replay = replay
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r, one := &run{Options: Options{Hang: hang}, runner: runner, cancel: cancel}, runner.problem()
+	if err = r.check(ctx, one, k, p); errors.Is(err, ErrHung) {
+		return nil, err
+	}
+	runner.close()
+	return slices.Sorted(maps.Keys(one.modules)), err
+}
+
 // Summary says in a line what was checked.
 func (x *Result) Summary() string {
 	var parts []string

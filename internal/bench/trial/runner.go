@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -30,6 +31,8 @@ type Runner struct {
 	sink   vk.Tensor
 	groups uint32
 	calls  atomic.Uint64
+
+	replay bool // Guard's
 
 	mu      sync.Mutex
 	hashes  map[string]string // of modules, by name
@@ -83,7 +86,7 @@ func (r *Runner) close() { r.sink.Close() }
 
 // problem returns a Runner for one problem, which counts the modules of that alone.
 func (r *Runner) problem() *Runner {
-	return &Runner{d: r.d, parent: r, modules: map[string]bool{}}
+	return &Runner{d: r.d, parent: r, replay: r.replay, modules: map[string]bool{}}
 }
 
 // root returns the Runner of the device.
@@ -96,6 +99,9 @@ func (r *Runner) root() *Runner {
 
 // Device returns the device.
 func (r *Runner) Device() *vk.Device { return r.d }
+
+// Guard returns what runs calls on tensors whose surroundings are watched.
+func (r *Runner) Guard() guard.Device { return guard.Device{Device: r.d, Replay: r.replay} }
 
 // Submit records a call, with poison before it, and runs it.
 func (r *Runner) Submit(ctx context.Context, name string, record func(c *vk.Cmd) error) error {

@@ -2,6 +2,7 @@ package vktest
 
 import (
 	"os"
+	"testing"
 
 	"github.com/flashvk/flashvk/vk"
 )
@@ -13,3 +14,12 @@ const allEnv = "FLASHVK_ALL"
 // if FLASHVK_ALL is set, as make test-all does. Lavapipe compiles a kernel on matrices for
 // seconds; make test runs there what stands for the rest.
 func Thorough(d *vk.Device) bool { return d.Caps().Type != vk.CPU || os.Getenv(allEnv) != "" }
+
+// Sequential skips a test under go test -short, as make test runs it with -race: one without
+// goroutines of its own, which the race detector would only slow down.
+func Sequential(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
+}

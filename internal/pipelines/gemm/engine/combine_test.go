@@ -72,7 +72,7 @@ func TestSharedWorkspace(t *testing.T) {
 	ctx := context.Background()
 	want := slices.Repeat([]byte{0xA5}, int(64+bytes+64))
 	require.NoError(t, opt.Workspace.Upload(ctx, 0, want))
-	_, _, err = gemmtest.Check(c, onDevice{d, opt})
+	_, err = gemmtest.Check(c, onDevice{d, opt})
 	require.NoError(t, err)
 	got := make([]byte, len(want))
 	require.NoError(t, opt.Workspace.Download(ctx, 0, got))
@@ -95,7 +95,7 @@ func TestSharedManyProducts(t *testing.T) {
 	} {
 		config, err := engine.ParseConfig("scalar 16x16 t4x4 k8 g2 " + text)
 		require.NoError(t, err)
-		_, _, err = gemmtest.Check(c, onDevice{d, engine.Options{Config: &config}})
+		_, err = gemmtest.Check(c, onDevice{d, engine.Options{Config: &config}})
 		if want == "" {
 			require.NoError(t, err, text)
 			continue

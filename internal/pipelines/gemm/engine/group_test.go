@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/gemmtest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -17,10 +18,8 @@ import (
 )
 
 // groupOnDevice runs engine.MultiplyGroup for the suite.
-func groupOnDevice(d *vk.Device, opt engine.GroupOptions) gemmtest.GroupMultiplier {
-	return func(in []gemmtest.Tensors, g engine.Group) error {
-		return onBuffers(d, in, func(cmd *vk.Cmd, t []engine.Tensors) error { return engine.MultiplyGroup(cmd, t, g, opt) })
-	}
+func groupOnDevice(opt engine.GroupOptions) gemmtest.GroupMultiplier {
+	return func(c *vk.Cmd, t []engine.Tensors, g engine.Group) error { return engine.MultiplyGroup(c, t, g, opt) }
 }
 
 // groupFormats is formats for groups.
@@ -39,7 +38,7 @@ func TestMultiplyGroup(t *testing.T) {
 		t.Run(impl.String(), func(t *testing.T) {
 			d := vktest.Open(t)
 			groupFormats(t, d, impl, func(t *testing.T, format dtype.DType) {
-				gemmtest.TestGroup(t, gemmtest.Groups(format), groupOnDevice(d, engine.GroupOptions{Impl: impl}))
+				gemmtest.TestGroup(t, d, gemmtest.Groups(format), groupOnDevice(engine.GroupOptions{Impl: impl}))
 			})
 		})
 	}
@@ -60,7 +59,7 @@ func TestGroupConfigs(t *testing.T) {
 						some = append(some, c)
 					}
 				}
-				gemmtest.TestGroup(t, some, groupOnDevice(d, engine.GroupOptions{Config: &config}))
+				gemmtest.TestGroup(t, d, some, groupOnDevice(engine.GroupOptions{Config: &config}))
 			})
 		})
 	}
@@ -217,19 +216,17 @@ func TestGroupWorkspace(t *testing.T) {
 		require.NoError(t, err)
 		defer workspace.Close()
 		opt := engine.GroupOptions{Workspace: workspace, WorkspaceOffset: x.offset}
-		_, _, err = gemmtest.CheckGroup(c, func(in []gemmtest.Tensors, g engine.Group) error {
-			return onBuffers(d, in, func(cmd *vk.Cmd, t []engine.Tensors) error {
-				for _, first := range []bool{true, false} {
-					one, tensors := g, t
-					if first { // another table, and the same results of these products
-						one.Products, tensors = g.Products[3:], t[3:]
-					}
-					if err := engine.MultiplyGroup(cmd, tensors, one, opt); err != nil {
-						return err
-					}
+		_, err = gemmtest.CheckGroup(context.Background(), guard.Device{Device: d}, c, func(cmd *vk.Cmd, t []engine.Tensors, g engine.Group) error {
+			for _, first := range []bool{true, false} {
+				one, tensors := g, t
+				if first { // another table, and the same results of these products
+					one.Products, tensors = g.Products[3:], t[3:]
 				}
-				return nil
-			})
+				if err := engine.MultiplyGroup(cmd, tensors, one, opt); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 		if x.want == "" {
 			require.NoError(t, err)

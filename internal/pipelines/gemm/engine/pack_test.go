@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -19,7 +19,7 @@ import (
 func TestPad(t *testing.T) {
 	d := vktest.Open(t)
 	for _, format := range dtype.All() {
-		for layout := range kerneltest.Layouts {
+		for layout := range guard.Layouts {
 			t.Run(fmt.Sprintf("%v/layout=%d", format, layout), func(t *testing.T) {
 				const batch, rows, cols, stride = 3, 5, 11, 16 // stride: with the zeros, of all formats
 				size := 16 / format.Size()
@@ -37,7 +37,7 @@ func TestPad(t *testing.T) {
 						}
 					}
 				}
-				c := kerneltest.Case{Name: "pad", Layout: layout, Flat: []string{"dst"}, Tensors: []kerneltest.Tensor{
+				c := guard.Case{Name: "pad", Layout: layout, Flat: []string{"dst"}, Tensors: []guard.Tensor{
 					{Name: "src", DType: format, Shape: []int{batch, rows, cols}, Values: src},
 					{Name: "dst", DType: format, Shape: []int{rows, batch * stride}, Values: before, Want: want},
 				}}
@@ -46,7 +46,7 @@ func TestPad(t *testing.T) {
 					dst.Shape, dst.Strides = []int{batch, rows, cols}, []int{stride, batch * stride, 1}
 					return engine.Pad(c, dst, t["src"])
 				})
-				if layout == kerneltest.Odd {
+				if layout == guard.Odd {
 					require.ErrorContains(t, err, "not multiples of 16 bytes")
 					return
 				}

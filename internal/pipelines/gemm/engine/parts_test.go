@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -9,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/gemmtest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -28,12 +29,15 @@ func openParts(t *testing.T) *vk.Device {
 // multiplyParts returns C of contiguous A and B of float32.
 func multiplyParts(t *testing.T, d *vk.Device, p engine.Problem, a, b []float64) []float64 {
 	t.Helper()
-	tensor := func(name string, shape []int, data []float64) *gemmtest.Tensor {
-		return &gemmtest.Tensor{Name: name, DType: dtype.Float32, Shape: shape, Strides: []int{shape[1] * shape[2], shape[2], 1}, Data: data}
+	tensor := func(name string, shape []int, data []float64) *guard.View {
+		return &guard.View{Name: name, DType: dtype.Float32, Shape: shape, Strides: []int{shape[1] * shape[2], shape[2], 1}, Data: data}
 	}
+	x, y := tensor("a", p.AShape(), a), tensor("b", p.BShape(), b)
 	c := tensor("c", p.CShape(), make([]float64, p.Batches()*p.M*p.N))
-	in := gemmtest.Tensors{C: c, A: tensor("a", p.AShape(), a), B: tensor("b", p.BShape(), b)}
-	require.NoError(t, onDevice{d, engine.Options{Impl: engine.CoopMat}}.Multiply(in, p))
+	device := guard.Device{Device: d}
+	require.NoError(t, device.Call(context.Background(), "parts", []*guard.View{c, x, y}, func(cmd *vk.Cmd, on guard.Views) error {
+		return engine.Multiply(cmd, engine.Tensors{A: on[x], B: on[y], C: on[c]}, p, engine.Options{Impl: engine.CoopMat})
+	}))
 	return c.Data
 }
 

@@ -1,10 +1,7 @@
-// Package gemmtest is the test suite of matrix products: the cases, and every check
-// that a result must pass. An implementation is a Multiplier of a few lines.
+// Package gemmtest has the cases of matrix products, and what package guard should find of each. An
+// implementation is a Multiplier of a few lines.
 //
-// Each tensor is a strided view of a backing slice that holds NaN around and between
-// its rows in a first run, and large finite numbers in a second. Check wants, in this
-// order: no error; inputs unchanged; nothing written outside C and X; every element
-// written; the worst error within ref.Bound; and the same bits in both runs.
+// Memory ends with the last element of a tensor, and those of a group lie side by side in it.
 package gemmtest
 
 import (

@@ -8,10 +8,10 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -49,7 +49,7 @@ func TestBackward(t *testing.T) {
 			if i%2 == 0 {
 				p.Out = dtype.Float32
 			}
-			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package mlp has odd ones
+			layout := guard.Layout(i) % guard.Odd // dpre is aligned; of the rest, package mlp has odd ones
 			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
 				h := newHiddenCase(p, s.columns)
 				batch := p.Batches()
@@ -63,10 +63,10 @@ func TestBackward(t *testing.T) {
 				for i := range batch * p.M {
 					rows = append(append(rows, wantPre.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
 				}
-				c := kerneltest.Case{Name: "backward", Layout: layout, Tensors: append(h.tensors,
-					kerneltest.Tensor{Name: "dy", DType: format, Shape: []int{batch, p.M, s.columns}, Values: dy},
-					kerneltest.Tensor{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: h.w}, second).C},
-					kerneltest.Tensor{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C})}
+				c := guard.Case{Name: "backward", Layout: layout, Tensors: append(h.tensors,
+					guard.Tensor{Name: "dy", DType: format, Shape: []int{batch, p.M, s.columns}, Values: dy},
+					guard.Tensor{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: h.w}, second).C},
+					guard.Tensor{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C})}
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					dpre := t["dpre"]
 					dpre.Shape = p.CShape()

@@ -8,10 +8,10 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -36,7 +36,7 @@ func TestForward(t *testing.T) {
 		} {
 			p := s.p
 			p.DType, p.Out = format, format
-			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			layout := guard.Layout(i) % guard.Layouts
 			for _, p.Activation = range []engine.Activation{engine.SiLU, engine.SiLUKeep} {
 				if keep := p.Activation == engine.SiLUKeep; keep != (i%2 == 1) && !vktest.Thorough(d) {
 					continue // the first product is written in every other case
@@ -44,11 +44,11 @@ func TestForward(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
 					h := newHiddenCase(p, s.columns)
 					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
-					c := kerneltest.Case{Name: "forward", Layout: layout, Tensors: append(h.tensors,
-						kerneltest.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
+					c := guard.Case{Name: "forward", Layout: layout, Tensors: append(h.tensors,
+						guard.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
 					if p.HasX() {
 						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
-						c.Tensors = append(c.Tensors, kerneltest.Tensor{Name: "pre", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
+						c.Tensors = append(c.Tensors, guard.Tensor{Name: "pre", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
 					}
 					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 						return skinny.Forward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], Pre: t["pre"]}, s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})

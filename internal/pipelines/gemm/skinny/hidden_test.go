@@ -4,9 +4,9 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -21,14 +21,14 @@ type hiddenCase struct {
 	second  engine.Problem // silu of it by w
 	in      ref.Inputs
 	w       []float64
-	tensors []kerneltest.Tensor // a, b and w
+	tensors []guard.Tensor // a, b and w
 	random  func(n int) []float64
 }
 
 // newHiddenCase draws operands in a format; w has some columns. Both products are about 1.
 func newHiddenCase(p engine.Problem, columns int) hiddenCase {
 	rng := rand.New(rand.NewPCG(1, uint64(p.N)))
-	scaled := func(n, sum int) []float64 { return kerneltest.Random(rng, p.DType, n, 1/math.Sqrt(float64(sum))) }
+	scaled := func(n, sum int) []float64 { return guard.Random(rng, p.DType, n, 1/math.Sqrt(float64(sum))) }
 	batch := p.Batches()
 	h := hiddenCase{
 		p:      p,
@@ -37,7 +37,7 @@ func newHiddenCase(p engine.Problem, columns int) hiddenCase {
 		w:      scaled(batch*p.N*columns, p.N),
 		random: func(n int) []float64 { return scaled(n, 1) },
 	}
-	h.tensors = []kerneltest.Tensor{
+	h.tensors = []guard.Tensor{
 		{Name: "a", DType: p.DType, Shape: p.AShape(), Values: h.in.A},
 		{Name: "b", DType: p.DType, Shape: p.BShape(), Values: h.in.B},
 		{Name: "w", DType: p.DType, Shape: []int{batch, p.N, columns}, Values: h.w},

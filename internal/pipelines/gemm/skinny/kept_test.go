@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -35,11 +35,11 @@ func TestBackwardKept(t *testing.T) {
 			if i%2 == 0 {
 				p.Out = dtype.Float32
 			}
-			layout := kerneltest.Layout(i) % kerneltest.Odd // dpre is aligned; of the rest, package mlp has odd ones
+			layout := guard.Layout(i) % guard.Odd // dpre is aligned; of the rest, package mlp has odd ones
 			t.Run(p.String(), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(2, uint64(p.N)))
 				batch, padded := p.Batches(), (p.N+7)/8*8
-				in := ref.Inputs{A: kerneltest.Random(rng, format, batch*p.M*p.K, 1), B: kerneltest.Random(rng, format, batch*p.N*p.K, 1), X: kerneltest.Random(rng, format, batch*p.M*p.N, 2)}
+				in := ref.Inputs{A: guard.Random(rng, format, batch*p.M*p.K, 1), B: guard.Random(rng, format, batch*p.N*p.K, 1), X: guard.Random(rng, format, batch*p.M*p.N, 2)}
 				first, second := p, engine.Problem{Batch: p.Batch, M: p.N, N: p.K, K: p.M, TransA: true, DType: format, Out: p.Out}
 				first.Activation, first.Out = engine.TimesDSiLUKeep, format
 				want, plain := ref.Multiply(in, first), ref.Plain(in, first)
@@ -48,7 +48,7 @@ func TestBackwardKept(t *testing.T) {
 				for i := range batch * p.M {
 					rows = append(append(rows, want.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
 				}
-				c := kerneltest.Case{Name: "kept", Layout: layout, Tensors: []kerneltest.Tensor{
+				c := guard.Case{Name: "kept", Layout: layout, Tensors: []guard.Tensor{
 					{Name: "dy", DType: format, Shape: p.AShape(), Values: in.A},
 					{Name: "w", DType: format, Shape: p.BShape(), Values: in.B},
 					{Name: "pre", DType: format, Shape: p.CShape(), Values: in.X},

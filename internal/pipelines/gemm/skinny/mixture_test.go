@@ -8,11 +8,11 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/vk"
@@ -50,7 +50,7 @@ func TestMixture(t *testing.T) {
 		} {
 			p := s.p
 			p.DType, p.Out, p.Activation = format, dtype.Float32, engine.SiLU
-			layout := kerneltest.Layout(i) % kerneltest.Layouts
+			layout := guard.Layout(i) % guard.Layouts
 			t.Run(fmt.Sprintf("%v/%d", p, s.groups), func(t *testing.T) {
 				h := newHiddenCase(p, 3)
 				y := h.random(p.M)
@@ -58,10 +58,10 @@ func TestMixture(t *testing.T) {
 				exact := mixtures(h.outputs(ref.Multiply).C, y, p)
 				logP, loss := gmmref.Forward(exact, single)
 				plain, plainLoss := gmmref.PlainForward(mixtures(h.outputs(ref.Plain).C, y, p), single)
-				c := kerneltest.Case{Name: "mixture", Layout: layout, Tensors: append(h.tensors,
-					kerneltest.Tensor{Name: "y", Shape: []int{p.M}, Values: y},
+				c := guard.Case{Name: "mixture", Layout: layout, Tensors: append(h.tensors,
+					guard.Tensor{Name: "y", Shape: []int{p.M}, Values: y},
 					// Matrix units may truncate sums: four times what float32 may be off by.
-					kerneltest.Tensor{Name: "log_p", Shape: []int{p.M}, Want: logP, Bound: 4 * gmmref.ForwardBounds(exact, logP, plain, loss, plainLoss).LogP})}
+					guard.Tensor{Name: "log_p", Shape: []int{p.M}, Want: logP, Bound: 4 * gmmref.ForwardBounds(exact, logP, plain, loss, plainLoss).LogP})}
 				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 					states := vk.View(c.Scratch("states", int64(4*s.groups*p.M*gmm.StateSize)), dtype.Float32, s.groups, p.M, gmm.StateSize)
 					if err := skinny.Mixture(c, skinny.MixtureTensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], States: states}, p, engine.Options{Impl: engine.CoopMat, Config: s.config}); err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/kerneltest"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -33,7 +33,7 @@ func configs(m int) []string {
 
 // cases calls f for problems of a format that w of some columns and more fit: sizes 1,
 // whole blocks and chunks, and tails of all four.
-func cases(m, columns int, format dtype.DType, f func(p fused.Problem, layout kerneltest.Layout)) {
+func cases(m, columns int, format dtype.DType, f func(p fused.Problem, layout guard.Layout)) {
 	for i, p := range []fused.Problem{
 		{M: 1, In: 1, Hidden: 1, N: 1, Out: dtype.Float32},
 		{M: 4 * m, In: 4 * m, Hidden: 12 * m, N: columns, Out: format},
@@ -41,7 +41,7 @@ func cases(m, columns int, format dtype.DType, f func(p fused.Problem, layout ke
 		{M: 3*m - 1, In: m - 1, Hidden: 14*m - 1, N: 5, Out: dtype.Float32},
 	} {
 		p.DType = format
-		f(p, kerneltest.Layout(i)%kerneltest.Layouts)
+		f(p, guard.Layout(i)%guard.Layouts)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestForward(t *testing.T) {
 				require.NoError(t, err)
 				config, columns = &c, c.Subgroups*c.TilesN*m
 			}
-			cases(m, columns, format, func(p fused.Problem, layout kerneltest.Layout) {
+			cases(m, columns, format, func(p fused.Problem, layout guard.Layout) {
 				if i++; i%2 == 0 && !vktest.Thorough(d) {
 					return // every other case of a configuration; the next one has the others
 				}
@@ -79,9 +79,9 @@ func TestForward(t *testing.T) {
 }
 
 // check runs a problem on random tensors.
-func check(d *vk.Device, p fused.Problem, layout kerneltest.Layout, opt fused.Options) (string, error) {
+func check(d *vk.Device, p fused.Problem, layout guard.Layout, opt fused.Options) (string, error) {
 	rng := rand.New(rand.NewPCG(uint64(p.M), uint64(p.Hidden)))
-	random := func(n int) []float64 { return kerneltest.Random(rng, p.DType, n, 1) }
+	random := func(n int) []float64 { return guard.Random(rng, p.DType, n, 1) }
 	x, w1, w2 := random(p.M*p.In), random(p.In*p.Hidden), random(p.Hidden*p.N)
 	first := engine.Problem{M: p.M, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: p.DType}
 	second := engine.Problem{M: p.M, N: p.N, K: p.Hidden, DType: p.DType, Out: p.Out}
@@ -89,7 +89,7 @@ func check(d *vk.Device, p fused.Problem, layout kerneltest.Layout, opt fused.Op
 	want := ref.Multiply(ref.Inputs{A: ref.Multiply(in, first).C, B: w2}, second)
 	hidden := ref.Plain(in, first).C
 	plain := ref.Plain(ref.Inputs{A: hidden, B: w2}, second)
-	c := kerneltest.Case{Name: "fused", Layout: layout, Tensors: []kerneltest.Tensor{
+	c := guard.Case{Name: "fused", Layout: layout, Tensors: []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: []int{p.M, p.In}, Values: x},
 		{Name: "w1", DType: p.DType, Shape: []int{p.In, p.Hidden}, Values: w1},
 		{Name: "w2", DType: p.DType, Shape: []int{p.Hidden, p.N}, Values: w2},
@@ -115,7 +115,7 @@ func TestWorkspace(t *testing.T) {
 		64: fmt.Sprintf("gemm: workspace has %d bytes from 64 on, want %d", bytes-16, bytes),
 		8:  "gemm: workspace_offset=8 is not a multiple of 16",
 	} {
-		_, err := check(d, p, kerneltest.Odd, fused.Options{Workspace: memory, WorkspaceOffset: offset})
+		_, err := check(d, p, guard.Odd, fused.Options{Workspace: memory, WorkspaceOffset: offset})
 		if want == "" {
 			require.NoError(t, err)
 		} else {

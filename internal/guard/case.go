@@ -1,0 +1,265 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Tensor is a tensor of a call.
+type Tensor struct {
+	Name   string
+	DType  dtype.DType
+	Shape  []int
+	Values []float64 // row-major, exact in DType: what an input holds, or what an updated tensor holds before
+	Want   []float64 // what an output should hold; nil: an input
+	Bound  float64   // how far an output may be off
+	// Sample lists the elements that Want has, in row-major order; nil: all. The others
+	// have to be written, and the same in both runs.
+	Sample []int
+	// Scratch is memory that the call may do what it likes with, but not beside it.
+	Scratch bool
+	// Place says where the tensor lies whatever the layout of the case; nil: as that says.
+	Place *Place
+	// Memory names what the tensor shares with others of its format: they lie in one buffer,
+	// one after the other. "": a buffer of its own.
+	Memory string
+}
+
+// output reports whether a call may write elements of the tensor.
+func (t *Tensor) output() bool { return t.Want != nil || t.Scratch }
+
+// A Place says how a tensor lies in memory, in elements.
+type Place struct {
+	Offset    int // before the first element
+	RowGap    int // after each row
+	MatrixGap int // after each matrix of three axes
+	// Aligned has the tensor and its rows begin at multiples of 8 elements, Offset aside, and
+	// RowGap count for nothing.
+	Aligned bool
+	// Tight has the memory end with the last element, where no tensor follows.
+	Tight bool
+	// Broadcast has all matrices of three axes be one.
+	Broadcast bool
+}
+
+// A Layout says how the rows of a Case's tensors lie, each with other strides than its
+// neighbours so that a kernel that takes one's for the other's is found out.
+type Layout uint8
+
+// The layouts.
+const (
+	Packed  Layout = iota // contiguous, from offset 0 on
+	Padded                // multiples of 8 elements between rows and before the first
+	Odd                   // odd numbers
+	Layouts               // how many there are
+)
+
+// A Case is a call.
+type Case struct {
+	Name    string
+	Layout  Layout
+	Tensors []Tensor
+	// Flat names tensors that are contiguous whatever the layout, though they may
+	// begin anywhere.
+	Flat []string
+}
+
+// A Record records the call on tensors, by name.
+type Record func(c *vk.Cmd, t map[string]vk.Tensor) error
+
+// Random returns normal numbers times a scale, as a format has them.
+func Random(rng *rand.Rand, t dtype.DType, n int, scale float64) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = float64(t.Round(float32(scale * rng.NormFloat64())))
+	}
+	return x
+}
+
+// Check runs the case and returns the first thing that is wrong, and how close the
+// outputs came, in words.
+func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
+	return c.CheckContext(context.Background(), Device{Device: d}, record)
+}
+
+// CheckContext is Check on a Device, and ends with a context.
+func (c *Case) CheckContext(ctx context.Context, d Device, record Record) (report string, err error) {
+	first, err := c.run(ctx, d, record, &NotFinite)
+	if err != nil {
+		return "", err
+	}
+	if report, err = c.compare(first); err != nil {
+		return report, err
+	}
+	second, err := c.run(ctx, d, record, &Finite)
+	if err != nil {
+		return report, fmt.Errorf("second run: %w", err)
+	}
+	for i := range c.Tensors {
+		if c.Tensors[i].Want == nil {
+			continue
+		}
+		if err := Equal(first[i], second[i]); err != nil {
+			return report, err
+		}
+	}
+	return report, nil
+}
+
+// reported is how many outputs a report lists, beyond which it has the one that came closest to
+// its bound.
+const reported = 16
+
+// compare compares the outputs with what is wanted.
+func (c *Case) compare(views []*View) (report string, err error) {
+	list, closest, share := "", "", -1.0
+	n := 0
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		if t.Want == nil {
+			continue
+		}
+		var d Diff
+		if t.Sample != nil {
+			d, err = views[i].CompareSample(t.Sample, t.Want, t.Bound)
+		} else {
+			d, err = views[i].Compare(t.Want, t.Bound)
+		}
+		if err != nil {
+			return list, err
+		}
+		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, d.Off, t.Bound)
+		if n++; n <= reported {
+			list += text
+		}
+		if d.Off > share*t.Bound {
+			closest, share = text, d.Off/math.Max(t.Bound, math.SmallestNonzeroFloat64)
+		}
+	}
+	if n > reported {
+		return fmt.Sprintf("%d outputs; the closest to its bound: %s", n, closest), nil
+	}
+	return list, nil
+}
+
+// run runs the call once and makes the checks that need no expectation. It returns
+// the tensors after it.
+func (c *Case) run(ctx context.Context, d Device, record Record, around *Surroundings) ([]*View, error) {
+	views := c.place(around)
+	var inputs, outputs []*View
+	for i, v := range views {
+		if c.Tensors[i].output() {
+			outputs = append(outputs, v)
+		} else {
+			inputs = append(inputs, v)
+		}
+	}
+	err := Watch(inputs, outputs, func() error {
+		return d.Call(ctx, c.Name, views, func(cmd *vk.Cmd, on Views) error {
+			t := make(map[string]vk.Tensor, len(views))
+			for _, v := range views {
+				t[v.Name] = on[v]
+			}
+			return record(cmd, t)
+		})
+	})
+	return views, err
+}
+
+// guard elements stand before and after a tensor.
+const guard = 64
+
+// place lays the tensors out amid garbage or poison.
+func (c *Case) place(around *Surroundings) []*View {
+	views := make([]*View, len(c.Tensors))
+	ends := map[string]int{} // of memories that are shared
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		v, end := c.view(i, ends[t.Memory])
+		views[i] = v
+		if t.Memory != "" {
+			ends[t.Memory] = end
+			continue
+		}
+		v.Data = t.fill(end, around)
+	}
+	shared := map[string][]float64{}
+	for i, v := range views {
+		t := &c.Tensors[i]
+		if name := t.Memory; name != "" {
+			if shared[name] == nil {
+				shared[name] = t.fill(ends[name], around)
+			}
+			v.Data = shared[name]
+		}
+		if t.Values != nil {
+			v.Scatter(t.Values)
+		}
+	}
+	return views
+}
+
+// fill returns n elements of what a tensor lies in.
+func (t *Tensor) fill(n int, around *Surroundings) []float64 {
+	f := around.Garbage(t.DType)
+	if t.Want != nil {
+		f = around.Poison(t.DType)
+	}
+	data := make([]float64, n)
+	for i := range data {
+		data[i] = f(i)
+	}
+	return data
+}
+
+// view returns tensor i without its memory, of which it takes what follows the first some
+// elements, and where that ends.
+func (c *Case) view(i, begin int) (v *View, end int) {
+	t := &c.Tensors[i]
+	place := Place{}
+	switch {
+	case t.Place != nil:
+		place = *t.Place
+	case c.Layout == Padded:
+		place.Offset, place.RowGap = guard+8*i, 8*(i+1)
+	case c.Layout == Odd:
+		place.Offset, place.RowGap = guard+1+2*i, 2*i+3
+	}
+	if slices.Contains(c.Flat, t.Name) {
+		place.RowGap = 0
+	}
+	last := len(t.Shape) - 1
+	if place.Aligned {
+		begin, place.RowGap = (begin+7)/8*8, (8-t.Shape[last]%8)%8
+	}
+	v = &View{Name: t.Name, DType: t.DType, Shape: t.Shape, Strides: make([]int, len(t.Shape)), Offset: begin + place.Offset}
+	stride := 1
+	for a := last; a >= 0; a-- {
+		v.Strides[a] = stride
+		stride *= t.Shape[a]
+		switch {
+		case a == last && last > 0:
+			stride += place.RowGap
+		case a == last-1 && a > 0:
+			stride += place.MatrixGap
+		}
+	}
+	if place.Broadcast {
+		stride = v.Strides[0]
+		v.Strides[0] = 0
+	}
+	if !place.Tight {
+		return v, v.Offset + stride + guard
+	}
+	end = v.Offset
+	for a, n := range t.Shape {
+		end += (n - 1) * v.Strides[a]
+	}
+	return v, end + 1
+}

@@ -1,0 +1,109 @@
+package guard
+
+import (
+	"fmt"
+	"math"
+)
+
+// A Diff is the worst disagreement of two slices.
+type Diff struct {
+	Index     int
+	Got, Want float64
+	Off       float64 // |Got - Want|; +Inf if only one is NaN or infinite
+}
+
+// MaxDiff returns the worst disagreement of got and want, which have the same
+// length. Equal infinities agree; NaN agrees with nothing. Index is -1 if the slices are empty.
+func MaxDiff(got, want []float64) Diff {
+	worst := Diff{Index: -1, Off: -1}
+	for i, w := range want {
+		g := got[i]
+		off := math.Abs(g - w)
+		if g == w {
+			off = 0 // Inf - Inf is NaN
+		}
+		if math.IsNaN(off) {
+			off = math.Inf(1)
+		}
+		if off > worst.Off {
+			worst = Diff{i, g, w, off}
+		}
+	}
+	worst.Off = max(worst.Off, 0)
+	return worst
+}
+
+// Compare compares an output that was full of poison with what is wanted, in logical
+// order: no NaN left where none is wanted, infinities equal, and the worst error within the
+// bound.
+func (v *View) Compare(want []float64, bound float64) (Diff, error) {
+	return v.compare(v.Gather(), want, bound, func(i int) int { return i })
+}
+
+// CompareSample is Compare of the elements at some positions, in logical order. All others
+// have to be written, and not to be NaN.
+func (v *View) CompareSample(at []int, want []float64, bound float64) (Diff, error) {
+	if err := v.check(math.IsNaN); err != nil {
+		return Diff{}, err
+	}
+	all, got := v.Gather(), make([]float64, len(at))
+	for i, n := range at {
+		got[i] = all[n]
+	}
+	return v.compare(got, want, bound, func(i int) int { return at[i] })
+}
+
+func (v *View) compare(got, want []float64, bound float64, at func(i int) int) (Diff, error) {
+	for i, w := range want {
+		if math.IsNaN(got[i]) && !math.IsNaN(w) {
+			return Diff{}, fmt.Errorf("%s[%d] = NaN, want %g at %s: not written, or computed from NaN", v.Name, at(i), w, v.Index(at(i)))
+		}
+	}
+	worst := Diff{Index: -1}
+	for i, w := range want {
+		g := got[i]
+		switch {
+		case math.IsNaN(g) || math.IsInf(g, 0) && g == w:
+			continue // wanted, but for NaN that is no NaN
+		case math.IsInf(g, 0) || math.IsInf(w, 0) || math.IsNaN(w):
+			return Diff{at(i), g, w, math.Inf(1)}, fmt.Errorf("%s[%d] = %g, want %g at %s", v.Name, at(i), g, w, v.Index(at(i)))
+		}
+		if off := math.Abs(g - w); worst.Index < 0 || off > worst.Off {
+			worst = Diff{at(i), g, w, off}
+		}
+	}
+	if worst.Index >= 0 && !(worst.Off <= bound) { // a bound of NaN allows nothing
+		return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.2g at %s",
+			v.Name, worst.Index, worst.Got, worst.Want, worst.Off, bound, v.Index(worst.Index))
+	}
+	return worst, nil
+}
+
+// CheckFinite wants every element to be a finite number.
+func (v *View) CheckFinite() error {
+	return v.check(func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
+}
+
+// check wants no element to be one that a function says is wrong.
+func (v *View) check(wrong func(x float64) bool) error {
+	for i, x := range v.Gather() {
+		if wrong(x) {
+			return fmt.Errorf("%s[%d] = %g at %s: not written, or computed from what is not an input", v.Name, i, x, v.Index(i))
+		}
+	}
+	return nil
+}
+
+// Equal wants the elements of an output to be the same bits after the first run, amid
+// NotFinite, and the second, amid Finite. All NaN are one.
+func Equal(first, second *View) error {
+	a, b := first.Gather(), second.Gather()
+	for i := range a {
+		if !same(a[i], b[i]) && !(math.IsNaN(a[i]) && math.IsNaN(b[i])) {
+			return fmt.Errorf("%s[%d] = %g in the first run, %g in a second at %s: "+
+				"not deterministic, or it depends on memory that is not an input (which held %s, then %s)",
+				first.Name, i, a[i], b[i], first.Index(i), NotFinite.Name, Finite.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package guard
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A T is a *testing.T, which the package does not name: see there.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Log(args ...any)
+}
+
+// A Parent is a T that has subtests: a *testing.T is a Parent[*testing.T].
+type Parent[S any] interface {
+	T
+	Run(name string, f func(t S)) bool
+	Skip(args ...any)
+	Errorf(format string, args ...any)
+}
+
+// Test fails t with what Check finds wrong, and logs how close the outputs came.
+func (c *Case) Test(t T, d *vk.Device, record Record) {
+	t.Helper()
+	report, err := c.Check(d, record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(report)
+}
+
+// TestWorkspace is Test with memory of so many bytes, full of NaN, and then with 4 bytes
+// less, which it wants to be refused by the package of the case's name.
+func (c *Case) TestWorkspace(t T, d *vk.Device, bytes int64, record func(workspace *vk.Buffer) Record) {
+	t.Helper()
+	for _, less := range []int64{0, 4} {
+		workspace, err := d.NewBuffer("workspace", bytes-less)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Check(d, func(cmd *vk.Cmd, tensors map[string]vk.Tensor) error {
+			cmd.Fill(workspace, 0, workspace.Bytes(), math.MaxUint32)
+			return record(workspace)(cmd, tensors)
+		})
+		workspace.Close()
+		want := fmt.Sprintf("%s: workspace has %d bytes, want %d", c.Name, bytes-less, bytes)
+		switch {
+		case less == 0 && err != nil:
+			t.Fatal(err)
+		case less > 0 && (err == nil || err.Error() != want):
+			t.Fatalf("with less memory the error is %v, want %s", err, want)
+		}
+	}
+}

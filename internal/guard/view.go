@@ -1,0 +1,180 @@
+package guard
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A View is a strided view of a memory. Element (i0, i1, …) is
+// Data[Offset + i0*Strides[0] + i1*Strides[1] + …]; everything else in Data
+// is garbage that an implementation must not use and must not change. Views may share
+// Data.
+type View struct {
+	Name  string      // in messages
+	DType dtype.DType // what Data's values can be stored as
+
+	// Data holds float64 so that float64 implementations are checked to their
+	// own precision. Values of inputs are exact in DType.
+	Data []float64
+
+	Offset  int   // elements
+	Shape   []int // at least one axis
+	Strides []int // elements; the last is 1
+
+	Axes string // a letter for each axis, which Index writes; "": none
+}
+
+// NumElements returns the product of the shape.
+func (v *View) NumElements() int {
+	n := 1
+	for _, s := range v.Shape {
+		n *= s
+	}
+	return n
+}
+
+// rows calls f with the position in Data of each run along the last axis, in
+// logical order.
+func (v *View) rows(f func(at int)) {
+	if v.NumElements() == 0 {
+		return
+	}
+	index := make([]int, len(v.Shape)-1)
+	for {
+		at := v.Offset
+		for a, i := range index {
+			at += i * v.Strides[a]
+		}
+		f(at)
+		a := len(index) - 1
+		for ; a >= 0; a-- {
+			index[a]++
+			if index[a] < v.Shape[a] {
+				break
+			}
+			index[a] = 0
+		}
+		if a < 0 {
+			return
+		}
+	}
+}
+
+// Gather returns the elements in logical order.
+func (v *View) Gather() []float64 {
+	out := make([]float64, 0, v.NumElements())
+	n := v.Shape[len(v.Shape)-1]
+	v.rows(func(at int) { out = append(out, v.Data[at:at+n]...) })
+	return out
+}
+
+// Scatter sets the elements from logical order. len(src) must be NumElements.
+func (v *View) Scatter(src []float64) {
+	n := v.Shape[len(v.Shape)-1]
+	v.rows(func(at int) {
+		copy(v.Data[at:at+n], src[:n])
+		src = src[n:]
+	})
+}
+
+// Fill sets all of Data, elements included.
+func (v *View) Fill(f func(i int) float64) {
+	for i := range v.Data {
+		v.Data[i] = f(i)
+	}
+}
+
+// Encode returns Data in the storage format, little endian, as a device's
+// buffer holds it. Inf, values of DType and the NaN of Surroundings survive Encode and
+// Decode.
+func (v *View) Encode() []byte {
+	b := make([]byte, 0, len(v.Data)*v.DType.Size())
+	for _, x := range v.Data {
+		switch v.DType {
+		case dtype.Float16:
+			b = binary.LittleEndian.AppendUint16(b, dtype.ToFloat16(float32(x)))
+		case dtype.BFloat16:
+			b = binary.LittleEndian.AppendUint16(b, dtype.ToBFloat16(float32(x)))
+		case dtype.Int32:
+			b = binary.LittleEndian.AppendUint32(b, uint32(int32(x)))
+		case dtype.Bool:
+			b = append(b, byte(x))
+		default:
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
+		}
+	}
+	return b
+}
+
+// Decode sets Data from what Encode returns. It panics if the length differs.
+func (v *View) Decode(b []byte) {
+	v.checkLength(b)
+	for i := range v.Data {
+		v.Data[i] = v.decode(b, i)
+	}
+}
+
+// decodeChanged is Decode that leaves alone what is the same bytes as before: whatever NaN
+// an input has, it keeps its bits.
+func (v *View) decodeChanged(before, after []byte) {
+	v.checkLength(after)
+	size := v.DType.Size()
+	for i := range v.Data {
+		if string(before[i*size:(i+1)*size]) != string(after[i*size:(i+1)*size]) {
+			v.Data[i] = v.decode(after, i)
+		}
+	}
+}
+
+func (v *View) checkLength(b []byte) {
+	if len(b) != len(v.Data)*v.DType.Size() {
+		panic(fmt.Sprintf("guard: %s: %d bytes for %d elements of %v", v.Name, len(b), len(v.Data), v.DType))
+	}
+}
+
+func (v *View) decode(b []byte, i int) float64 {
+	switch v.DType {
+	case dtype.Float16:
+		return float64(dtype.FromFloat16(binary.LittleEndian.Uint16(b[2*i:])))
+	case dtype.BFloat16:
+		return float64(dtype.FromBFloat16(binary.LittleEndian.Uint16(b[2*i:])))
+	case dtype.Int32:
+		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
+	case dtype.Bool:
+		return float64(b[i])
+	}
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+}
+
+// Index writes position n, in logical order, as (0, 1, 17, 8), with the letters of Axes
+// as (b=0, h=1, i=17, d=8).
+func (v *View) Index(n int) string {
+	at := make([]string, len(v.Shape))
+	for a := len(at) - 1; a >= 0; a-- {
+		at[a] = fmt.Sprint(n % v.Shape[a])
+		if v.Axes != "" {
+			at[a] = v.Axes[a:a+1] + "=" + at[a]
+		}
+		n /= v.Shape[a]
+	}
+	return "(" + strings.Join(at, ", ") + ")"
+}
+
+// where describes position i of Data for a message about garbage.
+func (v *View) where(i int) string {
+	last := v.Offset
+	for a, s := range v.Shape {
+		last += (s - 1) * v.Strides[a]
+	}
+	switch {
+	case i < v.Offset:
+		return fmt.Sprintf("%d before the first element", v.Offset-i)
+	case i > last:
+		return fmt.Sprintf("%d after the last element", i-last)
+	}
+	return "between the rows"
+}

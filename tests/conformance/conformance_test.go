@@ -1,0 +1,175 @@
+package conformance
+
+import (
+	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TestKernels checks every entry on every path: in all formats, or where kernels are compiled for
+// long in those that have kernels of their own. Together they run every module.
+func TestKernels(t *testing.T) {
+	vktest.Sequential(t)
+	d := vktest.Open(t, vktest.WholeBuffers, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
+	ran, lack := map[string]bool{}, map[dtype.DType]error{}
+	all := vktest.Thorough(d)
+	for x := range All(d, all) {
+		t.Run(x.Name, func(t *testing.T) {
+			if err := x.Problem.Supports(d.Caps()); err != nil {
+				require.ErrorIs(t, err, vk.ErrUnsupported)
+				lack[x.Format] = err
+				t.Skip(err)
+			}
+			modules, err := trial.Examine(context.Background(), d, x.Kernel, x.Problem, false, 10*time.Minute)
+			require.NoError(t, err, trial.Encode(x.Kernel, x.Problem))
+			for _, m := range modules {
+				ran[m] = true
+			}
+		})
+	}
+	if t.Failed() {
+		return
+	}
+	t.Run("modules", func(t *testing.T) {
+		if err := lack[dtype.Float16]; err != nil {
+			t.Skip("the device has not all kernels: ", err)
+		}
+		require.Empty(t, missing(shaders.Variants(), ran, all, lack[dtype.BFloat16] == nil), "no problem of the table runs them")
+	})
+}
+
+// noKernels are modules that no function of the public packages runs.
+var noKernels = []string{
+	"matrix_layout.", // asks the device how matrices lie, before kernels are chosen
+	"micro_",         // internal/bench/micro: ceilings
+	"naive_",         // bench: what attention is compared with
+	"poison",         // trial.Runner
+}
+
+// missing returns the modules that did not run: in no format, or with all formats in any one
+// of them, but bfloat16 where the device does not have all that.
+func missing(variants []shaders.Variant, ran map[string]bool, all, bfloat16 bool) (names []string) {
+	stems := map[string]bool{}
+	for name := range ran {
+		stem, _, _ := strings.Cut(name, ".")
+		stems[stem] = true
+	}
+	for _, v := range variants {
+		name := v.Name()
+		stem, format, _ := strings.Cut(name, ".")
+		switch {
+		case slices.ContainsFunc(noKernels, func(p string) bool { return strings.HasPrefix(name, p) }):
+		case !stems[stem], all && !ran[name] && (bfloat16 || format != dtype.BFloat16.Short()):
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TestMissing: a module that the table lost is named.
+func TestMissing(t *testing.T) {
+	variants, ran := shaders.Variants(), map[string]bool{}
+	for _, v := range variants {
+		ran[v.Name()] = true
+	}
+	require.Empty(t, missing(variants, ran, true, true))
+	delete(ran, "norm_bwd.bf16")
+	require.Equal(t, []string{"norm_bwd.bf16"}, missing(variants, ran, true, true))
+	require.Empty(t, missing(variants, ran, true, false))
+	delete(ran, "gmm_merge")
+	require.Equal(t, []string{"gmm_merge"}, missing(variants, ran, false, false))
+}
+
+// TestFunctions wants an entry for each exported function of the public packages of kernels that
+// is given a *vk.Cmd, and none for others.
+func TestFunctions(t *testing.T) {
+	var listed []string
+	for _, e := range Table() {
+		listed = append(listed, strings.Fields(e.Functions)...)
+	}
+	slices.Sort(listed)
+	require.Equal(t, recorders(t, filepath.Join("..", "..")), slices.Compact(listed))
+}
+
+// composed are the packages that put kernels of the others together; their own tests compare them.
+var composed = []string{"tnp", "record", "model"}
+
+// recorders returns those functions, as package.Function or package.Type.Method.
+func recorders(t *testing.T, root string) (names []string) {
+	t.Helper()
+	folders := []string{filepath.Join(root, "attention")}
+	list, err := os.ReadDir(filepath.Join(root, "pipelines"))
+	require.NoError(t, err)
+	for _, e := range list {
+		if e.IsDir() && !slices.Contains(composed, e.Name()) {
+			folders = append(folders, filepath.Join(root, "pipelines", e.Name()))
+		}
+	}
+	for _, folder := range folders {
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+		require.NoError(t, err)
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			require.NoError(t, err)
+			for _, decl := range file.Decls {
+				if f, ok := decl.(*ast.FuncDecl); ok && f.Name.IsExported() && records(f) {
+					names = append(names, file.Name.Name+"."+receiver(f)+f.Name.Name)
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// records reports whether the first parameter of a function is a *vk.Cmd.
+func records(f *ast.FuncDecl) bool {
+	params := f.Type.Params.List
+	if len(params) == 0 {
+		return false
+	}
+	star, ok := params[0].Type.(*ast.StarExpr)
+	if !ok {
+		return false
+	}
+	selector, ok := star.X.(*ast.SelectorExpr)
+	if !ok || selector.Sel.Name != "Cmd" {
+		return false
+	}
+	of, ok := selector.X.(*ast.Ident)
+	return ok && of.Name == "vk"
+}
+
+// receiver returns the type of a method with a dot, "" for a function.
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	of := f.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	name, ok := of.(*ast.Ident)
+	if !ok {
+		return "?."
+	}
+	return name.Name + "."
+}

@@ -1,0 +1,129 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+)
+
+// An Entry is a problem of a kernel and a pass.
+type Entry struct {
+	Name      string
+	Functions string   // that record the calls, with spaces between: package.Function
+	Paths     []string // Impl of the problem; none: the kernel has one
+	// Problem is what flashvk selftest --problem takes, where $dtype stands for the format of
+	// tensors and $impl for the path.
+	Problem string
+	Halves  bool // there is no such kernel for float32
+	// Own says that float32 has kernels of its own on matrices, and not only another format
+	// of the same ones.
+	Own bool
+}
+
+// paths returns names of paths.
+func paths[I fmt.Stringer](impls ...I) (names []string) {
+	for _, i := range impls {
+		names = append(names, i.String())
+	}
+	return names
+}
+
+// Table returns the entries: at least one for each function of the public packages that records a call.
+func Table() []Entry {
+	var list []Entry
+	all := paths(attention.Impls()...)
+	add := func(name, functions string, paths []string, problem string, parts ...string) *Entry {
+		problem = strings.NewReplacer(parts...).Replace(problem)
+		list = append(list, Entry{Name: name, Functions: functions, Paths: paths, Problem: problem})
+		return &list[len(list)-1]
+	}
+
+	// Attention as it is trained, with what features there are, and a row that looks back on
+	// many keys, which workgroups share.
+	attends := `attention:{"Case":{"Seed":1,"Problem":{"Batch":2,"NumHeads":4,"NumKVHeads":2,"HeadDim":8,"DType":$dtype,$problem}},"Impl":"$impl"$more}`
+	trained := `"SeqQ":41,"SeqKV":41,"Causal":true`
+	features := `"SeqQ":20,"SeqKV":35,"Causal":true,"KeyMask":true,"Sinks":true,"Softcap":20,"Bias":{"On":true,"Rows":true,"Heads":true}`
+	add("attention", "attention.Forward", all, attends, "$problem", trained, "$more", "").Own = true
+	add("attention-features", "attention.Forward", all, attends, "$problem", features, "$more", "").Own = true
+	add("attention-decode", "attention.Forward", all, attends, "$problem", `"SeqQ":1,"SeqKV":700`, "$more", `,"Config":$split`)
+	add("attention-bwd", "attention.Backward", all, attends, "$problem", trained, "$more", `,"Backward":true`).Own = true
+	add("attention-bwd-features", "attention.Backward", all, attends, "$problem", features, "$more", `,"Backward":true`).Own = true
+	add("attention-bwd-fused", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends,
+		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Shares":2}`).Halves = true
+
+	data := `"Kind":"normal","Layout":"a","Seed":1`
+	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)
+	product := `gemm:{"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5,"Config":"$config",` + data + `}`
+	add("gemm", "gemm.Forward", gemms, product, "$config", "").Own = true
+	add("gemm-split-k", "gemm.Forward", paths(engine.Scalar), product, "$config", "scalar 16x16 t4x4 k8 g2 splits3")
+	add("gemm-packed", "gemm.Forward", matrices, product, "$config", "coopmat s1x1 t1x2 k$4side pack fragments g1").Halves = true
+	add("gemm-group", "gemm.ForwardGroup", gemms, `gemm-group:{"Products":[{"M":20,"N":9,"K":33},{"M":7,"N":24,"K":8}],"DType":$dtype,"Out":$dtype,"Impl":"$impl",`+data+`}`)
+
+	perceptron := `mlp:{"Tokens":19,"In":24,"Hidden":40,"Out":16,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"$more,` + data + `}`
+	add("mlp", "mlp.Forward", gemms, perceptron, "$more", "")
+	add("mlp-one-kernel", "mlp.Forward", matrices, perceptron, "$more", `,"Fused":1`).Halves = true
+	add("mlp-bwd", "mlp.Backward", gemms, perceptron, "$more", `,"Backward":true`)
+	heads := `grouped:{"Heads":3,"Tokens":19,"In":24,"Hidden":40,"Out":3,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"$more,` + data + `}`
+	add("heads", "mlp.Forward", gemms, heads, "$more", "")
+	add("heads-bwd", "mlp.Backward", gemms, heads, "$more", `,"Backward":true`)
+	add("heads-bwd-pre", "mlp.Backward", gemms, heads, "$more", `,"Backward":true,"Keep":1`)
+
+	mixture := `mixture:{"Heads":5,"Tokens":19,"In":24,"Hidden":40,"DType":$dtype,"Grad":$dtype,"Impl":"$impl","LogP":true,"Loss":true$more,` + data + `}`
+	add("mixture", "mixture.Forward gmm.Merge", gemms, mixture, "$more", "")
+	add("mixture-bwd", "mixture.Backward mlp.BackwardLoss", gemms, mixture, "$more", `,"Backward":true,"DLoss":0.5`)
+
+	gmm := `gmm:{"Tokens":37,"Components":5,"DType":$dtype,"Grad":$dtype,"Call":"$call","LogP":true,"Loss":true,` + data + `}`
+	add("gmm", "gmm.Forward", nil, gmm, "$call", "forward")
+	add("gmm-merge", "gmm.Merge", nil, gmm, "$call", "merge")
+	add("gmm-bwd", "gmm.Backward", nil, gmm, "$call", "backward")
+
+	norm := `norm:{"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype$more,` + data + `}`
+	add("norm", "norm.Forward", nil, norm, "$more", `,"Save":true`)
+	add("norm-bwd", "norm.Backward", nil, norm, "$more", `,"Backward":true,"DResidual":true`)
+
+	add("adamw", "optim.AdamW.Step", nil, `optim:{"Sizes":[300,7],"Grad":$dtype,"Copy":1,"HasCopy":true,"Beta1":0.9,"Beta2":0.95,"Eps":1e-8,"WeightDecay":0.1,"Clip":"clip","ClipBy":0.5,"LR":0.001,"Done":3,`+data+`}`)
+	return list
+}
+
+// Formats returns those that an entry has: all, or those that have kernels of their own.
+func (e Entry) Formats(all bool) []dtype.DType {
+	switch {
+	case e.Halves && all:
+		return []dtype.DType{dtype.Float16, dtype.BFloat16}
+	case all:
+		return []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32}
+	case e.Own:
+		return []dtype.DType{dtype.Float16, dtype.Float32}
+	}
+	return []dtype.DType{dtype.Float16}
+}
+
+// On returns the problem in a format on a path, for a device whose matrices are of so many
+// columns.
+func (e Entry) On(t dtype.DType, path string, columns int) (*trial.Kernel, trial.Problem, error) {
+	// Two workgroups share the keys of a row, each path in a configuration of its own.
+	split := map[string]string{
+		attention.CoopMat2.String(): fmt.Sprintf(`{"Impl":"coopmat2","Subgroups":2,"RowTiles":1,"BlockN":%d,"Splits":2}`, 2*columns),
+		attention.CoopMat.String():  fmt.Sprintf(`{"Impl":"coopmat","Subgroups":2,"RowTiles":1,"BlockN":%d,"Splits":2}`, 2*columns),
+		attention.Scalar.String():   `{"Impl":"scalar","Threads":64,"ThreadsX":8,"BlockM":16,"BlockN":8,"Depth":16,"ValueRows":4,"Splits":2}`,
+	}[path]
+	if split == "" {
+		split = "null"
+	}
+	text := strings.NewReplacer(
+		"$dtype", fmt.Sprint(int(t)), "$impl", path, "$split", split, "$side", fmt.Sprint(columns), "$4side", fmt.Sprint(4*columns),
+	).Replace(e.Problem)
+	return trial.Decode(text)
+}
+
+// paths returns Paths, or one without a name.
+func (e Entry) paths() []string {
+	if e.Paths == nil {
+		return []string{""}
+	}
+	return e.Paths
+}

@@ -1,0 +1,179 @@
+package gradients
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/attention"
+	attentionref "github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
+	mixtureref "github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
+	mlpref "github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
+	normref "github.com/flashvk/flashvk/internal/pipelines/norm/ref"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// passes lists the backward passes, on every path.
+func passes(caps *vk.Caps) (list []pass) {
+	for _, impl := range attention.Impls() {
+		list = append(list, attentionPasses(caps, attention.Options{Impl: impl})...)
+	}
+	for _, impl := range engine.Impls() {
+		for _, heads := range []int{0, 3} {
+			for _, keep := range mlp.Keeps() {
+				if heads == 0 || keep != mlp.KeepHidden {
+					list = append(list, mlpPass(caps, mlp.Options{Impl: impl}, heads, keep))
+				}
+			}
+		}
+		list = append(list, mixturePass(caps, mixture.Options{Impl: impl}))
+	}
+	for _, rms := range []bool{false, true} {
+		for _, residual := range []bool{false, true} {
+			list = append(list, normPass(caps, rms, residual))
+		}
+	}
+	return append(list, gmmPass(caps))
+}
+
+// attentionPasses are those of dO and dLSE through causal rows, and through features.
+func attentionPasses(caps *vk.Caps, o attention.Options) (list []pass) {
+	plain := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 9, SeqKV: 11, HeadDim: 8, Causal: true}
+	features := plain
+	features.Causal, features.Sinks, features.Softcap = false, true, 2
+	features.Bias = attention.Bias{On: true, Heads: true, Rows: true}
+	for i, p := range []attention.Problem{plain, features} {
+		x := pass{
+			name: fmt.Sprintf("attention/%v/%d", o.Impl, i), function: "attention.Backward",
+			inputs:  map[string][]int{"q": p.QShape(), "k": p.KShape(), "v": p.VShape(), "do": p.OShape(), "dlse": p.LSEShape()},
+			outputs: map[string][]int{"o": p.OShape(), "lse": p.LSEShape()}, by: []string{"q", "k", "v"},
+			unsupported: attention.Supports(caps, p, kit.Backward, o), long: i > 0 && o.Impl != attention.Scalar && o.Impl != attention.Unfused,
+		}
+		if p.Sinks {
+			x.inputs["sinks"], x.inputs["bias"] = p.SinksShape(), p.BiasShape()
+			x.by = append(x.by, "sinks", "bias")
+		}
+		x.loss = func(x values) float64 {
+			out, lse := make([]float64, len(x["do"])), make([]float64, len(x["dlse"]))
+			in := attentionref.Inputs[float64]{Q: x["q"], K: x["k"], V: x["v"], Sinks: x["sinks"], Bias: x["bias"]}
+			if err := attentionref.Forward(out, lse, in, p); err != nil {
+				panic(err)
+			}
+			return dot(out, x["do"]) + dot(lse, x["dlse"])
+		}
+		x.record = func(c *vk.Cmd, on tensors) error {
+			t := attention.Tensors{Q: on("q"), K: on("k"), V: on("v"), O: on("o"), LSE: on("lse"), Sinks: on("sinks"), Bias: on("bias")}
+			if err := attention.Forward(c, t, p, o); err != nil {
+				return err
+			}
+			g := attention.Gradients{DO: on("do"), DLSE: on("dlse"), DQ: on("dq"), DK: on("dk"), DV: on("dv"), DSinks: on("dsinks"), DBias: on("dbias")}
+			return attention.Backward(c, t, g, p, o)
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+func mlpPass(caps *vk.Caps, o mlp.Options, heads int, keep mlp.Keep) pass {
+	p := mlp.Problem{Tokens: 7, Heads: heads, In: 6, Hidden: 10, Out: 3, Keep: keep}
+	x := pass{
+		name: fmt.Sprintf("mlp/%v/heads=%d/%v", o.Impl, heads, keep), function: "mlp.Backward",
+		inputs:  map[string][]int{"x": p.XShape(), "w1": p.W1Shape(), "w2": p.W2Shape(), "dy": p.YShape()},
+		outputs: map[string][]int{"y": p.YShape()}, by: []string{"x", "w1", "w2"},
+		unsupported: mlp.Supports(caps, p, kit.Backward, o), long: o.Impl == engine.CoopMat,
+	}
+	if keep != mlp.KeepNothing {
+		x.outputs["pre"] = p.PreShape()
+	}
+	if keep == mlp.KeepHidden {
+		x.outputs["hidden"] = p.PreShape()
+	}
+	x.loss = func(x values) float64 {
+		return dot(mlpref.Compute(mlpref.Inputs{X: x["x"], W1: x["w1"], W2: x["w2"]}, p).Y, x["dy"])
+	}
+	x.record = func(c *vk.Cmd, on tensors) error {
+		t := mlp.Tensors{X: on("x"), W1: on("w1"), W2: on("w2"), Y: on("y"), Pre: on("pre"), Hidden: on("hidden")}
+		if err := mlp.Forward(c, t, p, o); err != nil {
+			return err
+		}
+		return mlp.Backward(c, t, mlp.Gradients{DY: on("dy"), DX: on("dx"), DW1: on("dw1"), DW2: on("dw2")}, p, o)
+	}
+	return x
+}
+
+// mixturePass is also that of mlp.BackwardLoss, which computes it.
+func mixturePass(caps *vk.Caps, o mixture.Options) pass {
+	p := mixture.Problem{Tokens: 7, Heads: 3, In: 6, Hidden: 10}
+	return pass{
+		name: fmt.Sprintf("mixture/%v", o.Impl), function: "mixture.Backward mlp.BackwardLoss",
+		inputs: map[string][]int{"x": p.XShape(), "w1": p.W1Shape(), "w2": p.W2Shape(), "y": {p.Tokens}},
+		by:     []string{"x", "w1", "w2"}, unsupported: mixture.Supports(caps, p, kit.Backward, o), long: o.Impl == engine.CoopMat,
+		loss: func(x values) float64 {
+			_, loss := mixtureref.Forward(mixtureref.Inputs{X: x["x"], W1: x["w1"], W2: x["w2"], Y: x["y"]}, p)
+			return loss
+		},
+		record: func(c *vk.Cmd, on tensors) error {
+			t := mixture.Tensors{X: on("x"), W1: on("w1"), W2: on("w2"), Y: on("y")}
+			return mixture.Backward(c, t, mixture.Gradients{DX: on("dx"), DW1: on("dw1"), DW2: on("dw2")}, p, o)
+		},
+	}
+}
+
+func gmmPass(caps *vk.Caps) pass {
+	p := gmm.Problem{Tokens: 9, Components: 4}
+	shape := []int{p.Tokens, p.Components}
+	return pass{
+		name: "gmm", function: "gmm.Backward",
+		inputs: map[string][]int{"logit": shape, "mu": shape, "log_sigma": shape, "y": {p.Tokens}, "dloss": {1}},
+		by:     []string{"logit", "mu", "log_sigma"}, unsupported: gmm.Supports(caps, p, kit.Backward, gmm.Options{}),
+		loss: func(x values) float64 {
+			_, loss := gmmref.Forward(gmmref.Inputs{Logit: x["logit"], Mu: x["mu"], LogSigma: x["log_sigma"], Y: x["y"]}, p)
+			return loss * x["dloss"][0]
+		},
+		record: func(c *vk.Cmd, on tensors) error {
+			t := gmm.Tensors{Logit: on("logit"), Mu: on("mu"), LogSigma: on("log_sigma"), Y: on("y")}
+			g := gmm.Gradients{DLoss: on("dloss"), DLogit: on("dlogit"), DMu: on("dmu"), DLogSigma: on("dlog_sigma")}
+			return gmm.Backward(c, t, g, p, gmm.Options{})
+		},
+	}
+}
+
+func normPass(caps *vk.Caps, rms, residual bool) pass {
+	p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: rms, Residual: residual}
+	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
+	x := pass{
+		name: fmt.Sprintf("norm/rms=%v/residual=%v", rms, residual), function: "norm.Backward",
+		inputs:  map[string][]int{"x": rows, "w": {p.Cols}, "dy": rows},
+		outputs: map[string][]int{"y": rows, "rstd": row}, by: []string{"x", "w"},
+		unsupported: norm.Supports(caps, p, kit.Backward, norm.Options{}),
+	}
+	if !rms {
+		x.outputs["mean"] = row
+	}
+	if residual {
+		x.inputs["residual"], x.inputs["dsum"], x.outputs["sum"] = rows, rows, rows
+		x.by = append(x.by, "residual")
+	}
+	x.loss = func(x values) float64 {
+		out := normref.Forward(normref.Inputs{X: x["x"], Residual: x["residual"], W: x["w"]}, p)
+		loss := dot(out.Y, x["dy"])
+		if residual {
+			loss += dot(out.Sum, x["dsum"])
+		}
+		return loss
+	}
+	x.record = func(c *vk.Cmd, on tensors) error {
+		t := norm.Tensors{X: on("x"), Residual: on("residual"), W: on("w"), Y: on("y"), Sum: on("sum"), Mean: on("mean"), RStd: on("rstd")}
+		if err := norm.Forward(c, t, p, norm.Options{}); err != nil {
+			return err
+		}
+		g := norm.Gradients{DY: on("dy"), DSum: on("dsum"), DX: on("dx"), DResidual: on("dresidual"), DW: on("dw")}
+		return norm.Backward(c, t, g, p, norm.Options{})
+	}
+	return x
+}
