@@ -12,6 +12,7 @@ import (
 type Plan struct {
 	Config   Config         // of the forward pass
 	Backward BackwardConfig // of the backward pass
+	Decode   DecodeConfig   // of Decode
 
 	name    string
 	bytes   int64
