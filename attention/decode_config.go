@@ -93,14 +93,17 @@ func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (DecodeConfig, er
 func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
 	if c.Impl == CoopMat {
 		c.Rows, c.Keys, c.Subgroups = 16, 16, 8
-		if p.groupRows() > 16 && max(p.HeadDim, p.ValueHeadDim()) <= 128 {
+		switch dim := max(p.HeadDim, p.ValueHeadDim()); {
+		case p.groupRows() > 16 && dim <= 128:
 			c.Rows = 32
+		case dim <= 64:
+			c.Subgroups = 16 // a key is half as long, so more of them are on their way
 		}
 	} else {
 		c.Rows, c.Keys, c.Subgroups = min(nextPower(p.groupRows()), decodeRows), 4, 16
 	}
 	c.Subgroups = min(c.Subgroups, int(caps.MaxWorkgroupInvocations/max(caps.SubgroupSize, 1)))
-	for ; ; c.Subgroups /= 2 {
+	for ; ; c.Subgroups = (c.Subgroups + 1) / 2 {
 		err := c.Feasible(caps, p)
 		if err == nil || c.Subgroups <= 1 {
 			return c, err

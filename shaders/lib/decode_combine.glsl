@@ -59,18 +59,30 @@ void leave_row(const Part part, const uint r, const uint quad_col, const float m
     }
 }
 
-// top_of_row returns the maximum of a row over the stripes.
-float top_of_row(const uint r) {
-    float top = MAX_INIT;
-    for (uint s = 0; s < STRIPES; s++) {
-        top = max(top, row_sums[s * ROWS + r].x);
-    }
-    return top;
-}
-
 // put_quad puts four columns of row number r of a pass, as this stripe has them, into shared memory.
 void put_quad(const uint r, const uint quad_col, const vec4 o) {
     scratch[stripe() * PASS_QUADS + r * ROW_QUADS + quad_col] = o;
+}
+
+// add_stripes leaves the rows of a pass.
+void add_stripes(const Part part, const uint r0) {
+    const uint quads = min(PASS_ROWS, rows_of(part) - r0) * ROW_QUADS;
+    for (uint at = gl_LocalInvocationIndex; at < quads; at += WORKGROUP_SIZE) {
+        const uint r = r0 + at / ROW_QUADS;
+        float top = MAX_INIT;
+        [[unroll]] for (uint s = 0; s < STRIPES; s++) {
+            top = max(top, row_sums[s * ROWS + r].x);
+        }
+        float l = 0.0;
+        vec4 o = vec4(0.0);
+        [[unroll]] for (uint s = 0; s < STRIPES; s++) {
+            const vec2 ml = row_sums[s * ROWS + r];
+            const float alpha = exp2(ml.x - top);
+            l = fma(ml.y, alpha, l);
+            o = fma(vec4(alpha), scratch[s * PASS_QUADS + at], o);
+        }
+        leave_row(part, r, at % ROW_QUADS, top, l, o);
+    }
 }
 
 // combine_subgroups adds up the sums of the stripes. The whole workgroup calls it.
@@ -78,33 +90,15 @@ void put_quad(const uint r, const uint quad_col, const vec4 o) {
     void combine_subgroups(const Part part, inout Sums sums) {                                 \
         barrier(); /* row_sums and scratch of the part before are read */                      \
         share_rows(sums);                                                                      \
-        barrier(); /* row_sums is written */                                                   \
         for (uint r0 = 0; r0 < rows_of(part); r0 += PASS_ROWS) {                               \
             if (r0 > 0) {                                                                      \
                 barrier(); /* scratch is read */                                               \
             }                                                                                  \
             put_rows(sums, r0);                                                                \
-            barrier(); /* scratch is written */                                                \
+            barrier(); /* scratch and row_sums are written */                                  \
             add_stripes(part, r0);                                                             \
         }                                                                                      \
     }
-
-// add_stripes leaves the rows of a pass.
-void add_stripes(const Part part, const uint r0) {
-    const uint quads = min(PASS_ROWS, rows_of(part) - r0) * ROW_QUADS;
-    for (uint at = gl_LocalInvocationIndex; at < quads; at += WORKGROUP_SIZE) {
-        const uint r = r0 + at / ROW_QUADS;
-        const float top = top_of_row(r);
-        float l = 0.0;
-        vec4 o = vec4(0.0);
-        for (uint s = 0; s < STRIPES; s++) {
-            const vec2 ml = row_sums[s * ROWS + r];
-            l = fma(ml.y, exp2(ml.x - top), l);
-            o += scratch[s * PASS_QUADS + at];
-        }
-        leave_row(part, r, at % ROW_QUADS, top, l, o);
-    }
-}
 
 // What is known of four columns of a row after some of its keys.
 struct Quad {
@@ -128,7 +122,7 @@ Quad load_quad(const Part part, const uint i, const uint at) {
 }
 
 // Places that an invocation loads at a time: one after the other, it would wait for each.
-const uint AT_A_TIME = 4;
+const uint AT_A_TIME = 8;
 
 // combine_workgroups counts the workgroups whose sums of the unit are in parts; in the last
 // of them it writes O and LSE. The whole workgroup calls it.

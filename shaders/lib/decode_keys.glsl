@@ -224,16 +224,14 @@ void share_rows(inout Sums sums) {
     }
 }
 
-// put_rows puts O of the rows r0 to r0+PASS_ROWS-1 into shared memory, relative to the maximum
-// of all stripes.
+// put_rows puts O of the rows r0 to r0+PASS_ROWS-1 into shared memory.
 void put_rows(const Sums sums, const uint r0) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         if (r - r0 < PASS_ROWS && gl_SubgroupInvocationID < TEAM) {
-            const float alpha = exp2(sums.m[r] - top_of_row(r));
             [[unroll]] for (uint i = 0; i < V_LOADS; i++) {
                 if (VALUE_DIM % (TEAM * VEC) == 0 || column(i) < VALUE_DIM) {
                     [[unroll]] for (uint e = 0; e < QUADS; e++) {
-                        put_quad(r - r0, column(i) / 4 + e, sums.o[(r * V_LOADS + i) * QUADS + e] * alpha);
+                        put_quad(r - r0, column(i) / 4 + e, sums.o[(r * V_LOADS + i) * QUADS + e]);
                     }
                 }
             }

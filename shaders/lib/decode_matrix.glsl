@@ -184,14 +184,15 @@ void read_keys(const Part part, inout Sums sums) {
     [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {
         rows[i] = row_of(part, i * 8 + lane_g());
     }
+    const ivec2 whole = visible_to_all(part);
     [[dont_unroll]] for (; tile < end; tile += STRIPES) {
         const uint next = tile + STRIPES;
         const uvec2 pages = next_pages;
         if (PAGE_SIZE > 0 && next + STRIPES < end) {
             next_pages = pages_of(part, next + STRIPES);
         }
-        MatC s[ROW_TILES];
-        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        MatC s[ROW_TILES * 2];  // two sums, of which one need not wait for the other
+        [[unroll]] for (uint r = 0; r < ROW_TILES * 2; r++) {
             s[r] = MatC(0.0);
         }
         [[unroll]] for (uint n = 0; n < K_LOADS; n++) {
@@ -210,7 +211,7 @@ void read_keys(const Part part, inout Sums sums) {
                     set_left(a, 1, x[2 * e + 1]);
                     set_left(a, 2, y[2 * e]);
                     set_left(a, 3, y[2 * e + 1]);
-                    s[r] = coopMatMulAdd(a, b, s[r]);
+                    s[2 * r + e] = coopMatMulAdd(a, b, s[2 * r + e]);
                 }
             }
         }
@@ -221,7 +222,18 @@ void read_keys(const Part part, inout Sums sums) {
         float x[ROW_TILES * 8];
         bool above = false;
         [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {
-            x[i] = score(rows[i / 4], part, s[i / 8][i % 8] * p.scale_log2, int(tile * TILE + value_key(i % 4)));
+            x[i] = (s[i / 8 * 2][i % 8] + s[i / 8 * 2 + 1][i % 8]) * p.scale_log2;
+        }
+        if (int(tile * TILE) >= whole.x && int(tile * TILE + TILE) <= whole.y) {
+            [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {
+                x[i] = logit(rows[i / 4], part, x[i], int(tile * TILE + value_key(i % 4)));
+            }
+        } else {
+            [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {
+                x[i] = score(rows[i / 4], part, x[i], int(tile * TILE + value_key(i % 4)));
+            }
+        }
+        [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {
             above = above || x[i] > sums.m[i / 4] + SLACK;
         }
         if (subgroupAny(above)) {
@@ -279,20 +291,18 @@ void share_rows(inout Sums sums) {
     }
 }
 
-// put_rows puts O of the rows r0 to r0+PASS_ROWS-1 into shared memory, relative to the maximum
-// of all stripes.
+// put_rows puts O of the rows r0 to r0+PASS_ROWS-1 into shared memory.
 void put_rows(const Sums sums, const uint r0) {
     [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {
         const uint r = i * 8 + lane_g();
         if (r - r0 < PASS_ROWS) {
-            const float alpha = exp2(sums.m[i] - top_of_row(r));
             [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
                 [[unroll]] for (uint c = 0; c < 4; c++) {  // four columns of eight of sixteen
                     const uint col = (column_part() * V_LOADS + n) * 64 + lane_t() * 16 + c * 4;
                     const uint a = i / 2 * V_LOADS * 4 + n * 4 + c % 2 * 2;
                     const uint e = i % 2 * 4 + c / 2;
                     if (VALUE_DIM % (64 * COLUMN_PARTS) == 0 || col < VALUE_DIM) {
-                        put_quad(r - r0, col / 4, alpha * vec4(sums.o[a][e], sums.o[a][e + 2], sums.o[a + 1][e], sums.o[a + 1][e + 2]));
+                        put_quad(r - r0, col / 4, vec4(sums.o[a][e], sums.o[a][e + 2], sums.o[a + 1][e], sums.o[a + 1][e + 2]));
                     }
                 }
             }

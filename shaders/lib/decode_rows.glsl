@@ -59,25 +59,43 @@ bool sees(const Row row, const Part part, const int key) {
     return inside && (n < 0 || (word >> (n & 31) & 1u) != 0);
 }
 
-// score returns the base-2 logit of a key of which s is the scaled dot product, -inf if the
-// row does not see it.
-float score(const Row row, const Part part, const float s, const int key) {
+// visible_to_all returns the keys that all rows of the part see, from x to y-1.
+ivec2 visible_to_all(const Part part) {
+    const int old = part.sequence.keys - int(p.seq_q);
+    ivec2 keys = ivec2(part.sequence.from, TREE ? old : part.sequence.keys);
+    if (WINDOW) {
+        keys.x = max(keys.x, old + int(query_of(part.row0 + ROWS - 1)) - p.window_left);
+    }
+    if (CAUSAL && !TREE) {
+        keys.y = old + int(query_of(part.row0)) + 1;
+    }
+    return keys;
+}
+
+// logit returns what the features make of s, the scaled dot product of a row and a key in base
+// 2, and -inf where a bias hides the key.
+float logit(const Row row, const Part part, const float s, const int key) {
     float x = s;
-    bool seen = sees(row, part, key);
     if (SOFTCAP) {
         const float t = exp2(-abs(x) * p.softcap_in);
         const float y = p.softcap_out * (1.0 - t) / (1.0 + t);  // as in lib/features.glsl
         x = x < 0.0 ? -y : y;
     }
-    if (BIAS) {
-        const uint at = row.bias_at + uint(clamp(key, part.sequence.from, part.end - 1));
-        const float y = BIAS_F32 ? bias32[at] : WIDEN(bias1[at]);
-        seen = seen && y != NEG_INF;
-        x = fma(y, LOG2_E, x);
-    }
     if (ALIBI) {
         x = fma(-row.slope, abs(float(row.position - key)), x);
     }
+    if (BIAS) {
+        const uint at = row.bias_at + uint(clamp(key, part.sequence.from, part.end - 1));
+        const float y = BIAS_F32 ? bias32[at] : WIDEN(bias1[at]);
+        x = y != NEG_INF ? fma(y, LOG2_E, x) : NEG_INF;
+    }
+    return x;
+}
+
+// score returns the logit, and -inf where the row does not see the key.
+float score(const Row row, const Part part, const float s, const int key) {
+    const bool seen = sees(row, part, key);
+    const float x = logit(row, part, s, key);
     return seen ? x : NEG_INF;
 }
 

@@ -62,22 +62,26 @@ Work first_work() {
     for (uint b = tid * each; b < min(tid * each + each, p.batch); b++) {
         n += sequence_of(b).tiles;
     }
-    counted[tid] = n;
-    barrier();  // counted is written
-    uint total = 0;
-    for (uint i = 0; i < counters; i++) {
-        total += counted[i];
+    uint total = sequence_of(0).tiles;
+    if (p.batch > 1) {
+        counted[tid] = n;
+        barrier();  // counted is written
+        total = 0;
+        for (uint i = 0; i < counters; i++) {
+            total += counted[i];
+        }
     }
     total *= units();
 
     Work w;
     // Every subgroup as many tiles, if possible.
-    w.per = max((total + gl_NumWorkGroups.x * SUBGROUPS - 1) / (gl_NumWorkGroups.x * SUBGROUPS) * SUBGROUPS, p.least_tiles);
+    const uint all = gl_NumWorkGroups.x * SUBGROUPS;
+    w.per = max((total + all - 1) / all * SUBGROUPS, p.least_tiles);
     w.tile = min(gl_WorkGroupID.x * w.per, total);
     w.end = min(w.tile + w.per, total);
     w.batch = 0;
     w.start = 0;
-    for (uint i = 0; i < counters; i++) {
+    for (uint i = 0; p.batch > 1 && i < counters; i++) {
         const uint next = w.start + counted[i] * units();
         if (next > w.tile) {
             break;
@@ -110,7 +114,7 @@ Part next_part(inout Work w) {
         x.sequence = sequence_of(w.batch);
     }
     const uint tiles = x.sequence.tiles;
-    const uint unit = (w.tile - w.start) / tiles;
+    const uint unit = units() == 1 ? 0 : (w.tile - w.start) / tiles;
     const uint unit_start = w.start + unit * tiles;
     x.batch = w.batch;
     x.cache = w.batch;
@@ -119,8 +123,8 @@ Part next_part(inout Work w) {
         x.cache = uint(row) < p.pages ? uint(row) : 0;
         found_bad |= uint(row) < p.pages ? 0 : BAD_BATCH;
     }
-    x.kv_head = unit / p.row_blocks;
-    x.row0 = unit % p.row_blocks * ROWS;
+    x.kv_head = p.row_blocks == 1 ? unit : unit / p.row_blocks;
+    x.row0 = (unit - x.kv_head * p.row_blocks) * ROWS;
     x.end = x.sequence.keys;
     if (CAUSAL && !TREE) {
         const uint last = min(x.row0 + ROWS, p.group * p.seq_q) - 1;
