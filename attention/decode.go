@@ -79,6 +79,8 @@ func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error
 	if err := config.checkLayout(d, &p); err != nil {
 		return err
 	}
+	defer c.Scope()()
+	vk.Narrow(&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.LeftPad, &t.TreeMask, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.State)
 	module, err := shaders.Get(config.kernel(), p.DType.Short())
 	if err != nil {
 		return err
