@@ -117,8 +117,10 @@ type Options struct {
 	Config *Config
 	// BackwardConfig forces a configuration of Backward, as Config does of Forward.
 	BackwardConfig *BackwardConfig
-	// Workspace is memory for Backward, Workspace bytes of it, whose content is lost. Calls
-	// that share it run one after the other. Nil takes memory of the Cmd.
+	// DecodeConfig forces a configuration of Decode, likewise.
+	DecodeConfig *DecodeConfig
+	// Workspace is memory for Backward or Decode, Workspace bytes of it, whose content is lost.
+	// Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Tuning is what was measured on the device; its rows come before those of
 	// the built-in table. Nil is none. kit.LoadTuningFile reads one.

@@ -12,6 +12,7 @@ import (
 type Plan struct {
 	Config   Config         // of the forward pass
 	Backward BackwardConfig // of the backward pass
+	Decode   DecodeConfig   // of Decode
 	Origin   kit.Origin     // where that comes from
 
 	name    string

@@ -12,3 +12,7 @@ const driverNVIDIA = 4 // VK_DRIVER_ID_NVIDIA_PROPRIETARY
 // and where more than the index goes through that memory. A guess: barriers of such a
 // workgroup are taken for nothing, and the matrix is loaded before the stores that it reads.
 func LosesLoneIndex(caps *vk.Caps) bool { return caps.DriverID == driverNVIDIA }
+
+// Quads reports whether a driver is known to keep 16x16 matrices as MatrixLayout.Quads says;
+// LayoutOf asks the device itself.
+func Quads(caps *vk.Caps) bool { return caps.DriverID == driverNVIDIA }

@@ -27,6 +27,11 @@ type MatrixLayout struct {
 	RowLanes  int  // neighbouring invocations that share a row; 0: not so regular
 	ColRun    int  // element i is of the column of element i mod ColRun
 	SameAsAcc bool // left matrices keep theirs in the same places
+
+	// Quads says that matrices are 16x16 and kept as NVIDIA's are: element i of invocation
+	// 4g + t, of accumulators and left matrices, is that of row g + i/4*8 and column
+	// 2t + i%2 + i%4/2*8, and right matrices are left ones with rows and columns exchanged.
+	Quads bool
 }
 
 // Forget makes the layout that of matrices about which nothing is known but their
@@ -46,20 +51,25 @@ func LayoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout,
 }
 
 func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
-	left, acc, _, err := probe(d, t, shape)
+	e, _, err := probe(d, t, shape)
 	if err != nil {
 		return MatrixLayout{}, err
 	}
-	return analyzeLayout(left, acc, int(shape.N)), nil
+	l := analyzeLayout(e.left, e.acc, int(shape.N))
+	l.Quads = shape.M == 16 && shape.N == 16 && e.quads()
+	return l, nil
 }
 
 // CheckLayout runs matrix_layout.comp and returns what is wrong with what it found, an
 // error that wraps ErrLayout: an accumulator or a left matrix of which an element is
 // nowhere, or that has elements that are none. It returns the module that ran.
 func CheckLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (vk.ModuleInfo, error) {
-	left, acc, module, err := probe(d, t, shape)
+	e, module, err := probe(d, t, shape)
 	if err == nil {
-		err = errors.Join(checkElements("left matrix", left, int(shape.M*shape.K)), checkElements("accumulator", acc, int(shape.M*shape.N)))
+		err = errors.Join(checkElements("left matrix", e.left, int(shape.M*shape.K)), checkElements("accumulator", e.acc, int(shape.M*shape.N)))
+		if shape.M >= shape.N {
+			err = errors.Join(err, checkElements("right matrix", e.right, int(shape.K*shape.N)))
+		}
 	}
 	return vk.ModuleInfo{Name: module.Name, SPIRV: module.SPIRV}, err
 }
@@ -84,21 +94,44 @@ func checkElements(what string, lanes [][]int, n int) error {
 	return nil
 }
 
-// probe returns the elements that each invocation has of a left matrix and of an
-// accumulator, and the module that ran.
-func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (inLeft, inAcc [][]int, module shaders.Module, err error) {
+// elements are those that each invocation has of a left matrix, an accumulator and a right
+// matrix, numbered row*n + column.
+type elements struct{ left, acc, right [][]int }
+
+// quads reports whether they are as MatrixLayout.Quads says.
+func (e *elements) quads() bool {
+	const n = 16
+	if len(e.acc) != 2*n || len(e.left) != 2*n || len(e.right) != 2*n {
+		return false
+	}
+	for lane := range e.acc {
+		if len(e.acc[lane]) != 8 || len(e.left[lane]) != 8 || len(e.right[lane]) != 8 {
+			return false
+		}
+		for i := range 8 {
+			row, col := lane/4+i/4*8, lane%4*2+i%2+i%4/2*8
+			if e.acc[lane][i] != row*n+col || e.left[lane][i] != row*n+col || e.right[lane][i] != col*n+row {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// probe returns the elements that each invocation has, and the module that ran.
+func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (e elements, module shaders.Module, err error) {
 	module, err = shaders.Get("matrix_layout", t.Short())
 	if err != nil {
-		return nil, nil, module, err
+		return e, module, err
 	}
 	lanes, n := int(d.Caps().SubgroupSize), int(shape.M*shape.N)
 	kernel, err := vk.CachedKernel[struct{}](d, module.Name, module.SPIRV,
 		layoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n)}, MatrixOptions(d.Caps()))
 	if err != nil {
-		return nil, nil, module, err
+		return e, module, err
 	}
 	ctx := context.Background()
-	var tensors [4]vk.Tensor
+	var tensors [5]vk.Tensor
 	for i, row := range []struct {
 		name   string
 		format dtype.DType
@@ -106,9 +139,10 @@ func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (inLeft, inAcc []
 	}{
 		{"matrix_layout.index", t, n}, {"matrix_layout.index32", dtype.Float32, n},
 		{"matrix_layout.left", dtype.Float32, lanes * (1 + n)}, {"matrix_layout.acc", dtype.Float32, lanes * (1 + n)},
+		{"matrix_layout.right", dtype.Float32, lanes * (1 + n)},
 	} {
 		if tensors[i], err = d.NewTensor(row.name, row.format, row.length); err != nil {
-			return nil, nil, module, err
+			return e, module, err
 		}
 		defer tensors[i].Close()
 	}
@@ -118,26 +152,26 @@ func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (inLeft, inAcc []
 	}
 	for _, index := range tensors[:2] {
 		if err := index.Upload(ctx, numbers); err != nil {
-			return nil, nil, module, err
+			return e, module, err
 		}
 	}
 	c, err := d.NewCmd("matrix_layout")
 	if err != nil {
-		return nil, nil, module, err
+		return e, module, err
 	}
 	defer c.Close()
 	kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors[:]...)
 	if err := c.Submit(ctx); err != nil {
-		return nil, nil, module, err
+		return e, module, err
 	}
-	left, acc := make([]float32, lanes*(1+n)), make([]float32, lanes*(1+n))
-	if err := tensors[2].Download(ctx, left); err != nil {
-		return nil, nil, module, err
+	for i, lists := range []*[][]int{&e.left, &e.acc, &e.right} {
+		data := make([]float32, lanes*(1+n))
+		if err := tensors[2+i].Download(ctx, data); err != nil {
+			return e, module, err
+		}
+		*lists = perLane(data, lanes)
 	}
-	if err := tensors[3].Download(ctx, acc); err != nil {
-		return nil, nil, module, err
-	}
-	return perLane(left, lanes), perLane(acc, lanes), module, nil
+	return e, module, nil
 }
 
 // perLane cuts what matrix_layout.comp writes into the elements of each

@@ -43,6 +43,8 @@ var variants = slices.Concat(
 	withFeatures(f32x2("attention_fwd")),
 	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
+	forEach("attention_decode", "vulkan1.2", "f16", "bf16", "f32"),
+	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_coopmat", "MATRIX"),
 	withFeatures(forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures(single("attention_unfused_softmax")),
 	withFeatures(forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32")),

@@ -1,0 +1,292 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// DecodeTensors are what Decode reads and writes. Those of what the problem has not are zero
+// Tensors; the others have any strides with a contiguous last axis.
+//
+//	tensor         of             shape                                                     format
+//	Q                             (batch, num_heads, seq_q, head_dim)                       DType
+//	K                             (cache_rows, num_kv_heads, seq_kv, head_dim),
+//	               PageSize       or (pages, num_kv_heads, page_size, head_dim)             DType
+//	V                             K's with value_dim                                        DType
+//	O                             (batch, num_heads, seq_q, value_dim)                      DType, written
+//	LSE                           (batch, num_heads, seq_q)                                 float32, written; may be left out
+//	SeqLens                       (batch): keys, without the NewKeys last ones              int32
+//	BlockTable     PageSize       (batch, seq_kv/page_size): pages of a sequence, in order  int32
+//	CacheBatchIdx  CacheRows      (batch): row of the cache                                 int32
+//	LeftPad        LeftPad        (batch): hidden keys                                      int32
+//	TreeMask       Tree           (batch, seq_q, 2): bits, the low word first               int32
+//	Bias           Bias.On        (batch or 1, num_heads or 1, seq_q or 1, seq_kv)          Bias.DType
+//	ALiBiSlopes    ALiBi          (num_heads) or (batch, num_heads)                         float32
+//	Sinks          Sinks          (num_heads)                                               float32
+//	State                         (1 + batch*num_heads*seq_q)                               int32, read and written
+//
+// A cache of (batch, seq_kv, num_kv_heads, head_dim), flash-attn's and vLLM's NHD, is
+// K.Permute(0, 2, 1, 3).
+//
+// State is zero before the first call; nothing else writes it, and calls that may run at the same
+// time have one each. State[0] says what only the device could see, as bits that stay until the
+// host clears them (DecodeStatus): results of such a call are not to be used, but no memory beyond the
+// tensors was touched.
+type DecodeTensors struct {
+	Q, K, V, O, LSE                             vk.Tensor
+	SeqLens, BlockTable, CacheBatchIdx, LeftPad vk.Tensor
+	TreeMask, Bias, ALiBiSlopes, Sinks          vk.Tensor
+	State                                       vk.Tensor
+}
+
+// Decode computes softmax attention of the last queries of sequences with their cache,
+//
+//	n   = SeqLens[b] + NewKeys
+//	S   = Scale * Q * Kᵀ, and what Softcap, Bias and ALiBi make of it
+//	P   = softmax(S) over those of the first n keys that a query sees
+//	O   = P * V
+//	LSE = log(sum(exp(S))) of each row, natural logarithm
+//
+// at the speed of memory: each key is read once for all queries of a group of heads, and the
+// keys of all sequences are divided evenly among the compute units, whatever the lengths. Sums are
+// float32, and so are the weights. A row that sees no key has O = 0 and LSE = -Inf, or with Sinks the
+// sink of its head.
+//
+// Lengths and tables are read on the device: a recorded Decode runs again while the cache grows.
+// The same values give the same bits, in every order of pages.
+//
+// The error wraps ErrUnsupported if the device has no kernel for p, and names the argument if a
+// tensor does not fit p.
+//
+// How keys are divided follows stream-K (Osama et al., arXiv:2301.03598), and FlashInfer (Ye et
+// al., arXiv:2501.01005).
+func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error) {
+	defer c.Keep(&err)
+	d := c.Device()
+	config, err := chooseDecode(d.Caps(), p, opt)
+	if err != nil {
+		return err
+	}
+	if err := checkDecode(&t, &p, opt.Workspace, config.partsBytes(p)); err != nil {
+		return err
+	}
+	if err := config.checkLayout(d, &p); err != nil {
+		return err
+	}
+	defer c.Scope()()
+	vk.Narrow(&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.LeftPad, &t.TreeMask, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.State)
+	module, err := shaders.Get(config.kernel(), p.DType.Short())
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[decodeParams](d, module.Name, module.SPIRV, newDecodeSpec(d.Caps(), &t, &p, config),
+		vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
+	if err != nil {
+		return err
+	}
+	parts := opt.Workspace
+	if parts == nil {
+		parts = c.Scratch("attention.decode", config.partsBytes(p))
+	}
+	if err := c.Err(); err != nil {
+		return err
+	}
+	params := newDecodeParams(d.Caps(), &t, &p, config)
+	or := func(t vk.Tensor, other vk.Tensor) vk.Tensor { // a binding must hold something
+		if t.IsZero() {
+			return other
+		}
+		return t
+	}
+	kernel.Dispatch(c, vk.Groups{X: uint32(config.Groups)}, params,
+		t.Q, t.K, t.V, t.O, or(t.LSE, t.O), t.SeqLens, or(t.BlockTable, t.SeqLens), t.State,
+		vk.View(parts, dtype.Float32, int(config.partsBytes(p)/4)),
+		or(t.TreeMask, t.SeqLens), or(t.ALiBiSlopes, t.SeqLens), or(t.Bias, t.SeqLens), or(t.Sinks, t.SeqLens), or(t.LeftPad, t.SeqLens), or(t.CacheBatchIdx, t.SeqLens))
+	return c.Err()
+}
+
+// checkDecode returns an error that names the first tensor that does not fit the problem.
+func checkDecode(t *DecodeTensors, p *DecodeProblem, workspace *vk.Buffer, bytes int64) error {
+	features := Tensors{Bias: t.Bias, ALiBiSlopes: t.ALiBiSlopes, Sinks: t.Sinks}
+	inputs := features.appendFeatures([]argument.Argument{
+		argument.New("q", t.Q, true, p.DType, p.QShape()),
+		argument.New("k", t.K, true, p.DType, p.KShape()),
+		argument.New("v", t.V, true, p.DType, p.VShape()),
+		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
+		argument.New("block_table", t.BlockTable, p.PageSize > 0, dtype.Int32, p.BlockTableShape()),
+		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
+		argument.New("left_pad", t.LeftPad, p.LeftPad, dtype.Int32, p.SeqLensShape()),
+		argument.New("tree_mask", t.TreeMask, p.Tree, dtype.Int32, p.TreeMaskShape()),
+	}, p.Problem)
+	outputs := []argument.Argument{
+		argument.New("o", t.O, true, p.DType, p.OShape()),
+		argument.New("lse", t.LSE, !t.LSE.IsZero(), dtype.Float32, p.LSEShape()),
+		argument.New("state", t.State, true, dtype.Int32, p.StateShape()),
+	}
+	if workspace != nil {
+		if workspace.Bytes() < bytes {
+			return fmt.Errorf("attention: decode: workspace has %d bytes, want %d", workspace.Bytes(), bytes)
+		}
+		all := int(workspace.Bytes() / 4)
+		outputs = append(outputs, argument.New("workspace", vk.View(workspace, dtype.Float32, all), true, dtype.Float32, []int{all}))
+	}
+	return argument.Check("attention: decode", inputs, outputs)
+}
+
+// decodeSpec is the specialization of attention_decode.comp.
+type decodeSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	SubgroupSize  uint32 `glsl:"SUBGROUP_SIZE"`
+	Team          uint32 `glsl:"TEAM"`
+	Rows          uint32 `glsl:"ROWS"`
+	Keys          uint32 `glsl:"KEYS"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	ValueDim      uint32 `glsl:"VALUE_DIM"`
+	PageSize      uint32 `glsl:"PAGE_SIZE"`
+	Aligned       bool   `glsl:"ALIGNED"`
+	Causal        bool   `glsl:"CAUSAL"`
+	Tree          bool   `glsl:"TREE"`
+	Window        bool   `glsl:"WINDOW"`
+	Softcap       bool   `glsl:"SOFTCAP"`
+	ALiBi         bool   `glsl:"ALIBI"`
+	Bias          bool   `glsl:"BIAS"`
+	BiasF32       bool   `glsl:"BIAS_F32"`
+	Sinks         bool   `glsl:"SINKS"`
+	LeftPad       bool   `glsl:"LEFT_PAD"`
+	BatchIdx      bool   `glsl:"BATCH_IDX"`
+	WriteLSE      bool   `glsl:"WRITE_LSE"`
+}
+
+func newDecodeSpec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config DecodeConfig) decodeSpec {
+	return decodeSpec{
+		WorkgroupSize: uint32(config.Subgroups) * caps.SubgroupSize,
+		SubgroupSize:  caps.SubgroupSize,
+		Team:          uint32(config.team(caps, p)),
+		Rows:          uint32(config.Rows),
+		Keys:          uint32(config.Keys),
+		HeadDim:       uint32(p.HeadDim),
+		ValueDim:      uint32(p.ValueHeadDim()),
+		PageSize:      uint32(p.PageSize),
+		Aligned:       aligned(p.decodeVec(), &t.Q, &t.K, &t.V),
+		Causal:        p.Causal,
+		Tree:          p.Tree,
+		Window:        p.Window.On && p.Window.Left != Unlimited,
+		Softcap:       p.Softcap != 0,
+		ALiBi:         p.ALiBi != ALiBiOff,
+		Bias:          p.Bias.On,
+		BiasF32:       p.biasFormat() == dtype.Float32,
+		Sinks:         p.Sinks,
+		LeftPad:       p.LeftPad,
+		BatchIdx:      p.CacheRows > 0,
+		WriteLSE:      !t.LSE.IsZero(),
+	}
+}
+
+// decodeBuffers is the number of bindings of attention_decode.comp.
+const decodeBuffers = 15
+
+// decodeParams is the push-constant block of attention_decode.comp.
+type decodeParams struct {
+	Batch             uint32  `glsl:"batch"`
+	SeqQ              uint32  `glsl:"seq_q"`
+	Group             uint32  `glsl:"group"`
+	KVHeads           uint32  `glsl:"kv_heads"`
+	RowBlocks         uint32  `glsl:"row_blocks"`
+	NewKeys           int32   `glsl:"new_keys"`
+	Capacity          int32   `glsl:"capacity"`
+	Pages             uint32  `glsl:"pages"`
+	LeastTiles        uint32  `glsl:"least_tiles"`
+	Scale             float32 `glsl:"scale_log2"`
+	WindowLeft        int32   `glsl:"window_left"`
+	SoftcapIn         float32 `glsl:"softcap_in"`
+	SoftcapOut        float32 `glsl:"softcap_out"`
+	QOffset           uint32  `glsl:"q_offset"` // elements, like all that follow
+	QStrideB          uint32  `glsl:"q_stride_b"`
+	QStrideH          uint32  `glsl:"q_stride_h"`
+	QStrideS          uint32  `glsl:"q_stride_s"`
+	KOffset           uint32  `glsl:"k_offset"`
+	KStrideB          uint32  `glsl:"k_stride_b"`
+	KStrideH          uint32  `glsl:"k_stride_h"`
+	KStrideS          uint32  `glsl:"k_stride_s"`
+	VOffset           uint32  `glsl:"v_offset"`
+	VStrideB          uint32  `glsl:"v_stride_b"`
+	VStrideH          uint32  `glsl:"v_stride_h"`
+	VStrideS          uint32  `glsl:"v_stride_s"`
+	OOffset           uint32  `glsl:"o_offset"`
+	OStrideB          uint32  `glsl:"o_stride_b"`
+	OStrideH          uint32  `glsl:"o_stride_h"`
+	OStrideS          uint32  `glsl:"o_stride_s"`
+	LSEOffset         uint32  `glsl:"lse_offset"`
+	LSEStrideB        uint32  `glsl:"lse_stride_b"`
+	LSEStrideH        uint32  `glsl:"lse_stride_h"`
+	LSEStrideS        uint32  `glsl:"lse_stride_s"`
+	SeqLensOffset     uint32  `glsl:"seq_lens_offset"`
+	BlockTableOffset  uint32  `glsl:"block_table_offset"`
+	BlockTableStrideB uint32  `glsl:"block_table_stride_b"`
+	StateOffset       uint32  `glsl:"state_offset"`
+	TreeMaskOffset    uint32  `glsl:"tree_mask_offset"`
+	TreeMaskStrideB   uint32  `glsl:"tree_mask_stride_b"`
+	TreeMaskStrideS   uint32  `glsl:"tree_mask_stride_s"`
+	SlopesOffset      uint32  `glsl:"slopes_offset"`
+	SlopesStrideB     uint32  `glsl:"slopes_stride_b"`
+	BiasOffset        uint32  `glsl:"bias_offset"`
+	BiasStrideB       uint32  `glsl:"bias_stride_b"`
+	BiasStrideH       uint32  `glsl:"bias_stride_h"`
+	BiasStrideS       uint32  `glsl:"bias_stride_s"`
+	SinksOffset       uint32  `glsl:"sinks_offset"`
+	LeftPadOffset     uint32  `glsl:"left_pad_offset"`
+	BatchIdxOffset    uint32  `glsl:"batch_idx_offset"`
+}
+
+const decodeParamsBytes = uint32(unsafe.Sizeof(decodeParams{}))
+
+// decodeLeastKeys is the least share of a workgroup: what its start and its part of the sums cost
+// is as much as reading a few keys.
+const decodeLeastKeys = 64
+
+func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config DecodeConfig) decodeParams {
+	// stride is that of an axis along which there is more than one.
+	stride := func(t *vk.Tensor, axis int) uint32 {
+		if t.IsZero() || t.Shape[axis] == 1 {
+			return 0
+		}
+		return uint32(t.Strides[axis])
+	}
+	pages := p.Pages
+	if p.PageSize == 0 {
+		pages = p.cacheRows()
+	}
+	params := decodeParams{
+		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), KVHeads: uint32(p.NumKVHeads),
+		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages),
+		LeastTiles: uint32(max(1, decodeLeastKeys/(config.Keys*int(caps.SubgroupSize)/config.team(caps, p)))),
+		Scale:      float32(p.EffectiveScale() * math.Log2E), WindowLeft: int32(p.Window.Left),
+		QOffset: uint32(t.Q.Offset), QStrideB: stride(&t.Q, 0), QStrideH: stride(&t.Q, 1), QStrideS: stride(&t.Q, 2),
+		KOffset: uint32(t.K.Offset), KStrideB: stride(&t.K, 0), KStrideH: stride(&t.K, 1), KStrideS: stride(&t.K, 2),
+		VOffset: uint32(t.V.Offset), VStrideB: stride(&t.V, 0), VStrideH: stride(&t.V, 1), VStrideS: stride(&t.V, 2),
+		OOffset: uint32(t.O.Offset), OStrideB: stride(&t.O, 0), OStrideH: stride(&t.O, 1), OStrideS: stride(&t.O, 2),
+		SeqLensOffset:    uint32(t.SeqLens.Offset),
+		BlockTableOffset: uint32(t.BlockTable.Offset), BlockTableStrideB: stride(&t.BlockTable, 0),
+		StateOffset:    uint32(t.State.Offset),
+		TreeMaskOffset: uint32(t.TreeMask.Offset), TreeMaskStrideB: stride(&t.TreeMask, 0), TreeMaskStrideS: stride(&t.TreeMask, 1),
+		SlopesOffset: uint32(t.ALiBiSlopes.Offset), BiasOffset: uint32(t.Bias.Offset), SinksOffset: uint32(t.Sinks.Offset),
+		BiasStrideB: stride(&t.Bias, 0), BiasStrideH: stride(&t.Bias, 1), BiasStrideS: stride(&t.Bias, 2),
+		LeftPadOffset: uint32(t.LeftPad.Offset), BatchIdxOffset: uint32(t.CacheBatchIdx.Offset),
+	}
+	if p.Softcap != 0 {
+		params.SoftcapIn, params.SoftcapOut = float32(2/p.Softcap), float32(math.Log2E*p.Softcap)
+	}
+	if p.ALiBi == ALiBiPerBatchHead {
+		params.SlopesStrideB = stride(&t.ALiBiSlopes, 0)
+	}
+	if !t.LSE.IsZero() {
+		params.LSEOffset, params.LSEStrideB, params.LSEStrideH, params.LSEStrideS = uint32(t.LSE.Offset), stride(&t.LSE, 0), stride(&t.LSE, 1), stride(&t.LSE, 2)
+	}
+	return params
+}

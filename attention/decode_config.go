@@ -1,0 +1,239 @@
+package attention
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A DecodeConfig says how Decode divides its work.
+type DecodeConfig struct {
+	Impl      Impl // Scalar or CoopMat
+	Rows      int  // of a unit: queries of a group of heads that share each key; a power of two
+	Keys      int  // that a team of invocations loads at a time; a power of two
+	Subgroups int  // of a workgroup
+	Groups    int  // workgroups
+}
+
+// String returns what --config of decode takes.
+func (c DecodeConfig) String() string {
+	return fmt.Sprintf("%v,rows=%d,keys=%d,subgroups=%d,groups=%d", c.Impl, c.Rows, c.Keys, c.Subgroups, c.Groups)
+}
+
+// decodeVec is the number of elements of 16 bytes.
+func (p *DecodeProblem) decodeVec() int { return 16 / p.DType.Size() }
+
+// team returns how many invocations hold a key; on matrices the whole subgroup holds all keys of
+// a tile.
+func (c *DecodeConfig) team(caps *vk.Caps, p *DecodeProblem) int {
+	if c.Impl == CoopMat {
+		return int(caps.SubgroupSize)
+	}
+	return min(max(nextPower(p.HeadDim/p.decodeVec()), 4), int(caps.SubgroupSize))
+}
+
+// nextPower returns the least power of two that is n or more.
+func nextPower(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
+
+// groupRows is the number of rows that share the keys of a key head.
+func (p *DecodeProblem) groupRows() int { return p.NumHeads / p.NumKVHeads * p.SeqQ }
+
+const (
+	// decodeRows rows of a unit, with their Q and O in registers, leave room for keys on
+	// their way; more rows of a group read the keys again, from the cache of the device.
+	decodeRows = 4
+	// decodeUnits is taken for the compute units of a device that does not say how many it has.
+	decodeUnits = 32
+)
+
+// ChooseDecode returns how Decode runs p on a device. Its error wraps ErrUnsupported if no
+// kernel, or not that of the forced path, handles p.
+func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
+	c, err := chooseDecode(caps, p, opt)
+	if err != nil {
+		return Plan{}, err
+	}
+	return Plan{Decode: c, name: c.String(), bytes: c.partsBytes(p), kernels: []string{c.kernel() + "." + p.DType.Short()}}, nil
+}
+
+// chooseDecode returns the configuration for p: the forced one, if it is feasible.
+func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (DecodeConfig, error) {
+	if err := p.Validate(); err != nil {
+		return DecodeConfig{}, err
+	}
+	if opt.DecodeConfig != nil {
+		if opt.Impl != Auto && opt.Impl != opt.DecodeConfig.Impl {
+			return DecodeConfig{}, fmt.Errorf("attention: decode: the configuration is of path %v, not of %v", opt.DecodeConfig.Impl, opt.Impl)
+		}
+		return *opt.DecodeConfig, opt.DecodeConfig.Feasible(caps, p)
+	}
+	c := DecodeConfig{Groups: int(caps.ComputeUnits)}
+	if c.Groups == 0 {
+		c.Groups = decodeUnits
+	}
+	switch opt.Impl {
+	case Auto:
+		c.Impl = CoopMat
+		if chosen, err := c.choose(caps, p); err == nil {
+			return chosen, nil
+		}
+		c.Impl = Scalar
+	case CoopMat, Scalar:
+		c.Impl = opt.Impl
+	default:
+		return DecodeConfig{}, unsupported("decode: no kernel of path %v", opt.Impl)
+	}
+	return c.choose(caps, p)
+}
+
+// choose returns c with the rest of the configuration.
+func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
+	if c.Impl == CoopMat {
+		c.Rows, c.Keys, c.Subgroups = 16, 16, 8
+		switch dim := max(p.HeadDim, p.ValueHeadDim()); {
+		case p.groupRows() > 16 && dim <= 128:
+			c.Rows = 32
+		case dim <= 64:
+			c.Subgroups = 16 // a key is half as long, so more of them are on their way
+		}
+	} else {
+		c.Rows, c.Keys, c.Subgroups = min(nextPower(p.groupRows()), decodeRows), 4, 16
+	}
+	c.Subgroups = min(c.Subgroups, int(caps.MaxWorkgroupInvocations/max(caps.SubgroupSize, 1)))
+	for ; ; c.Subgroups = (c.Subgroups + 1) / 2 {
+		err := c.Feasible(caps, p)
+		if err == nil || c.Subgroups <= 1 {
+			return c, err
+		}
+	}
+}
+
+// Feasible returns nil if Decode can run p on a device as c says, and otherwise an error that
+// says why not.
+func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
+	const ops = vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupShuffle
+	team := c.team(caps, &p)
+	switch {
+	case c.Impl != Scalar && c.Impl != CoopMat:
+		return unsupported("decode: no kernel of path %v", c.Impl)
+	case caps.SubgroupOps&ops != ops:
+		return unsupported("decode: the device has no votes or shuffles of subgroups")
+	case !caps.ComputeFullSubgroups:
+		return unsupported("decode: the device does not promise full subgroups")
+	case caps.MaxStorageBuffers < decodeBuffers:
+		return unsupported("decode: %d storage buffers are more than the device's %d", decodeBuffers, caps.MaxStorageBuffers)
+	case caps.MaxPushConstantsBytes < decodeParamsBytes:
+		return unsupported("decode: %d bytes of push constants are more than the device's %d", decodeParamsBytes, caps.MaxPushConstantsBytes)
+	case c.Groups < 1 || c.Groups > int(caps.MaxWorkgroupCount[0]):
+		return unsupported("decode: groups=%d is not from 1 to the device's %d workgroups", c.Groups, caps.MaxWorkgroupCount[0])
+	case c.Subgroups < 1:
+		return unsupported("decode: subgroups=%d is not positive", c.Subgroups)
+	case c.Impl == CoopMat:
+		if err := c.feasibleMatrix(caps, &p); err != nil {
+			return err
+		}
+	case c.Rows < 1 || c.Rows > 16 || bits.OnesCount(uint(c.Rows)) != 1:
+		return unsupported("decode: rows=%d is not a power of two up to 16", c.Rows)
+	case c.Keys != 4:
+		return unsupported("decode: keys=%d are not 4", c.Keys)
+	case team < 4:
+		return unsupported("decode: subgroups of %d are less than 4", caps.SubgroupSize)
+	}
+	if c.partsBytes(p) > int64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)) {
+		return unsupported("decode: groups=%d need %d bytes for partial results, more than the device's %d", c.Groups, c.partsBytes(p), min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes))
+	}
+	if err := fitsWorkgroup(caps, Scalar, c.Subgroups*int(caps.SubgroupSize)); err != nil {
+		return err
+	}
+	if most := caps.MaxWorkgroupSubgroups; most > 0 && c.Subgroups > int(most) {
+		return unsupported("decode: subgroups=%d are more than the device's %d", c.Subgroups, most)
+	}
+	return fitsShared(caps, Scalar, c.sharedBytes(caps, p))
+}
+
+// feasibleMatrix is Feasible for CoopMat.
+func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
+	if p.DType == dtype.Float32 {
+		return unsupported("decode: coopmat: no kernel for float32")
+	}
+	shape, err := matrixShape(caps, CoopMat, p.DType)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !chips.Quads(caps) || shape.M != 16 || shape.N != 16 || caps.SubgroupSize != 32:
+		return unsupported("decode: coopmat: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others")
+	case c.Keys != 16:
+		return unsupported("decode: coopmat: keys=%d are not 16", c.Keys)
+	case c.Rows != 16 && c.Rows != 32:
+		return unsupported("decode: coopmat: rows=%d are neither 16 nor 32", c.Rows)
+	case c.Subgroups%c.columnParts(p) != 0:
+		return unsupported("decode: coopmat: subgroups=%d are odd, but each key has %d", c.Subgroups, c.columnParts(p))
+	}
+	return nil
+}
+
+// checkLayout returns an error if matrices are not kept as the kernel thinks, which only the
+// device itself can say.
+func (c *DecodeConfig) checkLayout(d *vk.Device, p *DecodeProblem) error {
+	if c.Impl != CoopMat {
+		return nil
+	}
+	shape, err := matrixShape(d.Caps(), CoopMat, p.DType)
+	if err != nil {
+		return err
+	}
+	layout, err := chips.LayoutOf(d, p.DType, shape)
+	if err == nil && !layout.Quads {
+		err = unsupported("decode: coopmat: the driver does not keep elements of matrices where NVIDIA's 580 does")
+	}
+	return err
+}
+
+// kernel returns the name of the module.
+func (c *DecodeConfig) kernel() string {
+	if c.Impl == CoopMat {
+		return "attention_decode_coopmat"
+	}
+	return "attention_decode"
+}
+
+// columnParts is the number of subgroups that share the columns of V.
+func (c *DecodeConfig) columnParts(p *DecodeProblem) int {
+	if c.Impl == CoopMat && p.ValueHeadDim() > 128 {
+		return 2
+	}
+	return 1
+}
+
+// sharedBytes is the shared memory of the kernel: lib/decode_combine.glsl, decode_work.glsl and
+// decode_matrix.glsl.
+func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
+	threads := c.Subgroups * int(caps.SubgroupSize)
+	value := p.ValueHeadDim()
+	stripes := c.Subgroups / c.columnParts(&p)
+	pass, most := 1, 4 // rows whose sums are in shared memory
+	if c.Impl == CoopMat {
+		pass, most = 2, 16
+	}
+	fit := 4096 / max(stripes*value, 1)
+	for pass < most && pass*2 <= fit {
+		pass *= 2
+	}
+	if c.Impl == Scalar && fit >= c.Rows {
+		pass = c.Rows
+	}
+	sizes := []int{16 * max(stripes*pass*value/4, threads), 8 * max(threads, stripes*c.Rows), 4, 4 * threads}
+	if c.Impl == CoopMat {
+		sizes = append(sizes, 16*c.Rows/16*((p.HeadDim+31)/32)*64)
+	}
+	return vk.SharedVariables(sizes...)
+}
+
+// partsBytes returns the bytes of what workgroups leave for others.
+func (c DecodeConfig) partsBytes(p DecodeProblem) int64 {
+	return 2 * int64(c.Groups) * 16 * int64((c.Rows+1)/2+c.Rows*p.ValueHeadDim()/4)
+}

@@ -1,0 +1,172 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A DecodeProblem is attention of a few queries, the last of each sequence, with a cache of keys and
+// values whose lengths only the device knows. Sequence b has
+//
+//	n = SeqLens[b] + NewKeys
+//
+// keys, and its query i is at position n - SeqQ + i: the causal mask, Window and ALiBi of the
+// Problem are aligned to the bottom right of (SeqQ, n).
+type DecodeProblem struct {
+	// Problem says what is computed. SeqKV is the capacity: how many keys a sequence can have.
+	// Bias is (…, SeqKV): key j of the sequence takes column j. KeyMask, Varlen, Dropout and
+	// TopLeft are not for decoding.
+	Problem
+
+	// NewKeys is how many keys of each sequence SeqLens does not count: those that Append has
+	// written before this call, if SeqLens grows after it (Advance); or 0.
+	NewKeys int
+
+	// PageSize divides the cache into pages of so many keys, a power of two from 8, of which
+	// there are Pages; a sequence has SeqKV/PageSize of them, in the order of its row of
+	// BlockTable. 0 is a contiguous cache.
+	PageSize int
+	Pages    int
+
+	// CacheRows is how many sequences a contiguous cache holds, where CacheBatchIdx chooses
+	// Batch of them; 0: Batch, all in order.
+	CacheRows int
+
+	// LeftPad hides keys 0 to LeftPad[b]-1 of each sequence.
+	LeftPad bool
+
+	// Tree says by TreeMask which of the last SeqQ keys a query sees, instead of the causal
+	// mask: for speculative decoding of several continuations at once. Bit j of word i is key
+	// n - SeqQ + j. SeqQ is 64 at most.
+	Tree bool
+}
+
+// MaxDecodeQueries is the largest SeqQ of a DecodeProblem.
+const MaxDecodeQueries = 64
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p DecodeProblem) Validate() error {
+	if err := p.Problem.Validate(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		on   bool
+		name string
+	}{
+		{p.KeyMask, "key_mask"}, {p.Varlen.On, "varlen"}, {p.Dropout.On(), "dropout"}, {p.CausalAlign != BottomRight, "causal_align=top-left"},
+		{!p.Causal && p.Window.On && p.Window.Right != Unlimited, "a window with a right side and without causal"},
+		{p.Tree && p.Window.On, "a window with a tree mask"},
+		{p.Tree && p.ALiBi != ALiBiOff, "alibi with a tree mask"},
+		{p.Tree && p.Causal, "causal with a tree mask"},
+		{p.PageSize != 0 && p.CacheRows != 0, "cache_rows with pages"},
+	} {
+		if f.on {
+			return fmt.Errorf("attention: decoding has no %s", f.name)
+		}
+	}
+	switch {
+	case p.SeqQ > MaxDecodeQueries:
+		return fmt.Errorf("attention: seq_q=%d is larger than the %d of decoding", p.SeqQ, MaxDecodeQueries)
+	case p.NewKeys < 0 || p.NewKeys > p.SeqKV:
+		return fmt.Errorf("attention: new_keys=%d is not from 0 to the capacity seq_kv=%d", p.NewKeys, p.SeqKV)
+	case p.SeqKV > math.MaxInt32/2:
+		return fmt.Errorf("attention: the capacity seq_kv=%d is larger than %d", p.SeqKV, math.MaxInt32/2)
+	case p.CacheRows < 0 || p.CacheRows > math.MaxInt32:
+		return fmt.Errorf("attention: cache_rows=%d is not from 0 to %d", p.CacheRows, math.MaxInt32)
+	case p.PageSize == 0 && p.Pages != 0:
+		return fmt.Errorf("attention: pages=%d without a page_size", p.Pages)
+	case p.PageSize == 0:
+		return nil
+	case p.PageSize < MinPageSize || bits.OnesCount(uint(p.PageSize)) != 1:
+		return fmt.Errorf("attention: page_size=%d is not a power of two from %d", p.PageSize, MinPageSize)
+	case p.SeqKV%p.PageSize != 0:
+		return fmt.Errorf("attention: the capacity seq_kv=%d is not a number of pages of page_size=%d", p.SeqKV, p.PageSize)
+	case p.Pages < 1 || p.Pages > math.MaxInt32:
+		return fmt.Errorf("attention: pages=%d is not from 1 to %d", p.Pages, math.MaxInt32)
+	}
+	return nil
+}
+
+// MinPageSize is the least PageSize.
+const MinPageSize = 8
+
+// KShape returns (pages, num_kv_heads, page_size, head_dim), or without pages (cache_rows,
+// num_kv_heads, seq_kv, head_dim).
+func (p DecodeProblem) KShape() []int {
+	if p.PageSize > 0 {
+		return []int{p.Pages, p.NumKVHeads, p.PageSize, p.HeadDim}
+	}
+	return []int{p.cacheRows(), p.NumKVHeads, p.SeqKV, p.HeadDim}
+}
+
+// VShape returns KShape with the value_dim.
+func (p DecodeProblem) VShape() []int {
+	shape := p.KShape()
+	shape[3] = p.ValueHeadDim()
+	return shape
+}
+
+func (p *DecodeProblem) cacheRows() int {
+	if p.CacheRows > 0 {
+		return p.CacheRows
+	}
+	return p.Batch
+}
+
+// SeqLensShape returns (batch), that of LeftPad and CacheBatchIdx, too.
+func (p DecodeProblem) SeqLensShape() []int { return []int{p.Batch} }
+
+// BlockTableShape returns (batch, seq_kv/page_size), nil without pages.
+func (p DecodeProblem) BlockTableShape() []int {
+	if p.PageSize == 0 {
+		return nil
+	}
+	return []int{p.Batch, p.SeqKV / p.PageSize}
+}
+
+// TreeMaskShape returns (batch, seq_q, 2): the low word of 32 bits first.
+func (p DecodeProblem) TreeMaskShape() []int { return []int{p.Batch, p.SeqQ, 2} }
+
+// StateShape returns (1 + batch*num_heads*seq_q).
+func (p DecodeProblem) StateShape() []int { return []int{1 + p.Batch*p.NumHeads*p.SeqQ} }
+
+// String returns the benchmark keys of p, those of the Problem first.
+func (p DecodeProblem) String() string {
+	s := p.Problem.String()
+	for _, k := range p.keys() {
+		s += "/" + k
+	}
+	return s
+}
+
+// keys returns the benchmark keys of what a Problem has not.
+func (p *DecodeProblem) keys() []string {
+	var keys []string
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"new_keys", p.NewKeys}, {"page_size", p.PageSize}, {"pages", p.Pages}, {"cache_rows", p.CacheRows}} {
+		if n.value != 0 {
+			keys = append(keys, fmt.Sprintf("%s=%d", n.name, n.value))
+		}
+	}
+	if p.LeftPad {
+		keys = append(keys, "left_pad=true")
+	}
+	if p.Tree {
+		keys = append(keys, "tree=true")
+	}
+	return slices.Clip(keys)
+}
+
+// biasFormat is Float32 where there is no bias.
+func (p *DecodeProblem) biasFormat() dtype.DType {
+	if p.Bias.On {
+		return p.Bias.DType
+	}
+	return dtype.Float32
+}

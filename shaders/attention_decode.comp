@@ -1,0 +1,76 @@
+// attention_decode: attention of a few queries with a cache of keys and values.
+//
+//     S   = Scale * Q * Kᵀ, and what softcap, bias and ALiBi make of it
+//     P   = softmax(S) over the keys of the cache that a row sees
+//     O   = P * V
+//     LSE = log(sum(exp(S))) of each row
+//
+//     q           (batch, num_heads, seq_q, head_dim)               ELEM, any strides, last axis contiguous
+//     k           (batch or pages, num_kv_heads, keys, head_dim)    likewise
+//     v           (batch or pages, num_kv_heads, keys, value_dim)   likewise
+//     o           (batch, num_heads, seq_q, value_dim)              likewise
+//     lse         (batch, num_heads, seq_q)                         f32, any strides
+//     seq_lens    (batch)                                           i32: keys before the new ones
+//     block_table (batch, pages of a sequence)                      i32: its pages in order
+//     state       status, then a counter for each unit, 0 between calls
+//
+// It is made for speed of memory: a lane holds VEC elements of a key, TEAM lanes hold one, and
+// KEYS keys of each team are on their way at a time; nothing waits for another subgroup until
+// all keys are read. The scores of ROWS rows and KEYS keys, of which each lane has a part, are
+// added up so that each lane ends with scores of its own (gather), which makes what features
+// do to them cheap.
+//
+// A unit is ROWS rows of one key head of one sequence: the queries of a group of heads, one
+// query after the other. Its tiles are TILE keys each. All tiles of all units, in order, are
+// divided evenly among the workgroups, by lengths that only the device knows: a workgroup may
+// have parts of several units, and a unit may have several workgroups. These leave their sums
+// in `parts`, and the last of them to finish combines all, in order: the same bits on every run.
+//
+// Dispatch: any number of workgroups; parts has two places for each.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+#ifdef MATRIX
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#endif
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_vote : require
+
+#include "lib/decode_constants.glsl"
+layout(local_size_x_id = 0) in;
+
+#include "lib/decode_params.glsl"
+
+#include "lib/element.glsl"
+#include "lib/vec16.glsl"
+#include "lib/softmax.glsl"
+#include "lib/decode_tensors.glsl"
+
+#include "lib/decode_work.glsl"
+#include "lib/decode_rows.glsl"
+#ifdef MATRIX
+#include "lib/decode_matrix.glsl"
+#else
+#include "lib/decode_keys.glsl"
+#endif
+
+void main() {
+    Work w = first_work();
+    while (w.tile < w.end) {
+        const Part part = next_part(w);
+        Sums sums;
+        read_keys(part, sums);
+        combine_subgroups(part, sums);
+        if (part.shared_by > 1) {
+            combine_workgroups(part);
+        }
+        w.tile += part.tiles;
+    }
+    report();
+}

@@ -1,0 +1,52 @@
+// decode_params: the push constants of attention_decode. Offsets and strides are elements.
+layout(push_constant, scalar) uniform Params {
+    uint batch;
+    uint seq_q;
+    uint group;         // heads that share a key head
+    uint kv_heads;
+    uint row_blocks;    // ceil(group * seq_q / ROWS)
+    int new_keys;       // that seq_lens does not count yet
+    int capacity;       // keys that a sequence can have
+    uint pages;         // that there are; without pages, sequences of the cache
+    uint least_tiles;   // of a workgroup
+    float scale_log2;   // Scale * log2(e)
+    int window_left;
+    float softcap_in;   // 2 / Softcap
+    float softcap_out;  // log2(e) * Softcap
+    uint q_offset;
+    uint q_stride_b;
+    uint q_stride_h;
+    uint q_stride_s;
+    uint k_offset;
+    uint k_stride_b;  // from a page to the next, where there are pages
+    uint k_stride_h;
+    uint k_stride_s;
+    uint v_offset;
+    uint v_stride_b;
+    uint v_stride_h;
+    uint v_stride_s;
+    uint o_offset;
+    uint o_stride_b;
+    uint o_stride_h;
+    uint o_stride_s;
+    uint lse_offset;
+    uint lse_stride_b;
+    uint lse_stride_h;
+    uint lse_stride_s;
+    uint seq_lens_offset;
+    uint block_table_offset;
+    uint block_table_stride_b;
+    uint state_offset;
+    uint tree_mask_offset;  // words of 32 bits
+    uint tree_mask_stride_b;
+    uint tree_mask_stride_s;
+    uint slopes_offset;
+    uint slopes_stride_b;
+    uint bias_offset;
+    uint bias_stride_b;
+    uint bias_stride_h;
+    uint bias_stride_s;
+    uint sinks_offset;
+    uint left_pad_offset;
+    uint batch_idx_offset;
+} p;

@@ -1,0 +1,150 @@
+// decode_work: which keys of which units a workgroup has (attention_decode.comp).
+#ifndef LIB_DECODE_WORK_GLSL
+#define LIB_DECODE_WORK_GLSL
+
+const float LOG2_E = 1.4426950408889634;
+const uint TEAMS = SUBGROUP_SIZE / TEAM;
+const uint TILE = KEYS * TEAMS;
+const uint SUBGROUPS = WORKGROUP_SIZE / SUBGROUP_SIZE;
+
+// Bits of state[0].
+const uint BAD_LENGTH = 1;  // a sequence is negative, or longer than its cache
+const uint BAD_PAGE = 2;    // a page that there is not
+const uint BAD_BATCH = 4;   // likewise a row of the cache
+
+uint found_bad = 0;  // by this invocation
+
+// What the tiles of a batch are.
+struct Sequence {
+    int keys;     // with the new ones
+    int from;     // first key that some row may see
+    uint first;   // tile of that
+    uint tiles;   // 1 at least: somebody must write O
+};
+
+Sequence sequence_of(const uint batch) {
+    Sequence s;
+    const int given = seq_lens[p.seq_lens_offset + batch];
+    s.keys = clamp(given, 0, p.capacity - p.new_keys) + p.new_keys;
+    if (s.keys != given + p.new_keys) {
+        found_bad |= BAD_LENGTH;
+    }
+    s.from = WINDOW ? max(0, s.keys - int(p.seq_q) - p.window_left) : 0;
+    if (LEFT_PAD) {
+        s.from = max(s.from, left_pad[p.left_pad_offset + batch]);
+    }
+    s.from = min(s.from, s.keys);
+    s.first = uint(s.from) / TILE;
+    s.tiles = max((uint(s.keys) + TILE - 1) / TILE, s.first + 1) - s.first;
+    return s;
+}
+
+// The tiles of a workgroup, and the batch that the next of them is in.
+struct Work {
+    uint tile, end;
+    uint per;    // tiles of each workgroup
+    uint batch;
+    uint start;  // tile at which the batch starts
+};
+
+uint units() {
+    return p.kv_heads * p.row_blocks;
+}
+
+shared uint counted[WORKGROUP_SIZE];
+
+// first_work divides the tiles. Invocation i counts those of some batches.
+Work first_work() {
+    const uint tid = gl_LocalInvocationIndex;
+    const uint each = (p.batch + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+    const uint counters = (p.batch + each - 1) / each;
+    uint n = 0;
+    for (uint b = tid * each; b < min(tid * each + each, p.batch); b++) {
+        n += sequence_of(b).tiles;
+    }
+    uint total = sequence_of(0).tiles;
+    if (p.batch > 1) {
+        counted[tid] = n;
+        barrier();  // counted is written
+        total = 0;
+        for (uint i = 0; i < counters; i++) {
+            total += counted[i];
+        }
+    }
+    total *= units();
+
+    Work w;
+    // Every subgroup as many tiles, if possible.
+    const uint all = gl_NumWorkGroups.x * SUBGROUPS;
+    w.per = max((total + all - 1) / all * SUBGROUPS, p.least_tiles);
+    w.tile = min(gl_WorkGroupID.x * w.per, total);
+    w.end = min(w.tile + w.per, total);
+    w.batch = 0;
+    w.start = 0;
+    for (uint i = 0; p.batch > 1 && i < counters; i++) {
+        const uint next = w.start + counted[i] * units();
+        if (next > w.tile) {
+            break;
+        }
+        w.start = next;
+        w.batch = min((i + 1) * each, p.batch);
+    }
+    return w;
+}
+
+// A Part is what a workgroup has of a unit.
+struct Part {
+    uint batch, cache, kv_head, row0;
+    Sequence sequence;
+    int end;          // the key after the last that some row of the unit sees
+    uint first, tiles;
+    uint unit;        // of all
+    uint shared_by;   // workgroups
+    uint first_group; // of these
+    uint place;       // of this workgroup's sums in parts
+};
+
+// next_part returns the part that begins at w.tile, and makes w.batch its batch.
+Part next_part(inout Work w) {
+    Part x;
+    x.sequence = sequence_of(w.batch);
+    while (w.tile >= w.start + x.sequence.tiles * units()) {
+        w.start += x.sequence.tiles * units();
+        w.batch++;
+        x.sequence = sequence_of(w.batch);
+    }
+    const uint tiles = x.sequence.tiles;
+    const uint unit = units() == 1 ? 0 : (w.tile - w.start) / tiles;
+    const uint unit_start = w.start + unit * tiles;
+    x.batch = w.batch;
+    x.cache = w.batch;
+    if (BATCH_IDX) {
+        const int row = batch_idx[p.batch_idx_offset + w.batch];
+        x.cache = uint(row) < p.pages ? uint(row) : 0;
+        found_bad |= uint(row) < p.pages ? 0 : BAD_BATCH;
+    }
+    x.kv_head = p.row_blocks == 1 ? unit : unit / p.row_blocks;
+    x.row0 = (unit - x.kv_head * p.row_blocks) * ROWS;
+    x.end = x.sequence.keys;
+    if (CAUSAL && !TREE) {
+        const uint last = min(x.row0 + ROWS, p.group * p.seq_q) - 1;
+        x.end += int(last / p.group) + 1 - int(p.seq_q);
+    }
+    x.first = w.tile - unit_start;
+    x.tiles = min(tiles - x.first, w.end - w.tile);
+    x.first += x.sequence.first;
+    x.unit = w.batch * units() + unit;
+    x.first_group = unit_start / w.per;
+    x.shared_by = (unit_start + tiles - 1) / w.per - x.first_group + 1;
+    x.place = 2 * gl_WorkGroupID.x + (gl_WorkGroupID.x == x.first_group ? 1 : 0);
+    return x;
+}
+
+// report tells the host what was wrong.
+void report() {
+    if (found_bad != 0) {
+        atomicOr(state[p.state_offset], found_bad);
+    }
+}
+
+#endif
