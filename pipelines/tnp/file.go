@@ -1,0 +1,165 @@
+package tnp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// Save writes weights as a safetensors file of float32 that PyTorch loads as a state dict. The
+// file appears whole or not at all.
+func Save(path string, w Weights, c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if err := w.Validate(c); err != nil {
+		return err
+	}
+	var tensors []safetensors.Tensor
+	for _, p := range c.Params() {
+		tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	out, err := safetensors.Create(path, tensors, c.metadata())
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, p := range c.Params() {
+		if err := writeFloats(out, p.Name, w[p.Name]); err != nil {
+			return err
+		}
+	}
+	return out.Commit()
+}
+
+// metadata says what the shapes of tensors do not: how many heads share the rows of qkv.
+func (c Config) metadata() map[string]string {
+	return map[string]string{"heads": fmt.Sprint(c.Heads)}
+}
+
+// writeFloats writes a tensor of float32.
+func writeFloats(out *safetensors.Writer, name string, x []float32) error {
+	w, err := out.Tensor(name)
+	if err != nil {
+		return err
+	}
+	const piece = 1 << 16
+	b := make([]byte, 0, 4*piece)
+	for len(x) > 0 {
+		n := min(len(x), piece)
+		b = b[:0]
+		for _, v := range x[:n] {
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		x = x[n:]
+	}
+	return nil
+}
+
+// Load reads the weights of a file, and finds the sizes of the model in it: heads is that of
+// attention, which shapes do not tell; 0 takes what Save wrote of it. Tensors are F32, F16 or
+// BF16. Tensors that are no parameters are left alone.
+func Load(f *safetensors.File, heads int) (Weights, Config, error) {
+	c, err := configOf(f, heads)
+	if err != nil {
+		return nil, c, err
+	}
+	w := Weights{}
+	for _, p := range c.Params() {
+		x, err := readParam(f, p)
+		if err != nil {
+			return nil, c, err
+		}
+		w[p.Name] = x
+	}
+	return w, c, nil
+}
+
+// configOf finds the sizes of a model in the shapes of a file's tensors.
+func configOf(f *safetensors.File, heads int) (c Config, err error) {
+	if text := f.Metadata["heads"]; heads == 0 && text != "" {
+		if _, err := fmt.Sscan(text, &heads); err != nil {
+			return c, fmt.Errorf("tnp: metadata heads=%q is not a number", text)
+		}
+	}
+	if heads < 1 {
+		return c, fmt.Errorf("tnp: heads=%d is not positive, and the file does not say how many there are", heads)
+	}
+	shape := func(name string, rank int) []int {
+		t, ok := f.Tensor(name)
+		switch {
+		case err != nil:
+		case !ok:
+			err = fmt.Errorf("tnp: tensor %q is missing", name)
+		case len(t.Shape) != rank:
+			err = fmt.Errorf("tnp: tensor %q has shape %v, want %d axes", name, t.Shape, rank)
+		default:
+			return t.Shape
+		}
+		return make([]int, rank)
+	}
+	embed, qkv, up := shape("embed.weight", 2), shape(BlockName(0, "qkv.weight"), 2), shape("heads.up", 3)
+	if err != nil {
+		return c, err
+	}
+	for _, t := range f.Tensors() {
+		var i int
+		if n, _ := fmt.Sscanf(t.Name, "blocks.%d.", &i); n == 1 && strings.HasSuffix(t.Name, ".qkv.weight") {
+			c.Layers++
+		}
+	}
+	c.Heads, c.DModel, c.InputDim, c.Components, c.DFF = heads, embed[0], embed[1], up[0], up[2]
+	if qkv[0]%(3*heads) != 0 {
+		return c, fmt.Errorf("tnp: %s has %d rows, which %d heads of q, k and v do not divide", BlockName(0, "qkv.weight"), qkv[0], heads)
+	}
+	c.HeadDim = qkv[0] / (3 * heads)
+	return c, c.Validate()
+}
+
+// readParam reads a parameter as float32.
+func readParam(f *safetensors.File, p Param) ([]float32, error) {
+	t, ok := f.Tensor(p.Name)
+	if !ok {
+		return nil, fmt.Errorf("tnp: tensor %q is missing", p.Name)
+	}
+	if fmt.Sprint(t.Shape) != fmt.Sprint(p.Shape) {
+		return nil, fmt.Errorf("tnp: tensor %q has shape %v, want %v", p.Name, t.Shape, p.Shape)
+	}
+	return ReadFloats(f, t)
+}
+
+// ReadFloats reads a tensor of F32, F16 or BF16 as float32.
+func ReadFloats(f *safetensors.File, t safetensors.Tensor) ([]float32, error) {
+	var convert func([]byte) float32
+	switch t.DType {
+	case safetensors.F32:
+		convert = func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
+	case safetensors.F16:
+		convert = func(b []byte) float32 { return dtype.FromFloat16(binary.LittleEndian.Uint16(b)) }
+	case safetensors.BF16:
+		convert = func(b []byte) float32 { return dtype.FromBFloat16(binary.LittleEndian.Uint16(b)) }
+	default:
+		return nil, fmt.Errorf("tnp: tensor %q is %s, want F32, F16 or BF16", t.Name, t.DType)
+	}
+	size := t.DType.Bits() / 8
+	x := make([]float32, 0, t.Bytes()/int64(size))
+	piece := make([]byte, min(t.Bytes(), 1<<20))
+	for at := int64(0); at < t.Bytes(); at += int64(len(piece)) {
+		piece = piece[:min(t.Bytes()-at, int64(len(piece)))]
+		if err := f.ReadAt(t, piece, at); err != nil && err != io.EOF {
+			return nil, err
+		}
+		for i := 0; i < len(piece); i += size {
+			x = append(x, convert(piece[i:]))
+		}
+	}
+	return x, nil
+}
