@@ -2,7 +2,6 @@ package tnp
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -212,6 +211,3 @@ func (b *builder) rows(name string, x operand, first, end int) operand {
 func (b *builder) attended(queries int) attention.Problem {
 	return attention.Problem{Batch: b.s.Batch, NumHeads: b.c.Heads, NumKVHeads: b.c.Heads, SeqQ: queries, SeqKV: b.s.Context, HeadDim: b.c.HeadDim, DType: b.dtype}
 }
-
-// concat returns lists one after the other.
-func concat(lists ...[]operand) []operand { return slices.Concat(lists...) }

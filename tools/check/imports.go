@@ -41,8 +41,8 @@ var levels = []struct {
 	{"attention/ref/...", 4},
 	{"attention/attntest/...", 5},
 	{"attention/...", 3},
-	{"pipelines/tnp/...", 7}, // compose the kernels below into steps
-	{"pipelines/record/...", 7},
+	{"pipelines/tnp/...", 7}, // composes the kernels below into steps
+	{"pipelines/record/...", 2},
 	{"pipelines/...", 6},
 	{"bench/...", 8},
 	{"tests/...", 9},
