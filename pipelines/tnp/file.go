@@ -68,7 +68,7 @@ func writeFloats(out *safetensors.Writer, name string, x []float32) error {
 // attention, which shapes do not tell; 0 takes what Save wrote of it. Tensors are F32, F16 or
 // BF16. Tensors that are no parameters are left alone.
 func Load(f *safetensors.File, heads int) (Weights, Config, error) {
-	c, err := configOf(f, heads)
+	c, err := ReadConfig(f, heads)
 	if err != nil {
 		return nil, c, err
 	}
@@ -83,8 +83,8 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 	return w, c, nil
 }
 
-// configOf finds the sizes of a model in the shapes of a file's tensors.
-func configOf(f *safetensors.File, heads int) (c Config, err error) {
+// ReadConfig finds the sizes of a model in the shapes of a file's tensors; heads is as in Load.
+func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 	if text := f.Metadata["heads"]; heads == 0 && text != "" {
 		if _, err := fmt.Sscan(text, &heads); err != nil {
 			return c, fmt.Errorf("tnp: metadata heads=%q is not a number", text)

@@ -131,6 +131,26 @@ func (p Problem) Draw(s tnp.Shape, seed, step uint64, i int) Task {
 	return t
 }
 
+// Curve returns a task to look at: a context drawn as that of task i, and as targets so many x, one
+// beside the other, with the function there, without noise.
+func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
+	p.Exact = context + targets
+	t := p.Draw(tnp.Shape{Batch: 1, Context: context, Targets: targets}, seed, step, i)
+	for j := range targets {
+		t.X[context+j] = p.MinX + (p.MaxX-p.MinX)*float64(j)/float64(max(targets-1, 1))
+	}
+	rng := rand.New(rand.NewPCG(seed, step<<24|uint64(i)))
+	rng.Uint64() // what follows is not what Draw drew
+	noise := t.Noise
+	t.Noise = 1e-3
+	t.exact(rng)
+	t.Noise = noise
+	for j := range context {
+		t.Y[j] = float64(float32(t.Y[j] + noise*rng.NormFloat64()))
+	}
+	return t
+}
+
 // covariance returns that of y at the first n points.
 func (t *Task) covariance(n int) *mat.SymDense {
 	c := mat.NewSymDense(n, nil)

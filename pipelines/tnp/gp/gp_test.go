@@ -112,6 +112,32 @@ func TestLeast(t *testing.T) {
 	}
 }
 
+// TestCurve: targets lie in order from end to end, near what the process predicts there, and the
+// context is off the curve by its noise.
+func TestCurve(t *testing.T) {
+	p := Default()
+	p.MinNoise, p.MaxNoise = 0.1, 0.1
+	total, squares := 0, 0.0
+	for i := range 50 {
+		task := p.Curve(30, 101, 1, 2, i)
+		require.Equal(t, task, p.Curve(30, 101, 1, 2, i))
+		require.Equal(t, -2.0, task.X[30])
+		require.Equal(t, 2.0, task.X[130])
+		require.InDelta(t, 0.04, task.X[32]-task.X[31], 1e-12)
+		mean, variance, err := task.Predict(task.X[30:])
+		require.NoError(t, err)
+		for j, y := range task.Y[30:] {
+			require.Less(t, math.Abs(y-mean[j]), 6*math.Sqrt(variance[j]))
+		}
+		for j, x := range task.X[:30] {
+			at := int(math.Round((x + 2) / 0.04))
+			squares += (task.Y[j] - task.Y[30+at]) * (task.Y[j] - task.Y[30+at])
+			total++
+		}
+	}
+	require.InDelta(t, 0.1, math.Sqrt(squares/float64(total)), 0.03)
+}
+
 // TestTokens: no target's y is among the tokens.
 func TestTokens(t *testing.T) {
 	x, y := Tokens([]Task{{Context: 1, X: []float64{1, 2, 3}, Y: []float64{4, 5, 6}}, {Context: 1, X: []float64{7, 8, 9}, Y: []float64{10, 11, 12}}})
