@@ -2,7 +2,7 @@
 // context, and predicts the distribution of the function at others, the targets; with its loss,
 // its gradients and its training step.
 //
-//	token   = (x, y, 1) of the context, (x, 0, 0) of a target
+//	token   = (x, y, 1) of the context, (x, 0, -1) of a target: package gp
 //	h       = token * embedᵀ
 //	h       = h + attention(LayerNorm(h)) * outᵀ                   for every block: targets and context
 //	h       = h + silu(LayerNorm(h) * upᵀ) * downᵀ                 see the context, none sees a target

@@ -269,14 +269,18 @@ func parallel(n int, f func(i int)) {
 }
 
 // Tokens returns what the model reads of tasks, (batch, context+targets, 3): (x, y, 1) of the
-// context, (x, 0, 0) of targets; and the targets' y, (batch, targets).
+// context, (x, 0, -1) of targets; and the targets' y, (batch, targets).
+//
+// The flag of targets is not 0: the model has no bias, so that the first norm would make of
+// (x, 0, 0) the same for all positive x, and another for all negative ones, and predictions jump
+// at x = 0.
 func Tokens(tasks []Task) (x, y []float32) {
 	for _, t := range tasks {
 		for i := range t.X {
 			if i < t.Context {
 				x = append(x, float32(t.X[i]), float32(t.Y[i]), 1)
 			} else {
-				x = append(x, float32(t.X[i]), 0, 0)
+				x = append(x, float32(t.X[i]), 0, -1)
 				y = append(y, float32(t.Y[i]))
 			}
 		}

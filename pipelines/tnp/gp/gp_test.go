@@ -141,7 +141,7 @@ func TestCurve(t *testing.T) {
 // TestTokens: no target's y is among the tokens.
 func TestTokens(t *testing.T) {
 	x, y := Tokens([]Task{{Context: 1, X: []float64{1, 2, 3}, Y: []float64{4, 5, 6}}, {Context: 1, X: []float64{7, 8, 9}, Y: []float64{10, 11, 12}}})
-	require.Equal(t, []float32{1, 4, 1, 2, 0, 0, 3, 0, 0, 7, 10, 1, 8, 0, 0, 9, 0, 0}, x)
+	require.Equal(t, []float32{1, 4, 1, 2, 0, -1, 3, 0, -1, 7, 10, 1, 8, 0, -1, 9, 0, -1}, x)
 	require.Equal(t, []float32{5, 6, 11, 12}, y)
 }
 
