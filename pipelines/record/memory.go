@@ -26,15 +26,15 @@ type Holder struct {
 
 // String names size, step and the largest holders in a line.
 func (m *Memory) String() string {
-	s := fmt.Sprintf("%s, the most at %s", size(m.Bytes), m.Step)
+	s := fmt.Sprintf("%s, the most at %s", Size(m.Bytes), m.Step)
 	for i, h := range m.Holders[:min(len(m.Holders), 3)] {
-		s += fmt.Sprintf("%s %s %s", []string{":", ",", ","}[i], h.Name, size(h.Bytes))
+		s += fmt.Sprintf("%s %s %s", []string{":", ",", ","}[i], h.Name, Size(h.Bytes))
 	}
 	return s
 }
 
-// size returns bytes in words.
-func size(n int64) string {
+// Size returns a number of bytes in words.
+func Size(n int64) string {
 	switch {
 	case n >= 1e9:
 		return fmt.Sprintf("%.2f GB", float64(n)/1e9)

@@ -31,7 +31,7 @@ func (m *Memory) Bytes() int64 { return m.Model + m.Plan.Bytes }
 
 // String names both in a line.
 func (m *Memory) String() string {
-	return fmt.Sprintf("%.3g GB: model %.3g GB, activations %v", float64(m.Bytes())/1e9, float64(m.Model)/1e9, m.Plan)
+	return fmt.Sprintf("%s: model %s, activations %v", record.Size(m.Bytes()), record.Size(m.Model), m.Plan)
 }
 
 // Measure returns what a model and a plan of pass o.Pass would take on a device, without
