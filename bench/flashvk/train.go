@@ -30,6 +30,7 @@ type trainCommand struct {
 
 func newTrain(a *app) *cobra.Command {
 	t := &trainCommand{shape: "tiny", schedule: "cosine"}
+	t.Checkpoint = tnp.Auto
 	t.Steps, t.Data, t.WeightDecay, t.Batches = 1000, gp.Default(), 0.01, 20
 	cmd := &cobra.Command{
 		Use:   "train",
@@ -112,6 +113,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Float64Var(&t.Clip, "clip", 0, "largest norm of the gradients, which are shortened to it; 0 is any")
 	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "of AdamW, but for the weights of norms")
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets of a batch, up to a power of two, else 1)")
+	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
 	f.Uint64Var(&t.Seed, "seed", 0, "of the first weights and of the data (default 0, or that of the file that is loaded)")
 	f.StringVar(&t.Load, "load", "", "file of --save to continue; the sizes of the model are those of the file")
 	f.StringVar(&t.Save, "save", "", "file to write for --load and --evaluate, at the end and at an interrupt")
@@ -123,6 +125,14 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	intVar(f, &t.Batches, "batches", "batches of the evaluation, also of that after a training (default 20)")
 	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and of what is predicted: NAME.png and NAME.svg")
 	deviceVar(f, &t.device)
+}
+
+func parseCheckpoint(text string) (tnp.Checkpoint, error) {
+	c, err := tnp.ParseCheckpoint(text)
+	if err != nil {
+		return 0, errors.New("not one of off, selective, blocks, auto")
+	}
+	return c, nil
 }
 
 func presetNames() (names []string) {
@@ -166,7 +176,7 @@ func (t *trainCommand) resolve() error {
 		return usagef("train: --picture is of --evaluate FILE")
 	}
 	if t.evaluate != "" {
-		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale"} {
+		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint"} {
 			if given(name) {
 				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
 			}
@@ -216,7 +226,8 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stderr, "flashvk: %v, %d parameters; %v; %v\n", t.Config, t.NumParams(), t.Shape, t.DType)
+	t.Checkpoint = memory.Checkpoint
+	fmt.Fprintf(a.stderr, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\n", t.Config, t.NumParams(), t.Shape, t.DType, t.Checkpoint)
 	fmt.Fprintf(a.stderr, "flashvk: memory %v\n", memory)
 	result, err := t.train(ctx, a, d)
 	if err != nil {

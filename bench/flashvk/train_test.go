@@ -61,6 +61,7 @@ func TestTrainErrors(t *testing.T) {
 		"train --batch 0":                      "tnp: batch=0 is not from 1 to 16777216",
 		"train --steps 0":                      "train: steps=0 is not from 1 to 16777216",
 		"train --lr 2":                         "train: lr=2 is not positive and at most 1",
+		"train --checkpoint on":                "not one of off, selective, blocks, auto",
 		"train --schedule linear":              "not one of cosine, constant",
 		"train --save-every 3":                 "train: save_every is given, but no file to save to",
 		"train --batches 0":                    "train: --batches 0 is not positive",

@@ -46,6 +46,7 @@ func (b *builder) lossBackward(dz *record.Tensor) {
 // after it, of the block's rows, and returns that of the stream before it, of all tokens.
 func (b *builder) blockBackward(k *block, dx operand) operand {
 	c, inner := b.c, b.c.inner()
+	k = b.blockAgain(k)
 	dy2 := b.tensor(k.name("gradient of norm2.y"), k.rows, c.DModel)
 	b.perceptronBackward(k, dx, dy2)
 	dx1, all := b.streamGradient(k)
@@ -65,7 +66,11 @@ func (b *builder) perceptronBackward(k *block, dx operand, dy2 *record.Tensor) {
 	p, opt, name := b.mlp(k), mlp.Options{Impl: b.o.Products}, k.name("perceptron, backward")
 	bytes, err := mlp.Workspace(b.caps, p, kit.Backward, opt)
 	scratch := b.scratch(name, bytes, err)
-	b.step(name, []operand{dx, of(k.n2.y), of(k.pre)}, []operand{of(dy2)}, scratch, func(c *vk.Cmd) error {
+	reads := []operand{dx, of(k.n2.y)}
+	if k.pre != nil {
+		reads = append(reads, of(k.pre))
+	}
+	b.step(name, reads, []operand{of(dy2)}, scratch, func(c *vk.Cmd) error {
 		opt.Workspace = scratch.Buffer()
 		g := mlp.Gradients{DY: dx.view(), DX: dy2.View(), DW1: b.model.gradient(k.name("up.weight")), DW2: b.model.gradient(k.name("down.weight"))}
 		return mlp.Backward(c, b.mlpTensors(k), g, p, opt)

@@ -117,21 +117,25 @@ func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.Pla
 	}
 }
 
-// models have one block, and more; one task, whose rows are views, and more, whose are copies;
-// sizes that are multiples of 8, and not.
-func trials() []*trial {
-	return []*trial{
+// trials have one block, and more; one task, whose rows are views, and more, whose are copies;
+// sizes that are multiples of 8, and not; and, on a GPU, what fills it.
+func trials(d *vk.Device) []*trial {
+	list := []*trial{
 		newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 13, Components: 3, InputDim: 4}, tnp.Shape{Batch: 2, Context: 7, Targets: 5}),
 		newTrial(tnp.Config{Layers: 3, Heads: 1, HeadDim: 16, DModel: 32, DFF: 40, Components: 1, InputDim: 3}, tnp.Shape{Batch: 1, Context: 9, Targets: 20}),
 		newTrial(tnp.Config{Layers: 1, Heads: 3, HeadDim: 8, DModel: 16, DFF: 8, Components: 4, InputDim: 9}, tnp.Shape{Batch: 3, Context: 1, Targets: 1}),
 	}
+	if vktest.Thorough(d) {
+		list = append(list, newTrial(tnp.Config{Layers: 2, Heads: 4, HeadDim: 64, DModel: 256, DFF: 341, Components: 5, InputDim: 3}, tnp.Shape{Batch: 4, Context: 64, Targets: 200}))
+	}
+	return list
 }
 
 // TestGradients compares loss, log p and the gradients by all parameters with the reference, in
 // every format.
 func TestGradients(t *testing.T) {
 	d := vktest.Open(t)
-	for i, trial := range trials() {
+	for i, trial := range trials(d) {
 		for _, format := range dtype.All() {
 			t.Run(fmt.Sprint(i, format), func(t *testing.T) {
 				trial.check(t, d, format, tnp.PlanOptions{})
@@ -150,7 +154,7 @@ func TestPaths(t *testing.T) {
 				if path == attention.CoopMat {
 					o.Products = gemm.CoopMat
 				}
-				trial := trials()[0]
+				trial := trials(d)[0]
 				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
 				vktest.Require(t, path.String(), err)
 				trial.check(t, d, format, o)

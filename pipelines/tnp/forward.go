@@ -1,6 +1,8 @@
 package tnp
 
 import (
+	"strings"
+
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
@@ -19,8 +21,9 @@ import (
 type block struct {
 	i       int
 	last    bool
-	queries int // of a task: context and targets, or targets
-	rows    int // of all tasks
+	again   bool // its forward pass is computed once more
+	queries int  // of a task: context and targets, or targets
+	rows    int  // of all tasks
 
 	x      operand // the residual stream before it, all tokens
 	n1, n2 normed
@@ -31,8 +34,13 @@ type block struct {
 	down   *record.Tensor // what the perceptron adds to the stream
 }
 
-// name returns that of a step or tensor of the block.
-func (k *block) name(s string) string { return BlockName(k.i, s) }
+// name returns that of a step or tensor of the block, or of a parameter.
+func (k *block) name(s string) string {
+	if k.again && !strings.HasSuffix(s, ".weight") {
+		s += ", again"
+	}
+	return BlockName(k.i, s)
+}
 
 // forward appends the forward pass.
 func (b *builder) forward() {
@@ -58,12 +66,34 @@ func (b *builder) forward() {
 // blockForward appends a block. It is given the stream in two parts that its norm adds up, of
 // which the second may be missing, and returns that after it in two.
 func (b *builder) blockForward(k *block, stream, branch operand) (operand, operand) {
-	c, s, inner := b.c, b.s, b.c.inner()
-	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), stream, branch, s.Tokens())
+	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), stream, branch, b.s.Tokens())
 	k.x = stream
 	if k.n1.sum != nil {
 		k.x = of(k.n1.sum)
 	}
+	b.attendForward(k, true)
+	b.perceptron(k)
+	return of(k.n2.sum), of(k.down)
+}
+
+// blockAgain appends the part of a block's forward pass that its backward pass needs, and that was
+// not kept, and returns the block with the tensors of that.
+func (b *builder) blockAgain(kept *block) *block {
+	if b.o.Checkpoint == Off {
+		return kept
+	}
+	again := *kept
+	k := &again
+	k.again = true
+	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), k.x, operand{}, b.s.Tokens())
+	b.attendForward(k, b.o.Checkpoint == Blocks)
+	return k
+}
+
+// attendForward appends a block from after its first norm to its second; attention is among it if
+// it is not kept.
+func (b *builder) attendForward(k *block, attention bool) {
+	c, s, inner := b.c, b.s, b.c.inner()
 	y, x := of(k.n1.y), k.x
 	k.yq, k.yc = y, b.rows(k.name("context"), y, 0, s.Context)
 	if k.last {
@@ -74,12 +104,12 @@ func (b *builder) blockForward(k *block, stream, branch operand) (operand, opera
 	qkv := b.weight(k.name("qkv.weight"))
 	b.product(k.name("project q"), of(k.q), k.yq, qkv.slice(1, 0, inner), b.dtype, gemm.Problem{M: k.rows, N: inner, K: c.DModel})
 	b.product(k.name("project kv"), of(k.kv), k.yc, qkv.slice(1, inner, 3*inner), b.dtype, gemm.Problem{M: s.Batch * s.Context, N: 2 * inner, K: c.DModel})
-	b.attend(k)
+	if attention {
+		b.attend(k)
+	}
 	out := b.tensor(k.name("out"), k.rows, c.DModel)
 	b.product(k.name("project out"), of(out), of(k.o), b.weight(k.name("out.weight")), b.dtype, gemm.Problem{M: k.rows, N: c.DModel, K: inner})
 	k.n2 = b.normalize(k.name("norm2"), k.name("norm2.weight"), x, of(out), k.rows)
-	b.perceptron(k)
-	return of(k.n2.sum), of(k.down)
 }
 
 // attention returns tensors of the block's attention.
@@ -107,9 +137,10 @@ func (b *builder) mlp(k *block) mlp.Problem {
 	return mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Float32, Keep: b.keep()}
 }
 
-// keep says what the forward pass keeps of perceptrons.
+// keep says what the forward pass keeps of perceptrons. What it does not the backward pass of
+// package mlp computes again.
 func (b *builder) keep() mlp.Keep {
-	if b.pass == Loss {
+	if b.pass == Loss || b.o.Checkpoint != Off {
 		return mlp.KeepNothing
 	}
 	return mlp.KeepPre

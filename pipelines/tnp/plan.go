@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -16,12 +18,52 @@ import (
 
 // PlanOptions say how a plan is computed. The zero value is right.
 type PlanOptions struct {
-	Attention attention.Impl // forces a path of attention
-	Products  gemm.Impl      // forces one of everything that multiplies matrices
+	// Checkpoint says what the forward pass keeps for the backward pass.
+	Checkpoint Checkpoint
+	Attention  attention.Impl // forces a path of attention
+	Products   gemm.Impl      // forces one of everything that multiplies matrices
+}
+
+// A Checkpoint says what of a block is kept from the forward to the backward pass, which
+// computes the rest again. The results are the same, bit for bit.
+//
+//	           kept of a token, in elements of 16 bits            computed again
+//	Off        8*d_model + 3*heads*head_dim + d_ff, about         nothing
+//	Selective  d_model + heads*head_dim + 2*heads                 norms, projections, hidden units
+//	Blocks     d_model                                            these, and attention
+//	Auto       the first of them that fits into the device's memory
+type Checkpoint uint8
+
+// What there is to choose from.
+const (
+	Off Checkpoint = iota
+	Selective
+	Blocks
+	Auto
+)
+
+// String returns off, selective, blocks or auto.
+func (c Checkpoint) String() string {
+	if int(c) < len(checkpointNames) {
+		return checkpointNames[c]
+	}
+	return fmt.Sprintf("Checkpoint(%d)", uint8(c))
+}
+
+var checkpointNames = []string{"off", "selective", "blocks", "auto"}
+
+// ParseCheckpoint accepts the names that String returns.
+func ParseCheckpoint(name string) (Checkpoint, error) {
+	if i := slices.Index(checkpointNames, name); i >= 0 {
+		return Checkpoint(i), nil
+	}
+	return 0, fmt.Errorf("tnp: checkpoint %q is not one of %s", name, strings.Join(checkpointNames, ", "))
 }
 
 // A Memory says what a model and a plan of it take.
 type Memory struct {
+	Checkpoint Checkpoint // Auto's choice
+
 	Model int64          // weights, gradients and moments
 	Plan  *record.Memory // what lies between the kernels
 }
@@ -35,10 +77,46 @@ func (m *Memory) String() string {
 }
 
 // Measure returns what a model and a plan of pass o.Pass would take on a device, without
-// allocating anything.
+// allocating anything. With Auto, the memory that there is is that which caps say; where nothing
+// fits, it returns what takes the least.
 func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*Memory, error) {
-	_, m, err := build(caps, c, s, o.Pass, o, p)
+	_, m, err := choose(caps, c, s, o.Pass, o, p, func(m *Memory) bool { return missing(caps.Heaps, m.Bytes()) == 0 })
 	return m, err
+}
+
+// choose makes the program of a plan, with Auto of the first that fits, or else of the least.
+func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions, fits func(*Memory) bool) (b *builder, m *Memory, err error) {
+	if p.Checkpoint > Auto {
+		return nil, nil, fmt.Errorf("tnp: checkpoint=%v is not one of %s", p.Checkpoint, strings.Join(checkpointNames, ", "))
+	}
+	if p.Checkpoint != Auto {
+		return build(caps, c, s, pass, o, p)
+	}
+	for _, p.Checkpoint = range []Checkpoint{Off, Selective, Blocks} {
+		b, m, err = build(caps, c, s, pass, o, p)
+		if err != nil || fits(m) {
+			return b, m, err
+		}
+	}
+	return b, m, nil
+}
+
+// missing returns how many of so many bytes a device is known not to have left.
+func missing(heaps []vk.Heap, bytes int64) uint64 {
+	var free uint64
+	for _, h := range heaps {
+		switch {
+		case !h.DeviceLocal:
+		case h.BudgetBytes == 0: // the device does not tell
+			free = max(free, h.SizeBytes)
+		case h.BudgetBytes > h.UsageBytes:
+			free = max(free, h.BudgetBytes-h.UsageBytes)
+		}
+	}
+	if free == 0 || uint64(bytes) <= free {
+		return 0
+	}
+	return uint64(bytes) - free
 }
 
 // build makes the program of a plan and plans its memory.
@@ -63,7 +141,7 @@ func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOp
 	if err != nil {
 		return nil, nil, fmt.Errorf("tnp: %w", err)
 	}
-	m := &Memory{Plan: plan}
+	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
 	_, n := c.slots()
 	for _, x := range (&Model{c: c, o: o}).memory() {
 		m.Model += int64(n) * int64(x.dtype.Size())
@@ -87,12 +165,17 @@ type Plan struct {
 // memory than the plan takes, before it allocates any; and one that wraps vk.ErrUnsupported if
 // no kernel handles the sizes on the device.
 func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) (_ *Plan, err error) {
-	b, memory, err := build(m.d.Caps(), m.c, s, pass, m.o, o)
+	heaps, err := m.d.Heaps()
 	if err != nil {
 		return nil, err
 	}
-	if err := fits(m.d, memory.Plan.Bytes); err != nil {
+	fits := func(m *Memory) bool { return missing(heaps, m.Plan.Bytes) == 0 }
+	b, memory, err := choose(m.d.Caps(), m.c, s, pass, m.o, o, fits)
+	if err != nil {
 		return nil, err
+	}
+	if !fits(memory) {
+		return nil, m.tooLarge(heaps, s, pass, o, memory)
 	}
 	b.model = m
 	p := &Plan{b: b, m: m, memory: memory}
@@ -115,22 +198,15 @@ func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) 
 	return p, p.record()
 }
 
-// fits returns an error if a device is known not to have so many bytes left.
-func fits(d *vk.Device, bytes int64) error {
-	heaps, err := d.Heaps()
-	if err != nil {
-		return err
+// tooLarge returns the error of a plan that does not fit: what is missing, and what would fit.
+func (m *Model) tooLarge(heaps []vk.Heap, s Shape, pass Pass, o PlanOptions, memory *Memory) error {
+	help := "no other setting has less"
+	o.Checkpoint = Auto
+	b, less, err := choose(m.d.Caps(), m.c, s, pass, m.o, o, func(m *Memory) bool { return missing(heaps, m.Plan.Bytes) == 0 })
+	if err == nil && less.Plan.Bytes < memory.Plan.Bytes {
+		help = fmt.Sprintf("with checkpoint %v it would take %d", b.o.Checkpoint, less.Plan.Bytes)
 	}
-	var free uint64
-	for _, h := range heaps {
-		if h.DeviceLocal && h.BudgetBytes > h.UsageBytes {
-			free = max(free, h.BudgetBytes-h.UsageBytes)
-		}
-	}
-	if free > 0 && uint64(bytes) > free {
-		return fmt.Errorf("tnp: activations take %d bytes, and the device has %d left: %d are missing", bytes, free, uint64(bytes)-free)
-	}
-	return nil
+	return fmt.Errorf("tnp: activations take %d bytes, %d more than the device has left: %s", memory.Plan.Bytes, missing(heaps, memory.Plan.Bytes), help)
 }
 
 // record records all steps.

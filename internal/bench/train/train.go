@@ -32,6 +32,7 @@ type Options struct {
 	WeightDecay float64
 	LossScale   float64 // 0 is the default of the format and the shape
 	Seed        uint64
+	Checkpoint  tnp.Checkpoint
 
 	Load, Save string // of states
 	SaveEvery  int    // steps; 0: at the end alone
@@ -85,7 +86,7 @@ func (o *Options) model() tnp.ModelOptions {
 
 // Measure returns what the training takes on a device.
 func (o *Options) Measure(caps *vk.Caps) (*tnp.Memory, error) {
-	return tnp.Measure(caps, o.Config, o.Shape, o.model(), tnp.PlanOptions{})
+	return tnp.Measure(caps, o.Config, o.Shape, o.model(), tnp.PlanOptions{Checkpoint: o.Checkpoint})
 }
 
 // LRAt returns the learning rate of a step, counted from 0: a line to LR in Warmup steps, then
@@ -140,7 +141,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err := t.begin(work); err != nil {
 		return nil, err
 	}
-	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, tnp.PlanOptions{}); err != nil {
+	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, tnp.PlanOptions{Checkpoint: o.Checkpoint}); err != nil {
 		return nil, err
 	}
 	defer t.plan.Close()

@@ -159,7 +159,7 @@ func TestValidate(t *testing.T) {
 		"train: save_every is given, but no file to save to":         func(o *Options) { o.SaveEvery = 1 },
 		"tnp: loss_scale=3 is not a power of two from 2^-20 to 2^40": func(o *Options) { o.LossScale = 3 },
 		"tnp: dtype=int32 is not one of float32, float16, bfloat16":  func(o *Options) { o.DType = dtype.Int32 },
-		"optim: weight_decay=-1 is not a finite number from 0 on":            func(o *Options) { o.WeightDecay = -1 },
+		"optim: weight_decay=-1 is not a finite number from 0 on":    func(o *Options) { o.WeightDecay = -1 },
 		"gp: exact=-1 is not from 0 to 8192":                         func(o *Options) { o.Data.Exact = -1 },
 	} {
 		o := options(t, 10)
