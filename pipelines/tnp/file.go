@@ -1,13 +1,9 @@
 package tnp
 
 import (
-	"encoding/binary"
 	"fmt"
-	"io"
-	"math"
 	"strings"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -30,7 +26,7 @@ func Save(path string, w Weights, c Config) error {
 	}
 	defer out.Close()
 	for _, p := range c.Params() {
-		if err := writeFloats(out, p.Name, w[p.Name]); err != nil {
+		if err := out.WriteFloat32s(p.Name, w[p.Name]); err != nil {
 			return err
 		}
 	}
@@ -40,28 +36,6 @@ func Save(path string, w Weights, c Config) error {
 // metadata says what the shapes of tensors do not: how many heads share the rows of qkv.
 func (c Config) metadata() map[string]string {
 	return map[string]string{"heads": fmt.Sprint(c.Heads)}
-}
-
-// writeFloats writes a tensor of float32.
-func writeFloats(out *safetensors.Writer, name string, x []float32) error {
-	w, err := out.Tensor(name)
-	if err != nil {
-		return err
-	}
-	const piece = 1 << 16
-	b := make([]byte, 0, 4*piece)
-	for len(x) > 0 {
-		n := min(len(x), piece)
-		b = b[:0]
-		for _, v := range x[:n] {
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-		}
-		if _, err := w.Write(b); err != nil {
-			return err
-		}
-		x = x[n:]
-	}
-	return nil
 }
 
 // Load reads the weights of a file, and finds the sizes of the model in it: heads is that of
@@ -133,33 +107,5 @@ func readParam(f *safetensors.File, p Param) ([]float32, error) {
 	if fmt.Sprint(t.Shape) != fmt.Sprint(p.Shape) {
 		return nil, fmt.Errorf("tnp: tensor %q has shape %v, want %v", p.Name, t.Shape, p.Shape)
 	}
-	return ReadFloats(f, t)
-}
-
-// ReadFloats reads a tensor of F32, F16 or BF16 as float32.
-func ReadFloats(f *safetensors.File, t safetensors.Tensor) ([]float32, error) {
-	var convert func([]byte) float32
-	switch t.DType {
-	case safetensors.F32:
-		convert = func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
-	case safetensors.F16:
-		convert = func(b []byte) float32 { return dtype.FromFloat16(binary.LittleEndian.Uint16(b)) }
-	case safetensors.BF16:
-		convert = func(b []byte) float32 { return dtype.FromBFloat16(binary.LittleEndian.Uint16(b)) }
-	default:
-		return nil, fmt.Errorf("tnp: tensor %q is %s, want F32, F16 or BF16", t.Name, t.DType)
-	}
-	size := t.DType.Bits() / 8
-	x := make([]float32, 0, t.Bytes()/int64(size))
-	piece := make([]byte, min(t.Bytes(), 1<<20))
-	for at := int64(0); at < t.Bytes(); at += int64(len(piece)) {
-		piece = piece[:min(t.Bytes()-at, int64(len(piece)))]
-		if err := f.ReadAt(t, piece, at); err != nil && err != io.EOF {
-			return nil, err
-		}
-		for i := 0; i < len(piece); i += size {
-			x = append(x, convert(piece[i:]))
-		}
-	}
-	return x, nil
+	return f.Float32s(t)
 }

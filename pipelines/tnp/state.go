@@ -48,7 +48,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 			return err
 		}
 		for _, p := range m.c.Params() {
-			if err := writeFloats(out, x.prefix+p.Name, w[p.Name]); err != nil {
+			if err := out.WriteFloat32s(x.prefix+p.Name, w[p.Name]); err != nil {
 				return err
 			}
 		}
