@@ -20,6 +20,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
+// trainDTypeUsage is the help of --dtype of commands that train.
+const trainDTypeUsage = "format of activations (default bfloat16 where the device multiplies matrices of it, else float16 on a GPU that does that, else float32)"
+
 // trainCommand holds the flags of train.
 type trainCommand struct {
 	train.Options
@@ -76,36 +79,11 @@ func presetTable() (text string) {
 	return text
 }
 
-// sizes are the flags that count instead of a shape's sizes.
-func (t *trainCommand) sizes() []struct {
-	name, usage string
-	of          func(*tnp.Config, *tnp.Shape) *int
-	model       bool
-} {
-	return []struct {
-		name, usage string
-		of          func(*tnp.Config, *tnp.Shape) *int
-		model       bool
-	}{
-		{"layers", "blocks", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Layers }, true},
-		{"d-model", "elements of the residual stream, a multiple of 8", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.DModel }, true},
-		{"heads", "heads of attention", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Heads }, true},
-		{"headdim", "elements of a head, a multiple of 8", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.HeadDim }, true},
-		{"d-ff", "hidden units", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.DFF }, true},
-		{"components", "of the mixture that is predicted", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Components }, true},
-		{"batch", "tasks of a step", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Batch }, false},
-		{"context", "points of a task that are shown", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Context }, false},
-		{"targets", "points of a task that are predicted", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Targets }, false},
-	}
-}
-
 func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.Var(value[string]{Target: &t.shape, Parse: kernels.OneOf(presetNames()), Kind: "SHAPE"}, "shape", "model and batch: tiny, small, mid, large (default tiny)")
-	for _, s := range t.sizes() {
-		intVar(f, s.of(&t.Config, &t.Shape), s.name, s.usage+" (default the shape's)")
-	}
-	kernels.DTypeVar(f, &t.DType, "dtype", "format of activations (default bfloat16 where the device multiplies matrices of it, else float16 on a GPU that does that, else float32)")
+	addModelSizes(f, &t.Config, &t.Shape)
+	kernels.DTypeVar(f, &t.DType, "dtype", trainDTypeUsage)
 	intVar(f, &t.Steps, "steps", "steps in all, with those of a file that is loaded (default 1000)")
 	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
 	f.IntVar(&t.Warmup, "warmup", 0, "steps in which the learning rate rises to that (default a twentieth of the steps)")
@@ -150,15 +128,12 @@ func (t *trainCommand) resolve() error {
 		return usageError{err}
 	}
 	file := t.Load != "" || t.evaluate != ""
-	for _, s := range t.sizes() {
-		switch {
-		case !given(s.name):
-			*s.of(&t.Config, &t.Shape) = *s.of(&p.Config, &p.Shape)
-		case file && s.model:
+	for _, s := range modelSizes {
+		if given(s.name) && file && s.model {
 			return usagef("train: --%s is given, but the sizes of the model are those of the file", s.name)
 		}
 	}
-	t.InputDim = p.InputDim
+	takeModelSizes(t.flags, &t.Config, &t.Shape, p)
 	if !given("lr") {
 		t.LR = 1e-4
 		if t.shape == "tiny" {
@@ -191,11 +166,11 @@ func (t *trainCommand) resolve() error {
 	return nil
 }
 
-// format returns the format for a device.
-func (t *trainCommand) format(caps *vk.Caps) dtype.DType {
+// trainDType returns the format for a device: what the flag says, if it is given.
+func trainDType(f *pflag.FlagSet, given dtype.DType, caps *vk.Caps) dtype.DType {
 	switch {
-	case t.flags.Changed("dtype"):
-		return t.DType
+	case f.Changed("dtype"):
+		return given
 	case caps.Type == vk.CPU || !caps.CoopMat:
 		return dtype.Float32
 	case caps.BFloat16CoopMat:
@@ -214,7 +189,7 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	announce(a.stderr, environment(d.Caps()))
-	t.DType = t.format(d.Caps())
+	t.DType = trainDType(t.flags, t.DType, d.Caps())
 	if t.evaluate != "" {
 		e, err := train.Evaluate(ctx, d, t.evaluate, &t.Options, t.picture)
 		if err == nil {

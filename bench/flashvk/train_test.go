@@ -79,3 +79,24 @@ func TestTrainErrors(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, none+": no such file or directory")
 }
+
+// TestBenchTrain measures a step with each checkpoint.
+func TestBenchTrain(t *testing.T) {
+	_, dev := device(t)
+	args := append([]string{"bench"}, trainArgs(dev, "--shape=tiny", "--dtype=float32", "--count=2", "--checkpoint=off,blocks", "--format=csv")...)
+	code, stdout, stderr := flashvk(args...)
+	require.Zero(t, code, stderr)
+	require.Equal(t, 3, strings.Count(stdout, "\n"), stdout)
+	require.Contains(t, stdout, ",tiny,float32,blocks,2,4,3,1,16,8,1,8,2,flashvk,")
+	for args, want := range map[string]string{
+		"bench train --count 0":         "--count 0 is not in 1..100000",
+		"bench train --shape tiny,tiny": `"tiny" occurs twice`,
+		"bench train --d-model 20":      "tnp: d_model=20 is not a multiple of 8",
+		"bench train --checkpoint on":   "not one of off, selective, blocks, auto",
+		"bench train --peer-time 0s":    "--peer-time 0s is not positive",
+	} {
+		code, _, stderr := flashvk(strings.Fields(args)...)
+		require.Equal(t, 2, code, args)
+		require.Contains(t, stderr, want, args)
+	}
+}

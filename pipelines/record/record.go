@@ -173,8 +173,9 @@ func (p *Program) Allocate(d *vk.Device) (err error) {
 	return nil
 }
 
-// Record records all steps into c, with a barrier between each two.
-func (p *Program) Record(c *vk.Cmd) (err error) {
+// Record records all steps into c, with a barrier between each two. Before each it calls before,
+// if that is not nil, with the step's name.
+func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
 	defer c.Keep(&err)
 	if p.buffers == nil {
 		return errors.New("record: Record comes after Allocate")
@@ -182,6 +183,9 @@ func (p *Program) Record(c *vk.Cmd) (err error) {
 	for i, s := range p.steps {
 		if i > 0 {
 			c.Barrier()
+		}
+		if before != nil {
+			before(s.name)
 		}
 		if err := s.record(c); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)

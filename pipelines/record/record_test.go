@@ -123,12 +123,14 @@ func TestRecord(t *testing.T) {
 	c, err := d.NewCmd("chain")
 	require.NoError(t, err)
 	defer c.Close()
-	require.EqualError(t, p.Record(c), "record: Record comes after Allocate")
+	require.EqualError(t, p.Record(c, nil), "record: Record comes after Allocate")
 	c.Reset()
 	require.NoError(t, p.Allocate(d))
 	defer p.Close()
 	require.EqualError(t, p.Allocate(d), "record: memory is allocated already")
-	require.NoError(t, p.Record(c))
+	var names []string
+	require.NoError(t, p.Record(c, func(step string) { names = append(names, step) }))
+	require.Equal(t, []string{"copy 0", "copy 1", "copy 2", "copy 3", "copy 4"}, names)
 	for run := range 2 {
 		want, got := make([]float32, n), make([]float32, n)
 		for i := range want {

@@ -117,3 +117,15 @@ func PresetOf(name string) (Preset, error) {
 	}
 	return Preset{}, fmt.Errorf("tnp: shape %q is not one of %s", name, strings.Join(names, ", "))
 }
+
+// StepFLOPs returns the operations of a training step, as they are usually counted: the products
+// of all rows forward and twice that backward, those of attention 3.5 times. What a plan leaves out
+// (K and V of targets, the last block of context) is counted, what it computes again is not.
+func (c Config) StepFLOPs(s Shape) float64 {
+	d, inner, ff := float64(c.DModel), float64(c.inner()), float64(c.DFF)
+	tokens, targets := float64(s.Tokens()), float64(s.Batch)*float64(s.Targets)
+	block := 4*d*inner + 2*d*ff
+	products := 2*tokens*(float64(c.Layers)*block+float64(c.InputDim)*d) + 2*targets*float64(c.Components)*ff*(d+3)
+	attention := 4 * float64(c.Layers) * inner * tokens * float64(s.Context)
+	return 3*products + 3.5*attention
+}

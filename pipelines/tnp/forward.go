@@ -21,7 +21,7 @@ import (
 type block struct {
 	i       int
 	last    bool
-	again   bool // its forward pass is computed once more
+	again   bool // what is appended is computed once more
 	queries int  // of a task: context and targets, or targets
 	rows    int  // of all tasks
 
@@ -87,6 +87,7 @@ func (b *builder) blockAgain(kept *block) *block {
 	k.again = true
 	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), k.x, operand{}, b.s.Tokens())
 	b.attendForward(k, b.o.Checkpoint == Blocks)
+	k.again = false // what follows is for the first time
 	return k
 }
 

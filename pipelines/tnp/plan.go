@@ -195,7 +195,7 @@ func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) 
 	if p.cmd, err = m.d.NewCmd("tnp " + pass.String()); err != nil {
 		return nil, err
 	}
-	return p, p.record()
+	return p, p.record(p.cmd, nil)
 }
 
 // tooLarge returns the error of a plan that does not fit: what is missing, and what would fit.
@@ -209,14 +209,17 @@ func (m *Model) tooLarge(heaps []vk.Heap, s Shape, pass Pass, o PlanOptions, mem
 	return fmt.Errorf("tnp: activations take %d bytes, %d more than the device has left: %s", memory.Plan.Bytes, missing(heaps, memory.Plan.Bytes), help)
 }
 
-// record records all steps.
-func (p *Plan) record() error {
-	if err := p.b.prog.Record(p.cmd); err != nil {
+// record records all steps; before is called with the name of each.
+func (p *Plan) record(c *vk.Cmd, before func(step string)) error {
+	if err := p.b.prog.Record(c, before); err != nil {
 		return fmt.Errorf("tnp: %w", err)
 	}
 	if p.b.pass == Train {
-		p.cmd.Barrier()
-		return p.m.adam.Step(p.cmd)
+		if before != nil {
+			before("optimizer")
+		}
+		c.Barrier()
+		return p.m.adam.Step(c)
 	}
 	return nil
 }
