@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
@@ -117,27 +116,6 @@ func (b *builder) step(name string, reads, writes []operand, scratch *record.Ten
 		return t
 	}
 	b.prog.Step(name, tensors(reads), append(tensors(writes), scratch), f)
-}
-
-// product appends dst = a * w, or what else p says but for its formats.
-func (b *builder) product(name string, dst, a, w operand, out dtype.DType, p gemm.Problem) {
-	p.DType, p.Out = b.dtype, out
-	opt := gemm.Options{Impl: b.o.Products}
-	bytes, err := gemm.Workspace(b.caps, p, opt)
-	scratch := b.scratch(name, bytes, err)
-	reads := []operand{a, w}
-	if p.Beta != 0 {
-		reads = append(reads, dst)
-	}
-	b.step(name, reads, []operand{dst}, scratch, func(c *vk.Cmd) error {
-		opt.Workspace = scratch.Buffer()
-		return gemm.Multiply(c, dst.view(), a.view(), w.view(), p, opt)
-	})
-}
-
-// copied appends dst = src, (tasks, rows, columns).
-func (b *builder) copied(name string, dst, src operand) {
-	b.step(name, []operand{src}, []operand{dst}, nil, func(c *vk.Cmd) error { return gemm.Pad(c, dst.view(), src.view()) })
 }
 
 // A normed is what LayerNorm leaves: sum, what it normalized, and statistics.

@@ -30,7 +30,7 @@ type block struct {
 	yq, yc operand // what queries, and keys and values, are projections of
 	q, kv  *record.Tensor
 	o, lse *record.Tensor
-	pre    *record.Tensor // (rows, gemm.RowStride(ff)) of memory
+	pre    *record.Tensor // (rows, hiddenStride) of memory
 	down   *record.Tensor // what the perceptron adds to the stream
 }
 
@@ -161,7 +161,7 @@ func (b *builder) perceptron(k *block) {
 	k.down = b.tensor(k.name("down"), k.rows, b.c.DModel)
 	writes := []operand{of(k.down)}
 	if p.Keep == mlp.KeepPre {
-		k.pre = b.tensor(k.name("pre"), k.rows, gemm.RowStride(b.c.ff()))
+		k.pre = b.tensor(k.name("pre"), k.rows, b.c.hiddenStride())
 		writes = append(writes, of(k.pre))
 	}
 	bytes, err := mlp.Workspace(b.caps, p, kit.Forward, opt)

@@ -1,0 +1,33 @@
+package tnp
+
+import (
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// What plans take of package gemm.
+
+// product appends dst = a * w, or what else p says but for its formats.
+func (b *builder) product(name string, dst, a, w operand, out dtype.DType, p gemm.Problem) {
+	p.DType, p.Out = b.dtype, out
+	opt := gemm.Options{Impl: b.o.Products}
+	bytes, err := gemm.Workspace(b.caps, p, opt)
+	scratch := b.scratch(name, bytes, err)
+	reads := []operand{a, w}
+	if p.Beta != 0 {
+		reads = append(reads, dst)
+	}
+	b.step(name, reads, []operand{dst}, scratch, func(c *vk.Cmd) error {
+		opt.Workspace = scratch.Buffer()
+		return gemm.Multiply(c, dst.view(), a.view(), w.view(), p, opt)
+	})
+}
+
+// copied appends dst = src, (tasks, rows, columns).
+func (b *builder) copied(name string, dst, src operand) {
+	b.step(name, []operand{src}, []operand{dst}, nil, func(c *vk.Cmd) error { return gemm.Pad(c, dst.view(), src.view()) })
+}
+
+// hiddenStride returns the distance of rows of hidden units, in elements.
+func (c Config) hiddenStride() int { return gemm.RowStride(c.ff()) }
