@@ -88,6 +88,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
 	f.IntVar(&t.Warmup, "warmup", 0, "steps in which the learning rate rises to that (default a twentieth of the steps)")
 	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after that: cosine, which falls to 0, or constant (default cosine)")
+	intVar(f, &t.Accumulate, "accumulate", "batches of a step, whose gradients are added up (default 1)")
 	f.Float64Var(&t.Clip, "clip", 0, "largest norm of the gradients, which are shortened to it; 0 is any")
 	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "of AdamW, but for the weights of norms")
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets of a batch, up to a power of two, else 1)")
@@ -151,7 +152,7 @@ func (t *trainCommand) resolve() error {
 		return usagef("train: --picture is of --evaluate FILE")
 	}
 	if t.evaluate != "" {
-		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint"} {
+		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate"} {
 			if given(name) {
 				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
 			}
@@ -243,7 +244,7 @@ func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.
 
 // line prints the mean of the losses since the line before.
 func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, n int) {
-	rate := float64(n*t.Tokens()) / (r.Seconds - last.Seconds)
+	rate := float64(n*max(t.Accumulate, 1)*t.Tokens()) / (r.Seconds - last.Seconds)
 	fmt.Fprintf(w, "%8d %10.4f %10.3g %12.0f %9.1f\n", r.Step, loss, r.LR, rate, r.Seconds)
 }
 

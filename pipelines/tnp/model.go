@@ -41,6 +41,10 @@ type ModelOptions struct {
 	// a power of two; 0 is 1. Nothing else changes: AdamW's eps and the norm that gradients
 	// are clipped to are multiplied likewise, and Model.Gradients takes it out again.
 	LossScale float64
+	// Accumulate is how many batches a step has, one Run each: the gradients of all are
+	// added up, in order, and the last Run makes the step, with their mean. 0 is 1; more is
+	// for Train, and takes the memory of gradients two more times.
+	Accumulate int
 }
 
 // DefaultLossScale returns a scale that suits a batch: for float16 the targets, up to a power of
@@ -59,6 +63,10 @@ func (o ModelOptions) Validate() error {
 		return fmt.Errorf("tnp: dtype=%v is not one of float32, float16, bfloat16", o.DType)
 	case o.Pass > Train:
 		return fmt.Errorf("tnp: pass=%v is not one of loss, gradients, train", o.Pass)
+	case o.Accumulate < 0 || o.Accumulate > 1<<16:
+		return fmt.Errorf("tnp: accumulate=%d is not from 0 to %d", o.Accumulate, 1<<16)
+	case o.Accumulate > 1 && o.Pass != Train:
+		return fmt.Errorf("tnp: accumulate=%d is of pass train, not %v", o.Accumulate, o.Pass)
 	case scale != 0 && (scale < 0x1p-20 || scale > 0x1p40 || math.Exp2(math.Round(math.Log2(scale))) != scale):
 		return fmt.Errorf("tnp: loss_scale=%g is not a power of two from 2^-20 to 2^40", scale)
 	}
@@ -84,7 +92,9 @@ type Model struct {
 	o       ModelOptions
 	slots   map[string]*slot
 	params  vk.Tensor // float32, of all slots
-	grads   vk.Tensor
+	grads   vk.Tensor // of a batch
+	total   vk.Tensor // of a step: grads, or one of sums
+	sums    sums
 	m, v    vk.Tensor
 	rounded vk.Tensor // params in 16 bits
 	adam    *optim.AdamW
@@ -108,13 +118,14 @@ func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *M
 	slots, n := c.slots()
 	m.slots = slots
 	for _, x := range m.memory() {
-		if *x.tensor, err = d.NewTensor(x.name, x.dtype, n); err != nil {
+		if *x.tensor, err = d.NewTensor(x.name, x.dtype, x.times*n); err != nil {
 			return nil, err
 		}
 		if err := x.tensor.Zero(ctx); err != nil {
 			return nil, err
 		}
 	}
+	m.divide(n)
 	if o.Pass == Train {
 		m.adam, err = optim.New(ctx, d, m.optimized(), m.problem())
 	}
@@ -125,20 +136,25 @@ func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *M
 type part struct {
 	name   string
 	dtype  dtype.DType
+	times  int // all slots
 	tensor *vk.Tensor
 }
 
 // memory lists the buffers that the options ask for.
 func (m *Model) memory() []part {
-	list := []part{{"weights", dtype.Float32, &m.params}}
+	list := []part{{"weights", dtype.Float32, 1, &m.params}}
 	if m.o.DType != dtype.Float32 {
-		list = append(list, part{"weights, rounded", m.o.DType, &m.rounded})
+		list = append(list, part{"weights, rounded", m.o.DType, 1, &m.rounded})
 	}
 	if m.o.Pass >= Gradients {
-		list = append(list, part{"gradients", dtype.Float32, &m.grads})
+		if m.o.Accumulate > 1 {
+			list = append(list, part{"gradients", dtype.Float32, sumsRows, &m.sums.all})
+		} else {
+			list = append(list, part{"gradients", dtype.Float32, 1, &m.grads})
+		}
 	}
 	if m.o.Pass >= Train {
-		list = append(list, part{"first moments", dtype.Float32, &m.m}, part{"second moments", dtype.Float32, &m.v})
+		list = append(list, part{"first moments", dtype.Float32, 1, &m.m}, part{"second moments", dtype.Float32, 1, &m.v})
 	}
 	return list
 }
@@ -148,7 +164,7 @@ func (m *Model) optimized() (list []optim.Param) {
 	for _, p := range m.c.Params() {
 		s := m.slots[p.Name]
 		list = append(list, optim.Param{Name: p.Name, NoDecay: p.kind == normWeight, Tensors: optim.Tensors{
-			Param: s.of(m.params), Grad: s.of(m.grads), M: s.of(m.m), V: s.of(m.v), Copy: s.of(m.rounded),
+			Param: s.of(m.params), Grad: s.of(m.total), M: s.of(m.m), V: s.of(m.v), Copy: s.of(m.rounded),
 		}})
 	}
 	return list
@@ -170,7 +186,7 @@ func (m *Model) Close() {
 		return
 	}
 	m.adam.Close()
-	for _, t := range []vk.Tensor{m.params, m.grads, m.m, m.v, m.rounded} {
+	for _, t := range []vk.Tensor{m.params, m.grads, m.sums.all, m.m, m.v, m.rounded} {
 		t.Close()
 	}
 }
@@ -184,7 +200,7 @@ func (s *slot) of(all vk.Tensor) vk.Tensor {
 		return vk.Tensor{}
 	}
 	t := vk.View(all.Buffer, all.DType, s.shape...)
-	t.Offset = s.first
+	t.Offset = all.Offset + s.first
 	return t
 }
 
@@ -219,12 +235,13 @@ func (m *Model) setParams(ctx context.Context, flat []float32) error {
 // Weights downloads the weights.
 func (m *Model) Weights(ctx context.Context) (Weights, error) { return m.download(ctx, m.params, 1) }
 
-// Gradients downloads the gradients of the last submission of a plan of pass Gradients or Train.
+// Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train, or of
+// the last step.
 func (m *Model) Gradients(ctx context.Context) (Weights, error) {
 	if m.grads.IsZero() {
 		return nil, fmt.Errorf("tnp: a model of pass %v has no gradients", m.o.Pass)
 	}
-	return m.download(ctx, m.grads, float32(1/m.o.scale()))
+	return m.download(ctx, m.total, float32(1/m.o.scale()))
 }
 
 func (m *Model) download(ctx context.Context, t vk.Tensor, scale float32) (Weights, error) {

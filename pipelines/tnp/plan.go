@@ -144,7 +144,7 @@ func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOp
 	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
 	_, n := c.slots()
 	for _, x := range (&Model{c: c, o: o}).memory() {
-		m.Model += int64(n) * int64(x.dtype.Size())
+		m.Model += int64(x.times) * int64(n) * int64(x.dtype.Size())
 	}
 	return b, m, nil
 }
@@ -155,7 +155,23 @@ type Plan struct {
 	b      *builder
 	m      *Model
 	memory *Memory
-	cmd    *vk.Cmd
+	cmds   map[turn]*vk.Cmd
+	batch  int // of the step that comes
+}
+
+// A turn is what the batches of a step differ in, as far as recordings do.
+type turn struct {
+	first, last bool
+	row         int // that the sum of gradients is written to
+}
+
+// turn returns that of a batch.
+func (p *Plan) turn(i int) turn {
+	n := max(p.m.o.Accumulate, 1)
+	if p.b.pass < Train || n == 1 {
+		return turn{first: true, last: true}
+	}
+	return turn{i == 0, i == n-1, p.m.sums.into(i)}
 }
 
 // NewPlan allocates the memory of a pass over batches of a shape, and records it. Close it before
@@ -178,7 +194,7 @@ func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) 
 		return nil, m.tooLarge(heaps, s, pass, o, memory)
 	}
 	b.model = m
-	p := &Plan{b: b, m: m, memory: memory}
+	p := &Plan{b: b, m: m, memory: memory, cmds: map[turn]*vk.Cmd{}}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -188,14 +204,32 @@ func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) 
 		return nil, fmt.Errorf("tnp: %w", err)
 	}
 	if b.scale != nil {
-		if err := b.scale.View().Upload(ctx, []float32{float32(m.o.scale())}); err != nil {
+		if err := b.scale.View().Upload(ctx, []float32{float32(m.o.scale() / float64(p.batches()))}); err != nil {
 			return nil, err
 		}
 	}
-	if p.cmd, err = m.d.NewCmd("tnp " + pass.String()); err != nil {
-		return nil, err
+	for i := range p.batches() {
+		if _, ok := p.cmds[p.turn(i)]; ok {
+			continue
+		}
+		c, err := m.d.NewCmd("tnp " + pass.String())
+		if err != nil {
+			return nil, err
+		}
+		p.cmds[p.turn(i)] = c
+		if err := p.record(c, i, nil); err != nil {
+			return nil, err
+		}
 	}
-	return p, p.record(p.cmd, nil)
+	return p, nil
+}
+
+// batches returns how many Runs make a step.
+func (p *Plan) batches() int {
+	if p.b.pass < Train {
+		return 1
+	}
+	return max(p.m.o.Accumulate, 1)
 }
 
 // tooLarge returns the error of a plan that does not fit: what is missing, and what would fit.
@@ -209,19 +243,33 @@ func (m *Model) tooLarge(heaps []vk.Heap, s Shape, pass Pass, o PlanOptions, mem
 	return fmt.Errorf("tnp: activations take %d bytes, %d more than the device has left: %s", memory.Plan.Bytes, missing(heaps, memory.Plan.Bytes), help)
 }
 
-// record records all steps; before is called with the name of each.
-func (p *Plan) record(c *vk.Cmd, before func(step string)) error {
+// record records all steps of a batch; before is called with the name of each.
+func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
+	if before == nil {
+		before = func(string) {}
+	}
 	if err := p.b.prog.Record(c, before); err != nil {
 		return fmt.Errorf("tnp: %w", err)
 	}
-	if p.b.pass == Train {
-		if before != nil {
-			before("optimizer")
+	if p.b.pass < Train {
+		return nil
+	}
+	if p.batches() > 1 {
+		before("sum of gradients")
+		if batch == 0 {
+			p.m.sums.clear(c)
 		}
 		c.Barrier()
-		return p.m.adam.Step(c)
+		if err := p.m.sums.add(c, batch); err != nil {
+			return fmt.Errorf("tnp: %w", err)
+		}
 	}
-	return nil
+	if !p.turn(batch).last {
+		return nil
+	}
+	before("optimizer")
+	c.Barrier()
+	return p.m.adam.Step(c)
 }
 
 // Close frees the memory of the plan once the submissions so far have finished. It is idempotent
@@ -230,7 +278,9 @@ func (p *Plan) Close() {
 	if p == nil {
 		return
 	}
-	p.cmd.Close()
+	for _, c := range p.cmds {
+		c.Close()
+	}
 	p.b.prog.Close()
 }
 
@@ -277,8 +327,15 @@ func notFinite(x []float32) int {
 	return -1
 }
 
-// Run submits the recording and waits for it.
-func (p *Plan) Run(ctx context.Context) error { return p.cmd.Submit(ctx) }
+// Run computes a batch, and waits for it. With ModelOptions.Accumulate, the last of so many Runs
+// makes the step.
+func (p *Plan) Run(ctx context.Context) error {
+	if err := p.cmds[p.turn(p.batch)].Submit(ctx); err != nil {
+		return err
+	}
+	p.batch = (p.batch + 1) % p.batches()
+	return nil
+}
 
 // Loss returns the loss of the last Run.
 func (p *Plan) Loss(ctx context.Context) (float64, error) {

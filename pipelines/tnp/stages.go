@@ -18,7 +18,7 @@ const maxDispatches = 1 << 16
 // Stages runs the plan once more, with a timestamp around each dispatch, and returns the time of
 // each stage, in the order in which they first ran. Dispatches that would run side by side do not
 // then: the sum is not the time of Run. It is a step like any other: a plan of pass Train changes
-// the weights.
+// the weights. With ModelOptions.Accumulate it is the last batch of one.
 func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 	trace, err := p.m.d.NewTrace(maxDispatches)
 	if err != nil {
@@ -38,7 +38,7 @@ func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 			steps = append(steps, step)
 		}
 	}
-	if err := p.record(c, func(name string) { follow(); step = stageOf(name) }); err != nil {
+	if err := p.record(c, p.batches()-1, func(name string) { follow(); step = stageOf(name) }); err != nil {
 		return nil, err
 	}
 	follow()

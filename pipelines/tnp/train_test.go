@@ -259,3 +259,59 @@ func TestCheckpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestAccumulate: the gradients of a step of some batches are the mean of theirs, and it is the
+// last that makes the step.
+func TestAccumulate(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	p := tiny(t)
+	tasks := gp.Default().Batch(p.Shape, 1, 0)
+	for _, n := range []int{2, 3, 4, 5} {
+		o := tnp.ModelOptions{Pass: tnp.Train, Optim: optim.Default(), LossScale: 8, Accumulate: n}
+		model, err := tnp.NewModel(ctx, d, p.Config, o)
+		require.NoError(t, err)
+		defer model.Close()
+		w, err := tnp.Init(p.Config, 3)
+		require.NoError(t, err)
+		require.NoError(t, model.SetWeights(ctx, w))
+		require.NoError(t, model.SetLR(ctx, 0.01))
+		plan, err := model.NewPlan(ctx, p.Shape, tnp.Train, tnp.PlanOptions{})
+		require.NoError(t, err)
+		defer plan.Close()
+		// A second step, of weights that the first changed, begins from nothing again.
+		for step := range 2 {
+			before, err := model.Weights(ctx)
+			require.NoError(t, err)
+			want := map[string][]float64{}
+			for i := range n {
+				tasks = gp.Default().Batch(p.Shape, 1, uint64(n*step+i))
+				x, y := gp.Tokens(tasks)
+				trial := &trial{c: p.Config, s: p.Shape, w: before, x: x, y: y}
+				_, _, g := trial.run(t, d, tnp.ModelOptions{Pass: tnp.Gradients}, tnp.PlanOptions{})
+				for name, v := range g {
+					if want[name] == nil {
+						want[name] = make([]float64, len(v))
+					}
+					for j := range v {
+						want[name][j] += float64(v[j]) / float64(n)
+					}
+				}
+				require.NoError(t, plan.SetInputs(ctx, x, y))
+				require.NoError(t, plan.Run(ctx))
+				steps, err := model.Steps(ctx)
+				require.NoError(t, err)
+				require.Equal(t, step+(i+1)/n, steps)
+				after, err := model.Weights(ctx)
+				require.NoError(t, err)
+				require.Equal(t, i < n-1, after["heads.up"][0] == before["heads.up"][0], "batch %d of %d", i, n)
+			}
+			got, err := model.Gradients(ctx)
+			require.NoError(t, err)
+			for name, v := range want {
+				off, largest := worst(wide(got[name]), v)
+				require.LessOrEqual(t, off, 1e-5*largest, name)
+			}
+		}
+	}
+}

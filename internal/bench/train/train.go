@@ -30,6 +30,7 @@ type Options struct {
 	Constant    bool    // LR stays; else it falls along a cosine to 0
 	Clip        float64 // largest norm of gradients; 0 is any
 	WeightDecay float64
+	Accumulate  int     // batches of a step; 0 is 1
 	LossScale   float64 // 0 is the default of the format and the shape
 	Seed        uint64
 	Checkpoint  tnp.Checkpoint
@@ -73,7 +74,7 @@ func (o *Options) Validate() error {
 // model returns what the model is made with. Steps whose gradients overflow in float16 are
 // skipped.
 func (o *Options) model() tnp.ModelOptions {
-	m := tnp.ModelOptions{DType: o.DType, Pass: tnp.Train, Optim: optim.Default(), LossScale: o.LossScale}
+	m := tnp.ModelOptions{DType: o.DType, Pass: tnp.Train, Optim: optim.Default(), LossScale: o.LossScale, Accumulate: o.Accumulate}
 	if m.LossScale == 0 {
 		m.LossScale = tnp.DefaultLossScale(o.DType, o.Shape)
 	}
@@ -205,15 +206,18 @@ func (t *trainer) begin(ctx context.Context) error {
 	return nil
 }
 
-// A batch is the data of a step.
+// A batch is the data of a Run.
 type batch struct{ x, y []float32 }
 
-// batches makes the data of the steps from first on, ahead of those who take it, until ctx ends.
+// perStep returns the batches of a step.
+func (o *Options) perStep() int { return max(o.Accumulate, 1) }
+
+// batches makes the data from batch first on, ahead of those who take it, until ctx ends.
 func (o *Options) batches(ctx context.Context, first int) <-chan batch {
 	c := make(chan batch, 2)
 	go func() {
 		defer close(c)
-		for i := first; i < o.Steps; i++ {
+		for i := first; i < o.Steps*o.perStep(); i++ {
 			x, y := gp.Tokens(o.Data.Batch(o.Shape, o.Seed, uint64(i)))
 			select {
 			case c <- batch{x, y}:
@@ -232,18 +236,19 @@ func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
 	begin := time.Now()
 	last := begin
 	done = t.result.First
-	for b := range t.o.batches(data, done) {
-		if ctx.Err() != nil {
-			break
-		}
+	batches := t.o.batches(data, done*t.o.perStep())
+	for done < t.o.Steps && ctx.Err() == nil {
 		lr := t.o.LRAt(done)
-		loss, err := t.step(work, b, lr)
+		loss, whole, err := t.step(work, batches, lr)
 		if err != nil {
 			return done, fmt.Errorf("step %d: %w", done+1, err)
 		}
+		if !whole {
+			break
+		}
 		done++
 		now := time.Now()
-		row := Row{Step: done, Loss: loss, LR: lr, TokensRate: float64(t.o.Tokens()) / now.Sub(last).Seconds(), Seconds: now.Sub(begin).Seconds()}
+		row := Row{Step: done, Loss: loss, LR: lr, TokensRate: float64(t.o.perStep()*t.o.Tokens()) / now.Sub(last).Seconds(), Seconds: now.Sub(begin).Seconds()}
 		last = now
 		t.result.Rows = append(t.result.Rows, row)
 		if err := t.log.write(row); err != nil {
@@ -259,12 +264,29 @@ func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
 	return done, nil
 }
 
-// step runs one step and returns its loss.
-func (t *trainer) step(ctx context.Context, b batch, lr float64) (float64, error) {
-	if err := t.plan.SetInputs(ctx, b.x, b.y); err != nil {
-		return 0, err
-	}
+// step runs one step and returns its loss, the mean of those of its batches; whole is false if
+// these end before it does, and no step is made.
+func (t *trainer) step(ctx context.Context, batches <-chan batch, lr float64) (mean float64, whole bool, err error) {
 	if err := t.model.SetLR(ctx, lr); err != nil {
+		return 0, false, err
+	}
+	for range t.o.perStep() {
+		b, ok := <-batches
+		if !ok {
+			return 0, false, nil
+		}
+		loss, err := t.run(ctx, b)
+		if err != nil {
+			return 0, false, err
+		}
+		mean += loss / float64(t.o.perStep())
+	}
+	return mean, true, nil
+}
+
+// run runs a batch and returns its loss.
+func (t *trainer) run(ctx context.Context, b batch) (float64, error) {
+	if err := t.plan.SetInputs(ctx, b.x, b.y); err != nil {
 		return 0, err
 	}
 	if err := t.plan.Run(ctx); err != nil {

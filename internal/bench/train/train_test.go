@@ -188,3 +188,32 @@ func TestLog(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, rows)
 }
+
+// TestAccumulate: steps of several batches take as many data, and continue bit for bit.
+func TestAccumulate(t *testing.T) {
+	d := vktest.Open(t)
+	file := files(t)
+	train := func(o *Options, steps int, load, save string) []Row {
+		o.Accumulate, o.Save, o.Load = 3, file(save), ""
+		if load != "" {
+			o.Load = file(load)
+		}
+		o.Constant, o.Steps = true, steps
+		r, err := Run(context.Background(), d, o, nothing)
+		require.NoError(t, err)
+		return r.Rows
+	}
+	whole := train(options(t, 4), 4, "", "whole")
+	train(options(t, 4), 2, "", "half")
+	rest := train(options(t, 4), 4, "half", "rest")
+	require.Equal(t, read(t, file("whole")), read(t, file("rest")))
+	require.Equal(t, whole[2].Loss, rest[0].Loss)
+
+	// The loss of a step is the mean of its batches'.
+	o := options(t, 3)
+	o.LR, o.WeightDecay = 1e-30, 0
+	single, err := Run(context.Background(), d, o, nothing)
+	require.NoError(t, err)
+	mean := (single.Rows[0].Loss + single.Rows[1].Loss + single.Rows[2].Loss) / 3
+	require.InDelta(t, mean, whole[0].Loss, 1e-6)
+}
