@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -112,7 +112,7 @@ func TestRecord(t *testing.T) {
 	for i := range 5 {
 		from, to := at, p.Tensor(fmt.Sprint("t", i), dtype.Float32, 1, 1, n)
 		p.Step(fmt.Sprint("copy ", i), []*Tensor{from}, []*Tensor{to}, func(c *vk.Cmd) error {
-			return gemm.Pad(c, to.View(), from.View())
+			return engine.Pad(c, to.View(), from.View())
 		})
 		at = to
 	}
