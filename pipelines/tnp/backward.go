@@ -154,6 +154,11 @@ func (b *builder) projectBackward(k *block, dq, dkv *record.Tensor) *record.Tens
 
 	dy := b.tensor(k.name("gradient of norm1.y"), s.Tokens(), c.DModel)
 	part := func(name string, d operand, first, rows, column int, beta float64) {
+		if rows == s.Context+s.Targets { // one product has fewer edges than one of each task
+			b.product(k.name(name), of(dy), d, weight.slice(1, column, column+inner), b.dtype,
+				gemm.Problem{M: k.rows, N: c.DModel, K: inner, TransB: true, Beta: beta})
+			return
+		}
 		b.product(k.name(name), of(dy).split(s.Batch).slice(1, first, first+rows), d.split(s.Batch),
 			weight.slice(1, column, column+inner).repeated(s.Batch), b.dtype,
 			gemm.Problem{Batch: s.Batch, M: rows, N: c.DModel, K: inner, TransB: true, Beta: beta})
