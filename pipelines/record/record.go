@@ -173,17 +173,15 @@ func (p *Program) Allocate(d *vk.Device) (err error) {
 	return nil
 }
 
-// Record records all steps into c, with a barrier between each two. Before each it calls before,
-// if that is not nil, with the step's name.
+// Record records all steps into c. Barriers follow from what their kernels read and write, so that
+// steps that do not depend on each other run side by side where they follow one another. Before
+// each step it calls before, if that is not nil, with the step's name.
 func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
 	defer c.Keep(&err)
 	if p.buffers == nil {
 		return errors.New("record: Record comes after Allocate")
 	}
-	for i, s := range p.steps {
-		if i > 0 {
-			c.Barrier()
-		}
+	for _, s := range p.steps {
 		if before != nil {
 			before(s.name)
 		}

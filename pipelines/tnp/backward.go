@@ -98,9 +98,7 @@ func (b *builder) streamGradient(k *block) (rows, all operand) {
 func (b *builder) zero(name string, x operand) {
 	b.step(name, nil, []operand{x}, nil, func(c *vk.Cmd) error {
 		buffer := x.view().Buffer
-		c.BarrierToTransfer()
 		c.Fill(buffer, 0, buffer.Bytes()&^3, 0)
-		c.BarrierFromTransfer()
 		return c.Err()
 	})
 }

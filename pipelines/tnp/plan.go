@@ -259,7 +259,6 @@ func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
 		if batch == 0 {
 			p.m.sums.clear(c)
 		}
-		c.Barrier()
 		if err := p.m.sums.add(c, batch); err != nil {
 			return fmt.Errorf("tnp: %w", err)
 		}
@@ -268,7 +267,6 @@ func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
 		return nil
 	}
 	before("optimizer")
-	c.Barrier()
 	return p.m.adam.Step(c)
 }
 

@@ -53,9 +53,7 @@ func (m *Model) divide(n int) {
 // clear records that no batch has been added up.
 func (s *sums) clear(c *vk.Cmd) {
 	b := s.row(0).Buffer
-	c.BarrierToTransfer()
 	c.Fill(b, 0, 4*int64(s.size), 0)
-	c.BarrierFromTransfer()
 }
 
 // add records the sum of the gradients of batch i and of those before.
