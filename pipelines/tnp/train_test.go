@@ -266,7 +266,6 @@ func TestAccumulate(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	p := tiny(t)
-	tasks := gp.Default().Batch(p.Shape, 1, 0)
 	for _, n := range []int{2, 3, 4, 5} {
 		o := tnp.ModelOptions{Pass: tnp.Train, Optim: optim.Default(), LossScale: 8, Accumulate: n}
 		model, err := tnp.NewModel(ctx, d, p.Config, o)
@@ -285,7 +284,7 @@ func TestAccumulate(t *testing.T) {
 			require.NoError(t, err)
 			want := map[string][]float64{}
 			for i := range n {
-				tasks = gp.Default().Batch(p.Shape, 1, uint64(n*step+i))
+				tasks := gp.Default().Batch(p.Shape, 1, uint64(n*step+i))
 				x, y := gp.Tokens(tasks)
 				trial := &trial{c: p.Config, s: p.Shape, w: before, x: x, y: y}
 				_, _, g := trial.run(t, d, tnp.ModelOptions{Pass: tnp.Gradients}, tnp.PlanOptions{})

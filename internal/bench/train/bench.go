@@ -33,7 +33,7 @@ type Case struct {
 type Timing struct {
 	Impl        string
 	NS          []float64 // wall clock of a step
-	Bytes       int64     // device memory at most; 0: not known
+	Bytes       int64     // memory of all buffers at most; 0: not known
 	First, Last float64   // losses of the first step, and of the last
 	// Slope is how far the gradients are from the differences of the loss along them, or, of a
 	// peer, from ours, in parts of their norm.
@@ -75,7 +75,7 @@ func Bench(ctx context.Context, d *vk.Device, c Case, step func(what string)) (*
 	b := &benchmark{d: d, c: &r.Case, w: w}
 	b.x, b.y = gp.Tokens(gp.Default().Batch(c.Shape, 1, 0))
 	step("checking the gradients")
-	ours := Timing{Impl: "flashvk", Bytes: memory.Bytes()}
+	ours := Timing{Impl: "flashvk"}
 	if ours.Slope, err = b.check(ctx); err != nil {
 		return nil, err
 	}
@@ -190,6 +190,7 @@ func (b *benchmark) check(ctx context.Context) (slope float64, err error) {
 
 // time times steps, and stages.
 func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
+	b.d.ResetPeak()
 	model, plan, err := b.plan(ctx, tnp.Train)
 	if err != nil {
 		return nil, err
@@ -221,6 +222,7 @@ func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
 	if t.Last, err = plan.Loss(ctx); err != nil {
 		return nil, err
 	}
+	t.Bytes = b.d.Memory().Peak
 	if t.Last-t.Last != 0 {
 		t.NS, t.Failed = nil, fmt.Sprintf("the loss is %g", t.Last)
 		return nil, nil
