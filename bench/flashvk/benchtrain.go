@@ -18,6 +18,7 @@ import (
 type benchTrain struct {
 	shapes      []string
 	checkpoints []tnp.Checkpoint
+	variants    []tnp.Variant
 	config      tnp.Config
 	shape       tnp.Shape
 	dtype       dtype.DType
@@ -29,7 +30,7 @@ type benchTrain struct {
 }
 
 func newBenchTrain(a *app) *cobra.Command {
-	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, count: 10, format: bench.Table}
+	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, variants: []tnp.Variant{tnp.Fastest}, count: 10, format: bench.Table}
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Measure a whole training step",
@@ -44,6 +45,7 @@ gets the same weights and data, and its gradients are compared with ours.
 dispatch.`,
 		Example: `  flashvk bench train --shape small,mid --stages
   flashvk bench train --shape large --checkpoint off,selective,blocks --count 3
+  flashvk bench train --shape small --variant unfused,separate,fused,auto
   flashvk bench train --shape small --peer torch="python3 tools/peers/torch_step.py"`,
 		Args: noArgs,
 	}
@@ -54,6 +56,7 @@ dispatch.`,
 	addModelSizes(f, &b.config, &b.shape)
 	kernels.DTypeVar(f, &b.dtype, "dtype", trainDTypeUsage)
 	f.Var(value[[]tnp.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")
+	f.Var(value[[]tnp.Variant]{Target: &b.variants, Parse: kernels.ListOf(parseVariant), Kind: "LIST"}, "variant", "kernels: a comma list of auto, unfused, separate, fused (default auto)")
 	intVar(f, &b.count, "count", "steps that are timed (default 10)")
 	f.BoolVar(&b.stages, "stages", false, "also time each stage")
 	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
@@ -90,7 +93,7 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 	for i, c := range cases {
 		c.DType = format
 		x, err := train.Bench(ctx, d, c, func(what string) {
-			bar.step(i, len(cases), fmt.Sprintf("%s, checkpoint %v: %s", c.Name, c.Checkpoint, what))
+			bar.step(i, len(cases), fmt.Sprintf("%s, variant %v, checkpoint %v: %s", c.Name, c.Variant, c.Checkpoint, what))
 		})
 		if err != nil {
 			bar.finish()
@@ -135,8 +138,9 @@ func (b *benchTrain) cases(cmd *cobra.Command, cpu bool) (list []train.Case, err
 		if err := errors.Join(p.Config.Validate(), p.Shape.Validate()); err != nil {
 			return nil, usageError{err}
 		}
-		for _, c := range b.checkpoints {
-			list = append(list, train.Case{Preset: p, Checkpoint: c, Samples: b.count, Stages: b.stages, Peers: b.peers.list, PeerLimit: b.peers.limit})
+		for i := range len(b.variants) * len(b.checkpoints) {
+			v, c := b.variants[i/len(b.checkpoints)], b.checkpoints[i%len(b.checkpoints)]
+			list = append(list, train.Case{Preset: p, Checkpoint: c, Variant: v, Samples: b.count, Stages: b.stages, Peers: b.peers.list, PeerLimit: b.peers.limit})
 		}
 	}
 	return list, nil

@@ -93,6 +93,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "of AdamW, but for the weights of norms")
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets of a batch, up to a power of two, else 1)")
 	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
+	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "kernels, to compare: unfused, separate, fused, or auto, the fastest (default auto)")
 	f.Uint64Var(&t.Seed, "seed", 0, "of the first weights and of the data (default 0, or that of the file that is loaded)")
 	f.StringVar(&t.Load, "load", "", "file of --save to continue; the sizes of the model are those of the file")
 	f.StringVar(&t.Save, "save", "", "file to write for --load and --evaluate, at the end and at an interrupt")
@@ -112,6 +113,14 @@ func parseCheckpoint(text string) (tnp.Checkpoint, error) {
 		return 0, errors.New("not one of off, selective, blocks, auto")
 	}
 	return c, nil
+}
+
+func parseVariant(text string) (tnp.Variant, error) {
+	v, err := tnp.ParseVariant(text)
+	if err != nil {
+		return 0, errors.New("not one of auto, unfused, separate, fused")
+	}
+	return v, nil
 }
 
 func presetNames() (names []string) {
@@ -152,7 +161,7 @@ func (t *trainCommand) resolve() error {
 		return usagef("train: --picture is of --evaluate FILE")
 	}
 	if t.evaluate != "" {
-		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate"} {
+		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
 			if given(name) {
 				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
 			}

@@ -87,11 +87,12 @@ func TestBenchTrain(t *testing.T) {
 	code, stdout, stderr := flashvk(args...)
 	require.Zero(t, code, stderr)
 	require.Equal(t, 3, strings.Count(stdout, "\n"), stdout)
-	require.Contains(t, stdout, ",tiny,float32,blocks,2,4,3,1,16,8,1,8,2,flashvk,")
+	require.Contains(t, stdout, ",tiny,float32,auto,blocks,2,4,3,1,16,8,1,8,2,flashvk,")
 	for args, want := range map[string]string{
 		"bench train --count 0":         "--count 0 is not in 1..100000",
 		"bench train --shape tiny,tiny": `"tiny" occurs twice`,
 		"bench train --d-model 20":      "tnp: d_model=20 is not a multiple of 8",
+		"bench train --variant all":     "not one of auto, unfused, separate, fused",
 		"bench train --checkpoint on":   "not one of off, selective, blocks, auto",
 		"bench train --peer-time 0s":    "--peer-time 0s is not positive",
 	} {

@@ -32,7 +32,7 @@ func (b *builder) weightGradient(name string, dw, x, dy operand, in, out, rows i
 }
 
 func (b *builder) lossBackward(dz *record.Tensor) {
-	p, opt := b.mixture(), mixture.Options{Impl: b.o.Products}
+	p, opt := b.mixture(), b.o.mixture()
 	bytes, err := mixture.Workspace(b.caps, p, kit.Backward, opt)
 	scratch := b.scratch("loss, backward", bytes, err)
 	b.step("loss, backward", []operand{of(b.last.n1.y), of(b.y), of(b.scale)}, []operand{of(dz)}, scratch, func(c *vk.Cmd) error {
@@ -63,7 +63,7 @@ func (b *builder) blockBackward(k *block, dx operand) operand {
 }
 
 func (b *builder) perceptronBackward(k *block, dx operand, dy2 *record.Tensor) {
-	p, opt, name := b.mlp(k), mlp.Options{Impl: b.o.Products}, k.name("perceptron, backward")
+	p, opt, name := b.mlp(k), b.o.mlp(), k.name("perceptron, backward")
 	bytes, err := mlp.Workspace(b.caps, p, kit.Backward, opt)
 	scratch := b.scratch(name, bytes, err)
 	reads := []operand{dx, of(k.n2.y)}
@@ -117,7 +117,7 @@ func (b *builder) scatter(k *block, rows, all operand) operand {
 func (b *builder) attendBackward(k *block, do *record.Tensor) (dq, dkv *record.Tensor) {
 	s, inner, heads := b.s, b.c.inner(), b.c.Heads
 	dq, dkv = b.tensor(k.name("gradient of q"), k.rows, inner), b.tensor(k.name("gradient of kv"), 2, s.Batch*s.Context, inner)
-	p, opt, name := b.attended(k.queries), attention.Options{Impl: b.o.Attention}, k.name("attention, backward")
+	p, opt, name := b.attended(k.queries), b.o.attention(), k.name("attention, backward")
 	bytes, err := attention.Workspace(b.caps, p, kit.Backward, opt)
 	scratch := b.scratch(name, bytes, err)
 	b.step(name, []operand{of(k.q), of(k.kv), of(k.o), of(k.lse), of(do)}, []operand{of(dq), of(dkv)}, scratch, func(c *vk.Cmd) error {

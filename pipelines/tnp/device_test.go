@@ -144,6 +144,24 @@ func TestGradients(t *testing.T) {
 	}
 }
 
+// TestVariants does so in every variant that the device has.
+func TestVariants(t *testing.T) {
+	d := vktest.Open(t)
+	for v := tnp.Unfused; v <= tnp.Fused; v++ {
+		for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
+			t.Run(fmt.Sprint(v, format), func(t *testing.T) {
+				trial, o := trials(d)[0], tnp.PlanOptions{Variant: v}
+				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
+				if v == tnp.Fused {
+					vktest.Require(t, "fused", err)
+				}
+				require.NoError(t, err)
+				trial.check(t, d, format, o)
+			})
+		}
+	}
+}
+
 // TestPaths does so on every path that the device has.
 func TestPaths(t *testing.T) {
 	d := vktest.Open(t)

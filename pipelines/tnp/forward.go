@@ -126,7 +126,7 @@ func (b *builder) attention(k *block) attention.Tensors {
 
 func (b *builder) attend(k *block) {
 	k.o, k.lse = b.tensor(k.name("o"), k.rows, b.c.inner()), b.float(k.name("lse"), b.s.Batch, b.c.Heads, k.queries)
-	p, opt := b.attended(k.queries), attention.Options{Impl: b.o.Attention}
+	p, opt := b.attended(k.queries), b.o.attention()
 	b.fail(k.name("attention"), attention.Supports(b.caps, p, kit.Forward, opt))
 	b.step(k.name("attention"), []operand{of(k.q), of(k.kv)}, []operand{of(k.o), of(k.lse)}, nil, func(c *vk.Cmd) error {
 		return attention.Forward(c, b.attention(k), p, opt)
@@ -141,7 +141,7 @@ func (b *builder) mlp(k *block) mlp.Problem {
 // keep says what the forward pass keeps of perceptrons. What it does not the backward pass of
 // package mlp computes again.
 func (b *builder) keep() mlp.Keep {
-	if b.pass == Loss || b.o.Checkpoint != Off {
+	if b.pass == Loss || b.o.Checkpoint != Off || b.o.Variant == Fused {
 		return mlp.KeepNothing
 	}
 	return mlp.KeepPre
@@ -157,7 +157,7 @@ func (b *builder) mlpTensors(k *block) mlp.Tensors {
 }
 
 func (b *builder) perceptron(k *block) {
-	p, opt, name := b.mlp(k), mlp.Options{Impl: b.o.Products}, k.name("perceptron")
+	p, opt, name := b.mlp(k), b.o.mlp(), k.name("perceptron")
 	k.down = b.tensor(k.name("down"), k.rows, b.c.DModel)
 	writes := []operand{of(k.down)}
 	if p.Keep == mlp.KeepPre {
@@ -191,7 +191,7 @@ func (b *builder) lossForward(z operand) {
 		b.predict(z, p)
 		return
 	}
-	opt := mixture.Options{Impl: b.o.Products}
+	opt := b.o.mixture()
 	bytes, err := mixture.Workspace(b.caps, p, kit.Forward, opt)
 	scratch := b.scratch("loss", bytes, err)
 	b.step("loss", []operand{z, of(b.y)}, []operand{of(b.loss), of(b.logP)}, scratch, func(c *vk.Cmd) error {

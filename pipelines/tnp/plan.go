@@ -20,6 +20,7 @@ import (
 type PlanOptions struct {
 	// Checkpoint says what the forward pass keeps for the backward pass.
 	Checkpoint Checkpoint
+	Variant    Variant        // chooses kernels, to compare
 	Attention  attention.Impl // forces a path of attention
 	Products   gemm.Impl      // forces one of everything that multiplies matrices
 }
@@ -88,6 +89,9 @@ func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*
 func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions, fits func(*Memory) bool) (b *builder, m *Memory, err error) {
 	if p.Checkpoint > Auto {
 		return nil, nil, fmt.Errorf("tnp: checkpoint=%v is not one of %s", p.Checkpoint, strings.Join(checkpointNames, ", "))
+	}
+	if p.Variant > Fused {
+		return nil, nil, fmt.Errorf("tnp: variant=%v is not one of %s", p.Variant, strings.Join(variantNames, ", "))
 	}
 	if p.Checkpoint != Auto {
 		return build(caps, c, s, pass, o, p)

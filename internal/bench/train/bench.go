@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -23,6 +24,7 @@ type Case struct {
 	tnp.Preset
 	DType      dtype.DType
 	Checkpoint tnp.Checkpoint
+	Variant    tnp.Variant
 	Samples    int
 	Stages     bool
 	Peers      []peer.Peer
@@ -45,8 +47,8 @@ type Timing struct {
 // A BenchResult is what a case came to.
 type BenchResult struct {
 	Case    Case
-	Memory  *tnp.Memory
-	Timings []Timing // ours, then those of peers
+	Memory  *tnp.Memory // nil if the device does not do it
+	Timings []Timing    // ours, then those of peers
 	Stages  []tnp.Stage
 	About   []string // what peers say of themselves
 }
@@ -60,9 +62,13 @@ func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
 }
 
 // Bench measures a case: it checks the gradients, times steps, and asks peers for the same steps
-// with the same weights and data. Step is called before each part.
+// with the same weights and data. Step is called before each part. What the device does not do is
+// a result, too.
 func Bench(ctx context.Context, d *vk.Device, c Case, step func(what string)) (*BenchResult, error) {
-	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), tnp.PlanOptions{Checkpoint: c.Checkpoint})
+	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), tnp.PlanOptions{Checkpoint: c.Checkpoint, Variant: c.Variant})
+	if errors.Is(err, vk.ErrUnsupported) {
+		return &BenchResult{Case: c, Timings: []Timing{{Impl: "flashvk", Failed: err.Error()}}}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +125,7 @@ func (b *benchmark) plan(ctx context.Context, pass tnp.Pass) (model *tnp.Model, 
 		return nil, nil, err
 	}
 	if err = model.SetWeights(ctx, b.w); err == nil {
-		plan, err = model.NewPlan(ctx, b.c.Shape, pass, tnp.PlanOptions{Checkpoint: b.c.Checkpoint})
+		plan, err = model.NewPlan(ctx, b.c.Shape, pass, tnp.PlanOptions{Checkpoint: b.c.Checkpoint, Variant: b.c.Variant})
 	}
 	if err == nil {
 		if err = plan.SetInputs(ctx, b.x, b.y); err == nil {

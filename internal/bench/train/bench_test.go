@@ -61,6 +61,19 @@ func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor
 	require.NoError(t, out.Commit())
 }
 
+// TestBenchUnsupported: what the device does not do is in the report, and a failure.
+func TestBenchUnsupported(t *testing.T) {
+	c := benchCase(t)
+	c.Variant = tnp.Fused // of float32
+	r, err := Bench(context.Background(), vktest.Open(t), c, func(string) {})
+	require.NoError(t, err)
+	report := Report{Results: []*BenchResult{r}}
+	require.Contains(t, report.Failed(), "float32 matrices have no kernel")
+	var table bytes.Buffer
+	require.NoError(t, report.Write(&table, bench.Table))
+	require.Contains(t, table.String(), "\nflashvk: tnp: blocks.0.perceptron: ")
+}
+
 // TestBench measures a step beside peers: one that is as we are, one whose gradients are off by a
 // quarter, one that says too little, and one that fails.
 func TestBench(t *testing.T) {
@@ -118,7 +131,7 @@ func TestBench(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, 1+5)
 	require.NoError(t, report.Write(&samples, bench.Benchfmt))
-	require.Equal(t, 3+1+1, strings.Count(samples.String(), "\nBenchmarkTrainStep/shape=tiny/dtype=float32/checkpoint=off/"))
+	require.Equal(t, 3+1+1, strings.Count(samples.String(), "\nBenchmarkTrainStep/shape=tiny/dtype=float32/variant=auto/checkpoint=off/"))
 	require.NoError(t, report.Write(&whole, bench.JSON))
 	require.True(t, json.Valid(whole.Bytes()))
 }

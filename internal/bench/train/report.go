@@ -60,8 +60,10 @@ func (r *Report) sheet() sheet.Sheet {
 // section returns the table of a case.
 func (x *BenchResult) section() (s sheet.Section) {
 	c := &x.Case
-	s.Add("step", "%s, %v, checkpoint %v: %v; %v\n%d parameters, %s", c.Name, c.DType, c.Checkpoint, c.Config, c.Shape, c.NumParams(), bench.FormatSI(c.StepFLOPs(c.Shape), "FLOP"))
-	s.Add("memory", "%v", x.Memory)
+	s.Add("step", "%s, %v, variant %v, checkpoint %v: %v; %v\n%d parameters, %s", c.Name, c.DType, c.Variant, c.Checkpoint, c.Config, c.Shape, c.NumParams(), bench.FormatSI(c.StepFLOPs(c.Shape), "FLOP"))
+	if x.Memory != nil {
+		s.Add("memory", "%v", x.Memory)
+	}
 	s.Add("time", "wall clock of forward, backward and AdamW, median of %d steps; ± its 95 %% confidence interval; ratio is a peer's time by ours", c.Samples)
 	s.Add("check", "ours: gradients against the slope of the loss along them; a peer's against ours, as a part of their norm")
 	for _, a := range x.About {
@@ -113,7 +115,7 @@ func (x *BenchResult) stages() (s sheet.Section) {
 // writeCSV writes a line for each implementation of each case.
 func (r *Report) writeCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
-	lines := [][]string{{"device", "driver", "commit", "shape", "dtype", "checkpoint", "batch", "context", "targets", "layers", "d_model", "d_ff", "heads", "head_dim", "components",
+	lines := [][]string{{"device", "driver", "commit", "shape", "dtype", "variant", "checkpoint", "batch", "context", "targets", "layers", "d_model", "d_ff", "heads", "head_dim", "components",
 		"impl", "step_ns", "low_ns", "high_ns", "tokens_per_s", "memory_bytes", "loss", "last", "check", "failed"}}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
 	for _, x := range r.Results {
@@ -124,7 +126,7 @@ func (r *Report) writeCSV(w io.Writer) error {
 			if m.Median > 0 {
 				rate = float64(c.Tokens()) * 1e9 / m.Median
 			}
-			lines = append(lines, []string{r.Env.Device, r.Env.Driver, r.Env.Commit, c.Name, c.DType.String(), c.Checkpoint.String(),
+			lines = append(lines, []string{r.Env.Device, r.Env.Driver, r.Env.Commit, c.Name, c.DType.String(), c.Variant.String(), c.Checkpoint.String(),
 				strconv.Itoa(c.Batch), strconv.Itoa(c.Context), strconv.Itoa(c.Targets), strconv.Itoa(c.Layers), strconv.Itoa(c.DModel), strconv.Itoa(c.DFF),
 				strconv.Itoa(c.Heads), strconv.Itoa(c.HeadDim), strconv.Itoa(c.Components),
 				t.Impl, number(m.Median), number(m.Lo), number(m.Hi), number(rate), strconv.FormatInt(t.Bytes, 10), number(t.First), number(t.Last), number(t.Slope), t.Failed})
@@ -140,8 +142,8 @@ func (r *Report) writeBenchfmt(w io.Writer) error {
 		c := &x.Case
 		for _, t := range x.Timings {
 			for _, ns := range t.NS {
-				text += fmt.Sprintf("BenchmarkTrainStep/shape=%s/dtype=%v/checkpoint=%v/batch=%d/context=%d/targets=%d/impl=%s 1 %.0f ns/op %.6g tokens/s\n",
-					c.Name, c.DType, c.Checkpoint, c.Batch, c.Context, c.Targets, t.Impl, ns, float64(c.Tokens())*1e9/ns)
+				text += fmt.Sprintf("BenchmarkTrainStep/shape=%s/dtype=%v/variant=%v/checkpoint=%v/batch=%d/context=%d/targets=%d/impl=%s 1 %.0f ns/op %.6g tokens/s\n",
+					c.Name, c.DType, c.Variant, c.Checkpoint, c.Batch, c.Context, c.Targets, t.Impl, ns, float64(c.Tokens())*1e9/ns)
 			}
 		}
 	}

@@ -34,6 +34,7 @@ type Options struct {
 	LossScale   float64 // 0 is the default of the format and the shape
 	Seed        uint64
 	Checkpoint  tnp.Checkpoint
+	Variant     tnp.Variant
 
 	Load, Save string // of states
 	SaveEvery  int    // steps; 0: at the end alone
@@ -87,7 +88,7 @@ func (o *Options) model() tnp.ModelOptions {
 
 // Measure returns what the training takes on a device.
 func (o *Options) Measure(caps *vk.Caps) (*tnp.Memory, error) {
-	return tnp.Measure(caps, o.Config, o.Shape, o.model(), tnp.PlanOptions{Checkpoint: o.Checkpoint})
+	return tnp.Measure(caps, o.Config, o.Shape, o.model(), tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant})
 }
 
 // LRAt returns the learning rate of a step, counted from 0: a line to LR in Warmup steps, then
@@ -142,7 +143,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err := t.begin(work); err != nil {
 		return nil, err
 	}
-	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, tnp.PlanOptions{Checkpoint: o.Checkpoint}); err != nil {
+	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}); err != nil {
 		return nil, err
 	}
 	defer t.plan.Close()
