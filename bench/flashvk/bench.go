@@ -16,7 +16,7 @@ import (
 func newBench(a *app) *cobra.Command {
 	cmd := kernelCommands("bench KERNEL", "Measure a kernel, after checking that it is right; compare measurements",
 		func(k kernels.Kernel) *cobra.Command { return newBenchKernel(a, k) })
-	cmd.AddCommand(newBenchOverhead(a), newBenchCompare(a))
+	cmd.AddCommand(newBenchTrain(a), newBenchOverhead(a), newBenchCompare(a))
 	return cmd
 }
 

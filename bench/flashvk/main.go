@@ -134,7 +134,7 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newVersion(a))
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newVersion(a))
 	return root
 }
 

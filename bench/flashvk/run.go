@@ -15,7 +15,9 @@ import (
 )
 
 func newRun(a *app) *cobra.Command {
-	return kernelCommands("run KERNEL", "Compute a kernel for tensors in a safetensors file", func(k kernels.Kernel) *cobra.Command { return newRunKernel(a, k) })
+	cmd := kernelCommands("run KERNEL", "Compute a kernel for tensors in a safetensors file", func(k kernels.Kernel) *cobra.Command { return newRunKernel(a, k) })
+	cmd.AddCommand(newRunModel(a))
+	return cmd
 }
 
 // runKernel holds the flags of run NAME.

@@ -43,10 +43,11 @@ var levels = []struct {
 	{"attention/attntest/...", 5},
 	{"attention/ondevice", 6},
 	{"attention/...", 3},
-	{"pipelines/tnp/...", 7}, // compose the kernels below into steps
-	{"pipelines/record/...", 7},
+	{"pipelines/tnp/...", 7}, // composes the kernels below into steps
+	{"pipelines/record/...", 2},
 	{"pipelines/...", 6},
 	{"bench/...", 8},
+	{"examples/...", 9},
 	{"tests/...", 9},
 	{"tools/...", 9},
 }

@@ -3,6 +3,7 @@ package chart
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"image/color"
 	"io"
@@ -27,6 +28,12 @@ type Chart struct {
 	LogX     bool   // powers of two
 	LogY     bool   // powers of ten; all values are positive
 	Series   []Series
+	Plain    bool // lines without marks, for many points
+
+	// Bands are areas behind the lines, Dots points without a line, before them. They are of
+	// charts without categories.
+	Bands []Band
+	Dots  []Series
 
 	// Categories name the places of bars on the x axis: the X of a Series then
 	// count them from 0, and LogX and LogY are not used.
@@ -38,6 +45,12 @@ type Chart struct {
 type Series struct {
 	Name string
 	X, Y []float64
+}
+
+// A Band is the area between two lines.
+type Band struct {
+	Name         string
+	X, Low, High []float64
 }
 
 // The size of a drawing, and the dots of an inch in PNG.
@@ -154,14 +167,14 @@ func (c *Chart) plot() (*drawing, error) {
 	grid := plotter.NewGrid()
 	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{0xdd}, color.Gray{0xdd}
 	p.Add(grid)
-	for i, s := range c.Series {
-		if len(s.X) != len(s.Y) || len(s.X) == 0 {
-			return nil, fmt.Errorf("chart: %s: %d x, %d y", s.Name, len(s.X), len(s.Y))
+	for i, b := range c.Bands {
+		if err := addBand(p, i, b); err != nil {
+			return nil, err
 		}
-		for j := range s.X {
-			if !inRange(s.X[j]) || !inRange(s.Y[j]) {
-				return nil, fmt.Errorf("chart: %s: point %d is (%g, %g): what can be drawn is 0, or from %g to %g", s.Name, j, s.X[j], s.Y[j], smallest, largest)
-			}
+	}
+	for i, s := range c.Series {
+		if err := s.check(); err != nil {
+			return nil, err
 		}
 		add := c.add
 		if len(c.Categories) > 0 {
@@ -174,6 +187,11 @@ func (c *Chart) plot() (*drawing, error) {
 	if len(c.Categories) > 0 {
 		c.nominal(p)
 		return p, nil
+	}
+	for i, s := range c.Dots {
+		if err := addDots(p, len(c.Series)+i, s); err != nil {
+			return nil, err
+		}
 	}
 	if c.LogX {
 		p.X.Scale = plot.LogScale{}
@@ -212,6 +230,62 @@ func inRange(x float64) bool {
 	return x == 0 || math.Abs(x) >= smallest && math.Abs(x) <= largest
 }
 
+// check returns an error if s cannot be drawn.
+func (s *Series) check() error {
+	if len(s.X) != len(s.Y) || len(s.X) == 0 {
+		return fmt.Errorf("chart: %s: %d x, %d y", s.Name, len(s.X), len(s.Y))
+	}
+	for j := range s.X {
+		if !inRange(s.X[j]) || !inRange(s.Y[j]) {
+			return fmt.Errorf("chart: %s: point %d is (%g, %g): what can be drawn is 0, or from %g to %g", s.Name, j, s.X[j], s.Y[j], smallest, largest)
+		}
+	}
+	return nil
+}
+
+// addBand adds band i, in the color of line i, faint.
+func addBand(p *drawing, i int, b Band) error {
+	low, high := Series{b.Name, b.X, b.Low}, Series{b.Name, b.X, b.High}
+	if err := errors.Join(low.check(), high.check()); err != nil {
+		return err
+	}
+	var edge plotter.XYs
+	for j := range b.X {
+		edge = append(edge, plotter.XY{X: b.X[j], Y: b.Low[j]})
+	}
+	for j := len(b.X) - 1; j >= 0; j-- {
+		edge = append(edge, plotter.XY{X: b.X[j], Y: b.High[j]})
+	}
+	area, err := plotter.NewPolygon(edge)
+	if err != nil {
+		return fmt.Errorf("chart: %s: %w", b.Name, err)
+	}
+	of := colors[i%len(colors)]
+	area.Color, area.LineStyle.Width = color.NRGBA{of.R, of.G, of.B, 0x40}, 0
+	p.Add(area)
+	p.legend.Add(b.Name, area)
+	return nil
+}
+
+// addDots adds points in color i.
+func addDots(p *drawing, i int, s Series) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	points := make(plotter.XYs, len(s.X))
+	for j := range s.X {
+		points[j] = plotter.XY{X: s.X[j], Y: s.Y[j]}
+	}
+	dots, err := plotter.NewScatter(points)
+	if err != nil {
+		return fmt.Errorf("chart: %s: %w", s.Name, err)
+	}
+	dots.Color, dots.Shape, dots.Radius = colors[i%len(colors)], marks[0], vg.Points(3)
+	p.Add(dots)
+	p.legend.Add(s.Name, dots)
+	return nil
+}
+
 // add adds line i.
 func (c *Chart) add(p *drawing, i int, s Series) error {
 	points := make(plotter.XYs, len(s.X))
@@ -227,6 +301,11 @@ func (c *Chart) add(p *drawing, i int, s Series) error {
 	}
 	line.Color, line.Width = colors[i%len(colors)], vg.Points(1.5)
 	dots.Color, dots.Shape, dots.Radius = line.Color, marks[i%len(marks)], vg.Points(3)
+	if c.Plain {
+		p.Add(line)
+		p.legend.Add(s.Name, line)
+		return nil
+	}
 	p.Add(line, dots)
 	p.legend.Add(s.Name, line, dots)
 	return nil

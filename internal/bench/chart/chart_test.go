@@ -189,3 +189,25 @@ func TestBars(t *testing.T) {
 		require.ErrorContains(t, c.SVG(io.Discard), "which is none of 2 categories")
 	}
 }
+
+// TestBand: an area and points without a line are drawn and named; what does not fit is refused.
+func TestBand(t *testing.T) {
+	c := Chart{
+		Title: "Predictions", X: "x", Y: "y", Plain: true,
+		Series: []Series{{"mean", []float64{0, 1, 2}, []float64{0, 1, 0}}},
+		Bands:  []Band{{"2 deviations", []float64{0, 1, 2}, []float64{-1, 0.5, -2}, []float64{1, 1.5, 2}}},
+		Dots:   []Series{{"context", []float64{0.5}, []float64{0.25}}},
+	}
+	var svg, picture bytes.Buffer
+	require.NoError(t, c.SVG(&svg))
+	require.NoError(t, c.PNG(&picture))
+	list := texts(t, svg.String())
+	for _, want := range []string{"mean", "2 deviations", "context"} {
+		require.Contains(t, list, want)
+	}
+	require.Contains(t, svg.String(), "fill-opacity", "the area hides what is behind it")
+	c.Bands[0].High = c.Bands[0].High[1:]
+	require.EqualError(t, c.SVG(io.Discard), "chart: 2 deviations: 3 x, 2 y")
+	c.Bands, c.Dots[0].Y[0] = nil, math.NaN()
+	require.ErrorContains(t, c.SVG(io.Discard), "chart: context: point 0 is (0.5, NaN)")
+}

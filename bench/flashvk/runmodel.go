@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// runModel holds the flags of run model.
+type runModel struct {
+	in, out, device string
+	heads, context  int
+	dtype           dtype.DType
+	lossScale       float64
+	checkpoint      tnp.Checkpoint
+	backward        bool
+}
+
+func newRunModel(a *app) *cobra.Command {
+	r := &runModel{checkpoint: tnp.Auto}
+	cmd := &cobra.Command{
+		Use:   "model --in FILE --out FILE --context N",
+		Short: "Compute a transformer neural process: its loss and all gradients",
+		Long: `Computes the loss of a transformer neural process on one batch, and with --backward the
+gradients by all parameters, as flashvk train does in a step.
+
+The input file holds the tensors of a PyTorch state dict, in F32, F16 or BF16,
+    embed.weight                               (d_model, input_dim)
+    blocks.N.norm1.weight, blocks.N.norm2.weight, norm.weight  (d_model)
+    blocks.N.qkv.weight                        (3*heads*headdim, d_model): q, k, v
+    blocks.N.out.weight                        (d_model, heads*headdim)
+    blocks.N.up.weight, blocks.N.down.weight   (d_ff, d_model), (d_model, d_ff)
+    heads.up, heads.down                       (components, d_model, d_ff), (components, d_ff, 3)
+from which sizes follow, and the batch
+    x  (batch, context+targets, input_dim): tokens, those of the context first
+    y  (batch, targets)
+The output file gets, in F32,
+    loss   (1)
+    log_p  (batch, targets)
+and with --backward, for each parameter,
+    grad.NAME, of its shape`,
+		Example: `  flashvk run model --in model.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&r.in, "in", "", "safetensors file to read")
+	f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
+	intVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
+	intVar(f, &r.context, "context", "tokens of a task that are context")
+	kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
+	f.Float64Var(&r.lossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets, up to a power of two, else 1)")
+	f.Var(value[tnp.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
+	f.BoolVar(&r.backward, "backward", false, "also compute the gradients")
+	deviceVar(f, &r.device)
+	return cmd
+}
+
+// A modelBatch is what the input file says.
+type modelBatch struct {
+	c    tnp.Config
+	s    tnp.Shape
+	w    tnp.Weights
+	x, y []float32
+}
+
+// read reads and checks the input file.
+func (r *runModel) read() (b modelBatch, err error) {
+	in, err := safetensors.Open(r.in)
+	if err != nil {
+		return b, err
+	}
+	defer in.Close()
+	if b.w, b.c, err = tnp.Load(in, r.heads); err != nil {
+		return b, fmt.Errorf("%s: %w", r.in, err)
+	}
+	tensor := func(name string, rank int) (shape []int, values []float32) {
+		t, ok := in.Tensor(name)
+		switch {
+		case err != nil:
+		case !ok:
+			err = fmt.Errorf("%s: tensor %q is missing", r.in, name)
+		case len(t.Shape) != rank:
+			err = fmt.Errorf("%s: tensor %q has shape %v, want %d axes", r.in, name, t.Shape, rank)
+		default:
+			if values, err = in.Float32s(t); err != nil {
+				err = fmt.Errorf("%s: %w", r.in, err)
+			}
+			return t.Shape, values
+		}
+		return make([]int, rank), nil
+	}
+	xShape, x := tensor("x", 3)
+	yShape, y := tensor("y", 2)
+	b.x, b.y = x, y
+	if err != nil {
+		return b, err
+	}
+	b.s = tnp.Shape{Batch: xShape[0], Context: r.context, Targets: xShape[1] - r.context}
+	if xShape[1] <= r.context {
+		return b, fmt.Errorf("%s: tensor \"x\" has shape %v: with --context %d there are no targets", r.in, xShape, r.context)
+	}
+	if want := []int{b.s.Batch, b.s.Targets}; !slices.Equal(yShape, want) {
+		return b, fmt.Errorf("%s: tensor \"y\" has shape %v, want %v", r.in, yShape, want)
+	}
+	if xShape[2] != b.c.InputDim {
+		return b, fmt.Errorf("%s: tensor \"x\" has shape %v, want %d in the last axis, as embed.weight has", r.in, xShape, b.c.InputDim)
+	}
+	return b, b.s.Validate()
+}
+
+func (r *runModel) run(ctx context.Context, a *app) (err error) {
+	switch {
+	case r.in == "":
+		return usagef("run model needs --in FILE")
+	case r.out == "":
+		return usagef("run model needs --out FILE")
+	case r.context < 1:
+		return usagef("run model needs --context N, which is positive")
+	case r.heads < 0:
+		return usagef("run model: --heads %d is negative", r.heads)
+	}
+	o := tnp.ModelOptions{DType: r.dtype, LossScale: r.lossScale}
+	if r.backward {
+		o.Pass = tnp.Gradients
+	}
+	if err := o.Validate(); err != nil {
+		return usageError{err}
+	}
+	b, err := r.read()
+	if err != nil {
+		return err
+	}
+	if o.LossScale == 0 {
+		o.LossScale = tnp.DefaultLossScale(o.DType, b.s)
+	}
+	if err := safetensors.CanCreate(r.out); err != nil {
+		return err // before the work, not after it
+	}
+	d, err := openDevice(r.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	announce(a.stderr, environment(d.Caps()))
+	memory, err := tnp.Measure(d.Caps(), b.c, b.s, o, tnp.PlanOptions{Checkpoint: r.checkpoint})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\n", b.c, b.c.NumParams(), b.s, o.DType, memory.Checkpoint)
+	fmt.Fprintf(a.stderr, "flashvk: memory %v\n", memory)
+	return r.compute(ctx, d, &b, o, memory.Checkpoint)
+}
+
+// compute computes and writes the outputs.
+func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o tnp.ModelOptions, checkpoint tnp.Checkpoint) error {
+	model, err := tnp.NewModel(ctx, d, b.c, o)
+	if err != nil {
+		return err
+	}
+	defer model.Close()
+	if err := model.SetWeights(ctx, b.w); err != nil {
+		return err
+	}
+	plan, err := model.NewPlan(ctx, b.s, o.Pass, tnp.PlanOptions{Checkpoint: checkpoint})
+	if err != nil {
+		return err
+	}
+	defer plan.Close()
+	if err := plan.SetInputs(ctx, b.x, b.y); err != nil {
+		return fmt.Errorf("%s: %w", r.in, err)
+	}
+	if err := plan.Run(ctx); err != nil {
+		return err
+	}
+	loss, err := plan.Loss(ctx)
+	if err != nil {
+		return err
+	}
+	logP, err := plan.LogP(ctx)
+	if err != nil {
+		return err
+	}
+	tensors := []safetensors.Tensor{
+		{Name: "loss", DType: safetensors.F32, Shape: []int{1}}, {Name: "log_p", DType: safetensors.F32, Shape: []int{b.s.Batch, b.s.Targets}},
+	}
+	values := map[string][]float32{"loss": {float32(loss)}, "log_p": logP}
+	if r.backward {
+		grads, err := model.Gradients(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range b.c.Params() {
+			tensors = append(tensors, safetensors.Tensor{Name: "grad." + p.Name, DType: safetensors.F32, Shape: p.Shape})
+			values["grad."+p.Name] = grads[p.Name]
+		}
+	}
+	out, err := safetensors.Create(r.out, tensors, nil)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, t := range tensors {
+		if err := out.WriteFloat32s(t.Name, values[t.Name]); err != nil {
+			return err
+		}
+	}
+	return out.Commit()
+}

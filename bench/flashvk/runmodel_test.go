@@ -1,0 +1,122 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/pipelines/tnp/ref"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// writeModel writes weights and a batch, and returns what the reference makes of them.
+func writeModel(t *testing.T, path string, c tnp.Config, s tnp.Shape) ref.Outputs {
+	rng := rand.New(rand.NewPCG(1, 1))
+	normal := func(n int) ([]float32, []float64) {
+		x, y := make([]float32, n), make([]float64, n)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+			y[i] = float64(x[i])
+		}
+		return x, y
+	}
+	w, err := tnp.Init(c, 1)
+	require.NoError(t, err)
+	var tensors []safetensors.Tensor
+	wide := map[string][]float64{}
+	for _, p := range c.Params() {
+		tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+		for _, v := range w[p.Name] {
+			wide[p.Name] = append(wide[p.Name], float64(v))
+		}
+	}
+	tensors = append(tensors, safetensors.Tensor{Name: "x", DType: safetensors.F32, Shape: []int{s.Batch, s.Context + s.Targets, c.InputDim}},
+		safetensors.Tensor{Name: "y", DType: safetensors.F32, Shape: []int{s.Batch, s.Targets}})
+	x, x64 := normal(s.Tokens() * c.InputDim)
+	y, y64 := normal(s.Batch * s.Targets)
+	w["x"], w["y"] = x, y
+	out, err := safetensors.Create(path, tensors, nil)
+	require.NoError(t, err)
+	defer out.Close()
+	for _, p := range tensors {
+		require.NoError(t, out.WriteFloat32s(p.Name, w[p.Name]))
+	}
+	require.NoError(t, out.Commit())
+	return ref.Compute(wide, ref.Inputs{X: x64, Y: y64}, c, s)
+}
+
+// TestRunModel: any language can check the whole model: sizes follow from the file, and loss,
+// log p and gradients are those of the reference.
+func TestRunModel(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	c, s := tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 16, DFF: 11, Components: 2, InputDim: 4}, tnp.Shape{Batch: 2, Context: 3, Targets: 4}
+	want := writeModel(t, in, c, s)
+	for _, checkpoint := range []string{"off", "selective", "blocks"} {
+		code, stdout, stderr := flashvk("run", "model", dev, "--in", in, "--out", out, "--heads=2", "--context=3", "--backward", "--checkpoint", checkpoint)
+		require.Zero(t, code, stderr)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "; checkpoint "+checkpoint+"\n")
+		f, err := safetensors.Open(out)
+		require.NoError(t, err)
+		compare := func(name string, shape []int, want []float64) {
+			x, ok := f.Tensor(name)
+			require.True(t, ok, name)
+			require.Equal(t, shape, x.Shape, name)
+			got, err := f.Float32s(x)
+			require.NoError(t, err)
+			largest := 0.0
+			for _, v := range want {
+				largest = max(largest, math.Abs(v))
+			}
+			for i, v := range want {
+				require.InDelta(t, v, got[i], 1e-5*largest, "%s[%d]", name, i)
+			}
+		}
+		compare("loss", []int{1}, []float64{want.Loss})
+		compare("log_p", []int{2, 4}, want.LogP)
+		require.Len(t, f.Tensors(), 2+len(c.Params()))
+		for _, p := range c.Params() {
+			compare("grad."+p.Name, p.Shape, want.Grads[p.Name])
+		}
+		require.NoError(t, f.Close())
+	}
+	// Without gradients.
+	code, _, stderr := flashvk("run", "model", dev, "--in", in, "--out", out, "--heads=2", "--context=3")
+	require.Zero(t, code, stderr)
+	f, err := safetensors.Open(out)
+	require.NoError(t, err)
+	defer f.Close()
+	require.Len(t, f.Tensors(), 2)
+}
+
+// TestRunModelErrors: mistakes are found before a device is opened.
+func TestRunModelErrors(t *testing.T) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in")
+	writeModel(t, in, tnp.Config{Layers: 1, Heads: 2, HeadDim: 8, DModel: 16, DFF: 3, Components: 2, InputDim: 3}, tnp.Shape{Batch: 1, Context: 3, Targets: 4})
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, 2, "run model needs --in FILE"},
+		{[]string{"--in", in}, 2, "run model needs --out FILE"},
+		{[]string{"--in", in, "--out", in}, 2, "run model needs --context N, which is positive"},
+		{[]string{"--in", in, "--out", in, "--context=3", "--heads=-1"}, 2, "run model: --heads -1 is negative"},
+		{[]string{"--in", in, "--out", in, "--context=3", "--loss-scale=3"}, 2, "tnp: loss_scale=3 is not a power of two"},
+		{[]string{"--in", in, "--out", in, "--context=3"}, 1, "tnp: heads=0 is not positive, and the file does not say how many there are"},
+		{[]string{"--in", in, "--out", in, "--context=7", "--heads=2"}, 1, `tensor "x" has shape [1 7 3]: with --context 7 there are no targets`},
+		{[]string{"--in", in, "--out", in, "--context=2", "--heads=2"}, 1, `tensor "y" has shape [1 4], want [1 5]`},
+	} {
+		code, stdout, stderr := flashvk(append([]string{"run", "model"}, c.args...)...)
+		require.Equal(t, c.code, code, c.args)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, c.want, c.args)
+	}
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/train"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// trainDTypeUsage is the help of --dtype of commands that train.
+const trainDTypeUsage = "format of activations (default bfloat16 where the device multiplies matrices of it, else float16 on a GPU that does that, else float32)"
+
+// trainCommand holds the flags of train.
+type trainCommand struct {
+	train.Options
+	shape, device, schedule string
+	evaluate, picture       string
+	flags                   *pflag.FlagSet
+}
+
+func newTrain(a *app) *cobra.Command {
+	t := &trainCommand{shape: "tiny", schedule: "cosine"}
+	t.Checkpoint = tnp.Auto
+	t.Steps, t.Data, t.WeightDecay, t.Batches = 1000, gp.Default(), 0.01, 20
+	cmd := &cobra.Command{
+		Use:   "train",
+		Short: "Train a transformer neural process",
+		Long: `Trains a transformer neural process: a model that is shown points of a function, the
+context, and predicts the distribution of the function at others, the targets.
+Functions are drawn while it trains, each from a Gaussian process of its own: its
+kernel RBF or Matérn 5/2, its length scale from 0.2 to 1, its noise from 0.05 to 0.2.
+
+--shape names model and batch; sizes that are given beside it count instead of its:
+
+  shape  layers  d_model  heads  headdim  d_ff  components  batch  context  targets
+` + presetTable() + `
+The loss is the mean of -log p of a target's y. At the end it is that of batches that
+were not trained on, beside the loss of one who knows the process, which no model
+passes.
+
+--save writes a file with all that the training goes on from, also when the program
+is interrupted: weights under the names of a PyTorch state dict, moments and counts.
+The file is replaced whole. A training that --load continues is bit for bit the one
+that was not interrupted, with the same flags.
+
+--evaluate trains nothing: it computes the losses of such a file, or of one with
+weights alone, and draws what the model predicts.`,
+		Example: `  flashvk train
+  flashvk train --steps 3000 --csv log.csv --curve curve --save model.safetensors
+  flashvk train --load model.safetensors --steps 4000 --save model.safetensors
+  flashvk train --evaluate model.safetensors --picture prediction
+  flashvk train --shape small --dtype bfloat16 --steps 20000 --save model.safetensors --save-every 1000`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), a) },
+	}
+	t.flags = cmd.Flags()
+	t.add(t.flags)
+	return cmd
+}
+
+// presetTable lists the sizes of the presets.
+func presetTable() (text string) {
+	for _, p := range tnp.Presets() {
+		text += fmt.Sprintf("  %-6s %6d %8d %6d %8d %5d %11d %6d %8d %8d\n", p.Name, p.Layers, p.DModel, p.Heads, p.HeadDim, p.DFF, p.Components, p.Batch, p.Context, p.Targets)
+	}
+	return text
+}
+
+func (t *trainCommand) add(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.Var(value[string]{Target: &t.shape, Parse: kernels.OneOf(presetNames()), Kind: "SHAPE"}, "shape", "model and batch: tiny, small, mid, large (default tiny)")
+	addModelSizes(f, &t.Config, &t.Shape)
+	kernels.DTypeVar(f, &t.DType, "dtype", trainDTypeUsage)
+	intVar(f, &t.Steps, "steps", "steps in all, with those of a file that is loaded (default 1000)")
+	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
+	f.IntVar(&t.Warmup, "warmup", 0, "steps in which the learning rate rises to that (default a twentieth of the steps)")
+	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after that: cosine, which falls to 0, or constant (default cosine)")
+	intVar(f, &t.Accumulate, "accumulate", "batches of a step, whose gradients are added up (default 1)")
+	f.Float64Var(&t.Clip, "clip", 0, "largest norm of the gradients, which are shortened to it; 0 is any")
+	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "of AdamW, but for the weights of norms")
+	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets of a batch, up to a power of two, else 1)")
+	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
+	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "kernels, to compare: unfused, separate, fused, or auto, the fastest (default auto)")
+	f.Uint64Var(&t.Seed, "seed", 0, "of the first weights and of the data (default 0, or that of the file that is loaded)")
+	f.StringVar(&t.Load, "load", "", "file of --save to continue; the sizes of the model are those of the file")
+	f.StringVar(&t.Save, "save", "", "file to write for --load and --evaluate, at the end and at an interrupt")
+	intVar(f, &t.SaveEvery, "save-every", "write that file after every so many steps, too")
+	f.StringVar(&t.Weights, "weights", "", "file for the weights alone, which PyTorch loads as a state dict")
+	f.StringVar(&t.CSV, "csv", "", "file for a line for each step; with --load it is continued")
+	f.StringVar(&t.Curve, "curve", "", "drawing of the losses: NAME.png and NAME.svg")
+	f.StringVar(&t.evaluate, "evaluate", "", "file whose model is evaluated; nothing is trained")
+	intVar(f, &t.Batches, "batches", "batches of the evaluation, also of that after a training (default 20)")
+	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and of what is predicted: NAME.png and NAME.svg")
+	deviceVar(f, &t.device)
+}
+
+func parseCheckpoint(text string) (tnp.Checkpoint, error) {
+	c, err := tnp.ParseCheckpoint(text)
+	if err != nil {
+		return 0, errors.New("not one of off, selective, blocks, auto")
+	}
+	return c, nil
+}
+
+func parseVariant(text string) (tnp.Variant, error) {
+	v, err := tnp.ParseVariant(text)
+	if err != nil {
+		return 0, errors.New("not one of auto, unfused, separate, fused")
+	}
+	return v, nil
+}
+
+func presetNames() (names []string) {
+	for _, p := range tnp.Presets() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// resolve fills in what flags did not say, but for the format.
+func (t *trainCommand) resolve() error {
+	given := t.flags.Changed
+	p, err := tnp.PresetOf(t.shape)
+	if err != nil {
+		return usageError{err}
+	}
+	file := t.Load != "" || t.evaluate != ""
+	for _, s := range modelSizes {
+		if given(s.name) && file && s.model {
+			return usagef("train: --%s is given, but the sizes of the model are those of the file", s.name)
+		}
+	}
+	takeModelSizes(t.flags, &t.Config, &t.Shape, p)
+	if !given("lr") {
+		t.LR = 1e-4
+		if t.shape == "tiny" {
+			t.LR = 2e-3
+		}
+	}
+	if !given("warmup") {
+		t.Warmup = t.Steps / 20
+	}
+	t.Constant = t.schedule == "constant"
+	switch {
+	case t.Batches < 1:
+		return usagef("train: --batches %d is not positive", t.Batches)
+	case t.picture != "" && t.evaluate == "":
+		return usagef("train: --picture is of --evaluate FILE")
+	}
+	if t.evaluate != "" {
+		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
+			if given(name) {
+				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
+			}
+		}
+	}
+	if err := t.Validate(); err != nil { // wrong with any file and any device
+		return usageError{err}
+	}
+	if t.Load != "" {
+		return t.ReadFile(!given("seed"))
+	}
+	return nil
+}
+
+// trainDType returns the format for a device: what the flag says, if it is given.
+func trainDType(f *pflag.FlagSet, given dtype.DType, caps *vk.Caps) dtype.DType {
+	switch {
+	case f.Changed("dtype"):
+		return given
+	case caps.Type == vk.CPU || !caps.CoopMat:
+		return dtype.Float32
+	case caps.BFloat16CoopMat:
+		return dtype.BFloat16
+	}
+	return dtype.Float16
+}
+
+func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
+	if err := t.resolve(); err != nil {
+		return err
+	}
+	d, err := openDevice(t.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	announce(a.stderr, environment(d.Caps()))
+	t.DType = trainDType(t.flags, t.DType, d.Caps())
+	if t.evaluate != "" {
+		e, err := train.Evaluate(ctx, d, t.evaluate, &t.Options, t.picture)
+		if err == nil {
+			report(a.stdout, e)
+		}
+		return err
+	}
+	memory, err := t.Measure(d.Caps())
+	if err != nil {
+		return err
+	}
+	t.Checkpoint = memory.Checkpoint
+	fmt.Fprintf(a.stderr, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\n", t.Config, t.NumParams(), t.Shape, t.DType, t.Checkpoint)
+	fmt.Fprintf(a.stderr, "flashvk: memory %v\n", memory)
+	result, err := t.train(ctx, a, d)
+	if err != nil {
+		return err
+	}
+	if result.Skipped > 0 {
+		fmt.Fprintf(a.stderr, "flashvk: %d steps were skipped, whose gradients were beyond %v: a smaller --loss-scale may help\n", result.Skipped, t.DType)
+	}
+	report(a.stdout, result.Evaluation)
+	return nil
+}
+
+// train trains and shows how it goes: a line on standard output for each twentieth of the steps,
+// and on a terminal a bar.
+func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.Result, error) {
+	bar := newProgress(a.stderr)
+	every := max(t.Steps/20, 1)
+	fmt.Fprintf(a.stdout, "%8s %10s %10s %12s %9s\n", "step", "loss", "lr", "tokens/s", "seconds")
+	var last, row train.Row
+	var sum float64
+	var n int
+	result, err := train.Run(ctx, d, &t.Options, func(r train.Row) {
+		row, sum, n = r, sum+r.Loss, n+1
+		left := time.Duration(float64(t.Steps-r.Step) * (r.Seconds - last.Seconds) / float64(n) * float64(time.Second))
+		bar.step(r.Step, t.Steps, fmt.Sprintf("loss %.4f, %s tokens/s, %v left", r.Loss, bench.FormatSI(r.TokensRate, ""), left.Round(time.Second)))
+		if r.Step%every == 0 || r.Step == t.Steps {
+			bar.finish()
+			t.line(a.stdout, r, last, sum/float64(n), n)
+			last, sum, n = r, 0, 0
+		}
+	})
+	bar.finish()
+	if n > 0 {
+		t.line(a.stdout, row, last, sum/float64(n), n)
+	}
+	return result, err
+}
+
+// line prints the mean of the losses since the line before.
+func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, n int) {
+	rate := float64(n*max(t.Accumulate, 1)*t.Tokens()) / (r.Seconds - last.Seconds)
+	fmt.Fprintf(w, "%8d %10.4f %10.3g %12.0f %9.1f\n", r.Step, loss, r.LR, rate, r.Seconds)
+}
+
+// report prints what an evaluation came to.
+func report(w io.Writer, e *train.Evaluation) {
+	fmt.Fprintf(w, "%d targets that were not trained on: loss %.4f", e.Targets, e.Loss)
+	if !math.IsNaN(e.Own) {
+		fmt.Fprintf(w, ", of one who knows the process %.4f", e.Own)
+	}
+	fmt.Fprintf(w, "; within one deviation %.1f %%, within two %.1f %%\n", 100*e.Within1, 100*e.Within2)
+}

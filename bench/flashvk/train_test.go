@@ -1,0 +1,103 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// trainArgs train the least model for some steps.
+func trainArgs(dev string, more ...string) []string {
+	return append([]string{"train", dev, "--layers=1", "--d-model=16", "--heads=1", "--headdim=8", "--d-ff=8", "--components=2", "--batch=2", "--context=4", "--targets=3"}, more...)
+}
+
+// TestTrain trains, continues, and evaluates: what is printed, and what is written.
+func TestTrain(t *testing.T) {
+	_, dev := device(t)
+	dir := t.TempDir()
+	model, log, curve, picture := filepath.Join(dir, "m"), filepath.Join(dir, "log.csv"), filepath.Join(dir, "curve"), filepath.Join(dir, "picture")
+	code, stdout, stderr := flashvk(trainArgs(dev, "--steps=4", "--seed=3", "--dtype=float32", "--save", model, "--csv", log, "--curve", curve)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stderr, "flashvk: 1 layers of 16, 1 heads of 8, d_ff 8, 2 components, ")
+	require.Contains(t, stderr, "flashvk: memory ")
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.Len(t, lines, 1+4+1, stdout)
+	require.Equal(t, []string{"step", "loss", "lr", "tokens/s", "seconds"}, strings.Fields(lines[0]))
+	require.Equal(t, []string{"4"}, strings.Fields(lines[4])[:1])
+	evaluation := lines[5]
+	require.Regexp(t, regexp.MustCompile(`^120 targets that were not trained on: loss \S+, of one who knows the process \S+; within one deviation \S+ %, within two \S+ %$`), evaluation)
+	for _, name := range []string{model, log, curve + ".png", curve + ".svg"} {
+		info, err := os.Stat(name)
+		require.NoError(t, err)
+		require.Positive(t, info.Size())
+	}
+
+	// The seed is that of the file, so that the data are; the shape of a batch is not in it.
+	code, stdout, stderr = flashvk("train", dev, "--load", model, "--steps=6", "--dtype=float32", "--batch=2", "--context=4", "--targets=3", "--csv", log, "--batches=1")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "\n       5 ")
+	require.NotContains(t, stdout, "\n       4 ")
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Equal(t, 1+6, strings.Count(string(text), "\n"))
+
+	code, stdout, stderr = flashvk("train", dev, "--evaluate", model, "--dtype=float32", "--batch=2", "--context=4", "--targets=3", "--seed=3", "--picture", picture)
+	require.Zero(t, code, stderr)
+	require.Equal(t, evaluation+"\n", stdout)
+	_, err = os.Stat(picture + ".png")
+	require.NoError(t, err)
+}
+
+// TestTrainErrors: mistakes are found before a device is opened.
+func TestTrainErrors(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for args, want := range map[string]string{
+		"train --shape huge":                   "not one of tiny, small, mid, large",
+		"train --d-model 20":                   "tnp: d_model=20 is not a multiple of 8",
+		"train --batch 0":                      "tnp: batch=0 is not from 1 to 16777216",
+		"train --steps 0":                      "train: steps=0 is not from 1 to 16777216",
+		"train --lr 2":                         "train: lr=2 is not positive and at most 1",
+		"train --checkpoint on":                "not one of off, selective, blocks, auto",
+		"train --schedule linear":              "not one of cosine, constant",
+		"train --save-every 3":                 "train: save_every is given, but no file to save to",
+		"train --batches 0":                    "train: --batches 0 is not positive",
+		"train --picture x":                    "train: --picture is of --evaluate FILE",
+		"train --evaluate x --steps 3":         "train: --steps is of a training, and --evaluate trains nothing",
+		"train --load " + none + " --layers 3": "train: --layers is given, but the sizes of the model are those of the file",
+		"train x":                              `train: argument "x" is not expected`,
+	} {
+		code, stdout, stderr := flashvk(strings.Fields(args)...)
+		require.Equal(t, 2, code, args)
+		require.Empty(t, stdout, args)
+		require.Contains(t, stderr, want, args)
+	}
+	code, _, stderr := flashvk("train", "--load", none)
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, none+": no such file or directory")
+}
+
+// TestBenchTrain measures a step with each checkpoint.
+func TestBenchTrain(t *testing.T) {
+	_, dev := device(t)
+	args := append([]string{"bench"}, trainArgs(dev, "--shape=tiny", "--dtype=float32", "--count=2", "--checkpoint=off,blocks", "--format=csv")...)
+	code, stdout, stderr := flashvk(args...)
+	require.Zero(t, code, stderr)
+	require.Equal(t, 3, strings.Count(stdout, "\n"), stdout)
+	require.Contains(t, stdout, ",tiny,float32,auto,blocks,2,4,3,1,16,8,1,8,2,flashvk,")
+	for args, want := range map[string]string{
+		"bench train --count 0":         "--count 0 is not in 1..100000",
+		"bench train --shape tiny,tiny": `"tiny" occurs twice`,
+		"bench train --d-model 20":      "tnp: d_model=20 is not a multiple of 8",
+		"bench train --variant all":     "not one of auto, unfused, separate, fused",
+		"bench train --checkpoint on":   "not one of off, selective, blocks, auto",
+		"bench train --peer-time 0s":    "--peer-time 0s is not positive",
+	} {
+		code, _, stderr := flashvk(strings.Fields(args)...)
+		require.Equal(t, 2, code, args)
+		require.Contains(t, stderr, want, args)
+	}
+}

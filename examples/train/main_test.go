@@ -1,0 +1,51 @@
+package main
+
+import (
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// TestExample: the losses of the program fall, its file is a model, and it has 80 lines at most.
+func TestExample(t *testing.T) {
+	if testing.Short() { // of make test: there are no goroutines in it
+		t.Skip("-short")
+	}
+	vktest.Open(t) // skips
+	source, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	require.LessOrEqual(t, strings.Count(string(source), "\n"), 80)
+	t.Chdir(t.TempDir())
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	stdout := os.Stdout
+	os.Stdout = w
+	main()
+	os.Stdout = stdout
+	w.Close()
+	text, err := io.ReadAll(r)
+	require.NoError(t, err)
+	var losses []float64
+	for _, m := range regexp.MustCompile(`loss (\S+)`).FindAllStringSubmatch(string(text), -1) {
+		loss, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(t, err)
+		losses = append(losses, loss)
+	}
+	require.Len(t, losses, 6, string(text))
+	require.Less(t, losses[5], losses[0]-0.5)
+	f, err := safetensors.Open("waves.safetensors")
+	require.NoError(t, err)
+	defer f.Close()
+	_, c, err := tnp.Load(f, 0)
+	require.NoError(t, err)
+	require.Equal(t, 48, c.DModel)
+}

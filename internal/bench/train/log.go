@@ -1,0 +1,152 @@
+package train
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/flashvk/flashvk/internal/bench/chart"
+)
+
+// A log is the CSV file of a training; nil is none.
+type log struct {
+	f *os.File
+	w *csv.Writer
+}
+
+// logColumns are those of the file.
+var logColumns = []string{"step", "loss", "lr", "tokens_per_s", "seconds"}
+
+// openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
+// that begins, which it adds to the result.
+func openLog(o *Options, r *Result) (*log, error) {
+	if o.CSV == "" {
+		return nil, nil
+	}
+	if o.Load != "" {
+		rows, err := readLog(o.CSV)
+		if err != nil {
+			return nil, err
+		}
+		r.Rows = slices.DeleteFunc(rows, func(row Row) bool { return row.Step > r.First })
+	}
+	f, err := os.Create(o.CSV)
+	if err != nil {
+		return nil, err
+	}
+	l := &log{f, csv.NewWriter(f)}
+	err = l.w.Write(logColumns)
+	for _, row := range r.Rows {
+		err = errors.Join(err, l.write(row))
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// readLog reads the rows of a file, none if there is no file. A line that was not finished when
+// the program was killed ends it.
+func readLog(path string) (rows []Row, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	in := csv.NewReader(bytes.NewReader(text[:bytes.LastIndexByte(text, '\n')+1]))
+	for i := 0; ; i++ {
+		cells, err := in.Read()
+		switch {
+		case err == io.EOF:
+			return rows, nil
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", path, err)
+		case i == 0 && !slices.Equal(cells, logColumns):
+			return nil, fmt.Errorf("%s: columns %v are not %v: it is no log of a training", path, cells, logColumns)
+		case i == 0:
+			continue
+		}
+		var row Row
+		if row.Step, err = strconv.Atoi(cells[0]); err != nil {
+			return nil, fmt.Errorf("%s: line %d: step %q is not a number", path, i+1, cells[0])
+		}
+		for j, to := range []*float64{&row.Loss, &row.LR, &row.TokensRate, &row.Seconds} {
+			if *to, err = strconv.ParseFloat(cells[j+1], 64); err != nil {
+				return nil, fmt.Errorf("%s: line %d: %s %q is not a number", path, i+1, logColumns[j+1], cells[j+1])
+			}
+		}
+		rows = append(rows, row)
+	}
+}
+
+// write appends a row, which is in the file when it returns.
+func (l *log) write(row Row) error {
+	if l == nil {
+		return nil
+	}
+	number := func(x float64, digits int) string { return strconv.FormatFloat(x, 'g', digits, 64) }
+	if err := l.w.Write([]string{strconv.Itoa(row.Step), number(row.Loss, -1), number(row.LR, -1), number(row.TokensRate, 6), number(row.Seconds, 6)}); err != nil {
+		return err
+	}
+	l.w.Flush()
+	return l.w.Error()
+}
+
+func (l *log) close() error {
+	if l == nil {
+		return nil
+	}
+	return l.f.Close()
+}
+
+// drawLosses draws the losses, and their means over so many steps that 100 are left.
+func drawLosses(o *Options, rows []Row) error {
+	n := max(len(rows)/100, 1)
+	means := chart.Series{Name: fmt.Sprintf("mean of %d", n)}
+	each := chart.Series{Name: "loss"}
+	for i := 0; i+n <= len(rows); i += n {
+		mean := 0.0
+		for _, row := range rows[i : i+n] {
+			mean += row.Loss / float64(n)
+			if len(rows) <= 2000 || len(each.X) == 0 || row.Step%(len(rows)/1000) == 0 {
+				each.X, each.Y = append(each.X, float64(row.Step)), append(each.Y, row.Loss)
+			}
+		}
+		means.X, means.Y = append(means.X, float64(rows[i+n-1].Step)), append(means.Y, mean)
+	}
+	c := chart.Chart{
+		Title:    "Loss of a neural process on tasks of Gaussian processes",
+		Subtitle: fmt.Sprintf("%v; %v; %v, lr %g, seed %d", o.Config, o.Shape, o.DType, o.LR, o.Seed),
+		X:        "step", Y: "loss", Plain: true, Series: []chart.Series{each},
+	}
+	if n > 1 {
+		c.Series = append(c.Series, means)
+	}
+	return write(&c, o.Curve)
+}
+
+// write writes a drawing as NAME.png and NAME.svg.
+func write(c *chart.Chart, name string) error {
+	for _, form := range []struct {
+		ending string
+		draw   func(io.Writer) error
+	}{{".png", c.PNG}, {".svg", c.SVG}} {
+		var b bytes.Buffer
+		if err := form.draw(&b); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name+form.ending, b.Bytes(), 0o666); err != nil {
+			return err
+		}
+	}
+	return nil
+}

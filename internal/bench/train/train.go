@@ -1,0 +1,361 @@
+// Package train is what flashvk train does: it trains a model of package tnp on tasks of package
+// gp, writes what it has come to, and looks at what it predicts.
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Options say what is trained, how, and what is written.
+type Options struct {
+	tnp.Config
+	tnp.Shape
+	DType       dtype.DType
+	Data        gp.Problem
+	Steps       int // with those of a file that is loaded
+	Warmup      int // steps until LR is reached
+	LR          float64
+	Constant    bool    // LR stays; else it falls along a cosine to 0
+	Clip        float64 // largest norm of gradients; 0 is any
+	WeightDecay float64
+	Accumulate  int     // batches of a step; 0 is 1
+	LossScale   float64 // 0 is the default of the format and the shape
+	Seed        uint64
+	Checkpoint  tnp.Checkpoint
+	Variant     tnp.Variant
+
+	Load, Save string // of states
+	SaveEvery  int    // steps; 0: at the end alone
+	Weights    string // file of weights alone
+	CSV        string // log
+	Curve      string // beginning of the names of a drawing of the losses
+	Batches    int    // of the evaluation at the end; 0: none
+}
+
+// Validate returns an error that names the first option that breaks a rule.
+func (o *Options) Validate() error {
+	for _, err := range []error{o.Config.Validate(), o.Shape.Validate(), o.Data.Validate()} {
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case o.InputDim != 3:
+		return fmt.Errorf("train: input_dim=%d is not 3: tasks are of one x", o.InputDim)
+	case o.Steps < 1 || o.Steps > optim.MaxStep:
+		return fmt.Errorf("train: steps=%d is not from 1 to %d", o.Steps, optim.MaxStep)
+	case o.Warmup < 0 || o.Warmup > o.Steps:
+		return fmt.Errorf("train: warmup=%d is not from 0 to steps=%d", o.Warmup, o.Steps)
+	case !(o.LR > 0 && o.LR <= 1):
+		return fmt.Errorf("train: lr=%g is not positive and at most 1", o.LR)
+	case !(o.Clip >= 0) || math.IsInf(o.Clip, 1):
+		return fmt.Errorf("train: clip=%g is negative or not finite", o.Clip)
+	case o.Batches < 0:
+		return fmt.Errorf("train: batches=%d is negative", o.Batches)
+	case o.SaveEvery < 0:
+		return fmt.Errorf("train: save_every=%d is negative", o.SaveEvery)
+	case o.SaveEvery > 0 && o.Save == "":
+		return errors.New("train: save_every is given, but no file to save to")
+	}
+	return o.model().Validate()
+}
+
+// model returns what the model is made with. Steps whose gradients overflow in float16 are
+// skipped.
+func (o *Options) model() tnp.ModelOptions {
+	m := tnp.ModelOptions{DType: o.DType, Pass: tnp.Train, Optim: optim.Default(), LossScale: o.LossScale, Accumulate: o.Accumulate}
+	if m.LossScale == 0 {
+		m.LossScale = tnp.DefaultLossScale(o.DType, o.Shape)
+	}
+	m.Optim.WeightDecay, m.Optim.MaxNorm = o.WeightDecay, o.Clip
+	if o.Clip == 0 && o.DType == dtype.Float16 {
+		m.Optim.MaxNorm = math.Inf(1)
+	}
+	return m
+}
+
+// Measure returns what the training takes on a device.
+func (o *Options) Measure(caps *vk.Caps) (*tnp.Memory, error) {
+	return tnp.Measure(caps, o.Config, o.Shape, o.model(), tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant})
+}
+
+// LRAt returns the learning rate of a step, counted from 0: a line to LR in Warmup steps, then
+// half a period of a cosine, to 0 after Steps.
+func (o *Options) LRAt(step int) float64 {
+	if step < o.Warmup {
+		return o.LR * float64(step+1) / float64(o.Warmup)
+	}
+	if o.Constant {
+		return o.LR
+	}
+	return o.LR * (1 + math.Cos(math.Pi*float64(step-o.Warmup)/float64(max(o.Steps-o.Warmup, 1)))) / 2
+}
+
+// A Row is a step of the log.
+type Row struct {
+	Step       int // from 1
+	Loss, LR   float64
+	TokensRate float64 // tokens of a second, since the row before
+	Seconds    float64 // since the program began
+}
+
+// A Result is what a training came to.
+type Result struct {
+	Rows    []Row // also those of the log that was continued
+	First   int   // the steps that the file had
+	Skipped int   // steps whose gradients were not finite
+
+	Evaluation *Evaluation // nil if the training was interrupted, or none is asked for
+}
+
+// Run trains, and calls each after each step. If ctx ends, it finishes the step, writes what it
+// would have at the end, and returns ctx's error.
+func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Result, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	for _, path := range []string{o.Save, o.Weights} {
+		if path != "" {
+			if err := safetensors.CanCreate(path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	work := context.WithoutCancel(ctx)
+	model, err := tnp.NewModel(work, d, o.Config, o.model())
+	if err != nil {
+		return nil, err
+	}
+	defer model.Close()
+	t := &trainer{o: o, model: model, each: each, result: &Result{}}
+	if err := t.begin(work); err != nil {
+		return nil, err
+	}
+	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}); err != nil {
+		return nil, err
+	}
+	defer t.plan.Close()
+	if t.log, err = openLog(o, t.result); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.log.close()) }()
+	done, err := t.steps(ctx, work)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.end(work, done); err != nil {
+		return nil, err
+	}
+	if o.Batches > 0 && ctx.Err() == nil {
+		t.plan.Close() // its memory is free for that of the evaluation
+		if t.result.Evaluation, err = evaluate(ctx, model, o, o.Batches); err != nil {
+			return nil, err
+		}
+	}
+	return t.result, ctx.Err()
+}
+
+// A trainer is a training on its way.
+type trainer struct {
+	o      *Options
+	model  *tnp.Model
+	plan   *tnp.Plan
+	log    *log
+	each   func(Row)
+	result *Result
+	saved  int // steps that the file has
+}
+
+// begin makes the first weights, or reads the state.
+func (t *trainer) begin(ctx context.Context) error {
+	t.saved = -1
+	if t.o.Load == "" {
+		w, err := tnp.Init(t.o.Config, t.o.Seed)
+		if err != nil {
+			return err
+		}
+		return t.model.SetWeights(ctx, w)
+	}
+	f, err := safetensors.Open(t.o.Load)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := t.model.LoadState(ctx, f); err != nil {
+		return fmt.Errorf("%s: %w", t.o.Load, err)
+	}
+	n, err := strconv.Atoi(f.Metadata["batches"])
+	if err != nil || n < 0 {
+		return fmt.Errorf("%s: metadata batches=%q is not a number of batches", t.o.Load, f.Metadata["batches"])
+	}
+	if n >= t.o.Steps {
+		return fmt.Errorf("%s: it has %d steps, of steps=%d none is left", t.o.Load, n, t.o.Steps)
+	}
+	t.result.First = n
+	return nil
+}
+
+// A batch is the data of a Run.
+type batch struct{ x, y []float32 }
+
+// perStep returns the batches of a step.
+func (o *Options) perStep() int { return max(o.Accumulate, 1) }
+
+// batches makes the data from batch first on, ahead of those who take it, until ctx ends.
+func (o *Options) batches(ctx context.Context, first int) <-chan batch {
+	c := make(chan batch, 2)
+	go func() {
+		defer close(c)
+		for i := first; i < o.Steps*o.perStep(); i++ {
+			x, y := gp.Tokens(o.Data.Batch(o.Shape, o.Seed, uint64(i)))
+			select {
+			case c <- batch{x, y}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return c
+}
+
+// steps trains until all steps are done, or ctx ends, and returns how many there are then.
+func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
+	data, stop := context.WithCancel(ctx)
+	defer stop()
+	begin := time.Now()
+	last := begin
+	done = t.result.First
+	batches := t.o.batches(data, done*t.o.perStep())
+	for done < t.o.Steps && ctx.Err() == nil {
+		lr := t.o.LRAt(done)
+		loss, whole, err := t.step(work, batches, lr)
+		if err != nil {
+			return done, fmt.Errorf("step %d: %w", done+1, err)
+		}
+		if !whole {
+			break
+		}
+		done++
+		now := time.Now()
+		row := Row{Step: done, Loss: loss, LR: lr, TokensRate: float64(t.o.perStep()*t.o.Tokens()) / now.Sub(last).Seconds(), Seconds: now.Sub(begin).Seconds()}
+		last = now
+		t.result.Rows = append(t.result.Rows, row)
+		if err := t.log.write(row); err != nil {
+			return done, err
+		}
+		t.each(row)
+		if t.o.SaveEvery > 0 && done%t.o.SaveEvery == 0 {
+			if err := t.save(work, done); err != nil {
+				return done, err
+			}
+		}
+	}
+	return done, nil
+}
+
+// step runs one step and returns its loss, the mean of those of its batches; whole is false if
+// these end before it does, and no step is made.
+func (t *trainer) step(ctx context.Context, batches <-chan batch, lr float64) (mean float64, whole bool, err error) {
+	if err := t.model.SetLR(ctx, lr); err != nil {
+		return 0, false, err
+	}
+	for range t.o.perStep() {
+		b, ok := <-batches
+		if !ok {
+			return 0, false, nil
+		}
+		loss, err := t.run(ctx, b)
+		if err != nil {
+			return 0, false, err
+		}
+		mean += loss / float64(t.o.perStep())
+	}
+	return mean, true, nil
+}
+
+// run runs a batch and returns its loss.
+func (t *trainer) run(ctx context.Context, b batch) (float64, error) {
+	if err := t.plan.SetInputs(ctx, b.x, b.y); err != nil {
+		return 0, err
+	}
+	if err := t.plan.Run(ctx); err != nil {
+		return 0, err
+	}
+	loss, err := t.plan.Loss(ctx)
+	if err != nil || loss-loss == 0 {
+		return loss, err
+	}
+	name, err := t.model.NotFinite(ctx)
+	if err != nil {
+		return loss, err
+	}
+	if name == "" {
+		name = "no gradient and no weight"
+	}
+	return loss, fmt.Errorf("the loss is %g; the first tensor that is not finite: %s", loss, name)
+}
+
+// save writes the state, unless the file has it.
+func (t *trainer) save(ctx context.Context, done int) error {
+	if t.o.Save == "" || t.saved == done {
+		return nil
+	}
+	t.saved = done
+	return t.model.SaveState(ctx, t.o.Save, map[string]string{
+		"batches": strconv.Itoa(done), "seed": strconv.FormatUint(t.o.Seed, 10),
+	})
+}
+
+// end writes what there is at the end.
+func (t *trainer) end(ctx context.Context, done int) (err error) {
+	if t.result.Skipped, err = t.model.Skipped(ctx); err != nil {
+		return err
+	}
+	if err := t.save(ctx, done); err != nil {
+		return err
+	}
+	if t.o.Weights != "" {
+		w, err := t.model.Weights(ctx)
+		if err == nil {
+			err = tnp.Save(t.o.Weights, w, t.o.Config)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if t.o.Curve != "" && len(t.result.Rows) > 0 {
+		return drawLosses(t.o, t.result.Rows)
+	}
+	return nil
+}
+
+// ReadFile takes the sizes of the model from the file that is to be loaded, and the seed, if that
+// is asked for.
+func (o *Options) ReadFile(seed bool) error {
+	f, err := safetensors.Open(o.Load)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if o.Config, err = tnp.ReadConfig(f, 0); err != nil {
+		return fmt.Errorf("%s: %w", o.Load, err)
+	}
+	if seed {
+		if o.Seed, err = strconv.ParseUint(f.Metadata["seed"], 10, 64); err != nil {
+			return fmt.Errorf("%s: metadata seed=%q is not a number", o.Load, f.Metadata["seed"])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package train
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// options train tiny for some steps.
+func options(t testing.TB, steps int) *Options {
+	p, err := tnp.PresetOf("tiny")
+	require.NoError(t, err)
+	return &Options{Config: p.Config, Shape: p.Shape, Data: gp.Default(), Steps: steps, Warmup: 2, LR: 1e-3, WeightDecay: 0.01, Seed: 5}
+}
+
+func nothing(Row) {}
+
+// TestSchedule: up along a line, down along a cosine, or level.
+func TestSchedule(t *testing.T) {
+	o := Options{Steps: 12, Warmup: 4, LR: 2}
+	for step, want := range map[int]float64{0: 0.5, 1: 1, 3: 2, 4: 2, 6: 1 + math.Sqrt2/2, 8: 1, 12: 0} {
+		require.InDelta(t, want, o.LRAt(step), 1e-12, step)
+	}
+	o.Constant = true
+	require.Equal(t, 2.0, o.LRAt(11))
+	o.Warmup = 0
+	require.Equal(t, 2.0, o.LRAt(0))
+}
+
+// files returns names in a folder of the test's.
+func files(t testing.TB) func(string) string {
+	dir := t.TempDir()
+	return func(name string) string { return filepath.Join(dir, name) }
+}
+
+func read(t testing.TB, path string) string {
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// columns returns some columns of a log, which do not depend on the machine.
+func columns(t testing.TB, path string) (list []string) {
+	for line := range strings.Lines(read(t, path)) {
+		cells := strings.Split(line, ",")
+		list = append(list, strings.Join(cells[:3], ","))
+	}
+	return list
+}
+
+// TestContinue: a training that is interrupted and continued has the log, and the state, of one
+// that is not; what the log has beyond the state is dropped.
+func TestContinue(t *testing.T) {
+	d := vktest.Open(t)
+	file := files(t)
+	whole := options(t, 8)
+	whole.Save, whole.CSV, whole.Weights, whole.Curve, whole.Batches = file("whole"), file("whole.csv"), file("weights"), file("curve"), 2
+	all, err := Run(context.Background(), d, whole, nothing)
+	require.NoError(t, err)
+	require.Len(t, all.Rows, 8)
+	require.Equal(t, 512/2, all.Evaluation.Targets)
+	require.Greater(t, all.Evaluation.Loss, all.Evaluation.Own)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	part := options(t, 8)
+	part.Save, part.CSV, part.Batches = file("part"), file("part.csv"), 2
+	_, err = Run(ctx, d, part, func(r Row) {
+		if r.Step == 3 {
+			cancel()
+		}
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Len(t, columns(t, part.CSV), 4)
+	require.NoError(t, os.WriteFile(part.CSV, []byte(read(t, part.CSV)+"4,1,1,1,1\n5,1,"), 0o600)) // killed
+
+	rest := options(t, 8)
+	rest.Seed, rest.Config = 0, tnp.Config{}
+	rest.Load, rest.Save, rest.CSV = part.Save, part.Save, part.CSV
+	require.NoError(t, rest.ReadFile(true))
+	result, err := Run(context.Background(), d, rest, nothing)
+	require.NoError(t, err)
+	require.Equal(t, 3, result.First)
+	require.Len(t, result.Rows, 8)
+	require.Equal(t, columns(t, whole.CSV), columns(t, part.CSV))
+	require.Equal(t, read(t, whole.Save), read(t, part.Save))
+
+	_, err = Run(context.Background(), d, rest, nothing)
+	require.EqualError(t, err, part.Save+": it has 8 steps, of steps=8 none is left")
+
+	// The drawing is there, and the weights are those of the state.
+	require.Contains(t, read(t, file("curve.svg")), "Loss of a neural process")
+	require.NotEmpty(t, read(t, file("curve.png")))
+	var losses []float64
+	for _, path := range []string{whole.Weights, whole.Save} {
+		o := options(t, 1)
+		o.Batches = 2
+		e, err := Evaluate(context.Background(), d, path, o, file("picture"))
+		require.NoError(t, err)
+		losses = append(losses, e.Loss)
+	}
+	require.Equal(t, losses[0], losses[1])
+	require.Equal(t, all.Evaluation.Loss, losses[0])
+	require.Contains(t, read(t, file("picture.svg")), "2 deviations")
+}
+
+// TestSaveEvery: the file is there while the training goes on.
+func TestSaveEvery(t *testing.T) {
+	d := vktest.Open(t)
+	o := options(t, 5)
+	o.Save, o.SaveEvery = files(t)("state"), 2
+	var seen []string
+	_, err := Run(context.Background(), d, o, func(r Row) {
+		f, err := safetensors.Open(o.Save)
+		if err != nil {
+			seen = append(seen, "none")
+			return
+		}
+		defer f.Close()
+		seen = append(seen, f.Metadata["batches"])
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"none", "none", "2", "2", "4"}, seen)
+}
+
+// TestNotFinite: a loss that is none stops the training, with the step and the tensor.
+func TestNotFinite(t *testing.T) {
+	d := vktest.Open(t)
+	o := options(t, 50)
+	o.LR, o.Warmup, o.Constant = 1, 0, true
+	o.WeightDecay = 1e30 // the weights grow beyond float32
+	_, err := Run(context.Background(), d, o, nothing)
+	require.ErrorContains(t, err, "the first tensor that is not finite: the gradient of ")
+	require.Regexp(t, `^step [0-9]+: the loss is `, err.Error())
+}
+
+// TestValidate: each wrong option has an error that names it.
+func TestValidate(t *testing.T) {
+	for want, change := range map[string]func(o *Options){
+		"tnp: layers=0 is not from 1 to 1024":                        func(o *Options) { o.Layers = 0 },
+		"tnp: batch=0 is not from 1 to 16777216":                     func(o *Options) { o.Batch = 0 },
+		"train: input_dim=4 is not 3: tasks are of one x":            func(o *Options) { o.InputDim = 4 },
+		"train: steps=0 is not from 1 to 16777216":                   func(o *Options) { o.Steps = 0 },
+		"train: warmup=11 is not from 0 to steps=10":                 func(o *Options) { o.Warmup = 11 },
+		"train: lr=NaN is not positive and at most 1":                func(o *Options) { o.LR = math.NaN() },
+		"train: clip=-1 is negative or not finite":                   func(o *Options) { o.Clip = -1 },
+		"train: batches=-1 is negative":                              func(o *Options) { o.Batches = -1 },
+		"train: save_every=-1 is negative":                           func(o *Options) { o.SaveEvery = -1 },
+		"train: save_every is given, but no file to save to":         func(o *Options) { o.SaveEvery = 1 },
+		"tnp: loss_scale=3 is not a power of two from 2^-20 to 2^40": func(o *Options) { o.LossScale = 3 },
+		"tnp: dtype=int32 is not one of float32, float16, bfloat16":  func(o *Options) { o.DType = dtype.Int32 },
+		"optim: weight_decay=-1 is not a finite number from 0 on":    func(o *Options) { o.WeightDecay = -1 },
+		"gp: exact=-1 is not from 0 to 8192":                         func(o *Options) { o.Data.Exact = -1 },
+	} {
+		o := options(t, 10)
+		change(o)
+		require.EqualError(t, o.Validate(), want)
+	}
+	o := options(t, 10)
+	require.NoError(t, o.Validate())
+}
+
+// TestLog: what is no log is refused, and left as it is.
+func TestLog(t *testing.T) {
+	file := files(t)
+	for text, want := range map[string]string{
+		"a,b\n1,2\n": "columns [a b] are not [step loss lr tokens_per_s seconds]: it is no log of a training",
+		"step,loss,lr,tokens_per_s,seconds\nx,1,1,1,1\n": `line 2: step "x" is not a number`,
+		"step,loss,lr,tokens_per_s,seconds\n1,1,y,1,1\n": `line 2: lr "y" is not a number`,
+		"step,loss,lr,tokens_per_s,seconds\n1,1\n":       "record on line 2: wrong number of fields",
+	} {
+		require.NoError(t, os.WriteFile(file("log"), []byte(text), 0o600))
+		_, err := openLog(&Options{CSV: file("log"), Load: "x"}, &Result{})
+		require.EqualError(t, err, file("log")+": "+want)
+		require.Equal(t, text, read(t, file("log")))
+	}
+	rows, err := readLog(file("none"))
+	require.NoError(t, err)
+	require.Empty(t, rows)
+}
+
+// TestAccumulate: steps of several batches take as many data, and continue bit for bit.
+func TestAccumulate(t *testing.T) {
+	d := vktest.Open(t)
+	file := files(t)
+	train := func(o *Options, steps int, load, save string) []Row {
+		o.Accumulate, o.Save, o.Load = 3, file(save), ""
+		if load != "" {
+			o.Load = file(load)
+		}
+		o.Constant, o.Steps = true, steps
+		r, err := Run(context.Background(), d, o, nothing)
+		require.NoError(t, err)
+		return r.Rows
+	}
+	whole := train(options(t, 4), 4, "", "whole")
+	train(options(t, 4), 2, "", "half")
+	rest := train(options(t, 4), 4, "half", "rest")
+	require.Equal(t, read(t, file("whole")), read(t, file("rest")))
+	require.Equal(t, whole[2].Loss, rest[0].Loss)
+
+	// The loss of a step is the mean of its batches'.
+	o := options(t, 3)
+	o.LR, o.WeightDecay = 1e-30, 0
+	single, err := Run(context.Background(), d, o, nothing)
+	require.NoError(t, err)
+	mean := (single.Rows[0].Loss + single.Rows[1].Loss + single.Rows[2].Loss) / 3
+	require.InDelta(t, mean, whole[0].Loss, 1e-6)
+}

@@ -1,0 +1,146 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/pipelines/tnp"
+)
+
+// backward computes the gradients of scale times the loss by all parameters.
+func (m *model) backward(in Inputs, t *tape, scale float64) {
+	c, inner := m.c, m.c.Heads*m.c.HeadDim
+	m.grads["norm.weight"] = make([]float64, c.DModel)
+	dz := m.headsBackward(in, t, scale)
+	dxt := m.store(normBackward(dz, t.xt, t.n, m.w["norm.weight"], m.grads["norm.weight"]))
+	dx := m.scatter(dxt)
+	for i := c.Layers - 1; i >= 0; i-- {
+		b := &t.blocks[i]
+		name := func(s string) string { return tnp.BlockName(i, s) }
+		up, down := m.weight(name("up.weight"), c.DFF, c.DModel), m.weight(name("down.weight"), c.DModel, c.DFF)
+		m.grads[name("down.weight")] = tn(dx, b.hidden).v
+		dpre := m.store(nn(dx, down).times(b.pre, dsilu))
+		m.grads[name("up.weight")] = tn(dpre, b.y2).v
+		dy2 := m.store(nn(dpre, up))
+		m.grads[name("norm2.weight")] = make([]float64, c.DModel)
+		dx1 := m.store(plus(dx, normBackward(dy2, b.x1, b.n2, m.w[name("norm2.weight")], m.grads[name("norm2.weight")])))
+		m.grads[name("out.weight")] = tn(dx1, b.o).v
+		do := m.store(nn(dx1, m.weight(name("out.weight"), c.DModel, inner)))
+		dqkv := m.store(m.attendBackward(b.qkv, b.o, do))
+		m.grads[name("qkv.weight")] = tn(dqkv, b.y1).v
+		dy1 := m.store(nn(dqkv, m.weight(name("qkv.weight"), 3*inner, c.DModel)))
+		m.grads[name("norm1.weight")] = make([]float64, c.DModel)
+		dx = m.store(plus(dx1, normBackward(dy1, b.x, b.n1, m.w[name("norm1.weight")], m.grads[name("norm1.weight")])))
+	}
+	m.grads["embed.weight"] = tn(dx, t.in).v
+}
+
+// headsBackward computes the gradients of the heads' weights, and returns that of their input.
+func (m *model) headsBackward(in Inputs, t *tape, scale float64) matrix {
+	c, n := m.c, float64(t.z.rows)
+	r, w := make([]float64, c.Components), make([]float64, c.Components)
+	dheads := newMatrix(t.z.rows, 3*c.Components)
+	for row := range t.z.rows {
+		h := t.heads.row(row)
+		logP(h, in.Y[row], r, w)
+		for k := range c.Components {
+			g, sigma := -scale/n, math.Exp(h[3*k+2])
+			z := (in.Y[row] - h[3*k+1]) / sigma
+			d := dheads.row(row)[3*k : 3*k+3]
+			d[0], d[1], d[2] = g*(r[k]-w[k]), g*r[k]*z/sigma, g*r[k]*(z*z-1)
+		}
+	}
+	dheads = m.store(dheads)
+	dz := newMatrix(t.z.rows, c.DModel)
+	var dup, ddown []float64
+	for k := range c.Components {
+		dy := dheads.columns(3*k, 3*k+3)
+		ddown = append(ddown, tn(t.hidden[k], dy).v...)
+		dpre := m.store(nt(dy, m.head("heads.down", k, c.DFF, 3)).times(t.pre[k], dsilu))
+		dup = append(dup, tn(t.z, dpre).v...)
+		dz = plus(dz, nt(dpre, m.head("heads.up", k, c.DModel, c.DFF)))
+	}
+	m.grads["heads.up"], m.grads["heads.down"] = dup, ddown
+	return m.store(dz)
+}
+
+// scatter returns the gradient of all rows, given that of target rows.
+func (m *model) scatter(t matrix) matrix {
+	s := m.s
+	x := newMatrix(s.Tokens(), t.cols)
+	for b := range s.Batch {
+		copy(x.v[(b*(s.Context+s.Targets)+s.Context)*t.cols:], t.v[b*s.Targets*t.cols:(b+1)*s.Targets*t.cols])
+	}
+	return x
+}
+
+// heads calls f with q of a head of a task, all rows, and k and v of its context rows, which
+// are copies, and with where their rows and columns begin.
+func (m *model) heads(qkv matrix, f func(q, k, v matrix, row, col int)) {
+	d, inner, length := m.c.HeadDim, m.c.Heads*m.c.HeadDim, m.s.Context+m.s.Targets
+	for b := range m.s.Batch {
+		all := qkv.slice(b*length, (b+1)*length)
+		for h := range m.c.Heads {
+			col := h * d
+			k, v := all.columns(inner+col, inner+col+d), all.columns(2*inner+col, 2*inner+col+d)
+			f(all.columns(col, col+d), k.slice(0, m.s.Context), v.slice(0, m.s.Context), b*length, col)
+		}
+	}
+}
+
+// weights returns softmax(scale * q * kᵀ).
+func (m *model) weights(q, k matrix) matrix {
+	p := nt(q, k)
+	for r := range p.rows {
+		row := p.row(r)
+		for i := range row {
+			row[i] /= math.Sqrt(float64(m.c.HeadDim))
+		}
+		sum := logSumExp(row)
+		for i := range row {
+			row[i] = math.Exp(row[i] - sum)
+		}
+	}
+	return p
+}
+
+// attend returns O of all heads side by side.
+func (m *model) attend(qkv matrix) matrix {
+	o := newMatrix(qkv.rows, m.c.Heads*m.c.HeadDim)
+	m.heads(qkv, func(q, k, v matrix, row, col int) {
+		o.put(nn(m.store(m.weights(q, k)), v), row, col)
+	})
+	return o
+}
+
+// put copies x to a place in m.
+func (m matrix) put(x matrix, row, col int) {
+	for r := range x.rows {
+		copy(m.row(row + r)[col:], x.row(r))
+	}
+}
+
+// attendBackward returns the gradients by q, k and v side by side: 0 by k and v of target rows.
+func (m *model) attendBackward(qkv, o, do matrix) matrix {
+	inner, d := m.c.Heads*m.c.HeadDim, m.c.HeadDim
+	dqkv := newMatrix(qkv.rows, qkv.cols)
+	m.heads(qkv, func(q, k, v matrix, row, col int) {
+		p := m.weights(q, k)
+		dO, oo := do.slice(row, row+q.rows).columns(col, col+d), o.slice(row, row+q.rows).columns(col, col+d)
+		ds := nt(dO, v)
+		for r := range ds.rows {
+			delta := 0.0
+			for i, g := range dO.row(r) {
+				delta += g * oo.row(r)[i]
+			}
+			for i := range ds.row(r) {
+				ds.row(r)[i] = p.row(r)[i] * (ds.row(r)[i] - delta)
+			}
+		}
+		ds = m.store(ds)
+		scale := func(x float64) float64 { return x / math.Sqrt(float64(d)) }
+		dqkv.put(nn(ds, k).apply(scale), row, col)
+		dqkv.put(tn(ds, q).apply(scale), row, inner+col)
+		dqkv.put(tn(m.store(p), dO), row, 2*inner+col)
+	})
+	return dqkv
+}

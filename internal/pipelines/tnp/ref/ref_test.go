@@ -1,0 +1,107 @@
+package ref
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/diff/fd"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+)
+
+// small is a model with two of everything, and no two sizes alike.
+var small, smallShape = tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 5, Components: 3, InputDim: 4},
+	tnp.Shape{Batch: 2, Context: 3, Targets: 4}
+
+// random returns weights that are not those of Init, whose norms are 1, and a batch.
+func random(c tnp.Config, s tnp.Shape) (map[string][]float64, Inputs) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	normal := func(n int, scale float64) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = scale * rng.NormFloat64()
+		}
+		return x
+	}
+	w := map[string][]float64{}
+	for _, p := range c.Params() {
+		w[p.Name] = normal(p.Size(), 0.5)
+	}
+	return w, Inputs{normal(s.Tokens()*c.InputDim, 1), normal(s.Batch*s.Targets, 1)}
+}
+
+// TestGradients compares every gradient with finite differences of the loss.
+func TestGradients(t *testing.T) {
+	w, in := random(small, smallShape)
+	got := Compute(w, in, small, smallShape)
+	require.Len(t, got.Grads, len(small.Params()))
+	for _, p := range small.Params() {
+		x := w[p.Name]
+		require.Len(t, got.Grads[p.Name], len(x), p.Name)
+		largest := 0.0
+		for i := range x {
+			before := x[i]
+			want := fd.Derivative(func(v float64) float64 {
+				x[i] = v
+				return Forward(w, in, small, smallShape).Loss
+			}, before, &fd.Settings{Formula: fd.Central, Step: 1e-5})
+			x[i] = before
+			largest = max(largest, math.Abs(want))
+			require.InDelta(t, want, got.Grads[p.Name][i], 1e-8, "%s[%d]", p.Name, i)
+		}
+		require.Greater(t, largest, 1e-3, "%s: the loss does not depend on it", p.Name)
+	}
+}
+
+// TestVisible: context sees context, targets see context, no target sees another or its own y.
+func TestVisible(t *testing.T) {
+	w, in := random(small, smallShape)
+	before := Forward(w, in, small, smallShape)
+	length := smallShape.Context + smallShape.Targets
+	for row := range length { // of the second task
+		moved := Inputs{append([]float64(nil), in.X...), in.Y}
+		moved.X[(length+row)*small.InputDim] += 0.5
+		after := Forward(w, moved, small, smallShape)
+		for i := range after.LogP {
+			changes := i/smallShape.Targets == 1 && (row < smallShape.Context || row-smallShape.Context == i%smallShape.Targets)
+			require.Equal(t, changes, before.LogP[i] != after.LogP[i], "row %d, target %d", row, i)
+		}
+	}
+}
+
+// TestLogP compares with the density as it is written, where nothing overflows.
+func TestLogP(t *testing.T) {
+	heads, y := []float64{0.3, 1, 0.2, -0.5, -1, 0.1}, 0.4
+	p, sum := 0.0, math.Exp(0.3)+math.Exp(-0.5)
+	for k := range 2 {
+		sigma := math.Exp(heads[3*k+2])
+		z := (y - heads[3*k+1]) / sigma
+		p += math.Exp(heads[3*k]) / sum * math.Exp(-z*z/2) / (sigma * math.Sqrt(2*math.Pi))
+	}
+	require.InDelta(t, math.Log(p), logP(heads, y, nil, nil), 1e-15)
+}
+
+// TestPlain: rounding to float32 changes little, rounding to 16 bits more, a scale that is a
+// power of two next to nothing where nothing underflows.
+func TestPlain(t *testing.T) {
+	w, in := random(small, smallShape)
+	exact := Compute(w, in, small, smallShape)
+	off := func(o Outputs) (worst float64) {
+		for name, g := range o.Grads {
+			for i := range g {
+				worst = max(worst, math.Abs(g[i]-exact.Grads[name][i]))
+			}
+		}
+		return worst
+	}
+	float32s := off(Plain(w, in, small, smallShape, dtype.Float32, 1))
+	require.Less(t, float32s, 1e-5)
+	require.Greater(t, float32s, 1e-9)
+	halves := off(Plain(w, in, small, smallShape, dtype.Float16, 1024))
+	require.Less(t, halves, 5e-2)
+	require.Greater(t, halves, 1e-5)
+	require.Equal(t, float32s, off(Plain(w, in, small, smallShape, dtype.Float32, 1024)))
+}

@@ -1,0 +1,229 @@
+// Package record makes one recording of many kernels, with one plan of the memory between them.
+//
+// A Program is a static list of steps. Each says which tensors it reads and writes; so it is
+// known from which step to which a tensor is needed, and tensors that are never needed at once
+// share memory:
+//
+//	step     reads  writes      a  b  c  d
+//	norm     a      b           █  █
+//	product  b      c           █  █  █
+//	silu     c      d           █     █  █      b and d may lie at one place
+//	sum      a, d   a           █        █
+//
+// Plan finds the places, largest tensors first, and says how much memory that takes and who holds
+// it, before anything is allocated. Allocate takes the memory, and Record records the steps into a
+// vk.Cmd, which is then submitted again and again.
+//
+// Tensors that outlive a submission, such as weights, are the caller's: steps know them
+// without the program.
+package record
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Program is a list of steps and their tensors. It is for one goroutine.
+type Program struct {
+	name    string
+	steps   []step
+	tensors []*Tensor
+	err     error // the first of Step
+	memory  *Memory
+	buffers []*vk.Buffer
+}
+
+// A step is what one call of a kernel package records.
+type step struct {
+	name   string
+	record func(c *vk.Cmd) error
+}
+
+// A Tensor is memory that a Program plans.
+type Tensor struct {
+	name        string
+	dtype       dtype.DType
+	shape       []int
+	bytes       int64
+	first, last int // steps; first is -1 for an input, last the number of steps for an output
+	writes      int
+	chunk       int
+	offset      int64
+	view        vk.Tensor
+}
+
+// New returns a program without steps; its name is that of its memory.
+func New(name string) *Program { return &Program{name: name} }
+
+// unused is the first step of a tensor that no step has met.
+const unused = -2
+
+// Tensor returns a contiguous tensor. The first step that meets it writes it.
+func (p *Program) Tensor(name string, t dtype.DType, shape ...int) *Tensor {
+	x := &Tensor{name: name, dtype: t, shape: shape, bytes: int64(t.Size()), first: unused}
+	for _, n := range shape {
+		x.bytes *= int64(n)
+	}
+	p.tensors = append(p.tensors, x)
+	return x
+}
+
+// Input returns a tensor that the caller writes before each submission; nothing else lies
+// there at any time.
+func (p *Program) Input(name string, t dtype.DType, shape ...int) *Tensor {
+	x := p.Tensor(name, t, shape...)
+	x.first, x.last, x.writes = -1, -1, 1
+	return p.Output(x)
+}
+
+// Output keeps t from its first step to the end, and returns it: the caller reads it after a
+// submission.
+func (p *Program) Output(t *Tensor) *Tensor {
+	t.last = 1 << 30
+	return t
+}
+
+// Scratch returns memory of so many bytes for one step, or nil for none.
+func (p *Program) Scratch(name string, bytes int64) *Tensor {
+	if bytes == 0 {
+		return nil
+	}
+	return p.Tensor(name, dtype.Float32, int((bytes+3)/4))
+}
+
+// Step appends a step. Both lists may have nils, which count as nothing; a tensor that is updated
+// is in both, and scratch memory among the writes. A tensor that no step before this one writes
+// cannot be read: Plan returns that.
+func (p *Program) Step(name string, reads, writes []*Tensor, f func(c *vk.Cmd) error) {
+	n := len(p.steps)
+	p.steps = append(p.steps, step{name, f})
+	meet := func(t *Tensor) {
+		if t.first == unused {
+			t.first = n
+		}
+		t.last = max(t.last, n)
+	}
+	for _, t := range reads {
+		if t == nil {
+			continue
+		}
+		if t.writes == 0 && p.err == nil {
+			p.err = fmt.Errorf("record: step %s reads %s, which no step before it writes", name, t.name)
+		}
+		meet(t)
+	}
+	for _, t := range writes {
+		if t != nil {
+			meet(t)
+			t.writes++
+		}
+	}
+}
+
+// Steps returns the number of steps.
+func (p *Program) Steps() int { return len(p.steps) }
+
+// check returns an error if a tensor is read before it is written, never met, or empty.
+func (p *Program) check() error {
+	if p.err != nil {
+		return p.err
+	}
+	for _, t := range p.tensors {
+		switch {
+		case t.first == unused:
+			return fmt.Errorf("record: no step reads or writes %s", t.name)
+		case t.bytes <= 0:
+			return fmt.Errorf("record: %s has shape %v: it has no elements", t.name, t.shape)
+		}
+	}
+	return nil
+}
+
+// Allocate takes the planned memory. Close frees it.
+func (p *Program) Allocate(d *vk.Device) (err error) {
+	if p.memory == nil {
+		return errors.New("record: Allocate comes after Plan")
+	}
+	if p.buffers != nil {
+		return errors.New("record: memory is allocated already")
+	}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	for i, bytes := range p.memory.Chunks {
+		b, err := d.NewBuffer(fmt.Sprintf("%s %d", p.name, i), bytes)
+		if err != nil {
+			return fmt.Errorf("record: %w", err)
+		}
+		p.buffers = append(p.buffers, b)
+	}
+	for _, t := range p.tensors {
+		slice, err := p.buffers[t.chunk].Slice(t.offset, t.bytes)
+		if err != nil {
+			return fmt.Errorf("record: %s: %w", t.name, err)
+		}
+		t.view = vk.View(slice, t.dtype, t.shape...)
+	}
+	return nil
+}
+
+// Record records all steps into c. Barriers follow from what their kernels read and write, so that
+// steps that do not depend on each other run side by side where they follow one another. Before
+// each step it calls before, if that is not nil, with the step's name.
+func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
+	defer c.Keep(&err)
+	if p.buffers == nil {
+		return errors.New("record: Record comes after Allocate")
+	}
+	for _, s := range p.steps {
+		if before != nil {
+			before(s.name)
+		}
+		if err := s.record(c); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return c.Err()
+}
+
+// Close frees the memory once the submissions so far have finished. It is idempotent and may be
+// called on nil.
+func (p *Program) Close() {
+	if p == nil {
+		return
+	}
+	for _, b := range p.buffers {
+		b.Close()
+	}
+	p.buffers = nil
+	for _, t := range p.tensors {
+		t.view = vk.Tensor{}
+	}
+}
+
+// View returns the tensor in its memory, after Allocate; the zero Tensor for nil.
+func (t *Tensor) View() vk.Tensor {
+	if t == nil {
+		return vk.Tensor{}
+	}
+	v := t.view
+	v.Shape, v.Strides = slices.Clone(v.Shape), slices.Clone(v.Strides)
+	return v
+}
+
+// Buffer returns the memory of t, after Allocate; nil for nil.
+func (t *Tensor) Buffer() *vk.Buffer {
+	if t == nil {
+		return nil
+	}
+	return t.view.Buffer
+}
+
+// Name returns the name.
+func (t *Tensor) Name() string { return t.name }

@@ -1,0 +1,172 @@
+package tnp
+
+import (
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// backward appends the backward pass.
+func (b *builder) backward() {
+	c, s := b.c, b.s
+	b.scale = b.prog.Input("loss scale", dtype.Float32, 1)
+	dz := b.tensor("gradient of norm.y", s.Batch*s.Targets, c.DModel)
+	b.lossBackward(dz)
+	top := b.blocks[c.Layers-1]
+	dx := of(b.tensor("gradient of norm.sum", top.rows, c.DModel))
+	b.normalizeBackward("norm, backward", "norm.weight", b.last.n1, of(b.last.n1.sum), of(dz), operand{}, dx)
+	for i := c.Layers - 1; i >= 0; i-- {
+		dx = b.blockBackward(b.blocks[i], dx)
+	}
+	b.weightGradient("embed, backward", b.gradient("embed.weight"), of(b.x), dx, c.input(), c.DModel, s.Tokens())
+}
+
+// weightGradient appends dw = xᵀ * dy, (in, out), of so many rows.
+func (b *builder) weightGradient(name string, dw, x, dy operand, in, out, rows int) {
+	b.product(name, dw, x, dy, dtype.Float32, gemm.Problem{M: in, N: out, K: rows, TransA: true})
+}
+
+func (b *builder) lossBackward(dz *record.Tensor) {
+	p, opt := b.mixture(), b.o.mixture()
+	bytes, err := mixture.Workspace(b.caps, p, kit.Backward, opt)
+	scratch := b.scratch("loss, backward", bytes, err)
+	b.step("loss, backward", []operand{of(b.last.n1.y), of(b.y), of(b.scale)}, []operand{of(dz)}, scratch, func(c *vk.Cmd) error {
+		opt.Workspace = scratch.Buffer()
+		g := mixture.Gradients{DLoss: b.scale.View(), DX: dz.View(), DW1: b.model.gradient("heads.up"), DW2: b.model.gradient("heads.down")}
+		return mixture.Backward(c, b.mixtureTensors(), g, p, opt)
+	})
+}
+
+// blockBackward appends the backward pass of a block. It is given the gradient of the stream
+// after it, of the block's rows, and returns that of the stream before it, of all tokens.
+func (b *builder) blockBackward(k *block, dx operand) operand {
+	c, inner := b.c, b.c.inner()
+	k = b.blockAgain(k)
+	dy2 := b.tensor(k.name("gradient of norm2.y"), k.rows, c.DModel)
+	b.perceptronBackward(k, dx, dy2)
+	dx1, all := b.streamGradient(k)
+	b.normalizeBackward(k.name("norm2, backward"), k.name("norm2.weight"), k.n2, of(k.n2.sum), of(dy2), dx, dx1)
+	do := b.tensor(k.name("gradient of o"), k.rows, inner)
+	b.product(k.name("project out, backward"), of(do), dx1, b.weight(k.name("out.weight")), b.dtype, gemm.Problem{M: k.rows, N: inner, K: c.DModel, TransB: true})
+	b.weightGradient(k.name("gradient of out.weight"), b.gradient(k.name("out.weight")), of(k.o), dx1, inner, c.DModel, k.rows)
+	dq, dkv := b.attendBackward(k, do)
+	dy1 := b.projectBackward(k, dq, dkv)
+	all = b.scatter(k, dx1, all)
+	before := of(b.tensor(k.name("gradient of x"), b.s.Tokens(), c.DModel))
+	b.normalizeBackward(k.name("norm1, backward"), k.name("norm1.weight"), k.n1, k.x, of(dy1), all, before)
+	return before
+}
+
+func (b *builder) perceptronBackward(k *block, dx operand, dy2 *record.Tensor) {
+	p, opt, name := b.mlp(k), b.o.mlp(), k.name("perceptron, backward")
+	bytes, err := mlp.Workspace(b.caps, p, kit.Backward, opt)
+	scratch := b.scratch(name, bytes, err)
+	reads := []operand{dx, of(k.n2.y)}
+	if k.pre != nil {
+		reads = append(reads, of(k.pre))
+	}
+	b.step(name, reads, []operand{of(dy2)}, scratch, func(c *vk.Cmd) error {
+		opt.Workspace = scratch.Buffer()
+		g := mlp.Gradients{DY: dx.view(), DX: dy2.View(), DW1: b.model.gradient(k.name("up.weight")), DW2: b.model.gradient(k.name("down.weight"))}
+		return mlp.Backward(c, b.mlpTensors(k), g, p, opt)
+	})
+}
+
+// streamGradient returns where the gradient of the stream inside a block is written, and that
+// of all tokens that it becomes: itself, but of the last block, which has rows of targets only.
+// With one task those are a part of all.
+func (b *builder) streamGradient(k *block) (rows, all operand) {
+	name, s := k.name("gradient of norm2.sum"), b.s
+	if !k.last {
+		t := of(b.tensor(name, k.rows, b.c.DModel))
+		return t, t
+	}
+	all = of(b.tensor(name+", all tokens", s.Tokens(), b.c.DModel))
+	b.zero(k.name("zeros of context"), all)
+	if s.Batch == 1 {
+		return all.slice(0, s.Context, s.Context+s.Targets), all
+	}
+	return of(b.tensor(name, k.rows, b.c.DModel)), all
+}
+
+// zero appends x = 0.
+func (b *builder) zero(name string, x operand) {
+	b.step(name, nil, []operand{x}, nil, func(c *vk.Cmd) error {
+		buffer := x.view().Buffer
+		c.Fill(buffer, 0, buffer.Bytes()&^3, 0)
+		return c.Err()
+	})
+}
+
+// scatter appends the copy of the last block's rows to those of all tokens, where they are not
+// there already.
+func (b *builder) scatter(k *block, rows, all operand) operand {
+	if s := b.s; k.last && s.Batch > 1 {
+		b.copied(k.name("gradient of targets"), all.split(s.Batch).slice(1, s.Context, s.Context+s.Targets), rows.split(s.Batch))
+	}
+	return all
+}
+
+// attendBackward appends attention's. dkv is (2, rows, heads*dim): gradients have memory of their
+// own each.
+func (b *builder) attendBackward(k *block, do *record.Tensor) (dq, dkv *record.Tensor) {
+	s, inner, heads := b.s, b.c.inner(), b.c.Heads
+	dq, dkv = b.tensor(k.name("gradient of q"), k.rows, inner), b.tensor(k.name("gradient of kv"), 2, s.Batch*s.Context, inner)
+	p, opt, name := b.attended(k.queries), b.o.attention(), k.name("attention, backward")
+	bytes, err := attention.Workspace(b.caps, p, kit.Backward, opt)
+	scratch := b.scratch(name, bytes, err)
+	b.step(name, []operand{of(k.q), of(k.kv), of(k.o), of(k.lse), of(do)}, []operand{of(dq), of(dkv)}, scratch, func(c *vk.Cmd) error {
+		opt.Workspace = scratch.Buffer()
+		return attention.Backward(c, b.attention(k), attention.Gradients{
+			DO: of(do).heads(s.Batch, heads).view(), DQ: of(dq).heads(s.Batch, heads).view(),
+			DK: matrix(dkv, 0).heads(s.Batch, heads).view(), DV: matrix(dkv, 1).heads(s.Batch, heads).view(),
+		}, p, opt)
+	})
+	return dq, dkv
+}
+
+// matrix returns one of the matrices of a tensor (n, rows, columns).
+func matrix(t *record.Tensor, i int) operand {
+	return of(t).slice(0, i, i+1).then(func(t vk.Tensor) vk.Tensor {
+		t.Shape, t.Strides = t.Shape[1:], t.Strides[1:]
+		return t
+	})
+}
+
+// projectBackward appends the gradients of the projections of q, k and v: of their weights, and,
+// which it returns, of what they project. That is a sum: of q for all rows, or for targets, of k
+// and v for context.
+func (b *builder) projectBackward(k *block, dq, dkv *record.Tensor) *record.Tensor {
+	c, s, inner := b.c, b.s, b.c.inner()
+	weight, gradient := b.weight(k.name("qkv.weight")), b.gradient(k.name("qkv.weight"))
+	b.weightGradient(k.name("gradient of q.weight"), gradient.slice(1, 0, inner), k.yq, of(dq), c.DModel, inner, k.rows)
+	b.product(k.name("gradient of kv.weight"), gradient.slice(1, inner, 3*inner).then(func(t vk.Tensor) vk.Tensor {
+		t.Shape, t.Strides = []int{2, t.Shape[0], inner}, []int{inner, t.Strides[0], 1}
+		return t
+	}), k.yc.repeated(2), of(dkv), dtype.Float32, gemm.Problem{Batch: 2, M: c.DModel, N: inner, K: s.Batch * s.Context, TransA: true})
+
+	dy := b.tensor(k.name("gradient of norm1.y"), s.Tokens(), c.DModel)
+	part := func(name string, d operand, first, rows, column int, beta float64) {
+		if rows == s.Context+s.Targets { // one product has fewer edges than one of each task
+			b.product(k.name(name), of(dy), d, weight.slice(1, column, column+inner), b.dtype,
+				gemm.Problem{M: k.rows, N: c.DModel, K: inner, TransB: true, Beta: beta})
+			return
+		}
+		b.product(k.name(name), of(dy).split(s.Batch).slice(1, first, first+rows), d.split(s.Batch),
+			weight.slice(1, column, column+inner).repeated(s.Batch), b.dtype,
+			gemm.Problem{Batch: s.Batch, M: rows, N: c.DModel, K: inner, TransB: true, Beta: beta})
+	}
+	first, before := 0, 1.0
+	if k.last {
+		first, before = s.Context, 0
+	}
+	part("project q, backward", of(dq), first, k.queries, 0, 0)
+	part("project k, backward", matrix(dkv, 0), 0, s.Context, inner, before)
+	part("project v, backward", matrix(dkv, 1), 0, s.Context, 2*inner, 1)
+	return dy
+}

@@ -1,0 +1,182 @@
+package tnp_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/tnp/ref"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A trial is a model, weights that are not those of Init, whose norms are 1, and a batch.
+type trial struct {
+	c    tnp.Config
+	s    tnp.Shape
+	w    tnp.Weights
+	x, y []float32
+}
+
+func newTrial(c tnp.Config, s tnp.Shape) *trial {
+	rng := rand.New(rand.NewPCG(uint64(c.Layers), uint64(s.Batch)))
+	normal := func(n int, scale float64) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(scale * rng.NormFloat64())
+		}
+		return x
+	}
+	t := &trial{c: c, s: s, w: tnp.Weights{}, x: normal(s.Tokens()*c.InputDim, 1), y: normal(s.Batch*s.Targets, 1)}
+	for _, p := range c.Params() {
+		scale := 1.0
+		if len(p.Shape) > 1 {
+			scale = 1 / math.Sqrt(float64(p.Shape[1]))
+		}
+		t.w[p.Name] = normal(p.Size(), scale)
+	}
+	return t
+}
+
+func wide(x []float32) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
+}
+
+// expected returns what the reference computes, and a plain program in a format.
+func (t *trial) expected(format dtype.DType, scale float64) (exact, plain ref.Outputs) {
+	w, in := map[string][]float64{}, ref.Inputs{X: wide(t.x), Y: wide(t.y)}
+	for name, x := range t.w {
+		w[name] = wide(x)
+	}
+	return ref.Compute(w, in, t.c, t.s), ref.Plain(w, in, t.c, t.s, format, scale)
+}
+
+// run returns the loss, log p and the gradients of the trial on a device.
+func (t *trial) run(tt *testing.T, d *vk.Device, m tnp.ModelOptions, o tnp.PlanOptions) (loss float64, logP []float32, grads tnp.Weights) {
+	ctx := context.Background()
+	model, err := tnp.NewModel(ctx, d, t.c, m)
+	require.NoError(tt, err)
+	defer model.Close()
+	require.NoError(tt, model.SetWeights(ctx, t.w))
+	plan, err := model.NewPlan(ctx, t.s, tnp.Gradients, o)
+	require.NoError(tt, err)
+	defer plan.Close()
+	require.NoError(tt, plan.SetInputs(ctx, t.x, t.y))
+	require.NoError(tt, plan.Run(ctx))
+	loss, err = plan.Loss(ctx)
+	require.NoError(tt, err)
+	logP, err = plan.LogP(ctx)
+	require.NoError(tt, err)
+	grads, err = model.Gradients(ctx)
+	require.NoError(tt, err)
+	return loss, logP, grads
+}
+
+// worst returns the largest difference, and the largest value.
+func worst(got, want []float64) (off, largest float64) {
+	for i, w := range want {
+		off, largest = max(off, math.Abs(got[i]-w)), max(largest, math.Abs(w))
+		if math.IsNaN(got[i]) {
+			return math.Inf(1), largest
+		}
+	}
+	return off, largest
+}
+
+// compare wants results within four times of what a plain program is off by: sums are in
+// another order, of 2^-24 of the largest each, which one that rounds results alone does not see.
+func compare(t *testing.T, name string, got []float32, exact, plain []float64) {
+	t.Helper()
+	off, largest := worst(wide(got), exact)
+	allowed, _ := worst(plain, exact)
+	bound := 4*allowed + 64*0x1p-24*largest
+	require.LessOrEqual(t, off, bound, "%s is off, of %g", name, largest)
+	require.Less(t, bound, largest, "%s: the bound says nothing", name)
+}
+
+func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.PlanOptions) {
+	scale := tnp.DefaultLossScale(format, t.s)
+	loss, logP, grads := t.run(tt, d, tnp.ModelOptions{DType: format, Pass: tnp.Gradients, LossScale: scale}, o)
+	exact, plain := t.expected(format, scale)
+	compare(tt, "log p", logP, exact.LogP, plain.LogP)
+	compare(tt, "loss", []float32{float32(loss)}, []float64{exact.Loss}, []float64{exact.Loss + 1e-3})
+	for _, p := range t.c.Params() {
+		compare(tt, p.Name, grads[p.Name], exact.Grads[p.Name], plain.Grads[p.Name])
+	}
+}
+
+// trials have one block, and more; one task, whose rows are views, and more, whose are copies;
+// sizes that are multiples of 8, and not; and, on a GPU, what fills it.
+func trials(d *vk.Device) []*trial {
+	list := []*trial{
+		newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 13, Components: 3, InputDim: 4}, tnp.Shape{Batch: 2, Context: 7, Targets: 5}),
+		newTrial(tnp.Config{Layers: 3, Heads: 1, HeadDim: 16, DModel: 32, DFF: 40, Components: 1, InputDim: 3}, tnp.Shape{Batch: 1, Context: 9, Targets: 20}),
+		newTrial(tnp.Config{Layers: 1, Heads: 3, HeadDim: 8, DModel: 16, DFF: 8, Components: 4, InputDim: 9}, tnp.Shape{Batch: 3, Context: 1, Targets: 1}),
+	}
+	if vktest.Thorough(d) {
+		list = append(list, newTrial(tnp.Config{Layers: 2, Heads: 4, HeadDim: 64, DModel: 256, DFF: 341, Components: 5, InputDim: 3}, tnp.Shape{Batch: 4, Context: 64, Targets: 200}))
+	}
+	return list
+}
+
+// TestGradients compares loss, log p and the gradients by all parameters with the reference, in
+// every format.
+func TestGradients(t *testing.T) {
+	d := vktest.Open(t)
+	for i, trial := range trials(d) {
+		for _, format := range dtype.All() {
+			t.Run(fmt.Sprint(i, format), func(t *testing.T) {
+				trial.check(t, d, format, tnp.PlanOptions{})
+			})
+		}
+	}
+}
+
+// TestVariants does so in every variant that the device has.
+func TestVariants(t *testing.T) {
+	d := vktest.Open(t)
+	for v := tnp.Unfused; v <= tnp.Fused; v++ {
+		for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
+			t.Run(fmt.Sprint(v, format), func(t *testing.T) {
+				trial, o := trials(d)[0], tnp.PlanOptions{Variant: v}
+				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
+				if v == tnp.Fused {
+					vktest.Require(t, "fused", err)
+				}
+				require.NoError(t, err)
+				trial.check(t, d, format, o)
+			})
+		}
+	}
+}
+
+// TestPaths does so on every path that the device has.
+func TestPaths(t *testing.T) {
+	d := vktest.Open(t)
+	for _, path := range attention.Impls() {
+		for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
+			t.Run(fmt.Sprint(path, format), func(t *testing.T) {
+				o := tnp.PlanOptions{Attention: path, Products: gemm.Scalar}
+				if path == attention.CoopMat {
+					o.Products = gemm.CoopMat
+				}
+				trial := trials(d)[0]
+				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
+				vktest.Require(t, path.String(), err)
+				trial.check(t, d, format, o)
+			})
+		}
+	}
+}

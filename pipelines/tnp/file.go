@@ -1,0 +1,111 @@
+package tnp
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// Save writes weights as a safetensors file of float32 that PyTorch loads as a state dict. The
+// file appears whole or not at all.
+func Save(path string, w Weights, c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if err := w.Validate(c); err != nil {
+		return err
+	}
+	var tensors []safetensors.Tensor
+	for _, p := range c.Params() {
+		tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	out, err := safetensors.Create(path, tensors, c.metadata())
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, p := range c.Params() {
+		if err := out.WriteFloat32s(p.Name, w[p.Name]); err != nil {
+			return err
+		}
+	}
+	return out.Commit()
+}
+
+// metadata says what the shapes of tensors do not: how many heads share the rows of qkv.
+func (c Config) metadata() map[string]string {
+	return map[string]string{"heads": fmt.Sprint(c.Heads)}
+}
+
+// Load reads the weights of a file, and finds the sizes of the model in it: heads is that of
+// attention, which shapes do not tell; 0 takes what Save wrote of it. Tensors are F32, F16 or
+// BF16. Tensors that are no parameters are left alone.
+func Load(f *safetensors.File, heads int) (Weights, Config, error) {
+	c, err := ReadConfig(f, heads)
+	if err != nil {
+		return nil, c, err
+	}
+	w := Weights{}
+	for _, p := range c.Params() {
+		x, err := readParam(f, p)
+		if err != nil {
+			return nil, c, err
+		}
+		w[p.Name] = x
+	}
+	return w, c, nil
+}
+
+// ReadConfig finds the sizes of a model in the shapes of a file's tensors; heads is as in Load.
+func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
+	if text := f.Metadata["heads"]; heads == 0 && text != "" {
+		if _, err := fmt.Sscan(text, &heads); err != nil {
+			return c, fmt.Errorf("tnp: metadata heads=%q is not a number", text)
+		}
+	}
+	if heads < 1 {
+		return c, fmt.Errorf("tnp: heads=%d is not positive, and the file does not say how many there are", heads)
+	}
+	shape := func(name string, rank int) []int {
+		t, ok := f.Tensor(name)
+		switch {
+		case err != nil:
+		case !ok:
+			err = fmt.Errorf("tnp: tensor %q is missing", name)
+		case len(t.Shape) != rank:
+			err = fmt.Errorf("tnp: tensor %q has shape %v, want %d axes", name, t.Shape, rank)
+		default:
+			return t.Shape
+		}
+		return make([]int, rank)
+	}
+	embed, qkv, up := shape("embed.weight", 2), shape(BlockName(0, "qkv.weight"), 2), shape("heads.up", 3)
+	if err != nil {
+		return c, err
+	}
+	for _, t := range f.Tensors() {
+		var i int
+		if n, _ := fmt.Sscanf(t.Name, "blocks.%d.", &i); n == 1 && strings.HasSuffix(t.Name, ".qkv.weight") {
+			c.Layers++
+		}
+	}
+	c.Heads, c.DModel, c.InputDim, c.Components, c.DFF = heads, embed[0], embed[1], up[0], up[2]
+	if qkv[0]%(3*heads) != 0 {
+		return c, fmt.Errorf("tnp: %s has %d rows, which %d heads of q, k and v do not divide", BlockName(0, "qkv.weight"), qkv[0], heads)
+	}
+	c.HeadDim = qkv[0] / (3 * heads)
+	return c, c.Validate()
+}
+
+// readParam reads a parameter as float32.
+func readParam(f *safetensors.File, p Param) ([]float32, error) {
+	t, ok := f.Tensor(p.Name)
+	if !ok {
+		return nil, fmt.Errorf("tnp: tensor %q is missing", p.Name)
+	}
+	if fmt.Sprint(t.Shape) != fmt.Sprint(p.Shape) {
+		return nil, fmt.Errorf("tnp: tensor %q has shape %v, want %v", p.Name, t.Shape, p.Shape)
+	}
+	return f.Float32s(t)
+}

@@ -1,0 +1,225 @@
+package tnp
+
+import (
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A block is what the forward pass of a block leaves to its backward pass.
+//
+// The last block is computed for targets only, since nothing reads its context rows but K and V
+// of its own: its queries and its perceptron have batch*targets rows, those of others all tokens.
+type block struct {
+	i       int
+	last    bool
+	again   bool // what is appended is computed once more
+	queries int  // of a task: context and targets, or targets
+	rows    int  // of all tasks
+
+	x      operand // the residual stream before it, all tokens
+	n1, n2 normed
+	yq, yc operand // what queries, and keys and values, are projections of
+	q, kv  *record.Tensor
+	o, lse *record.Tensor
+	pre    *record.Tensor // (rows, hiddenStride) of memory
+	down   *record.Tensor // what the perceptron adds to the stream
+}
+
+// name returns that of a step or tensor of the block, or of a parameter.
+func (k *block) name(s string) string {
+	if k.again && !strings.HasSuffix(s, ".weight") {
+		s += ", again"
+	}
+	return BlockName(k.i, s)
+}
+
+// forward appends the forward pass.
+func (b *builder) forward() {
+	c, s := b.c, b.s
+	b.x = b.prog.Input("x", b.dtype, s.Tokens(), c.input())
+	b.y = b.prog.Input("y", dtype.Float32, s.Batch*s.Targets)
+	x := b.tensor("embedding", s.Tokens(), c.DModel)
+	b.product("embed", of(x), of(b.x), b.weight("embed.weight"), b.dtype, gemm.Problem{M: s.Tokens(), N: c.DModel, K: c.input()})
+	stream, branch := of(x), operand{}
+	for i := range c.Layers {
+		k := &block{i: i, last: i == c.Layers-1, queries: s.Context + s.Targets}
+		if k.last {
+			k.queries = s.Targets
+		}
+		k.rows = s.Batch * k.queries
+		b.blocks = append(b.blocks, k)
+		stream, branch = b.blockForward(k, stream, branch)
+	}
+	b.last = &block{n1: b.normalize("norm", "norm.weight", stream, branch, s.Batch*s.Targets)}
+	b.lossForward(of(b.last.n1.y))
+}
+
+// blockForward appends a block. It is given the stream in two parts that its norm adds up, of
+// which the second may be missing, and returns that after it in two.
+func (b *builder) blockForward(k *block, stream, branch operand) (operand, operand) {
+	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), stream, branch, b.s.Tokens())
+	k.x = stream
+	if k.n1.sum != nil {
+		k.x = of(k.n1.sum)
+	}
+	b.attendForward(k, true)
+	b.perceptron(k)
+	return of(k.n2.sum), of(k.down)
+}
+
+// blockAgain appends the part of a block's forward pass that its backward pass needs, and that was
+// not kept, and returns the block with the tensors of that.
+func (b *builder) blockAgain(kept *block) *block {
+	if b.o.Checkpoint == Off {
+		return kept
+	}
+	again := *kept
+	k := &again
+	k.again = true
+	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), k.x, operand{}, b.s.Tokens())
+	b.attendForward(k, b.o.Checkpoint == Blocks)
+	k.again = false // what follows is for the first time
+	return k
+}
+
+// attendForward appends a block from after its first norm to its second; attention is among it if
+// it is not kept.
+func (b *builder) attendForward(k *block, attention bool) {
+	c, s, inner := b.c, b.s, b.c.inner()
+	y, x := of(k.n1.y), k.x
+	k.yq, k.yc = y, b.rows(k.name("context"), y, 0, s.Context)
+	if k.last {
+		k.yq = b.rows(k.name("targets"), y, s.Context, s.Context+s.Targets)
+		x = b.rows(k.name("stream of targets"), x, s.Context, s.Context+s.Targets)
+	}
+	k.q, k.kv = b.tensor(k.name("q"), k.rows, inner), b.tensor(k.name("kv"), s.Batch*s.Context, 2*inner)
+	qkv := b.weight(k.name("qkv.weight"))
+	b.product(k.name("project q"), of(k.q), k.yq, qkv.slice(1, 0, inner), b.dtype, gemm.Problem{M: k.rows, N: inner, K: c.DModel})
+	b.product(k.name("project kv"), of(k.kv), k.yc, qkv.slice(1, inner, 3*inner), b.dtype, gemm.Problem{M: s.Batch * s.Context, N: 2 * inner, K: c.DModel})
+	if attention {
+		b.attend(k)
+	}
+	out := b.tensor(k.name("out"), k.rows, c.DModel)
+	b.product(k.name("project out"), of(out), of(k.o), b.weight(k.name("out.weight")), b.dtype, gemm.Problem{M: k.rows, N: c.DModel, K: inner})
+	k.n2 = b.normalize(k.name("norm2"), k.name("norm2.weight"), x, of(out), k.rows)
+}
+
+// attention returns tensors of the block's attention.
+func (b *builder) attention(k *block) attention.Tensors {
+	s, heads, inner := b.s, b.c.Heads, b.c.inner()
+	return attention.Tensors{
+		Q: of(k.q).heads(s.Batch, heads).view(),
+		K: of(k.kv).slice(1, 0, inner).heads(s.Batch, heads).view(),
+		V: of(k.kv).slice(1, inner, 2*inner).heads(s.Batch, heads).view(),
+		O: of(k.o).heads(s.Batch, heads).view(), LSE: k.lse.View(),
+	}
+}
+
+func (b *builder) attend(k *block) {
+	k.o, k.lse = b.tensor(k.name("o"), k.rows, b.c.inner()), b.float(k.name("lse"), b.s.Batch, b.c.Heads, k.queries)
+	p, opt := b.attended(k.queries), b.o.attention()
+	b.fail(k.name("attention"), attention.Supports(b.caps, p, kit.Forward, opt))
+	b.step(k.name("attention"), []operand{of(k.q), of(k.kv)}, []operand{of(k.o), of(k.lse)}, nil, func(c *vk.Cmd) error {
+		return attention.Forward(c, b.attention(k), p, opt)
+	})
+}
+
+// mlp returns the problem of the block's perceptron, and the tensors that both passes have.
+func (b *builder) mlp(k *block) mlp.Problem {
+	return mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Float32, Keep: b.keep()}
+}
+
+// keep says what the forward pass keeps of perceptrons. What it does not the backward pass of
+// package mlp computes again.
+func (b *builder) keep() mlp.Keep {
+	if b.pass == Loss || b.o.Checkpoint != Off || b.o.Variant == Fused {
+		return mlp.KeepNothing
+	}
+	return mlp.KeepPre
+}
+
+// mlpTensors returns what both passes read.
+func (b *builder) mlpTensors(k *block) mlp.Tensors {
+	t := mlp.Tensors{X: k.n2.y.View(), W1: b.model.weight(k.name("up.weight")), W2: b.model.weight(k.name("down.weight"))}
+	if k.pre != nil {
+		t.Pre = k.pre.View().Slice(1, 0, b.c.ff())
+	}
+	return t
+}
+
+func (b *builder) perceptron(k *block) {
+	p, opt, name := b.mlp(k), b.o.mlp(), k.name("perceptron")
+	k.down = b.tensor(k.name("down"), k.rows, b.c.DModel)
+	writes := []operand{of(k.down)}
+	if p.Keep == mlp.KeepPre {
+		k.pre = b.tensor(k.name("pre"), k.rows, b.c.hiddenStride())
+		writes = append(writes, of(k.pre))
+	}
+	bytes, err := mlp.Workspace(b.caps, p, kit.Forward, opt)
+	scratch := b.scratch(name, bytes, err)
+	b.step(name, []operand{of(k.n2.y)}, writes, scratch, func(c *vk.Cmd) error {
+		t := b.mlpTensors(k)
+		t.Y, opt.Workspace = k.down.View(), scratch.Buffer()
+		return mlp.Forward(c, t, p, opt)
+	})
+}
+
+// mixture returns the problem of heads and loss, and the tensors that both passes read.
+func (b *builder) mixture() mixture.Problem {
+	return mixture.Problem{Tokens: b.s.Batch * b.s.Targets, Heads: b.c.Components, In: b.c.DModel, Hidden: b.c.ff(), DType: b.dtype, Grad: dtype.Float32}
+}
+
+func (b *builder) mixtureTensors() mixture.Tensors {
+	return mixture.Tensors{X: b.last.n1.y.View(), W1: b.model.weight("heads.up"), W2: b.model.weight("heads.down"), Y: b.y.View()}
+}
+
+// lossForward appends heads and loss. Where there are no gradients, what heads return is kept,
+// too: it is what predictions are made of.
+func (b *builder) lossForward(z operand) {
+	b.loss, b.logP = b.prog.Output(b.float("loss", 1)), b.prog.Output(b.float("log p", b.s.Batch*b.s.Targets))
+	p := b.mixture()
+	if b.pass == Loss {
+		b.predict(z, p)
+		return
+	}
+	opt := b.o.mixture()
+	bytes, err := mixture.Workspace(b.caps, p, kit.Forward, opt)
+	scratch := b.scratch("loss", bytes, err)
+	b.step("loss", []operand{z, of(b.y)}, []operand{of(b.loss), of(b.logP)}, scratch, func(c *vk.Cmd) error {
+		t := b.mixtureTensors()
+		t.Loss, t.LogP, opt.Workspace = b.loss.View(), b.logP.View(), scratch.Buffer()
+		return mixture.Forward(c, t, p, opt)
+	})
+}
+
+// predict appends the heads, and their mixtures.
+func (b *builder) predict(z operand, p mixture.Problem) {
+	heads := p.Perceptrons()
+	heads.Float32 = true
+	opt := mlp.Options{Impl: b.o.Products}
+	bytes, err := mlp.Workspace(b.caps, heads, kit.Forward, opt)
+	scratch := b.scratch("heads", bytes, err)
+	b.heads = b.prog.Output(b.float("heads", heads.YShape()...))
+	b.step("heads", []operand{z}, []operand{of(b.heads)}, scratch, func(c *vk.Cmd) error {
+		t := b.mixtureTensors()
+		opt.Workspace = scratch.Buffer()
+		return mlp.Forward(c, mlp.Tensors{X: t.X, W1: t.W1, W2: t.W2, Y: b.heads.View()}, heads, opt)
+	})
+	mixtures := p.Mixtures()
+	sums, err := gmm.Workspace(b.caps, mixtures, kit.Forward, gmm.Options{})
+	memory := b.scratch("loss", sums, err)
+	b.step("loss", []operand{of(b.heads), of(b.y)}, []operand{of(b.loss), of(b.logP)}, memory, func(c *vk.Cmd) error {
+		t := gmm.Tensors{Y: b.y.View(), LogP: b.logP.View(), Loss: b.loss.View()}
+		t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(b.heads.View())
+		return gmm.Forward(c, t, mixtures, gmm.Options{Workspace: memory.Buffer()})
+	})
+}

@@ -1,0 +1,309 @@
+// Package gp makes regression tasks: points of functions drawn from Gaussian processes, with
+// noise, which a neural process learns to continue.
+//
+//	y = f(x) + noise * z        z normal, f normal with mean 0 and covariance k(|x - x'|)
+//
+//	kernel  k(r), l the length scale
+//	RBF     exp(-r²/(2l²))
+//	Matern  (1 + √5 r/l + 5r²/(3l²)) exp(-√5 r/l)     Matérn of smoothness 5/2
+//
+// Each task draws its kernel, its length scale, its noise and its x. Tasks of up to Problem.Exact points are
+// exact: the Cholesky factor of their covariance times normal numbers. Those of more are sums of
+// Problem.Features random waves, whose covariance is k up to some 1/√features.
+//
+// NLL is the least loss that a model can have on a task, on average: that of one who knows the
+// kernel, the length scale and the noise.
+package gp
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/flashvk/flashvk/pipelines/tnp"
+)
+
+// A Kernel is a covariance function of variance 1.
+type Kernel uint8
+
+// The kernels.
+const (
+	RBF Kernel = iota
+	Matern
+	kernels
+)
+
+// String returns the name.
+func (k Kernel) String() string {
+	switch k {
+	case RBF:
+		return "RBF"
+	case Matern:
+		return "Matérn 5/2"
+	}
+	return fmt.Sprintf("Kernel(%d)", uint8(k))
+}
+
+// Covariance returns that of f at two points, distance r apart.
+func (k Kernel) Covariance(r, lengthScale float64) float64 {
+	r = math.Abs(r) / lengthScale
+	if k == RBF {
+		return math.Exp(-r * r / 2)
+	}
+	r *= math.Sqrt(5)
+	return (1 + r + r*r/3) * math.Exp(-r)
+}
+
+// A Problem says what tasks are drawn from. Length scales and noises are drawn so that their
+// logarithms are uniform.
+type Problem struct {
+	MinX, MaxX                     float64 // points are uniform in between
+	MinLengthScale, MaxLengthScale float64
+	MinNoise, MaxNoise             float64 // standard deviations
+	Exact                          int     // the most points, context and targets, of tasks that are exact
+	Features                       int     // waves of the others
+}
+
+// Default returns what flashvk train draws from.
+func Default() Problem {
+	return Problem{MinX: -2, MaxX: 2, MinLengthScale: 0.2, MaxLengthScale: 1, MinNoise: 0.05, MaxNoise: 0.2, Exact: 128, Features: 256}
+}
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error {
+	for _, f := range []struct {
+		name        string
+		low, high   float64
+		least, most float64
+	}{
+		{"x", p.MinX, p.MaxX, -1e6, 1e6},
+		{"length_scale", p.MinLengthScale, p.MaxLengthScale, 1e-6, 1e6},
+		{"noise", p.MinNoise, p.MaxNoise, 1e-3, 1e3}, // less makes covariances singular
+	} {
+		if !(f.low >= f.least && f.low <= f.high && f.high <= f.most) {
+			return fmt.Errorf("gp: %s from %g to %g is no range in %g to %g", f.name, f.low, f.high, f.least, f.most)
+		}
+	}
+	switch {
+	case p.Exact < 0 || p.Exact > 1<<13:
+		return fmt.Errorf("gp: exact=%d is not from 0 to %d", p.Exact, 1<<13)
+	case p.Features < 1 || p.Features > 1<<20:
+		return fmt.Errorf("gp: features=%d is not from 1 to %d", p.Features, 1<<20)
+	}
+	return nil
+}
+
+// A Task is a function at some points: Context of which y is shown, then targets.
+type Task struct {
+	Kernel             Kernel
+	LengthScale, Noise float64
+	Context            int
+	X, Y               []float64
+}
+
+// Draw returns task i of the batch of a step. The same numbers give the same task.
+func (p Problem) Draw(s tnp.Shape, seed, step uint64, i int) Task {
+	rng := rand.New(rand.NewPCG(seed, step<<24|uint64(i))) // a batch has at most 2^24 tasks
+	between := func(low, high float64) float64 { return low + (high-low)*rng.Float64() }
+	logarithmic := func(low, high float64) float64 { return math.Exp(between(math.Log(low), math.Log(high))) }
+	t := Task{
+		Kernel:      Kernel(rng.IntN(int(kernels))),
+		LengthScale: logarithmic(p.MinLengthScale, p.MaxLengthScale),
+		Noise:       logarithmic(p.MinNoise, p.MaxNoise),
+		Context:     s.Context,
+		X:           make([]float64, s.Context+s.Targets),
+	}
+	for j := range t.X {
+		t.X[j] = float64(float32(between(p.MinX, p.MaxX)))
+	}
+	if len(t.X) <= p.Exact {
+		t.exact(rng)
+	} else {
+		t.waves(rng, p.Features)
+	}
+	for j := range t.Y {
+		t.Y[j] = float64(float32(t.Y[j])) // what the model sees
+	}
+	return t
+}
+
+// Curve returns a task to look at: a context drawn as that of task i, and as targets so many x, one
+// beside the other, with the function there, without noise.
+func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
+	p.Exact = context + targets
+	t := p.Draw(tnp.Shape{Batch: 1, Context: context, Targets: targets}, seed, step, i)
+	for j := range targets {
+		t.X[context+j] = p.MinX + (p.MaxX-p.MinX)*float64(j)/float64(max(targets-1, 1))
+	}
+	rng := rand.New(rand.NewPCG(seed, step<<24|uint64(i)))
+	rng.Uint64() // what follows is not what Draw drew
+	noise := t.Noise
+	t.Noise = 1e-3
+	t.exact(rng)
+	t.Noise = noise
+	for j := range context {
+		t.Y[j] = float64(float32(t.Y[j] + noise*rng.NormFloat64()))
+	}
+	return t
+}
+
+// covariance returns that of y at the first n points.
+func (t *Task) covariance(n int) *mat.SymDense {
+	c := mat.NewSymDense(n, nil)
+	for i := range n {
+		for j := i; j < n; j++ {
+			c.SetSym(i, j, t.Kernel.Covariance(t.X[i]-t.X[j], t.LengthScale))
+		}
+		c.SetSym(i, i, 1+t.Noise*t.Noise)
+	}
+	return c
+}
+
+// exact draws Y = Uᵀz with UᵀU the covariance.
+func (t *Task) exact(rng *rand.Rand) {
+	z := mat.NewVecDense(len(t.X), nil)
+	for i := range t.X {
+		z.SetVec(i, rng.NormFloat64())
+	}
+	var c mat.Cholesky
+	if !c.Factorize(t.covariance(len(t.X))) {
+		panic("gp: covariance is not positive") // its noise is at least 1e-3
+	}
+	var y mat.VecDense
+	y.MulVec(c.RawU().T(), z)
+	t.Y = y.RawVector().Data
+}
+
+// waves draws Y = noise + sum of random waves, whose frequencies are distributed as the
+// spectrum of the kernel: normal for RBF, Student's t of 5 degrees for Matérn 5/2 (Rahimi,
+// Recht, Random Features for Large-Scale Kernel Machines, 2007).
+func (t *Task) waves(rng *rand.Rand, features int) {
+	t.Y = make([]float64, len(t.X))
+	for i := range t.Y {
+		t.Y[i] = t.Noise * rng.NormFloat64()
+	}
+	for range features {
+		omega := rng.NormFloat64() / t.LengthScale
+		if t.Kernel == Matern {
+			chi := 0.0
+			for range 5 {
+				z := rng.NormFloat64()
+				chi += z * z
+			}
+			omega *= math.Sqrt(5 / chi)
+		}
+		a, phase := rng.NormFloat64()*math.Sqrt(2/float64(features)), 2*math.Pi*rng.Float64()
+		for i, x := range t.X {
+			t.Y[i] += a * math.Cos(omega*x+phase)
+		}
+	}
+}
+
+// NLL returns -log p of each target's y by itself, given the context, for one who knows the
+// process: what a model's loss is not below, on average over tasks. It takes the cube of the
+// context's size.
+func (t *Task) NLL() ([]float64, error) {
+	mean, variance, err := t.Predict(t.X[t.Context:])
+	if err != nil {
+		return nil, err
+	}
+	for i, y := range t.Y[t.Context:] {
+		mean[i] = ((y-mean[i])*(y-mean[i])/variance[i] + math.Log(2*math.Pi*variance[i])) / 2
+	}
+	return mean, nil
+}
+
+// Predict returns mean and variance of y, noise included, at some x, given the context.
+func (t *Task) Predict(x []float64) (mean, variance []float64, err error) {
+	n := t.Context
+	var c mat.Cholesky
+	if !c.Factorize(t.covariance(n)) {
+		return nil, nil, fmt.Errorf("gp: covariance of %d points, length scale %g, noise %g is not positive", n, t.LengthScale, t.Noise)
+	}
+	cross := mat.NewDense(n, len(x), nil)
+	for i := range n {
+		for j := range x {
+			cross.Set(i, j, t.Kernel.Covariance(t.X[i]-x[j], t.LengthScale))
+		}
+	}
+	var solved mat.Dense
+	if err := c.SolveTo(&solved, cross); err != nil {
+		return nil, nil, fmt.Errorf("gp: %w", err)
+	}
+	mean, variance = make([]float64, len(x)), make([]float64, len(x))
+	for j := range x {
+		variance[j] = 1 + t.Noise*t.Noise
+		for i := range n {
+			mean[j] += solved.At(i, j) * t.Y[i]
+			variance[j] -= solved.At(i, j) * cross.At(i, j)
+		}
+	}
+	return mean, variance, nil
+}
+
+// Batch returns the tasks of a step.
+func (p Problem) Batch(s tnp.Shape, seed, step uint64) []Task {
+	tasks := make([]Task, s.Batch)
+	parallel(len(tasks), func(i int) { tasks[i] = p.Draw(s, seed, step, i) })
+	return tasks
+}
+
+// parallel calls f for each i below n on every processor.
+func parallel(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	workers := min(n, runtime.GOMAXPROCS(0))
+	for w := range workers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := w; i < n; i += workers {
+				f(i)
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// Tokens returns what the model reads of tasks, (batch, context+targets, 3): (x, y, 1) of the
+// context, (x, 0, -1) of targets; and the targets' y, (batch, targets).
+//
+// The flag of targets is not 0: the model has no bias, so that the first norm would make of
+// (x, 0, 0) the same for all positive x, and another for all negative ones, and predictions jump
+// at x = 0.
+func Tokens(tasks []Task) (x, y []float32) {
+	for _, t := range tasks {
+		for i := range t.X {
+			if i < t.Context {
+				x = append(x, float32(t.X[i]), float32(t.Y[i]), 1)
+			} else {
+				x = append(x, float32(t.X[i]), 0, -1)
+				y = append(y, float32(t.Y[i]))
+			}
+		}
+	}
+	return x, y
+}
+
+// NLL returns the mean of Task.NLL over the targets of all tasks.
+func NLL(tasks []Task) (float64, error) {
+	sums, errs := make([]float64, len(tasks)), make([]error, len(tasks))
+	parallel(len(tasks), func(i int) {
+		all, err := tasks[i].NLL()
+		errs[i] = err
+		for _, v := range all {
+			sums[i] += v / float64(len(all)*len(tasks))
+		}
+	})
+	total := 0.0
+	for i := range sums {
+		if errs[i] != nil {
+			return 0, errs[i]
+		}
+		total += sums[i]
+	}
+	return total, nil
+}

@@ -1,0 +1,171 @@
+package gp
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/flashvk/flashvk/pipelines/tnp"
+)
+
+var shape = tnp.Shape{Batch: 5, Context: 7, Targets: 4}
+
+// TestSame: a batch follows from seed and step alone, whatever the number of processors.
+func TestSame(t *testing.T) {
+	p := Default()
+	for _, exact := range []int{128, 0} {
+		p.Exact = exact
+		first := p.Batch(shape, 1, 2)
+		before := runtime.GOMAXPROCS(1)
+		again := p.Batch(shape, 1, 2)
+		runtime.GOMAXPROCS(before)
+		require.Equal(t, first, again)
+		for _, other := range [][]Task{p.Batch(shape, 1, 3), p.Batch(shape, 2, 2)} {
+			for i := range other {
+				require.NotEqual(t, first[i].X, other[i].X)
+				require.NotEqual(t, first[i].Y, other[i].Y)
+			}
+		}
+		require.NotEqual(t, first[0].X, first[1].X)
+	}
+}
+
+// TestCovariance: both ways to draw have the covariance that the kernel says: the mean of
+// products of many draws is off by some 1/√draws.
+func TestCovariance(t *testing.T) {
+	const draws = 20000
+	for kernel := range kernels {
+		for _, features := range []int{0, 64} {
+			t.Run(fmt.Sprint(kernel, features), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(3, uint64(kernel)))
+				task := Task{Kernel: kernel, LengthScale: 0.5, Noise: 0.3, X: []float64{0, 0.1, 0.7, -0.6}}
+				var sums [4][4]float64
+				for range draws {
+					if features == 0 {
+						task.exact(rng)
+					} else {
+						task.waves(rng, features)
+					}
+					for i := range sums {
+						for j := range sums {
+							sums[i][j] += task.Y[i] * task.Y[j] / draws
+						}
+					}
+				}
+				want := task.covariance(4)
+				for i := range sums {
+					for j := range sums {
+						require.InDelta(t, want.At(i, j), sums[i][j], 5*math.Sqrt2*1.09/math.Sqrt(draws), "%d, %d", i, j)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestNLL: log p of a target given the context is that of both less that of the context.
+func TestNLL(t *testing.T) {
+	for _, task := range Default().Batch(shape, 4, 0) {
+		got, err := task.NLL()
+		require.NoError(t, err)
+		logProb := func(x, y []float64) float64 {
+			all := Task{Kernel: task.Kernel, LengthScale: task.LengthScale, Noise: task.Noise, X: x}
+			c, v := all.covariance(len(x)), mat.NewVecDense(len(y), y)
+			var inverse mat.Dense
+			require.NoError(t, inverse.Inverse(c))
+			return -(mat.Inner(v, &inverse, v) + math.Log(mat.Det(c)) + float64(len(x))*math.Log(2*math.Pi)) / 2
+		}
+		n := task.Context
+		for i := range got {
+			x, y := append(task.X[:n:n], task.X[n+i]), append(task.Y[:n:n], task.Y[n+i])
+			require.InDelta(t, logProb(x[:n], y[:n])-logProb(x, y), got[i], 1e-9)
+		}
+	}
+}
+
+// TestLeast: one who takes another process to be the true one has a larger loss.
+func TestLeast(t *testing.T) {
+	tasks := Default().Batch(tnp.Shape{Batch: 200, Context: 20, Targets: 10}, 5, 0)
+	least, err := NLL(tasks)
+	require.NoError(t, err)
+	for _, wrong := range []func(*Task){
+		func(t *Task) { t.LengthScale *= 1.5 }, func(t *Task) { t.LengthScale /= 1.5 },
+		func(t *Task) { t.Noise *= 1.5 }, func(t *Task) { t.Noise /= 1.5 },
+		func(t *Task) {
+			t.Context = 3
+			t.X = append(t.X[:3:3], t.X[20:]...)
+			t.Y = append(t.Y[:3:3], t.Y[20:]...)
+		},
+	} {
+		other := append([]Task(nil), tasks...)
+		for i := range other {
+			wrong(&other[i])
+		}
+		loss, err := NLL(other)
+		require.NoError(t, err)
+		require.Greater(t, loss, least+0.01)
+	}
+}
+
+// TestCurve: targets lie in order from end to end, near what the process predicts there, and the
+// context is off the curve by its noise.
+func TestCurve(t *testing.T) {
+	p := Default()
+	p.MinNoise, p.MaxNoise = 0.1, 0.1
+	total, squares := 0, 0.0
+	for i := range 50 {
+		task := p.Curve(30, 101, 1, 2, i)
+		require.Equal(t, task, p.Curve(30, 101, 1, 2, i))
+		require.Equal(t, -2.0, task.X[30])
+		require.Equal(t, 2.0, task.X[130])
+		require.InDelta(t, 0.04, task.X[32]-task.X[31], 1e-12)
+		mean, variance, err := task.Predict(task.X[30:])
+		require.NoError(t, err)
+		for j, y := range task.Y[30:] {
+			require.Less(t, math.Abs(y-mean[j]), 6*math.Sqrt(variance[j]))
+		}
+		for j, x := range task.X[:30] {
+			at := int(math.Round((x + 2) / 0.04))
+			squares += (task.Y[j] - task.Y[30+at]) * (task.Y[j] - task.Y[30+at])
+			total++
+		}
+	}
+	require.InDelta(t, 0.1, math.Sqrt(squares/float64(total)), 0.03)
+}
+
+// TestTokens: no target's y is among the tokens.
+func TestTokens(t *testing.T) {
+	x, y := Tokens([]Task{{Context: 1, X: []float64{1, 2, 3}, Y: []float64{4, 5, 6}}, {Context: 1, X: []float64{7, 8, 9}, Y: []float64{10, 11, 12}}})
+	require.Equal(t, []float32{1, 4, 1, 2, 0, -1, 3, 0, -1, 7, 10, 1, 8, 0, -1, 9, 0, -1}, x)
+	require.Equal(t, []float32{5, 6, 11, 12}, y)
+}
+
+func TestValidate(t *testing.T) {
+	require.NoError(t, Default().Validate())
+	for _, tt := range []struct {
+		change func(*Problem)
+		want   string
+	}{
+		{func(p *Problem) { p.MaxX = -3 }, "gp: x from -2 to -3 is no range in -1e+06 to 1e+06"},
+		{func(p *Problem) { p.MinLengthScale = 0 }, "gp: length_scale from 0 to 1 is no range in 1e-06 to 1e+06"},
+		{func(p *Problem) { p.MinNoise = math.NaN() }, "gp: noise from NaN to 0.2 is no range in 0.001 to 1000"},
+		{func(p *Problem) { p.Exact = -1 }, "gp: exact=-1 is not from 0 to 8192"},
+		{func(p *Problem) { p.Features = 0 }, "gp: features=0 is not from 1 to 1048576"},
+	} {
+		p := Default()
+		tt.change(&p)
+		require.EqualError(t, p.Validate(), tt.want)
+	}
+	require.Equal(t, 1.0, RBF.Covariance(0, 1))
+	require.Equal(t, "RBF, Matérn 5/2", fmt.Sprintf("%v, %v", RBF, Matern))
+	task := Task{LengthScale: 1, Noise: 0, Context: 2, X: []float64{1, 1, 2}, Y: []float64{0, 0, 0}}
+	_, err := task.NLL() // two points at one place, without noise
+	require.ErrorContains(t, err, "is not positive")
+	var c mat.Cholesky
+	require.True(t, c.Factorize((&Task{LengthScale: 1, Noise: 1e-3, X: make([]float64, 50)}).covariance(50)))
+}

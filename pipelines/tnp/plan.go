@@ -1,0 +1,417 @@
+package tnp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// PlanOptions say how a plan is computed. The zero value is right.
+type PlanOptions struct {
+	// Checkpoint says what the forward pass keeps for the backward pass.
+	Checkpoint Checkpoint
+	Variant    Variant        // chooses kernels, to compare
+	Attention  attention.Impl // forces a path of attention
+	Products   gemm.Impl      // forces one of everything that multiplies matrices
+}
+
+// A Checkpoint says what of a block is kept from the forward to the backward pass, which
+// computes the rest again. The results are the same, bit for bit.
+//
+//	           kept of a token, in elements of 16 bits            computed again
+//	Off        8*d_model + 3*heads*head_dim + d_ff, about         nothing
+//	Selective  d_model + heads*head_dim + 2*heads                 norms, projections, hidden units
+//	Blocks     d_model                                            these, and attention
+//	Auto       the first of them that fits into the device's memory
+type Checkpoint uint8
+
+// What there is to choose from.
+const (
+	Off Checkpoint = iota
+	Selective
+	Blocks
+	Auto
+)
+
+// String returns off, selective, blocks or auto.
+func (c Checkpoint) String() string {
+	if int(c) < len(checkpointNames) {
+		return checkpointNames[c]
+	}
+	return fmt.Sprintf("Checkpoint(%d)", uint8(c))
+}
+
+var checkpointNames = []string{"off", "selective", "blocks", "auto"}
+
+// ParseCheckpoint accepts the names that String returns.
+func ParseCheckpoint(name string) (Checkpoint, error) {
+	if i := slices.Index(checkpointNames, name); i >= 0 {
+		return Checkpoint(i), nil
+	}
+	return 0, fmt.Errorf("tnp: checkpoint %q is not one of %s", name, strings.Join(checkpointNames, ", "))
+}
+
+// A Memory says what a model and a plan of it take.
+type Memory struct {
+	Checkpoint Checkpoint // Auto's choice
+
+	Model int64          // weights, gradients and moments
+	Plan  *record.Memory // what lies between the kernels
+}
+
+// Bytes returns the sum.
+func (m *Memory) Bytes() int64 { return m.Model + m.Plan.Bytes }
+
+// String names both in a line.
+func (m *Memory) String() string {
+	return fmt.Sprintf("%s: model %s, activations %v", record.Size(m.Bytes()), record.Size(m.Model), m.Plan)
+}
+
+// Measure returns what a model and a plan of pass o.Pass would take on a device, without
+// allocating anything. With Auto, the memory that there is is that which caps say; where nothing
+// fits, it returns what takes the least.
+func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*Memory, error) {
+	_, m, err := choose(caps, c, s, o.Pass, o, p, func(m *Memory) bool { return missing(caps.Heaps, m.Bytes()) == 0 })
+	return m, err
+}
+
+// choose makes the program of a plan, with Auto of the first that fits, or else of the least.
+func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions, fits func(*Memory) bool) (b *builder, m *Memory, err error) {
+	if p.Checkpoint > Auto {
+		return nil, nil, fmt.Errorf("tnp: checkpoint=%v is not one of %s", p.Checkpoint, strings.Join(checkpointNames, ", "))
+	}
+	if p.Variant > Fused {
+		return nil, nil, fmt.Errorf("tnp: variant=%v is not one of %s", p.Variant, strings.Join(variantNames, ", "))
+	}
+	if p.Checkpoint != Auto {
+		return build(caps, c, s, pass, o, p)
+	}
+	for _, p.Checkpoint = range []Checkpoint{Off, Selective, Blocks} {
+		b, m, err = build(caps, c, s, pass, o, p)
+		if err != nil || fits(m) {
+			return b, m, err
+		}
+	}
+	return b, m, nil
+}
+
+// missing returns how many of so many bytes a device is known not to have left.
+func missing(heaps []vk.Heap, bytes int64) uint64 {
+	var free uint64
+	for _, h := range heaps {
+		switch {
+		case !h.DeviceLocal:
+		case h.BudgetBytes == 0: // the device does not tell
+			free = max(free, h.SizeBytes)
+		case h.BudgetBytes > h.UsageBytes:
+			free = max(free, h.BudgetBytes-h.UsageBytes)
+		}
+	}
+	if free == 0 || uint64(bytes) <= free {
+		return 0
+	}
+	return uint64(bytes) - free
+}
+
+// build makes the program of a plan and plans its memory.
+func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions) (*builder, *Memory, error) {
+	for _, err := range []error{c.Validate(), s.Validate(), o.Validate()} {
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if pass > o.Pass {
+		return nil, nil, fmt.Errorf("tnp: a plan of pass %v is beyond its model's, %v", pass, o.Pass)
+	}
+	b := &builder{c: c, s: s, pass: pass, dtype: o.DType, o: p, caps: caps, prog: record.New("tnp")}
+	b.forward()
+	if pass >= Gradients {
+		b.backward()
+	}
+	if b.err != nil {
+		return nil, nil, b.err
+	}
+	plan, err := b.prog.Plan(int64(min(caps.MaxAllocationBytes, caps.MaxBufferBytes)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("tnp: %w", err)
+	}
+	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
+	_, n := c.slots()
+	for _, x := range (&Model{c: c, o: o}).memory() {
+		m.Model += int64(x.times) * int64(n) * int64(x.dtype.Size())
+	}
+	return b, m, nil
+}
+
+// A Plan is a pass of a model over batches of one shape: the memory between its kernels, and one
+// recording of all of them, which Run submits. It is for one goroutine at a time.
+type Plan struct {
+	b      *builder
+	m      *Model
+	memory *Memory
+	cmds   map[turn]*vk.Cmd
+	batch  int // of the step that comes
+}
+
+// A turn is what the batches of a step differ in, as far as recordings do.
+type turn struct {
+	first, last bool
+	row         int // that the sum of gradients is written to
+}
+
+// turn returns that of a batch.
+func (p *Plan) turn(i int) turn {
+	n := max(p.m.o.Accumulate, 1)
+	if p.b.pass < Train || n == 1 {
+		return turn{first: true, last: true}
+	}
+	return turn{i == 0, i == n-1, p.m.sums.into(i)}
+}
+
+// NewPlan allocates the memory of a pass over batches of a shape, and records it. Close it before
+// the model.
+//
+// It returns an error that says how many bytes are missing if the device is known to have less
+// memory than the plan takes, before it allocates any; and one that wraps vk.ErrUnsupported if
+// no kernel handles the sizes on the device.
+func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) (_ *Plan, err error) {
+	heaps, err := m.d.Heaps()
+	if err != nil {
+		return nil, err
+	}
+	fits := func(m *Memory) bool { return missing(heaps, m.Plan.Bytes) == 0 }
+	b, memory, err := choose(m.d.Caps(), m.c, s, pass, m.o, o, fits)
+	if err != nil {
+		return nil, err
+	}
+	if !fits(memory) {
+		return nil, m.tooLarge(heaps, s, pass, o, memory)
+	}
+	b.model = m
+	p := &Plan{b: b, m: m, memory: memory, cmds: map[turn]*vk.Cmd{}}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if err := b.prog.Allocate(m.d); err != nil {
+		return nil, fmt.Errorf("tnp: %w", err)
+	}
+	if b.scale != nil {
+		if err := b.scale.View().Upload(ctx, []float32{float32(m.o.scale() / float64(p.batches()))}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range p.batches() {
+		if _, ok := p.cmds[p.turn(i)]; ok {
+			continue
+		}
+		c, err := m.d.NewCmd("tnp " + pass.String())
+		if err != nil {
+			return nil, err
+		}
+		p.cmds[p.turn(i)] = c
+		if err := p.record(c, i, nil); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// batches returns how many Runs make a step.
+func (p *Plan) batches() int {
+	if p.b.pass < Train {
+		return 1
+	}
+	return max(p.m.o.Accumulate, 1)
+}
+
+// tooLarge returns the error of a plan that does not fit: what is missing, and what would fit.
+func (m *Model) tooLarge(heaps []vk.Heap, s Shape, pass Pass, o PlanOptions, memory *Memory) error {
+	help := "no other setting has less"
+	o.Checkpoint = Auto
+	b, less, err := choose(m.d.Caps(), m.c, s, pass, m.o, o, func(m *Memory) bool { return missing(heaps, m.Plan.Bytes) == 0 })
+	if err == nil && less.Plan.Bytes < memory.Plan.Bytes {
+		help = fmt.Sprintf("with checkpoint %v it would take %d", b.o.Checkpoint, less.Plan.Bytes)
+	}
+	return fmt.Errorf("tnp: activations take %d bytes, %d more than the device has left: %s", memory.Plan.Bytes, missing(heaps, memory.Plan.Bytes), help)
+}
+
+// record records all steps of a batch; before is called with the name of each.
+func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
+	if before == nil {
+		before = func(string) {}
+	}
+	if err := p.b.prog.Record(c, before); err != nil {
+		return fmt.Errorf("tnp: %w", err)
+	}
+	if p.b.pass < Train {
+		return nil
+	}
+	if p.batches() > 1 {
+		before("sum of gradients")
+		if batch == 0 {
+			p.m.sums.clear(c)
+		}
+		if err := p.m.sums.add(c, batch); err != nil {
+			return fmt.Errorf("tnp: %w", err)
+		}
+	}
+	if !p.turn(batch).last {
+		return nil
+	}
+	before("optimizer")
+	return p.m.adam.Step(c)
+}
+
+// Close frees the memory of the plan once the submissions so far have finished. It is idempotent
+// and may be called on nil.
+func (p *Plan) Close() {
+	if p == nil {
+		return
+	}
+	for _, c := range p.cmds {
+		c.Close()
+	}
+	p.b.prog.Close()
+}
+
+// Memory returns what model and plan take.
+func (p *Plan) Memory() *Memory { return p.memory }
+
+// Shape returns the sizes of the batches.
+func (p *Plan) Shape() Shape { return p.b.s }
+
+// SetInputs uploads a batch: x is (batch, context+targets, input_dim), of tokens as the package
+// documentation has them, y (batch, targets). It returns an error that names the first element
+// that is not finite.
+func (p *Plan) SetInputs(ctx context.Context, x, y []float32) error {
+	c, s := p.b.c, p.b.s
+	for _, in := range []struct {
+		name string
+		v    []float32
+		want int
+	}{{"x", x, s.Tokens() * c.InputDim}, {"y", y, s.Batch * s.Targets}} {
+		if len(in.v) != in.want {
+			return fmt.Errorf("tnp: %s has %d elements, want %d for %v", in.name, len(in.v), in.want, s)
+		}
+		if i := notFinite(in.v); i >= 0 {
+			return fmt.Errorf("tnp: %s[%d] is %g: data must be finite", in.name, i, in.v[i])
+		}
+	}
+	rows := make([]float32, s.Tokens()*c.input())
+	for i := range s.Tokens() {
+		copy(rows[i*c.input():], x[i*c.InputDim:(i+1)*c.InputDim])
+	}
+	if err := p.b.x.View().Upload(ctx, rows); err != nil {
+		return err
+	}
+	return p.b.y.View().Upload(ctx, y)
+}
+
+// notFinite returns the first element that is infinite or NaN, -1 if there is none.
+func notFinite(x []float32) int {
+	for i, v := range x {
+		if v-v != 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// Run computes a batch, and waits for it. With ModelOptions.Accumulate, the last of so many Runs
+// makes the step.
+func (p *Plan) Run(ctx context.Context) error {
+	if err := p.cmds[p.turn(p.batch)].Submit(ctx); err != nil {
+		return err
+	}
+	p.batch = (p.batch + 1) % p.batches()
+	return nil
+}
+
+// Loss returns the loss of the last Run.
+func (p *Plan) Loss(ctx context.Context) (float64, error) {
+	x := make([]float32, 1)
+	err := p.b.loss.View().Download(ctx, x)
+	return float64(x[0]), err
+}
+
+// LogP returns log p of each target of the last Run, (batch, targets).
+func (p *Plan) LogP(ctx context.Context) ([]float32, error) {
+	x := make([]float32, p.b.s.Batch*p.b.s.Targets)
+	return x, p.b.logP.View().Download(ctx, x)
+}
+
+// Predict returns mean and standard deviation of what the model predicts for each target of the
+// last Run of a plan of pass Loss, (batch, targets).
+func (p *Plan) Predict(ctx context.Context) (mean, deviation []float64, err error) {
+	if p.b.heads == nil {
+		return nil, nil, errors.New("tnp: a plan that computes gradients keeps no predictions")
+	}
+	k := p.b.c.Components
+	heads := make([]float32, p.b.s.Batch*p.b.s.Targets*k*3)
+	if err := p.b.heads.View().Download(ctx, heads); err != nil {
+		return nil, nil, err
+	}
+	for ; len(heads) > 0; heads = heads[3*k:] {
+		m, d := moments(heads[:3*k])
+		mean, deviation = append(mean, m), append(deviation, d)
+	}
+	return mean, deviation, nil
+}
+
+// moments returns mean and standard deviation of a mixture of (logit, mu, log sigma).
+func moments(heads []float32) (mean, deviation float64) {
+	top, sum, square := math.Inf(-1), 0.0, 0.0
+	for i := 0; i < len(heads); i += 3 {
+		top = max(top, float64(heads[i]))
+	}
+	for i := 0; i < len(heads); i += 3 {
+		w, mu, sigma := math.Exp(float64(heads[i])-top), float64(heads[i+1]), math.Exp(float64(heads[i+2]))
+		sum, mean, square = sum+w, mean+w*mu, square+w*(mu*mu+sigma*sigma)
+	}
+	mean /= sum
+	return mean, math.Sqrt(max(square/sum-mean*mean, 0))
+}
+
+// SetLR sets the learning rate of the steps that are run from now on.
+func (m *Model) SetLR(ctx context.Context, lr float64) error {
+	if m.adam == nil {
+		return fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)
+	}
+	return m.adam.SetLR(ctx, lr)
+}
+
+// Skipped returns how many steps were skipped, since their gradients were not finite: with
+// Optim.MaxNorm positive, see package optim.
+func (m *Model) Skipped(ctx context.Context) (int, error) {
+	if m.adam == nil {
+		return 0, fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)
+	}
+	n, err := readInt(ctx, m.adam.Skipped())
+	return n, err
+}
+
+// Steps returns how many steps have been made.
+func (m *Model) Steps(ctx context.Context) (int, error) {
+	if m.adam == nil {
+		return 0, fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)
+	}
+	return readInt(ctx, m.adam.Count())
+}
+
+func readInt(ctx context.Context, t vk.Tensor) (int, error) {
+	b := make([]byte, dtype.Int32.Size())
+	err := t.DownloadRaw(ctx, b)
+	return int(int32(binary.LittleEndian.Uint32(b))), err
+}

@@ -1,0 +1,72 @@
+package tnp
+
+import (
+	"context"
+	"strings"
+)
+
+// A Stage is what steps of one kind take, of all blocks.
+type Stage struct {
+	Name       string // as in attention, backward
+	Dispatches int
+	NS         float64 // device time, each dispatch by itself
+}
+
+// maxDispatches is how many a Trace holds: 1,024 blocks have fewer.
+const maxDispatches = 1 << 16
+
+// Stages runs the plan once more, with a timestamp around each dispatch, and returns the time of
+// each stage, in the order in which they first ran. Dispatches that would run side by side do not
+// then: the sum is not the time of Run. It is a step like any other: a plan of pass Train changes
+// the weights. With ModelOptions.Accumulate it is the last batch of one.
+func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
+	trace, err := p.m.d.NewTrace(maxDispatches)
+	if err != nil {
+		return nil, err
+	}
+	defer trace.Close()
+	c, err := p.m.d.NewCmd("tnp stages")
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	c.Trace(trace)
+	var steps []string // of dispatches
+	step := ""
+	follow := func() {
+		for len(steps) < len(trace.Dispatches()) {
+			steps = append(steps, step)
+		}
+	}
+	if err := p.record(c, p.batches()-1, func(name string) { follow(); step = stageOf(name) }); err != nil {
+		return nil, err
+	}
+	follow()
+	if err := c.Submit(ctx); err != nil {
+		return nil, err
+	}
+	begin, end, err := trace.Times()
+	if err != nil {
+		return nil, err
+	}
+	var list []Stage
+	at := map[string]int{}
+	for i, name := range steps {
+		if _, ok := at[name]; !ok {
+			at[name] = len(list)
+			list = append(list, Stage{Name: name})
+		}
+		s := &list[at[name]]
+		s.Dispatches++
+		s.NS += end[i] - begin[i]
+	}
+	return list, nil
+}
+
+// stageOf returns the stage of a step: its name without that of the block.
+func stageOf(step string) string {
+	if rest, ok := strings.CutPrefix(step, "blocks."); ok {
+		_, step, _ = strings.Cut(rest, ".")
+	}
+	return step
+}

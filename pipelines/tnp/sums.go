@@ -1,0 +1,68 @@
+package tnp
+
+import (
+	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// sums is the memory of gradients that are added up over batches. It has three rows, of all slots
+// each,
+//
+//	row 0  a sum          0        g0+g1
+//	row 1  of a batch     g0       g1       g2
+//	row 2  a sum          0+g0              g0+g1+g2
+//
+// of which two that follow one another are added up into the third: after the first batch rows 0
+// and 1 into row 2, after the second rows 1 and 2 into row 0, and so on. Row 0 is 0 at first.
+type sums struct {
+	all  vk.Tensor
+	size int // of a row, elements
+}
+
+const sumsRows = 3
+
+// row returns a row.
+func (s *sums) row(i int) vk.Tensor { return s.rows(i, 1) }
+
+// rows returns some rows as one.
+func (s *sums) rows(first, n int) vk.Tensor {
+	t := vk.View(s.all.Buffer, s.all.DType, n*s.size)
+	t.Offset = first * s.size
+	return t.Narrow()
+}
+
+// into returns the row that the sum of batch i is written to.
+func (s *sums) into(i int) int { return 2 * (1 - i%2) }
+
+// divide says where the gradients of a batch, and of a step, lie.
+func (m *Model) divide(n int) {
+	if m.o.Accumulate > 1 {
+		m.sums.size = n
+		// On the whole buffer, so that AdamW is one launch.
+		at := func(row int) vk.Tensor {
+			t := vk.View(m.sums.all.Buffer, m.sums.all.DType, n)
+			t.Offset = row * n
+			return t
+		}
+		m.grads, m.total = at(1), at(m.sums.into(m.o.Accumulate-1))
+		return
+	}
+	m.total = m.grads
+}
+
+// clear records that no batch has been added up.
+func (s *sums) clear(c *vk.Cmd) {
+	b := s.row(0).Buffer
+	c.Fill(b, 0, 4*int64(s.size), 0)
+}
+
+// add records the sum of the gradients of batch i and of those before.
+func (s *sums) add(c *vk.Cmd, i int) error {
+	to := s.into(i)
+	parts := s.rows(0, 2)
+	if to == 0 {
+		parts = s.rows(1, 2)
+	}
+	parts.Shape, parts.Strides = []int{2, s.size}, []int{s.size, 1}
+	return sumrows.Record(c, s.row(to), parts)
+}

@@ -1,0 +1,150 @@
+package tnp_test
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// TestParams: the default model has the parameters that PyTorch's has.
+func TestParams(t *testing.T) {
+	require.Equal(t, 36400118, tnp.Default().NumParams())
+	params := tnp.Default().Params()
+	require.Len(t, params, 1+12*6+3)
+	shapes := map[string][]int{}
+	for _, p := range params {
+		shapes[p.Name] = p.Shape
+	}
+	for name, want := range map[string][]int{
+		"embed.weight": {512, 3}, "blocks.0.norm1.weight": {512}, "blocks.11.qkv.weight": {1536, 512},
+		"blocks.11.out.weight": {512, 512}, "blocks.11.norm2.weight": {512}, "blocks.11.up.weight": {1365, 512},
+		"blocks.11.down.weight": {512, 1365}, "norm.weight": {512}, "heads.up": {10, 512, 1365}, "heads.down": {10, 1365, 3},
+	} {
+		require.Equal(t, want, shapes[name], name)
+	}
+}
+
+// TestPresets: each is valid, and tokens are counted as PyTorch's rate counts them.
+func TestPresets(t *testing.T) {
+	tokens := map[string]int{"tiny": 256, "small": 18048, "mid": 11000, "large": 205000}
+	for _, p := range tnp.Presets() {
+		require.NoError(t, p.Config.Validate())
+		require.NoError(t, p.Shape.Validate())
+		require.Equal(t, tokens[p.Name], p.Tokens(), p.Name)
+		got, err := tnp.PresetOf(p.Name)
+		require.NoError(t, err)
+		require.Equal(t, p, got)
+	}
+	_, err := tnp.PresetOf("huge")
+	require.EqualError(t, err, `tnp: shape "huge" is not one of tiny, small, mid, large`)
+}
+
+// TestValidate: each wrong size has an error that names it.
+func TestValidate(t *testing.T) {
+	for _, tt := range []struct {
+		change func(*tnp.Config, *tnp.Shape)
+		want   string
+	}{
+		{func(c *tnp.Config, _ *tnp.Shape) { c.Layers = 0 }, "tnp: layers=0 is not from 1 to 1024"},
+		{func(c *tnp.Config, _ *tnp.Shape) { c.Heads = -1 }, "tnp: heads=-1 is not from 1 to 1024"},
+		{func(c *tnp.Config, _ *tnp.Shape) { c.HeadDim = 12 }, "tnp: head_dim=12 is not a multiple of 8"},
+		{func(c *tnp.Config, _ *tnp.Shape) { c.HeadDim = 264 }, "tnp: head_dim=264 is not from 8 to 256"},
+		{func(c *tnp.Config, _ *tnp.Shape) { c.DModel = 36 }, "tnp: d_model=36 is not a multiple of 8"},
+		{func(c *tnp.Config, _ *tnp.Shape) { c.DFF = 0 }, "tnp: d_ff=0 is not from 1 to 262144"},
+		{func(c *tnp.Config, _ *tnp.Shape) { c.Components = 0 }, "tnp: components=0 is not from 1 to 1024"},
+		{func(c *tnp.Config, _ *tnp.Shape) { c.InputDim = 2 }, "tnp: input_dim=2 is not from 3 to 65536"},
+		{func(_ *tnp.Config, s *tnp.Shape) { s.Batch = 0 }, "tnp: batch=0 is not from 1 to 16777216"},
+		{func(_ *tnp.Config, s *tnp.Shape) { s.Context = 0 }, "tnp: context=0 is not from 1 to 16777216"},
+		{func(_ *tnp.Config, s *tnp.Shape) { s.Targets = 1 << 25 }, "tnp: targets=33554432 is not from 1 to 16777216"},
+		{func(_ *tnp.Config, s *tnp.Shape) { s.Batch = 1 << 24 }, "tnp: batch=16777216 of context=16 and targets=16 is more than 268435456 tokens"},
+	} {
+		p, err := tnp.PresetOf("tiny")
+		require.NoError(t, err)
+		tt.change(&p.Config, &p.Shape)
+		err = p.Config.Validate()
+		if err == nil {
+			err = p.Shape.Validate()
+		}
+		require.EqualError(t, err, tt.want)
+	}
+}
+
+// TestInit: a seed gives its weights, another others; their spread is that of PyTorch.
+func TestInit(t *testing.T) {
+	p, err := tnp.PresetOf("tiny")
+	require.NoError(t, err)
+	c := p.Config
+	a, err := tnp.Init(c, 1)
+	require.NoError(t, err)
+	require.NoError(t, a.Validate(c))
+	again, err := tnp.Init(c, 1)
+	require.NoError(t, err)
+	require.Equal(t, a, again)
+	other, err := tnp.Init(c, 2)
+	require.NoError(t, err)
+	require.NotEqual(t, a["embed.weight"], other["embed.weight"])
+
+	square := func(x []float32) (mean float64) {
+		for _, v := range x {
+			mean += float64(v) * float64(v) / float64(len(x))
+		}
+		return mean
+	}
+	require.Equal(t, 1.0, square(a["norm.weight"]))
+	require.InEpsilon(t, 1.0/3/32, square(a["blocks.1.qkv.weight"]), 0.1) // of a uniform distribution in ±1/√32
+	require.InEpsilon(t, 1.0/32, square(a["heads.up"]), 0.1)
+	for _, v := range a["blocks.1.qkv.weight"] {
+		require.LessOrEqual(t, math.Abs(float64(v)), 1/math.Sqrt(32))
+	}
+	c.Layers = 0
+	_, err = tnp.Init(c, 1)
+	require.Error(t, err)
+}
+
+// TestFile: what Save writes is what Load returns, with the sizes of the model; what does not
+// fit has an error that names the tensor, and leaves the file as it was.
+func TestFile(t *testing.T) {
+	c := tnp.Config{Layers: 3, Heads: 2, HeadDim: 8, DModel: 24, DFF: 5, Components: 4, InputDim: 4}
+	w, err := tnp.Init(c, 7)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "weights.safetensors")
+	require.NoError(t, tnp.Save(path, w, c))
+	f, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	for _, heads := range []int{0, 2} {
+		got, config, err := tnp.Load(f, heads)
+		require.NoError(t, err)
+		require.Equal(t, c, config)
+		require.Equal(t, w, got)
+	}
+	for heads, want := range map[int]string{
+		-1: "tnp: heads=-1 is not positive, and the file does not say how many there are",
+		6:  "tnp: blocks.0.qkv.weight has 48 rows, which 6 heads of q, k and v do not divide",
+		4:  "tnp: head_dim=4 is not from 8 to 256",
+		5:  "tnp: blocks.0.qkv.weight has 48 rows, which 5 heads of q, k and v do not divide",
+	} {
+		_, _, err := tnp.Load(f, heads)
+		require.EqualError(t, err, want)
+	}
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	saved := w["norm.weight"]
+	w["norm.weight"] = saved[1:]
+	require.EqualError(t, tnp.Save(path, w, c), "tnp: parameter norm.weight has 23 elements, want [24]")
+	w["norm.weight"] = saved
+	w["more"] = saved
+	require.ErrorContains(t, tnp.Save(path, w, c), `"more" is no parameter of`)
+	delete(w, "more")
+	delete(w, "heads.down")
+	require.EqualError(t, tnp.Save(path, w, c), "tnp: parameter heads.down is missing")
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}

@@ -1,0 +1,316 @@
+package tnp_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+func TestMain(m *testing.M) { vktest.Main(m) }
+
+// A training is a model with a plan of its step, and data.
+type training struct {
+	t     testing.TB
+	model *tnp.Model
+	plan  *tnp.Plan
+	p     tnp.Preset
+}
+
+func newTraining(t testing.TB, d *vk.Device, p tnp.Preset, format dtype.DType, seed uint64) *training {
+	ctx := context.Background()
+	o := tnp.ModelOptions{DType: format, Pass: tnp.Train, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(format, p.Shape)}
+	o.Optim.MaxNorm = 1
+	model, err := tnp.NewModel(ctx, d, p.Config, o)
+	require.NoError(t, err)
+	t.Cleanup(model.Close)
+	w, err := tnp.Init(p.Config, seed)
+	require.NoError(t, err)
+	require.NoError(t, model.SetWeights(ctx, w))
+	x := &training{t: t, model: model, p: p}
+	x.record()
+	return x
+}
+
+// record makes a plan of the training's own.
+func (x *training) record() {
+	x.plan.Close()
+	plan, err := x.model.NewPlan(context.Background(), x.p.Shape, tnp.Train, tnp.PlanOptions{})
+	require.NoError(x.t, err)
+	x.t.Cleanup(plan.Close)
+	x.plan = plan
+}
+
+// steps runs the steps from first to end-1, with data that follow from their numbers, and
+// returns the losses.
+func (x *training) steps(first, end int, seed uint64, lr float64) (losses []float64) {
+	ctx := context.Background()
+	require.NoError(x.t, x.model.SetLR(ctx, lr))
+	for i := first; i < end; i++ {
+		in, y := gp.Tokens(gp.Default().Batch(x.p.Shape, seed, uint64(i)))
+		require.NoError(x.t, x.plan.SetInputs(ctx, in, y))
+		require.NoError(x.t, x.plan.Run(ctx))
+		loss, err := x.plan.Loss(ctx)
+		require.NoError(x.t, err)
+		losses = append(losses, loss)
+	}
+	return losses
+}
+
+func (x *training) weights() tnp.Weights {
+	w, err := x.model.Weights(context.Background())
+	require.NoError(x.t, err)
+	return w
+}
+
+// formats are those that the device multiplies in, but for one that takes scalar paths.
+func formats(d *vk.Device) []dtype.DType {
+	if d.Caps().BFloat16CoopMat {
+		return dtype.All()
+	}
+	return []dtype.DType{dtype.Float32, dtype.Float16}
+}
+
+func tiny(t testing.TB) tnp.Preset {
+	p, err := tnp.PresetOf("tiny")
+	require.NoError(t, err)
+	return p
+}
+
+// TestRecorded: one recording, submitted again and again, does what a new one for each step does,
+// bit for bit.
+func TestRecorded(t *testing.T) {
+	d := vktest.Open(t)
+	for _, format := range formats(d) {
+		t.Run(format.String(), func(t *testing.T) {
+			once, fresh := newTraining(t, d, tiny(t), format, 1), newTraining(t, d, tiny(t), format, 1)
+			losses := once.steps(0, 4, 2, 1e-3)
+			for i := range 4 {
+				require.Equal(t, losses[i:i+1], fresh.steps(i, i+1, 2, 1e-3))
+				fresh.record()
+			}
+			require.Equal(t, once.weights(), fresh.weights())
+			require.NotEqual(t, losses[0], losses[1])
+		})
+	}
+}
+
+// TestContinued: saved and continued is straight through, bit for bit; and a file that does not
+// fit is refused before it changes anything.
+func TestContinued(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, format := range formats(d) {
+		t.Run(format.String(), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "state.safetensors")
+			straight := newTraining(t, d, tiny(t), format, 1)
+			losses := straight.steps(0, 6, 2, 1e-3)
+			first := newTraining(t, d, tiny(t), format, 1)
+			first.steps(0, 3, 2, 1e-3)
+			require.NoError(t, first.model.SaveState(ctx, path, map[string]string{"seed": "2"}))
+
+			f, err := safetensors.Open(path)
+			require.NoError(t, err)
+			defer f.Close()
+			require.Equal(t, "2", f.Metadata["seed"])
+			second := newTraining(t, d, tiny(t), format, 99)
+			require.NoError(t, second.model.LoadState(ctx, f))
+			steps, err := second.model.Steps(ctx)
+			require.NoError(t, err)
+			require.Equal(t, 3, steps)
+			require.Equal(t, losses[3:], second.steps(3, 6, 2, 1e-3))
+			require.Equal(t, straight.weights(), second.weights())
+		})
+	}
+	path := filepath.Join(t.TempDir(), "state.safetensors")
+	a := newTraining(t, d, tiny(t), dtype.Float32, 1)
+	require.NoError(t, a.model.SaveState(ctx, path, nil))
+	other := tiny(t)
+	other.DFF = 8
+	b := newTraining(t, d, other, dtype.Float32, 1)
+	before := b.weights()
+	f, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	require.ErrorContains(t, b.model.LoadState(ctx, f), "tnp: the file has a model of 2 layers of 32, 2 heads of 16, d_ff 64, 3 components, want")
+	require.Equal(t, before, b.weights())
+	weights := filepath.Join(t.TempDir(), "weights.safetensors")
+	require.NoError(t, tnp.Save(weights, a.weights(), a.p.Config))
+	g, err := safetensors.Open(weights)
+	require.NoError(t, err)
+	defer g.Close()
+	require.EqualError(t, a.model.LoadState(ctx, g), `tnp: metadata steps="" is not a number of steps`)
+	_, err = os.Stat(path)
+	require.NoError(t, err)
+}
+
+// TestOptimizer: a step does what AdamW does with the gradients that a plan of pass Gradients
+// has, whatever the loss scale.
+func TestOptimizer(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	p := tiny(t)
+	for _, scale := range []float64{1, 1024} {
+		o := tnp.ModelOptions{Pass: tnp.Train, Optim: optim.Default(), LossScale: scale}
+		o.Optim.Eps, o.Optim.MaxNorm, o.Optim.WeightDecay = 1e-3, 0.5, 0.1
+		model, err := tnp.NewModel(ctx, d, p.Config, o)
+		require.NoError(t, err)
+		defer model.Close()
+		w, err := tnp.Init(p.Config, 3)
+		require.NoError(t, err)
+		require.NoError(t, model.SetWeights(ctx, w))
+		require.NoError(t, model.SetLR(ctx, 0.01))
+		in, y := gp.Tokens(gp.Default().Batch(p.Shape, 1, 0))
+		var grads tnp.Weights
+		for _, pass := range []tnp.Pass{tnp.Gradients, tnp.Train} {
+			plan, err := model.NewPlan(ctx, p.Shape, pass, tnp.PlanOptions{})
+			require.NoError(t, err)
+			defer plan.Close()
+			require.NoError(t, plan.SetInputs(ctx, in, y))
+			require.NoError(t, plan.Run(ctx))
+			if pass == tnp.Gradients {
+				grads, err = model.Gradients(ctx)
+				require.NoError(t, err)
+			}
+		}
+		norm := 0.0
+		for _, g := range grads {
+			for _, v := range g {
+				norm += float64(v) * float64(v)
+			}
+		}
+		norm = math.Sqrt(norm)
+		require.Greater(t, norm, 0.5, "gradients are not clipped")
+		after, err := model.Weights(ctx)
+		require.NoError(t, err)
+		for _, param := range p.Config.Params() {
+			decay := 0.1
+			if len(param.Shape) == 1 {
+				decay = 0
+			}
+			for i, g := range grads[param.Name] {
+				clipped := float64(g) * 0.5 / norm // the first step: m and v corrected are g and g²
+				before := float64(w[param.Name][i])
+				want := before*(1-0.01*decay) - 0.01*clipped/(math.Abs(clipped)+1e-3)
+				require.InDelta(t, want, after[param.Name][i], 1e-6, "scale %g, %s[%d]", scale, param.Name, i)
+			}
+		}
+	}
+}
+
+// TestLearns trains tiny from three seeds. The loss of one who knows nothing but that y has
+// variance 1 and noise is about 1.42; that of one who knows all but f is the bound below.
+func TestLearns(t *testing.T) {
+	if testing.Short() { // of make test: there are no goroutines in it
+		t.Skip("-short")
+	}
+	d := vktest.Open(t, vktest.NoValidation)
+	p := tiny(t)
+	const steps, evaluate = 1000, 20
+	seeds := uint64(1)
+	if vktest.Thorough(d) {
+		seeds = 3
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			x := newTraining(t, d, p, dtype.Float32, seed)
+			x.steps(0, steps, seed, 2e-3)
+			// Without a learning rate the steps that follow measure, on data of their own.
+			loss, least := 0.0, 0.0
+			for i, v := range x.steps(steps, steps+evaluate, seed, 0) {
+				n, err := gp.NLL(gp.Default().Batch(p.Shape, seed, uint64(steps+i)))
+				require.NoError(t, err)
+				loss, least = loss+v/evaluate, least+n/evaluate
+			}
+			t.Logf("loss %.3f, the process's own %.3f", loss, least)
+			require.Less(t, loss, 0.8)
+			require.Greater(t, loss, least)
+		})
+	}
+}
+
+// TestCheckpoint: what is computed again is the same, bit for bit: loss, log p and gradients.
+func TestCheckpoint(t *testing.T) {
+	d := vktest.Open(t)
+	for i, trial := range trials(d) {
+		for _, format := range formats(d) {
+			t.Run(fmt.Sprint(i, format), func(t *testing.T) {
+				m := tnp.ModelOptions{DType: format, Pass: tnp.Gradients, LossScale: tnp.DefaultLossScale(format, trial.s)}
+				loss, logP, grads := trial.run(t, d, m, tnp.PlanOptions{})
+				for _, c := range []tnp.Checkpoint{tnp.Selective, tnp.Blocks} {
+					l, p, g := trial.run(t, d, m, tnp.PlanOptions{Checkpoint: c})
+					require.Equal(t, loss, l, c)
+					require.Equal(t, logP, p, c)
+					require.Equal(t, grads, g, c)
+				}
+			})
+		}
+	}
+}
+
+// TestAccumulate: the gradients of a step of some batches are the mean of theirs, and it is the
+// last that makes the step.
+func TestAccumulate(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	p := tiny(t)
+	for _, n := range []int{2, 3, 4, 5} {
+		o := tnp.ModelOptions{Pass: tnp.Train, Optim: optim.Default(), LossScale: 8, Accumulate: n}
+		model, err := tnp.NewModel(ctx, d, p.Config, o)
+		require.NoError(t, err)
+		defer model.Close()
+		w, err := tnp.Init(p.Config, 3)
+		require.NoError(t, err)
+		require.NoError(t, model.SetWeights(ctx, w))
+		require.NoError(t, model.SetLR(ctx, 0.01))
+		plan, err := model.NewPlan(ctx, p.Shape, tnp.Train, tnp.PlanOptions{})
+		require.NoError(t, err)
+		defer plan.Close()
+		// A second step, of weights that the first changed, begins from nothing again.
+		for step := range 2 {
+			before, err := model.Weights(ctx)
+			require.NoError(t, err)
+			want := map[string][]float64{}
+			for i := range n {
+				tasks := gp.Default().Batch(p.Shape, 1, uint64(n*step+i))
+				x, y := gp.Tokens(tasks)
+				trial := &trial{c: p.Config, s: p.Shape, w: before, x: x, y: y}
+				_, _, g := trial.run(t, d, tnp.ModelOptions{Pass: tnp.Gradients}, tnp.PlanOptions{})
+				for name, v := range g {
+					if want[name] == nil {
+						want[name] = make([]float64, len(v))
+					}
+					for j := range v {
+						want[name][j] += float64(v[j]) / float64(n)
+					}
+				}
+				require.NoError(t, plan.SetInputs(ctx, x, y))
+				require.NoError(t, plan.Run(ctx))
+				steps, err := model.Steps(ctx)
+				require.NoError(t, err)
+				require.Equal(t, step+(i+1)/n, steps)
+				after, err := model.Weights(ctx)
+				require.NoError(t, err)
+				require.Equal(t, i < n-1, after["heads.up"][0] == before["heads.up"][0], "batch %d of %d", i, n)
+			}
+			got, err := model.Gradients(ctx)
+			require.NoError(t, err)
+			for name, v := range want {
+				off, largest := worst(wide(got[name]), v)
+				require.LessOrEqual(t, off, 1e-5*largest, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package tnp
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+)
+
+// A Variant says how much of the model is one kernel, to compare. What a device lacks is an error
+// that wraps vk.ErrUnsupported.
+//
+//	          attention             perceptrons of blocks     heads and loss
+//	Fastest   what is the fastest   likewise                  likewise
+//	Unfused   S in memory           two products              outputs in memory, then gmm
+//	Separate  one kernel            two products              outputs in memory, then gmm
+//	Fused     one kernel            one kernel forward,       one kernel forward
+//	                                whose hidden units are
+//	                                computed again backward
+type Variant uint8
+
+// The variants.
+const (
+	Fastest Variant = iota
+	Unfused
+	Separate
+	Fused
+)
+
+var variantNames = []string{"auto", "unfused", "separate", "fused"}
+
+// String returns auto, unfused, separate or fused.
+func (v Variant) String() string {
+	if int(v) < len(variantNames) {
+		return variantNames[v]
+	}
+	return fmt.Sprintf("Variant(%d)", uint8(v))
+}
+
+// ParseVariant accepts the names that String returns.
+func ParseVariant(name string) (Variant, error) {
+	if i := slices.Index(variantNames, name); i >= 0 {
+		return Variant(i), nil
+	}
+	return 0, fmt.Errorf("tnp: variant %q is not one of %s", name, strings.Join(variantNames, ", "))
+}
+
+// attention, mlp and mixture return the options of kernels.
+func (o *PlanOptions) attention() attention.Options {
+	if o.Variant == Unfused {
+		return attention.Options{Impl: attention.Unfused}
+	}
+	return attention.Options{Impl: o.Attention}
+}
+
+func (o *PlanOptions) mlp() mlp.Options {
+	opt := mlp.Options{Impl: o.Products}
+	switch o.Variant {
+	case Unfused, Separate:
+		opt.Fused = mlp.FusedOff
+	case Fused:
+		opt.Fused = mlp.FusedOn
+	}
+	return opt
+}
+
+func (o *PlanOptions) mixture() mixture.Options {
+	return mixture.Options{Impl: o.Products, Outputs: o.Variant == Unfused || o.Variant == Separate}
+}
