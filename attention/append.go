@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unsafe"
+	"reflect"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
@@ -99,7 +99,7 @@ type AppendTensors struct {
 // grows. A sequence that has no room is left as it is, with its queries, and so are keys whose page
 // there is not: State[0] says so then (DecodeStatus).
 //
-// Decode comes after a Barrier. The error wraps ErrUnsupported if the device cannot run the
+// The error wraps ErrUnsupported if the device cannot run the
 // kernel, and names the argument if a tensor does not fit p.
 func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	defer c.Keep(&err)
@@ -113,6 +113,7 @@ func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	if err := checkAppend(&t, &p); err != nil {
 		return err
 	}
+	vk.Narrow(&t.NewK, &t.NewV, &t.K, &t.V, &t.Q, &t.Cos, &t.Sin, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.State)
 	module, err := shaders.Get("attention_append", p.DType.Short())
 	if err != nil {
 		return err
@@ -136,12 +137,13 @@ func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 
 // appendFeasible says why a device cannot append, if it cannot.
 func appendFeasible(caps *vk.Caps, p *AppendProblem) error {
+	params := uint32(reflect.TypeFor[appendParams]().Size())
 	rows := float64(max(p.NumHeads*p.SeqQ, p.NumKVHeads*p.NewKeys))
 	switch {
 	case caps.MaxStorageBuffers < appendBuffers:
 		return unsupported("append: %d storage buffers are more than the device's %d", appendBuffers, caps.MaxStorageBuffers)
-	case caps.MaxPushConstantsBytes < appendParamsBytes:
-		return unsupported("append: %d bytes of push constants are more than the device's %d", appendParamsBytes, caps.MaxPushConstantsBytes)
+	case caps.MaxPushConstantsBytes < params:
+		return unsupported("append: %d bytes of push constants are more than the device's %d", params, caps.MaxPushConstantsBytes)
 	case rows*float64(max(p.HeadDim, p.ValueHeadDim())) > math.MaxInt32:
 		return unsupported("append: a sequence has %.0f new rows, more elements than %d", rows, math.MaxInt32)
 	}
@@ -285,8 +287,6 @@ type appendParams struct {
 	BatchIdxOffset    uint32 `glsl:"batch_idx_offset"`
 }
 
-const appendParamsBytes = uint32(unsafe.Sizeof(appendParams{}))
-
 func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *appendSpec) (appendParams, vk.Groups) {
 	pages := p.Pages
 	if p.PageSize == 0 {
@@ -323,8 +323,7 @@ func stride(t *vk.Tensor, axis int) uint32 {
 }
 
 // Advance adds keys to all lengths, a contiguous int32 vector on the device, so that a recorded
-// step runs again on longer sequences; a negative number takes keys back. Decode and Append before it
-// in the same Cmd come before a Barrier.
+// step runs again on longer sequences; a negative number takes keys back.
 func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 	defer c.Keep(&err)
 	if keys < -math.MaxInt32 || keys > math.MaxInt32 {
@@ -336,6 +335,7 @@ func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 	if err := argument.Check("attention: advance", nil, []argument.Argument{argument.New("seq_lens", seqLens, true, dtype.Int32, seqLens.Shape)}); err != nil {
 		return err
 	}
+	vk.Narrow(&seqLens)
 	d := c.Device()
 	module, err := shaders.Get("attention_advance", "")
 	if err != nil {

@@ -17,12 +17,11 @@ import (
 
 // A stepper appends a token after the other to a cache, and decodes it.
 type stepper struct {
-	cache               *attention.KVCache
-	p                   attention.AppendProblem
-	q, k, v, o, lse     vk.Tensor
-	cos, sin            vk.Tensor
-	replay              *vk.Cmd // recorded once
-	queries, keys, vals []float32
+	cache           *attention.KVCache
+	p               attention.AppendProblem
+	q, k, v, o, lse vk.Tensor
+	cos, sin        vk.Tensor
+	replay          *vk.Cmd // recorded once
 }
 
 func newCache(t *testing.T, dev *vk.Device, config attention.KVCacheConfig) *attention.KVCache {
@@ -55,9 +54,7 @@ func (s *stepper) record(t *testing.T, dev *vk.Device) *vk.Cmd {
 	c, err := dev.NewCmd("step")
 	require.NoError(t, err)
 	require.NoError(t, s.cache.Append(c, 0, attention.AppendTensors{NewK: s.k, NewV: s.v, Q: s.q, Cos: s.cos, Sin: s.sin}, s.p))
-	c.Barrier()
 	require.NoError(t, s.cache.Decode(c, 0, attention.DecodeTensors{Q: s.q, O: s.o, LSE: s.lse}, s.p.DecodeProblem, attention.Options{}))
-	c.Barrier()
 	require.NoError(t, s.cache.Advance(c, 1))
 	return c
 }
@@ -100,7 +97,8 @@ func contents(t *testing.T, cache *attention.KVCache, layer, sequence, keys int)
 		require.NoError(t, x.Download(t.Context(), data))
 		return data
 	}
-	slot, slotKeys := []int32{}, p.SeqKV
+	var slot []int32
+	slotKeys := p.SeqKV
 	if p.PageSize > 0 {
 		slotKeys = p.PageSize
 		slot = ints(t, cache.BlockTable)[sequence*(p.SeqKV/p.PageSize):]
@@ -371,7 +369,6 @@ func appendNumbers(t *testing.T, dev *vk.Device, cache *attention.KVCache, keys,
 		}
 		require.NoError(t, cache.Append(c, layer, attention.AppendTensors{NewK: k, NewV: v}, p))
 	}
-	c.Barrier()
 	require.NoError(t, cache.Advance(c, keys))
 	require.NoError(t, c.Submit(t.Context()))
 	require.NoError(t, cache.Status(t.Context()))

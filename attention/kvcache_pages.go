@@ -212,9 +212,7 @@ func (k *KVCache) transfer(ctx context.Context, record func(c *vk.Cmd)) error {
 		return err
 	}
 	defer c.Close()
-	c.BarrierToTransfer()
 	record(c)
-	c.BarrierFromTransfer()
 	return c.Submit(ctx)
 }
 

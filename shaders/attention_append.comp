@@ -41,74 +41,13 @@ layout(constant_id = 8) const uint WIDTH = 8;             // VEC; less where par
 layout(constant_id = 9) const bool TABLE_ALIGNED = true;  // rows of the tables begin at multiples of 16 bytes
 layout(local_size_x_id = 0) in;
 
-layout(push_constant, scalar) uniform Params {
-    uint batch;
-    uint seq_q;
-    uint heads;
-    uint kv_heads;
-    int new_keys;
-    int capacity;   // keys that a sequence can have
-    uint pages;     // that there are; without pages, sequences of the cache
-    uint k_groups;  // workgroups for k
-    uint v_groups;
-    uint new_k_offset;  // elements, like all that follow
-    uint new_k_stride_b;
-    uint new_k_stride_h;
-    uint new_k_stride_s;
-    uint new_v_offset;
-    uint new_v_stride_b;
-    uint new_v_stride_h;
-    uint new_v_stride_s;
-    uint k_offset;
-    uint k_stride_b;  // from a page to the next, where there are pages
-    uint k_stride_h;
-    uint k_stride_s;
-    uint v_offset;
-    uint v_stride_b;
-    uint v_stride_h;
-    uint v_stride_s;
-    uint q_offset;
-    uint q_stride_b;
-    uint q_stride_h;
-    uint q_stride_s;
-    uint seq_lens_offset;
-    uint block_table_offset;
-    uint block_table_stride_b;
-    uint state_offset;
-    uint cos_offset;
-    uint sin_offset;
-    uint batch_idx_offset;
-} p;
+#include "lib/append_params.glsl"
 
 #include "lib/element.glsl"
 #include "lib/vec16.glsl"
 #include "lib/cache_status.glsl"
 
-layout(binding = 0, scalar) readonly buffer NewK { uvec4 new_k16[]; };
-layout(binding = 0, scalar) readonly buffer NewK1 { ELEM new_k1[]; };
-layout(binding = 1, scalar) readonly buffer NewV { uvec4 new_v16[]; };
-layout(binding = 1, scalar) readonly buffer NewV1 { ELEM new_v1[]; };
-layout(binding = 2, scalar) writeonly buffer K { uvec4 k16[]; };
-layout(binding = 2, scalar) writeonly buffer K1 { ELEM k1[]; };
-layout(binding = 3, scalar) writeonly buffer V { uvec4 v16[]; };
-layout(binding = 3, scalar) writeonly buffer V1 { ELEM v1[]; };
-layout(binding = 4, scalar) buffer Q { uvec4 q16[]; };
-layout(binding = 4, scalar) buffer Q1 { ELEM q1[]; };
-layout(binding = 5, scalar) readonly buffer SeqLens { int seq_lens[]; };
-layout(binding = 6, scalar) readonly buffer BlockTable { int block_table[]; };
-layout(binding = 7, scalar) buffer State { uint state[]; };
-layout(binding = 8, scalar) readonly buffer Cos { float cos_table[]; };
-layout(binding = 8, scalar) readonly buffer Cos4 { vec4 cos_table4[]; };
-layout(binding = 9, scalar) readonly buffer Sin { float sin_table[]; };
-layout(binding = 9, scalar) readonly buffer Sin4 { vec4 sin_table4[]; };
-layout(binding = 10, scalar) readonly buffer BatchIdx { int batch_idx[]; };
-
-DEFINE_LOAD16(load_new_k, new_k16, new_k1)
-DEFINE_LOAD16(load_new_v, new_v16, new_v1)
-DEFINE_LOAD16(load_q, q16, q1)
-DEFINE_STORE16(store_k, k16, k1)
-DEFINE_STORE16(store_v, v16, v1)
-DEFINE_STORE16(store_q, q16, q1)
+#include "lib/append_tensors.glsl"
 
 const uint ANGLES = ROTARY == 0 ? 1 : ROTARY / 2;                   // of a position
 const uint SPAN = INTERLEAVED ? ROTARY : ROTARY / 2;               // columns that begin items with rotated elements
