@@ -45,6 +45,7 @@ var levels = []struct {
 	{"pipelines/record/...", 7},
 	{"pipelines/...", 6},
 	{"bench/...", 8},
+	{"examples/...", 9},
 	{"tests/...", 9},
 	{"tools/...", 9},
 }
