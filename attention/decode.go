@@ -3,7 +3,7 @@ package attention
 import (
 	"fmt"
 	"math"
-	"unsafe"
+	"reflect"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
@@ -244,20 +244,13 @@ type decodeParams struct {
 	BatchIdxOffset    uint32  `glsl:"batch_idx_offset"`
 }
 
-const decodeParamsBytes = uint32(unsafe.Sizeof(decodeParams{}))
+var decodeParamsBytes = uint32(reflect.TypeFor[decodeParams]().Size())
 
 // decodeLeastKeys is the least share of a workgroup: what its start and its part of the sums cost
 // is as much as reading a few keys.
 const decodeLeastKeys = 64
 
 func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config DecodeConfig) decodeParams {
-	// stride is that of an axis along which there is more than one.
-	stride := func(t *vk.Tensor, axis int) uint32 {
-		if t.IsZero() || t.Shape[axis] == 1 {
-			return 0
-		}
-		return uint32(t.Strides[axis])
-	}
 	pages := p.Pages
 	if p.PageSize == 0 {
 		pages = p.cacheRows()

@@ -50,7 +50,7 @@ const MaxDecodeQueries = 64
 
 // Validate returns an error that names the first value that breaks a rule.
 func (p DecodeProblem) Validate() error {
-	if err := p.Problem.Validate(); err != nil {
+	if err := p.validateCache(); err != nil {
 		return err
 	}
 	for _, f := range []struct {
@@ -62,21 +62,31 @@ func (p DecodeProblem) Validate() error {
 		{p.Tree && p.Window.On, "a window with a tree mask"},
 		{p.Tree && p.ALiBi != ALiBiOff, "alibi with a tree mask"},
 		{p.Tree && p.Causal, "causal with a tree mask"},
-		{p.PageSize != 0 && p.CacheRows != 0, "cache_rows with pages"},
 	} {
 		if f.on {
 			return fmt.Errorf("attention: decoding has no %s", f.name)
 		}
 	}
-	switch {
-	case p.SeqQ > MaxDecodeQueries:
+	if p.SeqQ > MaxDecodeQueries {
 		return fmt.Errorf("attention: seq_q=%d is larger than the %d of decoding", p.SeqQ, MaxDecodeQueries)
+	}
+	return nil
+}
+
+// validateCache is Validate of the sizes and of the cache.
+func (p *DecodeProblem) validateCache() error {
+	if err := p.Problem.Validate(); err != nil {
+		return err
+	}
+	switch {
 	case p.NewKeys < 0 || p.NewKeys > p.SeqKV:
 		return fmt.Errorf("attention: new_keys=%d is not from 0 to the capacity seq_kv=%d", p.NewKeys, p.SeqKV)
 	case p.SeqKV > math.MaxInt32/2:
 		return fmt.Errorf("attention: the capacity seq_kv=%d is larger than %d", p.SeqKV, math.MaxInt32/2)
 	case p.CacheRows < 0 || p.CacheRows > math.MaxInt32:
 		return fmt.Errorf("attention: cache_rows=%d is not from 0 to %d", p.CacheRows, math.MaxInt32)
+	case p.PageSize != 0 && p.CacheRows != 0:
+		return fmt.Errorf("attention: decoding has no cache_rows with pages")
 	case p.PageSize == 0 && p.Pages != 0:
 		return fmt.Errorf("attention: pages=%d without a page_size", p.Pages)
 	case p.PageSize == 0:

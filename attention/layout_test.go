@@ -15,6 +15,7 @@ import (
 func TestLayouts(t *testing.T) {
 	features := []string{"Bias", "ALiBiSlopes", "Sinks", "KeyMask", "CuSeqlensQ", "CuSeqlensKV"}
 	fwd := []string{"Q", "K", "V", "O", "LSE"}
+	decode := []string{"Q", "K", "V", "O", "LSE", "SeqLens", "BlockTable", "State", "Parts", "TreeMask", "ALiBiSlopes", "Bias", "Sinks", "LeftPad", "BatchIdx"}
 	table := map[string]struct {
 		params, spec any
 		bindings     []string
@@ -73,6 +74,11 @@ func TestLayouts(t *testing.T) {
 		"attention_unfused_keys":                    {unfusedParams{}, unfusedKeysSpec{}, []string{"DX", "X", "W"}},
 		"attention_unfused_keys_features":           {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedKeysSpec]{}, append([]string{"DX", "X", "W"}, features...)},
 
+		"attention_decode":         {decodeParams{}, decodeSpec{}, decode},
+		"attention_decode_coopmat": {decodeParams{}, decodeSpec{}, decode},
+		"attention_append":         {appendParams{}, appendSpec{}, []string{"NewK", "NewV", "K", "V", "Q", "SeqLens", "BlockTable", "State", "Cos", "Sin", "BatchIdx"}},
+		"attention_advance":        {advanceParams{}, advanceSpec{}, []string{"SeqLens"}},
+
 		"attention_bwd_sum": {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
 	}
 	for _, v := range shaders.Variants() {
@@ -84,8 +90,10 @@ func TestLayouts(t *testing.T) {
 		module, err := shaders.Get(v.Kernel, v.Type)
 		require.NoError(t, err)
 		maxBytes := layouttest.MaxParamsBytes
-		if strings.HasSuffix(v.Kernel, "_features") || strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat") {
-			maxBytes = 256 // as feasibleFeatures and feasibleFused demand
+		switch {
+		case strings.HasSuffix(v.Kernel, "_features"), strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat"),
+			strings.HasPrefix(v.Kernel, "attention_decode"), v.Kernel == "attention_append":
+			maxBytes = 256 // as feasibleFeatures, feasibleFused, DecodeConfig.Feasible and appendFeasible demand
 		}
 		layouttest.CheckWithin(t, maxBytes, module, row.params, row.spec, row.bindings...)
 	}

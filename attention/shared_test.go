@@ -124,6 +124,35 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
+// TestDecodeSharedMemory says so of Decode: sharedBytes is exactly what the kernels have, and what
+// Feasible compares with the device.
+func TestDecodeSharedMemory(t *testing.T) {
+	device := nvidia("NVIDIA H200", 132, true)
+	caps := &device
+	kernels := map[string]bool{}
+	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32} {
+		for _, dims := range [][2]int{{40, 40}, {64, 64}, {128, 128}, {256, 256}, {256, 64}, {64, 256}, {96, 200}} {
+			for _, config := range []DecodeConfig{
+				{Scalar, 1, 4, 1, 8}, {Scalar, 1, 4, 16, 8}, {Scalar, 2, 4, 3, 8}, {Scalar, 4, 4, 8, 8}, {Scalar, 16, 4, 4, 8},
+				{CoopMat, 16, 16, 1, 8}, {CoopMat, 16, 16, 8, 8}, {CoopMat, 32, 16, 2, 8}, {CoopMat, 32, 16, 8, 8}, {CoopMat, 16, 16, 6, 8},
+			} {
+				p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 40, NumKVHeads: 1, SeqQ: 1, SeqKV: 100, HeadDim: dims[0], ValueDim: dims[1], DType: format}}
+				if config.Feasible(large(caps), p) != nil {
+					continue
+				}
+				m, err := shaders.Get(config.kernel(), format.Short())
+				require.NoError(t, err)
+				n, err := vk.SharedBytes(m.SPIRV, newDecodeSpec(caps, &DecodeTensors{}, &p, config))
+				require.NoError(t, err)
+				require.Equal(t, n, config.sharedBytes(caps, p), "%v, %v", config, p)
+				require.Equal(t, n, leastShared(*caps, func(caps *vk.Caps) error { return config.Feasible(caps, p) }), "%v, %v", config, p)
+				kernels[m.Name] = true
+			}
+		}
+	}
+	require.Len(t, kernels, 5, "every module has a feasible configuration")
+}
+
 // large returns caps with more shared memory than any kernel takes.
 func large(caps *vk.Caps) *vk.Caps {
 	c := *caps

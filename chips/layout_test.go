@@ -16,7 +16,7 @@ func TestLayouts(t *testing.T) {
 	for _, element := range []string{"f16", "bf16"} {
 		module, err := shaders.Get("matrix_layout", element)
 		require.NoError(t, err)
-		layouttest.Check(t, module, nil, layoutSpec{}, "Index", "Index32", "Left", "Acc")
+		layouttest.Check(t, module, nil, layoutSpec{}, "Index", "Index32", "Left", "Acc", "Right")
 	}
 }
 
@@ -49,17 +49,60 @@ func TestAnalyzeLayout(t *testing.T) {
 		n         int
 		want      MatrixLayout
 	}{
-		{"nvidia", nvidia, nvidia, 16, MatrixLayout{8, 4, 4, 4, true}},
-		{"lavapipe", lavapipe, lavapipe, 8, MatrixLayout{8, 1, 8, 1, true}},
-		{"row per lane", lavapipe, columns, 8, MatrixLayout{8, 8, 1, 8, false}},
-		{"interleaved", interleaved, interleaved, 16, MatrixLayout{8, 1, 16, 1, true}},
-		{"rows among distant lanes", swapped, swapped, 16, MatrixLayout{8, 1, 0, 1, true}},
-		{"columns missing", twice, twice, 8, MatrixLayout{8, 1, 0, 1, true}},
-		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, MatrixLayout{8, 1, 8, 1, false}},
-		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, MatrixLayout{8, 1, 0, 8, false}},
+		{"nvidia", nvidia, nvidia, 16, MatrixLayout{8, 4, 4, 4, true, false}},
+		{"lavapipe", lavapipe, lavapipe, 8, MatrixLayout{8, 1, 8, 1, true, false}},
+		{"row per lane", lavapipe, columns, 8, MatrixLayout{8, 8, 1, 8, false, false}},
+		{"interleaved", interleaved, interleaved, 16, MatrixLayout{8, 1, 16, 1, true, false}},
+		{"rows among distant lanes", swapped, swapped, 16, MatrixLayout{8, 1, 0, 1, true, false}},
+		{"columns missing", twice, twice, 8, MatrixLayout{8, 1, 0, 1, true, false}},
+		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, MatrixLayout{8, 1, 8, 1, false, false}},
+		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, MatrixLayout{8, 1, 0, 8, false, false}},
 	} {
 		require.Equal(t, c.want, analyzeLayout(c.left, c.acc, c.n), c.name)
 	}
+}
+
+// TestQuads has the layout of NVIDIA's matrices, and what differs from it in one matrix.
+func TestQuads(t *testing.T) {
+	quads := func(lane, e int) (int, int) { return lane/4 + 8*(e/4), lane%4*2 + e%2 + 8*(e/2%2) }
+	turned := func(lane, e int) (int, int) { row, col := quads(lane, e); return col, row }
+	other := func(lane, e int) (int, int) { row, col := quads(lane, e^1); return row, col } // neighbours exchanged
+	make16 := func(at func(lane, e int) (int, int)) [][]int { return layoutFrom(32, 8, 16, at) }
+	for _, c := range []struct {
+		name string
+		e    elements
+		want bool
+	}{
+		{"nvidia", elements{make16(quads), make16(quads), make16(turned)}, true},
+		{"right as left", elements{make16(quads), make16(quads), make16(quads)}, false},
+		{"left turned", elements{make16(turned), make16(quads), make16(turned)}, false},
+		{"accumulator exchanged", elements{make16(quads), make16(other), make16(turned)}, false},
+		{"no right", elements{make16(quads), make16(quads), make([][]int, 32)}, false},
+		{"8x8", elements{layoutFrom(8, 8, 8, quads), layoutFrom(8, 8, 8, quads), layoutFrom(8, 8, 8, turned)}, false},
+	} {
+		require.Equal(t, c.want, c.e.quads(), c.name)
+	}
+}
+
+// TestRight wants every element of a right matrix in some invocation.
+func TestRight(t *testing.T) {
+	d := vktest.Open(t)
+	shape, lack := MatrixShape(d.Caps(), dtype.Float16)
+	if lack != "" {
+		t.Skip(lack)
+	}
+	e, _, err := probe(d, dtype.Float16, shape)
+	require.NoError(t, err)
+	if shape.M < shape.N {
+		for _, lane := range e.right {
+			require.Empty(t, lane)
+		}
+		return
+	}
+	require.NoError(t, checkElements("right matrix", e.right, int(shape.K*shape.N)))
+	layout, err := LayoutOf(d, dtype.Float16, shape)
+	require.NoError(t, err)
+	require.Equal(t, e.quads(), layout.Quads)
 }
 
 // TestCheckLayout says what is wrong with layouts that no device has, and nothing of that here.

@@ -3,6 +3,7 @@ package argument
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -104,11 +105,57 @@ func (t *Argument) check() error {
 	return nil
 }
 
-// overlaps reports whether the address ranges of two tensors meet.
+// overlaps reports whether the address ranges of two tensors meet, other than as parts of
+// the same rows.
 func (t *Argument) overlaps(u *Argument) bool {
 	a, aStart, aEnd := t.Memory()
 	b, bStart, bEnd := u.Memory()
-	return a == b && aStart < bEnd && bStart < aEnd
+	return a == b && aStart < bEnd && bStart < aEnd && !t.besides(u, int(bStart-aStart))
+}
+
+// besides reports whether two tensors, the second of which starts so many bytes after the first, are
+// different parts of the same rows, such as the columns of Q and K in a product of both: along
+// some axes, from the largest stride down, both have the same steps, and what they span along
+// the others is apart, and fits into a step.
+func (t *Argument) besides(u *Argument, distance int) bool {
+	size := t.DType.Size()
+	if u.DType.Size() != size || distance%size != 0 || len(t.Shape) != len(u.Shape) {
+		return false
+	}
+	distance /= size
+	var rows []int // axes with the same steps
+	inner := func(x *Argument) int {
+		span := 1
+		for i, n := range x.Shape {
+			if !slices.Contains(rows, i) {
+				span += (n - 1) * x.Strides[i]
+			}
+		}
+		return span
+	}
+	for {
+		first, second := inner(t), inner(u)
+		span := max(first, distance+second) - min(0, distance) // of both
+		apart := distance >= first || -distance >= second
+		for i := len(rows) - 1; i >= 0; i-- {
+			step := t.Strides[rows[i]]
+			apart = apart && step >= span
+			span += (t.Shape[rows[i]] - 1) * step
+		}
+		if apart {
+			return true
+		}
+		next := -1
+		for i, n := range t.Shape {
+			if n > 1 && n == u.Shape[i] && t.Strides[i] == u.Strides[i] && !slices.Contains(rows, i) && (next < 0 || t.Strides[i] > t.Strides[next]) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return false
+		}
+		rows = append(rows, next)
+	}
 }
 
 // selfOverlaps reports whether two elements of t may share memory: axes taken

@@ -66,3 +66,61 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+// TestBesides has parts of the same rows, and what only looks so.
+func TestBesides(t *testing.T) {
+	d := vktest.Open(t)
+	b, err := d.NewBuffer("b", 4*1024)
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	// Rows of a product: 3 sequences, 5 tokens, 4 heads of Q and 2 of K with 8 columns.
+	part := func(offset, heads int, strides ...int) vk.Tensor {
+		return vk.Tensor{Buffer: b, DType: dtype.Float32, Shape: []int{3, heads, 5, 8}, Strides: strides, Offset: offset}
+	}
+	const token, seq = 48, 5 * 48
+	q := part(0, 4, seq, 8, token, 1)
+	for _, c := range []struct {
+		name  string
+		k     vk.Tensor
+		apart bool
+	}{
+		{"after q", part(32, 2, seq, 8, token, 1), true},
+		{"before the next q", part(33, 2, seq, 8, token, 1), false},
+		{"in q", part(31, 2, seq, 8, token, 1), false},
+		{"as many heads, rows too short", part(32, 4, seq, 8, token, 1), false},
+		{"other steps", part(32, 2, seq, 8, token-8, 1), false},
+		{"other sequences", part(32, 2, seq+token, 8, token, 1), false},
+		{"every second column", part(1, 4, seq, 8, token, 1), false},
+	} {
+		for _, swap := range []bool{false, true} {
+			x, y := New("q", q, true, q.DType, q.Shape), New("k", c.k, true, q.DType, c.k.Shape)
+			if swap {
+				x, y = y, x
+			}
+			if got := !x.overlaps(&y); got != c.apart {
+				t.Errorf("%s, swapped %v: apart is %v", c.name, swap, got)
+			}
+			require.True(t, !c.apart || !share(x.Tensor, y.Tensor), c.name)
+		}
+	}
+}
+
+// share reports whether two tensors of a buffer have an element in common.
+func share(x, y vk.Tensor) bool {
+	seen := map[int]bool{}
+	each := func(t vk.Tensor, f func(at int)) {
+		for b := range t.Shape[0] {
+			for h := range t.Shape[1] {
+				for s := range t.Shape[2] {
+					for e := range t.Shape[3] {
+						f(t.Offset + b*t.Strides[0] + h*t.Strides[1] + s*t.Strides[2] + e*t.Strides[3])
+					}
+				}
+			}
+		}
+	}
+	each(x, func(at int) { seen[at] = true })
+	common := false
+	each(y, func(at int) { common = common || seen[at] })
+	return common
+}

@@ -1,0 +1,425 @@
+package attention
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// An AppendProblem is new keys and values for the cache of a DecodeProblem, whose NewKeys there
+// are. SeqQ may be larger than Decode's, when a prompt is read; what says how scores are
+// computed counts for nothing.
+type AppendProblem struct {
+	DecodeProblem
+
+	// RoPE says how K and Q are rotated.
+	RoPE RoPE
+}
+
+// RoPE is the rotation of keys and queries by their position: the pair number i of a row, (x, y),
+// becomes
+//
+//	(x*cos - y*sin, y*cos + x*sin) with cos = Cos[position, i], sin = Sin[position, i]
+//
+// in float32, rounded once. The zero value rotates nothing.
+type RoPE struct {
+	Dims        int  // elements of a row that are rotated, the first; even
+	Interleaved bool // pair i is elements 2i and 2i+1; else, as in GPT-NeoX and LLaMA, i and i + Dims/2
+}
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p AppendProblem) Validate() error {
+	if err := p.DecodeProblem.validateCache(); err != nil {
+		return err
+	}
+	r := p.RoPE
+	switch {
+	case p.NewKeys == 0:
+		return fmt.Errorf("attention: append: new_keys=0: there is nothing to append")
+	case r.Dims < 0 || r.Dims%2 != 0 || r.Dims > p.HeadDim:
+		return fmt.Errorf("attention: append: rotary dims=%d are not an even number up to head_dim=%d", r.Dims, p.HeadDim)
+	case r.Dims == 0 && r.Interleaved:
+		return fmt.Errorf("attention: append: rotary interleaved is set, but no dims")
+	}
+	return nil
+}
+
+// NewKShape returns (batch, num_kv_heads, new_keys, head_dim).
+func (p AppendProblem) NewKShape() []int {
+	return []int{p.Batch, p.NumKVHeads, p.NewKeys, p.HeadDim}
+}
+
+// NewVShape returns NewKShape with the value_dim.
+func (p AppendProblem) NewVShape() []int {
+	return []int{p.Batch, p.NumKVHeads, p.NewKeys, p.ValueHeadDim()}
+}
+
+// AppendTensors are what Append reads and writes. Those of what the problem has not are zero
+// Tensors; the others have any strides with a contiguous last axis.
+//
+//	tensor                 of         shape                                       format
+//	NewK                              (batch, num_kv_heads, new_keys, head_dim)   DType
+//	NewV                              (batch, num_kv_heads, new_keys, value_dim)  DType
+//	K, V                              as in DecodeTensors, written
+//	Q                                 (batch, num_heads, seq_q, head_dim)         DType, rotated in place; may be left out
+//	Cos, Sin               RoPE.Dims  (positions, dims/2), contiguous             float32
+//	SeqLens, BlockTable,
+//	CacheBatchIdx                     as in DecodeTensors
+//	State                             that of Decode, of which only State[0] is used
+//
+// Positions are seq_kv at least. Q, NewK and NewV may be parts of the same rows, as one product
+// with the weights of all three leaves them.
+type AppendTensors struct {
+	NewK, NewV, K, V, Q                vk.Tensor
+	Cos, Sin                           vk.Tensor
+	SeqLens, BlockTable, CacheBatchIdx vk.Tensor
+	State                              vk.Tensor
+}
+
+// Append writes new keys and values to the end of sequences in a cache,
+//
+//	K[b, :, SeqLens[b] + i] = rotated(NewK[b, :, i])   i < NewKeys
+//	V[b, :, SeqLens[b] + i] = NewV[b, :, i]
+//	Q[b, :, i]              = rotated(Q[b, :, i])      i < SeqQ
+//
+// where a key's position is its place in the sequence, and that of query i is the one that Decode gives
+// it: SeqLens[b] + NewKeys - SeqQ + i, or 0 where that is negative. LeftPad changes no position: a
+// score depends on how far apart its positions are. SeqLens stays: Decode counts the new keys by
+// NewKeys, Advance adds them.
+//
+// Lengths and tables are read on the device: a recorded Append runs again while the cache
+// grows. A sequence that has no room is left as it is, with its queries, and so are keys whose page
+// there is not: State[0] says so then (DecodeStatus).
+//
+// The error wraps ErrUnsupported if the device cannot run the
+// kernel, and names the argument if a tensor does not fit p.
+func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
+	defer c.Keep(&err)
+	d := c.Device()
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if err := appendFeasible(d.Caps(), &p); err != nil {
+		return err
+	}
+	if err := checkAppend(&t, &p); err != nil {
+		return err
+	}
+	vk.Narrow(&t.NewK, &t.NewV, &t.K, &t.V, &t.Q, &t.Cos, &t.Sin, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.State)
+	module, err := shaders.Get("attention_append", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	spec := newAppendSpec(d.Caps(), &t, &p)
+	kernel, err := vk.CachedKernel[appendParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	or := func(t vk.Tensor, other vk.Tensor) vk.Tensor { // a binding must hold something
+		if t.IsZero() {
+			return other
+		}
+		return t
+	}
+	params, g := newAppendParams(d.Caps(), &t, &p, &spec)
+	kernel.Dispatch(c, g, params, t.NewK, t.NewV, t.K, t.V, or(t.Q, t.K), t.SeqLens, or(t.BlockTable, t.SeqLens), t.State,
+		or(t.Cos, t.SeqLens), or(t.Sin, t.SeqLens), or(t.CacheBatchIdx, t.SeqLens))
+	return c.Err()
+}
+
+// appendFeasible says why a device cannot append, if it cannot.
+func appendFeasible(caps *vk.Caps, p *AppendProblem) error {
+	params := uint32(reflect.TypeFor[appendParams]().Size())
+	rows := float64(max(p.NumHeads*p.SeqQ, p.NumKVHeads*p.NewKeys))
+	switch {
+	case caps.MaxStorageBuffers < appendBuffers:
+		return unsupported("append: %d storage buffers are more than the device's %d", appendBuffers, caps.MaxStorageBuffers)
+	case caps.MaxPushConstantsBytes < params:
+		return unsupported("append: %d bytes of push constants are more than the device's %d", params, caps.MaxPushConstantsBytes)
+	case rows*float64(max(p.HeadDim, p.ValueHeadDim())) > math.MaxInt32:
+		return unsupported("append: a sequence has %.0f new rows, more elements than %d", rows, math.MaxInt32)
+	}
+	return nil
+}
+
+// checkAppend returns an error that names the first tensor that does not fit the problem.
+func checkAppend(t *AppendTensors, p *AppendProblem) error {
+	const name = "attention: append"
+	rotates := p.RoPE.Dims > 0
+	if !rotates && !t.Q.IsZero() {
+		return fmt.Errorf("%s: q is given, but nothing rotates it", name)
+	}
+	if len(t.State.Shape) != 1 || t.State.Shape[0] < 1 {
+		return fmt.Errorf("%s: state has shape %v, want that of decode, or (1)", name, t.State.Shape)
+	}
+	positions := p.SeqKV
+	if len(t.Cos.Shape) == 2 && t.Cos.Shape[0] > positions {
+		positions = t.Cos.Shape[0]
+	}
+	angles := []int{positions, p.RoPE.Dims / 2}
+	inputs := []argument.Argument{
+		argument.New("new_k", t.NewK, true, p.DType, p.NewKShape()),
+		argument.New("new_v", t.NewV, true, p.DType, p.NewVShape()),
+		argument.New("cos", t.Cos, rotates, dtype.Float32, angles),
+		argument.New("sin", t.Sin, rotates, dtype.Float32, angles),
+		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
+		argument.New("block_table", t.BlockTable, p.PageSize > 0, dtype.Int32, p.BlockTableShape()),
+		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
+	}
+	outputs := []argument.Argument{
+		argument.New("k", t.K, true, p.DType, p.KShape()),
+		argument.New("v", t.V, true, p.DType, p.VShape()),
+		argument.New("q", t.Q, !t.Q.IsZero(), p.DType, p.QShape()),
+		argument.New("state", t.State.Slice(0, 0, 1), true, dtype.Int32, []int{1}),
+	}
+	if err := argument.Check(name, inputs, outputs); err != nil {
+		return err
+	}
+	for _, table := range []struct {
+		name string
+		vk.Tensor
+	}{{"cos", t.Cos}, {"sin", t.Sin}} {
+		if rotates && !table.Contiguous() {
+			return fmt.Errorf("%s: %s has strides %v, want a contiguous table", name, table.name, table.Strides)
+		}
+	}
+	return nil
+}
+
+// appendSpec is the specialization of attention_append.comp.
+type appendSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	ValueDim      uint32 `glsl:"VALUE_DIM"`
+	PageSize      uint32 `glsl:"PAGE_SIZE"`
+	Aligned       bool   `glsl:"ALIGNED"`
+	BatchIdx      bool   `glsl:"BATCH_IDX"`
+	Rotary        uint32 `glsl:"ROTARY"`
+	Interleaved   bool   `glsl:"INTERLEAVED"`
+	Width         uint32 `glsl:"WIDTH"`
+	TableAligned  bool   `glsl:"TABLE_ALIGNED"`
+}
+
+// appendThreads is the workgroup of attention_append where the device allows it.
+const appendThreads = 256
+
+func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec {
+	vec := p.decodeVec()
+	angles := p.RoPE.Dims / 2
+	width := vec
+	switch {
+	case p.RoPE.Interleaved && p.RoPE.Dims%vec != 0:
+		width = 2
+	case !p.RoPE.Interleaved && angles%vec != 0:
+		width = 1
+	}
+	tensors := []*vk.Tensor{&t.NewK, &t.NewV, &t.K, &t.V}
+	if !t.Q.IsZero() {
+		tensors = append(tensors, &t.Q)
+	}
+	return appendSpec{
+		WorkgroupSize: min(appendThreads, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]),
+		HeadDim:       uint32(p.HeadDim), ValueDim: uint32(p.ValueHeadDim()), PageSize: uint32(p.PageSize),
+		Aligned: aligned(vec, tensors...), BatchIdx: p.CacheRows > 0,
+		Rotary: uint32(p.RoPE.Dims), Interleaved: p.RoPE.Interleaved, Width: uint32(width),
+		TableAligned: angles%4 == 0 && t.Cos.Offset%4 == 0 && t.Sin.Offset%4 == 0,
+	}
+}
+
+// items returns how many items rows of K, V and Q have, as the shader counts them.
+func (s *appendSpec) items(vec int) (k, v, q int) {
+	span := s.Rotary / 2
+	if s.Interleaved {
+		span = s.Rotary
+	}
+	q = int(span / s.Width)
+	return q + int((s.HeadDim-s.Rotary)/s.Width), int(s.ValueDim) / vec, q
+}
+
+// appendBuffers is the number of bindings of attention_append.comp.
+const appendBuffers = 11
+
+// appendParams is the push-constant block of attention_append.comp.
+type appendParams struct {
+	Batch             uint32 `glsl:"batch"`
+	SeqQ              uint32 `glsl:"seq_q"`
+	Heads             uint32 `glsl:"heads"`
+	KVHeads           uint32 `glsl:"kv_heads"`
+	NewKeys           int32  `glsl:"new_keys"`
+	Capacity          int32  `glsl:"capacity"`
+	Pages             uint32 `glsl:"pages"`
+	KGroups           uint32 `glsl:"k_groups"`
+	VGroups           uint32 `glsl:"v_groups"`
+	NewKOffset        uint32 `glsl:"new_k_offset"` // elements, like all that follow
+	NewKStrideB       uint32 `glsl:"new_k_stride_b"`
+	NewKStrideH       uint32 `glsl:"new_k_stride_h"`
+	NewKStrideS       uint32 `glsl:"new_k_stride_s"`
+	NewVOffset        uint32 `glsl:"new_v_offset"`
+	NewVStrideB       uint32 `glsl:"new_v_stride_b"`
+	NewVStrideH       uint32 `glsl:"new_v_stride_h"`
+	NewVStrideS       uint32 `glsl:"new_v_stride_s"`
+	KOffset           uint32 `glsl:"k_offset"`
+	KStrideB          uint32 `glsl:"k_stride_b"`
+	KStrideH          uint32 `glsl:"k_stride_h"`
+	KStrideS          uint32 `glsl:"k_stride_s"`
+	VOffset           uint32 `glsl:"v_offset"`
+	VStrideB          uint32 `glsl:"v_stride_b"`
+	VStrideH          uint32 `glsl:"v_stride_h"`
+	VStrideS          uint32 `glsl:"v_stride_s"`
+	QOffset           uint32 `glsl:"q_offset"`
+	QStrideB          uint32 `glsl:"q_stride_b"`
+	QStrideH          uint32 `glsl:"q_stride_h"`
+	QStrideS          uint32 `glsl:"q_stride_s"`
+	SeqLensOffset     uint32 `glsl:"seq_lens_offset"`
+	BlockTableOffset  uint32 `glsl:"block_table_offset"`
+	BlockTableStrideB uint32 `glsl:"block_table_stride_b"`
+	StateOffset       uint32 `glsl:"state_offset"`
+	CosOffset         uint32 `glsl:"cos_offset"`
+	SinOffset         uint32 `glsl:"sin_offset"`
+	BatchIdxOffset    uint32 `glsl:"batch_idx_offset"`
+}
+
+func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *appendSpec) (appendParams, vk.Groups) {
+	pages := p.Pages
+	if p.PageSize == 0 {
+		pages = p.cacheRows()
+	}
+	k, v, q := spec.items(p.decodeVec())
+	rows, most := p.NumKVHeads*p.NewKeys, caps.MaxWorkgroupCount[0]/3
+	kGroups, vGroups := min(groups(rows*k, int(spec.WorkgroupSize)), most), min(groups(rows*v, int(spec.WorkgroupSize)), most)
+	qGroups := uint32(0)
+	if !t.Q.IsZero() {
+		qGroups = min(groups(p.NumHeads*p.SeqQ*q, int(spec.WorkgroupSize)), most)
+	}
+	params := appendParams{
+		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Heads: uint32(p.NumHeads), KVHeads: uint32(p.NumKVHeads),
+		NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages), KGroups: kGroups, VGroups: vGroups,
+		NewKOffset: uint32(t.NewK.Offset), NewKStrideB: stride(&t.NewK, 0), NewKStrideH: stride(&t.NewK, 1), NewKStrideS: stride(&t.NewK, 2),
+		NewVOffset: uint32(t.NewV.Offset), NewVStrideB: stride(&t.NewV, 0), NewVStrideH: stride(&t.NewV, 1), NewVStrideS: stride(&t.NewV, 2),
+		KOffset: uint32(t.K.Offset), KStrideB: stride(&t.K, 0), KStrideH: stride(&t.K, 1), KStrideS: stride(&t.K, 2),
+		VOffset: uint32(t.V.Offset), VStrideB: stride(&t.V, 0), VStrideH: stride(&t.V, 1), VStrideS: stride(&t.V, 2),
+		QOffset: uint32(t.Q.Offset), QStrideB: stride(&t.Q, 0), QStrideH: stride(&t.Q, 1), QStrideS: stride(&t.Q, 2),
+		SeqLensOffset:    uint32(t.SeqLens.Offset),
+		BlockTableOffset: uint32(t.BlockTable.Offset), BlockTableStrideB: stride(&t.BlockTable, 0),
+		StateOffset: uint32(t.State.Offset), CosOffset: uint32(t.Cos.Offset), SinOffset: uint32(t.Sin.Offset), BatchIdxOffset: uint32(t.CacheBatchIdx.Offset),
+	}
+	return params, vk.Groups{X: kGroups + vGroups + qGroups, Y: min(uint32(p.Batch), caps.MaxWorkgroupCount[1])}
+}
+
+// stride is that of an axis along which there is more than one; 0 of no tensor.
+func stride(t *vk.Tensor, axis int) uint32 {
+	if t.IsZero() || t.Shape[axis] == 1 {
+		return 0
+	}
+	return uint32(t.Strides[axis])
+}
+
+// Advance adds keys to all lengths, a contiguous int32 vector on the device, so that a recorded
+// step runs again on longer sequences; a negative number takes keys back.
+func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
+	defer c.Keep(&err)
+	if keys < -math.MaxInt32 || keys > math.MaxInt32 {
+		return fmt.Errorf("attention: advance: keys=%d is not from %d to %d", keys, -math.MaxInt32, math.MaxInt32)
+	}
+	if len(seqLens.Shape) != 1 {
+		return fmt.Errorf("attention: advance: seq_lens has shape %v, want (batch)", seqLens.Shape)
+	}
+	if err := argument.Check("attention: advance", nil, []argument.Argument{argument.New("seq_lens", seqLens, true, dtype.Int32, seqLens.Shape)}); err != nil {
+		return err
+	}
+	vk.Narrow(&seqLens)
+	d := c.Device()
+	module, err := shaders.Get("attention_advance", "")
+	if err != nil {
+		return err
+	}
+	spec := advanceSpec{WorkgroupSize: advanceThreads}
+	kernel, err := vk.CachedKernel[advanceParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	batch := seqLens.Shape[0]
+	kernel.Dispatch(c, vk.Groups{X: min(groups(batch, advanceThreads), d.Caps().MaxWorkgroupCount[0])},
+		advanceParams{Batch: uint32(batch), Keys: int32(keys), SeqLensOffset: uint32(seqLens.Offset)}, seqLens)
+	return c.Err()
+}
+
+// advanceThreads is the largest workgroup that every device has.
+const advanceThreads = 128
+
+// advanceSpec is the specialization of attention_advance.comp.
+type advanceSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+}
+
+// advanceParams is the push-constant block of attention_advance.comp.
+type advanceParams struct {
+	Batch         uint32 `glsl:"batch"`
+	Keys          int32  `glsl:"keys"`
+	SeqLensOffset uint32 `glsl:"seq_lens_offset"` // elements
+}
+
+// RoPETable returns the tables of Append for positions 0 to positions-1, (positions, dims/2):
+// the cosine and sine of position * base^(-2i/dims) for pair i, computed in float64. Base is 10000 in
+// Su et al., RoFormer (arXiv:2104.09864). It panics if there are no positions, or dims are not even.
+func RoPETable(positions, dims int, base float64) (cos, sin []float32) {
+	if positions < 1 || dims < 2 || dims%2 != 0 {
+		panic("attention: RoPETable: positions and dims must be positive, dims even")
+	}
+	cos, sin = make([]float32, positions*dims/2), make([]float32, positions*dims/2)
+	for i := range dims / 2 {
+		turn := math.Pow(base, -2*float64(i)/float64(dims))
+		for p := range positions {
+			s, c := math.Sincos(float64(p) * turn)
+			cos[p*dims/2+i], sin[p*dims/2+i] = float32(c), float32(s)
+		}
+	}
+	return cos, sin
+}
+
+// Bits of State[0], as lib/cache_status.glsl has them.
+const (
+	badLength = 1 << iota
+	badPage
+	badBatch
+)
+
+// DecodeStatus returns what Append and Decode found wrong on the device since State[0] was last
+// cleared, and clears it: an error that says in words what the lengths and tables of p broke, nil if
+// nothing. It waits for commands that have been started.
+func DecodeStatus(ctx context.Context, state vk.Tensor, p DecodeProblem) error {
+	if len(state.Shape) != 1 || state.Shape[0] < 1 || state.DType != dtype.Int32 {
+		return fmt.Errorf("attention: decode: state is %v of shape %v, want an int32 vector", state.DType, state.Shape)
+	}
+	word := make([]byte, 4)
+	first := state.Slice(0, 0, 1)
+	if err := first.DownloadRaw(ctx, word); err != nil {
+		return err
+	}
+	bits := binary.LittleEndian.Uint32(word)
+	if bits == 0 {
+		return nil
+	}
+	if err := first.Zero(ctx); err != nil {
+		return err
+	}
+	var list []error
+	if bits&badLength != 0 {
+		list = append(list, fmt.Errorf("attention: decode: a sequence is longer than its cache of %d keys, or its length is negative", p.SeqKV))
+	}
+	if bits&badPage != 0 {
+		list = append(list, fmt.Errorf("attention: decode: a sequence has keys in a page that is none of the cache's %d", p.Pages))
+	}
+	if bits&badBatch != 0 {
+		list = append(list, fmt.Errorf("attention: decode: cache_batch_idx has a row that is none of the cache's %d", p.cacheRows()))
+	}
+	return errors.Join(list...)
+}

@@ -1,0 +1,87 @@
+package attention_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TestHeads has views of a tensor whose elements are their numbers, there and back.
+func TestHeads(t *testing.T) {
+	dev := vktest.Open(t)
+	const batch, seq, heads, kvHeads, dim = 2, 3, 6, 2, 4
+	x, err := dev.NewTensor("x", dtype.Float32, batch, seq, heads*dim)
+	require.NoError(t, err)
+	t.Cleanup(x.Close)
+	numbers := make([]float32, x.NumElements())
+	for i := range numbers {
+		numbers[i] = float32(i)
+	}
+	require.NoError(t, x.Upload(t.Context(), numbers))
+	read := func(v vk.Tensor) []float32 {
+		list := make([]float32, v.NumElements())
+		require.NoError(t, v.Download(t.Context(), list))
+		return list
+	}
+	split, err := attention.SplitHeads(x, heads)
+	require.NoError(t, err)
+	require.Equal(t, []int{batch, heads, seq, dim}, split.Shape)
+	grouped, err := attention.GroupHeads(split, kvHeads)
+	require.NoError(t, err)
+	require.Equal(t, []int{batch, kvHeads, heads / kvHeads, seq, dim}, grouped.Shape)
+	i := 0
+	inHeads := read(split)
+	for b := range batch {
+		for h := range heads {
+			for s := range seq {
+				for e := range dim {
+					require.Equal(t, numbers[((b*seq+s)*heads+h)*dim+e], inHeads[i])
+					i++
+				}
+			}
+		}
+	}
+	require.Equal(t, inHeads, read(grouped), "heads of a group follow one another")
+	ungrouped, err := attention.UngroupHeads(grouped)
+	require.NoError(t, err)
+	require.Equal(t, split, ungrouped)
+	merged, err := attention.MergeHeads(ungrouped)
+	require.NoError(t, err)
+	require.Equal(t, x, merged)
+
+	// One head, one group, one element: axes that a stride says nothing of.
+	for _, shape := range [][]int{{2, 1, 3, 4}, {2, 3, 3, 1}, {2, 3, 1, 4}} {
+		y := vk.View(x.Buffer, x.DType, shape[0], shape[2], shape[1]*shape[3])
+		split, err := attention.SplitHeads(y, shape[1])
+		require.NoError(t, err)
+		require.Equal(t, shape, split.Shape)
+		merged, err := attention.MergeHeads(split)
+		require.NoError(t, err)
+		require.Equal(t, read(y), read(merged))
+		for _, kv := range []int{1, shape[1]} {
+			grouped, err := attention.GroupHeads(split, kv)
+			require.NoError(t, err)
+			ungrouped, err := attention.UngroupHeads(grouped)
+			require.NoError(t, err)
+			require.Equal(t, read(split), read(ungrouped))
+		}
+	}
+
+	_, err = attention.SplitHeads(x, 5)
+	require.EqualError(t, err, "attention: split heads: shape [2 3 24], want (batch, seq, n) with n a multiple of heads=5")
+	_, err = attention.MergeHeads(vk.View(x.Buffer, x.DType, batch, heads, seq, dim))
+	require.ErrorContains(t, err, "attention: merge heads: strides [72 12 4 1]: heads of 4 elements do not follow one another")
+	_, err = attention.MergeHeads(x)
+	require.ErrorContains(t, err, "attention: merge heads: shape [2 3 24], want (batch, heads, seq, dim)")
+	_, err = attention.GroupHeads(split, 4)
+	require.ErrorContains(t, err, "with heads a multiple of kv_heads=4")
+	_, err = attention.UngroupHeads(grouped.Permute(0, 2, 1, 3, 4))
+	require.ErrorContains(t, err, "attention: ungroup heads: strides")
+	_, err = attention.UngroupHeads(split)
+	require.ErrorContains(t, err, "attention: ungroup heads: shape")
+}

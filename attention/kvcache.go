@@ -1,0 +1,366 @@
+package attention
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A CacheLayout is the order of the axes of a cache in memory.
+type CacheLayout uint8
+
+// The layouts, as FlashInfer names them: NHD is (keys, heads, dim) of a sequence or page, what
+// flash-attn and vLLM have; HND is (heads, keys, dim).
+const (
+	NHD CacheLayout = iota
+	HND
+)
+
+// String returns the name.
+func (l CacheLayout) String() string {
+	switch l {
+	case NHD:
+		return "NHD"
+	case HND:
+		return "HND"
+	}
+	return fmt.Sprintf("CacheLayout(%d)", uint8(l))
+}
+
+// KVCacheConfig says what a KVCache has room for.
+type KVCacheConfig struct {
+	// DecodeProblem is that of the largest Decode: SeqQ is the most queries of a sequence, SeqKV
+	// the capacity of each. CacheRows and NewKeys are 0.
+	DecodeProblem
+	Layout CacheLayout
+	Layers int // of a model, which share lengths and pages; 0 is one
+}
+
+// A KVCache is the memory that Append and Decode work on, and the host's side of it: which page
+// is whose. Lengths and tables are on the device, where recorded steps read them:
+//
+//	K, V           of each layer, as in DecodeTensors
+//	SeqLens        (batch)
+//	BlockTable     (batch, seq_kv/page_size), pages that a sequence has not are -1; not of a contiguous cache
+//	CacheBatchIdx  (batch), which sequence has which row; of a contiguous cache
+//	State          for Decode, one call at a time
+//
+// A contiguous cache has a row for each sequence. One with pages has none for a sequence before
+// Reserve; sequences that Prefill and Reorder made of one share the pages that are full.
+//
+// Functions with a context wait for all commands that have been started, and return when they
+// are done; recorded commands stay valid, except after Grow. If such a function fails because of
+// the device or ctx, what the cache holds is not known: Reset makes it empty. A KVCache belongs to one
+// goroutine at a time.
+type KVCache struct {
+	K, V                                      []vk.Tensor // of each layer
+	SeqLens, BlockTable, CacheBatchIdx, State vk.Tensor
+
+	d      *vk.Device
+	config KVCacheConfig
+	pool   slotPool
+	table  [][]int32 // slots of each sequence in order
+}
+
+// NewKVCache returns an empty cache. Its error names the value that breaks a rule, or is one of
+// memory.
+func NewKVCache(ctx context.Context, d *vk.Device, config KVCacheConfig) (_ *KVCache, err error) {
+	config.Layers = max(config.Layers, 1)
+	switch {
+	case config.Layout > HND:
+		return nil, fmt.Errorf("attention: cache: layout %v is neither NHD nor HND", config.Layout)
+	case config.CacheRows != 0 || config.NewKeys != 0:
+		return nil, fmt.Errorf("attention: cache: cache_rows=%d, new_keys=%d: leave them 0", config.CacheRows, config.NewKeys)
+	}
+	if config.PageSize == 0 {
+		config.CacheRows = config.Batch
+	}
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	k := &KVCache{d: d, config: config}
+	defer func() {
+		if err != nil {
+			k.Close()
+		}
+	}()
+	if k.K, k.V, err = k.newLayers(&config); err != nil {
+		return nil, err
+	}
+	for _, t := range []struct {
+		to    *vk.Tensor
+		name  string
+		shape []int
+	}{
+		{&k.SeqLens, "seq_lens", config.SeqLensShape()}, {&k.State, "state", config.StateShape()},
+		{&k.BlockTable, "block_table", config.BlockTableShape()}, {&k.CacheBatchIdx, "cache_batch_idx", config.SeqLensShape()},
+	} {
+		if t.shape == nil || t.to == &k.CacheBatchIdx && !k.contiguous() {
+			continue
+		}
+		if *t.to, err = d.NewTensor("cache."+t.name, dtype.Int32, t.shape...); err != nil {
+			return nil, err
+		}
+	}
+	return k, k.Reset(ctx)
+}
+
+// newLayers allocates K and V.
+func (k *KVCache) newLayers(config *KVCacheConfig) (keys, values []vk.Tensor, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(keys)
+			closeAll(values)
+		}
+	}()
+	for range config.Layers {
+		for _, x := range []struct {
+			list  *[]vk.Tensor
+			name  string
+			shape []int
+		}{{&keys, "cache.k", config.KShape()}, {&values, "cache.v", config.VShape()}} {
+			s := x.shape
+			if config.Layout == NHD {
+				s = []int{s[0], s[2], s[1], s[3]}
+			}
+			t, err := k.d.NewTensor(x.name, config.DType, s...)
+			if err != nil {
+				return keys, values, err
+			}
+			if config.Layout == NHD {
+				t = t.Permute(0, 2, 1, 3)
+			}
+			*x.list = append(*x.list, t)
+		}
+	}
+	return keys, values, nil
+}
+
+func closeAll(list []vk.Tensor) {
+	for _, t := range list {
+		t.Close()
+	}
+}
+
+// Close frees the memory.
+func (k *KVCache) Close() {
+	closeAll(k.K)
+	closeAll(k.V)
+	for _, t := range []vk.Tensor{k.SeqLens, k.BlockTable, k.CacheBatchIdx, k.State} {
+		if !t.IsZero() {
+			t.Close()
+		}
+	}
+	k.K, k.V = nil, nil
+}
+
+func (k *KVCache) contiguous() bool { return k.config.PageSize == 0 }
+
+// slotKeys is how many keys a slot, a page or a row, has.
+func (k *KVCache) slotKeys() int {
+	if k.contiguous() {
+		return k.config.SeqKV
+	}
+	return k.config.PageSize
+}
+
+// Problem returns the problem of a Decode of seqQ queries after an Append of newKeys keys, or with
+// newKeys 0 after Advance.
+func (k *KVCache) Problem(seqQ, newKeys int) DecodeProblem {
+	p := k.config.DecodeProblem
+	p.SeqQ, p.NewKeys = seqQ, newKeys
+	return p
+}
+
+// Append is the function Append on a layer of the cache, whose tensors t need not have.
+func (k *KVCache) Append(c *vk.Cmd, layer int, t AppendTensors, p AppendProblem) (err error) {
+	defer c.Keep(&err)
+	if err := k.check(layer, &p.DecodeProblem); err != nil {
+		return err
+	}
+	t.K, t.V, t.SeqLens, t.BlockTable, t.CacheBatchIdx, t.State = k.K[layer], k.V[layer], k.SeqLens, k.BlockTable, k.CacheBatchIdx, k.State
+	return Append(c, t, p)
+}
+
+// Decode is the function Decode on a layer of the cache, whose tensors t need not have.
+func (k *KVCache) Decode(c *vk.Cmd, layer int, t DecodeTensors, p DecodeProblem, opt Options) (err error) {
+	defer c.Keep(&err)
+	if err := k.check(layer, &p); err != nil {
+		return err
+	}
+	if n := size(p.StateShape()); n > k.State.Shape[0] {
+		return fmt.Errorf("attention: cache: num_heads=%d, seq_q=%d are more than the cache is made for, num_heads=%d, seq_q=%d", p.NumHeads, p.SeqQ, k.config.NumHeads, k.config.SeqQ)
+	}
+	t.K, t.V, t.SeqLens, t.BlockTable, t.CacheBatchIdx = k.K[layer], k.V[layer], k.SeqLens, k.BlockTable, k.CacheBatchIdx
+	t.State = k.State.Slice(0, 0, size(p.StateShape()))
+	return Decode(c, t, p, opt)
+}
+
+// Advance is the function Advance on the lengths of the cache: once for all layers.
+func (k *KVCache) Advance(c *vk.Cmd, keys int) error { return Advance(c, k.SeqLens, keys) }
+
+// size is the product of a shape.
+func size(shape []int) int {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+// check returns an error if a problem is not one of the cache.
+func (k *KVCache) check(layer int, p *DecodeProblem) error {
+	if layer < 0 || layer >= len(k.K) {
+		return fmt.Errorf("attention: cache: layer=%d is not from 0 to %d", layer, len(k.K)-1)
+	}
+	for _, f := range []struct {
+		name      string
+		got, want int
+	}{
+		{"batch", p.Batch, k.config.Batch}, {"seq_kv", p.SeqKV, k.config.SeqKV}, {"page_size", p.PageSize, k.config.PageSize},
+		{"pages", p.Pages, k.config.Pages}, {"cache_rows", p.CacheRows, k.config.CacheRows},
+	} {
+		if f.got != f.want {
+			return fmt.Errorf("attention: cache: %s=%d, but the cache has %d", f.name, f.got, f.want)
+		}
+	}
+	return nil
+}
+
+// Len returns the lengths of the sequences.
+func (k *KVCache) Len(ctx context.Context) ([]int, error) {
+	raw := make([]byte, 4*k.config.Batch)
+	if err := k.SeqLens.DownloadRaw(ctx, raw); err != nil {
+		return nil, err
+	}
+	lens := make([]int, k.config.Batch)
+	for b := range lens {
+		lens[b] = int(int32(binary.LittleEndian.Uint32(raw[4*b:])))
+	}
+	return lens, nil
+}
+
+// lengths is Len, with an error where a length is none.
+func (k *KVCache) lengths(ctx context.Context) ([]int, error) {
+	lens, err := k.Len(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for b, n := range lens {
+		if room := len(k.table[b]) * k.slotKeys(); n < 0 || n > room {
+			return nil, fmt.Errorf("attention: cache: sequence %d has %d keys, which its cache of %d cannot hold: Truncate or Reset", b, n, room)
+		}
+	}
+	return lens, nil
+}
+
+// Reset makes all sequences empty, and their pages free.
+func (k *KVCache) Reset(ctx context.Context) error {
+	config := &k.config
+	slots := config.Pages
+	if k.contiguous() {
+		slots = config.CacheRows
+	}
+	k.pool = newSlotPool(slots)
+	k.table = make([][]int32, config.Batch)
+	for b := range k.table {
+		if k.contiguous() {
+			k.table[b] = []int32{k.pool.take()}
+		}
+	}
+	if err := k.State.Zero(ctx); err != nil {
+		return err
+	}
+	return k.upload(ctx, make([]int, config.Batch))
+}
+
+// upload stores lengths and tables on the device.
+func (k *KVCache) upload(ctx context.Context, lens []int) error {
+	list := make([]int32, len(lens))
+	for b, n := range lens {
+		list[b] = int32(n)
+	}
+	if err := k.SeqLens.UploadInts(ctx, list); err != nil {
+		return err
+	}
+	return k.uploadTable(ctx)
+}
+
+func (k *KVCache) uploadTable(ctx context.Context) error {
+	to, width := &k.BlockTable, k.config.SeqKV/k.slotKeys()
+	if k.contiguous() {
+		to = &k.CacheBatchIdx
+	}
+	var list []int32
+	for _, row := range k.table {
+		list = append(list, row...)
+		for range width - len(row) {
+			list = append(list, -1)
+		}
+	}
+	return to.UploadInts(ctx, list)
+}
+
+// Status returns what Append and Decode found wrong since the last call, as DecodeStatus does.
+func (k *KVCache) Status(ctx context.Context) error {
+	return DecodeStatus(ctx, k.State, k.config.DecodeProblem)
+}
+
+// Free returns how many pages no sequence has.
+func (k *KVCache) Free() int {
+	if k.contiguous() {
+		return 0
+	}
+	return len(k.pool.free)
+}
+
+// slotPool knows which slots are free, and how many sequences share each of the others.
+type slotPool struct {
+	free []int32
+	refs []int
+}
+
+func newSlotPool(n int) slotPool {
+	p := slotPool{refs: make([]int, n)}
+	p.add(0)
+	return p
+}
+
+// add makes slots from number first on free, the lowest next.
+func (p *slotPool) add(first int) {
+	var list []int32
+	for s := len(p.refs) - 1; s >= first; s-- {
+		list = append(list, int32(s))
+	}
+	p.free = append(list, p.free...)
+}
+
+func (p *slotPool) clone() slotPool { return slotPool{slices.Clone(p.free), slices.Clone(p.refs)} }
+
+// take returns a free slot, of which there must be one.
+func (p *slotPool) take() int32 {
+	s := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	p.refs[s] = 1
+	return s
+}
+
+// share notes one more sequence that has the slots.
+func (p *slotPool) share(slots []int32) {
+	for _, s := range slots {
+		p.refs[s]++
+	}
+}
+
+// drop notes one less.
+func (p *slotPool) drop(slots []int32) {
+	for _, s := range slots {
+		if p.refs[s]--; p.refs[s] == 0 {
+			p.free = append(p.free, s)
+		}
+	}
+}

@@ -1,0 +1,461 @@
+package attention_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A stepper appends a token after the other to a cache, and decodes it.
+type stepper struct {
+	cache           *attention.KVCache
+	p               attention.AppendProblem
+	q, k, v, o, lse vk.Tensor
+	cos, sin        vk.Tensor
+	replay          *vk.Cmd // recorded once
+}
+
+func newCache(t *testing.T, dev *vk.Device, config attention.KVCacheConfig) *attention.KVCache {
+	cache, err := attention.NewKVCache(t.Context(), dev, config)
+	require.NoError(t, err)
+	t.Cleanup(cache.Close)
+	return cache
+}
+
+func newStepper(t *testing.T, dev *vk.Device, config attention.KVCacheConfig, rope attention.RoPE) *stepper {
+	s := &stepper{cache: newCache(t, dev, config)}
+	s.p = attention.AppendProblem{DecodeProblem: s.cache.Problem(1, 1), RoPE: rope}
+	tensor := func(name string, f dtype.DType, shape ...int) vk.Tensor {
+		x, err := dev.NewTensor(name, f, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		return x
+	}
+	s.q, s.k, s.v = tensor("q", s.p.DType, s.p.QShape()...), tensor("new_k", s.p.DType, s.p.NewKShape()...), tensor("new_v", s.p.DType, s.p.NewVShape()...)
+	s.o, s.lse = tensor("o", s.p.DType, s.p.OShape()...), tensor("lse", dtype.Float32, s.p.LSEShape()...)
+	s.cos, s.sin = tensor("cos", dtype.Float32, s.p.SeqKV, rope.Dims/2), tensor("sin", dtype.Float32, s.p.SeqKV, rope.Dims/2)
+	cos, sin := attention.RoPETable(s.p.SeqKV, rope.Dims, 10000)
+	require.NoError(t, s.cos.Upload(t.Context(), cos))
+	require.NoError(t, s.sin.Upload(t.Context(), sin))
+	return s
+}
+
+// record returns a step.
+func (s *stepper) record(t *testing.T, dev *vk.Device) *vk.Cmd {
+	c, err := dev.NewCmd("step")
+	require.NoError(t, err)
+	require.NoError(t, s.cache.Append(c, 0, attention.AppendTensors{NewK: s.k, NewV: s.v, Q: s.q, Cos: s.cos, Sin: s.sin}, s.p))
+	require.NoError(t, s.cache.Decode(c, 0, attention.DecodeTensors{Q: s.q, O: s.o, LSE: s.lse}, s.p.DecodeProblem, attention.Options{}))
+	require.NoError(t, s.cache.Advance(c, 1))
+	return c
+}
+
+// step appends and decodes token number n of all sequences, fresh or replayed, and returns O and
+// LSE and the queries as they were rotated.
+func (s *stepper) step(t *testing.T, dev *vk.Device, n int, fresh bool) (o, lse, q []float32) {
+	r := rand.New(rand.NewPCG(uint64(n), 7))
+	for _, x := range []vk.Tensor{s.q, s.k, s.v} {
+		data := make([]float32, x.NumElements())
+		for i := range data {
+			data[i] = float32(r.NormFloat64())
+		}
+		require.NoError(t, x.Upload(t.Context(), data))
+	}
+	c := s.replay
+	if fresh || c == nil {
+		c = s.record(t, dev)
+		if fresh {
+			defer c.Close()
+		} else {
+			s.replay = c
+			t.Cleanup(c.Close)
+		}
+	}
+	require.NoError(t, c.Submit(t.Context()))
+	read := func(x vk.Tensor) []float32 {
+		data := make([]float32, x.NumElements())
+		require.NoError(t, x.Download(t.Context(), data))
+		return data
+	}
+	return read(s.o), read(s.lse), read(s.q)
+}
+
+// contents returns K and V of a sequence, (heads, keys, dim), through the tables of the device.
+func contents(t *testing.T, cache *attention.KVCache, layer, sequence, keys int) (k, v []float32) {
+	p := cache.Problem(1, 0)
+	read := func(x vk.Tensor) []float32 {
+		data := make([]float32, x.NumElements())
+		require.NoError(t, x.Download(t.Context(), data))
+		return data
+	}
+	var slot []int32
+	slotKeys := p.SeqKV
+	if p.PageSize > 0 {
+		slotKeys = p.PageSize
+		slot = ints(t, cache.BlockTable)[sequence*(p.SeqKV/p.PageSize):]
+	} else {
+		slot = ints(t, cache.CacheBatchIdx)[sequence:]
+	}
+	all := [2][]float32{read(cache.K[layer]), read(cache.V[layer])}
+	var out [2][]float32
+	for i, dim := range []int{p.HeadDim, p.ValueHeadDim()} {
+		for h := range p.NumKVHeads {
+			for j := range keys {
+				at := ((int(slot[j/slotKeys])*p.NumKVHeads+h)*slotKeys + j%slotKeys) * dim
+				out[i] = append(out[i], all[i][at:at+dim]...)
+			}
+		}
+	}
+	return out[0], out[1]
+}
+
+func ints(t *testing.T, x vk.Tensor) []int32 {
+	raw := make([]byte, 4*x.NumElements())
+	require.NoError(t, x.DownloadRaw(t.Context(), raw))
+	list := make([]int32, x.NumElements())
+	for i := range list {
+		list[i] = int32(raw[4*i]) | int32(raw[4*i+1])<<8 | int32(raw[4*i+2])<<16 | int32(raw[4*i+3])<<24
+	}
+	return list
+}
+
+// TestReplay decodes 1,000 tokens into an empty cache: by one recorded step, by fresh recordings
+// and with pages in random order, all the same bits, and as Forward of the whole.
+func TestReplay(t *testing.T) {
+	dev := vktest.Open(t)
+	const steps, page = 1000, 16
+	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32} {
+		t.Run(format.String(), func(t *testing.T) {
+			config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+				Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, SeqKV: 1008, HeadDim: 64, ValueDim: 32, DType: format, Causal: true,
+			}}}
+			rope := attention.RoPE{Dims: 64}
+			run := func(config attention.KVCacheConfig, fresh bool) (s *stepper, outputs, lses, queries [][]float32) {
+				s = newStepper(t, dev, config, rope)
+				require.NoError(t, s.cache.Reserve(t.Context(), steps))
+				if config.PageSize > 0 {
+					var table []int32
+					for _, i := range rand.New(rand.NewPCG(3, 3)).Perm(config.Pages)[:config.Batch*config.SeqKV/page] {
+						table = append(table, int32(i))
+					}
+					require.NoError(t, s.cache.BlockTable.UploadInts(t.Context(), table))
+				}
+				for n := range steps {
+					o, lse, q := s.step(t, dev, n, fresh)
+					outputs, lses, queries = append(outputs, o), append(lses, lse), append(queries, q)
+				}
+				require.NoError(t, s.cache.Status(t.Context()))
+				lens, err := s.cache.Len(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, []int{steps, steps}, lens)
+				return s, outputs, lses, queries
+			}
+			config.Layout = attention.HND
+			s, o, lse, q := run(config, false)
+			config.Layout = attention.NHD
+			_, again, lseAgain, _ := run(config, true)
+			config.PageSize, config.Pages = page, 150
+			_, paged, lsePaged, _ := run(config, false)
+			for n := range steps {
+				require.True(t, sameBits(o[n], again[n]) && sameBits(lse[n], lseAgain[n]), "step %d: another layout, recorded again", n)
+				require.True(t, sameBits(o[n], paged[n]) && sameBits(lse[n], lsePaged[n]), "step %d: pages", n)
+			}
+			compareForward(t, dev, s, o, lse, q)
+		})
+	}
+}
+
+// compareForward compares what the steps gave with Forward of all queries and keys.
+func compareForward(t *testing.T, dev *vk.Device, s *stepper, o, lse, q [][]float32) {
+	p := s.p.Problem
+	n := len(o)
+	p.SeqQ, p.SeqKV = n, n
+	var in [3][]float32
+	for b := range p.Batch {
+		for h := range p.NumHeads {
+			for i := range n {
+				in[0] = append(in[0], q[i][(b*p.NumHeads+h)*p.HeadDim:][:p.HeadDim]...)
+			}
+		}
+		k, v := contents(t, s.cache, 0, b, n)
+		in[1], in[2] = append(in[1], k...), append(in[2], v...)
+	}
+	wantO, wantLSE := make([]float32, size(p.OShape())), make([]float32, size(p.LSEShape()))
+	require.NoError(t, attention.ForwardHost(t.Context(), dev, attention.HostTensors{Q: in[0], K: in[1], V: in[2], O: wantO, LSE: wantLSE}, p, attention.Options{Impl: attention.Scalar}))
+	ulp := map[dtype.DType]float64{dtype.Float16: 0x1p-10, dtype.BFloat16: 0x1p-7, dtype.Float32: 0}[p.DType]
+	dv := p.ValueHeadDim()
+	for b := range p.Batch {
+		for h := range p.NumHeads {
+			for i := range n {
+				row := (b*p.NumHeads+h)*n + i
+				for e := range dv {
+					got, want := float64(o[i][(b*p.NumHeads+h)*dv+e]), float64(wantO[row*dv+e])
+					if !(math.Abs(got-want) <= ulp*math.Abs(want)+64*0x1p-24) {
+						t.Fatalf("position %d: o[%d,%d,%d] = %v, forward's is %v", i, b, h, e, got, want)
+					}
+				}
+				require.InDelta(t, wantLSE[row], lse[i][b*p.NumHeads+h], 1e-5, "position %d: lse", i)
+			}
+		}
+	}
+}
+
+// TestStatus has caches that become full, and pages that nobody reserved.
+func TestStatus(t *testing.T) {
+	dev := vktest.Open(t)
+	for _, pageSize := range []int{0, 8} {
+		config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+			Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 24, HeadDim: 32, DType: dtype.Float32, Causal: true,
+		}, PageSize: pageSize}}
+		if pageSize > 0 {
+			config.Pages = 6
+		}
+		s := newStepper(t, dev, config, attention.RoPE{Dims: 32})
+		ctx := t.Context()
+		if pageSize > 0 {
+			s.step(t, dev, 0, false)
+			require.EqualError(t, s.cache.Status(ctx), "attention: decode: a sequence has keys in a page that is none of the cache's 6")
+			_, err := s.cache.Len(ctx)
+			require.NoError(t, err)
+			require.ErrorContains(t, s.cache.Reserve(ctx, 1), "attention: cache: sequence 0 has 1 keys, which its cache of 0 cannot hold: Truncate or Reset")
+			require.NoError(t, s.cache.Reset(ctx))
+		}
+		require.NoError(t, s.cache.Reserve(ctx, 24))
+		for n := range 24 {
+			s.step(t, dev, n, false)
+		}
+		require.NoError(t, s.cache.Status(ctx))
+		before, _ := contents(t, s.cache, 0, 1, 24)
+		s.step(t, dev, 100, false)
+		s.step(t, dev, 101, false)
+		require.EqualError(t, s.cache.Status(ctx), "attention: decode: a sequence is longer than its cache of 24 keys, or its length is negative")
+		require.NoError(t, s.cache.Status(ctx))
+		after, _ := contents(t, s.cache, 0, 1, 24)
+		require.Equal(t, before, after)
+		require.ErrorContains(t, s.cache.Reserve(ctx, 1), "attention: cache: sequence 0 has 26 keys, which its cache of 24 cannot hold: Truncate or Reset")
+		require.NoError(t, s.cache.Truncate(ctx, 0, 24))
+		require.NoError(t, s.cache.Truncate(ctx, 1, 23))
+		require.EqualError(t, s.cache.Reserve(ctx, 1), "attention: cache: sequence 0 has 24 keys, 1 more are beyond the capacity seq_kv=24")
+		require.NoError(t, s.cache.Truncate(ctx, 0, 20))
+		require.NoError(t, s.cache.Reserve(ctx, 1))
+		o, _, _ := s.step(t, dev, 23, false)
+		require.NoError(t, s.cache.Status(ctx))
+		require.False(t, slices.ContainsFunc(o, func(x float32) bool { return x != x }))
+	}
+}
+
+// A cacheModel is what a cache should hold: which key, by a number, each sequence has at each
+// place.
+type cacheModel [][]int
+
+// TestKVCache does random things to caches and compares them with a model.
+func TestKVCache(t *testing.T) {
+	dev := vktest.Open(t)
+	for _, layout := range []attention.CacheLayout{attention.NHD, attention.HND} {
+		for _, pageSize := range []int{0, 8} {
+			t.Run(fmt.Sprintf("%v/page_size=%d", layout, pageSize), func(t *testing.T) {
+				config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+					Batch: 4, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 48, HeadDim: 16, ValueDim: 8, DType: dtype.Float32,
+				}, PageSize: pageSize}, Layout: layout, Layers: 2}
+				if pageSize > 0 {
+					config.Pages = 10
+				}
+				testRandomly(t, dev, newCache(t, dev, config))
+			})
+		}
+	}
+}
+
+func testRandomly(t *testing.T, dev *vk.Device, cache *attention.KVCache) {
+	r := rand.New(rand.NewPCG(5, 5))
+	ctx := t.Context()
+	model := make(cacheModel, 4)
+	next, refused := 1, 0
+	try := func(err error, apply func()) {
+		if err == nil {
+			apply()
+			return
+		}
+		require.ErrorContains(t, err, "more pages are needed")
+		refused++
+	}
+	for range 150 {
+		switch r.IntN(7) {
+		case 0:
+			b := r.IntN(4)
+			n := r.IntN(len(model[b]) + 1)
+			try(cache.Truncate(ctx, b, n), func() { model[b] = model[b][:n] })
+		case 1:
+			from, to := r.IntN(4), []int{r.IntN(4), r.IntN(4)}
+			try(cache.Prefill(ctx, from, to...), func() {
+				for _, b := range to {
+					model[b] = model[from]
+				}
+			})
+		case 2:
+			parents := []int{r.IntN(4), r.IntN(4), r.IntN(4), r.IntN(4)}
+			try(cache.Reorder(ctx, parents), func() {
+				old := slices.Clone(model)
+				for b, s := range parents {
+					model[b] = old[s]
+				}
+			})
+		case 3:
+			if p := cache.Problem(1, 0); p.SeqKV < 80 {
+				pages := 0
+				if p.PageSize > 0 {
+					pages = p.Pages + r.IntN(2)
+				}
+				require.NoError(t, cache.Grow(ctx, p.SeqKV+8*r.IntN(2), pages))
+			}
+		default:
+			keys := 1 + r.IntN(9)
+			if longest := slices.MaxFunc(model, func(a, b []int) int { return len(a) - len(b) }); len(longest)+keys > cache.Problem(1, 0).SeqKV {
+				require.ErrorContains(t, cache.Reserve(ctx, keys), "more are beyond the capacity")
+				continue
+			}
+			try(cache.Reserve(ctx, keys), func() {
+				appendNumbers(t, dev, cache, keys, next)
+				for b := range model {
+					model[b] = slices.Clone(model[b])
+					for i := range keys {
+						model[b] = append(model[b], next+b*keys+i)
+					}
+				}
+				next += 4 * keys
+			})
+		}
+		checkModel(t, cache, model)
+	}
+	if cache.Problem(1, 0).PageSize > 0 {
+		require.Positive(t, refused)
+	}
+	require.NoError(t, cache.Reset(ctx))
+	checkModel(t, cache, make(cacheModel, 4))
+	if p := cache.Problem(1, 0); p.PageSize > 0 {
+		require.Equal(t, p.Pages, cache.Free())
+	}
+}
+
+// appendNumbers appends keys whose elements are numbers: b*keys+i of the sequences, in both layers.
+func appendNumbers(t *testing.T, dev *vk.Device, cache *attention.KVCache, keys, first int) {
+	p := attention.AppendProblem{DecodeProblem: cache.Problem(1, keys)}
+	c, err := dev.NewCmd("append")
+	require.NoError(t, err)
+	defer c.Close()
+	for layer := range cache.K {
+		k, err := dev.NewTensor("new_k", p.DType, p.NewKShape()...)
+		require.NoError(t, err)
+		defer k.Close()
+		v, err := dev.NewTensor("new_v", p.DType, p.NewVShape()...)
+		require.NoError(t, err)
+		defer v.Close()
+		for _, x := range []vk.Tensor{k, v} {
+			data := make([]float32, x.NumElements())
+			for i := range data {
+				dim := x.Shape[3]
+				data[i] = keyNumber(layer, i/dim/keys%p.NumKVHeads, first+i/dim/keys/p.NumKVHeads*keys+i/dim%keys, i%dim)
+			}
+			require.NoError(t, x.Upload(t.Context(), data))
+		}
+		require.NoError(t, cache.Append(c, layer, attention.AppendTensors{NewK: k, NewV: v}, p))
+	}
+	require.NoError(t, cache.Advance(c, keys))
+	require.NoError(t, c.Submit(t.Context()))
+	require.NoError(t, cache.Status(t.Context()))
+}
+
+// keyNumber is an element of a key, or value.
+func keyNumber(layer, head, key, e int) float32 {
+	return float32(((key*2+head)*2+layer)*16 + e)
+}
+
+func checkModel(t *testing.T, cache *attention.KVCache, model cacheModel) {
+	lens, err := cache.Len(t.Context())
+	require.NoError(t, err)
+	for b := range model {
+		require.Equal(t, len(model[b]), lens[b])
+		for layer := range cache.K {
+			k, v := contents(t, cache, layer, b, lens[b])
+			p := cache.Problem(1, 0)
+			for head := range p.NumKVHeads {
+				for j, key := range model[b] {
+					at := head*lens[b] + j
+					require.Equal(t, keyNumber(layer, head, key, 3), k[at*p.HeadDim+3], "sequence %d, layer %d, key %d", b, layer, j)
+					require.Equal(t, keyNumber(layer, head, key, 7), v[at*p.ValueHeadDim()+7], "sequence %d, layer %d, value %d", b, layer, j)
+				}
+			}
+		}
+	}
+}
+
+// TestKVCacheRefuses has what the host sees.
+func TestKVCacheRefuses(t *testing.T) {
+	dev := vktest.Open(t)
+	ctx := t.Context()
+	good := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+		Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 2, SeqKV: 24, HeadDim: 32, DType: dtype.Float32,
+	}, PageSize: 8, Pages: 4}}
+	for _, c := range []struct {
+		change func(c *attention.KVCacheConfig)
+		want   string
+	}{
+		{func(c *attention.KVCacheConfig) { c.Layout = 2 }, "attention: cache: layout CacheLayout(2) is neither NHD nor HND"},
+		{func(c *attention.KVCacheConfig) { c.CacheRows = 2 }, "attention: cache: cache_rows=2, new_keys=0: leave them 0"},
+		{func(c *attention.KVCacheConfig) { c.PageSize = 12 }, "attention: page_size=12 is not a power of two from 8"},
+		{func(c *attention.KVCacheConfig) { c.SeqKV = 23 }, "attention: the capacity seq_kv=23 is not a number of pages of page_size=8"},
+		{func(c *attention.KVCacheConfig) { c.SeqQ = 65 }, "attention: seq_q=65 is larger than the 64 of decoding"},
+	} {
+		config := good
+		c.change(&config)
+		_, err := attention.NewKVCache(ctx, dev, config)
+		require.EqualError(t, err, c.want)
+	}
+	cache := newCache(t, dev, good)
+	require.EqualError(t, cache.Reserve(ctx, -1), "attention: cache: keys=-1 to reserve is negative")
+	require.EqualError(t, cache.Reserve(ctx, 24), "attention: cache: 6 more pages are needed, but 4 of 4 are free")
+	require.EqualError(t, cache.Reserve(ctx, 25), "attention: cache: sequence 0 has 0 keys, 25 more are beyond the capacity seq_kv=24")
+	require.EqualError(t, cache.Truncate(ctx, 2, 0), "attention: cache: sequence=2 is not from 0 to 1")
+	require.EqualError(t, cache.Truncate(ctx, 1, 1), "attention: cache: sequence 1 has 0 keys, of which n=1 cannot be the first")
+	require.EqualError(t, cache.Reorder(ctx, []int{0}), "attention: cache: 1 parents of 2 sequences")
+	require.EqualError(t, cache.Reorder(ctx, []int{0, 2}), "attention: cache: sequence=2 is not from 0 to 1")
+	require.EqualError(t, cache.Prefill(ctx, 0, 2), "attention: cache: sequence=2 is not from 0 to 1")
+	require.EqualError(t, cache.Prefill(ctx, -1, 1), "attention: cache: sequence=-1 is not from 0 to 1")
+	require.EqualError(t, cache.Grow(ctx, 16, 4), "attention: cache: seq_kv=16, pages=4 are less than the cache has, seq_kv=24, pages=4")
+	require.EqualError(t, cache.Grow(ctx, 30, 4), "attention: the capacity seq_kv=30 is not a number of pages of page_size=8")
+
+	for _, c := range []struct {
+		record func(c *vk.Cmd) error
+		want   string
+	}{
+		{func(c *vk.Cmd) error {
+			return cache.Decode(c, 1, attention.DecodeTensors{}, cache.Problem(1, 0), attention.Options{})
+		}, "attention: cache: layer=1 is not from 0 to 0"},
+		{func(c *vk.Cmd) error {
+			return cache.Decode(c, 0, attention.DecodeTensors{}, cache.Problem(3, 0), attention.Options{})
+		}, "attention: cache: num_heads=2, seq_q=3 are more than the cache is made for, num_heads=2, seq_q=2"},
+		{func(c *vk.Cmd) error {
+			p := cache.Problem(1, 1)
+			p.SeqKV = 32
+			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
+		}, "attention: cache: seq_kv=32, but the cache has 24"},
+		{func(c *vk.Cmd) error {
+			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 25)})
+		}, "attention: new_keys=25 is not from 0 to the capacity seq_kv=24"},
+	} {
+		cmd, err := dev.NewCmd("refused")
+		require.NoError(t, err)
+		require.EqualError(t, c.record(cmd), c.want)
+		require.EqualError(t, cmd.Submit(ctx), c.want)
+		cmd.Close()
+	}
+}

@@ -1,0 +1,224 @@
+// attention_append: new keys and values go to their places in a cache, and K and Q are rotated
+// by their positions (RoPE).
+//
+//     position of new key i of sequence b    = seq_lens[b] + i
+//     position of query i                    = seq_lens[b] + new_keys - seq_q + i, 0 at least
+//     (x, y)                                -> (x cos - y sin, y cos + x sin)
+//
+//     new_k, new_v  (batch, num_kv_heads, new_keys, head_dim or value_dim)       ELEM, any strides, last axis contiguous
+//     k, v          (batch or pages, num_kv_heads, keys, head_dim or value_dim)  likewise, written
+//     q             (batch, num_heads, seq_q, head_dim)                          likewise, rotated in place
+//     cos_table,
+//     sin_table     (positions, ROTARY / 2)                                      f32, contiguous
+//     seq_lens      (batch)                                                      i32: keys before the new ones
+//     block_table   (batch, pages of a sequence)                                 i32: its pages in order
+//     state         status
+//
+// An invocation has an item, WIDTH elements of a row, and if they are rotated, their partners:
+// x and y are elements i and i + ROTARY/2, or with INTERLEAVED 2i and 2i + 1, which are in one
+// item. So it may rotate in place.
+//
+// A sequence that the new keys do not fit into is left as it is, and so are keys whose page
+// there is not; the status says so.
+//
+// Dispatch: (k_groups + v_groups + those of q, any number), a workgroup in Y for every
+// so-many-th sequence; each works on items in turn.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 256;
+layout(constant_id = 1) const uint HEAD_DIM = 128;
+layout(constant_id = 2) const uint VALUE_DIM = 128;
+layout(constant_id = 3) const uint PAGE_SIZE = 0;         // keys of a page, a power of two; 0: no pages
+layout(constant_id = 4) const bool ALIGNED = true;        // offsets and strides of k, v, new_k, new_v, q are multiples of 16 bytes
+layout(constant_id = 5) const bool BATCH_IDX = false;
+layout(constant_id = 6) const uint ROTARY = 128;          // columns that are rotated, even
+layout(constant_id = 7) const bool INTERLEAVED = false;
+layout(constant_id = 8) const uint WIDTH = 8;             // VEC; less where partners would be within a vector, or half in it
+layout(constant_id = 9) const bool TABLE_ALIGNED = true;  // rows of the tables begin at multiples of 16 bytes
+layout(local_size_x_id = 0) in;
+
+#include "lib/append_params.glsl"
+
+#include "lib/element.glsl"
+#include "lib/vec16.glsl"
+#include "lib/cache_status.glsl"
+
+#include "lib/append_tensors.glsl"
+
+const uint ANGLES = ROTARY == 0 ? 1 : ROTARY / 2;                   // of a position
+const uint SPAN = INTERLEAVED ? ROTARY : ROTARY / 2;               // columns that begin items with rotated elements
+const uint ROTATED_ITEMS = SPAN / WIDTH;                           // of a row, the first
+const uint K_ITEMS = ROTATED_ITEMS + (HEAD_DIM - ROTARY) / WIDTH;  // of a row of k
+const uint Q_ITEMS = ROTATED_ITEMS == 0 ? 1 : ROTATED_ITEMS;       // of a row of q: there is none without rotation
+const uint V_ITEMS = VALUE_DIM / VEC;
+
+uint found_bad = 0;  // by this invocation
+
+// DEFINE_ANGLES makes `vec4 name(uint at, uint column)`, the entries of four angles from
+// `column` on of a table whose row begins at `at`.
+#define DEFINE_ANGLES(name, entries, entries4)                                                  \
+    vec4 name(const uint at, const uint column) {                                               \
+        if (TABLE_ALIGNED && WIDTH == VEC) {                                                    \
+            return entries4[(at + column) / 4];                                                 \
+        }                                                                                       \
+        vec4 x;                                                                                 \
+        [[unroll]] for (uint e = 0; e < 4; e++) {                                               \
+            x[e] = entries[at + min(column + e, ANGLES - 1)]; /* what WIDTH leaves out is last */ \
+        }                                                                                       \
+        return x;                                                                               \
+    }
+
+DEFINE_ANGLES(cos_of, cos_table, cos_table4)
+DEFINE_ANGLES(sin_of, sin_table, sin_table4)
+
+// turn rotates pairs x and y. It is precise, as the same key has the same bits in every
+// specialization, with pages or without.
+void turn(inout vec4 x, inout vec4 y, const vec4 c, const vec4 s) {
+    precise const vec4 a = x * c - y * s;
+    precise const vec4 b = y * c + x * s;
+    x = a;
+    y = b;
+}
+
+// turn_halves rotates VEC pairs, a and b, from a column of a position on.
+void turn_halves(inout uvec4 a, inout uvec4 b, const uint position, const uint column) {
+    vec4 x[2], y[2];
+    [[unroll]] for (uint i = 0; i < QUADS; i++) {
+        x[i] = quad(a, i);
+        y[i] = quad(b, i);
+        const uint at = column + i * 4;
+        turn(x[i], y[i], cos_of(p.cos_offset + position * ANGLES, at), sin_of(p.sin_offset + position * ANGLES, at));
+    }
+    a = pack(x[0], x[QUADS - 1]);
+    b = pack(y[0], y[QUADS - 1]);
+}
+
+// turn_neighbours rotates the VEC/2 pairs of a, from a column of a position on.
+void turn_neighbours(inout uvec4 a, const uint position, const uint column) {
+    const uint angle = column / 2;
+    // Four angles are two quads; those of one quad, of float32, may be the last two of four.
+    const bool last = VEC == 4 && TABLE_ALIGNED && WIDTH == VEC && angle % 4 != 0;
+    const vec4 c = cos_of(p.cos_offset + position * ANGLES, angle);
+    const vec4 s = sin_of(p.sin_offset + position * ANGLES, angle);
+    const vec4 u = quad(a, 0);
+    const vec4 v = quad(a, QUADS - 1);
+    vec4 x = vec4(u.xz, v.xz);
+    vec4 y = vec4(u.yw, v.yw);
+    turn(x, y, last ? c.zwzw : c, last ? s.zwzw : s);
+    a = pack(vec4(x.x, y.x, x.y, y.y), vec4(x.z, y.z, x.w, y.w));
+}
+
+// Where something of a token is: a sequence of the cache or a page, and the key in it.
+struct Slot {
+    bool found;
+    uint outer, inner;
+};
+
+Slot slot_of(const uint batch, const uint cache, const uint position) {
+    if (PAGE_SIZE == 0) {
+        return Slot(true, cache, position);
+    }
+    const uint page = uint(block_table[p.block_table_offset + batch * p.block_table_stride_b + position / PAGE_SIZE]);
+    found_bad |= page < p.pages ? 0 : BAD_PAGE;
+    return Slot(page < p.pages, page, position % PAGE_SIZE);
+}
+
+// append_k writes item number `item` of the new keys of a sequence with `keys` keys.
+void append_k(const uint batch, const uint cache, const uint keys, const uint item) {
+    const uint e = item % K_ITEMS;
+    const uint head = item / K_ITEMS % p.kv_heads;
+    const uint i = item / K_ITEMS / p.kv_heads;
+    const Slot slot = slot_of(batch, cache, keys + i);
+    if (!slot.found) {
+        return;
+    }
+    const bool rotated = e < ROTATED_ITEMS;
+    const uint column = rotated ? e * WIDTH : ROTARY + (e - ROTATED_ITEMS) * WIDTH;
+    const uint from = p.new_k_offset + batch * p.new_k_stride_b + head * p.new_k_stride_h + i * p.new_k_stride_s + column;
+    const uint to = p.k_offset + slot.outer * p.k_stride_b + head * p.k_stride_h + slot.inner * p.k_stride_s + column;
+    uvec4 a = load_new_k(from, WIDTH);
+    if (rotated && INTERLEAVED) {
+        turn_neighbours(a, keys + i, column);
+    } else if (rotated) {
+        uvec4 b = load_new_k(from + ROTARY / 2, WIDTH);
+        turn_halves(a, b, keys + i, column);
+        store_k(to + ROTARY / 2, WIDTH, b);
+    }
+    store_k(to, WIDTH, a);
+}
+
+// append_v does so for the new values.
+void append_v(const uint batch, const uint cache, const uint keys, const uint item) {
+    const uint column = item % V_ITEMS * VEC;
+    const uint head = item / V_ITEMS % p.kv_heads;
+    const uint i = item / V_ITEMS / p.kv_heads;
+    const Slot slot = slot_of(batch, cache, keys + i);
+    if (slot.found) {
+        const uint from = p.new_v_offset + batch * p.new_v_stride_b + head * p.new_v_stride_h + i * p.new_v_stride_s + column;
+        store_v(p.v_offset + slot.outer * p.v_stride_b + head * p.v_stride_h + slot.inner * p.v_stride_s + column, VEC, load_new_v(from, VEC));
+    }
+}
+
+// rotate_q rotates an item of the queries of a sequence with `keys` keys.
+void rotate_q(const uint batch, const uint keys, const uint item) {
+    const uint column = item % Q_ITEMS * WIDTH;
+    const uint head = item / Q_ITEMS % p.heads;
+    const uint i = item / Q_ITEMS / p.heads;
+    const uint position = uint(max(int(keys) + p.new_keys - int(p.seq_q) + int(i), 0));
+    const uint at = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + i * p.q_stride_s + column;
+    uvec4 a = load_q(at, WIDTH);
+    if (INTERLEAVED) {
+        turn_neighbours(a, position, column);
+    } else {
+        uvec4 b = load_q(at + ROTARY / 2, WIDTH);
+        turn_halves(a, b, position, column);
+        store_q(at + ROTARY / 2, WIDTH, b);
+    }
+    store_q(at, WIDTH, a);
+}
+
+void append(const uint batch) {
+    const int keys = seq_lens[p.seq_lens_offset + batch];
+    if (keys < 0 || keys > p.capacity - p.new_keys) {
+        found_bad |= BAD_LENGTH;
+        return;
+    }
+    uint cache = batch;
+    if (BATCH_IDX) {
+        cache = uint(batch_idx[p.batch_idx_offset + batch]);
+        if (cache >= p.pages) {
+            found_bad |= BAD_BATCH;
+            return;
+        }
+    }
+    const uint kv_rows = uint(p.new_keys) * p.kv_heads;
+    const uint v_end = p.k_groups + p.v_groups;
+    const uint group = gl_WorkGroupID.x;
+    const uint tid = gl_LocalInvocationIndex;
+    if (group < p.k_groups) {
+        for (uint i = group * WORKGROUP_SIZE + tid; i < kv_rows * K_ITEMS; i += p.k_groups * WORKGROUP_SIZE) {
+            append_k(batch, cache, uint(keys), i);
+        }
+    } else if (group < v_end) {
+        for (uint i = (group - p.k_groups) * WORKGROUP_SIZE + tid; i < kv_rows * V_ITEMS; i += p.v_groups * WORKGROUP_SIZE) {
+            append_v(batch, cache, uint(keys), i);
+        }
+    } else {
+        for (uint i = (group - v_end) * WORKGROUP_SIZE + tid; i < p.heads * p.seq_q * Q_ITEMS; i += (gl_NumWorkGroups.x - v_end) * WORKGROUP_SIZE) {
+            rotate_q(batch, uint(keys), i);
+        }
+    }
+}
+
+void main() {
+    for (uint batch = gl_WorkGroupID.y; batch < p.batch; batch += gl_NumWorkGroups.y) {
+        append(batch);
+    }
+    if (found_bad != 0) {
+        atomicOr(state[p.state_offset], found_bad);
+    }
+}
