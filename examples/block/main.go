@@ -1,0 +1,85 @@
+// Command block builds the forward pass of a transformer block from the kernels, in one recording:
+//
+//	h = x + attention(norm(x)) * wo     causal
+//	y = h + silu(norm(h) * w1) * w2
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/vk"
+)
+
+const tokens, heads, dim, width, hidden = 24, 2, 16, heads * dim, 48
+
+func main() {
+	y, err := block(func(name string, i int) float32 { return float32((i*i+3*len(name))%17-8) / 32 })
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("y[0] begins with %.4f, y[%d] with %.4f\n", y[0], tokens-1, y[(tokens-1)*width])
+}
+
+// block returns y for tensors whose elements are values.
+func block(values func(name string, i int) float32) (y []float32, err error) {
+	ctx := context.Background()
+	d, err := vk.Open(vk.Options{}) // the best device there is
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	tensors := map[string]vk.Tensor{}
+	for name, shape := range map[string][]int{
+		"x": {tokens, width}, "wn": {width}, "wqkv": {width, 3 * width}, "wo": {width, width}, "w1": {width, hidden}, "w2": {hidden, width}, // given
+		"n": {tokens, width}, "qkv": {tokens, 3 * width}, "o": {tokens, width}, "h": {tokens, width}, "m": {tokens, width}, "up": {tokens, hidden}, "y": {tokens, width},
+	} {
+		t, err := d.NewTensor(name, dtype.Float32, shape...)
+		if err != nil {
+			return nil, err
+		}
+		defer t.Close()
+		x := make([]float32, t.NumElements())
+		for i := range x {
+			x[i] = values(name, i)
+		}
+		if err := t.Upload(ctx, x); err != nil {
+			return nil, err
+		}
+		tensors[name] = t
+	}
+	t := func(name string) vk.Tensor { return tensors[name] }
+	part := func(i int) vk.Tensor { // q, k or v as (batch, heads, tokens, dim): no copy
+		p := t("qkv").Slice(1, i*width, (i+1)*width)
+		p.Shape, p.Strides = []int{1, heads, tokens, dim}, []int{tokens * p.Strides[0], dim, p.Strides[0], 1}
+		return p
+	}
+	o := t("o")
+	o.Shape, o.Strides = []int{1, heads, tokens, dim}, []int{tokens * width, dim, width, 1}
+	c, err := d.NewCmd("block")
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	n := norm.Problem{Rows: tokens, Cols: width, Eps: 1e-5}
+	// Errors stay with c: Submit returns the first, and runs nothing then.
+	norm.Forward(c, norm.Tensors{X: t("x"), W: t("wn"), Y: t("n")}, n, norm.Options{})
+	gemm.Forward(c, gemm.Tensors{A: t("n"), B: t("wqkv"), C: t("qkv")}, gemm.Problem{M: tokens, N: 3 * width, K: width}, gemm.Options{})
+	attention.Forward(c, attention.Tensors{Q: part(0), K: part(1), V: part(2), O: o},
+		attention.Problem{Batch: 1, NumHeads: heads, NumKVHeads: heads, SeqQ: tokens, SeqKV: tokens, HeadDim: dim, Causal: true}, attention.Options{})
+	gemm.Forward(c, gemm.Tensors{A: t("o"), B: t("wo"), C: t("h"), Residual: t("x")}, gemm.Problem{M: tokens, N: width, K: width, Residual: true}, gemm.Options{})
+	norm.Forward(c, norm.Tensors{X: t("h"), W: t("wn"), Y: t("m")}, n, norm.Options{})
+	// y = silu(m * w1) * w2 + h: the residual is that of the second product.
+	gemm.Forward(c, gemm.Tensors{A: t("m"), B: t("w1"), C: t("up")}, gemm.Problem{M: tokens, N: hidden, K: width, Activation: gemm.SiLU}, gemm.Options{})
+	gemm.Forward(c, gemm.Tensors{A: t("up"), B: t("w2"), C: t("y"), Residual: t("h")}, gemm.Problem{M: tokens, N: width, K: hidden, Residual: true}, gemm.Options{})
+	if err := c.Submit(ctx); err != nil {
+		return nil, err
+	}
+	y = make([]float32, tokens*width)
+	return y, t("y").Download(ctx, y)
+}
