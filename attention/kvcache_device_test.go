@@ -379,9 +379,19 @@ func keyNumber(layer, head, key, e int) float32 {
 	return float32(((key*2+head)*2+layer)*16 + e)
 }
 
+// checkModel compares keys, and wants each page in a table or free.
 func checkModel(t *testing.T, cache *attention.KVCache, model cacheModel) {
 	lens, err := cache.Len(t.Context())
 	require.NoError(t, err)
+	if p := cache.Problem(1, 0); p.PageSize > 0 {
+		taken := map[int32]bool{}
+		for _, page := range ints(t, cache.BlockTable) {
+			if page >= 0 {
+				taken[page] = true
+			}
+		}
+		require.Equal(t, p.Pages, len(taken)+cache.Free())
+	}
 	for b := range model {
 		require.Equal(t, len(model[b]), lens[b])
 		for layer := range cache.K {
