@@ -408,6 +408,27 @@ func checkModel(t *testing.T, cache *attention.KVCache, model cacheModel) {
 	}
 }
 
+// TestSpares has a sequence whose reserved pages are more than its new length leaves room for.
+func TestSpares(t *testing.T) {
+	dev := vktest.Open(t)
+	ctx := t.Context()
+	cache := newCache(t, dev, attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+		Batch: 2, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 24, HeadDim: 16, DType: dtype.Float32,
+	}, PageSize: 8, Pages: 8}})
+	require.NoError(t, cache.Reserve(ctx, 17))
+	appendNumbers(t, dev, cache, 17, 1)
+	require.NoError(t, cache.Truncate(ctx, 0, 0))
+	require.NoError(t, cache.Reserve(ctx, 7))
+	require.Equal(t, 4, cache.Free())
+	require.NoError(t, cache.Prefill(ctx, 1, 0)) // two pages shared, one copied, and no room for the one that was reserved
+	require.Equal(t, 4, cache.Free())
+	keys := make([]int, 17)
+	for i := range keys {
+		keys[i] = 1 + 17 + i
+	}
+	checkModel(t, cache, cacheModel{keys, keys})
+}
+
 // TestKVCacheRefuses has what the host sees.
 func TestKVCacheRefuses(t *testing.T) {
 	dev := vktest.Open(t)
