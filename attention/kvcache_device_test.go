@@ -379,9 +379,19 @@ func keyNumber(layer, head, key, e int) float32 {
 	return float32(((key*2+head)*2+layer)*16 + e)
 }
 
+// checkModel compares keys, and wants each page in a table or free.
 func checkModel(t *testing.T, cache *attention.KVCache, model cacheModel) {
 	lens, err := cache.Len(t.Context())
 	require.NoError(t, err)
+	if p := cache.Problem(1, 0); p.PageSize > 0 {
+		taken := map[int32]bool{}
+		for _, page := range ints(t, cache.BlockTable) {
+			if page >= 0 {
+				taken[page] = true
+			}
+		}
+		require.Equal(t, p.Pages, len(taken)+cache.Free())
+	}
 	for b := range model {
 		require.Equal(t, len(model[b]), lens[b])
 		for layer := range cache.K {
@@ -396,6 +406,27 @@ func checkModel(t *testing.T, cache *attention.KVCache, model cacheModel) {
 			}
 		}
 	}
+}
+
+// TestSpares has a sequence whose reserved pages are more than its new length leaves room for.
+func TestSpares(t *testing.T) {
+	dev := vktest.Open(t)
+	ctx := t.Context()
+	cache := newCache(t, dev, attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+		Batch: 2, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 24, HeadDim: 16, DType: dtype.Float32,
+	}, PageSize: 8, Pages: 8}})
+	require.NoError(t, cache.Reserve(ctx, 17))
+	appendNumbers(t, dev, cache, 17, 1)
+	require.NoError(t, cache.Truncate(ctx, 0, 0))
+	require.NoError(t, cache.Reserve(ctx, 7))
+	require.Equal(t, 4, cache.Free())
+	require.NoError(t, cache.Prefill(ctx, 1, 0)) // two pages shared, one copied, and no room for the one that was reserved
+	require.Equal(t, 4, cache.Free())
+	keys := make([]int, 17)
+	for i := range keys {
+		keys[i] = 1 + 17 + i
+	}
+	checkModel(t, cache, cacheModel{keys, keys})
 }
 
 // TestKVCacheRefuses has what the host sees.
