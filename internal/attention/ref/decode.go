@@ -117,8 +117,8 @@ func (in *DecodeInputs[T]) keys(p *attention.DecodeProblem, b int) int {
 	return int(in.SeqLens[b]) + p.NewKeys
 }
 
-// at returns which row of K and V is key j of a head.
-func (in *DecodeInputs[T]) at(p *attention.DecodeProblem, b, kv, j int) int {
+// At returns which row of K and V is key j of a key head of sequence b.
+func (in *DecodeInputs[T]) At(p *attention.DecodeProblem, b, kv, j int) int {
 	row, size := b, p.SeqKV // the part of the cache, and how many keys it has
 	if p.CacheRows > 0 {
 		row = int(in.CacheBatchIdx[b])
@@ -145,6 +145,8 @@ func (in *DecodeInputs[T]) compute(p *attention.DecodeProblem, b, kv, rows int) 
 				h.LSE = append(h.LSE, sink(&head, one, g, 1))
 			}
 		}
+		one.SeqKV = 1 // the sum has one term at the most, the sink
+		h.Bound.LSE = PlainBound(h.O, h.O, h.LSE, Measure(head, one), one).LSE
 		return h, nil
 	}
 	some := SampleRows(head, one, rows)
@@ -199,7 +201,7 @@ func (in *DecodeInputs[T]) head(p *attention.DecodeProblem, b, kv int) (Inputs[T
 		seen = max(seen, int(in.LeftPad[b]))
 	}
 	for j := min(seen, n); j < n; j++ { // the others are 0 here
-		at := in.at(p, b, kv, j)
+		at := in.At(p, b, kv, j)
 		copy(x.K[j*p.HeadDim:][:p.HeadDim], in.K[at*p.HeadDim:])
 		copy(x.V[j*p.ValueHeadDim():][:p.ValueHeadDim()], in.V[at*p.ValueHeadDim():])
 	}

@@ -82,7 +82,7 @@ func (o *decodeOp) Keys() []bench.Key {
 	return []bench.Key{
 		{Name: "dtype", Value: p.DType.String()}, {Name: "batch", Value: p.Batch}, {Name: "heads", Value: p.NumHeads}, {Name: "kv_heads", Value: p.NumKVHeads},
 		{Name: "queries", Value: p.SeqQ}, {Name: "keys", Value: keys}, {Name: "head_dim", Value: p.HeadDim}, {Name: "value_dim", Value: p.ValueHeadDim()},
-		{Name: "page_size", Value: p.PageSize}, {Name: "layout", Value: o.layout()}, {Name: "causal", Value: p.Causal}, {Name: "scale", Value: p.EffectiveScale()},
+		{Name: "page_size", Value: p.PageSize}, {Name: "layout", Value: o.layout()}, {Name: "causal", Value: p.Causal}, {Name: "scale", Value: p.Scale},
 		{Name: "window", Value: p.Window.String()}, {Name: "softcap", Value: p.Softcap}, {Name: "alibi", Value: p.ALiBi.String()}, {Name: "sinks", Value: p.Sinks},
 	}
 }

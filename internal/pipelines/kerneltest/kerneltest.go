@@ -43,6 +43,7 @@ type Tensor struct {
 	Values []float64 // row-major, exact in DType: what an input holds, or what an updated tensor holds before
 	Want   []float64 // what an output should hold; nil: an input
 	Bound  float64   // how far an output may be off
+	Bounds []float64 // of each element of Want, instead of Bound
 	// Sample lists the elements that Want has, in row-major order; nil: all. The others
 	// have to be written, and the same in both runs.
 	Sample []int
@@ -193,7 +194,10 @@ func (t *Tensor) compare(got []float64) (worst float64, err error) {
 		got = some
 	}
 	for i, want := range t.Want {
-		off := math.Abs(got[i] - want)
+		off, bound := math.Abs(got[i]-want), t.Bound
+		if t.Bounds != nil {
+			bound = t.Bounds[i]
+		}
 		at := i
 		if t.Sample != nil {
 			at = t.Sample[i]
@@ -203,8 +207,8 @@ func (t *Tensor) compare(got []float64) (worst float64, err error) {
 			continue
 		case math.IsNaN(got[i]):
 			return worst, fmt.Errorf("%s[%d] = NaN, want %g: not written, or computed from NaN", t.Name, at, want)
-		case !(off <= t.Bound): // infinite where only one is; NaN where NaN is wanted
-			return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.3g", t.Name, at, got[i], want, off, t.Bound)
+		case !(off <= bound): // infinite where only one is; NaN where NaN is wanted
+			return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.3g", t.Name, at, got[i], want, off, bound)
 		}
 		worst = max(worst, off)
 	}
