@@ -107,8 +107,7 @@ func drawDecodeConfig(family *rand.Rand, p *decodeProblem, s Space) *attention.D
 	if typical.PageSize > 0 {
 		typical.Pages = 256
 	}
-	caps := typicalCaps(s.Soft)
-	caps.VendorID = kernelCaps(s.Soft).VendorID
+	caps := kernelCaps(s.Soft)
 	for ; c.Subgroups > 1; c.Subgroups /= 2 {
 		if c.Feasible(caps, typical) == nil {
 			break
