@@ -14,7 +14,7 @@ import (
 // decoding is the row of decode.
 func decoding() Kernel {
 	return Kernel{
-		Name: "decode", Title: "attention of the last queries with a cache of keys and values", How: []string{"layout"},
+		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"},
 		Impls: []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()},
 		Bench: Help{
 			Long: `Measures attention of the last queries of sequences with a cache of keys and values,

@@ -353,3 +353,18 @@ func (o *decodeOp) Fill(*vk.Caps, bench.Candidate) float64 { return 0 }
 func (o *decodeOp) Order(c bench.Candidate) []int {
 	return []int{int(c.(attention.DecodeConfig).Impl), int(o.p.DType), o.p.HeadDim}
 }
+
+// Note says what the one dispatch of a call does.
+func (o *decodeOp) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
+	plan, err := o.plan(caps, impl)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		x := &list[i].Note
+		x.FLOPs, x.Bytes = o.Cost(p)
+		x.Matrices, x.DType = plan.Decode.Impl == attention.CoopMat, o.p.DType
+		x.Text = o.Describe()
+	}
+	return nil
+}
