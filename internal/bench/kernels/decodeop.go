@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A decodeOp is a call of attention.Decode.
@@ -136,30 +137,22 @@ func (o *decodeOp) Tensors() []bench.OpTensor {
 	return list
 }
 
-// plan returns what runs.
-func (o *decodeOp) plan(caps *vk.Caps, impl string) (attention.Plan, error) {
-	opt, err := o.options(impl)
-	if err != nil {
-		return attention.Plan{}, err
-	}
-	return attention.ChooseDecode(caps, o.p, opt)
-}
-
 func (o *decodeOp) options(impl string) (attention.Options, error) {
 	i, err := attention.ParseImpl(impl)
 	return attention.Options{Impl: i, DecodeConfig: o.config}, err
 }
 
 // Choose implements bench.Op.
-func (o *decodeOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (string, error) {
-	plan, err := o.plan(caps, impl)
-	return plan.String(), err
+func (o *decodeOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
+	return o.plan(caps, impl)
 }
 
-// Workspace implements bench.Op.
-func (o *decodeOp) Workspace(caps *vk.Caps, impl string, _ bench.Pass) (int64, error) {
-	plan, err := o.plan(caps, impl)
-	return plan.Workspace(), err
+func (o *decodeOp) plan(caps *vk.Caps, impl string) (attention.Plan, error) {
+	opt, err := o.options(impl)
+	if err != nil {
+		return attention.Plan{}, err
+	}
+	return attention.ChooseDecode(caps, o.p, opt)
 }
 
 // Record implements bench.Op.
