@@ -69,7 +69,7 @@ type DecodeTensors struct {
 func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()
-	config, err := chooseDecode(d.Caps(), p, opt)
+	config, _, err := chooseDecode(d.Caps(), p, opt)
 	if err != nil {
 		return err
 	}

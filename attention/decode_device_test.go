@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -18,6 +19,13 @@ import (
 type decodeCase struct {
 	attention.DecodeProblem
 	lens []int // SeqLens
+}
+
+func (c *decodeCase) seqLens() (lens []int32) {
+	for _, n := range c.lens {
+		lens = append(lens, int32(n))
+	}
+	return lens
 }
 
 // decodeData is what a case has on the host, as float32 that the format holds.
@@ -69,11 +77,11 @@ func newDecodeData(r *rand.Rand, c *decodeCase) *decodeData {
 	}
 	d.bias, d.slopes, d.sinks = draw(size(p.BiasShape()), 1), draw(size(p.SlopesShape()), 0.1), draw(p.NumHeads, 1)
 	// What no query sees may be anything.
-	seen := make([]bool, len(d.k))
+	seen, in := make([]bool, len(d.k)), d.inputs(c)
 	for b := range p.Batch {
 		for h := range p.NumKVHeads {
 			for j := range c.lens[b] + p.NewKeys {
-				at := d.keyAt(p, b, h, j) * p.HeadDim
+				at := in.At(p, b, h, j) * p.HeadDim
 				for e := range p.HeadDim {
 					seen[at+e] = true
 				}
@@ -94,109 +102,33 @@ func newDecodeData(r *rand.Rand, c *decodeCase) *decodeData {
 	return d
 }
 
-// keyAt returns the row of a key in a contiguous cache.
-func (d *decodeData) keyAt(p *attention.DecodeProblem, b, h, j int) int {
-	if p.PageSize > 0 {
-		page := int(d.table[b*(p.SeqKV/p.PageSize)+j/p.PageSize])
-		return (page*p.NumKVHeads+h)*p.PageSize + j%p.PageSize
+// inputs returns what the reference reads.
+func (d *decodeData) inputs(c *decodeCase) *ref.DecodeInputs[float32] {
+	return &ref.DecodeInputs[float32]{
+		Q: d.q, K: d.k, V: d.v, SeqLens: c.seqLens(), BlockTable: d.table, CacheBatchIdx: d.rows, LeftPad: d.pad,
+		TreeMask: d.tree, Bias: d.bias, ALiBiSlopes: d.slopes, Sinks: d.sinks,
 	}
-	if p.CacheRows > 0 {
-		b = int(d.rows[b])
-	}
-	return (b*p.NumKVHeads+h)*p.SeqKV + j
 }
 
-// want computes O and LSE of a case in float64.
-func (d *decodeData) want(c *decodeCase) (o, lse []float64) {
+// check compares O and LSE of a case with float64.
+func (d *decodeData) check(t *testing.T, c *decodeCase, o, lse []float32) {
 	p := &c.DecodeProblem
+	heads, err := ref.Decode(*d.inputs(c), *p, 0)
+	require.NoError(t, err)
 	dv := p.ValueHeadDim()
-	for b := range p.Batch {
-		n := c.lens[b] + p.NewKeys
-		for h := range p.NumHeads {
-			kv := h / (p.NumHeads / p.NumKVHeads)
-			for i := range p.SeqQ {
-				q := d.q[((b*p.NumHeads+h)*p.SeqQ+i)*p.HeadDim:][:p.HeadDim]
-				top := math.Inf(-1)
-				scores := make([]float64, n)
-				for j := range n {
-					scores[j] = d.score(c, b, h, i, j, n, q, d.k[d.keyAt(p, b, kv, j)*p.HeadDim:])
-					top = max(top, scores[j])
+	for _, h := range heads {
+		for x, r := range h.Rows {
+			at := (r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row
+			for e, want := range h.O[x*dv:][:dv] {
+				if off := math.Abs(float64(o[at*dv+e]) - want); !(off <= h.Bound.O) {
+					t.Fatalf("o of row %v, column %d = %v, want %v: off by %.3g, tolerance %.3g", r, e, o[at*dv+e], want, off, h.Bound.O)
 				}
-				if p.Sinks {
-					top = max(top, float64(d.sinks[h]))
-				}
-				sum, row := 0.0, make([]float64, dv)
-				for j, s := range scores {
-					if math.IsInf(s, -1) {
-						continue
-					}
-					w := math.Exp(s - top)
-					sum += w
-					v := d.v[d.keyAt(p, b, kv, j)*dv:]
-					for e := range row {
-						row[e] += w * float64(v[e])
-					}
-				}
-				if p.Sinks {
-					sum += math.Exp(float64(d.sinks[h]) - top)
-				}
-				for e := range row {
-					if sum > 0 {
-						row[e] /= sum
-					}
-				}
-				o = append(o, row...)
-				if sum > 0 {
-					lse = append(lse, top+math.Log(sum))
-				} else {
-					lse = append(lse, math.Inf(-1))
-				}
+			}
+			if off := math.Abs(float64(lse[at]) - h.LSE[x]); float64(lse[at]) != h.LSE[x] && !(off <= h.Bound.LSE) {
+				t.Fatalf("lse of row %v = %v, want %v: off by %.3g, tolerance %.3g", r, lse[at], h.LSE[x], off, h.Bound.LSE)
 			}
 		}
 	}
-	return o, lse
-}
-
-// score is the score of query i and key j of n; -Inf where the query does not see it.
-func (d *decodeData) score(c *decodeCase, b, h, i, j, n int, q, k []float32) float64 {
-	p := &c.DecodeProblem
-	at := n - p.SeqQ + i
-	seen := !p.Causal || j <= at
-	if p.Window.On && p.Window.Left != attention.Unlimited {
-		seen = seen && j >= at-p.Window.Left
-	}
-	if p.LeftPad {
-		seen = seen && j >= int(d.pad[b])
-	}
-	if new := j - (n - p.SeqQ); p.Tree && new >= 0 {
-		seen = seen && d.tree[(b*p.SeqQ+i)*2+new/32]>>(new%32)&1 != 0
-	}
-	if !seen {
-		return math.Inf(-1)
-	}
-	s := 0.0
-	for e := range q {
-		s += float64(q[e]) * float64(k[e])
-	}
-	s *= p.EffectiveScale()
-	if p.Softcap != 0 {
-		s = p.Softcap * math.Tanh(s/p.Softcap)
-	}
-	if p.Bias.On {
-		shape := p.BiasShape()
-		at := 0
-		for axis, index := range []int{b, h, i, j} {
-			at = at*shape[axis] + index%shape[axis]
-		}
-		s += float64(d.bias[at])
-	}
-	switch p.ALiBi {
-	case attention.ALiBiPerHead:
-		s -= float64(d.slopes[h]) * math.Abs(float64(at-j))
-	case attention.ALiBiPerBatchHead:
-		s -= float64(d.slopes[b*p.NumHeads+h]) * math.Abs(float64(at-j))
-	}
-	return s
 }
 
 // A decodeRun is a case on a device.
@@ -221,14 +153,10 @@ func newDecodeRun(t *testing.T, dev *vk.Device, c *decodeCase, d *decodeData, co
 		require.NoError(t, x.UploadInts(t.Context(), data))
 		return x
 	}
-	lens := make([]int32, p.Batch)
-	for b := range lens {
-		lens[b] = int32(c.lens[b])
-	}
 	x := attention.DecodeTensors{
 		Q: floats("q", p.DType, p.QShape(), d.q), K: floats("k", p.DType, p.KShape(), d.k), V: floats("v", p.DType, p.VShape(), d.v),
 		O: floats("o", p.DType, p.OShape(), nil), LSE: floats("lse", dtype.Float32, p.LSEShape(), nil),
-		SeqLens: ints("seq_lens", p.SeqLensShape(), lens), State: ints("state", p.StateShape(), make([]int32, size(p.StateShape()))),
+		SeqLens: ints("seq_lens", p.SeqLensShape(), c.seqLens()), State: ints("state", p.StateShape(), make([]int32, size(p.StateShape()))),
 	}
 	if p.PageSize > 0 {
 		x.BlockTable = ints("block_table", p.BlockTableShape(), d.table)
@@ -280,18 +208,7 @@ func checkDecode(t *testing.T, dev *vk.Device, c decodeCase, config *attention.D
 	}
 	again, lseAgain, _ := run.run(t)
 	require.True(t, sameBits(o, again) && sameBits(lse, lseAgain), "the same bits in a second run")
-	wantO, wantLSE := d.want(&c)
-	bound := map[dtype.DType]float64{dtype.Float16: 0x1p-11, dtype.BFloat16: 0x1p-8, dtype.Float32: 0x1p-24}[c.DType] + 64*0x1p-24
-	for i := range wantO {
-		if x := math.Abs(float64(o[i]) - wantO[i]); !(x <= bound*(math.Abs(wantO[i])+1)) {
-			t.Fatalf("o[%d] = %v, want %v", i, o[i], wantO[i])
-		}
-	}
-	for i := range wantLSE {
-		if float64(lse[i]) != wantLSE[i] && !(math.Abs(float64(lse[i])-wantLSE[i]) <= 1e-5*(math.Abs(wantLSE[i])+4)) {
-			t.Fatalf("lse[%d] = %v, want %v", i, lse[i], wantLSE[i])
-		}
-	}
+	d.check(t, &c, o, lse)
 }
 
 func sameBits(a, b []float32) bool {

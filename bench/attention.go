@@ -131,7 +131,7 @@ func (o *AttentionOp) Tensors() []OpTensor {
 		list = append(list, OpTensor{Name: "bias", DType: p.Bias.DType, Shape: p.BiasShape()})
 	}
 	if p.ALiBi != attention.ALiBiOff {
-		list = append(list, OpTensor{Name: "alibi_slopes", Shape: p.SlopesShape(), Values: o.slopes})
+		list = append(list, OpTensor{Name: "alibi_slopes", Shape: p.SlopesShape(), Values: func() []float32 { return ALiBiSlopes(p) }})
 	}
 	if p.KeyMask {
 		list = append(list, OpTensor{Name: "key_mask", DType: dtype.Bool, Shape: p.KeyMaskShape(), Draw: visible})
@@ -156,11 +156,11 @@ func (o *AttentionOp) Tensors() []OpTensor {
 	return list
 }
 
-// slopes returns those of the ALiBi paper.
-func (o *AttentionOp) slopes() []float32 {
-	x := make([]float32, elements(o.p.SlopesShape()))
+// ALiBiSlopes returns the slopes of the ALiBi paper, in the shape that p has.
+func ALiBiSlopes(p attention.Problem) []float32 {
+	x := make([]float32, elements(p.SlopesShape()))
 	for i := range x {
-		x[i] = float32(math.Exp2(-8 * float64(i%o.p.NumHeads+1) / float64(o.p.NumHeads)))
+		x[i] = float32(math.Exp2(-8 * float64(i%p.NumHeads+1) / float64(p.NumHeads)))
 	}
 	return x
 }

@@ -39,7 +39,22 @@ const ceilingCall = 2 * time.Millisecond
 // Ceilings checks and times the loops of package micro, which take turns. A loop
 // that the device cannot run has a Reason; one that is wrong is not timed.
 func Ceilings(ctx context.Context, d *vk.Device, pr Protocol, progress Progress) ([]Ceiling, error) {
-	names := micro.Names()
+	return ceilings(ctx, d, pr, micro.Names(), progress)
+}
+
+// CopyRate returns the bytes a second that a copy reads and writes, 0 if the device cannot run it.
+func CopyRate(ctx context.Context, d *vk.Device, pr Protocol) (float64, error) {
+	list, err := ceilings(ctx, d, pr, []string{copyLoop}, nil)
+	if err != nil {
+		return 0, err
+	}
+	return list[0].Rate(), list[0].Wrong
+}
+
+// copyLoop is the name of the loop of package micro that copies.
+const copyLoop = "copy"
+
+func ceilings(ctx context.Context, d *vk.Device, pr Protocol, names []string, progress Progress) ([]Ceiling, error) {
 	list := make([]Ceiling, len(names))
 	var targets []Target
 	var timed []int
@@ -123,7 +138,7 @@ func PeakOf(list []Ceiling, matrices bool, t dtype.DType) Peak {
 		}
 		return 0
 	}
-	p.Bytes = find("copy")
+	p.Bytes = find(copyLoop)
 	p.Name = "fma f32"
 	if matrices {
 		p.Name = "matrix " + t.Short()

@@ -73,11 +73,17 @@ func WriteSheet(w io.Writer, s sheet.Sheet, f Format) error {
 // Only the lines for which wall-clock samples exist carry them.
 func (r Report) writeBenchfmt(w io.Writer) error {
 	out := benchfmt.NewWriter(w)
-	for _, unit := range [][3]string{
+	units := [][3]string{
 		{"FLOP/s", "better", "higher"},
 		{"B/s", "better", "higher"},
 		{"max-abs-error", "better", "lower"},
-	} {
+	}
+	if len(r.Results) > 0 {
+		for _, a := range r.Results[0].Subject.amounts {
+			units = append(units, [3]string{a.Key + "/s", "better", "higher"})
+		}
+	}
+	for _, unit := range units {
 		m := &benchfmt.UnitMetadata{OrigUnit: unit[0], Value: unit[2]}
 		m.Unit, m.Key = unit[0], unit[1]
 		if err := out.Write(m); err != nil {
@@ -98,6 +104,9 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 				benchfmt.Value{Value: ns, Unit: "ns/op"},
 				benchfmt.Value{Value: of.flops / ns * 1e9, Unit: "FLOP/s"},
 				benchfmt.Value{Value: of.bytes / ns * 1e9, Unit: "B/s"})
+			for _, a := range of.amounts {
+				res.Values = append(res.Values, benchfmt.Value{Value: a.N / ns * 1e9, Unit: a.Key + "/s"})
+			}
 			if x.Check.Rows > 0 {
 				res.Values = append(res.Values, benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
 			}
@@ -164,6 +173,13 @@ func (r Report) columns(x Result) []Key {
 	number("lse_error_limit", checked, x.Check.LSELimit)
 	number("flop_per_s", timed, x.FLOPRate())
 	number("byte_per_s", timed, x.ByteRate())
+	for _, a := range of.amounts {
+		number(a.Key+"_per_s", timed, x.rate(a.N))
+	}
+	if len(of.amounts) > 0 {
+		number("copy_byte_per_s", r.Copy > 0, r.Copy)
+		number("share_of_copy", timed && r.Copy > 0, r.CopyShare(x))
+	}
 	number("samples", timed, float64(len(x.Timing.DeviceNS)))
 	number("warmup_calls", timed, float64(x.Timing.Warmup))
 	number("iters_per_sample", timed, float64(x.Timing.Iters))

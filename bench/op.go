@@ -21,6 +21,7 @@ import (
 //	Note(caps, impl, p, dispatches)    says of dispatches what they do not say themselves
 //	Ask(request *peer.Request)         fills in what peers are asked beside its keys
 //	String() string                    names benchmarks, instead of its keys
+//	Amounts() []Amount                 says what reports count beside operations and bytes
 type Op interface {
 	// Name is that of the kernel, as in flashvk bench NAME. In results it stands
 	// before _fwd and _bwd.
@@ -78,6 +79,9 @@ type OpTensor struct {
 	// Most is the largest that an element of Int32 may be, which is a count: the least
 	// is 0.
 	Most int
+	// Free says that elements of Int32 may be anything: the Op has checked those of a file
+	// that count.
+	Free bool
 }
 
 // elements returns the number of elements.
@@ -143,6 +147,15 @@ type Subject struct {
 	keys      []Key   // the problem, for CSV and JSON
 	flops     float64 // of a call
 	bytes     float64 // likewise: the least traffic
+	amounts   []Amount
+}
+
+// An Amount is what a call does, of which reports show how much it is in a second.
+type Amount struct {
+	Name string // of the column, as in tokens
+	Key  string // before _per_s, as in token
+	Unit string // as in token; of B, bytes of memory, reports also show the share of Report.Copy
+	N    float64
 }
 
 // NewSubject returns what results of a pass of op are of.
@@ -156,6 +169,9 @@ func NewSubject(op Op, p Pass) *Subject {
 	s.params = strings.Join(params, "/")
 	if named, ok := op.(fmt.Stringer); ok {
 		s.params = named.String()
+	}
+	if more, ok := op.(interface{ Amounts() []Amount }); ok {
+		s.amounts = more.Amounts()
 	}
 	for _, part := range opPasses(p) {
 		flops, bytes := op.Cost(part)

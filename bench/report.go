@@ -19,6 +19,7 @@ type Report struct {
 	Results []Result
 	Drift   Drift     // of the clock, over the run
 	Memory  vk.Memory // of the device, over the run
+	Copy    float64   // bytes a second of a copy in the same run; 0: not measured
 }
 
 // An Environment says where and with what a report was made.
@@ -122,6 +123,17 @@ func (r Result) FLOPRate() float64 { return r.rate(r.Subject.flops) }
 
 // ByteRate returns the least traffic per second likewise.
 func (r Result) ByteRate() float64 { return r.rate(r.Subject.bytes) }
+
+// CopyShare returns which share of a copy's rate x reaches, of the first Amount that is of bytes;
+// 0 if it is not known.
+func (r Report) CopyShare(x Result) float64 {
+	for _, a := range x.Subject.amounts {
+		if a.Unit == "B" && r.Copy > 0 {
+			return x.rate(a.N) / r.Copy
+		}
+	}
+	return 0
+}
 
 func (r Result) rate(amount float64) float64 {
 	ns := r.NS()

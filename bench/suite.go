@@ -32,6 +32,7 @@ const (
 	milliseconds unit = "ms"
 	perSequence  unit = "µs/seq" // time divided by batch
 	teraflops    unit = "TFLOP/s"
+	microseconds unit = "µs"
 )
 
 // of returns the median of x in the unit.
@@ -41,6 +42,8 @@ func (u unit) of(x Result) float64 {
 		return x.NS() / 1e3 / float64(x.Subject.key("batch").(int))
 	case teraflops:
 		return x.FLOPRate() / 1e12
+	case microseconds:
+		return x.NS() / 1e3
 	}
 	return x.NS() / 1e6
 }
@@ -82,10 +85,13 @@ func sizeOf(of *Subject, name string) string {
 // implementation. The first implementation of a problem is "ours".
 func (r Report) suiteSection() sheet.Section {
 	suite := *r.Suite
-	t := suiteTable{suite: &suite, groups: r.groups()}
+	t := suiteTable{suite: &suite, groups: r.groups(), copy: r.Copy}
 	if suite.sizes == nil && len(t.groups) > 0 {
 		suite.sizes, suite.unit = t.differing(), milliseconds
 		t.traffic = true
+		if t.amounts = t.groups[0][0].Subject.amounts; len(t.amounts) > 0 {
+			suite.unit = microseconds
+		}
 	}
 	for _, g := range t.groups {
 		for _, x := range g[1:] {
@@ -113,7 +119,9 @@ type suiteTable struct {
 	groups [][]Result
 	others []string // implementations but the first
 
-	traffic bool // is shown beside the rate
+	traffic bool     // is shown beside the rate
+	amounts []Amount // are shown beside that
+	copy    float64  // Report.Copy
 }
 
 // differing returns the keys that tell the problems apart.
@@ -158,6 +166,9 @@ func (t *suiteTable) facts(s *sheet.Section) {
 		s.Add("naive", "one invocation for each row, which shares nothing with the others")
 	}
 	s.Add("time", "device time per call, median of samples; a ratio is the time of the column before it by ours: above 1, ours is faster")
+	if t.share() {
+		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(t.copy, "B/s"))
+	}
 	s.Add("check", "against a float64 reference, on %s", t.rowsChecked())
 }
 
@@ -210,9 +221,27 @@ func (t *suiteTable) columns(s *sheet.Section) {
 	if t.traffic {
 		add(true, "GB/s")
 	}
+	for _, a := range t.amounts {
+		prefix, unit, _ := a.scale()
+		add(true, a.Name+" "+prefix+unit+"/s")
+	}
+	if t.share() {
+		add(true, "of copy")
+	}
 	add(true, "±", "max|Δ|", "mean|Δ|")
 	add(false, "check", "runs")
 }
+
+// scale returns how a column shows an amount a second: a prefix, the unit, and what to divide by.
+func (a *Amount) scale() (prefix, unit string, by float64) {
+	if a.Unit == "B" {
+		return "G", a.Unit, 1e9
+	}
+	return "k", a.Unit, 1e3
+}
+
+// share reports whether there is a share of a copy's rate to show.
+func (t *suiteTable) share() bool { return len(t.amounts) > 0 && t.copy > 0 }
 
 // compared reports whether an implementation has a ratio to ours beside it: a peer, a
 // baseline, and the unfused formula.
@@ -257,10 +286,23 @@ func (t *suiteTable) row(g []Result) []string {
 		if t.traffic {
 			row = append(row, "-")
 		}
+		for range t.amounts {
+			row = append(row, "-")
+		}
+		if t.share() {
+			row = append(row, "-")
+		}
 	} else {
 		row = append(row, significant(second.of(ours)))
 		if t.traffic {
 			row = append(row, significant(ours.ByteRate()/1e9))
+		}
+		for _, a := range ours.Subject.amounts {
+			_, _, by := a.scale()
+			row = append(row, significant(ours.rate(a.N)/by))
+		}
+		if t.share() {
+			row = append(row, fmt.Sprintf("%.1f%%", 100*Report{Copy: t.copy}.CopyShare(ours)))
 		}
 		row = append(row, fmt.Sprintf("%.0f%%", 100*Summarize(ours.Timing.DeviceNS).Spread()))
 	}

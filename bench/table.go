@@ -31,7 +31,7 @@ func (r Report) Sheet() sheet.Sheet {
 		return s
 	}
 	for _, group := range r.groups() {
-		s.Sections = append(s.Sections, groupSection(group))
+		s.Sections = append(s.Sections, r.groupSection(group))
 	}
 	return s
 }
@@ -74,7 +74,7 @@ func (e Environment) String() string {
 }
 
 // groupSection shows the results of one problem, a row each.
-func groupSection(results []Result) sheet.Section {
+func (r Report) groupSection(results []Result) sheet.Section {
 	of := results[0].Subject
 	var s sheet.Section
 	s.Add("problem", "%s\n%s and at least %s of memory traffic per call", of.title, FormatSI(of.flops, "FLOP"), FormatSI(of.bytes, "B"))
@@ -83,7 +83,10 @@ func groupSection(results []Result) sheet.Section {
 		{Name: "replayed", Number: true}, {Name: "recorded", Number: true},
 		{Name: "max|Δ|", Number: true}, {Name: "limit", Number: true}, {Name: "mean|Δ|", Number: true}, {Name: "check"}, {Name: "runs"},
 	}
-	t := groupTable{results: results}
+	t := groupTable{results: results, copy: r.Copy}
+	for i, c := range t.amountColumns() {
+		s.Columns = slices.Insert(s.Columns, 5+i, c)
+	}
 	for _, x := range results {
 		t.peers = t.peers || x.Peer
 		if t.ours == nil && x.Status == StatusOK && !x.Peer {
@@ -106,6 +109,9 @@ func groupSection(results []Result) sheet.Section {
 	}
 	s.Add("time", "device time per call, median of %d samples; ± its 95 %% confidence interval\n"+
 		"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(t.ours.Timing.DeviceNS))
+	if r.Copy > 0 && len(of.amounts) > 0 {
+		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(r.Copy, "B/s"))
+	}
 	if t.peers {
 		s.Add("ratio", "time by that of %s: above 1 is slower than it", t.ours.Impl)
 	}
@@ -135,6 +141,35 @@ type groupTable struct {
 	results []Result
 	ours    *Result // what ratios are to
 	peers   bool
+	copy    float64 // Report.Copy
+}
+
+// amountColumns returns the columns of what is counted beside operations and bytes.
+func (t *groupTable) amountColumns() (list []sheet.Column) {
+	for _, a := range t.results[0].Subject.amounts {
+		list = append(list, sheet.Column{Name: a.Name, Number: true})
+	}
+	if len(list) > 0 && t.copy > 0 {
+		list = append(list, sheet.Column{Name: "of copy", Number: true})
+	}
+	return list
+}
+
+// amounts returns what stands in them.
+func (t *groupTable) amounts(x Result) (cells []string) {
+	for range t.amountColumns() {
+		cells = append(cells, "-")
+	}
+	if x.Status != StatusOK {
+		return cells
+	}
+	for i, a := range x.Subject.amounts {
+		cells[i] = FormatSI(x.rate(a.N), a.Unit+"/s")
+	}
+	if len(cells) > len(x.Subject.amounts) {
+		cells[len(cells)-1] = fmt.Sprintf("%.1f%%", 100*Report{Copy: t.copy}.CopyShare(x))
+	}
+	return cells
 }
 
 func (t *groupTable) row(x Result) []string {
@@ -150,6 +185,7 @@ func (t *groupTable) row(x Result) []string {
 			orDash(FormatTime, Summarize(x.Timing.FreshNS).Median),
 		}
 	}
+	row = slices.Insert(row, 5, t.amounts(x)...)
 	if t.peers {
 		cell := "-"
 		if t.ours != nil {

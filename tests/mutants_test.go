@@ -34,6 +34,9 @@ var hunts = map[string]struct {
 	"sums-early":          {30, 1, nil, ""},
 	"partial-left":        {40, 1, nil, ""},
 	"loss-left":           {30, 1, nil, ""},
+	"keys-past-the-last":  {24, 1, []string{"--impl", "scalar"}, ""},
+	"key-after-the-query": {24, 1, []string{"--impl", "scalar"}, ""},
+	"counter-left":        {24, 1, []string{"--impl", "scalar"}, ""},
 }
 
 // suiteBudget is the time of the fixed suite for each mutant: what it finds in a minute,

@@ -99,6 +99,9 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 	if report.Results, err = b.measureAll(ctx, a, d, ops, pr); err != nil && len(report.Results) == 0 {
 		return err
 	}
+	if counted, ok := ops[0].(interface{ Amounts() []bench.Amount }); ok && err == nil && len(counted.Amounts()) > 0 {
+		report.Copy, err = bench.CopyRate(ctx, d, b.measure.protocol(report.Env.CPU))
+	}
 	// What is known is written even if the run was cut short, and to each place even if
 	// the other is full.
 	report.Drift, report.Memory = monitor.Drift(), d.Memory()

@@ -66,7 +66,7 @@ of which each case has a table.`, k.Name),
 	if f.Lookup("backward") != nil {
 		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
 	}
-	cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite training --format markdown", k.Name)
+	cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite %s --format markdown", k.Name, kernels.Suites(k.New())[0].Name)
 	return cmd
 }
 

@@ -63,7 +63,7 @@ func TestTuneFlags(t *testing.T) {
 // TestTuneErrors has the mistakes that show without a device.
 func TestTuneErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"tune", "tune: a command is missing: attention, gemm, gmm, grouped, mixture, mlp, norm, optim, show; see flashvk tune --help"},
+		{"tune", "tune: a command is missing: attention, decode, gemm, gmm, grouped, mixture, mlp, norm, optim, show; see flashvk tune --help"},
 		{"tune attention x", `tune attention: argument "x" is not expected`},
 		{"tune attention --impl auto", `"auto" is not one of coopmat2, coopmat, scalar, unfused`},
 		{"tune attention --impl scalar,scalar", `"scalar" occurs twice`},

@@ -19,6 +19,7 @@ type Tensor struct {
 	Values []float64 // row-major, exact in DType: what an input holds, or what an updated tensor holds before
 	Want   []float64 // what an output should hold; nil: an input
 	Bound  float64   // how far an output may be off
+	Bounds []float64 // of each element of Want, instead of Bound
 	// Sample lists the elements that Want has, in row-major order; nil: all. The others
 	// have to be written, and the same in both runs.
 	Sample []int
@@ -126,20 +127,25 @@ func (c *Case) compare(views []*View) (report string, err error) {
 			continue
 		}
 		var d Diff
-		if t.Sample != nil {
+		bound := t.Bound
+		switch {
+		case t.Bounds != nil:
+			d, err = views[i].CompareEach(t.Want, t.Bounds)
+			bound = t.Bounds[max(d.Index, 0)]
+		case t.Sample != nil:
 			d, err = views[i].CompareSample(t.Sample, t.Want, t.Bound)
-		} else {
+		default:
 			d, err = views[i].Compare(t.Want, t.Bound)
 		}
 		if err != nil {
 			return list, err
 		}
-		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, d.Off, t.Bound)
+		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, d.Off, bound)
 		if n++; n <= reported {
 			list += text
 		}
-		if d.Off > share*t.Bound {
-			closest, share = text, d.Off/math.Max(t.Bound, math.SmallestNonzeroFloat64)
+		if d.Off > share*bound {
+			closest, share = text, d.Off/math.Max(bound, math.SmallestNonzeroFloat64)
 		}
 	}
 	if n > reported {

@@ -37,7 +37,13 @@ func MaxDiff(got, want []float64) Diff {
 // order: no NaN left where none is wanted, infinities equal, and the worst error within the
 // bound.
 func (v *View) Compare(want []float64, bound float64) (Diff, error) {
-	return v.compare(v.Gather(), want, bound, func(i int) int { return i })
+	return v.compare(v.Gather(), want, func(int) float64 { return bound }, func(i int) int { return i })
+}
+
+// CompareEach is Compare with a bound for each element; the worst error is the largest part of
+// its bound.
+func (v *View) CompareEach(want, bounds []float64) (Diff, error) {
+	return v.compare(v.Gather(), want, func(i int) float64 { return bounds[i] }, func(i int) int { return i })
 }
 
 // CompareSample is Compare of the elements at some positions, in logical order. All others
@@ -50,16 +56,16 @@ func (v *View) CompareSample(at []int, want []float64, bound float64) (Diff, err
 	for i, n := range at {
 		got[i] = all[n]
 	}
-	return v.compare(got, want, bound, func(i int) int { return at[i] })
+	return v.compare(got, want, func(int) float64 { return bound }, func(i int) int { return at[i] })
 }
 
-func (v *View) compare(got, want []float64, bound float64, at func(i int) int) (Diff, error) {
+func (v *View) compare(got, want []float64, bound func(i int) float64, at func(i int) int) (Diff, error) {
 	for i, w := range want {
 		if math.IsNaN(got[i]) && !math.IsNaN(w) {
 			return Diff{}, fmt.Errorf("%s[%d] = NaN, want %g at %s: not written, or computed from NaN", v.Name, at(i), w, v.Index(at(i)))
 		}
 	}
-	worst := Diff{Index: -1}
+	worst, share, most := Diff{Index: -1}, math.Inf(-1), 0.0
 	for i, w := range want {
 		g := got[i]
 		switch {
@@ -68,13 +74,18 @@ func (v *View) compare(got, want []float64, bound float64, at func(i int) int) (
 		case math.IsInf(g, 0) || math.IsInf(w, 0) || math.IsNaN(w):
 			return Diff{at(i), g, w, math.Inf(1)}, fmt.Errorf("%s[%d] = %g, want %g at %s", v.Name, at(i), g, w, v.Index(at(i)))
 		}
-		if off := math.Abs(g - w); worst.Index < 0 || off > worst.Off {
-			worst = Diff{at(i), g, w, off}
+		off := math.Abs(g - w)
+		part := off / bound(i)
+		if off == 0 {
+			part = 0 // of a bound of 0, too
+		}
+		if !(part <= share) && !math.IsNaN(share) { // a bound of NaN allows nothing
+			worst, share, most = Diff{at(i), g, w, off}, part, bound(i)
 		}
 	}
-	if worst.Index >= 0 && !(worst.Off <= bound) { // a bound of NaN allows nothing
+	if worst.Index >= 0 && !(worst.Off <= most) {
 		return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.2g at %s",
-			v.Name, worst.Index, worst.Got, worst.Want, worst.Off, bound, v.Index(worst.Index))
+			v.Name, worst.Index, worst.Got, worst.Want, worst.Off, most, v.Index(worst.Index))
 	}
 	return worst, nil
 }

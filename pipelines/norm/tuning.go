@@ -47,7 +47,7 @@ func (anyShape) Has(*Problem) bool { return true }
 
 // rule returns how rows are shared: in the registers of a subgroup if they fit, else in those of
 // the smallest workgroup, else from memory.
-func rule(caps *vk.Caps, p *Problem) (Config, error) {
+func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 	n := vecs(p)
 	size := int(caps.SubgroupSize)
 	c := Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads), Rows: 1, Ahead: true, Groups: 4}

@@ -31,7 +31,7 @@ type Table[P, C comparable, S Shape[P]] struct {
 	Family func(caps *vk.Caps) string
 
 	Rows []Row[S, C]
-	Rule func(caps *vk.Caps, p *P) (C, error) // instead of Rows, for tables of one path
+	Rule func(caps *vk.Caps, p *P, path string) (C, error) // instead of Rows
 
 	Format   func(p *P) dtype.DType
 	Path     func(c *C) string
@@ -151,7 +151,7 @@ func (t *Table[P, C, S]) Choose(caps *vk.Caps, p *P, q Query[C]) (C, Origin, err
 // builtIn returns the configuration of a path without q.Tuning.
 func (t *Table[P, C, S]) builtIn(caps *vk.Caps, p *P, q *Query[C], path string) (C, error) {
 	if t.Rule != nil {
-		return t.Rule(caps, p)
+		return t.Rule(caps, p, path)
 	}
 	row, err := t.Find(caps, p, q, path)
 	if err != nil {

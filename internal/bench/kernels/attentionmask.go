@@ -14,23 +14,45 @@ import (
 // maskFlags are the flags that bench and run share: what tensors do not say
 // about a problem.
 type maskFlags struct {
-	causal  bool
+	scoreFlags
 	align   attention.Align
+	dropout float64
+	seed    uint64
+}
+
+// scoreFlags are those of them that decoding has, too.
+type scoreFlags struct {
+	causal  bool
 	scale   float64
 	window  attention.Window
 	softcap float64
-	dropout float64
-	seed    uint64
 	set     *pflag.FlagSet
 }
 
+// add adds the flags but --causal.
+func (s *scoreFlags) add(f *pflag.FlagSet) {
+	s.set = f
+	f.Var(Value[float64]{&s.scale, ParseFloat, "F"}, "scale", "factor of the scores (default 1/√headdim)")
+	f.Var(Value[attention.Window]{&s.window, parseWindow, "L,R"}, "window", "hide keys more than L before or R after each query's own; -1 is unlimited")
+	f.Var(Value[float64]{&s.softcap, ParseFloat, "F"}, "softcap", "replace each score x by F*tanh(x/F)")
+}
+
+// apply puts the flags into p. It is an error if they contradict each other.
+func (s *scoreFlags) apply(p *attention.Problem) error {
+	switch {
+	case s.set.Changed("scale") && s.scale == 0:
+		return fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
+	case s.set.Changed("softcap") && s.softcap == 0:
+		return fmt.Errorf("--softcap 0 is not possible; leave it out for none")
+	}
+	p.Causal, p.Scale, p.Window, p.Softcap = s.causal, s.scale, s.window, s.softcap
+	return nil
+}
+
 func (m *maskFlags) add(f *pflag.FlagSet) {
-	m.set = f
 	BoolVar(f, &m.causal, "causal", "hide the keys after each query")
 	f.Var(Value[attention.Align]{&m.align, parseAlign, "CORNER"}, "causal-align", "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left")
-	f.Var(Value[float64]{&m.scale, ParseFloat, "F"}, "scale", "factor of the scores (default 1/√headdim)")
-	f.Var(Value[attention.Window]{&m.window, parseWindow, "L,R"}, "window", "hide keys more than L before or R after each query's own; -1 is unlimited")
-	f.Var(Value[float64]{&m.softcap, ParseFloat, "F"}, "softcap", "replace each score x by F*tanh(x/F)")
+	m.scoreFlags.add(f)
 	f.Var(Value[float64]{&m.dropout, ParseFloat, "P"}, "dropout", "drop each weight with probability P; needs --seed")
 	f.Var(Value[uint64]{&m.seed, parseSeed, "N"}, "seed", "seed of the dropout")
 }
@@ -71,16 +93,15 @@ func parseSeed(text string) (uint64, error) {
 // apply puts the flags into p. It is an error if they contradict each other.
 func (m *maskFlags) apply(p *attention.Problem) error {
 	switch {
-	case m.set.Changed("scale") && m.scale == 0:
-		return fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
-	case m.set.Changed("softcap") && m.softcap == 0:
-		return fmt.Errorf("--softcap 0 is not possible; leave it out for none")
 	case m.dropout != 0 && !m.set.Changed("seed"):
 		return fmt.Errorf("--dropout %v needs --seed", m.dropout)
 	case m.set.Changed("seed") && !m.set.Changed("dropout"):
 		return fmt.Errorf("--seed %d needs --dropout", m.seed)
 	}
-	p.Causal, p.CausalAlign, p.Scale, p.Window, p.Softcap = m.causal, m.align, m.scale, m.window, m.softcap
+	if err := m.scoreFlags.apply(p); err != nil {
+		return err
+	}
+	p.CausalAlign = m.align
 	p.Dropout = attention.Dropout{P: m.dropout, Seeded: m.set.Changed("seed"), Seed: m.seed}
 	// The flags' own mistakes are wrong whatever the tensors are. What an
 	// alignment may be for shows later: ALiBi is a tensor.

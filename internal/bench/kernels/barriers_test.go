@@ -31,6 +31,7 @@ var ordered = []string{
 	"attention scalar --dtype=float32 --bias=heads --sinks",
 	"attention scalar --dtype=float32 --bias=rows,heads",
 	"attention unfused --dtype=float32 --softcap=3",
+	"decode scalar --page-size=16",
 	"gemm scalar --dtype=float32",
 	"gemm scalar --m=33 --n=20 --k=37 --dtype=float16",
 	"gemm coopmat --m=33 --n=20 --k=37 --dtype=float16",

@@ -115,7 +115,7 @@ type File interface {
 
 // All lists the kernels.
 func All() []Kernel {
-	return []Kernel{softmaxAttention(), matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), norm(), optimizer()}
+	return []Kernel{softmaxAttention(), decoding(), matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), norm(), optimizer()}
 }
 
 // A Header is the tensors of a file, without what they hold.

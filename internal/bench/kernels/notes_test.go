@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -64,8 +65,8 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 func TestNotes(t *testing.T) {
 	d := vktest.Open(t)
 	for _, k := range kernels.All() {
-		if k.Name == "attention" {
-			continue // it has a method Note, and a test of its own
+		if k.Name == "attention" || k.Name == "decode" {
+			continue // they have a method Note, and tests of their own
 		}
 		op := k.New().Suite(true)[0]
 		for pass := bench.Forward; pass <= bench.Backward; pass++ {
@@ -93,6 +94,21 @@ func TestNotes(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestNoteOfDecode: the one dispatch of decode, of whose lengths only the Op knows, does all.
+func TestNoteOfDecode(t *testing.T) {
+	d := vktest.Open(t)
+	for _, op := range find(t, "decode").New().Suite(true) {
+		list := []bench.DispatchProfile{{}}
+		noted := op.(interface {
+			Note(*vk.Caps, string, bench.Pass, []bench.DispatchProfile) error
+		})
+		require.NoError(t, noted.Note(d.Caps(), "scalar", bench.Forward, list))
+		flops, bytes := op.Cost(bench.Forward)
+		require.Equal(t, vk.Note{Text: op.Describe(), FLOPs: flops, Bytes: bytes, DType: dtype.Float16}, list[0].Note)
+		require.Len(t, traced(t, d, op, "scalar", bench.Forward), 1)
 	}
 }
 

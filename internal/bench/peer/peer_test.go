@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,4 +134,25 @@ func TestTorch(t *testing.T) {
 	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
 	_, err = p.Run(context.Background(), Request{Op: "attention"}, time.Minute)
 	require.ErrorContains(t, err, "op attention is not one of gemm, ")
+
+	script = filepath.Join(filepath.Dir(script), "torch_decode.py")
+	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
+	params := map[string]any{"keys": 4096, "page_size": 0, "window": "off", "softcap": 0, "alibi": "off", "sinks": false}
+	_, err = p.Run(context.Background(), Request{Op: "decode", Params: params}, time.Minute)
+	require.Error(t, err)
+	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
+	for _, x := range []struct {
+		name  string
+		value any
+		want  string
+	}{
+		{"keys", "100..16000", "scaled_dot_product_attention has no sequences of different lengths"},
+		{"page_size", 16, "scaled_dot_product_attention has no pages"},
+		{"sinks", true, "torch_decode.py has no sinks"},
+	} {
+		other := maps.Clone(params)
+		other[x.name] = x.value
+		_, err = p.Run(context.Background(), Request{Op: "decode", Params: other}, time.Minute)
+		require.EqualError(t, err, x.want)
+	}
 }

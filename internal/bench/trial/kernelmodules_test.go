@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -45,7 +46,7 @@ func TestKernelPaths(t *testing.T) {
 		}
 	}
 	for _, v := range shaders.Variants() {
-		for _, prefix := range []string{"gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
+		for _, prefix := range []string{"attention_decode", "gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
 			if strings.HasPrefix(v.Name(), prefix) {
 				require.GreaterOrEqual(t, modules[v.Name()], 20, v.Name())
 			}
@@ -67,6 +68,10 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 	switch p := p.(type) {
 	case *gemmProblem:
 		m.ofGemm(p)
+	case *decodeProblem:
+		plan, err := attention.ChooseDecode(caps, p.DecodeProblem, p.options())
+		require.NoError(t, err)
+		return plan.Kernels()
 	case *gemmGroupProblem:
 		opt, err := p.options()
 		require.NoError(t, err)

@@ -94,6 +94,21 @@ func All() []Mutant {
 			Edits: []Edit{{"attention_fwd_scalar.comp", "                m_new = max(m_new, partial[(ty * ROWS + i) * THREADS_X + x] * p.scale_log2);", "                const float other = partial[(ty * ROWS + i) * THREADS_X + x] * p.scale_log2;\n                m_new = x % 2 == 0 || m_new <= MAX_INIT ? max(m_new, other) : m_new;"}},
 		},
 		{
+			Name: "keys-past-the-last", What: "a team goes on to the keys after the last one of a sequence",
+			Kernel: "decode", Modules: "attention_decode.",
+			Edits: []Edit{{"lib/decode_keys.glsl", "part.sequence.from, part.end - 1));", "part.sequence.from, part.sequence.keys));"}},
+		},
+		{
+			Name: "key-after-the-query", What: "a query sees the key after its own",
+			Kernel: "decode", Modules: "attention_decode.",
+			Edits: []Edit{{"lib/decode_rows.glsl", "x.end = CAUSAL && !TREE ? x.position + 1 :", "x.end = CAUSAL && !TREE ? min(x.position + 2, part.sequence.keys) :"}},
+		},
+		{
+			Name: "counter-left", What: "the workgroup that combines a unit leaves its counter as it is",
+			Kernel: "decode", Modules: "attention_decode.",
+			Edits: []Edit{{"lib/decode_combine.glsl", "            state[counter] = 0;  // for the next call\n", ""}},
+		},
+		{
 			Name: "slab-read", What: "no barrier between the products of a slab and the next slab's stores",
 			Kernel: "gemm", Modules: "gemm_coopmat",
 			Edits: []Edit{{"lib/gemm_matrix.glsl", "            barrier();  // the slab is read\n", ""}},

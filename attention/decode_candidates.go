@@ -1,0 +1,58 @@
+package attention
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// ParseDecodeConfig reads what DecodeConfig.String writes.
+func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
+	words := strings.Split(text, ",")
+	if c.Impl, err = ParseImpl(words[0]); err != nil || c.Impl == Auto {
+		return c, fmt.Errorf("attention: decode: %q does not begin with a path", text)
+	}
+	fields := []struct {
+		name   string
+		target *int
+	}{{"rows", &c.Rows}, {"keys", &c.Keys}, {"subgroups", &c.Subgroups}, {"groups", &c.Groups}}
+	if len(words) != 1+len(fields) {
+		return c, fmt.Errorf("attention: decode: %q is not PATH,rows=N,keys=N,subgroups=N,groups=N", text)
+	}
+	for i, f := range fields {
+		name, value, _ := strings.Cut(words[1+i], "=")
+		if *f.target, err = strconv.Atoi(value); err != nil || name != f.name {
+			return c, fmt.Errorf("attention: decode: %q of %q is not %s=N", words[1+i], text, f.name)
+		}
+	}
+	return c, nil
+}
+
+// DecodeCandidates returns the configurations of a path that are worth measuring, what
+// ChooseDecode takes first.
+func DecodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig, error) {
+	first, _, err := chooseDecode(caps, p, Options{Impl: impl})
+	if err != nil {
+		return nil, err
+	}
+	list := []DecodeConfig{first}
+	rows := []int{first.Rows, 1, 2, 4, 8, 16}
+	if first.Impl == CoopMat {
+		rows = []int{first.Rows, 16, 32}
+	}
+	units := first.Groups
+	for _, r := range rows {
+		for _, subgroups := range []int{first.Subgroups, 4, 8, 16, 32} {
+			for _, groups := range []int{units, 2 * units, 3 * units, 4 * units} {
+				c := DecodeConfig{Impl: first.Impl, Rows: r, Keys: first.Keys, Subgroups: subgroups, Groups: groups}
+				if c.Feasible(caps, p) == nil && !slices.Contains(list, c) {
+					list = append(list, c)
+				}
+			}
+		}
+	}
+	return list, nil
+}

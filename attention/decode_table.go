@@ -1,0 +1,110 @@
+package attention
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// decodeTable says which configuration Decode takes. It has a rule instead of rows: what suits a
+// problem follows from the rows of a group, head_dim and the device.
+var decodeTable = kit.NewTable(kit.Table[DecodeProblem, DecodeConfig, anyCache]{
+	Kernel: "decode", Pass: kit.Forward, Paths: decodePaths, Family: chips.Family, Rule: decodeRule,
+	Format:   func(p *DecodeProblem) dtype.DType { return p.DType },
+	Path:     func(c *DecodeConfig) string { return c.Impl.String() },
+	Feasible: func(c *DecodeConfig, caps *vk.Caps, p *DecodeProblem) error { return c.Feasible(caps, *p) },
+	Likeness: func(p *DecodeProblem) kit.Likeness {
+		kind := *p // what is no size here
+		kind.Batch, kind.SeqKV, kind.Pages, kind.CacheRows, kind.NewKeys, kind.Scale = 0, 0, 0, 0, 0, 0
+		return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Batch), Enough: manyRows}, {N: float64(p.SeqKV), Enough: manyKeys}}}
+	},
+	Module:   func(p *DecodeProblem, c *DecodeConfig) string { return shaders.Hash(p.DType.Short(), c.kernel()) },
+	Validate: func(p *DecodeProblem) error { return p.Validate() },
+})
+
+// decodePaths are the paths of Decode in the order in which Auto tries them.
+var decodePaths = []string{CoopMat.String(), Scalar.String()}
+
+// anyCache is the shape of rows, of which there are none.
+type anyCache struct{}
+
+// Has implements kit.Shape.
+func (anyCache) Has(*DecodeProblem) bool { return true }
+
+const (
+	// decodeRows rows of a unit, with their Q and O in registers, leave room for keys on
+	// their way; more rows of a group read the keys again, from the cache of the device.
+	decodeRows = 4
+	// decodeUnits is taken for the compute units of a device that does not say how many it has.
+	decodeUnits = 32
+)
+
+// ChooseDecode returns how Decode runs p on a device. Its error wraps ErrUnsupported if no
+// kernel, or not that of the forced path, handles p.
+func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
+	c, origin, err := chooseDecode(caps, p, opt)
+	if err != nil {
+		return Plan{}, err
+	}
+	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: []string{c.kernel() + "." + p.DType.Short()}}, nil
+}
+
+// chooseDecode returns the configuration for p, the forced one if it is feasible, and where it
+// comes from.
+func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (c DecodeConfig, origin kit.Origin, err error) {
+	if err := p.Validate(); err != nil {
+		return c, origin, err
+	}
+	if opt.Impl != Auto && opt.Impl != CoopMat && opt.Impl != Scalar {
+		return c, origin, unsupported("decode: no kernel of path %v", opt.Impl)
+	}
+	if opt.DecodeConfig != nil {
+		if opt.Impl != Auto && opt.Impl != opt.DecodeConfig.Impl {
+			return c, origin, fmt.Errorf("attention: decode: the configuration is of path %v, not of %v", opt.DecodeConfig.Impl, opt.Impl)
+		}
+		return *opt.DecodeConfig, origin, opt.DecodeConfig.Feasible(caps, p)
+	}
+	q := query[DecodeConfig](caps, opt)
+	if caps.Type != vk.CPU {
+		q.Auto = decodePaths
+	}
+	return decodeTable.Choose(caps, &p, q)
+}
+
+// decodeRule returns the configuration of a path.
+func decodeRule(caps *vk.Caps, p *DecodeProblem, path string) (DecodeConfig, error) {
+	c := DecodeConfig{Impl: Scalar, Groups: int(caps.ComputeUnits)}
+	if c.Groups == 0 {
+		c.Groups = decodeUnits
+	}
+	if path == CoopMat.String() {
+		c.Impl = CoopMat
+	}
+	return c.choose(caps, *p)
+}
+
+// choose returns c with the rest of the configuration.
+func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
+	if c.Impl == CoopMat {
+		c.Rows, c.Keys, c.Subgroups = 16, 16, 8
+		switch dim := max(p.HeadDim, p.ValueHeadDim()); {
+		case p.groupRows() > 16 && dim <= 128:
+			c.Rows = 32
+		case dim <= 64:
+			c.Subgroups = 16 // a key is half as long, so more of them are on their way
+		}
+	} else {
+		c.Rows, c.Keys, c.Subgroups = min(nextPower(p.groupRows()), decodeRows), 4, 16
+	}
+	c.Subgroups = min(c.Subgroups, int(caps.MaxWorkgroupInvocations/max(caps.SubgroupSize, 1)))
+	for ; ; c.Subgroups = (c.Subgroups + 1) / 2 {
+		err := c.Feasible(caps, p)
+		if err == nil || c.Subgroups <= 1 {
+			return c, err
+		}
+	}
+}

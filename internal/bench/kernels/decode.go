@@ -1,0 +1,269 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// decoding is the row of decode.
+func decoding() Kernel {
+	return Kernel{
+		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"},
+		Impls: []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()},
+		Bench: Help{
+			Long: `Measures attention of the last queries of sequences with a cache of keys and values,
+whose lengths the device reads, on random normal inputs, after checking sampled
+rows against a float64 reference. The calls rotate through caches that together are larger
+than the device's own.
+
+What counts is the rate at which keys and values are read: K and V counts those
+that some query sees, traffic also q, o and tables. The share of a copy is K and V
+by the rate of a copy kernel in the same run, which counts bytes read and written. A query
+is a token.
+
+With --page-size the cache is in pages, which lie in random order.`,
+			Example: `  flashvk bench decode
+  flashvk bench decode --batch 16 --heads 32 --kv-heads 8 --keys 4096 --headdim 128 --dtype bfloat16
+  flashvk bench decode --batch 64 --keys 100..16000 --page-size 16
+  flashvk bench decode --queries 4 --keys 16384 --window 512,0 --sinks
+  flashvk bench decode --suite decode --out results
+  flashvk bench decode --suite decode --peer torch="python3 tools/peers/torch_decode.py"`,
+		},
+		Run: Help{
+			Long: `Computes attention of the last queries of sequences with a cache of keys and values,
+O = softmax(scale * Q * Kᵀ) * V, on a Vulkan device.
+
+The input file holds the tensors
+    q            (batch, heads, queries, headdim), F16, BF16 or F32
+    k_cache      (batch, max_keys, kv-heads, headdim), as q
+    v_cache      (batch, max_keys, kv-heads, valuedim), as q
+    seq_lens     (batch), I32: the keys of each sequence
+or, where the cache is in pages,
+    k_cache      (pages, page, kv-heads, headdim), page a power of two from 8 on
+    v_cache      (pages, page, kv-heads, valuedim)
+    block_table  (batch, max_pages), I32: the pages of each sequence, in order;
+                 what its keys do not need may be anything
+Heads is a multiple of kv-heads, headdim and valuedim are multiples of 8 up to
+256, and there are at most 64 queries. With --layout hnd the kv-heads of a cache come
+before its keys. The output file gets
+    o            (batch, heads, queries, valuedim), in the format of q
+    lse          (batch, heads, queries), F32: log(sum(exp(scores))) of each row
+
+The queries are at the last positions: of a sequence with n keys query i sees the keys
+0 to n-queries+i, or with --causal=false all of them. A row that sees no key has
+o = 0 and lse = -Inf, or its sink. The output file appears only when it is complete.
+
+The input file may hold
+    cache_batch_idx  (batch), I32: the row of a cache without pages that has the keys of
+                     each sequence; the cache may have any number of rows then
+    left_pad         (batch), I32: how many first keys of each sequence are hidden
+    bias             (batch or 1, heads or 1, queries or 1, max_keys), F32 or as q;
+                     with pages max_keys is max_pages*page
+    alibi_slopes     (heads) or (batch, heads), F32: slope*distance is subtracted
+    sinks            (heads), F32: one more term of the sum and of lse`,
+			Example: `  flashvk run decode --in step.safetensors --out o.safetensors
+  flashvk run decode --in step.safetensors --out o.safetensors --window 512,0 --softcap 30 --impl scalar`,
+		},
+		Tiny: []string{"batch=1", "heads=1", "keys=16", "headdim=64"}, Sweep: "--keys 1024..65536x4 --batch 1,16",
+		Tune: &Tune{
+			Help: Help{
+				Long: `Tries rows, subgroups and numbers of workgroups of decoding on this device: each is
+compiled, checked against a float64 reference and only then timed; the best few
+are timed again, taking turns. What does not compile, is wrong or does not come back is
+reported and dropped.`,
+				Example: `  flashvk tune decode --batch 1,16,64 --keys 4096
+  flashvk tune decode --dry-run --impl scalar`,
+			},
+			Impls: []string{attention.CoopMat.String(), attention.Scalar.String()},
+		},
+		New: func() Flags { return &decodeFlags{} },
+	}
+}
+
+// The orders of the axes of a cache.
+const (
+	layoutNHD = "nhd"
+	layoutHND = "hnd"
+)
+
+// decodeFlags are the flags of all commands.
+type decodeFlags struct {
+	score                                             scoreFlags
+	layout                                            string
+	batch, heads, kvHeads, queries, headDim, valueDim int
+	pageSize                                          int
+	keys                                              keyCounts
+	dtype                                             dtype.DType
+	alibi                                             attention.ALiBi
+	sinks                                             bool
+	config                                            *attention.DecodeConfig
+	set                                               *pflag.FlagSet
+}
+
+// Add implements Flags.
+func (d *decodeFlags) Add(f *pflag.FlagSet, sizes bool) {
+	d.set, d.score.causal, d.layout = f, true, layoutNHD
+	if sizes {
+		IntVar(f, &d.batch, "batch", "number of sequences (default 16 on a GPU, 2 on a CPU device)")
+		IntVar(f, &d.heads, "heads", "query heads (default 32, or 4)")
+		IntVar(f, &d.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: a quarter of heads if that is one, else heads)")
+		f.Var(Value[keyCounts]{&d.keys, parseKeys, intKind}, "keys", "keys of each sequence; FIRST..LAST or a comma list are sequences of different lengths (default 4096, or 300)")
+		IntVar(f, &d.queries, "queries", "queries of each sequence, the last ones (default 1)")
+		IntVar(f, &d.headDim, "headdim", "elements of a head, a multiple of 8 up to 256 (default 128, or 64)")
+		IntVar(f, &d.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")
+		DTypeVar(f, &d.dtype, "dtype", "float16, bfloat16 (default on a GPU) or float32")
+		IntVar(f, &d.pageSize, "page-size", "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages")
+	}
+	f.Var(Value[string]{&d.layout, OneOf([]string{layoutNHD, layoutHND}), "ORDER"}, "layout", "axes of the cache: nhd (default) has keys before heads, hnd heads before keys")
+	BoolVar(f, &d.score.causal, "causal", "hide the keys after each query (default true)")
+	d.score.add(f)
+	if sizes {
+		f.Var(Value[attention.ALiBi]{&d.alibi, parseALiBi, "SLOPES"}, "alibi", "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads")
+		f.Lookup("alibi").NoOptDefVal = attention.ALiBiPerHead.String()
+		BoolVar(f, &d.sinks, "sinks", "give each head a sink")
+		f.Var(Value[*attention.DecodeConfig]{&d.config, parseDecodeConfig, "CONFIG"}, "config", "how work is divided, in the words that the column runs has, instead of what flashvk chooses")
+	}
+}
+
+func parseDecodeConfig(text string) (*attention.DecodeConfig, error) {
+	c, err := attention.ParseDecodeConfig(text)
+	return &c, err
+}
+
+// FromFlags implements Flags.
+func (d *decodeFlags) FromFlags(cpu bool) (bench.Op, error) {
+	var p attention.DecodeProblem
+	if err := d.score.apply(&p.Problem); err != nil {
+		return nil, err
+	}
+	p.Batch, p.NumHeads, p.SeqQ, p.HeadDim, p.DType = 16, 32, 1, 128, dtype.BFloat16
+	keys := sameKeys(4096)
+	if cpu {
+		p.Batch, p.NumHeads, p.HeadDim, p.DType = 2, 4, 64, dtype.Float16
+		keys = sameKeys(300)
+	}
+	setGiven(d.set, []sizeFlag{
+		{"batch", &p.Batch, &d.batch}, {"heads", &p.NumHeads, &d.heads}, {"queries", &p.SeqQ, &d.queries}, {"headdim", &p.HeadDim, &d.headDim},
+		{"page-size", &p.PageSize, &d.pageSize},
+	})
+	if p.NumKVHeads = p.NumHeads; p.NumHeads%4 == 0 {
+		p.NumKVHeads /= 4
+	}
+	setGiven(d.set, []sizeFlag{{"kv-heads", &p.NumKVHeads, &d.kvHeads}, {"value-dim", &p.ValueDim, &d.valueDim}})
+	if d.set.Changed("value-dim") && d.valueDim == 0 { // it would stand for headdim
+		return nil, fmt.Errorf("--value-dim 0 is not positive")
+	}
+	if d.set.Changed("dtype") {
+		p.DType = d.dtype
+	}
+	if d.set.Changed("keys") {
+		keys = d.keys
+	}
+	p.ALiBi, p.Sinks = d.alibi, d.sinks
+	o, err := newDecodeOp(p, keys, d.layout == layoutHND)
+	o.config = d.config
+	return o, err
+}
+
+// Suite implements Flags.
+func (d *decodeFlags) Suite(small bool) []bench.Op {
+	var list []bench.Op
+	for _, c := range decodeCases() {
+		if small {
+			c = c.small()
+		}
+		o, err := newDecodeOp(c.p, c.keys, d.layout == layoutHND)
+		if err != nil {
+			panic(err) // of constants
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// Suites implements Suited.
+func (d *decodeFlags) Suites() []bench.Suite {
+	return []bench.Suite{{Name: "decode", About: "bfloat16, headdim 128, heads 32 of 8 where nothing else is said: caches of lengths, pages and features that serving has"}}
+}
+
+// Cases implements Suited.
+func (d *decodeFlags) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
+	if small {
+		s = s.Small()
+	}
+	return &s, d.Suite(small), nil
+}
+
+// A decodeCase is one of the suite.
+type decodeCase struct {
+	p    attention.DecodeProblem
+	keys keyCounts
+}
+
+// decodeCases returns those of the suite: batches and lengths, heads, several queries, head
+// dimensions, pages, features, and lengths that differ.
+func decodeCases() []decodeCase {
+	plain := attention.DecodeProblem{Problem: attention.Problem{NumHeads: 32, NumKVHeads: 8, SeqQ: 1, HeadDim: 128, DType: dtype.BFloat16, Causal: true}}
+	var list []decodeCase
+	add := func(batch, keys int, change ...func(p *attention.DecodeProblem)) {
+		c := decodeCase{plain, sameKeys(keys)}
+		c.p.Batch = batch
+		for _, f := range change {
+			f(&c.p)
+		}
+		list = append(list, c)
+	}
+	for _, keys := range []int{1024, 4096, 16384, 65536} {
+		add(1, keys)
+	}
+	add(1, 16384, func(p *attention.DecodeProblem) { p.NumKVHeads = 32 })
+	for _, keys := range []int{1024, 4096, 16384} {
+		add(16, keys)
+	}
+	add(16, 4096, func(p *attention.DecodeProblem) { p.NumKVHeads = 32 })
+	add(64, 1024)
+	add(64, 4096)
+	for _, batch := range []int{1, 16} {
+		for _, n := range []int{4, 8} {
+			add(batch, 65536/max(batch, 4), func(p *attention.DecodeProblem) { p.SeqQ = n })
+		}
+	}
+	for _, n := range []int{64, 96, 256} {
+		add(16, 4096, func(p *attention.DecodeProblem) { p.HeadDim = n })
+	}
+	for _, batch := range []int{16, 64} {
+		add(batch, 4096, func(p *attention.DecodeProblem) { p.PageSize = 16 })
+	}
+	add(64, 4096, func(p *attention.DecodeProblem) { p.Window = attention.Window{On: true, Left: 511} })
+	add(16, 4096, func(p *attention.DecodeProblem) { p.Softcap = 30 })
+	add(16, 4096, func(p *attention.DecodeProblem) { p.Sinks = true })
+	add(16, 4096, func(p *attention.DecodeProblem) { p.ALiBi = attention.ALiBiPerHead })
+	add(64, 0, func(p *attention.DecodeProblem) { p.PageSize = 16 })
+	list[len(list)-1].keys = keyCounts{text: "100..16000", first: 100, last: 16000}
+	return list
+}
+
+// small returns a case of its kind for a CPU device.
+func (c decodeCase) small() decodeCase {
+	c.p.DType = dtype.Float16
+	c.p.NumHeads, c.p.NumKVHeads = c.p.NumHeads/8, c.p.NumKVHeads/8
+	c.p.Batch = max(c.p.Batch/8, 1)
+	if c.p.Window.On {
+		c.p.Window.Left /= 32
+	}
+	c.keys.list = slices.Clone(c.keys.list)
+	for i := range c.keys.list {
+		c.keys.list[i] /= 32
+	}
+	c.keys.first, c.keys.last = c.keys.first/32, c.keys.last/32
+	if c.keys.text = fmt.Sprintf("%d..%d", c.keys.first, c.keys.last); len(c.keys.list) > 0 {
+		c.keys.text = fmt.Sprint(c.keys.list[0])
+	}
+	return c
+}

@@ -1,0 +1,362 @@
+package kernels
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A decodeOp is a call of attention.Decode.
+type decodeOp struct {
+	p      attention.DecodeProblem
+	tables decodeTables
+	keys   string // the lengths as --keys has them
+	heads  bool   // the cache has heads before keys
+	config *attention.DecodeConfig
+	tuning *kit.Tuning
+	state  *decodeState
+}
+
+// decodeTables are the tensors of integers, nil for those that a problem has not.
+type decodeTables struct{ lens, blocks, rows, pad []int32 }
+
+// decodeState is the State of calls, which run one after the other. It is made when the first is
+// recorded, and shared by an op and those that are like it.
+type decodeState struct{ t vk.Tensor }
+
+// Close frees what Record made.
+func (o *decodeOp) Close() {
+	o.state.t.Close()
+	o.state.t = vk.Tensor{}
+}
+
+// Name implements bench.Op.
+func (o *decodeOp) Name() string { return "decode" }
+
+// Describe implements bench.Op.
+func (o *decodeOp) Describe() string {
+	p := &o.p
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: batch %d, heads %d, kv-heads %d, keys %s, queries %d, headdim %d", p.DType, p.Batch, p.NumHeads, p.NumKVHeads, o.keys, p.SeqQ, p.HeadDim)
+	if p.PageSize > 0 {
+		fmt.Fprintf(&b, ", pages of %d", p.PageSize)
+	}
+	if o.heads {
+		b.WriteString(", heads before keys")
+	}
+	if !p.Causal {
+		b.WriteString(", not causal")
+	}
+	if p.Scale != 0 {
+		fmt.Fprintf(&b, ", scale %g", p.Scale)
+	}
+	for _, f := range p.FeatureKeys() {
+		fmt.Fprintf(&b, ", %s", f)
+	}
+	return b.String()
+}
+
+// layout names the order of the axes of the cache.
+func (o *decodeOp) layout() string {
+	if o.heads {
+		return layoutHND
+	}
+	return layoutNHD
+}
+
+// Keys implements bench.Op.
+func (o *decodeOp) Keys() []bench.Key {
+	p := &o.p
+	keys := any(o.keys)
+	if len(o.tables.lens) > 0 && slices.Max(o.tables.lens) == slices.Min(o.tables.lens) {
+		keys = int(o.tables.lens[0])
+	}
+	return []bench.Key{
+		{Name: "dtype", Value: p.DType.String()}, {Name: "batch", Value: p.Batch}, {Name: "heads", Value: p.NumHeads}, {Name: "kv_heads", Value: p.NumKVHeads},
+		{Name: "queries", Value: p.SeqQ}, {Name: "keys", Value: keys}, {Name: "head_dim", Value: p.HeadDim}, {Name: "value_dim", Value: p.ValueHeadDim()},
+		{Name: "page_size", Value: p.PageSize}, {Name: "layout", Value: o.layout()}, {Name: "causal", Value: p.Causal}, {Name: "scale", Value: p.Scale},
+		{Name: "window", Value: p.Window.String()}, {Name: "softcap", Value: p.Softcap}, {Name: "alibi", Value: p.ALiBi.String()}, {Name: "sinks", Value: p.Sinks},
+	}
+}
+
+// Cost implements bench.Op.
+func (o *decodeOp) Cost(bench.Pass) (flops, bytes float64) {
+	return o.p.FLOPsOf(o.tables.lens), o.p.BytesOf(o.tables.lens)
+}
+
+// Amounts says what else reports count: each query makes a token.
+func (o *decodeOp) Amounts() []bench.Amount {
+	return []bench.Amount{
+		{Name: "tokens", Key: "token", Unit: "token", N: float64(o.p.Batch * o.p.SeqQ)},
+		{Name: "K and V", Key: "kv_byte", Unit: "B", N: o.p.CacheBytesOf(o.tables.lens)},
+	}
+}
+
+// Tensors implements bench.Op.
+func (o *decodeOp) Tensors() []bench.OpTensor {
+	p := &o.p
+	k, v := p.KShape(), p.VShape()
+	if !o.heads {
+		k[1], k[2], v[1], v[2] = k[2], k[1], v[2], v[1]
+	}
+	list := []bench.OpTensor{
+		{Name: "q", DType: p.DType, Shape: p.QShape()},
+		{Name: "k_cache", DType: p.DType, Shape: k},
+		{Name: "v_cache", DType: p.DType, Shape: v},
+		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Ints: o.tables.lens, Most: p.SeqKV},
+		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: bench.Output},
+		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: bench.Output},
+	}
+	if p.PageSize > 0 {
+		list = append(list, bench.OpTensor{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Ints: o.tables.blocks, Free: true})
+	}
+	if p.CacheRows > 0 {
+		list = append(list, bench.OpTensor{Name: "cache_batch_idx", DType: dtype.Int32, Shape: p.SeqLensShape(), Ints: o.tables.rows, Most: p.CacheRows - 1})
+	}
+	if p.LeftPad {
+		list = append(list, bench.OpTensor{Name: "left_pad", DType: dtype.Int32, Shape: p.SeqLensShape(), Ints: o.tables.pad, Most: p.SeqKV})
+	}
+	if p.Bias.On {
+		list = append(list, bench.OpTensor{Name: "bias", DType: p.Bias.DType, Shape: p.BiasShape()})
+	}
+	if p.ALiBi != attention.ALiBiOff {
+		list = append(list, bench.OpTensor{Name: "alibi_slopes", Shape: p.SlopesShape(), Values: func() []float32 { return bench.ALiBiSlopes(p.Problem) }})
+	}
+	if p.Sinks {
+		list = append(list, bench.OpTensor{Name: "sinks", Shape: p.SinksShape()})
+	}
+	return list
+}
+
+func (o *decodeOp) options(impl string) (attention.Options, error) {
+	i, err := attention.ParseImpl(impl)
+	return attention.Options{Impl: i, DecodeConfig: o.config, Tuning: o.tuning}, err
+}
+
+// Choose implements bench.Op.
+func (o *decodeOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
+	return o.plan(caps, impl)
+}
+
+func (o *decodeOp) plan(caps *vk.Caps, impl string) (attention.Plan, error) {
+	opt, err := o.options(impl)
+	if err != nil {
+		return attention.Plan{}, err
+	}
+	return attention.ChooseDecode(caps, o.p, opt)
+}
+
+// Record implements bench.Op.
+func (o *decodeOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, _ bench.Pass) error {
+	opt, err := o.options(impl)
+	if err != nil {
+		return err
+	}
+	opt.Workspace = workspace
+	if o.state.t.IsZero() {
+		state, err := c.Device().NewTensor("state", dtype.Int32, o.p.StateShape()...)
+		if err != nil {
+			return err
+		}
+		o.state.t = state
+		if err := state.Zero(context.Background()); err != nil {
+			return err
+		}
+	}
+	k, v := t["k_cache"], t["v_cache"]
+	if !o.heads {
+		k, v = k.Permute(0, 2, 1, 3), v.Permute(0, 2, 1, 3)
+	}
+	return attention.Decode(c, attention.DecodeTensors{
+		Q: t["q"], K: k, V: v, O: t["o"], LSE: t["lse"],
+		SeqLens: t["seq_lens"], BlockTable: t["block_table"], CacheBatchIdx: t["cache_batch_idx"], LeftPad: t["left_pad"],
+		Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], State: o.state.t,
+	}, o.p, opt)
+}
+
+// decodeOperations is what the reference of a call may cost: some seconds on a few cores.
+const decodeOperations = 2e9
+
+// Reference implements bench.Op: of large problems, that of sampled rows.
+func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
+	p := &o.p
+	in := ref.DecodeInputs[float32]{
+		Q: t["q"], K: t["k_cache"], V: t["v_cache"], Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"],
+		SeqLens: o.tables.lens, BlockTable: o.tables.blocks, CacheBatchIdx: o.tables.rows, LeftPad: o.tables.pad, KeysFirst: !o.heads,
+	}
+	heads, err := ref.Decode(in, *p, decodeOperations)
+	if err != nil {
+		return nil, err
+	}
+	dv := p.ValueHeadDim()
+	var list, lse bench.Expectations
+	for _, h := range heads {
+		x := bench.Expected{Name: "o", Want: h.O, Limit: h.Bound.O}
+		y := bench.Expected{Name: "lse", Want: h.LSE, Limit: h.Bound.LSE}
+		for _, r := range h.Rows {
+			at := (r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row
+			y.At = append(y.At, at)
+			for e := range dv {
+				x.At = append(x.At, at*dv+e)
+			}
+		}
+		list, lse = append(list, x), append(lse, y)
+	}
+	return append(list, lse...), nil
+}
+
+// newDecodeOp returns the op of a problem with sequences of so many keys. Pages of the sequences
+// lie in a random order; their number and the capacity are what the keys need.
+func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool) (*decodeOp, error) {
+	o := &decodeOp{p: p, keys: keys.text, heads: heads, state: &decodeState{}}
+	o.p.SeqKV, o.p.PageSize = 1, 0
+	if err := o.p.Validate(); err != nil { // before anything is made of it
+		return o, err
+	}
+	if p.Batch > maxPacked {
+		return o, fmt.Errorf("--batch %d is more than %d sequences", p.Batch, maxPacked)
+	}
+	lens, most := keys.lens(p.Batch), 1
+	for _, n := range lens {
+		o.tables.lens = append(o.tables.lens, int32(n))
+		most = max(most, n)
+	}
+	o.p.SeqKV, o.p.PageSize = most, p.PageSize
+	if p.PageSize > 0 {
+		o.p.SeqKV, o.p.Pages = (most+p.PageSize-1)/p.PageSize*p.PageSize, 1
+	}
+	if err := o.p.Validate(); err != nil {
+		return o, err
+	}
+	if p.PageSize == 0 {
+		return o, nil
+	}
+	o.p.Pages = 0
+	for _, n := range lens {
+		o.p.Pages += (n + p.PageSize - 1) / p.PageSize
+	}
+	pages := rand.New(rand.NewPCG(1, 1)).Perm(max(o.p.Pages, 1))
+	o.p.Pages = len(pages)
+	each := o.p.SeqKV / p.PageSize
+	o.tables.blocks = make([]int32, p.Batch*each)
+	for b, n := range lens {
+		for i := range (n + p.PageSize - 1) / p.PageSize {
+			o.tables.blocks[b*each+i], pages = int32(pages[0]), pages[1:]
+		}
+	}
+	return o, o.p.Validate()
+}
+
+// keyCounts are what --keys says: how many keys sequences have.
+type keyCounts struct {
+	text        string
+	list        []int // of sequence after sequence, and again
+	first, last int   // or from the first to the last number in equal steps, in random order
+}
+
+// parseKeys reads N, a comma list, or FIRST..LAST.
+func parseKeys(text string) (k keyCounts, err error) {
+	k.text = text
+	count := func(word string) (n int) {
+		if err == nil {
+			n, err = ParseInt(word)
+		}
+		if err == nil && (n < 0 || n > math.MaxInt32/2) {
+			err = fmt.Errorf("not from 0 to %d", math.MaxInt32/2)
+		}
+		return n
+	}
+	if first, last, ok := strings.Cut(text, ".."); ok {
+		k.first, k.last = count(first), count(last)
+		if err == nil && k.last < k.first {
+			err = fmt.Errorf("not a range: %d is less than %d", k.last, k.first)
+		}
+		return k, err
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		k.list = append(k.list, count(word))
+	}
+	return k, err
+}
+
+// sameKeys is --keys N.
+func sameKeys(n int) keyCounts { return keyCounts{text: fmt.Sprint(n), list: []int{n}} }
+
+// lens returns the numbers of keys of a batch.
+func (k *keyCounts) lens(batch int) []int {
+	lens := make([]int, batch)
+	for b := range lens {
+		if len(k.list) > 0 {
+			lens[b] = k.list[b%len(k.list)]
+		} else {
+			lens[b] = k.first + (k.last-k.first)*b/max(batch-1, 1)
+		}
+	}
+	if len(k.list) == 0 {
+		rand.New(rand.NewPCG(2, 2)).Shuffle(batch, func(i, j int) { lens[i], lens[j] = lens[j], lens[i] })
+	}
+	return lens
+}
+
+// Use implements bench.Tuner.
+func (o *decodeOp) Use(tuning *kit.Tuning) bench.Op {
+	with := *o
+	with.tuning = tuning
+	return &with
+}
+
+// Tunables implements bench.Tuner. With --config only that is compared with what flashvk
+// chooses.
+func (o *decodeOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	return []bench.Tunable{&bench.Choices[attention.DecodeProblem, attention.DecodeConfig]{
+		Of: o, Side: p, Kernel: "decode", KernelPass: p.Kit(), Problem: o.p,
+		PathOf: func(c attention.DecodeConfig) string { return c.Impl.String() },
+		List:   o.candidates,
+		Vary:   func(*vk.Caps, attention.DecodeConfig) []attention.DecodeConfig { return nil }, // candidates have all
+		Use: func(c attention.DecodeConfig) bench.Op {
+			with := *o
+			with.config = &c
+			return &with
+		},
+	}}, nil
+}
+
+func (o *decodeOp) candidates(caps *vk.Caps, impl string) ([]attention.DecodeConfig, error) {
+	i, err := attention.ParseImpl(impl)
+	if err != nil {
+		return nil, err
+	}
+	list, err := attention.DecodeCandidates(caps, o.p, i)
+	if err == nil && o.config != nil {
+		list = list[:1]
+		if o.config.Impl == i && *o.config != list[0] {
+			list = append(list, *o.config)
+		}
+	}
+	return list, err
+}
+
+// Note says what the one dispatch of a call does.
+func (o *decodeOp) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
+	plan, err := o.plan(caps, impl)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		x := &list[i].Note
+		x.FLOPs, x.Bytes = o.Cost(p)
+		x.Matrices, x.DType = plan.Decode.Impl == attention.CoopMat, o.p.DType
+		x.Text = o.Describe()
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package trial
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// drawDecode draws a problem.
+func drawDecode(family, rng *rand.Rand, s Space) Problem {
+	p := &decodeProblem{}
+	paths := []string{"auto", "coopmat", "coopmat", "scalar", "scalar"}
+	if s.Soft { // no software driver has the matrices that decoding knows
+		paths = []string{"auto", "scalar"}
+	}
+	name, ok := s.Impl(family, paths...)
+	if !ok {
+		return nil
+	}
+	p.Impl, _ = attention.ParseImpl(name)
+	formats := dtype.All()
+	if p.Impl == attention.CoopMat {
+		formats = []dtype.DType{dtype.Float16, dtype.BFloat16}
+	}
+	if p.DType, ok = s.DType(family, formats...); !ok {
+		return nil
+	}
+	p.HeadDim = decodeDim(family)
+	if family.IntN(4) == 0 {
+		p.ValueDim = decodeDim(family)
+	}
+	p.decodeFeatures(family)
+	p.kernelData = drawData(family, rng)
+	p.Config = drawDecodeConfig(family, p, s)
+	p.decodeSizes(rng, s)
+	p.decodeScale(rng)
+	if p.Config != nil {
+		p.Config.Groups = []int{1, 1 + rng.IntN(8), 1 + rng.IntN(64), 132, 264, 1 + rng.IntN(700)}[rng.IntN(6)]
+		if s.Soft {
+			p.Config.Groups = 1 + p.Config.Groups%40
+		}
+	}
+	return p
+}
+
+// decodeDim draws a head_dim: the usual ones more often than not.
+func decodeDim(family *rand.Rand) int {
+	if family.IntN(3) > 0 {
+		return one(family, 64, 64, 128, 128, 128, 96, 80, 256, 192, 40)
+	}
+	return 8 * (1 + family.IntN(attention.MaxHeadDim/8))
+}
+
+// decodeFeatures draws what shapes code: none of the features, one, or several.
+func (p *decodeProblem) decodeFeatures(family *rand.Rand) {
+	p.Causal = family.IntN(4) > 0
+	p.KeysFirst, p.NoLSE = family.IntN(2) == 0, family.IntN(4) == 0
+	switch family.IntN(5) {
+	case 0, 1:
+		p.PageSize = attention.MinPageSize << family.IntN(6)
+		p.Shared = family.IntN(4) == 0
+	case 2:
+		p.CacheRows = 1 // a size
+	}
+	n := one(family, 0, 1, 1, 2, 2, 4)
+	for _, x := range family.Perm(7)[:n] {
+		switch x {
+		case 0:
+			p.Window = attention.Window{On: true, Left: 1, Right: attention.Unlimited} // Left is a size
+		case 1:
+			p.Softcap = one(family, 0.5, 3, 30)
+		case 2:
+			p.ALiBi = one(family, attention.ALiBiPerHead, attention.ALiBiPerBatchHead)
+		case 3:
+			p.Bias = attention.Bias{On: true, DType: one(family, p.DType, dtype.Float32), Batch: chance(family, 2), Heads: chance(family, 2), Rows: chance(family, 2)}
+			p.Hiding = chance(family, 3)
+		case 4:
+			p.Sinks = true
+		case 5:
+			p.LeftPad = true
+		case 6:
+			p.Tree = true
+		}
+	}
+	if p.Tree {
+		p.Causal, p.Window, p.ALiBi = false, attention.Window{}, attention.ALiBiOff
+	}
+	if p.Window.On && p.Causal && chance(family, 2) {
+		p.Window.Right = 0
+	}
+}
+
+// drawDecodeConfig draws how work is divided but for the number of workgroups, or nothing.
+func drawDecodeConfig(family *rand.Rand, p *decodeProblem, s Space) *attention.DecodeConfig {
+	if family.IntN(2) == 0 || p.Impl == attention.Auto {
+		return nil
+	}
+	c := &attention.DecodeConfig{Impl: p.Impl, Rows: 1 << family.IntN(5), Keys: 4, Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
+	if p.Impl == attention.CoopMat {
+		c.Rows, c.Keys, c.Subgroups = one(family, 16, 32), 16, one(family, 1, 2, 4, 8, 16)
+	}
+	// A typical problem, as sizes are drawn later.
+	typical := p.DecodeProblem
+	typical.Batch, typical.NumHeads, typical.NumKVHeads, typical.SeqQ, typical.SeqKV = 1, 1, 1, 1, 256
+	if typical.PageSize > 0 {
+		typical.Pages = 256
+	}
+	caps := kernelCaps(s.Soft)
+	for ; c.Subgroups > 1; c.Subgroups /= 2 {
+		if c.Feasible(caps, typical) == nil {
+			break
+		}
+	}
+	if c.Feasible(caps, typical) != nil {
+		return nil
+	}
+	return c
+}
+
+// decodeSizes draws heads, queries and lengths, within a budget.
+func (p *decodeProblem) decodeSizes(rng *rand.Rand, s Space) {
+	group := one(rng, 1, 1, 2, 3, 4, 4, 8, 12, 16)
+	heads, longest := 1+rng.IntN(4), Size(rng, 5000)
+	p.Batch, p.SeqQ = 1+rng.IntN(6), one(rng, 1, 1, 1, 1, 2, 3, 4, 5, 8, 1+rng.IntN(attention.MaxDecodeQueries))
+	if rng.IntN(8) == 0 {
+		p.Batch = 8 + rng.IntN(60)
+	}
+	rows := p.Batch
+	extra := rng.IntN(6)
+	cost := func() float64 {
+		if rows = p.Batch; p.CacheRows > 0 {
+			rows += extra
+		}
+		keys := float64(longest)
+		dims := float64(p.HeadDim + p.ValueHeadDim())
+		return 4*dims*float64(p.Batch*heads*group*p.SeqQ)*keys + 20*dims*float64(rows*heads)*keys
+	}
+	within(rng, budget(rng, s), cost, &p.Batch, &p.SeqQ, &heads, &group, &longest)
+	p.NumHeads, p.NumKVHeads = heads*group, heads
+	p.NewKeys = min(one(rng, 0, p.SeqQ, rng.IntN(4)), longest)
+	kind := rng.IntN(4)
+	for b := range p.Batch {
+		n := longest
+		switch {
+		case kind == 0 || b == 0:
+		case kind == 1:
+			n = rng.IntN(longest + 1)
+		case kind == 2: // one is long, the others are short
+			n = rng.IntN(min(longest, 20) + 1)
+		default:
+			n = min(Size(rng, longest), longest)
+		}
+		if rng.IntN(16) == 0 {
+			n = 0
+		}
+		p.Lens = append(p.Lens, max(n-p.NewKeys, 0))
+	}
+	p.SeqKV = longest + one(rng, 0, 0, rng.IntN(40))
+	if p.CacheRows > 0 {
+		p.CacheRows = rows
+	}
+	if p.PageSize > 0 {
+		p.SeqKV = (p.SeqKV + p.PageSize - 1) / p.PageSize * p.PageSize
+		p.Pages = 1 + rng.IntN(10)
+		if p.Shared {
+			p.Pages += p.SeqKV / p.PageSize
+		}
+		for _, n := range p.Lens {
+			if !p.Shared {
+				p.Pages += (n + p.NewKeys + p.PageSize - 1) / p.PageSize
+			}
+		}
+	}
+	if p.Window.On {
+		p.Window.Left = min(Size(rng, longest+10), math.MaxInt32)
+	}
+}
+
+// decodeScale draws a scale with which scores are between 0.01 and 20, more with outliers.
+func (p *decodeProblem) decodeScale(rng *rand.Rand) {
+	if p.DType == dtype.Float16 {
+		p.Magnitude, p.Second = min(p.Magnitude, most(p.DType)/p.largest()), min(p.Second, most(p.DType)/p.largest())
+	}
+	if p.Magnitude != 0 || p.Second != 0 || chance(rng, 3) {
+		p.Scale = logUniform(rng, -2, 1.3) / (orOne(p.Magnitude) * orOne(p.Second) * math.Sqrt(float64(p.HeadDim)))
+	}
+	if p.Kind == outlierKind {
+		p.Scale = p.EffectiveScale() / 1000
+	}
+	if chance(rng, 6) {
+		p.Scale = -p.EffectiveScale()
+	}
+}
