@@ -7,10 +7,7 @@ const uint TEAMS = SUBGROUP_SIZE / TEAM;
 const uint TILE = KEYS * TEAMS;
 const uint SUBGROUPS = WORKGROUP_SIZE / SUBGROUP_SIZE;
 
-// Bits of state[0].
-const uint BAD_LENGTH = 1;  // a sequence is negative, or longer than its cache
-const uint BAD_PAGE = 2;    // a page that there is not
-const uint BAD_BATCH = 4;   // likewise a row of the cache
+#include "cache_status.glsl"
 
 uint found_bad = 0;  // by this invocation
 
