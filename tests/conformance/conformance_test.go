@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -32,7 +33,9 @@ func TestKernels(t *testing.T) {
 		t.Run(x.Name, func(t *testing.T) {
 			if err := x.Problem.Supports(d.Caps()); err != nil {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
-				lack[x.Format] = err
+				if !rare(x.Name) {
+					lack[x.Format] = err
+				}
 				t.Skip(err)
 			}
 			modules, err := trial.Examine(context.Background(), d, x.Kernel, x.Problem, false, 10*time.Minute)
@@ -49,9 +52,16 @@ func TestKernels(t *testing.T) {
 		if err := lack[dtype.Float16]; err != nil {
 			t.Skip("the device has not all kernels: ", err)
 		}
-		require.Empty(t, missing(shaders.Variants(), ran, all, lack[dtype.BFloat16] == nil), "no problem of the table runs them")
+		few := slices.DeleteFunc(missing(shaders.Variants(), ran, all, lack[dtype.BFloat16] == nil), func(name string) bool {
+			return strings.HasPrefix(name, "attention_decode_coopmat") && !chips.Quads(d.Caps())
+		})
+		require.Empty(t, few, "no problem of the table runs them")
 	})
 }
+
+// rare reports whether an entry is for devices whose driver keeps matrices as NVIDIA's does, so that others
+// may have all the rest.
+func rare(name string) bool { return strings.HasPrefix(name, "decode/") && strings.HasSuffix(name, "/coopmat") }
 
 // noKernels are modules that no function of the public packages runs.
 var noKernels = []string{

@@ -56,6 +56,11 @@ func Table() []Entry {
 		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Shares":2}`).Halves = true
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
+	cache := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"HeadDim":40,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8`
+	add("decode", "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
+		`decode:{`+cache+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Own = true
+	add("append", "attention.Append attention.KVCache.Append", nil, `append:{`+cache+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Own = true
+	add("advance", "attention.Advance attention.KVCache.Advance", nil, `append:{`+cache+`,"Advance":5,"Lens":[3,60],`+data+`}`)
 	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)
 	product := `gemm:{"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5,"Config":"$config",` + data + `}`
 	add("gemm", "gemm.Forward", gemms, product, "$config", "").Own = true

@@ -46,7 +46,7 @@ func TestKernelPaths(t *testing.T) {
 		}
 	}
 	for _, v := range shaders.Variants() {
-		for _, prefix := range []string{"attention_decode", "gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
+		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
 			if strings.HasPrefix(v.Name(), prefix) {
 				require.GreaterOrEqual(t, modules[v.Name()], 20, v.Name())
 			}
@@ -72,6 +72,11 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		plan, err := attention.ChooseDecode(caps, p.DecodeProblem, p.options())
 		require.NoError(t, err)
 		return plan.Kernels()
+	case *appendProblem:
+		if p.Advance != 0 {
+			return []string{"attention_advance"}
+		}
+		m.add("attention_append", p.DType)
 	case *gemmGroupProblem:
 		opt, err := p.options()
 		require.NoError(t, err)

@@ -1,0 +1,276 @@
+package trial
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// appendKernel draws calls of attention.Append and attention.Advance.
+func appendKernel() Kernel {
+	return Kernel{Name: "append", Weight: 1, New: func() Problem { return &appendProblem{} }, Draw: drawAppend}
+}
+
+// appendProblem is one of them.
+type appendProblem struct {
+	attention.AppendProblem
+	Lens      []int // SeqLens; where they leave no room, nothing is written
+	KeysFirst bool  // the axis of keys is before that of heads in memory
+	NoQ       bool
+	Advance   int // if it is not 0, the call is Advance by so many keys
+	kernelData
+}
+
+// String implements Problem.
+func (p *appendProblem) String() string {
+	if p.Advance != 0 {
+		return fmt.Sprintf("advance by %d, lens=%v", p.Advance, p.Lens)
+	}
+	return fmt.Sprintf("%v/rope=%d,%v lens=%v", p.AppendProblem.DecodeProblem, p.RoPE.Dims, p.RoPE.Interleaved, p.Lens)
+}
+
+// Supports implements Problem: there is one kernel, which every device runs that runs decode.
+func (p *appendProblem) Supports(*vk.Caps) error { return p.Validate() }
+
+// decode returns the problem as one of decodeKernel, which draws tables.
+func (p *appendProblem) decode() *decodeProblem {
+	return &decodeProblem{DecodeProblem: p.DecodeProblem, Lens: p.Lens, KeysFirst: p.KeysFirst, kernelData: p.kernelData}
+}
+
+// room reports whether the new keys of a sequence have places.
+func (p *appendProblem) room(b int) bool { return p.Lens[b]+p.NewKeys <= p.SeqKV }
+
+// rotate returns row, at a position, as RoPE makes it, and how far each element may be off.
+func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int) (out, bounds []float64) {
+	out, bounds = slices.Clone(row), make([]float64, len(row))
+	half := p.RoPE.Dims / 2
+	for i := range half {
+		x, y := i, i+half
+		if p.RoPE.Interleaved {
+			x, y = 2*i, 2*i+1
+		}
+		c, s := float64(cos[position*half+i]), float64(sin[position*half+i])
+		out[x], out[y] = row[x]*c-row[y]*s, row[y]*c+row[x]*s
+		// Two products and a sum in float32, rounded to the format, which may be subnormal there.
+		size := max(row[x], -row[x]) + max(row[y], -row[y])
+		bounds[x] = (p.DType.Eps()+0x1p-21)*size + 0x1p-24
+		bounds[y] = bounds[x]
+	}
+	return out, bounds
+}
+
+// tensors returns those of the call.
+func (p *appendProblem) tensors() []guard.Tensor {
+	ints := func(x []int32) (y []float64) {
+		for _, n := range x {
+			y = append(y, float64(n))
+		}
+		return y
+	}
+	lens := make([]int32, p.Batch)
+	for b, n := range p.Lens {
+		lens[b] = int32(n)
+	}
+	if p.Advance != 0 {
+		t := guard.Tensor{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Values: ints(lens), Want: ints(lens), Place: &guard.Place{Offset: 3}}
+		for b := range t.Want {
+			t.Want[b] += float64(p.Advance)
+		}
+		return []guard.Tensor{t}
+	}
+	d := p.decode()
+	in := ref.DecodeInputs[float64]{KeysFirst: p.KeysFirst, SeqLens: lens}
+	d.drawTables(&in)
+	if p.CacheRows > 0 { // no row is of two sequences
+		in.CacheBatchIdx = in.CacheBatchIdx[:0]
+		for _, row := range p.rng(22).Perm(p.CacheRows)[:p.Batch] {
+			in.CacheBatchIdx = append(in.CacheBatchIdx, int32(row))
+		}
+	}
+	cos, sin := attention.RoPETable(p.SeqKV, p.RoPE.Dims, 10000)
+	update := func(name string, shape []int, stream int) guard.Tensor {
+		t := guard.Tensor{Name: name, DType: p.DType, Shape: shape, Values: p.plain(stream, p.DType, product(shape), 1), Bounds: make([]float64, product(shape))}
+		t.Want = slices.Clone(t.Values)
+		return t
+	}
+	k, v, q := update("k", d.memory(p.KShape()), 0), update("v", d.memory(p.VShape()), 1), update("q", p.QShape(), 2)
+	newK := guard.Tensor{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Values: p.numbers(3, p.DType, product(p.NewKShape()), orOne(p.Magnitude))}
+	newV := guard.Tensor{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Values: p.numbers(4, p.DType, product(p.NewVShape()), orOne(p.Second))}
+	state := make([]float64, 1)
+	want := make([]float64, 1)
+	dv := p.ValueHeadDim()
+	for b := range p.Batch {
+		if !p.room(b) {
+			want[0] = 1 // BAD_LENGTH of lib/cache_status.glsl
+			continue
+		}
+		for h := range p.NumKVHeads {
+			for i := range p.NewKeys {
+				from, at := (b*p.NumKVHeads+h)*p.NewKeys+i, p.row(&in, b, h, p.Lens[b]+i)
+				rotated, bounds := p.rotate(newK.Values[from*p.HeadDim:][:p.HeadDim], cos, sin, p.Lens[b]+i)
+				copy(k.Want[at*p.HeadDim:], rotated)
+				copy(k.Bounds[at*p.HeadDim:], bounds)
+				copy(v.Want[at*dv:], newV.Values[from*dv:][:dv])
+			}
+		}
+		for h := range p.NumHeads {
+			for i := range p.SeqQ {
+				at := ((b*p.NumHeads+h)*p.SeqQ + i) * p.HeadDim
+				rotated, bounds := p.rotate(q.Values[at:][:p.HeadDim], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+i, 0))
+				copy(q.Want[at:], rotated)
+				copy(q.Bounds[at:], bounds)
+			}
+		}
+	}
+	list := []guard.Tensor{k, v, newK, newV,
+		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Values: ints(lens)},
+		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Values: state, Want: want}}
+	if p.PageSize > 0 {
+		list = append(list, guard.Tensor{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Values: ints(in.BlockTable)})
+	}
+	if p.CacheRows > 0 {
+		list = append(list, guard.Tensor{Name: "cache_batch_idx", DType: dtype.Int32, Shape: p.SeqLensShape(), Values: ints(in.CacheBatchIdx)})
+	}
+	if p.RoPE.Dims > 0 {
+		angles := []int{p.SeqKV, p.RoPE.Dims / 2}
+		table := func(name string, x []float32) guard.Tensor {
+			t := guard.Tensor{Name: name, Shape: angles, Values: make([]float64, len(x)), Place: &guard.Place{Offset: int(p.Seed % 5)}}
+			for i := range x {
+				t.Values[i] = float64(x[i])
+			}
+			return t
+		}
+		list = append(list, table("cos", cos), table("sin", sin))
+		if !p.NoQ {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// row returns which row of k or v a key is, as it lies in memory.
+func (p *appendProblem) row(in *ref.DecodeInputs[float64], b, h, key int) int {
+	outer, keys := b, p.SeqKV
+	if p.CacheRows > 0 {
+		outer = int(in.CacheBatchIdx[b])
+	}
+	if p.PageSize > 0 {
+		outer, keys = int(in.BlockTable[b*(p.SeqKV/p.PageSize)+key/p.PageSize]), p.PageSize
+		key %= p.PageSize
+	}
+	if p.KeysFirst {
+		return (outer*keys+key)*p.NumKVHeads + h
+	}
+	return (outer*p.NumKVHeads+h)*keys + key
+}
+
+// Check implements Problem.
+func (p *appendProblem) Check(ctx context.Context, r *Runner) error {
+	return p.check(ctx, r, "append", p.tensors(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		if p.Advance != 0 {
+			return attention.Advance(c, t["seq_lens"], p.Advance)
+		}
+		k, v := t["k"], t["v"]
+		if p.KeysFirst {
+			k, v = k.Permute(0, 2, 1, 3), v.Permute(0, 2, 1, 3)
+		}
+		return attention.Append(c, attention.AppendTensors{
+			NewK: t["new_k"], NewV: t["new_v"], K: k, V: v, Q: t["q"], Cos: t["cos"], Sin: t["sin"],
+			SeqLens: t["seq_lens"], BlockTable: t["block_table"], CacheBatchIdx: t["cache_batch_idx"], State: t["state"],
+		}, p.AppendProblem)
+	})
+}
+
+// Smaller implements Problem.
+func (p *appendProblem) Smaller() (list []Problem) {
+	add := func(change func(q *appendProblem)) {
+		q := *p
+		q.Lens = slices.Clone(p.Lens)
+		change(&q)
+		if !reflect.DeepEqual(&q, p) && q.Validate() == nil {
+			list = append(list, &q)
+		}
+	}
+	for _, off := range []func(q *appendProblem){
+		func(q *appendProblem) { q.PageSize, q.Pages = 0, 0 },
+		func(q *appendProblem) { q.CacheRows = 0 },
+		func(q *appendProblem) { q.RoPE = attention.RoPE{} },
+		func(q *appendProblem) { q.RoPE.Interleaved = false },
+		func(q *appendProblem) { q.KeysFirst, q.NoQ = false, false },
+		func(q *appendProblem) { q.ValueDim = 0 },
+		func(q *appendProblem) { q.Batch, q.Lens = 1, q.Lens[:1] },
+		func(q *appendProblem) { q.Batch, q.Lens = 1, q.Lens[len(q.Lens)-1:] },
+		func(q *appendProblem) { q.NumHeads, q.NumKVHeads = 1, 1 },
+		func(q *appendProblem) { q.NewKeys, q.SeqQ = (q.NewKeys+1)/2, (q.SeqQ+1)/2 },
+		func(q *appendProblem) { clear(q.Lens) },
+	} {
+		add(off)
+	}
+	p.smaller(func(d kernelData) { add(func(q *appendProblem) { q.kernelData = d }) })
+	return list
+}
+
+// drawAppend draws a problem.
+func drawAppend(family, rng *rand.Rand, s Space) Problem {
+	p := &appendProblem{}
+	var ok bool
+	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
+		return nil
+	}
+	p.HeadDim = decodeDim(family)
+	if family.IntN(4) == 0 {
+		p.ValueDim = decodeDim(family)
+	}
+	switch family.IntN(4) {
+	case 0, 1:
+		p.RoPE.Dims = p.HeadDim
+	case 2:
+		p.RoPE.Dims = 2 * (1 + family.IntN(p.HeadDim/2))
+	}
+	p.RoPE.Interleaved = p.RoPE.Dims > 0 && chance(family, 2)
+	p.KeysFirst, p.NoQ = chance(family, 2), chance(family, 4)
+	switch family.IntN(3) {
+	case 0:
+		p.PageSize = attention.MinPageSize << family.IntN(6)
+	case 1:
+		p.CacheRows = 1 // a size
+	}
+	advance := chance(family, 6)
+	p.kernelData = drawData(family, rng)
+
+	heads, group := 1+rng.IntN(4), one(rng, 1, 2, 4, 8)
+	longest := Size(rng, 600)
+	p.Batch, p.NewKeys = 1+rng.IntN(6), one(rng, 1, 1, 2, 3, 1+rng.IntN(40))
+	cost := func() float64 {
+		return 40 * float64(p.Batch*heads) * float64(p.HeadDim+p.ValueHeadDim()) * float64(longest+p.NewKeys*group)
+	}
+	within(rng, budget(rng, s), cost, &p.Batch, &p.NewKeys, &heads, &group, &longest)
+	p.NumHeads, p.NumKVHeads, p.SeqQ = heads*group, heads, max(1, p.NewKeys-rng.IntN(2))
+	p.SeqKV = longest + p.NewKeys
+	if p.PageSize > 0 {
+		p.SeqKV = (p.SeqKV + p.PageSize - 1) / p.PageSize * p.PageSize
+		p.Pages = p.Batch*p.SeqKV/p.PageSize + rng.IntN(4)
+	}
+	if p.CacheRows > 0 {
+		p.CacheRows = p.Batch + rng.IntN(4)
+	}
+	for range p.Batch {
+		n := rng.IntN(p.SeqKV - p.NewKeys + 1)
+		if rng.IntN(12) == 0 {
+			n = p.SeqKV - p.NewKeys + 1 + rng.IntN(9) // one too many
+		}
+		p.Lens = append(p.Lens, n)
+	}
+	if advance {
+		p.Advance = one(rng, 1, -1, 7, 1000)
+	}
+	return p
+}
