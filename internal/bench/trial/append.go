@@ -95,7 +95,10 @@ func (p *appendProblem) tensors() []guard.Tensor {
 			in.CacheBatchIdx = append(in.CacheBatchIdx, int32(row))
 		}
 	}
-	cos, sin := attention.RoPETable(p.SeqKV, p.RoPE.Dims, 10000)
+	var cos, sin []float32
+	if p.RoPE.Dims > 0 {
+		cos, sin = attention.RoPETable(p.SeqKV, p.RoPE.Dims, 10000)
+	}
 	update := func(name string, shape []int, stream int) guard.Tensor {
 		t := guard.Tensor{Name: name, DType: p.DType, Shape: shape, Values: p.plain(stream, p.DType, product(shape), 1), Bounds: make([]float64, product(shape))}
 		t.Want = slices.Clone(t.Values)
