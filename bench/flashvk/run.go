@@ -72,9 +72,10 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer in.Close()
-	op, err := r.flags.FromFile(in)
+	file := kernels.InOrder(in, r.flags)
+	op, err := r.flags.FromFile(file)
 	if err == nil {
-		err = kernels.CheckFile(in.Tensors(), op, r.backward)
+		err = kernels.CheckFile(file.Tensors(), op, r.backward)
 	}
 	if err == nil {
 		err = checkCounts(in, op)
@@ -94,6 +95,12 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	announce(a.stderr, environment(d.Caps()))
+	fmt.Fprintf(a.stderr, "flashvk: %s %s\n", r.kernel.Name, op.Describe())
+	if o, ok := r.flags.(kernels.Ordered); ok {
+		if text := o.Doubt(in); text != "" {
+			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
+		}
+	}
 	ops := []bench.Op{op}
 	if err := r.use(a.stderr, d.Caps(), ops); err != nil {
 		return err
@@ -155,9 +162,13 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		if !t.Read(pass) && !t.Written(pass) {
 			continue
 		}
-		x, err := d.NewTensor(t.Name, t.DType, t.Shape...)
+		axes := r.axes(t)
+		x, err := d.NewTensor(t.Name, t.DType, kernels.Permuted(t.Shape, axes)...)
 		if err != nil {
 			return err
+		}
+		if axes != nil {
+			x = x.Permute(axes...)
 		}
 		tensors[t.Name] = x
 		if !t.Read(pass) {
@@ -193,10 +204,22 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 	var outputs []bench.FileTensor
 	for _, t := range op.Tensors() {
 		if t.Written(pass) {
-			outputs = append(outputs, bench.FileTensor{Name: t.Name, Tensor: tensors[t.Name]})
+			x := tensors[t.Name]
+			if axes := r.axes(t); axes != nil {
+				x = x.Permute(axes...) // back to the file's order
+			}
+			outputs = append(outputs, bench.FileTensor{Name: t.Name, Tensor: x})
 		}
 	}
 	return bench.WriteTensors(ctx, r.out, outputs)
+}
+
+// axes returns where the axes of a tensor are in files, nil if there is nothing to permute.
+func (r *runKernel) axes(t bench.OpTensor) []int {
+	if o, ok := r.flags.(kernels.Ordered); ok {
+		return o.Axes(t.Name, len(t.Shape))
+	}
+	return nil
 }
 
 // transferBytes is the piece in which tensors travel between a file and a
