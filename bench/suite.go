@@ -157,7 +157,7 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if slices.Contains(t.others, Naive) {
 		s.Add("naive", "one invocation for each row, which shares nothing with the others")
 	}
-	s.Add("time", "device time per call, median of samples; a ratio is the time of the column before it by ours: above 1, ours is faster")
+	s.Add("time", "device time per call, median of samples; of ours, %s\na ratio is the time of the column before it by ours: above 1, ours is faster", IntervalWords)
 	s.Add("check", "against a float64 reference, on %s", t.rowsChecked())
 }
 
@@ -262,7 +262,7 @@ func (t *suiteTable) row(g []Result) []string {
 		if t.traffic {
 			row = append(row, significant(ours.ByteRate()/1e9))
 		}
-		row = append(row, fmt.Sprintf("%.0f%%", 100*Summarize(ours.Timing.DeviceNS).Spread()))
+		row = append(row, Summarize(ours.Timing.DeviceNS).PlusMinus())
 	}
 	if ours.Status != StatusOK && ours.Status != StatusFailed {
 		return append(row, "-", "-", "-", "-")

@@ -104,8 +104,8 @@ func groupSection(results []Result) sheet.Section {
 	if t.ours == nil {
 		return s
 	}
-	s.Add("time", "device time per call, median of %d samples; ± its 95 %% confidence interval\n"+
-		"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(t.ours.Timing.DeviceNS))
+	s.Add("time", "device time per call, median of %d samples; %s\n"+
+		"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(t.ours.Timing.DeviceNS), IntervalWords)
 	if t.peers {
 		s.Add("ratio", "time by that of %s: above 1 is slower than it", t.ours.Impl)
 	}
@@ -143,7 +143,7 @@ func (t *groupTable) row(x Result) []string {
 		row = []string{
 			x.Impl,
 			FormatTime(x.NS()),
-			fmt.Sprintf("%.0f%%", 100*Summarize(x.Timing.DeviceNS).Spread()),
+			Summarize(x.Timing.DeviceNS).PlusMinus(),
 			FormatSI(x.FLOPRate(), "FLOP/s"),
 			FormatSI(x.ByteRate(), "B/s"),
 			orDash(FormatTime, Summarize(x.Timing.ReplayNS).Median),
