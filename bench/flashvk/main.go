@@ -26,12 +26,14 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // Exit codes.
@@ -53,12 +55,14 @@ func main() {
 // run executes the command line args and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := &checkedWriter{w: stdout}
-	root := newRoot(&app{args: args, stdout: out, stderr: stderr})
+	a := &app{args: args, stdout: out, stderr: stderr}
+	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	a.warnCache()
 	lost := out.err
 	if lost != nil {
 		lost = fmt.Errorf("writing the results: %w", lost)
@@ -112,6 +116,9 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 type app struct {
 	args           []string // the command line without the program
 	stdout, stderr io.Writer
+
+	cached  sync.Mutex
+	devices []*vk.Device // that keep compiled pipelines
 }
 
 func newRoot(a *app) *cobra.Command {

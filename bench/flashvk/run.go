@@ -89,7 +89,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	if err := safetensors.CanCreate(r.out); err != nil {
 		return err // before the work, not after it
 	}
-	d, err := openDevice(r.device)
+	d, err := a.openDevice(r.device)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
 	}
 	defer bench.CloseOp(op)
-	return r.compute(ctx, d, in, op)
+	return r.compute(ctx, a, d, in, op)
 }
 
 // checkCounts returns an error unless the counts in a file that kernels.CheckFile likes
@@ -146,8 +146,13 @@ func (r *runKernel) passes() []bench.Pass {
 	return []bench.Pass{bench.Forward}
 }
 
+// A noter is an Op that has something to say of what was computed; "" is nothing.
+type noter interface {
+	Note(ctx context.Context) (string, error)
+}
+
 // compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, op bench.Op) error {
+func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *safetensors.File, op bench.Op) error {
 	tensors := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range tensors {
@@ -200,6 +205,15 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 	}
 	if err := c.Submit(ctx); err != nil {
 		return err
+	}
+	if n, ok := op.(noter); ok {
+		text, err := n.Note(ctx)
+		if err != nil {
+			return err
+		}
+		if text != "" {
+			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
+		}
 	}
 	var outputs []bench.FileTensor
 	for _, t := range op.Tensors() {
