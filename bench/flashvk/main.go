@@ -135,7 +135,6 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 		SilenceErrors:         true,
 		DisableFlagsInUseLine: true,
 		SilenceUsage:          true,
-		CompletionOptions:     cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
@@ -184,7 +183,12 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // subcommandOnly is noArgs for a command that only has subcommands.
 func subcommandOnly(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s%q is not one of the commands %s", below(cmd), args[0], subcommands(cmd))
+		text := fmt.Sprintf("%s%q is not one of the commands %s", below(cmd), args[0], subcommands(cmd))
+		cmd.SuggestionsMinimumDistance = 2 // cobra's own, which it sets only where it writes the error
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			text += "; do you mean " + strings.Join(near, " or ") + "?"
+		}
+		return usageError{errors.New(text)}
 	}
 	return nil
 }
