@@ -56,9 +56,9 @@ func TestCheckFeatures(t *testing.T) {
 		{func(x *featureArgs) { x.in.CuSeqlensKV = vk.Tensor{} }, "attention: cu_seqlens_kv has no buffer"},
 		{func(x *featureArgs) { x.p.Batch = 3 }, "attention: alibi_slopes has shape [2 4] and strides [4 1], want shape [3 4]"},
 		{func(x *featureArgs) { x.in.CuSeqlensQ.Strides = []int{2} }, "attention: cu_seqlens_q has strides [2]: the last axis is not contiguous"},
-		{func(x *featureArgs) { x.p.ValueDim = 8 }, "attention: v has shape [7 2 16] and strides [32 16 1], want shape [7 2 8]"},
-		{func(x *featureArgs) { x.p.Varlen = Varlen{} }, "attention: q has shape [6 4 8] and strides [32 8 1], want shape [2 4 3 8]"},
-		{func(x *featureArgs) { x.in.LSE.Shape, x.in.LSE.Strides = []int{6, 4}, []int{4, 1} }, "attention: lse has shape [6 4] and strides [4 1], want shape [4 6]"},
+		{func(x *featureArgs) { x.p.ValueDim = 8 }, "attention: v has shape [7 2 16] and strides [32 16 1], want shape [7 2 8]: (total_kv, num_kv_heads, value_dim)"},
+		{func(x *featureArgs) { x.p.Varlen = Varlen{} }, "attention: q has shape [6 4 8] and strides [32 8 1], want shape [2 4 3 8]: (batch, num_heads, seq_q, head_dim)"},
+		{func(x *featureArgs) { x.in.LSE.Shape, x.in.LSE.Strides = []int{6, 4}, []int{4, 1} }, "attention: lse has shape [6 4] and strides [4 1], want shape [4 6]: (num_heads, total_q)"},
 		{func(x *featureArgs) { x.in.Sinks = x.in.LSE; x.in.Sinks.Shape, x.in.Sinks.Strides = []int{4}, []int{1} }, "attention: lse overlaps sinks: outputs need memory of their own"},
 	} {
 		x := good

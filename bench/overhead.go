@@ -242,7 +242,7 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 	var x sheet.Section
 	x.Add("problem", "%s", r.Of.title)
 	x.Add("record", "host time of recording a call, one of %d in a recording", overheadCalls)
-	x.Add("fresh", "host time of a call from nothing: reset, record, submit; without the wait; ± is its")
+	x.Add("fresh", "host time of a call from nothing: reset, record, submit; without the wait; %s", IntervalWords)
 	x.Add("submit", "host time of submitting a recorded call, without the wait")
 	x.Add("trip", "wall clock of submitting a recorded call and waiting for it")
 	x.Add("replay", "wall clock per kernel of replaying a recording of %d calls; of which the device works, and the rest, per kernel", overheadCalls)
@@ -262,7 +262,7 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 		for _, list := range [][]float64{o.Record, o.Fresh, o.Submit, o.RoundTrip, o.Replay, o.Device, o.Host} {
 			row = append(row, FormatTime(Summarize(list).Median))
 		}
-		x.Rows = append(x.Rows, append(row, fmt.Sprintf("%.0f%%", 100*Summarize(o.Fresh).Spread()), o.Choice))
+		x.Rows = append(x.Rows, append(row, Summarize(o.Fresh).PlusMinus(), o.Choice))
 	}
 	s.Sections = []sheet.Section{x}
 	return s

@@ -189,7 +189,7 @@ func TestCeilingSection(t *testing.T) {
 		{Name: "matrix f16", Wrong: errors.New("element 5 is 1, want 2")},
 		{Name: "matrix bf16", Reason: "no such matrices"},
 	})
-	require.Equal(t, [][]string{{"copy", "2.000 TB/s", "0%", "pass"}, {"matrix f16", "-", "-", "FAIL"}}, s.Rows)
+	require.Equal(t, [][]string{{"copy", "2.000 TB/s", "∞", "pass"}, {"matrix f16", "-", "-", "FAIL"}}, s.Rows)
 	require.Equal(t, []string{"matrix f16 is WRONG and was not timed: element 5 is 1, want 2", "matrix bf16: no such matrices"}, s.Notes)
 	require.Equal(t, "4x2x3 4x2 4 - 4x1x3", strings.Join([]string{
 		sizes([3]uint32{4, 2, 3}), sizes([3]uint32{4, 2, 1}), sizes([3]uint32{4, 1, 1}), sizes([3]uint32{}), sizes([3]uint32{4, 1, 3})}, " "))
@@ -225,13 +225,13 @@ func TestCallProfile(t *testing.T) {
 	s := p.Sheet()
 	require.Len(t, s.Sections, 3)
 	require.Equal(t, [][]string{
-		{"1", "pack", "4x4", "0 ns", "80.00 ns", "0%", "16%", "-", "-", "1.000 GB/s", "10%", "-", "-", "-", "-", "-", "-"},
-		{"2", "multiply.bf16", "first", "100.0 ns", "100.0 ns", "0%", "20%", "60.00 GFLOP/s", "60%", "400.0 MB/s", "4%", "-", "-", "-", "-", "-", "-"},
-		{"3", "multiply.bf16", "second", "∥ 150.0 ns", "150.0 ns", "0%", "30%", "20.00 GFLOP/s", "20%", "-", "-", "-", "-", "-", "-", "-", "-"},
-		{"4", "sum", "", "400.0 ns", "100.0 ns", "0%", "20%", "100.0 MFLOP/s", "1%", "-", "-", "-", "-", "-", "-", "-", "-"},
-		{"", "all", "", "", "500.0 ns", "0%", "100%", "18.00 GFLOP/s", "18%", "-", "-", "", "", "", "", "", ""},
+		{"1", "pack", "4x4", "0 ns", "80.00 ns", "100–100%", "16%", "-", "-", "1.000 GB/s", "10%", "-", "-", "-", "-", "-", "-"},
+		{"2", "multiply.bf16", "first", "100.0 ns", "100.0 ns", "100–100%", "20%", "60.00 GFLOP/s", "60%", "400.0 MB/s", "4%", "-", "-", "-", "-", "-", "-"},
+		{"3", "multiply.bf16", "second", "∥ 150.0 ns", "150.0 ns", "100–100%", "30%", "20.00 GFLOP/s", "20%", "-", "-", "-", "-", "-", "-", "-", "-"},
+		{"4", "sum", "", "400.0 ns", "100.0 ns", "100–100%", "20%", "100.0 MFLOP/s", "1%", "-", "-", "-", "-", "-", "-", "-", "-"},
+		{"", "all", "", "", "500.0 ns", "100–100%", "100%", "18.00 GFLOP/s", "18%", "-", "-", "", "", "", "", "", ""},
 	}, s.Sections[0].Rows)
-	require.Equal(t, []string{"multiply.bf16", "2", "200.0 ns", "0%", "40%", "45.00 GFLOP/s", "45%", "-", "-"}, s.Sections[1].Rows[1])
+	require.Equal(t, []string{"multiply.bf16", "2", "200.0 ns", "100–100%", "40%", "45.00 GFLOP/s", "45%", "-", "-"}, s.Sections[1].Rows[1])
 	var text bytes.Buffer
 	require.NoError(t, WriteSheet(&text, s, Table))
 	for _, want := range []string{"\n∥        no barrier before it", `rate by that of the loop "matrix bf16", or without matrices "fma f32"; B/s`, "in 120.0 ns of all no dispatch runs"} {

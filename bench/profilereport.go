@@ -48,7 +48,7 @@ func (t *profileTable) dispatches() sheet.Section {
 	s.Facts[0].Text += fmt.Sprintf("\n%s, checked against a float64 reference on %s: max|Δ| %s, limit %s",
 		x.Choice, checked(x.Check), formatError(x.Check.MaxAbs), formatError(x.Check.Limit))
 	whole := Summarize(t.WholeNS).Median
-	text := fmt.Sprintf("on the device, median of %d calls; the call as bench times it, without timestamps in it: %s", profileCalls, FormatTime(x.NS()))
+	text := fmt.Sprintf("on the device, median of %d calls, %s\nthe call as bench times it, without timestamps in it: %s", profileCalls, IntervalWords, FormatTime(x.NS()))
 	if len(t.Dispatches) > 1 {
 		text += fmt.Sprintf("\nbegin is after that of the first dispatch, share of all; in %s of all no dispatch runs", FormatTime(Summarize(t.IdleNS).Median))
 	}
@@ -153,7 +153,7 @@ func columns(names []string, text ...string) (list []sheet.Column) {
 // timeCells shows times and their part of the call.
 func timeCells(ns []float64, whole float64) []string {
 	sum := Summarize(ns)
-	return []string{FormatTime(sum.Median), fmt.Sprintf("%.0f%%", 100*sum.Spread()), percent(sum.Median, whole)}
+	return []string{FormatTime(sum.Median), sum.PlusMinus(), percent(sum.Median, whole)}
 }
 
 // cells shows rates and the part of the peak that they are.
@@ -195,7 +195,7 @@ func sizes(n [3]uint32) string {
 // CeilingSection shows what a device can do at most.
 func CeilingSection(list []Ceiling) sheet.Section {
 	var s sheet.Section
-	s.Add("ceilings", "loops that do one thing only, checked, then timed on this device in this run")
+	s.Add("ceilings", "loops that do one thing only, checked, then timed on this device in this run; of the time, %s", IntervalWords)
 	s.Columns = []sheet.Column{{Name: "loop"}, {Name: "rate", Number: true}, {Name: "±", Number: true}, {Name: "check"}}
 	for i := range list {
 		c := &list[i]
@@ -206,7 +206,7 @@ func CeilingSection(list []Ceiling) sheet.Section {
 			s.Rows = append(s.Rows, []string{c.Name, "-", "-", "FAIL"})
 			s.Note("%s is WRONG and was not timed: %v", c.Name, c.Wrong)
 		default:
-			s.Rows = append(s.Rows, []string{c.Name, FormatSI(c.Rate(), c.Unit), fmt.Sprintf("%.0f%%", 100*Summarize(c.Timing.DeviceNS).Spread()), "pass"})
+			s.Rows = append(s.Rows, []string{c.Name, FormatSI(c.Rate(), c.Unit), Summarize(c.Timing.DeviceNS).PlusMinus(), "pass"})
 		}
 	}
 	return s

@@ -86,7 +86,7 @@ type Timing struct {
 type Summary struct {
 	N                int
 	Median, Min, Max float64
-	// Lo and Hi are the 95 % confidence interval of the median, Min and Max if
+	// Lo and Hi are the 95 % confidence interval of the median, -Inf and +Inf if
 	// there are too few samples for one (fewer than six).
 	Lo, Hi float64
 }
@@ -102,17 +102,37 @@ func Summarize(samples []float64) Summary {
 	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(sorted, &benchmath.DefaultThresholds), confidence)
 	sum := Summary{N: len(sorted), Median: s.Center, Min: sorted[0], Max: sorted[len(sorted)-1], Lo: s.Lo, Hi: s.Hi}
 	if math.IsInf(s.Lo, 0) || math.IsInf(s.Hi, 0) {
-		sum.Lo, sum.Hi = sum.Min, sum.Max
+		sum.Lo, sum.Hi = math.Inf(-1), math.Inf(1)
 	}
 	return sum
 }
 
-// Spread returns how far Lo and Hi are from the median, as a fraction of it.
+// Spread returns how far Lo and Hi are from the median, as a fraction of it: +Inf without an
+// interval.
 func (s Summary) Spread() float64 {
 	if s.Median == 0 {
 		return 0
 	}
 	return max(s.Hi-s.Median, s.Median-s.Lo) / s.Median
+}
+
+// IntervalWords say what a column of PlusMinus has.
+const IntervalWords = "± its 95 % confidence interval, below six samples their range as min–max in % of it"
+
+// PlusMinus writes how certain the median is, as IntervalWords say: 3 %, or 97–105 %, or ∞ for
+// a single sample.
+func (s Summary) PlusMinus() string {
+	switch {
+	case s.N == 0 || s.Median == 0:
+		return "-"
+	case 0 < s.Spread() && s.Spread() < 0.0095:
+		return fmt.Sprintf("%.1f%%", 100*s.Spread())
+	case !math.IsInf(s.Spread(), 0):
+		return fmt.Sprintf("%.0f%%", 100*s.Spread())
+	case s.N == 1:
+		return "∞"
+	}
+	return fmt.Sprintf("%.0f–%.0f%%", 100*s.Min/s.Median, 100*s.Max/s.Median)
 }
 
 // NS returns the median device time, 0 if r was not timed.

@@ -57,8 +57,8 @@ func TestSummarize(t *testing.T) {
 	if got, want := s.Spread(), 3.5/5.5; got != want {
 		t.Errorf("spread %v, want %v", got, want)
 	}
-	if s := Summarize([]float64{1, 2, 6}); s.Lo != 1 || s.Hi != 6 || s.Median != 2 {
-		t.Errorf("three samples: %+v, want the range as the interval", s)
+	if s := Summarize([]float64{1, 2, 6}); !math.IsInf(s.Lo, -1) || !math.IsInf(s.Hi, 1) || s.Min != 1 || s.Max != 6 || s.Median != 2 {
+		t.Errorf("three samples: %+v, want no interval", s)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestTable(t *testing.T) {
 
 problem  attention forward, bfloat16: batch 2, heads 8, kv-heads 4, seqlen 1024, headdim 128, causal (bottom-right)
          4.299 GFLOP and at least 12.65 MB of memory traffic per call
-time     device time per call, median of 10 samples; ± its 95 % confidence interval
+time     device time per call, median of 10 samples; ± its 95 % confidence interval, below six samples their range as min–max in % of it
          replayed, recorded: wall clock per call, submitting a recorded call or recording it, too
 check    against a float64 reference, on 500 of 16384 rows
 
@@ -266,5 +266,47 @@ func TestParseFormat(t *testing.T) {
 	}
 	if _, err := ParseFormat("xml"); err == nil || err.Error() != `"xml" is not one of table, markdown, benchfmt, csv, json` {
 		t.Error(err)
+	}
+}
+
+// TestPlusMinus: nothing is called a confidence interval that is none, in tables and in files.
+func TestPlusMinus(t *testing.T) {
+	for _, c := range []struct {
+		samples []float64
+		want    string
+	}{
+		{nil, "-"},
+		{[]float64{7}, "∞"},
+		{[]float64{90, 100, 120}, "90–120%"},
+		{[]float64{90, 95, 100, 110, 120}, "90–120%"},
+		{[]float64{90, 95, 99, 101, 110, 120}, "20%"}, // the range is the interval of six, at 97 %
+	} {
+		if got := Summarize(c.samples).PlusMinus(); got != c.want {
+			t.Errorf("%v: %q, want %q", c.samples, got, c.want)
+		}
+	}
+	r := sampleReport()
+	for i := range r.Results {
+		if ns := r.Results[i].Timing.DeviceNS; len(ns) > 5 {
+			r.Results[i].Timing.DeviceNS = ns[:5]
+		}
+	}
+	for _, f := range []Format{Table, Markdown} {
+		var b bytes.Buffer
+		if err := r.Write(&b, f); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), "–") || strings.Contains(b.String(), " 3% ") {
+			t.Errorf("%s: no range of five samples:\n%s", f, &b)
+		}
+	}
+	var b bytes.Buffer
+	if err := r.Write(&b, JSON); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"device_ns_lo": null`, `"device_ns_hi": null`, `"device_ns_min": `} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %s in\n%s", want, &b)
+		}
 	}
 }

@@ -165,7 +165,7 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if slices.Contains(t.others, Naive) {
 		s.Add("naive", "one invocation for each row, which shares nothing with the others")
 	}
-	s.Add("time", "device time per call, median of samples; a ratio is the time of the column before it by ours: above 1, ours is faster")
+	s.Add("time", "device time per call, median of samples; of ours, %s\na ratio is the time of the column before it by ours: above 1, ours is faster", IntervalWords)
 	if t.share() {
 		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(t.copy, "B/s"))
 	}
@@ -304,7 +304,7 @@ func (t *suiteTable) row(g []Result) []string {
 		if t.share() {
 			row = append(row, fmt.Sprintf("%.1f%%", 100*Report{Copy: t.copy}.CopyShare(ours)))
 		}
-		row = append(row, fmt.Sprintf("%.0f%%", 100*Summarize(ours.Timing.DeviceNS).Spread()))
+		row = append(row, Summarize(ours.Timing.DeviceNS).PlusMinus())
 	}
 	if ours.Status != StatusOK && ours.Status != StatusFailed {
 		return append(row, "-", "-", "-", "-")

@@ -107,8 +107,8 @@ func (r Report) groupSection(results []Result) sheet.Section {
 	if t.ours == nil {
 		return s
 	}
-	s.Add("time", "device time per call, median of %d samples; ± its 95 %% confidence interval\n"+
-		"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(t.ours.Timing.DeviceNS))
+	s.Add("time", "device time per call, median of %d samples; %s\n"+
+		"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(t.ours.Timing.DeviceNS), IntervalWords)
 	if r.Copy > 0 && len(of.amounts) > 0 {
 		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(r.Copy, "B/s"))
 	}
@@ -178,7 +178,7 @@ func (t *groupTable) row(x Result) []string {
 		row = []string{
 			x.Impl,
 			FormatTime(x.NS()),
-			fmt.Sprintf("%.0f%%", 100*Summarize(x.Timing.DeviceNS).Spread()),
+			Summarize(x.Timing.DeviceNS).PlusMinus(),
 			FormatSI(x.FLOPRate(), "FLOP/s"),
 			FormatSI(x.ByteRate(), "B/s"),
 			orDash(FormatTime, Summarize(x.Timing.ReplayNS).Median),

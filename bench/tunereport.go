@@ -15,7 +15,7 @@ func (t *Tuned) Sheet() sheet.Sheet {
 	var s sheet.Section
 	s.Add("problem", "%s", Title(t.Of.Op(), t.Of.Pass()))
 	s.Add("*", "what the built-in table takes")
-	s.Add("time", "device time per call; ± the 95 %% confidence interval of its median, for finalists")
+	s.Add("time", "device time per call, median; for finalists %s", IntervalWords)
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
 	for i, name := range []string{"configuration", "time", "±", "rate", "registers", "spilled", "shared", "code", "compiled in", "max|Δ|"} {
 		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 0})
@@ -40,7 +40,7 @@ func (t *Tuned) Sheet() sheet.Sheet {
 func trialRow(x *Trial) []string {
 	spread := ""
 	if x.Final() {
-		spread = fmt.Sprintf("%.0f%%", 100*Summarize(x.Timing.DeviceNS).Spread())
+		spread = Summarize(x.Timing.DeviceNS).PlusMinus()
 	}
 	name := x.Choice
 	if x.Table {

@@ -68,12 +68,19 @@ func (t DType) Short() string {
 	return t.String()
 }
 
-// Parse accepts the long and the short names of the floating-point formats.
+// Parse accepts the long and the short names of the floating-point formats, and what other
+// libraries call them: fp16, half, fp32.
 func Parse(name string) (DType, error) {
 	for _, t := range All() {
 		if name == t.String() || name == t.Short() {
 			return t, nil
 		}
+	}
+	switch name {
+	case "fp16", "half":
+		return Float16, nil
+	case "fp32":
+		return Float32, nil
 	}
 	return 0, fmt.Errorf("dtype: %q is not one of float32, float16, bfloat16", name)
 }

@@ -81,6 +81,11 @@ func TestParse(t *testing.T) {
 			require.Equal(t, d, got)
 		}
 	}
+	for name, want := range map[string]DType{"fp16": Float16, "half": Float16, "bf16": BFloat16, "fp32": Float32} {
+		got, err := Parse(name)
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
 	_, err := Parse("float64")
 	require.EqualError(t, err, `dtype: "float64" is not one of float32, float16, bfloat16`)
 }

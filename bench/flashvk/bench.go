@@ -77,7 +77,7 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 			return err
 		}
 	}
-	d, err := openDevice(b.device)
+	d, err := a.openDevice(b.device)
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 	if _, err := b.cases(cmd, false); err != nil { // sizes that are wrong on every device
 		return err
 	}
-	d, err := openDevice(b.device)
+	d, err := a.openDevice(b.device)
 	if err != nil {
 		return err
 	}

@@ -19,13 +19,31 @@ func deviceVar(f *pflag.FlagSet, p *string) {
 }
 
 // openDevice opens the device that --device names. Compiled pipelines are kept
-// in the user's cache folder, if there is one.
-func openDevice(name string) (*vk.Device, error) {
+// in the user's cache folder, if there is one; see warnCache.
+func (a *app) openDevice(name string) (*vk.Device, error) {
 	o := vk.Options{Device: name, Name: "flashvk"}
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.CacheDir = filepath.Join(dir, "flashvk", "pipelines")
 	}
-	return vk.Open(o)
+	d, err := vk.Open(o)
+	if err == nil {
+		a.cached.Lock()
+		defer a.cached.Unlock()
+		a.devices = append(a.devices, d)
+	}
+	return d, err
+}
+
+// warnCache says once, when devices are closed, that compiled pipelines could not be kept.
+func (a *app) warnCache() {
+	a.cached.Lock()
+	defer a.cached.Unlock()
+	for _, d := range a.devices {
+		if err := d.CacheErr(); err != nil {
+			fmt.Fprintf(a.stderr, "flashvk: WARNING: %v: kernels are compiled anew by every command\n", err)
+			return
+		}
+	}
 }
 
 // environment describes the device and the program for a report.

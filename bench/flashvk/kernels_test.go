@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,6 +166,28 @@ func TestRunOptim(t *testing.T) {
 	code, _, stderr := flashvk(append([]string{"run", "optim", "--in", path, "--out", path, dev}, words...)...)
 	require.Zero(t, code, stderr)
 	compareFile(t, path, op, values, []bench.Pass{bench.Forward})
+}
+
+// TestRunOptimSkipped: a step that is skipped says so, and one that is not does not.
+func TestRunOptimSkipped(t *testing.T) {
+	_, dev := device(t)
+	one := []int{1}
+	tensors := []bench.OpTensor{{Name: "param", Shape: one}, {Name: "grad", Shape: one}, {Name: "m", Shape: one}, {Name: "v", Shape: one}}
+	for _, c := range []struct {
+		grad    float64
+		skipped bool
+	}{{0.5, false}, {math.Inf(1), true}, {math.NaN(), true}} {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		x := []float32{0.5}
+		writeOp(t, path, tensors, map[string][]float32{"param": x, "grad": {float32(c.grad)}, "m": x, "v": x})
+		code, _, stderr := flashvk("run", "optim", "--in", path, "--out", path, "--max-norm", "1", dev)
+		require.Zero(t, code, stderr)
+		require.Equal(t, c.skipped, strings.Contains(stderr, "flashvk: WARNING: the step was skipped"), stderr)
+		out, err := safetensors.Open(path)
+		require.NoError(t, err)
+		require.Equal(t, c.skipped, read(t, out, "param", dtype.Float32, 1)[0] == 0.5)
+		require.NoError(t, out.Close())
+	}
 }
 
 // TestRunOptimStep refuses counts of steps that have no step after them.

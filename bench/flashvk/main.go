@@ -26,12 +26,14 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // Exit codes.
@@ -53,12 +55,14 @@ func main() {
 // run executes the command line args and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := &checkedWriter{w: stdout}
-	root := newRoot(&app{args: args, stdout: out, stderr: stderr})
+	a := &app{args: args, stdout: out, stderr: stderr}
+	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	a.warnCache()
 	lost := out.err
 	if lost != nil {
 		lost = fmt.Errorf("writing the results: %w", lost)
@@ -112,6 +116,9 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 type app struct {
 	args           []string // the command line without the program
 	stdout, stderr io.Writer
+
+	cached  sync.Mutex
+	devices []*vk.Device // that keep compiled pipelines
 }
 
 func newRoot(a *app) *cobra.Command {
@@ -128,7 +135,6 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 		SilenceErrors:         true,
 		DisableFlagsInUseLine: true,
 		SilenceUsage:          true,
-		CompletionOptions:     cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:                  subcommandOnly,
 		RunE:                  subcommandMissing,
 	}
@@ -177,7 +183,12 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // subcommandOnly is noArgs for a command that only has subcommands.
 func subcommandOnly(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s%q is not one of the commands %s", below(cmd), args[0], subcommands(cmd))
+		text := fmt.Sprintf("%s%q is not one of the commands %s", below(cmd), args[0], subcommands(cmd))
+		cmd.SuggestionsMinimumDistance = 2 // cobra's own, which it sets only where it writes the error
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			text += "; do you mean " + strings.Join(near, " or ") + "?"
+		}
+		return usageError{errors.New(text)}
 	}
 	return nil
 }

@@ -99,11 +99,13 @@ func TestErrors(t *testing.T) {
 		code int
 		want string // in the line, after "flashvk: "
 	}{
-		{args: "", code: 2, want: "a command is missing: bench, devices, plot, profile, run, selftest, sweep, train, tune, version"},
+		{args: "", code: 2, want: "a command is missing: bench, completion, devices, plot, profile, run, selftest, sweep, train, tune, version"},
 		{args: "bench", code: 2, want: "bench: a command is missing: attention, compare"},
 		{args: "run", code: 2, want: "run: a command is missing: attention"},
-		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, devices, plot, profile, run, selftest, sweep, train, tune, version`},
+		{args: "nonsense", code: 2, want: `"nonsense" is not one of the commands bench, completion, devices, plot, profile, run, selftest, sweep, train, tune, version`},
 		{args: "bench atention", code: 2, want: `bench: "atention" is not one of the commands attention, compare`},
+		{args: "benhc attention", code: 2, want: `; do you mean bench?`},
+		{args: "bench atention", code: 2, want: `; do you mean attention?`},
 		{args: "run mpl", code: 2, want: `run: "mpl" is not one of the commands attention`},
 		{args: "bench attention 4", code: 2, want: `bench attention: argument "4" is not expected`},
 		{args: "run attention x y", code: 2, want: `run attention: argument "x" is not expected`},

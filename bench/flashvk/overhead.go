@@ -80,7 +80,7 @@ func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 	if err := errors.Join(o.passes.check(nil), o.check()); err != nil {
 		return err
 	}
-	d, err := openDevice(o.device)
+	d, err := a.openDevice(o.device)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (p *profileKernel) run(ctx context.Context, a *app) (err error) {
 	if err := p.checkAll(); err != nil {
 		return err
 	}
-	d, err := openDevice(p.device)
+	d, err := a.openDevice(p.device)
 	if err != nil {
 		return err
 	}

@@ -72,9 +72,10 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer in.Close()
-	op, err := r.flags.FromFile(in)
+	file := kernels.InOrder(in, r.flags)
+	op, err := r.flags.FromFile(file)
 	if err == nil {
-		err = kernels.CheckFile(in.Tensors(), op, r.backward)
+		err = kernels.CheckFile(file.Tensors(), op, r.backward)
 	}
 	if err == nil {
 		err = checkCounts(in, op)
@@ -88,12 +89,18 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	if err := safetensors.CanCreate(r.out); err != nil {
 		return err // before the work, not after it
 	}
-	d, err := openDevice(r.device)
+	d, err := a.openDevice(r.device)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	announce(a.stderr, environment(d.Caps()))
+	fmt.Fprintf(a.stderr, "flashvk: %s %s\n", r.kernel.Name, op.Describe())
+	if o, ok := r.flags.(kernels.Ordered); ok {
+		if text := o.Doubt(in); text != "" {
+			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
+		}
+	}
 	ops := []bench.Op{op}
 	if err := r.use(a.stderr, d.Caps(), ops); err != nil {
 		return err
@@ -107,7 +114,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
 	}
 	defer bench.CloseOp(op)
-	return r.compute(ctx, d, in, op)
+	return r.compute(ctx, a, d, in, op)
 }
 
 // checkCounts returns an error unless the counts in a file that kernels.CheckFile likes
@@ -139,8 +146,13 @@ func (r *runKernel) passes() []bench.Pass {
 	return []bench.Pass{bench.Forward}
 }
 
+// A noter is an Op that has something to say of what was computed; "" is nothing.
+type noter interface {
+	Note(ctx context.Context) (string, error)
+}
+
 // compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.File, op bench.Op) error {
+func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *safetensors.File, op bench.Op) error {
 	tensors := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range tensors {
@@ -155,9 +167,13 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 		if !t.Read(pass) && !t.Written(pass) {
 			continue
 		}
-		x, err := d.NewTensor(t.Name, t.DType, t.Shape...)
+		axes := r.axes(t)
+		x, err := d.NewTensor(t.Name, t.DType, kernels.Permuted(t.Shape, axes)...)
 		if err != nil {
 			return err
+		}
+		if axes != nil {
+			x = x.Permute(axes...)
 		}
 		tensors[t.Name] = x
 		if !t.Read(pass) {
@@ -190,13 +206,34 @@ func (r *runKernel) compute(ctx context.Context, d *vk.Device, in *safetensors.F
 	if err := c.Submit(ctx); err != nil {
 		return err
 	}
+	if n, ok := op.(noter); ok {
+		text, err := n.Note(ctx)
+		if err != nil {
+			return err
+		}
+		if text != "" {
+			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
+		}
+	}
 	var outputs []bench.FileTensor
 	for _, t := range op.Tensors() {
 		if t.Written(pass) {
-			outputs = append(outputs, bench.FileTensor{Name: t.Name, Tensor: tensors[t.Name]})
+			x := tensors[t.Name]
+			if axes := r.axes(t); axes != nil {
+				x = x.Permute(axes...) // back to the file's order
+			}
+			outputs = append(outputs, bench.FileTensor{Name: t.Name, Tensor: x})
 		}
 	}
 	return bench.WriteTensors(ctx, r.out, outputs)
+}
+
+// axes returns where the axes of a tensor are in files, nil if there is nothing to permute.
+func (r *runKernel) axes(t bench.OpTensor) []int {
+	if o, ok := r.flags.(kernels.Ordered); ok {
+		return o.Axes(t.Name, len(t.Shape))
+	}
+	return nil
 }
 
 // transferBytes is the piece in which tensors travel between a file and a

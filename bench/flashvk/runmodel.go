@@ -147,7 +147,7 @@ func (r *runModel) run(ctx context.Context, a *app) (err error) {
 	if err := safetensors.CanCreate(r.out); err != nil {
 		return err // before the work, not after it
 	}
-	d, err := openDevice(r.device)
+	d, err := a.openDevice(r.device)
 	if err != nil {
 		return err
 	}

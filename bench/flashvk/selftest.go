@@ -107,7 +107,7 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 				}
 				return runRandom(cmd.Context(), a, random, device, some, out)
 			}
-			o := selftest.Options{Impls: impls, Budget: budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return openDevice(device) }}
+			o := selftest.Options{Impls: impls, Budget: budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return a.openDevice(device) }}
 			return runSelftest(cmd.Context(), a, o, out)
 		},
 	}

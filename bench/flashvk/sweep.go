@@ -158,7 +158,7 @@ func (s *sweep) run(ctx context.Context, a *app) (err error) {
 	if err := s.checkAll(); err != nil {
 		return err
 	}
-	d, err := openDevice(s.device)
+	d, err := a.openDevice(s.device)
 	if err != nil {
 		return err
 	}

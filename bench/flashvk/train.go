@@ -193,7 +193,7 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	if err := t.resolve(); err != nil {
 		return err
 	}
-	d, err := openDevice(t.device)
+	d, err := a.openDevice(t.device)
 	if err != nil {
 		return err
 	}

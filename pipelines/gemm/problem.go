@@ -16,7 +16,7 @@ type Problem struct {
 	Activation     Activation
 	Residual       bool
 	DType          dtype.DType // of A and B
-	Out            dtype.DType // of C, Residual, X and S
+	Out            dtype.DType // of C, Residual, X and S; the zero value is Float32 whatever DType is
 }
 
 // An Activation is what the epilogue does to the sum: one of the constants.

@@ -13,7 +13,7 @@ import (
 type Problem struct {
 	Tokens, Heads, In, Hidden int
 	DType                     dtype.DType
-	Grad                      dtype.DType // of DW1 and DW2
+	Grad                      dtype.DType // of DW1 and DW2; the zero value is Float32 whatever DType is
 }
 
 // headOutputs are those of a head: logit, mu, log sigma.

@@ -13,7 +13,7 @@ type Problem struct {
 	// Tensors have an axis of heads unless Heads is 0, which is one perceptron.
 	Tokens, Heads, In, Hidden, Out int
 	DType                          dtype.DType
-	Grad                           dtype.DType // of DW1 and DW2
+	Grad                           dtype.DType // of DW1 and DW2; the zero value is Float32 whatever DType is
 	// Keep says what Forward writes for Backward, which else computes it again.
 	Keep Keep
 	// Float32 makes Y float32 whatever DType is; DY is of DType.

@@ -209,3 +209,17 @@ func TestFullDisk(t *testing.T) {
 	require.Contains(t, oneError(t, p.stderr.String()), path+": no space left on device")
 	require.Empty(t, strings.TrimSpace(p.stdout.String()))
 }
+
+// TestCacheWarning: a folder of compiled pipelines that cannot be made costs one line, not the
+// result.
+func TestCacheWarning(t *testing.T) {
+	_, dev := device(t)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	t.Setenv("XDG_CACHE_HOME", file) // no folder, and none can be made below it
+	code, stdout, stderr := flashvk(t, small(dev)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "scalar")
+	require.Equal(t, 1, strings.Count(stderr, "WARNING: vk: pipeline cache: "), stderr)
+	oneError(t, stderr)
+}

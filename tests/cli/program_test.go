@@ -208,3 +208,24 @@ func oneError(t *testing.T, stderr string) string {
 func small(dev string, more ...string) []string {
 	return append([]string{"bench", "attention", dev, "--batch=1", "--heads=2", "--seqlen=33", "--headdim=16", "--impl=scalar", "--iters=2", "--count=2", "--no-tuning"}, more...)
 }
+
+// TestCompletion: shells get scripts, and the scripts get names of commands and of flags.
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		code, stdout, stderr := flashvk(t, "completion", shell)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "flashvk", shell)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"__complete", "se"}, "selftest\t"},
+		{[]string{"__complete", "run", "att"}, "attention\t"},
+		{[]string{"__complete", "run", "attention", "--lay"}, "--layout\t"},
+	} {
+		code, stdout, _ := flashvk(t, c.args...)
+		require.Zero(t, code)
+		require.Contains(t, stdout, c.want)
+	}
+}

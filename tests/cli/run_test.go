@@ -140,3 +140,78 @@ func TestRunInPlace(t *testing.T) {
 	defer f.Close()
 	tensor(t, f, "o", 1, heads, 5, headDim)
 }
+
+// exchange returns x, of shape (a, b, n), as (b, a, n).
+func exchange(x []float32, a, b, n int) []float32 {
+	y := make([]float32, len(x))
+	for i := range a {
+		for j := range b {
+			copy(y[(j*a+i)*n:][:n], x[(i*b+j)*n:][:n])
+		}
+	}
+	return y
+}
+
+// saved makes a file of tensors of float32.
+func saved(t *testing.T, shapes map[string][]int, data map[string][]float32) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "in.safetensors")
+	var list []safetensors.Tensor
+	for name, shape := range shapes {
+		list = append(list, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shape})
+	}
+	w, err := safetensors.Create(path, list, nil)
+	require.NoError(t, err)
+	defer w.Close()
+	for name := range shapes {
+		require.NoError(t, w.WriteFloat32s(name, data[name]))
+	}
+	require.NoError(t, w.Commit())
+	return path
+}
+
+// TestRunLayout: with --layout bshd a file in flash-attn's order of axes gives the same numbers
+// in that order, forward and backward. Without it the program says what it takes the axes for,
+// and doubts where both orders have a meaning.
+func TestRunLayout(t *testing.T) {
+	_, dev := device(t)
+	const seq, many = 5, 6 // fewer queries than heads
+	r := rand.New(rand.NewPCG(22, 2))
+	data := map[string][]float32{}
+	bhsd, bshd := map[string][]int{}, map[string][]int{}
+	swapped := map[string][]float32{}
+	for _, name := range []string{"q", "k", "v", "do"} {
+		data[name] = draw(r, many*seq*headDim)
+		swapped[name] = exchange(data[name], many, seq, headDim)
+		bhsd[name], bshd[name] = []int{1, many, seq, headDim}, []int{1, seq, many, headDim}
+	}
+	run := func(in string, more ...string) (*safetensors.File, string) {
+		out := filepath.Join(t.TempDir(), "out.safetensors")
+		code, _, stderr := flashvk(t, append([]string{"run", "attention", dev, "--in", in, "--out", out, "--causal", "--backward", "--no-tuning"}, more...)...)
+		require.Zero(t, code, stderr)
+		f, err := safetensors.Open(out)
+		require.NoError(t, err)
+		t.Cleanup(func() { f.Close() })
+		return f, stderr
+	}
+	const doubt = "say --layout bshd"
+	want, stderr := run(saved(t, bhsd, data))
+	require.Contains(t, stderr, "flashvk: attention float32: batch 1, heads 6, kv-heads 6, seqlen 5, headdim 16, causal (bottom-right)\n")
+	require.Contains(t, stderr, doubt)
+	_, stderr = run(saved(t, bhsd, data), "--layout", "bhsd")
+	require.NotContains(t, stderr, doubt)
+	got, stderr := run(saved(t, bshd, swapped), "--layout", "bshd")
+	require.Contains(t, stderr, "flashvk: attention float32: batch 1, heads 6, kv-heads 6, seqlen 5, headdim 16, causal (bottom-right)\n")
+	require.NotContains(t, stderr, doubt)
+	for _, name := range []string{"o", "dq", "dk", "dv"} {
+		x := tensor(t, want, name, 1, many, seq, headDim)
+		require.InDeltaSlice(t, exchange(x, many, seq, headDim), tensor(t, got, name, 1, seq, many, headDim), 1e-6, name)
+	}
+	require.InDeltaSlice(t, tensor(t, want, "lse", 1, many, seq), tensor(t, got, "lse", 1, many, seq), 1e-6)
+	_, stderr = run(saved(t, bshd, swapped)) // as many queries as heads there are in truth
+	require.NotContains(t, stderr, doubt)
+
+	code, _, stderr := flashvk(t, "run", "attention", dev, "--in", saved(t, bhsd, data), "--out", filepath.Join(t.TempDir(), "x"), "--layout", "sbhd")
+	require.Equal(t, 2, code)
+	require.Contains(t, oneError(t, stderr), "not one of bhsd, bshd")
+}

@@ -61,7 +61,7 @@ func TestCompare(t *testing.T) {
 	require.Equal(t, `old      old.txt, gpu Test GPU, commit abc
 new      new.txt, gpu Other GPU, commit abc
 WARNING  gpu differs: this compares "Test GPU" with "Other GPU", not only two programs
-unit     sec/op, median ± its 95 % confidence interval
+unit     sec/op, median ± its 95 % confidence interval, ∞ below six samples
 change   of the median; ~ where the samples may come from one distribution (Mann-Whitney U test, p >= 0.05)
 common   dtype=f16/seq=5
 

@@ -23,7 +23,7 @@ func (r *Report) Sheet(percent float64) sheet.Sheet {
 			s.Add("WARNING", "%s differs: this compares %q with %q, not only two programs", key, r.Old.Config[key], r.New.Config[key])
 		}
 	}
-	s.Add("unit", "%s, median ± its 95 %% confidence interval", r.Unit)
+	s.Add("unit", "%s, median ± its 95 %% confidence interval, ∞ below six samples", r.Unit)
 	s.Add("change", "of the median; ~ where the samples may come from one distribution (Mann-Whitney U test, p >= 0.05)")
 	common, short := shorten(r.names())
 	if common != "" {

@@ -59,7 +59,9 @@ valuedim are multiples of 8 up to 256. The output file gets
     o     (batch, heads, seq_q, valuedim), in the format of q
     lse   (batch, heads, seq_q), F32: log(sum(exp(scores))) of each row
 A row that sees no key has o = 0 and lse = -Inf, or its sink. The output file
-appears only when it is complete.
+appears only when it is complete. With --layout bshd q, k, v, o and their
+gradients are (batch, seq, heads, headdim) in both files, as flash-attn has them;
+all else stays as it is, and so do packed sequences.
 
 The input file may hold tensors that change the scores
 x = softcap(scale*q*k) + bias - slope*|i+shift-j|, where shift is seq_kv - seq_q,
@@ -84,6 +86,7 @@ and the output file also gets the loss's gradients by the inputs,
 Rows and keys in no sequence have 0.`,
 			Example: `  flashvk run attention --in qkv.safetensors --out o.safetensors
   flashvk run attention --in qkv.safetensors --out o.safetensors --causal --impl scalar
+  flashvk run attention --in flash-attn.safetensors --out o.safetensors --layout bshd
   flashvk run attention --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1
   flashvk run attention --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7
   flashvk run attention --in qkv-do.safetensors --out gradients.safetensors --backward --causal`,
@@ -130,6 +133,7 @@ type attentionFlags struct {
 	dtype                                       dtype.DType
 	sizes                                       bool // the flags of sizes were added
 	mask                                        maskFlags
+	layout                                      layoutFlag // of files
 	features                                    featureFlags
 }
 
@@ -137,6 +141,7 @@ type attentionFlags struct {
 func (a *attentionFlags) Add(f *pflag.FlagSet, sizes bool) {
 	a.set, a.sizes = f, sizes
 	if !sizes {
+		a.layout.add(f)
 		a.mask.add(f)
 		return
 	}

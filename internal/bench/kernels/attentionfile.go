@@ -17,32 +17,47 @@ var inputNames = []string{"q", "k", "v", "bias", "alibi_slopes", "key_mask", "si
 
 // FromFile implements Flags. What it leaves to CheckFile are the tensors of --backward.
 func (a *attentionFlags) FromFile(in File) (bench.Op, error) {
-	var p attention.Problem
-	if err := a.mask.apply(&p); err != nil {
+	x, err := a.problem(in)
+	if err != nil {
 		return nil, err
+	}
+	_, dlse := in.Tensor("dlse")
+	return bench.NewAttentionOfFile(x.Problem, x.cu.q, x.cu.kv, dlse), nil
+}
+
+// fileProblem is a problem with where its packed sequences begin.
+type fileProblem struct {
+	attention.Problem
+	cu cuSeqlens
+}
+
+// problem returns the problem of tensors in a file.
+func (a *attentionFlags) problem(in File) (x fileProblem, err error) {
+	p := &x.Problem
+	if err := a.mask.apply(p); err != nil {
+		return x, err
 	}
 	for _, t := range in.Tensors() {
 		if !slices.Contains(inputNames, t.Name) {
-			return nil, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(inputNames, ", "))
+			return x, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(inputNames, ", "))
 		}
 	}
-	cu, err := readCuSeqlens(in)
+	x.cu, err = readCuSeqlens(in)
 	if err == nil {
-		err = readQKV(in, &p, cu)
+		err = readQKV(in, p, x.cu)
 	}
 	if err == nil {
-		err = readFeatures(in, &p)
+		err = readFeatures(in, p)
 	}
 	if err == nil {
-		if wrong := a.mask.checkAlign(&p); wrong != nil {
+		if wrong := a.mask.checkAlign(p); wrong != nil {
 			err = FlagError{wrong}
 		}
 	}
 	if err == nil {
 		err = p.Validate()
 	}
-	_, dlse := in.Tensor("dlse")
-	return bench.NewAttentionOfFile(p, cu.q, cu.kv, dlse), err
+	return x, err
 }
 
 // cuSeqlens are where the packed sequences begin; nil if they are not packed.

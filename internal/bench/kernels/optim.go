@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -54,7 +55,8 @@ The output file gets param.NAME, m.NAME, v.NAME, step if it was there, with --co
 copy.NAME, and with --max-norm
     norm  (1), F32: that of all gradients
 With --max-norm a gradient that is not finite, or a norm from 1.8e19 on, whose square
-float32 does not hold, leaves everything as it was.`,
+float32 does not hold, leaves everything as it was: the step is skipped, which a warning
+says.`,
 			Example: `  flashvk run optim --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16`,
 		},
 		Sweep: "--tensors 1..64x4",
@@ -195,6 +197,20 @@ func (o *optimOp) Close() {
 		a.Close()
 	}
 	o.made = nil
+}
+
+// Note says that a step was skipped.
+func (o *optimOp) Note(ctx context.Context) (string, error) {
+	for _, a := range o.made {
+		raw := make([]byte, 4)
+		if err := a.Skipped().DownloadRaw(ctx, raw); err != nil {
+			return "", err
+		}
+		if binary.LittleEndian.Uint32(raw) > 0 {
+			return "the step was skipped, and all is as it was: a gradient is not finite, or the norm of all is 1.8e19 or more", nil
+		}
+	}
+	return "", nil
 }
 
 // size returns the parameters.

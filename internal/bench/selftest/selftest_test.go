@@ -218,6 +218,20 @@ func TestSlow(t *testing.T) {
 	require.Equal(t, 1, r.report.Modules[0].Right)
 }
 
+// TestSheetLeft: what there was no time for is one line, however many paths that are.
+func TestSheetLeft(t *testing.T) {
+	var r Report
+	for _, format := range formats {
+		r.Paths = append(r.Paths, Path{Impl: attention.CoopMat, DType: format, Verdict: NotRun, Why: "there was no time for any of 9 cases", Left: 9})
+	}
+	r.Paths = append(r.Paths, Path{Impl: attention.Scalar, Verdict: Pass, Right: 3, Left: 2}, Path{Impl: attention.Unfused, Verdict: NotRun, Why: "the test ended before"})
+	var text strings.Builder
+	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table))
+	require.Equal(t, 1, strings.Count(text.String(), "there was no time for "), text.String()[strings.Index(text.String(), "path "):])
+	require.Contains(t, text.String(), "there was no time for 29 cases, all those of 3 paths among them: a larger --budget runs them\n")
+	require.Contains(t, text.String(), "the test ended before\n")
+}
+
 // TestSheet says that wrong matrices are named.
 func TestSheet(t *testing.T) {
 	r := Report{

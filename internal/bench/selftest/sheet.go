@@ -35,7 +35,7 @@ func (r *Report) pathSection() sheet.Section {
 			row = append(row, fmt.Sprint(p.Right), fmt.Sprint(p.Bad), fmt.Sprint(p.Refused), fmt.Sprint(p.Left), number("%.2f", p.Worst), number("%.2fx", p.Speed))
 		}
 		s.Rows = append(s.Rows, row)
-		if p.Why != "" {
+		if p.Why != "" && (p.Verdict != NotRun || p.Left == 0) { // what there was no time for is one line below
 			s.Note("%v %v, %v: %s: %s", p.Impl, p.Pass, p.DType, p.Verdict, strings.Join(strings.Fields(p.Why), " "))
 		}
 	}
@@ -45,10 +45,24 @@ func (r *Report) pathSection() sheet.Section {
 		}
 	}
 	if left := r.left(); left > 0 {
-		s.Note("there was no time for %d cases: a larger --budget runs them", left)
+		text := fmt.Sprintf("there was no time for %d cases", left)
+		if none := r.notRun(); none > 0 {
+			text += fmt.Sprintf(", all those of %d paths among them", none)
+		}
+		s.Note("%s: a larger --budget runs them", text)
 	}
 	s.Note("took %v", r.Took.Round(time.Second/10))
 	return s
+}
+
+// notRun returns how many rows there was no time for.
+func (r *Report) notRun() (n int) {
+	for _, p := range r.Paths {
+		if p.Verdict == NotRun && p.Left > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // left returns how many cases there was no time for.

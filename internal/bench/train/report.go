@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 
 	"github.com/flashvk/flashvk/bench"
@@ -64,7 +65,7 @@ func (x *BenchResult) section() (s sheet.Section) {
 	if x.Memory != nil {
 		s.Add("memory", "%v", x.Memory)
 	}
-	s.Add("time", "wall clock of forward, backward and AdamW, median of %d steps; ± its 95 %% confidence interval; ratio is a peer's time by ours", c.Samples)
+	s.Add("time", "wall clock of forward, backward and AdamW, median of %d steps; %s; ratio is a peer's time by ours", c.Samples, bench.IntervalWords)
 	s.Add("check", "ours: gradients against the slope of the loss along them; a peer's against ours, as a part of their norm")
 	for _, a := range x.About {
 		s.Add("peer", "%s", a)
@@ -79,7 +80,7 @@ func (x *BenchResult) section() (s sheet.Section) {
 		}
 		m := t.Summary()
 		seconds := m.Median / 1e9
-		s.Rows = append(s.Rows, []string{t.Impl, bench.FormatTime(m.Median), fmt.Sprintf("%.1f%%", 100*m.Spread()),
+		s.Rows = append(s.Rows, []string{t.Impl, bench.FormatTime(m.Median), m.PlusMinus(),
 			bench.FormatSI(float64(c.Tokens())/seconds, ""), bench.FormatSI(c.StepFLOPs(c.Shape)/seconds, "FLOP/s"), bench.FormatSI(float64(t.Bytes), "B"),
 			ratio(m.Median, ours), fmt.Sprintf("%.4f", t.First), fmt.Sprintf("%.4f", t.Last), fmt.Sprintf("%.1e", t.Slope)})
 		if t.Note != "" {
@@ -117,7 +118,12 @@ func (r *Report) writeCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	lines := [][]string{{"device", "driver", "commit", "shape", "dtype", "variant", "checkpoint", "batch", "context", "targets", "layers", "d_model", "d_ff", "heads", "head_dim", "components",
 		"impl", "step_ns", "low_ns", "high_ns", "tokens_per_s", "memory_bytes", "loss", "last", "check", "failed"}}
-	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
+	number := func(v float64) string {
+		if math.IsInf(v, 0) { // no interval of so few samples
+			return ""
+		}
+		return strconv.FormatFloat(v, 'g', 7, 64)
+	}
 	for _, x := range r.Results {
 		c := &x.Case
 		for _, t := range x.Timings {

@@ -16,7 +16,8 @@ type Argument struct {
 	present   bool // the problem has it
 	wantType  dtype.DType
 	wantShape []int
-	strided   bool // the last axis need not be contiguous
+	strided   bool   // the last axis need not be contiguous
+	axes      string // names of the axes for errors; "": none
 }
 
 // New returns the argument of that name: a tensor, whether the problem has it, and
@@ -28,6 +29,12 @@ func New(name string, t vk.Tensor, present bool, format dtype.DType, shape []int
 // Strided returns a whose last axis may have any stride.
 func (a Argument) Strided() Argument {
 	a.strided = true
+	return a
+}
+
+// Axes returns a whose errors of shape name the axes, as in (batch, heads, seq, dim).
+func (a Argument) Axes(names string) Argument {
+	a.axes = names
 	return a
 }
 
@@ -94,7 +101,7 @@ func (t *Argument) check() error {
 		same = t.Shape[i] == t.wantShape[i]
 	}
 	if !same {
-		return fmt.Errorf("%s has shape %v and strides %v, want shape %v", t.name, t.Shape, t.Strides, t.wantShape)
+		return fmt.Errorf("%s has shape %v and strides %v, want shape %v%s", t.name, t.Shape, t.Strides, t.wantShape, t.advice())
 	}
 	if last := len(t.wantShape) - 1; t.Strides[last] != 1 && t.Shape[last] != 1 && !t.strided {
 		return fmt.Errorf("%s has strides %v: the last axis is not contiguous", t.name, t.Strides)
@@ -103,6 +110,19 @@ func (t *Argument) check() error {
 		return fmt.Errorf("%s: %w", t.name, err)
 	}
 	return nil
+}
+
+// advice says what the wanted axes are, and how to get them where only the middle two of four are
+// exchanged: (batch, seq, heads, dim) is what other libraries have.
+func (t *Argument) advice() string {
+	if t.axes == "" {
+		return ""
+	}
+	text := ": " + t.axes
+	if s, w := t.Shape, t.wantShape; len(s) == 4 && len(w) == 4 && slices.Equal([]int{s[0], s[2], s[1], s[3]}, w) {
+		text += "; Tensor.Permute(0, 2, 1, 3) is a view with these axes"
+	}
+	return text
 }
 
 // overlaps reports whether the address ranges of two tensors meet, other than as parts of

@@ -1,0 +1,111 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// Ordered is Flags of a kernel whose tensors a file may hold with their axes in another
+// order.
+type Ordered interface {
+	// Axes returns where the axes of a tensor of so many axes are in the file: axis i of the
+	// kernel's tensor is axis Axes[i] there. The same permutation leads back. Nil: the file
+	// has the kernel's order.
+	Axes(tensor string, rank int) []int
+	// Doubt says why a file, whose problem FromFile liked, may mean another one; "" if
+	// nothing speaks for that.
+	Doubt(in File) string
+}
+
+// The orders of axes that files of attention may have.
+const (
+	layoutBHSD = "bhsd"
+	layoutBSHD = "bshd" // flash-attn's
+)
+
+// swapHeads exchanges the axes of heads and of the sequence.
+func swapHeads() []int { return []int{0, 2, 1, 3} }
+
+// layoutFlag is --layout of run.
+type layoutFlag struct{ name string }
+
+func (l *layoutFlag) add(f *pflag.FlagSet) {
+	l.name = layoutBHSD
+	f.Var(Value[string]{&l.name, OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"}, "layout",
+		"order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, which is (batch, seq, heads, headdim) as flash-attn has it")
+}
+
+// Axes implements Ordered. Packed sequences, of three axes, are (total, heads, headdim) in
+// both orders.
+func (a *attentionFlags) Axes(tensor string, rank int) []int {
+	if a.layout.name != layoutBSHD || rank != 4 || !slices.Contains([]string{"q", "k", "v", "o", "do", "dq", "dk", "dv"}, tensor) {
+		return nil
+	}
+	return swapHeads()
+}
+
+// Doubt implements Ordered: where nobody said what the order is, sequences are shorter than
+// there are heads, and the file has a meaning in flash-attn's order, too.
+func (a *attentionFlags) Doubt(in File) string {
+	q, ok := in.Tensor("q")
+	if !ok || a.set.Changed("layout") || len(q.Shape) != 4 || q.Shape[2] >= q.Shape[1] {
+		return ""
+	}
+	other := attentionFlags{mask: a.mask, layout: layoutFlag{layoutBSHD}}
+	if _, err := other.problem(inOrder{in, &other}); err != nil {
+		return ""
+	}
+	return fmt.Sprintf("q %v has %d heads and sequences of %d: if the axes are (batch, seq, heads, headdim), as flash-attn has them, say --layout bshd; --layout bhsd says that they are not",
+		q.Shape, q.Shape[1], q.Shape[2])
+}
+
+// InOrder returns the file with its tensors in the shapes that the kernel takes. What it
+// reads stays in the file's order.
+func InOrder(in File, flags Flags) File {
+	if o, ok := flags.(Ordered); ok {
+		return inOrder{in, o}
+	}
+	return in
+}
+
+// inOrder is a file whose shapes are permuted.
+type inOrder struct {
+	File
+	order Ordered
+}
+
+// Tensors implements File.
+func (f inOrder) Tensors() []safetensors.Tensor {
+	list := slices.Clone(f.File.Tensors())
+	for i := range list {
+		list[i] = f.permute(list[i])
+	}
+	return list
+}
+
+// Tensor implements File.
+func (f inOrder) Tensor(name string) (safetensors.Tensor, bool) {
+	t, ok := f.File.Tensor(name)
+	return f.permute(t), ok
+}
+
+func (f inOrder) permute(t safetensors.Tensor) safetensors.Tensor {
+	t.Shape = Permuted(t.Shape, f.order.Axes(t.Name, len(t.Shape)))
+	return t
+}
+
+// Permuted returns the shape whose axis i is axis axes[i] of shape; shape where axes is nil.
+func Permuted(shape, axes []int) []int {
+	if axes == nil {
+		return shape
+	}
+	to := make([]int, len(axes))
+	for i, a := range axes {
+		to[i] = shape[a]
+	}
+	return to
+}
