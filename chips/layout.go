@@ -11,7 +11,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// layoutSpec is the specialization of matrix_layout.comp.
+// layoutSpec is the specialization of matrix_layout.comp and matrix_right.comp.
 type layoutSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	MatM          uint32 `glsl:"MAT_M"`
@@ -45,7 +45,7 @@ type layoutKey struct {
 }
 
 // LayoutOf returns the layout of matrices of a shape and format on the device. It runs
-// matrix_layout.comp once for each device, format and shape.
+// matrix_layout.comp and matrix_right.comp once for each device, format and shape.
 func LayoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
 	return vk.Cached(d, layoutKey{t, shape}, func() (MatrixLayout, error) { return probeLayout(d, t, shape) })
 }
@@ -60,22 +60,22 @@ func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayo
 	return l, nil
 }
 
-// CheckLayout runs matrix_layout.comp and returns what is wrong with what it found, an
-// error that wraps ErrLayout: an accumulator or a left matrix of which an element is
-// nowhere, or that has elements that are none. It returns the module that ran.
-func CheckLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (vk.ModuleInfo, error) {
-	e, module, err := probe(d, t, shape)
+// CheckLayout runs matrix_layout.comp and matrix_right.comp and returns what is wrong with what they
+// found, an error that wraps ErrLayout: a matrix of which an element is nowhere, or that has
+// elements that are none. It returns the modules that ran.
+func CheckLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) ([]vk.ModuleInfo, error) {
+	e, ran, err := probe(d, t, shape)
 	if err == nil {
 		err = errors.Join(checkElements("left matrix", e.left, int(shape.M*shape.K)), checkElements("accumulator", e.acc, int(shape.M*shape.N)))
-		if shape.M >= shape.N {
+		if e.right != nil {
 			err = errors.Join(err, checkElements("right matrix", e.right, int(shape.K*shape.N)))
 		}
 	}
-	return vk.ModuleInfo{Name: module.Name, SPIRV: module.SPIRV}, err
+	return ran, err
 }
 
 // ErrLayout is wrapped by the error of CheckLayout if the device answers nonsense.
-var ErrLayout = errors.New("matrix_layout.comp is wrong")
+var ErrLayout = errors.New("what the device says of matrices is wrong")
 
 // checkElements wants each of n elements in some invocation, and nothing else.
 func checkElements(what string, lanes [][]int, n int) error {
@@ -118,63 +118,90 @@ func (e *elements) quads() bool {
 	return true
 }
 
-// probe returns the elements that each invocation has, and the module that ran.
-func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (e elements, module shaders.Module, err error) {
-	module, err = shaders.Get("matrix_layout", t.Short())
+// probe returns the elements that each invocation has, and the modules that ran. Right
+// matrices that have more rows than left ones are not asked for.
+func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (e elements, ran []vk.ModuleInfo, err error) {
+	lists, module, err := ask(d, "matrix_layout", t, shape, []dtype.DType{t, dtype.Float32}, 2)
 	if err != nil {
-		return e, module, err
+		return e, nil, err
 	}
+	e.left, e.acc = lists[0], lists[1]
+	ran = append(ran, module)
+	if shape.M >= shape.N {
+		if lists, module, err = ask(d, "matrix_right", t, shape, []dtype.DType{t}, 1); err != nil {
+			return e, ran, err
+		}
+		e.right = lists[0]
+		ran = append(ran, module)
+	}
+	return e, ran, nil
+}
+
+// ask runs a kernel that loads matrices from tensors of the numbers 0, 1, 2, ..., one of each
+// format, and returns the elements of so many matrices that each invocation has.
+func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, formats []dtype.DType, matrices int) (lists [][][]int, ran vk.ModuleInfo, err error) {
+	module, err := shaders.Get(name, t.Short())
+	if err != nil {
+		return nil, ran, err
+	}
+	ran = vk.ModuleInfo{Name: module.Name, SPIRV: module.SPIRV}
 	lanes, n := int(d.Caps().SubgroupSize), int(shape.M*shape.N)
 	kernel, err := vk.CachedKernel[struct{}](d, module.Name, module.SPIRV,
 		layoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n)}, MatrixOptions(d.Caps()))
 	if err != nil {
-		return e, module, err
+		return nil, ran, err
 	}
 	ctx := context.Background()
-	var tensors [5]vk.Tensor
-	for i, row := range []struct {
-		name   string
-		format dtype.DType
-		length int
-	}{
-		{"matrix_layout.index", t, n}, {"matrix_layout.index32", dtype.Float32, n},
-		{"matrix_layout.left", dtype.Float32, lanes * (1 + n)}, {"matrix_layout.acc", dtype.Float32, lanes * (1 + n)},
-		{"matrix_layout.right", dtype.Float32, lanes * (1 + n)},
-	} {
-		if tensors[i], err = d.NewTensor(row.name, row.format, row.length); err != nil {
-			return e, module, err
-		}
-		defer tensors[i].Close()
-	}
 	numbers := make([]float32, n)
 	for i := range numbers {
 		numbers[i] = float32(i) // at most 255: exact in every format
 	}
-	for _, index := range tensors[:2] {
-		if err := index.Upload(ctx, numbers); err != nil {
-			return e, module, err
+	var tensors []vk.Tensor
+	add := func(format dtype.DType, length int) error {
+		x, err := d.NewTensor(name, format, length)
+		if err == nil {
+			tensors = append(tensors, x)
+		}
+		return err
+	}
+	defer func() {
+		for _, x := range tensors {
+			x.Close()
+		}
+	}()
+	for i, format := range formats {
+		if err := add(format, n); err != nil {
+			return nil, ran, err
+		}
+		if err := tensors[i].Upload(ctx, numbers); err != nil {
+			return nil, ran, err
 		}
 	}
-	c, err := d.NewCmd("matrix_layout")
+	for range matrices {
+		if err := add(dtype.Float32, lanes*(1+n)); err != nil {
+			return nil, ran, err
+		}
+	}
+	c, err := d.NewCmd(name)
 	if err != nil {
-		return e, module, err
+		return nil, ran, err
 	}
 	defer c.Close()
-	kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors[:]...)
+	kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors...)
 	if err := c.Submit(ctx); err != nil {
-		return e, module, err
+		return nil, ran, err
 	}
-	for i, lists := range []*[][]int{&e.left, &e.acc, &e.right} {
+	for _, x := range tensors[len(formats):] {
 		data := make([]float32, lanes*(1+n))
-		if err := tensors[2+i].Download(ctx, data); err != nil {
-			return e, module, err
+		if err := x.Download(ctx, data); err != nil {
+			return nil, ran, err
 		}
-		*lists = perLane(data, lanes)
+		lists = append(lists, perLane(data, lanes))
 	}
-	return e, module, nil
+	return lists, ran, nil
 }
 
-// perLane cuts what matrix_layout.comp writes into the elements of each
+// perLane cuts what these kernels write into the elements of each
 // invocation.
 func perLane(data []float32, lanes int) [][]int {
 	list := make([][]int, lanes)

@@ -1,15 +1,13 @@
 // matrix_layout: where an invocation keeps the elements of a matrix.
 //
-// A left matrix, a right one and an accumulator are loaded with element (row, col) =
+// A left matrix and an accumulator are loaded with element (row, col) =
 // row * MAT_N + col, at most 255 and so exact in every format; each invocation
-// writes what it holds. The right one has MAT_N rows, and is left out where there are more
-// than MAT_M.
+// writes what it holds.
 //
 //     index    (MAT_M * MAT_N)               T: 0, 1, 2, ...
 //     index32  (MAT_M * MAT_N)               f32: 0, 1, 2, ...
 //     left     (subgroup size, 1 + MAX_LENGTH)  f32: number of elements, the elements
 //     acc      (subgroup size, 1 + MAX_LENGTH)  f32: likewise, of the accumulator
-//     right    (subgroup size, 1 + MAX_LENGTH)  f32: likewise, of the right matrix
 //
 // Dispatch: (1, 1, 1), one subgroup.
 #version 460
@@ -35,7 +33,6 @@ layout(binding = 0, scalar) readonly buffer Index { uint16_t index[]; };
 layout(binding = 1, scalar) readonly buffer Index32 { float index32[]; };
 layout(binding = 2, scalar) writeonly buffer Left { float left[]; };
 layout(binding = 3, scalar) writeonly buffer Acc { float acc[]; };
-layout(binding = 4, scalar) writeonly buffer Right { float right[]; };
 
 void main() {
     const uint base = gl_SubgroupInvocationID * (1 + MAX_LENGTH);
@@ -50,14 +47,5 @@ void main() {
     acc[base] = float(c.length());
     for (uint i = 0; i < min(c.length(), MAX_LENGTH); i++) {
         acc[base + 1 + i] = c[i];
-    }
-    right[base] = 0.0;
-    if (MAT_M >= MAT_N) {
-        MatB b;
-        coopMatLoad(b, index, 0, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
-        right[base] = float(b.length());
-        for (uint i = 0; i < min(b.length(), MAX_LENGTH); i++) {
-            right[base + 1 + i] = float(b[i]);
-        }
     }
 }

@@ -16,7 +16,7 @@ type Entry struct {
 	Functions string   // that record the calls, with spaces between: package.Function
 	Paths     []string // Impl of the problem; none: the kernel has one
 	// Problem is what flashvk selftest --problem takes, where $dtype stands for the format of
-	// tensors and $impl for the path.
+	// tensors, $half for it or float16 if it is float32, and $impl for the path.
 	Problem string
 	Halves  bool // there is no such kernel for float32
 	// Own says that float32 has kernels of its own on matrices, and not only another format
@@ -90,7 +90,7 @@ func Table() []Entry {
 	add("norm", "norm.Forward", nil, norm, "$more", `,"Save":true`)
 	add("norm-bwd", "norm.Backward", nil, norm, "$more", `,"Backward":true,"DResidual":true`)
 
-	add("adamw", "optim.AdamW.Step", nil, `optim:{"Sizes":[300,7],"Grad":$dtype,"Copy":1,"HasCopy":true,"Beta1":0.9,"Beta2":0.95,"Eps":1e-8,"WeightDecay":0.1,"Clip":"clip","ClipBy":0.5,"LR":0.001,"Done":3,`+data+`}`)
+	add("adamw", "optim.AdamW.Step", nil, `optim:{"Sizes":[300,7],"Grad":$dtype,"Copy":$half,"HasCopy":true,"Beta1":0.9,"Beta2":0.95,"Eps":1e-8,"WeightDecay":0.1,"Clip":"clip","ClipBy":0.5,"LR":0.001,"Done":3,`+data+`}`)
 	return list
 }
 
@@ -119,7 +119,12 @@ func (e Entry) On(t dtype.DType, path string, columns int) (*trial.Kernel, trial
 	if split == "" {
 		split = "null"
 	}
+	half := t // a format of 16 bits beside t
+	if half == dtype.Float32 {
+		half = dtype.Float16
+	}
 	text := strings.NewReplacer(
+		"$half", fmt.Sprint(int(half)),
 		"$dtype", fmt.Sprint(int(t)), "$impl", path, "$split", split, "$side", fmt.Sprint(columns), "$4side", fmt.Sprint(4*columns),
 	).Replace(e.Problem)
 	return trial.Decode(text)

@@ -172,11 +172,11 @@ func (r *run) layouts() error {
 		if lack != "" {
 			continue
 		}
-		module, err := chips.CheckLayout(r.d, t, shape)
+		modules, err := chips.CheckLayout(r.d, t, shape)
 		if err != nil && !errors.Is(err, chips.ErrLayout) {
 			return err
 		}
-		r.report.ran([]vk.ModuleInfo{module}, err == nil)
+		r.report.ran(modules, err == nil)
 	}
 	return nil
 }

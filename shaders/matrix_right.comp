@@ -1,0 +1,38 @@
+// matrix_right: where an invocation keeps the elements of a right matrix, as matrix_layout.comp
+// asks of left ones and accumulators. Kernels that put elements there themselves need it.
+//
+//     index  (MAT_N * MAT_N)                  T: 0, 1, 2, ..., at most 255 and so exact
+//     right  (subgroup size, 1 + MAX_LENGTH)  f32: number of elements, the elements
+//
+// Dispatch: (1, 1, 1), one subgroup.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_cooperative_matrix : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
+layout(constant_id = 1) const uint MAT_M = 16;
+layout(constant_id = 2) const uint MAT_N = 16;
+layout(constant_id = 3) const uint MAX_LENGTH = 256;
+layout(local_size_x_id = 0) in;
+
+#include "lib/element.glsl"
+#include "lib/matrix_types.glsl"
+
+layout(binding = 0, scalar) readonly buffer Index { uint16_t index[]; };
+layout(binding = 1, scalar) writeonly buffer Right { float right[]; };
+
+void main() {
+    const uint base = gl_SubgroupInvocationID * (1 + MAX_LENGTH);
+    MatB b;
+    coopMatLoad(b, index, 0, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+    right[base] = float(b.length());
+    for (uint i = 0; i < min(b.length(), MAX_LENGTH); i++) {
+        right[base + 1 + i] = float(b[i]);
+    }
+}
