@@ -37,15 +37,15 @@ func (r Report) Charts() []Drawing {
 	return list
 }
 
-// Plots draws the results in a CSV file: as Charts does where they differ in one size, and
-// otherwise a family of charts for each part of them that does, and bars of the rates of the
+// Plots draws the results in a CSV file: as Charts does where they are of no suite and differ in
+// one size, and otherwise a family of charts for each part of them that does, and bars of the rates of the
 // rest. It is an error if they are of several devices.
 func Plots(x *Records, baseline string) ([]Drawing, error) {
 	if x.Len() == 0 {
 		return nil, errNoResults
 	}
 	_, err := x.axis()
-	if err == nil {
+	if err == nil && x.Text(0, "suite") == "" {
 		return Charts(x, baseline)
 	}
 	if wrong := x.oneOf(deviceColumns, "a chart is of one device", "kernel"); wrong != nil {
