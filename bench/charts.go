@@ -2,12 +2,19 @@ package bench
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/bench/chart"
+)
+
+// What a file may lack that is drawn.
+var (
+	errNoResults = errors.New("it has no results")
+	errNoTimes   = errors.New("no result of it has a time")
 )
 
 // A Drawing is a chart with the name of its file, without ending.
@@ -21,7 +28,7 @@ type Drawing struct {
 // implementation if there is none. It is an error if two problems have the same size.
 func Charts(x *Records, baseline string) ([]Drawing, error) {
 	if x.Len() == 0 {
-		return nil, fmt.Errorf("it has no results")
+		return nil, errNoResults
 	}
 	axis, err := x.axis()
 	if err != nil {
@@ -89,10 +96,8 @@ const lengthKey = "seq_q"
 // axis returns the key whose values tell the problems apart: the length of attention, or
 // the first size that differs. Others may differ with it.
 func (x *Records) axis() (string, error) {
-	for _, name := range deviceColumns {
-		if line, got := x.different(name, x.Text(0, name)); line > 0 {
-			return "", fmt.Errorf("%s is %q in line 2 and %q in line %d: a chart is of one kernel on one device", name, x.Text(0, name), got, line)
-		}
+	if err := x.oneOf(deviceColumns, "a chart is of one kernel on one device"); err != nil {
+		return "", err
 	}
 	var sizes, differ []string
 	for _, name := range x.keys() {
@@ -125,7 +130,7 @@ func (x *Records) axis() (string, error) {
 		}
 		for _, name := range differ {
 			if a, b := x.Text(at, name), x.Text(i, name); a != b {
-				return "", fmt.Errorf("%s is %q in line %d and %q in line %d, where %s is %s: a chart is of problems that differ in one size", name, a, at+2, b, i+2, axis, size)
+				return "", fmt.Errorf("%s is %q in line %d and %q in line %d, where %s is %s: a chart is of problems that differ in one size", name, a, x.line(at), b, x.line(i), axis, size)
 			}
 		}
 	}
@@ -145,11 +150,8 @@ func sweepLines(x *Records, axis string) ([]sweepLine, error) {
 			target *float64
 		}{{axis, &p.size}, {"device_ns", &p.ns}, {"flops", &p.flops}} {
 			var err error
-			if *c.target, err = x.Number(i, c.name); err != nil {
+			if *c.target, err = x.positive(i, c.name); err != nil {
 				return nil, err
-			}
-			if !(*c.target > 0) {
-				return nil, fmt.Errorf("line %d: %s=%g is not positive", i+2, c.name, *c.target)
 			}
 		}
 		impl := x.Text(i, "impl")
@@ -160,12 +162,12 @@ func sweepLines(x *Records, axis string) ([]sweepLine, error) {
 		}
 		l := &lines[at]
 		if slices.ContainsFunc(l.points, func(q linePoint) bool { return q.size == p.size }) {
-			return nil, fmt.Errorf("line %d is a second result of %s at %s=%g", i+2, impl, axis, p.size)
+			return nil, fmt.Errorf("line %d is a second result of %s at %s=%g", x.line(i), impl, axis, p.size)
 		}
 		l.points = append(l.points, p)
 	}
 	if len(lines) == 0 {
-		return nil, fmt.Errorf("no result of it has a time")
+		return nil, errNoTimes
 	}
 	for _, l := range lines {
 		slices.SortFunc(l.points, func(a, b linePoint) int { return cmp.Compare(a.size, b.size) })
@@ -187,10 +189,7 @@ func drawing(x *Records, axis, name, title string, lines []sweepLine) Drawing {
 		least, most = min(least, l.points[0].size), max(most, l.points[len(l.points)-1].size)
 	}
 	d.LogX = most/least >= logRange
-	d.Subtitle = fmt.Sprintf("%s (%s), driver %s\n%s", x.Text(0, "gpu"), x.Text(0, "gpu_type"), x.Text(0, "driver"), strings.Join(x.constants(), ", "))
-	if x.Text(0, "cpu_device") == "true" {
-		d.Subtitle += "\n" + CPUWarning
-	}
+	d.Subtitle = x.device() + "\n" + strings.Join(x.constants(), ", ") + x.warning()
 	return d
 }
 

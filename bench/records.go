@@ -13,6 +13,7 @@ import (
 type Records struct {
 	names []string
 	rows  [][]string
+	lines []int // of the file; nil: the second and those that follow
 }
 
 // ReadRecords reads what Report.Write wrote as CSV.
@@ -25,7 +26,7 @@ func ReadRecords(r io.Reader) (*Records, error) {
 	if len(lines) == 0 {
 		return nil, errors.New("it is empty")
 	}
-	x := &Records{lines[0], lines[1:]}
+	x := &Records{names: lines[0], rows: lines[1:]}
 	for _, name := range []string{"gpu", "driver", "kernel", "impl", "status", keysAfter, keysBefore, "device_ns"} {
 		if !slices.Contains(x.names, name) {
 			return nil, fmt.Errorf("it has no column %s, which a CSV file of flashvk has", name)
@@ -61,9 +62,40 @@ func (x *Records) Number(i int, name string) (float64, error) {
 	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, fmt.Errorf("line %d: %s=%q is not a number", i+2, name, text)
+		return 0, fmt.Errorf("line %d: %s=%q is not a number", x.line(i), name, text)
 	}
 	return n, nil
+}
+
+// positive is Number, which must be above 0.
+func (x *Records) positive(i int, name string) (float64, error) {
+	n, err := x.Number(i, name)
+	if err == nil && !(n > 0) {
+		err = fmt.Errorf("line %d: %s=%g is not positive", x.line(i), name, n)
+	}
+	return n, err
+}
+
+// line returns the line of result i in its file, counted from 1.
+func (x *Records) line(i int) int {
+	if x.lines != nil {
+		return x.lines[i]
+	}
+	return i + 2
+}
+
+// oneOf returns an error that ends in why unless columns, but for those left out, have one
+// value.
+func (x *Records) oneOf(columns []string, why string, but ...string) error {
+	for _, name := range columns {
+		if slices.Contains(but, name) {
+			continue
+		}
+		if line, got := x.different(name, x.Text(0, name)); line > 0 {
+			return fmt.Errorf("%s is %q in line %d and %q in line %d: %s", name, x.Text(0, name), x.line(0), got, line, why)
+		}
+	}
+	return nil
 }
 
 // different returns the first line, counted from 1, in which a column differs from what
@@ -71,7 +103,7 @@ func (x *Records) Number(i int, name string) (float64, error) {
 func (x *Records) different(name, want string) (line int, got string) {
 	for i := range x.rows {
 		if got := x.Text(i, name); got != want {
-			return i + 2, got
+			return x.line(i), got
 		}
 	}
 	return 0, ""

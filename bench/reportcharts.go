@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,36 +17,111 @@ const minSizes = 3
 // Charts draws the results of r: where problems differ in one size only, speedup and
 // rate against it; bars of the rates of the others.
 func (r Report) Charts() []Drawing {
+	if len(r.Results) == 0 {
+		return nil
+	}
+	lines := r.csvLines()
+	x := &Records{names: lines[0], rows: lines[1:]}
 	var list []Drawing
-	families, rest := r.families()
+	families, rest := x.families()
 	for i, f := range families {
-		lines := f.csvLines()
-		drawings, err := Charts(&Records{lines[0], lines[1:]}, "")
+		drawings, err := Charts(f, "")
 		if err != nil {
 			continue // nothing has a time: the table says why
 		}
-		for _, d := range drawings[1:] {
-			if len(families) > 1 {
-				d.Name += "-" + strconv.Itoa(i+1)
-			}
-			list = append(list, d)
-		}
+		list = append(list, numbered(drawings[1:], i, len(families))...)
 	}
-	if bars, ok := rest.bars(); ok {
+	if bars, err := rest.bars(); err == nil && len(bars.Series) > 0 {
 		list = append(list, bars)
 	}
 	return list
 }
 
-// families divides r into reports whose problems differ in one size only, and what is
+// Plots draws the results in a CSV file: as Charts does where they are of no suite and differ in
+// one size, and otherwise a family of charts for each part of them that does, and bars of the rates of the
+// rest. It is an error if they are of several devices.
+func Plots(x *Records, baseline string) ([]Drawing, error) {
+	if x.Len() == 0 {
+		return nil, errNoResults
+	}
+	_, err := x.axis()
+	if err == nil && x.Text(0, "suite") == "" {
+		return Charts(x, baseline)
+	}
+	if wrong := x.oneOf(deviceColumns, "a chart is of one device", "kernel"); wrong != nil {
+		return nil, wrong
+	}
+	families, rest := x.families()
+	if len(families) == 0 && rest.Len() == 0 {
+		return nil, err
+	}
+	var list []Drawing
+	for i, f := range families {
+		drawings, err := Charts(f, baseline)
+		if errors.Is(err, errNoTimes) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, numbered(drawings, i, len(families))...)
+	}
+	bars, err := rest.bars()
+	if err != nil {
+		return nil, err
+	}
+	if len(bars.Series) > 0 {
+		list = append(list, bars)
+	}
+	if len(list) == 0 {
+		return nil, errNoTimes
+	}
+	return list, nil
+}
+
+// numbered names the drawings of family i of n.
+func numbered(drawings []Drawing, i, n int) []Drawing {
+	if n > 1 {
+		for j := range drawings {
+			drawings[j].Name += "-" + strconv.Itoa(i+1)
+		}
+	}
+	return drawings
+}
+
+// groups returns the results, those of one kernel and problem together.
+func (x *Records) groups() (groups [][]int) {
+	same := func(i, j int) bool {
+		return x.Text(i, "kernel") == x.Text(j, "kernel") && !slices.ContainsFunc(x.keys(), func(k string) bool { return x.Text(i, k) != x.Text(j, k) })
+	}
+	for i := range x.Len() {
+		if last := len(groups) - 1; last >= 0 && same(groups[last][0], i) {
+			groups[last] = append(groups[last], i)
+		} else {
+			groups = append(groups, []int{i})
+		}
+	}
+	return groups
+}
+
+// pick returns some of the results.
+func (x *Records) pick(of []int) *Records {
+	y := &Records{names: x.names, lines: make([]int, len(of))}
+	for i, at := range of {
+		y.rows, y.lines[i] = append(y.rows, x.rows[at]), x.line(at)
+	}
+	return y
+}
+
+// families divides x into results whose problems differ in one size only, and what is
 // left.
-func (r Report) families() (families []Report, rest Report) {
-	var lists [][][]Result // families of groups
-	var axes []string      // of each family, "" while it has one group
-	for _, g := range r.groups() {
-		at := slices.IndexFunc(lists, func(l [][]Result) bool { return oneSize(l[0][0], g[0]) != "" })
+func (x *Records) families() (families []*Records, rest *Records) {
+	var lists [][][]int // families of groups
+	var axes []string   // of each family, "" while it has one group
+	for _, g := range x.groups() {
+		at := slices.IndexFunc(lists, func(l [][]int) bool { return x.oneSize(l[0][0], g[0]) != "" })
 		for ; at >= 0 && at < len(lists); at++ {
-			if axis := oneSize(lists[at][0][0], g[0]); axis != "" && (axes[at] == "" || axes[at] == axis) {
+			if axis := x.oneSize(lists[at][0][0], g[0]); axis != "" && (axes[at] == "" || axes[at] == axis) {
 				axes[at] = axis
 				break
 			}
@@ -55,86 +131,109 @@ func (r Report) families() (families []Report, rest Report) {
 		}
 		lists[at] = append(lists[at], g)
 	}
-	rest.Env = r.Env
+	var left []int
 	for _, l := range lists {
-		results := slices.Concat(l...)
 		if len(l) < minSizes {
-			rest.Results = append(rest.Results, results...)
+			left = append(left, slices.Concat(l...)...)
 			continue
 		}
-		families = append(families, Report{Env: r.Env, Results: results})
+		families = append(families, x.pick(slices.Concat(l...)))
 	}
-	return families, rest
+	return families, x.pick(left)
 }
 
-// oneSize returns the size that the problems of results of one kernel differ in, "" if
+// oneSize returns the size that the problems of two results of one kernel differ in, "" if
 // they differ in anything else: of attention the length of squares.
-func oneSize(a, b Result) string {
-	if a.Kernel != b.Kernel || len(a.Subject.keys) != len(b.Subject.keys) {
+func (x *Records) oneSize(a, b int) string {
+	if x.Text(a, "kernel") != x.Text(b, "kernel") {
 		return ""
 	}
 	var differ []string
-	for i, k := range a.Subject.keys {
-		other := b.Subject.keys[i]
-		if k == other {
+	for _, k := range x.keys() {
+		if x.Text(a, k) == x.Text(b, k) {
 			continue
 		}
-		if _, ok := k.Value.(int); !ok || k.Name != other.Name {
+		if !x.size(a, k) || !x.size(b, k) {
 			return ""
 		}
-		differ = append(differ, k.Name)
+		differ = append(differ, k)
 	}
-	square := func(x Result) bool {
-		return x.Subject.key("seq_q") == x.Subject.key("seq_kv") && x.Subject.key("varlen") == "off"
+	square := func(i int) bool {
+		return x.Text(i, "seq_q") == x.Text(i, "seq_kv") && x.Text(i, "varlen") == "off"
 	}
 	switch {
 	case slices.Equal(differ, []string{"seq_q", "seq_kv"}) && square(a) && square(b):
 		return lengthKey
-	case len(differ) == 1 && a.Subject.key(lengthKey) == nil:
+	case len(differ) == 1 && x.Text(a, lengthKey) == "":
 		return differ[0]
 	}
 	return ""
 }
 
-// bars draws the rates of r, a category for each problem; false if there are
-// none.
-func (r Report) bars() (Drawing, bool) {
-	groups := r.groups()
+// size reports whether a key of result i is a whole number.
+func (x *Records) size(i int, key string) bool {
+	_, err := strconv.Atoi(x.Text(i, key))
+	return err == nil
+}
+
+// bars draws the rates of x, a category for each problem: no series where nothing has one.
+func (x *Records) bars() (Drawing, error) {
+	groups := x.groups()
 	if len(groups) == 0 {
-		return Drawing{}, false
+		return Drawing{}, nil
 	}
-	d := Drawing{"rates", chart.Chart{Title: "Rate of " + kernelWords(groups[0][0].Kernel), Subtitle: r.Env.String()}}
-	if r.Env.CPU {
-		d.Subtitle += "\n" + CPUWarning
-	}
+	d := Drawing{"rates", chart.Chart{Title: "Rate of " + kernelWords(x.Text(0, "kernel")), Subtitle: x.device() + x.warning()}}
 	most := 0.0
 	for i, g := range groups {
-		d.Categories = append(d.Categories, shortName(g[0].Subject))
-		for _, x := range g {
-			at := slices.IndexFunc(d.Series, func(s chart.Series) bool { return s.Name == x.Impl })
+		d.Categories = append(d.Categories, x.shortName(g[0]))
+		for _, j := range g {
+			at := slices.IndexFunc(d.Series, func(s chart.Series) bool { return s.Name == x.Text(j, "impl") })
 			if at < 0 { // also without a time, so that the order is that of the implementations
-				at, d.Series = len(d.Series), append(d.Series, chart.Series{Name: x.Impl})
+				at, d.Series = len(d.Series), append(d.Series, chart.Series{Name: x.Text(j, "impl")})
 			}
-			if s := &d.Series[at]; x.Status == StatusOK {
-				s.X, s.Y = append(s.X, float64(i)), append(s.Y, teraflops.of(x))
-				most = max(most, teraflops.of(x))
+			if Status(x.Text(j, "status")) != StatusOK {
+				continue
 			}
+			ns, err := x.positive(j, "device_ns")
+			if err != nil {
+				return d, err
+			}
+			flops, err := x.positive(j, "flops")
+			if err != nil {
+				return d, err
+			}
+			s, rate := &d.Series[at], flops/ns*1e9/1e12
+			s.X, s.Y = append(s.X, float64(i)), append(s.Y, rate)
+			most = max(most, rate)
 		}
 	}
 	d.Series = slices.DeleteFunc(d.Series, func(s chart.Series) bool { return len(s.X) == 0 })
 	d.Y = string(d.rescale(most, teraflops, "GFLOP/s"))
-	return d, len(d.Series) > 0
+	return d, nil
 }
 
-// shortName names a problem in short lines: attention by its sizes, other kernels by all
-// keys that are numbers.
-func shortName(of *Subject) string {
-	size := func(name string) string { return fmt.Sprint(of.key(name)) }
-	if of.key(lengthKey) == nil {
+// device says on what device x was measured, for the head of a chart; see warning.
+func (x *Records) device() string {
+	return fmt.Sprintf("%s (%s), driver %s", x.Text(0, "gpu"), x.Text(0, "gpu_type"), x.Text(0, "driver"))
+}
+
+// warning is that of a CPU device, on a line of its own.
+func (x *Records) warning() string {
+	if x.Text(0, "cpu_device") == "true" {
+		return "\n" + CPUWarning
+	}
+	return ""
+}
+
+// shortName names the problem of a result in short lines: attention by its sizes, other
+// kernels by all keys that are numbers.
+func (x *Records) shortName(i int) string {
+	size := func(name string) string { return x.Text(i, name) }
+	if size(lengthKey) == "" {
 		var lines []string
-		for _, k := range of.keys {
-			if n, ok := k.Value.(int); ok {
-				lines = append(lines, fmt.Sprintf("%s %d", k.Name, n))
+		for _, k := range x.keys() {
+			if x.size(i, k) {
+				lines = append(lines, k+" "+size(k))
 			}
 		}
 		return strings.Join(lines, "\n")
@@ -146,7 +245,7 @@ func shortName(of *Subject) string {
 	if kv := size("seq_kv"); kv != length {
 		length += "x" + kv
 	}
-	if of.key("causal") == true {
+	if size("causal") == "true" {
 		mask = "\ncausal"
 	}
 	format, _ := dtype.Parse(size("dtype"))

@@ -1,6 +1,11 @@
 package bench
 
 import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,4 +67,60 @@ func TestBarsOrder(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, "coopmat", list[0].Series[0].Name)
 	require.Equal(t, "unfused", list[0].Series[1].Name)
+}
+
+// TestPlots says that the CSV of a report is drawn as the report draws it, with latencies, and
+// that errors name lines of the file.
+func TestPlots(t *testing.T) {
+	r := sweepReport()
+	other := sweepReport()
+	for i, seq := range []int{512, 128, 2048} {
+		of := changed(sweepProblem(seq), func(p *attention.Problem) { p.Batch = 2 })
+		other.Results[2*i].Subject, other.Results[2*i+1].Subject = of, of
+	}
+	single := other.Results[0]
+	single.Subject = changed(sweepProblem(512), func(p *attention.Problem) { p.Batch, p.SeqKV, p.Causal = 3, 64, false })
+	r.Results = append(append(r.Results, single), other.Results...)
+	var b bytes.Buffer
+	require.NoError(t, r.Write(&b, CSV))
+	plots := func(text string) ([]Drawing, error) {
+		x, err := ReadRecords(strings.NewReader(text))
+		require.NoError(t, err)
+		return Plots(x, "")
+	}
+	list, err := plots(b.String())
+	require.NoError(t, err)
+	var names []string
+	of := map[string]Drawing{}
+	for _, d := range list {
+		names, of[d.Name] = append(names, d.Name), d
+	}
+	require.Equal(t, []string{"latency-1", "speedup-1", "rate-1", "latency-2", "speedup-2", "rate-2", "rates"}, names)
+	charts := r.Charts()
+	require.Len(t, charts, 5)
+	for _, d := range charts {
+		require.Equal(t, d, of[d.Name])
+	}
+
+	lines, err := csv.NewReader(&b).ReadAll()
+	require.NoError(t, err)
+	bad := func(line int, column, value string) string {
+		changed := slices.Clone(lines)
+		changed[line-1] = slices.Clone(lines[line-1])
+		changed[line-1][slices.Index(lines[0], column)] = value
+		var text strings.Builder
+		require.NoError(t, csv.NewWriter(&text).WriteAll(changed))
+		return text.String()
+	}
+	last := len(lines) - 1 // that has a time
+	for _, c := range []struct {
+		text, want string
+	}{
+		{bad(last, "device_ns", "x"), fmt.Sprintf(`line %d: device_ns="x" is not a number`, last)},
+		{bad(8, "device_ns", "-1"), `line 8: device_ns=-1 is not positive`}, // a bar
+		{bad(last, "gpu", "other"), fmt.Sprintf(`and "other" in line %d: a chart is of one device`, last)},
+	} {
+		_, err := plots(c.text)
+		require.ErrorContains(t, err, c.want, c.want)
+	}
 }

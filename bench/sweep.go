@@ -75,7 +75,7 @@ func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile,
 	if !slices.Equal(s.done.names, want[0]) {
 		return nil, errors.New("its columns are not those of this version: name another file")
 	}
-	this := &Records{want[0], want[1:]}
+	this := &Records{names: want[0], rows: want[1:]}
 	for _, name := range slices.Concat(buildColumns, deviceColumns, this.keys()) {
 		if line, _ := this.different(name, this.Text(0, name)); line > 0 || s.done.Len() == 0 {
 			continue // swept
@@ -147,7 +147,7 @@ func (s *SweepFile) Append(results []Result) error {
 // was opened.
 func (s *SweepFile) Missing(of *Subject, impls []string, peers []peer.Peer) ([]string, []peer.Peer) {
 	line := s.lines([]Result{{Kernel: of.kernel, Subject: of}})
-	want := &Records{line[0], line[1:]}
+	want := &Records{names: line[0], rows: line[1:]}
 	have := func(match func(impl string) bool) bool {
 		for i := range s.done.rows {
 			same := func(name string) bool { return s.done.Text(i, name) == want.Text(0, name) }

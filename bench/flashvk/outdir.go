@@ -71,6 +71,7 @@ func (o *outDir) write(a *app, title string, r bench.Report, caps *vk.Caps) erro
 	p := page.Page{
 		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + strings.Join(strings.Fields(caps.Name), " "), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
 		Command: commandLine(a.args), Device: text.String(), Sheet: r.Sheet(),
+		Files: []string{"results.csv", "results.json", "results.benchfmt", "report.md"},
 	}
 	for _, d := range drawings {
 		p.Charts = append(p.Charts, d.Chart)

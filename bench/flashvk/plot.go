@@ -19,10 +19,13 @@ func newPlot(a *app) *cobra.Command {
 		Short: "Draw the results of a sweep",
 		Long: `Draws latency, speedup and rate of the results in a CSV file against the size that
 differs, of attention the sequence length, as latency, speedup and rate .png and
-.svg, and prints the names of the files. The results are those of flashvk sweep, or
-of bench --format csv of several problems.`,
+.svg, and prints the names of the files. The results are those of flashvk sweep, of
+bench --format csv, or results.csv of bench --out. Where they differ in more than one
+size, there is a family of charts, -1, -2 and so on, for each part of them that does
+not, and rates .png and .svg with bars of the rest, as bench --out has them.`,
 		Example: `  flashvk plot --csv results.csv --out plots
-  flashvk plot --csv results.csv --out plots --baseline torch:flash`,
+  flashvk plot --csv results.csv --out plots --baseline torch:flash
+  flashvk plot --csv results/results.csv --out plots`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			switch {
@@ -62,7 +65,7 @@ func readDrawings(path, baseline string) ([]bench.Drawing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	drawings, err := bench.Charts(records, baseline)
+	drawings, err := bench.Plots(records, baseline)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -223,3 +223,33 @@ func TestCacheWarning(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "WARNING: vk: pipeline cache: "), stderr)
 	oneError(t, stderr)
 }
+
+// TestPlotOfOut: plot draws what bench --out wrote, into the files that are there, with those of
+// latencies.
+func TestPlotOfOut(t *testing.T) {
+	_, dev := device(t)
+	out, plots := t.TempDir(), t.TempDir()
+	code, _, stderr := flashvk(t, "bench", "norm", dev, "--suite=training", "--small", "--count=2", "--iters=1", "--no-tuning", "--out", out)
+	require.Zero(t, code, stderr)
+	code, stdout, stderr := flashvk(t, "plot", "--csv", filepath.Join(out, "results.csv"), "--out", plots)
+	require.Zero(t, code, stderr)
+	names := func(dir string) (list []string) {
+		files, err := filepath.Glob(filepath.Join(dir, "*.svg"))
+		require.NoError(t, err)
+		for _, f := range files {
+			if name := filepath.Base(f); !strings.HasPrefix(name, "latency") {
+				list = append(list, name)
+			}
+		}
+		return list
+	}
+	require.NotEmpty(t, names(out))
+	require.Equal(t, names(out), names(plots), stdout)
+	for _, name := range names(out) {
+		want, err := os.ReadFile(filepath.Join(out, name))
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(plots, name))
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got), name)
+	}
+}

@@ -24,6 +24,7 @@ type Page struct {
 	Device  string // its capabilities, as lines of text
 	Sheet   sheet.Sheet
 	Charts  []chart.Chart
+	Files   []string // names of files beside this one, to link to
 }
 
 //go:embed page.html

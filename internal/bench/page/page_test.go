@@ -22,6 +22,7 @@ func TestPage(t *testing.T) {
 		Title: "Attention on <GPU>", Made: time.Date(2026, 11, 20, 13, 5, 0, 0, time.FixedZone("", 3600)), Program: "flashvk v1",
 		Command: "flashvk bench --peer 'x=</code><script>'", Device: "0  GPU\n   driver  x",
 		Sheet:  sheet.Sheet{Facts: []sheet.Fact{{Name: "WARNING", Text: "a CPU"}}, Sections: []sheet.Section{s}},
+		Files:  []string{"results.csv", "results.json"},
 		Charts: []chart.Chart{{Title: "Rate <&>", X: "x", Y: "y", Series: []chart.Series{{Name: "a", X: []float64{1, 2}, Y: []float64{1, 2}}}}},
 	}
 	var b strings.Builder
@@ -37,8 +38,28 @@ func TestPage(t *testing.T) {
 	require.Equal(t, 1, strings.Count(text, "<svg "))
 	require.Equal(t, 1, strings.Count(text, "<!DOCTYPE"))
 
-	// Nothing is loaded: no address but the names of SVG's own namespaces.
-	require.NotRegexp(t, regexp.MustCompile(`(?i)src=|href=|url\(|@import`), text)
+	// Nothing is loaded: no address but links to the files beside it and the names of SVG's own
+	// namespaces.
+	var links []string
+	for _, m := range regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(text, -1) {
+		links = append(links, m[1])
+	}
+	require.Equal(t, p.Files, links)
+	require.NotRegexp(t, regexp.MustCompile(`(?i)src=|url\(|@import`), text)
+	// Both schemes have every color, and nothing but the drawings has one of its own.
+	require.Contains(t, text, "@media (prefers-color-scheme: dark) { :root {")
+	require.Contains(t, text, "color-scheme: light dark;")
+	style, _, _ := strings.Cut(text, "</style>")
+	used := regexp.MustCompile(`var\((--[a-z]+)\)`).FindAllStringSubmatch(style, -1)
+	require.NotEmpty(t, used)
+	for _, m := range used {
+		require.GreaterOrEqual(t, strings.Count(style, m[1]+": #"), 2, "%s is not set in both schemes", m[1])
+	}
+	for _, line := range strings.Split(style, "\n") {
+		if strings.Contains(line, "#") && !strings.Contains(line, ":root") {
+			require.True(t, strings.HasPrefix(line, "figure "), "a color of one scheme: %s", line)
+		}
+	}
 	for _, m := range regexp.MustCompile(`https?://[^"]*`).FindAllString(text, -1) {
 		require.Contains(t, []string{"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, m)
 	}
