@@ -112,35 +112,13 @@ func (p *appendProblem) tensors() []guard.Tensor {
 		}
 	}
 	newV := guard.Tensor{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Values: p.numbers(4, p.DType, product(p.NewVShape()), orOne(p.Second))}
-	state := make([]float64, 1)
-	want := make([]float64, 1)
-	dv := p.ValueHeadDim()
-	for b := range p.Batch {
-		if !p.room(b) {
-			want[0] = 1 // BAD_LENGTH of lib/cache_status.glsl
-			continue
-		}
-		for h := range p.NumKVHeads {
-			for i := range p.NewKeys {
-				from, at := (b*p.NumKVHeads+h)*p.NewKeys+i, p.row(&in, b, h, p.Lens[b]+i)
-				rotated, bounds := p.rotate(newK.Values[from*p.HeadDim:][:p.HeadDim], cos, sin, p.Lens[b]+i)
-				copy(k.Want[at*p.HeadDim:], rotated)
-				copy(k.Bounds[at*p.HeadDim:], bounds)
-				copy(v.Want[at*dv:], newV.Values[from*dv:][:dv])
-			}
-		}
-		for h := range p.NumHeads {
-			for i := range p.SeqQ {
-				at := ((b*p.NumHeads+h)*p.SeqQ + i) * p.HeadDim
-				rotated, bounds := p.rotate(q.Values[at:][:p.HeadDim], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+i, 0))
-				copy(q.Want[at:], rotated)
-				copy(q.Bounds[at:], bounds)
-			}
-		}
+	want := []float64{0}
+	if !p.want(&in, cos, sin, &k, &v, &q, &newK, &newV) {
+		want[0] = 1 // BAD_LENGTH of lib/cache_status.glsl
 	}
 	list := []guard.Tensor{k, v, newK, newV,
 		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Values: ints(lens)},
-		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Values: state, Want: want}}
+		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Values: []float64{0}, Want: want}}
 	if p.PageSize > 0 {
 		list = append(list, guard.Tensor{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Values: ints(in.BlockTable)})
 	}
@@ -162,6 +140,37 @@ func (p *appendProblem) tensors() []guard.Tensor {
 		}
 	}
 	return list
+}
+
+// want puts into k, v and q what the call makes of them, and reports whether all sequences have
+// room.
+func (p *appendProblem) want(in *ref.DecodeInputs[float64], cos, sin []float32, k, v, q, newK, newV *guard.Tensor) (all bool) {
+	all = true
+	dv := p.ValueHeadDim()
+	for b := range p.Batch {
+		if !p.room(b) {
+			all = false
+			continue
+		}
+		for h := range p.NumKVHeads {
+			for i := range p.NewKeys {
+				from, at := (b*p.NumKVHeads+h)*p.NewKeys+i, p.row(in, b, h, p.Lens[b]+i)
+				rotated, bounds := p.rotate(newK.Values[from*p.HeadDim:][:p.HeadDim], cos, sin, p.Lens[b]+i)
+				copy(k.Want[at*p.HeadDim:], rotated)
+				copy(k.Bounds[at*p.HeadDim:], bounds)
+				copy(v.Want[at*dv:], newV.Values[from*dv:][:dv])
+			}
+		}
+		for h := range p.NumHeads {
+			for i := range p.SeqQ {
+				at := ((b*p.NumHeads+h)*p.SeqQ + i) * p.HeadDim
+				rotated, bounds := p.rotate(q.Values[at:][:p.HeadDim], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+i, 0))
+				copy(q.Want[at:], rotated)
+				copy(q.Bounds[at:], bounds)
+			}
+		}
+	}
+	return all
 }
 
 // row returns which row of k or v a key is, as it lies in memory.
