@@ -32,7 +32,8 @@ func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
 }
 
 // DecodeCandidates returns the configurations of a path that are worth measuring, what
-// ChooseDecode takes first.
+// ChooseDecode takes first, then other rows and subgroups. DecodeVariants has other numbers of
+// workgroups.
 func DecodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig, error) {
 	first, _, err := chooseDecode(caps, p, Options{Impl: impl})
 	if err != nil {
@@ -43,16 +44,26 @@ func DecodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig
 	if first.Impl == CoopMat {
 		rows = []int{first.Rows, 16, 32}
 	}
-	units := first.Groups
 	for _, r := range rows {
 		for _, subgroups := range []int{first.Subgroups, 4, 8, 16, 32} {
-			for _, groups := range []int{units, 2 * units, 3 * units, 4 * units} {
-				c := DecodeConfig{Impl: first.Impl, Rows: r, Keys: first.Keys, Subgroups: subgroups, Groups: groups}
-				if c.Feasible(caps, p) == nil && !slices.Contains(list, c) {
-					list = append(list, c)
-				}
+			c := first
+			c.Rows, c.Subgroups = r, subgroups
+			if c.Feasible(caps, p) == nil && !slices.Contains(list, c) {
+				list = append(list, c)
 			}
 		}
 	}
 	return list, nil
+}
+
+// DecodeVariants returns c with two to four times the workgroups.
+func DecodeVariants(caps *vk.Caps, p DecodeProblem, c DecodeConfig) (list []DecodeConfig) {
+	for n := 2; n <= 4; n++ {
+		more := c
+		more.Groups *= n
+		if more.Feasible(caps, p) == nil {
+			list = append(list, more)
+		}
+	}
+	return list
 }

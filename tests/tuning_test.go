@@ -28,6 +28,7 @@ var tunedProblems = []struct {
 	{"mlp", "--tokens=40 --in=32 --hidden=40 --out=16 --dtype=float16", []string{"scalar"}},
 	{"grouped", "--tokens=40 --heads=2 --in=32 --hidden=40 --out=3 --dtype=float16", []string{"coopmat"}},
 	{"mixture", "--tokens=40 --heads=3 --in=32 --hidden=40 --dtype=float16", []string{"coopmat"}},
+	{"decode", "--batch=1 --heads=2 --kv-heads=1 --keys=100 --headdim=64 --dtype=float16", []string{"coopmat", "scalar"}},
 	{"norm", "--rows=40 --cols=72 --dtype=float16", []string{"auto"}},
 }
 

@@ -322,7 +322,9 @@ func (o *decodeOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 		Of: o, Side: p, Kernel: "decode", KernelPass: p.Kit(), Problem: o.p,
 		PathOf: func(c attention.DecodeConfig) string { return c.Impl.String() },
 		List:   o.candidates,
-		Vary:   func(*vk.Caps, attention.DecodeConfig) []attention.DecodeConfig { return nil }, // candidates have all
+		Vary: func(caps *vk.Caps, c attention.DecodeConfig) []attention.DecodeConfig {
+			return attention.DecodeVariants(caps, o.p, c)
+		},
 		Use: func(c attention.DecodeConfig) bench.Op {
 			with := *o
 			with.config = &c

@@ -16,7 +16,7 @@ import (
 
 // appendKernel draws calls of attention.Append and attention.Advance.
 func appendKernel() Kernel {
-	return Kernel{Name: "append", Weight: 1, New: func() Problem { return &appendProblem{} }, Draw: drawAppend}
+	return Kernel{Name: "append", Weight: 2, New: func() Problem { return &appendProblem{} }, Draw: drawAppend}
 }
 
 // appendProblem is one of them.
