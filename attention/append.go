@@ -123,15 +123,9 @@ func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	if err != nil {
 		return err
 	}
-	or := func(t vk.Tensor, other vk.Tensor) vk.Tensor { // a binding must hold something
-		if t.IsZero() {
-			return other
-		}
-		return t
-	}
 	params, g := newAppendParams(d.Caps(), &t, &p, &spec)
-	kernel.Dispatch(c, g, params, t.NewK, t.NewV, t.K, t.V, or(t.Q, t.K), t.SeqLens, or(t.BlockTable, t.SeqLens), t.State,
-		or(t.Cos, t.SeqLens), or(t.Sin, t.SeqLens), or(t.CacheBatchIdx, t.SeqLens))
+	kernel.Dispatch(c, g, params, t.NewK, t.NewV, t.K, t.V, orElse(t.Q, t.K), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
+		orElse(t.Cos, t.SeqLens), orElse(t.Sin, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens))
 	return c.Err()
 }
 
@@ -312,6 +306,14 @@ func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *ap
 		StateOffset: uint32(t.State.Offset), CosOffset: uint32(t.Cos.Offset), SinOffset: uint32(t.Sin.Offset), BatchIdxOffset: uint32(t.CacheBatchIdx.Offset),
 	}
 	return params, vk.Groups{X: kGroups + vGroups + qGroups, Y: min(uint32(p.Batch), caps.MaxWorkgroupCount[1])}
+}
+
+// orElse returns t, or another tensor where t is zero: a binding must hold something.
+func orElse(t, other vk.Tensor) vk.Tensor {
+	if t.IsZero() {
+		return other
+	}
+	return t
 }
 
 // stride is that of an axis along which there is more than one; 0 of no tensor.

@@ -98,16 +98,10 @@ func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error
 		return err
 	}
 	params := newDecodeParams(d.Caps(), &t, &p, config)
-	or := func(t vk.Tensor, other vk.Tensor) vk.Tensor { // a binding must hold something
-		if t.IsZero() {
-			return other
-		}
-		return t
-	}
 	kernel.Dispatch(c, vk.Groups{X: uint32(config.Groups)}, params,
-		t.Q, t.K, t.V, t.O, or(t.LSE, t.O), t.SeqLens, or(t.BlockTable, t.SeqLens), t.State,
+		t.Q, t.K, t.V, t.O, orElse(t.LSE, t.O), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
 		vk.View(parts, dtype.Float32, int(config.partsBytes(p)/4)),
-		or(t.TreeMask, t.SeqLens), or(t.ALiBiSlopes, t.SeqLens), or(t.Bias, t.SeqLens), or(t.Sinks, t.SeqLens), or(t.LeftPad, t.SeqLens), or(t.CacheBatchIdx, t.SeqLens))
+		orElse(t.TreeMask, t.SeqLens), orElse(t.ALiBiSlopes, t.SeqLens), orElse(t.Bias, t.SeqLens), orElse(t.Sinks, t.SeqLens), orElse(t.LeftPad, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens))
 	return c.Err()
 }
 

@@ -116,8 +116,8 @@ func (c *DecodeConfig) checkLayout(d *vk.Device, p *DecodeProblem) error {
 	if err != nil {
 		return err
 	}
-	layout, err := chips.LayoutOf(d, p.DType, shape)
-	if err == nil && !layout.Quads {
+	quads, err := chips.AsksQuads(d, p.DType, shape)
+	if err == nil && !quads {
 		err = unsupported("decode: coopmat: the driver does not keep elements of matrices where NVIDIA's 580 does")
 	}
 	return err

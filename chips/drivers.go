@@ -13,6 +13,6 @@ const driverNVIDIA = 4 // VK_DRIVER_ID_NVIDIA_PROPRIETARY
 // workgroup are taken for nothing, and the matrix is loaded before the stores that it reads.
 func LosesLoneIndex(caps *vk.Caps) bool { return caps.DriverID == driverNVIDIA }
 
-// Quads reports whether a driver is known to keep 16x16 matrices as MatrixLayout.Quads says;
-// LayoutOf asks the device itself.
+// Quads reports whether a driver is known to keep 16x16 matrices as AsksQuads says,
+// which asks the device itself.
 func Quads(caps *vk.Caps) bool { return caps.DriverID == driverNVIDIA }

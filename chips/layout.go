@@ -27,11 +27,6 @@ type MatrixLayout struct {
 	RowLanes  int  // neighbouring invocations that share a row; 0: not so regular
 	ColRun    int  // element i is of the column of element i mod ColRun
 	SameAsAcc bool // left matrices keep theirs in the same places
-
-	// Quads says that matrices are 16x16 and kept as NVIDIA's are: element i of invocation
-	// 4g + t, of accumulators and left matrices, is that of row g + i/4*8 and column
-	// 2t + i%2 + i%4/2*8, and right matrices are left ones with rows and columns exchanged.
-	Quads bool
 }
 
 // Forget makes the layout that of matrices about which nothing is known but their
@@ -45,19 +40,34 @@ type layoutKey struct {
 }
 
 // LayoutOf returns the layout of matrices of a shape and format on the device. It runs
-// matrix_layout.comp and matrix_right.comp once for each device, format and shape.
+// matrix_layout.comp once for each device, format and shape.
 func LayoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
 	return vk.Cached(d, layoutKey{t, shape}, func() (MatrixLayout, error) { return probeLayout(d, t, shape) })
 }
 
 func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
-	e, _, err := probe(d, t, shape)
+	lists, _, err := askLayout(d, t, shape)
 	if err != nil {
 		return MatrixLayout{}, err
 	}
-	l := analyzeLayout(e.left, e.acc, int(shape.N))
-	l.Quads = shape.M == 16 && shape.N == 16 && e.quads()
-	return l, nil
+	return analyzeLayout(lists[0], lists[1], int(shape.N)), nil
+}
+
+// quadsKey identifies what AsksQuads found among the values that a device keeps.
+type quadsKey layoutKey
+
+// AsksQuads asks the device whether matrices of a shape and format are 16x16 and kept as NVIDIA's are:
+// element i of invocation 4g + t, of accumulators and left matrices, is that of row g + i/4*8 and
+// column 2t + i%2 + i%4/2*8, and right matrices are left ones with rows and columns exchanged. It
+// runs matrix_layout.comp and matrix_right.comp once for each device, format and shape.
+func AsksQuads(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (bool, error) {
+	return vk.Cached(d, quadsKey{t, shape}, func() (bool, error) {
+		if shape.M != 16 || shape.N != 16 {
+			return false, nil
+		}
+		e, _, err := probe(d, t, shape)
+		return err == nil && e.quads(), err
+	})
 }
 
 // CheckLayout runs matrix_layout.comp and matrix_right.comp and returns what is wrong with what they
@@ -98,7 +108,7 @@ func checkElements(what string, lanes [][]int, n int) error {
 // matrix, numbered row*n + column.
 type elements struct{ left, acc, right [][]int }
 
-// quads reports whether they are as MatrixLayout.Quads says.
+// quads reports whether they are as AsksQuads says.
 func (e *elements) quads() bool {
 	const n = 16
 	if len(e.acc) != 2*n || len(e.left) != 2*n || len(e.right) != 2*n {
@@ -121,7 +131,7 @@ func (e *elements) quads() bool {
 // probe returns the elements that each invocation has, and the modules that ran. Right
 // matrices that have more rows than left ones are not asked for.
 func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (e elements, ran []vk.ModuleInfo, err error) {
-	lists, module, err := ask(d, "matrix_layout", t, shape, []dtype.DType{t, dtype.Float32}, 2)
+	lists, module, err := askLayout(d, t, shape)
 	if err != nil {
 		return e, nil, err
 	}
@@ -135,6 +145,11 @@ func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (e elements, ran 
 		ran = append(ran, module)
 	}
 	return e, ran, nil
+}
+
+// askLayout returns the elements of a left matrix and of an accumulator.
+func askLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) ([][][]int, vk.ModuleInfo, error) {
+	return ask(d, "matrix_layout", t, shape, []dtype.DType{t, dtype.Float32}, 2)
 }
 
 // ask runs a kernel that loads matrices from tensors of the numbers 0, 1, 2, ..., one of each

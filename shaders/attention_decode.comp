@@ -14,11 +14,12 @@
 //     block_table (batch, pages of a sequence)                      i32: its pages in order
 //     state       status, then a counter for each unit, 0 between calls
 //
-// It is made for speed of memory: a lane holds VEC elements of a key, TEAM lanes hold one, and
-// KEYS keys of each team are on their way at a time; nothing waits for another subgroup until
-// all keys are read. The scores of ROWS rows and KEYS keys, of which each lane has a part, are
-// added up so that each lane ends with scores of its own (gather), which makes what features
-// do to them cheap.
+// It is made for speed of memory: without MATRIX a lane holds VEC elements of a key, TEAM lanes
+// hold one, and KEYS keys of each team are on their way at a time; nothing waits for another
+// subgroup until all keys are read. The scores of ROWS rows and KEYS keys, of which each lane
+// has a part, are added up so that each lane ends with scores of its own (gather), which makes
+// what features do to them cheap. So lib/decode_keys.glsl; with MATRIX, lib/decode_matrix.glsl
+// has the products of 16 rows and 16 keys, which a subgroup holds together.
 //
 // A unit is ROWS rows of one key head of one sequence: the queries of a group of heads, one
 // query after the other. Its tiles are TILE keys each. All tiles of all units, in order, are

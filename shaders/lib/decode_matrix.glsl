@@ -1,21 +1,8 @@
-// decode_matrix: the online softmax of a subgroup over its keys, on matrices whose elements are
-// where NVIDIA keeps them (chips.MatrixLayout.Quads): element i of lane 4g + t, of accumulators
-// and left matrices, is that of row g + i/4*8 and column 2t + i%2 + i%4/2*8, and right matrices
-// are left ones with rows and columns exchanged (attention_decode.comp).
+// decode_matrix: the online softmax of a subgroup over its keys, on matrices
+// (attention_decode.comp; lib/decode_operands.glsl has the operands).
 //
 //     S = Q * Kᵀ   16 rows by the 16 keys of a tile
 //     O = P * V    16 rows by columns
-//
-// Keys and values come from memory as they are, 16 bytes of a row to a lane, and become operands
-// without shared memory: which column of Q and K is which k of a product does not matter, as
-// long as both have the same, nor which column of V is which of O, as long as it is known when O is
-// written.
-//
-//     a load of K   lane 4g + t: columns 32*n + 8*t of key g: elements 0 to 3 of a lane for the
-//                   products 2n and 2n+1, and of key g + 8 elements 4 to 7
-//     a load of V   lane 4g + t: columns 64*n + 8*g of keys 2t, 2t+1, 2t+8, 2t+9; columns 2a and
-//                   2a+1 of them are elements 0 to 3 and 4 to 7 of product 4n + a
-//     so O          of product 4n + a, row g: columns 64*n + 16*t + 2a, + 8, + 1, + 9
 //
 // While a tile's values are multiplied the keys of the next are on their way, and while its keys
 // are, the values. A unit has ROW_TILES matrices of rows, for which keys and values are
@@ -25,134 +12,7 @@
 #ifndef LIB_DECODE_MATRIX_GLSL
 #define LIB_DECODE_MATRIX_GLSL
 
-#define MatA coopmat<T, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define MatB coopmat<T, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
-#define MatC coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-
-#ifdef ELEM_F16
-#define FROM_BITS(x) uint16BitsToHalf(uint16_t(x))
-#else
-#define FROM_BITS(x) uintBitsToBFloat16EXT(uint16_t(x))
-#endif
-
-const uint ROW_TILES = ROWS / 16;
-const uint COLUMN_PARTS = VALUE_DIM > 128 ? 2 : 1;
-const uint STRIPES = SUBGROUPS / COLUMN_PARTS;
-const uint K_LOADS = (HEAD_DIM + 31) / 32;
-const uint V_LOADS = (VALUE_DIM + 64 * COLUMN_PARTS - 1) / (64 * COLUMN_PARTS);
-
-// Rows at a time whose O of all stripes is in shared memory: about 16 KiB, with two at least.
-const uint FIT_ROWS = 4096 / (STRIPES * VALUE_DIM);
-const uint PASS_ROWS = FIT_ROWS >= 16 ? 16 : FIT_ROWS >= 8 ? 8 : FIT_ROWS >= 4 ? 4 : 2;
-
-// Sums of a subgroup: of rows g and g + 8 of each matrix the maximum m, the lane's part of l; O.
-struct Sums {
-    float m[ROW_TILES * 2], l[ROW_TILES * 2];
-    MatC o[ROW_TILES * V_LOADS * 4];
-};
-
-uint lane_g() {
-    return gl_SubgroupInvocationID / 4;
-}
-
-uint lane_t() {
-    return gl_SubgroupInvocationID % 4;
-}
-
-uint column_part() {
-    return gl_SubgroupID % COLUMN_PARTS;
-}
-
-uint stripe() {
-    return gl_SubgroupID / COLUMN_PARTS;
-}
-
-// q_rows has a lane's operands of Q: 16 bytes of row g, and of row g + 8, for each two products.
-shared uvec4 q_rows[ROW_TILES * K_LOADS * 2 * 32];
-
-// DEFINE_SET(Mat, set) makes `set(m, i, x)`: elements 2i and 2i+1 of m are the halves of x.
-#define DEFINE_SET(Mat, set)                       \
-    void set(inout Mat m, const uint i, const uint x) {  \
-        m[2 * i] = FROM_BITS(x & 0xffffu);         \
-        m[2 * i + 1] = FROM_BITS(x >> 16);         \
-    }
-
-DEFINE_SET(MatA, set_left)
-DEFINE_SET(MatB, set_right)
-
-// share_q puts the operands of the part's rows into shared memory. The whole workgroup calls it.
-void share_q(const Part part) {
-    barrier();  // q_rows of the part before are read
-    for (uint i = gl_LocalInvocationIndex; i < ROW_TILES * K_LOADS * 2 * 32; i += WORKGROUP_SIZE) {
-        const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;
-        const uint col = i / 64 % K_LOADS * 32 + i % 4 * 8;
-        q_rows[i] = HEAD_DIM % 32 == 0 || col < HEAD_DIM ? load_q(q_at(part, r) + col, VEC) : uvec4(0);
-    }
-    barrier();  // q_rows are written
-}
-
-// key_of returns key number j of a tile, or the nearest that some row sees.
-uint key_of(const Part part, const uint tile, const uint j) {
-    return uint(clamp(int(tile * TILE + j), part.sequence.from, part.end - 1));
-}
-
-// value_key returns which key of a tile a lane's load number j of V is of.
-uint value_key(const uint j) {
-    return lane_t() * 2 + j % 2 + j / 2 * 8;
-}
-
-uint at_key(const uint key, const uint page, const uint stride_b, const uint stride_s) {
-    return page * stride_b + (PAGE_SIZE > 0 ? key % PAGE_SIZE : key) * stride_s;
-}
-
-// A page of 8 keys is half a tile: keys g and 2t, 2t+1 are of the first, the others of the second.
-const uint HALVES = PAGE_SIZE == 8 ? 2 : 1;
-
-// pages_of returns the pages of both halves of a tile.
-uvec2 pages_of(const Part part, const uint tile) {
-    if (PAGE_SIZE == 0) {
-        return uvec2(part.cache);
-    }
-    const uint first = look_up(part, key_of(part, tile, 0));
-    return uvec2(first, HALVES == 2 ? look_up(part, key_of(part, tile, 8)) : first);
-}
-
-// Words are a lane's 16 bytes of keys g and g + 8, or of its four keys of V, of a tile.
-struct Keys {
-    uvec4 at[2 * K_LOADS];
-};
-
-struct Values {
-    uvec4 at[4 * V_LOADS];
-};
-
-// Lanes beyond a row load its start, so that no load is conditional, and take zeros.
-void load_keys(const Part part, const uint tile, const uvec2 page, inout Keys k) {
-    [[unroll]] for (uint i = 0; i < 2; i++) {
-        const uint at = p.k_offset + part.kv_head * p.k_stride_h + at_key(key_of(part, tile, lane_g() + 8 * i), page[i], p.k_stride_b, p.k_stride_s);
-        [[unroll]] for (uint n = 0; n < K_LOADS; n++) {
-            const uint col = n * 32 + lane_t() * 8;
-            const bool has = HEAD_DIM % 32 == 0 || col < HEAD_DIM;
-            const uvec4 x = load_k(at + (has ? col : 0), VEC);
-            k.at[i * K_LOADS + n] = has ? x : uvec4(0);
-        }
-    }
-}
-
-uint value_column(const uint n) {
-    return (column_part() * V_LOADS + n) * 64 + lane_g() * 8;
-}
-
-void load_values(const Part part, const uint tile, const uvec2 page, inout Values v) {
-    [[unroll]] for (uint j = 0; j < 4; j++) {
-        const uint at = p.v_offset + part.kv_head * p.v_stride_h + at_key(key_of(part, tile, value_key(j)), page[j / 2], p.v_stride_b, p.v_stride_s);
-        [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
-            const bool has = VALUE_DIM % (64 * COLUMN_PARTS) == 0 || value_column(n) < VALUE_DIM;
-            const uvec4 x = load_v(at + (has ? value_column(n) : 0), VEC);
-            v.at[j * V_LOADS + n] = has ? x : uvec4(0);
-        }
-    }
-}
+#include "decode_operands.glsl"
 
 // read_keys sums up the part's keys. Each subgroup takes every STRIPES-th tile.
 void read_keys(const Part part, inout Sums sums) {
