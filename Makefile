@@ -84,7 +84,7 @@ test-all: export FLASHVK_ALL := 1
 test-all: test ## the same with every tile and case on lavapipe, too: what GPUs run always
 
 shaders: setup ## GLSL to SPIR-V: writes shaders/spv
-	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate
+	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate -all
 
 check: setup ## format, vet, staticcheck, imports, budgets, SPIR-V current, valid, convergent and proven on a GPU
 	go run ./tools/check

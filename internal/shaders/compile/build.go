@@ -14,16 +14,22 @@ import (
 
 const manifestName = "manifest.txt"
 
-// Generate compiles every row of the shader folder dir and makes dir/spv hold
-// exactly the modules and the manifest. If a row does not compile, nothing is
-// written and the error names every problem.
-func Generate(dir string, rows []Row, c *Compiler) error {
-	code, errs := compileAll(dir, rows, c)
+// Generate makes dir/spv of the shader folder dir hold exactly the modules of the
+// rows and the manifest. It compiles every row, or with changed only those whose
+// module is not what the manifest of the same compiler says, which a change of
+// this package escapes. If a row does not compile, nothing is written and the
+// error names every problem.
+func Generate(dir string, rows []Row, c *Compiler, changed bool) error {
+	spv := filepath.Join(dir, "spv")
+	kept := make([][]byte, len(rows))
+	if changed {
+		kept = current(dir, rows, c)
+	}
+	code, errs := compileAll(dir, rows, kept, c)
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	m := &Manifest{Compiler: c.Version, Entries: map[string]Entry{}}
-	spv := filepath.Join(dir, "spv")
 	if err := os.MkdirAll(spv, 0o777); err != nil {
 		return err
 	}
@@ -66,7 +72,7 @@ func Check(dir string, rows []Row, c *Compiler) []error {
 	var errs []error
 	var code [][]byte
 	if c != nil {
-		code, errs = compileAll(dir, rows, c)
+		code, errs = compileAll(dir, rows, make([][]byte, len(rows)), c)
 	}
 	for i, r := range rows {
 		var fresh []byte
@@ -116,14 +122,39 @@ func checkRow(dir string, r Row, m *Manifest, fresh []byte) error {
 	return nil
 }
 
-// compileAll compiles the rows side by side: one module per row, nil where an
-// error was met. Rows that fail alike (one file, several types) give one error.
-func compileAll(dir string, rows []Row, c *Compiler) ([][]byte, []error) {
+// current returns the modules that are what the manifest says of their sources and
+// of the compiler, nil for the others.
+func current(dir string, rows []Row, c *Compiler) [][]byte {
 	code := make([][]byte, len(rows))
+	spv := filepath.Join(dir, "spv")
+	text, err := os.ReadFile(filepath.Join(spv, manifestName))
+	if err != nil {
+		return code
+	}
+	m, err := ParseManifest(text)
+	if err != nil || m.Compiler != c.Version {
+		return code
+	}
+	for i, r := range rows {
+		if checkRow(dir, r, m, nil) == nil {
+			code[i], _ = os.ReadFile(filepath.Join(spv, r.Name+".spv"))
+		}
+	}
+	return code
+}
+
+// compileAll compiles the rows side by side that kept has no module of: one module
+// per row, nil where an error was met. Rows that fail alike (one file, several types)
+// give one error.
+func compileAll(dir string, rows []Row, kept [][]byte, c *Compiler) ([][]byte, []error) {
+	code := slices.Clone(kept)
 	failed := make([]error, len(rows))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, runtime.NumCPU())
 	for i, r := range rows {
+		if code[i] != nil {
+			continue
+		}
 		wg.Add(1)
 		go func() {
 			defer wg.Done()

@@ -68,7 +68,7 @@ func wantOne(t *testing.T, errs []error, want string) {
 func TestGenerate(t *testing.T) {
 	c := compiler(t)
 	dir := copyShaders(t)
-	if err := Generate(dir, testRows, c); err != nil {
+	if err := Generate(dir, testRows, c, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, with := range []*Compiler{c, nil} {
@@ -86,11 +86,52 @@ func TestGenerate(t *testing.T) {
 		}
 	}
 	// A row that leaves the table takes its files with it.
-	if err := Generate(dir, testRows[:1], c); err != nil {
+	if err := Generate(dir, testRows[:1], c, false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "spv", "scale.u32.spv")); !os.IsNotExist(err) {
 		t.Errorf("scale.u32.spv is still there: %v", err)
+	}
+}
+
+// TestGenerateChanged checks that a module which the manifest describes is kept, and that one
+// whose source, line or file has changed is compiled.
+func TestGenerateChanged(t *testing.T) {
+	c := compiler(t)
+	dir := copyShaders(t)
+	rows := testRows[:1]
+	if err := Generate(dir, rows, c, true); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "spv", "scale.f32.spv")
+	code, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generate := func(want string) {
+		t.Helper()
+		if err := Generate(dir, rows, c, true); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || Hash(got) != want {
+			t.Errorf("the module is %s, want %s: %v", Hash(got), want, err)
+		}
+	}
+	edit(t, path, "factor", "fuctor")
+	generate(Hash(code)) // the file was not what the manifest says
+	edit(t, path, "factor", "fuctor")
+	changed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(t, filepath.Join(dir, "spv", manifestName), Hash(code), Hash(changed))
+	generate(Hash(changed)) // all hashes agree, so it is kept
+	edit(t, filepath.Join(dir, "lib", "index.glsl"), "GlobalInvocationID.x", "GlobalInvocationID.x + 0")
+	if err := Generate(dir, rows, c, true); err != nil {
+		t.Fatal(err)
+	}
+	if errs := Check(dir, rows, c); errs != nil {
+		t.Errorf("an include has changed: %v", errors.Join(errs...))
 	}
 }
 
@@ -132,7 +173,7 @@ func TestCheckFinds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := copyShaders(t)
-			if err := Generate(dir, testRows[:1], c); err != nil {
+			if err := Generate(dir, testRows[:1], c, false); err != nil {
 				t.Fatal(err)
 			}
 			tt.change(t, dir)
@@ -151,7 +192,7 @@ func TestCheckCompiles(t *testing.T) {
 	c := compiler(t)
 	dir := copyShaders(t)
 	rows := testRows[:1]
-	if err := Generate(dir, rows, c); err != nil {
+	if err := Generate(dir, rows, c, false); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "spv", "scale.f32.spv")
@@ -182,7 +223,7 @@ func TestGenerateFails(t *testing.T) {
 	c := compiler(t)
 	dir := copyShaders(t)
 	edit(t, filepath.Join(dir, "lib", "scale.glsl"), "factor * x", "factor * z")
-	err := Generate(dir, testRows, c)
+	err := Generate(dir, testRows, c, false)
 	if err == nil || strings.Count(err.Error(), "shaders/lib/scale.glsl:4: error: 'z' : undeclared identifier") != 1 {
 		t.Errorf("error is %v", err)
 	}
