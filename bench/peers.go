@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -57,11 +58,12 @@ type peerCall struct {
 // run asks one peer after the other. Write writes the input file; release then frees
 // the device's memory, which the peers need.
 func (a *peerCall) run(ctx context.Context, write func(path string) error, release func(), step func(what string)) ([]Result, error) {
-	dir, err := os.MkdirTemp("", "flashvk-peer-")
+	temp, err := files.TempDir("flashvk-peer-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer temp.Close()
+	dir := temp.Path
 	a.request.Input = filepath.Join(dir, "in.safetensors")
 	if err := write(a.request.Input); err != nil {
 		return nil, err

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // A SweepFile is a CSV file of results that differ in some sizes and in the
@@ -47,10 +46,8 @@ func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile,
 		return nil, errors.New("it is not a regular file")
 	}
 	// Until the file is closed; of another sweep's rows this one would know nothing.
-	if err := syscall.Flock(int(s.f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == syscall.EWOULDBLOCK {
+	if !files.Lock(s.f) {
 		return nil, errors.New("another sweep is writing it: name another file, or wait")
-	} else if err != nil && err != syscall.ENOSYS && err != syscall.ENOTSUP { // file systems without locks
-		return nil, fmt.Errorf("it cannot be locked: %w", err)
 	}
 	text, err := io.ReadAll(s.f)
 	if err != nil {
@@ -107,11 +104,7 @@ var (
 
 // bareError returns "path: reason".
 func bareError(path string, err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		err = p.Err
-	}
-	return fmt.Errorf("%s: %w", path, err)
+	return fmt.Errorf("%s: %w", path, files.Bare(err))
 }
 
 // lines returns results as lines of the file, the names first.

@@ -200,7 +200,7 @@ func TestCommitted(t *testing.T) {
 	records, err := Records()
 	require.NoError(t, err)
 	for _, r := range records {
-		text, err := files.ReadFile(r.FileName())
+		text, err := committed.ReadFile(r.FileName())
 		require.NoError(t, err)
 		require.Equal(t, string(Format(r)), string(text), "%s was written by hand", r.FileName())
 	}

@@ -12,16 +12,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
-// files are the records. The pattern also matches README.md, without which a folder
+// committed are the records. The pattern also matches README.md, without which a folder
 // that has no record yet would not compile.
 //
 //go:embed *.[jm]*[nd]
-var files embed.FS
+var committed embed.FS
 
 // Records returns the committed records, by the names of their files.
-func Records() ([]*Record, error) { return Read(files) }
+func Records() ([]*Record, error) { return Read(committed) }
 
 // Read returns the records in a folder, by the names of their files. A file that is
 // not named as Record.FileName says is an error, so that there is one for each device
@@ -57,25 +59,10 @@ func WriteFile(path string, r *Record) (err error) {
 			err = fmt.Errorf("conformance: %w", err)
 		}
 	}()
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(Format(r))
-	// CreateTemp makes files that only their owner reads; a record is to be committed.
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return files.Write(path, Format(r))
 }
 
 // Format returns the text of a record, JSON with a module or a run on each line, so that

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // A File is an open safetensors file whose header has been checked. Its
@@ -31,7 +32,7 @@ func Open(path string) (_ *File, err error) {
 		return nil, fileError(path, err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("safetensors: %s: is %s, not a regular file", path, describeMode(info.Mode()))
+		return nil, fmt.Errorf("safetensors: %s: is %s, not a regular file", path, files.Kind(info.Mode()))
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -144,38 +145,10 @@ func readFull(r io.ReaderAt, p []byte, offset int64) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return fmt.Errorf("file ends %d bytes early", len(p)-n)
 	}
-	return bare(err)
+	return files.Bare(err)
 }
 
 // fileError writes an error of the os package as "path: reason", once.
 func fileError(path string, err error) error {
-	return fmt.Errorf("safetensors: %s: %w", path, bare(err))
-}
-
-// bare takes the operation and the path off an error of the os package.
-func bare(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	var l *os.LinkError
-	if errors.As(err, &l) {
-		return l.Err
-	}
-	return err
-}
-
-// describeMode names what a path is, if it is not a regular file.
-func describeMode(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "a directory"
-	case m&fs.ModeNamedPipe != 0:
-		return "a pipe"
-	case m&fs.ModeSocket != 0:
-		return "a socket"
-	case m&fs.ModeDevice != 0:
-		return "a device"
-	}
-	return "special"
+	return fmt.Errorf("safetensors: %s: %w", path, files.Bare(err))
 }

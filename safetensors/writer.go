@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // headerAlign is what the header is padded to, so that the data starts at a
@@ -24,11 +22,11 @@ const headerAlign = 8
 // file, no file, or the complete new one, never a part. Close without Commit
 // removes the temporary file.
 type Writer struct {
-	path, temp string
-	f          *os.File
-	data       int64
-	sections   map[string]*section
-	order      []Tensor
+	path     string
+	f        *files.File
+	data     int64
+	sections map[string]*section
+	order    []Tensor
 }
 
 // Create starts a file with the given tensors, of which only Name, DType and
@@ -40,7 +38,7 @@ type Writer struct {
 func Create(path string, tensors []Tensor, metadata map[string]string) (_ *Writer, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("safetensors: %s: %w", path, bare(err))
+			err = fmt.Errorf("safetensors: %s: %w", path, files.Bare(err))
 		}
 	}()
 	order, err := layout(tensors)
@@ -52,13 +50,9 @@ func Create(path string, tensors []Tensor, metadata map[string]string) (_ *Write
 		return nil, err
 	}
 	w := &Writer{path: path, data: int64(len(header)), sections: make(map[string]*section), order: order}
-	if w.path, err = target(path); err != nil {
+	if w.f, err = files.Create(path); err != nil {
 		return nil, err
 	}
-	if w.f, err = createTemp(w.path); err != nil {
-		return nil, err
-	}
-	w.temp = w.f.Name()
 	for _, t := range order {
 		w.sections[t.Name] = &section{w: w, t: t}
 	}
@@ -76,34 +70,6 @@ func CanCreate(path string) error {
 		return err
 	}
 	return w.Close()
-}
-
-// target returns the name to replace at the end: what path leads to. A device
-// or a pipe must not be replaced by a file.
-func target(path string) (string, error) {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return path, nil
-	case err != nil:
-		return "", err
-	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("is %s, not a regular file", describeMode(info.Mode()))
-	}
-	return filepath.EvalSymlinks(path)
-}
-
-// createTemp makes a new file beside path. Unlike os.CreateTemp it asks for
-// the permissions of an ordinary file, which the process's umask narrows.
-func createTemp(path string) (*os.File, error) {
-	dir, base := filepath.Split(path)
-	for {
-		name := filepath.Join(dir, fmt.Sprintf(".%s.%08x.tmp", base, rand.Uint32()))
-		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
-		if !errors.Is(err, fs.ErrExist) {
-			return f, err
-		}
-	}
 }
 
 // layout gives every tensor its place in the data.
@@ -211,7 +177,7 @@ func (w *Writer) Commit() (err error) {
 	defer w.Close()
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("safetensors: %s: %w", w.path, bare(err))
+			err = fmt.Errorf("safetensors: %s: %w", w.path, files.Bare(err))
 		}
 	}()
 	if w.f == nil {
@@ -222,19 +188,7 @@ func (w *Writer) Commit() (err error) {
 			return fmt.Errorf("tensor %s: %d of %d bytes were written", quote(t.Name), n, t.Bytes())
 		}
 	}
-	// Without Sync a crash soon after the rename could leave an empty file
-	// under the real name.
-	if err := w.f.Sync(); err != nil {
-		return err
-	}
-	if err := w.f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(w.temp, w.path); err != nil {
-		return err
-	}
-	w.temp = ""
-	return nil
+	return w.f.Commit()
 }
 
 // Close removes what was not committed. It may be called again.
@@ -242,15 +196,11 @@ func (w *Writer) Close() error {
 	if w == nil || w.f == nil {
 		return nil
 	}
-	w.f.Close() // closed already by Commit, which has reported its error
+	err := w.f.Close()
 	w.f = nil
-	if w.temp == "" {
-		return nil
+	if err != nil {
+		return fmt.Errorf("safetensors: %s: %w", w.path, files.Bare(err))
 	}
-	if err := os.Remove(w.temp); err != nil {
-		return fmt.Errorf("safetensors: %s: %w", w.temp, bare(err))
-	}
-	w.temp = ""
 	return nil
 }
 
@@ -272,7 +222,7 @@ func (s *section) Write(p []byte) (int, error) {
 	n, err := s.w.f.WriteAt(p, s.w.data+s.t.begin+s.written)
 	s.written += int64(n)
 	if err != nil {
-		return n, fmt.Errorf("safetensors: %s: %w", s.w.path, bare(err))
+		return n, fmt.Errorf("safetensors: %s: %w", s.w.path, files.Bare(err))
 	}
 	return n, nil
 }

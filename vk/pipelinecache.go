@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	vulkan "github.com/vulkan-go/vulkan"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // pipelineCache is a VkPipelineCache and the file that it is kept in.
@@ -122,7 +124,7 @@ func (c *pipelineCache) save(d *Device) error {
 	if len(data) == 0 || sum == c.loaded {
 		return nil
 	}
-	return writeFile(c.path, append(append(d.cacheHeader(), sum[:]...), data...))
+	return files.Write(c.path, append(append(d.cacheHeader(), sum[:]...), data...))
 }
 
 // CacheErr returns why the pipeline cache on disk could not be read or, after
@@ -147,26 +149,4 @@ func (c *pipelineCache) data(d *Device) ([]byte, error) {
 		return nil, fmt.Errorf("vkGetPipelineCacheData: %w", r)
 	}
 	return mem.bytes(int(n)), nil
-}
-
-// writeFile replaces the file at path as a whole: whoever opens it sees the
-// old content or the new.
-func writeFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(data); err != nil {
-		f.Close()
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

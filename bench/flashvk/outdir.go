@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/page"
+	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -38,54 +42,105 @@ func (o *outDir) prepare() error {
 	if err := os.MkdirAll(o.path, 0o777); err != nil {
 		return err
 	}
-	probe, err := os.CreateTemp(o.path, ".probe-")
+	probe, err := files.Create(filepath.Join(o.path, contents))
 	if err != nil {
 		return err
 	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+	return probe.Close()
 }
 
-// write writes the files of a report on kernels of a title.
+// contents is the file of a folder that lists what reports have put there, a name a line.
+const contents = ".flashvk-report"
+
+// write writes the files of a report on kernels of a title, and removes those that an earlier
+// report left there. Each is whole at any moment.
 func (o *outDir) write(a *app, title string, r bench.Report, caps *vk.Caps) error {
 	if o.path == "" {
 		return nil
 	}
-	for _, f := range []struct {
-		name   string
-		format bench.Format
-	}{{"results.benchfmt", bench.Benchfmt}, {"results.csv", bench.CSV}, {"results.json", bench.JSON}, {"report.md", bench.Markdown}} {
-		var b bytes.Buffer
-		if err := r.Write(&b, f.format); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(o.path, f.name), b.Bytes(), 0o666); err != nil {
-			return err
-		}
-	}
-	drawings := r.Charts()
-	if _, err := writeDrawings(o.path, drawings); err != nil {
+	list, err := o.files(a, title, r, caps)
+	if err != nil {
 		return err
+	}
+	err = files.Exclusively(filepath.Join(o.path, contents), func() error { return replaceReport(o.path, list) })
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", filepath.Join(o.path, "report.html"))
+	return nil
+}
+
+// files returns the files of a report, that to open last.
+func (o *outDir) files(a *app, title string, r bench.Report, caps *vk.Caps) ([]outFile, error) {
+	var list []outFile
+	add := func(name string, write func(io.Writer) error) error {
+		var b bytes.Buffer
+		err := write(&b)
+		list = append(list, outFile{name, b.Bytes()})
+		return err
+	}
+	p := page.Page{
+		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + strings.Join(strings.Fields(caps.Name), " "), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
+		Command: commandLine(a.args), Sheet: r.Sheet(),
+		Files: []string{"results.csv", "results.json", "results.benchfmt", "report.md"},
 	}
 	var text strings.Builder
 	describeDevice(&text, caps)
-	p := page.Page{
-		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + strings.Join(strings.Fields(caps.Name), " "), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
-		Command: commandLine(a.args), Device: text.String(), Sheet: r.Sheet(),
-		Files: []string{"results.csv", "results.json", "results.benchfmt", "report.md"},
+	p.Device = text.String()
+	for i, f := range []bench.Format{bench.CSV, bench.JSON, bench.Benchfmt, bench.Markdown} {
+		if err := add(p.Files[i], func(w io.Writer) error { return r.Write(w, f) }); err != nil {
+			return nil, err
+		}
 	}
-	for _, d := range drawings {
+	for _, d := range r.Charts() {
+		if err := errors.Join(add(d.Name+".png", d.PNG), add(d.Name+".svg", d.SVG)); err != nil {
+			return nil, err
+		}
 		p.Charts = append(p.Charts, d.Chart)
 	}
-	var b bytes.Buffer
-	if err := p.Write(&b); err != nil {
+	return list, add("report.html", p.Write)
+}
+
+// An outFile is a file of a report.
+type outFile struct {
+	name string
+	data []byte
+}
+
+// replaceReport writes files into a folder and removes those of reports that were there before. Which those
+// are the folder knows at any moment, also where this is interrupted.
+func replaceReport(dir string, list []outFile) error {
+	old, err := os.ReadFile(filepath.Join(dir, contents))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	path := filepath.Join(o.path, "report.html")
-	if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
+	var stale []string
+	for _, name := range strings.Fields(string(old)) {
+		if filepath.Base(name) == name && !slices.ContainsFunc(list, func(f outFile) bool { return f.name == name }) {
+			stale = append(stale, name)
+		}
+	}
+	var names []string
+	for _, f := range list {
+		names = append(names, f.name)
+	}
+	note := func(names []string) error {
+		return files.Write(filepath.Join(dir, contents), []byte(strings.Join(names, "\n")+"\n"))
+	}
+	if err := note(append(names, stale...)); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", path)
-	return nil
+	for _, f := range list {
+		if err := files.Write(filepath.Join(dir, f.name), f.data); err != nil {
+			return err
+		}
+	}
+	for _, name := range stale {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return note(names)
 }
 
 // plainWord is what a shell takes as it stands.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +41,26 @@ func TestBenchOut(t *testing.T) {
 	require.Contains(t, read("rates.svg"), "</svg>")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 7)
+	require.Len(t, entries, 8, "seven, and the list of them")
+
+	// A later report into the folder takes the charts of the earlier away, and nothing else.
+	mine := filepath.Join(dir, "latency.png")
+	require.NoError(t, os.WriteFile(mine, []byte("mine"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "rates.png"), nil, 0o600))
+	before := filepath.Join(dir, "old-7.svg")
+	require.NoError(t, os.WriteFile(before, nil, 0o600))
+	list, err := os.OpenFile(filepath.Join(dir, contents), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = list.WriteString("old-7.svg\n../a\ngone.png\n")
+	require.NoError(t, errors.Join(err, list.Close()))
+	code, _, stderr = flashvk(small(dev, "--impl=scalar", "--out", dir)...)
+	require.Zero(t, code, stderr)
+	require.NoFileExists(t, before)
+	require.FileExists(t, mine)
+	require.DirExists(t, filepath.Dir(dir))
+	require.True(t, bytes.HasPrefix([]byte(read("rates.png")), []byte("\x89PNG")))
+	require.NotContains(t, read(contents), "old-7")
+	require.Contains(t, read(contents), "rates.png\n")
 
 	// A folder that cannot be made is noticed before anything is measured.
 	code, stdout, stderr = flashvk(small(dev, "--out", filepath.Join(dir, "results.csv", "x"))...)

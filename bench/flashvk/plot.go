@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 func newPlot(a *app) *cobra.Command {
@@ -84,7 +85,7 @@ func writeDrawings(dir string, drawings []bench.Drawing) (names []string, err er
 				return names, err
 			}
 			path := filepath.Join(dir, d.Name+form.ending)
-			if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
+			if err := files.Write(path, b.Bytes()); err != nil {
 				return names, err
 			}
 			names = append(names, path)

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 func newProfile(a *app) *cobra.Command {
@@ -134,7 +134,7 @@ func (p *profileKernel) write(a *app, profile *bench.Profile) error {
 	if err := profile.WriteTrace(&b); err != nil {
 		return err
 	}
-	if err := os.WriteFile(p.trace, b.Bytes(), 0o666); err != nil {
+	if err := files.Write(p.trace, b.Bytes()); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", p.trace)

@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/internal/bench/selftest"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -74,7 +75,7 @@ func readRecord(path string) (*conformance.Record, error) {
 
 // mergeRecord merges a run into a file, which may be missing.
 func mergeRecord(path string, run *conformance.Record) error {
-	return exclusively(path, func() error {
+	return files.Exclusively(path, func() error {
 		old, err := readRecord(path)
 		if err != nil {
 			return fmt.Errorf("--record %s: %w", path, err)

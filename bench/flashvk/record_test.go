@@ -3,7 +3,9 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -124,4 +126,26 @@ func TestSelftestUsage(t *testing.T) {
 		require.Empty(t, stdout)
 		require.Contains(t, stderr, c.want)
 	}
+}
+
+// TestMergeRecords merges runs of different kernels into one record at the same time: none is
+// lost.
+func TestMergeRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "record.json")
+	const writers = 12
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			run := &conformance.Record{Device: "card", Driver: "driver", DriverVersion: "1", Random: []conformance.Random{{Kernel: "k" + strconv.Itoa(i), Problems: 1}}}
+			if err := mergeRecord(path, run); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	all.Wait()
+	record, err := readRecord(path)
+	require.NoError(t, err)
+	require.Len(t, record.Random, writers)
 }

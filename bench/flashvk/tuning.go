@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -89,7 +90,7 @@ func openTuningFile(stderr io.Writer, path, flag string, caps *vk.Caps) (*openTu
 		}
 	}
 	f := &openTuning{path, caps, kit.NewTuning(caps)}
-	return f, exclusively(path, func() error {
+	return f, files.Exclusively(path, func() error {
 		tuning, err := kit.LoadTuningFile(path, caps)
 		switch {
 		case err == nil:
@@ -107,7 +108,7 @@ func openTuningFile(stderr io.Writer, path, flag string, caps *vk.Caps) (*openTu
 // add writes the file with what more adds to it. Another process may have tuned into the file
 // meanwhile: its rows stay.
 func (f *openTuning) add(more func(to *kit.Tuning) error) error {
-	return exclusively(f.path, func() error {
+	return files.Exclusively(f.path, func() error {
 		now, err := kit.LoadTuningFile(f.path, f.caps)
 		switch {
 		case err == nil:

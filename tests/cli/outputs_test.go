@@ -210,6 +210,34 @@ func TestFullDisk(t *testing.T) {
 	require.Empty(t, strings.TrimSpace(p.stdout.String()))
 }
 
+// TestFullDiskOut: charts and reports are whole or not there.
+func TestFullDiskOut(t *testing.T) {
+	_, dev := device(t)
+	cut := false
+	for _, size := range []string{"64k", "96k", "128k", "160k"} {
+		dir := t.TempDir()
+		// The disk is gone with the process, so it is looked at before.
+		look := `; code=$?; for f in "$0"/*.png; do tail -c8 "$f" 2>/dev/null | head -c4; echo; done; ls -A "$0"; exit $code`
+		p := onFullDisk(t, dir, "size="+size, small(dev, "--out", dir)...)
+		script := p.cmd.Args[4]
+		p.cmd.Args[4] = strings.Replace(script, `exec "$@"`, `"$@"`, 1) + look
+		require.NotEqual(t, script, p.cmd.Args[4])
+		code := p.start().wait()
+		stdout := p.stdout.String()
+		require.NotContains(t, stdout, ".tmp")
+		require.Contains(t, stdout, "results.csv", "the disk is so small that nothing is on it")
+		if code == 0 {
+			require.Contains(t, stdout, "report.html")
+			continue
+		}
+		cut = true
+		require.Regexp(t, dir+`/[a-z.]+: no space left on device`, oneError(t, p.stderr.String()))
+		require.NotContains(t, stdout, "report.html")
+		require.Equal(t, strings.Count(stdout, ".png\n"), strings.Count(stdout, "IEND\n"), "a chart is cut:\n%s", stdout)
+	}
+	require.True(t, cut, "no disk was full")
+}
+
 // TestCacheWarning: a folder of compiled pipelines that cannot be made costs one line, not the
 // result.
 func TestCacheWarning(t *testing.T) {

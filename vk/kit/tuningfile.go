@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -334,22 +335,12 @@ func (t *Tuning) WriteFile(path string) (err error) {
 			err = fmt.Errorf("kit: tuning: %w", err)
 		}
 	}()
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".*.tmp")
-	if err != nil {
+	var b bytes.Buffer
+	if err := t.Write(&b); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	err = errors.Join(t.Write(f), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return files.Write(path, b.Bytes())
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // A log is the CSV file of a training; nil is none.
@@ -144,7 +145,7 @@ func write(c *chart.Chart, name string) error {
 		if err := form.draw(&b); err != nil {
 			return err
 		}
-		if err := os.WriteFile(name+form.ending, b.Bytes(), 0o666); err != nil {
+		if err := files.Write(name+form.ending, b.Bytes()); err != nil {
 			return err
 		}
 	}

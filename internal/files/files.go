@@ -1,0 +1,256 @@
+// Package files writes files that are whole at any moment: whoever opens one sees the old
+// content or the new, also when the writer is killed or the disk is full.
+//
+// The content goes to a temporary file in the same folder, which is locked as long as its
+// process lives and takes the name at the end. A process that is killed leaves its temporary
+// file behind; the next that writes the same name removes it.
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A File is one that is being written. It takes its name by Commit; Close in any case removes
+// what was not committed.
+type File struct {
+	*os.File
+	path string
+}
+
+// temporary names are .NAME.8 hexadecimal digits.tmp, with a NAME that is cut, for a name has
+// 255 bytes at the most.
+const (
+	suffix   = ".tmp"
+	digits   = 8
+	maxBytes = 200
+)
+
+// prefix returns how the temporary files of a name begin.
+func prefix(base string) string {
+	return "." + base[:min(len(base), maxBytes)] + "."
+}
+
+// Create starts a file that will have a name. A file that has it stays until Commit and gives
+// the new one its permissions. The name of a link is that of what it leads to; that of a
+// folder, a device or a pipe is an error.
+func Create(path string) (*File, error) {
+	mode := fs.FileMode(0)
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, &fs.PathError{Op: "create", Path: path, Err: fmt.Errorf("is %s, not a regular file", Kind(info.Mode()))}
+	default:
+		mode = info.Mode().Perm()
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return nil, err
+		}
+	}
+	clear(path)
+	f, err := create(path)
+	if err != nil {
+		return nil, &fs.PathError{Op: "create", Path: path, Err: Bare(err)}
+	}
+	if mode != 0 {
+		if err := f.Chmod(mode); err != nil {
+			f.Close()
+			os.Remove(f.Name())
+			return nil, &fs.PathError{Op: "create", Path: path, Err: Bare(err)}
+		}
+	}
+	return &File{f, path}, nil
+}
+
+// create makes a temporary file and locks it. Between the two another process may take it for
+// the rest of a killed one and remove it; then there is another.
+func create(path string) (*os.File, error) {
+	dir, base := filepath.Split(path)
+	for {
+		name := filepath.Join(dir, fmt.Sprintf("%s%0*x%s", prefix(base), digits, rand.Uint32(), suffix))
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if owned(f) {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// owned locks a file and reports whether it still has its name. Where there are no locks it
+// has: nobody removes what nobody can lock.
+func owned(f *os.File) bool {
+	if lock(f) == held {
+		return false
+	}
+	here, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(f.Name())
+	return err == nil && os.SameFile(here, there)
+}
+
+// clear removes the temporary files that killed processes left beside a path. It is about
+// tidiness: an error is none.
+func clear(path string) {
+	dir, base := filepath.Split(path)
+	if dir == "" {
+		dir = "."
+	}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), prefix(base))
+		if ok && e.Type().IsRegular() && len(rest) == digits+len(suffix) && strings.HasSuffix(rest, suffix) {
+			if f, err := os.Open(filepath.Join(dir, e.Name())); err == nil {
+				if lock(f) == taken {
+					os.Remove(f.Name())
+				}
+				f.Close()
+			}
+		}
+	}
+}
+
+// Commit gives f its name and closes it.
+func (f *File) Commit() error {
+	defer f.Close()
+	// Without Sync a crash of the machine soon after could leave an empty file.
+	if err := f.Sync(); err != nil {
+		return f.named(err)
+	}
+	if err := os.Rename(f.Name(), f.path); err != nil {
+		return f.named(err)
+	}
+	return f.File.Close()
+}
+
+// named returns an error with the name that f is to have.
+func (f *File) named(err error) error {
+	return &fs.PathError{Op: "write", Path: f.path, Err: Bare(err)}
+}
+
+// Write implements io.Writer.
+func (f *File) Write(data []byte) (int, error) {
+	n, err := f.File.Write(data)
+	if err != nil {
+		err = f.named(err)
+	}
+	return n, err
+}
+
+// Close closes f and removes it unless it was committed. It may be called again.
+func (f *File) Close() error {
+	if f == nil {
+		return nil
+	}
+	if err := f.File.Close(); errors.Is(err, fs.ErrClosed) {
+		return nil
+	}
+	if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Write replaces the file at path. What is there and no regular file, as /dev/stdout, is
+// written as it stands.
+func Write(path string, data []byte) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return os.WriteFile(path, data, 0o666)
+	}
+	f, err := Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	return f.Commit()
+}
+
+// A Dir is a folder of temporary files, which is removed with what killed processes left of
+// theirs.
+type Dir struct {
+	Path string
+	f    *os.File
+}
+
+// TempDir makes a folder below that for temporary files, with a name that begins with prefix.
+func TempDir(prefix string) (*Dir, error) {
+	entries, _ := os.ReadDir(os.TempDir())
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) && e.IsDir() {
+			name := filepath.Join(os.TempDir(), e.Name())
+			if f, err := os.Open(name); err == nil {
+				if lock(f) == taken {
+					os.RemoveAll(name) // another user's stays
+				}
+				f.Close()
+			}
+		}
+	}
+	for {
+		path, err := os.MkdirTemp("", prefix)
+		if err != nil {
+			return nil, err
+		}
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(err, os.Remove(path))
+		}
+		if owned(f) {
+			return &Dir{path, f}, nil
+		}
+		f.Close()
+	}
+}
+
+// Close removes the folder.
+func (d *Dir) Close() error {
+	return errors.Join(os.RemoveAll(d.Path), d.f.Close())
+}
+
+// Bare returns the reason in an error of package os, without the operation and the name.
+func Bare(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	var l *os.LinkError
+	if errors.As(err, &l) {
+		return l.Err
+	}
+	return err
+}
+
+// Kind names what a path is, if it is not a regular file.
+func Kind(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "special"
+}
