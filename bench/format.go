@@ -13,6 +13,7 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // A Format is a way to write a report.
@@ -137,15 +138,12 @@ func (r Report) fileConfig() []benchfmt.Config {
 		{"suite", r.Suite.name()},
 		{"drift", r.Drift.key()},
 	} {
-		if value := oneLine(c[1]); value != "" {
+		if value := text.Line(c[1]); value != "" {
 			config = append(config, benchfmt.Config{Key: c[0], Value: []byte(value), File: true})
 		}
 	}
 	return config
 }
-
-// oneLine replaces every run of white space by a space.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // columns returns the fields of x in their order. A value that does not exist
 // for this result, or is not finite, is nil.
@@ -239,7 +237,7 @@ func csvValue(v any) string {
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64)
 	case string:
-		return oneLine(v)
+		return text.Line(v)
 	}
 	return fmt.Sprint(v)
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -252,10 +253,10 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 	for _, o := range r.List {
 		switch o.Status {
 		case StatusUnsupported:
-			x.Note("%s is not supported: %s", o.Impl, oneLine(o.Reason))
+			x.Note("%s is not supported: %s", o.Impl, text.Line(o.Reason))
 			continue
 		case StatusFailed:
-			x.Note("%s FAILED and was not timed: %s", o.Impl, oneLine(o.Reason))
+			x.Note("%s FAILED and was not timed: %s", o.Impl, text.Line(o.Reason))
 			continue
 		}
 		row := []string{o.Impl, fmt.Sprint(o.Kernels)}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // Sheet shows p: each call, its dispatches, and what the device can do at most.
@@ -235,7 +236,7 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 		list = append(list,
 			event{Name: "process_name", Phase: "M", PID: id, Args: map[string]any{"name": of.title}},
 			event{Name: "thread_name", Phase: "M", PID: id, TID: host, Args: map[string]any{"name": "host"}},
-			event{Name: "thread_name", Phase: "M", PID: id, TID: device, Args: map[string]any{"name": "device: " + oneLine(p.Env.Device)}})
+			event{Name: "thread_name", Phase: "M", PID: id, TID: device, Args: map[string]any{"name": "device: " + text.Line(p.Env.Device)}})
 		for _, e := range c.Events {
 			thread := host
 			if e.Device {

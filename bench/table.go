@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -50,7 +51,7 @@ func memoryWords(m vk.Memory) string {
 	if len(m.Buffers) > names {
 		largest = append(largest, "…")
 	}
-	return oneLine(fmt.Sprintf("%s of buffers at the most, with all sets that calls rotate through: %s", FormatSI(float64(m.Peak), "B"), strings.Join(largest, ", ")))
+	return text.Line(fmt.Sprintf("%s of buffers at the most, with all sets that calls rotate through: %s", FormatSI(float64(m.Peak), "B"), strings.Join(largest, ", ")))
 }
 
 // groups returns the results, those of one kernel and problem together.
@@ -70,7 +71,7 @@ func (r Report) groups() [][]Result {
 
 // String returns the device in words.
 func (e Environment) String() string {
-	return oneLine(fmt.Sprintf("%s (%s), driver %s", e.Device, e.DeviceType, e.Driver))
+	return text.Line(fmt.Sprintf("%s (%s), driver %s", e.Device, e.DeviceType, e.Driver))
 }
 
 // groupSection shows the results of one problem, a row each.
@@ -122,7 +123,7 @@ func (r Report) groupSection(results []Result) sheet.Section {
 // complaint says what is wrong with a result, "" if nothing is. Where is put
 // behind the name, as in ", row 3".
 func (r Result) complaint(where string) string {
-	reason := oneLine(r.Reason)
+	reason := text.Line(r.Reason)
 	switch {
 	case r.Status == StatusUnsupported:
 		return fmt.Sprintf("%s is not supported%s: %s", r.Impl, where, reason)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -24,9 +25,9 @@ func (t *Tuned) Sheet() sheet.Sheet {
 		x := &t.Trials[i]
 		switch {
 		case x.Status == StatusUnsupported:
-			s.Note("%s was left out: %s", x.Choice, oneLine(x.Reason))
+			s.Note("%s was left out: %s", x.Choice, text.Line(x.Reason))
 		case x.Status == StatusFailed:
-			s.Note("%s FAILED: %s", x.Choice, oneLine(x.Reason))
+			s.Note("%s FAILED: %s", x.Choice, text.Line(x.Reason))
 		case x.NS() > 0:
 			s.Rows = append(s.Rows, trialRow(x))
 		}

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	vulkan "github.com/vulkan-go/vulkan"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // minVersion is the least Vulkan version that devices need.
@@ -22,7 +24,7 @@ func readCaps(in rawInstance, phys vulkan.PhysicalDevice, index int) (Caps, erro
 	props.Deref()
 	defer props.Free()
 	props.Limits.Deref()
-	c.Name = vulkan.ToString(props.DeviceName[:])
+	c.Name = text.Printable(vulkan.ToString(props.DeviceName[:]))
 	c.Type = DeviceType(props.DeviceType)
 	c.DriverVersion, c.VendorID, c.DeviceID = props.DriverVersion, props.VendorID, props.DeviceID
 	c.APIVersion = Version(props.ApiVersion)
@@ -132,8 +134,8 @@ func (c *Caps) readProperties(in rawInstance, phys vulkan.PhysicalDevice, has ma
 
 	c.ComputeUnits = units()
 	c.DriverID = *(*uint32)(driver)
-	c.DriverName = vulkan.ToString(unsafe.Slice((*byte)(unsafe.Add(driver, 4)), nameBytes))
-	c.DriverInfo = vulkan.ToString(unsafe.Slice((*byte)(unsafe.Add(driver, 4+nameBytes)), nameBytes))
+	c.DriverName = text.Printable(vulkan.ToString(unsafe.Slice((*byte)(unsafe.Add(driver, 4)), nameBytes)))
+	c.DriverInfo = text.Printable(vulkan.ToString(unsafe.Slice((*byte)(unsafe.Add(driver, 4+nameBytes)), nameBytes)))
 	c.SubgroupSize = subgroup[0]
 	if subgroup[1]&computeStage != 0 {
 		c.SubgroupOps = SubgroupOps(subgroup[2])

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	vulkan "github.com/vulkan-go/vulkan"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // noCopy makes go vet complain about copies of the struct that holds it.
@@ -338,5 +340,5 @@ func (d *Device) validationErrors() error {
 }
 
 func validationError(list []string) error {
-	return fmt.Errorf("vk: validation layer: %d errors, first: %s", len(list), strings.Join(strings.Fields(list[0]), " "))
+	return fmt.Errorf("vk: validation layer: %d errors, first: %s", len(list), text.Line(list[0]))
 }

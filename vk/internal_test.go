@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -301,36 +299,6 @@ func TestCheckCache(t *testing.T) {
 	}
 	if got := checkCache(file, []byte("flashvk1 of other driver")); got != nil {
 		t.Errorf("a file of another driver gives %q", got)
-	}
-}
-
-func TestWriteFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "cache")
-	for _, content := range []string{"old", "new"} {
-		if err := writeFile(path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
-		if got, _ := os.ReadFile(path); string(got) != content {
-			t.Errorf("file holds %q, want %q", got, content)
-		}
-	}
-	if list, _ := os.ReadDir(dir); len(list) != 1 {
-		t.Errorf("%d files are left, want 1: %v", len(list), list)
-	}
-	if err := writeFile(filepath.Join(dir, "none", "cache"), nil); err == nil {
-		t.Error("no error for a folder that is not there")
-	}
-	// A target that cannot be replaced: nothing is left behind.
-	blocked := filepath.Join(dir, "blocked")
-	if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeFile(blocked, []byte("data")); err == nil {
-		t.Error("no error for a target that is a folder")
-	}
-	if list, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(list) != 0 {
-		t.Errorf("left behind: %v", list)
 	}
 }
 

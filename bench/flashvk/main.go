@@ -33,6 +33,7 @@ import (
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -73,7 +74,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		return exitOK
 	}
-	message := strings.Join(strings.Fields(err.Error()), " ")
+	message := text.Line(err.Error())
 	if errors.Is(err, context.Canceled) {
 		message = "interrupted"
 		if lost != nil {

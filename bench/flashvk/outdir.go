@@ -18,6 +18,7 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/page"
 	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -80,7 +81,7 @@ func (o *outDir) files(a *app, title string, r bench.Report, caps *vk.Caps) ([]o
 		return err
 	}
 	p := page.Page{
-		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + strings.Join(strings.Fields(caps.Name), " "), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
+		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + text.Line(caps.Name), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
 		Command: commandLine(a.args), Sheet: r.Sheet(),
 		Files: []string{"results.csv", "results.json", "results.benchfmt", "report.md"},
 	}

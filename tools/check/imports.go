@@ -32,6 +32,7 @@ var levels = []struct {
 }{
 	{"dtype", 0},
 	{"files", 0},
+	{"text", 0},
 	{"cover", 0},
 	{"vk/...", 1},
 	{"safetensors", 1},
@@ -97,8 +98,8 @@ func importProblem(p, imported string) string {
 		return ""
 	case folder(p) == "shaders":
 		return fmt.Sprintf("%s imports %s: shaders imports nothing of ours", p, imported)
-	case folder(p) == "vk" && imported != "dtype" && imported != "internal/files":
-		return fmt.Sprintf("%s imports %s: vk imports nothing of ours but dtype and internal/files", p, imported)
+	case folder(p) == "vk" && otherLevel > 0:
+		return fmt.Sprintf("%s imports %s: vk imports nothing of ours but dtype, internal/files and internal/text", p, imported)
 	case otherLevel >= level:
 		return fmt.Sprintf("%s imports %s, which does not stand below it", p, imported)
 	}

@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // A Peer is a command with the name that it goes by in tables.
@@ -30,7 +32,20 @@ type Peer struct {
 
 // nameRule is what a name may be made of: it becomes a part of the names of
 // benchmarks.
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9._+-]+$`)
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9._+-]{1,64}$`)
+
+// nameWords say it.
+const nameWords = "made of 1 to 64 letters, digits and ._+-"
+
+// What an answer may hold. A call takes a picosecond to a month.
+const (
+	maxSamples = 1_000_000
+	minNS      = 1e-3
+	maxNS      = 30 * 24 * 3600 * 1e9
+	maxCalls   = 1_000_000_000 // Iters, and Sets
+	maxPath    = 4096          // bytes
+	maxText    = 300           // runes; more is cut
+)
 
 // Parse reads NAME=COMMAND.
 func Parse(text string) (Peer, error) {
@@ -39,7 +54,7 @@ func Parse(text string) (Peer, error) {
 	case !found || strings.TrimSpace(command) == "":
 		return Peer{}, fmt.Errorf("%q is not NAME=COMMAND", text)
 	case !nameRule.MatchString(name):
-		return Peer{}, fmt.Errorf("the name %q is not made of letters, digits and ._+-", name)
+		return Peer{}, fmt.Errorf("the name %q is not %s", name, nameWords)
 	}
 	return Peer{Name: name, Command: command}, nil
 }
@@ -103,18 +118,31 @@ type Reply struct {
 // check returns what is wrong with an answer.
 func (a *Answer) check() error {
 	if !nameRule.MatchString(a.Name) {
-		return fmt.Errorf("the name %q of an answer is not made of letters, digits and ._+-", a.Name)
+		return fmt.Errorf("the name %q of an answer is not %s", text.Short(a.Name, maxText), nameWords)
 	}
 	if a.Error != "" {
 		return nil
 	}
-	if len(a.SamplesNS) == 0 {
+	if n := len(a.SamplesNS); n == 0 {
 		return fmt.Errorf("the answer of %s has neither samples_ns nor error", a.Name)
+	} else if n > maxSamples {
+		return fmt.Errorf("the answer of %s has %d samples_ns, more than %d", a.Name, n, maxSamples)
 	}
 	for _, ns := range a.SamplesNS {
-		if !(ns > 0) {
-			return fmt.Errorf("%s took %v ns, which is no time", a.Name, ns)
+		if !(minNS <= ns && ns <= maxNS) {
+			return fmt.Errorf("%s took %v ns, which is not from %v to %v", a.Name, ns, minNS, float64(maxNS))
 		}
+	}
+	for _, x := range []struct {
+		name string
+		n    int
+	}{{"iters", a.Iters}, {"sets", a.Sets}} {
+		if x.n < 0 || x.n > maxCalls {
+			return fmt.Errorf("the answer of %s has %s=%d, which is not from 0 to %d", a.Name, x.name, x.n, maxCalls)
+		}
+	}
+	if len(a.Output) > maxPath || text.Printable(a.Output) != a.Output {
+		return fmt.Errorf("the answer of %s has an output that is no name of a file: %q", a.Name, text.Short(a.Output, maxText))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -53,10 +54,19 @@ func TestRun(t *testing.T) {
 		{"half a line", `printf '{"name":'`, 0, `which is not a JSON object`},
 		{"empty object", `echo '{}'`, 0, "which has neither name nor about"},
 		{"no times", `echo '{"name": "a"}'`, 0, "the answer of a has neither samples_ns nor error"},
-		{"negative", `echo '{"name": "a", "samples_ns": [1, -2]}'`, 0, "a took -2 ns, which is no time"},
+		{"a tiny time", `echo '{"name": "a", "samples_ns": [5e-324]}'`, 0, "a took 5e-324 ns, which is not from 0.001 to 2.592e+15"},
+		{"a huge time", `echo '{"name": "a", "samples_ns": [1e300]}'`, 0, "a took 1e+300 ns, which is not from"},
+		{"negative calls", `echo '{"name": "a", "samples_ns": [1], "iters": -5}'`, 0, "the answer of a has iters=-5, which is not from 0 to 1000000000"},
+		{"too many sets", `echo '{"name": "a", "samples_ns": [1], "sets": 1000000000000}'`, 0, "the answer of a has sets=1000000000000, which"},
+		{"an escape in a path", `printf '%s' '{"name": "a", "samples_ns": [1], "output": "\u001b[2J"}'`, 0, "the answer of a has an output that is no name of a file"},
+		{"two of a name", `echo '` + good + `'; echo '` + good + `'`, 1, "it gave two answers of the name a"},
+		{"a long name", `printf '{"name": "%065d", "samples_ns": [1]}' 7`, 0, "of an answer is not made of 1 to 64 letters"},
+		{"an error of many lines", `printf '%s' '{"error": "no\n\u001b[31mkernel"}'`, 0, "no [31mkernel"},
+		{"escapes on standard error", `printf '\033[31mno\tkernel\033[0m\n' >&2; exit 3`, 0, "exit status 3: [31mno kernel [0m"},
+		{"negative", `echo '{"name": "a", "samples_ns": [1, -2]}'`, 0, "a took -2 ns, which is not from"},
 		{"bad name", `echo '{"name": "a/b", "samples_ns": [1]}'`, 0, `the name "a/b" of an answer`},
 		{"long line", `head -c 3000000 /dev/zero | tr '\0' x; sleep 60`, 0, "it wrote a line of more than"},
-		{"many answers", `yes '` + good + `' | head -n 101`, 100, "it gave more than 100 answers"},
+		{"many answers", `for i in $(seq 101); do echo '{"name": "a'$i'", "samples_ns": [1]}'; done`, 100, "it gave more than 100 answers"},
 	} {
 		reply, err := Peer{"p", c.command}.Run(context.Background(), Request{Op: "attention"}, time.Minute)
 		require.Len(t, reply.Answers, c.answers, c.name)
@@ -67,6 +77,16 @@ func TestRun(t *testing.T) {
 		}
 		require.ErrorContains(t, err, c.want, c.name)
 	}
+}
+
+// TestRunText says that text of a peer is one line that prints, and not long.
+func TestRunText(t *testing.T) {
+	command := `printf '{"about": "me\\n\\u001b[2J%0400d"}\n{"name": "a", "samples_ns": [1], "note": "x\\ny\\u202ez"}' 0`
+	reply, err := Peer{"p", command}.Run(context.Background(), Request{}, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, 300, utf8.RuneCountInString(reply.About))
+	require.Regexp(t, `^me \[2J0+…$`, reply.About)
+	require.Equal(t, "x y z", reply.Answers[0].Note)
 }
 
 // TestRunRequest says that the request is one line of JSON.

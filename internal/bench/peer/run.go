@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 const (
@@ -104,24 +107,25 @@ func (l *lines) close() error {
 }
 
 // line reads one line. Empty ones do not count.
-func (l *lines) line(text []byte) error {
-	text = bytes.TrimSpace(text)
-	if len(text) == 0 {
+func (l *lines) line(raw []byte) error {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 {
 		return nil
 	}
 	var x struct {
 		About string `json:"about"`
 		Answer
 	}
-	if err := json.Unmarshal(text, &x); err != nil {
-		return fmt.Errorf("it wrote %s, which is not a JSON object of the protocol", quote(text))
+	if err := json.Unmarshal(raw, &x); err != nil {
+		return fmt.Errorf("it wrote %s, which is not a JSON object of the protocol", quote(raw))
 	}
+	x.About, x.Note, x.Error = text.Short(x.About, maxText), text.Short(x.Note, maxText), text.Short(x.Error, maxText)
 	if x.Name == "" {
 		switch {
 		case x.Error != "":
 			return errors.New(x.Error)
 		case x.About == "":
-			return fmt.Errorf("it wrote %s, which has neither name nor about", quote(text))
+			return fmt.Errorf("it wrote %s, which has neither name nor about", quote(raw))
 		}
 		l.reply.About = x.About
 		return nil
@@ -132,17 +136,20 @@ func (l *lines) line(text []byte) error {
 	if len(l.reply.Answers) == maxAnswers {
 		return fmt.Errorf("it gave more than %d answers", maxAnswers)
 	}
+	if slices.ContainsFunc(l.reply.Answers, func(y Answer) bool { return y.Name == x.Name }) {
+		return fmt.Errorf("it gave two answers of the name %s", x.Name)
+	}
 	l.reply.Answers = append(l.reply.Answers, x.Answer)
 	return nil
 }
 
 // quote returns the beginning of a line for a message.
-func quote(text []byte) string {
+func quote(raw []byte) string {
 	const most = 60
-	if len(text) > most {
-		return fmt.Sprintf("%q…", text[:most])
+	if len(raw) > most {
+		return fmt.Sprintf("%q…", raw[:most])
 	}
-	return fmt.Sprintf("%q", text)
+	return fmt.Sprintf("%q", raw)
 }
 
 // A tail keeps the end of what is written.
@@ -160,7 +167,7 @@ func (t *tail) Write(data []byte) (int, error) {
 // said returns the last line that is not empty, for the end of a message.
 func (t *tail) said() string {
 	all := strings.Split(strings.TrimSpace(string(t.text)), "\n")
-	last := strings.Join(strings.Fields(all[len(all)-1]), " ")
+	last := text.Short(all[len(all)-1], maxText)
 	if last == "" {
 		return ""
 	}

@@ -2,11 +2,11 @@ package selftest
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // Sheet shows r.
@@ -36,7 +36,7 @@ func (r *Report) pathSection() sheet.Section {
 		}
 		s.Rows = append(s.Rows, row)
 		if p.Why != "" && (p.Verdict != NotRun || p.Left == 0) { // what there was no time for is one line below
-			s.Note("%v %v, %v: %s: %s", p.Impl, p.Pass, p.DType, p.Verdict, strings.Join(strings.Fields(p.Why), " "))
+			s.Note("%v %v, %v: %s: %s", p.Impl, p.Pass, p.DType, p.Verdict, text.Line(p.Why))
 		}
 	}
 	for _, c := range r.Ceilings {

@@ -17,6 +17,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // A Sheet is what is said about a whole run, then sections with a table each.
@@ -56,7 +58,7 @@ func (s *Section) Note(format string, args ...any) {
 // included.
 const nameWidth = 9
 
-// Text writes s for a terminal.
+// Text writes s for a terminal. What does not print is a space.
 func (s *Sheet) Text(w io.Writer) error {
 	var b bytes.Buffer
 	textFacts(&b, s.Facts)
@@ -73,7 +75,7 @@ func (s *Sheet) Text(w io.Writer) error {
 			x.align(&b)
 		}
 		for _, n := range x.Notes {
-			fmt.Fprintln(&b, n)
+			fmt.Fprintln(&b, text.Printable(n))
 		}
 	}
 	_, err := w.Write(b.Bytes())
@@ -84,7 +86,7 @@ func textFacts(b *bytes.Buffer, facts []Fact) {
 	for _, f := range facts {
 		name := f.Name
 		for line := range strings.SplitSeq(f.Text, "\n") {
-			fmt.Fprintf(b, "%-*s%s\n", nameWidth, name, line)
+			fmt.Fprintf(b, "%-*s%s\n", nameWidth, name, text.Printable(line))
 			name = ""
 		}
 	}
@@ -92,10 +94,13 @@ func textFacts(b *bytes.Buffer, facts []Fact) {
 
 // align writes the table as columns two spaces apart.
 func (s *Section) align(b *bytes.Buffer) {
-	rows := append([][]string{s.names()}, s.Rows...)
 	widths := make([]int, len(s.Columns))
-	for _, row := range rows {
+	var rows [][]string
+	for _, row := range append([][]string{s.names()}, s.Rows...) {
+		rows = append(rows, make([]string, len(row)))
 		for i, cell := range row {
+			cell = text.Printable(cell)
+			rows[len(rows)-1][i] = cell
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
@@ -157,8 +162,16 @@ func markdownFacts(b *bytes.Buffer, facts []Fact) {
 		separate(b)
 	}
 	for _, f := range facts {
-		fmt.Fprintf(b, "- **%s** %s\n", escape(f.Name), strings.ReplaceAll(escape(f.Text), "\n", "<br>"))
+		fmt.Fprintf(b, "- **%s** %s\n", escape(f.Name), markdownLines(f.Text))
 	}
+}
+
+func markdownLines(lines string) string {
+	var list []string
+	for line := range strings.SplitSeq(lines, "\n") {
+		list = append(list, escape(line))
+	}
+	return strings.Join(list, "<br>")
 }
 
 func (s *Section) markdownTable(b *bytes.Buffer) {
@@ -183,7 +196,7 @@ func markdownRow(b *bytes.Buffer, cells []string) {
 	b.WriteString("|\n")
 }
 
-// escape keeps what Markdown and HTML would take for markup.
-func escape(text string) string {
-	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "_", `\_`, "`", "\\`", "<", "&lt;", "&", "&amp;").Replace(text)
+// escape keeps what Markdown and HTML would take for markup, and what prints.
+func escape(s string) string {
+	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "_", `\_`, "`", "\\`", "<", "&lt;", "&", "&amp;").Replace(text.Printable(s))
 }

@@ -19,6 +19,21 @@ func sample() *Sheet {
 	return &Sheet{Facts: []Fact{{"device", "GPU (x)"}}, Sections: []Section{x, empty}}
 }
 
+// TestControl has text of drivers and peers that would forge rows, or move the cursor.
+func TestControl(t *testing.T) {
+	x := Section{Columns: []Column{{Name: "impl\n"}, {Name: "a"}}, Rows: [][]string{{"p\nscalar  0.001 ms", "\x1b[2J"}}, Notes: []string{"n\r\n| forged |"}}
+	s := &Sheet{Facts: []Fact{{"device", "GPU\x1b]0;x\x07\nsecond line"}}, Sections: []Section{x}}
+	var b strings.Builder
+	require.NoError(t, s.Text(&b))
+	require.NotContains(t, b.String(), "\x1b")
+	require.Equal(t, "device   GPU ]0;x \n         second line\n\nimpl                a\np scalar  0.001 ms   [2J\nn  | forged |\n", b.String())
+	b.Reset()
+	require.NoError(t, s.Markdown(&b))
+	require.NotContains(t, b.String(), "\x1b")
+	require.Contains(t, b.String(), "\n| p scalar  0.001 ms |  [2J |\n")
+	require.Contains(t, b.String(), "\nn  \\| forged \\|\n")
+}
+
 func TestText(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, sample().Text(&b))

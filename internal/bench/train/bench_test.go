@@ -78,7 +78,7 @@ func TestBenchUnsupported(t *testing.T) {
 // quarter, one that says too little, and one that fails.
 func TestBench(t *testing.T) {
 	d := vktest.Open(t)
-	file := files(t)
+	file := inFolder(t)
 	c := benchCase(t)
 	answerFile(t, d, c, file("same"), "", 1)
 	answerFile(t, d, c, file("off"), "", 1.25)

@@ -38,8 +38,8 @@ func TestSchedule(t *testing.T) {
 	require.Equal(t, 2.0, o.LRAt(0))
 }
 
-// files returns names in a folder of the test's.
-func files(t testing.TB) func(string) string {
+// inFolder returns names in a folder of the test's.
+func inFolder(t testing.TB) func(string) string {
 	dir := t.TempDir()
 	return func(name string) string { return filepath.Join(dir, name) }
 }
@@ -63,7 +63,7 @@ func columns(t testing.TB, path string) (list []string) {
 // that is not; what the log has beyond the state is dropped.
 func TestContinue(t *testing.T) {
 	d := vktest.Open(t)
-	file := files(t)
+	file := inFolder(t)
 	whole := options(t, 8)
 	whole.Save, whole.CSV, whole.Weights, whole.Curve, whole.Batches = file("whole"), file("whole.csv"), file("weights"), file("curve"), 2
 	all, err := Run(context.Background(), d, whole, nothing)
@@ -118,7 +118,7 @@ func TestContinue(t *testing.T) {
 func TestSaveEvery(t *testing.T) {
 	d := vktest.Open(t)
 	o := options(t, 5)
-	o.Save, o.SaveEvery = files(t)("state"), 2
+	o.Save, o.SaveEvery = inFolder(t)("state"), 2
 	var seen []string
 	_, err := Run(context.Background(), d, o, func(r Row) {
 		f, err := safetensors.Open(o.Save)
@@ -172,7 +172,7 @@ func TestValidate(t *testing.T) {
 
 // TestLog: what is no log is refused, and left as it is.
 func TestLog(t *testing.T) {
-	file := files(t)
+	file := inFolder(t)
 	for text, want := range map[string]string{
 		"a,b\n1,2\n": "columns [a b] are not [step loss lr tokens_per_s seconds]: it is no log of a training",
 		"step,loss,lr,tokens_per_s,seconds\nx,1,1,1,1\n": `line 2: step "x" is not a number`,
@@ -192,7 +192,7 @@ func TestLog(t *testing.T) {
 // TestAccumulate: steps of several batches take as many data, and continue bit for bit.
 func TestAccumulate(t *testing.T) {
 	d := vktest.Open(t)
-	file := files(t)
+	file := inFolder(t)
 	train := func(o *Options, steps int, load, save string) []Row {
 		o.Accumulate, o.Save, o.Load = 3, file(save), ""
 		if load != "" {

@@ -1,0 +1,32 @@
+// Package text makes what others wrote, as drivers, peers and files, fit to stand on a
+// terminal, in a table and in a line.
+package text
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Printable returns s with a space for each rune that does not print: line breaks, escapes
+// that a terminal obeys, marks that turn the direction of writing, bytes that are no UTF-8.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// Line returns s as one line: Printable, with one space between words.
+func Line(s string) string { return strings.Join(strings.Fields(Printable(s)), " ") }
+
+// Short returns Line(s), cut to n runes, the last of which then is an ellipsis.
+func Short(s string, n int) string {
+	s = Line(s)
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
