@@ -112,8 +112,8 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 // ReadAt fills p with the data of t from byte offset on: little-endian
 // elements in row-major order. It fails if p is not filled.
 func (f *File) ReadAt(t Tensor, p []byte, offset int64) error {
-	if offset < 0 || int64(len(p)) > t.Bytes()-offset {
-		return fmt.Errorf("safetensors: tensor %s: bytes %d to %d are outside its %d", quote(t.Name), offset, offset+int64(len(p)), t.Bytes())
+	if bytes := t.end - t.begin; offset < 0 || int64(len(p)) > bytes-offset {
+		return fmt.Errorf("safetensors: tensor %s: bytes %d to %d are outside its %d", quote(t.Name), offset, offset+int64(len(p)), bytes)
 	}
 	if err := readFull(f.r, p, f.data+t.begin+offset); err != nil {
 		where := ""

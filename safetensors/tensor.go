@@ -40,9 +40,14 @@ type Tensor struct {
 	begin, end int64 // its bytes, counted from the start of the data
 }
 
-// Bytes returns the size of the data. It is 0 for a Tensor that was not read
-// from a file.
-func (t Tensor) Bytes() int64 { return t.end - t.begin }
+// Bytes returns the size of the data that DType and Shape ask for, 0 where they are not valid.
+func (t Tensor) Bytes() int64 {
+	n, err := byteSize(t.DType, t.Shape)
+	if err != nil {
+		return 0
+	}
+	return n
+}
 
 // maxBytes is the largest tensor and the largest file. Sums of a few of them
 // fit int64.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +27,7 @@ type runKernel struct {
 	in, out, device string
 	impl            string
 	backward        bool
+	names           kernels.FileFlags
 }
 
 func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
@@ -42,6 +44,7 @@ func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 	f.SortFlags = false
 	f.StringVar(&r.in, "in", "", "safetensors file to read")
 	f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
+	r.names.Add(f)
 	r.flags.Add(f, false)
 	implVar(f, &r.impl, k, "path to use")
 	deviceVar(f, &r.device)
@@ -72,14 +75,10 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer in.Close()
-	file := kernels.InOrder(in, r.flags)
-	op, err := r.flags.FromFile(file)
-	if err == nil {
-		err = kernels.CheckFile(file.Tensors(), op, r.backward)
+	if err := r.checkReplaced(); err != nil {
+		return err
 	}
-	if err == nil {
-		err = checkCounts(in, op)
-	}
+	source, op, err := r.problemOf(in)
 	if wrong := (kernels.FlagError{}); errors.As(err, &wrong) {
 		return usageError{wrong}
 	}
@@ -97,7 +96,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	announce(a.stderr, environment(d.Caps()))
 	fmt.Fprintf(a.stderr, "flashvk: %s %s\n", r.kernel.Name, op.Describe())
 	if o, ok := r.flags.(kernels.Ordered); ok {
-		if text := o.Doubt(in); text != "" {
+		for _, text := range o.Doubts(source) {
 			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
 		}
 	}
@@ -114,12 +113,45 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
 	}
 	defer bench.CloseOp(op)
-	return r.compute(ctx, a, d, in, op)
+	return r.compute(ctx, a, d, source, op)
+}
+
+// problemOf returns a file as the kernel takes it, and the problem that it means.
+func (r *runKernel) problemOf(in kernels.File) (*kernels.Source, bench.Op, error) {
+	source, err := r.names.Source(in, r.flags)
+	if err != nil {
+		return nil, nil, err
+	}
+	op, err := r.flags.FromFile(kernels.InOrder(source, r.flags))
+	if err == nil {
+		err = source.For(op, r.backward)
+	}
+	if err == nil {
+		err = kernels.CheckFile(kernels.InOrder(source, r.flags).Tensors(), op, r.backward)
+	}
+	if err == nil {
+		err = checkCounts(source, op)
+	}
+	return source, op, err
+}
+
+// checkReplaced returns an error if the output would replace an input that holds more than is
+// read of it.
+func (r *runKernel) checkReplaced() error {
+	in, err := os.Stat(r.in)
+	if err != nil {
+		return err
+	}
+	out, err := os.Stat(r.out)
+	if err == nil && r.names.Given() && os.SameFile(in, out) {
+		return usagef("--out %s is the input, whose other tensors would be lost", r.out)
+	}
+	return nil
 }
 
 // checkCounts returns an error unless the counts in a file that kernels.CheckFile likes
 // are in their ranges.
-func checkCounts(in *safetensors.File, op bench.Op) error {
+func checkCounts(in kernels.File, op bench.Op) error {
 	for _, t := range op.Tensors() {
 		if t.DType != dtype.Int32 || t.Free {
 			continue
@@ -152,7 +184,7 @@ type noter interface {
 }
 
 // compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *safetensors.File, op bench.Op) error {
+func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernels.File, op bench.Op) error {
 	tensors := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range tensors {
@@ -241,7 +273,7 @@ func (r *runKernel) axes(t bench.OpTensor) []int {
 const transferBytes = 64 << 20
 
 // upload copies a tensor of the file to the start of b.
-func upload(ctx context.Context, b *vk.Buffer, in *safetensors.File, name string) error {
+func upload(ctx context.Context, b *vk.Buffer, in kernels.File, name string) error {
 	t, _ := in.Tensor(name)
 	piece := make([]byte, min(t.Bytes(), transferBytes))
 	for at := int64(0); at < t.Bytes(); at += int64(len(piece)) {

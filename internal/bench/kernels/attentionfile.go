@@ -15,6 +15,14 @@ import (
 // inputNames are the tensors that an input file may hold, do and dlse with --backward.
 var inputNames = []string{"q", "k", "v", "bias", "alibi_slopes", "key_mask", "sinks", "cu_seqlens_q", "cu_seqlens_kv", "do", "dlse"}
 
+// Inputs implements namer.
+func (a *attentionFlags) Inputs() []string { return inputNames }
+
+// Aliases implements namer: flash-attn's name.
+func (a *attentionFlags) Aliases() map[string]string {
+	return map[string]string{"cu_seqlens_kv": "cu_seqlens_k"}
+}
+
 // FromFile implements Flags. What it leaves to CheckFile are the tensors of --backward.
 func (a *attentionFlags) FromFile(in File) (bench.Op, error) {
 	x, err := a.problem(in)

@@ -16,9 +16,9 @@ type Ordered interface {
 	// kernel's tensor is axis Axes[i] there. The same permutation leads back. Nil: the file
 	// has the kernel's order.
 	Axes(tensor string, rank int) []int
-	// Doubt says why a file, whose problem FromFile liked, may mean another one; "" if
+	// Doubts say why a file, whose problem FromFile liked, may mean another one; none if
 	// nothing speaks for that.
-	Doubt(in File) string
+	Doubts(in File) []string
 }
 
 // The orders of axes that files of attention may have.
@@ -48,9 +48,34 @@ func (a *attentionFlags) Axes(tensor string, rank int) []int {
 	return swapHeads()
 }
 
-// Doubt implements Ordered: where nobody said what the order is, sequences are shorter than
+// Doubts implements Ordered.
+func (a *attentionFlags) Doubts(in File) (list []string) {
+	for _, text := range []string{a.doubtOrder(in), a.doubtCorner(in)} {
+		if text != "" {
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
+// doubtCorner speaks where nobody said what corner a causal mask is aligned to, and PyTorch
+// has another.
+func (a *attentionFlags) doubtCorner(in File) string {
+	x, err := a.problem(inOrder{in, a})
+	p := x.Problem
+	if err != nil || !p.Causal || a.set.Changed("causal-align") || p.SeqQ == p.SeqKV && !p.Varlen.On {
+		return ""
+	}
+	if p.Varlen.On && slices.Equal(x.cu.q, x.cu.kv) {
+		return ""
+	}
+	return fmt.Sprintf("the causal mask of %d queries and %d keys ends in the bottom right corner, as flash-attn has it; is_causal=True of PyTorch's scaled_dot_product_attention is the other one, --causal-align top-left; --causal-align bottom-right says that this is meant",
+		p.SeqQ, p.SeqKV)
+}
+
+// doubtOrder speaks where nobody said what the order is, sequences are shorter than
 // there are heads, and the file has a meaning in flash-attn's order, too.
-func (a *attentionFlags) Doubt(in File) string {
+func (a *attentionFlags) doubtOrder(in File) string {
 	q, ok := in.Tensor("q")
 	if !ok || a.set.Changed("layout") || len(q.Shape) != 4 || q.Shape[2] >= q.Shape[1] {
 		return ""

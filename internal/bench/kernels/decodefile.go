@@ -11,6 +11,12 @@ import (
 // decodeNames are the tensors that an input file may hold.
 var decodeNames = []string{"q", "k_cache", "v_cache", "seq_lens", "block_table", "cache_batch_idx", "left_pad", "bias", "alibi_slopes", "sinks"}
 
+// Inputs implements namer.
+func (d *decodeFlags) Inputs() []string { return decodeNames }
+
+// Aliases implements namer. flash-attn's cache_seqlens is none: with new keys it leaves them out.
+func (d *decodeFlags) Aliases() map[string]string { return nil }
+
 // FromFile implements Flags.
 func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
 	o := &decodeOp{keys: "of the file", heads: d.layout == layoutHND, state: &decodeState{}}
