@@ -8,13 +8,13 @@ import (
 
 func TestText(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                             "",
-		"NVIDIA  H200":                 "NVIDIA H200",
-		" a\nb\tc\r\n":                 "a b c",
-		"\x1b[2Jgone\x07":              "[2Jgone",
-		"right\u202etfel\u200bzero":    "right tfel zero",
-		"\xffbad\x80":                  "bad",
-		"max|Δ| ± 3 % … 日本":            "max|Δ| ± 3 % … 日本",
+		"":                              "",
+		"NVIDIA  H200":                  "NVIDIA H200",
+		" a\nb\tc\r\n":                  "a b c",
+		"\x1b[2Jgone\x07":               "[2Jgone",
+		"right\u202etfel\u200bzero":     "right tfel zero",
+		"\xffbad\x80":                   "bad",
+		"max|Δ| ± 3 % … 日本":             "max|Δ| ± 3 % … 日本",
 		"\u009b31m C1 \u0085 next \x7f": "31m C1 next",
 	} {
 		require.Equal(t, want, Line(in), "%q", in)
