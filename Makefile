@@ -39,7 +39,7 @@ help: ## this list
 		'variables' \
 		'  PKGS=./vk               test: packages instead of all, without -race' \
 		'  TESTFLAGS="-v -run X"   test: more flags for go test' \
-		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention, all paths if none' \
+		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention' \
 		'  OUT=DIR                 bundle: where it goes' \
 		'  FLASHVK_ALL=1           every test on lavapipe, as test-all does' \
 		'  FLASHVK_DRIVER=gpu|lavapipe   instead of the best there is' \

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -59,8 +58,15 @@ func (r Report) Write(w io.Writer, f Format) error {
 	case JSON:
 		return r.writeJSON(w)
 	}
-	return WriteSheet(w, r.Sheet(), f)
+	s := r.Sheet()
+	if !r.Wide {
+		s.Width = TerminalWidth
+	}
+	return WriteSheet(w, s, f)
 }
+
+// TerminalWidth is the width of a table that is not Report.Wide.
+const TerminalWidth = 100
 
 // WriteSheet writes s as Markdown if that is f, else as text.
 func WriteSheet(w io.Writer, s sheet.Sheet, f Format) error {
@@ -242,7 +248,7 @@ func csvValue(v any) string {
 	return fmt.Sprint(v)
 }
 
-// writeJSON writes one object: the environment, and under results a list with
+// writeJSON writes a document: the environment, and under results a list with
 // an object per result, which also holds the samples.
 func (r Report) writeJSON(w io.Writer) error {
 	object := make(map[string]any)
@@ -263,10 +269,7 @@ func (r Report) writeJSON(w io.Writer) error {
 	if r.Drift.Ticks > 0 {
 		object["drift"] = map[string]any{"ticks": r.Drift.Ticks, "change": r.Drift.Change, "range": r.Drift.Range, "over_ns": float64(r.Drift.Over)}
 	}
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
-	out.SetIndent("", "\t")
-	return out.Encode(object)
+	return WriteDocument(w, "bench", r.Made, object)
 }
 
 // notNil makes an empty list of a nil one, so that JSON holds [] and not null.

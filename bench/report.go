@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"golang.org/x/perf/benchmath"
 
@@ -20,6 +21,8 @@ type Report struct {
 	Drift   Drift     // of the clock, over the run
 	Memory  vk.Memory // of the device, over the run
 	Copy    float64   // bytes a second of a copy in the same run; 0: not measured
+	Made    time.Time
+	Wide    bool // a table as wide as it gets, with all columns; else TerminalWidth
 }
 
 // An Environment says where and with what a report was made.

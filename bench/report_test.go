@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"golang.org/x/perf/benchfmt"
 
@@ -211,6 +212,7 @@ func TestMemoryWords(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	r := sampleReport()
+	r.Wide = true
 	var b bytes.Buffer
 	if err := r.Write(&b, Table); err != nil {
 		t.Fatal(err)
@@ -220,7 +222,7 @@ func TestTable(t *testing.T) {
 problem  attention forward, bfloat16: batch 2, heads 8, kv-heads 4, seqlen 1024, headdim 128, causal (bottom-right)
          4.299 GFLOP and at least 12.65 MB of memory traffic per call
 time     device time per call, median of 10 samples; ± its 95 % confidence interval, below six samples their range as min–max in % of it
-         replayed, recorded: wall clock per call, submitting a recorded call or recording it, too
+wall     replayed, recorded: wall clock per call, submitting a recorded call or recording it, too
 check    against a float64 reference, on 500 of 16384 rows
 
 impl          time   ±           rate     traffic  replayed  recorded   max|Δ|    limit  mean|Δ|  check  runs
@@ -231,6 +233,37 @@ scalar is not supported: no <such> thing
 `
 	if got := b.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestNarrow: without Wide no line is wider than a terminal, and what people look for is there.
+func TestNarrow(t *testing.T) {
+	training, err := ParseSuite(TrainingSuite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems := suiteReport(training, "auto", "coopmat2", "coopmat", "scalar", "unfused", "naive")
+	problems.Wide = false
+	for _, r := range []Report{sampleReport(), problems} {
+		var b bytes.Buffer
+		if err := r.Write(&b, Table); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.SplitSeq(b.String(), "\n") {
+			if n := utf8.RuneCountInString(line); n > TerminalWidth {
+				t.Errorf("%d columns: %s", n, line)
+			}
+		}
+		for _, want := range []string{"max|Δ|", "check", "runs", "pass"} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("no %s in\n%s", want, b.String())
+			}
+		}
+		for _, wide := range []string{"replayed", "mean|Δ|", "GB/s", "limit"} {
+			if strings.Contains(b.String(), wide) {
+				t.Errorf("%s in\n%s", wide, b.String())
+			}
+		}
 	}
 }
 

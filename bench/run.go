@@ -24,6 +24,7 @@ type Case struct {
 	Protocol Protocol
 	Peers    []peer.Peer
 	PeerTime time.Duration // after which a peer is killed
+	Close    *Tolerance    // further demands on results; nil: none
 }
 
 // Run checks c.Pass of c.Op against the reference on each path of c.Impls, and times
@@ -119,10 +120,11 @@ type opRun struct {
 	shared  *vk.Buffer           // workspace of all calls, which run one after the other
 	dirty   bool                 // what is read of the first set may not be what was drawn
 	hash    hasher
+	near    *Tolerance
 }
 
 func newOpRun(d *vk.Device, c Case) *opRun {
-	return &opRun{d: d, op: c.Op, pass: c.Pass, hash: newHasher(), subject: NewSubject(c.Op, c.Pass)}
+	return &opRun{d: d, op: c.Op, pass: c.Pass, hash: newHasher(), near: c.Close, subject: NewSubject(c.Op, c.Pass)}
 }
 
 // result returns an empty result of a path.
@@ -425,7 +427,10 @@ func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *R
 func (r *opRun) compare(got map[string][]float32) (c Check, wrong error) {
 	for _, want := range r.want {
 		var one Check
-		if one, wrong = want.Check(got); wrong != nil {
+		if one, wrong = want.Check(got); wrong == nil {
+			wrong = r.near.check(want, got)
+		}
+		if wrong != nil {
 			return one, wrong
 		}
 		c = c.and(one)

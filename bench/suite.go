@@ -48,6 +48,9 @@ func (u unit) of(x Result) float64 {
 	return x.NS() / 1e6
 }
 
+// Grid returns the suite of problems that flags with lists mean.
+func Grid() *Suite { return &Suite{Name: "grid", About: "every combination of the sizes given"} }
+
 // name returns the name for machines, "" for no suite.
 func (s *Suite) name() string {
 	switch {
@@ -58,6 +61,9 @@ func (s *Suite) name() string {
 	}
 	return s.Name
 }
+
+// passColumn is the column of passes, where there are several.
+const passColumn = "pass"
 
 // sizeKeys are the keys of columns that have other names.
 var sizeKeys = map[string]string{"kv": "kv_heads", "seqlen": "seq_q", "seqlen-kv": "seq_kv", "dim": "head_dim"}
@@ -71,6 +77,9 @@ func sizeKey(column string) string {
 
 // sizeOf returns a size of a problem by the name of its column.
 func sizeOf(of *Subject, name string) string {
+	if name == passColumn {
+		return of.pass.String()
+	}
 	if name == "B,H,N,D" {
 		return fmt.Sprintf("%v,%v,%v,%v", of.key("batch"), of.key("heads"), of.key("seq_q"), of.key("head_dim"))
 	}
@@ -92,6 +101,9 @@ func (r Report) suiteSection() sheet.Section {
 		if t.amounts = t.groups[0][0].Subject.amounts; len(t.amounts) > 0 {
 			suite.unit = microseconds
 		}
+	}
+	if slices.ContainsFunc(t.groups, func(g []Result) bool { return g[0].Subject.pass != t.groups[0][0].Subject.pass }) {
+		suite.sizes = append(slices.Clone(suite.sizes), passColumn)
 	}
 	for _, g := range t.groups {
 		for _, x := range g[1:] {
@@ -141,7 +153,7 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if t.traffic {
 		s.Add("kernel", "%s", t.groups[0][0].Subject.name)
 	}
-	if len(t.groups) > 0 {
+	if len(t.groups) > 0 && !slices.Contains(t.suite.sizes, passColumn) {
 		s.Add("pass", "%v", t.groups[0][0].Subject.pass)
 	}
 	if d := t.suite.shrinks; t.suite.small && d == (shrink{}) {
@@ -195,9 +207,10 @@ func (t *suiteTable) rowsChecked() string {
 func (t *suiteTable) columns(s *sheet.Section) {
 	add := func(number bool, names ...string) {
 		for _, n := range names {
-			s.Columns = append(s.Columns, sheet.Column{Name: n, Number: number})
+			s.Columns = append(s.Columns, sheet.Column{Name: n, Number: number, Wide: n == "mean|Δ|" || n == "GB/s"})
 		}
 	}
+	s.Keys = len(t.suite.sizes)
 	for _, n := range t.suite.sizes {
 		_, number := t.groups[0][0].Subject.key(sizeKey(n)).(int)
 		add(number, n)

@@ -76,7 +76,7 @@ func TestSuites(t *testing.T) {
 // implementation to the next; scalar is wrong on the second problem and auto is
 // missing on the last.
 func suiteReport(s *Suite, impls ...string) Report {
-	r := Report{Env: Environment{Device: "Test GPU", DeviceType: "discrete GPU", Driver: "TestDriver 1.2"}, Suite: s}
+	r := Report{Env: Environment{Device: "Test GPU", DeviceType: "discrete GPU", Driver: "TestDriver 1.2"}, Suite: s, Wide: true}
 	for i, p := range s.Problems {
 		ns := p.FLOPs() / 100e12 * 1e9 // 100 TFLOP/s
 		for _, impl := range impls {

@@ -80,9 +80,9 @@ func (r Report) groupSection(results []Result) sheet.Section {
 	var s sheet.Section
 	s.Add("problem", "%s\n%s and at least %s of memory traffic per call", of.title, FormatSI(of.flops, "FLOP"), FormatSI(of.bytes, "B"))
 	s.Columns = []sheet.Column{
-		{Name: "impl"}, {Name: "time", Number: true}, {Name: "±", Number: true}, {Name: "rate", Number: true}, {Name: "traffic", Number: true},
-		{Name: "replayed", Number: true}, {Name: "recorded", Number: true},
-		{Name: "max|Δ|", Number: true}, {Name: "limit", Number: true}, {Name: "mean|Δ|", Number: true}, {Name: "check"}, {Name: "runs"},
+		{Name: "impl"}, {Name: "time", Number: true}, {Name: "±", Number: true}, {Name: "rate", Number: true}, {Name: "traffic", Number: true, Wide: true},
+		{Name: "replayed", Number: true, Wide: true}, {Name: "recorded", Number: true, Wide: true},
+		{Name: "max|Δ|", Number: true}, {Name: "limit", Number: true, Wide: true}, {Name: "mean|Δ|", Number: true, Wide: true}, {Name: "check"}, {Name: "runs"},
 	}
 	t := groupTable{results: results, copy: r.Copy}
 	for i, c := range t.amountColumns() {
@@ -108,8 +108,9 @@ func (r Report) groupSection(results []Result) sheet.Section {
 	if t.ours == nil {
 		return s
 	}
-	s.Add("time", "device time per call, median of %d samples; %s\n"+
-		"replayed, recorded: wall clock per call, submitting a recorded call or recording it, too", len(t.ours.Timing.DeviceNS), IntervalWords)
+	s.Add("time", "device time per call, median of %d samples; %s", len(t.ours.Timing.DeviceNS), IntervalWords)
+	s.Add("wall", "replayed, recorded: wall clock per call, submitting a recorded call or recording it, too")
+	s.Facts[len(s.Facts)-1].Wide = true
 	if r.Copy > 0 && len(of.amounts) > 0 {
 		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(r.Copy, "B/s"))
 	}

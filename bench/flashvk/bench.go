@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -27,9 +28,11 @@ type benchKernel struct {
 	measure protocolFlags
 	impls   []string
 	naive   bool
+	wide    bool
 	format  bench.Format
 	device  string
 	peers   peerFlags
+	close   closeFlags
 	out     outDir
 }
 
@@ -38,7 +41,7 @@ func newBenchKernel(a *app, k kernels.Kernel) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     k.Name,
 		Short:   "Measure " + k.Title,
-		Long:    k.Bench.Long,
+		Long:    k.Bench.Long + "\n\n" + gridHelp,
 		Example: k.Bench.Example,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
@@ -50,11 +53,11 @@ func newBenchKernel(a *app, k kernels.Kernel) *cobra.Command {
 // add adds the flags to f.
 func (b *benchKernel) add(f *pflag.FlagSet) {
 	f.SortFlags = false
-	b.addSizes(f)
+	b.addGrid(f)
 	b.addSuite(f)
 	otherwise := "default auto"
 	if b.kernel.AllPaths {
-		otherwise = "default auto; all paths if no size, type or mask is given"
+		otherwise = "default all, of which auto chooses one"
 	}
 	if b.kernel.Baseline != "" {
 		kernels.BoolVar(f, &b.naive, "naive", "measure a kernel without tiles, too, where it is not too slow (default in suites without --impl)")
@@ -62,16 +65,18 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 	implsVar(f, &b.impls, b.kernel, otherwise)
 	b.measure.add(f)
 	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
+	kernels.BoolVar(f, &b.wide, "wide", fmt.Sprintf("a table with all columns, however wide; else it is %d wide at the most", bench.TerminalWidth))
 	deviceVar(f, &b.device)
 	b.addTuning(f)
 	b.peers.add(f)
+	b.close.add(f)
 	b.out.add(f)
 	b.addPasses(f, &b.passes)
 }
 
 func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 	for _, check := range []func() error{
-		func() error { return b.passes.check(b.peers.list) }, b.checkNaive, b.measure.check, b.peers.check, b.check, b.out.prepare,
+		func() error { return b.passes.check(nil) }, b.close.check, b.checkNaive, b.measure.check, b.peers.check, b.check, b.out.prepare,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -82,13 +87,16 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	report := bench.Report{Env: environment(d.Caps())}
+	report := bench.Report{Env: environment(d.Caps()), Made: time.Now(), Wide: b.wide}
 	if b.format != bench.Table && b.format != bench.Markdown {
 		announce(a.stderr, report.Env)
 	}
 	var ops []bench.Op
 	if ops, report.Suite, err = b.on(a.stderr, d.Caps()); err != nil {
 		return err
+	}
+	if report.Suite == nil && len(ops) > 1 {
+		report.Suite = bench.Grid()
 	}
 	pr := b.measure.protocol(report.Env.CPU)
 	monitor, err := watch(ctx, d, &pr)
@@ -125,11 +133,11 @@ func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops 
 	defer bar.finish()
 	var all []bench.Result
 	for i, op := range ops {
-		c := bench.Case{Op: op, Pass: b.passes.pass(), Impls: b.paths(), Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit}
+		c := bench.Case{Op: op, Pass: b.passes.pass(), Impls: b.paths(b.suite != nil || len(ops) > 1), Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit, Close: b.close.tolerance()}
 		var results []bench.Result
 		var err error
 		if len(ops) == 1 {
-			results, err = bench.Run(ctx, d, c, bar.step)
+			results, err = runCase(ctx, d, c, bar.step)
 		} else {
 			results, err = measureOne(ctx, d, c, bar.part(i, len(ops), fmt.Sprintf("case %d of %d", i+1, len(ops))))
 		}
@@ -141,25 +149,33 @@ func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops 
 	return all, nil
 }
 
+// runCase measures a case, of both passes beside peers each pass, too.
+func runCase(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
+	if c.Pass == bench.Both && len(c.Peers) > 0 {
+		return bench.RunBoth(ctx, d, c, progress)
+	}
+	return bench.Run(ctx, d, c, progress)
+}
+
 // measureOne measures a case of several. Where the device has not enough memory
 // for it, its paths are unsupported.
 func measureOne(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
-	results, err := bench.Run(ctx, d, c, progress)
+	results, err := runCase(ctx, d, c, progress)
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
 		return bench.Unsupported(c, err), nil
 	}
 	return results, err
 }
 
-// paths returns what to measure.
-func (b *benchKernel) paths() []string {
+// paths returns what to measure, of one problem or many: of these auto is the column "ours".
+func (b *benchKernel) paths(many bool) []string {
 	var list []string
 	switch k := b.kernel; {
 	case b.impls != nil:
 		list = append(list, b.impls...)
-	case k.AllPaths && b.suite != nil:
+	case k.AllPaths && many:
 		list = append(list, k.Impls...)
-	case k.AllPaths && !b.given():
+	case k.AllPaths:
 		list = append(list, k.Impls[1:]...)
 	default:
 		list = append(list, k.Impls[0])

@@ -21,21 +21,21 @@ func TestBenchFlags(t *testing.T) {
 		{"--count 20 --warmup 50 --iters 100", "dtype=float16/batch=1/heads=4/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=false",
 			"[coopmat2 coopmat scalar unfused]", "20 50 100"},
 		{"--causal", "dtype=float16/batch=1/heads=4/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=true",
-			"[auto]", "10 0 0"},
+			"[coopmat2 coopmat scalar unfused]", "10 0 0"},
 		{"--causal --causal-align top-left --impl scalar,auto", "dtype=float16/batch=1/heads=4/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=top-left",
 			"[scalar auto]", "10 0 0"},
 		{"--heads 8 --seqlen 100 --dtype bf16", "dtype=bfloat16/batch=1/heads=8/kv_heads=8/seq_q=100/seq_kv=100/head_dim=64/causal=false",
-			"[auto]", "10 0 0"},
+			"[coopmat2 coopmat scalar unfused]", "10 0 0"},
 		{"--kv-heads 1 --seqlen-kv 1000 --batch 3 --headdim 72", "dtype=float16/batch=3/heads=4/kv_heads=1/seq_q=256/seq_kv=1000/head_dim=72/causal=false",
-			"[auto]", "10 0 0"},
+			"[coopmat2 coopmat scalar unfused]", "10 0 0"},
 		{"--seqlen-kv 1000 --seqlen 1 --kv-heads 2 --heads 6", "dtype=float16/batch=1/heads=6/kv_heads=2/seq_q=1/seq_kv=1000/head_dim=64/causal=false",
-			"[auto]", "10 0 0"},
+			"[coopmat2 coopmat scalar unfused]", "10 0 0"},
 	} {
 		b := parseBench(t, c.args)
 		if p := problemOf(t, b, true); p.String() != c.problem {
 			t.Errorf("%s: %v\nwant %s", c.args, p, c.problem)
 		}
-		if got := fmt.Sprint(b.paths()); got != c.paths {
+		if got := fmt.Sprint(b.paths(false)); got != c.paths {
 			t.Errorf("%s: paths %s, want %s", c.args, got, c.paths)
 		}
 		pr := b.measure.protocol(true)
@@ -43,6 +43,11 @@ func TestBenchFlags(t *testing.T) {
 			t.Errorf("%s: samples, warm-up, iterations %s, want %s", c.args, got, c.protocol)
 		}
 	}
+	many := parseBench(t, "--seqlen 16..64x2 --headdim 64,128")
+	ops, _, err := many.ops(true)
+	require.NoError(t, err)
+	require.Len(t, ops, 6)
+	require.Equal(t, "[auto coopmat2 coopmat scalar unfused]", fmt.Sprint(many.paths(true)))
 	if p := problemOf(t, parseBench(t, "--scale=0.25"), false); p.Scale != 0.25 || p.SeqQ != 4096 || p.NumHeads != 16 {
 		t.Errorf("scale on a GPU: %+v", p)
 	}
@@ -117,7 +122,7 @@ func TestSuiteFlags(t *testing.T) {
 		require.NoError(t, err, c.args)
 		require.Equal(t, c.first, ops[0].(fmt.Stringer).String(), c.args)
 		require.Equal(t, "throughput", suite.Name)
-		require.Equal(t, "[auto coopmat2 coopmat scalar unfused naive]", fmt.Sprint(b.paths()))
+		require.Equal(t, "[auto coopmat2 coopmat scalar unfused naive]", fmt.Sprint(b.paths(true)))
 		require.True(t, b.baseline())
 	}
 	for args, want := range map[string]bool{"": false, "--naive": true, "--suite decoder --impl scalar": false, "--suite decoder --naive=false": false, "--impl scalar --naive": true} {

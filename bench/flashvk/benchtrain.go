@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -80,7 +81,7 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	r := train.Report{Env: environment(d.Caps())}
+	r := train.Report{Env: environment(d.Caps()), Made: time.Now()}
 	if b.format != bench.Table && b.format != bench.Markdown {
 		announce(a.stderr, r.Env)
 	}

@@ -123,7 +123,7 @@ func TestBenchDecode(t *testing.T) {
 	require.InEpsilon(t, cell("kv_byte_per_s")/cell("copy_byte_per_s"), cell("share_of_copy"), 1e-9)
 	require.Greater(t, cell("bytes"), cell("kv_byte_per_s")*seconds)
 
-	code, stdout, stderr = flashvk(append(args, "--config=scalar,rows=2,keys=4,subgroups=2,groups=3")...)
+	code, stdout, stderr = flashvk(append(args, "--wide", "--config=scalar,rows=2,keys=4,subgroups=2,groups=3")...)
 	require.Zero(t, code, stderr)
 	for _, want := range []string{"batch 3, heads 2, kv-heads 2, keys 5..40, queries 2, headdim 16, pages of 8", " tokens ", " of copy ", "scalar,rows=2,keys=4,subgroups=2,groups=3"} {
 		require.Contains(t, stdout, want)

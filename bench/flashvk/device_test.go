@@ -10,9 +10,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/perf/benchfmt"
 
@@ -49,16 +51,30 @@ func TestDevices(t *testing.T) {
 	if code != 0 || stderr != "" {
 		t.Fatalf("status %d, %s", code, stderr)
 	}
-	var list []struct {
-		vk.Caps
-		Paths []pathSupport
+	var list struct {
+		Schema  int
+		Made    time.Time
+		Devices []struct {
+			Name          string
+			SubgroupSize  uint32 `json:"subgroup_size"`
+			CoopMatShapes []any  `json:"coop_mat_shapes"`
+			Paths         []pathSupport
+		}
 	}
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil {
 		t.Fatal(err)
 	}
-	got := list[caps.Index]
-	if got.Name != caps.Name || got.SubgroupSize != caps.SubgroupSize || len(got.CoopMatShapes) != len(caps.CoopMatShapes) {
-		t.Errorf("%+v, want %+v", got.Caps, caps)
+	if list.Schema != bench.Schema || time.Since(list.Made).Abs() > time.Minute {
+		t.Errorf("schema %d, made %v", list.Schema, list.Made)
+	}
+	for _, key := range regexp.MustCompile(`"([^"]*)":`).FindAllStringSubmatch(stdout, -1) {
+		if !regexp.MustCompile(`^[a-z0-9_]+$`).MatchString(key[1]) {
+			t.Errorf("the key %q is not in snake_case", key[1])
+		}
+	}
+	got := list.Devices[caps.Index]
+	if got.Name != caps.Name || int(got.SubgroupSize) != int(caps.SubgroupSize) || len(got.CoopMatShapes) != len(caps.CoopMatShapes) {
+		t.Errorf("%+v, want %+v", got, caps)
 	}
 	if want := 5 * 3 * len(headDims); len(got.Paths) != want {
 		t.Errorf("%d answers of paths, want %d", len(got.Paths), want)
@@ -114,7 +130,7 @@ func TestBenchFormats(t *testing.T) {
 	caps, dev := device(t)
 	warning := caps.Type == vk.CPU
 
-	code, stdout, stderr := flashvk(small(dev, "--impl=scalar,unfused")...)
+	code, stdout, stderr := flashvk(small(dev, "--impl=scalar,unfused", "--wide")...)
 	if code != 0 || stderr != "" {
 		t.Fatalf("table: status %d, %s", code, stderr)
 	}
@@ -155,7 +171,7 @@ func TestBenchFormats(t *testing.T) {
 		t.Errorf("csv: status %d, %v\n%s", code, err, stdout)
 	}
 
-	code, stdout, _ = flashvk(small(dev, "--format=json", "--dtype=float32", "--scale=0.5")...)
+	code, stdout, _ = flashvk(small(dev, "--format=json", "--dtype=float32", "--scale=0.5", "--impl=scalar")...)
 	var report struct {
 		Results []struct {
 			Impl, Status, DType string
@@ -166,7 +182,7 @@ func TestBenchFormats(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 {
 		t.Fatalf("json: status %d, %v\n%s", code, err, stdout)
 	}
-	if x := report.Results[0]; len(report.Results) != 1 || x.Impl != "auto" || x.Status != "ok" || x.DType != "float32" || x.Scale != 0.5 || len(x.Samples) != 4 {
+	if x := report.Results[0]; len(report.Results) != 1 || x.Impl != "scalar" || x.Status != "ok" || x.DType != "float32" || x.Scale != 0.5 || len(x.Samples) != 4 {
 		t.Errorf("json: %+v", report.Results)
 	}
 }

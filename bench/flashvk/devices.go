@@ -1,10 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -75,8 +75,8 @@ func support(caps *vk.Caps, impl attention.Impl, t dtype.DType, headDim int) pat
 	return s
 }
 
-// writeDevicesJSON writes a list of objects, each the capabilities of a device
-// and its paths.
+// writeDevicesJSON writes a document with a list of objects, each the capabilities of a
+// device and its paths.
 func writeDevicesJSON(w io.Writer, list []vk.Caps) error {
 	type device struct {
 		vk.Caps
@@ -93,10 +93,7 @@ func writeDevicesJSON(w io.Writer, list []vk.Caps) error {
 			}
 		}
 	}
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
-	out.SetIndent("", "\t")
-	return out.Encode(devices)
+	return bench.WriteDocument(w, "devices", time.Now(), map[string]any{"devices": devices})
 }
 
 // writeDevices writes a paragraph per device.

@@ -51,6 +51,9 @@ func (x *gridAxis) Set(text string) error {
 	words := strings.Split(text, ",")
 	for _, word := range words {
 		list, err := expand(word)
+		if own := x.Value.Set(word); err != nil && (own == nil || strings.HasPrefix(own.Error(), "not a range")) {
+			list, err = []string{word}, own // a flag that has ranges of its own
+		}
 		for _, one := range list {
 			if err == nil {
 				err = x.Value.Set(one)

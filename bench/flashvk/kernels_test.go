@@ -312,7 +312,7 @@ func TestBenchKernels(t *testing.T) {
 			}
 			for _, format := range formats {
 				t.Run(k.Name+pass+"/"+string(format), func(t *testing.T) {
-					args := append([]string{"bench", k.Name, "--suite", kernels.Suites(k.New())[0].Name, "--impl", "auto", "--count", "1", "--iters", "1", "--format", string(format), dev}, strings.Fields(pass)...)
+					args := append([]string{"bench", k.Name, "--suite", kernels.Suites(k.New())[0].Name, "--impl", "auto", "--count", "1", "--iters", "1", "--wide", "--format", string(format), dev}, strings.Fields(pass)...)
 					code, stdout, stderr := flashvk(args...)
 					require.Zero(t, code, stderr)
 					require.Contains(t, stdout, map[bench.Format]string{

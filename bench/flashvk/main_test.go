@@ -176,7 +176,9 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --warmup -1", code: 2, want: "--warmup -1 is less than 0"},
 		{args: "bench attention --backward --both", code: 2, want: "--backward and --both contradict each other"},
 		{args: "bench attention --backward --naive", code: 2, want: "--naive has no backward pass"},
-		{args: "bench attention --both --peer x=y", code: 2, want: "--both and --peer contradict each other: a peer measures one pass"},
+		{args: "sweep --csv x --both --peer x=y", code: 2, want: "--both and --peer contradict each other: a sweep has one kernel"},
+		{args: "bench attention --atol -1", code: 2, want: "--atol -1 is not a finite number from 0 on"},
+		{args: "bench attention --rtol NaN", code: 2, want: "--rtol NaN is not a finite number from 0 on"},
 
 		{args: "sweep", code: 2, want: "sweep needs --csv FILE"},
 		{args: "sweep x", code: 2, want: `sweep: argument "x" is not expected`},

@@ -77,7 +77,7 @@ func TestReportOfKernel(t *testing.T) {
 	_, dev := device(t)
 	for kernel, flag := range map[string]string{"norm": "--out", "mlp": "--report"} {
 		dir := t.TempDir()
-		code, stdout, stderr := flashvk("bench", kernel, dev, "--suite=training", "--small", "--impl=auto", "--count=1", "--iters=1", flag, dir)
+		code, stdout, stderr := flashvk("bench", kernel, dev, "--suite=training", "--small", "--impl=auto", "--count=1", "--iters=1", "--wide", flag, dir)
 		require.Zero(t, code, stderr)
 		require.Contains(t, stdout, "suite    training: the shapes of a training step\n")
 		require.Regexp(t, ` ours ms +TFLOP/s +GB/s `, stdout)

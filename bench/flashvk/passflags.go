@@ -12,7 +12,7 @@ type passFlags struct{ backward, both bool }
 
 func (p *passFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&p.backward, "backward", false, "measure the backward pass instead: the gradients")
-	f.BoolVar(&p.both, "both", false, "measure the forward pass and, after it, the backward pass, as one call")
+	f.BoolVar(&p.both, "both", false, "measure the forward pass and, after it, the backward pass, as one call; beside peers each pass alone, too")
 }
 
 // check returns a usage error if the flags contradict each other.
@@ -21,7 +21,7 @@ func (p *passFlags) check(peers []peer.Peer) error {
 	case p.backward && p.both:
 		return usagef("--backward and --both contradict each other")
 	case p.both && len(peers) > 0:
-		return usagef("--both and --peer contradict each other: a peer measures one pass")
+		return usagef("--both and --peer contradict each other: a sweep has one kernel, and a peer measures one pass")
 	}
 	return nil
 }

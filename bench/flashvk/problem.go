@@ -94,9 +94,6 @@ func (p *kernelProblem) addTuning(f *pflag.FlagSet) {
 	}
 }
 
-// given reports whether a flag says what to measure.
-func (p *kernelProblem) given() bool { return slices.ContainsFunc(p.own, p.set.Changed) }
-
 // check returns a usage error. Most mistakes show before a device is opened: a divisor of
 // a CPU's default sizes divides a GPU's, too.
 func (p *kernelProblem) check() error {

@@ -44,12 +44,12 @@ func TestProfileKernels(t *testing.T) {
 	code, stdout, stderr := flashvk("profile", "grouped", dev, "--tokens=20", "--heads=2", "--hidden=24", "--impl=scalar", "--backward", "--count=1", "--trace", trace)
 	require.Zero(t, code, stderr)
 	require.Equal(t, "flashvk: wrote "+trace+"\n", stderr)
-	for _, want := range []string{"\n1  gemm_pack ", "\n2  gemm_scalar.f", "  2 of 20x24x32 nn float", "\n   all ", "kernels  the same by kernel", "grouped backward, 20 tokens", "fma f32"} {
+	for _, want := range []string{"\n1  gemm_pack ", "\n2  gemm_scalar.f", "  2 of 20x24x32 nn float", "\n   all ", "kernels  the same by kernel", "grouped backward, float16: tokens 20, heads 2, in ", "fma f32"} {
 		require.Contains(t, stdout, want)
 	}
 	text, err := os.ReadFile(trace)
 	require.NoError(t, err)
-	for _, want := range []string{`"does":"2 of 20x24x32 nn float`, `"problem":"dtype=float`, `"name":"grouped backward, 20 tokens`} {
+	for _, want := range []string{`"does":"2 of 20x24x32 nn float`, `"problem":"dtype=float`, `"name":"grouped backward, float16: tokens 20, heads 2`} {
 		require.Contains(t, string(text), want)
 	}
 

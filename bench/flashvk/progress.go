@@ -1,15 +1,19 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
+	"unicode/utf8"
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
-// A progress is a bar on standard error, if that is a terminal. It is drawn
-// for the first step, so that short work shows none.
+// A progress is a bar on standard error, if that is a terminal, with the time that is left. It
+// is drawn for the first step, so that short work shows none.
 type progress struct {
 	w        io.Writer
 	terminal bool
@@ -21,6 +25,15 @@ func newProgress(w io.Writer) *progress {
 	return &progress{w: w, terminal: ok && term.IsTerminal(int(f.Fd()))}
 }
 
+// labelWidth is that of what stands before the bar, so that the bar does not move.
+const labelWidth = 32
+
+// label returns what in labelWidth runes.
+func label(what string) string {
+	what = text.Short(what, labelWidth)
+	return what + fmt.Sprintf("%*s", labelWidth-utf8.RuneCountInString(what), "")
+}
+
 // step shows that done of total steps are behind and what comes next.
 func (p *progress) step(done, total int, what string) {
 	if !p.terminal {
@@ -29,12 +42,11 @@ func (p *progress) step(done, total int, what string) {
 	if p.bar == nil {
 		p.bar = progressbar.NewOptions(total,
 			progressbar.OptionSetWriter(p.w),
-			progressbar.OptionSetWidth(30),
-			progressbar.OptionShowCount(),
-			progressbar.OptionSetPredictTime(false),
+			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetPredictTime(true),
 			progressbar.OptionClearOnFinish())
 	}
-	p.bar.Describe(what)
+	p.bar.Describe(label(what))
 	p.bar.Set(done) // an error says that the terminal is gone, which ends nothing
 }
 

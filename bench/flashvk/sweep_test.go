@@ -189,7 +189,7 @@ func TestGrid(t *testing.T) {
 		got = append(got, op.Describe())
 	}
 	require.Equal(t, []string{
-		"4x3x128 nn float16", "4x3x128 nn float32", "8x3x128 nn float16", "8x3x128 nn float32", "16x3x128 nn float16", "16x3x128 nn float32",
+		"float16: m 4, n 3, k 128, nn", "float32: m 4, n 3, k 128, nn", "float16: m 8, n 3, k 128, nn", "float32: m 8, n 3, k 128, nn", "float16: m 16, n 3, k 128, nn", "float32: m 16, n 3, k 128, nn",
 	}, got)
 	require.ErrorContains(t, f.Parse([]string{"--m=4,8..x2"}), `"8..x2" is not FIRST`)
 	require.ErrorContains(t, f.Parse([]string{"--m=4,4"}), `"4" occurs twice`)

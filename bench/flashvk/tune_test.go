@@ -83,7 +83,7 @@ func TestTuneErrors(t *testing.T) {
 		{"tune gemm --budget 0s", "--budget 0s is not positive"},
 		{"tune gemm --format json", "--format json is not one of table, markdown, benchfmt"},
 		{"tune gemm --suite training --m 4", "--suite training and --m contradict each other"},
-		{"tune gemm --group 4x5x6", "tune gemm: group 4x5x6 nn bfloat16 has no configurations to choose from"},
+		{"tune gemm --group 4x5x6", "tune gemm: bfloat16: group 4x5x6, nn has no configurations to choose from"},
 		{"tune gmm --tokens 4", "tune gmm: there is nothing to choose from: its workgroups are of one size on every device"},
 		{"tune optim", "tune optim: there is nothing to choose from: its pieces of 4096 elements are the same on every device"},
 		{"tune show --format csv", "--format csv is not one of table, markdown"},
@@ -258,11 +258,11 @@ func TestTuneKernel(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "tuned.json")
 	args := []string{"tune", "gemm", dev, "--out=" + out, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
 	code, stdout, stderr := flashvk(append(args, "--impl=scalar", "--budget=5s")...)
-	if code != 0 || !strings.Contains(stderr, "flashvk: problem 1 of 1: gemm forward, 20x24x40 tn float32") {
+	if code != 0 || !strings.Contains(stderr, "flashvk: problem 1 of 1: gemm forward, float32: m 20, n 24, k 40, tn") {
 		t.Fatalf("status %d, %s", code, stderr)
 	}
 	for _, want := range []string{
-		"problem  gemm forward, 20x24x40 tn float32", "registers", " *  ", "FLOP/s", "max|Δ|",
+		"problem  gemm forward, float32: m 20, n 24, k 40, tn", "registers", " *  ", "FLOP/s", "max|Δ|",
 		"\nrows for internal/pipelines/gemm/engine/tuning.go, measured on " + caps.Name, `Shape: shape{trans: "tn"}, Config: Config{Impl: Scalar, Threads: `,
 	} {
 		if !strings.Contains(stdout, want) {

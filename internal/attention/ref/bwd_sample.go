@@ -107,6 +107,8 @@ type GradientCheck struct {
 	At    string     // where: batch, head, row or key, and column
 	Mean  float64    // mean|Δ|
 	Bound float64
+	Got   []float64 // what was compared
+	Want  []float64
 }
 
 // Err returns nil if the gradient is within its bound, and otherwise an error that
@@ -150,5 +152,5 @@ func checkSample[T Float](name string, whole []T, want []float64, d int, bound f
 	}
 	diff := guard.MaxDiff(got, want)
 	_, at := place(diff.Index / d)
-	return GradientCheck{Name: name, Diff: diff, At: fmt.Sprintf("%s,%d", at, diff.Index%d), Mean: sum / float64(len(want)), Bound: bound}
+	return GradientCheck{Name: name, Diff: diff, At: fmt.Sprintf("%s,%d", at, diff.Index%d), Mean: sum / float64(len(want)), Bound: bound, Got: got, Want: want}
 }

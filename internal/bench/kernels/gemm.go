@@ -274,7 +274,35 @@ type gemmOp struct {
 func (o gemmOp) Name() string { return "gemm" }
 
 // Describe implements bench.Op.
-func (o gemmOp) Describe() string { return o.p.String() }
+func (o gemmOp) Describe() string {
+	p := o.p
+	batch := ""
+	if p.Batches() > 1 {
+		batch = fmt.Sprintf("batch %d, ", p.Batches())
+	}
+	return fmt.Sprintf("%v: %sm %d, n %d, k %d%s", p.DType, batch, p.M, p.N, p.K, describeProduct(p))
+}
+
+// describeProduct returns what is not sizes.
+func describeProduct(p problem.Problem) string {
+	s := ", " + p.Transposes()
+	if p.Out != p.DType {
+		s += fmt.Sprintf(", out %v", p.Out)
+	}
+	if p.Scale() != 1 {
+		s += fmt.Sprintf(", alpha %g", p.Scale())
+	}
+	if p.Beta != 0 {
+		s += fmt.Sprintf(", beta %g", p.Beta)
+	}
+	if p.Activation != problem.Identity {
+		s += ", " + p.Activation.String()
+	}
+	if p.Residual {
+		s += ", residual"
+	}
+	return s
+}
 
 // Keys implements bench.Op.
 func (o gemmOp) Keys() []bench.Key {

@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
@@ -47,7 +48,14 @@ func newGemmGroup(sizes string, p problem.Problem, config *engine.Config) (bench
 func (o gemmGroupOp) Name() string { return "gemm" }
 
 // Describe implements bench.Op.
-func (o gemmGroupOp) Describe() string { return o.g.String() }
+func (o gemmGroupOp) Describe() string {
+	const most = 4
+	p, sizes := o.g.Problem(0), strings.Split(o.g.Sizes(), ",")
+	if n := len(sizes); n > most {
+		sizes = append(sizes[:most-1], fmt.Sprintf("%d more", n-most+1))
+	}
+	return fmt.Sprintf("%v: group %s%s", p.DType, strings.Join(sizes, " "), describeProduct(p))
+}
 
 // Keys implements bench.Op.
 func (o gemmGroupOp) Keys() []bench.Key {

@@ -176,7 +176,7 @@ type mixtureOp struct {
 func (o mixtureOp) Name() string { return "mixture" }
 
 // Describe implements bench.Op.
-func (o mixtureOp) Describe() string { return o.p.String() }
+func (o mixtureOp) Describe() string { return describePerceptron(o.p.Perceptrons()) }
 
 // Keys implements bench.Op.
 func (o mixtureOp) Keys() []bench.Key {

@@ -30,7 +30,20 @@ func (o mlpOp) Name() string {
 
 // Describe implements bench.Op.
 func (o mlpOp) Describe() string {
-	return o.p.String() + map[mlp.Keep]string{mlp.KeepPre: ", pre kept", mlp.KeepHidden: ", pre and silu(pre) kept"}[o.p.Keep]
+	return describePerceptron(o.p) + map[mlp.Keep]string{mlp.KeepPre: ", pre kept", mlp.KeepHidden: ", pre and silu(pre) kept"}[o.p.Keep]
+}
+
+// describePerceptron returns sizes and formats.
+func describePerceptron(p mlp.Problem) string {
+	heads := ""
+	if p.Heads > 0 {
+		heads = fmt.Sprintf("heads %d, ", p.Heads)
+	}
+	s := fmt.Sprintf("%v: tokens %d, %sin %d, hidden %d, out %d", p.DType, p.Tokens, heads, p.In, p.Hidden, p.Out)
+	if p.Grad != p.DType {
+		s += fmt.Sprintf(", weight gradients %v", p.Grad)
+	}
+	return s
 }
 
 // Keys implements bench.Op.

@@ -233,12 +233,12 @@ func (o *optimOp) Name() string { return "optim" }
 
 // Describe implements bench.Op.
 func (o *optimOp) Describe() string {
-	s := fmt.Sprintf("AdamW, %d parameters in %d tensors, gradients %v", o.size(), len(o.shapes), o.grad)
+	s := fmt.Sprintf("float32: parameters %d, tensors %d, gradients %v", o.size(), len(o.shapes), o.grad)
 	if o.hasCopy() {
 		s += fmt.Sprintf(", copy %v", o.copyTo)
 	}
 	if o.hyper.MaxNorm > 0 {
-		s += fmt.Sprintf(", clipped to norm %g", o.hyper.MaxNorm)
+		s += fmt.Sprintf(", max-norm %g", o.hyper.MaxNorm)
 	}
 	return s
 }

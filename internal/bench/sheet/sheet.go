@@ -15,6 +15,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -25,16 +26,24 @@ import (
 type Sheet struct {
 	Facts    []Fact
 	Sections []Section
+	// Width is that of a terminal, which Text keeps to; 0: any. Columns that are Wide are left
+	// out then, the rest of a table that is too wide is one table below the other, and
+	// lines are broken.
+	Width int
 }
 
 // A Fact is a named statement. Its text may have several lines.
-type Fact struct{ Name, Text string }
+type Fact struct {
+	Name, Text string
+	Wide       bool // about columns that are Wide
+}
 
 // A Section is a table with what belongs to it.
 type Section struct {
 	Facts   []Fact
 	Columns []Column
 	Rows    [][]string // as long as Columns; none: the table is left out
+	Keys    int        // the first columns, which tell rows apart; one at least
 	Notes   []string   // a line each, below the table
 }
 
@@ -42,11 +51,12 @@ type Section struct {
 type Column struct {
 	Name   string
 	Number bool // aligned to the right
+	Wide   bool // for who has room: see Sheet.Width
 }
 
 // Add appends a fact to s.
 func (s *Section) Add(name, format string, args ...any) {
-	s.Facts = append(s.Facts, Fact{name, fmt.Sprintf(format, args...)})
+	s.Facts = append(s.Facts, Fact{Name: name, Text: fmt.Sprintf(format, args...)})
 }
 
 // Note appends a line below the table.
@@ -61,39 +71,68 @@ const nameWidth = 9
 // Text writes s for a terminal. What does not print is a space.
 func (s *Sheet) Text(w io.Writer) error {
 	var b bytes.Buffer
-	textFacts(&b, s.Facts)
+	s.textFacts(&b, s.Facts)
 	for i := range s.Sections {
 		x := &s.Sections[i]
 		if b.Len() > 0 {
 			b.WriteByte('\n')
 		}
-		textFacts(&b, x.Facts)
+		s.textFacts(&b, x.Facts)
 		if len(x.Facts) > 0 && len(x.Rows)+len(x.Notes) > 0 {
 			b.WriteByte('\n')
 		}
 		if len(x.Rows) > 0 {
-			x.align(&b)
+			x.align(&b, s.Width)
 		}
 		for _, n := range x.Notes {
-			fmt.Fprintln(&b, text.Printable(n))
+			for i, line := range s.wrap(text.Printable(n), 2) {
+				fmt.Fprintf(&b, "%*s%s\n", 2*min(i, 1), "", line)
+			}
 		}
 	}
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-func textFacts(b *bytes.Buffer, facts []Fact) {
+func (s *Sheet) textFacts(b *bytes.Buffer, facts []Fact) {
 	for _, f := range facts {
 		name := f.Name
-		for line := range strings.SplitSeq(f.Text, "\n") {
-			fmt.Fprintf(b, "%-*s%s\n", nameWidth, name, text.Printable(line))
-			name = ""
+		if f.Wide && s.Width > 0 {
+			continue
+		}
+		for paragraph := range strings.SplitSeq(f.Text, "\n") {
+			for _, line := range s.wrap(text.Printable(paragraph), nameWidth) {
+				fmt.Fprintf(b, "%-*s%s\n", nameWidth, name, line)
+				name = ""
+			}
 		}
 	}
 }
 
-// align writes the table as columns two spaces apart.
-func (s *Section) align(b *bytes.Buffer) {
+// wrap breaks a line that is too long where it has spaces. Indent is what stands before the
+// parts.
+func (s *Sheet) wrap(line string, indent int) (parts []string) {
+	most := s.Width - indent
+	for s.Width > 0 && utf8.RuneCountInString(line) > most {
+		at, n := -1, 0 // the last space that fits, or the first there is
+		for i, r := range line {
+			if r == ' ' && i > 0 && (n <= most || at < 0) {
+				at = i
+			}
+			n++
+		}
+		if at < 0 {
+			break
+		}
+		parts = append(parts, line[:at])
+		line = line[at+1:]
+	}
+	return append(parts, line)
+}
+
+// align writes the table as columns two spaces apart, in several parts if it is wider than
+// width, which is 0 for any.
+func (s *Section) align(b *bytes.Buffer, width int) {
 	widths := make([]int, len(s.Columns))
 	var rows [][]string
 	for _, row := range append([][]string{s.names()}, s.Rows...) {
@@ -104,22 +143,51 @@ func (s *Section) align(b *bytes.Buffer) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i > 0 {
-				line.WriteString("  ")
-			}
-			if s.Columns[i].Number {
-				cell = pad + cell
-			} else {
-				cell += pad
-			}
-			line.WriteString(cell)
+	for n, part := range s.parts(widths, width) {
+		if n > 0 {
+			b.WriteByte('\n')
 		}
-		fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
+		for _, row := range rows {
+			var line strings.Builder
+			for _, i := range part {
+				cell := row[i]
+				pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+				if line.Len() > 0 || i != part[0] {
+					line.WriteString("  ")
+				}
+				if s.Columns[i].Number {
+					cell = pad + cell
+				} else {
+					cell += pad
+				}
+				line.WriteString(cell)
+			}
+			fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
+		}
 	}
+}
+
+// parts returns the columns of each part of the table, the keys in each.
+func (s *Section) parts(widths []int, width int) (parts [][]int) {
+	var keys []int
+	used := 0
+	for i := range max(s.Keys, 1) {
+		keys = append(keys, i)
+		used += widths[i] + 2
+	}
+	part, at := slices.Clone(keys), used
+	for i := len(keys); i < len(s.Columns); i++ {
+		if width > 0 && s.Columns[i].Wide {
+			continue
+		}
+		if width > 0 && at+widths[i] > width && len(part) > len(keys) {
+			parts = append(parts, part)
+			part, at = slices.Clone(keys), used
+		}
+		part = append(part, i)
+		at += widths[i] + 2
+	}
+	return append(parts, part)
 }
 
 func (s *Section) names() []string {

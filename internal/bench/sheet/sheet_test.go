@@ -16,13 +16,13 @@ func sample() *Sheet {
 	x.Note("%d <b> note", 1)
 	empty := Section{}
 	empty.Note("alone")
-	return &Sheet{Facts: []Fact{{"device", "GPU (x)"}}, Sections: []Section{x, empty}}
+	return &Sheet{Facts: []Fact{{Name: "device", Text: "GPU (x)"}}, Sections: []Section{x, empty}}
 }
 
 // TestControl has text of drivers and peers that would forge rows, or move the cursor.
 func TestControl(t *testing.T) {
 	x := Section{Columns: []Column{{Name: "impl\n"}, {Name: "a"}}, Rows: [][]string{{"p\nscalar  0.001 ms", "\x1b[2J"}}, Notes: []string{"n\r\n| forged |"}}
-	s := &Sheet{Facts: []Fact{{"device", "GPU\x1b]0;x\x07\nsecond line"}}, Sections: []Section{x}}
+	s := &Sheet{Facts: []Fact{{Name: "device", Text: "GPU\x1b]0;x\x07\nsecond line"}}, Sections: []Section{x}}
 	var b strings.Builder
 	require.NoError(t, s.Text(&b))
 	require.NotContains(t, b.String(), "\x1b")
@@ -32,6 +32,41 @@ func TestControl(t *testing.T) {
 	require.NotContains(t, b.String(), "\x1b")
 	require.Contains(t, b.String(), "\n| p scalar  0.001 ms |  [2J |\n")
 	require.Contains(t, b.String(), "\nn  \\| forged \\|\n")
+}
+
+// TestWidth keeps to the width of a terminal.
+func TestWidth(t *testing.T) {
+	x := Section{
+		Columns: []Column{{Name: "size", Number: true}, {Name: "impl"}, {Name: "time", Number: true}, {Name: "more", Wide: true}, {Name: "rate", Number: true}, {Name: "runs"}},
+		Rows:    [][]string{{"8", "a", "1 ms", "x", "12 GB/s", "tiles of 64x64 and more"}, {"512", "bcd", "1.25 ms", "y", "-", "short"}},
+		Notes:   []string{"a note that is so long that it stands on two lines"},
+		Keys:    2,
+	}
+	s := &Sheet{Facts: []Fact{{Name: "device", Text: "a name of a device and its driver\nsecond"}, {Name: "more", Text: "of the column", Wide: true}}, Sections: []Section{x}, Width: 36}
+	var b strings.Builder
+	require.NoError(t, s.Text(&b))
+	require.Equal(t, `device   a name of a device and its
+         driver
+         second
+
+size  impl     time     rate
+   8  a        1 ms  12 GB/s
+ 512  bcd   1.25 ms        -
+
+size  impl  runs
+   8  a     tiles of 64x64 and more
+ 512  bcd   short
+a note that is so long that it
+  stands on two lines
+`, b.String())
+	for line := range strings.SplitSeq(b.String(), "\n") {
+		require.LessOrEqual(t, len(line), 36, line)
+	}
+	s.Width = 0
+	b.Reset()
+	require.NoError(t, s.Text(&b))
+	require.Contains(t, b.String(), "more     rate  runs")
+	require.Contains(t, b.String(), "\nmore     of the column\n")
 }
 
 func TestText(t *testing.T) {

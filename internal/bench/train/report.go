@@ -2,11 +2,11 @@ package train
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
@@ -14,6 +14,7 @@ import (
 
 // A Report is what flashvk bench train found.
 type Report struct {
+	Made    time.Time `json:"-"`
 	Env     bench.Environment
 	Results []*BenchResult
 }
@@ -34,9 +35,7 @@ func (r *Report) Write(w io.Writer, f bench.Format) error {
 	case bench.CSV:
 		return r.writeCSV(w)
 	case bench.JSON:
-		e := json.NewEncoder(w)
-		e.SetIndent("", "\t")
-		return e.Encode(r)
+		return bench.WriteDocument(w, "train", r.Made, r)
 	case bench.Benchfmt:
 		return r.writeBenchfmt(w)
 	}
