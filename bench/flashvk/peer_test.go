@@ -97,7 +97,7 @@ echo "$request" | sed 's/.*"input":"\([^"]*\)".*/\1/' | xargs -I X cp X `+dir+`/
 exit 0
 `)
 	args := small(dev, "--wide", "--impl=scalar", "--both", "--peer", "p="+peer)
-	code, stdout, stderr := flashvk(args...)
+	code, _, stderr := flashvk(args...)
 	require.Zero(t, code, stderr)
 	for _, pass := range []string{"forward", "backward"} {
 		more := []string{"run", "attention", dev, "--impl=scalar", "--causal", "--in", filepath.Join(dir, "in."+pass), "--out", filepath.Join(dir, pass)}
@@ -107,7 +107,7 @@ exit 0
 		code, _, stderr = flashvk(more...)
 		require.Zero(t, code, stderr)
 	}
-	code, stdout, stderr = flashvk(args...)
+	code, stdout, stderr := flashvk(args...)
 	require.Zero(t, code, stderr)
 	sections := strings.Split(stdout, "\nproblem  ")
 	require.Len(t, sections, 4)
