@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ type Overhead struct {
 	Replay       []float64 // wall clock per kernel of replaying a recording of many calls
 	Device       []float64 // device time per kernel in that
 	Host         []float64 // the difference
+	Cold, Warm   []float64 // wall clock from opening a device to the end of the first call, with an empty cache of pipelines and a full one: see MeasureStarts
 }
 
 // overheadCalls is how many calls make a sample, and how many a long recording
@@ -246,9 +248,13 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 	x.Add("fresh", "host time of a call from nothing: reset, record, submit; without the wait; %s", IntervalWords)
 	x.Add("submit", "host time of submitting a recorded call, without the wait")
 	x.Add("trip", "wall clock of submitting a recorded call and waiting for it")
+	if slices.ContainsFunc(r.List, func(o Overhead) bool { return len(o.Cold) > 0 }) {
+		x.Add("cold", "wall clock from opening the device to the end of the first call, with no pipeline compiled, upload of the inputs included")
+		x.Add("warm", "the same with the pipelines in the cache that the former left")
+	}
 	x.Add("replay", "wall clock per kernel of replaying a recording of %d calls; of which the device works, and the rest, per kernel", overheadCalls)
-	for i, name := range []string{"impl", "kernels", "record", "fresh", "submit", "trip", "replay", "device", "rest", "±", "runs"} {
-		x.Columns = append(x.Columns, sheet.Column{Name: name, Number: i > 0 && i < 10})
+	for i, name := range []string{"impl", "kernels", "record", "fresh", "submit", "trip", "replay", "device", "rest", "±", "cold", "warm", "runs"} {
+		x.Columns = append(x.Columns, sheet.Column{Name: name, Number: i > 0 && i < 12})
 	}
 	for _, o := range r.List {
 		switch o.Status {
@@ -263,7 +269,8 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 		for _, list := range [][]float64{o.Record, o.Fresh, o.Submit, o.RoundTrip, o.Replay, o.Device, o.Host} {
 			row = append(row, FormatTime(Summarize(list).Median))
 		}
-		x.Rows = append(x.Rows, append(row, Summarize(o.Fresh).PlusMinus(), o.Choice))
+		row = append(row, Summarize(o.Fresh).PlusMinus(), orDash(FormatTime, Summarize(o.Cold).Median), orDash(FormatTime, Summarize(o.Warm).Median))
+		x.Rows = append(x.Rows, append(row, o.Choice))
 	}
 	s.Sections = []sheet.Section{x}
 	return s
@@ -284,6 +291,9 @@ func (r *OverheadReport) WriteBenchfmt(w io.Writer) error {
 				{"replay-ns/kernel", o.Replay}, {"device-ns/kernel", o.Device}, {"host-ns/kernel", o.Host},
 			} {
 				res.Values = append(res.Values, benchfmt.Value{Value: v.list[i], Unit: v.unit})
+			}
+			if i < len(o.Cold) && i < len(o.Warm) {
+				res.Values = append(res.Values, benchfmt.Value{Value: o.Cold[i], Unit: "cold-start-ns"}, benchfmt.Value{Value: o.Warm[i], Unit: "warm-start-ns"})
 			}
 			if err := out.Write(res); err != nil {
 				return err

@@ -36,6 +36,13 @@ type Options struct {
 	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
 	// Close writes it. CacheErr tells what went wrong with it.
 	CacheDir string
+	// UserCache is CacheDir in the user's cache folder, UserCacheDir. A user without one has
+	// no cache.
+	UserCache bool
+	// Compiling, if it is not nil, is called when the driver begins to compile a kernel, and
+	// what it returns when it has done so. What the cache has takes no time, but is
+	// compiled in this sense, too. Any goroutine may call.
+	Compiling func(kernel string) (done func())
 	// Name appears in error messages of Close; "" is the device's own name.
 	Name string
 	// PoisonScratch, if it is not 0, is a word that Cmd.Scratch fills memory with, each
@@ -76,6 +83,7 @@ type Device struct {
 	poison   uint32 // Options.PoisonScratch
 	whole    bool   // Options.WholeBuffers
 	faults   func(call string) Result
+	compiles func(kernel string) (done func()) // Options.Compiling
 	life
 
 	numAllocs atomic.Int64
@@ -152,7 +160,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, whole: o.WholeBuffers, faults: o.Fault}
+	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, whole: o.WholeBuffers, faults: o.Fault, compiles: o.Compiling}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -178,6 +186,9 @@ func Open(o Options) (_ *Device, err error) {
 	}
 	if d.types, _, err = readMemory(d.instance.raw, d.phys, false); err != nil {
 		return nil, err
+	}
+	if o.UserCache && o.CacheDir == "" {
+		o.CacheDir, _ = UserCacheDir() // without one there is no cache
 	}
 	if d.cache, err = d.openCache(o.CacheDir); err != nil {
 		return nil, err

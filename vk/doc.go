@@ -41,6 +41,17 @@
 // An error of Vulkan names the call and wraps the Result. errors.Is finds
 // ErrDeviceLost, ErrOutOfDeviceMemory, ErrUnsupported and the others.
 //
+// # What it needs
+//
+// To build: cgo, that is a C compiler and CGO_ENABLED=1, which go sets unless it
+// cross-compiles. Neither headers nor libraries of Vulkan. To run: 64-bit Linux, the
+// loader libvulkan.so.1, and a driver of Vulkan 1.2; what is missing is an error of Open
+// (ErrNoLoader, ErrNoDevice) that says what to install.
+//
+// A kernel's first call on a device compiles it, which takes from milliseconds to seconds.
+// Options.UserCache keeps what was compiled for the next start, Options.Compiling tells what
+// is being compiled.
+//
 // # Beneath
 //
 // Core Vulkan calls go through github.com/vulkan-go/vulkan, which is Vulkan

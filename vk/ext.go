@@ -12,6 +12,8 @@ import (
 	"sync"
 	"unsafe"
 
+	_ "github.com/flashvk/flashvk/internal/needcgo"
+
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
@@ -45,7 +47,7 @@ func loadVulkan() error {
 		var msg [256]C.char
 		loader.gipa = C.fvk_load(&msg[0], C.size_t(len(msg)))
 		if loader.gipa == nil {
-			loader.err = fmt.Errorf("vk: %w: %s", ErrNoLoader, C.GoString(&msg[0]))
+			loader.err = fmt.Errorf("vk: %w: %s: %s", ErrNoLoader, C.GoString(&msg[0]), installLoader)
 			return
 		}
 		vulkan.SetGetInstanceProcAddr(loader.gipa)

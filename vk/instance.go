@@ -40,7 +40,7 @@ func openInstance(validate bool) (*instance, error) {
 	if err != nil {
 		in.close()
 		if isResult(err, resultIncompatible) {
-			return nil, fmt.Errorf("vk: %w: no driver is installed (%w)", ErrNoDevice, err)
+			return nil, fmt.Errorf("vk: %w: no driver is installed (%w): %s", ErrNoDevice, err, installDriver)
 		}
 		return nil, withPrefix(err)
 	}
@@ -90,7 +90,7 @@ func (in *instance) physicalDevices() ([]vulkan.PhysicalDevice, error) {
 		return nil, err
 	}
 	if n == 0 {
-		return nil, fmt.Errorf("vk: %w", ErrNoDevice)
+		return nil, fmt.Errorf("vk: %w: the drivers that are installed have none: %s", ErrNoDevice, installDriver)
 	}
 	list := make([]vulkan.PhysicalDevice, n)
 	err := callError("vkEnumeratePhysicalDevices", int32(vulkan.EnumeratePhysicalDevices(handle, &n, list)))

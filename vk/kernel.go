@@ -142,6 +142,11 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if r := d.fault("vkCreateComputePipelines"); r < 0 {
 		return nil, partError("vkCreateComputePipelines", int32(r))
 	}
+	if d.compiles != nil {
+		if done := d.compiles(name); done != nil {
+			defer done()
+		}
+	}
 	start := time.Now()
 	raw, err := d.api.createKernel(info, code, module.entry, words)
 	if err != nil {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/pflag"
 
@@ -21,11 +19,7 @@ func deviceVar(f *pflag.FlagSet, p *string) {
 // openDevice opens the device that --device names. Compiled pipelines are kept
 // in the user's cache folder, if there is one; see warnCache.
 func (a *app) openDevice(name string) (*vk.Device, error) {
-	o := vk.Options{Device: name, Name: "flashvk"}
-	if dir, err := os.UserCacheDir(); err == nil {
-		o.CacheDir = filepath.Join(dir, "flashvk", "pipelines")
-	}
-	d, err := vk.Open(o)
+	d, err := vk.Open(vk.Options{Device: name, Name: "flashvk", UserCache: true, Compiling: a.compiling})
 	if err == nil {
 		a.cached.Lock()
 		defer a.cached.Unlock()

@@ -56,7 +56,8 @@ func main() {
 // run executes the command line args and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := &checkedWriter{w: stdout}
-	a := &app{args: args, stdout: out, stderr: stderr}
+	a := &app{args: args, stdout: out, stderr: stderr, notes: newCompileNotes(stderr)}
+	defer a.notes.close()
 	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -120,6 +121,7 @@ type app struct {
 
 	cached  sync.Mutex
 	devices []*vk.Device // that keep compiled pipelines
+	notes   compileNotes
 }
 
 func newRoot(a *app) *cobra.Command {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // benchOverhead holds the flags of bench overhead.
@@ -19,6 +21,7 @@ type benchOverhead struct {
 	kernelProblem
 	passes passFlags
 	count  int
+	starts bool
 	impls  []string
 	format bench.Format
 	device string
@@ -49,7 +52,12 @@ func newOverheadOf(a *app, k kernels.Kernel, use string) *cobra.Command {
 		Short: "Measure what a call of " + k.Title + " costs the host",
 		Long: fmt.Sprintf(`Measures what a call of %s costs beside the work of the device, on a
 problem so small that this hardly counts: recording a call, a call from nothing,
-submitting a recorded one, waiting for it, and replaying a recording of many.`, k.Name),
+submitting a recorded one, waiting for it, and replaying a recording of many.
+
+--starts also measures what a start costs, from opening the device to the end of the
+first call: cold, with no pipeline compiled, and warm, with all of them in a cache as
+programs keep it. Caches of the driver's own are turned off for that where the driver
+listens to MESA_SHADER_CACHE_DISABLE or __GL_SHADER_DISK_CACHE.`, k.Name),
 		DisableFlagsInUseLine: true,
 		Args:                  noArgs,
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
@@ -65,6 +73,7 @@ func (o *benchOverhead) add(f *pflag.FlagSet) {
 	o.addPasses(f, &o.passes)
 	implsVar(f, &o.impls, o.kernel, "default "+strings.Join(o.impls, ","))
 	intVar(f, &o.count, "count", "samples of each path (default 10)")
+	kernels.BoolVar(f, &o.starts, "starts", "also a cold and a warm start, up to 3 of each (default on a GPU)")
 	f.Var(value[bench.Format]{Target: &o.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, for bench compare")
 	deviceVar(f, &o.device)
 	o.addTuning(f)
@@ -100,6 +109,12 @@ func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 	r := bench.OverheadReport{Env: env, Of: bench.NewSubject(c.Op, c.Pass)}
 	bar := newProgress(a.stderr)
 	r.List, err = bench.Overheads(ctx, d, c, bar.step)
+	if err == nil && (o.starts || !o.set.Changed("starts") && !env.CPU) {
+		open := func(dir string) (*vk.Device, error) {
+			return vk.Open(vk.Options{Device: strconv.Itoa(d.Caps().Index), CacheDir: dir, Name: "flashvk start"})
+		}
+		err = bench.MeasureStarts(ctx, open, c, r.List)
+	}
 	bar.finish()
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ var levels = []struct {
 	{"dtype", 0},
 	{"files", 0},
 	{"text", 0},
+	{"needcgo", 0},
 	{"cover", 0},
 	{"vk/...", 1},
 	{"safetensors", 1},
@@ -99,7 +100,7 @@ func importProblem(p, imported string) string {
 	case folder(p) == "shaders":
 		return fmt.Sprintf("%s imports %s: shaders imports nothing of ours", p, imported)
 	case folder(p) == "vk" && otherLevel > 0:
-		return fmt.Sprintf("%s imports %s: vk imports nothing of ours but dtype, internal/files and internal/text", p, imported)
+		return fmt.Sprintf("%s imports %s: vk imports nothing of ours but dtype and what is as small", p, imported)
 	case otherLevel >= level:
 		return fmt.Sprintf("%s imports %s, which does not stand below it", p, imported)
 	}
