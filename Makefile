@@ -67,8 +67,9 @@ LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # progress shows go test -json as go test does, and where packages are.
 PROGRESS = go run ./tools/progress $(filter -v,$(TESTFLAGS))
 # The packages with goroutines of their own or locks; those that call them add nothing, and
-# compiling everything once more for -race took 7 minutes.
-RACE_PKGS := $(shell grep -rlE --include='*.go' '^\s*go [a-z]|sync\.|atomic\.' . | grep -v '^./tools/' | xargs -n1 dirname | sort -u)
+# compiling everything once more for -race took 7 minutes. Tests/cli starts a program that is
+# the same with -race.
+RACE_PKGS := $(shell grep -rlE --include='*.go' '^\s*go [a-z]|sync\.|atomic\.' . | grep -vE '^./(tools|tests/cli)/' | xargs -n1 dirname | sort -u)
 GOTEST := go test -json -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
 
 test: setup ## the test suite on the best device there is, then what is concurrent with -race

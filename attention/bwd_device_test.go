@@ -39,7 +39,7 @@ func (b backwardOnDevice) Supports(p attention.Problem) error {
 			most = 8
 		}
 	}
-	if err := widerHeads(config.Impl, p, most); err != nil {
+	if err := widerHeads(b.d, config.Impl, p, most); err != nil {
 		return err
 	}
 	return fewerFeatures(config.Impl, takesAlone(b.d, b.opt.BackwardConfig != nil, kit.Backward), p)

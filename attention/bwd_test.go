@@ -178,7 +178,10 @@ func TestBackwardUnsupported(t *testing.T) {
 // TestBackwardFeatureTiles.
 func TestBackwardConfigs(t *testing.T) {
 	d := vktest.Open(t)
-	n := matrixSize(d)
+	n, rows, both := matrixSize(d), 2, true
+	if !vktest.Thorough(d) {
+		rows, both = 1, false // a kernel with two rows of matrices in two loops is compiled for half a minute
+	}
 	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
 		return c.Problem.Plain() && c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6 && lightOnSoftware(d, c)
 	})
@@ -196,8 +199,8 @@ func TestBackwardConfigs(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat2,
-			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, Prefetch: true, SplitLoop: true},
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: both},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, SplitLoop: true},
 		},
 		{
 			Impl: attention.CoopMat2,
@@ -206,8 +209,8 @@ func TestBackwardConfigs(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: true, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: true, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, SplitLoop: true, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: both, Detour: true},
 		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {

@@ -41,7 +41,7 @@ func (f onDevice) Supports(p attention.Problem) error {
 			most = 24
 		}
 	}
-	if err := widerHeads(config.Impl, p, most); err != nil {
+	if err := widerHeads(f.d, config.Impl, p, most); err != nil {
 		return err
 	}
 	return fewerFeatures(config.Impl, takesAlone(f.d, f.opt.Config != nil, kit.Forward), p)

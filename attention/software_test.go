@@ -85,10 +85,15 @@ func takesAlone(d *vk.Device, given bool, pass kit.Pass) attention.Impl {
 }
 
 // widerHeads returns why a problem is left out on a path of software because of its
-// head_dim, for which a kernel is compiled too long.
-func widerHeads(impl attention.Impl, p attention.Problem, most int) error {
-	if d := max(p.HeadDim, p.ValueHeadDim()); onMatrices(impl) && d > most {
+// head_dim, for which a kernel is compiled too long: on matrices beyond most. On the other paths
+// float16 has every head_dim, and the other formats those up to 72, unless there is time: formats
+// differ in how an element is loaded, head_dims in the loops over elements.
+func widerHeads(d *vk.Device, impl attention.Impl, p attention.Problem, most int) error {
+	switch dim := max(p.HeadDim, p.ValueHeadDim()); {
+	case onMatrices(impl) && dim > most:
 		return fmt.Errorf("%v: lavapipe compiles kernels of %v for up to minutes beyond head_dim %d", impl, p.DType, most)
+	case !onMatrices(impl) && dim > 72 && p.DType != dtype.Float16 && !vktest.Thorough(d):
+		return fmt.Errorf("%v: head_dim %d has float16 alone", impl, dim)
 	}
 	return nil
 }

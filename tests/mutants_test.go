@@ -72,7 +72,11 @@ func TestMutants(t *testing.T) {
 			require.True(t, ok, "no problems to find it with")
 			dir := t.TempDir()
 			require.NoError(t, m.Compile(glslc, filepath.Join("..", "shaders"), dir))
-			args := append([]string{"selftest", "--random", strconv.Itoa(hunt.problems), "--seed", strconv.Itoa(hunt.seed), "--kernel", m.Kernel, "--shrink", "0s"}, hunt.flags...)
+			failures := "10" // to see how well it is found
+			if !vktest.Thorough(d) {
+				failures = "1"
+			}
+			args := append([]string{"selftest", "--failures", failures, "--random", strconv.Itoa(hunt.problems), "--seed", strconv.Itoa(hunt.seed), "--kernel", m.Kernel, "--shrink", "0s"}, hunt.flags...)
 			// In make test, TestRandom of package trial says that the kernels as they are are right.
 			if command := strings.Join(args, " "); vktest.Thorough(d) && !right[command] {
 				code, text := run(t, program, args...)

@@ -15,7 +15,6 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -108,7 +107,6 @@ func TestReadProblem(t *testing.T) {
 // TestRunFeatures runs files with the tensors of features through every path,
 // where there are kernels for them.
 func TestRunFeatures(t *testing.T) {
-	vktest.Sequential(t)
 	caps, dev := device(t)
 	eachFeature(func(name string, flags []string, p attention.Problem, in ref.Inputs[float32]) {
 		for _, impl := range featurePaths(caps, p) {
@@ -241,7 +239,6 @@ func encodeLengths(x []int32) (b []byte) {
 // TestBenchFeatures says that the flags of features reach the problem, and that a
 // path without kernels for them says so.
 func TestBenchFeatures(t *testing.T) {
-	vktest.Sequential(t)
 	caps, dev := device(t)
 	for _, c := range []struct {
 		flags, key string

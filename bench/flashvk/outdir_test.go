@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/internal/bench/compare"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 // TestBenchOut says that --out writes a report and the samples behind it.
@@ -73,7 +72,6 @@ func TestBenchOut(t *testing.T) {
 // TestReportOfKernel: reports of a suite of another kernel, one of them of a kernel with a
 // size that is called out.
 func TestReportOfKernel(t *testing.T) {
-	vktest.Sequential(t)
 	_, dev := device(t)
 	for kernel, flag := range map[string]string{"norm": "--out", "mlp": "--report"} {
 		dir := t.TempDir()

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 // script returns a command that runs shell text.
@@ -23,7 +21,6 @@ func script(t *testing.T, text string) string {
 // TestBenchPeer says that a peer gets our inputs, that its output is checked,
 // that its times stand beside ours, and that nothing it does is fatal.
 func TestBenchPeer(t *testing.T) {
-	vktest.Sequential(t)
 	_, dev := device(t)
 	dir := t.TempDir()
 	in, right, wrong := filepath.Join(dir, "in"), filepath.Join(dir, "right"), filepath.Join(dir, "wrong")

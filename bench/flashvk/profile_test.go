@@ -7,12 +7,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 func TestProfileAttention(t *testing.T) {
-	vktest.Sequential(t)
 	_, dev := device(t)
 	trace := filepath.Join(t.TempDir(), "trace.json")
 	args := []string{"profile", "attention", dev, "--batch=1", "--heads=2", "--seqlen=40", "--headdim=16", "--causal", "--impl=unfused", "--count=2"}
@@ -38,7 +35,6 @@ func TestProfileAttention(t *testing.T) {
 // TestProfileKernels profiles a pass of several dispatches, with a timeline, and the cases
 // of a suite.
 func TestProfileKernels(t *testing.T) {
-	vktest.Sequential(t)
 	_, dev := device(t)
 	trace := filepath.Join(t.TempDir(), "trace.json")
 	code, stdout, stderr := flashvk("profile", "grouped", dev, "--tokens=20", "--heads=2", "--hidden=24", "--impl=scalar", "--backward", "--count=1", "--trace", trace)

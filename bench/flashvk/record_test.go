@@ -65,7 +65,7 @@ func TestNewRecord(t *testing.T) {
 
 // TestSelftestRecord runs the program twice, on the cheapest cases, and wants one record.
 func TestSelftestRecord(t *testing.T) {
-	caps, dev := device(t)
+	caps, dev := concurrent(t)
 	path := filepath.Join(t.TempDir(), "record.json")
 	args := []string{"selftest", dev, "--impl=scalar", "--budget=2s", "--record", path}
 	code, stdout, stderr := flashvk(args...)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestSelftest(t *testing.T) {
-	_, dev := device(t)
+	_, dev := concurrent(t)
 	code, stdout, stderr := flashvk("selftest", dev, "--impl=scalar", "--budget=2s", "--format=markdown")
 	require.Zero(t, code, stderr)
 	require.Empty(t, stderr)
@@ -32,6 +32,7 @@ func TestRandomUsage(t *testing.T) {
 		{[]string{"--random=1", "--problem=norm:{}"}, "--random and --problem exclude each other"},
 		{[]string{"--random=1", "--workers=-1"}, "--workers -1 is negative"},
 		{[]string{"--random=1", "--shrink=-1s"}, "--shrink -1s is negative"},
+		{[]string{"--random=1", "--failures=0"}, "--failures 0 is not positive"},
 		{[]string{"--shrink=1s"}, "--shrink is for --random only"},
 		{[]string{"--seed=1"}, "--seed is for --random only"},
 		{[]string{"--problem=nothing:{}"}, `--problem: trial: no kernel "nothing"`},

@@ -21,11 +21,11 @@ import (
 
 // randomFlags are the flags of selftest that are about random problems.
 type randomFlags struct {
-	problems, workers int
-	seed              uint64
-	kernels, dtypes   []string
-	problem, modules  string
-	shrink            time.Duration
+	problems, workers, failures int
+	seed                        uint64
+	kernels, dtypes             []string
+	problem, modules            string
+	shrink                      time.Duration
 }
 
 const (
@@ -49,6 +49,7 @@ func (r *randomFlags) add(f *pflag.FlagSet) {
 	f.StringSliceVar(&r.kernels, "kernel", nil, "kernels that random problems are drawn for (default all)")
 	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats that random problems have, of float16, bfloat16, float32 (default all)")
 	f.IntVar(&r.workers, "workers", 0, "random problems at a time (default two for each core)")
+	f.IntVar(&r.failures, "failures", 10, "wrong random problems after which no more are begun")
 	f.DurationVar(&r.shrink, "shrink", randomShrink, "time to look for a smaller problem for each that is wrong")
 	f.StringVar(&r.problem, "problem", "", "check one problem, as a failure prints it")
 	f.StringVar(&r.modules, "modules", "", "folder of SPIR-V modules NAME.spv to test in place of those built in")
@@ -65,9 +66,11 @@ func (r *randomFlags) check(f *pflag.FlagSet) error {
 		return usagef("--shrink %v is negative", r.shrink)
 	case r.workers < 0:
 		return usagef("--workers %d is negative", r.workers)
+	case r.failures <= 0:
+		return usagef("--failures %d is not positive", r.failures)
 	}
 	if !f.Changed("random") {
-		for _, name := range []string{"seed", "kernel", "dtype", "workers", "shrink"} {
+		for _, name := range []string{"seed", "kernel", "dtype", "workers", "failures", "shrink"} {
 			if f.Changed(name) {
 				return usagef("--%s is for --random only", name)
 			}
@@ -89,7 +92,7 @@ func (r *randomFlags) useModules() error {
 
 // options returns what --random means. Impls are nil if --impl is not given.
 func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Options, error) {
-	o := trial.Options{Seed: r.seed, Problems: r.problems, Workers: r.workers, Hang: randomHang, Shrink: r.shrink, Space: trial.Space{Work: randomWork}}
+	o := trial.Options{Seed: r.seed, Problems: r.problems, Workers: r.workers, Failures: r.failures, Hang: randomHang, Shrink: r.shrink, Space: trial.Space{Work: randomWork}}
 	if caps.Type == vk.CPU {
 		o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork
 	}
@@ -121,6 +124,8 @@ func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Opti
 
 // openPoisoned opens a device for random problems: with poisoned scratch memory, and
 // without the user's cache, which thousands of kernels that nobody calls again would fill.
+// Kernels are bound to what their calls need and have the barriers that follow from that, as
+// those of users; tests/conformance has them see whole buffers.
 func openPoisoned(device string) (*vk.Device, error) {
 	return vk.Open(vk.Options{Device: device, Name: "flashvk", PoisonScratch: trial.ScratchWord})
 }

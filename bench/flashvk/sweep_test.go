@@ -12,8 +12,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 // sweepArgs are the flags of a short sweep.
@@ -115,7 +113,6 @@ func TestSweep(t *testing.T) {
 
 // TestSweepKernel: a sweep over two sizes of a kernel goes on with more of them, and plot draws it.
 func TestSweepKernel(t *testing.T) {
-	vktest.Sequential(t)
 	_, dev := device(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "norm.csv")

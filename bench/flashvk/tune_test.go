@@ -15,7 +15,6 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -253,7 +252,6 @@ func TestTuneDryRun(t *testing.T) {
 // TestTuneKernel tunes a product that updates C on both paths, around one configuration, and lists what
 // it would try of a suite.
 func TestTuneKernel(t *testing.T) {
-	vktest.Sequential(t)
 	caps, dev := device(t)
 	out := filepath.Join(t.TempDir(), "tuned.json")
 	args := []string{"tune", "gemm", dev, "--out=" + out, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
