@@ -52,13 +52,7 @@ func (b backwardOnDevice) Backward(g attntest.Gradients, in attntest.BackwardInp
 }
 
 // backwardSuite returns the cases for the device, as suite does.
-func backwardSuite(d *vk.Device) *attntest.BackwardSuite {
-	s := backwardSuites[setOf(d)]
-	if testing.Short() {
-		s = s.Where(func(c *attntest.Case) bool { return inShort(d, c, 4e6) })
-	}
-	return s
-}
+func backwardSuite(d *vk.Device) *attntest.BackwardSuite { return backwardSuites[setOf(d)] }
 
 var backwardSuites = [...]*attntest.BackwardSuite{
 	attntest.Short: attntest.NewBackwardSuite(attntest.Short, attntest.BackwardReference, attntest.PlainGradients),

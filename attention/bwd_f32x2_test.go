@@ -18,6 +18,7 @@ import (
 func TestBackwardF32x2Configs(t *testing.T) {
 	d := vktest.Open(t)
 	n, most := matrixSize(d), 24
+	rows, both := heavy(d)
 	if software(d) {
 		most = 8
 	}
@@ -30,8 +31,8 @@ func TestBackwardF32x2Configs(t *testing.T) {
 	for _, config := range []attention.BackwardConfig{
 		{
 			Impl: attention.CoopMat2,
-			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, Prefetch: true, SplitLoop: true},
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: both, Fence: 2},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, SplitLoop: true},
 		},
 		{
 			Impl: attention.CoopMat2,
@@ -40,8 +41,8 @@ func TestBackwardF32x2Configs(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: true, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true, SplitLoop: !both},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: both, Detour: true},
 		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {

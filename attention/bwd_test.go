@@ -178,10 +178,8 @@ func TestBackwardUnsupported(t *testing.T) {
 // TestBackwardFeatureTiles.
 func TestBackwardConfigs(t *testing.T) {
 	d := vktest.Open(t)
-	n, rows, both := matrixSize(d), 2, true
-	if !vktest.Thorough(d) {
-		rows, both = 1, false // a kernel with two rows of matrices in two loops is compiled for half a minute
-	}
+	n := matrixSize(d)
+	rows, both := heavy(d)
 	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
 		return c.Problem.Plain() && c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6 && lightOnSoftware(d, c)
 	})

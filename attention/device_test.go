@@ -54,16 +54,8 @@ func (f onDevice) Forward(o, lse *guard.View, in attntest.Inputs, p attention.Pr
 }
 
 // suite returns the cases for the device: a software driver gets the short
-// set, and go test -short (as make test runs it under the race detector) only
-// small heads, whose kernels are compiled soon. Its expectations are shared by
-// all tests of the package.
-func suite(d *vk.Device) *attntest.Suite {
-	s := suites[setOf(d)]
-	if testing.Short() {
-		s = s.Where(func(c *attntest.Case) bool { return inShort(d, c, 1e7) })
-	}
-	return s
-}
+// set. Its expectations are shared by all tests of the package.
+func suite(d *vk.Device) *attntest.Suite { return suites[setOf(d)] }
 
 var suites = [...]*attntest.Suite{
 	attntest.Short: attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain),

@@ -21,14 +21,8 @@ import (
 // seconds to compile, only what changes with the loops over the keys and with the
 // stages of Q and O.
 func TestFeatureConfigs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("its cases are none of the short suite; more kernels, no more Go code")
-	}
 	d := vktest.Open(t, vktest.WholeBuffers)
-	rows := 2
-	if !vktest.Thorough(d) {
-		rows = 1 // two rows of matrices over 72 columns are compiled for ten seconds
-	}
+	rows, _ := heavy(d)
 	pairs := suite(d).Where(func(c *attntest.Case) bool {
 		return combined(d, c) && (vktest.Thorough(d) || c.Problem.DType == dtype.Float16 || strings.HasPrefix(c.Name, "all/"))
 	})

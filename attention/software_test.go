@@ -29,16 +29,6 @@ func setOf(d *vk.Device) attntest.Set {
 	return attntest.Full
 }
 
-// inShort reports whether a case is one of go test -short, as make test runs it under
-// the race detector: of small heads and most operations.
-func inShort(d *vk.Device, c *attntest.Case, most float64) bool {
-	several := c.Problem.Plain() || len(c.Problem.Features()) >= attntest.Several
-	if software(d) && (!several || c.FLOPs() > most/10) {
-		return false
-	}
-	return c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < most
-}
-
 // matrixSize returns how many columns a matrix of float16 has on the device, 16 if there
 // are no matrices.
 func matrixSize(d *vk.Device) int {
@@ -102,6 +92,16 @@ func widerHeads(d *vk.Device, impl attention.Impl, p attention.Problem, most int
 // on matrices: float32. Tests of what is the same in all formats leave it out there.
 func lightOnSoftware(d *vk.Device, c *attntest.Case) bool {
 	return !software(d) || c.Problem.DType != dtype.Float32
+}
+
+// heavy returns how many rows of matrices a subgroup of a test's tiles has, and whether a kernel
+// that is large has two loops: lavapipe compiles what has both for half a minute, so unless there
+// is time a test spreads them over its tiles.
+func heavy(d *vk.Device) (rows int, both bool) {
+	if vktest.Thorough(d) {
+		return 2, true
+	}
+	return 1, false
 }
 
 // A filtered suite, as attntest.Suite and attntest.BackwardSuite are.

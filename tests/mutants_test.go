@@ -46,9 +46,6 @@ const suiteBudget = "2s"
 // TestMutants: random problems find every mutant that the device can show, and in make test-all
 // nothing wrong with the kernels as they are.
 func TestMutants(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short")
-	}
 	d := vktest.Open(t, vktest.NoValidation)
 	if d.Caps().Type != vk.CPU || !d.Caps().CoopMat {
 		t.Skip("the mutants are for a software driver with matrices, which runs subgroups in the same order each time")

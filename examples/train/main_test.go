@@ -17,9 +17,6 @@ import (
 
 // TestExample: the losses of the program fall, its file is a model, and it has 80 lines at most.
 func TestExample(t *testing.T) {
-	if testing.Short() { // of make test: there are no goroutines in it
-		t.Skip("-short")
-	}
 	vktest.Open(t) // skips
 	source, err := os.ReadFile("main.go")
 	require.NoError(t, err)

@@ -213,9 +213,6 @@ func TestOptimizer(t *testing.T) {
 // TestLearns trains tiny from three seeds. The loss of one who knows nothing but that y has
 // variance 1 and noise is about 1.42; that of one who knows all but f is the bound below.
 func TestLearns(t *testing.T) {
-	if testing.Short() { // of make test: there are no goroutines in it
-		t.Skip("-short")
-	}
 	d := vktest.Open(t, vktest.NoValidation)
 	p := tiny(t)
 	const steps, evaluate = 1000, 20

@@ -25,7 +25,6 @@ import (
 // TestKernels checks every entry on every path: in all formats, or where kernels are compiled for
 // long in those that have kernels of their own. Together they run every module.
 func TestKernels(t *testing.T) {
-	vktest.Sequential(t)
 	d := vktest.Open(t, vktest.WholeBuffers, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
 	ran, lack := map[string]bool{}, map[dtype.DType]error{}
 	all := vktest.Thorough(d)

@@ -22,7 +22,6 @@ const keepsState = "optim"
 // TestKernels records each call twice, amid other memory, and submits each recording twice, from
 // the same memory.
 func TestKernels(t *testing.T) {
-	vktest.Sequential(t)
 	d := vktest.Open(t, vktest.WholeBuffers, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
 	for x := range conformance.All(d, vktest.Thorough(d)) {
 		if x.Kernel.Name == keepsState {

@@ -49,7 +49,6 @@ const allowed = 2e-5
 
 // TestGradients compares every element.
 func TestGradients(t *testing.T) {
-	vktest.Sequential(t)
 	d := vktest.Open(t)
 	for _, p := range passes(d.Caps()) {
 		t.Run(p.name, func(t *testing.T) {

@@ -138,9 +138,6 @@ func TestConfigs(t *testing.T) {
 				case d.Caps().Type == vk.CPU:
 					step = 31
 				}
-				if testing.Short() {
-					step *= 3
-				}
 				if config.Fragments && format == dtype.Float32 {
 					t.Skip("float32 operands have no fragments")
 				}
