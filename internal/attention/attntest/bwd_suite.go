@@ -133,12 +133,7 @@ func NewBackwardSuite(set Set, want Backwarder, tol GradientTolerance) *Backward
 // what is already computed.
 func (s *BackwardSuite) Where(keep func(*Case) bool) *BackwardSuite {
 	kept := *s
-	kept.Cases = nil
-	for _, c := range s.Cases {
-		if keep(c) {
-			kept.Cases = append(kept.Cases, c)
-		}
-	}
+	kept.Cases = where(s.Cases, keep)
 	return &kept
 }
 

@@ -162,13 +162,18 @@ var Reference = Contiguous(ref.Forward[float64])
 // what is already computed.
 func (s *Suite) Where(keep func(*Case) bool) *Suite {
 	kept := *s
-	kept.Cases = nil
-	for _, c := range s.Cases {
+	kept.Cases = where(s.Cases, keep)
+	return &kept
+}
+
+// where returns the cases that keep returns true for.
+func where(cases []*Case, keep func(*Case) bool) (kept []*Case) {
+	for _, c := range cases {
 		if keep(c) {
-			kept.Cases = append(kept.Cases, c)
+			kept = append(kept, c)
 		}
 	}
-	return &kept
+	return kept
 }
 
 // TestForward runs every case of a suite as a subtest. With -v each says how close it

@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -326,10 +325,9 @@ func (o gemmOp) Tensors() []bench.OpTensor {
 		}
 		return s
 	}
-	root := float32(1 / math.Sqrt(float64(p.K)))
 	list := []bench.OpTensor{
 		{Name: "a", DType: p.DType, Shape: shape(p.AShape())},
-		{Name: "b", DType: p.DType, Shape: shape(p.BShape()), Draw: func(x float32) float32 { return x * root }},
+		{Name: "b", DType: p.DType, Shape: shape(p.BShape()), Draw: perRoot(p.K)},
 	}
 	add := func(present bool, name string, role bench.Role) {
 		if present {

@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/flashvk/flashvk/bench"
@@ -79,13 +78,12 @@ func (o gemmGroupOp) Tensors() []bench.OpTensor {
 		most = max(most, x.K)
 	}
 	list := gemmOp{p: o.g.Problem(0)}.Tensors()
-	root := float32(1 / math.Sqrt(float64(most)))
 	for i := range list {
 		switch t := &list[i]; t.Name {
 		case "a":
 			t.Shape = []int{a}
 		case "b":
-			t.Shape, t.Draw = []int{b}, func(x float32) float32 { return x * root }
+			t.Shape, t.Draw = []int{b}, perRoot(most)
 		default:
 			t.Shape = []int{c}
 		}

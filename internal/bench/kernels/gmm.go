@@ -134,12 +134,7 @@ func (o gmmOp) Keys() []bench.Key {
 }
 
 // Cost implements bench.Op.
-func (o gmmOp) Cost(p bench.Pass) (flops, bytes float64) {
-	if p == bench.Backward {
-		return o.p.BackwardFLOPs(), o.p.BackwardBytes()
-	}
-	return o.p.FLOPs(), o.p.Bytes()
-}
+func (o gmmOp) Cost(p bench.Pass) (flops, bytes float64) { return cost(o.p, p) }
 
 // Tensors implements bench.Op.
 func (o gmmOp) Tensors() (list []bench.OpTensor) {

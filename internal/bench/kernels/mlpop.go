@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/flashvk/flashvk/bench"
@@ -62,24 +61,15 @@ func (o mlpOp) Keys() []bench.Key {
 }
 
 // Cost implements bench.Op.
-func (o mlpOp) Cost(p bench.Pass) (flops, bytes float64) {
-	if p == bench.Backward {
-		return o.p.BackwardFLOPs(), o.p.BackwardBytes()
-	}
-	return o.p.FLOPs(), o.p.Bytes()
-}
+func (o mlpOp) Cost(p bench.Pass) (flops, bytes float64) { return cost(o.p, p) }
 
 // Tensors implements bench.Op.
 func (o mlpOp) Tensors() []bench.OpTensor {
 	p := o.p
-	root := func(n int) func(float32) float32 {
-		scale := float32(1 / math.Sqrt(float64(n)))
-		return func(x float32) float32 { return x * scale }
-	}
 	list := []bench.OpTensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape()},
-		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Draw: root(p.In)},
-		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Draw: root(p.Hidden)},
+		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Draw: perRoot(p.In)},
+		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Draw: perRoot(p.Hidden)},
 		{Name: "y", DType: p.DType, Shape: p.YShape(), Role: bench.Output},
 		{Name: "dy", DType: p.DType, Shape: p.YShape(), Role: bench.Upstream},
 		{Name: "dx", DType: p.DType, Shape: p.XShape(), Role: bench.Gradient},

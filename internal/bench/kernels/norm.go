@@ -200,12 +200,7 @@ func (o normOp) Keys() []bench.Key {
 }
 
 // Cost implements bench.Op.
-func (o normOp) Cost(p bench.Pass) (flops, bytes float64) {
-	if p == bench.Backward {
-		return o.p.BackwardFLOPs(), o.p.BackwardBytes()
-	}
-	return o.p.FLOPs(), o.p.Bytes()
-}
+func (o normOp) Cost(p bench.Pass) (flops, bytes float64) { return cost(o.p, p) }
 
 // Tensors implements bench.Op.
 func (o normOp) Tensors() []bench.OpTensor {

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
@@ -31,50 +30,44 @@ func (h *hiddenCase) gradients(dy []float64, second, third engine.Problem, multi
 // other. Dpre has rows of a multiple of 8 elements, which it fills with zeros.
 func TestBackward(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range chipstest.MatrixFormats(t, d) {
-		stages, high := matrixConfig(1, 2, 1, 3, shape), matrixConfig(3, 1, 2, 1, shape)
-		for i, s := range []struct {
-			p       engine.Problem
-			columns int
-			config  *engine.Config
-		}{
-			{engine.Problem{M: 1, N: 1, K: 1}, 1, nil},
-			{engine.Problem{Batch: 3, M: 130, N: 45, K: 19, Alpha: 0.5}, 3, nil},
-			{engine.Problem{Batch: 2, M: 37, N: 149, K: 9}, 8, stages},
-			{engine.Problem{Batch: 2, M: 117, N: 43, K: 9}, 2, high},
-			{engine.Problem{M: 50, N: 70, K: 40, TransA: true, TransB: true}, 5, stages},
-		} {
-			p := s.p
-			p.DType, p.Out, p.Activation = format, format, engine.SiLU
-			if i%2 == 0 {
-				p.Out = dtype.Float32
-			}
-			layout := guard.Layout(i) % guard.Odd // dpre is aligned; of the rest, package mlp has odd ones
-			t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
-				h := newHiddenCase(p, s.columns)
-				batch := p.Batches()
-				dy := h.random(batch * p.M * s.columns)
-				second := engine.Problem{Batch: p.Batch, M: p.M, N: p.N, K: s.columns, TransB: true, DType: format, Out: format}
-				third := engine.Problem{Batch: p.Batch, M: p.N, N: s.columns, K: p.M, TransA: true, DType: format, Out: p.Out}
-				wantPre, wantW := h.gradients(dy, second, third, ref.Multiply)
-				plainPre, plainW := h.gradients(dy, second, third, ref.Plain)
-				padded := (p.N + 7) / 8 * 8
-				rows := make([]float64, 0, batch*p.M*padded)
-				for i := range batch * p.M {
-					rows = append(append(rows, wantPre.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
-				}
-				c := guard.Case{Name: "backward", Layout: layout, Tensors: append(h.tensors,
-					guard.Tensor{Name: "dy", DType: format, Shape: []int{batch, p.M, s.columns}, Values: dy},
-					guard.Tensor{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: h.w}, second).C},
-					guard.Tensor{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C})}
-				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-					dpre := t["dpre"]
-					dpre.Shape = p.CShape()
-					return skinny.Backward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], DY: t["dy"], DPre: dpre, DW: t["dw"]}, s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})
-				})
-			})
+	stages, high := tiles(1, 2, 1, 3), tiles(3, 1, 2, 1)
+	each(t, d, []sizedCase{
+		{engine.Problem{M: 1, N: 1, K: 1}, 1, nil},
+		{engine.Problem{Batch: 3, M: 130, N: 45, K: 19, Alpha: 0.5}, 3, nil},
+		{engine.Problem{Batch: 2, M: 37, N: 149, K: 9}, 8, stages},
+		{engine.Problem{Batch: 2, M: 117, N: 43, K: 9}, 2, high},
+		{engine.Problem{M: 50, N: 70, K: 40, TransA: true, TransB: true}, 5, stages},
+	}, func(i int, p engine.Problem, columns int, o engine.Options) {
+		format := p.DType
+		p.Activation = engine.SiLU
+		if i%2 == 0 {
+			p.Out = dtype.Float32
 		}
-	}
+		layout := guard.Layout(i) % guard.Odd // dpre is aligned; of the rest, package mlp has odd ones
+		t.Run(fmt.Sprintf("%v/%d", p, columns), func(t *testing.T) {
+			h := newHiddenCase(p, columns)
+			batch := p.Batches()
+			dy := h.random(batch * p.M * columns)
+			second := engine.Problem{Batch: p.Batch, M: p.M, N: p.N, K: columns, TransB: true, DType: format, Out: format}
+			third := engine.Problem{Batch: p.Batch, M: p.N, N: columns, K: p.M, TransA: true, DType: format, Out: p.Out}
+			wantPre, wantW := h.gradients(dy, second, third, ref.Multiply)
+			plainPre, plainW := h.gradients(dy, second, third, ref.Plain)
+			padded := (p.N + 7) / 8 * 8
+			rows := make([]float64, 0, batch*p.M*padded)
+			for i := range batch * p.M {
+				rows = append(append(rows, wantPre.C[i*p.N:(i+1)*p.N]...), make([]float64, padded-p.N)...)
+			}
+			c := guard.Case{Name: "backward", Layout: layout, Tensors: append(h.tensors,
+				guard.Tensor{Name: "dy", DType: format, Shape: []int{batch, p.M, columns}, Values: dy},
+				guard.Tensor{Name: "dpre", DType: format, Shape: []int{batch, p.M, padded}, Want: rows, Bound: ref.NewBounds(wantPre, plainPre, ref.Inputs{A: dy, B: h.w}, second).C},
+				guard.Tensor{Name: "dw", DType: p.Out, Shape: third.CShape(), Want: wantW.C, Bound: ref.NewBounds(wantW, plainW, ref.Inputs{A: wantPre.S, B: dy}, third).C})}
+			c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+				dpre := t["dpre"]
+				dpre.Shape = p.CShape()
+				return skinny.Backward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], DY: t["dy"], DPre: dpre, DW: t["dw"]}, columns, p, o)
+			})
+		})
+	})
 }
 
 // TestBackwardErrors wants errors that say what Backward does not do.

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
@@ -21,42 +20,34 @@ import (
 // is written or not.
 func TestForward(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range chipstest.MatrixFormats(t, d) {
-		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
-		for i, s := range []struct {
-			p       engine.Problem
-			columns int
-			config  *engine.Config
-		}{
-			{engine.Problem{M: 1, N: 1, K: 1}, 1, nil},
-			{engine.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 3, nil},
-			{engine.Problem{Batch: 2, M: 37, N: 150, K: 9}, 8, strips},
-			{engine.Problem{Batch: 2, M: 21, N: 50, K: 9}, 2, wide},
-			{engine.Problem{M: 20, N: 70, K: 40, TransA: true, TransB: true}, 5, strips},
-		} {
-			p := s.p
-			p.DType, p.Out = format, format
-			layout := guard.Layout(i) % guard.Layouts
-			for _, p.Activation = range []engine.Activation{engine.SiLU, engine.SiLUKeep} {
-				if keep := p.Activation == engine.SiLUKeep; keep != (i%2 == 1) && !vktest.Thorough(d) {
-					continue // the first product is written in every other case
-				}
-				t.Run(fmt.Sprintf("%v/%d", p, s.columns), func(t *testing.T) {
-					h := newHiddenCase(p, s.columns)
-					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
-					c := guard.Case{Name: "forward", Layout: layout, Tensors: append(h.tensors,
-						guard.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
-					if p.HasX() {
-						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
-						c.Tensors = append(c.Tensors, guard.Tensor{Name: "pre", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
-					}
-					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-						return skinny.Forward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], Pre: t["pre"]}, s.columns, p, engine.Options{Impl: engine.CoopMat, Config: s.config})
-					})
-				})
+	each(t, d, []sizedCase{
+		{engine.Problem{M: 1, N: 1, K: 1}, 1, nil},
+		{engine.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 3, nil},
+		{engine.Problem{Batch: 2, M: 37, N: 150, K: 9}, 8, strips},
+		{engine.Problem{Batch: 2, M: 21, N: 50, K: 9}, 2, wide},
+		{engine.Problem{M: 20, N: 70, K: 40, TransA: true, TransB: true}, 5, strips},
+	}, func(i int, p engine.Problem, columns int, o engine.Options) {
+		format := p.DType
+		layout := guard.Layout(i) % guard.Layouts
+		for _, p.Activation = range []engine.Activation{engine.SiLU, engine.SiLUKeep} {
+			if keep := p.Activation == engine.SiLUKeep; keep != (i%2 == 1) && !vktest.Thorough(d) {
+				continue // the first product is written in every other case
 			}
+			t.Run(fmt.Sprintf("%v/%d", p, columns), func(t *testing.T) {
+				h := newHiddenCase(p, columns)
+				want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
+				c := guard.Case{Name: "forward", Layout: layout, Tensors: append(h.tensors,
+					guard.Tensor{Name: "y", DType: format, Shape: h.second.CShape(), Want: want.C, Bound: ref.NewBounds(want, plain, ref.Inputs{A: ref.Multiply(h.in, p).C, B: h.w}, h.second).C})}
+				if p.HasX() {
+					want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
+					c.Tensors = append(c.Tensors, guard.Tensor{Name: "pre", DType: format, Shape: p.CShape(), Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X})
+				}
+				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+					return skinny.Forward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], Pre: t["pre"]}, columns, p, o)
+				})
+			})
 		}
-	}
+	})
 }
 
 // TestForwardErrors wants errors that say what Forward does not do.

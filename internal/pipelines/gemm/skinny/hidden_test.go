@@ -3,16 +3,45 @@ package skinny_test
 import (
 	"math"
 	"math/rand/v2"
+	"testing"
 
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// matrixConfig is a configuration of a few small matrices.
-func matrixConfig(subgroupsM, subgroupsN, tilesM, tilesN int, shape vk.CoopMatShape) *engine.Config {
-	return &engine.Config{Impl: engine.CoopMat, SubgroupsM: subgroupsM, SubgroupsN: subgroupsN, TilesM: tilesM, TilesN: tilesN, BlockK: int(shape.N), GroupM: 2}
+// A sizedCase is a product, what of its test varies beside it (columns of w, groups of heads), and
+// a choice of tiles for matrices of a shape; nil: the table's.
+type sizedCase struct {
+	p      engine.Problem
+	n      int
+	config func(shape vk.CoopMatShape) *engine.Config
+}
+
+// tiles is a configuration of a few small matrices.
+func tiles(subgroupsM, subgroupsN, tilesM, tilesN int) func(shape vk.CoopMatShape) *engine.Config {
+	return func(shape vk.CoopMatShape) *engine.Config {
+		return &engine.Config{Impl: engine.CoopMat, SubgroupsM: subgroupsM, SubgroupsN: subgroupsN, TilesM: tilesM, TilesN: tilesN, BlockK: int(shape.N), GroupM: 2}
+	}
+}
+
+// Tiles whose rows leave in several strips, and with subgroups side by side.
+var strips, wide = tiles(1, 1, 1, 4), tiles(1, 2, 2, 1)
+
+// each calls f for the cases, by number, in every format that the device has matrices of.
+func each(t *testing.T, d *vk.Device, cases []sizedCase, f func(i int, p engine.Problem, n int, o engine.Options)) {
+	for format, shape := range chipstest.MatrixFormats(t, d) {
+		for i, c := range cases {
+			c.p.DType, c.p.Out = format, format
+			o := engine.Options{Impl: engine.CoopMat}
+			if c.config != nil {
+				o.Config = c.config(shape)
+			}
+			f(i, c.p, c.n, o)
+		}
+	}
 }
 
 // A hiddenCase is a product whose silu kernels keep on the chip, and multiply by w.

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
@@ -35,43 +34,35 @@ func mixtures(out, y []float64, p engine.Problem) gmmref.Inputs {
 // side by side, several blocks of columns, and heads in groups of different sizes.
 func TestMixture(t *testing.T) {
 	d := vktest.Open(t)
-	for format, shape := range chipstest.MatrixFormats(t, d) {
-		strips, wide := matrixConfig(1, 1, 1, 4, shape), matrixConfig(1, 2, 2, 1, shape)
-		for i, s := range []struct {
-			p      engine.Problem
-			groups int
-			config *engine.Config
-		}{
-			{engine.Problem{M: 1, N: 1, K: 1}, 1, nil},
-			{engine.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 2, nil},
-			{engine.Problem{Batch: 5, M: 37, N: 150, K: 9}, 1, strips},
-			{engine.Problem{Batch: 7, M: 21, N: 50, K: 9}, 3, wide},
-			{engine.Problem{Batch: 2, M: 20, N: 70, K: 40, TransA: true, TransB: true}, 2, strips},
-		} {
-			p := s.p
-			p.DType, p.Out, p.Activation = format, dtype.Float32, engine.SiLU
-			layout := guard.Layout(i) % guard.Layouts
-			t.Run(fmt.Sprintf("%v/%d", p, s.groups), func(t *testing.T) {
-				h := newHiddenCase(p, 3)
-				y := h.random(p.M)
-				single := gmm.Problem{Tokens: p.M, Components: p.Batches()}
-				exact := mixtures(h.outputs(ref.Multiply).C, y, p)
-				logP, loss := gmmref.Forward(exact, single)
-				plain, plainLoss := gmmref.PlainForward(mixtures(h.outputs(ref.Plain).C, y, p), single)
-				c := guard.Case{Name: "mixture", Layout: layout, Tensors: append(h.tensors,
-					guard.Tensor{Name: "y", Shape: []int{p.M}, Values: y},
-					// Matrix units may truncate sums: four times what float32 may be off by.
-					guard.Tensor{Name: "log_p", Shape: []int{p.M}, Want: logP, Bound: 4 * gmmref.ForwardBounds(exact, logP, plain, loss, plainLoss).LogP})}
-				c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-					states := vk.View(c.Scratch("states", int64(4*s.groups*p.M*gmm.StateSize)), dtype.Float32, s.groups, p.M, gmm.StateSize)
-					if err := skinny.Mixture(c, skinny.MixtureTensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], States: states}, p, engine.Options{Impl: engine.CoopMat, Config: s.config}); err != nil {
-						return err
-					}
-					return gmm.Merge(c, states, gmm.Tensors{LogP: t["log_p"]}, single, gmm.Options{})
-				})
+	each(t, d, []sizedCase{
+		{engine.Problem{M: 1, N: 1, K: 1}, 1, nil},
+		{engine.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 2, nil},
+		{engine.Problem{Batch: 5, M: 37, N: 150, K: 9}, 1, strips},
+		{engine.Problem{Batch: 7, M: 21, N: 50, K: 9}, 3, wide},
+		{engine.Problem{Batch: 2, M: 20, N: 70, K: 40, TransA: true, TransB: true}, 2, strips},
+	}, func(i int, p engine.Problem, groups int, o engine.Options) {
+		p.Out, p.Activation = dtype.Float32, engine.SiLU
+		layout := guard.Layout(i) % guard.Layouts
+		t.Run(fmt.Sprintf("%v/%d", p, groups), func(t *testing.T) {
+			h := newHiddenCase(p, 3)
+			y := h.random(p.M)
+			single := gmm.Problem{Tokens: p.M, Components: p.Batches()}
+			exact := mixtures(h.outputs(ref.Multiply).C, y, p)
+			logP, loss := gmmref.Forward(exact, single)
+			plain, plainLoss := gmmref.PlainForward(mixtures(h.outputs(ref.Plain).C, y, p), single)
+			c := guard.Case{Name: "mixture", Layout: layout, Tensors: append(h.tensors,
+				guard.Tensor{Name: "y", Shape: []int{p.M}, Values: y},
+				// Matrix units may truncate sums: four times what float32 may be off by.
+				guard.Tensor{Name: "log_p", Shape: []int{p.M}, Want: logP, Bound: 4 * gmmref.ForwardBounds(exact, logP, plain, loss, plainLoss).LogP})}
+			c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+				states := vk.View(c.Scratch("states", int64(4*groups*p.M*gmm.StateSize)), dtype.Float32, groups, p.M, gmm.StateSize)
+				if err := skinny.Mixture(c, skinny.MixtureTensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], States: states}, p, o); err != nil {
+					return err
+				}
+				return gmm.Merge(c, states, gmm.Tensors{LogP: t["log_p"]}, single, gmm.Options{})
 			})
-		}
-	}
+		})
+	})
 }
 
 // TestMixtureErrors wants errors that say what Mixture does not do.

@@ -1,0 +1,26 @@
+package kernels
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/bench"
+)
+
+// cost returns the operations and bytes of a pass of a problem.
+func cost(p interface {
+	FLOPs() float64
+	Bytes() float64
+	BackwardFLOPs() float64
+	BackwardBytes() float64
+}, pass bench.Pass) (flops, bytes float64) {
+	if pass == bench.Backward {
+		return p.BackwardFLOPs(), p.BackwardBytes()
+	}
+	return p.FLOPs(), p.Bytes()
+}
+
+// perRoot draws elements of a matrix with n rows so that a product by it is about 1.
+func perRoot(n int) func(float32) float32 {
+	scale := float32(1 / math.Sqrt(float64(n)))
+	return func(x float32) float32 { return x * scale }
+}
