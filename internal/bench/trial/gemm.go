@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -300,7 +301,8 @@ func drawEpilogue(family, rng *rand.Rand, p *engine.Problem) {
 	}
 	p.TransA, p.TransB = family.IntN(2) == 0, family.IntN(2) == 0
 	if family.IntN(2) == 0 {
-		p.Activation = engine.Activation(family.IntN(5))
+		list := problem.Activations()
+		p.Activation = list[family.IntN(len(list))]
 	}
 	p.Residual = family.IntN(3) == 0
 	if family.IntN(3) == 0 {
