@@ -50,8 +50,8 @@ func fewerFeatures(impl, alone attention.Impl, p attention.Problem) error {
 	switch {
 	case p.DType == dtype.Float16 && impl == alone:
 		least = 1
-	case p.DType == dtype.Float32 && onMatrices(impl):
-		least = 6
+	case p.DType == dtype.Float32 && onMatrices(impl), impl == attention.CoopMat && alone != attention.CoopMat2:
+		least = 6 // coopmat2 has the others: where layouts are known, as here, the two do the same
 	}
 	n := len(p.Features())
 	hiddenKeys := n == 1 && p.KeyMask && p.Causal && p.DType == dtype.Float32

@@ -52,6 +52,7 @@ func TestDrift(t *testing.T) {
 // TestMonitor says that a measurement calls the reference kernel between its
 // rounds, and fails if that does.
 func TestMonitor(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	ctx := context.Background()
 	m, err := NewMonitor(ctx, d)

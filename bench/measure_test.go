@@ -54,6 +54,7 @@ func quick() Protocol {
 }
 
 func TestMeasure(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	const bytes = 1 << 20
 	var buffers []*vk.Buffer
@@ -132,6 +133,7 @@ func TestMeasure(t *testing.T) {
 // TestWarmUp says that the warm-up lasts as long as both of its rules say, and
 // that a cancelled context ends it.
 func TestWarmUp(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	b, err := d.NewBuffer("fill", 1<<16)
 	if err != nil {
@@ -165,6 +167,7 @@ func TestWarmUp(t *testing.T) {
 // TestMeasureError says that an error of recording ends the run and names the
 // target.
 func TestMeasureError(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	bad := Target{Name: "bad", Record: func(*vk.Cmd, int) error { return errors.New("cannot be recorded") }}
 	_, err := Measure(context.Background(), d, []Target{bad}, 1, quick(), func() {})
@@ -197,6 +200,7 @@ func namesOf(impls ...attention.Impl) (names []string) {
 
 // TestAttention measures every path that the device has.
 func TestAttention(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	p := smallProblem()
 	impls := append([]attention.Impl{attention.Auto}, attention.Impls()...)
@@ -258,6 +262,7 @@ func TestAttention(t *testing.T) {
 // by the name of what is wrong, and that outputs that change after the check
 // are noticed.
 func TestAttentionWrong(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	ctx := context.Background()
 	r := newOpRun(d, Case{Op: opOf(t, smallProblem())})

@@ -25,6 +25,7 @@ func TestNaiveLayout(t *testing.T) {
 // TestNaive compares the baseline with the reference, on masks, groups of heads
 // and rows that see nothing.
 func TestNaive(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	for _, p := range []attention.Problem{
 		{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 70, SeqKV: 50, HeadDim: 16, DType: dtype.Float32, Causal: true},

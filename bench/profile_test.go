@@ -18,6 +18,7 @@ import (
 
 // TestProfile profiles a path of one kernel and one of three.
 func TestProfile(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	ctx := context.Background()
 	p := smallProblem()

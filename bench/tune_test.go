@@ -41,6 +41,7 @@ func tunableOf(t *testing.T, p attention.Problem) Tunable {
 // TestTune says that what is right is timed, in the order of its times, and
 // that the winner of each path is known.
 func TestTune(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	p := tinyProblem()
 	last := -1
@@ -111,6 +112,7 @@ func TestTune(t *testing.T) {
 // TestTuneFaults says that a candidate that is wrong, does not compile or does
 // not come back is dropped and named, and the others go on.
 func TestTuneFaults(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	p := tinyProblem()
 	list := attention.Candidates(d.Caps(), p, attention.Scalar)
@@ -197,6 +199,7 @@ func TestTuneFaults(t *testing.T) {
 // TestTuneBudget says that at least one candidate is tried, and that the rest is
 // counted.
 func TestTuneBudget(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	s := tinySearch("scalar")
 	s.Budget = 1
@@ -283,6 +286,7 @@ func (o tunedCopy) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 // TestTuneOp says that an Op runs the configurations that it has, and that those that write
 // into what they should read are dropped, and harm no other.
 func TestTuneOp(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	closed := 0
 	op := tunedCopy{copyOp: copyOp{closed: &closed}}.choices()
