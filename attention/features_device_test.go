@@ -23,9 +23,7 @@ import (
 func TestFeatureConfigs(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
 	rows, _ := heavy(d)
-	pairs := suite(d).Where(func(c *attntest.Case) bool {
-		return combined(d, c) && (vktest.Thorough(d) || c.Problem.DType == dtype.Float16 || strings.HasPrefix(c.Name, "all/"))
-	})
+	pairs := suite(d).Where(func(c *attntest.Case) bool { return combined(d, c) })
 	half := suite(d).Where(func(c *attntest.Case) bool { return c.Problem.DType == dtype.Float16 })
 	windows := half.Where(func(c *attntest.Case) bool { return combined(d, c) && c.Problem.Window.On })
 	causal := half.Where(func(c *attntest.Case) bool {

@@ -11,6 +11,16 @@ import (
 // case occur together in one that is returned, and of the cases of one kernel all are
 // returned or none. Each value that traits returns at some place occurs there in one, too.
 func Pairs[C any](cases []C, kernel, traits func(C) []any) []C {
+	return choose(cases, kernel, traits, true)
+}
+
+// Each returns fewer: each value that kernel returns at some place occurs there in one of them.
+// Of the cases of one kernel all are returned or none.
+func Each[C any](cases []C, kernel func(C) []any) []C {
+	return choose(cases, kernel, func(C) []any { return nil }, false)
+}
+
+func choose[C any](cases []C, kernel, traits func(C) []any, pairs bool) []C {
 	kinds := make(map[string][]int) // cases by kernel
 	var names []string
 	wanted := make(map[string][]string)
@@ -21,6 +31,9 @@ func Pairs[C any](cases []C, kernel, traits func(C) []any) []C {
 			names = append(names, name)
 			for i, x := range values {
 				for j, y := range values[:i+1] {
+					if !pairs && j < i {
+						continue
+					}
 					wanted[name] = append(wanted[name], fmt.Sprintf("%d=%#v %d=%#v", i, x, j, y))
 				}
 			}

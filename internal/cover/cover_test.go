@@ -43,3 +43,25 @@ func TestPairs(t *testing.T) {
 		t.Errorf("%d of %d cases that have a trait each", len(all), len(cases))
 	}
 }
+
+// TestEach wants every value that occurs, in as few kinds of cases, and cases of a kernel together.
+func TestEach(t *testing.T) {
+	type kind [2]int
+	var cases []kind
+	for i := range 24 { // each of 12 twice
+		cases = append(cases, kind{i % 3, i / 3 % 4})
+	}
+	seen, count := make(map[kind]bool), make(map[kind]int)
+	for _, k := range cover.Each(cases, func(k kind) []any { return []any{k[0], k[1]} }) {
+		count[k]++
+		seen[kind{0, k[0]}], seen[kind{1, k[1]}] = true, true
+	}
+	if len(seen) != 3+4 || len(count) != 4 {
+		t.Errorf("%d of 7 values in %d kinds of cases, want all in 4", len(seen), len(count))
+	}
+	for k, n := range count {
+		if n != 2 {
+			t.Errorf("%d cases %v of 2", n, k)
+		}
+	}
+}

@@ -8,11 +8,10 @@ import (
 )
 
 // KernelStandIns returns the cases that stand for all where kernels are compiled for long and a
-// test is about their tiles: those in which every two of the choices of a kernel meet that meet
-// in any, and all of the same kernel.
-func KernelStandIns(cases []*Case) []*Case {
-	return cover.Pairs(cases, (*Case).tile, func(*Case) []any { return nil })
-}
+// test is about their tiles: those in which every choice of a kernel occurs that occurs in any,
+// and all of the same kernel. StandIns has every two choices together, on the tiles of the tuning
+// table.
+func KernelStandIns(cases []*Case) []*Case { return cover.Each(cases, (*Case).tile) }
 
 // tile is kernel without what only the host asks for: a kernel has one constant for the alignment
 // of all its tensors, and StandIns has each of them by itself.
