@@ -18,7 +18,8 @@
 // that know of none (features.go).
 //
 // Few rows and many keys, as when a model decodes token after token, are spread
-// over the device: the heads of a group become rows of one matrix (pack.go), and
+// over the device: Forward takes the kernels of [Decode] where they are faster
+// (fwd_decode.go). Else the heads of a group become rows of one matrix (pack.go), and
 // several workgroups share the keys of a block of rows (combine.go).
 //
 // [Backward] computes the gradients, from what Forward left: each of two kernels
@@ -62,7 +63,8 @@ var ErrUnsupported = vk.ErrUnsupported
 type Impl uint8
 
 // The paths. Auto takes the first of CoopMat2, CoopMat, Scalar that supports
-// the problem, on a CPU device Scalar.
+// the problem, on a CPU device Scalar, and for a few queries with many keys the
+// kernels of Decode.
 const (
 	Auto Impl = iota
 	CoopMat2
@@ -120,7 +122,7 @@ type Options struct {
 	Config *Config
 	// BackwardConfig forces a configuration of Backward, as Config does of Forward.
 	BackwardConfig *BackwardConfig
-	// DecodeConfig forces a configuration of Decode, likewise.
+	// DecodeConfig forces a configuration of Decode, likewise, and Forward to take its kernels.
 	DecodeConfig *DecodeConfig
 	// Workspace is memory for Backward or Decode, Workspace bytes of it, whose content is lost.
 	// Calls that share it run one after the other. Nil takes memory of the Cmd.

@@ -80,27 +80,33 @@ func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error
 		return err
 	}
 	defer c.Scope()()
+	return recordDecode(c, &t, &p, config, opt.Workspace)
+}
+
+// recordDecode records the kernel for tensors that fit p.
+func recordDecode(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config DecodeConfig, parts *vk.Buffer) error {
+	d := c.Device()
 	vk.Narrow(&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.LeftPad, &t.TreeMask, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.State)
 	module, err := shaders.Get(config.kernel(), p.DType.Short())
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[decodeParams](d, module.Name, module.SPIRV, newDecodeSpec(d.Caps(), &t, &p, config),
+	kernel, err := vk.CachedKernel[decodeParams](d, module.Name, module.SPIRV, newDecodeSpec(d.Caps(), t, p, config),
 		vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
 	if err != nil {
 		return err
 	}
-	parts := opt.Workspace
+	bytes := config.partsBytes(*p)
 	if parts == nil {
-		parts = c.Scratch("attention.decode", config.partsBytes(p))
+		parts = c.Scratch("attention.decode", bytes)
 	}
 	if err := c.Err(); err != nil {
 		return err
 	}
-	params := newDecodeParams(d.Caps(), &t, &p, config)
+	params := newDecodeParams(d.Caps(), t, p, config)
 	kernel.Dispatch(c, vk.Groups{X: uint32(config.Groups)}, params,
 		t.Q, t.K, t.V, t.O, orElse(t.LSE, t.O), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
-		vk.View(parts, dtype.Float32, int(config.partsBytes(p)/4)),
+		vk.View(parts, dtype.Float32, int(bytes/4)),
 		orElse(t.TreeMask, t.SeqLens), orElse(t.ALiBiSlopes, t.SeqLens), orElse(t.Bias, t.SeqLens), orElse(t.Sinks, t.SeqLens), orElse(t.LeftPad, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens))
 	return c.Err()
 }

@@ -50,7 +50,7 @@ func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: []string{c.kernel() + "." + p.DType.Short()}}, nil
+	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p.Problem)}, nil
 }
 
 // chooseDecode returns the configuration for p, the forced one if it is feasible, and where it

@@ -47,12 +47,25 @@ import (
 func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
-	config, err := chooseForward(c.Device().Caps(), p, opt)
+	d := c.Device()
+	decode, _, decodes, err := forwardAsDecode(d.Caps(), &p, &opt)
 	if err != nil {
 		return err
 	}
+	if decodes && decode.checkLayout(d, &DecodeProblem{Problem: p}) != nil && opt.DecodeConfig == nil {
+		decodes = false
+	}
+	var config Config
+	if !decodes {
+		if config, err = chooseForward(d.Caps(), p, opt); err != nil {
+			return err
+		}
+	}
 	if err := checkForward(&t, p); err != nil {
 		return err
+	}
+	if decodes {
+		return forwardDecode(c, &t, &p, decode)
 	}
 	t.narrow()
 	o, lse, q, k, v := t.O, t.LSE, t.Q, t.K, t.V

@@ -10,9 +10,9 @@ import (
 
 // A Plan says how a pass of a problem runs on a device.
 type Plan struct {
-	Config   Config         // of the forward pass
+	Config   Config         // of the forward pass, unless Decode is
 	Backward BackwardConfig // of the backward pass
-	Decode   DecodeConfig   // of Decode
+	Decode   DecodeConfig   // of Decode, or of the forward pass of few queries
 	Origin   kit.Origin     // where that comes from
 
 	name    string
@@ -39,6 +39,15 @@ func (p Plan) Kernels() []string { return p.kernels }
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, err error) {
 	switch pass {
 	case kit.Forward:
+		var decodes bool
+		if plan.Decode, plan.Origin, decodes, err = forwardAsDecode(caps, &p, &opt); err != nil {
+			return Plan{}, err
+		}
+		if decodes {
+			plan.name, plan.kernels = "decode "+plan.Decode.String(), plan.Decode.kernels(&p)
+			return plan, nil
+		}
+		plan.Decode = DecodeConfig{}
 		if plan.Config, plan.Origin, err = forwardConfig(caps, p, opt); err != nil {
 			return Plan{}, err
 		}

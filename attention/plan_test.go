@@ -21,6 +21,8 @@ func TestPlan(t *testing.T) {
 	features.Sinks, features.Bias.On = true, true
 	hidden := plain
 	hidden.Causal, hidden.CausalAlign, hidden.SeqQ = true, attention.TopLeft, 5
+	few := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 700, HeadDim: 8, DType: dtype.Float16}
+	decode := attention.DecodeConfig{Impl: attention.Scalar, Rows: 2, Keys: 4, Subgroups: 2, Groups: 3}
 	split := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 16, ValueRows: 4, Splits: 2}
 	fused := attention.BackwardConfig{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16}}
 	for _, c := range []struct {
@@ -31,9 +33,10 @@ func TestPlan(t *testing.T) {
 		{plain, attention.Options{Impl: attention.Unfused}}, {features, attention.Options{Impl: attention.Unfused}}, {hidden, attention.Options{Impl: attention.Unfused}},
 		{plain, attention.Options{Impl: attention.CoopMat2}}, {plain, attention.Options{Impl: attention.CoopMat}},
 		{plain, attention.Options{Config: &split}}, {plain, attention.Options{BackwardConfig: &fused}},
+		{few, attention.Options{}}, {features, attention.Options{DecodeConfig: &decode}},
 	} {
 		for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
-			if pass == kit.Forward && c.opt.BackwardConfig != nil || pass == kit.Backward && c.opt.Config != nil {
+			if pass == kit.Forward && c.opt.BackwardConfig != nil || pass == kit.Backward && (c.opt.Config != nil || c.opt.DecodeConfig != nil) {
 				continue
 			}
 			plan, err := attention.Choose(d.Caps(), c.p, pass, c.opt)

@@ -24,8 +24,11 @@ func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchPr
 		return err
 	}
 	path := plan.Config.Impl
-	if p == Backward {
+	switch {
+	case p == Backward:
 		path = plan.Backward.Impl
+	case path == attention.Auto: // on the kernels of Decode
+		path = plan.Decode.Impl
 	}
 	of := map[string]float64{}
 	for _, x := range list {
@@ -54,7 +57,7 @@ func workOf(kernel string, p attention.Problem, c attention.Config) Work {
 	switch {
 	case strings.HasPrefix(kernel, "attention_fwd_") && c.Splits > 1:
 		return Work{flops(p), size*(q+k+v) + partial}
-	case strings.HasPrefix(kernel, "attention_fwd_"):
+	case strings.HasPrefix(kernel, "attention_fwd_"), strings.HasPrefix(kernel, "attention_decode"):
 		return Work{flops(p), p.Bytes()}
 	case strings.HasPrefix(kernel, "attention_combine"):
 		return Work{0, partial + size*o + lse}

@@ -1,8 +1,11 @@
 package vk
 
 import (
+	"context"
 	"fmt"
 	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
 )
 
 // arena is the memory that a Cmd hands out as scratch buffers. Those of a Scope that has
@@ -12,6 +15,7 @@ type arena struct {
 	taken  []taken // in the order of Scratch
 	want   int64   // bytes of the first block, if there is none yet
 	dry    bool    // of a Cmd that only measures: one block, without memory, that has no end
+	zero   bool    // blocks begin as zeros
 }
 
 // arenaBlock is a buffer that scratch buffers are slices of.
@@ -47,7 +51,14 @@ const (
 // the memory for the next recording, in one piece, so that recording the same thing again
 // allocates nothing. On failure it keeps the error and returns a buffer that only serves to
 // record on.
-func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
+func (c *Cmd) Scratch(name string, bytes int64) *Buffer { return c.scratch(&c.arena, name, bytes) }
+
+// Zeros is Scratch of memory that holds zeros, for commands that leave zeros behind, such as
+// those whose last one sets a counter back. The host clears it when it is allocated, no command
+// does. Measure and Reserve do not count it.
+func (c *Cmd) Zeros(name string, bytes int64) *Buffer { return c.scratch(&c.zeros, name, bytes) }
+
+func (c *Cmd) scratch(a *arena, name string, bytes int64) *Buffer {
 	if !c.enter() {
 		return &Buffer{}
 	}
@@ -55,12 +66,14 @@ func (c *Cmd) Scratch(name string, bytes int64) *Buffer {
 	if !c.recording() {
 		return &Buffer{}
 	}
-	b, err := c.takeScratch(name, bytes)
+	b, err := c.takeScratch(a, name, bytes)
 	if err != nil {
 		c.err = err
 		return &Buffer{}
 	}
-	c.poison(b)
+	if !a.zero {
+		c.poison(b)
+	}
 	return b
 }
 
@@ -76,14 +89,15 @@ func (c *Cmd) Scope() (end func()) {
 		return func() {}
 	}
 	defer c.leave()
-	first, recording := len(c.arena.taken), c.resets
+	first, zeros, recording := len(c.arena.taken), len(c.zeros.taken), c.resets
 	return func() {
 		if !c.enter() {
 			return
 		}
 		defer c.leave()
-		if recording == c.resets && first <= len(c.arena.taken) {
+		if recording == c.resets && first <= len(c.arena.taken) && zeros <= len(c.zeros.taken) {
 			c.arena.release(first)
+			c.zeros.release(zeros)
 		}
 	}
 }
@@ -101,7 +115,7 @@ func (c *Cmd) Reserve(bytes int64) {
 	if !slices.ContainsFunc(c.arena.blocks, func(b *arenaBlock) bool { return b.used > 0 }) {
 		c.arena.retire(c.d) // too small
 	}
-	if _, err := c.newArenaBlock("scratch", bytes); err != nil {
+	if _, err := c.newArenaBlock(&c.arena, "scratch", bytes); err != nil {
 		c.err = err
 	}
 }
@@ -117,7 +131,7 @@ func (a *arena) room() (bytes int64) {
 }
 
 // takeScratch finds or makes memory for a scratch buffer.
-func (c *Cmd) takeScratch(name string, bytes int64) (*Buffer, error) {
+func (c *Cmd) takeScratch(a *arena, name string, bytes int64) (*Buffer, error) {
 	if bytes <= 0 {
 		return nil, fmt.Errorf("vk: buffer %q of %d bytes: the size must be positive", name, bytes)
 	}
@@ -125,23 +139,23 @@ func (c *Cmd) takeScratch(name string, bytes int64) (*Buffer, error) {
 		return nil, fmt.Errorf("vk: buffer %q of %d bytes: more than one allocation may have, %d bytes: %w", name, bytes, limit, ErrUnsupported)
 	}
 	need := (bytes + arenaUnit - 1) &^ (arenaUnit - 1)
-	block, at := c.findScratch(need, need <= overlapBytes)
+	block, at := c.findScratch(a, need, need <= overlapBytes)
 	if block == nil {
 		var err error
-		size := c.arena.blockBytes(&c.d.caps, need)
-		block, err = c.newArenaBlock(name, size)
+		size := a.blockBytes(&c.d.caps, need)
+		block, err = c.newArenaBlock(a, name, size)
 		if err != nil && size > max(need, leastBlock) {
-			block, err = c.newArenaBlock(name, need)
+			block, err = c.newArenaBlock(a, name, need)
 		}
 		if err != nil {
-			if block, at = c.findScratch(need, false); block == nil { // rather wait than fail
+			if block, at = c.findScratch(a, need, false); block == nil { // rather wait than fail
 				return nil, err
 			}
 		}
 	}
 	block.live.add(at, at+need)
 	block.used = max(block.used, at+need)
-	c.arena.taken = append(c.arena.taken, taken{block, span{at, at + need}})
+	a.taken = append(a.taken, taken{block, span{at, at + need}})
 	b := &Buffer{root: block.buffer, at: at}
 	b.bytes = bytes
 	b.d, b.kind, b.name, b.owned = c.d, "slice", name, true
@@ -151,8 +165,8 @@ func (c *Cmd) takeScratch(name string, bytes int64) (*Buffer, error) {
 // findScratch returns so many bytes of a block that no scratch buffer has, the first ones that
 // there are; with settled, no bytes that commands use which no barrier has ordered before the
 // dispatches to come.
-func (c *Cmd) findScratch(need int64, settled bool) (*arenaBlock, int64) {
-	for _, b := range c.arena.blocks {
+func (c *Cmd) findScratch(a *arena, need int64, settled bool) (*arenaBlock, int64) {
+	for _, b := range a.blocks {
 		at := int64(0)
 		for at+need <= b.buffer.bytes {
 			next := b.live.next(at, at+need)
@@ -210,10 +224,10 @@ func (a *arena) blockBytes(caps *Caps, need int64) int64 {
 }
 
 // newArenaBlock adds a block.
-func (c *Cmd) newArenaBlock(name string, bytes int64) (*arenaBlock, error) {
+func (c *Cmd) newArenaBlock(a *arena, name string, bytes int64) (*arenaBlock, error) {
 	b := &Buffer{}
 	b.bytes = bytes
-	if !c.arena.dry {
+	if !a.dry {
 		bl, err := c.d.allocate(name, bytes, inDevice())
 		if err != nil {
 			return nil, err
@@ -221,8 +235,16 @@ func (c *Cmd) newArenaBlock(name string, bytes int64) (*arenaBlock, error) {
 		b.block = bl
 	}
 	b.adopt(c.d, "scratch buffer", name, func() {})
+	if a.zero && !a.dry {
+		if err := View(b, dtype.Int32, int(bytes/4)).Zero(context.Background()); err != nil {
+			c.d.mu.Lock()
+			defer c.d.mu.Unlock()
+			c.d.free(b.block)
+			return nil, err
+		}
+	}
 	block := &arenaBlock{buffer: b}
-	c.arena.blocks = append(c.arena.blocks, block)
+	a.blocks = append(a.blocks, block)
 	return block, nil
 }
 

@@ -202,3 +202,30 @@ func TestMemory(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, start, d.Memory())
 }
+
+// TestZeros wants memory of zeros, whatever Scratch had, and again what commands leave there.
+func TestZeros(t *testing.T) {
+	d := vktest.Open(t, func(o *vk.Options) { o.PoisonScratch = 0xffffffff })
+	c, to := newCmd(t, d), newBuffer(t, d, "to", 64)
+	for range 2 {
+		end := c.Scope()
+		z := c.Zeros("z", 60)
+		c.Copy(to, 0, z, 0, 60)
+		require.False(t, z.Meets(c.Scratch("s", 60)))
+		require.False(t, z.Meets(c.Zeros("other", 60)))
+		end()
+		require.NoError(t, c.Submit(background()))
+		got := make([]byte, 60)
+		require.NoError(t, to.Download(background(), 0, got))
+		require.Equal(t, make([]byte, 60), got)
+		c.Reset()
+	}
+	bytes, err := d.Measure(func(c *vk.Cmd) error {
+		c.Zeros("z", 60)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Zero(t, bytes)
+	c.Zeros("none", 0)
+	require.EqualError(t, c.Err(), `vk: buffer "none" of 0 bytes: the size must be positive`)
+}

@@ -52,6 +52,7 @@ type Cmd struct {
 	pools   []vulkan.DescriptorPool
 	pool    int // index of the pool in use
 	arena   arena
+	zeros   arena
 	resets  uint64           // calls of Reset
 	uses    map[*object]*use // what the commands refer to
 	tracker tracker
@@ -83,7 +84,7 @@ func (d *Device) NewCmd(name string) (*Cmd, error) {
 		rec.destroy(d)
 		return nil, err
 	}
-	c := &Cmd{rec: rec, uses: map[*object]*use{}}
+	c := &Cmd{rec: rec, uses: map[*object]*use{}, zeros: arena{zero: true}}
 	c.register(d, "cmd", name, c.destroy)
 	return c, nil
 }
@@ -95,6 +96,7 @@ func (c *Cmd) destroy() {
 		vulkan.DestroyDescriptorPool(c.d.handle, p, nil)
 	}
 	c.arena.close(c.d)
+	c.zeros.close(c.d)
 	c.pools = nil
 }
 
@@ -144,6 +146,7 @@ func (c *Cmd) Close() {
 	}
 	c.d.mu.Lock()
 	c.arena.invalidate() // another Cmd may refer to them
+	c.zeros.invalidate()
 	c.d.mu.Unlock()
 	c.object.close()
 }
@@ -169,6 +172,7 @@ func (c *Cmd) Reset() {
 		vulkan.ResetDescriptorPool(c.d.handle, p, 0) // always succeeds
 	}
 	c.arena.reset(c.d)
+	c.zeros.reset(c.d)
 	c.resets++
 	c.clearUses()
 	c.pool, c.ended, c.serial, c.timers, c.trace = 0, false, 0, c.timers[:0], nil

@@ -13,7 +13,7 @@ func (d *Device) Measure(record func(c *Cmd) error) (bytes int64, err error) {
 		return 0, withPrefix(d.errClosed())
 	}
 	defer d.leave()
-	c := &Cmd{uses: map[*object]*use{}, arena: arena{dry: true}}
+	c := &Cmd{uses: map[*object]*use{}, arena: arena{dry: true}, zeros: arena{dry: true, zero: true}}
 	c.adopt(d, "cmd", "measure", func() {})
 	if err := record(c); err != nil {
 		return 0, err

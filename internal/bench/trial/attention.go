@@ -36,6 +36,7 @@ type attentionProblem struct {
 	// The configuration of the pass, nil for what the tuning table says.
 	Config         *attention.Config         `json:",omitempty"`
 	BackwardConfig *attention.BackwardConfig `json:",omitempty"`
+	DecodeConfig   *attention.DecodeConfig   `json:",omitempty"` // the forward pass takes the kernels of decode
 }
 
 // String implements Problem.
@@ -51,12 +52,15 @@ func (p *attentionProblem) String() string {
 	if p.Config != nil {
 		s += fmt.Sprintf(" config=(%v)", p.Config)
 	}
+	if p.DecodeConfig != nil {
+		s += fmt.Sprintf(" config=(decode %v)", p.DecodeConfig)
+	}
 	return s
 }
 
 // options returns those of a call, but for tensors.
 func (p *attentionProblem) options() attention.Options {
-	return attention.Options{Impl: p.Impl, Config: p.Config, BackwardConfig: p.BackwardConfig}
+	return attention.Options{Impl: p.Impl, Config: p.Config, BackwardConfig: p.BackwardConfig, DecodeConfig: p.DecodeConfig}
 }
 
 // Supports implements Problem.

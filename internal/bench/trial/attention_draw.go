@@ -170,6 +170,14 @@ func (d *attentionDraw) shape(family *rand.Rand) {
 
 // config draws a configuration that devices like typicalCaps can run.
 func (d *attentionDraw) config(family *rand.Rand) {
+	if d.Impl == attention.Auto && d.decode && !d.Backward && chance(family, 2) {
+		path := attention.Scalar
+		if !d.space.Soft && d.Case.Problem.DType != dtype.Float32 && chance(family, 2) {
+			path = attention.CoopMat
+		}
+		d.DecodeConfig = drawDecodeConfig(family, path, attention.DecodeProblem{Problem: d.Case.Problem}, d.space)
+		return
+	}
 	// Only plain problems have kernels that divide keys or compute all gradients at once.
 	forced := chance(family, 2) || d.splits || d.Case.Problem.Plain() && chance(family, 2)
 	if d.Impl == attention.Auto || !forced {

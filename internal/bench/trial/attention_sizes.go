@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const (
@@ -278,5 +279,9 @@ func (d *attentionDraw) configSizes() {
 	}
 	if d.BackwardConfig != nil && d.BackwardConfig.Fused != (attention.BackwardTile{}) {
 		d.BackwardConfig.Shares = one(rng, 0, 0, 1, 2, 3, 7)
+	}
+	drawGroups(rng, d.DecodeConfig, d.space)
+	if d.DecodeConfig != nil && attention.Supports(kernelCaps(d.space.Soft), *p, kit.Forward, d.options()) != nil {
+		d.DecodeConfig = nil // a feature that decode has not
 	}
 }

@@ -39,6 +39,10 @@ func (p *attentionProblem) clone() *attentionProblem {
 		c := *p.BackwardConfig
 		q.BackwardConfig = &c
 	}
+	if p.DecodeConfig != nil {
+		c := *p.DecodeConfig
+		q.DecodeConfig = &c
+	}
 	return &q
 }
 
@@ -143,7 +147,9 @@ func (p *attentionProblem) smallerData(step attentionStep) {
 	change := func(f func(c *attntest.Case)) {
 		step(func(q *attentionProblem, _ *attention.Problem) { f(&q.Case) })
 	}
-	step(func(q *attentionProblem, _ *attention.Problem) { q.Config, q.BackwardConfig = nil, nil })
+	step(func(q *attentionProblem, _ *attention.Problem) {
+		q.Config, q.BackwardConfig, q.DecodeConfig = nil, nil, nil
+	})
 	step(func(q *attentionProblem, _ *attention.Problem) {
 		if q.Config != nil {
 			q.Config.Splits, q.Config.Detour = 0, false

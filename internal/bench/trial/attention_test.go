@@ -151,6 +151,7 @@ func TestAttentionDistribution(t *testing.T) {
 			"fused":        p.BackwardConfig != nil && p.BackwardConfig.Fused != attention.BackwardTile{},
 			"tiles":        p.BackwardConfig != nil && p.BackwardConfig.DKV != attention.BackwardTile{},
 			"config":       p.Config != nil,
+			"on decode":    p.DecodeConfig != nil,
 			"hidden tiles": a.KeyMask && c.Mask != attntest.RandomMask && a.SeqKV > 128,
 			"wide":         c.Sample > 0, "outliers": c.Outliers, "sizes": c.Sizes.Q != 0, "dlse": c.DLSE, "no lse": c.NoLSE,
 			"hiding bias": c.HidingBias, "top-left": a.CausalAlign == attention.TopLeft, "negative": a.Scale < 0,
@@ -182,7 +183,7 @@ func TestAttentionDistribution(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"splits", "packed heads", "decoding", "fused", "tiles", "config", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
+		"splits", "packed heads", "decoding", "fused", "tiles", "config", "on decode", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
 		"hiding bias", "top-left", "negative", "float32 coopmat2, key mask and causal",
 	} {
 		require.Greater(t, seen[what], 10, what)

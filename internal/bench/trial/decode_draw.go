@@ -33,16 +33,24 @@ func drawDecode(family, rng *rand.Rand, s Space) Problem {
 	}
 	p.decodeFeatures(family)
 	p.kernelData = drawData(family, rng)
-	p.Config = drawDecodeConfig(family, p, s)
+	if family.IntN(2) > 0 && p.Impl != attention.Auto {
+		p.Config = drawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
+	}
 	p.decodeSizes(rng, s)
 	p.decodeScale(rng)
-	if p.Config != nil {
-		p.Config.Groups = []int{1, 1 + rng.IntN(8), 1 + rng.IntN(64), 132, 264, 1 + rng.IntN(700)}[rng.IntN(6)]
-		if s.Soft {
-			p.Config.Groups = 1 + p.Config.Groups%40
-		}
-	}
+	drawGroups(rng, p.Config, s)
 	return p
+}
+
+// drawGroups draws the number of workgroups of a configuration, if there is one.
+func drawGroups(rng *rand.Rand, c *attention.DecodeConfig, s Space) {
+	if c == nil {
+		return
+	}
+	c.Groups = []int{1, 1 + rng.IntN(8), 1 + rng.IntN(64), 132, 264, 1 + rng.IntN(700)}[rng.IntN(6)]
+	if s.Soft {
+		c.Groups = 1 + c.Groups%40
+	}
 }
 
 // decodeDim draws a head_dim: the usual ones more often than not.
@@ -92,17 +100,14 @@ func (p *decodeProblem) decodeFeatures(family *rand.Rand) {
 	}
 }
 
-// drawDecodeConfig draws how work is divided but for the number of workgroups, or nothing.
-func drawDecodeConfig(family *rand.Rand, p *decodeProblem, s Space) *attention.DecodeConfig {
-	if family.IntN(2) == 0 || p.Impl == attention.Auto {
-		return nil
-	}
-	c := &attention.DecodeConfig{Impl: p.Impl, Rows: 1 << family.IntN(5), Keys: 4, Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
-	if p.Impl == attention.CoopMat {
+// drawDecodeConfig draws how a path divides work but for the number of workgroups: nil if nothing
+// drawn is feasible for a problem of the format, head_dim and features of typical.
+func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s Space) *attention.DecodeConfig {
+	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Keys: 4, Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
+	if impl == attention.CoopMat {
 		c.Rows, c.Keys, c.Subgroups = one(family, 16, 32), 16, one(family, 1, 2, 4, 8, 16)
 	}
-	// A typical problem, as sizes are drawn later.
-	typical := p.DecodeProblem
+	// Sizes are drawn later.
 	typical.Batch, typical.NumHeads, typical.NumKVHeads, typical.SeqQ, typical.SeqKV = 1, 1, 1, 1, 256
 	if typical.PageSize > 0 {
 		typical.Pages = 256
