@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,6 +131,48 @@ func TestBenchDecode(t *testing.T) {
 	}
 }
 
+// TestBenchDecodeParts measures a prompt and the steps after it, and wants rates to be those of all
+// tokens and of the keys that each step sees.
+func TestBenchDecodeParts(t *testing.T) {
+	_, dev := device(t)
+	args := []string{"bench", "decode", dev, "--batch=2", "--heads=2", "--kv-heads=1", "--keys=9", "--queries=2", "--headdim=16", "--dtype=float32", "--count=1", "--iters=1", "--format=csv"}
+	code, stdout, stderr := flashvk(append(args, "--part=prefill,append,step,decode", "--steps=3")...)
+	require.Zero(t, code, stderr)
+	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 5)
+	cell := func(row int, name string) string {
+		i := slices.Index(rows[0], name)
+		require.GreaterOrEqual(t, i, 0, name)
+		return rows[row][i]
+	}
+	const row = 2 * (16 + 16) * 4 // a key and a value of all sequences
+	for i, want := range []struct {
+		part, steps string
+		tokens, kv  float64
+	}{
+		{"prefill", "1", 2 * 9, 2 * 9 * row},
+		{"append", "1", 2 * 2, 2*2*row + 2*2*2*2*16*4 + 2*4 + 2*2*16*4}, // new rows and queries, read and written, lengths, angles
+		{"step", "3", 3 * 2 * 2, (11 + 13 + 15) * row},
+		{"decode", "1", 2 * 2, 9 * row},
+	} {
+		require.Equal(t, want.part, cell(i+1, "part"))
+		require.Equal(t, want.steps, cell(i+1, "steps"))
+		require.Equal(t, "ok", cell(i+1, "status"))
+		number := func(name string) float64 {
+			x, err := strconv.ParseFloat(cell(i+1, name), 64)
+			require.NoError(t, err)
+			return x
+		}
+		seconds := number("device_ns") / 1e9
+		require.InEpsilon(t, want.tokens, number("token_per_s")*seconds, 1e-9, want.part)
+		require.InEpsilon(t, want.kv, number("kv_byte_per_s")*seconds, 1e-9, want.part)
+	}
+	code, _, stderr = flashvk("bench", "overhead", "decode", dev, "--part=append,step")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "bench overhead measures one problem, not 2")
+}
+
 // TestDecodeUsage has flags that make no sense.
 func TestDecodeUsage(t *testing.T) {
 	for flags, want := range map[string]string{
@@ -145,6 +188,14 @@ func TestDecodeUsage(t *testing.T) {
 		"--config=x":                      `"x" does not begin with a path`,
 		"--config=scalar,rows=1":          `"scalar,rows=1" is not PATH,rows=N,keys=N,subgroups=N,groups=N`,
 		"--config=scalar,a=1,b=2,c=3,d=4": `"a=1" of "scalar,a=1,b=2,c=3,d=4" is not rows=N`,
+		"--part=x":                        "not one of decode, append, step, prefill",
+		"--part=step,step":                `"step" occurs twice`,
+		"--steps=2":                       "--steps needs --part step",
+		"--part=step --steps=0":           "--steps 0 is not in 1..1000",
+		"--part=prefill --page-size=8":    "--part prefill reads a cache without pages: leave --page-size out",
+		"--part=prefill --keys=3,4":       "--part prefill is of prompts of one length",
+		"--part=prefill --keys=0":         "seq_q=0 is not positive",
+		"--suite=decode --part=step":      "--suite decode and --part contradict each other",
 		"--suite=decode --keys=4":         "--suite decode and --keys contradict each other",
 		"--window=3,3 --causal=false":     "a window with a right side and without causal",
 		"--softcap=0":                     "--softcap 0 is not possible; leave it out for none",

@@ -105,6 +105,9 @@ func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	if len(ops) > 1 {
+		return usagef("bench overhead measures one problem, not %d", len(ops))
+	}
 	c := bench.Case{Op: ops[0], Pass: o.passes.pass(), Impls: o.impls, Protocol: bench.Protocol{Samples: o.count}}
 	r := bench.OverheadReport{Env: env, Of: bench.NewSubject(c.Op, c.Pass)}
 	bar := newProgress(a.stderr)

@@ -145,6 +145,9 @@ func (p *kernelProblem) problems(cpu bool) ([]bench.Op, error) {
 	if p.grid != nil {
 		return p.grid.each(func() (bench.Op, error) { return p.flags.FromFlags(cpu) })
 	}
+	if m, ok := p.flags.(kernels.Multiple); ok {
+		return m.Several(cpu)
+	}
 	op, err := p.flags.FromFlags(cpu)
 	return []bench.Op{op}, err
 }

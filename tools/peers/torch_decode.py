@@ -76,6 +76,8 @@ def check(request):
     params = request["params"]
     if not isinstance(params["keys"], int):
         return "scaled_dot_product_attention has no sequences of different lengths"
+    if params["part"] != "decode":
+        return "torch_decode.py has no part %s" % params["part"]
     if params["page_size"]:
         return "scaled_dot_product_attention has no pages"
     for name, off in ("window", "off"), ("softcap", 0), ("alibi", "off"), ("sinks", False):

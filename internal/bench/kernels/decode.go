@@ -27,8 +27,18 @@ that some query sees, traffic also q, o and tables. The share of a copy is K and
 by the rate of a copy kernel in the same run, which counts bytes read and written. A query
 is a token.
 
-With --page-size the cache is in pages, which lie in random order.`,
+With --page-size the cache is in pages, which lie in random order.
+
+--part measures what stands around a call, too, each in a table of its own: append, which
+puts a key for each query of each head into the cache and rotates keys and queries (by angles
+of 0, so that calls can be repeated); a step, which is append and decode, or with --steps N
+so many of them one after the other, whose keys become more by what they append; and the
+prefill of a prompt as long as --keys, which is append and the attention of all its queries.
+The time of a token is that of a call by its tokens, of which tokens are so many a second;
+replayed is a call that was recorded once, recorded one that is recorded each time.`,
 			Example: `  flashvk bench decode
+  flashvk bench decode --batch 1 --keys 4096 --part prefill,append,step,decode
+  flashvk bench decode --batch 16 --keys 4096 --part step --steps 64
   flashvk bench decode --batch 16 --heads 32 --kv-heads 8 --keys 4096 --headdim 128 --dtype bfloat16
   flashvk bench decode --batch 64 --keys 100..16000 --page-size 16
   flashvk bench decode --queries 4 --keys 16384 --window 512,0 --sinks
@@ -55,11 +65,17 @@ before its keys. The output file gets
     o            (batch, heads, queries, valuedim), in the format of q
     lse          (batch, heads, queries), F32: log(sum(exp(scores))) of each row
 
-The queries are at the last positions: of a sequence with n keys query i sees the keys
-0 to n-queries+i, or with --causal=false all of them. A row that sees no key has
-o = 0 and lse = -Inf, or its sink. The output file appears only when it is complete.
+The queries are at the last positions: of a sequence with n keys, new ones among them,
+query i sees the keys 0 to n-queries+i, or with --causal=false all of them. A row that
+sees no key has o = 0 and lse = -Inf, or its sink. The output file appears only when it
+is complete.
 
 The input file may hold
+    k_new            (batch, kv-heads, new, headdim), as q: keys that are put behind those
+    v_new            (batch, kv-heads, new, valuedim)  that seq_lens counts, before all else;
+                     the output file gets k_cache and v_cache, too
+    tree_mask        (batch, queries, 2), I32: instead of the causal mask, a word of 64 bits,
+                     the low half first, whose bit j says that query i sees key n-queries+j
     cache_batch_idx  (batch), I32: the row of a cache without pages that has the keys of
                      each sequence; the cache may have any number of rows then
     left_pad         (batch), I32: how many first keys of each sequence are hidden
@@ -86,6 +102,18 @@ reported and dropped.`,
 	}
 }
 
+// maxSteps bounds the steps of a call: three dispatches each.
+const maxSteps = 1000
+
+func parseDecodePart(text string) (decodePart, error) {
+	for _, part := range []decodePart{readPart, appendPart, stepPart, prefillPart} {
+		if text == string(part) {
+			return part, nil
+		}
+	}
+	return "", fmt.Errorf("not one of %s, %s, %s, %s", readPart, appendPart, stepPart, prefillPart)
+}
+
 // The orders of the axes of a cache.
 const (
 	layoutNHD = "nhd"
@@ -102,13 +130,15 @@ type decodeFlags struct {
 	dtype                                             dtype.DType
 	alibi                                             attention.ALiBi
 	sinks                                             bool
+	parts                                             []decodePart
+	steps                                             int
 	config                                            *attention.DecodeConfig
 	set                                               *pflag.FlagSet
 }
 
 // Add implements Flags.
 func (d *decodeFlags) Add(f *pflag.FlagSet, sizes bool) {
-	d.set, d.score.causal, d.layout = f, true, layoutNHD
+	d.set, d.score.causal, d.layout, d.parts, d.steps = f, true, layoutNHD, []decodePart{readPart}, 1
 	if sizes {
 		IntVar(f, &d.batch, "batch", "number of sequences (default 16 on a GPU, 2 on a CPU device)")
 		IntVar(f, &d.heads, "heads", "query heads (default 32, or 4)")
@@ -119,6 +149,10 @@ func (d *decodeFlags) Add(f *pflag.FlagSet, sizes bool) {
 		IntVar(f, &d.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")
 		DTypeVar(f, &d.dtype, "dtype", "float16, bfloat16 (default on a GPU) or float32")
 		IntVar(f, &d.pageSize, "page-size", "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages")
+	}
+	if sizes {
+		f.Var(Value[[]decodePart]{&d.parts, ListOf(parseDecodePart), "PARTS"}, "part", "what a call is, a comma list of decode (default), append, step (both), prefill (append of a prompt of --keys, and its attention)")
+		IntVar(f, &d.steps, "steps", "steps of a call of --part step, one after the other (default 1)")
 	}
 	f.Var(Value[string]{&d.layout, OneOf([]string{layoutNHD, layoutHND}), "ORDER"}, "layout", "axes of the cache: nhd (default) has keys before heads, hnd heads before keys")
 	BoolVar(f, &d.score.causal, "causal", "hide the keys after each query (default true)")
@@ -136,8 +170,14 @@ func parseDecodeConfig(text string) (*attention.DecodeConfig, error) {
 	return &c, err
 }
 
-// FromFlags implements Flags.
-func (d *decodeFlags) FromFlags(cpu bool) (bench.Op, error) {
+// Several implements Multiple: a problem for each part.
+func (d *decodeFlags) Several(cpu bool) ([]bench.Op, error) {
+	if d.steps < 1 || d.steps > maxSteps {
+		return nil, fmt.Errorf("--steps %d is not in 1..%d", d.steps, maxSteps)
+	}
+	if d.steps > 1 && !slices.Contains(d.parts, stepPart) {
+		return nil, fmt.Errorf("--steps needs --part %s", stepPart)
+	}
 	var p attention.DecodeProblem
 	if err := d.score.apply(&p.Problem); err != nil {
 		return nil, err
@@ -166,9 +206,40 @@ func (d *decodeFlags) FromFlags(cpu bool) (bench.Op, error) {
 		keys = d.keys
 	}
 	p.ALiBi, p.Sinks = d.alibi, d.sinks
-	o, err := newDecodeOp(p, keys, d.layout == layoutHND)
-	o.config = d.config
-	return o, err
+	var list []bench.Op
+	for _, part := range d.parts {
+		if part == prefillPart {
+			o, err := newPrefillOp(p, keys, d.layout == layoutHND)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, o)
+			continue
+		}
+		steps := 1
+		if part == stepPart {
+			steps = d.steps
+		}
+		o, err := newDecodeOp(p, keys, d.layout == layoutHND, part, steps)
+		if err != nil {
+			return nil, err
+		}
+		o.config = d.config
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+// FromFlags implements Flags.
+func (d *decodeFlags) FromFlags(cpu bool) (bench.Op, error) {
+	list, err := d.Several(cpu)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) > 1 {
+		return nil, fmt.Errorf("--part: %d parts where one is measured", len(list))
+	}
+	return list[0], nil
 }
 
 // Suite implements Flags.
@@ -178,7 +249,7 @@ func (d *decodeFlags) Suite(small bool) []bench.Op {
 		if small {
 			c = c.small()
 		}
-		o, err := newDecodeOp(c.p, c.keys, d.layout == layoutHND)
+		o, err := newDecodeOp(c.p, c.keys, d.layout == layoutHND, readPart, 1)
 		if err != nil {
 			panic(err) // of constants
 		}

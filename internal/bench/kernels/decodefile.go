@@ -9,7 +9,7 @@ import (
 )
 
 // decodeNames are the tensors that an input file may hold.
-var decodeNames = []string{"q", "k_cache", "v_cache", "seq_lens", "block_table", "cache_batch_idx", "left_pad", "bias", "alibi_slopes", "sinks"}
+var decodeNames = []string{"q", "k_cache", "v_cache", "seq_lens", "block_table", "cache_batch_idx", "left_pad", "tree_mask", "bias", "alibi_slopes", "sinks", "k_new", "v_new"}
 
 // Inputs implements namer.
 func (d *decodeFlags) Inputs() []string { return decodeNames }
@@ -19,7 +19,7 @@ func (d *decodeFlags) Aliases() map[string]string { return nil }
 
 // FromFile implements Flags.
 func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
-	o := &decodeOp{keys: "of the file", heads: d.layout == layoutHND, state: &decodeState{}}
+	o := &decodeOp{part: readPart, keys: "of the file", heads: d.layout == layoutHND, state: &decodeState{}}
 	p := &o.p
 	if err := d.score.apply(&p.Problem); err != nil {
 		return nil, err
@@ -34,6 +34,19 @@ func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
 	}
 	if err := readFeatures(in, &p.Problem); err != nil {
 		return nil, err
+	}
+	if _, p.Tree = in.Tensor("tree_mask"); p.Tree && !d.set.Changed("causal") {
+		p.Causal = false
+	}
+	if _, ok := in.Tensor("k_new"); ok {
+		shape, _, err := Header(in.Tensors()).Floats("k_new", "batch", "kv-heads", "keys", "headdim")
+		if err != nil {
+			return nil, err
+		}
+		if shape[2] == 0 {
+			return nil, fmt.Errorf(`tensor "k_new": shape %v has no keys`, shape)
+		}
+		p.NewKeys, o.part, o.file = shape[2], stepPart, true
 	}
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -138,24 +151,47 @@ func readTable(in File, name string, axes int) ([]int32, error) {
 	return list, err
 }
 
-// checkTables returns an error unless every length is within the capacity, and every page that a
-// sequence needs is one of the cache. The sizes of tables are checked by CheckFile.
+// checkTables returns an error unless every length, the new keys with it, is within the capacity,
+// every page that a sequence needs is one of the cache, and new keys of two sequences go to places of
+// their own. The sizes of tables are checked by CheckFile.
 func (o *decodeOp) checkTables() error {
 	p := &o.p
 	each := 0
 	if p.PageSize > 0 {
 		each = p.SeqKV / p.PageSize
 	}
+	writer := map[int32]int{} // the sequence whose new keys a page, or a row of the cache, gets
+	writes := func(b int, table string, place int32) error {
+		if other, ok := writer[place]; ok && other != b {
+			return fmt.Errorf(`tensor %q: new keys of sequences %d and %d go to the same place, %d`, table, other, b, place)
+		}
+		writer[place] = b
+		return nil
+	}
 	for b, n := range o.tables.lens {
-		if n < 0 || int(n) > p.SeqKV {
+		end := int(n) + p.NewKeys
+		switch {
+		case n < 0 || int(n) > p.SeqKV:
 			return fmt.Errorf(`tensor "seq_lens": %d keys of sequence %d are not from 0 to %d, which the cache has room for`, n, b, p.SeqKV)
+		case end > p.SeqKV:
+			return fmt.Errorf(`tensor "seq_lens": %d keys of sequence %d and %d new ones are more than the %d that the cache has room for`, n, b, p.NewKeys, p.SeqKV)
+		case p.NewKeys > 0 && b < len(o.tables.rows):
+			if err := writes(b, "cache_batch_idx", o.tables.rows[b]); err != nil {
+				return err
+			}
 		}
 		if each == 0 || (b+1)*each > len(o.tables.blocks) {
 			continue
 		}
-		for i, page := range o.tables.blocks[b*each:][:(int(n)+p.PageSize-1)/p.PageSize] {
+		for i, page := range o.tables.blocks[b*each:][:(end+p.PageSize-1)/p.PageSize] {
 			if page < 0 || int(page) >= p.Pages {
 				return fmt.Errorf(`tensor "block_table": page %d of sequence %d is %d, and not one of the %d pages`, i, b, page, p.Pages)
+			}
+			if p.NewKeys == 0 || (i+1)*p.PageSize <= int(n) {
+				continue
+			}
+			if err := writes(b, "block_table", page); err != nil {
+				return err
 			}
 		}
 	}

@@ -16,9 +16,12 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A decodeOp is a call of attention.Decode.
+// A decodeOp is a call of attention.Decode, or of what stands around it: decodestep.go.
 type decodeOp struct {
 	p      attention.DecodeProblem
+	part   decodePart
+	steps  int  // of stepPart, one after the other; 0 is one
+	file   bool // the tensors are a file's: the caches are wanted, too
 	tables decodeTables
 	keys   string // the lengths as --keys has them
 	heads  bool   // the cache has heads before keys
@@ -63,6 +66,7 @@ func (o *decodeOp) Describe() string {
 	for _, f := range p.FeatureKeys() {
 		fmt.Fprintf(&b, ", %s", f)
 	}
+	b.WriteString(o.describePart())
 	return b.String()
 }
 
@@ -82,6 +86,7 @@ func (o *decodeOp) Keys() []bench.Key {
 		keys = int(o.tables.lens[0])
 	}
 	return []bench.Key{
+		{Name: "part", Value: string(o.part)}, {Name: "steps", Value: max(o.steps, 1)},
 		{Name: "dtype", Value: p.DType.String()}, {Name: "batch", Value: p.Batch}, {Name: "heads", Value: p.NumHeads}, {Name: "kv_heads", Value: p.NumKVHeads},
 		{Name: "queries", Value: p.SeqQ}, {Name: "keys", Value: keys}, {Name: "head_dim", Value: p.HeadDim}, {Name: "value_dim", Value: p.ValueHeadDim()},
 		{Name: "page_size", Value: p.PageSize}, {Name: "layout", Value: o.layout()}, {Name: "causal", Value: p.Causal}, {Name: "scale", Value: p.Scale},
@@ -91,28 +96,54 @@ func (o *decodeOp) Keys() []bench.Key {
 
 // Cost implements bench.Op.
 func (o *decodeOp) Cost(bench.Pass) (flops, bytes float64) {
-	return o.p.FLOPsOf(o.tables.lens), o.p.BytesOf(o.tables.lens)
+	for lens := range o.each() {
+		flops, bytes = flops+o.p.FLOPsOf(lens), bytes+o.p.BytesOf(lens)
+	}
+	switch o.part {
+	case stepPart:
+		bytes += float64(max(o.steps, 1)) * o.appendBytes()
+	case appendPart:
+		flops, bytes = 0, o.appendBytes()
+	}
+	return flops, bytes
 }
 
 // Amounts says what else reports count: each query makes a token.
 func (o *decodeOp) Amounts() []bench.Amount {
-	return []bench.Amount{
-		{Name: "tokens", Key: "token", Unit: "token", N: float64(o.p.Batch * o.p.SeqQ)},
-		{Name: "K and V", Key: "kv_byte", Unit: "B", N: o.p.CacheBytesOf(o.tables.lens)},
+	read := 0.0
+	for lens := range o.each() {
+		read += o.p.CacheBytesOf(lens)
 	}
+	if o.part == appendPart {
+		read = o.appendBytes()
+	}
+	return []bench.Amount{
+		{Name: "tokens", Key: "token", Unit: "token", N: float64(o.p.Batch * o.p.SeqQ * max(o.steps, 1))},
+		{Name: "K and V", Key: "kv_byte", Unit: "B", N: read},
+	}
+}
+
+// cacheShapes returns those of K and V as they lie in memory.
+func (o *decodeOp) cacheShapes() (k, v []int) {
+	k, v = o.p.KShape(), o.p.VShape()
+	if !o.heads {
+		k[1], k[2], v[1], v[2] = k[2], k[1], v[2], v[1]
+	}
+	return k, v
 }
 
 // Tensors implements bench.Op.
 func (o *decodeOp) Tensors() []bench.OpTensor {
 	p := &o.p
-	k, v := p.KShape(), p.VShape()
-	if !o.heads {
-		k[1], k[2], v[1], v[2] = k[2], k[1], v[2], v[1]
+	k, v := o.cacheShapes()
+	cache := bench.Input
+	if o.file && o.part == stepPart || o.part == appendPart {
+		cache = bench.Update
 	}
 	list := []bench.OpTensor{
 		{Name: "q", DType: p.DType, Shape: p.QShape()},
-		{Name: "k_cache", DType: p.DType, Shape: k},
-		{Name: "v_cache", DType: p.DType, Shape: v},
+		{Name: "k_cache", DType: p.DType, Shape: k, Role: cache},
+		{Name: "v_cache", DType: p.DType, Shape: v, Role: cache},
 		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Ints: o.tables.lens, Most: p.SeqKV},
 		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: bench.Output},
 		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: bench.Output},
@@ -126,6 +157,9 @@ func (o *decodeOp) Tensors() []bench.OpTensor {
 	if p.LeftPad {
 		list = append(list, bench.OpTensor{Name: "left_pad", DType: dtype.Int32, Shape: p.SeqLensShape(), Ints: o.tables.pad, Most: p.SeqKV})
 	}
+	if p.Tree {
+		list = append(list, bench.OpTensor{Name: "tree_mask", DType: dtype.Int32, Shape: p.TreeMaskShape(), Free: true})
+	}
 	if p.Bias.On {
 		list = append(list, bench.OpTensor{Name: "bias", DType: p.Bias.DType, Shape: p.BiasShape()})
 	}
@@ -135,17 +169,12 @@ func (o *decodeOp) Tensors() []bench.OpTensor {
 	if p.Sinks {
 		list = append(list, bench.OpTensor{Name: "sinks", Shape: p.SinksShape()})
 	}
-	return list
+	return o.partTensors(list)
 }
 
 func (o *decodeOp) options(impl string) (attention.Options, error) {
 	i, err := attention.ParseImpl(impl)
 	return attention.Options{Impl: i, DecodeConfig: o.config, Tuning: o.tuning}, err
-}
-
-// Choose implements bench.Op.
-func (o *decodeOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
-	return o.plan(caps, impl)
 }
 
 func (o *decodeOp) plan(caps *vk.Caps, impl string) (attention.Plan, error) {
@@ -163,25 +192,37 @@ func (o *decodeOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 		return err
 	}
 	opt.Workspace = workspace
+	decode, err := o.tensors(c, t)
+	if err != nil {
+		return err
+	}
+	if o.part == readPart {
+		return attention.Decode(c, decode, o.p, opt)
+	}
+	return o.recordPart(c, t, decode, opt)
+}
+
+// tensors returns those of Decode.
+func (o *decodeOp) tensors(c *vk.Cmd, t map[string]vk.Tensor) (attention.DecodeTensors, error) {
 	if o.state.t.IsZero() {
 		state, err := c.Device().NewTensor("state", dtype.Int32, o.p.StateShape()...)
 		if err != nil {
-			return err
+			return attention.DecodeTensors{}, err
 		}
 		o.state.t = state
 		if err := state.Zero(context.Background()); err != nil {
-			return err
+			return attention.DecodeTensors{}, err
 		}
 	}
 	k, v := t["k_cache"], t["v_cache"]
 	if !o.heads {
 		k, v = k.Permute(0, 2, 1, 3), v.Permute(0, 2, 1, 3)
 	}
-	return attention.Decode(c, attention.DecodeTensors{
+	return attention.DecodeTensors{
 		Q: t["q"], K: k, V: v, O: t["o"], LSE: t["lse"],
-		SeqLens: t["seq_lens"], BlockTable: t["block_table"], CacheBatchIdx: t["cache_batch_idx"], LeftPad: t["left_pad"],
+		SeqLens: t["seq_lens"], BlockTable: t["block_table"], CacheBatchIdx: t["cache_batch_idx"], LeftPad: t["left_pad"], TreeMask: t["tree_mask"],
 		Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], State: o.state.t,
-	}, o.p, opt)
+	}, nil
 }
 
 // decodeOperations is what the reference of a call may cost: some seconds on a few cores.
@@ -191,9 +232,18 @@ const decodeOperations = 2e9
 func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
 	p := &o.p
 	in := ref.DecodeInputs[float32]{
-		Q: t["q"], K: t["k_cache"], V: t["v_cache"], Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"],
+		Q: t["q"], Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"],
 		SeqLens: o.tables.lens, BlockTable: o.tables.blocks, CacheBatchIdx: o.tables.rows, LeftPad: o.tables.pad, KeysFirst: !o.heads,
 	}
+	in.K, in.V = o.appended(&in, t)
+	if o.part == appendPart {
+		return o.caches(&in), nil
+	}
+	last := slices.Clone(o.tables.lens)
+	for lens := range o.each() {
+		copy(last, lens)
+	}
+	in.SeqLens = last
 	heads, err := ref.Decode(in, *p, decodeOperations)
 	if err != nil {
 		return nil, err
@@ -215,10 +265,11 @@ func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Refere
 	return append(list, lse...), nil
 }
 
-// newDecodeOp returns the op of a problem with sequences of so many keys. Pages of the sequences
-// lie in a random order; their number and the capacity are what the keys need.
-func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool) (*decodeOp, error) {
-	o := &decodeOp{p: p, keys: keys.text, heads: heads, state: &decodeState{}}
+// newDecodeOp returns the op of a problem with sequences of so many keys, and of steps that append as
+// many to each as there are queries. Pages of the sequences lie in a random order; their number and
+// the capacity are what the keys need.
+func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool, part decodePart, steps int) (*decodeOp, error) {
+	o := &decodeOp{p: p, keys: keys.text, heads: heads, part: part, steps: steps, state: &decodeState{}}
 	o.p.SeqKV, o.p.PageSize = 1, 0
 	if err := o.p.Validate(); err != nil { // before anything is made of it
 		return o, err
@@ -227,9 +278,13 @@ func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool) (*decode
 		return o, fmt.Errorf("--batch %d is more than %d sequences", p.Batch, maxPacked)
 	}
 	lens, most := keys.lens(p.Batch), 1
-	for _, n := range lens {
+	if part != readPart {
+		o.p.NewKeys = p.SeqQ
+	}
+	for i, n := range lens {
 		o.tables.lens = append(o.tables.lens, int32(n))
-		most = max(most, n)
+		lens[i] += o.p.NewKeys * steps
+		most = max(most, lens[i])
 	}
 	o.p.SeqKV, o.p.PageSize = most, p.PageSize
 	if p.PageSize > 0 {
@@ -318,6 +373,9 @@ func (o *decodeOp) Use(tuning *kit.Tuning) bench.Op {
 // Tunables implements bench.Tuner. With --config only that is compared with what flashvk
 // chooses.
 func (o *decodeOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	if o.part != readPart {
+		return nil, fmt.Errorf("decode: --part %s has no configurations of its own", o.part)
+	}
 	return []bench.Tunable{&bench.Choices[attention.DecodeProblem, attention.DecodeConfig]{
 		Of: o, Side: p, Kernel: "decode", KernelPass: p.Kit(), Problem: o.p,
 		PathOf: func(c attention.DecodeConfig) string { return c.Impl.String() },
@@ -348,15 +406,28 @@ func (o *decodeOp) candidates(caps *vk.Caps, impl string) ([]attention.DecodeCon
 	return list, err
 }
 
-// Note says what the one dispatch of a call does.
-func (o *decodeOp) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
+// Note says what the dispatches of a call do.
+func (o *decodeOp) Note(caps *vk.Caps, impl string, _ bench.Pass, list []bench.DispatchProfile) error {
 	plan, err := o.plan(caps, impl)
 	if err != nil {
 		return err
 	}
+	step := 0 // of stepPart
 	for i := range list {
 		x := &list[i].Note
-		x.FLOPs, x.Bytes = o.Cost(p)
+		switch {
+		case o.appends(list[i].Kernel):
+			x.Bytes = o.appendBytes()
+			continue
+		case !strings.HasPrefix(list[i].Kernel, "attention_decode"):
+			continue
+		}
+		lens := slices.Clone(o.tables.lens)
+		for b := range lens {
+			lens[b] += int32(step * o.p.NewKeys)
+		}
+		step++
+		x.FLOPs, x.Bytes = o.p.FLOPsOf(lens), o.p.BytesOf(lens)
 		x.Matrices, x.DType = plan.Decode.Impl == attention.CoopMat, o.p.DType
 		x.Text = o.Describe()
 	}

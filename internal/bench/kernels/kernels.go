@@ -74,6 +74,12 @@ type Suited interface {
 	Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error)
 }
 
+// Multiple is Flags that may mean several problems at once.
+type Multiple interface {
+	// Several is FromFlags that returns all of them.
+	Several(cpu bool) ([]bench.Op, error)
+}
+
 // Suites returns the suites of flags.
 func Suites(f Flags) []bench.Suite {
 	if s, ok := f.(Suited); ok {

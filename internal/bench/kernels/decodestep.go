@@ -1,0 +1,229 @@
+package kernels
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A decodePart is what of a generation a call of decodeOp is.
+type decodePart string
+
+// The parts: of a step what reads the cache, what writes it, and both one after the other.
+const (
+	readPart   decodePart = "decode"
+	appendPart decodePart = "append"
+	stepPart   decodePart = "step"
+)
+
+// each yields the lengths before each step.
+func (o *decodeOp) each() iter.Seq[[]int32] {
+	return func(yield func([]int32) bool) {
+		lens := slices.Clone(o.tables.lens)
+		for range max(o.steps, 1) {
+			if !yield(lens) {
+				return
+			}
+			for b := range lens {
+				lens[b] += int32(o.p.NewKeys)
+			}
+		}
+	}
+}
+
+// describePart says what a call is, "" for a call of Decode.
+func (o *decodeOp) describePart() string {
+	switch {
+	case o.part == appendPart:
+		return fmt.Sprintf("; append of %d keys", o.p.NewKeys)
+	case o.part == stepPart && o.steps > 1:
+		return fmt.Sprintf("; %d steps of append and decode, of %d keys each", o.steps, o.p.NewKeys)
+	case o.part == prefillPart:
+		return "; append and forward of a prompt"
+	case o.part == stepPart:
+		return fmt.Sprintf("; append of %d keys, and decode", o.p.NewKeys)
+	}
+	return ""
+}
+
+// append returns the problem of Append: of a file K and Q are rotated already.
+func (o *decodeOp) append() attention.AppendProblem {
+	p := attention.AppendProblem{DecodeProblem: o.p}
+	if !o.file {
+		p.RoPE.Dims = p.HeadDim
+	}
+	return p
+}
+
+// appendBytes returns the least traffic of one call of Append.
+func (o *decodeOp) appendBytes() float64 {
+	p := o.append()
+	bytes := 2*formatBytes(p.DType, p.NewKShape(), p.NewVShape()) + 4*float64(p.Batch)
+	if p.RoPE.Dims > 0 {
+		bytes += 2*formatBytes(p.DType, p.QShape()) + 4*float64(p.Batch*p.NewKeys*p.RoPE.Dims)
+	}
+	return bytes
+}
+
+// formatBytes returns the bytes of tensors of a format.
+func formatBytes(t dtype.DType, shapes ...[]int) (sum float64) {
+	for _, shape := range shapes {
+		n := float64(t.Size())
+		for _, s := range shape {
+			n *= float64(s)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// partTensors returns the tensors of the part, of those of Decode. Measured, K and Q are rotated by
+// angles of 0: a call leaves Q as it was, so that it may come again.
+func (o *decodeOp) partTensors(list []bench.OpTensor) []bench.OpTensor {
+	if o.part == readPart {
+		return list
+	}
+	p := o.append()
+	if o.part == appendPart {
+		list = slices.DeleteFunc(list, func(t bench.OpTensor) bool {
+			return !slices.Contains([]string{"q", "k_cache", "v_cache", "seq_lens", "block_table"}, t.Name)
+		})
+	}
+	list = append(list, bench.OpTensor{Name: "k_new", DType: p.DType, Shape: p.NewKShape()}, bench.OpTensor{Name: "v_new", DType: p.DType, Shape: p.NewVShape()})
+	if p.RoPE.Dims > 0 {
+		shape := []int{p.SeqKV, p.RoPE.Dims / 2}
+		list = append(list,
+			bench.OpTensor{Name: "cos", Shape: shape, Draw: func(float32) float32 { return 1 }},
+			bench.OpTensor{Name: "sin", Shape: shape, Draw: func(float32) float32 { return 0 }})
+	}
+	return list
+}
+
+// appendTensors returns those of Append, of those of a call and of Decode.
+func (o *decodeOp) appendTensors(t map[string]vk.Tensor, decode *attention.DecodeTensors) attention.AppendTensors {
+	x := attention.AppendTensors{
+		NewK: t["k_new"], NewV: t["v_new"], K: decode.K, V: decode.V,
+		SeqLens: decode.SeqLens, BlockTable: decode.BlockTable, CacheBatchIdx: decode.CacheBatchIdx, State: decode.State,
+	}
+	if !o.file {
+		x.Q, x.Cos, x.Sin = t["q"], t["cos"], t["sin"]
+	}
+	return x
+}
+
+// recordPart records what is not Decode alone.
+func (o *decodeOp) recordPart(c *vk.Cmd, t map[string]vk.Tensor, decode attention.DecodeTensors, opt attention.Options) error {
+	p, in, n := o.append(), o.appendTensors(t, &decode), max(o.steps, 1)
+	for i := range n {
+		if i > 0 {
+			if err := attention.Advance(c, decode.SeqLens, p.NewKeys); err != nil {
+				return err
+			}
+		}
+		if err := attention.Append(c, in, p); err != nil || o.part == appendPart {
+			return err
+		}
+		if err := attention.Decode(c, decode, o.p, opt); err != nil {
+			return err
+		}
+	}
+	if n == 1 {
+		return nil
+	}
+	return attention.Advance(c, decode.SeqLens, -(n-1)*p.NewKeys) // for the next call
+}
+
+// A newKey is a row of k_new and v_new, and the row of the caches that it goes to.
+type newKey struct{ from, to int }
+
+// newKeys lists those of all steps.
+func (o *decodeOp) newKeys(in *ref.DecodeInputs[float32]) (list []newKey) {
+	for lens := range o.each() {
+		for b, n := range lens {
+			for kv := range o.p.NumKVHeads {
+				for i := range o.p.NewKeys {
+					list = append(list, newKey{(b*o.p.NumKVHeads+kv)*o.p.NewKeys + i, in.At(&o.p, b, kv, int(n)+i)})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// appended returns the caches after all steps.
+func (o *decodeOp) appended(in *ref.DecodeInputs[float32], t map[string][]float32) (k, v []float32) {
+	k, v = t["k_cache"], t["v_cache"]
+	if o.part == readPart {
+		return k, v
+	}
+	k, v = slices.Clone(k), slices.Clone(v)
+	dk, dv := o.p.HeadDim, o.p.ValueHeadDim()
+	for _, x := range o.newKeys(in) {
+		copy(k[x.to*dk:][:dk], t["k_new"][x.from*dk:])
+		copy(v[x.to*dv:][:dv], t["v_new"][x.from*dv:])
+	}
+	return k, v
+}
+
+// caches returns what Append makes of the caches: the new rows, bit for bit.
+func (o *decodeOp) caches(in *ref.DecodeInputs[float32]) bench.Reference {
+	rows := func(name string, x []float32, dim int) bench.Expected {
+		e := bench.Expected{Name: name}
+		for _, row := range o.newKeys(in) {
+			for i := range dim {
+				e.At, e.Want = append(e.At, row.to*dim+i), append(e.Want, float64(x[row.to*dim+i]))
+			}
+		}
+		return e
+	}
+	return bench.Expectations{rows("k_cache", in.K, o.p.HeadDim), rows("v_cache", in.V, o.p.ValueHeadDim())}
+}
+
+// appendPlan is the Plan of Append, which has one kernel.
+type appendPlan struct{ module string }
+
+// String implements kit.Plan.
+func (appendPlan) String() string { return "append" }
+
+// Workspace implements kit.Plan.
+func (appendPlan) Workspace() int64 { return 0 }
+
+// Kernels implements kit.Plan.
+func (p appendPlan) Kernels() []string { return []string{p.module} }
+
+func (o *decodeOp) appendPlan() appendPlan { return appendPlan{appendModule + "." + o.p.DType.Short()} }
+
+const appendModule = "attention_append"
+
+// appends reports whether a kernel is that of Append.
+func (o *decodeOp) appends(kernel string) bool { return strings.HasPrefix(kernel, appendModule) }
+
+// stepPlan is that of Append and of what comes after it.
+type stepPlan struct {
+	attention.Plan
+	before appendPlan
+}
+
+// Kernels implements kit.Plan.
+func (p stepPlan) Kernels() []string { return append(p.before.Kernels(), p.Plan.Kernels()...) }
+
+// Choose implements bench.Op.
+func (o *decodeOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
+	before := o.appendPlan()
+	if o.part == appendPart {
+		return before, nil
+	}
+	plan, err := o.plan(caps, impl)
+	if err != nil || o.part == readPart {
+		return plan, err
+	}
+	return stepPlan{plan, before}, nil
+}
