@@ -24,7 +24,7 @@ func (p *Problem) asDecode() (DecodeProblem, error) {
 // forwardAsDecode returns how Forward runs p on the kernels of Decode; false if it takes its own.
 func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, origin kit.Origin, ok bool, err error) {
 	forced := opt.DecodeConfig != nil
-	few := opt.Impl == Auto && opt.Config == nil && p.SeqQ <= decodeMostQueries && p.SeqKV >= decodeFewestKeys
+	few := opt.Impl == Auto && opt.Config == nil && p.SeqQ <= MaxDecodeQueries && p.SeqKV >= decodeFewestKeys
 	if !forced && !few || p.Validate() != nil {
 		return c, origin, false, nil
 	}
@@ -38,23 +38,50 @@ func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, o
 		}
 		return c, origin, err == nil, err
 	}
-	return c, origin, err == nil && d.groupRows() <= decodeMostRows(caps, c.Impl), nil
+	return c, origin, err == nil && decodesFaster(caps, p, c.Impl), nil
 }
 
-// From fewer keys, or for more queries of a sequence or rows of a group, Forward's own kernels are
-// faster, or as fast: TUNING.md has the runs.
-const (
-	decodeFewestKeys  = 256
-	decodeMostQueries = 16
-)
+// decodeFewestKeys is the least number of keys for which the kernels of Decode were measured.
+const decodeFewestKeys = 128
 
-// decodeMostRows returns how many rows of a key head the kernels of Decode are faster for. Scalar ones
-// read keys again for every 4 rows, and compete with matrices but on a CPU device.
-func decodeMostRows(caps *vk.Caps, impl Impl) int {
-	if impl == Scalar && caps.Type != vk.CPU {
-		return 2 * decodeRows
+// decodesFaster reports whether the kernels of a path of Decode are faster than Forward's own: a rule
+// that follows what an H200 measured, testdata/h200_few_queries.csv. It asks what the other kernels do:
+//
+//	again    they read keys once for each head of a group, since they cannot pack it (pack.go)
+//	divided  they divide the keys of a head among workgroups (combine.go)
+//
+// Without the second and with the first they are up to 24 times slower. Else what decides is how
+// many keys there are for the device to start on, and how many rows each of them is multiplied with.
+func decodesFaster(caps *vk.Caps, p *Problem, impl Impl) bool {
+	rows := p.NumHeads / p.NumKVHeads * p.SeqQ
+	keys, work := p.SeqKV, float64(p.Batch)*float64(p.NumKVHeads)*float64(p.SeqKV)
+	heads, again := p.NumKVHeads, false
+	if !packs(p) {
+		heads, again = p.NumHeads, p.NumHeads > p.NumKVHeads
 	}
-	return 64
+	divided := p.Plain() && float64(p.Batch)*float64(heads) <= maxSplitFill*float64(caps.ComputeUnits)
+	short := max(p.HeadDim, p.ValueHeadDim()) <= 64
+	switch {
+	case caps.Type == vk.CPU:
+		return rows <= 128
+	case impl == Scalar: // its arithmetic competes with that of matrices
+		most := 4
+		if p.DType == dtype.Float32 && !short {
+			most = 16
+		}
+		return rows <= most && (keys >= 512 || work >= 1<<14)
+	case again && !divided:
+		return rows <= 64 || rows <= 128 && !short
+	case p.HeadDim > 192:
+		return rows <= 64
+	case rows > 16:
+		return again && rows <= 64 && work >= 1<<16
+	case !short:
+		return keys >= 512 || work >= 1<<15
+	case again:
+		return work >= 1<<17
+	}
+	return work >= 1<<18 && (keys >= 512 && rows <= 8 || keys >= 4096)
 }
 
 // forwardDecode records the kernel of Decode for p, in memory that c owns.
