@@ -158,6 +158,7 @@ func TestBenchDecodeParts(t *testing.T) {
 	} {
 		require.Equal(t, want.part, cell(i+1, "part"))
 		require.Equal(t, want.steps, cell(i+1, "steps"))
+		require.Equal(t, "9", cell(i+1, "keys"))
 		require.Equal(t, "ok", cell(i+1, "status"))
 		number := func(name string) float64 {
 			x, err := strconv.ParseFloat(cell(i+1, name), 64)

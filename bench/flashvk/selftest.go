@@ -223,7 +223,7 @@ func (t *tested) failure() error {
 	}
 	if failed := t.fixed.Failed(); len(failed) > 0 {
 		p := failed[0]
-		return fmt.Errorf("%d of %d paths must not be used, the first %v %v for %v: %s: %s", len(failed), len(t.fixed.Paths), p.Impl, p.Pass, p.DType, p.Verdict, p.Why)
+		return fmt.Errorf("%d of %d paths must not be used, the first %v %v for %v: %s: %s", len(failed), len(t.fixed.Paths), p.Impl, p.What(), p.DType, p.Verdict, p.Why)
 	}
 	return nil
 }

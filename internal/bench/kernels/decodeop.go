@@ -85,6 +85,9 @@ func (o *decodeOp) Keys() []bench.Key {
 	if len(o.tables.lens) > 0 && slices.Max(o.tables.lens) == slices.Min(o.tables.lens) {
 		keys = int(o.tables.lens[0])
 	}
+	if o.part == prefillPart {
+		keys = p.SeqKV
+	}
 	return []bench.Key{
 		{Name: "part", Value: string(o.part)}, {Name: "steps", Value: max(o.steps, 1)},
 		{Name: "dtype", Value: p.DType.String()}, {Name: "batch", Value: p.Batch}, {Name: "heads", Value: p.NumHeads}, {Name: "kv_heads", Value: p.NumKVHeads},

@@ -34,14 +34,19 @@ func newOnDevice(ctx context.Context, d *vk.Device, hang time.Duration, g *gate,
 		if err := call(c); err != nil {
 			return err
 		}
-		for _, x := range c.Modules() {
-			if !slices.ContainsFunc(f.modules, func(y vk.ModuleInfo) bool { return x.Name == y.Name }) {
-				f.modules = append(f.modules, x)
-			}
-		}
+		f.ran(c.Modules())
 		return nil
 	}
 	return f
+}
+
+// ran notes modules.
+func (f *onDevice) ran(modules []vk.ModuleInfo) {
+	for _, x := range modules {
+		if !slices.ContainsFunc(f.modules, func(y vk.ModuleInfo) bool { return x.Name == y.Name }) {
+			f.modules = append(f.modules, x)
+		}
+	}
 }
 
 // forwardRefuses returns why a path does not take a forward problem.

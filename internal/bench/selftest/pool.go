@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -19,7 +18,7 @@ import (
 type item struct {
 	suite *suite
 	impl  attention.Impl
-	c     *attntest.Case
+	c     *testCase
 	path  *Path
 	rank  int  // the order in which items are reported, and those of a path run
 	alone bool // beside others there was too little memory
@@ -27,7 +26,7 @@ type item struct {
 
 // String says what is run.
 func (it *item) String() string {
-	return fmt.Sprintf("%v %v: %s", it.impl, it.suite.pass, it.c.Name)
+	return fmt.Sprintf("%v %v: %s", it.impl, it.path.What(), it.c.name)
 }
 
 func byRank(a, b *item) int { return cmp.Compare(a.rank, b.rank) }
@@ -52,11 +51,14 @@ func (r *run) items(suites []suite) []*item {
 	for _, impl := range r.Impls {
 		for i := range suites {
 			s := &suites[i]
+			if s.impls != nil && !slices.Contains(s.impls, impl) {
+				continue
+			}
 			for _, c := range s.cases {
-				p := r.report.path(impl, s.pass, c.Problem.DType)
+				p := r.report.path(impl, s, c.dtype)
 				switch {
 				case p.Verdict == Unsupported:
-				case r.refuses(s.pass, impl, c) != nil:
+				case r.refuses(s, impl, c) != nil:
 					p.Refused++
 				default:
 					list = append(list, &item{suite: s, impl: impl, c: c, path: p, rank: len(list)})

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -23,7 +22,7 @@ func made(n int, check func(ctx context.Context, g *gate, i int) error) []*item 
 	}
 	var list []*item
 	for i := range n {
-		list = append(list, &item{suite: s, c: &attntest.Case{Name: fmt.Sprint(i)}, path: new(Path), rank: i})
+		list = append(list, &item{suite: s, c: &testCase{name: fmt.Sprint(i)}, path: new(Path), rank: i})
 	}
 	return list
 }
@@ -143,7 +142,7 @@ func TestAlone(t *testing.T) {
 	r := &run{Options: Options{Budget: time.Hour}, start: time.Now(), workers: 4, report: new(Report)}
 	require.NoError(t, r.runItems(context.Background(), items, time.Now().Add(time.Hour)))
 	for _, it := range items {
-		require.Equal(t, Path{Right: 1}, *it.path, "item %s", it.c.Name)
+		require.Equal(t, Path{Right: 1}, *it.path, "item %s", it.c.name)
 	}
 	never := made(3, func(context.Context, *gate, int) error { return vk.ErrOutOfDeviceMemory })
 	require.NoError(t, r.runItems(context.Background(), never, time.Now().Add(time.Hour)))

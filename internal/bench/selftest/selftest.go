@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,6 +62,7 @@ func (v Verdict) Bad() bool { return v == Wrong || v == Hung || v == Lost }
 
 // A Path is the outcome for a path, a pass and a format.
 type Path struct {
+	Kernel  string // attention, decode or append
 	Impl    attention.Impl
 	Pass    bench.Pass // Forward or Backward
 	DType   dtype.DType
@@ -71,6 +73,14 @@ type Path struct {
 	Refused          int     // cases that this path does not take
 	Worst            float64 // largest error by what is allowed
 	Speed            float64 // time of the scalar path by that of this one; 0: not measured
+}
+
+// What names the pass of attention, or the other kernel.
+func (p *Path) What() string {
+	if p.Kernel != attentionKernel {
+		return p.Kernel
+	}
+	return p.Pass.String()
 }
 
 // A Report is the outcome for a device.
@@ -187,7 +197,9 @@ func (r *run) cases(ctx context.Context) error {
 	for _, impl := range r.Impls {
 		for _, s := range suites {
 			for _, t := range formats {
-				r.report.Paths = append(r.report.Paths, newPath(r.d.Caps(), impl, s.pass, t))
+				if s.impls == nil || slices.Contains(s.impls, impl) {
+					r.report.Paths = append(r.report.Paths, newPath(r.d.Caps(), impl, &s, t))
+				}
 			}
 		}
 	}
@@ -240,9 +252,9 @@ func (r *run) leave(items []*item) {
 	}
 }
 
-// path returns the Path of a pass and a format.
-func (r *Report) path(impl attention.Impl, pass bench.Pass, t dtype.DType) *Path {
-	i := slices.IndexFunc(r.Paths, func(p Path) bool { return p.Impl == impl && p.Pass == pass && p.DType == t })
+// path returns the Path of a suite and a format.
+func (r *Report) path(impl attention.Impl, s *suite, t dtype.DType) *Path {
+	i := slices.IndexFunc(r.Paths, func(p Path) bool { return p.Impl == impl && p.Kernel == s.kernel && p.Pass == s.pass && p.DType == t })
 	return &r.Paths[i]
 }
 
@@ -269,13 +281,20 @@ func (r *run) step(what string) {
 	}
 }
 
-// newPath returns the Path of a pass and a format, unsupported if there is no
+// newPath returns the Path of a suite and a format, unsupported if there is no
 // problem at all that it takes.
-func newPath(caps *vk.Caps, impl attention.Impl, pass bench.Pass, t dtype.DType) Path {
-	p := Path{Impl: impl, Pass: pass, DType: t}
+func newPath(caps *vk.Caps, impl attention.Impl, s *suite, t dtype.DType) Path {
+	p := Path{Kernel: s.kernel, Impl: impl, Pass: s.pass, DType: t}
 	problem := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}
-	if err := attention.Supports(caps, problem, pass.Kit(), attention.Options{Impl: impl}); err != nil {
-		p.Verdict, p.Why = Unsupported, bench.Reason("attention", impl.String(), err)
+	var err error
+	switch s.kernel {
+	case attentionKernel:
+		err = attention.Supports(caps, problem, s.pass.Kit(), attention.Options{Impl: impl})
+	case decodeKernel:
+		_, err = attention.ChooseDecode(caps, attention.DecodeProblem{Problem: problem}, attention.Options{Impl: impl})
+	}
+	if err != nil {
+		p.Verdict, p.Why = Unsupported, strings.TrimPrefix(bench.Reason(attentionKernel, impl.String(), err), s.kernel+": ")
 	}
 	return p
 }
@@ -296,11 +315,11 @@ func (r *run) add(o outcome) {
 	r.report.ran(o.modules, o.err == nil)
 	switch {
 	case errors.Is(o.err, context.DeadlineExceeded):
-		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", o.c.Name, r.Hang)
+		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", o.c.name, r.Hang)
 	case errors.Is(o.err, vk.ErrDeviceLost):
-		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", o.c.Name, o.err)
+		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", o.c.name, o.err)
 	case o.err != nil && p.Verdict == "":
-		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", o.c.Name, o.err)
+		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", o.c.name, o.err)
 	}
 }
 
@@ -317,7 +336,7 @@ func (r *run) recover(ctx context.Context, culprit *item) error {
 	r.d = nil
 	var err error
 	if r.d, err = r.Open(); err != nil {
-		return fmt.Errorf("after %s: %w", culprit.c.Name, err)
+		return fmt.Errorf("after %s: %w", culprit.c.name, err)
 	}
 	return nil
 }

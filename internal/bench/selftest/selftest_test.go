@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, r.run(context.Background()))
 	report := r.report
 	require.Empty(t, report.Failed())
-	require.Len(t, report.Paths, 6)
+	require.Len(t, report.Paths, 12)
 	for _, p := range report.Paths {
 		require.Contains(t, []Verdict{Pass, Unsupported}, p.Verdict, p.Why)
 	}
@@ -53,13 +53,19 @@ func TestRun(t *testing.T) {
 	require.Equal(t, bench.Backward, gradients.Pass)
 	require.Equal(t, Pass, gradients.Verdict, gradients.Why)
 	require.Greater(t, gradients.Right, 3)
+	for i, kernel := range []string{"decode", "append"} {
+		p := report.Paths[8+3*i]
+		require.Equal(t, kernel, p.What())
+		require.Equal(t, Pass, p.Verdict, p.Why)
+		require.Greater(t, p.Right, 3)
+	}
 	require.Greater(t, gradients.Worst, 0.0)
 	require.LessOrEqual(t, gradients.Worst, 1.0)
 	require.Greater(t, float32s.Right, 5)
 	require.Greater(t, float32s.Worst, 0.0)
 	require.LessOrEqual(t, float32s.Worst, 1.0)
 	require.Len(t, report.Ceilings, 4)
-	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "micro_copy"} {
+	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "attention_decode.f32", "attention_append.f32", "attention_advance", "micro_copy"} {
 		i := slices.IndexFunc(report.Modules, func(m Module) bool { return m.Name == want })
 		require.GreaterOrEqual(t, i, 0, "%s did not run", want)
 		require.Positive(t, report.Modules[i].Right)
@@ -69,6 +75,7 @@ func TestRun(t *testing.T) {
 	var text strings.Builder
 	require.NoError(t, bench.WriteSheet(&text, report.Sheet(), bench.Table))
 	require.Regexp(t, `\nscalar +forward +float32 +pass +\d+ +0 `, text.String())
+	require.Regexp(t, `\nscalar +decode +float32 +pass +\d+ +0 `, text.String())
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

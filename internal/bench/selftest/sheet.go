@@ -28,7 +28,7 @@ func (r *Report) pathSection() sheet.Section {
 		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 3})
 	}
 	for _, p := range r.Paths {
-		row := []string{p.Impl.String(), p.Pass.String(), p.DType.String(), string(p.Verdict)}
+		row := []string{p.Impl.String(), p.What(), p.DType.String(), string(p.Verdict)}
 		if p.Verdict == Unsupported {
 			row = append(row, "-", "-", "-", "-", "-", "-")
 		} else {
@@ -36,7 +36,7 @@ func (r *Report) pathSection() sheet.Section {
 		}
 		s.Rows = append(s.Rows, row)
 		if p.Why != "" && (p.Verdict != NotRun || p.Left == 0) { // what there was no time for is one line below
-			s.Note("%v %v, %v: %s: %s", p.Impl, p.Pass, p.DType, p.Verdict, text.Line(p.Why))
+			s.Note("%v %v, %v: %s: %s", p.Impl, p.What(), p.DType, p.Verdict, text.Line(p.Why))
 		}
 	}
 	for _, c := range r.Ceilings {

@@ -26,7 +26,7 @@ func (r *run) speeds(ctx context.Context) error {
 		}
 		var impls []string
 		for _, p := range r.report.Paths {
-			if p.Pass == bench.Forward && p.DType == t && p.Verdict == Pass {
+			if p.Kernel == attentionKernel && p.Pass == bench.Forward && p.DType == t && p.Verdict == Pass {
 				impls = append(impls, p.Impl.String())
 			}
 		}
@@ -62,7 +62,9 @@ func (r *run) compare(problem attention.Problem, results []bench.Result) {
 	at := slices.IndexFunc(results, func(x bench.Result) bool { return x.Impl == attention.Scalar.String() })
 	scalar := results[at].NS()
 	for _, x := range results {
-		i := slices.IndexFunc(r.report.Paths, func(p Path) bool { return p.Pass == bench.Forward && p.DType == t && p.Impl.String() == x.Impl })
+		i := slices.IndexFunc(r.report.Paths, func(p Path) bool {
+			return p.Kernel == attentionKernel && p.Pass == bench.Forward && p.DType == t && p.Impl.String() == x.Impl
+		})
 		if i < 0 {
 			r.naive(t, x)
 			continue

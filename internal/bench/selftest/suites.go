@@ -7,15 +7,35 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A suite is that of a pass.
+// The kernels that have suites.
+const (
+	attentionKernel = "attention"
+	decodeKernel    = "decode"
+	appendKernel    = "append"
+)
+
+// A testCase is one of a suite, of attention or of another kernel.
+type testCase struct {
+	name      string
+	dtype     dtype.DType
+	cost      float64
+	attention *attntest.Case
+	fixed     trial.Problem
+}
+
+// A suite is that of a pass of attention, or of another kernel.
 type suite struct {
-	pass  bench.Pass
-	cases []*attntest.Case                                     // the cheap ones first
-	check func(ctx context.Context, g *gate, it *item) outcome // several goroutines call it
+	kernel string
+	pass   bench.Pass
+	impls  []attention.Impl                                     // paths of the kernel; nil: all
+	cases  []*testCase                                          // the cheap ones first
+	check  func(ctx context.Context, g *gate, it *item) outcome // several goroutines call it
 }
 
 // suites returns the suites for the device: a software driver has no time for
@@ -28,18 +48,18 @@ func (r *run) suites() []suite {
 	forward := attntest.NewSuite(set, attntest.Reference, attntest.TwicePlain)
 	backward := attntest.NewBackwardSuite(set, attntest.BackwardReference, attntest.PlainGradients)
 	list := []suite{
-		{bench.Forward, forward.Cases, func(ctx context.Context, g *gate, it *item) outcome {
+		{attentionKernel, bench.Forward, nil, ofAttention(forward.Cases), func(ctx context.Context, g *gate, it *item) outcome {
 			dev := newOnDevice(ctx, r.d, r.Hang, g, it)
 			var got attntest.Forwarder = dev
 			if r.forwarder != nil {
 				got = r.forwarder(it.impl)
 			}
-			report, err := forward.Check(it.c, got)
+			report, err := forward.Check(it.c.attention, got)
 			return outcome{it, max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err, dev.modules}
 		}},
-		{bench.Backward, backward.Cases, func(ctx context.Context, g *gate, it *item) outcome {
+		{attentionKernel, bench.Backward, nil, ofAttention(backward.Cases), func(ctx context.Context, g *gate, it *item) outcome {
 			dev := newOnDevice(ctx, r.d, r.Hang, g, it)
-			report, err := backward.Check(it.c, dev)
+			report, err := backward.Check(it.c.attention, dev)
 			o := outcome{it, 0, err, dev.modules}
 			for _, x := range report {
 				o.worst = max(o.worst, share(x.Diff.Off, x.Bound))
@@ -47,15 +67,42 @@ func (r *run) suites() []suite {
 			return o
 		}},
 	}
+	if r.forwarder == nil { // which stands for attention
+		for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
+			list = append(list, suite{decodeKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedDecode(impl)), r.checkFixed})
+		}
+		list = append(list, suite{appendKernel, bench.Forward, []attention.Impl{attention.Scalar}, ofTrial(trial.FixedAppend()), r.checkFixed})
+	}
 	for i := range list {
 		s := &list[i]
-		s.cases = slices.Clone(s.cases)
-		slices.SortStableFunc(s.cases, func(a, b *attntest.Case) int { return cmp.Compare(a.FLOPs(), b.FLOPs()) })
+		slices.SortStableFunc(s.cases, func(a, b *testCase) int { return cmp.Compare(a.cost, b.cost) })
 		if r.most > 0 {
 			s.cases = s.cases[:r.most]
 		}
 	}
 	return list
+}
+
+func ofAttention(cases []*attntest.Case) (list []*testCase) {
+	for _, c := range cases {
+		list = append(list, &testCase{name: c.Name, dtype: c.Problem.DType, cost: c.FLOPs(), attention: c})
+	}
+	return list
+}
+
+func ofTrial(cases []trial.Fixed) (list []*testCase) {
+	for _, c := range cases {
+		list = append(list, &testCase{name: c.Name, dtype: c.DType, cost: c.Cost, fixed: c.Problem})
+	}
+	return list
+}
+
+// checkFixed runs a problem of another kernel than attention.
+func (r *run) checkFixed(ctx context.Context, g *gate, it *item) outcome {
+	dev := newOnDevice(ctx, r.d, r.Hang, g, it)
+	runner := trial.OnDevice(dev.Device, dev.ran)
+	err := it.c.fixed.Check(ctx, runner)
+	return outcome{it, 0, err, dev.modules}
 }
 
 // share returns an error by its bound, 0 if nothing is allowed.
@@ -67,15 +114,17 @@ func share(off, bound float64) float64 {
 }
 
 // refuses returns why a path does not take a case.
-func (r *run) refuses(pass bench.Pass, impl attention.Impl, c *attntest.Case) error {
+func (r *run) refuses(s *suite, impl attention.Impl, c *testCase) error {
 	switch {
-	case pass == bench.Backward:
-		if err := backwardCompilesSoon(r.d.Caps(), impl, c.Problem); err != nil {
+	case s.kernel != attentionKernel:
+		return c.fixed.Supports(r.d.Caps())
+	case s.pass == bench.Backward:
+		if err := backwardCompilesSoon(r.d.Caps(), impl, c.attention.Problem); err != nil {
 			return err
 		}
-		return attention.Supports(r.d.Caps(), c.Problem, kit.Backward, attention.Options{Impl: impl})
+		return attention.Supports(r.d.Caps(), c.attention.Problem, kit.Backward, attention.Options{Impl: impl})
 	case r.forwarder != nil:
 		return nil
 	}
-	return forwardRefuses(r.d.Caps(), impl, c.Problem)
+	return forwardRefuses(r.d.Caps(), impl, c.attention.Problem)
 }

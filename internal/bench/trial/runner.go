@@ -32,7 +32,9 @@ type Runner struct {
 	groups uint32
 	calls  atomic.Uint64
 
-	replay bool // Guard's
+	replay bool                                                               // Guard's
+	use    func(ctx context.Context, f func(ctx context.Context) error) error // likewise
+	ran    func(modules []vk.ModuleInfo)                                      // is told what ran; nil: nobody is
 
 	mu      sync.Mutex
 	hashes  map[string]string // of modules, by name
@@ -101,7 +103,7 @@ func (r *Runner) root() *Runner {
 func (r *Runner) Device() *vk.Device { return r.d }
 
 // Guard returns what runs calls on tensors whose surroundings are watched.
-func (r *Runner) Guard() guard.Device { return guard.Device{Device: r.d, Replay: r.replay} }
+func (r *Runner) Guard() guard.Device { return guard.Device{Device: r.d, Replay: r.replay, Use: r.use} }
 
 // Submit records a call, with poison before it, and runs it.
 func (r *Runner) Submit(ctx context.Context, name string, record func(c *vk.Cmd) error) error {
@@ -120,10 +122,15 @@ func (r *Runner) Submit(ctx context.Context, name string, record func(c *vk.Cmd)
 // modules that it runs.
 func (r *Runner) Record(c *vk.Cmd, record func(c *vk.Cmd) error) error {
 	root := r.root()
-	n := root.calls.Add(1)
-	root.kernel.Dispatch(c, vk.Groups{X: root.groups}, poisonParams{words[n%uint64(len(words))]}, root.sink)
-	c.Barrier()
+	if root.kernel != nil {
+		n := root.calls.Add(1)
+		root.kernel.Dispatch(c, vk.Groups{X: root.groups}, poisonParams{words[n%uint64(len(words))]}, root.sink)
+		c.Barrier()
+	}
 	err := record(c)
+	if r.ran != nil {
+		r.ran(c.Modules())
+	}
 	r.note(c.Modules())
 	return err
 }

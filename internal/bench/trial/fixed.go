@@ -1,0 +1,123 @@
+package trial
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Fixed is a problem that flashvk selftest always checks, where attention has its suite.
+type Fixed struct {
+	Name  string
+	DType dtype.DType
+	Cost  float64 // of the reference, in operations
+	Problem
+}
+
+// OnDevice returns a Runner for one problem, without poison, that says which modules ran.
+func OnDevice(d guard.Device, ran func(modules []vk.ModuleInfo)) *Runner {
+	return &Runner{d: d.Device, use: d.Use, ran: ran, hashes: map[string]string{}}
+}
+
+// FixedDecode returns problems of Decode for a path: numbers of queries, heads and dimensions, caches
+// of all kinds, each feature alone and all together, lengths that differ and are 0.
+func FixedDecode(impl attention.Impl) (list []Fixed) {
+	add := func(name string, change func(p *decodeProblem)) {
+		for _, format := range dtype.All() {
+			p := &decodeProblem{Impl: impl, Lens: []int{1, 300, 33}, kernelData: kernelData{Seed: 1, Kind: normalKind, Layout: "a"}}
+			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, HeadDim: 64, DType: format, Causal: true}
+			change(p)
+			p.Batch = len(p.Lens)
+			p.tidy()
+			lens := make([]int32, p.Batch)
+			for b, n := range p.Lens {
+				lens[b] = int32(n)
+			}
+			list = append(list, Fixed{"decode/" + name + "/" + format.String(), format, p.FLOPsOf(lens), p})
+		}
+	}
+	add("plain", func(*decodeProblem) {})
+	for _, n := range []int{2, 5, 17, attention.MaxDecodeQueries} {
+		add(fmt.Sprintf("queries/%d", n), func(p *decodeProblem) { p.SeqQ = n })
+	}
+	for _, n := range []int{8, 40, 96, 128, 192, 256} {
+		add(fmt.Sprintf("head-dim/%d", n), func(p *decodeProblem) { p.HeadDim = n })
+	}
+	add("value-dim/larger", func(p *decodeProblem) { p.ValueDim = 200 })
+	add("value-dim/smaller", func(p *decodeProblem) { p.HeadDim, p.ValueDim = 128, 24 })
+	for _, n := range []int{1, 3, 16} {
+		add(fmt.Sprintf("group/%d", n), func(p *decodeProblem) { p.NumHeads = 2 * n })
+	}
+	for _, n := range []int{attention.MinPageSize, 16, 256} {
+		add(fmt.Sprintf("page-size/%d", n), func(p *decodeProblem) { p.PageSize, p.KeysFirst = n, n == 16 })
+	}
+	add("rows", func(p *decodeProblem) { p.CacheRows, p.KeysFirst = 5, true })
+	add("new-keys", func(p *decodeProblem) { p.SeqQ, p.NewKeys = 3, 3 })
+	add("left-pad", func(p *decodeProblem) { p.LeftPad = true })
+	add("tree", func(p *decodeProblem) { p.SeqQ, p.Tree, p.Causal = 40, true, false })
+	add("not-causal", func(p *decodeProblem) { p.SeqQ, p.Causal = 3, false })
+	add("window", func(p *decodeProblem) { p.SeqQ, p.Window = 2, attention.Window{On: true, Left: 70} })
+	add("softcap", func(p *decodeProblem) { p.Softcap = 3 })
+	add("alibi", func(p *decodeProblem) { p.SeqQ, p.ALiBi = 2, attention.ALiBiPerBatchHead })
+	add("bias", func(p *decodeProblem) {
+		p.SeqQ, p.Hiding, p.Bias = 2, true, attention.Bias{On: true, Batch: true, Heads: true, Rows: true}
+	})
+	add("sinks", func(p *decodeProblem) { p.Sinks = true })
+	add("scale", func(p *decodeProblem) { p.Scale = -0.2 })
+	add("several", func(p *decodeProblem) {
+		p.SeqQ, p.NewKeys, p.PageSize, p.LeftPad, p.Window, p.Softcap = 4, 4, 16, true, attention.Window{On: true, Left: 90}, 20
+		p.ALiBi, p.Sinks, p.ValueDim, p.NoLSE, p.Bias = attention.ALiBiPerHead, true, 40, true, attention.Bias{On: true, DType: p.DType}
+	})
+	add("lengths/none", func(p *decodeProblem) { p.Lens = []int{0, 5, 0} })
+	add("lengths/many", func(p *decodeProblem) {
+		p.Lens = nil
+		for b := range 70 {
+			p.Lens = append(p.Lens, b*b%97)
+		}
+	})
+	add("lengths/long", func(p *decodeProblem) { p.Lens = []int{3000} })
+	add("outliers", func(p *decodeProblem) { p.Kind, p.Scale = outlierKind, 1e-4 })
+	add("odd", func(p *decodeProblem) { p.Layout = "o" })
+	return list
+}
+
+// FixedAppend returns problems of Append and Advance.
+func FixedAppend() (list []Fixed) {
+	add := func(name string, change func(p *appendProblem)) {
+		for _, format := range dtype.All() {
+			p := &appendProblem{Lens: []int{0, 200, 33}, kernelData: kernelData{Seed: 1, Kind: normalKind, Layout: "a"}}
+			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 2, SeqKV: 256, HeadDim: 64, DType: format}
+			p.NewKeys, p.RoPE.Dims = 2, 64
+			change(p)
+			if p.PageSize > 0 {
+				p.Pages = 3 * p.SeqKV / p.PageSize
+			}
+			cost := float64(product(p.KShape()))
+			if p.Advance != 0 {
+				cost = float64(p.Batch)
+			}
+			list = append(list, Fixed{"append/" + name + "/" + format.String(), format, cost, p})
+		}
+	}
+	add("halves", func(*appendProblem) {})
+	add("interleaved", func(p *appendProblem) { p.RoPE.Interleaved = true })
+	add("no-rotation", func(p *appendProblem) { p.RoPE.Dims, p.NoQ = 0, true })
+	add("keys-only", func(p *appendProblem) { p.NoQ = true })
+	for _, n := range []int{2, 10, 48} {
+		add(fmt.Sprintf("dims/%d", n), func(p *appendProblem) { p.RoPE.Dims = n })
+		add(fmt.Sprintf("dims/%d-interleaved", n), func(p *appendProblem) { p.RoPE.Dims, p.RoPE.Interleaved = n, true })
+	}
+	add("value-dim", func(p *appendProblem) { p.ValueDim = 128 })
+	for _, n := range []int{attention.MinPageSize, 64} {
+		add(fmt.Sprintf("page-size/%d", n), func(p *appendProblem) { p.PageSize, p.KeysFirst = n, n == 64 })
+	}
+	add("rows", func(p *appendProblem) { p.CacheRows, p.KeysFirst = 5, true })
+	add("many-keys", func(p *appendProblem) { p.NewKeys, p.SeqQ = 50, 50 })
+	add("no-room", func(p *appendProblem) { p.Lens = []int{0, 255, 256} })
+	add("odd", func(p *appendProblem) { p.Layout = "o" })
+	add("advance", func(p *appendProblem) { p.Advance = 3 })
+	return list
+}
