@@ -156,7 +156,7 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	if c.Impl == Scalar && fit >= c.Rows {
 		pass = c.Rows
 	}
-	sizes := []int{16 * max(stripes*pass*value/4, threads), 8 * max(threads, stripes*c.Rows), 4, 4 * threads}
+	sizes := []int{16 * max(stripes*pass*value/4, threads), 8 * max(threads, stripes*c.Rows), 4, 8 * threads}
 	if c.Impl == CoopMat {
 		sizes = append(sizes, 16*c.Rows/16*((p.HeadDim+31)/32)*64)
 	}

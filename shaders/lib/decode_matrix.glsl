@@ -51,8 +51,8 @@ void read_keys(const Part part, inout Sums sums) {
         if (PAGE_SIZE > 0 && next + STRIPES < end) {
             next_pages = pages_of(part, next + STRIPES);
         }
-        MatC s[ROW_TILES * 2];  // two sums, of which one need not wait for the other
-        [[unroll]] for (uint r = 0; r < ROW_TILES * 2; r++) {
+        MatC s[ROW_TILES * CHAINS];
+        [[unroll]] for (uint r = 0; r < ROW_TILES * CHAINS; r++) {
             s[r] = MatC(0.0);
         }
         [[unroll]] for (uint n = 0; n < K_LOADS; n++) {
@@ -71,7 +71,7 @@ void read_keys(const Part part, inout Sums sums) {
                     set_left(a, 1, x[2 * e + 1]);
                     set_left(a, 2, y[2 * e]);
                     set_left(a, 3, y[2 * e + 1]);
-                    s[2 * r + e] = coopMatMulAdd(a, b, s[2 * r + e]);
+                    s[r * CHAINS + e % CHAINS] = coopMatMulAdd(a, b, s[r * CHAINS + e % CHAINS]);
                 }
             }
         }
@@ -82,7 +82,8 @@ void read_keys(const Part part, inout Sums sums) {
         float x[ROW_TILES * 8];
         bool above = false;
         [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {
-            x[i] = (s[i / 8 * 2][i % 8] + s[i / 8 * 2 + 1][i % 8]) * p.scale_log2;
+            const float y = s[i / 8 * CHAINS][i % 8];
+            x[i] = (CHAINS == 1 ? y : y + s[i / 8 * CHAINS + CHAINS - 1][i % 8]) * p.scale_log2;
         }
         if (int(tile * TILE) >= whole.x && int(tile * TILE + TILE) <= whole.y) {
             [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {

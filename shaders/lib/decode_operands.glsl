@@ -29,6 +29,7 @@
 const uint ROW_TILES = ROWS / 16;
 const uint COLUMN_PARTS = VALUE_DIM > 128 ? 2 : 1;
 const uint STRIPES = SUBGROUPS / COLUMN_PARTS;
+const uint CHAINS = ROW_TILES == 1 ? 2 : 1;  // sums of products of a score: one need not wait for the other
 const uint K_LOADS = (HEAD_DIM + 31) / 32;
 const uint V_LOADS = (VALUE_DIM + 64 * COLUMN_PARTS - 1) / (64 * COLUMN_PARTS);
 

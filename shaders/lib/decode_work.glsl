@@ -39,33 +39,45 @@ Sequence sequence_of(const uint batch) {
 // The tiles of a workgroup, and the batch that the next of them is in.
 struct Work {
     uint tile, end;
-    uint per;    // tiles of each workgroup
+    uint per;     // tiles of each workgroup
     uint batch;
-    uint start;  // tile at which the batch starts
+    uint start;   // tile at which the batch starts
+    uint shares;  // of each unit, a workgroup to each; 0: tiles are divided regardless of units
 };
 
 uint units() {
     return p.kv_heads * p.row_blocks;
 }
 
-shared uint counted[WORKGROUP_SIZE];
+shared uvec2 counted[WORKGROUP_SIZE];
+
+// Tiles beyond an even division that cost less than the start and the sums of a second part.
+const uint PART_COST = 2 * SUBGROUPS;
 
 // first_work divides the tiles. Invocation i counts those of some batches.
+//
+// Each workgroup has parts of one unit alone, where there are workgroups enough and the longest
+// part is not much longer than if all had as many tiles; else all have.
 Work first_work() {
     const uint tid = gl_LocalInvocationIndex;
     const uint each = (p.batch + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
     const uint counters = (p.batch + each - 1) / each;
-    uint n = 0;
-    for (uint b = tid * each; b < min(tid * each + each, p.batch); b++) {
-        n += sequence_of(b).tiles;
-    }
-    uint total = sequence_of(0).tiles;
+    const uint one = sequence_of(min(tid * each, p.batch - 1)).tiles;
+    uint total = one;
+    uint longest = one;
     if (p.batch > 1) {
-        counted[tid] = n;
+        uint n = tid * each < p.batch ? one : 0;
+        for (uint b = tid * each + 1; b < min(tid * each + each, p.batch); b++) {
+            const uint tiles = sequence_of(b).tiles;
+            n += tiles;
+            longest = max(longest, tiles);
+        }
+        counted[tid] = uvec2(n, longest);
         barrier();  // counted is written
         total = 0;
         for (uint i = 0; i < counters; i++) {
-            total += counted[i];
+            total += counted[i].x;
+            longest = max(longest, counted[i].y);
         }
     }
     total *= units();
@@ -74,12 +86,29 @@ Work first_work() {
     // Every subgroup as many tiles, if possible.
     const uint all = gl_NumWorkGroups.x * SUBGROUPS;
     w.per = max((total + all - 1) / all * SUBGROUPS, p.least_tiles);
+    w.shares = gl_NumWorkGroups.x / (p.batch * units());
+    if (w.shares > 0 && (longest + w.shares - 1) / w.shares <= w.per + PART_COST) {
+        const uint unit = gl_WorkGroupID.x / w.shares;
+        w.batch = unit / units();
+        w.start = 0;
+        w.tile = 0;
+        w.end = 0;
+        if (w.batch < p.batch) {
+            const uint tiles = sequence_of(w.batch).tiles;
+            const uint first = (unit - w.batch * units()) * tiles;
+            w.per = max((tiles + w.shares - 1) / w.shares, p.least_tiles);
+            w.tile = first + min(gl_WorkGroupID.x % w.shares * w.per, tiles);
+            w.end = min(w.tile + w.per, first + tiles);
+        }
+        return w;
+    }
+    w.shares = 0;
     w.tile = min(gl_WorkGroupID.x * w.per, total);
     w.end = min(w.tile + w.per, total);
     w.batch = 0;
     w.start = 0;
     for (uint i = 0; p.batch > 1 && i < counters; i++) {
-        const uint next = w.start + counted[i] * units();
+        const uint next = w.start + counted[i].x * units();
         if (next > w.tile) {
             break;
         }
@@ -131,8 +160,13 @@ Part next_part(inout Work w) {
     x.tiles = min(tiles - x.first, w.end - w.tile);
     x.first += x.sequence.first;
     x.unit = w.batch * units() + unit;
-    x.first_group = unit_start / w.per;
-    x.shared_by = (unit_start + tiles - 1) / w.per - x.first_group + 1;
+    if (w.shares > 0) {
+        x.first_group = x.unit * w.shares;
+        x.shared_by = (tiles + w.per - 1) / w.per;
+    } else {
+        x.first_group = unit_start / w.per;
+        x.shared_by = (unit_start + tiles - 1) / w.per - x.first_group + 1;
+    }
     x.place = 2 * gl_WorkGroupID.x + (gl_WorkGroupID.x == x.first_group ? 1 : 0);
     return x;
 }
