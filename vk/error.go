@@ -28,7 +28,7 @@ var (
 	ErrOutOfHostMemory error = Result(-1)
 	// ErrUnsupported: the request is valid, but beyond what the device offers.
 	ErrUnsupported = errors.New("unsupported on this device")
-	// ErrNoLoader: libvulkan.so.1 is not installed or does not load.
+	// ErrNoLoader: libvulkan.so.1, on Windows vulkan-1.dll, is not installed or does not load.
 	ErrNoLoader = errors.New("no Vulkan loader")
 	// ErrNoDevice: no device, or none that was asked for.
 	ErrNoDevice = errors.New("no Vulkan device")

@@ -1,7 +1,6 @@
 #include "ext.h"
+#include "ext_os.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +14,7 @@ typedef pfn (*pfn_proc)(void *, const char *);
 
 // Loader -----------------------------------------------------------------
 
-void *fvk_load(char *err, size_t err_bytes) {
-	void *lib = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
-	if (!lib) {
-		snprintf(err, err_bytes, "%s", dlerror());
-		return NULL;
-	}
-	void *gipa = dlsym(lib, "vkGetInstanceProcAddr");
-	if (!gipa) snprintf(err, err_bytes, "libvulkan.so.1 has no vkGetInstanceProcAddr");
-	return gipa;
-}
+void *fvk_load(char *err, size_t err_bytes) { return os_loader(err, err_bytes); }
 
 void *fvk_proc(void *gipa, void *instance, const char *name) {
 	return (void *)((pfn_proc)gipa)(instance, name);
@@ -42,33 +32,33 @@ uint32_t fvk_loader_version(void *gipa) {
 enum { MAX_MESSAGES = 64 }; // later ones are dropped; the first tell the cause
 
 struct fvk_messages {
-	pthread_mutex_t mutex;
+	os_lock lock;
 	uint32_t first, count;
 	char *text[MAX_MESSAGES];
 };
 
 fvk_messages *fvk_messages_new(void) {
 	fvk_messages *m = calloc(1, sizeof *m);
-	if (m) pthread_mutex_init(&m->mutex, NULL);
+	if (m) os_lock_init(&m->lock);
 	return m;
 }
 
 char *fvk_messages_take(fvk_messages *m) {
 	char *text = NULL;
-	pthread_mutex_lock(&m->mutex);
+	os_lock_take(&m->lock);
 	if (m->count > 0) {
 		text = m->text[m->first];
 		m->first = (m->first + 1) % MAX_MESSAGES;
 		m->count--;
 	}
-	pthread_mutex_unlock(&m->mutex);
+	os_lock_give(&m->lock);
 	return text;
 }
 
 void fvk_messages_free(fvk_messages *m) {
 	if (!m) return;
 	for (char *text; (text = fvk_messages_take(m));) free(text);
-	pthread_mutex_destroy(&m->mutex);
+	os_lock_free(&m->lock);
 	free(m);
 }
 
@@ -89,13 +79,13 @@ static uint32_t on_message(uint32_t severity, uint32_t types, const callback_dat
 	const size_t bytes = strlen(id) + strlen(message) + 3;
 	char *text = malloc(bytes);
 	if (text) snprintf(text, bytes, "%s: %s", id, message);
-	pthread_mutex_lock(&m->mutex);
+	os_lock_take(&m->lock);
 	if (text && m->count < MAX_MESSAGES) {
 		m->text[(m->first + m->count) % MAX_MESSAGES] = text;
 		m->count++;
 		text = NULL;
 	}
-	pthread_mutex_unlock(&m->mutex);
+	os_lock_give(&m->lock);
 	free(text);
 	return 0; // VK_FALSE: the call goes on
 }

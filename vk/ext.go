@@ -1,7 +1,7 @@
 package vk
 
 // #cgo CFLAGS: -std=gnu11 -Wall -Wextra -O2
-// #cgo LDFLAGS: -ldl -lpthread
+// #cgo linux LDFLAGS: -ldl -lpthread
 // #include <stdlib.h>
 // #include "ext.h"
 import "C"

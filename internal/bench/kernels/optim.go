@@ -91,6 +91,9 @@ func (o *optimFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &o.grad, "grad-dtype", "format of the gradients: float32 (default), float16 or bfloat16")
 }
 
+// maxTensors bounds --tensors: the host describes each.
+const maxTensors = 100_000
+
 // FromFlags implements Flags.
 func (o *optimFlags) FromFlags(cpu bool) (bench.Op, error) {
 	op := &optimOp{hyper: o.hyper, lr: o.lr, grad: o.grad, copyTo: o.copyTo, flat: true, done: 9}
@@ -101,8 +104,11 @@ func (o *optimFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if o.set.Changed("elements") {
 		n = o.elements
 	}
-	if o.tensors <= 0 || n <= 0 || o.tensors > math.MaxInt32 || n > math.MaxInt32 {
-		return nil, fmt.Errorf("optim: tensors=%d of elements=%d are not both in 1..%d", o.tensors, n, math.MaxInt32)
+	if o.tensors <= 0 || o.tensors > maxTensors {
+		return nil, fmt.Errorf("optim: tensors=%d is not in 1..%d", o.tensors, maxTensors)
+	}
+	if n <= 0 || n > math.MaxInt32 {
+		return nil, fmt.Errorf("optim: elements=%d is not in 1..%d", n, math.MaxInt32)
 	}
 	for range o.tensors {
 		op.shapes = append(op.shapes, []int{n})

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/flashvk/flashvk/internal/text"
@@ -43,11 +42,11 @@ func (p Peer) Run(ctx context.Context, r Request, limit time.Duration) (Reply, e
 	cmd := exec.CommandContext(limited, "sh", "-c", p.Command)
 	cmd.Stdin = bytes.NewReader(append(request, '\n'))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that its children can be killed with it
+	group(cmd) // so that its children can be killed with it
 	cmd.WaitDelay = killWait
 	err = cmd.Run()
 	if cmd.Process != nil {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started would disturb the next one; an error says that there is nothing
+		killGroup(cmd.Process) // what it started would disturb the next one
 	}
 	switch {
 	case ctx.Err() != nil:

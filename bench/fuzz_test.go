@@ -1,0 +1,42 @@
+package bench
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+)
+
+// FuzzRecords says that no CSV file makes plot panic or hang, and that what is drawn is a
+// drawing.
+func FuzzRecords(f *testing.F) {
+	for _, r := range []Report{sampleReport(), sweepReport()} {
+		var b bytes.Buffer
+		if err := r.Write(&b, CSV); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.String())
+		f.Add(strings.ReplaceAll(b.String(), "104500", "5e-324"))
+		f.Add(strings.ReplaceAll(b.String(), ",ok,", ",failed,"))
+	}
+	f.Add("gpu,driver,kernel,impl,status,reason,seq_q,flops,device_ns\ng,d,k,i,ok,,1,1,1e6\ng,d,k,i,ok,,2,1,1e6\n")
+	f.Add("gpu,driver,kernel,impl,status,reason,seq_q,flops,device_ns\ng,d,k,i,ok,,1,1e308,1e-308\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		x, err := ReadRecords(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		drawings, err := Plots(x, "")
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r\x1b") {
+				t.Errorf("%q is no line", err)
+			}
+			return
+		}
+		for i, d := range drawings {
+			if err := d.SVG(io.Discard); err == nil && i == 3 {
+				break // the others are of the same kinds
+			}
+		}
+	})
+}
