@@ -125,7 +125,7 @@ func TestConfigs(t *testing.T) {
 		"scalar 16x32 t4x8 k8 g1",
 		"scalar 64x64 t8x16 k16 g8 splits2",
 		fmt.Sprintf("coopmat s2x2 t1x%d k%d pack fragments g3", panel, 4*k),
-		fmt.Sprintf("coopmat s1x2 t2x%d k%d fence1 fragments g1", panel/2, 4*k),
+		fmt.Sprintf("coopmat s1x2 t%dx2 k%d fence1 fragments g1", panel/2, 4*k),
 	} {
 		t.Run(text, func(t *testing.T) {
 			config, err := engine.ParseConfig(text)
