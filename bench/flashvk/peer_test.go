@@ -82,7 +82,6 @@ func answerOnly(t *testing.T) string {
 // TestBenchBothPeer: beside a peer --both has the passes one by one, and their sum with its
 // error.
 func TestBenchBothPeer(t *testing.T) {
-	vktest.Sequential(t)
 	_, dev := device(t)
 	dir := t.TempDir()
 	peer := script(t, `read request
