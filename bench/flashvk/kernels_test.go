@@ -296,13 +296,13 @@ func TestKeep(t *testing.T) {
 }
 
 // TestBenchKernels measures the cases of each kernel's first suite, small: the forward pass
-// in every format, the others in one that goes by the kernel. Attention's problems are the
+// in every format, the others in one that goes by the kernel. Problems of attention and decode are the
 // largest: on software it has one format, as TestBenchFormats has all of them for one problem,
 // and the passes of another suite.
 func TestBenchKernels(t *testing.T) {
 	caps, dev := device(t)
 	for i, k := range kernels.All() {
-		large := k.Name == "attention" && caps.Type == vk.CPU
+		large := (k.Name == "attention" || k.Name == "decode") && caps.Type == vk.CPU
 		passes := []string{""}
 		if bench.HasBackward(k.New().Suite(true)[0]) {
 			passes = []string{"", "--backward", "--both"}

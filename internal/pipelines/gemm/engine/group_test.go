@@ -39,15 +39,15 @@ func TestMultiplyGroup(t *testing.T) {
 		t.Run(impl.String(), func(t *testing.T) {
 			d := vktest.Open(t)
 			groupFormats(t, d, impl, func(t *testing.T, format dtype.DType) {
-				gemmtest.TestGroup(t, d, representativeGroups(d, impl, gemmtest.Groups(format)), groupOnDevice(engine.GroupOptions{Impl: impl}))
+				gemmtest.TestGroup(t, d, representativeGroups(d, gemmtest.Groups(format)), groupOnDevice(engine.GroupOptions{Impl: impl}))
 			})
 		})
 	}
 }
 
 // representativeGroups is representative for groups; the products of a case take one kernel.
-func representativeGroups(d *vk.Device, impl engine.Impl, cases []*gemmtest.GroupCase) []*gemmtest.GroupCase {
-	if impl != engine.CoopMat || vktest.Thorough(d) {
+func representativeGroups(d *vk.Device, cases []*gemmtest.GroupCase) []*gemmtest.GroupCase {
+	if vktest.Thorough(d) {
 		return cases
 	}
 	return cover.Pairs(cases, func(c *gemmtest.GroupCase) []any {
