@@ -17,6 +17,7 @@ VKRUN := $(CURDIR)/tools/vkrun
 # What the caller may set; `make help` explains.
 PKGS ?= ./...
 TESTFLAGS ?=
+CHECKFLAGS ?=
 BENCH ?=
 OUT ?= bundle
 
@@ -39,6 +40,7 @@ help: ## this list
 		'variables' \
 		'  PKGS=./vk               test: packages instead of all, without -race' \
 		'  TESTFLAGS="-v -run X"   test: more flags for go test' \
+		'  CHECKFLAGS="-skip vet"  check: flags and names of checks for tools/check' \
 		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention' \
 		'  OUT=DIR                 bundle: where it goes' \
 		'  FLASHVK_ALL=1           every test on lavapipe, as test-all does' \
@@ -88,7 +90,7 @@ shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate -all
 
 check: setup ## format, vet, staticcheck, imports, budgets, SPIR-V current, valid, convergent and proven on a GPU
-	go run ./tools/check
+	go run ./tools/check $(CHECKFLAGS)
 
 bundle: setup ## a folder with binaries and tests for a GPU machine without Go
 	BUILDVCS=$(BUILDVCS) tools/bundle $(OUT)

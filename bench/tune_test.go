@@ -113,8 +113,7 @@ func TestTune(t *testing.T) {
 // not come back is dropped and named, and the others go on.
 func TestTuneFaults(t *testing.T) {
 	vktest.Sequential(t)
-	d := vktest.Open(t)
-	p := tinyProblem()
+	d, p := vktest.Open(t), tinyProblem()
 	list := attention.Candidates(d.Caps(), p, attention.Scalar)
 	broken := errors.New("the compiler gave up")
 	search := func(s Search, fault func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error) (Tuned, error) {
