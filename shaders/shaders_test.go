@@ -35,9 +35,6 @@ func requireTools() bool { return os.Getenv("FLASHVK_REQUIRE_TOOLS") != "" }
 // TestCurrent checks that spv/ is what the sources compile to. With -generate it
 // makes it so.
 func TestCurrent(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: nothing here is concurrent")
-	}
 	path, err := compile.Find("..", "glslc", *generate || requireTools())
 	var c *compile.Compiler
 	if err == nil {
@@ -65,9 +62,6 @@ func TestCurrent(t *testing.T) {
 
 // TestValid runs spirv-val on every module in spv/.
 func TestValid(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: nothing here is concurrent")
-	}
 	path, err := compile.Find("..", "spirv-val", requireTools())
 	if err != nil {
 		if requireTools() {
