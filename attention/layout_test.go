@@ -78,6 +78,7 @@ func TestLayouts(t *testing.T) {
 		"attention_decode_coopmat": {decodeParams{}, decodeSpec{}, decode},
 		"attention_append":         {appendParams{}, appendSpec{}, []string{"NewK", "NewV", "K", "V", "Q", "SeqLens", "BlockTable", "State", "Cos", "Sin", "BatchIdx"}},
 		"attention_advance":        {advanceParams{}, advanceSpec{}, []string{"SeqLens"}},
+		"attention_page_table":     {pageTableParams{}, pageTableSpec{}, []string{"Indptr", "Indices", "LastPageLen", "BlockTable", "SeqLens", "State"}},
 
 		"attention_bwd_sum": {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
 	}

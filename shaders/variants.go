@@ -47,6 +47,7 @@ var variants = slices.Concat(
 	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_coopmat", "MATRIX"),
 	forEach("attention_append", "vulkan1.2", "f16", "bf16", "f32"),
 	single("attention_advance"),
+	single("attention_page_table"),
 	withFeatures(forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures(single("attention_unfused_softmax")),
 	withFeatures(forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32")),

@@ -61,6 +61,7 @@ func Table() []Entry {
 		`decode:{`+cache+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Own = true
 	add("append", "attention.Append attention.KVCache.Append", nil, `append:{`+cache+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Own = true
 	add("advance", "attention.Advance attention.KVCache.Advance", nil, `append:{`+cache+`,"Advance":5,"Lens":[3,60],`+data+`}`)
+	add("page-table", "attention.PageTable", paths(attention.Scalar), `decode:{`+cache+`,"CSR":true,"Impl":"$impl","Lens":[3,60],`+data+`}`)
 	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)
 	product := `gemm:{"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5,"Config":"$config",` + data + `}`
 	add("gemm", "gemm.Forward", gemms, product, "$config", "").Own = true

@@ -27,6 +27,7 @@ type decodeProblem struct {
 	KeysFirst bool  // the axis of keys is before that of heads in memory
 	NoLSE     bool
 	Shared    bool // sequences may have pages in common
+	CSR       bool // pages are lists, from which PageTable makes block_table and seq_lens
 	Hiding    bool // the bias is -Inf for one key in eight
 	Config    *attention.DecodeConfig
 	kernelData
@@ -35,6 +36,9 @@ type decodeProblem struct {
 // String implements Problem.
 func (p *decodeProblem) String() string {
 	s := fmt.Sprintf("%v %v lens=%v", p.Impl, p.DecodeProblem, p.Lens)
+	if p.CSR {
+		s += " csr"
+	}
 	if p.Config != nil {
 		s += fmt.Sprintf(" (%v)", p.Config)
 	}
@@ -90,6 +94,9 @@ func (p *decodeProblem) drawTables(in *ref.DecodeInputs[float64]) {
 			used := (p.Lens[b] + p.NewKeys + p.PageSize - 1) / p.PageSize
 			for i := range each {
 				entry := int32([]int64{-1, math.MaxInt32, math.MinInt32, int64(p.Pages)}[rng.IntN(4)])
+				if p.CSR {
+					entry = -1
+				}
 				if i < used && p.Shared {
 					entry = int32(pages[rng.IntN(p.Pages)])
 				} else if i < used {
@@ -213,7 +220,36 @@ func (p *decodeProblem) tensors() ([]guard.Tensor, error) {
 			list = append(list, x.Tensor)
 		}
 	}
+	if p.CSR {
+		list = p.asLists(list, &in)
+	}
 	return list, nil
+}
+
+// asLists makes block_table and seq_lens of list outputs, and adds what PageTable makes them of. Before
+// the first list and after the last one are pages that there are not.
+func (p *decodeProblem) asLists(list []guard.Tensor, in *ref.DecodeInputs[float64]) []guard.Tensor {
+	for i := range list {
+		if t := &list[i]; t.Name == "block_table" || t.Name == "seq_lens" {
+			t.Want = t.Values
+			t.Values = slices.Repeat([]float64{-7}, len(t.Want))
+		}
+	}
+	indices := slices.Repeat([]float64{math.MaxInt32}, int(p.Seed%3))
+	indptr, last := []float64{float64(len(indices))}, []float64(nil)
+	for b, n := range in.SeqLens {
+		keys := int(n) + p.NewKeys
+		pages := (keys + p.PageSize - 1) / p.PageSize
+		for _, page := range in.BlockTable[b*(p.SeqKV/p.PageSize):][:pages] {
+			indices = append(indices, float64(page))
+		}
+		indptr, last = append(indptr, float64(len(indices))), append(last, float64(keys-max(pages-1, 0)*p.PageSize))
+	}
+	indices = append(indices, math.MinInt32)
+	return append(list,
+		guard.Tensor{Name: "indptr", DType: dtype.Int32, Shape: []int{len(indptr)}, Values: indptr},
+		guard.Tensor{Name: "indices", DType: dtype.Int32, Shape: []int{len(indices)}, Values: indices},
+		guard.Tensor{Name: "last_page_len", DType: dtype.Int32, Shape: []int{len(last)}, Values: last})
 }
 
 // Check implements Problem.
@@ -231,6 +267,15 @@ func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 		k, v := t["k"], t["v"]
 		if p.KeysFirst {
 			k, v = k.Permute(0, 2, 1, 3), v.Permute(0, 2, 1, 3)
+		}
+		if p.CSR {
+			err := attention.PageTable(c, attention.PageTableTensors{
+				Indptr: t["indptr"], Indices: t["indices"], LastPageLen: t["last_page_len"],
+				BlockTable: t["block_table"], SeqLens: t["seq_lens"], State: t["state"],
+			}, p.DecodeProblem)
+			if err != nil {
+				return err
+			}
 		}
 		opt := p.options()
 		opt.Workspace = t[workspaceName].Buffer
@@ -259,6 +304,7 @@ func (p *decodeProblem) Smaller() (list []Problem) {
 	}
 	add(func(q *decodeProblem) { q.Config = nil })
 	for _, off := range []func(q *decodeProblem){
+		func(q *decodeProblem) { q.CSR = false },
 		func(q *decodeProblem) { q.PageSize, q.Pages = 0, 0 },
 		func(q *decodeProblem) { q.CacheRows = 0 },
 		func(q *decodeProblem) { q.LeftPad = false },
@@ -313,7 +359,7 @@ func (p *decodeProblem) tidy() {
 	} else {
 		p.SeqKV = max(p.SeqKV, most)
 	}
-	p.Shared, p.Hiding = p.Shared && p.PageSize > 0, p.Hiding && p.Bias.On
+	p.Shared, p.CSR, p.Hiding = p.Shared && p.PageSize > 0, p.CSR && p.PageSize > 0, p.Hiding && p.Bias.On
 	if p.PageSize > 0 && !p.Shared { // no page is of two sequences
 		need := 0
 		for _, n := range p.Lens {
