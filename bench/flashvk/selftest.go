@@ -50,10 +50,11 @@ func newSelftest(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "selftest",
 		Short: "Test every path on this device",
-		Long: `Runs the conformance suite, forward and backward, on every path of the device, the
-cheap cases first and on all cores, checks and times loops of matrix products, multiply-adds and copies, and gives a
-verdict for each path: right or wrong, and whether its matrices are suspiciously
-slow, as they are where a driver emulates them.
+		Long: `Runs the conformance suite, forward and backward, and problems of decode and append, on
+every path of the device, the cheap cases first and on all cores, checks and times loops
+of matrix products, multiply-adds and copies, and gives a verdict for each path: right or
+wrong, and whether its matrices are suspiciously slow, as they are where a driver emulates
+them.
 
 With --random it checks random problems of all kernels instead, drawn over all that the
 library accepts: forward and backward passes against float64 references, each twice, with

@@ -14,8 +14,10 @@ var decodeNames = []string{"q", "k_cache", "v_cache", "seq_lens", "block_table",
 // Inputs implements namer.
 func (d *decodeFlags) Inputs() []string { return decodeNames }
 
-// Aliases implements namer. flash-attn's cache_seqlens is none: with new keys it leaves them out.
-func (d *decodeFlags) Aliases() map[string]string { return nil }
+// Aliases implements namer: flash-attn's lengths leave new keys out, too.
+func (d *decodeFlags) Aliases() map[string]string {
+	return map[string]string{"cache_seqlens": "seq_lens"}
+}
 
 // FromFile implements Flags.
 func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
