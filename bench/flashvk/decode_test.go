@@ -194,7 +194,7 @@ func TestDecodeUsage(t *testing.T) {
 		"--steps=2":                       "--steps needs --part step",
 		"--part=step --steps=0":           "--steps 0 is not in 1..1000",
 		"--part=prefill --page-size=8":    "--part prefill reads a cache without pages: leave --page-size out",
-		"--part=prefill --keys=3,4":       "--part prefill is of prompts of one length",
+		"--part=prefill --keys=3..4":      "--part prefill is of prompts of one length",
 		"--part=prefill --keys=0":         "seq_q=0 is not positive",
 		"--suite=decode --part=step":      "--suite decode and --part contradict each other",
 		"--suite=decode --keys=4":         "--suite decode and --keys contradict each other",

@@ -125,7 +125,7 @@ func expand(word string) ([]string, error) {
 }
 
 // each returns what make returns for each combination; the first flag changes last.
-func (g *grid) each(make func() (bench.Op, error)) ([]bench.Op, error) {
+func (g *grid) each(make func() ([]bench.Op, error)) ([]bench.Op, error) {
 	total := 1
 	for _, x := range g.axes {
 		if total *= max(len(x.values), 1); total > maxProblems {
@@ -142,11 +142,11 @@ func (g *grid) each(make func() (bench.Op, error)) ([]bench.Op, error) {
 				n /= len(x.values)
 			}
 		}
-		op, err := make()
+		ops, err := make()
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, op)
+		list = append(list, ops...)
 	}
 	return list, nil
 }

@@ -142,14 +142,17 @@ func (p *kernelProblem) problems(cpu bool) ([]bench.Op, error) {
 			return nil, err
 		}
 	}
+	of := func() ([]bench.Op, error) {
+		if m, ok := p.flags.(kernels.Multiple); ok {
+			return m.Several(cpu)
+		}
+		op, err := p.flags.FromFlags(cpu)
+		return []bench.Op{op}, err
+	}
 	if p.grid != nil {
-		return p.grid.each(func() (bench.Op, error) { return p.flags.FromFlags(cpu) })
+		return p.grid.each(of)
 	}
-	if m, ok := p.flags.(kernels.Multiple); ok {
-		return m.Several(cpu)
-	}
-	op, err := p.flags.FromFlags(cpu)
-	return []bench.Op{op}, err
+	return of()
 }
 
 // preset sets flags, as in seqlen=16, that are not given.

@@ -143,7 +143,7 @@ func (d *decodeFlags) Add(f *pflag.FlagSet, sizes bool) {
 		IntVar(f, &d.batch, "batch", "number of sequences (default 16 on a GPU, 2 on a CPU device)")
 		IntVar(f, &d.heads, "heads", "query heads (default 32, or 4)")
 		IntVar(f, &d.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: a quarter of heads if that is one, else heads)")
-		f.Var(Value[keyCounts]{&d.keys, parseKeys, intKind}, "keys", "keys of each sequence; FIRST..LAST or a comma list are sequences of different lengths (default 4096, or 300)")
+		f.Var(Value[keyCounts]{&d.keys, parseKeys, intKind}, "keys", "keys of each sequence; FIRST..LAST are sequences of different lengths (default 4096, or 300)")
 		IntVar(f, &d.queries, "queries", "queries of each sequence, the last ones (default 1)")
 		IntVar(f, &d.headDim, "headdim", "elements of a head, a multiple of 8 up to 256 (default 128, or 64)")
 		IntVar(f, &d.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")

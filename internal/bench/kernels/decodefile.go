@@ -16,7 +16,7 @@ func (d *decodeFlags) Inputs() []string { return decodeNames }
 
 // Aliases implements namer: flash-attn's lengths leave new keys out, too.
 func (d *decodeFlags) Aliases() map[string]string {
-	return map[string]string{"cache_seqlens": "seq_lens"}
+	return map[string]string{"seq_lens": "cache_seqlens"}
 }
 
 // FromFile implements Flags.

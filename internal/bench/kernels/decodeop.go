@@ -322,7 +322,7 @@ type keyCounts struct {
 	first, last int   // or from the first to the last number in equal steps, in random order
 }
 
-// parseKeys reads N, a comma list, or FIRST..LAST.
+// parseKeys reads N or FIRST..LAST.
 func parseKeys(text string) (k keyCounts, err error) {
 	k.text = text
 	count := func(word string) (n int) {
@@ -341,9 +341,7 @@ func parseKeys(text string) (k keyCounts, err error) {
 		}
 		return k, err
 	}
-	for word := range strings.SplitSeq(text, ",") {
-		k.list = append(k.list, count(word))
-	}
+	k.list = []int{count(text)}
 	return k, err
 }
 
