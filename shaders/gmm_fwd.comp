@@ -10,6 +10,8 @@
 //     log_p                 (tokens)              f32, contiguous, written if WRITE_LOG_P
 //     parts                 (workgroups, 4)       f32: in column 0 what the workgroup's tokens add
 //                                                 to the loss, written if WRITE_LOSS
+//     loss                  (1)                   f32, written if WRITE_LOSS
+//     count                 (1)                   of workgroups, 0 before and after; used if WRITE_LOSS
 //
 // A log_p that float32 cannot hold is -inf.
 //
@@ -19,6 +21,7 @@
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
+#extension GL_KHR_memory_scope_semantics : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const bool WRITE_LOG_P = true;
@@ -41,6 +44,7 @@ layout(push_constant, scalar) uniform Params {
     Place log_sigma;
     uint y_offset;  // elements, like all that follow
     uint log_p_offset;
+    uint loss_offset;
 } p;
 
 #include "lib/element.glsl"
@@ -50,7 +54,9 @@ layout(binding = 1, scalar) readonly buffer Mu { ELEM mu_in[]; };
 layout(binding = 2, scalar) readonly buffer LogSigma { ELEM log_sigma_in[]; };
 layout(binding = 3, scalar) readonly buffer Y { float y_in[]; };
 layout(binding = 4, scalar) writeonly buffer LogP { float log_p_out[]; };
-layout(binding = 5, scalar) writeonly buffer Parts { vec4 parts[]; };
+layout(binding = 5, scalar) coherent buffer Parts { vec4 parts[]; };
+layout(binding = 6, scalar) writeonly buffer Loss { float loss_out[]; };
+layout(binding = 7, scalar) coherent buffer Count { uint count; };
 
 #include "lib/gmm_tensors.glsl"
 #include "lib/gmm_loss.glsl"

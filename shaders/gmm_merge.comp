@@ -8,6 +8,8 @@
 //     log_p   (tokens)             f32, contiguous, written if WRITE_LOG_P
 //     parts   (workgroups, 4)      f32: in column 0 what the workgroup's tokens add
 //                                  to the loss, written if WRITE_LOSS
+//     loss    (1)              f32, written if WRITE_LOSS
+//     count   (1)              of workgroups, 0 before and after; used if WRITE_LOSS
 //
 // Groups are merged in their order: results do not depend on timing.
 //
@@ -15,6 +17,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
+#extension GL_KHR_memory_scope_semantics : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;  // a power of two
 layout(constant_id = 1) const bool WRITE_LOG_P = true;
@@ -28,11 +31,14 @@ layout(push_constant, scalar) uniform Params {
     uint stride_g;
     uint stride_t;
     uint log_p_offset;
+    uint loss_offset;
 } p;
 
 layout(binding = 0, scalar) readonly buffer States { vec4 states[]; };
 layout(binding = 1, scalar) writeonly buffer LogP { float log_p_out[]; };
-layout(binding = 2, scalar) writeonly buffer Parts { vec4 parts[]; };
+layout(binding = 2, scalar) coherent buffer Parts { vec4 parts[]; };
+layout(binding = 3, scalar) writeonly buffer Loss { float loss_out[]; };
+layout(binding = 4, scalar) coherent buffer Count { uint count; };
 
 #include "lib/gmm_loss.glsl"
 

@@ -274,3 +274,42 @@ func TestErrors(t *testing.T) {
 	c.Reset()
 	require.EqualError(t, gmm.Forward(c, good, p, gmm.Options{Workspace: small}), "gmm: workspace has 4 bytes, want 16")
 }
+
+// TestAgain wants a loss of every call of a Cmd, and of every time that it runs: the last workgroup
+// leaves the count as it was.
+func TestAgain(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	p := gmm.Problem{Tokens: 300, Components: 2}
+	tensor := func(shape ...int) vk.Tensor {
+		x, err := d.NewTensor("x", dtype.Float32, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		require.NoError(t, x.Zero(ctx))
+		return x
+	}
+	x := gmm.Tensors{}
+	x.Logit, x.Mu, x.LogSigma = gmm.Interleaved(tensor(p.Tokens, p.Components, 3))
+	c, err := d.NewCmd("again")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	losses := []vk.Tensor{tensor(1), tensor(1)}
+	for i := range losses { // those of a y of 0 and of 2: what workgroups added last time is wrong
+		x.Loss, x.Y = losses[i], tensor(p.Tokens)
+		y := make([]float32, p.Tokens)
+		for j := range y {
+			y[j] = float32(2 * i)
+		}
+		require.NoError(t, x.Y.Upload(ctx, y))
+		require.NoError(t, gmm.Forward(c, x, p, gmm.Options{}))
+	}
+	for range 2 {
+		require.NoError(t, c.Submit(ctx))
+		for i, loss := range losses {
+			got := make([]float32, 1)
+			require.NoError(t, loss.Download(ctx, got))
+			require.InDelta(t, math.Log(2*math.Pi)/2+float64(2*i), got[0], 1e-5)
+			require.NoError(t, loss.Zero(ctx))
+		}
+	}
+}

@@ -21,8 +21,8 @@ import (
 // LogP are (tokens), Loss is (1), all float32 and contiguous. Sums are float32. A log_p below -3.4e38 is -Inf, and so the
 // loss +Inf; with finite inputs nothing is NaN.
 //
-// One kernel computes log_p and, for the loss, a sum for each workgroup; a second, of
-// one workgroup, adds those in order. For the loss it needs Workspace bytes of memory:
+// A kernel computes log_p and, for the loss, a sum for each workgroup, which its last workgroup to
+// finish adds in order. For the loss it needs Workspace bytes of memory:
 // o.Workspace, or memory of c (vk.Cmd.Scratch).
 //
 // Forward records into c and returns; outputs are valid once c has completed, and have
@@ -37,7 +37,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	}
 	in, y, logP, loss := t.mixtures(), t.Y, t.LogP, t.Loss
 	inputs := append(in.arguments("", &p, p.DType), argument.New("y", y, true, dtype.Float32, []int{p.Tokens}))
-	parts, err := check(c, inputs, logP, loss, &p, &o)
+	parts, count, err := check(c, inputs, logP, loss, &p, &o)
 	if err != nil {
 		return err
 	}
@@ -49,36 +49,30 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	params := fwdParams{
 		Tokens: uint32(p.Tokens), Components: uint32(p.Components),
 		Logit: placeOf(in.logit), Mu: placeOf(in.mu), LogSigma: placeOf(in.logSigma),
-		YOffset: uint32(y.Offset), LogPOffset: uint32(logP.Offset),
+		YOffset: uint32(y.Offset), LogPOffset: uint32(logP.Offset), LossOffset: uint32(loss.Offset),
 	}
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.FLOPs(), Bytes: vk.Traffic(in.logit, in.mu, in.logSigma, y, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.logit, in.mu, in.logSigma, y, or(logP, parts, y), or(parts, logP, y))
-	return sum(c, loss, parts)
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.logit, in.mu, in.logSigma, y, or(logP, parts, y), or(parts, logP, y), or(loss, logP, y), or(count, logP, y))
+	return c.Err()
 }
 
-// check checks the tensors of a call and returns what workgroups add to its loss.
-func check(c *vk.Cmd, inputs []argument.Argument, logP, loss vk.Tensor, p *Problem, o *Options) (parts vk.Tensor, err error) {
+// check checks the tensors of a call and returns what workgroups add to its loss, and what counts
+// them: none without a loss.
+func check(c *vk.Cmd, inputs []argument.Argument, logP, loss vk.Tensor, p *Problem, o *Options) (parts, count vk.Tensor, err error) {
 	outputs := []argument.Argument{
 		argument.New("log_p", logP, !logP.IsZero(), dtype.Float32, []int{p.Tokens}),
 		argument.New("loss", loss, !loss.IsZero(), dtype.Float32, []int{1}),
 	}
 	if !loss.IsZero() {
 		if parts, err = sumrows.Workspace(c, "gmm", o.Workspace, fwdGroups(c.Device().Caps(), p), 1); err != nil {
-			return parts, err
+			return parts, count, err
 		}
+		count = vk.View(c.Zeros("gmm.count", 4), dtype.Int32, 1).Narrow()
 		outputs = append(outputs, argument.New("workspace", parts, true, dtype.Float32, parts.Shape))
 	}
-	return parts, argument.Check("gmm", inputs, outputs)
-}
-
-// sum records the sum of parts, if there is a loss.
-func sum(c *vk.Cmd, loss, parts vk.Tensor) error {
-	if loss.IsZero() {
-		return c.Err()
-	}
-	return sumrows.Record(c, loss, parts)
+	return parts, count, argument.Check("gmm", inputs, outputs)
 }
 
 // fwdParams is the push-constant block of gmm_fwd.comp.
@@ -90,6 +84,7 @@ type fwdParams struct {
 	LogSigma   place  `glsl:"log_sigma"`
 	YOffset    uint32 `glsl:"y_offset"`
 	LogPOffset uint32 `glsl:"log_p_offset"`
+	LossOffset uint32 `glsl:"loss_offset"`
 }
 
 // fwdSpec is the specialization of gmm_fwd.comp.

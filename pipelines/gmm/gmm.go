@@ -108,7 +108,7 @@ func (p Plan) Kernels() []string {
 	if p.pass == kit.Backward {
 		return []string{"gmm_bwd"}
 	}
-	return []string{"gmm_fwd", "sum_rows"}
+	return []string{"gmm_fwd"}
 }
 
 // Choose returns how p would run on a device. Its errors are those of Forward and Backward

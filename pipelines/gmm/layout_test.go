@@ -14,11 +14,11 @@ import (
 func TestLayouts(t *testing.T) {
 	merge, err := shaders.Get("gmm_merge", "")
 	require.NoError(t, err)
-	layouttest.Check(t, merge, mergeParams{}, lossSpec{}, "States", "LogP", "Parts")
+	layouttest.Check(t, merge, mergeParams{}, lossSpec{}, "States", "LogP", "Parts", "Loss", "Count")
 	for _, format := range dtype.All() {
 		fwd, err := shaders.Get("gmm_fwd", format.Short())
 		require.NoError(t, err)
-		layouttest.Check(t, fwd, fwdParams{}, fwdSpec{}, "Logit", "Mu", "LogSigma", "Y", "LogP", "Parts")
+		layouttest.Check(t, fwd, fwdParams{}, fwdSpec{}, "Logit", "Mu", "LogSigma", "Y", "LogP", "Parts", "Loss", "Count")
 		bwd, err := shaders.Get("gmm_bwd", format.Short())
 		require.NoError(t, err)
 		layouttest.Check(t, bwd, bwdParams{}, bwdSpec{}, "Logit", "Mu", "LogSigma", "Y", "DLoss", "DLogit", "DMu", "DLogSigma")

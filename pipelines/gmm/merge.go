@@ -37,7 +37,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 	}
 	count := states.Shape[0]
 	inputs := []argument.Argument{argument.New("states", states, true, dtype.Float32, []int{count, p.Tokens, StateSize})}
-	parts, err := check(c, inputs, logP, loss, &p, &o)
+	parts, sharers, err := check(c, inputs, logP, loss, &p, &o)
 	if err != nil {
 		return err
 	}
@@ -52,13 +52,13 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 	params := mergeParams{
 		Tokens: uint32(p.Tokens), Groups: uint32(count),
 		Offset: uint32(states.Offset), StrideG: uint32(states.Strides[0]), StrideT: uint32(states.Strides[1]),
-		LogPOffset: uint32(logP.Offset),
+		LogPOffset: uint32(logP.Offset), LossOffset: uint32(loss.Offset),
 	}
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d groups", p.Tokens, count), Bytes: vk.Traffic(states, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, parts, states), or(parts, logP, states))
-	return sum(c, loss, parts)
+	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, parts, states), or(parts, logP, states), or(loss, logP, states), or(sharers, logP, states))
+	return c.Err()
 }
 
 // mergeParams is the push-constant block of gmm_merge.comp.
@@ -69,4 +69,5 @@ type mergeParams struct {
 	StrideG    uint32 `glsl:"stride_g"`
 	StrideT    uint32 `glsl:"stride_t"`
 	LogPOffset uint32 `glsl:"log_p_offset"`
+	LossOffset uint32 `glsl:"loss_offset"`
 }

@@ -83,7 +83,7 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 	f.opt.WorkspaceOffset = f.memory.Take(plan.Workspace())
 	f.states = f.memory.Take(4 * gmm.StateSize * int64(groups) * int64(p.Tokens))
 	f.words = fmt.Sprintf("mixture %v groups%d", plan.Config, groups)
-	f.kernels = []string{"gemm_mixture", "gmm_merge", "sum_rows"}
+	f.kernels = []string{"gemm_mixture", "gmm_merge"}
 	f.parts = []chain.Part{{Kernel: "mixture", Pass: kit.Forward, Problem: problem}}
 	return nil
 }

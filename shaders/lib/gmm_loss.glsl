@@ -1,14 +1,16 @@
 // gmm_loss: log-probabilities of tokens, and what each workgroup's add to the loss.
 //
 // The includer declares the specialization constants WORKGROUP_SIZE, a power of two,
-// WRITE_LOG_P and WRITE_LOSS; `p` with tokens and log_p_offset; and buffers log_p_out, of float,
-// and parts, of vec4.
+// WRITE_LOG_P and WRITE_LOSS; `p` with tokens, log_p_offset and loss_offset; and buffers log_p_out and
+// loss_out, of float, and, coherent, parts, of vec4, and a uint count, which is 0 before and after. It
+// has GL_KHR_memory_scope_semantics.
 #ifndef LIB_GMM_LOSS_GLSL
 #define LIB_GMM_LOSS_GLSL
 
 #include "gmm.glsl"
 
 shared float sums[WORKGROUP_SIZE];
+shared bool is_last;
 
 // loss_of writes log_p of a token, and returns what it adds to the loss.
 float loss_of(const uint token, const Mixture m) {
@@ -19,21 +21,48 @@ float loss_of(const uint token, const Mixture m) {
     return -log_p / float(p.tokens);  // divided first: a sum of large ones may overflow
 }
 
-// write_loss writes to the workgroup's row of parts what the tokens of its invocations add.
-void write_loss(const float sum) {
-    if (!WRITE_LOSS) {
-        return;
-    }
+// add_up returns the sum of a number of each invocation of the workgroup, to invocation 0.
+float add_up(const float x) {
     const uint tid = gl_LocalInvocationIndex;
-    sums[tid] = sum;
+    sums[tid] = x;
     for (uint size = WORKGROUP_SIZE / 2; size > 0; size /= 2) {
         barrier();  // sums written before they are read
         if (tid < size) {
             sums[tid] += sums[tid + size];
         }
     }
+    return sums[0];
+}
+
+// write_loss writes to the workgroup's row of parts what the tokens of its invocations add, and
+// counts it. The last workgroup adds up the rows, always in the same order, and leaves a count of 0
+// for the next call.
+void write_loss(const float sum) {
+    if (!WRITE_LOSS) {
+        return;
+    }
+    const uint tid = gl_LocalInvocationIndex;
+    const float part = add_up(sum);
     if (tid == 0) {
-        parts[gl_WorkGroupID.x] = vec4(sums[0], 0.0, 0.0, 0.0);
+        parts[gl_WorkGroupID.x] = vec4(part, 0.0, 0.0, 0.0);
+        memoryBarrierBuffer();  // the row is visible before it is counted
+        is_last = atomicAdd(count, 1) == gl_NumWorkGroups.x - 1;
+        if (is_last) {
+            count = 0;
+        }
+    }
+    barrier();  // is_last is written, and sums are read
+    if (!is_last) {
+        return;
+    }
+    memoryBarrierBuffer();  // the count is read before the rows are
+    float all = 0.0;
+    for (uint i = tid; i < gl_NumWorkGroups.x; i += WORKGROUP_SIZE) {
+        all += parts[i].x;
+    }
+    all = add_up(all);
+    if (tid == 0) {
+        loss_out[p.loss_offset] = all;
     }
 }
 
