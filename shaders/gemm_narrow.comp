@@ -24,6 +24,9 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#ifdef FRAGMENTS
+#extension GL_KHR_shader_subgroup_vote : require
+#endif
 #extension GL_KHR_cooperative_matrix : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
@@ -46,6 +49,9 @@ layout(constant_id = 25) const uint COLUMNS = 3;       // of W
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 16
+#ifdef FRAGMENTS
+#define NARROW_ID 26
+#endif
 #include "lib/element.glsl"
 #include "lib/formats.glsl"
 #include "lib/gemm_params.glsl"

@@ -68,6 +68,7 @@ var variants = slices.Concat(
 	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	fragmentedOnly(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
+	fragmentedOnly(forEach("gemm_narrow", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow_bwd", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_narrow_dsilu", "vulkan1.2", "f16", "bf16"),
 	forEach("gemm_mixture", "vulkan1.3", "f16", "bf16"),

@@ -38,6 +38,9 @@
 #ifdef OUT_MATRIX_ID
 #include "gemm_results.glsl"
 #endif
+#ifdef NARROW_ID
+#include "gemm_narrow_matrix.glsl"
+#endif
 #include "gemm_slab.glsl"
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
@@ -69,7 +72,7 @@ void gemm(Work w) {
     }
 #ifdef FRAGMENTS
     const uint slabs = (p.k + BLOCK_K - 1) / BLOCK_K;  // of a panel
-    const uint panel = p.b_offset / 8 + (w.col + subgroup_col) / SUBGROUP_N * slabs * SLAB_RIGHTS * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    const uint panel = p.b_offset / 8 + w.batch * (p.b_stride_b / 8) + (w.col + subgroup_col) / SUBGROUP_N * slabs * SLAB_RIGHTS * SUBGROUP_SIZE + gl_SubgroupInvocationID;
     const uint a_first = (A.base + (A.first + line_of(0, A_LINE8)) * A.stride) / 8 + col_of_copy(0, A_LINE8);
     const uint a_last = (A.base + (A.size - 1) * A.stride) / 8 + col_of_copy(0, A_LINE8);
     const uint a_step = WORKGROUP_SIZE / A_LINE8 * A.stride / 8;
@@ -139,6 +142,13 @@ void gemm(Work w) {
 #ifdef OUT_MATRIX_ID
     if (BY_MATRIX) {
         STORE_RESULTS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
+        return;
+    }
+#endif
+#ifdef NARROW_ID
+    if (BY_NARROW) {
+        STORE_NARROW(sum, w, w.row + subgroup_row, w.col + subgroup_col)
+        STORE_STRIPS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
         return;
     }
 #endif

@@ -57,6 +57,10 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                                                                   \
     }                                                                                                                           \
     barrier();                                                                                                                  \
+    STORE_STRIPS(sum, w, row, col)
+
+// STORE_STRIPS is the rest of it.
+#define STORE_STRIPS(sum, w, row, col)                                                                                          \
     [[unroll]] for (uint strip = 0; strip < TILES_M * OUT_STAGES; strip++) {                                                    \
         const uint first = strip / OUT_STAGES * TILES_N;                                                                        \
         strip_barrier();                                                                                                        \

@@ -409,7 +409,7 @@ func drawGemmConfig(family *rand.Rand, s Space, impl string, p engine.Problem, b
 		if impl == "coopmat" {
 			drawMatrixTiles(family, s, &c)
 			c.Pack = family.IntN(2) == 0
-			c.Fragments = family.IntN(3) == 0 && !batches && p.DType != dtype.Float32
+			c.Fragments = family.IntN(3) == 0 && p.DType != dtype.Float32
 			if c.Fragments {
 				c.BlockK = int(caps.CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
 			}

@@ -207,6 +207,9 @@ func drawSkinnyConfig(family *rand.Rand, s Space, p *mlpProblem) string {
 		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)
 		c.Pack = family.IntN(2) == 0
+		if c.Fragments = !p.Backward && family.IntN(2) == 0; c.Fragments {
+			c.BlockK = int(caps.CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
+		}
 		q := *p
 		if q.Config = c.String(); q.DType == dtype.BFloat16 && s.Soft {
 			q.DType = dtype.Float16

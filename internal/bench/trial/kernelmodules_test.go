@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -156,7 +157,11 @@ func (m *moduleList) ofMLP(p *mlpProblem) {
 		case p.Backward:
 			m.add("gemm_narrow_bwd", p.DType)
 		default:
-			m.add("gemm_narrow", p.DType)
+			x, opt, err := p.product()
+			require.NoError(m.t, err)
+			plan, err := skinny.ChooseForward(m.caps, x, p.Out, opt)
+			require.NoError(m.t, err)
+			m.list(plan.Kernels("gemm_narrow"), p.DType)
 		}
 		return
 	}
@@ -168,8 +173,11 @@ func (m *moduleList) ofMLP(p *mlpProblem) {
 }
 
 // plan adds those of a plan.
-func (m *moduleList) plan(plan kit.Plan, format dtype.DType) {
-	for _, name := range plan.Kernels() {
+func (m *moduleList) plan(plan kit.Plan, format dtype.DType) { m.list(plan.Kernels(), format) }
+
+// list adds kernels.
+func (m *moduleList) list(kernels []string, format dtype.DType) {
+	for _, name := range kernels {
 		switch {
 		case slices.Contains([]string{"gemm_combine", "gemm_pack", "gemm_tops", "gemm_parts"}, name):
 			m.names = append(m.names, name)

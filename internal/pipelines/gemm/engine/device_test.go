@@ -144,9 +144,9 @@ func TestConfigs(t *testing.T) {
 				if format == dtype.Float32 && config.Impl == engine.CoopMat && i%4 != 2 && !vktest.Thorough(d) {
 					t.Skip("kernels on parts are compiled for longest: these configurations have several tiles and slabs of one matrix and two")
 				}
-				// Fragments are for one product, and so are rows that are no whole ones.
+				// Rows that are no whole products are for one product.
 				all := slices.DeleteFunc(gemmtest.Cases(format), func(c *gemmtest.Case) bool {
-					return c.Batches() > 1 && (config.Fragments || config.Rows > 0)
+					return c.Batches() > 1 && config.Rows > 0
 				})
 				// Other cases for each configuration and format.
 				cases := every(step, 7*i+3*int(format), all)

@@ -134,8 +134,6 @@ func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
 		return nil
 	case p.DType == dtype.Float32:
 		return Unsupported("coopmat: float32 operands have no fragments")
-	case p.Batches() > 1:
-		return Unsupported("coopmat: op(B) is in fragments for one product alone, not batch=%d", p.Batches())
 	case m != n || n*n != 8*int(caps.SubgroupSize):
 		return Unsupported("coopmat: fragments of %dx%d matrices are not 8 elements for each of %d invocations", m, n, caps.SubgroupSize)
 	case c.BlockK/n*c.TilesN%c.rightAhead() != 0:
@@ -161,27 +159,38 @@ func (c *Config) rightLayout(caps *vk.Caps, p *Problem) Layout {
 // rightBytes is the memory of that, and of what is loaded past its end and not used.
 func (c *Config) rightBytes(caps *vk.Caps, p *Problem) int64 {
 	l := c.rightLayout(caps, p)
-	return 2 * int64(rightSize(caps)) * (l.Matrices() + mostAhead)
+	return 2 * int64(rightSize(caps)) * (int64(p.Batches())*l.Matrices() + mostAhead)
 }
 
 // rightSize returns the elements of a right matrix: eight of each invocation.
 func rightSize(caps *vk.Caps) int { return 8 * int(caps.SubgroupSize) }
 
-// fragment returns the step that brings op(B) into fragments, in memory from byte `at` on,
-// and makes them the operand.
-func (m *MemoryPlan) fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.Buffer, at int64) func(c *vk.Cmd) error {
+// Fragment returns the step that brings op(B), one of all products or one of each, into
+// fragments, in memory from byte `at` on, and makes them the operand.
+func (m *MemoryPlan) Fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.Buffer, at int64) func(c *vk.Cmd) error {
 	l, b, size := m.right, args.B, rightSize(caps)
-	b.Shape, b.Strides = b.Shape[1:], b.Strides[1:]
+	count, stride := p.Batches(), int(l.Matrices())*size
+	if b.Strides[0] == 0 || count == 1 {
+		count, stride = 1, 0
+	}
 	args.B = vk.Tensor{
 		Buffer: memory, DType: p.DType,
-		Shape: []int{1, int(l.Matrices()) + mostAhead, size}, Strides: []int{0, size, 1}, Offset: int((at + m.b) / 2),
+		Shape: []int{1, count*int(l.Matrices()) + mostAhead, size}, Strides: []int{stride, size, 1}, Offset: int((at + m.b) / 2),
 	}.Narrow()
-	l.At = 2 * int64(args.B.Offset)
-	to, k, n := args.B.Buffer, b.Shape[0], b.Shape[1]
-	if p.TransB {
-		k, n = n, k
-	}
+	to, first := args.B.Buffer, args.B.Offset
 	return func(c *vk.Cmd) error {
-		return recordFragments(c, to, [3]vk.Tensor{b, b, b}, [3]Layout{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", k, n))
+		for i := range count {
+			of, l := b, l
+			of.Shape, of.Strides, of.Offset = b.Shape[1:], b.Strides[1:], b.Offset+i*b.Strides[0]
+			l.At = 2 * int64(first+i*stride)
+			k, n := of.Shape[0], of.Shape[1]
+			if p.TransB {
+				k, n = n, k
+			}
+			if err := recordFragments(c, to, [3]vk.Tensor{of, of, of}, [3]Layout{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", k, n)); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 }

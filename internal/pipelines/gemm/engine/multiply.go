@@ -121,7 +121,7 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 		s.Copies = plan.Pack(&args, memory, at)
 	}
 	if config.Fragments {
-		step := plan.fragment(c.Device().Caps(), &args, p, memory, at)
+		step := plan.Fragment(c.Device().Caps(), &args, p, memory, at)
 		if opt.AlignedB { // b may be what the kernels before make
 			s.Product = steps.List{step}
 		} else {

@@ -148,10 +148,10 @@ func Supports(caps *vk.Caps, impl Impl, p Problem) error {
 
 // ChooseBeside is Choose for kernels that have a table and some bytes of shared memory of their
 // own, and no copy of op(B).
-func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Config) int, tuning *kit.Tuning) (Config, error) {
+func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Config) int, tuning *kit.Tuning, fragments bool) (Config, error) {
 	q := query(caps, impl, &p, tuning)
 	q.More = func(c *Config) error {
-		if c.Fragments {
+		if c.Fragments && !fragments {
 			return Unsupported("%v: kernels of other kinds than products have no fragments", c)
 		}
 		return c.FitsBeside(caps, &p, bytes(c))

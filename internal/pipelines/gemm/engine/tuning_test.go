@@ -230,13 +230,13 @@ func TestTuned(t *testing.T) {
 		}
 		require.NoError(t, got.Feasible(caps, x.p))
 	}
-	beside, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, nil)
+	beside, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, nil, false)
 	require.NoError(t, err)
 	require.False(t, beside.Fragments, "a kernel of another kind has a copy of op(B)")
 	copied := mine
 	copied.Fragments, copied.Splits, copied.Rows = true, 1, 0
 	require.NoError(t, tuning.Add("gemm", kit.Forward, p, copied, 1))
-	got, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, tuning)
+	got, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, tuning, false)
 	require.NoError(t, err)
 	require.Equal(t, beside, got)
 

@@ -9,7 +9,7 @@ import (
 // ChooseBackward returns what Backward runs for p and W of some columns: an element of dw has a
 // sum for each block of rows. Its error wraps vk.ErrUnsupported if Backward does not handle them.
 func ChooseBackward(caps *vk.Caps, p engine.Problem, columns int, o engine.Options) (plan Plan, err error) {
-	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return backwardBytes(caps, c, &p, columns) }, backwardTable)
+	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return backwardBytes(caps, c, &p, columns) }, backwardTable, false)
 	if err != nil {
 		return plan, err
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // ChooseForward returns what Forward runs for p and W of some columns. Its error wraps
@@ -12,7 +13,7 @@ func ChooseForward(caps *vk.Caps, p engine.Problem, columns int, o engine.Option
 	if p.Activation == engine.SiLUKeep {
 		p.Activation = engine.SiLU // in the same way, and X is written, too
 	}
-	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return forwardBytes(caps, c, &p, columns) }, forwardTable)
+	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return forwardBytes(caps, c, &p, columns) }, forwardTable, true)
 	if err != nil {
 		return plan, err
 	}
@@ -65,6 +66,9 @@ func Forward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Optio
 		return err
 	}
 	list := plan.memory.Pack(&args, memory, at)
+	if plan.Config.Fragments {
+		list = steps.Together(list, steps.List{plan.memory.Fragment(c.Device().Caps(), &args, p, memory, at)})
+	}
 	args.C = plan.partial(memory, at, p.M, columns, p)
 	args.More = 2 * float64(p.N) * float64(columns)
 	return append(list, plan.steps("gemm_narrow", args, p, t.Y, args.C)...).Record(c)

@@ -16,7 +16,8 @@ import (
 )
 
 // TestForward compares with two products in float64: with the tuning table's tiles, and with
-// tiles whose rows leave in several strips, which are added to one another. The first product
+// tiles whose rows leave in several strips, which are added to one another, or, with op(B) in
+// fragments, as second products. The first product
 // is written or not.
 func TestForward(t *testing.T) {
 	d := vktest.Open(t)
@@ -25,6 +26,8 @@ func TestForward(t *testing.T) {
 		{engine.Problem{Batch: 3, M: 37, N: 45, K: 19, Alpha: 0.5}, 3, nil},
 		{engine.Problem{Batch: 2, M: 37, N: 150, K: 9}, 8, strips},
 		{engine.Problem{Batch: 2, M: 21, N: 50, K: 9}, 2, wide},
+		{engine.Problem{Batch: 3, M: 37, N: 45, K: 19}, 3, fragments},
+		{engine.Problem{Batch: 2, M: 37, N: 45, K: 40}, 8, fragments},
 		{engine.Problem{M: 20, N: 70, K: 40, TransA: true, TransB: true}, 5, strips},
 	}, func(i int, p engine.Problem, columns int, o engine.Options) {
 		format := p.DType

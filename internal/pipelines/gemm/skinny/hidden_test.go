@@ -30,6 +30,13 @@ func tiles(subgroupsM, subgroupsN, tilesM, tilesN int) func(shape vk.CoopMatShap
 // Tiles whose rows leave in several strips, and with subgroups side by side.
 var strips, wide = tiles(1, 1, 1, 4), tiles(1, 2, 2, 1)
 
+// fragments is tiles with op(B) in fragments.
+func fragments(shape vk.CoopMatShape) *engine.Config {
+	c := tiles(2, 1, 1, 2)(shape)
+	c.BlockK, c.Fragments = 4*int(shape.N), true
+	return c
+}
+
 // each calls f for the cases, by number, in every format that the device has matrices of.
 func each(t *testing.T, d *vk.Device, cases []sizedCase, f func(i int, p engine.Problem, n int, o engine.Options)) {
 	for format, shape := range chipstest.MatrixFormats(t, d) {

@@ -49,7 +49,7 @@ func (plan *MixturePlan) Workspace() int64 { return plan.memory.Bytes }
 func ChooseMixture(caps *vk.Caps, p engine.Problem, o engine.Options) (plan MixturePlan, err error) {
 	as := p
 	as.N = 1 // a workgroup has all columns
-	c, err := chooseSiLU(caps, p, as, &o, func(c *engine.Config) int { return mixtureBytes(caps, c, &p) }, mixtureTable)
+	c, err := chooseSiLU(caps, p, as, &o, func(c *engine.Config) int { return mixtureBytes(caps, c, &p) }, mixtureTable, false)
 	if err != nil {
 		return plan, err
 	}

@@ -51,6 +51,12 @@ type skinnySpec struct {
 	Columns uint32 `glsl:"COLUMNS"`
 }
 
+// fragmentedSpec is that of gemm_narrow_fragmented.
+type fragmentedSpec struct {
+	skinnySpec
+	Narrow bool `glsl:"NARROW_MATRIX"`
+}
+
 // A Plan is what a call runs, and where it keeps what.
 type Plan struct {
 	Config engine.Config
@@ -61,13 +67,22 @@ type Plan struct {
 // Workspace returns the bytes of device memory that the call takes with the same options.
 func (plan *Plan) Workspace() int64 { return plan.memory.Bytes }
 
+// Kernels lists the modules that the kernel of that name runs, in order, but for copies of operands
+// whose rows start anywhere.
+func (plan *Plan) Kernels(name string) []string {
+	if plan.Config.Fragments {
+		return []string{"gemm_fragments", name + "_fragmented", "gemm_combine"}
+	}
+	return []string{name, "gemm_combine"}
+}
+
 // choose chooses the configuration, for a kernel that has some bytes of shared memory
 // besides that of a product, and lays out copies of operands.
-func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table) (err error) {
+func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (err error) {
 	if columns < 1 || columns > maxColumns {
 		return engine.Unsupported("w has %d columns, not from 1 to %d", columns, maxColumns)
 	}
-	if plan.Config, err = chooseSiLU(caps, p, p, opt, bytes, table); err != nil {
+	if plan.Config, err = chooseSiLU(caps, p, p, opt, bytes, table, fragments); err != nil {
 		return err
 	}
 	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
@@ -115,6 +130,9 @@ func (plan *Plan) sum(p engine.Problem, result, partial vk.Tensor) func(*vk.Cmd)
 // record records the kernel of that name.
 func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Problem, partial vk.Tensor) error {
 	caps := c.Device().Caps()
+	if plan.Config.Fragments {
+		name += "_fragmented"
+	}
 	module, err := shaders.Get(name, p.DType.Short())
 	if err != nil {
 		return err
@@ -124,7 +142,19 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 		return err
 	}
 	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // as lib/gemm_narrow.glsl has it
-	kernel, err := vk.CachedKernel[engine.Params](c.Device(), module.Name, module.SPIRV, skinnySpec{constants, uint32(partial.Shape[2])}, chips.MatrixOptions(caps))
+	var spec any = skinnySpec{constants, uint32(partial.Shape[2])}
+	if plan.Config.Fragments {
+		shape, lack := chips.MatrixShape(caps, p.DType)
+		if lack != "" {
+			return engine.Unsupported("coopmat: %s", lack)
+		}
+		layout, err := chips.LayoutOf(c.Device(), p.DType, shape)
+		if err != nil {
+			return err
+		}
+		spec = fragmentedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc}
+	}
+	kernel, err := vk.CachedKernel[engine.Params](c.Device(), module.Name, module.SPIRV, spec, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}
@@ -134,7 +164,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 // chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's
 // products on the chip, with some bytes of shared memory besides that of a product. As is the
 // problem that has as many blocks as the kernel workgroups.
-func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table) (c engine.Config, err error) {
+func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (c engine.Config, err error) {
 	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
 		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
 	}
@@ -152,9 +182,9 @@ func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes 
 		return c, engine.Unsupported("%v: hidden units stay on the chip in kernels on matrices only", impl)
 	}
 	if opt.Config == nil {
-		c, err = engine.ChooseBeside(caps, table, as, impl, bytes, opt.Tuning)
+		c, err = engine.ChooseBeside(caps, table, as, impl, bytes, opt.Tuning, fragments)
 	} else if c, err = engine.Choose(caps, as, *opt); err == nil {
-		if c.Fragments {
+		if c.Fragments && !fragments {
 			return c, engine.Unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)
 		}
 		err = c.FitsBeside(caps, &as, bytes(&c))

@@ -19,10 +19,11 @@ func TestLayouts(t *testing.T) {
 		spec     any
 		bindings []string
 	}{
-		"gemm_narrow":       {skinnySpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow_bwd":   {skinnySpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
-		"gemm_narrow_dsilu": {keptSpec{}, []string{"A", "C", "R", "X", "S"}},
-		"gemm_mixture":      {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow":            {skinnySpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow_fragmented": {fragmentedSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow_bwd":        {skinnySpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
+		"gemm_narrow_dsilu":      {keptSpec{}, []string{"A", "C", "R", "X", "S"}},
+		"gemm_mixture":           {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 	} {
 		for _, element := range []string{"f16", "bf16"} {
 			module, err := shaders.Get(name, element)
@@ -48,7 +49,9 @@ func TestSharedMemory(t *testing.T) {
 			p := engine.Problem{Batch: 2, M: 1000, N: 120, K: 100, TransA: turned&1 != 0, TransB: turned&2 != 0, Activation: engine.SiLU, DType: dtype.Float16}
 			spec, err := engine.NewMatrixSpec(caps, engine.Args{}, p, c)
 			require.NoError(t, err)
-			check := func(name, element string, bytes int, constants any) {
+			of := c
+			of.Fragments = true
+			check := func(c engine.Config, name, element string, bytes int, constants any) {
 				module, err := shaders.Get(name, element)
 				require.NoError(t, err)
 				has, err := vk.SharedBytes(module.SPIRV, constants)
@@ -59,22 +62,27 @@ func TestSharedMemory(t *testing.T) {
 				require.ErrorIs(t, c.FitsBeside(caps, &p, bytes), vk.ErrUnsupported, "%s, %v", name, c)
 			}
 			for columns := 1; columns <= maxColumns; columns++ {
-				check("gemm_narrow", "bf16", forwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
-				check("gemm_narrow_bwd", "bf16", backwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
+				check(c, "gemm_narrow", "bf16", forwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
+				if fragments := spec; !p.TransB { // of B as it is
+					fragments.Epilogue.OutAligned = false // as FitsBeside takes it to be
+					constants := fragmentedSpec{skinnySpec{fragments, uint32(columns)}, false}
+					check(of, "gemm_narrow_fragmented", "bf16", forwardBytes(caps, &of, &p, columns), constants)
+				}
+				check(c, "gemm_narrow_bwd", "bf16", backwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
 			}
-			check("gemm_mixture", "f16", mixtureBytes(caps, &c, &p), mixtureSpec{spec, 2})
+			check(c, "gemm_mixture", "f16", mixtureBytes(caps, &c, &p), mixtureSpec{spec, 2})
 		}
 	}
 }
 
-// TestChoose wants the largest tile, which leaves as much shared memory as few columns
-// take, and a smaller one for more of them.
+// TestChoose wants fragments in the forward pass of many rows; and where there are none the largest
+// tile, which leaves as much shared memory as few columns take, and a smaller one for more of them.
 func TestChoose(t *testing.T) {
 	p := engine.Problem{Batch: 10, M: 16000, N: 1365, K: 512, Activation: engine.SiLU, DType: dtype.BFloat16, Out: dtype.BFloat16}
 	caps := chipstest.H200()
 	for columns, want := range map[int][2]string{
-		3: {"coopmat s4x2 t3x4 k64 pack g10", "coopmat s4x2 t3x4 k64 pack g10"},
-		8: {"coopmat s2x2 t4x4 k32 pack g16", "coopmat s2x2 t4x4 k32 pack g16"}, // 16 bytes too many
+		3: {"coopmat s2x2 t4x4 k64 pack fragments g10", "coopmat s4x2 t3x4 k64 pack g10"},
+		8: {"coopmat s2x2 t4x4 k64 pack fragments g10", "coopmat s2x2 t4x4 k32 pack g16"}, // 16 bytes too many
 	} {
 		forward, err := ChooseForward(caps, p, columns, engine.Options{})
 		require.NoError(t, err)

@@ -11,9 +11,9 @@ import (
 
 // The tables of the kernels, by the names that users know them by.
 var (
-	forwardTable  = engine.NewTable("grouped", kit.Forward, "gemm_narrow", "gemm_combine")
+	forwardTable  = engine.NewTable("grouped", kit.Forward, "gemm_narrow", "gemm_narrow_fragmented", "gemm_fragments", "gemm_combine")
 	backwardTable = engine.NewTable("grouped", kit.Backward, "gemm_narrow_bwd", "gemm_combine")
-	mixtureTable  = engine.NewTable("mixture", kit.Forward, "gemm_mixture", "gmm_merge", "sum_rows")
+	mixtureTable  = engine.NewTable("mixture", kit.Forward, "gemm_mixture", "gmm_merge")
 )
 
 // Candidates returns configurations that are worth measuring for the kernel of a table, all

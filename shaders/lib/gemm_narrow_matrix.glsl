@@ -1,0 +1,119 @@
+// gemm_narrow_matrix: the strips of lib/gemm_narrow.glsl without shared memory: silu of sums, in
+// registers, becomes left matrices, whose elements an invocation has in the places of an
+// accumulator (chips.MatrixLayout), and W the right ones, with zeros beyond its columns.
+//
+// A number goes in two parts, high + low, of which ELEM has 8 bits each, or 11: its error is 2^-16,
+// or 2^-22, as sums are not rounded before they meet W. One of ELEM's largest numbers or more makes
+// the subgroup do all of it once more by strips.
+//
+// The includer defines NARROW_ID, the constant_id of NARROW, and includes lib/gemm_sums.glsl before,
+// and what lib/gemm_w.glsl needs.
+#ifndef LIB_GEMM_NARROW_MATRIX_GLSL
+#define LIB_GEMM_NARROW_MATRIX_GLSL
+
+#include "gemm_w.glsl"
+#include "silu.glsl"
+#include "two.glsl"
+
+layout(constant_id = NARROW_ID) const bool NARROW_MATRIX = false;
+
+const uint W_LD = MAT_N / 8 + 1;  // uvec4 of a row of W, one more, so that rows start in different banks
+const uint Y_LD = MAT_N / 4 + 1;  // uvec4 of a row of sums of Y, likewise
+const bool W_FITS = BLOCK_N * W_LD <= TILE_SIZE;
+const bool Y_FITS = COLUMNS <= MAT_N;
+const bool BY_NARROW = NARROW_MATRIX && !KEEP_X && W_FITS && Y_FITS;
+
+#ifdef ELEM_BF16
+const float MOST = 3.0e38;
+#else
+const float MOST = 65000.0;
+#endif
+
+// high_word returns two numbers in ELEM, about, and high what they are.
+uint high_word(const vec2 v, out vec2 high) {
+#ifdef ELEM_BF16
+    const uvec2 bits = floatBitsToUint(v) & 0xffff0000u;
+    high = uintBitsToFloat(bits);
+    return bits.x >> 16 | bits.y;
+#else
+    const uint word = packHalf2x16(v);
+    high = unpackHalf2x16(word);
+    return word;
+#endif
+}
+
+// spread_w brings w_tile into tile, rows of MAT_N elements.
+void spread_w() {
+    for (uint i = gl_LocalInvocationIndex; i < BLOCK_N * (MAT_N / 8); i += WORKGROUP_SIZE) {
+        const uint x = i / (MAT_N / 8);
+        uvec4 words = uvec4(0);
+        [[unroll]] for (uint e = 0; e < 8; e++) {
+            const uint o = i % (MAT_N / 8) * 8 + e;
+            if (o < COLUMNS) {
+                words[e / 2] |= uint(NARROW(w_tile[o * BLOCK_N4 + x / 4][x % 4])) << e % 2 * 16;
+            }
+        }
+        tile[x * W_LD + i % (MAT_N / 8)] = words;
+    }
+}
+
+// put_y writes sums of MAT_M rows of Y from tile.
+void put_y(const Work w, const uint row) {
+    const uint part = w.col / SUBGROUP_N + gl_SubgroupID % SUBGROUPS_N;
+    for (uint r = gl_SubgroupInvocationID; r < MAT_M; r += SUBGROUP_SIZE) {
+        if (row + r < p.m) {
+            const uint at = p.c_offset + (part * gl_NumWorkGroups.z + w.batch) * p.c_stride_b + (row + r) * p.c_stride;
+            [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                c1[at + o] = uintBitsToFloat(tile[gl_SubgroupID * MAT_M * OUT_LD + r * Y_LD + o / 4][o % 4]);
+            }
+        }
+    }
+}
+
+#define STORE_NARROW(sum, w, top, left)                                                                                          \
+    barrier();  /* operands are read */                                                                                         \
+    spread_w();                                                                                                                 \
+    barrier();  /* tile written before it is read */                                                                            \
+    MatB w_right[TILES_N];                                                                                                      \
+    [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                             \
+        coopMatLoad(w_right[j], tile, (left - w.col + j * MAT_N) * W_LD, W_LD, gl_CooperativeMatrixLayoutRowMajor);              \
+    }                                                                                                                           \
+    barrier();  /* tile is read before it is written */                                                                         \
+    float most = 0.0;                                                                                                           \
+    [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                             \
+        MatC y = MatC(0.0);                                                                                                     \
+        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                         \
+            MatA high;                                                                                                          \
+            MatA low;                                                                                                           \
+            [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e += 4) {                                            \
+                const MatC s = sum[i * TILES_N + j];                                                                            \
+                const vec4 v = silu(scaled(vec4(s[e], s[e + 1], s[e + 2], s[e + 3])));                                          \
+                most = max(max(most, max(abs(v.x), abs(v.y))), max(abs(v.z), abs(v.w)));                                        \
+                vec4 big;                                                                                                       \
+                const TwoT h0 = TWO_FROM(high_word(v.xy, big.xy));                                                              \
+                const TwoT h1 = TWO_FROM(high_word(v.zw, big.zw));                                                              \
+                vec4 rest;                                                                                                      \
+                const TwoT l0 = TWO_FROM(high_word(v.xy - big.xy, rest.xy));                                                    \
+                const TwoT l1 = TWO_FROM(high_word(v.zw - big.zw, rest.zw));                                                    \
+                high[e] = h0.x;                                                                                                 \
+                high[e + 1] = h0.y;                                                                                             \
+                high[e + 2] = h1.x;                                                                                             \
+                high[e + 3] = h1.y;                                                                                             \
+                low[e] = l0.x;                                                                                                  \
+                low[e + 1] = l0.y;                                                                                              \
+                low[e + 2] = l1.x;                                                                                              \
+                low[e + 3] = l1.y;                                                                                              \
+            }                                                                                                                   \
+            y = coopMatMulAdd(high, w_right[j], y);                                                                             \
+            y = coopMatMulAdd(low, w_right[j], y);                                                                              \
+        }                                                                                                                       \
+        coopMatStore(y, tile, gl_SubgroupID * MAT_M * OUT_LD, Y_LD, gl_CooperativeMatrixLayoutRowMajor);                          \
+        strip_barrier();  /* tile written before it is read */                                                                  \
+        put_y(w, top + i * MAT_M);                                                                                              \
+        strip_barrier();  /* and read before it is written again */                                                             \
+    }                                                                                                                           \
+    if (!subgroupAny(most >= MOST)) {                                                                                           \
+        return;                                                                                                                 \
+    }
+
+#endif
