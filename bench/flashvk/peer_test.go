@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
 // script returns a command that runs shell text.
