@@ -32,7 +32,7 @@ which=$$($(VKRUN) --which); driver=$${which%% *}; \
 echo "make: running on $$which" >&2
 endef
 
-.PHONY: help setup bench test test-all shaders check bundle clean
+.PHONY: help setup bench test test-all shaders check cross bundle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 
 check: setup ## format, vet, staticcheck, imports, budgets, SPIR-V current, valid, convergent and proven on a GPU
 	go run ./tools/check $(CHECKFLAGS)
+
+cross: setup ## compiles for linux/arm64 and windows/amd64, which nothing is run on
+	tools/cross
 
 bundle: setup ## a folder with binaries and tests for a GPU machine without Go
 	BUILDVCS=$(BUILDVCS) tools/bundle $(OUT)

@@ -78,7 +78,7 @@ type sweepLine struct {
 	points []linePoint
 }
 
-type linePoint struct{ size, ns, flops float64 }
+type linePoint struct{ size, ns, flops, lo, hi float64 } // lo and hi are the interval of ns, ns where there is none
 
 // kernelWords returns a kernel of results in words, as in attention forward.
 func kernelWords(kernel string) string {
@@ -154,6 +154,15 @@ func sweepLines(x *Records, axis string) ([]sweepLine, error) {
 				return nil, err
 			}
 		}
+		p.lo, p.hi = p.ns, p.ns
+		if x.Text(i, "device_ns_lo") != "" && x.Text(i, "device_ns_hi") != "" {
+			lo, errLo := x.positive(i, "device_ns_lo")
+			hi, errHi := x.positive(i, "device_ns_hi")
+			if err := errors.Join(errLo, errHi); err != nil {
+				return nil, err
+			}
+			p.lo, p.hi = min(lo, p.ns), max(hi, p.ns)
+		}
 		impl := x.Text(i, "impl")
 		at := slices.IndexFunc(lines, func(l sweepLine) bool { return l.name == impl })
 		if at < 0 {
@@ -213,10 +222,17 @@ func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (f
 	for _, l := range lines {
 		s := chart.Series{Name: l.name}
 		for _, p := range l.points {
-			if y, ok := value(p); ok {
-				s.X, s.Y = append(s.X, p.size), append(s.Y, y)
-				most = max(most, y)
+			y, ok := value(p)
+			if !ok {
+				continue
 			}
+			s.X, s.Y = append(s.X, p.size), append(s.Y, y)
+			most = max(most, y)
+			fast, slow := p, p
+			fast.ns, slow.ns = p.lo, p.hi
+			a, _ := value(fast)
+			b, _ := value(slow)
+			s.Low, s.High = append(s.Low, min(a, b, y)), append(s.High, max(a, b, y))
 		}
 		if len(s.X) > 0 {
 			d.Series = append(d.Series, s)
@@ -235,8 +251,10 @@ func (d *Drawing) rescale(most float64, unit, thousandth unit) unit {
 		return unit
 	}
 	for _, s := range d.Series {
-		for i := range s.Y {
-			s.Y[i] *= 1000
+		for _, list := range [][]float64{s.Y, s.Low, s.High} {
+			for i := range list {
+				list[i] *= 1000
+			}
 		}
 	}
 	return thousandth

@@ -8,6 +8,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -45,6 +46,9 @@ type Chart struct {
 type Series struct {
 	Name string
 	X, Y []float64
+	// Low and High are the ends of an interval around each Y, which are equal to it where there
+	// is none; nil: there are none at all. They are of lines.
+	Low, High []float64
 }
 
 // A Band is the area between two lines.
@@ -195,7 +199,7 @@ func (c *Chart) plot() (*drawing, error) {
 	}
 	if c.LogX {
 		p.X.Scale = plot.LogScale{}
-		p.X.Tick.Marker = powersOfTwo{}
+		p.X.Tick.Marker = powersOfTwo{c.sizes()}
 		widen(&p.X, 2)
 	}
 	if c.LogY {
@@ -208,6 +212,15 @@ func (c *Chart) plot() (*drawing, error) {
 		p.Y.Min = min(p.Y.Min, 0)
 	}
 	return p, nil
+}
+
+// sizes returns the X of all lines.
+func (c *Chart) sizes() (list []float64) {
+	for _, s := range c.Series {
+		list = append(list, s.X...)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // widen makes room around the only value of a logarithmic axis, by a factor: gonum would
@@ -240,12 +253,23 @@ func (s *Series) check() error {
 			return fmt.Errorf("chart: %s: point %d is (%g, %g): what can be drawn is 0, or from %g to %g", s.Name, j, s.X[j], s.Y[j], smallest, largest)
 		}
 	}
+	if s.Low == nil && s.High == nil {
+		return nil
+	}
+	if len(s.Low) != len(s.Y) || len(s.High) != len(s.Y) {
+		return fmt.Errorf("chart: %s: %d y, intervals from %d to %d", s.Name, len(s.Y), len(s.Low), len(s.High))
+	}
+	for j, y := range s.Y {
+		if low, high := s.Low[j], s.High[j]; !inRange(low) || !inRange(high) || low > y || high < y {
+			return fmt.Errorf("chart: %s: interval %d is %g to %g around %g", s.Name, j, low, high, y)
+		}
+	}
 	return nil
 }
 
 // addBand adds band i, in the color of line i, faint.
 func addBand(p *drawing, i int, b Band) error {
-	low, high := Series{b.Name, b.X, b.Low}, Series{b.Name, b.X, b.High}
+	low, high := Series{Name: b.Name, X: b.X, Y: b.Low}, Series{Name: b.Name, X: b.X, Y: b.High}
 	if err := errors.Join(low.check(), high.check()); err != nil {
 		return err
 	}
@@ -286,12 +310,23 @@ func addDots(p *drawing, i int, s Series) error {
 	return nil
 }
 
+// intervals are points with the ends of intervals, as gonum wants them.
+type intervals struct {
+	plotter.XYs
+	low, high []float64
+}
+
+// YError implements plotter.YErrorer.
+func (x intervals) YError(i int) (low, high float64) {
+	return x.low[i] - x.XYs[i].Y, x.high[i] - x.XYs[i].Y
+}
+
 // add adds line i.
 func (c *Chart) add(p *drawing, i int, s Series) error {
 	points := make(plotter.XYs, len(s.X))
 	for j := range s.X {
 		points[j] = plotter.XY{X: s.X[j], Y: s.Y[j]}
-		if c.LogX && !(s.X[j] > 0) || c.LogY && !(s.Y[j] > 0) {
+		if c.LogX && !(s.X[j] > 0) || c.LogY && !(s.Y[j] > 0 && (s.Low == nil || s.Low[j] > 0)) {
 			return fmt.Errorf("chart: %s: point %d is not positive: (%g, %g)", s.Name, j, s.X[j], s.Y[j])
 		}
 	}
@@ -301,6 +336,14 @@ func (c *Chart) add(p *drawing, i int, s Series) error {
 	}
 	line.Color, line.Width = colors[i%len(colors)], vg.Points(1.5)
 	dots.Color, dots.Shape, dots.Radius = line.Color, marks[i%len(marks)], vg.Points(3)
+	if s.Low != nil {
+		bars, err := plotter.NewYErrorBars(intervals{points, s.Low, s.High})
+		if err != nil {
+			return fmt.Errorf("chart: %s: %w", s.Name, err)
+		}
+		bars.Color, bars.Width, bars.CapWidth = line.Color, vg.Points(1), vg.Points(4)
+		p.Add(bars)
+	}
 	if c.Plain {
 		p.Add(line)
 		p.legend.Add(s.Name, line)

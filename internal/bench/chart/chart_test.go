@@ -18,8 +18,8 @@ func sample() Chart {
 	return Chart{
 		Title: "Latency", Subtitle: "Some GPU, driver 1.2\nfloat16 <a & b>", X: "sequence length", Y: "ms per call", LogX: true, LogY: true,
 		Series: []Series{
-			{"coopmat2", []float64{128, 256, 512, 1024}, []float64{0.02, 0.06, 0.3, 1.4}},
-			{"torch:flash", []float64{128, 1024}, []float64{0.03, 5.4}},
+			{Name: "coopmat2", X: []float64{128, 256, 512, 1024}, Y: []float64{0.02, 0.06, 0.3, 1.4}},
+			{Name: "torch:flash", X: []float64{128, 1024}, Y: []float64{0.03, 5.4}},
 		},
 	}
 }
@@ -84,7 +84,7 @@ func TestPNG(t *testing.T) {
 
 // TestOne draws a single point, whose axes have no length.
 func TestOne(t *testing.T) {
-	c := Chart{Title: "One", X: "x", Y: "y", Series: []Series{{"a", []float64{128}, []float64{3}}}}
+	c := Chart{Title: "One", X: "x", Y: "y", Series: []Series{{Name: "a", X: []float64{128}, Y: []float64{3}}}}
 	for _, log := range []bool{false, true} {
 		c.LogX, c.LogY = log, log
 		require.NoError(t, c.SVG(io.Discard))
@@ -161,7 +161,7 @@ func TestWrap(t *testing.T) {
 }
 
 func TestBars(t *testing.T) {
-	c := Chart{Title: "Rates", Y: "TFLOP/s", Categories: []string{"one", "two\nlines"}, Series: []Series{{"a", []float64{0, 1}, []float64{3, 4}}, {"b", []float64{1}, []float64{2}}}}
+	c := Chart{Title: "Rates", Y: "TFLOP/s", Categories: []string{"one", "two\nlines"}, Series: []Series{{Name: "a", X: []float64{0, 1}, Y: []float64{3, 4}}, {Name: "b", X: []float64{1}, Y: []float64{2}}}}
 	var b bytes.Buffer
 	require.NoError(t, c.SVG(&b))
 	for _, want := range []string{"one", "two", "lines", "a", "b", "TFLOP/s", "4"} {
@@ -194,9 +194,9 @@ func TestBars(t *testing.T) {
 func TestBand(t *testing.T) {
 	c := Chart{
 		Title: "Predictions", X: "x", Y: "y", Plain: true,
-		Series: []Series{{"mean", []float64{0, 1, 2}, []float64{0, 1, 0}}},
+		Series: []Series{{Name: "mean", X: []float64{0, 1, 2}, Y: []float64{0, 1, 0}}},
 		Bands:  []Band{{"2 deviations", []float64{0, 1, 2}, []float64{-1, 0.5, -2}, []float64{1, 1.5, 2}}},
-		Dots:   []Series{{"context", []float64{0.5}, []float64{0.25}}},
+		Dots:   []Series{{Name: "context", X: []float64{0.5}, Y: []float64{0.25}}},
 	}
 	var svg, picture bytes.Buffer
 	require.NoError(t, c.SVG(&svg))
@@ -210,4 +210,46 @@ func TestBand(t *testing.T) {
 	require.EqualError(t, c.SVG(io.Discard), "chart: 2 deviations: 3 x, 2 y")
 	c.Bands, c.Dots[0].Y[0] = nil, math.NaN()
 	require.ErrorContains(t, c.SVG(io.Discard), "chart: context: point 0 is (0.5, NaN)")
+}
+
+// TestIntervals draws intervals as bars with caps, and refuses those that are none.
+func TestIntervals(t *testing.T) {
+	lines := func(c Chart) int {
+		var b bytes.Buffer
+		require.NoError(t, c.SVG(&b))
+		return strings.Count(b.String(), "<path ")
+	}
+	c := sample()
+	without := lines(c)
+	c.Series[0].Low, c.Series[0].High = []float64{0.01, 0.05, 0.2, 1.4}, []float64{0.03, 0.07, 0.4, 1.4}
+	require.Greater(t, lines(c), without+4)
+	for _, bad := range [][2][]float64{
+		{{0.01}, {0.03}},
+		{{0.03, 0.05, 0.2, 1.4}, {0.03, 0.07, 0.4, 1.4}},
+		{{0.01, 0.05, 0.2, 1.4}, {0.03, 0.07, 0.4, 1.3}},
+		{{0.01, 0.05, 0.2, math.Inf(-1)}, {0.03, 0.07, 0.4, math.Inf(1)}},
+		{{0, 0.05, 0.2, 1.4}, {0.03, 0.07, 0.4, 1.4}}, // has no logarithm
+	} {
+		c.Series[0].Low, c.Series[0].High = bad[0], bad[1]
+		require.Error(t, c.SVG(io.Discard))
+	}
+}
+
+// TestHardlyASpan: an axis whose ends differ in their last digits has a tick, and an end.
+func TestHardlyASpan(t *testing.T) {
+	for _, x := range []float64{8838834764831842, 1e15, 1e-90, -1e99, 128} {
+		require.Len(t, linear{}.Ticks(x, math.Nextafter(math.Nextafter(x, math.Inf(1)), math.Inf(1))), 1)
+	}
+	require.NotEmpty(t, linear{}.Ticks(1e9, 1e9+1))
+	require.Less(t, len(linear{}.Ticks(1e9, 1e9+1)), 20)
+}
+
+// TestDataTicks: sizes that are no powers of two have ticks, too.
+func TestDataTicks(t *testing.T) {
+	var values []float64
+	for _, x := range (powersOfTwo{[]float64{100, 128, 304, 1e9}}).Ticks(100, 304) {
+		values = append(values, x.Value)
+		require.Equal(t, x.Label != "", x.Value == 128 || x.Value == 256)
+	}
+	require.ElementsMatch(t, []float64{128, 256, 100, 304}, values)
 }

@@ -2,6 +2,7 @@ package chart
 
 import (
 	"math"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -10,17 +11,23 @@ import (
 // label is that of a tick.
 func label(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }
 
-// powersOfTwo are the ticks of a logarithmic axis of lengths.
-type powersOfTwo struct{}
+// powersOfTwo are the ticks of a logarithmic axis of lengths: powers of two with a label, and
+// those of the data without.
+type powersOfTwo struct{ data []float64 }
 
 // Ticks implements plot.Ticker.
-func (powersOfTwo) Ticks(least, most float64) []plot.Tick {
+func (p powersOfTwo) Ticks(least, most float64) []plot.Tick {
 	var ticks []plot.Tick
 	if !(least > 0) || math.IsInf(most, 1) {
 		return nil
 	}
 	for x := math.Exp2(math.Ceil(math.Log2(least))); x <= most; x *= 2 {
 		ticks = append(ticks, plot.Tick{Value: x, Label: label(x)})
+	}
+	for _, x := range p.data {
+		if x >= least && x <= most && !slices.ContainsFunc(ticks, func(t plot.Tick) bool { return t.Value == x }) {
+			ticks = append(ticks, plot.Tick{Value: x})
+		}
 	}
 	return ticks
 }
@@ -57,7 +64,8 @@ type linear struct{}
 // Ticks implements plot.Ticker.
 func (linear) Ticks(least, most float64) []plot.Tick {
 	span := most - least
-	if !(span > 0) || math.IsInf(span, 1) {
+	// Where numbers have hardly a digit for the span, multiples of the step cannot be told apart.
+	if !(span > 1e-12*max(math.Abs(least), math.Abs(most))) || math.IsInf(span, 1) {
 		return []plot.Tick{{Value: least, Label: label(least)}}
 	}
 	step := math.Pow(10, math.Floor(math.Log10(span/4)))
