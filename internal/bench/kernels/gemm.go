@@ -112,7 +112,7 @@ func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
 	f.Float64Var(&g.beta, "beta", 0, "factor of what c held before")
 	f.StringVar(&g.activation, "activation", "identity", "identity, silu, silu-keep, times-dsilu or times-dsilu-keep")
 	f.StringVar(&g.group, "group", "", "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64")
-	DTypeVar(f, &g.out, "out-dtype", "format of c: float16, bfloat16 or float32 (default: that of a)")
+	DTypeVar(f, &g.out, "out-dtype", "format of c: float16, bfloat16 or float32 (default: that of a; gemm.Problem.Out of Go is float32 where it is not set)")
 	if !sizes {
 		return
 	}

@@ -89,7 +89,7 @@ type mixtureFlags struct {
 // Add implements Flags.
 func (m *mixtureFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
-	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
+	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x; Problem.Grad of Go is float32 where it is not set)")
 	f.IntVar(&m.opt.Groups, "groups", 0, "groups of heads among workgroups, at most (default: what fills the device)")
 	f.BoolVar(&m.opt.Outputs, "outputs", false, "the forward pass writes the outputs of heads to memory where it could do without")
 	f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most, where they are (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")

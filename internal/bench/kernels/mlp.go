@@ -154,7 +154,7 @@ type mlpFlags struct {
 // Add implements Flags.
 func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
-	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
+	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x; Problem.Grad of Go is float32 where it is not set)")
 	units, columns := "hidden units (default 1365, or 85)", "columns of y (default 512, or 32)"
 	if m.grouped {
 		f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
