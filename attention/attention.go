@@ -44,8 +44,7 @@
 // All paths are deterministic: the same call on the same device gives the same
 // bits.
 //
-// Functions are safe for concurrent use, as far as what they are given is: a
-// vk.Cmd belongs to one goroutine.
+// Several goroutines may call the functions; a vk.Cmd belongs to one of them.
 package attention
 
 import (

@@ -1,5 +1,5 @@
-// Package chips says what kernels want to know of a device beyond its capabilities:
-// its family, which tuning tables speak of, and the matrices that it multiplies.
+// Package chips has what kernels need to know of a device beyond its capabilities: the
+// family that tuning tables name, and the shapes and layouts of its matrices.
 package chips
 
 import (

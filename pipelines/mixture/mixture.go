@@ -16,7 +16,7 @@
 //	Y, LogP       (tokens)             float32
 //	Loss, DLoss   (1)                  float32
 //
-// On matrices, [Forward] is one kernel and two small ones. A workgroup of the first
+// On matrices, [Forward] is one kernel and a small one. A workgroup of the first
 // multiplies a block of tokens by the weights of a group of heads, one head after the
 // other, and keeps of each token what gmm must know of the components it has met:
 //
@@ -26,24 +26,23 @@
 //
 // Neither hidden units (tokens, heads, hidden) nor the outputs of heads (tokens, heads, 3)
 // reach memory, and outputs are not rounded. The second kernel merges the groups, always
-// in the same order, and the third adds up the loss. How many groups there are follows
+// in the same order, and adds up the loss. How many groups there are follows
 // from the tokens and the device: Options.Groups.
 //
-// Elsewhere, which is float32, devices without matrices, and path scalar, Forward is that
-// of mlp and that of gmm, with the outputs of heads in its workspace in float32:
-// Options.Outputs has it so everywhere. That is faster where tokens make few workgroups for a
-// device: ten heads of 5000 tokens take an H200 345 us so and 393 fused, 16000 tokens 1008
-// and 948. [Backward] always has outputs, computed
-// once more, and gradients by them in its workspace, 12 and 16 or 32 bytes for each token
-// and head, beside what mlp needs. Outputs cost another pass of Forward's products, but
-// where silu(x*W1) of all heads is in memory at a time, Options.HeadsAtATime: there they come of it.
+// In float32, on devices without matrices and on path scalar, Forward runs the kernels of
+// mlp and of gmm, and the outputs of heads are in its workspace, in float32; Options.Outputs
+// chooses that everywhere. It is faster where tokens make few workgroups for a device: on an
+// H200, ten heads of 5000 tokens take 345 us so and 393 us fused, of 16000 tokens 1008 us and
+// 948 us. [Backward] computes the outputs once more; its workspace holds them and the gradients
+// by them, 12 and 16 or 32 bytes for each token and head, beside what mlp needs. The outputs
+// cost another pass of Forward's products, unless silu(x*W1) of all heads is in memory at a
+// time (Options.HeadsAtATime): then they follow from it.
 //
-// Nothing overflows on the way to log_p, as in gmm: as long as outputs are finite, it is
-// what float32 holds, or the infinity that it rounds to, never NaN.
+// As in gmm, nothing overflows on the way to log_p: if the outputs are finite, log_p is a
+// float32 or the infinity that it rounds to, never NaN.
 //
-// All is deterministic: the same call on the same device gives the same bits.
-// Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
-// belongs to one goroutine.
+// The same call on the same device gives the same bits.
+// Several goroutines may call the functions; a vk.Cmd belongs to one of them.
 package mixture
 
 import (

@@ -1,6 +1,5 @@
-// Package norm computes layer normalization (LayerNorm) and that by the root mean
-// square (RMSNorm) of the rows of a matrix, with a weight and without a bias, and the
-// gradients.
+// Package norm normalizes the rows of a matrix by mean and deviation (LayerNorm) or by
+// the root mean square (RMSNorm), with a weight and no bias, and computes the gradients.
 //
 //	s       = round(x + residual)                    to the format of x, if there is a residual; else x
 //	mean[r] = mean(s[r,:])                           0 for RMSNorm
@@ -12,8 +11,8 @@
 //	W, DW                                        (cols)        Problem.WeightDType, contiguous
 //	Mean, RStd                                   (rows)        float32, contiguous
 //
-// [Forward] and [Backward] record kernels; Config says how their invocations share
-// rows, which [Choose] decides:
+// [Forward] and [Backward] record kernels. [Choose] decides how many invocations share a
+// row (Config):
 //
 //	row of up to 4 vectors of 16 bytes for each invocation of a subgroup   a subgroup
 //	longer                                                                 a workgroup
@@ -21,8 +20,7 @@
 //
 // The same call on the same device gives the same bits.
 //
-// Functions are safe for concurrent use, as far as what they are given is: a vk.Cmd
-// belongs to one goroutine.
+// Several goroutines may call the functions; a vk.Cmd belongs to one of them.
 package norm
 
 import (

@@ -8,19 +8,19 @@
 //	param = param * (1 - lr * WeightDecay) - lr * (m / (1 - Beta1^t)) / (sqrt(v / (1 - Beta2^t)) + Eps)
 //	copy  = param, rounded
 //
-// A step is one launch for all tensors that lie in the same buffers, with a table of
-// pieces on the device that says where each is; so it is one launch where parameters,
-// gradients and moments have a buffer each, and one for every tensor where those have
-// buffers of their own. One more, of a single workgroup, counts the step; with clipping
-// there is a pass over the gradients before it:
+// One launch updates all tensors that lie in the same buffers; a table of pieces on the
+// device says where each of them is. So a step is one launch if parameters, gradients and
+// moments have a buffer each, and one for every tensor if every tensor has buffers of its
+// own. A launch of a single workgroup counts the step, and clipping adds a pass over the
+// gradients before it:
 //
 //	kernel         launches       reads                     writes
 //	adamw_norm     as adamw       grad                      a sum of squares for each piece
 //	adamw_prepare  1              the sums, the step count   norm, scale, the step count, corrections
 //	adamw          1 or more      grad, param, m, v         param, m, v, copy
 //
-// The step count, the learning rate and the norm are on the device, so that a recorded
-// step is submitted again and again, also within one Cmd.
+// The step count, the learning rate and the norm are on the device: a recorded step may
+// be submitted again and again, also within one Cmd.
 //
 // The same gradients give the same bits.
 package optim

@@ -1,8 +1,8 @@
 // Package record makes one recording of many kernels, with one plan of the memory between them.
 //
-// A Program is a static list of steps. Each says which tensors it reads and writes; so it is
-// known from which step to which a tensor is needed, and tensors that are never needed at once
-// share memory:
+// A Program is a static list of steps. A step says which tensors it reads and writes, so the
+// program knows from which step to which a tensor is needed. Tensors that are never needed at
+// once share memory:
 //
 //	step     reads  writes      a  b  c  d
 //	norm     a      b           █  █
@@ -14,8 +14,8 @@
 // it, before anything is allocated. Allocate takes the memory, and Record records the steps into a
 // vk.Cmd, which is then submitted again and again.
 //
-// Tensors that outlive a submission, such as weights, are the caller's: steps know them
-// without the program.
+// Tensors that outlive a submission, such as weights, belong to the caller, and the program
+// does not know them.
 package record
 
 import (
