@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,14 +69,21 @@ func TestNewRecord(t *testing.T) {
 func TestSelftestRecord(t *testing.T) {
 	caps, dev := concurrent(t)
 	path := filepath.Join(t.TempDir(), "record.json")
-	args := []string{"selftest", dev, "--impl=scalar", "--budget=2s", "--record", path}
-	code, stdout, stderr := flashvk(args...)
-	require.Zero(t, code, stderr)
-	require.Contains(t, stdout, "scalar")
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	r, err := conformance.Parse(text)
-	require.NoError(t, err)
+	var args []string
+	var r *conformance.Record
+	for budget := 2 * time.Second; ; budget *= 4 { // a machine with other work to do needs longer
+		args = []string{"selftest", dev, "--impl=scalar", "--budget", budget.String(), "--record", path}
+		code, stdout, stderr := flashvk(args...)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "scalar")
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		r, err = conformance.Parse(text)
+		require.NoError(t, err)
+		if bytes.Contains(text, []byte("attention_fwd_scalar.f32")) || budget > time.Minute {
+			break
+		}
+	}
 	require.Equal(t, caps.Name, r.Device)
 	require.Equal(t, caps.Type == vk.CPU, !r.GPU())
 	modules, err := conformance.Modules()
@@ -92,7 +101,7 @@ func TestSelftestRecord(t *testing.T) {
 	}
 	require.True(t, names["micro_copy"] && names["attention_fwd_scalar.f32"], "modules are %v", names)
 
-	code, stdout, stderr = flashvk(append(args, "--share")...)
+	code, stdout, stderr := flashvk(append(args, "--share")...)
 	require.Zero(t, code, stderr)
 	for _, want := range []string{"**" + caps.Name, "| path | pass | type | verdict |", "<summary>Capabilities</summary>", "   matrices ", "```json\n{\n\t\"device\": ", `"name":"micro_copy"`, "| fma f32 | "} {
 		require.Contains(t, stdout, want)
