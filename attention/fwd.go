@@ -36,6 +36,9 @@ import (
 // tensors are fields of Tensors, and with Varlen all tensors are packed. Keys and values
 // that masks hide from every row may be anything, NaN too.
 //
+// For a few queries with many keys it takes the kernels of Decode where they are faster, unless
+// opt forces a path; Choose says which.
+//
 // Forward records into c and returns; O and LSE are valid once c has completed.
 // A kernel is compiled at the first call that needs it; later calls find
 // it in the device's cache.
