@@ -11,7 +11,8 @@
 //            subgroup, a part; gemm_combine adds them up to Y
 //
 // Sums of products go through silu in float32, and are not rounded before they meet W.
-// The algorithm is in lib/gemm_matrix.glsl.
+// With FRAGMENTS B is op(B) in right matrices of gemm_fragments.comp, and W meets silu in registers
+// (lib/gemm_narrow_matrix.glsl). The algorithm is in lib/gemm_matrix.glsl.
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460

@@ -3,8 +3,8 @@
 // accumulator (chips.MatrixLayout), and W the right ones, with zeros beyond its columns.
 //
 // A number goes in two parts, high + low, of which ELEM has 8 bits each, or 11: its error is 2^-16,
-// or 2^-22, as sums are not rounded before they meet W. One of ELEM's largest numbers or more makes
-// the subgroup do all of it once more by strips.
+// or 2^-22 and 2^-25 where float16 has no smaller ones, as sums are not rounded before they meet W.
+// One of ELEM's largest numbers or more makes the subgroup do all of it once more by strips.
 //
 // The includer defines NARROW_ID, the constant_id of NARROW, and includes lib/gemm_sums.glsl before,
 // and what lib/gemm_w.glsl needs.

@@ -49,7 +49,7 @@ func TestChoose(t *testing.T) {
 		{Problem{Batch: 10, M: 512, N: 1365, K: 16000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits3 rows3072"},
 		{Problem{Batch: 10, M: 512, N: 1365, K: 5000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits3 rows3072"},
 		{Problem{Batch: 10, M: 512, N: 1365, K: 1000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8"}, // sums take longer
-		{Problem{Batch: 10, M: 16000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10"},
+		{Problem{Batch: 10, M: 16000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k64 pack fragments g10"},
 		{Problem{M: 16000, N: 512, K: 13680, TransB: true, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 pack fragments g22 splits5 rows12672"},
 		{Problem{M: 205000, N: 512, K: 1365, TransB: true, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 pack fragments g22"}, // half a round of 33
 		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 fence1 g16 splits3 rows8448"},
