@@ -123,6 +123,8 @@ func (b *backward) steps() steps.List {
 	switch {
 	case b.config.Impl == Unfused:
 		return step(b.recordUnfused)
+	case b.config.stored():
+		return step(b.recordStored)
 	case !b.config.fused():
 		return step(b.record)
 	case b.dqParts.IsZero():

@@ -21,6 +21,12 @@ type BackwardConfig struct {
 	// device.
 	Fused  BackwardTile
 	Shares int
+
+	// Stored, unless it is zero, is of a kernel that computes dK and dV, on the matrix paths, from P
+	// and dX which the kernel of dQ stores: five products instead of seven, for memory. DKV is
+	// then not used. Chunk key heads at a time are stored; 0 stands for as many as storedBytes hold.
+	Stored BackwardTile
+	Chunk  int
 }
 
 // A BackwardTile is what a workgroup of one kernel does: it owns some keys, or rows, and
@@ -50,6 +56,13 @@ func (c BackwardConfig) String() string {
 		s := fmt.Sprintf("%v fused %v", c.Impl, c.Fused)
 		if c.Shares > 0 {
 			s += fmt.Sprintf(" shares%d", c.Shares)
+		}
+		return s
+	}
+	if c.stored() {
+		s := fmt.Sprintf("%v stored %v dq %v", c.Impl, c.Stored, c.DQ)
+		if c.Chunk > 0 {
+			s += fmt.Sprintf(" chunk%d", c.Chunk)
 		}
 		return s
 	}
@@ -123,6 +136,9 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	}
 	if c.fused() {
 		return c.feasibleFused(caps, &p)
+	}
+	if c.stored() {
+		return c.feasibleStored(caps, &p)
 	}
 	feasible := BackwardTile.feasibleMatrix
 	if scalar {

@@ -21,7 +21,7 @@ var bwdTable = kit.NewTable(kit.Table[Problem, BackwardConfig, shape]{
 	None:     func(path string, p *Problem) error { return unsupported("%s: no backward kernel of %v", path, p.DType) },
 	Fit: func(c BackwardConfig, _ *vk.Caps, _ *Problem, measured bool) BackwardConfig {
 		if measured {
-			c.Shares = 0
+			c.Shares, c.Chunk = 0, 0
 		}
 		return c
 	},

@@ -11,11 +11,12 @@ type bwdWorkspace struct {
 	sinkParts vk.Tensor // (batch, num_heads, sinkChunks): of attention_bwd_dsinks
 	biasParts vk.Tensor // (batch, num_heads, seq_kv): of attention_bwd_dbias, for rows that share a bias
 	dqParts   vk.Tensor // (batch, num_heads, shares, seq_q, head_dim), padded: of attention_bwd_fused_matrix.comp
+	pages     vk.Tensor // (heads, pages, block, block), in which P and dX are 16 bits each: of lib/pages.glsl
 }
 
 // workspaceShapes are the shapes of the tensors of a bwdWorkspace, nil for what is not
 // needed.
-type workspaceShapes [4][]int
+type workspaceShapes [5][]int
 
 // workspaceShapes returns what the kernels of c need for p.
 func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes workspaceShapes) {
@@ -30,6 +31,7 @@ func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes work
 		shapes[2] = []int{p.Batch, p.NumHeads, p.SeqKV}
 	}
 	shapes[3] = c.dqPartsShape(caps, p)
+	shapes[4] = c.pagesShape(caps, p)
 	return shapes
 }
 
@@ -85,7 +87,7 @@ func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWork
 		b = c.Scratch("attention.backward", bytes)
 	}
 	at := int64(0)
-	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts} {
+	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts, &w.pages} {
 		if shapes[i] == nil {
 			continue
 		}

@@ -146,6 +146,9 @@ func (c *BackwardConfig) kernels(p Problem, kept workspaceShapes) []string {
 		if kept[3] != nil {
 			m.add("attention_bwd_fused_sum", false)
 		}
+	case c.stored():
+		m.add(bwdStoredKernels[c.Impl], true)
+		m.add("attention_bwd_products", true)
 	default:
 		names := c.names(p.DType)
 		m.add(names.dkv, true)

@@ -27,6 +27,10 @@ type MatrixLayout struct {
 	RowLanes  int  // neighbouring invocations that share a row; 0: not so regular
 	ColRun    int  // element i is of the column of element i mod ColRun
 	SameAsAcc bool // left matrices keep theirs in the same places
+
+	// Pairs says which columns invocation l of those that share a row holds of it, w being 2, or 1
+	// where RowRun is: element e is of column e/w*w*RowLanes + l*w + e%w.
+	Pairs bool
 }
 
 // Forget makes the layout that of matrices about which nothing is known but their
@@ -249,6 +253,7 @@ func analyzeLayout(left, acc [][]int, n int) MatrixLayout {
 	for run := l.Length; run >= 1; run-- {
 		if l.Length%run == 0 && n%run == 0 && rowsOf(acc, run, n/run, n) {
 			l.RowRun, l.RowLanes = run, n/run
+			l.Pairs = inPairs(acc, run, n/run, n)
 			break
 		}
 	}
@@ -267,6 +272,20 @@ func repeatsColumns(acc [][]int, run, n int) bool {
 	for _, lane := range acc {
 		for i, x := range lane {
 			if x%n != lane[i%run]%n {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// inPairs reports whether columns are as MatrixLayout.Pairs says, where rowsOf is true.
+func inPairs(acc [][]int, run, lanes, n int) bool {
+	w := min(run, 2)
+	for lane := range acc {
+		for i, x := range acc[lane] {
+			e := i % run
+			if x%n != e/w*w*lanes+lane%lanes*w+e%w {
 				return false
 			}
 		}

@@ -22,8 +22,12 @@
 // With FEATURES, P and dX are what lib/feature_gradients.glsl makes of them, and the last
 // axis of V and dO is value_dim long.
 //
-// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), BLOCK_M = NUM_SUBGROUPS *
-// ROW_TILES * MAT_M.
+// With STORE, P and dX are stored for attention_bwd_products.comp:
+//
+//     stored  (heads, pages, 2, BLOCK_M, BLOCK_M)  ELEM, P and dX, see lib/pages.glsl
+//
+// Dispatch: with STORE (n, ceil(seq_q / BLOCK_M), ceil(heads / n)), else (ceil(seq_q / BLOCK_M),
+// num_heads, batch), BLOCK_M = NUM_SUBGROUPS * ROW_TILES * MAT_M.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -40,6 +44,9 @@
 #endif
 
 #include "lib/bwd_matrix_constants.glsl"
+#ifdef STORE
+layout(constant_id = 18) const bool PACKED = true;  // see lib/store_weights.glsl
+#endif
 layout(local_size_x_id = 0) in;
 
 #ifdef FEATURES
@@ -75,6 +82,9 @@ layout(binding = 3, scalar) readonly buffer DO16 { uint16_t do16[]; };
 layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
 layout(binding = 5, scalar) writeonly buffer DQ { uvec4 dx8[]; };
 layout(binding = 5, scalar) writeonly buffer DQ16 { uint16_t dx16[]; };
+#ifdef STORE
+layout(binding = 6, scalar) writeonly buffer Stored { uvec4 stored8[]; };
+#endif
 #include "lib/load8.glsl"
 #endif
 

@@ -6,7 +6,7 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP and FRAGMENTS; everything
+// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, FRAGMENTS and STORE; everything
 // else that shapes the code is a specialization constant, set by the host at run time.
 //
 // FEATURES makes a second kernel of a file, NAME_features, for what attention may
@@ -14,7 +14,8 @@ import (
 // too, but the tensors and push constants that it takes are there in every call of
 // the module: the first kernel does without. GROUP likewise makes NAME_group, which has
 // many products of different sizes in one launch, and a table of them, and FRAGMENTS
-// NAME_fragmented, whose B is in the order of gemm_fragments.comp.
+// NAME_fragmented, whose B is in the order of gemm_fragments.comp, and STORE NAME_stored, which stores
+// P and dX beside.
 //
 // A file NAME_matrix.comp makes NAME_coopmat; with COOPMAT2, which is what
 // VK_NV_cooperative_matrix2 has beyond VK_KHR_cooperative_matrix, NAME_coopmat2; and with
@@ -55,6 +56,8 @@ var variants = slices.Concat(
 	withFeatures(matrix("attention_bwd_dq")),
 	withFeatures(f32x2("attention_bwd_dkv")),
 	withFeatures(f32x2("attention_bwd_dq")),
+	stored(matrix("attention_bwd_dq")),
+	forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16"),
 	matrix("attention_bwd_fused"),
 	forEach("attention_bwd_fused_sum", "vulkan1.2", "f16", "bf16"),
 	forEach("attention_bwd_delta", "vulkan1.2", "f16", "bf16", "f32"),
@@ -158,6 +161,9 @@ func featuresOnly(rows []Variant) []Variant { return withFeatures(rows)[len(rows
 func fragmentedOnly(rows []Variant) []Variant {
 	return with(rows, "_fragmented", "FRAGMENTS")[len(rows):]
 }
+
+// stored returns rows with STORE.
+func stored(rows []Variant) []Variant { return with(rows, "_stored", "STORE")[len(rows):] }
 
 // Variants returns the table of everything that is compiled.
 func Variants() []Variant { return append([]Variant(nil), variants...) }

@@ -14,6 +14,9 @@
 //
 // With F32X2, tensors are float32 and the arithmetic is lib/tile_bwd_f32x2.glsl's.
 //
+// With STORE, P and dX go to memory, too, as lib/pages.glsl says; the dispatch is (heads of a
+// group, blocks, groups).
+//
 // The includer includes lib/bwd_matrix_constants.glsl and lib/rows.glsl, and declares
 // `rows`, see attention_bwd_delta.comp.
 #ifndef LIB_BWD_DQ_MATRIX_GLSL
@@ -24,7 +27,28 @@
 #ifdef F32X2
 #include "tile_bwd_f32x2.glsl"
 #else
+#ifdef STORE
+const uint COL_PAIR = ROW_RUN > 1 ? 2 : 1;
+const uint GROUP_KEYS = PACKED ? 8 * ROW_LANES : 1;
+
+// tile_row returns where in a tile a key is, lib/store_weights.glsl.
+uint tile_row(const uint key) {
+    if (!PACKED) {
+        return key;
+    }
+    const uint lane = key % GROUP_KEYS / 8;
+    const uint slot = key % 8;
+    const uint e = slot % ROW_RUN;
+    return key / GROUP_KEYS * GROUP_KEYS + slot / ROW_RUN * MAT_N + e / COL_PAIR * (COL_PAIR * ROW_LANES) + lane * COL_PAIR + e % COL_PAIR;
+}
+#define TILE_ROW(key) tile_row(key)
+#endif
 #include "tile_bwd.glsl"
+#endif
+#ifdef STORE
+#include "two.glsl"
+#include "pages.glsl"
+#include "store_weights.glsl"
 #endif
 #ifdef FEATURES
 const bool LOGITS = true;
@@ -36,12 +60,30 @@ const bool LOGITS = true;
 #include "feature_gradients.glsl"
 #endif
 
+#ifdef STORE
+// The lse2 of rows past the last one: no score reaches it, so their weights are 0.
+const float NO_ROW = 1.7e38;  // about FLT_MAX/2
+#endif
+
 void backward_dq() {
+#ifdef STORE
+    const uint number = gl_WorkGroupID.z * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (number >= p.heads) {
+        return;
+    }
+    const uint batch = (p.first_head + number) / p.num_heads;
+    const uint head = (p.first_head + number) % p.num_heads;
+    const uint block_number = CAUSAL ? gl_NumWorkGroups.y - 1 - gl_WorkGroupID.y : gl_WorkGroupID.y;
+    const uint block_row = block_number * BLOCK_M;
+#else
     const uint head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
+#endif
     const uint kv_head = head / p.heads_per_kv;
+#ifndef STORE
     // The last rows see most keys under a causal mask: they come first.
     const uint block_row = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
+#endif
     const int row0 = int(block_row + gl_SubgroupID * SUBGROUP_ROWS);  // first row of this subgroup
 #ifdef FEATURES
     const Block block = enter_block(batch, head, block_row, BLOCK_M);
@@ -62,7 +104,11 @@ void backward_dq() {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N;
             const vec2 stat = rows[p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + block_row + min(row, last_row)];
+#ifdef STORE
+            lse2[r * ROWS + i] = row <= last_row ? stat.x : NO_ROW;
+#else
             lse2[r * ROWS + i] = stat.x;
+#endif
             delta[r * ROWS + i] = stat.y;
         }
         [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
@@ -87,6 +133,13 @@ void backward_dq() {
         }
     }
     int col0 = 0;
+#ifdef STORE
+    // All keys of the pages, also those that no row sees.
+    const uint first_page = number * p.head_pages + pages_before(block_number);
+    const int stored_end = pages_of(block_number) * int(BLOCK_M);
+#else
+#define stored_end end
+#endif
 #ifdef FEATURES
     {
         [[dont_unroll]] for (; col0 < end; col0 += int(STREAM)) {
@@ -94,13 +147,19 @@ void backward_dq() {
     // Two phases, unrolled: tiles without a mask, then the rest.
     [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
-        [[dont_unroll]] for (; col0 < (MASKED ? end : full_end); col0 += int(STREAM)) {
+        [[dont_unroll]] for (; col0 < (MASKED ? stored_end : full_end); col0 += int(STREAM)) {
 #endif
             if (!PREFETCH) {
+#ifdef STORE
+                const int key = min(col0, last_key);
+#else
+#define key col0
+#endif
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch(TENSOR_K, k_base + col0 * p.k_stride_s, p.k_stride_s, i, last_key - col0);
-                    next_v[i] = fetch(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, i, last_key - col0);
+                    next_k[i] = fetch(TENSOR_K, k_base + key * p.k_stride_s, p.k_stride_s, i, last_key - key);
+                    next_v[i] = fetch(TENSOR_V, v_base + key * p.v_stride_s, p.v_stride_s, i, last_key - key);
                 }
+#undef key
             }
 #ifdef FEATURES
             if (hides_values()) {
@@ -147,9 +206,20 @@ void backward_dq() {
             }
             const bool cut = !all_rows_see(row0, col0);
 #else
+#ifdef STORE
+            const uint weights_page = (first_page + col0 / BLOCK_M) * 2 * PAGE8;
+            const uint page_col = col0 % BLOCK_M;
+            if (MASKED && col0 >= subgroup_end) {
+                put_zeros(weights_page, page_col);
+                put_zeros(weights_page + PAGE8, page_col);
+                continue;
+            }
+            Words P_words, dX_words;
+#else
             if (MASKED && CAUSAL && col0 >= subgroup_end) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
+#endif
 #endif
 
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
@@ -161,8 +231,14 @@ void backward_dq() {
                 product(S, Q_, n * MAT_N AND(exponents.x));
                 product(dP, dO_, STREAM + n * MAT_N AND(exponents.y));
                 Left dX_;
+#ifdef STORE
+                Left P_;
+#endif
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     MatC dX;
+#ifdef STORE
+                    MatC weight;
+#endif
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         const uint row = r * ROWS + i / ROW_RUN;
 #ifdef FEATURES
@@ -172,6 +248,15 @@ void backward_dq() {
                         const int key = col0 + int(col);
                         const bool seen = (!cut || in_window(seen_row, key)) && (!KEY_MASK || shown[col] != 0);
                         dX[i] = weigh(block, S.at[r][i], dP.at[r][i], vec2(lse2[row], delta[row]), seen_row, key, seen, is_kept(own_row, col)).dX;
+#elif defined(STORE)
+                        weight[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row]));
+                        dX[i] = weight[i] * (dP.at[r][i] - delta[row]);
+                        if (MASKED) {
+                            const uint at = uint(place[i]);
+                            const bool seen = col0 + int(key_in_tile(n, i, at)) < visible_keys(row0 + int(r * MAT_M + at / MAT_N));
+                            weight[i] = seen ? weight[i] : 0.0;
+                            dX[i] = seen ? dX[i] : 0.0;
+                        }
 #else
                         dX[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row])) * (dP.at[r][i] - delta[row]);
                         if (MASKED) {
@@ -182,7 +267,23 @@ void backward_dq() {
 #endif
                     }
                     set_left(dX_, r, dX AND(row_tops(dX)));
+#ifdef STORE
+                    set_left(P_, r, weight);
+                    if (PACKED) {
+                        add_words(P_words, r, n, P_.at[r]);
+                        add_words(dX_words, r, n, dX_.at[r]);
+                    }
+#endif
                 }
+#ifdef STORE
+                if (!PACKED) {
+                    put_matrices(P_, weights_page, page_col, n);
+                    put_matrices(dX_, weights_page + PAGE8, page_col, n);
+                } else if (n % GROUP_TILES == GROUP_TILES - 1) {
+                    put_words(P_words, place, weights_page, page_col, n);
+                    put_words(dX_words, place, weights_page + PAGE8, page_col, n);
+                }
+#endif
                 accumulate(dQ_, dX_, n * MAT_N AND(exponents.x));
             }
         }

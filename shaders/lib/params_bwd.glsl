@@ -5,6 +5,8 @@
 // enter_block or enter_keys (lib/features.glsl) makes that of a block. The includer
 // then declares `const bool OWNS_KEYS`: dX and dV lie as keys do; else dX as rows do.
 //
+// With STORE there is no dV, and there are other words in its place.
+//
 // The includer needs GL_EXT_scalar_block_layout.
 #ifndef LIB_PARAMS_BWD_GLSL
 #define LIB_PARAMS_BWD_GLSL
@@ -24,10 +26,17 @@ layout(push_constant, scalar) uniform Params {
     uint dx_stride_b;
     uint dx_stride_h;
     uint dx_stride_s;
+#ifdef STORE
+    uint num_heads;
+    uint first_head;    // of batch*num_heads, the first of the dispatch
+    uint heads;         // of the dispatch
+    uint head_pages;    // of a head, lib/pages.glsl
+#else
     uint dv_offset;
     uint dv_stride_b;
     uint dv_stride_h;
     uint dv_stride_s;
+#endif
 #ifdef WITH_DQ
     uint dq_offset;     // where dX is dK
     uint dq_stride_b;

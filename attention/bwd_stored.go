@@ -1,0 +1,299 @@
+package attention
+
+import (
+	"strings"
+
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// bwdStoredKernels names the kernel of each path that computes dQ and stores P and dX.
+var bwdStoredKernels = [...]string{CoopMat2: "attention_bwd_dq_coopmat2_stored", CoopMat: "attention_bwd_dq_coopmat_stored"}
+
+// stored reports whether P and dX pass through memory.
+func (c *BackwardConfig) stored() bool { return c.Stored != (BackwardTile{}) }
+
+// storedBytes is the memory for P and dX: two heads of 16384 rows and keys under a causal mask, one
+// without. Less makes more launches, whose ends leave a part of the device idle.
+const storedBytes = 5 << 28
+
+// pageCount returns how many pages of P, and as many of dX, a head has: blocks of so many rows by as
+// many keys that some row sees (shaders/lib/pages.glsl has the formulas).
+func pageCount(p *Problem, block int) int {
+	blocks, most := int(groups(p.SeqQ, block)), int(groups(p.SeqKV, block))
+	if !p.Causal {
+		return blocks * most
+	}
+	first := 1 - floorDiv(-p.Mask().Shift, block) // pages of block i: i + first, from 0 to most
+	some := min(max(-first, 0), blocks)
+	full := min(max(most-first, some), blocks)
+	return (full-some)*(some+full-1+2*first)/2 + (blocks-full)*most
+}
+
+// floorDiv returns a/b rounded down.
+func floorDiv(a, b int) int {
+	if a < 0 {
+		return -((b - 1 - a) / b)
+	}
+	return a / b
+}
+
+// pagesShape returns the shape of bwdWorkspace.pages, nil if there are none.
+func (c *BackwardConfig) pagesShape(caps *vk.Caps, p *Problem) []int {
+	if !c.stored() {
+		return nil
+	}
+	block := c.DQ.owned(caps, c.Impl, p.DType)
+	return []int{c.chunk(caps, p) * (p.NumHeads / p.NumKVHeads), max(pageCount(p, block), 1), block, block}
+}
+
+// chunk returns how many key heads are stored at a time: chunks of about the same size.
+func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) int {
+	heads := p.Batch * p.NumKVHeads
+	most := c.Chunk
+	if most == 0 {
+		block := c.DQ.owned(caps, c.Impl, p.DType)
+		bytes := 4 * float64(pageCount(p, block)) * float64(block*block) * float64(p.NumHeads/p.NumKVHeads)
+		most = max(int(min(storedBytes/max(bytes, 1), float64(heads))), 1)
+	}
+	return int(groups(heads, int(groups(heads, most))))
+}
+
+// feasibleStored is Feasible for kernels between which P and dX pass through memory.
+func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
+	t := c.Stored
+	switch {
+	case c.Impl != CoopMat2 && c.Impl != CoopMat || p.DType == dtype.Float32:
+		return unsupported("%v: no kernel stores weights of %v", c.Impl, p.DType)
+	case !p.Plain():
+		return unsupported("%v: no kernel stores weights with %s", c.Impl, strings.Join(p.Features(), ", "))
+	case c.Chunk < 0:
+		return unsupported("%v: chunk=%d is negative", c.Impl, c.Chunk)
+	}
+	if err := c.DQ.feasibleMatrix(caps, c.Impl, *p); err != nil {
+		return err
+	}
+	shape, err := matrixShape(caps, c.Impl, p.DType)
+	if err != nil {
+		return err
+	}
+	m, n, block := int(shape.M), int(shape.N), c.DQ.owned(caps, c.Impl, p.DType)
+	switch {
+	case t.Subgroups < 1 || t.RowTiles < 1 || t.Stream < 1:
+		return unsupported("%v: a tile size of %v is not positive", c.Impl, t)
+	case block%c.DQ.Stream != 0 || block%8 != 0:
+		return unsupported("%v: stream=%d does not divide a block of %d rows, or 8 does not", c.Impl, c.DQ.Stream, block)
+	case t.Stream%n != 0 || block%t.Stream != 0:
+		return unsupported("%v: stream=%d is not a multiple of the matrix size %d that divides a block of %d rows", c.Impl, t.Stream, n, block)
+	case block%(t.RowTiles*m) != 0 || t.Subgroups%(block/(t.RowTiles*m)) != 0:
+		return unsupported("%v: %d subgroups of %d keys do not share out a block of %d keys evenly", c.Impl, t.Subgroups, t.RowTiles*m, block)
+	}
+	if err := fitsWorkgroup(caps, c.Impl, t.Subgroups*int(caps.SubgroupSize)); err != nil {
+		return err
+	}
+	spec := c.productsSpec(caps, p, shape, true)
+	width := spec.width()
+	slabs := t.Stream * (block/8 + 1 + width/8 + 1) * 16
+	sums := t.Subgroups * m * (width*block/(t.Subgroups*t.RowTiles*m)/4 + 1) * 16
+	if err := fitsShared(caps, c.Impl, max(slabs, sums)); err != nil {
+		return err
+	}
+	limit := min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)
+	if bytes := 4 * float64(p.NumHeads/p.NumKVHeads) * float64(pageCount(p, block)) * float64(block*block); c.Chunk == 0 && bytes > storedBytes {
+		return unsupported("%v: the weights of %d heads that share keys take %.0f bytes, more than the %d that are kept", c.Impl, p.NumHeads/p.NumKVHeads, bytes, storedBytes)
+	}
+	if bytes := workspaceBytes(c.workspaceShapes(caps, p)); uint64(bytes) > limit {
+		return unsupported("%v: a workspace of %d bytes, weights among it, is more than the device's %d", c.Impl, bytes, limit)
+	}
+	return nil
+}
+
+// recordStored records, chunk of heads by chunk, the kernel that computes dQ and stores P and dX,
+// and the products that are dV and dK.
+func (b *backward) recordStored() error {
+	p, config, d := &b.p, &b.config, b.c.Device()
+	caps := d.Caps()
+	limit := caps.MaxWorkgroupCount
+	block := config.DQ.owned(caps, config.Impl, p.DType)
+	rowBlocks, keyBlocks := groups(p.SeqQ, block), groups(p.SeqKV, block)
+	if max(rowBlocks, keyBlocks) > limit[1] {
+		return unsupported("backward: seq_q=%d by seq_kv=%d makes %d by %d blocks, more than the device's %d workgroups", p.SeqQ, p.SeqKV, rowBlocks, keyBlocks, limit[1])
+	}
+	shape, err := matrixShape(caps, config.Impl, p.DType)
+	if err != nil {
+		return err
+	}
+	store, err := b.storeKernel(shape)
+	if err != nil {
+		return err
+	}
+	module, err := shaders.Get("attention_bwd_products", p.DType.Short())
+	if err != nil {
+		return err
+	}
+	spec := config.productsSpec(caps, p, shape, aligned(8, &b.q, &b.do, &b.dk, &b.dv))
+	products, err := vk.CachedKernel[bwdProductsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(caps))
+	if err != nil {
+		return err
+	}
+	perKV := p.NumHeads / p.NumKVHeads
+	all := newBwdParams(b.do, b.q, b.k, b.v, *p)
+	pages := uint32(b.pages.Shape[1])
+	params := bwdStoreParams{
+		SeqQ: all.SeqQ, SeqKV: all.SeqKV, bwdInputs: all.bwdInputs,
+		DXOffset: uint32(b.dq.Offset), DXStrideB: uint32(b.dq.Strides[0]), DXStrideH: uint32(b.dq.Strides[1]), DXStrideS: uint32(b.dq.Strides[2]),
+		NumHeads: uint32(p.NumHeads), HeadPages: pages,
+	}
+	sums := bwdProductsParams{
+		SeqQ: all.SeqQ, SeqKV: all.SeqKV, HeadsPerKV: all.HeadsPerKV, NumKVHeads: uint32(p.NumKVHeads),
+		CausalShift: all.CausalShift, HeadPages: pages,
+	}
+	dv, dk := sums, sums
+	dv.setTensors(b.do, b.dv, 0, 1)
+	dk.setTensors(b.q, b.dk, 1, float32(p.EffectiveScale()))
+	rowBytes, keyBytes := float64(p.SeqQ)*float64(p.HeadDim*p.DType.Size()), float64(p.SeqKV)*float64(p.HeadDim*p.DType.Size())
+	heads, chunk := p.Batch*p.NumKVHeads, b.pages.Shape[0]/perKV
+	for first := 0; first < heads; first += chunk {
+		n := min(chunk, heads-first)
+		params.FirstHead, params.Heads = uint32(first*perKV), uint32(n*perKV)
+		store.Dispatch(b.c, b.headGroups(n*perKV, 2*keyBytes/float64(perKV), rowBlocks), params, b.q, b.k, b.v, b.do, b.rows, b.dq, b.pages)
+		dv.FirstHead, dv.Heads = uint32(first), uint32(n)
+		dk.FirstHead, dk.Heads = uint32(first), uint32(n)
+		g := b.headGroups(n, float64(perKV)*rowBytes, keyBlocks)
+		products.Dispatch(b.c, g, dv, b.pages, b.do, b.dv)
+		products.Dispatch(b.c, g, dk, b.pages, b.q, b.dk)
+	}
+	return b.c.Err()
+}
+
+// headGroups returns a dispatch over so many heads, of which a group takes its blocks in turn, as
+// groupHeads has it; the last group may have fewer.
+func (b *backward) headGroups(heads int, headBytes float64, blocks uint32) vk.Groups {
+	limit := b.c.Device().Caps().MaxWorkgroupCount
+	n := 1
+	if b.p.Causal {
+		n = min(max(int(groupBytes/headBytes), 1), maxGroup, heads, int(limit[0]))
+	}
+	n = max(n, int(groups(heads, int(limit[2]))))
+	return vk.Groups{X: uint32(n), Y: blocks, Z: groups(heads, n)}
+}
+
+// storeKernel returns the kernel that computes dQ and stores P and dX.
+func (b *backward) storeKernel(shape vk.CoopMatShape) (*vk.Kernel[bwdStoreParams], error) {
+	d, p := b.c.Device(), &b.p
+	spec, err := b.storeSpec(shape, aligned(8, &b.dq, &b.q, &b.k, &b.v, &b.do))
+	if err != nil {
+		return nil, err
+	}
+	module, err := shaders.Get(bwdStoredKernels[b.config.Impl], p.DType.Short())
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[bwdStoreParams](d, module.Name, module.SPIRV, spec, matrixKernelOptions(d))
+}
+
+// storeSpec returns its specialization.
+func (b *backward) storeSpec(shape vk.CoopMatShape, isAligned bool) (spec bwdStoreSpec, err error) {
+	d, tile := b.c.Device(), b.config.DQ
+	if spec.Matrix, err = b.matrixSpec(tile, isAligned); err != nil {
+		return spec, err
+	}
+	layout, err := chips.LayoutOf(d, b.p.DType, shape)
+	if err != nil {
+		return spec, err
+	}
+	spec.Packed = !tile.Detour && layout.Pairs && layout.SameAsAcc && 8%layout.RowRun == 0 && tile.Stream%(8*layout.RowLanes) == 0
+	return spec, nil
+}
+
+// productsSpec returns the specialization of attention_bwd_products.
+func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, shape vk.CoopMatShape, isAligned bool) bwdProductsSpec {
+	t := c.Stored
+	subgroupsM := c.DQ.owned(caps, c.Impl, p.DType) / (t.RowTiles * int(shape.M))
+	subgroupsN := t.Subgroups / max(subgroupsM, 1)
+	return bwdProductsSpec{
+		WorkgroupSize: uint32(t.Subgroups) * caps.SubgroupSize,
+		SubgroupsM:    uint32(subgroupsM),
+		SubgroupsN:    uint32(subgroupsN),
+		MatM:          shape.M,
+		MatN:          shape.N,
+		TilesM:        uint32(t.RowTiles),
+		TilesN:        groups(p.HeadDim, subgroupsN*int(shape.N)),
+		Slab:          uint32(t.Stream),
+		HeadDim:       uint32(p.HeadDim),
+		Causal:        p.Causal,
+		Aligned:       isAligned,
+		Fence:         uint32(t.Fence),
+	}
+}
+
+// width returns the columns that a workgroup computes, head_dim or more.
+func (s *bwdProductsSpec) width() int { return int(s.SubgroupsN * s.TilesN * s.MatN) }
+
+// bwdStoreParams is the push-constant block of lib/params_bwd.glsl with STORE.
+type bwdStoreParams struct {
+	SeqQ  uint32 `glsl:"seq_q"`
+	SeqKV uint32 `glsl:"seq_kv"`
+	bwdInputs
+	DXOffset  uint32 `glsl:"dx_offset"` // dQ
+	DXStrideB uint32 `glsl:"dx_stride_b"`
+	DXStrideH uint32 `glsl:"dx_stride_h"`
+	DXStrideS uint32 `glsl:"dx_stride_s"`
+	NumHeads  uint32 `glsl:"num_heads"`
+	FirstHead uint32 `glsl:"first_head"`
+	Heads     uint32 `glsl:"heads"`
+	HeadPages uint32 `glsl:"head_pages"`
+}
+
+// bwdStoreSpec is the specialization of attention_bwd_dq_matrix.comp with STORE.
+type bwdStoreSpec struct {
+	Matrix bwdMatrixSpec
+	Packed bool `glsl:"PACKED"`
+}
+
+// bwdProductsParams is the push-constant block of attention_bwd_products.comp.
+type bwdProductsParams struct {
+	SeqQ        uint32  `glsl:"seq_q"`
+	SeqKV       uint32  `glsl:"seq_kv"`
+	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
+	NumKVHeads  uint32  `glsl:"num_kv_heads"`
+	CausalShift int32   `glsl:"causal_shift"`
+	FirstHead   uint32  `glsl:"first_head"`
+	Heads       uint32  `glsl:"heads"`
+	HeadPages   uint32  `glsl:"head_pages"`
+	Which       uint32  `glsl:"which"`
+	Scale       float32 `glsl:"scale"`
+	YOffset     uint32  `glsl:"y_offset"` // elements, like all that follow
+	YStrideB    uint32  `glsl:"y_stride_b"`
+	YStrideH    uint32  `glsl:"y_stride_h"`
+	YStrideS    uint32  `glsl:"y_stride_s"`
+	DXOffset    uint32  `glsl:"dx_offset"` // dV, or dK
+	DXStrideB   uint32  `glsl:"dx_stride_b"`
+	DXStrideH   uint32  `glsl:"dx_stride_h"`
+	DXStrideS   uint32  `glsl:"dx_stride_s"`
+}
+
+// setTensors sets what the product is of, its result, which of the stored, and the factor.
+func (s *bwdProductsParams) setTensors(y, dx vk.Tensor, which uint32, scale float32) {
+	s.Which, s.Scale = which, scale
+	s.YOffset, s.YStrideB, s.YStrideH, s.YStrideS = uint32(y.Offset), uint32(y.Strides[0]), uint32(y.Strides[1]), uint32(y.Strides[2])
+	s.DXOffset, s.DXStrideB, s.DXStrideH, s.DXStrideS = uint32(dx.Offset), uint32(dx.Strides[0]), uint32(dx.Strides[1]), uint32(dx.Strides[2])
+}
+
+// bwdProductsSpec is the specialization of attention_bwd_products.comp.
+type bwdProductsSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	SubgroupsM    uint32 `glsl:"SUBGROUPS_M"`
+	SubgroupsN    uint32 `glsl:"SUBGROUPS_N"`
+	MatM          uint32 `glsl:"MAT_M"`
+	MatN          uint32 `glsl:"MAT_N"`
+	TilesM        uint32 `glsl:"TILES_M"`
+	TilesN        uint32 `glsl:"TILES_N"`
+	Slab          uint32 `glsl:"SLAB"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	Causal        bool   `glsl:"CAUSAL"`
+	Aligned       bool   `glsl:"ALIGNED"`
+	Fence         uint32 `glsl:"FENCE"`
+}
