@@ -113,59 +113,79 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 // recordStored records, chunk of heads by chunk, the kernel that computes dQ and stores P and dX,
 // and the products that are dV and dK.
 func (b *backward) recordStored() error {
+	k, err := b.newStoredKernels()
+	if err != nil {
+		return err
+	}
+	perKV := b.p.NumHeads / b.p.NumKVHeads
+	heads, chunk := b.p.Batch*b.p.NumKVHeads, b.pages.Shape[0]/perKV
+	for first := 0; first < heads; first += chunk {
+		n := min(chunk, heads-first)
+		k.store(first, n)
+		k.sum(first, n)
+	}
+	return b.c.Err()
+}
+
+// storedKernels are those of a call that passes P and dX through memory.
+type storedKernels struct {
+	*backward
+	rowKernel            *vk.Kernel[bwdStoreParams]
+	products             *vk.Kernel[bwdProductsParams]
+	rowBlocks, keyBlocks uint32
+}
+
+func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	p, config, d := &b.p, &b.config, b.c.Device()
 	caps := d.Caps()
-	limit := caps.MaxWorkgroupCount
 	block := config.DQ.owned(caps, config.Impl, p.DType)
-	rowBlocks, keyBlocks := groups(p.SeqQ, block), groups(p.SeqKV, block)
-	if max(rowBlocks, keyBlocks) > limit[1] {
-		return unsupported("backward: seq_q=%d by seq_kv=%d makes %d by %d blocks, more than the device's %d workgroups", p.SeqQ, p.SeqKV, rowBlocks, keyBlocks, limit[1])
+	k.backward, k.rowBlocks, k.keyBlocks = b, groups(p.SeqQ, block), groups(p.SeqKV, block)
+	if limit := caps.MaxWorkgroupCount[1]; max(k.rowBlocks, k.keyBlocks) > limit {
+		return k, unsupported("backward: seq_q=%d by seq_kv=%d makes %d by %d blocks, more than the device's %d workgroups", p.SeqQ, p.SeqKV, k.rowBlocks, k.keyBlocks, limit)
 	}
 	shape, err := matrixShape(caps, config.Impl, p.DType)
 	if err != nil {
-		return err
+		return k, err
 	}
-	store, err := b.storeKernel(shape)
-	if err != nil {
-		return err
+	if k.rowKernel, err = b.storeKernel(shape); err != nil {
+		return k, err
 	}
 	module, err := shaders.Get("attention_bwd_products", p.DType.Short())
 	if err != nil {
-		return err
+		return k, err
 	}
 	spec := config.productsSpec(caps, p, shape, aligned(8, &b.q, &b.do, &b.dk, &b.dv))
-	products, err := vk.CachedKernel[bwdProductsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(caps))
-	if err != nil {
-		return err
-	}
+	k.products, err = vk.CachedKernel[bwdProductsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(caps))
+	return k, err
+}
+
+// store records the kernel of dQ for n key heads.
+func (k *storedKernels) store(first, n int) {
+	p := &k.p
 	perKV := p.NumHeads / p.NumKVHeads
-	all := newBwdParams(b.do, b.q, b.k, b.v, *p)
-	pages := uint32(b.pages.Shape[1])
+	all := newBwdParams(k.do, k.q, k.k, k.v, *p)
 	params := bwdStoreParams{
 		SeqQ: all.SeqQ, SeqKV: all.SeqKV, bwdInputs: all.bwdInputs,
-		DXOffset: uint32(b.dq.Offset), DXStrideB: uint32(b.dq.Strides[0]), DXStrideH: uint32(b.dq.Strides[1]), DXStrideS: uint32(b.dq.Strides[2]),
-		NumHeads: uint32(p.NumHeads), HeadPages: pages,
+		DXOffset: uint32(k.dq.Offset), DXStrideB: uint32(k.dq.Strides[0]), DXStrideH: uint32(k.dq.Strides[1]), DXStrideS: uint32(k.dq.Strides[2]),
+		NumHeads: uint32(p.NumHeads), FirstHead: uint32(first * perKV), Heads: uint32(n * perKV), PagesOffset: uint32(k.pages.Offset / 4),
 	}
-	sums := bwdProductsParams{
-		SeqQ: all.SeqQ, SeqKV: all.SeqKV, HeadsPerKV: all.HeadsPerKV, NumKVHeads: uint32(p.NumKVHeads),
-		CausalShift: all.CausalShift, HeadPages: pages,
+	headBytes := 2 * float64(p.SeqKV) * float64(p.HeadDim*p.DType.Size()) / float64(perKV)
+	k.rowKernel.Dispatch(k.c, k.headGroups(n*perKV, headBytes, k.rowBlocks), params, k.q, k.k, k.v, k.do, k.rows, k.dq, k.pages)
+}
+
+// sum records the products for n key heads.
+func (k *storedKernels) sum(first, n int) {
+	p := &k.p
+	perKV := p.NumHeads / p.NumKVHeads
+	params := bwdProductsParams{
+		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV), HeadsPerKV: uint32(perKV), NumKVHeads: uint32(p.NumKVHeads),
+		CausalShift: int32(p.Mask().Shift), FirstHead: uint32(first), Heads: uint32(n), PagesOffset: uint32(k.pages.Offset / 4),
 	}
-	dv, dk := sums, sums
-	dv.setTensors(b.do, b.dv, 0, 1)
-	dk.setTensors(b.q, b.dk, 1, float32(p.EffectiveScale()))
-	rowBytes, keyBytes := float64(p.SeqQ)*float64(p.HeadDim*p.DType.Size()), float64(p.SeqKV)*float64(p.HeadDim*p.DType.Size())
-	heads, chunk := p.Batch*p.NumKVHeads, b.pages.Shape[0]/perKV
-	for first := 0; first < heads; first += chunk {
-		n := min(chunk, heads-first)
-		params.FirstHead, params.Heads = uint32(first*perKV), uint32(n*perKV)
-		store.Dispatch(b.c, b.headGroups(n*perKV, 2*keyBytes/float64(perKV), rowBlocks), params, b.q, b.k, b.v, b.do, b.rows, b.dq, b.pages)
-		dv.FirstHead, dv.Heads = uint32(first), uint32(n)
-		dk.FirstHead, dk.Heads = uint32(first), uint32(n)
-		g := b.headGroups(n, float64(perKV)*rowBytes, keyBlocks)
-		products.Dispatch(b.c, g, dv, b.pages, b.do, b.dv)
-		products.Dispatch(b.c, g, dk, b.pages, b.q, b.dk)
-	}
-	return b.c.Err()
+	g := k.headGroups(n, float64(perKV)*float64(p.SeqQ)*float64(p.HeadDim*p.DType.Size()), k.keyBlocks)
+	params.setTensors(k.do, k.dv, 0, 1)
+	k.products.Dispatch(k.c, g, params, k.pages, k.do, k.dv)
+	params.setTensors(k.q, k.dk, 1, float32(p.EffectiveScale()))
+	k.products.Dispatch(k.c, g, params, k.pages, k.q, k.dk)
 }
 
 // headGroups returns a dispatch over so many heads, of which a group takes its blocks in turn, as
@@ -204,7 +224,7 @@ func (b *backward) storeSpec(shape vk.CoopMatShape, isAligned bool) (spec bwdSto
 	if err != nil {
 		return spec, err
 	}
-	spec.Packed = !tile.Detour && layout.Pairs && layout.SameAsAcc && 8%layout.RowRun == 0 && tile.Stream%(8*layout.RowLanes) == 0
+	spec.Packed = !tile.Detour && !labUnpacked && layout.Pairs && layout.SameAsAcc && 8%layout.RowRun == 0 && tile.Stream%(8*layout.RowLanes) == 0
 	return spec, nil
 }
 
@@ -237,14 +257,14 @@ type bwdStoreParams struct {
 	SeqQ  uint32 `glsl:"seq_q"`
 	SeqKV uint32 `glsl:"seq_kv"`
 	bwdInputs
-	DXOffset  uint32 `glsl:"dx_offset"` // dQ
-	DXStrideB uint32 `glsl:"dx_stride_b"`
-	DXStrideH uint32 `glsl:"dx_stride_h"`
-	DXStrideS uint32 `glsl:"dx_stride_s"`
-	NumHeads  uint32 `glsl:"num_heads"`
-	FirstHead uint32 `glsl:"first_head"`
-	Heads     uint32 `glsl:"heads"`
-	HeadPages uint32 `glsl:"head_pages"`
+	DXOffset    uint32 `glsl:"dx_offset"` // dQ
+	DXStrideB   uint32 `glsl:"dx_stride_b"`
+	DXStrideH   uint32 `glsl:"dx_stride_h"`
+	DXStrideS   uint32 `glsl:"dx_stride_s"`
+	NumHeads    uint32 `glsl:"num_heads"`
+	FirstHead   uint32 `glsl:"first_head"`
+	Heads       uint32 `glsl:"heads"`
+	PagesOffset uint32 `glsl:"pages_offset"` // uvec4
 }
 
 // bwdStoreSpec is the specialization of attention_bwd_dq_matrix.comp with STORE.
@@ -262,7 +282,7 @@ type bwdProductsParams struct {
 	CausalShift int32   `glsl:"causal_shift"`
 	FirstHead   uint32  `glsl:"first_head"`
 	Heads       uint32  `glsl:"heads"`
-	HeadPages   uint32  `glsl:"head_pages"`
+	PagesOffset uint32  `glsl:"pages_offset"` // uvec4
 	Which       uint32  `glsl:"which"`
 	Scale       float32 `glsl:"scale"`
 	YOffset     uint32  `glsl:"y_offset"` // elements, like all that follow

@@ -29,7 +29,7 @@ func storedConfigs(d *vk.Device) []attention.BackwardConfig {
 
 // TestBackwardStored runs the suite.
 func TestBackwardStored(t *testing.T) {
-	d := vktest.Open(t)
+	d := vktest.Open(t, vktest.WholeBuffers)
 	for i, config := range storedConfigs(d) {
 		small := backwardSuite(d).Where(func(c *attntest.Case) bool {
 			light := i == 0 || strings.HasPrefix(c.Name, "edge/") && c.Problem.Causal

@@ -51,7 +51,7 @@ layout(push_constant, scalar) uniform Params {
     int causal_shift;  // row i sees keys j <= i + causal_shift
     uint first_head;   // of batch*num_kv_heads, the first of the dispatch
     uint heads;        // of keys, of the dispatch
-    uint head_pages;   // of a head of rows, lib/pages.glsl
+    uint pages_offset; // uvec4, lib/pages.glsl
     uint which;        // 0: W is P, 1: dX
     float scale;
     uint y_offset;     // all offsets and strides are in elements
@@ -154,8 +154,8 @@ void main() {
 
     const uint first_block = block_seeing(page);
     const uint first_row = first_block * BLOCK_M;
-    const uint head_size = p.head_pages * 2 * PAGE8;
-    uint head_at = (number * p.heads_per_kv * p.head_pages + pages_before(first_block) + page) * 2 * PAGE8 + p.which * PAGE8;
+    const uint head_size = head_pages() * 2 * PAGE8;
+    uint head_at = p.pages_offset + (number * p.heads_per_kv * head_pages() + pages_before(first_block) + page) * 2 * PAGE8 + p.which * PAGE8;
     uint y_at = p.y_offset + batch * p.y_stride_b + kv_head * p.heads_per_kv * p.y_stride_h;
     uint w_at = head_at;
     uint row = first_row;

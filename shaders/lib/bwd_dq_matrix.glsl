@@ -135,7 +135,7 @@ void backward_dq() {
     int col0 = 0;
 #ifdef STORE
     // All keys of the pages, also those that no row sees.
-    const uint first_page = number * p.head_pages + pages_before(block_number);
+    const uint first_page = number * head_pages() + pages_before(block_number);
     const int stored_end = pages_of(block_number) * int(BLOCK_M);
 #else
 #define stored_end end
@@ -207,7 +207,7 @@ void backward_dq() {
             const bool cut = !all_rows_see(row0, col0);
 #else
 #ifdef STORE
-            const uint weights_page = (first_page + col0 / BLOCK_M) * 2 * PAGE8;
+            const uint weights_page = p.pages_offset + (first_page + col0 / BLOCK_M) * 2 * PAGE8;
             const uint page_col = col0 % BLOCK_M;
             if (MASKED && col0 >= subgroup_end) {
                 put_zeros(weights_page, page_col);

@@ -46,6 +46,11 @@ uint pages_before(const uint block) {
     return uint((full - some) * (some + full - 1 + 2 * first) / 2 + (int(block) - full) * most);
 }
 
+// head_pages returns how many pages a head has.
+uint head_pages() {
+    return pages_before((p.seq_q + BLOCK_M - 1) / BLOCK_M);
+}
+
 // block_seeing returns the first block of rows that has page `page`.
 uint block_seeing(const uint page) {
     return CAUSAL ? uint(max(int(page) + 1 - first_pages(), 0)) : 0;

@@ -30,7 +30,7 @@ layout(push_constant, scalar) uniform Params {
     uint num_heads;
     uint first_head;    // of batch*num_heads, the first of the dispatch
     uint heads;         // of the dispatch
-    uint head_pages;    // of a head, lib/pages.glsl
+    uint pages_offset;  // uvec4, lib/pages.glsl
 #else
     uint dv_offset;
     uint dv_stride_b;
