@@ -15,9 +15,27 @@ var bwdStoredKernels = [...]string{CoopMat2: "attention_bwd_dq_coopmat2_stored",
 // stored reports whether P and dX pass through memory.
 func (c *BackwardConfig) stored() bool { return c.Stored != (BackwardTile{}) }
 
-// storedBytes is the memory for P and dX: two heads of 16384 rows and keys under a causal mask, one
-// without. Less makes more launches, whose ends leave a part of the device idle.
+// storedBytes is the most memory for P and dX: two heads of 16384 rows and keys under a causal mask,
+// one without. Less makes more launches, whose ends leave a part of the device idle.
 const storedBytes = 5 << 28
+
+// storedLimit returns how many bytes of P and dX there may be: they are in one storage buffer with all
+// else that a call keeps. With Chunk the device alone limits them.
+func (c *BackwardConfig) storedLimit(caps *vk.Caps, p *Problem) float64 {
+	rest := *c
+	rest.Stored = BackwardTile{}
+	limit := float64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)) - float64(alignWorkspace(workspaceBytes(rest.workspaceShapes(caps, p))))
+	if c.Chunk == 0 {
+		limit = min(limit, storedBytes)
+	}
+	return limit
+}
+
+// keyHeadBytes returns what the P and dX of the heads that share a key head take.
+func (c *BackwardConfig) keyHeadBytes(caps *vk.Caps, p *Problem) float64 {
+	block := c.DQ.owned(caps, c.Impl, p.DType)
+	return 4 * float64(max(pageCount(p, block), 1)) * float64(block*block) * float64(p.NumHeads/p.NumKVHeads)
+}
 
 // pageCount returns how many pages of P, and as many of dX, a head has: blocks of so many rows by as
 // many keys that some row sees (shaders/lib/pages.glsl has the formulas).
@@ -54,9 +72,7 @@ func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) int {
 	heads := p.Batch * p.NumKVHeads
 	most := c.Chunk
 	if most == 0 {
-		block := c.DQ.owned(caps, c.Impl, p.DType)
-		bytes := 4 * float64(pageCount(p, block)) * float64(block*block) * float64(p.NumHeads/p.NumKVHeads)
-		most = max(int(min(storedBytes/max(bytes, 1), float64(heads))), 1)
+		most = max(int(min(c.storedLimit(caps, p)/c.keyHeadBytes(caps, p), float64(heads))), 1)
 	}
 	return int(groups(heads, int(groups(heads, most))))
 }
@@ -100,12 +116,9 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	if err := fitsShared(caps, c.Impl, max(slabs, sums)); err != nil {
 		return err
 	}
-	limit := min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)
-	if bytes := 4 * float64(p.NumHeads/p.NumKVHeads) * float64(pageCount(p, block)) * float64(block*block); c.Chunk == 0 && bytes > storedBytes {
-		return unsupported("%v: the weights of %d heads that share keys take %.0f bytes, more than the %d that are kept", c.Impl, p.NumHeads/p.NumKVHeads, bytes, storedBytes)
-	}
-	if bytes := workspaceBytes(c.workspaceShapes(caps, p)); uint64(bytes) > limit {
-		return unsupported("%v: a workspace of %d bytes, weights among it, is more than the device's %d", c.Impl, bytes, limit)
+	chunk, limit := c.chunk(caps, p), c.storedLimit(caps, p)
+	if bytes := float64(chunk) * c.keyHeadBytes(caps, p); bytes > limit {
+		return unsupported("%v: the weights of %d heads take %.0f bytes, more than the %.0f that there are for them", c.Impl, chunk*p.NumHeads/p.NumKVHeads, bytes, max(limit, 0))
 	}
 	return nil
 }

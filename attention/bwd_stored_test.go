@@ -1,13 +1,19 @@
 package attention_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // storedConfigs pass P and dX through memory: one key head at a time and all; matrices stored as
@@ -40,5 +46,94 @@ func TestBackwardStored(t *testing.T) {
 			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
 			attntest.TestBackward(t, standIns(d, small, f.Supports), f)
 		})
+	}
+}
+
+// TestBackwardStoredWorkspace says how many bytes weights take: those of all heads, of as many as the
+// caller says or has memory for, and nothing of what a causal mask hides but the ends of blocks.
+func TestBackwardStoredWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	vktest.Require(t, "coopmat2", pathError(d.Caps(), attention.CoopMat2))
+	n := matrixSize(d)
+	config := attention.BackwardConfig{
+		Impl:   attention.CoopMat2,
+		DQ:     attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, Stream: n}, // blocks of 16
+		Stored: attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, Stream: n},
+	}
+	good := attention.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 3, SeqQ: 40, SeqKV: 70, HeadDim: 16, DType: dtype.Float16}
+	const rows = (8*2*6*40 + 255) / 256 * 256
+	const page = 2 * 2 * 16 * 16
+	for _, c := range []struct {
+		causal bool
+		align  attention.Align
+		chunk  int
+		room   int64 // of the caller's workspace
+		want   int64
+	}{
+		{false, 0, 0, 0, rows + 12*3*5*page},
+		{true, attention.BottomRight, 0, 0, rows + 12*(3+4+5)*page}, // row 0 sees keys 0 to 30: shift 30
+		{true, attention.TopLeft, 0, 0, rows + 12*(1+2+3)*page},
+		{false, 0, 1, 0, rows + 2*15*page},
+		{false, 0, 4, 0, rows + 6*15*page}, // 6 key heads in two chunks, of the same size
+		{false, 0, 0, rows + 12*15*page, rows + 12*15*page},
+		{false, 0, 0, rows + 12*15*page - 1, rows + 6*15*page},
+		{false, 0, 0, rows + 2*15*page, rows + 2*15*page},
+	} {
+		p, config := good, config
+		p.Causal, p.CausalAlign, config.Chunk = c.causal, c.align, c.chunk
+		opt := attention.Options{BackwardConfig: &config}
+		if c.room > 0 {
+			b, err := d.NewBuffer("workspace", c.room)
+			require.NoError(t, err)
+			defer b.Close()
+			opt.Workspace = b
+		}
+		bytes, err := attention.Workspace(d.Caps(), p, kit.Backward, opt)
+		require.NoError(t, err)
+		require.Equal(t, c.want, bytes, c)
+	}
+}
+
+// TestBackwardStoredUnsupported says why weights do not pass through memory.
+func TestBackwardStoredUnsupported(t *testing.T) {
+	caps := *vktest.Open(t).Caps()
+	vktest.Require(t, "coopmat2", pathError(&caps, attention.CoopMat2))
+	shape, lack := chips.MatrixShape(&caps, dtype.Float16)
+	require.Empty(t, lack)
+	m := int(shape.M)
+	good := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 64, SeqKV: 640, HeadDim: 16, DType: dtype.Float16}
+	tile := attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
+	for _, c := range []struct {
+		change func(p *attention.Problem, caps *vk.Caps, config *attention.BackwardConfig)
+		want   string
+	}{
+		{func(*attention.Problem, *vk.Caps, *attention.BackwardConfig) {}, ""},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel stores weights of float16"},
+		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel stores weights of float32"},
+		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.Softcap = 5 }, "coopmat2: no kernel stores weights with softcap"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Chunk = -1 }, "coopmat2: chunk=-1 is negative"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.DQ.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.RowTiles = 0 }, "coopmat2: a tile size of sg2 rt0 by16 is not positive"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) {
+			c.DQ.Subgroups, c.Stored.Subgroups = 3, 3
+		}, fmt.Sprintf("coopmat2: stream=16 does not divide a block of %d rows, or 8 does not", 3*m)},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.Stream = 4 * m }, fmt.Sprintf("coopmat2: stream=%d is not a multiple of the matrix size %d that divides a block of %d rows", 4*m, m, 2*m)},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.Subgroups = 3 }, fmt.Sprintf("coopmat2: 3 subgroups of %d keys do not share out a block of %d keys evenly", m, 2*m)},
+		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
+			c.Stored.Subgroups, caps.MaxWorkgroupInvocations = 64, 32*caps.SubgroupSize
+		}, "coopmat2: a workgroup of "},
+		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
+			caps.MaxStorageBufferRange = uint64(8*2*64 + 2*64*640*4 - 1)
+		}, "coopmat2: the weights of 2 heads take 327680 bytes, more than the 327679 that there are for them"},
+	} {
+		p, caps, config := good, caps, attention.BackwardConfig{Impl: attention.CoopMat2, DQ: tile, Stored: tile}
+		c.change(&p, &caps, &config)
+		err := config.Feasible(&caps, p)
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.ErrorContains(t, err, "attention: "+c.want)
 	}
 }

@@ -229,11 +229,24 @@ func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, kit.
 	if err := p.Validate(); err != nil {
 		return BackwardConfig{}, kit.Origin{}, err
 	}
-	switch {
-	case opt.Config != nil:
+	if opt.Config != nil {
 		return BackwardConfig{}, kit.Origin{}, errors.New("attention: Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig")
-	case opt.BackwardConfig != nil:
-		return *opt.BackwardConfig, kit.Origin{}, opt.BackwardConfig.Feasible(caps, p)
 	}
-	return bwdTable.Choose(caps, &p, query[BackwardConfig](caps, opt))
+	c, origin, err := backwardConfigOn(caps, &p, opt)
+	if err == nil && c.stored() && c.Chunk == 0 && opt.Workspace != nil {
+		room := *caps // weights that pass through memory make do with what the caller has
+		room.MaxStorageBufferRange = min(caps.MaxStorageBufferRange, uint64(opt.Workspace.Bytes()))
+		if c, origin, err = backwardConfigOn(&room, &p, opt); c.stored() {
+			c.Chunk = c.chunk(&room, &p)
+		}
+	}
+	return c, origin, err
+}
+
+// backwardConfigOn is backwardConfig for a device that has the memory.
+func backwardConfigOn(caps *vk.Caps, p *Problem, opt Options) (BackwardConfig, kit.Origin, error) {
+	if c := opt.BackwardConfig; c != nil {
+		return *c, kit.Origin{}, c.Feasible(caps, *p)
+	}
+	return bwdTable.Choose(caps, p, query[BackwardConfig](caps, opt))
 }

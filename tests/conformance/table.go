@@ -54,6 +54,8 @@ func Table() []Entry {
 	add("attention-bwd-features", "attention.Backward", all, attends, "$problem", features, "$more", `,"Backward":true`).Own = true
 	add("attention-bwd-fused", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends,
 		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Shares":2}`).Halves = true
+	add("attention-bwd-stored", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, "$problem", trained, "$more",
+		`,"Backward":true,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Stored":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Chunk":1}`).Halves = true
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
 	cache := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"HeadDim":40,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8`

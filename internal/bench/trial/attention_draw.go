@@ -221,9 +221,12 @@ func (d *attentionDraw) typical() attention.Problem {
 }
 
 // backwardConfig draws a configuration of the backward pass: one kernel for all gradients
-// where there is one, or tiles of two kernels.
+// or weights that pass through memory, where there are such, or tiles of two kernels.
 func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p attention.Problem) *attention.BackwardConfig {
-	fused := d.matrix && p.Plain() && p.DType != dtype.Float32 && !chance(family, 3)
+	kind := 0
+	if d.matrix && p.Plain() && p.DType != dtype.Float32 {
+		kind = family.IntN(3)
+	}
 	start, err := attention.Choose(caps, p, kit.Backward, attention.Options{Impl: d.Impl})
 	if err != nil {
 		return nil
@@ -231,8 +234,10 @@ func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p atten
 	for range 30 {
 		c := attention.BackwardConfig{Impl: d.Impl}
 		switch {
-		case fused:
+		case kind == 1:
 			c.Fused = d.matrixTile(family)
+		case kind == 2:
+			c.DQ, c.Stored, c.Chunk = d.matrixTile(family), d.productTile(family), one(family, 0, 0, 1, 2)
 		case d.matrix:
 			c.DKV, c.DQ = d.matrixTile(family), d.matrixTile(family)
 		default:
@@ -254,6 +259,14 @@ func (d *attentionDraw) matrixTile(family *rand.Rand) attention.BackwardTile {
 		Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 1, 2), Stream: one(family, 16, 32, 32, 48, 64, 128),
 		Prefetch: chance(family, 2), SplitLoop: chance(family, 2), Fence: one(family, 0, 0, 2, 4), Detour: chance(family, 8),
 	}
+}
+
+// productTile draws a tile of products of weights that pass through memory.
+func (d *attentionDraw) productTile(family *rand.Rand) attention.BackwardTile {
+	if d.space.Soft {
+		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8}
+	}
+	return attention.BackwardTile{Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 2, 2, 4), Stream: one(family, 16, 32, 32, 64), Fence: one(family, 0, 0, 2)}
 }
 
 // scalarTile draws a tile of the scalar and the unfused path.

@@ -149,6 +149,7 @@ func TestAttentionDistribution(t *testing.T) {
 			"packed heads": !p.Backward && a.Plain() && a.SeqQ == 1 && a.NumHeads > a.NumKVHeads,
 			"decoding":     a.SeqQ <= 16 && a.SeqKV > 1000,
 			"fused":        p.BackwardConfig != nil && p.BackwardConfig.Fused != attention.BackwardTile{},
+			"stored":       p.BackwardConfig != nil && p.BackwardConfig.Stored != attention.BackwardTile{},
 			"tiles":        p.BackwardConfig != nil && p.BackwardConfig.DKV != attention.BackwardTile{},
 			"config":       p.Config != nil,
 			"on decode":    p.DecodeConfig != nil,
@@ -183,7 +184,7 @@ func TestAttentionDistribution(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"splits", "packed heads", "decoding", "fused", "tiles", "config", "on decode", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
+		"splits", "packed heads", "decoding", "fused", "stored", "tiles", "config", "on decode", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
 		"hiding bias", "top-left", "negative", "float32 coopmat2, key mask and causal",
 	} {
 		require.Greater(t, seen[what], 10, what)
