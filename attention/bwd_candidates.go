@@ -10,8 +10,8 @@ import (
 
 // BackwardCandidates is Candidates for the backward pass. The times of its two kernels add up,
 // so each candidate differs from what the table takes in the tile of one of them:
-// BackwardVariants puts the best of both together. On the matrix paths there is the one kernel
-// that computes all gradients, too.
+// BackwardVariants puts the best of both together. On the matrix paths there are the one kernel
+// that computes all gradients, and the products of stored weights, too.
 func BackwardCandidates(caps *vk.Caps, p Problem, impl Impl) []BackwardConfig {
 	start, err := chooseBackward(caps, p, Options{Impl: impl})
 	if err != nil {
@@ -20,8 +20,17 @@ func BackwardCandidates(caps *vk.Caps, p Problem, impl Impl) []BackwardConfig {
 	if start.fused() { // the tiles of two kernels, which the row does not tell
 		start.DKV, start.DQ = start.Fused, start.Fused
 	}
-	fused := start.Fused
-	start.Fused = BackwardTile{}
+	if start.stored() {
+		start.DKV = start.DQ
+	}
+	first := start
+	start.Fused, start.Stored, start.Chunk = BackwardTile{}, BackwardTile{}, 0
+	switch {
+	case first.fused():
+		first = BackwardConfig{Impl: impl, Fused: first.Fused}
+	case first.stored():
+		first = BackwardConfig{Impl: impl, DQ: first.DQ, Stored: first.Stored}
+	}
 	var all []BackwardConfig
 	for _, tile := range backwardTiles(caps, p, impl, start.DKV) {
 		c := start
@@ -35,32 +44,55 @@ func BackwardCandidates(caps *vk.Caps, p Problem, impl Impl) []BackwardConfig {
 		c := start
 		c.DQ = tile
 		all = append(all, c)
+		if products := productTiles(caps, p, impl, tile); len(products) > 0 {
+			all = append(all, BackwardConfig{Impl: impl, DQ: tile, Stored: products[0]})
+		}
 	}
-	all = byDistance(all, start)
-	first := start
-	if fused != (BackwardTile{}) {
-		first = BackwardConfig{Impl: impl, Fused: fused}
-		all = append([]BackwardConfig{start}, all...)
+	all = append([]BackwardConfig{start}, byDistance(all, start)...)
+	return feasibleBackward(caps, p, first, all)
+}
+
+// productTiles returns tiles of the products of weights that the kernel of dQ stores: 4 or 2 rows of
+// sums of a subgroup, by up to 64 columns, the likeliest first.
+func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []BackwardTile) {
+	shape, err := matrixShape(caps, impl, p.DType)
+	if !onMatrices(impl) || err != nil {
+		return nil
 	}
-	return feasibleBackward(caps, p, first, append([]BackwardConfig{first}, all...))
+	columns := (p.HeadDim + 63) / 64 // subgroups along head_dim
+	for _, rowTiles := range []int{4, 2} {
+		if dq.Subgroups*dq.RowTiles%rowTiles != 0 {
+			continue
+		}
+		for _, n := range []int{2, 4, 1} {
+			list = append(list, BackwardTile{Subgroups: dq.Subgroups * dq.RowTiles / rowTiles * columns, RowTiles: rowTiles, Stream: n * int(shape.N)})
+		}
+	}
+	return list
 }
 
 // BackwardVariants returns the feasible configurations that differ from c in the tile of the
 // kernel of dQ, and those that differ in one of the choices that BackwardCandidates leaves as they
 // are: how the loops are arranged, how far ahead operands are loaded, and of path scalar how much of
 // a tile is in shared memory at a time; of one kernel for all gradients, among how many shares
-// the keys are divided.
+// the keys are divided; of stored weights, of how many key heads there are some at a time.
 func BackwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConfig {
 	var all []BackwardConfig
 	for _, shares := range []int{1, 2, 4, 8} {
 		if v := c; c.fused() {
 			v.Shares = shares
 			all = append(all, v)
+		} else if c.stored() {
+			v.Chunk = shares
+			all = append(all, v)
 		}
 	}
 	tile := func(v *BackwardConfig) []*BackwardTile {
-		if c.fused() {
+		switch {
+		case c.fused():
 			return []*BackwardTile{&v.Fused}
+		case c.stored():
+			return []*BackwardTile{&v.Stored, &v.DQ}
 		}
 		return []*BackwardTile{&v.DKV, &v.DQ}
 	}
@@ -80,6 +112,13 @@ func BackwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConf
 		change(func(t *BackwardTile) { t.SplitLoop = !t.SplitLoop })
 		for _, n := range []int{0, 2, 4, 6} {
 			change(func(t *BackwardTile) { t.Fence = n })
+		}
+	}
+	if c.stored() {
+		for _, tile := range productTiles(caps, p, c.Impl, c.DQ) {
+			v := c
+			v.Stored = tile
+			all = append(all, v)
 		}
 	}
 	if !c.fused() {
@@ -142,7 +181,7 @@ func backwardTiles(caps *vk.Caps, p Problem, impl Impl, start BackwardTile) []Ba
 
 // BackwardTableRow is TableRow for the backward pass.
 func BackwardTableRow(caps *vk.Caps, p Problem, c BackwardConfig, fill float64) string {
-	c.Shares = 0 // the number is p's
+	c.Shares, c.Chunk = 0, 0 // the numbers are p's
 	return sourceRow(caps, &p, c.Impl, fill) + fmt.Sprintf("%#v},", c)
 }
 

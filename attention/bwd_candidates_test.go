@@ -76,7 +76,7 @@ func TestBackwardCandidatesVary(t *testing.T) {
 			p := Problem{Batch: batch, NumHeads: 16, NumKVHeads: 4, SeqQ: 512, SeqKV: 1024, HeadDim: 64, DType: dtype.Float16}
 			for i, c := range BackwardCandidates(&caps, p, impl) {
 				note(reflect.ValueOf(c), "")
-				if i%5 == 0 || c.fused() {
+				if i%5 == 0 || c.fused() || c.stored() {
 					for _, v := range BackwardVariants(&caps, p, c) {
 						note(reflect.ValueOf(v), "")
 					}
@@ -87,7 +87,9 @@ func TestBackwardCandidatesVary(t *testing.T) {
 	for name, seen := range values {
 		least := 2
 		switch name {
-		case "DKV.Detour", "DQ.Detour", "Fused.Detour": // for tests only
+		case "DKV.Detour", "DQ.Detour", "Fused.Detour", "Stored.Detour": // for tests only
+			least = 1
+		case "Stored.Threads", "Stored.ThreadsX", "Stored.Own", "Stored.Depth", "Stored.Slice", "Stored.Prefetch", "Stored.SplitLoop": // likewise
 			least = 1
 		case "Fused.Threads", "Fused.ThreadsX", "Fused.Own", "Fused.Depth", "Fused.Slice": // of path scalar, which has none
 			least = 1
