@@ -24,7 +24,8 @@
 //
 // [Backward] computes the gradients, from what Forward left: each of two kernels
 // computes the weights again, one to sum up dK and dV, the other dQ (bwd_matrix.go,
-// bwd_scalar.go), or one kernel sums up all three (bwd_fused.go); the unfused path keeps
+// bwd_scalar.go), or that of dQ stores them in 16 bits, and dK and dV are products
+// (bwd_stored.go), or one kernel sums up all three (bwd_fused.go); the unfused path keeps
 // them in memory (bwd_unfused.go). The gradients of the bias and the sinks have kernels
 // of their own (bwd_features.go).
 //
@@ -124,7 +125,8 @@ type Options struct {
 	BackwardConfig *BackwardConfig
 	// DecodeConfig forces a configuration of Decode, likewise, and Forward to take its kernels.
 	DecodeConfig *DecodeConfig
-	// Workspace is memory for Backward or Decode, Workspace bytes of it, whose content is lost.
+	// Workspace is memory for Backward or Decode, Workspace bytes of it, whose content is lost. Weights
+	// that Backward stores (BackwardConfig.Stored) make do with less.
 	// Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
 	// Tuning is what was measured on the device; its rows come before those of

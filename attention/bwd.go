@@ -19,8 +19,8 @@ import (
 //	dK    = Scale * dSᵀ * Q                summed over the heads that read the key head
 //	dV    = Pᵀ * dO                        likewise
 //
-// and what the features of p make of that (ref.Backward has it). Neither S nor P is
-// kept: kernels compute them again, tile by tile, from LSE. P is as exact as that: where
+// and what the features of p make of that (ref.Backward has it). Kernels compute S and P again,
+// tile by tile, from LSE. P is as exact as that: where
 // scores are near 1e4, LSE is rounded by up to 5e-4, which is then the relative error of P.
 //
 // The gradient of a bias, g.DBias, is summed over the axes that the bias
@@ -35,8 +35,9 @@ import (
 // Masks are those of Forward. Keys and values that are hidden from every row may be
 // anything: dK and dV of them are 0, and so is dQ of a row that sees no key.
 //
-// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). The
-// unfused path keeps P and dS in such memory, too.
+// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). Stored
+// weights take what o.Workspace has, at least those of one key head. The unfused path keeps P and dS in
+// memory of c, too.
 //
 // Backward records into c and returns; gradients are valid once c has completed.
 //
@@ -49,7 +50,8 @@ import (
 // The algorithm is Algorithm 2 of Dao, FlashAttention-2 (arXiv:2307.08691); Delta
 // is D in line 4 there, dS line 14, the gradients lines 12, 15 and 16. Its loop over
 // rows and keys runs once for dK and dV and once for dQ, or as there once for all
-// (BackwardConfig.Fused).
+// (BackwardConfig.Fused), or once, with P and dS stored for products that are dV and dK
+// (BackwardConfig.Stored).
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()

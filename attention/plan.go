@@ -25,9 +25,10 @@ func (p Plan) String() string { return p.name }
 
 // Workspace returns the bytes of Options.Workspace: of Backward 8 for each row of each head;
 // with Sinks 4 for each 2048 of them; with a Bias that rows share 4 for each key of each query
-// head; and 4 for each element of dQ and each share of the keys where one kernel computes all
-// gradients of more than one block of keys (BackwardConfig.Fused). All but the last of these
-// are rounded up to 256. What the unfused path and shares of the keys (Config.Splits) keep is
+// head; 4 for each element of dQ and each share of the keys where one kernel computes all
+// gradients of more than one block of keys (BackwardConfig.Fused); and, where weights are stored
+// (BackwardConfig.Stored), 4 for each row and key of some heads that is not in a block
+// that a causal mask hides. All but the last of these are rounded up to 256. What the unfused path and shares of the keys (Config.Splits) keep is
 // always memory of the Cmd.
 func (p Plan) Workspace() int64 { return p.bytes }
 

@@ -178,10 +178,21 @@ func visible(x float32) float32 {
 func (o *AttentionOp) options(impl string, p Pass) (attention.Options, error) {
 	i, err := attention.ParseImpl(impl)
 	opt := attention.Options{Impl: i, Tuning: o.tuning, Config: o.config}
-	if p == Backward {
+	if p != Forward {
 		opt.Config, opt.BackwardConfig = nil, o.backward
 	}
+	if c := opt.BackwardConfig; err == nil && c != nil && i != attention.Auto && i != c.Impl {
+		return opt, fmt.Errorf("attention: the configuration %q is not of path %v", c, i)
+	}
 	return opt, err
+}
+
+// UseBackward returns the Op with a configuration of the backward pass instead of the one that the
+// tables have.
+func (o *AttentionOp) UseBackward(c attention.BackwardConfig) *AttentionOp {
+	with := *o
+	with.backward = &c
+	return &with
 }
 
 // Choose implements Op.
@@ -190,6 +201,9 @@ func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, erro
 		return naivePlan{}, feasibleNaive(caps, o.p, p)
 	}
 	opt, err := o.options(impl, p)
+	if err == nil && p == Forward && o.backward != nil {
+		err = fmt.Errorf("attention: the configuration %q is of the backward pass", o.backward)
+	}
 	if err != nil {
 		return nil, err
 	}

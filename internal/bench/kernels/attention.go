@@ -135,6 +135,7 @@ type attentionFlags struct {
 	mask                                        maskFlags
 	layout                                      layoutFlag // of files
 	features                                    featureFlags
+	config                                      *attention.BackwardConfig
 }
 
 // Add implements Flags.
@@ -154,6 +155,12 @@ func (a *attentionFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &a.dtype, "dtype", "float16 (default), bfloat16 or float32")
 	a.mask.add(f)
 	a.features.add(f)
+	f.Var(Value[*attention.BackwardConfig]{&a.config, parseBackwardConfig, "CONFIG"}, "config", "with --backward, how work is divided, in the words that the column runs has, instead of what flashvk chooses")
+}
+
+func parseBackwardConfig(text string) (*attention.BackwardConfig, error) {
+	c, err := attention.ParseBackwardConfig(text)
+	return &c, err
 }
 
 // gpuDefault and cpuDefault are the problems whose sizes stand for flags that
@@ -204,7 +211,11 @@ func (a *attentionFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if err := a.mask.checkAlign(&p); err != nil {
 		return nil, err
 	}
-	return bench.NewAttention(p)
+	op, err := bench.NewAttention(p)
+	if err == nil && a.config != nil {
+		op = op.UseBackward(*a.config)
+	}
+	return op, err
 }
 
 // Suite implements Flags.
