@@ -38,7 +38,11 @@ func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
 		_, blocks := c.shares(caps, p)
 		return p.Batch * p.NumKVHeads * blocks
 	}
-	keys := p.Batch * p.NumKVHeads * int(groups(p.SeqKV, c.DKV.owned(caps, c.Impl, p.DType)))
+	dkv := c.DKV
+	if c.stored() { // products of blocks as large as those of rows
+		dkv = c.DQ
+	}
+	keys := p.Batch * p.NumKVHeads * int(groups(p.SeqKV, dkv.owned(caps, c.Impl, p.DType)))
 	rows := p.Batch * p.NumHeads * int(groups(p.SeqQ, c.DQ.owned(caps, c.Impl, p.DType)))
 	return min(keys, rows)
 }
@@ -71,6 +75,16 @@ var bwdRows = []bwdRow{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 88}, Fill: 1.5, Config: BackwardConfig{
+		Impl: CoopMat2,
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
+	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
+		Impl:   CoopMat2,
+		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
+		Stored: BackwardTile{Subgroups: 4, RowTiles: 4, Stream: 32},
 	}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
 		Impl: CoopMat2,
