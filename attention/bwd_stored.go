@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/flashvk/flashvk/chips"
@@ -111,7 +112,10 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	}
 	spec := c.productsSpec(caps, p, shape, true)
 	width := spec.width()
-	slabs := t.Stream * (block/8 + 1 + width/8 + 1) * 16
+	slabs := t.Stream * (width/8 + 1) * 16
+	if !c.fragments(caps) {
+		slabs += t.Stream * (block/8 + 1) * 16
+	}
 	sums := t.Subgroups * m * (width*block/(t.Subgroups*t.RowTiles*m)/4 + 1) * 16
 	if err := fitsShared(caps, c.Impl, max(slabs, sums)); err != nil {
 		return err
@@ -160,10 +164,15 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	if err != nil {
 		return k, err
 	}
+	if config.fragments(caps) {
+		if known, err := chips.AsksQuads(d, p.DType, shape); err != nil || !known {
+			return k, errors.Join(err, unsupported("backward: the device keeps matrices in another way than its driver is known to"))
+		}
+	}
 	if k.rowKernel, err = b.storeKernel(shape); err != nil {
 		return k, err
 	}
-	module, err := shaders.Get("attention_bwd_products", p.DType.Short())
+	module, err := shaders.Get(config.productsKernel(caps), p.DType.Short())
 	if err != nil {
 		return k, err
 	}
@@ -229,31 +238,39 @@ func (b *backward) storeKernel(shape vk.CoopMatShape) (*vk.Kernel[bwdStoreParams
 
 // storeSpec returns its specialization.
 func (b *backward) storeSpec(shape vk.CoopMatShape, isAligned bool) (spec bwdStoreSpec, err error) {
-	d, tile := b.c.Device(), b.config.DQ
-	if spec.Matrix, err = b.matrixSpec(tile, isAligned); err != nil {
+	if spec.Matrix, err = b.matrixSpec(b.config.DQ, isAligned); err != nil {
 		return spec, err
 	}
-	layout, err := chips.LayoutOf(d, b.p.DType, shape)
-	if err != nil {
-		return spec, err
-	}
-	spec.Packed = !tile.Detour && !labUnpacked && layout.Pairs && layout.SameAsAcc && 8%layout.RowRun == 0 && tile.Stream%(8*layout.RowLanes) == 0
+	spec.Fragments = b.config.fragments(b.c.Device().Caps())
 	return spec, nil
+}
+
+// fragments reports whether weights lie in memory as right matrices hold them.
+func (c *BackwardConfig) fragments(caps *vk.Caps) bool {
+	return chips.Quads(caps) && !c.DQ.Detour && c.DQ.Stream%32 == 0 && (c.Stored.RowTiles == 2 || c.Stored.RowTiles == 4)
+}
+
+// productsKernel names the kernel of the products.
+func (c *BackwardConfig) productsKernel(caps *vk.Caps) string {
+	if c.fragments(caps) {
+		return "attention_bwd_products_fragmented"
+	}
+	return "attention_bwd_products"
 }
 
 // productsSpec returns the specialization of attention_bwd_products.
 func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, shape vk.CoopMatShape, isAligned bool) bwdProductsSpec {
 	t := c.Stored
-	subgroupsM := c.DQ.owned(caps, c.Impl, p.DType) / (t.RowTiles * int(shape.M))
-	subgroupsN := t.Subgroups / max(subgroupsM, 1)
+	subgroupsK := c.DQ.owned(caps, c.Impl, p.DType) / (t.RowTiles * int(shape.M))
+	subgroupsD := t.Subgroups / max(subgroupsK, 1)
 	return bwdProductsSpec{
 		WorkgroupSize: uint32(t.Subgroups) * caps.SubgroupSize,
-		SubgroupsM:    uint32(subgroupsM),
-		SubgroupsN:    uint32(subgroupsN),
+		SubgroupsK:    uint32(subgroupsK),
+		SubgroupsD:    uint32(subgroupsD),
 		MatM:          shape.M,
 		MatN:          shape.N,
-		TilesM:        uint32(t.RowTiles),
-		TilesN:        groups(p.HeadDim, subgroupsN*int(shape.N)),
+		TilesK:        uint32(t.RowTiles),
+		TilesD:        groups(p.HeadDim, subgroupsD*int(shape.N)),
 		Slab:          uint32(t.Stream),
 		HeadDim:       uint32(p.HeadDim),
 		Causal:        p.Causal,
@@ -263,7 +280,7 @@ func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, shape vk.CoopMa
 }
 
 // width returns the columns that a workgroup computes, head_dim or more.
-func (s *bwdProductsSpec) width() int { return int(s.SubgroupsN * s.TilesN * s.MatN) }
+func (s *bwdProductsSpec) width() int { return int(s.SubgroupsD * s.TilesD * s.MatN) }
 
 // bwdStoreParams is the push-constant block of lib/params_bwd.glsl with STORE.
 type bwdStoreParams struct {
@@ -282,8 +299,8 @@ type bwdStoreParams struct {
 
 // bwdStoreSpec is the specialization of attention_bwd_dq_matrix.comp with STORE.
 type bwdStoreSpec struct {
-	Matrix bwdMatrixSpec
-	Packed bool `glsl:"PACKED"`
+	Matrix    bwdMatrixSpec
+	Fragments bool `glsl:"FRAGMENTS"`
 }
 
 // bwdProductsParams is the push-constant block of attention_bwd_products.comp.
@@ -318,12 +335,12 @@ func (s *bwdProductsParams) setTensors(y, dx vk.Tensor, which uint32, scale floa
 // bwdProductsSpec is the specialization of attention_bwd_products.comp.
 type bwdProductsSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	SubgroupsM    uint32 `glsl:"SUBGROUPS_M"`
-	SubgroupsN    uint32 `glsl:"SUBGROUPS_N"`
+	SubgroupsK    uint32 `glsl:"SUBGROUPS_K"`
+	SubgroupsD    uint32 `glsl:"SUBGROUPS_D"`
 	MatM          uint32 `glsl:"MAT_M"`
 	MatN          uint32 `glsl:"MAT_N"`
-	TilesM        uint32 `glsl:"TILES_M"`
-	TilesN        uint32 `glsl:"TILES_N"`
+	TilesK        uint32 `glsl:"TILES_K"`
+	TilesD        uint32 `glsl:"TILES_D"`
 	Slab          uint32 `glsl:"SLAB"`
 	HeadDim       uint32 `glsl:"HEAD_DIM"`
 	Causal        bool   `glsl:"CAUSAL"`

@@ -49,9 +49,10 @@ func TestLayouts(t *testing.T) {
 		"attention_bwd_dq_f32x2_coopmat2":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 		"attention_bwd_dq_f32x2_coopmat":   {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 
-		"attention_bwd_dq_coopmat2_stored": {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
-		"attention_bwd_dq_coopmat_stored":  {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
-		"attention_bwd_products":           {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX"}},
+		"attention_bwd_dq_coopmat2_stored":  {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
+		"attention_bwd_dq_coopmat_stored":   {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
+		"attention_bwd_products":            {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX"}},
+		"attention_bwd_products_fragmented": {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX"}},
 
 		"attention_bwd_fused_coopmat2": {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
 		"attention_bwd_fused_coopmat":  {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},

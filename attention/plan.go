@@ -58,7 +58,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 			return Plan{}, err
 		}
 		shapes := plan.Backward.workspaceShapes(caps, &p)
-		plan.name, plan.bytes, plan.kernels = plan.Backward.String(), workspaceBytes(shapes), plan.Backward.kernels(p, shapes)
+		plan.name, plan.bytes, plan.kernels = plan.Backward.String(), workspaceBytes(shapes), plan.Backward.kernels(caps, p, shapes)
 	default:
 		return Plan{}, fmt.Errorf("attention: %v is neither the forward nor the backward pass", pass)
 	}
@@ -131,7 +131,7 @@ func (c *Config) kernels(p Problem) []string {
 }
 
 // kernels lists the modules of the backward pass, which keeps tensors of these shapes.
-func (c *BackwardConfig) kernels(p Problem, kept workspaceShapes) []string {
+func (c *BackwardConfig) kernels(caps *vk.Caps, p Problem, kept workspaceShapes) []string {
 	if c.Impl == Unfused {
 		p = hideUnseenKeys(p)
 	}
@@ -149,7 +149,7 @@ func (c *BackwardConfig) kernels(p Problem, kept workspaceShapes) []string {
 		}
 	case c.stored():
 		m.add(bwdStoredKernels[c.Impl], true)
-		m.add("attention_bwd_products", true)
+		m.add(c.productsKernel(caps), true)
 	default:
 		names := c.names(p.DType)
 		m.add(names.dkv, true)

@@ -45,7 +45,7 @@
 
 #include "lib/bwd_matrix_constants.glsl"
 #ifdef STORE
-layout(constant_id = 18) const bool PACKED = true;  // see lib/store_weights.glsl
+layout(constant_id = 18) const bool FRAGMENTS = true;  // see lib/pages.glsl
 #endif
 layout(local_size_x_id = 0) in;
 

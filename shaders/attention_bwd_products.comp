@@ -7,15 +7,18 @@
 //     y       (batch, num_heads, seq_q, head_dim)          ELEM, any strides, last axis contiguous: dO, or Q
 //     dx      (batch, num_kv_heads, seq_kv, head_dim)      ELEM, likewise: dV, or dK
 //
-// A workgroup computes the rows of a block of BLOCK_M keys, a grid of SUBGROUPS_M x SUBGROUPS_N
-// subgroups with TILES_M x TILES_N accumulators each. Slabs of SLAB rows of W and Y go from
+// A workgroup computes the rows of a block of BLOCK_M keys, a grid of SUBGROUPS_K x SUBGROUPS_D
+// subgroups with TILES_K x TILES_D accumulators each. Slabs of SLAB rows of W and Y go from
 // memory to registers to shared memory, as in lib/gemm_matrix.glsl:
 //
 //     load slab i+1; products of slab i; barrier; store slab i+1; barrier
 //
+// With FRAGMENTS the products are dX^T = scale * Y^T * W, and W, which lies as fragments do, comes
+// straight into registers, without shared memory.
+//
 // Under a causal mask it begins with the first block of rows that sees a key of the block.
 //
-// Dispatch: (n, ceil(seq_kv / BLOCK_M), ceil(heads / n)), BLOCK_M = SUBGROUPS_M * TILES_M * MAT_M.
+// Dispatch: (n, ceil(seq_kv / BLOCK_M), ceil(heads / n)), BLOCK_M = SUBGROUPS_K * TILES_K * MAT_M.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -28,12 +31,12 @@
 #extension GL_KHR_cooperative_matrix : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint SUBGROUPS_M = 2;
-layout(constant_id = 2) const uint SUBGROUPS_N = 2;
+layout(constant_id = 1) const uint SUBGROUPS_K = 2;  // along keys
+layout(constant_id = 2) const uint SUBGROUPS_D = 2;  // along head_dim
 layout(constant_id = 3) const uint MAT_M = 16;
 layout(constant_id = 4) const uint MAT_N = 16;
-layout(constant_id = 5) const uint TILES_M = 4;  // accumulators of a subgroup
-layout(constant_id = 6) const uint TILES_N = 4;
+layout(constant_id = 5) const uint TILES_K = 4;  // accumulators of a subgroup
+layout(constant_id = 6) const uint TILES_D = 4;
 layout(constant_id = 7) const uint SLAB = 32;    // divides BLOCK_M
 layout(constant_id = 8) const uint HEAD_DIM = 128;
 layout(constant_id = 9) const bool CAUSAL = false;
@@ -74,67 +77,141 @@ layout(binding = 2, scalar) writeonly buffer DX16 { uint16_t dx16[]; };
 #include "lib/load8.glsl"
 DEFINE_LOAD8(load_y, y8, y16)
 DEFINE_STORE8(put_dx, dx8, dx16)
-#include "lib/gemm_grid.glsl"
+
+#ifdef FRAGMENTS
+#define KEY_SIDE MAT_N  // keys of a matrix of sums: its columns, which are W's
+#define DIM_SIDE MAT_M
+#else
+#define KEY_SIDE MAT_M
+#define DIM_SIDE MAT_N
+#endif
+const uint SUBGROUP_KEYS = TILES_K * KEY_SIDE;
+const uint SUBGROUP_DIMS = TILES_D * DIM_SIDE;
+const uint BLOCK_M = SUBGROUPS_K * SUBGROUP_KEYS;
+const uint BLOCK_D = SUBGROUPS_D * SUBGROUP_DIMS;
+const uint SUBGROUP_SIZE = WORKGROUP_SIZE / (SUBGROUPS_K * SUBGROUPS_D);
 #include "lib/fence.glsl"
 #include "lib/copies.glsl"
 #include "lib/mask.glsl"
 #include "lib/pages.glsl"
 #include "lib/pack2.glsl"
+#ifdef FRAGMENTS
+#include "lib/fragments.glsl"
+#endif
 
-const uint W_LD = PAGE_LD + 1;      // one more, so that lines start in different banks
-const uint Y_LINE8 = BLOCK_N / 8;   // columns past head_dim are zero
-const uint Y_LD = Y_LINE8 + 1;
-const uint W_SIZE = SLAB * PAGE_LD;
+const uint STEPS = SLAB / MAT_N;    // matrices along rows of a slab
+const uint Y_LINE8 = BLOCK_D / 8;   // columns past head_dim are zero
+const uint Y_LD = Y_LINE8 + 1;      // one more, so that lines start in different banks
 const uint Y_SIZE = SLAB * Y_LINE8;
-const uint W_COPIES = (W_SIZE + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint Y_COPIES = (Y_SIZE + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
+const uint W_SIZE = SLAB * PAGE_LD;  // uvec4 of a slab in a page
+#ifdef FRAGMENTS
+const uint PIECES = STEPS * TILES_K;            // uvec4 of a slab that an invocation needs: two for two matrices
+const uint AHEAD = PIECES < 8 ? PIECES : 8;     // that are on their way; divides PIECES
+const uint Y_AT = 0;
+#else
+const uint W_LD = PAGE_LD + 1;
+const uint W_COPIES = (W_SIZE + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint Y_AT = SLAB * W_LD;  // where Y begins
+#endif
 const uint SLABS_SIZE = Y_AT + SLAB * Y_LD;
-// Sums leave by subgroups, one row of matrices at a time, as float32.
-const uint SUMS_LD = SUBGROUP_N / 4 + 1;
-const uint SUMS_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M * SUMS_LD;
+// Sums leave by subgroups, those of one column or row of matrices at a time, as float32.
+const uint SUMS_LD = SUBGROUP_DIMS / 4 + 1;
+const uint SUMS_SIZE = SUBGROUPS_K * SUBGROUPS_D * KEY_SIDE * SUMS_LD;
 
 shared uvec4 tile[SLABS_SIZE > SUMS_SIZE ? SLABS_SIZE : SUMS_SIZE];
 
+// y_line returns which line of the slab has row `row` of it.
+uint y_line(const uint row) {
+#ifdef FRAGMENTS
+    return row / 16 * 16 + row_in_matrix(row % 16);
+#else
+    return row;
+#endif
+}
+
 // Macros, as arrays sized by specialization constants cannot be arguments. LOAD_SLAB declares what a slab
 // waits in, on its way from memory, where W of it begins at uvec4 w_at, and Y at row `row` of the head at y_at.
-#define LOAD_SLAB                                                                                                                      \
-    uvec4 w_next[W_COPIES];                                                                                                            \
-    uvec4 y_next[Y_COPIES];                                                                                                            \
-    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                                                   \
-        w_next[i] = stored8[w_at + (is_copy(i, W_SIZE) ? i * WORKGROUP_SIZE + gl_LocalInvocationIndex : 0)];                           \
-    }                                                                                                                                  \
-    [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                                                   \
-        const uint col = col_of_copy(i, Y_LINE8) * 8;                                                                                  \
-        y_next[i] = BLOCK_N == HEAD_DIM || col < HEAD_DIM                                                                              \
-                        ? load_y(y_at + min(row + row_of_copy(i, Y_LINE8), p.seq_q - 1) * p.y_stride_s + col) : uvec4(0);              \
+// STORE_SLAB puts it into tile, PRODUCTS adds the products of the slab in tile to sum. With FRAGMENTS
+// W comes straight into registers, `ahead`, where PRODUCTS takes it and loads more, from the next slab at w_at.
+#define LOAD_Y                                                                                                             \
+    uvec4 y_next[Y_COPIES];                                                                                                \
+    [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                                       \
+        const uint col = col_of_copy(i, Y_LINE8) * 8;                                                                      \
+        y_next[i] = BLOCK_D == HEAD_DIM || col < HEAD_DIM                                                                  \
+                        ? load_y(y_at + min(row + row_of_copy(i, Y_LINE8), p.seq_q - 1) * p.y_stride_s + col) : uvec4(0);  \
     }
-#define STORE_SLAB                                                                                               \
-    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                             \
-        if (is_copy(i, W_SIZE)) {                                                                                \
-            tile[row_of_copy(i, PAGE_LD) * W_LD + col_of_copy(i, PAGE_LD)] = w_next[i];                          \
-        }                                                                                                        \
-    }                                                                                                            \
-    [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                             \
-        if (is_copy(i, Y_SIZE)) {                                                                                \
-            tile[Y_AT + row_of_copy(i, Y_LINE8) * Y_LD + col_of_copy(i, Y_LINE8)] = y_next[i];                   \
-        }                                                                                                        \
+#define STORE_Y                                                                                                   \
+    [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                              \
+        if (is_copy(i, Y_SIZE)) {                                                                                 \
+            tile[Y_AT + y_line(row_of_copy(i, Y_LINE8)) * Y_LD + col_of_copy(i, Y_LINE8)] = y_next[i];            \
+        }                                                                                                         \
+    }
+#ifdef FRAGMENTS
+// PIECE_AT(q) is where piece q of a slab is in it: of two matrices side by side first rows 0 to 3 and 8 to 11.
+#define PIECE_AT(q) (((q) / TILES_K * (BLOCK_M / 32) + (q) % TILES_K / 2) * 64 + (q) % 2 * 16)
+#define FIRST_W                                           \
+    uvec4 ahead[AHEAD];                                   \
+    [[unroll]] for (uint q = 0; q < AHEAD; q++) {         \
+        ahead[q] = stored8[w_at + lane_at + PIECE_AT(q)]; \
+    }
+#define LOAD_SLAB LOAD_Y
+#define STORE_SLAB STORE_Y
+// TAKE moves piece q out of ahead, and loads the piece that comes AHEAD later.
+#define TAKE(x, q)                                                                                                   \
+    const uvec4 x = ahead[(q) % AHEAD];                                                                              \
+    ahead[(q) % AHEAD] = stored8[((q) + AHEAD < PIECES ? this_at : w_at) + lane_at + PIECE_AT(((q) + AHEAD) % PIECES)];
+#define PRODUCTS                                                                                                                            \
+    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                                           \
+        fence(d);                                                                                                                           \
+        MatA a[TILES_D];                                                                                                                    \
+        [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                     \
+            coopMatLoad(a[i], tile, d * MAT_N * Y_LD + (subgroup_dim + i * MAT_M) / 8, Y_LD, gl_CooperativeMatrixLayoutColumnMajor);        \
+        }                                                                                                                                   \
+        [[unroll]] for (uint j = 0; j < TILES_K; j += 2) {                                                                                  \
+            TAKE(x, d * TILES_K + j)                                                                                                        \
+            TAKE(y, d * TILES_K + j + 1)                                                                                                    \
+            const MatB low = right_matrix(uvec4(x.x, y.x, x.y, y.y));                                                                      \
+            const MatB high = right_matrix(uvec4(x.z, y.z, x.w, y.w));                                                                     \
+            [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                 \
+                sum[j * TILES_D + i] = coopMatMulAdd(a[i], low, sum[j * TILES_D + i]);                                                     \
+                sum[(j + 1) * TILES_D + i] = coopMatMulAdd(a[i], high, sum[(j + 1) * TILES_D + i]);                                        \
+            }                                                                                                                               \
+        }                                                                                                                                   \
+    }
+#define SUM_LAYOUT gl_CooperativeMatrixLayoutColumnMajor
+#else
+#define FIRST_W
+#define LOAD_SLAB                                                                                             \
+    LOAD_Y                                                                                                    \
+    uvec4 w_next[W_COPIES];                                                                                   \
+    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                          \
+        w_next[i] = stored8[w_at + (is_copy(i, W_SIZE) ? i * WORKGROUP_SIZE + gl_LocalInvocationIndex : 0)];  \
+    }
+#define STORE_SLAB                                                                       \
+    STORE_Y                                                                              \
+    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                     \
+        if (is_copy(i, W_SIZE)) {                                                        \
+            tile[row_of_copy(i, PAGE_LD) * W_LD + col_of_copy(i, PAGE_LD)] = w_next[i];  \
+        }                                                                                \
     }
 #define PRODUCTS                                                                                                                       \
-    [[unroll]] for (uint d = 0; d < SLAB / MAT_N; d++) {                                                                               \
+    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                                      \
         fence(d);                                                                                                                      \
-        MatA a[TILES_M];                                                                                                               \
-        [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                                \
-            coopMatLoad(a[i], tile, d * MAT_N * W_LD + (subgroup_row + i * MAT_M) / 8, W_LD, gl_CooperativeMatrixLayoutColumnMajor);   \
+        MatA a[TILES_K];                                                                                                               \
+        [[unroll]] for (uint i = 0; i < TILES_K; i++) {                                                                                \
+            coopMatLoad(a[i], tile, d * MAT_N * W_LD + (subgroup_key + i * MAT_M) / 8, W_LD, gl_CooperativeMatrixLayoutColumnMajor);   \
         }                                                                                                                              \
-        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                                \
+        [[unroll]] for (uint j = 0; j < TILES_D; j++) {                                                                                \
             MatB b;                                                                                                                    \
-            coopMatLoad(b, tile, Y_AT + d * MAT_N * Y_LD + (subgroup_col + j * MAT_N) / 8, Y_LD, gl_CooperativeMatrixLayoutRowMajor);  \
-            [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                            \
-                sum[i * TILES_N + j] = coopMatMulAdd(a[i], b, sum[i * TILES_N + j]);                                                   \
+            coopMatLoad(b, tile, Y_AT + d * MAT_N * Y_LD + (subgroup_dim + j * MAT_N) / 8, Y_LD, gl_CooperativeMatrixLayoutRowMajor);  \
+            [[unroll]] for (uint i = 0; i < TILES_K; i++) {                                                                            \
+                sum[i * TILES_D + j] = coopMatMulAdd(a[i], b, sum[i * TILES_D + j]);                                                   \
             }                                                                                                                          \
         }                                                                                                                              \
     }
+#define SUM_LAYOUT gl_CooperativeMatrixLayoutRowMajor
+#endif
 
 void main() {
     const uint number = gl_WorkGroupID.z * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -144,11 +221,11 @@ void main() {
     const uint batch = (p.first_head + number) / p.num_kv_heads;
     const uint kv_head = (p.first_head + number) % p.num_kv_heads;
     const uint page = gl_WorkGroupID.y;
-    const uint subgroup_row = gl_SubgroupID / SUBGROUPS_N * SUBGROUP_M;
-    const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;
+    const uint subgroup_key = gl_SubgroupID / SUBGROUPS_D * SUBGROUP_KEYS;
+    const uint subgroup_dim = gl_SubgroupID % SUBGROUPS_D * SUBGROUP_DIMS;
 
-    MatC sum[TILES_M * TILES_N];  // (SUBGROUP_M, SUBGROUP_N)
-    [[unroll]] for (uint i = 0; i < TILES_M * TILES_N; i++) {
+    MatC sum[TILES_K * TILES_D];  // (SUBGROUP_KEYS, SUBGROUP_DIMS), with FRAGMENTS transposed
+    [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
         sum[i] = MatC(0.0);
     }
 
@@ -159,14 +236,20 @@ void main() {
     uint y_at = p.y_offset + batch * p.y_stride_b + kv_head * p.heads_per_kv * p.y_stride_h;
     uint w_at = head_at;
     uint row = first_row;
+#ifdef FRAGMENTS
+    const uint lane = gl_SubgroupInvocationID;
+    const uint lane_at = subgroup_key / 32 * 64 + lane / 4 % 2 * 32 + lane % 4 * 4 + lane / 8;
+#endif
     if (first_row < p.seq_q) {
         {
             LOAD_SLAB
             STORE_SLAB
         }
+        FIRST_W
         barrier();  // tile written before it is read
         const uint slabs = (p.seq_q - first_row + SLAB - 1) / SLAB * p.heads_per_kv;
         [[dont_unroll]] for (uint slab = 1; slab < slabs; slab++) {
+            const uint this_at = w_at;
             row += SLAB;
             w_at += W_SIZE;
             if (row >= p.seq_q) {  // the next head
@@ -183,29 +266,31 @@ void main() {
             STORE_SLAB
             barrier();  // tile written before it is read
         }
+        const uint this_at = w_at;
         PRODUCTS
     }
 
     // The first barrier comes after the slab is read; of the other two one after the strip before
     // is read, one after it is written.
     const uint base = p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h;
-    const uint strip = gl_SubgroupID * MAT_M * SUMS_LD;
+    const uint strip = gl_SubgroupID * KEY_SIDE * SUMS_LD;
     barrier();
-    [[unroll]] for (uint i = 0; i < TILES_M; i++) {
+    [[unroll]] for (uint i = 0; i < TILES_K; i++) {
         subgroupMemoryBarrierShared();
         subgroupBarrier();
-        [[unroll]] for (uint j = 0; j < TILES_N; j++) {
-            coopMatStore(sum[i * TILES_N + j], tile, strip + j * (MAT_N / 4), SUMS_LD, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint j = 0; j < TILES_D; j++) {
+            coopMatStore(sum[i * TILES_D + j], tile, strip + j * (DIM_SIDE / 4), SUMS_LD, SUM_LAYOUT);
         }
         subgroupMemoryBarrierShared();
         subgroupBarrier();
-        for (uint at = gl_SubgroupInvocationID; at < MAT_M * (SUBGROUP_N / 8); at += SUBGROUP_SIZE) {
-            const uint line = at / (SUBGROUP_N / 8);
-            const uint key = page * BLOCK_M + subgroup_row + i * MAT_M + line;
-            const uint col = subgroup_col + at % (SUBGROUP_N / 8) * 8;
+        const uint LINE8 = SUBGROUP_DIMS / 8;
+        for (uint at = gl_SubgroupInvocationID; at < KEY_SIDE * LINE8; at += SUBGROUP_SIZE) {
+            const uint key = page * BLOCK_M + subgroup_key + i * KEY_SIDE + at / LINE8;
+            const uint col = subgroup_dim + at % LINE8 * 8;
             if (key < p.seq_kv && col < HEAD_DIM) {
-                const vec4 low = uintBitsToFloat(tile[strip + line * SUMS_LD + at % (SUBGROUP_N / 8) * 2]) * p.scale;
-                const vec4 high = uintBitsToFloat(tile[strip + line * SUMS_LD + at % (SUBGROUP_N / 8) * 2 + 1]) * p.scale;
+                const uint from = strip + at / LINE8 * SUMS_LD + at % LINE8 * 2;
+                const vec4 low = uintBitsToFloat(tile[from]) * p.scale;
+                const vec4 high = uintBitsToFloat(tile[from + 1]) * p.scale;
                 put_dx(base + key * p.dx_stride_s + col, uvec4(pack2(low.x, low.y), pack2(low.z, low.w), pack2(high.x, high.y), pack2(high.z, high.w)));
             }
         }

@@ -58,6 +58,7 @@ var variants = slices.Concat(
 	withFeatures(f32x2("attention_bwd_dq")),
 	stored(matrix("attention_bwd_dq")),
 	forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16"),
+	fragmentedOnly(forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16")),
 	matrix("attention_bwd_fused"),
 	forEach("attention_bwd_fused_sum", "vulkan1.2", "f16", "bf16"),
 	forEach("attention_bwd_delta", "vulkan1.2", "f16", "bf16", "f32"),

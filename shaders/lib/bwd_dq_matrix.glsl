@@ -27,22 +27,6 @@
 #ifdef F32X2
 #include "tile_bwd_f32x2.glsl"
 #else
-#ifdef STORE
-const uint COL_PAIR = ROW_RUN > 1 ? 2 : 1;
-const uint GROUP_KEYS = PACKED ? 8 * ROW_LANES : 1;
-
-// tile_row returns where in a tile a key is, lib/store_weights.glsl.
-uint tile_row(const uint key) {
-    if (!PACKED) {
-        return key;
-    }
-    const uint lane = key % GROUP_KEYS / 8;
-    const uint slot = key % 8;
-    const uint e = slot % ROW_RUN;
-    return key / GROUP_KEYS * GROUP_KEYS + slot / ROW_RUN * MAT_N + e / COL_PAIR * (COL_PAIR * ROW_LANES) + lane * COL_PAIR + e % COL_PAIR;
-}
-#define TILE_ROW(key) tile_row(key)
-#endif
 #include "tile_bwd.glsl"
 #endif
 #ifdef STORE
@@ -253,7 +237,7 @@ void backward_dq() {
                         dX[i] = weight[i] * (dP.at[r][i] - delta[row]);
                         if (MASKED) {
                             const uint at = uint(place[i]);
-                            const bool seen = col0 + int(key_in_tile(n, i, at)) < visible_keys(row0 + int(r * MAT_M + at / MAT_N));
+                            const bool seen = col0 + int(n * MAT_N + at % MAT_N) < visible_keys(row0 + int(r * MAT_M + at / MAT_N));
                             weight[i] = seen ? weight[i] : 0.0;
                             dX[i] = seen ? dX[i] : 0.0;
                         }
@@ -269,19 +253,16 @@ void backward_dq() {
                     set_left(dX_, r, dX AND(row_tops(dX)));
 #ifdef STORE
                     set_left(P_, r, weight);
-                    if (PACKED) {
-                        add_words(P_words, r, n, P_.at[r]);
-                        add_words(dX_words, r, n, dX_.at[r]);
+                    if (FRAGMENTS) {
+                        put_fragment(P_words, r, n, P_.at[r], weights_page, page_col);
+                        put_fragment(dX_words, r, n, dX_.at[r], weights_page + PAGE8, page_col);
                     }
 #endif
                 }
 #ifdef STORE
-                if (!PACKED) {
+                if (!FRAGMENTS) {
                     put_matrices(P_, weights_page, page_col, n);
                     put_matrices(dX_, weights_page + PAGE8, page_col, n);
-                } else if (n % GROUP_TILES == GROUP_TILES - 1) {
-                    put_words(P_words, place, weights_page, page_col, n);
-                    put_words(dX_words, place, weights_page + PAGE8, page_col, n);
                 }
 #endif
                 accumulate(dQ_, dX_, n * MAT_N AND(exponents.x));

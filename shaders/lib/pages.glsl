@@ -8,6 +8,15 @@
 //                         1 2                   dX   uvec4  (2 n + 1) PAGE8  ..
 //                         3 4 5
 //
+// With FRAGMENTS, which takes matrices as NVIDIA keeps them (chips.Quads), a page is tiles of 16 rows
+// by 32 keys, also row-major, of 64 uvec4. Of rows r and r + 8, r < 8, and keys k, k + 8, k + 16 and k + 24, k < 8, the
+// eight elements are uvec4 number
+//
+//     k % 2 * 32 + r * 4 + k / 2
+//
+// each word those of a key, row r in the low half: an invocation has them as it computes P and dX,
+// and loads them as right matrices whose rows are in another order (row_in_matrix).
+//
 // What no row sees, and rows and keys past the last ones, are zeros there.
 //
 // The includer declares BLOCK_M, and includes lib/mask.glsl.
@@ -16,6 +25,11 @@
 
 const uint PAGE_LD = BLOCK_M / 8;         // uvec4 of a row
 const uint PAGE8 = BLOCK_M * PAGE_LD;     // uvec4 of a page
+
+// row_in_matrix returns which row of a right matrix is row r of a tile.
+uint row_in_matrix(const uint r) {
+    return r % 4 * 2 + r / 8 + r / 4 % 2 * 8;
+}
 
 // key_blocks returns how many blocks of keys there are.
 int key_blocks() {

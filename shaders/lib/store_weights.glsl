@@ -1,59 +1,32 @@
 // store_weights: P and dX of a tile on their way from matrices to pages (lib/pages.glsl), in
 // lib/bwd_dq_matrix.glsl.
 //
-// With PACKED, keys of GROUP_TILES matrices change places in the tile, so that what an
-// invocation has of a row in them is eight neighbouring keys, one uvec4:
-//
-//     key  l*8 + s  of GROUP_KEYS    is in matrix s / ROW_RUN of the group, and there
-//                                    element s % ROW_RUN of invocation l of the row
-//
-// COL_PAIR neighbouring elements of an invocation are neighbouring columns, and the
-// invocations of a row follow one another (chips.MatrixLayout.Pairs). Without PACKED matrices are
-// stored as they are.
-//
 // The includer includes lib/rows.glsl, lib/two.glsl, lib/tile_bwd.glsl and lib/pages.glsl, and
-// declares `stored8`.
+// declares `const bool FRAGMENTS` and `stored8`.
 #ifndef LIB_STORE_WEIGHTS_GLSL
 #define LIB_STORE_WEIGHTS_GLSL
 
-const uint GROUP_TILES = PACKED ? 8 / ROW_RUN : 1;
-
-// P or dX of the matrices of a group so far: eight elements of each row.
+// What the first of two matrices side by side leaves for the second, of each row of matrices.
 struct Words {
-    uvec4 at[ROW_TILES * ROWS];
+    uvec4 at[ROW_TILES];
 };
 
-// key_in_tile returns the key of element i of matrix n of the tile, place being element_index.
-uint key_in_tile(const uint n, const uint i, const uint place) {
-    if (PACKED) {
-        return n / GROUP_TILES * GROUP_KEYS + gl_SubgroupInvocationID % ROW_LANES * 8 + n % GROUP_TILES * ROW_RUN + i % ROW_RUN;
-    }
-    return n * MAT_N + place % MAT_N;
+// two_rows returns an element of a matrix and that which is eight rows below.
+uint two_rows(const MatA x, const uint i) {
+    return WORD_FROM(TwoT(x[i], x[i + 4]));
 }
 
-// add_words adds row r of matrix n of the tile.
-void add_words(inout Words words, const uint r, const uint n, const MatA x) {
-    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-        const uint row = r * ROWS + i / ROW_RUN;
-        const uint slot = n % GROUP_TILES * ROW_RUN + i % ROW_RUN;
-        if (slot % 2 == 0) {
-            words.at[row][slot / 2] = WORD_FROM(TwoT(x[i], ROW_RUN > 1 ? x[i + 1] : x[i]));
-        } else if (ROW_RUN == 1) {
-            words.at[row][slot / 2] = words.at[row][slot / 2] & 0xffffu | WORD_FROM(TwoT(x[i], x[i])) << 16;
-        }
+// put_fragment stores matrix n of the tile, in row r of matrices, in fragments of the page at uvec4
+// `page`, of which col0 is the first key of the tile: every other matrix with the one before.
+void put_fragment(inout Words words, const uint r, const uint n, const MatA x, const uint page, const uint col0) {
+    if (n % 2 == 0) {
+        words.at[r] = uvec4(two_rows(x, 0), two_rows(x, 2), two_rows(x, 1), two_rows(x, 3));
+        return;
     }
-}
-
-// put_words stores words of the group that ends with matrix n, in the page at uvec4 `page`, of which
-// col0 is the first key of the tile; place is element_index.
-void put_words(const Words words, const MatC place, const uint page, const uint col0, const uint n) {
-    const uint at = page + (col0 + n / GROUP_TILES * GROUP_KEYS) / 8 + gl_SubgroupInvocationID % ROW_LANES;
-    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-        [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N;
-            stored8[at + row * PAGE_LD] = words.at[r * ROWS + i];
-        }
-    }
+    const uint tile = (gl_SubgroupID * ROW_TILES + r) * (BLOCK_M / 32) + (col0 + n * MAT_N) / 32;
+    const uint at = page + tile * 64 + gl_SubgroupInvocationID;
+    stored8[at] = uvec4(words.at[r].xy, two_rows(x, 0), two_rows(x, 2));
+    stored8[at + 32] = uvec4(words.at[r].zw, two_rows(x, 1), two_rows(x, 3));
 }
 
 // put_matrices stores a column of matrices, n of the tile.
@@ -66,9 +39,12 @@ void put_matrices(const Left x, const uint page, const uint col0, const uint n) 
 
 // put_zeros stores zeros for the rows of the subgroup and the keys of a tile.
 void put_zeros(const uint page, const uint col0) {
-    const uint TILE_LD = STREAM / 8;
-    for (uint i = gl_SubgroupInvocationID; i < SUBGROUP_ROWS * TILE_LD; i += gl_SubgroupSize) {
-        stored8[page + (gl_SubgroupID * SUBGROUP_ROWS + i / TILE_LD) * PAGE_LD + col0 / 8 + i % TILE_LD] = uvec4(0);
+    const uint TILE_LD = FRAGMENTS ? STREAM * MAT_M / 8 : STREAM / 8;            // neighbours
+    const uint LINES = FRAGMENTS ? ROW_TILES : SUBGROUP_ROWS;                      // so many times
+    const uint LINE_LD = FRAGMENTS ? PAGE_LD * MAT_M : PAGE_LD;                    // so far apart
+    const uint at = page + gl_SubgroupID * LINES * LINE_LD + (FRAGMENTS ? col0 * MAT_M / 8 : col0 / 8);
+    for (uint i = gl_SubgroupInvocationID; i < LINES * TILE_LD; i += gl_SubgroupSize) {
+        stored8[at + i / TILE_LD * LINE_LD + i % TILE_LD] = uvec4(0);
     }
 }
 

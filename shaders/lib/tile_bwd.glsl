@@ -36,9 +36,6 @@ shared uvec4 tile[2 * STREAM * LD];
 #define COPY uvec4
 #define AND(x)
 #define set_left(left, r, x) left.at[r] = to_left(x, true)
-#ifndef TILE_ROW  // where in its tile a row is
-#define TILE_ROW(row) row
-#endif
 
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
 uvec4 load_tensor(const uint tensor, const uint i) {
@@ -60,7 +57,7 @@ uvec4 fetch(const uint tensor, const uint base, const uint ld, const uint i, con
 // put stores copy number i of both tensors of a tile.
 void put(const uint i, const uvec4 first, const uvec4 second) {
     if (copies(i)) {
-        const uint at = TILE_ROW(copy_row(i)) * LD + copy_col(i);
+        const uint at = copy_row(i) * LD + copy_col(i);
         tile[at] = first;
         tile[at + STREAM * LD] = second;
     }
