@@ -36,7 +36,7 @@ import (
 // anything: dK and dV of them are 0, and so is dQ of a row that sees no key.
 //
 // It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). Stored
-// weights take what o.Workspace has, at least those of one key head. The unfused path keeps P and dS in
+// weights take what o.Workspace has, at least those of one head. The unfused path keeps P and dS in
 // memory of c, too.
 //
 // Backward records into c and returns; gradients are valid once c has completed.

@@ -24,7 +24,7 @@ type BackwardConfig struct {
 
 	// Stored, unless it is zero, is of a kernel that computes dK and dV, on the matrix paths, from P
 	// and dX which the kernel of dQ stores: five products instead of seven, for memory. DKV is
-	// then not used. Chunk key heads at a time are stored; 0 stands for as many as storedBytes hold.
+	// then not used. Those of Chunk heads at a time are stored; 0 stands for as many as storedBytes hold.
 	Stored BackwardTile
 	Chunk  int
 }

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 
 	"github.com/flashvk/flashvk/chips"
@@ -20,23 +21,9 @@ func (c *BackwardConfig) stored() bool { return c.Stored != (BackwardTile{}) }
 // one without. Less makes more launches, whose ends leave a part of the device idle.
 const storedBytes = 5 << 28
 
-// storedLimit returns how many bytes of P and dX there may be: they are in one storage buffer with all
-// else that a call keeps. With Chunk the device alone limits them.
-func (c *BackwardConfig) storedLimit(caps *vk.Caps, p *Problem) float64 {
-	rest := *c
-	rest.Stored = BackwardTile{}
-	limit := float64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)) - float64(alignWorkspace(workspaceBytes(rest.workspaceShapes(caps, p))))
-	if c.Chunk == 0 {
-		limit = min(limit, storedBytes)
-	}
-	return limit
-}
-
-// keyHeadBytes returns what the P and dX of the heads that share a key head take.
-func (c *BackwardConfig) keyHeadBytes(caps *vk.Caps, p *Problem) float64 {
-	block := c.DQ.owned(caps, c.Impl, p.DType)
-	return 4 * float64(max(pageCount(p, block), 1)) * float64(block*block) * float64(p.NumHeads/p.NumKVHeads)
-}
+// storedRounds is how many times as many blocks of keys as there are compute units keep a device busy
+// where some have more rows than others.
+const storedRounds = 4
 
 // pageCount returns how many pages of P, and as many of dX, a head has: blocks of so many rows by as
 // many keys that some row sees (shaders/lib/pages.glsl has the formulas).
@@ -59,23 +46,82 @@ func floorDiv(a, b int) int {
 	return a / b
 }
 
+// A storedChunk says of which heads there are P and dX at a time: of so many key heads, so many members of
+// the group of heads that read each. With fewer than all members their sums wait in memory.
+type storedChunk struct{ keyHeads, members int }
+
 // pagesShape returns the shape of bwdWorkspace.pages, nil if there are none.
 func (c *BackwardConfig) pagesShape(caps *vk.Caps, p *Problem) []int {
 	if !c.stored() {
 		return nil
 	}
-	block := c.DQ.owned(caps, c.Impl, p.DType)
-	return []int{c.chunk(caps, p) * (p.NumHeads / p.NumKVHeads), max(pageCount(p, block), 1), block, block}
+	chunk, block := c.chunk(caps, p), c.DQ.owned(caps, c.Impl, p.DType)
+	return []int{chunk.keyHeads * chunk.members, max(pageCount(p, block), 1), block, block}
 }
 
-// chunk returns how many key heads are stored at a time: chunks of about the same size.
-func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) int {
-	heads := p.Batch * p.NumKVHeads
+// sumsShape returns that of bwdWorkspace.sums.
+func (c *BackwardConfig) sumsShape(caps *vk.Caps, p *Problem) []int {
+	if !c.stored() {
+		return nil
+	}
+	chunk := c.chunk(caps, p)
+	if chunk.members == p.NumHeads/p.NumKVHeads {
+		return nil
+	}
+	return []int{2, chunk.keyHeads, c.keyHeadSums(caps, p)}
+}
+
+// keyHeadSums returns how many numbers are dK, or dV, of a key head in whole matrices.
+func (c *BackwardConfig) keyHeadSums(caps *vk.Caps, p *Problem) int {
+	shape, err := matrixShape(caps, c.Impl, p.DType)
+	if err != nil {
+		return 0
+	}
+	block, spec := c.DQ.owned(caps, c.Impl, p.DType), c.productsSpec(caps, p, shape, true)
+	return int(groups(p.SeqKV, block)) * block * spec.width()
+}
+
+// chunk returns the heads that are stored at a time: all that there is memory for, in chunks of about the same
+// size. If groups of heads do not keep the device busy, or one does not fit, there are some members of each.
+func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) storedChunk {
+	keyHeads, members, block := p.Batch*p.NumKVHeads, p.NumHeads/p.NumKVHeads, c.DQ.owned(caps, c.Impl, p.DType)
 	most := c.Chunk
 	if most == 0 {
-		most = max(int(min(c.storedLimit(caps, p)/c.keyHeadBytes(caps, p), float64(heads))), 1)
+		limit := c.storedLimit(caps, p)
+		heads := func(limit float64) int {
+			return max(int(min(limit/c.headBytes(caps, p), float64(keyHeads*members))), 1)
+		}
+		if most = heads(limit); most < keyHeads*members && members > 1 {
+			most = heads(limit - 8*float64(min(most, keyHeads))*float64(c.keyHeadSums(caps, p)))
+		}
 	}
-	return int(groups(heads, int(groups(heads, most))))
+	even := func(n, most int) int { return int(groups(n, int(groups(n, most)))) }
+	units := int(caps.ComputeUnits)
+	if units == 0 {
+		units = unknownUnits
+	}
+	if whole := min(most/members, keyHeads); whole == keyHeads || whole > 0 && (members == 1 || whole*int(groups(p.SeqKV, block)) >= storedRounds*units) {
+		return storedChunk{even(keyHeads, whole), members}
+	}
+	return storedChunk{even(keyHeads, min(most, keyHeads)), even(members, min(max(most/keyHeads, 1), members))}
+}
+
+// storedLimit returns how many bytes of P and dX there may be: they are in one storage buffer with all
+// else that a call keeps. With Chunk the device alone limits them.
+func (c *BackwardConfig) storedLimit(caps *vk.Caps, p *Problem) float64 {
+	rest := *c
+	rest.Stored = BackwardTile{}
+	limit := float64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)) - float64(alignWorkspace(workspaceBytes(rest.workspaceShapes(caps, p))))
+	if c.Chunk == 0 {
+		limit = min(limit, storedBytes)
+	}
+	return limit
+}
+
+// headBytes returns what P and dX of a head take.
+func (c *BackwardConfig) headBytes(caps *vk.Caps, p *Problem) float64 {
+	block := c.DQ.owned(caps, c.Impl, p.DType)
+	return 4 * float64(max(pageCount(p, block), 1)) * float64(block*block)
 }
 
 // feasibleStored is Feasible for kernels between which P and dX pass through memory.
@@ -88,6 +134,9 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 		return unsupported("%v: no kernel stores weights with %s", c.Impl, strings.Join(p.Features(), ", "))
 	case c.Chunk < 0:
 		return unsupported("%v: chunk=%d is negative", c.Impl, c.Chunk)
+	}
+	if n := uint32(reflect.TypeFor[bwdStoreParams]().Size()); n > caps.MaxPushConstantsBytes {
+		return unsupported("%v: storing weights takes %d bytes of push constants, more than the device's %d", c.Impl, n, caps.MaxPushConstantsBytes)
 	}
 	if err := c.DQ.feasibleMatrix(caps, c.Impl, *p); err != nil {
 		return err
@@ -121,8 +170,12 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 		return err
 	}
 	chunk, limit := c.chunk(caps, p), c.storedLimit(caps, p)
-	if bytes := float64(chunk) * c.keyHeadBytes(caps, p); bytes > limit {
-		return unsupported("%v: the weights of %d heads take %.0f bytes, more than the %.0f that there are for them", c.Impl, chunk*p.NumHeads/p.NumKVHeads, bytes, max(limit, 0))
+	bytes := float64(chunk.keyHeads*chunk.members) * c.headBytes(caps, p)
+	if sums := c.sumsShape(caps, p); sums != nil {
+		bytes += 4 * float64(elementsOf(sums))
+	}
+	if bytes > limit {
+		return unsupported("%v: the weights of %d heads at a time take %.0f bytes, more than the %.0f that there are for them", c.Impl, chunk.keyHeads*chunk.members, bytes, max(limit, 0))
 	}
 	return nil
 }
@@ -134,12 +187,14 @@ func (b *backward) recordStored() error {
 	if err != nil {
 		return err
 	}
-	perKV := b.p.NumHeads / b.p.NumKVHeads
-	heads, chunk := b.p.Batch*b.p.NumKVHeads, b.pages.Shape[0]/perKV
-	for first := 0; first < heads; first += chunk {
-		n := min(chunk, heads-first)
-		k.store(first, n)
-		k.sum(first, n)
+	chunk := b.config.chunk(b.c.Device().Caps(), &b.p)
+	heads, members := b.p.Batch*b.p.NumKVHeads, b.p.NumHeads/b.p.NumKVHeads
+	for head := 0; head < heads; head += chunk.keyHeads {
+		for member := 0; member < members; member += chunk.members {
+			n := storedChunk{min(chunk.keyHeads, heads-head), min(chunk.members, members-member)}
+			k.store(head, member, n)
+			k.sum(head, member, n)
+		}
 	}
 	return b.c.Err()
 }
@@ -181,33 +236,43 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	return k, err
 }
 
-// store records the kernel of dQ for n key heads.
-func (k *storedKernels) store(first, n int) {
+// store records the kernel of dQ for a chunk of heads that begins with a key head and a member of its group.
+func (k *storedKernels) store(head, member int, n storedChunk) {
 	p := &k.p
-	perKV := p.NumHeads / p.NumKVHeads
+	perKV, heads := p.NumHeads/p.NumKVHeads, n.keyHeads*n.members
 	all := newBwdParams(k.do, k.q, k.k, k.v, *p)
 	params := bwdStoreParams{
 		SeqQ: all.SeqQ, SeqKV: all.SeqKV, bwdInputs: all.bwdInputs,
 		DXOffset: uint32(k.dq.Offset), DXStrideB: uint32(k.dq.Strides[0]), DXStrideH: uint32(k.dq.Strides[1]), DXStrideS: uint32(k.dq.Strides[2]),
-		NumHeads: uint32(p.NumHeads), FirstHead: uint32(first * perKV), Heads: uint32(n * perKV), PagesOffset: uint32(k.pages.Offset / 4),
+		NumHeads: uint32(p.NumHeads), FirstHead: uint32(head*perKV + member), Heads: uint32(heads), Members: uint32(n.members),
+		PagesOffset: uint32(k.pages.Offset / 4),
 	}
-	headBytes := 2 * float64(p.SeqKV) * float64(p.HeadDim*p.DType.Size()) / float64(perKV)
-	k.rowKernel.Dispatch(k.c, k.headGroups(n*perKV, headBytes, k.rowBlocks), params, k.q, k.k, k.v, k.do, k.rows, k.dq, k.pages)
+	headBytes := 2 * float64(p.SeqKV) * float64(p.HeadDim*p.DType.Size()) / float64(n.members)
+	k.rowKernel.Dispatch(k.c, k.headGroups(heads, headBytes, k.rowBlocks), params, k.q, k.k, k.v, k.do, k.rows, k.dq, k.pages)
 }
 
-// sum records the products for n key heads.
-func (k *storedKernels) sum(first, n int) {
+// sum records the products for a chunk.
+func (k *storedKernels) sum(head, member int, n storedChunk) {
 	p := &k.p
-	perKV := p.NumHeads / p.NumKVHeads
 	params := bwdProductsParams{
-		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV), HeadsPerKV: uint32(perKV), NumKVHeads: uint32(p.NumKVHeads),
-		CausalShift: int32(p.Mask().Shift), FirstHead: uint32(first), Heads: uint32(n), PagesOffset: uint32(k.pages.Offset / 4),
+		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV), HeadsPerKV: uint32(p.NumHeads / p.NumKVHeads), NumKVHeads: uint32(p.NumKVHeads),
+		CausalShift: int32(p.Mask().Shift), FirstHead: uint32(head), Heads: uint32(n.keyHeads),
+		FirstMember: uint32(member), Members: uint32(n.members), PagesOffset: uint32(k.pages.Offset / 4),
 	}
-	g := k.headGroups(n, float64(perKV)*float64(p.SeqQ)*float64(p.HeadDim*p.DType.Size()), k.keyBlocks)
-	params.setTensors(k.do, k.dv, 0, 1)
-	k.products.Dispatch(k.c, g, params, k.pages, k.do, k.dv)
-	params.setTensors(k.q, k.dk, 1, float32(p.EffectiveScale()))
-	k.products.Dispatch(k.c, g, params, k.pages, k.q, k.dk)
+	g := k.headGroups(n.keyHeads, float64(n.members)*float64(p.SeqQ)*float64(p.HeadDim*p.DType.Size()), k.keyBlocks)
+	sums := [2]vk.Tensor{k.dv, k.dk} // a binding must hold something
+	if !k.sums.IsZero() {
+		for i := range sums {
+			sums[i] = k.sums
+			sums[i].Shape, sums[i].Strides = k.sums.Shape[1:], k.sums.Strides[1:]
+			sums[i].Offset += i * k.sums.Strides[0]
+			sums[i] = sums[i].Narrow()
+		}
+	}
+	params.setTensors(k.do, k.dv, sums[0], 0, 1)
+	k.products.Dispatch(k.c, g, params, k.pages, k.do, k.dv, sums[0])
+	params.setTensors(k.q, k.dk, sums[1], 1, float32(p.EffectiveScale()))
+	k.products.Dispatch(k.c, g, params, k.pages, k.q, k.dk, sums[1])
 }
 
 // headGroups returns a dispatch over so many heads, of which a group takes its blocks in turn, as
@@ -294,6 +359,7 @@ type bwdStoreParams struct {
 	NumHeads    uint32 `glsl:"num_heads"`
 	FirstHead   uint32 `glsl:"first_head"`
 	Heads       uint32 `glsl:"heads"`
+	Members     uint32 `glsl:"members"`
 	PagesOffset uint32 `glsl:"pages_offset"` // uvec4
 }
 
@@ -312,7 +378,10 @@ type bwdProductsParams struct {
 	CausalShift int32   `glsl:"causal_shift"`
 	FirstHead   uint32  `glsl:"first_head"`
 	Heads       uint32  `glsl:"heads"`
+	FirstMember uint32  `glsl:"first_member"`
+	Members     uint32  `glsl:"members"`
 	PagesOffset uint32  `glsl:"pages_offset"` // uvec4
+	SumsOffset  uint32  `glsl:"sums_offset"`  // float32
 	Which       uint32  `glsl:"which"`
 	Scale       float32 `glsl:"scale"`
 	YOffset     uint32  `glsl:"y_offset"` // elements, like all that follow
@@ -325,9 +394,9 @@ type bwdProductsParams struct {
 	DXStrideS   uint32  `glsl:"dx_stride_s"`
 }
 
-// setTensors sets what the product is of, its result, which of the stored, and the factor.
-func (s *bwdProductsParams) setTensors(y, dx vk.Tensor, which uint32, scale float32) {
-	s.Which, s.Scale = which, scale
+// setTensors sets what the product is of, its result, its sums, which of the stored, and the factor.
+func (s *bwdProductsParams) setTensors(y, dx, sums vk.Tensor, which uint32, scale float32) {
+	s.Which, s.Scale, s.SumsOffset = which, scale, uint32(sums.Offset)
 	s.YOffset, s.YStrideB, s.YStrideH, s.YStrideS = uint32(y.Offset), uint32(y.Strides[0]), uint32(y.Strides[1]), uint32(y.Strides[2])
 	s.DXOffset, s.DXStrideB, s.DXStrideH, s.DXStrideS = uint32(dx.Offset), uint32(dx.Strides[0]), uint32(dx.Strides[1]), uint32(dx.Strides[2])
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// storedConfigs pass P and dX through memory: one key head at a time and all; matrices stored as
+// storedConfigs pass P and dX through memory: of one head at a time, two and all; matrices stored as
 // they are and eight keys of an invocation together; tiles of keys that are a block, and a part of
 // one; subgroups of a product over rows, and over columns, too.
 func storedConfigs(d *vk.Device) []attention.BackwardConfig {
@@ -49,8 +49,8 @@ func TestBackwardStored(t *testing.T) {
 	}
 }
 
-// TestBackwardStoredWorkspace says how many bytes weights take: those of all heads, of as many as the
-// caller says or has memory for, and nothing of what a causal mask hides but the ends of blocks.
+// TestBackwardStoredWorkspace says how many bytes weights take: those of all heads, or of as many as the
+// caller says or has memory for and the sums of the others, and nothing of what a causal mask hides but the ends of blocks.
 func TestBackwardStoredWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	vktest.Require(t, "coopmat2", pathError(d.Caps(), attention.CoopMat2))
@@ -63,6 +63,7 @@ func TestBackwardStoredWorkspace(t *testing.T) {
 	good := attention.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 3, SeqQ: 40, SeqKV: 70, HeadDim: 16, DType: dtype.Float16}
 	const rows = (8*2*6*40 + 255) / 256 * 256
 	const page = 2 * 2 * 16 * 16
+	const sums = 2 * 4 * 80 * 16 // of a key head
 	for _, c := range []struct {
 		causal bool
 		align  attention.Align
@@ -73,11 +74,12 @@ func TestBackwardStoredWorkspace(t *testing.T) {
 		{false, 0, 0, 0, rows + 12*3*5*page},
 		{true, attention.BottomRight, 0, 0, rows + 12*(3+4+5)*page}, // row 0 sees keys 0 to 30: shift 30
 		{true, attention.TopLeft, 0, 0, rows + 12*(1+2+3)*page},
-		{false, 0, 1, 0, rows + 2*15*page},
-		{false, 0, 4, 0, rows + 6*15*page}, // 6 key heads in two chunks, of the same size
+		{false, 0, 1, 0, rows + 15*page + sums},
+		{false, 0, 4, 0, rows + 3*(15*page+sums)}, // one of two members of 6 key heads in two chunks, of the same size
+		{false, 0, 6, 0, rows + 6*(15*page+sums)},
 		{false, 0, 0, rows + 12*15*page, rows + 12*15*page},
-		{false, 0, 0, rows + 12*15*page - 1, rows + 6*15*page},
-		{false, 0, 0, rows + 2*15*page, rows + 2*15*page},
+		{false, 0, 0, rows + 12*15*page - 1, rows + 6*(15*page+sums)},
+		{false, 0, 0, rows + 2*15*page, rows + 15*page + sums},
 	} {
 		p, config := good, config
 		p.Causal, p.CausalAlign, config.Chunk = c.causal, c.align, c.chunk
@@ -123,8 +125,11 @@ func TestBackwardStoredUnsupported(t *testing.T) {
 			c.Stored.Subgroups, caps.MaxWorkgroupInvocations = 64, 32*caps.SubgroupSize
 		}, "coopmat2: a workgroup of "},
 		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
-			caps.MaxStorageBufferRange = uint64(8*2*64 + 2*64*640*4 - 1)
-		}, "coopmat2: the weights of 2 heads take 327680 bytes, more than the 327679 that there are for them"},
+			caps.MaxStorageBufferRange = uint64(8*2*64 + 64*640*4 + 2*4*640*16 - 1)
+		}, "coopmat2: the weights of 1 heads at a time take 245760 bytes, more than the 245759 that there are for them"},
+		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
+			caps.MaxPushConstantsBytes = 128
+		}, "coopmat2: storing weights takes 132 bytes of push constants, more than the device's 128"},
 	} {
 		p, caps, config := good, caps, attention.BackwardConfig{Impl: attention.CoopMat2, DQ: tile, Stored: tile}
 		c.change(&p, &caps, &config)

@@ -251,7 +251,8 @@ func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, kit.
 		room := *caps // weights that pass through memory make do with what the caller has
 		room.MaxStorageBufferRange = min(caps.MaxStorageBufferRange, uint64(opt.Workspace.Bytes()))
 		if c, origin, err = backwardConfigOn(&room, &p, opt); c.stored() {
-			c.Chunk = c.chunk(&room, &p)
+			chunk := c.chunk(&room, &p)
+			c.Chunk = chunk.keyHeads * chunk.members
 		}
 	}
 	return c, origin, err

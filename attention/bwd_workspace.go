@@ -12,11 +12,12 @@ type bwdWorkspace struct {
 	biasParts vk.Tensor // (batch, num_heads, seq_kv): of attention_bwd_dbias, for rows that share a bias
 	dqParts   vk.Tensor // (batch, num_heads, shares, seq_q, head_dim), padded: of attention_bwd_fused_matrix.comp
 	pages     vk.Tensor // (heads, pages, block, block), in which P and dX are 16 bits each: of lib/pages.glsl
+	sums      vk.Tensor // (2, heads, seq_kv * head_dim), padded: dV and dK so far, of attention_bwd_products.comp
 }
 
 // workspaceShapes are the shapes of the tensors of a bwdWorkspace, nil for what is not
 // needed.
-type workspaceShapes [5][]int
+type workspaceShapes [6][]int
 
 // workspaceShapes returns what the kernels of c need for p.
 func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes workspaceShapes) {
@@ -32,6 +33,7 @@ func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes work
 	}
 	shapes[3] = c.dqPartsShape(caps, p)
 	shapes[4] = c.pagesShape(caps, p)
+	shapes[5] = c.sumsShape(caps, p)
 	return shapes
 }
 
@@ -87,7 +89,7 @@ func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWork
 		b = c.Scratch("attention.backward", bytes)
 	}
 	at := int64(0)
-	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts, &w.pages} {
+	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts, &w.pages, &w.sums} {
 		if shapes[i] == nil {
 			continue
 		}

@@ -51,8 +51,8 @@ func TestLayouts(t *testing.T) {
 
 		"attention_bwd_dq_coopmat2_stored":  {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
 		"attention_bwd_dq_coopmat_stored":   {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
-		"attention_bwd_products":            {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX"}},
-		"attention_bwd_products_fragmented": {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX"}},
+		"attention_bwd_products":            {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX", "Sums"}},
+		"attention_bwd_products_fragmented": {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX", "Sums"}},
 
 		"attention_bwd_fused_coopmat2": {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
 		"attention_bwd_fused_coopmat":  {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
@@ -97,9 +97,9 @@ func TestLayouts(t *testing.T) {
 		require.NoError(t, err)
 		maxBytes := layouttest.MaxParamsBytes
 		switch {
-		case strings.HasSuffix(v.Kernel, "_features"), strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat"),
+		case strings.HasSuffix(v.Kernel, "_features"), strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat"), strings.HasSuffix(v.Kernel, "_stored"),
 			strings.HasPrefix(v.Kernel, "attention_decode"), v.Kernel == "attention_append":
-			maxBytes = 256 // as feasibleFeatures, feasibleFused, DecodeConfig.Feasible and appendFeasible demand
+			maxBytes = 256 // as feasibleFeatures, feasibleFused, feasibleStored, DecodeConfig.Feasible and appendFeasible demand
 		}
 		layouttest.CheckWithin(t, maxBytes, module, row.params, row.spec, row.bindings...)
 	}

@@ -3,6 +3,8 @@
 //
 //     dX = scale * W^T * Y     summed over the rows of all heads that read the key head
 //
+// or, of heads that are not all stored at once, sums of those before, of these, and none yet of the others.
+//
 //     stored  (heads, pages, 2, BLOCK_M, BLOCK_M)          ELEM, W for either value of `which`, see lib/pages.glsl
 //     y       (batch, num_heads, seq_q, head_dim)          ELEM, any strides, last axis contiguous: dO, or Q
 //     dx      (batch, num_kv_heads, seq_kv, head_dim)      ELEM, likewise: dV, or dK
@@ -54,7 +56,10 @@ layout(push_constant, scalar) uniform Params {
     int causal_shift;  // row i sees keys j <= i + causal_shift
     uint first_head;   // of batch*num_kv_heads, the first of the dispatch
     uint heads;        // of keys, of the dispatch
+    uint first_member; // of heads_per_kv that are stored
+    uint members;
     uint pages_offset; // uvec4, lib/pages.glsl
+    uint sums_offset;  // float32
     uint which;        // 0: W is P, 1: dX
     float scale;
     uint y_offset;     // all offsets and strides are in elements
@@ -72,6 +77,8 @@ layout(binding = 1, scalar) readonly buffer Y { uvec4 y8[]; };
 layout(binding = 1, scalar) readonly buffer Y16 { uint16_t y16[]; };
 layout(binding = 2, scalar) writeonly buffer DX { uvec4 dx8[]; };
 layout(binding = 2, scalar) writeonly buffer DX16 { uint16_t dx16[]; };
+
+layout(binding = 3, scalar) buffer Sums { float sums[]; };
 
 #include "lib/matrix_types.glsl"
 #include "lib/load8.glsl"
@@ -225,15 +232,22 @@ void main() {
     const uint subgroup_dim = gl_SubgroupID % SUBGROUPS_D * SUBGROUP_DIMS;
 
     MatC sum[TILES_K * TILES_D];  // (SUBGROUP_KEYS, SUBGROUP_DIMS), with FRAGMENTS transposed
+    // Sums of some heads lie in memory as subgroups have them.
+    const uint sums_at = p.sums_offset + ((number * gl_NumWorkGroups.y + page) * SUBGROUPS_K * SUBGROUPS_D + gl_SubgroupID) * (TILES_K * TILES_D * MAT_M * MAT_N);
     [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
         sum[i] = MatC(0.0);
+    }
+    if (p.first_member > 0) {
+        [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
+            coopMatLoad(sum[i], sums, sums_at + i * MAT_M * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+        }
     }
 
     const uint first_block = block_seeing(page);
     const uint first_row = first_block * BLOCK_M;
     const uint head_size = head_pages() * 2 * PAGE8;
-    uint head_at = p.pages_offset + (number * p.heads_per_kv * head_pages() + pages_before(first_block) + page) * 2 * PAGE8 + p.which * PAGE8;
-    uint y_at = p.y_offset + batch * p.y_stride_b + kv_head * p.heads_per_kv * p.y_stride_h;
+    uint head_at = p.pages_offset + (number * p.members * head_pages() + pages_before(first_block) + page) * 2 * PAGE8 + p.which * PAGE8;
+    uint y_at = p.y_offset + batch * p.y_stride_b + (kv_head * p.heads_per_kv + p.first_member) * p.y_stride_h;
     uint w_at = head_at;
     uint row = first_row;
 #ifdef FRAGMENTS
@@ -247,7 +261,7 @@ void main() {
         }
         FIRST_W
         barrier();  // tile written before it is read
-        const uint slabs = (p.seq_q - first_row + SLAB - 1) / SLAB * p.heads_per_kv;
+        const uint slabs = (p.seq_q - first_row + SLAB - 1) / SLAB * p.members;
         [[dont_unroll]] for (uint slab = 1; slab < slabs; slab++) {
             const uint this_at = w_at;
             row += SLAB;
@@ -268,6 +282,13 @@ void main() {
         }
         const uint this_at = w_at;
         PRODUCTS
+    }
+
+    if (p.first_member + p.members < p.heads_per_kv) {
+        [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
+            coopMatStore(sum[i], sums, sums_at + i * MAT_M * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        return;
     }
 
     // The first barrier comes after the slab is read; of the other two one after the strip before

@@ -55,8 +55,9 @@ void backward_dq() {
     if (number >= p.heads) {
         return;
     }
-    const uint batch = (p.first_head + number) / p.num_heads;
-    const uint head = (p.first_head + number) % p.num_heads;
+    const uint head_number = p.first_head + number / p.members * p.heads_per_kv + number % p.members;
+    const uint batch = head_number / p.num_heads;
+    const uint head = head_number % p.num_heads;
     const uint block_number = CAUSAL ? gl_NumWorkGroups.y - 1 - gl_WorkGroupID.y : gl_WorkGroupID.y;
     const uint block_row = block_number * BLOCK_M;
 #else

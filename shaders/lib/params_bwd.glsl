@@ -29,7 +29,8 @@ layout(push_constant, scalar) uniform Params {
 #ifdef STORE
     uint num_heads;
     uint first_head;    // of batch*num_heads, the first of the dispatch
-    uint heads;         // of the dispatch
+    uint heads;         // of the dispatch, not all of them neighbours:
+    uint members;       // so many of each heads_per_kv are
     uint pages_offset;  // uvec4, lib/pages.glsl
 #else
     uint dv_offset;
