@@ -161,10 +161,7 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	}
 	spec := c.productsSpec(caps, p, shape, true)
 	width := spec.width()
-	slabs := t.Stream * (width/8 + 1) * 16
-	if !c.fragments(caps) {
-		slabs += t.Stream * (block/8 + 1) * 16
-	}
+	slabs := t.Stream * (block/8 + 1 + width/8 + 1) * 16
 	sums := t.Subgroups * m * (width*block/(t.Subgroups*t.RowTiles*m)/4 + 1) * 16
 	if err := fitsShared(caps, c.Impl, max(slabs, sums)); err != nil {
 		return err

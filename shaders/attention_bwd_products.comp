@@ -15,8 +15,7 @@
 //
 //     load slab i+1; products of slab i; barrier; store slab i+1; barrier
 //
-// With FRAGMENTS the products are dX^T = scale * Y^T * W, and W, which lies as fragments do, comes
-// straight into registers, without shared memory.
+// With FRAGMENTS the products are dX^T = scale * Y^T * W: what lies in memory is loaded as right matrices.
 //
 // Under a causal mask it begins with the first block of rows that sees a key of the block.
 //
@@ -112,15 +111,13 @@ const uint Y_LD = Y_LINE8 + 1;      // one more, so that lines start in differen
 const uint Y_SIZE = SLAB * Y_LINE8;
 const uint Y_COPIES = (Y_SIZE + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint W_SIZE = SLAB * PAGE_LD;  // uvec4 of a slab in a page
+const uint W_COPIES = (W_SIZE + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 #ifdef FRAGMENTS
-const uint PIECES = STEPS * TILES_K;            // uvec4 of a slab that an invocation needs: two for two matrices
-const uint AHEAD = PIECES < 8 ? PIECES : 8;     // that are on their way; divides PIECES
-const uint Y_AT = 0;
+const uint W_LD = PAGE_LD;      // fragments are in other banks by w_place
 #else
 const uint W_LD = PAGE_LD + 1;
-const uint W_COPIES = (W_SIZE + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
-const uint Y_AT = SLAB * W_LD;  // where Y begins
 #endif
+const uint Y_AT = SLAB * W_LD;  // where Y begins
 const uint SLABS_SIZE = Y_AT + SLAB * Y_LD;
 // Sums leave by subgroups, those of one column or row of matrices at a time, as float32.
 const uint SUMS_LD = SUBGROUP_DIMS / 4 + 1;
@@ -137,71 +134,75 @@ uint y_line(const uint row) {
 #endif
 }
 
+// w_place returns where in tile uvec4 number i of W of a slab goes. With FRAGMENTS neighbours go where right
+// matrices are without conflicts of banks, and loads of these have none either: fragment_place.
+uint w_place(const uint i) {
+#ifdef FRAGMENTS
+    const uint odd = i / 32 % 2;  // the key's last bit
+    const uint row = i / 4 % 8;
+    const uint key = i % 4;
+    return i / 64 * 64 + row / 4 * 32 + key * 8 + (row % 4 + 4 * odd + 2 * key) % 8;
+#else
+    return i / PAGE_LD * W_LD + i % PAGE_LD;
+#endif
+}
+
+#ifdef FRAGMENTS
+// fragment_place returns where in 64 uvec4 an invocation finds what it holds of the rows of two matrices
+// that are 0 to 3 and 8 to 11, and 32 later the others.
+uint fragment_place() {
+    const uint key = gl_SubgroupInvocationID / 4;
+    const uint row = gl_SubgroupInvocationID % 4;
+    return key / 2 * 8 + (row + 4 * (key % 2) + 2 * (key / 2)) % 8;
+}
+#endif
+
 // Macros, as arrays sized by specialization constants cannot be arguments. LOAD_SLAB declares what a slab
 // waits in, on its way from memory, where W of it begins at uvec4 w_at, and Y at row `row` of the head at y_at.
-// STORE_SLAB puts it into tile, PRODUCTS adds the products of the slab in tile to sum. With FRAGMENTS
-// W comes straight into registers, `ahead`, where PRODUCTS takes it and loads more, from the next slab at w_at.
-#define LOAD_Y                                                                                                             \
+// STORE_SLAB puts it into tile, PRODUCTS adds the products of the slab in tile to sum.
+#define LOAD_SLAB                                                                                                          \
     uvec4 y_next[Y_COPIES];                                                                                                \
     [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                                       \
         const uint col = col_of_copy(i, Y_LINE8) * 8;                                                                      \
         y_next[i] = BLOCK_D == HEAD_DIM || col < HEAD_DIM                                                                  \
                         ? load_y(y_at + min(row + row_of_copy(i, Y_LINE8), p.seq_q - 1) * p.y_stride_s + col) : uvec4(0);  \
+    }                                                                                                                      \
+    uvec4 w_next[W_COPIES];                                                                                                \
+    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                                       \
+        w_next[i] = stored8[w_at + (is_copy(i, W_SIZE) ? i * WORKGROUP_SIZE + gl_LocalInvocationIndex : 0)];               \
     }
-#define STORE_Y                                                                                                   \
+#define STORE_SLAB                                                                                                \
     [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                              \
         if (is_copy(i, Y_SIZE)) {                                                                                 \
             tile[Y_AT + y_line(row_of_copy(i, Y_LINE8)) * Y_LD + col_of_copy(i, Y_LINE8)] = y_next[i];            \
         }                                                                                                         \
+    }                                                                                                             \
+    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                              \
+        if (is_copy(i, W_SIZE)) {                                                                                 \
+            tile[w_place(i * WORKGROUP_SIZE + gl_LocalInvocationIndex)] = w_next[i];                              \
+        }                                                                                                         \
     }
 #ifdef FRAGMENTS
-// PIECE_AT(q) is where piece q of a slab is in it: of two matrices side by side first rows 0 to 3 and 8 to 11.
-#define PIECE_AT(q) (((q) / TILES_K * (BLOCK_M / 32) + (q) % TILES_K / 2) * 64 + (q) % 2 * 16)
-#define FIRST_W                                           \
-    uvec4 ahead[AHEAD];                                   \
-    [[unroll]] for (uint q = 0; q < AHEAD; q++) {         \
-        ahead[q] = stored8[w_at + lane_at + PIECE_AT(q)]; \
-    }
-#define LOAD_SLAB LOAD_Y
-#define STORE_SLAB STORE_Y
-// TAKE moves piece q out of ahead, and loads the piece that comes AHEAD later.
-#define TAKE(x, q)                                                                                                   \
-    const uvec4 x = ahead[(q) % AHEAD];                                                                              \
-    ahead[(q) % AHEAD] = stored8[((q) + AHEAD < PIECES ? this_at : w_at) + lane_at + PIECE_AT(((q) + AHEAD) % PIECES)];
-#define PRODUCTS                                                                                                                            \
-    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                                           \
-        fence(d);                                                                                                                           \
-        MatA a[TILES_D];                                                                                                                    \
-        [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                     \
-            coopMatLoad(a[i], tile, d * MAT_N * Y_LD + (subgroup_dim + i * MAT_M) / 8, Y_LD, gl_CooperativeMatrixLayoutColumnMajor);        \
-        }                                                                                                                                   \
-        [[unroll]] for (uint j = 0; j < TILES_K; j += 2) {                                                                                  \
-            TAKE(x, d * TILES_K + j)                                                                                                        \
-            TAKE(y, d * TILES_K + j + 1)                                                                                                    \
-            const MatB low = right_matrix(uvec4(x.x, y.x, x.y, y.y));                                                                      \
-            const MatB high = right_matrix(uvec4(x.z, y.z, x.w, y.w));                                                                     \
-            [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                 \
-                sum[j * TILES_D + i] = coopMatMulAdd(a[i], low, sum[j * TILES_D + i]);                                                     \
-                sum[(j + 1) * TILES_D + i] = coopMatMulAdd(a[i], high, sum[(j + 1) * TILES_D + i]);                                        \
-            }                                                                                                                               \
-        }                                                                                                                                   \
+#define PRODUCTS                                                                                                                              \
+    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                                             \
+        fence(d);                                                                                                                             \
+        MatA a[TILES_D];                                                                                                                      \
+        [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                       \
+            coopMatLoad(a[i], tile, Y_AT + d * MAT_N * Y_LD + (subgroup_dim + i * MAT_M) / 8, Y_LD, gl_CooperativeMatrixLayoutColumnMajor);   \
+        }                                                                                                                                     \
+        [[unroll]] for (uint j = 0; j < TILES_K; j += 2) {                                                                                    \
+            const uvec4 x = tile[fragment_at + (d * (BLOCK_M / 32) + j / 2) * 64];                                                            \
+            const uvec4 y = tile[fragment_at + (d * (BLOCK_M / 32) + j / 2) * 64 + 32];                                                       \
+            const MatB low = right_matrix(uvec4(x.x, y.x, x.y, y.y));                                                                         \
+            const MatB high = right_matrix(uvec4(x.z, y.z, x.w, y.w));                                                                        \
+            [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                   \
+                sum[j * TILES_D + i] = coopMatMulAdd(a[i], low, sum[j * TILES_D + i]);                                                        \
+                sum[(j + 1) * TILES_D + i] = coopMatMulAdd(a[i], high, sum[(j + 1) * TILES_D + i]);                                           \
+            }                                                                                                                                 \
+        }                                                                                                                                     \
     }
 #define SUM_LAYOUT gl_CooperativeMatrixLayoutColumnMajor
 #else
-#define FIRST_W
-#define LOAD_SLAB                                                                                             \
-    LOAD_Y                                                                                                    \
-    uvec4 w_next[W_COPIES];                                                                                   \
-    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                          \
-        w_next[i] = stored8[w_at + (is_copy(i, W_SIZE) ? i * WORKGROUP_SIZE + gl_LocalInvocationIndex : 0)];  \
-    }
-#define STORE_SLAB                                                                       \
-    STORE_Y                                                                              \
-    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                     \
-        if (is_copy(i, W_SIZE)) {                                                        \
-            tile[row_of_copy(i, PAGE_LD) * W_LD + col_of_copy(i, PAGE_LD)] = w_next[i];  \
-        }                                                                                \
-    }
 #define PRODUCTS                                                                                                                       \
     [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                                      \
         fence(d);                                                                                                                      \
@@ -251,19 +252,16 @@ void main() {
     uint w_at = head_at;
     uint row = first_row;
 #ifdef FRAGMENTS
-    const uint lane = gl_SubgroupInvocationID;
-    const uint lane_at = subgroup_key / 32 * 64 + lane / 4 % 2 * 32 + lane % 4 * 4 + lane / 8;
+    const uint fragment_at = subgroup_key / 32 * 64 + fragment_place();
 #endif
     if (first_row < p.seq_q) {
         {
             LOAD_SLAB
             STORE_SLAB
         }
-        FIRST_W
         barrier();  // tile written before it is read
         const uint slabs = (p.seq_q - first_row + SLAB - 1) / SLAB * p.members;
         [[dont_unroll]] for (uint slab = 1; slab < slabs; slab++) {
-            const uint this_at = w_at;
             row += SLAB;
             w_at += W_SIZE;
             if (row >= p.seq_q) {  // the next head
@@ -280,7 +278,6 @@ void main() {
             STORE_SLAB
             barrier();  // tile written before it is read
         }
-        const uint this_at = w_at;
         PRODUCTS
     }
 
