@@ -62,17 +62,17 @@ Work first_work() {
     const uint tid = gl_LocalInvocationIndex;
     const uint each = (p.batch + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
     const uint counters = (p.batch + each - 1) / each;
-    const uint one = sequence_of(min(tid * each, p.batch - 1)).tiles;
-    uint total = one;
-    uint longest = one;
+    uint total = sequence_of(0).tiles;
+    uint longest = total;
     if (p.batch > 1) {
-        uint n = tid * each < p.batch ? one : 0;
-        for (uint b = tid * each + 1; b < min(tid * each + each, p.batch); b++) {
+        uint n = 0;
+        uint most = 0;
+        for (uint b = tid * each; b < min(tid * each + each, p.batch); b++) {
             const uint tiles = sequence_of(b).tiles;
             n += tiles;
-            longest = max(longest, tiles);
+            most = max(most, tiles);
         }
-        counted[tid] = uvec2(n, longest);
+        counted[tid] = uvec2(n, most);
         barrier();  // counted is written
         total = 0;
         for (uint i = 0; i < counters; i++) {
