@@ -52,16 +52,15 @@ void write_loss(const float sum) {
         }
     }
     barrier();  // is_last is written, and sums are read
-    if (!is_last) {
-        return;
-    }
-    memoryBarrierBuffer();  // the count is read before the rows are
     float all = 0.0;
-    for (uint i = tid; i < gl_NumWorkGroups.x; i += WORKGROUP_SIZE) {
-        all += parts[i].x;
+    if (is_last) {
+        memoryBarrierBuffer();  // the count is read before the rows are
+        for (uint i = tid; i < gl_NumWorkGroups.x; i += WORKGROUP_SIZE) {
+            all += parts[i].x;
+        }
     }
-    all = add_up(all);
-    if (tid == 0) {
+    all = add_up(all);  // of all workgroups, as it has barriers
+    if (tid == 0 && is_last) {
         loss_out[p.loss_offset] = all;
     }
 }
