@@ -96,6 +96,11 @@ var bwdRows = []bwdRow{
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Fill: 0.5, Config: BackwardConfig{
+		Impl:   CoopMat2,
+		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, SplitLoop: true},
+		Stored: BackwardTile{Subgroups: 8, RowTiles: 4, Stream: 32},
+	}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
 		Impl:  CoopMat,
 		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},

@@ -92,17 +92,7 @@ func TestSharedMemory(t *testing.T) {
 						}
 						check(names.dkv, least, sharedOf(t, names.dkv, &p, bwd), spare+4<<10)
 						check(names.dq, least, sharedOf(t, names.dq, &p, bwd), spare+4<<10)
-						stored := BackwardConfig{Impl: impl, DQ: tile, Stored: BackwardTile{Subgroups: 2 * tiles[0], RowTiles: tiles[1], Stream: tiles[2] / 4}}
-						if stored.feasibleStored(large(d.Caps()), &p) == nil {
-							b.config = stored
-							shape, err := matrixShape(d.Caps(), impl, p.DType)
-							require.NoError(t, err)
-							store, err := b.storeSpec(shape, true)
-							require.NoError(t, err)
-							least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, &p) })
-							check("stored", least, sharedOf(t, bwdStoredKernels[impl], &p, store), spare+4<<10)
-							check("products", least, sharedOf(t, "attention_bwd_products", &p, stored.productsSpec(d.Caps(), &p, shape, true)), 1<<20)
-						}
+						checkStored(t, &b, tiles, spare, check)
 						fused := BackwardConfig{Impl: impl, Fused: tile}
 						if fused.feasibleFused(large(d.Caps()), &p) == nil {
 							check("fused", leastShared(*d.Caps(), func(caps *vk.Caps) error { return fused.feasibleFused(caps, &p) }),
@@ -133,6 +123,24 @@ func TestSharedMemory(t *testing.T) {
 			}
 		}
 	}
+}
+
+// checkStored checks the kernels between which weights pass through memory.
+func checkStored(t *testing.T, b *backward, tiles [3]int, spare int, check func(name string, least, need, spare int)) {
+	impl, p, d := b.config.Impl, &b.p, b.c.Device()
+	stored := BackwardConfig{Impl: impl, DQ: b.config.DQ, Stored: BackwardTile{Subgroups: 2 * tiles[0], RowTiles: tiles[1], Stream: tiles[2] / 4}}
+	if stored.feasibleStored(large(d.Caps()), p) != nil {
+		return
+	}
+	with := *b
+	with.config = stored
+	shape, err := matrixShape(d.Caps(), impl, p.DType)
+	require.NoError(t, err)
+	store, err := with.storeSpec(shape, true)
+	require.NoError(t, err)
+	least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, p) })
+	check("stored", least, sharedOf(t, bwdStoredKernels[impl], p, store), spare+4<<10)
+	check("products", least, sharedOf(t, stored.productsKernel(d.Caps()), p, stored.productsSpec(d.Caps(), p, shape, true)), 1<<20)
 }
 
 // TestDecodeSharedMemory says so of Decode: sharedBytes is exactly what the kernels have, and what
