@@ -15,6 +15,12 @@
 // Rescaling is lazy, as in FlashAttention-4 (arXiv:2603.05451): O and l stay
 // relative to an old maximum m until a row grows by more than 2^8. P is then
 // at most 256, and the final division cancels the difference.
+//
+// With STEADY, for bfloat16, tiles without a mask are walked relative to the maximum of each
+// row's first MAT_N scores: weights have the exponents of float32, and are as exact relative to
+// an old maximum as to the row's. Nothing branches in a tile then, and the compiler puts
+// exponentials between products. Where a weight, l or O overflows, which takes a score that is
+// greater than those by about 100 in base 2, the workgroup begins again and does as above.
 #ifndef LIB_FWD_MATRIX_GLSL
 #define LIB_FWD_MATRIX_GLSL
 
@@ -33,6 +39,11 @@ const bool LOGITS = SOFTCAP || ALIBI || BIAS;
 #endif
 
 const float RESCALE_THRESHOLD = 8.0;
+
+#if defined(ELEM_BF16) && !defined(FEATURES)  // a key mask or a bias may hide the first scores of a row
+#define STEADY
+#include "steady.glsl"
+#endif
 
 void forward() {
     const Work work = next_work();
@@ -108,10 +119,41 @@ void forward() {
     // one loop would cost a copy of S on the way that skips the mask (48 of 830
     // instructions on NVIDIA). Without SPLIT_LOOP there is less to compile.
     int col0 = first_key;
+#ifdef STEADY
+    const int phase0_end = steady_end(first_key, full_end);
+    if (SPLIT_LOOP && col0 < phase0_end) {
+        if (!PREFETCH) {
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                next_k[i] = fetch_k(k_at, i, BLOCK_N);
+                next_v[i] = fetch_v(v_at, i, BLOCK_N);
+            }
+        }
+        barrier();  // Q is read
+        [[unroll]] for (uint i = 0; i < COPIES; i++) {
+            put_kv(i, next_k[i], next_v[i]);
+        }
+        barrier();  // tile written before it is read
+        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+            MatC first = MatC(0.0);
+            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                fence(d);
+                MatB kt;
+                coopMatLoad(kt, tile, d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
+                first = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, first);
+            }
+            const MatC top = row_maxima(first);
+            [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                m[r * ROWS + i] = max(MAX_INIT, top[i] * p.scale_log2);
+            }
+        }
+    }
+#else
+#define phase0_end full_end
+#endif
     [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
-        [[dont_unroll]] for (; col0 < (MASKED ? end_key : full_end); col0 += int(BLOCK_N)) {
+        [[dont_unroll]] for (; col0 < (MASKED ? end_key : phase0_end); col0 += int(BLOCK_N)) {
             if (!PREFETCH) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
@@ -182,26 +224,31 @@ void forward() {
             }
 #endif
 
-            MatC t[ROW_TILES];  // maxima of this invocation's scores
-            bool grew = false;
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    t[r][i] = row_top(S, r, i) * p.scale_log2;
-                    grew = grew || t[r][i] > m[r * ROWS + i] + RESCALE_THRESHOLD;
-                }
-            }
-            // The test needs no reduction: a row grew where one of its elements did.
-            if (subgroupAny(grew)) {
+#ifdef STEADY
+            if (MASKED)
+#endif
+            {
+                MatC t[ROW_TILES];  // maxima of this invocation's scores
+                bool grew = false;
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    const MatC top = reduce(t[r], false);
                     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                        const float m_new = max(m[r * ROWS + i], top[i]);
-                        const float alpha = exp2(m[r * ROWS + i] - m_new);
-                        m[r * ROWS + i] = m_new;
-                        l[r * ROWS + i] *= alpha;
-                        [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                            [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
-                                O_[r * VALUE_TILES + d][i * ROW_RUN + e] *= alpha;
+                        t[r][i] = row_top(S, r, i) * p.scale_log2;
+                        grew = grew || t[r][i] > m[r * ROWS + i] + RESCALE_THRESHOLD;
+                    }
+                }
+                // The test needs no reduction: a row grew where one of its elements did.
+                if (subgroupAny(grew)) {
+                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                        const MatC top = reduce(t[r], false);
+                        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                            const float m_new = max(m[r * ROWS + i], top[i]);
+                            const float alpha = exp2(m[r * ROWS + i] - m_new);
+                            m[r * ROWS + i] = m_new;
+                            l[r * ROWS + i] *= alpha;
+                            [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+                                [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
+                                    O_[r * VALUE_TILES + d][i * ROW_RUN + e] *= alpha;
+                                }
                             }
                         }
                     }
@@ -234,6 +281,39 @@ void forward() {
                 }
             }
         }
+#ifdef STEADY
+        if (!MASKED && first_key < phase0_end) {
+            bool finite = true;
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    finite = finite && is_finite(l[r * ROWS + i]);
+                }
+                [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+                    [[unroll]] for (uint e = 0; e < LENGTH; e++) {
+                        finite = finite && is_finite(O_[r * VALUE_TILES + d][e]);
+                    }
+                }
+            }
+            if (any_of_workgroup(!finite)) {  // from the first key on, as if there were no such tiles
+                k_at -= (col0 - first_key) * p.k_stride_s;
+                v_at -= (col0 - first_key) * p.v_stride_s;
+                col0 = first_key;
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                        m[r * ROWS + i] = MAX_INIT;
+                        l[r * ROWS + i] = 0.0;
+                    }
+                    [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+                        O_[r * VALUE_TILES + d] = MatC(0.0);
+                    }
+                }
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    next_k[i] = fetch_k(k_at, i, last - first_key);
+                    next_v[i] = fetch_v(v_at, i, last - first_key);
+                }
+            }
+        }
+#endif
     }
 
     const uint out_row = work.split * p.seq_q;  // where the rows of the head begin

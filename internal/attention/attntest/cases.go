@@ -312,6 +312,7 @@ func (t *table) extremes() {
 		{"one-hot", OneHot, 64, false, 0},
 		{"one-hot-long", OneHot, 150, true, 0},
 		{"rising", Rising, 300, false, 0},
+		{"rising-long", Rising, 700, false, 0}, // past what weights in bfloat16 reach
 		{"rising-causal", Rising, 150, true, 0},
 		{"creeping", Creeping, 520, false, 0},
 		{"falling", Falling, 300, false, 0},

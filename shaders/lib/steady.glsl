@@ -1,0 +1,50 @@
+// steady: what a walk relative to a maximum that stays needs, see lib/fwd_matrix.glsl.
+//
+// The includer includes lib/tile.glsl and lib/rows.glsl.
+#ifndef LIB_STEADY_GLSL
+#define LIB_STEADY_GLSL
+
+// With fewer keys it takes longer to find the maximum than it saves.
+const int STEADY_KEYS = 256;
+
+// steady_end returns up to which key the walk from first_key on keeps its maximum,
+// if all rows of the block see all keys up to full_end.
+int steady_end(const int first_key, const int full_end) {
+    return full_end - first_key >= STEADY_KEYS ? full_end : first_key;
+}
+
+// row_maxima returns the maxima of the rows of x, as reduce does. Every invocation of
+// the subgroup calls it.
+MatC row_maxima(const MatC x) {
+    MatC top = x;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        float y = x[i * ROW_RUN];
+        [[unroll]] for (uint e = 1; e < ROW_RUN; e++) {
+            y = max(y, x[i * ROW_RUN + e]);
+        }
+        top[i] = y;
+    }
+    return reduce(top, false);
+}
+
+// is_finite asks the bits: Vulkan lets a compiler take isnan to be false.
+bool is_finite(const float x) {
+    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// any_of_workgroup reports whether x is true for any invocation. It writes the padding
+// after the first row of K. Every invocation of the workgroup calls it.
+bool any_of_workgroup(const bool x) {
+    barrier();
+    if (gl_LocalInvocationIndex == 0) {
+        tile[ROW8].x = 0;
+    }
+    barrier();
+    if (x) {
+        atomicOr(tile[ROW8].x, 1);
+    }
+    barrier();
+    return tile[ROW8].x != 0;
+}
+
+#endif
