@@ -57,9 +57,12 @@ var fwdRows = []fwdRow{
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, KeysFirst: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128, causal: true, seqKV: 1024}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128, seqQ: 16}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 
@@ -67,8 +70,10 @@ var fwdRows = []fwdRow{
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
+	{Family: "hopper", Formats: kit.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
+	{Family: "hopper", Formats: kit.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 

@@ -143,9 +143,9 @@ func TestRowsReachable(t *testing.T) {
 	reached := make(map[*fwdRow]bool)
 	for _, d := range fakeDevices() {
 		shapesOf(func(p Problem) {
-			for _, seq := range []int{1, 256, 512, 4096} {
+			for _, seq := range []int{1, 256, 512, 1024, 2048, 4096} {
 				p.SeqQ, p.SeqKV = seq, max(p.SeqKV, seq)
-				if seq == 256 {
+				if seq == 256 || seq == 1024 || seq == 2048 {
 					p.SeqKV = seq
 				}
 				for _, batch := range []int{1, 4, 32} {

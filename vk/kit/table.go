@@ -82,9 +82,10 @@ type Formats uint8
 
 // Those that rows speak of.
 const (
-	OfFloat16 Formats = 1 << dtype.Float16
-	OfFloat32 Formats = 1 << dtype.Float32
-	Of16Bits  Formats = OfFloat16 | 1<<dtype.BFloat16
+	OfFloat16  Formats = 1 << dtype.Float16
+	OfBFloat16 Formats = 1 << dtype.BFloat16
+	OfFloat32  Formats = 1 << dtype.Float32
+	Of16Bits   Formats = OfFloat16 | OfBFloat16
 )
 
 // NewTable returns t, whose rows [LoadTuning] reads from now on. Packages call it as they are
