@@ -92,6 +92,8 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 // Weights and dX below 2^-14 are rounded to steps of 2^-24 in float16: the rounding of one, by
 // 2^-25, counts as plain's error at the least. Where a large Scale meets a small Q, a
 // dX of few steps makes all of dK, and falls on another step in a kernel than in plain.
+// Weights of float32 on matrices are right to 2^-40 (lib/tile_bwd_f32x2.glsl), which is all of dV
+// where a sink has nearly all the weight: that counts likewise.
 //
 // What is below 2^-126 may be 0 on a device, as it is not a normal float32: results, weights (those
 // of a sink, or of keys beside one that outweighs them) and dX. That is allowed for all
@@ -123,10 +125,13 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	if p.DType != dtype.Float32 {
 		dX = max(dX, p.DType.Eps()/2*s.DS)
 	}
-	if p.DType == dtype.Float16 {
+	switch p.DType {
+	case dtype.Float16:
 		step = 0x1p-25
+		dX = max(dX, step)
+	case dtype.Float32:
+		step = 0x1p-40
 	}
-	dX = max(dX, step)
 	size := 1 + 2*s.DP + s.DLSE // of dX, for a weight of 1, or of what is rounded itself
 	rows := float64(p.SeqQ) * float64(p.NumHeads)
 	flushed := func(factor, terms float64) float64 { return 0x1p-126 * (1 + factor*terms) }
@@ -151,7 +156,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 //
 // and a sum over n weights rounds by 2*sqrt(n)*u times its size. The weights of a row
 // sum up to 1, those of a key to KeyWeight, and so on. Below 2^-14 float16 has steps
-// of 2^-24 whatever the size: n weights add 2^-25 each.
+// of 2^-24 whatever the size: n weights add 2^-25 each, and those of float32 2^-40 to dV.
 func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {
 	const u = roundoff32
 	half, scale := p.DType.Eps()/2, math.Abs(p.EffectiveScale())
@@ -168,12 +173,16 @@ func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {
 	if p.DType == dtype.Float16 {
 		steps = 0x1p-25
 	}
+	weightSteps := steps
+	if p.DType == dtype.Float32 {
+		weightSteps = 0x1p-40
+	}
 	all := rows * p.Batch // at most, of an element of a bias that all share
 	all *= p.NumKVHeads
 	return GradientBound{
 		DQ:     4 * (scale*s.K*(off+size*(sum(p.SeqKV)+2*half)+steps*float64(p.SeqKV)) + steps),
 		DK:     4 * (scale*s.Q*(s.KeyWeight*(off+size*(sum(rows)+2*half))+steps*float64(rows)) + steps),
-		DV:     4 * (s.DO*(p.Dropout.KeepScale()*s.KeyWeight*(weight+sum(rows)+2*half)+steps*float64(rows)) + steps),
+		DV:     4 * (s.DO*(p.Dropout.KeepScale()*s.KeyWeight*(weight+sum(rows)+2*half)+weightSteps*float64(rows)) + steps),
 		DBias:  4 * (s.BiasWeight*(off+size*(sum(all)+p.Bias.DType.Eps()/2)) + steps),
 		DSinks: 4 * s.SinkWeight * (off + size*sum(all)),
 	}
