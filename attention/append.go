@@ -69,6 +69,7 @@ func (p AppendProblem) NewVShape() []int {
 //	NewK                              (batch, num_kv_heads, new_keys, head_dim)   DType
 //	NewV                              (batch, num_kv_heads, new_keys, value_dim)  DType
 //	K, V                              as in DecodeTensors, written
+//	KScale, VScale         Cache      as in DecodeTensors; written with CacheQ8_0
 //	Q                                 (batch, num_heads, seq_q, head_dim)         DType, rotated in place; may be left out
 //	Cos, Sin               RoPE.Dims  (positions, dims/2), contiguous             float32
 //	SeqLens, BlockTable,
@@ -79,6 +80,7 @@ func (p AppendProblem) NewVShape() []int {
 // with the weights of all three leaves them.
 type AppendTensors struct {
 	NewK, NewV, K, V, Q                vk.Tensor
+	KScale, VScale                     vk.Tensor
 	Cos, Sin                           vk.Tensor
 	SeqLens, BlockTable, CacheBatchIdx vk.Tensor
 	State                              vk.Tensor
@@ -90,7 +92,7 @@ type AppendTensors struct {
 //	V[b, :, SeqLens[b] + i] = NewV[b, :, i]
 //	Q[b, :, i]              = rotated(Q[b, :, i])      i < SeqQ
 //
-// where a key's position is its place in the sequence, and that of query i is the one that Decode gives
+// in the format of the cache (CacheFormat), where a key's position is its place in the sequence, and that of query i is the one that Decode gives
 // it: SeqLens[b] + NewKeys - SeqQ + i, or 0 where that is negative. LeftPad changes no position: a
 // score depends on how far apart its positions are. SeqLens stays: Decode counts the new keys by
 // NewKeys, Advance adds them.
@@ -113,29 +115,42 @@ func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	if err := checkAppend(&t, &p); err != nil {
 		return err
 	}
-	vk.Narrow(&t.NewK, &t.NewV, &t.K, &t.V, &t.Q, &t.Cos, &t.Sin, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.State)
-	module, err := shaders.Get("attention_append", p.DType.Short())
-	if err != nil {
-		return err
-	}
+	vk.Narrow(&t.NewK, &t.NewV, &t.K, &t.V, &t.KScale, &t.VScale, &t.Q, &t.Cos, &t.Sin, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.State)
 	spec := newAppendSpec(d.Caps(), &t, &p)
-	kernel, err := vk.CachedKernel[appendParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	params, g := newAppendParams(d.Caps(), &t, &p, &spec)
+	tensors := []vk.Tensor{t.NewK, t.NewV, t.K, t.V, orElse(t.Q, t.K), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
+		orElse(t.Cos, t.SeqLens), orElse(t.Sin, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens)}
+	if p.Cache == CacheSame {
+		return dispatchAppend(c, "attention_append", &p, spec, params, g, tensors)
+	}
+	return dispatchAppend(c, "attention_append_cache8", &p, appendCache8Spec{spec, newCacheSpec(&p.DecodeProblem, &t.KScale)},
+		appendCache8Params{params, newCacheParams(&p.DecodeProblem, &t.KScale, &t.VScale)}, g, append(tensors, orElse(t.KScale, t.SeqLens), orElse(t.VScale, t.SeqLens)))
+}
+
+// dispatchAppend records a kernel with a specialization, push constants and tensors.
+func dispatchAppend[P any](c *vk.Cmd, name string, p *AppendProblem, spec any, params P, g vk.Groups, tensors []vk.Tensor) error {
+	module, err := shaders.Get(name, p.DType.Short())
 	if err != nil {
 		return err
 	}
-	params, g := newAppendParams(d.Caps(), &t, &p, &spec)
-	kernel.Dispatch(c, g, params, t.NewK, t.NewV, t.K, t.V, orElse(t.Q, t.K), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
-		orElse(t.Cos, t.SeqLens), orElse(t.Sin, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens))
+	kernel, err := vk.CachedKernel[P](c.Device(), module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	kernel.Dispatch(c, g, params, tensors...)
 	return c.Err()
 }
 
 // appendFeasible says why a device cannot append, if it cannot.
 func appendFeasible(caps *vk.Caps, p *AppendProblem) error {
-	params := uint32(reflect.TypeFor[appendParams]().Size())
+	params, buffers := uint32(reflect.TypeFor[appendParams]().Size()), uint32(appendBuffers)
+	if p.Cache != CacheSame {
+		params, buffers = uint32(reflect.TypeFor[appendCache8Params]().Size()), appendBuffers+cacheBuffers
+	}
 	rows := float64(max(p.NumHeads*p.SeqQ, p.NumKVHeads*p.NewKeys))
 	switch {
-	case caps.MaxStorageBuffers < appendBuffers:
-		return unsupported("append: %d storage buffers are more than the device's %d", appendBuffers, caps.MaxStorageBuffers)
+	case caps.MaxStorageBuffers < buffers:
+		return unsupported("append: %d storage buffers are more than the device's %d", buffers, caps.MaxStorageBuffers)
 	case caps.MaxPushConstantsBytes < params:
 		return unsupported("append: %d bytes of push constants are more than the device's %d", params, caps.MaxPushConstantsBytes)
 	case rows*float64(max(p.HeadDim, p.ValueHeadDim())) > math.MaxInt32:
@@ -169,12 +184,21 @@ func checkAppend(t *AppendTensors, p *AppendProblem) error {
 		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
 	}
 	outputs := []argument.Argument{
-		argument.New("k", t.K, true, p.DType, p.KShape()),
-		argument.New("v", t.V, true, p.DType, p.VShape()),
+		argument.New("k", t.K, true, p.CacheDType(), p.KShape()),
+		argument.New("v", t.V, true, p.CacheDType(), p.VShape()),
 		argument.New("q", t.Q, !t.Q.IsZero(), p.DType, p.QShape()),
 		argument.New("state", t.State.Slice(0, 0, 1), true, dtype.Int32, []int{1}),
 	}
+	scales := p.scaleArguments(&t.KScale, &t.VScale)
+	if p.Cache == CacheQ8_0 {
+		outputs = append(outputs, scales...)
+	} else {
+		inputs = append(inputs, scales...)
+	}
 	if err := argument.Check(name, inputs, outputs); err != nil {
+		return err
+	}
+	if err := p.checkCache(name, &t.K, &t.V, &t.KScale, &t.VScale); err != nil {
 		return err
 	}
 	for _, table := range []struct {
@@ -202,6 +226,12 @@ type appendSpec struct {
 	TableAligned  bool   `glsl:"TABLE_ALIGNED"`
 }
 
+// appendCache8Spec is that with CACHE8.
+type appendCache8Spec struct {
+	Append appendSpec
+	Cache  cacheSpec
+}
+
 // appendThreads is the workgroup of attention_append where the device allows it.
 const appendThreads = 256
 
@@ -215,7 +245,7 @@ func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec
 	case !p.RoPE.Interleaved && angles%vec != 0:
 		width = 1
 	}
-	tensors := []*vk.Tensor{&t.NewK, &t.NewV, &t.K, &t.V}
+	tensors := p.alignable([]*vk.Tensor{&t.NewK, &t.NewV}, &t.K, &t.V)
 	if !t.Q.IsZero() {
 		tensors = append(tensors, &t.Q)
 	}
@@ -229,13 +259,19 @@ func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec
 }
 
 // items returns how many items rows of K, V and Q have, as the shader counts them.
-func (s *appendSpec) items(vec int) (k, v, q int) {
+func (s *appendSpec) items(p *DecodeProblem) (k, v, q int) {
 	span := s.Rotary / 2
 	if s.Interleaved {
 		span = s.Rotary
 	}
 	q = int(span / s.Width)
-	return q + int((s.HeadDim-s.Rotary)/s.Width), int(s.ValueDim) / vec, q
+	switch p.Cache {
+	case CacheE4M3:
+		return p.HeadDim / cacheAlignment, p.ValueHeadDim() / cacheAlignment, q
+	case CacheQ8_0:
+		return p.HeadDim / QuantBlock, p.ValueHeadDim() / QuantBlock, q
+	}
+	return q + int((s.HeadDim-s.Rotary)/s.Width), int(s.ValueDim) / p.decodeVec(), q
 }
 
 // appendBuffers is the number of bindings of attention_append.comp.
@@ -281,12 +317,18 @@ type appendParams struct {
 	BatchIdxOffset    uint32 `glsl:"batch_idx_offset"`
 }
 
+// appendCache8Params is that with CACHE8.
+type appendCache8Params struct {
+	appendParams
+	cacheParams
+}
+
 func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *appendSpec) (appendParams, vk.Groups) {
 	pages := p.Pages
 	if p.PageSize == 0 {
 		pages = p.cacheRows()
 	}
-	k, v, q := spec.items(p.decodeVec())
+	k, v, q := spec.items(&p.DecodeProblem)
 	rows, most := p.NumKVHeads*p.NewKeys, caps.MaxWorkgroupCount[0]/3
 	kGroups, vGroups := min(groups(rows*k, int(spec.WorkgroupSize)), most), min(groups(rows*v, int(spec.WorkgroupSize)), most)
 	qGroups := uint32(0)

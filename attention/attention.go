@@ -30,8 +30,9 @@
 // of their own (bwd_features.go).
 //
 // [Append] and [Decode] are for sequences that grow: a cache of keys and values, contiguous or
-// with pages, whose lengths are on the device; [PageTable] makes tables of lists of pages, and
-// [KVCache] is its memory and the host's side of it.
+// with pages, whose lengths are on the device, in the format of the queries or in 8 bits
+// ([CacheFormat]); [PageTable] makes tables of lists of pages, and [KVCache] is its memory and the
+// host's side of it.
 //
 // [ForwardHost] is Forward on slices of the host. [Supports] says whether a
 // device computes a pass of a problem, and why not; [Choose] says what would run.

@@ -3,7 +3,6 @@ package attention
 import (
 	"fmt"
 	"math"
-	"reflect"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
@@ -17,8 +16,10 @@ import (
 //	tensor         of             shape                                                     format
 //	Q                             (batch, num_heads, seq_q, head_dim)                       DType
 //	K                             (cache_rows, num_kv_heads, seq_kv, head_dim),
-//	               PageSize       or (pages, num_kv_heads, page_size, head_dim)             DType
-//	V                             K's with value_dim                                        DType
+//	               PageSize       or (pages, num_kv_heads, page_size, head_dim)             CacheDType
+//	V                             K's with value_dim                                        CacheDType
+//	KScale         Cache          (num_kv_heads), or K's with head_dim/32: CacheFormat      ScaleDType
+//	VScale         Cache          likewise of V                                             ScaleDType
 //	O                             (batch, num_heads, seq_q, value_dim)                      DType, written
 //	LSE                           (batch, num_heads, seq_q)                                 float32, written; may be left out
 //	SeqLens                       (batch): keys, without the NewKeys last ones              int32
@@ -31,6 +32,10 @@ import (
 //	Sinks          Sinks          (num_heads)                                               float32
 //	State                         (1 + batch*num_heads*seq_q)                               int32, read and written
 //
+// KScale and VScale of CacheE4M3 may have one element for all heads, or be left out. The strides of
+// those of CacheQ8_0 are K's and V's divided by 32. Rows of caches of 8 bits begin at multiples of
+// 8 bytes.
+//
 // A cache of (batch, seq_kv, num_kv_heads, head_dim), flash-attn's and vLLM's NHD, is
 // K.Permute(0, 2, 1, 3).
 //
@@ -40,6 +45,7 @@ import (
 // tensors was touched.
 type DecodeTensors struct {
 	Q, K, V, O, LSE                             vk.Tensor
+	KScale, VScale                              vk.Tensor
 	SeqLens, BlockTable, CacheBatchIdx, LeftPad vk.Tensor
 	TreeMask, Bias, ALiBiSlopes, Sinks          vk.Tensor
 	State                                       vk.Tensor
@@ -86,16 +92,7 @@ func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error
 // recordDecode records the kernel for tensors that fit p.
 func recordDecode(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config DecodeConfig, parts *vk.Buffer) error {
 	d := c.Device()
-	vk.Narrow(&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.LeftPad, &t.TreeMask, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.State)
-	module, err := shaders.Get(config.kernel(), p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[decodeParams](d, module.Name, module.SPIRV, newDecodeSpec(d.Caps(), t, p, config),
-		vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
-	if err != nil {
-		return err
-	}
+	vk.Narrow(&t.Q, &t.K, &t.V, &t.KScale, &t.VScale, &t.O, &t.LSE, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.LeftPad, &t.TreeMask, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.State)
 	bytes := config.partsBytes(*p)
 	if parts == nil {
 		parts = c.Scratch("attention.decode", bytes)
@@ -103,11 +100,31 @@ func recordDecode(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config DecodeCo
 	if err := c.Err(); err != nil {
 		return err
 	}
-	params := newDecodeParams(d.Caps(), t, p, config)
-	kernel.Dispatch(c, vk.Groups{X: uint32(config.Groups)}, params,
+	tensors := []vk.Tensor{
 		t.Q, t.K, t.V, t.O, orElse(t.LSE, t.O), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
 		vk.View(parts, dtype.Float32, int(bytes/4)),
-		orElse(t.TreeMask, t.SeqLens), orElse(t.ALiBiSlopes, t.SeqLens), orElse(t.Bias, t.SeqLens), orElse(t.Sinks, t.SeqLens), orElse(t.LeftPad, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens))
+		orElse(t.TreeMask, t.SeqLens), orElse(t.ALiBiSlopes, t.SeqLens), orElse(t.Bias, t.SeqLens), orElse(t.Sinks, t.SeqLens), orElse(t.LeftPad, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens),
+	}
+	spec, params := newDecodeSpec(d.Caps(), t, p, config), newDecodeParams(d.Caps(), t, p, config)
+	if p.Cache == CacheSame {
+		return dispatchDecode(c, config, p, spec, params, tensors)
+	}
+	return dispatchDecode(c, config, p, newDecodeCache8Spec(spec, t, p), decodeCache8Params{params, newCacheParams(p, &t.KScale, &t.VScale)},
+		append(tensors, orElse(t.KScale, t.SeqLens), orElse(t.VScale, t.SeqLens)))
+}
+
+// dispatchDecode records the kernel with a specialization, push constants and tensors.
+func dispatchDecode[P any](c *vk.Cmd, config DecodeConfig, p *DecodeProblem, spec any, params P, tensors []vk.Tensor) error {
+	d := c.Device()
+	module, err := shaders.Get(config.kernel(p), p.DType.Short())
+	if err != nil {
+		return err
+	}
+	kernel, err := vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
+	if err != nil {
+		return err
+	}
+	kernel.Dispatch(c, vk.Groups{X: uint32(config.Groups)}, params, tensors...)
 	return c.Err()
 }
 
@@ -116,14 +133,15 @@ func checkDecode(t *DecodeTensors, p *DecodeProblem, workspace *vk.Buffer, bytes
 	features := Tensors{Bias: t.Bias, ALiBiSlopes: t.ALiBiSlopes, Sinks: t.Sinks}
 	inputs := features.appendFeatures([]argument.Argument{
 		argument.New("q", t.Q, true, p.DType, p.QShape()),
-		argument.New("k", t.K, true, p.DType, p.KShape()),
-		argument.New("v", t.V, true, p.DType, p.VShape()),
+		argument.New("k", t.K, true, p.CacheDType(), p.KShape()),
+		argument.New("v", t.V, true, p.CacheDType(), p.VShape()),
 		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
 		argument.New("block_table", t.BlockTable, p.PageSize > 0, dtype.Int32, p.BlockTableShape()),
 		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
 		argument.New("left_pad", t.LeftPad, p.LeftPad, dtype.Int32, p.SeqLensShape()),
 		argument.New("tree_mask", t.TreeMask, p.Tree, dtype.Int32, p.TreeMaskShape()),
 	}, p.Problem)
+	inputs = append(inputs, p.scaleArguments(&t.KScale, &t.VScale)...)
 	outputs := []argument.Argument{
 		argument.New("o", t.O, true, p.DType, p.OShape()),
 		argument.New("lse", t.LSE, !t.LSE.IsZero(), dtype.Float32, p.LSEShape()),
@@ -136,7 +154,10 @@ func checkDecode(t *DecodeTensors, p *DecodeProblem, workspace *vk.Buffer, bytes
 		all := int(workspace.Bytes() / 4)
 		outputs = append(outputs, argument.New("workspace", vk.View(workspace, dtype.Float32, all), true, dtype.Float32, []int{all}))
 	}
-	return argument.Check("attention: decode", inputs, outputs)
+	if err := argument.Check("attention: decode", inputs, outputs); err != nil {
+		return err
+	}
+	return p.checkCache("attention: decode", &t.K, &t.V, &t.KScale, &t.VScale)
 }
 
 // decodeSpec is the specialization of attention_decode.comp.
@@ -163,6 +184,21 @@ type decodeSpec struct {
 	WriteLSE      bool   `glsl:"WRITE_LSE"`
 }
 
+// decodeCache8Spec is that with CACHE8.
+type decodeCache8Spec struct {
+	Decode decodeSpec
+	Cache  cacheSpec
+	WideK  bool `glsl:"WIDE_K"`
+	WideV  bool `glsl:"WIDE_V"`
+}
+
+func newDecodeCache8Spec(spec decodeSpec, t *DecodeTensors, p *DecodeProblem) decodeCache8Spec {
+	return decodeCache8Spec{
+		Decode: spec, Cache: newCacheSpec(p, &t.KScale),
+		WideK: p.HeadDim%64 == 0 && t.K.Aligned(16), WideV: p.ValueHeadDim()%128 == 0 && t.V.Aligned(16),
+	}
+}
+
 func newDecodeSpec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config DecodeConfig) decodeSpec {
 	return decodeSpec{
 		WorkgroupSize: uint32(config.Subgroups) * caps.SubgroupSize,
@@ -173,7 +209,7 @@ func newDecodeSpec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config Dec
 		HeadDim:       uint32(p.HeadDim),
 		ValueDim:      uint32(p.ValueHeadDim()),
 		PageSize:      uint32(p.PageSize),
-		Aligned:       aligned(p.decodeVec(), &t.Q, &t.K, &t.V),
+		Aligned:       aligned(p.decodeVec(), p.alignable([]*vk.Tensor{&t.Q}, &t.K, &t.V)...),
 		Causal:        p.Causal,
 		Tree:          p.Tree,
 		Window:        p.Window.On && p.Window.Left != Unlimited,
@@ -244,7 +280,11 @@ type decodeParams struct {
 	BatchIdxOffset    uint32  `glsl:"batch_idx_offset"`
 }
 
-var decodeParamsBytes = uint32(reflect.TypeFor[decodeParams]().Size())
+// decodeCache8Params is that with CACHE8.
+type decodeCache8Params struct {
+	decodeParams
+	cacheParams
+}
 
 // decodeLeastKeys is the least share of a workgroup: what its start and its part of the sums cost
 // is as much as reading a few keys.

@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 	"math/bits"
+	"reflect"
 
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
@@ -38,6 +39,38 @@ func (c *DecodeConfig) team(caps *vk.Caps, p *DecodeProblem) int {
 // nextPower returns the least power of two that is n or more.
 func nextPower(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
+// buffers is the number of bindings of the kernel.
+func (p *DecodeProblem) decodeBuffers() uint32 {
+	if p.Cache != CacheSame {
+		return decodeBuffers + cacheBuffers
+	}
+	return decodeBuffers
+}
+
+// decodeParamsBytes is the size of the kernel's push constants.
+func (p *DecodeProblem) decodeParamsBytes() uint32 {
+	if p.Cache != CacheSame {
+		return uint32(reflect.TypeFor[decodeCache8Params]().Size())
+	}
+	return uint32(reflect.TypeFor[decodeParams]().Size())
+}
+
+// operands is the format of matrices.
+func (p *DecodeProblem) operands() dtype.DType {
+	if p.Cache != CacheSame {
+		return dtype.Float16
+	}
+	return p.DType
+}
+
+// matrixKeys is the number of keys of a tile on matrices.
+func (p *DecodeProblem) matrixKeys() int {
+	if p.Cache != CacheSame {
+		return 32
+	}
+	return 16
+}
+
 // groupRows is the number of rows that share the keys of a key head.
 func (p *DecodeProblem) groupRows() int { return p.NumHeads / p.NumKVHeads * p.SeqQ }
 
@@ -53,10 +86,10 @@ func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
 		return unsupported("decode: the device has no votes or shuffles of subgroups")
 	case !caps.ComputeFullSubgroups:
 		return unsupported("decode: the device does not promise full subgroups")
-	case caps.MaxStorageBuffers < decodeBuffers:
-		return unsupported("decode: %d storage buffers are more than the device's %d", decodeBuffers, caps.MaxStorageBuffers)
-	case caps.MaxPushConstantsBytes < decodeParamsBytes:
-		return unsupported("decode: %d bytes of push constants are more than the device's %d", decodeParamsBytes, caps.MaxPushConstantsBytes)
+	case caps.MaxStorageBuffers < p.decodeBuffers():
+		return unsupported("decode: %d storage buffers are more than the device's %d", p.decodeBuffers(), caps.MaxStorageBuffers)
+	case caps.MaxPushConstantsBytes < p.decodeParamsBytes():
+		return unsupported("decode: %d bytes of push constants are more than the device's %d", p.decodeParamsBytes(), caps.MaxPushConstantsBytes)
 	case c.Groups < 1 || c.Groups > int(caps.MaxWorkgroupCount[0]):
 		return unsupported("decode: groups=%d is not from 1 to the device's %d workgroups", c.Groups, caps.MaxWorkgroupCount[0])
 	case c.Subgroups < 1:
@@ -89,15 +122,17 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 	if p.DType == dtype.Float32 {
 		return unsupported("decode: coopmat: no kernel for float32")
 	}
-	shape, err := matrixShape(caps, CoopMat, p.DType)
+	shape, err := matrixShape(caps, CoopMat, p.operands())
 	if err != nil {
 		return err
 	}
 	switch {
 	case !chips.Quads(caps) || shape.M != 16 || shape.N != 16 || caps.SubgroupSize != 32:
 		return unsupported("decode: coopmat: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others")
-	case c.Keys != 16:
+	case c.Keys != 16 && p.Cache == CacheSame:
 		return unsupported("decode: coopmat: keys=%d are not 16", c.Keys)
+	case c.Keys != 16 && c.Keys != 32:
+		return unsupported("decode: coopmat: keys=%d are neither 16 nor 32", c.Keys)
 	case c.Rows != 16 && c.Rows != 32:
 		return unsupported("decode: coopmat: rows=%d are neither 16 nor 32", c.Rows)
 	case c.Subgroups%c.columnParts(p) != 0:
@@ -112,11 +147,11 @@ func (c *DecodeConfig) checkLayout(d *vk.Device, p *DecodeProblem) error {
 	if c.Impl != CoopMat {
 		return nil
 	}
-	shape, err := matrixShape(d.Caps(), CoopMat, p.DType)
+	shape, err := matrixShape(d.Caps(), CoopMat, p.operands())
 	if err != nil {
 		return err
 	}
-	quads, err := chips.AsksQuads(d, p.DType, shape)
+	quads, err := chips.AsksQuads(d, p.operands(), shape)
 	if err == nil && !quads {
 		err = unsupported("decode: coopmat: the driver does not keep elements of matrices where NVIDIA's 580 does")
 	}
@@ -124,11 +159,15 @@ func (c *DecodeConfig) checkLayout(d *vk.Device, p *DecodeProblem) error {
 }
 
 // kernel returns the name of the module.
-func (c *DecodeConfig) kernel() string {
-	if c.Impl == CoopMat {
-		return "attention_decode_coopmat"
+func (c *DecodeConfig) kernel(p *DecodeProblem) string {
+	name := "attention_decode"
+	if p.Cache != CacheSame {
+		name += "_cache8"
 	}
-	return "attention_decode"
+	if c.Impl == CoopMat {
+		name += "_coopmat"
+	}
+	return name
 }
 
 // columnParts is the number of subgroups that share the columns of V.
@@ -140,7 +179,7 @@ func (c *DecodeConfig) columnParts(p *DecodeProblem) int {
 }
 
 // sharedBytes is the shared memory of the kernel: lib/decode_combine.glsl, decode_work.glsl and
-// decode_matrix.glsl.
+// decode_operands.glsl and decode_loads8.glsl.
 func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	threads := c.Subgroups * int(caps.SubgroupSize)
 	value := p.ValueHeadDim()
@@ -159,6 +198,9 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	sizes := []int{16 * max(stripes*pass*value/4, threads), 8 * max(threads, stripes*c.Rows), 4, 8 * threads}
 	if c.Impl == CoopMat {
 		sizes = append(sizes, 16*c.Rows/16*((p.HeadDim+31)/32)*64)
+		if p.Cache != CacheSame && p.DType == dtype.BFloat16 {
+			sizes = append(sizes, 4*c.Rows)
+		}
 	}
 	return vk.SharedVariables(sizes...)
 }

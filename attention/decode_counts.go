@@ -11,13 +11,13 @@ func (p DecodeProblem) FLOPsOf(seqLens []int32) float64 {
 }
 
 // CacheBytesOf returns the bytes of the keys and values that queries see, of sequences of the given
-// SeqLens: what Decode has to read of the cache.
+// SeqLens: what Decode has to read of the cache, with the scales of blocks.
 func (p DecodeProblem) CacheBytesOf(seqLens []int32) float64 {
 	keys := 0
 	for _, n := range seqLens {
 		keys += p.seenKeys(int(n) + p.NewKeys)
 	}
-	return float64(p.DType.Size()) * float64(keys) * float64(p.NumKVHeads) * float64(p.HeadDim+p.ValueHeadDim())
+	return p.cacheBytes(float64(keys) * float64(p.NumKVHeads) * float64(p.HeadDim+p.ValueHeadDim()))
 }
 
 // seenKeys returns how many of n keys some query of a sequence sees.

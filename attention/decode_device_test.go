@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,6 +35,36 @@ type decodeData struct {
 	table, rows, pad    []int32
 	tree                []int32
 	bias, slopes, sinks []float32
+
+	k8, v8         ref.Cache8[float32] // of a cache of 8 bits, of which k and v are the values
+	kScale, vScale []float32           // of e4m3: of each key head
+}
+
+// quantise makes the cache one of 8 bits.
+func (d *decodeData) quantise(r *rand.Rand, p *attention.DecodeProblem) {
+	if p.Cache == attention.CacheSame {
+		return
+	}
+	for range p.NumKVHeads {
+		d.kScale, d.vScale = append(d.kScale, float32(math.Exp2(4*r.Float64()-6))), append(d.vScale, float32(math.Exp2(4*r.Float64()-6)))
+	}
+	head := func(row int) int { return row / p.KShape()[2] % p.NumKVHeads }
+	d.k8 = ref.Quantise(p.Cache, d.k, p.HeadDim, func(row int) float32 { return d.kScale[head(row)] })
+	d.v8 = ref.Quantise(p.Cache, d.v, p.ValueHeadDim(), func(row int) float32 { return d.vScale[head(row)] })
+	d.k, d.v = d.k8.Values, d.v8.Values
+}
+
+// upload stores numbers of an 8-bit format, or of another one.
+func upload(t *testing.T, x vk.Tensor, data []float32) {
+	if x.DType != dtype.Int8 {
+		require.NoError(t, x.Upload(t.Context(), data))
+		return
+	}
+	raw := make([]byte, len(data))
+	for i, y := range data {
+		raw[i] = byte(int8(y))
+	}
+	require.NoError(t, x.UploadRaw(t.Context(), raw))
 }
 
 func size(shape []int) int {
@@ -99,6 +130,7 @@ func newDecodeData(r *rand.Rand, c *decodeCase) *decodeData {
 			d.v[i] = nan
 		}
 	}
+	d.quantise(r, p)
 	return d
 }
 
@@ -144,9 +176,13 @@ func newDecodeRun(t *testing.T, dev *vk.Device, c *decodeCase, d *decodeData, co
 		require.NoError(t, err)
 		t.Cleanup(x.Close)
 		if data != nil {
-			require.NoError(t, x.Upload(t.Context(), data))
+			upload(t, x, data)
 		}
 		return x
+	}
+	k, v := d.k, d.v
+	if p.Cache != attention.CacheSame {
+		k, v = d.k8.Stored, d.v8.Stored
 	}
 	ints := func(name string, shape []int, data []int32) vk.Tensor {
 		x := floats(name, dtype.Int32, shape, nil)
@@ -154,9 +190,15 @@ func newDecodeRun(t *testing.T, dev *vk.Device, c *decodeCase, d *decodeData, co
 		return x
 	}
 	x := attention.DecodeTensors{
-		Q: floats("q", p.DType, p.QShape(), d.q), K: floats("k", p.DType, p.KShape(), d.k), V: floats("v", p.DType, p.VShape(), d.v),
+		Q: floats("q", p.DType, p.QShape(), d.q), K: floats("k", p.CacheDType(), p.KShape(), k), V: floats("v", p.CacheDType(), p.VShape(), v),
 		O: floats("o", p.DType, p.OShape(), nil), LSE: floats("lse", dtype.Float32, p.LSEShape(), nil),
 		SeqLens: ints("seq_lens", p.SeqLensShape(), c.seqLens()), State: ints("state", p.StateShape(), make([]int32, size(p.StateShape()))),
+	}
+	switch p.Cache {
+	case attention.CacheE4M3:
+		x.KScale, x.VScale = floats("k_scale", dtype.Float32, p.KScaleShape(), d.kScale), floats("v_scale", dtype.Float32, p.VScaleShape(), d.vScale)
+	case attention.CacheQ8_0:
+		x.KScale, x.VScale = floats("k_scale", dtype.Float16, p.KScaleShape(), d.k8.Scales), floats("v_scale", dtype.Float16, p.VScaleShape(), d.v8.Scales)
 	}
 	if p.PageSize > 0 {
 		x.BlockTable = ints("block_table", p.BlockTableShape(), d.table)
@@ -271,10 +313,25 @@ func decodeCases() []decodeCase {
 	}
 }
 
+// cache8Cases are those of decodeCases that a cache of 8 bits can have, in both formats.
+func cache8Cases() (list []decodeCase) {
+	for _, c := range decodeCases() {
+		for _, c.Cache = range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
+			if c.DType == dtype.Float32 {
+				c.DType = dtype.BFloat16
+			}
+			if c.Validate() == nil {
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
+
 // TestDecode compares decoding with float64.
 func TestDecode(t *testing.T) {
 	dev := vktest.Open(t)
-	for _, c := range decodeCases() {
+	for _, c := range slices.Concat(decodeCases(), cache8Cases()) {
 		t.Run(fmt.Sprintf("%v/lens=%v", c.DecodeProblem, c.lens), func(t *testing.T) { checkDecode(t, dev, c, nil) })
 	}
 }
@@ -282,7 +339,7 @@ func TestDecode(t *testing.T) {
 // TestDecodeScalar is TestDecode on the path that every device has.
 func TestDecodeScalar(t *testing.T) {
 	dev := vktest.Open(t)
-	for _, c := range decodeCases() {
+	for _, c := range slices.Concat(decodeCases(), cache8Cases()) {
 		t.Run(fmt.Sprintf("%v/lens=%v", c.DecodeProblem, c.lens), func(t *testing.T) {
 			plan, err := attention.ChooseDecode(dev.Caps(), c.DecodeProblem, attention.Options{Impl: attention.Scalar})
 			require.NoError(t, err)
@@ -294,10 +351,14 @@ func TestDecodeScalar(t *testing.T) {
 // TestDecodeConfigs is TestDecode with every feasible way to divide the work.
 func TestDecodeConfigs(t *testing.T) {
 	dev := vktest.Open(t)
-	c := decodeCases()[4]
+	plain := decodeCases()[4]
 	run := func(config attention.DecodeConfig) {
-		if config.Feasible(dev.Caps(), c.DecodeProblem) == nil {
-			t.Run(config.String(), func(t *testing.T) { checkDecode(t, dev, c, &config) })
+		for _, cache := range []attention.CacheFormat{attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0} {
+			c := plain
+			c.Cache = cache
+			if config.Feasible(dev.Caps(), c.DecodeProblem) == nil {
+				t.Run(fmt.Sprintf("%v/%v", config, cache), func(t *testing.T) { checkDecode(t, dev, c, &config) })
+			}
 		}
 	}
 	for _, groups := range []int{1, 3, 17, 100} {
@@ -305,6 +366,7 @@ func TestDecodeConfigs(t *testing.T) {
 			run(attention.DecodeConfig{Impl: attention.Scalar, Rows: n, Keys: 4, Subgroups: 1 + (n+groups)%4, Groups: groups})
 			for tiles := 1; tiles <= 2; tiles++ {
 				run(attention.DecodeConfig{Impl: attention.CoopMat, Rows: 16 * tiles, Keys: 16, Subgroups: n, Groups: groups})
+				run(attention.DecodeConfig{Impl: attention.CoopMat, Rows: 16 * tiles, Keys: 32, Subgroups: n, Groups: groups})
 			}
 		}
 	}

@@ -36,6 +36,9 @@ type DecodeProblem struct {
 	// Batch of them; 0: Batch, all in order.
 	CacheRows int
 
+	// Cache is what the cache stores, if that is not DType.
+	Cache CacheFormat
+
 	// LeftPad hides keys 0 to LeftPad[b]-1 of each sequence.
 	LeftPad bool
 
@@ -76,6 +79,9 @@ func (p DecodeProblem) Validate() error {
 // validateCache is Validate of the sizes and of the cache.
 func (p *DecodeProblem) validateCache() error {
 	if err := p.Problem.Validate(); err != nil {
+		return err
+	}
+	if err := p.validateFormat(); err != nil {
 		return err
 	}
 	switch {
@@ -163,6 +169,9 @@ func (p *DecodeProblem) keys() []string {
 		if n.value != 0 {
 			keys = append(keys, fmt.Sprintf("%s=%d", n.name, n.value))
 		}
+	}
+	if p.Cache != CacheSame {
+		keys = append(keys, fmt.Sprintf("cache=%v", p.Cache))
 	}
 	if p.LeftPad {
 		keys = append(keys, "left_pad=true")

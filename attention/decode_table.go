@@ -22,7 +22,7 @@ var decodeTable = kit.NewTable(kit.Table[DecodeProblem, DecodeConfig, anyCache]{
 		kind.Batch, kind.SeqKV, kind.Pages, kind.CacheRows, kind.NewKeys, kind.Scale = 0, 0, 0, 0, 0, 0
 		return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Batch), Enough: manyRows}, {N: float64(p.SeqKV), Enough: manyKeys}}}
 	},
-	Module:   func(p *DecodeProblem, c *DecodeConfig) string { return shaders.Hash(p.DType.Short(), c.kernel()) },
+	Module:   func(p *DecodeProblem, c *DecodeConfig) string { return shaders.Hash(p.DType.Short(), c.kernel(p)) },
 	Validate: func(p *DecodeProblem) error { return p.Validate() },
 })
 
@@ -50,7 +50,7 @@ func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p.Problem)}, nil
+	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p)}, nil
 }
 
 // chooseDecode returns the configuration for p, the forced one if it is feasible, and where it
@@ -90,7 +90,7 @@ func decodeRule(caps *vk.Caps, p *DecodeProblem, path string) (DecodeConfig, err
 // choose returns c with the rest of the configuration.
 func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
 	if c.Impl == CoopMat {
-		c.Rows, c.Keys, c.Subgroups = 16, 16, 8
+		c.Rows, c.Keys, c.Subgroups = 16, p.matrixKeys(), 8
 		switch dim := max(p.HeadDim, p.ValueHeadDim()); {
 		case p.groupRows() > 16 && dim <= 128:
 			c.Rows = 32

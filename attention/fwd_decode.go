@@ -104,6 +104,6 @@ func forwardDecode(c *vk.Cmd, t *Tensors, p *Problem, config DecodeConfig) error
 }
 
 // kernels lists the modules.
-func (c *DecodeConfig) kernels(p *Problem) []string {
-	return []string{c.kernel() + "." + p.DType.Short()}
+func (c *DecodeConfig) kernels(p *DecodeProblem) []string {
+	return []string{c.kernel(p) + "." + p.DType.Short()}
 }

@@ -44,6 +44,7 @@ type KVCacheConfig struct {
 // is whose. Lengths and tables are on the device, where recorded steps read them:
 //
 //	K, V           of each layer, as in DecodeTensors
+//	KScale, VScale likewise, with Cache; of CacheE4M3 they are 1 at first
 //	SeqLens        (batch)
 //	BlockTable     (batch, seq_kv/page_size), pages that a sequence has not are -1; not of a contiguous cache
 //	CacheBatchIdx  (batch), which sequence has which row; of a contiguous cache
@@ -57,7 +58,7 @@ type KVCacheConfig struct {
 // the device or ctx, what the cache holds is not known: Reset makes it empty. A KVCache belongs to one
 // goroutine at a time.
 type KVCache struct {
-	K, V                                      []vk.Tensor // of each layer
+	K, V, KScale, VScale                      []vk.Tensor // of each layer
 	SeqLens, BlockTable, CacheBatchIdx, State vk.Tensor
 
 	d      *vk.Device
@@ -88,7 +89,12 @@ func NewKVCache(ctx context.Context, d *vk.Device, config KVCacheConfig) (_ *KVC
 			k.Close()
 		}
 	}()
-	if k.K, k.V, err = k.newLayers(&config); err != nil {
+	layers, err := k.newLayers(&config)
+	if err != nil {
+		return nil, err
+	}
+	k.setLayers(layers)
+	if err := k.unitScales(ctx); err != nil {
 		return nil, err
 	}
 	for _, t := range []struct {
@@ -109,53 +115,92 @@ func NewKVCache(ctx context.Context, d *vk.Device, config KVCacheConfig) (_ *KVC
 	return k, k.Reset(ctx)
 }
 
-// newLayers allocates K and V.
-func (k *KVCache) newLayers(config *KVCacheConfig) (keys, values []vk.Tensor, err error) {
+// cacheLayers are tensors of all layers: K, V, and their scales.
+type cacheLayers [4][]vk.Tensor
+
+func (l *cacheLayers) close() {
+	for _, list := range l {
+		for _, t := range list {
+			t.Close()
+		}
+	}
+}
+
+func (k *KVCache) layers() cacheLayers { return cacheLayers{k.K, k.V, k.KScale, k.VScale} }
+
+func (k *KVCache) setLayers(l cacheLayers) { k.K, k.V, k.KScale, k.VScale = l[0], l[1], l[2], l[3] }
+
+// newLayers allocates K and V, and their scales where they have any.
+func (k *KVCache) newLayers(config *KVCacheConfig) (layers cacheLayers, err error) {
 	defer func() {
 		if err != nil {
-			closeAll(keys)
-			closeAll(values)
+			layers.close()
 		}
 	}()
 	for range config.Layers {
-		for _, x := range []struct {
-			list  *[]vk.Tensor
+		for i, x := range []struct {
 			name  string
+			dtype dtype.DType
 			shape []int
-		}{{&keys, "cache.k", config.KShape()}, {&values, "cache.v", config.VShape()}} {
+		}{
+			{"cache.k", config.CacheDType(), config.KShape()}, {"cache.v", config.CacheDType(), config.VShape()},
+			{"cache.k_scale", config.ScaleDType(), config.KScaleShape()}, {"cache.v_scale", config.ScaleDType(), config.VScaleShape()},
+		} {
 			s := x.shape
-			if config.Layout == NHD {
+			if s == nil {
+				continue
+			}
+			permuted := config.Layout == NHD && len(s) == 4
+			if permuted {
 				s = []int{s[0], s[2], s[1], s[3]}
 			}
-			t, err := k.d.NewTensor(x.name, config.DType, s...)
+			t, err := k.d.NewTensor(x.name, x.dtype, s...)
 			if err != nil {
-				return keys, values, err
+				return layers, err
 			}
-			if config.Layout == NHD {
+			if permuted {
 				t = t.Permute(0, 2, 1, 3)
 			}
-			*x.list = append(*x.list, t)
+			layers[i] = append(layers[i], t)
 		}
 	}
-	return keys, values, nil
+	return layers, nil
 }
 
-func closeAll(list []vk.Tensor) {
-	for _, t := range list {
-		t.Close()
+// unitScales makes the scales of CacheE4M3 1.
+func (k *KVCache) unitScales(ctx context.Context) error {
+	if k.config.Cache != CacheE4M3 {
+		return nil
 	}
+	ones := slices.Repeat([]float32{1}, k.config.NumKVHeads)
+	for _, t := range slices.Concat(k.KScale, k.VScale) {
+		if err := t.Upload(ctx, ones); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CacheBytes returns the memory of K and V, with their scales, of all layers.
+func (c KVCacheConfig) CacheBytes() int64 {
+	elements := int64(size(c.KShape())) + int64(size(c.VShape()))
+	scales := int64(size(c.KScaleShape())) + int64(size(c.VScaleShape()))
+	if c.Cache == CacheSame {
+		scales = 0
+	}
+	return int64(max(c.Layers, 1)) * (elements*int64(c.CacheDType().Size()) + scales*int64(c.ScaleDType().Size()))
 }
 
 // Close frees the memory.
 func (k *KVCache) Close() {
-	closeAll(k.K)
-	closeAll(k.V)
+	layers := k.layers()
+	layers.close()
 	for _, t := range []vk.Tensor{k.SeqLens, k.BlockTable, k.CacheBatchIdx, k.State} {
 		if !t.IsZero() {
 			t.Close()
 		}
 	}
-	k.K, k.V = nil, nil
+	k.setLayers(cacheLayers{})
 }
 
 func (k *KVCache) contiguous() bool { return k.config.PageSize == 0 }
@@ -183,6 +228,7 @@ func (k *KVCache) Append(c *vk.Cmd, layer int, t AppendTensors, p AppendProblem)
 		return err
 	}
 	t.K, t.V, t.SeqLens, t.BlockTable, t.CacheBatchIdx, t.State = k.K[layer], k.V[layer], k.SeqLens, k.BlockTable, k.CacheBatchIdx, k.State
+	t.KScale, t.VScale = k.scales(layer)
 	return Append(c, t, p)
 }
 
@@ -196,8 +242,17 @@ func (k *KVCache) Decode(c *vk.Cmd, layer int, t DecodeTensors, p DecodeProblem,
 		return fmt.Errorf("attention: cache: num_heads=%d, seq_q=%d are more than the cache is made for, num_heads=%d, seq_q=%d", p.NumHeads, p.SeqQ, k.config.NumHeads, k.config.SeqQ)
 	}
 	t.K, t.V, t.SeqLens, t.BlockTable, t.CacheBatchIdx = k.K[layer], k.V[layer], k.SeqLens, k.BlockTable, k.CacheBatchIdx
+	t.KScale, t.VScale = k.scales(layer)
 	t.State = k.State.Slice(0, 0, size(p.StateShape()))
 	return Decode(c, t, p, opt)
+}
+
+// scales returns those of a layer, if there are any.
+func (k *KVCache) scales(layer int) (keys, values vk.Tensor) {
+	if k.config.Cache == CacheSame {
+		return keys, values
+	}
+	return k.KScale[layer], k.VScale[layer]
 }
 
 // Advance is the function Advance on the lengths of the cache: once for all layers.
@@ -227,6 +282,9 @@ func (k *KVCache) check(layer int, p *DecodeProblem) error {
 		if f.got != f.want {
 			return fmt.Errorf("attention: cache: %s=%d, but the cache has %d", f.name, f.got, f.want)
 		}
+	}
+	if p.Cache != k.config.Cache {
+		return fmt.Errorf("attention: cache: the format is %v, but that of the cache %v", p.Cache, k.config.Cache)
 	}
 	return nil
 }

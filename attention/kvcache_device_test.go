@@ -24,11 +24,6 @@ func newCache(t *testing.T, dev *vk.Device, config attention.KVCacheConfig) *att
 // contents returns K and V of a sequence, (heads, keys, dim), through the tables of the device.
 func contents(t *testing.T, cache *attention.KVCache, layer, sequence, keys int) (k, v []float32) {
 	p := cache.Problem(1, 0)
-	read := func(x vk.Tensor) []float32 {
-		data := make([]float32, x.NumElements())
-		require.NoError(t, x.Download(t.Context(), data))
-		return data
-	}
 	var slot []int32
 	slotKeys := p.SeqKV
 	if p.PageSize > 0 {
@@ -37,17 +32,44 @@ func contents(t *testing.T, cache *attention.KVCache, layer, sequence, keys int)
 	} else {
 		slot = ints(t, cache.CacheBatchIdx)[sequence:]
 	}
-	all := [2][]float32{read(cache.K[layer]), read(cache.V[layer])}
+	all := [2][]float32{elements(t, cache.K[layer]), elements(t, cache.V[layer])}
+	var scales [2][]float32
+	if p.Cache != attention.CacheSame {
+		scales = [2][]float32{elements(t, cache.KScale[layer]), elements(t, cache.VScale[layer])}
+	}
 	var out [2][]float32
 	for i, dim := range []int{p.HeadDim, p.ValueHeadDim()} {
 		for h := range p.NumKVHeads {
 			for j := range keys {
 				at := ((int(slot[j/slotKeys])*p.NumKVHeads+h)*slotKeys + j%slotKeys) * dim
-				out[i] = append(out[i], all[i][at:at+dim]...)
+				for e, x := range all[i][at : at+dim] {
+					switch p.Cache {
+					case attention.CacheE4M3:
+						x *= scales[i][h]
+					case attention.CacheQ8_0:
+						x *= scales[i][(at+e)/attention.QuantBlock]
+					}
+					out[i] = append(out[i], x)
+				}
 			}
 		}
 	}
 	return out[0], out[1]
+}
+
+// elements returns those of a tensor, integers too.
+func elements(t *testing.T, x vk.Tensor) []float32 {
+	data := make([]float32, x.NumElements())
+	if x.DType != dtype.Int8 {
+		require.NoError(t, x.Download(t.Context(), data))
+		return data
+	}
+	raw := make([]byte, len(data))
+	require.NoError(t, x.DownloadRaw(t.Context(), raw))
+	for i := range raw {
+		data[i] = float32(int8(raw[i]))
+	}
+	return data
 }
 
 func ints(t *testing.T, x vk.Tensor) []int32 {
@@ -69,6 +91,24 @@ func TestKVCache(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, layout := range []attention.CacheLayout{attention.NHD, attention.HND} {
 		for _, pageSize := range []int{0, 8} {
+			for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
+				t.Run(fmt.Sprintf("%v/page_size=%d/%v", layout, pageSize, format), func(t *testing.T) {
+					config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+						Batch: 4, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 48, HeadDim: 64, ValueDim: 32, DType: dtype.Float16,
+					}, PageSize: pageSize, Cache: format}, Layout: layout, Layers: 2}
+					if pageSize > 0 {
+						config.Pages = 10
+					}
+					cache := newCache(t, dev, config)
+					if format == attention.CacheE4M3 {
+						for layer := range 2 {
+							require.NoError(t, cache.KScale[layer].Upload(t.Context(), headScales))
+							require.NoError(t, cache.VScale[layer].Upload(t.Context(), headScales))
+						}
+					}
+					testRandomly(t, dev, cache)
+				})
+			}
 			t.Run(fmt.Sprintf("%v/page_size=%d", layout, pageSize), func(t *testing.T) {
 				config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 					Batch: 4, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 48, HeadDim: 16, ValueDim: 8, DType: dtype.Float32,
@@ -79,6 +119,22 @@ func TestKVCache(t *testing.T) {
 				testRandomly(t, dev, newCache(t, dev, config))
 			})
 		}
+	}
+}
+
+// TestCacheBytes counts what NewKVCache allocates.
+func TestCacheBytes(t *testing.T) {
+	dev := vktest.Open(t)
+	for _, format := range []attention.CacheFormat{attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0} {
+		config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+			Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, SeqKV: 48, HeadDim: 64, ValueDim: 32, DType: dtype.Float16,
+		}, Cache: format}, Layers: 2}
+		cache := newCache(t, dev, config)
+		n := int64(0)
+		for _, x := range slices.Concat(cache.K, cache.V, cache.KScale, cache.VScale) {
+			n += x.Buffer.Bytes()
+		}
+		require.Equal(t, n, config.CacheBytes(), format)
 	}
 }
 
@@ -170,7 +226,7 @@ func appendNumbers(t *testing.T, dev *vk.Device, cache *attention.KVCache, keys,
 			data := make([]float32, x.NumElements())
 			for i := range data {
 				dim := x.Shape[3]
-				data[i] = keyNumber(layer, i/dim/keys%p.NumKVHeads, first+i/dim/keys/p.NumKVHeads*keys+i/dim%keys, i%dim)
+				data[i] = keyNumber(&p.DecodeProblem, layer, i/dim/keys%p.NumKVHeads, first+i/dim/keys/p.NumKVHeads*keys+i/dim%keys, i%dim)
 			}
 			require.NoError(t, x.Upload(t.Context(), data))
 		}
@@ -181,9 +237,23 @@ func appendNumbers(t *testing.T, dev *vk.Device, cache *attention.KVCache, keys,
 	require.NoError(t, cache.Status(t.Context()))
 }
 
-// keyNumber is an element of a key, or value.
-func keyNumber(layer, head, key, e int) float32 {
-	return float32(((key*2+head)*2+layer)*16 + e)
+// headScales are those of key heads, in e4m3.
+var headScales = []float32{2, 0.5}
+
+// keyNumber is an element of a key, or value, which the format of the cache holds.
+func keyNumber(p *attention.DecodeProblem, layer, head, key, e int) float32 {
+	n := ((key*2+head)*2+layer)*16 + e
+	switch p.Cache {
+	case attention.CacheE4M3:
+		return dtype.FromE4M3(uint8(n*37%127)) * headScales[head]
+	case attention.CacheQ8_0: // with a power of two for each block
+		q := 127
+		if e%attention.QuantBlock > 0 {
+			q = n*37%255 - 127
+		}
+		return float32(q) * float32(int(1)<<(key%4))
+	}
+	return float32(n)
 }
 
 // checkModel compares keys, and wants each page in a table or free.
@@ -207,8 +277,8 @@ func checkModel(t *testing.T, cache *attention.KVCache, model cacheModel) {
 			for head := range p.NumKVHeads {
 				for j, key := range model[b] {
 					at := head*lens[b] + j
-					require.Equal(t, keyNumber(layer, head, key, 3), k[at*p.HeadDim+3], "sequence %d, layer %d, key %d", b, layer, j)
-					require.Equal(t, keyNumber(layer, head, key, 7), v[at*p.ValueHeadDim()+7], "sequence %d, layer %d, value %d", b, layer, j)
+					require.Equal(t, keyNumber(&p, layer, head, key, 3), k[at*p.HeadDim+3], "sequence %d, layer %d, key %d", b, layer, j)
+					require.Equal(t, keyNumber(&p, layer, head, key, 7), v[at*p.ValueHeadDim()+7], "sequence %d, layer %d, value %d", b, layer, j)
 				}
 			}
 		}
@@ -251,6 +321,12 @@ func TestKVCacheRefuses(t *testing.T) {
 		{func(c *attention.KVCacheConfig) { c.CacheRows = 2 }, "attention: cache: cache_rows=2, new_keys=0: leave them 0"},
 		{func(c *attention.KVCacheConfig) { c.PageSize = 12 }, "attention: page_size=12 is not a power of two from 8"},
 		{func(c *attention.KVCacheConfig) { c.SeqKV = 23 }, "attention: the capacity seq_kv=23 is not a number of pages of page_size=8"},
+		{func(c *attention.KVCacheConfig) { c.Cache = attention.CacheE4M3 }, "attention: a cache of e4m3 has queries of float16 or bfloat16, not float32"},
+		{func(c *attention.KVCacheConfig) { c.DType, c.HeadDim, c.Cache = dtype.Float16, 40, attention.CacheQ8_0 }, "attention: head_dim=40 is not a multiple of 32, a block of q8_0"},
+		{func(c *attention.KVCacheConfig) {
+			c.DType, c.ValueDim, c.Cache = dtype.Float16, 40, attention.CacheQ8_0
+		}, "attention: value_dim=40 is not a multiple of 32, a block of q8_0"},
+		{func(c *attention.KVCacheConfig) { c.Cache = 3 }, "attention: CacheFormat(3) is no format of a cache"},
 		{func(c *attention.KVCacheConfig) { c.SeqQ = 65 }, "attention: seq_q=65 is larger than the 64 of decoding"},
 	} {
 		config := good
@@ -286,6 +362,11 @@ func TestKVCacheRefuses(t *testing.T) {
 			p.SeqKV = 32
 			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
 		}, "attention: cache: seq_kv=32, but the cache has 24"},
+		{func(c *vk.Cmd) error {
+			p := cache.Problem(1, 1)
+			p.Cache = attention.CacheE4M3
+			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
+		}, "attention: cache: the format is e4m3, but that of the cache same"},
 		{func(c *vk.Cmd) error {
 			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 25)})
 		}, "attention: new_keys=25 is not from 0 to the capacity seq_kv=24"},

@@ -198,8 +198,10 @@ type slotCopy struct {
 func (k *KVCache) copySlots(ctx context.Context, copies []slotCopy) error {
 	return k.transfer(ctx, func(c *vk.Cmd) {
 		for _, x := range copies {
-			for _, layer := range append(slices.Clone(k.K), k.V...) {
-				copyKeys(c, layer, layer, x)
+			for _, list := range k.layers() {
+				for _, layer := range list {
+					copyKeys(c, layer, layer, x)
+				}
 			}
 		}
 	})
@@ -218,7 +220,7 @@ func (k *KVCache) transfer(ctx context.Context, record func(c *vk.Cmd)) error {
 
 // copyKeys copies keys of a slot of a tensor to a slot of one of the same layout.
 func copyKeys(c *vk.Cmd, to, from vk.Tensor, x slotCopy) {
-	if x.keys == 0 {
+	if x.keys == 0 || len(from.Shape) != 4 { // scales of heads are of all slots
 		return
 	}
 	heads, n, size := from.Shape[1], x.keys*from.Shape[3], from.DType.Size()
@@ -253,24 +255,24 @@ func (k *KVCache) Grow(ctx context.Context, seqKV, pages int) error {
 			return err
 		}
 	}
-	keys, values, err := k.newLayers(&config)
+	layers, err := k.newLayers(&config)
 	if err == nil {
-		err = k.transfer(ctx, func(c *vk.Cmd) { k.copyAll(c, keys, values, lens) })
+		err = k.transfer(ctx, func(c *vk.Cmd) { k.copyAll(c, &layers, lens) })
 	}
 	if err != nil {
-		closeAll(keys)
-		closeAll(values)
+		layers.close()
 		if blocks.Buffer != k.BlockTable.Buffer {
 			blocks.Close()
 		}
 		return err
 	}
-	closeAll(k.K)
-	closeAll(k.V)
+	before := k.layers()
+	before.close()
 	if blocks.Buffer != k.BlockTable.Buffer {
 		k.BlockTable.Close()
 	}
-	k.K, k.V, k.BlockTable, k.config = keys, values, blocks, config
+	k.setLayers(layers)
+	k.BlockTable, k.config = blocks, config
 	if !k.contiguous() {
 		k.pool.refs = append(k.pool.refs, make([]int, pages-old.Pages)...)
 		k.pool.add(old.Pages)
@@ -279,7 +281,15 @@ func (k *KVCache) Grow(ctx context.Context, seqKV, pages int) error {
 }
 
 // copyAll copies what sequences have to new layers.
-func (k *KVCache) copyAll(c *vk.Cmd, keys, values []vk.Tensor, lens []int) {
+func (k *KVCache) copyAll(c *vk.Cmd, layers *cacheLayers, lens []int) {
+	before := k.layers()
+	for i, list := range layers {
+		for layer, t := range list {
+			if from := before[i][layer]; len(t.Shape) == 1 { // scales of heads
+				c.Copy(t.Buffer, 0, from.Buffer, 0, int64(t.NumElements()*t.DType.Size()))
+			}
+		}
+	}
 	done := map[int32]bool{} // shared pages
 	for b, row := range k.table {
 		for i, slot := range row[:k.slotsFor(lens[b])] {
@@ -288,9 +298,10 @@ func (k *KVCache) copyAll(c *vk.Cmd, keys, values []vk.Tensor, lens []int) {
 				continue
 			}
 			done[slot] = true
-			for layer := range keys {
-				copyKeys(c, keys[layer], k.K[layer], x)
-				copyKeys(c, values[layer], k.V[layer], x)
+			for i, list := range layers {
+				for layer, t := range list {
+					copyKeys(c, t, before[i][layer], x)
+				}
 			}
 		}
 	}

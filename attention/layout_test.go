@@ -15,6 +15,8 @@ import (
 func TestLayouts(t *testing.T) {
 	features := []string{"Bias", "ALiBiSlopes", "Sinks", "KeyMask", "CuSeqlensQ", "CuSeqlensKV"}
 	fwd := []string{"Q", "K", "V", "O", "LSE"}
+	scales := []string{"KScale", "VScale"}
+	appended := []string{"NewK", "NewV", "K", "V", "Q", "SeqLens", "BlockTable", "State", "Cos", "Sin", "BatchIdx"}
 	decode := []string{"Q", "K", "V", "O", "LSE", "SeqLens", "BlockTable", "State", "Parts", "TreeMask", "ALiBiSlopes", "Bias", "Sinks", "LeftPad", "BatchIdx"}
 	table := map[string]struct {
 		params, spec any
@@ -79,11 +81,14 @@ func TestLayouts(t *testing.T) {
 		"attention_unfused_keys":                    {unfusedParams{}, unfusedKeysSpec{}, []string{"DX", "X", "W"}},
 		"attention_unfused_keys_features":           {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedKeysSpec]{}, append([]string{"DX", "X", "W"}, features...)},
 
-		"attention_decode":         {decodeParams{}, decodeSpec{}, decode},
-		"attention_decode_coopmat": {decodeParams{}, decodeSpec{}, decode},
-		"attention_append":         {appendParams{}, appendSpec{}, []string{"NewK", "NewV", "K", "V", "Q", "SeqLens", "BlockTable", "State", "Cos", "Sin", "BatchIdx"}},
-		"attention_advance":        {advanceParams{}, advanceSpec{}, []string{"SeqLens"}},
-		"attention_page_table":     {pageTableParams{}, pageTableSpec{}, []string{"Indptr", "Indices", "LastPageLen", "BlockTable", "SeqLens", "State"}},
+		"attention_decode":                {decodeParams{}, decodeSpec{}, decode},
+		"attention_decode_coopmat":        {decodeParams{}, decodeSpec{}, decode},
+		"attention_append":                {appendParams{}, appendSpec{}, appended},
+		"attention_decode_cache8":         {decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)},
+		"attention_decode_cache8_coopmat": {decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)},
+		"attention_append_cache8":         {appendCache8Params{}, appendCache8Spec{}, append(appended, scales...)},
+		"attention_advance":               {advanceParams{}, advanceSpec{}, []string{"SeqLens"}},
+		"attention_page_table":            {pageTableParams{}, pageTableSpec{}, []string{"Indptr", "Indices", "LastPageLen", "BlockTable", "SeqLens", "State"}},
 
 		"attention_bwd_sum": {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
 	}
@@ -98,7 +103,7 @@ func TestLayouts(t *testing.T) {
 		maxBytes := layouttest.MaxParamsBytes
 		switch {
 		case strings.HasSuffix(v.Kernel, "_features"), strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat"), strings.HasSuffix(v.Kernel, "_stored"),
-			strings.HasPrefix(v.Kernel, "attention_decode"), v.Kernel == "attention_append":
+			strings.HasPrefix(v.Kernel, "attention_decode"), strings.HasPrefix(v.Kernel, "attention_append"):
 			maxBytes = 256 // as feasibleFeatures, feasibleFused, feasibleStored, DecodeConfig.Feasible and appendFeasible demand
 		}
 		layouttest.CheckWithin(t, maxBytes, module, row.params, row.spec, row.bindings...)

@@ -45,7 +45,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 			return Plan{}, err
 		}
 		if decodes {
-			plan.name, plan.kernels = "decode "+plan.Decode.String(), plan.Decode.kernels(&p)
+			plan.name, plan.kernels = "decode "+plan.Decode.String(), plan.Decode.kernels(&DecodeProblem{Problem: p})
 			return plan, nil
 		}
 		plan.Decode = DecodeConfig{}

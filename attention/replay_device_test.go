@@ -1,6 +1,7 @@
 package attention_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -87,15 +88,18 @@ func (s *stepper) step(t *testing.T, dev *vk.Device, n int, fresh bool) (o, lse,
 func TestReplay(t *testing.T) {
 	dev := vktest.Open(t)
 	const page = 16
-	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32} {
+	for _, format := range []struct {
+		dtype.DType
+		cache attention.CacheFormat
+	}{{dtype.Float16, 0}, {dtype.BFloat16, 0}, {dtype.Float32, 0}, {dtype.Float16, attention.CacheE4M3}, {dtype.BFloat16, attention.CacheE4M3}, {dtype.Float16, attention.CacheQ8_0}} {
 		steps := 1000
-		if format != dtype.Float16 && !vktest.Thorough(dev) {
+		if (format.DType != dtype.Float16 || format.cache != attention.CacheSame) && !vktest.Thorough(dev) {
 			steps = 200
 		}
-		t.Run(format.String(), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%v/%v", format.DType, format.cache), func(t *testing.T) {
 			config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
-				Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, SeqKV: 1008, HeadDim: 64, ValueDim: 32, DType: format, Causal: true,
-			}}}
+				Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, SeqKV: 1008, HeadDim: 64, ValueDim: 32, DType: format.DType, Causal: true,
+			}, Cache: format.cache}}
 			rope := attention.RoPE{Dims: 64}
 			run := func(config attention.KVCacheConfig, fresh bool) (s *stepper, outputs, lses, queries [][]float32) {
 				s = newStepper(t, dev, config, rope)

@@ -155,21 +155,30 @@ func TestDecodeSharedMemory(t *testing.T) {
 				{Scalar, 1, 4, 1, 8}, {Scalar, 1, 4, 16, 8}, {Scalar, 2, 4, 3, 8}, {Scalar, 4, 4, 8, 8}, {Scalar, 16, 4, 4, 8},
 				{CoopMat, 16, 16, 1, 8}, {CoopMat, 16, 16, 8, 8}, {CoopMat, 32, 16, 2, 8}, {CoopMat, 32, 16, 8, 8}, {CoopMat, 16, 16, 6, 8},
 			} {
-				p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 40, NumKVHeads: 1, SeqQ: 1, SeqKV: 100, HeadDim: dims[0], ValueDim: dims[1], DType: format}}
-				if config.Feasible(large(caps), p) != nil {
-					continue
+				for _, cache := range []CacheFormat{CacheSame, CacheE4M3} {
+					p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 40, NumKVHeads: 1, SeqQ: 1, SeqKV: 100, HeadDim: dims[0], ValueDim: dims[1], DType: format}, Cache: cache}
+					if config.Impl == CoopMat {
+						config.Keys = p.matrixKeys()
+					}
+					if p.Validate() != nil || config.Feasible(large(caps), p) != nil {
+						continue
+					}
+					m, err := shaders.Get(config.kernel(&p), format.Short())
+					require.NoError(t, err)
+					var spec any = newDecodeSpec(caps, &DecodeTensors{}, &p, config)
+					if cache != CacheSame {
+						spec = decodeCache8Spec{Decode: newDecodeSpec(caps, &DecodeTensors{}, &p, config)}
+					}
+					n, err := vk.SharedBytes(m.SPIRV, spec)
+					require.NoError(t, err)
+					require.Equal(t, n, config.sharedBytes(caps, p), "%v, %v", config, p)
+					require.Equal(t, n, leastShared(*caps, func(caps *vk.Caps) error { return config.Feasible(caps, p) }), "%v, %v", config, p)
+					kernels[m.Name] = true
 				}
-				m, err := shaders.Get(config.kernel(), format.Short())
-				require.NoError(t, err)
-				n, err := vk.SharedBytes(m.SPIRV, newDecodeSpec(caps, &DecodeTensors{}, &p, config))
-				require.NoError(t, err)
-				require.Equal(t, n, config.sharedBytes(caps, p), "%v, %v", config, p)
-				require.Equal(t, n, leastShared(*caps, func(caps *vk.Caps) error { return config.Feasible(caps, p) }), "%v, %v", config, p)
-				kernels[m.Name] = true
 			}
 		}
 	}
-	require.Len(t, kernels, 5, "every module has a feasible configuration")
+	require.Len(t, kernels, 9, "every module has a feasible configuration")
 }
 
 // large returns caps with more shared memory than any kernel takes.

@@ -195,6 +195,10 @@ func FileDType(t dtype.DType) safetensors.DType {
 		return "BOOL"
 	case dtype.Int32:
 		return "I32"
+	case dtype.E4M3:
+		return "F8_E4M3"
+	case dtype.Int8:
+		return "I8"
 	}
 	return safetensors.F32
 }

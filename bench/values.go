@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// uploadValues is t.Upload, for tensors of int32 and bool, too.
+// uploadValues is t.Upload, for tensors of integers and bool, too.
 func uploadValues(ctx context.Context, t vk.Tensor, x []float32) error {
 	switch t.DType {
 	case dtype.Int32:
@@ -24,6 +24,12 @@ func uploadValues(ctx context.Context, t vk.Tensor, x []float32) error {
 			bools[i] = x[i] != 0
 		}
 		return t.UploadBools(ctx, bools)
+	case dtype.Int8:
+		raw := make([]byte, len(x))
+		for i := range x {
+			raw[i] = byte(int8(x[i]))
+		}
+		return t.UploadRaw(ctx, raw)
 	}
 	return t.Upload(ctx, x)
 }
@@ -51,6 +57,10 @@ func decodeValues(t dtype.DType, x []float32, raw []byte) {
 			x[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(raw[2*i:]))
 		case dtype.Int32:
 			x[i] = float32(int32(binary.LittleEndian.Uint32(raw[4*i:])))
+		case dtype.E4M3:
+			x[i] = dtype.FromE4M3(raw[i])
+		case dtype.Int8:
+			x[i] = float32(int8(raw[i]))
 		default:
 			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
 		}

@@ -6,10 +6,15 @@
 //	bfloat16  16    8         7         3.39e+38   1.2e-38
 //	float32   32    8         23        3.40e+38   1.2e-38
 //
-// and int32 and bool (a byte, 0 or 1), which tensors of lengths and of masks have.
+// and int32 and bool (a byte, 0 or 1), which tensors of lengths and of masks have, and what caches
+// of keys and values are stored in, but nothing is computed in: int8 and
+//
+//	e4m3      8     4         3         448        2^-6
+//
+// which has no infinity, and NaN where a larger number would be, 0x7f and 0xff.
 //
 // Conversions to a narrower format round to nearest, ties to even; values
-// beyond the largest become infinite, NaN stays NaN, subnormals are kept.
+// beyond the largest become infinite, in e4m3 ±448; NaN stays NaN, subnormals are kept.
 package dtype
 
 import (
@@ -27,15 +32,17 @@ const (
 	BFloat16
 	Int32 // lengths
 	Bool  // masks: a byte, 0 or 1
+	E4M3  // a float of 8 bits: caches of keys and values
+	Int8  // likewise, in blocks that have a scale
 )
 
 // All lists every floating-point format: those that kernels compute in.
 func All() []DType { return []DType{Float32, Float16, BFloat16} }
 
 // Valid reports whether t is one of the named formats.
-func (t DType) Valid() bool { return t <= Bool }
+func (t DType) Valid() bool { return t <= Int8 }
 
-// Float reports whether t is a floating-point format.
+// Float reports whether t is a floating-point format that kernels compute in.
 func (t DType) Float() bool { return t <= BFloat16 }
 
 // String returns the long name, as in flags and benchmark keys.
@@ -51,6 +58,10 @@ func (t DType) String() string {
 		return "int32"
 	case Bool:
 		return "bool"
+	case E4M3:
+		return "e4m3"
+	case Int8:
+		return "int8"
 	}
 	return fmt.Sprintf("DType(%d)", uint8(t))
 }
@@ -90,7 +101,7 @@ func (t DType) Size() int {
 	switch t {
 	case Float32, Int32:
 		return 4
-	case Bool:
+	case Bool, E4M3, Int8:
 		return 1
 	}
 	return 2
@@ -108,13 +119,15 @@ func (t DType) Eps() float64 {
 	return 0x1p-23
 }
 
-// Round returns x as a floating-point format stores it.
+// Round returns x as a floating-point format stores it, E4M3 too.
 func (t DType) Round(x float32) float32 {
 	switch t {
 	case Float16:
 		return FromFloat16(ToFloat16(x))
 	case BFloat16:
 		return FromBFloat16(ToBFloat16(x))
+	case E4M3:
+		return FromE4M3(ToE4M3(x))
 	}
 	return x
 }

@@ -98,14 +98,14 @@ func TestFormats(t *testing.T) {
 		float bool
 	}{
 		Float32: {"float32", 4, true}, Float16: {"float16", 2, true}, BFloat16: {"bfloat16", 2, true},
-		Int32: {"int32", 4, false}, Bool: {"bool", 1, false},
+		Int32: {"int32", 4, false}, Bool: {"bool", 1, false}, E4M3: {"e4m3", 1, false}, Int8: {"int8", 1, false},
 	} {
 		require.True(t, d.Valid())
 		require.Equal(t, want.name, d.String())
 		require.Equal(t, want.size, d.Size(), d)
 		require.Equal(t, want.float, d.Float(), d)
 	}
-	require.False(t, (Bool + 1).Valid())
+	require.False(t, (Int8 + 1).Valid())
 	for _, d := range All() {
 		require.True(t, d.Float())
 	}

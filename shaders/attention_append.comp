@@ -18,6 +18,9 @@
 // x and y are elements i and i + ROTARY/2, or with INTERLEAVED 2i and 2i + 1, which are in one
 // item. So it may rotate in place.
 //
+// With CACHE8 k and v are of a cache of 8 bits, whose rows are of uvec2, and an item of a new key is what
+// one scale is of (lib/append_cache8.glsl).
+//
 // A sequence that the new keys do not fit into is left as it is, and so are keys whose page
 // there is not; the status says so.
 //
@@ -39,6 +42,10 @@ layout(constant_id = 6) const uint ROTARY = 128;          // columns that are ro
 layout(constant_id = 7) const bool INTERLEAVED = false;
 layout(constant_id = 8) const uint WIDTH = 8;             // VEC; less where partners would be within a vector, or half in it
 layout(constant_id = 9) const bool TABLE_ALIGNED = true;  // rows of the tables begin at multiples of 16 bytes
+#ifdef CACHE8
+layout(constant_id = 10) const uint CACHE_FORMAT = 0;  // lib/cache8.glsl
+layout(constant_id = 11) const bool SCALED = true;     // of e4m3: key heads have scales
+#endif
 layout(local_size_x_id = 0) in;
 
 #include "lib/append_params.glsl"
@@ -52,9 +59,17 @@ layout(local_size_x_id = 0) in;
 const uint ANGLES = ROTARY == 0 ? 1 : ROTARY / 2;                   // of a position
 const uint SPAN = INTERLEAVED ? ROTARY : ROTARY / 2;               // columns that begin items with rotated elements
 const uint ROTATED_ITEMS = SPAN / WIDTH;                           // of a row, the first
+#ifdef CACHE8
+#include "lib/cache8.glsl"
+const uint K_ITEMS = HEAD_DIM / (CACHE_FORMAT == Q8_0 ? BLOCK : 8);
+const uint V_ITEMS = VALUE_DIM / (CACHE_FORMAT == Q8_0 ? BLOCK : 8);
+#else
 const uint K_ITEMS = ROTATED_ITEMS + (HEAD_DIM - ROTARY) / WIDTH;  // of a row of k
+#endif
 const uint Q_ITEMS = ROTATED_ITEMS == 0 ? 1 : ROTATED_ITEMS;       // of a row of q: there is none without rotation
+#ifndef CACHE8
 const uint V_ITEMS = VALUE_DIM / VEC;
+#endif
 
 uint found_bad = 0;  // by this invocation
 
@@ -127,6 +142,9 @@ Slot slot_of(const uint batch, const uint cache, const uint position) {
     return Slot(page < p.pages, page, position % PAGE_SIZE);
 }
 
+#ifdef CACHE8
+#include "lib/append_cache8.glsl"
+#else
 // append_k writes item number `item` of the new keys of a sequence with `keys` keys.
 void append_k(const uint batch, const uint cache, const uint keys, const uint item) {
     const uint e = item % K_ITEMS;
@@ -162,6 +180,8 @@ void append_v(const uint batch, const uint cache, const uint keys, const uint it
         store_v(p.v_offset + slot.outer * p.v_stride_b + head * p.v_stride_h + slot.inner * p.v_stride_s + column, VEC, load_new_v(from, VEC));
     }
 }
+
+#endif
 
 // rotate_q rotates an item of the queries of a sequence with `keys` keys.
 void rotate_q(const uint batch, const uint keys, const uint item) {

@@ -55,7 +55,14 @@ layout(local_size_x_id = 0) in;
 
 #include "lib/decode_work.glsl"
 #include "lib/decode_rows.glsl"
-#ifdef MATRIX
+#ifdef CACHE8
+#include "lib/decode_cache8.glsl"
+#else
+#include "lib/decode_cache16.glsl"
+#endif
+#if defined(MATRIX) && defined(CACHE8)
+#include "lib/decode_matrix8.glsl"
+#elif defined(MATRIX)
 #include "lib/decode_matrix.glsl"
 #else
 #include "lib/decode_keys.glsl"

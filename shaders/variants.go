@@ -6,7 +6,8 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, FRAGMENTS and STORE; everything
+// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, FRAGMENTS, STORE, MATRIX
+// and CACHE8, which is a cache of keys and values in 8 bits; everything
 // else that shapes the code is a specialization constant, set by the host at run time.
 //
 // FEATURES makes a second kernel of a file, NAME_features, for what attention may
@@ -46,7 +47,10 @@ var variants = slices.Concat(
 	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("attention_decode", "vulkan1.2", "f16", "bf16", "f32"),
 	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_coopmat", "MATRIX"),
+	as(forEach("attention_decode", "vulkan1.2", "f16", "bf16"), "attention_decode_cache8", "CACHE8"),
+	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_cache8_coopmat", "MATRIX", "CACHE8"),
 	forEach("attention_append", "vulkan1.2", "f16", "bf16", "f32"),
+	as(forEach("attention_append", "vulkan1.2", "f16", "bf16"), "attention_append_cache8", "CACHE8"),
 	single("attention_advance"),
 	single("attention_page_table"),
 	withFeatures(forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32")),

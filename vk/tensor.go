@@ -307,7 +307,7 @@ func (t Tensor) checkFloats(what string, got int) error {
 	if err := t.checkData(what, got, t.NumElements()); err != nil {
 		return err
 	}
-	if !t.DType.Float() {
+	if !t.DType.Float() && t.DType != dtype.E4M3 {
 		return fmt.Errorf("vk: %s of %v as float32: only raw bytes can be", what, t.DType)
 	}
 	return nil
@@ -437,6 +437,10 @@ func encode(t dtype.DType, dst []byte, src []float32) {
 		for i, x := range src {
 			binary.LittleEndian.PutUint16(dst[2*i:], dtype.ToBFloat16(x))
 		}
+	case dtype.E4M3:
+		for i, x := range src {
+			dst[i] = dtype.ToE4M3(x)
+		}
 	default:
 		for i, x := range src {
 			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
@@ -454,6 +458,10 @@ func decode(t dtype.DType, dst []float32, src []byte) {
 	case dtype.BFloat16:
 		for i := range dst {
 			dst[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	case dtype.E4M3:
+		for i := range dst {
+			dst[i] = dtype.FromE4M3(src[i])
 		}
 	default:
 		for i := range dst {

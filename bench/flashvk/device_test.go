@@ -316,6 +316,10 @@ func encode(t dtype.DType, x []float32) []byte {
 			b = binary.LittleEndian.AppendUint16(b, dtype.ToBFloat16(v))
 		case dtype.Int32:
 			b = binary.LittleEndian.AppendUint32(b, uint32(int32(v)))
+		case dtype.E4M3:
+			b = append(b, dtype.ToE4M3(v))
+		case dtype.Int8:
+			b = append(b, byte(int8(v)))
 		default:
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 		}

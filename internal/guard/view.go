@@ -103,6 +103,10 @@ func (v *View) Encode() []byte {
 			b = binary.LittleEndian.AppendUint32(b, uint32(int32(x)))
 		case dtype.Bool:
 			b = append(b, byte(x))
+		case dtype.E4M3:
+			b = append(b, dtype.ToE4M3(float32(x)))
+		case dtype.Int8:
+			b = append(b, byte(int8(max(-128, min(x, 127))))) // garbage may be beyond, or NaN
 		default:
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
 		}
@@ -146,6 +150,10 @@ func (v *View) decode(b []byte, i int) float64 {
 		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
 	case dtype.Bool:
 		return float64(b[i])
+	case dtype.E4M3:
+		return float64(dtype.FromE4M3(b[i]))
+	case dtype.Int8:
+		return float64(int8(b[i]))
 	}
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
 }

@@ -36,4 +36,10 @@ layout(push_constant, scalar) uniform Params {
     uint cos_offset;
     uint sin_offset;
     uint batch_idx_offset;
+#ifdef CACHE8
+    uint k_scale_offset;
+    uint k_scale_stride_h;  // of e4m3
+    uint v_scale_offset;
+    uint v_scale_stride_h;
+#endif
 } p;

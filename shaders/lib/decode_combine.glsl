@@ -34,7 +34,7 @@ void store_row(const Part part, const uint r, const uint quad_col, float m, floa
         l = fma(l, alpha, exp2(sink - top));
         m = top;
     }
-    const vec4 x = o * (inverse_sum(l) * alpha);
+    const vec4 x = o * VALUE_SCALED(part, inverse_sum(l) * alpha);
     const uint at = p.o_offset + part.batch * p.o_stride_b + head * p.o_stride_h + query * p.o_stride_s + quad_col * 4;
     [[unroll]] for (uint e = 0; e < 4; e++) {
         o1[at + e] = NARROW(x[e]);

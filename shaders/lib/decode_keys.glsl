@@ -78,16 +78,16 @@ float over_keys(float x) {
 
 // load_row_k returns load number i of a row of K, and load_row_v of V. Lanes beyond the row
 // load its start, so that no load is conditional, and take zeros.
-uvec4 load_row_k(const uint at, const uint i) {
+Words load_row_k(const uint at, const uint i) {
     const bool has = HEAD_DIM % (TEAM * VEC) == 0 || column(i) < HEAD_DIM;
-    const uvec4 x = load_k(at + (has ? column(i) : 0), VEC);
-    return has ? x : uvec4(0);
+    const Words x = load_k(at + (has ? column(i) : 0), VEC);
+    return has ? x : Words(0);
 }
 
-uvec4 load_row_v(const uint at, const uint i) {
+Words load_row_v(const uint at, const uint i) {
     const bool has = VALUE_DIM % (TEAM * VEC) == 0 || column(i) < VALUE_DIM;
-    const uvec4 x = load_v(at + (has ? column(i) : 0), VEC);
-    return has ? x : uvec4(0);
+    const Words x = load_v(at + (has ? column(i) : 0), VEC);
+    return has ? x : Words(0);
 }
 
 // read_keys sums up the part's keys. Each subgroup takes every STRIPES-th tile.
@@ -114,7 +114,7 @@ void read_keys(const Part part, inout Sums sums) {
             const bool has = HEAD_DIM % (TEAM * VEC) == 0 || column(i) < HEAD_DIM;
             const uvec4 x = has ? load_q(at + column(i), VEC) : uvec4(0);
             [[unroll]] for (uint e = 0; e < QUADS; e++) {
-                q[(r * K_LOADS + i) * QUADS + e] = quad(x, e) * p.scale_log2;
+                q[(r * K_LOADS + i) * QUADS + e] = quad(x, e) * SCORE_SCALE(part);
             }
         }
     }
@@ -128,7 +128,7 @@ void read_keys(const Part part, inout Sums sums) {
         }
     }
     [[dont_unroll]] for (; tile < end; tile += STRIPES) {
-        uvec4 k[4 * K_LOADS], v[4 * V_LOADS];
+        Words k[4 * K_LOADS], v[4 * V_LOADS];
         uint v_at[4];
         [[unroll]] for (uint j = 0; j < 4; j++) {
             const uint key = key_of(part, tile, j);
@@ -157,7 +157,7 @@ void read_keys(const Part part, inout Sums sums) {
         }
         [[unroll]] for (uint j = 0; j < 4; j++) {
             [[unroll]] for (uint i = 0; i < K_LOADS * QUADS; i++) {
-                const vec4 x = quad(k[j * K_LOADS + i / QUADS], i % QUADS);
+                const vec4 x = WORDS_QUAD(k[j * K_LOADS + i / QUADS], i % QUADS);
                 [[unroll]] for (uint r = 0; r < ROWS; r++) {
                     const vec4 y = q[r * K_LOADS * QUADS + i];
                     s[r][j] = fma(x.w, y.w, fma(x.z, y.z, fma(x.y, y.y, fma(x.x, y.x, s[r][j]))));
@@ -188,7 +188,7 @@ void read_keys(const Part part, inout Sums sums) {
         [[unroll]] for (uint j = 0; j < 4; j++) {
             vec4 x[V_LOADS * QUADS];
             [[unroll]] for (uint i = 0; i < V_LOADS * QUADS; i++) {
-                x[i] = quad(v[j * V_LOADS + i / QUADS], i % QUADS);
+                x[i] = WORDS_QUAD(v[j * V_LOADS + i / QUADS], i % QUADS);
             }
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 const float w = subgroupShuffle(own[r], team() * TEAM + j * (TEAM / 4));

@@ -13,14 +13,24 @@
 //     a load of V   lane 4g + t: columns 64*n + 8*g of keys 2t, 2t+1, 2t+8, 2t+9; columns 2a and
 //                   2a+1 of them are elements 0 to 3 and 4 to 7 of product 4n + a
 //     so O          of product 4n + a, row g: columns 64*n + 16*t + 2a, + 8, + 1, + 9
+//
+// Of a cache of 8 bits the same loads have 8 bytes, and there are twice as many keys in a tile
+// (lib/decode_loads8.glsl).
 #ifndef LIB_DECODE_OPERANDS_GLSL
 #define LIB_DECODE_OPERANDS_GLSL
+
+#ifdef CACHE8  // operands are float16 whatever the format of Q
+#undef T
+#undef WEIGHT_TO_T
+#define T float16_t
+#define WEIGHT_TO_T(x) T(x)
+#endif
 
 #define MatA coopmat<T, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define MatB coopmat<T, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 #define MatC coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 
-#ifdef ELEM_F16
+#if defined(ELEM_F16) || defined(CACHE8)
 #define FROM_BITS(x) uint16BitsToHalf(uint16_t(x))
 #else
 #define FROM_BITS(x) uintBitsToBFloat16EXT(uint16_t(x))
@@ -72,6 +82,7 @@ shared uvec4 q_rows[ROW_TILES * K_LOADS * 2 * 32];
 DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)
 
+#ifndef CACHE8
 // share_q puts the operands of the part's rows into shared memory. The whole workgroup calls it.
 void share_q(const Part part) {
     barrier();  // q_rows of the part before are read
@@ -82,6 +93,7 @@ void share_q(const Part part) {
     }
     barrier();  // q_rows are written
 }
+#endif
 
 // key_of returns key number j of a tile, or the nearest that some row sees.
 uint key_of(const Part part, const uint tile, const uint j) {
@@ -97,53 +109,10 @@ uint at_key(const uint key, const uint page, const uint stride_b, const uint str
     return page * stride_b + (PAGE_SIZE > 0 ? key % PAGE_SIZE : key) * stride_s;
 }
 
-// A page of 8 keys is half a tile: keys g and 2t, 2t+1 are of the first, the others of the second.
-const uint HALVES = PAGE_SIZE == 8 ? 2 : 1;
-
-// pages_of returns the pages of both halves of a tile.
-uvec2 pages_of(const Part part, const uint tile) {
-    if (PAGE_SIZE == 0) {
-        return uvec2(part.cache);
-    }
-    const uint first = look_up(part, key_of(part, tile, 0));
-    return uvec2(first, HALVES == 2 ? look_up(part, key_of(part, tile, 8)) : first);
-}
-
-// Words are a lane's 16 bytes of keys g and g + 8, or of its four keys of V, of a tile.
-struct Keys {
-    uvec4 at[2 * K_LOADS];
-};
-
-struct Values {
-    uvec4 at[4 * V_LOADS];
-};
-
-// Lanes beyond a row load its start, so that no load is conditional, and take zeros.
-void load_keys(const Part part, const uint tile, const uvec2 page, inout Keys k) {
-    [[unroll]] for (uint i = 0; i < 2; i++) {
-        const uint at = p.k_offset + part.kv_head * p.k_stride_h + at_key(key_of(part, tile, lane_g() + 8 * i), page[i], p.k_stride_b, p.k_stride_s);
-        [[unroll]] for (uint n = 0; n < K_LOADS; n++) {
-            const uint col = n * 32 + lane_t() * 8;
-            const bool has = HEAD_DIM % 32 == 0 || col < HEAD_DIM;
-            const uvec4 x = load_k(at + (has ? col : 0), VEC);
-            k.at[i * K_LOADS + n] = has ? x : uvec4(0);
-        }
-    }
-}
-
-uint value_column(const uint n) {
-    return (column_part() * V_LOADS + n) * 64 + lane_g() * 8;
-}
-
-void load_values(const Part part, const uint tile, const uvec2 page, inout Values v) {
-    [[unroll]] for (uint j = 0; j < 4; j++) {
-        const uint at = p.v_offset + part.kv_head * p.v_stride_h + at_key(key_of(part, tile, value_key(j)), page[j / 2], p.v_stride_b, p.v_stride_s);
-        [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
-            const bool has = VALUE_DIM % (64 * COLUMN_PARTS) == 0 || value_column(n) < VALUE_DIM;
-            const uvec4 x = load_v(at + (has ? value_column(n) : 0), VEC);
-            v.at[j * V_LOADS + n] = has ? x : uvec4(0);
-        }
-    }
-}
+#ifdef CACHE8
+#include "decode_loads8.glsl"
+#else
+#include "decode_loads16.glsl"
+#endif
 
 #endif

@@ -49,4 +49,10 @@ layout(push_constant, scalar) uniform Params {
     uint sinks_offset;
     uint left_pad_offset;
     uint batch_idx_offset;
+#ifdef CACHE8
+    uint k_scale_offset;
+    uint k_scale_stride_h;  // of e4m3
+    uint v_scale_offset;
+    uint v_scale_stride_h;
+#endif
 } p;

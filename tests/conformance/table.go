@@ -58,10 +58,18 @@ func Table() []Entry {
 		`,"Backward":true,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Stored":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Chunk":1}`).Halves = true
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
-	cache := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"HeadDim":40,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8`
+	cached := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8,`
+	cache := cached + `"HeadDim":40`
 	add("decode", "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
 		`decode:{`+cache+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Own = true
 	add("append", "attention.Append attention.KVCache.Append", nil, `append:{`+cache+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Own = true
+	for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
+		more := fmt.Sprintf(`"HeadDim":64,"Scales":"heads","Cache":%d`, format)
+		add("decode-"+format.String(), "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
+			`decode:{`+cached+more+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Halves = true
+		add("append-"+format.String(), "attention.Append attention.KVCache.Append", nil,
+			`append:{`+cached+more+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Halves = true
+	}
 	add("advance", "attention.Advance attention.KVCache.Advance", nil, `append:{`+cache+`,"Advance":5,"Lens":[3,60],`+data+`}`)
 	add("page-table", "attention.PageTable", paths(attention.Scalar), `decode:{`+cache+`,"CSR":true,"Impl":"$impl","Lens":[3,60],`+data+`}`)
 	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)

@@ -51,14 +51,20 @@ O = softmax(scale * Q * Kᵀ) * V, on a Vulkan device.
 
 The input file holds the tensors
     q            (batch, heads, queries, headdim), F16, BF16 or F32
-    k_cache      (batch, max_keys, kv-heads, headdim), as q
-    v_cache      (batch, max_keys, kv-heads, valuedim), as q
+    k_cache      (batch, max_keys, kv-heads, headdim), as q, or in 8 bits
+    v_cache      (batch, max_keys, kv-heads, valuedim), as k_cache
     seq_lens     (batch), I32: the keys of each sequence
 or, where the cache is in pages,
     k_cache      (pages, page, kv-heads, headdim), page a power of two from 8 on
     v_cache      (pages, page, kv-heads, valuedim)
     block_table  (batch, max_pages), I32: the pages of each sequence, in order;
                  what its keys do not need may be anything
+A cache in 8 bits has
+    k_cache      F8_E4M3, and k_scale and v_scale (kv-heads), F32, which may both be left
+                 out: elements times the scale of their head
+or  k_cache      I8, and k_scale and v_scale (batch, max_keys, kv-heads, headdim/32 or
+                 valuedim/32), F16, or likewise with pages: q8_0
+with q in 16 bits.
 Heads is a multiple of kv-heads, headdim and valuedim are multiples of 8 up to
 256, and there are at most 64 queries. With --layout hnd the kv-heads of a cache come
 before its keys. The output file gets
@@ -127,6 +133,7 @@ type decodeFlags struct {
 	batch, heads, kvHeads, queries, headDim, valueDim int
 	pageSize                                          int
 	keys                                              keyCounts
+	cache                                             attention.CacheFormat
 	dtype                                             dtype.DType
 	alibi                                             attention.ALiBi
 	sinks                                             bool
@@ -148,6 +155,7 @@ func (d *decodeFlags) Add(f *pflag.FlagSet, sizes bool) {
 		IntVar(f, &d.headDim, "headdim", "elements of a head, a multiple of 8 up to 256 (default 128, or 64)")
 		IntVar(f, &d.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")
 		DTypeVar(f, &d.dtype, "dtype", "float16, bfloat16 (default on a GPU) or float32")
+		f.Var(Value[attention.CacheFormat]{&d.cache, parseCacheFormat, "FORMAT"}, "cache-dtype", "what the cache stores: same (default) as --dtype, e4m3 or q8_0 in 8 bits")
 		IntVar(f, &d.pageSize, "page-size", "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages")
 	}
 	if sizes {
@@ -205,9 +213,12 @@ func (d *decodeFlags) Several(cpu bool) ([]bench.Op, error) {
 	if d.set.Changed("keys") {
 		keys = d.keys
 	}
-	p.ALiBi, p.Sinks = d.alibi, d.sinks
+	p.ALiBi, p.Sinks, p.Cache = d.alibi, d.sinks, d.cache
 	var list []bench.Op
 	for _, part := range d.parts {
+		if part != readPart && p.Cache != attention.CacheSame {
+			return nil, fmt.Errorf("--cache-dtype %v is for --part decode, not %s", p.Cache, part)
+		}
 		if part == prefillPart {
 			o, err := newPrefillOp(p, keys, d.layout == layoutHND)
 			if err != nil {

@@ -5,11 +5,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 )
 
 // decodeNames are the tensors that an input file may hold.
-var decodeNames = []string{"q", "k_cache", "v_cache", "seq_lens", "block_table", "cache_batch_idx", "left_pad", "tree_mask", "bias", "alibi_slopes", "sinks", "k_new", "v_new"}
+var decodeNames = []string{"q", "k_cache", "v_cache", "k_scale", "v_scale", "seq_lens", "block_table", "cache_batch_idx", "left_pad", "tree_mask", "bias", "alibi_slopes", "sinks", "k_new", "v_new"}
 
 // Inputs implements namer.
 func (d *decodeFlags) Inputs() []string { return decodeNames }
@@ -48,6 +49,9 @@ func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
 		if shape[2] == 0 {
 			return nil, fmt.Errorf(`tensor "k_new": shape %v has no keys`, shape)
 		}
+		if p.Cache != attention.CacheSame {
+			return nil, fmt.Errorf(`tensor "k_new": nothing is appended to a cache of %v from a file`, p.Cache)
+		}
 		p.NewKeys, o.part, o.file = shape[2], stepPart, true
 	}
 	if err := p.Validate(); err != nil {
@@ -84,20 +88,21 @@ func (o *decodeOp) readCache(in File) error {
 	if o.heads {
 		axes[1], axes[2] = axes[2], axes[1]
 	}
-	k, kFormat, err := h.Floats("k_cache", axes...)
+	o.readCacheFormat(h)
+	k, kFormat, err := o.cacheFloats(h, "k_cache", axes...)
 	if err != nil {
 		return err
 	}
 	axes[3] = "valuedim"
-	v, vFormat, err := h.Floats("v_cache", axes...)
+	v, vFormat, err := o.cacheFloats(h, "v_cache", axes...)
 	if err != nil {
 		return err
 	}
 	switch {
-	case kFormat != format:
+	case p.Cache == attention.CacheSame && kFormat != format:
 		return fmt.Errorf(`tensor "k_cache": dtype %s differs from %s of q`, bench.FileDType(kFormat), bench.FileDType(format))
-	case vFormat != format:
-		return fmt.Errorf(`tensor "v_cache": dtype %s differs from %s of q`, bench.FileDType(vFormat), bench.FileDType(format))
+	case vFormat != kFormat:
+		return fmt.Errorf(`tensor "v_cache": dtype %s differs from %s of k_cache`, bench.FileDType(vFormat), bench.FileDType(kFormat))
 	case !slices.Equal(v[:3], k[:3]):
 		return fmt.Errorf(`tensor "v_cache": shape %v differs from %v of k_cache before the last axis`, v, k)
 	case k[3] != q[3]:

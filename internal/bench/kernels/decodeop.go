@@ -25,6 +25,7 @@ type decodeOp struct {
 	tables decodeTables
 	keys   string // the lengths as --keys has them
 	heads  bool   // the cache has heads before keys
+	scaled bool   // heads of a cache of e4m3 have scales
 	config *attention.DecodeConfig
 	tuning *kit.Tuning
 	state  *decodeState
@@ -53,6 +54,9 @@ func (o *decodeOp) Describe() string {
 	fmt.Fprintf(&b, "%v: batch %d, heads %d, kv-heads %d, keys %s, queries %d, headdim %d", p.DType, p.Batch, p.NumHeads, p.NumKVHeads, o.keys, p.SeqQ, p.HeadDim)
 	if p.PageSize > 0 {
 		fmt.Fprintf(&b, ", pages of %d", p.PageSize)
+	}
+	if p.Cache != attention.CacheSame {
+		fmt.Fprintf(&b, ", a cache of %v", p.Cache)
 	}
 	if o.heads {
 		b.WriteString(", heads before keys")
@@ -92,7 +96,7 @@ func (o *decodeOp) Keys() []bench.Key {
 		{Name: "part", Value: string(o.part)}, {Name: "steps", Value: max(o.steps, 1)},
 		{Name: "dtype", Value: p.DType.String()}, {Name: "batch", Value: p.Batch}, {Name: "heads", Value: p.NumHeads}, {Name: "kv_heads", Value: p.NumKVHeads},
 		{Name: "queries", Value: p.SeqQ}, {Name: "keys", Value: keys}, {Name: "head_dim", Value: p.HeadDim}, {Name: "value_dim", Value: p.ValueHeadDim()},
-		{Name: "page_size", Value: p.PageSize}, {Name: "layout", Value: o.layout()}, {Name: "causal", Value: p.Causal}, {Name: "scale", Value: p.Scale},
+		{Name: "cache_dtype", Value: p.Cache.String()}, {Name: "page_size", Value: p.PageSize}, {Name: "layout", Value: o.layout()}, {Name: "causal", Value: p.Causal}, {Name: "scale", Value: p.Scale},
 		{Name: "window", Value: p.Window.String()}, {Name: "softcap", Value: p.Softcap}, {Name: "alibi", Value: p.ALiBi.String()}, {Name: "sinks", Value: p.Sinks},
 	}
 }
@@ -127,30 +131,20 @@ func (o *decodeOp) Amounts() []bench.Amount {
 }
 
 // cacheShapes returns those of K and V as they lie in memory.
-func (o *decodeOp) cacheShapes() (k, v []int) {
-	k, v = o.p.KShape(), o.p.VShape()
-	if !o.heads {
-		k[1], k[2], v[1], v[2] = k[2], k[1], v[2], v[1]
-	}
-	return k, v
-}
+func (o *decodeOp) cacheShapes() (k, v []int) { return o.memory(o.p.KShape()), o.memory(o.p.VShape()) }
 
 // Tensors implements bench.Op.
 func (o *decodeOp) Tensors() []bench.OpTensor {
 	p := &o.p
-	k, v := o.cacheShapes()
 	cache := bench.Input
 	if o.file && o.part == stepPart || o.part == appendPart {
 		cache = bench.Update
 	}
-	list := []bench.OpTensor{
-		{Name: "q", DType: p.DType, Shape: p.QShape()},
-		{Name: "k_cache", DType: p.DType, Shape: k, Role: cache},
-		{Name: "v_cache", DType: p.DType, Shape: v, Role: cache},
+	list := slices.Concat([]bench.OpTensor{{Name: "q", DType: p.DType, Shape: p.QShape()}}, o.cacheTensors(cache), []bench.OpTensor{
 		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Ints: o.tables.lens, Most: p.SeqKV},
 		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: bench.Output},
 		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: bench.Output},
-	}
+	})
 	if p.PageSize > 0 {
 		list = append(list, bench.OpTensor{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Ints: o.tables.blocks, Free: true})
 	}
@@ -217,12 +211,14 @@ func (o *decodeOp) tensors(c *vk.Cmd, t map[string]vk.Tensor) (attention.DecodeT
 			return attention.DecodeTensors{}, err
 		}
 	}
-	k, v := t["k_cache"], t["v_cache"]
-	if !o.heads {
-		k, v = k.Permute(0, 2, 1, 3), v.Permute(0, 2, 1, 3)
+	k, v, kScale, vScale := t["k_cache"], t["v_cache"], t["k_scale"], t["v_scale"]
+	for _, x := range []*vk.Tensor{&k, &v, &kScale, &vScale} {
+		if !o.heads && len(x.Shape) == 4 {
+			*x = x.Permute(0, 2, 1, 3)
+		}
 	}
 	return attention.DecodeTensors{
-		Q: t["q"], K: k, V: v, O: t["o"], LSE: t["lse"],
+		Q: t["q"], K: k, V: v, KScale: kScale, VScale: vScale, O: t["o"], LSE: t["lse"],
 		SeqLens: t["seq_lens"], BlockTable: t["block_table"], CacheBatchIdx: t["cache_batch_idx"], LeftPad: t["left_pad"], TreeMask: t["tree_mask"],
 		Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], State: o.state.t,
 	}, nil
@@ -272,7 +268,7 @@ func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Refere
 // many to each as there are queries. Pages of the sequences lie in a random order; their number and
 // the capacity are what the keys need.
 func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool, part decodePart, steps int) (*decodeOp, error) {
-	o := &decodeOp{p: p, keys: keys.text, heads: heads, part: part, steps: steps, state: &decodeState{}}
+	o := &decodeOp{p: p, keys: keys.text, heads: heads, part: part, steps: steps, scaled: p.Cache == attention.CacheE4M3, state: &decodeState{}}
 	o.p.SeqKV, o.p.PageSize = 1, 0
 	if err := o.p.Validate(); err != nil { // before anything is made of it
 		return o, err

@@ -160,10 +160,10 @@ func (o *decodeOp) newKeys(in *ref.DecodeInputs[float32]) (list []newKey) {
 
 // appended returns the caches after all steps.
 func (o *decodeOp) appended(in *ref.DecodeInputs[float32], t map[string][]float32) (k, v []float32) {
-	k, v = t["k_cache"], t["v_cache"]
 	if o.part == readPart {
-		return k, v
+		return o.cacheValues(t, "k"), o.cacheValues(t, "v")
 	}
+	k, v = t["k_cache"], t["v_cache"]
 	k, v = slices.Clone(k), slices.Clone(v)
 	dk, dv := o.p.HeadDim, o.p.ValueHeadDim()
 	for _, x := range o.newKeys(in) {

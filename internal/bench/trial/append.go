@@ -25,6 +25,7 @@ type appendProblem struct {
 	Lens      []int // SeqLens; where they leave no room, nothing is written
 	KeysFirst bool  // the axis of keys is before that of heads in memory
 	NoQ       bool
+	Scales    cacheScales
 	Advance   int // if it is not 0, the call is Advance by so many keys
 	kernelData
 }
@@ -48,8 +49,9 @@ func (p *appendProblem) decode() *decodeProblem {
 // room reports whether the new keys of a sequence have places.
 func (p *appendProblem) room(b int) bool { return p.Lens[b]+p.NewKeys <= p.SeqKV }
 
-// rotate returns row, at a position, as RoPE makes it, and how far each element may be off.
-func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int) (out, bounds []float64) {
+// rotate returns row, at a position, as RoPE makes it, and how far each element may be off, if it is
+// rounded to numbers that are eps times as large apart, and least at least.
+func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int, eps, least float64) (out, bounds []float64) {
 	out, bounds = slices.Clone(row), make([]float64, len(row))
 	half := p.RoPE.Dims / 2
 	for i := range half {
@@ -61,7 +63,7 @@ func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int) 
 		out[x], out[y] = row[x]*c-row[y]*s, row[y]*c+row[x]*s
 		// Two products and a sum in float32, rounded to the format, which may be subnormal there.
 		size := max(row[x], -row[x]) + max(row[y], -row[y])
-		bounds[x] = (p.DType.Eps()+0x1p-21)*size + 0x1p-24
+		bounds[x] = (eps+0x1p-21)*size + least
 		bounds[y] = bounds[x]
 	}
 	return out, bounds
@@ -99,12 +101,8 @@ func (p *appendProblem) tensors() []guard.Tensor {
 	if p.RoPE.Dims > 0 {
 		cos, sin = attention.RoPETable(p.SeqKV, p.RoPE.Dims, 10000)
 	}
-	update := func(name string, shape []int, stream int) guard.Tensor {
-		t := guard.Tensor{Name: name, DType: p.DType, Shape: shape, Values: p.plain(stream, p.DType, product(shape), 1), Bounds: make([]float64, product(shape))}
-		t.Want = slices.Clone(t.Values)
-		return t
-	}
-	k, v, q := update("k", d.memory(p.KShape()), 0), update("v", d.memory(p.VShape()), 1), update("q", p.QShape(), 2)
+	k, v, q := p.update("k", p.CacheDType(), d.memory(p.KShape()), 0), p.update("v", p.CacheDType(), d.memory(p.VShape()), 1), p.update("q", p.DType, p.QShape(), 2)
+	scales := p.scales(&k, &v)
 	newK := guard.Tensor{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Values: p.numbers(3, p.DType, product(p.NewKShape()), orOne(p.Magnitude))}
 	for i, x := range newK.Values { // rotated, they must have room in the format
 		if limit := most(p.DType) / 2; max(x, -x) > limit {
@@ -112,13 +110,19 @@ func (p *appendProblem) tensors() []guard.Tensor {
 		}
 	}
 	newV := guard.Tensor{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Values: p.numbers(4, p.DType, product(p.NewVShape()), orOne(p.Second))}
+	var list []guard.Tensor
 	want := []float64{0}
-	if !p.want(&in, cos, sin, &k, &v, &q, &newK, &newV) {
+	if !p.want(&in, cos, sin, &k, &v, &q, &newK, &newV, &scales) {
 		want[0] = 1 // BAD_LENGTH of lib/cache_status.glsl
 	}
-	list := []guard.Tensor{k, v, newK, newV,
-		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Values: ints(lens)},
-		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Values: []float64{0}, Want: want}}
+	for _, s := range scales {
+		if len(s.Values) > 0 {
+			list = append(list, s)
+		}
+	}
+	list = append(list, k, v, newK, newV,
+		guard.Tensor{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Values: ints(lens)},
+		guard.Tensor{Name: "state", DType: dtype.Int32, Shape: []int{1}, Values: []float64{0}, Want: want})
 	if p.PageSize > 0 {
 		list = append(list, guard.Tensor{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Values: ints(in.BlockTable)})
 	}
@@ -142,9 +146,51 @@ func (p *appendProblem) tensors() []guard.Tensor {
 	return list
 }
 
-// want puts into k, v and q what the call makes of them, and reports whether all sequences have
+// update returns a tensor that the call writes parts of.
+func (p *appendProblem) update(name string, format dtype.DType, shape []int, stream int) guard.Tensor {
+	t := guard.Tensor{Name: name, DType: format, Shape: shape, Values: p.before(stream, format, product(shape)), Bounds: make([]float64, product(shape))}
+	t.Want = slices.Clone(t.Values)
+	return t
+}
+
+// scales returns those of k and v, with nothing in them if these have none, and says where both lie.
+func (p *appendProblem) scales(k, v *guard.Tensor) (scales [2]guard.Tensor) {
+	if p.Cache == attention.CacheSame {
+		return scales
+	}
+	names, magnitudes, shapes := []string{"k_scale", "v_scale"}, []float64{orOne(p.Magnitude), orOne(p.Second)}, [][]int{p.KScaleShape(), p.VScaleShape()}
+	for i, t := range []*guard.Tensor{k, v} {
+		if x := p.headScales(&p.DecodeProblem, p.Scales, i, magnitudes[i]); x != nil {
+			scales[i] = guard.Tensor{Name: names[i], Shape: []int{len(x)}, Values: x}
+		}
+		if p.Cache == attention.CacheQ8_0 {
+			scales[i] = p.update(names[i], p.ScaleDType(), p.decode().memory(shapes[i]), 5+i)
+		}
+		t.Place, scales[i].Place = p.cachePlaces(&p.DecodeProblem, i)
+	}
+	return scales
+}
+
+// want8 puts a row of head h, which may be off by bounds, into row number `at` of k or v of a cache of
+// 8 bits, and into the scales of q8_0.
+func (p *appendProblem) want8(t, scales *guard.Tensor, at, h int, row, bounds []float64) {
+	scale := 1.0
+	if n := len(scales.Values); p.Cache == attention.CacheE4M3 && n > 0 {
+		scale = scales.Values[h%n]
+	}
+	s := store8(p.Cache, row, bounds, scale)
+	copy(t.Want[at*len(row):], s.elements)
+	copy(t.Bounds[at*len(row):], s.bounds)
+	if p.Cache == attention.CacheQ8_0 {
+		n := len(s.scales)
+		copy(scales.Want[at*n:], s.scales)
+		copy(scales.Bounds[at*n:], s.scaleBounds)
+	}
+}
+
+// want puts into k, v, their scales and q what the call makes of them, and reports whether all sequences have
 // room.
-func (p *appendProblem) want(in *ref.DecodeInputs[float64], cos, sin []float32, k, v, q, newK, newV *guard.Tensor) (all bool) {
+func (p *appendProblem) want(in *ref.DecodeInputs[float64], cos, sin []float32, k, v, q, newK, newV *guard.Tensor, scales *[2]guard.Tensor) (all bool) {
 	all = true
 	dv := p.ValueHeadDim()
 	for b := range p.Batch {
@@ -155,16 +201,23 @@ func (p *appendProblem) want(in *ref.DecodeInputs[float64], cos, sin []float32, 
 		for h := range p.NumKVHeads {
 			for i := range p.NewKeys {
 				from, at := (b*p.NumKVHeads+h)*p.NewKeys+i, p.row(in, b, h, p.Lens[b]+i)
-				rotated, bounds := p.rotate(newK.Values[from*p.HeadDim:][:p.HeadDim], cos, sin, p.Lens[b]+i)
+				newKey, newValue := newK.Values[from*p.HeadDim:][:p.HeadDim], newV.Values[from*dv:][:dv]
+				if p.Cache != attention.CacheSame {
+					rotated, bounds := p.rotate(newKey, cos, sin, p.Lens[b]+i, 0, 0)
+					p.want8(k, &scales[0], at, h, rotated, bounds)
+					p.want8(v, &scales[1], at, h, newValue, make([]float64, dv))
+					continue
+				}
+				rotated, bounds := p.rotate(newKey, cos, sin, p.Lens[b]+i, p.DType.Eps(), 0x1p-24)
 				copy(k.Want[at*p.HeadDim:], rotated)
 				copy(k.Bounds[at*p.HeadDim:], bounds)
-				copy(v.Want[at*dv:], newV.Values[from*dv:][:dv])
+				copy(v.Want[at*dv:], newValue)
 			}
 		}
 		for h := range p.NumHeads {
 			for i := range p.SeqQ {
 				at := ((b*p.NumHeads+h)*p.SeqQ + i) * p.HeadDim
-				rotated, bounds := p.rotate(q.Values[at:][:p.HeadDim], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+i, 0))
+				rotated, bounds := p.rotate(q.Values[at:][:p.HeadDim], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+i, 0), p.DType.Eps(), 0x1p-24)
 				copy(q.Want[at:], rotated)
 				copy(q.Bounds[at:], bounds)
 			}
@@ -195,12 +248,9 @@ func (p *appendProblem) Check(ctx context.Context, r *Runner) error {
 		if p.Advance != 0 {
 			return attention.Advance(c, t["seq_lens"], p.Advance)
 		}
-		k, v := t["k"], t["v"]
-		if p.KeysFirst {
-			k, v = k.Permute(0, 2, 1, 3), v.Permute(0, 2, 1, 3)
-		}
+		k, v, kScale, vScale := p.decode().cache(t)
 		return attention.Append(c, attention.AppendTensors{
-			NewK: t["new_k"], NewV: t["new_v"], K: k, V: v, Q: t["q"], Cos: t["cos"], Sin: t["sin"],
+			NewK: t["new_k"], NewV: t["new_v"], K: k, V: v, KScale: kScale, VScale: vScale, Q: t["q"], Cos: t["cos"], Sin: t["sin"],
 			SeqLens: t["seq_lens"], BlockTable: t["block_table"], CacheBatchIdx: t["cache_batch_idx"], State: t["state"],
 		}, p.AppendProblem)
 	})
@@ -223,6 +273,8 @@ func (p *appendProblem) Smaller() (list []Problem) {
 		func(q *appendProblem) { q.RoPE.Interleaved = false },
 		func(q *appendProblem) { q.KeysFirst, q.NoQ = false, false },
 		func(q *appendProblem) { q.ValueDim = 0 },
+		func(q *appendProblem) { q.Cache, q.Scales = attention.CacheSame, noScales },
+		func(q *appendProblem) { q.Scales = noScales },
 		func(q *appendProblem) { q.Batch, q.Lens = 1, q.Lens[:1] },
 		func(q *appendProblem) { q.Batch, q.Lens = 1, q.Lens[len(q.Lens)-1:] },
 		func(q *appendProblem) { q.NumHeads, q.NumKVHeads = 1, 1 },
@@ -246,6 +298,7 @@ func drawAppend(family, rng *rand.Rand, s Space) Problem {
 	if family.IntN(4) == 0 {
 		p.ValueDim = decodeDim(family)
 	}
+	p.Scales = drawCacheFormat(family, &p.DecodeProblem)
 	switch family.IntN(4) {
 	case 0, 1:
 		p.RoPE.Dims = p.HeadDim

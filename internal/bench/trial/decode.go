@@ -29,6 +29,7 @@ type decodeProblem struct {
 	Shared    bool // sequences may have pages in common
 	CSR       bool // pages are lists, from which PageTable makes block_table and seq_lens
 	Hiding    bool // the bias is -Inf for one key in eight
+	Scales    cacheScales
 	Config    *attention.DecodeConfig
 	kernelData
 }
@@ -65,6 +66,9 @@ func (p *decodeProblem) inputs() ref.DecodeInputs[float64] {
 	in.Q = p.numbers(0, p.DType, product(p.QShape()), orOne(p.Magnitude))
 	in.K = p.numbers(1, p.DType, product(p.KShape()), orOne(p.Second))
 	in.V = p.numbers(2, p.DType, product(p.VShape()), 1)
+	if p.Cache != attention.CacheSame { // of 8 bits, of what float32 has
+		in.K, in.V = p.numbers(1, dtype.Float32, len(in.K), min(orOne(p.Second), 100)), p.numbers(2, dtype.Float32, len(in.V), 1)
+	}
 	p.hideUnseen(&in)
 	if p.Bias.On {
 		in.Bias = p.plain(3, p.Bias.DType, product(p.BiasShape()), 1)
@@ -171,6 +175,29 @@ func (p *decodeProblem) memory(shape []int) []int {
 // tensors returns those of the call.
 func (p *decodeProblem) tensors() ([]guard.Tensor, error) {
 	in := p.inputs()
+	k := guard.Tensor{Name: "k", DType: p.CacheDType(), Shape: p.memory(p.KShape()), Values: in.K}
+	v := guard.Tensor{Name: "v", DType: p.CacheDType(), Shape: p.memory(p.VShape()), Values: in.V}
+	var scales []guard.Tensor
+	if p.Cache != attention.CacheSame {
+		for i, x := range []struct {
+			t     *guard.Tensor
+			to    *[]float64
+			shape []int
+			size  float64
+		}{{&k, &in.K, p.KScaleShape(), min(orOne(p.Second), 100)}, {&v, &in.V, p.VScaleShape(), 1}} {
+			perHead := p.headScales(&p.DecodeProblem, p.Scales, i, x.size)
+			c := quantise(&p.DecodeProblem, p.KeysFirst, *x.to, x.t.Shape[3], perHead)
+			x.t.Values, *x.to = c.Stored, c.Values
+			s := guard.Tensor{Name: x.t.Name + "_scale", DType: p.ScaleDType(), Shape: []int{len(perHead)}, Values: perHead}
+			if p.Cache == attention.CacheQ8_0 {
+				s.Shape, s.Values = p.memory(x.shape), c.Scales
+			}
+			x.t.Place, s.Place = p.cachePlaces(&p.DecodeProblem, i)
+			if len(s.Values) > 0 {
+				scales = append(scales, s)
+			}
+		}
+	}
 	heads, err := ref.Decode(in, p.DecodeProblem, 0)
 	if err != nil {
 		return nil, err
@@ -197,8 +224,8 @@ func (p *decodeProblem) tensors() ([]guard.Tensor, error) {
 	state := make([]float64, product(p.StateShape()))
 	list := []guard.Tensor{
 		{Name: "q", DType: p.DType, Shape: p.QShape(), Values: in.Q},
-		{Name: "k", DType: p.DType, Shape: p.memory(p.KShape()), Values: in.K},
-		{Name: "v", DType: p.DType, Shape: p.memory(p.VShape()), Values: in.V},
+		k,
+		v,
 		o,
 		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Values: ints(in.SeqLens)},
 		{Name: "state", DType: dtype.Int32, Shape: p.StateShape(), Values: state, Want: state},
@@ -223,7 +250,18 @@ func (p *decodeProblem) tensors() ([]guard.Tensor, error) {
 	if p.CSR {
 		list = p.asLists(list, &in)
 	}
-	return list, nil
+	return append(list, scales...), nil
+}
+
+// cache returns K, V and their scales of a call, with the axes that those have there.
+func (p *decodeProblem) cache(t map[string]vk.Tensor) (k, v, kScale, vScale vk.Tensor) {
+	list := []vk.Tensor{t["k"], t["v"], t["k_scale"], t["v_scale"]}
+	for i, x := range list {
+		if p.KeysFirst && len(x.Shape) == 4 {
+			list[i] = x.Permute(0, 2, 1, 3)
+		}
+	}
+	return list[0], list[1], list[2], list[3]
 }
 
 // asLists makes block_table and seq_lens of list outputs, and adds what PageTable makes them of. Before
@@ -264,10 +302,7 @@ func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 	}
 	tensors = append(tensors, p.workspace(plan.Workspace(), 0)...)
 	return p.check(ctx, r, "decode", tensors, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		k, v := t["k"], t["v"]
-		if p.KeysFirst {
-			k, v = k.Permute(0, 2, 1, 3), v.Permute(0, 2, 1, 3)
-		}
+		k, v, kScale, vScale := p.cache(t)
 		if p.CSR {
 			err := attention.PageTable(c, attention.PageTableTensors{
 				Indptr: t["indptr"], Indices: t["indices"], LastPageLen: t["last_page_len"],
@@ -280,7 +315,7 @@ func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 		opt := p.options()
 		opt.Workspace = t[workspaceName].Buffer
 		return attention.Decode(c, attention.DecodeTensors{
-			Q: t["q"], K: k, V: v, O: t["o"], LSE: t["lse"], SeqLens: t["seq_lens"], BlockTable: t["block_table"],
+			Q: t["q"], K: k, V: v, KScale: kScale, VScale: vScale, O: t["o"], LSE: t["lse"], SeqLens: t["seq_lens"], BlockTable: t["block_table"],
 			CacheBatchIdx: t["cache_batch_idx"], LeftPad: t["left_pad"], TreeMask: t["tree_mask"], Bias: t["bias"],
 			ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], State: t["state"],
 		}, p.DecodeProblem, opt)
@@ -317,6 +352,8 @@ func (p *decodeProblem) Smaller() (list []Problem) {
 		func(q *decodeProblem) { q.Sinks = false },
 		func(q *decodeProblem) { q.Causal = false },
 		func(q *decodeProblem) { q.ValueDim = 0 },
+		func(q *decodeProblem) { q.Cache, q.Scales = attention.CacheSame, noScales },
+		func(q *decodeProblem) { q.Scales = noScales },
 		func(q *decodeProblem) { q.Scale = 0 },
 		func(q *decodeProblem) { q.NewKeys = 0 },
 		func(q *decodeProblem) { q.KeysFirst, q.NoLSE, q.Shared, q.Hiding = false, false, false, false },

@@ -31,6 +31,7 @@ func drawDecode(family, rng *rand.Rand, s Space) Problem {
 	if family.IntN(4) == 0 {
 		p.ValueDim = decodeDim(family)
 	}
+	p.Scales = drawCacheFormat(family, &p.DecodeProblem)
 	p.decodeFeatures(family)
 	p.kernelData = drawData(family, rng)
 	if family.IntN(2) > 0 && p.Impl != attention.Auto {
@@ -106,6 +107,9 @@ func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.
 	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Keys: 4, Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
 	if impl == attention.CoopMat {
 		c.Rows, c.Keys, c.Subgroups = one(family, 16, 32), 16, one(family, 1, 2, 4, 8, 16)
+		if typical.Cache != attention.CacheSame {
+			c.Keys = one(family, 16, 32)
+		}
 	}
 	// Sizes are drawn later.
 	typical.Batch, typical.NumHeads, typical.NumKVHeads, typical.SeqQ, typical.SeqKV = 1, 1, 1, 1, 256

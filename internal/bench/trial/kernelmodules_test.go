@@ -80,7 +80,11 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		if p.Advance != 0 {
 			return []string{"attention_advance"}
 		}
-		m.add("attention_append", p.DType)
+		name := "attention_append"
+		if p.Cache != attention.CacheSame {
+			name += "_cache8"
+		}
+		m.add(name, p.DType)
 	case *gemmGroupProblem:
 		opt, err := p.options()
 		require.NoError(t, err)

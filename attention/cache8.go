@@ -1,0 +1,196 @@
+package attention
+
+import (
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A CacheFormat is what a cache of keys and values stores. Those of 8 bits have queries of
+// float16 or bfloat16, and what is read of them is multiplied in float16, or float32 on the scalar path, and
+// added in float32.
+//
+//	CacheSame   the problem's DType
+//	CacheE4M3   dtype.E4M3, times a float32 of the key head, of K and of V (1 without): 1 byte
+//	CacheQ8_0   dtype.Int8 times a float16 of each block of 32 elements of a row: 34/32 bytes
+//
+// The numbers of q8_0 are those of ggml's, but ggml has the scale of a block before its 32 integers:
+// here integers and scales are tensors of their own, so that both are aligned. head_dim and
+// value_dim are multiples of 32.
+//
+// Append rounds to nearest, ties to even. In e4m3 what is beyond ±448 times the scale becomes
+// that, and NaN becomes the NaN of the format, 0x7f, which Decode reads as 480. In q8_0 the scale is
+// the largest magnitude of a block by 127, 515.5 at most (127 times that is a float16), the integers are -127 to 127, and NaN becomes
+// 0. An element of q8_0 is the float16 nearest to the product with its scale.
+type CacheFormat uint8
+
+// The formats of caches.
+const (
+	CacheSame CacheFormat = iota
+	CacheE4M3
+	CacheQ8_0
+)
+
+var cacheFormats = [...]string{CacheSame: "same", CacheE4M3: "e4m3", CacheQ8_0: "q8_0"}
+
+// String returns the name: same, e4m3, q8_0.
+func (f CacheFormat) String() string {
+	if int(f) < len(cacheFormats) {
+		return cacheFormats[f]
+	}
+	return fmt.Sprintf("CacheFormat(%d)", uint8(f))
+}
+
+// ParseCacheFormat reads what String writes.
+func ParseCacheFormat(name string) (CacheFormat, error) {
+	for f, s := range cacheFormats {
+		if s == name {
+			return CacheFormat(f), nil
+		}
+	}
+	return 0, fmt.Errorf("attention: cache format %q is not one of same, e4m3, q8_0", name)
+}
+
+// QuantBlock is how many elements of a row have a scale in CacheQ8_0.
+const QuantBlock = 32
+
+// cacheAlignment is what rows of a cache of 8 bits begin at multiples of, in bytes.
+const cacheAlignment = 8
+
+// CacheDType returns the format of K and V.
+func (p DecodeProblem) CacheDType() dtype.DType {
+	switch p.Cache {
+	case CacheE4M3:
+		return dtype.E4M3
+	case CacheQ8_0:
+		return dtype.Int8
+	}
+	return p.DType
+}
+
+// ScaleDType returns the format of KScale and VScale: float16 with CacheQ8_0, else float32.
+func (p DecodeProblem) ScaleDType() dtype.DType {
+	if p.Cache == CacheQ8_0 {
+		return dtype.Float16
+	}
+	return dtype.Float32
+}
+
+// KScaleShape returns (num_kv_heads) with CacheE4M3, KShape with head_dim/32 with CacheQ8_0, else nil.
+func (p DecodeProblem) KScaleShape() []int { return p.scaleShape(p.KShape()) }
+
+// VScaleShape returns that of V.
+func (p DecodeProblem) VScaleShape() []int { return p.scaleShape(p.VShape()) }
+
+func (p *DecodeProblem) scaleShape(shape []int) []int {
+	switch p.Cache {
+	case CacheE4M3:
+		return []int{p.NumKVHeads}
+	case CacheQ8_0:
+		shape[3] /= QuantBlock
+		return shape
+	}
+	return nil
+}
+
+// cacheBytes returns the bytes of so many elements of the cache, with their scales.
+func (p *DecodeProblem) cacheBytes(elements float64) float64 {
+	if p.Cache == CacheQ8_0 {
+		return elements * (1 + 2.0/QuantBlock)
+	}
+	return elements * float64(p.CacheDType().Size())
+}
+
+// validateFormat is Validate of Cache.
+func (p *DecodeProblem) validateFormat() error {
+	switch {
+	case p.Cache > CacheQ8_0:
+		return fmt.Errorf("attention: %v is no format of a cache", p.Cache)
+	case p.Cache != CacheSame && p.DType == dtype.Float32:
+		return fmt.Errorf("attention: a cache of %v has queries of float16 or bfloat16, not %v", p.Cache, p.DType)
+	case p.Cache == CacheQ8_0 && p.HeadDim%QuantBlock != 0:
+		return fmt.Errorf("attention: head_dim=%d is not a multiple of %d, a block of %v", p.HeadDim, QuantBlock, p.Cache)
+	case p.Cache == CacheQ8_0 && p.ValueHeadDim()%QuantBlock != 0:
+		return fmt.Errorf("attention: value_dim=%d is not a multiple of %d, a block of %v", p.ValueHeadDim(), QuantBlock, p.Cache)
+	}
+	return nil
+}
+
+// scaleArguments returns KScale and VScale, of which those of CacheE4M3 may have one element, or be
+// left out, both.
+func (p *DecodeProblem) scaleArguments(k, v *vk.Tensor) []argument.Argument {
+	kShape, vShape := p.KScaleShape(), p.VScaleShape()
+	on := p.Cache == CacheQ8_0 || p.Cache == CacheE4M3 && !(k.IsZero() && v.IsZero())
+	if p.Cache == CacheE4M3 {
+		for _, x := range []struct {
+			t     *vk.Tensor
+			shape *[]int
+		}{{k, &kShape}, {v, &vShape}} {
+			if len(x.t.Shape) == 1 && x.t.Shape[0] == 1 {
+				*x.shape = x.t.Shape
+			}
+		}
+	}
+	return []argument.Argument{argument.New("k_scale", *k, on, p.ScaleDType(), kShape), argument.New("v_scale", *v, on, p.ScaleDType(), vShape)}
+}
+
+// checkCache returns an error unless the rows of a cache of 8 bits, which fits the problem, and
+// their scales lie as kernels read them.
+func (p *DecodeProblem) checkCache(name string, k, v, kScale, vScale *vk.Tensor) error {
+	if p.Cache == CacheSame {
+		return nil
+	}
+	for _, x := range []struct {
+		name     string
+		t, scale *vk.Tensor
+	}{{"k", k, kScale}, {"v", v, vScale}} {
+		if !x.t.Aligned(cacheAlignment) {
+			return fmt.Errorf("%s: %s has strides %v and offset %d: rows of a cache of %v begin at multiples of %d", name, x.name, x.t.Strides, x.t.Offset, p.Cache, cacheAlignment)
+		}
+		for axis := range 3 {
+			if p.Cache == CacheQ8_0 && stride(x.t, axis) != QuantBlock*stride(x.scale, axis) {
+				return fmt.Errorf("%s: %s_scale has strides %v, want those of %s, %v, divided by %d", name, x.name, x.scale.Strides, x.name, x.t.Strides, QuantBlock)
+			}
+		}
+	}
+	return nil
+}
+
+// cacheSpec is the specialization that all kernels have for caches of 8 bits.
+type cacheSpec struct {
+	Format uint32 `glsl:"CACHE_FORMAT"`
+	Scaled bool   `glsl:"SCALED"`
+}
+
+func newCacheSpec(p *DecodeProblem, kScale *vk.Tensor) cacheSpec {
+	return cacheSpec{Format: uint32(p.Cache - CacheE4M3), Scaled: !kScale.IsZero()}
+}
+
+// cacheParams are their push constants.
+type cacheParams struct {
+	KScaleOffset  uint32 `glsl:"k_scale_offset"`
+	KScaleStrideH uint32 `glsl:"k_scale_stride_h"`
+	VScaleOffset  uint32 `glsl:"v_scale_offset"`
+	VScaleStrideH uint32 `glsl:"v_scale_stride_h"`
+}
+
+func newCacheParams(p *DecodeProblem, k, v *vk.Tensor) cacheParams {
+	x := cacheParams{KScaleOffset: uint32(k.Offset), VScaleOffset: uint32(v.Offset)}
+	if p.Cache == CacheE4M3 {
+		x.KScaleStrideH, x.VScaleStrideH = stride(k, 0), stride(v, 0)
+	}
+	return x
+}
+
+// cacheBuffers is how many bindings they have beside those of other caches.
+const cacheBuffers = 2
+
+// alignable returns a list with the tensors of a cache in it, if rows of those may begin anywhere.
+func (p *DecodeProblem) alignable(list []*vk.Tensor, cache ...*vk.Tensor) []*vk.Tensor {
+	if p.Cache != CacheSame {
+		return list
+	}
+	return append(list, cache...)
+}

@@ -1,0 +1,155 @@
+package attention_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// cache8 is a cache of 8 bits with one sequence and one head, and keys that are appended to it.
+type cache8 struct {
+	p attention.AppendProblem
+	t attention.AppendTensors
+}
+
+func newCache8(t *testing.T, dev *vk.Device, format attention.CacheFormat, keys int) *cache8 {
+	p := attention.AppendProblem{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+		Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: keys, HeadDim: 64, DType: dtype.BFloat16,
+	}, NewKeys: keys, Cache: format}}
+	tensor := func(name string, f dtype.DType, shape []int) vk.Tensor {
+		x, err := dev.NewTensor(name, f, shape...)
+		require.NoError(t, err)
+		t.Cleanup(x.Close)
+		require.NoError(t, x.Zero(t.Context()))
+		return x
+	}
+	return &cache8{p, attention.AppendTensors{
+		NewK: tensor("new_k", p.DType, p.NewKShape()), NewV: tensor("new_v", p.DType, p.NewVShape()),
+		K: tensor("k", p.CacheDType(), p.KShape()), V: tensor("v", p.CacheDType(), p.VShape()),
+		KScale: tensor("k_scale", p.ScaleDType(), p.KScaleShape()), VScale: tensor("v_scale", p.ScaleDType(), p.VScaleShape()),
+		SeqLens: tensor("seq_lens", dtype.Int32, p.SeqLensShape()), State: tensor("state", dtype.Int32, p.StateShape()),
+	}}
+}
+
+// append stores rows as keys and as values, and returns what is in the cache then, bytes and scales.
+func (x *cache8) append(t *testing.T, dev *vk.Device, rows []float32) (stored []byte, scales []float32) {
+	require.NoError(t, x.t.NewK.Upload(t.Context(), rows))
+	require.NoError(t, x.t.NewV.Upload(t.Context(), rows))
+	c, err := dev.NewCmd("append")
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, attention.Append(c, x.t, x.p))
+	require.NoError(t, c.Submit(t.Context()))
+	stored, values := make([]byte, len(rows)), make([]byte, len(rows))
+	require.NoError(t, x.t.K.DownloadRaw(t.Context(), stored))
+	require.NoError(t, x.t.V.DownloadRaw(t.Context(), values))
+	require.Equal(t, stored, values)
+	return stored, elements(t, x.t.KScale)
+}
+
+// TestRoundTrip bounds what is lost by storing keys in 8 bits.
+func TestRoundTrip(t *testing.T) {
+	dev := vktest.Open(t)
+	const keys = 50
+	r := rand.New(rand.NewPCG(1, 1))
+	rows := make([]float32, keys*64)
+	for i := range rows {
+		rows[i] = dtype.BFloat16.Round(float32(r.NormFloat64() * math.Exp2(float64(i/64%10)-5)))
+	}
+	t.Run("e4m3", func(t *testing.T) {
+		x := newCache8(t, dev, attention.CacheE4M3, keys)
+		const scale = 0.25
+		require.NoError(t, x.t.KScale.Upload(t.Context(), []float32{scale}))
+		require.NoError(t, x.t.VScale.Upload(t.Context(), []float32{scale}))
+		stored, _ := x.append(t, dev, rows)
+		for i, b := range stored {
+			require.Equal(t, dtype.ToE4M3(rows[i]/scale), b, "%v", rows[i])
+			// Four bits of a number, or half of the smallest one; 448 is enough here.
+			require.InDelta(t, rows[i], dtype.FromE4M3(b)*scale, max(math.Abs(float64(rows[i]))/16, scale*0x1p-10))
+		}
+	})
+	t.Run("q8_0", func(t *testing.T) {
+		x := newCache8(t, dev, attention.CacheQ8_0, keys)
+		stored, scales := x.append(t, dev, rows)
+		for block, d := range scales {
+			top := 0.0
+			for _, y := range rows[block*32:][:32] {
+				top = max(top, math.Abs(float64(y)))
+			}
+			require.InEpsilon(t, top/127, d, 0x1p-11)
+			for i, y := range rows[block*32:][:32] {
+				// Half a step; the largest may be beyond 127 of a scale that was rounded down.
+				require.InDelta(t, y, float32(int8(stored[block*32+i]))*d, float64(d)/2+top*0x1p-11)
+			}
+		}
+	})
+}
+
+// TestCache8Limits stores what the formats do not have.
+func TestCache8Limits(t *testing.T) {
+	dev := vktest.Open(t)
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	rows := make([]float32, 64)
+	copy(rows, []float32{nan, inf, -inf, 448, 456, -1e30, 0x1p-9, 0x1p-10, 0x3p-10, -0x1p-20, 17, 19})
+	x := newCache8(t, dev, attention.CacheE4M3, 1)
+	x.t.KScale, x.t.VScale = vk.Tensor{}, vk.Tensor{}
+	require.NoError(t, x.t.NewK.Upload(t.Context(), rows))
+	require.NoError(t, x.t.NewV.Upload(t.Context(), rows))
+	c, err := dev.NewCmd("append")
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, attention.Append(c, x.t, x.p))
+	require.NoError(t, c.Submit(t.Context()))
+	stored := make([]byte, 64)
+	require.NoError(t, x.t.K.DownloadRaw(t.Context(), stored))
+	require.Equal(t, byte(0x7f), stored[0]&0x7f)
+	require.Equal(t, []byte{0x7e, 0xfe, 0x7e, 0x7e, 0xfe, 1, 0, 2, 0x80, 0x58, 0x5a, 0}, stored[1:13])
+
+	x = newCache8(t, dev, attention.CacheQ8_0, 1)
+	copy(rows, []float32{nan, inf, -inf, 1e30, 515, -515, 0, 0, 0, 0, 0, 0})
+	copy(rows[32:], []float32{127, 0.5, 1.5, 2.5, -0.5, -1.5})
+	stored, scales := x.append(t, dev, rows)
+	require.Equal(t, []float32{515.5, 1}, scales)
+	require.Equal(t, []byte{0, 127, 0x81, 127, 1, 0xff, 0, 0}, stored[:8])
+	require.Equal(t, []byte{127, 0, 2, 2, 0, 0xfe, 0, 0}, stored[32:40], "ties to even")
+}
+
+// TestCache8Refuses has what the host sees of caches of 8 bits.
+func TestCache8Refuses(t *testing.T) {
+	dev := vktest.Open(t)
+	for _, row := range []struct {
+		format attention.CacheFormat
+		change func(t *attention.AppendTensors)
+		want   string
+	}{
+		{attention.CacheE4M3, func(x *attention.AppendTensors) { x.K.DType = dtype.Int8 }, "k is int8, want e4m3"},
+		{attention.CacheQ8_0, func(x *attention.AppendTensors) { x.V.DType = dtype.E4M3 }, "v is e4m3, want int8"},
+		{attention.CacheE4M3, func(x *attention.AppendTensors) { x.KScale = vk.Tensor{} }, "k_scale has no buffer"},
+		{attention.CacheQ8_0, func(x *attention.AppendTensors) { x.VScale = vk.Tensor{} }, "v_scale has no buffer"},
+		{attention.CacheQ8_0, func(x *attention.AppendTensors) { x.KScale.DType = dtype.BFloat16 }, "k_scale is bfloat16, want float16"},
+		{attention.CacheSame, func(x *attention.AppendTensors) { x.K, x.V = x.NewK, x.NewV }, "k_scale is given, but the problem has none"},
+		{attention.CacheE4M3, func(x *attention.AppendTensors) { x.K.Offset += 4 },
+			"k has strides [384 384 64 1] and offset 4: rows of a cache of e4m3 begin at multiples of 8"},
+		{attention.CacheQ8_0, func(x *attention.AppendTensors) { x.K.Strides = []int{384, 384, 128, 1} }, "k_scale has strides [12 12 2 1], want those of k, [384 384 128 1], divided by 32"},
+	} {
+		x := newCache8(t, dev, max(row.format, attention.CacheE4M3), 6)
+		x.p.Cache, x.p.NewKeys, x.p.SeqKV = row.format, 3, 3
+		for _, y := range []*vk.Tensor{&x.t.NewK, &x.t.NewV, &x.t.K, &x.t.V, &x.t.KScale, &x.t.VScale} {
+			if len(y.Shape) == 4 {
+				*y = y.Slice(2, 0, 3)
+			}
+		}
+		row.change(&x.t)
+		c, err := dev.NewCmd("append")
+		require.NoError(t, err)
+		require.ErrorContains(t, attention.Append(c, x.t, x.p), "attention: append: "+row.want)
+		c.Close()
+	}
+}

@@ -1,0 +1,58 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+)
+
+// A Cache8 is K or V of a cache of 8 bits (attention.CacheFormat).
+type Cache8[T Float] struct {
+	Stored []T // numbers of e4m3, or the integers of q8_0
+	Scales []T // of q8_0: of each block
+	Values []T // what they stand for
+}
+
+// MaxQ8Scale is the largest scale that Append makes: 127 times it is a float16.
+const MaxQ8Scale = 515.5
+
+// Quantise returns rows of dim elements as Append stores them. Those of e4m3 have the scale that
+// scale returns of a row's number; nil: 1. What is NaN is stored as NaN, in q8_0 with its block, though
+// Append has zeros there: it marks what is not to be read.
+func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(row int) T) Cache8[T] {
+	c := Cache8[T]{Stored: make([]T, len(x)), Values: make([]T, len(x))}
+	if format == attention.CacheE4M3 {
+		for i := range x {
+			s := T(1)
+			if scale != nil {
+				s = scale(i / dim)
+			}
+			c.Stored[i] = T(dtype.FromE4M3(dtype.ToE4M3(float32(x[i] / s))))
+			c.Values[i] = c.Stored[i] * s
+		}
+		return c
+	}
+	c.Scales = make([]T, len(x)/attention.QuantBlock)
+	for b := range c.Scales {
+		at := b * attention.QuantBlock
+		block := x[at : at+attention.QuantBlock]
+		top := 0.0
+		for _, y := range block {
+			top = max(top, math.Abs(float64(y)))
+		}
+		d := dtype.Float16.Round(float32(min(top/127, MaxQ8Scale)))
+		if math.IsNaN(top) {
+			d = float32(math.NaN())
+		}
+		c.Scales[b] = T(d)
+		for i, y := range block {
+			q := 0.0
+			if d > 0 {
+				q = max(-127, min(math.RoundToEven(float64(y)/float64(d)), 127))
+			}
+			c.Stored[at+i], c.Values[at+i] = T(q), T(dtype.Float16.Round(float32(q)*d))
+		}
+	}
+	return c
+}

@@ -1,0 +1,158 @@
+package trial
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
+)
+
+// cacheScales says which scales the key heads of a cache of e4m3 have.
+type cacheScales string
+
+const (
+	noScales  cacheScales = ""
+	oneScale  cacheScales = "one" // for all heads
+	allScales cacheScales = "heads"
+)
+
+// drawCacheFormat draws the format of a cache, for a problem whose dimensions are drawn, and makes
+// these fit.
+func drawCacheFormat(family *rand.Rand, p *attention.DecodeProblem) cacheScales {
+	if p.Cache = one(family, attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0); p.DType == dtype.Float32 {
+		p.Cache = attention.CacheSame
+	}
+	if p.Cache == attention.CacheQ8_0 {
+		p.HeadDim, p.ValueDim = blocks(p.HeadDim), blocks(p.ValueDim)
+	}
+	if p.Cache == attention.CacheE4M3 {
+		return one(family, noScales, oneScale, allScales, allScales)
+	}
+	return noScales
+}
+
+// blocks rounds up to blocks of q8_0.
+func blocks(n int) int {
+	return (n + attention.QuantBlock - 1) / attention.QuantBlock * attention.QuantBlock
+}
+
+// headScales returns what a cache of e4m3 has for K, stream 0, or V: with it the largest numbers
+// are a few times 448 or less.
+func (d *kernelData) headScales(p *attention.DecodeProblem, kind cacheScales, stream int, magnitude float64) []float64 {
+	if p.Cache != attention.CacheE4M3 || kind == noScales {
+		return nil
+	}
+	rng := d.rng(30 + stream)
+	scales := make([]float64, p.NumKVHeads)
+	for h := range scales {
+		scales[h] = float64(float32(magnitude * d.largest() / 448 * math.Exp2(4*rng.Float64()-2)))
+	}
+	if kind == oneScale {
+		return scales[:1]
+	}
+	return scales
+}
+
+// headOf returns the key head of a row of a cache.
+func headOf(p *attention.DecodeProblem, keysFirst bool, row int) int {
+	if keysFirst {
+		return row % p.NumKVHeads
+	}
+	return row / p.KShape()[2] % p.NumKVHeads
+}
+
+// quantise returns rows of K or V, as they lie in memory, as a cache of 8 bits with the scales of heads.
+func quantise(p *attention.DecodeProblem, keysFirst bool, x []float64, dim int, scales []float64) ref.Cache8[float64] {
+	return ref.Quantise(p.Cache, x, dim, func(row int) float64 {
+		switch len(scales) {
+		case 0:
+			return 1
+		case 1:
+			return scales[0]
+		}
+		return scales[headOf(p, keysFirst, row)]
+	})
+}
+
+// cachePlaces returns where tensor i, of a cache of 8 bits, and its scales lie: rows at multiples of
+// 8 bytes, and the scales of blocks as their elements do.
+func (d *kernelData) cachePlaces(p *attention.DecodeProblem, i int) (elements, scales *guard.Place) {
+	if d.Layout == "" || d.Layout == "p" {
+		return &guard.Place{}, &guard.Place{}
+	}
+	rng := d.rng(1000 + i)
+	rows, matrices, offset := rng.IntN(3), rng.IntN(4), 8*rng.IntN(9)
+	scales = &guard.Place{Offset: rng.IntN(9), RowGap: rows, MatrixGap: matrices}
+	unit := attention.QuantBlock
+	if p.Cache == attention.CacheE4M3 {
+		unit, scales = 8, &guard.Place{Offset: rng.IntN(9)}
+	}
+	return &guard.Place{Offset: offset, RowGap: unit * rows, MatrixGap: unit * matrices}, scales
+}
+
+// before returns what a tensor that a call updates holds before.
+func (d *kernelData) before(stream int, format dtype.DType, n int) []float64 {
+	switch format {
+	case dtype.E4M3:
+		x := d.plain(stream, dtype.Float32, n, 10)
+		return ref.Quantise(attention.CacheE4M3, x, n, nil).Stored
+	case dtype.Int8:
+		x := make([]float64, n)
+		rng := d.rng(stream)
+		for i := range x {
+			x[i] = float64(rng.IntN(255) - 127)
+		}
+		return x
+	}
+	return d.plain(stream, format, n, 1)
+}
+
+// A stored8 is what Append makes of a row, where its roundoff decides between neighbours the middle of
+// them, and how far from that they are.
+type stored8 struct{ elements, bounds, scales, scaleBounds []float64 }
+
+func (s *stored8) add(low, high float64) {
+	s.elements, s.bounds = append(s.elements, (low+high)/2), append(s.bounds, (high-low)/2)
+}
+
+// store8 returns what Append stores of a row whose elements may be off by bounds, in the format of a
+// cache of 8 bits, in e4m3 with a scale.
+func store8(format attention.CacheFormat, row, bounds []float64, scale float64) (s stored8) {
+	const eps = 0x1p-21 // of a division in float32
+	nearest := func(x float64) float64 { return float64(dtype.FromE4M3(dtype.ToE4M3(float32(x)))) }
+	if format == attention.CacheE4M3 {
+		for i, x := range row {
+			off := bounds[i] + eps*math.Abs(x)
+			s.add(nearest((x-off)/scale), nearest((x+off)/scale))
+		}
+		return s
+	}
+	half := func(x float64) float64 { return float64(dtype.Float16.Round(float32(min(x, ref.MaxQ8Scale)))) }
+	for at := 0; at < len(row); at += attention.QuantBlock {
+		low, high := 0.0, 0.0 // the largest magnitude
+		for i := at; i < at+attention.QuantBlock; i++ {
+			x := math.Abs(row[i])
+			low, high = max(low, x-bounds[i]), max(high, x+bounds[i])
+		}
+		dLow, dHigh := half(low/127*(1-eps)), half(high/127*(1+eps))
+		s.scales, s.scaleBounds = append(s.scales, (dLow+dHigh)/2), append(s.scaleBounds, (dHigh-dLow)/2)
+		for i := at; i < at+attention.QuantBlock; i++ {
+			off := bounds[i] + eps*math.Abs(row[i])
+			qLow, qHigh := 127.0, -127.0
+			for _, d := range []float64{dLow, dHigh} {
+				for _, x := range []float64{row[i] - off, row[i] + off} {
+					q := 0.0
+					if d > 0 {
+						q = max(-127, min(math.RoundToEven(x/d), 127))
+					}
+					qLow, qHigh = min(qLow, q), max(qHigh, q)
+				}
+			}
+			s.add(qLow, qHigh)
+		}
+	}
+	return s
+}

@@ -1,0 +1,168 @@
+// append_cache8: new keys and values become 8 bits (attention_append.comp, lib/cache8.glsl). What
+// is rotated is not rounded in between.
+#ifndef LIB_APPEND_CACHE8_GLSL
+#define LIB_APPEND_CACHE8_GLSL
+
+#include "narrow_f16.glsl"
+
+const uint ITEM = CACHE_FORMAT == Q8_0 ? BLOCK : 8;  // elements
+const uint ITEM_QUADS = ITEM / 4;
+
+// to_e4m3 rounds to the nearest e4m3 number, ties to even, and returns its bits: 448 for what is
+// beyond.
+uint to_e4m3(const float x) {
+    const uint bits = floatBitsToUint(x);
+    const uint magnitude = bits & 0x7fffffffu;
+    uint b;
+    if (magnitude > 0x7f800000u) {
+        b = 0x7fu;  // NaN
+    } else if (magnitude >= 0x43e00000u) {
+        b = 0x7eu;  // 448
+    } else if (magnitude >= 0x3c800000u) {
+        b = (magnitude - (120u << 23) + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20;  // exponent bias 127 to 7
+    } else {
+        // Subnormal: the last kept bit, 2^-9, is the last bit of a float in [2^14, 2^15), so
+        // this addition rounds.
+        precise const float y = uintBitsToFloat(magnitude) + 16384.0;
+        b = floatBitsToUint(y) - 0x46800000u;
+    }
+    return bits >> 24 & 0x80u | b;
+}
+
+// q8_scale returns the bits of the float16 that a block is stored with. Elements that are NaN, which
+// q8_0 has not, are 0 from then on.
+uint q8_scale(inout vec4 x[ITEM_QUADS]) {
+    float top = 0.0;
+    [[unroll]] for (uint i = 0; i < ITEM_QUADS; i++) {
+        [[unroll]] for (uint e = 0; e < 4; e++) {
+            const uint magnitude = floatBitsToUint(x[i][e]) & 0x7fffffffu;
+            if (magnitude > 0x7f800000u) {
+                x[i][e] = 0.0;
+            } else {
+                top = max(top, uintBitsToFloat(magnitude));
+            }
+        }
+    }
+    return narrow_f16(min(top / 127.0, 515.5));  // of which 127 are a float16
+}
+
+// q8_word returns four elements times the inverse of their scale as bytes.
+uint q8_word(const vec4 x, const float inverse) {
+    const uvec4 q = uvec4(ivec4(clamp(roundEven(x * inverse), -127.0, 127.0))) & 0xffu;
+    return q.x | q.y << 8 | q.z << 16 | q.w << 24;
+}
+
+// turned returns element `column` of the new key whose row begins at `row`, rotated.
+float turned(const uint row, const uint position, const uint column) {
+    const float own = WIDEN(new_k1[row + column]);
+    if (column >= ROTARY) {
+        return own;
+    }
+    const uint half_row = ROTARY / 2;
+    const bool second = INTERLEAVED ? column % 2 == 1 : column >= half_row;
+    const uint angle = INTERLEAVED ? column / 2 : second ? column - half_row : column;
+    const uint partner = INTERLEAVED ? column ^ 1 : second ? angle : column + half_row;
+    const float c = cos_table[p.cos_offset + position * ANGLES + angle];
+    const float s = sin_table[p.sin_offset + position * ANGLES + angle];
+    const float other = WIDEN(new_k1[row + partner]);
+    precise const float result = own * c + (second ? other : -other) * s;
+    return result;
+}
+
+// turned8 sets x and y to eight of them, from a multiple of 8 on.
+void turned8(const uint row, const uint position, const uint column, out vec4 x, out vec4 y) {
+    const uvec4 own = load_new_k(row + column, VEC);
+    x = quad(own, 0);
+    y = quad(own, 1);
+    if (column >= ROTARY) {
+        return;
+    }
+    const uint cos_row = p.cos_offset + position * ANGLES;
+    const uint sin_row = p.sin_offset + position * ANGLES;
+    if (WIDTH != VEC) {
+        [[unroll]] for (uint e = 0; e < 4; e++) {
+            x[e] = turned(row, position, column + e);
+            y[e] = turned(row, position, column + 4 + e);
+        }
+    } else if (INTERLEAVED) {
+        vec4 u = vec4(x.xz, y.xz);
+        vec4 v = vec4(x.yw, y.yw);
+        turn(u, v, cos_of(cos_row, column / 2), sin_of(sin_row, column / 2));
+        x = vec4(u.x, v.x, u.y, v.y);
+        y = vec4(u.z, v.z, u.w, v.w);
+    } else {
+        const bool second = column >= ROTARY / 2;
+        const uint angle = second ? column - ROTARY / 2 : column;
+        const uvec4 partner = load_new_k(row + (second ? angle : column + ROTARY / 2), VEC);
+        const float sign = second ? 1.0 : -1.0;
+        precise const vec4 a = x * cos_of(cos_row, angle) + sign * quad(partner, 0) * sin_of(sin_row, angle);
+        precise const vec4 b = y * cos_of(cos_row, angle + 4) + sign * quad(partner, 1) * sin_of(sin_row, angle + 4);
+        x = a;
+        y = b;
+    }
+}
+
+// DEFINE_STORE_ITEM(name, eights, scales, scale1, offset, stride_h) makes `void name(uint at,
+// uint head, vec4 x[ITEM_QUADS])`, which stores an item as elements `at` and on of a cache.
+#define DEFINE_STORE_ITEM(name, eights, scale, scale1, first, scale_offset, scale_stride_h)                        \
+    void name(const uint at, const uint head, inout vec4 x[ITEM_QUADS]) {                                          \
+        if (CACHE_FORMAT == E4M3) {                                                                                \
+            const float inverse = SCALED ? 1.0 / scale[scale_offset + head * scale_stride_h] : 1.0;                \
+            [[unroll]] for (uint i = 0; i < ITEM_QUADS; i += 2) {                                                  \
+                eights[at / 8 + i / 2] = uvec2(e4m3_word(x[i] * inverse), e4m3_word(x[i + 1] * inverse));          \
+            }                                                                                                      \
+            return;                                                                                                \
+        }                                                                                                          \
+        const uint bits = q8_scale(x);                                                                             \
+        const float d = unpackHalf2x16(bits).x;                                                                    \
+        const float inverse = d > 0.0 ? 1.0 / d : 0.0;                                                             \
+        scale1[scale_offset + (at - first) / BLOCK] = uint16_t(bits);                                              \
+        [[unroll]] for (uint i = 0; i < ITEM_QUADS; i += 2) {                                                      \
+            eights[at / 8 + i / 2] = uvec2(q8_word(x[i], inverse), q8_word(x[i + 1], inverse));                    \
+        }                                                                                                          \
+    }
+
+uint e4m3_word(const vec4 x) {
+    return to_e4m3(x.x) | to_e4m3(x.y) << 8 | to_e4m3(x.z) << 16 | to_e4m3(x.w) << 24;
+}
+
+DEFINE_STORE_ITEM(store_k, k8, k_scale, k_scale1, p.k_offset, p.k_scale_offset, p.k_scale_stride_h)
+DEFINE_STORE_ITEM(store_v, v8, v_scale, v_scale1, p.v_offset, p.v_scale_offset, p.v_scale_stride_h)
+
+// append_k writes item number `item` of the new keys of a sequence with `keys` keys.
+void append_k(const uint batch, const uint cache, const uint keys, const uint item) {
+    const uint column = item % K_ITEMS * ITEM;
+    const uint head = item / K_ITEMS % p.kv_heads;
+    const uint i = item / K_ITEMS / p.kv_heads;
+    const Slot slot = slot_of(batch, cache, keys + i);
+    if (!slot.found) {
+        return;
+    }
+    const uint row = p.new_k_offset + batch * p.new_k_stride_b + head * p.new_k_stride_h + i * p.new_k_stride_s;
+    vec4 x[ITEM_QUADS];
+    [[unroll]] for (uint e = 0; e < ITEM_QUADS; e += 2) {
+        turned8(row, keys + i, column + 4 * e, x[e], x[e + 1]);
+    }
+    store_k(p.k_offset + slot.outer * p.k_stride_b + head * p.k_stride_h + slot.inner * p.k_stride_s + column, head, x);
+}
+
+// append_v does so for the new values.
+void append_v(const uint batch, const uint cache, const uint keys, const uint item) {
+    const uint column = item % V_ITEMS * ITEM;
+    const uint head = item / V_ITEMS % p.kv_heads;
+    const uint i = item / V_ITEMS / p.kv_heads;
+    const Slot slot = slot_of(batch, cache, keys + i);
+    if (!slot.found) {
+        return;
+    }
+    const uint row = p.new_v_offset + batch * p.new_v_stride_b + head * p.new_v_stride_h + i * p.new_v_stride_s;
+    vec4 x[ITEM_QUADS];
+    [[unroll]] for (uint e = 0; e < ITEM_QUADS; e += 2) {
+        const uvec4 a = load_new_v(row + column + 4 * e, VEC);
+        x[e] = quad(a, 0);
+        x[e + 1] = quad(a, 1);
+    }
+    store_v(p.v_offset + slot.outer * p.v_stride_b + head * p.v_stride_h + slot.inner * p.v_stride_s + column, head, x);
+}
+
+#endif
