@@ -117,8 +117,8 @@ func TestBackwardStoredUnsupported(t *testing.T) {
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.DQ.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.RowTiles = 0 }, "coopmat2: a tile size of sg2 rt0 by16 is not positive"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) {
-			c.DQ.Subgroups, c.Stored.Subgroups = 3, 3
-		}, fmt.Sprintf("coopmat2: stream=16 does not divide a block of %d rows, or 8 does not", 3*m)},
+			c.DQ.Subgroups, c.Stored.Subgroups, c.DQ.Stream = 3, 3, 2*m
+		}, fmt.Sprintf("coopmat2: stream=%d does not divide a block of %d rows, or 8 does not", 2*m, 3*m)},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.Stream = 4 * m }, fmt.Sprintf("coopmat2: stream=%d is not a multiple of the matrix size %d that divides a block of %d rows", 4*m, m, 2*m)},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.Subgroups = 3 }, fmt.Sprintf("coopmat2: 3 subgroups of %d keys do not share out a block of %d keys evenly", m, 2*m)},
 		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {

@@ -92,7 +92,7 @@ func TestSharedMemory(t *testing.T) {
 						}
 						check(names.dkv, least, sharedOf(t, names.dkv, &p, bwd), spare+4<<10)
 						check(names.dq, least, sharedOf(t, names.dq, &p, bwd), spare+4<<10)
-						checkStored(t, &b, tiles, spare, check)
+						checkStored(t, &b, tiles, check)
 						fused := BackwardConfig{Impl: impl, Fused: tile}
 						if fused.feasibleFused(large(d.Caps()), &p) == nil {
 							check("fused", leastShared(*d.Caps(), func(caps *vk.Caps) error { return fused.feasibleFused(caps, &p) }),
@@ -126,7 +126,7 @@ func TestSharedMemory(t *testing.T) {
 }
 
 // checkStored checks the kernels between which weights pass through memory.
-func checkStored(t *testing.T, b *backward, tiles [3]int, spare int, check func(name string, least, need, spare int)) {
+func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string, least, need, spare int)) {
 	impl, p, d := b.config.Impl, &b.p, b.c.Device()
 	stored := BackwardConfig{Impl: impl, DQ: b.config.DQ, Stored: BackwardTile{Subgroups: 2 * tiles[0], RowTiles: tiles[1], Stream: tiles[2] / 4}}
 	if stored.feasibleStored(large(d.Caps()), p) != nil {
@@ -139,7 +139,8 @@ func checkStored(t *testing.T, b *backward, tiles [3]int, spare int, check func(
 	store, err := with.storeSpec(shape, true)
 	require.NoError(t, err)
 	least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, p) })
-	check("stored", least, sharedOf(t, bwdStoredKernels[impl], p, store), spare+4<<10)
+	// The products' share is counted as if they had no fragments, which need less.
+	check("stored", least, sharedOf(t, bwdStoredKernels[impl], p, store), 1<<20)
 	check("products", least, sharedOf(t, stored.productsKernel(d.Caps()), p, stored.productsSpec(d.Caps(), p, shape, true)), 1<<20)
 }
 
