@@ -52,7 +52,7 @@ func TestProfileKernels(t *testing.T) {
 	code, stdout, stderr = flashvk("profile", "gmm", dev, "--suite=training", "--small", "--both", "--count=1", "--format=markdown")
 	require.Zero(t, code, stderr)
 	require.Equal(t, 2, strings.Count(stdout, "| # | kernel | does | begin | time |"))
-	require.Equal(t, 2, strings.Count(stdout, "| 3 | gmm\\_bwd.f32 | "))
+	require.Equal(t, 2, strings.Count(stdout, "| 2 | gmm\\_bwd.f32 | "))
 
 	code, stdout, stderr = flashvk("profile", "mlp", dev, "--impl=fused", "--dtype=float32", "--backward")
 	require.Equal(t, 1, code)

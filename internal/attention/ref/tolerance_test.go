@@ -110,7 +110,7 @@ func TestVerify(t *testing.T) {
 // package attention what describes problems, and nothing of what runs them.
 func TestImports(t *testing.T) {
 	describes := map[string]bool{}
-	for _, file := range []string{"problem", "problem_features", "mask", "dropout", "shapes", "counts", "validate", "decode_problem"} {
+	for _, file := range []string{"problem", "problem_features", "mask", "dropout", "shapes", "counts", "validate", "decode_problem", "cache8"} {
 		parsed, err := parser.ParseFile(token.NewFileSet(), "../../../attention/"+file+".go", nil, 0)
 		require.NoError(t, err)
 		for name := range parsed.Scope.Objects {

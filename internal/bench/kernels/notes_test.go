@@ -101,7 +101,7 @@ func TestNotes(t *testing.T) {
 func TestNoteOfDecode(t *testing.T) {
 	d := vktest.Open(t)
 	for _, op := range find(t, "decode").New().Suite(true) {
-		list := []bench.DispatchProfile{{}}
+		list := []bench.DispatchProfile{{TracedDispatch: vk.TracedDispatch{Kernel: "attention_decode.f16"}}}
 		noted := op.(interface {
 			Note(*vk.Caps, string, bench.Pass, []bench.DispatchProfile) error
 		})

@@ -157,7 +157,7 @@ func TestTorch(t *testing.T) {
 
 	script = filepath.Join(filepath.Dir(script), "torch_decode.py")
 	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
-	params := map[string]any{"keys": 4096, "page_size": 0, "window": "off", "softcap": 0, "alibi": "off", "sinks": false}
+	params := map[string]any{"part": "decode", "keys": 4096, "page_size": 0, "window": "off", "softcap": 0, "alibi": "off", "sinks": false}
 	_, err = p.Run(context.Background(), Request{Op: "decode", Params: params}, time.Minute)
 	require.Error(t, err)
 	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
@@ -169,6 +169,7 @@ func TestTorch(t *testing.T) {
 		{"keys", "100..16000", "scaled_dot_product_attention has no sequences of different lengths"},
 		{"page_size", 16, "scaled_dot_product_attention has no pages"},
 		{"sinks", true, "torch_decode.py has no sinks"},
+		{"part", "append", "torch_decode.py has no part append"},
 	} {
 		other := maps.Clone(params)
 		other[x.name] = x.value

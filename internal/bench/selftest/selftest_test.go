@@ -195,8 +195,8 @@ func TestSlow(t *testing.T) {
 			Env:      bench.Environment{CPU: c.cpu},
 			Ceilings: []bench.Ceiling{rate("matrix f16", c.matrix), rate("fma f32", 50e12)},
 			Paths: []Path{
-				{Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass},
-				{Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}, {Impl: attention.Unfused, DType: dtype.Float16, Verdict: Pass},
+				{Kernel: attentionKernel, Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass},
+				{Kernel: attentionKernel, Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}, {Kernel: attentionKernel, Impl: attention.Unfused, DType: dtype.Float16, Verdict: Pass},
 			},
 		}}
 		r.compare(speedProblem(false, dtype.Float16), []bench.Result{result(attention.CoopMat, c.coopmat), result(attention.Scalar, 100), result(attention.Unfused, 400)})
@@ -209,7 +209,7 @@ func TestSlow(t *testing.T) {
 		require.False(t, c.want.Bad())
 	}
 	// A path that is wrong at that size only.
-	r := &run{report: &Report{Paths: []Path{{Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass}, {Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}}}}
+	r := &run{report: &Report{Paths: []Path{{Kernel: attentionKernel, Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass}, {Kernel: attentionKernel, Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}}}}
 	bad := result(attention.CoopMat, 0)
 	bad.Status, bad.Reason = bench.StatusFailed, "O[0] is 1"
 	r.compare(speedProblem(false, dtype.Float16), []bench.Result{bad, result(attention.Scalar, 100)})
@@ -229,9 +229,9 @@ func TestSlow(t *testing.T) {
 func TestSheetLeft(t *testing.T) {
 	var r Report
 	for _, format := range formats {
-		r.Paths = append(r.Paths, Path{Impl: attention.CoopMat, DType: format, Verdict: NotRun, Why: "there was no time for any of 9 cases", Left: 9})
+		r.Paths = append(r.Paths, Path{Kernel: attentionKernel, Impl: attention.CoopMat, DType: format, Verdict: NotRun, Why: "there was no time for any of 9 cases", Left: 9})
 	}
-	r.Paths = append(r.Paths, Path{Impl: attention.Scalar, Verdict: Pass, Right: 3, Left: 2}, Path{Impl: attention.Unfused, Verdict: NotRun, Why: "the test ended before"})
+	r.Paths = append(r.Paths, Path{Kernel: attentionKernel, Impl: attention.Scalar, Verdict: Pass, Right: 3, Left: 2}, Path{Kernel: attentionKernel, Impl: attention.Unfused, Verdict: NotRun, Why: "the test ended before"})
 	var text strings.Builder
 	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table))
 	require.Equal(t, 1, strings.Count(text.String(), "there was no time for "), text.String()[strings.Index(text.String(), "path "):])
@@ -244,7 +244,7 @@ func TestSheet(t *testing.T) {
 	r := Report{
 		Env:      bench.Environment{Device: "GPU"},
 		Ceilings: []bench.Ceiling{{Name: "matrix f16", Wrong: errors.New("element 3 is 1, want 2")}},
-		Paths:    []Path{{Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Wrong, Why: "case\nx: off", Right: 3, Bad: 2, Left: 7, Worst: 0.5}},
+		Paths:    []Path{{Kernel: attentionKernel, Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Wrong, Why: "case\nx: off", Right: 3, Bad: 2, Left: 7, Worst: 0.5}},
 		Took:     1234 * time.Millisecond,
 	}
 	var text strings.Builder
