@@ -131,7 +131,7 @@ func All() []Mutant {
 		{
 			Name: "loss-left", What: "invocations without a token leave what shared memory held before in the sum of the loss",
 			Kernel: "gmm", Modules: "gmm_fwd",
-			Edits: []Edit{{"lib/gmm_loss.glsl", "    sums[tid] = sum;\n", "    if (sum != 0.0) {\n        sums[tid] = sum;\n    }\n"}},
+			Edits: []Edit{{"lib/gmm_loss.glsl", "    sums[tid] = x;\n", "    if (x != 0.0) {\n        sums[tid] = x;\n    }\n"}},
 		},
 	}
 }
