@@ -60,6 +60,7 @@ type Module struct {
 	Fixed   int            `json:"fixed,omitempty"`  // cases of fixed suites that were right
 	Random  map[string]int `json:"random,omitempty"` // random problems that were right, by kernel
 	Wrong   int            `json:"wrong,omitempty"`  // cases and problems
+	Since   *Module        `json:"since,omitempty"`  // of one that is wrong: what was right in runs of other commits after it
 }
 
 // Random is a run of random problems of one kernel.

@@ -97,6 +97,7 @@ func TestParseRefuses(t *testing.T) {
 		{hash("1"), "1", `sha256 "1", not 64 digits`},
 		{`"pass"`, `"fail"`, `verdict "fail" with 0 wrong`},
 		{`,"fixed":1`, "", "nothing ran it"},
+		{`,"fixed":1`, `,"fixed":1,"since":{"sha256":"` + hash("1") + `","fixed":1}`, "runs since it was wrong that are none"},
 		{`"discrete GPU"`, `"toaster"`, "toaster"},
 		{"0x10de", "NVIDIA", "not a record"},
 	} {
@@ -117,6 +118,10 @@ func TestMerge(t *testing.T) {
 		m.conclude()
 		return m
 	}
+	after := func(m Module, since Module) Module {
+		m.Since = &since
+		return m
+	}
 	for _, c := range []struct {
 		name    string
 		a, b, w Module
@@ -129,9 +134,12 @@ func TestMerge(t *testing.T) {
 		{"of one commit it stays", run(one, "x", 3, 5, 1), run(one, "x", 30, 50, 0), run(one, "x", 30, 50, 1)},
 		{"of no commit it stays", run(one, "", 3, 5, 1), run(one, "", 30, 50, 0), run(one, "", 30, 50, 1)},
 		{"of an unknown commit it stays", run(one, "x", 3, 5, 1), run(one, "", 30, 50, 0), run(one, "x", 30, 50, 1)},
-		{"after less it stays", run(one, "x", 3, 5, 1), run(one, "y", 3, 4, 0), run(one, "x", 3, 5, 1)},
-		{"without what failed it stays", run(one, "x", 3, 5, 1), run(one, "y", 3, 5, 0), run(one, "x", 3, 5, 1)},
+		{"after less it stays", run(one, "x", 3, 5, 1), run(one, "y", 3, 4, 0), after(run(one, "x", 3, 5, 1), run(one, "y", 3, 4, 0))},
+		{"without what failed it stays", run(one, "x", 3, 5, 1), run(one, "y", 3, 5, 0), after(run(one, "x", 3, 5, 1), run(one, "y", 3, 5, 0))},
 		{"it goes", run(one, "x", 3, 5, 1), run(one, "y", 3, 6, 0), run(one, "y", 3, 6, 0)},
+		{"it goes after the suite and problems", after(run(one, "x", 3, 5, 1), run(one, "y", 3, 0, 0)), run(one, "z", 0, 6, 0), run(one, "y", 3, 6, 0)},
+		{"wrong again", after(run(one, "x", 3, 5, 1), run(one, "y", 3, 0, 0)), run(one, "z", 0, 6, 1), run(one, "x", 3, 6, 1)},
+		{"of its own commit again", after(run(one, "x", 3, 5, 1), run(one, "y", 3, 0, 0)), run(one, "x", 4, 6, 0), after(run(one, "x", 4, 6, 1), run(one, "y", 3, 0, 0))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := h200(c.a), h200(c.b)

@@ -137,6 +137,8 @@ func Parse(text []byte) (*Record, error) {
 			return nil, fmt.Errorf("module %s has verdict %q with %d wrong", m.Name, m.Verdict, m.Wrong)
 		case m.ran()+m.Wrong == 0:
 			return nil, fmt.Errorf("module %s has a verdict, but nothing ran it", m.Name)
+		case m.Since != nil && (m.Wrong == 0 || m.Since.Wrong > 0 || m.Since.SHA256 != m.SHA256 || m.Since.Since != nil):
+			return nil, fmt.Errorf("module %s has runs since it was wrong that are none", m.Name)
 		}
 		seen[m.Name] = true
 	}

@@ -20,9 +20,9 @@ func SameDevice(a, b *Record) error {
 //
 // Module by module: other SPIR-V in b replaces that of a. Of the same SPIR-V the
 // counts are the larger ones, not the sums, so that merging a run twice is merging it
-// once. If it was wrong in one of them it is wrong, with this exception: b is of another
-// commit, has nothing wrong, and ran at least as many cases and problems of every kind,
-// those that were wrong included. Without "another commit" a failure that comes and
+// once. If it was wrong in one of them it is wrong, until runs of other commits, with nothing
+// wrong and no wrong one among them, have together run at least as many cases and problems of
+// every kind, those that were wrong included (Module.Since). Without "another commit" a failure that comes and
 // goes could be repeated until it goes; with none at all, the mending of what is not
 // SPIR-V, such as a stride or a missing barrier between two kernels, would never show.
 //
@@ -56,10 +56,28 @@ func Merge(a, b *Record) (*Record, error) {
 
 // mergeModule merges runs of the same SPIR-V, b the newer one.
 func mergeModule(a, b Module) Module {
-	mended := a.Wrong > 0 && b.Wrong == 0 && a.Commit != "" && b.Commit != "" && a.Commit != b.Commit && b.covers(&a)
-	if mended {
-		return b // its commit, too: it is the first that is right
+	if a.Wrong == 0 || b.Wrong > 0 || a.Commit == "" || b.Commit == "" || a.Commit == b.Commit {
+		since := a.Since
+		if b.Wrong > 0 {
+			since = b.Since
+		}
+		a = largest(a, b)
+		a.Since = since
+		return a
 	}
+	since := b
+	if a.Since != nil {
+		since = largest(*a.Since, b)
+	}
+	if since.covers(&a) {
+		return since // its commit, too: it is the first that is right
+	}
+	a.Since = &since
+	return a
+}
+
+// largest returns a with the larger counts of both.
+func largest(a, b Module) Module {
 	a.Fixed, a.Wrong = max(a.Fixed, b.Fixed), max(a.Wrong, b.Wrong)
 	for kernel, n := range b.Random {
 		if a.Random == nil {
@@ -86,6 +104,9 @@ func cloneModules(list []Module) []Module {
 	out := slices.Clone(list)
 	for i := range out {
 		out[i].Random = maps.Clone(out[i].Random)
+		if out[i].Since != nil {
+			out[i].Since = &cloneModules([]Module{*out[i].Since})[0]
+		}
 	}
 	return out
 }
