@@ -35,7 +35,7 @@ var hunts = map[string]struct {
 	"partial-left":        {40, 1, nil, ""},
 	"loss-left":           {30, 1, nil, ""},
 	"keys-past-the-last":  {24, 1, []string{"--impl", "scalar"}, ""},
-	"key-after-the-query": {24, 1, []string{"--impl", "scalar"}, ""},
+	"key-after-the-query": {120, 1, []string{"--impl", "scalar"}, ""},
 	"counter-left":        {24, 1, []string{"--impl", "scalar"}, ""},
 }
 

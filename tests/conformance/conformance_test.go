@@ -52,7 +52,8 @@ func TestKernels(t *testing.T) {
 			t.Skip("the device has not all kernels: ", err)
 		}
 		few := slices.DeleteFunc(missing(shaders.Variants(), ran, all, lack[dtype.BFloat16] == nil), func(name string) bool {
-			return strings.HasPrefix(name, "attention_decode") && strings.Contains(name, "_coopmat.") && !chips.Quads(d.Caps())
+			decode := strings.HasPrefix(name, "attention_decode") && strings.Contains(name, "_coopmat.")
+			return (decode || strings.HasPrefix(name, "attention_bwd_products_fragmented")) && !chips.Quads(d.Caps())
 		})
 		require.Empty(t, few, "no problem of the table runs them")
 	})

@@ -85,6 +85,7 @@ func Table() []Entry {
 	add("mlp-bwd", "mlp.Backward", gemms, perceptron, "$more", `,"Backward":true`)
 	heads := `grouped:{"Heads":3,"Tokens":19,"In":24,"Hidden":40,"Out":3,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"$more,` + data + `}`
 	add("heads", "mlp.Forward", gemms, heads, "$more", "")
+	add("heads-packed", "mlp.Forward", matrices, heads, "$more", `,"Narrow":true,"Alpha":1,"Config":"coopmat s1x1 t1x2 k$4side pack fragments g1"`).Halves = true
 	add("heads-bwd", "mlp.Backward", gemms, heads, "$more", `,"Backward":true`)
 	add("heads-bwd-pre", "mlp.Backward", gemms, heads, "$more", `,"Backward":true,"Keep":1`)
 
