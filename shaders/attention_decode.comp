@@ -22,9 +22,10 @@
 // has the products of 16 rows and 16 keys, which a subgroup holds together.
 //
 // A unit is ROWS rows of one key head of one sequence: the queries of a group of heads, one
-// query after the other. Its tiles are TILE keys each. All tiles of all units, in order, are
-// divided evenly among the workgroups, by lengths that only the device knows: a workgroup may
-// have parts of several units, and a unit may have several workgroups. These leave their sums
+// query after the other. Its tiles are TILE keys each. By lengths that only the device knows
+// each unit is divided among as many workgroups as there are for each, or else all tiles of all
+// units, in order, evenly among all workgroups, so that one may have parts of several units and a
+// unit several workgroups. These leave their sums
 // in `parts`, and the last of them to finish combines all, in order: the same bits on every run.
 //
 // Dispatch: any number of workgroups; parts has two places for each.
