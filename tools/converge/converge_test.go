@@ -355,6 +355,18 @@ func TestParseJudged(t *testing.T) {
 	}
 }
 
+// The command as it is started, without arguments, names a line that excuses nothing.
+func TestRunUnused(t *testing.T) {
+	defer func(text string) { judgedText = text }(judgedText)
+	if ok, err := run(false, false, core, []string{}); !ok || err != nil {
+		t.Errorf("judged.txt as it is: ok %v, err %v", ok, err)
+	}
+	judgedText += "\ninside never( barrier#1: a finding that there is not.\n"
+	if ok, err := run(false, false, core, []string{}); ok || err != nil {
+		t.Errorf("with a line that excuses nothing: ok %v, err %v", ok, err)
+	}
+}
+
 // Every module can be read: there is nothing in it that the analysis does not know. And
 // every subgroup operation and barrier of the source is looked at.
 func TestModules(t *testing.T) {

@@ -98,7 +98,7 @@ func run(verbose, bare bool, promise promise, files []string) (ok bool, err erro
 	if err != nil {
 		return false, err
 	}
-	if files == nil {
+	if len(files) == 0 {
 		r.problems = append(r.problems, j.unused()...)
 	}
 	for _, line := range r.lines(verbose) {
