@@ -33,7 +33,13 @@ func fusedConfigs(d *vk.Device) []attention.BackwardConfig {
 // TestBackwardFused runs the suite.
 func TestBackwardFused(t *testing.T) {
 	d := vktest.Open(t)
-	for i, config := range fusedConfigs(d) {
+	testBackwardConfigs(t, d, fusedConfigs(d))
+}
+
+// testBackwardConfigs runs the small cases of the suite on the first configuration, and its edges under
+// a causal mask, or on a GPU all of them, on the others.
+func testBackwardConfigs(t *testing.T, d *vk.Device, configs []attention.BackwardConfig) {
+	for i, config := range configs {
 		small := backwardSuite(d).Where(func(c *attntest.Case) bool {
 			light := i == 0 || strings.HasPrefix(c.Name, "edge/") && c.Problem.Causal
 			return c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6 && (light || !software(d))

@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,7 +9,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -36,17 +34,7 @@ func storedConfigs(d *vk.Device) []attention.BackwardConfig {
 // TestBackwardStored runs the suite.
 func TestBackwardStored(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	for i, config := range storedConfigs(d) {
-		small := backwardSuite(d).Where(func(c *attntest.Case) bool {
-			light := i == 0 || strings.HasPrefix(c.Name, "edge/") && c.Problem.Causal
-			return c.Problem.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6 && (light || !software(d))
-		})
-		t.Run(config.String(), func(t *testing.T) {
-			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
-			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
-			attntest.TestBackward(t, standIns(d, small, f.Supports), f)
-		})
-	}
+	testBackwardConfigs(t, d, storedConfigs(d))
 }
 
 // TestBackwardStoredWorkspace says how many bytes weights take: those of all heads, or of as many as the
