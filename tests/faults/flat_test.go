@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,15 +17,21 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// long is whether tests take hours rather than seconds.
-var long = os.Getenv("FLASHVK_LONG") != ""
-
-// times returns how often a test repeats what it does.
-func times(short, most int) int {
-	if long {
+// times returns how often a test repeats what it does in a round: most with FLASHVK_LONG=1, or
+// so often as FLASHVK_LONG says.
+func times(t *testing.T, short, most int) int {
+	t.Helper()
+	switch long := os.Getenv("FLASHVK_LONG"); long {
+	case "":
+		return short
+	case "1":
 		return most
+	default:
+		n, err := strconv.Atoi(long)
+		require.NoError(t, err, "FLASHVK_LONG")
+		require.Positive(t, n, "FLASHVK_LONG")
+		return n
 	}
-	return short
 }
 
 // usage is what a process holds.
@@ -67,8 +74,9 @@ func flat(t *testing.T, n int, perCall int64, f func()) {
 	}
 	before := round()
 	for i := 1; ; i++ {
+		start := time.Now()
 		after := round()
-		t.Logf("%d times: before %+v, after %+v", n, before, after)
+		t.Logf("%d times in %v: before %+v, after %+v", n, time.Since(start).Round(time.Millisecond), before, after)
 		grown := ""
 		switch {
 		case after.goroutines > before.goroutines:
@@ -102,7 +110,7 @@ func TestRecordings(t *testing.T) {
 	x := norm.Tensors{X: tensor(8, 64), W: tensor(64), Y: tensor(8, 64), Mean: tensor(8), RStd: tensor(8)}
 	g := norm.Gradients{DY: tensor(8, 64), DX: tensor(8, 64), DW: tensor(64)}
 	kernels := 0
-	flat(t, times(600, 50000), 256, func() {
+	flat(t, times(t, 600, 50000), 256, func() {
 		c, err := d.NewCmd("call")
 		require.NoError(t, err)
 		defer c.Close()
@@ -117,7 +125,7 @@ func TestRecordings(t *testing.T) {
 // TestDevices opens devices, uses and closes them.
 func TestDevices(t *testing.T) {
 	vktest.Open(t) // or there is none
-	flat(t, times(30, 1000), 64<<10, func() {
+	flat(t, times(t, 30, 1000), 64<<10, func() {
 		d, err := vk.Open(vk.Options{})
 		require.NoError(t, err)
 		require.NoError(t, scenario(d))
