@@ -106,7 +106,7 @@ func TestOneRecording(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
 	blocks := make([]block, 2)
 	p := norm.Problem{Rows: 37, Cols: 24, DType: dtype.Float32, WeightDType: dtype.Float32, Eps: 1e-5}
-	m := mlp.Problem{Tokens: 37, In: 24, Hidden: 20, Out: 24, DType: dtype.Float32, Grad: dtype.Float32}
+	m := mlp.Problem{Tokens: 37, In: 24, Hidden: 20, Out: 24, DType: dtype.Float32}
 	size := int64(0)
 	place := func(memory *vk.Buffer) {
 		size = 0

@@ -56,7 +56,7 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 	defer c.Close()
 	// Recording calls leave their errors with c, and Submit returns the first.
 	product := func(dst, a, b vk.Tensor, p gemm.Problem) {
-		p.M, p.DType, p.Out = 1, a.DType, a.DType
+		p.M, p.DType = 1, a.DType
 		_ = gemm.Forward(c, gemm.Tensors{A: a, B: b, C: dst}, p, gemm.Options{})
 	}
 	product(vk.View(qkv.Buffer, qkv.DType, 1, fused), x, wqkv, gemm.Problem{N: fused, K: width})

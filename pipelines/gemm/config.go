@@ -56,7 +56,7 @@ func ParseConfig(text string) (Config, error) {
 // Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
 // vk.ErrUnsupported.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
-	return engine.Config(c).Feasible(caps, engine.Problem(p))
+	return engine.Config(c).Feasible(caps, p.internal())
 }
 
 // A Plan says how a problem, or a list of them, runs on a device. It is a kit.Plan.
@@ -83,13 +83,13 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 		return Plan{}, kit.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)
 	}
 	opt := o.engine()
-	config, origin, err := engine.ChooseOrigin(caps, engine.Problem(p), opt)
+	config, origin, err := engine.ChooseOrigin(caps, p.internal(), opt)
 	if err != nil {
 		return Plan{}, err
 	}
 	opt.Config = &config
-	bytes, err := engine.Workspace(caps, engine.Problem(p), opt)
-	return Plan{Config(config), origin, config.Kernels(engine.Problem(p)), bytes}, err
+	bytes, err := engine.Workspace(caps, p.internal(), opt)
+	return Plan{Config(config), origin, config.Kernels(p.internal()), bytes}, err
 }
 
 // Supports returns nil if the device can compute p, and otherwise why not: an error that

@@ -22,11 +22,11 @@ func ExampleForward() {
 		log.Fatal(err)
 	}
 	defer d.Close()
-	p := gemm.Problem{M: 2, N: 2, K: 3, TransB: true, DType: dtype.Float16, Out: dtype.Float32}
+	p := gemm.Problem{M: 2, N: 2, K: 3, TransB: true, DType: dtype.Float16, Out: dtype.Some(dtype.Float32)}
 	t := gemm.Tensors{
 		A: tensor(d, "a", p.DType, []float32{1, 2, 3, 4, 5, 6}, 2, 3),
 		B: tensor(d, "b", p.DType, []float32{1, 0, 0, 0, 1, 1}, 2, 3),
-		C: tensor(d, "c", p.Out, nil, 2, 2),
+		C: tensor(d, "c", p.OutDType(), nil, 2, 2),
 	}
 	defer closeAll(t.A, t.B, t.C)
 	c, err := d.NewCmd("product") // recorded once, it can be submitted again and again
@@ -100,7 +100,7 @@ func ExampleForwardGroup() {
 	}
 	row := 0
 	for i, m := range rows {
-		problems = append(problems, gemm.Problem{M: m, N: out, K: in, DType: x.DType, Out: y.DType})
+		problems = append(problems, gemm.Problem{M: m, N: out, K: in, DType: x.DType, Out: dtype.Some(y.DType)})
 		tensors = append(tensors, gemm.Tensors{A: at(x, row*in, m, in), B: at(w, i*in*out, in, out), C: at(y, row*out, m, out)})
 		row += m
 	}
@@ -166,7 +166,7 @@ func ExampleSupports() {
 	fmt.Println(gemm.Supports(caps, p, kit.Forward, gemm.Options{Impl: gemm.Scalar}))
 	// Output:
 	// <nil>
-	// gemm: scalar: float16 to float32 needs 16-bit storage: unsupported on this device
+	// gemm: scalar: float16 to float16 needs 16-bit storage: unsupported on this device
 }
 
 // Products of many programs can have one buffer.

@@ -98,7 +98,7 @@ func (o Options) engine() engine.Options {
 //
 // for every product of the batch, as the package documentation says.
 //
-// C, Residual, X and S are (batch, m, n) of p.Out. A is (batch, m, k), with p.TransA
+// C, Residual, X and S are (batch, m, n) of p.OutDType(). A is (batch, m, k), with p.TransA
 // (batch, k, m), and B (batch, k, n), with p.TransB (batch, n, k), of p.DType. All
 // may have any strides with a contiguous last axis, also a batch stride of 0 for A, B
 // and Residual; where the batch is 1, that axis may be missing. Strides and offsets of A
@@ -111,5 +111,5 @@ func (o Options) engine() engine.Options {
 // It returns an error that wraps vk.ErrUnsupported if no path on the device handles p,
 // and an error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error {
-	return engine.Multiply(c, engine.Tensors(t), engine.Problem(p), o.engine())
+	return engine.Multiply(c, engine.Tensors(t), p.internal(), o.engine())
 }

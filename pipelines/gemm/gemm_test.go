@@ -30,23 +30,24 @@ func TestNames(t *testing.T) {
 func TestForward(t *testing.T) {
 	d := vktest.Open(t)
 	for _, p := range []gemm.Problem{
-		{Batch: 2, M: 20, N: 24, K: 33, TransA: true, Alpha: 1.5, Beta: -0.5, Activation: gemm.TimesDSiLUKeep, Residual: true, Out: dtype.Float32},
+		{Batch: 2, M: 20, N: 24, K: 33, TransA: true, Alpha: 1.5, Beta: -0.5, Activation: gemm.TimesDSiLUKeep, Residual: true, Out: dtype.Some(dtype.Float32)},
 		{M: 19, N: 40, K: 16, TransB: true, Activation: gemm.SiLUKeep},
+		{M: 9, N: 16, K: 24, DType: dtype.Float16, Activation: gemm.SiLUKeep}, // of which C and X are, too
 	} {
-		in := inputs(problem.Problem(p))
-		want, plain := ref.Multiply(in, problem.Problem(p)), ref.Plain(in, problem.Problem(p))
-		bounds := ref.NewBounds(want, plain, in, problem.Problem(p))
+		in := inputs(p.Internal())
+		want, plain := ref.Multiply(in, p.Internal()), ref.Plain(in, p.Internal())
+		bounds := ref.NewBounds(want, plain, in, p.Internal())
 		list := []guard.Tensor{
 			{Name: "a", DType: p.DType, Shape: p.AShape(), Values: in.A},
 			{Name: "b", DType: p.DType, Shape: p.BShape(), Values: in.B},
-			{Name: "c", DType: p.Out, Shape: p.CShape(), Values: in.C, Want: want.C, Bound: bounds.C},
+			{Name: "c", DType: p.OutDType(), Shape: p.CShape(), Values: in.C, Want: want.C, Bound: bounds.C},
 		}
 		if p.Residual {
-			list = append(list, guard.Tensor{Name: "residual", DType: p.Out, Shape: p.CShape(), Values: in.R})
+			list = append(list, guard.Tensor{Name: "residual", DType: p.OutDType(), Shape: p.CShape(), Values: in.R})
 		}
-		list = append(list, guard.Tensor{Name: "x", DType: p.Out, Shape: p.CShape(), Values: in.X, Want: want.X, Bound: bounds.X})
+		list = append(list, guard.Tensor{Name: "x", DType: p.OutDType(), Shape: p.CShape(), Values: in.X, Want: want.X, Bound: bounds.X})
 		if want.S != nil {
-			list = append(list, guard.Tensor{Name: "s", DType: p.Out, Shape: p.CShape(), Want: want.S, Bound: bounds.S})
+			list = append(list, guard.Tensor{Name: "s", DType: p.OutDType(), Shape: p.CShape(), Want: want.S, Bound: bounds.S})
 		}
 		for _, impl := range engine.Impls() {
 			o := gemm.Options{Impl: impl}
@@ -134,7 +135,7 @@ func TestGradients(t *testing.T) {
 		for _, transB := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v %v", transA, transB), func(t *testing.T) {
 				p := gemm.Problem{M: m, N: n, K: k, TransA: transA, TransB: transB, Alpha: alpha}
-				in := inputs(problem.Problem(p))
+				in := inputs(p.Internal())
 				dv := inputs(problem.Problem{M: m, N: n, K: n}).A[:m*n]
 				byA := gemm.Problem{M: m, N: k, K: n, TransB: !transB, Alpha: alpha}
 				ofA := ref.Inputs{A: dv, B: in.B}
@@ -150,7 +151,7 @@ func TestGradients(t *testing.T) {
 				}
 				// The product is linear in each operand: a difference of one is exact.
 				loss := func(in ref.Inputs) (sum float64) {
-					for i, c := range ref.Multiply(in, problem.Problem(p)).C {
+					for i, c := range ref.Multiply(in, p.Internal()).C {
 						sum += c * dv[i]
 					}
 					return sum
@@ -158,7 +159,7 @@ func TestGradients(t *testing.T) {
 				for _, x := range []struct {
 					got     []float64
 					operand *[]float64
-				}{{ref.Multiply(ofA, problem.Problem(byA)).C, &in.A}, {ref.Multiply(ofB, problem.Problem(byB)).C, &in.B}} {
+				}{{ref.Multiply(ofA, byA.Internal()).C, &in.A}, {ref.Multiply(ofB, byB.Internal()).C, &in.B}} {
 					for i, got := range x.got {
 						before, whole := loss(in), *x.operand
 						*x.operand = slices.Clone(whole)
@@ -178,16 +179,17 @@ func TestGroup(t *testing.T) {
 	caps := vktest.Open(t).Caps()
 	one := gemm.Problem{
 		M: 3, N: 4, K: 5, TransA: true, TransB: true, Alpha: 2, Beta: 0.5, Activation: gemm.TimesDSiLU, Residual: true,
-		DType: dtype.Float32, Out: dtype.Float32,
+		DType: dtype.Float32, Out: dtype.Some(dtype.Float32),
 	}
 	for want, change := range map[string]func(p *gemm.Problem){
-		"":                       func(p *gemm.Problem) { p.M, p.N, p.K, p.Alpha, p.Beta = 0, 1, 2, 3, 4 },
+		"":                       func(p *gemm.Problem) { p.M, p.N, p.K, p.Alpha, p.Beta, p.Out = 0, 1, 2, 3, 4, 0 },
 		"batch=2, but products":  func(p *gemm.Problem) { p.Batch = 2 },
 		"is 3x4x5 nt float32":    func(p *gemm.Problem) { p.TransA = false },
 		"is 3x4x5 tn float32":    func(p *gemm.Problem) { p.TransB = false },
 		"times-dsilu, product 0": func(p *gemm.Problem) { p.Residual = false },
 		"tt float16 to float32":  func(p *gemm.Problem) { p.DType = dtype.Float16 },
-		"tt float32 to float16":  func(p *gemm.Problem) { p.Out = dtype.Float16 },
+		"tt float16 alpha":       func(p *gemm.Problem) { p.DType, p.Out = dtype.Float16, 0 },
+		"tt float32 to float16":  func(p *gemm.Problem) { p.Out = dtype.Some(dtype.Float16) },
 		"silu-keep residual":     func(p *gemm.Problem) { p.Activation = gemm.SiLUKeep },
 		"n=-1 is not from 0 to":  func(p *gemm.Problem) { p.N = -1 },
 	} {

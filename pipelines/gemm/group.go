@@ -75,14 +75,14 @@ func group(list []Problem) (engine.Group, error) {
 	first := list[0]
 	g := engine.Group{
 		TransA: first.TransA, TransB: first.TransB, Activation: first.Activation, Residual: first.Residual,
-		DType: first.DType, Out: first.Out,
+		DType: first.DType, Out: first.OutDType(),
 	}
 	for i, p := range list {
 		if p.Batch != 0 {
 			return g, fmt.Errorf("gemm: product %d of the group: batch=%d, but products of a group have no batch", i, p.Batch)
 		}
 		g.Products = append(g.Products, engine.Product{M: p.M, N: p.N, K: p.K, Alpha: p.Alpha, Beta: p.Beta})
-		if Problem(g.Problem(i)) != p {
+		if g.Problem(i) != p.internal() {
 			return g, fmt.Errorf("gemm: product %d of the group is %v, product 0 %v: products differ in m, n, k, alpha and beta alone", i, p, first)
 		}
 	}

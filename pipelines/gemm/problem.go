@@ -15,8 +15,8 @@ type Problem struct {
 	Beta           float64 // 0: C is not read
 	Activation     Activation
 	Residual       bool
-	DType          dtype.DType // of A and B
-	Out            dtype.DType // of C, Residual, X and S; the zero value is Float32 whatever DType is
+	DType          dtype.DType  // of A and B
+	Out            dtype.Option // of C, Residual, X and S; the zero value is DType
 }
 
 // An Activation is what the epilogue does to the sum: one of the constants.
@@ -31,21 +31,32 @@ const (
 	TimesDSiLUKeep = problem.TimesDSiLUKeep // the same, and S = silu(X), which the gradient of what follows needs
 )
 
+// OutDType returns the format of C, Residual, X and S.
+func (p Problem) OutDType() dtype.DType { return p.Out.Or(p.DType) }
+
+// internal returns the problem as the engine has it.
+func (p Problem) internal() problem.Problem {
+	return problem.Problem{
+		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
+		Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.OutDType(),
+	}
+}
+
 // Validate returns an error that names the first value that breaks a rule.
-func (p Problem) Validate() error { return problem.Problem(p).Validate() }
+func (p Problem) Validate() error { return p.internal().Validate() }
 
 // String describes the problem in a few words: sizes, transposes as BLAS writes them, formats,
 // and the epilogue.
-func (p Problem) String() string { return problem.Problem(p).String() }
+func (p Problem) String() string { return p.internal().String() }
 
 // FLOPs returns the operations of the products, 2*m*n*k for each.
-func (p Problem) FLOPs() float64 { return problem.Problem(p).FLOPs() }
+func (p Problem) FLOPs() float64 { return p.internal().FLOPs() }
 
 // Bytes returns the least memory traffic: each tensor once, C twice if it is read.
-func (p Problem) Bytes() float64 { return problem.Problem(p).Bytes() }
+func (p Problem) Bytes() float64 { return p.internal().Bytes() }
 
 // AShape, BShape and CShape are the shapes of tensors as they lie in memory; those of
 // Residual, X and S are CShape.
-func (p Problem) AShape() []int { return problem.Problem(p).AShape() }
-func (p Problem) BShape() []int { return problem.Problem(p).BShape() }
-func (p Problem) CShape() []int { return problem.Problem(p).CShape() }
+func (p Problem) AShape() []int { return p.internal().AShape() }
+func (p Problem) BShape() []int { return p.internal().BShape() }
+func (p Problem) CShape() []int { return p.internal().CShape() }

@@ -20,7 +20,7 @@ import (
 // It reads nothing that Forward wrote: log_p is computed again.
 //
 // Logit, Mu and LogSigma are (tokens, components) of p.DType, DLogit, DMu and DLogSigma of
-// p.Grad, with any strides, Y is (tokens), DLoss (1), float32, contiguous.
+// p.GradDType(), with any strides, Y is (tokens), DLoss (1), float32, contiguous.
 // A gradient that its format cannot hold is infinite, or with o.Saturate the
 // largest number that it holds; with finite inputs nothing is NaN. Where y is so far from every component that log_p is -Inf, the nearest, in
 // deviations, has all of the probability.
@@ -37,12 +37,12 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	inputs := append(in.arguments("", &p, p.DType),
 		argument.New("y", y, true, dtype.Float32, []int{p.Tokens}),
 		argument.New("dloss", dloss, !dloss.IsZero(), dtype.Float32, []int{1}))
-	if err := argument.Check("gmm", inputs, grad.arguments("d", &p, p.Grad)); err != nil {
+	if err := argument.Check("gmm", inputs, grad.arguments("d", &p, p.GradDType())); err != nil {
 		return err
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &dloss, &grad.logit, &grad.mu, &grad.logSigma)
 	threads := bwdThreads(d.Caps())
-	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.Grad], o.Saturate, bwdShare})
+	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.GradDType()], o.Saturate, bwdShare})
 	if err != nil {
 		return err
 	}

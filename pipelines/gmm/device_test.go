@@ -32,7 +32,7 @@ func TestSuite(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
 	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {
 		for j, format := range dtype.All() {
-			p := gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.All()[(i+j)%3]}
+			p := gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.Some(dtype.All()[(i+j)%3])}
 			scale := []float64{1, 1e4}[(i+j)%2]
 			layout := guard.Layout((i + j) % 3)
 			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, scale, layout), func(t *testing.T) {
@@ -90,9 +90,9 @@ func backwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layo
 	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, dloss, p), dloss, p)
 	mixtures := []int{p.Tokens, p.Components}
 	c := guard.Case{Name: "backward", Layout: layout, Tensors: append(list,
-		guard.Tensor{Name: "dlogit", DType: p.Grad, Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
-		guard.Tensor{Name: "dmu", DType: p.Grad, Shape: mixtures, Want: want.Mu, Bound: b.DMu},
-		guard.Tensor{Name: "dlog_sigma", DType: p.Grad, Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
+		guard.Tensor{Name: "dlogit", DType: p.GradDType(), Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
+		guard.Tensor{Name: "dmu", DType: p.GradDType(), Shape: mixtures, Want: want.Mu, Bound: b.DMu},
+		guard.Tensor{Name: "dlog_sigma", DType: p.GradDType(), Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
 	c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
 		g := gmm.Gradients{DLoss: x["dloss"], DLogit: x["dlogit"], DMu: x["dmu"], DLogSigma: x["dlog_sigma"]}
 		return gmm.Backward(cmd, tensors(x), g, p, gmm.Options{})

@@ -34,7 +34,7 @@ func Example() {
 	}
 	defer d.Close()
 	ctx := context.Background()
-	p := gmm.Problem{Tokens: 1, Components: 2, DType: dtype.Float32, Grad: dtype.Float32}
+	p := gmm.Problem{Tokens: 1, Components: 2, DType: dtype.Float32, Grad: dtype.Some(dtype.Float32)}
 	shape := []int{1, 2}
 	t := gmm.Tensors{
 		Logit: tensor(d, "logit", shape, 0, 0), Mu: tensor(d, "mu", shape, -1, 1), LogSigma: tensor(d, "log_sigma", shape, 0, 0),

@@ -121,7 +121,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	switch {
 	case !caps.ScalarBlockLayout:
 		return plan, kit.Unsupported("gmm", "the device has no scalar block layout")
-	case min(p.DType.Size(), p.Grad.Size()) == 2 && !caps.Storage16:
+	case min(p.DType.Size(), p.GradDType().Size()) == 2 && !caps.Storage16:
 		return plan, kit.Unsupported("gmm", "the device has no 16-bit storage")
 	}
 	if pass == kit.Forward {

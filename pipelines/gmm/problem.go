@@ -10,9 +10,9 @@ import (
 // A Problem holds the sizes and the formats of a call.
 type Problem struct {
 	Tokens     int
-	Components int         // of the mixture of a token
-	DType      dtype.DType // of logit, mu and log sigma
-	Grad       dtype.DType // of their gradients
+	Components int          // of the mixture of a token
+	DType      dtype.DType  // of logit, mu and log sigma
+	Grad       dtype.Option // of their gradients; the zero value is DType
 }
 
 // Validate returns an error that names the first field that is out of its range.
@@ -26,11 +26,14 @@ func (p Problem) Validate() error {
 		return fmt.Errorf("gmm: tokens=%d by components=%d are more than %d", p.Tokens, p.Components, uint32(math.MaxUint32/3))
 	case !p.DType.Float():
 		return fmt.Errorf("gmm: dtype=%v is not one of float32, float16, bfloat16", p.DType)
-	case !p.Grad.Float():
-		return fmt.Errorf("gmm: grad=%v is not one of float32, float16, bfloat16", p.Grad)
+	case !p.GradDType().Float():
+		return fmt.Errorf("gmm: grad=%v is not one of float32, float16, bfloat16", p.GradDType())
 	}
 	return nil
 }
+
+// GradDType returns the format of the gradients.
+func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 
 // FLOPs returns the operations of the forward pass, counted as the formulas are written
 // with an exponential or a logarithm as one: 14 for each component of a token.
@@ -46,7 +49,7 @@ func (p Problem) Bytes() float64 { return p.mixtureBytes(p.DType) + 8*float64(p.
 // BackwardBytes returns that of the backward pass: the mixtures and y read, the
 // gradients written.
 func (p Problem) BackwardBytes() float64 {
-	return p.mixtureBytes(p.DType) + p.mixtureBytes(p.Grad) + 4*float64(p.Tokens)
+	return p.mixtureBytes(p.DType) + p.mixtureBytes(p.GradDType()) + 4*float64(p.Tokens)
 }
 
 // mixtureBytes returns the size of three numbers for each component, of a format.

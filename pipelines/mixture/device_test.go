@@ -53,8 +53,8 @@ func tensors(p mixture.Problem, in ref.Inputs, dloss float64, pass kit.Pass) []g
 	b := ref.BackwardBounds(in, want, dloss, p)
 	return append(list,
 		guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
-		guard.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
-		guard.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+		guard.Tensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
+		guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
 }
 
 // record records a pass on named tensors.
@@ -87,7 +87,7 @@ func TestPasses(t *testing.T) {
 				if impl == engine.CoopMat && !vktest.Thorough(d) && i != 1 && (i != 2 || format == dtype.Float32) {
 					continue // path scalar has them, and compiles in no time
 				}
-				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.All()[i%3]}
+				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.Some(dtype.All()[i%3])}
 				layout := guard.Layout(i) % guard.Layouts
 				t.Run(fmt.Sprintf("%v/%v/groups=%d/layout=%d", impl, p, s.groups, layout), func(t *testing.T) {
 					in := inputs(p)
@@ -128,7 +128,7 @@ func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 // little of it to be refused.
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
-	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Float32}
+	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
 	in := inputs(p)
 	for _, impl := range engine.Impls() {
 		for i, pass := range []kit.Pass{kit.Forward, kit.Backward, kit.Backward} {
@@ -151,7 +151,7 @@ func TestWorkspace(t *testing.T) {
 // the heads, and outputs in memory where they are asked for or nothing else runs.
 func TestForwardChoice(t *testing.T) {
 	d := vktest.Open(t)
-	p := mixture.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, DType: dtype.Float16, Grad: dtype.Float16}
+	p := mixture.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
 	for _, impl := range engine.Impls() {
 		opt := mixture.Options{Impl: impl, Groups: 1}
 		plan, err := mixture.Choose(d.Caps(), p, kit.Forward, opt)
@@ -181,7 +181,7 @@ func TestForwardChoice(t *testing.T) {
 // TestKernels wants the modules of a plan to be those that a call runs, but for copies of operands.
 func TestKernels(t *testing.T) {
 	d := vktest.Open(t)
-	p := mixture.Problem{Tokens: 64, Heads: 3, In: 16, Hidden: 32, DType: dtype.Float16, Grad: dtype.Float16}
+	p := mixture.Problem{Tokens: 64, Heads: 3, In: 16, Hidden: 32, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
 	for _, impl := range engine.Impls() {
 		for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
 			plan, err := mixture.Choose(d.Caps(), p, pass, mixture.Options{Impl: impl})

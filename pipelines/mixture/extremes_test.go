@@ -62,7 +62,7 @@ func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Dev
 			if engine.Supports(d.Caps(), impl, engine.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
 				continue
 			}
-			p := mixture.Problem{Tokens: len(y), Heads: 2, In: len(y), Hidden: len(y), DType: format, Grad: dtype.Float32}
+			p := mixture.Problem{Tokens: len(y), Heads: 2, In: len(y), Hidden: len(y), DType: format, Grad: dtype.Some(dtype.Float32)}
 			t.Run(fmt.Sprintf("%v/%v", impl, format), func(t *testing.T) { f(t, d, impl, p, table(p, out, y)) })
 		}
 	}

@@ -160,7 +160,7 @@ func (t *Tensors) inputs(p Problem) []argument.Argument {
 // gmm by the outputs of heads, in p.DType, and those of mlp from there.
 //
 // Shapes are those of what they are the gradients of, see Forward; DW1 and DW2 are of
-// p.Grad, DX is of p.DType. DLoss is (1), float32; without it it is 1. DX, DW1 and DW2 have
+// p.GradDType(), DX is of p.DType. DLoss is (1), float32; without it it is 1. DX, DW1 and DW2 have
 // memory of their own. It reads nothing that Forward wrote.
 //
 // Gradients by outputs that p.DType cannot hold are its largest number: an infinity would
@@ -178,8 +178,8 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	list := append(t.inputs(p), argument.New("dloss", g.DLoss, !g.DLoss.IsZero(), dtype.Float32, []int{1}))
 	err = argument.Check("mixture", list, []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
-		argument.New("dw1", g.DW1, true, p.Grad, p.W1Shape()),
-		argument.New("dw2", g.DW2, true, p.Grad, p.W2Shape()),
+		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
+		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),
 	})
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 type Problem struct {
 	Tokens, Heads, In, Hidden int
 	DType                     dtype.DType
-	Grad                      dtype.DType // of DW1 and DW2; the zero value is Float32 whatever DType is
+	Grad                      dtype.Option // of DW1 and DW2; the zero value is DType
 }
 
 // headOutputs are those of a head: logit, mu, log sigma.
@@ -32,7 +32,7 @@ func (p Problem) Validate() error {
 	for _, t := range []struct {
 		name string
 		t    dtype.DType
-	}{{"dtype", p.DType}, {"grad", p.Grad}} {
+	}{{"dtype", p.DType}, {"grad", p.GradDType()}} {
 		if !t.t.Float() {
 			return fmt.Errorf("mixture: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
 		}
@@ -51,8 +51,11 @@ func (p Problem) Perceptrons() mlp.Problem {
 // Mixtures returns the problem of the mixtures of what heads return, with outputs in
 // float32 and gradients by them in p.DType.
 func (p Problem) Mixtures() gmm.Problem {
-	return gmm.Problem{Tokens: p.Tokens, Components: p.Heads, DType: dtype.Float32, Grad: p.DType}
+	return gmm.Problem{Tokens: p.Tokens, Components: p.Heads, DType: dtype.Float32, Grad: dtype.Some(p.DType)}
 }
+
+// GradDType returns the format of DW1 and DW2.
+func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 
 // FLOPs returns the operations of the forward pass: the products of the heads, and what
 // gmm counts.
@@ -76,7 +79,7 @@ func (p Problem) Bytes() float64 {
 
 // BackwardBytes returns that of the backward pass: inputs and gradients once.
 func (p Problem) BackwardBytes() float64 {
-	return float64(p.DType.Size())*(2*float64(p.Tokens)*float64(p.In)+p.weights()) + float64(p.Grad.Size())*p.weights() + 4*float64(p.Tokens)
+	return float64(p.DType.Size())*(2*float64(p.Tokens)*float64(p.In)+p.weights()) + float64(p.GradDType().Size())*p.weights() + 4*float64(p.Tokens)
 }
 
 // XShape, W1Shape and W2Shape are the shapes of tensors and of their gradients.

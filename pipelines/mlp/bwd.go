@@ -21,7 +21,7 @@ import (
 //	dW1[k]     = xᵀ * dpre[:, k]     dW2[k] = silu(pre[:, k])ᵀ * dy[:, k]
 //
 // Shapes are those of what they are the gradients of, see Forward; DW1 and DW2 are of
-// p.Grad, the rest of p.DType. Pre is read, or computed again from X and W1, and silu(pre) is
+// p.GradDType(), the rest of p.DType. Pre is read, or computed again from X and W1, and silu(pre) is
 // Hidden, or computed from pre, as p.Keep says. Y is not read. DX, DW1 and DW2 have memory of
 // their own. A row of DY with an infinity gives NaNs, as one of X does in Forward.
 //
@@ -48,8 +48,8 @@ func checkGradients(t Tensors, g Gradients, p Problem, dy bool) error {
 	pre, hidden := t.kept(p)
 	return argument.Check("mlp", append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
-		argument.New("dw1", g.DW1, true, p.Grad, p.W1Shape()),
-		argument.New("dw2", g.DW2, true, p.Grad, p.W2Shape()),
+		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
+		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),
 	})
 }
 
@@ -96,9 +96,9 @@ func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
 // reads, whose sums are of the format of DW2.
 func skinnyBackward(p Problem, n int) engine.Problem {
 	if p.Keep == KeepPre {
-		return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: engine.TimesDSiLU, DType: p.DType, Out: p.Grad}
+		return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: engine.TimesDSiLU, DType: p.DType, Out: p.GradDType()}
 	}
-	return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: p.Grad}
+	return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: p.GradDType()}
 }
 
 func newBackwardPlan(caps *vk.Caps, p Problem, o Options) (plan backwardPlan, err error) {
@@ -146,7 +146,7 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 	if p.Heads == 0 {
 		dx.K, opt = b.units, engine.Options{AlignedA: true, PadB: b.units > p.Hidden}
 	}
-	dw1 := engine.Problem{Batch: h.n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}
+	dw1 := engine.Problem{Batch: h.n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.GradDType()}
 	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.how(), engine.Options{AlignedB: true}); err != nil {
 		return b, 0, err
 	}
@@ -206,7 +206,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 	}{
 		{&b.pre, p.Keep == KeepNothing, of[0], engine.Options{AlignedB: p.Heads > 0, PadB: pad}},
 		{&b.gradient, true, of[1], engine.Options{PadB: pad}},
-		{&b.dw2, true, engine.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}, engine.Options{AlignedA: true}},
+		{&b.dw2, true, engine.Problem{Batch: b.n, M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.GradDType()}, engine.Options{AlignedA: true}},
 	} {
 		if !x.on {
 			continue

@@ -64,9 +64,9 @@ func run(t *testing.T, d *vk.Device, impl engine.Impl, list []testCase, f func(t
 			if impl == engine.CoopMat && !vktest.Thorough(d) && !slices.Contains(representative(format), i) {
 				continue
 			}
-			p := mlp.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: format}
+			p := mlp.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: dtype.Some(format)}
 			if i%2 == 0 {
-				p.Grad = dtype.Float32
+				p.Grad = dtype.Some(dtype.Float32)
 			}
 			layout := guard.Layout(i) % guard.Layouts
 			t.Run(fmt.Sprintf("%v/%v/%v/layout=%d", impl, format, p, layout), func(t *testing.T) {
@@ -119,8 +119,8 @@ func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []guard.Tensor {
 	return append(list,
 		guard.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
 		guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
-		guard.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
-		guard.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+		guard.Tensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
+		guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
 }
 
 // named returns tensors by their names.
@@ -222,7 +222,7 @@ func matrices(t vk.Tensor) vk.Tensor {
 // fragments, and hidden units in memory of ours go up to whole lines of it.
 func TestMany(t *testing.T) {
 	d := vktest.Open(t)
-	p := mlp.Problem{Tokens: 25400, In: 16, Hidden: 101, Out: 16, DType: dtype.Float16, Grad: dtype.Float32}
+	p := mlp.Problem{Tokens: 25400, In: 16, Hidden: 101, Out: 16, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
 	plan, err := mlp.Choose(d.Caps(), p, kit.Forward, mlp.Options{})
 	vktest.Require(t, engine.CoopMat.String(), err)
 	t.Log(plan)
@@ -268,7 +268,7 @@ func TestWorkspace(t *testing.T) {
 // TestWorkspaceOfHeads does the same with heads, and wants fewer at a time to need less.
 func TestWorkspaceOfHeads(t *testing.T) {
 	d := vktest.Open(t)
-	p := mlp.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Float32}
+	p := mlp.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
 	in := inputs(p)
 	for _, impl := range engine.Impls() {
 		for _, pass := range passes {
@@ -296,7 +296,7 @@ func TestWorkspaceOfHeads(t *testing.T) {
 // with Products, many outputs or no heads memory for hidden units.
 func TestChoice(t *testing.T) {
 	d := vktest.Open(t)
-	good := mlp.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Float16}
+	good := mlp.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
 	if err := engine.Supports(d.Caps(), engine.CoopMat, engine.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}); err != nil {
 		t.Skip(err)
 	}
@@ -345,7 +345,7 @@ func TestKernels(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
 		for _, heads := range []int{0, 3} {
-			p := mlp.Problem{Tokens: 64, Heads: heads, In: 16, Hidden: 32, Out: 8, DType: dtype.Float16, Grad: dtype.Float16}
+			p := mlp.Problem{Tokens: 64, Heads: heads, In: 16, Hidden: 32, Out: 8, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
 			for _, pass := range passes {
 				plan, err := mlp.Choose(d.Caps(), p, pass, mlp.Options{Impl: impl})
 				if errors.Is(err, vk.ErrUnsupported) {

@@ -207,7 +207,7 @@ func ExampleParseKeep() {
 }
 
 func ExampleProblem() {
-	p := mlp.Problem{Tokens: 5000, Heads: 10, In: 512, Hidden: 1365, Out: 3, DType: dtype.BFloat16, Grad: dtype.Float32}
+	p := mlp.Problem{Tokens: 5000, Heads: 10, In: 512, Hidden: 1365, Out: 3, DType: dtype.BFloat16, Grad: dtype.Some(dtype.Float32)}
 	fmt.Println(p)
 	fmt.Println(p.W1Shape(), p.W2Shape(), p.YShape(), p.PreShape())
 	p.Heads = 0

@@ -25,7 +25,7 @@ func TestPadded(t *testing.T) {
 		{100, 512, 1365, 512, KeepNothing, 1365}, // too few rows for fragments
 		{25400, 16, 101, 16, KeepNothing, 104},   // those of TestMany
 	} {
-		p := Problem{Tokens: x.tokens, In: x.in, Hidden: x.hidden, Out: x.out, DType: dtype.Float16, Grad: dtype.Float16, Keep: x.keep}
+		p := Problem{Tokens: x.tokens, In: x.in, Hidden: x.hidden, Out: x.out, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16), Keep: x.keep}
 		forward, err := newForwardPlan(caps, p, Options{})
 		require.NoError(t, err)
 		require.Equal(t, x.want, forward.parts[0].units, "%v, keep=%v", p, x.keep)
@@ -33,7 +33,7 @@ func TestPadded(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, x.want, backward.parts[0].units, "backward of %v, keep=%v", p, x.keep)
 	}
-	plan, err := newForwardPlan(caps, Problem{Tokens: 11000, In: 512, Hidden: 1365, Out: 512, DType: dtype.Float32, Grad: dtype.Float32}, Options{})
+	plan, err := newForwardPlan(caps, Problem{Tokens: 11000, In: 512, Hidden: 1365, Out: 512, DType: dtype.Float32, Grad: dtype.Some(dtype.Float32)}, Options{})
 	require.NoError(t, err)
 	require.Equal(t, 1365, plan.parts[0].units) // float32 has no fragments
 }

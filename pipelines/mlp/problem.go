@@ -13,7 +13,7 @@ type Problem struct {
 	// Tensors have an axis of heads unless Heads is 0, which is one perceptron.
 	Tokens, Heads, In, Hidden, Out int
 	DType                          dtype.DType
-	Grad                           dtype.DType // of DW1 and DW2; the zero value is Float32 whatever DType is
+	Grad                           dtype.Option // of DW1 and DW2; the zero value is DType
 	// Keep says what Forward writes for Backward, which else computes it again.
 	Keep Keep
 	// Float32 makes Y float32 whatever DType is; DY is of DType.
@@ -64,7 +64,7 @@ func (p Problem) Validate() error {
 	for _, t := range []struct {
 		name string
 		t    dtype.DType
-	}{{"dtype", p.DType}, {"grad", p.Grad}} {
+	}{{"dtype", p.DType}, {"grad", p.GradDType()}} {
 		if !t.t.Float() {
 			return fmt.Errorf("mlp: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
 		}
@@ -91,6 +91,9 @@ func (p Problem) yType() dtype.DType {
 	return p.DType
 }
 
+// GradDType returns the format of DW1 and DW2.
+func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
+
 // FLOPs returns the operations of the products of the forward pass.
 func (p Problem) FLOPs() float64 { return 2 * float64(p.Tokens) * p.weights() }
 
@@ -111,7 +114,7 @@ func (p Problem) Bytes() float64 {
 // BackwardBytes returns that of the backward pass: X, DY, DX and weights and gradients.
 func (p Problem) BackwardBytes() float64 {
 	tokens := float64(p.Tokens) * (2*float64(p.In) + float64(p.heads())*float64(p.Out))
-	return float64(p.DType.Size())*(tokens+p.weights()) + float64(p.Grad.Size())*p.weights()
+	return float64(p.DType.Size())*(tokens+p.weights()) + float64(p.GradDType().Size())*p.weights()
 }
 
 // XShape, W1Shape, W2Shape, YShape and PreShape are the shapes of tensors and of their
@@ -138,8 +141,8 @@ func (p Problem) String() string {
 		heads = fmt.Sprintf("%d heads of ", p.Heads)
 	}
 	s := fmt.Sprintf("%d tokens, %s%d to %d to %d, %v", p.Tokens, heads, p.In, p.Hidden, p.Out, p.DType)
-	if p.Grad != p.DType {
-		s += fmt.Sprintf(", weight gradients %v", p.Grad)
+	if p.GradDType() != p.DType {
+		s += fmt.Sprintf(", weight gradients %v", p.GradDType())
 	}
 	return s
 }

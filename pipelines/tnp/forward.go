@@ -135,7 +135,7 @@ func (b *builder) attend(k *block) {
 
 // mlp returns the problem of the block's perceptron, and the tensors that both passes have.
 func (b *builder) mlp(k *block) mlp.Problem {
-	return mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Float32, Keep: b.keep()}
+	return mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Some(dtype.Float32), Keep: b.keep()}
 }
 
 // keep says what the forward pass keeps of perceptrons. What it does not the backward pass of
@@ -175,7 +175,7 @@ func (b *builder) perceptron(k *block) {
 
 // mixture returns the problem of heads and loss, and the tensors that both passes read.
 func (b *builder) mixture() mixture.Problem {
-	return mixture.Problem{Tokens: b.s.Batch * b.s.Targets, Heads: b.c.Components, In: b.c.DModel, Hidden: b.c.ff(), DType: b.dtype, Grad: dtype.Float32}
+	return mixture.Problem{Tokens: b.s.Batch * b.s.Targets, Heads: b.c.Components, In: b.c.DModel, Hidden: b.c.ff(), DType: b.dtype, Grad: dtype.Some(dtype.Float32)}
 }
 
 func (b *builder) mixtureTensors() mixture.Tensors {

@@ -12,7 +12,7 @@ import (
 
 // product appends dst = a * w, or what else p says but for its formats.
 func (b *builder) product(name string, dst, a, w operand, out dtype.DType, p gemm.Problem) {
-	p.DType, p.Out = b.dtype, out
+	p.DType, p.Out = b.dtype, dtype.Some(out)
 	opt := gemm.Options{Impl: b.o.Products}
 	bytes, err := gemm.Workspace(b.caps, p, kit.Forward, opt)
 	scratch := b.scratch(name, bytes, err)

@@ -112,7 +112,7 @@ func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
 	f.Float64Var(&g.beta, "beta", 0, "factor of what c held before")
 	f.StringVar(&g.activation, "activation", "identity", "identity, silu, silu-keep, times-dsilu or times-dsilu-keep")
 	f.StringVar(&g.group, "group", "", "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64")
-	DTypeVar(f, &g.out, "out-dtype", "format of c: float16, bfloat16 or float32 (default: that of a; gemm.Problem.Out of Go is float32 where it is not set)")
+	DTypeVar(f, &g.out, "out-dtype", "format of c: float16, bfloat16 or float32 (default: that of a)")
 	if !sizes {
 		return
 	}
@@ -355,13 +355,21 @@ func (o gemmOp) options(impl string) (gemm.Options, error) {
 	return gemm.Options{Config: (*gemm.Config)(o.config)}, nil
 }
 
+// gemmProblem returns the problem as users of the package state it.
+func gemmProblem(p problem.Problem) gemm.Problem {
+	return gemm.Problem{
+		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
+		Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: dtype.Some(p.Out),
+	}
+}
+
 // Choose implements bench.Op.
 func (o gemmOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	opt, err := o.options(impl)
 	if err != nil {
 		return nil, err
 	}
-	return gemm.Choose(caps, gemm.Problem(o.p), p.Kit(), opt)
+	return gemm.Choose(caps, gemmProblem(o.p), p.Kit(), opt)
 }
 
 // Record implements bench.Op.
@@ -371,7 +379,7 @@ func (o gemmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 		return err
 	}
 	opt.Workspace = workspace
-	return gemm.Forward(c, gemm.Tensors{A: t["a"], B: t["b"], C: t["c"], Residual: t["r"], X: t["x"], S: t["s"]}, gemm.Problem(o.p), opt)
+	return gemm.Forward(c, gemm.Tensors{A: t["a"], B: t["b"], C: t["c"], Residual: t["r"], X: t["x"], S: t["s"]}, gemmProblem(o.p), opt)
 }
 
 // Reference implements bench.Op: of large products, that of sampled rows.

@@ -100,7 +100,7 @@ func (o gemmGroupOp) options(impl string) (gemm.Options, error) {
 func (o gemmGroupOp) problems() []gemm.Problem {
 	list := make([]gemm.Problem, len(o.g.Products))
 	for i := range list {
-		list[i] = gemm.Problem(o.g.Problem(i))
+		list[i] = gemmProblem(o.g.Problem(i))
 	}
 	return list
 }

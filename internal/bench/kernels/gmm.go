@@ -75,7 +75,7 @@ func (g *gmmFlags) Add(f *pflag.FlagSet, sizes bool) {
 
 // FromFlags implements Flags.
 func (g *gmmFlags) FromFlags(bool) (bench.Op, error) {
-	op := gmmOp{p: gmm.Problem{Tokens: g.tokens, Components: g.components, DType: g.dtype, Grad: g.dtype}, whole: true}
+	op := gmmOp{p: gmm.Problem{Tokens: g.tokens, Components: g.components, DType: g.dtype}, whole: true}
 	return op, op.p.Validate()
 }
 
@@ -96,7 +96,7 @@ func (g *gmmFlags) FromFile(in File) (bench.Op, error) {
 	if op.whole && shape[2] != 3 {
 		return nil, fmt.Errorf(`tensor "p": shape %v has a last axis of %d, want 3: logit, mu, log sigma`, shape, shape[2])
 	}
-	op.p.Tokens, op.p.Components, op.p.Grad = shape[0], shape[1], op.p.DType
+	op.p.Tokens, op.p.Components = shape[0], shape[1]
 	_, op.dloss = h.Tensor("dloss")
 	return op, op.p.Validate()
 }
@@ -155,7 +155,7 @@ func (o gmmOp) Tensors() (list []bench.OpTensor) {
 	add("log_p", dtype.Float32, bench.Output, o.p.Tokens)
 	add("loss", dtype.Float32, bench.Output, 1)
 	for _, name := range names {
-		add("d"+name, o.p.Grad, bench.Gradient, shape...)
+		add("d"+name, o.p.GradDType(), bench.Gradient, shape...)
 	}
 	return list
 }

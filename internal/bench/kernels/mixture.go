@@ -89,7 +89,7 @@ type mixtureFlags struct {
 // Add implements Flags.
 func (m *mixtureFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
-	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x; Problem.Grad of Go is float32 where it is not set)")
+	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
 	f.IntVar(&m.opt.Groups, "groups", 0, "groups of heads among workgroups, at most (default: what fills the device)")
 	f.BoolVar(&m.opt.Outputs, "outputs", false, "the forward pass writes the outputs of heads to memory where it could do without")
 	f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most, where they are (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
@@ -118,9 +118,8 @@ func (m *mixtureFlags) FromFlags(cpu bool) (bench.Op, error) {
 
 // op returns the problem with what both commands' flags say.
 func (m *mixtureFlags) op(p mixture.Problem) (bench.Op, error) {
-	p.Grad = p.DType
 	if m.set.Changed("grad-dtype") {
-		p.Grad = m.grad
+		p.Grad = dtype.Some(m.grad)
 	}
 	if err := m.opt.Validate(); err != nil {
 		return nil, err
@@ -155,9 +154,9 @@ func (m *mixtureFlags) FromFile(in File) (bench.Op, error) {
 func (m *mixtureFlags) Suite(small bool) []bench.Op {
 	var list []bench.Op
 	for _, tokens := range []int{16000, 5000} {
-		p := mixture.Problem{Tokens: tokens, Heads: 10, In: 512, Hidden: 1365, DType: dtype.BFloat16, Grad: dtype.BFloat16}
+		p := mixture.Problem{Tokens: tokens, Heads: 10, In: 512, Hidden: 1365, DType: dtype.BFloat16}
 		if small {
-			p = mixture.Problem{Tokens: tokens / 200, Heads: 3, In: 32, Hidden: 85, DType: dtype.Float16, Grad: dtype.Float16}
+			p = mixture.Problem{Tokens: tokens / 200, Heads: 3, In: 32, Hidden: 85, DType: dtype.Float16}
 		}
 		list = append(list, mixtureOp{p: p, opt: m.opt})
 	}
@@ -181,7 +180,7 @@ func (o mixtureOp) Describe() string { return describePerceptron(o.p.Perceptrons
 func (o mixtureOp) Keys() []bench.Key {
 	p := o.p
 	return []bench.Key{
-		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
+		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.GradDType().String()},
 		{Name: "tokens", Value: p.Tokens}, {Name: "heads", Value: p.Heads}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden},
 		{Name: "groups", Value: o.opt.Groups}, {Name: "outputs", Value: o.opt.Outputs}, {Name: "heads_at_a_time", Value: o.opt.HeadsAtATime},
 	}
@@ -206,8 +205,8 @@ func (o mixtureOp) Tensors() []bench.OpTensor {
 		bench.OpTensor{Name: "log_p", DType: dtype.Float32, Shape: []int{p.Tokens}, Role: bench.Output},
 		bench.OpTensor{Name: "loss", DType: dtype.Float32, Shape: []int{1}, Role: bench.Output},
 		bench.OpTensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Role: bench.Gradient},
-		bench.OpTensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Role: bench.Gradient},
-		bench.OpTensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Role: bench.Gradient})
+		bench.OpTensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Role: bench.Gradient},
+		bench.OpTensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Role: bench.Gradient})
 }
 
 // options returns those of a call on a path.

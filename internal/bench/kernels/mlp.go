@@ -154,7 +154,7 @@ type mlpFlags struct {
 // Add implements Flags.
 func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
-	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x; Problem.Grad of Go is float32 where it is not set)")
+	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
 	units, columns := "hidden units (default 1365, or 85)", "columns of y (default 512, or 32)"
 	if m.grouped {
 		f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
@@ -211,9 +211,9 @@ func (m *mlpFlags) op(p mlp.Problem, stride int) (bench.Op, error) {
 	if m.grouped && p.Heads < 1 {
 		return nil, fmt.Errorf("grouped: heads=%d is not positive", p.Heads)
 	}
-	p.Grad, p.Keep = p.DType, m.keep
+	p.Keep = m.keep
 	if m.set.Changed("grad-dtype") {
-		p.Grad = m.grad
+		p.Grad = dtype.Some(m.grad)
 	}
 	opt := m.opt
 	if err := opt.Validate(); err != nil {
@@ -260,7 +260,7 @@ func (m *mlpFlags) Suite(small bool) []bench.Op {
 		if p.Tokens = n; small {
 			p.Tokens = n / 200
 		}
-		p.Grad, p.Keep = p.DType, m.keep
+		p.Keep = m.keep
 		list = append(list, mlpOp{p, m.opt, engine.RowStride(p.Hidden)})
 	}
 	return list

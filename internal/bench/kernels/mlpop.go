@@ -39,8 +39,8 @@ func describePerceptron(p mlp.Problem) string {
 		heads = fmt.Sprintf("heads %d, ", p.Heads)
 	}
 	s := fmt.Sprintf("%v: tokens %d, %sin %d, hidden %d, out %d", p.DType, p.Tokens, heads, p.In, p.Hidden, p.Out)
-	if p.Grad != p.DType {
-		s += fmt.Sprintf(", weight gradients %v", p.Grad)
+	if p.GradDType() != p.DType {
+		s += fmt.Sprintf(", weight gradients %v", p.GradDType())
 	}
 	return s
 }
@@ -49,7 +49,7 @@ func describePerceptron(p mlp.Problem) string {
 func (o mlpOp) Keys() []bench.Key {
 	p := o.p
 	list := []bench.Key{
-		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.Grad.String()},
+		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.GradDType().String()},
 		{Name: "tokens", Value: p.Tokens}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden}, {Name: "out", Value: p.Out},
 		{Name: "keep", Value: p.Keep.String()},
 	}
@@ -73,8 +73,8 @@ func (o mlpOp) Tensors() []bench.OpTensor {
 		{Name: "y", DType: p.DType, Shape: p.YShape(), Role: bench.Output},
 		{Name: "dy", DType: p.DType, Shape: p.YShape(), Role: bench.Upstream},
 		{Name: "dx", DType: p.DType, Shape: p.XShape(), Role: bench.Gradient},
-		{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Role: bench.Gradient},
-		{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Role: bench.Gradient},
+		{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Role: bench.Gradient},
+		{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Role: bench.Gradient},
 	}
 	for _, name := range o.kept() {
 		list = append(list, bench.OpTensor{Name: name, DType: p.DType, Shape: o.rows(), Role: bench.Output})

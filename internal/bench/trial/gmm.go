@@ -40,7 +40,7 @@ type gmmProblem struct {
 
 // String implements Problem.
 func (p *gmmProblem) String() string {
-	return fmt.Sprintf("%s, %d tokens of %d components, %v, gradients %v", p.Call, p.Tokens, p.Components, p.DType, p.Grad)
+	return fmt.Sprintf("%s, %d tokens of %d components, %v, gradients %v", p.Call, p.Tokens, p.Components, p.DType, p.GradDType())
 }
 
 // pass returns that of the call; Merge is the end of a forward pass.
@@ -134,14 +134,14 @@ func (p *gmmProblem) gradients(in ref.Inputs) []guard.Tensor {
 	want := ref.Backward(in, dloss, p.Problem)
 	most := max(tolerance.Largest(want.Logit), tolerance.Largest(want.Mu), tolerance.Largest(want.LogSigma))
 	given := p.DLoss != 0
-	if p.Grad == dtype.Float16 && !p.Saturate && most > 30000 {
+	if p.GradDType() == dtype.Float16 && !p.Saturate && most > 30000 {
 		// What float16 does not hold is infinite, and near there it may be or not.
 		given, dloss = true, float64(float32(dloss*30000/most))
 		want = ref.Backward(in, dloss, p.Problem)
 	}
 	plain := ref.PlainBackward(in, dloss, p.Problem)
 	b := ref.BackwardBounds(in, want, plain, dloss, p.Problem)
-	if p.Grad == dtype.Float16 {
+	if p.GradDType() == dtype.Float16 {
 		for _, x := range [][]float64{want.Logit, want.Mu, want.LogSigma} {
 			for i, v := range x {
 				x[i] = max(-65504, min(v, 65504))
@@ -152,7 +152,7 @@ func (p *gmmProblem) gradients(in ref.Inputs) []guard.Tensor {
 	if given {
 		list = append(list, guard.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
 	}
-	return append(list, p.mixtures("d", p.Grad, [3][]float64{want.Logit, want.Mu, want.LogSigma}, true, [3]float64{b.DLogit, b.DMu, b.DLogSigma})...)
+	return append(list, p.mixtures("d", p.GradDType(), [3][]float64{want.Logit, want.Mu, want.LogSigma}, true, [3]float64{b.DLogit, b.DMu, b.DLogSigma})...)
 }
 
 // Check implements Problem.
@@ -210,7 +210,7 @@ func (p *gmmProblem) Smaller() (list []Problem) {
 	add(func(q *gmmProblem) { q.DLoss = 0 })
 	add(func(q *gmmProblem) { q.Loss = false })
 	add(func(q *gmmProblem) { q.LogP = false })
-	add(func(q *gmmProblem) { q.Grad = dtype.Float32 })
+	add(func(q *gmmProblem) { q.Grad = dtype.Some(dtype.Float32) })
 	p.smaller(func(d kernelData) { add(func(q *gmmProblem) { q.kernelData = d }) })
 	return list
 }
@@ -222,7 +222,7 @@ func drawGMM(family, rng *rand.Rand, s Space) Problem {
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
 		return nil
 	}
-	p.Grad = dtype.All()[family.IntN(3)]
+	p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
 	switch family.IntN(4) {
 	case 0:
 		p.LogP = true

@@ -23,9 +23,9 @@ func (p *mlpProblem) product() (x engine.Problem, opt engine.Options, err error)
 	x = engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, DType: p.DType, Out: p.y(), TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Activation: engine.SiLU}
 	switch {
 	case p.Backward && p.Keep == mlp.KeepPre:
-		x = engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, DType: p.DType, Out: p.Grad, Activation: engine.TimesDSiLU}
+		x = engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, DType: p.DType, Out: p.GradDType(), Activation: engine.TimesDSiLU}
 	case p.Backward:
-		x.Out = p.Grad
+		x.Out = p.GradDType()
 	case p.Keep == mlp.KeepPre:
 		x.Activation = engine.SiLUKeep
 	}

@@ -182,8 +182,8 @@ func (p *mixtureProblem) tensors() []guard.Tensor {
 		dx.Sample = elements(s.rows, p.In)
 	}
 	return append(list, dx,
-		unknown(guard.Tensor{Name: "dw1", DType: p.Grad, Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1}),
-		unknown(guard.Tensor{Name: "dw2", DType: p.Grad, Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2}))
+		unknown(guard.Tensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1}),
+		unknown(guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2}))
 }
 
 // largest returns the largest of what float16 has to hold, 0 without it. That of a sample is
@@ -193,7 +193,7 @@ func (p *mixtureProblem) largest(s *mixtureSample, want ref.Gradients) (most flo
 		dy := gmmref.Backward(s.outputs(), s.dloss, s.p.Mixtures())
 		most = max(tolerance.Largest(dy.Logit), tolerance.Largest(dy.Mu), tolerance.Largest(dy.LogSigma), tolerance.Largest(want.DX))
 	}
-	if p.Grad == dtype.Float16 {
+	if p.GradDType() == dtype.Float16 {
 		most = max(most, tolerance.Largest(want.DW1), tolerance.Largest(want.DW2))
 	}
 	if s.rows != nil {
@@ -283,7 +283,7 @@ func (p *mixtureProblem) Smaller() (list []Problem) {
 	add(func(q *mixtureProblem) { q.DLoss = 0 })
 	add(func(q *mixtureProblem) { q.Loss = false })
 	add(func(q *mixtureProblem) { q.LogP = false })
-	add(func(q *mixtureProblem) { q.Grad = q.DType })
+	add(func(q *mixtureProblem) { q.Grad = 0 })
 	p.smaller(func(d kernelData) { add(func(q *mixtureProblem) { q.kernelData = d }) })
 	return list
 }

@@ -147,7 +147,7 @@ func (p *mlpProblem) Smaller() (list []Problem) {
 	add(func(q *mlpProblem) { q.TransA = false })
 	add(func(q *mlpProblem) { q.TransB = false })
 	add(func(q *mlpProblem) { q.Alpha = 0 })
-	add(func(q *mlpProblem) { q.Grad = q.DType })
+	add(func(q *mlpProblem) { q.Grad = 0 })
 	p.smaller(func(d kernelData) { add(func(q *mlpProblem) { q.kernelData = d }) })
 	return list
 }

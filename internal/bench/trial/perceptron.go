@@ -77,7 +77,7 @@ func (x *perceptronCall) samples(in ref.Inputs) []perceptronSample {
 // fit makes inputs smaller until results of float16 are within it, by powers of two.
 func (x *perceptronCall) fit(in ref.Inputs) {
 	p := x.p
-	if p.DType != dtype.Float16 && p.Grad != dtype.Float16 {
+	if p.DType != dtype.Float16 && p.GradDType() != dtype.Float16 {
 		return
 	}
 	lower := func(t []float64, most float64) bool {
@@ -102,7 +102,7 @@ func (x *perceptronCall) fit(in ref.Inputs) {
 				if p.DType == dtype.Float16 {
 					most = max(tolerance.Largest(out.DPre), tolerance.Largest(out.DX))
 				}
-				if p.Grad == dtype.Float16 {
+				if p.GradDType() == dtype.Float16 {
 					most = max(most, tolerance.Largest(out.DW1), tolerance.Largest(out.DW2))
 				}
 				again = lower(in.DY, most)
@@ -206,7 +206,7 @@ func (c *checked) hidden(p mlp.Problem) guard.Tensor {
 
 // weights returns a gradient of weights: of dw1 the units are columns, of dw2 rows.
 func (c *checked) weights(name string, p mlp.Problem, shape []int, want []float64, bound float64) guard.Tensor {
-	x := guard.Tensor{Name: name, DType: p.Grad, Shape: shape, Want: want, Bound: bound}
+	x := guard.Tensor{Name: name, DType: p.GradDType(), Shape: shape, Want: want, Bound: bound}
 	if c.units == nil {
 		return x
 	}
@@ -255,9 +255,8 @@ func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward b
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
 		return p, false
 	}
-	p.Grad = p.DType
 	if family.IntN(2) == 0 {
-		p.Grad = dtype.All()[family.IntN(3)]
+		p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
 	}
 	*d = drawData(family, rng)
 	if d.Magnitude != 0 {

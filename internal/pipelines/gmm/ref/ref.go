@@ -96,12 +96,12 @@ func Backward(in Inputs, dloss float64, p gmm.Problem) Gradients {
 }
 
 // PlainBackward is Backward with every operation rounded to float32, and the gradients
-// to p.Grad.
+// to p.GradDType().
 func PlainBackward(in Inputs, dloss float64, p gmm.Problem) Gradients {
 	g := backward(in, dloss, p, round32)
 	for _, x := range [][]float64{g.Logit, g.Mu, g.LogSigma} {
 		for i, v := range x {
-			x[i] = float64(p.Grad.Round(float32(v)))
+			x[i] = float64(p.GradDType().Round(float32(v)))
 		}
 	}
 	return g
@@ -157,9 +157,9 @@ func BackwardBounds(in Inputs, want, plain Gradients, dloss float64, p gmm.Probl
 	logP, _ := Forward(in, p)
 	g, off := math.Abs(dloss)/float64(p.Tokens), least(in, logP)
 	return Bounds{
-		DLogit:    tolerance.Plain(p.Grad, want.Logit, plain.Logit, off*g),
-		DMu:       tolerance.Plain(p.Grad, want.Mu, plain.Mu, off*tolerance.Largest(want.Mu)),
-		DLogSigma: tolerance.Plain(p.Grad, want.LogSigma, plain.LogSigma, off*max(g, tolerance.Largest(want.LogSigma))),
+		DLogit:    tolerance.Plain(p.GradDType(), want.Logit, plain.Logit, off*g),
+		DMu:       tolerance.Plain(p.GradDType(), want.Mu, plain.Mu, off*tolerance.Largest(want.Mu)),
+		DLogSigma: tolerance.Plain(p.GradDType(), want.LogSigma, plain.LogSigma, off*max(g, tolerance.Largest(want.LogSigma))),
 	}
 }
 

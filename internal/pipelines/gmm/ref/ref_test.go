@@ -78,7 +78,7 @@ func TestBackward(t *testing.T) {
 // the gradients, is, and no further.
 func TestPlain(t *testing.T) {
 	for _, format := range dtype.All() {
-		p := gmm.Problem{Tokens: 50, Components: 10, DType: format, Grad: format}
+		p := gmm.Problem{Tokens: 50, Components: 10, DType: format, Grad: dtype.Some(format)}
 		in := random(p)
 		for _, x := range [][]float64{in.Logit, in.Mu, in.LogSigma, in.Y} {
 			for i := range x {

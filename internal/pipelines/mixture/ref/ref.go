@@ -105,15 +105,15 @@ func ForwardBounds(in Inputs, p mixture.Problem) Bounds {
 // mixtures, relative to the largest, is one of all others, relative to theirs.
 func BackwardBounds(in Inputs, want Gradients, dloss float64, p mixture.Problem) Bounds {
 	m, single := Outputs(in, p), p.Mixtures()
-	single.Grad = dtype.Float32 // the rounding to p.DType is in plain
+	single.Grad = dtype.Some(dtype.Float32) // the rounding to p.DType is in plain
 	dy := gmmref.Backward(m, dloss, single)
 	b := gmmref.BackwardBounds(m, dy, gmmref.PlainBackward(m, dloss, single), dloss, single)
 	relative := max(b.DLogit, b.DMu, b.DLogSigma) / max(tolerance.Largest(dy.Logit), tolerance.Largest(dy.Mu), tolerance.Largest(dy.LogSigma), math.SmallestNonzeroFloat64)
 	plain := PlainBackward(in, dloss, p)
 	return Bounds{
 		DX:  tolerance.Plain(p.DType, want.DX, plain.DX, relative*tolerance.Largest(want.DX)),
-		DW1: tolerance.Plain(p.Grad, want.DW1, plain.DW1, relative*tolerance.Largest(want.DW1)),
-		DW2: tolerance.Plain(p.Grad, want.DW2, plain.DW2, relative*tolerance.Largest(want.DW2)),
+		DW1: tolerance.Plain(p.GradDType(), want.DW1, plain.DW1, relative*tolerance.Largest(want.DW1)),
+		DW2: tolerance.Plain(p.GradDType(), want.DW2, plain.DW2, relative*tolerance.Largest(want.DW2)),
 	}
 }
 
@@ -163,7 +163,7 @@ func BackwardBoundsOfFew(in Inputs, want Gradients, dloss float64, p mixture.Pro
 	heads := in.heads(dy)
 	x := mlpref.Spread(heads, offDY, single)
 	b.DX = max(b.DX, tolerance.Plain(p.DType, want.DX, want.DX, tolerance.Largest(x.DX)))
-	b.DW1 = max(b.DW1, tolerance.Plain(p.Grad, want.DW1, want.DW1, tolerance.Largest(x.DW1)))
-	b.DW2 = max(b.DW2, tolerance.Plain(p.Grad, want.DW2, want.DW2, tolerance.Largest(x.DW2)))
+	b.DW1 = max(b.DW1, tolerance.Plain(p.GradDType(), want.DW1, want.DW1, tolerance.Largest(x.DW1)))
+	b.DW2 = max(b.DW2, tolerance.Plain(p.GradDType(), want.DW2, want.DW2, tolerance.Largest(x.DW2)))
 	return b
 }

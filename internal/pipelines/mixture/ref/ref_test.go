@@ -91,7 +91,7 @@ func TestTokens(t *testing.T) {
 // TestBounds wants the plain program within half of its bounds, and the bounds to be
 // small.
 func TestBounds(t *testing.T) {
-	p := mixture.Problem{Tokens: 9, Heads: 3, In: 20, Hidden: 30, DType: dtype.Float16, Grad: dtype.Float32}
+	p := mixture.Problem{Tokens: 9, Heads: 3, In: 20, Hidden: 30, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
 	in := inputs(p)
 	logP, _ := ref.Forward(in, p)
 	plain, _ := ref.PlainForward(in, p)
@@ -109,6 +109,6 @@ func TestBounds(t *testing.T) {
 func TestValidate(t *testing.T) {
 	require.NoError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1}.Validate())
 	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1}.Validate(), "mixture: hidden=0 is not from 1 to 1073741824")
-	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1, Grad: dtype.Bool}.Validate(), "mixture: grad=bool is not one of float32, float16, bfloat16")
+	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1, Grad: dtype.Some(dtype.Bool)}.Validate(), "mixture: grad=bool is not one of float32, float16, bfloat16")
 	require.EqualError(t, mixture.Problem{Tokens: 1 << 20, Heads: 1 << 20, In: 1, Hidden: 1}.Validate(), "mixture: tokens=1048576 by heads=1048576 are more than 1431655765")
 }

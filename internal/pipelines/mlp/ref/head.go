@@ -69,7 +69,7 @@ func perceptron(in Inputs, p mlp.Problem, f multiply) (out Outputs) {
 	dpre, hidden := gradient.C, gradient.S
 	out.DPre = dpre
 	out.DX = f(gemm.Inputs{A: dpre, B: in.W1}, gemmproblem.Problem{M: p.Tokens, N: p.In, K: p.Hidden, TransB: true, DType: p.DType, Out: p.DType}).C
-	out.DW1 = f(gemm.Inputs{A: in.X, B: dpre}, gemmproblem.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}).C
-	out.DW2 = f(gemm.Inputs{A: hidden, B: in.DY}, gemmproblem.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.Grad}).C
+	out.DW1 = f(gemm.Inputs{A: in.X, B: dpre}, gemmproblem.Problem{M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.GradDType()}).C
+	out.DW2 = f(gemm.Inputs{A: hidden, B: in.DY}, gemmproblem.Problem{M: p.Hidden, N: p.Out, K: p.Tokens, TransA: true, DType: p.DType, Out: p.GradDType()}).C
 	return out
 }

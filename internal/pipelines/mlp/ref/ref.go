@@ -73,7 +73,7 @@ func BoundsAtLeast(want, plain, spread Outputs, p mlp.Problem) Bounds {
 		Y:      tolerance.Plain(p.DType, want.Y, plain.Y, tolerance.Largest(spread.Y)),
 		DPre:   tolerance.Plain(p.DType, want.DPre, plain.DPre, tolerance.Largest(spread.DPre)),
 		DX:     tolerance.Plain(p.DType, want.DX, plain.DX, tolerance.Largest(spread.DX)),
-		DW1:    tolerance.Plain(p.Grad, want.DW1, plain.DW1, tolerance.Largest(spread.DW1)),
-		DW2:    tolerance.Plain(p.Grad, want.DW2, plain.DW2, tolerance.Largest(spread.DW2)),
+		DW1:    tolerance.Plain(p.GradDType(), want.DW1, plain.DW1, tolerance.Largest(spread.DW1)),
+		DW2:    tolerance.Plain(p.GradDType(), want.DW2, plain.DW2, tolerance.Largest(spread.DW2)),
 	}
 }

@@ -168,7 +168,7 @@ func TestPartsOfHeads(t *testing.T) {
 // small.
 func TestBounds(t *testing.T) {
 	for _, heads := range []int{0, 3} {
-		p := mlp.Problem{Tokens: 9, Heads: heads, In: 20, Hidden: 30, Out: 7, DType: dtype.Float16, Grad: dtype.Float32}
+		p := mlp.Problem{Tokens: 9, Heads: heads, In: 20, Hidden: 30, Out: 7, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
 		in := inputs(p)
 		want, plain := ref.Compute(in, p), ref.Plain(in, p)
 		b := ref.NewBounds(want, plain, p)
