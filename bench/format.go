@@ -58,20 +58,19 @@ func (r Report) Write(w io.Writer, f Format) error {
 	case JSON:
 		return r.writeJSON(w)
 	}
-	s := r.Sheet()
-	if !r.Wide {
-		s.Width = TerminalWidth
-	}
-	return WriteSheet(w, s, f)
+	return WriteSheet(w, r.Sheet(), f, r.Wide)
 }
 
-// TerminalWidth is the width of a table that is not Report.Wide.
+// TerminalWidth is the width of a table that is not wide.
 const TerminalWidth = 100
 
-// WriteSheet writes s as Markdown if that is f, else as text.
-func WriteSheet(w io.Writer, s sheet.Sheet, f Format) error {
+// WriteSheet writes s as Markdown if that is f, else as text, with all columns if it may be wide.
+func WriteSheet(w io.Writer, s sheet.Sheet, f Format, wide bool) error {
 	if f == Markdown {
 		return s.Markdown(w)
+	}
+	if !wide {
+		s.Width = TerminalWidth
 	}
 	return s.Text(w)
 }

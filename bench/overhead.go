@@ -248,14 +248,17 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 	x.Add("fresh", "host time of a call from nothing: reset, record, submit; without the wait; %s", IntervalWords)
 	x.Add("submit", "host time of submitting a recorded call, without the wait")
 	x.Add("trip", "wall clock of submitting a recorded call and waiting for it")
-	if slices.ContainsFunc(r.List, func(o Overhead) bool { return len(o.Cold) > 0 }) {
+	starts := slices.ContainsFunc(r.List, func(o Overhead) bool { return len(o.Cold) > 0 })
+	if starts {
 		x.Add("cold", "wall clock from opening the device to the end of the first call, with no pipeline compiled, upload of the inputs included")
 		x.Add("warm", "the same with the pipelines in the cache that the former left")
 	}
 	x.Add("replay", "wall clock per kernel of replaying a recording of %d calls; of which the device works, and the rest, per kernel", overheadCalls)
-	for i, name := range []string{"impl", "kernels", "record", "fresh", "submit", "trip", "replay", "device", "rest", "±", "cold", "warm", "runs"} {
-		x.Columns = append(x.Columns, sheet.Column{Name: name, Number: i > 0 && i < 12})
+	names := []string{"impl", "kernels", "record", "fresh", "submit", "trip", "replay", "device", "rest", "±"}
+	if starts {
+		names = append(names, "cold", "warm")
 	}
+	x.Columns = columns(append(names, "runs"), "impl", "runs")
 	for _, o := range r.List {
 		switch o.Status {
 		case StatusUnsupported:
@@ -269,7 +272,10 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 		for _, list := range [][]float64{o.Record, o.Fresh, o.Submit, o.RoundTrip, o.Replay, o.Device, o.Host} {
 			row = append(row, FormatTime(Summarize(list).Median))
 		}
-		row = append(row, Summarize(o.Fresh).PlusMinus(), orDash(FormatTime, Summarize(o.Cold).Median), orDash(FormatTime, Summarize(o.Warm).Median))
+		row = append(row, Summarize(o.Fresh).PlusMinus())
+		if starts {
+			row = append(row, orDash(FormatTime, Summarize(o.Cold).Median), orDash(FormatTime, Summarize(o.Warm).Median))
+		}
 		x.Rows = append(x.Rows, append(row, o.Choice))
 	}
 	s.Sections = []sheet.Section{x}

@@ -53,7 +53,7 @@ func TestProfile(t *testing.T) {
 		require.InDelta(t, flops(p), sum, 1e-6*sum, "the kernels' operations are not those of the call")
 
 		var text bytes.Buffer
-		require.NoError(t, WriteSheet(&text, x.Sheet(), Table))
+		require.NoError(t, WriteSheet(&text, x.Sheet(), Table, true))
 		for _, want := range append(kernels, "fma f32 ", "copy ", "GFLOP/s", "100%") {
 			if want == "GFLOP/s" && d.Caps().Type != vk.CPU {
 				continue
@@ -234,7 +234,7 @@ func TestCallProfile(t *testing.T) {
 	}, s.Sections[0].Rows)
 	require.Equal(t, []string{"multiply.bf16", "2", "200.0 ns", "100–100%", "40%", "45.00 GFLOP/s", "45%", "-", "-"}, s.Sections[1].Rows[1])
 	var text bytes.Buffer
-	require.NoError(t, WriteSheet(&text, s, Table))
+	require.NoError(t, WriteSheet(&text, s, Table, true))
 	for _, want := range []string{"\n∥        no barrier before it", `rate by that of the loop "matrix bf16", or without matrices "fma f32"; B/s`, "in 120.0 ns of all no dispatch runs"} {
 		require.Contains(t, text.String(), want)
 	}

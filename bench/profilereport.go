@@ -60,6 +60,7 @@ func (t *profileTable) dispatches() sheet.Section {
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
 	s.Add("fits", "estimate: workgroups in a compute unit (part of its invocations), and what keeps more out")
 	s.Add("peak", "%s", t.peakWords())
+	s.Keys = 2
 	s.Columns = columns([]string{"#", "kernel", "does", "begin", "time", "±", "share", "rate", "of peak", "traffic", "of copy", "workgroups", "size", "registers", "spilled", "shared", "fits"}, "kernel", "does", "fits")
 	for i := range t.Dispatches {
 		s.Rows = append(s.Rows, t.row(i, whole))

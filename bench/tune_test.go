@@ -159,7 +159,7 @@ func TestTuneFaults(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := WriteSheet(&text, tuned.Sheet(), Table); err != nil {
+	if err := WriteSheet(&text, tuned.Sheet(), Table, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{list[0].String() + " FAILED: the compiler gave up\n", list[2].String() + " was left out: too much\n", "FLOP/s", "max|Δ|"} {
@@ -302,7 +302,7 @@ func TestTuneOp(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := WriteSheet(&text, tuned.Sheet(), Table); err != nil || !strings.Contains(text.String(), "copy_of forward, a copy") {
+	if err := WriteSheet(&text, tuned.Sheet(), Table, true); err != nil || !strings.Contains(text.String(), "copy_of forward, a copy") {
 		t.Errorf("%v, %s", err, &text)
 	}
 	best := tuned.Winners()[0]

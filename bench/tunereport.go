@@ -18,8 +18,9 @@ func (t *Tuned) Sheet() sheet.Sheet {
 	s.Add("*", "what the built-in table takes")
 	s.Add("time", "device time per call, median; for finalists %s", IntervalWords)
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
+	s.Facts[len(s.Facts)-1].Wide = true
 	for i, name := range []string{"configuration", "time", "±", "rate", "registers", "spilled", "shared", "code", "compiled in", "max|Δ|"} {
-		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 0})
+		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 0, Wide: 4 <= i && i < 9})
 	}
 	for i := range t.Trials {
 		x := &t.Trials[i]

@@ -65,7 +65,7 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 	implsVar(f, &b.impls, b.kernel, otherwise)
 	b.measure.add(f)
 	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
-	kernels.BoolVar(f, &b.wide, "wide", fmt.Sprintf("a table with all columns, however wide; else it is %d wide at the most", bench.TerminalWidth))
+	wideVar(f, &b.wide)
 	deviceVar(f, &b.device)
 	b.addTuning(f)
 	b.peers.add(f)

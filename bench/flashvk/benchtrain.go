@@ -26,6 +26,7 @@ type benchTrain struct {
 	count       int
 	stages      bool
 	format      bench.Format
+	wide        bool
 	device      string
 	peers       peerFlags
 }
@@ -61,6 +62,7 @@ dispatch.`,
 	intVar(f, &b.count, "count", "steps that are timed (default 10)")
 	f.BoolVar(&b.stages, "stages", false, "also time each stage")
 	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
+	wideVar(f, &b.wide)
 	b.peers.add(f)
 	deviceVar(f, &b.device)
 	return cmd
@@ -81,7 +83,7 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	r := train.Report{Env: environment(d.Caps()), Made: time.Now()}
+	r := train.Report{Env: environment(d.Caps()), Made: time.Now(), Wide: b.wide}
 	if b.format != bench.Table && b.format != bench.Markdown {
 		announce(a.stderr, r.Env)
 	}

@@ -17,7 +17,7 @@ import (
 var compareFormats = []bench.Format{bench.Table, bench.Markdown}
 
 func newBenchCompare(a *app) *cobra.Command {
-	format, unit, limit, missing := bench.Table, "sec/op", 5.0, false
+	format, unit, limit, missing, wide := bench.Table, "sec/op", 5.0, false, false
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two files of benchmark lines",
@@ -49,7 +49,7 @@ wrong and was not timed: --missing lets that pass.`,
 			if err != nil {
 				return err
 			}
-			if err := bench.WriteSheet(a.stdout, report.Sheet(limit), format); err != nil {
+			if err := bench.WriteSheet(a.stdout, report.Sheet(limit), format, wide); err != nil {
 				return err
 			}
 			if worse := report.Worse(limit); len(worse) > 0 {
@@ -68,6 +68,7 @@ wrong and was not timed: --missing lets that pass.`,
 	f.BoolVar(&missing, "missing", false, "benchmarks of OLD may be missing in NEW")
 	f.StringVar(&unit, "unit", "sec/op", "what is compared: sec/op, replay-wall-sec/op, fresh-wall-sec/op, FLOP/s, B/s, max-abs-error")
 	f.Var(value[bench.Format]{Target: &format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	wideVar(f, &wide)
 	return cmd
 }
 

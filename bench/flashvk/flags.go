@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
@@ -28,6 +30,11 @@ func implNames() string {
 }
 
 func intVar(f *pflag.FlagSet, p *int, name, usage string) { kernels.IntVar(f, p, name, usage) }
+
+// wideVar adds the flag for tables of any width.
+func wideVar(f *pflag.FlagSet, p *bool) {
+	kernels.BoolVar(f, p, "wide", fmt.Sprintf("a table with all columns, however wide; else it is %d wide at the most", bench.TerminalWidth))
+}
 
 // implsVar adds a flag for a comma list of the paths of k.
 func implsVar(f *pflag.FlagSet, to *[]string, k kernels.Kernel, otherwise string) {

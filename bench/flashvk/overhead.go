@@ -22,6 +22,7 @@ type benchOverhead struct {
 	passes passFlags
 	count  int
 	starts bool
+	wide   bool
 	impls  []string
 	format bench.Format
 	device string
@@ -75,6 +76,7 @@ func (o *benchOverhead) add(f *pflag.FlagSet) {
 	intVar(f, &o.count, "count", "samples of each path (default 10)")
 	kernels.BoolVar(f, &o.starts, "starts", "also a cold and a warm start, up to 3 of each (default on a GPU)")
 	f.Var(value[bench.Format]{Target: &o.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, for bench compare")
+	wideVar(f, &o.wide)
 	deviceVar(f, &o.device)
 	o.addTuning(f)
 }
@@ -125,7 +127,7 @@ func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 	if o.format == bench.Benchfmt {
 		err = r.WriteBenchfmt(a.stdout)
 	} else {
-		err = bench.WriteSheet(a.stdout, r.Sheet(), o.format)
+		err = bench.WriteSheet(a.stdout, r.Sheet(), o.format, o.wide)
 	}
 	if err != nil {
 		return err

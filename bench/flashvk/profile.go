@@ -28,6 +28,7 @@ type profileKernel struct {
 	impl          string
 	count         int
 	format        bench.Format
+	wide          bool
 	trace, device string
 }
 
@@ -59,6 +60,7 @@ of which each case has a table.`, k.Name),
 	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
 	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
 	f.Var(value[bench.Format]{Target: &p.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	wideVar(f, &p.wide)
 	deviceVar(f, &p.device)
 	p.addPasses(f, &p.passes)
 	p.addTuning(f)
@@ -124,7 +126,7 @@ func (p *profileKernel) run(ctx context.Context, a *app) (err error) {
 
 // write writes what was found out.
 func (p *profileKernel) write(a *app, profile *bench.Profile) error {
-	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format); err != nil {
+	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format, p.wide); err != nil {
 		return err
 	}
 	if p.trace == "" {

@@ -32,6 +32,7 @@ type selftestOutput struct {
 	format bench.Format
 	record string // --record; "": none
 	share  bool
+	wide   bool
 }
 
 // locate finds the record's file for a device, before a run of minutes.
@@ -117,6 +118,7 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 	f.Var(value[[]attention.Impl]{Target: &impls, Parse: kernels.ListOf(parseImpl), Kind: "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
 	f.DurationVar(&budget, "budget", budget, "time for all of it; what has begun comes on top")
 	f.Var(value[bench.Format]{Target: &out.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	wideVar(f, &out.wide)
 	f.StringVar(&out.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
 	f.BoolVar(&out.share, "share", false, "print everything as Markdown for an issue")
 	random.add(f)
@@ -183,7 +185,7 @@ func (t *tested) print(w io.Writer, out selftestOutput) error {
 	if t.fixed == nil {
 		return nil
 	}
-	return bench.WriteSheet(w, t.fixed.Sheet(), out.format)
+	return bench.WriteSheet(w, t.fixed.Sheet(), out.format, out.wide)
 }
 
 // share prints the Markdown for an issue. It has nothing of the machine but the device,
@@ -197,7 +199,7 @@ func (t *tested) share(w io.Writer) error {
 	}
 	if t.fixed != nil {
 		b.WriteString("\n")
-		if err := bench.WriteSheet(&b, t.fixed.Sheet(), bench.Markdown); err != nil {
+		if err := bench.WriteSheet(&b, t.fixed.Sheet(), bench.Markdown, true); err != nil {
 			return err
 		}
 	}

@@ -37,6 +37,7 @@ type tuneKernel struct {
 	out      string // file for the winners, if it is not the user's
 	outName  string // of the flag for that
 	format   bench.Format
+	wide     bool
 	device   string
 }
 
@@ -77,8 +78,8 @@ not come back is reported and dropped. What the built-in table takes is always a
 those that are timed well.
 
 The winner of each path goes to a file in the user's cache folder, for this device and
-driver, which the other commands use (flashvk tune show), and is printed as a row of the
-built-in table, where there is one.`
+driver, which the other commands use (flashvk tune show). --wide and --format markdown also
+print it as a row of the built-in table, where there is one.`
 
 // addAll adds the flags to f.
 func (t *tuneKernel) addAll(f *pflag.FlagSet) {
@@ -99,6 +100,7 @@ func (t *tuneKernel) addAll(f *pflag.FlagSet) {
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
 	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, which has the samples of the finalists")
+	wideVar(f, &t.wide)
 	deviceVar(f, &t.device)
 }
 
@@ -243,7 +245,7 @@ func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error 
 			if i > 0 {
 				fmt.Fprintln(s.a.stdout)
 			}
-			err = errors.Join(err, bench.WriteSheet(s.a.stdout, tuned.Sheet(), s.format))
+			err = errors.Join(err, bench.WriteSheet(s.a.stdout, tuned.Sheet(), s.format, s.wide))
 		}
 		if err != nil {
 			break
@@ -271,7 +273,8 @@ func (s *tuneSession) accept(tuned bench.Tuned) error {
 	})
 }
 
-// summary writes the rows of the built-in table, or the benchmark lines.
+// summary writes the rows of the built-in table, which are longer than a line of a terminal, or
+// the benchmark lines.
 func (s *tuneSession) summary(done []bench.Tuned) error {
 	if s.format == bench.Benchfmt {
 		report := bench.Report{Env: s.env}
@@ -279,6 +282,9 @@ func (s *tuneSession) summary(done []bench.Tuned) error {
 			report.Results = append(report.Results, tuned.Results()...)
 		}
 		return report.Write(s.a.stdout, s.format)
+	}
+	if !s.wide && s.format != bench.Markdown {
+		return nil
 	}
 	list := bench.TableRows(s.caps, done)
 	if len(list) == 0 {

@@ -111,7 +111,7 @@ func TestTune(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.Remove(path)
-	code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--dtype=float32", "--budget=200ms")...)
+	code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--dtype=float32", "--budget=200ms", "--wide")...)
 	if code != 0 || !strings.Contains(stderr, "flashvk: wrote "+path+"\n") {
 		t.Fatalf("status %d, stderr %s, stdout\n%s", code, stderr, stdout)
 	}
@@ -255,7 +255,7 @@ func TestTuneKernel(t *testing.T) {
 	caps, dev := device(t)
 	out := filepath.Join(t.TempDir(), "tuned.json")
 	args := []string{"tune", "gemm", dev, "--out=" + out, "--m=20", "--n=24", "--k=40", "--trans=tn", "--dtype=float32", "--beta=0.5"}
-	code, stdout, stderr := flashvk(append(args, "--impl=scalar", "--budget=5s")...)
+	code, stdout, stderr := flashvk(append(args, "--impl=scalar", "--budget=5s", "--wide")...)
 	if code != 0 || !strings.Contains(stderr, "flashvk: problem 1 of 1: gemm forward, float32: m 20, n 24, k 40, tn") {
 		t.Fatalf("status %d, %s", code, stderr)
 	}

@@ -15,6 +15,7 @@ import (
 type tuneShow struct {
 	file, device string
 	format       bench.Format
+	wide         bool
 }
 
 func newTuneShow(a *app) *cobra.Command {
@@ -35,6 +36,7 @@ run it, or its kernels have changed since it was measured.`,
 	f.SortFlags = false
 	f.StringVar(&t.file, "tuning", "", "file to list (default: the one in the user's cache folder)")
 	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	wideVar(f, &t.wide)
 	deviceVar(f, &t.device)
 	return cmd
 }
@@ -58,12 +60,12 @@ func (t *tuneShow) run(a *app) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return bench.WriteSheet(a.stdout, tuningSheet(path, tuning, caps), t.format)
+	return bench.WriteSheet(a.stdout, tuningSheet(path, tuning, caps), t.format, t.wide)
 }
 
 // tuningSheet has a row for each of tuning.
 func tuningSheet(path string, tuning *kit.Tuning, caps *vk.Caps) sheet.Sheet {
-	var s sheet.Section
+	s := sheet.Section{Keys: 2}
 	s.Add("file", "%s", path)
 	for i, name := range []string{"kernel", "pass", "problem", "configuration", "time"} {
 		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i == 4})

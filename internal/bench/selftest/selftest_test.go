@@ -73,7 +73,7 @@ func TestRun(t *testing.T) {
 	}
 	require.True(t, slices.IsSortedFunc(report.Modules, func(a, b Module) int { return strings.Compare(a.Name, b.Name) }))
 	var text strings.Builder
-	require.NoError(t, bench.WriteSheet(&text, report.Sheet(), bench.Table))
+	require.NoError(t, bench.WriteSheet(&text, report.Sheet(), bench.Table, true))
 	require.Regexp(t, `\nscalar +forward +float32 +pass +\d+ +0 `, text.String())
 	require.Regexp(t, `\nscalar +decode +float32 +pass +\d+ +0 `, text.String())
 
@@ -233,7 +233,7 @@ func TestSheetLeft(t *testing.T) {
 	}
 	r.Paths = append(r.Paths, Path{Kernel: attentionKernel, Impl: attention.Scalar, Verdict: Pass, Right: 3, Left: 2}, Path{Kernel: attentionKernel, Impl: attention.Unfused, Verdict: NotRun, Why: "the test ended before"})
 	var text strings.Builder
-	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table))
+	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table, true))
 	require.Equal(t, 1, strings.Count(text.String(), "there was no time for "), text.String()[strings.Index(text.String(), "path "):])
 	require.Contains(t, text.String(), "there was no time for 29 cases, all those of 3 paths among them: a larger --budget runs them\n")
 	require.Contains(t, text.String(), "the test ended before\n")
@@ -248,7 +248,7 @@ func TestSheet(t *testing.T) {
 		Took:     1234 * time.Millisecond,
 	}
 	var text strings.Builder
-	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table))
+	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table, true))
 	for _, want := range []string{
 		"matrix f16 is WRONG and was not timed: element 3 is 1, want 2\n", "coopmat  forward  float16  WRONG        3      2        0     7   0.50      -\n",
 		"coopmat forward, float16: WRONG: case x: off\n", `the device multiplies wrongly: see the loop "matrix f16" above`, "there was no time for 7 cases: a larger --budget runs them\n", "took 1.2s\n",

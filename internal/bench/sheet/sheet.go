@@ -28,7 +28,7 @@ type Sheet struct {
 	Sections []Section
 	// Width is that of a terminal, which Text keeps to; 0: any. Columns that are Wide are left
 	// out then, the rest of a table that is too wide is one table below the other, and
-	// lines are broken.
+	// lines are broken, those of cells, too.
 	Width int
 }
 
@@ -143,11 +143,17 @@ func (s *Section) align(b *bytes.Buffer, width int) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
+	if width > 0 {
+		rows = s.breakCells(rows, widths, width)
+	}
 	for n, part := range s.parts(widths, width) {
 		if n > 0 {
 			b.WriteByte('\n')
 		}
 		for _, row := range rows {
+			if blank(row, part) {
+				continue
+			}
 			var line strings.Builder
 			for _, i := range part {
 				cell := row[i]
@@ -165,6 +171,67 @@ func (s *Section) align(b *bytes.Buffer, width int) {
 			fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
 		}
 	}
+}
+
+// breakCells breaks text that is too long for its column: the first columns have half of the
+// width, another what they leave. What does not fit is in rows of its own below. It corrects
+// widths.
+func (s *Section) breakCells(rows [][]string, widths []int, width int) (broken [][]string) {
+	keys := max(s.Keys, 1)
+	half, words := width/2, 0
+	for i, c := range s.Columns[:keys] {
+		if c.Number {
+			half -= widths[i] + 2
+		} else {
+			words++
+		}
+	}
+	used := 0
+	for i, c := range s.Columns {
+		switch {
+		case !c.Number && i < keys:
+			widths[i] = min(widths[i], max(half/words, 1))
+		case !c.Number:
+			widths[i] = min(widths[i], max(width-used, 1))
+		}
+		if i < keys {
+			used += widths[i] + 2
+		}
+	}
+	for _, row := range rows {
+		first := len(broken)
+		for i, cell := range row {
+			for n, line := range cellLines(cell, widths[i]) {
+				if first+n == len(broken) {
+					broken = append(broken, make([]string, len(row)))
+				}
+				broken[first+n][i] = line
+			}
+		}
+	}
+	return broken
+}
+
+// cellLines breaks a cell behind a space, slash or comma, or else where it has to.
+func cellLines(cell string, most int) (lines []string) {
+	runes := []rune(cell)
+	for len(runes) > most {
+		at := most
+		for i := most; i > most/2; i-- {
+			if strings.ContainsRune(" /,", runes[i-1]) {
+				at = i
+				break
+			}
+		}
+		lines = append(lines, strings.TrimRight(string(runes[:at]), " "))
+		runes = runes[at:]
+	}
+	return append(lines, string(runes))
+}
+
+// blank reports whether a row has nothing in the columns of a part.
+func blank(row []string, part []int) bool {
+	return !slices.ContainsFunc(part, func(i int) bool { return row[i] != "" })
 }
 
 // parts returns the columns of each part of the table, the keys in each.

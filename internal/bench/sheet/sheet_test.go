@@ -69,6 +69,34 @@ a note that is so long that it
 	require.Contains(t, b.String(), "\nmore     of the column\n")
 }
 
+// TestLongCells: text that is longer than its column goes on in the next line.
+func TestLongCells(t *testing.T) {
+	x := Section{
+		Columns: []Column{{Name: "benchmark"}, {Name: "old", Number: true}, {Name: "new", Number: true}, {Name: "runs"}},
+		Rows: [][]string{
+			{"Attention/heads=8/seq_q=4096/seq_kv=4096", "1 ms", "2 ms", "tiles of 64x64, and of much more than that"},
+			{"Norm/of/ααααααααααααααααααα", "", "3 ms", ""},
+		},
+	}
+	s := &Sheet{Sections: []Section{x}, Width: 36}
+	var b strings.Builder
+	require.NoError(t, s.Text(&b))
+	require.Equal(t, `benchmark            old   new
+Attention/heads=8/  1 ms  2 ms
+seq_q=4096/
+seq_kv=4096
+Norm/of/αααααααααα        3 ms
+ααααααααα
+
+benchmark           runs
+Attention/heads=8/  tiles of 64x64,
+seq_q=4096/         and of much
+seq_kv=4096         more than that
+Norm/of/αααααααααα
+ααααααααα
+`, b.String())
+}
+
 func TestText(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, sample().Text(&b))

@@ -15,6 +15,7 @@ import (
 // A Report is what flashvk bench train found.
 type Report struct {
 	Made    time.Time `json:"-"`
+	Wide    bool      `json:"-"` // a table as wide as it gets; else bench.TerminalWidth
 	Env     bench.Environment
 	Results []*BenchResult
 }
@@ -39,7 +40,7 @@ func (r *Report) Write(w io.Writer, f bench.Format) error {
 	case bench.Benchfmt:
 		return r.writeBenchfmt(w)
 	}
-	return bench.WriteSheet(w, r.sheet(), f)
+	return bench.WriteSheet(w, r.sheet(), f, r.Wide)
 }
 
 // sheet returns a table for each case, and one of its stages.
