@@ -12,7 +12,7 @@ import (
 func TestProfileAttention(t *testing.T) {
 	_, dev := device(t)
 	trace := filepath.Join(t.TempDir(), "trace.json")
-	args := []string{"profile", "attention", dev, "--batch=1", "--heads=2", "--seqlen=40", "--headdim=16", "--causal", "--impl=unfused", "--count=2"}
+	args := []string{"profile", "attention", dev, "--batch=1", "--heads=2", "--seqlen=40", "--headdim=16", "--causal", "--impl=unfused", "--count=2", "--wide"}
 	code, stdout, stderr := flashvk(append(args, "--trace", trace)...)
 	require.Zero(t, code, stderr)
 	require.Equal(t, "flashvk: wrote "+trace+"\n", stderr)
