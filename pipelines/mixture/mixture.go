@@ -220,7 +220,7 @@ func (p Plan) String() string { return p.words }
 func (p Plan) Workspace() int64 { return p.bytes }
 
 // Kernels lists the modules that run, in order, but gemm_pack for operands whose rows start
-// anywhere. In Backward gmm_bwd, the first here, comes between outputs and gradients.
+// anywhere.
 func (p Plan) Kernels() []string { return p.kernels }
 
 // Choose returns how p would run on a device. Its errors are those of Forward and Backward
@@ -237,11 +237,11 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, wrap(err)
 	}
-	plan, err := mlp.ChooseLoss(caps, p.Perceptrons(), o.perceptrons())
+	plan, err := mlp.ChooseLoss(caps, p.Perceptrons(), o.perceptrons(), loss.Kernels()...)
 	if err != nil {
 		return Plan{}, wrap(err)
 	}
-	return Plan{"outputs in memory: " + plan.String(), append(loss.Kernels(), plan.Kernels()...), plan.Workspace(), plan.Parts()}, nil
+	return Plan{"outputs in memory: " + plan.String(), plan.Kernels(), plan.Workspace(), plan.Parts()}, nil
 }
 
 // Supports returns nil if the device can compute p, and otherwise why not: an error that

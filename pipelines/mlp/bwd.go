@@ -67,8 +67,8 @@ type backwardPart struct {
 	w1      int64 // of heads, where the copy of W1 lies
 	dw1, dx chain.Product
 
-	skinny *engine.Problem // of one kernel that makes dpre and DW2, which is another one if pre is kept
-	sums   int64           // where its workspace lies
+	skinny *skinnyPart // one kernel that makes dpre and DW2, which is another one if pre is kept
+	sums   int64       // where its workspace lies
 
 	// Else, where silu(pre) lies, unless it is kept. Pre takes the place of dpre before, unless
 	// it is kept.
@@ -157,16 +157,14 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 
 // addSkinny adds the kernel that makes dpre and DW2, and returns the memory of it.
 func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, o Options) (int64, error) {
-	product := skinnyBackward(p, b.n)
-	b.skinny = &product
-	choose := func() (skinny.Plan, error) {
-		if p.Keep == KeepPre {
-			return skinny.ChooseKept(caps, product)
-		}
-		return skinny.ChooseBackward(caps, product, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
+	b.skinny = &skinnyPart{problem: skinnyBackward(p, b.n)}
+	var err error
+	if p.Keep == KeepPre {
+		b.skinny.plan, err = skinny.ChooseKept(caps, b.skinny.problem)
+	} else {
+		b.skinny.plan, err = skinny.ChooseBackward(caps, b.skinny.problem, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
 	}
-	plan, err := choose()
-	return plan.Workspace(), err
+	return b.skinny.plan.Workspace(), err
 }
 
 // addProducts adds the products that make dpre and DW2.
@@ -270,10 +268,10 @@ func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gr
 	var first engine.Steps
 	var err error
 	if p.Keep == KeepPre {
-		first, err = skinny.BackwardKeptSteps(c, skinny.Tensors{W: t.W2, Pre: t.Pre, DY: g.DY, DPre: dpre, DW: g.DW2}, *b.skinny, opt)
+		first, err = skinny.BackwardKeptSteps(c, skinny.Tensors{W: t.W2, Pre: t.Pre, DY: g.DY, DPre: dpre, DW: g.DW2}, b.skinny.problem, opt)
 	} else {
 		tensors := skinny.Tensors{A: b.repeat(t.X), B: w1, W: t.W2, DY: g.DY, DPre: dpre, DW: g.DW2}
-		first, err = skinny.BackwardSteps(c, tensors, p.Out, *b.skinny, opt)
+		first, err = skinny.BackwardSteps(c, tensors, p.Out, b.skinny.problem, opt)
 	}
 	if err != nil {
 		return nil, wrap(err)
@@ -380,8 +378,8 @@ func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g G
 	return s, err
 }
 
-// describe adds to a plan what runs.
-func (b *backwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) error {
+// describe adds to a plan what runs, and behind y, which is early, the kernels of the loss.
+func (b *backwardPart) describe(plan *Plan, p Problem, loss ...string) {
 	if p.Heads > 0 {
 		plan.kernels = append(plan.kernels, "gemm_pack") // the copy of W1
 	}
@@ -389,22 +387,16 @@ func (b *backwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options)
 	case b.skinny != nil && p.Keep == KeepPre:
 		plan.add("skinny dsilu", "gemm_narrow_dsilu", "gemm_combine")
 	case b.skinny != nil:
-		runs, err := skinny.ChooseBackward(caps, *b.skinny, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
-		if err != nil {
-			return wrap(err)
-		}
-		plan.add("skinny "+runs.Config.String(), "gemm_narrow_bwd", "gemm_combine")
-		plan.parts = append(plan.parts, chain.Part{Kernel: "grouped", Pass: kit.Backward, Problem: *b.skinny})
+		plan.skinny(kit.Backward, b.skinny.problem, b.skinny.plan.Config.String(), b.skinny.plan.Kernels("gemm_narrow_bwd"))
 	default:
-		var list []*chain.Product
 		if p.Keep == KeepNothing {
-			list = append(list, &b.pre)
+			plan.products(&b.pre)
 		}
 		if b.early {
-			list = append(list, &b.y)
+			plan.products(&b.y)
+			plan.kernels = append(plan.kernels, loss...)
 		}
-		plan.products(append(list, &b.gradient, &b.dw2)...)
+		plan.products(&b.gradient, &b.dw2)
 	}
 	plan.products(&b.dw1, &b.dx)
-	return nil
 }

@@ -192,12 +192,12 @@ func ExampleSupports() {
 }
 
 func ExampleChooseLoss() {
-	plan, err := mlp.ChooseLoss(caps, mlp.Problem{Tokens: 100, Heads: 2, In: 16, Hidden: 60, Out: 16}, mlp.Options{})
+	plan, err := mlp.ChooseLoss(caps, mlp.Problem{Tokens: 100, Heads: 2, In: 16, Hidden: 60, Out: 16}, mlp.Options{}, "my_loss")
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(plan.Kernels(), plan.Workspace())
-	// Output: [gemm_pack gemm_scalar gemm_scalar gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 129536
+	// Output: [gemm_pack gemm_scalar gemm_scalar my_loss gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 129536
 }
 
 func ExampleParseKeep() {

@@ -62,10 +62,16 @@ type forwardPlan struct {
 type forwardPart struct {
 	heads
 	one           *oneKernel
-	skinny        *engine.Problem // a product whose silu stays on the chip
-	hidden        int64           // where silu(pre) lies, unless it is kept
-	units         int             // of it: more than p.Hidden if W1 and W2 are extended by zeros
+	skinny        *skinnyPart // a product whose silu stays on the chip
+	hidden        int64       // where silu(pre) lies, unless it is kept
+	units         int         // of it: more than p.Hidden if W1 and W2 are extended by zeros
 	first, second chain.Product
+}
+
+// A skinnyPart is a call of package skinny: its problem, and what it runs.
+type skinnyPart struct {
+	problem engine.Problem
+	plan    skinny.Plan
 }
 
 func newForwardPlan(caps *vk.Caps, p Problem, o Options) (plan forwardPlan, err error) {
@@ -111,7 +117,7 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 		product := engine.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
 		plan, err := skinny.ChooseForward(caps, product, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
 		if err == nil {
-			part.skinny = &product
+			part.skinny = &skinnyPart{product, plan}
 			return part, plan.Workspace(), nil
 		}
 		if !errors.Is(err, vk.ErrUnsupported) {
@@ -177,7 +183,7 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 		return f.one.record(c, memory, t)
 	case f.skinny != nil:
 		tensors := skinny.Tensors{A: f.repeat(t.X), B: t.W1, W: t.W2, Y: t.Y, Pre: t.Pre}
-		return wrap(skinny.Forward(c, tensors, p.Out, *f.skinny, engine.Options{Impl: o.Impl, Tuning: o.Tuning, Workspace: memory}))
+		return wrap(skinny.Forward(c, tensors, p.Out, f.skinny.problem, engine.Options{Impl: o.Impl, Tuning: o.Tuning, Workspace: memory}))
 	}
 	hidden := t.Hidden
 	if hidden.IsZero() {
@@ -200,21 +206,17 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 }
 
 // describe adds to a plan what runs.
-func (f *forwardPart) describe(caps *vk.Caps, plan *Plan, p Problem, o Options) error {
+func (f *forwardPart) describe(plan *Plan) {
 	switch {
 	case f.one != nil:
 		plan.add(f.one.opt.Config.String(), "gemm_fragments", "gemm_pair")
-		return nil
 	case f.skinny != nil:
-		runs, err := skinny.ChooseForward(caps, *f.skinny, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
-		plan.add("skinny "+runs.Config.String(), runs.Kernels("gemm_narrow")...)
-		product := *f.skinny
+		product := f.skinny.problem
 		product.Activation = engine.SiLU // also if pre is kept
-		plan.parts = append(plan.parts, chain.Part{Kernel: "grouped", Pass: kit.Forward, Problem: product})
-		return wrap(err)
+		plan.skinny(kit.Forward, product, f.skinny.plan.Config.String(), f.skinny.plan.Kernels("gemm_narrow"))
+	default:
+		plan.products(&f.first, &f.second)
 	}
-	plan.products(&f.first, &f.second)
-	return nil
 }
 
 // wrap returns an error of gemm as one of this package.

@@ -141,23 +141,22 @@ func (plan *lossPlan) tensors(memory *vk.Buffer, p Problem) (y, dy vk.Tensor) {
 	return y, dy
 }
 
-// ChooseLoss returns how BackwardLoss would run on a device, as Choose does.
-func ChooseLoss(caps *vk.Caps, p Problem, o Options) (Plan, error) {
+// ChooseLoss returns how BackwardLoss would run on a device, as Choose does, with the kernels that
+// its loss records in their place.
+func ChooseLoss(caps *vk.Caps, p Problem, o Options, loss ...string) (runs Plan, err error) {
 	plan, err := newLossPlan(caps, p, o)
 	if err != nil {
 		return Plan{}, err
 	}
-	var y, gradients Plan
+	var gradients Plan
+	plan.backward.parts[0].describe(&gradients, p, loss...)
 	if plan.forward != nil {
-		p.Float32 = true
-		if err := plan.forward.parts[0].describe(caps, &y, p, o); err != nil {
-			return Plan{}, err
-		}
+		plan.forward.parts[0].describe(&runs)
+		runs.words = []string{runs.String()}
+		runs.kernels = append(runs.kernels, loss...)
 	}
-	err = plan.backward.parts[0].describe(caps, &gradients, p, o)
-	runs := Plan{words: []string{gradients.String()}, kernels: append(y.kernels, gradients.kernels...), parts: append(y.parts, gradients.parts...), bytes: plan.memory.Bytes}
-	if plan.forward != nil {
-		runs.words = []string{y.String(), gradients.String()}
-	}
-	return runs, err
+	runs.bytes = plan.memory.Bytes
+	runs.add(gradients.String(), gradients.kernels...)
+	runs.parts = append(runs.parts, gradients.parts...)
+	return runs, nil
 }

@@ -71,6 +71,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
@@ -176,6 +177,13 @@ func (p *Plan) add(words string, kernels ...string) {
 	p.words, p.kernels = append(p.words, words), append(p.kernels, kernels...)
 }
 
+// skinny adds kernels that keep hidden units on the chip, for which Options.Tuning may have rows of
+// grouped.
+func (p *Plan) skinny(pass kit.Pass, product engine.Problem, config string, kernels []string) {
+	p.add("skinny "+config, kernels...)
+	p.parts = append(p.parts, chain.Part{Kernel: "grouped", Pass: pass, Problem: product})
+}
+
 // products adds products.
 func (p *Plan) products(list ...*chain.Product) {
 	for _, x := range list {
@@ -186,23 +194,23 @@ func (p *Plan) products(list ...*chain.Product) {
 
 // Choose returns how p would run on a device. Its errors are those of Forward and Backward
 // about p and o.
-func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
+func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (runs Plan, err error) {
 	if pass == kit.Backward {
 		plan, err := newBackwardPlan(caps, p, o)
 		if err != nil {
 			return Plan{}, err
 		}
-		runs := Plan{bytes: plan.memory.Bytes}
-		err = plan.parts[0].describe(caps, &runs, p, o)
-		return runs, err
+		runs.bytes = plan.memory.Bytes
+		plan.parts[0].describe(&runs, p)
+		return runs, nil
 	}
 	plan, err := newForwardPlan(caps, p, o)
 	if err != nil {
 		return Plan{}, err
 	}
-	runs := Plan{bytes: plan.memory.Bytes}
-	err = plan.parts[0].describe(caps, &runs, p, o)
-	return runs, err
+	runs.bytes = plan.memory.Bytes
+	plan.parts[0].describe(&runs)
+	return runs, nil
 }
 
 // Supports returns nil if the device can compute p, and otherwise why not: an error that
