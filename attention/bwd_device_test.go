@@ -67,7 +67,7 @@ func TestBackward(t *testing.T) {
 			d := vktest.Open(t, vktest.WholeBuffers)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := backwardOnDevice{d, attention.Options{Impl: impl}}
-			attntest.TestBackward(t, suiteStandIns(d, backwardSuite(d), f.Supports), f)
+			attntest.TestBackward(t, suiteStandIns(d, impl, backwardSuite(d), f.Supports), f)
 		})
 	}
 }

@@ -70,7 +70,7 @@ func TestForward(t *testing.T) {
 			d := vktest.Open(t, vktest.WholeBuffers)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			f := onDevice{d, attention.Options{Impl: impl}}
-			attntest.TestForward(t, suiteStandIns(d, suite(d), f.Supports), f)
+			attntest.TestForward(t, suiteStandIns(d, impl, suite(d), f.Supports), f)
 		})
 	}
 }

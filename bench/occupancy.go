@@ -3,7 +3,7 @@ package bench
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -42,7 +42,7 @@ const (
 // of it. It knows NVIDIA's chips since Ampere, and assumes that all workgroups of
 // a unit share as much memory as one of them may have, as was seen on an H200.
 func EstimateOccupancy(caps *vk.Caps, stats vk.KernelStats, workgroup [3]uint32) Occupancy {
-	unit, known := unitLimits[attention.Family(caps)]
+	unit, known := unitLimits[chips.Family(caps)]
 	size := int(workgroup[0]) * max(int(workgroup[1]), 1) * max(int(workgroup[2]), 1)
 	if !known || !stats.Available || stats.Registers == 0 || size == 0 {
 		return Occupancy{}
