@@ -68,10 +68,10 @@ LAVAPIPE_TIME = $(if $(FLASHVK_ALL),about 40 minutes on 2 cores with lavapipe,ab
 LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # progress shows go test -json as go test does, and where packages are.
 PROGRESS = go run ./tools/progress $(filter -v,$(TESTFLAGS))
-# The packages with goroutines of their own or of their tests, which meet the locks of the others, too;
-# compiling everything once more for -race took 7 minutes. Tests/cli starts a program that is
-# the same with -race, vktest has a goroutine to be failed in.
-RACE_PKGS := ./internal/attention/attntest $(shell grep -rlE --include='*.go' '^\s*go [a-z]' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
+# The packages with goroutines of their own or of their tests, or with parallel loops, which meet the
+# locks of the others, too; compiling everything once more for -race took 7 minutes. Tests/cli starts a
+# program that is the same with -race, vktest has a goroutine to be failed in.
+RACE_PKGS := ./internal/attention/attntest $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Workers|Pieces)\(' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
 GOTEST := go test -json -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
 
 test: setup ## the test suite on the best device there is, then what is concurrent with -race

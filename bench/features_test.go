@@ -103,6 +103,7 @@ func TestFeatureKeyMask(t *testing.T) {
 // TestUploadFeatures says that the tensors fit the problem, and that measuring
 // it either works or says which feature has no kernel.
 func TestUploadFeatures(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	ctx := context.Background()
 	p := everything()

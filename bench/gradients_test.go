@@ -18,6 +18,7 @@ import (
 // TestBackward measures the backward pass, alone and after the forward pass, on
 // every path that has it.
 func TestBackward(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	p := smallProblem()
 	impls := append([]attention.Impl{attention.Auto}, attention.Impls()...)
@@ -52,6 +53,7 @@ func TestBackward(t *testing.T) {
 
 // TestBackwardFeatures measures the backward pass with all features on every path.
 func TestBackwardFeatures(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	results, err := Run(context.Background(), d, Case{Op: opOf(t, everything()), Pass: Backward, Impls: namesOf(attention.Impls()...), Protocol: quick()}, nil)
 	require.NoError(t, err)

@@ -2,11 +2,9 @@ package bench
 
 import (
 	"math/rand/v2"
-	"runtime"
-	"sync"
-	"sync/atomic"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // normalChunk numbers share one random generator. It is part of what a seed
@@ -20,7 +18,7 @@ const normalChunk = 1 << 16
 func Normal(t dtype.DType, n int, seed uint64) []float32 {
 	x := make([]float32, n)
 	chunks := (n + normalChunk - 1) / normalChunk
-	parallel(chunks, func(i int) {
+	parallel.For(chunks, func(i int) {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		part := x[i*normalChunk : min((i+1)*normalChunk, n)]
 		for j := range part {
@@ -28,20 +26,4 @@ func Normal(t dtype.DType, n int, seed uint64) []float32 {
 		}
 	})
 	return x
-}
-
-// parallel calls f for each i in [0, n), on every processor.
-func parallel(n int, f func(i int)) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				f(i)
-			}
-		}()
-	}
-	wg.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // An oracle knows what the outputs of a problem should be, on some of its
@@ -105,7 +106,7 @@ func (o *oracle) finite(gotO, gotLSE []float32) error {
 	p, d := o.p, o.p.ValueHeadDim()
 	var bad atomic.Int64
 	bad.Store(math.MaxInt64)
-	parallel(o.in.NumRows(p), func(n int) {
+	parallel.For(o.in.NumRows(p), func(n int) {
 		r := o.in.Row(p, n)
 		at, atLSE := o.in.At(p, r)
 		lse := float64(gotLSE[atLSE])

@@ -17,7 +17,7 @@ func trainArgs(dev string, more ...string) []string {
 
 // TestTrain trains, continues, and evaluates: what is printed, and what is written.
 func TestTrain(t *testing.T) {
-	_, dev := concurrent(t)
+	_, dev := device(t) // package train is concurrent, and has -race itself
 	dir := t.TempDir()
 	model, log, curve, picture := filepath.Join(dir, "m"), filepath.Join(dir, "log.csv"), filepath.Join(dir, "curve"), filepath.Join(dir, "picture")
 	code, stdout, stderr := flashvk(trainArgs(dev, "--steps=4", "--seed=3", "--dtype=float32", "--save", model, "--csv", log, "--curve", curve)...)
@@ -82,7 +82,7 @@ func TestTrainErrors(t *testing.T) {
 
 // TestBenchTrain measures a step with each checkpoint.
 func TestBenchTrain(t *testing.T) {
-	_, dev := concurrent(t)
+	_, dev := device(t) // package train is concurrent, and has -race itself
 	args := append([]string{"bench"}, trainArgs(dev, "--shape=tiny", "--dtype=float32", "--count=2", "--checkpoint=off,blocks", "--format=csv")...)
 	code, stdout, stderr := flashvk(args...)
 	require.Zero(t, code, stderr)

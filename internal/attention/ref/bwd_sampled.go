@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // sampled computes gradients of single rows and keys in arithmetic F: in float64
@@ -29,7 +30,7 @@ func (s sampled[F, T]) compute(rows []Row, keys []Key) (Gradients, sampleSums) {
 	d, dv := s.p.HeadDim, s.p.ValueHeadDim()
 	g := Gradients{DQ: make([]float64, len(rows)*d), DK: make([]float64, len(keys)*d), DV: make([]float64, len(keys)*dv)}
 	sums := make([]sampleSums, len(rows)+len(keys))
-	parallel(len(sums), func() func(int) {
+	parallel.Workers(len(sums), func() func(int) {
 		w := sampleWorker[F, T]{
 			sampled: s,
 			q:       make([]F, d), k: make([]F, d), v: make([]F, dv), o: make([]F, dv), do: make([]F, dv),

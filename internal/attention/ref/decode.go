@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // DecodeInputs are the tensors that attention.Decode reads, contiguous in logical order, with the
@@ -61,7 +62,7 @@ func Decode[T Float](in DecodeInputs[T], p attention.DecodeProblem, operations f
 		from, to := x*all/heads, (x+1)*all/heads
 		pick[x] = from + rng.IntN(to-from)
 	}
-	parallel(heads, func() func(int) {
+	parallel.Workers(heads, func() func(int) {
 		return func(x int) {
 			list[x], errs[x] = in.compute(&p, pick[x]/p.NumKVHeads, pick[x]%p.NumKVHeads, rows)
 		}

@@ -5,6 +5,7 @@ import (
 	"gonum.org/v1/gonum/blas/blas64"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // Forward computes softmax attention in float64 for every batch and head, with
@@ -73,7 +74,7 @@ func forward[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows
 	if err != nil {
 		return err
 	}
-	parallel(len(list), func() func(int) {
+	parallel.Workers(len(list), func() func(int) {
 		w := &fwdWorker[T]{
 			p:     p,
 			in:    in,

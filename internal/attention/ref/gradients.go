@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // Upstream holds the gradients that a backward pass starts from, those of a
@@ -117,7 +118,7 @@ func eachKeyHead(p attention.Problem, dbias bool, newWorker func() func(batch, k
 		}
 		return
 	}
-	parallel(n, func() func(int) {
+	parallel.Workers(n, func() func(int) {
 		work := newWorker()
 		return func(i int) { work(i/p.NumKVHeads, i%p.NumKVHeads) }
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // A Model is the kernels' algorithm in Go: tiles of BlockM rows walk over
@@ -90,7 +91,7 @@ func modelForward[F float32 | float64](m Model, o, lse []float64, in *Inputs[flo
 	dv := p.ValueHeadDim()
 	blocks := (p.SeqQ + m.BlockM - 1) / m.BlockM
 	l := in.places(p)
-	parallel(p.Batch*p.NumHeads*blocks, func() func(int) {
+	parallel.Workers(p.Batch*p.NumHeads*blocks, func() func(int) {
 		t := newModelTile[F](m, in, p)
 		return func(i int) {
 			head, i0 := i/blocks, i%blocks*m.BlockM

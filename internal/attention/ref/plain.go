@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // Plain evaluates the formula of Forward as a straightforward program in the
@@ -35,7 +36,7 @@ func plain[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows [
 		return err
 	}
 	d, dv := p.HeadDim, p.ValueHeadDim()
-	parallel(len(list), func() func(int) {
+	parallel.Workers(len(list), func() func(int) {
 		var (
 			kbuf, vbuf = make([]float32, p.SeqKV*d), make([]float32, p.SeqKV*dv)
 			qbuf, obuf = make([]float32, d), make([]float32, dv)

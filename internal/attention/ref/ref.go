@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/flashvk/flashvk/attention"
 )
@@ -107,30 +105,4 @@ func (c chunk) span(mask attention.Mask) (lo, hi int) {
 		}
 	}
 	return min(lo, hi), hi
-}
-
-// parallel calls a worker's function once for each i in [0, n), on GOMAXPROCS
-// goroutines. Each goroutine that has something to do makes its own worker, which may
-// keep buffers.
-func parallel(n int, newWorker func() func(i int)) {
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range min(n, runtime.GOMAXPROCS(0)) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			var work func(i int)
-			for i := range next {
-				if work == nil {
-					work = newWorker()
-				}
-				work(i)
-			}
-		}()
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
 }

@@ -137,6 +137,9 @@ func TestVerdicts(t *testing.T) {
 	} {
 		for _, workers := range []int{1, 8} {
 			t.Run(fmt.Sprintf("%s/%d", c.name, workers), func(t *testing.T) {
+				if workers == 1 {
+					vktest.Sequential(t)
+				}
 				env, o := options(t, time.Hour, attention.Scalar)
 				opens, open := 0, o.Open
 				o.Open = func() (*vk.Device, error) { opens++; return open() }

@@ -63,6 +63,7 @@ func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor
 
 // TestBenchUnsupported: what the device does not do is in the report, and a failure.
 func TestBenchUnsupported(t *testing.T) {
+	vktest.Sequential(t)
 	c := benchCase(t)
 	c.Variant = tnp.Fused // of float32
 	r, err := Bench(context.Background(), vktest.Open(t), c, func(string) {})
@@ -77,6 +78,7 @@ func TestBenchUnsupported(t *testing.T) {
 // TestBench measures a step beside peers: one that is as we are, one whose gradients are off by a
 // quarter, one that says too little, and one that fails.
 func TestBench(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	file := inFolder(t)
 	c := benchCase(t)

@@ -19,11 +19,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
-	"sync"
 
 	"gonum.org/v1/gonum/mat"
 
+	"github.com/flashvk/flashvk/internal/parallel"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 )
 
@@ -248,24 +247,8 @@ func (t *Task) Predict(x []float64) (mean, variance []float64, err error) {
 // Batch returns the tasks of a step.
 func (p Problem) Batch(s tnp.Shape, seed, step uint64) []Task {
 	tasks := make([]Task, s.Batch)
-	parallel(len(tasks), func(i int) { tasks[i] = p.Draw(s, seed, step, i) })
+	parallel.For(len(tasks), func(i int) { tasks[i] = p.Draw(s, seed, step, i) })
 	return tasks
-}
-
-// parallel calls f for each i below n on every processor.
-func parallel(n int, f func(i int)) {
-	var wg sync.WaitGroup
-	workers := min(n, runtime.GOMAXPROCS(0))
-	for w := range workers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i := w; i < n; i += workers {
-				f(i)
-			}
-		}()
-	}
-	wg.Wait()
 }
 
 // Tokens returns what the model reads of tasks, (batch, context+targets, 3): (x, y, 1) of the
@@ -291,7 +274,7 @@ func Tokens(tasks []Task) (x, y []float32) {
 // NLL returns the mean of Task.NLL over the targets of all tasks.
 func NLL(tasks []Task) (float64, error) {
 	sums, errs := make([]float64, len(tasks)), make([]error, len(tasks))
-	parallel(len(tasks), func(i int) {
+	parallel.For(len(tasks), func(i int) {
 		all, err := tasks[i].NLL()
 		errs[i] = err
 		for _, v := range all {

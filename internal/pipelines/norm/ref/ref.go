@@ -2,10 +2,9 @@ package ref
 
 import (
 	"math"
-	"runtime"
-	"sync"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/parallel"
 	"github.com/flashvk/flashvk/pipelines/norm"
 )
 
@@ -28,20 +27,6 @@ type Gradients struct{ DX, DW []float64 }
 // A number is what formulas are computed in. Conversions around products forbid fused
 // multiply-add, which some architectures' compilers would use.
 type number interface{ float32 | float64 }
-
-// parallel calls f for pieces of [0, n) on every processor.
-func parallel(n int, f func(from, to int)) {
-	pieces := min(n, runtime.GOMAXPROCS(0))
-	var wg sync.WaitGroup
-	for i := range pieces {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			f(i*n/pieces, (i+1)*n/pieces)
-		}()
-	}
-	wg.Wait()
-}
 
 // Forward computes
 //
@@ -66,7 +51,7 @@ func PlainForward(in Inputs, p norm.Problem) Outputs {
 
 // round rounds x to a format.
 func round(x []float64, t dtype.DType) {
-	parallel(len(x), func(from, to int) {
+	parallel.Pieces(len(x), func(from, to int) {
 		for i, v := range x[from:to] {
 			x[from+i] = float64(t.Round(float32(v)))
 		}
@@ -83,7 +68,7 @@ func forward[F number](in Inputs, p norm.Problem) Outputs {
 		}
 		round(out.Sum, p.DType)
 	}
-	parallel(p.Rows, func(from, to int) {
+	parallel.Pieces(p.Rows, func(from, to int) {
 		w := narrow[F](in.W)
 		for r := from; r < to; r++ {
 			s := out.Sum[r*n : (r+1)*n]
@@ -148,7 +133,7 @@ func backward[F number](s, w []float64, up Upstream, p norm.Problem) Gradients {
 	n := p.Cols
 	out := Gradients{DX: make([]float64, len(s)), DW: make([]float64, n)}
 	mean, rstd := make([]float64, p.Rows), make([]F, p.Rows)
-	parallel(p.Rows, func(from, to int) {
+	parallel.Pieces(p.Rows, func(from, to int) {
 		weight, z, g := narrow[F](w), make([]F, n), make([]F, n)
 		for r := from; r < to; r++ {
 			row := s[r*n : (r+1)*n]
@@ -173,7 +158,7 @@ func backward[F number](s, w []float64, up Upstream, p norm.Problem) Gradients {
 			}
 		}
 	})
-	parallel(n, func(from, to int) {
+	parallel.Pieces(n, func(from, to int) {
 		dw := make([]F, to-from)
 		for r := range p.Rows {
 			for c := from; c < to; c++ {

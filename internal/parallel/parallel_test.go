@@ -1,0 +1,54 @@
+package parallel_test
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/flashvk/flashvk/internal/parallel"
+)
+
+// TestParallel wants every i once, whatever their number, and as many workers as there are
+// processors or fewer.
+func TestParallel(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 100} {
+		once := func(name string, run func(visit func(i int))) {
+			seen := make([]int32, n)
+			run(func(i int) { atomic.AddInt32(&seen[i], 1) })
+			for i, count := range seen {
+				if count != 1 {
+					t.Errorf("%s(%d): %d was visited %d times", name, n, i, count)
+				}
+			}
+		}
+		once("For", func(visit func(i int)) { parallel.For(n, visit) })
+		var workers atomic.Int32
+		once("Workers", func(visit func(i int)) {
+			parallel.Workers(n, func() func(i int) {
+				workers.Add(1)
+				return visit
+			})
+		})
+		if most := min(n, runtime.GOMAXPROCS(0)); int(workers.Load()) > most || n > 0 && workers.Load() == 0 {
+			t.Errorf("Workers(%d): %d workers, want 1 to %d", n, workers.Load(), most)
+		}
+		once("Pieces", func(visit func(i int)) {
+			parallel.Pieces(n, func(from, to int) {
+				for i := from; i < to; i++ {
+					visit(i)
+				}
+			})
+		})
+	}
+}
+
+// TestParallelNested calls For within For: no goroutine waits for one that waits for it.
+func TestParallelNested(t *testing.T) {
+	var sum atomic.Int64
+	parallel.For(20, func(i int) {
+		parallel.For(20, func(j int) { sum.Add(int64(i * j)) })
+	})
+	if sum.Load() != 190*190 {
+		t.Errorf("the sum is %d, want %d", sum.Load(), 190*190)
+	}
+}
