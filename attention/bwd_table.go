@@ -132,6 +132,16 @@ var bwdRows = []bwdRow{
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 	}},
+	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: BackwardConfig{
+		Impl: Scalar,
+		DKV:  BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
+		DQ:   BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
+	}},
+	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: BackwardConfig{
+		Impl: Unfused,
+		DKV:  BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
+		DQ:   BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
+	}},
 
 	// Any device with matrices, with less and less shared memory.
 	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{

@@ -137,6 +137,8 @@ var fwdRows = []fwdRow{
 	// takes seconds.
 	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
+	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}},
+	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 8}},
 
 	// Any device with matrices, with less and less shared memory: 2 * BlockN
 	// rows of head_dim.

@@ -1,0 +1,28 @@
+package record_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// The steps of the package's table: b and d share memory, which is planned before there is a device.
+func Example() {
+	kernel := func(*vk.Cmd) error { return nil } // what records it
+	p := record.New("block")
+	a := p.Input("a", dtype.Float16, 1024, 512)
+	b, c, d := p.Tensor("b", dtype.Float16, 1024, 512), p.Tensor("c", dtype.Float16, 1024, 512), p.Tensor("d", dtype.Float16, 1024, 512)
+	p.Step("norm", []*record.Tensor{a}, []*record.Tensor{b}, kernel)
+	p.Step("product", []*record.Tensor{b}, []*record.Tensor{c}, kernel)
+	p.Step("silu", []*record.Tensor{c}, []*record.Tensor{d}, kernel)
+	p.Step("sum", []*record.Tensor{a, d}, []*record.Tensor{a}, kernel)
+	m, err := p.Plan(1 << 30)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(p.Steps(), "steps,", record.Size(m.Bytes))
+	// Output: 4 steps, 3.1 MB
+}

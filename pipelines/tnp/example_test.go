@@ -1,0 +1,127 @@
+package tnp_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A model gets its first weights, predicts, and is written where PyTorch can load it.
+func ExampleNewModel() {
+	ctx := context.Background()
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	c := tnp.Config{Layers: 1, Heads: 1, HeadDim: 8, DModel: 8, DFF: 8, Components: 2, InputDim: 3}
+	model, err := tnp.NewModel(ctx, d, c, tnp.ModelOptions{Pass: tnp.Loss})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+	weights, err := tnp.Init(c, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := model.SetWeights(ctx, weights); err != nil {
+		log.Fatal(err)
+	}
+	plan, err := model.NewPlan(ctx, tnp.Shape{Batch: 1, Context: 2, Targets: 1}, tnp.Loss, tnp.PlanOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer plan.Close()
+	x := []float32{0, 0.5, 1 /* y = 0.5 at 0 */, 1, 0.25, 1, 0.5, 0, -1 /* and at 0.5? */}
+	if err := plan.SetInputs(ctx, x, []float32{0.375}); err != nil {
+		log.Fatal(err)
+	}
+	if err := plan.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	loss, err := plan.Loss(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%.1f\n", loss)
+	// Output: 1.2
+}
+
+// Weights in a file, with the names of a PyTorch state dict; shapes tell the sizes but the heads.
+func ExampleSave() {
+	dir, err := os.MkdirTemp("", "tnp")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	preset, err := tnp.PresetOf("tiny")
+	if err != nil {
+		log.Fatal(err)
+	}
+	c := preset.Config
+	weights, err := tnp.Init(c, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	path := filepath.Join(dir, "tiny.safetensors")
+	if err := tnp.Save(path, weights, c); err != nil {
+		log.Fatal(err)
+	}
+	f, err := safetensors.Open(path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer f.Close()
+	found, err := tnp.ReadConfig(f, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	loaded, _, err := tnp.Load(f, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(found == c, len(loaded) == len(weights), len(tnp.Presets()))
+	fmt.Println(len(loaded[tnp.BlockName(0, "norm1.weight")]) == c.DModel)
+	// Output:
+	// true true 4
+	// true
+}
+
+// The memory of a training step, before anything is allocated.
+func ExampleMeasure() {
+	caps := &vk.Caps{ // plain Vulkan 1.2
+		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
+		MaxWorkgroupSize: [3]uint32{256, 256, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 4 << 30,
+		MaxAllocationBytes: 4 << 30, MaxBufferBytes: 4 << 30, MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, ScalarBlockLayout: true,
+		ComputeFullSubgroups: true, SubgroupOps: vk.SubgroupBasic | vk.SubgroupArithmetic | vk.SubgroupShuffle,
+	}
+	c, s := tnp.Default(), tnp.Shape{Batch: 32, Context: 64, Targets: 500}
+	fmt.Println(c.NumParams(), tnp.DefaultLossScale(dtype.Float16, s), tnp.DefaultLossScale(dtype.BFloat16, s))
+	for _, name := range []string{"off", "blocks"} {
+		checkpoint, err := tnp.ParseCheckpoint(name)
+		if err != nil {
+			log.Fatal(err)
+		}
+		variant, err := tnp.ParseVariant("auto")
+		if err != nil {
+			log.Fatal(err)
+		}
+		m, err := tnp.Measure(caps, c, s, tnp.ModelOptions{DType: dtype.Float32, Pass: tnp.Train, Optim: optim.Default()}, tnp.PlanOptions{Checkpoint: checkpoint, Variant: variant})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(name, m.Bytes()>>20, "MiB")
+	}
+	// Output:
+	// 36400118 16384 1
+	// off 4997 MiB
+	// blocks 1596 MiB
+}

@@ -1,0 +1,75 @@
+package tests
+
+import (
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// userPackages are those that a program of a user imports.
+var userPackages = []string{
+	"attention", "dtype", "pipelines/gemm", "pipelines/gmm", "pipelines/mixture", "pipelines/mlp", "pipelines/norm", "pipelines/optim",
+	"pipelines/record", "pipelines/tnp", "pipelines/tnp/gp", "safetensors", "vk", "vk/kit",
+}
+
+// notForUsers are functions that only packages beside them call.
+var notForUsers = []string{
+	"kit.Unsupported", // makes the errors of kernel packages
+	"gmm.Merge",       // what package mixture runs behind its kernel: ExampleForward there
+}
+
+// TestExamples wants an example whose output is checked of every function of the packages that
+// users import: one that calls it, whatever its name.
+func TestExamples(t *testing.T) {
+	for _, name := range userPackages {
+		t.Run(name, func(t *testing.T) {
+			functions, tests := parse(t, filepath.Join("..", name))
+			called := map[string]bool{}
+			for _, e := range doc.Examples(tests...) {
+				if e.Output == "" && !e.EmptyOutput {
+					continue // it is compiled, and never run
+				}
+				ast.Inspect(e.Code, func(n ast.Node) bool {
+					if s, ok := n.(*ast.SelectorExpr); ok {
+						called[s.Sel.Name] = true
+					}
+					return true
+				})
+			}
+			require.NotEmpty(t, functions)
+			for _, f := range functions {
+				if !called[f] && !slices.Contains(notForUsers, filepath.Base(name)+"."+f) {
+					t.Errorf("no example with an output calls %s.%s", filepath.Base(name), f)
+				}
+			}
+		})
+	}
+}
+
+// parse returns the exported functions of a package, and its tests.
+func parse(t *testing.T, dir string) (functions []string, tests []*ast.File) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		require.NoError(t, err)
+		if strings.HasSuffix(path, "_test.go") {
+			tests = append(tests, file)
+			continue
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.IsExported() {
+				functions = append(functions, f.Name.Name)
+			}
+		}
+	}
+	return functions, tests
+}

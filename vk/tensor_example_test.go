@@ -1,0 +1,122 @@
+package vk_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"path/filepath"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// The devices of the machine, without opening one; and whether validation and a folder for
+// compiled pipelines can be had.
+func ExampleList() {
+	list, err := vk.List()
+	if err != nil {
+		log.Fatal(err) // says what to install
+	}
+	for _, c := range list {
+		if c.Unusable == "" && c.APIVersion >= vk.MakeVersion(1, 2, 0) {
+			fmt.Println("a device")
+			break
+		}
+	}
+	if err := vk.HaveValidation(); err != nil {
+		fmt.Println("no validation:", err)
+	}
+	dir, err := vk.UserCacheDir()
+	fmt.Println(filepath.Base(dir) != "", err)
+	// Output:
+	// a device
+	// true <nil>
+}
+
+// Two tensors in one buffer, and the bytes that a kernel binds and moves.
+func ExampleView() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	b, err := d.NewBuffer("both", 1<<16)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer b.Close()
+	x := vk.View(b, dtype.Float16, 100, 64)
+	y := x
+	y.Offset = 16384
+	fmt.Println(x.Shape, x.Strides, vk.Traffic(x, y), "bytes")
+	vk.Narrow(&x, &y) // to the bytes that the tensors have, so that one does not wait for the other
+	fmt.Println(x.Buffer.Meets(y.Buffer))
+	// Output:
+	// [100 64] [64 1] 25600 bytes
+	// false
+}
+
+// What a module does with its buffers, and the shared memory that it takes, without a device.
+func ExampleAccesses() {
+	access, err := vk.Accesses(axpySPIRV)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(access[0]&vk.Writes != 0, access[1]&vk.Writes != 0)
+	bytes, err := vk.SharedBytes(axpySPIRV, axpySpec{Scale: 1})
+	fmt.Println(bytes, err, vk.SharedVariables(4, 20))
+	// Output:
+	// false true
+	// 0 <nil> 48
+}
+
+// A kernel of the caller's own, and a fact about the device that is found out once.
+func ExampleNewKernel() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	k, err := vk.NewKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+	fmt.Println(k.Name(), k.Bindings())
+	_, err = vk.NewKernel[struct{ N uint32 }](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+	fmt.Println(err)
+	type groups struct{}
+	for range 2 {
+		n, err := vk.Cached(d, groups{}, func() (int, error) {
+			fmt.Println("found out")
+			return 64, nil
+		})
+		fmt.Println(n, err)
+	}
+	// Output:
+	// axpy 2
+	// vk: kernel "axpy": the shader has 16 bytes of push constants, struct { N uint32 } has 4
+	// found out
+	// 64 <nil>
+	// 64 <nil>
+}
+
+// A canceled wait, and what a lost device is.
+func ExampleCmd_Submit() {
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	c, err := d.NewCmd("empty")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err = c.Submit(ctx)
+	fmt.Println(errors.Is(err, context.Canceled), errors.Is(err, vk.ErrDeviceLost))
+	// Output: true false
+}
