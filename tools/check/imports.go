@@ -35,6 +35,7 @@ var levels = []struct {
 	{"text", 0},
 	{"needcgo", 0},
 	{"cover", 0},
+	{"parallel", 0},
 	{"vk/...", 1},
 	{"safetensors", 1},
 	{"shaders/...", 1},

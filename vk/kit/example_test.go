@@ -69,9 +69,11 @@ func ExampleNewTable() {
 			}
 			return nil
 		},
-		Blocks:   func(c *sumConfig, _ *vk.Caps, p *sumProblem) int { return p.N / c.Threads },
-		None:     func(path string, _ *sumProblem) error { return kit.Unsupported("sum", "no row of %s", path) },
-		Likeness: func(p *sumProblem) kit.Likeness { return kit.Likeness{Sizes: [4]kit.Size{{N: float64(p.N), Enough: 1 << 20}}} },
+		Blocks: func(c *sumConfig, _ *vk.Caps, p *sumProblem) int { return p.N / c.Threads },
+		None:   func(path string, _ *sumProblem) error { return kit.Unsupported("sum", "no row of %s", path) },
+		Likeness: func(p *sumProblem) kit.Likeness {
+			return kit.Likeness{Sizes: [4]kit.Size{{N: float64(p.N), Enough: 1 << 20}}}
+		},
 		Module:   func(*sumProblem, *sumConfig) string { return "hash of the module" },
 		Validate: func(*sumProblem) error { return nil },
 	})

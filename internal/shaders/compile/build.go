@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/flashvk/flashvk/internal/parallel"
+	"sync"
 )
 
 const manifestName = "manifest.txt"
@@ -149,11 +149,21 @@ func current(dir string, rows []Row, c *Compiler) [][]byte {
 func compileAll(dir string, rows []Row, kept [][]byte, c *Compiler) ([][]byte, []error) {
 	code := slices.Clone(kept)
 	failed := make([]error, len(rows))
-	parallel.For(len(rows), func(i int) {
-		if code[i] == nil {
-			code[i], failed[i] = c.Compile(dir, rows[i])
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, runtime.NumCPU())
+	for i, r := range rows {
+		if code[i] != nil {
+			continue
 		}
-	})
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			code[i], failed[i] = c.Compile(dir, r)
+		}()
+	}
+	wg.Wait()
 	var errs []error
 	seen := map[string]bool{}
 	for _, err := range failed {
