@@ -25,11 +25,8 @@ func MergeHeads(t vk.Tensor) (vk.Tensor, error) {
 		return vk.Tensor{}, fmt.Errorf("attention: merge heads: shape %v, want (batch, heads, seq, dim)", t.Shape)
 	}
 	n, s := t.Shape, t.Strides
-	step := s[3]
-	if n[3] == 1 {
-		step = s[1]
-	}
-	if n[1] > 1 && s[1] != n[3]*step {
+	step, ok := joined(t, 1, 3)
+	if !ok {
 		return vk.Tensor{}, fmt.Errorf("attention: merge heads: strides %v: heads of %d elements do not follow one another, so that no view merges them", s, n[3])
 	}
 	t.Shape, t.Strides = []int{n[0], n[2], n[1] * n[3]}, []int{s[0], s[2], step}
@@ -54,13 +51,19 @@ func UngroupHeads(t vk.Tensor) (vk.Tensor, error) {
 		return vk.Tensor{}, fmt.Errorf("attention: ungroup heads: shape %v, want (batch, kv_heads, group, seq, dim)", t.Shape)
 	}
 	n, s := t.Shape, t.Strides
-	step := s[2]
-	if n[2] == 1 {
-		step = s[1]
-	}
-	if n[1] > 1 && s[1] != n[2]*step {
+	step, ok := joined(t, 1, 2)
+	if !ok {
 		return vk.Tensor{}, fmt.Errorf("attention: ungroup heads: strides %v: groups of %d heads do not follow one another, so that no view ungroups them", s, n[2])
 	}
 	t.Shape, t.Strides = []int{n[0], n[1] * n[2], n[3], n[4]}, []int{s[0], step, s[3], s[4]}
 	return t, nil
+}
+
+// joined returns the stride of the axis that two axes of a tensor make, and whether they do: parts
+// of the outer one follow one another.
+func joined(t vk.Tensor, outer, inner int) (stride int, ok bool) {
+	if stride = t.Strides[inner]; t.Shape[inner] == 1 {
+		stride = t.Strides[outer]
+	}
+	return stride, t.Shape[outer] <= 1 || t.Strides[outer] == t.Shape[inner]*stride
 }

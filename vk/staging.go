@@ -73,9 +73,9 @@ func (s *staging) close(d *Device) {
 	s.rec.destroy(d)
 }
 
-// upload fills bytes bytes of b from offset, piece by piece: fill writes the
-// piece that starts at byte at of the whole into dst.
-func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, fill func(dst []byte, at int64)) error {
+// pieces calls f for each piece of bytes bytes of b that fits in the staging memory, n bytes from at,
+// while nothing else uses that memory.
+func (s *staging) pieces(ctx context.Context, d *Device, b *Buffer, bytes int64, f func(at, n int64) error) error {
 	if b.whole().raw == 0 {
 		return fmt.Errorf("vk: %w", b.errNoMemory())
 	}
@@ -84,35 +84,30 @@ func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, byte
 	}
 	defer s.release(d)
 	for at := int64(0); at < bytes; at += stagingBytes {
-		n := min(bytes-at, stagingBytes)
 		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
 			return err
 		}
-		fill(unsafe.Slice((*byte)(s.up.mapped), n), at)
-		err := s.run(ctx, d, func() {
-			d.api.copy(s.rec.cmd, b.whole().raw, b.at+offset+at, s.up.raw, 0, n)
-		})
-		if err != nil {
+		if err := f(at, min(bytes-at, stagingBytes)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// upload fills bytes bytes of b from offset, piece by piece: fill writes the
+// piece that starts at byte at of the whole into dst.
+func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, fill func(dst []byte, at int64)) error {
+	return s.pieces(ctx, d, b, bytes, func(at, n int64) error {
+		fill(unsafe.Slice((*byte)(s.up.mapped), n), at)
+		return s.run(ctx, d, func() {
+			d.api.copy(s.rec.cmd, b.whole().raw, b.at+offset+at, s.up.raw, 0, n)
+		})
+	})
+}
+
 // download reads bytes bytes of b from offset: take gets each piece in src.
 func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, take func(src []byte, at int64)) error {
-	if b.whole().raw == 0 {
-		return fmt.Errorf("vk: %w", b.errNoMemory())
-	}
-	if err := s.acquire(ctx, d); err != nil {
-		return err
-	}
-	defer s.release(d)
-	for at := int64(0); at < bytes; at += stagingBytes {
-		n := min(bytes-at, stagingBytes)
-		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
-			return err
-		}
+	return s.pieces(ctx, d, b, bytes, func(at, n int64) error {
 		err := s.run(ctx, d, func() {
 			d.api.copy(s.rec.cmd, s.down.raw, 0, b.whole().raw, b.at+offset+at, n)
 			d.api.barrier(s.rec.cmd, transferScope(), hostScope())
@@ -126,8 +121,8 @@ func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, by
 			}
 		}
 		take(unsafe.Slice((*byte)(s.down.mapped), n), at)
-	}
-	return nil
+		return nil
+	})
 }
 
 // run records, submits and waits.

@@ -14,28 +14,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// states returns the state of every component alone, (components, tokens, gmm.StateSize), as
-// shaders/lib/gmm.glsl has it.
-func states(in ref.Inputs, p gmm.Problem) []float64 {
-	x := make([]float64, p.Components*p.Tokens*gmm.StateSize)
-	for t := range p.Tokens {
-		for k := range p.Components {
-			i := t*p.Components + k
-			d := math.Abs(in.Y[t] - in.Mu[i])
-			z := d * math.Exp(-in.LogSigma[i])
-			q, distance := float64(float32(0.5*z*z)), 0.0
-			if math.IsInf(q, 1) {
-				distance = math.Log(d) - in.LogSigma[i]
-			}
-			copy(x[(k*p.Tokens+t)*gmm.StateSize:], []float64{in.Logit[i], 1, 1, in.Logit[i], q, distance, in.LogSigma[i], 0})
-		}
-	}
-	for i, v := range x {
-		x[i] = float64(float32(v))
-	}
-	return x
-}
-
 // TestMerge merges groups of one component, ordinary ones and such that are far from y
 // or likelier by 1e4.
 func TestMerge(t *testing.T) {
@@ -53,7 +31,7 @@ func TestMerge(t *testing.T) {
 		}
 		b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
 		c := guard.Case{Layout: []guard.Layout{guard.Packed, guard.Padded}[i%2], Tensors: []guard.Tensor{
-			{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: states(in, p)},
+			{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: ref.States(in, p)},
 			{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
 			{Name: "loss", Shape: []int{1}, Want: []float64{float64(float32(loss))}, Bound: b.Loss},
 		}}

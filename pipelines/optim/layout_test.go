@@ -1,33 +1,16 @@
 package optim
 
 import (
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/flashvk/flashvk/internal/shaders/layouttest"
-	"github.com/flashvk/flashvk/shaders"
 )
 
 // TestLayouts compares every Go mirror of this package with its shader.
 func TestLayouts(t *testing.T) {
-	table := map[string]struct {
-		params, spec any
-		bindings     []string
-	}{
-		"adamw":         {updateParams{}, updateSpec{}, []string{"Chunks", "StateBuffer", "Param", "Grad", "M", "V", "Copy"}},
-		"adamw_norm":    {normParams{}, normSpec{}, []string{"Chunks", "Grad", "Sums"}},
-		"adamw_prepare": {prepareParams{}, prepareSpec{}, []string{"Sums", "StateBuffer"}},
-	}
-	for _, v := range shaders.Variants() {
-		if !strings.HasPrefix(v.Kernel, "adamw") {
-			continue
-		}
-		row, ok := table[v.Kernel]
-		require.True(t, ok, "%s has no row in TestLayouts", v.Kernel)
-		module, err := shaders.Get(v.Kernel, v.Type)
-		require.NoError(t, err)
-		layouttest.Check(t, module, row.params, row.spec, row.bindings...)
-	}
+	layouttest.CheckAll(t, "adamw", map[string]layouttest.Row{
+		"adamw":         layouttest.Of(updateParams{}, updateSpec{}, "Chunks", "StateBuffer", "Param", "Grad", "M", "V", "Copy"),
+		"adamw_norm":    layouttest.Of(normParams{}, normSpec{}, "Chunks", "Grad", "Sums"),
+		"adamw_prepare": layouttest.Of(prepareParams{}, prepareSpec{}, "Sums", "StateBuffer"),
+	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/shaders/reflect"
 )
 
 // An id is a result id of a module.
@@ -145,9 +147,9 @@ func (p *parser) declaration(o op, a []uint32) {
 	m := p.m
 	switch o {
 	case opName:
-		m.names[id(a[0])] = literal(a[1:])
+		m.names[id(a[0])] = reflect.Text(a[1:])
 	case opString:
-		m.strings[id(a[0])] = literal(a[1:])
+		m.strings[id(a[0])] = reflect.Text(a[1:])
 	case opEntryPoint:
 		m.main = id(a[1])
 	case opExecutionMode:
@@ -248,21 +250,6 @@ func (m *module) decide(named map[string]bool) map[id]bool {
 		}
 	}
 	return known
-}
-
-// literal reads a literal string: UTF-8 in words, lowest byte first, ended by a zero.
-func literal(words []uint32) string {
-	var b []byte
-	for _, w := range words {
-		for shift := 0; shift < 32; shift += 8 {
-			c := byte(w >> shift)
-			if c == 0 {
-				return string(b)
-			}
-			b = append(b, c)
-		}
-	}
-	return string(b)
 }
 
 // chooses reports whether the module has a boolean specialization constant of a name.

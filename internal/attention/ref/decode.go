@@ -83,12 +83,7 @@ func (in *DecodeInputs[T]) check(p attention.DecodeProblem) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	for _, s := range []struct {
-		name  string
-		on    bool
-		got   int
-		shape []int
-	}{
+	err := checkSlices(true, []slice{
 		{"q", true, len(in.Q), p.QShape()},
 		{"k", true, len(in.K), p.KShape()},
 		{"v", true, len(in.V), p.VShape()},
@@ -100,10 +95,9 @@ func (in *DecodeInputs[T]) check(p attention.DecodeProblem) error {
 		{"bias", p.Bias.On, len(in.Bias), p.BiasShape()},
 		{"alibi_slopes", p.ALiBi != attention.ALiBiOff, len(in.ALiBiSlopes), p.SlopesShape()},
 		{"sinks", p.Sinks, len(in.Sinks), p.SinksShape()},
-	} {
-		if want := product(s.shape); s.on && s.got != want {
-			return fmt.Errorf("attention: %s has %d elements, want %d of shape %v", s.name, s.got, want, s.shape)
-		}
+	})
+	if err != nil {
+		return err
 	}
 	for b := range p.Batch {
 		if n := in.keys(&p, b); n < 0 || n > p.SeqKV {

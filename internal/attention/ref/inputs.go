@@ -27,12 +27,7 @@ func (in *Inputs[T]) check(p attention.Problem) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	for _, s := range []struct {
-		name  string
-		on    bool
-		got   int
-		shape []int
-	}{
+	err := checkSlices(false, []slice{
 		{"q", true, len(in.Q), p.QShape()},
 		{"k", true, len(in.K), p.KShape()},
 		{"v", true, len(in.V), p.VShape()},
@@ -42,9 +37,27 @@ func (in *Inputs[T]) check(p attention.Problem) error {
 		{"key_mask", p.KeyMask, len(in.KeyMask), p.KeyMaskShape()},
 		{"cu_seqlens_q", p.Varlen.On, len(in.CuSeqlensQ), p.CuSeqlensShape()},
 		{"cu_seqlens_kv", p.Varlen.On, len(in.CuSeqlensKV), p.CuSeqlensShape()},
-	} {
+	})
+	if err == nil && p.Varlen.On {
+		err = p.CheckCuSeqlens(in.CuSeqlensQ, in.CuSeqlensKV)
+	}
+	return err
+}
+
+// A slice is an input: whether the problem has it, its elements, and their shape.
+type slice struct {
+	name  string
+	on    bool
+	got   int
+	shape []int
+}
+
+// checkSlices returns an error that names the first slice that does not fit. More says that slices
+// which the problem has not may be given.
+func checkSlices(more bool, list []slice) error {
+	for _, s := range list {
 		if !s.on {
-			if s.got > 0 {
+			if s.got > 0 && !more {
 				return fmt.Errorf("attention: %s is given, but the problem has none", s.name)
 			}
 			continue
@@ -52,9 +65,6 @@ func (in *Inputs[T]) check(p attention.Problem) error {
 		if want := product(s.shape); s.got != want {
 			return fmt.Errorf("attention: %s has %d elements, want %d of shape %v", s.name, s.got, want, s.shape)
 		}
-	}
-	if p.Varlen.On {
-		return p.CheckCuSeqlens(in.CuSeqlensQ, in.CuSeqlensKV)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package trial
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -107,25 +106,11 @@ func (p *gmmProblem) outputs(in ref.Inputs) (list []guard.Tensor) {
 	return list
 }
 
-// states returns the state of every component alone, as shaders/lib/gmm.glsl has it: what
-// gmm.Merge reads.
+// states returns the state of every component alone: what gmm.Merge reads.
 func (p *gmmProblem) states(in ref.Inputs) guard.Tensor {
-	x := make([]float64, p.Components*p.Tokens*gmm.StateSize)
-	for t := range p.Tokens {
-		for k := range p.Components {
-			i := t*p.Components + k
-			d := math.Abs(in.Y[t] - in.Mu[i])
-			z := d * math.Exp(-in.LogSigma[i])
-			q, distance := float64(float32(0.5*z*z)), 0.0
-			if math.IsInf(q, 1) {
-				distance = math.Log(d) - in.LogSigma[i]
-			}
-			copy(x[(k*p.Tokens+t)*gmm.StateSize:], []float64{in.Logit[i], 1, 1, in.Logit[i], q, distance, in.LogSigma[i], 0})
-		}
-	}
 	place := p.place(0, []int{gmm.StateSize})
 	place.Offset, place.RowGap, place.MatrixGap = place.Offset/4*4, place.RowGap/4*4, place.MatrixGap/4*4
-	return guard.Tensor{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: roundAll(dtype.Float32, x), Place: place}
+	return guard.Tensor{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: ref.States(in, p.Problem), Place: place}
 }
 
 // gradients returns the tensors of Backward.

@@ -46,6 +46,37 @@ func Check(t *testing.T, m shaders.Module, params, spec any, bindings ...string)
 	CheckWithin(t, MaxParamsBytes, m, params, spec, bindings...)
 }
 
+// A Row is what a package has of a kernel.
+type Row struct {
+	params, spec any
+	bindings     []string
+}
+
+// Of returns the Row of what Check takes.
+func Of(params, spec any, bindings ...string) Row { return Row{params, spec, bindings} }
+
+// CheckAll is Check for every module whose kernel begins with prefix: each has a row under the
+// kernel's name.
+func CheckAll(t *testing.T, prefix string, rows map[string]Row) {
+	t.Helper()
+	for _, v := range shaders.Variants() {
+		if !strings.HasPrefix(v.Kernel, prefix) {
+			continue
+		}
+		row, ok := rows[v.Kernel]
+		if !ok {
+			t.Errorf("%s has no row", v.Kernel)
+			continue
+		}
+		m, err := shaders.Get(v.Kernel, v.Type)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		Check(t, m, row.params, row.spec, row.bindings...)
+	}
+}
+
 // CheckWithin is Check for a kernel that may have maxBytes of push constants, and
 // runs only where the device takes them.
 func CheckWithin(t *testing.T, maxBytes int, m shaders.Module, params, spec any, bindings ...string) {

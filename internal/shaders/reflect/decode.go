@@ -117,9 +117,9 @@ var minArgs = map[uint32]int{
 func (d *decoder) instruction(op uint32, a []uint32) {
 	switch op {
 	case opName:
-		d.names[a[0]] = text(a[1:])
+		d.names[a[0]] = Text(a[1:])
 	case opMemberName:
-		d.memberNames[member{a[0], a[1]}] = text(a[2:])
+		d.memberNames[member{a[0], a[1]}] = Text(a[2:])
 	case opTypeBool:
 		d.types[a[0]] = typ{op: op}
 	case opTypeInt:
@@ -173,8 +173,8 @@ func (d *decoder) decorate(a []uint32) {
 	}
 }
 
-// text reads a literal string: UTF-8 in words, lowest byte first, ended by a zero.
-func text(words []uint32) string {
+// Text reads a literal string: UTF-8 in words, lowest byte first, ended by a zero.
+func Text(words []uint32) string {
 	var b []byte
 	for _, w := range words {
 		for shift := 0; shift < 32; shift += 8 {

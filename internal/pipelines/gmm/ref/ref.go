@@ -19,6 +19,28 @@ type Inputs struct{ Logit, Mu, LogSigma, Y []float64 }
 // Gradients are those of the loss by the first three.
 type Gradients struct{ Logit, Mu, LogSigma []float64 }
 
+// States returns the state of every component alone, (components, tokens, gmm.StateSize), as
+// shaders/lib/gmm.glsl has it: what gmm.Merge reads.
+func States(in Inputs, p gmm.Problem) []float64 {
+	x := make([]float64, p.Components*p.Tokens*gmm.StateSize)
+	for t := range p.Tokens {
+		for k := range p.Components {
+			i := t*p.Components + k
+			d := math.Abs(in.Y[t] - in.Mu[i])
+			z := d * math.Exp(-in.LogSigma[i])
+			q, distance := round32(0.5*z*z), 0.0
+			if math.IsInf(q, 1) {
+				distance = math.Log(d) - in.LogSigma[i]
+			}
+			state := x[(k*p.Tokens+t)*gmm.StateSize:]
+			for j, v := range []float64{in.Logit[i], 1, 1, in.Logit[i], q, distance, in.LogSigma[i]} {
+				state[j] = round32(v)
+			}
+		}
+	}
+	return x
+}
+
 const halfLog2Pi = 0.91893853320467274178 // log(2π) / 2
 
 // Forward returns the log-probability of each token and minus their mean:
