@@ -131,8 +131,8 @@ func TestBackwardUnsupported(t *testing.T) {
 				DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: size},
 			}
 		}, fmt.Sprintf("coopmat2: one column of matrices of %d rows does not fit in a tile of %d", 8*size, size)},
-		{func(_ *attention.Problem, caps *vk.Caps, opt *attention.Options) {
-			opt.Impl, caps.MaxSharedMemoryBytes = attention.Unfused, 8000
+		{func(p *attention.Problem, caps *vk.Caps, opt *attention.Options) {
+			p.HeadDim, opt.Impl, caps.MaxSharedMemoryBytes = 32, attention.Unfused, 8000
 		}, "unfused: 13824 bytes of shared memory are more than the device's 8000"},
 		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) {
 			opt.BackwardConfig = &attention.BackwardConfig{Impl: attention.Scalar}
