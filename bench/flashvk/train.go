@@ -27,7 +27,7 @@ const trainDTypeUsage = "format of activations (default bfloat16 where the devic
 type trainCommand struct {
 	train.Options
 	shape, device, schedule string
-	evaluate, picture       string
+	evaluate, picture, data string
 	flags                   *pflag.FlagSet
 }
 
@@ -51,10 +51,17 @@ The loss is the mean of -log p of a target's y. At the end it is that of batches
 were not trained on, beside the loss of one who knows the process, which no model
 passes.
 
+--data takes the tasks of a safetensors file instead, in its order, the first after the
+last, as many at a time as --batch says:
+    x  (tasks, context+targets, input_dim): tokens, those of the context first
+    y  (tasks, targets)
+
 --save writes a file with all that the training goes on from, also when the program
 is interrupted: weights under the names of a PyTorch state dict, moments and counts.
 The file is replaced whole. A training that --load continues is bit for bit the one
 that was not interrupted, with the same flags.
+
+--start begins with the weights of a file, of --weights or of a PyTorch state dict.
 
 --evaluate trains nothing: it computes the losses of such a file, or of one with
 weights alone, and draws what the model predicts.`,
@@ -62,6 +69,7 @@ weights alone, and draws what the model predicts.`,
   flashvk train --steps 3000 --csv log.csv --curve curve --save model.safetensors
   flashvk train --load model.safetensors --steps 4000 --save model.safetensors
   flashvk train --evaluate model.safetensors --picture prediction
+  flashvk train --shape small --data tasks.safetensors --start weights.safetensors --heads 8
   flashvk train --shape small --dtype bfloat16 --steps 20000 --save model.safetensors --save-every 1000`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), a) },
@@ -95,6 +103,8 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
 	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "kernels, to compare: unfused, separate, fused, or auto, the fastest (default auto)")
 	f.Uint64Var(&t.Seed, "seed", 0, "of the first weights and of the data (default 0, or that of the file that is loaded)")
+	f.StringVar(&t.data, "data", "", "file of the tasks; sizes of a task are those of the file")
+	f.StringVar(&t.Start, "start", "", "file of the weights to start from; the sizes of the model are those of the file")
 	f.StringVar(&t.Load, "load", "", "file of --save to continue; the sizes of the model are those of the file")
 	f.StringVar(&t.Save, "save", "", "file to write for --load and --evaluate, at the end and at an interrupt")
 	intVar(f, &t.SaveEvery, "save-every", "write that file after every so many steps, too")
@@ -102,7 +112,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.StringVar(&t.CSV, "csv", "", "file for a line for each step; with --load it is continued")
 	f.StringVar(&t.Curve, "curve", "", "drawing of the losses: NAME.png and NAME.svg")
 	f.StringVar(&t.evaluate, "evaluate", "", "file whose model is evaluated; nothing is trained")
-	intVar(f, &t.Batches, "batches", "batches of the evaluation, also of that after a training (default 20)")
+	intVar(f, &t.Batches, "batches", "batches of the evaluation, also of that after a training, which --data has none of (default 20)")
 	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and of what is predicted: NAME.png and NAME.svg")
 	deviceVar(f, &t.device)
 }
@@ -137,10 +147,13 @@ func (t *trainCommand) resolve() error {
 	if err != nil {
 		return usageError{err}
 	}
-	file := t.Load != "" || t.evaluate != ""
+	file := t.Load != "" || t.Start != "" || t.evaluate != ""
 	for _, s := range modelSizes {
-		if given(s.name) && file && s.model {
+		switch {
+		case given(s.name) && file && s.model && !(t.Start != "" && s.name == "heads"):
 			return usagef("train: --%s is given, but the sizes of the model are those of the file", s.name)
+		case given(s.name) && t.data != "" && (s.name == "context" || s.name == "targets"):
+			return usagef("train: --%s is given, but the sizes of a task are those of the file", s.name)
 		}
 	}
 	takeModelSizes(t.flags, &t.Config, &t.Shape, p)
@@ -159,9 +172,11 @@ func (t *trainCommand) resolve() error {
 		return usagef("train: --batches %d is not positive", t.Batches)
 	case t.picture != "" && t.evaluate == "":
 		return usagef("train: --picture is of --evaluate FILE")
+	case t.picture != "" && t.data != "":
+		return usagef("train: --picture draws a task whose process is known, not one of --data")
 	}
 	if t.evaluate != "" {
-		for _, name := range []string{"load", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
+		for _, name := range []string{"load", "start", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
 			if given(name) {
 				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
 			}
@@ -170,10 +185,30 @@ func (t *trainCommand) resolve() error {
 	if err := t.Validate(); err != nil { // wrong with any file and any device
 		return usageError{err}
 	}
-	if t.Load != "" {
-		return t.ReadFile(!given("seed"))
+	return t.readFiles()
+}
+
+// readFiles takes sizes that were not given from the files that have them.
+func (t *trainCommand) readFiles() error {
+	if t.data != "" {
+		if err := t.ReadTasks(t.data); err != nil {
+			return err
+		}
+		if t.evaluate == "" {
+			t.Batches = 0 // what is not trained on is another file's
+		}
 	}
-	return nil
+	heads := 0
+	if t.flags.Changed("heads") {
+		heads = t.Heads
+	}
+	if t.Load == "" && t.Start == "" {
+		return t.Validate()
+	}
+	if err := t.ReadFile(t.Load != "" && !t.flags.Changed("seed"), heads); err != nil {
+		return err
+	}
+	return t.Validate()
 }
 
 // trainDType returns the format for a device: what the flag says, if it is given.
@@ -221,7 +256,9 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	if result.Skipped > 0 {
 		fmt.Fprintf(a.stderr, "flashvk: %d steps were skipped, whose gradients were beyond %v: a smaller --loss-scale may help\n", result.Skipped, t.DType)
 	}
-	report(a.stdout, result.Evaluation)
+	if result.Evaluation != nil {
+		report(a.stdout, result.Evaluation)
+	}
 	return nil
 }
 

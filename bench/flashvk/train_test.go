@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/pipelines/tnp"
 )
 
 // trainArgs train the least model for some steps.
@@ -52,23 +54,44 @@ func TestTrain(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestTrainFiles trains on a file of tasks from a file of weights, as another program writes them.
+func TestTrainFiles(t *testing.T) {
+	_, dev := concurrent(t)
+	dir := t.TempDir()
+	in, model := filepath.Join(dir, "in"), filepath.Join(dir, "m")
+	c, s := tnp.Config{Layers: 1, Heads: 2, HeadDim: 8, DModel: 16, DFF: 11, Components: 2, InputDim: 4}, tnp.Shape{Batch: 5, Context: 3, Targets: 4}
+	writeModel(t, in, c, s) // tokens of 4 elements
+	code, stdout, stderr := flashvk("train", dev, "--data", in, "--start", in, "--heads=2", "--batch=2", "--steps=3", "--dtype=float32", "--save", model)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stderr, "2 components, ")
+	require.Contains(t, stderr, "batch 2 of context 3, targets 4")
+	require.Equal(t, 1+3, strings.Count(stdout, "\n"), stdout)
+	code, stdout, stderr = flashvk("train", dev, "--evaluate", model, "--data", in, "--batch=5", "--batches=1", "--dtype=float32")
+	require.Zero(t, code, stderr)
+	require.Regexp(t, regexp.MustCompile(`^20 targets that were not trained on: loss \S+; within one deviation`), stdout)
+}
+
 // TestTrainErrors: mistakes are found before a device is opened.
 func TestTrainErrors(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for args, want := range map[string]string{
-		"train --shape huge":                   "not one of tiny, small, mid, large",
-		"train --d-model 20":                   "tnp: d_model=20 is not a multiple of 8",
-		"train --batch 0":                      "tnp: batch=0 is not from 1 to 16777216",
-		"train --steps 0":                      "train: steps=0 is not from 1 to 16777216",
-		"train --lr 2":                         "train: lr=2 is not positive and at most 1",
-		"train --checkpoint on":                "not one of off, selective, blocks, auto",
-		"train --schedule linear":              "not one of cosine, constant",
-		"train --save-every 3":                 "train: save_every is given, but no file to save to",
-		"train --batches 0":                    "train: --batches 0 is not positive",
-		"train --picture x":                    "train: --picture is of --evaluate FILE",
-		"train --evaluate x --steps 3":         "train: --steps is of a training, and --evaluate trains nothing",
-		"train --load " + none + " --layers 3": "train: --layers is given, but the sizes of the model are those of the file",
-		"train x":                              `train: argument "x" is not expected`,
+		"train --shape huge":                      "not one of tiny, small, mid, large",
+		"train --d-model 20":                      "tnp: d_model=20 is not a multiple of 8",
+		"train --batch 0":                         "tnp: batch=0 is not from 1 to 16777216",
+		"train --steps 0":                         "train: steps=0 is not from 1 to 16777216",
+		"train --lr 2":                            "train: lr=2 is not positive and at most 1",
+		"train --checkpoint on":                   "not one of off, selective, blocks, auto",
+		"train --schedule linear":                 "not one of cosine, constant",
+		"train --save-every 3":                    "train: save_every is given, but no file to save to",
+		"train --batches 0":                       "train: --batches 0 is not positive",
+		"train --picture x":                       "train: --picture is of --evaluate FILE",
+		"train --evaluate x --steps 3":            "train: --steps is of a training, and --evaluate trains nothing",
+		"train --load " + none + " --layers 3":    "train: --layers is given, but the sizes of the model are those of the file",
+		"train --data x --context 3":              "train: --context is given, but the sizes of a task are those of the file",
+		"train --start x --layers 3":              "train: --layers is given, but the sizes of the model are those of the file",
+		"train --start x --load x":                "train: load continues a training, start begins one: there may be one of them",
+		"train --evaluate x --data x --picture x": "train: --picture draws a task whose process is known, not one of --data",
+		"train x": `train: argument "x" is not expected`,
 	} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		require.Equal(t, 2, code, args)

@@ -28,7 +28,8 @@ type Evaluation struct {
 	Within2 float64
 }
 
-// Evaluate computes the losses of a file's weights on o.Batches batches that no training has seen.
+// Evaluate computes the losses of a file's weights on o.Batches batches that no training has seen,
+// or on those of a file of tasks.
 // It draws one task if picture is not "".
 func Evaluate(ctx context.Context, d *vk.Device, file string, o *Options, picture string) (*Evaluation, error) {
 	f, err := safetensors.Open(file)
@@ -40,8 +41,13 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, o *Options, pictur
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if c.InputDim != 3 {
+	switch {
+	case c.InputDim != 3 && o.tasks == nil:
 		return nil, fmt.Errorf("%s: tokens have %d elements, want 3: tasks are of one x", file, c.InputDim)
+	case o.tasks != nil && c.InputDim != o.InputDim:
+		return nil, fmt.Errorf("%s: tokens have %d elements, those of the tasks %d", file, c.InputDim, o.InputDim)
+	case o.tasks != nil && picture != "":
+		return nil, errTasks
 	}
 	model, err := tnp.NewModel(ctx, d, c, tnp.ModelOptions{DType: o.DType})
 	if err != nil {
@@ -70,17 +76,14 @@ func evaluate(ctx context.Context, model *tnp.Model, o *Options, batches int) (*
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		tasks := o.Data.Batch(o.Shape, o.Seed, unseen+uint64(i))
-		_, y := gp.Tokens(tasks)
-		mean, deviation, loss, err := predict(ctx, plan, tasks)
+		b, own, err := o.unseen(i)
 		if err != nil {
 			return nil, err
 		}
-		own := math.NaN()
-		if o.Context <= ownContext {
-			if own, err = gp.NLL(tasks); err != nil {
-				return nil, err
-			}
+		y := b.y
+		mean, deviation, loss, err := predict(ctx, plan, b)
+		if err != nil {
+			return nil, err
 		}
 		e.Loss, e.Own, e.Targets = e.Loss+loss/float64(batches), e.Own+own/float64(batches), e.Targets+len(y)
 		for j, v := range y {
@@ -96,10 +99,24 @@ func evaluate(ctx context.Context, model *tnp.Model, o *Options, batches int) (*
 	return e, nil
 }
 
+// unseen returns batch i of an evaluation, and the loss of one who knows the process, NaN if that
+// is not known.
+func (o *Options) unseen(i int) (b batch, own float64, err error) {
+	if o.tasks != nil {
+		return o.data(uint64(i)), math.NaN(), nil
+	}
+	tasks := o.Data.Batch(o.Shape, o.Seed, unseen+uint64(i))
+	b.x, b.y = gp.Tokens(tasks)
+	if o.Context > ownContext {
+		return b, math.NaN(), nil
+	}
+	own, err = gp.NLL(tasks)
+	return b, own, err
+}
+
 // predict runs a plan on tasks.
-func predict(ctx context.Context, plan *tnp.Plan, tasks []gp.Task) (mean, deviation []float64, loss float64, err error) {
-	x, y := gp.Tokens(tasks)
-	if err := plan.SetInputs(ctx, x, y); err != nil {
+func predict(ctx context.Context, plan *tnp.Plan, b batch) (mean, deviation []float64, loss float64, err error) {
+	if err := plan.SetInputs(ctx, b.x, b.y); err != nil {
 		return nil, nil, 0, err
 	}
 	if err := plan.Run(ctx); err != nil {
@@ -122,7 +139,8 @@ func draw(ctx context.Context, model *tnp.Model, o *Options, name string) error 
 		return err
 	}
 	defer plan.Close()
-	mean, deviation, _, err := predict(ctx, plan, []gp.Task{task})
+	tokens, y := gp.Tokens([]gp.Task{task})
+	mean, deviation, _, err := predict(ctx, plan, batch{tokens, y})
 	if err != nil {
 		return err
 	}

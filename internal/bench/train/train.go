@@ -3,6 +3,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,12 +37,15 @@ type Options struct {
 	Checkpoint  tnp.Checkpoint
 	Variant     tnp.Variant
 
+	Start      string // file of weights to start from; "" draws them
 	Load, Save string // of states
 	SaveEvery  int    // steps; 0: at the end alone
 	Weights    string // file of weights alone
 	CSV        string // log
 	Curve      string // beginning of the names of a drawing of the losses
 	Batches    int    // of the evaluation at the end; 0: none
+
+	tasks *tasks // of ReadTasks; nil: Data draws them
 }
 
 // Validate returns an error that names the first option that breaks a rule.
@@ -52,7 +56,7 @@ func (o *Options) Validate() error {
 		}
 	}
 	switch {
-	case o.InputDim != 3:
+	case o.InputDim != 3 && o.tasks == nil:
 		return fmt.Errorf("train: input_dim=%d is not 3: tasks are of one x", o.InputDim)
 	case o.Steps < 1 || o.Steps > optim.MaxStep:
 		return fmt.Errorf("train: steps=%d is not from 1 to %d", o.Steps, optim.MaxStep)
@@ -68,6 +72,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("train: save_every=%d is negative", o.SaveEvery)
 	case o.SaveEvery > 0 && o.Save == "":
 		return errors.New("train: save_every is given, but no file to save to")
+	case o.Start != "" && o.Load != "":
+		return errors.New("train: load continues a training, start begins one: there may be one of them")
 	}
 	return o.model().Validate()
 }
@@ -182,7 +188,7 @@ type trainer struct {
 func (t *trainer) begin(ctx context.Context) error {
 	t.saved = -1
 	if t.o.Load == "" {
-		w, err := tnp.Init(t.o.Config, t.o.Seed)
+		w, err := t.o.weights()
 		if err != nil {
 			return err
 		}
@@ -207,6 +213,23 @@ func (t *trainer) begin(ctx context.Context) error {
 	return nil
 }
 
+// weights returns those that a training starts from.
+func (o *Options) weights() (tnp.Weights, error) {
+	if o.Start == "" {
+		return tnp.Init(o.Config, o.Seed)
+	}
+	f, err := safetensors.Open(o.Start)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	w, _, err := tnp.Load(f, o.Heads)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Start, err)
+	}
+	return w, nil
+}
+
 // A batch is the data of a Run.
 type batch struct{ x, y []float32 }
 
@@ -219,9 +242,8 @@ func (o *Options) batches(ctx context.Context, first int) <-chan batch {
 	go func() {
 		defer close(c)
 		for i := first; i < o.Steps*o.perStep(); i++ {
-			x, y := gp.Tokens(o.Data.Batch(o.Shape, o.Seed, uint64(i)))
 			select {
-			case c <- batch{x, y}:
+			case c <- o.data(uint64(i)):
 			case <-ctx.Done():
 				return
 			}
@@ -341,16 +363,21 @@ func (t *trainer) end(ctx context.Context, done int) (err error) {
 	return nil
 }
 
-// ReadFile takes the sizes of the model from the file that is to be loaded, and the seed, if that
-// is asked for.
-func (o *Options) ReadFile(seed bool) error {
-	f, err := safetensors.Open(o.Load)
+// ReadFile takes the sizes of the model from the file that is to be loaded, or started from, and
+// the seed, if that is asked for. Heads are those of attention if the file does not say how many
+// there are.
+func (o *Options) ReadFile(seed bool, heads int) error {
+	path, dim := cmp.Or(o.Load, o.Start), o.InputDim
+	f, err := safetensors.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if o.Config, err = tnp.ReadConfig(f, 0); err != nil {
-		return fmt.Errorf("%s: %w", o.Load, err)
+	if o.Config, err = tnp.ReadConfig(f, heads); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if o.tasks != nil && o.InputDim != dim {
+		return fmt.Errorf("%s: tokens have %d elements, those of the tasks %d", path, o.InputDim, dim)
 	}
 	if seed {
 		if o.Seed, err = strconv.ParseUint(f.Metadata["seed"], 10, 64); err != nil {

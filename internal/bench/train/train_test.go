@@ -87,7 +87,7 @@ func TestContinue(t *testing.T) {
 	rest := options(t, 8)
 	rest.Seed, rest.Config = 0, tnp.Config{}
 	rest.Load, rest.Save, rest.CSV = part.Save, part.Save, part.CSV
-	require.NoError(t, rest.ReadFile(true))
+	require.NoError(t, rest.ReadFile(true, 0))
 	result, err := Run(context.Background(), d, rest, nothing)
 	require.NoError(t, err)
 	require.Equal(t, 3, result.First)
