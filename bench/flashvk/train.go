@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -111,6 +112,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.StringVar(&t.Weights, "weights", "", "file for the weights alone, which PyTorch loads as a state dict")
 	f.StringVar(&t.CSV, "csv", "", "file for a line for each step; with --load it is continued")
 	f.StringVar(&t.Curve, "curve", "", "drawing of the losses: NAME.png and NAME.svg")
+	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "another log of --csv, whose losses are drawn beside, under a name")
 	f.StringVar(&t.evaluate, "evaluate", "", "file whose model is evaluated; nothing is trained")
 	intVar(f, &t.Batches, "batches", "batches of the evaluation, also of that after a training, which --data has none of (default 20)")
 	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and of what is predicted: NAME.png and NAME.svg")
@@ -131,6 +133,14 @@ func parseVariant(text string) (tnp.Variant, error) {
 		return 0, errors.New("not one of auto, unfused, separate, fused")
 	}
 	return v, nil
+}
+
+func parseBeside(text string) (train.Beside, error) {
+	name, path, ok := strings.Cut(text, "=")
+	if !ok || name == "" || path == "" {
+		return train.Beside{}, errors.New("not NAME=FILE")
+	}
+	return train.Beside{Name: name, Path: path}, nil
 }
 
 func presetNames() (names []string) {
@@ -176,7 +186,7 @@ func (t *trainCommand) resolve() error {
 		return usagef("train: --picture draws a task whose process is known, not one of --data")
 	}
 	if t.evaluate != "" {
-		for _, name := range []string{"load", "start", "save", "save-every", "weights", "csv", "curve", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
+		for _, name := range []string{"load", "start", "save", "save-every", "weights", "csv", "curve", "beside", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
 			if given(name) {
 				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
 			}

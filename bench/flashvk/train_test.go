@@ -87,6 +87,7 @@ func TestTrainErrors(t *testing.T) {
 		"train --picture x":                       "train: --picture is of --evaluate FILE",
 		"train --evaluate x --steps 3":            "train: --steps is of a training, and --evaluate trains nothing",
 		"train --load " + none + " --layers 3":    "train: --layers is given, but the sizes of the model are those of the file",
+		"train --curve x --beside y":              "not NAME=FILE",
 		"train --data x --context 3":              "train: --context is given, but the sizes of a task are those of the file",
 		"train --start x --layers 3":              "train: --layers is given, but the sizes of the model are those of the file",
 		"train --start x --load x":                "train: load continues a training, start begins one: there may be one of them",

@@ -47,7 +47,7 @@ def one_line(error):
     return lines[0][:200] if lines else type(error).__name__
 
 
-def read_tensors(path):
+def read_tensors(path, device="cuda"):
     """Returns the tensors of a safetensors file by name."""
     tensors = {}
     with open(path, "rb") as f:
@@ -60,7 +60,7 @@ def read_tensors(path):
             f.seek(8 + length + begin)
             data = bytearray(f.read(end - begin))
             flat = torch.frombuffer(data, dtype=getattr(torch, FORMATS[x["dtype"]]))
-            tensors[name] = flat.reshape(x["shape"]).cuda()
+            tensors[name] = flat.reshape(x["shape"]).to(device)
     return tensors
 
 

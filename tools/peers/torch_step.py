@@ -26,8 +26,9 @@ def check(request):
         return "op %s is not train" % request["op"]
 
 
-def build(tensors, params):
-    """The model of flashvk's package pipelines/tnp with the weights of tensors, float32."""
+def build(tensors, params, dtype=None):
+    """The model of flashvk's package pipelines/tnp with the weights of tensors, in a format,
+    float32 if none is given, where those are."""
     torch = torch_peer.torch
     functional = torch.nn.functional
 
@@ -39,7 +40,7 @@ def build(tensors, params):
                 if name not in ("x", "y"):
                     key = name.replace(".", "_")
                     self.names[key] = name
-                    self.register_parameter(key, torch.nn.Parameter(value.float().clone()))
+                    self.register_parameter(key, torch.nn.Parameter(value.to(dtype or torch.float32, copy=True)))
 
         def norm(self, x, weight):
             return functional.layer_norm(x, (x.shape[-1],), weight, None, params["eps"])
@@ -64,14 +65,15 @@ def build(tensors, params):
             t = self.norm(x[:, params["context"] :], self.norm_weight)
             t = t.reshape(1, -1, t.shape[-1]).expand(self.heads_up.shape[0], -1, -1)
             hidden = functional.silu(torch.bmm(t, self.heads_up.to(t.dtype)))
-            p = torch.bmm(hidden, self.heads_down.to(hidden.dtype)).float().permute(1, 0, 2)
+            p = torch.bmm(hidden, self.heads_down.to(hidden.dtype)).permute(1, 0, 2)
+            p = p.to(torch.promote_types(p.dtype, torch.float32))
             log_w = functional.log_softmax(p[..., 0], -1)
             mu, log_sigma = p[..., 1], p[..., 2]
             z = (y.reshape(-1, 1) - mu) * torch.exp(-log_sigma)
             log_n = -0.5 * z * z - log_sigma - 0.5 * math.log(2 * math.pi)
             return -torch.logsumexp(log_w + log_n, -1).mean()
 
-    return Model().cuda()
+    return Model()
 
 
 class Step:

@@ -49,7 +49,7 @@ func TestTasks(t *testing.T) {
 
 	o := options(t, 3)
 	o.Seed, o.Context, o.Targets, o.Config = 77, 1, 1, tnp.Config{}
-	o.CSV, o.Start = file("read.csv"), file("start")
+	o.CSV, o.Start, o.Curve, o.Beside = file("read.csv"), file("start"), file("curve"), Beside{"drawn", drawn.CSV}
 	require.NoError(t, o.ReadTasks(file("tasks")))
 	require.NoError(t, o.ReadFile(false, 0))
 	require.Equal(t, drawn.Shape, o.Shape)
@@ -57,6 +57,8 @@ func TestTasks(t *testing.T) {
 	_, err = Run(context.Background(), d, o, nothing)
 	require.NoError(t, err)
 	require.Equal(t, columns(t, drawn.CSV), columns(t, o.CSV))
+
+	require.Contains(t, read(t, file("curve.svg")), "drawn, mean of 1")
 
 	// After the last task comes the first.
 	require.Equal(t, o.data(0), o.data(3))
@@ -101,6 +103,11 @@ func TestTasksErrors(t *testing.T) {
 	require.EqualError(t, options(t, 1).ReadTasks(file("tasks")), file("tasks")+`: tensor "y" is missing`)
 	require.ErrorContains(t, options(t, 1).ReadTasks(file("none")), "no such file")
 	o := options(t, 10)
+	o.Beside.Path = "x"
+	require.EqualError(t, o.Validate(), "train: another log is to be drawn beside, but there is no curve")
+	o.Curve, o.Beside.Path = "x", file("none")
+	_, err := Run(context.Background(), nil, o, nothing)
+	require.ErrorContains(t, err, "no such file")
 	o.Load, o.Start = "a", "b"
 	require.EqualError(t, o.Validate(), "train: load continues a training, start begins one: there may be one of them")
 }

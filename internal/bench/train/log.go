@@ -109,20 +109,28 @@ func (l *log) close() error {
 	return l.f.Close()
 }
 
-// drawLosses draws the losses, and their means over so many steps that 100 are left.
-func drawLosses(o *Options, rows []Row) error {
-	n := max(len(rows)/100, 1)
-	means := chart.Series{Name: fmt.Sprintf("mean of %d", n)}
-	each := chart.Series{Name: "loss"}
+// means returns the means of the losses over n steps each; of says whose they are.
+func means(of string, rows []Row, n int) chart.Series {
+	s := chart.Series{Name: fmt.Sprintf("%smean of %d", of, n)}
 	for i := 0; i+n <= len(rows); i += n {
 		mean := 0.0
 		for _, row := range rows[i : i+n] {
 			mean += row.Loss / float64(n)
-			if len(rows) <= 2000 || len(each.X) == 0 || row.Step%(len(rows)/1000) == 0 {
-				each.X, each.Y = append(each.X, float64(row.Step)), append(each.Y, row.Loss)
-			}
 		}
-		means.X, means.Y = append(means.X, float64(rows[i+n-1].Step)), append(means.Y, mean)
+		s.X, s.Y = append(s.X, float64(rows[i+n-1].Step)), append(s.Y, mean)
+	}
+	return s
+}
+
+// drawLosses draws the losses, and their means over so many steps that 100 are left, also of the
+// log that stands beside.
+func drawLosses(o *Options, rows []Row) error {
+	n := max(len(rows)/100, 1)
+	each := chart.Series{Name: "loss"}
+	for _, row := range rows {
+		if len(rows) <= 2000 || len(each.X) == 0 || row.Step%(len(rows)/1000) == 0 {
+			each.X, each.Y = append(each.X, float64(row.Step)), append(each.Y, row.Loss)
+		}
 	}
 	c := chart.Chart{
 		Title:    "Loss of a neural process on tasks of Gaussian processes",
@@ -130,7 +138,14 @@ func drawLosses(o *Options, rows []Row) error {
 		X:        "step", Y: "loss", Plain: true, Series: []chart.Series{each},
 	}
 	if n > 1 {
-		c.Series = append(c.Series, means)
+		c.Series = append(c.Series, means("", rows, n))
+	}
+	if o.Beside.Path != "" {
+		beside, err := readLog(o.Beside.Path)
+		if err != nil {
+			return err
+		}
+		c.Series = append(c.Series, means(o.Beside.Name+", ", beside, n))
 	}
 	return write(&c, o.Curve)
 }

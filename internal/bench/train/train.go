@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 	"time"
 
@@ -43,10 +44,14 @@ type Options struct {
 	Weights    string // file of weights alone
 	CSV        string // log
 	Curve      string // beginning of the names of a drawing of the losses
+	Beside     Beside // drawn there, too; its zero value is none
 	Batches    int    // of the evaluation at the end; 0: none
 
 	tasks *tasks // of ReadTasks; nil: Data draws them
 }
+
+// A Beside is the log of another training, and what it is called.
+type Beside struct{ Name, Path string }
 
 // Validate returns an error that names the first option that breaks a rule.
 func (o *Options) Validate() error {
@@ -72,6 +77,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("train: save_every=%d is negative", o.SaveEvery)
 	case o.SaveEvery > 0 && o.Save == "":
 		return errors.New("train: save_every is given, but no file to save to")
+	case o.Beside.Path != "" && o.Curve == "":
+		return errors.New("train: another log is to be drawn beside, but there is no curve")
 	case o.Start != "" && o.Load != "":
 		return errors.New("train: load continues a training, start begins one: there may be one of them")
 	}
@@ -131,6 +138,11 @@ type Result struct {
 func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Result, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
+	}
+	if o.Beside.Path != "" {
+		if _, err := os.Stat(o.Beside.Path); err != nil {
+			return nil, err
+		}
 	}
 	for _, path := range []string{o.Save, o.Weights} {
 		if path != "" {
