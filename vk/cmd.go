@@ -35,7 +35,7 @@ import (
 //
 // and nowhere else. A barrier holds back all that comes after it, so the order of recording
 // decides what runs side by side: commands that do not need each other belong next to each
-// other. Tensor.Narrow and Buffer.Slice bind parts of a buffer, so that kernels that write
+// other, and Reorder brings them there. Tensor.Narrow and Buffer.Slice bind parts of a buffer, so that kernels that write
 // different parts need no barrier between; of parts that interleave, such as columns
 // of a matrix, each has the bytes from its first element to its last.
 //
@@ -56,7 +56,8 @@ type Cmd struct {
 	resets  uint64           // calls of Reset
 	uses    map[*object]*use // what the commands refer to
 	tracker tracker
-	checked uint64 // d.closings when uses was last found open
+	later   *reordering // of a part that Reorder began
+	checked uint64      // d.closings when uses was last found open
 	timers  []*Timer
 	trace   *Trace       // times each dispatch; nil: none does
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
@@ -175,7 +176,7 @@ func (c *Cmd) Reset() {
 	c.zeros.reset(c.d)
 	c.resets++
 	c.clearUses()
-	c.pool, c.ended, c.serial, c.timers, c.trace = 0, false, 0, c.timers[:0], nil
+	c.pool, c.ended, c.serial, c.timers, c.trace, c.later = 0, false, 0, c.timers[:0], nil, nil
 	if !c.arena.dry {
 		c.err = c.rec.begin(c.d)
 	}
@@ -231,6 +232,7 @@ func (c *Cmd) BarrierFromTransfer() { c.separate(transferScope(), anyScope()) }
 func (c *Cmd) separate(from, to scope) {
 	if c.enter() {
 		defer c.leave()
+		c.settle()
 		c.barrier(from, to)
 	}
 }
@@ -272,10 +274,11 @@ func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
 		c.fail("Fill: range %d+%d of buffer %q is not a multiple of 4", offset, size, b.name)
 		return
 	}
-	if c.order(transfer); c.arena.dry {
-		return
-	}
-	c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word)
+	c.put(transfer, func() {
+		if !c.arena.dry {
+			c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word)
+		}
+	})
 }
 
 // updateBytes is the most that one vkCmdUpdateBuffer takes.
@@ -296,13 +299,19 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 		c.fail("Write: range %d+%d of buffer %q is not a multiple of 4", offset, len(data), b.name)
 		return
 	}
-	if c.order(transfer); c.arena.dry {
-		return
+	if c.later != nil {
+		data = slices.Clone(data)
 	}
-	for part := range slices.Chunk(data, updateBytes) {
-		c.d.api.update(c.rec.cmd, b.whole().raw, b.at+offset, part)
-		offset += int64(len(part))
-	}
+	c.put(transfer, func() {
+		if c.arena.dry {
+			return
+		}
+		at := b.at + offset
+		for part := range slices.Chunk(data, updateBytes) {
+			c.d.api.update(c.rec.cmd, b.whole().raw, at, part)
+			at += int64(len(part))
+		}
+	})
 }
 
 // Copy copies size bytes from src at srcOffset to dst at dstOffset. The
@@ -320,10 +329,11 @@ func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size in
 		c.fail("Copy: ranges %d+%d and %d+%d of %v overlap", to, size, from, size, dst.whole())
 		return
 	}
-	if c.order(transfer); c.arena.dry {
-		return
-	}
-	c.d.api.copy(c.rec.cmd, dst.whole().raw, to, src.whole().raw, from, size)
+	c.put(transfer, func() {
+		if !c.arena.dry {
+			c.d.api.copy(c.rec.cmd, dst.whole().raw, to, src.whole().raw, from, size)
+		}
+	})
 }
 
 // checkTransfer checks a range for Fill, Write and Copy and notes the use of b.
@@ -377,6 +387,10 @@ func (c *Cmd) Start(ctx context.Context) error {
 		return fmt.Errorf("vk: cmd %q only measures", c.name)
 	}
 	if !c.ended {
+		if c.settle(); c.err != nil {
+			return c.err
+		}
+		c.later = nil
 		if c.err = c.rec.end(); c.err != nil {
 			return c.err
 		}

@@ -390,9 +390,29 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 	return true
 }
 
-// dispatch records what checkDispatch prepared.
+// dispatch records what checkDispatch prepared, or sees to it that it is recorded later.
 func (c *Cmd) dispatch(k *kernel) {
-	c.order(compute)
+	if c.later == nil {
+		c.order(compute)
+		c.dispatchOrdered(k)
+		return
+	}
+	c.use(&k.object).kernel = k // is in use from now on
+	args, note := c.args, Note{}
+	if c.trace != nil {
+		note, c.trace.note = c.trace.note, note
+	}
+	c.put(compute, func() {
+		c.args = args
+		if c.trace != nil {
+			c.trace.note = note
+		}
+		c.dispatchOrdered(k)
+	})
+}
+
+// dispatchOrdered records the dispatch of c.args, behind the barrier that it needs.
+func (c *Cmd) dispatchOrdered(k *kernel) {
 	if c.trace == nil {
 		c.dispatchUntraced(k)
 		return

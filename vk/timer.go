@@ -56,6 +56,7 @@ func (t *Timer) Close() {
 func (c *Cmd) Timestamp(t *Timer, i int) {
 	if c.enter() {
 		defer c.leave()
+		c.settle()
 		c.timestamp(t, i)
 	}
 }

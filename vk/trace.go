@@ -75,6 +75,7 @@ func (c *Cmd) Trace(t *Trace) {
 		c.fail("Trace: there is none")
 		return
 	}
+	c.settle()
 	t.list, t.note, t.waits = t.list[:0], Note{}, computeScope().stages
 	c.trace = t
 }
