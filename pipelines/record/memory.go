@@ -51,8 +51,8 @@ const align = 256
 // take. It allocates nothing.
 //
 // Tensors are placed one after the other, the largest first, each at the lowest place where it
-// meets no tensor that is needed at one of its steps. So the largest, which decide, lie without
-// gaps.
+// meets no tensor that is needed at one of its steps, or, if it is small, shortly before. So the
+// largest, which decide, lie without gaps.
 func (p *Program) Plan(limit int64) (*Memory, error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (p *Program) Plan(limit int64) (*Memory, error) {
 		at := int64(0) // over all chunks, one after the other
 		for _, other := range placed {
 			start := other.start(limit)
-			if other.last < t.first || t.last < other.first || start+other.bytes <= at {
+			if other.leaves(t) || t.leaves(other) || start+other.bytes <= at {
 				continue
 			}
 			if fit(at, t.bytes, limit)+t.bytes <= start {
@@ -92,6 +92,23 @@ func (p *Program) Plan(limit int64) (*Memory, error) {
 	p.hold(m)
 	p.memory = m
 	return m, nil
+}
+
+// Memory that a step writes while those before it still read it holds that step back. So tensors
+// of up to apartBytes take none that was needed in the apartSteps before. Larger ones fill a device
+// by themselves. A step of small (package tnp) takes 17.44 instead of 17.85 ms so, and 0.16 of 3.72
+// GB more (H200); 4 steps are no faster.
+const (
+	apartSteps = 2
+	apartBytes = 64 << 20
+)
+
+// leaves reports whether a tensor that comes later may have the memory of t.
+func (t *Tensor) leaves(later *Tensor) bool {
+	if later.bytes > apartBytes {
+		return t.last < later.first
+	}
+	return t.last+apartSteps < later.first
 }
 
 // start returns where t begins, with all chunks one after the other.

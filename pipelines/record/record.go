@@ -7,7 +7,7 @@
 //	step     reads  writes      a  b  c  d
 //	norm     a      b           █  █
 //	product  b      c           █  █  █
-//	silu     c      d           █     █  █      b and d may lie at one place
+//	silu     c      d           █     █  █      b and d may lie at one place, if they are large
 //	sum      a, d   a           █        █
 //
 // Plan finds the places, largest tensors first, and says how much memory that takes and who holds
@@ -173,13 +173,16 @@ func (p *Program) Allocate(d *vk.Device) (err error) {
 	return nil
 }
 
-// Record records all steps into c. Barriers follow from what their kernels read and write, so that
-// steps that do not depend on each other run side by side where they follow one another. Before
-// each step it calls before, if that is not nil, with the step's name.
+// Record records all steps into c, and what does not depend on each other side by side
+// (vk.Cmd.Reorder). If before is not nil, it is called before each step, with the step's name, and
+// the kernels keep the order of the steps.
 func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
 	defer c.Keep(&err)
 	if p.buffers == nil {
 		return errors.New("record: Record comes after Allocate")
+	}
+	if before == nil {
+		defer c.Reorder()()
 	}
 	for _, s := range p.steps {
 		if before != nil {

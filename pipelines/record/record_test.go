@@ -48,7 +48,7 @@ func TestPlan(t *testing.T) {
 			require.LessOrEqual(t, a.offset+a.bytes, m.Chunks[a.chunk])
 			require.LessOrEqual(t, m.Chunks[a.chunk], limit)
 			for _, b := range p.tensors[:i] {
-				atOnce := a.first <= b.last && b.first <= a.last
+				atOnce := a.first <= b.last+apartSteps && b.first <= a.last+apartSteps // all are small
 				meet := a.chunk == b.chunk && a.offset < b.offset+b.bytes && b.offset < a.offset+a.bytes
 				require.False(t, atOnce && meet, "%+v meets %+v", a, b)
 			}
@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 			bytes, live = bytes+m.Bytes, live+m.Live
 		}
 	}
-	require.Less(t, float64(bytes), 1.3*float64(live))
+	require.Less(t, float64(bytes), 1.5*float64(live))
 }
 
 // TestMemory: the peak, where it is and who holds it.
@@ -74,8 +74,22 @@ func TestMemory(t *testing.T) {
 	require.Equal(t, int64(6400), m.Live)
 	require.Equal(t, "two", m.Step)
 	require.Equal(t, []Holder{{"b", 4000}, {"c", 2000}, {"a", 400}}, m.Holders)
-	require.Equal(t, b.offset, d.offset, "they are never needed at once")
-	require.Equal(t, "6.7 kB, the most at two: b 4.0 kB, c 2.0 kB, a 0.4 kB", m.String())
+	require.NotEqual(t, b.offset, d.offset, "what writes d would wait for what reads b")
+	require.Equal(t, "10.8 kB, the most at two: b 4.0 kB, c 2.0 kB, a 0.4 kB", m.String())
+
+	// Steps later they share memory, and large ones at once.
+	for between, bytes := range map[int]int{apartSteps: 1 << 10, 0: apartBytes + 4} {
+		p = New("test")
+		b, d = p.Tensor("b", dtype.Float32, bytes/4), p.Tensor("d", dtype.Float32, bytes/4)
+		p.Step("b", nil, []*Tensor{b}, nothing)
+		for i := range between {
+			p.Step(fmt.Sprint("between ", i), nil, []*Tensor{p.Tensor("c", dtype.Float32, 1)}, nothing)
+		}
+		p.Step("d", nil, []*Tensor{d}, nothing)
+		_, err = p.Plan(1 << 30)
+		require.NoError(t, err)
+		require.Equal(t, b.offset, d.offset, "they are never needed at once")
+	}
 }
 
 func TestErrors(t *testing.T) {
@@ -109,7 +123,8 @@ func TestRecord(t *testing.T) {
 	const n = 64
 	x := p.Input("x", dtype.Float32, 1, 1, n)
 	at := x
-	for i := range 5 {
+	const steps = 9
+	for i := range steps {
 		from, to := at, p.Tensor(fmt.Sprint("t", i), dtype.Float32, 1, 1, n)
 		p.Step(fmt.Sprint("copy ", i), []*Tensor{from}, []*Tensor{to}, func(c *vk.Cmd) error {
 			return engine.Pad(c, to.View(), from.View())
@@ -119,7 +134,7 @@ func TestRecord(t *testing.T) {
 	p.Output(at)
 	m, err := p.Plan(1 << 20)
 	require.NoError(t, err)
-	require.Equal(t, int64(3*4*n), m.Bytes, "x, and two places in turns")
+	require.Equal(t, int64((1+2+apartSteps)*4*n), m.Bytes, "x, and places in turns")
 	c, err := d.NewCmd("chain")
 	require.NoError(t, err)
 	defer c.Close()
@@ -130,8 +145,13 @@ func TestRecord(t *testing.T) {
 	require.EqualError(t, p.Allocate(d), "record: memory is allocated already")
 	var names []string
 	require.NoError(t, p.Record(c, func(step string) { names = append(names, step) }))
-	require.Equal(t, []string{"copy 0", "copy 1", "copy 2", "copy 3", "copy 4"}, names)
-	for run := range 2 {
+	require.Len(t, names, steps)
+	require.Equal(t, "copy 8", names[8])
+	for run := range 3 {
+		if run == 2 { // in the order of what needs what
+			c.Reset()
+			require.NoError(t, p.Record(c, nil))
+		}
 		want, got := make([]float32, n), make([]float32, n)
 		for i := range want {
 			want[i] = float32(run*1000 + i)
