@@ -75,7 +75,7 @@ type backwardPart struct {
 	silu               int64
 	pre, gradient, dw2 chain.Product
 	columns, units     int  // of pre and of dpre: more than p.Hidden where W1 and W2 are extended by zeros
-	early              bool // silu(pre) comes with pre, for y; else with the gradient
+	early              bool // silu(pre) comes with pre; else with the gradient
 	y                  chain.Product
 }
 
@@ -124,11 +124,13 @@ func newBackwardPlan(caps *vk.Caps, p Problem, o Options) (plan backwardPlan, er
 	return plan, nil
 }
 
-// newBackwardPart returns what Backward runs for some heads, and the memory of it. Early,
-// which is not fused, adds the product of y in float32.
-func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early bool) (b backwardPart, bytes int64, err error) {
+// newBackwardPart returns what Backward runs for some heads, and the memory of it. With outputs,
+// which is not fused, the product of y in float32 is added.
+func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, outputs bool) (b backwardPart, bytes int64, err error) {
 	var memory chain.Memory
-	b.heads, b.early = h, early
+	// Of one perceptron silu(pre) comes with pre as in the forward pass, so that gradients have the
+	// bits that they have if it is kept: that of a pre that was rounded is another.
+	b.heads, b.early = h, outputs || p.Keep == KeepNothing && p.Heads == 0
 	b.dpre = memory.Take(h.bytes(p.Tokens, p))
 	if p.Heads > 0 {
 		b.w1 = memory.Take(h.bytes(p.In, p))
@@ -140,7 +142,7 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, early 
 			return b, 0, wrap(err)
 		}
 		b.sums = memory.Take(bytes)
-	} else if err := b.addProducts(caps, &memory, p, o); err != nil {
+	} else if err := b.addProducts(caps, &memory, p, o, outputs); err != nil {
 		return b, 0, err
 	}
 	if p.Heads == 0 {
@@ -168,7 +170,7 @@ func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, o Options) (int64, er
 }
 
 // addProducts adds the products that make dpre and DW2.
-func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Problem, o Options) (err error) {
+func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Problem, o Options, outputs bool) (err error) {
 	ofPre, ofGradient := engine.Identity, engine.TimesDSiLUKeep
 	if p.Keep < KeepHidden {
 		b.silu = memory.Take(b.bytes(p.Tokens, p))
@@ -177,6 +179,8 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 	}
 	if b.early {
 		ofPre, ofGradient = engine.SiLUKeep, engine.TimesDSiLU
+	}
+	if outputs {
 		y := engine.Problem{Batch: b.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
 		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.how(), engine.Options{AlignedA: true}); err != nil {
 			return err
@@ -378,7 +382,7 @@ func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g G
 	return s, err
 }
 
-// describe adds to a plan what runs, and behind y, which is early, the kernels of the loss.
+// describe adds to a plan what runs, and behind y the kernels of the loss.
 func (b *backwardPart) describe(plan *Plan, p Problem, loss ...string) {
 	if p.Heads > 0 {
 		plan.kernels = append(plan.kernels, "gemm_pack") // the copy of W1
@@ -392,7 +396,7 @@ func (b *backwardPart) describe(plan *Plan, p Problem, loss ...string) {
 		if p.Keep == KeepNothing {
 			plan.products(&b.pre)
 		}
-		if b.early {
+		if b.y != (chain.Product{}) {
 			plan.products(&b.y)
 			plan.kernels = append(plan.kernels, loss...)
 		}
