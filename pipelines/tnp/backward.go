@@ -4,6 +4,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/record"
@@ -32,6 +33,10 @@ func (b *builder) weightGradient(name string, dw, x, dy operand, in, out, rows i
 }
 
 func (b *builder) lossBackward(dz *record.Tensor) {
+	if b.keepsHeads() {
+		b.headsBackward(dz)
+		return
+	}
 	p, opt := b.mixture(), b.o.mixture()
 	bytes, err := mixture.Workspace(b.caps, p, kit.Backward, opt)
 	scratch := b.scratch("loss, backward", bytes, err)
@@ -39,6 +44,25 @@ func (b *builder) lossBackward(dz *record.Tensor) {
 		opt.Workspace = scratch.Buffer()
 		g := mixture.Gradients{DLoss: b.scale.View(), DX: dz.View(), DW1: b.model.gradient("heads.up"), DW2: b.model.gradient("heads.down")}
 		return mixture.Backward(c, b.mixtureTensors(), g, p, opt)
+	})
+}
+
+// headsBackward appends the gradients by the outputs of heads, which are kept, and those of the heads.
+func (b *builder) headsBackward(dz *record.Tensor) {
+	p := b.mixture()
+	heads, opt := b.perceptrons(p), mlp.Options{Impl: b.o.Products}
+	dy := b.tensor("gradient of heads", heads.YShape()...)
+	b.step("loss, backward", []operand{of(b.outputs), of(b.y), of(b.scale)}, []operand{of(dy)}, nil, func(c *vk.Cmd) error {
+		g := gmm.Gradients{DLoss: b.scale.View()}
+		g.DLogit, g.DMu, g.DLogSigma = gmm.Interleaved(dy.View())
+		return gmm.Backward(c, b.mixtures(), g, p.Mixtures(), gmm.Options{Saturate: true})
+	})
+	bytes, err := mlp.Workspace(b.caps, heads, kit.Backward, opt)
+	scratch := b.scratch("heads, backward", bytes, err)
+	b.step("heads, backward", []operand{of(b.last.n1.y), of(b.headsPre), of(dy)}, []operand{of(dz)}, scratch, func(c *vk.Cmd) error {
+		opt.Workspace = scratch.Buffer()
+		g := mlp.Gradients{DY: dy.View(), DX: dz.View(), DW1: b.model.gradient("heads.up"), DW2: b.model.gradient("heads.down")}
+		return mlp.Backward(c, b.headsTensors(), g, heads, opt)
 	})
 }
 
@@ -68,7 +92,7 @@ func (b *builder) perceptronBackward(k *block, dx operand, dy2 *record.Tensor) {
 	scratch := b.scratch(name, bytes, err)
 	reads := []operand{dx, of(k.n2.y)}
 	if k.pre != nil {
-		reads = append(reads, of(k.pre))
+		reads = append(reads, of(k.pre), of(k.hidden))
 	}
 	b.step(name, reads, []operand{of(dy2)}, scratch, func(c *vk.Cmd) error {
 		opt.Workspace = scratch.Buffer()
@@ -112,11 +136,10 @@ func (b *builder) scatter(k *block, rows, all operand) operand {
 	return all
 }
 
-// attendBackward appends attention's. dkv is (2, rows, heads*dim): gradients have memory of their
-// own each.
+// attendBackward appends attention's. dkv is (rows, 2*heads*dim), of k and v.
 func (b *builder) attendBackward(k *block, do *record.Tensor) (dq, dkv *record.Tensor) {
 	s, inner, heads := b.s, b.c.inner(), b.c.Heads
-	dq, dkv = b.tensor(k.name("gradient of q"), k.rows, inner), b.tensor(k.name("gradient of kv"), 2, s.Batch*s.Context, inner)
+	dq, dkv = b.tensor(k.name("gradient of q"), k.rows, inner), b.tensor(k.name("gradient of kv"), s.Batch*s.Context, 2*inner)
 	p, opt, name := b.attended(k.queries), b.o.attention(), k.name("attention, backward")
 	bytes, err := attention.Workspace(b.caps, p, kit.Backward, opt)
 	scratch := b.scratch(name, bytes, err)
@@ -124,18 +147,10 @@ func (b *builder) attendBackward(k *block, do *record.Tensor) (dq, dkv *record.T
 		opt.Workspace = scratch.Buffer()
 		return attention.Backward(c, b.attention(k), attention.Gradients{
 			DO: of(do).heads(s.Batch, heads).view(), DQ: of(dq).heads(s.Batch, heads).view(),
-			DK: matrix(dkv, 0).heads(s.Batch, heads).view(), DV: matrix(dkv, 1).heads(s.Batch, heads).view(),
+			DK: of(dkv).slice(1, 0, inner).heads(s.Batch, heads).view(), DV: of(dkv).slice(1, inner, 2*inner).heads(s.Batch, heads).view(),
 		}, p, opt)
 	})
 	return dq, dkv
-}
-
-// matrix returns one of the matrices of a tensor (n, rows, columns).
-func matrix(t *record.Tensor, i int) operand {
-	return of(t).slice(0, i, i+1).then(func(t vk.Tensor) vk.Tensor {
-		t.Shape, t.Strides = t.Shape[1:], t.Strides[1:]
-		return t
-	})
 }
 
 // projectBackward appends the gradients of the projections of q, k and v: of their weights, and,
@@ -145,28 +160,24 @@ func (b *builder) projectBackward(k *block, dq, dkv *record.Tensor) *record.Tens
 	c, s, inner := b.c, b.s, b.c.inner()
 	weight, gradient := b.weight(k.name("qkv.weight")), b.gradient(k.name("qkv.weight"))
 	b.weightGradient(k.name("gradient of q.weight"), gradient.slice(1, 0, inner), k.yq, of(dq), c.DModel, inner, k.rows)
-	b.product(k.name("gradient of kv.weight"), gradient.slice(1, inner, 3*inner).then(func(t vk.Tensor) vk.Tensor {
-		t.Shape, t.Strides = []int{2, t.Shape[0], inner}, []int{inner, t.Strides[0], 1}
-		return t
-	}), k.yc.repeated(2), of(dkv), dtype.Float32, gemm.Problem{Batch: 2, M: c.DModel, N: inner, K: s.Batch * s.Context, TransA: true})
+	b.weightGradient(k.name("gradient of kv.weight"), gradient.slice(1, inner, 3*inner), k.yc, of(dkv), c.DModel, 2*inner, s.Batch*s.Context)
 
 	dy := b.tensor(k.name("gradient of norm1.y"), s.Tokens(), c.DModel)
-	part := func(name string, d operand, first, rows, column int, beta float64) {
-		if rows == s.Context+s.Targets { // one product has fewer edges than one of each task
-			b.product(k.name(name), of(dy), d, weight.slice(1, column, column+inner), b.dtype,
-				gemm.Problem{M: k.rows, N: c.DModel, K: inner, TransB: true, Beta: beta})
-			return
+	part := func(name string, d operand, first, rows, column, columns int, beta float64) {
+		w := weight.slice(1, column, column+columns)
+		p := gemm.Problem{M: k.rows, N: c.DModel, K: columns, TransB: true, Beta: beta}
+		to := of(dy)
+		if rows < s.Context+s.Targets { // else one product has fewer edges than one of each task
+			p.Batch, p.M = s.Batch, rows
+			to, d, w = to.split(s.Batch).slice(1, first, first+rows), d.split(s.Batch), w.repeated(s.Batch)
 		}
-		b.product(k.name(name), of(dy).split(s.Batch).slice(1, first, first+rows), d.split(s.Batch),
-			weight.slice(1, column, column+inner).repeated(s.Batch), b.dtype,
-			gemm.Problem{Batch: s.Batch, M: rows, N: c.DModel, K: inner, TransB: true, Beta: beta})
+		b.product(k.name(name), to, d, w, b.dtype, p)
 	}
 	first, before := 0, 1.0
 	if k.last {
 		first, before = s.Context, 0
 	}
-	part("project q, backward", of(dq), first, k.queries, 0, 0)
-	part("project k, backward", matrix(dkv, 0), 0, s.Context, inner, before)
-	part("project v, backward", matrix(dkv, 1), 0, s.Context, 2*inner, 1)
+	part("project q, backward", of(dq), first, k.queries, 0, inner, 0)
+	part("project kv, backward", of(dkv), 0, s.Context, inner, 2*inner, before)
 	return dy
 }

@@ -27,6 +27,7 @@ type builder struct {
 	// What lives from the forward pass to the end.
 	x, y, scale       *record.Tensor // inputs; scale is the gradient of the loss
 	loss, logP, heads *record.Tensor // outputs
+	outputs, headsPre *record.Tensor // of heads, if they are kept for the backward pass, or heads
 	blocks            []*block
 	last              *block // its output, normalized, is what the heads read
 }

@@ -30,8 +30,9 @@ type block struct {
 	yq, yc operand // what queries, and keys and values, are projections of
 	q, kv  *record.Tensor
 	o, lse *record.Tensor
-	pre    *record.Tensor // (rows, hiddenStride) of memory
 	down   *record.Tensor // what the perceptron adds to the stream
+
+	pre, hidden *record.Tensor // (rows, hiddenStride) of memory, or nil
 }
 
 // name returns that of a step or tensor of the block, or of a parameter.
@@ -96,21 +97,41 @@ func (b *builder) blockAgain(kept *block) *block {
 func (b *builder) attendForward(k *block, attention bool) {
 	c, s, inner := b.c, b.s, b.c.inner()
 	y, x := of(k.n1.y), k.x
-	k.yq, k.yc = y, b.rows(k.name("context"), y, 0, s.Context)
+	k.yq = y
 	if k.last {
 		k.yq = b.rows(k.name("targets"), y, s.Context, s.Context+s.Targets)
 		x = b.rows(k.name("stream of targets"), x, s.Context, s.Context+s.Targets)
 	}
-	k.q, k.kv = b.tensor(k.name("q"), k.rows, inner), b.tensor(k.name("kv"), s.Batch*s.Context, 2*inner)
+	k.q = b.tensor(k.name("q"), k.rows, inner)
 	qkv := b.weight(k.name("qkv.weight"))
 	b.product(k.name("project q"), of(k.q), k.yq, qkv.slice(1, 0, inner), b.dtype, gemm.Problem{M: k.rows, N: inner, K: c.DModel})
-	b.product(k.name("project kv"), of(k.kv), k.yc, qkv.slice(1, inner, 3*inner), b.dtype, gemm.Problem{M: s.Batch * s.Context, N: 2 * inner, K: c.DModel})
+	b.projectContext(k, y, qkv.slice(1, inner, 3*inner))
 	if attention {
 		b.attend(k)
 	}
 	out := b.tensor(k.name("out"), k.rows, c.DModel)
 	b.product(k.name("project out"), of(out), of(k.o), b.weight(k.name("out.weight")), b.dtype, gemm.Problem{M: k.rows, N: c.DModel, K: inner})
 	k.n2 = b.normalize(k.name("norm2"), k.name("norm2.weight"), x, of(out), k.rows)
+}
+
+// leastRows is how many rows of context a task has at least for a product of each task to read them
+// where they lie. Workgroups of fewer are too empty, and one product reads a copy.
+const leastRows = 32
+
+// projectContext appends K and V. The backward pass needs the context in one piece.
+func (b *builder) projectContext(k *block, y, w operand) {
+	c, s, inner := b.c, b.s, b.c.inner()
+	k.kv = b.tensor(k.name("kv"), s.Batch*s.Context, 2*inner)
+	apart := s.Batch > 1 && s.Context >= leastRows
+	if !apart || k.again || b.pass != Loss && b.o.Checkpoint == Off {
+		k.yc = b.rows(k.name("context"), y, 0, s.Context)
+	}
+	from, to, p := k.yc, of(k.kv), gemm.Problem{M: s.Batch * s.Context, N: 2 * inner, K: c.DModel}
+	if apart { // beside the product of q, since there is no copy to wait for
+		from, to, w = y.split(s.Batch).slice(1, 0, s.Context), to.split(s.Batch), w.repeated(s.Batch)
+		p.Batch, p.M = s.Batch, s.Context
+	}
+	b.product(k.name("project kv"), to, from, w, b.dtype, p)
 }
 
 // attention returns tensors of the block's attention.
@@ -139,19 +160,29 @@ func (b *builder) mlp(k *block) mlp.Problem {
 }
 
 // keep says what the forward pass keeps of perceptrons. What it does not the backward pass of
-// package mlp computes again.
+// package mlp computes again, to the same bits.
 func (b *builder) keep() mlp.Keep {
-	if b.pass == Loss || b.o.Checkpoint != Off || b.o.Variant == Fused {
+	if b.pass == Loss || b.o.Checkpoint != Off || b.o.Variant == Fused || 2*b.hiddenBytes(b.c.Layers*b.s.Tokens()) > mostKept {
 		return mlp.KeepNothing
 	}
-	return mlp.KeepPre
+	return mlp.KeepHidden
+}
+
+// mostKept is how many bytes of hidden units of blocks are kept, and as many of heads. Batches that
+// have more of them have attention to compute, beside which a product more does not count:
+// 200,000 points of context have 12 s of that and 0.06 s of perceptrons in a step (H200).
+const mostKept = 2 << 30
+
+// hiddenBytes returns the bytes of so many rows of hidden units.
+func (b *builder) hiddenBytes(rows int) int64 {
+	return int64(rows) * int64(b.c.hiddenStride()) * int64(b.dtype.Size())
 }
 
 // mlpTensors returns what both passes read.
 func (b *builder) mlpTensors(k *block) mlp.Tensors {
 	t := mlp.Tensors{X: k.n2.y.View(), W1: b.model.weight(k.name("up.weight")), W2: b.model.weight(k.name("down.weight"))}
 	if k.pre != nil {
-		t.Pre = k.pre.View().Slice(1, 0, b.c.ff())
+		t.Pre, t.Hidden = k.pre.View().Slice(1, 0, b.c.ff()), k.hidden.View().Slice(1, 0, b.c.ff())
 	}
 	return t
 }
@@ -160,9 +191,9 @@ func (b *builder) perceptron(k *block) {
 	p, opt, name := b.mlp(k), b.o.mlp(), k.name("perceptron")
 	k.down = b.tensor(k.name("down"), k.rows, b.c.DModel)
 	writes := []operand{of(k.down)}
-	if p.Keep == mlp.KeepPre {
-		k.pre = b.tensor(k.name("pre"), k.rows, b.c.hiddenStride())
-		writes = append(writes, of(k.pre))
+	if p.Keep == mlp.KeepHidden {
+		k.pre, k.hidden = b.tensor(k.name("pre"), k.rows, b.c.hiddenStride()), b.tensor(k.name("hidden"), k.rows, b.c.hiddenStride())
+		writes = append(writes, of(k.pre), of(k.hidden))
 	}
 	bytes, err := mlp.Workspace(b.caps, p, kit.Forward, opt)
 	scratch := b.scratch(name, bytes, err)
@@ -182,12 +213,12 @@ func (b *builder) mixtureTensors() mixture.Tensors {
 	return mixture.Tensors{X: b.last.n1.y.View(), W1: b.model.weight("heads.up"), W2: b.model.weight("heads.down"), Y: b.y.View()}
 }
 
-// lossForward appends heads and loss. Where there are no gradients, what heads return is kept,
-// too: it is what predictions are made of.
+// lossForward appends heads and loss. Where there are no gradients, what heads return is an output:
+// it is what predictions are made of.
 func (b *builder) lossForward(z operand) {
 	b.loss, b.logP = b.prog.Output(b.float("loss", 1)), b.prog.Output(b.float("log p", b.s.Batch*b.s.Targets))
 	p := b.mixture()
-	if b.pass == Loss {
+	if b.pass == Loss || b.keepsHeads() {
 		b.predict(z, p)
 		return
 	}
@@ -201,25 +232,66 @@ func (b *builder) lossForward(z operand) {
 	})
 }
 
+// keepsHeads says whether the forward pass keeps pre and outputs of heads for the backward pass:
+// without, their first product is computed three times, once for the loss. Checkpoints have no part
+// in that, since the gradients by a pre that is rounded to be kept are not those of one that is not.
+func (b *builder) keepsHeads() bool {
+	return b.pass != Loss && b.o.Variant == Fastest && b.hiddenBytes(b.s.Batch*b.s.Targets*b.c.Components) <= mostKept
+}
+
+// perceptrons returns the problem of the heads.
+func (b *builder) perceptrons(p mixture.Problem) mlp.Problem {
+	heads := p.Perceptrons()
+	if b.keepsHeads() {
+		heads.Keep = mlp.KeepPre
+	}
+	return heads
+}
+
+// headsTensors returns what both passes read of the heads.
+func (b *builder) headsTensors() mlp.Tensors {
+	t := b.mixtureTensors()
+	heads := mlp.Tensors{X: t.X, W1: t.W1, W2: t.W2}
+	if b.headsPre != nil {
+		heads.Pre = b.headsPre.View().Slice(2, 0, b.c.ff())
+	}
+	return heads
+}
+
+// mixtures returns the mixtures that the heads make.
+func (b *builder) mixtures() gmm.Tensors {
+	t := gmm.Tensors{Y: b.y.View()}
+	t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(b.outputs.View())
+	return t
+}
+
 // predict appends the heads, and their mixtures.
 func (b *builder) predict(z operand, p mixture.Problem) {
-	heads := p.Perceptrons()
+	heads := b.perceptrons(p)
 	heads.Float32 = true
 	opt := mlp.Options{Impl: b.o.Products}
 	bytes, err := mlp.Workspace(b.caps, heads, kit.Forward, opt)
 	scratch := b.scratch("heads", bytes, err)
-	b.heads = b.prog.Output(b.float("heads", heads.YShape()...))
-	b.step("heads", []operand{z}, []operand{of(b.heads)}, scratch, func(c *vk.Cmd) error {
-		t := b.mixtureTensors()
-		opt.Workspace = scratch.Buffer()
-		return mlp.Forward(c, mlp.Tensors{X: t.X, W1: t.W1, W2: t.W2, Y: b.heads.View()}, heads, opt)
+	b.outputs = b.float("heads", heads.YShape()...)
+	if b.pass == Loss {
+		b.heads = b.prog.Output(b.outputs)
+	}
+	writes := []operand{of(b.outputs)}
+	if heads.Keep == mlp.KeepPre {
+		b.headsPre = b.tensor("pre of heads", heads.Tokens, heads.Heads, b.c.hiddenStride())
+		writes = append(writes, of(b.headsPre))
+	}
+	b.step("heads", []operand{z}, writes, scratch, func(c *vk.Cmd) error {
+		t := b.headsTensors()
+		t.Y, opt.Workspace = b.outputs.View(), scratch.Buffer()
+		return mlp.Forward(c, t, heads, opt)
 	})
 	mixtures := p.Mixtures()
 	sums, err := gmm.Workspace(b.caps, mixtures, kit.Forward, gmm.Options{})
 	memory := b.scratch("loss", sums, err)
-	b.step("loss", []operand{of(b.heads), of(b.y)}, []operand{of(b.loss), of(b.logP)}, memory, func(c *vk.Cmd) error {
-		t := gmm.Tensors{Y: b.y.View(), LogP: b.logP.View(), Loss: b.loss.View()}
-		t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(b.heads.View())
+	b.step("loss", []operand{of(b.outputs), of(b.y)}, []operand{of(b.loss), of(b.logP)}, memory, func(c *vk.Cmd) error {
+		t := b.mixtures()
+		t.LogP, t.Loss = b.logP.View(), b.loss.View()
 		return gmm.Forward(c, t, mixtures, gmm.Options{Workspace: memory.Buffer()})
 	})
 }

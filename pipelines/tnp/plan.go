@@ -29,7 +29,7 @@ type PlanOptions struct {
 // computes the rest again. The results are the same, bit for bit.
 //
 //	           kept of a token, in elements of 16 bits            computed again
-//	Off        8*d_model + 3*heads*head_dim + d_ff, about         nothing
+//	Off        8*d_model + 3*heads*head_dim + 2*d_ff, about       nothing, but hidden units of more than 2 GiB
 //	Selective  d_model + heads*head_dim + 2*heads                 norms, projections, hidden units
 //	Blocks     d_model                                            these, and attention
 //	Auto       the first of them that fits into the device's memory
@@ -249,11 +249,11 @@ func (m *Model) tooLarge(heaps []vk.Heap, s Shape, pass Pass, o PlanOptions, mem
 
 // record records all steps of a batch; before is called with the name of each.
 func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
-	if before == nil {
-		before = func(string) {}
-	}
 	if err := p.b.prog.Record(c, before); err != nil {
 		return fmt.Errorf("tnp: %w", err)
+	}
+	if before == nil {
+		before = func(string) {}
 	}
 	if p.b.pass < Train {
 		return nil
