@@ -22,12 +22,14 @@
 // (fwd_decode.go). Else the heads of a group become rows of one matrix (pack.go), and
 // several workgroups share the keys of a block of rows (combine.go).
 //
-// [Backward] computes the gradients, from what Forward left: each of two kernels
-// computes the weights again, one to sum up dK and dV, the other dQ (bwd_matrix.go,
-// bwd_scalar.go), or that of dQ stores them in 16 bits, and dK and dV are products
-// (bwd_stored.go), or one kernel sums up all three (bwd_fused.go); the unfused path keeps
-// them in memory (bwd_unfused.go). The gradients of the bias and the sinks have kernels
-// of their own (bwd_features.go).
+// [Backward] computes the gradients from what Forward left, in one of four ways:
+//
+//	two kernels  each computes the weights again; one sums up dK and dV, the other dQ    bwd_matrix.go, bwd_scalar.go
+//	stored       the kernel of dQ stores the weights in 16 bits; dK and dV are products  bwd_stored.go
+//	fused        one kernel sums up all three                                            bwd_fused.go
+//	unfused      weights and score gradients are in memory                               bwd_unfused.go
+//
+// The gradients of the bias and the sinks have kernels of their own (bwd_features.go).
 //
 // [Append] and [Decode] are for sequences that grow: a cache of keys and values, contiguous or
 // with pages, whose lengths are on the device, in the format of the queries or in 8 bits

@@ -6,12 +6,12 @@
 //	bfloat16  16    8         7         3.39e+38   1.2e-38
 //	float32   32    8         23        3.40e+38   1.2e-38
 //
-// and int32 and bool (a byte, 0 or 1), which tensors of lengths and of masks have, and what caches
-// of keys and values are stored in, but nothing is computed in: int8 and
+// Tensors of lengths and of masks have int32 and bool (a byte, 0 or 1). Caches of keys and values
+// may be stored in int8 and in e4m3, in which nothing is computed:
 //
 //	e4m3      8     4         3         448        2^-6
 //
-// which has no infinity, and NaN where a larger number would be, 0x7f and 0xff.
+// It has no infinity, and NaN where a larger number would be, 0x7f and 0xff.
 //
 // Conversions to a narrower format round to nearest, ties to even; values
 // beyond the largest become infinite, in e4m3 ±448; NaN stays NaN, subnormals are kept.

@@ -19,11 +19,11 @@
 //	coopmat  VK_KHR_cooperative_matrix            shared memory
 //	scalar   Vulkan 1.2 compute                   shared memory
 //
-// Where k is long, blocks of C that are too few to fill the device, or its last round of
-// workgroups, are divided among workgroups that have a part of k each, and a second kernel adds
-// up what they found, always in the same order. Operands whose rows start anywhere are copied
-// where that pays, and op(B), where it meets many rows of op(A), into the order in which
-// invocations hold its elements.
+// A few blocks of C do not fill the device. Where k is long, several workgroups share each of these
+// blocks, or those of the last round, with a part of k each, and a second kernel adds up what they
+// found, always in the same order. Operands whose rows start anywhere are copied where that pays.
+// An op(B) that meets many rows of op(A) is copied into the order in which invocations hold its
+// elements.
 //
 // Path coopmat multiplies float32 operands in two parts of float16, scaled row by row of
 // op(A) and column by column of op(B), three products for one. Its errors are

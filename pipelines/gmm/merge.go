@@ -10,11 +10,19 @@ import (
 )
 
 // StateSize is how many float32 hold what is known of a mixture of which some components
-// are still to come: shaders/lib/gmm.glsl.
+// are still to come, as shaders/lib/gmm.glsl has it. With a = logit - q - log_sigma and
+// q = ((y - mu) / exp(log_sigma))² / 2 of a component:
+//
+//	0     the largest logit
+//	1     sum of exp(logit - largest logit)
+//	2     sum of exp(a - largest a)
+//	3..6  of the largest a: logit, q, log(|y - mu| / exp(log_sigma)) if q is infinite, log_sigma
+//	7     0
 const StateSize = 8
 
-// Merge computes what Forward does, of mixtures whose components the kernel of package
-// mixture has met in groups:
+// Merge computes what Forward does, of mixtures whose components a kernel has met in groups. Package
+// mixture runs it behind its kernel; a kernel of one's own that makes components, and does not write
+// them, can do so, too:
 //
 //	log_p = log-probability of y under the components of all groups
 //	loss  = -mean(log_p)
