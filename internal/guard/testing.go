@@ -3,8 +3,11 @@ package guard
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A T is a *testing.T, which the package does not name: see there.
@@ -54,5 +57,29 @@ func (c *Case) TestWorkspace(t T, d *vk.Device, bytes int64, record func(workspa
 		case less > 0 && (err == nil || err.Error() != want):
 			t.Fatalf("with less memory the error is %v, want %s", err, want)
 		}
+	}
+}
+
+// TestKernels is Test that wants the modules that run to be those of a plan, whatever their order,
+// but for copies of operands, gemm_pack.
+func (c *Case) TestKernels(t T, d *vk.Device, plan kit.Plan, record Record) {
+	t.Helper()
+	var ran []string
+	c.Test(t, d, func(cmd *vk.Cmd, tensors map[string]vk.Tensor) error {
+		err := record(cmd, tensors)
+		ran = nil
+		for _, m := range cmd.Modules() {
+			name, _, _ := strings.Cut(m.Name, ".")
+			ran = append(ran, name)
+		}
+		return err
+	})
+	names := func(list []string) []string {
+		list = slices.DeleteFunc(slices.Clone(list), func(name string) bool { return name == "gemm_pack" })
+		slices.Sort(list)
+		return slices.Compact(list)
+	}
+	if want, got := names(plan.Kernels()), names(ran); !slices.Equal(want, got) {
+		t.Fatalf("%v: the plan has the modules %v, the call runs %v", plan, want, got)
 	}
 }
