@@ -28,3 +28,10 @@ func ExampleParse() {
 	// float32 <nil>
 	// float32 dtype: "int8" is not one of float32, float16, bfloat16
 }
+
+// The format of an output that has that of an input where nothing else is said.
+func ExampleSome() {
+	var none dtype.Option
+	fmt.Println(none.Or(dtype.BFloat16), dtype.Some(dtype.Float32).Or(dtype.BFloat16))
+	// Output: bfloat16 float32
+}
