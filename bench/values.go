@@ -34,16 +34,16 @@ func uploadValues(ctx context.Context, t vk.Tensor, x []float32) error {
 	return t.Upload(ctx, x)
 }
 
-// downloadValues is t.Download, for tensors of int32, too.
+// downloadValues is t.Download, for tensors of integers, too.
 func downloadValues(ctx context.Context, t vk.Tensor, x []float32) error {
-	if t.DType != dtype.Int32 {
+	if t.DType != dtype.Int32 && t.DType != dtype.Int8 {
 		return t.Download(ctx, x)
 	}
-	raw := make([]byte, 4*len(x))
+	raw := make([]byte, t.DType.Size()*len(x))
 	if err := t.DownloadRaw(ctx, raw); err != nil {
 		return err
 	}
-	decodeValues(dtype.Int32, x, raw)
+	decodeValues(t.DType, x, raw)
 	return nil
 }
 

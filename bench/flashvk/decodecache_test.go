@@ -3,6 +3,8 @@ package main
 import (
 	"math"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,14 +21,37 @@ import (
 func TestRunDecodeCache8(t *testing.T) {
 	_, dev := device(t)
 	const keys, dim = 9, 32
+	lens := float32(keys)
 	q := bench.Normal(dtype.Float16, 4*dim, 1)
 	run := func(cache []bench.OpTensor, values map[string][]float32) (code int, stderr, out string) {
 		in, out := filepath.Join(t.TempDir(), "step.safetensors"), filepath.Join(t.TempDir(), "o.safetensors")
 		list := append([]bench.OpTensor{{Name: "q", DType: dtype.Float16, Shape: []int{1, 4, 1, dim}}, {Name: "seq_lens", DType: dtype.Int32, Shape: []int{1}}}, cache...)
-		values["q"], values["seq_lens"] = q, []float32{keys}
+		values["q"], values["seq_lens"] = q, []float32{lens}
 		writeOp(t, in, list, values)
 		code, _, stderr = flashvk("run", "decode", "--in", in, "--out", out, dev)
 		return code, stderr, out
+	}
+	// The formula, of what the caches stand for.
+	check := func(t *testing.T, o, k, v []float32) {
+		t.Helper()
+		for h := range 4 {
+			sum, want := 0.0, make([]float64, dim)
+			for j := range keys {
+				at := (j*2 + h/2) * dim
+				s := 0.0
+				for e := range dim {
+					s += float64(q[h*dim+e]) * float64(k[at+e])
+				}
+				w := math.Exp(s / math.Sqrt(dim))
+				sum += w
+				for e := range dim {
+					want[e] += w * float64(v[at+e])
+				}
+			}
+			for e := range dim {
+				require.InDelta(t, want[e]/sum, o[h*dim+e], 4e-3)
+			}
+		}
 	}
 	shape, blocks := []int{1, keys, 2, dim}, []int{1, keys, 2, 1}
 	heads := []float32{0.5, 3}
@@ -55,23 +80,36 @@ func TestRunDecodeCache8(t *testing.T) {
 			require.NoError(t, err)
 			defer f.Close()
 			o := read(t, f, "o", dtype.Float16, 1, 4, 1, dim)
-			for h := range 4 {
-				sum, want := 0.0, make([]float64, dim)
-				for j := range keys {
-					at := (j*2 + h/2) * dim
-					s := 0.0
-					for e := range dim {
-						s += float64(q[h*dim+e]) * float64(k.Values[at+e])
-					}
-					w := math.Exp(s / math.Sqrt(dim))
-					sum += w
-					for e := range dim {
-						want[e] += w * float64(v.Values[at+e])
-					}
+			check(t, o, k.Values, v.Values)
+
+			// The last key once more, as a new one: what the file has in its place is another's.
+			whole := []int{(keys - 1) * 2 * dim, keys * 2 * dim}
+			list := append(tensors, bench.OpTensor{Name: "k_new", DType: dtype.Float16, Shape: []int{1, 2, 1, dim}}, bench.OpTensor{Name: "v_new", DType: dtype.Float16, Shape: []int{1, 2, 1, dim}})
+			for i, c := range []*ref.Cache8[float32]{&k, &v} {
+				name := []string{"k", "v"}[i]
+				fresh := bench.Normal(dtype.Float16, 2*dim, uint64(4+i))
+				fresh[0], fresh[dim] = 127.0/16, 127.0/16 // by 127 this is a power of two
+				row := ref.Quantise(x.cache, fresh, dim, scale)
+				values[name+"_new"] = fresh
+				copy(c.Values[whole[0]:], row.Values)
+				c.Stored = append(slices.Clone(c.Stored[:whole[0]]), row.Stored...)
+				if c.Scales != nil {
+					c.Scales = append(slices.Clone(c.Scales[:len(c.Scales)-2]), row.Scales...)
 				}
-				for e := range dim {
-					require.InDelta(t, want[e]/sum, o[h*dim+e], 4e-3)
-				}
+			}
+			lens = keys - 1
+			defer func() { lens = keys }()
+			code, stderr, out = run(list, values)
+			require.Zero(t, code, stderr)
+			g, err := safetensors.Open(out)
+			require.NoError(t, err)
+			defer g.Close()
+			check(t, read(t, g, "o", dtype.Float16, 1, 4, 1, dim), k.Values, v.Values)
+			require.Equal(t, k.Stored, read(t, g, "k_cache", x.format, shape...))
+			require.Equal(t, v.Stored, read(t, g, "v_cache", x.format, shape...))
+			if x.cache == attention.CacheQ8_0 {
+				require.Equal(t, k.Scales, read(t, g, "k_scale", dtype.Float16, blocks...))
+				require.Equal(t, v.Scales, read(t, g, "v_scale", dtype.Float16, blocks...))
 			}
 		})
 	}
@@ -96,9 +134,13 @@ func TestBenchDecodeCache8(t *testing.T) {
 		code, stdout, stderr := flashvk("bench", "decode", dev, "--batch=2", "--keys=40", "--page-size=8", "--count=1", "--iters=1", "--cache-dtype="+format)
 		require.Zero(t, code, stderr)
 		require.Contains(t, stdout, want)
+		code, stdout, stderr = flashvk("bench", "decode", dev, "--batch=2", "--keys=5", "--queries=3", "--count=1", "--iters=1", "--part=append,step", "--steps=2", "--format=csv", "--cache-dtype="+format)
+		require.Zero(t, code, stderr)
+		require.Equal(t, 2, strings.Count(stdout, ",ok,"), stdout)
 	}
 	for want, flags := range map[string][]string{
 		`--cache-dtype`: {"--cache-dtype=int4"},
+		"--part prefill reads a cache of --dtype, not of e4m3":            {"--cache-dtype=e4m3", "--part=prefill"},
 		"head_dim=40 is not a multiple of 32, a block of q8_0":            {"--cache-dtype=q8_0", "--headdim=40"},
 		"a cache of e4m3 has queries of float16 or bfloat16, not float32": {"--cache-dtype=e4m3", "--dtype=float32"},
 	} {

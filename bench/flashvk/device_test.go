@@ -347,6 +347,10 @@ func read(t *testing.T, f *safetensors.File, name string, want dtype.DType, shap
 			values[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(b[2*i:]))
 		case dtype.Int32:
 			values[i] = float32(int32(binary.LittleEndian.Uint32(b[4*i:])))
+		case dtype.E4M3:
+			values[i] = dtype.FromE4M3(b[i])
+		case dtype.Int8:
+			values[i] = float32(int8(b[i]))
 		default:
 			values[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 		}

@@ -79,7 +79,7 @@ is complete.
 The input file may hold
     k_new            (batch, kv-heads, new, headdim), as q: keys that are put behind those
     v_new            (batch, kv-heads, new, valuedim)  that seq_lens counts, before all else;
-                     the output file gets k_cache and v_cache, too
+                     the output file gets k_cache and v_cache, too, and the scales of q8_0
     tree_mask        (batch, queries, 2), I32: instead of the causal mask, a word of 64 bits,
                      the low half first, whose bit j says that query i sees key n-queries+j
     cache_batch_idx  (batch), I32: the row of a cache without pages that has the keys of
@@ -216,9 +216,6 @@ func (d *decodeFlags) Several(cpu bool) ([]bench.Op, error) {
 	p.ALiBi, p.Sinks, p.Cache = d.alibi, d.sinks, d.cache
 	var list []bench.Op
 	for _, part := range d.parts {
-		if part != readPart && p.Cache != attention.CacheSame {
-			return nil, fmt.Errorf("--cache-dtype %v is for --part decode, not %s", p.Cache, part)
-		}
 		if part == prefillPart {
 			o, err := newPrefillOp(p, keys, d.layout == layoutHND)
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 )
 
 // parseCacheFormat reads --cache-dtype.
@@ -60,7 +61,22 @@ func integer(x float32) float32 {
 
 func scale(x float32) float32 { return 0.01 + 0.02*max(x, -x) }
 
-// cacheTensors returns K and V in their role, and their scales.
+// powerOfTwo makes a scale that Append divides by exactly.
+func powerOfTwo(x float32) float32 { return float32(math.Exp2(math.Round(float64(x)) - 6)) }
+
+// newRows makes rows that Append stores exactly in q8_0: integers by 64, of which the first of each block
+// is the largest.
+func newRows(t dtype.DType, n int, seed uint64) []float32 {
+	x := bench.Normal(t, n, seed)
+	for i := range x {
+		if x[i] = integer(x[i]) / 64; i%attention.QuantBlock == 0 {
+			x[i] = 127.0 / 64
+		}
+	}
+	return x
+}
+
+// cacheTensors returns K and V in their role, and their scales, which Append writes with q8_0.
 func (o *decodeOp) cacheTensors(role bench.Role) []bench.OpTensor {
 	p := &o.p
 	k, v := o.cacheShapes()
@@ -72,30 +88,71 @@ func (o *decodeOp) cacheTensors(role bench.Role) []bench.OpTensor {
 		list[0].Draw, list[1].Draw = integer, integer
 	}
 	if p.Cache == attention.CacheQ8_0 || o.scaled {
-		list = append(list, bench.OpTensor{Name: "k_scale", DType: p.ScaleDType(), Shape: o.memory(p.KScaleShape()), Draw: scale},
-			bench.OpTensor{Name: "v_scale", DType: p.ScaleDType(), Shape: o.memory(p.VScaleShape()), Draw: scale})
+		draw := scale
+		if p.Cache == attention.CacheE4M3 {
+			if role = bench.Input; o.part != readPart {
+				draw = powerOfTwo
+			}
+		}
+		list = append(list, bench.OpTensor{Name: "k_scale", DType: p.ScaleDType(), Shape: o.memory(p.KScaleShape()), Role: role, Draw: draw},
+			bench.OpTensor{Name: "v_scale", DType: p.ScaleDType(), Shape: o.memory(p.VScaleShape()), Role: role, Draw: draw})
 	}
 	return list
 }
 
-// cacheValues returns what the elements of k or v stand for.
-func (o *decodeOp) cacheValues(t map[string][]float32, name string) []float32 {
-	x, scales := t[name+"_cache"], t[name+"_scale"]
+// A storedCache is K or V as it lies in memory: elements, and the scales of heads or blocks.
+type storedCache struct {
+	dim              int
+	elements, scales []float32
+}
+
+// stored returns k or v of the tensors of a call.
+func (o *decodeOp) stored(t map[string][]float32, name string) storedCache {
+	dim := o.p.HeadDim
+	if name == "v" {
+		dim = o.p.ValueHeadDim()
+	}
+	return storedCache{dim, t[name+"_cache"], t[name+"_scale"]}
+}
+
+// headOf returns the key head of a row of the cache.
+func (o *decodeOp) headOf(row int) int {
+	if o.heads {
+		row /= o.p.KShape()[2]
+	}
+	return row % o.p.NumKVHeads
+}
+
+// put stores a row as Append does.
+func (o *decodeOp) put(c *storedCache, row int, x []float32) {
+	if o.p.Cache == attention.CacheSame {
+		copy(c.elements[row*c.dim:], x)
+		return
+	}
+	q := ref.Quantise(o.p.Cache, x, c.dim, func(int) float32 {
+		if c.scales == nil {
+			return 1
+		}
+		return c.scales[o.headOf(row)]
+	})
+	copy(c.elements[row*c.dim:], q.Stored)
+	if o.p.Cache == attention.CacheQ8_0 {
+		copy(c.scales[row*c.dim/attention.QuantBlock:], q.Scales)
+	}
+}
+
+// values returns what the elements of a cache stand for.
+func (o *decodeOp) values(c storedCache) []float32 {
+	x, scales := c.elements, c.scales
 	p := &o.p
 	if p.Cache == attention.CacheSame || scales == nil {
 		return x
-	}
-	dim, keys := p.HeadDim, p.KShape()[2]
-	if name == "v" {
-		dim = p.ValueHeadDim()
 	}
 	y := make([]float32, len(x))
 	for i := range x {
 		at := i / attention.QuantBlock
 		if p.Cache == attention.CacheE4M3 {
-			if at = i / dim / keys % p.NumKVHeads; !o.heads {
-				at = i / dim % p.NumKVHeads
-			}
+			at = o.headOf(i / c.dim)
 		}
 		if y[i] = x[i] * scales[at]; p.Cache == attention.CacheQ8_0 {
 			y[i] = dtype.Float16.Round(y[i])

@@ -49,9 +49,6 @@ func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
 		if shape[2] == 0 {
 			return nil, fmt.Errorf(`tensor "k_new": shape %v has no keys`, shape)
 		}
-		if p.Cache != attention.CacheSame {
-			return nil, fmt.Errorf(`tensor "k_new": nothing is appended to a cache of %v from a file`, p.Cache)
-		}
 		p.NewKeys, o.part, o.file = shape[2], stepPart, true
 	}
 	if err := p.Validate(); err != nil {

@@ -234,10 +234,11 @@ func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Refere
 		Q: t["q"], Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"],
 		SeqLens: o.tables.lens, BlockTable: o.tables.blocks, CacheBatchIdx: o.tables.rows, LeftPad: o.tables.pad, KeysFirst: !o.heads,
 	}
-	in.K, in.V = o.appended(&in, t)
+	k, v := o.appended(&in, t)
 	if o.part == appendPart {
-		return o.caches(&in), nil
+		return o.caches(&in, k, v), nil
 	}
+	in.K, in.V = o.values(k), o.values(v)
 	last := slices.Clone(o.tables.lens)
 	for lens := range o.each() {
 		copy(last, lens)

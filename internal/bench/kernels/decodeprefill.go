@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
@@ -25,6 +26,8 @@ type prefillOp struct {
 func newPrefillOp(p attention.DecodeProblem, keys keyCounts, heads bool) (bench.Op, error) {
 	lens := keys.lens(p.Batch)
 	switch {
+	case p.Cache != attention.CacheSame:
+		return nil, fmt.Errorf("--part prefill reads a cache of --dtype, not of %v", p.Cache)
 	case p.PageSize > 0:
 		return nil, errors.New("--part prefill reads a cache without pages: leave --page-size out")
 	case slices.Max(lens) != slices.Min(lens):

@@ -66,7 +66,10 @@ func (o *decodeOp) append() attention.AppendProblem {
 // appendBytes returns the least traffic of one call of Append.
 func (o *decodeOp) appendBytes() float64 {
 	p := o.append()
-	bytes := 2*formatBytes(p.DType, p.NewKShape(), p.NewVShape()) + 4*float64(p.Batch)
+	bytes := formatBytes(p.DType, p.NewKShape(), p.NewVShape()) + formatBytes(p.CacheDType(), p.NewKShape(), p.NewVShape()) + 4*float64(p.Batch)
+	if p.Cache == attention.CacheQ8_0 {
+		bytes += formatBytes(p.ScaleDType(), p.NewKShape(), p.NewVShape()) / attention.QuantBlock
+	}
 	if p.RoPE.Dims > 0 {
 		bytes += 2*formatBytes(p.DType, p.QShape()) + 4*float64(p.Batch*p.NewKeys*p.RoPE.Dims)
 	}
@@ -94,10 +97,15 @@ func (o *decodeOp) partTensors(list []bench.OpTensor) []bench.OpTensor {
 	p := o.append()
 	if o.part == appendPart {
 		list = slices.DeleteFunc(list, func(t bench.OpTensor) bool {
-			return !slices.Contains([]string{"q", "k_cache", "v_cache", "seq_lens", "block_table"}, t.Name)
+			return !slices.Contains([]string{"q", "k_cache", "v_cache", "k_scale", "v_scale", "seq_lens", "block_table"}, t.Name)
 		})
 	}
-	list = append(list, bench.OpTensor{Name: "k_new", DType: p.DType, Shape: p.NewKShape()}, bench.OpTensor{Name: "v_new", DType: p.DType, Shape: p.NewVShape()})
+	for i, x := range []bench.OpTensor{{Name: "k_new", DType: p.DType, Shape: p.NewKShape()}, {Name: "v_new", DType: p.DType, Shape: p.NewVShape()}} {
+		if p.Cache == attention.CacheQ8_0 {
+			x.Values = func() []float32 { return newRows(p.DType, p.Batch*p.NumKVHeads*p.NewKeys*x.Shape[3], uint64(100+i)) }
+		}
+		list = append(list, x)
+	}
 	if p.RoPE.Dims > 0 {
 		shape := []int{p.SeqKV, p.RoPE.Dims / 2}
 		list = append(list,
@@ -110,7 +118,7 @@ func (o *decodeOp) partTensors(list []bench.OpTensor) []bench.OpTensor {
 // appendTensors returns those of Append, of those of a call and of Decode.
 func (o *decodeOp) appendTensors(t map[string]vk.Tensor, decode *attention.DecodeTensors) attention.AppendTensors {
 	x := attention.AppendTensors{
-		NewK: t["k_new"], NewV: t["v_new"], K: decode.K, V: decode.V,
+		NewK: t["k_new"], NewV: t["v_new"], K: decode.K, V: decode.V, KScale: decode.KScale, VScale: decode.VScale,
 		SeqLens: decode.SeqLens, BlockTable: decode.BlockTable, CacheBatchIdx: decode.CacheBatchIdx, State: decode.State,
 	}
 	if !o.file {
@@ -159,32 +167,36 @@ func (o *decodeOp) newKeys(in *ref.DecodeInputs[float32]) (list []newKey) {
 }
 
 // appended returns the caches after all steps.
-func (o *decodeOp) appended(in *ref.DecodeInputs[float32], t map[string][]float32) (k, v []float32) {
+func (o *decodeOp) appended(in *ref.DecodeInputs[float32], t map[string][]float32) (k, v storedCache) {
+	k, v = o.stored(t, "k"), o.stored(t, "v")
 	if o.part == readPart {
-		return o.cacheValues(t, "k"), o.cacheValues(t, "v")
+		return k, v
 	}
-	k, v = t["k_cache"], t["v_cache"]
-	k, v = slices.Clone(k), slices.Clone(v)
-	dk, dv := o.p.HeadDim, o.p.ValueHeadDim()
-	for _, x := range o.newKeys(in) {
-		copy(k[x.to*dk:][:dk], t["k_new"][x.from*dk:])
-		copy(v[x.to*dv:][:dv], t["v_new"][x.from*dv:])
+	for c, rows := range map[*storedCache][]float32{&k: t["k_new"], &v: t["v_new"]} {
+		c.elements, c.scales = slices.Clone(c.elements), slices.Clone(c.scales)
+		for _, x := range o.newKeys(in) {
+			o.put(c, x.to, rows[x.from*c.dim:][:c.dim])
+		}
 	}
 	return k, v
 }
 
 // caches returns what Append makes of the caches: the new rows, bit for bit.
-func (o *decodeOp) caches(in *ref.DecodeInputs[float32]) bench.Reference {
-	rows := func(name string, x []float32, dim int) bench.Expected {
+func (o *decodeOp) caches(in *ref.DecodeInputs[float32], k, v storedCache) bench.Reference {
+	rows := func(name string, x []float32, each int) bench.Expected {
 		e := bench.Expected{Name: name}
 		for _, row := range o.newKeys(in) {
-			for i := range dim {
-				e.At, e.Want = append(e.At, row.to*dim+i), append(e.Want, float64(x[row.to*dim+i]))
+			for i := range each {
+				e.At, e.Want = append(e.At, row.to*each+i), append(e.Want, float64(x[row.to*each+i]))
 			}
 		}
 		return e
 	}
-	return bench.Expectations{rows("k_cache", in.K, o.p.HeadDim), rows("v_cache", in.V, o.p.ValueHeadDim())}
+	list := bench.Expectations{rows("k_cache", k.elements, k.dim), rows("v_cache", v.elements, v.dim)}
+	if o.p.Cache == attention.CacheQ8_0 {
+		list = append(list, rows("k_scale", k.scales, k.dim/attention.QuantBlock), rows("v_scale", v.scales, v.dim/attention.QuantBlock))
+	}
+	return list
 }
 
 // appendPlan is the Plan of Append, which has one kernel.
@@ -199,7 +211,13 @@ func (appendPlan) Workspace() int64 { return 0 }
 // Kernels implements kit.Plan.
 func (p appendPlan) Kernels() []string { return []string{p.module} }
 
-func (o *decodeOp) appendPlan() appendPlan { return appendPlan{appendModule + "." + o.p.DType.Short()} }
+func (o *decodeOp) appendPlan() appendPlan {
+	name := appendModule
+	if o.p.Cache != attention.CacheSame {
+		name += "_cache8"
+	}
+	return appendPlan{name + "." + o.p.DType.Short()}
+}
 
 const appendModule = "attention_append"
 
