@@ -129,40 +129,34 @@ uint e4m3_word(const vec4 x) {
 DEFINE_STORE_ITEM(store_k, k8, k_scale, k_scale1, p.k_offset, p.k_scale_offset, p.k_scale_stride_h)
 DEFINE_STORE_ITEM(store_v, v8, v_scale, v_scale1, p.v_offset, p.v_scale_offset, p.v_scale_stride_h)
 
-// append_k writes item number `item` of the new keys of a sequence with `keys` keys.
-void append_k(const uint batch, const uint cache, const uint keys, const uint item) {
-    const uint column = item % K_ITEMS * ITEM;
-    const uint head = item / K_ITEMS % p.kv_heads;
-    const uint i = item / K_ITEMS / p.kv_heads;
-    const Slot slot = slot_of(batch, cache, keys + i);
-    if (!slot.found) {
-        return;
-    }
-    const uint row = p.new_k_offset + batch * p.new_k_stride_b + head * p.new_k_stride_h + i * p.new_k_stride_s;
-    vec4 x[ITEM_QUADS];
-    [[unroll]] for (uint e = 0; e < ITEM_QUADS; e += 2) {
-        turned8(row, keys + i, column + 4 * e, x[e], x[e + 1]);
-    }
-    store_k(p.k_offset + slot.outer * p.k_stride_b + head * p.k_stride_h + slot.inner * p.k_stride_s + column, head, x);
+// plain8 sets x and y to eight elements of the new values, as turned8 does.
+void plain8(const uint row, const uint position, const uint column, out vec4 x, out vec4 y) {
+    const uvec4 own = load_new_v(row + column, VEC);
+    x = quad(own, 0);
+    y = quad(own, 1);
 }
 
-// append_v does so for the new values.
-void append_v(const uint batch, const uint cache, const uint keys, const uint item) {
-    const uint column = item % V_ITEMS * ITEM;
-    const uint head = item / V_ITEMS % p.kv_heads;
-    const uint i = item / V_ITEMS / p.kv_heads;
-    const Slot slot = slot_of(batch, cache, keys + i);
-    if (!slot.found) {
-        return;
+// DEFINE_APPEND_ITEM(name, items, from, to, load, store) makes `void name(uint batch, uint cache,
+// uint keys, uint item)`, which writes item number `item` of the new keys, or values, of a sequence
+// with `keys` keys; p.FROM_offset and strides say where these are, and p.TO_offset where they go.
+#define DEFINE_APPEND_ITEM(name, items, from, to, load, store)                                                                         \
+    void name(const uint batch, const uint cache, const uint keys, const uint item) {                                                  \
+        const uint column = item % items * ITEM;                                                                                       \
+        const uint head = item / items % p.kv_heads;                                                                                   \
+        const uint i = item / items / p.kv_heads;                                                                                      \
+        const Slot slot = slot_of(batch, cache, keys + i);                                                                             \
+        if (!slot.found) {                                                                                                             \
+            return;                                                                                                                    \
+        }                                                                                                                              \
+        const uint row = p.from##_offset + batch * p.from##_stride_b + head * p.from##_stride_h + i * p.from##_stride_s;               \
+        vec4 x[ITEM_QUADS];                                                                                                            \
+        [[unroll]] for (uint e = 0; e < ITEM_QUADS; e += 2) {                                                                          \
+            load(row, keys + i, column + 4 * e, x[e], x[e + 1]);                                                                       \
+        }                                                                                                                              \
+        store(p.to##_offset + slot.outer * p.to##_stride_b + head * p.to##_stride_h + slot.inner * p.to##_stride_s + column, head, x); \
     }
-    const uint row = p.new_v_offset + batch * p.new_v_stride_b + head * p.new_v_stride_h + i * p.new_v_stride_s;
-    vec4 x[ITEM_QUADS];
-    [[unroll]] for (uint e = 0; e < ITEM_QUADS; e += 2) {
-        const uvec4 a = load_new_v(row + column + 4 * e, VEC);
-        x[e] = quad(a, 0);
-        x[e + 1] = quad(a, 1);
-    }
-    store_v(p.v_offset + slot.outer * p.v_stride_b + head * p.v_stride_h + slot.inner * p.v_stride_s + column, head, x);
-}
+
+DEFINE_APPEND_ITEM(append_k, K_ITEMS, new_k, k, turned8, store_k)
+DEFINE_APPEND_ITEM(append_v, V_ITEMS, new_v, v, plain8, store_v)
 
 #endif
