@@ -99,33 +99,29 @@ uvec4 pages_of(const Part part, const uint tile) {
     return pages;
 }
 
-const uint K_BLOCKS = (HEAD_DIM + BLOCK - 1) / BLOCK;  // of q8_0, of a key
-const uint K_WORDS = (K_BLOCKS + 1) / 2;               // of two scales
-const uint V_BLOCKS = (VALUE_DIM + BLOCK - 1) / BLOCK;
+// Scales of q8_0 that a lane has of a key: of each load, where two of 8 bytes are one.
+const uint K_SCALES = WIDE_K ? K_LOADS / 2 : K_LOADS;
+const uint V_SCALES = WIDE_V ? V_LOADS / 2 : V_LOADS;
 
-// Keys are a lane's 8 bytes of keys g, g + 8, ... of a tile, and the scales of key number
-// gl_SubgroupInvocationID % KEYS; Values those of its keys of V.
+// Keys are a lane's 8 bytes of keys g, g + 8, ... of a tile, and their scales; Values those of its
+// keys of V. Scales stay as they are loaded until they are used: what is made of them would wait
+// for them, at the end of a turn.
 struct Keys {
     uvec2 at[EIGHTS * K_LOADS];
-    uint scales[K_WORDS];
+    uint scales[EIGHTS * K_SCALES];
 };
 
 struct Values {
     uvec2 at[2 * EIGHTS * V_LOADS];
-    uint scales[V_LOADS];
+    uint scales[2 * EIGHTS * V_SCALES];
 };
 
-// scales_at returns where the scales of the lane's own key of a tile are, less the first.
-uint scales_at(const Part part, const uint tile, const uvec4 page, const uint stride_b, const uint stride_h, const uint stride_s) {
-    const uint j = gl_SubgroupInvocationID % KEYS;
-    const uint own = PAGE_SIZE == 0 || PAGE_SIZE >= TILE ? page.x : j < 16 ? (j < 8 ? page.x : page.y) : (j < 24 ? page.z : page.w);
-    return (part.kv_head * stride_h + at_key(key_of(part, tile, j), own, stride_b, stride_s)) / BLOCK;
-}
-
-// Lanes beyond a row load its start, so that no load is conditional, and take zeros.
+// Lanes beyond a row load its start, so that no load is conditional. Of K they take zeros; of V what
+// they have is of columns that O has not.
 void load_keys(const Part part, const uint tile, const uvec4 page, inout Keys k) {
     [[unroll]] for (uint i = 0; i < EIGHTS; i++) {
-        const uint at = p.k_offset + part.kv_head * p.k_stride_h + at_key(key_of(part, tile, lane_g() + 8 * i), page[i], p.k_stride_b, p.k_stride_s);
+        const uint row = part.kv_head * p.k_stride_h + at_key(key_of(part, tile, lane_g() + 8 * i), page[i], p.k_stride_b, p.k_stride_s);
+        const uint at = p.k_offset + row;
         if (WIDE_K) {
             [[unroll]] for (uint n = 0; n < K_LOADS; n += 2) {
                 const uvec4 x = k16[(at + lane_t() * 16) / 16 + n * 2];
@@ -139,18 +135,18 @@ void load_keys(const Part part, const uint tile, const uvec4 page, inout Keys k)
                 k.at[i * K_LOADS + n] = has ? x : uvec2(0);
             }
         }
-    }
-    if (CACHE_FORMAT == Q8_0) {
-        const uint at = p.k_scale_offset + scales_at(part, tile, page, p.k_stride_b, p.k_stride_h, p.k_stride_s);
-        [[unroll]] for (uint n = 0; n < K_WORDS; n++) {
-            k.scales[n] = uint(k_scale1[at + 2 * n]) | uint(k_scale1[at + min(2 * n + 1, K_BLOCKS - 1)]) << 16;
+        if (CACHE_FORMAT == Q8_0) {
+            [[unroll]] for (uint n = 0; n < K_SCALES; n++) {
+                k.scales[i * K_SCALES + n] = uint(k_scale1[p.k_scale_offset + row / BLOCK + key_column(n * K_LOADS / K_SCALES, lane_t()) / BLOCK]);
+            }
         }
     }
 }
 
 void load_values(const Part part, const uint tile, const uvec4 page, inout Values v) {
     [[unroll]] for (uint j = 0; j < 2 * EIGHTS; j++) {
-        const uint at = p.v_offset + part.kv_head * p.v_stride_h + at_key(key_of(part, tile, value_key(j)), page[j / 2], p.v_stride_b, p.v_stride_s);
+        const uint row = part.kv_head * p.v_stride_h + at_key(key_of(part, tile, value_key(j)), page[j / 2], p.v_stride_b, p.v_stride_s);
+        const uint at = p.v_offset + row;
         if (WIDE_V) {
             [[unroll]] for (uint n = 0; n < V_LOADS; n += 2) {
                 const uvec4 x = v16[(at + value_column(0)) / 16 + n * 4];
@@ -160,16 +156,14 @@ void load_values(const Part part, const uint tile, const uvec4 page, inout Value
         } else {
             [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
                 const bool has = VALUE_DIM % (64 * COLUMN_PARTS) == 0 || value_column(n) < VALUE_DIM;
-                const uvec2 x = v8[(at + (has ? value_column(n) : 0)) / 8];
-                v.at[j * V_LOADS + n] = has ? x : uvec2(0);
+                v.at[j * V_LOADS + n] = v8[(at + (has ? value_column(n) : 0)) / 8];
             }
         }
-    }
-    if (CACHE_FORMAT == Q8_0) {
-        const uint at = p.v_scale_offset + scales_at(part, tile, page, p.v_stride_b, p.v_stride_h, p.v_stride_s);
-        [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
-            const uint block = (column_part() * V_LOADS + n) * 2;
-            v.scales[n] = uint(v_scale1[at + min(block, V_BLOCKS - 1)]) | uint(v_scale1[at + min(block + 1, V_BLOCKS - 1)]) << 16;
+        if (CACHE_FORMAT == Q8_0) {
+            [[unroll]] for (uint n = 0; n < V_SCALES; n++) {
+                const uint column = min(value_column(n * V_LOADS / V_SCALES), VALUE_DIM - 1);
+                v.scales[j * V_SCALES + n] = uint(v_scale1[p.v_scale_offset + row / BLOCK + column / BLOCK]);
+            }
         }
     }
 }
@@ -180,18 +174,12 @@ uvec2 operands(const uint w, const uint scales) {
     if (CACHE_FORMAT == E4M3) {
         return e4m3_halves(w);
     }
-    // 0x6400 is 1024, whose last place is 1.
-    const uint u = w ^ 0x80808080u;
+    // 0x6400 is 1024, whose last place is 1; the sign's bit turned, a byte is its integer plus 128.
     const f16vec2 middle = f16vec2(1152.0);
-    const f16vec2 x = unpackFloat2x16(u & 0x00ff00ffu | 0x64006400u) - middle;
-    const f16vec2 y = unpackFloat2x16(u >> 8 & 0x00ff00ffu | 0x64006400u) - middle;
+    const f16vec2 x = unpackFloat2x16(w & 0x00ff00ffu ^ 0x64806480u) - middle;
+    const f16vec2 y = unpackFloat2x16(w >> 8 & 0x00ff00ffu ^ 0x64806480u) - middle;
     const f16vec2 s = unpackFloat2x16(scales);
     return uvec2(packFloat2x16(x * s), packFloat2x16(y * s));
-}
-
-// key_scales returns word n of the scales of key i*8 + g of a tile.
-uint key_scales(const uint words[K_WORDS], const uint i, const uint n) {
-    return CACHE_FORMAT == E4M3 ? 0 : subgroupShuffle(words[n], i * 8 + lane_g());
 }
 
 // low_or_high returns the low halves of two words, or the high ones.
@@ -199,26 +187,16 @@ uint low_or_high(const uint a, const uint b, const bool high) {
     return high ? a >> 16 | b & 0xffff0000u : a & 0xffffu | b << 16;
 }
 
-// key_scale returns the scale of load n of a key, twice, of the words of its scales.
-uint key_scale(const uint word, const uint n) {
-    return low_or_high(word, word, WIDE_K ? lane_t() >= 2 : n % 2 == 1);
+// key_scale returns the scale of load n of key i*8 + g, twice.
+uint key_scale(const Keys k, const uint i, const uint n) {
+    const uint x = k.scales[i * K_SCALES + n * K_SCALES / K_LOADS];
+    return CACHE_FORMAT == E4M3 ? 0 : x | x << 16;
 }
 
 // value_scales returns the scales of a lane's columns of load n of its keys j and j+1.
-uint value_scales(const uint words[V_LOADS], const uint j, const uint n) {
-    if (CACHE_FORMAT == E4M3) {
-        return 0;
-    }
-    const uint a = subgroupShuffle(words[n], value_key(j));
-    const uint b = subgroupShuffle(words[n], value_key(j + 1));
-    if (!WIDE_V) {
-        return low_or_high(a, b, lane_g() >= 4);
-    }
-    const uint other = n % 2 == 0 ? n + 1 : n - 1;  // of both, words of the first and of the second half of g
-    const uint c = subgroupShuffle(words[other], value_key(j));
-    const uint d = subgroupShuffle(words[other], value_key(j + 1));
-    const bool own = n % 2 == 0 ? lane_g() < 4 : lane_g() >= 4;
-    return low_or_high(own ? a : c, own ? b : d, lane_g() / 2 % 2 == 1);
+uint value_scales(const Values v, const uint j, const uint n) {
+    const uint at = j * V_SCALES + n * V_SCALES / V_LOADS;
+    return CACHE_FORMAT == E4M3 ? 0 : v.scales[at] | v.scales[at + V_SCALES] << 16;
 }
 
 #endif

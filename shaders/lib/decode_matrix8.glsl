@@ -62,17 +62,13 @@ void read_keys(const Part part, inout Sums sums) {
         [[unroll]] for (uint r = 0; r < ROW_TILES * HALVES; r++) {
             s[r] = MatC(0.0);
         }
-        uint k_scales[EIGHTS * K_WORDS];
-        [[unroll]] for (uint i = 0; i < EIGHTS * K_WORDS; i++) {
-            k_scales[i] = key_scales(k.scales, i / K_WORDS, i % K_WORDS);
-        }
         [[unroll]] for (uint n = 0; n < K_LOADS; n++) {
             [[unroll]] for (uint e = 0; e < 2; e++) {
                 [[unroll]] for (uint h = 0; h < HALVES; h++) {
                     MatB b;
                     [[unroll]] for (uint i = 0; i < 2; i++) {
                         const uint word = k.at[(2 * h + i) * K_LOADS + n][e];
-                        const uvec2 x = operands(word, key_scale(k_scales[(2 * h + i) * K_WORDS + n / 2], n));
+                        const uvec2 x = operands(word, key_scale(k, 2 * h + i, n));
                         set_right(b, 2 * i, x.x);
                         set_right(b, 2 * i + 1, x.y);
                     }
@@ -131,15 +127,15 @@ void read_keys(const Part part, inout Sums sums) {
             }
         }
         MatA w[ROW_TILES * HALVES];
-        [[unroll]] for (uint i = 0; i < ROW_TILES * 2 * EACH; i++) {
-            const float y = exp2(x[i] - sums.m[i / EACH]);
-            sums.l[i / EACH] += y;
-            w[MATRIX_OF(i)][ELEMENT_OF(i)] = WEIGHT_TO_T(y);
+        [[unroll]] for (uint i = 0; i < ROW_TILES * 2 * EACH; i += 2) {
+            const vec2 y = exp2(vec2(x[i], x[i + 1]) - sums.m[i / EACH]);
+            sums.l[i / EACH] += y.x + y.y;
+            set_left(w[MATRIX_OF(i)], ELEMENT_OF(i) / 2, packFloat2x16(f16vec2(y)));
         }
         [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
             uint scales[EIGHTS];
             [[unroll]] for (uint i = 0; i < EIGHTS; i++) {
-                scales[i] = value_scales(v.scales, 2 * i, n);
+                scales[i] = value_scales(v, 2 * i, n);
             }
             [[unroll]] for (uint a = 0; a < 4; a++) {
                 [[unroll]] for (uint h = 0; h < HALVES; h++) {

@@ -30,7 +30,7 @@
 #define MatB coopmat<T, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 #define MatC coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 
-#if defined(ELEM_F16) || defined(CACHE8)
+#ifdef ELEM_F16
 #define FROM_BITS(x) uint16BitsToHalf(uint16_t(x))
 #else
 #define FROM_BITS(x) uintBitsToBFloat16EXT(uint16_t(x))
@@ -72,12 +72,22 @@ uint stripe() {
 // q_rows has a lane's operands of Q: 16 bytes of row g, and of row g + 8, for each two products.
 shared uvec4 q_rows[ROW_TILES * K_LOADS * 2 * 32];
 
-// DEFINE_SET(Mat, set) makes `set(m, i, x)`: elements 2i and 2i+1 of m are the halves of x.
+// DEFINE_SET(Mat, set) makes `set(m, i, x)`: elements 2i and 2i+1 of m are the halves of x. As a
+// vector of float16 they stay in one register, which there is not of bfloat16.
+#ifdef CACHE8
+#define DEFINE_SET(Mat, set)                             \
+    void set(inout Mat m, const uint i, const uint x) {  \
+        const f16vec2 halves = unpackFloat2x16(x);       \
+        m[2 * i] = halves.x;                             \
+        m[2 * i + 1] = halves.y;                         \
+    }
+#else
 #define DEFINE_SET(Mat, set)                       \
     void set(inout Mat m, const uint i, const uint x) {  \
         m[2 * i] = FROM_BITS(x & 0xffffu);         \
         m[2 * i + 1] = FROM_BITS(x >> 16);         \
     }
+#endif
 
 DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)
