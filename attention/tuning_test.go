@@ -213,7 +213,7 @@ func TestTuningOld(t *testing.T) {
 		require.Equal(t, tunedScalar, c, again)
 		rows := x.Rows(tunedCaps())
 		require.Equal(t, []string{"attention", "forward", "coopmat2 sg2 rt2 bn32 fence2"}, []string{rows[0].Kernel, rows[0].Pass, rows[0].Config})
-		require.Contains(t, text(t, x), `"format": 2`)
+		require.Contains(t, text(t, x), `"format": 3`)
 		x, err = kit.LoadTuning(strings.NewReader(text(t, x)), tunedCaps())
 		require.NoError(t, err)
 	}

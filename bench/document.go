@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"time"
-	"unicode"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // Schema is the version of all JSON that the program writes for others to read. It grows when a
@@ -62,7 +62,7 @@ func copyMember(b *bytes.Buffer, in *json.Decoder) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b, "%q:", Snake(key.(string)))
+	fmt.Fprintf(b, "%q:", text.Snake(key.(string)))
 	return copyValue(b, in)
 }
 
@@ -74,13 +74,13 @@ func copyValue(b *bytes.Buffer, in *json.Decoder) error {
 	}
 	open, ok := t.(json.Delim)
 	if !ok {
-		var text bytes.Buffer
-		e := json.NewEncoder(&text)
+		var scalar bytes.Buffer
+		e := json.NewEncoder(&scalar)
 		e.SetEscapeHTML(false)
 		if err := e.Encode(t); err != nil {
 			return err
 		}
-		b.Write(bytes.TrimSpace(text.Bytes()))
+		b.Write(bytes.TrimSpace(scalar.Bytes()))
 		return nil
 	}
 	b.WriteRune(rune(open))
@@ -102,20 +102,4 @@ func copyValue(b *bytes.Buffer, in *json.Decoder) error {
 	}
 	b.WriteRune(rune(end.(json.Delim)))
 	return nil
-}
-
-// Snake returns a name in snake_case: api_version of APIVersion, max_abs of MaxAbs.
-func Snake(name string) string {
-	var b strings.Builder
-	runes := []rune(name)
-	for i, r := range runes {
-		if unicode.IsUpper(r) && i > 0 && runes[i-1] != '_' {
-			end := i+1 < len(runes) && unicode.IsLower(runes[i+1]) // of a run of capitals
-			if !unicode.IsUpper(runes[i-1]) || end {
-				b.WriteByte('_')
-			}
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -42,6 +44,7 @@ type tunedRow struct {
 	module          string
 	problem, config json.RawMessage
 	ns              float64 // device time of a call
+	made            string  // when that was measured; "" if the file does not say
 
 	// Measured is *measured[P, C] of the table of the kernel; nil if the row is stale, which a
 	// row is whose kernels have changed since, or if this program has no such table. What is nil
@@ -276,12 +279,15 @@ func (t *Table[P, C, S]) add(to *Tuning, problem, config any, ns float64) error 
 	if err := t.validate(m); err != nil {
 		return fmt.Errorf("kit: tuning: %w", err)
 	}
-	row := tunedRow{kernel: t.Kernel, pass: t.Pass.String(), module: t.Module(&p, &c), ns: ns, table: t, measured: m}
+	row := tunedRow{kernel: t.Kernel, pass: t.Pass.String(), module: t.Module(&p, &c), ns: ns, made: time.Now().UTC().Format(time.RFC3339), table: t, measured: m}
 	var err error
 	if row.problem, err = json.Marshal(t.encode(&p)); err != nil {
 		return fmt.Errorf("kit: tuning: %w", err)
 	}
-	if row.config, err = json.Marshal(c); err != nil {
+	if row.config, err = json.Marshal(c); err == nil {
+		row.config, err = renamed(row.config, text.Snake)
+	}
+	if err != nil {
 		return fmt.Errorf("kit: tuning: %w", err)
 	}
 	to.rows = slices.DeleteFunc(to.rows, func(old tunedRow) bool { return t.replaces(m, &old) })

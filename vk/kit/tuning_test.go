@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -267,10 +268,10 @@ func TestTuningBad(t *testing.T) {
 		{"not JSON", "hello", "invalid character", false},
 		{"a list", "[]", "cannot unmarshal array", false},
 		{"more behind", good + "{}", "invalid character", false},
-		{"no format", edit(`"format": 2,`, ``), "format=0 is not positive", false},
-		{"newer", edit(`"format": 2`, `"format": 3`), "format=3 is above 2, which this version reads: a newer version of flashvk wrote it", true},
-		{"newer, with more", edit(`"format": 2`, `"format": 3, "more": 1`), "format=3 is above 2", true},
-		{"unknown field", edit(`"format": 2`, `"format": 2, "more": 1`), `unknown field "more"`, false},
+		{"no format", edit(`"format": 3,`, ``), "format=0 is not positive", false},
+		{"newer", edit(`"format": 3`, `"format": 4`), "format=4 is above 3, which this version reads: a newer version of flashvk wrote it", true},
+		{"newer, with more", edit(`"format": 3`, `"format": 4, "more": 1`), "format=4 is above 3", true},
+		{"unknown field", edit(`"format": 3`, `"format": 3, "more": 1`), `unknown field "more"`, false},
 		{"unknown field of a row", edit(`"ns": 1000`, `"ns": 1000, "more": 1`), `row 0: json: unknown field "more"`, false},
 		{"other vendor", edit(`"vendor_id": 4318`, `"vendor_id": 4319`), "not on this device", false},
 		{"other device", edit(`"device_id": 9860`, `"device_id": 9861`), "not on this device", false},
@@ -278,12 +279,14 @@ func TestTuningBad(t *testing.T) {
 		{"other driver", edit(`"driver_id": 4`, `"driver_id": 3`), "not on this device with this driver", false},
 		{"other version", edit(`"driver_version": 2435`, `"driver_version": 2436`), "not on this device with this driver", false},
 		{"no time", edit(`"ns": 1000`, `"ns": 0`), "row 0: ns=0 is not a time", false},
+		{"no date", edit(`"made": "2`, `"made": "x`), `row 0: made="x`, false},
+		{"two names of one field", edit(`"threads": 48`, `"threads": 48, "Threads": 48`), `occurs twice`, false},
 		{"no kernel", strings.Replace(good, `"kernel": "test",`, ``, 1), `row 0: kernel="", pass="backward": one is missing`, false},
 		{"no pass", strings.Replace(good, `"pass": "backward",`, ``, 1), `row 0: kernel="test", pass="": one is missing`, false},
 		{"nothing of a configuration", `{"format": 2, "device"` + strings.SplitN(strings.SplitN(good, `"device"`, 2)[1], "[", 2)[0] + `[{"kernel": "test", "pass": "backward", "ns": 1}]}`, "row 0: problem and config: unexpected end of JSON input", false},
-		{"no problem", edit(`"N": 50`, `"N": 0`), "row 0: test: n=0 is not positive", false},
-		{"unknown size", edit(`"N": 50`, `"M": 50`), `row 0: problem: unknown field "M"`, false},
-		{"no configuration", edit(`"Threads": 48`, `"Threads": -48`), "row 0: Threads=-48 is not between 0 and 65536", false},
+		{"no problem", edit(`"n": 50`, `"n": 0`), "row 0: test: n=0 is not positive", false},
+		{"unknown size", edit(`"n": 50`, `"M": 50`), `row 0: problem: unknown field "m"`, false},
+		{"no configuration", edit(`"threads": 48`, `"threads": -48`), "row 0: Threads=-48 is not between 0 and 65536", false},
 		{"large", good + strings.Repeat(" ", maxTuningBytes), "more than 4194304 bytes", false},
 	} {
 		got, err := LoadTuning(strings.NewReader(c.text), testCaps())
@@ -325,6 +328,49 @@ func TestTuningKeeps(t *testing.T) {
 	var file tuningFile
 	require.NoError(t, json.Unmarshal([]byte(testText(t, x)), &file))
 	require.Len(t, file.Rows, 2)
+}
+
+// TestTuningFormat2: files with names of fields as Go has them, and without times, are read; what
+// is kept of them gets snake_case.
+func TestTuningFormat2(t *testing.T) {
+	now := testText(t, testTuning(t))
+	require.NotRegexp(t, `"[a-z_]*[A-Z]\w*":`, now)
+	require.Regexp(t, `"made": "20[0-9-]+T[0-9:]+Z"`, now)
+	old := regexp.MustCompile(`,\s*"made": "[^"]*"`).ReplaceAllString(now, "")
+	want := old
+	for _, name := range []string{"N", "Kind", "Path", "Threads", "Splits", "Rows", "Part", "Depth"} {
+		require.Contains(t, old, `"`+strings.ToLower(name)+`": `)
+		old = strings.ReplaceAll(old, "\t\t"+`"`+strings.ToLower(name)+`": `, "\t\t"+`"`+name+`": `)
+	}
+	require.NotEqual(t, want, old)
+	for _, kernel := range []string{"test", "other"} { // which this program does not have
+		old, want := strings.ReplaceAll(old, `"kernel": "test"`, `"kernel": "`+kernel+`"`), strings.ReplaceAll(want, `"kernel": "test"`, `"kernel": "`+kernel+`"`)
+		x, err := LoadTuning(strings.NewReader(strings.Replace(old, `"format": 3`, `"format": 2`, 1)), testCaps())
+		require.NoError(t, err)
+		require.Equal(t, want, testText(t, x))
+	}
+}
+
+// TestUserTuning: no file is no error, a file that is none is.
+func TestUserTuning(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	x, err := UserTuning(testCaps())
+	require.NoError(t, err)
+	require.Nil(t, x)
+	path, err := UserTuningPath(testCaps())
+	require.NoError(t, err)
+	require.NoError(t, testTuning(t).WriteFile(path))
+	x, err = UserTuning(testCaps())
+	require.NoError(t, err)
+	require.Equal(t, 2, x.Len())
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	_, err = UserTuning(testCaps())
+	require.ErrorContains(t, err, path)
+	t.Setenv("XDG_CACHE_HOME", "")
+	t.Setenv("HOME", "")
+	x, err = UserTuning(testCaps())
+	require.NoError(t, err)
+	require.Nil(t, x)
 }
 
 func TestDoublings(t *testing.T) {

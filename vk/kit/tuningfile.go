@@ -6,20 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // tuningFormat is the version of the file's format. Format 1 had the forward pass of attention
-// only, whose rows have the fields of the problem beside the others.
-const tuningFormat = 2
+// only, whose rows have the fields of the problem beside the others; 1 and 2 have names of fields
+// as Go has them where 3 has snake_case, and no times.
+const tuningFormat = 3
 
 // ErrNewerTuning is wrapped by errors about files that a newer version wrote, and that must not
 // be replaced.
@@ -36,7 +41,7 @@ type tuningFile struct {
 }
 
 // tuningFileRow is the JSON of a row. Module is a hash of the SPIR-V that the row was measured
-// with.
+// with, Made when that was, in UTC as RFC 3339 has it.
 type tuningFileRow struct {
 	Kernel  string          `json:"kernel"`
 	Pass    string          `json:"pass"`
@@ -44,6 +49,7 @@ type tuningFileRow struct {
 	Problem json.RawMessage `json:"problem"`
 	Config  json.RawMessage `json:"config"`
 	NS      float64         `json:"ns"`
+	Made    string          `json:"made,omitempty"`
 }
 
 // TuningPath returns the file for a device's Tuning in a folder: vendor, device
@@ -60,6 +66,39 @@ func UserTuningPath(caps *vk.Caps) (string, error) {
 		return "", err
 	}
 	return TuningPath(filepath.Join(dir, "flashvk", "tuning"), caps), nil
+}
+
+// UserTuning returns what a device was tuned to by its user: the file of UserTuningPath. Without
+// one it is nil, which Options.Tuning of every kernel takes. Compiled pipelines are kept by
+// vk.Options.UserCache; OpenUser does both.
+func UserTuning(caps *vk.Caps) (*Tuning, error) {
+	path, err := UserTuningPath(caps)
+	if err != nil {
+		return nil, nil // no folder, so nothing was tuned
+	}
+	t, err := LoadTuningFile(path, caps)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+// OpenUser opens a device with all that its user keeps for it: the cache of pipelines, unless o
+// names another, and what flashvk tune found, nil if nothing was tuned.
+func OpenUser(o vk.Options) (*vk.Device, *Tuning, error) {
+	o.UserCache = true
+	d, err := vk.Open(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := UserTuning(d.Caps())
+	if err != nil {
+		return nil, nil, errors.Join(err, d.Close())
+	}
+	return d, t, nil
 }
 
 // LoadTuning reads a Tuning that Write wrote, for a device. Only the rows of kernels whose
@@ -130,12 +169,15 @@ func readRow(raw []byte, format int) (tunedRow, error) {
 	} else {
 		err = strictly(raw, &row)
 	}
-	x := tunedRow{kernel: row.Kernel, pass: row.Pass, module: row.Module, problem: row.Problem, config: row.Config, ns: row.NS}
+	x := tunedRow{kernel: row.Kernel, pass: row.Pass, module: row.Module, problem: row.Problem, config: row.Config, ns: row.NS, made: row.Made}
 	if err != nil {
 		return x, err
 	}
 	if !(x.ns > 0 && x.ns < math.Inf(1)) {
 		return x, fmt.Errorf("ns=%v is not a time", x.ns)
+	}
+	if _, err := time.Parse(time.RFC3339, x.made); x.made != "" && err != nil {
+		return x, fmt.Errorf("made=%q is not a time", x.made)
 	}
 	if x.kernel == "" || x.pass == "" {
 		return x, fmt.Errorf("kernel=%q, pass=%q: one is missing", x.kernel, x.pass)
@@ -145,7 +187,9 @@ func readRow(raw []byte, format int) (tunedRow, error) {
 		if err := json.Compact(&compact, *part); err != nil {
 			return x, fmt.Errorf("problem and config: %w", err)
 		}
-		*part = compact.Bytes()
+		if *part, err = renamed(compact.Bytes(), text.Snake); err != nil {
+			return x, fmt.Errorf("problem and config: %w", err)
+		}
 	}
 	if x.table = tables[[2]string{x.kernel, x.pass}]; x.table == nil {
 		return x, nil
@@ -203,10 +247,44 @@ func (t *Table[P, C, S]) decode(row *tunedRow) (p P, c C, err error) {
 	if err != nil {
 		return p, c, fmt.Errorf("problem: %w", err)
 	}
-	if err := strictly(row.config, &c); err != nil {
+	config, err := renamed(row.config, func(key string) string { return strings.ReplaceAll(key, "_", "") })
+	if err == nil {
+		err = strictly(config, &c) // which takes names of fields in any case
+	}
+	if err != nil {
 		return p, c, fmt.Errorf("config: %w", err)
 	}
 	return p, c, nil
+}
+
+// renamed returns JSON whose objects have other keys.
+func renamed(data []byte, name func(string) string) (json.RawMessage, error) {
+	var list []json.RawMessage
+	if json.Unmarshal(data, &list) == nil {
+		for i := range list {
+			var err error
+			if list[i], err = renamed(list[i], name); err != nil {
+				return nil, err
+			}
+		}
+		return json.Marshal(list)
+	}
+	var all map[string]json.RawMessage
+	if json.Unmarshal(data, &all) != nil || all == nil {
+		return data, nil
+	}
+	out := make(map[string]json.RawMessage, len(all))
+	for key, value := range all {
+		to := name(key)
+		if _, ok := out[to]; ok {
+			return nil, fmt.Errorf("field %q occurs twice", key)
+		}
+		var err error
+		if out[to], err = renamed(value, name); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(out)
 }
 
 // encode returns what the JSON of a problem is of.
@@ -217,7 +295,8 @@ func (t *Table[P, C, S]) encode(p *P) any {
 	return fields(reflect.ValueOf(p).Elem())
 }
 
-// fields returns what the JSON of a problem is of: its fields by their names, formats in words.
+// fields returns what the JSON of a problem is of: its fields by their names in snake_case,
+// formats in words.
 func fields(p reflect.Value) map[string]any {
 	all := map[string]any{}
 	for i := range p.NumField() {
@@ -225,7 +304,7 @@ func fields(p reflect.Value) map[string]any {
 		if t, ok := x.(dtype.DType); ok {
 			x = t.String()
 		}
-		all[p.Type().Field(i).Name] = x
+		all[text.Snake(p.Type().Field(i).Name)] = x
 	}
 	return all
 }
@@ -237,7 +316,7 @@ func readFields(data []byte, p reflect.Value) error {
 		return err
 	}
 	for i := range p.NumField() {
-		name := p.Type().Field(i).Name
+		name := text.Snake(p.Type().Field(i).Name)
 		raw, ok := all[name]
 		if delete(all, name); !ok {
 			continue
@@ -308,7 +387,7 @@ func (t *Tuning) Write(w io.Writer) error {
 	}{tuningFormat, t.device, []tuningFileRow{}}
 	for i := range t.rows {
 		r := &t.rows[i]
-		file.Rows = append(file.Rows, tuningFileRow{r.kernel, r.pass, r.module, r.problem, r.config, r.ns})
+		file.Rows = append(file.Rows, tuningFileRow{r.kernel, r.pass, r.module, r.problem, r.config, r.ns, r.made})
 	}
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
