@@ -177,18 +177,7 @@ type bwdInputs struct {
 	RowsOffset  uint32  `glsl:"rows_offset"` // pairs
 	RowsStrideB uint32  `glsl:"rows_stride_b"`
 	RowsStrideH uint32  `glsl:"rows_stride_h"`
-	QOffset     uint32  `glsl:"q_offset"` // elements, like all that follow
-	QStrideB    uint32  `glsl:"q_stride_b"`
-	QStrideH    uint32  `glsl:"q_stride_h"`
-	QStrideS    uint32  `glsl:"q_stride_s"`
-	KOffset     uint32  `glsl:"k_offset"`
-	KStrideB    uint32  `glsl:"k_stride_b"`
-	KStrideH    uint32  `glsl:"k_stride_h"`
-	KStrideS    uint32  `glsl:"k_stride_s"`
-	VOffset     uint32  `glsl:"v_offset"`
-	VStrideB    uint32  `glsl:"v_stride_b"`
-	VStrideH    uint32  `glsl:"v_stride_h"`
-	VStrideS    uint32  `glsl:"v_stride_s"`
+	qkvParams           // elements, like all that follow
 	DOOffset    uint32  `glsl:"do_offset"`
 	DOStrideB   uint32  `glsl:"do_stride_b"`
 	DOStrideH   uint32  `glsl:"do_stride_h"`
@@ -219,10 +208,8 @@ func newBwdParams(do, q, k, v vk.Tensor, p Problem) bwdParams {
 			CausalShift: int32(p.Mask().Shift),
 			ScaleLog2:   float32(p.EffectiveScale() * log2e),
 			RowsStrideB: rowsStrideB(&p), RowsStrideH: rowsStrideH(&p),
-			QOffset: uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
-			KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
-			VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
-			DOOffset: uint32(do.Offset), DOStrideB: uint32(do.Strides[0]), DOStrideH: uint32(do.Strides[1]), DOStrideS: uint32(do.Strides[2]),
+			qkvParams: newQKVParams(q, k, v),
+			DOOffset:  uint32(do.Offset), DOStrideB: uint32(do.Strides[0]), DOStrideH: uint32(do.Strides[1]), DOStrideS: uint32(do.Strides[2]),
 		},
 	}
 }

@@ -1,10 +1,5 @@
 package attention
 
-import (
-	"github.com/flashvk/flashvk/chips"
-	"github.com/flashvk/flashvk/dtype"
-)
-
 // bwdMatrixSpec is the specialization of attention_bwd_dkv_matrix.comp and
 // attention_bwd_dq_matrix.comp (shaders/lib/bwd_matrix_constants.glsl).
 type bwdMatrixSpec struct {
@@ -41,20 +36,9 @@ func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) 
 // matrixSpec returns the specialization for a tile.
 func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec, error) {
 	d, p := b.c.Device(), &b.p
-	shape, err := matrixShape(d.Caps(), b.config.Impl, p.DType)
+	shape, layout, err := matrixLayout(d, b.config.Impl, p.DType, tile.Detour)
 	if err != nil {
 		return bwdMatrixSpec{}, err
-	}
-	element := p.DType // of the matrices
-	if element == dtype.Float32 {
-		element = dtype.Float16
-	}
-	layout, err := chips.LayoutOf(d, element, shape)
-	if err != nil {
-		return bwdMatrixSpec{}, err
-	}
-	if tile.Detour {
-		layout.Forget()
 	}
 	return bwdMatrixSpec{
 		WorkgroupSize: uint32(tile.Subgroups) * d.Caps().SubgroupSize,

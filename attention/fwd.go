@@ -110,18 +110,7 @@ type fwdParams struct {
 	CausalShift int32   `glsl:"causal_shift"`
 	ScaleLog2   float32 `glsl:"scale_log2"`
 	QSign       uint32  `glsl:"q_sign"`
-	QOffset     uint32  `glsl:"q_offset"` // elements, like all that follow
-	QStrideB    uint32  `glsl:"q_stride_b"`
-	QStrideH    uint32  `glsl:"q_stride_h"`
-	QStrideS    uint32  `glsl:"q_stride_s"`
-	KOffset     uint32  `glsl:"k_offset"`
-	KStrideB    uint32  `glsl:"k_stride_b"`
-	KStrideH    uint32  `glsl:"k_stride_h"`
-	KStrideS    uint32  `glsl:"k_stride_s"`
-	VOffset     uint32  `glsl:"v_offset"`
-	VStrideB    uint32  `glsl:"v_stride_b"`
-	VStrideH    uint32  `glsl:"v_stride_h"`
-	VStrideS    uint32  `glsl:"v_stride_s"`
+	qkvParams           // elements, like all that follow
 	OOffset     uint32  `glsl:"o_offset"`
 	OStrideB    uint32  `glsl:"o_stride_b"`
 	OStrideH    uint32  `glsl:"o_stride_h"`
@@ -145,10 +134,8 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 		Splits:      uint32(splits),
 		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(math.Abs(scale)),
-		QOffset:     uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
-		KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
-		VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
-		OOffset: uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
+		qkvParams:   newQKVParams(q, k, v),
+		OOffset:     uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
 	}
 	if scale < 0 {
 		params.QSign = 0x80008000 // -S = (-Q) * Kᵀ

@@ -45,24 +45,30 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors,
 	return dispatchFwd(c, kernel, o, lse, q, k, v, p, in, config)
 }
 
+// matrixLayout returns the matrices that a path has for tensors of a format, and how invocations hold
+// them: nothing of that with the detour through shared memory.
+func matrixLayout(d *vk.Device, impl Impl, t dtype.DType, detour bool) (shape vk.CoopMatShape, layout chips.MatrixLayout, err error) {
+	if shape, err = matrixShape(d.Caps(), impl, t); err != nil {
+		return shape, layout, err
+	}
+	if t == dtype.Float32 {
+		t = dtype.Float16
+	}
+	if layout, err = chips.LayoutOf(d, t, shape); err == nil && detour {
+		layout.Forget()
+	}
+	return shape, layout, err
+}
+
 // newMatrixSpec returns the specialization for a call.
 func newMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Config) (fwdMatrixSpec, error) {
-	shape, err := matrixShape(d.Caps(), config.Impl, p.DType)
+	shape, layout, err := matrixLayout(d, config.Impl, p.DType, config.Detour)
 	if err != nil {
 		return fwdMatrixSpec{}, err
 	}
-	element := p.DType // of the matrices
 	isAligned := aligned(8, &q, &k, &v, &o)
 	if p.DType == dtype.Float32 {
-		element = dtype.Float16
 		isAligned = aligned(4, &k, &v)
-	}
-	layout, err := chips.LayoutOf(d, element, shape)
-	if err != nil {
-		return fwdMatrixSpec{}, err
-	}
-	if config.Detour {
-		layout.Forget()
 	}
 	return fwdMatrixSpec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,
