@@ -5,32 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"path/filepath"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// The devices of the machine, without opening one; and whether validation and a folder for
-// compiled pipelines can be had.
+// The devices of the machine, without opening one; and the first that can be, with the validation
+// layer if that is installed, and a folder for compiled pipelines.
 func ExampleList() {
 	list, err := vk.List()
 	if err != nil {
 		log.Fatal(err) // says what to install
 	}
-	for _, c := range list {
-		if c.Unusable == "" && c.APIVersion >= vk.MakeVersion(1, 2, 0) {
-			fmt.Println("a device")
-			break
+	for i, c := range list {
+		if c.Unusable != "" || c.APIVersion < vk.MakeVersion(1, 2, 0) {
+			continue
 		}
-	}
-	if err := vk.HaveValidation(); err != nil {
-		fmt.Println("no validation:", err)
+		d, err := vk.Open(vk.Options{Device: fmt.Sprint(i), Validate: vk.HaveValidation() == nil})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer d.Close()
+		fmt.Println(d.Caps().Name == c.Name)
+		break
 	}
 	dir, err := vk.UserCacheDir()
-	fmt.Println(filepath.Base(dir) != "", err)
+	fmt.Println(dir != "", err)
 	// Output:
-	// a device
+	// true
 	// true <nil>
 }
 
