@@ -7,6 +7,7 @@
 //	faults       the driver fails
 //	cli          the program as users start it: exit status, outputs, files
 //	seeds        what the projects that we learned from promise
+//	lab          experiments, built with the tag lab
 //
 // Package guard, below internal, runs the calls of all of them, and watches their memory.
 //

@@ -2,7 +2,7 @@
 // device: `go run ./tools/check`, the same for an engineer and in CI.
 //
 //	format       gofmt -s
-//	vet          go vet
+//	vet          go vet, experiments of tests/lab included
 //	staticcheck  at a pinned version, fetched through the module proxy
 //	imports      packages import downwards only; "C" and unsafe stay in vk; the program links nothing of tests
 //	budget       lengths of files and functions

@@ -138,7 +138,7 @@ func All() []Mutant {
 
 // Experiments lists kernels without one of their stages: what the time goes into, which is
 // where to look for speed. Their results are wrong, and they are no test of the suites:
-// attention's BenchmarkLeaveOut times them.
+// BenchmarkLeaveOut of tests/lab times them.
 func Experiments() []Mutant {
 	// A constant that is false would leave matrices without a use, which Mesa 26.1 dies of.
 	softmax := []Edit{
