@@ -102,7 +102,7 @@ func (c *Config) partialBytes(p Problem) int64 {
 // divides reports whether there is a kernel that divides keys. Features are left
 // out: a sink, for one, counts once for all splits.
 func (c *Config) divides(p *Problem) bool {
-	return c.Impl != Unfused && p.Plain()
+	return c.Impl != Unfused && c.Stripes == 0 && p.Plain()
 }
 
 // feasibleSplits is what Feasible demands of c.Splits.

@@ -21,6 +21,7 @@ type Config struct {
 	KeysFirst bool // with Prefetch: the first key tile is loaded before Q
 	SplitLoop bool // the masked tiles have a loop of their own
 	Fence     int  // operands are loaded at most so many matrices of head_dim ahead; 0: the compiler's choice
+	Stripes   int  // coopmat2: subgroups that share the keys of the same rows, with K and V straight from memory, see fwd_direct.go; 0: each has rows of its own, and tiles are in shared memory
 	Detour    bool // the layout of matrices is taken as unknown, even where it is known
 
 	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
@@ -58,6 +59,9 @@ func (c Config) String() string {
 		if c.Fence > 0 {
 			s += fmt.Sprintf(" fence%d", c.Fence)
 		}
+		if c.Stripes > 0 {
+			s += fmt.Sprintf(" stripes%d", c.Stripes)
+		}
 		if c.Detour {
 			s += " detour"
 		}
@@ -89,7 +93,7 @@ func (c *Config) blockRows(caps *vk.Caps, t dtype.DType) int {
 	if err != nil {
 		return 1
 	}
-	return max(c.Subgroups*c.RowTiles*int(shape.M), 1)
+	return max(c.Subgroups/max(c.Stripes, 1)*c.RowTiles*int(shape.M), 1)
 }
 
 // unsupported returns an error that wraps ErrUnsupported. Its text is made when
@@ -160,6 +164,9 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	}
 	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
+	}
+	if c.Stripes != 0 {
+		return c.feasibleDirect(caps, &p, shape)
 	}
 	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
 		return err

@@ -96,6 +96,9 @@ func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, 
 	if config.Impl == Scalar {
 		return forwardScalar(c, o, lse, q, k, v, p, in, config)
 	}
+	if config.Stripes > 0 {
+		return forwardDirect(c, o, lse, q, k, v, p, config)
+	}
 	return forwardMatrix(c, o, lse, q, k, v, p, in, config)
 }
 

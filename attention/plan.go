@@ -86,6 +86,9 @@ var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", Coop
 
 // kernel returns the name of the fused kernel.
 func (c *Config) kernel(t dtype.DType) string {
+	if c.Stripes > 0 {
+		return fwdDirectKernel
+	}
 	if t == dtype.Float32 && onMatrices(c.Impl) {
 		return fwdF32x2Kernels[c.Impl]
 	}

@@ -97,7 +97,7 @@ func decodeProblem(data []byte) (p Problem, err error) {
 // The modules of the passes on each path, those of float32 among them.
 var (
 	fwdModules = [...][]string{
-		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_f32x2_coopmat2", "attention_combine"},
+		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_direct", "attention_fwd_f32x2_coopmat2", "attention_combine"},
 		CoopMat:  {"attention_fwd_coopmat", "attention_fwd_f32x2_coopmat", "attention_combine"},
 		Scalar:   {"attention_fwd_scalar", "attention_combine"},
 		Unfused:  {"attention_unfused_scores", "attention_unfused_softmax", "attention_unfused_values"},

@@ -44,6 +44,7 @@ var variants = slices.Concat(
 	withFeatures(matrix("attention_fwd")),
 	withFeatures(f32x2("attention_fwd")),
 	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
+	as(forEach("attention_fwd_direct", "vulkan1.3", "f16", "bf16"), "attention_fwd_direct", "COOPMAT2"),
 	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("attention_decode", "vulkan1.2", "f16", "bf16", "f32"),
 	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_coopmat", "MATRIX"),

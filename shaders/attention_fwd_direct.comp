@@ -1,0 +1,83 @@
+// attention_fwd_direct: fused attention forward for small problems, without shared memory between
+// K and V in memory and the products.
+//
+//     S   = Scale * Q * K^T
+//     P   = softmax(S) over the keys that a row sees
+//     O   = P * V
+//     LSE = log(sum(exp(S))) of each row
+//
+//     q, o  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
+//     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
+//     lse   (batch, num_heads, seq_q)                f32, any strides
+//
+// A small problem is over before the device is busy: what it takes is the latencies that wait for
+// each other. Here all first loads, of Q, K and V, leave at once, and subgroups meet once at most.
+// lib/fwd_direct.glsl has the algorithm, lib/direct_operands.glsl how operands come from memory.
+//
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), or as lib/order.glsl says.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_bfloat16 : enable
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_NV_cooperative_matrix2 : require
+
+#include "lib/matrix_constants.glsl"
+layout(constant_id = 7) const bool SAME_LAYOUT = true;   // see lib/rows.glsl
+layout(constant_id = 8) const uint ROW_TILES = 1;        // matrix rows of tiles per subgroup
+layout(constant_id = 9) const uint BLOCK_N = 32;         // keys of a subgroup's tile
+layout(constant_id = 10) const uint HEAD_DIM = 64;
+layout(constant_id = 11) const bool CAUSAL = false;
+layout(constant_id = 12) const bool ALIGNED = true;      // offsets and strides are multiples of 8
+layout(constant_id = 13) const bool WRITE_LSE = true;
+layout(constant_id = 14) const uint STRIPES = 1;         // subgroups that share the keys of the same rows
+layout(constant_id = 15) const bool QUADS = true;        // see lib/direct_operands.glsl
+const bool SPLIT_KV = false;
+layout(local_size_x_id = 0) in;
+
+#include "lib/element.glsl"
+#include "lib/params_fwd.glsl"
+
+layout(binding = 0, scalar) readonly buffer Q { uvec4 q8[]; };
+layout(binding = 0, scalar) readonly buffer Q16 { uint16_t q16[]; };
+layout(binding = 1, scalar) readonly buffer K { uvec4 k8[]; };
+layout(binding = 1, scalar) readonly buffer K16 { uint16_t k16[]; };
+layout(binding = 2, scalar) readonly buffer V { uvec4 v8[]; };
+layout(binding = 2, scalar) readonly buffer V16 { uint16_t v16[]; };
+layout(binding = 3, scalar) writeonly buffer O { uvec4 o8[]; };
+layout(binding = 3, scalar) writeonly buffer O4 { uvec2 o4[]; };
+layout(binding = 3, scalar) writeonly buffer O16 { uint16_t o16[]; };
+layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
+
+#include "lib/load8.glsl"
+#include "lib/matrix_types.glsl"
+#include "lib/rows.glsl"
+
+DEFINE_LOAD8(load_q, q8, q16)
+DEFINE_LOAD8(load_k, k8, k16)
+DEFINE_LOAD8(load_v, v8, v16)
+DEFINE_STORE8(put_o, o8, o16)
+
+// put_o4 stores four elements of O.
+void put_o4(const uint i, const uvec2 x) {
+    if (ALIGNED) {
+        o4[i >> 2] = x;
+        return;
+    }
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+        o16[i + e] = uint16_t(x[e / 2] >> (e % 2 * 16));
+    }
+}
+
+#include "lib/fwd_direct.glsl"
+
+void main() {
+    forward();
+}
