@@ -54,11 +54,12 @@ type shape struct {
 	trans string // "" matches any; else nn, nt, tn or tt
 	k     int    // k up to this; 0 matches any
 	m     int    // m from this on, and a k, for copies of op(B); 0 matches any
+	most  int    // m up to this, of each of a batch; 0 matches any
 }
 
 // Has implements kit.Shape.
 func (s shape) Has(p *Problem) bool {
-	return (s.trans == "" || s.trans == p.Transposes()) && (s.k == 0 || p.K <= s.k) && (s.m == 0 || p.M >= s.m && p.K > 0)
+	return (s.trans == "" || s.trans == p.Transposes()) && (s.k == 0 || p.K <= s.k) && (s.m == 0 || p.M >= s.m && p.K > 0) && (s.most == 0 || p.Batch > 1 && p.M > 0 && p.M <= s.most)
 }
 
 // rows are searched in order; the first feasible match of a path wins.
@@ -67,8 +68,10 @@ var rows = []kit.Row[shape, Config]{
 	// multiprocessor: for slabs of 128-byte lines of k, and for as large a block as fits
 	// where both operands have lines along m and n. With op(B) in fragments two workgroups of
 	// four subgroups do, which hide each other's loads, and way to C. Blocks of 128 rows are
-	// for short k alone: they leave too few registers.
+	// for short k alone: they leave too few registers. Of a batch of few rows each, blocks of 128
+	// rows would be half empty.
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 4, BlockK: 64, Pack: true, GroupM: 8}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 22}},
 	{Family: "hopper", Formats: kit.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
