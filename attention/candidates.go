@@ -32,6 +32,9 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
 	switch impl {
 	case CoopMat2, CoopMat:
 		all = matrixCandidates(caps, p, start)
+		if impl == CoopMat2 && p.SeqKV <= mostStripedKeys {
+			all = append(all, stripedCandidates()...)
+		}
 	case Scalar, Unfused:
 		all = scalarCandidates(start)
 	}
@@ -61,7 +64,7 @@ func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 		for _, rowTiles := range []int{1, 2} {
 			for _, n := range []int{1, 2, 3, 4, 6, 8} {
 				c := start
-				c.Subgroups, c.RowTiles, c.BlockN = subgroups, rowTiles, n*int(shape.N)
+				c.Subgroups, c.RowTiles, c.BlockN, c.Stripes = subgroups, rowTiles, n*int(shape.N), 0
 				if c.BlockN > 128 {
 					continue
 				}
@@ -73,6 +76,22 @@ func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 				all = append(all, c)
 				c.Fence = cmp.Or(start.Fence, 4)
 				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// stripedCandidates returns configurations with Stripes. All subgroups but those of two rows of
+// blocks share keys: with more rows, keys pay the way through shared memory.
+func stripedCandidates() []Config {
+	var all []Config
+	for _, stripes := range []int{2, 4, 8, 16} {
+		for _, rows := range []int{1, 2} {
+			for _, rowTiles := range []int{1, 2} {
+				for _, n := range []int{16, 32, 64} {
+					all = append(all, Config{Impl: CoopMat2, Subgroups: stripes * rows, RowTiles: rowTiles, BlockN: n, Stripes: stripes})
+				}
 			}
 		}
 	}

@@ -83,7 +83,9 @@ func TestCandidatesVary(t *testing.T) {
 	}
 	few := p // blocks of rows, of which a device has too many units
 	few.Batch, few.SeqQ = 1, 1
-	for _, p := range []Problem{p, few} {
+	short := p
+	short.SeqQ, short.SeqKV = 256, 256
+	for _, p := range []Problem{p, few, short} {
 		for _, impl := range []Impl{CoopMat2, Scalar} {
 			for _, c := range Candidates(&caps, p, impl) {
 				note(c)

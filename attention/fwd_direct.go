@@ -102,3 +102,7 @@ func (c *Config) stripeBytes(p *Problem, m int) int {
 	}
 	return vk.SharedVariables(16*c.Subgroups*pass*ld, 8*c.Subgroups*rows)
 }
+
+// mostStripedKeys is the largest number of keys for which Candidates has configurations with Stripes:
+// with more of them each subgroup has a long walk, and what shared memory saves counts.
+const mostStripedKeys = 1024

@@ -37,11 +37,13 @@ type shape struct {
 	causal  bool // causal problems only; false matches any
 	seqQ    int  // matches problems with SeqQ <= seqQ; 0 matches any
 	seqKV   int  // matches problems with SeqKV <= seqKV; 0 matches any
+	rows    int  // matches problems of at most as many rows of Q, of all heads; 0 matches any
 }
 
 // Has implements kit.Shape.
 func (s shape) Has(p *Problem) bool {
-	return max(p.HeadDim, p.ValueHeadDim()) <= s.headDim && (!s.causal || p.Causal) && (s.seqQ == 0 || p.SeqQ <= s.seqQ) && (s.seqKV == 0 || p.SeqKV <= s.seqKV)
+	return max(p.HeadDim, p.ValueHeadDim()) <= s.headDim && (!s.causal || p.Causal) && (s.seqQ == 0 || p.SeqQ <= s.seqQ) && (s.seqKV == 0 || p.SeqKV <= s.seqKV) &&
+		(s.rows == 0 || p.Batch*p.NumHeads*p.SeqQ <= s.rows)
 }
 
 func format(p *Problem) dtype.DType { return p.DType }
@@ -52,6 +54,7 @@ var fwdRows = []fwdRow{
 	// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
 	// multiprocessor where registers allow; problems of few blocks take 16 rows
 	// for each subgroup, so that more multiprocessors have work.
+	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 512, rows: 4096}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Stripes: 4}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 256}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true, SplitLoop: true}},

@@ -32,6 +32,7 @@ func TestLayouts(t *testing.T) {
 		"attention_fwd_f32x2_coopmat2_features": {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
 		"attention_fwd_f32x2_coopmat_features":  {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
 		"attention_fwd_scalar_features":         {withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, append(fwd, features...)},
+		"attention_fwd_direct":                  {fwdParams{}, fwdDirectSpec{}, fwd},
 		"attention_combine":                     {combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}},
 		"attention_unfused_scores":              {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
 		"attention_unfused_softmax":             {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},

@@ -62,7 +62,7 @@ func TestKernels(t *testing.T) {
 // rare reports whether an entry is for devices whose driver keeps matrices as NVIDIA's does, so that others
 // may have all the rest.
 func rare(name string) bool {
-	return strings.HasPrefix(name, "decode") && strings.HasSuffix(name, "/coopmat")
+	return strings.HasPrefix(name, "decode") && strings.HasSuffix(name, "/coopmat") || strings.HasPrefix(name, "attention-stripes/")
 }
 
 // noKernels are modules that no function of the public packages runs.

@@ -50,6 +50,9 @@ func Table() []Entry {
 	add("attention", "attention.Forward", all, attends, "$problem", trained, "$more", "").Own = true
 	add("attention-features", "attention.Forward", all, attends, "$problem", features, "$more", "").Own = true
 	add("attention-decode", "attention.Forward", all, attends, "$problem", `"SeqQ":1,"SeqKV":700`, "$more", `,"Config":$split`)
+	stripes := `,"Config":{"Impl":"$impl","Subgroups":4,"RowTiles":1,"BlockN":$side,"Stripes":2,"Detour":%v}`
+	add("attention-stripes", "attention.Forward", paths(attention.CoopMat2), attends, "$problem", trained, "$more", fmt.Sprintf(stripes, false)).Halves = true
+	add("attention-stripes-detour", "attention.Forward", paths(attention.CoopMat2), attends, "$problem", trained, "$more", fmt.Sprintf(stripes, true)).Halves = true
 	add("attention-bwd", "attention.Backward", all, attends, "$problem", trained, "$more", `,"Backward":true`).Own = true
 	add("attention-bwd-features", "attention.Backward", all, attends, "$problem", features, "$more", `,"Backward":true`).Own = true
 	add("attention-bwd-fused", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends,

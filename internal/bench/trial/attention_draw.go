@@ -188,6 +188,14 @@ func (d *attentionDraw) config(family *rand.Rand) {
 		d.BackwardConfig = d.backwardConfig(family, caps, p)
 		return
 	}
+	if d.Impl == attention.CoopMat2 && p.Plain() && p.DType != dtype.Float32 && chance(family, 3) {
+		nvidia := *caps
+		nvidia.DriverID = kernelCaps(false).DriverID // the kernel knows where it keeps matrices
+		if c := d.stripes(family); c.Feasible(&nvidia, p) == nil {
+			d.Config = &c
+		}
+		return
+	}
 	all := attention.Candidates(caps, p, d.Impl)
 	if len(all) == 0 {
 		return
@@ -208,6 +216,15 @@ func (d *attentionDraw) config(family *rand.Rand) {
 	if c.Feasible(caps, p) == nil {
 		d.Config = &c
 	}
+}
+
+// stripes draws a configuration of subgroups that share keys.
+func (d *attentionDraw) stripes(family *rand.Rand) attention.Config {
+	c := attention.Config{Impl: d.Impl, Subgroups: one(family, 2, 4, 8, 8, 16), Stripes: one(family, 2, 2, 4, 8), RowTiles: one(family, 1, 1, 2), BlockN: one(family, 16, 32, 64), Detour: chance(family, 8)}
+	if d.space.Soft { // what a software driver compiles in seconds
+		c = attention.Config{Impl: d.Impl, Subgroups: 2, Stripes: 2, RowTiles: 1, BlockN: one(family, 8, 16), Detour: true}
+	}
+	return c
 }
 
 // typical returns a problem of the family that fills a device.

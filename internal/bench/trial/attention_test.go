@@ -146,6 +146,7 @@ func TestAttentionDistribution(t *testing.T) {
 		seen[fmt.Sprintf("%v backward=%v %v plain=%v", p.Impl, p.Backward, a.DType, a.Plain())]++
 		for what, is := range map[string]bool{
 			"splits":       p.Config != nil && p.Config.Splits > 1,
+			"stripes":      p.Config != nil && p.Config.Stripes > 1,
 			"packed heads": !p.Backward && a.Plain() && a.SeqQ == 1 && a.NumHeads > a.NumKVHeads,
 			"decoding":     a.SeqQ <= 16 && a.SeqKV > 1000,
 			"fused":        p.BackwardConfig != nil && p.BackwardConfig.Fused != attention.BackwardTile{},
@@ -184,7 +185,7 @@ func TestAttentionDistribution(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"splits", "packed heads", "decoding", "fused", "stored", "tiles", "config", "on decode", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
+		"splits", "stripes", "packed heads", "decoding", "fused", "stored", "tiles", "config", "on decode", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
 		"hiding bias", "top-left", "negative", "float32 coopmat2, key mask and causal",
 	} {
 		require.Greater(t, seen[what], 10, what)
