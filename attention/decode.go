@@ -182,6 +182,7 @@ type decodeSpec struct {
 	LeftPad       bool   `glsl:"LEFT_PAD"`
 	BatchIdx      bool   `glsl:"BATCH_IDX"`
 	WriteLSE      bool   `glsl:"WRITE_LSE"`
+	Alone         bool   `glsl:"ALONE"`
 }
 
 // decodeCache8Spec is that with CACHE8.
@@ -221,6 +222,7 @@ func newDecodeSpec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config Dec
 		LeftPad:       p.LeftPad,
 		BatchIdx:      p.CacheRows > 0,
 		WriteLSE:      !t.LSE.IsZero(),
+		Alone:         config.alone(p),
 	}
 }
 
@@ -232,12 +234,14 @@ type decodeParams struct {
 	Batch             uint32  `glsl:"batch"`
 	SeqQ              uint32  `glsl:"seq_q"`
 	Group             uint32  `glsl:"group"`
+	GroupInverse      uint32  `glsl:"group_inverse"`
 	KVHeads           uint32  `glsl:"kv_heads"`
 	RowBlocks         uint32  `glsl:"row_blocks"`
 	NewKeys           int32   `glsl:"new_keys"`
 	Capacity          int32   `glsl:"capacity"`
 	Pages             uint32  `glsl:"pages"`
 	LeastTiles        uint32  `glsl:"least_tiles"`
+	Shares            uint32  `glsl:"shares"`
 	Scale             float32 `glsl:"scale_log2"`
 	WindowLeft        int32   `glsl:"window_left"`
 	SoftcapIn         float32 `glsl:"softcap_in"`
@@ -296,9 +300,10 @@ func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config D
 		pages = p.cacheRows()
 	}
 	params := decodeParams{
-		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), KVHeads: uint32(p.NumKVHeads),
+		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), GroupInverse: uint32(1<<31/(p.NumHeads/p.NumKVHeads) + 1), KVHeads: uint32(p.NumKVHeads),
 		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages),
 		LeastTiles: uint32(max(1, decodeLeastKeys/(config.Keys*int(caps.SubgroupSize)/config.team(caps, p)))),
+		Shares:     uint32(config.shares(p)),
 		Scale:      float32(p.EffectiveScale() * math.Log2E), WindowLeft: int32(p.Window.Left),
 		QOffset: uint32(t.Q.Offset), QStrideB: stride(&t.Q, 0), QStrideH: stride(&t.Q, 1), QStrideS: stride(&t.Q, 2),
 		KOffset: uint32(t.K.Offset), KStrideB: stride(&t.K, 0), KStrideH: stride(&t.K, 1), KStrideS: stride(&t.K, 2),

@@ -209,3 +209,17 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 func (c DecodeConfig) partsBytes(p DecodeProblem) int64 {
 	return 2 * int64(c.Groups) * 16 * int64((c.Rows+1)/2+c.Rows*p.ValueHeadDim()/4)
 }
+
+// units is the number of row blocks of all key heads of all sequences.
+func (c *DecodeConfig) units(p *DecodeProblem) int {
+	return p.Batch * p.NumKVHeads * int(groups(p.groupRows(), c.Rows))
+}
+
+// shares is the number of workgroups of each unit, where there are as many.
+func (c *DecodeConfig) shares(p *DecodeProblem) int { return c.Groups / max(c.units(p), 1) }
+
+// alone reports whether each workgroup has a share of one unit, at any length: of one sequence, where that
+// leaves few workgroups without.
+func (c *DecodeConfig) alone(p *DecodeProblem) bool {
+	return p.Batch == 1 && c.shares(p)*c.units(p) >= c.Groups-c.Groups/8
+}

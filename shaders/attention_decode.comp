@@ -69,17 +69,48 @@ layout(local_size_x_id = 0) in;
 #include "lib/decode_keys.glsl"
 #endif
 
+// finish adds up the sums of a part.
+void finish(const Part part, inout Sums sums) {
+    combine_subgroups(part, sums);
+    if (part.shared_by > 1) {
+        combine_workgroups(part);
+    }
+}
+
 void main() {
+    Ahead ahead;
+    if (ALONE) {
+        if (gl_WorkGroupID.x < p.shares * units()) {
+            Part part = lone_part();
+            const bool first_known = !WINDOW && !LEFT_PAD;
+            if (first_known) {
+                const uint bad = found_bad;
+                load_ahead(part, ahead);
+                found_bad = bad;  // there may be no key at what was loaded
+            }
+            if (know_length(part)) {
+                if (first_known) {
+                    check_ahead(part);
+                } else {
+                    load_ahead(part, ahead);
+                }
+                Sums sums;
+                read_keys(part, ahead, sums);
+                finish(part, sums);
+            }
+        }
+        report();
+        return;
+    }
     Work w = first_work();
     while (w.tile < w.end) {
         const Part part = next_part(w);
+        load_ahead(part, ahead);
         Sums sums;
-        read_keys(part, sums);
-        combine_subgroups(part, sums);
-        if (part.shared_by > 1) {
-            combine_workgroups(part);
-        }
+        read_keys(part, ahead, sums);
+        finish(part, sums);
         w.tile += part.tiles;
+        barrier();  // row_sums and scratch are read
     }
     report();
 }

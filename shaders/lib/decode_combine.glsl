@@ -88,7 +88,6 @@ void add_stripes(const Part part, const uint r0) {
 // combine_subgroups adds up the sums of the stripes. The whole workgroup calls it.
 #define DEFINE_COMBINE_SUBGROUPS                                                               \
     void combine_subgroups(const Part part, inout Sums sums) {                                 \
-        barrier(); /* row_sums and scratch of the part before are read */                      \
         share_rows(sums);                                                                      \
         for (uint r0 = 0; r0 < rows_of(part); r0 += PASS_ROWS) {                               \
             if (r0 > 0) {                                                                      \

@@ -19,9 +19,10 @@ layout(constant_id = 16) const bool SINKS = false;
 layout(constant_id = 17) const bool LEFT_PAD = false;
 layout(constant_id = 18) const bool BATCH_IDX = false;
 layout(constant_id = 19) const bool WRITE_LSE = true;
+layout(constant_id = 20) const bool ALONE = false;  // the only sequence is divided evenly whatever its length
 #ifdef CACHE8
-layout(constant_id = 20) const uint CACHE_FORMAT = 0;  // lib/cache8.glsl
-layout(constant_id = 21) const bool SCALED = true;     // of e4m3: key heads have scales
-layout(constant_id = 22) const bool WIDE_K = true;     // on matrices: 16 bytes of a key to a lane, not 8
-layout(constant_id = 23) const bool WIDE_V = true;     // likewise
+layout(constant_id = 21) const uint CACHE_FORMAT = 0;  // lib/cache8.glsl
+layout(constant_id = 22) const bool SCALED = true;     // of e4m3: key heads have scales
+layout(constant_id = 23) const bool WIDE_K = true;     // on matrices: 16 bytes of a key to a lane, not 8
+layout(constant_id = 24) const bool WIDE_V = true;     // likewise
 #endif

@@ -90,8 +90,10 @@ Words load_row_v(const uint at, const uint i) {
     return has ? x : Words(0);
 }
 
+#include "decode_no_ahead.glsl"
+
 // read_keys sums up the part's keys. Each subgroup takes every STRIPES-th tile.
-void read_keys(const Part part, inout Sums sums) {
+void read_keys(const Part part, const Ahead ahead, inout Sums sums) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         sums.m[r] = MAX_INIT;
         sums.l[r] = 0.0;
@@ -119,15 +121,15 @@ void read_keys(const Part part, inout Sums sums) {
         }
     }
 
-    const uint end = min(part.first + part.tiles, (uint(part.end) + TILE - 1) / TILE);
-    uint tile = part.first + stripe();
+    const uint step = STRIPES * apart();
+    uint tile = part.first + stripe() * apart();
     uint next_page[LOOKUPS];
-    if (PAGE_SIZE > 0 && tile < end) {
+    if (PAGE_SIZE > 0 && tile < part.last) {
         [[unroll]] for (uint j = 0; j < LOOKUPS; j++) {
             next_page[j] = look_up(part, key_of(part, tile, j));
         }
     }
-    [[dont_unroll]] for (; tile < end; tile += STRIPES) {
+    [[dont_unroll]] for (; tile < part.last; tile += step) {
         Words k[4 * K_LOADS], v[4 * V_LOADS];
         uint v_at[4];
         [[unroll]] for (uint j = 0; j < 4; j++) {
@@ -145,9 +147,9 @@ void read_keys(const Part part, inout Sums sums) {
                 v[j * V_LOADS + i] = load_row_v(v_at[j], i);
             }
         }
-        if (PAGE_SIZE > 0 && tile + STRIPES < end) {
+        if (PAGE_SIZE > 0 && tile + step < part.last) {
             [[unroll]] for (uint j = 0; j < LOOKUPS; j++) {
-                next_page[j] = look_up(part, key_of(part, tile + STRIPES, j));
+                next_page[j] = look_up(part, key_of(part, tile + step, j));
             }
         }
 

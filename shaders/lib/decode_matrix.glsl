@@ -14,8 +14,36 @@
 
 #include "decode_operands.glsl"
 
+// Ahead is what a part begins with: Q, and a stripe's first keys and values.
+struct Ahead {
+    uvec4 q[Q_LOADS];
+    Keys k;
+    Values v;
+};
+
+// load_ahead loads it. Where workgroups are ALONE, any tile is one that it may load.
+void load_ahead(const Part part, inout Ahead ahead) {
+    [[unroll]] for (uint n = 0; n < Q_LOADS; n++) {
+        ahead.q[n] = load_q_word(part, min(n * WORKGROUP_SIZE + gl_LocalInvocationIndex, Q_WORDS - 1));
+    }
+    const uint tile = part.first + stripe() * apart();
+    if (ALONE && !WINDOW && !LEFT_PAD || tile < part.last) {
+        const uvec2 pages = pages_of(part, tile);
+        load_keys(part, tile, pages, ahead.k);
+        load_values(part, tile, pages, ahead.v);
+    }
+}
+
+// check_ahead reports the pages of the first tile that are none.
+void check_ahead(const Part part) {
+    const uint tile = part.first + stripe() * apart();
+    if (PAGE_SIZE > 0 && tile < part.last) {
+        pages_of(part, tile);
+    }
+}
+
 // read_keys sums up the part's keys. Each subgroup takes every STRIPES-th tile.
-void read_keys(const Part part, inout Sums sums) {
+void read_keys(const Part part, inout Ahead ahead, inout Sums sums) {
     [[unroll]] for (uint i = 0; i < ROW_TILES * V_LOADS * 4; i++) {
         sums.o[i] = MatC(0.0);
     }
@@ -23,33 +51,27 @@ void read_keys(const Part part, inout Sums sums) {
         sums.m[i] = MAX_INIT;
         sums.l[i] = 0.0;
     }
+    share_q(ahead.q);
     if (part.end <= part.sequence.from) {
         return;
     }
-    const uint end = min(part.first + part.tiles, (uint(part.end) + TILE - 1) / TILE);
-    uint tile = part.first + stripe();
-    Keys k;
-    Values v;
+    const uint end = part.last;
+    const uint step = STRIPES * apart();
+    uint tile = part.first + stripe() * apart();
     uvec2 next_pages = uvec2(part.cache);
-    if (tile < end) {
-        const uvec2 pages = pages_of(part, tile);
-        load_keys(part, tile, pages, k);
-        load_values(part, tile, pages, v);
-        if (PAGE_SIZE > 0 && tile + STRIPES < end) {
-            next_pages = pages_of(part, tile + STRIPES);
-        }
+    if (PAGE_SIZE > 0 && tile + step < end) {
+        next_pages = pages_of(part, tile + step);
     }
-    share_q(part);
     Row rows[ROW_TILES * 2];
     [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {
         rows[i] = row_of(part, i * 8 + lane_g());
     }
     const ivec2 whole = visible_to_all(part);
-    [[dont_unroll]] for (; tile < end; tile += STRIPES) {
-        const uint next = tile + STRIPES;
+    [[dont_unroll]] for (; tile < end; tile += step) {
+        const uint next = tile + step;
         const uvec2 pages = next_pages;
-        if (PAGE_SIZE > 0 && next + STRIPES < end) {
-            next_pages = pages_of(part, next + STRIPES);
+        if (PAGE_SIZE > 0 && next + step < end) {
+            next_pages = pages_of(part, next + step);
         }
         MatC s[ROW_TILES * CHAINS];
         [[unroll]] for (uint r = 0; r < ROW_TILES * CHAINS; r++) {
@@ -58,10 +80,10 @@ void read_keys(const Part part, inout Sums sums) {
         [[unroll]] for (uint n = 0; n < K_LOADS; n++) {
             [[unroll]] for (uint e = 0; e < 2; e++) {
                 MatB b;
-                set_right(b, 0, k.at[n][2 * e]);
-                set_right(b, 1, k.at[n][2 * e + 1]);
-                set_right(b, 2, k.at[K_LOADS + n][2 * e]);
-                set_right(b, 3, k.at[K_LOADS + n][2 * e + 1]);
+                set_right(b, 0, ahead.k.at[n][2 * e]);
+                set_right(b, 1, ahead.k.at[n][2 * e + 1]);
+                set_right(b, 2, ahead.k.at[K_LOADS + n][2 * e]);
+                set_right(b, 3, ahead.k.at[K_LOADS + n][2 * e + 1]);
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     const uint at = (r * K_LOADS + n) * 64 + gl_SubgroupInvocationID;
                     const uvec4 x = q_rows[at];
@@ -76,7 +98,7 @@ void read_keys(const Part part, inout Sums sums) {
             }
         }
         if (next < end) {
-            load_keys(part, next, pages, k);
+            load_keys(part, next, pages, ahead.k);
         }
 
         float x[ROW_TILES * 8];
@@ -92,6 +114,14 @@ void read_keys(const Part part, inout Sums sums) {
         } else {
             [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {
                 x[i] = score(rows[i / 4], part, x[i], int(tile * TILE + value_key(i % 4)));
+            }
+            if (ALONE) {  // a value that was loaded before the length was known may be anything
+                [[unroll]] for (uint j = 0; j < 4; j++) {
+                    const bool seen = int(tile * TILE + value_key(j)) < part.end;
+                    [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
+                        ahead.v.at[j * V_LOADS + n] = seen ? ahead.v.at[j * V_LOADS + n] : uvec4(0);
+                    }
+                }
             }
         }
         [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {
@@ -122,8 +152,8 @@ void read_keys(const Part part, inout Sums sums) {
             [[unroll]] for (uint a = 0; a < 4; a++) {
                 MatB b;
                 [[unroll]] for (uint i = 0; i < 2; i++) {
-                    const uint first = v.at[2 * i * V_LOADS + n][a];
-                    const uint second = v.at[(2 * i + 1) * V_LOADS + n][a];
+                    const uint first = ahead.v.at[2 * i * V_LOADS + n][a];
+                    const uint second = ahead.v.at[(2 * i + 1) * V_LOADS + n][a];
                     set_right(b, i, first & 0xffffu | second << 16);
                     set_right(b, 2 + i, first >> 16 | second & 0xffff0000u);
                 }
@@ -134,7 +164,7 @@ void read_keys(const Part part, inout Sums sums) {
             }
         }
         if (next < end) {
-            load_values(part, next, pages, v);
+            load_values(part, next, pages, ahead.v);
         }
     }
 }

@@ -9,6 +9,7 @@
 #ifndef LIB_DECODE_MATRIX8_GLSL
 #define LIB_DECODE_MATRIX8_GLSL
 
+#include "decode_no_ahead.glsl"
 #include "decode_operands.glsl"
 
 // The scores of a lane: of each of its rows EACH, of keys value_key(0), value_key(1), ... of a tile.
@@ -20,7 +21,7 @@ const uint EACH = HALVES * 4;
 #define ELEMENT_OF(i) (i / EACH % 2 * 4 + i % 4)
 
 // read_keys sums up the part's keys. Each subgroup takes every STRIPES-th tile.
-void read_keys(const Part part, inout Sums sums) {
+void read_keys(const Part part, const Ahead ahead, inout Sums sums) {
     [[unroll]] for (uint i = 0; i < ROW_TILES * V_LOADS * 4; i++) {
         sums.o[i] = MatC(0.0);
     }
@@ -31,8 +32,9 @@ void read_keys(const Part part, inout Sums sums) {
     if (part.end <= part.sequence.from) {
         return;
     }
-    const uint end = min(part.first + part.tiles, (uint(part.end) + TILE - 1) / TILE);
-    uint tile = part.first + stripe();
+    const uint end = part.last;
+    const uint step = STRIPES * apart();
+    uint tile = part.first + stripe() * apart();
     Keys k;
     Values v;
     uvec4 next_pages = uvec4(part.cache);
@@ -40,8 +42,8 @@ void read_keys(const Part part, inout Sums sums) {
         const uvec4 pages = pages_of(part, tile);
         load_keys(part, tile, pages, k);
         load_values(part, tile, pages, v);
-        if (PAGE_SIZE > 0 && tile + STRIPES < end) {
-            next_pages = pages_of(part, tile + STRIPES);
+        if (PAGE_SIZE > 0 && tile + step < end) {
+            next_pages = pages_of(part, tile + step);
         }
     }
     share_q(part);
@@ -52,11 +54,11 @@ void read_keys(const Part part, inout Sums sums) {
         scale[i] = row_scale(i * 8 + lane_g()) * SCORE_SCALE(part);
     }
     const ivec2 whole = visible_to_all(part);
-    [[dont_unroll]] for (; tile < end; tile += STRIPES) {
-        const uint next = tile + STRIPES;
+    [[dont_unroll]] for (; tile < end; tile += step) {
+        const uint next = tile + step;
         const uvec4 pages = next_pages;
-        if (PAGE_SIZE > 0 && next + STRIPES < end) {
-            next_pages = pages_of(part, next + STRIPES);
+        if (PAGE_SIZE > 0 && next + step < end) {
+            next_pages = pages_of(part, next + step);
         }
         MatC s[ROW_TILES * HALVES];
         [[unroll]] for (uint r = 0; r < ROW_TILES * HALVES; r++) {

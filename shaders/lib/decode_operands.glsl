@@ -93,13 +93,24 @@ DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)
 
 #ifndef CACHE8
-// share_q puts the operands of the part's rows into shared memory. The whole workgroup calls it.
-void share_q(const Part part) {
-    barrier();  // q_rows of the part before are read
-    for (uint i = gl_LocalInvocationIndex; i < ROW_TILES * K_LOADS * 2 * 32; i += WORKGROUP_SIZE) {
-        const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;
-        const uint col = i / 64 % K_LOADS * 32 + i % 4 * 8;
-        q_rows[i] = HEAD_DIM % 32 == 0 || col < HEAD_DIM ? load_q(q_at(part, r) + col, VEC) : uvec4(0);
+const uint Q_WORDS = ROW_TILES * K_LOADS * 2 * 32;
+const uint Q_LOADS = (Q_WORDS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;  // of an invocation
+
+// load_q_word returns word number i of q_rows.
+uvec4 load_q_word(const Part part, const uint i) {
+    const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;
+    const uint col = i / 64 % K_LOADS * 32 + i % 4 * 8;
+    return HEAD_DIM % 32 == 0 || col < HEAD_DIM ? load_q(q_at(part, r) + col, VEC) : uvec4(0);
+}
+
+// share_q puts an invocation's words of q_rows there. The whole workgroup calls it, with a barrier
+// since q_rows were read.
+void share_q(const uvec4 words[Q_LOADS]) {
+    [[unroll]] for (uint n = 0; n < Q_LOADS; n++) {
+        const uint i = n * WORKGROUP_SIZE + gl_LocalInvocationIndex;
+        if (Q_WORDS % WORKGROUP_SIZE == 0 || i < Q_WORDS) {
+            q_rows[i] = words[n];
+        }
     }
     barrier();  // q_rows are written
 }

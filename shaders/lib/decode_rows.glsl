@@ -14,11 +14,12 @@ struct Row {
 };
 
 uint query_of(const uint row) {
-    return min(row, p.group * p.seq_q - 1) / p.group;
+    return by_group(min(row, p.group * p.seq_q - 1));
 }
 
 uint head_of(const uint kv_head, const uint row) {
-    return kv_head * p.group + min(row, p.group * p.seq_q - 1) % p.group;
+    const uint last = min(row, p.group * p.seq_q - 1);
+    return kv_head * p.group + last - by_group(last) * p.group;
 }
 
 // q_at returns where row number r of the part is in Q.

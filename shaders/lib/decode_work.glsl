@@ -124,11 +124,80 @@ struct Part {
     Sequence sequence;
     int end;          // the key after the last that some row of the unit sees
     uint first, tiles;
+    uint last;        // the tile after all
     uint unit;        // of all
     uint shared_by;   // workgroups
     uint first_group; // of these
     uint place;       // of this workgroup's sums in parts
 };
+
+// set_unit says which unit a part is of.
+void set_unit(inout Part x, const uint batch, const uint unit) {
+    x.batch = batch;
+    x.cache = batch;
+    if (BATCH_IDX) {
+        const int row = batch_idx[p.batch_idx_offset + batch];
+        x.cache = uint(row) < p.pages ? uint(row) : 0;
+        found_bad |= uint(row) < p.pages ? 0 : BAD_BATCH;
+    }
+    x.kv_head = p.row_blocks == 1 ? unit : unit / p.row_blocks;
+    x.row0 = (unit - x.kv_head * p.row_blocks) * ROWS;
+    x.unit = batch * units() + unit;
+}
+
+// by_group returns row / p.group of a row of a key head, without a division: with group_inverse =
+// 2^31 / group + e, 0 < e <= 1, it is the whole part of row / group + 2 * row * e / 2^32, which is
+// less than 1 / group more.
+uint by_group(const uint row) {
+    uint high, low;
+    umulExtended(2 * row, p.group_inverse, high, low);
+    return high;
+}
+
+// set_end sets the end of a part by its sequence.
+void set_end(inout Part x) {
+    x.end = x.sequence.keys;
+    if (CAUSAL && !TREE) {
+        const uint last = min(x.row0 + ROWS, p.group * p.seq_q) - 1;
+        x.end += int(by_group(last)) + 1 - int(p.seq_q);
+    }
+}
+
+// tiles_before returns the lesser of a tile and that after the last of which some row sees a key.
+uint tiles_before(const Part x, const uint tile) {
+    return x.end <= x.sequence.from ? 0 : min(tile, (uint(x.end) + TILE - 1) / TILE);
+}
+
+// apart returns how many tiles a stripe is from the next.
+uint apart() {
+    return ALONE ? p.shares : 1;
+}
+
+// lone_part returns the part of a workgroup where each has a share of one unit of the only sequence, as
+// if that had all the keys that it can have: workgroups take tiles in turn, so that the first of each
+// stripe is the same whatever the length is.
+Part lone_part() {
+    Part x;
+    const uint unit = gl_WorkGroupID.x / p.shares;
+    set_unit(x, 0, unit);
+    x.first = gl_WorkGroupID.x - unit * p.shares;
+    x.sequence.from = 0;
+    x.end = p.capacity;
+    return x;
+}
+
+// know_length sets what depends on the length, and returns whether the workgroup has any tile.
+bool know_length(inout Part x) {
+    const uint share = x.first;
+    x.sequence = sequence_of(0);
+    set_end(x);
+    x.first += x.sequence.first;
+    x.last = tiles_before(x, x.sequence.first + x.sequence.tiles);
+    x.shared_by = min(p.shares, x.sequence.tiles);
+    x.first_group = x.unit * p.shares;
+    x.place = 2 * gl_WorkGroupID.x + (share == 0 ? 1 : 0);
+    return share < x.shared_by;
+}
 
 // next_part returns the part that begins at w.tile, and makes w.batch its batch.
 Part next_part(inout Work w) {
@@ -142,24 +211,11 @@ Part next_part(inout Work w) {
     const uint tiles = x.sequence.tiles;
     const uint unit = units() == 1 ? 0 : (w.tile - w.start) / tiles;
     const uint unit_start = w.start + unit * tiles;
-    x.batch = w.batch;
-    x.cache = w.batch;
-    if (BATCH_IDX) {
-        const int row = batch_idx[p.batch_idx_offset + w.batch];
-        x.cache = uint(row) < p.pages ? uint(row) : 0;
-        found_bad |= uint(row) < p.pages ? 0 : BAD_BATCH;
-    }
-    x.kv_head = p.row_blocks == 1 ? unit : unit / p.row_blocks;
-    x.row0 = (unit - x.kv_head * p.row_blocks) * ROWS;
-    x.end = x.sequence.keys;
-    if (CAUSAL && !TREE) {
-        const uint last = min(x.row0 + ROWS, p.group * p.seq_q) - 1;
-        x.end += int(last / p.group) + 1 - int(p.seq_q);
-    }
+    set_unit(x, w.batch, unit);
+    set_end(x);
     x.first = w.tile - unit_start;
     x.tiles = min(tiles - x.first, w.end - w.tile);
     x.first += x.sequence.first;
-    x.unit = w.batch * units() + unit;
     if (w.shares > 0) {
         x.first_group = x.unit * w.shares;
         x.shared_by = (tiles + w.per - 1) / w.per;
@@ -167,6 +223,7 @@ Part next_part(inout Work w) {
         x.first_group = unit_start / w.per;
         x.shared_by = (unit_start + tiles - 1) / w.per - x.first_group + 1;
     }
+    x.last = tiles_before(x, x.first + x.tiles);
     x.place = 2 * gl_WorkGroupID.x + (gl_WorkGroupID.x == x.first_group ? 1 : 0);
     return x;
 }
