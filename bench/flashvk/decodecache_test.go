@@ -16,6 +16,30 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
+// checkStep compares o of four heads of queries with the formula, of keys and values (keys, 2, dim)
+// that two heads share.
+func checkStep(t *testing.T, dim int, q, o, k, v []float32) {
+	t.Helper()
+	for h := range 4 {
+		sum, want := 0.0, make([]float64, dim)
+		for j := range len(k) / (2 * dim) {
+			at := (j*2 + h/2) * dim
+			s := 0.0
+			for e := range dim {
+				s += float64(q[h*dim+e]) * float64(k[at+e])
+			}
+			w := math.Exp(s / math.Sqrt(float64(dim)))
+			sum += w
+			for e := range dim {
+				want[e] += w * float64(v[at+e])
+			}
+		}
+		for e := range dim {
+			require.InDelta(t, want[e]/sum, o[h*dim+e], 4e-3)
+		}
+	}
+}
+
 // TestRunDecodeCache8 compares a step with caches of 8 bits with the formula: one sequence of 9
 // keys, two key heads for four of queries, 32 elements of a head.
 func TestRunDecodeCache8(t *testing.T) {
@@ -30,28 +54,6 @@ func TestRunDecodeCache8(t *testing.T) {
 		writeOp(t, in, list, values)
 		code, _, stderr = flashvk("run", "decode", "--in", in, "--out", out, dev)
 		return code, stderr, out
-	}
-	// The formula, of what the caches stand for.
-	check := func(t *testing.T, o, k, v []float32) {
-		t.Helper()
-		for h := range 4 {
-			sum, want := 0.0, make([]float64, dim)
-			for j := range keys {
-				at := (j*2 + h/2) * dim
-				s := 0.0
-				for e := range dim {
-					s += float64(q[h*dim+e]) * float64(k[at+e])
-				}
-				w := math.Exp(s / math.Sqrt(dim))
-				sum += w
-				for e := range dim {
-					want[e] += w * float64(v[at+e])
-				}
-			}
-			for e := range dim {
-				require.InDelta(t, want[e]/sum, o[h*dim+e], 4e-3)
-			}
-		}
 	}
 	shape, blocks := []int{1, keys, 2, dim}, []int{1, keys, 2, 1}
 	heads := []float32{0.5, 3}
@@ -80,7 +82,7 @@ func TestRunDecodeCache8(t *testing.T) {
 			require.NoError(t, err)
 			defer f.Close()
 			o := read(t, f, "o", dtype.Float16, 1, 4, 1, dim)
-			check(t, o, k.Values, v.Values)
+			checkStep(t, dim, q, o, k.Values, v.Values)
 
 			// The last key once more, as a new one: what the file has in its place is another's.
 			whole := []int{(keys - 1) * 2 * dim, keys * 2 * dim}
@@ -104,7 +106,7 @@ func TestRunDecodeCache8(t *testing.T) {
 			g, err := safetensors.Open(out)
 			require.NoError(t, err)
 			defer g.Close()
-			check(t, read(t, g, "o", dtype.Float16, 1, 4, 1, dim), k.Values, v.Values)
+			checkStep(t, dim, q, read(t, g, "o", dtype.Float16, 1, 4, 1, dim), k.Values, v.Values)
 			require.Equal(t, k.Stored, read(t, g, "k_cache", x.format, shape...))
 			require.Equal(t, v.Stored, read(t, g, "v_cache", x.format, shape...))
 			if x.cache == attention.CacheQ8_0 {

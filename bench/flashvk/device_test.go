@@ -22,26 +22,10 @@ import (
 	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// device returns the capabilities of the device that the tests use, and the
-// flag that chooses it. Without a device the test is skipped, and with -short, too.
-func device(t *testing.T) (*vk.Caps, string) {
-	t.Helper()
-	vktest.Sequential(t)
-	return concurrent(t)
-}
-
-// concurrent is device for commands with goroutines.
-func concurrent(t *testing.T) (*vk.Caps, string) {
-	t.Helper()
-	caps := *vktest.Open(t).Caps()
-	return &caps, fmt.Sprintf("--device=%d", caps.Index)
-}
 
 func TestDevices(t *testing.T) {
 	caps, _ := device(t)

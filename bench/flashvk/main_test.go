@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // TestMain keeps the program's pipelines out of the user's cache. Mesa's own
@@ -389,3 +392,18 @@ type failingWriter struct{}
 func (failingWriter) Write([]byte) (int, error) { return 0, errDisk }
 
 var errDisk = errors.New("disk is full")
+
+// device returns the capabilities of the device that the tests use, and the
+// flag that chooses it. Without a device the test is skipped, and with -short, too.
+func device(t *testing.T) (*vk.Caps, string) {
+	t.Helper()
+	vktest.Sequential(t)
+	return concurrent(t)
+}
+
+// concurrent is device for commands with goroutines.
+func concurrent(t *testing.T) (*vk.Caps, string) {
+	t.Helper()
+	caps := *vktest.Open(t).Caps()
+	return &caps, fmt.Sprintf("--device=%d", caps.Index)
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log"
+	"os"
 	"path/filepath"
 
 	"github.com/flashvk/flashvk/attention"
@@ -49,6 +50,27 @@ func ExampleTuning() {
 	// scalar 8x8 t4x8 depth4 rows4 <nil>
 	// true <nil>
 	// true
+}
+
+// A device with what its user keeps for it: compiled pipelines, and what flashvk tune found, if anything.
+func ExampleOpenUser() {
+	dir, err := os.MkdirTemp("", "pipelines") // a folder of our own; without one it is the user's
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	d, tuning, err := kit.OpenUser(vk.Options{CacheDir: dir})
+	if errors.Is(err, vk.ErrNoLoader) || errors.Is(err, vk.ErrNoDevice) {
+		fmt.Println(true, nil) // err says what to install
+		return
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+	again, err := kit.UserTuning(d.Caps())
+	fmt.Println((tuning == nil) == (again == nil), err)
+	// Output: true <nil>
 }
 
 // A kernel of one's own says which problem takes which tile: rows, the first that matches first.
