@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -161,6 +162,7 @@ type Plan struct {
 	memory *Memory
 	cmds   map[turn]*vk.Cmd
 	batch  int // of the step that comes
+	host   time.Duration
 }
 
 // A turn is what the batches of a step differ in, as far as recordings do.
@@ -332,12 +334,21 @@ func notFinite(x []float32) int {
 // Run computes a batch, and waits for it. With ModelOptions.Accumulate, the last of so many Runs
 // makes the step.
 func (p *Plan) Run(ctx context.Context) error {
-	if err := p.cmds[p.turn(p.batch)].Submit(ctx); err != nil {
+	c, begin := p.cmds[p.turn(p.batch)], time.Now()
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	p.host = time.Since(begin)
+	if err := c.Wait(ctx); err != nil {
 		return err
 	}
 	p.batch = (p.batch + 1) % p.batches()
 	return nil
 }
+
+// HostTime returns how long the host worked on the last Run: until the recording was submitted. The
+// rest of a Run is the device's.
+func (p *Plan) HostTime() time.Duration { return p.host }
 
 // Loss returns the loss of the last Run.
 func (p *Plan) Loss(ctx context.Context) (float64, error) {

@@ -35,6 +35,7 @@ type Case struct {
 type Timing struct {
 	Impl        string
 	NS          []float64 // wall clock of a step
+	HostNS      []float64 // of it, what the host took to submit it; ours alone
 	Bytes       int64     // memory of all buffers at most; 0: not known
 	First, Last float64   // losses of the first step, and of the last
 	// Slope is how far the gradients are from the differences of the loss along them, or, of a
@@ -224,6 +225,7 @@ func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
 			return nil, err
 		}
 		t.NS = append(t.NS, float64(time.Since(start).Nanoseconds()))
+		t.HostNS = append(t.HostNS, float64(plan.HostTime().Nanoseconds()))
 	}
 	if t.Last, err = plan.Loss(ctx); err != nil {
 		return nil, err

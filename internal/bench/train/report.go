@@ -66,6 +66,9 @@ func (x *BenchResult) section() (s sheet.Section) {
 		s.Add("memory", "%v", x.Memory)
 	}
 	s.Add("time", "wall clock of forward, backward and AdamW, median of %d steps; %s; ratio is a peer's time by ours", c.Samples, bench.IntervalWords)
+	if ours := x.Timings[0]; len(ours.HostNS) > 0 {
+		s.Add("host", "%s of our step, until its recording is submitted: median", bench.FormatTime(bench.Summarize(ours.HostNS).Median))
+	}
 	s.Add("check", "ours: gradients against the slope of the loss along them; a peer's against ours, as a part of their norm")
 	for _, a := range x.About {
 		s.Add("peer", "%s", a)
@@ -104,8 +107,8 @@ func (x *BenchResult) stages() (s sheet.Section) {
 	for _, g := range x.Stages {
 		sum += g.NS
 	}
-	s.Add("stages", "%s: device time of all blocks, each dispatch by itself; %s in all, a step takes %s",
-		x.Case.Name, bench.FormatTime(sum), bench.FormatTime(x.Timings[0].Summary().Median))
+	s.Add("stages", "%s: device time of all blocks, each dispatch by itself; %s in all, a step takes %s: %+.1f %% beside kernels, less than nothing where they overlap",
+		x.Case.Name, bench.FormatTime(sum), bench.FormatTime(x.Timings[0].Summary().Median), 100*(1-sum/x.Timings[0].Summary().Median))
 	s.Columns = []sheet.Column{{Name: "stage"}, {Name: "dispatches", Number: true}, {Name: "time", Number: true}, {Name: "share", Number: true}}
 	for _, g := range x.Stages {
 		s.Rows = append(s.Rows, []string{g.Name, strconv.Itoa(g.Dispatches), bench.FormatTime(g.NS), fmt.Sprintf("%.1f%%", 100*g.NS/sum)})
