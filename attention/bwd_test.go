@@ -151,11 +151,11 @@ func TestBackwardUnsupported(t *testing.T) {
 		}, "scalar: softcap take 224 bytes of push constants, more than the device's 223"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.Storage16 = false }, "scalar: float16 needs 16-bit storage"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
-		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			caps.CoopMat, caps.MaxSharedMemoryBytes = false, 8000
+		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
+			p.HeadDim, caps.CoopMat, caps.MaxSharedMemoryBytes = 32, false, 8000
 		}, "scalar: 13824 bytes of shared memory are more than the device's 8000"},
-		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			caps.CoopMat, caps.MaxWorkgroupInvocations = false, 64
+		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
+			p.HeadDim, caps.CoopMat, caps.MaxWorkgroupInvocations = 32, false, 64
 		}, "scalar: a workgroup of 128 invocations is larger than the device's 64"},
 	} {
 		p, caps, opt := good, caps, attention.Options{}

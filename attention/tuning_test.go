@@ -230,12 +230,12 @@ func TestTuningBad(t *testing.T) {
 		return strings.Replace(good, old, new, 1)
 	}
 	for _, c := range []struct{ name, text, want string }{
-		{"unknown choice", edit(`"Subgroups"`, `"Clusters"`), `row 0: config: json: unknown field "Clusters"`},
-		{"no path", edit(`"Impl": "coopmat2",`, ``), "row 0: impl auto is not a path"},
+		{"unknown choice", edit(`"subgroups"`, `"clusters"`), `row 0: config: json: unknown field "clusters"`},
+		{"no path", edit(`"impl": "coopmat2",`, ``), "row 0: impl auto is not a path"},
 		{"unknown path", edit(`"coopmat2"`, `"coopmat3"`), `row 0: config: attention: impl "coopmat3" is not one of`},
-		{"negative", edit(`"Subgroups": 2`, `"Subgroups": -2`), "row 0: Subgroups=-2 is not between 0 and 65536"},
-		{"overflow", edit(`"Subgroups": 2`, `"Subgroups": 4611686018427387904`), "row 0: Subgroups=4611686018427387904 is not between"},
-		{"a fraction", edit(`"Subgroups": 2`, `"Subgroups": 2.5`), "cannot unmarshal number"},
+		{"negative", edit(`"subgroups": 2`, `"subgroups": -2`), "row 0: Subgroups=-2 is not between 0 and 65536"},
+		{"overflow", edit(`"subgroups": 2`, `"subgroups": 4611686018427387904`), "row 0: Subgroups=4611686018427387904 is not between"},
+		{"a fraction", edit(`"subgroups": 2`, `"subgroups": 2.5`), "cannot unmarshal number"},
 		{"bad dtype", edit(`"float16"`, `"float8"`), "row 0: problem: "},
 		{"bad problem", edit(`"kv_heads": 4`, `"kv_heads": 3`), "row 0: attention: num_heads=16 is not a multiple of num_kv_heads=3"},
 		{"unknown size", edit(`"kv_heads": 4`, `"kw_heads": 4`), `row 0: problem: json: unknown field "kw_heads"`},

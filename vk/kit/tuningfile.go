@@ -247,7 +247,7 @@ func (t *Table[P, C, S]) decode(row *tunedRow) (p P, c C, err error) {
 	if err != nil {
 		return p, c, fmt.Errorf("problem: %w", err)
 	}
-	config, err := renamed(row.config, func(key string) string { return strings.ReplaceAll(key, "_", "") })
+	config, err := renamed(row.config, joined)
 	if err == nil {
 		err = strictly(config, &c) // which takes names of fields in any case
 	}
@@ -256,6 +256,9 @@ func (t *Table[P, C, S]) decode(row *tunedRow) (p P, c C, err error) {
 	}
 	return p, c, nil
 }
+
+// joined returns a name in snake_case as encoding/json takes it for a field of Go's.
+func joined(key string) string { return strings.ReplaceAll(key, "_", "") }
 
 // renamed returns JSON whose objects have other keys.
 func renamed(data []byte, name func(string) string) (json.RawMessage, error) {
@@ -326,7 +329,10 @@ func readFields(data []byte, p reflect.Value) error {
 		if ok {
 			to = &format
 		}
-		err := json.Unmarshal(raw, to)
+		raw, err := renamed(raw, joined) // of a struct among them
+		if err == nil {
+			err = json.Unmarshal(raw, to)
+		}
 		if ok && err == nil {
 			*t, err = dtype.Parse(format)
 		}
