@@ -300,7 +300,7 @@ func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config D
 		pages = p.cacheRows()
 	}
 	params := decodeParams{
-		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), GroupInverse: uint32(1<<31/(p.NumHeads/p.NumKVHeads) + 1), KVHeads: uint32(p.NumKVHeads),
+		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), GroupInverse: groupInverse(p.NumHeads / p.NumKVHeads), KVHeads: uint32(p.NumKVHeads),
 		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages),
 		LeastTiles: uint32(max(1, decodeLeastKeys/(config.Keys*int(caps.SubgroupSize)/config.team(caps, p)))),
 		Shares:     uint32(config.shares(p)),

@@ -74,6 +74,12 @@ func (p *DecodeProblem) matrixKeys() int {
 // groupRows is the number of rows that share the keys of a key head.
 func (p *DecodeProblem) groupRows() int { return p.NumHeads / p.NumKVHeads * p.SeqQ }
 
+// groupInverse is what by_group of lib/decode_work.glsl divides the rows of a key head by, which is
+// right for mostByGroup/group of them.
+func groupInverse(group int) uint32 { return uint32(mostByGroup/group + 1) }
+
+const mostByGroup = 1 << 31
+
 // Feasible returns nil if Decode can run p on a device as c says, and otherwise an error that
 // says why not.
 func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
@@ -92,6 +98,8 @@ func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
 		return unsupported("decode: %d bytes of push constants are more than the device's %d", p.decodeParamsBytes(), caps.MaxPushConstantsBytes)
 	case c.Groups < 1 || c.Groups > int(caps.MaxWorkgroupCount[0]):
 		return unsupported("decode: groups=%d is not from 1 to the device's %d workgroups", c.Groups, caps.MaxWorkgroupCount[0])
+	case p.groupRows() > mostByGroup/(p.NumHeads/p.NumKVHeads):
+		return unsupported("decode: seq_q=%d of %d heads a key head are %d rows, more than the kernels' %d", p.SeqQ, p.NumHeads/p.NumKVHeads, p.groupRows(), mostByGroup/(p.NumHeads/p.NumKVHeads))
 	case c.Subgroups < 1:
 		return unsupported("decode: subgroups=%d is not positive", c.Subgroups)
 	case c.Impl == CoopMat:
