@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,12 +78,33 @@ func temporary(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".tmp")
 }
 
-// TestKill kills every command that writes files at moments all over its time, where there are
-// files of an earlier run and where there are none. What is there is whole, old or new; the next
-// run works, and clears what the killed ones left.
+// sight waits until a temporary file is in a folder, or done is closed; it reports whether there is
+// one.
+func sight(dir string, done <-chan struct{}) bool {
+	for {
+		files, _ := os.ReadDir(dir)
+		if slices.ContainsFunc(files, func(e os.DirEntry) bool { return temporary(e.Name()) }) {
+			return true
+		}
+		select {
+		case <-done:
+			return false
+		case <-time.After(20 * time.Microsecond):
+		}
+	}
+}
+
+// TestKill kills every command that writes files at moments all over its time, and half as often
+// in the moment in which a file is under way, where there are files of an earlier run and where
+// there are none. What is there is whole, old or new; the next run works, and clears what the
+// killed ones left.
 func TestKill(t *testing.T) {
 	_, dev := device(t)
 	in := inputs(t, 40)
+	drawn := filepath.Join(t.TempDir(), "drawn.csv")
+	code, stdout, stderr := flashvk(t, small(dev, "--format=csv")...)
+	require.Zero(t, code, stderr)
+	require.NoError(t, os.WriteFile(drawn, []byte(stdout), 0o600))
 	for name, args := range map[string]func(dir string) []string{
 		"bench": func(dir string) []string { return small(dev, "--out", dir) },
 		"sweep": func(dir string) []string {
@@ -100,6 +122,7 @@ func TestKill(t *testing.T) {
 		"profile": func(dir string) []string {
 			return []string{"profile", "norm", dev, "--rows=4", "--cols=32", "--count=1", "--trace", filepath.Join(dir, "trace.json")}
 		},
+		"plot": func(dir string) []string { return []string{"plot", "--csv", drawn, "--out", dir} },
 		"train": func(dir string) []string {
 			return []string{"train", dev, "--steps=4", "--save-every=2", "--save", filepath.Join(dir, "m.safetensors"), "--csv", filepath.Join(dir, "l.csv"), "--curve", filepath.Join(dir, "curve")}
 		},
@@ -129,23 +152,31 @@ func TestKill(t *testing.T) {
 			}
 			fresh := filepath.Join(t.TempDir(), "new")
 			require.NoError(t, os.Mkdir(fresh, 0o700))
-			left, ended := 0, 0
-			for i := range kills() {
+			left, ended, caught := 0, 0, 0
+			for i := range kills() + kills()/2 {
 				target := []string{dir, fresh}[i%2]
 				if name == "sweep" && i%4 < 2 { // which has nothing to do where all is measured
 					require.NoError(t, os.Truncate(filepath.Join(dir, "s.csv"), 0))
 				}
 				p := prepare(t, args(target)...).start()
-				select {
-				case <-p.ended:
-					ended++
-				case <-time.After(took * time.Duration(2*i+1) / time.Duration(2*kills())):
-					p.cmd.Process.Kill()
+				if i >= kills() {
+					if sight(target, p.ended) {
+						p.cmd.Process.Kill()
+						caught++
+					}
 					<-p.ended
+				} else {
+					select {
+					case <-p.ended:
+						ended++
+					case <-time.After(took * time.Duration(2*i+1) / time.Duration(2*kills())):
+						p.cmd.Process.Kill()
+						<-p.ended
+					}
 				}
 				left = max(left, check(target), check(cache))
 			}
-			t.Logf("%d kills within %v; %d had ended before; temporary files at once: %d", kills(), took, ended, left)
+			t.Logf("%d kills within %v; %d had ended before; %d of %d while a file was under way; temporary files at once: %d", kills(), took, ended, caught, kills()/2, left)
 			for _, target := range []string{dir, fresh} {
 				code, _, stderr = flashvk(t, args(target)...)
 				require.Zero(t, code, stderr)

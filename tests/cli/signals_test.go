@@ -46,6 +46,30 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestSecondSignal: what does not end at the first signal, as who reads a pipe that nobody
+// writes, ends at the second.
+func TestSecondSignal(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		p := prepare(t, "plot", "--csv", pipe, "--out", t.TempDir()).start()
+		time.Sleep(300 * time.Millisecond) // for the program to begin
+		for sent := 0; ; sent++ {
+			select {
+			case <-p.ended:
+				require.LessOrEqual(t, sent, 2, "signals")
+				status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+				require.True(t, status.Signaled() && status.Signal() == signal || status.ExitStatus() == 1, p.cmd.ProcessState)
+			case <-time.After(300 * time.Millisecond):
+				require.Less(t, sent, 2, "two signals have not ended it")
+				require.NoError(t, p.cmd.Process.Signal(signal))
+				continue
+			}
+			break
+		}
+	}
+}
+
 // TestInterruptSelftest: the random problems that were checked are reported and recorded.
 func TestInterruptSelftest(t *testing.T) {
 	_, dev := device(t)
