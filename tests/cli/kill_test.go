@@ -94,18 +94,9 @@ func sight(dir string, done <-chan struct{}) bool {
 	}
 }
 
-// TestKill kills every command that writes files at moments all over its time, and half as often
-// in the moment in which a file is under way, where there are files of an earlier run and where
-// there are none. What is there is whole, old or new; the next run works, and clears what the
-// killed ones left.
-func TestKill(t *testing.T) {
-	_, dev := device(t)
-	in := inputs(t, 40)
-	drawn := filepath.Join(t.TempDir(), "drawn.csv")
-	code, stdout, stderr := flashvk(t, small(dev, "--format=csv")...)
-	require.Zero(t, code, stderr)
-	require.NoError(t, os.WriteFile(drawn, []byte(stdout), 0o600))
-	for name, args := range map[string]func(dir string) []string{
+// writers are the commands that write files, into a folder; in has tensors, drawn results.
+func writers(dev, in, drawn string) map[string]func(dir string) []string {
+	return map[string]func(dir string) []string{
 		"bench": func(dir string) []string { return small(dev, "--out", dir) },
 		"sweep": func(dir string) []string {
 			return []string{"sweep", dev, "--impl=scalar", "--count=1", "--batch=1", "--heads=1", "--headdim=8", "--min-len=8", "--max-len=64", "--step=8", "--csv", filepath.Join(dir, "s.csv")}
@@ -126,7 +117,21 @@ func TestKill(t *testing.T) {
 		"train": func(dir string) []string {
 			return []string{"train", dev, "--steps=4", "--save-every=2", "--save", filepath.Join(dir, "m.safetensors"), "--csv", filepath.Join(dir, "l.csv"), "--curve", filepath.Join(dir, "curve")}
 		},
-	} {
+	}
+}
+
+// TestKill kills every command that writes files at moments all over its time, and half as often
+// in the moment in which a file is under way, where there are files of an earlier run and where
+// there are none. What is there is whole, old or new; the next run works, and clears what the
+// killed ones left.
+func TestKill(t *testing.T) {
+	_, dev := device(t)
+	in := inputs(t, 40)
+	drawn := filepath.Join(t.TempDir(), "drawn.csv")
+	code, stdout, stderr := flashvk(t, small(dev, "--format=csv")...)
+	require.Zero(t, code, stderr)
+	require.NoError(t, os.WriteFile(drawn, []byte(stdout), 0o600))
+	for name, args := range writers(dev, in, drawn) {
 		t.Run(name, func(t *testing.T) {
 			dir, cache := t.TempDir(), t.TempDir()
 			t.Setenv("XDG_CACHE_HOME", cache)
