@@ -4,8 +4,8 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // Backward computes the gradients of attention. For a loss that depends on O, and

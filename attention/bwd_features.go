@@ -2,9 +2,9 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // bwdHeadsParams is the push-constant block of lib/params_bwd_heads.glsl.

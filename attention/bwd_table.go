@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )

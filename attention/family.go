@@ -1,7 +1,7 @@
 package attention
 
 import (
-	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 

@@ -22,7 +22,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )

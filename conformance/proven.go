@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/internal/chips"
 )
 
 // A Gap is a committed module that is not proven.

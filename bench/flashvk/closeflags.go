@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 )
 
 // closeFlags are --atol and --rtol.

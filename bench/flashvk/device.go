@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/vk"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 )
 
 // gridHelp says in help what a grid takes.

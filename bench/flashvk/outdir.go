@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/page"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/internal/text"

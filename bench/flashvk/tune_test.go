@@ -12,8 +12,8 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/safetensors"
 )
 

@@ -5,9 +5,9 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/bench"
 )
 
 // parseCacheFormat reads --cache-dtype.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 )
 
 // decodeNames are the tensors that an input file may hold.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"

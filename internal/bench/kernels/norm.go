@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/bench"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/pipelines/norm/ref"
 	normal "github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"

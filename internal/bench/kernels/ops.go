@@ -3,7 +3,7 @@ package kernels
 import (
 	"math"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 )
 
 // cost returns the operations and bytes of a pass of a problem.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/text"
 )

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
 )
 

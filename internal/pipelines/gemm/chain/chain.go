@@ -13,9 +13,9 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
-	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // Memory hands out parts of a workspace. The zero value is an empty one.

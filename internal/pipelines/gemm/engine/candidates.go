@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )

@@ -26,9 +26,9 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
-	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A Problem holds the sizes, formats and epilogue of one call.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // A MemoryPlan says where what a call keeps in its workspace begins, in bytes.

@@ -3,8 +3,8 @@ package skinny
 import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/steps"
 )
 
 // ChooseForward returns what Forward runs for p and W of some columns. Its error wraps

@@ -132,7 +132,7 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 func (r Report) fileConfig() []benchfmt.Config {
 	var config []benchfmt.Config
 	for _, c := range [][2]string{
-		{"pkg", "github.com/flashvk/flashvk/bench"},
+		{"pkg", "github.com/flashvk/flashvk/internal/bench"},
 		{"goos", runtime.GOOS},
 		{"goarch", runtime.GOARCH},
 		{"gpu", r.Env.Device},

@@ -82,7 +82,7 @@ func TestBenchfmt(t *testing.T) {
 			if want := "AttentionFwd/impl=coopmat2/dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=1024/head_dim=128/causal=true"; string(rec.Name) != want {
 				t.Errorf("name %s, want %s", rec.Name, want)
 			}
-			for key, want := range map[string]string{"gpu": "Test GPU", "driver": "TestDriver 1.2", "commit": "abc", "version": "v0.1.0", "pkg": "github.com/flashvk/flashvk/bench"} {
+			for key, want := range map[string]string{"gpu": "Test GPU", "driver": "TestDriver 1.2", "commit": "abc", "version": "v0.1.0", "pkg": "github.com/flashvk/flashvk/internal/bench"} {
 				if got := rec.GetConfig(key); got != want {
 					t.Errorf("%s: %q, want %q", key, got, want)
 				}

@@ -3,7 +3,7 @@ package bench
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/chips"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 

@@ -3,7 +3,7 @@ package bench_test
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/bench"
+	"github.com/flashvk/flashvk/internal/bench"
 )
 
 func ExampleSummarize() {
