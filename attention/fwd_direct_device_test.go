@@ -29,7 +29,7 @@ func TestStripes(t *testing.T) {
 		config.Impl = attention.CoopMat2
 		for _, config.Detour = range []bool{false, true} {
 			t.Run(config.String(), func(t *testing.T) {
-				if d.Caps().Type == vk.CPU && config.Subgroups > 2 {
+				if d.Caps().Type == vk.CPU && (config.Subgroups > 2 || config.BlockN > 32) {
 					t.Skip("a software driver compiles it for minutes; conformance runs four subgroups there")
 				}
 				if !config.Detour && !chips.Quads(d.Caps()) {
