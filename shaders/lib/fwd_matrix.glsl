@@ -120,33 +120,7 @@ void forward() {
     // instructions on NVIDIA). Without SPLIT_LOOP there is less to compile.
     int col0 = first_key;
 #ifdef STEADY
-    const int phase0_end = steady_end(first_key, full_end);
-    if (SPLIT_LOOP && col0 < phase0_end) {
-        if (!PREFETCH) {
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                next_k[i] = fetch_k(k_at, i, BLOCK_N);
-                next_v[i] = fetch_v(v_at, i, BLOCK_N);
-            }
-        }
-        barrier();  // Q is read
-        [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            put_kv(i, next_k[i], next_v[i]);
-        }
-        barrier();  // tile written before it is read
-        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-            MatC first = MatC(0.0);
-            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                fence(d);
-                MatB kt;
-                coopMatLoad(kt, tile, d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
-                first = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, first);
-            }
-            const MatC top = row_maxima(first);
-            [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                m[r * ROWS + i] = max(MAX_INIT, top[i] * p.scale_log2);
-            }
-        }
-    }
+#include "fwd_steady_begin.glsl"
 #else
 #define phase0_end full_end
 #endif
@@ -282,37 +256,7 @@ void forward() {
             }
         }
 #ifdef STEADY
-        if (!MASKED && first_key < phase0_end) {
-            bool finite = true;
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    finite = finite && is_finite(l[r * ROWS + i]);
-                }
-                [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                    [[unroll]] for (uint e = 0; e < LENGTH; e++) {
-                        finite = finite && is_finite(O_[r * VALUE_TILES + d][e]);
-                    }
-                }
-            }
-            if (any_of_workgroup(!finite)) {  // from the first key on, as if there were no such tiles
-                k_at -= (col0 - first_key) * p.k_stride_s;
-                v_at -= (col0 - first_key) * p.v_stride_s;
-                col0 = first_key;
-                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                        m[r * ROWS + i] = MAX_INIT;
-                        l[r * ROWS + i] = 0.0;
-                    }
-                    [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                        O_[r * VALUE_TILES + d] = MatC(0.0);
-                    }
-                }
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch_k(k_at, i, last - first_key);
-                    next_v[i] = fetch_v(v_at, i, last - first_key);
-                }
-            }
-        }
+#include "fwd_steady_end.glsl"
 #endif
     }
 
