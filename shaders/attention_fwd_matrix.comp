@@ -18,7 +18,7 @@
 // operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
 //
 // With F32X2, q, k, v and o are f32, and matrices are of float16, two for each
-// operand: lib/fwd_matrix_f32x2.glsl has the algorithm and its errors, which are those of
+// operand: lib/fwd_f32x2.glsl says what differs then, and the errors, which are those of
 // float32 arithmetic.
 //
 // With FEATURES, scores, weights and sums are what lib/features.glsl makes of them,
@@ -105,11 +105,7 @@ void put_float(const uint at, const float x) {
     o32[at] = x;
 }
 
-#ifdef F32X2
-#include "lib/fwd_matrix_f32x2.glsl"
-#else
 #include "lib/fwd_matrix.glsl"
-#endif
 
 void main() {
     forward();

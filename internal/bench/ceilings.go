@@ -143,7 +143,7 @@ func PeakOf(list []Ceiling, matrices bool, t dtype.DType) Peak {
 	if matrices {
 		p.Name = "matrix " + t.Short()
 	}
-	if p.Name == "matrix f32" { // shaders/lib/fwd_matrix_f32x2.glsl
+	if p.Name == "matrix f32" { // shaders/lib/fwd_f32x2.glsl
 		p.Name, p.Note = "matrix f16", "divided by 3: a product of float32 is three of float16"
 		p.FLOPs = find(p.Name) / 3
 		return p

@@ -19,7 +19,7 @@
 
 const uint TOP = 14;
 const uint FLOAT_BIAS = 127;   // exponent bits of 1.0
-const uint MIN_EXPONENT = 30;  // exponent bits of 2^-97; fold_values in lib/tile_f32x2.glsl stays a normal number
+const uint MIN_EXPONENT = 30;  // exponent bits of 2^-97; fold_values in lib/fwd_f32x2.glsl stays a normal number
 
 // Eight consecutive elements.
 struct Elems8 {

@@ -14,13 +14,14 @@
 //
 // Rescaling is lazy, as in FlashAttention-4 (arXiv:2603.05451): O and l stay
 // relative to an old maximum m until a row grows by more than 2^8. P is then
-// at most 256, and the final division cancels the difference.
+// at most 256, and the final division cancels the difference. With STEADY, for
+// bfloat16, it is lazier still (lib/steady.glsl).
 //
-// With STEADY, for bfloat16, tiles without a mask are walked relative to the maximum of each
-// row's first MAT_N scores: weights have the exponents of float32, and are as exact relative to
-// an old maximum as to the row's. Nothing branches in a tile then, and the compiler puts
-// exponentials between products. Where a weight, l or O overflows, which takes a score that is
-// greater than those by about 100 in base 2, the workgroup begins again and does as above.
+// With F32X2 tensors are float32, and a product is several (lib/fwd_f32x2.glsl).
+//
+// forward() is one function, and files with parts of it are included where they
+// belong: as functions of arrays of matrices they would cost registers, and on
+// NVIDIA spill them (550 bytes).
 #ifndef LIB_FWD_MATRIX_GLSL
 #define LIB_FWD_MATRIX_GLSL
 
@@ -28,7 +29,11 @@
 #include "mask.glsl"
 #include "order.glsl"
 #include "split_kv.glsl"
+#ifdef F32X2
+#include "tile_f32x2.glsl"
+#else
 #include "tile.glsl"
+#endif
 #include "scores.glsl"
 #include "key_range.glsl"
 #include "store_float.glsl"
@@ -39,6 +44,23 @@ const bool LOGITS = SOFTCAP || ALIBI || BIAS;
 #endif
 
 const float RESCALE_THRESHOLD = 8.0;
+
+#ifdef F32X2
+#include "fwd_f32x2.glsl"
+#else
+const float HEADROOM = 0.0;
+
+// Where lib/fwd_f32x2.glsl differs: element_index(), what makes S base-2 logits, of a tile
+// and of a row; what O and l are relative to once `top` is a row's maximum; m, l and what
+// O is multiplied by in the end.
+#define PLACE place
+#define TILE_SCALE args.plain.scale_log2
+#define ROW_SCALE(r, i) p.scale_log2
+#define BASE_OF(top) top
+#define PLAIN_M(m) m
+#define PLAIN_L(l) l
+#define OUT_SCALE(l) inverse_sum(l)
+#endif
 
 #if defined(ELEM_BF16) && !defined(FEATURES)  // a key mask or a bias may hide the first scores of a row
 #define STEADY
@@ -59,7 +81,9 @@ void forward() {
     if (!block.exists) {
         return;
     }
+#ifndef F32X2
     const MatC place = element_index();
+#endif
 #endif
     const int first_key = share_first(work.split, block_keys(block_row));
     const int end_key = share_end(work.split, block_keys(block_row));
@@ -72,8 +96,8 @@ void forward() {
 #endif
     uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
     uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
-    uvec4 next_k[COPIES];
-    uvec4 next_v[COPIES];
+    COPY next_k[COPIES];
+    COPY next_v[COPIES];
     if (PREFETCH && KEYS_FIRST) {
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
             next_k[i] = fetch_k(k_at, i, last - first_key);
@@ -81,6 +105,9 @@ void forward() {
         }
     }
 
+#ifdef F32X2
+#include "fwd_f32x2_q.glsl"
+#else
     MatA Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
     const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s;
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
@@ -107,6 +134,7 @@ void forward() {
             O_[r * VALUE_TILES + d] = MatC(0.0);
         }
     }
+#endif
 
     if (PREFETCH && !KEYS_FIRST) {
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -128,41 +156,7 @@ void forward() {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
         [[dont_unroll]] for (; col0 < (MASKED ? end_key : phase0_end); col0 += int(BLOCK_N)) {
-            if (!PREFETCH) {
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
-                    next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
-                }
-            }
-#ifdef FEATURES
-            if (hides_values()) {
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_v[i] = keep_if(shows(block, col0, i), next_v[i]);
-                }
-            }
-#endif
-            barrier();  // the tile before is read
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                put_kv(i, next_k[i], next_v[i]);
-#ifdef FEATURES
-                put_shown(block, col0, i);
-#endif
-            }
-#ifdef FEATURES
-            fill_kept(block, block_row, col0);
-#endif
-            barrier();  // tile written before it is read
-            k_at += BLOCK_N * p.k_stride_s;
-            v_at += BLOCK_N * p.v_stride_s;
-            if (PREFETCH) {
-                // Past the end, the last key again: a wasted load is cheaper than a branch.
-                const uint rest = uint(max(int(last) - col0 - int(BLOCK_N), 0));
-                const uint back = col0 + BLOCK_N > last ? BLOCK_N : 0;
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch_k(k_at - back * p.k_stride_s, i, rest);
-                    next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
-                }
-            }
+#include "fwd_next_tile.glsl"
 #ifdef FEATURES
             if (MASKED && no_row_sees(row0, col0)) {
                 continue;  // the loop's barriers are still met
@@ -173,6 +167,9 @@ void forward() {
             }
 #endif
 
+#ifdef F32X2
+#include "fwd_f32x2_scores.glsl"
+#else
             Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
@@ -189,8 +186,11 @@ void forward() {
             }
 #ifdef FEATURES
             const bool cut = MASKED && !all_rows_see(row0, col0);
+#endif
+#endif
+#ifdef FEATURES
             if (LOGITS || KEY_MASK || cut) {
-                score_tile(S, block, place, args.plain.scale_log2, row0, col0, cut);
+                score_tile(S, block, PLACE, TILE_SCALE, row0, col0, cut);
             }
 #else
             if (MASKED && col0 + int(BLOCK_N) > visible_keys(row0)) {  // not if all rows see the tile
@@ -202,12 +202,15 @@ void forward() {
             if (MASKED)
 #endif
             {
-                MatC t[ROW_TILES];  // maxima of this invocation's scores
+                MatC t[ROW_TILES];  // maxima of this invocation's logits
                 bool grew = false;
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                        t[r][i] = row_top(S, r, i) * p.scale_log2;
-                        grew = grew || t[r][i] > m[r * ROWS + i] + RESCALE_THRESHOLD;
+#if defined(F32X2) && !defined(FEATURES)
+                        SET_FOLD(r, i);
+#endif
+                        t[r][i] = row_top(S, r, i) * ROW_SCALE(r, i);
+                        grew = grew || t[r][i] > m[r * ROWS + i] + (HEADROOM + RESCALE_THRESHOLD);
                     }
                 }
                 // The test needs no reduction: a row grew where one of its elements did.
@@ -215,7 +218,7 @@ void forward() {
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         const MatC top = reduce(t[r], false);
                         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                            const float m_new = max(m[r * ROWS + i], top[i]);
+                            const float m_new = max(m[r * ROWS + i], BASE_OF(top[i]));
                             const float alpha = exp2(m[r * ROWS + i] - m_new);
                             m[r * ROWS + i] = m_new;
                             l[r * ROWS + i] *= alpha;
@@ -229,6 +232,9 @@ void forward() {
                 }
             }
 
+#ifdef F32X2
+#include "fwd_f32x2_values.glsl"
+#else
             // The weights of a column of matrices right before their products, which
             // overlap with the next column's exponentials.
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
@@ -254,71 +260,14 @@ void forward() {
                     }
                 }
             }
+#endif
         }
 #ifdef STEADY
 #include "fwd_steady_end.glsl"
 #endif
     }
 
-    const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
-    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + (out_row + block_row) * p.o_stride_s;
-    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + (out_row + block_row) * p.lse_stride_s;
-    const MatC index = element_index();
-    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-        MatC sum;
-        [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            sum[i] = l[r * ROWS + i];
-        }
-        sum = reduce(sum, true);
-        [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
-#ifdef FEATURES
-            float row_m = m[r * ROWS + i];
-            float row_l = sum[i];
-            const float inverse = finish_row(block, row_m, row_l);
-            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
-                put_lse(lse_base + row * p.lse_stride_s, row_m, row_l);
-            }
-#else
-            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
-                put_lse(lse_base + row * p.lse_stride_s, m[r * ROWS + i], sum[i]);
-            }
-            const float inverse = SPLIT_KV ? 1.0 : inverse_sum(sum[i]);
-#endif
-            [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
-                    O_[r * VALUE_TILES + d][e] *= inverse;
-                }
-            }
-        }
-    }
-    if (SPLIT_KV) {
-        [[unroll]] for (uint stage = 0; stage < FLOAT_STAGES; stage++) {
-            barrier();  // the last key tile, or the columns before, are read
-            [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
-                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    if (stage * FLOAT_TILES + e < VALUE_TILES) {
-                        coopMatStore(O_[r * VALUE_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
-                                     gl_CooperativeMatrixLayoutRowMajor);
-                    }
-                }
-            }
-            store_floats(o_base, block_row, stage * FLOAT_TILES);
-        }
-        return;
-    }
-    [[unroll]] for (uint stage = 0; stage < VALUE_STAGES; stage++) {
-        barrier();  // the last key tile, or the columns before, are read
-        [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                if (stage * STAGE_TILES + e < VALUE_TILES) {
-                    coopMatStore(to_left(O_[r * VALUE_TILES + stage * STAGE_TILES + e], false), tile,
-                                 stage_at(subgroup_row + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
-        }
-        store_o(o_base, block_row, stage * STAGE_TILES);
-    }
+#include "fwd_finish.glsl"
 }
 
 #endif

@@ -5,6 +5,7 @@
 // col0, first_key and full_end. It defines phase0_end, up to which key the walk is steady, and
 // makes m the maxima of each row's first MAT_N scores. The tile stays where it is: the loop copies
 // it once more.
+
     const int phase0_end = steady_end(first_key, full_end);
     if (SPLIT_LOOP && col0 < phase0_end) {
         if (!PREFETCH) {

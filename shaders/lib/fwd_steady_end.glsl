@@ -3,6 +3,7 @@
 //
 // It expects MASKED, phase0_end, first_key and all that the loop changes: where a weight, l or O
 // has overflowed, that is as before the first key, so that the next phase has all tiles.
+
         if (!MASKED && first_key < phase0_end) {
             bool finite = true;
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {

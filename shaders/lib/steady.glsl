@@ -1,4 +1,13 @@
-// steady: what a walk relative to a maximum that stays needs, see lib/fwd_matrix.glsl.
+// steady: a walk over keys relative to a maximum that stays, for bfloat16 (lib/fwd_matrix.glsl,
+// STEADY).
+//
+// Tiles without a mask are walked relative to the maximum of each row's first MAT_N scores:
+// weights have the exponents of float32, and are as exact relative to an old maximum as to the
+// row's. Nothing branches in a tile then, and the compiler puts exponentials between products.
+// Where a weight, l or O overflows, which takes a score that is greater than those by about 100
+// in base 2, the workgroup begins again and walks as it does with a mask.
+//
+// The maxima are found in lib/fwd_steady_begin.glsl, overflows in lib/fwd_steady_end.glsl.
 //
 // The includer includes lib/tile.glsl and lib/rows.glsl.
 #ifndef LIB_STEADY_GLSL

@@ -36,6 +36,11 @@ const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SI
 const uint TILE_SIZE = 2 * BLOCK_N * LD;
 shared uvec4 tile[TILE_SIZE];
 
+// Where lib/tile_f32x2.glsl differs: what a copy is; AND(x), an argument that only its
+// functions have.
+#define COPY uvec4
+#define AND(x)
+
 // fetch_k returns copy number i of the key tile whose first key starts at
 // base. Rows beyond `last` read row `last`.
 uvec4 fetch_k(const uint base, const uint i, const uint last) {

@@ -1,6 +1,6 @@
 // tile_bwd_f32x2: lib/tile_bwd.glsl for float32 tensors on matrices of float16, with
 // the errors of float32. The same functions, by the arithmetic of
-// lib/fwd_matrix_f32x2.glsl: every operand is two float16, hi + lo (lib/f32x2.glsl),
+// lib/fwd_f32x2.glsl: every operand is two float16, hi + lo (lib/f32x2.glsl),
 // and a product is three, hi*hi + (hi*lo + lo*hi). Who calls them is lib/bwd_dkv_matrix.glsl
 // or lib/bwd_dq_matrix.glsl; the argument that only these functions have is an exponent,
 // or the largest magnitudes that it follows from.

@@ -1,5 +1,5 @@
 // tile_f32x2: the way of float32 K and V from memory through shared memory into
-// the matrices of the float32 forward kernels (lib/fwd_matrix_f32x2.glsl).
+// the matrices of the float32 forward kernels (lib/fwd_f32x2.glsl).
 //
 // Shared memory holds rows of float16 parts (lib/f32x2.glsl), in blocks of
 // BLOCK_N rows:
@@ -24,6 +24,10 @@ const uint V_LO = 3 * BLOCK_N * LD;
 
 const uint TILE_SIZE = 4 * BLOCK_N * LD;
 shared uvec4 tile[TILE_SIZE];
+
+// As in lib/tile.glsl: what a copy is, and an argument that only this file's functions have.
+#define COPY Elems8
+#define AND(x) , x
 
 // fetches is copies for columns that are in K too, fetches_value for those in V.
 bool fetches(const uint i) {

@@ -35,15 +35,15 @@ type Mutant struct {
 type Edit struct{ File, Old, New string }
 
 const (
-	tileBefore  = "barrier();  // the tile before is read; tile_tops written before it is read"
-	shareTops   = "            share_tops(k_top, v_top);\n            " + tileBefore + "\n"
-	lateTops    = "            " + tileBefore + "\n            share_tops(k_top, v_top);\n"
+	shareTops   = "            share_tops(k_top, v_top);\n"
+	exponents   = "            const uvec2 exponents = tile_exponents();\n"
 	allLanes    = "for (uint lanes = 1; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {"
 	evenLanes   = "for (uint lanes = 2; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {"
 	byShuffle   = "tops = max(tops, unpackFloat2x16(subgroupShuffleXor(packFloat2x16(tops), lanes)));"
 	shuffle     = "#extension GL_KHR_shader_subgroup_shuffle : require\n"
 	arithmetic  = "#extension GL_KHR_shader_subgroup_arithmetic : require\n"
 	ofIntegers  = "tops = f16vec2(subgroupMax(uvec2(tops)));"
+	nextTile    = "#include \"fwd_next_tile.glsl\"\n"
 	zeroColumns = "        tile[at] = k;\n        tile[at + BLOCK_N * LD] = v;\n"
 	leftColumns = "        if (copies_dim(copy_col(i))) {\n            tile[at] = k;\n        }\n        tile[at + BLOCK_N * LD] = v;\n"
 	selects     = "next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents\n" +
@@ -58,13 +58,13 @@ func All() []Mutant {
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
 			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat", Loose: true,
-			Edits:  append([]Edit{{"lib/fwd_matrix_f32x2.glsl", selects, branch}}, integerMax...),
+			Edits:  append([]Edit{{"lib/fwd_f32x2_tops.glsl", selects, branch}}, integerMax...),
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
 			Name: "late-tops", What: "no barrier between the exponents of a tile and those who read them",
 			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat",
-			Edits: []Edit{{"lib/fwd_matrix_f32x2.glsl", shareTops, lateTops}},
+			Edits: []Edit{{"lib/fwd_f32x2_tops.glsl", shareTops, ""}, {"lib/fwd_next_tile.glsl", exponents, shareTops + exponents}},
 		},
 		{
 			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
@@ -147,8 +147,7 @@ func Experiments() []Mutant {
 	}
 	// Without the memory barrier the compiler would load operands once for all tiles.
 	staging := []Edit{
-		{"lib/fwd_matrix.glsl", "            if (!PREFETCH) {\n", "            if (col0 != first_key) {\nsubgroupMemoryBarrierShared();\n} else {\n            if (!PREFETCH) {\n"},
-		{"lib/fwd_matrix.glsl", "#ifdef FEATURES\n            if (MASKED && no_row_sees", "}\n#ifdef FEATURES\n            if (MASKED && no_row_sees"},
+		{"lib/fwd_matrix.glsl", nextTile, "            if (col0 != first_key) {\nsubgroupMemoryBarrierShared();\n} else {\n" + nextTile + "}\n"},
 	}
 	list := []Mutant{
 		{Name: "without-softmax", What: "weights are the scores: no maxima, exponentials, sums", Edits: softmax},

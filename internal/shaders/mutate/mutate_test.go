@@ -2,6 +2,7 @@ package mutate
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,10 +10,10 @@ import (
 	"github.com/flashvk/flashvk/shaders"
 )
 
-// TestAll says that the texts of all mutants still apply, and each has modules.
+// TestAll says that the texts of all mutants and experiments still apply, and each has modules.
 func TestAll(t *testing.T) {
 	names := map[string]bool{}
-	for _, m := range All() {
+	for _, m := range slices.Concat(All(), Experiments()) {
 		if names[m.Name] || m.Name == "" || m.What == "" || m.Kernel == "" || len(m.Edits) == 0 {
 			t.Errorf("%+v: a name twice, or a field is empty", m)
 		}

@@ -1,0 +1,44 @@
+// fwd_f32x2_scores: S of a key tile (lib/fwd_f32x2.glsl), and the factors that make its rows
+// base-2 logits. A part of the body of forward() in lib/fwd_matrix.glsl.
+//
+// It expects Q_hi, Q_lo, row_exponent and scale_mantissa (lib/fwd_f32x2_q.glsl), exponents, and
+// the tile in shared memory. It defines S and fold; with FEATURES cut, and where there are
+// LOGITS S is base-2 logits then. Without FEATURES lib/fwd_matrix.glsl sets fold, by SET_FOLD.
+
+            Scores S;
+            [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
+                MatC small[ROW_TILES];  // hi*lo + lo*hi
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    S.at[r * COL_TILES + n] = MatC(0.0);
+                    small[r] = MatC(0.0);
+                }
+                [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                    fence(d);
+                    MatB hi;  // K^T: a row-major tile of K read by columns
+                    MatB lo;
+                    const uint at = n * MAT_N * LD + d * (MAT_N / 8);
+                    coopMatLoad(hi, tile, K_HI + at, LD, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(lo, tile, K_LO + at, LD, gl_CooperativeMatrixLayoutColumnMajor);
+                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                        S.at[r * COL_TILES + n] = coopMatMulAdd(Q_hi[r * DIM_TILES + d], hi, S.at[r * COL_TILES + n]);
+                        small[r] = coopMatMulAdd(Q_hi[r * DIM_TILES + d], lo, small[r]);
+                        small[r] = coopMatMulAdd(Q_lo[r * DIM_TILES + d], hi, small[r]);
+                    }
+                }
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    S.at[r * COL_TILES + n] += small[r];
+                }
+            }
+            float fold[ROW_TILES * ROWS];  // base-2 logits = S * fold
+#ifdef FEATURES
+            const bool cut = MASKED && !all_rows_see(row0, col0);
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    SET_FOLD(r, i);
+                    if (LOGITS) {
+                        fold_row(S, r, i, fold[r * ROWS + i]);
+                        fold[r * ROWS + i] = 1.0;
+                    }
+                }
+            }
+#endif
