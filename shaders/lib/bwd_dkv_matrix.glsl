@@ -20,6 +20,8 @@
 //
 // With F32X2, tensors are float32 and the arithmetic is lib/tile_bwd_f32x2.glsl's.
 //
+// With WITH_DQ it is the walk of lib/bwd_fused_matrix.glsl, which computes dQ from dX^T beside.
+//
 // The includer includes lib/bwd_matrix_constants.glsl and lib/rows.glsl, and declares
 // `rows`, see attention_bwd_delta.comp.
 #ifndef LIB_BWD_DKV_MATRIX_GLSL
@@ -27,6 +29,7 @@
 
 #include "softmax.glsl"
 #include "mask.glsl"
+#include "no_row.glsl"
 #ifdef F32X2
 #include "tile_bwd_f32x2.glsl"
 #else
@@ -43,14 +46,23 @@ const bool LOGITS = true;
 
 shared vec2 stats[STREAM];  // lse2 and Delta of the rows of the tile
 
-// The lse2 of rows past the last one: no score reaches it, so their weights are 0.
-const float NO_ROW = 1.7e38;  // about FLT_MAX/2
-
+#ifdef WITH_DQ
+#define SKIPS_ROWS CAUSAL && !ONE_BLOCK  // dQ of all rows is written, if not otherwise
+// backward_block adds up the gradients of one block. The first of a share finds nothing
+// in memory.
+void backward_block(const uint block, const bool first) {
+#else
+#define SKIPS_ROWS CAUSAL
 void backward_dkv() {
+#endif
     const uint tid = gl_LocalInvocationIndex;
     const uint kv_head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
-    const uint col0 = gl_WorkGroupID.x * BLOCK_M;                    // first key of the block
+#ifdef WITH_DQ
+    const uint col0 = block * BLOCK_M;                               // first key of the block
+#else
+    const uint col0 = gl_WorkGroupID.x * BLOCK_M;
+#endif
     const int key0 = int(col0 + gl_SubgroupID * SUBGROUP_ROWS);      // of the subgroup
 #ifdef FEATURES
     const uint first_row = enter_keys(batch, col0, BLOCK_M);
@@ -62,7 +74,12 @@ void backward_dkv() {
     const uint last_row = p.seq_q - 1;
 
     Own K_, V_;
+#ifdef WITH_DQ
+    load_keys(K_, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, last_key,
+              max(visible_keys(int(last_row)) - int(col0), 0) - 1);
+#else
     load_own(K_, TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, last_key);
+#endif
     load_own(V_, TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, last_key);
     Gradient dK_, dV_;
     [[unroll]] for (uint i = 0; i < ROW_TILES * WIDE_TILES; i++) {
@@ -88,7 +105,7 @@ void backward_dkv() {
 #else
     // Rows from the first that sees the first key on, in whole tiles; from full_row on
     // all rows see all keys of the block.
-    const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / STREAM * STREAM : 0;
+    const uint first_row = SKIPS_ROWS ? uint(max(int(col0) - p.causal_shift, 0)) / STREAM * STREAM : 0;
     const uint full_row = CAUSAL ? uint(max(int(col0 + BLOCK_M) - 1 - p.causal_shift, 0) + int(STREAM) - 1) / STREAM * STREAM : 0;
 #define HEADS p.heads_per_kv
 #endif
@@ -98,6 +115,10 @@ void backward_dkv() {
         const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
         const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
         const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
+#ifdef WITH_DQ
+        const uint dq_base = p.dq_offset + batch * p.dq_stride_b + head * p.dq_stride_h;
+        const uint part_base = dq_base + gl_WorkGroupID.x * p.dq_stride_s;
+#endif
         COPY next_q[COPIES];
         COPY next_do[COPIES];
         if (PREFETCH) {
@@ -165,6 +186,9 @@ void backward_dkv() {
                     continue;  // as below
                 }
                 const bool cut = row_end > int(p.seq_q) || key_end > visible_keys(int(row0)) || key0 < visible_from(row_end - 1);
+#elif defined(WITH_DQ)
+                OwnDQ dQ;  // loaded early: it comes from far
+                load_dq(dQ, part_base + row0 * PART_LD, first);
 #else
                 if (MASKED && key0 >= visible_keys(int(row0 + STREAM) - 1)) {
                     continue;  // no row of the tile sees a key of this subgroup; the loop's barriers are still met
@@ -218,10 +242,24 @@ void backward_dkv() {
                         }
                         set_left(P_, r, weight AND(weight_tops()));
                         set_left(dX_, r, dX AND(row_tops(dX)));
+#ifdef WITH_DQ
+                        coopMatStore(dX_.at[r], exchange, (gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M) * EXCHANGE_LD + n * (MAT_N / 8),
+                                     EXCHANGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+#endif
                     }
                     accumulate(dV_, P_, STREAM + n * MAT_N AND(exponents.y));
                     accumulate(dK_, dX_, n * MAT_N AND(exponents.x));
                 }
+#ifdef WITH_DQ
+
+                barrier();  // exchange written before it is read, and tile read before put_dq_tile
+                add_dq(dQ);
+                if (ONE_BLOCK) {
+                    put_dq_tile(dQ, dq_base + row0 * p.dq_stride_s, last_row - row0);
+                } else {
+                    store_dq(dQ, part_base + row0 * PART_LD);
+                }
+#endif
             }
         }
     }

@@ -30,6 +30,7 @@
 #include "tile_bwd.glsl"
 #endif
 #ifdef STORE
+#include "no_row.glsl"
 #include "two.glsl"
 #include "pages.glsl"
 #include "store_weights.glsl"
@@ -42,11 +43,6 @@ const bool LOGITS = true;
 #include "dropout.glsl"
 #include "feature_keys.glsl"
 #include "feature_gradients.glsl"
-#endif
-
-#ifdef STORE
-// The lse2 of rows past the last one: no score reaches it, so their weights are 0.
-const float NO_ROW = 1.7e38;  // about FLT_MAX/2
 #endif
 
 void backward_dq() {
