@@ -47,21 +47,11 @@ const bool LOGITS = true;
 
 void backward_dq() {
 #ifdef STORE
-    const uint number = gl_WorkGroupID.z * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    if (number >= p.heads) {
-        return;
-    }
-    const uint head_number = p.first_head + number / p.members * p.heads_per_kv + number % p.members;
-    const uint batch = head_number / p.num_heads;
-    const uint head = head_number % p.num_heads;
-    const uint block_number = CAUSAL ? gl_NumWorkGroups.y - 1 - gl_WorkGroupID.y : gl_WorkGroupID.y;
-    const uint block_row = block_number * BLOCK_M;
+#include "bwd_stored_work.glsl"
 #else
     const uint head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
-#endif
     const uint kv_head = head / p.heads_per_kv;
-#ifndef STORE
     // The last rows see most keys under a causal mask: they come first.
     const uint block_row = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
 #endif
@@ -186,8 +176,7 @@ void backward_dq() {
                 continue;  // as below
             }
             const bool cut = !all_rows_see(row0, col0);
-#else
-#ifdef STORE
+#elif defined(STORE)
             const uint weights_page = p.pages_offset + (first_page + col0 / BLOCK_M) * 2 * PAGE8;
             const uint page_col = col0 % BLOCK_M;
             if (MASKED && col0 >= subgroup_end) {
@@ -201,7 +190,6 @@ void backward_dq() {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
 #endif
-#endif
 
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 Weights S, dP;
@@ -211,15 +199,12 @@ void backward_dq() {
                 }
                 product(S, Q_, n * MAT_N AND(exponents.x));
                 product(dP, dO_, STREAM + n * MAT_N AND(exponents.y));
-                Left dX_;
 #ifdef STORE
-                Left P_;
-#endif
+#include "bwd_stored_weights.glsl"
+#else
+                Left dX_;
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     MatC dX;
-#ifdef STORE
-                    MatC weight;
-#endif
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         const uint row = r * ROWS + i / ROW_RUN;
 #ifdef FEATURES
@@ -229,15 +214,6 @@ void backward_dq() {
                         const int key = col0 + int(col);
                         const bool seen = (!cut || in_window(seen_row, key)) && (!KEY_MASK || shown[col] != 0);
                         dX[i] = weigh(block, S.at[r][i], dP.at[r][i], vec2(lse2[row], delta[row]), seen_row, key, seen, is_kept(own_row, col)).dX;
-#elif defined(STORE)
-                        weight[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row]));
-                        dX[i] = weight[i] * (dP.at[r][i] - delta[row]);
-                        if (MASKED) {
-                            const uint at = uint(place[i]);
-                            const bool seen = col0 + int(n * MAT_N + at % MAT_N) < visible_keys(row0 + int(r * MAT_M + at / MAT_N));
-                            weight[i] = seen ? weight[i] : 0.0;
-                            dX[i] = seen ? dX[i] : 0.0;
-                        }
 #else
                         dX[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row])) * (dP.at[r][i] - delta[row]);
                         if (MASKED) {
@@ -248,18 +224,6 @@ void backward_dq() {
 #endif
                     }
                     set_left(dX_, r, dX AND(row_tops(dX)));
-#ifdef STORE
-                    set_left(P_, r, weight);
-                    if (FRAGMENTS) {
-                        put_fragment(P_words, r, n, P_.at[r], weights_page, page_col);
-                        put_fragment(dX_words, r, n, dX_.at[r], weights_page + PAGE8, page_col);
-                    }
-#endif
-                }
-#ifdef STORE
-                if (!FRAGMENTS) {
-                    put_matrices(P_, weights_page, page_col, n);
-                    put_matrices(dX_, weights_page + PAGE8, page_col, n);
                 }
 #endif
                 accumulate(dQ_, dX_, n * MAT_N AND(exponents.x));
