@@ -141,15 +141,7 @@ void backward_dq() {
                 }
             }
 #endif
-#ifdef F32X2
-            float first_top = 0.0;
-            float second_top = 0.0;
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                first_top = max(first_top, largest(next_k[i]));
-                second_top = max(second_top, largest(next_v[i]));
-            }
-            share_tops(first_top, second_top);
-#endif
+            SHARE_TOPS(next_k, next_v)
             barrier();  // the tile before is read; with F32X2, tile_tops written before it is read
 #ifdef F32X2
             const uvec2 exponents = tile_exponents();

@@ -32,9 +32,11 @@ const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SI
 shared uvec4 tile[2 * STREAM * LD];
 
 // Where lib/tile_bwd_f32x2.glsl differs: what a copy is; AND(x), an argument that only its
-// functions have; set_left, which makes x row r of left matrices.
+// functions have; set_left, which makes x row r of left matrices; SHARE_TOPS(first, second), which
+// shares the exponents of a tile of whose tensors these are the copies.
 #define COPY uvec4
 #define AND(x)
+#define SHARE_TOPS(first, second)
 #define set_left(left, r, x) left.at[r] = to_left(x, true)
 
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.

@@ -41,10 +41,18 @@ shared uvec4 tile[TILE_SIZE];
 #include "tile_tops.glsl"
 #include "float_tile.glsl"
 
-// As in lib/tile_bwd.glsl: what a copy is, and an argument that only this file's
-// functions have.
+// As in lib/tile_bwd.glsl: what a copy is, an argument that only this file's
+// functions have, and the exponents of a tile, before a barrier.
 #define COPY Elems8
 #define AND(x) , x
+#define SHARE_TOPS(first, second)                         \
+    float first_top = 0.0;                                \
+    float second_top = 0.0;                               \
+    [[unroll]] for (uint i = 0; i < COPIES; i++) {        \
+        first_top = max(first_top, largest(first[i]));    \
+        second_top = max(second_top, largest(second[i])); \
+    }                                                     \
+    share_tops(first_top, second_top);
 
 // load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
 Elems8 load_tensor(const uint tensor, const uint i) {
