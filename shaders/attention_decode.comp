@@ -61,9 +61,7 @@ layout(local_size_x_id = 0) in;
 #else
 #include "lib/decode_cache16.glsl"
 #endif
-#if defined(MATRIX) && defined(CACHE8)
-#include "lib/decode_matrix8.glsl"
-#elif defined(MATRIX)
+#ifdef MATRIX
 #include "lib/decode_matrix.glsl"
 #else
 #include "lib/decode_keys.glsl"

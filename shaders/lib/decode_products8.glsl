@@ -1,0 +1,93 @@
+// decode_products8: what lib/decode_matrix.glsl does with keys and values of 8 bits, on matrices of
+// float16; the names are those of lib/decode_products16.glsl. Tiles may have twice as many keys, as
+// these have half the bytes.
+#ifndef LIB_DECODE_PRODUCTS8_GLSL
+#define LIB_DECODE_PRODUCTS8_GLSL
+
+#include "decode_no_ahead.glsl"
+#include "decode_operands.glsl"
+
+#define AHEAD const
+#define TILE_KEYS k
+#define TILE_VALUES v
+#define PAGES uvec4
+
+const uint EACH = HALVES * 4;
+#define SCORES ROW_TILES * 2 * EACH
+#define SCORE_MATRICES ROW_TILES * HALVES
+#define WEIGHT_MATRICES ROW_TILES * HALVES
+
+#define FIRST_SHARED
+#define FIRST_LOADED                                      \
+    Keys k;                                               \
+    Values v;                                             \
+    uvec4 next_pages = uvec4(part.cache);                 \
+    if (tile < end) {                                     \
+        const uvec4 pages = pages_of(part, tile);         \
+        load_keys(part, tile, pages, k);                  \
+        load_values(part, tile, pages, v);                \
+        if (PAGE_SIZE > 0 && tile + step < end) {         \
+            next_pages = pages_of(part, tile + step);     \
+        }                                                 \
+    }                                                     \
+    share_q(part);
+#define ROW_SCALES float scale[ROW_TILES * 2];
+#define SET_ROW_SCALE(i) scale[i] = row_scale(i * 8 + lane_g()) * SCORE_SCALE(part);
+
+#define FOR_HALVES [[unroll]] for (uint h = 0; h < HALVES; h++)
+
+#define SET_KEYS(b, n, e)                                                     \
+    [[unroll]] for (uint i = 0; i < 2; i++) {                                 \
+        const uint word = k.at[(2 * h + i) * K_LOADS + n][e];                 \
+        const uvec2 x = operands(word, key_scale(k, 2 * h + i, n));           \
+        set_right(b, 2 * i, x.x);                                             \
+        set_right(b, 2 * i + 1, x.y);                                         \
+    }
+
+#define SCORES_OF(r, e) s[HALVES * r + h]
+
+// MATRIX_OF(i) is which matrix of scores, or of weights, has score i of a lane, and ELEMENT_OF(i) which
+// of the lane's elements of it that is.
+#define MATRIX_OF(i) (i / (2 * EACH) * HALVES + i % EACH / 4)
+#define ELEMENT_OF(i) (i / EACH % 2 * 4 + i % 4)
+
+#define SET_SCORE(i) x[i] = s[MATRIX_OF(i)][ELEMENT_OF(i)] * scale[i / EACH];
+
+#define HIDE_VALUES
+
+#define TOP(i) top[i]
+#define FIND_ABOVE                                                \
+    float top[ROW_TILES * 2];                                     \
+    [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {         \
+        top[i] = x[EACH * i];                                     \
+        [[unroll]] for (uint j = 1; j < EACH; j++) {              \
+            top[i] = max(top[i], x[EACH * i + j]);                \
+        }                                                         \
+        above = above || top[i] > sums.m[i] + SLACK;              \
+    }
+#define OWN_TOP(i)
+
+#define SET_WEIGHTS                                                                          \
+    [[unroll]] for (uint i = 0; i < ROW_TILES * 2 * EACH; i += 2) {                          \
+        const vec2 y = exp2(vec2(x[i], x[i + 1]) - sums.m[i / EACH]);                        \
+        sums.l[i / EACH] += y.x + y.y;                                                       \
+        set_left(w[MATRIX_OF(i)], ELEMENT_OF(i) / 2, packFloat2x16(f16vec2(y)));             \
+    }
+#define WEIGHTS_OF(r) w[HALVES * r + h]
+
+#define VALUE_SCALES(n)                                   \
+    uint scales[EIGHTS];                                  \
+    [[unroll]] for (uint i = 0; i < EIGHTS; i++) {        \
+        scales[i] = value_scales(v, 2 * i, n);            \
+    }
+#define SET_VALUES(b, n, a)                                                                     \
+    [[unroll]] for (uint i = 0; i < 2; i++) {                                                   \
+        const uint first = v.at[(4 * h + 2 * i) * V_LOADS + n][a / 2];                          \
+        const uint second = v.at[(4 * h + 2 * i + 1) * V_LOADS + n][a / 2];                     \
+        const uint two = low_or_high(first, second, a % 2 == 1);                                \
+        const uvec2 x = operands(two, scales[2 * h + i]);                                       \
+        set_right(b, i, x.x);                                                                   \
+        set_right(b, 2 + i, x.y);                                                               \
+    }
+
+#endif
