@@ -1,7 +1,5 @@
 // decode_operands: how queries, keys and values become operands of matrices
-// (lib/decode_matrix.glsl), whose elements are where NVIDIA keeps them: element i of lane 4g + t,
-// of accumulators and left matrices, is that of row g + i/4*8 and column 2t + i%2 + i%4/2*8, and
-// right matrices are left ones with rows and columns exchanged. chips.AsksQuads asks the device.
+// (lib/decode_matrix.glsl), whose elements are where lib/quads.glsl says.
 //
 // Keys and values come from memory as they are, 16 bytes of a row to a lane, and become operands
 // without shared memory: which column of Q and K is which k of a product does not matter, as
@@ -30,12 +28,6 @@
 #define MatB coopmat<T, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 #define MatC coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 
-#ifdef ELEM_F16
-#define FROM_BITS(x) uint16BitsToHalf(uint16_t(x))
-#else
-#define FROM_BITS(x) uintBitsToBFloat16EXT(uint16_t(x))
-#endif
-
 const uint ROW_TILES = ROWS / 16;
 const uint COLUMN_PARTS = VALUE_DIM > 128 ? 2 : 1;
 const uint STRIPES = SUBGROUPS / COLUMN_PARTS;
@@ -53,13 +45,7 @@ struct Sums {
     MatC o[ROW_TILES * V_LOADS * 4];
 };
 
-uint lane_g() {
-    return gl_SubgroupInvocationID / 4;
-}
-
-uint lane_t() {
-    return gl_SubgroupInvocationID % 4;
-}
+#include "quads.glsl"
 
 uint column_part() {
     return gl_SubgroupID % COLUMN_PARTS;
@@ -71,23 +57,6 @@ uint stripe() {
 
 // q_rows has a lane's operands of Q: 16 bytes of row g, and of row g + 8, for each two products.
 shared uvec4 q_rows[ROW_TILES * K_LOADS * 2 * 32];
-
-// DEFINE_SET(Mat, set) makes `set(m, i, x)`: elements 2i and 2i+1 of m are the halves of x. As a
-// vector of float16 they stay in one register, which there is not of bfloat16.
-#ifdef CACHE8
-#define DEFINE_SET(Mat, set)                             \
-    void set(inout Mat m, const uint i, const uint x) {  \
-        const f16vec2 halves = unpackFloat2x16(x);       \
-        m[2 * i] = halves.x;                             \
-        m[2 * i + 1] = halves.y;                         \
-    }
-#else
-#define DEFINE_SET(Mat, set)                       \
-    void set(inout Mat m, const uint i, const uint x) {  \
-        m[2 * i] = FROM_BITS(x & 0xffffu);         \
-        m[2 * i + 1] = FROM_BITS(x >> 16);         \
-    }
-#endif
 
 DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)

@@ -1,12 +1,10 @@
 // direct_operands: Q, K and V from memory to operands of products, and where O is then
 // (attention_fwd_direct.comp).
 //
-// With QUADS elements of matrices are where NVIDIA keeps them: element i of lane 4g + t, of
-// accumulators and left matrices, is that of row g + i/4*8 and column 2t + i%2 + i%4/2*8, and right
-// matrices are left ones with rows and columns exchanged; chips.AsksQuads asks the device. Rows
-// come from memory as they are, 16 bytes to a lane, as in lib/decode_operands.glsl: which column of
-// Q and K is which k of a product does not matter, as long as both have the same, nor which column
-// of V is which of O, as long as it is known when O is written.
+// With QUADS elements of matrices are where lib/quads.glsl says. Rows come from memory as they are,
+// 16 bytes to a lane, as in lib/decode_operands.glsl: which column of Q and K is which k of a product
+// does not matter, as long as both have the same, nor which column of V is which of O, as long as it
+// is known when O is written.
 //
 //     a load of Q or K  lane 4g + t: columns 32*w + 8*t of row g, and of row g + 8: the words 0 and 1
 //                       for the product 2w, 2 and 3 for 2w + 1
@@ -27,26 +25,7 @@ const uint V_LOADS = (HEAD_DIM + 63) / 64;
 const uint DIM_TILES = QUADS ? 2 * K_LOADS : (HEAD_DIM + MAT_N - 1) / MAT_N;
 const uint VALUE_TILES = QUADS ? 4 * V_LOADS : DIM_TILES;
 
-uint lane_g() {
-    return gl_SubgroupInvocationID / 4;
-}
-
-uint lane_t() {
-    return gl_SubgroupInvocationID % 4;
-}
-
-#ifdef ELEM_F16
-#define FROM_BITS(x) uint16BitsToHalf(uint16_t(x))
-#else
-#define FROM_BITS(x) uintBitsToBFloat16EXT(uint16_t(x))
-#endif
-
-// DEFINE_SET(Mat, set) makes `set(m, i, x)`: elements 2i and 2i+1 of m are the halves of x.
-#define DEFINE_SET(Mat, set)                             \
-    void set(inout Mat m, const uint i, const uint x) {  \
-        m[2 * i] = FROM_BITS(x & 0xffffu);               \
-        m[2 * i + 1] = FROM_BITS(x >> 16);               \
-    }
+#include "quads.glsl"
 
 DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)
