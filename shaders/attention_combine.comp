@@ -34,14 +34,7 @@ layout(push_constant, scalar) uniform Params {
     uint seq_q;
     uint splits;
     uint first_batch;  // of the dispatch
-    uint o_offset;     // elements, like all that follow
-    uint o_stride_b;
-    uint o_stride_h;
-    uint o_stride_s;
-    uint lse_offset;
-    uint lse_stride_b;
-    uint lse_stride_h;
-    uint lse_stride_s;
+#include "lib/params_o_lse.glsl"
 } p;
 
 #include "lib/element.glsl"

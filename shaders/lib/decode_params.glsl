@@ -15,26 +15,8 @@ layout(push_constant, scalar) uniform Params {
     int window_left;
     float softcap_in;   // 2 / Softcap
     float softcap_out;  // log2(e) * Softcap
-    uint q_offset;
-    uint q_stride_b;
-    uint q_stride_h;
-    uint q_stride_s;
-    uint k_offset;
-    uint k_stride_b;  // from a page to the next, where there are pages
-    uint k_stride_h;
-    uint k_stride_s;
-    uint v_offset;
-    uint v_stride_b;
-    uint v_stride_h;
-    uint v_stride_s;
-    uint o_offset;
-    uint o_stride_b;
-    uint o_stride_h;
-    uint o_stride_s;
-    uint lse_offset;
-    uint lse_stride_b;
-    uint lse_stride_h;
-    uint lse_stride_s;
+#include "params_qkv.glsl"
+#include "params_o_lse.glsl"
     uint seq_lens_offset;
     uint block_table_offset;
     uint block_table_stride_b;

@@ -1,24 +1,16 @@
 // params_bwd: the push constants of the backward kernels that own dQ, or dK and dV.
-// One block for both, so that the host fills it in one place.
+// One block for both, so that the host fills it in one place (lib/params.glsl).
 //
-// With FEATURES they are args.plain, and p is a copy of the invocation's own, which
-// enter_block or enter_keys (lib/features.glsl) makes that of a block. The includer
-// then declares `const bool OWNS_KEYS`: dX and dV lie as keys do; else dX as rows do.
+// With FEATURES the includer declares `const bool OWNS_KEYS`: dX and dV lie as keys do; else dX
+// as rows do.
 //
 // With STORE there is no dV, and there are other words in its place.
-//
-// The includer needs GL_EXT_scalar_block_layout.
 #ifndef LIB_PARAMS_BWD_GLSL
 #define LIB_PARAMS_BWD_GLSL
 
-#ifdef FEATURES
-#include "feature_constants.glsl"
-#include "feature_params.glsl"
+#include "params.glsl"
 
-struct Plain {
-#else
-layout(push_constant, scalar) uniform Params {
-#endif
+BEGIN_PARAMS
     uint seq_q;
     uint seq_kv;
 #include "params_bwd_inputs.glsl"
@@ -44,18 +36,9 @@ layout(push_constant, scalar) uniform Params {
     uint dq_stride_h;
     uint dq_stride_s;
 #endif
-#ifndef FEATURES
-} p;
-#else
-};
+END_PARAMS
 
-layout(push_constant, scalar) uniform Params {
-    Plain plain;
-    Features features;
-} args;
-
-Plain p = args.plain;
-
+#ifdef FEATURES
 // num_heads returns the heads of Q: the dispatch has those of what the kernel owns.
 uint num_heads() {
     return OWNS_KEYS ? gl_NumWorkGroups.y * p.heads_per_kv : gl_NumWorkGroups.y;

@@ -1,22 +1,12 @@
 // params_bwd_heads: the push constants of backward kernels that take one head after
 // another of the (batch, num_heads) pairs, numbered batch * num_heads + head, and
-// write no gradient of Q, K or V.
-//
-// With FEATURES they are args.plain, and p is a copy of the invocation's own, which
-// lib/features.glsl makes that of a block.
-//
-// The includer needs GL_EXT_scalar_block_layout.
+// write no gradient of Q, K or V (lib/params.glsl).
 #ifndef LIB_PARAMS_BWD_HEADS_GLSL
 #define LIB_PARAMS_BWD_HEADS_GLSL
 
-#ifdef FEATURES
-#include "feature_constants.glsl"
-#include "feature_params.glsl"
+#include "params.glsl"
 
-struct Plain {
-#else
-layout(push_constant, scalar) uniform Params {
-#endif
+BEGIN_PARAMS
     uint seq_q;
     uint seq_kv;
     uint batches;
@@ -27,18 +17,9 @@ layout(push_constant, scalar) uniform Params {
     uint out_stride_b;
     uint out_stride_h;
     uint out_stride_s;
-#ifndef FEATURES
-} p;
-#else
-};
+END_PARAMS
 
-layout(push_constant, scalar) uniform Params {
-    Plain plain;
-    Features features;
-} args;
-
-Plain p = args.plain;
-
+#ifdef FEATURES
 uint num_heads() {
     return p.num_heads;
 }

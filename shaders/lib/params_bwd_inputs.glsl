@@ -7,18 +7,7 @@
     uint rows_offset;   // pairs of lse2 and Delta, see attention_bwd_delta.comp
     uint rows_stride_b;
     uint rows_stride_h;
-    uint q_offset;      // all offsets and strides are in elements
-    uint q_stride_b;
-    uint q_stride_h;
-    uint q_stride_s;
-    uint k_offset;
-    uint k_stride_b;
-    uint k_stride_h;
-    uint k_stride_s;
-    uint v_offset;
-    uint v_stride_b;
-    uint v_stride_h;
-    uint v_stride_s;
+#include "params_qkv.glsl"
     uint do_offset;
     uint do_stride_b;
     uint do_stride_h;

@@ -1,23 +1,15 @@
 // params_unfused: the push constants of the unfused kernels, but for the scores of the
 // backward pass. A dispatch handles the heads first_head .. of the (batch, num_heads)
-// pairs, numbered batch * num_heads + head; S holds only those.
+// pairs, numbered batch * num_heads + head; S holds only those (lib/params.glsl).
 //
-// With FEATURES they are args.plain, and p is a copy of the invocation's own, which
-// lib/features.glsl makes that of a block. The includer then declares `const bool
-// A_OF_KEYS`: a lies as keys do and b as rows do; else the other way round.
-//
-// The includer needs GL_EXT_scalar_block_layout.
+// With FEATURES the includer declares `const bool A_OF_KEYS`: a lies as keys do and b as rows
+// do; else the other way round.
 #ifndef LIB_PARAMS_UNFUSED_GLSL
 #define LIB_PARAMS_UNFUSED_GLSL
 
-#ifdef FEATURES
-#include "feature_constants.glsl"
-#include "feature_params.glsl"
+#include "params.glsl"
 
-struct Plain {
-#else
-layout(push_constant, scalar) uniform Params {
-#endif
+BEGIN_PARAMS
     uint seq_q;
     uint seq_kv;
     uint num_heads;
@@ -36,18 +28,9 @@ layout(push_constant, scalar) uniform Params {
     uint lse_offset;
     uint lse_stride_b;
     uint lse_stride_h;
-#ifndef FEATURES
-} p;
-#else
-};
+END_PARAMS
 
-layout(push_constant, scalar) uniform Params {
-    Plain plain;
-    Features features;
-} args;
-
-Plain p = args.plain;
-
+#ifdef FEATURES
 uint num_heads() {
     return p.num_heads;
 }

@@ -1,0 +1,32 @@
+// params: the push constants of the attention kernels that there are with FEATURES, too: with
+// them behind the kernel's own.
+//
+//     BEGIN_PARAMS
+//         members
+//     END_PARAMS
+//
+// They are p. With FEATURES they are args.plain, and p is a copy of the invocation's own, so that
+// lib/features.glsl can make it that of a block.
+//
+// The includer needs GL_EXT_scalar_block_layout.
+#ifndef LIB_PARAMS_GLSL
+#define LIB_PARAMS_GLSL
+
+#ifdef FEATURES
+#include "feature_constants.glsl"
+#include "feature_params.glsl"
+
+#define BEGIN_PARAMS struct Plain {
+#define END_PARAMS                                    \
+    };                                                \
+    layout(push_constant, scalar) uniform Params {    \
+        Plain plain;                                  \
+        Features features;                            \
+    } args;                                           \
+    Plain p = args.plain;
+#else
+#define BEGIN_PARAMS layout(push_constant, scalar) uniform Params {
+#define END_PARAMS } p;
+#endif
+
+#endif
