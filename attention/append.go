@@ -288,26 +288,11 @@ type appendParams struct {
 	Pages             uint32 `glsl:"pages"`
 	KGroups           uint32 `glsl:"k_groups"`
 	VGroups           uint32 `glsl:"v_groups"`
-	NewKOffset        uint32 `glsl:"new_k_offset"` // elements, like all that follow
-	NewKStrideB       uint32 `glsl:"new_k_stride_b"`
-	NewKStrideH       uint32 `glsl:"new_k_stride_h"`
-	NewKStrideS       uint32 `glsl:"new_k_stride_s"`
-	NewVOffset        uint32 `glsl:"new_v_offset"`
-	NewVStrideB       uint32 `glsl:"new_v_stride_b"`
-	NewVStrideH       uint32 `glsl:"new_v_stride_h"`
-	NewVStrideS       uint32 `glsl:"new_v_stride_s"`
-	KOffset           uint32 `glsl:"k_offset"`
-	KStrideB          uint32 `glsl:"k_stride_b"`
-	KStrideH          uint32 `glsl:"k_stride_h"`
-	KStrideS          uint32 `glsl:"k_stride_s"`
-	VOffset           uint32 `glsl:"v_offset"`
-	VStrideB          uint32 `glsl:"v_stride_b"`
-	VStrideH          uint32 `glsl:"v_stride_h"`
-	VStrideS          uint32 `glsl:"v_stride_s"`
-	QOffset           uint32 `glsl:"q_offset"`
-	QStrideB          uint32 `glsl:"q_stride_b"`
-	QStrideH          uint32 `glsl:"q_stride_h"`
-	QStrideS          uint32 `glsl:"q_stride_s"`
+	NewK              place  `glsl:"new_k"` // elements, like all that follow
+	NewV              place  `glsl:"new_v"`
+	K                 place  `glsl:"k"`
+	V                 place  `glsl:"v"`
+	Q                 place  `glsl:"q"`
 	SeqLensOffset     uint32 `glsl:"seq_lens_offset"`
 	BlockTableOffset  uint32 `glsl:"block_table_offset"`
 	BlockTableStrideB uint32 `glsl:"block_table_stride_b"`
@@ -338,11 +323,7 @@ func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *ap
 	params := appendParams{
 		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Heads: uint32(p.NumHeads), KVHeads: uint32(p.NumKVHeads),
 		NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages), KGroups: kGroups, VGroups: vGroups,
-		NewKOffset: uint32(t.NewK.Offset), NewKStrideB: stride(&t.NewK, 0), NewKStrideH: stride(&t.NewK, 1), NewKStrideS: stride(&t.NewK, 2),
-		NewVOffset: uint32(t.NewV.Offset), NewVStrideB: stride(&t.NewV, 0), NewVStrideH: stride(&t.NewV, 1), NewVStrideS: stride(&t.NewV, 2),
-		KOffset: uint32(t.K.Offset), KStrideB: stride(&t.K, 0), KStrideH: stride(&t.K, 1), KStrideS: stride(&t.K, 2),
-		VOffset: uint32(t.V.Offset), VStrideB: stride(&t.V, 0), VStrideH: stride(&t.V, 1), VStrideS: stride(&t.V, 2),
-		QOffset: uint32(t.Q.Offset), QStrideB: stride(&t.Q, 0), QStrideH: stride(&t.Q, 1), QStrideS: stride(&t.Q, 2),
+		NewK: placeOf(t.NewK), NewV: placeOf(t.NewV), K: placeOf(t.K), V: placeOf(t.V), Q: placeOf(t.Q),
 		SeqLensOffset:    uint32(t.SeqLens.Offset),
 		BlockTableOffset: uint32(t.BlockTable.Offset), BlockTableStrideB: stride(&t.BlockTable, 0),
 		StateOffset: uint32(t.State.Offset), CosOffset: uint32(t.Cos.Offset), SinOffset: uint32(t.Sin.Offset), BatchIdxOffset: uint32(t.CacheBatchIdx.Offset),
@@ -356,14 +337,6 @@ func orElse(t, other vk.Tensor) vk.Tensor {
 		return other
 	}
 	return t
-}
-
-// stride is that of an axis along which there is more than one; 0 of no tensor.
-func stride(t *vk.Tensor, axis int) uint32 {
-	if t.IsZero() || t.Shape[axis] == 1 {
-		return 0
-	}
-	return uint32(t.Strides[axis])
 }
 
 // Advance adds keys to all lengths, a contiguous int32 vector on the device, so that a recorded

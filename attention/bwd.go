@@ -149,13 +149,12 @@ func (b *backward) record() error {
 	}
 	caps := b.c.Device().Caps()
 	params := newBwdParams(b.do, b.q, b.k, b.v, *p)
-	params.setDX(b.dk)
-	params.setDV(b.dv)
+	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)
 	blocks := groups(p.SeqKV, config.DKV.owned(caps, config.Impl, p.DType))
 	if err := b.dispatch(dkv, params, blocks, p.NumKVHeads, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
 		return err
 	}
-	params.setDX(b.dq)
+	params.DX = placeOf(b.dq)
 	blocks = groups(p.SeqQ, config.DQ.owned(caps, config.Impl, p.DType))
 	return b.dispatch(dq, params, blocks, p.NumHeads, b.q, b.k, b.v, b.do, b.rows, b.dq)
 }
@@ -178,10 +177,7 @@ type bwdInputs struct {
 	RowsStrideB uint32  `glsl:"rows_stride_b"`
 	RowsStrideH uint32  `glsl:"rows_stride_h"`
 	qkvParams           // elements, like all that follow
-	DOOffset    uint32  `glsl:"do_offset"`
-	DOStrideB   uint32  `glsl:"do_stride_b"`
-	DOStrideH   uint32  `glsl:"do_stride_h"`
-	DOStrideS   uint32  `glsl:"do_stride_s"`
+	DO          place   `glsl:"do"`
 }
 
 // bwdParams is the push-constant block of lib/params_bwd.glsl.
@@ -189,14 +185,8 @@ type bwdParams struct {
 	SeqQ  uint32 `glsl:"seq_q"`
 	SeqKV uint32 `glsl:"seq_kv"`
 	bwdInputs
-	DXOffset  uint32 `glsl:"dx_offset"` // dQ, or dK
-	DXStrideB uint32 `glsl:"dx_stride_b"`
-	DXStrideH uint32 `glsl:"dx_stride_h"`
-	DXStrideS uint32 `glsl:"dx_stride_s"`
-	DVOffset  uint32 `glsl:"dv_offset"`
-	DVStrideB uint32 `glsl:"dv_stride_b"`
-	DVStrideH uint32 `glsl:"dv_stride_h"`
-	DVStrideS uint32 `glsl:"dv_stride_s"`
+	DX place `glsl:"dx"` // dQ, or dK
+	DV place `glsl:"dv"`
 }
 
 // newBwdParams fills the block for all batches, but for the outputs.
@@ -209,30 +199,17 @@ func newBwdParams(do, q, k, v vk.Tensor, p Problem) bwdParams {
 			ScaleLog2:   float32(p.EffectiveScale() * log2e),
 			RowsStrideB: rowsStrideB(&p), RowsStrideH: rowsStrideH(&p),
 			qkvParams: newQKVParams(q, k, v),
-			DOOffset:  uint32(do.Offset), DOStrideB: uint32(do.Strides[0]), DOStrideH: uint32(do.Strides[1]), DOStrideS: uint32(do.Strides[2]),
+			DO:        placeOf(do),
 		},
 	}
-}
-
-// setDX sets the tensor of dQ or dK.
-func (b *bwdParams) setDX(t vk.Tensor) {
-	b.DXOffset, b.DXStrideB, b.DXStrideH, b.DXStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
-}
-
-// setDV sets the tensor of dV.
-func (b *bwdParams) setDV(t vk.Tensor) {
-	b.DVOffset, b.DVStrideB, b.DVStrideH, b.DVStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
 }
 
 // skipBatches moves on by n batches.
 func (b *bwdParams) skipBatches(n uint32) {
 	b.RowsOffset += n * b.RowsStrideB
-	b.QOffset += n * b.QStrideB
-	b.KOffset += n * b.KStrideB
-	b.VOffset += n * b.VStrideB
-	b.DOOffset += n * b.DOStrideB
-	b.DXOffset += n * b.DXStrideB
-	b.DVOffset += n * b.DVStrideB
+	for _, x := range []*place{&b.Q, &b.K, &b.V, &b.DO, &b.DX, &b.DV} {
+		x.skip(n)
+	}
 }
 
 // dispatch records a kernel over blocks of a sequence, heads and batches, as many

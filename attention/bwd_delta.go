@@ -11,22 +11,10 @@ type bwdDeltaParams struct {
 	RowsOffset  uint32 `glsl:"rows_offset"` // pairs
 	RowsStrideB uint32 `glsl:"rows_stride_b"`
 	RowsStrideH uint32 `glsl:"rows_stride_h"`
-	OOffset     uint32 `glsl:"o_offset"` // elements, like all that follow
-	OStrideB    uint32 `glsl:"o_stride_b"`
-	OStrideH    uint32 `glsl:"o_stride_h"`
-	OStrideS    uint32 `glsl:"o_stride_s"`
-	DOOffset    uint32 `glsl:"do_offset"`
-	DOStrideB   uint32 `glsl:"do_stride_b"`
-	DOStrideH   uint32 `glsl:"do_stride_h"`
-	DOStrideS   uint32 `glsl:"do_stride_s"`
-	LSEOffset   uint32 `glsl:"lse_offset"`
-	LSEStrideB  uint32 `glsl:"lse_stride_b"`
-	LSEStrideH  uint32 `glsl:"lse_stride_h"`
-	LSEStrideS  uint32 `glsl:"lse_stride_s"`
-	DLSEOffset  uint32 `glsl:"dlse_offset"`
-	DLSEStrideB uint32 `glsl:"dlse_stride_b"`
-	DLSEStrideH uint32 `glsl:"dlse_stride_h"`
-	DLSEStrideS uint32 `glsl:"dlse_stride_s"`
+	O           place  `glsl:"o"` // elements, like all that follow
+	DO          place  `glsl:"do"`
+	LSE         place  `glsl:"lse"`
+	DLSE        place  `glsl:"dlse"`
 }
 
 // bwdDeltaSpec is the specialization of attention_bwd_delta.comp.
@@ -77,24 +65,17 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	params := bwdDeltaParams{
 		SeqQ:        uint32(p.SeqQ),
 		RowsStrideB: uint32(p.NumHeads * p.SeqQ), RowsStrideH: uint32(p.SeqQ),
-		OOffset: uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
-		DOOffset: uint32(do.Offset), DOStrideB: uint32(do.Strides[0]), DOStrideH: uint32(do.Strides[1]), DOStrideS: uint32(do.Strides[2]),
-		LSEOffset: uint32(lse.Offset), LSEStrideB: uint32(lse.Strides[0]), LSEStrideH: uint32(lse.Strides[1]), LSEStrideS: uint32(lse.Strides[2]),
+		O: placeOf(o), DO: placeOf(do), LSE: placeOf(lse), DLSE: placeOf(dlse),
 	}
-	if dlse.IsZero() {
-		dlse = lse // a binding must hold something; the kernel does not read it
-	} else {
-		params.DLSEOffset, params.DLSEStrideB, params.DLSEStrideH, params.DLSEStrideS = uint32(dlse.Offset), uint32(dlse.Strides[0]), uint32(dlse.Strides[1]), uint32(dlse.Strides[2])
-	}
+	dlse = orElse(dlse, lse) // which the kernel does not read then
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
 		n := uint32(min(step, p.Batch-first))
 		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: n}, params, o, do, lse, dlse, rows)
 		params.RowsOffset += n * params.RowsStrideB
-		params.OOffset += n * params.OStrideB
-		params.DOOffset += n * params.DOStrideB
-		params.LSEOffset += n * params.LSEStrideB
-		params.DLSEOffset += n * params.DLSEStrideB
+		for _, x := range []*place{&params.O, &params.DO, &params.LSE, &params.DLSE} {
+			x.skip(n)
+		}
 	}
 	return c.Err()
 }

@@ -15,10 +15,7 @@ type bwdHeadsParams struct {
 	NumHeads uint32 `glsl:"num_heads"`
 	First    uint32 `glsl:"first"`
 	bwdInputs
-	OutOffset  uint32 `glsl:"out_offset"`
-	OutStrideB uint32 `glsl:"out_stride_b"`
-	OutStrideH uint32 `glsl:"out_stride_h"`
-	OutStrideS uint32 `glsl:"out_stride_s"`
+	Out place `glsl:"out"`
 }
 
 // bwdDBiasSpec is the specialization of attention_bwd_dbias.comp.
@@ -104,14 +101,6 @@ func (b *backward) headsParams() bwdHeadsParams {
 	}
 }
 
-// setOut sets the tensor that is written. Its last stride is not that of an axis.
-func (x *bwdHeadsParams) setOut(t vk.Tensor) {
-	x.OutOffset, x.OutStrideB, x.OutStrideH = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])
-	if len(t.Strides) == 4 {
-		x.OutStrideS = uint32(t.Strides[2])
-	}
-}
-
 // recordDBias records the kernel that computes the gradient of the bias, or its biasParts.
 func (b *backward) recordDBias(dbias vk.Tensor) error {
 	p, bias := &b.p, &b.p.Bias
@@ -139,7 +128,7 @@ func (b *backward) recordDBias(dbias vk.Tensor) error {
 		return err
 	}
 	params, features := b.headsParams(), b.features()
-	params.setOut(out)
+	params.Out = placeOf(out)
 	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
 	for first := 0; first < heads; first += step {
 		params.First = uint32(first)
@@ -176,13 +165,13 @@ func (b *backward) recordDSinks() error {
 		return err
 	}
 	params, features := b.headsParams(), b.features()
-	params.setOut(b.sinkParts)
+	params.Out = placeOf(b.sinkParts)
 	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
 		kernel.dispatch(b.c, vk.Groups{X: chunks, Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, b.rows, b.sinkParts)
 		params.RowsOffset += uint32(n) * params.RowsStrideB
-		params.OutOffset += uint32(n) * params.OutStrideB
+		params.Out.skip(uint32(n))
 		features.skip(p, first, n)
 	}
 	return b.c.Err()

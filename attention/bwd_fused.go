@@ -119,17 +119,16 @@ func (b *backward) recordFused() error {
 		return err
 	}
 	params := bwdFusedParams{bwdParams: newBwdParams(b.do, b.q, b.k, b.v, *p)}
-	params.setDX(b.dk)
-	params.setDV(b.dv)
+	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)
 	dq := b.dqParts
 	if blocks == 1 {
 		dq = b.dq
 	}
-	params.DQOffset, params.DQStrideB, params.DQStrideH, params.DQStrideS = uint32(dq.Offset), uint32(dq.Strides[0]), uint32(dq.Strides[1]), uint32(dq.Strides[2])
+	params.DQ = placeOf(dq)
 	b.inSteps(func(n uint32) {
 		kernel.dispatch(b.c, vk.Groups{X: uint32(shares), Y: uint32(p.NumKVHeads), Z: n}, params, nil, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv, dq)
 		params.skipBatches(n)
-		params.DQOffset += n * params.DQStrideB
+		params.DQ.skip(n)
 	})
 	return b.c.Err()
 }
@@ -170,12 +169,12 @@ func (b *backward) recordFusedSum() error {
 		Scale:       float32(p.EffectiveScale()),
 		PartOffset:  uint32(parts.Offset / 4), PartStrideB: uint32(parts.Strides[0] / 4), PartStrideH: uint32(parts.Strides[1] / 4),
 		PartStrideShare: uint32(parts.Strides[2] / 4), PartLD: uint32(parts.Strides[3] / 4),
-		DQOffset: uint32(b.dq.Offset), DQStrideB: uint32(b.dq.Strides[0]), DQStrideH: uint32(b.dq.Strides[1]), DQStrideS: uint32(b.dq.Strides[2]),
+		DQ: placeOf(b.dq),
 	}
 	b.inSteps(func(n uint32) {
 		kernel.Dispatch(b.c, vk.Groups{X: workgroups, Y: uint32(p.NumHeads), Z: n}, params, b.dqParts, b.dq)
 		params.PartOffset += n * params.PartStrideB
-		params.DQOffset += n * params.DQStrideB
+		params.DQ.skip(n)
 	})
 	return b.c.Err()
 }
@@ -192,10 +191,7 @@ func (b *backward) inSteps(record func(batches uint32)) {
 // bwdFusedParams is the push-constant block of lib/params_bwd.glsl with WITH_DQ.
 type bwdFusedParams struct {
 	bwdParams
-	DQOffset  uint32 `glsl:"dq_offset"`
-	DQStrideB uint32 `glsl:"dq_stride_b"`
-	DQStrideH uint32 `glsl:"dq_stride_h"`
-	DQStrideS uint32 `glsl:"dq_stride_s"`
+	DQ place `glsl:"dq"`
 }
 
 // bwdFusedSpec is the specialization of attention_bwd_fused_matrix.comp.
@@ -215,10 +211,7 @@ type bwdFusedSumParams struct {
 	PartStrideH     uint32  `glsl:"part_stride_h"`
 	PartStrideShare uint32  `glsl:"part_stride_share"`
 	PartLD          uint32  `glsl:"part_ld"`
-	DQOffset        uint32  `glsl:"dq_offset"` // elements, like all that follow
-	DQStrideB       uint32  `glsl:"dq_stride_b"`
-	DQStrideH       uint32  `glsl:"dq_stride_h"`
-	DQStrideS       uint32  `glsl:"dq_stride_s"`
+	DQ              place   `glsl:"dq"` // elements, like all that follow
 }
 
 // bwdFusedSumSpec is the specialization of attention_bwd_fused_sum.comp.

@@ -240,7 +240,7 @@ func (k *storedKernels) store(head, member int, n storedChunk) {
 	all := newBwdParams(k.do, k.q, k.k, k.v, *p)
 	params := bwdStoreParams{
 		SeqQ: all.SeqQ, SeqKV: all.SeqKV, bwdInputs: all.bwdInputs,
-		DXOffset: uint32(k.dq.Offset), DXStrideB: uint32(k.dq.Strides[0]), DXStrideH: uint32(k.dq.Strides[1]), DXStrideS: uint32(k.dq.Strides[2]),
+		DX:       placeOf(k.dq),
 		NumHeads: uint32(p.NumHeads), FirstHead: uint32(head*perKV + member), Heads: uint32(heads), Members: uint32(n.members),
 		PagesOffset: uint32(k.pages.Offset / 4),
 	}
@@ -349,10 +349,7 @@ type bwdStoreParams struct {
 	SeqQ  uint32 `glsl:"seq_q"`
 	SeqKV uint32 `glsl:"seq_kv"`
 	bwdInputs
-	DXOffset    uint32 `glsl:"dx_offset"` // dQ
-	DXStrideB   uint32 `glsl:"dx_stride_b"`
-	DXStrideH   uint32 `glsl:"dx_stride_h"`
-	DXStrideS   uint32 `glsl:"dx_stride_s"`
+	DX          place  `glsl:"dx"` // dQ
 	NumHeads    uint32 `glsl:"num_heads"`
 	FirstHead   uint32 `glsl:"first_head"`
 	Heads       uint32 `glsl:"heads"`
@@ -381,21 +378,14 @@ type bwdProductsParams struct {
 	SumsOffset  uint32  `glsl:"sums_offset"`  // float32
 	Which       uint32  `glsl:"which"`
 	Scale       float32 `glsl:"scale"`
-	YOffset     uint32  `glsl:"y_offset"` // elements, like all that follow
-	YStrideB    uint32  `glsl:"y_stride_b"`
-	YStrideH    uint32  `glsl:"y_stride_h"`
-	YStrideS    uint32  `glsl:"y_stride_s"`
-	DXOffset    uint32  `glsl:"dx_offset"` // dV, or dK
-	DXStrideB   uint32  `glsl:"dx_stride_b"`
-	DXStrideH   uint32  `glsl:"dx_stride_h"`
-	DXStrideS   uint32  `glsl:"dx_stride_s"`
+	Y           place   `glsl:"y"`  // elements, like all that follow
+	DX          place   `glsl:"dx"` // dV, or dK
 }
 
 // setTensors sets what the product is of, its result, its sums, which of the stored, and the factor.
 func (s *bwdProductsParams) setTensors(y, dx, sums vk.Tensor, which uint32, scale float32) {
 	s.Which, s.Scale, s.SumsOffset = which, scale, uint32(sums.Offset)
-	s.YOffset, s.YStrideB, s.YStrideH, s.YStrideS = uint32(y.Offset), uint32(y.Strides[0]), uint32(y.Strides[1]), uint32(y.Strides[2])
-	s.DXOffset, s.DXStrideB, s.DXStrideH, s.DXStrideS = uint32(dx.Offset), uint32(dx.Strides[0]), uint32(dx.Strides[1]), uint32(dx.Strides[2])
+	s.Y, s.DX = placeOf(y), placeOf(dx)
 }
 
 // bwdProductsSpec is the specialization of attention_bwd_products.comp.

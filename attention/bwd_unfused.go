@@ -90,14 +90,11 @@ func (b *backward) recordUnfused() error {
 		params.FirstHead = scores.First
 		heads := uint32(n * perKV)
 		kernels.scores.dispatch(b.c, vk.Groups{X: colGroups, Y: rowGroups, Z: heads}, scores, features, b.q, b.k, b.v, b.do, b.rows, w, dx)
-		params.setA(b.dq)
-		params.setB(b.k)
+		params.A, params.B = placeOf(b.dq), placeOf(b.k)
 		kernels.dq.dispatch(b.c, vk.Groups{X: rowGroups, Z: heads}, params, features, b.dq, b.k, dx)
-		params.setA(b.dk)
-		params.setB(b.q)
+		params.A, params.B = placeOf(b.dk), placeOf(b.q)
 		kernels.dk.dispatch(b.c, vk.Groups{X: keyGroups, Z: uint32(n)}, params, features, b.dk, b.q, dx)
-		params.setA(b.dv)
-		params.setB(b.do)
+		params.A, params.B = placeOf(b.dv), placeOf(b.do)
 		kernels.dv.dispatch(b.c, vk.Groups{X: keyGroups, Z: uint32(n)}, params, features, b.dv, b.do, w)
 	}
 	return b.c.Err()

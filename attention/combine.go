@@ -39,15 +39,8 @@ func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	if err := forwardFused(c, partO, partML, q, k, v, p, nil, config); err != nil {
 		return err
 	}
-	params := combineParams{
-		SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits),
-		OOffset: uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
-	}
-	if lse.IsZero() {
-		lse = partML // a binding must hold something; the kernel does not write it
-	} else {
-		params.LSEOffset, params.LSEStrideB, params.LSEStrideH, params.LSEStrideS = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1]), uint32(lse.Strides[2])
-	}
+	params := combineParams{SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits), outParams: newOutParams(o, lse)}
+	lse = orElse(lse, partML) // which the kernel does not write then
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
 		params.FirstBatch = uint32(first)
@@ -61,14 +54,7 @@ type combineParams struct {
 	SeqQ       uint32 `glsl:"seq_q"`
 	Splits     uint32 `glsl:"splits"`
 	FirstBatch uint32 `glsl:"first_batch"`
-	OOffset    uint32 `glsl:"o_offset"` // elements, like all that follow
-	OStrideB   uint32 `glsl:"o_stride_b"`
-	OStrideH   uint32 `glsl:"o_stride_h"`
-	OStrideS   uint32 `glsl:"o_stride_s"`
-	LSEOffset  uint32 `glsl:"lse_offset"`
-	LSEStrideB uint32 `glsl:"lse_stride_b"`
-	LSEStrideH uint32 `glsl:"lse_stride_h"`
-	LSEStrideS uint32 `glsl:"lse_stride_s"`
+	outParams
 }
 
 // combineSpec is the specialization of attention_combine.comp.

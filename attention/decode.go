@@ -231,57 +231,36 @@ const decodeBuffers = 15
 
 // decodeParams is the push-constant block of attention_decode.comp.
 type decodeParams struct {
-	Batch             uint32  `glsl:"batch"`
-	SeqQ              uint32  `glsl:"seq_q"`
-	Group             uint32  `glsl:"group"`
-	GroupInverse      uint32  `glsl:"group_inverse"`
-	KVHeads           uint32  `glsl:"kv_heads"`
-	RowBlocks         uint32  `glsl:"row_blocks"`
-	NewKeys           int32   `glsl:"new_keys"`
-	Capacity          int32   `glsl:"capacity"`
-	Pages             uint32  `glsl:"pages"`
-	LeastTiles        uint32  `glsl:"least_tiles"`
-	Shares            uint32  `glsl:"shares"`
-	Scale             float32 `glsl:"scale_log2"`
-	WindowLeft        int32   `glsl:"window_left"`
-	SoftcapIn         float32 `glsl:"softcap_in"`
-	SoftcapOut        float32 `glsl:"softcap_out"`
-	QOffset           uint32  `glsl:"q_offset"` // elements, like all that follow
-	QStrideB          uint32  `glsl:"q_stride_b"`
-	QStrideH          uint32  `glsl:"q_stride_h"`
-	QStrideS          uint32  `glsl:"q_stride_s"`
-	KOffset           uint32  `glsl:"k_offset"`
-	KStrideB          uint32  `glsl:"k_stride_b"`
-	KStrideH          uint32  `glsl:"k_stride_h"`
-	KStrideS          uint32  `glsl:"k_stride_s"`
-	VOffset           uint32  `glsl:"v_offset"`
-	VStrideB          uint32  `glsl:"v_stride_b"`
-	VStrideH          uint32  `glsl:"v_stride_h"`
-	VStrideS          uint32  `glsl:"v_stride_s"`
-	OOffset           uint32  `glsl:"o_offset"`
-	OStrideB          uint32  `glsl:"o_stride_b"`
-	OStrideH          uint32  `glsl:"o_stride_h"`
-	OStrideS          uint32  `glsl:"o_stride_s"`
-	LSEOffset         uint32  `glsl:"lse_offset"`
-	LSEStrideB        uint32  `glsl:"lse_stride_b"`
-	LSEStrideH        uint32  `glsl:"lse_stride_h"`
-	LSEStrideS        uint32  `glsl:"lse_stride_s"`
-	SeqLensOffset     uint32  `glsl:"seq_lens_offset"`
-	BlockTableOffset  uint32  `glsl:"block_table_offset"`
-	BlockTableStrideB uint32  `glsl:"block_table_stride_b"`
-	StateOffset       uint32  `glsl:"state_offset"`
-	TreeMaskOffset    uint32  `glsl:"tree_mask_offset"`
-	TreeMaskStrideB   uint32  `glsl:"tree_mask_stride_b"`
-	TreeMaskStrideS   uint32  `glsl:"tree_mask_stride_s"`
-	SlopesOffset      uint32  `glsl:"slopes_offset"`
-	SlopesStrideB     uint32  `glsl:"slopes_stride_b"`
-	BiasOffset        uint32  `glsl:"bias_offset"`
-	BiasStrideB       uint32  `glsl:"bias_stride_b"`
-	BiasStrideH       uint32  `glsl:"bias_stride_h"`
-	BiasStrideS       uint32  `glsl:"bias_stride_s"`
-	SinksOffset       uint32  `glsl:"sinks_offset"`
-	LeftPadOffset     uint32  `glsl:"left_pad_offset"`
-	BatchIdxOffset    uint32  `glsl:"batch_idx_offset"`
+	Batch        uint32  `glsl:"batch"`
+	SeqQ         uint32  `glsl:"seq_q"`
+	Group        uint32  `glsl:"group"`
+	GroupInverse uint32  `glsl:"group_inverse"`
+	KVHeads      uint32  `glsl:"kv_heads"`
+	RowBlocks    uint32  `glsl:"row_blocks"`
+	NewKeys      int32   `glsl:"new_keys"`
+	Capacity     int32   `glsl:"capacity"`
+	Pages        uint32  `glsl:"pages"`
+	LeastTiles   uint32  `glsl:"least_tiles"`
+	Shares       uint32  `glsl:"shares"`
+	Scale        float32 `glsl:"scale_log2"`
+	WindowLeft   int32   `glsl:"window_left"`
+	SoftcapIn    float32 `glsl:"softcap_in"`
+	SoftcapOut   float32 `glsl:"softcap_out"`
+	qkvParams
+	outParams
+	SeqLensOffset     uint32 `glsl:"seq_lens_offset"` // elements, like all that follow
+	BlockTableOffset  uint32 `glsl:"block_table_offset"`
+	BlockTableStrideB uint32 `glsl:"block_table_stride_b"`
+	StateOffset       uint32 `glsl:"state_offset"`
+	TreeMaskOffset    uint32 `glsl:"tree_mask_offset"`
+	TreeMaskStrideB   uint32 `glsl:"tree_mask_stride_b"`
+	TreeMaskStrideS   uint32 `glsl:"tree_mask_stride_s"`
+	SlopesOffset      uint32 `glsl:"slopes_offset"`
+	SlopesStrideB     uint32 `glsl:"slopes_stride_b"`
+	Bias              place  `glsl:"bias"`
+	SinksOffset       uint32 `glsl:"sinks_offset"`
+	LeftPadOffset     uint32 `glsl:"left_pad_offset"`
+	BatchIdxOffset    uint32 `glsl:"batch_idx_offset"`
 }
 
 // decodeCache8Params is that with CACHE8.
@@ -305,16 +284,12 @@ func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config D
 		LeastTiles: uint32(max(1, decodeLeastKeys/(config.Keys*int(caps.SubgroupSize)/config.team(caps, p)))),
 		Shares:     uint32(config.shares(p)),
 		Scale:      float32(p.EffectiveScale() * math.Log2E), WindowLeft: int32(p.Window.Left),
-		QOffset: uint32(t.Q.Offset), QStrideB: stride(&t.Q, 0), QStrideH: stride(&t.Q, 1), QStrideS: stride(&t.Q, 2),
-		KOffset: uint32(t.K.Offset), KStrideB: stride(&t.K, 0), KStrideH: stride(&t.K, 1), KStrideS: stride(&t.K, 2),
-		VOffset: uint32(t.V.Offset), VStrideB: stride(&t.V, 0), VStrideH: stride(&t.V, 1), VStrideS: stride(&t.V, 2),
-		OOffset: uint32(t.O.Offset), OStrideB: stride(&t.O, 0), OStrideH: stride(&t.O, 1), OStrideS: stride(&t.O, 2),
+		qkvParams: newQKVParams(t.Q, t.K, t.V), outParams: newOutParams(t.O, t.LSE),
 		SeqLensOffset:    uint32(t.SeqLens.Offset),
 		BlockTableOffset: uint32(t.BlockTable.Offset), BlockTableStrideB: stride(&t.BlockTable, 0),
 		StateOffset:    uint32(t.State.Offset),
 		TreeMaskOffset: uint32(t.TreeMask.Offset), TreeMaskStrideB: stride(&t.TreeMask, 0), TreeMaskStrideS: stride(&t.TreeMask, 1),
-		SlopesOffset: uint32(t.ALiBiSlopes.Offset), BiasOffset: uint32(t.Bias.Offset), SinksOffset: uint32(t.Sinks.Offset),
-		BiasStrideB: stride(&t.Bias, 0), BiasStrideH: stride(&t.Bias, 1), BiasStrideS: stride(&t.Bias, 2),
+		SlopesOffset: uint32(t.ALiBiSlopes.Offset), Bias: sharedPlace(t.Bias), SinksOffset: uint32(t.Sinks.Offset),
 		LeftPadOffset: uint32(t.LeftPad.Offset), BatchIdxOffset: uint32(t.CacheBatchIdx.Offset),
 	}
 	if p.Softcap != 0 {
@@ -322,9 +297,6 @@ func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config D
 	}
 	if p.ALiBi == ALiBiPerBatchHead {
 		params.SlopesStrideB = stride(&t.ALiBiSlopes, 0)
-	}
-	if !t.LSE.IsZero() {
-		params.LSEOffset, params.LSEStrideB, params.LSEStrideH, params.LSEStrideS = uint32(t.LSE.Offset), stride(&t.LSE, 0), stride(&t.LSE, 1), stride(&t.LSE, 2)
 	}
 	return params
 }

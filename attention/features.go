@@ -19,10 +19,7 @@ type featureParams struct {
 	WindowRight      int32   `glsl:"window_right"`
 	SoftcapIn        float32 `glsl:"softcap_in"`
 	SoftcapOut       float32 `glsl:"softcap_out"`
-	BiasOffset       uint32  `glsl:"bias_offset"` // elements, like all offsets and strides
-	BiasStrideB      uint32  `glsl:"bias_stride_b"`
-	BiasStrideH      uint32  `glsl:"bias_stride_h"`
-	BiasStrideS      uint32  `glsl:"bias_stride_s"`
+	Bias             place   `glsl:"bias"`
 	SlopesOffset     uint32  `glsl:"slopes_offset"`
 	SlopesStrideB    uint32  `glsl:"slopes_stride_b"`
 	SinksOffset      uint32  `glsl:"sinks_offset"`
@@ -101,8 +98,9 @@ func newBoundFeatures(p *Problem, in *Tensors, other vk.Tensor) *boundFeatures {
 		tensors: [...]vk.Tensor{in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV},
 		params: featureParams{
 			WindowLeft: int32(mask.Left), WindowRight: int32(mask.Right),
-			BiasOffset:   uint32(in.Bias.Offset),
-			SlopesOffset: uint32(in.ALiBiSlopes.Offset), SinksOffset: uint32(in.Sinks.Offset), KeyMaskOffset: uint32(in.KeyMask.Offset),
+			Bias:         sharedPlace(in.Bias),
+			SlopesOffset: uint32(in.ALiBiSlopes.Offset), SinksOffset: uint32(in.Sinks.Offset),
+			KeyMaskOffset: uint32(in.KeyMask.Offset), KeyMaskStrideB: stride(&in.KeyMask, 0),
 			CuSeqlensQOffset: uint32(in.CuSeqlensQ.Offset), CuSeqlensKOffset: uint32(in.CuSeqlensKV.Offset),
 			TotalQ: uint32(p.Varlen.TotalQ), TotalKV: uint32(p.Varlen.TotalKV),
 			DropBelow: d.Threshold(), KeepScale: float32(d.KeepScale()),
@@ -122,20 +120,8 @@ func newBoundFeatures(p *Problem, in *Tensors, other vk.Tensor) *boundFeatures {
 		f.params.SoftcapIn = float32(2 / p.Softcap)
 		f.params.SoftcapOut = float32(log2e * p.Softcap)
 	}
-	stride := func(t *vk.Tensor, axis int) uint32 {
-		if t.Shape[axis] == 1 { // shared, or the only one
-			return 0
-		}
-		return uint32(t.Strides[axis])
-	}
-	if p.Bias.On {
-		f.params.BiasStrideB, f.params.BiasStrideH, f.params.BiasStrideS = stride(&in.Bias, 0), stride(&in.Bias, 1), stride(&in.Bias, 2)
-	}
 	if p.ALiBi == ALiBiPerBatchHead {
 		f.params.SlopesStrideB = stride(&in.ALiBiSlopes, 0)
-	}
-	if p.KeyMask {
-		f.params.KeyMaskStrideB = stride(&in.KeyMask, 0)
 	}
 	return f
 }
@@ -148,7 +134,7 @@ func (f *boundFeatures) startAt(p *Problem, batch int) {
 
 // skip moves on from the batches before first+n to those from there on.
 func (f *boundFeatures) skip(p *Problem, first, n int) {
-	f.params.BiasOffset += uint32(n) * f.params.BiasStrideB
+	f.params.Bias.skip(uint32(n))
 	f.params.SlopesOffset += uint32(n) * f.params.SlopesStrideB
 	f.params.KeyMaskOffset += uint32(n) * f.params.KeyMaskStrideB
 	f.params.CuSeqlensQOffset += uint32(n)

@@ -114,14 +114,7 @@ type fwdParams struct {
 	ScaleLog2   float32 `glsl:"scale_log2"`
 	QSign       uint32  `glsl:"q_sign"`
 	qkvParams           // elements, like all that follow
-	OOffset     uint32  `glsl:"o_offset"`
-	OStrideB    uint32  `glsl:"o_stride_b"`
-	OStrideH    uint32  `glsl:"o_stride_h"`
-	OStrideS    uint32  `glsl:"o_stride_s"`
-	LSEOffset   uint32  `glsl:"lse_offset"`
-	LSEStrideB  uint32  `glsl:"lse_stride_b"`
-	LSEStrideH  uint32  `glsl:"lse_stride_h"`
-	LSEStrideS  uint32  `glsl:"lse_stride_s"`
+	outParams
 }
 
 // log2e turns natural exponents into binary ones: exp(x) = exp2(x * log2e).
@@ -138,13 +131,10 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(math.Abs(scale)),
 		qkvParams:   newQKVParams(q, k, v),
-		OOffset:     uint32(o.Offset), OStrideB: uint32(o.Strides[0]), OStrideH: uint32(o.Strides[1]), OStrideS: uint32(o.Strides[2]),
+		outParams:   newOutParams(o, lse),
 	}
 	if scale < 0 {
 		params.QSign = 0x80008000 // -S = (-Q) * Kᵀ
-	}
-	if !lse.IsZero() {
-		params.LSEOffset, params.LSEStrideB, params.LSEStrideH, params.LSEStrideS = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1]), uint32(lse.Strides[2])
 	}
 	return params
 }
@@ -192,9 +182,7 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
 	}
 	params := newFwdParams(o, lse, q, k, v, p, splits)
-	if lse.IsZero() {
-		lse = o // a binding must hold something; the kernel does not touch it
-	}
+	lse = orElse(lse, o) // which the kernel does not touch then
 	var features *boundFeatures
 	if !p.Plain() {
 		features = newBoundFeatures(&p, in, q)
@@ -208,11 +196,9 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
 		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, q, k, v, o, lse)
-		params.QOffset += uint32(n) * params.QStrideB
-		params.KOffset += uint32(n) * params.KStrideB
-		params.VOffset += uint32(n) * params.VStrideB
-		params.OOffset += uint32(n) * params.OStrideB
-		params.LSEOffset += uint32(n) * params.LSEStrideB
+		for _, x := range []*place{&params.Q, &params.K, &params.V, &params.O, &params.LSE} {
+			x.skip(uint32(n))
+		}
 		if features != nil {
 			features.skip(&p, first, n)
 		}

@@ -2,26 +2,55 @@ package attention
 
 import "github.com/flashvk/flashvk/vk"
 
-// qkvParams is where Q, K and V lie, in the push-constant blocks of both passes: in elements.
+// A place is where a tensor of batches, heads and rows lies, in elements: the members NAME_offset,
+// NAME_stride_b, NAME_stride_h and NAME_stride_s of a push-constant block.
+type place struct {
+	Offset  uint32 `glsl:"_offset"`
+	StrideB uint32 `glsl:"_stride_b"`
+	StrideH uint32 `glsl:"_stride_h"`
+	StrideS uint32 `glsl:"_stride_s"` // 0 of a tensor that has no rows
+}
+
+// placeOf returns where a tensor lies, zeros for the zero Tensor.
+func placeOf(t vk.Tensor) place {
+	if t.IsZero() {
+		return place{}
+	}
+	return place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])}
+}
+
+// sharedPlace is placeOf for a tensor whose axes of length 1 all indices share.
+func sharedPlace(t vk.Tensor) place {
+	return place{uint32(t.Offset), stride(&t, 0), stride(&t, 1), stride(&t, 2)}
+}
+
+// skip moves on by n batches.
+func (x *place) skip(n uint32) { x.Offset += n * x.StrideB }
+
+// stride is that of an axis along which there is more than one; 0 of no tensor.
+func stride(t *vk.Tensor, axis int) uint32 {
+	if t.IsZero() || t.Shape[axis] == 1 {
+		return 0
+	}
+	return uint32(t.Strides[axis])
+}
+
+// qkvParams is lib/params_qkv.glsl.
 type qkvParams struct {
-	QOffset  uint32 `glsl:"q_offset"`
-	QStrideB uint32 `glsl:"q_stride_b"`
-	QStrideH uint32 `glsl:"q_stride_h"`
-	QStrideS uint32 `glsl:"q_stride_s"`
-	KOffset  uint32 `glsl:"k_offset"`
-	KStrideB uint32 `glsl:"k_stride_b"`
-	KStrideH uint32 `glsl:"k_stride_h"`
-	KStrideS uint32 `glsl:"k_stride_s"`
-	VOffset  uint32 `glsl:"v_offset"`
-	VStrideB uint32 `glsl:"v_stride_b"`
-	VStrideH uint32 `glsl:"v_stride_h"`
-	VStrideS uint32 `glsl:"v_stride_s"`
+	Q place `glsl:"q"`
+	K place `glsl:"k"`
+	V place `glsl:"v"`
 }
 
 func newQKVParams(q, k, v vk.Tensor) qkvParams {
-	return qkvParams{
-		QOffset: uint32(q.Offset), QStrideB: uint32(q.Strides[0]), QStrideH: uint32(q.Strides[1]), QStrideS: uint32(q.Strides[2]),
-		KOffset: uint32(k.Offset), KStrideB: uint32(k.Strides[0]), KStrideH: uint32(k.Strides[1]), KStrideS: uint32(k.Strides[2]),
-		VOffset: uint32(v.Offset), VStrideB: uint32(v.Strides[0]), VStrideH: uint32(v.Strides[1]), VStrideS: uint32(v.Strides[2]),
-	}
+	return qkvParams{placeOf(q), placeOf(k), placeOf(v)}
 }
+
+// outParams is lib/params_o_lse.glsl.
+type outParams struct {
+	O   place `glsl:"o"`
+	LSE place `glsl:"lse"`
+}
+
+// newOutParams takes the zero Tensor for an LSE that is left out.
+func newOutParams(o, lse vk.Tensor) outParams { return outParams{placeOf(o), placeOf(lse)} }

@@ -16,14 +16,8 @@ type unfusedParams struct {
 	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
 	CausalShift int32   `glsl:"causal_shift"`
 	ScaleLog2   float32 `glsl:"scale_log2"`
-	AOffset     uint32  `glsl:"a_offset"` // elements, like all that follow
-	AStrideB    uint32  `glsl:"a_stride_b"`
-	AStrideH    uint32  `glsl:"a_stride_h"`
-	AStrideS    uint32  `glsl:"a_stride_s"`
-	BOffset     uint32  `glsl:"b_offset"`
-	BStrideB    uint32  `glsl:"b_stride_b"`
-	BStrideH    uint32  `glsl:"b_stride_h"`
-	BStrideS    uint32  `glsl:"b_stride_s"`
+	A           place   `glsl:"a"` // elements, like all that follow
+	B           place   `glsl:"b"`
 	LSEOffset   uint32  `glsl:"lse_offset"`
 	LSEStrideB  uint32  `glsl:"lse_stride_b"`
 	LSEStrideH  uint32  `glsl:"lse_stride_h"`
@@ -118,23 +112,13 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors
 	for first := 0; first < heads; first += step {
 		n := uint32(min(step, heads-first))
 		params.FirstHead = uint32(first)
-		params.setA(q)
-		params.setB(k)
+		params.A, params.B = placeOf(q), placeOf(k)
 		kernels.scores.dispatch(c, vk.Groups{X: colGroups, Y: rowGroups, Z: n}, params, features, q, k, scores)
 		kernels.softmax.dispatch(c, vk.Groups{X: rowsX, Y: groups(p.SeqQ, int(rowsX)), Z: n}, params, features, scores, lse)
-		params.setA(o)
-		params.setB(v)
+		params.A, params.B = placeOf(o), placeOf(v)
 		kernels.values.dispatch(c, vk.Groups{X: rowGroups, Z: n}, params, features, o, v, scores)
 	}
 	return c.Err()
-}
-
-func (u *unfusedParams) setA(t vk.Tensor) {
-	u.AOffset, u.AStrideB, u.AStrideH, u.AStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
-}
-
-func (u *unfusedParams) setB(t vk.Tensor) {
-	u.BOffset, u.BStrideB, u.BStrideH, u.BStrideS = uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])
 }
 
 // groups returns how many groups of size cover n, at most MaxUint32.

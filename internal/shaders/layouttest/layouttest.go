@@ -99,7 +99,9 @@ func compare(m *spirv.Module, maxBytes int, params, spec any, bindings []string)
 type field = spirv.Member
 
 // fields returns the numbers of a struct type in order, those of nested structs
-// included, and what is wrong with it.
+// included, and what is wrong with it. The fields of a struct are members of a struct of the shader, too,
+// NAME.FIELD, or, where their tags begin with _, members of the block that have the beginning NAME
+// in common.
 func fields(t reflect.Type, prefix string, offset int) (list []field, problems []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -113,7 +115,10 @@ func fields(t reflect.Type, prefix string, offset int) (list []field, problems [
 			problems = append(problems, fmt.Sprintf("%s has no glsl tag", f.Name))
 		}
 		if f.Type.Kind() == reflect.Struct {
-			l, p := fields(f.Type, prefix+name+".", at)
+			if f.Type.NumField() > 0 && !strings.HasPrefix(f.Type.Field(0).Tag.Get("glsl"), "_") {
+				name += "."
+			}
+			l, p := fields(f.Type, prefix+name, at)
 			list, problems = append(list, l...), append(problems, p...)
 			continue
 		}

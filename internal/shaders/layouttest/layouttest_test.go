@@ -113,6 +113,19 @@ func TestCompareFinds(t *testing.T) {
 		Shape [3]uint32     `glsl:"shape"`
 		Shift int32         `glsl:"shift"`
 	}
+	type beginnings struct {
+		Batch uint32 `glsl:"_batch"`
+		Head  uint32 `glsl:"_head"`
+	}
+	type flat struct {
+		Ptr   uint64     `glsl:"ptr"`
+		Base  uint64     `glsl:"base"`
+		Rows  uint32     `glsl:"rows"`
+		Scale float32    `glsl:"scale"`
+		Q     beginnings `glsl:"q"`
+		Shape [3]uint32  `glsl:"shape"`
+		Shift int32      `glsl:"shift"`
+	}
 	type retyped struct {
 		Ptr   uint64    `glsl:"ptr"`
 		Base  uint64    `glsl:"base"`
@@ -150,6 +163,8 @@ func TestCompareFinds(t *testing.T) {
 			[]string{"swapped field 0 is {base 0}, want {ptr 0}", "swapped field 1 is {ptr 8}, want {base 8}"}},
 		{"nested", nested{}, layoutSpec{}, layoutBindings,
 			[]string{"nested field 4 is {q.head 24}, want {q.batch 24}", "nested field 5 is {q.batch 28}, want {q.head 28}"}},
+		{"flat", flat{}, layoutSpec{}, layoutBindings,
+			[]string{"flat field 4 is {q_batch 24}, want {q.batch 24}", "flat field 5 is {q_head 28}, want {q.head 28}"}},
 		{"retyped", retyped{}, layoutSpec{}, layoutBindings, []string{"retyped field 2 is {rows int 16}, want {rows uint 16}"}},
 		{"short", short{}, layoutSpec{}, layoutBindings,
 			[]string{"short has 7 fields, want the 8 of Params", "short has a hole of 4 bytes at its end"}},
