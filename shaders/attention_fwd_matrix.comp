@@ -9,23 +9,25 @@
 //     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     lse   (batch, num_heads, seq_q)                f32, any strides
 //
-// The algorithm is in lib/fwd_matrix.glsl. What needs the rows of a matrix or
-// turns P into a left matrix goes by the layout that matrix_layout.comp found
-// (lib/rows.glsl), and where none is known through shared memory, on
-// VK_KHR_cooperative_matrix alone (lib/rows_coopmat.glsl).
+// lib/fwd_matrix.glsl has the algorithm, lib/tile.glsl the loads of q (stage_q), k and v
+// and the stores of o, lib/mask.glsl the causal mask.
 //
-// With COOPMAT2 it goes, where none is known, by the reductions, conversions and per-element
-// operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
+// Row maxima, row sums and the conversion of P to a left matrix need the layout of a matrix:
+// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
+// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
+// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the
+// reductions, conversions and per-element operations of VK_NV_cooperative_matrix2, at
+// subgroup scope.
 //
-// With F32X2, q, k, v and o are f32, and matrices are of float16, two for each
-// operand: lib/fwd_f32x2.glsl says what differs then, and the errors, which are those of
-// float32 arithmetic.
+// With F32X2, q, k, v and o are f32, and each operand is two float16 matrices:
+// lib/fwd_f32x2.glsl says what differs then, and the errors, which are those of float32
+// arithmetic.
 //
-// With FEATURES, scores, weights and sums are what lib/features.glsl makes of them,
-// and the last axis of V and O is value_dim long.
+// With FEATURES, lib/features.glsl changes scores, weights and sums, and the last axis of V
+// and O is value_dim long.
 //
-// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), in x times splits with
-// SPLIT_KV; o and lse are then what lib/split_kv.glsl says.
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch). With SPLIT_KV x is multiplied by
+// splits, and o and lse are the partial results of lib/split_kv.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require

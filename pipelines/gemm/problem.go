@@ -26,9 +26,9 @@ type Activation = problem.Activation
 const (
 	Identity       = problem.Identity
 	SiLU           = problem.SiLU           // C = silu(v)
-	SiLUKeep       = problem.SiLUKeep       // X = v, C = silu(v): X is what the gradient needs
+	SiLUKeep       = problem.SiLUKeep       // X = v, C = silu(v): the gradient needs X
 	TimesDSiLU     = problem.TimesDSiLU     // C = v * silu'(X): the gradient of silu at X
-	TimesDSiLUKeep = problem.TimesDSiLUKeep // the same, and S = silu(X), which the gradient of what follows needs
+	TimesDSiLUKeep = problem.TimesDSiLUKeep // the same, and S = silu(X): the gradient of the next product needs S
 )
 
 // OutDType returns the format of C, Residual, X and S.

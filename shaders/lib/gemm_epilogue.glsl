@@ -1,5 +1,6 @@
-// gemm_epilogue: from sums of products to C, as lib/gemm_params.glsl says, and the
-// way of C, R, X and S to and from memory.
+// gemm_epilogue: C from the sums of products (values below has alpha, beta, the
+// activation and the residual; lib/gemm_params.glsl has the formula), and loads and
+// stores of C, R, X and S.
 //
 // The includer includes lib/gemm_out.glsl, lib/gemm_params.glsl and
 // lib/formats.glsl, and has GL_EXT_shader_16bit_storage.
@@ -8,10 +9,10 @@
 
 #include "silu.glsl"
 
-// DEFINE_GET(get, vec4s, vec2s, floats, halves) makes `uvec4 get(at, WIDTH)`, the
-// elements at..at+WIDTH-1 of a tensor as they lie in memory, which widen_words makes numbers
-// of, and DEFINE_PUT `void put(at, words, WIDTH)`, which writes them, for a constant WIDTH of 1, 2
-// or 4, and put for one of 8, if elements have 16 bits; at is a multiple of a WIDTH of 4 or 8.
+// DEFINE_GET(get, vec4s, vec2s, floats, halves) makes `uvec4 get(at, WIDTH)`: the elements
+// at..at+WIDTH-1 of a tensor, as they lie in memory. widen_words converts them to numbers.
+// DEFINE_PUT makes `void put(at, words, WIDTH)`, which writes them. WIDTH is a constant: 1, 2
+// or 4, and for put of 16-bit elements also 8. With a WIDTH of 4 or 8, at is a multiple of it.
 #define DEFINE_GET(get, vec4s, vec2s, floats, halves)                                                          \
     uvec4 get(const uint at, const uint WIDTH) {                                                               \
         if (OUT_FORMAT == FORMAT_F32) {                                                                        \
@@ -33,7 +34,7 @@ vec4 widen_words(const uvec4 words) {
     return vec4(widen_from(OUT_FORMAT, words.x), widen_from(OUT_FORMAT, words.y));
 }
 
-// narrow_words is the reverse of widen_words, rounded, for so many elements.
+// narrow_words is the reverse of widen_words for WIDTH elements: it rounds.
 uvec4 narrow_words(const vec4 x, const uint WIDTH) {
     if (OUT_FORMAT == FORMAT_F32) {
         return floatBitsToUint(x);
@@ -74,7 +75,7 @@ DEFINE_GET(get_x, x4, x2, x1, x16)
 DEFINE_PUT(put_x, x4, x2, x1, x16)
 DEFINE_PUT(put_s, s4, s2, s1, s16)
 
-// What the epilogue reads for some elements, as they lie in memory.
+// The epilogue's inputs for some elements, as they lie in memory.
 struct Extras {
     uvec4 c;
     uvec4 r;
@@ -98,7 +99,7 @@ Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH)
     return e;
 }
 
-// What the epilogue makes of the sums of some elements.
+// The epilogue's outputs for some elements.
 struct Values {
     vec4 c;
     vec4 x;

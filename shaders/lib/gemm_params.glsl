@@ -1,5 +1,5 @@
 // gemm_params: the push constants of the GEMM kernels, and the specialization
-// constants of what they do to the sum of products.
+// constants of their epilogue (activations, residual; lib/gemm_epilogue.glsl).
 //
 //     v = alpha * sum + beta * C      beta * C with READ_C
 //     X = v                           with KEEP_X
@@ -10,9 +10,8 @@
 //
 // C, R, X and S are (batch, m, n) of one format, OUT_FORMAT.
 //
-// With GROUP a launch computes many products of different sizes. What are push constants
-// without is then a row of a table for each of them, and p a copy of the row of the
-// product that the workgroup works on, whose batch is 1.
+// With GROUP a launch computes many products of different sizes, each with a batch of 1. A
+// table has one row of these parameters per product; p is a copy of the workgroup's row.
 //
 // The includer defines EPILOGUE_ID, the constant_id of the first of the constants, and with
 // GROUP the binding of the table, GROUP_BINDING.

@@ -39,16 +39,24 @@ type Problem struct {
 	DType, Out     dtype.DType
 }
 
-// An Activation is what an epilogue does to the sum.
+// An Activation is what an epilogue does to the sum. A new one has
+//
+//	its name          here: the constants, Activations, String, the messages of ParseActivation and Validate
+//	its public name   pipelines/gemm/problem.go, and engine/multiply.go for kernels made of products
+//	its formula       shaders/lib/gemm_epilogue.glsl, function values
+//	its constant      shaders/lib/gemm_params.glsl and engine.EpilogueSpec
+//	its reference     ref.epilogue in float64, and its error bound, ref.activationRoundoff
+//
+// Tests, flags and random problems take the list from Activations.
 type Activation uint8
 
 // The activations.
 const (
 	Identity       Activation = iota
 	SiLU                      // C = silu(v)
-	SiLUKeep                  // X = v, C = silu(v): X is what the gradient needs
+	SiLUKeep                  // X = v, C = silu(v): the gradient needs X
 	TimesDSiLU                // C = v * silu'(X): the gradient of silu at X
-	TimesDSiLUKeep            // the same, and S = silu(X), which the gradient of what follows needs
+	TimesDSiLUKeep            // the same, and S = silu(X): the gradient of the next product needs S
 )
 
 // Activations lists all of them.
