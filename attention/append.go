@@ -14,9 +14,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// An AppendProblem is new keys and values for the cache of a DecodeProblem, whose NewKeys there
-// are. SeqQ may be larger than Decode's, when a prompt is read; what says how scores are
-// computed counts for nothing.
+// An AppendProblem appends NewKeys keys and values to the cache of a DecodeProblem. SeqQ may be
+// larger than Decode's, when a prompt is read. Fields about scores have no effect.
 type AppendProblem struct {
 	DecodeProblem
 
@@ -24,8 +23,7 @@ type AppendProblem struct {
 	RoPE RoPE
 }
 
-// RoPE is the rotation of keys and queries by their position: the pair number i of a row, (x, y),
-// becomes
+// RoPE is the rotation of keys and queries by their positions. Pair i of a row, (x, y), becomes
 //
 //	(x*cos - y*sin, y*cos + x*sin) with cos = Cos[position, i], sin = Sin[position, i]
 //
@@ -62,8 +60,8 @@ func (p AppendProblem) NewVShape() []int {
 	return []int{p.Batch, p.NumKVHeads, p.NewKeys, p.ValueHeadDim()}
 }
 
-// AppendTensors are what Append reads and writes. Those of what the problem has not are zero
-// Tensors; the others have any strides with a contiguous last axis.
+// AppendTensors are the inputs and outputs of Append. Tensors that the problem does not have are
+// zero Tensors. The others have any strides and a contiguous last axis.
 //
 //	tensor                 of         shape                                       format
 //	NewK                              (batch, num_kv_heads, new_keys, head_dim)   DType
@@ -74,10 +72,10 @@ func (p AppendProblem) NewVShape() []int {
 //	Cos, Sin               RoPE.Dims  (positions, dims/2), contiguous             float32
 //	SeqLens, BlockTable,
 //	CacheBatchIdx                     as in DecodeTensors
-//	State                             that of Decode, of which only State[0] is used
+//	State                             that of Decode; only State[0] is used
 //
-// Positions are seq_kv at least. Q, NewK and NewV may be parts of the same rows, as one product
-// with the weights of all three leaves them.
+// There are at least seq_kv positions. Q, NewK and NewV may be parts of the same rows, the output
+// of one product with the weights of all three.
 type AppendTensors struct {
 	NewK, NewV, K, V, Q                vk.Tensor
 	KScale, VScale                     vk.Tensor
@@ -92,17 +90,18 @@ type AppendTensors struct {
 //	V[b, :, SeqLens[b] + i] = NewV[b, :, i]
 //	Q[b, :, i]              = rotated(Q[b, :, i])      i < SeqQ
 //
-// in the format of the cache (CacheFormat), where a key's position is its place in the sequence, and that of query i is the one that Decode gives
-// it: SeqLens[b] + NewKeys - SeqQ + i, or 0 where that is negative. LeftPad changes no position: a
-// score depends on how far apart its positions are. SeqLens stays: Decode counts the new keys by
-// NewKeys, Advance adds them.
+// in the format of the cache (CacheFormat). The position of a key is its place in the sequence.
+// Query i has the position that Decode gives it, SeqLens[b] + NewKeys - SeqQ + i, or 0 if that is
+// negative. LeftPad changes no position, because a score depends on the distance of its positions
+// alone. Append does not change SeqLens: Decode counts the new keys by NewKeys, and Advance adds
+// them.
 //
-// Lengths and tables are read on the device: a recorded Append runs again while the cache
-// grows. A sequence that has no room is left as it is, with its queries, and so are keys whose page
-// there is not: State[0] says so then (DecodeStatus).
+// The device reads lengths and tables, so a recorded Append runs again while the cache grows.
+// Append leaves a sequence without room unchanged, with its queries, and skips keys whose page does
+// not exist; State[0] then reports that (DecodeStatus).
 //
-// The error wraps ErrUnsupported if the device cannot run the
-// kernel, and names the argument if a tensor does not fit p.
+// The error wraps ErrUnsupported if the device cannot run the kernel, and names the argument if a
+// tensor does not fit p.
 func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()
@@ -127,7 +126,7 @@ func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 		appendCache8Params{params, newCacheParams(&p.DecodeProblem, &t.KScale, &t.VScale)}, g, append(tensors, orElse(t.KScale, t.SeqLens), orElse(t.VScale, t.SeqLens)))
 }
 
-// dispatchAppend records a kernel with a specialization, push constants and tensors.
+// dispatchAppend records a kernel with its specialization, push constants and tensors.
 func dispatchAppend[P any](c *vk.Cmd, name string, p *AppendProblem, spec any, params P, g vk.Groups, tensors []vk.Tensor) error {
 	module, err := shaders.Get(name, p.DType.Short())
 	if err != nil {
@@ -141,7 +140,7 @@ func dispatchAppend[P any](c *vk.Cmd, name string, p *AppendProblem, spec any, p
 	return c.Err()
 }
 
-// appendFeasible says why a device cannot append, if it cannot.
+// appendFeasible returns an error if a device cannot append.
 func appendFeasible(caps *vk.Caps, p *AppendProblem) error {
 	params, buffers := uint32(reflect.TypeFor[appendParams]().Size()), uint32(appendBuffers)
 	if p.Cache != CacheSame {
@@ -226,7 +225,7 @@ type appendSpec struct {
 	TableAligned  bool   `glsl:"TABLE_ALIGNED"`
 }
 
-// appendCache8Spec is that with CACHE8.
+// appendCache8Spec is the specialization with CACHE8.
 type appendCache8Spec struct {
 	Append appendSpec
 	Cache  cacheSpec
@@ -258,7 +257,7 @@ func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec
 	}
 }
 
-// items returns how many items rows of K, V and Q have, as the shader counts them.
+// items returns how many items a row of K, V and Q has, as the shader counts them.
 func (s *appendSpec) items(p *DecodeProblem) (k, v, q int) {
 	span := s.Rotary / 2
 	if s.Interleaved {
@@ -302,7 +301,7 @@ type appendParams struct {
 	BatchIdxOffset    uint32 `glsl:"batch_idx_offset"`
 }
 
-// appendCache8Params is that with CACHE8.
+// appendCache8Params is the push-constant block with CACHE8.
 type appendCache8Params struct {
 	appendParams
 	cacheParams
@@ -331,7 +330,7 @@ func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *ap
 	return params, vk.Groups{X: kGroups + vGroups + qGroups, Y: min(uint32(p.Batch), caps.MaxWorkgroupCount[1])}
 }
 
-// orElse returns t, or another tensor where t is zero: a binding must hold something.
+// orElse returns t, or another tensor if t is zero: every binding needs a tensor.
 func orElse(t, other vk.Tensor) vk.Tensor {
 	if t.IsZero() {
 		return other
@@ -339,8 +338,8 @@ func orElse(t, other vk.Tensor) vk.Tensor {
 	return t
 }
 
-// Advance adds keys to all lengths, a contiguous int32 vector on the device, so that a recorded
-// step runs again on longer sequences; a negative number takes keys back.
+// Advance adds keys to all lengths, a contiguous int32 vector on the device. It lets a recorded
+// step run again on longer sequences. A negative number removes keys.
 func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 	defer c.Keep(&err)
 	if keys < -math.MaxInt32 || keys > math.MaxInt32 {
@@ -369,7 +368,7 @@ func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 	return c.Err()
 }
 
-// advanceThreads is the largest workgroup that every device has.
+// advanceThreads is the largest workgroup size that every device has.
 const advanceThreads = 128
 
 // advanceSpec is the specialization of attention_advance.comp.
@@ -384,9 +383,10 @@ type advanceParams struct {
 	SeqLensOffset uint32 `glsl:"seq_lens_offset"` // elements
 }
 
-// RoPETable returns the tables of Append for positions 0 to positions-1, (positions, dims/2):
-// the cosine and sine of position * base^(-2i/dims) for pair i, computed in float64. Base is 10000 in
-// Su et al., RoFormer (arXiv:2104.09864). It panics if there are no positions, or dims are not even.
+// RoPETable returns the tables Cos and Sin of Append for positions 0 to positions-1, (positions,
+// dims/2): the cosine and sine of position * base^(-2i/dims) for pair i, computed in float64. Base
+// is 10000 in Su et al., RoFormer (arXiv:2104.09864). It panics unless positions is positive and
+// dims is positive and even.
 func RoPETable(positions, dims int, base float64) (cos, sin []float32) {
 	if positions < 1 || dims < 2 || dims%2 != 0 {
 		panic("attention: RoPETable: positions and dims must be positive, dims even")
@@ -409,9 +409,9 @@ const (
 	badBatch
 )
 
-// DecodeStatus returns what Append and Decode found wrong on the device since State[0] was last
-// cleared, and clears it: an error that says in words what the lengths and tables of p broke, nil if
-// nothing. It waits for commands that have been started.
+// DecodeStatus returns the errors that Append, Decode and PageTable found on the device since
+// State[0] was last cleared, and clears it. The error says which rule of p the lengths and tables
+// broke; nil is no error. It waits for all commands that have been started.
 func DecodeStatus(ctx context.Context, state vk.Tensor, p DecodeProblem) error {
 	if len(state.Shape) != 1 || state.Shape[0] < 1 || state.DType != dtype.Int32 {
 		return fmt.Errorf("attention: decode: state is %v of shape %v, want an int32 vector", state.DType, state.Shape)

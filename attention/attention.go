@@ -5,8 +5,7 @@
 //	O   = P * V
 //	LSE = log(sum(exp(S))) of each row
 //
-// One call, [Forward], picks the fastest path that the device and the problem
-// allow; Options.Impl forces one:
+// [Forward] picks the fastest path that the device and the problem allow; Options.Impl forces one:
 //
 //	path      needs                                        scores live in   file
 //	coopmat2  VK_NV_cooperative_matrix2 at subgroup scope  registers        fwd_matrix.go
@@ -14,42 +13,42 @@
 //	scalar    Vulkan 1.2 compute                           registers        fwd_scalar.go
 //	unfused   Vulkan 1.2 compute, memory for S             device memory    unfused.go
 //
-// Every path computes every feature of a [Problem]. One without features runs kernels
-// that know of none (features.go).
+// Every path computes every feature of a [Problem]. A problem without features runs kernels without
+// code for them (features.go). Tile sizes come from the tables of fwd_table.go, bwd_table.go and
+// decode_table.go, or from Options.Tuning; docs/tuning.md explains them.
 //
-// Few rows and many keys, as when a model decodes token after token, are spread
-// over the device: Forward takes the kernels of [Decode] where they are faster
-// (fwd_decode.go). Else the heads of a group become rows of one matrix (pack.go), and
-// several workgroups share the keys of a block of rows (combine.go).
+// Few rows and many keys occur when a model decodes token after token. Forward then takes the
+// kernels of [Decode] where they are faster (fwd_decode.go). Otherwise it spreads the problem over
+// the device: the heads of a group become rows of one matrix (pack.go), and several workgroups
+// divide the keys of a block of rows (combine.go).
 //
-// [Backward] computes the gradients from what Forward left, in one of four ways:
+// [Backward] computes the gradients from the results of Forward, in one of four ways:
 //
-//	two kernels  each computes the weights again; one sums up dK and dV, the other dQ    bwd_matrix.go, bwd_scalar.go
+//	two kernels  each recomputes the weights; one sums dK and dV, the other dQ           bwd_matrix.go, bwd_scalar.go
 //	stored       the kernel of dQ stores the weights in 16 bits; dK and dV are products  bwd_stored.go
-//	fused        one kernel sums up all three                                            bwd_fused.go
+//	fused        one kernel sums all three                                               bwd_fused.go
 //	unfused      weights and score gradients are in memory                               bwd_unfused.go
 //
-// The gradients of the bias and the sinks have kernels of their own (bwd_features.go).
+// The gradients of the bias and the sinks have their own kernels (bwd_features.go).
 //
-// [Append] and [Decode] are for sequences that grow: a cache of keys and values, contiguous or
-// with pages, whose lengths are on the device, in the format of the queries or in 8 bits
-// ([CacheFormat]); [PageTable] makes tables of lists of pages, and [KVCache] is its memory and the
-// host's side of it.
+// [Append] and [Decode] are for sequences that grow. They work on a cache of keys and values,
+// contiguous or paged, in the format of the queries or in 8 bits ([CacheFormat]), with its lengths
+// on the device. [KVCache] is the memory of a cache and its host side; [PageTable] makes block
+// tables from lists of pages.
 //
-// [ForwardHost] is Forward on slices of the host. [Supports] says whether a
-// device computes a pass of a problem, and why not; [Choose] says what would run.
+// [ForwardHost] is Forward on slices of the host. [Supports] says whether a device computes a pass
+// of a problem, and if not, why; [Choose] says what would run.
 //
-// Tensors are views of device buffers with any strides whose last axis is
-// contiguous; dimensions go by the names
+// Tensors are views of device buffers. They have any strides and a contiguous last axis; the axes
+// are
 //
 //	Q, O  (batch, num_heads, seq_q, head_dim)
 //	K, V  (batch, num_kv_heads, seq_kv, head_dim)
 //	LSE   (batch, num_heads, seq_q), float32, natural logarithm
 //
-// All paths are deterministic: the same call on the same device gives the same
-// bits.
+// All paths are deterministic: the same call on the same device gives the same bits.
 //
-// Several goroutines may call the functions; a vk.Cmd belongs to one of them.
+// Several goroutines may call the functions; a vk.Cmd belongs to one goroutine.
 package attention
 
 import (
@@ -59,16 +58,14 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no
-// kernel on the device handles.
+// ErrUnsupported is wrapped by the error of a valid call that no kernel on the device handles.
 var ErrUnsupported = vk.ErrUnsupported
 
 // An Impl is a path: one implementation of attention.
 type Impl uint8
 
-// The paths. Auto takes the first of CoopMat2, CoopMat, Scalar that supports
-// the problem, on a CPU device Scalar, and for a few queries with many keys the
-// kernels of Decode.
+// The paths. Auto takes the first of CoopMat2, CoopMat and Scalar that supports the problem, on a
+// CPU device Scalar. For a few queries with many keys it takes the kernels of Decode.
 const (
 	Auto Impl = iota
 	CoopMat2
@@ -77,8 +74,8 @@ const (
 	Unfused
 )
 
-// Impls lists the paths in the order in which Auto tries them; Unfused, which
-// it never takes, is last.
+// Impls lists the paths in the order in which Auto tries them. Auto never takes Unfused, which is
+// last.
 func Impls() []Impl { return []Impl{CoopMat2, CoopMat, Scalar, Unfused} }
 
 // String returns the name used by --impl.
@@ -117,22 +114,22 @@ func (i *Impl) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Options say how, never what. The zero value is the default.
+// Options say how a problem is computed, never what. The zero value is the default.
 type Options struct {
 	// Impl forces a path.
 	Impl Impl
-	// Config forces a configuration of Impl instead of the tuning table's;
-	// it must be feasible. It is for tuning and tests.
+	// Config forces a configuration of Impl instead of the tuning table's. It must be feasible. It
+	// is for tuning and tests.
 	Config *Config
-	// BackwardConfig forces a configuration of Backward, as Config does of Forward.
+	// BackwardConfig is Config for Backward.
 	BackwardConfig *BackwardConfig
-	// DecodeConfig forces a configuration of Decode, likewise, and Forward to take its kernels.
+	// DecodeConfig is Config for Decode. It also forces Forward to take the kernels of Decode.
 	DecodeConfig *DecodeConfig
-	// Workspace is memory for Backward or Decode, Workspace bytes of it, whose content is lost. Weights
-	// that Backward stores (BackwardConfig.Stored) make do with less.
-	// Calls that share it run one after the other. Nil takes memory of the Cmd.
+	// Workspace is memory for Backward or Decode, of the size that the function Workspace returns;
+	// its content is lost. Stored weights (BackwardConfig.Stored) make do with less. Calls that
+	// share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
-	// Tuning is what was measured on the device; its rows come before those of
-	// the built-in table. Nil is none. kit.LoadTuningFile reads one.
+	// Tuning has rows measured on the device; they come before those of the built-in table.
+	// kit.LoadTuningFile reads one. Nil is none.
 	Tuning *kit.Tuning
 }

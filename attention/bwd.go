@@ -8,8 +8,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Backward computes the gradients of attention. For a loss that depends on O, and
-// dO its gradient with respect to O,
+// Backward computes the gradients of attention. For a loss with the gradient dO with respect to O,
 //
 //	P     = exp(S - LSE)                   of the keys that a row sees; S as in Forward
 //	dP    = dO * Vᵀ
@@ -19,39 +18,38 @@ import (
 //	dK    = Scale * dSᵀ * Q                summed over the heads that read the key head
 //	dV    = Pᵀ * dO                        likewise
 //
-// and what the features of p make of that (ref.Backward has it). Kernels compute S and P again,
-// tile by tile, from LSE. P is as exact as that: where
-// scores are near 1e4, LSE is rounded by up to 5e-4, which is then the relative error of P.
+// internal/attention/ref/bwd.go has the formulas with the features of p. Kernels recompute S and P,
+// tile by tile, from LSE. P is as exact as LSE: near scores of 1e4, LSE has a rounding error of up
+// to 5e-4, which becomes the relative error of P.
 //
-// The gradient of a bias, g.DBias, is summed over the axes that the bias
-// shares, and has kernels of its own, which compute S and dP once more.
+// The gradient of a bias, g.DBias, is summed over the axes that the bias shares. It has its own
+// kernels, which recompute S and dP.
 //
-// Q, O, dO and dQ are (batch, num_heads, seq_q, head_dim), K, V, dK and dV are
-// (batch, num_kv_heads, seq_kv, head_dim), any strides with a contiguous last
-// axis, all of p.DType; LSE is (batch, num_heads, seq_q), float32. O and LSE are
-// what Forward wrote for the same p and inputs. Sums are float32. Strides and offsets
-// that are multiples of 8 elements are fastest. Each gradient has memory of its own, gaps included.
+// Q, O, dO and dQ are (batch, num_heads, seq_q, head_dim), K, V, dK and dV are (batch,
+// num_kv_heads, seq_kv, head_dim), with any strides and a contiguous last axis, all of p.DType. LSE
+// is (batch, num_heads, seq_q) float32. O and LSE are the results of Forward for the same p and
+// inputs. Sums are float32. Strides and offsets that are multiples of 8 elements are fastest. The
+// memory of each gradient, gaps included, must not overlap that of another tensor.
 //
-// Masks are those of Forward. Keys and values that are hidden from every row may be
-// anything: dK and dV of them are 0, and so is dQ of a row that sees no key.
+// Masks are those of Forward. Keys and values that are hidden from every row may be anything; their
+// dK and dV are 0. A row that sees no key has dQ = 0.
 //
-// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). Stored
-// weights take what o.Workspace has, at least those of one head. The unfused path keeps P and dS in
-// memory of c, too.
+// Backward needs Workspace bytes of memory: opt.Workspace, or memory of c (vk.Cmd.Scratch). Stored
+// weights use all of opt.Workspace; it must hold at least those of one head. The unfused path also
+// keeps P and dS in memory of c.
 //
 // Backward records into c and returns; gradients are valid once c has completed.
 //
-// The same call on the same device gives the same bits: no kernel adds to memory
-// that another workgroup adds to.
+// The same call on the same device gives the same bits: no two workgroups add to the same memory.
 //
-// It returns an error that wraps ErrUnsupported if no path on the device
-// handles p, and an error naming the argument if a tensor does not fit p.
+// The error wraps ErrUnsupported if no path on the device handles p, and names the argument if a
+// tensor does not fit p.
 //
-// The algorithm is Algorithm 2 of Dao, FlashAttention-2 (arXiv:2307.08691); Delta
-// is D in line 4 there, dS line 14, the gradients lines 12, 15 and 16. Its loop over
-// rows and keys runs once for dK and dV and once for dQ, or as there once for all
-// (BackwardConfig.Fused), or once, with P and dS stored for products that are dV and dK
-// (BackwardConfig.Stored).
+// The algorithm is Algorithm 2 of Dao, FlashAttention-2 (arXiv:2307.08691). Delta is D in line 4
+// there, dS is line 14, the gradients are lines 12, 15 and 16. The paper's loop over rows and keys
+// computes all gradients at once, as BackwardConfig.Fused does. By default one loop computes dK and
+// dV and another dQ. With BackwardConfig.Stored one loop computes dQ and stores P and dS, and dV
+// and dK are products of these.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -81,8 +79,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err er
 	return steps.Together(b.steps(), b.featureSteps()).Record(c)
 }
 
-// backward holds what the kernels of a call are recorded from. Tensors of a Varlen are
-// unpacked.
+// backward holds the arguments of a call. Tensors of a Varlen are unpacked.
 type backward struct {
 	c                       *vk.Cmd
 	dq, dk, dv, do, q, k, v vk.Tensor
@@ -93,7 +90,7 @@ type backward struct {
 	gradients *Gradients
 }
 
-// bwdNames are those of the kernels of a path.
+// bwdNames are the names of a path's two kernels.
 type bwdNames struct{ dkv, dq string }
 
 // names returns them for a format.
@@ -110,14 +107,15 @@ var bwdKernels = [...]bwdNames{
 	Scalar:   {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
 }
 
-// bwdF32x2Kernels names those of float32 tensors on matrices.
+// bwdF32x2Kernels are those of float32 tensors on matrices.
 var bwdF32x2Kernels = [...]bwdNames{
 	CoopMat2: {"attention_bwd_dkv_f32x2_coopmat2", "attention_bwd_dq_f32x2_coopmat2"},
 	CoopMat:  {"attention_bwd_dkv_f32x2_coopmat", "attention_bwd_dq_f32x2_coopmat"},
 }
 
-// steps returns the kernel that computes dK and dV, and beside it the one that computes dQ;
-// or those of the unfused path, or the one that computes all.
+// steps returns the kernel that computes dK and dV beside the one that computes dQ; or the kernels
+// of the unfused path; or those of stored weights; or the one that computes all gradients, and the
+// sum of its shares.
 func (b *backward) steps() steps.List {
 	step := func(record func() error) steps.List {
 		return steps.List{func(*vk.Cmd) error { return record() }}
@@ -159,7 +157,7 @@ func (b *backward) record() error {
 	return b.dispatch(dq, params, blocks, p.NumHeads, b.q, b.k, b.v, b.do, b.rows, b.dq)
 }
 
-// kernel returns a kernel that writes these outputs.
+// kernel returns a kernel with these outputs.
 func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor) (kernel[bwdParams], error) {
 	if b.config.Impl == Scalar {
 		return b.scalarKernel(name, tile)
@@ -168,7 +166,7 @@ func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor)
 	return b.matrixKernel(name, tile, aligned(wide, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
 }
 
-// bwdInputs is lib/params_bwd_inputs.glsl.
+// bwdInputs is the block of lib/params_bwd_inputs.glsl.
 type bwdInputs struct {
 	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
 	CausalShift int32   `glsl:"causal_shift"`
@@ -189,7 +187,7 @@ type bwdParams struct {
 	DV place `glsl:"dv"`
 }
 
-// newBwdParams fills the block for all batches, but for the outputs.
+// newBwdParams fills the block for all batches, except for the outputs.
 func newBwdParams(do, q, k, v vk.Tensor, p Problem) bwdParams {
 	return bwdParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
@@ -212,8 +210,8 @@ func (b *bwdParams) skipBatches(n uint32) {
 	}
 }
 
-// dispatch records a kernel over blocks of a sequence, heads and batches, as many
-// batches at a time as the device allows in one dispatch.
+// dispatch records a kernel over blocks of a sequence, heads and batches. A dispatch takes as many
+// batches as the device allows.
 func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, blocks uint32, heads int, tensors ...vk.Tensor) error {
 	p := &b.p
 	if err := b.fits(blocks, 1, heads); err != nil {
@@ -232,8 +230,8 @@ func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, blocks u
 	return b.c.Err()
 }
 
-// fits returns an error unless the device takes as many workgroups in x and, for each
-// of the heads, in y.
+// fits returns an error unless the device takes blocksX workgroups in x and blocksY, or one per
+// head, in y.
 func (b *backward) fits(blocksX, blocksY uint32, heads int) error {
 	p, limit := &b.p, b.c.Device().Caps().MaxWorkgroupCount
 	switch {
@@ -248,8 +246,7 @@ func (b *backward) fits(blocksX, blocksY uint32, heads int) error {
 	return nil
 }
 
-// features returns the arguments of the features for all batches, nil for a plain
-// problem.
+// features returns the arguments of the features for all batches, nil for a plain problem.
 func (b *backward) features() *boundFeatures {
 	if b.p.Plain() {
 		return nil

@@ -8,16 +8,16 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// BackwardCandidates is Candidates for the backward pass. The times of its two kernels add up,
-// so each candidate differs from what the table takes in the tile of one of them:
-// BackwardVariants puts the best of both together. On the matrix paths there are the one kernel
-// that computes all gradients, and the products of stored weights, too.
+// BackwardCandidates is Candidates for the backward pass. The times of its two kernels add up, so
+// each candidate differs from the table's choice in the tile of one kernel, and BackwardVariants
+// combines the best of both. On the matrix paths there are also candidates with one kernel for all
+// gradients and with stored weights.
 func BackwardCandidates(caps *vk.Caps, p Problem, impl Impl) []BackwardConfig {
 	start, err := chooseBackward(caps, p, Options{Impl: impl})
 	if err != nil {
 		return nil
 	}
-	if start.fused() { // the tiles of two kernels, which the row does not tell
+	if start.fused() { // the row has no tiles of two kernels
 		start.DKV, start.DQ = start.Fused, start.Fused
 	}
 	if start.stored() {
@@ -52,8 +52,8 @@ func BackwardCandidates(caps *vk.Caps, p Problem, impl Impl) []BackwardConfig {
 	return feasibleBackward(caps, p, first, all)
 }
 
-// productTiles returns tiles of the products of weights that the kernel of dQ stores: 4 or 2 rows of
-// sums of a subgroup, by up to 64 columns, the likeliest first.
+// productTiles returns tiles of the products of stored weights: 4 or 2 rows of sums per subgroup,
+// by up to 64 columns, the likeliest first.
 func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []BackwardTile) {
 	shape, err := matrixShape(caps, impl, p.DType)
 	if !onMatrices(impl) || err != nil {
@@ -71,11 +71,11 @@ func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []
 	return list
 }
 
-// BackwardVariants returns the feasible configurations that differ from c in the tile of the
-// kernel of dQ, and those that differ in one of the choices that BackwardCandidates leaves as they
-// are: how the loops are arranged, how far ahead operands are loaded, and of path scalar how much of
-// a tile is in shared memory at a time; of one kernel for all gradients, among how many shares
-// the keys are divided; of stored weights, of how many key heads there are some at a time.
+// BackwardVariants returns the feasible configurations that differ from c in the tile of the kernel
+// of dQ, and those that differ in one of the choices that BackwardCandidates does not vary: the
+// arrangement of loops and the distance of loads; on the scalar path the part of a tile that is in
+// shared memory at a time; with Fused the number of shares of the keys; with Stored the heads of a
+// chunk.
 func BackwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConfig {
 	var all []BackwardConfig
 	for _, shares := range []int{1, 2, 4, 8} {
@@ -131,7 +131,7 @@ func BackwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConf
 	return feasibleBackward(caps, p, c, all)[min(1, len(all)):]
 }
 
-// feasibleBackward returns first, and those of a list that are feasible and not the same.
+// feasibleBackward returns first, then the feasible configurations of a list without repeats.
 func feasibleBackward(caps *vk.Caps, p Problem, first BackwardConfig, list []BackwardConfig) []BackwardConfig {
 	all := []BackwardConfig{first}
 	for _, c := range list {
@@ -142,7 +142,7 @@ func feasibleBackward(caps *vk.Caps, p Problem, first BackwardConfig, list []Bac
 	return all
 }
 
-// backwardTiles varies the workgroup and how much it owns and walks over.
+// backwardTiles varies the workgroup, what it owns and what it walks over.
 func backwardTiles(caps *vk.Caps, p Problem, impl Impl, start BackwardTile) []BackwardTile {
 	var all []BackwardTile
 	if !onMatrices(impl) {
@@ -185,8 +185,8 @@ func BackwardTableRow(caps *vk.Caps, p Problem, c BackwardConfig, fill float64) 
 	return sourceRow(caps, &p, c.Impl, fill) + fmt.Sprintf("%#v},", c)
 }
 
-// Fill returns how many blocks of keys, or of rows if they are fewer, p makes for each compute
-// unit of a device with configuration c, 0 if the driver does not tell their number.
+// Fill returns the blocks of keys, or of rows if they are fewer, of p per compute unit of a device
+// with configuration c, 0 if the driver does not report the number of units.
 func (c BackwardConfig) Fill(caps *vk.Caps, p Problem) float64 {
 	return kit.Fill(caps, c.blocks(caps, &p))
 }

@@ -8,29 +8,30 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A BackwardConfig is a path of the backward pass with the tile sizes of its two
-// kernels: what becomes specialization constants.
+// A BackwardConfig is a path of the backward pass with the tile sizes of its kernels: they become
+// specialization constants.
 type BackwardConfig struct {
 	Impl Impl
 	DKV  BackwardTile // of the kernel that owns keys, and computes dK and dV
 	DQ   BackwardTile // of the kernel that owns rows, and computes dQ
 
-	// Fused, unless it is zero, is of one kernel that owns keys and computes all three
-	// instead, on the matrix paths. dQ of Shares shares of the keys is summed up by
-	// itself, in memory, and a second kernel adds them; 0 stands for as many as fill the
-	// device.
+	// Fused, unless it is zero, is the tile of one kernel that computes all gradients instead, on
+	// the matrix paths. It owns keys. The keys are divided into Shares shares; each share sums its
+	// part of dQ in memory, and a second kernel adds the parts. 0 stands for as many shares as fill
+	// the device.
 	Fused  BackwardTile
 	Shares int
 
-	// Stored, unless it is zero, is of a kernel that computes dK and dV, on the matrix paths, from P
-	// and dX which the kernel of dQ stores: five products instead of seven, for memory. DKV is
-	// then not used. Those of Chunk heads at a time are stored; 0 stands for as many as storedBytes hold.
+	// Stored, unless it is zero, is the tile of a kernel that computes dK and dV as products of P
+	// and dX, on the matrix paths. The kernel of dQ stores these: five products instead of seven,
+	// for more memory. DKV is not used. Chunk heads are stored at a time; 0 stands for as many as
+	// fit in storedBytes.
 	Stored BackwardTile
 	Chunk  int
 }
 
-// A BackwardTile is what a workgroup of one kernel does: it owns some keys, or rows, and
-// walks over tiles of Stream rows, or keys.
+// A BackwardTile is the work of a workgroup of one kernel: it owns some keys (or rows) and walks
+// over tiles of Stream rows (or keys).
 type BackwardTile struct {
 	Stream int
 
@@ -41,10 +42,10 @@ type BackwardTile struct {
 	Fence               int
 	Detour              bool
 
-	// Scalar path: Threads invocations, ThreadsX in a row, which own Own keys or rows.
-	// Depth columns of all tensors are in shared memory at a time, and then Slice rows of
-	// those that the kernel walks over. Unfused path: the same of each of its steps; that
-	// which computes weights is DQ's.
+	// Scalar path: Threads invocations in rows of ThreadsX own Own keys or rows. Shared memory
+	// holds Depth columns of all tensors at a time, then Slice rows of the tensors that the kernel
+	// walks over. Unfused path: the same for each of its steps; DQ is the tile of the step that
+	// computes weights.
 	Threads, ThreadsX int
 	Own               int
 	Depth, Slice      int
@@ -69,7 +70,7 @@ func (c BackwardConfig) String() string {
 	return fmt.Sprintf("%v dkv %v dq %v", c.Impl, c.DKV, c.DQ)
 }
 
-// String names the matrix paths' choices, or the scalar path's.
+// String names the choices of the matrix paths, or those of the scalar path.
 func (t BackwardTile) String() string {
 	if t.Subgroups == 0 {
 		return fmt.Sprintf("%dx%d t%dx%d depth%d rows%d", t.Own, t.Stream, t.Threads/max(t.ThreadsX, 1), t.ThreadsX, t.Depth, t.Slice)
@@ -103,13 +104,12 @@ func (t *BackwardTile) owned(caps *vk.Caps, impl Impl, format dtype.DType) int {
 	return max(t.Subgroups*t.RowTiles*int(shape.M), 1)
 }
 
-// backwardTensors is how many tensors the kernel of most takes: q, k, v, do, rows,
-// dk and dv.
+// backwardTensors is the largest number of tensors of a kernel: q, k, v, do, rows, dk and dv.
 const backwardTensors = 7
 
-// Feasible returns nil if c can compute the gradients of p on a device, and
-// otherwise the reason, wrapping ErrUnsupported. It is the only statement of what
-// the backward kernels demand of a configuration.
+// Feasible returns nil if c can compute the gradients of p on a device, and otherwise the reason,
+// which wraps ErrUnsupported. It is the only statement of what the backward kernels demand of a
+// configuration.
 func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	scalar := c.Impl == Scalar || c.Impl == Unfused
 	if c.Impl == Unfused {
@@ -150,8 +150,7 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	return feasible(c.DQ, caps, c.Impl, p)
 }
 
-// feasibleScalar is Feasible for a tile of the scalar path, or of the unfused one, which
-// needs no more.
+// feasibleScalar is Feasible for a tile of the scalar path. The unfused path needs no more.
 func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem) error {
 	if t.Threads < 1 || t.ThreadsX < 1 || t.Own < 1 || t.Stream < 1 || t.Depth < 1 || t.Slice < 1 {
 		return unsupported("%v: a tile size of %v is not positive", impl, t)
@@ -212,8 +211,8 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	return fitsShared(caps, impl, t.matrixShared(impl, m, n, p))
 }
 
-// matrixShared returns the bytes of shared memory of a kernel of a matrix path, for
-// matrices of m by n.
+// matrixShared returns the bytes of shared memory of a kernel of a matrix path, for matrices of m
+// by n.
 func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	own := t.Subgroups * t.RowTiles * m

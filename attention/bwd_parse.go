@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// ParseBackwardConfig reads what BackwardConfig.String writes: a path, and then tiles, each behind
-// the name of its kernel, and numbers of the whole,
+// ParseBackwardConfig reads what BackwardConfig.String writes: a path, then each tile behind the
+// name of its kernel, then numbers of the whole configuration,
 //
 //	coopmat2 dkv sg4 rt1 by32 split dq sg8 rt1 by64 prefetch split
 //	coopmat2 fused sg4 rt1 by32 shares2
@@ -38,7 +38,7 @@ func ParseBackwardConfig(text string) (c BackwardConfig, err error) {
 	return c, nil
 }
 
-// parseWord sets what a word says of c, or of a tile of it, nil before the first.
+// parseWord sets the choice that a word names, in c or in the tile t; t is nil before the first.
 func (c *BackwardConfig) parseWord(word string, t *BackwardTile) bool {
 	if t == nil {
 		return false

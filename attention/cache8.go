@@ -8,22 +8,23 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A CacheFormat is what a cache of keys and values stores. Those of 8 bits have queries of
-// float16 or bfloat16, and what is read of them is multiplied in float16, or float32 on the scalar path, and
-// added in float32.
+// A CacheFormat is the format of a cache of keys and values. 8-bit caches take queries of float16
+// or bfloat16. Their elements are multiplied in float16, on the scalar path in float32, and added
+// in float32.
 //
 //	CacheSame   the problem's DType
-//	CacheE4M3   dtype.E4M3, times a float32 of the key head, of K and of V (1 without): 1 byte
-//	CacheQ8_0   dtype.Int8 times a float16 of each block of 32 elements of a row: 34/32 bytes
+//	CacheE4M3   dtype.E4M3 times a float32 scale per key head, of K and of V (1 without): 1 byte
+//	CacheQ8_0   dtype.Int8 times a float16 scale per block of 32 elements of a row: 34/32 bytes
 //
-// The numbers of q8_0 are those of ggml's, but ggml has the scale of a block before its 32 integers:
-// here integers and scales are tensors of their own, so that both are aligned. head_dim and
-// value_dim are multiples of 32.
+// The numbers of q8_0 are ggml's. ggml stores the scale of a block before its 32 integers; here
+// integers and scales are separate tensors, so that both are aligned. head_dim and value_dim are
+// multiples of 32.
 //
-// Append rounds to nearest, ties to even. In e4m3 what is beyond ±448 times the scale becomes
-// that, and NaN becomes the NaN of the format, 0x7f, which Decode reads as 480. In q8_0 the scale is
-// the largest magnitude of a block by 127, 515.5 at most (127 times that is a float16), the integers are -127 to 127, and NaN becomes
-// 0. An element of q8_0 is the float16 nearest to the product with its scale.
+// Append rounds to nearest, ties to even. In e4m3 values beyond ±448 times the scale saturate, and
+// NaN becomes the NaN of the format, 0x7f, which Decode reads as 480. In q8_0 the scale is the
+// largest magnitude of a block divided by 127, at most 515.5 (127 times that is a float16). The
+// integers are -127 to 127, and NaN becomes 0. Decode reads the float16 nearest to the product of
+// integer and scale.
 type CacheFormat uint8
 
 // The formats of caches.
@@ -53,10 +54,10 @@ func ParseCacheFormat(name string) (CacheFormat, error) {
 	return 0, fmt.Errorf("attention: cache format %q is not one of same, e4m3, q8_0", name)
 }
 
-// QuantBlock is how many elements of a row have a scale in CacheQ8_0.
+// QuantBlock is the number of elements of a row that share a scale in CacheQ8_0.
 const QuantBlock = 32
 
-// cacheAlignment is what rows of a cache of 8 bits begin at multiples of, in bytes.
+// cacheAlignment is the alignment of rows of an 8-bit cache, in bytes.
 const cacheAlignment = 8
 
 // CacheDType returns the format of K and V.
@@ -78,10 +79,11 @@ func (p DecodeProblem) ScaleDType() dtype.DType {
 	return dtype.Float32
 }
 
-// KScaleShape returns (num_kv_heads) with CacheE4M3, KShape with head_dim/32 with CacheQ8_0, else nil.
+// KScaleShape returns (num_kv_heads) with CacheE4M3, KShape with head_dim/32 with CacheQ8_0, and
+// nil with CacheSame.
 func (p DecodeProblem) KScaleShape() []int { return p.scaleShape(p.KShape()) }
 
-// VScaleShape returns that of V.
+// VScaleShape is KScaleShape of V.
 func (p DecodeProblem) VScaleShape() []int { return p.scaleShape(p.VShape()) }
 
 func (p *DecodeProblem) scaleShape(shape []int) []int {
@@ -95,7 +97,7 @@ func (p *DecodeProblem) scaleShape(shape []int) []int {
 	return nil
 }
 
-// cacheBytes returns the bytes of so many elements of the cache, with their scales.
+// cacheBytes returns the bytes of some elements of the cache, with their scales.
 func (p *DecodeProblem) cacheBytes(elements float64) float64 {
 	if p.Cache == CacheQ8_0 {
 		return elements * (1 + 2.0/QuantBlock)
@@ -103,7 +105,7 @@ func (p *DecodeProblem) cacheBytes(elements float64) float64 {
 	return elements * float64(p.CacheDType().Size())
 }
 
-// validateFormat is Validate of Cache.
+// validateFormat validates Cache.
 func (p *DecodeProblem) validateFormat() error {
 	switch {
 	case p.Cache > CacheQ8_0:
@@ -118,8 +120,8 @@ func (p *DecodeProblem) validateFormat() error {
 	return nil
 }
 
-// scaleArguments returns KScale and VScale, of which those of CacheE4M3 may have one element, or be
-// left out, both.
+// scaleArguments returns KScale and VScale. Those of CacheE4M3 may have one element, or both be
+// left out.
 func (p *DecodeProblem) scaleArguments(k, v *vk.Tensor) []argument.Argument {
 	kShape, vShape := p.KScaleShape(), p.VScaleShape()
 	on := p.Cache == CacheQ8_0 || p.Cache == CacheE4M3 && !(k.IsZero() && v.IsZero())
@@ -136,8 +138,8 @@ func (p *DecodeProblem) scaleArguments(k, v *vk.Tensor) []argument.Argument {
 	return []argument.Argument{argument.New("k_scale", *k, on, p.ScaleDType(), kShape), argument.New("v_scale", *v, on, p.ScaleDType(), vShape)}
 }
 
-// checkCache returns an error unless the rows of a cache of 8 bits, which fits the problem, and
-// their scales lie as kernels read them.
+// checkCache returns an error unless the rows of an 8-bit cache, which fits the problem, and their
+// scales lie as kernels read them.
 func (p *DecodeProblem) checkCache(name string, k, v, kScale, vScale *vk.Tensor) error {
 	if p.Cache == CacheSame {
 		return nil
@@ -158,7 +160,7 @@ func (p *DecodeProblem) checkCache(name string, k, v, kScale, vScale *vk.Tensor)
 	return nil
 }
 
-// cacheSpec is the specialization that all kernels have for caches of 8 bits.
+// cacheSpec is the specialization of all kernels for 8-bit caches.
 type cacheSpec struct {
 	Format uint32 `glsl:"CACHE_FORMAT"`
 	Scaled bool   `glsl:"SCALED"`
@@ -184,10 +186,11 @@ func newCacheParams(p *DecodeProblem, k, v *vk.Tensor) cacheParams {
 	return x
 }
 
-// cacheBuffers is how many bindings they have beside those of other caches.
+// cacheBuffers is the number of bindings that only they have.
 const cacheBuffers = 2
 
-// alignable returns a list with the tensors of a cache in it, if rows of those may begin anywhere.
+// alignable appends the tensors of a cache to the list, unless it has 8 bits: rows of those are
+// always aligned.
 func (p *DecodeProblem) alignable(list []*vk.Tensor, cache ...*vk.Tensor) []*vk.Tensor {
 	if p.Cache != CacheSame {
 		return list

@@ -14,15 +14,13 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Candidates returns configurations of a path that are worth measuring for p
-// on a device, all feasible: what the tuning table would take first, then the
-// others by how little they differ from it, so that a search that runs out of
-// time has seen the most likely ones. They differ in tile sizes and, on the
-// matrix paths, in Prefetch and Fence; Splits goes with the number of blocks.
-// Variants has the rest.
+// Candidates returns feasible configurations of a path that are worth measuring for p on a device.
+// The first is the tuning table's; the others follow by their distance from it, so that a search
+// that runs out of time has seen the likely ones. They differ in tile sizes and, on the matrix
+// paths, in Prefetch and Fence; Splits follows from the number of blocks. Variants has the rest.
 //
-// Blocks of rows that p would fill to less than half are left out, but for the
-// smallest. There is no candidate if the device does not have the path.
+// Blocks of rows that p would fill to less than half are left out, except for the smallest. There
+// is no candidate if the device does not have the path.
 func Candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
 	start, err := chooseForward(caps, p, Options{Impl: impl})
 	if err != nil {
@@ -50,10 +48,9 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
 	return append([]Config{start}, byDistance(all, start)...)
 }
 
-// matrixCandidates varies the tile sizes of a matrix path. A workgroup of more
-// than eight subgroups, a subgroup of more than two row tiles and a tile of more
-// than 128 keys have never won on any GPU that we know of: registers do not
-// suffice.
+// matrixCandidates varies the tile sizes of a matrix path. More than eight subgroups in a
+// workgroup, more than two row tiles in a subgroup or more than 128 keys in a tile have never won
+// on any GPU that we know of: registers do not suffice.
 func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 	shape, err := matrixShape(caps, start.Impl, p.DType)
 	if err != nil {
@@ -68,8 +65,8 @@ func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 				if c.BlockN > 128 {
 					continue
 				}
-				// With the next tile in registers, whether operands of this one
-				// are, too, decides over what fits.
+				// With the next tile in registers, Fence decides whether the
+				// operands of this one fit too.
 				c.Prefetch, c.Fence = false, 0
 				all = append(all, c)
 				c.Prefetch = true
@@ -82,8 +79,8 @@ func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 	return all
 }
 
-// stripedCandidates returns configurations with Stripes. All subgroups but those of two rows of
-// blocks share keys: with more rows, keys pay the way through shared memory.
+// stripedCandidates returns configurations with Stripes and at most two rows of blocks. With more
+// rows, the way of keys through shared memory pays.
 func stripedCandidates() []Config {
 	var all []Config
 	for _, stripes := range []int{2, 4, 8, 16} {
@@ -98,8 +95,7 @@ func stripedCandidates() []Config {
 	return all
 }
 
-// scalarCandidates varies the workgroup and how many rows and keys each
-// invocation has.
+// scalarCandidates varies the workgroup, and the rows and keys of an invocation.
 func scalarCandidates(start Config) []Config {
 	var all []Config
 	for _, threads := range []int{64, 128, 256} {
@@ -120,10 +116,9 @@ func scalarCandidates(start Config) []Config {
 	return all
 }
 
-// Variants returns the feasible configurations that differ from c in one of
-// the choices that Candidates leaves as they are: how the loops are arranged,
-// how much of a tile is in shared memory at a time, among how many workgroups
-// the keys are divided.
+// Variants returns the feasible configurations that differ from c in one of the choices that
+// Candidates does not vary: the arrangement of loops, the part of a tile that is in shared memory
+// at a time, the number of workgroups that divide the keys.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	numbers := map[string][]int{"Fence": {0, 2, 4, 6, 8}}
 	if c.Impl == Scalar || c.Impl == Unfused {
@@ -157,8 +152,8 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	return all
 }
 
-// byDistance sorts configurations by how much they differ from one: doublings
-// of numbers, and one for each other change.
+// byDistance sorts configurations by their distance from one: the doublings of numbers, and one for
+// each other change.
 func byDistance[C any](list []C, from C) []C {
 	slices.SortStableFunc(list, func(a, b C) int { return cmp.Compare(distance(a, from), distance(b, from)) })
 	return list
@@ -187,11 +182,10 @@ func fieldDistance(x, y reflect.Value) int {
 	return d
 }
 
-// GoString returns c as Go source for a row of the tuning table: the fields
-// that are not zero.
+// GoString returns c as Go source for a row of the tuning table, without zero fields.
 func (c Config) GoString() string { return source(reflect.ValueOf(c)) }
 
-// GoString does the same.
+// GoString returns c as Go source for a row of the tuning table, without zero fields.
 func (c BackwardConfig) GoString() string { return source(reflect.ValueOf(c)) }
 
 // source returns a configuration, or a tile of one, as Go source.
@@ -214,9 +208,9 @@ func source(v reflect.Value) string {
 	return v.Type().Name() + "{" + strings.Join(fields, ", ") + "}"
 }
 
-// TableRow returns the row of the tuning table that gives c to problems of p's
-// head_dim and mask on devices like caps, as Go source. If fill is not 0, the
-// problem has to make so many blocks of rows for each compute unit.
+// TableRow returns the row of the tuning table that gives c to problems with p's head_dim and mask
+// on devices like caps, as Go source. If fill is not 0, the row demands that many blocks of rows
+// per compute unit.
 func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	c.Splits = 0 // the number is p's: Choose finds the next problem's
 	return sourceRow(caps, &p, c.Impl, fill) + fmt.Sprintf("%#v},", c)
@@ -238,14 +232,14 @@ func sourceRow(caps *vk.Caps, p *Problem, impl Impl, fill float64) string {
 	return kit.SourceRow(family(caps), formats, "shape{"+shape+"}", fill)
 }
 
-// Fill returns how many blocks of rows p makes for each compute unit of a
-// device with configuration c, 0 if the driver does not tell their number. A block
-// whose keys are divided among workgroups is one.
+// Fill returns the blocks of rows of p per compute unit of a device with configuration c, 0 if the
+// driver does not report the number of units. A block whose keys are divided among workgroups
+// counts once.
 func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
 	return kit.Fill(caps, c.blocks(caps, p))
 }
 
-// blocks returns how many blocks of rows p makes.
+// blocks returns the number of blocks of rows of p.
 func (c *Config) blocks(caps *vk.Caps, p Problem) int {
 	if c.Impl != Unfused && packs(&p) {
 		p = packProblem(p)

@@ -8,8 +8,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Config is a path with its tile sizes: what becomes specialization
-// constants.
+// A Config is a path with its tile sizes: they become specialization constants.
 type Config struct {
 	Impl Impl
 
@@ -19,10 +18,10 @@ type Config struct {
 	RowTiles  int
 	Prefetch  bool // the next key tile waits in registers
 	KeysFirst bool // with Prefetch: the first key tile is loaded before Q
-	SplitLoop bool // the masked tiles have a loop of their own
-	Fence     int  // operands are loaded at most so many matrices of head_dim ahead; 0: the compiler's choice
-	Stripes   int  // coopmat2: subgroups that share the keys of the same rows, with K and V straight from memory, see fwd_direct.go; 0: each has rows of its own, and tiles are in shared memory
-	Detour    bool // the layout of matrices is taken as unknown, even where it is known
+	SplitLoop bool // the masked tiles have their own loop
+	Fence     int  // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
+	Stripes   int  // coopmat2: this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd_direct.go); 0: each subgroup has its own rows, and tiles are in shared memory
+	Detour    bool // the kernel does not use the layout of matrices, even if it is known; for tests
 
 	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
 	Threads   int
@@ -34,15 +33,15 @@ type Config struct {
 	// All paths: keys of one tile.
 	BlockN int
 
-	// Fused paths: workgroups that share the keys of
-	// a block of rows, see combine.go; 0 and 1: one has them all. In a row of the
-	// tuning table 0 leaves the number to Choose, 1 forbids.
+	// Splits is the number of workgroups that divide the keys of a block of rows, on all
+	// paths but Unfused (combine.go); 0 and 1: the keys are not divided. In a row of the
+	// tuning table, 0 lets Choose find the number and 1 forbids splits.
 	Splits int
 }
 
-// String names every choice in a few words, for tables: subgroups, row tiles
-// and keys of a tile on the matrix paths; rows x keys and the grid of
-// invocations that share them on the others.
+// String names every choice in a few words, for tables (docs/kernels.md explains them): subgroups,
+// row tiles and keys of a tile on the matrix paths; rows x keys and the grid of invocations on the
+// others.
 func (c Config) String() string {
 	switch c.Impl {
 	case CoopMat2, CoopMat:
@@ -120,9 +119,9 @@ func (e *unsupportedError) Error() string {
 
 func (e *unsupportedError) Unwrap() error { return ErrUnsupported }
 
-// Feasible returns nil if c can compute p on a device, and otherwise the
-// reason, wrapping ErrUnsupported. It is the only statement of what the kernels
-// demand of a configuration: the tuning table, the tuner and the tests call it.
+// Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
+// ErrUnsupported. It is the only statement of what the kernels demand of a configuration: the
+// tuning table, the tuner and the tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if p.DType != dtype.Float32 && !caps.Storage16 {
 		return unsupported("%v: %v needs 16-bit storage", c.Impl, p.DType)
@@ -253,8 +252,8 @@ func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
 	return nil
 }
 
-// matrixShape returns the cooperative-matrix shape that a matrix path uses for
-// inputs of type t, or says what the device lacks for the path.
+// matrixShape returns the cooperative-matrix shape that a matrix path uses for inputs of type t, or
+// an error with what the device lacks.
 func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, error) {
 	var none vk.CoopMatShape
 	shape, lack := chips.MatrixShape(caps, t)

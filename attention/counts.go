@@ -1,25 +1,22 @@
 package attention
 
-// Entries returns the number of pairs of a row and a key that it sees in one
-// head, and with Varlen in a head of a sequence of the maximal lengths. What
-// KeyMask and -Inf in a bias hide is not known here and counts.
+// Entries returns the number of pairs of a row and a key that it sees, in one head; with Varlen in
+// a head of a sequence of the maximal lengths. Keys that only KeyMask or a -Inf in a bias hides
+// count as seen.
 func (p Problem) Entries() float64 { return p.Mask().Entries() }
 
-// FLOPs returns the floating-point operations of the forward pass by the
-// field's convention, one multiply and one add for each entry of Q*Kᵀ and of
-// P*V:
+// FLOPs returns the floating-point operations of the forward pass by the field's convention, one
+// multiply and one add for each entry of Q*Kᵀ and of P*V:
 //
 //	2 * batch * heads * entries * (head_dim + value_dim)
 //
-// which is 4 * batch * heads * entries * head_dim where V is no different.
-// Masked entries do not count, so a causal square counts about half. With
-// Varlen it is an upper bound, and FLOPsOf counts.
+// This is 4 * batch * heads * entries * head_dim if value_dim = head_dim. Masked entries do not
+// count: a causal square has about half. With Varlen it is an upper bound; FLOPsOf is exact.
 func (p Problem) FLOPs() float64 {
 	return float64(p.Batch) * p.flopsOf(p.Mask())
 }
 
-// FLOPsOf is FLOPs for the sequences of a Varlen, which CheckCuSeqlens must
-// have found valid.
+// FLOPsOf is FLOPs for the sequences of a Varlen. CheckCuSeqlens must accept them.
 func (p Problem) FLOPsOf(cuSeqlensQ, cuSeqlensKV []int32) float64 {
 	sum := 0.0
 	for b := range p.Batch {
@@ -34,15 +31,14 @@ func (p Problem) flopsOf(m Mask) float64 {
 	return 2 * float64(p.NumHeads) * m.Entries() * float64(p.HeadDim+p.ValueHeadDim())
 }
 
-// BackwardFLOPs returns the operations of the backward pass in the same way, five
-// products for each entry: S and dP, then dV, dQ and dK. Where V is no different
-// from K that is 2.5 times FLOPs.
+// BackwardFLOPs returns the operations of the backward pass by the same convention, five products
+// for each entry: S and dP, then dV, dQ and dK. If value_dim = head_dim it is 2.5 times FLOPs.
 func (p Problem) BackwardFLOPs() float64 {
 	return p.FLOPs() / float64(p.HeadDim+p.ValueHeadDim()) * float64(3*p.HeadDim+2*p.ValueHeadDim())
 }
 
-// BackwardBytes returns the least traffic of the backward pass: what Bytes counts,
-// and dO read, and the gradients of Q, K, V, bias and sinks written.
+// BackwardBytes returns the least traffic of the backward pass: Bytes, dO read, and the gradients
+// of Q, K, V, bias and sinks written.
 func (p Problem) BackwardBytes() float64 {
 	bytes := p.Bytes() + float64(p.DType.Size())*(elements(p.OShape())+elements(p.QShape())+elements(p.KShape())+elements(p.VShape()))
 	if p.Bias.On {
@@ -63,8 +59,8 @@ func elements(shape []int) float64 {
 	return n
 }
 
-// Bytes returns the least traffic of the forward pass: Q, K, V and the tensors
-// of features read once, O and LSE written once. Keys that no row sees count.
+// Bytes returns the least traffic of the forward pass: Q, K, V and the tensors of features read
+// once, O and LSE written once. Keys that no row sees count too.
 func (p Problem) Bytes() float64 {
 	bytes := float64(p.DType.Size()) * (elements(p.QShape()) + elements(p.KShape()) + elements(p.VShape()) + elements(p.OShape()))
 	bytes += 4 * elements(p.LSEShape())

@@ -10,8 +10,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// DecodeTensors are what Decode reads and writes. Those of what the problem has not are zero
-// Tensors; the others have any strides with a contiguous last axis.
+// DecodeTensors are the inputs and outputs of Decode. Tensors that the problem does not have are
+// zero Tensors. The others have any strides and a contiguous last axis.
 //
 //	tensor         of             shape                                                     format
 //	Q                             (batch, num_heads, seq_q, head_dim)                       DType
@@ -32,17 +32,17 @@ import (
 //	Sinks          Sinks          (num_heads)                                               float32
 //	State                         (1 + batch*num_heads*seq_q)                               int32, read and written
 //
-// KScale and VScale of CacheE4M3 may have one element for all heads, or be left out. The strides of
-// those of CacheQ8_0 are K's and V's divided by 32. Rows of caches of 8 bits begin at multiples of
-// 8 bytes.
+// With CacheE4M3, KScale and VScale may have one element for all heads, or be left out. With
+// CacheQ8_0 their strides are those of K and V divided by 32. Rows of 8-bit caches begin at
+// multiples of 8 bytes.
 //
-// A cache of (batch, seq_kv, num_kv_heads, head_dim), flash-attn's and vLLM's NHD, is
-// K.Permute(0, 2, 1, 3).
+// A cache of (batch, seq_kv, num_kv_heads, head_dim), flash-attn's and vLLM's NHD, is K.Permute(0,
+// 2, 1, 3).
 //
-// State is zero before the first call; nothing else writes it, and calls that may run at the same
-// time have one each. State[0] says what only the device could see, as bits that stay until the
-// host clears them (DecodeStatus): results of such a call are not to be used, but no memory beyond the
-// tensors was touched.
+// State must be zero before the first call, and only these functions write it. Calls that may run
+// at the same time have different States. State[0] has bits for errors that only the device can
+// see; they stay until the host clears them (DecodeStatus). The results of such a call are invalid,
+// but no memory beyond the tensors was touched.
 type DecodeTensors struct {
 	Q, K, V, O, LSE                             vk.Tensor
 	KScale, VScale                              vk.Tensor
@@ -51,27 +51,27 @@ type DecodeTensors struct {
 	State                                       vk.Tensor
 }
 
-// Decode computes softmax attention of the last queries of sequences with their cache,
+// Decode computes softmax attention of the last queries of each sequence with its cache,
 //
 //	n   = SeqLens[b] + NewKeys
-//	S   = Scale * Q * Kᵀ, and what Softcap, Bias and ALiBi make of it
+//	S   = Scale * Q * Kᵀ, then Softcap, Bias and ALiBi: see Problem
 //	P   = softmax(S) over those of the first n keys that a query sees
 //	O   = P * V
 //	LSE = log(sum(exp(S))) of each row, natural logarithm
 //
-// at the speed of memory: each key is read once for all queries of a group of heads, and the
-// keys of all sequences are divided evenly among the compute units, whatever the lengths. Sums are
-// float32, and so are the weights. A row that sees no key has O = 0 and LSE = -Inf, or with Sinks the
-// sink of its head.
+// It is made for the speed of memory: all queries of a group of heads share one read of each key,
+// and the keys of all sequences are divided evenly among the compute units, whatever the lengths.
+// Sums and weights are float32. A row that sees no key has O = 0 and LSE = -Inf, or with Sinks LSE
+// = the sink of its head.
 //
-// Lengths and tables are read on the device: a recorded Decode runs again while the cache grows.
-// The same values give the same bits, in every order of pages.
+// The device reads lengths and tables, so a recorded Decode runs again while the cache grows. The
+// same values give the same bits, in every order of pages.
 //
 // The error wraps ErrUnsupported if the device has no kernel for p, and names the argument if a
 // tensor does not fit p.
 //
-// How keys are divided follows stream-K (Osama et al., arXiv:2301.03598), and FlashInfer (Ye et
-// al., arXiv:2501.01005).
+// The division of keys follows stream-K (Osama et al., arXiv:2301.03598) and FlashInfer (Ye et al.,
+// arXiv:2501.01005).
 func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()

@@ -31,8 +31,8 @@ func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
 	return c, nil
 }
 
-// DecodeCandidates returns the configurations of a path that are worth measuring, what
-// ChooseDecode takes first, then other rows and subgroups. DecodeVariants has other numbers of
+// DecodeCandidates returns the configurations of a path that are worth measuring: first the one
+// that ChooseDecode takes, then other rows and subgroups. DecodeVariants has other numbers of
 // workgroups.
 func DecodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig, error) {
 	first, _, err := chooseDecode(caps, p, Options{Impl: impl})

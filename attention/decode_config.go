@@ -13,10 +13,10 @@ import (
 // A DecodeConfig says how Decode divides its work.
 type DecodeConfig struct {
 	Impl      Impl // Scalar or CoopMat
-	Rows      int  // of a unit: queries of a group of heads that share each key; a power of two
-	Keys      int  // that a team of invocations loads at a time; a power of two
-	Subgroups int  // of a workgroup
-	Groups    int  // workgroups
+	Rows      int  // queries of a group of heads that one workgroup computes together; a power of two
+	Keys      int  // keys that a team of invocations loads at a time; a power of two
+	Subgroups int  // per workgroup
+	Groups    int  // workgroups of the dispatch
 }
 
 // String returns what --config of decode takes.
@@ -24,11 +24,11 @@ func (c DecodeConfig) String() string {
 	return fmt.Sprintf("%v,rows=%d,keys=%d,subgroups=%d,groups=%d", c.Impl, c.Rows, c.Keys, c.Subgroups, c.Groups)
 }
 
-// decodeVec is the number of elements of 16 bytes.
+// decodeVec is the number of elements in 16 bytes.
 func (p *DecodeProblem) decodeVec() int { return 16 / p.DType.Size() }
 
-// team returns how many invocations hold a key; on matrices the whole subgroup holds all keys of
-// a tile.
+// team returns how many invocations hold a key. On matrices the whole subgroup holds all keys of a
+// tile.
 func (c *DecodeConfig) team(caps *vk.Caps, p *DecodeProblem) int {
 	if c.Impl == CoopMat {
 		return int(caps.SubgroupSize)
@@ -36,10 +36,10 @@ func (c *DecodeConfig) team(caps *vk.Caps, p *DecodeProblem) int {
 	return min(max(nextPower(p.HeadDim/p.decodeVec()), 4), int(caps.SubgroupSize))
 }
 
-// nextPower returns the least power of two that is n or more.
+// nextPower returns the smallest power of two that is at least n.
 func nextPower(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-// buffers is the number of bindings of the kernel.
+// decodeBuffers is the number of bindings of the kernel.
 func (p *DecodeProblem) decodeBuffers() uint32 {
 	if p.Cache != CacheSame {
 		return decodeBuffers + cacheBuffers
@@ -74,14 +74,14 @@ func (p *DecodeProblem) matrixKeys() int {
 // groupRows is the number of rows that share the keys of a key head.
 func (p *DecodeProblem) groupRows() int { return p.NumHeads / p.NumKVHeads * p.SeqQ }
 
-// groupInverse is what by_group of lib/decode_work.glsl divides the rows of a key head by, which is
-// right for mostByGroup/group of them.
+// groupInverse is the factor by which by_group of lib/decode_work.glsl divides a row of a key head
+// by the size of a group. It is exact for mostByGroup/group rows.
 func groupInverse(group int) uint32 { return uint32(mostByGroup/group + 1) }
 
 const mostByGroup = 1 << 31
 
-// Feasible returns nil if Decode can run p on a device as c says, and otherwise an error that
-// says why not.
+// Feasible returns nil if Decode can run p on a device with c, and otherwise the reason, which
+// wraps ErrUnsupported.
 func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
 	const ops = vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupShuffle
 	team := c.team(caps, &p)
@@ -149,8 +149,8 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 	return nil
 }
 
-// checkLayout returns an error if matrices are not kept as the kernel thinks, which only the
-// device itself can say.
+// checkLayout returns an error if the driver does not keep elements of matrices where the kernel
+// expects them. Only a kernel on the device can find that out.
 func (c *DecodeConfig) checkLayout(d *vk.Device, p *DecodeProblem) error {
 	if c.Impl != CoopMat {
 		return nil
@@ -178,7 +178,7 @@ func (c *DecodeConfig) kernel(p *DecodeProblem) string {
 	return name
 }
 
-// columnParts is the number of subgroups that share the columns of V.
+// columnParts is the number of subgroups that divide the columns of V.
 func (c *DecodeConfig) columnParts(p *DecodeProblem) int {
 	if c.Impl == CoopMat && p.ValueHeadDim() > 128 {
 		return 2
@@ -186,8 +186,8 @@ func (c *DecodeConfig) columnParts(p *DecodeProblem) int {
 	return 1
 }
 
-// sharedBytes is the shared memory of the kernel: lib/decode_combine.glsl, decode_work.glsl and
-// decode_operands.glsl and decode_loads8.glsl.
+// sharedBytes is the shared memory of the kernel: that of lib/decode_combine.glsl,
+// decode_work.glsl, decode_operands.glsl and decode_loads8.glsl.
 func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	threads := c.Subgroups * int(caps.SubgroupSize)
 	value := p.ValueHeadDim()
@@ -213,21 +213,21 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	return vk.SharedVariables(sizes...)
 }
 
-// partsBytes returns the bytes of what workgroups leave for others.
+// partsBytes returns the bytes of the partial results that workgroups leave for others.
 func (c DecodeConfig) partsBytes(p DecodeProblem) int64 {
 	return 2 * int64(c.Groups) * 16 * int64((c.Rows+1)/2+c.Rows*p.ValueHeadDim()/4)
 }
 
-// units is the number of row blocks of all key heads of all sequences.
+// units is the number of units, which are row blocks of all key heads of all sequences.
 func (c *DecodeConfig) units(p *DecodeProblem) int {
 	return p.Batch * p.NumKVHeads * int(groups(p.groupRows(), c.Rows))
 }
 
-// shares is the number of workgroups of each unit, where there are as many.
+// shares is the number of workgroups of each unit, 0 if there are more units.
 func (c *DecodeConfig) shares(p *DecodeProblem) int { return c.Groups / max(c.units(p), 1) }
 
-// alone reports whether each workgroup has a share of one unit, at any length: of one sequence, where that
-// leaves few workgroups without.
+// alone reports whether each workgroup has a share of one unit, whatever the length. That holds for
+// a single sequence, if it leaves few workgroups idle.
 func (c *DecodeConfig) alone(p *DecodeProblem) bool {
 	return p.Batch == 1 && c.shares(p)*c.units(p) >= c.Groups-c.Groups/8
 }

@@ -1,7 +1,7 @@
 package attention
 
 // FLOPsOf returns the floating-point operations of Decode for the given SeqLens, by the convention
-// of Problem.FLOPs. What LeftPad and Tree hide counts.
+// of Problem.FLOPs. Keys that LeftPad and Tree hide count too.
 func (p DecodeProblem) FLOPsOf(seqLens []int32) float64 {
 	sum := 0.0
 	for _, n := range seqLens {
@@ -10,8 +10,8 @@ func (p DecodeProblem) FLOPsOf(seqLens []int32) float64 {
 	return sum
 }
 
-// CacheBytesOf returns the bytes of the keys and values that queries see, of sequences of the given
-// SeqLens: what Decode has to read of the cache, with the scales of blocks.
+// CacheBytesOf returns the bytes of the keys and values that queries see, with the scales of
+// blocks, for sequences of the given SeqLens: the part of the cache that Decode has to read.
 func (p DecodeProblem) CacheBytesOf(seqLens []int32) float64 {
 	keys := 0
 	for _, n := range seqLens {
@@ -29,7 +29,7 @@ func (p *DecodeProblem) seenKeys(n int) int {
 }
 
 // BytesOf returns the least traffic of Decode: CacheBytesOf, Q and the tensors of features read
-// once, O and LSE written once; of the tables and a bias what belongs to keys that a sequence has.
+// once, O and LSE written once. Of the block table only entries of seen keys count.
 func (p DecodeProblem) BytesOf(seqLens []int32) float64 {
 	bytes := p.CacheBytesOf(seqLens) + float64(p.DType.Size())*(elements(p.QShape())+elements(p.OShape())) + 4*elements(p.LSEShape())
 	perSequence := 4.0

@@ -9,42 +9,41 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A DecodeProblem is attention of a few queries, the last of each sequence, with a cache of keys and
-// values whose lengths only the device knows. Sequence b has
+// A DecodeProblem is attention of the last few queries of each sequence with a cache of keys and
+// values. Only the device knows the lengths. Sequence b has
 //
 //	n = SeqLens[b] + NewKeys
 //
 // keys, and its query i is at position n - SeqQ + i: the causal mask, Window and ALiBi of the
 // Problem are aligned to the bottom right of (SeqQ, n).
 type DecodeProblem struct {
-	// Problem says what is computed. SeqKV is the capacity: how many keys a sequence can have.
-	// Bias is (…, SeqKV): key j of the sequence takes column j. KeyMask, Varlen, Dropout and
-	// TopLeft are not for decoding.
+	// Problem says what to compute. SeqKV is the capacity: the most keys of a sequence. Bias is (…,
+	// SeqKV), with column j for key j of the sequence. KeyMask, Varlen, Dropout and TopLeft are not
+	// available.
 	Problem
 
-	// NewKeys is how many keys of each sequence SeqLens does not count: those that Append has
-	// written before this call, if SeqLens grows after it (Advance); or 0.
+	// NewKeys is the number of keys of each sequence that SeqLens does not count. It is the number
+	// that Append wrote before this call, if Advance adds it to SeqLens afterwards; otherwise 0.
 	NewKeys int
 
-	// PageSize divides the cache into pages of so many keys, a power of two from 8, of which
-	// there are Pages; a sequence has SeqKV/PageSize of them, in the order of its row of
-	// BlockTable. 0 is a contiguous cache.
+	// PageSize divides the cache into Pages pages of this many keys, a power of two from 8 on. A
+	// sequence has SeqKV/PageSize pages, in the order of its row of BlockTable. 0 is a contiguous
+	// cache.
 	PageSize int
 	Pages    int
 
-	// CacheRows is how many sequences a contiguous cache holds, where CacheBatchIdx chooses
-	// Batch of them; 0: Batch, all in order.
+	// CacheRows is the number of sequences in a contiguous cache, of which CacheBatchIdx chooses
+	// Batch. 0 stands for Batch, all in order.
 	CacheRows int
 
-	// Cache is what the cache stores, if that is not DType.
+	// Cache is the format of the cache, if it is not DType.
 	Cache CacheFormat
 
 	// LeftPad hides keys 0 to LeftPad[b]-1 of each sequence.
 	LeftPad bool
 
-	// Tree says by TreeMask which of the last SeqQ keys a query sees, instead of the causal
-	// mask: for speculative decoding of several continuations at once. Bit j of word i is key
-	// n - SeqQ + j. SeqQ is 64 at most.
+	// Tree replaces the causal mask by TreeMask, for speculative decoding of several continuations
+	// at once. Bit j of a query's two words shows it key n - SeqQ + j. SeqQ is at most 64.
 	Tree bool
 }
 
@@ -76,7 +75,7 @@ func (p DecodeProblem) Validate() error {
 	return nil
 }
 
-// validateCache is Validate of the sizes and of the cache.
+// validateCache validates the sizes and the cache.
 func (p *DecodeProblem) validateCache() error {
 	if err := p.Problem.Validate(); err != nil {
 		return err
@@ -107,7 +106,7 @@ func (p *DecodeProblem) validateCache() error {
 	return nil
 }
 
-// MinPageSize is the least PageSize.
+// MinPageSize is the smallest PageSize.
 const MinPageSize = 8
 
 // KShape returns (pages, num_kv_heads, page_size, head_dim), or without pages (cache_rows,
@@ -133,7 +132,7 @@ func (p *DecodeProblem) cacheRows() int {
 	return p.Batch
 }
 
-// SeqLensShape returns (batch), that of LeftPad and CacheBatchIdx, too.
+// SeqLensShape returns (batch), which is also the shape of LeftPad and CacheBatchIdx.
 func (p DecodeProblem) SeqLensShape() []int { return []int{p.Batch} }
 
 // BlockTableShape returns (batch, seq_kv/page_size), nil without pages.
@@ -159,7 +158,7 @@ func (p DecodeProblem) String() string {
 	return s
 }
 
-// keys returns the benchmark keys of what a Problem has not.
+// keys returns the benchmark keys that a Problem does not have.
 func (p *DecodeProblem) keys() []string {
 	var keys []string
 	for _, n := range []struct {
@@ -182,7 +181,7 @@ func (p *DecodeProblem) keys() []string {
 	return slices.Clip(keys)
 }
 
-// biasFormat is Float32 where there is no bias.
+// biasFormat returns the format of the bias, Float32 without one.
 func (p *DecodeProblem) biasFormat() dtype.DType {
 	if p.Bias.On {
 		return p.Bias.DType

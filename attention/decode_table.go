@@ -10,15 +10,15 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// decodeTable says which configuration Decode takes. It has a rule instead of rows: what suits a
-// problem follows from the rows of a group, head_dim and the device.
+// decodeTable has the configuration of Decode. It has a rule instead of rows: the configuration
+// follows from the rows of a group, head_dim and the device.
 var decodeTable = kit.NewTable(kit.Table[DecodeProblem, DecodeConfig, anyCache]{
 	Kernel: "decode", Pass: kit.Forward, Paths: decodePaths, Family: chips.Family, Rule: decodeRule,
 	Format:   func(p *DecodeProblem) dtype.DType { return p.DType },
 	Path:     func(c *DecodeConfig) string { return c.Impl.String() },
 	Feasible: func(c *DecodeConfig, caps *vk.Caps, p *DecodeProblem) error { return c.Feasible(caps, *p) },
 	Likeness: func(p *DecodeProblem) kit.Likeness {
-		kind := *p // what is no size here
+		kind := *p // without the sizes
 		kind.Batch, kind.SeqKV, kind.Pages, kind.CacheRows, kind.NewKeys, kind.Scale = 0, 0, 0, 0, 0, 0
 		return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Batch), Enough: manyRows}, {N: float64(p.SeqKV), Enough: manyKeys}}}
 	},
@@ -29,17 +29,17 @@ var decodeTable = kit.NewTable(kit.Table[DecodeProblem, DecodeConfig, anyCache]{
 // decodePaths are the paths of Decode in the order in which Auto tries them.
 var decodePaths = []string{CoopMat.String(), Scalar.String()}
 
-// anyCache is the shape of rows, of which there are none.
+// anyCache is the shape of rows; the table has none.
 type anyCache struct{}
 
 // Has implements kit.Shape.
 func (anyCache) Has(*DecodeProblem) bool { return true }
 
 const (
-	// decodeRows rows of a unit, with their Q and O in registers, leave room for keys on
-	// their way; more rows of a group read the keys again, from the cache of the device.
+	// With decodeRows rows of a unit, Q and O of the rows fit in registers beside the keys that are
+	// being loaded. A group with more rows reads the keys again, from the cache of the device.
 	decodeRows = 4
-	// decodeUnits is taken for the compute units of a device that does not say how many it has.
+	// decodeUnits stands for the compute units of a device that does not report them.
 	decodeUnits = 32
 )
 
@@ -53,8 +53,8 @@ func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
 	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p)}, nil
 }
 
-// chooseDecode returns the configuration for p, the forced one if it is feasible, and where it
-// comes from.
+// chooseDecode returns the configuration for p, or the forced one if it is feasible, and its
+// origin.
 func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (c DecodeConfig, origin kit.Origin, err error) {
 	if err := p.Validate(); err != nil {
 		return c, origin, err
@@ -87,7 +87,7 @@ func decodeRule(caps *vk.Caps, p *DecodeProblem, path string) (DecodeConfig, err
 	return c.choose(caps, *p)
 }
 
-// choose returns c with the rest of the configuration.
+// choose returns c with the remaining choices.
 func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
 	if c.Impl == CoopMat {
 		c.Rows, c.Keys, c.Subgroups = 16, p.matrixKeys(), 8

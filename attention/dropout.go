@@ -6,27 +6,24 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/philox"
 )
 
-// Dropout drops each weight of the softmax with probability P, and divides the
-// others by 1-P. LSE is of the softmax before that.
+// Dropout drops each weight of the softmax with probability P, and divides the others by 1-P. LSE
+// is that of the softmax before dropout.
 //
-// Which weights are dropped follows from Seed, Offset and the place of the
-// weight alone: head h of batch b, row i and key j, both counted within the
-// sequence. Word j mod 4 of
+// Seed, Offset and the place of a weight alone decide whether it is dropped. The place is head h of
+// batch b, row i and key j, both counted within the sequence. Word j mod 4 of
 //
 //	philox.Words((j/4, i, lo(n), hi(n)), (lo(Seed), hi(Seed))),  n = Offset + b*NumHeads + h
 //
-// is compared with Threshold, and the weight is kept if the word is not
-// less. Lo and hi are the halves of 64 bits; n wraps around. One call of
-// philox.Words therefore serves four neighbouring keys of a row.
+// is compared with Threshold; the weight is kept if the word is not less. Lo and hi are the halves
+// of 64 bits; n wraps around. One call of philox.Words serves four neighbouring keys of a row.
 //
-// A call uses the offsets from Offset to Offset + Batch*NumHeads - 1; the next
-// one with the same seed should begin after them.
+// A call uses the offsets from Offset to Offset + Batch*NumHeads - 1. The next call with the same
+// seed should begin after them.
 type Dropout struct {
 	// P is in [0, 1). 0 is off.
 	P float64
 
-	// Seeded says that Seed and Offset were chosen. Dropout without a seed is
-	// refused.
+	// Seeded says that Seed and Offset were chosen. Dropout without it is an error.
 	Seeded       bool
 	Seed, Offset uint64
 }
@@ -34,13 +31,13 @@ type Dropout struct {
 // On reports whether weights are dropped.
 func (d Dropout) On() bool { return d.P != 0 }
 
-// Threshold returns how many of the 2^32 values of a word drop a weight: P in
-// units of 2^-32, rounded to nearest, but never all.
+// Threshold returns how many of the 2^32 values of a word drop a weight: P in units of 2^-32,
+// rounded to nearest, but never all.
 func (d Dropout) Threshold() uint32 {
 	return uint32(min(math.Round(d.P*(1<<32)), math.MaxUint32))
 }
 
-// KeepScale returns what kept weights are multiplied by, 1/(1-P).
+// KeepScale returns the factor of kept weights, 1/(1-P).
 func (d Dropout) KeepScale() float64 { return 1 / (1 - d.P) }
 
 // A DropoutRow tells which keys of a row are kept.
@@ -65,8 +62,7 @@ func (p Problem) DropoutRow(batch, head, row int) DropoutRow {
 	}
 }
 
-// Kept reports whether the weight of a key is kept. It is quickest when keys
-// come in order.
+// Kept reports whether the weight of a key is kept. It is fastest with keys in order.
 func (r *DropoutRow) Kept(key int) bool {
 	if key/4 != r.at {
 		r.at = key / 4

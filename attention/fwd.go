@@ -8,43 +8,39 @@ import (
 
 // Forward computes softmax attention for every batch and head,
 //
-//	S   = Scale * Q * Kᵀ, and what the features of p make of it
+//	S   = Scale * Q * Kᵀ, then the features of p: see Problem
 //	P   = softmax(S) over the keys that a row sees
 //	O   = P * V
 //	LSE = log(sum(exp(S))) of each row, natural logarithm
 //
-// and, but for the unfused path, writes neither S nor P to memory.
+// Only the unfused path writes S and P to memory.
 //
-// Q and O are (batch, num_heads, seq_q, head_dim), K and V are
-// (batch, num_kv_heads, seq_kv, head_dim), any strides with a contiguous last
-// axis, all of p.DType; sums are float32. LSE is (batch, num_heads, seq_q)
-// float32; the zero Tensor leaves it out. Query head h reads key head
-// h / (num_heads/num_kv_heads). Strides and offsets that are multiples of 8
-// elements are fastest. The memory from the first to the last element of O and
-// of LSE, gaps included, is apart from that of the other tensors.
+// Q and O are (batch, num_heads, seq_q, head_dim), K and V are (batch, num_kv_heads, seq_kv,
+// head_dim), with any strides and a contiguous last axis, all of p.DType. Sums are float32. LSE is
+// (batch, num_heads, seq_q) float32; the zero Tensor leaves it out. Query head h reads key head h /
+// (num_heads/num_kv_heads). Strides and offsets that are multiples of 8 elements are fastest. The
+// memory of O and of LSE, from the first to the last element with all gaps, must not overlap that
+// of another tensor.
 //
-// If p.Causal, the mask is aligned as p.CausalAlign says. For seq_q = 2 and
-// seq_kv = 5 the keys seen are
+// If p.Causal, p.CausalAlign aligns the mask. For seq_q = 2 and seq_kv = 5 the keys seen are
 //
 //	bottom-right  1 1 1 1 0    top-left  1 0 0 0 0
 //	              1 1 1 1 1              1 1 0 0 0
 //
-// A row that sees no key has O = 0 and LSE = -Inf, or with Sinks the sink of its
-// head.
+// A row that sees no key has O = 0 and LSE = -Inf, or with Sinks LSE = the sink of its head.
 //
-// Features are described, and their masks drawn, at the fields of Problem; their
-// tensors are fields of Tensors, and with Varlen all tensors are packed. Keys and values
-// that masks hide from every row may be anything, NaN too.
+// The fields of Problem describe the features and draw their masks; Tensors has their tensors. With
+// Varlen all tensors are packed. Keys and values that masks hide from every row may be anything,
+// NaN too.
 //
-// For a few queries with many keys it takes the kernels of Decode where they are faster, unless
-// opt forces a path; Choose says which.
+// For a few queries with many keys Forward takes the kernels of Decode where they are faster,
+// unless opt forces a path; Choose says which.
 //
-// Forward records into c and returns; O and LSE are valid once c has completed.
-// A kernel is compiled at the first call that needs it; later calls find
-// it in the device's cache.
+// Forward records into c and returns; O and LSE are valid once c has completed. The first call that
+// needs a kernel compiles it; later calls find it in the device's cache.
 //
-// It returns an error that wraps ErrUnsupported if no path on the device
-// handles p, and an error naming the argument if a tensor does not fit p.
+// The error wraps ErrUnsupported if no path on the device handles p, and names the argument if a
+// tensor does not fit p.
 //
 // The algorithm is Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).
 func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
@@ -90,8 +86,8 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	return forwardFused(c, o, lse, q, k, v, p, &t, config)
 }
 
-// forwardFused records the fused kernel of config. With config.Splits > 1, o
-// and lse are the partial results of shaders/lib/split_kv.glsl.
+// forwardFused records the fused kernel of config. With config.Splits > 1, o and lse are the
+// partial results of shaders/lib/split_kv.glsl.
 func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
 	if config.Impl == Scalar {
 		return forwardScalar(c, o, lse, q, k, v, p, in, config)
@@ -140,17 +136,16 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 }
 
 const (
-	// groupBytes is how much of K and V the heads of one group may hold together,
-	// so that they stay in a GPU's last-level cache.
+	// groupBytes is the most memory that K and V of the heads of one group may take together, so
+	// that they stay in a GPU's last-level cache.
 	groupBytes = 16 << 20
 	// maxGroup bounds the heads of a group, and so the search for their number.
 	maxGroup = 256
 )
 
-// groupHeads returns how many heads take their blocks of rows in turn, see
-// shaders/lib/order.glsl: a divisor of all heads, 0 for the order without
-// groups. Without a causal mask all blocks are equally long, and one head after
-// the other uses the cache best.
+// groupHeads returns how many heads take turns with their blocks of rows (shaders/lib/order.glsl):
+// a divisor of all heads, or 0 for the order without groups. Without a causal mask all blocks are
+// equally long, and head after head uses the cache best.
 func groupHeads(p *Problem, blocks int, limit [3]uint32) int {
 	if !p.Causal || blocks > int(limit[1]) {
 		return 0
@@ -166,9 +161,9 @@ func groupHeads(p *Problem, blocks int, limit [3]uint32) int {
 	return 0
 }
 
-// dispatchFwd records a fused kernel over all blocks of rows, splits of their
-// keys, heads and batches, as many batches at a time as the device allows in one
-// dispatch, in the order of shaders/lib/order.glsl.
+// dispatchFwd records a fused kernel over all blocks of rows, splits of their keys, heads and
+// batches, in the order of shaders/lib/order.glsl. A dispatch takes as many batches as the device
+// allows.
 func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
 	caps := c.Device().Caps()
 	limit := caps.MaxWorkgroupCount
@@ -206,8 +201,7 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	return c.Err()
 }
 
-// aligned reports whether all tensors are aligned to n elements, as vk.Tensor.Aligned
-// says.
+// aligned reports whether all tensors are aligned to n elements (vk.Tensor.Aligned).
 func aligned(n int, tensors ...*vk.Tensor) bool {
 	for _, t := range tensors {
 		if !t.Aligned(n) {

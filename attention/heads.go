@@ -7,8 +7,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// SplitHeads returns the view (batch, heads, seq, dim) of a tensor (batch, seq, heads*dim), what a
-// projection leaves.
+// SplitHeads returns the view (batch, heads, seq, dim) of a tensor (batch, seq, heads*dim), which
+// is the output of a projection.
 func SplitHeads(t vk.Tensor, heads int) (vk.Tensor, error) {
 	if len(t.Shape) != 3 || heads < 1 || t.Shape[2]%heads != 0 {
 		return vk.Tensor{}, fmt.Errorf("attention: split heads: shape %v, want (batch, seq, n) with n a multiple of heads=%d", t.Shape, heads)
@@ -19,7 +19,7 @@ func SplitHeads(t vk.Tensor, heads int) (vk.Tensor, error) {
 }
 
 // MergeHeads undoes SplitHeads: it returns the view (batch, seq, heads*dim) of a tensor (batch,
-// heads, seq, dim), whose heads must follow one another in memory.
+// heads, seq, dim). The heads must follow one another in memory.
 func MergeHeads(t vk.Tensor) (vk.Tensor, error) {
 	if len(t.Shape) != 4 {
 		return vk.Tensor{}, fmt.Errorf("attention: merge heads: shape %v, want (batch, heads, seq, dim)", t.Shape)
@@ -33,8 +33,8 @@ func MergeHeads(t vk.Tensor) (vk.Tensor, error) {
 	return t, nil
 }
 
-// GroupHeads returns the view (batch, kv_heads, heads/kv_heads, seq, dim) of a tensor (batch, heads,
-// seq, dim): query heads by the key head that they share.
+// GroupHeads returns the view (batch, kv_heads, heads/kv_heads, seq, dim) of a tensor (batch,
+// heads, seq, dim): the query heads of each key head.
 func GroupHeads(t vk.Tensor, kvHeads int) (vk.Tensor, error) {
 	if len(t.Shape) != 4 || kvHeads < 1 || t.Shape[1]%kvHeads != 0 {
 		return vk.Tensor{}, fmt.Errorf("attention: group heads: shape %v, want (batch, heads, seq, dim) with heads a multiple of kv_heads=%d", t.Shape, kvHeads)
@@ -45,7 +45,7 @@ func GroupHeads(t vk.Tensor, kvHeads int) (vk.Tensor, error) {
 	return t, nil
 }
 
-// UngroupHeads undoes GroupHeads. Groups must follow one another in memory.
+// UngroupHeads undoes GroupHeads. The groups must follow one another in memory.
 func UngroupHeads(t vk.Tensor) (vk.Tensor, error) {
 	if len(t.Shape) != 5 {
 		return vk.Tensor{}, fmt.Errorf("attention: ungroup heads: shape %v, want (batch, kv_heads, group, seq, dim)", t.Shape)
@@ -59,8 +59,8 @@ func UngroupHeads(t vk.Tensor) (vk.Tensor, error) {
 	return t, nil
 }
 
-// joined returns the stride of the axis that two axes of a tensor make, and whether they do: parts
-// of the outer one follow one another.
+// joined merges two axes of a tensor: it returns the stride of the merged axis, and whether the
+// parts of the outer axis follow one another, so that a view can merge them.
 func joined(t vk.Tensor, outer, inner int) (stride int, ok bool) {
 	if stride = t.Strides[inner]; t.Shape[inner] == 1 {
 		stride = t.Strides[outer]

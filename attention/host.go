@@ -8,8 +8,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// HostTensors are Tensors on the host, for ForwardHost: whole tensors in row-major order of the
-// shapes there. Those of features that are off are nil, and LSE may be.
+// HostTensors are Tensors on the host, for ForwardHost: whole tensors of the same shapes in
+// row-major order. Tensors of features that are off are nil; LSE may be nil.
 type HostTensors struct {
 	Q, K, V, O, LSE []float32
 
@@ -21,10 +21,10 @@ type HostTensors struct {
 	CuSeqlensKV []int32
 }
 
-// ForwardHost is Forward on slices of the host's memory: it uploads what Forward reads in the
-// formats that p has, rounding to nearest even, computes on d, waits, and downloads O and LSE.
+// ForwardHost is Forward on slices of the host. It uploads the inputs in the formats of p, rounded
+// to nearest even, computes on d, waits, and downloads O and LSE.
 //
-// Slices are as long as whole tensors,
+// The slices have the lengths of whole tensors,
 //
 //	Q    batch * num_heads * seq_q * head_dim
 //	O    batch * num_heads * seq_q * value_dim
@@ -32,17 +32,16 @@ type HostTensors struct {
 //	V    batch * num_kv_heads * seq_kv * value_dim
 //	LSE  batch * num_heads * seq_q, or nil to leave it out
 //
-// and with Varlen as packed ones; O may be Q. Masks and rows that see no key are as in Forward.
+// with Varlen those of packed tensors. O may be Q. Masks and rows that see no key are as in
+// Forward.
 //
-// Every call allocates and transfers all tensors, at the speed of the bus;
-// programs that call often keep theirs on the device and call Forward. It is
-// safe for concurrent use.
+// Every call allocates and transfers all tensors, at the speed of the bus. A program that calls
+// often keeps its tensors on the device and calls Forward. ForwardHost is safe for concurrent use.
 //
-// It returns an error that names the slice whose length does not fit p, or the
-// entry of CuSeqlensQ or CuSeqlensKV that breaks a rule; one that wraps
-// ErrUnsupported as Forward does, one of Vulkan such as
-// vk.ErrOutOfDeviceMemory, or ctx's. O and LSE are undefined then. Nothing
-// stays allocated.
+// The error names the slice whose length does not fit p, or the entry of CuSeqlensQ or CuSeqlensKV
+// that breaks a rule. It wraps ErrUnsupported where Forward's does, an error of Vulkan such as
+// vk.ErrOutOfDeviceMemory, or ctx's error. O and LSE are undefined then, and nothing stays
+// allocated.
 func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, opt Options) error {
 	if _, err := chooseForward(d.Caps(), p, opt); err != nil {
 		return err

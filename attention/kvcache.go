@@ -13,8 +13,8 @@ import (
 // A CacheLayout is the order of the axes of a cache in memory.
 type CacheLayout uint8
 
-// The layouts, as FlashInfer names them: NHD is (keys, heads, dim) of a sequence or page, what
-// flash-attn and vLLM have; HND is (heads, keys, dim).
+// The layouts, with FlashInfer's names. NHD is (keys, heads, dim) of a sequence or page, as in
+// flash-attn and vLLM; HND is (heads, keys, dim).
 const (
 	NHD CacheLayout = iota
 	HND
@@ -40,23 +40,23 @@ type KVCacheConfig struct {
 	Layers int // of a model, which share lengths and pages; 0 is one
 }
 
-// A KVCache is the memory that Append and Decode work on, and the host's side of it: which page
-// is whose. Lengths and tables are on the device, where recorded steps read them:
+// A KVCache is the memory that Append and Decode work on, and its host side, which knows the owner
+// of each page. Lengths and tables are on the device, where recorded steps read them:
 //
-//	K, V           of each layer, as in DecodeTensors
-//	KScale, VScale likewise, with Cache; of CacheE4M3 they are 1 at first
+//	K, V           one per layer, as in DecodeTensors
+//	KScale, VScale likewise, with Cache; those of CacheE4M3 are 1 at first
 //	SeqLens        (batch)
-//	BlockTable     (batch, seq_kv/page_size), pages that a sequence has not are -1; not of a contiguous cache
-//	CacheBatchIdx  (batch), which sequence has which row; of a contiguous cache
+//	BlockTable     (batch, seq_kv/page_size), -1 beyond the pages of a sequence; paged caches only
+//	CacheBatchIdx  (batch), the row of each sequence; contiguous caches only
 //	State          for Decode, one call at a time
 //
-// A contiguous cache has a row for each sequence. One with pages has none for a sequence before
-// Reserve; sequences that Prefill and Reorder made of one share the pages that are full.
+// A contiguous cache has a row for each sequence. In a paged cache a sequence has no page before
+// Reserve. Sequences that Prefill and Reorder copy from one share its full pages.
 //
-// Functions with a context wait for all commands that have been started, and return when they
-// are done; recorded commands stay valid, except after Grow. If such a function fails because of
-// the device or ctx, what the cache holds is not known: Reset makes it empty. A KVCache belongs to one
-// goroutine at a time.
+// A function with a context waits for all commands that have been started, and returns when they
+// are done. Recorded commands stay valid, except after Grow. If such a function fails because of
+// the device or ctx, the content of the cache is undefined: Reset makes it empty. A KVCache belongs
+// to one goroutine at a time.
 type KVCache struct {
 	K, V, KScale, VScale                      []vk.Tensor // of each layer
 	SeqLens, BlockTable, CacheBatchIdx, State vk.Tensor
@@ -67,8 +67,8 @@ type KVCache struct {
 	table  [][]int32 // slots of each sequence in order
 }
 
-// NewKVCache returns an empty cache. Its error names the value that breaks a rule, or is one of
-// memory.
+// NewKVCache returns an empty cache. Its error names the value that breaks a rule, or is an error
+// of memory.
 func NewKVCache(ctx context.Context, d *vk.Device, config KVCacheConfig) (_ *KVCache, err error) {
 	config.Layers = max(config.Layers, 1)
 	switch {
@@ -115,7 +115,7 @@ func NewKVCache(ctx context.Context, d *vk.Device, config KVCacheConfig) (_ *KVC
 	return k, k.Reset(ctx)
 }
 
-// cacheLayers are tensors of all layers: K, V, and their scales.
+// cacheLayers are the tensors of all layers: K, V, and their scales.
 type cacheLayers [4][]vk.Tensor
 
 func (l *cacheLayers) close() {
@@ -130,7 +130,7 @@ func (k *KVCache) layers() cacheLayers { return cacheLayers{k.K, k.V, k.KScale, 
 
 func (k *KVCache) setLayers(l cacheLayers) { k.K, k.V, k.KScale, k.VScale = l[0], l[1], l[2], l[3] }
 
-// newLayers allocates K and V, and their scales where they have any.
+// newLayers allocates K and V, and their scales if the format has any.
 func (k *KVCache) newLayers(config *KVCacheConfig) (layers cacheLayers, err error) {
 	defer func() {
 		if err != nil {
@@ -167,7 +167,7 @@ func (k *KVCache) newLayers(config *KVCacheConfig) (layers cacheLayers, err erro
 	return layers, nil
 }
 
-// unitScales makes the scales of CacheE4M3 1.
+// unitScales sets the scales of CacheE4M3 to 1.
 func (k *KVCache) unitScales(ctx context.Context) error {
 	if k.config.Cache != CacheE4M3 {
 		return nil
@@ -181,7 +181,7 @@ func (k *KVCache) unitScales(ctx context.Context) error {
 	return nil
 }
 
-// CacheBytes returns the memory of K and V, with their scales, of all layers.
+// CacheBytes returns the bytes of K and V of all layers, with their scales.
 func (c KVCacheConfig) CacheBytes() int64 {
 	elements := int64(size(c.KShape())) + int64(size(c.VShape()))
 	scales := int64(size(c.KScaleShape())) + int64(size(c.VScaleShape()))
@@ -205,7 +205,7 @@ func (k *KVCache) Close() {
 
 func (k *KVCache) contiguous() bool { return k.config.PageSize == 0 }
 
-// slotKeys is how many keys a slot, a page or a row, has.
+// slotKeys is the number of keys of a slot, which is a page or a row.
 func (k *KVCache) slotKeys() int {
 	if k.contiguous() {
 		return k.config.SeqKV
@@ -213,7 +213,7 @@ func (k *KVCache) slotKeys() int {
 	return k.config.PageSize
 }
 
-// Problem returns the problem of a Decode of seqQ queries after an Append of newKeys keys, or with
+// Problem returns the problem of a Decode of seqQ queries: after an Append of newKeys keys, or with
 // newKeys 0 after Advance.
 func (k *KVCache) Problem(seqQ, newKeys int) DecodeProblem {
 	p := k.config.DecodeProblem
@@ -221,7 +221,7 @@ func (k *KVCache) Problem(seqQ, newKeys int) DecodeProblem {
 	return p
 }
 
-// Append is the function Append on a layer of the cache, whose tensors t need not have.
+// Append is the function Append on a layer of the cache. It sets the cache's tensors in t.
 func (k *KVCache) Append(c *vk.Cmd, layer int, t AppendTensors, p AppendProblem) (err error) {
 	defer c.Keep(&err)
 	if err := k.check(layer, &p.DecodeProblem); err != nil {
@@ -232,7 +232,7 @@ func (k *KVCache) Append(c *vk.Cmd, layer int, t AppendTensors, p AppendProblem)
 	return Append(c, t, p)
 }
 
-// Decode is the function Decode on a layer of the cache, whose tensors t need not have.
+// Decode is the function Decode on a layer of the cache. It sets the cache's tensors in t.
 func (k *KVCache) Decode(c *vk.Cmd, layer int, t DecodeTensors, p DecodeProblem, opt Options) (err error) {
 	defer c.Keep(&err)
 	if err := k.check(layer, &p); err != nil {
@@ -247,7 +247,7 @@ func (k *KVCache) Decode(c *vk.Cmd, layer int, t DecodeTensors, p DecodeProblem,
 	return Decode(c, t, p, opt)
 }
 
-// scales returns those of a layer, if there are any.
+// scales returns the scales of a layer, if it has any.
 func (k *KVCache) scales(layer int) (keys, values vk.Tensor) {
 	if k.config.Cache == CacheSame {
 		return keys, values
@@ -255,7 +255,7 @@ func (k *KVCache) scales(layer int) (keys, values vk.Tensor) {
 	return k.KScale[layer], k.VScale[layer]
 }
 
-// Advance is the function Advance on the lengths of the cache: once for all layers.
+// Advance is the function Advance on the lengths of the cache, once for all layers.
 func (k *KVCache) Advance(c *vk.Cmd, keys int) error { return Advance(c, k.SeqLens, keys) }
 
 // size is the product of a shape.
@@ -267,7 +267,7 @@ func size(shape []int) int {
 	return n
 }
 
-// check returns an error if a problem is not one of the cache.
+// check returns an error unless the problem is one of the cache.
 func (k *KVCache) check(layer int, p *DecodeProblem) error {
 	if layer < 0 || layer >= len(k.K) {
 		return fmt.Errorf("attention: cache: layer=%d is not from 0 to %d", layer, len(k.K)-1)
@@ -302,7 +302,7 @@ func (k *KVCache) Len(ctx context.Context) ([]int, error) {
 	return lens, nil
 }
 
-// lengths is Len, with an error where a length is none.
+// lengths is Len, with an error for an impossible length.
 func (k *KVCache) lengths(ctx context.Context) ([]int, error) {
 	lens, err := k.Len(ctx)
 	if err != nil {
@@ -316,7 +316,7 @@ func (k *KVCache) lengths(ctx context.Context) ([]int, error) {
 	return lens, nil
 }
 
-// Reset makes all sequences empty, and their pages free.
+// Reset makes all sequences empty and frees their pages.
 func (k *KVCache) Reset(ctx context.Context) error {
 	config := &k.config
 	slots := config.Pages
@@ -363,12 +363,12 @@ func (k *KVCache) uploadTable(ctx context.Context) error {
 	return to.UploadInts(ctx, list)
 }
 
-// Status returns what Append and Decode found wrong since the last call, as DecodeStatus does.
+// Status returns the errors that Append and Decode found since the last call, as DecodeStatus does.
 func (k *KVCache) Status(ctx context.Context) error {
 	return DecodeStatus(ctx, k.State, k.config.DecodeProblem)
 }
 
-// Free returns how many pages no sequence has.
+// Free returns the number of free pages; 0 for a contiguous cache.
 func (k *KVCache) Free() int {
 	if k.contiguous() {
 		return 0
@@ -388,7 +388,7 @@ func newSlotPool(n int) slotPool {
 	return p
 }
 
-// add makes slots from number first on free, the lowest next.
+// add makes the slots from number first on free; the lowest is next.
 func (p *slotPool) add(first int) {
 	var list []int32
 	for s := len(p.refs) - 1; s >= first; s-- {
@@ -399,7 +399,7 @@ func (p *slotPool) add(first int) {
 
 func (p *slotPool) clone() slotPool { return slotPool{slices.Clone(p.free), slices.Clone(p.refs)} }
 
-// take returns a free slot, of which there must be one.
+// take returns a free slot. There must be one.
 func (p *slotPool) take() int32 {
 	s := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
@@ -407,14 +407,14 @@ func (p *slotPool) take() int32 {
 	return s
 }
 
-// share notes one more sequence that has the slots.
+// share counts one more owner of the slots.
 func (p *slotPool) share(slots []int32) {
 	for _, s := range slots {
 		p.refs[s]++
 	}
 }
 
-// drop notes one less.
+// drop counts one owner less.
 func (p *slotPool) drop(slots []int32) {
 	for _, s := range slots {
 		if p.refs[s]--; p.refs[s] == 0 {

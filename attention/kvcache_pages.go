@@ -9,9 +9,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Reserve gives every sequence the pages for that many keys more than it has, so that steps
-// that append so many can be submitted without the host. Its error says which sequence would be longer
-// than its cache, or how many pages are lacking; nothing has changed then.
+// Reserve gives every sequence the pages for keys more keys than it has. Steps that append as many
+// can then run without the host. The error names the sequence that would be longer than its cache,
+// or the number of pages that are lacking; then nothing has changed.
 func (k *KVCache) Reserve(ctx context.Context, keys int) error {
 	if keys < 0 {
 		return fmt.Errorf("attention: cache: keys=%d to reserve is negative", keys)
@@ -41,7 +41,8 @@ func (k *KVCache) Reserve(ctx context.Context, keys int) error {
 	return k.uploadTable(ctx)
 }
 
-// slotsFor is how many slots a sequence of n keys has; the row of a contiguous cache stays.
+// slotsFor is the number of slots of a sequence of n keys. A sequence of a contiguous cache always
+// keeps its row.
 func (k *KVCache) slotsFor(n int) int {
 	if k.contiguous() {
 		return 1
@@ -56,8 +57,8 @@ func (p *slotPool) enough(need int) error {
 	return nil
 }
 
-// Truncate shortens a sequence to its first n keys. Pages after these, reserved ones too, are free
-// then.
+// Truncate shortens a sequence to its first n keys, and frees the pages after them, reserved ones
+// too.
 func (k *KVCache) Truncate(ctx context.Context, sequence, n int) error {
 	if sequence < 0 || sequence >= k.config.Batch {
 		return fmt.Errorf("attention: cache: sequence=%d is not from 0 to %d", sequence, k.config.Batch-1)
@@ -90,8 +91,8 @@ func (k *KVCache) Truncate(ctx context.Context, sequence, n int) error {
 	return k.upload(ctx, lens)
 }
 
-// Prefill makes sequences copies of one: those that continue the same prompt. What these had is
-// gone.
+// Prefill makes the sequences to copies of the sequence from, so that they continue the same
+// prompt. Their own keys are lost.
 func (k *KVCache) Prefill(ctx context.Context, from int, to ...int) error {
 	parents := make([]int, k.config.Batch)
 	for b := range parents {
@@ -106,9 +107,9 @@ func (k *KVCache) Prefill(ctx context.Context, from int, to ...int) error {
 	return k.Reorder(ctx, parents)
 }
 
-// Reorder makes sequence b a copy of what sequence parents[b] was, as the beams of a search go on.
-// Full pages are shared, other keys are copied, where a sequence has several heirs; reserved pages
-// stay with their number, so Reserve comes after it.
+// Reorder makes each sequence b a copy of the old sequence parents[b], as a beam search demands.
+// Copies share full pages. Keys of other pages are copied if a sequence has several heirs. Reserved
+// pages stay with sequence number b, so Reserve comes after Reorder.
 func (k *KVCache) Reorder(ctx context.Context, parents []int) error {
 	batch := k.config.Batch
 	if len(parents) != batch {
@@ -142,7 +143,7 @@ func (k *KVCache) Reorder(ctx context.Context, parents []int) error {
 	return k.upload(ctx, next)
 }
 
-// inherit returns the tables after Reorder, and what has to be copied.
+// inherit returns the tables after Reorder, and the copies to make.
 func (k *KVCache) inherit(parents, heir, lens []int) (table [][]int32, pool slotPool, copies []slotCopy, err error) {
 	keys := k.slotKeys()
 	full := func(s int) int { // slots that may be shared: nothing is written to them
@@ -188,7 +189,7 @@ func (k *KVCache) inherit(parents, heir, lens []int) (table [][]int32, pool slot
 	return table, pool, copies, nil
 }
 
-// A slotCopy is the first keys of a slot, to be copied to another.
+// A slotCopy copies the first keys of a slot to another slot.
 type slotCopy struct {
 	to, from int32
 	keys     int
@@ -207,7 +208,7 @@ func (k *KVCache) copySlots(ctx context.Context, copies []slotCopy) error {
 	})
 }
 
-// transfer runs copies after what has been started, and waits for them.
+// transfer runs copies after all commands that have been started, and waits for them.
 func (k *KVCache) transfer(ctx context.Context, record func(c *vk.Cmd)) error {
 	c, err := k.d.NewCmd("cache.copy")
 	if err != nil {
@@ -218,7 +219,7 @@ func (k *KVCache) transfer(ctx context.Context, record func(c *vk.Cmd)) error {
 	return c.Submit(ctx)
 }
 
-// copyKeys copies keys of a slot of a tensor to a slot of one of the same layout.
+// copyKeys copies keys of a slot of a tensor to a slot of a tensor of the same layout.
 func copyKeys(c *vk.Cmd, to, from vk.Tensor, x slotCopy) {
 	if x.keys == 0 || len(from.Shape) != 4 { // scales of heads are of all slots
 		return
@@ -233,9 +234,9 @@ func copyKeys(c *vk.Cmd, to, from vk.Tensor, x slotCopy) {
 	}
 }
 
-// Grow makes room for longer sequences, or more pages: seq_kv keys of each, and pages, 0 for a
-// contiguous cache, in all. K, V and BlockTable are new tensors then: what has been recorded
-// with the old ones is to be recorded again. What the cache holds stays.
+// Grow makes room for seqKV keys per sequence and, in a paged cache, pages pages in all; pages is 0
+// for a contiguous cache. The content stays. K, V and BlockTable become new tensors, so commands
+// recorded with the old ones must be recorded again.
 func (k *KVCache) Grow(ctx context.Context, seqKV, pages int) error {
 	old, config := k.config, k.config
 	config.SeqKV, config.Pages = seqKV, pages
@@ -280,7 +281,7 @@ func (k *KVCache) Grow(ctx context.Context, seqKV, pages int) error {
 	return k.upload(ctx, lens)
 }
 
-// copyAll copies what sequences have to new layers.
+// copyAll copies the content of all sequences to new layers.
 func (k *KVCache) copyAll(c *vk.Cmd, layers *cacheLayers, lens []int) {
 	before := k.layers()
 	for i, list := range layers {

@@ -1,15 +1,14 @@
 package attention
 
-// A Mask says which keys the rows of one sequence see, as far as that follows
-// from positions: Causal, CausalAlign and Window. Row i sees the keys
+// A Mask has the keys that each row of one sequence sees by its position: Causal, CausalAlign and
+// Window. Row i sees the keys
 //
 //	max(0, i + Shift - Left) <= j <= min(SeqKV - 1, i + Shift + Right)
 //
-// which is drawn at Problem.Causal and at Window. KeyMask, and -Inf in a bias,
-// hide further keys.
+// Problem.Causal and Window have drawings. KeyMask, and -Inf in a bias, hide more keys.
 //
-// All numbers are at most SeqQ + SeqKV, whatever the window's sides are: an
-// unlimited side is SeqQ + SeqKV, which hides nothing.
+// All numbers are at most SeqQ + SeqKV. An unlimited side of a window is SeqQ + SeqKV, which hides
+// nothing.
 type Mask struct {
 	SeqQ, SeqKV int
 	Shift       int // row i is at key i + Shift
@@ -19,8 +18,7 @@ type Mask struct {
 // Mask returns the mask of sequences of SeqQ and SeqKV.
 func (p Problem) Mask() Mask { return p.MaskOf(p.SeqQ, p.SeqKV) }
 
-// MaskOf returns the mask of a sequence of other lengths, as Varlen has; they
-// may be 0.
+// MaskOf returns the mask of a sequence of other lengths, for Varlen; they may be 0.
 func (p Problem) MaskOf(seqQ, seqKV int) Mask {
 	all := seqQ + seqKV
 	m := Mask{SeqQ: seqQ, SeqKV: seqKV, Left: all, Right: all}
@@ -39,16 +37,15 @@ func (p Problem) MaskOf(seqQ, seqKV int) Mask {
 	return m
 }
 
-// Keys returns the keys that row i sees, lo to hi-1: none if lo = hi. Neither
-// decreases from a row to the next.
+// Keys returns the keys that row i sees, lo to hi-1; none if lo = hi. Neither bound decreases from
+// a row to the next.
 func (m Mask) Keys(i int) (lo, hi int) {
 	at := i + m.Shift
 	return min(max(at-m.Left, 0), m.SeqKV), min(max(at+m.Right+1, 0), m.SeqKV)
 }
 
-// KeyTiles returns the tiles of keys that the rows first to last need, lo to
-// hi-1: none if lo = hi. Tile t has the keys t*tile to t*tile+tile-1; the others
-// are hidden from all of these rows.
+// KeyTiles returns the tiles of keys that the rows first to last need, lo to hi-1; none if lo = hi.
+// Tile t has the keys t*tile to t*tile+tile-1. Other tiles are hidden from all of these rows.
 func (m Mask) KeyTiles(first, last, tile int) (lo, hi int) {
 	from, _ := m.Keys(first)
 	_, to := m.Keys(last)

@@ -10,7 +10,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// PageTableTensors are what PageTable reads and writes: contiguous, but for the rows of BlockTable.
+// PageTableTensors are the inputs and outputs of PageTable. They are contiguous, except for the
+// rows of BlockTable.
 //
 //	tensor       shape                                    format
 //	Indptr       (batch+1): where the pages of a sequence begin in Indices, and where the last ones end  int32
@@ -18,32 +19,35 @@ import (
 //	LastPageLen  (batch): keys in the last page           int32
 //	BlockTable   (batch, seq_kv/page_size)                int32, written
 //	SeqLens      (batch)                                  int32, written
-//	State        that of Decode, of which only State[0] is used
+//	State        that of Decode; only State[0] is used
 type PageTableTensors struct {
 	Indptr, Indices, LastPageLen vk.Tensor
 	BlockTable, SeqLens, State   vk.Tensor
 }
 
-// PageTable makes the BlockTable and the SeqLens of Append and Decode from lists of pages one after
-// the other (CSR), FlashInfer's paged_kv_indptr, paged_kv_indices and paged_kv_last_page_len:
+// PageTable makes BlockTable and SeqLens of Append and Decode from concatenated lists of pages
+// (CSR), FlashInfer's paged_kv_indptr, paged_kv_indices and paged_kv_last_page_len:
 //
 //	n                = Indptr[b+1] - Indptr[b]
 //	BlockTable[b, i] = Indices[Indptr[b] + i]    i < n, else -1
 //	SeqLens[b]       = (n-1)*PageSize + LastPageLen[b] - NewKeys
 //
-// As there, LastPageLen counts the new keys, for which the lists have pages before they are appended.
-// A sequence without pages has no keys. For pages of 8, 2 new keys, Indptr 0 2 3 3, Indices 7 4 1 and
-// LastPageLen 5 2 0, the last sequence breaks the rule that new keys have pages:
+// As in FlashInfer, the lists have pages for the new keys before these are appended, and
+// LastPageLen counts the new keys. A sequence without pages has no keys. For pages of 8, 2 new
+// keys, Indptr 0 2 3 3, Indices 7 4 1 and LastPageLen 5 2 0
 //
 //	BlockTable   7  4    SeqLens  11
 //	             1 -1              0
 //	            -1 -1             -1
 //
-// It runs once for all layers, where lists have changed; a recorded one reads them anew. Lists that go
-// down, or beyond Indices, or are longer than a row, and a LastPageLen that is not from 1 to
-// PageSize, make a sequence of length -1, which Append leaves as it is; State[0] says so
-// (DecodeStatus), and no memory beyond the tensors is touched. The pages themselves are checked where
-// they are used.
+// The last sequence has no page for its new keys, so its length is -1. A sequence also gets the
+// length -1 if its list goes down, goes beyond Indices or is longer than a row, or if its
+// LastPageLen is not from 1 to PageSize. Append leaves such a sequence alone, State[0] reports it
+// (DecodeStatus), and no memory beyond the tensors is touched. Append and Decode check the pages
+// themselves.
+//
+// PageTable runs once for all layers when the lists have changed; a recorded PageTable reads them
+// again.
 //
 // The error wraps ErrUnsupported if the device cannot run the kernel, and names the argument if a
 // tensor does not fit p.
@@ -123,10 +127,10 @@ type pageTableParams struct {
 	StateOffset       uint32 `glsl:"state_offset"`
 }
 
-// PageLists returns the pages of the cache as PageTable reads them, for kernels of others: where the
-// list of each sequence begins, (batch+1), the lists, and how many keys the last page of each has, 0
-// of a sequence without. Reserved pages that have no keys are left out; a contiguous cache has no
-// lists, which is an error.
+// PageLists returns the pages of the cache in the form that PageTable reads, for other kernels:
+// indptr (batch+1), where the list of each sequence begins; indices, the lists; lastPageLen, how
+// many keys the last page of each sequence has, 0 for a sequence without pages. Reserved pages
+// without keys are left out. A contiguous cache has no lists: that is an error.
 func (k *KVCache) PageLists(lens []int) (indptr, indices, lastPageLen []int32, err error) {
 	if k.contiguous() {
 		return nil, nil, nil, fmt.Errorf("attention: cache: it has no pages")

@@ -10,10 +10,10 @@ import (
 
 // A Plan says how a pass of a problem runs on a device.
 type Plan struct {
-	Config   Config         // of the forward pass, unless Decode is
+	Config   Config         // of the forward pass; zero if that takes the kernels of Decode
 	Backward BackwardConfig // of the backward pass
-	Decode   DecodeConfig   // of Decode, or of the forward pass of few queries
-	Origin   kit.Origin     // where that comes from
+	Decode   DecodeConfig   // of Decode, or of a forward pass that takes its kernels
+	Origin   kit.Origin     // where the configuration comes from
 
 	name    string
 	bytes   int64
@@ -23,20 +23,25 @@ type Plan struct {
 // String names the configuration of the pass.
 func (p Plan) String() string { return p.name }
 
-// Workspace returns the bytes of Options.Workspace: of Backward 8 for each row of each head;
-// with Sinks 4 for each 2048 of them; with a Bias that rows share 4 for each key of each query
-// head; 4 for each element of dQ and each share of the keys where one kernel computes all
-// gradients of more than one block of keys (BackwardConfig.Fused); and, where weights are stored
-// (BackwardConfig.Stored), 4 for each row and key of some heads that is not in a block
-// that a causal mask hides. All but the last of these are rounded up to 256. What the unfused path and shares of the keys (Config.Splits) keep is
-// always memory of the Cmd.
+// Workspace returns the bytes of Options.Workspace. For Backward they are the sum of
+//
+//	rows of each head          8 per row
+//	Sinks                      4 per 2048 rows of each head
+//	Bias that rows share       4 per key of each query head
+//	BackwardConfig.Fused       4 per element of dQ and share of the keys; 0 with one block of keys
+//	BackwardConfig.Stored      4 per row and key of the heads of a chunk, except for blocks that a
+//	                           causal mask hides; and 4 per element of dK and dV of its key heads
+//	                           if a chunk has a part of a group of heads
+//
+// Each part but the last is rounded up to 256. The forward pass needs none. The unfused path and
+// Config.Splits always take memory of the Cmd.
 func (p Plan) Workspace() int64 { return p.bytes }
 
-// Kernels lists the modules that run, in order, for a call that leaves no gradient out.
+// Kernels lists the modules that run, in order, for a call with all gradients.
 func (p Plan) Kernels() []string { return p.kernels }
 
-// Choose returns how a pass runs for p on a device. Its error wraps ErrUnsupported if no path,
-// or not the forced one, handles p.
+// Choose returns how a pass runs for p on a device. Its error wraps ErrUnsupported if no path, or
+// not the forced one, handles p.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, err error) {
 	switch pass {
 	case kit.Forward:
@@ -65,14 +70,14 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 	return plan, nil
 }
 
-// Supports returns nil if a pass of p can be computed on a device, and otherwise an error that
-// wraps ErrUnsupported and says why not.
+// Supports returns nil if a device computes a pass of p. Otherwise the error wraps ErrUnsupported
+// and says why not.
 func Supports(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) error {
 	_, err := Choose(caps, p, pass, opt)
 	return err
 }
 
-// Workspace returns Plan.Workspace of what Choose returns.
+// Workspace returns Plan.Workspace of the plan that Choose returns.
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, opt)
 	return plan.Workspace(), err
@@ -81,7 +86,7 @@ func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (int64, err
 // fwdKernels names the fused kernel of each path.
 var fwdKernels = [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat", Scalar: "attention_fwd_scalar"}
 
-// fwdF32x2Kernels names those of float32 tensors on matrices.
+// fwdF32x2Kernels names the kernels of float32 tensors on matrices.
 var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}
 
 // kernel returns the name of the fused kernel.
@@ -95,7 +100,7 @@ func (c *Config) kernel(t dtype.DType) string {
 	return fwdKernels[c.Impl]
 }
 
-// onMatrices reports whether a path is one of cooperative matrices.
+// onMatrices reports whether a path uses cooperative matrices.
 func onMatrices(i Impl) bool { return i == CoopMat2 || i == CoopMat }
 
 // modules lists the modules that a problem runs.
@@ -104,8 +109,8 @@ type modules struct {
 	list []string
 }
 
-// add adds a module of the problem's format; with features the one that has those of the
-// problem, if any.
+// add adds a module of the problem's format. With features it is the module with features, if the
+// problem has any.
 func (m *modules) add(name string, features bool) {
 	if features && !m.p.Plain() {
 		name += "_features"
@@ -124,7 +129,7 @@ func (c *Config) kernels(p Problem) []string {
 		return m.list
 	}
 	m.add("attention_unfused_scores", true)
-	softmax := "attention_unfused_softmax" // which no format has a part in
+	softmax := "attention_unfused_softmax" // the same for all formats
 	if !p.Plain() {
 		softmax += "_features"
 	}
@@ -133,7 +138,7 @@ func (c *Config) kernels(p Problem) []string {
 	return m.list
 }
 
-// kernels lists the modules of the backward pass, which keeps tensors of these shapes.
+// kernels lists the modules of the backward pass. kept are the shapes of its workspace.
 func (c *BackwardConfig) kernels(caps *vk.Caps, p Problem, kept workspaceShapes) []string {
 	if c.Impl == Unfused {
 		p = hideUnseenKeys(p)

@@ -7,8 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// An Align says which corner of the (seq_q, seq_kv) matrix of scores a causal
-// mask is aligned to.
+// An Align is the corner of the (seq_q, seq_kv) matrix of scores to which a causal mask is aligned.
 type Align uint8
 
 const (
@@ -45,18 +44,16 @@ func ParseAlign(name string) (Align, error) {
 //
 //	S = Scale * Q * Kᵀ,  P = softmax(S) over the visible keys,  O = P * V
 //
-// with Q (Batch, NumHeads, SeqQ, HeadDim), K (Batch, NumKVHeads, SeqKV,
-// HeadDim), V (Batch, NumKVHeads, SeqKV, ValueDim) and O (Batch, NumHeads,
-// SeqQ, ValueDim). Query head h reads key head h / (NumHeads/NumKVHeads). With
-// all features the score of a row i and a key j that it sees is
+// with Q (Batch, NumHeads, SeqQ, HeadDim), K (Batch, NumKVHeads, SeqKV, HeadDim), V (Batch,
+// NumKVHeads, SeqKV, ValueDim) and O (Batch, NumHeads, SeqQ, ValueDim). Query head h reads key head
+// h / (NumHeads/NumKVHeads). With all features the score of row i and a key j that it sees is
 //
 //	x = Scale * dot(Q[i], K[j])
 //	x = Softcap * tanh(x / Softcap)
 //	x = x + Bias[i,j] - slope*|i + shift - j|
 //
-// and, of the weights that softmax makes of a row's scores and of the sink of
-// its head, those that Dropout keeps are multiplied with V. The zero value of each feature is
-// "off".
+// The softmax of a row is over its scores and the sink of its head. Dropout then keeps some of the
+// weights, and these multiply V. The zero value of each feature is "off".
 //
 // A Problem is a value: problems that are == are the same call.
 type Problem struct {
@@ -67,15 +64,14 @@ type Problem struct {
 	SeqKV      int
 	HeadDim    int
 
-	// ValueDim is the head_dim of V and O, where it is not HeadDim; 0 stands
-	// for HeadDim.
+	// ValueDim is the head_dim of V and O; 0 stands for HeadDim.
 	ValueDim int
 
-	// DType is the storage format of Q, K, V and O. Sums are float32 always.
+	// DType is the storage format of Q, K, V and O. Sums are always float32.
 	DType dtype.DType
 
-	// Causal hides the keys after a row's own position. For SeqQ = 2 and
-	// SeqKV = 5 the keys seen are
+	// Causal hides the keys after a row's own position. For SeqQ = 2 and SeqKV = 5 the keys seen
+	// are
 	//
 	//	BottomRight  1 1 1 1 0    TopLeft  1 0 0 0 0
 	//	             1 1 1 1 1             1 1 0 0 0
@@ -88,35 +84,31 @@ type Problem struct {
 	//	             1 0                   1 1
 	//	             1 1                   1 1
 	//
-	// A row that sees no key has O = 0 and LSE = -Inf, or with Sinks the sink of
-	// its head.
+	// A row that sees no key has O = 0 and LSE = -Inf, or with Sinks LSE = the sink of its head.
 	//
-	// CausalAlign places the positions of Window and ALiBi, too: row i is at
-	// key i + shift, with shift = SeqKV - SeqQ for BottomRight and 0 for
-	// TopLeft.
+	// CausalAlign also places the positions of Window and ALiBi: row i is at key i + shift, with
+	// shift = SeqKV - SeqQ for BottomRight and 0 for TopLeft.
 	Causal      bool
 	CausalAlign Align
 
 	// Window hides the keys that are far from a row's own position.
 	Window Window
 
-	// Scale multiplies the scores; 0 stands for the default, 1/√HeadDim. It
-	// may be negative. Its magnitude times log2(e), what the kernels multiply
-	// by, is a normal float32: about 8.15e-39 to 2.35e+38.
+	// Scale multiplies the scores; 0 stands for the default, 1/√HeadDim. It may be negative. The
+	// kernels multiply by Scale*log2(e), whose magnitude must be a normal float32: |Scale| is about
+	// 8.15e-39 to 2.35e+38.
 	Scale float64
 
-	// Softcap > 0 keeps the scaled scores between -Softcap and Softcap: x
-	// becomes Softcap * tanh(x/Softcap), right to some 2^-24 of Softcap. 0 is off. It is
-	// a normal float32.
+	// Softcap > 0 keeps the scaled scores between -Softcap and Softcap: x becomes Softcap *
+	// tanh(x/Softcap), with an error of some 2^-24 of Softcap. 0 is off. It is a normal float32.
 	Softcap float64
 
-	// ALiBi lowers the scores of distant keys, Bias adds a tensor to them.
+	// ALiBi lowers the scores of distant keys. Bias adds a tensor to the scores.
 	ALiBi ALiBi
 	Bias  Bias
 
-	// KeyMask hides keys from every row of a batch: a tensor of booleans
-	// (Batch, SeqKV), of which true is visible. For the key mask 1 1 0 1 of a
-	// batch, and Causal,
+	// KeyMask hides keys from every row of a batch. Its tensor has booleans (Batch, SeqKV); true is
+	// visible. For the key mask 1 1 0 1 of a batch, and Causal, the keys seen are
 	//
 	//	1 0 0 0
 	//	1 1 0 0
@@ -124,9 +116,9 @@ type Problem struct {
 	//	1 1 0 1
 	KeyMask bool
 
-	// Sinks adds to each row one more score, that of its head's sink: a tensor
-	// of float32 (NumHeads). It counts in the sum of the softmax and in LSE but
-	// has no value in V; it is neither scaled nor capped. -Inf is no sink.
+	// Sinks adds one more score to each row, the sink of its head: a tensor of float32 (NumHeads).
+	// The sink counts in the sum of the softmax and in LSE, but has no value in V. It is neither
+	// scaled nor capped. -Inf is no sink.
 	Sinks bool
 
 	// Varlen packs sequences of different lengths.

@@ -7,28 +7,28 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// Unlimited is the side of a Window that hides nothing.
+// Unlimited is a side of a Window that hides nothing.
 const Unlimited = -1
 
 // A Window shows row i the keys
 //
 //	i + shift - Left <= j <= i + shift + Right
 //
-// where shift is that of CausalAlign. Unlimited, -1, opens a side. For SeqQ = 3
-// and SeqKV = 5, and so a shift of 2, the keys seen are
+// with the shift of CausalAlign. Unlimited, -1, opens a side. For SeqQ = 3 and SeqKV = 5, so a
+// shift of 2, the keys seen are
 //
 //	Left 1, Right 0    Left 1, Right 1    Left 1, Right -1    Left -1, Right 0
 //	0 1 1 0 0          0 1 1 1 0          0 1 1 1 1           1 1 1 0 0
 //	0 0 1 1 0          0 0 1 1 1          0 0 1 1 1           1 1 1 1 0
 //	0 0 0 1 1          0 0 0 1 1          0 0 0 1 1           1 1 1 1 1
 //
-// With Causal, a Right other than 0 is as 0.
+// With Causal, Right counts as 0.
 type Window struct {
 	On          bool
 	Left, Right int
 }
 
-// String returns left,right as in --window, or off.
+// String returns left,right as --window takes it, or off.
 func (w Window) String() string {
 	if !w.On {
 		return "off"
@@ -36,9 +36,8 @@ func (w Window) String() string {
 	return fmt.Sprintf("%d,%d", w.Left, w.Right)
 }
 
-// ALiBi subtracts slope * |i + shift - j| from the score of row i and key j,
-// after Softcap. The slopes are a tensor of float32. For a slope of 1, SeqQ = 3
-// and SeqKV = 4 the scores are lowered by
+// ALiBi subtracts slope * |i + shift - j| from the score of row i and key j, after Softcap. The
+// slopes are a tensor of float32. For a slope of 1, SeqQ = 3 and SeqKV = 4 it subtracts
 //
 //	BottomRight  1 0 1 2    TopLeft  0 1 2 3
 //	             2 1 0 1             1 0 1 2
@@ -69,18 +68,17 @@ func (a ALiBi) String() string {
 //
 //	(Batch or 1, NumHeads or 1, SeqQ or 1, SeqKV)
 //
-// An axis of length 1 is shared: its one element counts for all. -Inf hides the
-// key from the row; NaN and +Inf make a row undefined.
+// An axis of length 1 is shared: its one element counts for all. -Inf hides the key from the row.
+// NaN and +Inf make a row undefined.
 type Bias struct {
 	On    bool
 	DType dtype.DType // Float32 or that of the problem
 
-	// Batch, Heads and Rows say that the axis is there, not shared.
+	// Batch, Heads and Rows say that the bias has this axis; otherwise it is shared.
 	Batch, Heads, Rows bool
 }
 
-// String returns the format and the axes that are there, as in
-// float32+heads+rows, or off.
+// String returns the format and the axes of the bias, such as float32+heads+rows, or off.
 func (b Bias) String() string {
 	if !b.On {
 		return "off"
@@ -97,8 +95,7 @@ func (b Bias) String() string {
 	return s
 }
 
-// Varlen says that the sequences have different lengths and lie one after the
-// other, packed:
+// Varlen packs sequences of different lengths one after the other:
 //
 //	Q        (TotalQ, NumHeads, HeadDim)
 //	K        (TotalKV, NumKVHeads, HeadDim)
@@ -107,19 +104,18 @@ func (b Bias) String() string {
 //	LSE      (NumHeads, TotalQ)
 //	cu_seqlens_q, cu_seqlens_kv  (Batch+1), int32
 //
-// Sequence b has the rows cu_seqlens_q[b] to cu_seqlens_q[b+1]-1 and the keys
-// cu_seqlens_kv[b] to cu_seqlens_kv[b+1]-1. For the lengths 2, 0 and 1 of
-// queries and of keys, and Causal, the keys seen are
+// Sequence b has the rows cu_seqlens_q[b] to cu_seqlens_q[b+1]-1 and the keys cu_seqlens_kv[b] to
+// cu_seqlens_kv[b+1]-1. For the lengths 2, 0 and 1 of queries and of keys, and Causal, the keys
+// seen are
 //
 //	1 0 .    cu_seqlens_q = cu_seqlens_kv = 0 2 2 3
 //	1 1 .
 //	. . 1
 //
-// Each sequence has masks of its own, with a shift that follows from its own
-// lengths. Rows, keys and batches count within the sequence for all features:
-// KeyMask and Bias have the shapes of a batch of sequences of SeqQ and SeqKV,
-// the maximal lengths. Rows of Q after the last sequence have no result: O and
-// LSE keep there what they hold.
+// Each sequence has its own masks; the shift follows from its own lengths. Rows and keys count
+// within the sequence for all features. KeyMask and Bias have the shapes of a batch of sequences of
+// SeqQ and SeqKV, the maximal lengths. Rows of Q after the last sequence have no result: O and LSE
+// keep their content there.
 type Varlen struct {
 	On              bool
 	TotalQ, TotalKV int
@@ -133,7 +129,7 @@ func (v Varlen) String() string {
 	return fmt.Sprintf("%dx%d", v.TotalQ, v.TotalKV)
 }
 
-// A feature is one that may be on, with its benchmark key.
+// A feature of a problem, with its benchmark key.
 type feature struct {
 	on    bool
 	name  string
@@ -154,8 +150,8 @@ func (p Problem) features() []feature {
 	}
 }
 
-// Features returns the names of what p asks for beyond a causal mask, as in
-// messages; none for a plain problem.
+// Features returns the names of the features that p has beyond a causal mask; none for a plain
+// problem.
 func (p Problem) Features() []string {
 	var names []string
 	for _, f := range p.features() {
@@ -166,15 +162,15 @@ func (p Problem) Features() []string {
 	return names
 }
 
-// Plain reports whether p asks for no feature but a causal mask.
+// Plain reports whether p has no feature but a causal mask.
 func (p Problem) Plain() bool {
 	return p.ValueHeadDim() == p.HeadDim && !p.Window.On && p.Softcap == 0 && p.ALiBi == ALiBiOff &&
 		!p.Bias.On && !p.KeyMask && !p.Sinks && !p.Varlen.On && !p.Dropout.On()
 }
 
-// String returns the benchmark keys of p, as in
+// String returns the benchmark keys of p, such as
 // dtype=float16/batch=4/heads=16/kv_heads=16/seq_q=4096/seq_kv=4096/head_dim=128/causal=false.
-// Features that are on follow, as in /window=512,0/softcap=30.
+// Features that are on follow, such as /window=512,0/softcap=30.
 func (p Problem) String() string {
 	causal := "false"
 	if p.Causal {

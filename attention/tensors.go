@@ -6,9 +6,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Tensors are what Forward reads and writes, and what Backward reads of that. Those of
-// features that are off are zero Tensors; the others have any strides with a contiguous last
-// axis.
+// Tensors are the inputs and outputs of Forward; Backward reads them. The tensors of features that
+// are off are zero Tensors. The others have any strides and a contiguous last axis.
 //
 //	tensor                   feature      shape                                          format
 //	Q                                     (batch, num_heads, seq_q, head_dim)            DType
@@ -22,9 +21,8 @@ import (
 //	KeyMask                  KeyMask      (batch, seq_kv)                                bool, 1 is visible
 //	CuSeqlensQ, CuSeqlensKV  Varlen.On    (batch+1)                                      int32
 //
-// What is in CuSeqlensQ and CuSeqlensKV is not checked, since it is on the
-// device; Problem.CheckCuSeqlens does so on the host. Where it breaks the rules,
-// results are undefined.
+// CuSeqlensQ and CuSeqlensKV are on the device, so no call checks their values. If they break the
+// rules of Problem.CheckCuSeqlens, which checks them on the host, results are undefined.
 type Tensors struct {
 	Q, K, V, O, LSE vk.Tensor
 
@@ -36,13 +34,13 @@ type Tensors struct {
 	CuSeqlensKV vk.Tensor
 }
 
-// narrow binds kernels to what the tensors have.
+// narrow binds kernels to the parts of buffers that the tensors have.
 func (t *Tensors) narrow() {
 	vk.Narrow(&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.KeyMask, &t.CuSeqlensQ, &t.CuSeqlensKV)
 }
 
-// Gradients are what Backward reads of the loss, and what it writes: the gradients of the loss
-// with respect to the tensors of the same name. Strides are as in Tensors.
+// Gradients are the inputs and outputs that only Backward has: gradients of the loss with respect
+// to the tensors of the same name. Strides are as in Tensors.
 //
 //	tensor  shape and format
 //	DO      of O, read
@@ -58,7 +56,7 @@ type Gradients struct {
 	DQ, DK, DV, DBias, DSinks vk.Tensor
 }
 
-// appendFeatures appends the tensors of features with what p wants of each.
+// appendFeatures appends the tensors of features, with what p demands of each.
 func (in *Tensors) appendFeatures(list []argument.Argument, p Problem) []argument.Argument {
 	var bias, slopes, sinks, mask, cu []int
 	if p.Bias.On {
