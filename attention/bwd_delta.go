@@ -27,16 +27,14 @@ type bwdDeltaSpec struct {
 }
 
 const (
-	// deltaThreads is the workgroup of attention_bwd_delta: what every device
-	// allows.
+	// deltaThreads is the workgroup size of attention_bwd_delta: every device allows it.
 	deltaThreads = 128
-	// deltaTeam invocations of it share a row: with head_dim 64 each has two
-	// loads of 16 bytes of float32, and neighbours read neighbouring addresses.
+	// deltaTeam invocations share a row: with head_dim 64 each has two loads of 16 bytes of
+	// float32, and neighbours read neighbouring addresses.
 	deltaTeam = 8
 )
 
-// recordDelta records attention_bwd_delta, which writes lse2 and Delta - dLSE of
-// each row.
+// recordDelta records attention_bwd_delta, which writes lse2 and Delta - dLSE of each row.
 func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	if p.Varlen.On {
 		p.Batch, p.SeqQ = 1, p.Varlen.TotalQ // all rows are alike, those of no sequence too

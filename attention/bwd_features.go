@@ -61,20 +61,18 @@ type bwdSumSpec struct {
 }
 
 const (
-	// sumThreads is the workgroup of attention_bwd_sum and attention_bwd_dsinks:
-	// what every device allows.
+	// sumThreads is the workgroup size of attention_bwd_sum and attention_bwd_dsinks: every device
+	// allows it.
 	sumThreads = 128
-	// sinkChunk rows are summed up by a workgroup of attention_bwd_dsinks: 16 of an
-	// invocation.
+	// A workgroup of attention_bwd_dsinks sums sinkChunk rows, 16 per invocation.
 	sinkChunk = 2048
 )
 
-// biasTile is what attention_bwd_dbias does on every path; it fits Vulkan's guaranteed
-// 16 KiB.
+// biasTile is the tile of attention_bwd_dbias on every path. It fits Vulkan's guaranteed 16 KiB.
 var biasTile = BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 4}
 
-// featureSteps returns the kernels of the gradients of the features' tensors that the call
-// wants, side by side, and then the sums of what they wrote.
+// featureSteps returns the kernels of the gradients of features that the call wants, side by side,
+// then the sums of their parts.
 func (b *backward) featureSteps() steps.List {
 	g := b.gradients
 	var dbias, dsinks steps.List
@@ -93,7 +91,7 @@ func (b *backward) featureSteps() steps.List {
 	return steps.Together(dbias, dsinks)
 }
 
-// headsParams fills the block for all batches, but for the output.
+// headsParams fills the block for all batches, except for the output.
 func (b *backward) headsParams() bwdHeadsParams {
 	x := newBwdParams(b.do, b.q, b.k, b.v, b.p)
 	return bwdHeadsParams{

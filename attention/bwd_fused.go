@@ -16,18 +16,17 @@ var bwdFusedKernels = [...]string{CoopMat2: "attention_bwd_fused_coopmat2", Coop
 // fused reports whether one kernel computes all gradients.
 func (c *BackwardConfig) fused() bool { return c.Fused != BackwardTile{} }
 
-// fusedGroups is how many workgroups for each compute unit the shares of keys make at
-// least, where there are as many blocks: two of them hide each other's latencies. More cost
-// memory, a float32 dQ each.
+// fusedGroups is the least number of workgroups per compute unit into which shares of keys divide
+// the work, if there are as many blocks. Two workgroups hide each other's latencies. Each more
+// costs memory for a float32 dQ.
 const fusedGroups = 2
 
-// unknownUnits is the number of compute units of a device that does not tell it, a
-// middling one's.
+// unknownUnits stands for the compute units of a device that does not report them.
 const unknownUnits = 32
 
-// shares returns among how many workgroups the blocks of keys of a head are divided, and
-// how many blocks there are. The number of workgroups, and with it the memory for dQ, is
-// bounded by the device or by batch*num_kv_heads, not by the sequences.
+// shares returns the number of workgroups that divide the blocks of keys of a head, and the number
+// of blocks. The device or batch*num_kv_heads bounds the number of workgroups, and with it the
+// memory for dQ; the lengths of sequences do not.
 func (c *BackwardConfig) shares(caps *vk.Caps, p *Problem) (shares, blocks int) {
 	blocks = int(groups(p.SeqKV, c.Fused.owned(caps, c.Impl, p.DType)))
 	most := c.Shares
@@ -39,11 +38,11 @@ func (c *BackwardConfig) shares(caps *vk.Caps, p *Problem) (shares, blocks int) 
 		most = int(groups(fusedGroups*units, p.Batch*p.NumKVHeads))
 	}
 	rounds := int(groups(blocks, most))
-	return int(groups(blocks, rounds)), blocks // no more than take as long
+	return int(groups(blocks, rounds)), blocks // fewer shares if these take as many rounds
 }
 
-// dqPartsShape returns the shape of attention_bwd_fused_matrix.comp's part_dq, nil if
-// the kernel writes dQ itself.
+// dqPartsShape returns the shape of part_dq of attention_bwd_fused_matrix.comp, nil if the kernel
+// writes dQ itself.
 func (c *BackwardConfig) dqPartsShape(caps *vk.Caps, p *Problem) []int {
 	if !c.fused() {
 		return nil
@@ -57,7 +56,7 @@ func (c *BackwardConfig) dqPartsShape(caps *vk.Caps, p *Problem) []int {
 	return []int{p.Batch, p.NumHeads, shares, (p.SeqQ + stream - 1) / stream * stream, (p.HeadDim + n - 1) / n * n}
 }
 
-// fusedTensors is how many tensors the kernel takes: backwardTensors and dq.
+// fusedTensors is the number of tensors of the kernel: backwardTensors and dq.
 const fusedTensors = backwardTensors + 1
 
 // feasibleFused is Feasible for a kernel that computes all gradients.
@@ -102,8 +101,8 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 	return nil
 }
 
-// recordFused records the kernel that computes all gradients, or of dQ what shares of the
-// keys give it.
+// recordFused records the kernel that computes all gradients, or dK, dV and the parts of dQ of each
+// share of the keys.
 func (b *backward) recordFused() error {
 	p, d := &b.p, b.c.Device()
 	shares, blocks := b.config.shares(d.Caps(), p)
@@ -133,11 +132,10 @@ func (b *backward) recordFused() error {
 	return b.c.Err()
 }
 
-// fusedSumThreads is the workgroup of attention_bwd_fused_sum.
+// fusedSumThreads is the workgroup size of attention_bwd_fused_sum.
 const fusedSumThreads = 128
 
-// recordFusedSum records attention_bwd_fused_sum, which adds up what shares of the keys gave
-// dQ.
+// recordFusedSum records attention_bwd_fused_sum, which adds the parts of dQ.
 func (b *backward) recordFusedSum() error {
 	p, d, parts := &b.p, b.c.Device(), &b.dqParts
 	quads := int64(p.SeqQ) * int64(p.HeadDim/4)
@@ -179,8 +177,7 @@ func (b *backward) recordFusedSum() error {
 	return b.c.Err()
 }
 
-// inSteps calls record with as many batches at a time as the device allows in one
-// dispatch.
+// inSteps calls record with as many batches at a time as the device allows in one dispatch.
 func (b *backward) inSteps(record func(batches uint32)) {
 	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
 	for first := 0; first < b.p.Batch; first += step {

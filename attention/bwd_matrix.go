@@ -23,7 +23,7 @@ type bwdMatrixSpec struct {
 	Fence         uint32 `glsl:"FENCE"`
 }
 
-// matrixKernel returns attention_bwd_dkv_coopmat2 or another of its kind.
+// matrixKernel returns a kernel of a matrix path, such as attention_bwd_dkv_coopmat2.
 func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) (k kernel[bwdParams], err error) {
 	d, p := b.c.Device(), &b.p
 	spec, err := b.matrixSpec(tile, isAligned)

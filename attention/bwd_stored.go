@@ -17,16 +17,17 @@ var bwdStoredKernels = [...]string{CoopMat2: "attention_bwd_dq_coopmat2_stored",
 // stored reports whether P and dX pass through memory.
 func (c *BackwardConfig) stored() bool { return c.Stored != (BackwardTile{}) }
 
-// storedBytes is the most memory for P and dX: two heads of 16384 rows and keys under a causal mask,
-// one without. Less makes more launches, whose ends leave a part of the device idle.
+// storedBytes bounds the memory for P and dX. It holds two heads of 16384 rows and keys under a
+// causal mask, or one head without a mask. Less memory makes more launches, and the end of each
+// leaves a part of the device idle.
 const storedBytes = 5 << 28
 
-// storedRounds is how many times as many blocks of keys as there are compute units keep a device busy
-// where some have more rows than others.
+// A device is busy with storedRounds times as many blocks of keys as compute units, even if some
+// blocks have more rows than others.
 const storedRounds = 4
 
-// pageCount returns how many pages of P, and as many of dX, a head has: blocks of so many rows by as
-// many keys that some row sees (shaders/lib/pages.glsl has the formulas).
+// pageCount returns the number of pages of P of a head; dX has as many. A page is a block of rows
+// by a block of keys of which some row sees some key. shaders/lib/pages.glsl has the same formulas.
 func pageCount(p *Problem, block int) int {
 	blocks, most := int(groups(p.SeqQ, block)), int(groups(p.SeqKV, block))
 	if !p.Causal {
@@ -46,8 +47,9 @@ func floorDiv(a, b int) int {
 	return a / b
 }
 
-// A storedChunk says of which heads there are P and dX at a time: of so many key heads, so many members of
-// the group of heads that read each. With fewer than all members their sums wait in memory.
+// A storedChunk is the set of heads whose P and dX are stored at a time: members of the heads that
+// read each of keyHeads key heads. If these are not all members of the group, their sums wait in
+// memory.
 type storedChunk struct{ keyHeads, members int }
 
 // pagesShape returns the shape of bwdWorkspace.pages, nil if there are none.
@@ -59,7 +61,7 @@ func (c *BackwardConfig) pagesShape(caps *vk.Caps, p *Problem) []int {
 	return []int{chunk.keyHeads * chunk.members, max(pageCount(p, block), 1), block, block}
 }
 
-// sumsShape returns that of bwdWorkspace.sums.
+// sumsShape returns the shape of bwdWorkspace.sums, nil if there are none.
 func (c *BackwardConfig) sumsShape(caps *vk.Caps, p *Problem) []int {
 	if !c.stored() {
 		return nil
@@ -71,7 +73,7 @@ func (c *BackwardConfig) sumsShape(caps *vk.Caps, p *Problem) []int {
 	return []int{2, chunk.keyHeads, c.keyHeadSums(caps, p)}
 }
 
-// keyHeadSums returns how many numbers are dK, or dV, of a key head in whole matrices.
+// keyHeadSums returns the number of elements of dK, or dV, of a key head in whole matrices.
 func (c *BackwardConfig) keyHeadSums(caps *vk.Caps, p *Problem) int {
 	shape, err := matrixShape(caps, c.Impl, p.DType)
 	if err != nil {
@@ -81,8 +83,9 @@ func (c *BackwardConfig) keyHeadSums(caps *vk.Caps, p *Problem) int {
 	return int(groups(p.SeqKV, block)) * block * spec.width()
 }
 
-// chunk returns the heads that are stored at a time: all that there is memory for, in chunks of about the same
-// size. If groups of heads do not keep the device busy, or one does not fit, there are some members of each.
+// chunk returns the heads that are stored at a time: as many as there is memory for, in chunks of
+// about equal size. If whole groups of heads do not keep the device busy, or one group does not
+// fit, a chunk has some members of each group.
 func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) storedChunk {
 	keyHeads, members, block := p.Batch*p.NumKVHeads, p.NumHeads/p.NumKVHeads, c.DQ.owned(caps, c.Impl, p.DType)
 	most := c.Chunk
@@ -106,8 +109,8 @@ func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) storedChunk {
 	return storedChunk{even(keyHeads, min(most, keyHeads)), even(members, min(max(most/keyHeads, 1), members))}
 }
 
-// storedLimit returns how many bytes of P and dX there may be: they are in one storage buffer with all
-// else that a call keeps. With Chunk the device alone limits them.
+// storedLimit returns the most bytes of P and dX. They share one storage buffer with the rest of
+// the workspace. With Chunk the device alone limits them.
 func (c *BackwardConfig) storedLimit(caps *vk.Caps, p *Problem) float64 {
 	rest := *c
 	rest.Stored = BackwardTile{}
@@ -118,13 +121,13 @@ func (c *BackwardConfig) storedLimit(caps *vk.Caps, p *Problem) float64 {
 	return limit
 }
 
-// headBytes returns what P and dX of a head take.
+// headBytes returns the bytes of P and dX of a head.
 func (c *BackwardConfig) headBytes(caps *vk.Caps, p *Problem) float64 {
 	block := c.DQ.owned(caps, c.Impl, p.DType)
 	return 4 * float64(max(pageCount(p, block), 1)) * float64(block*block)
 }
 
-// feasibleStored is Feasible for kernels between which P and dX pass through memory.
+// feasibleStored is Feasible for kernels that pass P and dX through memory.
 func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	t := c.Stored
 	switch {
@@ -177,8 +180,8 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	return nil
 }
 
-// recordStored records, chunk of heads by chunk, the kernel that computes dQ and stores P and dX,
-// and the products that are dV and dK.
+// recordStored records two kernels per chunk of heads: one computes dQ and stores P and dX, the
+// other computes the products dV and dK.
 func (b *backward) recordStored() error {
 	k, err := b.newStoredKernels()
 	if err != nil {
@@ -196,7 +199,7 @@ func (b *backward) recordStored() error {
 	return b.c.Err()
 }
 
-// storedKernels are those of a call that passes P and dX through memory.
+// storedKernels are the kernels of a call that passes P and dX through memory.
 type storedKernels struct {
 	*backward
 	rowKernel            *vk.Kernel[bwdStoreParams]
@@ -233,7 +236,8 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	return k, err
 }
 
-// store records the kernel of dQ for a chunk of heads that begins with a key head and a member of its group.
+// store records the kernel of dQ for the chunk of heads that begins with a key head and a member of
+// its group.
 func (k *storedKernels) store(head, member int, n storedChunk) {
 	p := &k.p
 	perKV, heads := p.NumHeads/p.NumKVHeads, n.keyHeads*n.members
@@ -257,7 +261,7 @@ func (k *storedKernels) sum(head, member int, n storedChunk) {
 		FirstMember: uint32(member), Members: uint32(n.members), PagesOffset: uint32(k.pages.Offset / 4),
 	}
 	g := k.headGroups(n.keyHeads, float64(n.members)*float64(p.SeqQ)*float64(p.HeadDim*p.DType.Size()), k.keyBlocks)
-	sums := [2]vk.Tensor{k.dv, k.dk} // a binding must hold something
+	sums := [2]vk.Tensor{k.dv, k.dk} // every binding needs a tensor
 	if !k.sums.IsZero() {
 		for i := range sums {
 			sums[i] = k.sums
@@ -272,8 +276,8 @@ func (k *storedKernels) sum(head, member int, n storedChunk) {
 	k.products.Dispatch(k.c, g, params, k.pages, k.q, k.dk, sums[1])
 }
 
-// headGroups returns a dispatch over so many heads, of which a group takes its blocks in turn, as
-// groupHeads has it; the last group may have fewer.
+// headGroups returns a dispatch over heads, in groups whose heads take turns with their blocks
+// (groupHeads). The last group may have fewer heads.
 func (b *backward) headGroups(heads int, headBytes float64, blocks uint32) vk.Groups {
 	limit := b.c.Device().Caps().MaxWorkgroupCount
 	n := 1
@@ -307,7 +311,7 @@ func (b *backward) storeSpec(shape vk.CoopMatShape, isAligned bool) (spec bwdSto
 	return spec, nil
 }
 
-// fragments reports whether weights lie in memory as right matrices hold them.
+// fragments reports whether weights lie in memory in the order of right matrices.
 func (c *BackwardConfig) fragments(caps *vk.Caps) bool {
 	return chips.Quads(caps) && !c.DQ.Detour && c.DQ.Stream%32 == 0 && (c.Stored.RowTiles == 2 || c.Stored.RowTiles == 4)
 }
@@ -341,7 +345,7 @@ func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, shape vk.CoopMa
 	}
 }
 
-// width returns the columns that a workgroup computes, head_dim or more.
+// width returns the columns that a workgroup computes, at least head_dim.
 func (s *bwdProductsSpec) width() int { return int(s.SubgroupsD * s.TilesD * s.MatN) }
 
 // bwdStoreParams is the push-constant block of lib/params_bwd.glsl with STORE.
@@ -382,7 +386,8 @@ type bwdProductsParams struct {
 	DX          place   `glsl:"dx"` // dV, or dK
 }
 
-// setTensors sets what the product is of, its result, its sums, which of the stored, and the factor.
+// setTensors sets the other factor y, the result dx, its sums, which of P and dX is multiplied, and
+// the scale.
 func (s *bwdProductsParams) setTensors(y, dx, sums vk.Tensor, which uint32, scale float32) {
 	s.Which, s.Scale, s.SumsOffset = which, scale, uint32(sums.Offset)
 	s.Y, s.DX = placeOf(y), placeOf(dx)

@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// bwdTable says which configuration Backward takes. Of a fused kernel blocks of keys alone
-// count for Fill, else those of keys and those of rows, whichever are fewer.
+// bwdTable has the configurations of Backward. Fill counts the blocks of keys or of rows, whichever
+// are fewer; with a fused kernel the blocks of keys.
 var bwdTable = kit.NewTable(kit.Table[Problem, BackwardConfig, shape]{
 	Kernel: "attention", Pass: kit.Backward, Paths: pathNames, Manual: Unfused.String(), Family: chips.Family,
 	Rows:     slices.Concat(bwdRows, bwdF32x2Rows),
@@ -32,7 +32,7 @@ var bwdTable = kit.NewTable(kit.Table[Problem, BackwardConfig, shape]{
 // A bwdRow is a row of bwdTable.
 type bwdRow = kit.Row[shape, BackwardConfig]
 
-// blocks returns how many blocks of keys or rows, whichever are fewer, p makes with c.
+// blocks returns the number of blocks of keys or rows of p with c, whichever are fewer.
 func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
 	if c.fused() {
 		_, blocks := c.shares(caps, p)
@@ -50,8 +50,8 @@ func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
 // bwdRows is searched in order; the first feasible match of a path wins.
 var bwdRows = []bwdRow{
 	// Swept on an H200, TUNING.md. A subgroup keeps K, V, dK and dV of its keys in
-	// registers, 3*head_dim/2 words for each key and invocation of 32, so 192 of 255 for 32
-	// keys of head_dim 64 and 16 of 128.
+	// registers. 16 keys take 3*head_dim/2 words of each of 32 invocations: 32 keys of
+	// head_dim 64, or 16 keys of 128, take 192 of 255.
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
 		Impl:  CoopMat2,
 		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true}, // one block of keys
@@ -121,7 +121,7 @@ var bwdRows = []bwdRow{
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
 
-	// Small tiles: what lavapipe compiles grows with stream * head_dim.
+	// Small tiles: the time to compile on lavapipe grows with stream * head_dim.
 	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
@@ -179,10 +179,10 @@ var bwdRows = []bwdRow{
 	}},
 }
 
-// bwdF32x2Rows are those of float32 tensors on matrices. Tiles take twice the shared
-// memory of 16-bit ones, 4 * Stream rows of head_dim, and so do the registers of K and V,
-// or Q and dO, that a subgroup owns: with 16 keys, 2*head_dim words for each
-// invocation of 32, half of them dK and dV.
+// bwdF32x2Rows are the rows for float32 tensors on matrices. Tiles take twice the shared
+// memory of 16-bit ones, 4 * Stream rows of head_dim. K and V, or Q and dO, of a subgroup
+// take twice the registers: 16 keys take 2*head_dim words of each of 32 invocations, half
+// of them for dK and dV.
 var bwdF32x2Rows = []bwdRow{
 	// Swept on an H200, TUNING.md.
 	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
@@ -253,7 +253,7 @@ func chooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, erro
 	return c, err
 }
 
-// backwardConfig is chooseBackward that says where the configuration comes from.
+// backwardConfig is chooseBackward with the origin of the configuration.
 func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, kit.Origin, error) {
 	if err := p.Validate(); err != nil {
 		return BackwardConfig{}, kit.Origin{}, err

@@ -5,7 +5,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A bwdWorkspace holds what kernels of a call leave for others, float32, each in a slice.
+// A bwdWorkspace holds the results that kernels of a call leave for other kernels, in float32, each
+// in a slice of one buffer.
 type bwdWorkspace struct {
 	rows      vk.Tensor // (batch, num_heads, seq_q, 2), or (num_heads, total_q, 2): of attention_bwd_delta
 	sinkParts vk.Tensor // (batch, num_heads, sinkChunks): of attention_bwd_dsinks
@@ -15,11 +16,11 @@ type bwdWorkspace struct {
 	sums      vk.Tensor // (2, heads, seq_kv * head_dim), padded: dV and dK so far, of attention_bwd_products.comp
 }
 
-// workspaceShapes are the shapes of the tensors of a bwdWorkspace, nil for what is not
+// workspaceShapes are the shapes of the tensors of a bwdWorkspace, nil for a tensor that is not
 // needed.
 type workspaceShapes [6][]int
 
-// workspaceShapes returns what the kernels of c need for p.
+// workspaceShapes returns the shapes that the kernels of c need for p.
 func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes workspaceShapes) {
 	shapes[0] = []int{p.Batch, p.NumHeads, p.SeqQ, 2}
 	if p.Varlen.On {
@@ -37,7 +38,7 @@ func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes work
 	return shapes
 }
 
-// rowsStrideB returns the stride of a batch in rows, in pairs.
+// rowsStrideB returns the stride of a batch in bwdWorkspace.rows, in pairs.
 func rowsStrideB(p *Problem) uint32 {
 	if p.Varlen.On {
 		return 0
@@ -45,7 +46,7 @@ func rowsStrideB(p *Problem) uint32 {
 	return uint32(p.NumHeads * p.SeqQ)
 }
 
-// rowsStrideH returns the stride of a head in rows, in pairs.
+// rowsStrideH returns the stride of a head in bwdWorkspace.rows, in pairs.
 func rowsStrideH(p *Problem) uint32 {
 	if p.Varlen.On {
 		return uint32(p.Varlen.TotalQ)
@@ -63,8 +64,8 @@ func workspaceBytes(shapes workspaceShapes) (bytes int64) {
 	return bytes
 }
 
-// alignWorkspace returns where a tensor may start: slices do at multiples of 256 bytes on
-// every device.
+// alignWorkspace rounds up to the next start of a slice: on every device, slices may start at
+// multiples of 256 bytes.
 func alignWorkspace(bytes int64) int64 { return (bytes + 255) / 256 * 256 }
 
 // elementsOf returns the product of a shape, 0 for none.
@@ -79,7 +80,8 @@ func elementsOf(shape []int) int64 {
 	return n
 }
 
-// newBwdWorkspace cuts memory of the caller, or of c if there is none.
+// newBwdWorkspace cuts the workspace out of the caller's memory, or out of memory of c if there is
+// none.
 func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWorkspace, err error) {
 	bytes := workspaceBytes(shapes)
 	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > uint64(limit) {

@@ -23,7 +23,7 @@ func checkForward(t *Tensors, p Problem) error {
 	return argument.Check("attention", inputs, outputs[:])
 }
 
-// checkBackward is checkForward for Backward, which needs a workspace of so many bytes.
+// checkBackward is checkForward for Backward, which needs a workspace of this many bytes.
 func checkBackward(t *Tensors, g *Gradients, w *vk.Buffer, p Problem, workspace int64) error {
 	inputs := append(make([]argument.Argument, 0, 13),
 		argument.New("q", t.Q, true, p.DType, p.QShape()).Axes(p.axes(qAxes)),
@@ -51,7 +51,7 @@ func checkBackward(t *Tensors, g *Gradients, w *vk.Buffer, p Problem, workspace 
 	return argument.Check("attention", inputs, outputs)
 }
 
-// The axes of tensors, for errors: as they are, and packed with Varlen.
+// The axes of tensors, for errors: without and with Varlen.
 var (
 	qAxes   = [2]string{"(batch, num_heads, seq_q, head_dim)", "(total_q, num_heads, head_dim)"}
 	kAxes   = [2]string{"(batch, num_kv_heads, seq_kv, head_dim)", "(total_kv, num_kv_heads, head_dim)"}
@@ -60,7 +60,7 @@ var (
 	lseAxes = [2]string{"(batch, num_heads, seq_q)", "(num_heads, total_q)"}
 )
 
-// axes returns those of the problem.
+// axes returns the axes that tensors of the problem have.
 func (p Problem) axes(names [2]string) string {
 	if p.Varlen.On {
 		return names[1]

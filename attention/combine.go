@@ -8,9 +8,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// forwardSplits records a fused kernel whose workgroups share the keys of a
-// block of rows (shaders/lib/split_kv.glsl), and attention_combine, which makes
-// O and LSE of what each of them found, in memory that c owns.
+// forwardSplits records a fused kernel whose workgroups divide the keys of a block of rows
+// (shaders/lib/split_kv.glsl), and attention_combine, which makes O and LSE of their partial
+// results. These are in memory of c.
 func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
 	d := c.Device()
 	spec := newCombineSpec(d.Caps(), p, config.Splits)
@@ -65,19 +65,19 @@ type combineSpec struct {
 	WriteLSE      bool   `glsl:"WRITE_LSE"`
 }
 
-// combineThreads is the workgroup of attention_combine where the device allows
-// it. The least that Vulkan allows, 128, holds two teams of head_dim 256.
+// combineThreads is the workgroup size of attention_combine, if the device allows it.
+// Vulkan guarantees 128, which holds two teams of head_dim 256.
 const combineThreads = 256
 
-// newCombineSpec takes as many teams as there are splits, in powers of two, so that
-// few kernels are compiled while a sequence grows.
+// newCombineSpec takes as many teams as there are splits, rounded down to a power of two, so
+// that few kernels are compiled while a sequence grows.
 func newCombineSpec(caps *vk.Caps, p Problem, splits int) combineSpec {
 	size := min(combineThreads, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])
 	most := min(uint32(splits), size/uint32(p.HeadDim/4))
 	return combineSpec{WorkgroupSize: size, Teams: 1 << (bits.Len32(most) - 1), HeadDim: uint32(p.HeadDim)}
 }
 
-// rows returns how many rows a workgroup combines.
+// rows returns the number of rows that a workgroup combines.
 func (s *combineSpec) rows() int { return int(s.WorkgroupSize / (s.Teams * (s.HeadDim / 4))) }
 
 // partialBytes returns the size of O of all splits.
@@ -85,13 +85,13 @@ func (c *Config) partialBytes(p Problem) int64 {
 	return 4 * int64(c.Splits) * int64(p.Batch) * int64(p.NumHeads) * int64(p.SeqQ) * int64(p.HeadDim)
 }
 
-// divides reports whether there is a kernel that divides keys. Features are left
-// out: a sink, for one, counts once for all splits.
+// divides reports whether a kernel can divide the keys of p. Features cannot: a sink, for
+// example, counts once for all splits.
 func (c *Config) divides(p *Problem) bool {
 	return c.Impl != Unfused && c.Stripes == 0 && p.Plain()
 }
 
-// feasibleSplits is what Feasible demands of c.Splits.
+// feasibleSplits is Feasible for c.Splits.
 func (c *Config) feasibleSplits(caps *vk.Caps, p Problem) error {
 	if c.Splits < 0 {
 		return unsupported("%v: splits=%d is negative", c.Impl, c.Splits)
@@ -113,25 +113,25 @@ func (c *Config) feasibleSplits(caps *vk.Caps, p Problem) error {
 }
 
 const (
-	// maxSplitFill is the largest Config.Fill at which keys are divided: above it
-	// more than half of the compute units have work, and what combining costs is
-	// no longer small beside what is won.
+	// maxSplitFill is the largest Config.Fill at which keys are divided. Above it
+	// more than half of the compute units have work, and the cost of combining is
+	// no longer small against the gain.
 	maxSplitFill = 0.5
 
-	// splitGroups is how many workgroups for each compute unit dividing aims at.
+	// splitGroups is the number of workgroups per compute unit that splits aim at.
 	// Two of them hide each other's latencies.
 	splitGroups = 2
 
-	// minSplitKeys is the least share of the keys: fewer are soon read, and
-	// starting a workgroup and writing a float32 O of its own weigh as much. On an
-	// H200 two shares of 256 keys lose by half (8 heads, 512 rows), and four of 512
-	// win a third (8 heads, 256 rows).
+	// minSplitKeys is the smallest share of the keys. Reading fewer keys takes no
+	// longer than starting a workgroup and writing its float32 O. On an H200 two
+	// shares of 256 keys lose by half (8 heads, 512 rows), and four of 512 win a
+	// third (8 heads, 256 rows).
 	minSplitKeys = 512
 )
 
-// splitChoices returns the numbers of splits that are worth measuring: none,
-// what splitsToFill says, half and twice that; two where it says none but the
-// device is not full.
+// splitChoices returns the numbers of splits that are worth measuring: none, the number
+// of splitsToFill, half and twice that; two if splitsToFill returns none but the device is
+// not full.
 func (c *Config) splitChoices(caps *vk.Caps, p Problem) []int {
 	n := c.splitsToFill(caps, p)
 	switch fill := c.Fill(caps, p); {
@@ -143,8 +143,8 @@ func (c *Config) splitChoices(caps *vk.Caps, p Problem) []int {
 	return []int{0}
 }
 
-// splitsToFill returns among how many workgroups to divide the keys of each
-// block of rows of p, so that the device is full; 0 where they stay together.
+// splitsToFill returns the number of workgroups that divide the keys of each block of rows
+// of p, so that the device is full; 0 if the keys are not divided.
 func (c Config) splitsToFill(caps *vk.Caps, p Problem) int {
 	fill := c.Fill(caps, p)
 	if fill == 0 || fill > maxSplitFill || !c.divides(&p) {

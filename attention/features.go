@@ -9,9 +9,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Kernels come in two modules (shaders/variants.go): one for plain problems, and
-// one, named NAME_features, that takes tensors and push constants of features behind
-// the others. What a problem does not have is compiled away in the second, too.
+// Kernels come in two modules (shaders/variants.go): one for plain problems, and one, named
+// NAME_features, with the tensors and push constants of features behind the others. Specialization
+// removes the features that a problem does not have.
 
 // featureParams is struct Features of lib/feature_params.glsl.
 type featureParams struct {
@@ -84,14 +84,14 @@ func newFeatureSpec(p *Problem) featureSpec {
 // featureTensors is the number of tensors in lib/feature_tensors.glsl.
 const featureTensors = 6
 
-// A boundFeatures is the arguments that kernels with features take behind the others.
+// boundFeatures are the arguments of features.
 type boundFeatures struct {
 	params  featureParams
 	tensors [featureTensors]vk.Tensor
 }
 
-// newBoundFeatures returns the arguments for all batches. Bindings that the kernel
-// does not read hold another tensor, as they must hold something.
+// newBoundFeatures returns the arguments for all batches. Every binding needs a tensor: those that
+// the kernel does not read get another one.
 func newBoundFeatures(p *Problem, in *Tensors, other vk.Tensor) *boundFeatures {
 	mask, d := p.Mask(), p.Dropout
 	f := &boundFeatures{
@@ -132,7 +132,7 @@ func (f *boundFeatures) startAt(p *Problem, batch int) {
 	f.params.StreamLo, f.params.StreamHi = uint32(stream), uint32(stream>>32)
 }
 
-// skip moves on from the batches before first+n to those from there on.
+// skip advances the arguments from batch first to batch first+n.
 func (f *boundFeatures) skip(p *Problem, first, n int) {
 	f.params.Bias.skip(uint32(n))
 	f.params.SlopesOffset += uint32(n) * f.params.SlopesStrideB
@@ -142,7 +142,7 @@ func (f *boundFeatures) skip(p *Problem, first, n int) {
 	f.startAt(p, first+n)
 }
 
-// A kernel is one of the two of a file; the other is nil.
+// A kernel is one of the two modules of a file; the other is nil.
 type kernel[P any] struct {
 	plain    *vk.Kernel[P]
 	features *vk.Kernel[withFeatures[P]]
@@ -153,8 +153,7 @@ func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S,
 	return newKernelOf[P](d, name, element, p, spec, newFeatureSpec(p), o)
 }
 
-// newKernelOf is newKernel with a specialization of the features, which a plain problem
-// does not need.
+// newKernelOf is newKernel with a specialization of the features; a plain problem ignores it.
 func newKernelOf[P, S any](d *vk.Device, name, element string, p *Problem, spec S, features featureSpec, o vk.KernelOptions) (k kernel[P], err error) {
 	if !p.Plain() {
 		name += "_features"
@@ -171,7 +170,7 @@ func newKernelOf[P, S any](d *vk.Device, name, element string, p *Problem, spec 
 	return k, err
 }
 
-// dispatch records a run of the kernel; f is not read for a plain one.
+// dispatch records a run of the kernel. A plain kernel ignores f.
 func (k *kernel[P]) dispatch(c *vk.Cmd, g vk.Groups, params P, f *boundFeatures, tensors ...vk.Tensor) {
 	if k.plain != nil {
 		k.plain.Dispatch(c, g, params, tensors...)
@@ -180,8 +179,8 @@ func (k *kernel[P]) dispatch(c *vk.Cmd, g vk.Groups, params P, f *boundFeatures,
 	k.features.Dispatch(c, g, withFeatures[P]{params, f.params}, append(tensors, f.tensors[:]...)...)
 }
 
-// feasibleFeatures is what Feasible demands of the device for a kernel with
-// features that takes so many tensors and push constants P without them.
+// feasibleFeatures returns an error unless the device has enough storage buffers and push constants
+// for a kernel with features that takes tensors and P without them.
 func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) error {
 	if p.Plain() {
 		return nil
@@ -195,9 +194,9 @@ func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) 
 	return nil
 }
 
-// featureBytes returns what the features of fused kernels take of shared memory: bits for
-// tiles of rows by keys (lib/dropout.glsl), and a word for each of so many columns or rows that
-// are copied to it. A kernel has an element of what it does not need.
+// featureBytes returns the shared memory of the features of fused kernels: bits for tiles of rows
+// by keys (lib/dropout.glsl), and a word for each copied column or row. A kernel has one element of
+// each array that it does not need.
 func featureBytes(p *Problem, rows, keys, copied int) int {
 	if p.Plain() {
 		return 0
@@ -212,9 +211,8 @@ func featureBytes(p *Problem, rows, keys, copied int) int {
 	return vk.SharedVariables(4*kept, 4*shown)
 }
 
-// unpack returns Q, K, V or O of a Varlen, (total, heads, dim), as (batch, heads,
-// total, dim), and LSE, (heads, total), as (batch, heads, total), of which each batch
-// has a part: kernels add where it begins.
+// unpack returns Q, K, V or O of a Varlen, (total, heads, dim), as (batch, heads, total, dim), and
+// LSE, (heads, total), as (batch, heads, total). Kernels add the start of each batch.
 func unpack(t vk.Tensor, p *Problem) vk.Tensor {
 	switch len(t.Shape) {
 	case 3:

@@ -6,10 +6,10 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A few queries with many keys are what Decode is made for, and Forward takes its kernels where
-// they are faster. For them K and V are a cache that is full: SeqLens is 0, and all keys are new.
+// Forward takes the kernels of Decode for few queries with many keys where they are faster. K and V
+// are then a full cache: SeqLens is 0, and all keys are new.
 
-// asDecode returns p as a problem of Decode, with an error if it is none.
+// asDecode returns p as a problem of Decode, or an error if Decode cannot compute it.
 func (p *Problem) asDecode() (DecodeProblem, error) {
 	d := DecodeProblem{Problem: *p, NewKeys: p.SeqKV}
 	if p.SeqQ == 1 && p.CausalAlign == BottomRight { // no key comes after the last position
@@ -21,7 +21,8 @@ func (p *Problem) asDecode() (DecodeProblem, error) {
 	return d, d.Validate()
 }
 
-// forwardAsDecode returns how Forward runs p on the kernels of Decode; false if it takes its own.
+// forwardAsDecode returns how Forward runs p on the kernels of Decode; false if it takes its own
+// kernels.
 func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, origin kit.Origin, ok bool, err error) {
 	forced := opt.DecodeConfig != nil
 	few := opt.Impl == Auto && opt.Config == nil && p.SeqQ <= MaxDecodeQueries && p.SeqKV >= decodeFewestKeys
@@ -41,17 +42,18 @@ func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, o
 	return c, origin, err == nil && decodesFaster(caps, p, c.Impl), nil
 }
 
-// decodeFewestKeys is the least number of keys for which the kernels of Decode were measured.
+// decodeFewestKeys is the smallest number of keys with which the kernels of Decode were measured.
 const decodeFewestKeys = 128
 
-// decodesFaster reports whether the kernels of a path of Decode are faster than Forward's own: a rule
-// that follows what an H200 measured, testdata/h200_few_queries.csv. It asks what the other kernels do:
+// decodesFaster reports whether the kernels of a path of Decode are faster than Forward's own, by a
+// rule that follows measurements on an H200, testdata/h200_few_queries.csv. The rule asks two
+// things about Forward's kernels:
 //
 //	again    they read keys once for each head of a group, since they cannot pack it (pack.go)
 //	divided  they divide the keys of a head among workgroups (combine.go)
 //
-// Without the second and with the first they are up to 24 times slower. Else what decides is how
-// many keys there are for the device to start on, and how many rows each of them is multiplied with.
+// With again and without divided they are up to 24 times slower. Otherwise two numbers decide: the
+// keys that the device can start on, and the rows that multiply each key.
 func decodesFaster(caps *vk.Caps, p *Problem, impl Impl) bool {
 	rows := p.NumHeads / p.NumKVHeads * p.SeqQ
 	keys, work := p.SeqKV, float64(p.Batch)*float64(p.NumKVHeads)*float64(p.SeqKV)
@@ -84,7 +86,7 @@ func decodesFaster(caps *vk.Caps, p *Problem, impl Impl) bool {
 	return work >= 1<<18 && (keys >= 512 && rows <= 8 || keys >= 4096)
 }
 
-// forwardDecode records the kernel of Decode for p, in memory that c owns.
+// forwardDecode records the kernel of Decode for p, with memory of c.
 func forwardDecode(c *vk.Cmd, t *Tensors, p *Problem, config DecodeConfig) error {
 	d, err := p.asDecode()
 	if err != nil {

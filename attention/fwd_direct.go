@@ -6,8 +6,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Small problems: K and V go from memory straight to operands of products, with no barrier on the
-// way, and Config.Stripes subgroups of a workgroup share the keys of the same rows.
+// Small problems: K and V go from memory straight to operands of products, without a barrier, and
+// Config.Stripes subgroups of a workgroup divide the keys of the same rows.
 
 const fwdDirectKernel = "attention_fwd_direct"
 
@@ -65,7 +65,7 @@ func forwardDirect(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	return dispatchFwd(c, kernel, o, lse, q, k, v, p, nil, config)
 }
 
-// feasibleDirect is what feasibleMatrix demands of a configuration with Stripes.
+// feasibleDirect is feasibleMatrix for a configuration with Stripes.
 func (c Config) feasibleDirect(caps *vk.Caps, p *Problem, shape vk.CoopMatShape) error {
 	switch {
 	case c.Stripes < 0 || c.Subgroups%max(c.Stripes, 1) != 0:
@@ -103,6 +103,6 @@ func (c *Config) stripeBytes(p *Problem, m int) int {
 	return vk.SharedVariables(16*c.Subgroups*pass*ld, 8*c.Subgroups*rows)
 }
 
-// mostStripedKeys is the largest number of keys for which Candidates has configurations with Stripes:
-// with more of them each subgroup has a long walk, and what shared memory saves counts.
+// mostStripedKeys is the largest number of keys for which Candidates has configurations with Stripes.
+// With more keys each subgroup has a long walk, and sharing tiles in shared memory pays.
 const mostStripedKeys = 1024

@@ -45,8 +45,8 @@ func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors,
 	return dispatchFwd(c, kernel, o, lse, q, k, v, p, in, config)
 }
 
-// matrixLayout returns the matrices that a path has for tensors of a format, and how invocations hold
-// them: nothing of that with the detour through shared memory.
+// matrixLayout returns the matrices of a path for tensors of a format, and their layout: which
+// invocation holds which element. With the detour the layout counts as unknown.
 func matrixLayout(d *vk.Device, impl Impl, t dtype.DType, detour bool) (shape vk.CoopMatShape, layout chips.MatrixLayout, err error) {
 	if shape, err = matrixShape(d.Caps(), impl, t); err != nil {
 		return shape, layout, err

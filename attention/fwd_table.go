@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// fwdTable says which configuration Forward takes.
+// fwdTable has the configurations of Forward. docs/tuning.md explains tables and their columns.
 var fwdTable = kit.NewTable(kit.Table[Problem, Config, shape]{
 	Kernel: "attention", Pass: kit.Forward, Paths: pathNames, Manual: Unfused.String(), Family: chips.Family,
 	Rows:     slices.Concat(fwdRows, fwdF32x2Rows),
@@ -31,13 +31,13 @@ var fwdTable = kit.NewTable(kit.Table[Problem, Config, shape]{
 // A fwdRow is a row of fwdTable.
 type fwdRow = kit.Row[shape, Config]
 
-// A shape is what rows say of the sizes of problems.
+// A shape is the sizes and masks that a row matches.
 type shape struct {
 	headDim int  // matches problems with HeadDim and ValueHeadDim <= headDim
 	causal  bool // causal problems only; false matches any
 	seqQ    int  // matches problems with SeqQ <= seqQ; 0 matches any
 	seqKV   int  // matches problems with SeqKV <= seqKV; 0 matches any
-	rows    int  // matches problems of at most as many rows of Q, of all heads; 0 matches any
+	rows    int  // matches problems with at most this many rows of Q in all heads; 0 matches any
 }
 
 // Has implements kit.Shape.
@@ -52,8 +52,8 @@ func format(p *Problem) dtype.DType { return p.DType }
 // TUNING.md has the runs behind the numbers.
 var fwdRows = []fwdRow{
 	// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
-	// multiprocessor where registers allow; problems of few blocks take 16 rows
-	// for each subgroup, so that more multiprocessors have work.
+	// multiprocessor if registers allow. Problems with few blocks take 16 rows per
+	// subgroup, so that more multiprocessors have work.
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 512, rows: 4096}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Stripes: 4}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 256}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true}},
 	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
@@ -82,8 +82,8 @@ var fwdRows = []fwdRow{
 
 	{Family: "hopper", Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
 
-	// No row from here to lavapipe's has been measured. They are argued from what
-	// a subgroup of r rows keeps in registers, in 32-bit words,
+	// No row from here to lavapipe's has been measured. They follow from the
+	// registers of a subgroup of r rows, in 32-bit words,
 	//
 	//	Q  r*head_dim/2    S  r*block_n      next K, V  block_n*head_dim/subgroups
 	//	O  r*head_dim      P  r*block_n/2
@@ -91,13 +91,13 @@ var fwdRows = []fwdRow{
 	// of which NVIDIA has 32*255, and from the shared memory of a workgroup,
 	// 2*block_n rows of 2*head_dim + 16 bytes.
 
-	// NVIDIA before Hopper, and after it in small chips: the same instruction
-	// (mma.sync, native there), compiler and 255 registers as on Hopper, so the sizes
-	// measured there, where they agree with FlashAttention-2's for these chips: four
-	// subgroups of 32 rows at head_dim 64 and 128, and of 16 at 256. Tiles of keys are
-	// shorter than its own, for a workgroup sees 48 KiB of shared memory here; at
-	// 18 KiB and less two of them share a multiprocessor even if that holds for all
-	// its workgroups together, as on Hopper.
+	// NVIDIA before Hopper, and the small chips after it. Instruction (mma.sync,
+	// native there), compiler and 255 registers are those of Hopper. So are the sizes,
+	// where they agree with FlashAttention-2's for these chips: four subgroups of 32
+	// rows at head_dim 64 and 128, and of 16 at 256. Tiles of keys are shorter than
+	// FlashAttention-2's, because a workgroup has 48 KiB of shared memory here. At
+	// 18 KiB and less two workgroups share a multiprocessor, even if all workgroups of
+	// a multiprocessor have 48 KiB together, as on Hopper.
 	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
@@ -106,7 +106,7 @@ var fwdRows = []fwdRow{
 	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
 	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
 
-	// The same on VK_KHR_cooperative_matrix, which takes up to 14 KiB more for
+	// The same on VK_KHR_cooperative_matrix, which takes up to 14 KiB more with
 	// eight subgroups.
 	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
 	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
@@ -115,8 +115,8 @@ var fwdRows = []fwdRow{
 
 	// AMD: 16x16x16, subgroups of 64. RDNA3 keeps each left matrix twice, 8
 	// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
-	// llama.cpp; RDNA4 keeps it once and has registers for two up to head_dim 128.
-	// LDS is 64 KiB of a workgroup on RADV and 32 KiB on the other drivers, and two
+	// llama.cpp. RDNA4 keeps it once and has registers for two tiles up to head_dim 128.
+	// A workgroup has 64 KiB of LDS on RADV and 32 KiB on the other drivers, and two
 	// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB.
 	{Family: "rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, SplitLoop: true}},
 	{Family: "rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, SplitLoop: true}},
@@ -124,20 +124,19 @@ var fwdRows = []fwdRow{
 	{Family: "rdna3 rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
 	{Family: "rdna3 rdna4", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
 
-	// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or
-	// twice that with half the subgroups: 8 rows take 4.5 KiB with block_n 32 at
-	// head_dim 64, 6.8 KiB with 16 at 128, and do not fit at 256. More rows of a subgroup
+	// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or twice
+	// that with half the subgroups. 8 rows take 4.5 KiB with block_n 32 at head_dim 64,
+	// 6.8 KiB with block_n 16 at 128, and do not fit at 256. More rows per subgroup
 	// spill (llama.cpp found the same), so eight subgroups share a tile of keys.
 	{Family: "xe2", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, SplitLoop: true}},
 	{Family: "xe2", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, SplitLoop: true}},
 
-	// 4 x 4 scores and 4 x head_dim/8 elements of O of an invocation: about 110
-	// registers at head_dim 128, where NVIDIA and AMD have 255. Intel has 64 to 128:
-	// the row for any device.
+	// An invocation has 4 x 4 scores and 4 x head_dim/8 elements of O: about 110
+	// registers at head_dim 128. NVIDIA and AMD have 255. Intel has 64 to 128, and
+	// takes the row for any device.
 	{Family: "ampere ampere-rtx ada blackwell-rtx rdna3 rdna4", Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
 
-	// Small tiles: what lavapipe compiles grows with block_n * head_dim, and
-	// takes seconds.
+	// Small tiles: lavapipe compiles for seconds, in proportion to block_n * head_dim.
 	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}},
@@ -159,7 +158,7 @@ var fwdRows = []fwdRow{
 	{Shape: shape{headDim: 256}, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 8, Depth: 32}},
 }
 
-// fwdF32x2Rows are those of float32 tensors on matrices. Tiles take twice the
+// fwdF32x2Rows are the rows for float32 tensors on matrices. Tiles take twice the
 // shared memory of 16-bit ones: 4 * BlockN rows of head_dim.
 var fwdF32x2Rows = []fwdRow{
 	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
@@ -189,7 +188,7 @@ func chooseForward(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	return c, err
 }
 
-// forwardConfig is chooseForward that says where the configuration comes from.
+// forwardConfig is chooseForward with the origin of the configuration.
 func forwardConfig(caps *vk.Caps, p Problem, opt Options) (Config, kit.Origin, error) {
 	if err := p.Validate(); err != nil {
 		return Config{}, kit.Origin{}, err
@@ -200,7 +199,7 @@ func forwardConfig(caps *vk.Caps, p Problem, opt Options) (Config, kit.Origin, e
 	return fwdTable.Choose(caps, &p, query[Config](caps, opt))
 }
 
-// query returns what a call asks of a table.
+// query returns the question of a call to a table.
 func query[C any](caps *vk.Caps, opt Options) kit.Query[C] {
 	q := kit.Query[C]{Auto: autoPaths(caps), Tuning: opt.Tuning}
 	if opt.Impl != Auto {
@@ -209,11 +208,11 @@ func query[C any](caps *vk.Caps, opt Options) kit.Query[C] {
 	return q
 }
 
-// autoPaths returns the paths in the order in which Auto asks them.
+// autoPaths returns the paths in the order in which Auto tries them.
 //
-// Matrices pay where they have units of their own. On a CPU device they are loops: on
-// lavapipe scalar is about as fast for float16 and 3 to 6 times as fast for float32, and
-// compiled in a tenth of a second instead of seconds, or a minute at head_dim 256.
+// Matrices pay on a device with matrix units. On a CPU device they are loops: on lavapipe
+// scalar is about as fast for float16 and 3 to 6 times as fast for float32. It compiles in a
+// tenth of a second, matrices in seconds, or in a minute at head_dim 256.
 func autoPaths(caps *vk.Caps) []string {
 	if caps.Type == vk.CPU {
 		return scalarOnly

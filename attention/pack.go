@@ -2,15 +2,15 @@ package attention
 
 import "github.com/flashvk/flashvk/vk"
 
-// Packing: with one query for each head, as when a model decodes token after
-// token, the heads that share a key head are the rows of one matrix. K and V
-// are then read once for all of them, and rows that would be empty are used:
+// Packing (PackGQA in FlashAttention): with one query per head, the heads that share a key head
+// become the rows of one matrix. K and V are then read once for all of them, and rows that would be
+// empty are used:
 //
 //	(batch, num_heads, 1, head_dim)  ->  (batch, num_kv_heads, num_heads/num_kv_heads, head_dim)
 //
-// It is another view of the same memory and the same product, but for what
-// speaks of rows or heads. That is a causal mask, which can go: aligned to the
-// bottom right it hides nothing from the last query. And it is most features.
+// This is another view of the same memory, and the same product. Only masks and features depend on
+// rows or heads. A causal mask can be dropped: aligned to the bottom right, it hides nothing from
+// the last query. Problems with features are not packed.
 
 // packs reports whether p has heads to pack.
 func packs(p *Problem) bool {
@@ -24,8 +24,8 @@ func packProblem(p Problem) Problem {
 	return p
 }
 
-// packHeads returns Q, O or LSE of p with the heads of a group as rows, the
-// zero Tensor for the zero Tensor.
+// packHeads returns Q, O or LSE of p with the heads of a group as rows; the zero Tensor stays
+// zero.
 func packHeads(t vk.Tensor, p *Problem) vk.Tensor {
 	if t.IsZero() {
 		return t

@@ -1,3 +1,6 @@
+// This file is about rows of the user's tuning file. The built-in tile sizes are in fwd_table.go,
+// bwd_table.go and decode_table.go.
+
 package attention
 
 import (
@@ -10,15 +13,15 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Sizes from which on a problem is large for any device: more makes no
-// difference to which configuration is best.
+// From these sizes on a problem is large for any device: the best configuration no longer
+// depends on the size.
 const (
 	manyRows = 1 << 17 // 8 blocks of 64 rows for each of 256 compute units
-	manyKeys = 1 << 9  // several tiles of keys, or several blocks of rows, so that the last one counts for little
+	manyKeys = 1 << 9  // several tiles of keys, or several blocks of rows: the last one matters little
 )
 
-// likeness says which problems a measurement is for: those of the same dtype, head_dim and mask
-// with batch*num_heads*seq_q, seq_q and seq_kv about as large.
+// likeness says which problems a measurement stands for: those of the same dtype, head_dim and
+// mask whose batch*num_heads*seq_q, seq_q and seq_kv are about as large.
 func likeness(p *Problem) kit.Likeness {
 	type kind struct {
 		dtype   dtype.DType
@@ -35,7 +38,7 @@ func likeness(p *Problem) kit.Likeness {
 	}
 }
 
-// sameButScale reports whether two problems differ in Scale at most.
+// sameButScale reports whether two problems are equal but for Scale.
 func sameButScale(a, b *Problem) bool {
 	like := *a
 	like.Scale = b.Scale
@@ -94,7 +97,7 @@ func decodeProblem(data []byte) (p Problem, err error) {
 	return p, err
 }
 
-// The modules of the passes on each path, those of float32 among them.
+// The modules of the passes on each path, including those of float32.
 var (
 	fwdModules = [...][]string{
 		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_direct", "attention_fwd_f32x2_coopmat2", "attention_combine"},

@@ -52,12 +52,12 @@ type unfusedValuesSpec struct {
 }
 
 const (
-	// unfusedScoreBytes is how much memory the unfused path takes for S; heads
-	// beyond that wait for the ones before.
+	// unfusedScoreBytes is the most memory that the unfused path takes for S. Heads
+	// that do not fit run later in the same memory.
 	unfusedScoreBytes = 1 << 30
 
-	// softmaxThreads is the workgroup of attention_unfused_softmax: what every
-	// device allows.
+	// softmaxThreads is the workgroup size of attention_unfused_softmax: every device
+	// allows it.
 	softmaxThreads = 128
 )
 
@@ -100,7 +100,7 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors
 		ScaleLog2:   float32(p.EffectiveScale() * log2e),
 	}
 	if lse.IsZero() {
-		lse = scores // a binding must hold something; the kernel does not touch it
+		lse = scores // every binding needs a tensor; the kernel does not touch it
 	} else {
 		params.LSEOffset, params.LSEStrideB, params.LSEStrideH = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1])
 	}

@@ -46,7 +46,7 @@ func (p Problem) checkMask() error {
 	return nil
 }
 
-// minNormal is the least float32 that every device multiplies by exactly.
+// minNormal is the smallest float32 that every device multiplies by exactly.
 const minNormal = 0x1p-126
 
 // normal reports whether x is a normal number in float32. A subnormal one may
@@ -56,7 +56,7 @@ func normal(x float64) bool {
 	return f >= minNormal && f <= math.MaxFloat32
 }
 
-// checkScores checks what the scores are computed with.
+// checkScores checks Scale, Softcap, ALiBi, Bias and Sinks.
 func (p Problem) checkScores() error {
 	if p.Scale != 0 && !normal(p.Scale*math.Log2E) {
 		return fmt.Errorf("attention: scale=%v times log2(e) is not a normal float32", p.Scale)
@@ -158,8 +158,8 @@ func (p Problem) checkDropout() error {
 	return nil
 }
 
-// checkElements: the largest tensor's element count must be an int64, with
-// room to spare for strides and bytes.
+// checkElements returns an error if the element count of the largest tensor, with room for
+// strides and bytes, is more than an int64 holds.
 func (p Problem) checkElements() error {
 	heads := float64(p.Batch) * float64(p.NumHeads)
 	dim := max(p.HeadDim, p.ValueHeadDim())
@@ -172,9 +172,9 @@ func (p Problem) checkElements() error {
 	return nil
 }
 
-// CheckCuSeqlens returns an error that names the first entry of the cumulative
-// lengths of a Varlen that breaks a rule: each starts at 0, does not
-// decrease, ends within the tensor and steps by at most SeqQ or SeqKV.
+// CheckCuSeqlens checks the cumulative lengths of a Varlen: each list starts at 0, does not
+// decrease, ends within the tensor and steps by at most SeqQ or SeqKV. The error names the first
+// entry that breaks a rule.
 func (p Problem) CheckCuSeqlens(q, kv []int32) error {
 	if err := p.checkCuSeqlens("q", q, p.SeqQ, p.Varlen.TotalQ); err != nil {
 		return err
