@@ -40,7 +40,7 @@ func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 		return err
 	}
 	params := combineParams{SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits), outParams: newOutParams(o, lse)}
-	lse = orElse(lse, partML) // which the kernel does not write then
+	lse = orElse(lse, partML) // every binding needs a tensor; the kernel does not write it
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
 		params.FirstBatch = uint32(first)

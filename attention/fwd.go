@@ -177,7 +177,7 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
 	}
 	params := newFwdParams(o, lse, q, k, v, p, splits)
-	lse = orElse(lse, o) // which the kernel does not touch then
+	lse = orElse(lse, o) // every binding needs a tensor; the kernel does not touch it
 	var features *boundFeatures
 	if !p.Plain() {
 		features = newBoundFeatures(&p, in, q)
