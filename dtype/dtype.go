@@ -1,20 +1,21 @@
-// Package dtype names the number formats that tensors are stored in and
-// converts them to and from float32.
+// Package dtype names the number formats that tensors are stored in and converts them to and from
+// float32.
 //
 //	name      bits  exponent  fraction  largest    smallest normal
 //	float16   16    5         10        65504      6.1e-05
 //	bfloat16  16    8         7         3.39e+38   1.2e-38
 //	float32   32    8         23        3.40e+38   1.2e-38
 //
-// Tensors of lengths and of masks have int32 and bool (a byte, 0 or 1). Caches of keys and values
-// may be stored in int8 and in e4m3, in which nothing is computed:
+// Lengths are int32. Masks are bool, a byte of 0 or 1. No kernel computes in the formats that
+// follow; caches of keys and values may be stored in them:
 //
+//	int8      8                         127                   a block of elements shares a scale
 //	e4m3      8     4         3         448        2^-6
 //
-// It has no infinity, and NaN where a larger number would be, 0x7f and 0xff.
+// E4M3 has no infinity. Its NaN are 0x7f and 0xff.
 //
-// Conversions to a narrower format round to nearest, ties to even; values
-// beyond the largest become infinite, in e4m3 ±448; NaN stays NaN, subnormals are kept.
+// Conversions to a narrower format round to nearest, ties to even. Values beyond the largest
+// become infinite, in e4m3 ±448. NaN stays NaN. Subnormal numbers are kept.
 package dtype
 
 import (
@@ -33,10 +34,10 @@ const (
 	Int32 // lengths
 	Bool  // masks: a byte, 0 or 1
 	E4M3  // a float of 8 bits: caches of keys and values
-	Int8  // likewise, in blocks that have a scale
+	Int8  // caches of keys and values, in blocks that have a scale
 )
 
-// All lists every floating-point format: those that kernels compute in.
+// All lists the formats that kernels compute in.
 func All() []DType { return []DType{Float32, Float16, BFloat16} }
 
 // Valid reports whether t is one of the named formats.
@@ -79,8 +80,8 @@ func (t DType) Short() string {
 	return t.String()
 }
 
-// Parse accepts the long and the short names of the floating-point formats, and what other
-// libraries call them: fp16, half, fp32.
+// Parse accepts the long and the short names of the floating-point formats, and the names fp16,
+// half and fp32 of other libraries.
 func Parse(name string) (DType, error) {
 	for _, t := range All() {
 		if name == t.String() || name == t.Short() {
@@ -119,7 +120,7 @@ func (t DType) Eps() float64 {
 	return 0x1p-23
 }
 
-// Round returns x as a floating-point format stores it, E4M3 too.
+// Round returns x as a floating-point format or E4M3 stores it, and x itself for other formats.
 func (t DType) Round(x float32) float32 {
 	switch t {
 	case Float16:

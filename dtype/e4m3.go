@@ -2,7 +2,8 @@ package dtype
 
 import "math"
 
-// ToE4M3 returns the bits of x in e4m3: the nearest number, ties to even, ±448 for what is beyond.
+// ToE4M3 returns the bits of the number of e4m3 that is nearest to x, ties to even. Beyond ±448
+// it returns ±448.
 func ToE4M3(x float32) uint8 {
 	b := math.Float32bits(x)
 	sign := uint8(b >> 24 & 0x80)

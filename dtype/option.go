@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// An Option is a DType or none: that of an output which has the format of an input where
-// nothing else is said. The zero value is none.
+// An Option is a DType or none. It is the format of an output that has the format of an input
+// unless a caller says otherwise. The zero value is none.
 type Option uint8
 
-// Some returns the Option that is t.
+// Some returns t as an Option.
 func Some(t DType) Option { return Option(t) + 1 }
 
-// Or returns the format that o is, or t where it is none.
+// Or returns the format of o, and t where o is none.
 func (o Option) Or(t DType) DType {
 	if o == 0 {
 		return t

@@ -9,8 +9,8 @@ import (
 // An Impl is a path: one of the constants. Its String is the name that ParseImpl reads.
 type Impl = engine.Impl
 
-// The paths. Auto takes the first of the others that supports the problem, on a CPU device
-// Scalar before CoopMat.
+// The paths. Auto takes the first of the others that supports the problem. On a CPU device Scalar
+// comes before CoopMat.
 const (
 	Auto    = engine.Auto
 	CoopMat = engine.CoopMat
@@ -20,7 +20,7 @@ const (
 // ParseImpl accepts auto, coopmat and scalar.
 func ParseImpl(name string) (Impl, error) { return engine.ParseImpl(name) }
 
-// A Config is a path with its tile sizes: what becomes specialization constants.
+// A Config is a path with its tile sizes. They become specialization constants.
 type Config struct {
 	Impl Impl
 
@@ -67,17 +67,16 @@ type Plan struct {
 	bytes   int64
 }
 
-// Workspace is how many bytes of memory a call needs: for partial sums, for copies of
-// operands and for parts of float32 operands, or for the table of a list.
+// Workspace is how many bytes of memory a call needs for partial sums, for copies of operands,
+// for the high and low parts of float32 operands, or for the table of a list.
 func (p Plan) Workspace() int64 { return p.bytes }
 
-// Kernels lists the modules that run, in order. Copies of operands whose rows start anywhere
-// (gemm_pack) depend on the tensors, and are left out.
+// Kernels lists the modules that run, in order, without gemm_pack: whether an operand is copied
+// depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 
-// Choose returns how p would run on a device. Its errors are those of Forward about p and o;
-// pass is kit.Forward: gradients are products, of which the package documentation has the
-// problems.
+// Choose returns how p would run on a device. Its errors are those of Forward about p and o. Pass
+// is kit.Forward: gradients are products of their own, see the package documentation.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if pass != kit.Forward {
 		return Plan{}, kit.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)

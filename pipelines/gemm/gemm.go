@@ -12,31 +12,32 @@
 //	op(B)                (batch, k, n)  DType    B itself is (batch, n, k) with TransB
 //	C, Residual, X, S    (batch, m, n)  Out
 //
-// Sums are float32 whatever the formats. One call, [Forward], picks the fastest path that the
-// device and the problem allow; Options.Impl forces one:
+// Sums are float32 in all formats. [Forward] takes the fastest path that the device and the
+// problem allow. Options.Impl forces one:
 //
 //	path     needs                                operands in
 //	coopmat  VK_KHR_cooperative_matrix            shared memory
 //	scalar   Vulkan 1.2 compute                   shared memory
 //
-// A few blocks of C do not fill the device. Where k is long, several workgroups share each of these
-// blocks, or those of the last round, with a part of k each, and a second kernel adds up what they
-// found, always in the same order. Operands whose rows start anywhere are copied where that pays.
-// An op(B) that meets many rows of op(A) is copied into the order in which invocations hold its
-// elements.
+// A small C has too few blocks to fill the device. Where k is long, several workgroups then share
+// a block, each with a part of k (split-K), and a second kernel adds up their partial sums in a
+// fixed order. Where C has several waves of workgroups, only the blocks of the last are divided.
+// Operands whose rows are not aligned are copied where that pays. An op(B) that meets many rows
+// of op(A) is packed: copied into the order in which invocations hold its elements.
 //
-// Path coopmat multiplies float32 operands in two parts of float16, scaled row by row of
-// op(A) and column by column of op(B), three products for one. Its errors are
-// those of float32: a term a*b is off by 2^-21 of it at most and 2^-24 on average, and long
-// sums are off by less than those of a plain program. What differs: an element below 2^-27
-// of the largest of its row or column is right to 2^-50 of that largest, which shows where
-// the largest meets a zero; a row or column with an Inf or NaN gives NaN; subnormal numbers
-// may count as 0. Path scalar is plain arithmetic, and what Auto takes for small float32
-// products and for those whose parts do not fit into a buffer.
+// Path coopmat computes float32 products on float16 matrices. Each operand is the sum of a high
+// and a low float16, scaled row by row of op(A) and column by column of op(B), and three products
+// make one. The errors are those of float32: a term a*b is off by 2^-21 of it at most and by
+// 2^-24 on average, and long sums are closer than those of a plain float32 program. Three things
+// differ from plain arithmetic. An element below 2^-27 of the largest of its row or column has an
+// error of 2^-50 of that largest. This shows where the largest meets a zero. A row or column with
+// an Inf or a NaN gives NaN. Subnormal numbers may count as 0. Path scalar is plain arithmetic.
+// Auto takes it for small float32 products, and for those whose high and low parts do not fit
+// into a buffer.
 //
 // [ForwardGroup] computes products of different sizes in one launch.
 //
-// There is no Backward: gradients are products, too. With dV the gradient by v, and Alpha
+// There is no Backward, because gradients are products, too. With dV the gradient by v, and Alpha
 // that of the product,
 //
 //	dV = dC                                      Identity
@@ -47,13 +48,13 @@
 //	dB = Alpha * dVᵀ * op(A)                     TransB: they are n, k, m: A is dV, TransA; B is A, with TransB as TransA was
 //	dC = Beta * dV, dResidual = dC               by what C held before, and by Residual
 //
-// Products that follow one another, with their gradients, are package mlp.
+// Package mlp has two products in a row, with their gradients.
 //
-// Tensors are views of device buffers, (batch, rows, columns) or without batch (rows,
-// columns), whose last axis is contiguous. All paths are deterministic: the same call
-// on the same device gives the same bits.
+// Tensors are views of device buffers: (batch, rows, columns) or, without batch, (rows, columns).
+// The last axis is contiguous. All paths are deterministic: the same call on the same device
+// gives the same bits.
 //
-// Several goroutines may call the functions; a vk.Cmd belongs to one of them.
+// Several goroutines may call the functions. A vk.Cmd belongs to one of them.
 package gemm
 
 import (
@@ -75,14 +76,16 @@ type Tensors struct {
 type Options struct {
 	// Impl forces a path.
 	Impl Impl
-	// Config forces a configuration instead of the tuning table's; it must be
-	// feasible. It is for tuning and tests. ForwardGroup takes none with copies or splits.
+	// Config forces a configuration instead of the tuning table's. It must be feasible, and is
+	// for tuning and tests. ForwardGroup takes none that copies operands or divides k.
 	Config *Config
 	// Tuning is what was measured on the device; its rows come before those of the built-in
-	// table. Nil is none. kit.LoadTuningFile reads one. ForwardGroup has no rows.
+	// table. Nil is none. kit.LoadTuningFile reads one. ForwardGroup ignores it: no row is for a
+	// list.
 	Tuning *kit.Tuning
-	// Workspace is memory, Workspace bytes of it, whose content is lost. Calls that share it
-	// run one after the other. Nil takes memory of the Cmd.
+	// Workspace is memory for the call, at least as many bytes as the function Workspace says.
+	// Its content is lost. Calls that share it run one after the other. Nil takes memory of the
+	// Cmd.
 	Workspace *vk.Buffer
 }
 
@@ -96,20 +99,21 @@ func (o Options) engine() engine.Options {
 //	v = Alpha * op(A) * op(B) + Beta * C
 //	C = epilogue(v)
 //
-// for every product of the batch, as the package documentation says.
+// for every product of the batch. The package documentation has the epilogue.
 //
 // C, Residual, X and S are (batch, m, n) of p.OutDType(). A is (batch, m, k), with p.TransA
-// (batch, k, m), and B (batch, k, n), with p.TransB (batch, n, k), of p.DType. All
-// may have any strides with a contiguous last axis, also a batch stride of 0 for A, B
-// and Residual; where the batch is 1, that axis may be missing. Strides and offsets of A
-// and B that are multiples of 8 elements, and of 4 for the rest, are fastest. Outputs,
-// which are C, S and an X that is written, have memory of their own, but C may be
-// Residual or an X that is read, element by element, and S such an X.
+// (batch, k, m). B is (batch, k, n), with p.TransB (batch, n, k). Both are of p.DType. A batch of
+// 1 may lack that axis. All tensors may have any strides with a contiguous last axis; the batch
+// stride of A, B and Residual may be 0. Strides and offsets are fastest as multiples of 8
+// elements for A and B and of 4 for the rest.
 //
-// Forward records into c and returns; C, X and S are valid once c has completed.
+// The outputs are C, S, and X with SiLUKeep. Each has memory of its own, with two exceptions
+// where the elements coincide: C may be Residual or an X that is read, and S may be such an X.
 //
-// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p,
-// and an error naming the argument if a tensor does not fit p.
+// Forward records into c and returns; the outputs are valid once c has completed.
+//
+// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, and an
+// error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error {
 	return engine.Multiply(c, engine.Tensors(t), p.internal(), o.engine())
 }

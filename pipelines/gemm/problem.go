@@ -5,8 +5,9 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 )
 
-// A Problem is a batch of matrix products of one shape, with an epilogue: the package
-// documentation has the formula. A Problem compares; the zero value of an option leaves it out.
+// A Problem is a batch of matrix products of one shape, with an epilogue; the package
+// documentation has the formula. The zero value of an option leaves it out. Problems are
+// comparable.
 type Problem struct {
 	Batch          int // 0 is 1
 	M, N, K        int
@@ -45,8 +46,8 @@ func (p Problem) internal() problem.Problem {
 // Validate returns an error that names the first value that breaks a rule.
 func (p Problem) Validate() error { return p.internal().Validate() }
 
-// String describes the problem in a few words: sizes, transposes as BLAS writes them, formats,
-// and the epilogue.
+// String describes the problem in a few words: sizes, transposes as BLAS writes them (nn, nt, tn,
+// tt), formats, and the epilogue.
 func (p Problem) String() string { return p.internal().String() }
 
 // FLOPs returns the operations of the products, 2*m*n*k for each.
@@ -55,8 +56,8 @@ func (p Problem) FLOPs() float64 { return p.internal().FLOPs() }
 // Bytes returns the least memory traffic: each tensor once, C twice if it is read.
 func (p Problem) Bytes() float64 { return p.internal().Bytes() }
 
-// AShape, BShape and CShape are the shapes of tensors as they lie in memory; those of
-// Residual, X and S are CShape.
+// AShape, BShape and CShape are the shapes of tensors in memory. Residual, X and S have that of
+// C.
 func (p Problem) AShape() []int { return p.internal().AShape() }
 func (p Problem) BShape() []int { return p.internal().BShape() }
 func (p Problem) CShape() []int { return p.internal().CShape() }

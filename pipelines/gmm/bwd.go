@@ -9,9 +9,9 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Backward computes the gradients of Forward's Loss, times DLoss. With r the part of
-// each component in the probability of its token, exp(log_w + log_n - log_p), w its
-// weight, exp(log_w), z = (y - mu) / sigma, and g = -dloss / tokens,
+// Backward computes the gradients of Forward's Loss, times DLoss. With w = exp(log_w) the weight
+// of a component, r = exp(log_w + log_n - log_p) its share in the probability of the token (its
+// responsibility), z = (y - mu) / sigma, and g = -dloss / tokens,
 //
 //	dlogit     = g * (r - w)
 //	dmu        = g * r * z / sigma
@@ -19,14 +19,14 @@ import (
 //
 // It reads nothing that Forward wrote: log_p is computed again.
 //
-// Logit, Mu and LogSigma are (tokens, components) of p.DType, DLogit, DMu and DLogSigma of
-// p.GradDType(), with any strides, Y is (tokens), DLoss (1), float32, contiguous.
-// A gradient that its format cannot hold is infinite, or with o.Saturate the
-// largest number that it holds; with finite inputs nothing is NaN. Where y is so far from every component that log_p is -Inf, the nearest, in
-// deviations, has all of the probability.
+// Logit, Mu and LogSigma are (tokens, components) of p.DType, with any strides. DLogit, DMu and
+// DLogSigma are the same of p.GradDType(). Y is (tokens) and DLoss (1), float32 and contiguous. A
+// gradient that its format cannot hold is infinite, with o.Saturate the largest number of the
+// format. With finite inputs nothing is NaN. Where y is so far from every component that log_p is
+// -Inf, the component that is nearest in deviations has all of the probability.
 //
-// Backward records into c and returns; gradients are valid once c has completed, and
-// have memory of their own. Its errors are those of Forward.
+// Backward records into c and returns; gradients are valid once c has completed, and have memory
+// of their own. Its errors are those of Forward.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()

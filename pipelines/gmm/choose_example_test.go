@@ -11,7 +11,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// What would run, and the memory that it takes beside the tensors; and why a device lacks a format.
+// A plan says what would run and the memory that it takes beside the tensors. An error says why a
+// device lacks a format.
 func ExampleChoose() {
 	caps := &vk.Caps{ // of a device with plain Vulkan 1.2
 		SubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256, MaxWorkgroupSize: [3]uint32{256, 256, 64},

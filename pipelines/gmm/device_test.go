@@ -25,9 +25,9 @@ func draw(p gmm.Problem, scale float64) ref.Inputs {
 	return ref.Inputs{Logit: normal(n, p.DType, scale), Mu: normal(n, p.DType, 1), LogSigma: normal(n, p.DType, 1), Y: normal(p.Tokens, dtype.Float32, 1)}
 }
 
-// TestSuite runs both passes for mixtures of 1 component to many, as many as a batch of loads and
-// more, tokens that do and do not fill a workgroup, every format and layout, with logits of
-// ordinary size and of 10000, and gradients in the formats of others.
+// TestSuite runs both passes in every format and layout: one component and more than a batch of
+// loads, tokens that do and do not fill a workgroup, logits of ordinary size and of 10000, and
+// gradients in other formats than the mixtures.
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
 	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {
@@ -54,12 +54,12 @@ func inputs(p gmm.Problem, in ref.Inputs) []guard.Tensor {
 	}
 }
 
-// tensors returns those of a case, by name.
+// tensors returns the tensors of a case, by name.
 func tensors(x map[string]vk.Tensor) gmm.Tensors {
 	return gmm.Tensors{Logit: x["logit"], Mu: x["mu"], LogSigma: x["log_sigma"], Y: x["y"], LogP: x["log_p"], Loss: x["loss"]}
 }
 
-// interleaved returns them with the mixtures in p, and the gradients in dp.
+// interleaved returns the tensors with the mixtures in p, and the gradients in dp.
 func interleaved(x map[string]vk.Tensor) (t gmm.Tensors, g gmm.Gradients) {
 	t = tensors(x)
 	t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(x["p"])
@@ -99,9 +99,8 @@ func backwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layo
 	})
 }
 
-// TestInterleaved runs both passes on tensors (tokens, components, 3), with what is
-// between their rows watched, in layouts whose last axis is contiguous and, by a
-// permutation, not.
+// TestInterleaved runs both passes on tensors (tokens, components, 3). The memory between their
+// rows is watched. The last axis is contiguous in one layout, and permuted in the other.
 func TestInterleaved(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
 	p := gmm.Problem{Tokens: 70, Components: 5, DType: dtype.Float32}
@@ -135,10 +134,9 @@ func TestInterleaved(t *testing.T) {
 	}
 }
 
-// TestExtremes has every combination of extreme logits, deviations and distances in
-// two components. Results are compared one by one, as what is right for the largest
-// says nothing of the others: relative to themselves, and what float32 cannot hold must be the
-// infinity that it rounds to.
+// TestExtremes has every combination of extreme logits, deviations and distances in two
+// components. It compares each result relative to itself: a bound for the largest says nothing of
+// the others. A result that float32 cannot hold must be the infinity that it rounds to.
 func TestExtremes(t *testing.T) {
 	d := vktest.Open(t)
 	var in ref.Inputs
@@ -181,7 +179,8 @@ func TestExtremes(t *testing.T) {
 	require.Greater(t, infinite, 100)
 }
 
-// compare compares relative to 1 or what is wanted, and returns 1 if that is infinite.
+// compare wants got within tolerance of want, relative to want or 1. It returns 1 where float32
+// has an infinity, or nearly.
 func compare(t *testing.T, what string, got, want, tolerance float64) int {
 	t.Helper()
 	rounded := float64(float32(want))
@@ -197,7 +196,7 @@ func compare(t *testing.T, what string, got, want, tolerance float64) int {
 	return 0
 }
 
-// compute returns log_p, the loss, and the gradients of the sum of log_p's opposites.
+// compute returns log_p, the loss, and the gradients of -sum(log_p).
 func compute(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs) (logP []float32, loss float32, grad [3][]float32) {
 	ctx := context.Background()
 	tensor := func(values []float64, shape ...int) vk.Tensor {
@@ -275,8 +274,9 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, gmm.Forward(c, good, p, gmm.Options{Workspace: small}), "gmm: workspace has 4 bytes, want 16")
 }
 
-// TestAgain wants the loss of every time that a Cmd runs: the last workgroup leaves the count as it
-// was. If another one took itself for the last, it would add what a workgroup left the time before.
+// TestAgain submits a Cmd again and again: the last workgroup must leave the count as it was.
+// Another workgroup would take itself for the last otherwise, and add a sum of the submission
+// before.
 func TestAgain(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()

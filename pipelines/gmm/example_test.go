@@ -25,8 +25,8 @@ func tensor(d *vk.Device, name string, shape []int, data ...float32) vk.Tensor {
 	return t
 }
 
-// One token, whose mixture has two normal distributions around -1 and 1; y is in the middle.
-// So both have the same part in its probability, and the gradients pull both means to y.
+// One token has a mixture of two normal distributions around -1 and 1, and y is in the middle.
+// Both have the same share in its probability, and the gradients pull both means to y.
 func Example() {
 	d, err := vk.Open(vk.Options{})
 	if err != nil {

@@ -10,24 +10,24 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Forward computes the log-probability of Y under the mixtures, and minus the mean:
+// Forward computes the log-probability of Y under the mixtures, and the mean of its opposite:
 //
 //	log_w = log_softmax(logit)
 //	log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
 //	log_p = logsumexp over components of log_w + log_n
 //	loss  = -mean(log_p)
 //
-// Logit, Mu and LogSigma are (tokens, components) of p.DType with any strides, Y and
-// LogP are (tokens), Loss is (1), all float32 and contiguous. Sums are float32. A log_p below -3.4e38 is -Inf, and so the
-// loss +Inf; with finite inputs nothing is NaN.
+// Logit, Mu and LogSigma are (tokens, components) of p.DType with any strides. Y and LogP are
+// (tokens) and Loss is (1), float32 and contiguous. Sums are float32. A log_p below -3.4e38 is
+// -Inf, and the loss is +Inf then. With finite inputs nothing is NaN.
 //
-// A kernel computes log_p and, for the loss, a sum for each workgroup, which its last workgroup to
-// finish adds in order. For the loss it needs Workspace bytes of memory:
-// o.Workspace, or memory of c (vk.Cmd.Scratch).
+// One kernel computes log_p and, for the loss, a sum of each workgroup. Its last workgroup to
+// finish adds these sums in order. They lie in Workspace bytes of memory: o.Workspace, or memory
+// of c (vk.Cmd.Scratch).
 //
-// Forward records into c and returns; outputs are valid once c has completed, and have
-// memory of their own. It returns an error that wraps vk.ErrUnsupported if the device cannot
-// do it, and an error naming the tensor if one does not fit p.
+// Forward records into c and returns; outputs are valid once c has completed, and have memory of
+// their own. It returns an error that wraps vk.ErrUnsupported if the device cannot do it, and an
+// error naming the tensor if one does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -58,8 +58,8 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	return c.Err()
 }
 
-// check checks the tensors of a call and returns what workgroups add to its loss, and what counts
-// them: none without a loss.
+// check checks the tensors of a call. It returns memory for the sums of workgroups and for the
+// count of finished ones, zero tensors without a loss.
 func check(c *vk.Cmd, inputs []argument.Argument, logP, loss vk.Tensor, p *Problem, o *Options) (parts, count vk.Tensor, err error) {
 	outputs := []argument.Argument{
 		argument.New("log_p", logP, !logP.IsZero(), dtype.Float32, []int{p.Tokens}),
@@ -93,7 +93,7 @@ type fwdSpec struct {
 	Share uint32 `glsl:"SHARE"`
 }
 
-// lossSpec holds the specialization constants of lib/gmm_loss.glsl, all that gmm_merge.comp has.
+// lossSpec holds the specialization constants of lib/gmm_loss.glsl. gmm_merge.comp has no others.
 type lossSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	WriteLogP     bool   `glsl:"WRITE_LOG_P"`

@@ -1,6 +1,5 @@
-// Package gmm computes the log-probability of tokens under mixtures of normal
-// distributions, one mixture for each token, and its gradients: the loss of a model that
-// predicts distributions.
+// Package gmm computes the log-probability of tokens under mixtures of normal distributions, one
+// mixture for each token, and its gradients: the loss of a model that predicts distributions.
 //
 //	log_w = log_softmax(logit)
 //	log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
@@ -13,20 +12,22 @@
 //	Y, LogP                                           (tokens)              float32, contiguous
 //	Loss, DLoss                                       (1)                   float32
 //
-// Logit, mu and log_sigma are often the last axis of one tensor, as a layer writes them:
-// [Interleaved] takes it apart without a copy.
+// A layer often writes logit, mu and log_sigma as the last axis of one tensor. [Interleaved]
+// returns views of the three, without a copy.
 //
-// Package mixture computes the same of mixtures that the heads of a model make, without
-// writing them: [Merge] is the end of that.
+// Package mixture computes the same for mixtures whose components are the heads of a model, and
+// does not write the components. It ends with [Merge].
 //
-// Nothing overflows on the way: logits of any size, deviations from exp(-80) to exp(80), a y
-// as far away as float32 goes. A result that float32 cannot hold is the infinity that it
-// rounds to, never NaN, if the inputs are finite.
+// Nothing overflows on the way for logits of any size, deviations from exp(-80) to exp(80), and
+// any finite y. A result that float32 cannot hold is the infinity that it rounds to, never NaN,
+// if the inputs are finite.
 //
 // The same call on the same device gives the same bits.
 //
-// The formulas are those of a Gaussian mixture density network (Bishop, Mixture Density
-// Networks, 1994).
+// Several goroutines may call the functions. A vk.Cmd belongs to one of them.
+//
+// The formulas are those of a Gaussian mixture density network (Bishop, Mixture Density Networks,
+// 1994).
 package gmm
 
 import (
@@ -47,15 +48,15 @@ type Tensors struct {
 	LogP, Loss          vk.Tensor // written; either may be left out
 }
 
-// Gradients are that of what follows by the loss, which Backward is given, and those that
-// it writes.
+// Gradients are what Backward reads and writes: DLoss, the gradient of what follows by the loss,
+// is read.
 type Gradients struct {
 	DLoss                  vk.Tensor // may be left out: 1
 	DLogit, DMu, DLogSigma vk.Tensor
 }
 
-// Interleaved returns the parts of a tensor (tokens, components, 3), whose last axis is
-// logit, mu, log sigma.
+// Interleaved returns views of a tensor (tokens, components, 3), whose last axis is logit, mu,
+// log sigma.
 func Interleaved(x vk.Tensor) (logit, mu, logSigma vk.Tensor) {
 	if len(x.Shape) != 3 || len(x.Strides) != 3 || x.Shape[2] != 3 {
 		return x, x, x // Forward says what is wrong
@@ -68,7 +69,7 @@ func Interleaved(x vk.Tensor) (logit, mu, logSigma vk.Tensor) {
 	return part(0), part(1), part(2)
 }
 
-// mixtures are the distributions of all tokens, or gradients by them.
+// mixtures are the distributions of all tokens, or the gradients by them.
 type mixtures struct{ logit, mu, logSigma vk.Tensor }
 
 func (t *Tensors) mixtures() mixtures   { return mixtures{t.Logit, t.Mu, t.LogSigma} }
@@ -76,11 +77,12 @@ func (g *Gradients) mixtures() mixtures { return mixtures{g.DLogit, g.DMu, g.DLo
 
 // Options modify a call. The zero value is the default.
 type Options struct {
-	// Workspace is memory for Forward and Merge, Workspace bytes of it, whose content is lost.
-	// Calls that share it run one after the other. Nil takes memory of the Cmd.
+	// Workspace is memory for Forward and Merge, at least as many bytes as the function Workspace
+	// says. Its content is lost. Calls that share it run one after the other. Nil takes memory of
+	// the Cmd.
 	Workspace *vk.Buffer
-	// Saturate makes Backward write the largest numbers instead of infinities: for
-	// products with gradients, where an infinity times 0 would be NaN.
+	// Saturate makes Backward write the largest number instead of an infinity. In a product with
+	// gradients, an infinity times 0 would be NaN.
 	Saturate bool
 }
 
@@ -99,8 +101,8 @@ func (p Plan) String() string {
 	return fmt.Sprintf("%d invocations a token", share)
 }
 
-// Workspace is how many bytes of memory Forward and Merge need, for the loss; Backward
-// needs none.
+// Workspace is how many bytes of memory a call needs for the loss: Forward and Merge the same,
+// Backward none.
 func (p Plan) Workspace() int64 { return p.bytes }
 
 // Kernels lists the modules that run, in order.
@@ -137,15 +139,15 @@ func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
 	return err
 }
 
-// Workspace returns how many bytes Options.Workspace must have: of Forward and Merge a
-// float32 for each workgroup, of Backward none. Its errors are those of Choose.
+// Workspace returns how many bytes Options.Workspace must have: 16 for each workgroup of Forward
+// and Merge, 0 for Backward. Its errors are those of Choose.
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, o)
 	return plan.bytes, err
 }
 
-// arguments returns what is checked of m, tensors of a format: three, or if they are
-// interleaved the one that they are parts of, whose parts do share memory.
+// arguments returns what is checked of m. Interleaved tensors share memory, so they are checked
+// as the one tensor that they are views of.
 func (m mixtures) arguments(prefix string, p *Problem, t dtype.DType) []argument.Argument {
 	shape := []int{p.Tokens, p.Components}
 	if m.interleaved() {
@@ -173,25 +175,26 @@ func (m *mixtures) interleaved() bool {
 	return step > 0 && m.logSigma.Offset-m.mu.Offset == step && !m.logit.IsZero()
 }
 
-// Invocations of a workgroup of Forward, and those of them that have a token together: more of
-// them load faster, and merge more. In Backward they also store. TUNING.md has the times.
+// fwdThreads are the invocations of a workgroup of Forward. fwdShare and bwdShare are how many of
+// them have a token together, in Forward and in Backward: more of them load faster (in Backward
+// store, too), and merge more. TUNING.md has the times.
 const (
 	fwdThreads = 128
 	fwdShare   = 2
 	bwdShare   = 4
 )
 
-// bwdThreads returns the invocations of a workgroup of Backward: a subgroup, whose barriers cost
-// little.
+// bwdThreads returns the invocations of a workgroup of Backward. It is a subgroup, since its
+// barriers cost little.
 func bwdThreads(caps *vk.Caps) uint32 { return max(caps.SubgroupSize, 32) }
 
-// groups returns the workgroups of a call that have so many tokens each, as many as the device
-// takes.
+// groups returns how many workgroups a call has if each has that many tokens: at most what the
+// device takes.
 func groups(caps *vk.Caps, p *Problem, tokens int) int {
 	return min((p.Tokens+tokens-1)/tokens, int(caps.MaxWorkgroupCount[0]))
 }
 
-// fwdGroups returns the workgroups of Forward, and of Merge, that add to the loss.
+// fwdGroups returns the workgroups of Forward and of Merge. Each has a sum of the loss.
 func fwdGroups(caps *vk.Caps, p *Problem) int { return groups(caps, p, fwdThreads/fwdShare) }
 
 // kernel returns the kernel of that name and type.
@@ -214,9 +217,9 @@ func placeOf(t vk.Tensor) place {
 	return place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1])}
 }
 
-// or returns t, or for none the first tensor that can stand for it: a binding must hold
-// something; the kernel does not touch it. For an output that is another output, which the
-// kernel counts as writing already.
+// or returns t, or the first tensor of instead that is not zero. A binding must hold something,
+// but the kernel does not touch it. An output is replaced by another output: the kernel counts as
+// writing that already.
 func or(t vk.Tensor, instead ...vk.Tensor) vk.Tensor {
 	if t.IsZero() {
 		return or(instead[0], instead[1:]...)

@@ -9,9 +9,9 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// StateSize is how many float32 hold what is known of a mixture of which some components
-// are still to come, as shaders/lib/gmm.glsl has it. With a = logit - q - log_sigma and
-// q = ((y - mu) / exp(log_sigma))² / 2 of a component:
+// StateSize is how many float32 the state of a mixture has while some of its components are still
+// to come, as in shaders/lib/gmm.glsl. With a = logit - q - log_sigma and q = ((y - mu) /
+// exp(log_sigma))² / 2 of a component:
 //
 //	0     the largest logit
 //	1     sum of exp(logit - largest logit)
@@ -20,18 +20,18 @@ import (
 //	7     0
 const StateSize = 8
 
-// Merge computes what Forward does, of mixtures whose components a kernel has met in groups. Package
-// mixture runs it behind its kernel; a kernel of one's own that makes components, and does not write
-// them, can do so, too:
+// Merge computes what Forward does from the states of groups of components. Package mixture runs
+// it behind its own kernel. Any kernel that makes components and does not write them can do so:
 //
 //	log_p = log-probability of y under the components of all groups
 //	loss  = -mean(log_p)
 //
-// States is (groups, tokens, StateSize), float32, with any strides that are multiples of 4
-// elements, as its offset is, and a contiguous last axis; t.LogP is (tokens) and t.Loss (1),
-// as in Forward. Of t and p nothing else counts but the tokens. Groups are merged in their order.
+// States is (groups, tokens, StateSize), float32. Its last axis is contiguous; its offset and its
+// other strides are multiples of 4 elements. T.LogP is (tokens) and t.Loss (1), as in Forward.
+// Merge ignores the other tensors of t, and all of p but the tokens. Groups are merged in their
+// order.
 //
-// Records, waits for, and returns errors as Forward does, and takes as much memory.
+// Merge records into c and returns, needs memory, and returns errors as Forward does.
 func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()

@@ -14,8 +14,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestMerge merges groups of one component, ordinary ones and such that are far from y
-// or likelier by 1e4.
+// TestMerge merges groups of one component each. Some are far from y, some likelier than others
+// by 1e4.
 func TestMerge(t *testing.T) {
 	d := vktest.Open(t)
 	for i, size := range [][2]int{{1, 1}, {70, 2}, {130, 10}} {
@@ -60,7 +60,7 @@ func TestMergeErrors(t *testing.T) {
 	require.EqualError(t, gmm.Merge(c, odd, none, p, gmm.Options{}), "gmm: states has offset 2 and strides [32 8 1]: not multiples of 4 elements")
 }
 
-// TestSaturate has gradients that float16 cannot hold, and their largest number instead.
+// TestSaturate has gradients that float16 cannot hold, and wants its largest number instead.
 func TestSaturate(t *testing.T) {
 	d := vktest.Open(t)
 	p := gmm.Problem{Tokens: 2, Components: 1, Grad: dtype.Some(dtype.Float16)}

@@ -7,7 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A Problem holds the sizes and the formats of a call.
+// A Problem holds the sizes and formats of a call.
 type Problem struct {
 	Tokens     int
 	Components int          // of the mixture of a token
@@ -35,24 +35,23 @@ func (p Problem) Validate() error {
 // GradDType returns the format of the gradients.
 func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 
-// FLOPs returns the operations of the forward pass, counted as the formulas are written
-// with an exponential or a logarithm as one: 14 for each component of a token.
+// FLOPs returns the operations of the forward pass: 14 for each component of a token, as the
+// formulas are written, with an exponential or a logarithm as one.
 func (p Problem) FLOPs() float64 { return 14 * float64(p.Tokens) * float64(p.Components) }
 
-// BackwardFLOPs returns those of the backward pass: 24.
+// BackwardFLOPs returns those of the backward pass: 24 for each component of a token.
 func (p Problem) BackwardFLOPs() float64 { return 24 * float64(p.Tokens) * float64(p.Components) }
 
-// Bytes returns the least traffic of the forward pass: the mixtures and y read, log_p
-// and the loss written.
+// Bytes returns the least memory traffic of the forward pass: mixtures and y are read, log_p and
+// the loss written.
 func (p Problem) Bytes() float64 { return p.mixtureBytes(p.DType) + 8*float64(p.Tokens) + 4 }
 
-// BackwardBytes returns that of the backward pass: the mixtures and y read, the
-// gradients written.
+// BackwardBytes returns that of the backward pass: mixtures and y are read, gradients written.
 func (p Problem) BackwardBytes() float64 {
 	return p.mixtureBytes(p.DType) + p.mixtureBytes(p.GradDType()) + 4*float64(p.Tokens)
 }
 
-// mixtureBytes returns the size of three numbers for each component, of a format.
+// mixtureBytes returns the bytes of mixtures in a format: three numbers for each component.
 func (p Problem) mixtureBytes(t dtype.DType) float64 {
 	return 3 * float64(p.Tokens) * float64(p.Components) * float64(t.Size())
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A device without matrices has the outputs of heads in memory, in both passes.
+// On a device without matrices the outputs of heads are in memory in both passes.
 func ExampleChoose() {
 	caps := &vk.Caps{ // plain Vulkan 1.2
 		SubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256, MaxWorkgroupSize: [3]uint32{256, 256, 64},

@@ -19,7 +19,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// inputs are random; weights are small, so that outputs of heads are about 1.
+// inputs returns random inputs. Weights are small, so that outputs of heads are about 1.
 func inputs(p mixture.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
 	random := func(n int, t dtype.DType, scale float64) []float64 { return guard.Random(rng, t, n, scale) }
@@ -29,7 +29,7 @@ func inputs(p mixture.Problem) ref.Inputs {
 	}
 }
 
-// tensors are those of a pass.
+// tensors returns the tensors of a pass.
 func tensors(p mixture.Problem, in ref.Inputs, dloss float64, pass kit.Pass) []guard.Tensor {
 	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
@@ -66,8 +66,9 @@ func record(p mixture.Problem, opt mixture.Options, pass kit.Pass) guard.Record 
 	}
 }
 
-// TestPasses runs both passes on every path: sizes 1 and odd ones, heads in groups that
-// are equal and that are not, backward all at a time or fewer, every format and layout.
+// TestPasses runs both passes on every path, in every format and layout: sizes 1 and odd ones,
+// groups of heads that are equal and that are not, backward with all heads at a time and with
+// fewer.
 func TestPasses(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
@@ -107,8 +108,8 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// tighten makes the bounds of a forward pass those of float32 from the operands on, as
-// nothing is rounded in between, but for matrix units, which may truncate sums: four times.
+// tighten makes the bounds of a forward pass those of float32 from the operands on: nothing is
+// rounded in between. Matrix units may truncate sums, so the bounds are four times as wide.
 func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 	p.DType = dtype.Float32
 	b := ref.ForwardBounds(in, p)
@@ -122,8 +123,8 @@ func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 	}
 }
 
-// TestWorkspace runs both passes in memory of their own that is full of NaN, and wants too
-// little of it to be refused.
+// TestWorkspace runs both passes in workspaces full of NaN, and wants one that is too small to be
+// refused.
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
@@ -145,8 +146,8 @@ func TestWorkspace(t *testing.T) {
 	}
 }
 
-// TestForwardChoice wants the one kernel on matrices, in memory that does not grow with
-// the heads, and outputs in memory where they are asked for or nothing else runs.
+// TestForwardChoice wants one kernel on matrices, whose memory does not grow with the heads. It
+// wants outputs in memory where they are asked for or nothing else runs.
 func TestForwardChoice(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
@@ -176,7 +177,7 @@ func TestForwardChoice(t *testing.T) {
 	}
 }
 
-// TestKernels wants the modules of a plan to be those that a call runs, but for copies of operands.
+// TestKernels wants a call to run the modules of its plan, but for copies of operands.
 func TestKernels(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 64, Heads: 3, In: 16, Hidden: 32, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}

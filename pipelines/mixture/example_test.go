@@ -62,8 +62,8 @@ func ExampleForward() {
 	// Output: [-0.9189 -1.4189]
 }
 
-// One normal distribution around 0, whose deviation is 1, and a y of 2: gradients by W2, of a hidden
-// unit that is 20, pull the mean to y and the deviation up.
+// One normal distribution has mean 0 and deviation 1, and y is 2. The hidden unit is 20. The
+// gradients by W2 pull the mean to y and the deviation up.
 func ExampleBackward() {
 	d, err := vk.Open(vk.Options{})
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// table returns inputs whose heads return a table of outputs, (tokens, heads, 3), but for
-// the rounding of a 64th of them to p.DType: in and hidden are the tokens, and token t has
-// hidden unit t alone, which is silu(64), 64.
+// table returns inputs whose heads return the outputs out, (tokens, heads, 3), each rounded to a
+// number of p.DType times 64. In and hidden are as many as tokens. Token t has hidden unit t
+// alone: silu(64) = 64.
 func table(p mixture.Problem, out, y []float64) ref.Inputs {
 	n := p.Tokens
 	in := ref.Inputs{X: make([]float64, n*n), W1: make([]float64, p.Heads*n*n), W2: make([]float64, p.Heads*n*3)}
@@ -37,8 +37,8 @@ func table(p mixture.Problem, out, y []float64) ref.Inputs {
 	return in
 }
 
-// extremes returns combinations of logits and of deviations of two heads, with means and
-// numbers in turn.
+// extremes returns all combinations of logits and of deviations of two heads. Means and values of
+// y take turns.
 func extremes(logits, sigmas, means, numbers []float64) (out, y []float64) {
 	for _, a := range logits {
 		for _, b := range logits {
@@ -54,7 +54,7 @@ func extremes(logits, sigmas, means, numbers []float64) (out, y []float64) {
 	return out, y
 }
 
-// extremeCases calls f for such a table in every format of every path.
+// extremeCases calls f in every format of every path, with inputs of table.
 func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs)) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
@@ -68,8 +68,8 @@ func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Dev
 	}
 }
 
-// TestExtremes compares log-probabilities one by one, relative to themselves; what
-// float32 cannot hold must be the infinity that it rounds to.
+// TestExtremes compares each log-probability relative to itself. One that float32 cannot hold
+// must be the infinity that it rounds to.
 func TestExtremes(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-200, -40, 0, 40, 200}, []float64{-4e6, 0, 5, 1e-3}, []float64{0, 5, 1e30, -3e38, 1e19, 0, 7})
 	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {
@@ -92,7 +92,7 @@ func TestExtremes(t *testing.T) {
 	})
 }
 
-// forward returns what Forward writes.
+// forward returns log_p and the loss.
 func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt mixture.Options) (logP []float32, loss float32) {
 	ctx := context.Background()
 	tensor := func(values []float64, format dtype.DType, shape ...int) vk.Tensor {
@@ -120,8 +120,8 @@ func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt m
 	return logP, last[0]
 }
 
-// TestExtremeGradients has logits as extreme, and everything else as far as gradients
-// have room for.
+// TestExtremeGradients has logits of the same extremes. The other inputs are as extreme as the
+// format of gradients allows.
 func TestExtremeGradients(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-1, 0, 40}, []float64{-5, 0, 5}, []float64{0, 5, -20, 1e-3})
 	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {

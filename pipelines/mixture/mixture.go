@@ -1,6 +1,6 @@
-// Package mixture computes the log-probability of tokens under mixtures of normal
-// distributions whose components are the heads of a model, and its gradients: package
-// gmm behind the heads of package mlp, the last layer of a mixture density network.
+// Package mixture computes the log-probability of tokens under mixtures of normal distributions
+// whose components are the heads of a model, and its gradients. It is package gmm behind the
+// heads of package mlp: the last layer of a mixture density network.
 //
 //	(logit, mu, log_sigma)[:, k] = silu(x * w1[k]) * w2[k]          silu(v) = v / (1 + exp(-v))
 //
@@ -16,33 +16,34 @@
 //	Y, LogP       (tokens)             float32
 //	Loss, DLoss   (1)                  float32
 //
-// On matrices, [Forward] is one kernel and a small one. A workgroup of the first
-// multiplies a block of tokens by the weights of a group of heads, one head after the
-// other, and keeps of each token what gmm must know of the components it has met:
+// On matrices [Forward] is a large kernel and a small one. A workgroup of the first has a block
+// of tokens and a group of heads. It multiplies the block by the weights of one head after the
+// other, and keeps for each token the state that gmm needs of the components so far:
 //
 //	tokens   heads 0 1 2 3 4    heads 5 6 7 8 9
 //	0..127   workgroup 0        workgroup 2         state: 32 bytes for each token and group
 //	128..    workgroup 1        workgroup 3
 //
-// Neither hidden units (tokens, heads, hidden) nor the outputs of heads (tokens, heads, 3)
-// reach memory, and outputs are not rounded. The second kernel merges the groups, always
-// in the same order, and adds up the loss. How many groups there are follows
-// from the tokens and the device: Options.Groups.
+// Neither hidden units (tokens, heads, hidden) nor the outputs of heads (tokens, heads, 3) reach
+// memory, and outputs are not rounded. The second kernel merges the groups in a fixed order, and
+// adds up the loss. The number of groups follows from the tokens and the device; Options.Groups
+// bounds it.
 //
-// In float32, on devices without matrices and on path scalar, Forward runs the kernels of
-// mlp and of gmm, and the outputs of heads are in its workspace, in float32; Options.Outputs
-// chooses that everywhere. It is faster where tokens make few workgroups for a device: on an
-// H200, ten heads of 5000 tokens take 345 us so and 393 us fused, of 16000 tokens 1008 us and
-// 948 us. [Backward] computes the outputs once more; its workspace holds them and the gradients
-// by them, 12 and 16 or 32 bytes for each token and head, beside what mlp needs. The outputs
-// cost another pass of Forward's products, unless silu(x*W1) of all heads is in memory at a
-// time (Options.HeadsAtATime): then they follow from it.
+// In float32, on devices without matrices and on path scalar, Forward runs the kernels of mlp and
+// of gmm, and the outputs of heads lie in its workspace, in float32. Options.Outputs chooses this
+// everywhere. It is faster where tokens make few workgroups: on an H200, ten heads of 5000 tokens
+// take 345 us with outputs in memory and 393 us fused, of 16000 tokens 1008 us and 948 us.
 //
-// As in gmm, nothing overflows on the way to log_p: if the outputs are finite, log_p is a
-// float32 or the infinity that it rounds to, never NaN.
+// [Backward] computes the outputs once more. Its workspace holds them and the gradients by them:
+// 12 bytes and 16 or 32 bytes for each token and head, beside the workspace of mlp. Where
+// silu(x*W1) of all heads is in memory at a time (Options.HeadsAtATime), the outputs are one
+// product of it. Elsewhere they cost the two products of a forward pass.
 //
-// The same call on the same device gives the same bits.
-// Several goroutines may call the functions; a vk.Cmd belongs to one of them.
+// As in gmm, nothing overflows on the way to log_p. If the outputs are finite, log_p is a float32
+// or the infinity that it rounds to, never NaN.
+//
+// The same call on the same device gives the same bits. Several goroutines may call the
+// functions. A vk.Cmd belongs to one of them.
 package mixture
 
 import (
@@ -64,8 +65,8 @@ type Tensors struct {
 	LogP, Loss   vk.Tensor // written; either may be left out
 }
 
-// Gradients are that of what follows by the loss, which Backward is given, and those that
-// it writes.
+// Gradients are what Backward reads and writes: DLoss, the gradient of what follows by the loss,
+// is read.
 type Gradients struct {
 	DLoss        vk.Tensor // may be left out: 1
 	DX, DW1, DW2 vk.Tensor
@@ -75,20 +76,21 @@ type Gradients struct {
 type Options struct {
 	// Impl forces a path of the products.
 	Impl gemm.Impl
-	// Groups is into how many groups Forward divides the heads among workgroups, at most;
-	// 0 leaves it to the package.
+	// Groups is the most groups of heads that Forward makes for its workgroups; 0 leaves it to
+	// the package.
 	Groups int
 	// Outputs makes Forward write the outputs of heads to memory where it could do without.
 	Outputs bool
-	// HeadsAtATime is how many heads' hidden units are in memory at a time, at most, where
-	// they are at all; 0 leaves it to package mlp.
+	// HeadsAtATime is the most heads whose hidden units are in memory at a time, where they are
+	// written at all; 0 leaves it to package mlp.
 	HeadsAtATime int
-	// Tuning is what was measured on the device: its rows of mixture, for the one kernel, and of
-	// gemm and grouped, as in package mlp, come before those of the built-in table. Nil is none.
-	// kit.LoadTuningFile reads one.
+	// Tuning is what was measured on the device. Rows of mixture are for the fused kernel, rows
+	// of gemm and grouped for the rest, as in package mlp. They come before the built-in tables.
+	// Nil is none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
-	// Workspace is memory, Workspace bytes of it, whose content is lost. Calls that share it
-	// run one after the other. Nil takes memory of the Cmd.
+	// Workspace is memory for the call, at least as many bytes as the function Workspace says.
+	// Its content is lost. Calls that share it run one after the other. Nil takes memory of the
+	// Cmd.
 	Workspace *vk.Buffer
 }
 
@@ -108,7 +110,8 @@ func (o Options) perceptrons() mlp.Options {
 	return mlp.Options{Impl: o.Impl, HeadsAtATime: o.HeadsAtATime, Tuning: o.Tuning}
 }
 
-// Forward computes the log-probability of y under mixtures of heads, and minus the mean:
+// Forward computes the log-probability of y under mixtures of heads, and the mean of its
+// opposite:
 //
 //	(logit, mu, log_sigma)[:, k] = silu(x * w1[k]) * w2[k]
 //	log_p = logsumexp over k of log_softmax(logit)[k] + log_n[k]
@@ -116,15 +119,15 @@ func (o Options) perceptrons() mlp.Options {
 //	loss  = -mean(log_p)
 //
 // X is (tokens, in), W1 (heads, in, hidden) and W2 (heads, hidden, 3), of p.DType, with any
-// strides and a contiguous last axis; strides and offsets that are multiples of 8 elements
-// are fastest. Y and LogP are (tokens), Loss is (1), float32, contiguous. A log_p below -3.4e38
-// is -Inf, and so the loss +Inf; with inputs whose outputs are finite nothing is NaN.
+// strides and a contiguous last axis. Strides and offsets that are multiples of 8 elements are
+// fastest. Y and LogP are (tokens) and Loss is (1), float32 and contiguous. A log_p below -3.4e38
+// is -Inf, and the loss is +Inf then. Where the outputs are finite nothing is NaN.
 //
-// Forward records into c and returns; LogP and Loss are valid once c has completed, and
-// have memory of their own.
+// Forward records into c and returns; LogP and Loss are valid once c has completed, and have
+// memory of their own.
 //
-// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, and
-// an error naming the argument if a tensor does not fit p.
+// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, and an
+// error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -156,18 +159,20 @@ func (t *Tensors) inputs(p Problem) []argument.Argument {
 	}
 }
 
-// Backward computes the gradients of Forward's loss by X, W1 and W2, times DLoss: those of
-// gmm by the outputs of heads, in p.DType, and those of mlp from there.
+// Backward computes the gradients of Forward's loss by X, W1 and W2, times DLoss. Package gmm
+// makes the gradients by the outputs of heads, in p.DType, and package mlp the others from these.
 //
-// Shapes are those of what they are the gradients of, see Forward; DW1 and DW2 are of
-// p.GradDType(), DX is of p.DType. DLoss is (1), float32; without it it is 1. DX, DW1 and DW2 have
-// memory of their own. It reads nothing that Forward wrote.
+// A gradient has the shape of its tensor, see Forward. DX is of p.DType, DW1 and DW2 are of
+// p.GradDType(). DLoss is (1), float32; left out it is 1. DX, DW1 and DW2 have memory of their
+// own. Backward reads nothing that Forward wrote.
 //
-// Gradients by outputs that p.DType cannot hold are its largest number: an infinity would
-// make NaN of gradients that are 0. With 16 bits that, and the rounding of small ones, is
-// for DLoss to scale; what overflows after it is infinite, or NaN where infinities meet.
+// A gradient by an output that p.DType cannot hold becomes its largest number, since an infinity
+// times 0 would be NaN. With 16 bits, DLoss should scale the gradients so that none overflows and
+// small ones are not lost. Gradients that overflow after that are infinite, or NaN where
+// infinities meet.
 //
-// Records, waits for, and returns errors as Forward does.
+// Backward records into c and returns; gradients are valid once c has completed. Its errors are
+// those of Forward.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -199,7 +204,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	return wrap(mlp.BackwardLoss(c, t.heads(), mlp.Gradients{DX: g.DX, DW1: g.DW1, DW2: g.DW2}, loss, p.Perceptrons(), heads))
 }
 
-// heads returns the tensors of the heads, without Y.
+// heads returns the tensors of the heads. Y is of the mixtures, not of the heads.
 func (t *Tensors) heads() mlp.Tensors { return mlp.Tensors{X: t.X, W1: t.W1, W2: t.W2} }
 
 // A Plan says how a problem runs on a device. It is a kit.Plan.
@@ -210,7 +215,7 @@ type Plan struct {
 	parts   []chain.Part
 }
 
-// Parts lists what Options.Tuning may have rows for, in order: flashvk tune tunes it.
+// Parts lists the calls that Options.Tuning may have rows for, in order. Command tune tunes them.
 func (p Plan) Parts() []chain.Part { return p.parts }
 
 // String names what runs.
@@ -219,8 +224,8 @@ func (p Plan) String() string { return p.words }
 // Workspace is how many bytes of memory a call needs.
 func (p Plan) Workspace() int64 { return p.bytes }
 
-// Kernels lists the modules that run, in order, but gemm_pack for operands whose rows start
-// anywhere.
+// Kernels lists the modules that run, in order, without gemm_pack: whether an operand is copied
+// depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 
 // Choose returns how p would run on a device. Its errors are those of Forward and Backward

@@ -14,12 +14,12 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A forwardPlan is what Forward runs: a kernel whose workgroups have all of their heads,
-// or mlp and gmm.
+// A forwardPlan is what Forward runs: the fused kernel, whose workgroups have a group of heads,
+// or the kernels of mlp and gmm.
 type forwardPlan struct {
 	memory chain.Memory
 	words  string
-	// What runs, in order, the sum of the loss last.
+	// The modules that run, in order. The sum of the loss is the last.
 	kernels []string
 	parts   []chain.Part
 
@@ -66,7 +66,8 @@ func validate(p Problem, opt Options) error {
 	return opt.Validate()
 }
 
-// fuse makes the plan that of the fused kernel, with the memory of sums at its beginning.
+// fuse makes f the plan of the fused kernel. The sums of the loss lie at the beginning of its
+// memory.
 func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) error {
 	problem := engine.Problem{Batch: p.Heads, M: p.Tokens, N: p.Hidden, K: p.In, Activation: engine.SiLU, DType: p.DType, Out: dtype.Float32}
 	options := engine.Options{Impl: opt.Impl, Tuning: opt.Tuning}
@@ -112,7 +113,7 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem)
 	return wrap(gmm.Merge(c, states, gmm.Tensors{LogP: t.LogP, Loss: t.Loss}, p.Mixtures(), opt))
 }
 
-// wrap returns an error of what Forward and Backward are made of as theirs.
+// wrap puts the name of this package before an error of gmm, mlp or gemm.
 func wrap(err error) error {
 	if err != nil {
 		return fmt.Errorf("mixture: %w", err)
@@ -120,7 +121,7 @@ func wrap(err error) error {
 	return nil
 }
 
-// outputs is what computes (logit, mu, log sigma) of all heads, in memory.
+// outputs is the plan of (logit, mu, log sigma) of all heads in memory.
 type outputs struct {
 	p    mlp.Problem
 	opt  mlp.Options
@@ -135,12 +136,13 @@ func newOutputs(caps *vk.Caps, p Problem, opt Options) (o outputs, err error) {
 	return o, wrap(err)
 }
 
-// take takes memory for the outputs.
+// take reserves memory for the outputs.
 func (o *outputs) take(memory *chain.Memory) {
 	o.at = memory.Take(4 * 3 * int64(o.p.Tokens) * int64(o.p.Heads))
 }
 
-// record records the outputs, (tokens, heads, 3) in float32, and returns them.
+// record records the products that make the outputs, (tokens, heads, 3) in float32, and returns
+// them.
 func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, t mlp.Tensors) (vk.Tensor, error) {
 	t.Y = vk.View(memory, dtype.Float32, o.p.YShape()...)
 	t.Y.Offset = int(o.at / 4)

@@ -9,14 +9,14 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// A Problem holds the sizes and formats of one call.
+// A Problem holds the sizes and formats of a call.
 type Problem struct {
 	Tokens, Heads, In, Hidden int
 	DType                     dtype.DType
 	Grad                      dtype.Option // of DW1 and DW2; the zero value is DType
 }
 
-// headOutputs are those of a head: logit, mu, log sigma.
+// headOutputs is the number of outputs of a head: logit, mu, log sigma.
 const headOutputs = 3
 
 // Validate returns an error that names the first value that breaks a rule.
@@ -48,8 +48,8 @@ func (p Problem) Perceptrons() mlp.Problem {
 	return mlp.Problem{Tokens: p.Tokens, Heads: p.Heads, In: p.In, Hidden: p.Hidden, Out: headOutputs, DType: p.DType, Grad: p.Grad}
 }
 
-// Mixtures returns the problem of the mixtures of what heads return, with outputs in
-// float32 and gradients by them in p.DType.
+// Mixtures returns the problem of the mixtures alone, with outputs in float32 and gradients by
+// them in p.DType.
 func (p Problem) Mixtures() gmm.Problem {
 	return gmm.Problem{Tokens: p.Tokens, Components: p.Heads, DType: dtype.Float32, Grad: dtype.Some(p.DType)}
 }
@@ -57,17 +57,16 @@ func (p Problem) Mixtures() gmm.Problem {
 // GradDType returns the format of DW1 and DW2.
 func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 
-// FLOPs returns the operations of the forward pass: the products of the heads, and what
-// gmm counts.
+// FLOPs returns the operations of the forward pass: the products of the heads, and those of gmm.
 func (p Problem) FLOPs() float64 { return p.Perceptrons().FLOPs() + p.Mixtures().FLOPs() }
 
-// BackwardFLOPs returns those of the gradients; what computes hidden units and outputs
-// again is not counted.
+// BackwardFLOPs returns the operations of the gradients. Hidden units and outputs that are
+// computed again are not counted.
 func (p Problem) BackwardFLOPs() float64 {
 	return p.Perceptrons().BackwardFLOPs() + p.Mixtures().BackwardFLOPs()
 }
 
-// weights returns the elements of w1 and w2.
+// weights returns the number of elements of w1 and w2.
 func (p Problem) weights() float64 {
 	return float64(p.Heads) * float64(p.Hidden) * float64(p.In+headOutputs)
 }
