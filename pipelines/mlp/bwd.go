@@ -14,18 +14,19 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Backward computes the gradients of a loss by X, W1 and W2, given that by Y, DY:
+// Backward computes the gradients of a loss by X, W1 and W2 from DY, the gradient by Y:
 //
 //	dpre[:, k] = (dy[:, k] * W2[k]ᵀ) ∘ silu'(pre[:, k])
 //	dx         = sum over k of dpre[:, k] * W1[k]ᵀ
 //	dW1[k]     = xᵀ * dpre[:, k]     dW2[k] = silu(pre[:, k])ᵀ * dy[:, k]
 //
-// Shapes are those of what they are the gradients of, see Forward; DW1 and DW2 are of
-// p.GradDType(), the rest of p.DType. Pre is read, or computed again from X and W1, and silu(pre) is
-// Hidden, or computed from pre, as p.Keep says. Y is not read. DX, DW1 and DW2 have memory of
-// their own. A row of DY with an infinity gives NaNs, as one of X does in Forward.
+// A gradient has the shape of its tensor, see Forward. DW1 and DW2 are of p.GradDType(), the rest
+// of p.DType. Backward reads Pre and Hidden if p.Keep says so; else it computes pre again from X
+// and W1, and silu(pre) from pre. It does not read Y. DX, DW1 and DW2 have memory of their own. A
+// row of DY with an infinity gives NaNs, as a row of X does in Forward.
 //
-// Records, waits for, and returns errors as Forward does.
+// Backward records into c and returns; gradients are valid once c has completed. Its errors are
+// those of Forward.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -43,7 +44,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	return plan.record(c, memory, t, g, p, o)
 }
 
-// checkGradients checks the tensors of a backward pass; dy says whether DY is one.
+// checkGradients checks the tensors of a backward pass. Dy says whether it has a DY.
 func checkGradients(t Tensors, g Gradients, p Problem, dy bool) error {
 	pre, hidden := t.kept(p)
 	return argument.Check("mlp", append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
@@ -53,25 +54,25 @@ func checkGradients(t Tensors, g Gradients, p Problem, dy bool) error {
 	})
 }
 
-// A backwardPlan is what Backward runs: parts after one another, all in the same memory.
+// A backwardPlan is what Backward runs: one part after the other, all in the same memory.
 type backwardPlan struct {
 	memory chain.Memory
 	parts  []backwardPart
 }
 
-// A backwardPart is what Backward runs for some heads: dpre and DW2 by three products or by
-// one kernel, then DW1 and DX.
+// A backwardPart is what Backward runs for some heads: three products or one kernel that make
+// dpre and DW2, and then the products that make DW1 and DX.
 type backwardPart struct {
 	heads
 	dpre    int64 // where dpre lies
 	w1      int64 // of heads, where the copy of W1 lies
 	dw1, dx chain.Product
 
-	skinny *skinnyPart // one kernel that makes dpre and DW2, which is another one if pre is kept
+	skinny *skinnyPart // the kernel that makes dpre and DW2; another one if pre is kept
 	sums   int64       // where its workspace lies
 
-	// Else, where silu(pre) lies, unless it is kept. Pre takes the place of dpre before, unless
-	// it is kept.
+	// Without skinny: where silu(pre) lies, unless it is kept. Pre lies where dpre comes later,
+	// unless it is kept.
 	silu               int64
 	pre, gradient, dw2 chain.Product
 	columns, units     int  // of pre and of dpre: more than p.Hidden where W1 and W2 are extended by zeros
@@ -92,8 +93,8 @@ func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
 	return err == nil, wrap(err)
 }
 
-// skinnyBackward returns the products of n heads that one kernel keeps, or of a pre that is kept
-// reads, whose sums are of the format of DW2.
+// skinnyBackward returns the products of n heads that the one kernel computes: pre, or dy * W2ᵀ
+// if pre is kept. Its sums have the format of DW2.
 func skinnyBackward(p Problem, n int) engine.Problem {
 	if p.Keep == KeepPre {
 		return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: engine.TimesDSiLU, DType: p.DType, Out: p.GradDType()}
@@ -124,12 +125,12 @@ func newBackwardPlan(caps *vk.Caps, p Problem, o Options) (plan backwardPlan, er
 	return plan, nil
 }
 
-// newBackwardPart returns what Backward runs for some heads, and the memory of it. With outputs,
-// which is not fused, the product of y in float32 is added.
+// newBackwardPart returns what Backward runs for some heads, and its memory. Outputs adds the
+// product that makes y in float32; fused must be false then.
 func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, outputs bool) (b backwardPart, bytes int64, err error) {
 	var memory chain.Memory
-	// Of one perceptron silu(pre) comes with pre as in the forward pass, so that gradients have the
-	// bits that they have if it is kept: that of a pre that was rounded is another.
+	// A perceptron without heads makes silu(pre) with pre, as its forward pass does. So gradients
+	// have the same bits whether it is kept or not: silu of a rounded pre would differ.
 	b.heads, b.early = h, outputs || p.Keep == KeepNothing && p.Heads == 0
 	b.dpre = memory.Take(h.bytes(p.Tokens, p))
 	if p.Heads > 0 {
@@ -157,7 +158,7 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, output
 	return b, memory.Bytes, err
 }
 
-// addSkinny adds the kernel that makes dpre and DW2, and returns the memory of it.
+// addSkinny adds the kernel that makes dpre and DW2, and returns its memory.
 func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, o Options) (int64, error) {
 	b.skinny = &skinnyPart{problem: skinnyBackward(p, b.n)}
 	var err error
@@ -236,8 +237,8 @@ func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 	return nil
 }
 
-// steps returns the gradients of some heads, whose tensors are (heads, rows, columns): what
-// makes dpre, beside copies of operands, and then the gradients, side by side.
+// steps returns the gradients of some heads, whose tensors are (heads, rows, columns): first what
+// makes dpre, beside copies of operands, then the other gradients side by side.
 func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
 	if b.skinny != nil {
 		return b.skinnySteps(c, memory, t, g, p, o)
@@ -251,21 +252,21 @@ func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradient
 		return nil, err
 	}
 	first := slices.Concat(steps.Together(pre.Copies, rest.gradient.Copies), pre.Product, rest.gradient.Product)
-	if p.Keep == KeepHidden { // silu(pre) is there; workgroups that go over all tokens come first
+	if p.Keep == KeepHidden { // silu(pre) is there; the products with the longest k come first
 		return steps.Together(
 			slices.Concat(rest.dw2.Copies, rest.dw2.Product),
 			slices.Concat(steps.Together(rest.more.Copies, first), rest.more.Product),
 		), nil
 	}
-	// Operands that are copied are the caller's, there from the start.
+	// The operands that are copied are the caller's, so the copies can come first.
 	return slices.Concat(
 		steps.Together(rest.dw2.Copies, rest.more.Copies, first),
 		steps.Together(rest.dw2.Product, rest.more.Product),
 	), nil
 }
 
-// skinnySteps returns the same where one kernel makes dpre and DW2: its first step writes dpre,
-// the others DW2.
+// skinnySteps returns the same with one kernel for dpre and DW2. Its first step writes dpre, the
+// others DW2.
 func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
 	dpre, w1 := b.hiddenUnits(memory, b.dpre, p.Hidden, p), b.weights(memory, p.Hidden, p)
 	opt := engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
@@ -285,13 +286,13 @@ func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gr
 		return nil, err
 	}
 	copies, ofDPre, sums := steps.Together(b.copyStep(memory, t.W1, p), first.Copies, rest.Copies), first.Product[:1], first.Product[1:]
-	if p.Keep == KeepPre { // nothing of what is copied is for dpre
+	if p.Keep == KeepPre { // dpre needs none of the copies
 		copies, ofDPre = steps.Together(copies, ofDPre), nil
 	}
 	return slices.Concat(copies, ofDPre, steps.Together(rest.Product, sums)), nil
 }
 
-// weights returns the copy of W1 with some columns.
+// weights returns a number of columns of the copy of W1.
 func (b *backwardPart) weights(memory *vk.Buffer, columns int, p Problem) vk.Tensor {
 	return b.split(memory, b.w1, p.In, columns, p)
 }
@@ -305,8 +306,8 @@ func (b *backwardPart) copyStep(memory *vk.Buffer, w1 vk.Tensor, p Problem) step
 	return steps.List{func(c *vk.Cmd) error { return engine.Pad(c, to, w1) }}
 }
 
-// preSteps returns the copy of W1 and pre, and silu(pre) where that is early. Of a pre that is
-// kept, it returns the zeros behind it in the place of pre.
+// preSteps returns the steps that make the copy of W1 and pre, and with early silu(pre). If pre
+// is kept, it returns the step that makes the zeros behind dpre.
 func (b *backwardPart) preSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem) (s engine.Steps, err error) {
 	copied := b.copyStep(memory, t.W1, p)
 	if p.Keep > KeepNothing {
@@ -324,9 +325,9 @@ func (b *backwardPart) preSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Probl
 	return s, err
 }
 
-// zeroStep returns what writes the zeros behind dpre of each head: a copy of the last columns
-// of pre with the zeros that engine.Pad adds; none where a head has no zeros, or dx does not read
-// them. Dpre takes the place of those columns.
+// zeroStep returns the step that writes the zeros behind dpre of each head. It copies the last
+// columns of pre, since engine.Pad adds zeros to what it copies; dpre overwrites those columns
+// later. It returns none where a head has no zeros, or dx does not read them.
 func (b *backwardPart) zeroStep(memory *vk.Buffer, pre vk.Tensor, p Problem) steps.List {
 	last := p.Hidden % unit(p)
 	if last == 0 || p.Heads == 0 {
@@ -343,8 +344,8 @@ func (b *backwardPart) zeroStep(memory *vk.Buffer, pre vk.Tensor, p Problem) ste
 // gradientSteps are what follows from pre and dy: dpre, DW2, and more.
 type gradientSteps struct{ gradient, dw2, more engine.Steps }
 
-// dpreSteps returns what follows from pre, which is where dpre will be unless it is kept,
-// and dy.
+// dpreSteps returns the steps that follow from pre and dy. Dpre will lie where pre does, unless
+// pre is kept.
 func (b *backwardPart) dpreSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem) (s gradientSteps, err error) {
 	dpre, pre, silu, late := b.hiddenUnits(memory, b.dpre, b.units, p), t.Pre, t.Hidden, vk.Tensor{}
 	if pre.IsZero() {
@@ -366,7 +367,7 @@ func (b *backwardPart) dpreSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 	return s, err
 }
 
-// productSteps returns the gradients that are products with dpre, side by side.
+// productSteps returns the products of dpre that are gradients, side by side.
 func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem) (s engine.Steps, err error) {
 	ofW1, err := b.dw1.Steps(c, memory, engine.Tensors{A: b.repeat(t.X), B: b.hiddenUnits(memory, b.dpre, p.Hidden, p), C: g.DW1})
 	if err != nil {
@@ -382,7 +383,7 @@ func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g G
 	return s, err
 }
 
-// describe adds to a plan what runs, and behind y the kernels of the loss.
+// describe adds the kernels of b to a plan. The kernels of a loss follow y.
 func (b *backwardPart) describe(plan *Plan, p Problem, loss ...string) {
 	if p.Heads > 0 {
 		plan.kernels = append(plan.kernels, "gemm_pack") // the copy of W1

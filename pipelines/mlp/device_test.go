@@ -20,7 +20,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// inputs are random; weights are small, so that pre is about 1.
+// inputs returns random inputs. Weights are small, so that pre is about 1.
 func inputs(p mlp.Problem) ref.Inputs {
 	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
 	random := func(n int, scale float64) []float64 { return guard.Random(rng, p.DType, n, scale) }
@@ -31,7 +31,7 @@ func inputs(p mlp.Problem) ref.Inputs {
 	}
 }
 
-// A testCase is a problem with heads at a time.
+// A testCase is a problem and a number of heads at a time.
 type testCase struct{ tokens, heads, in, hidden, out, atATime int }
 
 var (
@@ -75,8 +75,8 @@ func run(t *testing.T, d *vk.Device, impl engine.Impl, list []testCase, f func(t
 	}
 }
 
-// representative returns which of the cases stand for all where kernels on matrices are
-// compiled for seconds: odd sizes; path scalar has the others there.
+// representative returns the cases that stand for all where kernels on matrices take seconds to
+// compile: odd sizes. Path scalar has the others there.
 func representative(format dtype.DType) []int {
 	if format == dtype.Float32 {
 		return []int{1}
@@ -84,8 +84,8 @@ func representative(format dtype.DType) []int {
 	return []int{1, 2}
 }
 
-// tensors are those of a pass. A pre that is kept of heads is for the backward pass another one
-// than that of x.
+// tensors returns the tensors of a pass. With heads, a pre that is kept is random in the backward
+// pass, not that of x.
 func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []guard.Tensor {
 	if pass == kit.Backward && p.Keep == mlp.KeepPre && p.Heads > 0 {
 		in.Pre = guard.Random(rand.New(rand.NewPCG(5, uint64(p.Hidden))), p.DType, p.Tokens*p.Heads*p.Hidden, 1)
@@ -122,7 +122,7 @@ func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []guard.Tensor {
 		guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
 }
 
-// named returns tensors by their names.
+// named returns the tensors of a call by their names.
 func named(t map[string]vk.Tensor) (mlp.Tensors, mlp.Gradients) {
 	return mlp.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], Pre: t["pre"], Hidden: t["hidden"]},
 		mlp.Gradients{DY: t["dy"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}
@@ -189,8 +189,8 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// TestBackwardLoss has a loss whose gradient is a copy of one given, for one perceptron, all heads
-// at a time and fewer, with and without silu(pre) in memory.
+// TestBackwardLoss has a loss whose gradient is a copy of a given one: for one perceptron, all
+// heads at a time and fewer, with and without silu(pre) in memory.
 func TestBackwardLoss(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
@@ -209,7 +209,7 @@ func TestBackwardLoss(t *testing.T) {
 	}
 }
 
-// matrices returns a tensor as matrices.
+// matrices returns a tensor with an axis of heads, which may be 1.
 func matrices(t vk.Tensor) vk.Tensor {
 	if len(t.Shape) == 2 {
 		t.Shape, t.Strides = slices.Insert(slices.Clone(t.Shape), 0, 1), slices.Insert(slices.Clone(t.Strides), 0, 0)
@@ -217,8 +217,8 @@ func matrices(t vk.Tensor) vk.Tensor {
 	return t
 }
 
-// TestMany runs both passes on so many tokens that products of a large device have weights in
-// fragments, and hidden units in memory of ours go up to whole lines of it.
+// TestMany runs both passes with enough tokens that products of a large device pack their
+// weights, and that hidden units in the workspace are padded to whole lines of a cache.
 func TestMany(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 25400, In: 16, Hidden: 101, Out: 16, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
@@ -232,8 +232,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestWorkspace runs both passes in memory of their own that is full of NaN, wants too
-// little of it to be refused, and none of it for hidden units that are kept.
+// TestWorkspace runs both passes in workspaces full of NaN. It wants one that is too small to be
+// refused, and none to be needed for hidden units that are kept.
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
@@ -264,7 +264,7 @@ func TestWorkspace(t *testing.T) {
 	}
 }
 
-// TestWorkspaceOfHeads does the same with heads, and wants fewer at a time to need less.
+// TestWorkspaceOfHeads does the same with heads, and wants fewer heads at a time to need less.
 func TestWorkspaceOfHeads(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
@@ -291,8 +291,8 @@ func TestWorkspaceOfHeads(t *testing.T) {
 	}
 }
 
-// TestChoice wants one kernel in the place of products where outputs are few, on matrices, and
-// with Products, many outputs or no heads memory for hidden units.
+// TestChoice wants one kernel in place of products on matrices where outputs are few. It wants
+// memory for hidden units with Options.Products, with many outputs, and without heads.
 func TestChoice(t *testing.T) {
 	d := vktest.Open(t)
 	good := mlp.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
@@ -339,7 +339,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestKernels wants the modules of a plan to be those that a call runs, but for copies of operands.
+// TestKernels wants a call to run the modules of its plan, but for copies of operands.
 func TestKernels(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {

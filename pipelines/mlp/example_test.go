@@ -63,7 +63,7 @@ func ExampleForward() {
 	// Output: [0.0000 1.0000]
 }
 
-// A model is what the further examples compute: two heads of one hidden unit and one token.
+// A model is what the other examples compute: two heads of one hidden unit and one token.
 type model struct {
 	d *vk.Device
 	p mlp.Problem
@@ -96,7 +96,7 @@ func newModel() *model {
 	}}
 }
 
-// run records, waits, prints tensors, and closes all.
+// run records, waits, prints tensors, and closes everything.
 func (m *model) run(record func(c *vk.Cmd) error, results ...vk.Tensor) {
 	defer m.d.Close()
 	for _, t := range []vk.Tensor{m.t.X, m.t.W1, m.t.W2, m.t.Y, m.t.Pre, m.g.DY, m.g.DX, m.g.DW1, m.g.DW2} {
@@ -123,8 +123,8 @@ func (m *model) run(record func(c *vk.Cmd) error, results ...vk.Tensor) {
 	fmt.Println()
 }
 
-// Two heads, whose hidden units are silu(0) = 0 and silu(20) = 20, with slopes of 0.5 and 1: those
-// of x are 0.5 * 0 and 3 * 20, and what a head has of W2 is its hidden unit.
+// The hidden units of two heads are silu(0) = 0 and silu(20) = 20, with slopes of 0.5 and 1. The
+// gradients by x are 0.5 * 0 and 3 * 20. The gradient of a head by W2 is its hidden unit.
 func ExampleBackward() {
 	m := newModel()
 	m.run(func(c *vk.Cmd) error {
@@ -136,7 +136,7 @@ func ExampleBackward() {
 	// Output: [0 60] [0 20] [60] [0.5 3] [0 20]
 }
 
-// The loss is the sum of y²/2, whose gradient by y is y: a copy.
+// The loss is the sum of y²/2. Its gradient by y is y, so it is a copy.
 func ExampleBackwardLoss() {
 	m := newModel()
 	m.p.Keep = mlp.KeepNothing
@@ -168,8 +168,8 @@ func ExampleChoose() {
 	// Output: [gemm_scalar gemm_scalar] 25600 scalar 64x64 t8x16 k16 g8
 }
 
-// What the caller keeps needs no workspace: of 100 rows of hidden units, 64 elements apart,
-// of silu(pre) and dpre.
+// Pre and Hidden of the caller need no workspace. The workspace holds 100 rows of hidden units,
+// 64 elements apart: of silu(pre) and of dpre.
 func ExampleWorkspace() {
 	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16}
 	for _, p.Keep = range mlp.Keeps() {

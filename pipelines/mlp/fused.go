@@ -13,7 +13,7 @@ import (
 // Fused says whether Forward is one kernel or two products.
 type Fused uint8
 
-// What there is to choose from.
+// The choices.
 const (
 	FusedAuto Fused = iota // one kernel where it was measured to be faster
 	FusedOn                // one kernel, or an error that says why not
@@ -33,7 +33,7 @@ func (f Fused) String() string {
 	return fmt.Sprintf("Fused(%d)", uint8(f))
 }
 
-// fusedConfig returns the configuration that is forced, nil if none is.
+// fusedConfig returns the configuration that is forced, or nil.
 func (o Options) fusedConfig() (*fused.Config, error) {
 	if o.FusedConfig == "" {
 		return nil, nil
@@ -45,15 +45,14 @@ func (o Options) fusedConfig() (*fused.Config, error) {
 	return &c, nil
 }
 
-// A oneKernel is both products as one, package fused.
+// A oneKernel is both products in one kernel of package fused.
 type oneKernel struct {
 	p   fused.Problem
 	opt fused.Options
 }
 
-// newOneKernel returns the kernel that o asks for, nil if it does not, or if it leaves the
-// choice and two products are faster, or all that there is. An error says why a kernel that
-// is forced cannot be.
+// newOneKernel returns the kernel if o asks for it, or leaves the choice and it is faster than
+// two products. Else it returns nil. An error says why a kernel that is forced cannot run.
 func newOneKernel(caps *vk.Caps, p Problem, o Options) (*oneKernel, error) {
 	config, err := o.fusedConfig()
 	if err != nil {

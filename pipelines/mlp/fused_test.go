@@ -15,8 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestFused runs the forward pass as one kernel, by itself and in memory of its own, and
-// wants it to be what is described.
+// TestFused runs the forward pass as one kernel, with and without a workspace of the caller's,
+// and wants the plan to say so.
 func TestFused(t *testing.T) {
 	d := vktest.Open(t)
 	run(t, d, engine.CoopMat, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
@@ -43,8 +43,8 @@ func TestFused(t *testing.T) {
 	})
 }
 
-// TestFusedUnsupported says why there is no such kernel, and wants two products where the
-// choice is left.
+// TestFusedUnsupported wants the reason where there is no such kernel, and two products where the
+// choice is free.
 func TestFusedUnsupported(t *testing.T) {
 	d := vktest.Open(t)
 	good := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16}

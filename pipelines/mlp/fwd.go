@@ -20,17 +20,18 @@ import (
 //	pre[:, k] = x * W1[k]
 //	y[:, k]   = silu(pre[:, k]) * W2[k]
 //
-// X is (tokens, in), W1 (heads, in, hidden), W2 (heads, hidden, out), Y (tokens, heads, out),
-// Pre and Hidden (tokens, heads, hidden), without heads all without that axis, and all of
-// p.DType, Y with p.Float32 in float32, with any strides and a contiguous last axis. Strides and
-// offsets that are multiples of 8 elements are fastest. Y, Pre and Hidden have memory of their
-// own. A row of X with an infinity gives NaNs where it meets weights of both signs, and may where
-// it does not.
+// X is (tokens, in), W1 (heads, in, hidden), W2 (heads, hidden, out), Y (tokens, heads, out), and
+// Pre and Hidden are (tokens, heads, hidden). Without heads all lack that axis. All are of
+// p.DType, but Y with p.Float32 is float32. They have any strides and a contiguous last axis.
+// Strides and offsets that are multiples of 8 elements are fastest. Y, Pre and Hidden have memory
+// of their own. A row of X with an infinity gives NaNs where it meets weights of both signs, and
+// may elsewhere.
 //
 // Forward records into c and returns; Y, Pre and Hidden are valid once c has completed.
 //
-// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, or not
-// the one kernel that o forces, and an error naming the argument if a tensor does not fit p.
+// It returns an error that wraps vk.ErrUnsupported if no path on the device handles p, or if o
+// forces one kernel that does not. It returns an error naming the argument if a tensor does not
+// fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -52,7 +53,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	return plan.record(c, memory, t, p, o)
 }
 
-// A forwardPlan is what Forward runs: parts after one another, all in the same memory.
+// A forwardPlan is what Forward runs: one part after the other, all in the same memory.
 type forwardPlan struct {
 	memory chain.Memory
 	parts  []forwardPart
@@ -62,7 +63,7 @@ type forwardPlan struct {
 type forwardPart struct {
 	heads
 	one           *oneKernel
-	skinny        *skinnyPart // a product whose silu stays on the chip
+	skinny        *skinnyPart // both products in one kernel, for few outputs
 	hidden        int64       // where silu(pre) lies, unless it is kept
 	units         int         // of it: more than p.Hidden if W1 and W2 are extended by zeros
 	first, second chain.Product
@@ -99,7 +100,7 @@ func newForwardPlan(caps *vk.Caps, p Problem, o Options) (plan forwardPlan, err 
 	return plan, nil
 }
 
-// newForwardPart returns what Forward runs for some heads, and the memory of it.
+// newForwardPart returns what Forward runs for some heads, and its memory.
 func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardPart, bytes int64, err error) {
 	part.heads = h
 	if part.one, err = newOneKernel(caps, p, o); err != nil {
@@ -140,17 +141,17 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 		return part, 0, err
 	}
 	if p.Heads == 0 {
-		memory.Keep() // operands of both are copied first; heads have both products in one memory
+		memory.Keep() // operands of both are copied first; with heads the second product has the memory of the first
 	}
 	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.how(), engine.Options{AlignedA: true, PadB: pad})
 	return part, memory.Bytes, err
 }
 
-// unitsOf returns the hidden units of the products that have W1 or W2 as op(B), of which products
-// makes the problems: up to whole lines of memory, W1 and W2 being zero there, if hidden units are
-// those of one perceptron, in our memory alone, and the kernels of all can take a part of op(B) for
-// the whole. No kernel has an edge then: 115.5 instead of 120 µs (forward, 11000 tokens, 1365
-// units, H200).
+// unitsOf returns how many hidden units the products have: p.Hidden, or more, up to whole lines
+// of a cache, where W1 and W2 count as zero. It pads them only for one perceptron whose hidden
+// units are in the workspace alone, and only if all products pack op(B), since packing adds the
+// zeros. Kernels then have no edge: 115.5 instead of 120 µs (forward, 11000 tokens, 1365 units,
+// H200). Products returns the problems of the products that have W1 or W2 as op(B).
 func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []engine.Problem) int {
 	units := heads{0, 1}.rowStride(p)
 	if p.Keep > KeepNothing || p.Heads > 0 || units == p.Hidden {
@@ -200,12 +201,12 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 	if p.Heads > 0 {
 		return slices.Concat(first.Copies, first.Product, second.Copies, second.Product).Record(c)
 	}
-	// W2 is copied beside the first product, whose last workgroups do not fill the device: 173.0
-	// instead of 175.2 µs before it (18048 tokens, H200).
+	// W2 is copied beside the first product, whose last wave does not fill the device: 173.0
+	// instead of 175.2 µs with the copy before it (18048 tokens, H200).
 	return slices.Concat(first.Copies, steps.Together(first.Product, second.Copies), second.Product).Record(c)
 }
 
-// describe adds to a plan what runs.
+// describe adds the kernels of f to a plan.
 func (f *forwardPart) describe(plan *Plan) {
 	switch {
 	case f.one != nil:
@@ -219,7 +220,7 @@ func (f *forwardPart) describe(plan *Plan) {
 	}
 }
 
-// wrap returns an error of gemm as one of this package.
+// wrap puts the name of this package before an error of gemm.
 func wrap(err error) error {
 	if err != nil {
 		return fmt.Errorf("mlp: %w", err)

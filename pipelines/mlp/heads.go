@@ -7,16 +7,16 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Limits of the heads at a time.
+// Limits of the heads that are computed at a time.
 const (
-	headsBytes = 256 << 20 // of what a head has most of
+	headsBytes = 256 << 20 // of the largest tensor in the workspace
 	mostHeads  = 1<<16 - 1 // workgroups along an axis that every device has
 )
 
 // heads are the heads [first, first+n) that are computed at a time.
 type heads struct{ first, n int }
 
-// divide returns the heads at a time, about as many each time, of which each has some bytes.
+// divide returns the heads at a time, about as many each time. Bytes is the memory of one head.
 func divide(p Problem, o Options, bytes int64) []heads {
 	most := o.HeadsAtATime
 	if most == 0 {
@@ -32,8 +32,8 @@ func divide(p Problem, o Options, bytes int64) []heads {
 	return list
 }
 
-// of returns the heads of a tensor whose axis that is, as (heads, rows, columns); of one
-// perceptron all of it.
+// of returns the heads h of a tensor as (heads, rows, columns). Axis is that of the heads.
+// Without heads it returns all of the tensor.
 func (h heads) of(t vk.Tensor, axis int, p Problem) vk.Tensor {
 	switch {
 	case t.IsZero():
@@ -50,7 +50,7 @@ func (h heads) of(t vk.Tensor, axis int, p Problem) vk.Tensor {
 	return t
 }
 
-// tensors returns the same of all tensors, but X, which all heads share.
+// tensors returns the heads h of all tensors. X has no heads.
 func (h heads) tensors(t Tensors, p Problem) Tensors {
 	return Tensors{
 		X: t.X, W1: h.of(t.W1, 0, p), W2: h.of(t.W2, 0, p),
@@ -58,22 +58,22 @@ func (h heads) tensors(t Tensors, p Problem) Tensors {
 	}
 }
 
-// gradients returns the same of all gradients, but DX.
+// gradients returns the heads h of all gradients. DX has no heads.
 func (h heads) gradients(g Gradients, p Problem) Gradients {
 	return Gradients{DY: h.of(g.DY, 1, p), DX: g.DX, DW1: h.of(g.DW1, 0, p), DW2: h.of(g.DW2, 0, p)}
 }
 
-// repeat returns a matrix as that of every head.
+// repeat returns a matrix once for each head.
 func (h heads) repeat(x vk.Tensor) vk.Tensor {
 	x.Shape, x.Strides = []int{h.n, x.Shape[0], x.Shape[1]}, []int{0, x.Strides[0], x.Strides[1]}
 	return x
 }
 
-// unit returns the elements of 16 bytes.
+// unit returns how many elements have 16 bytes.
 func unit(p Problem) int { return 16 / p.DType.Size() }
 
-// hiddenStride returns the hidden units of a head with their zeros: 16 bytes are a
-// multiple of 8 elements of 16 bits, and of 4 of float32.
+// hiddenStride returns the hidden units of a head with the zeros behind them, up to a multiple of
+// 16 bytes.
 func hiddenStride(p Problem) int { return (p.Hidden + unit(p) - 1) / unit(p) * unit(p) }
 
 // hiddenBytes returns the bytes of the hidden units of a head.
@@ -81,15 +81,15 @@ func hiddenBytes(p Problem) int64 {
 	return int64(p.Tokens) * int64(hiddenStride(p)) * int64(p.DType.Size())
 }
 
-// rowStride returns the distance of rows of the hidden units of these heads in our memory.
+// rowStride returns the distance of rows of the hidden units of these heads in the workspace.
 func (h heads) rowStride(p Problem) int { return engine.RowStride(h.n * hiddenStride(p)) }
 
-// bytes returns the memory of so many such rows.
+// bytes returns the memory of that many such rows.
 func (h heads) bytes(rows int, p Problem) int64 {
 	return int64(rows) * int64(h.rowStride(p)) * int64(p.DType.Size())
 }
 
-// rows returns so many such rows at a byte of memory, as a matrix of some columns.
+// rows returns such rows, from byte at of memory on, as a matrix with that many columns.
 func (h heads) rows(memory *vk.Buffer, at int64, rows, columns int, p Problem) vk.Tensor {
 	t := vk.View(memory, p.DType, rows, columns)
 	t.Strides = []int{h.rowStride(p), 1}
@@ -104,7 +104,7 @@ func (h heads) split(memory *vk.Buffer, at int64, rows, columns int, p Problem) 
 	return t
 }
 
-// hiddenUnits returns those of the tokens as (heads, tokens, columns).
+// hiddenUnits returns the rows of all tokens as (heads, tokens, columns).
 func (h heads) hiddenUnits(memory *vk.Buffer, at int64, columns int, p Problem) vk.Tensor {
 	return h.split(memory, at, p.Tokens, columns, p)
 }

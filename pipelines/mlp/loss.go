@@ -11,19 +11,20 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Loss records the gradient of a loss by y, given y of all heads: y is of Problem.YShape
-// in float32, dy the same of p.DType, with any strides and a contiguous last axis.
+// A Loss records the gradient of a loss by y. Y is of Problem.YShape and float32. Dy has the same
+// shape and is of p.DType. Both have any strides and a contiguous last axis.
 type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 
-// BackwardLoss computes what Backward does, for a caller who has neither y nor dy: y is
-// computed once more, in the workspace, and loss makes dy of it there.
+// BackwardLoss computes what Backward does for a caller who has neither y nor dy. It computes y
+// once more, and loss computes dy from it.
 //
-// Where silu(pre) of all heads is in memory at a time, y comes of that, and costs a product
-// with W2; else, and where Backward writes no silu(pre), it is that of Forward, before all
-// gradients, and costs one with W1, too. Both are in the workspace, with 8 elements or more for each token and head in dy.
+// Where silu(pre) of all heads is in memory at a time, y is its product with W2. Elsewhere, and
+// where Backward writes no silu(pre), y is computed before all gradients as in Forward, with a
+// product with W1, too. Y and dy lie in the workspace; dy has 8 elements or more for each token
+// and head.
 //
-// Records, waits for, and returns errors as Backward does, and what loss returns. It keeps
-// nothing: a caller who has pre had y, and calls Backward.
+// BackwardLoss records into c and returns as Backward does. Its errors are those of Backward and
+// of loss. P.Keep must be KeepNothing: a caller who has pre also has y, and calls Backward.
 func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -53,7 +54,7 @@ func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Opt
 	return plan.backward.record(c, memory, t, g, p, o)
 }
 
-// recordLoss records y of the hidden units of the backward pass, the loss, and gradients.
+// recordLoss records y, from the hidden units of the backward pass, the loss, and the gradients.
 func (b *backwardPart) recordLoss(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, loss Loss, p Problem) error {
 	dy, y := g.DY, t.Y
 	t, g = b.tensors(t, p), b.gradients(g, p)
@@ -80,7 +81,7 @@ func (b *backwardPart) recordLoss(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gra
 // A lossPlan is what BackwardLoss runs.
 type lossPlan struct {
 	memory   chain.Memory
-	forward  *forwardPlan // y, unless it comes of the hidden units of the backward pass
+	forward  *forwardPlan // makes y; nil if the hidden units of the backward pass do
 	backward backwardPlan
 	y, dy    int64 // where they lie
 }
@@ -123,8 +124,8 @@ func newLossPlan(caps *vk.Caps, p Problem, o Options) (plan lossPlan, err error)
 	return plan, nil
 }
 
-// dyStride returns the elements from head to head of dy in memory: rows of operands that
-// start at multiples of 8 elements need no copy.
+// dyStride returns the elements from head to head of dy in memory. Rows that start at multiples
+// of 8 elements need no copy as operands.
 func dyStride(p Problem) int { return (p.Out + 7) / 8 * 8 }
 
 // tensors returns y and dy.
@@ -141,8 +142,8 @@ func (plan *lossPlan) tensors(memory *vk.Buffer, p Problem) (y, dy vk.Tensor) {
 	return y, dy
 }
 
-// ChooseLoss returns how BackwardLoss would run on a device, as Choose does, with the kernels that
-// its loss records in their place.
+// ChooseLoss returns how BackwardLoss would run on a device, as Choose does. Loss names the
+// kernels that the Loss records, and Plan.Kernels has them in their place.
 func ChooseLoss(caps *vk.Caps, p Problem, o Options, loss ...string) (runs Plan, err error) {
 	plan, err := newLossPlan(caps, p, o)
 	if err != nil {

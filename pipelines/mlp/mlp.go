@@ -1,5 +1,5 @@
-// Package mlp computes two-layer perceptrons and their gradients on a Vulkan device: one, or
-// the heads of a model, which share their input.
+// Package mlp computes two-layer perceptrons and their gradients on a Vulkan device: one, or the
+// heads of a model, which share their input.
 //
 //	pre[k]  = x * W1[k]
 //	y[:, k] = silu(pre[k]) * W2[k]                  silu(v) = v / (1 + exp(-v))
@@ -17,11 +17,11 @@
 //
 // With Problem.Heads 0 tensors have no axis of heads. Sums are float32.
 //
-// One perceptron is two products of package gemm forward, the first with silu in its epilogue,
-// or, where that was measured to be faster, one kernel whose hidden units never reach memory
-// (Options.Fused); and four products backward, of which dy * W2ᵀ multiplies by silu'(pre), and
-// unless the caller kept silu(pre) writes it while it is at it, and one more to compute pre again
-// unless the caller kept that:
+// The forward pass of one perceptron is two products of package gemm, the first with silu in its
+// epilogue. Where that was measured to be faster, it is one kernel whose hidden units never reach
+// memory (back-to-back GEMM, Options.Fused). The backward pass is four products: dx, dW1, dW2,
+// and dy * W2ᵀ, whose epilogue multiplies by silu'(pre) and, unless the caller kept silu(pre),
+// writes it. A fifth product computes pre again unless the caller kept it:
 //
 //	Problem.Keep  elements of DType for each token    products of Backward   what they write between them
 //	KeepNothing   0                                   5                      3 * hidden for each token
@@ -29,15 +29,17 @@
 //	KeepHidden    2 * hidden                          4                      hidden
 //
 // Heads are products of a batch. On matrices, with at most 8 outputs of a head, the forward pass
-// is one kernel and a sum (internal/pipelines/gemm/skinny), and no hidden unit reaches memory
-// unless the caller keeps pre; in the backward pass dpre alone does, as one kernel and a sum make
-// it and dW2, of x and W1 or of a pre that was kept. Else silu(pre) and pre are written to
-// the workspace. Keeping pre is memory for time: 437 MB of 16000 tokens, 10 heads of 1365, in 16
-// bits. (Skinny kernels were measured with heads: without, 8 outputs or fewer are two products.)
+// is one kernel and a sum (internal/pipelines/gemm/skinny), and hidden units reach memory only if
+// the caller keeps pre. In the backward pass only dpre does: one kernel and a sum make it and
+// dW2, from x and W1 or from a pre that was kept. Elsewhere silu(pre) and pre lie in the
+// workspace. Keeping pre costs memory: 437 MB for 16000 tokens and 10 heads of 1365 in 16 bits.
+// Without heads, 8 outputs or fewer are two products, since the skinny kernels were measured with
+// heads only.
 //
-// What is in memory between products is that of as many heads at a time as have 256 MiB of
-// silu(pre) or of sums of y, or 512 MiB of dpre alone, or of Options.HeadsAtATime, and the next
-// heads take their place: memory is bounded, whatever the number of heads.
+// The workspace holds what lies between products for some heads at a time, and the next heads
+// take its place. So memory is bounded whatever the number of heads. As many heads are computed
+// at a time as have 256 MiB of silu(pre) or of sums of y, or 512 MiB of dpre alone, at most
+// Options.HeadsAtATime:
 //
 //	pass      products for each head                         workspace for the heads at a time
 //	Forward   1, with silu and W2 after it                   sums of y by columns of W1, float32
@@ -45,23 +47,23 @@
 //	Backward  3, one of them pre once more, 2 if it is kept  dpre, a copy of W1, sums of dW2 by tokens, float32
 //	          5, likewise, 4 if it is kept                   silu(pre), pre and later dpre, a copy of W1
 //
-// Rows of hidden units lie a multiple of 8 elements apart in memory of our own, from 1024 on one
-// of 64, whole lines of a cache, so that odd widths such as 1365 cost nothing there. Those of Pre
-// and Hidden should lie so, too. In the backward pass of heads, a row of hidden units of all heads at a time is one row of memory,
-// each head's padded to 16 bytes with zeros. That makes the sum over heads in dx the k of one
-// product,
+// Rows of hidden units in the workspace lie a multiple of 8 elements apart, from 1024 elements on
+// a multiple of 64, which are whole lines of a cache. So odd widths such as 1365 cost nothing
+// there. Rows of Pre and Hidden should lie so, too. In the backward pass of heads, the hidden
+// units of a token for all heads at a time are one row, in which zeros pad each head to 16 bytes.
+// So the sum over heads in dx is the sum over k of one product,
 //
 //	dx = [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
 //
-// whose sum is float32; dx is rounded to its format once for each time. What is in memory
-// between products is rounded to DType. A pre that it cannot hold, beyond 65504 in float16,
-// is an infinity there, of which the backward pass makes NaN.
+// in float32, and dx is rounded once for the heads at a time. What lies between products is
+// rounded to DType. A pre beyond its range, 65504 in float16, is an infinity there, and the
+// backward pass makes NaN of it.
 //
-// Products of the backward pass that need nothing of each other run side by side. Package mixture
-// is heads and gmm behind them, in one kernel forward.
+// Products of the backward pass that do not need each other run side by side. Package mixture is
+// heads and gmm behind them, in one kernel forward.
 //
-// All is deterministic: the same call on the same device gives the same bits.
-// Several goroutines may call the functions; a vk.Cmd belongs to one of them.
+// All is deterministic: the same call on the same device gives the same bits. Several goroutines
+// may call the functions; a vk.Cmd belongs to one of them.
 package mlp
 
 import (
@@ -78,15 +80,15 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Tensors are what Forward reads and writes, and Backward reads again.
+// Tensors are what Forward reads and writes. Backward reads them again, but for Y.
 type Tensors struct {
 	X, W1, W2 vk.Tensor
-	Y         vk.Tensor // written; Backward does not read it
+	Y         vk.Tensor // written
 	Pre       vk.Tensor // written; exactly if Problem.Keep is KeepPre or KeepHidden
 	Hidden    vk.Tensor // written; exactly if Problem.Keep is KeepHidden
 }
 
-// Gradients are those of a loss: DY, which Backward is given, and what it writes.
+// Gradients are what Backward reads and writes: DY, the gradient of a loss by Y, is read.
 type Gradients struct {
 	DY           vk.Tensor
 	DX, DW1, DW2 vk.Tensor
@@ -98,21 +100,21 @@ type Options struct {
 	Impl gemm.Impl
 	// Fused forces one kernel for the forward pass of one perceptron, or two products.
 	Fused Fused
-	// FusedConfig forces one kernel, too, and its configuration, which must be feasible: the
-	// words that Plan has of it, as in "pair s2 t2x2 h1x1 x4 ahead2". It is for tuning and tests.
+	// FusedConfig forces one kernel, too, with this configuration, which must be feasible: the
+	// words of Plan.String, as in "pair s2 t2x2 h1x1 x4 ahead2". It is for tuning and tests.
 	FusedConfig string
-	// HeadsAtATime is how many heads are computed at a time, at most; 0 leaves it to the
-	// package.
+	// HeadsAtATime is the most heads that are computed at a time; 0 leaves it to the package.
 	HeadsAtATime int
 	// Products makes passes write hidden units of heads to memory where they could do
 	// without.
 	Products bool
-	// Tuning is what was measured on the device: its rows of gemm, for products, and of grouped,
-	// for kernels that keep hidden units on the chip, come before those of the built-in table.
-	// Nil is none. kit.LoadTuningFile reads one.
+	// Tuning is what was measured on the device. Rows of gemm are for products, rows of grouped
+	// for kernels that keep hidden units on the chip. They come before the built-in tables. Nil
+	// is none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
-	// Workspace is memory for what is between the products, Workspace bytes of it, whose content
-	// is lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
+	// Workspace is memory for what lies between products, at least as many bytes as the function
+	// Workspace says. Its content is lost. Calls that share it run one after the other. Nil takes
+	// memory of the Cmd.
 	Workspace *vk.Buffer
 }
 
@@ -151,34 +153,35 @@ func (t *Tensors) kept(p Problem) (pre, hidden argument.Argument) {
 		argument.New("hidden", t.Hidden, p.Keep == KeepHidden, p.DType, p.PreShape())
 }
 
-// A Plan says how a problem runs on a device: the first heads of it, if not all at a time. It
-// is a kit.Plan.
+// A Plan says how a problem runs on a device: the heads of the first time, if not all are
+// computed at a time. It is a kit.Plan.
 type Plan struct {
 	words, kernels []string
 	bytes          int64
 	parts          []chain.Part
 }
 
-// Parts lists what Options.Tuning may have rows for, in order: flashvk tune tunes it.
+// Parts lists the calls that Options.Tuning may have rows for, in order. Command tune tunes them.
 func (p Plan) Parts() []chain.Part { return p.parts }
 
-// String names what runs for the products of the pass, in their order, the same only once.
+// String names what runs for the products of the pass, in their order. Equal neighbours are named
+// once.
 func (p Plan) String() string { return strings.Join(slices.Compact(slices.Clone(p.words)), " | ") }
 
-// Workspace is how many bytes of memory a call needs for what is between its kernels.
+// Workspace is how many bytes of memory a call needs.
 func (p Plan) Workspace() int64 { return p.bytes }
 
-// Kernels lists the modules that run, in order. Copies of operands whose rows start anywhere
-// (gemm_pack) depend on the tensors, and are left out.
+// Kernels lists the modules that run, in order, without gemm_pack for operands of the caller:
+// whether one is copied depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 
-// add adds kernels, by what they are called in String.
+// add adds kernels. Words are what String has of them.
 func (p *Plan) add(words string, kernels ...string) {
 	p.words, p.kernels = append(p.words, words), append(p.kernels, kernels...)
 }
 
-// skinny adds kernels that keep hidden units on the chip, for which Options.Tuning may have rows of
-// grouped.
+// skinny adds kernels that keep hidden units on the chip. Options.Tuning may have rows of grouped
+// for them.
 func (p *Plan) skinny(pass kit.Pass, product engine.Problem, config string, kernels []string) {
 	p.add("skinny "+config, kernels...)
 	p.parts = append(p.parts, chain.Part{Kernel: "grouped", Pass: pass, Problem: product})

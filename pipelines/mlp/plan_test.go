@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
 )
 
-// TestPadded wants hidden units up to whole lines, in both passes, on a device whose products have
-// fragments, in memory of our own, and else as many as there are.
+// TestPadded wants hidden units in the workspace padded to whole lines, in both passes, where the
+// products pack their weights, and not elsewhere.
 func TestPadded(t *testing.T) {
 	caps := chipstest.H200()
 	for _, x := range []struct {
@@ -22,7 +22,7 @@ func TestPadded(t *testing.T) {
 		{11000, 512, 1408, 512, KeepNothing, 1408},
 		{11000, 512, 1365, 512, KeepPre, 1365},
 		{11000, 512, 1365, 512, KeepHidden, 1365},
-		{100, 512, 1365, 512, KeepNothing, 1365}, // too few rows for fragments
+		{100, 512, 1365, 512, KeepNothing, 1365}, // too few rows for packing
 		{25400, 16, 101, 16, KeepNothing, 104},   // those of TestMany
 	} {
 		p := Problem{Tokens: x.tokens, In: x.in, Hidden: x.hidden, Out: x.out, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16), Keep: x.keep}
@@ -35,5 +35,5 @@ func TestPadded(t *testing.T) {
 	}
 	plan, err := newForwardPlan(caps, Problem{Tokens: 11000, In: 512, Hidden: 1365, Out: 512, DType: dtype.Float32, Grad: dtype.Some(dtype.Float32)}, Options{})
 	require.NoError(t, err)
-	require.Equal(t, 1365, plan.parts[0].units) // float32 has no fragments
+	require.Equal(t, 1365, plan.parts[0].units) // float32 is not packed
 }

@@ -8,29 +8,29 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A Problem holds the sizes and formats of one call, and what it keeps.
+// A Problem holds the sizes, formats and options of a call.
 type Problem struct {
-	// Tensors have an axis of heads unless Heads is 0, which is one perceptron.
+	// Heads is the number of perceptrons. 0 is one perceptron, and tensors have no axis of heads.
 	Tokens, Heads, In, Hidden, Out int
 	DType                          dtype.DType
 	Grad                           dtype.Option // of DW1 and DW2; the zero value is DType
-	// Keep says what Forward writes for Backward, which else computes it again.
+	// Keep says what Forward writes for Backward. What it does not write is computed again.
 	Keep Keep
-	// Float32 makes Y float32 whatever DType is; DY is of DType.
+	// Float32 makes Y float32; DY stays DType.
 	Float32 bool
 }
 
 // Keep says what the forward pass leaves to the backward pass.
 type Keep uint8
 
-// What there is to choose from. PyTorch's autograd keeps both pre and silu(pre).
+// The choices. PyTorch's autograd keeps both pre and silu(pre).
 const (
 	KeepNothing Keep = iota
 	KeepPre          // Tensors.Pre
 	KeepHidden       // Tensors.Pre and Tensors.Hidden, without heads
 )
 
-// Keeps lists them.
+// Keeps lists the choices.
 func Keeps() []Keep { return []Keep{KeepNothing, KeepPre, KeepHidden} }
 
 // String returns nothing, pre or hidden.
@@ -80,7 +80,7 @@ func (p Problem) Validate() error {
 	return nil
 }
 
-// heads returns how many perceptrons there are.
+// heads returns the number of perceptrons.
 func (p Problem) heads() int { return max(p.Heads, 1) }
 
 // yType returns the format of Y.
@@ -97,11 +97,11 @@ func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 // FLOPs returns the operations of the products of the forward pass.
 func (p Problem) FLOPs() float64 { return 2 * float64(p.Tokens) * p.weights() }
 
-// BackwardFLOPs returns those of the gradients, twice as many: what computes pre again
-// is not counted.
+// BackwardFLOPs returns those of the gradients, twice as many. Computing pre again is not
+// counted.
 func (p Problem) BackwardFLOPs() float64 { return 2 * p.FLOPs() }
 
-// weights returns the elements of W1 and W2.
+// weights returns the number of elements of W1 and W2.
 func (p Problem) weights() float64 {
 	return float64(p.heads()) * float64(p.Hidden) * (float64(p.In) + float64(p.Out))
 }
@@ -111,21 +111,21 @@ func (p Problem) Bytes() float64 {
 	return float64(p.DType.Size()) * (float64(p.Tokens)*(float64(p.In)+float64(p.heads())*float64(p.Out)) + p.weights())
 }
 
-// BackwardBytes returns that of the backward pass: X, DY, DX and weights and gradients.
+// BackwardBytes returns that of the backward pass: X, DY, DX, weights and their gradients once.
 func (p Problem) BackwardBytes() float64 {
 	tokens := float64(p.Tokens) * (2*float64(p.In) + float64(p.heads())*float64(p.Out))
 	return float64(p.DType.Size())*(tokens+p.weights()) + float64(p.GradDType().Size())*p.weights()
 }
 
-// XShape, W1Shape, W2Shape, YShape and PreShape are the shapes of tensors and of their
-// gradients; that of Hidden is PreShape.
+// XShape, W1Shape, W2Shape, YShape and PreShape are the shapes of tensors and of their gradients.
+// Hidden has that of Pre.
 func (p Problem) XShape() []int   { return []int{p.Tokens, p.In} }
 func (p Problem) W1Shape() []int  { return p.shape(0, p.In, p.Hidden) }
 func (p Problem) W2Shape() []int  { return p.shape(0, p.Hidden, p.Out) }
 func (p Problem) YShape() []int   { return p.shape(1, p.Tokens, p.Out) }
 func (p Problem) PreShape() []int { return p.shape(1, p.Tokens, p.Hidden) }
 
-// shape returns rows and columns with the heads, if there are, as such an axis.
+// shape returns (rows, columns), with an axis of heads inserted at axis if there are heads.
 func (p Problem) shape(axis, rows, columns int) []int {
 	shape := []int{rows, columns}
 	if p.Heads > 0 {

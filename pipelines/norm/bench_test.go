@@ -13,8 +13,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// candidates are the configurations that BenchmarkConfigs compares, those of them that
-// the problem can take.
+// candidates returns the configurations that BenchmarkConfigs compares: those that are feasible
+// for the problem.
 func candidates(caps *vk.Caps, p Problem, backward bool) (list []Config) {
 	for _, threads := range []int{64, 128, 256, 512} {
 		for _, subgroup := range []bool{true, false} {
@@ -77,7 +77,7 @@ func BenchmarkConfigs(b *testing.B) {
 	}
 }
 
-// A measurement is sets of tensors of one pass.
+// A measurement has the tensors of one pass, several sets of them.
 type measurement struct {
 	d        *vk.Device
 	p        Problem
@@ -122,8 +122,7 @@ func (m *measurement) close() {
 	}
 }
 
-// measure returns the least time of a call, in several batches, and the registers of
-// its kernel.
+// measure returns the least time of a call over several batches, and the registers of its kernel.
 func (m *measurement) measure(b *testing.B, config Config) (ns float64, registers uint64) {
 	ctx := context.Background()
 	c, err := m.d.NewCmd("measure")

@@ -10,33 +10,33 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Backward computes the gradients of Forward. For a loss whose gradients are DY by Y
-// and DSum by Sum, with s what was normalized (X, or Sum if there is a residual), and
-// for each row
+// Backward computes the gradients of Forward. DY is the gradient of a loss by Y, and DSum that by
+// Sum. With s the rows that were normalized (X, or Sum if there is a residual), for each row
 //
 //	z  = (s - mean) * rstd
 //	g  = dy * w
 //	dx = rstd * (g - mean(g) - z * mean(g * z)) + dsum    mean(g) is left out for RMSNorm
 //	dw = sum over rows of dy * z
 //
-// DX is the gradient of X and of Residual. A caller who wants the latter in memory of
-// its own gives DResidual, which is the same once more.
+// DX is the gradient of X and of Residual. Backward writes it to DResidual, too, if that is
+// given.
 //
-// X or Sum, DY, DSum, DX and DResidual are (rows, cols) of p.DType with any row stride and
-// a contiguous last axis; W and DW are (cols) of p.WeightDType, Mean and RStd are (rows),
-// float32, as Forward wrote them, all contiguous. Sums are float32.
+// X or Sum, DY, DSum, DX and DResidual are (rows, cols) of p.DType with any row stride and a
+// contiguous last axis. W and DW are (cols) of p.WeightDType. Mean and RStd are (rows), float32,
+// as Forward wrote them. These four are contiguous. Sums are float32.
 //
-// That the mean is rounded to float32 does not show in rows of float32: the mean of z,
-// which must be 0, is taken off z. Numbers of 16 bits are 2^13 times as far apart, or
-// more, so that z is off by 2^-14 of the distance of neighbours, times rstd, at the most.
+// The mean that Forward wrote is rounded to float32. In float32 rows this does not show: the mean
+// of z must be 0, so its actual value is taken off z. The numbers of 16-bit rows are at least
+// 2^13 times as far apart. Their z is off by at most 2^-14 of the distance of two such numbers,
+// times rstd.
 //
-// It needs Workspace bytes of memory: o.Workspace, or memory of c (vk.Cmd.Scratch). The
-// same call on the same device gives the same bits: each workgroup
-// adds up dw of its rows, and a second kernel adds those sums in order.
+// Each workgroup adds up dw of its rows, and a second kernel adds these sums in order: the same
+// call on the same device gives the same bits. The sums need Workspace bytes of memory:
+// o.Workspace, or memory of c (vk.Cmd.Scratch).
 //
-// Backward records into c and returns; gradients are valid once c has completed, and
-// have memory of their own. It returns an error that wraps vk.ErrUnsupported if the device
-// cannot do it, and an error naming the tensor if one does not fit p.
+// Backward records into c and returns; gradients are valid once c has completed, and have memory
+// of their own. It returns an error that wraps vk.ErrUnsupported if the device cannot do it, and
+// an error naming the tensor if one does not fit p.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -107,8 +107,8 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 // defaultUnits stands for the compute units of a device that does not say how many it has.
 const defaultUnits = 32
 
-// parts returns how many workgroups the backward pass has: as few as give each the
-// same number of rows in turn as the device at its fullest.
+// parts returns how many workgroups the backward pass has. The device at its fullest gives each
+// some number of turns; parts is the fewest workgroups that need no more turns.
 func (c *Config) parts(caps *vk.Caps, p *Problem) int {
 	units := int(caps.ComputeUnits)
 	if units == 0 {

@@ -65,7 +65,7 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, backward(none, y, nil), "norm: dsum is given, but the problem has none")
 }
 
-// TestChoose says how rows are shared on devices that are not here.
+// TestChoose checks how rows are shared on devices that are not here.
 func TestChoose(t *testing.T) {
 	h200 := vk.Caps{
 		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, SubgroupOps: vk.SubgroupBasic | vk.SubgroupArithmetic, ComputeFullSubgroups: true,

@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// What would run, and what a tuner measures beside it.
+// A plan says what would run. Candidates and Variants return what a tuner measures beside it.
 func ExampleChoose() {
 	caps := &vk.Caps{ // plain Vulkan 1.2
 		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,

@@ -72,7 +72,7 @@ func newCase(p norm.Problem, kind input, layout guard.Layout) normCase {
 
 func (c *normCase) name() string { return fmt.Sprintf("%v/layout=%d", c.p, c.layout) }
 
-// forward is the call as a case of the suite.
+// forward returns the forward pass as a case of package guard.
 func (c *normCase) forward() guard.Case {
 	p, want := c.p, ref.Forward(c.in, c.p)
 	b := ref.Bounds(want, ref.PlainForward(c.in, p), p)
@@ -94,7 +94,7 @@ func (c *normCase) forward() guard.Case {
 	return k
 }
 
-// backward is that of the backward pass.
+// backward returns the backward pass.
 func (c *normCase) backward() guard.Case {
 	p, out := c.p, ref.Forward(c.in, c.p)
 	want := ref.Backward(out.Sum, c.in.W, c.up, p)
@@ -154,9 +154,9 @@ func (c *normCase) checkForward(t *testing.T, d *vk.Device, k guard.Case, opt no
 	t.Log(c.name(), report)
 }
 
-// problems are what the suite varies: sizes of 1, odd sizes, sizes that straddle what
-// a subgroup of 8 or 32 and a workgroup keep in registers, more rows than one
-// workgroup has, every format, both formulas, a residual.
+// problems returns what the suite varies: every format, both formulas, a residual, sizes of 1 and
+// odd sizes, more rows than one workgroup has, and sizes on both sides of what a subgroup of 8 or
+// 32 and a workgroup keep in registers.
 func problems() []norm.Problem {
 	var list []norm.Problem
 	for i, size := range [][2]int{{1, 1}, {1, 7}, {3, 1}, {5, 8}, {2, 255}, {9, 256}, {4, 257}, {7, 512}, {2, 1365}, {3, 4096}, {1, 8200}, {300, 33}, {1000, 64}} {
@@ -198,8 +198,8 @@ func TestHardRows(t *testing.T) {
 	}
 }
 
-// configs are ways to share rows, also those that Choose takes for other sizes only. Not
-// every one is feasible on every device, for rows of every length.
+// configs returns ways to share rows, also those that Choose takes for other sizes only. Not
+// every device can run each of them for rows of every length.
 func configs(size int) []norm.Config {
 	return []norm.Config{
 		{Threads: size, SubgroupTeam: true, Loads: 1, Rows: 4, Groups: 1},

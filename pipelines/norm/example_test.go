@@ -60,9 +60,9 @@ func tensor(d *vk.Device, name string, shape ...int) vk.Tensor {
 	return t
 }
 
-// The gradients of a loss that is the first element of y. Moving both elements of x alike
-// changes nothing, so those of dx add up to 0; and with two elements y is ±1 whatever their
-// distance, so that they are 0 but for eps.
+// The loss is the first element of y. Moving both elements of x alike changes nothing, so the
+// elements of dx add up to 0. Two elements have a y of ±1 whatever their distance, so both are 0
+// but for eps.
 func ExampleBackward() {
 	d, err := vk.Open(vk.Options{})
 	if err != nil {

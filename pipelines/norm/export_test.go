@@ -5,8 +5,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Most returns how many columns a configuration can take, if that is less than cols: 3
-// less, as a sum of equal elements may be exact, and so would be its part of a power of two.
+// Most returns how many columns a configuration can take, at most cols. It is three less than a
+// multiple of vectors: the sum of a power of two equal elements would be exact.
 func (c *Config) Most(caps *vk.Caps, format dtype.DType, cols int) int {
 	if c.Loads == 0 {
 		return cols

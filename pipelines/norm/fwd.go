@@ -17,24 +17,25 @@ import (
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
 //	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
 //
-// X, Residual, Sum and Y are (rows, cols) of p.DType with any row stride and a
-// contiguous last axis; offsets and strides that are multiples of 16 bytes are fastest.
-// W is (cols) of p.WeightDType, Mean and RStd are (rows), float32, all contiguous.
-// Sums are float32: that of the mean is of differences from the row's first element, that
-// of the variance of differences from the mean. So y and rstd are as right in rows whose mean
-// is large against their deviation as in others, to some roundoffs of float32 of the row's
-// largest y/w. The mean is written as a float32, which in such rows may be off by up to
-// a deviation. The y of float32 rows do not come from it; those of 16-bit rows do, whose
-// neighbouring numbers are 2^13 times as far apart, or more.
+// X, Residual, Sum and Y are (rows, cols) of p.DType with any row stride and a contiguous last
+// axis. Offsets and strides that are multiples of 16 bytes are fastest. W is (cols) of
+// p.WeightDType. Mean and RStd are (rows), float32. These three are contiguous.
 //
-// With p.Residual, Sum is s: the residual stream, which the next call's Residual is.
+// Sums are float32. The mean is computed from differences from the row's first element, the
+// variance from differences from the mean. So y and rstd are exact to some roundoffs of float32,
+// relative to the largest y/w of the row, even where the mean is large against the deviation.
+// Mean is rounded to float32; in such rows it may be off by up to a deviation. In float32 rows y
+// is computed from a more exact mean. In 16-bit rows it is computed from Mean, which is enough:
+// their numbers are at least 2^13 times as far apart.
 //
-// A row of equal elements is exactly 0, in LayerNorm, if eps is 2^-126 or more; a device
-// may take less for 0. One with an infinity or a NaN is NaN.
+// With p.Residual, Sum is s, the residual stream. It is the Residual of the next call.
 //
-// Forward records into c and returns; outputs are valid once c has completed, and have
-// memory of their own. It returns an error that wraps vk.ErrUnsupported if the device cannot
-// do it, and an error naming the tensor if one does not fit p.
+// In LayerNorm a row of equal elements is exactly 0 if eps is 2^-126 or more; a device may take a
+// smaller eps for 0. A row with an infinity or a NaN is NaN.
+//
+// Forward records into c and returns; outputs are valid once c has completed, and have memory of
+// their own. It returns an error that wraps vk.ErrUnsupported if the device cannot do it, and an
+// error naming the tensor if one does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()
@@ -105,8 +106,8 @@ type fwdParams struct {
 	RstdOffset     uint32  `glsl:"rstd_offset"`
 }
 
-// sharedSpec is the part of a specialization that norm_fwd.comp and norm_bwd.comp
-// have in common.
+// sharedSpec holds the specialization constants that norm_fwd.comp and norm_bwd.comp have in
+// common.
 type sharedSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	Team          uint32 `glsl:"TEAM"`
@@ -128,8 +129,7 @@ type fwdSpec struct {
 	Rows   uint32 `glsl:"ROWS"`
 }
 
-// newSharedSpec returns the specialization for rows of these tensors, of which zero
-// ones do not count.
+// newSharedSpec returns the specialization for rows of these tensors; zero tensors are ignored.
 func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows ...vk.Tensor) sharedSpec {
 	vec := vecBytes / p.DType.Size()
 	s := sharedSpec{
@@ -167,15 +167,15 @@ func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any, config Co
 // rowsPerGroup returns how many rows a workgroup has at a time.
 func (c *Config) rowsPerGroup(caps *vk.Caps) int { return c.Threads / c.team(caps) }
 
-// groups returns the workgroups of the forward pass: so many that each has rows once, or
-// as many as the device takes.
+// groups returns the workgroups of the forward pass: enough for all rows in one turn, or as many
+// as the device takes.
 func (c *Config) groups(caps *vk.Caps, p *Problem) uint32 {
 	n := c.rowsPerGroup(caps) * c.Rows
 	return uint32(min((p.Rows+n-1)/n, int(caps.MaxWorkgroupCount[0])))
 }
 
-// or returns t, or for none the tensor that stands for it: a binding must hold
-// something; the kernel does not touch it.
+// or returns t, or instead if t is zero: a binding must hold something, but the kernel does not
+// touch it.
 func or(t, instead vk.Tensor) vk.Tensor {
 	if t.IsZero() {
 		return instead
@@ -183,6 +183,5 @@ func or(t, instead vk.Tensor) vk.Tensor {
 	return t
 }
 
-// stride returns the distance of rows in elements. That of a single row counts for
-// nothing.
+// stride returns the distance of rows in elements. The kernel ignores that of a single row.
 func stride(t vk.Tensor) uint32 { return uint32(t.Strides[0]) }

@@ -16,15 +16,15 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// meanRows are rows that a mean with the error of a float32 sum ruins. Elements are base
-// plus 0, 1 or 2 steps; with no step they are equal.
+// meanRows are rows whose result is wrong if the mean has the error of a float32 sum. Elements
+// are base plus 0, 1 or 2 steps; with no step they are equal.
 var meanRows = []struct {
 	format     dtype.DType
 	base, step float64
 	cols       int
 	eps        float64
 }{
-	// Equal elements: y and dw are 0, whatever eps makes of the least error.
+	// Equal elements: y and dw are 0. The least error would count, since eps is small.
 	{dtype.Float16, 1000, 0, 1000, 1e-5},
 	{dtype.Float16, 1000, 0, 1000, 1e-12},
 	{dtype.Float16, 60000, 0, 7, 1e-5},
@@ -37,17 +37,17 @@ var meanRows = []struct {
 	// A sum of them is more than float32 holds.
 	{dtype.BFloat16, 3e38, 0, 1000, 1e-5},
 	{dtype.Float32, 3e38, 0, 512, 1e-5},
-	// Float32 spaces its numbers at 1e6 as far as these steps, at 1e7 and 1e4 likewise.
+	// Neighbouring float32 at 1e6 are as far apart as these steps. The same holds at 1e7 and 1e4.
 	{dtype.Float32, 1e6, 0.0625, 5000, 1e-5},
 	{dtype.Float32, 1e7, 1, 512, 1e-5},
 	{dtype.Float32, -1e4, 0.001, 512, 1e-5},
-	// The same of 16 bits.
+	// The same in 16 bits.
 	{dtype.Float16, 1000, 0.5, 1000, 1e-5},
 	{dtype.BFloat16, 1e5, 512, 1000, 1e-5},
 }
 
-// TestMean runs meanRows in every way to share rows, and a way to keep the longest in
-// registers: with and without a residual, and in both passes.
+// TestMean runs meanRows in every way to share rows, and in one that keeps the longest of them in
+// registers, with and without a residual, in both passes.
 func TestMean(t *testing.T) {
 	d := vktest.Open(t)
 	list := append(configs(int(d.Caps().SubgroupSize)), norm.Config{Threads: 512, Loads: 4, Rows: 1, Groups: 1})
@@ -65,11 +65,11 @@ func TestMean(t *testing.T) {
 			rng := rand.New(rand.NewPCG(7, uint64(i)))
 			for j := range c.in.X {
 				c.in.X[j] = float64(m.format.Round(float32(m.base + m.step*float64(rng.IntN(3)))))
-				if p.Residual { // of which the sum has the same steps
+				if p.Residual { // the sum has the same steps
 					c.in.Residual[j] = float64(m.format.Round(float32(-m.base / 4)))
 				}
 			}
-			if m.eps < 1e-5 { // rstd is 1e6: smaller dy, for float16 to hold dx
+			if m.eps < 1e-5 { // rstd is 1e6: float16 holds dx only of a smaller dy
 				for j := range c.up.DY {
 					c.up.DY[j] = float64(m.format.Round(float32(c.up.DY[j] * 0x1p-10)))
 				}
@@ -80,7 +80,7 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// TestSavedMean says that the mean which Backward is given is rounded, and no worse.
+// TestSavedMean wants Mean to be the mean rounded to float32, and no worse.
 func TestSavedMean(t *testing.T) {
 	d := vktest.Open(t)
 	c := newCase(norm.Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, guard.Packed)
@@ -96,8 +96,8 @@ func TestSavedMean(t *testing.T) {
 	c.checkForward(t, d, k, norm.Options{})
 }
 
-// TestFarFirst has float32 rows whose first element is a million deviations from the
-// others. Its weight is 0, so that the error of the others counts as what it is.
+// TestFarFirst has float32 rows whose first element is a million deviations from the others. Its
+// weight is 0, so that it does not hide the errors of the others.
 func TestFarFirst(t *testing.T) {
 	d := vktest.Open(t)
 	for _, config := range configs(int(d.Caps().SubgroupSize)) {

@@ -31,25 +31,25 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Tensors are what Forward reads and writes, and Backward reads again.
+// Tensors are what Forward reads and writes. Backward reads them again, but for Residual and Y.
 type Tensors struct {
 	X        vk.Tensor
-	Residual vk.Tensor // exactly if Problem.Residual; Backward does not read it
+	Residual vk.Tensor // exactly if Problem.Residual
 	W        vk.Tensor
-	Y        vk.Tensor // written; Backward does not read it
+	Y        vk.Tensor // written
 	Sum      vk.Tensor // written; exactly if Problem.Residual
 	Mean     vk.Tensor // written; not of RMSNorm
-	RStd     vk.Tensor // written; without it and Mean Forward leaves the statistics out, which Backward needs
+	RStd     vk.Tensor // written; Forward may leave out Mean and RStd, Backward needs them
 }
 
-// Gradients are those of a loss: what Backward is given of it, DY and DSum, and what it
-// writes.
+// Gradients are what Backward reads and writes: DY and DSum, the gradients of a loss by Y and
+// Sum, are read.
 type Gradients struct {
 	DY   vk.Tensor
 	DSum vk.Tensor // exactly if Problem.Residual
 
 	DX        vk.Tensor
-	DResidual vk.Tensor // may be left out: it is DX once more
+	DResidual vk.Tensor // a copy of DX; may be left out
 	DW        vk.Tensor
 }
 
@@ -57,14 +57,14 @@ func unsupported(format string, args ...any) error { return kit.Unsupported("nor
 
 // Options modify a call. The zero value is the default.
 type Options struct {
-	// Config forces how invocations share rows; it must be feasible. It is for
-	// tuning and tests.
+	// Config forces how invocations share rows. It must be feasible, and is for tuning and tests.
 	Config *Config
 	// Tuning is what was measured on the device; its rows come before the package's own rule.
 	// Nil is none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
-	// Workspace is memory for Backward, Workspace bytes of it, whose content is lost. Calls
-	// that share it run one after the other. Nil takes memory of the Cmd.
+	// Workspace is memory for Backward, at least as many bytes as the function Workspace says.
+	// Its content is lost. Calls that share it run one after the other. Nil takes memory of the
+	// Cmd.
 	Workspace *vk.Buffer
 }
 
@@ -74,7 +74,7 @@ type Config struct {
 	SubgroupTeam bool // a subgroup has a row; else the workgroup has
 	Loads        int  // vectors of 16 bytes of each tensor that an invocation keeps in registers; 0: the row is read again
 	Rows         int  // forward: rows that a team has at a time, 1, 2 or 4
-	Ahead        bool // backward: the next row is loaded before a row is computed
+	Ahead        bool // backward: the next row is loaded while a row is computed
 	Groups       int  // backward: workgroups for each compute unit
 	Reload       bool // the weights are loaded for each row, not kept in registers
 }
@@ -99,14 +99,15 @@ func (c Config) String() string {
 }
 
 const (
-	// maxLoads, MAX_LOADS of shaders/lib/norm.glsl, is the most of a row that an invocation keeps, 16 registers of 4 bytes
-	// for each tensor: with the widened elements of one vector, weights and, in the
-	// backward pass, a sum for each column, under 128 registers.
+	// maxLoads is how many vectors of a row an invocation keeps at most, MAX_LOADS of
+	// shaders/lib/norm.glsl. Each tensor takes 16 registers of 4 bytes then. With the weights,
+	// the widened elements of a vector and, in the backward pass, a sum for each column, an
+	// invocation has fewer than 128 registers.
 	maxLoads = 4
-	// threads is the workgroup where a subgroup has a row.
+	// threads are the invocations of a workgroup where a subgroup has a row.
 	threads = 256
-	// leastThreads is that where the workgroup has one: the fewer wait for each other
-	// the better.
+	// leastThreads are those where a workgroup has a row, if they suffice: few invocations wait
+	// less for each other.
 	leastThreads = 64
 )
 
@@ -156,12 +157,12 @@ func (c *Config) Feasible(caps *vk.Caps, p Problem) error {
 	return nil
 }
 
-// sharedBytes is what norm_bwd has in shared memory for each invocation: a vec3, which
-// takes as much as a vec4, and a vec4.
+// sharedBytes is the shared memory of norm_bwd for each invocation: a vec3, which is padded to a
+// vec4, and a vec4.
 const sharedBytes = 32
 
-// fullSubgroups reports whether kernels may ask for full subgroups of
-// caps.SubgroupSize invocations.
+// fullSubgroups reports whether the device can guarantee full subgroups of caps.SubgroupSize
+// invocations.
 func fullSubgroups(caps *vk.Caps) bool {
 	one := caps.MinSubgroupSize == caps.MaxSubgroupSize && caps.MinSubgroupSize == caps.SubgroupSize
 	return caps.ComputeFullSubgroups && (caps.SubgroupSizeControl || one)
@@ -175,8 +176,8 @@ type Plan struct {
 	bytes  int64
 }
 
-// Workspace is how many bytes of memory a call needs: for Backward a float32 for each
-// column and workgroup, else 0.
+// Workspace is how many bytes of memory a call needs: for Backward 4 for each column and
+// workgroup, else 0.
 func (p Plan) Workspace() int64 { return p.bytes }
 
 // Kernels lists the modules that run, in order.

@@ -7,19 +7,19 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A Problem holds the sizes and formats of a call, and which formula it is.
+// A Problem holds the sizes, formats and options of a call.
 type Problem struct {
 	Rows, Cols int
 	// RMS leaves out the mean: RMSNorm, not LayerNorm.
 	RMS bool
-	// Eps is added to the variance of a row; it is not negative. A row whose elements
-	// are all equal is 0 after LayerNorm if it is positive, and NaN if it is 0.
+	// Eps is added to the variance of a row; it is not negative. In LayerNorm a row of equal
+	// elements is 0 if Eps is positive, and NaN if it is 0.
 	Eps float64
-	// DType is the format of everything but the weight and the statistics.
+	// DType is the format of all tensors but the weight and the statistics.
 	DType dtype.DType
 	// WeightDType is that of the weight and its gradient: Float32 or DType.
 	WeightDType dtype.DType
-	// Residual adds a second tensor to x first.
+	// Residual adds a second tensor to x before the normalization.
 	Residual bool
 }
 
@@ -65,8 +65,8 @@ func (p Problem) Bytes() float64 {
 	return tensors*n + float64(p.Cols*p.WeightDType.Size()) + p.statBytes()
 }
 
-// BackwardBytes returns that of the backward pass: dy, what was normalized, weight and
-// statistics read, dx and the weight's gradient written; and with a residual dsum read.
+// BackwardBytes returns that of the backward pass: dy, the normalized rows, weight and statistics
+// are read, dx and the gradient of the weight written. With a residual, dsum is read, too.
 func (p Problem) BackwardBytes() float64 {
 	n := float64(p.Rows) * float64(p.Cols) * float64(p.DType.Size())
 	tensors := 3.0

@@ -10,17 +10,17 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// The tables of the passes have a rule instead of rows: what suits a row follows from its length
-// and from the device.
+// The tables of the passes have a rule instead of rows: the best configuration follows from the
+// length of a row and from the device.
 var (
 	fwdTable = newTable(kit.Forward, "norm_fwd")
 	bwdTable = newTable(kit.Backward, "norm_bwd", "sum_rows")
 )
 
-// onlyPath is the path that norm has.
+// onlyPath is the name of norm's single path.
 const onlyPath = "auto"
 
-// manyRows fill any device.
+// manyRows are enough for any device.
 const manyRows = 1 << 16
 
 func newTable(pass kit.Pass, kernels ...string) *kit.Table[Problem, Config, anyShape] {
@@ -30,7 +30,7 @@ func newTable(pass kit.Pass, kernels ...string) *kit.Table[Problem, Config, anyS
 		Path:     func(*Config) string { return onlyPath },
 		Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
 		Likeness: func(p *Problem) kit.Likeness {
-			kind := *p // a row's length is no size here: most of what is best follows from it
+			kind := *p // the length of a row decides: rows of other lengths are not alike
 			kind.Rows, kind.Eps = 0, 0
 			return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Rows), Enough: manyRows}}}
 		},
@@ -39,14 +39,14 @@ func newTable(pass kit.Pass, kernels ...string) *kit.Table[Problem, Config, anyS
 	})
 }
 
-// anyShape is that of rows, of which there are none.
+// anyShape is the shape of rows of a table without rows.
 type anyShape struct{}
 
 // Has implements kit.Shape.
 func (anyShape) Has(*Problem) bool { return true }
 
 // rule returns how rows are shared: in the registers of a subgroup if they fit, else in those of
-// the smallest workgroup, else from memory.
+// the smallest workgroup that holds them, else from memory.
 func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 	n := vecs(p)
 	size := int(caps.SubgroupSize)
@@ -71,8 +71,9 @@ func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 }
 
 // Candidates returns configurations of a pass that are worth measuring for p on a device, all
-// feasible: what Choose takes first, then other workgroups, of which a subgroup or all have a row,
-// kept in registers or read again. Variants has the rest. The error is that of Choose.
+// feasible. The first is what Choose takes. The others have workgroups of other sizes, rows for a
+// subgroup or for a workgroup, and rows kept in registers or read again. Variants returns more.
+// The error is that of Choose.
 func Candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
 	start, _, err := choose(caps, p, pass, Options{})
 	if err != nil {
@@ -99,9 +100,9 @@ func Candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
 	return all, nil
 }
 
-// Variants returns the feasible configurations that are like c, but for one of the choices that
-// Candidates leaves as they are: whether weights stay in registers, and in the backward pass
-// whether the next row is on its way, and how many workgroups there are.
+// Variants returns the feasible configurations that differ from c in one choice that Candidates
+// does not vary: whether weights stay in registers and, in the backward pass, whether the next
+// row is loaded ahead and how many workgroups there are.
 func Variants(caps *vk.Caps, p Problem, pass kit.Pass, c Config) []Config {
 	all := []Config{c}
 	v := c

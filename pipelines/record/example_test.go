@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// The steps of the package's table: b and d, which are large, share memory, as the plan
-// says before there is a device.
+// The steps are those of the package's table. B and d are large and share memory. The plan says
+// so without a device.
 func Example() {
 	kernel := func(*vk.Cmd) error { return nil } // what records it
 	p := record.New("block")

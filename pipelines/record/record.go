@@ -10,12 +10,12 @@
 //	silu     c      d           █     █  █      b and d may lie at one place, if they are large
 //	sum      a, d   a           █        █
 //
-// Plan finds the places, largest tensors first, and says how much memory that takes and who holds
-// it, before anything is allocated. Allocate takes the memory, and Record records the steps into a
-// vk.Cmd, which is then submitted again and again.
+// Plan finds a place for each tensor. It says how much memory they take, and which of them hold
+// it, before anything is allocated. Allocate takes the memory. Record records the steps into a
+// vk.Cmd, to be submitted again and again.
 //
-// Tensors that outlive a submission, such as weights, belong to the caller, and the program
-// does not know them.
+// Tensors that outlive a submission, such as weights, belong to the caller. The program does not
+// know them.
 package record
 
 import (
@@ -56,13 +56,13 @@ type Tensor struct {
 	view        vk.Tensor
 }
 
-// New returns a program without steps; its name is that of its memory.
+// New returns a program without steps. Its memory has the same name.
 func New(name string) *Program { return &Program{name: name} }
 
 // unused is the first step of a tensor that no step has met.
 const unused = -2
 
-// Tensor returns a contiguous tensor. The first step that meets it writes it.
+// Tensor returns a contiguous tensor. Its first step must write it.
 func (p *Program) Tensor(name string, t dtype.DType, shape ...int) *Tensor {
 	x := &Tensor{name: name, dtype: t, shape: shape, bytes: int64(t.Size()), first: unused}
 	for _, n := range shape {
@@ -72,22 +72,22 @@ func (p *Program) Tensor(name string, t dtype.DType, shape ...int) *Tensor {
 	return x
 }
 
-// Input returns a tensor that the caller writes before each submission; nothing else lies
-// there at any time.
+// Input returns a tensor that the caller writes before each submission. It shares memory with no
+// other.
 func (p *Program) Input(name string, t dtype.DType, shape ...int) *Tensor {
 	x := p.Tensor(name, t, shape...)
 	x.first, x.last, x.writes = -1, -1, 1
 	return p.Output(x)
 }
 
-// Output keeps t from its first step to the end, and returns it: the caller reads it after a
-// submission.
+// Output keeps t until the end of the program, so that the caller can read it after a submission.
+// It returns t.
 func (p *Program) Output(t *Tensor) *Tensor {
 	t.last = 1 << 30
 	return t
 }
 
-// Scratch returns memory of so many bytes for one step, or nil for none.
+// Scratch returns memory for one step, or nil for 0 bytes.
 func (p *Program) Scratch(name string, bytes int64) *Tensor {
 	if bytes == 0 {
 		return nil
@@ -95,9 +95,9 @@ func (p *Program) Scratch(name string, bytes int64) *Tensor {
 	return p.Tensor(name, dtype.Float32, int((bytes+3)/4))
 }
 
-// Step appends a step. Both lists may have nils, which count as nothing; a tensor that is updated
-// is in both, and scratch memory among the writes. A tensor that no step before this one writes
-// cannot be read: Plan returns that.
+// Step appends a step. F records it. Nil tensors in the lists are ignored. A tensor that is
+// updated is in both lists, scratch memory among the writes. Reading a tensor that no earlier
+// step writes is an error, which Plan returns.
 func (p *Program) Step(name string, reads, writes []*Tensor, f func(c *vk.Cmd) error) {
 	n := len(p.steps)
 	p.steps = append(p.steps, step{name, f})
@@ -127,7 +127,7 @@ func (p *Program) Step(name string, reads, writes []*Tensor, f func(c *vk.Cmd) e
 // Steps returns the number of steps.
 func (p *Program) Steps() int { return len(p.steps) }
 
-// check returns an error if a tensor is read before it is written, never met, or empty.
+// check returns an error if a tensor is read before it is written, in no step, or empty.
 func (p *Program) check() error {
 	if p.err != nil {
 		return p.err
@@ -173,9 +173,9 @@ func (p *Program) Allocate(d *vk.Device) (err error) {
 	return nil
 }
 
-// Record records all steps into c, and what does not depend on each other side by side
-// (vk.Cmd.Reorder). If before is not nil, it is called before each step, with the step's name, and
-// the kernels keep the order of the steps.
+// Record records all steps into c. Steps that do not depend on each other run side by side
+// (vk.Cmd.Reorder). If before is not nil, it is called with the name of each step before that
+// step, and the kernels keep the order of the steps.
 func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
 	defer c.Keep(&err)
 	if p.buffers == nil {
@@ -210,7 +210,7 @@ func (p *Program) Close() {
 	}
 }
 
-// View returns the tensor in its memory, after Allocate; the zero Tensor for nil.
+// View returns the tensor in its memory, after Allocate. It is zero for nil.
 func (t *Tensor) View() vk.Tensor {
 	if t == nil {
 		return vk.Tensor{}
@@ -220,7 +220,7 @@ func (t *Tensor) View() vk.Tensor {
 	return v
 }
 
-// Buffer returns the memory of t, after Allocate; nil for nil.
+// Buffer returns the memory of t, after Allocate. It is nil for nil.
 func (t *Tensor) Buffer() *vk.Buffer {
 	if t == nil {
 		return nil
@@ -228,5 +228,5 @@ func (t *Tensor) Buffer() *vk.Buffer {
 	return t.view.Buffer
 }
 
-// Name returns the name.
+// Name returns the name of t.
 func (t *Tensor) Name() string { return t.name }

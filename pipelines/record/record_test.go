@@ -16,8 +16,8 @@ import (
 
 func nothing(*vk.Cmd) error { return nil }
 
-// TestPlan draws programs, and wants of each plan that tensors that are needed at once lie
-// apart, inside their chunk and aligned, and that it takes little more than it must.
+// TestPlan draws programs. Tensors that are needed at once must lie apart, each inside a chunk
+// and aligned, and the memory must be little more than the least possible.
 func TestPlan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var bytes, live int64
@@ -61,7 +61,7 @@ func TestPlan(t *testing.T) {
 	require.Less(t, float64(bytes), 1.5*float64(live))
 }
 
-// TestMemory: the peak, where it is and who holds it.
+// TestMemory wants the peak, its step and its holders.
 func TestMemory(t *testing.T) {
 	p := New("test")
 	a := p.Input("a", dtype.Float32, 100)
@@ -77,7 +77,7 @@ func TestMemory(t *testing.T) {
 	require.NotEqual(t, b.offset, d.offset, "what writes d would wait for what reads b")
 	require.Equal(t, "10.8 kB, the most at two: b 4.0 kB, c 2.0 kB, a 0.4 kB", m.String())
 
-	// Steps later they share memory, and large ones at once.
+	// Small tensors share memory some steps later, large ones at once.
 	for between, bytes := range map[int]int{apartSteps: 1 << 10, 0: apartBytes + 4} {
 		p = New("test")
 		b, d = p.Tensor("b", dtype.Float32, bytes/4), p.Tensor("d", dtype.Float32, bytes/4)
@@ -114,7 +114,7 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, p.Allocate(nil), "record: Allocate comes after Plan")
 }
 
-// TestRecord runs a chain of copies whose tensors share memory, from a and from b in turns, and
+// TestRecord runs a chain of copies whose tensors share memory, from a and from b by turns, and
 // submits it twice.
 func TestRecord(t *testing.T) {
 	d := vktest.Open(t)
