@@ -88,8 +88,8 @@ const maxAxes = 64
 // one and match field names in any case.
 type headerParser struct{ dec *json.Decoder }
 
-// object reads an object and calls member with each key, the value being the
-// next thing to read. No key may occur twice.
+// object reads an object. It calls member with each key, and member reads the value. No key may
+// occur twice.
 func (p *headerParser) object(member func(key string) error) error {
 	tok, err := p.dec.Token()
 	if err != nil {

@@ -135,8 +135,8 @@ func (f *File) Close() error {
 	return c.Close()
 }
 
-// readFull fills p from r at offset. The end of the file before that means
-// that it shrank after its size was taken.
+// readFull fills p from r at offset. If the file ends before that, it shrank after its size was
+// taken.
 func readFull(r io.ReaderAt, p []byte, offset int64) error {
 	n, err := r.ReadAt(p, offset)
 	if n == len(p) {

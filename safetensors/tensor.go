@@ -27,8 +27,7 @@ var dtypeBits = map[DType]uint64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }
 
-// Bits returns the bits of one element, 0 for a format that the specification
-// does not know.
+// Bits returns the bits of one element, 0 for a format that the specification lacks.
 func (t DType) Bits() int { return int(dtypeBits[t]) }
 
 // A Tensor describes one tensor of a file.
@@ -40,7 +39,8 @@ type Tensor struct {
 	begin, end int64 // its bytes, counted from the start of the data
 }
 
-// Bytes returns the size of the data that DType and Shape ask for, 0 where they are not valid.
+// Bytes returns the size of the data, which follows from DType and Shape; 0 where they are not
+// valid.
 func (t Tensor) Bytes() int64 {
 	n, err := byteSize(t.DType, t.Shape)
 	if err != nil {

@@ -29,12 +29,12 @@ type Writer struct {
 	order    []Tensor
 }
 
-// Create starts a file with the given tensors, of which only Name, DType and
-// Shape count. In the file, larger elements come first and then names in
-// order, so that every tensor is aligned to its element.
+// Create starts a file with the given tensors. It uses their Name, DType and Shape only. In the
+// file, larger elements come first, then names in order, so that every tensor is aligned to its
+// element.
 //
-// The caller writes each tensor's data through Tensor, then calls Commit, and
-// calls Close in any case.
+// The caller writes the data of each tensor through Tensor, calls Commit, and calls Close in any
+// case.
 func Create(path string, tensors []Tensor, metadata map[string]string) (_ *Writer, err error) {
 	defer func() {
 		if err != nil {
@@ -63,7 +63,7 @@ func Create(path string, tensors []Tensor, metadata map[string]string) (_ *Write
 	return w, nil
 }
 
-// CanCreate returns the error that Create has for a path, and leaves nothing there.
+// CanCreate returns the error that Create would return for a path, and leaves no file.
 func CanCreate(path string) error {
 	w, err := Create(path, nil, nil)
 	if err != nil {
@@ -161,8 +161,8 @@ func encodeHeader(order []Tensor, metadata map[string]string) ([]byte, error) {
 	return header, nil
 }
 
-// Tensor returns where the data of that tensor is written, from its first
-// byte on. The tensors may be written in any order.
+// Tensor returns a writer for the data of the tensor of that name, from its first byte on.
+// Tensors may be written in any order.
 func (w *Writer) Tensor(name string) (io.Writer, error) {
 	s, ok := w.sections[name]
 	if !ok {
@@ -171,8 +171,8 @@ func (w *Writer) Tensor(name string) (io.Writer, error) {
 	return s, nil
 }
 
-// Commit makes the file appear under its name. It fails, and leaves what was
-// there before, if the data of some tensor is not complete.
+// Commit makes the file appear under its name. If the data of a tensor is not complete it fails,
+// and the old file stays.
 func (w *Writer) Commit() (err error) {
 	defer w.Close()
 	defer func() {

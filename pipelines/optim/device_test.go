@@ -19,7 +19,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// modelCase is a step of several tensors of different sizes.
+// A modelCase is a step of several tensors of different sizes.
 type modelCase struct {
 	name         string
 	sizes        []int
@@ -34,8 +34,8 @@ const lr = 1e-2
 // round returns x in a format.
 func round(t dtype.DType, x float64) float64 { return float64(t.Round(float32(x))) }
 
-// build returns the case for the suite, the optimizer's view of its tensors, and what
-// the norm of the gradients is.
+// build returns the case for package guard, the parameters made of its tensors, and the norm of
+// the gradients.
 func (m *modelCase) build() (c guard.Case, params func(x map[string]vk.Tensor) []optim.Param, norm float64) {
 	rng := rand.New(rand.NewPCG(7, uint64(len(m.sizes))))
 	draw := func(n int, f func() float64, t dtype.DType) []float64 {
@@ -90,8 +90,8 @@ func (m *modelCase) build() (c guard.Case, params func(x map[string]vk.Tensor) [
 	}, norm
 }
 
-// TestSuite makes a step of tensors of 1 element to several pieces, with gradients and
-// copies of every format, the first and a later one, with clipping and without.
+// TestSuite makes a step of tensors of one element to several pieces: with gradients and copies
+// of every format, the first step and a later one, with clipping and without.
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
@@ -147,7 +147,7 @@ func count(t *testing.T, x vk.Tensor) int32 {
 	return int32(binary.LittleEndian.Uint32(got[:]))
 }
 
-// arena returns parameters of these sizes whose tensors lie in one buffer for each kind.
+// arena returns parameters of these sizes. Their tensors lie in one buffer of each kind.
 func arena(t *testing.T, d *vk.Device, sizes ...int) (params []optim.Param, whole map[string]vk.Tensor) {
 	total := 0
 	for _, n := range sizes {
@@ -174,9 +174,9 @@ func arena(t *testing.T, d *vk.Device, sizes ...int) (params []optim.Param, whol
 	return params, whole
 }
 
-// TestTraining submits one recorded step again and again: it counts, follows a
-// changed learning rate, skips a step with a gradient that is not finite and goes on
-// after it, all in one launch for tensors of one buffer.
+// TestTraining submits one recorded step again and again. It counts, follows a changed learning
+// rate, skips a step with a gradient that is not finite, and goes on after it. Tensors of one
+// buffer are one launch.
 func TestTraining(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
@@ -224,7 +224,7 @@ func TestTraining(t *testing.T) {
 	}
 }
 
-// TestNaN: without clipping a NaN stays where it is.
+// TestNaN wants a NaN to stay in its element without clipping.
 func TestNaN(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()

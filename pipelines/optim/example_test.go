@@ -16,14 +16,14 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-// A model is what the examples train: two weights, whose gradients stay as they are.
+// A model is what the examples train: two weights with constant gradients.
 type model struct {
 	d     *vk.Device
 	w     optim.Tensors
 	adamw *optim.AdamW
 }
 
-// newModel returns the weights 1 and 2 with an optimizer of them.
+// newModel returns a model with the weights 1 and 2, and its optimizer.
 func newModel(p optim.Problem, grad ...float32) *model {
 	d, err := vk.Open(vk.Options{})
 	if err != nil {
@@ -92,9 +92,8 @@ func word(t vk.Tensor) uint32 {
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// The first step moves every parameter by the learning rate against the sign of its
-// gradient, whatever that is, and takes off the weight decay. The recorded step is
-// submitted twice.
+// The first step moves every parameter by the learning rate against the sign of its gradient,
+// whatever its size, and takes off the weight decay. The recorded step is submitted twice.
 func ExampleNew() {
 	d, err := vk.Open(vk.Options{})
 	if err != nil {
@@ -150,7 +149,7 @@ func ExampleNew() {
 	// [0.798 2.196]
 }
 
-// Gradients are clipped by their norm, and a step with one that is not finite is skipped.
+// Gradients are clipped by their norm. A step with a gradient that is not finite is skipped.
 func ExampleAdamW_Step() {
 	p := optim.Default()
 	p.MaxNorm = 1
@@ -168,8 +167,8 @@ func ExampleAdamW_Step() {
 	// [0.899 1.898] steps 1, skipped 1
 }
 
-// A training that goes on has the number of steps so far, with which moments are corrected:
-// those of later steps say less of one gradient.
+// A training that goes on sets the number of steps so far, since AdamW corrects the moments by
+// it.
 func ExampleAdamW_SetStep() {
 	m := newModel(optim.Default(), 1, -1)
 	defer m.close()
@@ -181,7 +180,7 @@ func ExampleAdamW_SetStep() {
 	// Output: [0.951 2.046] after step 10
 }
 
-// The learning rate is on the device, where steps read it.
+// Steps read the learning rate from the device.
 func ExampleAdamW_SetLR() {
 	m := newModel(optim.Default(), 1, -1)
 	defer m.close()
@@ -193,7 +192,7 @@ func ExampleAdamW_SetLR() {
 	// Output: [0.495 2.490] 0.5
 }
 
-// The parameter of the examples has a buffer for each of its tensors: one set of them.
+// Each tensor of the parameter has a buffer of its own: one set of buffers, one launch.
 func ExampleAdamW_Launches() {
 	m := newModel(optim.Default(), 1, -1)
 	defer m.close()

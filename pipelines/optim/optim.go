@@ -1,5 +1,5 @@
-// Package optim updates the parameters of a model on the device: AdamW over any number
-// of tensors, with the gradients clipped by their global norm.
+// Package optim updates the parameters of a model on the device: AdamW over any number of
+// tensors, with the gradients clipped by their global norm.
 //
 //	norm  = sqrt(sum of grad² over all tensors)
 //	g     = grad * min(1, MaxNorm / norm)
@@ -8,21 +8,23 @@
 //	param = param * (1 - lr * WeightDecay) - lr * (m / (1 - Beta1^t)) / (sqrt(v / (1 - Beta2^t)) + Eps)
 //	copy  = param, rounded
 //
-// One launch updates all tensors that lie in the same buffers; a table of pieces on the
-// device says where each of them is. So a step is one launch if parameters, gradients and
-// moments have a buffer each, and one for every tensor if every tensor has buffers of its
-// own. A launch of a single workgroup counts the step, and clipping adds a pass over the
-// gradients before it:
+// One launch updates all tensors that lie in the same buffers. A table on the device has the
+// place of each piece of 4096 elements. So a step is one launch if parameters, gradients and
+// moments have a buffer each, and one for each tensor if each has buffers of its own. A launch of
+// one workgroup counts the step. Clipping adds a pass over the gradients before it:
 //
 //	kernel         launches       reads                     writes
 //	adamw_norm     as adamw       grad                      a sum of squares for each piece
 //	adamw_prepare  1              the sums, the step count   norm, scale, the step count, corrections
 //	adamw          1 or more      grad, param, m, v         param, m, v, copy
 //
-// The step count, the learning rate and the norm are on the device: a recorded step may
-// be submitted again and again, also within one Cmd.
+// The step count, the learning rate and the norm are on the device. So a recorded step may be
+// submitted again and again, also within one Cmd.
 //
 // The same gradients give the same bits.
+//
+// The algorithm is Algorithm 2 of Loshchilov and Hutter, Decoupled Weight Decay Regularization
+// (arXiv:1711.05101), with the weight decay multiplied by lr as in PyTorch.
 package optim
 
 import (
@@ -36,13 +38,13 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Tensors are those of a parameter. All have one shape and are contiguous; positions that are
+// Tensors are the tensors of a parameter. All have one shape and are contiguous. Offsets that are
 // multiples of 4 elements are fastest.
 type Tensors struct {
 	Param, M, V vk.Tensor // float32: the master weights and their moments
 	Grad        vk.Tensor // float32, float16 or bfloat16
-	// Copy may be left out. It gets Param rounded to its format, float16 or bfloat16: the
-	// weights that the next forward pass reads. A Grad of 16 bits has the same format.
+	// Copy may be left out. The step writes Param to it, rounded to its format, float16 or
+	// bfloat16, for the next forward pass. A Grad of 16 bits has the same format.
 	Copy vk.Tensor
 }
 
@@ -50,13 +52,13 @@ type Tensors struct {
 type Param struct {
 	Name string // for errors
 	Tensors
-	// NoDecay leaves the weight decay out, as is usual for the weights of norms.
+	// NoDecay leaves out the weight decay, as is usual for the weights of norms.
 	NoDecay bool
 }
 
-// AdamW is the optimizer of a list of parameters. It owns little memory: 36 bytes for
-// each piece of 4096 elements, and for 64 pieces at least for each set of buffers that they
-// lie in. Its methods are for one goroutine at a time.
+// AdamW is the optimizer of a list of parameters. It owns 36 bytes for each piece of 4096
+// elements, for at least 64 pieces of each set of buffers that parameters lie in. Its methods are
+// for one goroutine at a time.
 type AdamW struct {
 	d        *vk.Device
 	p        Problem
@@ -67,7 +69,7 @@ type AdamW struct {
 	state    *vk.Buffer
 }
 
-// The state, as in shaders/lib/adamw.glsl: the positions of words.
+// Offsets in the state, in words, as in shaders/lib/adamw.glsl.
 const (
 	stateStep = iota
 	stateLR
@@ -76,13 +78,14 @@ const (
 	stateBytes = 32
 )
 
-// New returns an optimizer whose step count and learning rate are 0: SetLR comes
-// before the first step, SetStep before one that continues a training. Parameters keep
-// their tensors; the optimizer keeps none of them open. Close it after the last step.
+// New returns an optimizer whose step count and learning rate are 0. The caller sets the learning
+// rate before the first step (SetLR), and the step count before one that continues a training
+// (SetStep). Parameters keep their tensors; the optimizer keeps none of them open. Close it after
+// the last step.
 //
-// It returns an error that names the tensor that does not fit, is in memory that
-// another one writes, or is larger than kernels count; and one that wraps
-// vk.ErrUnsupported if the device cannot do it.
+// It returns an error naming the tensor if one does not fit, shares memory with one that is
+// written, or has more elements than kernels count. It returns an error that wraps
+// vk.ErrUnsupported if the device lacks what kernels need.
 func New(ctx context.Context, d *vk.Device, params []Param, p Problem) (_ *AdamW, err error) {
 	if err := Supports(d.Caps(), p); err != nil {
 		return nil, err
@@ -126,10 +129,10 @@ func New(ctx context.Context, d *vk.Device, params []Param, p Problem) (_ *AdamW
 // A Plan says what runs on a device. It is a kit.Plan.
 type Plan struct{ clip bool }
 
-// String names the choices in a few words: there are none.
+// String names the choices in a few words. There are none.
 func (p Plan) String() string { return "adamw" }
 
-// Workspace is 0: the optimizer owns what memory a step needs.
+// Workspace is 0: the optimizer owns the memory of a step.
 func (p Plan) Workspace() int64 { return 0 }
 
 // Kernels lists the modules that run, in order.
@@ -155,7 +158,7 @@ func Choose(caps *vk.Caps, p Problem) (Plan, error) {
 	return plan, nil
 }
 
-// Supports returns nil if the device can do it, and otherwise why not: an error of
+// Supports returns nil if the device can compute a step, and otherwise why not: an error of
 // Problem.Validate, or one that wraps vk.ErrUnsupported.
 func Supports(caps *vk.Caps, p Problem) error {
 	_, err := Choose(caps, p)
@@ -178,14 +181,14 @@ func (a *AdamW) view(word int, t dtype.DType) vk.Tensor {
 	return x
 }
 
-// Count is the tensor of one int32 with the number of steps so far: t above.
+// Count is the tensor of one int32 with the number of steps so far, t in the formula.
 func (a *AdamW) Count() vk.Tensor { return a.view(stateStep, dtype.Int32) }
 
-// LR is the tensor of one float32 with the learning rate, which a Cmd may set, too.
+// LR is the tensor of one float32 with the learning rate. A Cmd may write it, too.
 func (a *AdamW) LR() vk.Tensor { return a.view(stateLR, dtype.Float32) }
 
-// Norm is the tensor of one float32 with the norm of the last step's gradients, before
-// clipping; 0 without it.
+// Norm is the tensor of one float32 with the norm of the last step's gradients before clipping.
+// It is 0 if MaxNorm is.
 func (a *AdamW) Norm() vk.Tensor { return a.view(stateNorm, dtype.Float32) }
 
 // Skipped is the tensor of one int32 with the number of steps that were skipped.
@@ -199,7 +202,7 @@ func (a *AdamW) SetLR(ctx context.Context, lr float64) error {
 	return a.LR().Upload(ctx, []float32{float32(lr)})
 }
 
-// SetStep sets the number of steps that have been made.
+// SetStep sets the number of steps so far, which is less than MaxStep.
 func (a *AdamW) SetStep(ctx context.Context, n int) error {
 	if n < 0 || n >= MaxStep {
 		return fmt.Errorf("optim: step=%d is not in 0..%d", n, MaxStep-1)
@@ -210,6 +213,6 @@ func (a *AdamW) SetStep(ctx context.Context, n int) error {
 // MaxStep is the last step that float32 counts exactly.
 const MaxStep = 1 << 24
 
-// Launches returns how many launches of adamw a step has: the number of different
-// sets of buffers that the parameters lie in.
+// Launches returns how many launches of adamw a step has: the number of sets of buffers that
+// parameters lie in.
 func (a *AdamW) Launches() int { return len(a.launches) }

@@ -9,11 +9,11 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// chunkElements is the size of a piece: 16 for each invocation of a workgroup, so that
-// the table counts for nothing, and the pieces of small tensors for little.
+// chunkElements is the size of a piece: 16 elements for each invocation of a workgroup. The table
+// is small then, and little is lost in the pieces of small tensors.
 const chunkElements = 4096
 
-// chunk is Chunk of shaders/lib/adamw.glsl; its positions are in elements.
+// chunk is Chunk of shaders/lib/adamw.glsl. Its offsets are in elements.
 type chunk struct {
 	Param, Grad, M, V, Copy, Count, Flags, Unused uint32
 }
@@ -25,12 +25,12 @@ const (
 	chunkBytes   = 32
 )
 
-// Launches begin at multiples of launchChunks chunks, whose sums are 256 bytes: those of
-// each launch are a slice on every device. Chunks between have no elements, and sums of 0.
+// launchChunks divides the first chunk of a launch. The sums of that many chunks are 256 bytes,
+// so those of a launch are a slice on every device. Chunks between launches have no elements, and
+// sums of 0.
 const launchChunks = 64
 
-// A launch is one run of the kernels, over pieces whose tensors lie in the same
-// buffers.
+// A launch is one run of the kernels over pieces whose tensors lie in the same buffers.
 type launch struct {
 	launchKey
 	first, count int // chunks
@@ -66,7 +66,7 @@ func keyOf(p *Param) launchKey {
 	return k
 }
 
-// plan cuts the parameters into pieces, those of one launch together.
+// plan divides the parameters into pieces. Those of a launch lie together.
 func plan(params []Param) (launches []launch, table []chunk) {
 	groups := map[launchKey][]*Param{}
 	var order []launchKey
@@ -118,8 +118,8 @@ type extent struct {
 	start, end int64 // bytes
 }
 
-// check returns an error that names the first tensor that does not fit, or shares
-// memory with one that is written.
+// check returns an error that names the first tensor that does not fit, or shares memory with one
+// that is written.
 func check(params []Param) error {
 	if len(params) == 0 {
 		return fmt.Errorf("optim: there are no parameters")
@@ -142,7 +142,7 @@ func check(params []Param) error {
 	slices.SortStableFunc(extents, func(a, b extent) int {
 		return cmp.Or(cmp.Compare(order[a.buffer], order[b.buffer]), cmp.Compare(a.start, b.start))
 	})
-	// The tensor that reaches farthest, written or not, and that among the written ones.
+	// The tensors that reach farthest: of all, and of the written ones.
 	var far, farWritten extent
 	for _, e := range extents {
 		if e.buffer != far.buffer {
@@ -164,7 +164,7 @@ func check(params []Param) error {
 	return nil
 }
 
-// check returns where the tensors lie.
+// check returns the extents of the tensors.
 func (p *Param) check() (list []extent, err error) {
 	for _, t := range []struct {
 		name    string

@@ -5,21 +5,20 @@ import (
 	"math"
 )
 
-// A Problem holds the constants of AdamW. The learning rate is not among them: it changes
+// A Problem holds the constants of AdamW. The learning rate is not among them, since it changes
 // from step to step.
 type Problem struct {
 	Beta1, Beta2 float64 // in [0, 1)
 	Eps          float64 // positive
 	WeightDecay  float64 // not negative
-	// MaxNorm clips gradients: where the norm of all of them is larger they are
-	// multiplied by MaxNorm/norm. 0 is no clipping, and the norm is not computed;
-	// +Inf computes the norm, clips nothing, and skips a step with a gradient that is
-	// not finite, as every positive MaxNorm does.
+	// MaxNorm clips gradients: if their norm is larger, they are multiplied by MaxNorm/norm. With
+	// 0 nothing is clipped, and the norm is not computed. With +Inf the norm is computed and
+	// nothing is clipped. Every MaxNorm but 0 skips a step with a gradient that is not finite.
 	MaxNorm float64
 }
 
-// Default returns the constants that PyTorch has by default: betas 0.9 and 0.999, eps
-// 1e-8, weight decay 0.01, no clipping.
+// Default returns the defaults of PyTorch: betas 0.9 and 0.999, eps 1e-8, weight decay 0.01, no
+// clipping.
 func Default() Problem { return Problem{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01} }
 
 // Validate returns an error that names the first constant that is out of its range.

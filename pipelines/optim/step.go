@@ -9,15 +9,15 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Step records one step of all parameters into c. Parameters that lie in one buffer, with their
-// gradients and moments, are one launch for each format; launches that share a buffer run one
-// after the other.
+// Step records one step of all parameters into c. Parameters whose tensors lie in the same
+// buffers, and whose gradients and copies have the same formats, are one launch. Launches that
+// share a buffer run one after the other.
 //
-// If MaxNorm is positive and the norm of the gradients is infinite or NaN, since one of
-// them is, or since the sum of their squares is beyond float32 (norms from 1.8e19 on),
-// the step is skipped: no tensor changes and the count stays; Skipped counts it. If
-// MaxNorm is 0, nobody looks: a NaN in a gradient becomes one in its parameter and its
-// moments, and nothing else.
+// If MaxNorm is positive, a step is skipped where the norm of the gradients is infinite or NaN.
+// This is so if one of them is, or if the sum of their squares is beyond float32 (norms from
+// 1.8e19 on). Then no tensor changes, the count stays, and Skipped is one more. If MaxNorm is 0,
+// nothing is skipped: a NaN in a gradient makes its parameter and its moments NaN, and nothing
+// else.
 func (a *AdamW) Step(c *vk.Cmd) (err error) {
 	defer c.Keep(&err)
 	clip := a.p.MaxNorm > 0
@@ -78,14 +78,14 @@ type updateSpec struct {
 }
 
 const (
-	// threads is the workgroup of the kernels that go over tensors.
+	// threads are the invocations of a workgroup of adamw_norm and adamw.
 	threads = 256
-	// prepareThreads is that of the one that adds the sums of all pieces: 10,000 for 42
+	// prepareThreads are those of adamw_prepare, which adds the sums of all pieces: 10,000 for 42
 	// million parameters.
 	prepareThreads = 1024
 )
 
-// workgroup returns want, or the largest power of two that the device allows.
+// workgroup returns want, or the largest power of two below it that the device allows.
 func workgroup(caps *vk.Caps, want uint32) uint32 {
 	for want > min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]) {
 		want /= 2
@@ -101,7 +101,7 @@ func kernel[P any](d *vk.Device, name, typ string, spec any) (*vk.Kernel[P], err
 	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
 }
 
-// tensor returns a view of a whole buffer: kernels get positions from the table.
+// tensor returns a view of a whole buffer: kernels take offsets from the table.
 func tensor(b *vk.Buffer) vk.Tensor { return vk.View(b, dtype.Float32, int(b.Bytes()/4)) }
 
 // groups returns the workgroups of a launch.
@@ -121,7 +121,7 @@ func (a *AdamW) recordNorm(c *vk.Cmd) error {
 		if err != nil {
 			return err
 		}
-		sums, err := a.sums.Slice(4*int64(l.first), 4*int64(l.count)) // which launches write side by side
+		sums, err := a.sums.Slice(4*int64(l.first), 4*int64(l.count)) // a slice, so that launches run side by side
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func (b *builder) backward() {
 	b.weightGradient("embed, backward", b.gradient("embed.weight"), of(b.x), dx, c.input(), c.DModel, s.Tokens())
 }
 
-// weightGradient appends dw = xᵀ * dy, (in, out), of so many rows.
+// weightGradient appends dw = xᵀ * dy, (in, out), summed over that many rows.
 func (b *builder) weightGradient(name string, dw, x, dy operand, in, out, rows int) {
 	b.product(name, dw, x, dy, dtype.Float32, gemm.Problem{M: in, N: out, K: rows, TransA: true})
 }
@@ -47,7 +47,8 @@ func (b *builder) lossBackward(dz *record.Tensor) {
 	})
 }
 
-// headsBackward appends the gradients by the outputs of heads, which are kept, and those of the heads.
+// headsBackward appends the gradients by the outputs of heads, which are kept, and those through
+// the heads.
 func (b *builder) headsBackward(dz *record.Tensor) {
 	p := b.mixture()
 	heads, opt := b.perceptrons(p), mlp.Options{Impl: b.o.Products}
@@ -66,8 +67,8 @@ func (b *builder) headsBackward(dz *record.Tensor) {
 	})
 }
 
-// blockBackward appends the backward pass of a block. It is given the gradient of the stream
-// after it, of the block's rows, and returns that of the stream before it, of all tokens.
+// blockBackward appends the backward pass of a block. Dx is the gradient by the stream after it,
+// of the block's rows. It returns the gradient by the stream before it, of all tokens.
 func (b *builder) blockBackward(k *block, dx operand) operand {
 	c, inner := b.c, b.c.inner()
 	k = b.blockAgain(k)
@@ -101,9 +102,9 @@ func (b *builder) perceptronBackward(k *block, dx operand, dy2 *record.Tensor) {
 	})
 }
 
-// streamGradient returns where the gradient of the stream inside a block is written, and that
-// of all tokens that it becomes: itself, but of the last block, which has rows of targets only.
-// With one task those are a part of all.
+// streamGradient returns two views for the gradient by the stream inside a block: rows is
+// written, and all has all tokens. They differ in the last block only, whose rows are targets.
+// With one task rows is a part of all.
 func (b *builder) streamGradient(k *block) (rows, all operand) {
 	name, s := k.name("gradient of norm2.sum"), b.s
 	if !k.last {
@@ -127,8 +128,8 @@ func (b *builder) zero(name string, x operand) {
 	})
 }
 
-// scatter appends the copy of the last block's rows to those of all tokens, where they are not
-// there already.
+// scatter appends the copy of rows of the last block to those of all tokens, unless they lie
+// there.
 func (b *builder) scatter(k *block, rows, all operand) operand {
 	if s := b.s; k.last && s.Batch > 1 {
 		b.copied(k.name("gradient of targets"), all.split(s.Batch).slice(1, s.Context, s.Context+s.Targets), rows.split(s.Batch))
@@ -136,7 +137,7 @@ func (b *builder) scatter(k *block, rows, all operand) operand {
 	return all
 }
 
-// attendBackward appends attention's. dkv is (rows, 2*heads*dim), of k and v.
+// attendBackward appends the backward pass of attention. Dkv is (rows, 2*heads*dim), of k and v.
 func (b *builder) attendBackward(k *block, do *record.Tensor) (dq, dkv *record.Tensor) {
 	s, inner, heads := b.s, b.c.inner(), b.c.Heads
 	dq, dkv = b.tensor(k.name("gradient of q"), k.rows, inner), b.tensor(k.name("gradient of kv"), s.Batch*s.Context, 2*inner)
@@ -153,9 +154,8 @@ func (b *builder) attendBackward(k *block, do *record.Tensor) (dq, dkv *record.T
 	return dq, dkv
 }
 
-// projectBackward appends the gradients of the projections of q, k and v: of their weights, and,
-// which it returns, of what they project. That is a sum: of q for all rows, or for targets, of k
-// and v for context.
+// projectBackward appends the gradients by the weights of q, k and v. It returns the gradient by
+// their input, a sum of two products: of dq for all rows of the block, and of dkv for the context.
 func (b *builder) projectBackward(k *block, dq, dkv *record.Tensor) *record.Tensor {
 	c, s, inner := b.c, b.s, b.c.inner()
 	weight, gradient := b.weight(k.name("qkv.weight")), b.gradient(k.name("qkv.weight"))
@@ -167,7 +167,7 @@ func (b *builder) projectBackward(k *block, dq, dkv *record.Tensor) *record.Tens
 		w := weight.slice(1, column, column+columns)
 		p := gemm.Problem{M: k.rows, N: c.DModel, K: columns, TransB: true, Beta: beta}
 		to := of(dy)
-		if rows < s.Context+s.Targets { // else one product has fewer edges than one of each task
+		if rows < s.Context+s.Targets { // else one product of all tasks has fewer edges
 			p.Batch, p.M = s.Batch, rows
 			to, d, w = to.split(s.Batch).slice(1, first, first+rows), d.split(s.Batch), w.repeated(s.Batch)
 		}

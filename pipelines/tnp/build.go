@@ -11,8 +11,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A builder makes the program of a plan. It needs no device, only what that can do: memory is
-// known before it is taken.
+// A builder makes the program of a plan. It needs the capabilities of a device, not the device:
+// memory is known before it is allocated.
 type builder struct {
 	c     Config
 	s     Shape
@@ -20,16 +20,16 @@ type builder struct {
 	dtype dtype.DType
 	o     PlanOptions
 	caps  *vk.Caps
-	model *Model // by the time of recording
+	model *Model // nil until the program is recorded
 	prog  *record.Program
 	err   error // the first
 
-	// What lives from the forward pass to the end.
+	// These live from the forward pass to the end.
 	x, y, scale       *record.Tensor // inputs; scale is the gradient of the loss
 	loss, logP, heads *record.Tensor // outputs
-	outputs, headsPre *record.Tensor // of heads, if they are kept for the backward pass, or heads
+	outputs, headsPre *record.Tensor // of heads, if the backward pass reads them
 	blocks            []*block
-	last              *block // its output, normalized, is what the heads read
+	last              *block // the heads read its normalized output
 }
 
 // An operand is a view of a tensor of the program, or of the model.
@@ -40,7 +40,7 @@ type operand struct {
 
 func of(t *record.Tensor) operand { return operand{t, t.View} }
 
-// weight and gradient return a parameter, and where its gradient is written.
+// weight returns a parameter; gradient returns where the gradient by it is written.
 func (b *builder) weight(name string) operand {
 	return operand{nil, func() vk.Tensor { return b.model.weight(name) }}
 }
@@ -48,7 +48,7 @@ func (b *builder) gradient(name string) operand {
 	return operand{nil, func() vk.Tensor { return b.model.gradient(name) }}
 }
 
-// then returns a view of the view.
+// then returns f of the view.
 func (o operand) then(f func(t vk.Tensor) vk.Tensor) operand {
 	return operand{o.t, func() vk.Tensor { return f(o.view()) }}
 }
@@ -75,8 +75,8 @@ func (o operand) repeated(n int) operand {
 	})
 }
 
-// heads returns an operand (tasks*rows, heads*dim), of which the columns count, as attention has
-// it: (tasks, heads, rows, dim).
+// heads returns an operand (tasks*rows, heads*dim) in the shape of attention, (tasks, heads,
+// rows, dim).
 func (o operand) heads(tasks, heads int) operand {
 	return o.then(func(t vk.Tensor) vk.Tensor {
 		rows, dim := t.Shape[0]/tasks, t.Shape[1]/heads
@@ -90,7 +90,7 @@ func (b *builder) tensor(name string, shape ...int) *record.Tensor {
 	return b.prog.Tensor(name, b.dtype, shape...)
 }
 
-// float returns one of float32.
+// float returns a tensor of float32.
 func (b *builder) float(name string, shape ...int) *record.Tensor {
 	return b.prog.Tensor(name, dtype.Float32, shape...)
 }
@@ -102,13 +102,15 @@ func (b *builder) fail(step string, err error) {
 	}
 }
 
-// scratch returns the workspace of a step, given what its package says of it.
+// scratch returns the workspace of a step. Bytes and err are what Workspace of a package
+// returned.
 func (b *builder) scratch(step string, bytes int64, err error) *record.Tensor {
 	b.fail(step, err)
 	return b.prog.Scratch("workspace of "+step, bytes)
 }
 
-// step appends a step that reads and writes operands; those of the model count as nothing.
+// step appends a step that reads and writes operands. Those of the model are no tensors of the
+// program.
 func (b *builder) step(name string, reads, writes []operand, scratch *record.Tensor, f func(c *vk.Cmd) error) {
 	tensors := func(list []operand) (t []*record.Tensor) {
 		for _, o := range list {
@@ -119,14 +121,15 @@ func (b *builder) step(name string, reads, writes []operand, scratch *record.Ten
 	b.prog.Step(name, tensors(reads), append(tensors(writes), scratch), f)
 }
 
-// A normed is what LayerNorm leaves: sum, what it normalized, and statistics.
+// A normed is what LayerNorm leaves: the sum that it normalized, the result, and the statistics.
 type normed struct {
 	sum, y     *record.Tensor
 	mean, rstd *record.Tensor
 	rows       int
 }
 
-// problem returns a norm's. WeightDType is float32: masters are read.
+// norm returns the problem of a norm. WeightDType is float32, since norms read the master
+// weights.
 func (b *builder) norm(rows int, residual bool) norm.Problem {
 	return norm.Problem{Rows: rows, Cols: b.c.DModel, Eps: NormEps, DType: b.dtype, WeightDType: dtype.Float32, Residual: residual}
 }
@@ -153,7 +156,7 @@ func (b *builder) normalize(name, weight string, x, branch operand, rows int) no
 	return n
 }
 
-// normalizeBackward appends dx = the gradient through a norm of sum, plus dsum.
+// normalizeBackward appends dx, the gradient through the norm of sum, plus dsum.
 func (b *builder) normalizeBackward(name, weight string, n normed, sum, dy, dsum, dx operand) {
 	residual := dsum.view != nil
 	p, w, dw := b.norm(n.rows, residual), b.weight(weight), b.gradient(weight)
@@ -175,8 +178,8 @@ func (b *builder) normalizeBackward(name, weight string, n normed, sum, dy, dsum
 	})
 }
 
-// rows returns the rows of each task from first to end-1 of an operand of all tokens: a view
-// where they follow one another, else a copy that this appends.
+// rows returns the rows of each task from first to end-1 of an operand of all tokens. It is a
+// view where they follow one another. Else rows appends a copy.
 func (b *builder) rows(name string, x operand, first, end int) operand {
 	if b.s.Batch == 1 {
 		return x.slice(0, first, end)
@@ -186,7 +189,7 @@ func (b *builder) rows(name string, x operand, first, end int) operand {
 	return of(t)
 }
 
-// attended returns the problem of attention, for so many queries of a task.
+// attended returns the problem of attention with that many queries of a task.
 func (b *builder) attended(queries int) attention.Problem {
 	return attention.Problem{Batch: b.s.Batch, NumHeads: b.c.Heads, NumKVHeads: b.c.Heads, SeqQ: queries, SeqKV: b.s.Context, HeadDim: b.c.HeadDim, DType: b.dtype}
 }

@@ -16,13 +16,12 @@ type Config struct {
 	InputDim   int // elements of a token: x, of one or more, then y, then the flag
 }
 
-// Default returns the sizes of the model that training is measured with: 36,400,118
-// parameters.
+// Default returns the sizes of the model that is used to measure training: 36,400,118 parameters.
 func Default() Config {
 	return Config{Layers: 12, Heads: 8, HeadDim: 64, DModel: 512, DFF: 1365, Components: 10, InputDim: 3}
 }
 
-// rowMultiple divides DModel, so that rows of 16-bit formats are whole 16 bytes.
+// rowMultiple divides DModel: rows of 16-bit formats are multiples of 16 bytes.
 const rowMultiple = 8
 
 // Validate returns an error that names the first size that breaks a rule.
@@ -55,7 +54,7 @@ func (c Config) String() string {
 	return fmt.Sprintf("%d layers of %d, %d heads of %d, d_ff %d, %d components", c.Layers, c.DModel, c.Heads, c.HeadDim, c.DFF, c.Components)
 }
 
-// inner returns the elements of all heads of a row.
+// inner returns the elements of all heads in a row.
 func (c Config) inner() int { return c.Heads * c.HeadDim }
 
 // A Shape holds the sizes of a batch of tasks.
@@ -89,14 +88,15 @@ func (s Shape) String() string {
 	return fmt.Sprintf("batch %d of context %d, targets %d", s.Batch, s.Context, s.Targets)
 }
 
-// A Preset is a model and a batch of some name.
+// A Preset is a named model and batch.
 type Preset struct {
 	Name string
 	Config
 	Shape
 }
 
-// Presets lists them: tiny, which a CPU trains, and the three that training is measured with.
+// Presets lists the presets: tiny, which a CPU trains, and the three that training is measured
+// with.
 func Presets() []Preset {
 	return []Preset{
 		{"tiny", Config{Layers: 2, Heads: 2, HeadDim: 16, DModel: 32, DFF: 64, Components: 3, InputDim: 3}, Shape{Batch: 8, Context: 16, Targets: 16}},
@@ -106,7 +106,7 @@ func Presets() []Preset {
 	}
 }
 
-// PresetOf returns the preset of a name.
+// PresetOf returns the preset with that name.
 func PresetOf(name string) (Preset, error) {
 	var names []string
 	for _, p := range Presets() {
@@ -118,9 +118,10 @@ func PresetOf(name string) (Preset, error) {
 	return Preset{}, fmt.Errorf("tnp: shape %q is not one of %s", name, strings.Join(names, ", "))
 }
 
-// StepFLOPs returns the operations of a training step, as they are usually counted: the products
-// of all rows forward and twice that backward, those of attention 3.5 times. What a plan leaves out
-// (K and V of targets, the last block of context) is counted, what it computes again is not.
+// StepFLOPs returns the operations of a training step as they are usually counted: products of
+// all rows forward, twice that backward, and 3.5 times attention's forward pass. It counts what a
+// plan leaves out (K and V of targets, context rows of the last block). It does not count what a
+// plan computes again.
 func (c Config) StepFLOPs(s Shape) float64 {
 	d, inner, ff := float64(c.DModel), float64(c.inner()), float64(c.DFF)
 	tokens, targets := float64(s.Tokens()), float64(s.Batch)*float64(s.Targets)

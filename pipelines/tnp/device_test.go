@@ -18,7 +18,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A trial is a model, weights that are not those of Init, whose norms are 1, and a batch.
+// A trial is a model with a batch. Its weights are not those of Init, whose norms are 1.
 type trial struct {
 	c    tnp.Config
 	s    tnp.Shape
@@ -54,7 +54,7 @@ func wide(x []float32) []float64 {
 	return y
 }
 
-// expected returns what the reference computes, and a plain program in a format.
+// expected returns the results of the reference, and of a plain program in a format.
 func (t *trial) expected(format dtype.DType, scale float64) (exact, plain ref.Outputs) {
 	w, in := map[string][]float64{}, ref.Inputs{X: wide(t.x), Y: wide(t.y)}
 	for name, x := range t.w {
@@ -95,8 +95,9 @@ func worst(got, want []float64) (off, largest float64) {
 	return off, largest
 }
 
-// compare wants results within four times of what a plain program is off by: sums are in
-// another order, of 2^-24 of the largest each, which one that rounds results alone does not see.
+// compare wants results within four times the error of a plain program. That error has a floor:
+// sums in another order are off by 2^-24 of the largest each, and a plain program that rounds
+// only results does not show it.
 func compare(t *testing.T, name string, got []float32, exact, plain []float64) {
 	t.Helper()
 	off, largest := worst(wide(got), exact)
@@ -117,8 +118,8 @@ func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.Pla
 	}
 }
 
-// trials have one block, and more; one task, whose rows are views, and more, whose are copies;
-// sizes that are multiples of 8, and not; and, on a GPU, what fills it.
+// trials returns one block and more; one task, whose rows are views, and more, whose rows are
+// copies; sizes that are multiples of 8 and not; and, on a GPU, a batch that fills it.
 func trials(d *vk.Device) []*trial {
 	list := []*trial{
 		newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 13, Components: 3, InputDim: 4}, tnp.Shape{Batch: 2, Context: 7, Targets: 5}),
@@ -144,7 +145,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestVariants does so in every variant that the device has.
+// TestVariants compares every variant that the device has.
 func TestVariants(t *testing.T) {
 	d := vktest.Open(t)
 	for v := tnp.Unfused; v <= tnp.Fused; v++ {
@@ -162,7 +163,7 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// TestPaths does so on every path that the device has.
+// TestPaths compares every path that the device has.
 func TestPaths(t *testing.T) {
 	d := vktest.Open(t)
 	for _, path := range attention.Impls() {

@@ -14,7 +14,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A model gets its first weights, predicts, and is written where PyTorch can load it.
+// A model gets its first weights, predicts, and is saved as a file that PyTorch can load.
 func ExampleNewModel() {
 	ctx := context.Background()
 	d, err := vk.Open(vk.Options{})
@@ -55,7 +55,8 @@ func ExampleNewModel() {
 	// Output: 1.2
 }
 
-// Weights in a file, with the names of a PyTorch state dict; shapes tell the sizes but the heads.
+// Weights are in a file with the names of a PyTorch state dict. Their shapes tell all sizes but
+// the number of heads.
 func ExampleSave() {
 	dir, err := os.MkdirTemp("", "tnp")
 	if err != nil {
@@ -95,7 +96,7 @@ func ExampleSave() {
 	// true
 }
 
-// The memory of a training step, before anything is allocated.
+// The memory of a training step is known before anything is allocated.
 func ExampleMeasure() {
 	caps := &vk.Caps{ // plain Vulkan 1.2
 		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,

@@ -33,14 +33,14 @@ func Save(path string, w Weights, c Config) error {
 	return out.Commit()
 }
 
-// metadata says what the shapes of tensors do not: how many heads share the rows of qkv.
+// metadata has what the shapes of tensors do not tell: the number of heads.
 func (c Config) metadata() map[string]string {
 	return map[string]string{"heads": fmt.Sprint(c.Heads)}
 }
 
-// Load reads the weights of a file, and finds the sizes of the model in it: heads is that of
-// attention, which shapes do not tell; 0 takes what Save wrote of it. Tensors are F32, F16 or
-// BF16. Tensors that are no parameters are left alone.
+// Load reads the weights of a file, and finds the sizes of the model in their shapes. Heads is
+// the number of heads of attention, which shapes do not tell; 0 takes the number that Save wrote.
+// Tensors are F32, F16 or BF16. Tensors that are no parameters are ignored.
 func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 	c, err := ReadConfig(f, heads)
 	if err != nil {
@@ -57,7 +57,7 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 	return w, c, nil
 }
 
-// ReadConfig finds the sizes of a model in the shapes of a file's tensors; heads is as in Load.
+// ReadConfig finds the sizes of a model in the shapes of a file's tensors. Heads is as in Load.
 func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 	if text := f.Metadata["heads"]; heads == 0 && text != "" {
 		if _, err := fmt.Sscan(text, &heads); err != nil {

@@ -16,26 +16,26 @@ import (
 
 // A block is what the forward pass of a block leaves to its backward pass.
 //
-// The last block is computed for targets only, since nothing reads its context rows but K and V
-// of its own: its queries and its perceptron have batch*targets rows, those of others all tokens.
+// The last block is computed for targets only: nothing reads its context rows but its own K and
+// V. Its queries and its perceptron have batch*targets rows, those of other blocks all tokens.
 type block struct {
 	i       int
 	last    bool
-	again   bool // what is appended is computed once more
+	again   bool // it is appended for the second time
 	queries int  // of a task: context and targets, or targets
 	rows    int  // of all tasks
 
 	x      operand // the residual stream before it, all tokens
 	n1, n2 normed
-	yq, yc operand // what queries, and keys and values, are projections of
+	yq, yc operand // inputs of the projections: of queries, of keys and values
 	q, kv  *record.Tensor
 	o, lse *record.Tensor
-	down   *record.Tensor // what the perceptron adds to the stream
+	down   *record.Tensor // the output of the perceptron
 
 	pre, hidden *record.Tensor // (rows, hiddenStride) of memory, or nil
 }
 
-// name returns that of a step or tensor of the block, or of a parameter.
+// name returns the name of a step or tensor of the block, or of a parameter.
 func (k *block) name(s string) string {
 	if k.again && !strings.HasSuffix(s, ".weight") {
 		s += ", again"
@@ -64,8 +64,8 @@ func (b *builder) forward() {
 	b.lossForward(of(b.last.n1.y))
 }
 
-// blockForward appends a block. It is given the stream in two parts that its norm adds up, of
-// which the second may be missing, and returns that after it in two.
+// blockForward appends a block. Its input is the sum of stream and branch, which its first norm
+// adds up; branch may be missing. Its output is the sum of what it returns.
 func (b *builder) blockForward(k *block, stream, branch operand) (operand, operand) {
 	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), stream, branch, b.s.Tokens())
 	k.x = stream
@@ -77,8 +77,8 @@ func (b *builder) blockForward(k *block, stream, branch operand) (operand, opera
 	return of(k.n2.sum), of(k.down)
 }
 
-// blockAgain appends the part of a block's forward pass that its backward pass needs, and that was
-// not kept, and returns the block with the tensors of that.
+// blockAgain appends the part of a block's forward pass that its backward pass needs and that was
+// not kept. It returns the block with the tensors of that part.
 func (b *builder) blockAgain(kept *block) *block {
 	if b.o.Checkpoint == Off {
 		return kept
@@ -92,8 +92,8 @@ func (b *builder) blockAgain(kept *block) *block {
 	return k
 }
 
-// attendForward appends a block from after its first norm to its second; attention is among it if
-// it is not kept.
+// attendForward appends a block from after its first norm to its second norm, with attention
+// unless that is kept.
 func (b *builder) attendForward(k *block, attention bool) {
 	c, s, inner := b.c, b.s, b.c.inner()
 	y, x := of(k.n1.y), k.x
@@ -114,11 +114,12 @@ func (b *builder) attendForward(k *block, attention bool) {
 	k.n2 = b.normalize(k.name("norm2"), k.name("norm2.weight"), x, of(out), k.rows)
 }
 
-// leastRows is how many rows of context a task has at least for a product of each task to read them
-// where they lie. Workgroups of fewer are too empty, and one product reads a copy.
+// leastRows is the least number of context rows of a task for a product of each task, which reads
+// them without a copy. Products of fewer rows leave workgroups too empty: one product reads a
+// copy of all.
 const leastRows = 32
 
-// projectContext appends K and V. The backward pass needs the context in one piece.
+// projectContext appends K and V. The backward pass needs all context rows in one tensor.
 func (b *builder) projectContext(k *block, y, w operand) {
 	c, s, inner := b.c, b.s, b.c.inner()
 	k.kv = b.tensor(k.name("kv"), s.Batch*s.Context, 2*inner)
@@ -134,7 +135,7 @@ func (b *builder) projectContext(k *block, y, w operand) {
 	b.product(k.name("project kv"), to, from, w, b.dtype, p)
 }
 
-// attention returns tensors of the block's attention.
+// attention returns the tensors of the block's attention.
 func (b *builder) attention(k *block) attention.Tensors {
 	s, heads, inner := b.s, b.c.Heads, b.c.inner()
 	return attention.Tensors{
@@ -154,13 +155,13 @@ func (b *builder) attend(k *block) {
 	})
 }
 
-// mlp returns the problem of the block's perceptron, and the tensors that both passes have.
+// mlp returns the problem of the block's perceptron.
 func (b *builder) mlp(k *block) mlp.Problem {
 	return mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Some(dtype.Float32), Keep: b.keep()}
 }
 
-// keep says what the forward pass keeps of perceptrons. What it does not the backward pass of
-// package mlp computes again, to the same bits.
+// keep says what the forward pass keeps of perceptrons. The backward pass of package mlp computes
+// the rest again, to the same bits.
 func (b *builder) keep() mlp.Keep {
 	if b.pass == Loss || b.o.Checkpoint != Off || b.o.Variant == Fused || 2*b.hiddenBytes(b.c.Layers*b.s.Tokens()) > mostKept {
 		return mlp.KeepNothing
@@ -168,17 +169,17 @@ func (b *builder) keep() mlp.Keep {
 	return mlp.KeepHidden
 }
 
-// mostKept is how many bytes of hidden units of blocks are kept, and as many of heads. Batches that
-// have more of them have attention to compute, beside which a product more does not count:
-// 200,000 points of context have 12 s of that and 0.06 s of perceptrons in a step (H200).
+// mostKept is how many bytes of hidden units are kept at most, of blocks and of heads each. A
+// batch with more has so much attention that one more product does not count: with 200,000 points
+// of context, a step has 12 s of attention and 0.06 s of perceptrons (H200).
 const mostKept = 2 << 30
 
-// hiddenBytes returns the bytes of so many rows of hidden units.
+// hiddenBytes returns the bytes of that many rows of hidden units.
 func (b *builder) hiddenBytes(rows int) int64 {
 	return int64(rows) * int64(b.c.hiddenStride()) * int64(b.dtype.Size())
 }
 
-// mlpTensors returns what both passes read.
+// mlpTensors returns the tensors that both passes read.
 func (b *builder) mlpTensors(k *block) mlp.Tensors {
 	t := mlp.Tensors{X: k.n2.y.View(), W1: b.model.weight(k.name("up.weight")), W2: b.model.weight(k.name("down.weight"))}
 	if k.pre != nil {
@@ -204,7 +205,7 @@ func (b *builder) perceptron(k *block) {
 	})
 }
 
-// mixture returns the problem of heads and loss, and the tensors that both passes read.
+// mixture returns the problem of heads and loss.
 func (b *builder) mixture() mixture.Problem {
 	return mixture.Problem{Tokens: b.s.Batch * b.s.Targets, Heads: b.c.Components, In: b.c.DModel, Hidden: b.c.ff(), DType: b.dtype, Grad: dtype.Some(dtype.Float32)}
 }
@@ -213,8 +214,8 @@ func (b *builder) mixtureTensors() mixture.Tensors {
 	return mixture.Tensors{X: b.last.n1.y.View(), W1: b.model.weight("heads.up"), W2: b.model.weight("heads.down"), Y: b.y.View()}
 }
 
-// lossForward appends heads and loss. Where there are no gradients, what heads return is an output:
-// it is what predictions are made of.
+// lossForward appends heads and loss. Where there are no gradients, the outputs of heads are an
+// output of the program, since predictions are made of them.
 func (b *builder) lossForward(z operand) {
 	b.loss, b.logP = b.prog.Output(b.float("loss", 1)), b.prog.Output(b.float("log p", b.s.Batch*b.s.Targets))
 	p := b.mixture()
@@ -232,9 +233,9 @@ func (b *builder) lossForward(z operand) {
 	})
 }
 
-// keepsHeads says whether the forward pass keeps pre and outputs of heads for the backward pass:
-// without, their first product is computed three times, once for the loss. Checkpoints have no part
-// in that, since the gradients by a pre that is rounded to be kept are not those of one that is not.
+// keepsHeads says whether the forward pass keeps pre and the outputs of heads for the backward
+// pass. If not, their first product is computed three times, once for the loss. It does not
+// depend on checkpoints: a pre that is kept is rounded, and its gradients differ.
 func (b *builder) keepsHeads() bool {
 	return b.pass != Loss && b.o.Variant == Fastest && b.hiddenBytes(b.s.Batch*b.s.Targets*b.c.Components) <= mostKept
 }
@@ -248,7 +249,7 @@ func (b *builder) perceptrons(p mixture.Problem) mlp.Problem {
 	return heads
 }
 
-// headsTensors returns what both passes read of the heads.
+// headsTensors returns the tensors of the heads that both passes read.
 func (b *builder) headsTensors() mlp.Tensors {
 	t := b.mixtureTensors()
 	heads := mlp.Tensors{X: t.X, W1: t.W1, W2: t.W2}
@@ -258,14 +259,14 @@ func (b *builder) headsTensors() mlp.Tensors {
 	return heads
 }
 
-// mixtures returns the mixtures that the heads make.
+// mixtures returns the mixtures made by the heads.
 func (b *builder) mixtures() gmm.Tensors {
 	t := gmm.Tensors{Y: b.y.View()}
 	t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(b.outputs.View())
 	return t
 }
 
-// predict appends the heads, and their mixtures.
+// predict appends the heads, whose outputs are the mixtures.
 func (b *builder) predict(z operand, p mixture.Problem) {
 	heads := b.perceptrons(p)
 	heads.Float32 = true

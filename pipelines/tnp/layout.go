@@ -1,9 +1,9 @@
 package tnp
 
-// On the device parameters lie one after the other in one buffer, and gradients and moments in
-// the same order in buffers of their own. Linear layers lie transposed there, (in, out), so that a
-// product is x * w; and sizes that are no multiples of 8 are padded with zeros, so that all rows
-// are whole 16 bytes:
+// On the device parameters lie one after the other in one buffer. Gradients and moments have the
+// same order in buffers of their own. Linear layers are transposed, (in, out), so that a product
+// is x * w. Sizes that are no multiples of 8 are padded with zeros, so that all rows are
+// multiples of 16 bytes:
 //
 //	file                         device
 //	embed.weight  (512, 3)       (8, 512)          of rows x of zeros, too
@@ -12,27 +12,27 @@ package tnp
 //	heads.up      (10, 512, 1365)  (10, 512, 1368)
 //	heads.down    (10, 1365, 3)    (10, 1368, 3)
 //
-// The zeros stay: a hidden unit without weights is silu(0) = 0, the gradients of its weights are
-// 0, and so are their moments and what AdamW makes of them.
+// The zeros stay. A hidden unit without weights is silu(0) = 0, the gradients of its weights are
+// 0, and so are their moments and their updates.
 
 // A slot is where a parameter lies.
 type slot struct {
 	Param
 	first int   // elements
-	shape []int // as it lies
+	shape []int // on the device
 }
 
-// slotMultiple is what slots begin at multiples of, in elements: 256 bytes in 16-bit formats.
+// slotMultiple is the alignment of slots in elements: 256 bytes in 16-bit formats.
 const slotMultiple = 128
 
-// padded returns n up to a multiple of 8.
+// padded returns n rounded up to a multiple of 8.
 func padded(n int) int { return (n + rowMultiple - 1) &^ (rowMultiple - 1) }
 
-// ff and input are the hidden units and the elements of a token as they lie.
+// ff and input are the numbers of hidden units and of elements of a token on the device.
 func (c Config) ff() int    { return padded(c.DFF) }
 func (c Config) input() int { return padded(c.InputDim) }
 
-// slots returns where parameters lie, by name, and the elements of all.
+// slots returns the slots of parameters by name, and the number of elements of all.
 func (c Config) slots() (map[string]*slot, int) {
 	slots, at := map[string]*slot{}, 0
 	for _, p := range c.Params() {
@@ -54,7 +54,7 @@ func (c Config) slots() (map[string]*slot, int) {
 	return slots, at
 }
 
-// size returns the elements of a slot.
+// size returns the number of elements of a slot.
 func (s *slot) size() int {
 	n := 1
 	for _, d := range s.shape {
@@ -63,7 +63,7 @@ func (s *slot) size() int {
 	return n
 }
 
-// each calls f with the place in a slot, and in the file, of each element.
+// each calls f with the index on the device and in the file of each element.
 func (s *slot) each(f func(device, file int)) {
 	switch s.kind {
 	case normWeight:
@@ -89,7 +89,7 @@ func (s *slot) each(f func(device, file int)) {
 	}
 }
 
-// pack returns all values as they lie on the device.
+// pack returns all values in the layout of the device.
 func (c Config) pack(w Weights) []float32 {
 	slots, n := c.slots()
 	flat := make([]float32, n)
@@ -100,7 +100,7 @@ func (c Config) pack(w Weights) []float32 {
 	return flat
 }
 
-// unpack is its inverse; all values are multiplied by scale.
+// unpack is the inverse of pack. It multiplies all values by scale.
 func (c Config) unpack(flat []float32, scale float32) Weights {
 	slots, _ := c.slots()
 	w := Weights{}

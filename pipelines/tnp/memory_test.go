@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// roomy returns what a device can do, with room for the largest shape.
+// roomy returns the capabilities of a device, with memory for the largest shape.
 func roomy(d *vk.Device) *vk.Caps {
 	caps := *d.Caps()
 	caps.MaxAllocationBytes, caps.MaxBufferBytes, caps.MaxStorageBufferRange = 4<<30, 4<<30, 4<<30
@@ -20,8 +20,8 @@ func roomy(d *vk.Device) *vk.Caps {
 	return &caps
 }
 
-// TestMemory: the named shapes take what issue 19 allows, each checkpoint less than the one
-// before, and Auto takes the first that fits.
+// TestMemory wants the presets to take what issue 19 allows, each checkpoint less than the one
+// before, and Auto to take the first that fits.
 func TestMemory(t *testing.T) {
 	caps := roomy(vktest.Open(t))
 	o := ModelOptions{DType: dtype.Float16, Pass: Train, Optim: optim.Default()}
@@ -56,7 +56,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestTooLarge: what does not fit says how many bytes are missing, and what would.
+// TestTooLarge wants an error that says how many bytes are missing, and what would fit.
 func TestTooLarge(t *testing.T) {
 	d := vktest.Open(t)
 	p, err := PresetOf("tiny")

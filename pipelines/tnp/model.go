@@ -10,10 +10,10 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Pass says how far a Plan goes, and what memory a Model has for it.
+// A Pass says how far a Plan goes, and for which plans a Model has memory.
 type Pass uint8
 
-// The passes; each does what those before it do.
+// The passes. Each does what those before it do.
 const (
 	Loss      Pass = iota // the loss, log p of each target, and the mixtures
 	Gradients             // gradients by all parameters
@@ -33,22 +33,23 @@ var passNames = []string{"loss", "gradients", "train"}
 // ModelOptions say what a Model has memory for, and how it is trained.
 type ModelOptions struct {
 	DType dtype.DType // of activations, and of the weights that products read
-	Pass  Pass        // the furthest of its plans
-	// Optim has the constants of AdamW, for Train. Its Eps and MaxNorm are of gradients
-	// without the loss scale.
+	Pass  Pass        // the last pass that its plans may have
+	// Optim has the constants of AdamW, for Train. Its Eps and MaxNorm are for gradients without
+	// the loss scale.
 	Optim optim.Problem
-	// LossScale multiplies the gradients, so that small ones are not lost in float16. It is
-	// a power of two; 0 is 1. Nothing else changes: AdamW's eps and the norm that gradients
-	// are clipped to are multiplied likewise, and Model.Gradients takes it out again.
+	// LossScale multiplies the gradients, so that small ones are not lost in float16. It is a
+	// power of two; 0 is 1. It changes no result: AdamW's eps and the norm for clipping are
+	// multiplied likewise, and Model.Gradients divides by it.
 	LossScale float64
-	// Accumulate is how many batches a step has, one Run each: the gradients of all are
-	// added up, in order, and the last Run makes the step, with their mean. 0 is 1; more is
-	// for Train, and takes the memory of gradients two more times.
+	// Accumulate is the number of batches of a step, one Run each. Their gradients are added up
+	// in order, and the last Run makes the step with the mean. 0 is 1. More is for Train, and
+	// takes the memory of gradients two more times.
 	Accumulate int
 }
 
-// DefaultLossScale returns a scale that suits a batch: for float16 the targets, up to a power of
-// two, since the loss is a mean over them; for the others, which have the exponents of float32, 1.
+// DefaultLossScale returns a scale that suits a batch. For float16 it is the number of targets
+// rounded to a power of two, since the loss is a mean over them. For formats with the exponents
+// of float32 it is 1.
 func DefaultLossScale(t dtype.DType, s Shape) float64 {
 	if t != dtype.Float16 {
 		return 1
@@ -76,7 +77,7 @@ func (o ModelOptions) Validate() error {
 	return nil
 }
 
-// scale returns LossScale, 1 for 0.
+// scale returns LossScale, or 1 for 0.
 func (o ModelOptions) scale() float64 {
 	if o.LossScale == 0 {
 		return 1
@@ -84,8 +85,8 @@ func (o ModelOptions) scale() float64 {
 	return o.LossScale
 }
 
-// A Model is the weights on a device, with their gradients and moments: a buffer of each. It is
-// for one goroutine at a time.
+// A Model has the weights on a device, their gradients and moments, each in a buffer. It is for
+// one goroutine at a time.
 type Model struct {
 	d       *vk.Device
 	c       Config
@@ -100,8 +101,8 @@ type Model struct {
 	adam    *optim.AdamW
 }
 
-// NewModel returns a model whose weights are 0: SetWeights comes before the first plan is run.
-// Close it after its plans.
+// NewModel returns a model whose weights are 0. The caller sets them (SetWeights) before a plan
+// is run. Close it after its plans.
 func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *Model, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -132,11 +133,11 @@ func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *M
 	return m, err
 }
 
-// A part is one of a model's buffers.
+// A part is one of the buffers of a model.
 type part struct {
 	name   string
 	dtype  dtype.DType
-	times  int // all slots
+	times  int // how often it has all slots
 	tensor *vk.Tensor
 }
 
@@ -170,8 +171,8 @@ func (m *Model) optimized() (list []optim.Param) {
 	return list
 }
 
-// problem returns the constants of AdamW for gradients that are LossScale times as large: m is
-// so, too, and the root of v.
+// problem returns the constants of AdamW for gradients that are LossScale times as large. M and
+// the root of v are as many times as large.
 func (m *Model) problem() optim.Problem {
 	p := m.o.Optim
 	p.Eps *= m.o.scale()
@@ -194,7 +195,7 @@ func (m *Model) Close() {
 // Config returns the sizes.
 func (m *Model) Config() Config { return m.c }
 
-// of returns the slot of a buffer of all slots; the zero Tensor of that.
+// of returns the part of a buffer that the slot is. It is zero for a zero tensor.
 func (s *slot) of(all vk.Tensor) vk.Tensor {
 	if all.IsZero() {
 		return vk.Tensor{}
@@ -224,7 +225,8 @@ func (m *Model) SetWeights(ctx context.Context, w Weights) error {
 	return m.setParams(ctx, m.c.pack(w))
 }
 
-// setParams uploads parameters as they lie, and what products read of them.
+// setParams uploads parameters in the layout of the device, and the rounded copy that products
+// read.
 func (m *Model) setParams(ctx context.Context, flat []float32) error {
 	if err := m.params.Upload(ctx, flat); err != nil || m.rounded.IsZero() {
 		return err
@@ -235,8 +237,8 @@ func (m *Model) setParams(ctx context.Context, flat []float32) error {
 // Weights downloads the weights.
 func (m *Model) Weights(ctx context.Context) (Weights, error) { return m.download(ctx, m.params, 1) }
 
-// Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train, or of
-// the last step.
+// Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train. With
+// ModelOptions.Accumulate they are those of the last step.
 func (m *Model) Gradients(ctx context.Context) (Weights, error) {
 	if m.grads.IsZero() {
 		return nil, fmt.Errorf("tnp: a model of pass %v has no gradients", m.o.Pass)

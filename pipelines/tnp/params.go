@@ -6,15 +6,15 @@ import (
 	"math/rand/v2"
 )
 
-// A Param is a tensor of weights as files have it: the name and the shape of a PyTorch state
-// dict, in which a linear layer is (out, in).
+// A Param is a tensor of weights with the name and the shape of a PyTorch state dict. A linear
+// layer is (out, in) there.
 type Param struct {
 	Name  string
 	Shape []int
 	kind  paramKind
 }
 
-// paramKind says where a parameter stands in the model.
+// paramKind is the role of a parameter in the model.
 type paramKind uint8
 
 const (
@@ -76,8 +76,8 @@ func (c Config) NumParams() int {
 // Weights holds the values of parameters by name, row-major: see Config.Params.
 type Weights map[string][]float32
 
-// Validate returns an error that names the first parameter of c that w lacks, or has in
-// another size, or the first of w that is none.
+// Validate returns an error that names the first parameter of c that w lacks or has in another
+// size, or the first name in w that is no parameter.
 func (w Weights) Validate(c Config) error {
 	params := c.Params()
 	for _, p := range params {
@@ -103,16 +103,16 @@ func (w Weights) Validate(c Config) error {
 	return nil
 }
 
-// Init returns the weights that a training begins with. Those of linear layers are uniform
-// in ±1/√in, as PyTorch's are by default, those of the heads normal with deviation 1/√in, those
-// of norms 1. The same seed gives the same weights.
+// Init returns the weights that a training begins with. Those of linear layers are uniform in
+// ±1/√in, the default of PyTorch. Those of the heads are normal with deviation 1/√in. Those of
+// norms are 1. The same seed gives the same weights.
 func Init(c Config, seed uint64) (Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	w := Weights{}
 	for i, p := range c.Params() {
-		rng := rand.New(rand.NewPCG(seed, uint64(i))) // of its own, so that sizes of others do not matter
+		rng := rand.New(rand.NewPCG(seed, uint64(i))) // one for each, so that sizes of others do not matter
 		x := make([]float32, p.Size())
 		for j := range x {
 			switch p.kind {

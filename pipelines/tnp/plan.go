@@ -17,17 +17,17 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// PlanOptions say how a plan is computed. The zero value is right.
+// PlanOptions say how a plan is computed. The zero value is the default.
 type PlanOptions struct {
 	// Checkpoint says what the forward pass keeps for the backward pass.
 	Checkpoint Checkpoint
-	Variant    Variant        // chooses kernels, to compare
+	Variant    Variant        // which kernels are fused; for comparisons
 	Attention  attention.Impl // forces a path of attention
-	Products   gemm.Impl      // forces one of everything that multiplies matrices
+	Products   gemm.Impl      // forces a path of the other products
 }
 
-// A Checkpoint says what of a block is kept from the forward to the backward pass, which
-// computes the rest again. The results are the same, bit for bit.
+// A Checkpoint says what the forward pass of a block keeps for the backward pass, which computes
+// the rest again. The results are the same, bit for bit.
 //
 //	           kept of a token, in elements of 16 bits            computed again
 //	Off        8*d_model + 3*heads*head_dim + 2*d_ff, about       nothing, but hidden units of more than 2 GiB
@@ -36,7 +36,7 @@ type PlanOptions struct {
 //	Auto       the first of them that fits into the device's memory
 type Checkpoint uint8
 
-// What there is to choose from.
+// The choices.
 const (
 	Off Checkpoint = iota
 	Selective
@@ -62,7 +62,7 @@ func ParseCheckpoint(name string) (Checkpoint, error) {
 	return 0, fmt.Errorf("tnp: checkpoint %q is not one of %s", name, strings.Join(checkpointNames, ", "))
 }
 
-// A Memory says what a model and a plan of it take.
+// A Memory says how much memory a model and a plan of it take.
 type Memory struct {
 	Checkpoint Checkpoint // Auto's choice
 
@@ -70,7 +70,7 @@ type Memory struct {
 	Plan  *record.Memory // what lies between the kernels
 }
 
-// Bytes returns the sum.
+// Bytes returns the sum of both.
 func (m *Memory) Bytes() int64 { return m.Model + m.Plan.Bytes }
 
 // String names both in a line.
@@ -78,15 +78,16 @@ func (m *Memory) String() string {
 	return fmt.Sprintf("%s: model %s, activations %v", record.Size(m.Bytes()), record.Size(m.Model), m.Plan)
 }
 
-// Measure returns what a model and a plan of pass o.Pass would take on a device, without
-// allocating anything. With Auto, the memory that there is is that which caps say; where nothing
-// fits, it returns what takes the least.
+// Measure returns the memory of a model and of a plan of pass o.Pass, without allocating it. Auto
+// compares with the memory that caps have; where nothing fits, it takes the checkpoint that needs
+// least.
 func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*Memory, error) {
 	_, m, err := choose(caps, c, s, o.Pass, o, p, func(m *Memory) bool { return missing(caps.Heaps, m.Bytes()) == 0 })
 	return m, err
 }
 
-// choose makes the program of a plan, with Auto of the first that fits, or else of the least.
+// choose makes the program of a plan. Auto is the first checkpoint that fits, or else the one
+// that needs least.
 func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions, fits func(*Memory) bool) (b *builder, m *Memory, err error) {
 	if p.Checkpoint > Auto {
 		return nil, nil, fmt.Errorf("tnp: checkpoint=%v is not one of %s", p.Checkpoint, strings.Join(checkpointNames, ", "))
@@ -106,7 +107,7 @@ func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanO
 	return b, m, nil
 }
 
-// missing returns how many of so many bytes a device is known not to have left.
+// missing returns how many of the bytes a device is known not to have left.
 func missing(heaps []vk.Heap, bytes int64) uint64 {
 	var free uint64
 	for _, h := range heaps {
@@ -124,7 +125,7 @@ func missing(heaps []vk.Heap, bytes int64) uint64 {
 	return uint64(bytes) - free
 }
 
-// build makes the program of a plan and plans its memory.
+// build makes the program of a plan, and plans its memory.
 func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions) (*builder, *Memory, error) {
 	for _, err := range []error{c.Validate(), s.Validate(), o.Validate()} {
 		if err != nil {
@@ -154,24 +155,24 @@ func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOp
 	return b, m, nil
 }
 
-// A Plan is a pass of a model over batches of one shape: the memory between its kernels, and one
-// recording of all of them, which Run submits. It is for one goroutine at a time.
+// A Plan is a pass of a model over batches of one shape. It has the memory between kernels and
+// one recording of all of them, which Run submits. It is for one goroutine at a time.
 type Plan struct {
 	b      *builder
 	m      *Model
 	memory *Memory
 	cmds   map[turn]*vk.Cmd
-	batch  int // of the step that comes
+	batch  int // of the next step
 	host   time.Duration
 }
 
-// A turn is what the batches of a step differ in, as far as recordings do.
+// A turn is the place of a batch in its step: batches of the same turn share a recording.
 type turn struct {
 	first, last bool
-	row         int // that the sum of gradients is written to
+	row         int // of the sum of gradients that is written
 }
 
-// turn returns that of a batch.
+// turn returns the turn of a batch.
 func (p *Plan) turn(i int) turn {
 	n := max(p.m.o.Accumulate, 1)
 	if p.b.pass < Train || n == 1 {
@@ -183,9 +184,9 @@ func (p *Plan) turn(i int) turn {
 // NewPlan allocates the memory of a pass over batches of a shape, and records it. Close it before
 // the model.
 //
-// It returns an error that says how many bytes are missing if the device is known to have less
-// memory than the plan takes, before it allocates any; and one that wraps vk.ErrUnsupported if
-// no kernel handles the sizes on the device.
+// If the device is known to have less memory than the plan takes, it returns an error that says
+// how many bytes are missing, and allocates nothing. It returns an error that wraps
+// vk.ErrUnsupported if no kernel handles the sizes on the device.
 func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) (_ *Plan, err error) {
 	heaps, err := m.d.Heaps()
 	if err != nil {
@@ -288,15 +289,15 @@ func (p *Plan) Close() {
 	p.b.prog.Close()
 }
 
-// Memory returns what model and plan take.
+// Memory returns how much memory model and plan take.
 func (p *Plan) Memory() *Memory { return p.memory }
 
 // Shape returns the sizes of the batches.
 func (p *Plan) Shape() Shape { return p.b.s }
 
-// SetInputs uploads a batch: x is (batch, context+targets, input_dim), of tokens as the package
-// documentation has them, y (batch, targets). It returns an error that names the first element
-// that is not finite.
+// SetInputs uploads a batch. X is (batch, context+targets, input_dim), the tokens of the package
+// documentation. Y is (batch, targets). It returns an error that names the first element that is
+// not finite.
 func (p *Plan) SetInputs(ctx context.Context, x, y []float32) error {
 	c, s := p.b.c, p.b.s
 	for _, in := range []struct {
@@ -321,7 +322,7 @@ func (p *Plan) SetInputs(ctx context.Context, x, y []float32) error {
 	return p.b.y.View().Upload(ctx, y)
 }
 
-// notFinite returns the first element that is infinite or NaN, -1 if there is none.
+// notFinite returns the index of the first element that is infinite or NaN, -1 if there is none.
 func notFinite(x []float32) int {
 	for i, v := range x {
 		if v-v != 0 {
@@ -331,7 +332,7 @@ func notFinite(x []float32) int {
 	return -1
 }
 
-// Run computes a batch, and waits for it. With ModelOptions.Accumulate, the last of so many Runs
+// Run computes a batch, and waits for it. With ModelOptions.Accumulate, the last Run of that many
 // makes the step.
 func (p *Plan) Run(ctx context.Context) error {
 	c, begin := p.cmds[p.turn(p.batch)], time.Now()
@@ -346,8 +347,8 @@ func (p *Plan) Run(ctx context.Context) error {
 	return nil
 }
 
-// HostTime returns how long the host worked on the last Run: until the recording was submitted. The
-// rest of a Run is the device's.
+// HostTime returns how long the host worked on the last Run, until it had submitted the
+// recording. The device has the rest of a Run.
 func (p *Plan) HostTime() time.Duration { return p.host }
 
 // Loss returns the loss of the last Run.
@@ -363,8 +364,8 @@ func (p *Plan) LogP(ctx context.Context) ([]float32, error) {
 	return x, p.b.logP.View().Download(ctx, x)
 }
 
-// Predict returns mean and standard deviation of what the model predicts for each target of the
-// last Run of a plan of pass Loss, (batch, targets).
+// Predict returns mean and standard deviation of the prediction for each target of the last Run
+// of a plan of pass Loss, (batch, targets).
 func (p *Plan) Predict(ctx context.Context) (mean, deviation []float64, err error) {
 	if p.b.heads == nil {
 		return nil, nil, errors.New("tnp: a plan that computes gradients keeps no predictions")
@@ -381,7 +382,7 @@ func (p *Plan) Predict(ctx context.Context) (mean, deviation []float64, err erro
 	return mean, deviation, nil
 }
 
-// moments returns mean and standard deviation of a mixture of (logit, mu, log sigma).
+// moments returns mean and standard deviation of a mixture of components (logit, mu, log sigma).
 func moments(heads []float32) (mean, deviation float64) {
 	top, sum, square := math.Inf(-1), 0.0, 0.0
 	for i := 0; i < len(heads); i += 3 {
@@ -403,8 +404,8 @@ func (m *Model) SetLR(ctx context.Context, lr float64) error {
 	return m.adam.SetLR(ctx, lr)
 }
 
-// Skipped returns how many steps were skipped, since their gradients were not finite: with
-// Optim.MaxNorm positive, see package optim.
+// Skipped returns how many steps were skipped because their gradients were not finite. It is 0 if
+// Optim.MaxNorm is, see package optim.
 func (m *Model) Skipped(ctx context.Context) (int, error) {
 	if m.adam == nil {
 		return 0, fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)
@@ -413,7 +414,7 @@ func (m *Model) Skipped(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// Steps returns how many steps have been made.
+// Steps returns the number of steps so far.
 func (m *Model) Steps(ctx context.Context) (int, error) {
 	if m.adam == nil {
 		return 0, fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)

@@ -8,9 +8,9 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// What plans take of package gemm.
+// This file has what plans take of package gemm.
 
-// product appends dst = a * w, or what else p says but for its formats.
+// product appends dst = a * w. P says more, but for the formats.
 func (b *builder) product(name string, dst, a, w operand, out dtype.DType, p gemm.Problem) {
 	p.DType, p.Out = b.dtype, dtype.Some(out)
 	opt := gemm.Options{Impl: b.o.Products}

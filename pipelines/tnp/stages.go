@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// A Stage is what steps of one kind take, of all blocks.
+// A Stage is the time of all steps of one kind, over all blocks.
 type Stage struct {
 	Name       string // as in attention, backward
 	Dispatches int
 	NS         float64 // device time, each dispatch by itself
 }
 
-// maxDispatches is how many a Trace holds: 1,024 blocks have fewer.
+// maxDispatches is how many dispatches a Trace holds: 1,024 blocks have fewer.
 const maxDispatches = 1 << 16
 
-// Stages runs the plan once more, with a timestamp around each dispatch, and returns the time of
-// each stage, in the order in which they first ran. Dispatches that would run side by side do not
-// then: the sum is not the time of Run. It is a step like any other: a plan of pass Train changes
-// the weights. With ModelOptions.Accumulate it is the last batch of one.
+// Stages runs the plan once more with a timestamp around each dispatch. It returns the time of
+// each stage, in the order in which they first ran. Dispatches run one after the other, so the
+// sum is more than the time of Run. It is a step like any other: a plan of pass Train changes the
+// weights. With ModelOptions.Accumulate it is the last batch of a step.
 func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 	trace, err := p.m.d.NewTrace(maxDispatches)
 	if err != nil {
@@ -31,7 +31,7 @@ func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 	}
 	defer c.Close()
 	c.Trace(trace)
-	var steps []string // of dispatches
+	var steps []string // of each dispatch
 	step := ""
 	follow := func() {
 		for len(steps) < len(trace.Dispatches()) {
@@ -63,7 +63,7 @@ func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 	return list, nil
 }
 
-// stageOf returns the stage of a step: its name without that of the block.
+// stageOf returns the stage of a step: its name without the name of the block.
 func stageOf(step string) string {
 	if rest, ok := strings.CutPrefix(step, "blocks."); ok {
 		_, step, _ = strings.Cut(rest, ".")

@@ -10,16 +10,16 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Names of moments in a file: before that of the parameter.
+// Prefixes of moments in a file. The name of the parameter follows.
 const (
 	firstMoment  = "adamw.m."
 	secondMoment = "adamw.v."
 )
 
-// SaveState writes all that a training goes on from: the weights under their names, the moments
-// as adamw.m.NAME and adamw.v.NAME, and, as metadata, the number of steps, the loss scale that the
-// moments are of, and what the caller adds. The file appears whole or not at all, also if the
-// program is killed meanwhile.
+// SaveState writes all that a training needs to go on: weights under their names, moments as
+// adamw.m.NAME and adamw.v.NAME. Metadata has the number of steps, the loss scale of the moments,
+// and what the caller adds. The file appears whole or not at all, even if the program is killed
+// meanwhile.
 func (m *Model) SaveState(ctx context.Context, path string, more map[string]string) error {
 	steps, err := m.Steps(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	return out.Commit()
 }
 
-// A saved tensor is one of the model's that a file has, a parameter at a time.
+// A saved tensor is one of the model's, which a file has parameter by parameter.
 type saved struct {
 	prefix string
 	tensor vk.Tensor
@@ -66,8 +66,8 @@ func (m *Model) state() []saved {
 	return []saved{{"", m.params}, {firstMoment, m.m}, {secondMoment, m.v}}
 }
 
-// LoadState reads what SaveState wrote of a model of the same sizes. The steps that follow are
-// those, bit for bit, that would have followed without the file.
+// LoadState reads what SaveState wrote of a model of the same sizes. The next steps have the same
+// bits as without the file.
 func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	if m.adam == nil {
 		return fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)
@@ -114,8 +114,8 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	return m.adam.SetStep(ctx, steps)
 }
 
-// NotFinite returns the name of the first tensor with an infinity or a NaN, gradients first,
-// in the order of the backward pass, then weights and moments; "" if there is none.
+// NotFinite returns the name of the first tensor with an infinity or a NaN, or "". Gradients come
+// first, in the order of the backward pass, then weights and moments.
 func (m *Model) NotFinite(ctx context.Context) (string, error) {
 	params := m.c.Params()
 	for _, x := range []saved{{"the gradient of ", m.grads}, {"", m.params}, {firstMoment, m.m}, {secondMoment, m.v}} {

@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// TestParams: the default model has the parameters that PyTorch's has.
+// TestParams wants the parameters of PyTorch's model.
 func TestParams(t *testing.T) {
 	require.Equal(t, 36400118, tnp.Default().NumParams())
 	params := tnp.Default().Params()
@@ -30,7 +30,7 @@ func TestParams(t *testing.T) {
 	}
 }
 
-// TestPresets: each is valid, and tokens are counted as PyTorch's rate counts them.
+// TestPresets wants each to be valid, and tokens to be counted as PyTorch's rate counts them.
 func TestPresets(t *testing.T) {
 	tokens := map[string]int{"tiny": 256, "small": 18048, "mid": 11000, "large": 205000}
 	for _, p := range tnp.Presets() {
@@ -45,7 +45,7 @@ func TestPresets(t *testing.T) {
 	require.EqualError(t, err, `tnp: shape "huge" is not one of tiny, small, mid, large`)
 }
 
-// TestValidate: each wrong size has an error that names it.
+// TestValidate wants each wrong size to have an error that names it.
 func TestValidate(t *testing.T) {
 	for _, tt := range []struct {
 		change func(*tnp.Config, *tnp.Shape)
@@ -75,7 +75,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestInit: a seed gives its weights, another others; their spread is that of PyTorch.
+// TestInit wants a seed to give its weights, another seed others, and their spread to be
+// PyTorch's.
 func TestInit(t *testing.T) {
 	p, err := tnp.PresetOf("tiny")
 	require.NoError(t, err)
@@ -107,8 +108,8 @@ func TestInit(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestFile: what Save writes is what Load returns, with the sizes of the model; what does not
-// fit has an error that names the tensor, and leaves the file as it was.
+// TestFile wants Load to return what Save wrote, with the sizes of the model. What does not fit
+// has an error that names the tensor, and leaves the file as it was.
 func TestFile(t *testing.T) {
 	c := tnp.Config{Layers: 3, Heads: 2, HeadDim: 8, DModel: 24, DFF: 5, Components: 4, InputDim: 4}
 	w, err := tnp.Init(c, 7)

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-// A training is a model with a plan of its step, and data.
+// A training has a model, a plan of its step, and data.
 type training struct {
 	t     testing.TB
 	model *tnp.Model
@@ -44,7 +44,7 @@ func newTraining(t testing.TB, d *vk.Device, p tnp.Preset, format dtype.DType, s
 	return x
 }
 
-// record makes a plan of the training's own.
+// record gives the training a plan of its own.
 func (x *training) record() {
 	x.plan.Close()
 	plan, err := x.model.NewPlan(context.Background(), x.p.Shape, tnp.Train, tnp.PlanOptions{})
@@ -53,8 +53,8 @@ func (x *training) record() {
 	x.plan = plan
 }
 
-// steps runs the steps from first to end-1, with data that follow from their numbers, and
-// returns the losses.
+// steps runs the steps from first to end-1 and returns their losses. Their data follow from the
+// numbers of the steps.
 func (x *training) steps(first, end int, seed uint64, lr float64) (losses []float64) {
 	ctx := context.Background()
 	require.NoError(x.t, x.model.SetLR(ctx, lr))
@@ -75,7 +75,8 @@ func (x *training) weights() tnp.Weights {
 	return w
 }
 
-// formats are those that the device multiplies in, but for one that takes scalar paths.
+// formats returns the formats that the device multiplies in, without those that take scalar
+// paths.
 func formats(d *vk.Device) []dtype.DType {
 	if d.Caps().BFloat16CoopMat {
 		return dtype.All()
@@ -89,8 +90,8 @@ func tiny(t testing.TB) tnp.Preset {
 	return p
 }
 
-// TestRecorded: one recording, submitted again and again, does what a new one for each step does,
-// bit for bit.
+// TestRecorded wants one recording, submitted again and again, to give the same bits as a new one
+// for each step.
 func TestRecorded(t *testing.T) {
 	d := vktest.Open(t)
 	for _, format := range formats(d) {
@@ -107,8 +108,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestContinued: saved and continued is straight through, bit for bit; and a file that does not
-// fit is refused before it changes anything.
+// TestContinued wants a training that was saved and continued to give the same bits as one
+// without a break. A file that does not fit is refused before anything changes.
 func TestContinued(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
@@ -156,8 +157,8 @@ func TestContinued(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestOptimizer: a step does what AdamW does with the gradients that a plan of pass Gradients
-// has, whatever the loss scale.
+// TestOptimizer wants a step to do what AdamW does with the gradients of a plan of pass
+// Gradients, whatever the loss scale.
 func TestOptimizer(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
@@ -210,8 +211,8 @@ func TestOptimizer(t *testing.T) {
 	}
 }
 
-// TestLearns trains tiny from three seeds. The loss of one who knows nothing but that y has
-// variance 1 and noise is about 1.42; that of one who knows all but f is the bound below.
+// TestLearns trains tiny from three seeds. The loss of a model that knows only that y has
+// variance 1 and noise is about 1.42. The bound below is that of a model that knows all but f.
 func TestLearns(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
 	p := tiny(t)
@@ -224,7 +225,7 @@ func TestLearns(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			x := newTraining(t, d, p, dtype.Float32, seed)
 			x.steps(0, steps, seed, 2e-3)
-			// Without a learning rate the steps that follow measure, on data of their own.
+			// Steps without a learning rate measure the loss, on data of their own.
 			loss, least := 0.0, 0.0
 			for i, v := range x.steps(steps, steps+evaluate, seed, 0) {
 				n, err := gp.NLL(gp.Default().Batch(p.Shape, seed, uint64(steps+i)))
@@ -238,7 +239,7 @@ func TestLearns(t *testing.T) {
 	}
 }
 
-// TestCheckpoint: what is computed again is the same, bit for bit: loss, log p and gradients.
+// TestCheckpoint wants the same bits with every checkpoint: loss, log p and gradients.
 func TestCheckpoint(t *testing.T) {
 	d := vktest.Open(t)
 	for i, trial := range trials(d) {
@@ -257,8 +258,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// TestAccumulate: the gradients of a step of some batches are the mean of theirs, and it is the
-// last that makes the step.
+// TestAccumulate wants the gradients of a step to be the mean of those of its batches, and the
+// last batch to make the step.
 func TestAccumulate(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
@@ -275,7 +276,7 @@ func TestAccumulate(t *testing.T) {
 		plan, err := model.NewPlan(ctx, p.Shape, tnp.Train, tnp.PlanOptions{})
 		require.NoError(t, err)
 		defer plan.Close()
-		// A second step, of weights that the first changed, begins from nothing again.
+		// A second step, with the weights that the first changed, begins a new sum.
 		for step := range 2 {
 			before, err := model.Weights(ctx)
 			require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// A Variant says how much of the model is one kernel, to compare. What a device lacks is an error
-// that wraps vk.ErrUnsupported.
+// A Variant says how much of the model is one kernel, for comparisons. A variant that the device
+// lacks is an error that wraps vk.ErrUnsupported.
 //
 //	          attention             perceptrons of blocks     heads and loss
 //	Fastest   what is the fastest   likewise                  likewise
@@ -48,7 +48,7 @@ func ParseVariant(name string) (Variant, error) {
 	return 0, fmt.Errorf("tnp: variant %q is not one of %s", name, strings.Join(variantNames, ", "))
 }
 
-// attention, mlp and mixture return the options of kernels.
+// attention, mlp and mixture return the options of these packages.
 func (o *PlanOptions) attention() attention.Options {
 	if o.Variant == Unfused {
 		return attention.Options{Impl: attention.Unfused}

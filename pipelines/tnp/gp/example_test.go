@@ -8,7 +8,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 )
 
-// The tasks of a training step, as the model reads them, and the least loss that it can have on them.
+// The tasks of a training step, as the model reads them, and the least loss on them.
 func Example() {
 	s := tnp.Shape{Batch: 4, Context: 10, Targets: 5}
 	tasks := gp.Default().Batch(s, 1, 0)

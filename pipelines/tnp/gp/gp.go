@@ -1,5 +1,5 @@
-// Package gp makes regression tasks: points of functions drawn from Gaussian processes, with
-// noise, which a neural process learns to continue.
+// Package gp draws regression tasks from Gaussian processes: points of noisy functions, which a
+// neural process learns to continue.
 //
 //	y = f(x) + noise * z        z normal, f normal with mean 0 and covariance k(|x - x'|)
 //
@@ -7,12 +7,13 @@
 //	RBF     exp(-r²/(2l²))
 //	Matern  (1 + √5 r/l + 5r²/(3l²)) exp(-√5 r/l)     Matérn of smoothness 5/2
 //
-// Each task draws its kernel, its length scale, its noise and its x. Tasks of up to Problem.Exact points are
-// exact: the Cholesky factor of their covariance times normal numbers. Those of more are sums of
-// Problem.Features random waves, whose covariance is k up to some 1/√features.
+// Each task draws its kernel, its length scale, its noise and its x. Tasks of up to Problem.Exact
+// points are exact: the Cholesky factor of their covariance times normal numbers. Larger ones are
+// sums of Problem.Features random waves; their covariance is k with an error of about
+// 1/√features.
 //
-// NLL is the least loss that a model can have on a task, on average: that of one who knows the
-// kernel, the length scale and the noise.
+// NLL is the least loss that a model can have on a task, on average: that of the true kernel,
+// length scale and noise.
 package gp
 
 import (
@@ -47,7 +48,7 @@ func (k Kernel) String() string {
 	return fmt.Sprintf("Kernel(%d)", uint8(k))
 }
 
-// Covariance returns that of f at two points, distance r apart.
+// Covariance returns the covariance of f at two points, distance r apart.
 func (k Kernel) Covariance(r, lengthScale float64) float64 {
 	r = math.Abs(r) / lengthScale
 	if k == RBF {
@@ -57,8 +58,7 @@ func (k Kernel) Covariance(r, lengthScale float64) float64 {
 	return (1 + r + r*r/3) * math.Exp(-r)
 }
 
-// A Problem says what tasks are drawn from. Length scales and noises are drawn so that their
-// logarithms are uniform.
+// A Problem is a distribution of tasks. The logarithms of length scales and noises are uniform.
 type Problem struct {
 	MinX, MaxX                     float64 // points are uniform in between
 	MinLengthScale, MaxLengthScale float64
@@ -67,7 +67,7 @@ type Problem struct {
 	Features                       int     // waves of the others
 }
 
-// Default returns what flashvk train draws from.
+// Default returns the distribution that flashvk train uses.
 func Default() Problem {
 	return Problem{MinX: -2, MaxX: 2, MinLengthScale: 0.2, MaxLengthScale: 1, MinNoise: 0.05, MaxNoise: 0.2, Exact: 128, Features: 256}
 }
@@ -96,7 +96,7 @@ func (p Problem) Validate() error {
 	return nil
 }
 
-// A Task is a function at some points: Context of which y is shown, then targets.
+// A Task is a function at some points: first Context points whose y the model sees, then targets.
 type Task struct {
 	Kernel             Kernel
 	LengthScale, Noise float64
@@ -130,8 +130,8 @@ func (p Problem) Draw(s tnp.Shape, seed, step uint64, i int) Task {
 	return t
 }
 
-// Curve returns a task to look at: a context drawn as that of task i, and as targets so many x, one
-// beside the other, with the function there, without noise.
+// Curve returns a task to plot. Its context is drawn as that of task i. Its targets are evenly
+// spaced x, and their y is the function without noise.
 func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
 	p.Exact = context + targets
 	t := p.Draw(tnp.Shape{Batch: 1, Context: context, Targets: targets}, seed, step, i)
@@ -139,7 +139,7 @@ func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
 		t.X[context+j] = p.MinX + (p.MaxX-p.MinX)*float64(j)/float64(max(targets-1, 1))
 	}
 	rng := rand.New(rand.NewPCG(seed, step<<24|uint64(i)))
-	rng.Uint64() // what follows is not what Draw drew
+	rng.Uint64() // the numbers that follow differ from those of Draw
 	noise := t.Noise
 	t.Noise = 1e-3
 	t.exact(rng)
@@ -150,7 +150,7 @@ func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
 	return t
 }
 
-// covariance returns that of y at the first n points.
+// covariance returns the covariance of y at the first n points.
 func (t *Task) covariance(n int) *mat.SymDense {
 	c := mat.NewSymDense(n, nil)
 	for i := range n {
@@ -177,9 +177,9 @@ func (t *Task) exact(rng *rand.Rand) {
 	t.Y = y.RawVector().Data
 }
 
-// waves draws Y = noise + sum of random waves, whose frequencies are distributed as the
-// spectrum of the kernel: normal for RBF, Student's t of 5 degrees for Matérn 5/2 (Rahimi,
-// Recht, Random Features for Large-Scale Kernel Machines, 2007).
+// waves draws Y = noise + sum of random waves. Their frequencies have the spectrum of the kernel
+// as distribution: normal for RBF, Student's t of 5 degrees for Matérn 5/2 (Rahimi, Recht, Random
+// Features for Large-Scale Kernel Machines, 2007).
 func (t *Task) waves(rng *rand.Rand, features int) {
 	t.Y = make([]float64, len(t.X))
 	for i := range t.Y {
@@ -202,9 +202,9 @@ func (t *Task) waves(rng *rand.Rand, features int) {
 	}
 }
 
-// NLL returns -log p of each target's y by itself, given the context, for one who knows the
-// process: what a model's loss is not below, on average over tasks. It takes the cube of the
-// context's size.
+// NLL returns -log p of the y of each target alone, given the context, under the true process.
+// The loss of no model is below its mean, on average over tasks. It takes time cubic in the size
+// of the context.
 func (t *Task) NLL() ([]float64, error) {
 	mean, variance, err := t.Predict(t.X[t.Context:])
 	if err != nil {
@@ -216,7 +216,7 @@ func (t *Task) NLL() ([]float64, error) {
 	return mean, nil
 }
 
-// Predict returns mean and variance of y, noise included, at some x, given the context.
+// Predict returns mean and variance of y at each x, noise included, given the context.
 func (t *Task) Predict(x []float64) (mean, variance []float64, err error) {
 	n := t.Context
 	var c mat.Cholesky
@@ -251,12 +251,12 @@ func (p Problem) Batch(s tnp.Shape, seed, step uint64) []Task {
 	return tasks
 }
 
-// Tokens returns what the model reads of tasks, (batch, context+targets, 3): (x, y, 1) of the
-// context, (x, 0, -1) of targets; and the targets' y, (batch, targets).
+// Tokens returns the inputs of the model: tokens (batch, context+targets, 3), which are (x, y, 1)
+// for the context and (x, 0, -1) for targets, and the y of targets, (batch, targets).
 //
-// The flag of targets is not 0: the model has no bias, so that the first norm would make of
-// (x, 0, 0) the same for all positive x, and another for all negative ones, and predictions jump
-// at x = 0.
+// The flag of targets is not 0. The model has no bias, so the first norm would map (x, 0, 0) to
+// one vector for all positive x and to another for all negative x, and predictions would jump at
+// x = 0.
 func Tokens(tasks []Task) (x, y []float32) {
 	for _, t := range tasks {
 		for i := range t.X {

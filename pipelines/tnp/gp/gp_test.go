@@ -15,7 +15,7 @@ import (
 
 var shape = tnp.Shape{Batch: 5, Context: 7, Targets: 4}
 
-// TestSame: a batch follows from seed and step alone, whatever the number of processors.
+// TestSame wants a batch to follow from seed and step alone, whatever the number of processors.
 func TestSame(t *testing.T) {
 	p := Default()
 	for _, exact := range []int{128, 0} {
@@ -35,8 +35,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestCovariance: both ways to draw have the covariance that the kernel says: the mean of
-// products of many draws is off by some 1/√draws.
+// TestCovariance wants both ways to draw to have the covariance of the kernel. The mean of
+// products of many draws is off by about 1/√draws.
 func TestCovariance(t *testing.T) {
 	const draws = 20000
 	for kernel := range kernels {
@@ -68,7 +68,7 @@ func TestCovariance(t *testing.T) {
 	}
 }
 
-// TestNLL: log p of a target given the context is that of both less that of the context.
+// TestNLL: log p of a target given the context is log p of both less log p of the context.
 func TestNLL(t *testing.T) {
 	for _, task := range Default().Batch(shape, 4, 0) {
 		got, err := task.NLL()
@@ -88,7 +88,7 @@ func TestNLL(t *testing.T) {
 	}
 }
 
-// TestLeast: one who takes another process to be the true one has a larger loss.
+// TestLeast wants any other process than the true one to have a larger loss.
 func TestLeast(t *testing.T) {
 	tasks := Default().Batch(tnp.Shape{Batch: 200, Context: 20, Targets: 10}, 5, 0)
 	least, err := NLL(tasks)
@@ -112,8 +112,8 @@ func TestLeast(t *testing.T) {
 	}
 }
 
-// TestCurve: targets lie in order from end to end, near what the process predicts there, and the
-// context is off the curve by its noise.
+// TestCurve wants targets in order from end to end, near the prediction of the process, and the
+// context off the curve by its noise.
 func TestCurve(t *testing.T) {
 	p := Default()
 	p.MinNoise, p.MaxNoise = 0.1, 0.1
@@ -138,7 +138,7 @@ func TestCurve(t *testing.T) {
 	require.InDelta(t, 0.1, math.Sqrt(squares/float64(total)), 0.03)
 }
 
-// TestTokens: no target's y is among the tokens.
+// TestTokens wants no y of a target among the tokens.
 func TestTokens(t *testing.T) {
 	x, y := Tokens([]Task{{Context: 1, X: []float64{1, 2, 3}, Y: []float64{4, 5, 6}}, {Context: 1, X: []float64{7, 8, 9}, Y: []float64{10, 11, 12}}})
 	require.Equal(t, []float32{1, 4, 1, 2, 0, -1, 3, 0, -1, 7, 10, 1, 8, 0, -1, 9, 0, -1}, x)
