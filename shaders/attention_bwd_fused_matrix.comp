@@ -48,16 +48,8 @@ layout(local_size_x_id = 0) in;
 #include "lib/element.glsl"
 #define WITH_DQ
 #include "lib/params_bwd.glsl"
+#include "lib/bwd_matrix_inputs.glsl"
 
-layout(binding = 0, scalar) readonly buffer Q { uvec4 q8[]; };
-layout(binding = 0, scalar) readonly buffer Q16 { uint16_t q16[]; };
-layout(binding = 1, scalar) readonly buffer K { uvec4 k8[]; };
-layout(binding = 1, scalar) readonly buffer K16 { uint16_t k16[]; };
-layout(binding = 2, scalar) readonly buffer V { uvec4 v8[]; };
-layout(binding = 2, scalar) readonly buffer V16 { uint16_t v16[]; };
-layout(binding = 3, scalar) readonly buffer DO { uvec4 do8[]; };
-layout(binding = 3, scalar) readonly buffer DO16 { uint16_t do16[]; };
-layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
 layout(binding = 5, scalar) writeonly buffer DK { uvec4 dx8[]; };
 layout(binding = 5, scalar) writeonly buffer DK16 { uint16_t dx16[]; };
 layout(binding = 6, scalar) writeonly buffer DV { uvec4 dv8[]; };
@@ -66,14 +58,6 @@ layout(binding = 7, scalar) writeonly buffer DQ { uvec4 dq8[]; };
 layout(binding = 7, scalar) writeonly buffer DQ16 { uint16_t dq16[]; };
 layout(binding = 7, scalar) workgroupcoherent buffer PartDQ { float part_dq[]; };
 
-#include "lib/load8.glsl"
-#include "lib/matrix_types.glsl"
-#include "lib/rows.glsl"
-
-DEFINE_LOAD8(load_q, q8, q16)
-DEFINE_LOAD8(load_k, k8, k16)
-DEFINE_LOAD8(load_v, v8, v16)
-DEFINE_LOAD8(load_do, do8, do16)
 DEFINE_STORE8(put_dx, dx8, dx16)
 DEFINE_STORE8(put_dv, dv8, dv16)
 DEFINE_STORE8(put_dq, dq8, dq16)
