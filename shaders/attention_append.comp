@@ -19,7 +19,7 @@
 // item. So it may rotate in place.
 //
 // With CACHE8 k and v are of a cache of 8 bits, whose rows are of uvec2, and an item of a new key is what
-// one scale is of (lib/append_cache8.glsl).
+// one scale is of (lib/append_cache8.glsl); without, they are of ELEM (lib/append_cache16.glsl).
 //
 // A sequence that the new keys do not fit into is left as it is, and so are keys whose page
 // there is not; the status says so.
@@ -145,42 +145,7 @@ Slot slot_of(const uint batch, const uint cache, const uint position) {
 #ifdef CACHE8
 #include "lib/append_cache8.glsl"
 #else
-// append_k writes item number `item` of the new keys of a sequence with `keys` keys.
-void append_k(const uint batch, const uint cache, const uint keys, const uint item) {
-    const uint e = item % K_ITEMS;
-    const uint head = item / K_ITEMS % p.kv_heads;
-    const uint i = item / K_ITEMS / p.kv_heads;
-    const Slot slot = slot_of(batch, cache, keys + i);
-    if (!slot.found) {
-        return;
-    }
-    const bool rotated = e < ROTATED_ITEMS;
-    const uint column = rotated ? e * WIDTH : ROTARY + (e - ROTATED_ITEMS) * WIDTH;
-    const uint from = p.new_k_offset + batch * p.new_k_stride_b + head * p.new_k_stride_h + i * p.new_k_stride_s + column;
-    const uint to = p.k_offset + slot.outer * p.k_stride_b + head * p.k_stride_h + slot.inner * p.k_stride_s + column;
-    uvec4 a = load_new_k(from, WIDTH);
-    if (rotated && INTERLEAVED) {
-        turn_neighbours(a, keys + i, column);
-    } else if (rotated) {
-        uvec4 b = load_new_k(from + ROTARY / 2, WIDTH);
-        turn_halves(a, b, keys + i, column);
-        store_k(to + ROTARY / 2, WIDTH, b);
-    }
-    store_k(to, WIDTH, a);
-}
-
-// append_v does so for the new values.
-void append_v(const uint batch, const uint cache, const uint keys, const uint item) {
-    const uint column = item % V_ITEMS * VEC;
-    const uint head = item / V_ITEMS % p.kv_heads;
-    const uint i = item / V_ITEMS / p.kv_heads;
-    const Slot slot = slot_of(batch, cache, keys + i);
-    if (slot.found) {
-        const uint from = p.new_v_offset + batch * p.new_v_stride_b + head * p.new_v_stride_h + i * p.new_v_stride_s + column;
-        store_v(p.v_offset + slot.outer * p.v_stride_b + head * p.v_stride_h + slot.inner * p.v_stride_s + column, VEC, load_new_v(from, VEC));
-    }
-}
-
+#include "lib/append_cache16.glsl"
 #endif
 
 // rotate_q rotates an item of the queries of a sequence with `keys` keys.
