@@ -40,23 +40,10 @@ const uint SLICE = 4;  // of accumulate, which is not used
 #define FEATURES_BINDING 6
 #include "lib/element.glsl"
 #include "lib/params_bwd_heads.glsl"
+#include "lib/bwd_scalar_inputs.glsl"
 
-layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
-layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
-layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
-layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
-layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
-layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
-layout(binding = 3, scalar) readonly buffer DO { ELEM4 do4[]; };
-layout(binding = 3, scalar) readonly buffer DO1 { ELEM do1[]; };
-layout(binding = 4, scalar) readonly buffer Rows { vec2 rows[]; };
 layout(binding = 5, scalar) writeonly buffer Out { ELEM out1[]; };
 layout(binding = 5, scalar) writeonly buffer Out32 { float out32[]; };
-
-DEFINE_LOAD4(load_q, q4, q1)
-DEFINE_LOAD4(load_k, k4, k1)
-DEFINE_LOAD4(load_v, v4, v1)
-DEFINE_LOAD4(load_do, do4, do1)
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"

@@ -28,12 +28,9 @@ layout(constant_id = 3) const bool SATURATE = false;
 layout(constant_id = 4) const uint SHARE = 4;  // invocations that share a token
 layout(local_size_x_id = 0) in;
 
-// Where a tensor (tokens, components) lies, in elements.
-struct Place {
-    uint offset;
-    uint stride_t;
-    uint stride_k;
-};
+#include "lib/element.glsl"
+#include "lib/formats.glsl"
+#include "lib/gmm_inputs.glsl"
 
 layout(push_constant, scalar) uniform Params {
     uint tokens;
@@ -48,13 +45,6 @@ layout(push_constant, scalar) uniform Params {
     uint dloss_offset;
 } p;
 
-#include "lib/element.glsl"
-#include "lib/formats.glsl"
-
-layout(binding = 0, scalar) readonly buffer Logit { ELEM logit_in[]; };
-layout(binding = 1, scalar) readonly buffer Mu { ELEM mu_in[]; };
-layout(binding = 2, scalar) readonly buffer LogSigma { ELEM log_sigma_in[]; };
-layout(binding = 3, scalar) readonly buffer Y { float y_in[]; };
 layout(binding = 4, scalar) readonly buffer DLoss { float dloss_in[]; };
 layout(binding = 5, scalar) writeonly buffer DLogit { float dlogit32[]; };
 layout(binding = 5, scalar) writeonly buffer DLogit16 { uint16_t dlogit16[]; };

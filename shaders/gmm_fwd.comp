@@ -29,12 +29,8 @@ layout(constant_id = 2) const bool WRITE_LOSS = true;
 layout(constant_id = 3) const uint SHARE = 2;  // invocations that share a token
 layout(local_size_x_id = 0) in;
 
-// Where a tensor (tokens, components) lies, in elements.
-struct Place {
-    uint offset;
-    uint stride_t;
-    uint stride_k;
-};
+#include "lib/element.glsl"
+#include "lib/gmm_inputs.glsl"
 
 layout(push_constant, scalar) uniform Params {
     uint tokens;
@@ -47,12 +43,6 @@ layout(push_constant, scalar) uniform Params {
     uint loss_offset;
 } p;
 
-#include "lib/element.glsl"
-
-layout(binding = 0, scalar) readonly buffer Logit { ELEM logit_in[]; };
-layout(binding = 1, scalar) readonly buffer Mu { ELEM mu_in[]; };
-layout(binding = 2, scalar) readonly buffer LogSigma { ELEM log_sigma_in[]; };
-layout(binding = 3, scalar) readonly buffer Y { float y_in[]; };
 layout(binding = 4, scalar) writeonly buffer LogP { float log_p_out[]; };
 layout(binding = 5, scalar) coherent buffer Parts { vec4 parts[]; };
 layout(binding = 6, scalar) writeonly buffer Loss { float loss_out[]; };

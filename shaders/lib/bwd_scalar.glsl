@@ -6,8 +6,8 @@
 //     P, dX, element by element          the kernel itself
 //     dQ, dK, dV += weights * stream     put_weights, accumulate
 //
-// The includer declares the specialization constants, OWN and STREAM, and the load
-// functions of Q, K, V and dO (DEFINE_LOAD4). Every invocation of the workgroup calls
+// The includer declares the specialization constants, OWN and STREAM, and includes
+// lib/bwd_scalar_inputs.glsl. Every invocation of the workgroup calls
 // product and accumulate.
 //
 // With FEATURES, V and dO have rows of VALUE_DIM, and the includer declares `const

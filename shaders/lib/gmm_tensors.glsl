@@ -4,10 +4,9 @@
 // SHARE neighbouring invocations have a token, each every SHARE-th component, so that
 // neighbours load and store what lies next to each other in memory.
 //
-// The includer includes lib/element.glsl first and declares the specialization constants SHARE, a
-// power of two, and WORKGROUP_SIZE, a multiple of it; struct Place, which says where a tensor
-// lies; `p` with tokens, components and a Place for each of logit, mu and log_sigma; and buffers
-// logit_in, mu_in and log_sigma_in of ELEM.
+// The includer includes lib/gmm_inputs.glsl first and declares the specialization constants SHARE, a
+// power of two, and WORKGROUP_SIZE, a multiple of it; and `p` with tokens, components and a Place
+// for each of logit, mu and log_sigma.
 #ifndef LIB_GMM_TENSORS_GLSL
 #define LIB_GMM_TENSORS_GLSL
 
