@@ -20,7 +20,11 @@
 #include "scores.glsl"
 #include "direct_sums.glsl"
 
+// Of lib/fwd_rescale.glsl, as in lib/fwd_matrix.glsl.
 const float RESCALE_THRESHOLD = 8.0;
+const float HEADROOM = 0.0;
+#define ROW_SCALE(r, i) p.scale_log2
+#define BASE_OF(top) top
 
 void forward() {
     const Work work = next_work();
@@ -100,30 +104,13 @@ void forward() {
             hide_keys(S, int(row0), col0);
         }
 
-        MatC t[ROW_TILES];  // maxima of this invocation's scores
-        bool grew = false;
-        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-            [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                t[r][i] = row_top(S, r, i) * p.scale_log2;
-                grew = grew || t[r][i] > sums.m[r * ROWS + i] + RESCALE_THRESHOLD;
-            }
-        }
-        if (subgroupAny(grew)) {
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                const MatC top = reduce(t[r], false);
-                [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    const float m_new = max(sums.m[r * ROWS + i], top[i]);
-                    const float alpha = exp2(sums.m[r * ROWS + i] - m_new);
-                    sums.m[r * ROWS + i] = m_new;
-                    sums.l[r * ROWS + i] *= alpha;
-                    [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                        [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
-                            sums.o[r * VALUE_TILES + d][i * ROW_RUN + e] *= alpha;
-                        }
-                    }
-                }
-            }
-        }
+#define m sums.m
+#define l sums.l
+#define O_ sums.o
+#include "fwd_rescale.glsl"
+#undef m
+#undef l
+#undef O_
 
         [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
             MatA P[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)

@@ -43,7 +43,7 @@ const bool LOGITS = SOFTCAP || ALIBI || BIAS;
 #include "feature_tile.glsl"
 #endif
 
-const float RESCALE_THRESHOLD = 8.0;
+const float RESCALE_THRESHOLD = 8.0;  // of lib/fwd_rescale.glsl
 
 #ifdef F32X2
 #include "fwd_f32x2.glsl"
@@ -202,34 +202,7 @@ void forward() {
             if (MASKED)
 #endif
             {
-                MatC t[ROW_TILES];  // maxima of this invocation's logits
-                bool grew = false;
-                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-#if defined(F32X2) && !defined(FEATURES)
-                        SET_FOLD(r, i);
-#endif
-                        t[r][i] = row_top(S, r, i) * ROW_SCALE(r, i);
-                        grew = grew || t[r][i] > m[r * ROWS + i] + (HEADROOM + RESCALE_THRESHOLD);
-                    }
-                }
-                // The test needs no reduction: a row grew where one of its elements did.
-                if (subgroupAny(grew)) {
-                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        const MatC top = reduce(t[r], false);
-                        [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                            const float m_new = max(m[r * ROWS + i], BASE_OF(top[i]));
-                            const float alpha = exp2(m[r * ROWS + i] - m_new);
-                            m[r * ROWS + i] = m_new;
-                            l[r * ROWS + i] *= alpha;
-                            [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                                [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {
-                                    O_[r * VALUE_TILES + d][i * ROW_RUN + e] *= alpha;
-                                }
-                            }
-                        }
-                    }
-                }
+#include "fwd_rescale.glsl"
             }
 
 #ifdef F32X2

@@ -142,7 +142,7 @@ func All() []Mutant {
 func Experiments() []Mutant {
 	// A constant that is false would leave matrices without a use, which Mesa 26.1 dies of.
 	softmax := []Edit{
-		{"lib/fwd_matrix.glsl", "if (subgroupAny(grew)) {", "if (p.seq_kv == 0) {"},
+		{"lib/fwd_rescale.glsl", "if (subgroupAny(grew)) {", "if (p.seq_kv == 0) {"},
 		{"lib/fwd_matrix.glsl", "weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], p.scale_log2, -m[r * ROWS + i / ROW_RUN]));", "weight[i] = S.at[r * COL_TILES + n][i];"},
 	}
 	// Without the memory barrier the compiler would load operands once for all tiles.
