@@ -206,7 +206,7 @@ func newDecodeSpec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config Dec
 		SubgroupSize:  caps.SubgroupSize,
 		Team:          uint32(config.team(caps, p)),
 		Rows:          uint32(config.Rows),
-		Keys:          uint32(config.Keys),
+		Keys:          uint32(config.keys(p)),
 		HeadDim:       uint32(p.HeadDim),
 		ValueDim:      uint32(p.ValueHeadDim()),
 		PageSize:      uint32(p.PageSize),
@@ -281,7 +281,7 @@ func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config D
 	params := decodeParams{
 		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), GroupInverse: groupInverse(p.NumHeads / p.NumKVHeads), KVHeads: uint32(p.NumKVHeads),
 		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages),
-		LeastTiles: uint32(max(1, decodeLeastKeys/(config.Keys*int(caps.SubgroupSize)/config.team(caps, p)))),
+		LeastTiles: uint32(max(1, decodeLeastKeys/(config.keys(p)*int(caps.SubgroupSize)/config.team(caps, p)))),
 		Shares:     uint32(config.shares(p)),
 		Scale:      float32(p.EffectiveScale() * math.Log2E), WindowLeft: int32(p.Window.Left),
 		qkvParams: newQKVParams(t.Q, t.K, t.V), outParams: newOutParams(t.O, t.LSE),

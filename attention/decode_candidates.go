@@ -18,9 +18,9 @@ func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
 	fields := []struct {
 		name   string
 		target *int
-	}{{"rows", &c.Rows}, {"keys", &c.Keys}, {"subgroups", &c.Subgroups}, {"groups", &c.Groups}}
+	}{{"rows", &c.Rows}, {"subgroups", &c.Subgroups}, {"groups", &c.Groups}}
 	if len(words) != 1+len(fields) {
-		return c, fmt.Errorf("attention: decode: %q is not PATH,rows=N,keys=N,subgroups=N,groups=N", text)
+		return c, fmt.Errorf("attention: decode: %q is not PATH,rows=N,subgroups=N,groups=N", text)
 	}
 	for i, f := range fields {
 		name, value, _ := strings.Cut(words[1+i], "=")

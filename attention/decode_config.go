@@ -14,14 +14,13 @@ import (
 type DecodeConfig struct {
 	Impl      Impl // Scalar or CoopMat
 	Rows      int  // queries of a group of heads that one workgroup computes together; a power of two
-	Keys      int  // keys that a team of invocations loads at a time; a power of two
 	Subgroups int  // per workgroup
 	Groups    int  // workgroups of the dispatch
 }
 
 // String returns what --config of decode takes.
 func (c DecodeConfig) String() string {
-	return fmt.Sprintf("%v,rows=%d,keys=%d,subgroups=%d,groups=%d", c.Impl, c.Rows, c.Keys, c.Subgroups, c.Groups)
+	return fmt.Sprintf("%v,rows=%d,subgroups=%d,groups=%d", c.Impl, c.Rows, c.Subgroups, c.Groups)
 }
 
 // decodeVec is the number of elements in 16 bytes.
@@ -63,12 +62,16 @@ func (p *DecodeProblem) operands() dtype.DType {
 	return p.DType
 }
 
-// matrixKeys is the number of keys of a tile on matrices.
-func (p *DecodeProblem) matrixKeys() int {
-	if p.Cache != CacheSame {
-		return 32
+// keys is the number of keys that a team loads at a time. On matrices those of 8 bits are twice as many,
+// as they have half the bytes.
+func (c *DecodeConfig) keys(p *DecodeProblem) int {
+	switch {
+	case c.Impl != CoopMat:
+		return 4
+	case p.Cache == CacheSame:
+		return 16
 	}
-	return 16
+	return 32
 }
 
 // groupRows is the number of rows that share the keys of a key head.
@@ -108,8 +111,6 @@ func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
 		}
 	case c.Rows < 1 || c.Rows > 16 || bits.OnesCount(uint(c.Rows)) != 1:
 		return unsupported("decode: rows=%d is not a power of two up to 16", c.Rows)
-	case c.Keys != 4:
-		return unsupported("decode: keys=%d are not 4", c.Keys)
 	case team < 4:
 		return unsupported("decode: subgroups of %d are less than 4", caps.SubgroupSize)
 	}
@@ -137,10 +138,6 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 	switch {
 	case !chips.Quads(caps) || shape.M != 16 || shape.N != 16 || caps.SubgroupSize != 32:
 		return unsupported("decode: coopmat: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others")
-	case c.Keys != 16 && p.Cache == CacheSame:
-		return unsupported("decode: coopmat: keys=%d are not 16", c.Keys)
-	case c.Keys != 16 && c.Keys != 32:
-		return unsupported("decode: coopmat: keys=%d are neither 16 nor 32", c.Keys)
 	case c.Rows != 16 && c.Rows != 32:
 		return unsupported("decode: coopmat: rows=%d are neither 16 nor 32", c.Rows)
 	case c.Subgroups%c.columnParts(p) != 0:

@@ -36,7 +36,7 @@ func TestDecodeRows(t *testing.T) {
 		MaxStorageBufferRange: 1 << 31, MaxAllocationBytes: 1 << 31, MaxSharedMemoryBytes: 48 << 10,
 	}
 	p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 8192, NumKVHeads: 1, SeqQ: 32, SeqKV: 64, HeadDim: 64, DType: dtype.Float32, Causal: true}}
-	c := DecodeConfig{Impl: Scalar, Rows: 4, Keys: 4, Subgroups: 8, Groups: 4}
+	c := DecodeConfig{Impl: Scalar, Rows: 4, Subgroups: 8, Groups: 4}
 	require.NoError(t, c.Feasible(&caps, p))
 	require.NotEqual(t, p.SeqQ, int(byGroup(uint32(8192*33-1), groupInverse(8192))), "what a kernel would make of the last of 33 queries")
 	p.SeqQ = 33

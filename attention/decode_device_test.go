@@ -363,10 +363,9 @@ func TestDecodeConfigs(t *testing.T) {
 	}
 	for _, groups := range []int{1, 3, 17, 100} {
 		for n := 1; n <= 8; n *= 2 {
-			run(attention.DecodeConfig{Impl: attention.Scalar, Rows: n, Keys: 4, Subgroups: 1 + (n+groups)%4, Groups: groups})
+			run(attention.DecodeConfig{Impl: attention.Scalar, Rows: n, Subgroups: 1 + (n+groups)%4, Groups: groups})
 			for tiles := 1; tiles <= 2; tiles++ {
-				run(attention.DecodeConfig{Impl: attention.CoopMat, Rows: 16 * tiles, Keys: 16, Subgroups: n, Groups: groups})
-				run(attention.DecodeConfig{Impl: attention.CoopMat, Rows: 16 * tiles, Keys: 32, Subgroups: n, Groups: groups})
+				run(attention.DecodeConfig{Impl: attention.CoopMat, Rows: 16 * tiles, Subgroups: n, Groups: groups})
 			}
 		}
 	}

@@ -23,6 +23,7 @@ var decodeTable = kit.NewTable(kit.Table[DecodeProblem, DecodeConfig, anyCache]{
 		return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Batch), Enough: manyRows}, {N: float64(p.SeqKV), Enough: manyKeys}}}
 	},
 	Module:   func(p *DecodeProblem, c *DecodeConfig) string { return shaders.Hash(p.DType.Short(), c.kernel(p)) },
+	Former:   []string{"Keys"},
 	Validate: func(p *DecodeProblem) error { return p.Validate() },
 })
 
@@ -90,7 +91,7 @@ func decodeRule(caps *vk.Caps, p *DecodeProblem, path string) (DecodeConfig, err
 // choose returns c with the remaining choices.
 func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
 	if c.Impl == CoopMat {
-		c.Rows, c.Keys, c.Subgroups = 16, p.matrixKeys(), 8
+		c.Rows, c.Subgroups = 16, 8
 		switch dim := max(p.HeadDim, p.ValueHeadDim()); {
 		case p.groupRows() > 16 && dim <= 128:
 			c.Rows = 32
@@ -98,7 +99,7 @@ func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, erro
 			c.Subgroups = 16 // a key is half as long, so more of them are on their way
 		}
 	} else {
-		c.Rows, c.Keys, c.Subgroups = min(nextPower(p.groupRows()), decodeRows), 4, 16
+		c.Rows, c.Subgroups = min(nextPower(p.groupRows()), decodeRows), 16
 	}
 	c.Subgroups = min(c.Subgroups, int(caps.MaxWorkgroupInvocations/max(caps.SubgroupSize, 1)))
 	for ; ; c.Subgroups = (c.Subgroups + 1) / 2 {

@@ -19,9 +19,9 @@ import (
 func TestForwardOnDecode(t *testing.T) {
 	d := vktest.Open(t)
 	for _, config := range []attention.DecodeConfig{
-		{Impl: attention.Scalar, Rows: 4, Keys: 4, Subgroups: 4, Groups: 3},
-		{Impl: attention.Scalar, Rows: 1, Keys: 4, Subgroups: 1, Groups: 40},
-		{Impl: attention.CoopMat, Rows: 16, Keys: 16, Subgroups: 4, Groups: 7},
+		{Impl: attention.Scalar, Rows: 4, Subgroups: 4, Groups: 3},
+		{Impl: attention.Scalar, Rows: 1, Subgroups: 1, Groups: 40},
+		{Impl: attention.CoopMat, Rows: 16, Subgroups: 4, Groups: 7},
 	} {
 		t.Run(config.String(), func(t *testing.T) {
 			f := onDevice{d, attention.Options{DecodeConfig: &config}}
@@ -47,7 +47,7 @@ func TestForwardOnDecodeTwice(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 500, HeadDim: 16, DType: dtype.Float16, Causal: true}
-	opt := attention.Options{DecodeConfig: &attention.DecodeConfig{Impl: attention.Scalar, Rows: 2, Keys: 4, Subgroups: 2, Groups: 9}}
+	opt := attention.Options{DecodeConfig: &attention.DecodeConfig{Impl: attention.Scalar, Rows: 2, Subgroups: 2, Groups: 9}}
 	o, lse, q, k, v := newTensors(t, d, p)
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, x := range []struct {

@@ -78,7 +78,7 @@ func TestForwardTakesDecode(t *testing.T) {
 			o.Config = &Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16}
 		}, Auto},
 		{"forced tiles of decode", &h200, func(p *Problem, o *Options) {
-			p.SeqKV, o.DecodeConfig = 3, &DecodeConfig{Impl: Scalar, Rows: 1, Keys: 4, Subgroups: 1, Groups: 1}
+			p.SeqKV, o.DecodeConfig = 3, &DecodeConfig{Impl: Scalar, Rows: 1, Subgroups: 1, Groups: 1}
 		}, Scalar},
 		{"a device without subgroups", &least, func(p *Problem, _ *Options) { p.DType = dtype.Float32 }, Auto},
 	} {
@@ -92,7 +92,7 @@ func TestForwardTakesDecode(t *testing.T) {
 	}
 	masked := few
 	masked.KeyMask = true
-	opt := Options{DecodeConfig: &DecodeConfig{Impl: Scalar, Rows: 1, Keys: 4, Subgroups: 1, Groups: 1}}
+	opt := Options{DecodeConfig: &DecodeConfig{Impl: Scalar, Rows: 1, Subgroups: 1, Groups: 1}}
 	require.EqualError(t, Supports(&h200, masked, kit.Forward, opt), "attention: decode_config: attention: decoding has no key_mask: unsupported on this device")
 	opt.DecodeConfig.Rows = 3
 	require.ErrorIs(t, Supports(&h200, few, kit.Forward, opt), ErrUnsupported)

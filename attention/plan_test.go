@@ -22,7 +22,7 @@ func TestPlan(t *testing.T) {
 	hidden := plain
 	hidden.Causal, hidden.CausalAlign, hidden.SeqQ = true, attention.TopLeft, 5
 	few := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 700, HeadDim: 8, DType: dtype.Float16}
-	decode := attention.DecodeConfig{Impl: attention.Scalar, Rows: 2, Keys: 4, Subgroups: 2, Groups: 3}
+	decode := attention.DecodeConfig{Impl: attention.Scalar, Rows: 2, Subgroups: 2, Groups: 3}
 	split := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 16, ValueRows: 4, Splits: 2}
 	fused := attention.BackwardConfig{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16}}
 	for _, c := range []struct {

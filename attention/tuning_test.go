@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -220,6 +221,28 @@ func TestTuningOld(t *testing.T) {
 	x, err = kit.LoadTuning(strings.NewReader(version1), tunedCaps()) // of other kernels than today's
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 2}, []int{x.Len(), x.Stale()})
+}
+
+// TestTuningFormer says that a file with what a configuration of decode does not have any more reads as it did.
+func TestTuningFormer(t *testing.T) {
+	caps := tunedCaps()
+	p := DecodeProblem{Problem: Problem{Batch: 4, NumHeads: 16, NumKVHeads: 4, SeqQ: 1, SeqKV: 4096, HeadDim: 64, DType: dtype.Float16}}
+	usual, _, err := chooseDecode(caps, p, Options{})
+	require.NoError(t, err)
+	tuned := usual
+	tuned.Groups *= 3
+	x := kit.NewTuning(caps)
+	require.NoError(t, x.Add("decode", kit.Forward, p, tuned, 10))
+	old := strings.Replace(text(t, x), `"rows": `+strconv.Itoa(tuned.Rows), `"keys": 16, "rows": `+strconv.Itoa(tuned.Rows), 1)
+	require.Contains(t, old, `"keys": 16`)
+	x, err = kit.LoadTuning(strings.NewReader(old), caps)
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 0}, []int{x.Len(), x.Stale()})
+	got, _, err := chooseDecode(caps, p, Options{Tuning: x})
+	require.NoError(t, err)
+	require.Equal(t, tuned, got)
+	_, err = kit.LoadTuning(strings.NewReader(strings.Replace(old, `"keys"`, `"teams"`, 1)), caps)
+	require.ErrorContains(t, err, `unknown field "teams"`)
 }
 
 // TestTuningBad says that nothing of a file counts that has rows that attention cannot have.

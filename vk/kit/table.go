@@ -49,12 +49,13 @@ type Table[P, C comparable, S Shape[P]] struct {
 	// What a Tuning must know. Likeness says which problems a measurement is for; Same reports
 	// whether two are one but for what no kernel depends on (nil: ==). Module is a hash of the
 	// kernels: one that has changed since has to be measured anew. Large names the fields of C
-	// that may be above 65536. Encode and Decode are the JSON of a problem (nil: its
-	// fields by name).
+	// that may be above 65536, Former those that C had, which files may have still and which say nothing.
+	// Encode and Decode are the JSON of a problem (nil: its fields by name).
 	Likeness func(p *P) Likeness
 	Same     func(a, b *P) bool
 	Module   func(p *P, c *C) string
 	Large    []string
+	Former   []string
 	Encode   func(p *P) any
 	Decode   func(data []byte) (P, error)
 	Validate func(p *P) error

@@ -249,6 +249,9 @@ func (t *Table[P, C, S]) decode(row *tunedRow) (p P, c C, err error) {
 	}
 	config, err := renamed(row.config, joined)
 	if err == nil {
+		config, err = without(config, t.Former)
+	}
+	if err == nil {
 		err = strictly(config, &c) // which takes names of fields in any case
 	}
 	if err != nil {
@@ -288,6 +291,21 @@ func renamed(data []byte, name func(string) string) (json.RawMessage, error) {
 		}
 	}
 	return json.Marshal(out)
+}
+
+// without returns a JSON object without some of its fields.
+func without(data json.RawMessage, names []string) (json.RawMessage, error) {
+	if len(names) == 0 {
+		return data, nil
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(data, &all); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		delete(all, joined(text.Snake(name)))
+	}
+	return json.Marshal(all)
 }
 
 // encode returns what the JSON of a problem is of.

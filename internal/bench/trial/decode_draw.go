@@ -104,12 +104,9 @@ func (p *decodeProblem) decodeFeatures(family *rand.Rand) {
 // drawDecodeConfig draws how a path divides work but for the number of workgroups: nil if nothing
 // drawn is feasible for a problem of the format, head_dim and features of typical.
 func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s Space) *attention.DecodeConfig {
-	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Keys: 4, Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
+	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
 	if impl == attention.CoopMat {
-		c.Rows, c.Keys, c.Subgroups = one(family, 16, 32), 16, one(family, 1, 2, 4, 8, 16)
-		if typical.Cache != attention.CacheSame {
-			c.Keys = one(family, 16, 32)
-		}
+		c.Rows, c.Subgroups = one(family, 16, 32), one(family, 1, 2, 4, 8, 16)
 	}
 	// Sizes are drawn later.
 	typical.Batch, typical.NumHeads, typical.NumKVHeads, typical.SeqQ, typical.SeqKV = 1, 1, 1, 1, 256
