@@ -3,24 +3,18 @@ package attention
 // bwdMatrixSpec is the specialization of attention_bwd_dkv_matrix.comp and
 // attention_bwd_dq_matrix.comp (shaders/lib/bwd_matrix_constants.glsl).
 type bwdMatrixSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
-	MatM          uint32 `glsl:"MAT_M"`
-	MatN          uint32 `glsl:"MAT_N"`
-	Length        uint32 `glsl:"LENGTH"`
-	RowRun        uint32 `glsl:"ROW_RUN"`
-	RowLanes      uint32 `glsl:"ROW_LANES"`
-	ColRun        uint32 `glsl:"COL_RUN"`
-	SameLayout    bool   `glsl:"SAME_LAYOUT"`
-	Lockstep      bool   `glsl:"LOCKSTEP"`
-	RowTiles      uint32 `glsl:"ROW_TILES"`
-	Stream        uint32 `glsl:"STREAM"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Causal        bool   `glsl:"CAUSAL"`
-	Aligned       bool   `glsl:"ALIGNED"`
-	Prefetch      bool   `glsl:"PREFETCH"`
-	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
-	Fence         uint32 `glsl:"FENCE"`
+	matrixSpec
+	ColRun     uint32 `glsl:"COL_RUN"`
+	SameLayout bool   `glsl:"SAME_LAYOUT"`
+	Lockstep   bool   `glsl:"LOCKSTEP"`
+	RowTiles   uint32 `glsl:"ROW_TILES"`
+	Stream     uint32 `glsl:"STREAM"`
+	HeadDim    uint32 `glsl:"HEAD_DIM"`
+	Causal     bool   `glsl:"CAUSAL"`
+	Aligned    bool   `glsl:"ALIGNED"`
+	Prefetch   bool   `glsl:"PREFETCH"`
+	SplitLoop  bool   `glsl:"SPLIT_LOOP"`
+	Fence      uint32 `glsl:"FENCE"`
 }
 
 // matrixKernel returns a kernel of a matrix path, such as attention_bwd_dkv_coopmat2.
@@ -41,23 +35,17 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 		return bwdMatrixSpec{}, err
 	}
 	return bwdMatrixSpec{
-		WorkgroupSize: uint32(tile.Subgroups) * d.Caps().SubgroupSize,
-		NumSubgroups:  uint32(tile.Subgroups),
-		MatM:          shape.M,
-		MatN:          shape.N,
-		Length:        uint32(layout.Length),
-		RowRun:        uint32(layout.RowRun),
-		RowLanes:      uint32(layout.RowLanes),
-		ColRun:        uint32(layout.ColRun),
-		SameLayout:    layout.SameAsAcc,
-		Lockstep:      lavapipe(d.Caps()),
-		RowTiles:      uint32(tile.RowTiles),
-		Stream:        uint32(tile.Stream),
-		HeadDim:       uint32(p.HeadDim),
-		Causal:        p.Causal,
-		Aligned:       isAligned,
-		Prefetch:      tile.Prefetch,
-		SplitLoop:     tile.SplitLoop,
-		Fence:         uint32(tile.Fence),
+		matrixSpec: newMatrixSpec(d, tile.Subgroups, shape, &layout),
+		ColRun:     uint32(layout.ColRun),
+		SameLayout: layout.SameAsAcc,
+		Lockstep:   lavapipe(d.Caps()),
+		RowTiles:   uint32(tile.RowTiles),
+		Stream:     uint32(tile.Stream),
+		HeadDim:    uint32(p.HeadDim),
+		Causal:     p.Causal,
+		Aligned:    isAligned,
+		Prefetch:   tile.Prefetch,
+		SplitLoop:  tile.SplitLoop,
+		Fence:      uint32(tile.Fence),
 	}, nil
 }

@@ -152,15 +152,7 @@ func (c *DecodeConfig) checkLayout(d *vk.Device, p *DecodeProblem) error {
 	if c.Impl != CoopMat {
 		return nil
 	}
-	shape, err := matrixShape(d.Caps(), CoopMat, p.operands())
-	if err != nil {
-		return err
-	}
-	quads, err := chips.AsksQuads(d, p.operands(), shape)
-	if err == nil && !quads {
-		err = unsupported("decode: coopmat: the driver does not keep elements of matrices where NVIDIA's 580 does")
-	}
-	return err
+	return asksQuads(d, "decode: coopmat", CoopMat, p.operands())
 }
 
 // kernel returns the name of the module.

@@ -13,48 +13,26 @@ const fwdDirectKernel = "attention_fwd_direct"
 
 // fwdDirectSpec is the specialization of attention_fwd_direct.comp.
 type fwdDirectSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
-	MatM          uint32 `glsl:"MAT_M"`
-	MatN          uint32 `glsl:"MAT_N"`
-	Length        uint32 `glsl:"LENGTH"`
-	RowRun        uint32 `glsl:"ROW_RUN"`
-	RowLanes      uint32 `glsl:"ROW_LANES"`
-	SameLayout    bool   `glsl:"SAME_LAYOUT"`
-	RowTiles      uint32 `glsl:"ROW_TILES"`
-	BlockN        uint32 `glsl:"BLOCK_N"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Causal        bool   `glsl:"CAUSAL"`
-	Aligned       bool   `glsl:"ALIGNED"`
-	WriteLSE      bool   `glsl:"WRITE_LSE"`
-	Stripes       uint32 `glsl:"STRIPES"`
-	Quads         bool   `glsl:"QUADS"`
+	matrixSpec
+	SameLayout bool `glsl:"SAME_LAYOUT"`
+	fwdTileSpec
+	Stripes uint32 `glsl:"STRIPES"`
+	Quads   bool   `glsl:"QUADS"`
 }
 
 // forwardDirect records attention_fwd_direct.
 func forwardDirect(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
 	d := c.Device()
-	matrix, err := newMatrixSpec(d, o, lse, q, k, v, p, config)
+	matrix, err := newFwdMatrixSpec(d, o, lse, q, k, v, p, config)
 	if err != nil {
 		return err
 	}
 	spec := fwdDirectSpec{
-		WorkgroupSize: matrix.WorkgroupSize, NumSubgroups: matrix.NumSubgroups, MatM: matrix.MatM, MatN: matrix.MatN,
-		Length: matrix.Length, RowRun: matrix.RowRun, RowLanes: matrix.RowLanes, SameLayout: matrix.SameLayout,
-		RowTiles: matrix.RowTiles, BlockN: matrix.BlockN, HeadDim: matrix.HeadDim,
-		Causal: matrix.Causal, Aligned: matrix.Aligned, WriteLSE: matrix.WriteLSE,
+		matrixSpec: matrix.matrixSpec, SameLayout: matrix.SameLayout, fwdTileSpec: matrix.fwdTileSpec,
 		Stripes: uint32(config.Stripes), Quads: !config.Detour,
 	}
 	if spec.Quads {
-		shape, err := matrixShape(d.Caps(), config.Impl, p.DType)
-		if err != nil {
-			return err
-		}
-		quads, err := chips.AsksQuads(d, p.DType, shape)
-		if err == nil && !quads {
-			err = unsupported("%v: the driver does not keep elements of matrices where NVIDIA's 580 does", config)
-		}
-		if err != nil {
+		if err := asksQuads(d, config, config.Impl, p.DType); err != nil {
 			return err
 		}
 	}

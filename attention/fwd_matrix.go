@@ -6,8 +6,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// fwdMatrixSpec is the specialization of attention_fwd_matrix.comp.
-type fwdMatrixSpec struct {
+// matrixSpec is lib/matrix_constants.glsl: how a workgroup has the matrices of a device.
+type matrixSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
 	MatM          uint32 `glsl:"MAT_M"`
@@ -15,26 +15,48 @@ type fwdMatrixSpec struct {
 	Length        uint32 `glsl:"LENGTH"`
 	RowRun        uint32 `glsl:"ROW_RUN"`
 	RowLanes      uint32 `glsl:"ROW_LANES"`
-	SameLayout    bool   `glsl:"SAME_LAYOUT"`
-	Lockstep      bool   `glsl:"LOCKSTEP"`
-	RowTiles      uint32 `glsl:"ROW_TILES"`
-	BlockN        uint32 `glsl:"BLOCK_N"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Causal        bool   `glsl:"CAUSAL"`
-	Aligned       bool   `glsl:"ALIGNED"`
-	WriteLSE      bool   `glsl:"WRITE_LSE"`
-	Prefetch      bool   `glsl:"PREFETCH"`
-	SplitLoop     bool   `glsl:"SPLIT_LOOP"`
-	Fence         uint32 `glsl:"FENCE"`
-	SplitKV       bool   `glsl:"SPLIT_KV"`
-	KeysFirst     bool   `glsl:"KEYS_FIRST"`
+}
+
+func newMatrixSpec(d *vk.Device, subgroups int, shape vk.CoopMatShape, layout *chips.MatrixLayout) matrixSpec {
+	return matrixSpec{
+		WorkgroupSize: uint32(subgroups) * d.Caps().SubgroupSize,
+		NumSubgroups:  uint32(subgroups),
+		MatM:          shape.M,
+		MatN:          shape.N,
+		Length:        uint32(layout.Length),
+		RowRun:        uint32(layout.RowRun),
+		RowLanes:      uint32(layout.RowLanes),
+	}
+}
+
+// fwdTileSpec is what kernels on matrices have of a problem and its tiles.
+type fwdTileSpec struct {
+	RowTiles uint32 `glsl:"ROW_TILES"`
+	BlockN   uint32 `glsl:"BLOCK_N"`
+	HeadDim  uint32 `glsl:"HEAD_DIM"`
+	Causal   bool   `glsl:"CAUSAL"`
+	Aligned  bool   `glsl:"ALIGNED"`
+	WriteLSE bool   `glsl:"WRITE_LSE"`
+}
+
+// fwdMatrixSpec is the specialization of attention_fwd_matrix.comp.
+type fwdMatrixSpec struct {
+	matrixSpec
+	SameLayout bool `glsl:"SAME_LAYOUT"`
+	Lockstep   bool `glsl:"LOCKSTEP"`
+	fwdTileSpec
+	Prefetch  bool   `glsl:"PREFETCH"`
+	SplitLoop bool   `glsl:"SPLIT_LOOP"`
+	Fence     uint32 `glsl:"FENCE"`
+	SplitKV   bool   `glsl:"SPLIT_KV"`
+	KeysFirst bool   `glsl:"KEYS_FIRST"`
 }
 
 // forwardMatrix records attention_fwd_coopmat2 or attention_fwd_coopmat, for
 // float32 tensors attention_fwd_f32x2_coopmat2 or attention_fwd_f32x2_coopmat.
 func forwardMatrix(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
 	d := c.Device()
-	spec, err := newMatrixSpec(d, o, lse, q, k, v, p, config)
+	spec, err := newFwdMatrixSpec(d, o, lse, q, k, v, p, config)
 	if err != nil {
 		return err
 	}
@@ -60,8 +82,22 @@ func matrixLayout(d *vk.Device, impl Impl, t dtype.DType, detour bool) (shape vk
 	return shape, layout, err
 }
 
-// newMatrixSpec returns the specialization for a call.
-func newMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Config) (fwdMatrixSpec, error) {
+// asksQuads returns an error, of what the caller says, unless the device keeps matrices of a path and format as
+// NVIDIA's does, which only it can say (chips.AsksQuads).
+func asksQuads(d *vk.Device, of any, impl Impl, t dtype.DType) error {
+	shape, err := matrixShape(d.Caps(), impl, t)
+	if err != nil {
+		return err
+	}
+	quads, err := chips.AsksQuads(d, t, shape)
+	if err == nil && !quads {
+		err = unsupported("%v: the driver does not keep elements of matrices where NVIDIA's 580 does", of)
+	}
+	return err
+}
+
+// newFwdMatrixSpec returns the specialization for a call.
+func newFwdMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Config) (fwdMatrixSpec, error) {
 	shape, layout, err := matrixLayout(d, config.Impl, p.DType, config.Detour)
 	if err != nil {
 		return fwdMatrixSpec{}, err
@@ -71,26 +107,22 @@ func newMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Co
 		isAligned = aligned(4, &k, &v)
 	}
 	return fwdMatrixSpec{
-		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,
-		NumSubgroups:  uint32(config.Subgroups),
-		MatM:          shape.M,
-		MatN:          shape.N,
-		Length:        uint32(layout.Length),
-		RowRun:        uint32(layout.RowRun),
-		RowLanes:      uint32(layout.RowLanes),
-		SameLayout:    layout.SameAsAcc,
-		Lockstep:      lavapipe(d.Caps()),
-		RowTiles:      uint32(config.RowTiles),
-		BlockN:        uint32(config.BlockN),
-		HeadDim:       uint32(p.HeadDim),
-		Causal:        p.Causal,
-		Aligned:       isAligned,
-		WriteLSE:      !lse.IsZero(),
-		Prefetch:      config.Prefetch,
-		SplitLoop:     config.SplitLoop,
-		Fence:         uint32(config.Fence),
-		SplitKV:       config.Splits > 1,
-		KeysFirst:     config.KeysFirst,
+		matrixSpec: newMatrixSpec(d, config.Subgroups, shape, &layout),
+		SameLayout: layout.SameAsAcc,
+		Lockstep:   lavapipe(d.Caps()),
+		fwdTileSpec: fwdTileSpec{
+			RowTiles: uint32(config.RowTiles),
+			BlockN:   uint32(config.BlockN),
+			HeadDim:  uint32(p.HeadDim),
+			Causal:   p.Causal,
+			Aligned:  isAligned,
+			WriteLSE: !lse.IsZero(),
+		},
+		Prefetch:  config.Prefetch,
+		SplitLoop: config.SplitLoop,
+		Fence:     uint32(config.Fence),
+		SplitKV:   config.Splits > 1,
+		KeysFirst: config.KeysFirst,
 	}, nil
 }
 

@@ -70,7 +70,7 @@ func TestSharedMemory(t *testing.T) {
 							spare = int(shape.M*shape.N) / 2 * 4 * tiles[0] // packed, which is not needed in every layout
 						}
 						config := Config{Impl: impl, Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2]}
-						spec, err := newMatrixSpec(d, none, none, none, none, none, p, config)
+						spec, err := newFwdMatrixSpec(d, none, none, none, none, none, p, config)
 						if err != nil || config.Feasible(large(d.Caps()), p) != nil {
 							continue
 						}
