@@ -1,11 +1,11 @@
 package safetensors
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 )
 
 // floatsPiece is how many elements are converted at a time.
@@ -13,28 +13,19 @@ const floatsPiece = 1 << 18
 
 // Float32s reads all elements of a tensor of F32, F16 or BF16, in row-major order.
 func (f *File) Float32s(t Tensor) ([]float32, error) {
-	var convert func([]byte) float32
-	switch t.DType {
-	case F32:
-		convert = func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
-	case F16:
-		convert = func(b []byte) float32 { return dtype.FromFloat16(binary.LittleEndian.Uint16(b)) }
-	case BF16:
-		convert = func(b []byte) float32 { return dtype.FromBFloat16(binary.LittleEndian.Uint16(b)) }
-	default:
+	format, ok := map[DType]dtype.DType{F32: dtype.Float32, F16: dtype.Float16, BF16: dtype.BFloat16}[t.DType]
+	if !ok {
 		return nil, fmt.Errorf("safetensors: tensor %q is %s, want F32, F16 or BF16", t.Name, t.DType)
 	}
 	size := int64(t.DType.Bits() / 8)
-	x := make([]float32, 0, t.Bytes()/size)
+	x := make([]float32, t.Bytes()/size)
 	piece := make([]byte, min(t.Bytes(), size*floatsPiece))
 	for at := int64(0); at < t.Bytes(); at += int64(len(piece)) {
 		piece = piece[:min(t.Bytes()-at, int64(len(piece)))]
 		if err := f.ReadAt(t, piece, at); err != nil {
 			return nil, err
 		}
-		for i := int64(0); i < int64(len(piece)); i += size {
-			x = append(x, convert(piece[i:]))
-		}
+		storage.Decode(format, x[at/size:(at+int64(len(piece)))/size], piece)
 	}
 	return x, nil
 }
@@ -45,13 +36,11 @@ func (w *Writer) WriteFloat32s(name string, x []float32) error {
 	if err != nil {
 		return err
 	}
-	piece := make([]byte, 0, 4*min(len(x), floatsPiece))
-	for ; len(x) > 0; x = x[min(len(x), floatsPiece):] {
-		piece = piece[:0]
-		for _, v := range x[:min(len(x), floatsPiece)] {
-			piece = binary.LittleEndian.AppendUint32(piece, math.Float32bits(v))
-		}
-		if _, err := to.Write(piece); err != nil {
+	b := make([]byte, 4*min(len(x), floatsPiece))
+	for piece := range slices.Chunk(x, floatsPiece) {
+		b = b[:4*len(piece)]
+		storage.Encode(dtype.Float32, b, piece)
+		if _, err := to.Write(b); err != nil {
 			return err
 		}
 	}

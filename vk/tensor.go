@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 )
 
 // Tensor is a view of a buffer as an array of numbers. Element (i, j, ...) is
@@ -227,7 +228,7 @@ func (t Tensor) Upload(ctx context.Context, data []float32) error {
 		return err
 	}
 	size := t.DType.Size()
-	return t.upload(ctx, func(dst []byte, at int) { encode(t.DType, dst, data[at:at+len(dst)/size]) })
+	return t.upload(ctx, func(dst []byte, at int) { storage.Encode(t.DType, dst, data[at:at+len(dst)/size]) })
 }
 
 // Download returns the elements of a tensor of floating-point numbers in
@@ -237,7 +238,7 @@ func (t Tensor) Download(ctx context.Context, data []float32) error {
 		return err
 	}
 	size := t.DType.Size()
-	return t.download(ctx, func(src []byte, at int) { decode(t.DType, data[at:at+len(src)/size], src) })
+	return t.download(ctx, func(src []byte, at int) { storage.Decode(t.DType, data[at:at+len(src)/size], src) })
 }
 
 // UploadRaw is Upload of data in storage format, little endian.
@@ -422,50 +423,6 @@ func (t Tensor) rows(f func(at, from, n, stride int)) {
 		}
 		if axis < 0 {
 			return
-		}
-	}
-}
-
-// encode stores src in dst in the format of t.
-func encode(t dtype.DType, dst []byte, src []float32) {
-	switch t {
-	case dtype.Float16:
-		for i, x := range src {
-			binary.LittleEndian.PutUint16(dst[2*i:], dtype.ToFloat16(x))
-		}
-	case dtype.BFloat16:
-		for i, x := range src {
-			binary.LittleEndian.PutUint16(dst[2*i:], dtype.ToBFloat16(x))
-		}
-	case dtype.E4M3:
-		for i, x := range src {
-			dst[i] = dtype.ToE4M3(x)
-		}
-	default:
-		for i, x := range src {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
-		}
-	}
-}
-
-// decode reads dst from src in the format of t.
-func decode(t dtype.DType, dst []float32, src []byte) {
-	switch t {
-	case dtype.Float16:
-		for i := range dst {
-			dst[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(src[2*i:]))
-		}
-	case dtype.BFloat16:
-		for i := range dst {
-			dst[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(src[2*i:]))
-		}
-	case dtype.E4M3:
-		for i := range dst {
-			dst[i] = dtype.FromE4M3(src[i])
-		}
-	default:
-		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
 		}
 	}
 }

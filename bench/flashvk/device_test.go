@@ -22,6 +22,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -289,28 +290,6 @@ func TestInterruptAnywhere(t *testing.T) {
 	}
 }
 
-// encode returns x as the bytes of a tensor.
-func encode(t dtype.DType, x []float32) []byte {
-	var b []byte
-	for _, v := range x {
-		switch t {
-		case dtype.Float16:
-			b = binary.LittleEndian.AppendUint16(b, dtype.ToFloat16(v))
-		case dtype.BFloat16:
-			b = binary.LittleEndian.AppendUint16(b, dtype.ToBFloat16(v))
-		case dtype.Int32:
-			b = binary.LittleEndian.AppendUint32(b, uint32(int32(v)))
-		case dtype.E4M3:
-			b = append(b, dtype.ToE4M3(v))
-		case dtype.Int8:
-			b = append(b, byte(int8(v)))
-		default:
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-		}
-	}
-	return b
-}
-
 // read returns a tensor of a file.
 func read(t *testing.T, f *safetensors.File, name string, want dtype.DType, shape ...int) []float32 {
 	t.Helper()
@@ -323,22 +302,7 @@ func read(t *testing.T, f *safetensors.File, name string, want dtype.DType, shap
 		t.Fatal(err)
 	}
 	values := make([]float32, len(b)/want.Size())
-	for i := range values {
-		switch want {
-		case dtype.Float16:
-			values[i] = dtype.FromFloat16(binary.LittleEndian.Uint16(b[2*i:]))
-		case dtype.BFloat16:
-			values[i] = dtype.FromBFloat16(binary.LittleEndian.Uint16(b[2*i:]))
-		case dtype.Int32:
-			values[i] = float32(int32(binary.LittleEndian.Uint32(b[4*i:])))
-		case dtype.E4M3:
-			values[i] = dtype.FromE4M3(b[i])
-		case dtype.Int8:
-			values[i] = float32(int8(b[i]))
-		default:
-			values[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-		}
-	}
+	storage.Decode(want, values, b)
 	return values
 }
 
@@ -447,11 +411,11 @@ func TestRunLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	key := encode(dtype.Float32, make([]float32, heads*d))
+	key := storage.Bytes(dtype.Float32, make([]float32, heads*d))
 	for h := range heads {
-		copy(key[4*h*d:], encode(dtype.Float32, []float32{0.25}))
+		copy(key[4*h*d:], storage.Bytes(dtype.Float32, []float32{0.25}))
 	}
-	for name, data := range map[string][]byte{"q": q, "k": key, "v": encode(dtype.Float32, value)} {
+	for name, data := range map[string][]byte{"q": q, "k": key, "v": storage.Bytes(dtype.Float32, value)} {
 		s, err := w.Tensor(name)
 		if err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -163,17 +164,17 @@ func writeBackwardInputs(t *testing.T, path string, in ref.Inputs[float32], up r
 			tensors, data[name] = append(tensors, safetensors.Tensor{Name: name, DType: format, Shape: shape}), b
 		}
 	}
-	add("q", bench.FileDType(p.DType), p.QShape(), encode(p.DType, in.Q))
-	add("k", bench.FileDType(p.DType), p.KShape(), encode(p.DType, in.K))
-	add("v", bench.FileDType(p.DType), p.VShape(), encode(p.DType, in.V))
-	add("bias", bench.FileDType(p.Bias.DType), p.BiasShape(), encode(p.Bias.DType, in.Bias))
-	add("alibi_slopes", "F32", p.SlopesShape(), encode(dtype.Float32, in.ALiBiSlopes))
-	add("sinks", "F32", p.SinksShape(), encode(dtype.Float32, in.Sinks))
+	add("q", bench.FileDType(p.DType), p.QShape(), storage.Bytes(p.DType, in.Q))
+	add("k", bench.FileDType(p.DType), p.KShape(), storage.Bytes(p.DType, in.K))
+	add("v", bench.FileDType(p.DType), p.VShape(), storage.Bytes(p.DType, in.V))
+	add("bias", bench.FileDType(p.Bias.DType), p.BiasShape(), storage.Bytes(p.Bias.DType, in.Bias))
+	add("alibi_slopes", "F32", p.SlopesShape(), storage.Bytes(dtype.Float32, in.ALiBiSlopes))
+	add("sinks", "F32", p.SinksShape(), storage.Bytes(dtype.Float32, in.Sinks))
 	add("key_mask", "BOOL", p.KeyMaskShape(), encodeBools(in.KeyMask))
 	add("cu_seqlens_q", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensQ))
 	add("cu_seqlens_kv", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensKV))
-	add("do", bench.FileDType(p.DType), p.OShape(), encode(p.DType, up.DO))
-	add("dlse", "F32", p.LSEShape(), encode(dtype.Float32, up.DLSE))
+	add("do", bench.FileDType(p.DType), p.OShape(), storage.Bytes(p.DType, up.DO))
+	add("dlse", "F32", p.LSEShape(), storage.Bytes(dtype.Float32, up.DLSE))
 	w, err := safetensors.Create(path, tensors, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -63,7 +64,7 @@ func writeOp(t *testing.T, path string, tensors []bench.OpTensor, values map[str
 	for _, x := range tensors {
 		w, err := out.Tensor(x.Name)
 		require.NoError(t, err)
-		raw := encode(x.DType, values[x.Name])
+		raw := storage.Bytes(x.DType, values[x.Name])
 		_, err = w.Write(raw)
 		require.NoError(t, err)
 	}

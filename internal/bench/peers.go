@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
@@ -180,7 +181,7 @@ func readOutput(path, name string, format dtype.DType, shape []int) ([]float32, 
 		return nil, err
 	}
 	o := make([]float32, elements(shape))
-	decodeValues(format, o, raw)
+	storage.Decode(format, o, raw)
 	return o, nil
 }
 

@@ -30,7 +30,7 @@ var levels = []struct {
 	pattern string
 	level   int
 }{
-	{"dtype", 0},
+	{"dtype/...", 0},
 	{"files", 0},
 	{"text", 0},
 	{"needcgo", 0},
