@@ -107,10 +107,7 @@ func TestBackwardFusedUnsupported(t *testing.T) {
 	vktest.Require(t, "coopmat2", pathError(&caps, attention.CoopMat2))
 	good := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 640, HeadDim: 16, DType: dtype.Float16}
 	tile := attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
-	for _, c := range []struct {
-		change func(p *attention.Problem, caps *vk.Caps, config *attention.BackwardConfig)
-		want   string
-	}{
+	checkRefusals(t, caps, good, attention.BackwardConfig{Impl: attention.CoopMat2, Fused: tile}, []refusal{
 		{func(*attention.Problem, *vk.Caps, *attention.BackwardConfig) {}, ""},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel computes all gradients of float16 at once"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel computes all gradients of float32 at once"},
@@ -129,8 +126,18 @@ func TestBackwardFusedUnsupported(t *testing.T) {
 		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
 			c.Shares, caps.MaxStorageBufferRange = 4, 16895
 		}, "coopmat2: a workspace of 16896 bytes, dQ of shares of the keys among it, is more than the device's 16895"},
-	} {
-		p, caps, config := good, caps, attention.BackwardConfig{Impl: attention.CoopMat2, Fused: tile}
+	})
+}
+
+// A refusal is a change and what Feasible says then, "" where it takes the configuration.
+type refusal struct {
+	change func(p *attention.Problem, caps *vk.Caps, config *attention.BackwardConfig)
+	want   string
+}
+
+func checkRefusals(t *testing.T, caps vk.Caps, p attention.Problem, config attention.BackwardConfig, list []refusal) {
+	for _, c := range list {
+		p, caps, config := p, caps, config
 		c.change(&p, &caps, &config)
 		err := config.Feasible(&caps, p)
 		if c.want == "" {

@@ -93,10 +93,7 @@ func TestBackwardStoredUnsupported(t *testing.T) {
 	m := int(shape.M)
 	good := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 64, SeqKV: 640, HeadDim: 16, DType: dtype.Float16}
 	tile := attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
-	for _, c := range []struct {
-		change func(p *attention.Problem, caps *vk.Caps, config *attention.BackwardConfig)
-		want   string
-	}{
+	checkRefusals(t, caps, good, attention.BackwardConfig{Impl: attention.CoopMat2, DQ: tile, Stored: tile}, []refusal{
 		{func(*attention.Problem, *vk.Caps, *attention.BackwardConfig) {}, ""},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel stores weights of float16"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel stores weights of float32"},
@@ -118,15 +115,5 @@ func TestBackwardStoredUnsupported(t *testing.T) {
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
 			caps.MaxPushConstantsBytes = 128
 		}, "coopmat2: storing weights takes 132 bytes of push constants, more than the device's 128"},
-	} {
-		p, caps, config := good, caps, attention.BackwardConfig{Impl: attention.CoopMat2, DQ: tile, Stored: tile}
-		c.change(&p, &caps, &config)
-		err := config.Feasible(&caps, p)
-		if c.want == "" {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, attention.ErrUnsupported)
-		require.ErrorContains(t, err, "attention: "+c.want)
-	}
+	})
 }

@@ -46,19 +46,7 @@ func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, op
 	if _, err := chooseForward(d.Caps(), p, opt); err != nil {
 		return err
 	}
-	args := [...]hostTensor{
-		floats("o", true, t.O, p.DType, p.OShape()),
-		floats("lse", t.LSE != nil, t.LSE, dtype.Float32, p.LSEShape()),
-		floats("q", true, t.Q, p.DType, p.QShape()),
-		floats("k", true, t.K, p.DType, p.KShape()),
-		floats("v", true, t.V, p.DType, p.VShape()),
-		floats("bias", p.Bias.On, t.Bias, p.Bias.DType, p.BiasShape()),
-		floats("alibi_slopes", p.ALiBi != ALiBiOff, t.ALiBiSlopes, dtype.Float32, p.SlopesShape()),
-		floats("sinks", p.Sinks, t.Sinks, dtype.Float32, p.SinksShape()),
-		bools("key_mask", p.KeyMask, t.KeyMask, p.KeyMaskShape()),
-		lengths("cu_seqlens_q", p.Varlen.On, t.CuSeqlensQ, p.CuSeqlensShape()),
-		lengths("cu_seqlens_kv", p.Varlen.On, t.CuSeqlensKV, p.CuSeqlensShape()),
-	}
+	args := hostArguments(&t, &p)
 	for i := range args {
 		if err := args[i].check(); err != nil {
 			return err
@@ -86,6 +74,41 @@ func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, op
 			return fmt.Errorf("attention: %w", err)
 		}
 	}
+	if err := args.forward(ctx, d, p, opt); err != nil {
+		return err
+	}
+	for i := range args[:2] {
+		if !args[i].present {
+			continue
+		}
+		if err := args[i].tensor.Download(ctx, args[i].data); err != nil {
+			return fmt.Errorf("attention: %w", err)
+		}
+	}
+	return nil
+}
+
+// hostArgs are the arguments of ForwardHost: O, LSE, Q, K, V, and the features'.
+type hostArgs [11]hostTensor
+
+func hostArguments(t *HostTensors, p *Problem) hostArgs {
+	return hostArgs{
+		floats("o", true, t.O, p.DType, p.OShape()),
+		floats("lse", t.LSE != nil, t.LSE, dtype.Float32, p.LSEShape()),
+		floats("q", true, t.Q, p.DType, p.QShape()),
+		floats("k", true, t.K, p.DType, p.KShape()),
+		floats("v", true, t.V, p.DType, p.VShape()),
+		floats("bias", p.Bias.On, t.Bias, p.Bias.DType, p.BiasShape()),
+		floats("alibi_slopes", p.ALiBi != ALiBiOff, t.ALiBiSlopes, dtype.Float32, p.SlopesShape()),
+		floats("sinks", p.Sinks, t.Sinks, dtype.Float32, p.SinksShape()),
+		bools("key_mask", p.KeyMask, t.KeyMask, p.KeyMaskShape()),
+		lengths("cu_seqlens_q", p.Varlen.On, t.CuSeqlensQ, p.CuSeqlensShape()),
+		lengths("cu_seqlens_kv", p.Varlen.On, t.CuSeqlensKV, p.CuSeqlensShape()),
+	}
+}
+
+// forward computes on the device.
+func (args *hostArgs) forward(ctx context.Context, d *vk.Device, p Problem, opt Options) error {
 	on := Tensors{
 		O: args[0].tensor, LSE: args[1].tensor, Q: args[2].tensor, K: args[3].tensor, V: args[4].tensor,
 		Bias: args[5].tensor, ALiBiSlopes: args[6].tensor, Sinks: args[7].tensor, KeyMask: args[8].tensor,
@@ -101,14 +124,6 @@ func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, op
 	}
 	if err := c.Submit(ctx); err != nil {
 		return fmt.Errorf("attention: %w", err)
-	}
-	for i := range args[:2] {
-		if !args[i].present {
-			continue
-		}
-		if err := args[i].tensor.Download(ctx, args[i].data); err != nil {
-			return fmt.Errorf("attention: %w", err)
-		}
 	}
 	return nil
 }
