@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // BackwardCandidates is Candidates for the backward pass. The times of its two kernels add up, so
@@ -188,5 +188,5 @@ func BackwardTableRow(caps *vk.Caps, p Problem, c BackwardConfig, fill float64) 
 // Fill returns the blocks of keys, or of rows if they are fewer, of p per compute unit of a device
 // with configuration c, 0 if the driver does not report the number of units.
 func (c BackwardConfig) Fill(caps *vk.Caps, p Problem) float64 {
-	return kit.Fill(caps, c.blocks(caps, &p))
+	return table.Fill(caps, c.blocks(caps, &p))
 }

@@ -103,8 +103,8 @@ func TestBackwardTableRow(t *testing.T) {
 	caps := nvidia("NVIDIA A30", 56, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.BFloat16, Causal: true}
 	tile := BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true}
-	require.Equal(t, `{Family: "ampere", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: BackwardConfig{Impl: CoopMat2, DKV: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}, DQ: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}}},`,
+	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: BackwardConfig{Impl: CoopMat2, DKV: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}, DQ: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}}},`,
 		BackwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}.Fill(&caps, p)))
-	require.Equal(t, `{Family: "ampere", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}}},`,
+	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}}},`,
 		BackwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat, Fused: tile, Shares: 3}, 0))
 }

@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // bwdTable has the configurations of Backward. Fill counts the blocks of keys or of rows, whichever
 // are fewer; with a fused kernel the blocks of keys.
-var bwdTable = kit.NewTable(kit.Table[Problem, BackwardConfig, shape]{
+var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 	Kernel: "attention", Pass: kit.Backward, Paths: pathNames, Manual: Unfused.String(), Family: chips.Family,
 	Rows:     slices.Concat(bwdRows, bwdF32x2Rows),
 	Format:   format,
@@ -30,7 +31,7 @@ var bwdTable = kit.NewTable(kit.Table[Problem, BackwardConfig, shape]{
 })
 
 // A bwdRow is a row of bwdTable.
-type bwdRow = kit.Row[shape, BackwardConfig]
+type bwdRow = table.Row[shape, BackwardConfig]
 
 // blocks returns the number of blocks of keys or rows of p with c, whichever are fewer.
 func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
@@ -52,82 +53,82 @@ var bwdRows = []bwdRow{
 	// Swept on an H200, TUNING.md. A subgroup keeps K, V, dK and dV of its keys in
 	// registers. 16 keys take 3*head_dim/2 words of each of 32 invocations: 32 keys of
 	// head_dim 64, or 16 keys of 128, take 192 of 255.
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
 		Impl:  CoopMat2,
 		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true}, // one block of keys
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.OfFloat16, Shape: shape{headDim: 64, causal: true}, Fill: 1, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 64, causal: true}, Fill: 1, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true}, // 64 spills 80 bytes
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 88}, Fill: 1.5, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 88}, Fill: 1.5, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
 		Impl:   CoopMat2,
 		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
 		Stored: BackwardTile{Subgroups: 4, RowTiles: 4, Stream: 32},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Fill: 0.5, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Fill: 0.5, Config: BackwardConfig{
 		Impl:   CoopMat2,
 		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, SplitLoop: true},
 		Stored: BackwardTile{Subgroups: 8, RowTiles: 4, Stream: 32},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
 		Impl:  CoopMat,
 		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
 
 	// Small tiles: the time to compile on lavapipe grows with stream * head_dim.
-	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 	}},
-	{Family: "lavapipe", Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
@@ -144,22 +145,22 @@ var bwdRows = []bwdRow{
 	}},
 
 	// Any device with matrices, with less and less shared memory.
-	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 	}},
-	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
 	}},
-	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 	}},
-	{Formats: kit.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
@@ -185,61 +186,61 @@ var bwdRows = []bwdRow{
 // of them for dK and dV.
 var bwdF32x2Rows = []bwdRow{
 	// Swept on an H200, TUNING.md.
-	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true}, // 8 by 64 is 1 % faster alone, with twice the shared memory
 	}},
-	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},                           // spills 384 bytes: K, V, dK and dV alone are 256 registers
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2}, // 32 without prefetch is 5 % faster alone, and spills 352 bytes
 	}},
-	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
 	}},
-	{Family: "hopper", Formats: kit.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2},
 	}},
 
 	// Small tiles, as in bwdRows.
-	{Family: "lavapipe", Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 	}},
-	{Family: "lavapipe", Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
 	}},
 
 	// Any device with matrices, with less and less shared memory.
-	{Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 	}},
-	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
 	}},
-	{Formats: kit.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
+	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
 	}},
-	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
 	}},
-	{Formats: kit.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
+	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
 		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
 		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
@@ -254,12 +255,12 @@ func chooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, erro
 }
 
 // backwardConfig is chooseBackward with the origin of the configuration.
-func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, kit.Origin, error) {
+func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, table.Origin, error) {
 	if err := p.Validate(); err != nil {
-		return BackwardConfig{}, kit.Origin{}, err
+		return BackwardConfig{}, table.Origin{}, err
 	}
 	if opt.Config != nil {
-		return BackwardConfig{}, kit.Origin{}, errors.New("attention: Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig")
+		return BackwardConfig{}, table.Origin{}, errors.New("attention: Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig")
 	}
 	c, origin, err := backwardConfigOn(caps, &p, opt)
 	if err == nil && c.stored() && c.Chunk == 0 && opt.Workspace != nil {
@@ -274,9 +275,9 @@ func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, kit.
 }
 
 // backwardConfigOn is backwardConfig for a device that has the memory.
-func backwardConfigOn(caps *vk.Caps, p *Problem, opt Options) (BackwardConfig, kit.Origin, error) {
+func backwardConfigOn(caps *vk.Caps, p *Problem, opt Options) (BackwardConfig, table.Origin, error) {
 	if c := opt.BackwardConfig; c != nil {
-		return *c, kit.Origin{}, c.Feasible(caps, *p)
+		return *c, table.Origin{}, c.Feasible(caps, *p)
 	}
 	return bwdTable.Choose(caps, p, query[BackwardConfig](caps, opt))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/internal/vk/table"
 )
 
 // TestBackwardTables says that each row of the backward tables fits the devices of its
@@ -26,7 +26,7 @@ func TestBackwardTables(t *testing.T) {
 					p.Batch, p.SeqQ, p.SeqKV = size[0], size[1], size[2]
 					for _, impl := range append(slices.Clone(d.f16), Unfused) {
 						for _, p.Causal = range []bool{false, true} {
-							row, err := bwdTable.Find(&d.caps, &p, &kit.Query[BackwardConfig]{}, impl.String())
+							row, err := bwdTable.Find(&d.caps, &p, &table.Query[BackwardConfig]{}, impl.String())
 							if impl != Unfused && p.HeadDim <= 128 {
 								require.NoError(t, err, "%s: %v, %v", d.caps.Name, impl, p)
 							}

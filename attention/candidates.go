@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Candidates returns feasible configurations of a path that are worth measuring for p on a device.
@@ -220,23 +220,23 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 func sourceRow(caps *vk.Caps, p *Problem, impl Impl, fill float64) string {
 	formats := ""
 	if onMatrices(impl) {
-		formats = "kit.Of16Bits"
+		formats = "table.Of16Bits"
 		if p.DType == dtype.Float32 {
-			formats = "kit.OfFloat32"
+			formats = "table.OfFloat32"
 		}
 	}
 	shape := fmt.Sprintf("headDim: %d", p.HeadDim)
 	if p.Causal {
 		shape += ", causal: true"
 	}
-	return kit.SourceRow(family(caps), formats, "shape{"+shape+"}", fill)
+	return table.SourceRow(family(caps), formats, "shape{"+shape+"}", fill)
 }
 
 // Fill returns the blocks of rows of p per compute unit of a device with configuration c, 0 if the
 // driver does not report the number of units. A block whose keys are divided among workgroups
 // counts once.
 func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
-	return kit.Fill(caps, c.blocks(caps, p))
+	return table.Fill(caps, c.blocks(caps, p))
 }
 
 // blocks returns the number of blocks of rows of p.

@@ -117,7 +117,7 @@ func TestGoString(t *testing.T) {
 	caps := nvidia("NVIDIA A30", 56, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 500, SeqKV: 512, HeadDim: 64, DType: dtype.Float16, Causal: true}
 	c := Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, Splits: 2}
-	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{Family: "ampere", Formats: kit.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, Prefetch: true, BlockN: 64}},`; got != want {
+	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, Prefetch: true, BlockN: 64}},`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	caps, p.Causal = leastDevice(), false

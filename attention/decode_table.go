@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -12,15 +13,15 @@ import (
 
 // decodeTable has the configuration of Decode. It has a rule instead of rows: the configuration
 // follows from the rows of a group, head_dim and the device.
-var decodeTable = kit.NewTable(kit.Table[DecodeProblem, DecodeConfig, anyCache]{
+var decodeTable = table.New(table.Table[DecodeProblem, DecodeConfig, anyCache]{
 	Kernel: "decode", Pass: kit.Forward, Paths: decodePaths, Family: chips.Family, Rule: decodeRule,
 	Format:   func(p *DecodeProblem) dtype.DType { return p.DType },
 	Path:     func(c *DecodeConfig) string { return c.Impl.String() },
 	Feasible: func(c *DecodeConfig, caps *vk.Caps, p *DecodeProblem) error { return c.Feasible(caps, *p) },
-	Likeness: func(p *DecodeProblem) kit.Likeness {
+	Likeness: func(p *DecodeProblem) table.Likeness {
 		kind := *p // without the sizes
 		kind.Batch, kind.SeqKV, kind.Pages, kind.CacheRows, kind.NewKeys, kind.Scale = 0, 0, 0, 0, 0, 0
-		return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Batch), Enough: manyRows}, {N: float64(p.SeqKV), Enough: manyKeys}}}
+		return table.Likeness{Kind: kind, Sizes: [4]table.Size{{N: float64(p.Batch), Enough: manyRows}, {N: float64(p.SeqKV), Enough: manyKeys}}}
 	},
 	Module:   func(p *DecodeProblem, c *DecodeConfig) string { return shaders.Hash(p.DType.Short(), c.kernel(p)) },
 	Former:   []string{"Keys"},
@@ -33,7 +34,7 @@ var decodePaths = []string{CoopMat.String(), Scalar.String()}
 // anyCache is the shape of rows; the table has none.
 type anyCache struct{}
 
-// Has implements kit.Shape.
+// Has implements table.Shape.
 func (anyCache) Has(*DecodeProblem) bool { return true }
 
 const (
@@ -51,12 +52,12 @@ func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p)}, nil
+	return Plan{Decode: c, Origin: kit.Origin(origin), name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p)}, nil
 }
 
 // chooseDecode returns the configuration for p, or the forced one if it is feasible, and its
 // origin.
-func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (c DecodeConfig, origin kit.Origin, err error) {
+func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (c DecodeConfig, origin table.Origin, err error) {
 	if err := p.Validate(); err != nil {
 		return c, origin, err
 	}

@@ -2,8 +2,8 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Forward takes the kernels of Decode for few queries with many keys where they are faster. K and V
@@ -23,7 +23,7 @@ func (p *Problem) asDecode() (DecodeProblem, error) {
 
 // forwardAsDecode returns how Forward runs p on the kernels of Decode; false if it takes its own
 // kernels.
-func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, origin kit.Origin, ok bool, err error) {
+func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, origin table.Origin, ok bool, err error) {
 	forced := opt.DecodeConfig != nil
 	few := opt.Impl == Auto && opt.Config == nil && p.SeqQ <= MaxDecodeQueries && p.SeqKV >= decodeFewestKeys
 	if !forced && !few || p.Validate() != nil {

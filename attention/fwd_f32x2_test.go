@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/internal/vk/table"
 )
 
 // TestF32x2Table says that each row for float32 on matrices fits
@@ -17,7 +17,7 @@ func TestF32x2Table(t *testing.T) {
 			for _, seq := range []int{1, 32768} {
 				p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: seq, SeqKV: seq, HeadDim: headDim, DType: dtype.Float32}
 				for _, impl := range d.f16 {
-					row, err := fwdTable.Find(&d.caps, &p, &kit.Query[Config]{}, impl.String())
+					row, err := fwdTable.Find(&d.caps, &p, &table.Query[Config]{}, impl.String())
 					if matrices := impl == CoopMat2 || impl == CoopMat; matrices && headDim <= 128 && err != nil {
 						t.Errorf("%s: head_dim %d: %v", d.caps.Name, headDim, err)
 					}
@@ -34,7 +34,7 @@ func TestF32x2Table(t *testing.T) {
 		}
 	}
 	for i := range fwdTable.Rows {
-		if row := &fwdTable.Rows[i]; row.Formats == kit.OfFloat32 && !reached[row] {
+		if row := &fwdTable.Rows[i]; row.Formats == table.OfFloat32 && !reached[row] {
 			t.Errorf("row %d is never chosen: %+v", i, row)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // shapesOf calls f for every head_dim, dtype and mask.
@@ -118,7 +118,7 @@ func TestRowsFeasible(t *testing.T) {
 		}
 		tried := 0
 		for _, d := range fakeDevices() {
-			if !kit.OneOf(d.family, row.Family) {
+			if !table.OneOf(d.family, row.Family) {
 				continue
 			}
 			for _, dt := range dtype.All() {
@@ -151,7 +151,7 @@ func TestRowsReachable(t *testing.T) {
 				for _, batch := range []int{1, 4, 32} {
 					p.Batch = batch
 					for _, impl := range Impls() {
-						if row, _ := fwdTable.Find(&d.caps, &p, &kit.Query[Config]{}, impl.String()); row != nil {
+						if row, _ := fwdTable.Find(&d.caps, &p, &table.Query[Config]{}, impl.String()); row != nil {
 							reached[row] = true
 						}
 					}
@@ -169,8 +169,8 @@ func TestRowsReachable(t *testing.T) {
 // TestFill says that large blocks wait for a problem that makes enough of
 // them, by the device's number of units.
 func TestFill(t *testing.T) {
-	table := *fwdTable
-	table.Rows = []fwdRow{{Family: "ada", Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64}}} // 128 rows
+	few := *fwdTable
+	few.Rows = []fwdRow{{Family: "ada", Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64}}} // 128 rows
 	caps := nvidia("NVIDIA GeForce RTX 4090", 128, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.Float16}
 	for _, c := range []struct {
@@ -188,7 +188,7 @@ func TestFill(t *testing.T) {
 		{1, 1, 0, true}, // a driver that does not tell
 	} {
 		p.Batch, p.SeqQ, caps.ComputeUnits = c.batch, c.seqQ, c.units
-		if _, err := table.Find(&caps, &p, &kit.Query[Config]{}, CoopMat2.String()); (err == nil) != c.want {
+		if _, err := few.Find(&caps, &p, &table.Query[Config]{}, CoopMat2.String()); (err == nil) != c.want {
 			t.Errorf("batch %d, seq_q %d, %d units: %v", c.batch, c.seqQ, c.units, err)
 		}
 	}

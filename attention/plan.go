@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -43,23 +44,24 @@ func (p Plan) Kernels() []string { return p.kernels }
 // Choose returns how a pass runs for p on a device. Its error wraps ErrUnsupported if no path, or
 // not the forced one, handles p.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, err error) {
+	var origin table.Origin
 	switch pass {
 	case kit.Forward:
 		var decodes bool
-		if plan.Decode, plan.Origin, decodes, err = forwardAsDecode(caps, &p, &opt); err != nil {
+		if plan.Decode, origin, decodes, err = forwardAsDecode(caps, &p, &opt); err != nil {
 			return Plan{}, err
 		}
 		if decodes {
-			plan.name, plan.kernels = "decode "+plan.Decode.String(), plan.Decode.kernels(&DecodeProblem{Problem: p})
+			plan.Origin, plan.name, plan.kernels = kit.Origin(origin), "decode "+plan.Decode.String(), plan.Decode.kernels(&DecodeProblem{Problem: p})
 			return plan, nil
 		}
 		plan.Decode = DecodeConfig{}
-		if plan.Config, plan.Origin, err = forwardConfig(caps, p, opt); err != nil {
+		if plan.Config, origin, err = forwardConfig(caps, p, opt); err != nil {
 			return Plan{}, err
 		}
 		plan.name, plan.kernels = plan.Config.String(), plan.Config.kernels(p)
 	case kit.Backward:
-		if plan.Backward, plan.Origin, err = backwardConfig(caps, p, opt); err != nil {
+		if plan.Backward, origin, err = backwardConfig(caps, p, opt); err != nil {
 			return Plan{}, err
 		}
 		shapes := plan.Backward.workspaceShapes(caps, &p)
@@ -67,6 +69,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 	default:
 		return Plan{}, fmt.Errorf("attention: %v is neither the forward nor the backward pass", pass)
 	}
+	plan.Origin = kit.Origin(origin)
 	return plan, nil
 }
 

@@ -9,8 +9,8 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // From these sizes on a problem is large for any device: the best configuration no longer
@@ -22,15 +22,15 @@ const (
 
 // likeness says which problems a measurement stands for: those of the same dtype, head_dim and
 // mask whose batch*num_heads*seq_q, seq_q and seq_kv are about as large.
-func likeness(p *Problem) kit.Likeness {
+func likeness(p *Problem) table.Likeness {
 	type kind struct {
 		dtype   dtype.DType
 		headDim int
 		causal  bool
 	}
-	return kit.Likeness{
+	return table.Likeness{
 		Kind: kind{p.DType, p.HeadDim, p.Causal},
-		Sizes: [4]kit.Size{
+		Sizes: [4]table.Size{
 			{N: float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ), Enough: manyRows},
 			{N: float64(p.SeqQ), Enough: manyKeys},
 			{N: float64(p.SeqKV), Enough: manyKeys},

@@ -21,8 +21,7 @@ var userPackages = []string{
 
 // notForUsers are functions that only packages beside them call.
 var notForUsers = []string{
-	"kit.Unsupported", // makes the errors of kernel packages
-	"gmm.Merge",       // what package mixture runs behind its kernel: ExampleForward there
+	"gmm.Merge", // what package mixture runs behind its kernel: ExampleForward there
 }
 
 // TestExamples wants an example whose output is checked of every function of the packages that

@@ -2,6 +2,7 @@ package gemm
 
 import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -79,7 +80,7 @@ func (p Plan) Kernels() []string { return p.kernels }
 // is kit.Forward: gradients are products of their own, see the package documentation.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if pass != kit.Forward {
-		return Plan{}, kit.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)
+		return Plan{}, argument.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)
 	}
 	opt := o.engine()
 	config, origin, err := engine.ChooseOrigin(caps, p.internal(), opt)
@@ -88,7 +89,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	}
 	opt.Config = &config
 	bytes, err := engine.Workspace(caps, p.internal(), opt)
-	return Plan{Config(config), origin, config.Kernels(p.internal()), bytes}, err
+	return Plan{Config(config), kit.Origin(origin), config.Kernels(p.internal()), bytes}, err
 }
 
 // Supports returns nil if the device can compute p, and otherwise why not: an error that

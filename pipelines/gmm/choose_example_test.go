@@ -30,7 +30,7 @@ func ExampleChoose() {
 	}
 	p.DType = dtype.Float16
 	err := gmm.Supports(caps, p, kit.Forward, gmm.Options{})
-	fmt.Println(err, errors.Is(err, kit.ErrUnsupported))
+	fmt.Println(err, errors.Is(err, vk.ErrUnsupported))
 	// Output:
 	// [gmm_fwd] 4000 <nil>
 	// [gmm_bwd] 0 <nil>

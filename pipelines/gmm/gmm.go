@@ -122,9 +122,9 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	}
 	switch {
 	case !caps.ScalarBlockLayout:
-		return plan, kit.Unsupported("gmm", "the device has no scalar block layout")
+		return plan, argument.Unsupported("gmm", "the device has no scalar block layout")
 	case min(p.DType.Size(), p.GradDType().Size()) == 2 && !caps.Storage16:
-		return plan, kit.Unsupported("gmm", "the device has no 16-bit storage")
+		return plan, argument.Unsupported("gmm", "the device has no 16-bit storage")
 	}
 	if pass == kit.Forward {
 		plan.bytes = sumrows.Bytes(fwdGroups(caps, &p), 1)

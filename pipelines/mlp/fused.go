@@ -6,8 +6,8 @@ import (
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Fused says whether Forward is one kernel or two products.
@@ -80,11 +80,11 @@ func newOneKernel(caps *vk.Caps, p Problem, o Options) (*oneKernel, error) {
 func (x *oneKernel) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 	switch {
 	case p.Heads > 0:
-		return kit.Unsupported("fused", "the kernel has no heads")
+		return argument.Unsupported("fused", "the kernel has no heads")
 	case p.Keep != KeepNothing:
-		return kit.Unsupported("fused", "the kernel does not write pre")
+		return argument.Unsupported("fused", "the kernel does not write pre")
 	case impl != engine.Auto && impl != engine.CoopMat:
-		return kit.Unsupported("fused", "path %v has no such kernel", impl)
+		return argument.Unsupported("fused", "path %v has no such kernel", impl)
 	}
 	config, err := fused.Choose(caps, x.p, x.opt)
 	x.opt.Config = &config

@@ -27,6 +27,8 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -53,7 +55,9 @@ type Gradients struct {
 	DW        vk.Tensor
 }
 
-func unsupported(format string, args ...any) error { return kit.Unsupported("norm", format, args...) }
+func unsupported(format string, args ...any) error {
+	return argument.Unsupported("norm", format, args...)
+}
 
 // Options modify a call. The zero value is the default.
 type Options struct {
@@ -195,7 +199,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{Config: config, Origin: origin, pass: pass}
+	plan := Plan{Config: config, Origin: kit.Origin(origin), pass: pass}
 	if pass == kit.Backward {
 		plan.bytes = sumrows.Bytes(config.parts(caps, &p), p.Cols)
 	}
@@ -217,7 +221,7 @@ func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error
 }
 
 // choose returns how rows are shared.
-func choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (c Config, origin kit.Origin, err error) {
+func choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (c Config, origin table.Origin, err error) {
 	if err := p.Validate(); err != nil {
 		return c, origin, err
 	}
@@ -233,9 +237,9 @@ func choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (c Config, ori
 	if opt.Config != nil {
 		return *opt.Config, origin, opt.Config.Feasible(caps, p)
 	}
-	table := fwdTable
+	configs := fwdTable
 	if pass == kit.Backward {
-		table = bwdTable
+		configs = bwdTable
 	}
-	return table.Choose(caps, &p, kit.Query[Config]{Path: onlyPath, Tuning: opt.Tuning})
+	return configs.Choose(caps, &p, table.Query[Config]{Path: onlyPath, Tuning: (*table.Tuning)(opt.Tuning)})
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -23,16 +24,16 @@ const onlyPath = "auto"
 // manyRows are enough for any device.
 const manyRows = 1 << 16
 
-func newTable(pass kit.Pass, kernels ...string) *kit.Table[Problem, Config, anyShape] {
-	return kit.NewTable(kit.Table[Problem, Config, anyShape]{
+func newTable(pass kit.Pass, kernels ...string) *table.Table[Problem, Config, anyShape] {
+	return table.New(table.Table[Problem, Config, anyShape]{
 		Kernel: "norm", Pass: pass, Paths: []string{onlyPath}, Family: chips.Family, Rule: rule,
 		Format:   func(p *Problem) dtype.DType { return p.DType },
 		Path:     func(*Config) string { return onlyPath },
 		Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
-		Likeness: func(p *Problem) kit.Likeness {
+		Likeness: func(p *Problem) table.Likeness {
 			kind := *p // the length of a row decides: rows of other lengths are not alike
 			kind.Rows, kind.Eps = 0, 0
-			return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{{N: float64(p.Rows), Enough: manyRows}}}
+			return table.Likeness{Kind: kind, Sizes: [4]table.Size{{N: float64(p.Rows), Enough: manyRows}}}
 		},
 		Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), kernels...) },
 		Validate: func(p *Problem) error { return p.Validate() },
@@ -42,7 +43,7 @@ func newTable(pass kit.Pass, kernels ...string) *kit.Table[Problem, Config, anyS
 // anyShape is the shape of rows of a table without rows.
 type anyShape struct{}
 
-// Has implements kit.Shape.
+// Has implements table.Shape.
 func (anyShape) Has(*Problem) bool { return true }
 
 // rule returns how rows are shared: in the registers of a subgroup if they fit, else in those of

@@ -34,8 +34,8 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Tensors are the tensors of a parameter. All have one shape and are contiguous. Offsets that are
@@ -151,9 +151,9 @@ func Choose(caps *vk.Caps, p Problem) (Plan, error) {
 	}
 	switch {
 	case !caps.ScalarBlockLayout:
-		return plan, kit.Unsupported("optim", "the device has no scalar block layout")
+		return plan, argument.Unsupported("optim", "the device has no scalar block layout")
 	case !caps.Storage16:
-		return plan, kit.Unsupported("optim", "the device has no 16-bit storage")
+		return plan, argument.Unsupported("optim", "the device has no 16-bit storage")
 	}
 	return plan, nil
 }

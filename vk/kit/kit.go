@@ -29,11 +29,7 @@
 // TestContract of package tests holds them to it.
 package kit
 
-import (
-	"fmt"
-
-	"github.com/flashvk/flashvk/vk"
-)
+import "fmt"
 
 // A Pass is a direction through a computation.
 type Pass uint8
@@ -66,13 +62,4 @@ type Plan interface {
 	Workspace() int64
 	// Kernels lists the modules that run, in order.
 	Kernels() []string
-}
-
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no kernel on the
-// device handles.
-var ErrUnsupported = vk.ErrUnsupported
-
-// Unsupported returns such an error of a package.
-func Unsupported(name, format string, args ...any) error {
-	return fmt.Errorf(name+": "+format+": %w", append(args, ErrUnsupported)...)
 }

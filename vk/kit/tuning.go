@@ -1,13 +1,14 @@
 package kit
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
-	"slices"
-	"time"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 
-	"github.com/flashvk/flashvk/internal/text"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -16,109 +17,115 @@ import (
 // package puts its rows before what is built in; on any other device they have no effect. A
 // Tuning that nobody adds to any more may be shared by goroutines.
 //
-// A row stands for problems like the one that was measured: what is not a size is the same, and
-// each size is within a factor of 4, or both are so large that more makes no difference. Which
-// sizes count is a kernel's affair ([Likeness]). Of several rows the nearest that is feasible
-// counts.
-type Tuning struct {
-	device tuningDevice
-	rows   []tunedRow
+// A row stands for problems like the one that was measured. Two problems are alike if all that is
+// not a size is the same, and each size is within a factor of 4 or beyond a bound from which on it
+// makes no difference. Which sizes count is a kernel's affair. Of several rows the nearest that is
+// feasible counts.
+type Tuning table.Tuning
+
+// An Origin says where a configuration comes from.
+type Origin struct {
+	// Tuned says that Options.Tuning has it; else it is built in.
+	Tuned bool
+	// Passed is why the nearest row of Options.Tuning for the path was passed over: the device
+	// or the call cannot have it. Nil if none was.
+	Passed error
 }
 
-// tuningDevice is what a measurement is only valid for.
-type tuningDevice struct {
-	VendorID      uint32 `json:"vendor_id"`
-	DeviceID      uint32 `json:"device_id"`
-	Name          string `json:"name"`
-	DriverID      uint32 `json:"driver_id"`
-	DriverVersion uint32 `json:"driver_version"`
-}
-
-func tuningDeviceOf(caps *vk.Caps) tuningDevice {
-	return tuningDevice{caps.VendorID, caps.DeviceID, caps.Name, caps.DriverID, caps.DriverVersion}
-}
-
-// A tunedRow is one measurement, as the file has it and as its table reads it.
-type tunedRow struct {
-	kernel, pass    string
-	module          string
-	problem, config json.RawMessage
-	ns              float64 // device time of a call
-	made            string  // when that was measured; "" if the file does not say
-
-	// Measured is *measured[P, C] of the table of the kernel; nil if the row is stale, which a
-	// row is whose kernels have changed since, or if this program has no such table. What is nil
-	// here is kept as it is, for the programs that know it.
-	table    tableReader
-	measured any
-	stale    bool
-}
-
-// measured is what a table knows of a row.
-type measured[P, C any] struct {
-	problem P
-	config  C
-	path    string
-	ns      float64
-}
-
-// A tableReader reads and writes rows of a table.
-type tableReader interface {
-	read(row *tunedRow) error
-	add(t *Tuning, problem, config any, ns float64) error
-	feasible(row *tunedRow, caps *vk.Caps) error
-	describe(row *tunedRow) (problem, config string)
-}
-
-// tables has the tables of the kernels that a program is linked with.
-var tables = map[[2]string]tableReader{}
-
-func register(kernel string, pass Pass, t tableReader) {
-	key := [2]string{kernel, pass.String()}
-	if tables[key] != nil {
-		panic("kit: two tables of a kernel's pass")
-	}
-	tables[key] = t
-}
+// ErrNewerTuning is wrapped by errors about files that a newer version wrote. Nothing should
+// replace them.
+var ErrNewerTuning = table.ErrNewer
 
 // NewTuning returns a Tuning without rows for a device.
-func NewTuning(caps *vk.Caps) *Tuning { return &Tuning{device: tuningDeviceOf(caps)} }
+func NewTuning(caps *vk.Caps) *Tuning { return (*Tuning)(table.NewTuning(caps)) }
 
-// Clone returns a Tuning with the rows of t, to which more can be added.
-func (t *Tuning) Clone() *Tuning {
-	return &Tuning{device: t.device, rows: slices.Clone(t.rows)}
+// LoadTuning reads a Tuning that Write wrote, for a device. Only the rows of kernels whose
+// packages the program imports count; the others are kept for Write.
+//
+// It returns an error, and no Tuning, if the file is of another device or driver, is damaged, or
+// is of a newer format (ErrNewerTuning). Rows whose kernels have changed do not count, see Stale.
+func LoadTuning(r io.Reader, caps *vk.Caps) (*Tuning, error) {
+	t, err := table.Load(r, caps)
+	return (*Tuning)(t), err
 }
 
+// LoadTuningFile is LoadTuning for the file at path. A file that does not
+// exist is an error that wraps fs.ErrNotExist.
+func LoadTuningFile(path string, caps *vk.Caps) (*Tuning, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("kit: tuning: %w", err)
+	}
+	defer f.Close()
+	return LoadTuning(f, caps)
+}
+
+// TuningPath returns the file for a device's Tuning in a folder. Its name has vendor, device
+// and driver, in numbers.
+func TuningPath(dir string, caps *vk.Caps) string {
+	return filepath.Join(dir, fmt.Sprintf("%04x-%04x-%d-%08x.json", caps.VendorID, caps.DeviceID, caps.DriverID, caps.DriverVersion))
+}
+
+// UserTuningPath returns the file for a device in the user's cache folder, which `flashvk tune`
+// writes and the other commands read. It returns an error if there is no such folder.
+func UserTuningPath(caps *vk.Caps) (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	return TuningPath(filepath.Join(dir, "flashvk", "tuning"), caps), nil
+}
+
+// UserTuning returns the Tuning in the file of UserTuningPath. It returns nil if there is no such
+// file; Options.Tuning of every kernel takes nil. OpenUser also keeps compiled pipelines, as
+// vk.Options.UserCache does.
+func UserTuning(caps *vk.Caps) (*Tuning, error) {
+	path, err := UserTuningPath(caps)
+	if err != nil {
+		return nil, nil // no folder, so nothing was tuned
+	}
+	t, err := LoadTuningFile(path, caps)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+// OpenUser opens a device with all that its user keeps for it: compiled pipelines, in the cache of
+// vk.Options.UserCache unless o names another, and the Tuning of UserTuning, nil if there is none.
+func OpenUser(o vk.Options) (*vk.Device, *Tuning, error) {
+	o.UserCache = true
+	d, err := vk.Open(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := UserTuning(d.Caps())
+	if err != nil {
+		return nil, nil, errors.Join(err, d.Close())
+	}
+	return d, t, nil
+}
+
+// Clone returns a copy of t. Adding to one does not change the other.
+func (t *Tuning) Clone() *Tuning { return (*Tuning)((*table.Tuning)(t).Clone()) }
+
 // Len returns the number of rows that count: neither stale, nor of kernels that this program does
-// not have.
-func (t *Tuning) Len() int { return t.count(func(r *tunedRow) bool { return r.measured != nil }) }
+// not have. It is 0 for nil.
+func (t *Tuning) Len() int { return (*table.Tuning)(t).Len() }
 
 // Stale returns how many rows were measured with kernels that have changed since. They have no
 // effect, and stay in the file until the same problem is measured again.
-func (t *Tuning) Stale() int { return t.count(func(r *tunedRow) bool { return r.stale }) }
-
-func (t *Tuning) count(is func(r *tunedRow) bool) (n int) {
-	if t == nil {
-		return 0
-	}
-	for i := range t.rows {
-		if is(&t.rows[i]) {
-			n++
-		}
-	}
-	return n
-}
+func (t *Tuning) Stale() int { return (*table.Tuning)(t).Stale() }
 
 // Add notes that config is the best configuration of its path for a problem of a pass of a kernel,
 // with a device time of ns nanoseconds. It replaces what was known about the three. Problem and
-// config are of the types of the kernel's package, as attention.Problem and attention.Config. An
-// error says what no row can have.
+// config are of the types of the kernel's package, as attention.Problem and attention.Config. It
+// returns an error about what no row can have.
 func (t *Tuning) Add(kernel string, pass Pass, problem, config any, ns float64) error {
-	table := tables[[2]string{kernel, pass.String()}]
-	if table == nil {
-		return fmt.Errorf("kit: tuning: %s %v has no configurations to choose from", kernel, pass)
-	}
-	return table.add(t, problem, config, ns)
+	return (*table.Tuning)(t).Add(kernel, pass, problem, config, ns)
 }
 
 // A TuningRow is a row of a Tuning in words.
@@ -134,191 +141,16 @@ type TuningRow struct {
 // Rows returns the rows in the order of the file. For a device, unless caps are nil, they have
 // the reasons why it cannot run them.
 func (t *Tuning) Rows(caps *vk.Caps) []TuningRow {
-	if t == nil {
-		return nil
-	}
-	list := make([]TuningRow, len(t.rows))
-	for i := range t.rows {
-		list[i] = t.rows[i].words(caps)
+	var list []TuningRow
+	for _, row := range (*table.Tuning)(t).Rows(caps) {
+		list = append(list, TuningRow(row))
 	}
 	return list
 }
 
-// words describes a row.
-func (r *tunedRow) words(caps *vk.Caps) TuningRow {
-	x := TuningRow{Kernel: r.kernel, Pass: r.pass, NS: r.ns}
-	if r.measured == nil {
-		x.Problem, x.Config = string(r.problem), string(r.config)
-		x.Err = fmt.Errorf("kit: tuning: this program has no kernel %s %s", r.kernel, r.pass)
-		if r.stale {
-			x.Err = fmt.Errorf("kit: tuning: the kernels of the row have changed since it was measured")
-		}
-		return x
-	}
-	x.Problem, x.Config = r.table.describe(r)
-	if caps != nil {
-		x.Err = r.table.feasible(r, caps)
-	}
-	return x
-}
+// Write writes t as JSON, for LoadTuning.
+func (t *Tuning) Write(w io.Writer) error { return (*table.Tuning)(t).Write(w) }
 
-// nearest returns the row of a path of q.Tuning that is nearest to p and feasible, nil if there
-// is none, and the reason why one that is nearer is not.
-func (t *Table[P, C, S]) nearest(caps *vk.Caps, p *P, q *Query[C], path string) (*measured[P, C], Origin) {
-	if q.Tuning == nil || q.Tuning.device != tuningDeviceOf(caps) {
-		return nil, Origin{}
-	}
-	var best *measured[P, C]
-	var passed error
-	least, nearer := math.Inf(1), math.Inf(1)
-	like := t.Likeness(p)
-	for i := range q.Tuning.rows {
-		row, ok := q.Tuning.rows[i].measured.(*measured[P, C])
-		if !ok || q.Tuning.rows[i].table != tableReader(t) || row.path != path {
-			continue
-		}
-		d := t.Likeness(&row.problem).distance(like)
-		if d >= least {
-			continue
-		}
-		c := t.fit(row, caps, p)
-		if err := t.check(&c, caps, p, q); err != nil {
-			if d < nearer {
-				nearer, passed = d, fmt.Errorf("the tuned row %v is passed over: %w", row.config, err)
-			}
-			continue
-		}
-		best, least = row, d
-	}
-	if nearer > least {
-		passed = nil
-	}
-	return best, Origin{best != nil, passed}
-}
-
-// reorder returns what a call takes without a path where usual is built in.
-func (t *Table[P, C, S]) reorder(caps *vk.Caps, p *P, q *Query[C], usual C) (C, Origin) {
-	best, origin := t.nearest(caps, p, q, t.Path(&usual))
-	if best == nil {
-		return usual, origin
-	}
-	same := best.problem
-	for i := range q.Tuning.rows {
-		row, ok := q.Tuning.rows[i].measured.(*measured[P, C])
-		if !ok || q.Tuning.rows[i].table != tableReader(t) || row.problem != same || row.path == t.Manual || row.ns >= best.ns {
-			continue
-		}
-		if c := t.fit(row, caps, p); t.check(&c, caps, p, q) == nil {
-			best = row
-		}
-	}
-	return t.fit(best, caps, p), origin
-}
-
-// fit returns the row's configuration for p. What follows from the sizes was measured for the
-// same sizes only.
-func (t *Table[P, C, S]) fit(row *measured[P, C], caps *vk.Caps, p *P) C {
-	c := row.config
-	if t.Fit == nil {
-		return c
-	}
-	same := row.problem == *p
-	if t.Same != nil {
-		same = t.Same(&row.problem, p)
-	}
-	if same {
-		return c
-	}
-	return t.Fit(c, caps, p, true)
-}
-
-// A Likeness says how near problems are to each other: not at all unless Kind is equal, and
-// otherwise by the doublings between their sizes.
-type Likeness struct {
-	Kind  any // comparable: what is not a size, and sizes that must be the same
-	Sizes [4]Size
-}
-
-// A Size is one that decides which configuration is best.
-type Size struct {
-	N      float64
-	Enough float64 // from which on more makes no difference
-}
-
-// distance returns doublings, +Inf if one problem does not tell anything about the other.
-func (a Likeness) distance(b Likeness) (d float64) {
-	if a.Kind != b.Kind {
-		return math.Inf(1)
-	}
-	for i, x := range a.Sizes {
-		if x != b.Sizes[i] {
-			d += doublings(x.N, b.Sizes[i].N, x.Enough)
-		}
-	}
-	return d
-}
-
-// doublings returns how many times a has to be doubled or halved to give b:
-// +Inf beyond two, unless both are enough.
-func doublings(a, b, enough float64) float64 {
-	d := math.Abs(math.Log2(a / b))
-	if d > 2 && min(a, b) < enough {
-		return math.Inf(1)
-	}
-	return d
-}
-
-// add implements tableReader.
-func (t *Table[P, C, S]) add(to *Tuning, problem, config any, ns float64) error {
-	p, ok := problem.(P)
-	c, alike := config.(C)
-	if !ok || !alike {
-		return fmt.Errorf("kit: tuning: %s %v has problems of %T and configurations of %T, not %T and %T", t.Kernel, t.Pass, p, c, problem, config)
-	}
-	m := &measured[P, C]{p, c, t.Path(&c), ns}
-	if err := t.validate(m); err != nil {
-		return fmt.Errorf("kit: tuning: %w", err)
-	}
-	row := tunedRow{kernel: t.Kernel, pass: t.Pass.String(), module: t.Module(&p, &c), ns: ns, made: time.Now().UTC().Format(time.RFC3339), table: t, measured: m}
-	var err error
-	if row.problem, err = json.Marshal(t.encode(&p)); err != nil {
-		return fmt.Errorf("kit: tuning: %w", err)
-	}
-	if row.config, err = json.Marshal(c); err == nil {
-		row.config, err = renamed(row.config, text.Snake)
-	}
-	if err != nil {
-		return fmt.Errorf("kit: tuning: %w", err)
-	}
-	to.rows = slices.DeleteFunc(to.rows, func(old tunedRow) bool { return t.replaces(m, &old) })
-	to.rows = append(to.rows, row)
-	return nil
-}
-
-// replaces reports whether m says what a row says, which may be stale.
-func (t *Table[P, C, S]) replaces(m *measured[P, C], old *tunedRow) bool {
-	if old.kernel != t.Kernel || old.pass != t.Pass.String() {
-		return false
-	}
-	was, ok := old.measured.(*measured[P, C])
-	if !ok {
-		p, c, err := t.decode(old)
-		if err != nil {
-			return false
-		}
-		was = &measured[P, C]{p, c, t.Path(&c), old.ns}
-	}
-	return was.problem == m.problem && was.path == m.path
-}
-
-// feasible implements tableReader.
-func (t *Table[P, C, S]) feasible(row *tunedRow, caps *vk.Caps) error {
-	m := row.measured.(*measured[P, C])
-	return t.Feasible(&m.config, caps, &m.problem)
-}
-
-// describe implements tableReader.
-func (t *Table[P, C, S]) describe(row *tunedRow) (problem, config string) {
-	m := row.measured.(*measured[P, C])
-	return fmt.Sprint(m.problem), fmt.Sprint(m.config)
-}
+// WriteFile writes t to the file at path, and makes its folder. A reader of the file sees the old
+// content or the new one, whole.
+func (t *Tuning) WriteFile(path string) error { return (*table.Tuning)(t).WriteFile(path) }

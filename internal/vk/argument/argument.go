@@ -9,6 +9,12 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
+// Unsupported returns an error of a kernel that wraps [vk.ErrUnsupported]: the call is valid, but the
+// device cannot run it.
+func Unsupported(kernel, format string, args ...any) error {
+	return fmt.Errorf(kernel+": "+format+": %w", append(args, vk.ErrUnsupported)...)
+}
+
 // An Argument is a tensor with what it must be.
 type Argument struct {
 	name string

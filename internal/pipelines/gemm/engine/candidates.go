@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Candidates returns configurations of a path that are worth measuring for p on a device, all
@@ -244,7 +244,7 @@ func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 // Fill returns how many workgroups p makes for each compute unit of a device with c, as the
 // tuning table counts them, 0 if the driver does not tell the number of units.
 func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
-	return kit.Fill(caps, c.filling(caps, &p))
+	return table.Fill(caps, c.filling(caps, &p))
 }
 
 // TableRow returns the row of the tuning table that gives c to problems with p's transposes
@@ -254,15 +254,15 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	formats, shape := "", fmt.Sprintf("shape{trans: %q}", p.Transposes())
 	switch {
 	case c.inParts(&p): // parts lie the same whatever the operands do
-		formats, shape = "kit.OfFloat32", ""
+		formats, shape = "table.OfFloat32", ""
 	case c.Impl == CoopMat:
-		formats = "kit.Of16Bits"
+		formats = "table.Of16Bits"
 	}
 	if c.Fragments {
 		shape = fmt.Sprintf("shape{trans: %q, m: leastRows}", p.Transposes())
 	}
 	var b strings.Builder
-	b.WriteString(kit.SourceRow(chips.Family(caps), formats, shape, fill) + "Config{")
+	b.WriteString(table.SourceRow(chips.Family(caps), formats, shape, fill) + "Config{")
 	if c.Impl == Scalar {
 		fmt.Fprintf(&b, "Impl: Scalar, Threads: %d, ThreadsX: %d, BlockM: %d, BlockN: %d, BlockK: %d", c.Threads, c.ThreadsX, c.BlockM, c.BlockN, c.BlockK)
 	} else {

@@ -139,7 +139,7 @@ func TestTableRow(t *testing.T) {
 	p := Problem{M: 4096, N: 4096, K: 4096, TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
 	c := Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10, Splits: 2, Rows: 3840}
 	require.InDelta(t, 704.0/132, c.Fill(chipstest.H200(), p), 1e-9)
-	require.Equal(t, `{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{trans: "nt"}, Fill: 5.33, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10}},`,
+	require.Equal(t, `{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "nt"}, Fill: 5.33, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10}},`,
 		TableRow(chipstest.H200(), p, c, c.Fill(chipstest.H200(), p)))
 	right := c
 	right.Fragments = true
@@ -150,7 +150,7 @@ func TestTableRow(t *testing.T) {
 	require.Zero(t, c.Fill(unknown, p))
 	p.DType, p.Out = dtype.Float32, dtype.Float32
 	c.Pack, c.Fence = false, 0
-	require.Equal(t, `{Formats: kit.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, GroupM: 10}},`, TableRow(unknown, p, c, 0))
+	require.Equal(t, `{Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, GroupM: 10}},`, TableRow(unknown, p, c, 0))
 	c = Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, BlockK: 8, GroupM: 8, Splits: 1}
 	require.Equal(t, `{Shape: shape{trans: "nt"}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, BlockK: 8, GroupM: 8}},`, TableRow(unknown, p, c, 0))
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
-	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/internal/vk/table"
 )
 
 // TestWithSplits compares the choice with the estimates of all rows and products that may
@@ -31,7 +31,7 @@ func TestWithSplits(t *testing.T) {
 		p.DType, p.Out = dtype.BFloat16, dtype.BFloat16
 		for _, row := range rows {
 			config := row.Config
-			if row.Formats == kit.OfFloat32 || config.Feasible(caps, p) != nil {
+			if row.Formats == table.OfFloat32 || config.Feasible(caps, p) != nil {
 				continue
 			}
 			c := config.withSplits(caps, &p, config.costs(caps, &p))

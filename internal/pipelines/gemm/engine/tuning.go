@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -10,14 +11,14 @@ import (
 
 // A Table says which configuration a kernel on tiles of products takes. All have the same rows;
 // in a user's file each kernel has its own.
-type Table = kit.Table[Problem, Config, shape]
+type Table = table.Table[Problem, Config, shape]
 
 // products is that of Multiply.
 var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_fragmented", "gemm_fragments", "gemm_tops", "gemm_parts", "gemm_scalar", "gemm_combine")
 
 // NewTable returns the table of a pass of a kernel that consists of some modules.
 func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
-	return kit.NewTable(kit.Table[Problem, Config, shape]{
+	return table.New(table.Table[Problem, Config, shape]{
 		Kernel: kernel, Pass: pass, Paths: pathNames, EveryReason: true, Family: chips.Family, Rows: rows,
 		Format:   func(p *Problem) dtype.DType { return p.DType },
 		Path:     func(c *Config) string { return c.Impl.String() },
@@ -38,10 +39,10 @@ func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
 }
 
 // likeness says which problems a measurement is for: those that differ in sizes alone.
-func likeness(p *Problem) kit.Likeness {
+func likeness(p *Problem) table.Likeness {
 	kind := *p
 	kind.Batch, kind.M, kind.N, kind.K, kind.Alpha, kind.Beta = 0, 0, 0, 0, 0, 0
-	return kit.Likeness{Kind: kind, Sizes: [4]kit.Size{
+	return table.Likeness{Kind: kind, Sizes: [4]table.Size{
 		{N: float64(p.Batches()) * float64(p.M) * float64(p.N), Enough: 1 << 24}, // 1024 blocks of 128 x 128
 		{N: float64(p.M), Enough: 1 << 12},
 		{N: float64(p.N), Enough: 1 << 12},
@@ -57,41 +58,41 @@ type shape struct {
 	most  int    // m up to this, of each of a batch; 0 matches any
 }
 
-// Has implements kit.Shape.
+// Has implements table.Shape.
 func (s shape) Has(p *Problem) bool {
 	return (s.trans == "" || s.trans == p.Transposes()) && (s.k == 0 || p.K <= s.k) && (s.m == 0 || p.M >= s.m && p.K > 0) && (s.most == 0 || p.Batch > 1 && p.M > 0 && p.M <= s.most)
 }
 
 // rows are searched in order; the first feasible match of a path wins.
-var rows = []kit.Row[shape, Config]{
+var rows = []table.Row[shape, Config]{
 	// Hopper, measured on an H200. One workgroup of eight subgroups has the 48 KiB of a
 	// multiprocessor: for slabs of 128-byte lines of k, and for as large a block as fits
 	// where both operands have lines along m and n. With op(B) in fragments two workgroups of
 	// four subgroups do, which hide each other's loads, and way to C. Blocks of 128 rows are
 	// for short k alone: they leave too few registers. Of a batch of few rows each, blocks of 128
 	// rows would be half empty.
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // of few blocks, in parts of k: 512x1024x2048 48.8 → 25.5 µs
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 4, BlockK: 64, Pack: true, GroupM: 8}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
-	{Family: "hopper", Formats: kit.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 22}},
-	{Family: "hopper", Formats: kit.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
-	{Family: "hopper", Formats: kit.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
-	{Family: "hopper", Formats: kit.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // of few blocks, in parts of k: 512x1024x2048 48.8 → 25.5 µs
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 4, BlockK: 64, Pack: true, GroupM: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 22}},
+	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
+	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
+	{Family: "hopper", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
 
 	// Parts: half of the sums, as hi and lo of A wait in registers for their products, and
 	// products are summed before they meet the sums. Without the fence it is 12 % slower.
-	{Family: "hopper", Formats: kit.OfFloat32, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, Fence: 1, GroupM: 16}},
-	{Family: "hopper", Formats: kit.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
+	{Family: "hopper", Formats: table.OfFloat32, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, Fence: 1, GroupM: 16}},
+	{Family: "hopper", Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds. A slab of two matrices
 	// takes float32 four times as long.
-	{Family: "lavapipe", Formats: kit.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
-	{Family: "lavapipe", Formats: kit.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
+	{Family: "lavapipe", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
+	{Family: "lavapipe", Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
 
 	// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
-	{Formats: kit.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
-	{Formats: kit.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
+	{Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
+	{Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
 
 	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
 	{Fill: 1, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 64, BlockK: 16, GroupM: 8}},
@@ -126,19 +127,19 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 }
 
 // ChooseOrigin is Choose that says where the configuration comes from.
-func ChooseOrigin(caps *vk.Caps, p Problem, opt Options) (Config, kit.Origin, error) {
+func ChooseOrigin(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin, error) {
 	if err := p.Validate(); err != nil {
-		return Config{}, kit.Origin{}, err
+		return Config{}, table.Origin{}, err
 	}
 	if opt.Config != nil {
-		return *opt.Config, kit.Origin{}, opt.Config.Feasible(caps, p)
+		return *opt.Config, table.Origin{}, opt.Config.Feasible(caps, p)
 	}
 	return products.Choose(caps, &p, query(caps, opt.Impl, &p, opt.Tuning))
 }
 
 // query returns what a call asks of a table.
-func query(caps *vk.Caps, impl Impl, p *Problem, tuning *kit.Tuning) kit.Query[Config] {
-	q := kit.Query[Config]{Auto: autoPaths(caps, p), Tuning: tuning}
+func query(caps *vk.Caps, impl Impl, p *Problem, tuning *kit.Tuning) table.Query[Config] {
+	q := table.Query[Config]{Auto: autoPaths(caps, p), Tuning: (*table.Tuning)(tuning)}
 	if impl != Auto {
 		q.Path = impl.String()
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -134,7 +135,7 @@ func TestTable(t *testing.T) {
 	p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.Float16, Out: dtype.Float16}
 	for _, row := range rows {
 		q := p
-		if row.Formats == kit.OfFloat32 {
+		if row.Formats == table.OfFloat32 {
 			q.DType, q.Out = dtype.Float32, dtype.Float32
 		}
 		caps := chipstest.H200()

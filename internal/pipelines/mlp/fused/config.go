@@ -7,8 +7,8 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A Config holds the tile sizes of gemm_pair.comp.
@@ -64,10 +64,10 @@ func ParseConfig(text string) (c Config, err error) {
 	return c, nil
 }
 
-// table says which configuration the kernel takes. Users have no rows of it.
-var table = kit.Table[Problem, Config, shape]{
+// configs says which configuration the kernel takes. A Tuning has no rows of it.
+var configs = table.Table[Problem, Config, shape]{
 	Family: chips.Family,
-	Rows: []kit.Row[shape, Config]{
+	Rows: []table.Row[shape, Config]{
 		// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
 		// memory of a multiprocessor, which runs one such workgroup.
 		{Family: "hopper", Config: Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
@@ -90,13 +90,13 @@ const path = "fused"
 // be faster than two products.
 type shape struct{ pays bool }
 
-// Has implements kit.Shape.
+// Has implements table.Shape.
 func (shape) Has(*Problem) bool { return true }
 
 // search returns the first row that matches and is feasible, or the reason why the last
 // one that matches is not.
-func search(caps *vk.Caps, p Problem) (*kit.Row[shape, Config], error) {
-	return table.Find(caps, &p, &kit.Query[Config]{}, path)
+func search(caps *vk.Caps, p Problem) (*table.Row[shape, Config], error) {
+	return configs.Find(caps, &p, &table.Query[Config]{}, path)
 }
 
 // Feasible returns nil if c can compute p on a device, and otherwise the reason, wrapping

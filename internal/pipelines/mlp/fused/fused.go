@@ -21,7 +21,6 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A Problem holds the sizes and formats of both products.
@@ -54,7 +53,9 @@ type Options struct {
 	WorkspaceOffset int64
 }
 
-func unsupported(format string, args ...any) error { return kit.Unsupported("fused", format, args...) }
+func unsupported(format string, args ...any) error {
+	return argument.Unsupported("fused", format, args...)
+}
 
 // Pays reports whether Forward was measured to be faster than two products on a device.
 func Pays(caps *vk.Caps, p Problem) bool {

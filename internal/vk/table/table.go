@@ -1,4 +1,6 @@
-package kit
+// Package table has what kernel packages choose their configurations from: tables of rows, and what
+// a user measured on a device.
+package table
 
 import (
 	"errors"
@@ -14,7 +16,7 @@ import (
 // A Table says which configuration a pass of a kernel takes: rows that are built in, or a rule,
 // and before them the rows of the user's [Tuning]. Kernel packages have one for each pass; P is
 // their problem, C their configuration, and S what rows say of problems beside family, format
-// and fill. NewTable makes one.
+// and fill. New makes one.
 //
 //	                        a row matches if
 //	Row.Family              the device is of one of these families
@@ -24,10 +26,10 @@ import (
 //
 // Rows are searched in order; the first of a path that matches and is feasible wins.
 type Table[P, C comparable, S Shape[P]] struct {
-	Kernel string // as the program names it: attention
-	Pass   Pass
-	Paths  []string // those that rows and Options.Impl name
-	Manual string   // the one of them that is never taken unless it is asked for; "": none
+	Kernel string       // as the program names it: attention
+	Pass   fmt.Stringer // a kit.Pass
+	Paths  []string     // those that rows and Options.Impl name
+	Manual string       // the one of them that is never taken unless it is asked for; "": none
 	Family func(caps *vk.Caps) string
 
 	Rows []Row[S, C]
@@ -89,9 +91,9 @@ const (
 	Of16Bits   Formats = OfFloat16 | OfBFloat16
 )
 
-// NewTable returns t, whose rows [LoadTuning] reads from now on. Packages call it as they are
+// New registers t, so that [Load] reads its rows, and returns it. Packages call it as they are
 // initialized.
-func NewTable[P, C comparable, S Shape[P]](t Table[P, C, S]) *Table[P, C, S] {
+func New[P, C comparable, S Shape[P]](t Table[P, C, S]) *Table[P, C, S] {
 	register(t.Kernel, t.Pass, &t)
 	return &t
 }
@@ -106,12 +108,9 @@ type Query[C any] struct {
 	NoFit  bool             // what is built in is wanted as rows have it, without Table.Fit
 }
 
-// An Origin says where a configuration comes from.
+// An Origin is a kit.Origin.
 type Origin struct {
-	// Tuned says that Options.Tuning has it; else it is built in.
-	Tuned bool
-	// Passed is why the nearest row of Options.Tuning for the path was passed over: the device
-	// or the call cannot have it. Nil if none was.
+	Tuned  bool
 	Passed error
 }
 

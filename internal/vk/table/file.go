@@ -1,4 +1,4 @@
-package kit
+package table
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -26,11 +25,10 @@ import (
 // as Go has them where 3 has snake_case, and no times.
 const tuningFormat = 3
 
-// ErrNewerTuning is wrapped by errors about files that a newer version wrote, and that must not
-// be replaced.
-var ErrNewerTuning = errors.New("a newer version of flashvk wrote it")
+// ErrNewer is kit.ErrNewerTuning.
+var ErrNewer = errors.New("a newer version of flashvk wrote it")
 
-// maxTuningBytes bounds what LoadTuning reads: thousands of rows.
+// maxTuningBytes bounds what Load reads: thousands of rows.
 const maxTuningBytes = 4 << 20
 
 // tuningFile is the JSON of a Tuning.
@@ -52,69 +50,16 @@ type tuningFileRow struct {
 	Made    string          `json:"made,omitempty"`
 }
 
-// TuningPath returns the file for a device's Tuning in a folder: vendor, device
-// and driver, in numbers.
-func TuningPath(dir string, caps *vk.Caps) string {
-	return filepath.Join(dir, fmt.Sprintf("%04x-%04x-%d-%08x.json", caps.VendorID, caps.DeviceID, caps.DriverID, caps.DriverVersion))
-}
-
-// UserTuningPath returns the file for a device in the user's cache folder, which `flashvk tune`
-// writes and the other commands read. An error says that there is no such folder.
-func UserTuningPath(caps *vk.Caps) (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	return TuningPath(filepath.Join(dir, "flashvk", "tuning"), caps), nil
-}
-
-// UserTuning returns what a device was tuned to by its user: the file of UserTuningPath. Without
-// one it is nil, which Options.Tuning of every kernel takes. Compiled pipelines are kept by
-// vk.Options.UserCache; OpenUser does both.
-func UserTuning(caps *vk.Caps) (*Tuning, error) {
-	path, err := UserTuningPath(caps)
-	if err != nil {
-		return nil, nil // no folder, so nothing was tuned
-	}
-	t, err := LoadTuningFile(path, caps)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return t, nil
-}
-
-// OpenUser opens a device with all that its user keeps for it: the cache of pipelines, unless o
-// names another, and what flashvk tune found, nil if nothing was tuned.
-func OpenUser(o vk.Options) (*vk.Device, *Tuning, error) {
-	o.UserCache = true
-	d, err := vk.Open(o)
-	if err != nil {
-		return nil, nil, err
-	}
-	t, err := UserTuning(d.Caps())
-	if err != nil {
-		return nil, nil, errors.Join(err, d.Close())
-	}
-	return d, t, nil
-}
-
-// LoadTuning reads a Tuning that Write wrote, for a device. Only the rows of kernels whose
-// packages the program imports count; the others are kept for Write.
-//
-// It returns an error, and no Tuning, if the file is of another device or driver, is damaged, or
-// is of a newer format (ErrNewerTuning). Rows whose kernels have changed do not count, see Stale.
-func LoadTuning(r io.Reader, caps *vk.Caps) (*Tuning, error) {
-	t, err := loadTuning(r, caps)
+// Load is kit.LoadTuning.
+func Load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
+	t, err := load(r, caps)
 	if err != nil {
 		return nil, fmt.Errorf("kit: tuning: %w", err)
 	}
 	return t, nil
 }
 
-func loadTuning(r io.Reader, caps *vk.Caps) (*Tuning, error) {
+func load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxTuningBytes+1))
 	if err != nil {
 		return nil, err
@@ -130,7 +75,7 @@ func loadTuning(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 	}
 	switch {
 	case version.Format > tuningFormat:
-		return nil, fmt.Errorf("format=%d is above %d, which this version reads: %w", version.Format, tuningFormat, ErrNewerTuning)
+		return nil, fmt.Errorf("format=%d is above %d, which this version reads: %w", version.Format, tuningFormat, ErrNewer)
 	case version.Format < 1:
 		return nil, fmt.Errorf("format=%d is not positive", version.Format)
 	}
@@ -211,7 +156,7 @@ func readRow1(raw []byte) (row tuningFileRow, err error) {
 		}
 		delete(problem, name)
 	}
-	row.Pass = Forward.String()
+	row.Pass = "forward"
 	if row.Kernel == "attention_fwd" {
 		row.Kernel = "attention"
 	}
@@ -402,7 +347,7 @@ func boundSizes(v reflect.Value, large []string) error {
 	return nil
 }
 
-// Write writes t as JSON, for LoadTuning.
+// Write is that of kit.Tuning.
 func (t *Tuning) Write(w io.Writer) error {
 	file := struct {
 		Format int             `json:"format"`
@@ -419,19 +364,7 @@ func (t *Tuning) Write(w io.Writer) error {
 	return out.Encode(file)
 }
 
-// LoadTuningFile is LoadTuning for the file at path. A file that does not
-// exist is an error that wraps fs.ErrNotExist.
-func LoadTuningFile(path string, caps *vk.Caps) (*Tuning, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("kit: tuning: %w", err)
-	}
-	defer f.Close()
-	return LoadTuning(f, caps)
-}
-
-// WriteFile writes t to the file at path, making its folder. Whoever opens the
-// file sees the old content or the new, whole.
+// WriteFile is that of kit.Tuning.
 func (t *Tuning) WriteFile(path string) (err error) {
 	defer func() {
 		if err != nil {

@@ -1,11 +1,10 @@
-package kit
+package table
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,6 +17,11 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
+
+// A pass is what a kit.Pass is for tables.
+type pass string
+
+func (p pass) String() string { return string(p) }
 
 // The tests' kernel: a problem of n elements, which workgroups of some invocations share.
 type (
@@ -36,8 +40,8 @@ func (s testShape) Has(p *testProblem) bool { return s.n == 0 || p.N <= s.n }
 
 var hash = "abc"
 
-var testTable = NewTable(Table[testProblem, testConfig, testShape]{
-	Kernel: "test", Pass: Backward, Paths: []string{"fast", "plain", "naive"}, Manual: "naive",
+var testTable = New(Table[testProblem, testConfig, testShape]{
+	Kernel: "test", Pass: pass("backward"), Paths: []string{"fast", "plain", "naive"}, Manual: "naive",
 	Family: func(caps *vk.Caps) string { return caps.Name },
 	Rows: []Row[testShape, testConfig]{
 		{Family: "large huge", Formats: Of16Bits, Shape: testShape{100}, Fill: 2, Config: testConfig{Path: "fast", Threads: 64}},
@@ -49,12 +53,12 @@ var testTable = NewTable(Table[testProblem, testConfig, testShape]{
 	Path:   func(c *testConfig) string { return c.Path },
 	Feasible: func(c *testConfig, caps *vk.Caps, _ *testProblem) error {
 		if c.Threads > int(caps.MaxWorkgroupInvocations) {
-			return Unsupported("test", "%d invocations", c.Threads)
+			return fmt.Errorf("test: %d invocations: %w", c.Threads, vk.ErrUnsupported)
 		}
 		return nil
 	},
 	Blocks: func(c *testConfig, _ *vk.Caps, p *testProblem) int { return p.N / c.Threads },
-	None:   func(path string, _ *testProblem) error { return Unsupported("test", "no %s", path) },
+	None:   func(path string, _ *testProblem) error { return fmt.Errorf("test: no %s: %w", path, vk.ErrUnsupported) },
 	Fit: func(c testConfig, _ *vk.Caps, p *testProblem, measured bool) testConfig {
 		if measured || c.Splits == 0 {
 			c.Splits = p.N
@@ -80,8 +84,8 @@ func testCaps() *vk.Caps {
 
 func testTuning(t testing.TB) *Tuning {
 	x := NewTuning(testCaps())
-	require.NoError(t, x.Add("test", Backward, testProblem{N: 50}, testConfig{Path: "fast", Threads: 48, Splits: 3}, 1000))
-	require.NoError(t, x.Add("test", Backward, testProblem{N: 50}, testConfig{Path: "plain", Threads: 8, Rows: 1 << 20}, 5000))
+	require.NoError(t, x.Add("test", pass("backward"), testProblem{N: 50}, testConfig{Path: "fast", Threads: 48, Splits: 3}, 1000))
+	require.NoError(t, x.Add("test", pass("backward"), testProblem{N: 50}, testConfig{Path: "plain", Threads: 8, Rows: 1 << 20}, 5000))
 	return x
 }
 
@@ -165,8 +169,8 @@ func TestTuned(t *testing.T) {
 	}
 	// A path that was faster beside the usual one, but for one that is asked for only.
 	faster := x.Clone()
-	require.NoError(t, faster.Add("test", Backward, testProblem{N: 50}, testConfig{Path: "plain", Threads: 4}, 999))
-	require.NoError(t, faster.Add("test", Backward, testProblem{N: 50}, testConfig{Path: "naive", Threads: 1}, 1))
+	require.NoError(t, faster.Add("test", pass("backward"), testProblem{N: 50}, testConfig{Path: "plain", Threads: 4}, 999))
+	require.NoError(t, faster.Add("test", pass("backward"), testProblem{N: 50}, testConfig{Path: "naive", Threads: 1}, 1))
 	got, _ := choose(testProblem{50, 0}, Query[testConfig]{Auto: auto, Tuning: faster})
 	require.Equal(t, 4, got.Threads)
 	got, _ = choose(testProblem{50, 0}, Query[testConfig]{Auto: auto, Tuning: x})
@@ -178,7 +182,7 @@ func TestTuned(t *testing.T) {
 	require.Equal(t, 32, got.Threads)
 	require.False(t, origin.Tuned)
 	require.EqualError(t, origin.Passed, "the tuned row {fast 48 0 {0} 3} is passed over: test: 48 invocations: unsupported on this device")
-	require.NoError(t, x.Add("test", Backward, testProblem{N: 60}, testConfig{Path: "fast", Threads: 24}, 1))
+	require.NoError(t, x.Add("test", pass("backward"), testProblem{N: 60}, testConfig{Path: "fast", Threads: 24}, 1))
 	got, origin = choose(testProblem{50, 0}, Query[testConfig]{Auto: auto, Tuning: x})
 	require.Equal(t, 24, got.Threads)
 	require.True(t, origin.Tuned)
@@ -205,7 +209,7 @@ func TestTuningAdd(t *testing.T) {
 		want            string
 	}{
 		{"none", p, c, 1, "none backward has no configurations to choose from"},
-		{"test", c, p, 1, "has problems of kit.testProblem and configurations of kit.testConfig, not kit.testConfig and kit.testProblem"},
+		{"test", c, p, 1, "has problems of table.testProblem and configurations of table.testConfig, not table.testConfig and table.testProblem"},
 		{"test", testProblem{}, c, 1, "test: n=0 is not positive"},
 		{"test", p, testConfig{Path: "slow"}, 1, "impl slow is not a path"},
 		{"test", p, c, 0, "ns=0 is not a time"},
@@ -214,26 +218,25 @@ func TestTuningAdd(t *testing.T) {
 		{"test", p, testConfig{Path: "fast", Rows: 1<<31 + 1}, 1, "Rows=2147483649 is not between 0 and 2147483648"},
 		{"test", p, deep, 1, "Depth=-1 is not between"},
 	} {
-		require.ErrorContains(t, x.Add(bad.kernel, Backward, bad.problem, bad.config, bad.ns), bad.want)
+		require.ErrorContains(t, x.Add(bad.kernel, pass("backward"), bad.problem, bad.config, bad.ns), bad.want)
 	}
-	require.Error(t, x.Add("test", Forward, p, c, 1), "the pass has no table")
+	require.Error(t, x.Add("test", pass("forward"), p, c, 1), "the pass has no table")
 	require.Zero(t, x.Len())
-	require.Panics(t, func() { NewTable(*testTable) })
+	require.Panics(t, func() { New(*testTable) })
 }
 
 // TestTuningFile writes and reads a file.
 func TestTuningFile(t *testing.T) {
-	path := TuningPath(filepath.Join(t.TempDir(), "deep", "er"), testCaps())
-	require.Equal(t, "10de-2684-4-91234000.json", filepath.Base(path))
-	_, err := LoadTuningFile(path, testCaps())
-	require.ErrorIs(t, err, fs.ErrNotExist)
+	path := filepath.Join(t.TempDir(), "deep", "er", "x.json")
 	for range 2 { // the second time the file is there
 		require.NoError(t, testTuning(t).WriteFile(path))
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-	got, err := LoadTuningFile(path, testCaps())
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	got, err := Load(bytes.NewReader(text), testCaps())
 	require.NoError(t, err)
 	require.Equal(t, 2, got.Len())
 	require.Zero(t, got.Stale())
@@ -242,14 +245,6 @@ func TestTuningFile(t *testing.T) {
 	require.ErrorContains(t, testTuning(t).WriteFile(filepath.Join(path, "x.json")), "kit: tuning: ")
 	var none *Tuning
 	require.Zero(t, none.Len()+none.Stale()+len(none.Rows(nil)))
-}
-
-// TestUserTuningPath has the one place of the user's files.
-func TestUserTuningPath(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", "/cache")
-	path, err := UserTuningPath(testCaps())
-	require.NoError(t, err)
-	require.Equal(t, "/cache/flashvk/tuning/10de-2684-4-91234000.json", path)
 }
 
 // TestTuningBad says that nothing of a file counts that is damaged, of another
@@ -289,14 +284,14 @@ func TestTuningBad(t *testing.T) {
 		{"no configuration", edit(`"threads": 48`, `"threads": -48`), "row 0: Threads=-48 is not between 0 and 65536", false},
 		{"large", good + strings.Repeat(" ", maxTuningBytes), "more than 4194304 bytes", false},
 	} {
-		got, err := LoadTuning(strings.NewReader(c.text), testCaps())
+		got, err := Load(strings.NewReader(c.text), testCaps())
 		require.Nil(t, got, c.name)
 		require.ErrorContains(t, err, "kit: tuning: ", c.name)
 		require.ErrorContains(t, err, c.want, c.name)
-		require.Equal(t, c.newer, errors.Is(err, ErrNewerTuning), c.name)
+		require.Equal(t, c.newer, errors.Is(err, ErrNewer), c.name)
 	}
 	for n := range len(good) - 1 { // the last byte is a newline
-		got, err := LoadTuning(strings.NewReader(good[:n]), testCaps())
+		got, err := Load(strings.NewReader(good[:n]), testCaps())
 		require.Nil(t, got)
 		require.Error(t, err, "the first %d of %d bytes are taken", n, len(good))
 	}
@@ -306,7 +301,7 @@ func TestTuningBad(t *testing.T) {
 // have, do not count, and stay in the file until their problem is measured again.
 func TestTuningKeeps(t *testing.T) {
 	foreign := strings.Replace(testText(t, testTuning(t)), `"kernel": "test"`, `"kernel": "other"`, 1)
-	x, err := LoadTuning(strings.NewReader(foreign), testCaps())
+	x, err := Load(strings.NewReader(foreign), testCaps())
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 0}, []int{x.Len(), x.Stale()})
 	require.ErrorContains(t, x.Rows(nil)[0].Err, "this program has no kernel other backward")
@@ -315,7 +310,7 @@ func TestTuningKeeps(t *testing.T) {
 	text := testText(t, testTuning(t))
 	hash = "def"
 	defer func() { hash = "abc" }()
-	x, err = LoadTuning(strings.NewReader(text), testCaps())
+	x, err = Load(strings.NewReader(text), testCaps())
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 2}, []int{x.Len(), x.Stale()})
 	require.ErrorContains(t, x.Rows(nil)[0].Err, "have changed")
@@ -323,7 +318,7 @@ func TestTuningKeeps(t *testing.T) {
 	c, _, err := testTable.Choose(testCaps(), &testProblem{50, 0}, Query[testConfig]{Path: "fast", Tuning: x})
 	require.NoError(t, err)
 	require.Equal(t, 32, c.Threads)
-	require.NoError(t, x.Add("test", Backward, testProblem{N: 50}, testConfig{Path: "fast", Threads: 40}, 7))
+	require.NoError(t, x.Add("test", pass("backward"), testProblem{N: 50}, testConfig{Path: "fast", Threads: 40}, 7))
 	require.Equal(t, []int{1, 1}, []int{x.Len(), x.Stale()})
 	var file tuningFile
 	require.NoError(t, json.Unmarshal([]byte(testText(t, x)), &file))
@@ -345,32 +340,10 @@ func TestTuningFormat2(t *testing.T) {
 	require.NotEqual(t, want, old)
 	for _, kernel := range []string{"test", "other"} { // which this program does not have
 		old, want := strings.ReplaceAll(old, `"kernel": "test"`, `"kernel": "`+kernel+`"`), strings.ReplaceAll(want, `"kernel": "test"`, `"kernel": "`+kernel+`"`)
-		x, err := LoadTuning(strings.NewReader(strings.Replace(old, `"format": 3`, `"format": 2`, 1)), testCaps())
+		x, err := Load(strings.NewReader(strings.Replace(old, `"format": 3`, `"format": 2`, 1)), testCaps())
 		require.NoError(t, err)
 		require.Equal(t, want, testText(t, x))
 	}
-}
-
-// TestUserTuning: no file is no error, a file that is none is.
-func TestUserTuning(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	x, err := UserTuning(testCaps())
-	require.NoError(t, err)
-	require.Nil(t, x)
-	path, err := UserTuningPath(testCaps())
-	require.NoError(t, err)
-	require.NoError(t, testTuning(t).WriteFile(path))
-	x, err = UserTuning(testCaps())
-	require.NoError(t, err)
-	require.Equal(t, 2, x.Len())
-	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
-	_, err = UserTuning(testCaps())
-	require.ErrorContains(t, err, path)
-	t.Setenv("XDG_CACHE_HOME", "")
-	t.Setenv("HOME", "")
-	x, err = UserTuning(testCaps())
-	require.NoError(t, err)
-	require.Nil(t, x)
 }
 
 func TestDoublings(t *testing.T) {
