@@ -56,7 +56,7 @@ func normal(x float64) bool {
 	return f >= minNormal && f <= math.MaxFloat32
 }
 
-// checkScores checks Scale, Softcap, ALiBi, Bias and Sinks.
+// checkScores checks Scale, Softcap, ALiBi and Bias.
 func (p Problem) checkScores() error {
 	if p.Scale != 0 && !normal(p.Scale*math.Log2E) {
 		return fmt.Errorf("attention: scale=%v times log2(e) is not a normal float32", p.Scale)
