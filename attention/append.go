@@ -100,7 +100,7 @@ type AppendTensors struct {
 // Append leaves a sequence without room unchanged, with its queries, and skips keys whose page does
 // not exist; State[0] then reports that (DecodeStatus).
 //
-// The error wraps ErrUnsupported if the device cannot run the kernel, and names the argument if a
+// The error wraps vk.ErrUnsupported if the device cannot run the kernel, and names the argument if a
 // tensor does not fit p.
 func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	defer c.Keep(&err)

@@ -58,9 +58,6 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// ErrUnsupported is wrapped by the error of a valid call that no kernel on the device handles.
-var ErrUnsupported = vk.ErrUnsupported
-
 // An Impl is a path: one implementation of attention.
 type Impl uint8
 

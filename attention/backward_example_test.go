@@ -102,7 +102,7 @@ func ExampleSupports() {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 64, DType: dtype.Float16}
 	err := attention.Supports(&vk.Caps{ScalarBlockLayout: true}, p, kit.Forward, attention.Options{Impl: attention.Scalar})
 	fmt.Println(err)
-	fmt.Println(errors.Is(err, attention.ErrUnsupported))
+	fmt.Println(errors.Is(err, vk.ErrUnsupported))
 	// Output:
 	// attention: scalar: float16 needs 16-bit storage: unsupported on this device
 	// true

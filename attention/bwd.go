@@ -42,7 +42,7 @@ import (
 //
 // The same call on the same device gives the same bits: no two workgroups add to the same memory.
 //
-// The error wraps ErrUnsupported if no path on the device handles p, and names the argument if a
+// The error wraps vk.ErrUnsupported if no path on the device handles p, and names the argument if a
 // tensor does not fit p.
 //
 // The algorithm is Algorithm 2 of Dao, FlashAttention-2 (arXiv:2307.08691). Delta is D in line 4

@@ -108,7 +108,7 @@ func (t *BackwardTile) owned(caps *vk.Caps, impl Impl, format dtype.DType) int {
 const backwardTensors = 7
 
 // Feasible returns nil if c can compute the gradients of p on a device, and otherwise the reason,
-// which wraps ErrUnsupported. It is the only statement of what the backward kernels demand of a
+// which wraps vk.ErrUnsupported. It is the only statement of what the backward kernels demand of a
 // configuration.
 func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 	scalar := c.Impl == Scalar || c.Impl == Unfused

@@ -144,7 +144,7 @@ func checkRefusals(t *testing.T, caps vk.Caps, p attention.Problem, config atten
 			require.NoError(t, err)
 			continue
 		}
-		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 		require.ErrorContains(t, err, "attention: "+c.want)
 	}
 }

@@ -248,7 +248,7 @@ var bwdF32x2Rows = []bwdRow{
 }
 
 // chooseBackward returns the configuration that Backward takes for p on a device.
-// Its error wraps ErrUnsupported if no path, or not the forced one, handles p.
+// Its error wraps vk.ErrUnsupported if no path, or not the forced one, handles p.
 func chooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, error) {
 	c, _, err := backwardConfig(caps, p, opt)
 	return c, err

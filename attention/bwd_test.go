@@ -165,10 +165,10 @@ func TestBackwardUnsupported(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		require.ErrorIs(t, err, attention.ErrUnsupported)
-		require.EqualError(t, err, "attention: "+c.want+": "+attention.ErrUnsupported.Error())
+		require.ErrorIs(t, err, vk.ErrUnsupported)
+		require.EqualError(t, err, "attention: "+c.want+": "+vk.ErrUnsupported.Error())
 		_, err = attention.Workspace(&caps, p, kit.Backward, opt)
-		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 	}
 }
 

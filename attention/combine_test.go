@@ -84,7 +84,7 @@ func TestFeasibleSplits(t *testing.T) {
 			require.NoError(t, err, c.config)
 			continue
 		}
-		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 		require.EqualError(t, err, "attention: "+c.want+": unsupported on this device")
 	}
 }

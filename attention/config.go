@@ -95,7 +95,7 @@ func (c *Config) blockRows(caps *vk.Caps, t dtype.DType) int {
 	return max(c.Subgroups/max(c.Stripes, 1)*c.RowTiles*int(shape.M), 1)
 }
 
-// unsupported returns an error that wraps ErrUnsupported. Its text is made when
+// unsupported returns an error that wraps vk.ErrUnsupported. Its text is made when
 // it is read: Choose asks about one configuration after the other, in every
 // call of Forward, and looks at few of the answers.
 func unsupported(format string, args ...any) error {
@@ -114,13 +114,13 @@ type unsupportedError struct {
 }
 
 func (e *unsupportedError) Error() string {
-	return fmt.Sprintf("attention: %s: %v", fmt.Sprintf(e.format, e.args...), ErrUnsupported)
+	return fmt.Sprintf("attention: %s: %v", fmt.Sprintf(e.format, e.args...), vk.ErrUnsupported)
 }
 
-func (e *unsupportedError) Unwrap() error { return ErrUnsupported }
+func (e *unsupportedError) Unwrap() error { return vk.ErrUnsupported }
 
 // Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
-// ErrUnsupported. It is the only statement of what the kernels demand of a configuration: the
+// vk.ErrUnsupported. It is the only statement of what the kernels demand of a configuration: the
 // tuning table, the tuner and the tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if p.DType != dtype.Float32 && !caps.Storage16 {

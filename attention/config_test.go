@@ -40,7 +40,7 @@ func TestMatrixDemands(t *testing.T) {
 				require.NoError(t, err)
 				continue
 			}
-			require.ErrorIs(t, err, ErrUnsupported)
+			require.ErrorIs(t, err, vk.ErrUnsupported)
 			require.EqualError(t, err, "attention: "+impl.String()+": "+c.want+": unsupported on this device")
 		}
 		config, err := chooseForward(&caps, p, Options{})
@@ -60,7 +60,7 @@ func TestAuto(t *testing.T) {
 			require.Equal(t, want, config.Impl, "%s %v", name, format)
 			backward, err := chooseBackward(&caps, p, Options{})
 			if err != nil { // the least device lacks storage buffers
-				require.ErrorIs(t, err, ErrUnsupported)
+				require.ErrorIs(t, err, vk.ErrUnsupported)
 				continue
 			}
 			require.Equal(t, want, backward.Impl, "%s %v", name, format)
@@ -82,7 +82,7 @@ func TestFeasibleFeatures(t *testing.T) {
 	caps.MaxPushConstantsBytes = 128
 	for _, impl := range Impls() {
 		err := Supports(&caps, p, kit.Forward, Options{Impl: impl})
-		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 		require.Regexp(t, fmt.Sprintf("^attention: %v: window, sinks take [0-9]+ bytes of push constants, more than the device's 128: ", impl), err.Error())
 	}
 

@@ -67,7 +67,7 @@ type DecodeTensors struct {
 // The device reads lengths and tables, so a recorded Decode runs again while the cache grows. The
 // same values give the same bits, in every order of pages.
 //
-// The error wraps ErrUnsupported if the device has no kernel for p, and names the argument if a
+// The error wraps vk.ErrUnsupported if the device has no kernel for p, and names the argument if a
 // tensor does not fit p.
 //
 // The division of keys follows stream-K (Osama et al., arXiv:2301.03598) and FlashInfer (Ye et al.,

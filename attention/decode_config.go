@@ -84,7 +84,7 @@ func groupInverse(group int) uint32 { return uint32(mostByGroup/group + 1) }
 const mostByGroup = 1 << 31
 
 // Feasible returns nil if Decode can run p on a device with c, and otherwise the reason, which
-// wraps ErrUnsupported.
+// wraps vk.ErrUnsupported.
 func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
 	const ops = vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupShuffle
 	team := c.team(caps, &p)

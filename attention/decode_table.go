@@ -45,7 +45,7 @@ const (
 	decodeUnits = 32
 )
 
-// ChooseDecode returns how Decode runs p on a device. Its error wraps ErrUnsupported if no
+// ChooseDecode returns how Decode runs p on a device. Its error wraps vk.ErrUnsupported if no
 // kernel, or not that of the forced path, handles p.
 func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
 	c, origin, err := chooseDecode(caps, p, opt)

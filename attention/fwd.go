@@ -39,7 +39,7 @@ import (
 // Forward records into c and returns; O and LSE are valid once c has completed. The first call that
 // needs a kernel compiles it; later calls find it in the device's cache.
 //
-// The error wraps ErrUnsupported if no path on the device handles p, and names the argument if a
+// The error wraps vk.ErrUnsupported if no path on the device handles p, and names the argument if a
 // tensor does not fit p.
 //
 // The algorithm is Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).

@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -31,7 +32,7 @@ func TestForwardOnDecode(t *testing.T) {
 			if config.Impl == attention.CoopMat {
 				plain := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 64, DType: dtype.Float16}
 				if err := attention.Supports(d.Caps(), plain, kit.Forward, f.opt); !chips.Quads(d.Caps()) {
-					require.ErrorIs(t, err, attention.ErrUnsupported)
+					require.ErrorIs(t, err, vk.ErrUnsupported)
 					t.Skip(err)
 				}
 			}

@@ -95,7 +95,7 @@ func TestForwardTakesDecode(t *testing.T) {
 	opt := Options{DecodeConfig: &DecodeConfig{Impl: Scalar, Rows: 1, Subgroups: 1, Groups: 1}}
 	require.EqualError(t, Supports(&h200, masked, kit.Forward, opt), "attention: decode_config: attention: decoding has no key_mask: unsupported on this device")
 	opt.DecodeConfig.Rows = 3
-	require.ErrorIs(t, Supports(&h200, few, kit.Forward, opt), ErrUnsupported)
+	require.ErrorIs(t, Supports(&h200, few, kit.Forward, opt), vk.ErrUnsupported)
 	few.SeqQ = 0
 	require.EqualError(t, Supports(&h200, few, kit.Forward, opt), "attention: seq_q=0 is not positive")
 }

@@ -183,7 +183,7 @@ var fwdF32x2Rows = []fwdRow{
 }
 
 // chooseForward returns the configuration that Forward takes for p on a device. Its
-// error wraps ErrUnsupported if no path, or not the forced one, handles p.
+// error wraps vk.ErrUnsupported if no path, or not the forced one, handles p.
 func chooseForward(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	c, _, err := forwardConfig(caps, p, opt)
 	return c, err

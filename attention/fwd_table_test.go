@@ -43,8 +43,8 @@ func TestChoose(t *testing.T) {
 				want := d.pathsOf(p.DType)
 				c, err := chooseForward(&d.caps, p, Options{})
 				switch {
-				case len(want) == 0 && !errors.Is(err, ErrUnsupported):
-					t.Errorf("%v: %v, %v, want ErrUnsupported", p, c, err)
+				case len(want) == 0 && !errors.Is(err, vk.ErrUnsupported):
+					t.Errorf("%v: %v, %v, want vk.ErrUnsupported", p, c, err)
 				case len(want) > 0 && err != nil:
 					t.Errorf("%v: %v", p, err)
 				case len(want) > 0 && p.DType != dtype.Float32 && d.caps.Type != vk.CPU && c.Impl != want[0],
@@ -62,8 +62,8 @@ func TestChoose(t *testing.T) {
 					if err == nil && c.Feasible(&d.caps, p) != nil {
 						t.Errorf("%v: forced %v: %v is not feasible", p, impl, c)
 					}
-					if !slices.Contains(want, impl) && p.DType != dtype.Float32 && !errors.Is(err, ErrUnsupported) {
-						t.Errorf("%v: forced %v: %v, %v, want ErrUnsupported", p, impl, c, err)
+					if !slices.Contains(want, impl) && p.DType != dtype.Float32 && !errors.Is(err, vk.ErrUnsupported) {
+						t.Errorf("%v: forced %v: %v, %v, want vk.ErrUnsupported", p, impl, c, err)
 					}
 				}
 			})

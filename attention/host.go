@@ -39,7 +39,7 @@ type HostTensors struct {
 // often keeps its tensors on the device and calls Forward. ForwardHost is safe for concurrent use.
 //
 // The error names the slice whose length does not fit p, or the entry of CuSeqlensQ or CuSeqlensKV
-// that breaks a rule. It wraps ErrUnsupported where Forward's does, an error of Vulkan such as
+// that breaks a rule. It wraps vk.ErrUnsupported where Forward's does, an error of Vulkan such as
 // vk.ErrOutOfDeviceMemory, or ctx's error. O and LSE are undefined then, and nothing stays
 // allocated.
 func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, opt Options) error {

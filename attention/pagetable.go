@@ -49,7 +49,7 @@ type PageTableTensors struct {
 // PageTable runs once for all layers when the lists have changed; a recorded PageTable reads them
 // again.
 //
-// The error wraps ErrUnsupported if the device cannot run the kernel, and names the argument if a
+// The error wraps vk.ErrUnsupported if the device cannot run the kernel, and names the argument if a
 // tensor does not fit p.
 func PageTable(c *vk.Cmd, t PageTableTensors, p DecodeProblem) (err error) {
 	defer c.Keep(&err)

@@ -1,9 +1,8 @@
 package attention
 
 import (
-	"fmt"
-
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -41,7 +40,7 @@ func (p Plan) Workspace() int64 { return p.bytes }
 // Kernels lists the modules that run, in order, for a call with all gradients.
 func (p Plan) Kernels() []string { return p.kernels }
 
-// Choose returns how a pass runs for p on a device. Its error wraps ErrUnsupported if no path, or
+// Choose returns how a pass runs for p on a device. Its error wraps vk.ErrUnsupported if no path, or
 // not the forced one, handles p.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, err error) {
 	var origin table.Origin
@@ -67,13 +66,13 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 		shapes := plan.Backward.workspaceShapes(caps, &p)
 		plan.name, plan.bytes, plan.kernels = plan.Backward.String(), workspaceBytes(shapes), plan.Backward.kernels(caps, p, shapes)
 	default:
-		return Plan{}, fmt.Errorf("attention: %v is neither the forward nor the backward pass", pass)
+		return Plan{}, argument.Pass("attention", pass)
 	}
 	plan.Origin = kit.Origin(origin)
 	return plan, nil
 }
 
-// Supports returns nil if a device computes a pass of p. Otherwise the error wraps ErrUnsupported
+// Supports returns nil if a device computes a pass of p. Otherwise the error wraps vk.ErrUnsupported
 // and says why not.
 func Supports(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) error {
 	_, err := Choose(caps, p, pass, opt)

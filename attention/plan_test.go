@@ -74,5 +74,5 @@ func TestPlan(t *testing.T) {
 	}
 	_, err := attention.Choose(d.Caps(), plain, kit.Pass(7), attention.Options{})
 	require.EqualError(t, err, "attention: Pass(7) is neither the forward nor the backward pass")
-	require.ErrorIs(t, attention.Supports(&vk.Caps{}, plain, kit.Forward, attention.Options{}), attention.ErrUnsupported)
+	require.ErrorIs(t, attention.Supports(&vk.Caps{}, plain, kit.Forward, attention.Options{}), vk.ErrUnsupported)
 }

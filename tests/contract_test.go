@@ -2,7 +2,12 @@ package tests
 
 import (
 	"context"
+	"fmt"
+	"go/ast"
+	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,39 +24,46 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A face is what a kernel package shows its users, as package kit wants it. Gradients and
-// backward are nil for a kernel whose gradients are calls of itself.
+// A face is what a kernel package shows its users, as package kit wants it. Problem is a valid one.
+// Gradients and backward are nil for a kernel whose gradients are calls of itself. More are the
+// other functions that record into a Cmd.
 type face struct {
 	problem, tensors, gradients, options, plan any
 
 	forward, backward, choose, supports, workspace any
+
+	more map[string]any
 }
 
 // faces has a row for each kernel package that keeps the contract.
 var faces = map[string]face{
 	"attention": {
-		attention.Problem{}, attention.Tensors{}, attention.Gradients{}, attention.Options{}, attention.Plan{},
+		attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8}, attention.Tensors{}, attention.Gradients{}, attention.Options{}, attention.Plan{},
 		attention.Forward, attention.Backward, attention.Choose, attention.Supports, attention.Workspace,
+		map[string]any{"Decode": attention.Decode, "Append": attention.Append, "Advance": attention.Advance, "PageTable": attention.PageTable},
 	},
 	"pipelines/gemm": {
-		gemm.Problem{}, gemm.Tensors{}, nil, gemm.Options{}, gemm.Plan{},
+		gemm.Problem{M: 3, N: 5, K: 7}, gemm.Tensors{}, nil, gemm.Options{}, gemm.Plan{},
 		gemm.Forward, nil, gemm.Choose, gemm.Supports, gemm.Workspace,
+		map[string]any{"ForwardGroup": gemm.ForwardGroup},
 	},
 	"pipelines/gmm": {
-		gmm.Problem{}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
+		gmm.Problem{Tokens: 3, Components: 5}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
 		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
+		map[string]any{"Merge": gmm.Merge},
 	},
 	"pipelines/mixture": {
-		mixture.Problem{}, mixture.Tensors{}, mixture.Gradients{}, mixture.Options{}, mixture.Plan{},
-		mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace,
+		mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, mixture.Tensors{}, mixture.Gradients{}, mixture.Options{}, mixture.Plan{},
+		mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace, nil,
 	},
 	"pipelines/mlp": {
-		mlp.Problem{}, mlp.Tensors{}, mlp.Gradients{}, mlp.Options{}, mlp.Plan{},
+		mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, mlp.Tensors{}, mlp.Gradients{}, mlp.Options{}, mlp.Plan{},
 		mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
+		map[string]any{"BackwardLoss": mlp.BackwardLoss},
 	},
 	"pipelines/norm": {
-		norm.Problem{}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
-		norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace,
+		norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
+		norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil,
 	},
 }
 
@@ -64,8 +76,10 @@ var (
 type list = []reflect.Type
 
 // TestContract holds the packages to package kit: the shapes of their functions, and that
-// types are declared where they are imported, tensors have names, and options hold none.
+// types are declared where they are imported, tensors have names, and options hold none. Choose,
+// Supports and Workspace agree about a valid problem, and refuse what is no pass.
 func TestContract(t *testing.T) {
+	device := vktest.Open(t).Caps()
 	for name, f := range faces {
 		t.Run(name, func(t *testing.T) {
 			of := reflect.TypeOf
@@ -76,20 +90,101 @@ func TestContract(t *testing.T) {
 			signature(t, f.supports, list{caps, p, pass, o}, list{failure})
 			signature(t, f.workspace, list{caps, p, pass, o}, list{reflect.TypeFor[int64](), failure})
 			described(t, p, plan)
+			require.True(t, p.Implements(reflect.TypeFor[fmt.Stringer]()), "%v has no String", p)
 			named(t, x)
-			kept(t, f.forward)
-			if f.backward != nil {
+			modify(t, name, o)
+			chosen(t, f, device, kit.Forward)
+			kept(t, f.forward, f.problem)
+			costs := []string{"FLOPs", "Bytes"}
+			if f.backward == nil {
+				require.ErrorIs(t, supports(f, device, kit.Backward), vk.ErrUnsupported)
+			} else {
 				g := of(f.gradients)
 				declared(t, name, map[string]reflect.Type{"Gradients": g})
 				signature(t, f.backward, list{cmd, x, g, p, o}, list{failure})
 				named(t, g)
-				kept(t, f.backward)
+				chosen(t, f, device, kit.Backward)
+				kept(t, f.backward, f.problem)
+				costs = append(costs, "BackwardFLOPs", "BackwardBytes")
 			}
-			for i := range o.NumField() {
-				require.NotEqual(t, tensor, o.Field(i).Type, "%v.%s", o, o.Field(i).Name)
+			for _, cost := range costs {
+				method, ok := p.MethodByName(cost)
+				require.True(t, ok, "%v has no %s", p, cost)
+				require.Equal(t, reflect.FuncOf(list{p}, list{reflect.TypeFor[float64]()}, false), method.Type)
+				require.Positive(t, method.Func.Call([]reflect.Value{reflect.ValueOf(f.problem)})[0].Float(), "%v.%s", p, cost)
 			}
+			for more, function := range f.more {
+				t.Run(more, func(t *testing.T) { kept(t, function, f.problem) })
+			}
+			none := supports(f, device, kit.Backward+1)
+			require.ErrorContains(t, none, "is neither the forward nor the backward pass")
+			require.NotErrorIs(t, none, vk.ErrUnsupported)
 		})
 	}
+}
+
+// TestFaces wants a row of faces for every package with a Forward, and in it every function that
+// records into a Cmd. None of these has two tensors in a row, which a caller could swap.
+func TestFaces(t *testing.T) {
+	for _, name := range userPackages {
+		f, listed := faces[name]
+		for _, d := range parseFunctions(t, filepath.Join("..", name)) {
+			function, tensors := d.Name.Name, 0
+			var params []string
+			for _, field := range d.Type.Params.List {
+				for range max(len(field.Names), 1) {
+					params = append(params, typeName(field.Type))
+				}
+			}
+			for _, param := range params {
+				if param == "vk.Tensor" {
+					tensors++
+				}
+			}
+			if d.Recv != nil || name == "vk" {
+				continue
+			}
+			require.Less(t, tensors, 2, "%s.%s has tensors without names", name, function)
+			if len(params) == 0 || params[0] != "*vk.Cmd" {
+				continue
+			}
+			require.True(t, listed, "%s.%s records: the package has no row in faces", name, function)
+			if function != "Forward" && function != "Backward" {
+				require.Contains(t, f.more, function, "%s", name)
+			}
+		}
+	}
+}
+
+// parseFunctions returns the exported functions and methods of a package, without its tests.
+func parseFunctions(t *testing.T, dir string) (list []*ast.FuncDecl) {
+	t.Helper()
+	for path, file := range parseFiles(t, dir) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Name.IsExported() {
+				list = append(list, f)
+			}
+		}
+	}
+	require.NotEmpty(t, list)
+	return list
+}
+
+// typeName returns the source of a type as far as it is a name of a package, a pointer to one, or a
+// list of them.
+func typeName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return "*" + typeName(e.X)
+	case *ast.ArrayType:
+		return "[]" + typeName(e.Elt)
+	case *ast.SelectorExpr:
+		return fmt.Sprint(e.X, ".", e.Sel)
+	}
+	return fmt.Sprint(e)
 }
 
 // TestOptimizer holds optim to what of it applies: an optimizer has one pass, and a state from
@@ -123,8 +218,9 @@ func signature(t *testing.T, function any, in, out list) {
 	require.Equal(t, reflect.FuncOf(in, out, false), reflect.TypeOf(function))
 }
 
-// kept wants an error to stay in the Cmd: a caller who overlooks it runs nothing all the same.
-func kept(t *testing.T, function any) {
+// kept wants an error to stay in the Cmd: a caller who overlooks it runs nothing all the same. It
+// calls with a problem, where lists of them are wanted, and with nothing else.
+func kept(t *testing.T, function, problem any) {
 	t.Helper()
 	c, err := vktest.Open(t).NewCmd("overlooked")
 	require.NoError(t, err)
@@ -132,11 +228,81 @@ func kept(t *testing.T, function any) {
 	call := reflect.TypeOf(function)
 	in := []reflect.Value{reflect.ValueOf(c)}
 	for i := 1; i < call.NumIn(); i++ {
-		in = append(in, reflect.Zero(call.In(i))) // no problem, no tensors
+		x := reflect.New(call.In(i)).Elem()
+		if x.Kind() == reflect.Slice {
+			x = reflect.MakeSlice(x.Type(), 1, 1)
+			if x.Type().Elem() == reflect.TypeOf(problem) {
+				x.Index(0).Set(reflect.ValueOf(problem))
+			}
+		}
+		in = append(in, x)
 	}
 	refused := reflect.ValueOf(function).Call(in)[0].Interface()
 	require.NotNil(t, refused)
 	require.Equal(t, refused, c.Submit(context.Background()))
+}
+
+// modify wants options without tensors at any depth, whose fields mean the same in every package.
+func modify(t *testing.T, name string, o reflect.Type) {
+	t.Helper()
+	memory, ok := o.FieldByName("Workspace")
+	require.True(t, ok && memory.Type == reflect.TypeFor[*vk.Buffer](), "%v has no Workspace", o)
+	for i := range o.NumField() {
+		f := o.Field(i)
+		require.False(t, holds(f.Type, tensor), "%v.%s", o, f.Name)
+		switch {
+		case f.Name == "Tuning":
+			require.Equal(t, reflect.TypeFor[*kit.Tuning](), f.Type)
+		case f.Name == "Impl":
+			require.True(t, f.Type.Implements(reflect.TypeFor[fmt.Stringer]()), "%v", f.Type)
+		case strings.HasSuffix(f.Name, "Config") && f.Type.Kind() == reflect.Pointer:
+			declared(t, name, map[string]reflect.Type{f.Name: f.Type.Elem()})
+			require.True(t, f.Type.Elem().Implements(reflect.TypeFor[fmt.Stringer]()), "%v", f.Type)
+		default:
+			require.True(t, f.Type.Kind() != reflect.Pointer || f.Name == "Workspace", "%v.%s", o, f.Name)
+		}
+	}
+}
+
+// holds reports whether a type has another one in it.
+func holds(t, other reflect.Type) bool {
+	switch {
+	case t == other:
+		return true
+	case t.Kind() == reflect.Pointer, t.Kind() == reflect.Slice, t.Kind() == reflect.Array:
+		return t.PkgPath() == "" && t.Elem() != reflect.TypeFor[vk.Buffer]() && t.Elem() != reflect.TypeFor[kit.Tuning]() && holds(t.Elem(), other)
+	case t.Kind() == reflect.Struct:
+		return slices.ContainsFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return holds(f.Type, other) })
+	}
+	return false
+}
+
+// ask calls Choose, Supports or Workspace about the valid problem of a face, with no options.
+func ask(f face, function any, device *vk.Caps, p kit.Pass) []reflect.Value {
+	return reflect.ValueOf(function).Call([]reflect.Value{
+		reflect.ValueOf(device), reflect.ValueOf(f.problem), reflect.ValueOf(p), reflect.ValueOf(f.options),
+	})
+}
+
+func supports(f face, device *vk.Caps, p kit.Pass) error {
+	err, _ := ask(f, f.supports, device, p)[0].Interface().(error)
+	return err
+}
+
+// chosen wants Choose, Supports and Workspace to agree: the device runs the problem without options,
+// and one that can do nothing runs none, with an error that says so.
+func chosen(t *testing.T, f face, device *vk.Caps, p kit.Pass) {
+	t.Helper()
+	require.NoError(t, supports(f, device, p))
+	plan := ask(f, f.choose, device, p)[0].Interface().(kit.Plan)
+	require.NotEmpty(t, plan.String())
+	require.NotEmpty(t, plan.Kernels())
+	require.Equal(t, plan.Workspace(), ask(f, f.workspace, device, p)[0].Int())
+	for _, function := range []any{f.choose, f.supports, f.workspace} {
+		out := ask(f, function, &vk.Caps{}, p)
+		err, _ := out[len(out)-1].Interface().(error)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
+	}
 }
 
 // described wants a problem that compares and validates, and a plan.
@@ -144,6 +310,7 @@ func described(t *testing.T, p, plan reflect.Type) {
 	t.Helper()
 	require.True(t, p.Comparable())
 	require.True(t, p.Implements(reflect.TypeFor[interface{ Validate() error }]()), "%v has no Validate", p)
+	require.Error(t, reflect.Zero(p).Interface().(interface{ Validate() error }).Validate(), "no sizes")
 	require.True(t, plan.Implements(reflect.TypeFor[kit.Plan]()), "%v is no kit.Plan", plan)
 }
 

@@ -55,11 +55,7 @@ func TestExamples(t *testing.T) {
 // parse returns the exported functions of a package, and its tests.
 func parse(t *testing.T, dir string) (functions []string, tests []*ast.File) {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	require.NoError(t, err)
-	for _, path := range paths {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		require.NoError(t, err)
+	for path, file := range parseFiles(t, dir) {
 		if strings.HasSuffix(path, "_test.go") {
 			tests = append(tests, file)
 			continue
@@ -71,4 +67,18 @@ func parse(t *testing.T, dir string) (functions []string, tests []*ast.File) {
 		}
 	}
 	return functions, tests
+}
+
+// parseFiles returns the files of a folder by their paths.
+func parseFiles(t *testing.T, dir string) map[string]*ast.File {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	files := map[string]*ast.File{}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		require.NoError(t, err)
+		files[path] = file
+	}
+	return files
 }

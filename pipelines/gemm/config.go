@@ -79,6 +79,9 @@ func (p Plan) Kernels() []string { return p.kernels }
 // Choose returns how p would run on a device. Its errors are those of Forward about p and o. Pass
 // is kit.Forward: gradients are products of their own, see the package documentation.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
+	if err := argument.Pass("gemm", pass); err != nil {
+		return Plan{}, err
+	}
 	if pass != kit.Forward {
 		return Plan{}, argument.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)
 	}

@@ -31,6 +31,7 @@
 package gmm
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -117,7 +118,7 @@ func (p Plan) Kernels() []string {
 // about p.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	plan := Plan{pass: pass}
-	if err := p.Validate(); err != nil {
+	if err := cmp.Or(p.Validate(), argument.Pass("gmm", pass)); err != nil {
 		return plan, err
 	}
 	switch {

@@ -55,3 +55,12 @@ func (p Problem) BackwardBytes() float64 {
 func (p Problem) mixtureBytes(t dtype.DType) float64 {
 	return 3 * float64(p.Tokens) * float64(p.Components) * float64(t.Size())
 }
+
+// String describes the problem in a few words.
+func (p Problem) String() string {
+	s := fmt.Sprintf("%d tokens, %d components, %v", p.Tokens, p.Components, p.DType)
+	if p.GradDType() != p.DType {
+		s += fmt.Sprintf(", gradients %v", p.GradDType())
+	}
+	return s
+}

@@ -231,6 +231,9 @@ func (p Plan) Kernels() []string { return p.kernels }
 // Choose returns how p would run on a device. Its errors are those of Forward and Backward
 // about p and o.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
+	if err := argument.Pass("mixture", pass); err != nil {
+		return Plan{}, err
+	}
 	if pass == kit.Forward {
 		plan, err := newForwardPlan(caps, p, o)
 		return Plan{plan.words, plan.kernels, plan.memory.Bytes, plan.parts}, err

@@ -198,6 +198,9 @@ func (p *Plan) products(list ...*chain.Product) {
 // Choose returns how p would run on a device. Its errors are those of Forward and Backward
 // about p and o.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (runs Plan, err error) {
+	if err := argument.Pass("mlp", pass); err != nil {
+		return Plan{}, err
+	}
 	if pass == kit.Backward {
 		plan, err := newBackwardPlan(caps, p, o)
 		if err != nil {

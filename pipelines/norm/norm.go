@@ -24,6 +24,7 @@
 package norm
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
@@ -222,7 +223,7 @@ func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error
 
 // choose returns how rows are shared.
 func choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (c Config, origin table.Origin, err error) {
-	if err := p.Validate(); err != nil {
+	if err := cmp.Or(p.Validate(), argument.Pass("norm", pass)); err != nil {
 		return c, origin, err
 	}
 	if !caps.SubgroupOps.Has(vk.SubgroupBasic | vk.SubgroupArithmetic) {

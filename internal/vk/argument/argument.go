@@ -7,12 +7,21 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // Unsupported returns an error of a kernel that wraps [vk.ErrUnsupported]: the call is valid, but the
 // device cannot run it.
 func Unsupported(kernel, format string, args ...any) error {
 	return fmt.Errorf(kernel+": "+format+": %w", append(args, vk.ErrUnsupported)...)
+}
+
+// Pass returns an error of a kernel about a pass that is neither forward nor backward.
+func Pass(kernel string, pass kit.Pass) error {
+	if !pass.Valid() {
+		return fmt.Errorf("%s: %v is neither the forward nor the backward pass", kernel, pass)
+	}
+	return nil
 }
 
 // An Argument is a tensor with what it must be.

@@ -80,7 +80,7 @@ func TestCandidates(t *testing.T) {
 	none := chipstest.H200()
 	none.CoopMat = false
 	_, err := Candidates(none, candidateProblems()[0], CoopMat)
-	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 }
 
 // TestCandidatesOrder wants what was fast on an H200 (TUNING.md) among the first, as a search

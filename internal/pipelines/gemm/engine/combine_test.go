@@ -100,7 +100,7 @@ func TestSharedManyProducts(t *testing.T) {
 			require.NoError(t, err, text)
 			continue
 		}
-		require.ErrorIs(t, err, engine.ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}
 }

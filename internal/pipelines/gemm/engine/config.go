@@ -111,9 +111,9 @@ func values(pointers []any) []any {
 	return list
 }
 
-// Unsupported returns an error that wraps ErrUnsupported.
+// Unsupported returns an error that wraps vk.ErrUnsupported.
 func Unsupported(format string, args ...any) error {
-	return fmt.Errorf("gemm: "+format+": %w", append(args, ErrUnsupported)...)
+	return fmt.Errorf("gemm: "+format+": %w", append(args, vk.ErrUnsupported)...)
 }
 
 // Block returns how many rows and columns of C a workgroup computes; 1 if the device
@@ -130,7 +130,7 @@ func (c *Config) Block(caps *vk.Caps, t dtype.DType) (m, n int) {
 }
 
 // Feasible returns nil if c can compute p on a device, and otherwise the reason,
-// wrapping ErrUnsupported. It is the only statement of what the kernels demand of a
+// wrapping vk.ErrUnsupported. It is the only statement of what the kernels demand of a
 // configuration: the tuning table, sweeps and tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if (p.DType != dtype.Float32 || p.Out != dtype.Float32) && !caps.Storage16 {

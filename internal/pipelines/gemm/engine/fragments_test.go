@@ -73,7 +73,7 @@ func TestPadB(t *testing.T) {
 			plain := config
 			plain.Fragments = false
 			_, err = multiply(corner, engine.Options{Config: &plain, PadB: true})
-			require.ErrorIs(t, err, engine.ErrUnsupported)
+			require.ErrorIs(t, err, vk.ErrUnsupported)
 		}
 	})
 }

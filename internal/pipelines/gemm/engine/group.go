@@ -84,7 +84,7 @@ func GroupWorkspace(g Group) int64 {
 var errGroupParts = Unsupported("coopmat: groups of float32 products have no kernel")
 
 // ChooseGroup returns the configuration that MultiplyGroup takes for g on a device. Its
-// error wraps ErrUnsupported if no path, or not the forced one, handles g.
+// error wraps vk.ErrUnsupported if no path, or not the forced one, handles g.
 func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 	if err := g.Validate(); err != nil {
 		return Config{}, err

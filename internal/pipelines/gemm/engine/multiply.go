@@ -46,10 +46,6 @@ const (
 	TimesDSiLUKeep = problem.TimesDSiLUKeep
 )
 
-// ErrUnsupported is wrapped by errors about calls that are valid, but that no
-// kernel on the device handles.
-var ErrUnsupported = vk.ErrUnsupported
-
 // Options modify a call. The zero value is the default.
 type Options struct {
 	// Impl forces a path.

@@ -85,7 +85,7 @@ func RowStride(n int) int {
 // multiples: its offset, matrices and rows. They share no memory.
 //
 // Pad records into c and returns, as Multiply does. It returns an error that names the
-// argument that does not fit, or wraps ErrUnsupported if the copy is too large for one
+// argument that does not fit, or wraps vk.ErrUnsupported if the copy is too large for one
 // dispatch.
 func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 	defer c.Keep(&err)

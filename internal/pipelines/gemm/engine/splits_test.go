@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/vk/table"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // TestWithSplits compares the choice with the estimates of all rows and products that may
@@ -90,7 +91,7 @@ func TestShares(t *testing.T) {
 			require.NoError(t, err, text)
 			continue
 		}
-		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}
 	one := p

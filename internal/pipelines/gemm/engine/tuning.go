@@ -120,7 +120,7 @@ func (c *Config) filling(caps *vk.Caps, p *Problem) int {
 }
 
 // Choose returns the configuration that Multiply takes for p on a device. Its error
-// wraps ErrUnsupported if no path, or not the forced one, handles p.
+// wraps vk.ErrUnsupported if no path, or not the forced one, handles p.
 func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	c, _, err := ChooseOrigin(caps, p, opt)
 	return c, err

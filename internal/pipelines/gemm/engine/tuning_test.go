@@ -94,7 +94,7 @@ func TestChooseGroup(t *testing.T) {
 		config, err := ParseConfig(text)
 		require.NoError(t, err)
 		_, err = ChooseGroup(chipstest.H200(), Group{DType: dtype.Float16, Out: dtype.Float16}, GroupOptions{Config: &config})
-		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}
 	floats := Group{Products: []Product{{M: 4096, N: 4096, K: 512}}}
@@ -103,7 +103,7 @@ func TestChooseGroup(t *testing.T) {
 	require.Equal(t, Scalar, c.Impl)
 	for _, opt := range []GroupOptions{{Impl: CoopMat}, {Config: &rows[0].Config}} {
 		_, err = ChooseGroup(chipstest.H200(), floats, opt)
-		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestTable(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Scalar, c.Impl)
 	_, err = Choose(none, p, Options{Impl: CoopMat})
-	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorContains(t, err, "gemm: coopmat: the device has no VK_KHR_cooperative_matrix")
 	small := chipstest.H200()
 	small.MaxSharedMemoryBytes = 16384
@@ -166,7 +166,7 @@ func TestTable(t *testing.T) {
 	require.Equal(t, 2, c.TilesM)
 	none.Storage16 = false
 	_, err = Choose(none, p, Options{})
-	require.True(t, errors.Is(err, ErrUnsupported))
+	require.True(t, errors.Is(err, vk.ErrUnsupported))
 }
 
 // TestParseConfig wants errors that name the word.
