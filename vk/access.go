@@ -2,20 +2,20 @@ package vk
 
 import "errors"
 
-// An Access says what the code of a kernel does with a storage buffer.
-type Access uint8
+// An access says what the code of a kernel does with a storage buffer.
+type access uint8
 
-// Reads and Writes may both be set. A buffer that no instruction touches has neither.
+// Both may be set. A buffer that no instruction touches has neither.
 const (
-	Reads Access = 1 << iota
-	Writes
+	reads access = 1 << iota
+	writes
 )
 
-// Accesses returns what a module does with storage buffers 0 to n-1. It follows from the
+// accesses returns what a module does with storage buffers 0 to n-1. It follows from the
 // instructions, which reach a buffer by access chains and parameters of functions, whatever
 // specialization constants leave out; a buffer whose pointer goes where this library cannot
 // follow counts as read and written. What a kernel reaches through addresses is not counted.
-func Accesses(spirv []byte) ([]Access, error) {
+func accesses(spirv []byte) ([]access, error) {
 	module, err := scanModule(spirv, nil)
 	if err != nil {
 		return nil, errors.New("vk: " + err.Error())
@@ -55,11 +55,11 @@ type pointers struct {
 	parameters map[uint32][]uint32 // of functions
 	calls      [][]uint32          // the function, and what it is given
 	from       map[uint32][]uint32 // ids that a pointer may be, or point into
-	used       map[uint32]Access   // by instructions, through a pointer
+	used       map[uint32]access   // by instructions, through a pointer
 }
 
 func newPointers() pointers {
-	return pointers{parameters: map[uint32][]uint32{}, from: map[uint32][]uint32{}, used: map[uint32]Access{}}
+	return pointers{parameters: map[uint32][]uint32{}, from: map[uint32][]uint32{}, used: map[uint32]access{}}
 }
 
 // instruction notes what one instruction does with pointers; in are its operands.
@@ -78,18 +78,18 @@ func (p *pointers) instruction(op uint32, in []uint32) {
 	case op == opFunctionCall && n > 2:
 		p.calls = append(p.calls, in[2:])
 	case (op == opStore || op == opMatrixStore || op == opMatrixStoreTensor) && n > 1:
-		p.used[in[0]] |= Writes
+		p.used[in[0]] |= writes
 		p.leak(in[1:2]) // a pointer that is stored
 	case op == opAtomicStore && n > 0:
-		p.used[in[0]] |= Writes
+		p.used[in[0]] |= writes
 	case (op == opCopyMemory || op == opCopyMemorySized) && n > 1:
-		p.used[in[0]] |= Writes
-		p.used[in[1]] |= Reads
+		p.used[in[0]] |= writes
+		p.used[in[1]] |= reads
 	case n < 3: // no pointer among its operands
 	case op == opLoad || op == opMatrixLoad || op == opAtomicLoad || op == opMatrixLoadTensor:
-		p.used[in[2]] |= Reads
+		p.used[in[2]] |= reads
 	case op > opAtomicStore && op <= opAtomicXor:
-		p.used[in[2]] |= Reads | Writes
+		p.used[in[2]] |= reads | writes
 	case op == opArrayLength:
 	case op >= opAccessChain && op <= opInBoundsPtrChain || op == opCopyObject:
 		p.from[in[1]] = append(p.from[in[1]], in[2])
@@ -113,12 +113,12 @@ const (
 // matter.
 func (p *pointers) leak(ids []uint32) {
 	for _, id := range ids {
-		p.used[id] |= Reads | Writes
+		p.used[id] |= reads | writes
 	}
 }
 
 // access returns what the instructions do with each of so many bindings.
-func (m *module) access(bindings int) []Access {
+func (m *module) access(bindings int) []access {
 	p := &m.pointers
 	for _, call := range p.calls {
 		for i, parameter := range p.parameters[call[0]] {
@@ -127,8 +127,8 @@ func (m *module) access(bindings int) []Access {
 			}
 		}
 	}
-	list := make([]Access, bindings)
-	for _, what := range []Access{Reads, Writes} {
+	list := make([]access, bindings)
+	for _, what := range []access{reads, writes} {
 		seen := map[uint32]bool{}
 		var reach func(id uint32)
 		reach = func(id uint32) {

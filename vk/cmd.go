@@ -28,7 +28,7 @@ import (
 // Commands of one Cmd run side by side where they have no bytes in common, and in the order of
 // recording where they have. Cmd knows what each of them touches: a transfer its range, a
 // dispatch what is bound, the whole buffer or slice of each tensor, read or written as the
-// instructions of its kernel say (see Accesses). It records a barrier before a command that
+// instructions of its kernel say (see access.go). It records a barrier before a command that
 //
 //	reads   what one since the last barrier has written
 //	writes  what one since the last barrier has read or written

@@ -36,7 +36,7 @@ type Options struct {
 	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
 	// Close writes it. CacheErr tells what went wrong with it.
 	CacheDir string
-	// UserCache is CacheDir in the user's cache folder, UserCacheDir. A user without one has
+	// UserCache is CacheDir in the user's cache folder, flashvk/pipelines there. A user without one has
 	// no cache.
 	UserCache bool
 	// Compiling, if it is not nil, is called when the driver begins to compile a kernel, and
@@ -188,7 +188,7 @@ func Open(o Options) (_ *Device, err error) {
 		return nil, err
 	}
 	if o.UserCache && o.CacheDir == "" {
-		o.CacheDir, _ = UserCacheDir() // without one there is no cache
+		o.CacheDir, _ = userCacheDir() // without one there is no cache
 	}
 	if d.cache, err = d.openCache(o.CacheDir); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ type kernel struct {
 	object
 	raw       rawKernel
 	bindings  int
-	access    []Access // of each binding
+	access    []access // of each binding
 	pushBytes int
 	code      []byte
 	workgroup [3]uint32 // 0 if it is not known
@@ -382,7 +382,7 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 		c.args.buffers[i] = b.bound()
 		if access := k.access[i]; access != 0 {
 			start, end := b.boundSpan(c.args.buffers[i])
-			c.tracker.touch(c.use(&b.whole().object), start, end, access&Writes != 0)
+			c.tracker.touch(c.use(&b.whole().object), start, end, access&writes != 0)
 		} else {
 			c.use(&b.whole().object)
 		}

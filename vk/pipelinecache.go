@@ -43,9 +43,9 @@ func (d *Device) cacheHeader() []byte {
 	return append(h, props.PipelineCacheUUID[:]...)
 }
 
-// UserCacheDir returns the folder for compiled pipelines in the user's cache folder, where
+// userCacheDir returns the folder for compiled pipelines in the user's cache folder, where
 // Options.UserCache and the program flashvk keep them. It need not exist.
-func UserCacheDir() (string, error) {
+func userCacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("vk: pipeline cache: %w", err)

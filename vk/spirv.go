@@ -15,7 +15,7 @@ type moduleInfo struct {
 	constants []uint32  // constant_ids of its specialization constants, in order
 	workgroup [3]uint32 // its size, with the specialization applied; 0 if unknown
 	shared    int64     // bytes of shared memory, at most; -1 if unknown
-	access    []Access  // of each binding
+	access    []access  // of each binding
 }
 
 // SPIR-V numbers in use.
