@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/internal/bench/selftest"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/vk"
 )

@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/internal/bench/selftest"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/vk"
 )
 

@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/selftest"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/vk"
 )
 

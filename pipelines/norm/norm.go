@@ -134,8 +134,8 @@ func (c *Config) team(caps *vk.Caps) int {
 }
 
 // Feasible returns nil if the device can run c for p, and otherwise an error that
-// wraps ErrUnsupported.
-func (c *Config) Feasible(caps *vk.Caps, p Problem) error {
+// wraps vk.ErrUnsupported.
+func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	limit := int(min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]))
 	switch {
 	case c.Threads <= 0 || c.Threads&(c.Threads-1) != 0 || c.Threads > limit:

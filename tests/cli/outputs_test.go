@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	_ "github.com/flashvk/flashvk/attention" // whose rows loadTuning reads
-	"github.com/flashvk/flashvk/conformance"
+	"github.com/flashvk/flashvk/internal/conformance"
 	_ "github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk/kit"
 )

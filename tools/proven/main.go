@@ -10,7 +10,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/flashvk/flashvk/conformance"
+	"github.com/flashvk/flashvk/internal/conformance"
 )
 
 func main() {

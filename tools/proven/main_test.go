@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/flashvk/flashvk/conformance"
+	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/vk"
 )
 

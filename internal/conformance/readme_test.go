@@ -15,14 +15,14 @@ var update = flag.Bool("update", false, "TestReadme writes the table of devices 
 
 // What the table stands between in README.md.
 const (
-	tableBegin = "<!-- go test ./conformance -run Readme -update writes this table -->\n"
+	tableBegin = "<!-- go test ./internal/conformance -run Readme -update writes this table -->\n"
 	tableEnd   = "<!-- end of the table -->\n"
 )
 
 // TestReadme compares the table of devices in README.md with the records and the
 // modules; with -update it writes the table.
 func TestReadme(t *testing.T) {
-	const path = "../README.md"
+	const path = "../../README.md"
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skip("README.md is not here")
@@ -40,7 +40,7 @@ func TestReadme(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(before+tableBegin+want+tableEnd+after), 0o644))
 		return
 	}
-	require.Equal(t, want, old, "go test ./conformance -run Readme -update writes the table anew")
+	require.Equal(t, want, old, "go test ./internal/conformance -run Readme -update writes the table anew")
 }
 
 func TestTable(t *testing.T) {

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"bytes"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,17 +12,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/internal/files"
 )
 
-// committed are the records. The pattern also matches README.md, without which a folder
-// that has no record yet would not compile.
-//
-//go:embed *.[jm]*[nd]
-var committed embed.FS
-
 // Records returns the committed records, by the names of their files.
-func Records() ([]*Record, error) { return Read(committed) }
+func Records() ([]*Record, error) { return Read(conformance.Records) }
 
 // Read returns the records in a folder, by the names of their files. A file that is
 // not named as Record.FileName says is an error, so that there is one for each device

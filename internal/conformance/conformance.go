@@ -1,0 +1,188 @@
+// Package conformance reads and merges the records of what passed on which device. A record says for
+// each SPIR-V module, by its hash, how many cases and random problems ran it, and whether all were
+// right.
+//
+//	flashvk selftest --record conformance/   makes a Record on a device and merges it into its file
+//	conformance/*.json                       the records, committed; README.md there says what the fields are
+//	tools/proven                             Unproven: the modules that no GPU's record proves as they stand
+//	README.md of the repository              Table, which TestReadme keeps true
+//
+// A kernel is proven by its SPIR-V, not by its source or its name: what ran is what is
+// committed, byte by byte, or it counts for nothing.
+package conformance
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Record is what passed on one device with one driver. Modules are sorted by name,
+// Random by kernel and seed.
+type Record struct {
+	Device        string        `json:"device"`
+	Type          vk.DeviceType `json:"type"`
+	VendorID      ID            `json:"vendor_id"`
+	DeviceID      ID            `json:"device_id"`
+	Driver        string        `json:"driver"`
+	DriverVersion string        `json:"driver_version"`
+	Vulkan        vk.Version    `json:"vulkan"`
+	Family        string        `json:"family,omitempty"` // of package chips
+	Modules       []Module      `json:"modules"`
+	Random        []Random      `json:"random"`
+}
+
+// A Verdict says whether all that ran a module was right.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass Verdict = "pass"
+	Fail Verdict = "fail"
+)
+
+// A Module is what ran a SPIR-V module.
+type Module struct {
+	Name    string         `json:"name"`
+	SHA256  string         `json:"sha256"` // of the SPIR-V, in hexadecimal
+	Verdict Verdict        `json:"verdict"`
+	Commit  string         `json:"commit,omitempty"` // of the program that first ran this SPIR-V
+	Fixed   int            `json:"fixed,omitempty"`  // cases of fixed suites that were right
+	Random  map[string]int `json:"random,omitempty"` // random problems that were right, by kernel
+	Wrong   int            `json:"wrong,omitempty"`  // cases and problems
+	Since   *Module        `json:"since,omitempty"`  // of one that is wrong: what was right in runs of other commits after it
+}
+
+// Random is a run of random problems of one kernel.
+type Random struct {
+	Kernel   string `json:"kernel"`
+	Seed     uint64 `json:"seed"`
+	Commit   string `json:"commit,omitempty"` // of the program
+	Problems int    `json:"problems"`         // checked, right or wrong
+	Failed   int    `json:"failed,omitempty"` // the wrong ones
+}
+
+// An ID is a PCI id, written in hexadecimal.
+type ID uint32
+
+// MarshalText returns the form 0x10de.
+func (id ID) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%#04x", uint32(id)), nil }
+
+// UnmarshalText parses what MarshalText wrote.
+func (id *ID) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 0, 32)
+	*id = ID(n)
+	return err
+}
+
+// New returns a Record of a device in which nothing has run.
+func New(caps *vk.Caps) *Record {
+	return &Record{
+		Device: caps.Name, Type: caps.Type, VendorID: ID(caps.VendorID), DeviceID: ID(caps.DeviceID),
+		Driver: caps.DriverName, DriverVersion: caps.DriverInfo, Vulkan: caps.APIVersion, Family: chips.Family(caps),
+	}
+}
+
+// GPU reports whether a module that passed is proven: the device is no CPU.
+func (r *Record) GPU() bool { return r.Type != vk.CPU }
+
+// String names device and driver.
+func (r *Record) String() string { return fmt.Sprintf("%s, driver %s", r.Device, r.DriverVersion) }
+
+var notInNames = regexp.MustCompile(`[^a-z0-9.]+`)
+
+// FileName returns the name of the record's file, from device and driver, such as
+// nvidia-h200-580.159.04.json.
+func (r *Record) FileName() string {
+	name := notInNames.ReplaceAllString(strings.ToLower(r.Device+" "+r.DriverVersion), "-")
+	return strings.Trim(name, "-.") + ".json"
+}
+
+// Add adds a run of a module: m without its Verdict, which follows from the counts. Runs
+// of the same SPIR-V in this record add up.
+func (r *Record) Add(m Module) {
+	m.Random = maps.Clone(m.Random)
+	m.conclude()
+	for i := range r.Modules {
+		x := &r.Modules[i]
+		if x.Name != m.Name || x.SHA256 != m.SHA256 {
+			continue
+		}
+		x.Fixed += m.Fixed
+		x.Wrong += m.Wrong
+		for kernel, n := range m.Random {
+			if x.Random == nil {
+				x.Random = map[string]int{}
+			}
+			x.Random[kernel] += n
+		}
+		x.conclude()
+		return
+	}
+	r.Modules = append(r.Modules, m)
+	r.sort()
+}
+
+// AddRandom adds a run of random problems.
+func (r *Record) AddRandom(run Random) {
+	r.Random = append(r.Random, run)
+	r.sort()
+}
+
+// sort brings a record into the order of its text.
+func (r *Record) sort() {
+	slices.SortStableFunc(r.Modules, func(a, b Module) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(r.Random, func(a, b Random) int {
+		return cmp.Or(cmp.Compare(a.Kernel, b.Kernel), cmp.Compare(a.Seed, b.Seed))
+	})
+}
+
+// conclude sets the verdict.
+func (m *Module) conclude() {
+	m.Verdict = Pass
+	if m.Wrong > 0 {
+		m.Verdict = Fail
+	}
+}
+
+// ran returns how many cases and problems were right.
+func (m *Module) ran() int {
+	n := m.Fixed
+	for _, problems := range m.Random {
+		n += problems
+	}
+	return n
+}
+
+// Hash is the SHA-256 of a module, in hexadecimal, as shaders/spv/manifest.txt has it.
+func Hash(spirv []byte) string {
+	sum := sha256.Sum256(spirv)
+	return hex.EncodeToString(sum[:])
+}
+
+// A Committed is a module of the repository as it stands.
+type Committed struct{ Name, SHA256 string }
+
+// Modules lists the modules of package shaders, by name.
+func Modules() ([]Committed, error) {
+	var list []Committed
+	for _, v := range shaders.Variants() {
+		m, err := shaders.Get(v.Kernel, v.Type)
+		if err != nil {
+			return nil, fmt.Errorf("conformance: %w", err)
+		}
+		list = append(list, Committed{m.Name, Hash(m.SPIRV)})
+	}
+	slices.SortFunc(list, func(a, b Committed) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
