@@ -80,6 +80,16 @@ type specShort struct {
 	Eps           float32 `glsl:"EPS"`
 }
 
+type swappedInside struct {
+	Head  uint32 `glsl:"head"`
+	Batch uint32 `glsl:"batch"`
+}
+
+type beginnings struct {
+	Batch uint32 `glsl:"_batch"`
+	Head  uint32 `glsl:"_head"`
+}
+
 // TestCompareFinds hands over structs and names that are wrong in one way each.
 func TestCompareFinds(t *testing.T) {
 	type renamed struct {
@@ -100,10 +110,6 @@ func TestCompareFinds(t *testing.T) {
 		Shape [3]uint32 `glsl:"shape"`
 		Shift int32     `glsl:"shift"`
 	}
-	type swappedInside struct {
-		Head  uint32 `glsl:"head"`
-		Batch uint32 `glsl:"batch"`
-	}
 	type nested struct {
 		Ptr   uint64        `glsl:"ptr"`
 		Base  uint64        `glsl:"base"`
@@ -112,10 +118,6 @@ func TestCompareFinds(t *testing.T) {
 		Q     swappedInside `glsl:"q"`
 		Shape [3]uint32     `glsl:"shape"`
 		Shift int32         `glsl:"shift"`
-	}
-	type beginnings struct {
-		Batch uint32 `glsl:"_batch"`
-		Head  uint32 `glsl:"_head"`
 	}
 	type flat struct {
 		Ptr   uint64     `glsl:"ptr"`
