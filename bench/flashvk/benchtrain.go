@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // benchTrain holds the flags of bench train.
@@ -23,32 +24,36 @@ type benchTrain struct {
 	config      tnp.Config
 	shape       tnp.Shape
 	dtype       dtype.DType
+	recordings  []bool // fresh
 	count       int
 	stages      bool
 	format      bench.Format
 	wide        bool
 	device      string
 	peers       peerFlags
+	out         outDir
 }
 
 func newBenchTrain(a *app) *cobra.Command {
-	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, variants: []tnp.Variant{tnp.Fastest}, count: 10, format: bench.Table}
+	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, variants: []tnp.Variant{tnp.Fastest}, recordings: []bool{false}, count: 10, format: bench.Table}
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Measure a whole training step",
 		Long: `Measures a training step of a transformer neural process, forward, backward and AdamW,
 in one recording: the wall clock from submitting it to its end. --shape names models
 and batches, as those of flashvk train; sizes that are given beside it count instead.
+Each shape has a table with a row for each combination of --variant, --checkpoint and
+--recording, and for each peer. The memory of a step is printed before it is allocated.
 
 The gradients are checked first: the loss must change along them as they say. A peer
-gets the same weights and data, and its gradients are compared with ours.
+gets the same weights and data, and its loss and its gradients are compared with ours.
 
 --stages has a table of what the step consists of, from timestamps around each
 dispatch.`,
 		Example: `  flashvk bench train --shape small,mid --stages
   flashvk bench train --shape large --checkpoint off,selective,blocks --count 3
-  flashvk bench train --shape small --variant unfused,separate,fused,auto
-  flashvk bench train --shape small --peer torch="python3 tools/peers/torch_step.py"`,
+  flashvk bench train --shape small --variant unfused,separate,fused,auto --recording once,fresh
+  flashvk bench train --shape small --peer torch="python3 tools/peers/torch_step.py" --out results`,
 		Args: noArgs,
 	}
 	f := cmd.Flags()
@@ -59,11 +64,13 @@ dispatch.`,
 	kernels.DTypeVar(f, &b.dtype, "dtype", trainDTypeUsage)
 	f.Var(value[[]tnp.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")
 	f.Var(value[[]tnp.Variant]{Target: &b.variants, Parse: kernels.ListOf(parseVariant), Kind: "LIST"}, "variant", "kernels: a comma list of auto, unfused, separate, fused (default auto)")
+	f.Var(value[[]bool]{Target: &b.recordings, Parse: kernels.ListOf(parseRecording), Kind: "LIST"}, "recording", "a comma list of once, a step that is recorded before all, and fresh, recorded anew each time (default once)")
 	intVar(f, &b.count, "count", "steps that are timed (default 10)")
 	f.BoolVar(&b.stages, "stages", false, "also time each stage")
 	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
 	wideVar(f, &b.wide)
 	b.peers.add(f)
+	b.out.add(f)
 	deviceVar(f, &b.device)
 	return cmd
 }
@@ -76,6 +83,9 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 		return err
 	}
 	if _, err := b.cases(cmd, false); err != nil { // sizes that are wrong on every device
+		return err
+	}
+	if err := b.out.prepare(); err != nil {
 		return err
 	}
 	d, err := a.openDevice(b.device)
@@ -92,34 +102,51 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 		return err
 	}
 	format := trainDType(cmd.Flags(), b.dtype, d.Caps())
+	err = b.measure(ctx, a, d, cases, format, &r)
+	if len(r.Results) > 0 { // what there is
+		err = errors.Join(err, b.out.write(a, "a training step", &r, d.Caps()), r.Write(a.stdout, b.format))
+	}
+	if text := r.Failed(); err == nil && text != "" {
+		return errors.New(text)
+	}
+	return err
+}
+
+// measure measures the cases one after the other. Peers are asked once for each shape, beside the
+// first case that the device does.
+func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []train.Case, format dtype.DType, r *train.Report) error {
 	bar := newProgress(a.stderr)
+	defer bar.finish()
+	asked := map[tnp.Preset]bool{}
+	said := ""
 	for i, c := range cases {
 		c.DType = format
-		x, err := train.Bench(ctx, d, c, func(what string) {
+		if !asked[c.Preset] {
+			c.Peers = b.peers.list
+		}
+		planned := func(m *tnp.Memory) {
+			if words := c.Name + ", " + c.MemoryWords(m); words != said {
+				bar.finish()
+				fmt.Fprintf(a.stderr, "flashvk: %s\n", words)
+				said = words
+			}
+		}
+		x, err := train.Bench(ctx, d, c, planned, func(what string) {
 			bar.step(i, len(cases), fmt.Sprintf("%s, variant %v, checkpoint %v: %s", c.Name, c.Variant, c.Checkpoint, what))
 		})
 		if err != nil {
-			bar.finish()
-			return errors.Join(err, b.write(a, &r))
+			return err
 		}
+		asked[c.Preset] = asked[c.Preset] || len(x.Timings) > 1
 		r.Results = append(r.Results, x)
-	}
-	bar.finish()
-	if err := b.write(a, &r); err != nil {
-		return err
-	}
-	if text := r.Failed(); text != "" {
-		return errors.New(text)
 	}
 	return nil
 }
 
-// write writes the results that there are.
-func (b *benchTrain) write(a *app, r *train.Report) error {
-	if len(r.Results) == 0 {
-		return nil
-	}
-	return r.Write(a.stdout, b.format)
+// parseRecording reports whether steps are recorded anew.
+func parseRecording(text string) (fresh bool, err error) {
+	name, err := kernels.OneOf([]string{"once", "fresh"})(text)
+	return name == "fresh", err
 }
 
 // cases returns what is to be measured.
@@ -141,9 +168,12 @@ func (b *benchTrain) cases(cmd *cobra.Command, cpu bool) (list []train.Case, err
 		if err := errors.Join(p.Config.Validate(), p.Shape.Validate()); err != nil {
 			return nil, usageError{err}
 		}
-		for i := range len(b.variants) * len(b.checkpoints) {
-			v, c := b.variants[i/len(b.checkpoints)], b.checkpoints[i%len(b.checkpoints)]
-			list = append(list, train.Case{Preset: p, Checkpoint: c, Variant: v, Samples: b.count, Stages: b.stages, Peers: b.peers.list, PeerLimit: b.peers.limit})
+		for _, v := range b.variants {
+			for _, c := range b.checkpoints {
+				for i, fresh := range b.recordings { // whose stages are the same
+					list = append(list, train.Case{Preset: p, Checkpoint: c, Variant: v, Fresh: fresh, Samples: b.count, Stages: b.stages && i == 0, PeerLimit: b.peers.limit})
+				}
+			}
 		}
 	}
 	return list, nil

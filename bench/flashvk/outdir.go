@@ -17,6 +17,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/page"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
@@ -53,9 +54,16 @@ func (o *outDir) prepare() error {
 // contents is the file of a folder that lists what reports have put there, a name a line.
 const contents = ".flashvk-report"
 
-// write writes the files of a report on kernels of a title, and removes those that an earlier
+// A reporter is a report that a folder may have: a bench.Report, or a train.Report.
+type reporter interface {
+	Write(w io.Writer, f bench.Format) error
+	Sheet() sheet.Sheet
+	Charts() []bench.Drawing
+}
+
+// write writes the files of a report on what a title names, and removes those that an earlier
 // report left there. Each is whole at any moment.
-func (o *outDir) write(a *app, title string, r bench.Report, caps *vk.Caps) error {
+func (o *outDir) write(a *app, title string, r reporter, caps *vk.Caps) error {
 	if o.path == "" {
 		return nil
 	}
@@ -72,7 +80,7 @@ func (o *outDir) write(a *app, title string, r bench.Report, caps *vk.Caps) erro
 }
 
 // files returns the files of a report, that to open last.
-func (o *outDir) files(a *app, title string, r bench.Report, caps *vk.Caps) ([]outFile, error) {
+func (o *outDir) files(a *app, title string, r reporter, caps *vk.Caps) ([]outFile, error) {
 	var list []outFile
 	add := func(name string, write func(io.Writer) error) error {
 		var b bytes.Buffer

@@ -107,21 +107,49 @@ func TestTrainErrors(t *testing.T) {
 // TestBenchTrain measures a step with each checkpoint.
 func TestBenchTrain(t *testing.T) {
 	_, dev := device(t) // package train is concurrent, and has -race itself
-	args := append([]string{"bench"}, trainArgs(dev, "--shape=tiny", "--dtype=float32", "--count=2", "--checkpoint=off,blocks", "--format=csv")...)
+	out := filepath.Join(t.TempDir(), "out")
+	args := append([]string{"bench"}, trainArgs(dev, "--shape=tiny", "--dtype=float32", "--count=2", "--checkpoint=off,blocks", "--recording=once,fresh", "--stages", "--format=csv", "--out", out,
+		"--peer=none=cat > "+filepath.Join(filepath.Dir(out), "asked")+"; exit 3")...)
 	code, stdout, stderr := flashvk(args...)
 	require.Zero(t, code, stderr)
-	require.Equal(t, 3, strings.Count(stdout, "\n"), stdout)
+	require.Equal(t, 1+4+1, strings.Count(stdout, "\n"), "a peer is asked once:\n%s", stdout)
 	require.Contains(t, stdout, ",tiny,float32,auto,blocks,2,4,3,1,16,8,1,8,2,flashvk,")
+	require.Regexp(t, `\nflashvk: tiny, variant auto, checkpoint off: \S+ kB: model .*\nflashvk: tiny, variant auto, checkpoint blocks: `, "\n"+stderr)
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(out, name))
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.Equal(t, stdout, read("results.csv"))
+	html := read("report.html")
+	for _, want := range []string{"<h1>A training step on ", "--recording=once,fresh", "flashvk blocks, fresh", "attention, backward", "none: exit status 3", `href="results.json"`} {
+		require.Contains(t, html, want)
+	}
+	require.Equal(t, 4, strings.Count(html, "<svg "), "time, tokens a second, stages and memory")
+	for _, name := range []string{"step.png", "tokens.svg", "stages.svg", "memory.png", "report.md", "results.benchfmt"} {
+		require.NotEmpty(t, read(name))
+	}
 	for args, want := range map[string]string{
-		"bench train --count 0":         "--count 0 is not in 1..100000",
-		"bench train --shape tiny,tiny": `"tiny" occurs twice`,
-		"bench train --d-model 20":      "tnp: d_model=20 is not a multiple of 8",
-		"bench train --variant all":     "not one of auto, unfused, separate, fused",
-		"bench train --checkpoint on":   "not one of off, selective, blocks, auto",
-		"bench train --peer-time 0s":    "--peer-time 0s is not positive",
+		"bench train --count 0":                   "--count 0 is not in 1..100000",
+		"bench train --shape tiny,tiny":           `"tiny" occurs twice`,
+		"bench train --d-model 20":                "tnp: d_model=20 is not a multiple of 8",
+		"bench train --variant all":               "not one of auto, unfused, separate, fused",
+		"bench train --checkpoint on":             "not one of off, selective, blocks, auto",
+		"bench train --recording twice":           "not one of once, fresh",
+		"bench train --recording once,fresh,once": `"once" occurs twice`,
+		"bench train --format xml":                "not one of table, markdown, benchfmt, csv, json",
+		"bench train --dtype int8":                "not one of float16, bfloat16, float32",
+		"bench train --batch 0":                   "tnp: batch=0 is not from 1 to 16777216",
+		"bench train --context x":                 `invalid argument "x" for "--context" flag: not an integer`,
+		"bench train --peer x":                    `"x" is not NAME=COMMAND`,
+		"bench train --batches 0":                 "unknown flag: --batches",
+		"bench train tiny":                        `argument "tiny" is not expected`,
+		"bench train --peer-time 0s":              "--peer-time 0s is not positive",
 	} {
-		code, _, stderr := flashvk(strings.Fields(args)...)
+		code, stdout, stderr := flashvk(strings.Fields(args)...)
 		require.Equal(t, 2, code, args)
+		require.Empty(t, stdout, args)
 		require.Contains(t, stderr, want, args)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), "%s: %s", args, stderr)
 	}
 }

@@ -29,7 +29,7 @@ func (r Report) Charts() []Drawing {
 		if err != nil {
 			continue // nothing has a time: the table says why
 		}
-		list = append(list, numbered(drawings[1:], i, len(families))...)
+		list = append(list, Numbered(drawings[1:], i, len(families))...)
 	}
 	if bars, err := rest.bars(); err == nil && len(bars.Series) > 0 {
 		list = append(list, bars)
@@ -64,7 +64,7 @@ func Plots(x *Records, baseline string) ([]Drawing, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, numbered(drawings, i, len(families))...)
+		list = append(list, Numbered(drawings, i, len(families))...)
 	}
 	bars, err := rest.bars()
 	if err != nil {
@@ -79,8 +79,8 @@ func Plots(x *Records, baseline string) ([]Drawing, error) {
 	return list, nil
 }
 
-// numbered names the drawings of family i of n.
-func numbered(drawings []Drawing, i, n int) []Drawing {
+// Numbered names the drawings of family i of n.
+func Numbered(drawings []Drawing, i, n int) []Drawing {
 	if n > 1 {
 		for j := range drawings {
 			drawings[j].Name += "-" + strconv.Itoa(i+1)

@@ -102,11 +102,14 @@ func (b *builder) fail(step string, err error) {
 	}
 }
 
+// workspaceOf begins the names of workspaces.
+const workspaceOf = "workspace of "
+
 // scratch returns the workspace of a step. Bytes and err are what Workspace of a package
 // returned.
 func (b *builder) scratch(step string, bytes int64, err error) *record.Tensor {
 	b.fail(step, err)
-	return b.prog.Scratch("workspace of "+step, bytes)
+	return b.prog.Scratch(workspaceOf+step, bytes)
 }
 
 // step appends a step that reads and writes operands. Those of the model are no tensors of the

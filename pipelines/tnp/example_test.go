@@ -35,7 +35,11 @@ func ExampleNewModel() {
 	if err := model.SetWeights(ctx, weights); err != nil {
 		log.Fatal(err)
 	}
-	plan, err := model.NewPlan(ctx, tnp.Shape{Batch: 1, Context: 2, Targets: 1}, tnp.Loss, tnp.PlanOptions{})
+	s := tnp.Shape{Batch: 1, Context: 2, Targets: 1}
+	if err := tnp.CheckFits(d, c, s, tnp.ModelOptions{Pass: tnp.Loss}, tnp.PlanOptions{}); err != nil {
+		log.Fatal(err) // says how many bytes are missing
+	}
+	plan, err := model.NewPlan(ctx, s, tnp.Loss, tnp.PlanOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -61,16 +61,66 @@ func TestTooLarge(t *testing.T) {
 	d := vktest.Open(t)
 	p, err := PresetOf("tiny")
 	require.NoError(t, err)
-	m := &Model{d: d, c: p.Config, o: ModelOptions{Pass: Gradients}}
+	o := ModelOptions{Pass: Gradients}
 	var memory [Auto]*Memory
 	for c := range Auto {
-		_, memory[c], err = build(d.Caps(), m.c, p.Shape, Gradients, m.o, PlanOptions{Checkpoint: c})
+		_, memory[c], err = build(d.Caps(), p.Config, p.Shape, Gradients, o, PlanOptions{Checkpoint: c})
 		require.NoError(t, err)
 	}
-	room := func(bytes int64) []vk.Heap { return []vk.Heap{{SizeBytes: uint64(bytes), DeviceLocal: true}} }
-	off, selective, blocks := memory[Off].Plan.Bytes, memory[Selective].Plan.Bytes, memory[Blocks].Plan.Bytes
-	require.EqualError(t, m.tooLarge(room(selective), p.Shape, Gradients, PlanOptions{}, memory[Off]),
-		fmt.Sprintf("tnp: activations take %d bytes, %d more than the device has left: with checkpoint selective it would take %d", off, off-selective, selective))
-	require.EqualError(t, m.tooLarge(room(blocks-1), p.Shape, Gradients, PlanOptions{Checkpoint: Blocks}, memory[Blocks]),
-		fmt.Sprintf("tnp: activations take %d bytes, 1 more than the device has left: no other setting has less", blocks))
+	choose := func(room int64, c Checkpoint, what string, bytes func(*Memory) int64) error {
+		heaps := []vk.Heap{{SizeBytes: uint64(room), DeviceLocal: true}}
+		_, m, err := fit{d.Caps(), heaps, p.Config, p.Shape, Gradients, o, PlanOptions{Checkpoint: c}}.choose(what, bytes)
+		if err == nil {
+			require.LessOrEqual(t, bytes(m), room)
+		}
+		return err
+	}
+	for what, bytes := range map[string]func(*Memory) int64{
+		"activations":           func(m *Memory) int64 { return m.Plan.Bytes },
+		"model and activations": (*Memory).Bytes,
+	} {
+		off, selective, blocks := bytes(memory[Off]), bytes(memory[Selective]), bytes(memory[Blocks])
+		require.EqualError(t, choose(selective, Off, what, bytes),
+			fmt.Sprintf("tnp: %s take %d bytes, %d more than the device has left: with checkpoint selective it would take %d", what, off, off-selective, selective))
+		for _, c := range []Checkpoint{Blocks, Auto} {
+			require.EqualError(t, choose(blocks-1, c, what, bytes),
+				fmt.Sprintf("tnp: %s take %d bytes, 1 more than the device has left: no other setting has less", what, blocks))
+			require.NoError(t, choose(blocks, c, what, bytes))
+		}
+	}
+	require.NoError(t, CheckFits(d, p.Config, p.Shape, o, PlanOptions{}))
+	most := int64(0)
+	for _, h := range d.Caps().Heaps {
+		most = max(most, int64(h.SizeBytes))
+	}
+	require.EqualError(t, checkModel(d.Caps().Heaps, 2*most+1e9), fmt.Sprintf("tnp: weights, gradients and moments take %d bytes, %d more than the device has left", 2*most+int64(1e9), missing(d.Caps().Heaps, 2*most+1e9)))
+
+	// No device has the memory of as many blocks and heads as there may be.
+	p.Layers, p.DModel, p.Components, p.DFF = 1024, 1<<16, 1024, 1<<18
+	before := d.Memory().Bytes
+	_, err = NewModel(t.Context(), d, p.Config, ModelOptions{Pass: Train, Optim: optim.Default()})
+	require.ErrorContains(t, err, "tnp: weights, gradients and moments take ")
+	require.Equal(t, before, d.Memory().Bytes)
+}
+
+// TestByName: the holders of a plan's memory are all of it, each name once.
+func TestByName(t *testing.T) {
+	d := vktest.Open(t)
+	p, err := PresetOf("tiny")
+	require.NoError(t, err)
+	for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
+		m, err := Measure(d.Caps(), p.Config, p.Shape, ModelOptions{DType: format, Pass: Train, Optim: optim.Default()}, PlanOptions{})
+		require.NoError(t, err)
+		sum, names := int64(0), map[string]int64{}
+		for _, h := range m.ByName() {
+			require.Zero(t, names[h.Name], h.Name)
+			require.Positive(t, h.Bytes, h.Name)
+			names[h.Name], sum = h.Bytes, sum+h.Bytes
+		}
+		require.Equal(t, m.Bytes(), sum)
+		require.Equal(t, names["weights"], names["second moments"])
+		require.Equal(t, format == dtype.Float16, names["weights, rounded"] > 0)
+		require.Positive(t, names["pre"], "of both blocks")
+		require.Equal(t, m.Parts[0].Name, m.ByName()[0].Name)
+	}
 }

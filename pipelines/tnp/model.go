@@ -102,7 +102,8 @@ type Model struct {
 }
 
 // NewModel returns a model whose weights are 0. The caller sets them (SetWeights) before a plan
-// is run. Close it after its plans.
+// is run. Close it after its plans. It returns an error with the number of missing bytes if the device is known
+// to have less memory than the model takes, before it allocates any.
 func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *Model, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -118,6 +119,13 @@ func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *M
 	}()
 	slots, n := c.slots()
 	m.slots = slots
+	heaps, err := d.Heaps()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkModel(heaps, m.bytes(n)); err != nil {
+		return nil, err
+	}
 	for _, x := range m.memory() {
 		if *x.tensor, err = d.NewTensor(x.name, x.dtype, x.times*n); err != nil {
 			return nil, err
@@ -159,6 +167,17 @@ func (m *Model) memory() []part {
 	}
 	return list
 }
+
+// bytes returns what they take, of slots of n elements in all.
+func (m *Model) bytes(n int) (bytes int64) {
+	for _, x := range m.memory() {
+		bytes += x.bytes(n)
+	}
+	return bytes
+}
+
+// bytes returns what a buffer takes, of slots of n elements in all.
+func (p *part) bytes(n int) int64 { return int64(p.times) * int64(n) * int64(p.dtype.Size()) }
 
 // optimized lists the parameters for AdamW.
 func (m *Model) optimized() (list []optim.Param) {

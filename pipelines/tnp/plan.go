@@ -1,6 +1,7 @@
 package tnp
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -66,8 +67,9 @@ func ParseCheckpoint(name string) (Checkpoint, error) {
 type Memory struct {
 	Checkpoint Checkpoint // Auto's choice
 
-	Model int64          // weights, gradients and moments
-	Plan  *record.Memory // what lies between the kernels
+	Model int64           // weights, gradients and moments
+	Parts []record.Holder // of Model, by name
+	Plan  *record.Memory  // what lies between the kernels
 }
 
 // Bytes returns the sum of both.
@@ -76,6 +78,31 @@ func (m *Memory) Bytes() int64 { return m.Model + m.Plan.Bytes }
 // String names both in a line.
 func (m *Memory) String() string {
 	return fmt.Sprintf("%s: model %s, activations %v", record.Size(m.Bytes()), record.Size(m.Model), m.Plan)
+}
+
+// ByName returns who holds Bytes, the parts of the model first, then the tensors that are needed
+// where a plan holds the most, the largest first: those of all blocks as one, and all workspaces.
+// What its other tensors take beside them is of the name "gaps".
+func (m *Memory) ByName() []record.Holder {
+	var list []record.Holder
+	at, gaps := map[string]int{}, m.Plan.Bytes
+	for _, h := range m.Plan.Holders {
+		name := stageOf(h.Name)
+		if strings.HasPrefix(name, workspaceOf) {
+			name = "workspaces"
+		}
+		if _, ok := at[name]; !ok {
+			at[name] = len(list)
+			list = append(list, record.Holder{Name: name})
+		}
+		list[at[name]].Bytes += h.Bytes
+		gaps -= h.Bytes
+	}
+	if gaps > 0 {
+		list = append(list, record.Holder{Name: "gaps", Bytes: gaps})
+	}
+	slices.SortStableFunc(list, func(a, b record.Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return append(slices.Clone(m.Parts), list...)
 }
 
 // Measure returns the memory of a model and of a plan of pass o.Pass, without allocating it. Auto
@@ -107,24 +134,6 @@ func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanO
 	return b, m, nil
 }
 
-// missing returns how many of the bytes a device is known not to have left.
-func missing(heaps []vk.Heap, bytes int64) uint64 {
-	var free uint64
-	for _, h := range heaps {
-		switch {
-		case !h.DeviceLocal:
-		case h.BudgetBytes == 0: // the device does not tell
-			free = max(free, h.SizeBytes)
-		case h.BudgetBytes > h.UsageBytes:
-			free = max(free, h.BudgetBytes-h.UsageBytes)
-		}
-	}
-	if free == 0 || uint64(bytes) <= free {
-		return 0
-	}
-	return uint64(bytes) - free
-}
-
 // build makes the program of a plan, and plans its memory.
 func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions) (*builder, *Memory, error) {
 	for _, err := range []error{c.Validate(), s.Validate(), o.Validate()} {
@@ -150,7 +159,8 @@ func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOp
 	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
 	_, n := c.slots()
 	for _, x := range (&Model{c: c, o: o}).memory() {
-		m.Model += int64(x.times) * int64(n) * int64(x.dtype.Size())
+		h := record.Holder{Name: x.name, Bytes: x.bytes(n)}
+		m.Parts, m.Model = append(m.Parts, h), m.Model+h.Bytes
 	}
 	return b, m, nil
 }
@@ -162,7 +172,8 @@ type Plan struct {
 	m      *Model
 	memory *Memory
 	cmds   map[turn]*vk.Cmd
-	batch  int // of the next step
+	fresh  *vk.Cmd // of RunFresh
+	batch  int     // of the next step
 	host   time.Duration
 }
 
@@ -192,13 +203,9 @@ func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) 
 	if err != nil {
 		return nil, err
 	}
-	fits := func(m *Memory) bool { return missing(heaps, m.Plan.Bytes) == 0 }
-	b, memory, err := choose(m.d.Caps(), m.c, s, pass, m.o, o, fits)
+	b, memory, err := fit{m.d.Caps(), heaps, m.c, s, pass, m.o, o}.choose("activations", func(m *Memory) int64 { return m.Plan.Bytes })
 	if err != nil {
 		return nil, err
-	}
-	if !fits(memory) {
-		return nil, m.tooLarge(heaps, s, pass, o, memory)
 	}
 	b.model = m
 	p := &Plan{b: b, m: m, memory: memory, cmds: map[turn]*vk.Cmd{}}
@@ -239,17 +246,6 @@ func (p *Plan) batches() int {
 	return max(p.m.o.Accumulate, 1)
 }
 
-// tooLarge returns the error of a plan that does not fit: what is missing, and what would fit.
-func (m *Model) tooLarge(heaps []vk.Heap, s Shape, pass Pass, o PlanOptions, memory *Memory) error {
-	help := "no other setting has less"
-	o.Checkpoint = Auto
-	b, less, err := choose(m.d.Caps(), m.c, s, pass, m.o, o, func(m *Memory) bool { return missing(heaps, m.Plan.Bytes) == 0 })
-	if err == nil && less.Plan.Bytes < memory.Plan.Bytes {
-		help = fmt.Sprintf("with checkpoint %v it would take %d", b.o.Checkpoint, less.Plan.Bytes)
-	}
-	return fmt.Errorf("tnp: activations take %d bytes, %d more than the device has left: %s", memory.Plan.Bytes, missing(heaps, memory.Plan.Bytes), help)
-}
-
 // record records all steps of a batch; before is called with the name of each.
 func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
 	if err := p.b.prog.Record(c, before); err != nil {
@@ -286,6 +282,7 @@ func (p *Plan) Close() {
 	for _, c := range p.cmds {
 		c.Close()
 	}
+	p.fresh.Close()
 	p.b.prog.Close()
 }
 
@@ -335,7 +332,11 @@ func notFinite(x []float32) int {
 // Run computes a batch, and waits for it. With ModelOptions.Accumulate, the last Run of that many
 // makes the step.
 func (p *Plan) Run(ctx context.Context) error {
-	c, begin := p.cmds[p.turn(p.batch)], time.Now()
+	return p.submit(ctx, p.cmds[p.turn(p.batch)], time.Now())
+}
+
+// submit runs the recording of a batch, on which the host has worked since begin.
+func (p *Plan) submit(ctx context.Context, c *vk.Cmd, begin time.Time) error {
 	if err := c.Start(ctx); err != nil {
 		return err
 	}
@@ -345,6 +346,24 @@ func (p *Plan) Run(ctx context.Context) error {
 	}
 	p.batch = (p.batch + 1) % p.batches()
 	return nil
+}
+
+// RunFresh is Run with a recording of its own, made now: HostTime includes its time. The results
+// are those of Run, bit for bit.
+func (p *Plan) RunFresh(ctx context.Context) error {
+	begin := time.Now()
+	if p.fresh == nil {
+		c, err := p.m.d.NewCmd("tnp " + p.b.pass.String() + ", fresh")
+		if err != nil {
+			return err
+		}
+		p.fresh = c
+	}
+	p.fresh.Reset()
+	if err := p.record(p.fresh, p.batch, nil); err != nil {
+		return err
+	}
+	return p.submit(ctx, p.fresh, begin)
 }
 
 // HostTime returns how long the host worked on the last Run, until it had submitted the

@@ -26,6 +26,7 @@ type training struct {
 	t     testing.TB
 	model *tnp.Model
 	plan  *tnp.Plan
+	run   func(context.Context) error // plan's
 	p     tnp.Preset
 }
 
@@ -50,7 +51,7 @@ func (x *training) record() {
 	plan, err := x.model.NewPlan(context.Background(), x.p.Shape, tnp.Train, tnp.PlanOptions{})
 	require.NoError(x.t, err)
 	x.t.Cleanup(plan.Close)
-	x.plan = plan
+	x.plan, x.run = plan, plan.Run
 }
 
 // steps runs the steps from first to end-1 and returns their losses. Their data follow from the
@@ -61,7 +62,7 @@ func (x *training) steps(first, end int, seed uint64, lr float64) (losses []floa
 	for i := first; i < end; i++ {
 		in, y := gp.Tokens(gp.Default().Batch(x.p.Shape, seed, uint64(i)))
 		require.NoError(x.t, x.plan.SetInputs(ctx, in, y))
-		require.NoError(x.t, x.plan.Run(ctx))
+		require.NoError(x.t, x.run(ctx))
 		loss, err := x.plan.Loss(ctx)
 		require.NoError(x.t, err)
 		losses = append(losses, loss)
@@ -96,13 +97,16 @@ func TestRecorded(t *testing.T) {
 	d := vktest.Open(t)
 	for _, format := range formats(d) {
 		t.Run(format.String(), func(t *testing.T) {
-			once, fresh := newTraining(t, d, tiny(t), format, 1), newTraining(t, d, tiny(t), format, 1)
+			once, fresh, anew := newTraining(t, d, tiny(t), format, 1), newTraining(t, d, tiny(t), format, 1), newTraining(t, d, tiny(t), format, 1)
 			losses := once.steps(0, 4, 2, 1e-3)
+			anew.run = anew.plan.RunFresh
 			for i := range 4 {
 				require.Equal(t, losses[i:i+1], fresh.steps(i, i+1, 2, 1e-3))
+				require.Equal(t, losses[i:i+1], anew.steps(i, i+1, 2, 1e-3))
 				fresh.record()
 			}
 			require.Equal(t, once.weights(), fresh.weights())
+			require.Equal(t, once.weights(), anew.weights())
 			require.NotEqual(t, losses[0], losses[1])
 		})
 	}
@@ -295,7 +299,11 @@ func TestAccumulate(t *testing.T) {
 					}
 				}
 				require.NoError(t, plan.SetInputs(ctx, x, y))
-				require.NoError(t, plan.Run(ctx))
+				run := plan.Run
+				if step == 1 {
+					run = plan.RunFresh
+				}
+				require.NoError(t, run(ctx))
 				steps, err := model.Steps(ctx)
 				require.NoError(t, err)
 				require.Equal(t, step+(i+1)/n, steps)

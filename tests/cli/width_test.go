@@ -36,7 +36,7 @@ func TestWidth(t *testing.T) {
 		{small(dev), "max|Δ|", "recorded"},
 		{[]string{"bench", "decode", dev, "--batch=1", "--keys=33", "--count=2"}, "tokens", "recorded"},
 		{[]string{"bench", "overhead", dev, "--impl=scalar", "--count=1", "--starts"}, "cold", "submit .* cold .* runs"},
-		{[]string{"bench", "train", dev, "--count=1", "--stages"}, "stage", "time  .* median of .* ratio is a peer"},
+		{[]string{"bench", "train", dev, "--count=1", "--stages"}, "stage", "impl +step .* rate .* check"},
 		{[]string{"bench", "compare", files[0], files[1]}, "change", "batch=1234568/.*head_dim=1234568 .* 6, 6"},
 		{[]string{"profile", "attention", dev, "--impl=unfused", "--backward", "--batch=1", "--heads=1", "--seqlen=9", "--headdim=8", "--count=1"}, "workgroups", "kernel .* begin .* of copy .* fits"},
 		{tuneArgs(dev, tuned, "--seqlen=32", "--budget=100ms"), "configuration", "registers .* code .* max"},

@@ -21,7 +21,17 @@ func (c *Chart) addBars(p *drawing, i int, s Series) error {
 		}
 	}
 	width := groupWidth / float64(len(c.Series))
-	b := bars{s, width, -groupWidth/2 + width*float64(i), colors[i%len(colors)]}
+	b := bars{s: s, width: width, offset: -groupWidth/2 + width*float64(i), color: colors[i%len(colors)], from: make([]float64, len(s.X))}
+	if c.Stacked {
+		b.width, b.offset = groupWidth, -groupWidth/2
+		for j, x := range s.X {
+			if s.Y[j] < 0 {
+				return fmt.Errorf("chart: %s: bar %d is %g: what is stacked is not negative", s.Name, j, s.Y[j])
+			}
+			b.from[j] = p.tops[int(x)]
+			p.tops[int(x)] += s.Y[j]
+		}
+	}
 	p.Add(b)
 	p.legend.Add(s.Name, b)
 	return nil
@@ -41,6 +51,7 @@ type bars struct {
 	s             Series
 	width, offset float64 // of a category's place
 	color         color.Color
+	from          []float64 // where each begins
 }
 
 // Plot implements plot.Plotter.
@@ -48,7 +59,7 @@ func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
 	toX, toY := p.Transforms(&c)
 	for i := range b.s.X {
 		left := b.s.X[i] + b.offset
-		b.fill(c, toX(left), toX(left+b.width), toY(0), toY(b.s.Y[i]))
+		b.fill(c, toX(left), toX(left+b.width), toY(b.from[i]), toY(b.from[i]+b.s.Y[i]))
 	}
 }
 
@@ -63,7 +74,7 @@ func (b bars) DataRange() (xmin, xmax, ymin, ymax float64) {
 
 func (b bars) points() (list []plotter.XY) {
 	for i := range b.s.X {
-		list = append(list, plotter.XY{X: b.s.X[i], Y: b.s.Y[i]})
+		list = append(list, plotter.XY{X: b.s.X[i], Y: b.from[i] + b.s.Y[i]})
 	}
 	return list
 }

@@ -37,8 +37,10 @@ type Chart struct {
 	Dots  []Series
 
 	// Categories name the places of bars on the x axis: the X of a Series then
-	// count them from 0, and LogX and LogY are not used.
+	// count them from 0, and LogX and LogY are not used. Stacked puts the bars of a category
+	// on each other, in the order of the series, instead of side by side.
 	Categories []string
+	Stacked    bool
 }
 
 // A Series is a line, or the bars of one color. Its points are in the order of
@@ -112,6 +114,7 @@ type drawing struct {
 	*plot.Plot
 	legend          plot.Legend
 	title, subtitle []string
+	tops            map[int]float64 // of the bars that are stacked so far, by category
 }
 
 func (d *drawing) draw(canvas draw.Canvas) {
@@ -157,7 +160,7 @@ func (c *Chart) plot() (*drawing, error) {
 	if len(c.Series) == 0 {
 		return nil, fmt.Errorf("chart: %s: there is nothing to draw", c.Title)
 	}
-	p := &drawing{Plot: plot.New(), legend: plot.NewLegend(), title: wrap(c.Title, 70), subtitle: wrap(c.Subtitle, 110)}
+	p := &drawing{Plot: plot.New(), legend: plot.NewLegend(), tops: map[int]float64{}, title: wrap(c.Title, 70), subtitle: wrap(c.Subtitle, 110)}
 	p.X.Label.Text, p.Y.Label.Text = c.X, c.Y
 	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
 		sans(&axis.Label.TextStyle, 11)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -188,6 +189,50 @@ func TestBars(t *testing.T) {
 		c.Series[1].X[0] = x
 		require.ErrorContains(t, c.SVG(io.Discard), "which is none of 2 categories")
 	}
+}
+
+// TestStacked: bars of a category stand on each other, and fill it; those of another begin anew.
+func TestStacked(t *testing.T) {
+	c := Chart{Title: "Stages", Y: "ms", Categories: []string{"one", "two"}, Stacked: true, Series: []Series{{Name: "a", X: []float64{0, 1}, Y: []float64{3, 1}}, {Name: "b", X: []float64{1}, Y: []float64{2}}, {Name: "c", X: []float64{0, 1}, Y: []float64{2, 2}}}}
+	var b bytes.Buffer
+	require.NoError(t, c.SVG(&b))
+	require.Contains(t, texts(t, b.String()), "5", "the axis reaches the sum")
+	b.Reset()
+	require.NoError(t, c.PNG(&b))
+	image, err := png.Decode(&b)
+	require.NoError(t, err)
+	// Down the middle of each category, above the axis: which colors, and how much of each.
+	column := func(at int) (order []int, dots map[int]int) {
+		dots = map[int]int{}
+		for y := range 750 {
+			for i := range c.Series {
+				if image.At(at, y) != colors[i] {
+					continue
+				}
+				if dots[i]++; dots[i] == 1 {
+					order = append(order, i)
+				}
+			}
+		}
+		return order, dots
+	}
+	var seen [][]int
+	for x := 200; x < 1000; x++ {
+		order, dots := column(x)
+		if len(order) < 2 || len(seen) > 0 && slices.Equal(seen[len(seen)-1], order) {
+			continue
+		}
+		seen = append(seen, order)
+		if len(order) == 2 {
+			require.InDelta(t, 1.5, float64(dots[0])/float64(dots[2]), 0.05)
+		} else {
+			require.InDelta(t, 2, float64(dots[1])/float64(dots[0]), 0.05)
+			require.InDelta(t, 1, float64(dots[1])/float64(dots[2]), 0.05)
+		}
+	}
+	require.Equal(t, [][]int{{2, 0}, {2, 1, 0}}, seen, "from the top")
+	c.Series[1].Y[0] = -1
+	require.EqualError(t, c.SVG(io.Discard), "chart: b: bar 0 is -1: what is stacked is not negative")
 }
 
 // TestBand: an area and points without a line are drawn and named; what does not fit is refused.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -15,7 +13,6 @@ import (
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
-	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -23,8 +20,10 @@ import (
 type Case struct {
 	tnp.Preset
 	DType      dtype.DType
-	Checkpoint tnp.Checkpoint
+	Checkpoint tnp.Checkpoint // as planned, once that is known
+	Asked      tnp.Checkpoint `json:"-"` // what was asked for: it may be Auto
 	Variant    tnp.Variant
+	Fresh      bool // recorded anew for each step
 	Samples    int
 	Stages     bool
 	Peers      []peer.Peer
@@ -40,9 +39,11 @@ type Timing struct {
 	First, Last float64   // losses of the first step, and of the last
 	// Slope is how far the gradients are from the differences of the loss along them, or, of a
 	// peer, from ours, in parts of their norm.
-	Slope  float64
-	Failed string // why there are no times, or what is wrong with them
-	Note   string
+	Slope   float64
+	LossOff float64 // of a peer: how far its first loss is from ours
+	Failed  string  // why there are no times, or what is wrong with them
+	Wrong   string  // of a peer: what it computes otherwise
+	Note    string
 }
 
 // A BenchResult is what a case came to.
@@ -54,6 +55,17 @@ type BenchResult struct {
 	About   []string // what peers say of themselves
 }
 
+// ourName is the name of what is measured here among its peers.
+const ourName = "flashvk"
+
+// finite returns x, or 0 if it is no number that a file has.
+func finite(x float64) float64 {
+	if x-x != 0 {
+		return 0
+	}
+	return x
+}
+
 // benchLR is the learning rate of steps that are measured.
 const benchLR = 1e-4
 
@@ -62,16 +74,26 @@ func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
 	return tnp.ModelOptions{DType: c.DType, Pass: pass, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(c.DType, c.Shape)}
 }
 
-// Bench measures a case: it checks the gradients, times steps, and asks peers for the same steps
-// with the same weights and data. Step is called before each part. What the device does not do is
-// a result, too.
-func Bench(ctx context.Context, d *vk.Device, c Case, step func(what string)) (*BenchResult, error) {
-	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), tnp.PlanOptions{Checkpoint: c.Checkpoint, Variant: c.Variant})
+// Bench measures a case: it plans its memory, checks the gradients, times steps, and asks peers for
+// the same steps with the same weights and data. Planned is called with the memory before any is
+// allocated, step before each part. What the device does not do, or has too little memory for, is a
+// result, too.
+func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory), step func(what string)) (*BenchResult, error) {
+	c.Asked = c.Checkpoint
+	failed := func(err error) (*BenchResult, error) {
+		return &BenchResult{Case: c, Timings: []Timing{{Impl: ourName, Failed: err.Error()}}}, nil
+	}
+	o := tnp.PlanOptions{Checkpoint: c.Checkpoint, Variant: c.Variant}
+	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), o)
 	if errors.Is(err, vk.ErrUnsupported) {
-		return &BenchResult{Case: c, Timings: []Timing{{Impl: "flashvk", Failed: err.Error()}}}, nil
+		return failed(err)
 	}
 	if err != nil {
 		return nil, err
+	}
+	planned(memory)
+	if err := tnp.CheckFits(d, c.Config, c.Shape, c.options(tnp.Train), o); err != nil {
+		return failed(err)
 	}
 	c.Checkpoint = memory.Checkpoint
 	r := &BenchResult{Case: c, Memory: memory}
@@ -81,18 +103,12 @@ func Bench(ctx context.Context, d *vk.Device, c Case, step func(what string)) (*
 	}
 	b := &benchmark{d: d, c: &r.Case, w: w}
 	b.x, b.y = gp.Tokens(gp.Default().Batch(c.Shape, 1, 0))
-	step("checking the gradients")
-	ours := Timing{Impl: "flashvk"}
-	if ours.Slope, err = b.check(ctx); err != nil {
+	ours := Timing{Impl: ourName}
+	switch r.Stages, err = b.measure(ctx, &ours, step); {
+	case errors.Is(err, vk.ErrOutOfDeviceMemory): // others have taken some since
+		ours.NS, ours.HostNS, ours.Failed = nil, nil, err.Error()
+	case err != nil:
 		return nil, err
-	}
-	if bound := slopeBound(c.DType); !(ours.Slope <= bound) {
-		ours.Failed = fmt.Sprintf("gradients are off by %.2g of the slope of the loss, more than %g", ours.Slope, bound)
-	} else {
-		step("timing")
-		if r.Stages, err = b.time(ctx, &ours); err != nil {
-			return nil, err
-		}
 	}
 	r.Timings = append(r.Timings, ours)
 	for _, p := range c.Peers {
@@ -115,8 +131,23 @@ type benchmark struct {
 	c     *Case
 	w     tnp.Weights
 	x, y  []float32
-	loss  float64
-	grads tnp.Weights // what peers are compared with
+	loss  float64     // of the first step
+	grads tnp.Weights // likewise; peers are compared with both
+}
+
+// measure checks the gradients, and times steps if they are right.
+func (b *benchmark) measure(ctx context.Context, t *Timing, step func(what string)) (stages []tnp.Stage, err error) {
+	step("checking the gradients")
+	if t.Slope, err = b.check(ctx); err != nil {
+		return nil, err
+	}
+	if bound := slopeBound(b.c.DType); !(t.Slope <= bound) {
+		t.Failed = fmt.Sprintf("gradients are off by %.2g of the slope of the loss, more than %g", t.Slope, bound)
+		t.Slope = finite(t.Slope)
+		return nil, nil
+	}
+	step("timing")
+	return b.time(ctx, t)
 }
 
 // plan makes a model and a plan; close frees both.
@@ -207,10 +238,14 @@ func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
 	if err := model.SetLR(ctx, benchLR); err != nil {
 		return nil, err
 	}
+	run := plan.Run
+	if b.c.Fresh {
+		run = plan.RunFresh
+	}
 	const warm = 300 * time.Millisecond // the clock rises
 	begin := time.Now()
 	for i := 0; i < 3 || time.Since(begin) < warm; i++ {
-		if err := plan.Run(ctx); err != nil {
+		if err := run(ctx); err != nil {
 			return nil, err
 		}
 		if i == 0 {
@@ -221,7 +256,7 @@ func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
 	}
 	for range b.c.Samples {
 		start := time.Now()
-		if err := plan.Run(ctx); err != nil {
+		if err := run(ctx); err != nil {
 			return nil, err
 		}
 		t.NS = append(t.NS, float64(time.Since(start).Nanoseconds()))
@@ -232,122 +267,14 @@ func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
 	}
 	t.Bytes = b.d.Memory().Peak
 	if t.Last-t.Last != 0 {
-		t.NS, t.Failed = nil, fmt.Sprintf("the loss is %g", t.Last)
+		t.NS, t.HostNS, t.Failed = nil, nil, fmt.Sprintf("the loss is %g", t.Last)
+		t.First, t.Last = finite(t.First), 0
 		return nil, nil
 	}
 	if !b.c.Stages {
 		return nil, nil
 	}
 	return plan.Stages(ctx)
-}
-
-// ask asks a peer for the same steps, with the same weights and data.
-func (b *benchmark) ask(ctx context.Context, p peer.Peer) (timings []Timing, about string) {
-	failed := func(err error) []Timing {
-		return append(timings, Timing{Impl: p.Name, Failed: err.Error()})
-	}
-	dir, err := os.MkdirTemp("", "flashvk-train-")
-	if err != nil {
-		return failed(err), ""
-	}
-	defer os.RemoveAll(dir)
-	input := filepath.Join(dir, "input.safetensors")
-	if err := b.write(input); err != nil {
-		return failed(err), ""
-	}
-	c, s := b.c.Config, b.c.Shape
-	reply, err := p.Run(ctx, peer.Request{
-		Op: "train", Pass: "step", DType: b.c.DType.String(), Samples: b.c.Samples, WarmupNS: 3e8, Warmup: 3, SampleNS: 1, MaxIters: 1, Sets: 1,
-		Params: map[string]any{
-			"layers": c.Layers, "heads": c.Heads, "context": s.Context, "lr": benchLR, "weight_decay": optim.Default().WeightDecay, "eps": tnp.NormEps,
-		},
-		Input: input, OutputDir: dir,
-	}, b.c.PeerLimit)
-	for _, a := range reply.Answers {
-		t := Timing{Impl: p.Name + ":" + a.Name, NS: a.SamplesNS, Failed: a.Error, Note: a.Note}
-		if a.Error == "" {
-			if err := b.compare(a.Output, &t); err != nil {
-				t.NS, t.Failed = nil, err.Error()
-			}
-		}
-		timings = append(timings, t)
-	}
-	if err != nil {
-		return failed(err), reply.About
-	}
-	return timings, reply.About
-}
-
-// write writes weights and data as flashvk run model reads them.
-func (b *benchmark) write(path string) error {
-	s := b.c.Shape
-	tensors := []safetensors.Tensor{
-		{Name: "x", DType: safetensors.F32, Shape: []int{s.Batch, s.Context + s.Targets, b.c.InputDim}},
-		{Name: "y", DType: safetensors.F32, Shape: []int{s.Batch, s.Targets}},
-	}
-	values := map[string][]float32{"x": b.x, "y": b.y}
-	for _, p := range b.c.Params() {
-		tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
-		values[p.Name] = b.w[p.Name]
-	}
-	out, err := safetensors.Create(path, tensors, nil)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	for _, t := range tensors {
-		if err := out.WriteFloat32s(t.Name, values[t.Name]); err != nil {
-			return err
-		}
-	}
-	return out.Commit()
-}
-
-// compare reads a peer's losses, memory and gradients, as flashvk run model writes them:
-//
-//	loss    (1)   of the first step
-//	last    (1)   of the last step
-//	memory  (1)   MB of device memory at most
-//	grad.NAME     of the first step
-func (b *benchmark) compare(path string, t *Timing) error {
-	f, err := safetensors.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	read := func(name string, n int) ([]float32, error) {
-		x, ok := f.Tensor(name)
-		if !ok {
-			return nil, fmt.Errorf("tensor %q is missing in its output", name)
-		}
-		v, err := f.Float32s(x)
-		if err == nil && len(v) != n {
-			err = fmt.Errorf("tensor %q of its output has %d elements, want %d", name, len(v), n)
-		}
-		return v, err
-	}
-	for name, to := range map[string]func(float64){
-		"loss": func(v float64) { t.First = v }, "last": func(v float64) { t.Last = v }, "memory": func(v float64) { t.Bytes = int64(1e6 * v) },
-	} {
-		v, err := read(name, 1)
-		if err != nil {
-			return err
-		}
-		to(float64(v[0]))
-	}
-	off, square := 0.0, 0.0
-	for _, p := range b.c.Params() {
-		g, err := read("grad."+p.Name, p.Size())
-		if err != nil {
-			return err
-		}
-		for i, v := range b.grads[p.Name] {
-			off += (float64(v) - float64(g[i])) * (float64(v) - float64(g[i]))
-			square += float64(v) * float64(v)
-		}
-	}
-	t.Slope = math.Sqrt(off / square)
-	return nil
 }
 
 // Summary returns the median and its interval.

@@ -6,15 +6,22 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/safetensors"
@@ -66,13 +73,28 @@ func TestBenchUnsupported(t *testing.T) {
 	vktest.Sequential(t)
 	c := benchCase(t)
 	c.Variant = tnp.Fused // of float32
-	r, err := Bench(context.Background(), vktest.Open(t), c, func(string) {})
+	d := vktest.Open(t)
+	planned := func(*tnp.Memory) { t.Error("it has a plan") }
+	r, err := Bench(context.Background(), d, c, planned, func(string) {})
 	require.NoError(t, err)
 	report := Report{Results: []*BenchResult{r}}
 	require.Contains(t, report.Failed(), "float32 matrices have no kernel")
 	var table bytes.Buffer
 	require.NoError(t, report.Write(&table, bench.Table))
 	require.Contains(t, table.String(), "\nflashvk: tnp: blocks.0.perceptron: ")
+	require.Empty(t, report.Charts())
+
+	// Likewise what does not fit, before anything is allocated.
+	c = benchCase(t)
+	c.Batch, c.Context, c.Targets = 1<<11, 1<<13, 1<<13
+	before := d.Memory().Bytes
+	lines := 0
+	r, err = Bench(context.Background(), d, c, func(m *tnp.Memory) { lines++; require.Greater(t, m.Bytes(), int64(50e9)) }, func(string) {})
+	if err == nil { // else a tensor is larger than a buffer may be, which the error says
+		require.Equal(t, 1, lines)
+		require.Regexp(t, `^tnp: model and activations take [0-9]+ bytes, [0-9]+ more than the device has left: `, r.Timings[0].Failed)
+	}
+	require.Equal(t, before, d.Memory().Bytes)
 }
 
 // TestBench measures a step beside peers: one that is as we are, one whose gradients are off by a
@@ -89,8 +111,10 @@ func TestBench(t *testing.T) {
 		c.Peers = append(c.Peers, peer.Peer{Name: name, Command: fmt.Sprintf(`cat > %s.request; echo '{"about": "a peer"}'; echo '{"name": "x", "samples_ns": [1e9], "output": "%s"}'`, file(name), file(name))})
 	}
 	c.Peers = append(c.Peers, peer.Peer{Name: "broken", Command: "exit 3"})
-	r, err := Bench(context.Background(), d, c, func(string) {})
+	var planned *tnp.Memory
+	r, err := Bench(context.Background(), d, c, func(m *tnp.Memory) { planned = m }, func(string) { require.NotNil(t, planned) })
 	require.NoError(t, err)
+	require.Same(t, r.Memory, planned)
 	require.Len(t, r.Timings, 5)
 	ours, same, off := r.Timings[0], r.Timings[1], r.Timings[2]
 	require.Empty(t, ours.Failed)
@@ -107,7 +131,9 @@ func TestBench(t *testing.T) {
 	require.Equal(t, ours.First, same.First)
 	require.Zero(t, same.Slope)
 	require.Equal(t, int64(17e6), same.Bytes)
+	require.Empty(t, same.Wrong)
 	require.InDelta(t, 0.25, off.Slope, 1e-6)
+	require.Equal(t, "its gradients are 0.25 of their norm from ours, more than 0.001", off.Wrong)
 	require.Equal(t, `tensor "memory" is missing in its output`, r.Timings[3].Failed)
 	require.Contains(t, r.Timings[4].Failed, "exit status 3")
 	require.Equal(t, "same: a peer", r.About[0])
@@ -130,7 +156,8 @@ func TestBench(t *testing.T) {
 	require.Empty(t, report.Failed())
 	var table, lines, samples, whole bytes.Buffer
 	require.NoError(t, report.Write(&table, bench.Table))
-	for _, want := range []string{"\nflashvk ", "\nsame:x ", "\nbroken: ", "\nattention, backward ", " of our step, until its recording is submitted", " % beside kernels", "17.00 MB", "2.5e-01"} {
+	for _, want := range []string{"\nflashvk ", "\nsame:x ", "\nbroken: ", "\nattention, backward ", "what the host works on a step", " % beside kernels", "17.00 MB", "2.5e-01",
+		"\nratio    the time of same:x by a row's", "\noff:x has a wrong output: its gradients are 0.25 "} {
 		require.Contains(t, table.String(), want)
 	}
 	require.NoError(t, report.Write(&lines, bench.CSV))
@@ -141,4 +168,127 @@ func TestBench(t *testing.T) {
 	require.Equal(t, 3+1+1, strings.Count(samples.String(), "\nBenchmarkTrainStep/shape=tiny/dtype=float32/variant=auto/checkpoint=off/"))
 	require.NoError(t, report.Write(&whole, bench.JSON))
 	require.True(t, json.Valid(whole.Bytes()))
+	column := func(row []string, name string) string { return row[slices.Index(rows[0], name)] }
+	require.Equal(t, "1", column(rows[2], "ratio"))
+	require.Equal(t, "once", column(rows[1], "recording"))
+	require.NotEmpty(t, column(rows[1], "host_ns"))
+	require.Equal(t, off.Wrong, column(rows[3], "wrong"))
+	require.Equal(t, "", column(rows[5], "ratio"), "it has no time")
+}
+
+// TestJudge: a peer whose loss or gradients are not ours is wrong, NaN above all, and a file can
+// have its numbers.
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		format      dtype.DType
+		loss, slope float64
+		want        string
+	}{
+		{dtype.Float32, 1.2, 9e-4, ""},
+		{dtype.Float32, 1.2001, 0, ""},
+		{dtype.Float32, 1.2002, 0, "its first loss is 1.2002, ours 1.2"},
+		{dtype.BFloat16, 1.22, 0.04, ""},
+		{dtype.BFloat16, 1.23, 0, "its first loss is 1.23, ours 1.2"},
+		{dtype.Float16, 1.2, 0.06, "its gradients are 0.06 of their norm from ours, more than 0.05"},
+		{dtype.Float16, 1.2, math.NaN(), "its gradients are NaN of their norm from ours, more than 0.05"},
+		{dtype.Float16, math.NaN(), 0, "its first loss is NaN, ours 1.2"},
+	} {
+		x := Timing{First: c.loss, Last: math.Inf(1)}
+		x.judge(c.format, 1.2, c.slope)
+		require.Equal(t, c.want, x.Wrong)
+		_, err := json.Marshal(x)
+		require.NoError(t, err)
+	}
+}
+
+// made returns the result of a case that nobody measured.
+func made(name string, v tnp.Variant, c tnp.Checkpoint, fresh bool, impl string, ns ...float64) *BenchResult {
+	p, _ := tnp.PresetOf(name)
+	x := &BenchResult{Case: Case{Preset: p, Variant: v, Checkpoint: tnp.Off, Asked: c, Fresh: fresh, Samples: 1}}
+	for i, ns := range ns {
+		x.Timings = append(x.Timings, Timing{Impl: []string{ourName, impl}[i], NS: []float64{ns}})
+	}
+	return x
+}
+
+// TestMatrix: results of one shape are rows of one table, with names that tell them apart, beside
+// the peers of the first; ratios are to the first peer.
+func TestMatrix(t *testing.T) {
+	r := Report{Env: bench.Environment{Device: "some GPU"}, Results: []*BenchResult{
+		made("small", tnp.Fastest, tnp.Auto, false, "torch:eager", 20e6, 40e6),
+		made("small", tnp.Fastest, tnp.Auto, true, "", 25e6),
+		made("small", tnp.Unfused, tnp.Blocks, false, "", 80e6),
+		made("mid", tnp.Fastest, tnp.Auto, false, "", 50e6),
+	}}
+	r.Results[2].Timings[0].Failed = "why not"
+	var table, lines bytes.Buffer
+	require.NoError(t, r.Write(&table, bench.Table))
+	for _, want := range []string{
+		`\nflashvk auto, auto, once +20.00 ms .* 2.00 `, `\nflashvk auto, auto, fresh +25.00 ms .* 1.60 `, `\ntorch:eager +40.00 ms .* 1.00 `,
+		`\nflashvk unfused, blocks, once: why not\n`, `\nratio +the time of torch:eager by`, `\nratio +the time of flashvk auto, auto, once by`,
+	} {
+		require.Regexp(t, want, table.String())
+	}
+	require.Equal(t, 2, strings.Count(table.String(), "\nstep "), "a table for each shape")
+	require.Equal(t, "small, variant unfused, checkpoint blocks, recording once: why not", r.Failed())
+	require.NoError(t, r.Write(&lines, bench.Benchfmt))
+	require.Equal(t, 1, strings.Count(lines.String(), "/recording=fresh/"))
+
+	// What is the same everywhere is in no name.
+	r.Results = r.Results[3:]
+	table.Reset()
+	require.NoError(t, r.Write(&table, bench.Table))
+	require.Contains(t, table.String(), "\nflashvk  50.00 ms ")
+}
+
+// TestCharts: bars of cases whose times are of different sizes are in charts of their own, and of
+// more stages than colors the smallest are one.
+func TestCharts(t *testing.T) {
+	r := Report{Env: bench.Environment{Device: "some GPU", CPU: true}, Results: []*BenchResult{
+		made("small", tnp.Fastest, tnp.Auto, false, "torch:eager", 20e6, 40e6),
+		made("large", tnp.Fastest, tnp.Auto, false, "torch:eager", 12e9, 13e9),
+		made("mid", tnp.Fastest, tnp.Auto, false, "", 50e6),
+	}}
+	for i := range 10 {
+		r.Results[0].Stages = append(r.Results[0].Stages, tnp.Stage{Name: fmt.Sprint("stage ", i), NS: 1e6 * float64(1+i%5)})
+	}
+	r.Results[2].Stages = []tnp.Stage{{Name: "stage 9", NS: 7e6}, {Name: "stage 0", NS: 2e6}}
+	r.Results[0].Memory = &tnp.Memory{Model: 3e6, Parts: []record.Holder{{Name: "weights", Bytes: 3e6}}, Plan: &record.Memory{Bytes: 5e6, Holders: []record.Holder{{Name: "blocks.0.pre", Bytes: 1e6}, {Name: "blocks.1.pre", Bytes: 2e6}}}}
+	charts := map[string]bench.Drawing{}
+	for _, d := range r.Charts() {
+		require.NoError(t, d.SVG(io.Discard), d.Name)
+		require.Contains(t, d.Subtitle, bench.CPUWarning)
+		charts[d.Name] = d
+	}
+	require.ElementsMatch(t, []string{"step-1", "step-2", "tokens-1", "tokens-2", "stages", "memory"}, slices.Collect(maps.Keys(charts)))
+	require.Equal(t, []string{"small", "mid"}, charts["step-1"].Categories)
+	require.Equal(t, []string{"large"}, charts["step-2"].Categories)
+	require.Equal(t, "shape", charts["step-2"].X)
+	require.Equal(t, []chart.Series{{Name: "flashvk", X: []float64{0, 1}, Y: []float64{20, 50}}, {Name: "torch:eager", X: []float64{0}, Y: []float64{40}}}, charts["step-1"].Series)
+	require.InDelta(t, 18048/20.0, charts["tokens-1"].Series[0].Y[0], 1e-9)
+	require.Equal(t, []chart.Series{{Name: "weights", X: []float64{0}, Y: []float64{3}}, {Name: "pre", X: []float64{0}, Y: []float64{3}}, {Name: "gaps", X: []float64{0}, Y: []float64{2}}}, charts["memory"].Series)
+	stages := charts["stages"]
+	require.True(t, stages.Stacked)
+	require.Len(t, stages.Series, maxPieces)
+	sums := []float64{0, 0}
+	for _, s := range stages.Series {
+		for i, x := range s.X {
+			sums[int(x)] += s.Y[i]
+		}
+	}
+	require.Equal(t, []float64{30, 9}, sums)
+	require.Equal(t, "others", stages.Series[len(stages.Series)-1].Name)
+
+	// More cases than fit go on in a second chart.
+	r.Results = nil
+	for range 2 * maxCases {
+		r.Results = append(r.Results, made("small", tnp.Fastest, tnp.Auto, false, "", 20e6))
+	}
+	var sizes []int
+	for _, d := range r.Charts() {
+		if strings.HasPrefix(d.Name, "step") {
+			sizes = append(sizes, len(d.Categories))
+		}
+	}
+	require.Equal(t, []int{maxCases, maxCases}, sizes)
 }
