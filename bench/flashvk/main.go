@@ -11,6 +11,7 @@
 //	flashvk tune attention, tune gemm               find the fastest configurations on this device
 //	flashvk sweep --csv x, sweep gemm --csv y       time it at many sizes; goes on after an interruption
 //	flashvk plot --csv x --out dir                  draw that
+//	flashvk train, bench train                      train a transformer neural process; time a step of it
 //
 // Results go to standard output and nothing else does. An error is one line on
 // standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
@@ -25,6 +26,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -142,9 +144,28 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 		RunE:                  subcommandMissing,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{plainFlagError(err)} })
 	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newVersion(a))
 	return root
+}
+
+// numberErrors are what pflag says of a value that is no number, in the words of strconv.
+var numberErrors = regexp.MustCompile(`strconv\.Parse(Int|Uint|Float): parsing "(?:[^"\\]|\\.)*": (invalid syntax|value out of range)`)
+
+// plainFlagError says of such a value what it is not.
+func plainFlagError(err error) error {
+	text := numberErrors.ReplaceAllStringFunc(err.Error(), func(found string) string {
+		switch {
+		case strings.HasSuffix(found, "range"):
+			return "out of range"
+		case strings.HasPrefix(found, "strconv.ParseFloat"):
+			return "not a number"
+		case strings.HasPrefix(found, "strconv.ParseUint"):
+			return "not an integer from 0 on"
+		}
+		return "not an integer"
+	})
+	return errors.New(text)
 }
 
 func newVersion(a *app) *cobra.Command {

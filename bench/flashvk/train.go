@@ -95,7 +95,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	kernels.DTypeVar(f, &t.DType, "dtype", trainDTypeUsage)
 	intVar(f, &t.Steps, "steps", "steps in all, with those of a file that is loaded (default 1000)")
 	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
-	f.IntVar(&t.Warmup, "warmup", 0, "steps in which the learning rate rises to that (default a twentieth of the steps)")
+	intVar(f, &t.Warmup, "warmup", "steps in which the learning rate rises to that (default a twentieth of the steps)")
 	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after that: cosine, which falls to 0, or constant (default cosine)")
 	intVar(f, &t.Accumulate, "accumulate", "batches of a step, whose gradients are added up (default 1)")
 	f.Float64Var(&t.Clip, "clip", 0, "largest norm of the gradients, which are shortened to it; 0 is any")
@@ -180,6 +180,12 @@ func (t *trainCommand) resolve() error {
 	switch {
 	case t.Batches < 1:
 		return usagef("train: --batches %d is not positive", t.Batches)
+	case given("accumulate") && t.Accumulate < 1: // where 0 is the default
+		return usagef("train: --accumulate %d is not positive", t.Accumulate)
+	case given("save-every") && t.SaveEvery < 1:
+		return usagef("train: --save-every %d is not positive", t.SaveEvery)
+	case given("loss-scale") && t.LossScale == 0:
+		return usagef("train: --loss-scale 0 is not a power of two")
 	case t.picture != "" && t.evaluate == "":
 		return usagef("train: --picture is of --evaluate FILE")
 	case t.picture != "" && t.data != "":
@@ -277,7 +283,6 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.Result, error) {
 	bar := newProgress(a.stderr)
 	every := max(t.Steps/20, 1)
-	fmt.Fprintf(a.stdout, "%8s %10s %10s %12s %9s\n", "step", "loss", "lr", "tokens/s", "seconds")
 	var last, row train.Row
 	var sum float64
 	var n int
@@ -298,8 +303,11 @@ func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.
 	return result, err
 }
 
-// line prints the mean of the losses since the line before.
+// line prints the mean of the losses since the line before, the first below a head.
 func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, n int) {
+	if last.Step == 0 {
+		fmt.Fprintf(w, "%8s %10s %10s %12s %9s\n", "step", "loss", "lr", "tokens/s", "seconds")
+	}
 	rate := float64(n*max(t.Accumulate, 1)*t.Tokens()) / (r.Seconds - last.Seconds)
 	fmt.Fprintf(w, "%8d %10.4f %10.3g %12.0f %9.1f\n", r.Step, loss, r.LR, rate, r.Seconds)
 }

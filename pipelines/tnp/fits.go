@@ -37,10 +37,13 @@ func (f fit) choose(what string, bytes func(*Memory) int64) (*builder, *Memory, 
 	if err != nil || fits(m) {
 		return b, m, err
 	}
-	help := "no other setting has less"
+	help := "no other setting takes less"
 	f.p.Checkpoint = Auto
 	if _, less, err := choose(f.caps, f.c, f.s, f.pass, f.o, f.p, fits); err == nil && bytes(less) < bytes(m) {
-		help = fmt.Sprintf("with checkpoint %v it would take %d", less.Checkpoint, bytes(less))
+		help = fmt.Sprintf("with checkpoint %v it would fit, %d", less.Checkpoint, bytes(less))
+		if !fits(less) {
+			help = fmt.Sprintf("with checkpoint %v it would take %d, too many as well", less.Checkpoint, bytes(less))
+		}
 	}
 	return nil, nil, fmt.Errorf("tnp: %s take %d bytes, %d more than the device has left: %s", what, bytes(m), missing(f.heaps, bytes(m)), help)
 }

@@ -81,10 +81,12 @@ func TestTooLarge(t *testing.T) {
 	} {
 		off, selective, blocks := bytes(memory[Off]), bytes(memory[Selective]), bytes(memory[Blocks])
 		require.EqualError(t, choose(selective, Off, what, bytes),
-			fmt.Sprintf("tnp: %s take %d bytes, %d more than the device has left: with checkpoint selective it would take %d", what, off, off-selective, selective))
+			fmt.Sprintf("tnp: %s take %d bytes, %d more than the device has left: with checkpoint selective it would fit, %d", what, off, off-selective, selective))
+		require.EqualError(t, choose(blocks-1, Off, what, bytes),
+			fmt.Sprintf("tnp: %s take %d bytes, %d more than the device has left: with checkpoint blocks it would take %d, too many as well", what, off, off-blocks+1, blocks))
 		for _, c := range []Checkpoint{Blocks, Auto} {
 			require.EqualError(t, choose(blocks-1, c, what, bytes),
-				fmt.Sprintf("tnp: %s take %d bytes, 1 more than the device has left: no other setting has less", what, blocks))
+				fmt.Sprintf("tnp: %s take %d bytes, 1 more than the device has left: no other setting takes less", what, blocks))
 			require.NoError(t, choose(blocks, c, what, bytes))
 		}
 	}

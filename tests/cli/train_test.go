@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/safetensors"
 )
 
 // TestKillTrain: a training that is killed and continued, again and again, comes to the state of
@@ -56,4 +59,81 @@ func TestInterruptTrain(t *testing.T) {
 	interrupt(t, p, os.Interrupt)
 	q := prepare(t, "train", dev, "--dtype=float32", "--evaluate", path, "--batches=1").start()
 	require.Zero(t, q.wait(), &q.stderr)
+}
+
+// TestTrainFiles: files that cannot be read or written are one line before the first step.
+func TestTrainFiles(t *testing.T) {
+	_, dev := device(t)
+	none := filepath.Join(t.TempDir(), "none")
+	for _, args := range [][]string{
+		{"--save", none + "/x"}, {"--weights", none + "/x"}, {"--csv", none + "/x"}, {"--curve", none + "/x"}, {"--evaluate", none},
+		{"--curve", filepath.Dir(none) + "/curve", "--beside", "a=" + none},
+	} {
+		code, stdout, stderr := flashvk(t, append([]string{"train", dev, "--dtype=float32"}, args...)...)
+		require.Equal(t, 1, code, args)
+		require.Empty(t, stdout, args)
+		require.Contains(t, oneError(t, stderr), none, args)
+		require.Contains(t, stderr, ": no such file or directory\n", args)
+	}
+	require.NoFileExists(t, none)
+}
+
+// TestTrainTooLarge: what no device has the memory for is one line that says how many bytes are
+// missing, and what would take less, whatever is measured beside it.
+func TestTrainTooLarge(t *testing.T) {
+	_, dev := device(t)
+	sizes := []string{dev, "--layers=128", "--d-model=64", "--heads=4", "--headdim=16", "--d-ff=64", "--batch=65536", "--context=32", "--targets=32", "--dtype=float32"}
+	const want = `tnp: model and activations take 1[0-9]{12} bytes, [0-9]+ more than the device has left: with checkpoint blocks it would `
+	code, stdout, stderr := flashvk(t, append([]string{"train", "--checkpoint=off"}, sizes...)...)
+	require.Equal(t, 1, code, stderr)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "flashvk: memory 1")
+	require.Regexp(t, `^flashvk: `+want, oneError(t, stderr))
+	code, stdout, stderr = flashvk(t, append([]string{"bench", "train", "--shape=tiny", "--checkpoint=off", "--format=csv"}, sizes...)...)
+	require.Equal(t, 1, code, stderr)
+	require.Regexp(t, `^flashvk: tiny: `+want, oneError(t, stderr))
+	require.Regexp(t, want, stdout)
+	require.NoError(t, isCSV(stdout))
+
+	// A tensor that no buffer can hold is named. Buffers of more than 2 TiB there are none.
+	code, stdout, stderr = flashvk(t, "train", dev, "--d-ff=262144", "--batch=16384", "--context=1000", "--targets=1000")
+	require.Equal(t, 1, code, stderr)
+	require.Empty(t, stdout)
+	require.Regexp(t, `^flashvk: tnp: .* [0-9]+ .*device`, oneError(t, stderr))
+}
+
+// TestTrainNaN: data that are no numbers end a training, with the step and the element, and leave
+// the file of the steps before.
+func TestTrainNaN(t *testing.T) {
+	_, dev := device(t)
+	for name, wrong := range map[string]struct {
+		value float32
+		want  string
+	}{
+		"x": {float32(math.NaN()), `flashvk: step 3: tnp: x[5] is NaN: data must be finite`},
+		"y": {float32(math.Inf(-1)), `flashvk: step 3: tnp: y[5] is -Inf: data must be finite`},
+	} {
+		dir := t.TempDir()
+		data, model := filepath.Join(dir, "data"), filepath.Join(dir, "model")
+		shapes := map[string][]int{"x": {6, 5, 3}, "y": {6, 3}} // a step takes two of the six tasks
+		values := map[string][]float32{"x": make([]float32, 90), "y": make([]float32, 18)}
+		values[name][len(values[name])*2/3+5] = wrong.value
+		var tensors []safetensors.Tensor
+		for name, shape := range shapes {
+			tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shape})
+		}
+		out, err := safetensors.Create(data, tensors, nil)
+		require.NoError(t, err)
+		for _, x := range tensors {
+			require.NoError(t, out.WriteFloat32s(x.Name, values[x.Name]))
+		}
+		require.NoError(t, out.Commit())
+		code, _, stderr := flashvk(t, "train", dev, "--data", data, "--batch=2", "--steps=9", "--dtype=float32", "--save", model, "--save-every=1")
+		require.Equal(t, 1, code, stderr)
+		require.Equal(t, wrong.want, oneError(t, stderr))
+		f, err := safetensors.Open(model)
+		require.NoError(t, err)
+		require.Equal(t, "2", f.Metadata["batches"])
+		require.NoError(t, f.Close())
+	}
 }

@@ -108,6 +108,9 @@ func TestTasksErrors(t *testing.T) {
 	o.Curve, o.Beside.Path = "x", file("none")
 	_, err := Run(context.Background(), nil, o, nothing)
 	require.ErrorContains(t, err, "no such file")
+	o.Beside, o.Curve = Beside{}, file("none/curve")
+	_, err = Run(context.Background(), nil, o, nothing)
+	require.ErrorContains(t, err, "none/curve.png: no such file or directory", "before the first step")
 	o.Load, o.Start = "a", "b"
 	require.EqualError(t, o.Validate(), "train: load continues a training, start begins one: there may be one of them")
 }

@@ -49,6 +49,9 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, o *Options, pictur
 	case o.tasks != nil && picture != "":
 		return nil, errTasks
 	}
+	if err := canDraw(picture); err != nil {
+		return nil, err
+	}
 	model, err := tnp.NewModel(ctx, d, c, tnp.ModelOptions{DType: o.DType})
 	if err != nil {
 		return nil, err

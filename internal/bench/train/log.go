@@ -56,10 +56,16 @@ func openLog(o *Options, r *Result) (*log, error) {
 // readLog reads the rows of a file, none if there is no file. A line that was not finished when
 // the program was killed ends it.
 func readLog(path string) (rows []Row, err error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular(): // it may have no end
+		return nil, fmt.Errorf("%s: is %s, not a regular file", path, files.Kind(info.Mode()))
 	}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -150,17 +156,35 @@ func drawLosses(o *Options, rows []Row) error {
 	return write(&c, o.Curve)
 }
 
-// write writes a drawing as NAME.png and NAME.svg.
-func write(c *chart.Chart, name string) error {
-	for _, form := range []struct {
-		ending string
-		draw   func(io.Writer) error
-	}{{".png", c.PNG}, {".svg", c.SVG}} {
-		var b bytes.Buffer
-		if err := form.draw(&b); err != nil {
+// endings are those of the files of a drawing.
+var endings = []string{".png", ".svg"}
+
+// canDraw returns the error that write would have, before work that would be lost. "" is no
+// drawing.
+func canDraw(name string) error {
+	for _, ending := range endings {
+		if name == "" {
+			return nil
+		}
+		probe, err := files.Create(name + ending)
+		if err != nil {
 			return err
 		}
-		if err := files.Write(name+form.ending, b.Bytes()); err != nil {
+		if err := probe.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes a drawing as NAME.png and NAME.svg.
+func write(c *chart.Chart, name string) error {
+	for i, draw := range []func(io.Writer) error{c.PNG, c.SVG} {
+		var b bytes.Buffer
+		if err := draw(&b); err != nil {
+			return err
+		}
+		if err := files.Write(name+endings[i], b.Bytes()); err != nil {
 			return err
 		}
 	}

@@ -151,6 +151,13 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 			}
 		}
 	}
+	if err := canDraw(o.Curve); err != nil {
+		return nil, err
+	}
+	plan := tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}
+	if err := tnp.CheckFits(d, o.Config, o.Shape, o.model(), plan); err != nil {
+		return nil, err
+	}
 	work := context.WithoutCancel(ctx)
 	model, err := tnp.NewModel(work, d, o.Config, o.model())
 	if err != nil {
@@ -161,7 +168,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err := t.begin(work); err != nil {
 		return nil, err
 	}
-	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}); err != nil {
+	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, plan); err != nil {
 		return nil, err
 	}
 	defer t.plan.Close()

@@ -184,6 +184,8 @@ func TestLog(t *testing.T) {
 		require.EqualError(t, err, file("log")+": "+want)
 		require.Equal(t, text, read(t, file("log")))
 	}
+	_, err := readLog("/dev/zero")
+	require.EqualError(t, err, "/dev/zero: is a device, not a regular file")
 	rows, err := readLog(file("none"))
 	require.NoError(t, err)
 	require.Empty(t, rows)
