@@ -19,16 +19,16 @@ from torch_peer import read_tensors, write_tensors
 from torch_step import Step
 
 
-def make(n, context, targets, seed):
+def make(n, context, targets, seed, device):
     """Returns tokens and targets of n tasks, as gp.waves and gp.Tokens make them."""
     torch = torch_peer.torch
-    random = torch.Generator(device="cuda").manual_seed(seed)
+    random = torch.Generator(device=device).manual_seed(seed)
 
     def uniform(low, high, *shape):
-        return low + (high - low) * torch.rand(*shape, generator=random, device="cuda")
+        return low + (high - low) * torch.rand(*shape, generator=random, device=device)
 
     def normal(*shape):
-        return torch.randn(*shape, generator=random, device="cuda")
+        return torch.randn(*shape, generator=random, device=device)
 
     points, waves = context + targets, 256
     x_all, y_all = torch.empty(n, points, 3), torch.empty(n, targets)
@@ -66,35 +66,39 @@ def main():
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--warmup", type=int, help="steps (default a twentieth of them)")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "float16", "bfloat16"))
     parser.add_argument("--mode", default="compile", choices=("compile", "eager"))
     a = parser.parse_args()
+    for name in ("steps", "batch", "context", "targets", "heads"):
+        if getattr(a, name) < 1:
+            parser.error("--%s %d is not positive" % (name, getattr(a, name)))
+    if a.make < 0:
+        parser.error("--make %d is negative" % a.make)
     if a.warmup is None:
         a.warmup = a.steps // 20
-    import torch
-
-    torch_peer.torch = torch
+    torch, device = torch_peer.load()
     if a.make:
-        write_tensors(a.data, make(a.make, a.context, a.targets, a.seed))
-    data, weights = read_tensors(a.data), read_tensors(a.start)
+        write_tensors(a.data, make(a.make, a.context, a.targets, a.seed, device))
+    data, weights = read_tensors(a.data, device), read_tensors(a.start, device)
     x, y = data["x"].float(), data["y"].float()
     layers = len([name for name in weights if name.endswith(".qkv.weight")])
     weights["x"], weights["y"] = x[: a.batch].clone(), y[: a.batch].clone()
-    lr = torch.tensor(a.lr, device="cuda")
+    lr = torch.tensor(a.lr, device=device)
     step = Step({"dtype": a.dtype, "params": {
         "layers": layers, "heads": a.heads, "context": a.context, "lr": lr, "weight_decay": 0.01, "eps": 1e-5,
     }}, weights, a.mode)
     step.gradients()  # compiles
-    losses = torch.zeros(a.steps, device="cuda")
-    torch.cuda.synchronize()
+    losses = torch.zeros(a.steps, device=device)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait()
     begin = time.perf_counter()
     for i in range(a.steps):
-        tasks = torch.arange(i * a.batch, (i + 1) * a.batch, device="cuda") % x.shape[0]
+        tasks = torch.arange(i * a.batch, (i + 1) * a.batch, device=device) % x.shape[0]
         step.x.copy_(x[tasks])
         step.y.copy_(y[tasks])
         lr.fill_(rate(a, i))
         losses[i] = step.run().detach()
-    torch.cuda.synchronize()
+    wait()
     seconds = time.perf_counter() - begin
     with open(a.csv, "w", newline="") as f:
         out = csv.writer(f, lineterminator="\n")

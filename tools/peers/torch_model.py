@@ -88,11 +88,13 @@ def main():
     for name, value in {"layers": 3, "d-model": 256, "heads": 4, "headdim": 64, "d-ff": 341, "components": 5, "batch": 4, "context": 64, "targets": 200}.items():
         parser.add_argument("--" + name, type=int, default=value)
     a = parser.parse_args()
-    import torch
-
-    torch_peer.torch = torch
+    if a.flashvk and (a.input or a.out) or not a.flashvk and not (a.input and a.out):
+        parser.error("there must be either --in and --out, or --flashvk")
+    for dtype in a.dtype.split(","):
+        if dtype not in LIMITS:
+            parser.error("--dtype %s is not one of %s" % (dtype, ", ".join(LIMITS)))
+    torch, device = torch_peer.load()
     torch.manual_seed(1)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     right = True
     with tempfile.TemporaryDirectory() as folder:
         path = a.input or os.path.join(folder, "in.safetensors")

@@ -32,6 +32,17 @@ def start(check):
     return request
 
 
+def load():
+    """Imports torch for a program that is no peer, which may have no GPU, and returns it and the
+    device. Ends the program with a line where there is none."""
+    global torch
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit("%s: %s" % (sys.argv[0], one_line(error)))
+    return torch, "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def stream():
     """The stream that everything runs on: a graph records one that is not the default
     one, and autograd runs the backward pass on the stream of the forward pass."""

@@ -89,7 +89,7 @@ class Step:
         rest = [p for p in self.model.parameters() if p.dim() == 1]
         self.optimizer = torch.optim.AdamW(
             [{"params": decay, "weight_decay": self.params["weight_decay"]}, {"params": rest, "weight_decay": 0.0}],
-            lr=self.params["lr"], fused=True, capturable=True)
+            lr=self.params["lr"], fused=True, capturable=self.x.is_cuda)
         self.dtype = getattr(torch, request["dtype"])
         # AdamW does not see a factor of all gradients, but for its eps.
         self.scale = 2.0 ** math.ceil(math.log2(self.y.numel())) if self.dtype == torch.float16 else 1.0
@@ -101,7 +101,7 @@ class Step:
 
         self.optimizer.zero_grad(set_to_none=True)
         narrow = self.dtype != torch.float32
-        with torch.autocast("cuda", self.dtype) if narrow else nullcontext():
+        with torch.autocast(self.x.device.type, self.dtype) if narrow else nullcontext():
             with sdpa_kernel([SDPBackend.FLASH_ATTENTION]) if narrow else nullcontext():
                 loss = self.call(self.x, self.y)
         (loss * self.scale).backward()

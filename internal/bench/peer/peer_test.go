@@ -136,8 +136,6 @@ func TestTorch(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("there is no python3")
 	}
-	out, err := exec.Command("python3", "-B", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", script).CombinedOutput()
-	require.NoError(t, err, string(out))
 	p := Peer{"torch", "CUDA_VISIBLE_DEVICES= python3 -B " + script}
 	_, err = p.Run(context.Background(), Request{Op: "attention", Scale: 0.125}, time.Minute)
 	require.Error(t, err)
@@ -154,6 +152,14 @@ func TestTorch(t *testing.T) {
 	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
 	_, err = p.Run(context.Background(), Request{Op: "attention"}, time.Minute)
 	require.ErrorContains(t, err, "op attention is not one of gemm, ")
+
+	script = filepath.Join(filepath.Dir(script), "torch_step.py")
+	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
+	_, err = p.Run(context.Background(), Request{Op: "train"}, time.Minute)
+	require.Error(t, err)
+	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
+	_, err = p.Run(context.Background(), Request{Op: "norm"}, time.Minute)
+	require.EqualError(t, err, "op norm is not train")
 
 	script = filepath.Join(filepath.Dir(script), "torch_decode.py")
 	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
@@ -175,5 +181,47 @@ func TestTorch(t *testing.T) {
 		other[x.name] = x.value
 		_, err = p.Run(context.Background(), Request{Op: "decode", Params: other}, time.Minute)
 		require.EqualError(t, err, x.want)
+	}
+}
+
+// TestScripts: all scripts beside those are Python, and those that are started by hand say what is
+// wrong with their flags in a line, without PyTorch, too.
+func TestScripts(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("there is no python3")
+	}
+	paths, err := filepath.Glob("../../../tools/peers/*.py")
+	require.NoError(t, err)
+	if len(paths) == 0 {
+		t.Skip("tools is not here")
+	}
+	for _, path := range paths {
+		out, err := exec.Command("python3", "-B", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", path).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	for args, want := range map[string]string{
+		"torch_model.py --help":                                  "float64",
+		"torch_curve.py --help":                                  "tasks",
+		"torch_model.py":                                         "error: there must be either --in and --out, or --flashvk",
+		"torch_model.py --in x":                                  "error: there must be either --in and --out, or --flashvk",
+		"torch_model.py --flashvk x --in y":                      "error: there must be either --in and --out, or --flashvk",
+		"torch_model.py --flashvk x --dtype int8":                "error: --dtype int8 is not one of float32, float16, bfloat16",
+		"torch_model.py --flashvk x --layers y":                  "error: argument --layers: invalid int value: 'y'",
+		"torch_curve.py":                                         "error: the following arguments are required: --data, --start, --csv",
+		"torch_curve.py --data x --start y --csv z --steps 0":    "error: --steps 0 is not positive",
+		"torch_curve.py --data x --start y --csv z --make -1":    "error: --make -1 is negative",
+		"torch_curve.py --data x --start y --csv z --dtype int8": "error: argument --dtype: invalid choice: 'int8'",
+	} {
+		words := strings.Fields(args)
+		out, err := exec.Command("python3", append([]string{"-B", filepath.Join("../../../tools/peers", words[0])}, words[1:]...)...).CombinedOutput()
+		require.Contains(t, string(out), want, args)
+		if strings.HasSuffix(args, "--help") {
+			require.NoError(t, err, args)
+			continue
+		}
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit, args)
+		require.Equal(t, 2, exit.ExitCode(), args)
+		require.NotContains(t, string(out), "Traceback", args)
 	}
 }
