@@ -149,7 +149,7 @@ func TestGradients(t *testing.T) {
 func TestVariants(t *testing.T) {
 	d := vktest.Open(t)
 	for v := tnp.Unfused; v <= tnp.Fused; v++ {
-		for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
+		for _, format := range formats(d) {
 			t.Run(fmt.Sprint(v, format), func(t *testing.T) {
 				trial, o := trials(d)[0], tnp.PlanOptions{Variant: v}
 				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
@@ -167,7 +167,10 @@ func TestVariants(t *testing.T) {
 func TestPaths(t *testing.T) {
 	d := vktest.Open(t)
 	for _, path := range attention.Impls() {
-		for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
+		for _, format := range dtype.All() {
+			if matrices := path == attention.CoopMat || path == attention.CoopMat2; matrices && format == dtype.BFloat16 && !d.Caps().BFloat16CoopMat {
+				continue
+			}
 			t.Run(fmt.Sprint(path, format), func(t *testing.T) {
 				o := tnp.PlanOptions{Attention: path, Products: gemm.Scalar}
 				if path == attention.CoopMat {
