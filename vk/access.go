@@ -2,7 +2,7 @@ package vk
 
 import "errors"
 
-// An access says what the code of a kernel does with a storage buffer.
+// An access says whether a kernel reads or writes a storage buffer.
 type access uint8
 
 // Both may be set. A buffer that no instruction touches has neither.
@@ -11,10 +11,10 @@ const (
 	writes
 )
 
-// accesses returns what a module does with storage buffers 0 to n-1. It follows from the
-// instructions, which reach a buffer by access chains and parameters of functions, whatever
-// specialization constants leave out; a buffer whose pointer goes where this library cannot
-// follow counts as read and written. What a kernel reaches through addresses is not counted.
+// accesses returns the accesses of a module to storage buffers 0 to n-1. It follows the
+// instructions, through access chains and parameters of functions, and ignores specialization. A
+// buffer counts as read and written if its pointer goes where this package cannot follow. Accesses
+// through addresses do not count.
 func accesses(spirv []byte) ([]access, error) {
 	module, err := scanModule(spirv, nil)
 	if err != nil {

@@ -44,18 +44,17 @@ const (
 	dryBytes = 1 << 62
 )
 
-// Scratch returns device memory that belongs to c until the Scope ends in which it is taken,
-// or, outside of one, until Reset or Close; its content is undefined. Memory of a Scope that has
-// ended is taken again by the commands recorded after it, which wait for those before it as
-// for any others: up to 64 MiB, only memory that they would not have to wait for is. Reset keeps
-// the memory for the next recording, in one piece, so that recording the same thing again
-// allocates nothing. On failure it keeps the error and returns a buffer that only serves to
-// record on.
+// Scratch returns device memory with undefined content. It belongs to c until the Scope in which it
+// was taken ends; outside of a Scope, until Reset or Close. Commands after the end of a Scope reuse
+// its memory, and wait for the commands before as for any others. Up to 64 MiB, they reuse only
+// memory that they need not wait for. Reset keeps the memory for the next recording, in one piece,
+// so that recording the same commands again allocates nothing. On failure Scratch keeps the error
+// and returns a buffer that serves only to go on recording.
 func (c *Cmd) Scratch(name string, bytes int64) *Buffer { return c.scratch(&c.arena, name, bytes) }
 
-// Zeros is Scratch of memory that holds zeros, for commands that leave zeros behind, such as
-// those whose last one sets a counter back. The host clears it when it is allocated, no command
-// does. Measure and Reserve do not count it.
+// Zeros is Scratch of memory that holds zeros, for commands that leave zeros behind, for example
+// because the last one resets a counter. The host clears it when it is allocated; no command does.
+// Measure and Reserve do not count it.
 func (c *Cmd) Zeros(name string, bytes int64) *Buffer { return c.scratch(&c.zeros, name, bytes) }
 
 func (c *Cmd) scratch(a *arena, name string, bytes int64) *Buffer {
@@ -77,9 +76,8 @@ func (c *Cmd) scratch(a *arena, name string, bytes int64) *Buffer {
 	return b
 }
 
-// Scope begins a part of a recording, which the function that it returns ends: the memory
-// that Scratch gave in between is free for what is recorded after it. A function of a kernel
-// package begins with
+// Scope begins a part of a recording; the function that it returns ends it. Memory that Scratch
+// gave in between is then free for later commands. A function of a kernel package begins with
 //
 //	defer c.Scope()()
 //
@@ -102,8 +100,8 @@ func (c *Cmd) Scope() (end func()) {
 	}
 }
 
-// Reserve sees to so many bytes of memory for Scratch, in one piece, before the first one is
-// taken: what Measure says that the recording needs. Without, memory comes as it is needed.
+// Reserve allocates bytes of memory for Scratch in one piece, before the first Scratch: the result
+// of Measure for the recording. Without Reserve, memory is allocated as it is needed.
 func (c *Cmd) Reserve(bytes int64) {
 	if !c.enter() {
 		return

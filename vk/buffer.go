@@ -8,9 +8,8 @@ import (
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
-// Buffer is a block of device memory that kernels read and write, or a slice of one. It
-// may be used by several goroutines; Close must not run while another records or
-// copies with it.
+// Buffer is a block of device memory for kernels, or a slice of one. Several goroutines may use it.
+// Close must not run while another goroutine records or copies with it.
 type Buffer struct {
 	object
 	block
@@ -74,13 +73,11 @@ func findType(types []memoryType, allowed uint32, wishes []memoryWish) (int, boo
 	return 0, false
 }
 
-// NewBuffer allocates device memory for kernels; its content is undefined. Kernels
-// see up to 15 bytes more, to whole 16 bytes: 16-byte loads of the last elements are
-// inside.
+// NewBuffer allocates device memory for kernels; its content is undefined. Kernels see the size
+// rounded up to 16 bytes, so that 16-byte loads of the last elements are inside.
 //
-// Bytes must be positive and at most Caps.MaxAllocationBytes and
-// Caps.MaxBufferBytes, else the error wraps ErrUnsupported. If the memory is
-// not there, it wraps ErrOutOfDeviceMemory.
+// Bytes must be positive and at most Caps.MaxAllocationBytes and Caps.MaxBufferBytes, else the
+// error wraps ErrUnsupported. If there is not enough memory, it wraps ErrOutOfDeviceMemory.
 func (d *Device) NewBuffer(name string, bytes int64) (*Buffer, error) {
 	if !d.enter() {
 		return nil, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, d.errClosed())
@@ -210,12 +207,11 @@ func (d *Device) free(bl block) {
 // Bytes returns the size.
 func (b *Buffer) Bytes() int64 { return b.bytes }
 
-// Name returns the debug name; that of a slice is its buffer's.
+// Name returns the debug name; a slice has that of its buffer.
 func (b *Buffer) Name() string { return b.name }
 
-// Close frees the memory once the submissions so far have finished. It is
-// idempotent, may be called on nil, leaves a Scratch buffer to its Cmd, and does
-// nothing to a slice.
+// Close frees the memory once the submissions so far have finished. It is idempotent and may be
+// called on nil. It leaves a Scratch buffer to its Cmd, and does nothing to a slice.
 func (b *Buffer) Close() {
 	if b != nil && !b.owned {
 		b.object.close()
@@ -234,9 +230,8 @@ func (b *Buffer) checkRange(offset, bytes int64) error {
 	return nil
 }
 
-// Upload copies data into b at offset, in bytes, and returns when it is there.
-// It runs after everything submitted so far. On error, also that of ctx, the
-// range may be partly written.
+// Upload copies data into b at offset, in bytes, and returns when the copy is done. It runs after
+// everything submitted so far. After an error, also one of ctx, the range may be partly written.
 func (b *Buffer) Upload(ctx context.Context, offset int64, data []byte) error {
 	if err := b.checkRange(offset, int64(len(data))); err != nil {
 		return fmt.Errorf("vk: upload: %w", err)

@@ -72,10 +72,9 @@ func (m *cacheMap[K, V]) all(f func(K, V)) {
 	}
 }
 
-// Cached returns what compute returned the first time it was called for d and
-// key without an error: a fact about the device that costs something to find
-// out. A key's type belongs to one package and stands for one T. It is safe
-// for concurrent use; compute may use the device.
+// Cached returns a fact about the device that is expensive to find out: the result of the first
+// call of compute for d and key that returned no error. The type of a key belongs to one package
+// and stands for one T. Cached is safe for concurrent use; compute may use the device.
 func Cached[T any](d *Device, key any, compute func() (T, error)) (T, error) {
 	v, err := d.values.entry(key).get(func() (any, error) { return compute() })
 	if err != nil {
@@ -93,10 +92,9 @@ type kernelKey struct {
 	params  reflect.Type
 }
 
-// CachedKernel is NewKernel, except that a kernel of the same name, spec,
-// options and P is made only once. It belongs to the device, which closes it.
-// A name stands for one SPIR-V module: another one under the same name is an
-// error. It is safe for concurrent use.
+// CachedKernel is NewKernel that makes a kernel of one name, spec, options and P only once. The
+// device owns it and closes it. A name stands for one SPIR-V module: another module under the same
+// name is an error. CachedKernel is safe for concurrent use.
 func CachedKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
 	if spec != nil && !reflect.TypeOf(spec).Comparable() {
 		return nil, fmt.Errorf("vk: kernel %q: specialization is a %T, not a struct of plain fields", name, spec)

@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// Caps is what a device can do, read once by Open or List. It holds no
-// handles, so that everything that decides from it is testable without a GPU,
-// and survives a round trip through JSON. Every feature that is true is
-// enabled on a device that Open returns.
+// Caps has the capabilities of a device, read once by Open or List. It holds no handles and
+// survives a round trip through JSON, so that decisions based on it can be tested without a GPU.
+// Open enables every feature that is true.
 type Caps struct {
 	Index         int // position in List
 	Name          string
@@ -82,7 +81,7 @@ type CoopMatShape struct {
 	Saturating      bool
 }
 
-// CoopMat2 is what VK_NV_cooperative_matrix2 adds; zero without it.
+// CoopMat2 has the features of VK_NV_cooperative_matrix2; it is zero without it.
 type CoopMat2 struct {
 	WorkgroupScope, FlexibleDimensions, Reductions, Conversions bool
 	PerElement, TensorAddressing, BlockLoads                    bool
@@ -103,14 +102,14 @@ type FlexShape struct {
 	WorkgroupInvocations                     uint32 // at workgroup scope; else 0
 }
 
-// Heap is a memory heap. Budget and usage are those of this process at the
-// time of the call, and 0 if the device does not tell (Caps.MemoryBudget).
+// Heap is a memory heap. Budget and usage are those of this process at the time of the call, and 0
+// if the device does not report them (Caps.MemoryBudget).
 type Heap struct {
 	SizeBytes, BudgetBytes, UsageBytes uint64
 	DeviceLocal                        bool
 }
 
-// DeviceType says what a device is.
+// DeviceType is the kind of a device.
 type DeviceType uint8
 
 // The device types, in Vulkan's numbering.

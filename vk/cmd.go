@@ -10,9 +10,9 @@ import (
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
-// Cmd is a list of recorded commands that may be submitted again and again.
-// It belongs to one goroutine: where another is caught in a call at the same time, that call
-// does nothing, and Submit returns an error until Reset.
+// Cmd is a list of recorded commands that can be submitted any number of times. It belongs to one
+// goroutine. If another goroutine is in a call at the same time, that call does nothing, and Submit
+// returns an error until Reset.
 //
 //	c, err := d.NewCmd("step")      recording
 //	k.Dispatch(c, ...)
@@ -21,28 +21,28 @@ import (
 //	err = c.Submit(ctx)             runs again
 //	c.Reset()                       recording anew
 //
-// Recording calls return no errors: the first one is kept, skips the calls
-// after it, and is returned by Err and Submit. Functions of kernel packages, which
-// return theirs, leave it with the Cmd as well (see Keep).
+// Recording calls return no errors: Cmd keeps the first one, skips the calls after it, and returns
+// it from Err and Submit. Functions of kernel packages return their errors and also leave them with
+// the Cmd (see Keep).
 //
-// Commands of one Cmd run side by side where they have no bytes in common, and in the order of
-// recording where they have. Cmd knows what each of them touches: a transfer its range, a
-// dispatch what is bound, the whole buffer or slice of each tensor, read or written as the
-// instructions of its kernel say (see access.go). It records a barrier before a command that
+// Commands of one Cmd run side by side if they share no bytes, and otherwise in the order of
+// recording. Cmd knows what each command touches: a transfer its range, a dispatch the whole buffer
+// or slice of each tensor, read or written as the instructions of the kernel say (access.go). It
+// records a barrier only before a command that
 //
-//	reads   what one since the last barrier has written
-//	writes  what one since the last barrier has read or written
+//	reads   what a command since the last barrier has written
+//	writes  what a command since the last barrier has read or written
 //
-// and nowhere else. A barrier holds back all that comes after it, so the order of recording
-// decides what runs side by side: commands that do not need each other belong next to each
-// other, and Reorder brings them there. Tensor.Narrow and Buffer.Slice bind parts of a buffer, so that kernels that write
-// different parts need no barrier between; of parts that interleave, such as columns
-// of a matrix, each has the bytes from its first element to its last.
+// A barrier holds back all later commands, so the order of recording decides what runs side by
+// side. Record independent commands next to each other, or let Reorder bring them there.
+// Tensor.Narrow and Buffer.Slice bind parts of a buffer, so that kernels that write different parts
+// need no barrier between them. Interleaved parts, such as columns of a matrix, count from their
+// first to their last byte.
 //
-// Barrier, BarrierToTransfer and BarrierFromTransfer record one more. They are for what Cmd does
-// not see: kernels that reach memory through addresses, and measurements.
+// Barrier, BarrierToTransfer and BarrierFromTransfer record one more. They are for dependencies
+// that Cmd cannot see, of kernels that reach memory through addresses, and for measurements.
 //
-// Separate submissions need none.
+// Separate submissions need no barriers.
 type Cmd struct {
 	object
 	rec     recorder
@@ -114,13 +114,13 @@ func (c *Cmd) fail(format string, args ...any) {
 	}
 }
 
-// Keep makes *err the error of c, if there is none yet: Submit returns it and runs nothing. It
-// is for functions that record kernels and return an error,
+// Keep makes *err the error of c, if c has none yet: Submit returns it and runs nothing. It is for
+// functions that record kernels and return an error,
 //
 //	func Forward(c *vk.Cmd, …) (err error) {
 //		defer c.Keep(&err)
 //
-// so that a caller who overlooks that error runs no half of a computation.
+// so that nothing runs if the caller ignores the error.
 func (c *Cmd) Keep(err *error) {
 	if c.err == nil {
 		c.err = *err
@@ -139,8 +139,8 @@ func (c *Cmd) recording() bool {
 	return c.err == nil
 }
 
-// Close waits for nothing: the commands in flight finish, then everything
-// that c owns is destroyed. It is idempotent and may be called on nil.
+// Close does not wait: the commands in flight finish, then everything that c owns is destroyed. It
+// is idempotent and may be called on nil.
 func (c *Cmd) Close() {
 	if c == nil || c.isClosed() {
 		return
@@ -152,8 +152,8 @@ func (c *Cmd) Close() {
 	c.object.close()
 }
 
-// Reset forgets the commands and the error, and records anew. It waits for
-// commands in flight. Scratch buffers of before are void.
+// Reset forgets the commands and the error, and starts a new recording. It waits for commands in
+// flight. Earlier Scratch buffers become invalid.
 func (c *Cmd) Reset() {
 	if !c.enter() {
 		return
@@ -182,14 +182,14 @@ func (c *Cmd) Reset() {
 	}
 }
 
-// A ModuleInfo is a SPIR-V module that kernels were made from.
+// A ModuleInfo is a SPIR-V module of recorded kernels.
 type ModuleInfo struct {
 	Name  string // of the kernels
 	SPIRV []byte // shared: do not change
 }
 
-// Modules lists the modules of the dispatches recorded so far, by name: one for each
-// name, however many kernels with other specializations were made from it.
+// Modules lists the modules of the dispatches recorded so far, by name. Kernels of one module with
+// different specializations count once.
 func (c *Cmd) Modules() []ModuleInfo {
 	var list []ModuleInfo
 	for _, u := range c.uses {
@@ -284,9 +284,8 @@ func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
 // updateBytes is the most that one vkCmdUpdateBuffer takes.
 const updateBytes = 65536
 
-// Write sets b from offset on to data, of which c keeps a copy: what the commands write is
-// what data was when it was recorded. It is for tables of a few kilobytes, Buffer.Upload
-// for the rest. Offset and the length are multiples of 4.
+// Write sets b from offset on to a copy of data, made when Write is called. It is for tables of a
+// few kilobytes; Buffer.Upload is for more. Offset and the length are multiples of 4.
 func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 	if !c.enter() {
 		return
@@ -354,12 +353,12 @@ func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64, writes b
 	return c.err == nil
 }
 
-// Submit runs the commands and waits until they are done. The first call ends
-// the recording; later calls run the same commands again.
+// Submit runs the commands and waits until they are done. The first call ends the recording; later
+// calls run the same commands again.
 //
-// It returns the error of recording, if there is one, without running
-// anything. If ctx ends first, Submit returns its error; the commands run on,
-// and everything that they use stays alive until they have finished.
+// If there is an error of recording, Submit returns it and runs nothing. If ctx ends first, Submit
+// returns its error; the commands run on, and everything that they use stays alive until they have
+// finished.
 func (c *Cmd) Submit(ctx context.Context) error {
 	if err := c.Start(ctx); err != nil {
 		return err
@@ -367,8 +366,8 @@ func (c *Cmd) Submit(ctx context.Context) error {
 	return c.Wait(ctx)
 }
 
-// Start is Submit without the wait. It waits for an earlier run of c, which
-// must not overlap. If ctx has ended, nothing is submitted.
+// Start is Submit without the wait. It first waits for an earlier run of c, since runs must not
+// overlap. If ctx has ended, nothing is submitted.
 func (c *Cmd) Start(ctx context.Context) error {
 	if !c.enter() {
 		return c.errEntered()

@@ -23,39 +23,39 @@ func (*noCopy) Unlock() {}
 // Options says what Open opens. The zero value is the best device, without
 // validation and without a pipeline cache on disk.
 type Options struct {
-	// Device selects: "" is the best device, a number is the position in
-	// List, anything else a part of the name, in any case.
+	// Device selects a device: "" is the best one, a number is the position in List, anything else
+	// is a part of the name, in any case.
 	//
-	// Best is the first of: discrete GPU, integrated GPU, virtual GPU, other,
-	// CPU. So a CPU device is opened only where there is no GPU, or by request.
+	// Best is the first of: discrete GPU, integrated GPU, virtual GPU, other, CPU. So a CPU device
+	// is opened only if there is no GPU, or by request.
 	Device string
-	// Validate loads the Khronos validation layer with synchronization
-	// validation. A message at error level fails the next Submit, and Close.
-	// The layer takes a kernel to access all that is bound, as Cmd does.
+	// Validate loads the Khronos validation layer with synchronization validation. A message at
+	// error level fails the next Submit, and Close. Like Cmd, the layer assumes that a kernel
+	// accesses all that is bound.
 	Validate bool
-	// CacheDir is a folder for compiled pipelines, made if needed; "" is none.
-	// Close writes it. CacheErr tells what went wrong with it.
+	// CacheDir is a folder for compiled pipelines, made if needed; "" is none. Close writes it.
+	// CacheErr reports its errors.
 	CacheDir string
-	// UserCache is CacheDir in the user's cache folder, flashvk/pipelines there. A user without one has
-	// no cache.
+	// UserCache sets CacheDir to flashvk/pipelines in the user's cache folder. A user without such a
+	// folder has no cache.
 	UserCache bool
-	// Compiling, if it is not nil, is called when the driver begins to compile a kernel, and
-	// what it returns when it has done so. What the cache has takes no time, but is
-	// compiled in this sense, too. Any goroutine may call.
+	// Compiling, if it is not nil, is called when the driver begins to compile a kernel; its result
+	// is called at the end. That includes kernels in the cache, which take no time. Any goroutine
+	// may call it.
 	Compiling func(kernel string) (done func())
 	// Name appears in error messages of Close; "" is the device's own name.
 	Name string
-	// PoisonScratch, if it is not 0, is a word that Cmd.Scratch fills memory with, each
-	// time that it is taken: tests find kernels that read what none has written.
+	// PoisonScratch, if it is not 0, is a word that fills memory each time Cmd.Scratch takes it.
+	// With it, tests find kernels that read uninitialized memory.
 	PoisonScratch uint32
-	// WholeBuffers makes Tensor.Narrow return what it gets, so that kernels see all of their
-	// buffers: on a device that guards what is bound, tests find what kernels read and
-	// write beside their tensors. Kernels overlap less.
+	// WholeBuffers makes Tensor.Narrow return its argument, so that kernels see all of their
+	// buffers. On a device that guards bound memory, tests then find reads and writes beside
+	// tensors. Kernels overlap less.
 	WholeBuffers bool
-	// Fault, if it is not nil, is asked before calls that fail on a device that is full or
-	// lost: vkCreateBuffer, vkAllocateMemory, vkCreateCommandPool, vkCreateDescriptorPool,
-	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result stands
-	// for that of the call, which is not made. It is for tests; any goroutine may ask.
+	// Fault, if it is not nil, is called before calls that fail on a device that is full or lost:
+	// vkCreateBuffer, vkAllocateMemory, vkCreateCommandPool, vkCreateDescriptorPool,
+	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result replaces that
+	// of the call, which is not made. It is for tests; any goroutine may call it.
 	Fault func(call string) Result
 }
 
@@ -106,9 +106,9 @@ type retired struct {
 	run    func()
 }
 
-// List returns the capabilities of every Vulkan device of the machine, also of
-// those that Open refuses (Caps.Unusable says why), without opening one. The
-// error wraps ErrNoLoader or ErrNoDevice if there is nothing to list.
+// List returns the capabilities of every Vulkan device of the machine without opening one. It
+// includes devices that Open refuses; Caps.Unusable is the reason. The error wraps ErrNoLoader or
+// ErrNoDevice if there is nothing to list.
 func List() ([]Caps, error) {
 	in, err := openInstance(false)
 	if err != nil {
@@ -154,9 +154,8 @@ func choose(list []Caps, selector string) (int, error) {
 	return best, nil
 }
 
-// Open opens a device with every feature that Caps lists. Each call makes a
-// Vulkan instance of its own, so several devices, and one device several
-// times, may be open at once.
+// Open opens a device with every feature that Caps lists. Each call makes its own Vulkan instance,
+// so several devices, or one device several times, may be open at once.
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
@@ -232,7 +231,7 @@ func (d *Device) fault(call string) Result {
 	return min(d.faults(call), 0)
 }
 
-// Caps returns what the device can do. The caller must not change it.
+// Caps returns the capabilities of the device. The caller must not change them.
 func (d *Device) Caps() *Caps { return &d.caps }
 
 // PoisonScratch returns Options.PoisonScratch.
@@ -253,10 +252,9 @@ func (d *Device) Heaps() ([]Heap, error) {
 // errClosed is the error of a call that comes after Close, without prefix.
 func (d *Device) errClosed() error { return fmt.Errorf("device %q is closed", d.name) }
 
-// Close waits for the device, writes the pipeline cache and destroys
-// everything. Its error lists what was still open, by debug name, and the
-// messages of the validation layer. Close is idempotent. It waits for calls that other
-// goroutines are in; those that come after it are errors.
+// Close waits for the device, writes the pipeline cache and destroys everything. Its error lists
+// what was still open, by debug name, and the messages of the validation layer. Close is
+// idempotent. It waits for calls of other goroutines; later calls are errors.
 func (d *Device) Close() error {
 	if d == nil || d.instance == nil || !d.end() {
 		return nil

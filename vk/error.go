@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// A Result is a VkResult that reports a failure. It is what errors of this
-// package wrap when Vulkan said no:
+// A Result is a VkResult that reports a failure. Errors of this package wrap it when a Vulkan call
+// fails:
 //
 //	vk: vkQueueSubmit: VK_ERROR_DEVICE_LOST
 type Result int32

@@ -64,8 +64,7 @@ func validationExtensions() ([]string, error) {
 	return extensions, nil
 }
 
-// HaveValidation returns nil if Options.Validate can be had on this machine,
-// and otherwise the reason.
+// HaveValidation returns nil if Options.Validate works on this machine, and otherwise the reason.
 func HaveValidation() error {
 	if err := loadVulkan(); err != nil {
 		return err

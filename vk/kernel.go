@@ -8,13 +8,11 @@ import (
 	"unsafe"
 )
 
-// Kernel is a compute pipeline whose push constants are a P. It may be shared
-// by goroutines.
+// Kernel is a compute pipeline whose push constants are a P. Goroutines may share it.
 //
-// P is a struct of uint32, int32, float32 and uint64 fields (or arrays or
-// structs of them) without holes, laid out as the shader's push-constant block
-// in scalar layout: it is copied as memory, and NewKernel wants it to have the block's
-// size. struct{} stands for no push constants.
+// P is a struct of uint32, int32, float32 and uint64 fields (or arrays or structs of them) without
+// holes, laid out as the shader's push-constant block in scalar layout. It is copied as memory, and
+// must have the size of the block. struct{} stands for no push constants.
 type Kernel[P any] struct {
 	*kernel
 }
@@ -47,7 +45,7 @@ type KernelOptions struct {
 // Groups is the number of workgroups in each direction; 0 means 1.
 type Groups struct{ X, Y, Z uint32 }
 
-// KernelStats says what a pipeline costs.
+// KernelStats are statistics of a pipeline.
 type KernelStats struct {
 	Created   time.Duration // wall time of pipeline creation
 	Available bool          // whether the driver gave the numbers below
@@ -59,25 +57,25 @@ type KernelStats struct {
 	All                                           []Statistic
 }
 
-// Statistic is one number that the driver gives of a pipeline.
+// Statistic is one number that the driver reports about a pipeline.
 type Statistic struct {
 	Name  string
 	Value float64
 }
 
-// NewKernel compiles a pipeline from a SPIR-V module with one compute entry
-// point, whose resources are storage buffers 0 to n-1 of descriptor set 0.
+// NewKernel compiles a pipeline from a SPIR-V module with one compute entry point, whose resources
+// are storage buffers 0 to n-1 of descriptor set 0.
 //
-// Spec is nil or a struct of uint32, int32, float32 and bool fields, or structs of
-// them; field i is the specialization constant with constant_id = i, counting
-// the fields of structs in their place. There is one for each constant of the module.
+// Spec is nil or a struct of uint32, int32, float32 and bool fields, or structs of them. Field i,
+// counting the fields of structs in their place, is the specialization constant with constant_id =
+// i. There must be one field for each constant of the module.
 //
-// A module may ask for maximal reconvergence (SPV_KHR_maximal_reconvergence). Where the
-// device lacks Caps.MaximalReconvergence, the module runs without it: what invocations of a
-// subgroup do together behind a branch of their own is then the driver's affair.
+// A module may ask for maximal reconvergence (SPV_KHR_maximal_reconvergence). If the device lacks
+// Caps.MaximalReconvergence, the module runs without it: after a branch that invocations take
+// independently, the driver then decides which of them execute a subgroup operation together.
 //
-// The error wraps ErrUnsupported if the device lacks what the options or P
-// ask for, or a Result if compilation failed.
+// The error wraps ErrUnsupported if the device cannot run the module with these options and P, or a
+// Result if compilation failed.
 func NewKernel[P any](d *Device, name string, spirv []byte, spec any, o KernelOptions) (*Kernel[P], error) {
 	if !d.enter() {
 		return nil, fmt.Errorf("vk: kernel %q: %w", name, d.errClosed())
@@ -308,14 +306,14 @@ func appendSpecWords(words []uint32, v reflect.Value) (_ []uint32, err error) {
 // Name returns the debug name.
 func (k *Kernel[P]) Name() string { return k.name }
 
-// Stats returns what is known about the pipeline.
+// Stats returns the statistics of the pipeline.
 func (k *Kernel[P]) Stats() KernelStats { return k.stats }
 
 // Bindings returns the number of tensors that Dispatch takes.
 func (k *Kernel[P]) Bindings() int { return k.bindings }
 
-// Close destroys k once the submissions so far have finished. It is
-// idempotent, may be called on nil, and leaves a kernel of CachedKernel alone.
+// Close destroys k once the submissions so far have finished. It is idempotent, may be called on
+// nil, and does nothing to a kernel of CachedKernel.
 func (k *Kernel[P]) Close() {
 	if k != nil && k.kernel != nil {
 		k.kernel.object.close()

@@ -2,12 +2,12 @@ package vk
 
 import "fmt"
 
-// Measure runs record on a Cmd that allocates nothing and runs nothing, and returns how many
-// bytes its Scratch takes: what Cmd.Reserve wants before the same recording. An error of
-// recording, such as of a scratch buffer that is larger than the device has, is returned, as is
-// that of record itself. Kernels are compiled.
+// Measure runs record on a Cmd that allocates nothing and runs nothing. It returns the bytes of its
+// Scratch, which Cmd.Reserve takes before the same recording. It also returns errors of recording,
+// such as a scratch buffer larger than the device allows, and the error of record. Kernels are
+// compiled.
 //
-// Tensors may be on buffers of Placeholder, so that nothing need be allocated yet.
+// Tensors may be on buffers of Placeholder, so that nothing has to be allocated yet.
 func (d *Device) Measure(record func(c *Cmd) error) (bytes int64, err error) {
 	if !d.enter() {
 		return 0, withPrefix(d.errClosed())
@@ -27,8 +27,8 @@ func (d *Device) Measure(record func(c *Cmd) error) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// Placeholder returns a buffer without memory: a shape to record with in Measure. Every other
-// use of it is an error.
+// Placeholder returns a buffer without memory, for recording in Measure. Every other use of it is
+// an error.
 func (d *Device) Placeholder(name string, bytes int64) *Buffer {
 	b := &Buffer{}
 	b.bytes = bytes

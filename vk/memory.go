@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Memory is what the open buffers of a device take, slices and placeholders apart: bytes of
-// device memory, or of host memory for the copies of Upload and Download.
+// Memory is the memory of the open buffers of a device, without slices and placeholders: bytes of
+// device memory, and of host memory for the copies of Upload and Download.
 type Memory struct {
 	Bytes, Peak int64         // now, and the most since Open or ResetPeak
 	Buffers     []NamedMemory // by name, those with the highest peak first
 }
 
-// NamedMemory is the part of the buffers of one name.
+// NamedMemory is the memory of the buffers of one name.
 type NamedMemory struct {
 	Name        string
 	Bytes, Peak int64
@@ -55,8 +55,8 @@ func (m *memoryCount) remove(name string, bytes int64) {
 	}
 }
 
-// Memory returns what buffers take. A buffer that was closed counts until the submissions that
-// use it have finished.
+// Memory returns the memory of buffers. A closed buffer counts until the submissions that use it
+// have finished.
 func (d *Device) Memory() Memory {
 	d.memory.mu.Lock()
 	defer d.memory.mu.Unlock()
@@ -70,7 +70,7 @@ func (d *Device) Memory() Memory {
 	return m
 }
 
-// ResetPeak makes the peaks what is taken now, and forgets names without open buffers.
+// ResetPeak sets the peaks to the present values, and forgets names without open buffers.
 func (d *Device) ResetPeak() {
 	d.memory.mu.Lock()
 	defer d.memory.mu.Unlock()

@@ -137,9 +137,9 @@ func (c *pipelineCache) save(d *Device) error {
 	return files.Write(c.path, append(append(d.cacheHeader(), sum[:]...), data...))
 }
 
-// CacheErr returns why the pipeline cache on disk could not be read or, after
-// Close, written; nil if there was nothing wrong or no CacheDir. A damaged
-// file, or one of another driver, is no error: it is replaced.
+// CacheErr returns the error of reading the pipeline cache on disk or, after Close, of writing it;
+// nil if there was none or there is no CacheDir. A file that is damaged or of another driver is no
+// error: it is replaced.
 func (d *Device) CacheErr() error {
 	if d.cache == nil {
 		return nil

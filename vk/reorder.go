@@ -21,20 +21,19 @@ type deferred struct {
 // those before it.
 const mostDeferred = 2048
 
-// Reorder begins a part of a recording, which the function that it returns ends, whose commands
-// are moved forward as far as those allow whose bytes they read or write: each to the first
-// barrier after all of these. What does not depend on each other then runs side by side, wherever
-// it was recorded, and fewer barriers stand between:
+// Reorder begins a part of a recording; the function that it returns ends it. Each command of the
+// part moves forward to the first barrier after all commands that it depends on. Independent
+// commands then run side by side, wherever they were recorded, with fewer barriers between them:
 //
 //	recorded   a = f(x)  |  b = g(a)  |  c = h(b)     d = f(y)  |  e = g(d)
 //	reordered  a = f(x)     d = f(y)  |  b = g(a)     e = g(d)  |  c = h(b)
 //
-// The results are the same, bit for bit. Memory that one command writes after another has read
-// it holds the first back as well, so memory that is used again soon costs order.
+// The results are the same, bit for bit. A command that writes memory that another has read depends
+// on it too, so memory that is reused soon leaves less to move.
 //
-// Barrier, BarrierToTransfer, BarrierFromTransfer, Timestamp and Trace are not passed by any
-// command. A part inside another changes nothing. Between a Reorder and its end, Barriers counts
-// those before.
+// No command moves past Barrier, BarrierToTransfer, BarrierFromTransfer, Timestamp or Trace. A part
+// inside another changes nothing. Between a Reorder and its end, Barriers counts the barriers
+// before the part.
 func (c *Cmd) Reorder() (end func()) {
 	if !c.enter() {
 		return func() {}

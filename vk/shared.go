@@ -35,10 +35,10 @@ const (
 	sharedAlignment     int = 16 // of a vec4, the most that a variable has
 )
 
-// SharedBytes returns the most shared memory that a workgroup of a module takes, spec being
-// as in [NewKernel]: the sum of its variables in Workgroup storage, used or not, each by the
-// layout rules of storage buffers (std430) and up to whole 16 bytes, as Vulkan lets a driver
-// lay them out in any order.
+// SharedBytes returns the most shared memory that a workgroup of a module takes, with spec as in
+// NewKernel. It is the sum of its variables in Workgroup storage, used or not, each by the layout
+// rules of storage buffers (std430) and rounded up to 16 bytes, because Vulkan lets a driver lay
+// them out in any order.
 func SharedBytes(spirv []byte, spec any) (int, error) {
 	words, err := specWords(spec)
 	if err != nil {
@@ -51,7 +51,7 @@ func SharedBytes(spirv []byte, spec any) (int, error) {
 	return int(module.shared), err
 }
 
-// SharedVariables returns what [SharedBytes] counts for variables of so many bytes.
+// SharedVariables returns the count of SharedBytes for variables of these sizes.
 func SharedVariables(bytes ...int) (sum int) {
 	for _, n := range bytes {
 		sum += roundUp(n, sharedAlignment)

@@ -2,15 +2,16 @@ package vk
 
 import "fmt"
 
-// Slice returns the bytes of b from offset on as a buffer: kernels see only those, up to
-// whole 16 bytes where b has them, and everything else counts from offset, too. Two kernels
-// of a Cmd that write slices with no byte in common need no barrier between.
+// Slice returns the bytes of b from offset on as a buffer. Kernels see only these bytes, rounded up
+// to 16 if b has more, and all offsets count from the start of the slice. Two kernels of a Cmd that
+// write slices without a common byte need no barrier between them.
 //
-// Offset is a multiple of 16 and of Caps.MinStorageBufferOffsetAlignment, which is a power
-// of two of at most 256; the range is in b, and not empty. The error names what is not.
+// Offset is a multiple of 16 and of Caps.MinStorageBufferOffsetAlignment, which is a power of two
+// of at most 256. The range is not empty and lies within b. The error names the value that breaks a
+// rule.
 //
-// A slice is a view: it needs no Close, and is closed when b is. Slices of a slice are
-// slices of its buffer.
+// A slice is a view: it needs no Close, and is closed when b is. A slice of a slice is a slice of
+// its buffer.
 func (b *Buffer) Slice(offset, bytes int64) (*Buffer, error) {
 	if err := b.checkRange(offset, bytes); err != nil {
 		return nil, fmt.Errorf("vk: slice: %w", err)
@@ -43,7 +44,7 @@ func (b *Buffer) whole() *Buffer {
 // isClosed reports whether b, or what it is a slice of, is unusable.
 func (b *Buffer) isClosed() bool { return b.whole().object.isClosed() }
 
-// String returns kind and name, and the range of a slice, as errors show them.
+// String returns kind and name, and the range of a slice, for errors.
 func (b *Buffer) String() string {
 	if b.root == nil {
 		return b.object.String()
@@ -51,8 +52,8 @@ func (b *Buffer) String() string {
 	return fmt.Sprintf("slice %d+%d of %v", b.at, b.bytes, b.root)
 }
 
-// Meets reports whether b and other have memory in common: whether they are one, or slices
-// of one buffer that overlap in what kernels see.
+// Meets reports whether b and other share memory: they are one buffer, or slices of one buffer that
+// overlap in the bytes that kernels see.
 func (b *Buffer) Meets(other *Buffer) bool {
 	const whole = 1 << 62 // in the place of VK_WHOLE_SIZE, which overflows
 	x, y := b.bound(), other.bound()

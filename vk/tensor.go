@@ -109,8 +109,8 @@ func (t Tensor) Contiguous() bool {
 	return true
 }
 
-// Aligned reports whether every row along the last axis starts at a multiple of n
-// elements from the start of the buffer, so that kernels may load n at a time.
+// Aligned reports whether every row along the last axis starts at a multiple of n elements from the
+// start of the buffer, so that kernels may load n elements at a time.
 func (t Tensor) Aligned(n int) bool {
 	if t.Offset%n != 0 {
 		return false
@@ -123,10 +123,10 @@ func (t Tensor) Aligned(n int) bool {
 	return true
 }
 
-// Narrow returns t on a slice of its buffer with little else in it: from a multiple of the
-// device's alignment on, see Buffer.Slice, to whole 16 bytes. So kernels that work on
-// different tensors of one buffer may run side by side. What is no valid tensor comes back as
-// it is, and so does every tensor with Options.WholeBuffers.
+// Narrow returns t on a slice of its buffer with little else in it: the slice begins at a multiple
+// of the device's alignment (Buffer.Slice) and ends at one of 16 bytes. Kernels that work on
+// different tensors of one buffer may then run side by side. An invalid tensor is returned
+// unchanged, and so is every tensor with Options.WholeBuffers.
 func (t Tensor) Narrow() Tensor {
 	if t.IsZero() || t.Validate() != nil || t.Buffer.d.whole {
 		return t
@@ -140,8 +140,8 @@ func (t Tensor) Narrow() Tensor {
 	return t
 }
 
-// Narrow replaces tensors by what their method Narrow returns: a kernel package does so with all
-// of a call, so that kernels are bound to what they touch, and little else.
+// Narrow replaces tensors by the results of their method Narrow. A kernel package calls it with all
+// tensors of a call, so that kernels are bound to little more than the memory that they touch.
 func Narrow(tensors ...*Tensor) {
 	for _, t := range tensors {
 		*t = t.Narrow()
@@ -160,9 +160,9 @@ func (t Tensor) Slice(axis, first, end int) Tensor {
 	return t
 }
 
-// Memory returns where t lies: the buffer that has the memory, which is that of which
-// t.Buffer is a slice, if it is one, and the bytes of it at which t begins and ends. The zero
-// Tensor has none.
+// Memory returns the buffer that owns the memory of t, and the bytes of it at which t begins and
+// ends. If t.Buffer is a slice, the owner is the buffer that it is a slice of. The zero Tensor has
+// none.
 func (t Tensor) Memory() (b *Buffer, start, end int64) {
 	if t.IsZero() {
 		return nil, 0, 0
@@ -216,7 +216,7 @@ func (t Tensor) Validate() error {
 	return nil
 }
 
-// Close closes the buffer, and so every view of it; it does nothing to a slice.
+// Close closes the buffer, and so every view of it. It does nothing to a slice.
 func (t Tensor) Close() { t.Buffer.Close() }
 
 // Upload stores data in a tensor of floating-point numbers, in row-major order

@@ -50,9 +50,8 @@ func (t *Timer) Close() {
 	}
 }
 
-// Timestamp records timestamp i of t: the time when everything recorded
-// before it is done. The first one of t in a recording clears all of t, so
-// record all of them in one Cmd.
+// Timestamp records timestamp i of t: the time when everything recorded before it is done. The
+// first timestamp of t in a recording clears all of t, so all of them must be in one Cmd.
 func (c *Cmd) Timestamp(t *Timer, i int) {
 	if c.enter() {
 		defer c.leave()

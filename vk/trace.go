@@ -6,8 +6,8 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A Trace times the dispatches of a Cmd one by one: what Cmd.Trace gives. It
-// belongs to the goroutine of the Cmd.
+// A Trace times the dispatches of a Cmd one by one (Cmd.Trace). It belongs to the goroutine of the
+// Cmd.
 type Trace struct {
 	timer *Timer
 	most  int
@@ -23,23 +23,23 @@ type TracedDispatch struct {
 	Workgroup [3]uint32 // its size; 0 if it is not known
 	Stats     KernelStats
 	Note      Note // what Cmd.Note said of it
-	// Beside says that no barrier stands between it and the dispatch before: it may have
-	// begun before that one ended.
+	// Beside says that there is no barrier between it and the dispatch before: it may have begun
+	// before that one ended.
 	Beside bool
 }
 
-// A Note says what a dispatch does, for those who read a Trace.
+// A Note describes a dispatch for readers of a Trace.
 type Note struct {
 	Text         string  // in words, such as the sizes of a product
 	FLOPs, Bytes float64 // operations, and the least traffic; 0: none, or not known
-	// Matrices says that the operations are those of the device's matrices, DType the format
-	// of what they multiply.
+	// Matrices says that the operations are those of the device's matrices; DType is then the
+	// format of the operands.
 	Matrices bool
 	DType    dtype.DType
 }
 
-// NewTrace returns a Trace for up to so many dispatches. The error wraps
-// ErrUnsupported if the device's queue has no clock.
+// NewTrace returns a Trace for up to this many dispatches. The error wraps ErrUnsupported if the
+// device's queue has no clock.
 func (d *Device) NewTrace(dispatches int) (*Trace, error) {
 	if dispatches <= 0 {
 		return nil, fmt.Errorf("vk: trace of %d dispatches, at least 1 is needed", dispatches)
@@ -59,10 +59,9 @@ func (t *Trace) Close() {
 	}
 }
 
-// Trace puts a timestamp before and after each dispatch that follows, until
-// Reset. It forgets what t held. Dispatches with no barrier between them may
-// run side by side, but a timestamp waits for all that was recorded before it: the
-// time of the second is what it takes after the first has ended.
+// Trace puts a timestamp before and after each dispatch that follows, until Reset. It forgets what
+// t held. Dispatches without a barrier between them may run side by side, but a timestamp waits for
+// all earlier commands: the time of the second dispatch begins when the first has ended.
 func (c *Cmd) Trace(t *Trace) {
 	if !c.enter() {
 		return
@@ -80,9 +79,8 @@ func (c *Cmd) Trace(t *Trace) {
 	c.trace = t
 }
 
-// Traffic returns the bytes of the elements of tensors: what a kernel moves at least that
-// reads or writes each of them once. The zero Tensor has none, and an axis of stride 0
-// repeats nothing that counts.
+// Traffic returns the bytes of the elements of tensors: the least traffic of a kernel that reads or
+// writes each of them once. The zero Tensor has none. An axis of stride 0 counts once.
 func Traffic(tensors ...Tensor) float64 {
 	sum := 0.0
 	for _, t := range tensors {
@@ -100,14 +98,14 @@ func Traffic(tensors ...Tensor) float64 {
 	return sum
 }
 
-// Note has f say what the next dispatch does, if there is a Trace.
+// Note makes f describe the next dispatch, if there is a Trace.
 func (c *Cmd) Note(f func() Note) {
 	if c.trace != nil && c.err == nil {
 		c.trace.note = f()
 	}
 }
 
-// Dispatches returns what was recorded, in order.
+// Dispatches returns the recorded dispatches in order.
 func (t *Trace) Dispatches() []TracedDispatch { return t.list }
 
 // Times returns when each dispatch began and ended in the last finished

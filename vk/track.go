@@ -167,8 +167,7 @@ func (c *Cmd) clearUses() {
 	c.tracker.reset()
 }
 
-// Barriers returns how many barriers have been recorded so far: those that follow from what
-// the commands read and write, and the caller's.
+// Barriers returns the number of barriers recorded so far, Cmd's own and the caller's.
 func (c *Cmd) Barriers() int { return c.tracker.recorded }
 
 // spans are ranges of bytes, in order, with gaps between.

@@ -1,8 +1,8 @@
-// Package kit has the words that every kernel package shares. A kernel package has
+// Package kit has the types that all kernel packages share. A kernel package has
 //
 //	type Problem                    what is computed: sizes, formats, options of the formula
-//	type Tensors                    what Forward reads and writes, by name
-//	type Gradients                  what Backward reads of the loss, and writes, by name
+//	type Tensors                    inputs and outputs of Forward, by name
+//	type Gradients                  inputs and outputs that only Backward has, by name
 //	type Options                    how, never what; the zero value is right
 //
 //	func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error
@@ -11,13 +11,13 @@
 //	func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error
 //	func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error)
 //
-// and its Plan is a [Plan]. Forward and Backward leave their error with the Cmd, too
-// ([vk.Cmd.Keep]); they bind kernels to what the tensors have ([vk.Narrow]), record no barriers,
-// which follow from that, and end the life of the memory that they take ([vk.Cmd.Scope]). A
-// kernel whose gradients are calls of itself, as those of a matrix product are, has no Gradients
-// and no Backward, and refuses that pass.
+// Its Plan is a [Plan]. Forward and Backward also leave their error with the Cmd ([vk.Cmd.Keep]).
+// They bind kernels to the memory of the tensors alone ([vk.Narrow]), record no barriers, because
+// the Cmd derives them, and release the memory that they take ([vk.Cmd.Scope]). If the gradients of
+// a kernel are calls of the kernel itself, as those of a matrix product are, the package has no
+// Gradients and no Backward, and refuses that pass.
 //
-// An optimizer has one pass, and a state from call to call, which is a value of its own:
+// An optimizer has one pass, and a value with its state from call to call:
 //
 //	func New(ctx context.Context, d *vk.Device, params []Param, p Problem) (*AdamW, error)
 //	func (a *AdamW) Step(c *vk.Cmd) error
@@ -26,7 +26,7 @@
 //
 // Its Tensors are those of a Param; it has no Gradients and no Options.
 //
-// TestContract of package tests holds them to it.
+// TestContract of package tests checks all of them.
 package kit
 
 import "fmt"
@@ -58,7 +58,7 @@ func (p Pass) Valid() bool { return p <= Backward }
 type Plan interface {
 	// String names the choices in a few words, as the column "runs" of benchmarks does.
 	String() string
-	// Workspace is how many bytes of memory a call needs beside its tensors.
+	// Workspace is the bytes of memory that a call needs beside its tensors.
 	Workspace() int64
 	// Kernels lists the modules that run, in order.
 	Kernels() []string

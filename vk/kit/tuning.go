@@ -12,23 +12,22 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Tuning holds configurations that were measured on one device with one driver, of all
-// kernels: what `flashvk tune` writes and [LoadTuningFile] reads. Options.Tuning of a kernel
-// package puts its rows before what is built in; on any other device they have no effect. A
-// Tuning that nobody adds to any more may be shared by goroutines.
+// A Tuning holds configurations of all kernels that were measured on one device with one driver.
+// `flashvk tune` writes it, [LoadTuningFile] reads it. Options.Tuning of a kernel package puts its
+// rows before the built-in ones; on any other device they have no effect. Goroutines may share a
+// Tuning that is no longer changed.
 //
-// A row stands for problems like the one that was measured. Two problems are alike if all that is
-// not a size is the same, and each size is within a factor of 4 or beyond a bound from which on it
-// makes no difference. Which sizes count is a kernel's affair. Of several rows the nearest that is
-// feasible counts.
+// A row stands for problems like the measured one: everything but the sizes is equal, and each size
+// is within a factor of 4, or both are so large that more makes no difference. Each kernel decides
+// which sizes count. Of several rows the nearest feasible one counts.
 type Tuning table.Tuning
 
 // An Origin says where a configuration comes from.
 type Origin struct {
-	// Tuned says that Options.Tuning has it; else it is built in.
+	// Tuned says that the configuration is of Options.Tuning; otherwise it is built in.
 	Tuned bool
-	// Passed is why the nearest row of Options.Tuning for the path was passed over: the device
-	// or the call cannot have it. Nil if none was.
+	// Passed is the reason why the nearest row of Options.Tuning for the path did not count: the
+	// device or the call cannot run it. Nil if there was no such row.
 	Passed error
 }
 
@@ -39,11 +38,11 @@ var ErrNewerTuning = table.ErrNewer
 // NewTuning returns a Tuning without rows for a device.
 func NewTuning(caps *vk.Caps) *Tuning { return (*Tuning)(table.NewTuning(caps)) }
 
-// LoadTuning reads a Tuning that Write wrote, for a device. Only the rows of kernels whose
+// LoadTuning reads a Tuning for a device in the format of Write. Only rows of kernels whose
 // packages the program imports count; the others are kept for Write.
 //
 // It returns an error, and no Tuning, if the file is of another device or driver, is damaged, or
-// is of a newer format (ErrNewerTuning). Rows whose kernels have changed do not count, see Stale.
+// has a newer format (ErrNewerTuning). Rows of changed kernels do not count, see Stale.
 func LoadTuning(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 	t, err := table.Load(r, caps)
 	return (*Tuning)(t), err
@@ -94,8 +93,8 @@ func UserTuning(caps *vk.Caps) (*Tuning, error) {
 	return t, nil
 }
 
-// OpenUser opens a device with all that its user keeps for it: compiled pipelines, in the cache of
-// vk.Options.UserCache unless o names another, and the Tuning of UserTuning, nil if there is none.
+// OpenUser opens a device with the user's files for it: the cache of pipelines of
+// vk.Options.UserCache, unless o names another, and the Tuning of UserTuning, nil if there is none.
 func OpenUser(o vk.Options) (*vk.Device, *Tuning, error) {
 	o.UserCache = true
 	d, err := vk.Open(o)
@@ -112,18 +111,18 @@ func OpenUser(o vk.Options) (*vk.Device, *Tuning, error) {
 // Clone returns a copy of t. Adding to one does not change the other.
 func (t *Tuning) Clone() *Tuning { return (*Tuning)((*table.Tuning)(t).Clone()) }
 
-// Len returns the number of rows that count: neither stale, nor of kernels that this program does
-// not have. It is 0 for nil.
+// Len returns the number of rows that count: those that are not stale and whose kernel the program
+// has. It is 0 for nil.
 func (t *Tuning) Len() int { return (*table.Tuning)(t).Len() }
 
-// Stale returns how many rows were measured with kernels that have changed since. They have no
-// effect, and stay in the file until the same problem is measured again.
+// Stale returns the number of rows whose kernels have changed since they were measured. They have
+// no effect, and stay in the file until the same problem is measured again.
 func (t *Tuning) Stale() int { return (*table.Tuning)(t).Stale() }
 
-// Add notes that config is the best configuration of its path for a problem of a pass of a kernel,
-// with a device time of ns nanoseconds. It replaces what was known about the three. Problem and
-// config are of the types of the kernel's package, as attention.Problem and attention.Config. It
-// returns an error about what no row can have.
+// Add records that config is the best configuration of its path for a problem of a pass of a
+// kernel, with a device time of ns nanoseconds. It replaces an earlier record of the same three.
+// Problem and config have the types of the kernel's package, such as attention.Problem and
+// attention.Config. It is an error if no row can hold them.
 func (t *Tuning) Add(kernel string, pass Pass, problem, config any, ns float64) error {
 	return (*table.Tuning)(t).Add(kernel, pass, problem, config, ns)
 }
@@ -133,13 +132,13 @@ type TuningRow struct {
 	Kernel, Pass    string
 	Problem, Config string
 	NS              float64
-	// Err is why the row has no effect for its own problem: the device cannot run it, its kernels
-	// have changed since, or this program does not have the kernel. Nil if it has.
+	// Err is the reason why the row has no effect for its own problem: the device cannot run it,
+	// its kernels have changed, or this program does not have the kernel. Nil if it has an effect.
 	Err error
 }
 
-// Rows returns the rows in the order of the file. For a device, unless caps are nil, they have
-// the reasons why it cannot run them.
+// Rows returns the rows in the order of the file. Unless caps is nil, rows that the device cannot
+// run have the reason in Err.
 func (t *Tuning) Rows(caps *vk.Caps) []TuningRow {
 	var list []TuningRow
 	for _, row := range (*table.Tuning)(t).Rows(caps) {

@@ -13,23 +13,23 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Table says which configuration a pass of a kernel takes: rows that are built in, or a rule,
-// and before them the rows of the user's [Tuning]. Kernel packages have one for each pass; P is
-// their problem, C their configuration, and S what rows say of problems beside family, format
-// and fill. New makes one.
+// A Table says which configuration a pass of a kernel takes: the rows of the user's [Tuning], then
+// the built-in rows or a rule. Kernel packages have one table for each pass. P is their problem, C
+// their configuration, and S the sizes and options that rows match besides family, format and fill.
+// New makes one.
 //
 //	                        a row matches if
 //	Row.Family              the device is of one of these families
-//	Row.Formats             the problem is of one of these formats
-//	Row.Shape               its sizes and options are those of the row
-//	Row.Fill                it makes so many blocks for each compute unit
+//	Row.Formats             the problem has one of these formats
+//	Row.Shape               the problem has these sizes and options
+//	Row.Fill                the problem has at least this many blocks per compute unit
 //
 // Rows are searched in order; the first of a path that matches and is feasible wins.
 type Table[P, C comparable, S Shape[P]] struct {
 	Kernel string       // as the program names it: attention
 	Pass   fmt.Stringer // a kit.Pass
-	Paths  []string     // those that rows and Options.Impl name
-	Manual string       // the one of them that is never taken unless it is asked for; "": none
+	Paths  []string     // the names of paths in rows and in Options.Impl
+	Manual string       // the path that is taken only if it is asked for; "": none
 	Family func(caps *vk.Caps) string
 
 	Rows []Row[S, C]
@@ -38,21 +38,21 @@ type Table[P, C comparable, S Shape[P]] struct {
 	Format   func(p *P) dtype.DType
 	Path     func(c *C) string
 	Feasible func(c *C, caps *vk.Caps, p *P) error // the only statement of what kernels demand
-	Blocks   func(c *C, caps *vk.Caps, p *P) int   // that c divides p into, for Row.Fill; nil where no row has one
-	None     func(path string, p *P) error         // says that no row of a path matches
+	Blocks   func(c *C, caps *vk.Caps, p *P) int   // the blocks of p with c, for Row.Fill; nil if no row has one
+	None     func(path string, p *P) error         // the error if no row of a path matches
 
 	EveryReason bool // errors have the reasons of all paths, not only of the last
 
-	// Fit returns c with what follows from the sizes of p, as among how many workgroups a block
-	// is divided. Measured says that c was measured on other sizes, so that its own number is
-	// not for p. Nil: nothing does.
+	// Fit returns c with the choices that follow from the sizes of p, such as the number of
+	// workgroups that divide a block. Measured says that c was measured on other sizes, so that its
+	// own number does not hold for p. Nil: there are none.
 	Fit func(c C, caps *vk.Caps, p *P, measured bool) C
 
-	// What a Tuning must know. Likeness says which problems a measurement is for; Same reports
-	// whether two are one but for what no kernel depends on (nil: ==). Module is a hash of the
-	// kernels: one that has changed since has to be measured anew. Large names the fields of C
-	// that may be above 65536, Former those that C had, which files may have still and which say nothing.
-	// Encode and Decode are the JSON of a problem (nil: its fields by name).
+	// For a Tuning. Likeness says which problems a measurement stands for. Same reports whether two
+	// problems differ only in ways that no kernel depends on (nil: ==). Module is a hash of the
+	// kernels; a row with another hash must be measured again. Large names the fields of C that may
+	// be above 65536, Former the former fields of C, which files may still have and which are
+	// ignored. Encode and Decode are the JSON of a problem (nil: its fields by name).
 	Likeness func(p *P) Likeness
 	Same     func(a, b *P) bool
 	Module   func(p *P, c *C) string
@@ -63,27 +63,27 @@ type Table[P, C comparable, S Shape[P]] struct {
 	Validate func(p *P) error
 }
 
-// A Shape is what a row says of the problems that it is for: the zero value is any of them.
+// A Shape is the sizes and options that a row matches; the zero value matches all.
 type Shape[P any] interface{ Has(p *P) bool }
 
-// A Row is a row of a Table: the problems that it matches, and what runs for them.
+// A Row is a row of a Table: the problems that it matches, and their configuration.
 type Row[S, C any] struct {
 	Family  string  // "" matches any; several are separated by spaces
 	Formats Formats // 0 matches any
 	Shape   S
 
-	// Fill is how many blocks the problem makes at least for each compute unit of the device;
-	// 0 matches any. Large blocks share more work, but a problem that makes few of them leaves
-	// units idle. A driver that does not tell the number of its units is taken to be full.
+	// Fill is the least number of blocks per compute unit of the device; 0 matches any. Large
+	// blocks share more work, but few blocks leave units idle. A device that does not report its
+	// number of units counts as full.
 	Fill float64
 
 	Config C
 }
 
-// Formats is a set of formats of elements.
+// Formats is a set of element formats.
 type Formats uint8
 
-// Those that rows speak of.
+// The sets that rows use.
 const (
 	OfFloat16  Formats = 1 << dtype.Float16
 	OfBFloat16 Formats = 1 << dtype.BFloat16
@@ -91,21 +91,20 @@ const (
 	Of16Bits   Formats = OfFloat16 | OfBFloat16
 )
 
-// New registers t, so that [Load] reads its rows, and returns it. Packages call it as they are
-// initialized.
+// New returns t and makes its rows known to [Load]. Packages call it in their initialization.
 func New[P, C comparable, S Shape[P]](t Table[P, C, S]) *Table[P, C, S] {
 	register(t.Kernel, t.Pass, &t)
 	return &t
 }
 
-// A Query is what a call asks of a Table.
+// A Query is the question of a call to a Table.
 type Query[C any] struct {
 	Path   string           // the one path that is asked for; "": the first of Auto that has a configuration
 	Auto   []string         // paths in their order
 	Tuning *Tuning          // nil is none
-	More   func(c *C) error // what the call demands beside Table.Feasible; nil: nothing
-	Blocks func(c *C) int   // instead of Table.Blocks; nil: those
-	NoFit  bool             // what is built in is wanted as rows have it, without Table.Fit
+	More   func(c *C) error // further demands of the call; nil: none
+	Blocks func(c *C) int   // replaces Table.Blocks, unless nil
+	NoFit  bool             // do not call Table.Fit for a built-in row
 }
 
 // An Origin is a kit.Origin.
@@ -114,13 +113,14 @@ type Origin struct {
 	Passed error
 }
 
-// Choose returns the configuration that a call takes for p on a device, and where it comes from.
+// Choose returns the configuration of a call for p on a device, and its origin.
 //
-// With a path it is the nearest row of q.Tuning, or else what is built in. Without, the first
-// path of q.Auto counts for which something is built in, and the order of paths changes only for
-// one that was measured beside that, on the same problem, and was faster.
+// With a path it is the nearest row of q.Tuning, or else the built-in one. Without a path it is
+// that of the first path of q.Auto with a built-in configuration; another path comes before it only
+// if it was measured beside it on the same problem, and was faster.
 //
-// An error says why nothing built in does: of the last path, or of all if t.EveryReason.
+// The error says why no built-in configuration is feasible: the reason of the last path, or of all
+// paths if t.EveryReason.
 func (t *Table[P, C, S]) Choose(caps *vk.Caps, p *P, q Query[C]) (C, Origin, error) {
 	if q.Path != "" {
 		row, origin := t.nearest(caps, p, &q, q.Path)

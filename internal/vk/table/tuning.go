@@ -227,7 +227,7 @@ type Likeness struct {
 // A Size is one that decides which configuration is best.
 type Size struct {
 	N      float64
-	Enough float64 // from which on more makes no difference
+	Enough float64 // from here on more makes no difference
 }
 
 // distance returns doublings, +Inf if one problem does not tell anything about the other.
