@@ -1,5 +1,4 @@
-// adamw_prepare: from the squares of all gradients to what every element of a step
-// needs.
+// adamw_prepare: the factors of a step, from the squares of all gradients.
 //
 //     norm      = sqrt(sum of sums)
 //     scale     = min(1, max_norm / norm)
@@ -7,8 +6,8 @@
 //     step_size = lr / (1 - beta1^step)
 //     v_scale   = 1 / sqrt(1 - beta2^step)
 //
-// A norm that is infinite or NaN skips the step: skipped grows, step does not. If CLIP
-// is false, norm is 0 and scale 1.
+// If the norm is infinite or NaN, the step is skipped: skipped grows, step does not. If
+// CLIP is false, norm is 0 and scale 1.
 //
 //     sums   (count)  f32, of adamw_norm
 //     state           struct of lib/adamw.glsl
@@ -37,7 +36,7 @@ layout(binding = 1, scalar) buffer StateBuffer { State state; };
 shared float partial[WORKGROUP_SIZE];
 
 // one_minus_exp returns 1 - exp(x) for x <= 0. Near 0, where that cancels, it is a
-// Taylor polynomial, whose first term left out is below 2^-26 of the first at -0.5.
+// Taylor polynomial. At -0.5 the first term left out is below 2^-26 of the first term.
 float one_minus_exp(const float x) {
     if (x < -0.5) {
         return 1.0 - exp(x);

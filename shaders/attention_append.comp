@@ -1,4 +1,4 @@
-// attention_append: new keys and values go to their places in a cache, and K and Q are rotated
+// attention_append: writes new keys and values to their places in a cache, and rotates K and Q
 // by their positions (RoPE).
 //
 //     position of new key i of sequence b    = seq_lens[b] + i
@@ -14,18 +14,19 @@
 //     block_table   (batch, pages of a sequence)                                 i32: its pages in order
 //     state         status
 //
-// An invocation has an item, WIDTH elements of a row, and if they are rotated, their partners:
-// x and y are elements i and i + ROTARY/2, or with INTERLEAVED 2i and 2i + 1, which are in one
-// item. So it may rotate in place.
+// An invocation has an item: WIDTH elements of a row and, if they are rotated, their partners.
+// x and y are elements i and i + ROTARY/2; with INTERLEAVED they are 2i and 2i + 1, which are in
+// one item. So it can rotate in place.
 //
-// With CACHE8 k and v are of a cache of 8 bits, whose rows are of uvec2, and an item of a new key is what
-// one scale is of (lib/append_cache8.glsl); without, they are of ELEM (lib/append_cache16.glsl).
+// With CACHE8 k and v are an 8-bit cache with rows of uvec2, and an item of a new key is the
+// elements of one scale (lib/append_cache8.glsl). Without it, they are of ELEM
+// (lib/append_cache16.glsl).
 //
-// A sequence that the new keys do not fit into is left as it is, and so are keys whose page
-// there is not; the status says so.
+// A sequence without room for the new keys stays unchanged, and keys whose page does not exist
+// are skipped; the status then reports that.
 //
-// Dispatch: (k_groups + v_groups + those of q, any number), a workgroup in Y for every
-// so-many-th sequence; each works on items in turn.
+// Dispatch: (k_groups + v_groups + groups of q, any number). In Y the workgroups take sequences
+// in turn; in X each works on items in turn.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -73,8 +74,8 @@ const uint V_ITEMS = VALUE_DIM / VEC;
 
 uint found_bad = 0;  // by this invocation
 
-// DEFINE_ANGLES makes `vec4 name(uint at, uint column)`, the entries of four angles from
-// `column` on of a table whose row begins at `at`.
+// DEFINE_ANGLES makes `vec4 name(uint at, uint column)`: the entries of four angles from
+// `column` on, in the row of a table that begins at `at`.
 #define DEFINE_ANGLES(name, entries, entries4)                                                  \
     vec4 name(const uint at, const uint column) {                                               \
         if (TABLE_ALIGNED && WIDTH == VEC) {                                                    \
@@ -90,7 +91,7 @@ uint found_bad = 0;  // by this invocation
 DEFINE_ANGLES(cos_of, cos_table, cos_table4)
 DEFINE_ANGLES(sin_of, sin_table, sin_table4)
 
-// turn rotates pairs x and y. It is precise, as the same key has the same bits in every
+// turn rotates pairs x and y. It is precise: the same key must have the same bits in every
 // specialization, with pages or without.
 void turn(inout vec4 x, inout vec4 y, const vec4 c, const vec4 s) {
     precise const vec4 a = x * c - y * s;
@@ -115,7 +116,7 @@ void turn_halves(inout uvec4 a, inout uvec4 b, const uint position, const uint c
 // turn_neighbours rotates the VEC/2 pairs of a, from a column of a position on.
 void turn_neighbours(inout uvec4 a, const uint position, const uint column) {
     const uint angle = column / 2;
-    // Four angles are two quads; those of one quad, of float32, may be the last two of four.
+    // Four angles belong to two quads. The two angles of a float32 quad may be the last two of four.
     const bool last = VEC == 4 && TABLE_ALIGNED && WIDTH == VEC && angle % 4 != 0;
     const vec4 c = cos_of(p.cos_offset + position * ANGLES, angle);
     const vec4 s = sin_of(p.sin_offset + position * ANGLES, angle);
@@ -127,7 +128,7 @@ void turn_neighbours(inout uvec4 a, const uint position, const uint column) {
     a = pack(vec4(x.x, y.x, x.y, y.y), vec4(x.z, y.z, x.w, y.w));
 }
 
-// Where something of a token is: a sequence of the cache or a page, and the key in it.
+// The place of a token: a sequence of the cache or a page, and the key in it.
 struct Slot {
     bool found;
     uint outer, inner;

@@ -1,7 +1,7 @@
 // attention_bwd_dbias: the gradient of a bias, in float32 arithmetic, for any Vulkan
 // 1.2 device.
 //
-//     dBias = sum of dS over what shares an element of the bias
+//     dBias = sum of dS over the batches, heads and rows that share an element of the bias
 //     dS    = P * (dP * Z - Delta)           see lib/feature_gradients.glsl
 //
 //     q, dO  (batch, num_heads, seq_q, head_dim)      ELEM, any strides, last axis contiguous
@@ -10,10 +10,10 @@
 //     out    (batch or 1, num_heads or 1, seq_q, seq_kv)  the bias's format, any strides
 //     with SUM_ROWS: (batch, num_heads, seq_kv)       f32, any strides
 //
-// A workgroup owns a tile of OWN rows and STREAM keys of the bias and adds up what the
-// heads and batches give that share it, one after the other: no two workgroups add to
-// the same element. That computes S and dP once more. With SUM_ROWS a tile is of a head
-// and all its rows, and attention_bwd_sum.comp adds up what heads and batches share.
+// A workgroup owns a tile of OWN rows and STREAM keys of the bias. It recomputes S and dP
+// and adds dS of all heads and batches that share the tile, one after the other: no two
+// workgroups add to the same element. With SUM_ROWS a tile has one head and all its rows,
+// and attention_bwd_sum.comp adds heads and batches.
 //
 // Dispatch: (ceil(seq_kv / STREAM), ceil(seq_q / OWN) or 1 with SUM_ROWS, heads of out in
 // all its batches).

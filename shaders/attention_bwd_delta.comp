@@ -1,4 +1,4 @@
-// attention_bwd_delta: what the other backward kernels need to know of each row.
+// attention_bwd_delta: the statistics of each row that the other backward kernels need.
 //
 //     lse2  = LSE * log2(e)             0 for -Inf: all weights of the row are 0
 //     Delta = rowsum(dO * O) - dLSE
@@ -7,11 +7,11 @@
 //     lse, dlse  (batch, num_heads, seq_q)            f32, any strides
 //     rows       (batch, num_heads, seq_q, 2)         f32, contiguous: lse2, Delta
 //
-// With dS = P * (dP - Delta), the gradient of LSE adds P * dLSE to dS, since P is the
-// derivative of LSE by the scores.
+// dS = P * (dP - Delta). The gradient of LSE adds P * dLSE to dS, since P is the derivative
+// of LSE with respect to the scores.
 //
-// TEAM invocations add up a row, each every TEAM-th vec4; the first of them adds
-// what they have, in order: results do not depend on timing.
+// TEAM invocations sum a row, each every TEAM-th vec4; the first of them adds their sums
+// in order, so results do not depend on timing.
 //
 // Dispatch: (ceil(seq_q / (WORKGROUP_SIZE / TEAM)), num_heads, batch).
 #version 450

@@ -9,19 +9,17 @@
 //     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// The algorithm is in lib/bwd_dkv_matrix.glsl. What needs the places of matrix
-// elements goes by the layout that matrix_layout.comp found (lib/rows.glsl), and
-// where none is known through shared memory, on VK_KHR_cooperative_matrix alone
-// (lib/rows_coopmat.glsl).
+// lib/bwd_dkv_matrix.glsl has the algorithm. Masks and weights need the layout of a matrix:
+// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
+// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
+// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the conversions
+// and per-element operations of VK_NV_cooperative_matrix2, at subgroup scope.
 //
-// With COOPMAT2 it goes, where none is known, by the conversions and per-element
-// operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
+// With F32X2, q, dO, k, v, dk and dv are f32, and each operand is two float16 matrices:
+// lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
 //
-// With F32X2, q, dO, k, v, dk and dv are f32, and matrices are of float16, two for each
-// operand: lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
-//
-// With FEATURES, P and dX are what lib/feature_gradients.glsl makes of them, and the last
-// axis of V, dV and dO is value_dim long.
+// With FEATURES, lib/feature_gradients.glsl changes P and dX, and the last axis of V, dV and dO is
+// value_dim long.
 //
 // Dispatch: (ceil(seq_kv / BLOCK_M), num_kv_heads, batch), BLOCK_M = NUM_SUBGROUPS *
 // ROW_TILES * MAT_M.

@@ -10,14 +10,13 @@
 //     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// A workgroup owns OWN keys of one key head and walks over the heads of its
-// group and tiles of STREAM rows: the inner loop of Algorithm 2 of Dao,
-// FlashAttention-2 (arXiv:2307.08691), with dQ left to attention_bwd_dq_scalar.comp,
-// so that no two workgroups add to the same element. Every value between load and
-// store is a float32.
+// A workgroup owns OWN keys of one key head and walks over the heads of its group and
+// tiles of STREAM rows: the inner loop of Algorithm 2 of Dao, FlashAttention-2
+// (arXiv:2307.08691). attention_bwd_dq_scalar.comp computes dQ, so that no two workgroups
+// add to the same element. Every value between load and store is a float32.
 //
-// With FEATURES, weights and the gradients of scores are what lib/feature_gradients.glsl
-// makes of them, and the last axis of V, dV and dO is value_dim long.
+// With FEATURES, lib/feature_gradients.glsl changes weights and the gradients of scores, and
+// the last axis of V, dV and dO is value_dim long.
 //
 // Dispatch: (ceil(seq_kv / OWN), num_kv_heads, batch).
 #version 450

@@ -8,19 +8,17 @@
 //     k, v       (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// The algorithm is in lib/bwd_dq_matrix.glsl. What needs the places of matrix
-// elements goes by the layout that matrix_layout.comp found (lib/rows.glsl), and
-// where none is known through shared memory, on VK_KHR_cooperative_matrix alone
-// (lib/rows_coopmat.glsl).
+// lib/bwd_dq_matrix.glsl has the algorithm. Masks and weights need the layout of a matrix:
+// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
+// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
+// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the conversions
+// and per-element operations of VK_NV_cooperative_matrix2, at subgroup scope.
 //
-// With COOPMAT2 it goes, where none is known, by the conversions and per-element
-// operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
+// With F32X2, q, dO, dq, k and v are f32, and each operand is two float16 matrices:
+// lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
 //
-// With F32X2, q, dO, dq, k and v are f32, and matrices are of float16, two for each
-// operand: lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
-//
-// With FEATURES, P and dX are what lib/feature_gradients.glsl makes of them, and the last
-// axis of V and dO is value_dim long.
+// With FEATURES, lib/feature_gradients.glsl changes P and dX, and the last axis of V and dO is
+// value_dim long.
 //
 // With STORE, P and dX are stored for attention_bwd_products.comp:
 //

@@ -9,9 +9,9 @@
 //     k, v       (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// A workgroup owns OWN rows of one head and walks over tiles of STREAM keys;
-// attention_bwd_dkv_scalar.comp says more. With FEATURES, the last axis of V and dO is
-// value_dim long.
+// A workgroup owns OWN rows of one head and walks over tiles of STREAM keys, as
+// attention_bwd_dkv_scalar.comp does with keys and rows. With FEATURES, the last axis of V
+// and dO is value_dim long.
 //
 // Dispatch: (ceil(seq_q / OWN), num_heads, batch).
 #version 450

@@ -1,12 +1,12 @@
-// attention_bwd_dsinks: what the rows of each head give to the gradient of its sink,
-// in parts that attention_bwd_sum.comp adds up.
+// attention_bwd_dsinks: the gradient of the sink of each head, in parts that
+// attention_bwd_sum.comp adds.
 //
 //     out[batch, head, part] = sum over CHUNK rows of exp(sink - LSE) * -Delta
 //
 //     rows  (batch, num_heads, seq_q, 2)                    f32, see attention_bwd_delta.comp
 //     out   (batch, num_heads, ceil(seq_q / CHUNK))         f32, any strides, last axis contiguous
 //
-// A row that sees nothing but the sink counts, too. A sink of -inf gives 0.
+// A row that sees nothing but the sink counts too. A sink of -inf gives 0.
 //
 // Dispatch: (ceil(seq_q / CHUNK), num_heads, batch).
 #version 450

@@ -13,17 +13,15 @@
 //     part_dq       (batch, num_heads, shares, seq_q, head_dim), the last two padded to whole
 //                   tiles of STREAM rows and matrices: f32, dX * K of the keys of a share
 //
-// With ONE_BLOCK it writes dq, and otherwise part_dq, which attention_bwd_fused_sum.comp
-// adds up: they have the same binding. dq_offset and the first two of its strides are of the
-// one that is written, dq_stride_s is of a share in part_dq.
+// With ONE_BLOCK it writes dq, otherwise part_dq, at the same binding;
+// attention_bwd_fused_sum.comp adds the parts. dq_offset and the first two strides are those
+// of the tensor that is written; dq_stride_s is that of a share in part_dq.
 //
-// The algorithm is in lib/bwd_fused_matrix.glsl. What needs the places of matrix
-// elements goes by the layout that matrix_layout.comp found (lib/rows.glsl), and
-// where none is known through shared memory, on VK_KHR_cooperative_matrix alone
-// (lib/rows_coopmat.glsl).
-//
-// With COOPMAT2 it goes, where none is known, by the conversions and per-element
-// operations of VK_NV_cooperative_matrix2, at subgroup scope (lib/rows_coopmat2.glsl).
+// lib/bwd_fused_matrix.glsl has the algorithm. Masks and weights need the layout of a matrix:
+// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
+// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
+// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the conversions
+// and per-element operations of VK_NV_cooperative_matrix2, at subgroup scope.
 //
 // Dispatch: (shares, num_kv_heads, batch).
 #version 460

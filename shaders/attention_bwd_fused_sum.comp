@@ -1,13 +1,13 @@
-// attention_bwd_fused_sum: dQ from what attention_bwd_fused_matrix.comp found for
-// shares of the keys.
+// attention_bwd_fused_sum: dQ from the parts that attention_bwd_fused_matrix.comp wrote
+// for shares of the keys.
 //
 //     dQ = Scale * sum of part_dq over the shares, in their order
 //
 //     part_dq  (batch, num_heads, shares, seq_q, head_dim)  f32, rows of `part_ld` vec4
 //     dq       (batch, num_heads, seq_q, head_dim)          ELEM, any strides, last axis contiguous
 //
-// Under a causal mask the first keys of a share, those of its first block, are seen by
-// rows from a tile on: before that tile nothing was written.
+// Under a causal mask rows see the first block of a share from some tile on; before that
+// tile nothing was written.
 //
 // An invocation owns four columns of a row.
 //

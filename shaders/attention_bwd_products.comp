@@ -1,9 +1,9 @@
-// attention_bwd_products: the gradient of V, or of K, from weights that attention_bwd_dq_matrix.comp
-// has stored.
+// attention_bwd_products: the gradient of V, or of K, from the weights that
+// attention_bwd_dq_matrix.comp has stored.
 //
 //     dX = scale * W^T * Y     summed over the rows of all heads that read the key head
 //
-// or, of heads that are not all stored at once, sums of those before, of these, and none yet of the others.
+// If these heads are not all stored at once, it adds the present ones to the sums of earlier calls.
 //
 //     stored  (heads, pages, 2, BLOCK_M, BLOCK_M)          ELEM, W for either value of `which`, see lib/pages.glsl
 //     y       (batch, num_heads, seq_q, head_dim)          ELEM, any strides, last axis contiguous: dO, or Q
@@ -15,9 +15,9 @@
 //
 //     load slab i+1; products of slab i; barrier; store slab i+1; barrier
 //
-// With FRAGMENTS the products are dX^T = scale * Y^T * W: what lies in memory is loaded as right matrices.
+// With FRAGMENTS the products are dX^T = scale * Y^T * W: W in memory is loaded as right matrices.
 //
-// Under a causal mask it begins with the first block of rows that sees a key of the block.
+// Under a causal mask a workgroup begins with the first block of rows that sees a key of its block.
 //
 // Dispatch: (n, ceil(seq_kv / BLOCK_M), ceil(heads / n)), BLOCK_M = SUBGROUPS_K * TILES_K * MAT_M.
 #version 460
@@ -118,7 +118,7 @@ void main() {
     const uint subgroup_dim = gl_SubgroupID % SUBGROUPS_D * SUBGROUP_DIMS;
 
     MatC sum[TILES_K * TILES_D];  // (SUBGROUP_KEYS, SUBGROUP_DIMS), with FRAGMENTS transposed
-    // Sums of some heads lie in memory as subgroups have them.
+    // Sums of earlier heads lie in memory in the order of the subgroups' accumulators.
     const uint sums_at = p.sums_offset + ((number * gl_NumWorkGroups.y + page) * SUBGROUPS_K * SUBGROUPS_D + gl_SubgroupID) * (TILES_K * TILES_D * MAT_M * MAT_N);
     [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
         sum[i] = MatC(0.0);

@@ -11,12 +11,12 @@
 //     o      (batch, num_heads, seq_q, head_dim)          ELEM, any strides, last axis contiguous
 //     lse    (batch, num_heads, seq_q)                    f32, any strides
 //
-// A split that saw no key of a row has l = 0 and a very low m, so it counts for
-// nothing. Where all are such, O = 0 and LSE = -inf.
+// A split in which a row sees no key has l = 0 and a very low m, so it does not count. If
+// all splits are such, O = 0 and LSE = -inf.
 //
-// A workgroup owns some rows. Each row has TEAMS teams of head_dim/4 invocations,
-// which take the splits in turn, four columns each; then the first team adds up
-// what the teams have, in their order: results do not depend on timing.
+// A workgroup owns some rows. Each row has TEAMS teams of head_dim/4 invocations, with four
+// columns per invocation. Teams take the splits in turn; then the first team adds the teams'
+// results in order, so results do not depend on timing.
 //
 // Dispatch: (ceil(seq_q / ROWS), num_heads, batch).
 #version 450
@@ -48,7 +48,7 @@ layout(binding = 3, scalar) writeonly buffer LSE { float lse_out[]; };
 const uint COLS4 = HEAD_DIM / 4;                      // vec4 of one row
 const uint ROWS = WORKGROUP_SIZE / (TEAMS * COLS4);  // rows of a workgroup; at least 1
 
-// What is known of four columns of a row after some of its keys.
+// The state of four columns of a row after some of its keys.
 struct Part {
     float m;
     float l;
@@ -57,7 +57,7 @@ struct Part {
 
 shared Part parts[WORKGROUP_SIZE];
 
-// merge returns what is known after the keys of both.
+// merge returns the state after the keys of both.
 Part merge(const Part a, const Part b) {
     const float m = max(a.m, b.m);  // finite, as MAX_INIT is
     const float x = exp2(a.m - m);

@@ -1,6 +1,6 @@
 // attention_decode: attention of a few queries with a cache of keys and values.
 //
-//     S   = Scale * Q * Kᵀ, and what softcap, bias and ALiBi make of it
+//     S   = Scale * Q * Kᵀ, then softcap, bias and ALiBi
 //     P   = softmax(S) over the keys of the cache that a row sees
 //     O   = P * V
 //     LSE = log(sum(exp(S))) of each row
@@ -14,19 +14,19 @@
 //     block_table (batch, pages of a sequence)                      i32: its pages in order
 //     state       status, then a counter for each unit, 0 between calls
 //
-// It is made for speed of memory: without MATRIX a lane holds VEC elements of a key, TEAM lanes
-// hold one, and KEYS keys of each team are on their way at a time; nothing waits for another
-// subgroup until all keys are read. The scores of ROWS rows and KEYS keys, of which each lane
-// has a part, are added up so that each lane ends with scores of its own (gather), which makes
-// what features do to them cheap. So lib/decode_keys.glsl; with MATRIX, lib/decode_matrix.glsl
-// has the products of 16 rows and 16 keys, which a subgroup holds together.
+// It is made for the speed of memory. Without MATRIX (lib/decode_keys.glsl) a lane holds VEC
+// elements of a key, TEAM lanes hold a key, and KEYS keys of each team are in flight at a time.
+// No subgroup waits for another until all keys are read. Each lane has a part of the scores of
+// ROWS rows and KEYS keys. They are added so that each lane ends with whole scores of its own
+// (gather), which makes features cheap. With MATRIX (lib/decode_matrix.glsl) a subgroup holds
+// the products of 16 rows and 16 keys together.
 //
 // A unit is ROWS rows of one key head of one sequence: the queries of a group of heads, one
-// query after the other. Its tiles are TILE keys each. By lengths that only the device knows
-// each unit is divided among as many workgroups as there are for each, or else all tiles of all
-// units, in order, evenly among all workgroups, so that one may have parts of several units and a
-// unit several workgroups. These leave their sums
-// in `parts`, and the last of them to finish combines all, in order: the same bits on every run.
+// query after the other. Its tiles are TILE keys each. Only the device knows the lengths. If
+// there are enough workgroups, each unit has the same number of them. Otherwise all tiles of all
+// units, in order, are divided evenly among all workgroups: a workgroup may have parts of several
+// units, and a unit several workgroups. These leave their sums in `parts`, and the last of them to
+// finish combines all in order, with the same bits on every run.
 //
 // Dispatch: any number of workgroups; parts has two places for each.
 #version 460
@@ -67,7 +67,7 @@ layout(local_size_x_id = 0) in;
 #include "lib/decode_keys.glsl"
 #endif
 
-// finish adds up the sums of a part.
+// finish adds the sums of a part.
 void finish(const Part part, inout Sums sums) {
     combine_subgroups(part, sums);
     if (part.shared_by > 1) {

@@ -10,9 +10,9 @@
 //     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     lse   (batch, num_heads, seq_q)                f32, any strides
 //
-// A small problem is over before the device is busy: what it takes is the latencies that wait for
-// each other. Here all first loads, of Q, K and V, leave at once, and subgroups meet once at most.
-// lib/fwd_direct.glsl has the algorithm, lib/direct_operands.glsl how operands come from memory.
+// A small problem is over before the device is busy, so its time is the sum of dependent
+// latencies. Here all first loads, of Q, K and V, leave at once, and subgroups meet at most once.
+// lib/fwd_direct.glsl has the algorithm, lib/direct_operands.glsl the way of operands from memory.
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), or as lib/order.glsl says.
 #version 460

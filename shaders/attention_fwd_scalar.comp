@@ -10,16 +10,15 @@
 //     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     lse   (batch, num_heads, seq_q)                f32, any strides
 //
-// A workgroup owns BLOCK_M rows of one head and walks over tiles of BLOCK_N
-// keys with a running maximum m and sum l, as Algorithm 1 of Dao,
-// FlashAttention-2 (arXiv:2307.08691). Every value between load and store is a
-// float32. No subgroup operation is used.
+// A workgroup owns BLOCK_M rows of one head and walks over tiles of BLOCK_N keys with a
+// running maximum m and sum l: Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691).
+// Every value between load and store is a float32. It uses no subgroup operation.
 //
-// With FEATURES, scores, weights and sums are what lib/features.glsl makes of them,
-// and the last axis of V and O is value_dim long.
+// With FEATURES, lib/features.glsl changes scores, weights and sums, and the last axis of V
+// and O is value_dim long.
 //
-// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), in x times splits with
-// SPLIT_KV; o and lse are then what lib/split_kv.glsl says.
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch). With SPLIT_KV x is multiplied by
+// splits, and o and lse are the partial results of lib/split_kv.glsl.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require

@@ -1,5 +1,5 @@
-// attention_page_table: the block table and the lengths of sequences whose pages are lists one
-// after the other (CSR), as FlashInfer has them.
+// attention_page_table: the block table and the lengths of sequences from concatenated lists of
+// pages (CSR), FlashInfer's format.
 //
 //     n                = indptr[b + 1] - indptr[b]                         pages of sequence b
 //     block_table[b,i] = indices[indptr[b] + i]                            i < n, else -1
@@ -12,7 +12,7 @@
 //     seq_lens       (batch)         i32, contiguous, written
 //     state          status
 //
-// A sequence with a list that is none, or does not fit, gets no pages and a length of -1.
+// A sequence with an invalid list, or one that does not fit, gets no pages and a length of -1.
 //
 // Dispatch: any number of workgroups; each works on entries in turn.
 #version 450
@@ -46,7 +46,8 @@ layout(binding = 5, scalar) coherent buffer State { uint state[]; };
 
 #include "lib/cache_status.glsl"
 
-// keys_of returns how many keys n pages hold, the last of them some; -1 if it cannot.
+// keys_of returns the number of keys in n pages, of which the last may be partly full; -1 if that is
+// impossible.
 int keys_of(const int n, const int last) {
     if (n == 0) {
         return 0;

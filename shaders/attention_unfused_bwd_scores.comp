@@ -1,5 +1,5 @@
 // attention_unfused_bwd_scores: the first step of the backward pass with weights in
-// memory, what PyTorch calls MATH.
+// memory, which PyTorch calls MATH.
 //
 //     W[h, i, j]  = exp(Scale * Q * K^T - LSE)      of the keys that a row sees, else 0
 //     dX[h, i, j] = Scale * W * (dO * V^T - Delta)
@@ -12,9 +12,9 @@
 // The other steps are attention_unfused_values.comp, dQ = dX * K, and
 // attention_unfused_keys.comp, dK = dX^T * Q and dV = W^T * dO.
 //
-// With FEATURES, W and dX are what lib/feature_gradients.glsl makes of them, W times the
-// scale of dropout; those of blocks of rows and keys of which no row sees a key are not
-// written; and the last axis of V and dO is value_dim long.
+// With FEATURES, lib/feature_gradients.glsl changes W and dX, W includes the scale of
+// dropout, blocks of rows and keys without a visible key are not written, and the last axis
+// of V and dO is value_dim long.
 //
 // Dispatch: (ceil(seq_kv / STREAM), ceil(seq_q / OWN), heads).
 #version 450

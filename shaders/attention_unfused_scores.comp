@@ -1,5 +1,5 @@
 // attention_unfused_scores: the first of three steps of attention with the
-// scores in memory, what PyTorch calls MATH.
+// scores in memory, which PyTorch calls MATH.
 //
 //     S2[h, i, j] = Scale * log2(e) * sum over d of Q[h, i, d] * K[h', j, d]
 //     S2[h, i, j] = -Inf where row i does not see key j
@@ -8,8 +8,8 @@
 //     k   (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     s2  (heads of the dispatch, seq_q, seq_kv)   f32, base-2 logits
 //
-// With FEATURES, scores are what lib/features.glsl makes of them, and those of
-// blocks of rows and keys without a visible score are not written.
+// With FEATURES, lib/features.glsl changes scores. Blocks of rows and keys without a
+// visible score are not written.
 //
 // Dispatch: (ceil(seq_kv / BLOCK_N), ceil(seq_q / BLOCK_M), heads).
 #version 450
