@@ -1,12 +1,12 @@
-// gemm_combine: the sum of products whose k was divided among workgroups, and its
-// epilogue.
+// gemm_combine: adds the sums of workgroups that divided the k of a product (split-K), and
+// applies the epilogue.
 //
 //     C = epilogue(alpha * (sum over splits of Sums) + beta * C), batch by batch
 //
 //     Sums       (splits, batch, m, a_stride)  f32, contiguous
 //     C, R, X, S (batch, m, n)              OUT_FORMAT; lib/gemm_params.glsl has the epilogue
 //
-// Splits are added in their order: results do not depend on timing.
+// Splits are added in order, so results do not depend on timing.
 //
 // Dispatch: (x, y, batch) with x * y >= tiles, of 4 * WORKGROUP_SIZE elements.
 #version 450

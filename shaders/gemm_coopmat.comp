@@ -6,13 +6,13 @@
 //     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
 //     C, R, X, S (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
-// With PARTS op(A) and op(B) are float32, each in two parts of ELEM, float16. With FRAGMENTS
+// With PARTS op(A) and op(B) are float32, each as two parts of ELEM, float16. With FRAGMENTS
 // B is op(B) in right matrices of gemm_fragments.comp.
 //
-// The algorithm is in lib/gemm_matrix.glsl.
+// lib/gemm_matrix.glsl has the algorithm, lib/gemm_epilogue.glsl activations and residual.
 //
-// Dispatch: (x, y, batch * splits) with x * y >= tiles; with GROUP, many products in one
-// launch as lib/gemm_params.glsl says, (x, y, 1) with x * y >= the tiles of all.
+// Dispatch: (x, y, batch * splits) with x * y >= tiles. With GROUP it is many products in one
+// launch (lib/gemm_params.glsl), (x, y, 1) with x * y >= the tiles of all.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require

@@ -1,25 +1,24 @@
-// gemm_fragments: operands of gemm_pair, or op(B) of gemm_coopmat, in the order in which
+// gemm_fragments: copies operands of gemm_pair, or op(B) of gemm_coopmat, to the order in which
 // invocations hold their elements (lib/fragments.glsl): x as left matrices, w1 and w2 as right
-// ones.
+// matrices.
 //
 //     out[source.at + number(matrix), invocation] = the elements of the matrix
 //
 //     x   (rows, cols)  ELEM, any stride, last axis contiguous
 //     w1  (rows, cols)  ELEM, likewise
-//     w2  (rows, cols)  ELEM, likewise; with BY_K transposes of w1 and w2 are made right matrices
-//     out               matrices in the order below; what is outside a source is 0
+//     w2  (rows, cols)  ELEM, likewise; with BY_K the right matrices are those of the transposes
+//     out               matrices in the order below, 0 outside a source
 //
-// The matrices of a source lie along k, which are the columns of x and the rows of w1 and
-// w2, with BY_K their columns, and across it. Panels are `width` matrices across; groups are
-// `depth` matrices along. For width = 2, two panels and depth = 3, numbers are, along k to the
-// right,
+// The matrices of a source lie along k and across it. k is the columns of x and the rows of
+// w1 and w2, with BY_K their columns. Panels are `width` matrices across; groups are `depth`
+// matrices along. For width = 2, two panels and depth = 3 the numbers are, with k to the right,
 //
 //     across 0    0  2  4   12 14 16
 //     across 1    1  3  5   13 15 17
 //     across 2    6  8 10   18 20 22
 //     across 3    7  9 11   19 21 23
 //
-// A workgroup has the matrices that lie next to each other across k, which one division finds.
+// A workgroup has neighbouring matrices across k, which one division finds.
 //
 // Dispatch: (x, y, SOURCES from FIRST on) with x * y * width >= matrices of each source.
 #version 460
@@ -95,7 +94,7 @@ uvec4 load(const Source s, const uint source, const uint along, const uint acros
     return source == 1 ? load_w1(line, col, s.cols) : load_w2(line, col, s.cols);
 }
 
-// copy takes matrix number n, which is at (along, across).
+// copy copies matrix number n, which is at (along, across).
 void copy(const Source s, const uint source, const uint n, const uint along, const uint across) {
     const uint lane = gl_SubgroupInvocationID;
     const uint base = gl_SubgroupID * MAT_N * LD;

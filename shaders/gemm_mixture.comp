@@ -1,9 +1,9 @@
 // gemm_mixture: the probability of a number for each row under a mixture of normal
-// distributions, whose components are what gemm_narrow makes: two-layer perceptrons
-// that share their input. Neither their hidden units nor their outputs reach memory.
+// distributions. The components are the outputs of two-layer perceptrons that share their
+// input, as in gemm_narrow. Neither hidden units nor outputs reach memory.
 //
 //     (logit, mu, log_sigma)[k] = silu(alpha * op(A) * op(B[k])) * W[k]    of component k
-//     C = what lib/gmm.glsl keeps of the components of a group at y
+//     C = the state of lib/gmm.glsl after the components of a group, at y
 //
 //     op(A)  (m, k)  ELEM, from A (m, k) with A_BY_K, else (k, m); last axis contiguous
 //     op(B)  (HEADS, k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
@@ -12,9 +12,9 @@
 //     C      (groups, m, c_stride) f32: of the heads [g * HEADS / groups, (g + 1) * HEADS / groups)
 //
 // A workgroup has a block of rows and a group of heads. Head after head it multiplies its
-// rows by the columns of B, block after block, and adds up outputs in shared memory; they
-// then become a component. What is known of those before is in C, and not in registers,
-// which the products need. Outputs are float32 throughout.
+// rows by the columns of B, block after block, and sums the outputs in shared memory; these
+// become a component. The state after the components before is in C, because the products
+// need the registers. Outputs are float32 throughout.
 //
 // Dispatch: (x, y, groups) with x * y >= tiles, the blocks of rows.
 #version 460

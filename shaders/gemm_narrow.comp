@@ -1,5 +1,5 @@
-// gemm_narrow: matrix products on cooperative matrices that need not reach memory, as they
-// are multiplied again, by matrices of a few columns.
+// gemm_narrow: matrix products on cooperative matrices that are multiplied again, by skinny
+// matrices (a few columns), without reaching memory.
 //
 //     Y = silu(alpha * op(A) * op(B)) * W, batch by batch
 //
@@ -8,11 +8,11 @@
 //     W      (n, COLUMNS) ELEM, last axis contiguous; at R of lib/gemm_params.glsl
 //     X      (m, n)  ELEM: alpha * op(A) * op(B), with KEEP_X; OUT_ALIGNED is of X alone
 //     C      (parts, batch, m, c_stride) f32: sums over the columns of op(B) of one
-//            subgroup, a part; gemm_combine adds them up to Y
+//            subgroup, a part; gemm_combine adds the parts to Y
 //
-// Sums of products go through silu in float32, and are not rounded before they meet W.
-// With FRAGMENTS B is op(B) in right matrices of gemm_fragments.comp, and W meets silu in registers
-// (lib/gemm_narrow_matrix.glsl). The algorithm is in lib/gemm_matrix.glsl.
+// Sums of products go through silu in float32 and are not rounded before the product with W.
+// With FRAGMENTS B is op(B) in right matrices of gemm_fragments.comp, and the product with W is in
+// registers (lib/gemm_narrow_matrix.glsl). lib/gemm_matrix.glsl has the algorithm.
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460

@@ -12,11 +12,11 @@
 //     C      (m, n)  ELEM: dpre, and zeros up to a multiple of 8 columns; offset and strides
 //            are such multiples
 //     S      (blocks of rows, batch, n, s_stride) f32: dW of the rows of a block;
-//            gemm_combine adds them up
+//            gemm_combine adds them
 //
-// Sums of products are not rounded before they meet silu. The algorithm is in
-// lib/gemm_matrix.glsl. A strip of pre meets lanes that have four columns each, and some of
-// its rows: dW, a sum over rows, is then four columns of COLUMNS sums in registers.
+// Sums of products are not rounded before silu. lib/gemm_matrix.glsl has the algorithm. A
+// lane has four columns of a strip of pre, and some of its rows. So its part of dW, a sum
+// over rows, is four columns of COLUMNS sums in registers.
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460

@@ -9,7 +9,7 @@
 //     C      (m, n)  ELEM: dpre, and zeros up to a multiple of 8 columns; offset and strides
 //            are such multiples
 //     S      (blocks of rows, batch, n, s_stride) f32: dW of the rows of a block;
-//            gemm_combine adds them up
+//            gemm_combine adds them
 //
 // An invocation has eight columns, 16 bytes, of every ROW_LANES-th row of a block, and their
 // rows of W in registers.

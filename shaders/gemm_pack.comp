@@ -1,5 +1,5 @@
-// gemm_pack: a copy of matrices of 16-bit elements whose rows start anywhere, with rows
-// that start at multiples of 8 elements. An element of 32 bits is two of 16.
+// gemm_pack: copies matrices of 16-bit elements with unaligned rows to rows that start at
+// multiples of 8 elements. An element of 32 bits counts as two of 16.
 //
 //     out[row, col] = a[row, col] for col < len, else 0
 //

@@ -1,15 +1,15 @@
-// gemm_pair: two matrix products on cooperative matrices, one after the other, of which the
-// first never reaches memory.
+// gemm_pair: two matrix products on cooperative matrices, back to back (B2B GEMM). The first
+// product never reaches memory.
 //
 //     C = epilogue(silu(X * W1) * W2)
 //
-//     X   (m, in)         as fragments of left matrices, of gemm_fragments: panels of TILES_M
-//     W1  (in, hidden)    as fragments of right ones: panels of HIDDEN_N
+//     X   (m, in)         as fragments of left matrices, from gemm_fragments: panels of TILES_M
+//     W1  (in, hidden)    as fragments of right matrices: panels of HIDDEN_N
 //     W2  (hidden, n)     likewise: panels of TILES_N, groups of CHUNK hidden units
 //     C   (m, n)          OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
-// In lib/gemm_params.glsl A is X, and B is W1 and right behind it W2; in is a_stride and
-// hidden k, whole matrices and chunks of them, filled with zeros. silu(X * W1) is rounded to
+// In lib/gemm_params.glsl A is X, and B is W1 with W2 right behind it. in is a_stride, hidden
+// is k; both are filled with zeros to whole matrices and chunks. silu(X * W1) is rounded to
 // ELEM.
 //
 // A workgroup owns BLOCK_M rows of C and all columns, a subgroup TILES_M x TILES_N matrices of
@@ -19,12 +19,12 @@
 //     H = silu(S)                to shared memory; barrier
 //     C += H * W2[chunk, :]      every subgroup all rows, its own columns
 //
-// Right matrices come from memory straight into registers, AHEAD of them on the way: no
-// other subgroup needs those of W2, and few those of W1. The one that a product frees takes
-// the one AHEAD further on, across the end of a chunk: W1's last are followed by W2's first.
-// Of X the first SHARED_STEPS columns of matrices are in shared memory, the rest come from
-// the cache. What is written to H is read as it was written, for left matrices keep their
-// elements where accumulators do: the host makes sure.
+// Right matrices come from memory straight into registers, with AHEAD of them in flight: no
+// other subgroup needs those of W2, and few need those of W1. The register that a product
+// frees takes the matrix AHEAD further on, across the end of a chunk: W2's first follow W1's
+// last. The first SHARED_STEPS columns of matrices of X are in shared memory, the rest come
+// from the cache. H is read in the order in which it was written, because left matrices keep
+// their elements where accumulators do; the host checks that.
 //
 // With PARTIAL, workgroups that share rows each have a part of the hidden units, as in
 // lib/gemm_matrix.glsl.

@@ -1,13 +1,13 @@
-// gemm_parts: float32 operands of a GEMM as parts of float16, scaled row by row.
+// gemm_parts: splits float32 operands of a GEMM into float16 parts, scaled row by row.
 //
 //     x[batch, row, i] = (hi + lo / LO_SCALE) * 2^(e - TOP),  2^e <= max |x[batch, row, :]| < 2^(e+1)
 //
 //     x      op(A), or op(B) transposed: lib/gemm_floats.glsl
 //     parts  panels of hi, lo and e: lib/gemm_panels.glsl
 //
-// Columns past k are zero. e of a row whose largest magnitude is below 2^-113 is -113: a
-// larger power of two than 2^127 is no float32, and such a row keeps all its bits
-// without. Scaling and what parts lose: lib/f32x2_far.glsl.
+// Columns past k are zero. A row with a largest magnitude below 2^-113 has e = -113: a
+// larger factor than 2^127 is no float32, and such a row keeps all its bits without one.
+// lib/f32x2_far.glsl has the scaling and the errors of parts.
 //
 // An invocation has pieces of eight elements.
 //

@@ -1,4 +1,4 @@
-// gemm_scalar: matrix products on plain float32 arithmetic, with an epilogue.
+// gemm_scalar: matrix products in plain float32 arithmetic, with an epilogue.
 //
 //     C = epilogue(alpha * op(A) * op(B) + beta * C), batch by batch
 //
@@ -6,10 +6,10 @@
 //     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
 //     C, R, X, S (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
-// With PARTIAL it writes sums of a part of k, as lib/gemm_matrix.glsl says.
+// With PARTIAL it writes sums of a part of k, as in lib/gemm_matrix.glsl.
 //
-// Dispatch: (x, y, batch * splits) with x * y >= tiles; with GROUP, many products in one
-// launch as lib/gemm_params.glsl says, (x, y, 1) with x * y >= the tiles of all.
+// Dispatch: (x, y, batch * splits) with x * y >= tiles. With GROUP it is many products in one
+// launch (lib/gemm_params.glsl), (x, y, 1) with x * y >= the tiles of all.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require

@@ -3,12 +3,12 @@
 //     tops[batch, c, row] = max |x[batch, row, i]| over chunk * c <= i < chunk * (c + 1)
 //
 //     x     op(A), or op(B) transposed: lib/gemm_floats.glsl
-//     tops  bits of a float32; for a row with an Inf or NaN, of that
+//     tops  bits of a float32; for a row with an Inf or NaN, the bits of that
 //
 // A workgroup has 32 rows of a chunk. Its invocations read 32 x 32 elements at a time, 32
-// neighbours along the axis that is contiguous.
+// neighbours along the contiguous axis.
 //
-// Dispatch: (x, y) with x * y >= groups, tiles_k being chunks.
+// Dispatch: (x, y) with x * y >= groups; tiles_k is the number of chunks.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require

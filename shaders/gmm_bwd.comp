@@ -1,6 +1,6 @@
-// gmm_bwd: gradients of gmm_fwd. With r_k the part of component k in the probability of
-// a token, exp(a_k) / sum of exp(a), w_k its weight, and g the gradient of log_p, which
-// is -dloss / tokens,
+// gmm_bwd: gradients of gmm_fwd. r_k = exp(a_k) / sum of exp(a) is the share of component k
+// in the probability of a token, w_k its weight, and g = -dloss / tokens the gradient of
+// log_p:
 //
 //     dlogit     = g * (r_k - w_k)
 //     dmu        = g * r_k * z_k / sigma_k
@@ -11,8 +11,8 @@
 //     y                        (tokens)              f32, contiguous
 //     dloss                    (1)                   f32, read if READ_DLOSS; else 1
 //
-// Gradients that float32 or their format cannot hold are infinite, or with SATURATE the
-// largest number. A part of 0 makes 0, not 0 * inf.
+// Gradients beyond float32 or beyond their format are infinite, or with SATURATE the
+// largest number. A share of 0 gives 0, not 0 * inf.
 //
 // Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
 #version 450
@@ -60,7 +60,7 @@ float times(const float a, const float b) {
     return a == 0.0 ? 0.0 : a * b;
 }
 
-// limited returns x as it is stored.
+// limited returns x within the range of its format.
 float limited(const float x) {
     const float most = uintBitsToFloat(GRAD_FORMAT == FORMAT_F32 ? 0x7f7fffffu : GRAD_FORMAT == FORMAT_F16 ? 0x477fe000u : 0x7f7f0000u);
     return SATURATE && abs(x) > most ? sign(x) * most : x;  // a NaN stays one

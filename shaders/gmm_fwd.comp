@@ -8,12 +8,12 @@
 //     logit, mu, log_sigma  (tokens, components)  ELEM, any strides
 //     y                     (tokens)              f32, contiguous
 //     log_p                 (tokens)              f32, contiguous, written if WRITE_LOG_P
-//     parts                 (workgroups, 4)       f32: in column 0 what the workgroup's tokens add
-//                                                 to the loss, written if WRITE_LOSS
+//     parts                 (workgroups, 4)       f32: in column 0 the share of the workgroup's
+//                                                 tokens in the loss, written if WRITE_LOSS
 //     loss                  (1)                   f32, written if WRITE_LOSS
 //     count                 (1)                   of workgroups, 0 before and after; used if WRITE_LOSS
 //
-// A log_p that float32 cannot hold is -inf.
+// A log_p beyond float32 is -inf.
 //
 // Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
 #version 450

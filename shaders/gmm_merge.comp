@@ -1,17 +1,17 @@
-// gmm_merge: log-probability of tokens under mixtures of normal distributions, of which
-// other kernels left parts: what lib/gmm.glsl keeps of the components of a group.
+// gmm_merge: log-probability of tokens under mixtures of normal distributions, from the states
+// of lib/gmm.glsl that other kernels left for groups of components.
 //
 //     log_p = log-probability of y under all groups of a token
 //     loss  = -mean(log_p)
 //
 //     states  (groups, tokens, 8)  f32
 //     log_p   (tokens)             f32, contiguous, written if WRITE_LOG_P
-//     parts   (workgroups, 4)      f32: in column 0 what the workgroup's tokens add
-//                                  to the loss, written if WRITE_LOSS
+//     parts   (workgroups, 4)      f32: in column 0 the share of the workgroup's tokens
+//                                  in the loss, written if WRITE_LOSS
 //     loss    (1)              f32, written if WRITE_LOSS
 //     count   (1)              of workgroups, 0 before and after; used if WRITE_LOSS
 //
-// Groups are merged in their order: results do not depend on timing.
+// Groups are merged in order, so results do not depend on timing.
 //
 // Dispatch: any number of workgroups; each takes tokens in turn.
 #version 450

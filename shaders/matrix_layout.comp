@@ -1,8 +1,7 @@
-// matrix_layout: where an invocation keeps the elements of a matrix.
+// matrix_layout: finds out which elements of a matrix each invocation holds.
 //
-// A left matrix and an accumulator are loaded with element (row, col) =
-// row * MAT_N + col, at most 255 and so exact in every format; each invocation
-// writes what it holds.
+// A left matrix and an accumulator are loaded with element (row, col) = row * MAT_N + col,
+// at most 255 and so exact in every format. Each invocation writes its elements.
 //
 //     index    (MAT_M * MAT_N)               T: 0, 1, 2, ...
 //     index32  (MAT_M * MAT_N)               f32: 0, 1, 2, ...

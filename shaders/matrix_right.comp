@@ -1,5 +1,6 @@
-// matrix_right: where an invocation keeps the elements of a right matrix, as matrix_layout.comp
-// asks of left ones and accumulators. Kernels that put elements there themselves need it.
+// matrix_right: finds out which elements of a right matrix each invocation holds, as
+// matrix_layout.comp does for left matrices and accumulators. Kernels that set elements of right
+// matrices themselves need it.
 //
 //     index  (MAT_N * MAT_N)                  T: 0, 1, 2, ..., at most 255 and so exact
 //     right  (subgroup size, 1 + MAX_LENGTH)  f32: number of elements, the elements

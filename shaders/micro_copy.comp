@@ -1,10 +1,10 @@
-// micro_copy: how fast a device reads and writes memory.
+// micro_copy: the rate at which a device reads and writes memory.
 //
 //     dst[i] = src[i]
 //
 //     src, dst  (n)  u32 x 4
 //
-// Dispatch: (workgroups, 1, 1); each invocation copies every so many-th element.
+// Dispatch: (workgroups, 1, 1); invocations take elements in turn.
 #version 450
 #extension GL_EXT_scalar_block_layout : require
 

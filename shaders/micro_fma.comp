@@ -1,13 +1,12 @@
-// micro_fma: how fast a device multiplies and adds float32 numbers that are in
-// registers.
+// micro_fma: the rate at which a device multiplies and adds float32 numbers in registers.
 //
 //     x = fma(x, factor, addend), iters times, on CHAINS numbers x of each
 //     invocation that start at invocation/count + chain
 //
 //     y  (invocations)  f32, the sum of an invocation's numbers
 //
-// The chains do not depend on each other, so that one hides the latency of the
-// others. Factor and addend are parameters: a compiler could compute constants.
+// The chains are independent, so that one hides the latency of the others. Factor and
+// addend are parameters, because a compiler could evaluate constants.
 //
 // Dispatch: (workgroups, 1, 1).
 #version 450

@@ -1,4 +1,4 @@
-// micro_matrix: how fast a device multiplies matrices that are in registers.
+// micro_matrix: the rate at which a device multiplies matrices in registers.
 //
 //     C[s, i, j] = iters * A[i] * B[j]    for each subgroup s
 //

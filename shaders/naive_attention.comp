@@ -1,5 +1,5 @@
-// naive_attention: attention as one would write it first, a baseline. Each
-// invocation has a row and looks at one key after the other; nothing is shared.
+// naive_attention: a baseline without tiles. Each invocation has a row and reads one key
+// after the other; nothing is shared.
 //
 //     S[i,j]  = scale * dot(Q[i], K[j])
 //     O[i]    = sum over j of exp(S[i,j] - m) * V[j] / l

@@ -1,4 +1,4 @@
-// norm_bwd: gradients of norm_fwd. With s what was normalized, for each row
+// norm_bwd: gradients of norm_fwd. With s the normalized input, for each row
 //
 //     z  = (s - mean) * rstd
 //     g  = dy * w
@@ -10,16 +10,16 @@
 //     mean, rstd                  (rows)        f32, contiguous
 //     parts                       (workgroups, cols rounded up to 4)  f32: sums of dw
 //
-// The mean that is given is rounded. Where float32 numbers are as far apart as the
-// elements of a row, that is up to a deviation; so in float32 the mean of z, which is 0, is
-// taken off z: one sum more, but no pass. Of z as it comes out it is at most 1, and
-// then g * z loses a bit by it. Elements of 16 bits are spaced too far for that.
+// The given mean is rounded. If neighbouring float32 numbers are as far apart as the
+// elements of a row, its error is up to one deviation. So in float32 the mean of z, which
+// should be 0, is subtracted from z: one more sum, but no pass. That mean is at most 1, and
+// costs g * z a bit. Elements of 16 bits are too coarse for this problem.
 //
-// dx is ds, and so is dresidual, which some callers want to have in memory of its own.
+// dx is ds, and so is dresidual; some callers want it in memory of its own.
 //
-// A team adds up dw of its rows in registers, or where LOADS is 0 in its workgroup's
-// row of parts. The teams of a workgroup are then added in order, and sum_rows
-// adds the workgroups: no atomics, the same bits on every run.
+// A team sums dw of its rows in registers, or with LOADS 0 in its workgroup's row of parts.
+// The teams of a workgroup are then added in order, and sum_rows adds the workgroups: no
+// atomics, the same bits on every run.
 //
 // Dispatch: any number of workgroups; each takes rows in turn.
 #version 450
@@ -85,7 +85,7 @@ const bool RECENTERED = CENTERED && VEC == 4;  // the mean of z is taken off z
 
 shared vec4 staged[WORKGROUP_SIZE];
 
-// A row, or what an invocation keeps of it.
+// A row, or the part of it that an invocation keeps.
 struct Row {
     float mean;
     float rstd;
@@ -93,7 +93,7 @@ struct Row {
     uvec4 dy[MAX_LOADS];
 };
 
-// load_row loads a row, if there is one.
+// load_row loads a row, if it exists.
 Row load_row(const uint row) {
     Row r;
     const bool exists = row < p.rows;
@@ -111,19 +111,19 @@ Row load_row(const uint row) {
     return r;
 }
 
-// parts_at returns where column c of the workgroup's row of parts is.
+// parts_at returns the index of column c in the workgroup's row of parts.
 uint parts_at(const uint c) {
     return gl_WorkGroupID.x * ((p.cols + 3) / 4) + c / 4;
 }
 
-// normalized returns z of four columns from c on, 0 past the end, with the mean it has.
+// normalized returns z of four columns from c on, with the given mean; 0 past the end.
 vec4 normalized(const vec4 s, const float mean, const float rstd, const uint c) {
     const vec4 z = apart(s, mean) * rstd;
     return CENTERED ? within(z, c) : z;
 }
 
-// write_parts adds up quad q of vector l over the teams of the workgroup. Every
-// invocation of the workgroup calls it.
+// write_parts sums quad q of vector l over the teams of the workgroup. Every invocation of
+// the workgroup calls it.
 void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {
     if (!SUBGROUP_TEAM) {
         const uint c = (lane + l * TEAM) * VEC + 4 * q;

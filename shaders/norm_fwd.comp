@@ -1,4 +1,4 @@
-// norm_fwd: layer normalization, or that by the root mean square, of rows.
+// norm_fwd: LayerNorm or RMSNorm of rows.
 //
 //     s       = x + residual              rounded to ELEM, if there is a residual; else x
 //     mean[r] = mean(s[r,:])              0 for RMSNorm
@@ -9,15 +9,15 @@
 //     w                    (cols)        f32 or ELEM, contiguous
 //     mean, rstd           (rows)        f32, contiguous, saved for the backward pass
 //
-// A row stays in the registers of its team, a subgroup or the workgroup, from the
-// first sum to y. What is summed for the mean is how far elements are from the first one:
-// a sum of elements is rounded, which counts where they are large against their
-// differences, and makes a row of equal elements differ from its mean.
+// A row stays in the registers of its team, a subgroup or the workgroup, from the first sum
+// to y. The mean is summed from the differences to the first element. A sum of the elements
+// themselves is rounded, which matters if they are large against their differences, and a
+// row of equal elements would differ from its mean.
 //
-// In float32 even the nearest number to the mean is not near enough, if neighbouring
-// numbers are as far apart as elements are. There the mean is high + low, and
-// the sum of the differences from that corrects low, as the first element may be far
-// from all others. Elements of 16 bits are spaced too far for that.
+// In float32 even the nearest number to the mean is too far away, if neighbouring numbers
+// are as far apart as the elements. So the mean is high + low there. The first element may
+// be far from all others, so the sum of the differences from high + low corrects low.
+// Elements of 16 bits are too coarse for this problem.
 //
 // Dispatch: any number of workgroups; each takes rows in turn.
 #version 450
@@ -95,8 +95,8 @@ uvec4 load_row(const uint row, const uint c, const bool own) {
     return s;
 }
 
-// load_first returns the first element of s. It is in the registers of one invocation, but
-// a load, of what is being loaded, is less to wait for than that one is.
+// load_first returns the first element of s. One invocation has it in registers, but loading
+// it again is faster than waiting for that invocation.
 float load_first(const uint row) {
     if (!CENTERED) {
         return 0.0;
@@ -109,20 +109,20 @@ float load_first(const uint row) {
     return quad(pack(vec4(x + r), vec4(0.0)), 0).x;
 }
 
-// low_part returns what high, which is a + b rounded, lacks of a + b. It is precise, or a
-// compiler may find that it is 0.
+// low_part returns a + b - high, where high is a + b rounded. It is precise: otherwise a
+// compiler may simplify it to 0.
 float low_part(const float a, const float b, const float high) {
     precise const float low = (a - high) + b;
     return low;
 }
 
-// centered returns s less the mean, high + low.
+// centered returns s - (high + low), where high + low is the mean.
 vec4 centered(const vec4 s, const float high, const float low) {
     const vec4 d = apart(s, high);
     return LOW ? apart(d, low) : d;
 }
 
-// load_again returns what load_row returned.
+// load_again returns the same as load_row.
 uvec4 load_again(const uint row, const uint c) {
     if (RESIDUAL) {
         return load_sum(p.sum_offset + row * p.sum_stride + c, rest(c));

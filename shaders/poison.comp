@@ -1,11 +1,11 @@
-// poison: leaves a pattern in shared memory and registers, which the workgroups that
-// follow on a multiprocessor find there. Tests run it before a kernel: one that reads
-// what it has not written computes from the pattern, not from a lucky zero.
+// poison: leaves a pattern in shared memory and registers for the next workgroups on a
+// multiprocessor. Tests run it before a kernel, so that a kernel which reads uninitialized
+// memory computes with the pattern, not with a lucky zero.
 //
 //     sink  (1)  u32, never written
 //
-// Each invocation holds REGISTERS copies of the word, which it loads from shared memory
-// so that they are no constants, across a barrier so that all live at once.
+// Each invocation holds REGISTERS copies of the word across a barrier, so that all live at
+// once. It loads them from shared memory, so that they are no constants.
 //
 // Dispatch: (workgroups, 1, 1), several for each multiprocessor.
 #version 450

@@ -1,12 +1,12 @@
-// sum_rows: adds up the rows of sums that the workgroups of another kernel left.
+// sum_rows: adds the rows of sums that the workgroups of another kernel left.
 //
 //     dst[c] = sum over i of parts[i,c]
 //
 //     parts  (count, cols rounded up to 4)  f32
 //     dst    (cols)                         ELEM, contiguous
 //
-// A workgroup has GROUP_QUADS times 4 columns; its other invocations share the rows of
-// parts, and a tree adds what they have: the same bits on every run.
+// A workgroup has GROUP_QUADS times 4 columns. Its invocations divide the rows of parts, and
+// a tree adds their sums: the same bits on every run.
 //
 // Dispatch: (ceil(cols / (4 * GROUP_QUADS)), 1, 1).
 #version 450
