@@ -1,7 +1,7 @@
-// adamw: what the kernels of the optimizer share: the table of chunks and the state.
+// adamw: the table of chunks and the state, which the kernels of the optimizer share.
 //
-// A chunk is a piece of one parameter tensor, at most CHUNK elements: where it begins in
-// each buffer, in elements. The state is written by adamw_prepare, read by adamw.
+// A chunk is a piece of one parameter tensor, at most CHUNK elements. It has its position in
+// each buffer, in elements. adamw_prepare writes the state, adamw reads it.
 #ifndef LIB_ADAMW_GLSL
 #define LIB_ADAMW_GLSL
 
@@ -17,13 +17,13 @@ struct Chunk {
 };
 
 const uint CHUNK_ALIGNED = 1;  // all of these positions are multiples of 4
-const uint CHUNK_DECAYS = 2;   // the weight decay is for this tensor
+const uint CHUNK_DECAYS = 2;   // this tensor has weight decay
 
 struct State {
-    int step;         // that were applied
+    int step;         // applied steps
     float lr;         // set by the host
     float norm;       // of all gradients, before clipping
-    int skipped;      // steps that were not applied, for a norm that is not finite
+    int skipped;      // steps that were not applied, because the norm was not finite
     float scale;      // factor of the gradients
     float step_size;  // lr / (1 - beta1^step)
     float v_scale;    // 1 / sqrt(1 - beta2^step)

@@ -1,6 +1,6 @@
-// bwd_scalar: what the backward kernels on plain float32 arithmetic share. A workgroup
-// owns OWN rows of Q and dO, or of K and V, and walks over tiles of STREAM rows of
-// the two others:
+// bwd_scalar: the common part of the backward kernels on plain float32 arithmetic. A
+// workgroup owns OWN rows of Q and dO, or of K and V, and walks over tiles of STREAM rows
+// of the two others:
 //
 //     S, dP = own * stream^T             product
 //     P, dX, element by element          the kernel itself
@@ -10,9 +10,9 @@
 // lib/bwd_scalar_inputs.glsl. Every invocation of the workgroup calls
 // product and accumulate.
 //
-// With FEATURES, V and dO have rows of VALUE_DIM, and the includer declares `const
-// bool STREAM_HIDES`: only rows of the stream whose `shown` it sets to 1 before
-// product may be multiplied by weights, which are 0, but 0 times NaN is not.
+// With FEATURES, V and dO have rows of VALUE_DIM, and the includer declares `const bool
+// STREAM_HIDES`. It then sets `shown` to 1 before product for the rows of the stream that
+// weights may multiply. Hidden rows have weights of 0, but 0 * NaN is NaN.
 #ifndef LIB_BWD_SCALAR_GLSL
 #define LIB_BWD_SCALAR_GLSL
 
@@ -31,8 +31,8 @@ shared uint shown[STREAM_HIDES ? STREAM : 1];
 #endif
 const uint COLS4 = (MAX_DIM4 + THREADS_X - 1) / THREADS_X;  // vec4 columns of a gradient for one invocation
 
-// Columns of own and stream, and rows of stream after them in time, share the first
-// part of the tile; the weights have the second.
+// Columns of own and stream, and later rows of stream, share the first part of the tile; the
+// weights have the second.
 const uint PAIR_LD = DEPTH / 4 + 1;  // one more, so that rows start in different banks
 const uint STREAM_AT = OWN * PAIR_LD;
 const uint SLICE_LD = COLS4 * THREADS_X;
@@ -88,8 +88,8 @@ void product(out TileNT S, const Part own, const Part stream) {
     }
 }
 
-// put_weights makes weights the left factor of accumulate. They are written where
-// nothing else is; the products that read the ones before must be over.
+// put_weights makes weights the left factor of accumulate. They have memory of their own; the
+// products that read the weights before must be over.
 void put_weights(const TileNT weights) {
     const uint ty = gl_LocalInvocationIndex / THREADS_X;
     const uint tx = gl_LocalInvocationIndex % THREADS_X;

@@ -1,9 +1,8 @@
-// copies: which invocation of a workgroup copies what of a tile in shared memory.
+// copies: the division of a tile in shared memory among the invocations of a workgroup.
 //
-// A tile is rows of `row8` uvec4, of eight 16-bit elements each. Copy number i of
-// an invocation moves one of them. Where whole rows fit in one round of the
-// workgroup, an invocation keeps its column, and its rows are a fixed distance
-// apart: addresses cost one addition.
+// A tile is rows of `row8` uvec4, of eight 16-bit elements each. Copy number i of an
+// invocation moves one uvec4. If whole rows fit in one round of the workgroup, an invocation
+// keeps its column, and its rows are a fixed distance apart: addresses cost one addition.
 //
 // The includer declares the specialization constant WORKGROUP_SIZE.
 #ifndef LIB_COPIES_GLSL

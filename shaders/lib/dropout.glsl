@@ -1,5 +1,5 @@
-// dropout: which weights of a tile are kept, as bits in shared memory. One call of
-// philox serves four neighbouring keys of a row, which are rarely one invocation's.
+// dropout: the kept weights of a tile, as bits in shared memory. One call of philox serves
+// four neighbouring keys of a row, which rarely belong to one invocation.
 //
 // The includer declares WORKGROUP_SIZE and includes lib/features.glsl. It may define
 // TILE_ROWS and TILE_KEYS, the sizes of a tile, if those are not BLOCK_M and BLOCK_N.

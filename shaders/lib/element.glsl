@@ -11,9 +11,9 @@
 //     WEIGHT_TO_T   the same, faster, for softmax weights: none is negative or NaN
 //     ROUND_TO_T    float to the nearest float that is a T
 //
-// The 16-bit formats are read as integers, so that a device needs 16-bit
-// storage but neither float16 nor bfloat16 arithmetic; and the rounding of
-// float to float16 is spelled out, since Vulkan leaves its direction open.
+// The 16-bit formats are read as integers, so that a device needs 16-bit storage, but no
+// float16 or bfloat16 arithmetic. The rounding of float to float16 is spelled out, because
+// Vulkan leaves its direction open.
 //
 // The includer needs GL_EXT_shader_16bit_storage.
 #ifndef LIB_ELEMENT_GLSL
@@ -35,7 +35,7 @@ vec4 widen(const vec4 x) {
 
 #define ELEM uint16_t
 #define ELEM4 uvec2
-// Macros, as a function with 16-bit arguments needs 16-bit arithmetic.
+// Macros, because a function with 16-bit arguments needs 16-bit arithmetic.
 #define WIDEN(x) widen(uint(x))
 #define NARROW(x) uint16_t(narrow(x))
 

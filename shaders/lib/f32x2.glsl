@@ -3,17 +3,16 @@
 //
 //     x = (hi + lo) * 2^(e - TOP)
 //
-// where 2^e <= max|x| < 2^(e+1) over the elements that share the exponent e:
-// scaled, the largest lie in [2^14, 2^15), below float16's 65504.
+// where 2^e <= max|x| < 2^(e+1) over the elements that share the exponent e: scaled, the
+// largest lie in [2^14, 2^15), below float16's 65504.
 //
-// hi is x rounded to 11 bits, lo what is left rounded to 11 bits: together 23
-// bits of x, counting lo's sign, of its 24. The last bit of a float16 is never below 2^-24, so lo is off by 2^-25 at the least, which is
-// 2^-39 of the largest element. Elements below 2^-16 of the largest have that
-// absolute error instead of the relative one.
+// hi is x rounded to 11 bits, lo is the rest rounded to 11 bits. Together they have 23 of the
+// 24 bits of x, counting lo's sign. The last bit of a float16 is never below 2^-24, so the error
+// of lo can reach 2^-25, which is 2^-39 of the largest element. Elements below 2^-16 of the
+// largest have this absolute error instead of the relative one.
 //
-// Scaling is exact. Where all elements are below 2^-97 they are scaled as if
-// the largest were not; they keep an absolute error of 2^-136, less than what
-// flushing subnormals costs.
+// Scaling is exact. If all elements are below 2^-97, they are scaled as if the largest were
+// 2^-97. Their absolute error is then 2^-136, less than the cost of flushing subnormals.
 #ifndef LIB_F32X2_GLSL
 #define LIB_F32X2_GLSL
 
@@ -38,8 +37,8 @@ float largest(const Elems8 x) {
     return max(max(y.x, y.y), max(y.z, y.w));
 }
 
-// keep_if returns x, or zeros: by selects, for a branch of each invocation's own before
-// subgroupMax leaves open, without maximal reconvergence, which of them meet there.
+// keep_if returns x, or zeros. It selects: after a branch that invocations take independently,
+// without maximal reconvergence, it is open which of them meet in a subgroup operation.
 Elems8 keep_if(const bool kept, const Elems8 x) {
     return Elems8(mix(vec4(0.0), x.first, bvec4(kept)), mix(vec4(0.0), x.second, bvec4(kept)));
 }
@@ -55,10 +54,9 @@ float scale_of(const uint exponent) {
     return uintBitsToFloat((TOP + 2 * FLOAT_BIAS - exponent) << 23);
 }
 
-// round_to_hi returns x rounded to 11 bits. By integers, as a compiler may
-// take a float that became a float16 and a float again for what it was (Mesa
-// 26.1 does), and then lo is 0; and as Vulkan leaves open where a conversion
-// to float16 rounds.
+// round_to_hi returns x rounded to 11 bits, in integer arithmetic. A compiler may replace a
+// float that was converted to float16 and back by the original (Mesa 26.1 does), and then lo
+// is 0; and Vulkan leaves open how a conversion to float16 rounds.
 float round_to_hi(const float x) {
     return uintBitsToFloat(floatBitsToUint(x) + 0x1000u & 0xffffe000u);
 }

@@ -1,11 +1,11 @@
-// f32x2_far: lib/f32x2.glsl for products whose sums of hi*hi and of hi*lo are apart.
+// f32x2_far: lib/f32x2.glsl for products with separate sums of hi*hi and of hi*lo.
 //
 //     x = (hi + lo / LO_SCALE) * 2^(e - TOP)
 //
-// A lo that is LO_SCALE times as large stays away from float16's smallest number: it is off
-// by 2^-25 or a half of its last bit, which is 2^-50 of the largest element of those that
-// share e. Elements down to 2^-27 of that largest have all 23 bits of their parts; smaller
-// ones have the absolute error.
+// A lo that is LO_SCALE times as large stays away from float16's smallest number. Its error is
+// at most 2^-25 or half of its last bit, which is 2^-50 of the largest element that shares e.
+// Elements down to 2^-27 of that largest have all 23 bits of their parts; smaller ones have
+// the absolute error.
 #ifndef LIB_F32X2_FAR_GLSL
 #define LIB_F32X2_FAR_GLSL
 

@@ -1,5 +1,5 @@
-// feature_constants: which features of a problem a kernel is compiled for. What is
-// off is compiled away; shaders/variants.go says which modules have them at all.
+// feature_constants: the features of a problem as specialization constants. A feature that
+// is off is compiled away; shaders/variants.go says which modules have features at all.
 //
 // The includer defines FEATURES_ID, the constant_id after its own last one.
 #ifndef LIB_FEATURE_CONSTANTS_GLSL
@@ -7,7 +7,7 @@
 
 layout(constant_id = FEATURES_ID) const uint VALUE_DIM = 64;
 layout(constant_id = FEATURES_ID + 1) const bool WINDOW_LEFT = false;   // hides keys before a row's own
-layout(constant_id = FEATURES_ID + 2) const bool WINDOW_RIGHT = false;  // and after it, as a causal mask does, too
+layout(constant_id = FEATURES_ID + 2) const bool WINDOW_RIGHT = false;  // hides keys after it; a causal mask sets it too
 layout(constant_id = FEATURES_ID + 3) const bool SOFTCAP = false;
 layout(constant_id = FEATURES_ID + 4) const bool ALIBI = false;
 layout(constant_id = FEATURES_ID + 5) const bool BIAS = false;

@@ -1,10 +1,10 @@
-// feature_gradients: what features make of the gradients of scores.
+// feature_gradients: the gradients of scores with features.
 //
 // The includer includes lib/features.glsl with LOGITS.
 #ifndef LIB_FEATURE_GRADIENTS_GLSL
 #define LIB_FEATURE_GRADIENTS_GLSL
 
-// What a row and a key give to gradients, all 0 if the row does not see the key. Z is
+// The contribution of a row and a key to gradients, all 0 if the row does not see the key. Z is
 // 0 if dropout drops the weight, else keep_scale().
 struct Weighed {
     float P;   // the weight, 0 if it is dropped: P * Z / keep_scale()
@@ -22,10 +22,10 @@ float softcap_slope(const float x) {
     return 4.0 * t / ((1.0 + t) * (1.0 + t));
 }
 
-// weigh returns what a row and a key of the block give, of which s is the dot product of
-// Q and K and dP that of dO and V. Lse2_delta is of the row; whether the masks show the
-// key to it is `seen`, whether dropout keeps the weight `keep`. Row and key may be
-// outside the sequence, if not seen.
+// weigh returns the contribution of a row and a key of the block. s is the dot product of Q and
+// K, dP that of dO and V, and lse2_delta belongs to the row. `seen` says whether the masks show
+// the key to the row, `keep` whether dropout keeps the weight. If not seen, row and key may be
+// outside the sequence.
 Weighed weigh(const Block b, const float s, const float dP, const vec2 lse2_delta, const int row, const int key, const bool seen, const bool keep) {
     const float x = score(b, s, args.plain.scale_log2, row, key, seen);
     const bool hidden = x == NEG_INF;  // K and V may be NaN

@@ -1,5 +1,5 @@
-// feature_keys: what features show of a tile of keys that is copied to shared memory,
-// for the matrix kernels that own rows.
+// feature_keys: the visible keys of a tile in shared memory, with features, for the matrix
+// kernels that own rows.
 //
 // The includer includes lib/features.glsl and lib/tile_shape.glsl.
 #ifndef LIB_FEATURE_KEYS_GLSL
@@ -13,8 +13,8 @@ uint copy_key(const int col0, const uint i) {
     return min(col0 + copy_row(i), last_key());
 }
 
-// hides_values reports whether masks may hide values of the tile from all rows: the same
-// for all invocations of the workgroup. Where not, `shows` is true.
+// hides_values reports whether masks may hide values of the tile from all rows. It is the same
+// for all invocations of the workgroup. If false, `shows` is true.
 bool hides_values() {
     return KEY_MASK || BIAS && args.features.bias_stride_s == 0;
 }
@@ -37,7 +37,7 @@ bool no_row_sees(const int row0, const int col0) {
     return WINDOW_RIGHT && col0 >= visible_keys(row0 + int(SUBGROUP_ROWS) - 1) || WINDOW_LEFT && col0 + int(BLOCK_N) <= visible_from(row0);
 }
 
-// all_rows_see reports whether it hides nothing of it from them.
+// all_rows_see reports whether the window hides no key of that tile from any of these rows.
 bool all_rows_see(const int row0, const int col0) {
     return col0 + int(BLOCK_N) <= visible_keys(row0) && (!WINDOW_LEFT || visible_from(row0 + int(SUBGROUP_ROWS) - 1) <= col0);
 }

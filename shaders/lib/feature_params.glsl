@@ -1,6 +1,6 @@
-// feature_params: the push constants of features, behind those that a kernel has
-// without them. Offsets and strides are in elements; the stride of a shared axis
-// is 0. Batches and heads are those of the dispatch.
+// feature_params: the push constants of features, behind those of the plain kernel. Offsets
+// and strides are in elements; the stride of a shared axis is 0. Batches and heads are those
+// of the dispatch.
 #ifndef LIB_FEATURE_PARAMS_GLSL
 #define LIB_FEATURE_PARAMS_GLSL
 
@@ -20,11 +20,11 @@ struct Features {
     uint key_mask_stride_b;
     uint cu_seqlens_q_offset;
     uint cu_seqlens_kv_offset;
-    uint total_q;           // rows of packed Q, as cu_seqlens_q must not say more
+    uint total_q;           // rows of packed Q; cu_seqlens_q is clamped to it
     uint total_kv;
     uint bottom_right;      // 1: row i of a packed sequence is at key i + seq_kv - seq_q; 0: at key i
     uint drop_below;        // a weight is dropped if its random word is below
-    float keep_scale;       // 1/(1-P): what the others are multiplied by
+    float keep_scale;       // 1/(1-P), the factor of the other weights
     uint seed_lo;
     uint seed_hi;
     uint stream_lo;         // Dropout.Offset, for the first head of the first batch

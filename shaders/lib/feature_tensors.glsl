@@ -1,5 +1,5 @@
-// feature_tensors: the tensors that features read. Those of features that are off
-// hold anything.
+// feature_tensors: the tensors that features read. The bindings of features that are off hold
+// any tensor.
 //
 //     bias          (batch or 1, num_heads or 1, seq_q or 1, seq_kv)  f32 or ELEM
 //     alibi_slopes  (num_heads) or (batch, num_heads)                 f32

@@ -19,9 +19,9 @@ void fold_row(inout Scores S, const uint r, const uint i, const float fold) {
     }
 }
 
-// score_tile makes scores of the products S of the rows from row0 on with the keys
-// from col0 on. If CUT, the window hides some of the keys from some of the rows.
-// Place is element_index().
+// score_tile turns the products S of the rows from row0 on and the keys from col0 on into
+// scores. If CUT, the window hides some of the keys from some of the rows. Place is
+// element_index().
 void score_tile(inout Scores S, const Block b, const MatC place, const float scale, const int row0, const int col0, const bool CUT) {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {

@@ -1,11 +1,11 @@
-// features: what the features of a problem make of a block of rows, of scores, of
-// weights and of sums. Package attention says what each feature means.
+// features: the features of a problem, applied to blocks of rows, scores, weights and sums.
+// attention.Problem (attention/problem.go) defines each feature.
 //
-// A workgroup that owns rows calls enter_block first. After it p describes the
-// sequence of the block, and of its keys only those that some row of the block sees:
-// kernels walk over keys 0 to p.seq_kv-1 as ever, and neither compute with the others
-// nor read them. Rows count within the sequence. A workgroup that owns keys calls
-// enter_keys, and new_block for each head.
+// A workgroup that owns rows calls enter_block first. Then p describes the sequence of the
+// block, with only those keys that some row of the block sees. Kernels walk over keys 0 to
+// p.seq_kv-1 as without features, and so neither read nor compute the others. Rows count
+// within the sequence. A workgroup that owns keys calls enter_keys, and new_block for each
+// head.
 //
 // The includer defines FEATURES_ID and FEATURES_BINDING, see
 // lib/feature_constants.glsl and lib/feature_tensors.glsl; includes lib/element.glsl,
@@ -20,7 +20,7 @@
 
 const float LOG2_E = 1.4426950408889634;  // exp(x) = exp2(x * LOG2_E)
 
-// What is the same for all rows of a block.
+// The values that are the same for all rows of a block.
 struct Block {
     bool exists;       // the sequence has rows there
     uint first_key;    // of the block: its number in the sequence
@@ -31,16 +31,16 @@ struct Block {
     uvec2 stream;      // of random numbers
 };
 
-// sequence returns the first row of a packed sequence and its length. Both are
-// within the tensor and the longest sequence, whatever is in cu_seqlens.
+// sequence returns the first row of a packed sequence and its length. Both are clamped to the
+// tensor and the longest sequence, whatever cu_seqlens holds.
 uvec2 sequence(const int from, const int to, const uint total, const uint longest) {
     const int first = clamp(from, 0, int(total));
     const int end = clamp(to, first, int(total));
     return uvec2(first, min(uint(end - first), longest));
 }
 
-// enter_sequence makes p that of a batch: of its sequence, where they are packed. The
-// same for all invocations of the workgroup.
+// enter_sequence makes p that of a batch, or of its packed sequence. The result is the same
+// for all invocations of the workgroup.
 void enter_sequence(const uint batch) {
     if (VARLEN) {
         const uint q_at = args.features.cu_seqlens_q_offset + batch;
@@ -58,8 +58,8 @@ void enter_sequence(const uint batch) {
     }
 }
 
-// new_block returns what is the same for all rows of a block of a batch and head whose
-// keys begin at first_key of the sequence. The block exists.
+// new_block returns the Block of a batch and head whose keys begin at first_key of the
+// sequence. The block exists.
 Block new_block(const uint batch, const uint head, const uint first_key) {
     Block b;
     b.exists = true;
@@ -74,15 +74,15 @@ Block new_block(const uint batch, const uint head, const uint first_key) {
     return b;
 }
 
-// enter_block makes p that of the rows row0 to row0+rows-1 of a batch and head,
-// and returns the rest. The same for all invocations of the workgroup.
+// enter_block makes p that of the rows row0 to row0+rows-1 of a batch and head, and returns
+// their Block. The result is the same for all invocations of the workgroup.
 Block enter_block(const uint batch, const uint head, const uint row0, const uint rows) {
     enter_sequence(batch);
-    // Intervals of neighbouring rows meet: all keys from the first that the first row
-    // sees to the last that the last one does are seen by some row.
+    // The intervals of neighbouring rows touch. So some row sees each key from the first key of
+    // the first row to the last key of the last row.
     const int first = visible_from(int(row0));
     const int end = visible_keys(int(min(row0 + rows, p.seq_q)) - 1);
-    const uint first_key = uint(first < end ? first : 0);  // not past the tensor: kernels may load key 0 before they look
+    const uint first_key = uint(first < end ? first : 0);  // not past the tensor: kernels may load key 0 before they check
     skip_keys(first_key);
     p.causal_shift -= int(first_key);
     p.seq_kv = uint(max(end - first, 0));
@@ -115,30 +115,29 @@ float bias_of(const Block b, const uint row, const uint key) {
     return BIAS_F32 ? bias32[at] : WIDEN(bias[at]);
 }
 
-// has_value reports whether the value of a key of the block may be multiplied by
-// weights: where the key mask, or a bias that all rows share, hides the key, the
-// weights are 0, but 0 times NaN is not.
+// has_value reports whether weights may multiply the value of a key of the block. If the key
+// mask, or a bias that all rows share, hides the key, the weights are 0, but 0 * NaN is NaN.
 bool has_value(const Block b, const uint key) {
     bool hidden = false;
     if (BIAS && args.features.bias_stride_s == 0) {  // the same for all invocations
         hidden = bias_of(b, 0, key) == NEG_INF;
     }
-    return all(bvec2(unmasked(b, key), !hidden));  // && would branch, each invocation for itself
+    return all(bvec2(unmasked(b, key), !hidden));  // && would branch in each invocation independently
 }
 
-// softcap returns what Softcap makes of a base-2 logit,
+// softcap returns a base-2 logit after Softcap,
 //
 //     log2(e) * Softcap * tanh(y),  y = x / (log2(e) * Softcap)
 //
-// with tanh(y) = (1 - t) / (1 + t) for t = exp(-2y) = exp2(-2x / Softcap). The tanh of
-// GLSL may overflow where this is 1.
+// with tanh(y) = (1 - t) / (1 + t) for t = exp(-2y) = exp2(-2x / Softcap). GLSL's tanh may
+// overflow where this is 1.
 float softcap(const float x) {
     const float t = exp2(-abs(x) * args.features.softcap_in);
     const float y = args.features.softcap_out * (1.0 - t) / (1.0 + t);
     return x < 0.0 ? -y : y;
 }
 
-// in_window reports whether the position of a key of the block shows it to a row.
+// in_window reports whether a row sees a key of the block by its position.
 bool in_window(const int row, const int key) {
     return key >= visible_from(row) && key < visible_keys(row);
 }
@@ -148,11 +147,10 @@ uint last_key() {
     return max(p.seq_kv, 1) - 1;
 }
 
-// score returns the score of a row and a key of the block, of which s is the dot
-// product and s * scale the base-2 logit: what the features make of that with
-// LOGITS, else s itself; -inf if the row does not see the key, even where s is NaN.
-// Whether it sees it, by the masks, is `seen`. Row and key may be outside the
-// sequence.
+// score returns the score of a row and a key of the block. s is their dot product, s * scale
+// the base-2 logit. With LOGITS the score is the logit with all features, else s itself. It is
+// -inf if the row does not see the key, even if s is NaN. `seen` is the result of the masks.
+// Row and key may be outside the sequence.
 float score(const Block b, const float s, const float scale, const int row, const int key, bool seen) {
     float x = s;
     if (LOGITS) {
@@ -172,27 +170,26 @@ float score(const Block b, const float s, const float scale, const int row, cons
     return seen ? x : NEG_INF;
 }
 
-// masked_score is score with the masks looked up.
+// masked_score is score that evaluates the masks itself.
 float masked_score(const Block b, const float s, const int row, const int key) {
     const bool seen = in_window(row, key) && unmasked(b, min(uint(key), last_key()));
     return score(b, s, args.plain.scale_log2, row, key, seen);
 }
 
-// kept_of_four tells which weights of a row and the keys 4*group to 4*group+3 of the
-// sequence dropout keeps.
+// kept_of_four returns which weights dropout keeps, of a row and the keys 4*group to
+// 4*group+3 of the sequence.
 bvec4 kept_of_four(const Block b, const uint row, const uint group) {
     const uvec4 words = philox(uvec4(group, row, b.stream), uvec2(args.features.seed_lo, args.features.seed_hi));
     return greaterThanEqual(words, uvec4(args.features.drop_below));
 }
 
-// keep_scale returns what the weights that are not dropped are multiplied by.
+// keep_scale returns the factor of the weights that are not dropped.
 float keep_scale() {
     return DROPOUT ? args.features.keep_scale : 1.0;
 }
 
-// add_sink adds the sink to the maximum m of a row and to its sum l, which is
-// relative to m, and returns what a weight relative to the old m is to be multiplied
-// by.
+// add_sink adds the sink to the maximum m of a row and to its sum l, which is relative to m. It
+// returns the factor of weights that are relative to the old m.
 float add_sink(const Block b, inout float m, inout float l) {
     if (!SINKS) {
         return 1.0;
@@ -204,8 +201,8 @@ float add_sink(const Block b, inout float m, inout float l) {
     return alpha;
 }
 
-// finish_row adds the sink to m and l of a row, and returns what the row's O, a sum
-// relative to the old m, is to be multiplied by.
+// finish_row adds the sink to m and l of a row. It returns the factor of the row's O, which is
+// a sum relative to the old m.
 float finish_row(const Block b, inout float m, inout float l) {
     const float alpha = add_sink(b, m, l);
     return inverse_sum(l) * (alpha * keep_scale());

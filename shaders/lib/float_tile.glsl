@@ -1,5 +1,5 @@
-// float_tile: rows of a block in float32 where its tiles were, on their way to memory:
-// as many matrices of their columns at a time as fit.
+// float_tile: stages rows of a block in float32 in the memory of its tiles, on their way to
+// device memory, with as many matrices of columns at a time as fit.
 //
 // The includer declares `shared uvec4 tile[TILE_SIZE]` and `const uint TILE_SIZE`, and
 // includes lib/tile_shape.glsl.

@@ -1,5 +1,5 @@
-// formats: a storage format that a specialization constant chooses, for tensors
-// whose format is not that of the module's operands (lib/element.glsl).
+// formats: storage formats that a specialization constant chooses, for tensors with another
+// format than the module's operands (lib/element.glsl).
 #ifndef LIB_FORMATS_GLSL
 #define LIB_FORMATS_GLSL
 
@@ -15,8 +15,7 @@ uint narrow_to(const uint FORMAT, const float x) {
     return FORMAT == FORMAT_F16 ? narrow_f16(x) : narrow_bf16(x);
 }
 
-// pack_to returns two results of arithmetic in one word, the first in the low half, each
-// rounded as narrow_to does.
+// pack_to returns two numbers in one word, the first in the low half, rounded like narrow_to.
 uint pack_to(const uint FORMAT, const float low, const float high) {
     return FORMAT == FORMAT_F16 ? pack_f16(low, high) : pack_bf16(low, high);
 }

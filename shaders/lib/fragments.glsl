@@ -1,14 +1,14 @@
-// fragments: matrices as the invocations of a subgroup hold them, eight elements of each
-// as a uvec4.
+// fragments: matrices in the order of the invocations' registers: the eight elements of each
+// invocation as a uvec4.
 //
 //     left_matrix(x), right_matrix(x)   the matrix whose elements an invocation has in x
 //     left_words(m), right_words(m)     the reverse
 //
-// Where a matrix keeps its elements is the device's affair, but it is the same in every
-// kernel: what one takes out of a matrix another may put into a matrix of the same type,
-// not knowing which elements those are. In memory or shared memory a fragment is
-// subgroup size x 16 consecutive bytes, one load of an invocation and without conflicts
-// of banks; an operand of 16 x 16 that is loaded by rows takes four of NVIDIA's.
+// The device decides which invocation holds which element, but the layout is the same in
+// every kernel. So one kernel may store the elements of a matrix, and another may load them
+// into a matrix of the same type, without knowing which elements they are. In device or shared
+// memory a fragment is subgroup size x 16 consecutive bytes: one load per invocation, without
+// bank conflicts. An operand of 16 x 16 that is loaded by rows takes four loads on NVIDIA.
 //
 // The includer includes lib/element.glsl, with a 16-bit format, and lib/matrix_types.glsl.
 // Matrices have eight elements for each invocation, and MAT_M = MAT_N.
