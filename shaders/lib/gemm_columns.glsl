@@ -1,7 +1,7 @@
-// gemm_columns: which invocation has what of a strip of lib/gemm_sums.glsl where strips meet a
-// matrix W with few columns, a row of it for each column of the strip: the same columns in
-// every strip, so that rows of W come from shared memory once, and some rows of four
-// neighbouring columns, one load each.
+// gemm_columns: the division of a strip of lib/gemm_sums.glsl among invocations, for a product
+// with a skinny matrix W, which has a row for each column of the strip. An invocation has the same
+// columns in every strip, so that it loads their rows of W from shared memory once. It has some
+// rows of four neighbouring columns, with one load each.
 //
 //     first = 0, ROW_LANES, ...           row_of(first) of the strip
 //     j = 0, 1, ... LANE_QUADS - 1        columns quad_of(j) to quad_of(j) + 3 of the strip

@@ -1,9 +1,9 @@
-// gemm_floats: what the kernels share that bring float32 operands of a GEMM into parts of
-// float16: gemm_tops finds the largest magnitudes of rows, gemm_parts scales and splits.
+// gemm_floats: the common part of the kernels that split float32 operands of a GEMM into
+// float16 parts: gemm_tops finds the largest magnitudes of rows, gemm_parts scales and splits.
 //
 // A source is op(A), or op(B) transposed: rows of k elements, with any step from row to
-// row and from element to element. Workgroups take tiles of ROWS rows and a part of k;
-// those of A come first. Both kernels bind the same memory for what they write:
+// row and from element to element. Workgroups take tiles of ROWS rows and a part of k, first
+// those of A. Both kernels write to the same memory:
 //
 //     tops   (batch, chunks, rows)  bits of the largest magnitude in `chunk` elements of a row
 //     parts  panels, lib/gemm_panels.glsl
@@ -41,7 +41,7 @@ layout(binding = 1, scalar) readonly buffer B4 { vec4 b4[]; };
 
 const uint ROWS = 32;  // of a tile
 
-// What a workgroup has; exists is false for those past the last tile.
+// The tile of a workgroup; exists is false past the last tile.
 struct Tile {
     bool is_a;
     Source source;
@@ -69,7 +69,7 @@ Tile this_tile() {
     return t;
 }
 
-// element_of returns where element k of a row is; a row past the last stands for the last.
+// element_of returns the index of element k of a row; a row past the last counts as the last.
 uint element_of(const Tile t, const uint row, const uint k) {
     const Source s = t.source;
     return s.offset + t.batch * s.stride_b + min(row, s.rows - 1) * s.row_step + k * s.k_step;
@@ -79,7 +79,7 @@ float load_float(const Tile t, const uint at) {
     return t.is_a ? a1[at] : b1[at];
 }
 
-// top_of returns where the top of a chunk of a row is.
+// top_of returns the index of the top of a chunk of a row.
 uint top_of(const Tile t, const uint row, const uint chunk) {
     return t.source.tops + (t.batch * p.chunks + chunk) * t.source.rows + row;
 }

@@ -1,9 +1,8 @@
-// gemm_narrow: strips of lib/gemm_matrix.glsl through silu, and times the rows of W that they
-// meet: a matrix with few columns for each product. With KEEP_X the sums of products are
-// written, too, (m, n) of ELEM for each product; at X of lib/gemm_params.glsl, whose
-// OUT_ALIGNED is that of X alone.
+// gemm_narrow: silu of the strips of lib/gemm_matrix.glsl, times their rows of W, a skinny
+// matrix for each product. With KEEP_X it also writes the sums of products, (m, n) of ELEM
+// for each product, to X of lib/gemm_params.glsl; OUT_ALIGNED is then that of X alone.
 //
-// The includer includes what lib/gemm_w.glsl needs and lib/gemm_matrix.glsl before, and
+// The includer first includes lib/gemm_matrix.glsl and what lib/gemm_w.glsl needs, and
 // defines add_row.
 #ifndef LIB_GEMM_NARROW_GLSL
 #define LIB_GEMM_NARROW_GLSL
@@ -13,9 +12,9 @@
 #include "pack2.glsl"
 #include "silu.glsl"
 
-// add_row takes y, which the columns of a strip add to a row of the result. First says that
-// the strip is the first of this row and subgroup in the block; those after it are of the
-// same invocation.
+// add_row adds y, the sum over the columns of a strip, to a row of the result. First says that
+// the strip is the first of this row and subgroup in the block; the same invocation has the
+// later ones.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]);
 
 // keep_x writes v, four columns of a row of X from col on, as far as they lie before end.
@@ -50,8 +49,8 @@ const uint SHARES = SUBGROUP_SIZE > MAT_M ? SUBGROUP_SIZE / MAT_M : 1;
 const uint LANE_ROWS = SUBGROUP_SIZE < MAT_M ? MAT_M / SUBGROUP_SIZE : 1;
 
 // store_strip multiplies a strip. An invocation owns a row, or a share of its columns, so that
-// sums stay where they are: with columns of its own for all rows, and sums that meet by
-// shuffles, the forward pass of heads took 30 % longer on an H200.
+// sums stay in place. With columns of its own for all rows, and sums by shuffles, the forward
+// pass of heads took 30 % longer on an H200.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = columns_end(w, p.n);
@@ -69,7 +68,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
             const uint q = first + lane / MAT_M;
             const uint x = col + q * 4;
             const vec4 v = silu(scaled(uintBitsToFloat(tile[base + r * OUT_LD + q])));
-            const vec4 h = mix(vec4(0.0), v, lessThan(x + uvec4(0, 1, 2, 3), uvec4(end)));  // what is past the end may be a NaN
+            const vec4 h = mix(vec4(0.0), v, lessThan(x + uvec4(0, 1, 2, 3), uvec4(end)));  // elements past the end may be NaN
             [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
                 y[o] += dot(h, w_tile[o * BLOCK_N4 + min((x - w.col) / 4, BLOCK_N4 - 1)]);
             }

@@ -1,10 +1,10 @@
-// gemm_narrow_bwd: from pre of a block to its gradients,
+// gemm_narrow_bwd: the gradients of a block from its pre,
 //
 //     dpre = (dY * transpose(W)) o silu'(pre)
 //     dW   = transpose(silu(pre)) * dY, of the rows of the block
 //
 //     dY   (m, COLUMNS)  ELEM for each product of the batch; at X of lib/gemm_params.glsl
-//     S    (blocks of rows, batch, n, s_stride) f32: dW; gemm_combine adds blocks up
+//     S    (blocks of rows, batch, n, s_stride) f32: dW; gemm_combine adds the blocks
 //
 // An invocation has QUADS times four neighbouring columns of the block, and some of its rows.
 // Their rows of W and its sums of dW are in registers: a quad has a number, a constant in
@@ -18,7 +18,7 @@
 #include "gemm_w.glsl"
 #include "silu.glsl"
 
-// The rows of dY that meet the block, in float32, with zeros beyond m.
+// The rows of dY of the block, in float32, with zeros beyond m.
 shared float dy_tile[BLOCK_M * COLUMNS];
 
 // W, and dW of its rows, of the columns of this invocation.
@@ -48,8 +48,8 @@ void load_quad(const uint quad, const uint x4) {
     }
 }
 
-// gradient returns dpre of a quad of a row of the block, and adds the row to dW of it. Pre is v;
-// where there is none, v is 0.
+// gradient returns dpre of a quad of a row of the block, and adds the row to dW. v is pre, and
+// 0 outside of the matrix.
 vec4 gradient(const vec4 v, const uint row, const uint quad) {
     const vec4 h = silu(v);
     vec4 g = vec4(0.0);
@@ -61,7 +61,7 @@ vec4 gradient(const vec4 v, const uint row, const uint quad) {
     return g * dsilu(v);
 }
 
-// put_quad puts dW of a quad in w_tile, which W has left; unless it is the first there, it is
+// put_quad puts dW of a quad in w_tile, in place of W; unless it is the first there, it is
 // added.
 void put_quad(const uint quad, const uint x4, const bool first) {
     [[unroll]] for (uint o = 0; o < COLUMNS; o++) {

@@ -1,8 +1,8 @@
 // gemm_operand: the way of A and B from memory through registers into shared memory.
 //
-// A workgroup computes a block of BLOCK_M x BLOCK_N of C from slabs of BLOCK_K
-// columns of op(A) and as many rows of op(B). Shared memory holds a slab as memory
-// does, in lines along the axis that is contiguous:
+// A workgroup computes a block of BLOCK_M x BLOCK_N of C from slabs (k-tiles) of BLOCK_K
+// columns of op(A) and as many rows of op(B). Shared memory holds a slab in the order of
+// memory, in lines along the contiguous axis:
 //
 //     op(A) = A    (A_BY_K)    BLOCK_M lines of BLOCK_K elements
 //     op(A) = A^T              BLOCK_K lines of BLOCK_M
@@ -11,16 +11,15 @@
 //
 // and matrices are loaded by rows or by columns.
 //
-// An invocation moves pieces of eight elements. Where a piece lies in a slab does not
-// change from slab to slab, nor does the place of its first element within the aligned
-// 16 bytes that hold it, for BLOCK_K is a multiple of 8: the loop over the slabs adds one
-// number, the same for all, to each address. The slab at the end of k, if it is not whole,
-// is a case of its own.
+// An invocation moves pieces of eight elements. The place of a piece in a slab is the same
+// for all slabs. So is the place of its first element within the aligned 16 bytes that hold
+// it, because BLOCK_K is a multiple of 8. The loop over the slabs therefore adds one number,
+// the same for all, to each address. A partial slab at the end of k is a separate case.
 //
-// What is outside op(A) and op(B) along k is zero, also where memory holds a NaN.
-// Along m and n it repeats the last line or is whatever lies beyond a line: it gets
-// into elements of the block that are outside C. No load leaves the aligned 16
-// bytes around an element of the tensor.
+// Elements outside op(A) and op(B) along k are zero, also where memory holds a NaN. Along m
+// and n they repeat the last line, or are whatever lies beyond a line; they affect only
+// elements of the block outside C. No load leaves the aligned 16 bytes around an element of
+// the tensor.
 //
 // The functions take the operand as a constant, IS_A, or else it is B. The includer
 // declares the specialization constants named here and the push constants, binds
@@ -69,9 +68,9 @@ struct Piece {
     uint len;   // elements of the line
 };
 
-// line_of returns the line of copy number i. Eight invocations, which store 128 bytes at
-// once, have lines that begin in different banks, and those of a subgroup have
-// neighbouring lines, for the loads: of lines of four uvec4 0, 4, 1, 5, 2, 6, 3, 7.
+// line_of returns the line of copy number i. Eight invocations store 128 bytes at once, so
+// their lines begin in different banks. The invocations of a subgroup have neighbouring
+// lines, for the loads: for lines of four uvec4 0, 4, 1, 5, 2, 6, 3, 7.
 uint line_of(const uint i, const uint line8) {
     const uint line = row_of_copy(i, line8);
     if (line8 != 2 && line8 != 4) {
@@ -111,7 +110,7 @@ uint place(const bool IS_A, const Operand o, const uint k0, const uint i, const 
     return (x.line + min(x.col + 7 * word, last)) >> 3;
 }
 
-// step_to returns what to add to the places of the slab at 0 for those of the slab at k0.
+// step_to returns the step from the places of the slab at 0 to those of the slab at k0.
 uint step_to(const bool IS_A, const Operand o, const uint k0) {
     return k0 / 8 * (by_k(IS_A) && !PARTS ? 1 : o.stride);
 }

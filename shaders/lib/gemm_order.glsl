@@ -1,16 +1,15 @@
-// gemm_order: which block of C a workgroup computes.
+// gemm_order: the block of C that a workgroup computes.
 //
-// Blocks of GROUP_M rows of blocks are taken together, column by column, so that
-// workgroups that run at the same time share rows of A and columns of B in the
-// cache: for GROUP_M = 2
+// GROUP_M rows of blocks form a group, which is taken column by column, so that workgroups
+// that run at the same time share rows of A and columns of B in the cache. For GROUP_M = 2
 //
 //     4  2  0
 //     5  3  1
 //    10  8  6
 //    11  9  7
 //
-// The last column, whose blocks may hang over the edge of C and then take longer, comes first,
-// so that others fill the end.
+// The last column comes first, so that other blocks fill the end: its blocks may hang over the
+// edge of C, and then take longer.
 //
 // Dispatch: (x, y, batch * splits) with x * y >= tiles.
 //
@@ -19,7 +18,7 @@
 #ifndef LIB_GEMM_ORDER_GLSL
 #define LIB_GEMM_ORDER_GLSL
 
-// What a workgroup computes; exists is false for those past the last block.
+// The block of a workgroup; exists is false past the last block.
 struct Work {
     uint row;    // first row of the block
     uint col;    // first column of the block

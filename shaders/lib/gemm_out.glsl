@@ -1,5 +1,5 @@
-// gemm_out: C, R, X and S of a GEMM kernel, at the bindings from OUT_BINDING on, which
-// the includer defines.
+// gemm_out: C, R, X and S of a GEMM kernel, at the bindings from OUT_BINDING on. The includer
+// defines OUT_BINDING.
 #ifndef LIB_GEMM_OUT_GLSL
 #define LIB_GEMM_OUT_GLSL
 

@@ -1,18 +1,18 @@
 // gemm_panels: operands of lib/gemm_matrix.glsl that are parts of float32, with PARTS.
 //
-// gemm_parts.comp has brought op(A), rows of k elements, and op(B) transposed into panels:
-// one of exponents, and then one for each slab of DEPTH columns, with a line for each row,
+// gemm_parts.comp has split op(A), rows of k elements, and op(B) transposed into panels: one
+// of exponents, then one for each slab of DEPTH columns, with a line for each row,
 //
 //     exponents   e, and nothing
 //     slab        hi of DEPTH elements, lo of the same
 //     slab        ...
 //
-// so that a slab of a block is memory without gaps. A line has BLOCK_K = 2 * DEPTH float16,
-// and is to lib/gemm_operand.glsl what a line of 16-bit operands is: p.k is slabs *
-// BLOCK_K, the offset is that of the first slab, the stride the lines of a panel.
+// so that a slab of a block is memory without gaps. A line has BLOCK_K = 2 * DEPTH float16.
+// lib/gemm_operand.glsl treats it like a line of 16-bit operands: p.k is slabs * BLOCK_K, the
+// offset is that of the first slab, the stride is the number of lines of a panel.
 //
-// An element is (hi + lo / LO_SCALE) * 2^(e - TOP) (lib/f32x2_far.glsl), e being the row's, and a
-// product three:
+// An element is (hi + lo / LO_SCALE) * 2^(e - TOP) (lib/f32x2_far.glsl) with the e of its row. A
+// product of elements takes three products of parts:
 //
 //     a * b = hi*hi + (hi*lo + lo*hi) / LO_SCALE + lo*lo
 //                                                  ----- left out
@@ -23,15 +23,15 @@
 //     a, b as parts   2u each at most, u/2 on average
 //     lo*lo           4u at most, u/2 on average; of random sign
 //
-// which is 8u for one product at worst, and of long sums less than the rounding of a plain
+// That is at most 8u for one product. For long sums it is less than the rounding of a plain
 // program, which grows with k. An element below 2^-27 of the largest of its row of op(A) or
 // column of op(B) has an error of 2^-50 of that largest instead.
 //
 // Matrix units may cut off a sum's last bits where float32 arithmetic rounds (Fasi et al.,
 // Numerical behavior of NVIDIA tensor cores, 2021). Cuts do not cancel: in a model of that
-// (internal/pipelines/gemm/ref) sums of a hundred positive terms are off by more than four times what
-// a plain program is. So sums stay in a matrix unit for MAT_N columns only, and float32
-// arithmetic adds them up: within a third of that, and less with more columns.
+// (internal/pipelines/gemm/ref) the error of a sum of a hundred positive terms is more than four
+// times that of a plain program. So sums stay in a matrix unit for MAT_N columns only, and
+// float32 arithmetic adds them: their error is within a third of that, and less with more columns.
 //
 // The includer includes lib/gemm_operand.glsl and lib/gemm_sums.glsl.
 #ifndef LIB_GEMM_PANELS_GLSL
@@ -58,8 +58,8 @@ vec4 power_of_2(const ivec4 e) {
     return uintBitsToFloat(uvec4(e + int(FLOAT_BIAS)) << 23);
 }
 
-// unscale_strip multiplies a strip of this subgroup in tile, MAT_M rows of the block from
-// row on and OUT_TILES columns of matrices from col on, by what its parts were divided by.
+// unscale_strip undoes the scaling of a strip of this subgroup in tile: MAT_M rows of the block
+// from row on and OUT_TILES columns of matrices from col on.
 void unscale_strip(const uint row, const uint col) {
     [[unroll]] for (uint round = 0; round < MAT_M * OUT_COLS4 / SUBGROUP_SIZE; round++) {
         const uint i = round * SUBGROUP_SIZE + gl_SubgroupInvocationID;

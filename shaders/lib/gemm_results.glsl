@@ -1,11 +1,11 @@
-// gemm_results: the way of a block from sums to C where results are made in matrices: of 16
-// bits, from sums alone.
+// gemm_results: the way of a block from sums to C with results in matrices. Results have 16
+// bits and depend on the sums alone.
 //
-// Sums become results where they are, in registers, as left matrices, whose elements an
-// invocation has in the places of an accumulator (chips.MatrixLayout). These go through shared
-// memory: half the bytes of sums, 16 of them to C with one store, and no arithmetic between
-// loads from there and stores. The compiler moves what it finds there into the branch of each
-// store's bounds check, and then stores wait for one another.
+// Sums become results in registers, as left matrices, whose elements an invocation holds in the
+// places of an accumulator (chips.MatrixLayout). Results go through shared memory: half the
+// bytes of sums, 16 bytes to C with one store, and no arithmetic between the loads from there
+// and the stores. The compiler would move such arithmetic into the branch of each store's bounds
+// check, and then stores wait for one another.
 //
 // The includer defines OUT_MATRIX_ID, the constant_id of OUT_MATRIX, and includes
 // lib/gemm_sums.glsl before, and what lib/gemm_epilogue.glsl needs.
@@ -24,8 +24,8 @@ const uint RESULT_STRIPS = 2 * RESULT_SIZE <= TILE_SIZE ? 2 : 1;  // that tile h
 const bool STRIP_FITS = RESULT_SIZE <= TILE_SIZE;
 const bool BY_MATRIX = OUT_MATRIX && STRIP_FITS;
 
-// result_matrix returns C of a matrix of sums, or with keep X, and adds its numbers to total.
-// Unless exact, a NaN becomes something else.
+// result_matrix returns C (or with keep X) of a matrix of sums, and adds its numbers to total.
+// Unless exact, NaN is not preserved.
 MatA result_matrix(const MatC sum, const bool keep, const bool exact, inout vec4 total) {
     MatA m;
     [[unroll]] for (uint i = 0; i < MAT_M * MAT_N / SUBGROUP_SIZE; i += 4) {
@@ -49,7 +49,7 @@ bool is_number(const float x) {
     return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// put_result writes so many elements to C, or with keep to X.
+// put_result writes elements to C, or with keep to X.
 void put_result(const uint at, const uvec4 words, const uint WIDTH, const bool keep) {
     if (keep) {
         put_x(at, words, WIDTH);
@@ -58,7 +58,7 @@ void put_result(const uint at, const uvec4 words, const uint WIDTH, const bool k
     }
 }
 
-// store_results takes a strip of one row of matrices from uvec4 number at of tile on to C, or
+// store_results copies a strip of one row of matrices, from uvec4 number at of tile on, to C, or
 // with keep to X.
 void store_results(const Work w, const uint row, const uint col, const uint at, const bool keep) {
     const uint base = keep ? p.x_offset + w.batch * p.x_stride_b : p.c_offset + w.batch * p.c_stride_b;
@@ -97,9 +97,8 @@ void store_results(const Work w, const uint row, const uint col, const uint at, 
     }
 }
 
-// STORE_RESULTS(sum, w, row, col) is what STORE_SUMS is, with BY_MATRIX. Numbers are rounded
-// faster than what may be a NaN. If there is one, or an infinity, which their total shows, the
-// subgroup stores its results a second time.
+// STORE_RESULTS(sum, w, row, col) is STORE_SUMS with BY_MATRIX. Rounding is faster if it ignores
+// NaNs. If the total shows a NaN or an infinity, the subgroup stores its results a second time.
 #define STORE_RESULTS(sum, w, row, col)                                                                \
     barrier();                                                                                         \
     vec4 total = vec4(0.0);                                                                            \
@@ -108,8 +107,8 @@ void store_results(const Work w, const uint row, const uint col, const uint at, 
         STORE_ROUNDED(sum, w, row, col, true)                                                          \
     }
 
-// STORE_ROUNDED stores them once. A strip is read before tile is written in its place: with room
-// for two, the barrier between the other one's writes and reads sees to it.
+// STORE_ROUNDED stores them once. A strip must be read before tile is written in its place. With
+// room for two strips, the barrier between writes and reads of the other strip ensures that.
 #define STORE_ROUNDED(sum, w, row, col, exact)                                                              \
     strip_barrier();                                                                                        \
     [[unroll]] for (uint strip = 0; strip < TILES_M * (KEEP_X ? 2 : 1); strip++) {                          \

@@ -1,9 +1,9 @@
-// gemm_slab: a slab of op(A) and op(B) on its way from memory to products, for
+// gemm_slab: the way of a slab (k-tile) of op(A) and op(B) from memory to products, for
 // lib/gemm_matrix.glsl, which has the names of constants and variables.
 //
 // With FRAGMENTS, op(B) is right matrices of gemm_fragments.comp, a panel of slabs for each
-// subgroup of a row of them. They come from memory straight into registers, AHEAD of them on
-// their way, and op(A) alone passes through shared memory.
+// subgroup of a row of subgroups. They come from memory straight into registers, with AHEAD of
+// them in flight, and only op(A) passes through shared memory.
 #ifndef LIB_GEMM_SLAB_GLSL
 #define LIB_GEMM_SLAB_GLSL
 
@@ -22,7 +22,7 @@ const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies a
 const uint CHUNK_STEPS = 1;
 #endif
 
-// NEXT_SLAB declares what a slab waits in, in registers, on its way from memory.
+// NEXT_SLAB declares the registers in which a slab waits.
 #ifdef FRAGMENTS
 #define NEXT_SLAB uvec4 a_next[A_COPIES * A_WORDS];
 #else
@@ -50,9 +50,9 @@ const uint CHUNK_STEPS = 1;
     }                                                                                      \
     STORE_RIGHT
 // LOAD_LEFT(i, step) loads copy number i of op(A), a step from the slab at 0. Registers are few
-// with fragments. There its place is computed, with the step inside of it: the compiler would take
-// what has none out of the loop, and keep it for each copy. That gains 1 to 2 % with 3 x 4 sums,
-// and loses 11 % with 4 x 4, where it spills more (H200).
+// with fragments, so the place is computed there, with the step inside the expression: otherwise
+// the compiler would hoist a part of it out of the loop and keep it for each copy. That gains 1 to
+// 2 % with 3 x 4 sums, and loses 11 % with 4 x 4, where it spills more (H200).
 #ifdef FRAGMENTS
 #define LOAD_LEFT(i, step)                                    \
     const uint slab = step;                                   \

@@ -1,7 +1,7 @@
-// gemm_strip: sums of products leave lib/gemm_matrix.glsl through an epilogue; those of
-// parts (PARTS_ID, lib/gemm_operand.glsl) get their powers of two before.
+// gemm_strip: the epilogue of the sums of lib/gemm_matrix.glsl. Sums of parts (PARTS_ID,
+// lib/gemm_operand.glsl) are first unscaled by their powers of two.
 //
-// The includer includes lib/gemm_matrix.glsl before, and what lib/gemm_epilogue.glsl needs.
+// The includer first includes lib/gemm_matrix.glsl and what lib/gemm_epilogue.glsl needs.
 #ifndef LIB_GEMM_STRIP_GLSL
 #define LIB_GEMM_STRIP_GLSL
 
@@ -12,8 +12,9 @@ uint odd_place(const Work w, const uint row, const uint col) {
     return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
 }
 
-// pair_row and pair_col return where in a strip this invocation's pair number round begins, the
-// column at an even place of C. Rounds of a subgroup are whole rows, or parts of one row.
+// pair_row and pair_col return the row and column of a strip at which this invocation's pair
+// number round begins; the column is at an even place of C. Rounds of a subgroup are whole rows,
+// or parts of one row.
 uint pair_row(const uint round) {
     const uint ROW_PAIRS = OUT_COLS4 * 2;
     return round * SUBGROUP_SIZE / ROW_PAIRS + gl_SubgroupInvocationID / ROW_PAIRS;
@@ -27,8 +28,8 @@ uint pair_col(const Work w, const uint row, const uint col, const uint round) {
     return pair * 2 + (odd & 1);
 }
 
-// is_whole reports whether a strip is inside of C, so that it needs no conditions: with those of
-// the others in all strips, the backward pass of mlp takes 9 % longer (H200).
+// is_whole reports whether a strip is inside C and so needs no conditions. With conditions in all
+// strips, the backward pass of mlp takes 9 % longer (H200).
 bool is_whole(const Work w, const uint row, const uint col) {
     return OUT_ALIGNED && row + MAT_M <= p.m && col + OUT_COLS4 * 4 <= columns_end(w, p.n);
 }
@@ -51,8 +52,8 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID;
-    // All loads before all stores, which they do not move over: so those of a strip are on
-    // their way at once.
+    // All loads before all stores, since loads do not move over stores: so the loads of a strip
+    // are in flight at once.
     const uint FOURS = MAT_M * OUT_COLS4 / SUBGROUP_SIZE;
     if (is_whole(w, row, col)) {
         vec4 sums[FOURS];
@@ -102,8 +103,8 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         }
         return;
     }
-    // Pairs of elements that are one word of C where it is 16-bit, and then what has no
-    // partner: the first element of rows that start at an odd place, and maybe the last.
+    // Pairs of elements that are one word of a 16-bit C, then the elements without a partner:
+    // the first element of rows that start at an odd place, and perhaps the last.
     const uint cols = end > col ? min(end - col, OUT_COLS4 * 4) : 0;
     const uint PAIRS = FOURS * 2;
     vec4 sums[PAIRS];

@@ -1,8 +1,8 @@
 // gemm_sums: the way of the sums of a block from matrices through shared memory to
 // store_strip.
 //
-// C leaves by subgroups: of each one row of matrices at a time, and as many of its columns
-// as fit into tile, which before holds the operands, OPERANDS_SIZE uvec4.
+// Each subgroup stores one row of matrices of C at a time, as many columns as fit into tile.
+// Before, tile holds the operands, OPERANDS_SIZE uvec4.
 //
 // The includer declares the constants named here, and includes lib/gemm_order.glsl and
 // lib/matrix_types.glsl, and after this file what defines store_strip.
@@ -11,7 +11,7 @@
 
 const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgroups
 #ifdef FRAGMENTS
-// Rows at odd places: what is at the ends of a strip is written by elements, so strips are wide.
+// Rows at odd places: the ends of a strip are written element by element, so strips are wide.
 const uint LEAST_TILES = OUT_ALIGNED ? 1 : TILES_N < 4 ? TILES_N : 4;
 #else
 const uint LEAST_TILES = 1;
@@ -43,7 +43,7 @@ uint columns_end(const Work w, const uint n) {
 // on. Strips have numbers, constants in unrolled code: strip / OUT_STAGES is the row of
 // matrices.
 //
-// store_strip takes the strip from tile to memory. It is that of lib/gemm_strip.glsl, or the
+// store_strip copies the strip from tile to memory. It is that of lib/gemm_strip.glsl, or the
 // includer's own.
 void store_strip(const Work w, const uint row, const uint col, const uint strip);
 

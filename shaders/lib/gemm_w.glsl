@@ -1,5 +1,5 @@
-// gemm_w: the rows of a matrix W with few columns that meet a block of columns of a product,
-// in shared memory: W is (n, COLUMNS) of ELEM for each product of the batch, at R of
+// gemm_w: the rows of a skinny matrix W that belong to a block of columns of a product, in
+// shared memory. W is (n, COLUMNS) of ELEM for each product of the batch, at R of
 // lib/gemm_params.glsl.
 //
 // The includer declares the constants COLUMNS, WORKGROUP_SIZE and BLOCK_N, a multiple of 4,
@@ -12,8 +12,8 @@ const uint BLOCK_N4 = BLOCK_N / 4;
 // (COLUMNS, BLOCK_N) in float32, with zeros beyond n.
 shared vec4 w_tile[COLUMNS * BLOCK_N4];
 
-// load_w fills it for the columns from col on. It comes before a barrier, and after one where
-// a block was before.
+// load_w fills it for the columns from col on. A barrier follows it, and precedes it if there was
+// a block before.
 void load_w(const uint batch, const uint col) {
     for (uint i = gl_LocalInvocationIndex; i < COLUMNS * BLOCK_N4; i += WORKGROUP_SIZE) {
         vec4 v = vec4(0.0);

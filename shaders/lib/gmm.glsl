@@ -1,6 +1,6 @@
 // gmm: the log-probability of a number y under a mixture of normal distributions, as a
-// kernel keeps it while it meets the components, so that neither large logits nor small
-// deviations overflow or cancel.
+// running state over the components. Neither large logits nor small deviations overflow or
+// cancel.
 //
 //     w_k = exp(logit_k - max(logit))                          their sum: weights
 //     z_k = (y - mu_k) * exp(-log_sigma_k)
@@ -8,15 +8,15 @@
 //     a_k = logit_k - q_k - log_sigma_k                        the largest: a_best
 //     log_p = a_best - max(logit) + log(sum of exp(a_k - a_best)) - log(weights) - log(2 pi) / 2
 //
-// Of two a only the difference is computed, term by term: an a that holds a q of 1e9 has
-// no room for a logit. Where both q are beyond float32, log|z| says which is less, and the
-// other is so much larger that its component has no part in the sum.
+// Only the difference of two a is computed, term by term: an a with a q of 1e9 has no bits
+// left for a logit. If both q are beyond float32, log|z| says which is less; the other is so
+// much larger that its component does not count in the sum.
 #ifndef LIB_GMM_GLSL
 #define LIB_GMM_GLSL
 
 const float HALF_LOG_2PI = 0.91893853320467274;  // log(2 pi) / 2
 
-// What says how likely a component makes y.
+// The terms of the density of y under a component.
 struct Density {
     float logit;
     float q;
@@ -62,14 +62,14 @@ Component component(const float logit, const float mu, const float log_sigma, co
     return c;
 }
 
-// log_ratio returns a_k of one component less that of another. It is precise: in another
-// order, which Mesa takes otherwise, logits of 1e4 leave 1e-3 of the other terms.
+// log_ratio returns a_k of one component minus that of another. It is precise: Mesa would take
+// another order, in which logits of 1e4 leave an error of 1e-3 in the other terms.
 float log_ratio(const Density a, const Density b) {
     float excess = a.q - b.q;
     if (a.q == INFINITY && b.q == INFINITY) {  // inf - inf is NaN
         excess = a.distance == b.distance ? 0.0 : a.distance > b.distance ? INFINITY : -INFINITY;
     }
-    if (abs(excess) == INFINITY) {  // whatever the logits: their difference may be infinite, too
+    if (abs(excess) == INFINITY) {  // whatever the logits: their difference may be infinite too
         return -excess;
     }
     precise const float ratio = a.logit - b.logit - excess - (a.log_sigma - b.log_sigma);

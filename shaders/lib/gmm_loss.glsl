@@ -1,4 +1,4 @@
-// gmm_loss: log-probabilities of tokens, and what each workgroup's add to the loss.
+// gmm_loss: log-probabilities of tokens, and the share of each workgroup's tokens in the loss.
 //
 // The includer declares the specialization constants WORKGROUP_SIZE, a power of two,
 // WRITE_LOG_P and WRITE_LOSS; `p` with tokens, log_p_offset and loss_offset; and buffers log_p_out and
@@ -12,7 +12,7 @@
 shared float sums[WORKGROUP_SIZE];
 shared bool is_last;
 
-// loss_of writes log_p of a token, and returns what it adds to the loss.
+// loss_of writes log_p of a token, and returns its share of the loss.
 float loss_of(const uint token, const Mixture m) {
     const float log_p = log_probability(m);
     if (WRITE_LOG_P) {
@@ -21,7 +21,7 @@ float loss_of(const uint token, const Mixture m) {
     return -log_p / float(p.tokens);  // divided first: a sum of large ones may overflow
 }
 
-// add_up returns the sum of a number of each invocation of the workgroup, to invocation 0.
+// add_up returns to invocation 0 the sum of one number per invocation of the workgroup.
 float add_up(const float x) {
     const uint tid = gl_LocalInvocationIndex;
     sums[tid] = x;
@@ -34,9 +34,9 @@ float add_up(const float x) {
     return sums[0];
 }
 
-// write_loss writes to the workgroup's row of parts what the tokens of its invocations add, and
-// counts it. The last workgroup adds up the rows, always in the same order, and leaves a count of 0
-// for the next call.
+// write_loss writes the share of the workgroup's tokens to its row of parts, and counts the
+// workgroup. The last workgroup adds the rows, always in the same order, and leaves a count of 0 for
+// the next call.
 void write_loss(const float sum) {
     if (!WRITE_LOSS) {
         return;

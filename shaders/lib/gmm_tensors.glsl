@@ -25,13 +25,13 @@ uint component_of(const uint i) {
     return i * SHARE + gl_LocalInvocationIndex % SHARE;
 }
 
-// Logit, mu and log_sigma of an invocation's components whose loads are on their way at once: one
-// after the other, each would wait for its own.
+// Logit, mu and log_sigma of components whose loads are in flight at once: one after the other,
+// each would wait for its own load.
 const uint BATCH = 16 / SHARE;
 vec3 batch[BATCH];
 
-// load_batch loads those of a token from number first on, the token's last one if there are no
-// more.
+// load_batch loads the components of a token from number first on; past the last one it loads the
+// last one again.
 void load_batch(const uint token, const uint first) {
     [[unroll]] for (uint i = 0; i < BATCH; i++) {
         const uint k = min(component_of(first + i), p.components - 1);
@@ -40,7 +40,7 @@ void load_batch(const uint token, const uint first) {
     }
 }
 
-// A mixture of no components has a joint of 0, and joined is merge for mixtures that may be one.
+// A mixture of no components has a joint of 0. joined is merge that allows such mixtures.
 Mixture joined(const Mixture m, const Mixture n) {
     if (m.joint == 0.0 || n.joint == 0.0) {
         return m.joint == 0.0 ? n : m;
@@ -48,8 +48,8 @@ Mixture joined(const Mixture m, const Mixture n) {
     return merge(m, n);
 }
 
-// load_mixture returns the mixture of a token, to all invocations that share it. All of the
-// workgroup call it.
+// load_mixture returns the mixture of a token to all invocations that share it. Every invocation
+// of the workgroup calls it.
 Mixture load_mixture(const uint token, const float y) {
     const uint tid = gl_LocalInvocationIndex;
     Mixture m = Mixture(0.0, 0.0, 0.0, Density(0.0, 0.0, 0.0, 0.0));
