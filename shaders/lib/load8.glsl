@@ -2,10 +2,9 @@
 //
 // DEFINE_LOAD8(name, vec8, elem) makes `uvec4 name(uint i)`, the elements
 // i..i+7 of a buffer that is bound twice: as `uvec4 vec8[]` and as
-// `uint16_t elem[]`. With `const bool ALIGNED` every i is a multiple of 8 and
-// one 16-byte load does it; otherwise rows start anywhere and the elements are
-// gathered one by one. DEFINE_STORE8(name, vec8, elem) makes
-// `void name(uint i, uvec4 x)` in the same way.
+// `uint16_t elem[]`. With `const bool ALIGNED` every i is a multiple of 8, and it is one
+// load of 16 bytes. Otherwise rows start anywhere, and the elements are gathered one by
+// one. DEFINE_STORE8(name, vec8, elem) makes `void name(uint i, uvec4 x)` in the same way.
 #ifndef LIB_LOAD8_GLSL
 #define LIB_LOAD8_GLSL
 

@@ -1,9 +1,9 @@
 // load8_shift: eight consecutive 16-bit elements that start anywhere, from the one
 // or two aligned uvec4 that hold them.
 //
-// Where rows start at odd elements, loads of 16 bytes are not aligned, and loads of
-// one element are eight times as many. Here are two loads, mostly of lines that the
-// cache has just seen, and some 15 operations.
+// If rows start at odd elements, loads of 16 bytes are not aligned, and loads of one element
+// are eight times as many. This takes two loads, mostly of lines that are already in the
+// cache, and some 15 operations.
 #ifndef LIB_LOAD8_SHIFT_GLSL
 #define LIB_LOAD8_SHIFT_GLSL
 

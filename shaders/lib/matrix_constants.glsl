@@ -1,5 +1,5 @@
-// matrix_constants: the specialization constants that attention's kernels on cooperative
-// matrices share, 0 to 6: the workgroup, the device's matrices, and where they keep rows.
+// matrix_constants: the specialization constants 0 to 6 of attention's kernels on
+// cooperative matrices: the workgroup, the device's matrices, and the layout of their rows.
 #ifndef LIB_MATRIX_CONSTANTS_GLSL
 #define LIB_MATRIX_CONSTANTS_GLSL
 

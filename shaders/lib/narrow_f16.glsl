@@ -21,10 +21,10 @@ uint narrow_f16(const float x) {
     return bits >> 16 & 0x8000u | h;
 }
 
-// pack_f16 is narrow_f16 of two, in one word, the first in the low half, without branches. The
-// last place of 1.5 * 2^13 times a power of two is that of a float16 with this exponent, so an
-// addition rounds, and the conversion has nothing left to round. What is 2^16 then becomes
-// infinite on the way through 2^128.
+// pack_f16 is narrow_f16 of two numbers, in one word, the first in the low half, without
+// branches. 1.5 * 2^13 times a power of two has the same last place as a float16 with this
+// exponent. So adding it rounds, and the conversion has nothing left to round. A result of 2^16
+// becomes infinite on the way through 2^128.
 uint pack_f16(const float low, const float high) {
     const uvec2 bits = uvec2(floatBitsToUint(low), floatBitsToUint(high));
     const vec2 power = clamp(uintBitsToFloat(bits & 0x7f800000u), 1.0 / 16384.0, 65536.0);

@@ -1,9 +1,9 @@
-// norm: what the kernels of layer normalization share: how a team of invocations
-// shares a row of p.cols elements, its weights, and sums over it.
+// norm: the common part of the kernels of layer normalization: the division of a row of
+// p.cols elements among a team of invocations, its weights, and sums over it.
 //
-// Invocation `lane` of a team of TEAM has the vectors lane, lane + TEAM, … of a row,
-// VEC elements each: LOADS of them, kept in registers; or, if LOADS is 0, as many as
-// there are, read from memory each time.
+// Invocation `lane` of a team of TEAM has the vectors lane, lane + TEAM, … of a row, VEC
+// elements each. It keeps LOADS of them in registers; if LOADS is 0, it reads all of them
+// from memory each time.
 //
 // The includer includes lib/norm_constants.glsl, lib/element.glsl and lib/vec16.glsl
 // first and declares `p` with cols and w_offset, and the buffers w_f32, w_f32x4, w_elem
@@ -14,10 +14,10 @@
 const bool WIDE = LOADS == 0;
 const uint HELD = WIDE ? 1 : LOADS;  // vectors in registers
 
-// Arrays are as long as the host lets LOADS be; what is beyond HELD is never touched.
+// Arrays have the host's largest LOADS; elements beyond HELD are never used.
 const uint MAX_LOADS = 4;
 
-// What an invocation keeps of the weight.
+// The part of the weight that an invocation keeps.
 struct Weights {
     vec4 quads[MAX_LOADS * QUADS];
 };
@@ -39,12 +39,12 @@ uint row_step() {
     return SUBGROUP_TEAM ? gl_NumWorkGroups.x * gl_NumSubgroups : gl_NumWorkGroups.x;
 }
 
-// loads returns how many vectors an invocation may have.
+// loads returns the largest number of vectors of an invocation.
 uint loads() {
     return WIDE ? (p.cols + TEAM * VEC - 1) / (TEAM * VEC) : LOADS;
 }
 
-// rest returns how many elements a row has from column c on, 0 past its end.
+// rest returns the number of elements of a row from column c on, 0 past its end.
 uint rest(const uint c) {
     if (EXACT) {
         return VEC;
@@ -56,7 +56,7 @@ float weight_at(const uint c) {
     return c < p.cols ? (WEIGHT_F32 ? w_f32[p.w_offset + c] : WIDEN(w_elem[p.w_offset + c])) : 0.0;
 }
 
-// weights returns those of columns c to c+3, 0 past the end.
+// weights returns the weights of columns c to c+3, 0 past the end.
 vec4 weights(const uint c) {
     if (WEIGHT_ALIGNED && (EXACT || c + 4 <= p.cols)) {
         const uint at = (p.w_offset + c) / 4;
@@ -65,7 +65,8 @@ vec4 weights(const uint c) {
     return vec4(weight_at(c), weight_at(c + 1), weight_at(c + 2), weight_at(c + 3));
 }
 
-// hold_weights returns those of the invocation's columns, which are the same for all rows.
+// hold_weights returns the weights of the invocation's columns, which are the same for all
+// rows.
 Weights hold_weights() {
     Weights w;
     [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
@@ -74,13 +75,13 @@ Weights hold_weights() {
     return w;
 }
 
-// weights_of returns those of quad q of vector l, which begins at column c.
+// weights_of returns the weights of quad q of vector l, which begins at column c.
 vec4 weights_of(const Weights held, const uint l, const uint c, const uint q) {
     return WIDE || !HOLD_WEIGHTS ? weights(c + 4 * q) : held.quads[l * QUADS + q];
 }
 
-// apart returns s - from; s for RMSNorm, which takes nothing off. It is precise: a compiler
-// may take differences and sums of it in another order, which would cancel what it is for.
+// apart returns s - from; s for RMSNorm, which subtracts nothing. It is precise: in another order
+// of differences and sums, which a compiler may choose, its purpose would be lost.
 vec4 apart(const vec4 s, const float from) {
     if (!CENTERED) {
         return s;

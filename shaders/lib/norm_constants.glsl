@@ -1,5 +1,5 @@
-// norm_constants: the specialization constants that the kernels of layer normalization
-// share, 0 to 10: how the invocations of a workgroup share rows, and what a row is.
+// norm_constants: the specialization constants 0 to 10 of the kernels of layer
+// normalization: the division of rows among the invocations of a workgroup, and the rows.
 #ifndef LIB_NORM_CONSTANTS_GLSL
 #define LIB_NORM_CONSTANTS_GLSL
 

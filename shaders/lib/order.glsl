@@ -1,5 +1,5 @@
-// order: which block of rows, head and batch a workgroup of a forward kernel
-// works on, and with SPLIT_KV which split of the block's keys.
+// order: the block of rows, head and batch of a workgroup of a forward kernel, and with
+// SPLIT_KV its split of the block's keys.
 //
 // Workgroups start in the order of their number, x first. Without groups the
 // dispatch is (blocks, num_heads, batch): blocks of one head are neighbours and
@@ -26,8 +26,8 @@ struct Work {
     uint split;  // 0 without SPLIT_KV
 };
 
-// Nothing can be loaded before this is known, and an integer division takes a
-// hundred cycles on NVIDIA: needless ones are left out.
+// Nothing can be loaded before this is known, and an integer division takes a hundred cycles
+// on NVIDIA: so there are as few as possible.
 Work next_work() {
     uint block = gl_WorkGroupID.x;
     uint blocks = gl_NumWorkGroups.x;

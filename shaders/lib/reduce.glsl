@@ -1,5 +1,5 @@
-// reduce: sums over the invocations that share a row: a team, which is a subgroup or
-// the workgroup. The same on every run: partial sums are added in a fixed order.
+// reduce: sums over a team, which is the invocations that share a row: a subgroup or the
+// workgroup. Partial sums are added in a fixed order, so every run has the same bits.
 //
 // The includer enables GL_KHR_shader_subgroup_arithmetic and declares
 //
@@ -9,9 +9,9 @@
 #ifndef LIB_REDUCE_GLSL
 #define LIB_REDUCE_GLSL
 
-// DEFINE_TEAM_SUM(T, members) makes `T team_sum(T x)`, the sum of x over the team, in
-// every invocation of it; members are those of a vec3 that make a T. Every invocation of
-// the team calls it; where that is the workgroup, the whole workgroup does.
+// DEFINE_TEAM_SUM(T, members) makes `T team_sum(T x)`, which returns the sum of x over the
+// team to every invocation of it; members are those of a vec3 that make a T. Every invocation
+// of the team calls it; if the team is the workgroup, every invocation of the workgroup does.
 #define DEFINE_TEAM_SUM(T, members)                                        \
     T team_sum(const T x) {                                                \
         const T own = subgroupAdd(x);                                      \

@@ -1,19 +1,19 @@
 // rows: the rows of an accumulator among the invocations of a subgroup.
 //
-// Where a matrix keeps its elements is the device's affair. On most, elements
-// i*ROW_RUN .. (i+1)*ROW_RUN - 1 of an invocation's LENGTH are of one row,
-// which it shares with the aligned group of ROW_LANES invocations around it;
-// and left matrices lie as accumulators do (SAME_LAYOUT). Some devices:
+// The device decides which invocation holds which element of a matrix. On most devices
+// elements i*ROW_RUN .. (i+1)*ROW_RUN - 1 of an invocation's LENGTH belong to one row, which
+// it shares with the aligned group of ROW_LANES invocations around it, and left matrices have
+// the layout of accumulators (SAME_LAYOUT). Some devices:
 //
 //     device                  matrix  ROW_RUN  ROW_LANES
 //     NVIDIA                  16x16   4        4
 //     lavapipe, subgroup 8    8x8     1        8
 //
-// matrix_layout.comp finds out. Where it is not so, ROW_RUN = 1 and
-// ROW_LANES = 0, and each element stands for a row of its own.
+// matrix_layout.comp finds that out. On other devices ROW_RUN = 1 and ROW_LANES = 0, and each
+// element counts as a row of its own.
 //
-// What else needs the places of elements is in lib/rows_coopmat2.glsl with COOPMAT2, and
-// in lib/rows_coopmat.glsl without.
+// The other functions that need the layout are in lib/rows_coopmat2.glsl with COOPMAT2, and in
+// lib/rows_coopmat.glsl without.
 //
 // The includer includes lib/matrix_constants.glsl, lib/element.glsl and lib/matrix_types.glsl,
 // and declares the specialization constants SAME_LAYOUT and LOCKSTEP.
@@ -25,10 +25,9 @@ const uint ROWS = LENGTH / ROW_RUN;  // rows of a matrix that one invocation hol
 // reduce_matrix is lib/rows_coopmat.glsl's or lib/rows_coopmat2.glsl's.
 MatC reduce_matrix(const MatC x, const bool SUM);
 
-// reduce turns the maxima (or with SUM the sums) of the elements that each
-// invocation holds of its rows into those of whole rows. Element i of x, for
-// i < ROWS, stands for row i; a matrix, as arrays sized by specialization
-// constants cannot be arguments.
+// reduce turns the maxima (or with SUM the sums) over each invocation's elements of its rows
+// into those over whole rows. Element i of x, for i < ROWS, stands for row i. x is a matrix
+// because arrays sized by specialization constants cannot be arguments.
 MatC reduce(const MatC x, const bool SUM) {
     if (ROW_LANES == 0) {
         return reduce_matrix(x, SUM);
@@ -43,15 +42,13 @@ MatC reduce(const MatC x, const bool SUM) {
     return result;
 }
 
-// speaks_for_row reports whether this invocation is the one of those that share
-// a row that writes what is known of it; index is element_index of the first
-// element that it holds of the row.
+// speaks_for_row reports whether this invocation, of those that share a row, writes the row's
+// results; index is element_index of the first element that it holds of the row.
 bool speaks_for_row(const float index) {
     return ROW_LANES > 0 ? gl_SubgroupInvocationID % ROW_LANES == 0 : uint(index) % MAT_N == 0;
 }
 
-// copy_to_left converts x element by element, which is right where
-// SAME_LAYOUT.
+// copy_to_left converts x element by element, which is right with SAME_LAYOUT.
 MatA copy_to_left(const MatC x, const bool WEIGHT) {
     MatA result;
     [[unroll]] for (uint i = 0; i < LENGTH; i++) {

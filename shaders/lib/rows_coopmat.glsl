@@ -1,12 +1,12 @@
-// rows_coopmat: what needs the places of matrix elements, on
+// rows_coopmat: the functions that need the layout of matrices, on
 // VK_KHR_cooperative_matrix alone.
 //
-//     reduce_matrix  rows of a matrix, where lib/rows.glsl does not know them
-//     element_index  which element an invocation holds
+//     reduce_matrix  reductions of rows, where lib/rows.glsl does not know the layout
+//     element_index  the index of each element that an invocation holds
 //     to_left        an accumulator as a left matrix
 //
-// KHR leaves open where a matrix keeps its elements. What is not known takes a
-// detour through shared memory, whose layout is known.
+// KHR leaves the layout open. If it is unknown, the functions take a detour through shared
+// memory, whose layout is known.
 //
 // The includer declares the specialization constants named here and includes
 // lib/element.glsl and lib/matrix_types.glsl; it is lib/rows.glsl. Every invocation
@@ -24,11 +24,11 @@ uint scratch_base() {
     return gl_SubgroupID * MAT_M * SCRATCH_LD;
 }
 
-// scratch_barrier orders the scratch writes of a subgroup before its reads,
-// and its reads before the next writes. Where LOCKSTEP, all invocations of a
-// subgroup execute an instruction at once; lavapipe (Mesa 26.1) is such, and
-// there subgroupBarrier waits for the whole workgroup, which pairs it with
-// another subgroup's barrier() when only one of them rescales or masks.
+// scratch_barrier orders the scratch writes of a subgroup before its reads, and its reads
+// before the next writes. With LOCKSTEP, all invocations of a subgroup execute an instruction
+// at once, so it needs no barrier. lavapipe (Mesa 26.1) is such a device. Its subgroupBarrier
+// waits for the whole workgroup, and would pair with another subgroup's barrier() if only one
+// of them rescales or masks.
 void scratch_barrier() {
     subgroupMemoryBarrierShared();
     if (!LOCKSTEP) {

@@ -1,5 +1,5 @@
-// rows_coopmat2: what needs the places of matrix elements, by the operations of
-// VK_NV_cooperative_matrix2. The same functions as lib/rows_coopmat.glsl.
+// rows_coopmat2: the functions of lib/rows_coopmat.glsl, by the operations of
+// VK_NV_cooperative_matrix2.
 //
 // The includer includes lib/element.glsl and lib/matrix_types.glsl; it is
 // lib/rows.glsl. Every invocation of the subgroup reaches a call.

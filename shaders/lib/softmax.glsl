@@ -2,9 +2,9 @@
 //
 //     exp(x - max) = exp2(x * LOG2_E - max * LOG2_E)
 //
-// Scores are kept unscaled; scale_log2 = Scale * LOG2_E is applied inside the
-// exponential, one fused multiply-add for each score. Scale > 0 here: a
-// negative scale is moved into the sign of Q when Q is loaded.
+// Scores are kept unscaled; scale_log2 = Scale * LOG2_E is applied inside the exponential,
+// with one fused multiply-add per score. Scale > 0 here: a negative scale flips the sign of Q
+// when Q is loaded.
 #ifndef LIB_SOFTMAX_GLSL
 #define LIB_SOFTMAX_GLSL
 

@@ -1,16 +1,15 @@
 // split_kv: the keys of a block of rows, divided among p.splits workgroups.
 //
-// A problem with few blocks of rows and many keys would leave most of a device
-// idle. With SPLIT_KV each workgroup walks over its share of a block's key
-// tiles and writes, in float32, what it has then of each row,
+// A problem with few blocks of rows and many keys would leave most of a device idle. With
+// SPLIT_KV each workgroup walks over its share of a block's key tiles and writes the state of
+// each row in float32,
 //
-//     m  maximum of the scores that it saw, base 2, or a bit less (fwd_matrix.glsl)
+//     m  maximum of the scores of the share, base 2, or a bit less (fwd_matrix.glsl)
 //     l  sum of exp2(S - m)
 //     O  sum of exp2(S - m) * V
 //
-// to row split * seq_q + row of O and LSE, where a row of LSE is the pair (m,
-// l); attention_combine.comp puts them together. Flash-Decoding (Dao et al.,
-// 2023) has the idea.
+// to row split * seq_q + row of O and LSE, where a row of LSE is the pair (m, l).
+// attention_combine.comp combines them. The idea is Flash-Decoding's (Dao et al., 2023).
 //
 // The includer declares `const bool SPLIT_KV`, `const uint BLOCK_N`, the push
 // constants p and lse_out, and includes lib/softmax.glsl.
@@ -29,7 +28,7 @@ int share_first(const uint split, const int keys) {
     return first < tiles ? int(first * BLOCK_N) : 0;
 }
 
-// share_end returns the end of that part: at most share_first where it is empty.
+// share_end returns the end of that part; if the part is empty, it is at most share_first.
 int share_end(const uint split, const int keys) {
     if (!SPLIT_KV) {
         return keys;
@@ -40,8 +39,8 @@ int share_end(const uint split, const int keys) {
     return size == 0 ? 0 : min(int((first + size) * BLOCK_N), keys);
 }
 
-// put_lse writes what is known of a row, whose m and l these are, to element `at`
-// of lse_out.
+// put_lse writes the m and l of a row, or its LSE without SPLIT_KV, to element `at` of
+// lse_out.
 void put_lse(const uint at, const float m, const float l) {
     if (SPLIT_KV) {
         lse_out[at] = m;

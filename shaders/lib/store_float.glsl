@@ -1,10 +1,9 @@
-// store_float: the way of O in float32 from matrices through shared memory to
-// memory: all rows of the block, and as many matrices of their columns at a time
-// as fit.
+// store_float: the way of O in float32 from matrices through shared memory to device memory:
+// all rows of the block, with as many matrices of columns at a time as fit.
 //
-// Straight from the matrices it would take a test of the row around each element,
-// and NVIDIA's compiler (driver 580) keeps an array of matrices in local memory,
-// from the start, if its elements are read under a condition.
+// Stores straight from the matrices would need a test of the row around each element, and
+// NVIDIA's compiler (driver 580) keeps an array of matrices in local memory, in the whole
+// kernel, if its elements are read under a condition.
 //
 // The includer declares what lib/float_tile.glsl wants, and defines put_float(at, x),
 // which stores one element of O.

@@ -1,4 +1,4 @@
-// store_weights: P and dX of a tile on their way from matrices to pages (lib/pages.glsl), in
+// store_weights: the way of P and dX of a tile from matrices to pages (lib/pages.glsl), for
 // lib/bwd_dq_matrix.glsl.
 //
 // The includer includes lib/rows.glsl, lib/two.glsl, lib/tile_bwd.glsl and lib/pages.glsl, and
@@ -6,7 +6,8 @@
 #ifndef LIB_STORE_WEIGHTS_GLSL
 #define LIB_STORE_WEIGHTS_GLSL
 
-// What the first of two matrices side by side leaves for the second, of each row of matrices.
+// The words of the first of two neighbouring matrices, which wait for the second, for each row of
+// matrices.
 struct Words {
     uvec4 at[ROW_TILES];
 };

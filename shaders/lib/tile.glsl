@@ -1,5 +1,5 @@
-// tile: the way of Q, K and V from memory through shared memory into the
-// matrices of the forward kernels, and the way of O back.
+// tile: the way of Q (stage_q), K and V (fetch_k, fetch_v, put_kv) from memory through shared
+// memory into the matrices of the forward kernels, and the way of O back (store_o).
 //
 // A workgroup owns BLOCK_M rows of one head: NUM_SUBGROUPS subgroups of
 // ROW_TILES * MAT_M rows each. Shared memory holds rows of 16-bit elements:
@@ -7,7 +7,7 @@
 //     tile rows 0       .. BLOCK_N - 1      a tile of K
 //               BLOCK_N .. 2*BLOCK_N - 1    the same keys of V
 //
-// and before and after the walk over the keys columns of Q or O.
+// Before the walk over the keys it holds columns of Q, after it columns of O.
 // Columns past head_dim are zero. Rows past the last key repeat the last key:
 // their weights are exactly zero.
 //
@@ -18,8 +18,8 @@
 
 #include "tile_shape.glsl"
 
-// Q and O pass through the same memory, all rows of the block and as many
-// matrices of their columns at a time as fit.
+// Q and O pass through the same memory: all rows of the block, and as many matrices of
+// columns at a time as fit.
 const uint FITTING_TILES = 2 * BLOCK_N * LD / BLOCK_M / (MAT_N / 8);
 const uint STAGE_TILES = FITTING_TILES < WIDE_TILES ? FITTING_TILES : WIDE_TILES;
 const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;

@@ -7,7 +7,7 @@
 //     tile rows 0      .. STREAM - 1      of Q, or of K
 //               STREAM .. 2*STREAM - 1    of dO, or of V
 //
-// lib/tile_shape.glsl has the sizes: where it says keys, rows of the tile are meant.
+// lib/tile_shape.glsl has the sizes; its keys are the rows of a tile here.
 // Columns past head_dim are zero, with FEATURES up to the wider of head_dim and value_dim.
 // Rows past the last one repeat it.
 //

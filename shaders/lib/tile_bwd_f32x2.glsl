@@ -12,12 +12,12 @@
 //     P                               none: weights are 1 at most
 //     dX                              each row of a matrix of them
 //
-// dX may be anything that dO, V and Delta make of it, so that its exponent is that of
-// the largest there is. An element that is below 2^-16 of the largest with its exponent
-// is right to 2^-39 of that largest instead of relatively, and P to 2^-40.
+// The magnitude of dX is not bounded, so its exponent is that of its largest element. An
+// element below 2^-16 of the largest with the same exponent has an absolute error of 2^-39 of
+// that largest instead of a relative error; for P it is 2^-40.
 //
-// Gradients get the sum over MAT_N rows or keys by a float32 addition, because of the
-// exponents and because matrix units may cut off a sum's last bit, as explained there.
+// A float32 addition adds the sum over MAT_N rows or keys to gradients, because of the
+// exponents and because matrix units may cut off a sum's last bit (lib/fwd_f32x2.glsl).
 //
 //     tile rows 0        .. STREAM - 1    of Q, or of K:  hi
 //               STREAM   .. 2*STREAM - 1  of dO, or of V: hi

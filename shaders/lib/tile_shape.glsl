@@ -1,5 +1,5 @@
-// tile_shape: the sizes of tiles of keys in shared memory, and which invocation
-// copies what.
+// tile_shape: the sizes of tiles of keys in shared memory, and the division of copies among
+// invocations.
 //
 // A workgroup owns BLOCK_M rows of one head: NUM_SUBGROUPS subgroups of
 // ROW_TILES * MAT_M rows each. A tile is BLOCK_N rows of K or of V in 16-bit

@@ -10,9 +10,8 @@ shared uvec2 tile_tops[NUM_SUBGROUPS];  // exponents of the largest that each su
 // share_tops shares the exponents of the largest magnitudes that this invocation has fetched
 // of a tile of two tensors. Every invocation of the workgroup calls it, then meets a barrier.
 //
-// Both go through one shuffle, as whole numbers in float16, and not through a subgroupMax of
-// integers: with NVIDIA's driver 580 that is wrong in kernels that are short of registers
-// (TestReductions forbids those).
+// Both go through one shuffle, as whole numbers in float16. An integer subgroupMax would be wrong
+// in kernels that are short of registers, with NVIDIA's driver 580 (TestReductions forbids it).
 void share_tops(const float first, const float second) {
     f16vec2 tops = f16vec2(exponent_of(floatBitsToUint(first)), exponent_of(floatBitsToUint(second)));
     [[unroll]] for (uint lanes = 1; lanes < WORKGROUP_SIZE / NUM_SUBGROUPS; lanes *= 2) {

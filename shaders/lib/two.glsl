@@ -1,10 +1,10 @@
-// two: two elements of a matrix, and the word that they are in memory.
+// two: two elements of a matrix, and their word in memory.
 //
 //     TwoT             two of T
-//     TWO_FROM(word)   those of a word, the first in the low half
+//     TWO_FROM(word)   the elements of a word, the first in the low half
 //     WORD_FROM(two)   the reverse
 //
-// Bits are only moved, so a word may hold two of another 16-bit format, too.
+// Bits are only moved, so a word may also hold two elements of another 16-bit format.
 //
 // The includer includes lib/element.glsl, with a 16-bit format.
 #ifndef LIB_TWO_GLSL

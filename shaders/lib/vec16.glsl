@@ -1,5 +1,5 @@
 // vec16: 16 bytes of consecutive elements as one uvec4, from and to memory, for
-// kernels that are as fast as the memory.
+// memory-bound kernels.
 //
 //     VEC            elements in 16 bytes: 8 of 16 bits, 4 of 32
 //     QUADS          vec4 that they make
