@@ -1,23 +1,24 @@
-// pages: where P and dX of the backward pass lie that one kernel stores for another.
+// pages: the memory layout of P and dX, which one kernel of the backward pass stores for another.
 //
-// A page is BLOCK_M rows by BLOCK_M keys, row-major, of ELEM, eight in a uvec4. Of each head
-// there are the pages that some row sees, block of rows by block of rows, and in each from
-// key 0 on, P and dX in turn:
+// A page is BLOCK_M rows by BLOCK_M keys, row-major, of ELEM, eight in a uvec4. Each head has the
+// pages that some row sees: block of rows after block of rows, each from key 0 on, P and dX in
+// turn:
 //
 //     causal, 3 blocks:   0            page n:  P    uvec4  2 n PAGE8     ..
 //                         1 2                   dX   uvec4  (2 n + 1) PAGE8  ..
 //                         3 4 5
 //
-// With FRAGMENTS, which takes matrices as NVIDIA keeps them (chips.Quads), a page is tiles of 16 rows
-// by 32 keys, also row-major, of 64 uvec4. Of rows r and r + 8, r < 8, and keys k, k + 8, k + 16 and k + 24, k < 8, the
-// eight elements are uvec4 number
+// FRAGMENTS needs NVIDIA's layout of matrices (chips.Quads). A page is then tiles of 16 rows by 32
+// keys, also row-major, of 64 uvec4. The eight elements of rows r and r + 8, r < 8, and keys k,
+// k + 8, k + 16 and k + 24, k < 8, are uvec4 number
 //
 //     k % 2 * 32 + r * 4 + k / 2
 //
-// each word those of a key, row r in the low half: an invocation has them as it computes P and dX,
-// and loads them as right matrices whose rows are in another order (row_in_matrix).
+// with one word per key, row r in the low half. An invocation holds just these elements when it
+// computes P and dX, and when it loads right matrices with their rows in another order
+// (row_in_matrix).
 //
-// What no row sees, and rows and keys past the last ones, are zeros there.
+// Elements that no row sees, and rows and keys past the last ones, are zeros.
 //
 // The includer declares BLOCK_M, and includes lib/mask.glsl.
 #ifndef LIB_PAGES_GLSL
@@ -36,8 +37,8 @@ int key_blocks() {
     return int((p.seq_kv + BLOCK_M - 1) / BLOCK_M);
 }
 
-// first_pages returns how many pages block 0 of rows would have without the ends of the keys: block i
-// has i more.
+// first_pages returns the number of pages that block 0 of rows would have if keys had no ends; block
+// i has i more.
 int first_pages() {
     const int m = int(BLOCK_M);
     return 1 + (p.causal_shift > 0 ? (p.causal_shift + m - 1) / m : -(-p.causal_shift / m));

@@ -1,12 +1,12 @@
-// params: the push constants of the attention kernels that there are with FEATURES, too: with
-// them behind the kernel's own.
+// params: the push constants of the attention kernels with and without FEATURES. Those of
+// features are behind the kernel's own.
 //
 //     BEGIN_PARAMS
 //         members
 //     END_PARAMS
 //
-// They are p. With FEATURES they are args.plain, and p is a copy of the invocation's own, so that
-// lib/features.glsl can make it that of a block.
+// Without FEATURES they are p. With FEATURES they are args.plain, and p is a private copy, which
+// lib/features.glsl changes to that of a block.
 //
 // The includer needs GL_EXT_scalar_block_layout.
 #ifndef LIB_PARAMS_GLSL

@@ -1,5 +1,5 @@
-// params_unfused: the push constants of the unfused kernels, but for the scores of the
-// backward pass. A dispatch handles the heads first_head .. of the (batch, num_heads)
+// params_unfused: the push constants of the unfused kernels, except for the scores of the
+// backward pass. A dispatch handles the heads from first_head on of the (batch, num_heads)
 // pairs, numbered batch * num_heads + head; S holds only those (lib/params.glsl).
 //
 // With FEATURES the includer declares `const bool A_OF_KEYS`: a lies as keys do and b as rows

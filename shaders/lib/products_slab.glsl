@@ -1,5 +1,5 @@
-// products_slab: a slab of W and Y on its way from memory to products, for attention_bwd_products.comp, which
-// has the names of constants and variables.
+// products_slab: the way of a slab of W and Y from memory to products, for
+// attention_bwd_products.comp, which has the names of constants and variables.
 //
 // The includer includes lib/copies.glsl, lib/fence.glsl, lib/pages.glsl and lib/matrix_types.glsl, with FRAGMENTS
 // lib/fragments.glsl, and declares `stored8` and load_y.
@@ -35,8 +35,8 @@ uint y_line(const uint row) {
 #endif
 }
 
-// w_place returns where in tile uvec4 number i of W of a slab goes. With FRAGMENTS neighbours go where right
-// matrices are without conflicts of banks, and loads of these have none either: fragment_place.
+// w_place returns the index in tile of uvec4 number i of W of a slab. With FRAGMENTS neither these stores
+// nor the loads of right matrices (fragment_place) have bank conflicts.
 uint w_place(const uint i) {
 #ifdef FRAGMENTS
     const uint odd = i / 32 % 2;  // the key's last bit
@@ -58,9 +58,9 @@ uint fragment_place() {
 }
 #endif
 
-// Macros, as arrays sized by specialization constants cannot be arguments. LOAD_SLAB declares what a slab
-// waits in, on its way from memory, where W of it begins at uvec4 w_at, and Y at row `row` of the head at y_at.
-// STORE_SLAB puts it into tile, PRODUCTS adds the products of the slab in tile to sum.
+// Macros, because arrays sized by specialization constants cannot be arguments. LOAD_SLAB declares the
+// registers of a slab and loads it: W from uvec4 w_at on, Y from row `row` of the head at y_at. STORE_SLAB
+// puts it into tile. PRODUCTS adds the products of the slab in tile to sum.
 #define LOAD_SLAB                                                                                                          \
     uvec4 y_next[Y_COPIES];                                                                                                \
     [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                                       \
