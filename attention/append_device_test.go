@@ -75,7 +75,7 @@ const untouched = 77
 
 // tensor makes a tensor amid canaries, (batch, keys, heads, dim) in memory if nhd, full of canaries too
 // without r.
-func (x *appendRun) tensor(t *testing.T, dev *vk.Device, r *rand.Rand, name string, f dtype.DType, shape []int, nhd bool) vk.Tensor {
+func (x *appendRun) tensor(t *testing.T, dev *vk.Device, r *rand.Rand, f dtype.DType, shape []int, nhd bool) vk.Tensor {
 	const around = 64
 	first := around
 	if x.c.odd {
@@ -88,9 +88,7 @@ func (x *appendRun) tensor(t *testing.T, dev *vk.Device, r *rand.Rand, name stri
 			data[i] = f.Round(float32(r.NormFloat64()))
 		}
 	}
-	whole, err := dev.NewTensor(name, f, len(data))
-	require.NoError(t, err)
-	t.Cleanup(whole.Close)
+	whole := vktest.Tensor(t, dev, f, len(data))
 	require.NoError(t, whole.Upload(t.Context(), data))
 	x.whole, x.before = append(x.whole, whole), append(x.before, data)
 	memory := shape
@@ -109,35 +107,33 @@ func newAppendRun(t *testing.T, dev *vk.Device, c *appendCase) *appendRun {
 	p := &c.AppendProblem
 	r := rand.New(rand.NewPCG(2, uint64(p.HeadDim)))
 	x := &appendRun{c: c}
-	tensor := func(name string, f dtype.DType, shape []int, nhd, random bool) vk.Tensor {
+	tensor := func(f dtype.DType, shape []int, nhd, random bool) vk.Tensor {
 		if random {
-			return x.tensor(t, dev, r, name, f, shape, nhd)
+			return x.tensor(t, dev, r, f, shape, nhd)
 		}
-		return x.tensor(t, dev, nil, name, f, shape, nhd)
+		return x.tensor(t, dev, nil, f, shape, nhd)
 	}
-	ints := func(name string, shape []int, data []int32) vk.Tensor {
-		v, err := dev.NewTensor(name, dtype.Int32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(v.Close)
+	ints := func(shape []int, data []int32) vk.Tensor {
+		v := vktest.Tensor(t, dev, dtype.Int32, shape...)
 		require.NoError(t, v.UploadInts(t.Context(), data))
 		return v
 	}
-	x.t.K, x.t.V = tensor("k", p.DType, p.KShape(), c.nhd, false), tensor("v", p.DType, p.VShape(), c.nhd, false)
+	x.t.K, x.t.V = tensor(p.DType, p.KShape(), c.nhd, false), tensor(p.DType, p.VShape(), c.nhd, false)
 	switch {
 	case c.fused:
 		heads := p.NumHeads + 2*p.NumKVHeads
-		all := tensor("qkv", p.DType, []int{p.Batch, heads, p.SeqQ, p.HeadDim}, true, true)
+		all := tensor(p.DType, []int{p.Batch, heads, p.SeqQ, p.HeadDim}, true, true)
 		x.t.Q = all.Slice(1, 0, p.NumHeads)
 		x.t.NewK, x.t.NewV = all.Slice(1, p.NumHeads, p.NumHeads+p.NumKVHeads), all.Slice(1, p.NumHeads+p.NumKVHeads, heads)
 	default:
-		x.t.NewK, x.t.NewV = tensor("new_k", p.DType, p.NewKShape(), !c.nhd, true), tensor("new_v", p.DType, p.NewVShape(), c.nhd, true)
+		x.t.NewK, x.t.NewV = tensor(p.DType, p.NewKShape(), !c.nhd, true), tensor(p.DType, p.NewVShape(), c.nhd, true)
 		if p.RoPE.Dims > 0 && !c.noQ {
-			x.t.Q = tensor("q", p.DType, p.QShape(), !c.nhd, true)
+			x.t.Q = tensor(p.DType, p.QShape(), !c.nhd, true)
 		}
 	}
 	if d := p.RoPE.Dims; d > 0 {
 		x.cos, x.sin = attention.RoPETable(p.SeqKV+3, d, 100)
-		x.t.Cos, x.t.Sin = tensor("cos", dtype.Float32, []int{p.SeqKV + 3, d / 2}, false, false), tensor("sin", dtype.Float32, []int{p.SeqKV + 3, d / 2}, false, false)
+		x.t.Cos, x.t.Sin = tensor(dtype.Float32, []int{p.SeqKV + 3, d / 2}, false, false), tensor(dtype.Float32, []int{p.SeqKV + 3, d / 2}, false, false)
 		require.NoError(t, x.t.Cos.Upload(t.Context(), x.cos))
 		require.NoError(t, x.t.Sin.Upload(t.Context(), x.sin))
 		n := len(x.whole)
@@ -147,19 +143,19 @@ func newAppendRun(t *testing.T, dev *vk.Device, c *appendCase) *appendRun {
 	for b := range lens {
 		lens[b] = int32(c.lens[b])
 	}
-	x.t.SeqLens, x.t.State = ints("seq_lens", p.SeqLensShape(), lens), ints("state", p.StateShape(), make([]int32, size(p.StateShape())))
+	x.t.SeqLens, x.t.State = ints(p.SeqLensShape(), lens), ints(p.StateShape(), make([]int32, size(p.StateShape())))
 	if p.PageSize > 0 {
 		each := p.SeqKV / p.PageSize
 		for _, page := range r.Perm(p.Pages)[:p.Batch*each] {
 			x.table = append(x.table, int32(page))
 		}
-		x.t.BlockTable = ints("block_table", p.BlockTableShape(), x.table)
+		x.t.BlockTable = ints(p.BlockTableShape(), x.table)
 	}
 	if p.CacheRows > 0 {
 		for _, row := range r.Perm(p.CacheRows)[:p.Batch] {
 			x.rows = append(x.rows, int32(row))
 		}
-		x.t.CacheBatchIdx = ints("cache_batch_idx", p.SeqLensShape(), x.rows)
+		x.t.CacheBatchIdx = ints(p.SeqLensShape(), x.rows)
 	}
 	return x
 }
@@ -362,9 +358,7 @@ func TestAppendRefuses(t *testing.T) {
 // TestAdvance adds to lengths on the device, and to nothing else.
 func TestAdvance(t *testing.T) {
 	dev := vktest.Open(t)
-	all, err := dev.NewTensor("seq_lens", dtype.Int32, 300)
-	require.NoError(t, err)
-	t.Cleanup(all.Close)
+	all := vktest.Tensor(t, dev, dtype.Int32, 300)
 	require.NoError(t, all.Zero(t.Context()))
 	cmd, err := dev.NewCmd("advance")
 	require.NoError(t, err)

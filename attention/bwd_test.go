@@ -49,9 +49,7 @@ func newBackwardArgs(t testing.TB, d *vk.Device, p attention.Problem) *backwardA
 }
 
 func newTensor(t testing.TB, d *vk.Device, format dtype.DType, shape []int) vk.Tensor {
-	x, err := d.NewTensor("x", format, shape...)
-	require.NoError(t, err)
-	t.Cleanup(x.Close)
+	x := vktest.Tensor(t, d, format, shape...)
 	return x
 }
 

@@ -23,18 +23,12 @@ func newCache8(t *testing.T, dev *vk.Device, format attention.CacheFormat, keys 
 	p := attention.AppendProblem{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 		Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: keys, HeadDim: 64, DType: dtype.BFloat16,
 	}, NewKeys: keys, Cache: format}}
-	tensor := func(name string, f dtype.DType, shape []int) vk.Tensor {
-		x, err := dev.NewTensor(name, f, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		require.NoError(t, x.Zero(t.Context()))
-		return x
-	}
+	tensor := func(f dtype.DType, shape []int) vk.Tensor { return vktest.Values[float32](t, dev, f, nil, shape...) }
 	return &cache8{p, attention.AppendTensors{
-		NewK: tensor("new_k", p.DType, p.NewKShape()), NewV: tensor("new_v", p.DType, p.NewVShape()),
-		K: tensor("k", p.CacheDType(), p.KShape()), V: tensor("v", p.CacheDType(), p.VShape()),
-		KScale: tensor("k_scale", p.ScaleDType(), p.KScaleShape()), VScale: tensor("v_scale", p.ScaleDType(), p.VScaleShape()),
-		SeqLens: tensor("seq_lens", dtype.Int32, p.SeqLensShape()), State: tensor("state", dtype.Int32, p.StateShape()),
+		NewK: tensor(p.DType, p.NewKShape()), NewV: tensor(p.DType, p.NewVShape()),
+		K: tensor(p.CacheDType(), p.KShape()), V: tensor(p.CacheDType(), p.VShape()),
+		KScale: tensor(p.ScaleDType(), p.KScaleShape()), VScale: tensor(p.ScaleDType(), p.VScaleShape()),
+		SeqLens: tensor(dtype.Int32, p.SeqLensShape()), State: tensor(dtype.Int32, p.StateShape()),
 	}}
 }
 

@@ -21,12 +21,7 @@ type featureArgs struct {
 // not wanted, or does not fit.
 func TestCheckFeatures(t *testing.T) {
 	d := vktest.Open(t)
-	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", format, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
 	good := featureArgs{p: Problem{
 		Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, ValueDim: 16, DType: dtype.Float16,
 		ALiBi: ALiBiPerBatchHead, Bias: Bias{On: true, DType: dtype.Float16, Heads: true}, KeyMask: true, Sinks: true,

@@ -171,10 +171,8 @@ type decodeRun struct {
 
 func newDecodeRun(t *testing.T, dev *vk.Device, c *decodeCase, d *decodeData, config *attention.DecodeConfig) *decodeRun {
 	p := &c.DecodeProblem
-	floats := func(name string, f dtype.DType, shape []int, data []float32) vk.Tensor {
-		x, err := dev.NewTensor(name, f, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
+	floats := func(f dtype.DType, shape []int, data []float32) vk.Tensor {
+		x := vktest.Tensor(t, dev, f, shape...)
 		if data != nil {
 			upload(t, x, data)
 		}
@@ -184,42 +182,42 @@ func newDecodeRun(t *testing.T, dev *vk.Device, c *decodeCase, d *decodeData, co
 	if p.Cache != attention.CacheSame {
 		k, v = d.k8.Stored, d.v8.Stored
 	}
-	ints := func(name string, shape []int, data []int32) vk.Tensor {
-		x := floats(name, dtype.Int32, shape, nil)
+	ints := func(shape []int, data []int32) vk.Tensor {
+		x := floats(dtype.Int32, shape, nil)
 		require.NoError(t, x.UploadInts(t.Context(), data))
 		return x
 	}
 	x := attention.DecodeTensors{
-		Q: floats("q", p.DType, p.QShape(), d.q), K: floats("k", p.CacheDType(), p.KShape(), k), V: floats("v", p.CacheDType(), p.VShape(), v),
-		O: floats("o", p.DType, p.OShape(), nil), LSE: floats("lse", dtype.Float32, p.LSEShape(), nil),
-		SeqLens: ints("seq_lens", p.SeqLensShape(), c.seqLens()), State: ints("state", p.StateShape(), make([]int32, size(p.StateShape()))),
+		Q: floats(p.DType, p.QShape(), d.q), K: floats(p.CacheDType(), p.KShape(), k), V: floats(p.CacheDType(), p.VShape(), v),
+		O: floats(p.DType, p.OShape(), nil), LSE: floats(dtype.Float32, p.LSEShape(), nil),
+		SeqLens: ints(p.SeqLensShape(), c.seqLens()), State: ints(p.StateShape(), make([]int32, size(p.StateShape()))),
 	}
 	switch p.Cache {
 	case attention.CacheE4M3:
-		x.KScale, x.VScale = floats("k_scale", dtype.Float32, p.KScaleShape(), d.kScale), floats("v_scale", dtype.Float32, p.VScaleShape(), d.vScale)
+		x.KScale, x.VScale = floats(dtype.Float32, p.KScaleShape(), d.kScale), floats(dtype.Float32, p.VScaleShape(), d.vScale)
 	case attention.CacheQ8_0:
-		x.KScale, x.VScale = floats("k_scale", dtype.Float16, p.KScaleShape(), d.k8.Scales), floats("v_scale", dtype.Float16, p.VScaleShape(), d.v8.Scales)
+		x.KScale, x.VScale = floats(dtype.Float16, p.KScaleShape(), d.k8.Scales), floats(dtype.Float16, p.VScaleShape(), d.v8.Scales)
 	}
 	if p.PageSize > 0 {
-		x.BlockTable = ints("block_table", p.BlockTableShape(), d.table)
+		x.BlockTable = ints(p.BlockTableShape(), d.table)
 	}
 	if p.CacheRows > 0 {
-		x.CacheBatchIdx = ints("cache_batch_idx", p.SeqLensShape(), d.rows)
+		x.CacheBatchIdx = ints(p.SeqLensShape(), d.rows)
 	}
 	if p.LeftPad {
-		x.LeftPad = ints("left_pad", p.SeqLensShape(), d.pad)
+		x.LeftPad = ints(p.SeqLensShape(), d.pad)
 	}
 	if p.Tree {
-		x.TreeMask = ints("tree_mask", p.TreeMaskShape(), d.tree)
+		x.TreeMask = ints(p.TreeMaskShape(), d.tree)
 	}
 	if p.Bias.On {
-		x.Bias = floats("bias", p.Bias.DType, p.BiasShape(), d.bias)
+		x.Bias = floats(p.Bias.DType, p.BiasShape(), d.bias)
 	}
 	if p.ALiBi != attention.ALiBiOff {
-		x.ALiBiSlopes = floats("alibi_slopes", dtype.Float32, p.SlopesShape(), d.slopes)
+		x.ALiBiSlopes = floats(dtype.Float32, p.SlopesShape(), d.slopes)
 	}
 	if p.Sinks {
-		x.Sinks = floats("sinks", dtype.Float32, p.SinksShape(), d.sinks)
+		x.Sinks = floats(dtype.Float32, p.SinksShape(), d.sinks)
 	}
 	cmd, err := dev.NewCmd("decode")
 	require.NoError(t, err)

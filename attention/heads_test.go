@@ -15,9 +15,7 @@ import (
 func TestHeads(t *testing.T) {
 	dev := vktest.Open(t)
 	const batch, seq, heads, kvHeads, dim = 2, 3, 6, 2, 4
-	x, err := dev.NewTensor("x", dtype.Float32, batch, seq, heads*dim)
-	require.NoError(t, err)
-	t.Cleanup(x.Close)
+	x := vktest.Tensor(t, dev, dtype.Float32, batch, seq, heads*dim)
 	numbers := make([]float32, x.NumElements())
 	for i := range numbers {
 		numbers[i] = float32(i)

@@ -216,12 +216,8 @@ func appendNumbers(t *testing.T, dev *vk.Device, cache *attention.KVCache, keys,
 	require.NoError(t, err)
 	defer c.Close()
 	for layer := range cache.K {
-		k, err := dev.NewTensor("new_k", p.DType, p.NewKShape()...)
-		require.NoError(t, err)
-		defer k.Close()
-		v, err := dev.NewTensor("new_v", p.DType, p.NewVShape()...)
-		require.NoError(t, err)
-		defer v.Close()
+		k := vktest.Tensor(t, dev, p.DType, p.NewKShape()...)
+		v := vktest.Tensor(t, dev, p.DType, p.NewVShape()...)
 		for _, x := range []vk.Tensor{k, v} {
 			data := make([]float32, x.NumElements())
 			for i := range data {

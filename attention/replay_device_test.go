@@ -27,15 +27,10 @@ type stepper struct {
 func newStepper(t *testing.T, dev *vk.Device, config attention.KVCacheConfig, rope attention.RoPE) *stepper {
 	s := &stepper{cache: newCache(t, dev, config)}
 	s.p = attention.AppendProblem{DecodeProblem: s.cache.Problem(1, 1), RoPE: rope}
-	tensor := func(name string, f dtype.DType, shape ...int) vk.Tensor {
-		x, err := dev.NewTensor(name, f, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
-	s.q, s.k, s.v = tensor("q", s.p.DType, s.p.QShape()...), tensor("new_k", s.p.DType, s.p.NewKShape()...), tensor("new_v", s.p.DType, s.p.NewVShape()...)
-	s.o, s.lse = tensor("o", s.p.DType, s.p.OShape()...), tensor("lse", dtype.Float32, s.p.LSEShape()...)
-	s.cos, s.sin = tensor("cos", dtype.Float32, s.p.SeqKV, rope.Dims/2), tensor("sin", dtype.Float32, s.p.SeqKV, rope.Dims/2)
+	tensor := func(f dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, dev, f, shape...) }
+	s.q, s.k, s.v = tensor(s.p.DType, s.p.QShape()...), tensor(s.p.DType, s.p.NewKShape()...), tensor(s.p.DType, s.p.NewVShape()...)
+	s.o, s.lse = tensor(s.p.DType, s.p.OShape()...), tensor(dtype.Float32, s.p.LSEShape()...)
+	s.cos, s.sin = tensor(dtype.Float32, s.p.SeqKV, rope.Dims/2), tensor(dtype.Float32, s.p.SeqKV, rope.Dims/2)
 	cos, sin := attention.RoPETable(s.p.SeqKV, rope.Dims, 10000)
 	require.NoError(t, s.cos.Upload(t.Context(), cos))
 	require.NoError(t, s.sin.Upload(t.Context(), sin))
@@ -255,16 +250,12 @@ func TestDecodeBad(t *testing.T) {
 				}
 				require.NoError(t, x.Upload(t.Context(), data))
 			}
-			q, err := dev.NewTensor("q", p.DType, p.QShape()...)
-			require.NoError(t, err)
-			defer q.Close()
+			q := vktest.Tensor(t, dev, p.DType, p.QShape()...)
 			filled(q, 1)
 			filled(cache.K[0], 1)
 			filled(cache.V[0], 3)
 			amid := func(f dtype.DType, shape []int) (whole, x vk.Tensor) {
-				whole, err := dev.NewTensor("amid", f, size(shape)+2*around)
-				require.NoError(t, err)
-				t.Cleanup(whole.Close)
+				whole = vktest.Tensor(t, dev, f, size(shape)+2*around)
 				filled(whole, mark)
 				x = vk.View(whole.Buffer, f, shape...)
 				x.Offset = around

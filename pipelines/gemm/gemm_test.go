@@ -74,9 +74,7 @@ func TestWorkspace(t *testing.T) {
 	less, err := d.NewBuffer("workspace", bytes-16)
 	require.NoError(t, err)
 	defer less.Close()
-	x, err := d.NewTensor("x", dtype.Float32, 3, 100, 100)
-	require.NoError(t, err)
-	defer x.Close()
+	x := vktest.Tensor(t, d, dtype.Float32, 3, 100, 100)
 	matrix := func(i, rows, columns int) vk.Tensor {
 		v := vk.View(x.Buffer, dtype.Float32, rows, columns)
 		v.Offset = i * 100 * 100

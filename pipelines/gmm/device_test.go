@@ -200,15 +200,7 @@ func compare(t *testing.T, what string, got, want, tolerance float64) int {
 func compute(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs) (logP []float32, loss float32, grad [3][]float32) {
 	ctx := context.Background()
 	tensor := func(values []float64, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", dtype.Float32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		narrow := make([]float32, x.NumElements())
-		for i, v := range values {
-			narrow[i] = float32(v)
-		}
-		require.NoError(t, x.Upload(ctx, narrow))
-		return x
+		return vktest.Values(t, d, dtype.Float32, values, shape...)
 	}
 	mixtures := func(x []float64) vk.Tensor { return tensor(x, p.Tokens, p.Components) }
 	x := gmm.Tensors{
@@ -233,12 +225,7 @@ func compute(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs) (logP []f
 // TestErrors has the message of arguments that do not fit.
 func TestErrors(t *testing.T) {
 	d := vktest.Open(t)
-	tensor := func(shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", dtype.Float32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(shape ...int) vk.Tensor { return vktest.Tensor(t, d, dtype.Float32, shape...) }
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
@@ -281,13 +268,7 @@ func TestAgain(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	p := gmm.Problem{Tokens: 300, Components: 2}
-	tensor := func(shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", dtype.Float32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		require.NoError(t, x.Zero(ctx))
-		return x
-	}
+	tensor := func(shape ...int) vk.Tensor { return vktest.Values[float32](t, d, dtype.Float32, nil, shape...) }
 	x := gmm.Tensors{Y: tensor(p.Tokens), Loss: tensor(1)}
 	x.Logit, x.Mu, x.LogSigma = gmm.Interleaved(tensor(p.Tokens, p.Components, 3))
 	c, err := d.NewCmd("again")

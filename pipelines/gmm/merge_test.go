@@ -48,9 +48,7 @@ func TestMergeErrors(t *testing.T) {
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	x, err := d.NewTensor("x", dtype.Float32, 2, 4, gmm.StateSize)
-	require.NoError(t, err)
-	t.Cleanup(x.Close)
+	x := vktest.Tensor(t, d, dtype.Float32, 2, 4, gmm.StateSize)
 	p, none := gmm.Problem{Tokens: 4, Components: 1}, gmm.Tensors{}
 	require.NoError(t, gmm.Merge(c, x, none, p, gmm.Options{}))
 	require.EqualError(t, gmm.Merge(c, vk.Tensor{}, none, p, gmm.Options{}), "gmm: states has shape [], want [groups 4 8]")

@@ -201,12 +201,7 @@ func TestArguments(t *testing.T) {
 	c, err := d.NewCmd("arguments")
 	require.NoError(t, err)
 	defer c.Close()
-	tensor := func(shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", dtype.Float32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(shape ...int) vk.Tensor { return vktest.Tensor(t, d, dtype.Float32, shape...) }
 	good := mixture.Tensors{X: tensor(2, 5), W1: tensor(6, 5, 4), W2: tensor(6, 4, 3), Y: tensor(2), LogP: tensor(2), Loss: tensor(1)}
 	gradients := mixture.Gradients{DX: tensor(2, 5), DW1: tensor(6, 5, 4), DW2: tensor(6, 4, 3)}
 	forward := func(change func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options)) error {

@@ -96,15 +96,7 @@ func TestExtremes(t *testing.T) {
 func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt mixture.Options) (logP []float32, loss float32) {
 	ctx := context.Background()
 	tensor := func(values []float64, format dtype.DType, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", format, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		narrow := make([]float32, x.NumElements())
-		for i, v := range values {
-			narrow[i] = float32(v)
-		}
-		require.NoError(t, x.Upload(ctx, narrow))
-		return x
+		return vktest.Values(t, d, format, values, shape...)
 	}
 	c, err := d.NewCmd("extremes")
 	require.NoError(t, err)

@@ -14,12 +14,7 @@ import (
 // TestErrors has the message of each argument that does not fit.
 func TestErrors(t *testing.T) {
 	d := vktest.Open(t)
-	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", format, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
 	none := vk.Tensor{}
 	f16, f32 := dtype.Float16, dtype.Float32
 	x, y, w, row, row2 := tensor(f16, 3, 8), tensor(f16, 3, 8), tensor(f32, 8), tensor(f32, 3), tensor(f32, 3)

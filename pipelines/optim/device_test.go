@@ -155,11 +155,7 @@ func arena(t *testing.T, d *vk.Device, sizes ...int) (params []optim.Param, whol
 	}
 	whole = map[string]vk.Tensor{}
 	for name, format := range map[string]dtype.DType{"param": dtype.Float32, "grad": dtype.Float32, "m": dtype.Float32, "v": dtype.Float32, "copy": dtype.BFloat16} {
-		x, err := d.NewTensor(name, format, total)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		require.NoError(t, x.Upload(context.Background(), make([]float32, total)))
-		whole[name] = x
+		whole[name] = vktest.Values[float32](t, d, format, nil, total)
 	}
 	at := 0
 	for i, n := range sizes {

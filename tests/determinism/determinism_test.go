@@ -44,22 +44,18 @@ func TestOptimizer(t *testing.T) {
 	p := optim.Problem{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 0.5}
 	train := func(anew bool) (param, copied []byte) {
 		rng := rand.New(rand.NewPCG(1, 2))
-		tensor := func(name string, format dtype.DType, numbers bool) vk.Tensor {
-			x, err := d.NewTensor(name, format, 300)
-			require.NoError(t, err)
-			t.Cleanup(x.Close)
+		tensor := func(format dtype.DType, numbers bool) vk.Tensor {
 			data := make([]float32, 300)
 			for i := range data {
 				if numbers {
 					data[i] = float32(rng.NormFloat64())
 				}
 			}
-			require.NoError(t, x.Upload(ctx, data))
-			return x
+			return vktest.Values(t, d, format, data, 300)
 		}
 		x := optim.Tensors{
-			Param: tensor("param", dtype.Float32, true), Grad: tensor("grad", dtype.Float16, true),
-			M: tensor("m", dtype.Float32, false), V: tensor("v", dtype.Float32, false), Copy: tensor("copy", dtype.Float16, false),
+			Param: tensor(dtype.Float32, true), Grad: tensor(dtype.Float16, true),
+			M: tensor(dtype.Float32, false), V: tensor(dtype.Float32, false), Copy: tensor(dtype.Float16, false),
 		}
 		a, err := optim.New(ctx, d, []optim.Param{{Name: "w", Tensors: x}}, p)
 		require.NoError(t, err)

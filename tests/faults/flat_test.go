@@ -100,13 +100,7 @@ func TestRecordings(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
 	ctx := context.Background()
 	p := norm.Problem{Rows: 8, Cols: 64, DType: dtype.Float32}
-	tensor := func(shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", dtype.Float32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		require.NoError(t, x.Zero(ctx))
-		return x
-	}
+	tensor := func(shape ...int) vk.Tensor { return vktest.Values[float32](t, d, dtype.Float32, nil, shape...) }
 	x := norm.Tensors{X: tensor(8, 64), W: tensor(64), Y: tensor(8, 64), Mean: tensor(8), RStd: tensor(8)}
 	g := norm.Gradients{DY: tensor(8, 64), DX: tensor(8, 64), DW: tensor(64)}
 	kernels := 0

@@ -96,28 +96,20 @@ func inFloat64(in inputs, p attention.Problem) results {
 func onDevice(t *testing.T, in inputs, p attention.Problem, backward bool, runs int) results {
 	t.Helper()
 	d, ctx := vktest.Open(t, vktest.NoValidation), context.Background()
-	tensor := func(name string, heads, seq int, data []float32) vk.Tensor {
-		x, err := d.NewTensor(name, p.DType, p.Batch, heads, seq, p.HeadDim)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		if data != nil {
-			require.NoError(t, x.Upload(ctx, data))
-		}
-		return x
+	tensor := func(heads, seq int, data []float32) vk.Tensor {
+		return vktest.Values(t, d, p.DType, data, p.Batch, heads, seq, p.HeadDim)
 	}
-	q, k, v := tensor("q", p.NumHeads, p.SeqQ, in.q), tensor("k", p.NumKVHeads, p.SeqKV, in.k), tensor("v", p.NumKVHeads, p.SeqKV, in.v)
-	out := map[string]vk.Tensor{"o": tensor("o", p.NumHeads, p.SeqQ, nil)}
-	lse, err := d.NewTensor("lse", dtype.Float32, p.Batch, p.NumHeads, p.SeqQ)
-	require.NoError(t, err)
-	t.Cleanup(lse.Close)
+	q, k, v := tensor(p.NumHeads, p.SeqQ, in.q), tensor(p.NumKVHeads, p.SeqKV, in.k), tensor(p.NumKVHeads, p.SeqKV, in.v)
+	out := map[string]vk.Tensor{"o": tensor(p.NumHeads, p.SeqQ, nil)}
+	lse := vktest.Tensor(t, d, dtype.Float32, p.Batch, p.NumHeads, p.SeqQ)
 	c, err := d.NewCmd("step")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	on := attention.Tensors{Q: q, K: k, V: v, O: out["o"], LSE: lse}
 	require.NoError(t, attention.Forward(c, on, p, attention.Options{}))
 	if backward {
-		out["dq"], out["dk"], out["dv"] = tensor("dq", p.NumHeads, p.SeqQ, nil), tensor("dk", p.NumKVHeads, p.SeqKV, nil), tensor("dv", p.NumKVHeads, p.SeqKV, nil)
-		g := attention.Gradients{DO: tensor("do", p.NumHeads, p.SeqQ, in.do), DQ: out["dq"], DK: out["dk"], DV: out["dv"]}
+		out["dq"], out["dk"], out["dv"] = tensor(p.NumHeads, p.SeqQ, nil), tensor(p.NumKVHeads, p.SeqKV, nil), tensor(p.NumKVHeads, p.SeqKV, nil)
+		g := attention.Gradients{DO: tensor(p.NumHeads, p.SeqQ, in.do), DQ: out["dq"], DK: out["dk"], DV: out["dv"]}
 		require.NoError(t, attention.Backward(c, on, g, p, attention.Options{}))
 	}
 	for range runs {

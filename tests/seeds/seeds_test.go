@@ -66,13 +66,7 @@ func TestMixtures(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
 	p := gmm.Problem{Tokens: 4, Components: 10}
 	tensor := func(data []float32, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", dtype.Float32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		if data != nil {
-			require.NoError(t, x.Upload(ctx, data))
-		}
-		return x
+		return vktest.Values(t, d, dtype.Float32, data, shape...)
 	}
 	logit, mu, logSigma := make([]float32, 40), make([]float32, 40), make([]float32, 40)
 	for i := range logit {
@@ -135,15 +129,11 @@ func TestNoMatrix(t *testing.T) {
 	d := vktest.Open(t)
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1 << 20, SeqKV: 1 << 20, HeadDim: 64, DType: dtype.Float16}
 	tensor := func() vk.Tensor { // of a million tokens, all of them the same, without the memory of them
-		x, err := d.NewTensor("x", p.DType, 1, 1, 1, p.HeadDim)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
+		x := vktest.Tensor(t, d, p.DType, 1, 1, 1, p.HeadDim)
 		x.Shape, x.Strides = []int{1, 1, p.SeqQ, p.HeadDim}, []int{0, 0, 0, 1}
 		return x
 	}
-	o, err := d.NewTensor("o", p.DType, 1, 1, p.SeqQ, p.HeadDim)
-	require.NoError(t, err)
-	t.Cleanup(o.Close)
+	o := vktest.Tensor(t, d, p.DType, 1, 1, p.SeqQ, p.HeadDim)
 	c, err := d.NewCmd("long")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)

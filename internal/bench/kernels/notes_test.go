@@ -28,9 +28,7 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 	tensors := map[string]vk.Tensor{}
 	for _, x := range op.Tensors() {
 		if x.Read(p) || x.Written(p) {
-			tensor, err := d.NewTensor(x.Name, x.DType, x.Shape...)
-			require.NoError(t, err)
-			t.Cleanup(tensor.Close)
+			tensor := vktest.Tensor(t, d, x.DType, x.Shape...)
 			tensors[x.Name] = tensor
 		}
 	}

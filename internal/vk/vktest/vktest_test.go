@@ -7,9 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -113,6 +115,23 @@ func TestThorough(t *testing.T) {
 			if vktest.Thorough(d) != want[i] {
 				t.Errorf("%v with FLASHVK_ALL=%s: want %v", kind, value, want[i])
 			}
+		}
+	}
+}
+
+// TestValues stores numbers in a format, and zeros.
+func TestValues(t *testing.T) {
+	d := vktest.Open(t)
+	got := make([]float32, 4)
+	for _, x := range []struct {
+		t    vk.Tensor
+		want []float32
+	}{
+		{vktest.Values(t, d, dtype.BFloat16, []float64{1, 257, -2, 0.5}, 2, 2), []float32{1, 256, -2, 0.5}},
+		{vktest.Values[float32](t, d, dtype.Float32, nil, 4), []float32{0, 0, 0, 0}},
+	} {
+		if err := x.t.Download(t.Context(), got); err != nil || !slices.Equal(got, x.want) {
+			t.Errorf("%v, %v, want %v", got, err, x.want)
 		}
 	}
 }

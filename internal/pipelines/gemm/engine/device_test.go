@@ -257,12 +257,7 @@ func TestWorkspace(t *testing.T) {
 func TestArguments(t *testing.T) {
 	d := vktest.Open(t)
 	p := engine.Problem{M: 4, N: 6, K: 8}
-	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", format, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
 	a, b, c := tensor(dtype.Float32, 4, 8), tensor(dtype.Float32, 8, 6), tensor(dtype.Float32, 4, 6)
 	column := a
 	column.Strides = []int{1, 4}

@@ -28,9 +28,7 @@ func TestPadB(t *testing.T) {
 		const rows, cols = 117, 45 // of the corner
 		a := random(t, d, p.M, p.K, format)
 		multiply := func(b vk.Tensor, opt engine.Options) ([]float32, error) {
-			dst, err := d.NewTensor("c", format, p.M, p.N)
-			require.NoError(t, err)
-			defer dst.Close()
+			dst := vktest.Tensor(t, d, format, p.M, p.N)
 			c, err := d.NewCmd("pad b")
 			require.NoError(t, err)
 			defer c.Close()
@@ -53,9 +51,7 @@ func TestPadB(t *testing.T) {
 			for i := range shape[0] {
 				copy(padded[i*whole[1]:], values[i*shape[1]:][:shape[1]])
 			}
-			b, err := d.NewTensor("b", format, whole...)
-			require.NoError(t, err)
-			defer b.Close()
+			b := vktest.Tensor(t, d, format, whole...)
 			require.NoError(t, b.Upload(ctx, padded))
 			want, err := multiply(b, engine.Options{Config: &config})
 			require.NoError(t, err)

@@ -34,9 +34,7 @@ func TestSteps(t *testing.T) {
 			a, b := random(t, d, p.K, p.M+1, x.format), random(t, d, p.K, p.N, x.format)
 			a.Shape = []int{p.K, p.M}
 			n := len(x.configs)
-			c, err := d.NewTensor("c", x.format, 2*n, p.M, 272)
-			require.NoError(t, err)
-			defer c.Close()
+			c := vktest.Tensor(t, d, x.format, 2*n, p.M, 272)
 			result := func(i int) vk.Tensor {
 				c := c
 				c.Shape, c.Strides, c.Offset = []int{p.M, p.N}, []int{272, 1}, i*p.M*272
@@ -84,9 +82,7 @@ func TestSteps(t *testing.T) {
 
 // random returns a matrix of random numbers that is closed with the test.
 func random(t *testing.T, d *vk.Device, rows, cols int, format dtype.DType) vk.Tensor {
-	x, err := d.NewTensor("random", format, rows, cols)
-	require.NoError(t, err)
-	t.Cleanup(x.Close)
+	x := vktest.Tensor(t, d, format, rows, cols)
 	rng := rand.New(rand.NewPCG(uint64(rows), uint64(cols)))
 	data := make([]float32, rows*cols)
 	for i := range data {

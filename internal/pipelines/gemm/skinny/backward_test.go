@@ -83,12 +83,7 @@ func TestBackwardErrors(t *testing.T) {
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	defer c.Close()
-	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", format, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
 	half := dtype.Float16
 	dw, dy, a, b, w := tensor(dtype.Float32, 1, 3, 3), tensor(half, 1, 2, 3), tensor(half, 1, 2, 4), tensor(half, 1, 4, 3), tensor(half, 1, 3, 3)
 	try := func(dpre vk.Tensor) error {

@@ -78,12 +78,7 @@ func TestMixtureErrors(t *testing.T) {
 	if _, err = skinny.ChooseMixture(d.Caps(), p, engine.Options{Impl: engine.CoopMat}); err != nil {
 		t.Skip(err)
 	}
-	tensor := func(format dtype.DType, shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", format, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)

@@ -133,12 +133,7 @@ func TestArguments(t *testing.T) {
 	c, err := d.NewCmd("arguments")
 	require.NoError(t, err)
 	defer c.Close()
-	tensor := func(shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", p.DType, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
+	tensor := func(shape ...int) vk.Tensor { return vktest.Tensor(t, d, p.DType, shape...) }
 	x, w1, w2, y := tensor(2, 3), tensor(3, 4), tensor(4, 5), tensor(2, 5)
 	require.NoError(t, fused.Forward(c, fused.Tensors{X: x, W1: w1, W2: w2, Y: y}, p, fused.Options{}))
 	require.ErrorContains(t, fused.Forward(c, fused.Tensors{X: x, W1: w2, W2: w1, Y: y}, p, fused.Options{}), "fused: w1 has shape [4 5]")
