@@ -109,9 +109,9 @@ func BackwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConf
 			}
 			continue
 		}
-		change(func(t *BackwardTile) { t.SplitLoop = !t.SplitLoop })
+		change(func(t *BackwardTile) { t.PeelMask = !t.PeelMask })
 		for _, n := range []int{0, 2, 4, 6} {
-			change(func(t *BackwardTile) { t.Fence = n })
+			change(func(t *BackwardTile) { t.LoadAhead = n })
 		}
 	}
 	if c.stored() {

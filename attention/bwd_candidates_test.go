@@ -89,7 +89,7 @@ func TestBackwardCandidatesVary(t *testing.T) {
 		switch name {
 		case "DKV.Detour", "DQ.Detour", "Fused.Detour", "Stored.Detour": // for tests only
 			least = 1
-		case "Stored.Threads", "Stored.ThreadsX", "Stored.Own", "Stored.Depth", "Stored.Slice", "Stored.Prefetch", "Stored.SplitLoop": // likewise
+		case "Stored.Threads", "Stored.ThreadsX", "Stored.Own", "Stored.Depth", "Stored.Slice", "Stored.Prefetch", "Stored.PeelMask": // likewise
 			least = 1
 		case "Fused.Threads", "Fused.ThreadsX", "Fused.Own", "Fused.Depth", "Fused.Slice": // of path scalar, which has none
 			least = 1
@@ -102,9 +102,9 @@ func TestBackwardCandidatesVary(t *testing.T) {
 func TestBackwardTableRow(t *testing.T) {
 	caps := nvidia("NVIDIA A30", 56, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.BFloat16, Causal: true}
-	tile := BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true}
-	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: BackwardConfig{Impl: CoopMat2, DKV: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}, DQ: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}}},`,
+	tile := BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, PeelMask: true}
+	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: BackwardConfig{Impl: CoopMat2, DKV: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}, DQ: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}}},`,
 		BackwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}.Fill(&caps, p)))
-	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, SplitLoop: true}}},`,
+	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}}},`,
 		BackwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat, Fused: tile, Shares: 3}, 0))
 }

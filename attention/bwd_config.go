@@ -38,8 +38,8 @@ type BackwardTile struct {
 	// Matrix paths. A workgroup of Subgroups subgroups owns Subgroups*RowTiles*M keys
 	// or rows, where M x N x N is the device's matrix shape. The rest is as in Config.
 	Subgroups, RowTiles int
-	Prefetch, SplitLoop bool
-	Fence               int
+	Prefetch, PeelMask  bool
+	LoadAhead           int
 	Detour              bool
 
 	// Scalar path: Threads invocations in rows of ThreadsX own Own keys or rows. Shared memory
@@ -79,11 +79,11 @@ func (t BackwardTile) String() string {
 	if t.Prefetch {
 		s += " prefetch"
 	}
-	if t.SplitLoop {
-		s += " split"
+	if t.PeelMask {
+		s += " peel"
 	}
-	if t.Fence > 0 {
-		s += fmt.Sprintf(" fence%d", t.Fence)
+	if t.LoadAhead > 0 {
+		s += fmt.Sprintf(" loadahead%d", t.LoadAhead)
 	}
 	if t.Detour {
 		s += " detour"

@@ -31,8 +31,8 @@ func TestBackwardF32x2Configs(t *testing.T) {
 	for _, config := range []attention.BackwardConfig{
 		{
 			Impl: attention.CoopMat2,
-			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: both, Fence: 2},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, SplitLoop: true},
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both, LoadAhead: 2},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
 		},
 		{
 			Impl: attention.CoopMat2,
@@ -41,8 +41,8 @@ func TestBackwardF32x2Configs(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true, SplitLoop: !both},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: both, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true, PeelMask: !both},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
 		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {

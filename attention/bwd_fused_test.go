@@ -21,8 +21,8 @@ import (
 func fusedConfigs(d *vk.Device) []attention.BackwardConfig {
 	n := matrixSize(d)
 	return []attention.BackwardConfig{
-		{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, SplitLoop: true}},
-		{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: n, SplitLoop: true, Fence: 1}},
+		{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}},
+		{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: n, PeelMask: true, LoadAhead: 1}},
 		{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: (72 + n - 1) / n, RowTiles: 1, Stream: 2 * n}},
 		{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: n, Detour: true}},
 		{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n}},

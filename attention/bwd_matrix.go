@@ -13,8 +13,8 @@ type bwdMatrixSpec struct {
 	Causal     bool   `glsl:"CAUSAL"`
 	Aligned    bool   `glsl:"ALIGNED"`
 	Prefetch   bool   `glsl:"PREFETCH"`
-	SplitLoop  bool   `glsl:"SPLIT_LOOP"`
-	Fence      uint32 `glsl:"FENCE"`
+	PeelMask   bool   `glsl:"SPLIT_LOOP"`
+	LoadAhead  uint32 `glsl:"FENCE"`
 }
 
 // matrixKernel returns a kernel of a matrix path, such as attention_bwd_dkv_coopmat2.
@@ -45,7 +45,7 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 		Causal:     p.Causal,
 		Aligned:    isAligned,
 		Prefetch:   tile.Prefetch,
-		SplitLoop:  tile.SplitLoop,
-		Fence:      uint32(tile.Fence),
+		PeelMask:   tile.PeelMask,
+		LoadAhead:  uint32(tile.LoadAhead),
 	}, nil
 }

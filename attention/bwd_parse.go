@@ -9,12 +9,17 @@ import (
 // ParseBackwardConfig reads what BackwardConfig.String writes: a path, then each tile behind the
 // name of its kernel, then numbers of the whole configuration,
 //
-//	coopmat2 dkv sg4 rt1 by32 split dq sg8 rt1 by64 prefetch split
+//	coopmat2 dkv sg4 rt1 by32 peel dq sg8 rt1 by64 prefetch peel
 //	coopmat2 fused sg4 rt1 by32 shares2
 //	coopmat2 stored sg4 rt4 by32 dq sg8 rt1 by64 chunk1
 //	scalar dkv 32x32 t8x16 depth32 rows8 dq 32x32 t8x16 depth32 rows8
+//
+// The words split and fenceN of earlier versions are peel and loadaheadN.
 func ParseBackwardConfig(text string) (c BackwardConfig, err error) {
 	words := strings.Fields(text)
+	for i, word := range words {
+		words[i] = renamedWord(word)
+	}
 	if len(words) == 0 {
 		return c, fmt.Errorf("attention: backward: %q does not begin with a path", text)
 	}
@@ -38,6 +43,17 @@ func ParseBackwardConfig(text string) (c BackwardConfig, err error) {
 	return c, nil
 }
 
+// renamedWord returns what String writes for a word of an earlier version.
+func renamedWord(word string) string {
+	if word == "split" {
+		return "peel"
+	}
+	if n, ok := strings.CutPrefix(word, "fence"); ok {
+		return "loadahead" + n
+	}
+	return word
+}
+
 // parseWord sets the choice that a word names, in c or in the tile t; t is nil before the first.
 func (c *BackwardConfig) parseWord(word string, t *BackwardTile) bool {
 	if t == nil {
@@ -47,15 +63,15 @@ func (c *BackwardConfig) parseWord(word string, t *BackwardTile) bool {
 	case "prefetch":
 		t.Prefetch = true
 		return true
-	case "split":
-		t.SplitLoop = true
+	case "peel":
+		t.PeelMask = true
 		return true
 	case "detour":
 		t.Detour = true
 		return true
 	}
 	for prefix, target := range map[string]*int{
-		"sg": &t.Subgroups, "rt": &t.RowTiles, "by": &t.Stream, "fence": &t.Fence,
+		"sg": &t.Subgroups, "rt": &t.RowTiles, "by": &t.Stream, "loadahead": &t.LoadAhead,
 		"depth": &t.Depth, "rows": &t.Slice, "shares": &c.Shares, "chunk": &c.Chunk,
 	} {
 		if number, ok := strings.CutPrefix(word, prefix); ok {

@@ -341,7 +341,7 @@ func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, shape vk.CoopMa
 		HeadDim:       uint32(p.HeadDim),
 		Causal:        p.Causal,
 		Aligned:       isAligned,
-		Fence:         uint32(t.Fence),
+		LoadAhead:     uint32(t.LoadAhead),
 	}
 }
 
@@ -406,5 +406,5 @@ type bwdProductsSpec struct {
 	HeadDim       uint32 `glsl:"HEAD_DIM"`
 	Causal        bool   `glsl:"CAUSAL"`
 	Aligned       bool   `glsl:"ALIGNED"`
-	Fence         uint32 `glsl:"FENCE"`
+	LoadAhead     uint32 `glsl:"FENCE"`
 }

@@ -24,9 +24,9 @@ func storedConfigs(d *vk.Device) []attention.BackwardConfig {
 		group = 32
 	}
 	return []attention.BackwardConfig{
-		{Impl: attention.CoopMat2, Chunk: 1, DQ: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, SplitLoop: true}, Stored: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n}},
-		{Impl: attention.CoopMat2, DQ: attention.BackwardTile{Subgroups: group / n, RowTiles: 1, Stream: group, SplitLoop: !software(d)}, Stored: attention.BackwardTile{Subgroups: group / n, RowTiles: 2, Stream: n}},
-		{Impl: attention.CoopMat2, Chunk: 2, DQ: attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n}, Stored: attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 2 * n, Fence: 1}},
+		{Impl: attention.CoopMat2, Chunk: 1, DQ: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}, Stored: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n}},
+		{Impl: attention.CoopMat2, DQ: attention.BackwardTile{Subgroups: group / n, RowTiles: 1, Stream: group, PeelMask: !software(d)}, Stored: attention.BackwardTile{Subgroups: group / n, RowTiles: 2, Stream: n}},
+		{Impl: attention.CoopMat2, Chunk: 2, DQ: attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n}, Stored: attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 2 * n, LoadAhead: 1}},
 		{Impl: attention.CoopMat, DQ: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 2 * n, Detour: true}, Stored: attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: 2 * n}},
 	}
 }

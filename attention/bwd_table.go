@@ -55,71 +55,71 @@ var bwdRows = []bwdRow{
 	// head_dim 64, or 16 keys of 128, take 192 of 255.
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
 		Impl:  CoopMat2,
-		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true}, // one block of keys
+		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true}, // one block of keys
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 64, causal: true}, Fill: 1, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, SplitLoop: true}, // 64 spills 80 bytes
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, PeelMask: true}, // 64 spills 80 bytes
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 88}, Fill: 1.5, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
 		Impl:   CoopMat2,
-		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
+		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, PeelMask: true},
 		Stored: BackwardTile{Subgroups: 4, RowTiles: 4, Stream: 32},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Fill: 0.5, Config: BackwardConfig{
 		Impl:   CoopMat2,
-		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, PeelMask: true},
 		Stored: BackwardTile{Subgroups: 8, RowTiles: 4, Stream: 32},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
 		Impl:  CoopMat,
-		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
 	}},
 
 	// Small tiles: the time to compile on lavapipe grows with stream * head_dim.
@@ -147,23 +147,23 @@ var bwdRows = []bwdRow{
 	// Any device with matrices, with less and less shared memory.
 	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
 	}},
 	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
 	}},
 	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
 	}},
 	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
 	}},
 
 	// Any device. This fits Vulkan's guaranteed 16 KiB and 128 invocations for every
@@ -188,23 +188,23 @@ var bwdF32x2Rows = []bwdRow{
 	// Swept on an H200, TUNING.md.
 	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true}, // 8 by 64 is 1 % faster alone, with twice the shared memory
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true}, // 8 by 64 is 1 % faster alone, with twice the shared memory
 	}},
 	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},                           // spills 384 bytes: K, V, dK and dV alone are 256 registers
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2}, // 32 without prefetch is 5 % faster alone, and spills 352 bytes
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},                               // spills 384 bytes: K, V, dK and dV alone are 256 registers
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: true, LoadAhead: 2}, // 32 without prefetch is 5 % faster alone, and spills 352 bytes
 	}},
 	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
 	}},
 	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: true, Fence: 2},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: true, LoadAhead: 2},
 	}},
 
 	// Small tiles, as in bwdRows.
@@ -222,28 +222,28 @@ var bwdF32x2Rows = []bwdRow{
 	// Any device with matrices, with less and less shared memory.
 	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
 	}},
 	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
 	}},
 	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
 	}},
 	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
 	}},
 	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
 		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, SplitLoop: true},
+		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
+		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
 	}},
 }
 

@@ -125,7 +125,7 @@ func TestBackwardUnsupported(t *testing.T) {
 		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
 			p.DType, opt.BackwardConfig = dtype.Float32, &attention.BackwardConfig{
 				Impl: attention.CoopMat2,
-				DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 2 * size, SplitLoop: true}, // 2 KiB
+				DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 2 * size, PeelMask: true}, // 2 KiB
 				DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: size},
 			}
 		}, fmt.Sprintf("coopmat2: one column of matrices of %d rows does not fit in a tile of %d", 8*size, size)},
@@ -195,8 +195,8 @@ func TestBackwardConfigs(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat2,
-			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, SplitLoop: both},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, SplitLoop: true},
+			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
 		},
 		{
 			Impl: attention.CoopMat2,
@@ -205,8 +205,8 @@ func TestBackwardConfigs(t *testing.T) {
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, SplitLoop: true, Detour: true},
-			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, SplitLoop: both, Detour: true},
+			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: rows, Stream: n, PeelMask: true, Detour: true},
+			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
 		},
 	} {
 		t.Run(config.String(), func(t *testing.T) {

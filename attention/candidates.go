@@ -17,7 +17,7 @@ import (
 // Candidates returns feasible configurations of a path that are worth measuring for p on a device.
 // The first is the tuning table's; the others follow by their distance from it, so that a search
 // that runs out of time has seen the likely ones. They differ in tile sizes and, on the matrix
-// paths, in Prefetch and Fence; Splits follows from the number of blocks. Variants has the rest.
+// paths, in Prefetch and LoadAhead; Splits follows from the number of blocks. Variants has the rest.
 //
 // Blocks of rows that p would fill to less than half are left out, except for the smallest. There
 // is no candidate if the device does not have the path.
@@ -65,13 +65,13 @@ func matrixCandidates(caps *vk.Caps, p Problem, start Config) []Config {
 				if c.BlockN > 128 {
 					continue
 				}
-				// With the next tile in registers, Fence decides whether the
+				// With the next tile in registers, LoadAhead decides whether the
 				// operands of this one fit too.
-				c.Prefetch, c.Fence = false, 0
+				c.Prefetch, c.LoadAhead = false, 0
 				all = append(all, c)
 				c.Prefetch = true
 				all = append(all, c)
-				c.Fence = cmp.Or(start.Fence, 4)
+				c.LoadAhead = cmp.Or(start.LoadAhead, 4)
 				all = append(all, c)
 			}
 		}
@@ -120,7 +120,7 @@ func scalarCandidates(start Config) []Config {
 // Candidates does not vary: the arrangement of loops, the part of a tile that is in shared memory
 // at a time, the number of workgroups that divide the keys.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
-	numbers := map[string][]int{"Fence": {0, 2, 4, 6, 8}}
+	numbers := map[string][]int{"LoadAhead": {0, 2, 4, 6, 8}}
 	if c.Impl == Scalar || c.Impl == Unfused {
 		numbers = map[string][]int{"Depth": {8, 16, 32, 64}}
 	}

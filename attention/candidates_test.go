@@ -104,7 +104,7 @@ func TestCandidatesVary(t *testing.T) {
 			least = 1 // for tests only
 		case "Splits":
 			least = 4 // none, what the rule says, half and twice that
-		case "Threads", "ThreadsX", "BlockM", "Depth", "ValueRows", "Subgroups", "RowTiles", "Fence":
+		case "Threads", "ThreadsX", "BlockM", "Depth", "ValueRows", "Subgroups", "RowTiles", "LoadAhead":
 			least = 3 // 0 is the other path's
 		}
 		if len(seen) < least {

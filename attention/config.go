@@ -18,8 +18,8 @@ type Config struct {
 	RowTiles  int
 	Prefetch  bool // the next key tile waits in registers
 	KeysFirst bool // with Prefetch: the first key tile is loaded before Q
-	SplitLoop bool // the masked tiles have their own loop
-	Fence     int  // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
+	PeelMask  bool // the masked tiles have their own loop
+	LoadAhead int  // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
 	Stripes   int  // coopmat2: this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd_direct.go); 0: each subgroup has its own rows, and tiles are in shared memory
 	Detour    bool // the kernel does not use the layout of matrices, even if it is known; for tests
 
@@ -52,11 +52,11 @@ func (c Config) String() string {
 		if c.KeysFirst {
 			s += " keysfirst"
 		}
-		if c.SplitLoop {
-			s += " split"
+		if c.PeelMask {
+			s += " peel"
 		}
-		if c.Fence > 0 {
-			s += fmt.Sprintf(" fence%d", c.Fence)
+		if c.LoadAhead > 0 {
+			s += fmt.Sprintf(" loadahead%d", c.LoadAhead)
 		}
 		if c.Stripes > 0 {
 			s += fmt.Sprintf(" stripes%d", c.Stripes)

@@ -98,11 +98,11 @@ func TestConfigs(t *testing.T) {
 		return dims && c.Problem.HeadDim <= 24
 	})
 	for _, config := range []attention.Config{
-		{Impl: attention.CoopMat2, Subgroups: 1, RowTiles: 1, BlockN: 16, SplitLoop: true},
-		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true},
+		{Impl: attention.CoopMat2, Subgroups: 1, RowTiles: 1, BlockN: 16, PeelMask: true},
+		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true},
 		{Impl: attention.CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true},
 		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Detour: true},
-		{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 2, BlockN: 16, SplitLoop: true},
+		{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 2, BlockN: 16, PeelMask: true},
 		{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true},
 		{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4},
 		{Impl: attention.Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 64, Depth: 16, ValueRows: 16},
@@ -139,7 +139,7 @@ func TestSplits(t *testing.T) {
 		cases  *attntest.Suite
 		config attention.Config
 	}{
-		{light(extremes), attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Splits: 3}},
+		{light(extremes), attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, Splits: 3}},
 		{light(masks), attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Detour: true, Splits: 2}},
 		{masks, attention.Config{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, Splits: 5}},
 		{light(masks), attention.Config{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true, Splits: 2}},

@@ -37,8 +37,8 @@ func TestFeatureConfigs(t *testing.T) {
 		cases  *attntest.Suite
 		config attention.Config
 	}{
-		{causal, attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, KeysFirst: true}},
-		{windows, attention.Config{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true, Detour: true}},
+		{causal, attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true, KeysFirst: true}},
+		{windows, attention.Config{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true, Detour: true}},
 		{dims, attention.Config{Impl: attention.CoopMat2, Subgroups: 4, RowTiles: rows, BlockN: 16, Prefetch: true}},
 		{pairs, attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}},
 		{pairs, attention.Config{Impl: attention.Unfused, Threads: 64, ThreadsX: 16, BlockM: 16, BlockN: 16, Depth: 16}},

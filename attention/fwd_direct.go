@@ -50,8 +50,8 @@ func (c Config) feasibleDirect(caps *vk.Caps, p *Problem, shape vk.CoopMatShape)
 		return unsupported("%v: stripes=%d do not divide subgroups=%d", c.Impl, c.Stripes, c.Subgroups)
 	case c.Impl != CoopMat2 || p.DType == dtype.Float32 || !p.Plain():
 		return unsupported("%v: stripes=%d, but no kernel of stripes for such a problem", c.Impl, c.Stripes)
-	case c.Prefetch || c.SplitLoop || c.Fence != 0:
-		return unsupported("%v: stripes=%d with prefetch, split loops or fences", c.Impl, c.Stripes)
+	case c.Prefetch || c.PeelMask || c.LoadAhead != 0:
+		return unsupported("%v: stripes=%d with prefetch, a loop of masked tiles or loads ahead", c.Impl, c.Stripes)
 	case c.Splits > 1:
 		return unsupported("%v: stripes=%d and splits=%d divide the same keys", c.Impl, c.Stripes, c.Splits)
 	case shape.M != shape.N:

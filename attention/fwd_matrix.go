@@ -46,8 +46,8 @@ type fwdMatrixSpec struct {
 	Lockstep   bool `glsl:"LOCKSTEP"`
 	fwdTileSpec
 	Prefetch  bool   `glsl:"PREFETCH"`
-	SplitLoop bool   `glsl:"SPLIT_LOOP"`
-	Fence     uint32 `glsl:"FENCE"`
+	PeelMask  bool   `glsl:"SPLIT_LOOP"`
+	LoadAhead uint32 `glsl:"FENCE"`
 	SplitKV   bool   `glsl:"SPLIT_KV"`
 	KeysFirst bool   `glsl:"KEYS_FIRST"`
 }
@@ -119,8 +119,8 @@ func newFwdMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config
 			WriteLSE: !lse.IsZero(),
 		},
 		Prefetch:  config.Prefetch,
-		SplitLoop: config.SplitLoop,
-		Fence:     uint32(config.Fence),
+		PeelMask:  config.PeelMask,
+		LoadAhead: uint32(config.LoadAhead),
 		SplitKV:   config.Splits > 1,
 		KeysFirst: config.KeysFirst,
 	}, nil

@@ -57,29 +57,29 @@ var fwdRows = []fwdRow{
 	// subgroup, so that more multiprocessors have work.
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 512, rows: 4096}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Stripes: 4}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 256}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, KeysFirst: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, causal: true, seqKV: 1024}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, seqQ: 16}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, KeysFirst: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, causal: true, seqKV: 1024}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 4}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, seqQ: 16}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
 
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
-	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 4}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
+	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 4}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
 
 	{Family: "hopper", Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
 
@@ -99,38 +99,38 @@ var fwdRows = []fwdRow{
 	// FlashAttention-2's, because a workgroup has 48 KiB of shared memory here. At
 	// 18 KiB and less two workgroups share a multiprocessor, even if all workgroups of
 	// a multiprocessor have 48 KiB together, as on Hopper.
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 6}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 4}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
 
 	// The same on VK_KHR_cooperative_matrix, which takes up to 14 KiB more with
 	// eight subgroups.
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 4}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 8}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 4}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
+	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
 
 	// AMD: 16x16x16, subgroups of 64. RDNA3 keeps each left matrix twice, 8
 	// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
 	// llama.cpp. RDNA4 keeps it once and has registers for two tiles up to head_dim 128.
 	// A workgroup has 64 KiB of LDS on RADV and 32 KiB on the other drivers, and two
 	// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB.
-	{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, SplitLoop: true}},
-	{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, SplitLoop: true}},
-	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
-	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
-	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, PeelMask: true}},
+	{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, PeelMask: true}},
+	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, PeelMask: true}},
+	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
+	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, PeelMask: true}},
 
 	// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or twice
 	// that with half the subgroups. 8 rows take 4.5 KiB with block_n 32 at head_dim 64,
 	// 6.8 KiB with block_n 16 at 128, and do not fit at 256. More rows per subgroup
 	// spill (llama.cpp found the same), so eight subgroups share a tile of keys.
-	{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, SplitLoop: true}},
-	{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, PeelMask: true}},
+	{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, PeelMask: true}},
 
 	// An invocation has 4 x 4 scores and 4 x head_dim/8 elements of O: about 110
 	// registers at head_dim 128. NVIDIA and AMD have 255. Intel has 64 to 128, and
@@ -145,12 +145,12 @@ var fwdRows = []fwdRow{
 
 	// Any device with matrices, with less and less shared memory: 2 * BlockN
 	// rows of head_dim.
-	{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, SplitLoop: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, PeelMask: true}},
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, PeelMask: true}},
+	{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, PeelMask: true}},
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
+	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, PeelMask: true}},
 
 	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations for
 	// every head_dim.
@@ -162,24 +162,24 @@ var fwdRows = []fwdRow{
 // fwdF32x2Rows are the rows for float32 tensors on matrices. Tiles take twice the
 // shared memory of 16-bit ones: 4 * BlockN rows of head_dim.
 var fwdF32x2Rows = []fwdRow{
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 2}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, SplitLoop: true, Fence: 2}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, SplitLoop: true, Fence: 2}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, SplitLoop: true}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, SplitLoop: true, Fence: 2}},
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 2}},
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 2}},
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, PeelMask: true, LoadAhead: 2}},
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true}},
+	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 2}},
 
 	// Small tiles, as in fwdRows.
 	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
 
 	// Any device with matrices, with less and less shared memory.
-	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, SplitLoop: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, SplitLoop: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, SplitLoop: true}},
+	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
+	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, PeelMask: true}},
+	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
+	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, PeelMask: true}},
+	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, PeelMask: true}},
 }
 
 // chooseForward returns the configuration that Forward takes for p on a device. Its

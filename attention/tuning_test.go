@@ -27,7 +27,7 @@ func tunedProblem() Problem {
 }
 
 var (
-	tunedMatrix = Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 32, Fence: 2}
+	tunedMatrix = Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 32, LoadAhead: 2}
 	tunedKHR    = Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 32}
 	tunedScalar = Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}
 )
@@ -213,8 +213,8 @@ func TestTuningOld(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tunedScalar, c, again)
 		rows := x.Rows(tunedCaps())
-		require.Equal(t, []string{"attention", "forward", "coopmat2 sg2 rt2 bn32 fence2"}, []string{rows[0].Kernel, rows[0].Pass, rows[0].Config})
-		require.Contains(t, text(t, x), `"format": 3`)
+		require.Equal(t, []string{"attention", "forward", "coopmat2 sg2 rt2 bn32 loadahead2"}, []string{rows[0].Kernel, rows[0].Pass, rows[0].Config})
+		require.Contains(t, text(t, x), `"format": 4`)
 		x, err = kit.LoadTuning(strings.NewReader(text(t, x)), tunedCaps())
 		require.NoError(t, err)
 	}
@@ -357,7 +357,7 @@ func FuzzLoadTuning(f *testing.F) {
 
 // TestConfigJSON says that a Config survives JSON, whatever its fields.
 func TestConfigJSON(t *testing.T) {
-	for _, want := range []Config{{}, tunedMatrix, tunedKHR, tunedScalar, {Impl: Unfused, Prefetch: true, SplitLoop: true, Detour: true}} {
+	for _, want := range []Config{{}, tunedMatrix, tunedKHR, tunedScalar, {Impl: Unfused, Prefetch: true, PeelMask: true, Detour: true}} {
 		data, err := json.Marshal(want)
 		if err != nil {
 			t.Fatal(err)

@@ -29,9 +29,9 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	Pack                   bool // operands whose rows are not aligned are copied first
-	Fragments              bool // op(B) is copied into the order in which invocations hold matrices
-	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
+	AlignRows              bool // operands whose rows are not aligned are copied first
+	PackB                  bool // op(B) is copied into the order in which invocations hold its elements
+	LoadAhead              int  // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
 	// elements.
@@ -39,10 +39,10 @@ type Config struct {
 	BlockM, BlockN    int
 
 	// Both paths.
-	BlockK int // depth of a slab
-	GroupM int // rows of blocks that workgroups take together
-	Splits int // workgroups that share a block, with a part of k each; 0 and 1: none
-	Rows   int // with Splits: rows of C from the first on whose blocks are not shared; of a batch, whole products
+	BlockK int // depth of a k-tile
+	GroupM int // rows of blocks that are computed together, column by column
+	Splits int // split-K: workgroups that share a block, with a part of k each; 0 and 1: none
+	Rows   int // with Splits: the first rows of C whose blocks are not shared; of a batch, whole products
 }
 
 // String names every choice, for tables; ParseConfig reads it.

@@ -191,8 +191,8 @@ func ExampleWorkspace() {
 }
 
 func ExampleParseConfig() {
-	c, err := gemm.ParseConfig("coopmat s2x2 t4x4 k32 pack g8")
-	fmt.Println(c.Impl, c.TilesM, c.Pack, err)
+	c, err := gemm.ParseConfig("coopmat s2x2 t4x4 k32 align g8")
+	fmt.Println(c.Impl, c.TilesM, c.AlignRows, err)
 	_, err = gemm.ParseConfig("coopmat s2x2 t4x4 k32 turbo")
 	fmt.Println(err)
 	// Output:

@@ -159,7 +159,7 @@ func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []eng
 	}
 	for _, x := range products(units) {
 		config, err := engine.Choose(caps, x, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
-		if err != nil || !config.Fragments {
+		if err != nil || !config.PackB {
 			return p.Hidden
 		}
 	}

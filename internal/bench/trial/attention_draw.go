@@ -211,7 +211,7 @@ func (d *attentionDraw) config(family *rand.Rand) {
 	}
 	if d.space.Soft && d.matrix {
 		// What a software driver compiles in seconds.
-		c.Subgroups, c.RowTiles, c.BlockN, c.Fence, c.Prefetch, c.KeysFirst = min(c.Subgroups, 2), 1, 8, 0, false, false
+		c.Subgroups, c.RowTiles, c.BlockN, c.LoadAhead, c.Prefetch, c.KeysFirst = min(c.Subgroups, 2), 1, 8, 0, false, false
 	}
 	if c.Feasible(caps, p) == nil {
 		d.Config = &c
@@ -270,11 +270,11 @@ func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p atten
 // matrixTile draws a tile of a matrix path.
 func (d *attentionDraw) matrixTile(family *rand.Rand) attention.BackwardTile {
 	if d.space.Soft {
-		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8, SplitLoop: chance(family, 2)}
+		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8, PeelMask: chance(family, 2)}
 	}
 	return attention.BackwardTile{
 		Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 1, 2), Stream: one(family, 16, 32, 32, 48, 64, 128),
-		Prefetch: chance(family, 2), SplitLoop: chance(family, 2), Fence: one(family, 0, 0, 2, 4), Detour: chance(family, 8),
+		Prefetch: chance(family, 2), PeelMask: chance(family, 2), LoadAhead: one(family, 0, 0, 2, 4), Detour: chance(family, 8),
 	}
 }
 
@@ -283,7 +283,7 @@ func (d *attentionDraw) productTile(family *rand.Rand) attention.BackwardTile {
 	if d.space.Soft {
 		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8}
 	}
-	return attention.BackwardTile{Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 2, 2, 4), Stream: one(family, 16, 32, 32, 64), Fence: one(family, 0, 0, 2)}
+	return attention.BackwardTile{Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 2, 2, 4), Stream: one(family, 16, 32, 32, 64), LoadAhead: one(family, 0, 0, 2)}
 }
 
 // scalarTile draws a tile of the scalar and the unfused path.

@@ -64,7 +64,7 @@ func (p *gemmProblem) Supports(caps *vk.Caps) error {
 		return err
 	}
 	c, err := engine.Choose(caps, p.Problem, opt)
-	if err == nil && opt.PadB && !c.Fragments {
+	if err == nil && opt.PadB && !c.PackB {
 		return fmt.Errorf("trial: b is part of op(B), and there are no fragments: %w", vk.ErrUnsupported)
 	}
 	return err
@@ -272,10 +272,10 @@ func drawGemm(family, rng *rand.Rand, s Space) Problem {
 	c, _ := parseGemmConfig(p.Config)
 	if c != nil {
 		p.fixRows(c)
-		if c.Fragments && rng.IntN(3) == 0 {
+		if c.PackB && rng.IntN(3) == 0 {
 			p.PadK, p.PadN = rng.IntN(min(p.K, 40)), rng.IntN(min(p.N, 40))
 		}
-		if c.Pack && rng.IntN(4) == 0 {
+		if c.AlignRows && rng.IntN(4) == 0 {
 			p.AlignedA, p.AlignedB = rng.IntN(2) == 0, rng.IntN(2) == 0
 		}
 	}
@@ -408,9 +408,9 @@ func drawGemmConfig(family *rand.Rand, s Space, impl string, p engine.Problem, b
 		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(22)}
 		if impl == "coopmat" {
 			drawMatrixTiles(family, s, &c)
-			c.Pack = family.IntN(2) == 0
-			c.Fragments = family.IntN(3) == 0 && p.DType != dtype.Float32
-			if c.Fragments {
+			c.AlignRows = family.IntN(2) == 0
+			c.PackB = family.IntN(3) == 0 && p.DType != dtype.Float32
+			if c.PackB {
 				c.BlockK = int(caps.CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
 			}
 		} else {
@@ -447,7 +447,7 @@ func drawMatrixTiles(family *rand.Rand, s Space, c *engine.Config) {
 	c.SubgroupsM, c.SubgroupsN = grid[0], grid[1]
 	c.TilesM, c.TilesN = 1+family.IntN(tiles), 1+family.IntN(tiles)
 	c.BlockK = size * []int{1, 2, 2, 3, 4, 6}[family.IntN(6)]
-	c.Fence = []int{0, 0, 1, 2}[family.IntN(4)]
+	c.LoadAhead = []int{0, 0, 1, 2}[family.IntN(4)]
 	c.GroupM = 1 + family.IntN(22)
 }
 

@@ -206,8 +206,8 @@ func drawSkinnyConfig(family *rand.Rand, s Space, p *mlpProblem) string {
 	for range 100 {
 		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)
-		c.Pack = family.IntN(2) == 0
-		if c.Fragments = !p.Backward && family.IntN(2) == 0; c.Fragments {
+		c.AlignRows = family.IntN(2) == 0
+		if c.PackB = !p.Backward && family.IntN(2) == 0; c.PackB {
 			c.BlockK = int(caps.CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
 		}
 		q := *p

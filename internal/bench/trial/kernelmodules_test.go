@@ -130,7 +130,7 @@ func (m *moduleList) product(c engine.Config, format dtype.DType) {
 	case format == dtype.Float32:
 		m.names = append(m.names, "gemm_tops", "gemm_parts")
 		m.add("gemm_coopmat", dtype.Float16)
-	case c.Fragments:
+	case c.PackB:
 		m.add("gemm_coopmat_fragmented", format)
 		m.add("gemm_fragments", format)
 	default:
@@ -148,7 +148,7 @@ func (m *moduleList) ofGemm(p *gemmProblem) {
 	require.NoError(m.t, err)
 	m.product(c, p.DType)
 	unaligned := p.Layout == "o" || p.Layout == "p"
-	if c.Pack && p.DType != dtype.Float32 && !p.AlignedA && p.N >= 256 && p.AShape()[2]%8 != 0 && unaligned {
+	if c.AlignRows && p.DType != dtype.Float32 && !p.AlignedA && p.N >= 256 && p.AShape()[2]%8 != 0 && unaligned {
 		m.names = append(m.names, "gemm_pack")
 	}
 }

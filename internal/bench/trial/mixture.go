@@ -336,7 +336,7 @@ func drawMixture(family, rng *rand.Rand, s Space) Problem {
 	for range 100 {
 		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)
-		c.Pack = family.IntN(2) == 0
+		c.AlignRows = family.IntN(2) == 0
 		q := *p
 		if q.Config = c.String(); q.DType == dtype.BFloat16 && s.Soft {
 			q.DType = dtype.Float16

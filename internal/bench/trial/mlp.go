@@ -200,7 +200,7 @@ func drawFusedConfig(family *rand.Rand, s Space) *fused.Config {
 	for range 300 {
 		c := fused.Config{
 			Subgroups: 1 + family.IntN(subgroups), TilesM: 1 + family.IntN(tiles), TilesN: 1 + family.IntN(tiles+1),
-			HiddenM: 1 + family.IntN(tiles), HiddenN: 1 + family.IntN(2), Fence: family.IntN(2), Double: family.IntN(2) == 0,
+			HiddenM: 1 + family.IntN(tiles), HiddenN: 1 + family.IntN(2), LoadAhead: family.IntN(2), Double: family.IntN(2) == 0,
 		}
 		c.Ahead = c.TilesN * c.HiddenN * (1 + family.IntN(2))
 		c.Shared = c.Ahead / c.HiddenN * family.IntN(4)

@@ -2,6 +2,7 @@ package table
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,9 +22,21 @@ import (
 )
 
 // tuningFormat is the version of the file's format. Format 1 had the forward pass of attention
-// only, whose rows have the fields of the problem beside the others; 1 and 2 have names of fields
-// as Go has them where 3 has snake_case, and no times.
-const tuningFormat = 3
+// only, whose rows have the fields of the problem beside the others. Formats 1 and 2 have names of
+// fields as Go has them, and no times. Format 3 has snake_case. Format 4 has the new names of
+// renamedFields.
+const tuningFormat = 4
+
+// renamedFields are names of fields of configurations before format 4.
+var renamedFields = map[string]string{
+	"fence": "load_ahead", "split_loop": "peel_mask", "fragments": "pack_b", "pack": "align_rows",
+}
+
+// newName returns the name of a field of any format.
+func newName(key string) string {
+	key = text.Snake(key)
+	return cmp.Or(renamedFields[key], key)
+}
 
 // ErrNewer is kit.ErrNewerTuning.
 var ErrNewer = errors.New("a newer version of flashvk wrote it")
@@ -132,7 +145,7 @@ func readRow(raw []byte, format int) (tunedRow, error) {
 		if err := json.Compact(&compact, *part); err != nil {
 			return x, fmt.Errorf("problem and config: %w", err)
 		}
-		if *part, err = renamed(compact.Bytes(), text.Snake); err != nil {
+		if *part, err = renamed(compact.Bytes(), newName); err != nil {
 			return x, fmt.Errorf("problem and config: %w", err)
 		}
 	}

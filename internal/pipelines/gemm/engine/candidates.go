@@ -76,7 +76,7 @@ func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
 					for _, fragments := range []bool{false, true} {
 						c := start
 						c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN = grid[0], grid[1], tilesM, tilesN
-						c.BlockK, c.Fragments = depth*int(shape.N), fragments
+						c.BlockK, c.PackB = depth*int(shape.N), fragments
 						c.Splits, c.Rows = 0, 0
 						if c.registers(caps, p) <= min(mostRegisters, unitRegisters/c.threads(caps)) {
 							all = append(all, c)
@@ -153,7 +153,7 @@ func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 		shared = t.blocks - c.Rows/rows*(t.blocks/pieces)
 	}
 	copied := 0.0
-	if c.Fragments { // op(B), read and written
+	if c.PackB { // op(B), read and written
 		copied = 2 * float64(c.rightBytes(caps, p)) / (unitBytes * float64(caps.ComputeUnits))
 	}
 	return copied + t.estimate(shared, c.Splits, c.splitK(p.K))
@@ -185,16 +185,16 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	}
 	v := c
 	if c.Impl == CoopMat {
-		v.Fence = 1 - min(c.Fence, 1)
+		v.LoadAhead = 1 - min(c.LoadAhead, 1)
 		add(v)
 		v = c
-		v.Pack = true
+		v.AlignRows = true
 		if a, b := v.packs(&p, &Options{}); a || b {
-			v.Pack = !c.Pack
+			v.AlignRows = !c.AlignRows
 			add(v)
 		}
 		v = c
-		v.Fragments = !c.Fragments
+		v.PackB = !c.PackB
 		add(v)
 	} else {
 		for _, v.BlockK = range []int{8, 16, 32} {
@@ -258,7 +258,7 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	case c.Impl == CoopMat:
 		formats = "table.Of16Bits"
 	}
-	if c.Fragments {
+	if c.PackB {
 		shape = fmt.Sprintf("shape{trans: %q, m: leastRows}", p.Transposes())
 	}
 	var b strings.Builder
@@ -268,14 +268,14 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	} else {
 		fmt.Fprintf(&b, "Impl: CoopMat, SubgroupsM: %d, SubgroupsN: %d, TilesM: %d, TilesN: %d, BlockK: %d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
 	}
-	if c.Pack {
-		b.WriteString(", Pack: true")
+	if c.AlignRows {
+		b.WriteString(", AlignRows: true")
 	}
-	if c.Fragments {
-		b.WriteString(", Fragments: true")
+	if c.PackB {
+		b.WriteString(", PackB: true")
 	}
-	if c.Fence > 0 {
-		fmt.Fprintf(&b, ", Fence: %d", c.Fence)
+	if c.LoadAhead > 0 {
+		fmt.Fprintf(&b, ", LoadAhead: %d", c.LoadAhead)
 	}
 	fmt.Fprintf(&b, ", GroupM: %d}},", c.GroupM)
 	return b.String()

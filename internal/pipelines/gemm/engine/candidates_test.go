@@ -87,7 +87,7 @@ func TestCandidates(t *testing.T) {
 // may get no further.
 func TestCandidatesOrder(t *testing.T) {
 	for trans, fast := range map[string][]string{
-		"nt": {"s2x2 t3x4 k64 pack fragments", "s4x2 t3x4 k64", "s2x2 t4x4 k32", "s2x2 t4x4 k64", "s4x2 t2x4 k64"},
+		"nt": {"s2x2 t3x4 k64 align packb", "s4x2 t3x4 k64", "s2x2 t4x4 k32", "s2x2 t4x4 k64", "s4x2 t2x4 k64"},
 		"tn": {"s4x2 t4x4 k48", "s4x2 t4x5 k48", "s2x2 t4x4 k32"},
 	} {
 		p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16, Out: dtype.BFloat16}
@@ -114,22 +114,22 @@ func TestVariants(t *testing.T) {
 		}
 		return strings.Join(list, "\n") + "\n"
 	}
-	c := Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10, Splits: 3}
+	c := Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, GroupM: 10, Splits: 3}
 	p := Problem{M: 512, N: 1365, K: 18048, DType: dtype.BFloat16, Out: dtype.BFloat16}
 	got := words(c, p)
 	for _, want := range []string{
-		" fence1 pack g10 splits3\n", " g10 splits3\n", " pack g1 splits3\n", " pack g32 splits3\n",
-		" pack g10\n", " pack g10 splits2\n", " pack g10 splits4\n", " pack g10 splits8\n",
+		" loadahead1 align g10 splits3\n", " g10 splits3\n", " align g1 splits3\n", " align g32 splits3\n",
+		" align g10\n", " align g10 splits2\n", " align g10 splits4\n", " align g10 splits8\n",
 	} {
 		require.Contains(t, got, "coopmat s4x2 t3x4 k64"+want)
 	}
 	p.N = 1360
 	require.NotContains(t, words(c, p), "k64 g10 ")
-	c.Fence, c.Splits = 1, 1
+	c.LoadAhead, c.Splits = 1, 1
 	p.M, p.N = 4096, 4096
 	got = words(c, p)
-	require.Contains(t, got, " k64 pack g10\n")
-	require.Contains(t, got, " pack g10 splits2 rows3840\n")
+	require.Contains(t, got, " k64 align g10\n")
+	require.Contains(t, got, " align g10 splits2 rows3840\n")
 	c = Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 16, GroupM: 8, Splits: 1}
 	require.Contains(t, words(c, p), "scalar 32x32 t8x8 k32 g8\n")
 }
@@ -137,19 +137,19 @@ func TestVariants(t *testing.T) {
 // TestTableRow wants rows that can be pasted: without splits, with what the table asks.
 func TestTableRow(t *testing.T) {
 	p := Problem{M: 4096, N: 4096, K: 4096, TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
-	c := Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10, Splits: 2, Rows: 3840}
+	c := Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, LoadAhead: 1, GroupM: 10, Splits: 2, Rows: 3840}
 	require.InDelta(t, 704.0/132, c.Fill(chipstest.H200(), p), 1e-9)
-	require.Equal(t, `{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "nt"}, Fill: 5.33, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fence: 1, GroupM: 10}},`,
+	require.Equal(t, `{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "nt"}, Fill: 5.33, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, LoadAhead: 1, GroupM: 10}},`,
 		TableRow(chipstest.H200(), p, c, c.Fill(chipstest.H200(), p)))
 	right := c
-	right.Fragments = true
+	right.PackB = true
 	require.Contains(t, TableRow(chipstest.H200(), p, right, 3), `Shape: shape{trans: "nt", m: leastRows}, Fill: 3, `)
-	require.Contains(t, TableRow(chipstest.H200(), p, right, 3), `Pack: true, Fragments: true, Fence: 1,`)
+	require.Contains(t, TableRow(chipstest.H200(), p, right, 3), `AlignRows: true, PackB: true, LoadAhead: 1,`)
 	unknown := chipstest.H200()
 	unknown.Name, unknown.ComputeUnits = "new", 0
 	require.Zero(t, c.Fill(unknown, p))
 	p.DType, p.Out = dtype.Float32, dtype.Float32
-	c.Pack, c.Fence = false, 0
+	c.AlignRows, c.LoadAhead = false, 0
 	require.Equal(t, `{Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, GroupM: 10}},`, TableRow(unknown, p, c, 0))
 	c = Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, BlockK: 8, GroupM: 8, Splits: 1}
 	require.Equal(t, `{Shape: shape{trans: "nt"}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, BlockK: 8, GroupM: 8}},`, TableRow(unknown, p, c, 0))

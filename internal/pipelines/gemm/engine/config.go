@@ -17,9 +17,9 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	Pack                   bool // operands whose rows are not aligned are copied first, pack.go
-	Fragments              bool // so is op(B), into right matrices that come from memory straight into registers, fragments.go
-	Fence                  int  // operands are loaded at most so many matrices of a slab ahead; 0: the compiler's choice
+	AlignRows              bool // operands whose rows are not aligned are copied first, pack.go
+	PackB                  bool // op(B) is copied into the order in which invocations hold its elements, fragments.go
+	LoadAhead              int  // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
 	// elements.
@@ -27,10 +27,10 @@ type Config struct {
 	BlockM, BlockN    int
 
 	// Both paths.
-	BlockK int // depth of a slab
+	BlockK int // depth of a k-tile
 	GroupM int // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
-	Splits int // workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
-	Rows   int // with Splits: rows of C from the first on whose blocks are not shared; those of a batch count on from product to product, and are whole products
+	Splits int // split-K: workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
+	Rows   int // with Splits: the first rows of C whose blocks are not shared; those of a batch count on from product to product, and are whole products
 }
 
 // String names every choice, for tables; ParseConfig reads it.
@@ -39,14 +39,14 @@ func (c Config) String() string {
 	switch c.Impl {
 	case CoopMat:
 		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
-		if c.Fence > 0 {
-			s += fmt.Sprintf(" fence%d", c.Fence)
+		if c.LoadAhead > 0 {
+			s += fmt.Sprintf(" loadahead%d", c.LoadAhead)
 		}
-		if c.Pack {
-			s += " pack"
+		if c.AlignRows {
+			s += " align"
 		}
-		if c.Fragments {
-			s += " fragments"
+		if c.PackB {
+			s += " packb"
 		}
 	case Scalar:
 		s = fmt.Sprintf("scalar %dx%d t%dx%d k%d", c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.BlockK)
@@ -63,7 +63,8 @@ func (c Config) String() string {
 	return s
 }
 
-// ParseConfig reads what String returns.
+// ParseConfig reads what String returns. The words fenceN, pack and fragments of earlier versions
+// are loadaheadN, align and packb.
 func ParseConfig(text string) (Config, error) {
 	var c Config
 	words := strings.Fields(text)
@@ -79,12 +80,12 @@ func ParseConfig(text string) (Config, error) {
 		one := func(format string, to ...any) bool { return Scan(w, format, to...) }
 		scalar := c.Impl == Scalar
 		switch {
-		case w == "pack" && !scalar:
-			c.Pack = true
-		case w == "fragments" && !scalar:
-			c.Fragments = true
+		case (w == "align" || w == "pack") && !scalar:
+			c.AlignRows = true
+		case (w == "packb" || w == "fragments") && !scalar:
+			c.PackB = true
 		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
-			!scalar && one("fence%d", &c.Fence):
+			!scalar && (one("loadahead%d", &c.LoadAhead) || one("fence%d", &c.LoadAhead)):
 		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
 		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits), one("rows%d", &c.Rows):
 		default:
@@ -205,7 +206,7 @@ func (c Config) tileBytes(p Problem, m, n int) int {
 	}
 	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA)
 	tiles := 1
-	if c.Fragments {
+	if c.PackB {
 		tiles = min(c.TilesN, 4) // if rows of C are at odd places, which a Problem does not tell
 	} else {
 		operands += size(c.SubgroupsN*c.TilesN*n, p.TransB)
@@ -265,7 +266,7 @@ func (c Config) Kernels(p Problem) []string {
 		list = []string{"gemm_scalar"}
 	case c.inParts(&p):
 		list = []string{"gemm_tops", "gemm_parts", "gemm_coopmat"}
-	case c.Fragments:
+	case c.PackB:
 		list = []string{"gemm_fragments", "gemm_coopmat_fragmented"}
 	}
 	if c.Fit(&p).Splits > 1 {

@@ -116,16 +116,16 @@ func TestConfigs(t *testing.T) {
 	}
 	for i, text := range []string{
 		"coopmat s1x2 t2x1 k16 g2",
-		fmt.Sprintf("coopmat s2x2 t1x2 k%d fence1 g3", 2*k),
+		fmt.Sprintf("coopmat s2x2 t1x2 k%d loadahead1 g3", 2*k),
 		fmt.Sprintf("coopmat s2x1 t2x2 k%d g4", k),
-		fmt.Sprintf("coopmat s1x1 t3x1 k%d pack g1", 3*k),
+		fmt.Sprintf("coopmat s1x1 t3x1 k%d align g1", 3*k),
 		fmt.Sprintf("coopmat s1x2 t2x3 k%d g1", k), // C leaves in strips of two and one matrices
 		fmt.Sprintf("coopmat s1x2 t1x1 k%d g2 splits2 rows16", k),
 		fmt.Sprintf("coopmat s2x1 t1x3 k%d g8 splits3", k),
 		"scalar 16x32 t4x8 k8 g1",
 		"scalar 64x64 t8x16 k16 g8 splits2",
-		fmt.Sprintf("coopmat s2x2 t1x%d k%d pack fragments g3", panel, 4*k),
-		fmt.Sprintf("coopmat s1x2 t%dx2 k%d fence1 fragments g1", panel/2, 4*k),
+		fmt.Sprintf("coopmat s2x2 t1x%d k%d align packb g3", panel, 4*k),
+		fmt.Sprintf("coopmat s1x2 t%dx2 k%d loadahead1 packb g1", panel/2, 4*k),
 	} {
 		t.Run(text, func(t *testing.T) {
 			config, err := engine.ParseConfig(text)
@@ -138,7 +138,7 @@ func TestConfigs(t *testing.T) {
 				case d.Caps().Type == vk.CPU:
 					step = 31
 				}
-				if config.Fragments && format == dtype.Float32 {
+				if config.PackB && format == dtype.Float32 {
 					t.Skip("float32 operands have no fragments")
 				}
 				if format == dtype.Float32 && config.Impl == engine.CoopMat && i%4 != 2 && !vktest.Thorough(d) {
@@ -167,7 +167,7 @@ func TestFragments(t *testing.T) {
 	if !vktest.Thorough(d) {
 		tiles = 2 // as TestPadB: compiled in a fifth of the time, and columns do not fill a panel either
 	}
-	config, err := engine.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x%d k%d fragments g3", tiles, 4*k))
+	config, err := engine.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x%d k%d packb g3", tiles, 4*k))
 	require.NoError(t, err)
 	formats(t, d, engine.CoopMat, func(t *testing.T, format dtype.DType) {
 		p := engine.Problem{M: 37, N: 45, DType: format, Out: format}
@@ -301,9 +301,9 @@ func TestArguments(t *testing.T) {
 // that all products of a batch share. K of the last product is divided.
 func TestPack(t *testing.T) {
 	d := vktest.Open(t)
-	text := "coopmat s2x2 t2x2 k16 pack g2 splits2"
+	text := "coopmat s2x2 t2x2 k16 align g2 splits2"
 	if !vktest.Thorough(d) {
-		text = "coopmat s2x2 t1x1 k16 pack g2 splits2" // the same copies, and kernels that are compiled soon
+		text = "coopmat s2x2 t1x1 k16 align g2 splits2" // the same copies, and kernels that are compiled soon
 	}
 	config, err := engine.ParseConfig(text)
 	require.NoError(t, err)

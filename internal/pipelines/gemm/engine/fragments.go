@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Fragments: Multiply may take op(B) in the order in which invocations hold the elements of
+// PackB: Multiply may take op(B) in the order in which invocations hold the elements of
 // matrices; package fused of mlp takes all operands so. A kernel of its own brings them into
 // it: an invocation then loads its part of a matrix at once, instead of two elements at a time,
 // and there are no tails. Right matrices that come from memory need no shared memory, and none
@@ -130,7 +130,7 @@ func (c *Config) rightAhead() int {
 // feasibleFragments is Feasible for op(B) in fragments, matrices being m by n.
 func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
 	switch {
-	case !c.Fragments:
+	case !c.PackB:
 		return nil
 	case p.DType == dtype.Float32:
 		return Unsupported("coopmat: float32 operands have no fragments")

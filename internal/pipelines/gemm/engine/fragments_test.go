@@ -22,7 +22,7 @@ func TestPadB(t *testing.T) {
 		if format == dtype.Float32 {
 			return
 		}
-		config, err := engine.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x2 k%d fragments g3", 4*side(d)))
+		config, err := engine.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x2 k%d packb g3", 4*side(d)))
 		require.NoError(t, err)
 		p := engine.Problem{M: 37, N: 72, K: 136, Activation: engine.SiLU, DType: format, Out: format}
 		const rows, cols = 117, 45 // of the corner
@@ -67,7 +67,7 @@ func TestPadB(t *testing.T) {
 			_, err = multiply(random(t, d, whole[0], whole[1]+1, format), engine.Options{Config: &config, PadB: true})
 			require.ErrorContains(t, err, "b has shape")
 			plain := config
-			plain.Fragments = false
+			plain.PackB = false
 			_, err = multiply(corner, engine.Options{Config: &plain, PadB: true})
 			require.ErrorIs(t, err, vk.ErrUnsupported)
 		}

@@ -91,7 +91,7 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 	}
 	p := g.Common()
 	if c := opt.Config; c != nil {
-		if c.Pack || c.Fragments || c.Splits > 1 {
+		if c.AlignRows || c.PackB || c.Splits > 1 {
 			return *c, Unsupported("%v: a group has no copies and no splits", c)
 		}
 		if c.inParts(&p) {
@@ -116,7 +116,7 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 		return blocks
 	}
 	c, _, err := products.Choose(caps, &p, q)
-	c.Pack = false
+	c.AlignRows = false
 	return c, err
 }
 

@@ -65,7 +65,7 @@ func representativeGroups(d *vk.Device, cases []*gemmtest.GroupCase) []*gemmtest
 // not take on this device.
 func TestGroupConfigs(t *testing.T) {
 	d := vktest.Open(t)
-	for n, text := range []string{"coopmat s1x2 t2x1 k16 fence1 g2", fmt.Sprintf("coopmat s2x1 t1x2 k%d g3", 3*side(d)), "scalar 16x32 t4x8 k8 g1"} {
+	for n, text := range []string{"coopmat s1x2 t2x1 k16 loadahead1 g2", fmt.Sprintf("coopmat s2x1 t1x2 k%d g3", 3*side(d)), "scalar 16x32 t4x8 k8 g1"} {
 		t.Run(text, func(t *testing.T) {
 			config, err := engine.ParseConfig(text)
 			require.NoError(t, err)

@@ -30,7 +30,7 @@ type MatrixSpec struct {
 	TilesN        uint32       `glsl:"TILES_N"`
 	BlockK        uint32       `glsl:"BLOCK_K"`
 	Tail          bool         `glsl:"TAIL"`
-	Fence         uint32       `glsl:"FENCE"`
+	LoadAhead     uint32       `glsl:"FENCE"`
 	GroupM        uint32       `glsl:"GROUP_M"`
 	AByK          bool         `glsl:"A_BY_K"`
 	BByK          bool         `glsl:"B_BY_K"`
@@ -141,7 +141,7 @@ func NewMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config) (MatrixSp
 		TilesN:        uint32(config.TilesN),
 		BlockK:        uint32(config.BlockK),
 		Tail:          p.K%config.BlockK != 0,
-		Fence:         uint32(config.Fence),
+		LoadAhead:     uint32(config.LoadAhead),
 		GroupM:        uint32(config.GroupM),
 		AByK:          !p.TransA,
 		BByK:          p.TransB,
@@ -171,7 +171,7 @@ func outMatrix(d *vk.Device, args Args, p *Problem, config *Config) (bool, error
 func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	d := c.Device()
 	name := "gemm_coopmat"
-	if config.Fragments {
+	if config.PackB {
 		name = "gemm_coopmat_fragmented"
 	}
 	module, err := shaders.Get(name, p.DType.Short())
@@ -187,7 +187,7 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 		return err
 	}
 	var constants any = coopMatSpec{fragmented, args.panel > 0}
-	if config.Fragments {
+	if config.PackB {
 		constants = fragmented
 	}
 	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, constants, chips.MatrixOptions(d.Caps()))

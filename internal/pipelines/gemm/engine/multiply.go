@@ -97,7 +97,7 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 	if err != nil {
 		return s, err
 	}
-	if opt.PadB && !config.Fragments {
+	if opt.PadB && !config.PackB {
 		return s, Unsupported("%v: a part of op(B) is given, and it has no fragments", config)
 	}
 	args, err := newArguments("gemm", t, p, opt.PadB)
@@ -116,7 +116,7 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 	} else {
 		s.Copies = plan.Pack(&args, memory, at)
 	}
-	if config.Fragments {
+	if config.PackB {
 		step := plan.Fragment(c.Device().Caps(), &args, p, memory, at)
 		if opt.AlignedB { // b may be what the kernels before make
 			s.Product = steps.List{step}

@@ -20,11 +20,11 @@ const leastReuse = 256
 // packs reports which operands are copied if they are not aligned in memory, as far as
 // sizes and options tell.
 func (c *Config) packs(p *Problem, opt *Options) (a, b bool) {
-	if !c.Pack || c.Impl != CoopMat || p.DType == dtype.Float32 {
+	if !c.AlignRows || c.Impl != CoopMat || p.DType == dtype.Float32 {
 		return false, false
 	}
 	a = !opt.AlignedA && p.AShape()[2]%8 != 0 && p.N >= leastReuse
-	b = !opt.AlignedB && !c.Fragments && p.BShape()[2]%8 != 0 && p.M >= leastReuse
+	b = !opt.AlignedB && !c.PackB && p.BShape()[2]%8 != 0 && p.M >= leastReuse
 	return a, b
 }
 

@@ -38,7 +38,7 @@ func TestSharedMemory(t *testing.T) {
 			tile := c.tileBytes(p, 16, 16)
 			kernel("gemm_coopmat", "f16", tile, c, coopMatSpec{fragmentedSpec{MatrixSpec: spec}, false})
 			fragmented := c
-			fragmented.Fragments = true
+			fragmented.PackB = true
 			if p.TransB {
 				continue // fragments are of B as it is
 			}

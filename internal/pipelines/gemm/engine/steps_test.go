@@ -25,7 +25,7 @@ func TestSteps(t *testing.T) {
 		format  dtype.DType
 		configs []string // of products side by side
 	}{
-		{dtype.Float16, []string{"coopmat s2x2 t2x2 k16 pack g2 splits2", "coopmat s2x2 t2x2 k16 pack g2 splits3 rows32", "coopmat s2x2 t2x2 k16 pack g2"}},
+		{dtype.Float16, []string{"coopmat s2x2 t2x2 k16 align g2 splits2", "coopmat s2x2 t2x2 k16 align g2 splits3 rows32", "coopmat s2x2 t2x2 k16 align g2"}},
 		{dtype.Float32, []string{"coopmat s1x2 t2x1 k16 g2 splits2 rows32", "scalar 16x32 t4x8 k8 g1 splits2", "coopmat s1x2 t2x1 k16 g2"}},
 	} {
 		t.Run(x.format.String(), func(t *testing.T) {

@@ -71,18 +71,18 @@ var rows = []table.Row[shape, Config]{
 	// four subgroups do, which hide each other's loads, and way to C. Blocks of 128 rows are
 	// for short k alone: they leave too few registers. Of a batch of few rows each, blocks of 128
 	// rows would be half empty.
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, Pack: true, GroupM: 8}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // of few blocks, in parts of k: 512x1024x2048 48.8 → 25.5 µs
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 4, BlockK: 64, Pack: true, GroupM: 8}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 10}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, Fragments: true, GroupM: 22}},
-	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, Pack: true, GroupM: 10}},
-	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, Pack: true, GroupM: 16}}, // for kernels that have more in shared memory
-	{Family: "hopper", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, Pack: true, GroupM: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, AlignRows: true, GroupM: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // of few blocks, in parts of k: 512x1024x2048 48.8 → 25.5 µs
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 4, BlockK: 64, AlignRows: true, GroupM: 8}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, AlignRows: true, PackB: true, GroupM: 10}},
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, PackB: true, GroupM: 22}},
+	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, GroupM: 10}},
+	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // for kernels that have more in shared memory
+	{Family: "hopper", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, AlignRows: true, GroupM: 8}},
 
 	// Parts: half of the sums, as hi and lo of A wait in registers for their products, and
 	// products are summed before they meet the sums. Without the fence it is 12 % slower.
-	{Family: "hopper", Formats: table.OfFloat32, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, Fence: 1, GroupM: 16}},
+	{Family: "hopper", Formats: table.OfFloat32, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, LoadAhead: 1, GroupM: 16}},
 	{Family: "hopper", Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds. A slab of two matrices
@@ -157,7 +157,7 @@ func Supports(caps *vk.Caps, impl Impl, p Problem) error {
 func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Config) int, tuning *kit.Tuning, fragments bool) (Config, error) {
 	q := query(caps, impl, &p, tuning)
 	q.More = func(c *Config) error {
-		if c.Fragments && !fragments {
+		if c.PackB && !fragments {
 			return Unsupported("%v: kernels of other kinds than products have no fragments", c)
 		}
 		return c.FitsBeside(caps, &p, bytes(c))

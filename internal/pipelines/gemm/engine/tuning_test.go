@@ -39,22 +39,22 @@ func TestChoose(t *testing.T) {
 		p    Problem
 		want string
 	}{
-		{Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 pack fragments g22 splits4 rows3936"},
-		{Problem{M: 512, N: 1365, K: 11000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits6"},
-		{Problem{M: 512, N: 1365, K: 11000, TransB: true, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 pack g10 splits4"}, // few rows read the copy of b
-		{Problem{M: 18048, N: 1536, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k64 pack fragments g10"},
-		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 pack fragments g22"},
-		{Problem{M: 11000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 pack fragments g22"},
-		{Problem{M: 5000, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 pack g16"},
-		{Problem{M: 512, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t2x2 k32 pack g8"},
-		{Problem{Batch: 10, M: 512, N: 1365, K: 16000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits3 rows3072"},
-		{Problem{Batch: 10, M: 512, N: 1365, K: 5000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8 splits3 rows3072"},
-		{Problem{Batch: 10, M: 512, N: 1365, K: 1000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 pack g8"}, // sums take longer
-		{Problem{Batch: 10, M: 16000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k64 pack fragments g10"},
-		{Problem{M: 16000, N: 512, K: 13680, TransB: true, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 pack fragments g22 splits5 rows12672"},
-		{Problem{M: 205000, N: 512, K: 1365, TransB: true, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 pack fragments g22"}, // half a round of 33
-		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 fence1 g16 splits3 rows8448"},
-		{Problem{M: 512, N: 1365, K: 11000, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 fence1 g16 splits6"},
+		{Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 align packb g22 splits4 rows3936"},
+		{Problem{M: 512, N: 1365, K: 11000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 align g8 splits6"},
+		{Problem{M: 512, N: 1365, K: 11000, TransB: true, DType: dtype.BFloat16}, "coopmat s4x2 t3x4 k64 align g10 splits4"}, // few rows read the copy of b
+		{Problem{M: 18048, N: 1536, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k64 align packb g10"},
+		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 align packb g22"},
+		{Problem{M: 11000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 align packb g22"},
+		{Problem{M: 5000, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k32 align g16"},
+		{Problem{M: 512, N: 512, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t2x2 k32 align g8"},
+		{Problem{Batch: 10, M: 512, N: 1365, K: 16000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 align g8 splits3 rows3072"},
+		{Problem{Batch: 10, M: 512, N: 1365, K: 5000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 align g8 splits3 rows3072"},
+		{Problem{Batch: 10, M: 512, N: 1365, K: 1000, TransA: true, DType: dtype.BFloat16}, "coopmat s4x2 t4x4 k48 align g8"}, // sums take longer
+		{Problem{Batch: 10, M: 16000, N: 1365, K: 512, DType: dtype.BFloat16}, "coopmat s2x2 t4x4 k64 align packb g10"},
+		{Problem{M: 16000, N: 512, K: 13680, TransB: true, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 align packb g22 splits5 rows12672"},
+		{Problem{M: 205000, N: 512, K: 1365, TransB: true, DType: dtype.BFloat16}, "coopmat s2x2 t3x4 k64 align packb g22"}, // half a round of 33
+		{Problem{M: 11000, N: 512, K: 1365, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 loadahead1 g16 splits3 rows8448"},
+		{Problem{M: 512, N: 1365, K: 11000, DType: dtype.Float32}, "coopmat s2x2 t4x4 k16 loadahead1 g16 splits6"},
 		{Problem{M: 11000, N: 32, K: 1365, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8 splits3"},
 		{Problem{M: 1 << 20, N: 64, K: 1024, DType: dtype.Float32}, "scalar 64x64 t8x16 k16 g8"}, // parts of 4 GiB and more
 	} {
@@ -87,7 +87,7 @@ func TestChooseGroup(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for text, want := range map[string]string{
-		"coopmat s2x2 t4x4 k32 pack g16":    "gemm: coopmat s2x2 t4x4 k32 pack g16: a group has no copies and no splits",
+		"coopmat s2x2 t4x4 k32 align g16":   "gemm: coopmat s2x2 t4x4 k32 align g16: a group has no copies and no splits",
 		"scalar 64x64 t8x16 k16 g8 splits2": "gemm: scalar 64x64 t8x16 k16 g8 splits2: a group has no copies and no splits",
 		"coopmat s2x2 t4x4 k9 g16":          "gemm: coopmat: k9 is not a multiple of the matrix size 16",
 	} {
@@ -171,11 +171,14 @@ func TestTable(t *testing.T) {
 
 // TestParseConfig wants errors that name the word.
 func TestParseConfig(t *testing.T) {
-	for _, text := range []string{"coopmat s2x2 t1x2 k32 fence2 pack g3 splits4 rows64", "coopmat s2x2 t1x4 k32 pack fragments g3", "scalar 32x64 t4x8 k8 g1 splits2"} {
+	for _, text := range []string{"coopmat s2x2 t1x2 k32 loadahead2 align g3 splits4 rows64", "coopmat s2x2 t1x4 k32 align packb g3", "scalar 32x64 t4x8 k8 g1 splits2"} {
 		c, err := ParseConfig(text)
 		require.NoError(t, err)
 		require.Equal(t, text, c.String())
 	}
+	old, err := ParseConfig("coopmat s2x2 t1x4 k32 fence2 pack fragments g3")
+	require.NoError(t, err)
+	require.Equal(t, "coopmat s2x2 t1x4 k32 loadahead2 align packb g3", old.String())
 	for text, want := range map[string]string{
 		"":                 "gemm: an empty configuration",
 		"tensor s1x1":      `gemm: impl "tensor" is not one of`,
@@ -193,7 +196,7 @@ func TestParseConfig(t *testing.T) {
 func TestTuned(t *testing.T) {
 	caps := chipstest.H200()
 	p := Problem{M: 4096, N: 4096, K: 4096, DType: dtype.BFloat16, Out: dtype.BFloat16}
-	mine, err := ParseConfig("coopmat s2x2 t2x2 k32 pack g4 splits3 rows2048")
+	mine, err := ParseConfig("coopmat s2x2 t2x2 k32 align g4 splits3 rows2048")
 	require.NoError(t, err)
 	tuning := kit.NewTuning(caps)
 	require.NoError(t, tuning.Add("gemm", kit.Forward, p, mine, 1))
@@ -227,7 +230,7 @@ func TestTuned(t *testing.T) {
 		require.NoError(t, err)
 		got, origin, err := ChooseOrigin(caps, x.p, Options{Tuning: tuning})
 		require.NoError(t, err)
-		require.Equal(t, kit.Origin{Tuned: x.tuned}, origin, x.p)
+		require.Equal(t, table.Origin{Tuned: x.tuned}, origin, x.p)
 		switch {
 		case x.exact:
 			require.Equal(t, mine, got)
@@ -241,9 +244,9 @@ func TestTuned(t *testing.T) {
 	}
 	beside, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, nil, false)
 	require.NoError(t, err)
-	require.False(t, beside.Fragments, "a kernel of another kind has a copy of op(B)")
+	require.False(t, beside.PackB, "a kernel of another kind has a copy of op(B)")
 	copied := mine
-	copied.Fragments, copied.Splits, copied.Rows = true, 1, 0
+	copied.PackB, copied.Splits, copied.Rows = true, 1, 0
 	require.NoError(t, tuning.Add("gemm", kit.Forward, p, copied, 1))
 	got, err := ChooseBeside(caps, products, p, CoopMat, func(*Config) int { return 100 }, tuning, false)
 	require.NoError(t, err)

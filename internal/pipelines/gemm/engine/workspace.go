@@ -37,7 +37,7 @@ func (c *Config) Memory(caps *vk.Caps, p *Problem, opt *Options) (m MemoryPlan) 
 	if m.packB {
 		m.b = take(packedBytes(p.BShape()))
 	}
-	if c.Fragments {
+	if c.PackB {
 		m.right = c.rightLayout(caps, p)
 		m.b = take(c.rightBytes(caps, p))
 	}

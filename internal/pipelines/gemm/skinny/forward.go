@@ -66,7 +66,7 @@ func Forward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Optio
 		return err
 	}
 	list := plan.memory.Pack(&args, memory, at)
-	if plan.Config.Fragments {
+	if plan.Config.PackB {
 		list = steps.Together(list, steps.List{plan.memory.Fragment(c.Device().Caps(), &args, p, memory, at)})
 	}
 	args.C = plan.partial(memory, at, p.M, columns, p)

@@ -33,7 +33,7 @@ var strips, wide = tiles(1, 1, 1, 4), tiles(1, 2, 2, 1)
 // fragments is tiles with op(B) in fragments.
 func fragments(shape vk.CoopMatShape) *engine.Config {
 	c := tiles(2, 1, 1, 2)(shape)
-	c.BlockK, c.Fragments = 4*int(shape.N), true
+	c.BlockK, c.PackB = 4*int(shape.N), true
 	return c
 }
 

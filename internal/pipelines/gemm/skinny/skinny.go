@@ -70,7 +70,7 @@ func (plan *Plan) Workspace() int64 { return plan.memory.Bytes }
 // Kernels lists the modules that the kernel of that name runs, in order, but for copies of operands
 // whose rows start anywhere.
 func (plan *Plan) Kernels(name string) []string {
-	if plan.Config.Fragments {
+	if plan.Config.PackB {
 		return []string{"gemm_fragments", name + "_fragmented", "gemm_combine"}
 	}
 	return []string{name, "gemm_combine"}
@@ -130,7 +130,7 @@ func (plan *Plan) sum(p engine.Problem, result, partial vk.Tensor) func(*vk.Cmd)
 // record records the kernel of that name.
 func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Problem, partial vk.Tensor) error {
 	caps := c.Device().Caps()
-	if plan.Config.Fragments {
+	if plan.Config.PackB {
 		name += "_fragmented"
 	}
 	module, err := shaders.Get(name, p.DType.Short())
@@ -143,7 +143,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 	}
 	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // as lib/gemm_narrow.glsl has it
 	var spec any = skinnySpec{constants, uint32(partial.Shape[2])}
-	if plan.Config.Fragments {
+	if plan.Config.PackB {
 		shape, lack := chips.MatrixShape(caps, p.DType)
 		if lack != "" {
 			return engine.Unsupported("coopmat: %s", lack)
@@ -184,7 +184,7 @@ func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes 
 	if opt.Config == nil {
 		c, err = engine.ChooseBeside(caps, table, as, impl, bytes, opt.Tuning, fragments)
 	} else if c, err = engine.Choose(caps, as, *opt); err == nil {
-		if c.Fragments && !fragments {
+		if c.PackB && !fragments {
 			return c, engine.Unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)
 		}
 		err = c.FitsBeside(caps, &as, bytes(&c))

@@ -50,7 +50,7 @@ func TestSharedMemory(t *testing.T) {
 			spec, err := engine.NewMatrixSpec(caps, engine.Args{}, p, c)
 			require.NoError(t, err)
 			of := c
-			of.Fragments = true
+			of.PackB = true
 			check := func(c engine.Config, name, element string, bytes int, constants any) {
 				module, err := shaders.Get(name, element)
 				require.NoError(t, err)
@@ -81,8 +81,8 @@ func TestChoose(t *testing.T) {
 	p := engine.Problem{Batch: 10, M: 16000, N: 1365, K: 512, Activation: engine.SiLU, DType: dtype.BFloat16, Out: dtype.BFloat16}
 	caps := chipstest.H200()
 	for columns, want := range map[int][2]string{
-		3: {"coopmat s2x2 t4x4 k64 pack fragments g10", "coopmat s4x2 t3x4 k64 pack g10"},
-		8: {"coopmat s2x2 t4x4 k64 pack fragments g10", "coopmat s2x2 t4x4 k32 pack g16"}, // 16 bytes too many
+		3: {"coopmat s2x2 t4x4 k64 align packb g10", "coopmat s4x2 t3x4 k64 align g10"},
+		8: {"coopmat s2x2 t4x4 k64 align packb g10", "coopmat s2x2 t4x4 k32 align g16"}, // 16 bytes too many
 	} {
 		forward, err := ChooseForward(caps, p, columns, engine.Options{})
 		require.NoError(t, err)

@@ -18,7 +18,7 @@ type Config struct {
 	HiddenM, HiddenN int  // and for a chunk of hidden units
 	Shared           int  // columns of matrices of x that are in shared memory, if there are so many
 	Ahead            int  // matrices of the weights that a subgroup has on their way
-	Fence            int  // left matrices are loaded at most so many steps ahead; 0: the compiler's choice
+	LoadAhead        int  // left matrices are loaded at most so many steps ahead; 0: the compiler's choice
 	Double           bool // a second chunk of hidden units in shared memory: one barrier less for each
 
 	Splits int // workgroups that share rows of y, with a part of the hidden units each: 0 leaves it to Choose, 1 is none
@@ -28,8 +28,8 @@ type Config struct {
 // String names every choice, for tables; ParseConfig reads it.
 func (c Config) String() string {
 	s := fmt.Sprintf("pair s%d t%dx%d h%dx%d x%d ahead%d", c.Subgroups, c.TilesM, c.TilesN, c.HiddenM, c.HiddenN, c.Shared, c.Ahead)
-	if c.Fence > 0 {
-		s += fmt.Sprintf(" fence%d", c.Fence)
+	if c.LoadAhead > 0 {
+		s += fmt.Sprintf(" loadahead%d", c.LoadAhead)
 	}
 	if c.Double {
 		s += " double"
@@ -55,7 +55,7 @@ func ParseConfig(text string) (c Config, err error) {
 		case w == "double":
 			c.Double = true
 		case scan(w, "s%d", &c.Subgroups), scan(w, "t%dx%d", &c.TilesM, &c.TilesN), scan(w, "h%dx%d", &c.HiddenM, &c.HiddenN),
-			scan(w, "x%d", &c.Shared), scan(w, "ahead%d", &c.Ahead), scan(w, "fence%d", &c.Fence),
+			scan(w, "x%d", &c.Shared), scan(w, "ahead%d", &c.Ahead), scan(w, "loadahead%d", &c.LoadAhead), scan(w, "fence%d", &c.LoadAhead),
 			scan(w, "splits%d", &c.Splits), scan(w, "rows%d", &c.Rows):
 		default:
 			return c, fmt.Errorf("fused: configuration %q: %q is not a choice of pair", text, w)
@@ -115,7 +115,7 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 		return unsupported("the device has no 16-bit storage or no scalar block layout")
 	case shape.M != shape.N || m*m != 8*int(caps.SubgroupSize):
 		return unsupported("matrices of %dx%d are not eight elements for each of %d invocations", shape.M, shape.N, caps.SubgroupSize)
-	case c.Subgroups < 1 || c.TilesM < 1 || c.TilesN < 1 || c.HiddenM < 1 || c.HiddenN < 1 || c.Ahead < 1 || c.Shared < 0 || c.Fence < 0:
+	case c.Subgroups < 1 || c.TilesM < 1 || c.TilesN < 1 || c.HiddenM < 1 || c.HiddenN < 1 || c.Ahead < 1 || c.Shared < 0 || c.LoadAhead < 0:
 		return unsupported("a tile size of %v is not positive", c)
 	case c.TilesM%c.HiddenM != 0 || c.Subgroups%(c.TilesM/c.HiddenM) != 0:
 		return unsupported("%d subgroups with %d rows of matrices are no grid of %d rows each", c.Subgroups, c.TilesM, c.HiddenM)

@@ -148,7 +148,7 @@ type spec struct {
 	HiddenN       uint32              `glsl:"HIDDEN_N"`
 	SharedSteps   uint32              `glsl:"SHARED_STEPS"`
 	Ahead         uint32              `glsl:"AHEAD"`
-	Fence         uint32              `glsl:"FENCE"`
+	LoadAhead     uint32              `glsl:"FENCE"`
 	Double        bool                `glsl:"DOUBLE"`
 	Partial       bool                `glsl:"PARTIAL"`
 	Epilogue      engine.EpilogueSpec `glsl:"epilogue"`
@@ -237,7 +237,7 @@ func newSpec(d *vk.Device, p Problem, plan *callPlan) (spec, error) {
 		HiddenN:       uint32(config.HiddenN),
 		SharedSteps:   uint32(shared),
 		Ahead:         uint32(config.Ahead),
-		Fence:         uint32(config.Fence),
+		LoadAhead:     uint32(config.LoadAhead),
 		Double:        config.Double,
 	}, nil
 }

@@ -25,7 +25,7 @@ import (
 func configs(m int) []string {
 	return []string{
 		"pair s2 t2x2 h1x1 x4 ahead2",
-		"pair s2 t1x3 h1x3 x0 ahead3 fence1 double",
+		"pair s2 t1x3 h1x3 x0 ahead3 loadahead1 double",
 		fmt.Sprintf("pair s3 t2x2 h2x2 x1 ahead2 splits2 rows%d", 2*m),
 		"pair s4 t2x1 h1x2 x2 ahead4 double splits3",
 	}
