@@ -138,6 +138,15 @@ func TestBench(t *testing.T) {
 	require.Contains(t, r.Timings[4].Failed, "exit status 3")
 	require.Equal(t, "same: a peer", r.About[0])
 
+	// A step that is recorded anew is the same, and the host works on it for as long as that takes.
+	again := benchCase(t)
+	again.Fresh, again.Stages = true, false
+	fresh, err := Bench(context.Background(), d, again, func(*tnp.Memory) {}, func(string) {})
+	require.NoError(t, err)
+	require.Empty(t, fresh.Stages)
+	require.Equal(t, ours.First, fresh.Timings[0].First)
+	require.Greater(t, bench.Summarize(fresh.Timings[0].HostNS).Median, 5*bench.Summarize(ours.HostNS).Median)
+
 	var request peer.Request
 	require.NoError(t, json.Unmarshal([]byte(read(t, file("same.request"))), &request))
 	require.Equal(t, "train", request.Op)
