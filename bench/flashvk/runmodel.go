@@ -41,14 +41,15 @@ The input file holds the tensors of a PyTorch state dict, in F32, F16 or BF16,
     blocks.N.up.weight, blocks.N.down.weight   (d_ff, d_model), (d_model, d_ff)
     heads.up, heads.down                       (components, d_model, d_ff), (components, d_ff, 3)
 from which sizes follow, and the batch
-    x  (batch, context+targets, input_dim): tokens, those of the context first
+    x  (batch, context+targets, input_dim): tokens, (x, y, 1) of each point of the
+       context, then (x, 0, -1) of each target; x may have several elements
     y  (batch, targets)
 The output file gets, in F32,
     loss   (1)
     log_p  (batch, targets)
 and with --backward, for each parameter,
     grad.NAME, of its shape`,
-		Example: `  flashvk run model --in model.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
+		Example: `  flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
 	}
@@ -89,7 +90,7 @@ func (r *runModel) read() (b modelBatch, err error) {
 		switch {
 		case err != nil:
 		case !ok:
-			err = fmt.Errorf("%s: tensor %q is missing", r.in, name)
+			err = fmt.Errorf("%s: tensor %q, of the batch, is missing", r.in, name)
 		case len(t.Shape) != rank:
 			err = fmt.Errorf("%s: tensor %q has shape %v, want %d axes", r.in, name, t.Shape, rank)
 		default:

@@ -54,7 +54,8 @@ passes.
 
 --data takes the tasks of a safetensors file instead, in its order, the first after the
 last, as many at a time as --batch says:
-    x  (tasks, context+targets, input_dim): tokens, those of the context first
+    x  (tasks, context+targets, input_dim): tokens, (x, y, 1) of each point of the
+       context, then (x, 0, -1) of each target; x may have several elements
     y  (tasks, targets)
 
 --save writes a file with all that the training goes on from, also when the program
@@ -114,7 +115,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.StringVar(&t.Curve, "curve", "", "drawing of the losses: NAME.png and NAME.svg")
 	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "another log of --csv, whose losses are drawn beside, under a name")
 	f.StringVar(&t.evaluate, "evaluate", "", "file whose model is evaluated; nothing is trained")
-	intVar(f, &t.Batches, "batches", "batches of the evaluation, also of that after a training, which --data has none of (default 20)")
+	intVar(f, &t.Batches, "batches", "batches of an evaluation, of that at the end of a training, too, but for one on --data, which has none (default 20)")
 	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and of what is predicted: NAME.png and NAME.svg")
 	deviceVar(f, &t.device)
 }
