@@ -1,7 +1,8 @@
 // Command block builds the forward pass of a transformer block from the kernels, in one recording:
 //
-//	h = x + attention(norm(x)) * wo     causal
-//	y = h + silu(norm(h) * w1) * w2
+//	q, k, v = norm(x) * wqkv
+//	h       = x + attention(q, k, v) * wo     causal
+//	y       = h + silu(norm(h) * w1) * w2
 package main
 
 import (
@@ -36,7 +37,7 @@ func block(values func(name string, i int) float32) (y []float32, err error) {
 	defer d.Close()
 	tensors := map[string]vk.Tensor{}
 	for name, shape := range map[string][]int{
-		"x": {tokens, width}, "wn": {width}, "wqkv": {width, 3 * width}, "wo": {width, width}, "w1": {width, hidden}, "w2": {hidden, width}, // given
+		"x": {tokens, width}, "wn": {width}, "wqkv": {width, 3 * width}, "wo": {width, width}, "w1": {width, hidden}, "w2": {hidden, width}, // inputs
 		"n": {tokens, width}, "qkv": {tokens, 3 * width}, "o": {tokens, width}, "h": {tokens, width}, "m": {tokens, width}, "up": {tokens, hidden}, "y": {tokens, width},
 	} {
 		t, err := d.NewTensor(name, dtype.Float32, shape...)
@@ -54,7 +55,8 @@ func block(values func(name string, i int) float32) (y []float32, err error) {
 		tensors[name] = t
 	}
 	t := func(name string) vk.Tensor { return tensors[name] }
-	part := func(i int) vk.Tensor { // q, k or v as (batch, heads, tokens, dim): no copy
+	// Attention reads q, k and v, and writes o, where they lie, as (batch, heads, tokens, dim).
+	part := func(i int) vk.Tensor {
 		p := t("qkv").Slice(1, i*width, (i+1)*width)
 		p.Shape, p.Strides = []int{1, heads, tokens, dim}, []int{tokens * p.Strides[0], dim, p.Strides[0], 1}
 		return p
@@ -66,15 +68,16 @@ func block(values func(name string, i int) float32) (y []float32, err error) {
 		return nil, err
 	}
 	defer c.Close()
+	// Each call records kernels. Barriers follow from what these read and write, and errors stay with
+	// c: Submit returns the first, and runs nothing then.
 	n := norm.Problem{Rows: tokens, Cols: width, Eps: 1e-5}
-	// Errors stay with c: Submit returns the first, and runs nothing then.
 	norm.Forward(c, norm.Tensors{X: t("x"), W: t("wn"), Y: t("n")}, n, norm.Options{})
 	gemm.Forward(c, gemm.Tensors{A: t("n"), B: t("wqkv"), C: t("qkv")}, gemm.Problem{M: tokens, N: 3 * width, K: width}, gemm.Options{})
 	attention.Forward(c, attention.Tensors{Q: part(0), K: part(1), V: part(2), O: o},
 		attention.Problem{Batch: 1, NumHeads: heads, NumKVHeads: heads, SeqQ: tokens, SeqKV: tokens, HeadDim: dim, Causal: true}, attention.Options{})
+	// A product adds a residual itself, and computes the activation of what it writes.
 	gemm.Forward(c, gemm.Tensors{A: t("o"), B: t("wo"), C: t("h"), Residual: t("x")}, gemm.Problem{M: tokens, N: width, K: width, Residual: true}, gemm.Options{})
 	norm.Forward(c, norm.Tensors{X: t("h"), W: t("wn"), Y: t("m")}, n, norm.Options{})
-	// y = silu(m * w1) * w2 + h: the residual is that of the second product.
 	gemm.Forward(c, gemm.Tensors{A: t("m"), B: t("w1"), C: t("up")}, gemm.Problem{M: tokens, N: hidden, K: width, Activation: gemm.SiLU}, gemm.Options{})
 	gemm.Forward(c, gemm.Tensors{A: t("up"), B: t("w2"), C: t("y"), Residual: t("h")}, gemm.Problem{M: tokens, N: width, K: hidden, Residual: true}, gemm.Options{})
 	if err := c.Submit(ctx); err != nil {

@@ -39,6 +39,15 @@ func TestExample(t *testing.T) {
 	}
 	require.Len(t, losses, 6, string(text))
 	require.Less(t, losses[5], losses[0]-0.5)
+	m := regexp.MustCompile(`\ny is (\S+) at \S+, predicted (\S+) ± (\S+)\n`).FindStringSubmatch(string(text))
+	require.NotNil(t, m, string(text))
+	var numbers [3]float64
+	for i := range numbers {
+		numbers[i], err = strconv.ParseFloat(m[1+i], 64)
+		require.NoError(t, err)
+	}
+	require.InDelta(t, numbers[0], numbers[1], 4*numbers[2])
+	require.Less(t, numbers[2], 0.7, "it knows more than that a sine wave is between -1 and 1")
 	f, err := safetensors.Open("waves.safetensors")
 	require.NoError(t, err)
 	defer f.Close()
