@@ -26,7 +26,7 @@ func newProgress(w io.Writer) *progress {
 }
 
 // labelWidth is that of what stands before the bar, so that the bar does not move.
-const labelWidth = 32
+const labelWidth = 40
 
 // label returns what in labelWidth runes.
 func label(what string) string {
@@ -42,7 +42,7 @@ func (p *progress) step(done, total int, what string) {
 	if p.bar == nil {
 		p.bar = progressbar.NewOptions(total,
 			progressbar.OptionSetWriter(p.w),
-			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetWidth(16),
 			progressbar.OptionSetPredictTime(true),
 			progressbar.OptionClearOnFinish())
 	}

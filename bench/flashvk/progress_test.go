@@ -13,4 +13,10 @@ func TestLabel(t *testing.T) {
 		require.Equal(t, labelWidth, utf8.RuneCountInString(label(what)), what)
 		require.NotContains(t, label(what), "\n")
 	}
+	// That of a training is whole.
+	for _, bytes := range []int64{1.5e6, 141e9} {
+		what := trainLabel(-2.34567, 1069234, bytes)
+		require.Contains(t, label(what), what)
+		require.Contains(t, what, "loss -2.3457, 1.069 M tokens/s, ")
+	}
 }

@@ -29,9 +29,9 @@ func newRunModel(a *app) *cobra.Command {
 	r := &runModel{checkpoint: tnp.Auto}
 	cmd := &cobra.Command{
 		Use:   "model --in FILE --out FILE --context N",
-		Short: "Compute a transformer neural process: its loss and all gradients",
-		Long: `Computes the loss of a transformer neural process on one batch, and with --backward the
-gradients by all parameters, as flashvk train does in a step.
+		Short: "Compute a transformer neural process: its predictions, its loss and all gradients",
+		Long: `Computes what a transformer neural process predicts on one batch, its loss, and with
+--backward the gradients by all parameters, as flashvk train does in a step.
 
 The input file holds the tensors of a PyTorch state dict, in F32, F16 or BF16,
     embed.weight                               (d_model, input_dim)
@@ -43,10 +43,11 @@ The input file holds the tensors of a PyTorch state dict, in F32, F16 or BF16,
 from which sizes follow, and the batch
     x  (batch, context+targets, input_dim): tokens, (x, y, 1) of each point of the
        context, then (x, 0, -1) of each target; x may have several elements
-    y  (batch, targets)
+    y  (batch, targets): without it there are predictions alone
 The output file gets, in F32,
-    loss   (1)
-    log_p  (batch, targets)
+    mean, deviation  (batch, targets): of what is predicted, without --backward
+    loss             (1)
+    log_p            (batch, targets)
 and with --backward, for each parameter,
     grad.NAME, of its shape`,
 		Example: `  flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
@@ -73,6 +74,8 @@ type modelBatch struct {
 	s    tnp.Shape
 	w    tnp.Weights
 	x, y []float32
+	// known says whether the file has y; if not, it is zeros.
+	known bool
 }
 
 // read reads and checks the input file.
@@ -102,14 +105,20 @@ func (r *runModel) read() (b modelBatch, err error) {
 		return make([]int, rank), nil
 	}
 	xShape, x := tensor("x", 3)
-	yShape, y := tensor("y", 2)
-	b.x, b.y = x, y
+	var yShape []int
+	if _, b.known = in.Tensor("y"); b.known || r.backward {
+		yShape, b.y = tensor("y", 2)
+	}
+	b.x = x
 	if err != nil {
 		return b, err
 	}
 	b.s = tnp.Shape{Batch: xShape[0], Context: r.context, Targets: xShape[1] - r.context}
 	if xShape[1] <= r.context {
 		return b, fmt.Errorf("%s: tensor \"x\" has shape %v: with --context %d there are no targets", r.in, xShape, r.context)
+	}
+	if !b.known {
+		b.y, yShape = make([]float32, b.s.Batch*b.s.Targets), []int{b.s.Batch, b.s.Targets}
 	}
 	if want := []int{b.s.Batch, b.s.Targets}; !slices.Equal(yShape, want) {
 		return b, fmt.Errorf("%s: tensor \"y\" has shape %v, want %v", r.in, yShape, want)
@@ -184,27 +193,9 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o t
 	if err := plan.Run(ctx); err != nil {
 		return err
 	}
-	loss, err := plan.Loss(ctx)
+	tensors, values, err := r.results(ctx, b, model, plan)
 	if err != nil {
 		return err
-	}
-	logP, err := plan.LogP(ctx)
-	if err != nil {
-		return err
-	}
-	tensors := []safetensors.Tensor{
-		{Name: "loss", DType: safetensors.F32, Shape: []int{1}}, {Name: "log_p", DType: safetensors.F32, Shape: []int{b.s.Batch, b.s.Targets}},
-	}
-	values := map[string][]float32{"loss": {float32(loss)}, "log_p": logP}
-	if r.backward {
-		grads, err := model.Gradients(ctx)
-		if err != nil {
-			return err
-		}
-		for _, p := range b.c.Params() {
-			tensors = append(tensors, safetensors.Tensor{Name: "grad." + p.Name, DType: safetensors.F32, Shape: p.Shape})
-			values["grad."+p.Name] = grads[p.Name]
-		}
 	}
 	out, err := safetensors.Create(r.out, tensors, nil)
 	if err != nil {
@@ -217,4 +208,54 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o t
 		}
 	}
 	return out.Commit()
+}
+
+// results returns what the output file gets.
+func (r *runModel) results(ctx context.Context, b *modelBatch, model *tnp.Model, plan *tnp.Plan) (tensors []safetensors.Tensor, values map[string][]float32, err error) {
+	values = map[string][]float32{}
+	add := func(name string, x []float32, shape ...int) {
+		tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shape})
+		values[name] = x
+	}
+	if !r.backward {
+		mean, deviation, err := plan.Predict(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		add("mean", narrow(mean), b.s.Batch, b.s.Targets)
+		add("deviation", narrow(deviation), b.s.Batch, b.s.Targets)
+	}
+	if !b.known {
+		return tensors, values, nil
+	}
+	loss, err := plan.Loss(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	logP, err := plan.LogP(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	add("loss", []float32{float32(loss)}, 1)
+	add("log_p", logP, b.s.Batch, b.s.Targets)
+	if !r.backward {
+		return tensors, values, nil
+	}
+	grads, err := model.Gradients(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range b.c.Params() {
+		add("grad."+p.Name, grads[p.Name], p.Shape...)
+	}
+	return tensors, values, nil
+}
+
+// narrow rounds to float32.
+func narrow(x []float64) []float32 {
+	y := make([]float32, len(x))
+	for i, v := range x {
+		y[i] = float32(v)
+	}
+	return y
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -86,13 +87,63 @@ func TestRunModel(t *testing.T) {
 		}
 		require.NoError(t, f.Close())
 	}
-	// Without gradients.
-	code, _, stderr := flashvk("run", "model", dev, "--in", in, "--out", out, "--heads=2", "--context=3")
-	require.Zero(t, code, stderr)
-	f, err := safetensors.Open(out)
+	// Without gradients there are predictions, and without y these alone.
+	blind := filepath.Join(dir, "blind")
+	dropTensor(t, in, blind, "y")
+	for path, names := range map[string][]string{in: {"deviation", "log_p", "loss", "mean"}, blind: {"deviation", "mean"}} {
+		code, _, stderr := flashvk("run", "model", dev, "--in", path, "--out", out, "--heads=2", "--context=3")
+		require.Zero(t, code, stderr)
+		f, err := safetensors.Open(out)
+		require.NoError(t, err)
+		var got []string
+		values := map[string][]float32{}
+		for _, x := range f.Tensors() {
+			got = append(got, x.Name)
+			if values[x.Name], err = f.Float32s(x); x.Name != "loss" {
+				require.Equal(t, []int{2, 4}, x.Shape, x.Name)
+			}
+			require.NoError(t, err)
+		}
+		require.ElementsMatch(t, names, got)
+		for i := range values["mean"] {
+			mean, deviation := mixtureMoments(want.Heads[i*3*c.Components : (i+1)*3*c.Components])
+			require.InDelta(t, mean, values["mean"][i], 1e-5)
+			require.InDelta(t, deviation, values["deviation"][i], 1e-5)
+		}
+		require.NoError(t, f.Close())
+	}
+	code, _, stderr := flashvk("run", "model", dev, "--in", blind, "--out", out, "--heads=2", "--context=3", "--backward")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, blind+`: tensor "y", of the batch, is missing`)
+}
+
+// mixtureMoments returns mean and deviation of a mixture of (logit, mu, log sigma).
+func mixtureMoments(heads []float64) (mean, deviation float64) {
+	sum, square := 0.0, 0.0
+	for i := 0; i < len(heads); i += 3 {
+		w, mu, sigma := math.Exp(heads[i]), heads[i+1], math.Exp(heads[i+2])
+		sum, mean, square = sum+w, mean+w*mu, square+w*(mu*mu+sigma*sigma)
+	}
+	mean /= sum
+	return mean, math.Sqrt(square/sum - mean*mean)
+}
+
+// dropTensor copies a file of float32 without a tensor.
+func dropTensor(t *testing.T, from, to, name string) {
+	f, err := safetensors.Open(from)
 	require.NoError(t, err)
 	defer f.Close()
-	require.Len(t, f.Tensors(), 2)
+	list := slices.DeleteFunc(slices.Clone(f.Tensors()), func(x safetensors.Tensor) bool { return x.Name == name })
+	require.Len(t, list, len(f.Tensors())-1)
+	out, err := safetensors.Create(to, list, f.Metadata)
+	require.NoError(t, err)
+	defer out.Close()
+	for _, x := range list {
+		values, err := f.Float32s(x)
+		require.NoError(t, err)
+		require.NoError(t, out.WriteFloat32s(x.Name, values))
+	}
+	require.NoError(t, out.Commit())
 }
 
 // TestRunModelErrors: mistakes are found before a device is opened.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -289,8 +288,7 @@ func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.
 	var n int
 	result, err := train.Run(ctx, d, &t.Options, func(r train.Row) {
 		row, sum, n = r, sum+r.Loss, n+1
-		left := time.Duration(float64(t.Steps-r.Step) * (r.Seconds - last.Seconds) / float64(n) * float64(time.Second))
-		bar.step(r.Step, t.Steps, fmt.Sprintf("loss %.4f, %s tokens/s, %v left", r.Loss, bench.FormatSI(r.TokensRate, ""), left.Round(time.Second)))
+		bar.step(r.Step, t.Steps, trainLabel(r.Loss, r.TokensRate, d.Memory().Bytes))
 		if r.Step%every == 0 || r.Step == t.Steps {
 			bar.finish()
 			t.line(a.stdout, r, last, sum/float64(n), n)
@@ -302,6 +300,11 @@ func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.
 		t.line(a.stdout, row, last, sum/float64(n), n)
 	}
 	return result, err
+}
+
+// trainLabel says how a training goes, beside a bar that has the time that is left.
+func trainLabel(loss, rate float64, bytes int64) string {
+	return fmt.Sprintf("loss %.4f, %s tokens/s, %s", loss, bench.FormatSI(rate, ""), bench.FormatSI(float64(bytes), "B"))
 }
 
 // line prints the mean of the losses since the line before, the first below a head.
