@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/flashvk/flashvk/internal/shaders/compile"
+	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/shaders"
 )
 
@@ -62,13 +63,7 @@ func TestCurrent(t *testing.T) {
 
 // TestValid runs spirv-val on every module in spv/.
 func TestValid(t *testing.T) {
-	path, err := compile.Find("..", "spirv-val", requireTools())
-	if err != nil {
-		if requireTools() {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	path := compiletest.Tool(t, "..", "spirv-val", false)
 	for _, v := range shaders.Variants() {
 		file := filepath.Join("spv", v.Name()+".spv")
 		args := []string{"--target-env", v.Env, "--scalar-block-layout", file}

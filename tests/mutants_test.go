@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/internal/shaders/mutate"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -50,7 +51,7 @@ func TestMutants(t *testing.T) {
 	if d.Caps().Type != vk.CPU || !d.Caps().CoopMat {
 		t.Skip("the mutants are for a software driver with matrices, which runs subgroups in the same order each time")
 	}
-	glslc := compiler(t)
+	glslc := compiletest.Tool(t, "..", "glslc", false)
 	program := filepath.Join(t.TempDir(), "flashvk")
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../bench/flashvk").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -100,27 +101,6 @@ func TestMutants(t *testing.T) {
 		})
 	}
 	t.Logf("the suite has %s:\n%s", suiteBudget, table)
-}
-
-// compiler returns glslc, or skips the test where there is none.
-func compiler(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("FLASHVK_GLSLC"); path != "" {
-		return path
-	}
-	args := []string{"--no-build", "--get", "FLASHVK_GLSLC"}
-	require := os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
-	if require {
-		args = args[1:]
-	}
-	out, err := exec.Command(filepath.Join("..", "tools", "toolchain"), args...).Output()
-	switch {
-	case err != nil && require:
-		t.Fatal("no glslc: ", err)
-	case err != nil:
-		t.Skip("no glslc: ", err)
-	}
-	return strings.TrimSpace(string(out))
 }
 
 // run runs a program with the Vulkan of this one, and returns its exit status and what it wrote.

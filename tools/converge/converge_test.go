@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 )
 
 // header is in front of each test's source. A test's main is walk.
@@ -33,28 +34,6 @@ uint lane() { return gl_LocalInvocationIndex; }
 bool mine() { return lane() % 3 == 0; }
 void put(const uint x) { to[lane()] = x; }
 `
-
-// glslc returns the compiler, or skips the test where there is none.
-func glslc(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("FLASHVK_GLSLC"); path != "" {
-		return path
-	}
-	args := []string{"--no-build", "--get", "FLASHVK_GLSLC"}
-	require := os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
-	if require {
-		args = args[1:]
-	}
-	out, err := exec.Command("../toolchain", args...).Output()
-	path := string(bytes.TrimSpace(out))
-	switch {
-	case (err != nil || path == "") && require:
-		t.Fatalf("no glslc: %v", err)
-	case err != nil || path == "":
-		t.Skip("no glslc: run tools/toolchain")
-	}
-	return path
-}
 
 // compile returns the module of a source behind the header.
 func compile(t *testing.T, glslc, source string) *module {
@@ -94,7 +73,7 @@ func faults(t *testing.T, m *module, named map[string]bool, promise promise) []s
 }
 
 func TestAnalyse(t *testing.T) {
-	c := glslc(t)
+	c := compiletest.Tool(t, "../..", "glslc", false)
 	for _, tt := range []struct {
 		name, source string
 		want         []string
@@ -249,7 +228,7 @@ func TestAnalyse(t *testing.T) {
 
 // The execution modes promise more, and so do the constants that are given.
 func TestPromise(t *testing.T) {
-	c := glslc(t)
+	c := compiletest.Tool(t, "../..", "glslc", false)
 	const walk = `{ for (uint i = 0; i < p.n; i++) {
 		uint x = from[i + lane()];
 		if (from[i * 2 + lane()] > 3) { x = 0; }
@@ -283,7 +262,7 @@ func TestPromise(t *testing.T) {
 }
 
 func TestConstants(t *testing.T) {
-	c := glslc(t)
+	c := compiletest.Tool(t, "../..", "glslc", false)
 	m := compile(t, c, `void main() {
 		const uint first = CHOICE ? gl_SubgroupID : 0;
 		for (uint i = first; i < p.n; i++) { if (!CHOICE) { barrier(); } put(subgroupMax(i)); } }`)
@@ -303,7 +282,7 @@ func TestConstants(t *testing.T) {
 
 // What a function is called, and where its branches are, is what judged.txt goes by.
 func TestCause(t *testing.T) {
-	c := glslc(t)
+	c := compiletest.Tool(t, "../..", "glslc", false)
 	m := compile(t, c, `uint f(uint x) { if (p.n > 3) put(1); if (x > 3) return 1; return to[0]; }
 		void main() { put(subgroupMin(1)); put(subgroupMax(f(lane()))); }`)
 	list, err := analyse(m, nil, core)

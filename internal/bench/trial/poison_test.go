@@ -17,6 +17,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -40,17 +41,7 @@ const carelessGroups = 64
 // compileCareless returns careless as SPIR-V, or skips the test where there is no compiler.
 func compileCareless(t *testing.T) []byte {
 	t.Helper()
-	glslc := os.Getenv("FLASHVK_GLSLC")
-	if glslc == "" {
-		out, err := exec.Command(filepath.Join("..", "..", "..", "tools", "toolchain"), "--no-build", "--get", "FLASHVK_GLSLC").Output()
-		if err != nil && os.Getenv("FLASHVK_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		if err != nil {
-			t.Skip("no glslc: ", err)
-		}
-		glslc = strings.TrimSpace(string(out))
-	}
+	glslc := compiletest.Tool(t, "../../..", "glslc", false)
 	source, module := filepath.Join(t.TempDir(), "careless.comp"), filepath.Join(t.TempDir(), "careless.spv")
 	require.NoError(t, os.WriteFile(source, []byte(careless), 0o666))
 	out, err := exec.Command(glslc, "--target-env=vulkan1.2", "-o", module, source).CombinedOutput()

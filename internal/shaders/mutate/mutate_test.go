@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/flashvk/flashvk/internal/shaders/compile"
+	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/shaders"
 )
 
@@ -41,14 +41,7 @@ func TestAll(t *testing.T) {
 
 // TestCompile compiles the mutant with the fewest modules, and says that it is not what is built in.
 func TestCompile(t *testing.T) {
-	require := os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
-	glslc, err := compile.Find("../../..", "glslc", require)
-	if err != nil {
-		if require {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	glslc := compiletest.Tool(t, "../../..", "glslc", false)
 	m := Mutant{Name: "poison", Modules: "poison", Edits: []Edit{{"poison.comp", "different != 0", "different == 0"}}}
 	dir := t.TempDir()
 	if err := m.Compile(glslc, "../../../shaders", dir); err != nil {

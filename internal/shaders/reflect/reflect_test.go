@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/flashvk/flashvk/internal/shaders/compile"
+	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/internal/shaders/reflect"
 )
 
@@ -31,15 +32,7 @@ func fixture(t testing.TB, env string) []byte {
 // TestFixture checks that the modules in testdata still reflect as what
 // layout.comp compiles to, whatever compiler is here.
 func TestFixture(t *testing.T) {
-	require := *generate || os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
-	path, err := compile.Find("../../..", "glslc", require)
-	if err != nil {
-		if require {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	c, err := compile.New(path)
+	c, err := compile.New(compiletest.Tool(t, "../../..", "glslc", *generate))
 	if err != nil {
 		t.Fatal(err)
 	}
