@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -401,32 +401,17 @@ func TestRunLarge(t *testing.T) {
 	for i := range heads * d {
 		value = append(value, float32(i+1))
 	}
-	q := make([]byte, rows*d*4)
-	for i := range rows * d {
-		binary.LittleEndian.PutUint32(q[4*i:], math.Float32bits(float32(i%100)))
+	q := make([]float32, rows*d)
+	for i := range q {
+		q[i] = float32(i % 100)
 	}
 	path := filepath.Join(t.TempDir(), "x.safetensors")
-	w, err := safetensors.Create(path, qkv([]int{1, heads, rows / heads, d}, []int{1, heads, 1, d}, []int{1, heads, 1, d}, "F32", "F32", "F32"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	key := storage.Bytes(dtype.Float32, make([]float32, heads*d))
+	key := make([]float32, heads*d)
 	for h := range heads {
-		copy(key[4*h*d:], storage.Bytes(dtype.Float32, []float32{0.25}))
+		key[h*d] = 0.25
 	}
-	for name, data := range map[string][]byte{"q": q, "k": key, "v": storage.Bytes(dtype.Float32, value)} {
-		s, err := w.Tensor(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Write(data); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, qkv([]int{1, heads, rows / heads, d}, []int{1, heads, 1, d}, []int{1, heads, 1, d}, "F32", "F32", "F32"),
+		map[string][]float32{"q": q, "k": key, "v": value})
 	code, _, stderr := flashvk("run", "attention", dev, "--impl=scalar", "--scale=1", "--in", path, "--out", path)
 	if code != 0 {
 		t.Fatalf("status %d, %s", code, stderr)

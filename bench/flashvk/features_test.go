@@ -16,6 +16,7 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -175,23 +176,7 @@ func writeBackwardInputs(t *testing.T, path string, in ref.Inputs[float32], up r
 	add("cu_seqlens_kv", "I32", p.CuSeqlensShape(), encodeLengths(in.CuSeqlensKV))
 	add("do", bench.FileDType(p.DType), p.OShape(), storage.Bytes(p.DType, up.DO))
 	add("dlse", "F32", p.LSEShape(), storage.Bytes(dtype.Float32, up.DLSE))
-	w, err := safetensors.Create(path, tensors, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	for name, b := range data {
-		s, err := w.Tensor(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Write(b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, tensors, data)
 }
 
 // writePacked writes zeros for q (3, 4, 16) and k, v (5, 2, 16), with these starts of
@@ -203,23 +188,7 @@ func writePacked(t *testing.T, q, kv []int32, format safetensors.DType) string {
 	tensors := append(qkv([]int{3, 4, 16}, key, key),
 		safetensors.Tensor{Name: "cu_seqlens_q", DType: format, Shape: []int{len(q)}},
 		safetensors.Tensor{Name: "cu_seqlens_kv", DType: format, Shape: []int{len(kv)}})
-	w, err := safetensors.Create(path, tensors, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	for i, b := range [][]byte{make([]byte, 2*3*4*16), make([]byte, 2*5*2*16), make([]byte, 2*5*2*16), encodeLengths(q), encodeLengths(kv)} {
-		s, err := w.Tensor(tensors[i].Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Write(b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, tensors, map[string][]byte{"cu_seqlens_q": encodeLengths(q), "cu_seqlens_kv": encodeLengths(kv)})
 	return path
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -56,20 +57,11 @@ func drawn(op bench.Op, backward bool) (tensors []bench.OpTensor, values map[str
 // writeOp writes such tensors to a file.
 func writeOp(t *testing.T, path string, tensors []bench.OpTensor, values map[string][]float32) {
 	var list []safetensors.Tensor
+	raw := map[string][]byte{}
 	for _, x := range tensors {
-		list = append(list, safetensors.Tensor{Name: x.Name, DType: bench.FileDType(x.DType), Shape: x.Shape})
+		list, raw[x.Name] = append(list, safetensors.Tensor{Name: x.Name, DType: bench.FileDType(x.DType), Shape: x.Shape}), storage.Bytes(x.DType, values[x.Name])
 	}
-	out, err := safetensors.Create(path, list, nil)
-	require.NoError(t, err)
-	for _, x := range tensors {
-		w, err := out.Tensor(x.Name)
-		require.NoError(t, err)
-		raw := storage.Bytes(x.DType, values[x.Name])
-		_, err = w.Write(raw)
-		require.NoError(t, err)
-	}
-	require.NoError(t, out.Commit())
-	require.NoError(t, out.Close())
+	filetest.Write(t, path, list, raw)
 }
 
 // TestRunKernels runs a file of each kernel's training cases, small ones, and

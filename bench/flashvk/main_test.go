@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
@@ -44,27 +45,7 @@ func flashvk(args ...string) (code int, stdout, stderr string) {
 func writeTensors(t *testing.T, tensors ...safetensors.Tensor) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "in.safetensors")
-	w, err := safetensors.Create(path, tensors, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	for _, x := range tensors {
-		n := x.DType.Bits() / 8
-		for _, d := range x.Shape {
-			n *= d
-		}
-		s, err := w.Tensor(x.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Write(make([]byte, n)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write[[]byte](t, path, tensors, nil)
 	return path
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/internal/pipelines/tnp/ref"
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 )
@@ -40,13 +41,7 @@ func writeModel(t *testing.T, path string, c tnp.Config, s tnp.Shape) ref.Output
 	x, x64 := normal(s.Tokens() * c.InputDim)
 	y, y64 := normal(s.Batch * s.Targets)
 	w["x"], w["y"] = x, y
-	out, err := safetensors.Create(path, tensors, nil)
-	require.NoError(t, err)
-	defer out.Close()
-	for _, p := range tensors {
-		require.NoError(t, out.WriteFloat32s(p.Name, w[p.Name]))
-	}
-	require.NoError(t, out.Commit())
+	filetest.Write(t, path, tensors, w)
 	return ref.Compute(wide, ref.Inputs{X: x64, Y: y64}, c, s)
 }
 

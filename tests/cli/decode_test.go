@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -48,19 +48,12 @@ func (s *decodeStep) write(t *testing.T) string {
 		{Name: "seq_lens", DType: "I32", Shape: []int{stepBatch}}, {Name: "block_table", DType: "I32", Shape: []int{stepBatch, 2}},
 		{Name: "tree_mask", DType: "I32", Shape: []int{stepBatch, stepNew, 2}},
 	}
-	values := []any{s.q, s.k, s.v, s.newK, s.newV, s.lens, s.table, s.tree}
 	if s.tree == nil {
-		list, values = list[:7], values[:7]
+		list = list[:7]
 	}
-	w, err := safetensors.Create(path, list, nil)
-	require.NoError(t, err)
-	defer w.Close()
-	for i, x := range values {
-		out, err := w.Tensor(list[i].Name)
-		require.NoError(t, err)
-		require.NoError(t, binary.Write(out, binary.LittleEndian, x))
-	}
-	require.NoError(t, w.Commit())
+	filetest.Write(t, path, list, map[string]any{
+		"q": s.q, "k_cache": s.k, "v_cache": s.v, "k_new": s.newK, "v_new": s.newV, "seq_lens": s.lens, "block_table": s.table, "tree_mask": s.tree,
+	})
 	return path
 }
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/binary"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -24,18 +24,11 @@ func file(t *testing.T, tensors map[string]entry) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "in.safetensors")
 	var list []safetensors.Tensor
+	data := map[string]any{}
 	for name, x := range tensors {
-		list = append(list, safetensors.Tensor{Name: name, DType: x.dtype, Shape: x.shape})
+		list, data[name] = append(list, safetensors.Tensor{Name: name, DType: x.dtype, Shape: x.shape}), x.data
 	}
-	w, err := safetensors.Create(path, list, nil)
-	require.NoError(t, err)
-	defer w.Close()
-	for name, x := range tensors {
-		out, err := w.Tensor(name)
-		require.NoError(t, err)
-		require.NoError(t, binary.Write(out, binary.LittleEndian, x.data))
-	}
-	require.NoError(t, w.Commit())
+	filetest.Write(t, path, list, data)
 	return path
 }
 

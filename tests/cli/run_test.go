@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -37,21 +38,9 @@ func qkv(seq int) (q, k, v []float32) {
 func inputs(t *testing.T, seq int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "qkv.safetensors")
-	list := []safetensors.Tensor{
-		{Name: "q", DType: safetensors.F32, Shape: []int{1, heads, seq, headDim}},
-		{Name: "k", DType: safetensors.F32, Shape: []int{1, 1, seq, headDim}},
-		{Name: "v", DType: safetensors.F32, Shape: []int{1, 1, seq, headDim}},
-	}
-	w, err := safetensors.Create(path, list, nil)
-	require.NoError(t, err)
-	defer w.Close()
+	list := []safetensors.Tensor{filetest.F32("q", 1, heads, seq, headDim), filetest.F32("k", 1, 1, seq, headDim), filetest.F32("v", 1, 1, seq, headDim)}
 	q, k, v := qkv(seq)
-	for i, x := range [][]float32{q, k, v} {
-		s, err := w.Tensor(list[i].Name)
-		require.NoError(t, err)
-		require.NoError(t, binary.Write(s, binary.LittleEndian, x))
-	}
-	require.NoError(t, w.Commit())
+	filetest.Write(t, path, list, map[string][]float32{"q": q, "k": k, "v": v})
 	return path
 }
 
@@ -158,15 +147,9 @@ func saved(t *testing.T, shapes map[string][]int, data map[string][]float32) str
 	path := filepath.Join(t.TempDir(), "in.safetensors")
 	var list []safetensors.Tensor
 	for name, shape := range shapes {
-		list = append(list, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shape})
+		list = append(list, filetest.F32(name, shape...))
 	}
-	w, err := safetensors.Create(path, list, nil)
-	require.NoError(t, err)
-	defer w.Close()
-	for name := range shapes {
-		require.NoError(t, w.WriteFloat32s(name, data[name]))
-	}
-	require.NoError(t, w.Commit())
+	filetest.Write(t, path, list, data)
 	return path
 }
 

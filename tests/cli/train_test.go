@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -120,14 +121,9 @@ func TestTrainNaN(t *testing.T) {
 		values[name][len(values[name])*2/3+5] = wrong.value
 		var tensors []safetensors.Tensor
 		for name, shape := range shapes {
-			tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shape})
+			tensors = append(tensors, filetest.F32(name, shape...))
 		}
-		out, err := safetensors.Create(data, tensors, nil)
-		require.NoError(t, err)
-		for _, x := range tensors {
-			require.NoError(t, out.WriteFloat32s(x.Name, values[x.Name]))
-		}
-		require.NoError(t, out.Commit())
+		filetest.Write(t, data, tensors, values)
 		code, _, stderr := flashvk(t, "train", dev, "--data", data, "--batch=2", "--steps=9", "--dtype=float32", "--save", model, "--save-every=1")
 		require.Equal(t, 1, code, stderr)
 		require.Equal(t, wrong.want, oneError(t, stderr))

@@ -37,7 +37,7 @@ var levels = []struct {
 	{"cover", 0},
 	{"parallel", 0},
 	{"vk/...", 1},
-	{"safetensors", 1},
+	{"safetensors/...", 1},
 	{"shaders/...", 1},
 	{"guard", 2},
 	{"chips/...", 2},

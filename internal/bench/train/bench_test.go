@@ -20,6 +20,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/pipelines/tnp"
@@ -59,13 +60,7 @@ func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor
 			tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: []int{1}})
 		}
 	}
-	out, err := safetensors.Create(path, tensors, nil)
-	require.NoError(t, err)
-	defer out.Close()
-	for _, x := range tensors {
-		require.NoError(t, out.WriteFloat32s(x.Name, values[x.Name]))
-	}
-	require.NoError(t, out.Commit())
+	filetest.Write(t, path, tensors, values)
 }
 
 // TestBenchUnsupported: what the device does not do is in the report, and a failure.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
@@ -15,15 +16,9 @@ import (
 func writeTasks(t testing.TB, path string, tensors map[string][]float32, shapes map[string][]int) {
 	var list []safetensors.Tensor
 	for name := range tensors {
-		list = append(list, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shapes[name]})
+		list = append(list, filetest.F32(name, shapes[name]...))
 	}
-	out, err := safetensors.Create(path, list, nil)
-	require.NoError(t, err)
-	defer out.Close()
-	for name, values := range tensors {
-		require.NoError(t, out.WriteFloat32s(name, values))
-	}
-	require.NoError(t, out.Commit())
+	filetest.Write(t, path, list, tensors)
 }
 
 // TestTasks: the tasks that a training would draw, and the weights that it would start with, make the
