@@ -122,25 +122,28 @@ func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Opti
 	return o, nil
 }
 
-// openPoisoned opens a device for random problems: with poisoned scratch memory, and
+// poisoned runs f on a device for random problems: with poisoned scratch memory, and
 // without the user's cache, which thousands of kernels that nobody calls again would fill.
 // Kernels are bound to what their calls need and have the barriers that follow from that, as
-// those of users; tests/conformance has them see whole buffers.
-func openPoisoned(device string) (*vk.Device, error) {
-	return vk.Open(vk.Options{Device: device, Name: "flashvk", PoisonScratch: trial.ScratchWord})
-}
-
-// runRandom checks random problems and reports those that are wrong.
-func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls []attention.Impl, out selftestOutput) (err error) {
-	d, err := openPoisoned(device)
+// those of users; tests/conformance has them see whole buffers. A device that hangs stays open.
+func poisoned(device string, f func(d *vk.Device) error) error {
+	d, err := vk.Open(vk.Options{Device: device, Name: "flashvk", PoisonScratch: trial.ScratchWord})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if !errors.Is(err, trial.ErrHung) {
-			err = errors.Join(err, d.Close())
-		}
-	}()
+	if err = f(d); errors.Is(err, trial.ErrHung) {
+		return err
+	}
+	return errors.Join(err, d.Close())
+}
+
+// runRandom checks random problems and reports those that are wrong.
+func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls []attention.Impl, out selftestOutput) error {
+	return poisoned(device, func(d *vk.Device) error { return checkRandom(ctx, a, r, d, device, impls, out) })
+}
+
+// checkRandom is runRandom on its device.
+func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, device string, impls []attention.Impl, out selftestOutput) error {
 	announce(a.stderr, environment(d.Caps()))
 	o, err := r.options(d.Caps(), impls)
 	if err != nil {
@@ -188,15 +191,7 @@ func alone(ctx context.Context, device, text string, hang time.Duration) error {
 	if err != nil {
 		return err
 	}
-	d, err := openPoisoned(device)
-	if err != nil {
-		return err
-	}
-	err = trial.Check(ctx, d, k, p, repeats, hang)
-	if errors.Is(err, trial.ErrHung) {
-		return err
-	}
-	return errors.Join(err, d.Close())
+	return poisoned(device, func(d *vk.Device) error { return trial.Check(ctx, d, k, p, repeats, hang) })
 }
 
 // writeRandom writes what was wrong, with commands that repeat it, and a summary.
@@ -215,27 +210,20 @@ func writeRandom(w io.Writer, x *trial.Result) {
 }
 
 // runProblem checks one problem.
-func runProblem(ctx context.Context, a *app, text, device string) (err error) {
+func runProblem(ctx context.Context, a *app, text, device string) error {
 	k, p, err := trial.Decode(text)
 	if err != nil {
 		return usagef("--problem: %v", err)
 	}
-	d, err := openPoisoned(device)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if !errors.Is(err, trial.ErrHung) {
-			err = errors.Join(err, d.Close())
+	return poisoned(device, func(d *vk.Device) error {
+		announce(a.stderr, environment(d.Caps()))
+		if err := p.Supports(d.Caps()); err != nil {
+			return err
 		}
-	}()
-	announce(a.stderr, environment(d.Caps()))
-	if err := p.Supports(d.Caps()); err != nil {
-		return err
-	}
-	if err := trial.Check(ctx, d, k, p, repeats, softHang); err != nil {
-		return fmt.Errorf("%s, %v: %w", k.Name, p, err)
-	}
-	fmt.Fprintf(a.stdout, "right, %d times: %s, %v\n", repeats, k.Name, p)
-	return nil
+		if err := trial.Check(ctx, d, k, p, repeats, softHang); err != nil {
+			return fmt.Errorf("%s, %v: %w", k.Name, p, err)
+		}
+		fmt.Fprintf(a.stdout, "right, %d times: %s, %v\n", repeats, k.Name, p)
+		return nil
+	})
 }
