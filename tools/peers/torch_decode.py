@@ -12,10 +12,9 @@ are recorded into a CUDA graph that rotates through copies of the tensors.
     --backends flash,cudnn   only these
 """
 import argparse
-import os
 
 import torch_peer
-from torch_peer import measure, one_line, read_tensors, say, write_tensors
+from torch_peer import read_tensors
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}
 
@@ -54,19 +53,14 @@ class Call:
 def answer(request, tensors, name):
     """Measures one back end and says the result."""
     sets = max(request["sets"], 1)
-    try:
-        with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, BACKENDS[name])):
-            call = Call(request["params"], tensors, sets)
-            output = ""
-            if request["output_dir"]:
-                output = os.path.join(request["output_dir"], name + ".safetensors")
-                write_tensors(output, call.result())
-            samples, iters, note = measure(request, call)
-        say(name=name, samples_ns=samples, iters=iters, sets=min(sets, iters), output=output, note=note)
-    except Exception as error:
-        say(name=name, error=one_line(error))
-    call = None
-    torch.cuda.empty_cache()
+
+    def make():
+        return Call(request["params"], tensors, sets)
+
+    def kernel():
+        return torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, BACKENDS[name]))
+
+    torch_peer.answer(request, name, make, kernel)
 
 
 def check(request):
@@ -88,11 +82,7 @@ def check(request):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backends", default=",".join(BACKENDS), help="comma list of " + ", ".join(BACKENDS))
-    names = parser.parse_args().backends.split(",")
-    for name in names:
-        if name not in BACKENDS:
-            parser.error("--backends %s is not one of %s" % (name, ", ".join(BACKENDS)))
+    options = torch_peer.back_ends(parser, BACKENDS)
     request = torch_peer.start(check)
     if request is None:
         return
@@ -102,7 +92,7 @@ def main():
 
     with torch_peer.stream():
         tensors = read_tensors(request["input"])
-        for name in names:
+        for name in options.backends:
             answer(request, tensors, name)
 
 

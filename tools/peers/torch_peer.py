@@ -3,8 +3,10 @@ internal/bench/peer of flashvk, files of tensors, and the measurement.
 
 A peer calls start, which reads the request, and then answers with say.
 """
+import contextlib
 import ctypes
 import json
+import os
 import struct
 import sys
 
@@ -91,6 +93,34 @@ def write_tensors(path, tensors):
         f.write(struct.pack("<Q", len(text)) + text)
         for raw in data:
             f.write(raw)
+
+
+def answer(request, name, make, around=contextlib.nullcontext, write=True):
+    """Measures make(), a call on each of its sets of inputs, within around(), and says the result."""
+    try:
+        with around():
+            call = make()
+            output = ""
+            if request["output_dir"] and write:
+                output = os.path.join(request["output_dir"], name + ".safetensors")
+                write_tensors(output, call.result())
+            samples, iters, note = measure(request, call)
+        say(name=name, samples_ns=samples, iters=iters, sets=min(len(call.inputs), iters), output=output, note=note)
+    except Exception as error:
+        say(name=name, error=one_line(error))
+    call = None
+    torch.cuda.empty_cache()
+
+
+def back_ends(parser, names):
+    """Parses the arguments with --backends among them, a list of some of the names."""
+    parser.add_argument("--backends", default=",".join(names), help="comma list of " + ", ".join(names))
+    options = parser.parse_args()
+    options.backends = options.backends.split(",")
+    for name in options.backends:
+        if name not in names:
+            parser.error("--backends %s is not one of %s" % (name, ", ".join(names)))
+    return options
 
 
 class Batch:

@@ -21,10 +21,9 @@ torch.nn.attention.bias.causal_lower_right, which not every back end takes.
 """
 import argparse
 import math
-import os
 
 import torch_peer
-from torch_peer import measure, one_line, read_tensors, say, write_tensors
+from torch_peer import read_tensors
 
 BACKENDS = {
     "flash": "FLASH_ATTENTION",
@@ -81,21 +80,15 @@ class Call:
 
 def answer(request, tensors, name, hot):
     """Measures one back end and says the result."""
-    label = name + "-hot" if hot else name
     sets = 1 if hot else max(request["sets"], 1)
-    try:
-        with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, BACKENDS[name])):
-            call = Call(request, tensors, sets)
-            output = ""
-            if request["output_dir"] and not hot:
-                output = os.path.join(request["output_dir"], label + ".safetensors")
-                write_tensors(output, call.result())
-            samples, iters, note = measure(request, call)
-        say(name=label, samples_ns=samples, iters=iters, sets=min(sets, iters), output=output, note=note)
-    except Exception as error:
-        say(name=label, error=one_line(error))
-    call = None
-    torch.cuda.empty_cache()
+
+    def make():
+        return Call(request, tensors, sets)
+
+    def kernel():
+        return torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, BACKENDS[name]))
+
+    torch_peer.answer(request, name + "-hot" if hot else name, make, kernel, write=not hot)
 
 
 def check(request):
@@ -111,13 +104,8 @@ def check(request):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backends", default=",".join(BACKENDS), help="comma list of " + ", ".join(BACKENDS))
     parser.add_argument("--hot", action="store_true", help="also time each with its buffers in the L2 cache")
-    options = parser.parse_args()
-    names = options.backends.split(",")
-    for name in names:
-        if name not in BACKENDS:
-            parser.error("--backends %s is not one of %s" % (name, ", ".join(BACKENDS)))
+    options = torch_peer.back_ends(parser, BACKENDS)
     request = torch_peer.start(check)
     if request is None:
         return
@@ -127,7 +115,7 @@ def main():
 
     with torch_peer.stream():
         tensors = read_tensors(request["input"])
-        for name in names:
+        for name in options.backends:
             for hot in (False, True) if options.hot else (False,):
                 answer(request, tensors, name, hot)
 

@@ -10,10 +10,9 @@ Package internal/bench/peer of flashvk describes both; torch_peer.py has how it 
 """
 import itertools
 import math
-import os
 
 import torch_peer
-from torch_peer import measure, one_line, read_tensors, say, write_tensors
+from torch_peer import read_tensors
 
 
 class Norm:
@@ -240,22 +239,14 @@ class Call:
 
 def answer(request, tensors, op, name):
     """Measures one implementation and says the result."""
-    try:
+
+    def make():
         if hasattr(op, "call"):
-            call = op.call(request, tensors)
-        else:
-            forward = torch.compile(op.forward, dynamic=False) if name == "compile" else getattr(op, name, op.forward)
-            call = Call(op, forward, request, tensors, max(request["sets"], 1))
-        output = ""
-        if request["output_dir"]:
-            output = os.path.join(request["output_dir"], name + ".safetensors")
-            write_tensors(output, call.result())
-        samples, iters, note = measure(request, call)
-        say(name=name, samples_ns=samples, iters=iters, sets=min(len(call.inputs), iters), output=output, note=note)
-    except Exception as error:
-        say(name=name, error=one_line(error))
-    call = None
-    torch.cuda.empty_cache()
+            return op.call(request, tensors)
+        forward = torch.compile(op.forward, dynamic=False) if name == "compile" else getattr(op, name, op.forward)
+        return Call(op, forward, request, tensors, max(request["sets"], 1))
+
+    torch_peer.answer(request, name, make)
 
 
 def check(request):
