@@ -342,6 +342,21 @@ func TestConfigOfPath(t *testing.T) {
 	}
 }
 
+// TestConfigOfPass: a configuration of the backward pass is of that alone, whose inputs the forward pass makes.
+func TestConfigOfPass(t *testing.T) {
+	_, dev := device(t)
+	const config = "scalar dkv 16x16 t8x16 depth16 rows8 dq 32x32 t8x16 depth32 rows8"
+	args := []string{"attention", "--batch", "1", "--heads", "1", "--seqlen", "64", "--headdim", "16", "--count", "1", "--impl", "scalar", "--config", config, dev}
+	for _, command := range []string{"bench", "profile"} {
+		code, stdout, stderr := flashvk(append(append([]string{command}, args...), "--backward")...)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, config)
+		code, _, stderr = flashvk(append([]string{command}, args...)...)
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "is of the backward pass")
+	}
+}
+
 // TestPeerOfKernel asks a peer that answers with our own outputs, from flashvk run.
 func TestPeerOfKernel(t *testing.T) {
 	_, dev := device(t)

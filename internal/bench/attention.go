@@ -195,15 +195,21 @@ func (o *AttentionOp) UseBackward(c attention.BackwardConfig) *AttentionOp {
 	return &with
 }
 
+// Takes returns an error if a run of pass p leaves unused what UseBackward said. A run of the backward pass
+// makes its inputs by the forward pass, which goes by the tables.
+func (o *AttentionOp) Takes(p Pass) error {
+	if p == Forward && o.backward != nil {
+		return fmt.Errorf("attention: the configuration %q is of the backward pass", o.backward)
+	}
+	return nil
+}
+
 // Choose implements Op.
 func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, error) {
 	if impl == Naive {
 		return naivePlan{}, feasibleNaive(caps, o.p, p)
 	}
 	opt, err := o.options(impl, p)
-	if err == nil && p == Forward && o.backward != nil {
-		err = fmt.Errorf("attention: the configuration %q is of the backward pass", o.backward)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -145,6 +145,11 @@ func (r *opRun) close() {
 
 // choose returns what runs for the passes, or why nothing does.
 func (r *opRun) choose(impl string) (choice string, err error) {
+	if op, ok := r.op.(interface{ Takes(Pass) error }); ok {
+		if err := op.Takes(r.pass); err != nil {
+			return "", err
+		}
+	}
 	for _, p := range opPasses(r.pass) {
 		plan, err := r.op.Choose(r.d.Caps(), impl, p)
 		if err != nil {
