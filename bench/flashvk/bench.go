@@ -57,10 +57,10 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 	b.addSuite(f)
 	otherwise := "default auto"
 	if b.kernel.AllPaths {
-		otherwise = "default all, of which auto chooses one"
+		otherwise = "default all; auto chooses one of them"
 	}
 	if b.kernel.Baseline != "" {
-		kernels.BoolVar(f, &b.naive, "naive", "measure a kernel without tiles, too, where it is not too slow (default in suites without --impl)")
+		kernels.BoolVar(f, &b.naive, "naive", "also measure a kernel without tiles, where it is not too slow (default in suites without --impl)")
 	}
 	implsVar(f, &b.impls, b.kernel, otherwise)
 	b.measure.add(f)

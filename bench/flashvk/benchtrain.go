@@ -39,17 +39,16 @@ func newBenchTrain(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Measure a whole training step",
-		Long: `Measures a training step of a transformer neural process, forward, backward and AdamW,
-in one recording: the wall clock from submitting it to its end. --shape names models
-and batches, as those of flashvk train; sizes that are given beside it count instead.
-Each shape has a table with a row for each combination of --variant, --checkpoint and
---recording, and for each peer. The memory of a step is printed before it is allocated.
+		Long: `Measures a training step of a transformer neural process: forward, backward and AdamW in
+one recording. The time is the wall clock from submitting it to its end. --shape names
+models and batches, as in flashvk train; flags of sizes override it. Each shape has a
+table with a row for each combination of --variant, --checkpoint and --recording, and for
+each peer. The memory of a step is printed before it is allocated.
 
-The gradients are checked first: the loss must change along them as they say. A peer
+The gradients are checked first: the loss must change along them as they predict. A peer
 gets the same weights and data, and its loss and its gradients are compared with ours.
 
---stages has a table of what the step consists of, from timestamps around each
-dispatch.`,
+--stages adds a table of the stages of the step, from timestamps around each dispatch.`,
 		Example: `  flashvk bench train --shape small,mid --stages
   flashvk bench train --shape large --checkpoint off,selective,blocks --count 3
   flashvk bench train --shape small --variant unfused,separate,fused,auto --recording once,fresh

@@ -21,14 +21,13 @@ func newBenchCompare(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two files of benchmark lines",
-		Long: `Compares two files that bench attention --format benchfmt wrote, or any others in
-the Go benchmark format: medians, 95 % confidence intervals, and whether the
-difference is significant (Mann-Whitney U test, p < 0.05; that takes four samples
-of each at least, ten are better).
+		Long: `Compares two files of bench --format benchfmt, or any others in the Go benchmark format:
+medians, 95 % confidence intervals, and whether the difference is significant
+(Mann-Whitney U test, p < 0.05; it needs at least four samples of each, ten are better).
 
-The exit status is 1 if something became worse, significantly and by more than
---max-slowdown percent, or if something of OLD is not in NEW, as where a path became
-wrong and was not timed: --missing lets that pass.`,
+The exit status is 1 if a benchmark became worse, significantly and by more than
+--max-slowdown percent. It is also 1 if a benchmark of OLD is missing in NEW, since a
+path that became wrong is not timed; --missing allows that.`,
 		Example: `  flashvk bench compare old.txt new.txt
   flashvk bench compare --max-slowdown 2 --format markdown old.txt new.txt
   flashvk bench compare --unit fresh-wall-sec/op old.txt new.txt`,

@@ -13,9 +13,9 @@ import (
 )
 
 // gridHelp says in help what a grid takes.
-const gridHelp = `Sizes, types and switches may be lists, every combination of which is a problem of
-its own: 512,1024,1365 or, of sizes, 128..2048+128 in steps of 128, or 128..16384x2 in
-steps that double. Of switches --residual=both is the same as --residual=false,true.`
+const gridHelp = `Sizes, types and switches may be lists, such as 512,1024,1365. Each combination is a
+problem. A list of sizes may also be 128..2048+128, in steps of 128, or 128..16384x2,
+each size twice the one before. --residual=both is --residual=false,true.`
 
 // A grid is the flags of a kernel that may be lists.
 type grid struct{ axes []*gridAxis }

@@ -51,14 +51,14 @@ func newOverheadOf(a *app, k kernels.Kernel, use string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "Measure what a call of " + k.Title + " costs the host",
-		Long: fmt.Sprintf(`Measures what a call of %s costs beside the work of the device, on a
-problem so small that this hardly counts: recording a call, a call from nothing,
-submitting a recorded one, waiting for it, and replaying a recording of many.
+		Long: fmt.Sprintf(`Measures what a call of %s costs the host: recording a call, recording and submitting it,
+submitting a recorded call, waiting for it, and replaying a recording of many calls. The
+problem is so small that the work of the device hardly counts.
 
---starts also measures what a start costs, from opening the device to the end of the
-first call: cold, with no pipeline compiled, and warm, with all of them in a cache as
-programs keep it. Caches of the driver's own are turned off for that where the driver
-listens to MESA_SHADER_CACHE_DISABLE or __GL_SHADER_DISK_CACHE.`, k.Name),
+--starts also measures starts, from opening the device to the end of the first call: cold,
+with no pipeline compiled, and warm, with all of them in a cache as programs keep it. The
+driver's own caches are turned off where the driver obeys MESA_SHADER_CACHE_DISABLE or
+__GL_SHADER_DISK_CACHE.`, k.Name),
 		DisableFlagsInUseLine: true,
 		Args:                  noArgs,
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },

@@ -12,7 +12,7 @@ type passFlags struct{ backward, both bool }
 
 func (p *passFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&p.backward, "backward", false, "measure the backward pass instead: the gradients")
-	f.BoolVar(&p.both, "both", false, "measure the forward pass and, after it, the backward pass, as one call; beside peers each pass alone, too")
+	f.BoolVar(&p.both, "both", false, "measure the forward pass followed by the backward pass as one call; with peers also each pass alone")
 }
 
 // check returns a usage error if the flags contradict each other.

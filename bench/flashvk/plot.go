@@ -19,11 +19,11 @@ func newPlot(a *app) *cobra.Command {
 		Use:   "plot",
 		Short: "Draw the results of a sweep",
 		Long: `Draws latency, speedup and rate of the results in a CSV file against the size that
-differs, of attention the sequence length, as latency, speedup and rate .png and
-.svg, and prints the names of the files. The results are those of flashvk sweep, of
-bench --format csv, or results.csv of bench --out. Where they differ in more than one
-size, there is a family of charts, -1, -2 and so on, for each part of them that does
-not, and rates .png and .svg with bars of the rest, as bench --out has them.`,
+differs (for attention the sequence length). It writes latency, speedup and rate as .png
+and .svg, and prints the names of the files. The CSV file is one of flashvk sweep, of
+bench --format csv, or results.csv of bench --out. Results that differ in more than one
+size are divided: each part that differs in one has charts numbered -1, -2 and so on, and
+the rest are bars in rates .png and .svg, as with bench --out.`,
 		Example: `  flashvk plot --csv results.csv --out plots
   flashvk plot --csv results.csv --out plots --baseline torch:flash
   flashvk plot --csv results/results.csv --out plots`,

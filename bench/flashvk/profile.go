@@ -37,19 +37,18 @@ func newProfileKernel(a *app, k kernels.Kernel) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   k.Name,
 		Short: "Show where the time of " + k.Title + " goes",
-		Long: fmt.Sprintf(`Times each dispatch of a call of %[1]s, in the order in which it records them, after
-checking that the call is right, as bench %[1]s does; and compares the operations and
-the traffic that a dispatch has at least with what loops that do nothing else reach on
-this device: matrix products, float32 multiply-adds, a copy. Registers, spills and
-shared memory are those that the driver reports. Where a kernel is dispatched more than
-once, a second table has the sums.
+		Long: fmt.Sprintf(`Times each dispatch of a call of %[1]s, in the order of recording, after checking the
+call as bench %[1]s does. The least operations and traffic of a dispatch are compared
+with the rates of loops that do nothing else on this device: matrix products, float32
+multiply-adds, a copy. The driver reports registers, spills and shared memory. If a
+kernel is dispatched more than once, a second table has the sums.
 
-A timestamp waits for all that was recorded before it. Dispatches with no barrier
-between them may run side by side, and the time of the second is then what is left when
-the first has ended.
+A timestamp waits for all that was recorded before it. Dispatches without a barrier
+between them may run side by side; the time of the second is then what remains after the
+first has ended.
 
-The problem, and sizes that are not given, are those of bench %[1]s; so is the suite,
-of which each case has a table.`, k.Name),
+Problem, default sizes and suites are those of bench %[1]s. Each case of a suite has a
+table.`, k.Name),
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context(), a) },
 	}
@@ -58,7 +57,7 @@ of which each case has a table.`, k.Name),
 	p.add(f)
 	implVar(f, &p.impl, k, "path")
 	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
-	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, which chrome://tracing and ui.perfetto.dev show")
+	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, for chrome://tracing or ui.perfetto.dev")
 	f.Var(value[bench.Format]{Target: &p.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
 	wideVar(f, &p.wide)
 	deviceVar(f, &p.device)

@@ -51,23 +51,21 @@ func newSelftest(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "selftest",
 		Short: "Test every path on this device",
-		Long: `Runs the conformance suite, forward and backward, and problems of decode and append, on
-every path of the device, the cheap cases first and on all cores, checks and times loops
-of matrix products, multiply-adds and copies, and gives a verdict for each path: right or
-wrong, and whether its matrices are suspiciously slow, as they are where a driver emulates
-them.
+		Long: `Runs the conformance suite on every path of the device: attention forward and backward,
+decode and append, cheap cases first, on all cores. It also checks and times loops of
+matrix products, multiply-adds and copies. Each path gets a verdict: right or wrong, and
+whether its matrices are suspiciously slow, as where a driver emulates them.
 
-With --random it checks random problems of all kernels instead, drawn over all that the
+With --random it checks random problems of all kernels instead, drawn from all that the
 library accepts: forward and backward passes against float64 references, each twice, with
-NaN in all memory that a kernel might read by mistake, shared memory and registers
-included. A problem that is wrong is shrunk to a small one; --problem repeats it. If the
-device is lost, the problems that were under way are suspects, and each is tried alone;
---workers 1 has one under way at a time.
+NaN in all memory that a kernel might read by mistake, including shared memory and
+registers. A wrong problem is shrunk to a small one; --problem repeats it. If the device
+is lost, each problem that was running is tried alone; --workers 1 runs one at a time.
 
---record writes which SPIR-V ran and whether it was right, and merges it into what the
-file has of this device and driver; of a folder, into the file that is named after
-them. --share prints all of it as Markdown for an issue: verdicts, speeds, capabilities
-and that record, and nothing else about the machine.
+--record writes which SPIR-V ran and whether it was right, and merges it into the record
+of this device and driver: into the given file, or into the file of that name in the
+given folder. --share prints verdicts, speeds, capabilities and that record as Markdown
+for an issue, and nothing else about the machine.
 
 The exit status is 1 if a path or a problem is wrong, hangs or loses the device.`,
 		Example: `  flashvk selftest

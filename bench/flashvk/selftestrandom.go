@@ -44,15 +44,15 @@ const (
 )
 
 func (r *randomFlags) add(f *pflag.FlagSet) {
-	f.IntVar(&r.problems, "random", 0, "instead of the suite, check so many random problems of all kernels")
-	f.Uint64Var(&r.seed, "seed", 1, "of random problems: the same seed draws the same ones")
-	f.StringSliceVar(&r.kernels, "kernel", nil, "kernels that random problems are drawn for (default all)")
-	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats that random problems have, of float16, bfloat16, float32 (default all)")
-	f.IntVar(&r.workers, "workers", 0, "random problems at a time (default two for each core)")
-	f.IntVar(&r.failures, "failures", 10, "wrong random problems after which no more are begun")
-	f.DurationVar(&r.shrink, "shrink", randomShrink, "time to look for a smaller problem for each that is wrong")
-	f.StringVar(&r.problem, "problem", "", "check one problem, as a failure prints it")
-	f.StringVar(&r.modules, "modules", "", "folder of SPIR-V modules NAME.spv to test in place of those built in")
+	f.IntVar(&r.problems, "random", 0, "check this many random problems of all kernels instead of the suite")
+	f.Uint64Var(&r.seed, "seed", 1, "seed of random problems: the same seed draws the same ones")
+	f.StringSliceVar(&r.kernels, "kernel", nil, "kernels of random problems (default all)")
+	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats of random problems: float16, bfloat16, float32 (default all)")
+	f.IntVar(&r.workers, "workers", 0, "random problems at a time (default two per core)")
+	f.IntVar(&r.failures, "failures", 10, "stop after this many wrong random problems")
+	f.DurationVar(&r.shrink, "shrink", randomShrink, "time to shrink each wrong problem")
+	f.StringVar(&r.problem, "problem", "", "check one problem, as printed by a failure")
+	f.StringVar(&r.modules, "modules", "", "folder of SPIR-V modules NAME.spv to test instead of the built-in ones")
 }
 
 // check returns an error of usage.

@@ -38,34 +38,33 @@ func newTrain(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Train a transformer neural process",
-		Long: `Trains a transformer neural process: a model that is shown points of a function, the
-context, and predicts the distribution of the function at others, the targets.
-Functions are drawn while it trains, each from a Gaussian process of its own: its
-kernel RBF or Matérn 5/2, its length scale from 0.2 to 1, its noise from 0.05 to 0.2.
+		Long: `Trains a transformer neural process. The model sees points of a function, the context,
+and predicts the distribution of the function at other points, the targets. Functions
+are drawn during the training, each from its own Gaussian process, with an RBF or
+Matérn 5/2 kernel, a length scale from 0.2 to 1, and a noise from 0.05 to 0.2.
 
---shape names model and batch; sizes that are given beside it count instead of its:
+--shape names a model and a batch. Flags of sizes override it:
 
   shape  layers  d_model  heads  headdim  d_ff  components  batch  context  targets
 ` + presetTable() + `
-The loss is the mean of -log p of a target's y. At the end it is that of batches that
-were not trained on, beside the loss of one who knows the process, which no model
-passes.
+The loss is the mean of -log p of the y of targets. The last line has the loss on new
+batches, and the loss under the true process, which no model can beat.
 
---data takes the tasks of a safetensors file instead, in its order, the first after the
-last, as many at a time as --batch says:
+--data takes the tasks from a safetensors file instead, --batch at a time, in the order
+of the file and again from its beginning:
     x  (tasks, context+targets, input_dim): tokens, (x, y, 1) of each point of the
        context, then (x, 0, -1) of each target; x may have several elements
     y  (tasks, targets)
 
---save writes a file with all that the training goes on from, also when the program
-is interrupted: weights under the names of a PyTorch state dict, moments and counts.
-The file is replaced whole. A training that --load continues is bit for bit the one
-that was not interrupted, with the same flags.
+--save writes all that the training needs to go on, also when the program is interrupted:
+weights under the names of a PyTorch state dict, moments and counts. The file is
+replaced whole. With the same flags, --load continues the training with the same bits
+as without the interruption.
 
---start begins with the weights of a file, of --weights or of a PyTorch state dict.
+--start begins with the weights of a file, written by --weights or a PyTorch state dict.
 
---evaluate trains nothing: it computes the losses of such a file, or of one with
-weights alone, and draws what the model predicts.`,
+--evaluate trains nothing. It computes the loss of the model in a file of --save or
+--weights, and draws its predictions.`,
 		Example: `  flashvk train
   flashvk train --steps 3000 --csv log.csv --curve curve --save model.safetensors
   flashvk train --load model.safetensors --steps 4000 --save model.safetensors
@@ -93,29 +92,29 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Var(value[string]{Target: &t.shape, Parse: kernels.OneOf(presetNames()), Kind: "SHAPE"}, "shape", "model and batch: tiny, small, mid, large (default tiny)")
 	addModelSizes(f, &t.Config, &t.Shape)
 	kernels.DTypeVar(f, &t.DType, "dtype", trainDTypeUsage)
-	intVar(f, &t.Steps, "steps", "steps in all, with those of a file that is loaded (default 1000)")
+	intVar(f, &t.Steps, "steps", "steps in all, including those of a loaded file (default 1000)")
 	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
-	intVar(f, &t.Warmup, "warmup", "steps in which the learning rate rises to that (default a twentieth of the steps)")
-	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after that: cosine, which falls to 0, or constant (default cosine)")
-	intVar(f, &t.Accumulate, "accumulate", "batches of a step, whose gradients are added up (default 1)")
-	f.Float64Var(&t.Clip, "clip", 0, "largest norm of the gradients, which are shortened to it; 0 is any")
-	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "of AdamW, but for the weights of norms")
-	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets of a batch, up to a power of two, else 1)")
+	intVar(f, &t.Warmup, "warmup", "steps in which the learning rate rises to --lr (default a twentieth of the steps)")
+	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after the warm-up: cosine, which falls to 0, or constant (default cosine)")
+	intVar(f, &t.Accumulate, "accumulate", "batches of a step; their gradients are averaged (default 1)")
+	f.Float64Var(&t.Clip, "clip", 0, "clip the gradients to this norm; 0 does not")
+	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "weight decay of AdamW; the weights of norms have none")
+	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that scales the gradients while they are computed (default for float16 the targets of a batch, rounded to a power of two, else 1)")
 	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
-	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "kernels, to compare: unfused, separate, fused, or auto, the fastest (default auto)")
-	f.Uint64Var(&t.Seed, "seed", 0, "of the first weights and of the data (default 0, or that of the file that is loaded)")
-	f.StringVar(&t.data, "data", "", "file of the tasks; sizes of a task are those of the file")
-	f.StringVar(&t.Start, "start", "", "file of the weights to start from; the sizes of the model are those of the file")
-	f.StringVar(&t.Load, "load", "", "file of --save to continue; the sizes of the model are those of the file")
-	f.StringVar(&t.Save, "save", "", "file to write for --load and --evaluate, at the end and at an interrupt")
-	intVar(f, &t.SaveEvery, "save-every", "write that file after every so many steps, too")
+	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
+	f.Uint64Var(&t.Seed, "seed", 0, "seed of the first weights and of the data (default 0, or that of a loaded file)")
+	f.StringVar(&t.data, "data", "", "file of tasks; it determines the sizes of a task")
+	f.StringVar(&t.Start, "start", "", "file of weights to start from; it determines the sizes of the model")
+	f.StringVar(&t.Load, "load", "", "file of --save to continue; it determines the sizes of the model")
+	f.StringVar(&t.Save, "save", "", "file to write at the end and at an interrupt, for --load and --evaluate")
+	intVar(f, &t.SaveEvery, "save-every", "also write the file of --save every N steps")
 	f.StringVar(&t.Weights, "weights", "", "file for the weights alone, which PyTorch loads as a state dict")
-	f.StringVar(&t.CSV, "csv", "", "file for a line for each step; with --load it is continued")
+	f.StringVar(&t.CSV, "csv", "", "file for a line per step; --load continues it")
 	f.StringVar(&t.Curve, "curve", "", "drawing of the losses: NAME.png and NAME.svg")
-	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "another log of --csv, whose losses are drawn beside, under a name")
-	f.StringVar(&t.evaluate, "evaluate", "", "file whose model is evaluated; nothing is trained")
-	intVar(f, &t.Batches, "batches", "batches of an evaluation, of that at the end of a training, too, but for one on --data, which has none (default 20)")
-	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and of what is predicted: NAME.png and NAME.svg")
+	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "draw the losses of another log of --csv, too, under this name")
+	f.StringVar(&t.evaluate, "evaluate", "", "evaluate the model in this file; train nothing")
+	intVar(f, &t.Batches, "batches", "batches of an evaluation, also of the one after a training without --data (default 20)")
+	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and its prediction: NAME.png and NAME.svg")
 	deviceVar(f, &t.device)
 }
 

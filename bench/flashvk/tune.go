@@ -73,13 +73,13 @@ func newTuneKernel(a *app, k kernels.Kernel) *cobra.Command {
 }
 
 const tuneHelp = `Each candidate is compiled, checked against a float64 reference and only then timed;
-the best few are timed again, taking turns. What does not compile, is wrong or does
-not come back is reported and dropped. What the built-in table takes is always among
-those that are timed well.
+the best few are timed again, taking turns. A candidate that does not compile, is wrong or
+does not come back is reported and dropped. The choice of the built-in table is always
+among those timed again.
 
 The winner of each path goes to a file in the user's cache folder, for this device and
-driver, which the other commands use (flashvk tune show). --wide and --format markdown also
-print it as a row of the built-in table, where there is one.`
+driver. The other commands use it, and flashvk tune show lists it. --wide and --format
+markdown also print the winner as a row of the built-in table, if there is one.`
 
 // addAll adds the flags to f.
 func (t *tuneKernel) addAll(f *pflag.FlagSet) {

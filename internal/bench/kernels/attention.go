@@ -27,10 +27,10 @@ one that is wrong is reported and not timed, and the exit status is 1.
 
 Times are device timestamps: the median of --count samples, each the mean of a
 batch of calls, the paths taking turns. Rates count 4*batch*heads*entries*headdim
-operations, entries being the unmasked pairs of query and key; of the backward pass
-2.5 times that.
+operations, with entries the unmasked pairs of query and key, and 2.5 times as many for
+the backward pass.
 
-Sizes that are not given: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
+Default sizes: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
 batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
 benchfmt has a line per sample, for benchstat.
 
@@ -97,8 +97,8 @@ Rows and keys in no sequence have 0.`,
 				Long: `Tries tile sizes and arrangements of softmax attention on this device, of the forward
 pass or with --backward of the backward pass.
 
-Sizes that are not given are those of bench attention, but headdim is 64 and 128, 64 on a
-CPU device, and causal is both.`,
+Default sizes are those of bench attention, but headdim is 64 and 128 (64 on a CPU device)
+and causal is both.`,
 				Example: `  flashvk tune attention
   flashvk tune attention --headdim 64,128 --dtype float16,bfloat16 --seqlen 512,4096 --budget 2m
   flashvk tune attention --batch 1 --heads 8 --seqlen 512 --headdim 64 --causal=false --out tuning.json
@@ -155,7 +155,7 @@ func (a *attentionFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &a.dtype, "dtype", "float16 (default), bfloat16 or float32")
 	a.mask.add(f)
 	a.features.add(f)
-	f.Var(Value[*attention.BackwardConfig]{&a.config, parseBackwardConfig, "CONFIG"}, "config", "with --backward, how work is divided, in the words that the column runs has, instead of what flashvk chooses")
+	f.Var(Value[*attention.BackwardConfig]{&a.config, parseBackwardConfig, "CONFIG"}, "config", "with --backward, how work is divided, in the words of the column runs, instead of the choice of flashvk")
 }
 
 func parseBackwardConfig(text string) (*attention.BackwardConfig, error) {

@@ -17,25 +17,24 @@ func decoding() Kernel {
 		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"},
 		Impls: []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()},
 		Bench: Help{
-			Long: `Measures attention of the last queries of sequences with a cache of keys and values,
-whose lengths the device reads, on random normal inputs, after checking sampled
-rows against a float64 reference. The calls rotate through caches that together are larger
-than the device's own.
+			Long: `Measures attention of the last queries of sequences with a cache of keys and values, on
+random normal inputs, after checking sampled rows against a float64 reference. The device
+reads the lengths of the sequences. The calls rotate through several caches, which together
+are larger than the device's own caches.
 
-What counts is the rate at which keys and values are read: K and V counts those
-that some query sees, traffic also q, o and tables. The share of a copy is K and V
-by the rate of a copy kernel in the same run, which counts bytes read and written. A query
-is a token.
+The rate of reading keys and values counts most. K and V are the bytes of keys and values
+that some query sees; traffic adds q, o and tables. The share of a copy is the rate of K and
+V divided by that of a copy kernel in the same run, reads and writes counted. A query is a
+token.
 
-With --page-size the cache is in pages, which lie in random order.
+With --page-size the cache has pages in random order.
 
---part measures what stands around a call, too, each in a table of its own: append, which
-puts a key for each query of each head into the cache and rotates keys and queries (by angles
-of 0, so that calls can be repeated); a step, which is append and decode, or with --steps N
-so many of them one after the other, whose keys become more by what they append; and the
-prefill of a prompt as long as --keys, which is append and the attention of all its queries.
-The time of a token is that of a call by its tokens, of which tokens are so many a second;
-replayed is a call that was recorded once, recorded one that is recorded each time.`,
+--part also measures what surrounds a call, each in its own table. append puts a key for
+each query and head into the cache, and rotates keys and queries (by angles of 0, so that
+calls can be repeated). step is append and decode; --steps N makes N of them in a row, each
+with the keys of those before. prefill is append and attention of a prompt as long as
+--keys. The time per token is the time of a call divided by its tokens. A replayed call is
+recorded once, a recorded one each time.`,
 			Example: `  flashvk bench decode
   flashvk bench decode --batch 1 --keys 4096 --part prefill,append,step,decode
   flashvk bench decode --batch 16 --keys 4096 --part step --steps 64
@@ -96,8 +95,8 @@ The input file may hold
 		Tune: &Tune{
 			Help: Help{
 				Long: `Tries rows, subgroups and numbers of workgroups of decoding on this device: each is
-compiled, checked against a float64 reference and only then timed; the best few
-are timed again, taking turns. What does not compile, is wrong or does not come back is
+compiled, checked against a float64 reference and only then timed; the best few are timed
+again, taking turns. A candidate that does not compile, is wrong or does not come back is
 reported and dropped.`,
 				Example: `  flashvk tune decode --batch 1,16,64 --keys 4096
   flashvk tune decode --dry-run --impl scalar`,
@@ -169,7 +168,7 @@ func (d *decodeFlags) Add(f *pflag.FlagSet, sizes bool) {
 		f.Var(Value[attention.ALiBi]{&d.alibi, parseALiBi, "SLOPES"}, "alibi", "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads")
 		f.Lookup("alibi").NoOptDefVal = attention.ALiBiPerHead.String()
 		BoolVar(f, &d.sinks, "sinks", "give each head a sink")
-		f.Var(Value[*attention.DecodeConfig]{&d.config, parseDecodeConfig, "CONFIG"}, "config", "how work is divided, in the words that the column runs has, instead of what flashvk chooses")
+		f.Var(Value[*attention.DecodeConfig]{&d.config, parseDecodeConfig, "CONFIG"}, "config", "how work is divided, in the words of the column runs, instead of the choice of flashvk")
 	}
 }
 

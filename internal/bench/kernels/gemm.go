@@ -69,11 +69,11 @@ then, and holds those of all products, one after the other; --trans is nn by def
 				Long: `Tries configurations of gemm on this device. Tile sizes come first, in the order of an
 estimate, for as long as the budget lasts, then the other choices around the best of them.
 
-The words of the column configuration are what bench gemm --config takes, and --config
-here says what to look around instead of all tile sizes.
+bench gemm --config takes the words of the column configuration. With --config, tune tries
+the neighbours of that configuration instead of all tile sizes.
 
-The problem, and sizes that are not given, are those of bench gemm; so is the suite,
-of which each case has a table.`,
+Problem, default sizes and suites are those of bench gemm. Each case of a suite has a
+table.`,
 				Example: `  flashvk tune gemm
   flashvk tune gemm --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s
   flashvk tune gemm --suite training --impl coopmat --format markdown
@@ -116,13 +116,13 @@ func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
 	if !sizes {
 		return
 	}
-	f.IntVar(&g.m, "m", 0, "rows of c (default 4096 on a GPU, 128 on a CPU device, as of the next two)")
+	f.IntVar(&g.m, "m", 0, "rows of c (default 4096 on a GPU, 128 on a CPU device, like the next two)")
 	f.IntVar(&g.n, "n", 0, "columns of c")
 	f.IntVar(&g.k, "k", 0, "columns of op(a)")
 	f.IntVar(&g.batch, "batch", 1, "products")
 	f.BoolVar(&g.residual, "residual", false, "add r")
 	DTypeVar(f, &g.dtype, "dtype", "format of a and b: float16, bfloat16 (default on a GPU) or float32")
-	f.StringVar(&g.config, "config", "", "tile sizes, in the words that the column runs has, instead of the table's")
+	f.StringVar(&g.config, "config", "", "tile sizes, in the words of the column runs, instead of the table's")
 }
 
 // problem returns what the flags of both commands say.

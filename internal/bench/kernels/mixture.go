@@ -25,17 +25,17 @@ const headMixtureFormulas = `
 // headMixture is the row of mixture.
 func headMixture() Kernel {
 	return Kernel{
-		Name: "mixture", Title: "the log-probability of Gaussian mixtures of heads: gmm behind grouped", Impls: implNames(),
+		Name: "mixture", Title: "the log-probability of Gaussian mixtures whose components are heads", Impls: implNames(),
 		Bench: Help{
 			Long: `Measures the log-probability of a number for each token under a mixture of normal
 distributions whose components are heads, and minus the mean of that,
 ` + headMixtureFormulas + `
-on random normal inputs. On matrices the outputs of heads stay on the chip; --outputs
-has them in memory, as the two kernels grouped and gmm do, to compare.
+on random normal inputs. On matrices the outputs of heads stay on the chip. For comparison,
+--outputs writes them to memory, as the kernels grouped and gmm do.
 
-Sampled tokens are compared with a float64 reference first: their log_p, and their dx.
-The loss and the gradients of weights are sums over all tokens: they are compared where
-the sample is all, and else must be written.`,
+First log_p and dx of sampled tokens are compared with a float64 reference. The loss and
+the gradients of weights are sums over all tokens: they are compared if all tokens are
+sampled; otherwise they must only be written.`,
 			Example: `  flashvk bench mixture
   flashvk bench mixture --tokens 16000 --heads 10 --in 512 --hidden 1365 --dtype bfloat16 --outputs
   flashvk bench mixture --suite training --both --peer torch="python3 tools/peers/torch_train.py"`,
@@ -64,10 +64,10 @@ and the output file also gets
 		Sweep: "--heads 1..16x2",
 		Tune: &Tune{
 			Help: Help{
-				Long: `Tries tiles of what mixture is made of on this device: the one kernel of the forward pass,
-and where outputs are in memory, as with --backward, the products and kernels of grouped.
-Products are tuned by themselves, and for all kernels: their rows are those of gemm. The
-problem, and sizes that are not given, are those of bench mixture.`,
+				Long: `Tries tile sizes of the kernels of mixture on this device: the fused kernel of the forward
+pass or, where outputs are in memory (as with --backward), the products and kernels of
+grouped. Each product is tuned alone, as a row of gemm, and all kernels use that row.
+Problem and default sizes are those of bench mixture.`,
 				Example: `  flashvk tune mixture
   flashvk tune mixture --suite training --backward`,
 			},
@@ -90,9 +90,9 @@ type mixtureFlags struct {
 func (m *mixtureFlags) Add(f *pflag.FlagSet, sizes bool) {
 	m.set = f
 	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	f.IntVar(&m.opt.Groups, "groups", 0, "groups of heads among workgroups, at most (default: what fills the device)")
-	f.BoolVar(&m.opt.Outputs, "outputs", false, "the forward pass writes the outputs of heads to memory where it could do without")
-	f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most, where they are (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
+	f.IntVar(&m.opt.Groups, "groups", 0, "most groups of heads that workgroups divide (default: what fills the device)")
+	f.BoolVar(&m.opt.Outputs, "outputs", false, "write the outputs of heads to memory in the forward pass, also where it needs not")
+	f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "most heads whose hidden units are in memory at a time (default: 256 MiB of them, 512 MiB if a pass has one such tensor instead of two, 256 MiB of sums of outputs if it has none)")
 	if !sizes {
 		return
 	}

@@ -31,9 +31,9 @@ func perceptron() Kernel {
 			Long: `Measures a two-layer perceptron,
 ` + mlpFormulas + `
 on random normal inputs, after checking sampled tokens and hidden units against a
-float64 reference. Rates count the products of the formulas, 2 forward and 4 backward,
-not what computes pre again, which the backward pass does unless --keep says that the
-forward pass leaves it, or as PyTorch does hidden, silu(pre), too. Path fused is the forward
+float64 reference. Rates count the products of the formulas, 2 forward and 4 backward.
+The backward pass computes pre again, which is not counted, unless --keep makes the forward
+pass write it; PyTorch writes pre and hidden, which is silu(pre). Path fused is the forward
 pass as one kernel.`,
 			Example: `  flashvk bench mlp
   flashvk bench mlp --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward
@@ -65,10 +65,10 @@ and the output file also gets
 		Sweep: "--tokens 1024..65536x4 --dtype float16,bfloat16",
 		Tune: &Tune{
 			Help: Help{
-				Long: `Tries tiles of the products that mlp is made of on this device, of the forward pass or with
---backward of the backward pass. Each product is tuned by itself, and for all kernels: its
-rows are those of gemm. Path fused takes --config of bench instead. The problem, and sizes
-that are not given, are those of bench mlp.`,
+				Long: `Tries tile sizes of the products of mlp on this device, in the forward pass or with
+--backward in the backward pass. Each product is tuned alone, as a row of gemm, and all
+kernels use that row. Path fused is not tuned; bench mlp --config forces its tile sizes.
+Problem and default sizes are those of bench mlp.`,
 				Example: `  flashvk tune mlp
   flashvk tune mlp --tokens 11000 --keep pre --backward --impl coopmat`,
 			},
@@ -90,14 +90,14 @@ const groupedFormulas = `
 // perceptrons is the row of grouped.
 func perceptrons() Kernel {
 	return Kernel{
-		Name: "grouped", Title: "heads: two-layer perceptrons with SiLU that share their input", Impls: implNames(),
+		Name: "grouped", Title: "perceptron heads with SiLU that share their input", Impls: implNames(),
 		Bench: Help{
 			Long: `Measures two-layer perceptrons that share their input,
 ` + groupedFormulas + `
 on random normal inputs, after checking sampled tokens and hidden units against a
-float64 reference. Rates count the products of the formulas, 2 forward and 4 backward
-for each head, not what computes pre again, which the backward pass does unless --keep says
-that the forward pass leaves it.`,
+float64 reference. Rates count the products of the formulas, 2 forward and 4 backward for
+each head. The backward pass computes pre again, which is not counted, unless --keep makes
+the forward pass write it.`,
 			Example: `  flashvk bench grouped
   flashvk bench grouped --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward
   flashvk bench grouped --suite training --backward --products
@@ -126,10 +126,10 @@ and the output file also gets
 		Sweep: "--heads 1..16x2",
 		Tune: &Tune{
 			Help: Help{
-				Long: `Tries tiles of what grouped is made of on this device, in the forward pass or with --backward
-in the backward pass: kernels that keep hidden units on the chip, and products. Products are
-tuned by themselves, and for all kernels: their rows are those of gemm. The problem, and
-sizes that are not given, are those of bench grouped.`,
+				Long: `Tries tile sizes of the kernels of grouped on this device, in the forward pass or with
+--backward in the backward pass: kernels that keep hidden units on the chip, and products.
+Each product is tuned alone, as a row of gemm, and all kernels use that row. Problem and
+default sizes are those of bench grouped.`,
 				Example: `  flashvk tune grouped
   flashvk tune grouped --tokens 16000 --heads 10 --out 3 --dtype bfloat16 --backward --impl coopmat`,
 			},
@@ -157,12 +157,12 @@ func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
 	units, columns := "hidden units (default 1365, or 85)", "columns of y (default 512, or 32)"
 	if m.grouped {
-		f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "heads whose hidden units are in memory at a time, at most (default: 256 MiB of them, 512 MiB where a pass has one such tensor instead of two, 256 MiB of sums of outputs where it has none)")
-		f.BoolVar(&m.opt.Products, "products", false, "hidden units are written to memory where a pass could do without")
-		keepVar(f, &m.keep, mlp.Keeps()[:2], "what the forward pass writes, and the backward pass reads: nothing (default) or pre")
+		f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "most heads whose hidden units are in memory at a time (default: 256 MiB of them, 512 MiB if a pass has one such tensor instead of two, 256 MiB of sums of outputs if it has none)")
+		f.BoolVar(&m.opt.Products, "products", false, "write hidden units to memory, also where a pass needs not")
+		keepVar(f, &m.keep, mlp.Keeps()[:2], "what the forward pass writes for the backward pass: nothing (default) or pre")
 		units, columns = "hidden units of a head (default 1365, or 85)", "columns of y of a head (default 3)"
 	} else {
-		keepVar(f, &m.keep, mlp.Keeps(), "what the forward pass writes, and the backward pass reads: nothing (default), pre, or hidden, which is pre and silu(pre)")
+		keepVar(f, &m.keep, mlp.Keeps(), "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)")
 	}
 	if !sizes {
 		return
@@ -176,7 +176,7 @@ func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	f.IntVar(&m.out, "out", 0, columns)
 	DTypeVar(f, &m.dtype, "dtype", "format of all tensors: float16, bfloat16 (default on a GPU) or float32")
 	if !m.grouped {
-		f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words that the column runs has, instead of the table's")
+		f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words of the column runs, instead of the table's")
 	}
 }
 

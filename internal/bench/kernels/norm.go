@@ -26,9 +26,9 @@ func norm() Kernel {
 		Bench: Help{
 			Long: `Measures layer normalization of rows, LayerNorm or with --rms RMSNorm,
 ` + normFormulas + `
-on random normal inputs, after checking all of it against a float64 reference. What
-counts is the rate of memory traffic: x, residual and w read, y, sum and the
-statistics written; backward dy, s, w, dsum and the statistics read, dx and dw written.`,
+on random normal inputs, after checking all of it against a float64 reference. The rate is
+that of memory traffic: x, residual and w read, y, sum and the statistics written;
+backward dy, s, w, dsum and the statistics read, dx and dw written.`,
 			Example: `  flashvk bench norm
   flashvk bench norm --rows 18048 --cols 512 --dtype bfloat16 --backward
   flashvk bench norm --suite training --both --format markdown`,
@@ -59,8 +59,8 @@ and the output file also gets
 		Tune: &Tune{
 			Help: Help{
 				Long: `Tries how workgroups share rows of layer normalization on this device, in the forward
-pass or with --backward in the backward pass. The problem, and sizes that are not given,
-are those of bench norm.`,
+pass or with --backward in the backward pass. Problem and default sizes are those of
+bench norm.`,
 				Example: `  flashvk tune norm
   flashvk tune norm --rows 18048,205000 --cols 512 --dtype bfloat16 --backward
   flashvk tune norm --suite training --budget 20s`,
@@ -84,7 +84,7 @@ type normFlags struct {
 func (n *normFlags) Add(f *pflag.FlagSet, sizes bool) {
 	n.set = f
 	f.BoolVar(&n.rms, "rms", false, "RMSNorm: without the mean")
-	f.Float64Var(&n.eps, "eps", n.eps, "is added to the variance")
+	f.Float64Var(&n.eps, "eps", n.eps, "term added to the variance")
 	if !sizes {
 		return
 	}

@@ -34,11 +34,11 @@ func optimizer() Kernel {
 		Name: "optim", Title: "a step of AdamW", Impls: []string{"auto"},
 		Fixed: "its pieces of 4096 elements are the same on every device",
 		Bench: Help{
-			Long: `Measures a step of AdamW of many tensors, which lie in one buffer for each kind,
+			Long: `Measures a step of AdamW for many tensors in one buffer of each kind,
 ` + optimFormulas + `
-after checking a sample of it against a float64 reference. What counts is the rate of
-memory traffic: 28 bytes for each parameter with float32 gradients, 4 more for the norm,
-2 more for a copy.`,
+after checking a sample of it against a float64 reference. The rate is that of memory
+traffic: 28 bytes for each parameter with float32 gradients, 4 more for the norm, 2 more
+for a copy.`,
 			Example: `  flashvk bench optim
   flashvk bench optim --max-norm 1 --copy bfloat16
   flashvk bench optim --suite training --peer torch="python3 tools/peers/torch_train.py"`,

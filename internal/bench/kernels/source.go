@@ -25,8 +25,8 @@ type rename struct{ name, inFile string }
 
 // Add adds the flags to f.
 func (x *FileFlags) Add(f *pflag.FlagSet) {
-	f.Var(mapFlag{&x.renames}, "map", "what a tensor is called in the input file: q=blk.0.attn.q; a comma list, or given again")
-	BoolVar(f, &x.extra, "ignore-extra", "leave tensors of the input file alone that the kernel does not take, which are an error else")
+	f.Var(mapFlag{&x.renames}, "map", "name of a tensor in the input file: q=blk.0.attn.q; a comma list, or repeated")
+	BoolVar(f, &x.extra, "ignore-extra", "ignore tensors of the input file that the kernel does not take; else they are an error")
 }
 
 // Given reports whether the file may hold more than the kernel takes.
