@@ -1,4 +1,4 @@
-// Package chain lays out products of package gemm that follow one another, and what is
+// Package chain lays out products of package gemm that follow one another, and the tensors
 // between them, in one workspace.
 //
 //	var memory chain.Memory
@@ -6,7 +6,7 @@
 //	first, err := chain.NewProduct(caps, "mlp", &memory, p, how, options)
 //	…
 //	b, err := memory.Buffer(c, "mlp", opt.Workspace)
-//	s, err := first.Steps(c, b, tensors)          which are recorded, and then those of the next
+//	s, err := first.Steps(c, b, tensors)          to be recorded before those of the next
 package chain
 
 import (
@@ -18,13 +18,13 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Memory hands out parts of a workspace. The zero value is an empty one.
+// Memory lays out a workspace. The zero value is an empty one.
 type Memory struct {
 	Bytes int64
-	taken int64 // of it, by Take and Keep: products have the rest, one after the other
+	taken int64 // by Take and Keep; products share the rest, one after the other
 }
 
-// Take returns the byte at which a part of n bytes begins, a multiple of 256.
+// Take returns the offset of a part of n bytes, a multiple of 256.
 func (m *Memory) Take(n int64) int64 {
 	at := m.Bytes
 	m.Bytes += (n + 255) &^ 255
@@ -32,8 +32,8 @@ func (m *Memory) Take(n int64) int64 {
 	return at
 }
 
-// Keep makes the products from here on leave alone the memory of those so far, so that they
-// may run side by side.
+// Keep reserves the memory of the products so far, so that those that follow may run side by side
+// with them.
 func (m *Memory) Keep() { m.taken = m.Bytes }
 
 // Buffer returns the workspace: the caller's, or for nil memory of the Cmd; nil if it is
@@ -52,7 +52,7 @@ func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, 
 	return given, nil
 }
 
-// How says how products are chosen: on which path, and by what a device was tuned to.
+// How says how products are chosen: the path, and the user's tuning.
 type How struct {
 	Impl   engine.Impl
 	Tuning *kit.Tuning
@@ -65,9 +65,9 @@ type Product struct {
 	opt    engine.Options
 }
 
-// NewProduct chooses how a product is computed and sees to memory for it, which it shares
-// with the products before and after: they run one after the other, unless a Keep or Take is
-// between them. Opt says which operands are aligned, as those in our memory are. Errors begin
+// NewProduct chooses how a product is computed and reserves its memory. It shares that with the
+// products before and after it, which do not run at the same time, unless a Keep or Take is
+// between them. Opt says which operands are aligned, as those in a workspace are. Errors begin
 // with the name of the kernel that the product is a part of.
 func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, how How, opt engine.Options) (Product, error) {
 	config, err := engine.Choose(caps, p, engine.Options{Impl: how.Impl, Tuning: how.Tuning})
@@ -84,15 +84,14 @@ func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, how H
 	return Product{kernel, p, opt}, nil
 }
 
-// Config returns what runs for the product.
+// Config returns the configuration of the product.
 func (x *Product) Config() engine.Config { return *x.opt.Config }
 
 // Kernels lists the modules that run, in order, but for copies of operands.
 func (x *Product) Kernels() []string { return x.opt.Config.Kernels(x.p) }
 
-// Steps returns what computes the product with its part of the workspace; products that run
-// side by side have memory of their own by a Keep. The tensors are those of the problem, but a
-// residual, which is what C holds.
+// Steps returns the steps of the product in its part of the workspace. Products that run side by
+// side are separated by a Keep. C is also the residual.
 func (x *Product) Steps(c *vk.Cmd, workspace *vk.Buffer, t engine.Tensors) (engine.Steps, error) {
 	opt := x.opt
 	opt.Workspace = workspace
@@ -108,7 +107,7 @@ func (x *Product) Steps(c *vk.Cmd, workspace *vk.Buffer, t engine.Tensors) (engi
 	return s, x.wrap(err)
 }
 
-// wrap returns an error of gemm as one of the kernel that the product is a part of.
+// wrap puts the name of the kernel before an error of gemm.
 func (x *Product) wrap(err error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", x.kernel, err)
@@ -116,14 +115,13 @@ func (x *Product) wrap(err error) error {
 	return nil
 }
 
-// A Part is a kernel of a pass that Options.Tuning may have rows for, under the name of Kernel
-// and for Problem: a product, which is one of gemm, or a kernel that keeps hidden units on the
-// chip, of grouped or mixture.
+// A Part is a call that Options.Tuning may have rows for, under the name Kernel and for Problem:
+// a product (gemm), or a kernel that keeps hidden units on the chip (grouped, mixture).
 type Part struct {
 	Kernel  string
 	Pass    kit.Pass
 	Problem engine.Problem
 }
 
-// Part returns the product as one.
+// Part returns the product as a part.
 func (x *Product) Part() Part { return Part{"gemm", kit.Forward, x.p} }

@@ -9,25 +9,24 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Args are the tensors of a call, each with a batch axis; r, x and s are zero
-// Tensors for problems without them.
+// Args are the tensors of a call, each with a batch axis. R, x and s are zero if the problem
+// lacks them.
 type Args struct {
 	C, A, B, R, X, S vk.Tensor
 
-	// Elements of a line of A and B if those are panels of parts, whose axis 1 steps through
-	// the lines of a panel, and its stride is how many there are (parts.go); else 0.
+	// panel is 0 but for A and B that are panels of f32x2 (parts.go). Axis 1 steps through the
+	// lines of a panel then, with that stride, and panel is the number of elements of a line.
 	panel int
 
-	// For notes, where they are not those of the problem: n and K without padding and parts,
-	// and operations for each row of op(A) besides those of the product.
+	// For notes, where they differ from the problem's: N and K without padding and parts, and the
+	// operations for each row of op(A) besides those of the product.
 	n, K int
 	More float64
 }
 
-// newArguments checks the tensors of a call. Outputs share memory with nothing, but that
-// a workgroup may read the elements of R and X that it is about to write in C or S. Where k
-// is 0, as in a group, a and b are not looked at.
-// Who is what errors begin with; padB is Options.PadB.
+// newArguments checks the tensors of a call. Outputs share memory with nothing, except that C or
+// S may be R or X: a workgroup reads the elements that it is about to write. Where k is 0, as in
+// a group, a and b are ignored. Errors begin with who. PadB is Options.PadB.
 func newArguments(who string, t Tensors, p Problem, padB bool) (Args, error) {
 	args := Args{C: t.C, A: t.A, B: t.B, R: t.Residual, X: t.X, S: t.S}
 	for _, t := range []*vk.Tensor{&args.C, &args.A, &args.B, &args.R, &args.X, &args.S} {
@@ -73,8 +72,8 @@ func newArguments(who string, t Tensors, p Problem, padB bool) (Args, error) {
 	return args, argument.Check(who, inputs, outputs)
 }
 
-// Bound returns the tensors in the order of the bindings of lib/gemm_out.glsl. A binding
-// must hold something: where there is no tensor, the kernel does not touch it.
+// Bound returns the tensors in the order of the bindings of lib/gemm_out.glsl. A binding must
+// hold something: for a missing tensor it holds another one, which the kernel does not touch.
 func (args *Args) Bound() [4]vk.Tensor {
 	list := [4]vk.Tensor{args.C, args.R, args.X, args.S}
 	for i := range list {
@@ -85,7 +84,7 @@ func (args *Args) Bound() [4]vk.Tensor {
 	return list
 }
 
-// Note says for a trace what a kernel of config does for n products.
+// Note returns what a trace says of a kernel of config for n products.
 func (args *Args) Note(p Problem, config *Config, n int) vk.Note {
 	part := float64(n) / float64(p.Batches())
 	if args.panel > 0 {
@@ -117,15 +116,15 @@ func (args *Args) traffic(p *Problem) float64 {
 	return bytes
 }
 
-// Slice makes every tensor one on a slice of its buffer.
+// Slice replaces the buffer of every tensor by a slice of it.
 func (args *Args) Slice() {
 	for _, t := range []*vk.Tensor{&args.C, &args.A, &args.B, &args.R, &args.X, &args.S} {
 		*t = t.Narrow()
 	}
 }
 
-// rowsFrom returns the tensors and the problem of n rows of C from a row on. Those of a
-// batch count on from product to product, and are whole products.
+// rowsFrom returns the tensors and the problem of n rows of C from a row on. Rows of a batch are
+// counted from product to product, and n is whole products.
 func (args Args) rowsFrom(row, n int, p Problem) (Args, Problem) {
 	axis, axisOfA := 1, 1
 	switch {

@@ -12,10 +12,9 @@ import (
 )
 
 // Candidates returns configurations of a path that are worth measuring for p on a device, all
-// feasible, with the splits that Choose gives them: what the tuning table takes first, then
-// the others by an estimate of their time, so that a search that runs out of time has seen
-// the most likely ones. They differ in tile sizes; Variants has the rest. The error is that of
-// Choose.
+// feasible, with the splits of Choose. The first is that of the tuning table. The others follow
+// by their estimated time, so that a search that runs out of time has seen the most likely ones.
+// They differ in tile sizes; Variants has the other choices. The error is that of Choose.
 func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
 	start, err := Choose(caps, p, Options{Impl: impl})
 	if err != nil {
@@ -46,15 +45,15 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
 	return best, nil
 }
 
-// Registers. A compute unit of NVIDIA's has the fewest of all GPUs that have matrices.
+// Registers of NVIDIA's GPUs, which have the fewest per compute unit of all GPUs with matrices.
 const (
 	mostRegisters  = 255     // of an invocation
-	otherRegisters = 55      // operands, addresses and what the compiler wants, about
+	otherRegisters = 55      // estimated: operands, addresses, temporaries
 	unitRegisters  = 1 << 16 // of a compute unit
 )
 
-// registers returns about how many an invocation of the matrix path has, for its sums, the
-// next slab, which is on its way, and the rest.
+// registers returns about how many registers an invocation of the matrix path has: for its sums,
+// for the next k-tile, which is being loaded, and for the rest.
 func (c *Config) registers(caps *vk.Caps, p *Problem) int {
 	m, n := c.Block(caps, p.DType)
 	return (m*n+c.slabElements(p, m, n)/2)/c.threads(caps) + otherRegisters
@@ -89,8 +88,8 @@ func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
 	return all
 }
 
-// slabElements returns how many 16-bit elements of both operands a slab has: of float32 two
-// parts for each.
+// slabElements returns how many 16-bit elements of both operands a k-tile has. A float32 element
+// counts as two.
 func (c *Config) slabElements(p *Problem, m, n int) int {
 	if c.inParts(p) {
 		return 2 * (m + n) * c.BlockK
@@ -117,17 +116,17 @@ func scalarCandidates(start Config) []Config {
 	return all
 }
 
-// What a slab of the matrix path takes on an H200, for the order of candidates. Of the ten
-// times of prototypes at 4608 x 4608 x 4032 in TUNING.md it meets eight within 10 %.
+// The time of a k-tile of the matrix path on an H200, for the order of candidates. It is within
+// 10 % of eight of ten times of prototypes at 4608 x 4608 x 4032 in TUNING.md.
 const (
 	peakFLOPs  = 640e12 / 132 // operations a second of a compute unit, operands in registers
 	cacheBytes = 6.2e12 / 132 // bytes a second of operands from the L2 cache
 	slabTime   = 2.5e-7       // barriers and stores to shared memory
-	pieceBytes = 64           // of what lies side by side in memory, whole pieces are read
+	pieceBytes = 64           // memory is read in pieces of this size
 )
 
-// guess returns an estimate of the seconds of p with c: that of splits.go, with steps of
-// the matrix path that know what a slab takes.
+// guess returns an estimate of the seconds of p with c. It is that of splits.go, with the steps
+// of the matrix path by slabTime and the rates above.
 func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 	if caps.ComputeUnits == 0 {
 		one := *caps
@@ -159,8 +158,8 @@ func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 	return copied + t.estimate(shared, c.Splits, c.splitK(p.K))
 }
 
-// lineBytes returns what is read for a slab of so many rows of an operand, whose lines are
-// along k or across it. Panels of parts have no gaps.
+// lineBytes returns the bytes that are read for a k-tile of that many rows of an operand. Its
+// lines are along k or across it. Panels of f32x2 have no gaps.
 func (c *Config) lineBytes(p *Problem, rows int, byK bool) int {
 	if c.inParts(p) {
 		return 4 * rows * c.BlockK
@@ -172,10 +171,10 @@ func (c *Config) lineBytes(p *Problem, rows int, byK bool) int {
 	return lines * ((2*length + pieceBytes - 1) / pieceBytes * pieceBytes)
 }
 
-// Variants returns the feasible configurations that are like c, but for one of the choices
-// that Candidates leaves as they are: how far ahead operands are loaded, whether they are
-// copied and op(B) into fragments, how many rows of blocks go together, among how many workgroups
-// k is divided; of path scalar also the depth of a slab.
+// Variants returns the feasible configurations that differ from c in one choice that Candidates
+// does not vary: how far ahead operands are loaded, whether operands are aligned and op(B) is
+// packed, how many rows of blocks go together, how many workgroups divide k, and for path scalar
+// the depth of a k-tile.
 func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	var all []Config
 	add := func(v Config) {
@@ -211,8 +210,8 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	return all
 }
 
-// splitChoices returns c without splits, and with several numbers of them: of as many rows
-// as c has, and of those that are left after all whole rounds, or all but one.
+// splitChoices returns c without splits, and with several numbers of them: for as many rows as c
+// has, and for the rows after all full waves, or after all but one.
 func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 	var all []Config
 	add := func(splits, rows int) {
@@ -241,19 +240,19 @@ func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 	return all
 }
 
-// Fill returns how many workgroups p makes for each compute unit of a device with c, as the
-// tuning table counts them, 0 if the driver does not tell the number of units.
+// Fill returns how many workgroups p makes for each compute unit of a device with c, the Fill of
+// rows of the tuning table. It is 0 if the driver does not tell the number of units.
 func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
 	return table.Fill(caps, c.filling(caps, &p))
 }
 
-// TableRow returns the row of the tuning table that gives c to problems with p's transposes
-// and kind of operands on devices like caps, as Go source. If fill is not 0, the problem has
-// to make so many workgroups for each compute unit. Splits are left to Choose.
+// TableRow returns the row of the tuning table, as Go source, that gives c to problems with p's
+// transposes and kind of operands on devices like caps. If fill is not 0, the problem must make
+// that many workgroups for each compute unit. Splits are left to Choose.
 func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	formats, shape := "", fmt.Sprintf("shape{trans: %q}", p.Transposes())
 	switch {
-	case c.inParts(&p): // parts lie the same whatever the operands do
+	case c.inParts(&p): // f32x2 has one layout for all transposes
 		formats, shape = "table.OfFloat32", ""
 	case c.Impl == CoopMat:
 		formats = "table.Of16Bits"

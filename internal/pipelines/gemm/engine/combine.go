@@ -9,21 +9,21 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Splits: where C has few blocks and k is long, workgroups share a block, each with a
-// part of k, and gemm_combine adds up their sums. That is for all rows of C, or with
-// Config.Rows for those from there on: 344 blocks on a device that runs 264 at a time take
-// as long as 528, but 264 of them and then 80 with a third of k in each of 240 workgroups
-// take little longer than 352. splits.go chooses.
+// Splits (split-K): where C has few blocks and k is long, workgroups share a block, each with a
+// part of k, and gemm_combine adds up their sums. All rows of C are divided so, or with
+// Config.Rows those after the first Rows. Example: a device runs 264 blocks at a time. 344 blocks
+// take two waves, as long as 528. With 264 blocks, and then 80 with a third of k in each of 240
+// workgroups, they take little longer than 352. splits.go chooses.
 
-// splitK returns how much of k a split has: a multiple of BlockK. There may be fewer
-// splits than asked for; none is empty.
+// splitK returns the part of k of a split, a multiple of BlockK. The last splits may be missing;
+// none is empty.
 func (c *Config) splitK(k int) int {
 	splits := max(c.Splits, 1)
 	blocks := (k + c.BlockK - 1) / c.BlockK
 	return (blocks + splits - 1) / splits * c.BlockK
 }
 
-// Fit returns c with as many splits as have some of k, and rows as there are.
+// Fit returns c with as many splits as have a part of k, and rows as there are.
 func (c Config) Fit(p *Problem) Config {
 	if c.Splits > 1 {
 		part := c.splitK(p.K)
@@ -35,7 +35,7 @@ func (c Config) Fit(p *Problem) Config {
 	return c
 }
 
-// PartialStride returns the length of a row of partial sums: whole vec4.
+// PartialStride returns the length of a row of partial sums, a multiple of 4 floats.
 func PartialStride(n int) int { return (n + 3) / 4 * 4 }
 
 // PartialBytes returns the memory of partial sums.
@@ -55,9 +55,9 @@ type combineSpec struct {
 // A Program records the one kernel of a configuration.
 type Program func(c *vk.Cmd, args Args, p Problem, config Config) error
 
-// Steps returns what computes a product: the kernel alone, or the kernel whose workgroups
-// have a part of k each, and gemm_combine, which adds up their sums, in memory from byte
-// `at` on.
+// Steps returns the steps of a product: the kernel alone, or the kernel whose workgroups have a
+// part of k each, and gemm_combine, which adds up their sums. These lie in memory from byte at
+// on.
 func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Buffer, at int64) steps.List {
 	if config.Splits <= 1 {
 		return steps.List{func(c *vk.Cmd) error { return multiply(c, args, p, config) }}
@@ -85,8 +85,8 @@ func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Bu
 	})
 }
 
-// Combine records gemm_combine: the epilogue of p on sums, (splits * batch, m, n) float32,
-// added up over splits.
+// Combine records gemm_combine: the epilogue of p on sums, (splits * batch, m, n) float32, added
+// up over the splits.
 func Combine(c *vk.Cmd, args Args, sums vk.Tensor, p Problem, splits int) error {
 	d := c.Device()
 	limit := d.Caps().MaxWorkgroupCount

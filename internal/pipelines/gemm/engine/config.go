@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Config is a path with its tile sizes: what becomes specialization constants.
+// A Config is a path with its tile sizes. They become specialization constants.
 type Config struct {
 	Impl Impl
 
@@ -96,14 +96,14 @@ func ParseConfig(text string) (Config, error) {
 	return c, nil
 }
 
-// Scan reads the numbers of a word of a configuration, and reports whether it is what
-// printing them gives.
+// Scan reads the numbers of a word of a configuration. It reports whether printing them gives the
+// word again.
 func Scan(word, format string, to ...any) bool {
 	n, err := fmt.Sscanf(word, format, to...)
 	return err == nil && n == len(to) && fmt.Sprintf(format, values(to)...) == word
 }
 
-// values returns what pointers to int point to.
+// values returns the values of pointers to int.
 func values(pointers []any) []any {
 	list := make([]any, len(pointers))
 	for i, p := range pointers {
@@ -117,8 +117,8 @@ func Unsupported(format string, args ...any) error {
 	return fmt.Errorf("gemm: "+format+": %w", append(args, vk.ErrUnsupported)...)
 }
 
-// Block returns how many rows and columns of C a workgroup computes; 1 if the device
-// has no matrices for the path.
+// Block returns how many rows and columns of C a workgroup computes, 1 if the device has no
+// matrices for the path.
 func (c *Config) Block(caps *vk.Caps, t dtype.DType) (m, n int) {
 	if c.Impl == Scalar {
 		return max(c.BlockM, 1), max(c.BlockN, 1)
@@ -130,9 +130,9 @@ func (c *Config) Block(caps *vk.Caps, t dtype.DType) (m, n int) {
 	return max(c.SubgroupsM*c.TilesM*int(shape.M), 1), max(c.SubgroupsN*c.TilesN*int(shape.N), 1)
 }
 
-// Feasible returns nil if c can compute p on a device, and otherwise the reason,
-// wrapping vk.ErrUnsupported. It is the only statement of what the kernels demand of a
-// configuration: the tuning table, sweeps and tests call it.
+// Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
+// vk.ErrUnsupported. It is the only statement of what the kernels demand of a configuration: the
+// tuning table, sweeps and tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if (p.DType != dtype.Float32 || p.Out != dtype.Float32) && !caps.Storage16 {
 		return Unsupported("%v: %v to %v needs 16-bit storage", c.Impl, p.DType, p.Out)
@@ -190,10 +190,10 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	return FitsShared(caps, c.Impl, c.tileBytes(p, m, n))
 }
 
-// tileBytes is the shared memory of the matrix kernel: lib/gemm_operand.glsl and
-// lib/gemm_matrix.glsl.
+// tileBytes is the shared memory of the matrix kernel (lib/gemm_operand.glsl,
+// lib/gemm_matrix.glsl).
 func (c Config) tileBytes(p Problem, m, n int) int {
-	exponents := 1 // where there are none, too
+	exponents := 1 // one also where there are none
 	if c.inParts(&p) {
 		c.BlockK, p.TransA, p.TransB = 2*c.BlockK, false, true
 		exponents = (c.SubgroupsM*c.TilesM*m + c.SubgroupsN*c.TilesN*n) / 4
@@ -207,7 +207,7 @@ func (c Config) tileBytes(p Problem, m, n int) int {
 	operands := size(c.SubgroupsM*c.TilesM*m, !p.TransA)
 	tiles := 1
 	if c.PackB {
-		tiles = min(c.TilesN, 4) // if rows of C are at odd places, which a Problem does not tell
+		tiles = min(c.TilesN, 4) // if rows of C are not aligned, which a Problem does not tell
 	} else {
 		operands += size(c.SubgroupsN*c.TilesN*n, p.TransB)
 	}
@@ -242,7 +242,7 @@ func FitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
 	return nil
 }
 
-// FitsBeside returns nil if a device has bytes of shared memory besides those of c.
+// FitsBeside returns nil if the device has that many bytes of shared memory besides those of c.
 func (c *Config) FitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
 	if shape, lack := chips.MatrixShape(caps, p.DType); c.Impl == CoopMat && lack == "" {
 		bytes += c.tileBytes(*p, int(shape.M), int(shape.N))
@@ -257,8 +257,8 @@ func FitsShared(caps *vk.Caps, impl Impl, bytes int) error {
 	return nil
 }
 
-// Kernels lists the modules that c runs for p, in order, but gemm_pack for operands whose rows
-// start anywhere.
+// Kernels lists the modules that c runs for p, in order, without gemm_pack for operands whose
+// rows are not aligned.
 func (c Config) Kernels(p Problem) []string {
 	list := []string{"gemm_coopmat"}
 	switch {

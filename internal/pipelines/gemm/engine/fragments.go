@@ -9,11 +9,11 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// PackB: Multiply may take op(B) in the order in which invocations hold the elements of
-// matrices; package fused of mlp takes all operands so. A kernel of its own brings them into
-// it: an invocation then loads its part of a matrix at once, instead of two elements at a time,
-// and there are no tails. Right matrices that come from memory need no shared memory, and none
-// of its bandwidth, which is what bounds the kernel that has both operands there.
+// PackB: gemm_fragments copies op(B) into the order in which invocations hold the elements of
+// right matrices; package fused of mlp copies all operands. An invocation then loads its part of
+// a matrix at once, instead of two elements at a time, and there are no tails. Right matrices
+// come straight from memory. They take no shared memory and none of its bandwidth, which limits
+// the kernel that has both operands there.
 
 // fragmentsParams is the push-constant block of gemm_fragments.comp.
 type fragmentsParams struct {
@@ -22,7 +22,7 @@ type fragmentsParams struct {
 	W2 fragmentSource `glsl:"w2"`
 }
 
-// fragmentSource is Source of gemm_fragments.comp, which has a drawing of the order.
+// fragmentSource is Source of gemm_fragments.comp, where the order is drawn.
 type fragmentSource struct {
 	Offset uint32 `glsl:"offset"` // elements, like the next
 	Stride uint32 `glsl:"stride"`
@@ -46,19 +46,19 @@ type fragmentsSpec struct {
 	Sources       uint32 `glsl:"SOURCES"`
 }
 
-// A Layout says where the matrices of an operand go: panels of width matrices across k,
-// depth of them along k one after the other.
+// A Layout says where the matrices of an operand go: into panels that are width matrices across k
+// and depth matrices along k, one after the other.
 type Layout struct {
 	Width, Panels, Depth, Groups int
 	At                           int64 // bytes
 }
 
-// Matrices returns how many there are.
+// Matrices returns the number of matrices.
 func (l Layout) Matrices() int64 {
 	return int64(l.Width) * int64(l.Panels) * int64(l.Depth) * int64(l.Groups)
 }
 
-// source returns what the kernel wants to know of a matrix (rows, columns).
+// source returns the kernel's description of a matrix (rows, columns).
 func (l Layout) source(t vk.Tensor) fragmentSource {
 	return fragmentSource{
 		Offset: uint32(t.Offset), Stride: uint32(t.Strides[0]), Rows: uint32(t.Shape[0]), Cols: uint32(t.Shape[1]),
@@ -67,14 +67,13 @@ func (l Layout) source(t vk.Tensor) fragmentSource {
 	}
 }
 
-// CopyFragments records gemm_fragments: the matrices of x, w1 and w2, of a 16-bit format, to
-// memory.
+// CopyFragments records gemm_fragments: it packs x, w1 and w2, of a 16-bit format, into memory.
 func CopyFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout) error {
 	return recordFragments(c, memory, tensors, layouts, 0, len(tensors), false, "x, w1, w2")
 }
 
-// recordFragments records gemm_fragments for n of x, w1 and w2 from the first on; with byK
-// for the transposes of w1 and w2.
+// recordFragments records gemm_fragments for n of x, w1 and w2 from the first on. With byK, w1
+// and w2 are transposed.
 func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout, first, n int, byK bool, text string) error {
 	const subgroups = 4 // of one matrix each: four of them took 7 µs instead of 5 for 512 x 1536 (H200)
 	d, format := c.Device(), tensors[0].DType
@@ -116,7 +115,7 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 	return c.Err()
 }
 
-// mostAhead is what rightAhead returns at most.
+// mostAhead is the most that rightAhead returns.
 const mostAhead = 8
 
 // rightAhead is AHEAD of lib/gemm_slab.glsl.
@@ -127,7 +126,7 @@ func (c *Config) rightAhead() int {
 	return 4
 }
 
-// feasibleFragments is Feasible for op(B) in fragments, matrices being m by n.
+// feasibleFragments is Feasible for a packed op(B). Matrices are m by n.
 func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
 	switch {
 	case !c.PackB:
@@ -145,28 +144,28 @@ func (c *Config) feasibleFragments(caps *vk.Caps, p *Problem, m, n int) error {
 	return nil
 }
 
-// rightLayout is where op(B) in fragments lies: a panel for each subgroup of a row of them, of
-// whole slabs, the last filled with zeros.
+// rightLayout is the layout of a packed op(B): a panel for each subgroup of a row of them, of
+// whole k-tiles, the last filled with zeros.
 func (c *Config) rightLayout(caps *vk.Caps, p *Problem) Layout {
 	_, blockN := c.Block(caps, p.DType)
-	steps := c.BlockK / (blockN / (c.SubgroupsN * c.TilesN)) // of a slab
+	steps := c.BlockK / (blockN / (c.SubgroupsN * c.TilesN)) // of a k-tile
 	return Layout{
 		Width: c.TilesN, Panels: (p.N + blockN - 1) / blockN * c.SubgroupsN,
 		Depth: (p.K + c.BlockK - 1) / c.BlockK * steps, Groups: 1,
 	}
 }
 
-// rightBytes is the memory of that, and of what is loaded past its end and not used.
+// rightBytes is the memory of a packed op(B), with what is loaded past its end and not used.
 func (c *Config) rightBytes(caps *vk.Caps, p *Problem) int64 {
 	l := c.rightLayout(caps, p)
 	return 2 * int64(rightSize(caps)) * (int64(p.Batches())*l.Matrices() + mostAhead)
 }
 
-// rightSize returns the elements of a right matrix: eight of each invocation.
+// rightSize returns the elements of a right matrix, eight of each invocation.
 func rightSize(caps *vk.Caps) int { return 8 * int(caps.SubgroupSize) }
 
-// Fragment returns the step that brings op(B), one of all products or one of each, into
-// fragments, in memory from byte `at` on, and makes them the operand.
+// Fragment returns the step that packs op(B), one matrix of all products or one of each, into
+// memory from byte at on, and makes it the operand.
 func (m *MemoryPlan) Fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.Buffer, at int64) func(c *vk.Cmd) error {
 	l, b, size := m.right, args.B, rightSize(caps)
 	count, stride := p.Batches(), int(l.Matrices())*size

@@ -27,13 +27,12 @@ type Tensors struct{ A, B, C, Residual, X, S vk.Tensor }
 type GroupOptions struct {
 	// Impl forces a path.
 	Impl Impl
-	// Config forces a configuration instead of the tuning table's, without copies and
-	// with undivided k; it must be feasible. It is for tuning and tests.
+	// Config forces a configuration instead of the tuning table's, without copies and without
+	// splits. It must be feasible, and is for tuning and tests.
 	Config *Config
-	// Workspace is memory for the table, GroupWorkspace bytes of it, that nothing else uses
-	// until the commands have completed, and WorkspaceOffset where it begins, a multiple of
-	// 128 bytes. Calls that share it run one after the other. Nil takes
-	// memory of the Cmd.
+	// Workspace is memory for the table, GroupWorkspace bytes of it, which nothing else uses
+	// until the commands have completed. WorkspaceOffset is its beginning, a multiple of 128
+	// bytes. Calls that share it run one after the other. Nil takes memory of the Cmd.
 	Workspace       *vk.Buffer
 	WorkspaceOffset int64
 }
@@ -69,8 +68,7 @@ func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err
 	return dispatchGroup(c, kernel, list, config, memory)
 }
 
-// GroupWorkspace returns the bytes of device memory that MultiplyGroup takes for its table;
-// 0 if it launches nothing.
+// GroupWorkspace returns the bytes of device memory of the table, 0 if nothing is launched.
 func GroupWorkspace(g Group) int64 {
 	products := 0
 	for _, p := range g.Products {
@@ -146,14 +144,14 @@ type groupRow struct {
 
 const groupRowBytes = 128
 
-// groupTable returns the table of products, and how many blocks they have together.
+// groupTable returns the table of products, and the number of blocks of all.
 func groupTable(caps *vk.Caps, list []product, config *Config) (table []groupRow, blocks int) {
 	for i := range list {
 		x := &list[i]
 		n := config.blocks(caps, &x.p)
 		row := groupRow{Params: NewParams(x.args, x.p, config, n), First: uint32(blocks), ASize: uint32(x.p.M), BSize: uint32(x.p.N)}
 		if x.p.K == 0 {
-			row.K, row.ASize, row.BSize = 1, 1, 1 // where the kernel loads, but does not multiply
+			row.K, row.ASize, row.BSize = 1, 1, 1 // the kernel loads from here, but does not multiply
 		}
 		table = append(table, row)
 		blocks += n
@@ -161,8 +159,8 @@ func groupTable(caps *vk.Caps, list []product, config *Config) (table []groupRow
 	return table, blocks
 }
 
-// groupKernel returns the kernel for products of g: what shapes the code is as the most
-// demanding of them needs it.
+// groupKernel returns the kernel for products of g. Its specialization suits the most demanding
+// of them.
 func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kernel[groupParams], error) {
 	if config.Impl == Scalar {
 		module, err := shaders.Get("gemm_scalar_group", g.DType.Short())
@@ -193,14 +191,14 @@ func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kern
 	return vk.CachedKernel[groupParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
 }
 
-// join makes e serve the epilogue of another product of the group, too.
+// join adds what the epilogue of another product of the group needs.
 func (e *EpilogueSpec) join(other EpilogueSpec) {
 	e.OutAligned = e.OutAligned && other.OutAligned
 	e.ReadC = e.ReadC || other.ReadC
 	e.Scaled = e.Scaled || other.Scaled
 }
 
-// dispatchGroup records the table, into memory, and the kernel over all blocks.
+// dispatchGroup records the copy of the table to memory, and the kernel over all blocks.
 func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, config Config, memory vk.Tensor) error {
 	caps := c.Device().Caps()
 	table, blocks := groupTable(caps, list, &config)

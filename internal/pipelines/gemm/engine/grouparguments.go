@@ -14,8 +14,8 @@ type product struct {
 	args Args
 }
 
-// newGroupArguments checks the tensors of a group, but not whether those of different
-// products overlap, and returns the products that have elements, and where all lie.
+// newGroupArguments checks the tensors of a group, but not whether those of different products
+// overlap. It returns the products that have elements, and the extents of all tensors.
 func newGroupArguments(tensors []Tensors, g Group) (list []product, extents []extent, err error) {
 	if len(tensors) != len(g.Products) {
 		return nil, nil, fmt.Errorf("gemm: the group has %d products, and there are tensors for %d", len(g.Products), len(tensors))
@@ -57,7 +57,7 @@ type extent struct {
 	written bool
 }
 
-// noProduct is the product of an extent that is the workspace.
+// noProduct is the product of the extent of the workspace.
 const noProduct = -1
 
 // String names the tensor in messages.
@@ -100,8 +100,8 @@ func checkExtents(list []extent) error {
 	return nil
 }
 
-// interleaved reports whether two matrices of a buffer whose ranges meet are columns of
-// their own of longer rows, so that they share no element.
+// interleaved reports whether two matrices of a buffer share no element though their ranges meet:
+// both are columns of the same longer rows.
 func interleaved(t, u *vk.Tensor) bool {
 	stride := t.Strides[1]
 	if t.Shape[1] == 1 {
@@ -115,8 +115,8 @@ func interleaved(t, u *vk.Tensor) bool {
 	return aEnd <= stride && bEnd <= stride && (aEnd <= b || bEnd <= a)
 }
 
-// boundGroup returns tensors of the group that hold the buffers of all products: each
-// one's first. Where all k are 0, C stands for A and B.
+// boundGroup returns tensors that hold the buffers of all products, those of the first. Where all
+// k are 0, C stands for A and B.
 func boundGroup(list []product) (t Args) {
 	for i := range list {
 		a := &list[i].args

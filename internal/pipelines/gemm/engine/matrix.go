@@ -13,7 +13,7 @@ type coopMatSpec struct {
 	Parts bool `glsl:"PARTS"`
 }
 
-// fragmentedSpec is that of gemm_coopmat_fragmented.
+// fragmentedSpec is the specialization of gemm_coopmat_fragmented.
 type fragmentedSpec struct {
 	MatrixSpec
 	OutMatrix bool `glsl:"OUT_MATRIX"`
@@ -152,9 +152,9 @@ func NewMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config) (MatrixSp
 	}, nil
 }
 
-// outMatrix reports whether results can leave as lib/gemm_results.glsl says: 16-bit ones that
-// the sums alone decide, in rows of whole 16 bytes, where left matrices have their elements in
-// the places of accumulators.
+// outMatrix reports whether results can be written as matrices, as lib/gemm_results.glsl does:
+// they have 16 bits, only the sums decide them, their rows are multiples of 16 bytes, and left
+// matrices hold elements where accumulators do.
 func outMatrix(d *vk.Device, args Args, p *Problem, config *Config) (bool, error) {
 	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Residual || p.ReadsX() || !Aligned(8, args.C, args.X) {
 		return false, nil
@@ -214,7 +214,7 @@ func Dispatch(c *vk.Cmd, kernel *vk.Kernel[Params], args Args, p Problem, config
 	splits := max(config.Splits, 1)
 	step := max(int(limit[2])/splits, 1)
 	if splits > 1 {
-		step = p.Batches() // of partial sums, all at once: Config.Feasible sees to it
+		step = p.Batches() // partial sums of all at once: Config.Feasible ensures that they fit
 	}
 	for first := 0; first < p.Batches(); first += step {
 		n := min(step, p.Batches()-first)

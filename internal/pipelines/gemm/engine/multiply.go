@@ -1,6 +1,5 @@
-// Package engine plans matrix products with an epilogue and records the kernels that compute
-// them: all that package pipelines/gemm, which is its face, and the packages of kernels made of
-// products have in common.
+// Package engine plans matrix products with an epilogue and records their kernels. Package
+// pipelines/gemm is its public face; the other kernels made of products use it, too.
 //
 //	multiply.go    a product: Multiply, and MultiplySteps for products that run side by side
 //	group.go       products of different sizes in one launch: MultiplyGroup
@@ -13,13 +12,13 @@
 //
 //	matrix.go      gemm_coopmat, and what all kernels of products have in common
 //	scalar.go      gemm_scalar
-//	combine.go     gemm_combine, which adds up sums over parts of k
+//	combine.go     gemm_combine, which adds up sums over parts of k (split-K)
 //	pack.go        gemm_pack, which copies operands to rows that are aligned: Pad
-//	fragments.go   gemm_fragments, which copies op(B) into the order of registers
-//	parts.go       gemm_tops and gemm_parts: float32 operands as two of float16
+//	fragments.go   gemm_fragments, which packs op(B) into the order of registers
+//	parts.go       gemm_tops and gemm_parts: float32 operands as high and low float16 (f32x2)
 //
-// Package skinny has the kernels that keep silu of a product on the chip for a few columns more,
-// and fused, of mlp, one that does so for some hundred.
+// Package skinny has products with few columns behind another one, in one kernel that keeps silu
+// of the first on the chip. Package fused of mlp has the same for some hundred columns.
 package engine
 
 import (
@@ -50,24 +49,25 @@ const (
 type Options struct {
 	// Impl forces a path.
 	Impl Impl
-	// Config forces a configuration instead of the tuning table's; it must be
-	// feasible. It is for tuning and tests.
+	// Config forces a configuration instead of the tuning table's. It must be feasible, and is
+	// for tuning and tests.
 	Config *Config
 	// Tuning is what was measured on the device; its rows come before those of the built-in
 	// table. Nil is none.
 	Tuning *kit.Tuning
 	// AlignedA and AlignedB promise that rows of A and B start at multiples of 8 elements,
-	// though they may be as long as they like: Workspace sets no memory aside for copies.
+	// whatever their length: Workspace has no memory for copies.
 	AlignedA, AlignedB bool
-	// PadB lets b be a corner of op(B), which is zero elsewhere: fewer rows than k, fewer
-	// columns than n. Tensors of a chain of products can so have rows of whole lines of
-	// memory, where kernels have no edges. Only configurations with fragments can. An
-	// infinity in op(A) meets the zeros, too: NaN.
+	// PadB lets b be a corner of op(B), with fewer rows than k or fewer columns than n. Op(B) is
+	// zero elsewhere. Tensors of a chain of products can so have rows of whole cache lines, where
+	// kernels have no edges. It needs a configuration with PackB. An infinity in op(A) meets the
+	// zeros, too, and gives NaN.
 	PadB bool
-	// Workspace is memory for partial sums and copies, Workspace bytes of it, whose content is
-	// lost. Calls that share it run one after the other. Nil takes memory of the Cmd.
+	// Workspace is memory for partial sums and copies, at least as many bytes as the function
+	// Workspace says. Its content is lost. Calls that share it run one after the other. Nil takes
+	// memory of the Cmd.
 	Workspace *vk.Buffer
-	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
+	// WorkspaceOffset is the beginning of that memory in bytes, a multiple of 16.
 	WorkspaceOffset int64
 }
 
@@ -82,13 +82,13 @@ func Multiply(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	return s.Record(c)
 }
 
-// Steps are what a call records, for a caller who has kernels to run beside it.
+// Steps are what a call records, for a caller who runs other kernels beside it.
 type Steps struct {
-	Copies  steps.List // of operands, a step or none; with AlignedA and AlignedB it does not read those
+	Copies  steps.List // copies of operands, a step or none; it does not read operands with AlignedA or AlignedB
 	Product steps.List // the rest
 }
 
-// Record records all.
+// Record records copies and product.
 func (s *Steps) Record(c *vk.Cmd) error { return slices.Concat(s.Copies, s.Product).Record(c) }
 
 // MultiplySteps returns what Multiply records. It takes memory of c, but records nothing.
@@ -118,7 +118,7 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 	}
 	if config.PackB {
 		step := plan.Fragment(c.Device().Caps(), &args, p, memory, at)
-		if opt.AlignedB { // b may be what the kernels before make
+		if opt.AlignedB { // the kernels before may write b
 			s.Product = steps.List{step}
 		} else {
 			s.Copies = steps.Together(s.Copies, steps.List{step})

@@ -9,16 +9,16 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Packing: the matrix path loads eight elements of A and B at once. Where rows start
-// anywhere, as those of 1365 elements do, each piece takes two loads and a shift, in every
-// workgroup that reads it: 137 TFLOP/s instead of 202 (11000 x 1365 x 512, H200). A copy
-// with padded rows is read by all workgroups, and costs its traffic once.
+// The matrix path loads eight elements of A and B at once. If rows are not aligned, as rows of
+// 1365 elements, each eight take two loads and a shift, in every workgroup that reads them: 137
+// TFLOP/s instead of 202 (11000 x 1365 x 512, H200). A copy with padded rows costs its traffic
+// once, and all workgroups read it.
 
-// leastReuse is how often an operand must be read for a copy to pay.
+// leastReuse is how often an operand must be read before a copy pays.
 const leastReuse = 256
 
-// packs reports which operands are copied if they are not aligned in memory, as far as
-// sizes and options tell.
+// packs reports which operands are copied if they are not aligned, as far as sizes and options
+// tell.
 func (c *Config) packs(p *Problem, opt *Options) (a, b bool) {
 	if !c.AlignRows || c.Impl != CoopMat || p.DType == dtype.Float32 {
 		return false, false
@@ -51,8 +51,8 @@ type packSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 }
 
-// packed returns the copy of t in memory from byte `at` on, and what is copied: t, or the
-// one matrix that all products share.
+// packed returns the copy of t in memory from byte at on, and its source: t, or the one matrix
+// that all products share.
 func packed(t vk.Tensor, memory *vk.Buffer, at int64) (to, from vk.Tensor) {
 	stride := RowStride(t.Shape[2])
 	from, to = t, t
@@ -66,8 +66,8 @@ func packed(t vk.Tensor, memory *vk.Buffer, at int64) (to, from vk.Tensor) {
 }
 
 // RowStride returns the distance of rows of n elements, in elements, that is fastest for
-// operands: a multiple of 8, and where that adds little of 64, so that slabs along the
-// rows are whole lines of a cache.
+// operands: a multiple of 8, and where that adds little a multiple of 64, so that k-tiles along
+// the rows are whole lines of a cache.
 func RowStride(n int) int {
 	unit := 8
 	if n >= 1024 {
@@ -76,17 +76,16 @@ func RowStride(n int) int {
 	return (n + unit - 1) / unit * unit
 }
 
-// Pad copies matrices, (batch, rows, columns) of one format, from src to dst, and fills
-// the rows of dst with zeros up to the next multiple of 16 bytes:
+// Pad copies matrices, (batch, rows, columns) of one format, from src to dst, and fills the rows
+// of dst with zeros up to the next multiple of 16 bytes:
 //
 //	dst[b, r, c] = src[b, r, c] for c < columns, 0 for the rest of 16 bytes
 //
-// Src has any strides with a contiguous last axis. In dst everything starts at such
-// multiples: its offset, matrices and rows. They share no memory.
+// Src has any strides with a contiguous last axis. The offset, matrices and rows of dst start at
+// multiples of 16 bytes. They share no memory.
 //
-// Pad records into c and returns, as Multiply does. It returns an error that names the
-// argument that does not fit, or wraps vk.ErrUnsupported if the copy is too large for one
-// dispatch.
+// Pad records into c and returns, as Multiply does. It returns an error that names the argument
+// that does not fit, or wraps vk.ErrUnsupported if the copy is too large for one dispatch.
 func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 	defer c.Keep(&err)
 	if len(src.Shape) != 3 {
@@ -113,7 +112,7 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 	if err != nil {
 		return err
 	}
-	halves := size / 2 // the kernel's elements in one of ours
+	halves := size / 2 // 16-bit elements of the kernel in an element
 	batches, rows, row8 := src.Shape[0], src.Shape[1], (src.Shape[2]*halves+7)/8
 	limit := c.Device().Caps().MaxWorkgroupCount
 	groups := (rows*row8 + threads - 1) / threads

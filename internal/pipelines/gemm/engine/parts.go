@@ -9,16 +9,16 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Parts: float32 operands on matrices of float16. gemm_tops finds the largest magnitude of
-// each row of op(A) and column of op(B), gemm_parts scales them by powers of two and splits
-// every element into two float16, and the matrix kernel multiplies those: three products
-// for one, with the errors of float32 (shaders/lib/gemm_panels.glsl). Both kernels go once
-// over the operands, whatever their layout, so that the matrix kernel, which reads them
-// once for each row and column of blocks, finds slabs without gaps.
+// Float32 operands on matrices of float16 (f32x2). gemm_tops finds the largest magnitude (amax)
+// of each row of op(A) and column of op(B). gemm_parts scales them by powers of two and divides
+// every element into a high and a low float16. The matrix kernel multiplies these: three products
+// for one, with the errors of float32 (shaders/lib/gemm_panels.glsl). Gemm_tops and gemm_parts
+// read the operands once, whatever their layout. The matrix kernel reads them once for each row
+// or column of blocks, in k-tiles without gaps.
 
-// A tile of gemm_parts is partsRows rows of partsColumns elements; one of gemm_tops as many
-// rows of a chunk. Chunks are short, for there to be many workgroups, but few for gemm_parts,
-// which looks at all tops of its rows.
+// A tile of gemm_parts is partsRows rows of partsColumns elements. A tile of gemm_tops is as many
+// rows of a chunk. Short chunks make many workgroups; but gemm_parts reads the amax of all chunks
+// of its rows.
 const (
 	partsRows    = 32
 	partsColumns = 128
@@ -26,20 +26,20 @@ const (
 	mostChunks   = 64
 )
 
-// leastParts and leastPartsFLOPs are where Auto begins to prefer parts to plain float32
-// arithmetic: both operands are read often enough to pay for being read and written before,
-// and the product takes longer than starting two more kernels. Argued, not measured.
+// From leastParts and leastPartsFLOPs on Auto prefers f32x2 to plain float32 arithmetic. Both
+// operands are then read often enough to pay for the copies, and the product takes longer than
+// starting two more kernels. Argued, not measured.
 const (
 	leastParts      = 64
 	leastPartsFLOPs = 1 << 28
 )
 
-// inParts reports whether c multiplies parts of p's operands.
+// inParts reports whether c multiplies p's operands as f32x2.
 func (c *Config) inParts(p *Problem) bool {
 	return c.Impl == CoopMat && p.DType == dtype.Float32
 }
 
-// A partsLayout is how many pieces there are of rows of k elements.
+// A partsLayout is how rows of k elements are divided.
 type partsLayout struct {
 	slabs         int // of c.BlockK elements
 	chunk, chunks int
@@ -51,7 +51,7 @@ func (c *Config) partsLayout(k int) partsLayout {
 	return partsLayout{slabs: (k + c.BlockK - 1) / c.BlockK, chunk: chunk, chunks: (k + chunk - 1) / chunk}
 }
 
-// topsBytes returns the memory of the tops of rows, partsBytes that of their panels.
+// topsBytes returns the memory of the amax of rows, partsBytes that of their panels.
 func (l partsLayout) topsBytes(batches, rows int) int64 {
 	return 4 * int64(batches) * int64(l.chunks) * int64(rows)
 }
@@ -95,7 +95,7 @@ type partsSpec struct {
 	Depth         uint32 `glsl:"DEPTH"`
 }
 
-// An operandParts says where the parts of an operand lie.
+// An operandParts says where the high and low parts of an operand lie.
 type operandParts struct {
 	source  vk.Tensor
 	batches int // 1 where all products share a matrix
@@ -116,12 +116,12 @@ func (o *operandParts) push() partsSource {
 	}
 }
 
-// groups returns how many workgroups an operand takes with tilesK tiles of a row.
+// groups returns how many workgroups an operand takes with tilesK tiles in a row.
 func (o *operandParts) groups(tilesK int) int {
 	return tilesK * o.batches * ((o.rows + partsRows - 1) / partsRows)
 }
 
-// panels returns the parts as the matrix kernel sees them.
+// panels returns the parts in the shape that the matrix kernel reads.
 func (o *operandParts) panels(memory *vk.Buffer, l partsLayout, line, batches int) vk.Tensor {
 	t := vk.Tensor{
 		Buffer: memory, DType: dtype.Float16, Shape: []int{batches, o.rows, l.slabs * line},
@@ -133,8 +133,8 @@ func (o *operandParts) panels(memory *vk.Buffer, l partsLayout, line, batches in
 	return t
 }
 
-// split returns the steps that bring A and B into parts, in memory from byte `at` on, and the
-// product that is left: of 16-bit operands in panels.
+// split returns the steps that make high and low parts of A and B, in memory from byte at on, and
+// the product that remains: of 16-bit operands in panels.
 func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffer, at int64) (steps.List, Args, Problem, Config) {
 	memory, at = Region(memory, at, m.Partials)
 	l := config.partsLayout(p.K)
@@ -148,7 +148,7 @@ func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffe
 	const threads = 128
 	list := steps.List{
 		partsStep("gemm_tops", topsSpec{threads}, l.chunks, 1, a, b, p, l, memory),
-		// Two of float16 for each element.
+		// Two float16 for each element.
 		partsStep("gemm_parts", partsSpec{threads, uint32(config.BlockK)}, (l.slabs*config.BlockK+partsColumns-1)/partsColumns, 2, a, b, p, l, memory),
 	}
 	config.BlockK *= 2 // hi and lo
@@ -159,8 +159,8 @@ func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffe
 	return list, args, p, config
 }
 
-// partsStep returns one of the kernels of split, which has tilesK tiles of a row, and for a
-// note, how many times the operands are moved.
+// partsStep returns one of the kernels of split, with tilesK tiles in a row. Moves is how often
+// it reads or writes the operands, for a note.
 func partsStep(name string, spec any, tilesK, moves int, a, b operandParts, p Problem, l partsLayout, memory *vk.Buffer) func(c *vk.Cmd) error {
 	return func(c *vk.Cmd) error {
 		module, err := shaders.Get(name, "")
@@ -179,7 +179,7 @@ func partsStep(name string, spec any, tilesK, moves int, a, b operandParts, p Pr
 			return Unsupported("parts of %v take more than the device's %v workgroups", p, limit)
 		}
 		c.Note(func() vk.Note {
-			bytes := float64(moves) * vk.Traffic(a.source, b.source) // and the tops, which are few
+			bytes := float64(moves) * vk.Traffic(a.source, b.source) // the amax are few
 			return vk.Note{Text: fmt.Sprintf("%dx%d, %dx%d", p.M, p.K, p.K, p.N), Bytes: bytes}
 		})
 		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y)}, partsParams{

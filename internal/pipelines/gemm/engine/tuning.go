@@ -9,14 +9,14 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A Table says which configuration a kernel on tiles of products takes. All have the same rows;
-// in a user's file each kernel has its own.
+// A Table says which configuration a kernel made of products takes. All have the same built-in
+// rows; in a user's file each kernel has its own.
 type Table = table.Table[Problem, Config, shape]
 
-// products is that of Multiply.
+// products is the table of Multiply.
 var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_fragmented", "gemm_fragments", "gemm_tops", "gemm_parts", "gemm_scalar", "gemm_combine")
 
-// NewTable returns the table of a pass of a kernel that consists of some modules.
+// NewTable returns the table of a pass of a kernel that consists of these modules.
 func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
 	return table.New(table.Table[Problem, Config, shape]{
 		Kernel: kernel, Pass: pass, Paths: pathNames, EveryReason: true, Family: chips.Family, Rows: rows,
@@ -38,7 +38,7 @@ func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
 	})
 }
 
-// likeness says which problems a measurement is for: those that differ in sizes alone.
+// likeness says which problems a measurement is for: those that differ in sizes only.
 func likeness(p *Problem) table.Likeness {
 	kind := *p
 	kind.Batch, kind.M, kind.N, kind.K, kind.Alpha, kind.Beta = 0, 0, 0, 0, 0, 0
@@ -50,12 +50,12 @@ func likeness(p *Problem) table.Likeness {
 	}}
 }
 
-// A shape is what rows say of products beside their formats.
+// A shape has the sizes and transposes that a row matches.
 type shape struct {
 	trans string // "" matches any; else nn, nt, tn or tt
 	k     int    // k up to this; 0 matches any
-	m     int    // m from this on, and a k, for copies of op(B); 0 matches any
-	most  int    // m up to this, of each of a batch; 0 matches any
+	m     int    // m from this on, with any k from 1 on, for a packed op(B); 0 matches any
+	most  int    // m of each product up to this; 0 matches any
 }
 
 // Has implements table.Shape.
@@ -65,28 +65,28 @@ func (s shape) Has(p *Problem) bool {
 
 // rows are searched in order; the first feasible match of a path wins.
 var rows = []table.Row[shape, Config]{
-	// Hopper, measured on an H200. One workgroup of eight subgroups has the 48 KiB of a
-	// multiprocessor: for slabs of 128-byte lines of k, and for as large a block as fits
-	// where both operands have lines along m and n. With op(B) in fragments two workgroups of
-	// four subgroups do, which hide each other's loads, and way to C. Blocks of 128 rows are
-	// for short k alone: they leave too few registers. Of a batch of few rows each, blocks of 128
-	// rows would be half empty.
+	// Hopper, measured on an H200. A workgroup of eight subgroups has the 48 KiB of shared memory
+	// of a multiprocessor to itself. It takes k-tiles of 128-byte lines, and where both operands
+	// have lines along m and n the largest block that fits. With a packed op(B) two workgroups of
+	// four subgroups fit, and hide each other's loads and stores. Blocks of 128 rows leave too
+	// few registers, so they are for short k. In a batch of products with few rows they would be
+	// half empty.
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, AlignRows: true, GroupM: 8}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // of few blocks, in parts of k: 512x1024x2048 48.8 → 25.5 µs
+	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // few blocks, with splits: 512x1024x2048 48.8 → 25.5 µs
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 4, BlockK: 64, AlignRows: true, GroupM: 8}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, AlignRows: true, PackB: true, GroupM: 10}},
 	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, PackB: true, GroupM: 22}},
 	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, GroupM: 10}},
-	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // for kernels that have more in shared memory
+	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // for kernels that need more shared memory
 	{Family: "hopper", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, AlignRows: true, GroupM: 8}},
 
-	// Parts: half of the sums, as hi and lo of A wait in registers for their products, and
-	// products are summed before they meet the sums. Without the fence it is 12 % slower.
+	// F32x2: half as many sums, since high and low parts of A wait in registers, and products are
+	// summed before they are added to the sums. Without LoadAhead it is 12 % slower.
 	{Family: "hopper", Formats: table.OfFloat32, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, LoadAhead: 1, GroupM: 16}},
 	{Family: "hopper", Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
 
-	// Small tiles: what lavapipe compiles grows with them, and takes seconds. A slab of two matrices
-	// takes float32 four times as long.
+	// Small tiles: the time to compile on lavapipe grows with them, to seconds. A k-tile of two
+	// matrices takes float32 four times as long.
 	{Family: "lavapipe", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
 	{Family: "lavapipe", Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
 
@@ -99,8 +99,8 @@ var rows = []table.Row[shape, Config]{
 	{Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8}},
 }
 
-// leastRows is of how many rows op(A) must be for the copy of op(B) into fragments to pay,
-// which takes about 200/m of the product's time where that gains a tenth.
+// leastRows is the least number of rows of op(A) for which packing op(B) pays. Packing takes
+// about 200/m of the product's time, and gains a tenth.
 const leastRows = 2048
 
 // blocks returns how many workgroups a problem makes before k is split.
@@ -109,11 +109,10 @@ func (c *Config) blocks(caps *vk.Caps, p *Problem) int {
 	return p.Batches() * ((p.M + m - 1) / m) * ((p.N + n - 1) / n)
 }
 
-// leastSplitK is the k of a workgroup that counts as one where blocks are few.
+// leastSplitK is the k of a workgroup that counts as a block of its own, where blocks are few.
 const leastSplitK = 512
 
-// filling returns how many workgroups a problem makes if those of few blocks are divided to
-// fill a device.
+// filling returns how many workgroups a problem makes, with splits where blocks are few.
 func (c *Config) filling(caps *vk.Caps, p *Problem) int {
 	blocks := c.blocks(caps, p)
 	return blocks * max(min(c.Slots(caps, p)/blocks, p.K/leastSplitK), 1)
@@ -126,7 +125,7 @@ func Choose(caps *vk.Caps, p Problem, opt Options) (Config, error) {
 	return c, err
 }
 
-// ChooseOrigin is Choose that says where the configuration comes from.
+// ChooseOrigin is Choose, and returns the origin of the configuration.
 func ChooseOrigin(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin, error) {
 	if err := p.Validate(); err != nil {
 		return Config{}, table.Origin{}, err
@@ -152,8 +151,8 @@ func Supports(caps *vk.Caps, impl Impl, p Problem) error {
 	return err
 }
 
-// ChooseBeside is Choose for kernels that have a table and some bytes of shared memory of their
-// own, and no copy of op(B).
+// ChooseBeside is Choose for kernels with their own table, which need some bytes of shared memory
+// and pack no op(B).
 func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Config) int, tuning *kit.Tuning, fragments bool) (Config, error) {
 	q := query(caps, impl, &p, tuning)
 	q.More = func(c *Config) error {
@@ -166,10 +165,10 @@ func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Con
 	return c, err
 }
 
-// autoPaths returns the paths in the order in which Auto asks them.
+// autoPaths returns the paths in the order in which Auto tries them.
 //
-// Matrices pay where they have units of their own, which CPU devices have not, and parts of
-// float32 operands where the product is large enough.
+// Matrices pay where the device has units for them, as CPU devices have not. For float32 the
+// product must be large enough, too.
 func autoPaths(caps *vk.Caps, p *Problem) []string {
 	small := min(p.M, p.N) < leastParts || p.FLOPs() < leastPartsFLOPs
 	if caps.Type == vk.CPU || p.DType == dtype.Float32 && small {

@@ -8,11 +8,11 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A MemoryPlan says where what a call keeps in its workspace begins, in bytes.
+// A MemoryPlan has the offsets of what a call keeps in its workspace, in bytes.
 type MemoryPlan struct {
 	packA, packB   bool
-	right          Layout // of op(B) in fragments, if any
-	parts          bool   // of A and B, parts.go
+	right          Layout // of a packed op(B), if any
+	parts          bool   // A and B become f32x2, parts.go
 	topsA, topsB   int64
 	a, b, Partials int64
 	Bytes          int64
@@ -45,9 +45,8 @@ func (c *Config) Memory(caps *vk.Caps, p *Problem, opt *Options) (m MemoryPlan) 
 	return m
 }
 
-// Workspace returns the bytes of device memory that Multiply takes for partial sums, for
-// copies of operands and for parts of float32 operands, with the
-// same options; 0 if it needs none.
+// Workspace returns the bytes of device memory that Multiply takes for partial sums, for copies
+// of operands and for f32x2 operands, with the same options.
 func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	config, err := Choose(caps, p, opt)
 	if err != nil {
@@ -57,8 +56,8 @@ func Workspace(caps *vk.Caps, p Problem, opt Options) (int64, error) {
 	return config.Memory(caps, &p, &opt).Bytes, nil
 }
 
-// Workspace returns the memory of a call and where it begins: the caller's, or the Cmd's.
-// What kernels see are slices of it.
+// Workspace returns the memory of a call and the offset where it begins: the caller's, or the
+// Cmd's. Kernels are bound to slices of it.
 func (m *MemoryPlan) Workspace(c *vk.Cmd, opt *Options, args *Args) (*vk.Buffer, int64, error) {
 	if m.Bytes == 0 {
 		return nil, 0, nil
@@ -70,7 +69,7 @@ func (m *MemoryPlan) Workspace(c *vk.Cmd, opt *Options, args *Args) (*vk.Buffer,
 	return t.Buffer, 4 * int64(t.Offset), err
 }
 
-// workspace returns memory of some bytes: the caller's from an offset on, or for nil the
+// workspace returns memory of that many bytes: the caller's from an offset on, or for nil the
 // Cmd's.
 func workspace(c *vk.Cmd, memory *vk.Buffer, offset, bytes int64) (vk.Tensor, error) {
 	if memory == nil {
@@ -84,8 +83,8 @@ func workspace(c *vk.Cmd, memory *vk.Buffer, offset, bytes int64) (vk.Tensor, er
 	return vk.Tensor{Buffer: memory, DType: dtype.Float32, Shape: []int{1, 1, n}, Strides: []int{n, n, 1}, Offset: int(offset / 4)}, c.Err()
 }
 
-// Region returns some bytes of memory from byte `at` on as a slice, and where they begin in
-// it.
+// Region returns a slice of memory that has the bytes from byte at on, and their offset in the
+// slice.
 func Region(memory *vk.Buffer, at, bytes int64) (*vk.Buffer, int64) {
 	t := vk.View(memory, dtype.Float32, int(bytes/4))
 	t.Offset = int(at / 4)
@@ -93,8 +92,8 @@ func Region(memory *vk.Buffer, at, bytes int64) (*vk.Buffer, int64) {
 	return t.Buffer, 4 * int64(t.Offset)
 }
 
-// Pack returns the copies of the plan, in memory from byte `at` on, as one step, or none, and
-// makes them the operands.
+// Pack returns the copies of the plan as one step, or none, and makes them the operands. They lie
+// in memory from byte at on.
 func (m *MemoryPlan) Pack(args *Args, memory *vk.Buffer, at int64) (copies steps.List) {
 	for _, x := range []struct {
 		t  *vk.Tensor

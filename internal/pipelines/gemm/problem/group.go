@@ -13,11 +13,11 @@ import (
 //
 //	C[i] = epilogue(Alpha[i] * op(A[i]) * op(B[i]) + Beta[i] * C[i])
 //
-// each as the documentation of Problem says. Its tensors have no batch axis.
+// as the documentation of Problem says. Tensors have no batch axis.
 //
-// A product with m = 0 or n = 0 has no elements and does nothing, as that of an expert to
-// whom no token went. One with k = 0 is an empty sum, C = epilogue(Beta * C), so that the
-// gradient of such an expert's weights is 0, as BLAS and torch._grouped_mm have it.
+// A product with m = 0 or n = 0 does nothing. Such is an expert without a token. A product with k
+// = 0 is an empty sum, C = epilogue(Beta * C), as in BLAS and torch._grouped_mm. So the gradient
+// of the weights of an expert without a token is 0.
 type Group struct {
 	Products       []Product
 	TransA, TransB bool
@@ -77,8 +77,7 @@ func (g Group) Sizes() string {
 	return strings.Join(words, ",")
 }
 
-// String describes the group in a few words: the first products, and what all have in
-// common.
+// String describes the group in a few words: the first products, and what they have in common.
 func (g Group) String() string {
 	const most = 4
 	some, more := g, ""

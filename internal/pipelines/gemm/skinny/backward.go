@@ -6,8 +6,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// ChooseBackward returns what Backward runs for p and W of some columns: an element of dw has a
-// sum for each block of rows. Its error wraps vk.ErrUnsupported if Backward does not handle them.
+// ChooseBackward returns what Backward runs for p and W with that many columns. An element of dw
+// has a partial sum for each block of rows. Its error wraps vk.ErrUnsupported if Backward does
+// not handle them.
 func ChooseBackward(caps *vk.Caps, p engine.Problem, columns int, o engine.Options) (plan Plan, err error) {
 	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return backwardBytes(caps, c, &p, columns) }, backwardTable, false)
 	if err != nil {
@@ -24,19 +25,19 @@ func backwardBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem, columns i
 	return 4 * columns * (blockM + blockN)
 }
 
-// Backward computes gradients of what Forward does, given that of y:
+// Backward computes the gradients of Forward from that by y:
 //
 //	pre  = Alpha * op(A) * op(B)
 //	dpre = (dy * wᵀ) ∘ silu'(pre)
 //	dw   = silu(pre)ᵀ * dy
 //
-// in one kernel that writes dpre, but neither pre nor silu(pre), which are not rounded: a
+// One kernel writes dpre. It writes neither pre nor silu(pre), and does not round them. A
 // workgroup adds up dw over its rows. The gradients by op(A) and op(B) are products with dpre.
 //
-// DPre's offset and strides are multiples of 8 elements, and its rows get zeros up to the next
-// such multiple. DPre and DW have memory of their own.
+// The offset and strides of DPre are multiples of 8 elements, and its rows get zeros up to the
+// next such multiple. DPre and DW have memory of their own.
 //
-// Records, and returns errors, as Forward does.
+// Backward records into c and returns errors as Forward does.
 func Backward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Options) (err error) {
 	defer c.Keep(&err)
 	s, err := BackwardSteps(c, t, columns, p, o)
@@ -46,8 +47,8 @@ func Backward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Opti
 	return s.Record(c)
 }
 
-// BackwardSteps returns what Backward records, as engine.MultiplySteps does. The product
-// is two steps, of which the first writes dpre and the second dw.
+// BackwardSteps returns what Backward records, as engine.MultiplySteps does. The product is two
+// steps: the first writes dpre, the second dw.
 func BackwardSteps(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Options) (s engine.Steps, err error) {
 	plan, err := ChooseBackward(c.Device().Caps(), p, columns, o)
 	if err != nil {

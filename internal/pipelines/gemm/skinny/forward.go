@@ -7,11 +7,11 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// ChooseForward returns what Forward runs for p and W of some columns. Its error wraps
+// ChooseForward returns what Forward runs for p and W with that many columns. Its error wraps
 // vk.ErrUnsupported if Forward does not handle them.
 func ChooseForward(caps *vk.Caps, p engine.Problem, columns int, o engine.Options) (plan Plan, err error) {
 	if p.Activation == engine.SiLUKeep {
-		p.Activation = engine.SiLU // in the same way, and X is written, too
+		p.Activation = engine.SiLU // the same choice; SiLUKeep also writes X
 	}
 	err = plan.choose(caps, p, columns, &o, func(c *engine.Config) int { return forwardBytes(caps, c, &p, columns) }, forwardTable, true)
 	if err != nil {
@@ -28,20 +28,20 @@ func forwardBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem, columns in
 	return 4 * blockN * columns
 }
 
-// Forward computes products of a batch that are multiplied again, by matrices of a few
-// columns,
+// Forward computes products of a batch that are multiplied again, by matrices of a few columns,
 //
 //	y = silu(Alpha * op(A) * op(B)) * w
 //
-// in one kernel: a workgroup multiplies its block by the rows of w that it meets.
+// in one kernel: a workgroup multiplies its block by the matching rows of w.
 //
-// Tensors have any strides and a contiguous last axis. p.Activation is SiLU, or SiLUKeep, with
-// which the kernel writes Pre, too, best with an offset and strides that are multiples of 4
-// elements. Y and Pre have memory of their own.
+// Tensors have any strides and a contiguous last axis. P.Activation is SiLU, or SiLUKeep, which
+// writes Pre, too; its offset and strides are fastest as multiples of 4 elements. Y and Pre have
+// memory of their own.
 //
 // Forward records into c and returns, as gemm.Forward does. It returns an error that wraps
 // vk.ErrUnsupported if p.DType is float32, the device has no matrices of it, w has more than 8
-// columns, or o forces another path, and an error naming the argument if a tensor does not fit.
+// columns, or o forces another path. It returns an error naming the argument if a tensor does not
+// fit.
 func Forward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Options) (err error) {
 	defer c.Keep(&err)
 	plan, err := ChooseForward(c.Device().Caps(), p, columns, o)

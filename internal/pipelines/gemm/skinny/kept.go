@@ -20,17 +20,18 @@ type keptSpec struct {
 	Epilogue      engine.EpilogueSpec `glsl:"epilogue"`
 }
 
-// The blocks of gemm_narrow_dsilu. A workgroup is small, so that many are on a
-// multiprocessor, and a row of a block is two whole lines of a cache. Blocks are high, as
-// each has sums of dw: 256 rows of 2 bytes have 16 bytes of them for three columns.
+// Blocks of gemm_narrow_dsilu. Workgroups are small, so that a multiprocessor has many. A row of
+// a block is two whole lines of a cache. Blocks are high, since each has sums of dw: 256 rows of
+// 2 bytes have 16 bytes of them for three columns.
 const (
 	keptThreads = 128
 	keptRows    = 256
 	keptColumns = 128
 )
 
-// ChooseKept returns what BackwardKept runs for p: an element of dw has a sum for each block of
-// rows. Its error wraps vk.ErrUnsupported if BackwardKept does not handle p. There is no Config.
+// ChooseKept returns what BackwardKept runs for p. An element of dw has a partial sum for each
+// block of rows. Its error wraps vk.ErrUnsupported if BackwardKept does not handle p. There is no
+// Config.
 func ChooseKept(caps *vk.Caps, p engine.Problem) (plan Plan, err error) {
 	if p.Activation != engine.TimesDSiLU || p.TransA || !p.TransB || p.Scale() != 1 || p.Beta != 0 || p.Residual {
 		return plan, fmt.Errorf("gemm: problem %v is not dy * wᵀ, times silu'", p)
@@ -51,17 +52,17 @@ func ChooseKept(caps *vk.Caps, p engine.Problem) (plan Plan, err error) {
 	return plan, nil
 }
 
-// BackwardKept computes the gradients of what Forward does, as Backward does, of a pre that is
-// in memory, as Forward wrote it, instead of A and B:
+// BackwardKept computes the gradients as Backward does, from a pre that Forward wrote instead of
+// A and B:
 //
 //	dpre = (dy * wᵀ) ∘ silu'(pre)
 //	dw   = silu(pre)ᵀ * dy
 //
 // in one kernel, bound by memory more than by arithmetic.
 //
-// p is the Problem of dy * wᵀ: p.K is the columns of w, from 1 to 8, p.TransB is set and
-// p.Activation is TimesDSiLU. Pre is best with an offset and strides that are multiples of 8
-// elements; the other tensors are as in Backward. Of o, only the workspace counts.
+// P is the problem of dy * wᵀ: p.K is the columns of w, from 1 to 8, p.TransB is set and
+// p.Activation is TimesDSiLU. Pre is fastest with an offset and strides that are multiples of 8
+// elements. The other tensors are as in Backward. Of o, only the workspace counts.
 //
 // BackwardKept records into c and returns, as gemm.Forward does. It returns an error that wraps
 // vk.ErrUnsupported if p.DType is float32 or w has more columns, and an error naming the argument
@@ -91,7 +92,7 @@ func BackwardKeptSteps(c *vk.Cmd, t Tensors, p engine.Problem, o engine.Options)
 	}
 	args.Slice()
 	args.S = plan.partial(memory, at, p.N, p.K, p)
-	args.More = 2 * float64(p.N) * float64(p.K) // those of dw
+	args.More = 2 * float64(p.N) * float64(p.K) // the operations of dw
 	s.Product = []func(*vk.Cmd) error{
 		func(c *vk.Cmd) error { return recordKept(c, args, p) },
 		plan.sum(p, t.DW.Narrow(), args.S),

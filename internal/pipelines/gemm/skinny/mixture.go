@@ -20,16 +20,16 @@ type mixtureSpec struct {
 	Heads uint32 `glsl:"HEADS"`
 }
 
-// MixtureTensors are those of Mixture.
+// MixtureTensors are what Mixture reads and writes.
 type MixtureTensors struct {
 	A, B, W, Y vk.Tensor
 	States     vk.Tensor // written
 }
 
-// A MixturePlan is what Mixture runs, and where it keeps what.
+// A MixturePlan is what Mixture runs, with the offsets in its workspace.
 type MixturePlan struct {
 	Config engine.Config
-	// Groups says in how many groups the products are best divided among workgroups.
+	// Groups is the number of groups of heads that workgroups best divide.
 	Groups int
 
 	blocks int // of rows
@@ -42,10 +42,10 @@ func (plan *MixturePlan) Workspace() int64 { return plan.memory.Bytes }
 // ChooseMixture returns what Mixture runs for p. Its error wraps vk.ErrUnsupported if Mixture
 // does not handle it.
 //
-// A workgroup takes the heads of its group one after the other, so what counts is how
-// many heads the workgroups of one slot of the device have: rounds of workgroups times the
-// heads of a group. Fewer groups than are fastest by 1/16 win, for their states are memory;
-// and no group has one head only, unless that is all, as its states would be its outputs.
+// A workgroup takes the heads of its group one after the other. So the time is that of waves of
+// workgroups times the heads of a group. Fewer groups win if they are slower by at most 1/16,
+// since states take memory. No group has one head only, unless there is one, since its states
+// would be its outputs.
 func ChooseMixture(caps *vk.Caps, p engine.Problem, o engine.Options) (plan MixturePlan, err error) {
 	as := p
 	as.N = 1 // a workgroup has all columns
@@ -66,8 +66,8 @@ func mixtureBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem) int {
 	return forwardBytes(caps, c, p, mixtureColumns) + 4*mixtureColumns*blockM*c.SubgroupsN
 }
 
-// mixtureGroups returns the groups of heads of workgroups that have a block of rows each,
-// on a device that runs slots workgroups at a time; 0 if that is not known.
+// mixtureGroups returns the number of groups for workgroups that have a block of rows each, on a
+// device that runs slots workgroups at a time. Slots is 0 if that is not known.
 func mixtureGroups(slots, blocks, heads int) int {
 	if slots == 0 {
 		return 1
@@ -86,24 +86,24 @@ func mixtureGroups(slots, blocks, heads int) int {
 	return groups
 }
 
-// Mixture computes how likely numbers are under mixtures of normal distributions, one for
-// each row, whose components are the products of a batch, the heads:
+// Mixture computes how likely numbers are under mixtures of normal distributions, one for each
+// row. The components of a mixture are the products of a batch, the heads:
 //
 //	(logit, mu, log_sigma)[k] = silu(Alpha * op(A) * op(B[k])) * w[k]
-//	states[g]                 = what is known of the mixture of the heads of group g at y
+//	states[g]                 = state of the mixture of the heads of group g at y
 //
-// in one kernel that writes neither op(A) * op(B) nor outputs of heads. Outputs are
-// float32, and not rounded. gmm.Merge makes log-probabilities of the states.
+// One kernel writes neither op(A) * op(B) nor the outputs of heads. Outputs are float32, and not
+// rounded. gmm.Merge makes log-probabilities of the states.
 //
-// A and B are as in package gemm, W is (batch, n, 3), of p.DType, with any strides and a
-// contiguous last axis, Y is (m), float32, contiguous. States is (groups, m, 8), float32,
-// with strides and an offset that are multiples of 4 elements, in memory of its own. Group
-// g of G has the heads [g*batch/G, (g+1)*batch/G); there are as many groups as States has
-// matrices, at most batch. p.Activation is SiLU and p.Out float32.
+// A and B are as in package gemm. W is (batch, n, 3), of p.DType, with any strides and a
+// contiguous last axis. Y is (m), float32, contiguous. States is (groups, m, 8), float32, in
+// memory of its own, with strides and an offset that are multiples of 4 elements. There are as
+// many groups as States has matrices, at most batch. Group g of G has the heads [g*batch/G,
+// (g+1)*batch/G). P.Activation is SiLU and p.Out float32.
 //
 // Mixture records into c and returns, as gemm.Forward does. It returns an error that wraps
-// vk.ErrUnsupported if p.DType is float32, the device has no matrices of it or o forces
-// another path, and an error naming the argument if a tensor does not fit.
+// vk.ErrUnsupported if p.DType is float32, the device has no matrices of it or o forces another
+// path. It returns an error naming the argument if a tensor does not fit.
 func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -152,7 +152,7 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 	return c.Err()
 }
 
-// arguments checks the tensors of a call and returns them in the places of the kernel.
+// arguments checks the tensors of a call and returns them as the kernel's arguments.
 func (t *MixtureTensors) arguments(p engine.Problem) (args engine.Args, err error) {
 	states, y := t.States, t.Y
 	if p.Out != dtype.Float32 {

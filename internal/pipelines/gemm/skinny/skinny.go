@@ -1,6 +1,6 @@
-// Package skinny multiplies what silu makes of a product by matrices of a few columns, as the
-// last layer of a head is, in one kernel: a skinny product would read all hidden units for
-// a few operations on each, so that they stay on the chip instead.
+// Package skinny multiplies silu of a product by matrices of a few columns, such as the last
+// layer of a head, in the kernel of the product. A product of its own would read all hidden units
+// for a few operations on each; here they stay on the chip.
 //
 //	pre  = Alpha * op(A) * op(B)
 //	y    = silu(pre) * w                     Forward
@@ -8,7 +8,7 @@
 //	dpre = (dy * wᵀ) ∘ silu'(pre)            Backward, which computes pre again, and
 //	dw   = silu(pre)ᵀ * dy                   BackwardKept, which reads it
 //
-// and [Mixture] makes mixtures of normal distributions of y. Hidden units are not rounded.
+// [Mixture] makes mixtures of normal distributions of y. Hidden units are not rounded.
 //
 //	tensor          shape               format
 //	A, B            as in package gemm  DType
@@ -16,9 +16,9 @@
 //	Y, DY           (batch, m, columns) Out, DType
 //	Pre, DPre       (batch, m, n)       DType
 //
-// Kernels add up over their workgroups in a second one, always in the same order. They are
-// gemm_narrow, gemm_narrow_bwd, gemm_narrow_dsilu and gemm_mixture. Package mlp runs them for
-// heads, and mixture the last.
+// A second kernel adds up the sums of workgroups in a fixed order. The kernels are gemm_narrow,
+// gemm_narrow_bwd, gemm_narrow_dsilu and gemm_mixture. Package mlp runs the first three for
+// heads, package mixture the last.
 package skinny
 
 import (
@@ -36,13 +36,13 @@ import (
 // maxColumns is the most columns of W: an invocation has a sum for each.
 const maxColumns = 8
 
-// Tensors are those of Forward, Backward and BackwardKept, which leave out what they do not
-// name.
+// Tensors are those of Forward, Backward and BackwardKept. Tensors that a formula does not name
+// are left out.
 type Tensors struct {
 	A, B, W      vk.Tensor
 	Y            vk.Tensor // written by Forward
 	Pre          vk.Tensor // written by Forward with SiLUKeep, read by BackwardKept
-	DY, DPre, DW vk.Tensor // read, written and written by the gradients
+	DY, DPre, DW vk.Tensor // the gradients read DY, and write DPre and DW
 }
 
 // skinnySpec is the specialization of gemm_narrow.comp and gemm_narrow_bwd.comp.
@@ -51,24 +51,24 @@ type skinnySpec struct {
 	Columns uint32 `glsl:"COLUMNS"`
 }
 
-// fragmentedSpec is that of gemm_narrow_fragmented.
+// fragmentedSpec is the specialization of gemm_narrow_fragmented.
 type fragmentedSpec struct {
 	skinnySpec
 	Narrow bool `glsl:"NARROW_MATRIX"`
 }
 
-// A Plan is what a call runs, and where it keeps what.
+// A Plan is what a call runs, with the offsets in its workspace.
 type Plan struct {
 	Config engine.Config
-	sums   int // of an element of the result
+	sums   int // partial sums of an element of the result
 	memory engine.MemoryPlan
 }
 
 // Workspace returns the bytes of device memory that the call takes with the same options.
 func (plan *Plan) Workspace() int64 { return plan.memory.Bytes }
 
-// Kernels lists the modules that the kernel of that name runs, in order, but for copies of operands
-// whose rows start anywhere.
+// Kernels lists the modules of the kernel of that name, in order, without copies of operands
+// whose rows are not aligned.
 func (plan *Plan) Kernels(name string) []string {
 	if plan.Config.PackB {
 		return []string{"gemm_fragments", name + "_fragmented", "gemm_combine"}
@@ -76,8 +76,8 @@ func (plan *Plan) Kernels(name string) []string {
 	return []string{name, "gemm_combine"}
 }
 
-// choose chooses the configuration, for a kernel that has some bytes of shared memory
-// besides that of a product, and lays out copies of operands.
+// choose chooses the configuration of a kernel that needs more shared memory than a product, by
+// bytes. It lays out copies of operands.
 func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (err error) {
 	if columns < 1 || columns > maxColumns {
 		return engine.Unsupported("w has %d columns, not from 1 to %d", columns, maxColumns)
@@ -99,8 +99,8 @@ func (plan *Plan) take(sums, rows, columns int) {
 	plan.memory.Bytes += 4 * int64(sums) * int64(rows) * int64(engine.PartialStride(columns))
 }
 
-// partial returns the partial sums of a result (batch, rows, columns) in memory whose part
-// for the call begins at a byte.
+// partial returns the partial sums of a result (batch, rows, columns). At is where the memory of
+// the call begins.
 func (plan *Plan) partial(memory *vk.Buffer, at int64, rows, columns int, p engine.Problem) vk.Tensor {
 	stride := engine.PartialStride(columns)
 	partial := vk.Tensor{
@@ -112,8 +112,8 @@ func (plan *Plan) partial(memory *vk.Buffer, at int64, rows, columns int, p engi
 	return partial.Narrow()
 }
 
-// steps returns the kernel of that name, which writes partial sums of result, and what adds
-// them up.
+// steps returns the kernel of that name, which writes partial sums of result, and the kernel that
+// adds them up.
 func (plan *Plan) steps(name string, args engine.Args, p engine.Problem, result, partial vk.Tensor) steps.List {
 	return steps.List{
 		func(c *vk.Cmd) error { return plan.record(c, name, args, p, partial) },
@@ -141,7 +141,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 	if err != nil {
 		return err
 	}
-	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // as lib/gemm_narrow.glsl has it
+	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // the rule of lib/gemm_narrow.glsl
 	var spec any = skinnySpec{constants, uint32(partial.Shape[2])}
 	if plan.Config.PackB {
 		shape, lack := chips.MatrixShape(caps, p.DType)
@@ -161,9 +161,9 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 	return engine.Dispatch(c, kernel, args, p, plan.Config)
 }
 
-// chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's
-// products on the chip, with some bytes of shared memory besides that of a product. As is the
-// problem that has as many blocks as the kernel workgroups.
+// chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's products on
+// the chip and needs more shared memory than a product, by bytes. The problem as has as many
+// blocks as the kernel has workgroups.
 func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (c engine.Config, err error) {
 	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
 		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
@@ -196,8 +196,8 @@ func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes 
 	return c, nil
 }
 
-// checkGradients checks the tensors of a kernel that makes dpre and dw of dy, w of some columns
-// and inputs of its own. It fills rows of dpre with zeros up to the next multiple of 8 elements.
+// checkGradients checks the tensors of a kernel that makes dpre and dw of dy, w and inputs of its
+// own. It extends the rows of dpre by the zeros up to the next multiple of 8 elements.
 func checkGradients(t Tensors, columns int, p engine.Problem, own ...argument.Argument) error {
 	wShape := []int{p.Batches(), p.N, columns}
 	inputs := append([]argument.Argument{argument.New("dy", t.DY, true, p.DType, []int{p.Batches(), p.M, columns})}, own...)

@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// The tables of the kernels, by the names that users know them by.
+// The tables of the kernels, under the names of the program.
 var (
 	forwardTable  = engine.NewTable("grouped", kit.Forward, "gemm_narrow", "gemm_narrow_fragmented", "gemm_fragments", "gemm_combine")
 	backwardTable = engine.NewTable("grouped", kit.Backward, "gemm_narrow_bwd", "gemm_combine")
@@ -17,8 +17,7 @@ var (
 )
 
 // Candidates returns configurations that are worth measuring for the kernel of a table, all
-// feasible: what it takes first, then the tiles of products that it has room for. Choose chooses
-// as the kernel does.
+// feasible: the kernel's own choice, then the tiles of products that fit. Choose is the kernel's.
 func Candidates(caps *vk.Caps, p engine.Problem, choose func(o engine.Options) (engine.Config, error)) ([]engine.Config, error) {
 	start, err := choose(engine.Options{})
 	if err != nil {
@@ -31,12 +30,12 @@ func Candidates(caps *vk.Caps, p engine.Problem, choose func(o engine.Options) (
 	return fitting(start, list, choose), nil
 }
 
-// Variants returns what is like c, in the same way.
+// Variants returns the variants of c that fit.
 func Variants(caps *vk.Caps, p engine.Problem, c engine.Config, choose func(o engine.Options) (engine.Config, error)) []engine.Config {
 	return fitting(c, engine.Variants(caps, p, c), choose)[1:]
 }
 
-// fitting returns first, and what the kernel can take of a list, which divides k.
+// fitting returns first, and those of a list that do not divide k and that the kernel can take.
 func fitting(first engine.Config, list []engine.Config, choose func(o engine.Options) (engine.Config, error)) []engine.Config {
 	all := []engine.Config{first}
 	for _, c := range list {

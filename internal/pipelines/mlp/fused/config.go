@@ -16,9 +16,9 @@ type Config struct {
 	Subgroups        int  // of a workgroup, side by side along the columns of y
 	TilesM, TilesN   int  // accumulators of a subgroup, for y
 	HiddenM, HiddenN int  // and for a chunk of hidden units
-	Shared           int  // columns of matrices of x that are in shared memory, if there are so many
-	Ahead            int  // matrices of the weights that a subgroup has on their way
-	LoadAhead        int  // left matrices are loaded at most so many steps ahead; 0: the compiler's choice
+	Shared           int  // columns of matrices of x in shared memory, at most
+	Ahead            int  // matrices of the weights that a subgroup loads ahead
+	LoadAhead        int  // the most steps that left matrices are loaded ahead; 0: the compiler's choice
 	Double           bool // a second chunk of hidden units in shared memory: one barrier less for each
 
 	Splits int // workgroups that share rows of y, with a part of the hidden units each: 0 leaves it to Choose, 1 is none
@@ -83,11 +83,11 @@ var configs = table.Table[Problem, Config, shape]{
 	Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
 }
 
-// path is the only one.
+// path is the name of the only path.
 const path = "fused"
 
-// A shape is what rows say beside families: of all problems, whether the kernel was measured to
-// be faster than two products.
+// A shape says whether the kernel was measured to be faster than two products. It matches all
+// problems.
 type shape struct{ pays bool }
 
 // Has implements table.Shape.
@@ -99,9 +99,9 @@ func search(caps *vk.Caps, p Problem) (*table.Row[shape, Config], error) {
 	return configs.Find(caps, &p, &table.Query[Config]{}, path)
 }
 
-// Feasible returns nil if c can compute p on a device, and otherwise the reason, wrapping
-// vk.ErrUnsupported. That left matrices keep their elements where accumulators do is the
-// device's affair, and what Forward asks it.
+// Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
+// vk.ErrUnsupported. Forward also asks the device whether left matrices hold elements where
+// accumulators do.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if p.DType == dtype.Float32 {
 		return unsupported("float32 matrices have no kernel")
@@ -141,11 +141,10 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 // chunkSteps returns the columns of matrices of a chunk of hidden units.
 func (c *Config) chunkSteps() int { return c.Subgroups / (c.TilesM / c.HiddenM) * c.HiddenN }
 
-// inSteps returns the steps of the first product that the matrices on their way are for.
+// inSteps returns how many steps of the first product are loaded ahead.
 func (c *Config) inSteps() int { return c.Ahead / c.HiddenN }
 
-// steps returns the steps of the first product, and for how many of them x is in shared
-// memory.
+// steps returns the steps of the first product, and how many of them have x in shared memory.
 func (c *Config) steps(m int, p Problem) (steps, shared int) {
 	unit := c.inSteps()
 	steps = ((p.In+m-1)/m + unit - 1) / unit * unit

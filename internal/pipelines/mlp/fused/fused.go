@@ -1,5 +1,5 @@
-// Package fused computes the forward pass of one perceptron in one kernel, two products one
-// after the other of which the first never reaches memory:
+// Package fused computes the forward pass of one perceptron in one kernel. It is two products in
+// a row (back-to-back GEMM), of which the first never reaches memory:
 //
 //	y = silu(x * w1) * w2
 //
@@ -9,8 +9,8 @@
 //	W2      (hidden, n)   DType
 //	Y       (m, n)        Out
 //
-// On no device was it measured to be faster than two products of package gemm, so that mlp runs
-// it only where that is asked for (mlp.Options.Fused). TUNING.md of gemm has the numbers.
+// It was measured to be slower than two products of package gemm on every device. So mlp runs it
+// only on request (mlp.Options.Fused). TUNING.md of gemm has the numbers.
 package fused
 
 import (
@@ -46,10 +46,10 @@ type Options struct {
 	// tuning and tests.
 	Config *Config
 	// Workspace is memory for copies of the operands and partial sums, as many bytes as the
-	// function Workspace says, that nothing else uses until the commands have completed. Nil
+	// function Workspace says. Nothing else may use it until the commands have completed. Nil
 	// takes memory of the Cmd.
 	Workspace *vk.Buffer
-	// WorkspaceOffset is where that memory begins, in bytes: a multiple of 16.
+	// WorkspaceOffset is the beginning of that memory in bytes, a multiple of 16.
 	WorkspaceOffset int64
 }
 
@@ -77,12 +77,12 @@ func Workspace(caps *vk.Caps, p Problem, o Options) (int64, error) {
 	return plan.bytes, err
 }
 
-// A callPlan is what Forward runs, and where it keeps what.
+// A callPlan is what Forward runs, with the offsets in its workspace.
 type callPlan struct {
 	config   Config
 	operands [3]engine.Layout // x, w1, w2
 	in       int              // of the operands, filled with zeros
-	second   engine.Problem   // the second product, of which the first is the left operand
+	second   engine.Problem   // the second product; the first is its left operand
 	product  engine.Config    // of the second product
 	partials int64
 	bytes    int64
@@ -125,7 +125,7 @@ func newPlan(caps *vk.Caps, p Problem, o *Options) (plan callPlan, err error) {
 		BlockK: chunk * m, GroupM: 1, Splits: config.Splits, Rows: config.Rows,
 	}
 	if config.Splits == 0 {
-		// A compute unit runs one workgroup: those of large devices take all its registers.
+		// A compute unit runs one workgroup, since a large configuration takes all its registers.
 		step := 2 * float64(config.TilesM*m) * float64(p.In+p.N) / engine.MatrixFLOPs
 		plan.product = plan.product.SplitAs(caps, &plan.second, int(caps.ComputeUnits), step)
 	}
@@ -156,18 +156,16 @@ type spec struct {
 
 // Forward computes y = silu(x * w1) * w2.
 //
-// A workgroup owns rows of y, whose sums stay in registers, and goes through the hidden units
-// in chunks, of which shared memory holds one; silu(…) is rounded to p.DType there. A kernel
-// before copies the operands into the order in which invocations hold the elements of
-// matrices, so that any stride and size is as fast as another. Where blocks of rows do not
-// fill the device, workgroups share rows, with a part of the hidden units each, as products
-// do with k.
+// A workgroup owns rows of y and keeps their sums in registers. It goes through the hidden units
+// in chunks; shared memory holds one chunk, rounded to p.DType. A kernel before packs the
+// operands, so that all strides and sizes are equally fast. Where blocks of rows do not fill the
+// device, workgroups share rows, with a part of the hidden units each, as products share k.
 //
-// Forward records into c and returns, as gemm.Forward does; Y has memory of its own. It returns
+// Forward records into c and returns, as gemm.Forward does. Y has memory of its own. It returns
 // an error that wraps vk.ErrUnsupported if the device has no matrices of p.DType with eight
-// elements for each invocation, left matrices and accumulators in the same places, or n is
-// larger than the columns of y that a workgroup has, and an error naming the argument if a
-// tensor does not fit.
+// elements for each invocation, if left matrices do not hold elements where accumulators do, or
+// if n is larger than the columns of y that a workgroup has. It returns an error naming the
+// argument if a tensor does not fit.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	plan, err := newPlan(c.Device().Caps(), p, &o)
@@ -208,12 +206,12 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	return append(list, program.Steps(args, plan.second, plan.product, memory, at+plan.partials)...).Record(c)
 }
 
-// operand returns a copy of an operand as the matrix that it stands for.
+// operand returns the packed copy of an operand in its own shape.
 func (plan *callPlan) operand(memory *vk.Buffer, t dtype.DType, i, rows, cols int) vk.Tensor {
 	return vk.Tensor{Buffer: memory, DType: t, Shape: []int{1, rows, cols}, Strides: []int{0, cols, 1}, Offset: int(plan.operands[i].At / 2)}
 }
 
-// newSpec returns the constants but for those of a part: whether it is partial, and its
+// newSpec returns the constants, without those of a part: whether it is partial, and its
 // epilogue.
 func newSpec(d *vk.Device, p Problem, plan *callPlan) (spec, error) {
 	shape, _ := chips.MatrixShape(d.Caps(), p.DType)
