@@ -13,14 +13,13 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// An AttentionOp is a problem of package attention. It is measured on normal inputs, with
-// the slopes of the ALiBi paper, a key mask that hides one key in eight, and the sequences
-// of Varlen.
+// An AttentionOp is a problem of package attention. Its inputs are normal, with the slopes of the
+// ALiBi paper, a key mask that hides one key in eight, and the sequences of Varlen.
 type AttentionOp struct {
 	p         attention.Problem
 	tuning    *kit.Tuning
-	config    *attention.Config         // of the forward pass, instead of the tables'; nil: the tables'
-	backward  *attention.BackwardConfig // likewise of the backward pass
+	config    *attention.Config         // of the forward pass; nil: that of the tables
+	backward  *attention.BackwardConfig // the same of the backward pass
 	cuQ, cuKV []int32                   // where packed sequences begin
 	file      bool                      // all gradients are wanted
 	dlse      bool                      // the loss depends on LSE, too
@@ -41,15 +40,14 @@ func NewAttention(p attention.Problem) (*AttentionOp, error) {
 	return o, nil
 }
 
-// NewAttentionOfFile returns the Op of a file's tensors: packed sequences begin where cuQ
-// and cuKV say, and a backward pass also has the gradients of bias and sinks. The file may
-// have that of LSE.
+// NewAttentionOfFile returns the Op of a file's tensors. CuQ and cuKV say where packed sequences
+// begin. A backward pass has all gradients, also those of bias and sinks. With dlse the file has
+// the gradient by LSE.
 func NewAttentionOfFile(p attention.Problem, cuQ, cuKV []int32, dlse bool) *AttentionOp {
 	return &AttentionOp{p: p, cuQ: cuQ, cuKV: cuKV, file: true, dlse: dlse}
 }
 
-// Use returns the Op with the rows of tuning, which may be nil, before those of the built-in
-// table.
+// Use returns the Op with the rows of tuning, which may be nil.
 func (o *AttentionOp) Use(tuning *kit.Tuning) Op {
 	with := *o
 	with.tuning = tuning
@@ -103,14 +101,14 @@ func Describe(p attention.Problem) string {
 	return b.String()
 }
 
-// Cost implements Op, by the conventions of problem.Problem.FLOPs and Bytes.
+// Cost implements Op, by the conventions of attention.Problem.FLOPs and Bytes.
 func (o *AttentionOp) Cost(p Pass) (operations, bytes float64) {
 	n := flops(o.p)
 	if p == Forward {
 		return n, o.p.Bytes()
 	}
 	d, dv := float64(o.p.HeadDim), float64(o.p.ValueHeadDim())
-	return n / (d + dv) * (3*d + 2*dv), o.p.BackwardBytes() // as problem.Problem.BackwardFLOPs
+	return n / (d + dv) * (3*d + 2*dv), o.p.BackwardBytes() // as attention.Problem.BackwardFLOPs
 }
 
 // Tensors implements Op. Inputs are drawn in this order.
@@ -165,16 +163,16 @@ func ALiBiSlopes(p attention.Problem) []float32 {
 	return x
 }
 
-// visible makes 0 of one normal number in eight, and 1 of the others.
+// visible returns 0 for one normal number in eight, and 1 for the others.
 func visible(x float32) float32 {
-	const eighth = -1.1503493803760079 // of the standard normal distribution is below
+	const eighth = -1.1503493803760079 // of a standard normal distribution are below this
 	if x < eighth {
 		return 0
 	}
 	return 1
 }
 
-// options returns those of a call.
+// options returns the options of a call.
 func (o *AttentionOp) options(impl string, p Pass) (attention.Options, error) {
 	i, err := attention.ParseImpl(impl)
 	opt := attention.Options{Impl: i, Tuning: o.tuning, Config: o.config}
@@ -187,8 +185,8 @@ func (o *AttentionOp) options(impl string, p Pass) (attention.Options, error) {
 	return opt, err
 }
 
-// UseBackward returns the Op with a configuration of the backward pass instead of the one that the
-// tables have.
+// UseBackward returns the Op with a configuration of the backward pass instead of that of the
+// tables.
 func (o *AttentionOp) UseBackward(c attention.BackwardConfig) *AttentionOp {
 	with := *o
 	with.backward = &c
@@ -240,8 +238,8 @@ func (o *AttentionOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Bu
 	}, o.p, opt)
 }
 
-// fillUnused fills what a pass writes with what rows and keys in no sequence have, if
-// there are such: kernels write what is in sequences.
+// fillUnused fills rows and keys in no sequence as a file should have them: kernels write
+// sequences only.
 func (o *AttentionOp) fillUnused(c *vk.Cmd, t map[string]vk.Tensor, p Pass) {
 	last := func(cu []int32) int { return int(cu[len(cu)-1]) }
 	if !o.p.Varlen.On || last(o.cuQ) == o.p.Varlen.TotalQ && last(o.cuKV) == o.p.Varlen.TotalKV {
@@ -258,7 +256,7 @@ func (o *AttentionOp) fillUnused(c *vk.Cmd, t map[string]vk.Tensor, p Pass) {
 	}
 }
 
-// Reference implements Op: of large problems, that of sampled rows and keys.
+// Reference implements Op. For large problems it is that of sampled rows and keys.
 func (o *AttentionOp) Reference(t map[string][]float32, p Pass) (Reference, error) {
 	in := ref.Inputs[float32]{Q: t["q"], K: t["k"], V: t["v"], Bias: t["bias"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"]}
 	in.CuSeqlensQ, in.CuSeqlensKV = o.cuQ, o.cuKV
@@ -271,8 +269,8 @@ func (o *AttentionOp) Reference(t map[string][]float32, p Pass) (Reference, erro
 	return newGradientOracle(in, ref.Upstream[float32]{DO: t["do"], DLSE: t["dlse"]}, t["o"], t["lse"], o.p)
 }
 
-// MaxCalls limits a batch of the unfused path: each of its calls in a command
-// buffer has memory for S of its own, in a backward pass for two of its size.
+// MaxCalls limits a batch of the unfused path: each call in a command buffer has its own memory
+// for S, in a backward pass twice that.
 func (o *AttentionOp) MaxCalls(impl string, pass Pass) int {
 	if impl != attention.Unfused.String() {
 		return 0

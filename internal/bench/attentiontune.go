@@ -7,7 +7,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Tunables implements Tuner: a pass has configurations of its own.
+// Tunables implements Tuner. Each pass has its own configurations.
 func (o *AttentionOp) Tunables(_ *vk.Caps, p Pass) ([]Tunable, error) {
 	if !o.p.Plain() {
 		return nil, fmt.Errorf("attention: %s: the table has no rows for features", o.Describe())
@@ -28,7 +28,7 @@ func (o *AttentionOp) Tunables(_ *vk.Caps, p Pass) ([]Tunable, error) {
 	})}, nil
 }
 
-// attentionSide is what package attention has for configurations of a pass.
+// attentionSide has the functions of package attention for the configurations of a pass.
 type attentionSide[C Candidate] struct {
 	candidates func(caps *vk.Caps, p attention.Problem, impl attention.Impl) []C
 	variants   func(caps *vk.Caps, p attention.Problem, c C) []C
@@ -59,12 +59,12 @@ func attentionChoices[C Candidate](o *AttentionOp, p Pass, side attentionSide[C]
 			side.use(&with, &c)
 			return &with
 		},
-		// The row has the format behind it, of which scalar rows know nothing.
+		// The comment names the format, which rows of scalar do not.
 		Source: func(caps *vk.Caps, c C, fill float64) string {
 			return fmt.Sprintf("%s // %v", side.row(caps, o.p, c, fill), o.p.DType)
 		},
 		FillOf: func(caps *vk.Caps, c C) float64 { return side.fill(c, caps, o.p) },
-		// Causal rows come first: the others match causal problems, too.
+		// Causal rows come first, since the others match causal problems, too.
 		Sort: func(c C) []int {
 			all := 1
 			if o.p.Causal {

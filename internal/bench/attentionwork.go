@@ -8,8 +8,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Note says what the dispatches of a call do. Several dispatches of a kernel share its
-// work.
+// Note says what the dispatches of a call do. Several dispatches of a kernel share its work.
 func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchProfile) error {
 	opt, err := o.options(impl, p)
 	if err != nil {
@@ -43,10 +42,9 @@ func (o *AttentionOp) Note(caps *vk.Caps, impl string, p Pass, list []DispatchPr
 	return nil
 }
 
-// workOf returns what a kernel of a forward pass has to do, by the conventions of
-// attention.Problem.FLOPs and Bytes: unmasked entries count, each tensor is read or
-// written once. Kernels of the backward pass share its work in ways that the
-// conventions do not know.
+// workOf returns the work of a kernel of a forward pass, by the conventions of
+// attention.Problem.FLOPs and Bytes: unmasked entries count, each tensor is read or written once.
+// The conventions do not say how kernels of the backward pass share its work.
 func workOf(kernel string, p attention.Problem, c attention.Config) Work {
 	size := float64(p.DType.Size())
 	q, k, v := float64(elements(p.QShape())), float64(elements(p.KShape())), float64(elements(p.VShape()))

@@ -7,9 +7,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// RunBoth is Run of the forward pass, of the backward pass, and of one after the other, whose
-// results follow each other. Peers measure one pass at a time, so that of the third they have
-// sums: of the times of the two, and the worse of the two checks.
+// RunBoth measures the forward pass, the backward pass, and one after the other, and returns
+// their results in this order. Peers measure one pass at a time. The third result of a peer has
+// the sum of the two times, and the worse of the two checks.
 func RunBoth(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
 	var all []Result
 	var parts [2][]Result
@@ -40,7 +40,7 @@ func RunBoth(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Re
 	return all, nil
 }
 
-// sums returns the results of peers of both passes as one; blank is what they have in common.
+// sums returns the results of peers of both passes as one. Blank has the fields that they share.
 func sums(forward, backward []Result, blank Result) (list []Result) {
 	for _, f := range forward {
 		if !f.Peer {

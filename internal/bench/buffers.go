@@ -23,8 +23,8 @@ func submit(ctx context.Context, d *vk.Device, name string, record func(c *vk.Cm
 
 func tensorBytes(t vk.Tensor) int64 { return int64(t.NumElements()) * int64(t.DType.Size()) }
 
-// poison fills tensors with NaN: all bits set is one in every format. A last
-// half word keeps what it was.
+// poison fills tensors with NaN, which is all bits set in every format. A last half word is left
+// as it was.
 func poison(ctx context.Context, d *vk.Device, tensors []vk.Tensor) error {
 	return submit(ctx, d, "bench clear", func(c *vk.Cmd) error {
 		for _, t := range tensors {
@@ -36,7 +36,7 @@ func poison(ctx context.Context, d *vk.Device, tensors []vk.Tensor) error {
 	})
 }
 
-// copyFirst copies the tensors of the first set to those of the others.
+// copyFirst copies the tensors of the first set to the other sets.
 func copyFirst(ctx context.Context, d *vk.Device, sets [][]vk.Tensor) error {
 	if len(sets) == 1 {
 		return nil
@@ -51,7 +51,7 @@ func copyFirst(ctx context.Context, d *vk.Device, sets [][]vk.Tensor) error {
 	})
 }
 
-// A hasher tells the content of tensors apart.
+// A hasher compares the content of tensors by hashes.
 type hasher struct {
 	seed maphash.Seed
 	raw  []byte

@@ -11,7 +11,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Ceiling is the most that a device was seen to do of one thing.
+// A Ceiling is the highest rate of one kind of work on a device.
 type Ceiling struct {
 	Name   string // of the loop of package micro
 	Unit   string // FLOP/s or B/s
@@ -32,17 +32,18 @@ func (c *Ceiling) Rate() float64 {
 	return c.Work / ns * 1e9
 }
 
-// ceilingCall is how long a call of a loop should take: long against what
-// starting it costs.
+// ceilingCall is how long a call of a loop should take, which is long against the cost of
+// starting it.
 const ceilingCall = 2 * time.Millisecond
 
-// Ceilings checks and times the loops of package micro, which take turns. A loop
-// that the device cannot run has a Reason; one that is wrong is not timed.
+// Ceilings checks and times the loops of package micro, in turns. A loop that the device cannot
+// run has a Reason. A loop that is wrong is not timed.
 func Ceilings(ctx context.Context, d *vk.Device, pr Protocol, progress Progress) ([]Ceiling, error) {
 	return ceilings(ctx, d, pr, micro.Names(), progress)
 }
 
-// CopyRate returns the bytes a second that a copy reads and writes, 0 if the device cannot run it.
+// CopyRate returns the bytes a second that a copy reads and writes, 0 if the device cannot run
+// it.
 func CopyRate(ctx context.Context, d *vk.Device, pr Protocol) (float64, error) {
 	list, err := ceilings(ctx, d, pr, []string{copyLoop}, nil)
 	if err != nil {
@@ -119,15 +120,14 @@ func loopModules(d *vk.Device, l *micro.Loop) ([]vk.ModuleInfo, error) {
 	return c.Modules(), nil
 }
 
-// A Peak is what the parts of a problem are compared with: rates, 0 where they
-// are not known.
+// A Peak has the rates that the work of a problem is compared with, 0 where they are not known.
 type Peak struct {
 	FLOPs, Bytes float64
 	Name         string // of the loop that FLOPs is from
-	Note         string // what was done to its rate
+	Note         string // how it was derived from the loop's rate
 }
 
-// PeakOf returns the peak that holds for kernels on matrices of a format, or for others.
+// PeakOf returns the peak for kernels on matrices of a format, or for others.
 func PeakOf(list []Ceiling, matrices bool, t dtype.DType) Peak {
 	var p Peak
 	find := func(name string) float64 {

@@ -11,7 +11,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/chart"
 )
 
-// What a file may lack that is drawn.
+// Errors of files that cannot be drawn.
 var (
 	errNoResults = errors.New("it has no results")
 	errNoTimes   = errors.New("no result of it has a time")
@@ -23,9 +23,9 @@ type Drawing struct {
 	chart.Chart
 }
 
-// Charts draws the results of a sweep against the size that differs: latency, speedup
-// over a baseline, and rate. Baseline "" stands for the unfused path, or the first
-// implementation if there is none. It is an error if two problems have the same size.
+// Charts draws the results of a sweep against the size that differs: latency, speedup over a
+// baseline, and rate. Baseline "" is the unfused path, or the first implementation if there is
+// none. It is an error if two problems have the same size.
 func Charts(x *Records, baseline string) ([]Drawing, error) {
 	if x.Len() == 0 {
 		return nil, errNoResults
@@ -90,11 +90,11 @@ func kernelWords(kernel string) string {
 	return kernel
 }
 
-// lengthKey is the size that results of attention are drawn against.
+// lengthKey is the size of attention's charts.
 const lengthKey = "seq_q"
 
-// axis returns the key whose values tell the problems apart: the length of attention, or
-// the first size that differs. Others may differ with it.
+// axis returns the key whose values tell the problems apart: the length of attention, or the
+// first size that differs. Other sizes may differ with it.
 func (x *Records) axis() (string, error) {
 	if err := x.oneOf(deviceColumns, "a chart is of one kernel on one device"); err != nil {
 		return "", err
@@ -184,7 +184,7 @@ func sweepLines(x *Records, axis string) ([]sweepLine, error) {
 	return lines, nil
 }
 
-// logRange is the ratio of sizes from which their axis is logarithmic.
+// logRange is the ratio of sizes from which on their axis is logarithmic.
 const logRange = 8
 
 // drawing returns a chart of x without lines.
@@ -202,7 +202,8 @@ func drawing(x *Records, axis, name, title string, lines []sweepLine) Drawing {
 	return d
 }
 
-// constants returns what the problems have in common, as key value, but for what is off.
+// constants returns the keys and values that the problems have in common, without features that
+// are off.
 func (x *Records) constants() (list []string) {
 	for _, name := range x.keys() {
 		value := x.Text(0, name)
@@ -214,9 +215,9 @@ func (x *Records) constants() (list []string) {
 	return list
 }
 
-// fill adds the lines with what value returns for their points; false leaves a
-// point out. The second unit, a thousandth of the first, is taken if all values
-// are below 1 of the first. It returns the unit.
+// fill adds the lines with the values of their points. A point is left out where value returns
+// false. The unit is the first of units, or the second, a thousandth of it, if all values are
+// below 1 of the first. It returns the unit.
 func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (float64, bool)) (u unit) {
 	most := 0.0
 	for _, l := range lines {
@@ -244,8 +245,7 @@ func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (f
 	return d.rescale(most, units[0], units[1])
 }
 
-// rescale multiplies all values by 1000 if the largest is below 1, and returns
-// the unit that they then have.
+// rescale multiplies all values by 1000 if the largest is below 1, and returns their unit.
 func (d *Drawing) rescale(most float64, unit, thousandth unit) unit {
 	if most >= 1 {
 		return unit

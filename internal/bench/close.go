@@ -5,29 +5,29 @@ import (
 	"math"
 )
 
-// A Tolerance is what torch.allclose and numpy.allclose have: an output is close where
+// A Tolerance is that of torch.allclose and numpy.allclose: an output is close where
 //
 //	|got - want| <= Abs + Rel * |want|
 //
-// Equal infinities are close, NaN is close to nothing. It is asked beside the limits that
-// follow from the format, and never instead of them: what is wrong stays wrong.
+// Equal infinities are close. NaN is close to nothing. It is checked in addition to the limits
+// that follow from the format: a wrong output stays wrong.
 type Tolerance struct{ Abs, Rel float64 }
 
-// String writes what is allowed.
+// String returns the rule in words.
 func (t Tolerance) String() string { return fmt.Sprintf("atol %g + rtol %g * |want|", t.Abs, t.Rel) }
 
-// A pair is an output, or what is compared of it, and what it should be.
+// A pair is an output, or the part of it that is compared, and its reference.
 type pair struct {
 	name      string
 	got, want []float64
 }
 
-// A pairer is a Reference that can show what it compares.
+// A pairer is a Reference that can return the numbers that it compares.
 type pairer interface {
 	pairs(got map[string][]float32) []pair
 }
 
-// check returns an error unless all pairs of a reference are close; nil without a tolerance.
+// check returns an error unless all pairs of a reference are close, and nil for a nil tolerance.
 func (t *Tolerance) check(want Reference, got map[string][]float32) error {
 	if t == nil {
 		return nil

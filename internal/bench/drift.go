@@ -10,9 +10,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Monitor times a reference kernel again and again during a run, multiply-adds
-// in registers, whose time depends on the device's clock and on nothing else. It
-// belongs to one goroutine.
+// A Monitor times a reference kernel again and again during a run. The kernel is multiply-adds in
+// registers, whose time depends on the device's clock alone. A Monitor belongs to one goroutine.
 type Monitor struct {
 	d     *vk.Device
 	loop  *micro.Loop
@@ -23,8 +22,7 @@ type Monitor struct {
 	last  time.Time
 }
 
-// tickTime is how long a call of the reference kernel should take, at the clock
-// of the first tick.
+// tickTime is how long a call of the reference kernel should take at the clock of the first tick.
 const tickTime = time.Millisecond
 
 // NewMonitor returns a Monitor. The error wraps vk.ErrUnsupported if the device
@@ -46,7 +44,7 @@ func NewMonitor(ctx context.Context, d *vk.Device) (_ *Monitor, err error) {
 	return m, err
 }
 
-// Close frees what m holds. It may be called on nil.
+// Close frees the resources of m. It may be called on nil.
 func (m *Monitor) Close() {
 	if m != nil {
 		m.loop.Close()
@@ -55,8 +53,8 @@ func (m *Monitor) Close() {
 	}
 }
 
-// Tick times the reference kernel. The device should be at its clock, as it is
-// between two samples: Protocol.Tick is the place.
+// Tick times the reference kernel. The device should be at its clock, as between two samples:
+// Protocol.Tick is the place.
 func (m *Monitor) Tick(ctx context.Context) error {
 	if len(m.ns) == 0 {
 		if _, err := m.loop.Calibrate(ctx, tickTime); err != nil {
@@ -86,8 +84,7 @@ type Drift struct {
 	Over   time.Duration
 }
 
-// Drift returns what was seen so far; Ticks is 0 if there is too little to say
-// anything.
+// Drift returns the drift so far. Ticks is 0 if there are too few.
 func (m *Monitor) Drift() Drift {
 	if m == nil || len(m.ns) < minTicks {
 		return Drift{}
@@ -95,17 +92,17 @@ func (m *Monitor) Drift() Drift {
 	quarter := len(m.ns) / 4
 	start, end := Summarize(m.ns[:quarter]).Median, Summarize(m.ns[len(m.ns)-quarter:]).Median
 	least, most := slices.Min(m.ns), slices.Max(m.ns)
-	if start == 0 || least == 0 { // a clock that stands still
+	if start == 0 || least == 0 { // the device's clock stands still
 		return Drift{}
 	}
 	return Drift{len(m.ns), end/start - 1, most/least - 1, m.last.Sub(m.first)}
 }
 
 const (
-	// minTicks give each quarter two.
+	// minTicks give each quarter two ticks.
 	minTicks = 8
-	// maxDrift is the change that a reader is warned of: three times what an idle
-	// H200 shows between two runs.
+	// maxDrift is the change from which on a reader is warned: three times that of an idle H200
+	// between two runs.
 	maxDrift = 0.03
 )
 
@@ -122,8 +119,7 @@ func (d Drift) String() string {
 		100*max(d.Change, -d.Change), how, d.Over.Round(time.Second/10), 100*d.Range)
 }
 
-// Large reports whether times of the start and of the end should not be
-// compared.
+// Large reports whether times of the start and of the end are not comparable.
 func (d Drift) Large() bool { return d.Change > maxDrift || d.Change < -maxDrift }
 
 // key returns the change for a file key, "" if nothing is known.

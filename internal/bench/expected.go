@@ -5,32 +5,32 @@ import (
 	"math"
 )
 
-// A Reference knows what outputs should be.
+// A Reference knows the right outputs.
 type Reference interface {
-	// Check compares outputs, by name, those left out that are missing. An error is about
-	// the outputs, and says what is wrong first.
+	// Check compares outputs by name; missing ones are left out. An error is about the first
+	// output that is wrong.
 	Check(got map[string][]float32) (Check, error)
 }
 
-// Expectations is a Reference that has the numbers.
+// Expectations is a Reference of numbers.
 type Expectations []Expected
 
-// An Expected is what an output should be, or a part of it with a limit of its own: those
-// of one output follow one another.
+// An Expected is the reference of an output, or of a part of it with its own limit. Those of one
+// output follow one another.
 type Expected struct {
 	Name  string
 	At    []int     // the elements that Want has, row-major; nil: all
 	Want  []float64 // may be infinite
 	Limit float64   // the largest |got - want| that is right
-	// Of every Stride elements, only the first Columns are of the output, and what is
-	// between may be anything; 0: all are.
+	// Of every Stride elements, only the first Columns are of the output. The others may be
+	// anything. 0: all are of the output.
 	Columns, Stride int
 }
 
 // gap reports whether an element is between rows of the output.
 func (e *Expected) gap(i int) bool { return e.Stride > 0 && i%e.Stride >= e.Columns }
 
-// elements returns how many of n elements are not.
+// elements returns how many of n elements are of the output.
 func (e *Expected) elements(n int) int {
 	if e.Stride > 0 {
 		return n / e.Stride * e.Columns
@@ -38,7 +38,7 @@ func (e *Expected) elements(n int) int {
 	return n
 }
 
-// Check implements Reference. The Check has the worst output, measured by its limit.
+// Check implements Reference. The Check has the output that is worst relative to its limit.
 func (list Expectations) Check(got map[string][]float32) (c Check, wrong error) {
 	for i := range list {
 		e := &list[i]
@@ -58,7 +58,7 @@ func (list Expectations) Check(got map[string][]float32) (c Check, wrong error) 
 	return c, wrong
 }
 
-// and returns both checks as one, which has the worse of them, measured by its limit.
+// and returns both checks as one, with the worse of them relative to its limit.
 func (c Check) and(x Check) Check {
 	all := c
 	if c.Counted == "" || x.MaxAbs > 0 && !(x.MaxAbs/x.Limit <= c.MaxAbs/c.Limit) {
@@ -69,8 +69,8 @@ func (c Check) and(x Check) Check {
 	return all
 }
 
-// compare compares one output. Elements beside those of At must be numbers: outputs
-// were filled with NaN, so one that was not written shows.
+// compare compares one output. Elements that At lacks must be numbers: outputs were filled with
+// NaN, so an element that was not written shows.
 func (e *Expected) compare(got []float32) (Check, error) {
 	c := Check{Limit: e.Limit, Rows: len(e.Want), Counted: "elements"}
 	worst, sum := -1, 0.0

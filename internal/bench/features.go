@@ -4,13 +4,12 @@ import (
 	"github.com/flashvk/flashvk/attention"
 )
 
-// lengthOf returns the length of sequence b of a Varlen whose longest is most:
-// all of it, three quarters, a half, a quarter, and so on.
+// lengthOf returns the length of sequence b of a Varlen whose longest has most: all of it, three
+// quarters, a half, a quarter, and again.
 func lengthOf(b, most int) int { return (most*(4-b%4) + 3) / 4 }
 
-// Varlen returns the Varlen that is measured for a batch whose longest sequences
-// have seqQ rows and seqKV keys: three quarters, a half and a quarter of that
-// follow, and again.
+// Varlen returns the Varlen that is measured for a batch whose longest sequences have seqQ rows
+// and seqKV keys. The others have three quarters, a half and a quarter of that, and again.
 func Varlen(batch, seqQ, seqKV int) attention.Varlen {
 	v := attention.Varlen{On: true}
 	for b := range batch {
@@ -30,7 +29,7 @@ func cuSeqlens(p attention.Problem) (q, kv []int32) {
 	return q, kv
 }
 
-// flops returns the operations of p as it is measured.
+// flops returns the operations of p with the sequences of Varlen.
 func flops(p attention.Problem) float64 {
 	if p.Varlen.On {
 		return p.FLOPsOf(cuSeqlens(p))

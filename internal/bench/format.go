@@ -64,7 +64,7 @@ func (r Report) Write(w io.Writer, f Format) error {
 // TerminalWidth is the width of a table that is not wide.
 const TerminalWidth = 100
 
-// WriteSheet writes s as Markdown if that is f, else as text, with all columns if it may be wide.
+// WriteSheet writes s as Markdown if f says so, else as text, with all columns if wide.
 func WriteSheet(w io.Writer, s sheet.Sheet, f Format, wide bool) error {
 	if f == Markdown {
 		return s.Markdown(w)
@@ -75,8 +75,8 @@ func WriteSheet(w io.Writer, s sheet.Sheet, f Format, wide bool) error {
 	return s.Text(w)
 }
 
-// writeBenchfmt writes one line per sample of every result that was timed.
-// Only the lines for which wall-clock samples exist carry them.
+// writeBenchfmt writes one line per sample of every result that was timed. Only lines that have a
+// wall-clock sample have its values.
 func (r Report) writeBenchfmt(w io.Writer) error {
 	out := benchfmt.NewWriter(w)
 	units := [][3]string{
@@ -150,8 +150,8 @@ func (r Report) fileConfig() []benchfmt.Config {
 	return config
 }
 
-// columns returns the fields of x in their order. A value that does not exist
-// for this result, or is not finite, is nil.
+// columns returns the fields of x in their order. A value that does not exist for this result, or
+// is not finite, is nil.
 func (r Report) columns(x Result) []Key {
 	of := x.Subject
 	list := []Key{

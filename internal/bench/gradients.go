@@ -8,24 +8,24 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/ref"
 )
 
-// A gradientOracle knows what the gradients of a problem of attention should be, on some
-// of its rows and keys.
+// A gradientOracle knows the right gradients of a problem of attention on some of its rows and
+// keys.
 type gradientOracle struct {
 	p      attention.Problem
 	in     ref.Inputs[float32]
 	sample *ref.BackwardSample[float32]
 }
 
-// newGradientOracle computes them from O and LSE as a forward pass left them.
+// newGradientOracle computes them from O and LSE of a forward pass.
 func newGradientOracle(in ref.Inputs[float32], up ref.Upstream[float32], o, lse []float32, p attention.Problem) (*gradientOracle, error) {
 	rows, keys := sampleSizes(p)
 	sample, err := ref.SampleBackward(o, lse, up, in, p, ref.SampleRows(in, p, rows), ref.SampleKeys(in, p, keys))
 	return &gradientOracle{p, in, sample}, err
 }
 
-// sampleSizes returns how many rows and keys of a backward pass are compared: as
-// many as take about as long as the rows of the forward pass do, half the time for
-// each kind. Loops in Go are some times slower than gonum's products.
+// sampleSizes returns how many rows and keys of a backward pass are compared: their references
+// take as long as that of the rows of the forward pass, half the time for each. Loops in Go are
+// some times slower than gonum's products.
 func sampleSizes(p attention.Problem) (rows, keys int) {
 	const operations = checkOperations / 4
 	d, dv := float64(p.HeadDim), float64(p.ValueHeadDim())

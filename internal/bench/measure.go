@@ -14,10 +14,9 @@ type Target struct {
 	Name string
 	// Record records one call into c, on that set of buffers.
 	Record func(c *vk.Cmd, set int) error
-	// Clear destroys the outputs in a set, and Verify returns an error if they
-	// are not those that were found right before. Both are called for every
-	// set that a last batch writes, before and after it. Without Verify there is
-	// no such batch.
+	// Clear destroys the outputs in a set. Verify returns an error if they are not those that
+	// were found right before. For each set, a last batch runs between Clear and Verify. Without
+	// Verify there is no such batch.
 	Clear  func(ctx context.Context, set int) error
 	Verify func(ctx context.Context, set int) error
 	// MaxBatch limits the calls of one batch; 0 is no limit.
@@ -31,11 +30,11 @@ type Protocol struct {
 	WarmupTime time.Duration // least device time of all targets together before the first sample
 	Iters      int           // calls of each target in all its samples together; 0: as SampleTime says
 	SampleTime time.Duration // device time that a sample should last
-	WallTime   time.Duration // wall-clock samples of a target stop after this time, but see minWallSamples; negative: none
+	WallTime   time.Duration // wall-clock samples of a target stop after this time, but minWallSamples are taken; negative: none
 	CacheBytes int64         // a problem smaller than this is rotated through several sets of buffers
 
-	// Tick, unless it is nil, is called after the warm-up and after each round of
-	// samples: Monitor.Tick.
+	// Tick is called after the warm-up and after each round of samples, if it is not nil. It is
+	// meant for Monitor.Tick.
 	Tick func(context.Context) error
 }
 
@@ -47,7 +46,7 @@ const (
 	MaxBatchCalls = 1000
 	// maxSets bounds the number of sets of buffers.
 	maxSets = 64
-	// settled is how much two times of a device at its clock may differ.
+	// settled is how much two times of a device at its clock may differ, relatively.
 	settled = 0.02
 )
 
@@ -113,15 +112,14 @@ func (pr Protocol) wallSamples(ns float64) int {
 	return int(min(max(n, minWallSamples), float64(pr.Samples)))
 }
 
-// A Measured is what Measure found out about a target.
+// A Measured has the samples of a target.
 type Measured struct {
 	Timing Timing
 	Err    error // from Verify: what was timed was wrong
 }
 
-// Measure times targets, which have all been verified once, on the given
-// number of sets of buffers. Step is called once for each unit of progress, of
-// which there are MeasureSteps.
+// Measure times targets that have all been checked once, on the given number of sets of buffers.
+// It calls step MeasureSteps times, to show progress.
 func Measure(ctx context.Context, d *vk.Device, targets []Target, sets int, pr Protocol, step func()) ([]Measured, error) {
 	lanes := make([]*lane, len(targets))
 	for i, t := range targets {
@@ -211,9 +209,8 @@ func (l *lane) close() {
 	l.fresh.Close()
 }
 
-// record records n calls between two timestamps into x, anew, with a barrier
-// after each, so that calls do not overlap and the second timestamp waits for
-// the last one.
+// record records n calls between two timestamps into x. A barrier follows each call, so that
+// calls do not overlap and the second timestamp waits for the last one.
 func (l *lane) record(x *timed, n int) error {
 	x.cmd.Reset()
 	x.calls = n
@@ -237,16 +234,14 @@ func (x timed) run(ctx context.Context) (float64, error) {
 	return ns / float64(x.calls), err
 }
 
-// warmUp runs batches of the lanes in turn until the protocol is satisfied and
-// two batches of each lane in a row agree within settled, for five times the
-// protocol's time at most; and leaves each lane with the batch that its samples are
-// made of. An idle H200 was seen to need more than half a second of work to
-// reach its clock.
+// warmUp runs batches of the lanes in turn until the protocol is satisfied and two batches of
+// each lane in a row agree within settled, at most five times as long as the protocol says. It
+// leaves each lane with the batch of its samples. An idle H200 was seen to need more than half a
+// second of work to reach its clock.
 //
-// A first call says how large a batch is. Its clock may be low and the batch
-// therefore too small, by 5 times perhaps, so it is sized again in the end;
-// single calls alone would not do, since the device would wait for the host
-// between them and the clock would not rise.
+// A first call says how large a batch is. The clock may be low then, and the batch too small, by
+// 5 times perhaps. So it is sized again in the end. Single calls alone would not do: the device
+// would wait for the host between them, and the clock would not rise.
 func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 	busy := 0.0
 	for round := 0; ; round++ {
@@ -275,8 +270,8 @@ func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 			l.steady = math.Abs(ns-l.callNS) <= settled*ns
 			l.callNS = ns
 			l.timing.Warmup += x.calls
-			// A call is counted as 100 ns at least: a device whose clock
-			// stands still must not keep us here.
+			// A call counts as 100 ns at least, so that the loop ends on a device whose clock
+			// stands still.
 			busy += max(ns, 100) * float64(x.calls)
 		}
 	}
@@ -290,8 +285,7 @@ func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 	return nil
 }
 
-// sizeBatch records the batch anew, unless it is about as long as it should
-// be.
+// sizeBatch records the batch anew, unless its length is about right.
 func (l *lane) sizeBatch(pr Protocol) error {
 	n, have := pr.batch(l.callNS, l.MaxBatch), l.batch.calls
 	if have > 0 && 4*n <= 5*have && 4*have <= 5*n {
@@ -328,8 +322,8 @@ func (l *lane) sample(ctx context.Context, wall bool) error {
 	return nil
 }
 
-// verify runs the batch once more and has its outputs looked at. The first
-// error of that is the verdict.
+// verify runs the batch once more and checks its outputs. The verdict is the first error of a
+// check.
 func (l *lane) verify(ctx context.Context) (verdict, err error) {
 	if l.Verify == nil {
 		return nil, nil

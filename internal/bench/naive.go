@@ -29,8 +29,7 @@ type naiveSpec struct {
 	Causal        bool   `glsl:"CAUSAL"`
 }
 
-// Operations from which on the baseline is left out, since a call of it would
-// take seconds.
+// Operations from which on the baseline is left out, since a call would take seconds.
 const (
 	naiveFLOPs    = 2e12
 	naiveFLOPsCPU = 1e10

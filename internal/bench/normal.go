@@ -7,14 +7,12 @@ import (
 	"github.com/flashvk/flashvk/internal/parallel"
 )
 
-// normalChunk numbers share one random generator. It is part of what a seed
-// stands for.
+// normalChunk numbers share one random generator. The numbers of a seed depend on it.
 const normalChunk = 1 << 16
 
-// Normal returns n numbers of the standard normal distribution, rounded to t.
-// They depend on the seed and on t only, not on the number of processors that
-// share the work. Real inputs look like this; zeros or repeated values would let a GPU
-// run at clocks and powers that it never reaches on real data.
+// Normal returns n numbers of the standard normal distribution, rounded to t. They depend on the
+// seed and on t only, not on the number of processors. Real inputs look like this. Zeros or
+// repeated values would let a GPU run at clocks and powers that it never reaches on real data.
 func Normal(t dtype.DType, n int, seed uint64) []float32 {
 	x := make([]float32, n)
 	chunks := (n + normalChunk - 1) / normalChunk

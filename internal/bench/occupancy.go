@@ -23,8 +23,8 @@ func (o Occupancy) String() string {
 	return fmt.Sprintf("%d (%.0f%%), %s", o.Workgroups, 100*o.Fraction, o.Limit)
 }
 
-// unitLimits is what a multiprocessor of NVIDIA holds, by family. Vulkan does not
-// tell; these are CUDA's technical specifications per compute capability.
+// unitLimits is what a multiprocessor of NVIDIA holds, by family, from CUDA's technical
+// specifications per compute capability. Vulkan does not tell.
 var unitLimits = map[string]struct{ invocations, workgroups int }{
 	"hopper":        {2048, 32},
 	"ampere":        {2048, 32},
@@ -38,9 +38,9 @@ const (
 	registerUnit  = 8 // registers of an invocation come in multiples of this
 )
 
-// EstimateOccupancy estimates the occupancy of a kernel from what the driver says
-// of it. It knows NVIDIA's chips since Ampere, and assumes that all workgroups of
-// a unit share as much memory as one of them may have, as was seen on an H200.
+// EstimateOccupancy estimates the occupancy of a kernel from the driver's statistics. It knows
+// NVIDIA's chips since Ampere. It assumes that all workgroups of a unit together have as much
+// shared memory as one of them may have, as was seen on an H200.
 func EstimateOccupancy(caps *vk.Caps, stats vk.KernelStats, workgroup [3]uint32) Occupancy {
 	unit, known := unitLimits[chips.Family(caps)]
 	size := int(workgroup[0]) * max(int(workgroup[1]), 1) * max(int(workgroup[2]), 1)

@@ -9,12 +9,12 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// An Op is one problem of one kernel: all that measuring it (Run) and computing it for a
-// file (flashvk run) must know. AttentionOp is that of attention; package internal/bench/kernels
-// has one for each kernel of pipelines.
+// An Op is one problem of one kernel, with what is needed to measure it (Run) and to compute it
+// for a file (flashvk run). AttentionOp is the Op of attention; package internal/bench/kernels
+// has those of pipelines.
 //
-// A pass that is handed to its methods is Forward or Backward, never Both, but for
-// MaxCalls. An Op may have more methods:
+// The pass in its methods is Forward or Backward, and in MaxCalls also Both. An Op may have more
+// methods:
 //
 //	Close()                            is called when what it recorded is done
 //	MaxCalls(impl string, p Pass) int  limits the calls of a batch; 0 is no limit
@@ -23,25 +23,24 @@ import (
 //	String() string                    names benchmarks, instead of its keys
 //	Amounts() []Amount                 says what reports count beside operations and bytes
 type Op interface {
-	// Name is that of the kernel, as in flashvk bench NAME. In results it stands
-	// before _fwd and _bwd.
+	// Name is the name of the kernel, as in flashvk bench NAME. Results add _fwd or _bwd.
 	Name() string
-	// Describe returns the problem in words, Keys the same as keys of benchmarks and
-	// columns of CSV and JSON, in their order.
+	// Describe returns the problem in words. Keys returns it as keys of benchmarks and columns of
+	// CSV and JSON, in their order.
 	Describe() string
 	Keys() []Key
 	// Cost returns the operations of a pass and the least traffic, in bytes.
 	Cost(p Pass) (flops, bytes float64)
 	// Tensors lists every tensor of the problem, by the names of its formulas.
 	Tensors() []OpTensor
-	// Choose returns what runs on a device for a path, or an error that wraps
-	// vk.ErrUnsupported and says why nothing does. Path "auto" is every kernel's.
+	// Choose returns what runs on a device for a path, or an error that wraps vk.ErrUnsupported
+	// and says why nothing does. Every kernel has the path "auto".
 	Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, error)
-	// Record records a call on tensors, by name, that are contiguous, with as much
-	// workspace as the plan says, nil for none.
+	// Record records a call on contiguous tensors, by name. Workspace is as large as the plan
+	// says, nil for none.
 	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error
-	// Reference returns what a pass should write, given the tensors that it does not
-	// write, row-major, rounded to their formats.
+	// Reference returns what a pass should write, from the tensors that it does not write:
+	// row-major, rounded to their formats.
 	Reference(t map[string][]float32, p Pass) (Reference, error)
 }
 
@@ -69,18 +68,14 @@ type OpTensor struct {
 	DType dtype.DType
 	Shape []int
 	Role  Role
-	// Draw makes a value to measure with of one of the standard normal
-	// distribution; nil takes it as it is.
+	// Draw makes a value from one of the standard normal distribution; nil takes it as it is.
 	Draw func(x float32) float32
-	// Values returns all values to measure with, instead of Draw; Ints are those of a
-	// tensor of Int32.
+	// Values returns all values, instead of Draw. Ints are those of a tensor of Int32.
 	Values func() []float32
 	Ints   []int32
-	// Most is the largest that an element of Int32 may be, which is a count: the least
-	// is 0.
+	// Most is the largest value of an element of Int32 that is a count; the least is 0.
 	Most int
-	// Free says that elements of Int32 may be anything: the Op has checked those of a file
-	// that count.
+	// Free says that elements of Int32 may be anything: the Op has checked those of a file.
 	Free bool
 }
 
@@ -136,7 +131,7 @@ func opPasses(p Pass) []Pass {
 	return []Pass{p}
 }
 
-// A Subject is what a result is of, as reports name and count it.
+// A Subject is what a result is about: how reports name and count it.
 type Subject struct {
 	kernel    string // as Result.Kernel
 	benchmark string // its name in the Go benchmark format
@@ -150,7 +145,7 @@ type Subject struct {
 	amounts   []Amount
 }
 
-// An Amount is what a call does, of which reports show how much it is in a second.
+// An Amount is a number of things that a call handles. Reports show it per second.
 type Amount struct {
 	Name string // of the column, as in tokens
 	Key  string // before _per_s, as in token
@@ -158,7 +153,7 @@ type Amount struct {
 	N    float64
 }
 
-// NewSubject returns what results of a pass of op are of.
+// NewSubject returns the subject of results of a pass of op.
 func NewSubject(op Op, p Pass) *Subject {
 	kernel := op.Name() + p.suffix()
 	s := &Subject{kernel: kernel, benchmark: camel(kernel), title: Title(op, p), name: op.Name(), pass: p, keys: op.Keys()}

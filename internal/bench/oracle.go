@@ -11,8 +11,7 @@ import (
 	"github.com/flashvk/flashvk/internal/parallel"
 )
 
-// An oracle knows what the outputs of a problem should be, on some of its
-// rows.
+// An oracle knows the right outputs of a problem on some of its rows.
 type oracle struct {
 	p       attention.Problem
 	in      ref.Inputs[float32]
@@ -23,10 +22,10 @@ type oracle struct {
 }
 
 const (
-	// checkOperations is what the reference may cost: some seconds at most on
-	// a few cores.
+	// checkOperations is how many operations a reference may take: some seconds at most on a few
+	// cores.
 	checkOperations = 2e9
-	// minCheckRows are compared even where that is not enough.
+	// minCheckRows are compared even if they take more.
 	minCheckRows = 32
 )
 
@@ -49,8 +48,8 @@ func newOracle(in ref.Inputs[float32], p attention.Problem) (*oracle, error) {
 	return o, nil
 }
 
-// Check implements Reference: it compares whole outputs. An error names the first rule
-// that they break; the Check is complete all the same. A peer has no LSE.
+// Check implements Reference: it compares whole outputs. The error names the first rule that they
+// break; the Check is complete all the same. A peer has no LSE.
 func (o *oracle) Check(got map[string][]float32) (Check, error) {
 	gotO, gotLSE := got["o"], got["lse"]
 	c, err := o.checkO(gotO)

@@ -15,9 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// An Overhead is what a call costs beside the work of the device, for one path
-// on a problem so small that its work hardly counts. All are nanoseconds; each
-// sample is the mean of many.
+// An Overhead is what a call of a path costs the host, on a problem whose work on the device
+// hardly counts. All are nanoseconds; each sample is the mean of many.
 type Overhead struct {
 	Impl, Choice string
 	Status       Status
@@ -33,12 +32,11 @@ type Overhead struct {
 	Cold, Warm   []float64 // wall clock from opening a device to the end of the first call, with an empty cache of pipelines and a full one: see MeasureStarts
 }
 
-// overheadCalls is how many calls make a sample, and how many a long recording
-// has.
+// overheadCalls is the number of calls of a sample, and of a long recording.
 const overheadCalls = 100
 
-// Overheads measures the overhead of each path of c on c.Op, after checking that it is
-// right. Of c.Protocol, Samples counts.
+// Overheads measures the overhead of each path of c on c.Op, after checking the result. Of
+// c.Protocol it uses Samples.
 func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Overhead, error) {
 	r := newOpRun(d, c)
 	defer r.close()
@@ -73,7 +71,7 @@ func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 	return list, nil
 }
 
-// measure takes the samples, the first of which warms up and does not count.
+// measure takes the samples. The first one warms up and does not count.
 func (x *Overhead) measure(ctx context.Context, d *vk.Device, record func(*vk.Cmd, int) error, samples int) error {
 	o, err := newOverheadRun(d, record)
 	if err != nil {

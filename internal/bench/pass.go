@@ -2,7 +2,7 @@ package bench
 
 import "github.com/flashvk/flashvk/vk/kit"
 
-// A Pass is what is computed of a kernel. The zero value is Forward.
+// A Pass says what of a kernel is computed. The zero value is Forward.
 type Pass uint8
 
 const (
@@ -11,8 +11,8 @@ const (
 	Both          // one after the other
 )
 
-// Kit is the pass as packages of kernels name it; of both passes the second, which is the one
-// that may need a workspace.
+// Kit returns the pass of package kit. For both passes it is the backward pass, which may need a
+// workspace.
 func (p Pass) Kit() kit.Pass {
 	if p == Forward {
 		return kit.Forward
@@ -20,7 +20,7 @@ func (p Pass) Kit() kit.Pass {
 	return kit.Backward
 }
 
-// suffix returns what stands behind the name of a kernel in results.
+// suffix returns the ending of the names of kernels in results.
 func (p Pass) suffix() string {
 	switch p {
 	case Backward:

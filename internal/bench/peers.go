@@ -16,8 +16,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// peers asks the peers of c for the same problem on the same inputs. What is
-// wrong with a peer is in its result; an error is about us.
+// peers asks the peers of c for the same problem on the same inputs. The failure of a peer is in
+// its result; an error is a failure of ours.
 func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Result, error) {
 	if len(c.Peers) == 0 {
 		return nil, nil
@@ -33,12 +33,12 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 	}
 	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: request, blank: r.result(""), check: r.checkOutput}
 	write := func(path string) error {
-		if err := r.restore(ctx); err != nil { // an updated tensor holds what the timed calls made of it
+		if err := r.restore(ctx); err != nil { // the timed calls have changed updated tensors
 			return err
 		}
 		var list []FileTensor
 		for _, t := range r.op.Tensors() {
-			if t.Read(c.Pass) && t.Role != Output { // which a peer computes itself
+			if t.Read(c.Pass) && t.Role != Output { // a peer computes outputs itself
 				list = append(list, FileTensor{t.Name, r.sets[0][t.Name]})
 			}
 		}
@@ -56,8 +56,8 @@ type peerCall struct {
 	check   func(path string) (Check, error)
 }
 
-// run asks one peer after the other. Write writes the input file; release then frees
-// the device's memory, which the peers need.
+// run asks one peer after the other. Write writes the input file. Release then frees the device's
+// memory, since the peers need it.
 func (a *peerCall) run(ctx context.Context, write func(path string) error, release func(), step func(what string)) ([]Result, error) {
 	temp, err := files.TempDir("flashvk-peer-")
 	if err != nil {
@@ -136,7 +136,7 @@ func (a *peerCall) result(p peer.Peer, reply peer.Reply, answer peer.Answer) Res
 	return x
 }
 
-// checkOutput compares those outputs that a peer wrote with what they should be.
+// checkOutput compares the outputs that a peer wrote with the reference.
 func (r *opRun) checkOutput(path string) (Check, error) {
 	f, err := safetensors.Open(path)
 	if err != nil {

@@ -49,9 +49,9 @@ const (
 	maxDispatch  = 1024 // of a call
 )
 
-// RunProfile profiles the first path of each case. The error wraps vk.ErrUnsupported if
-// the path does not take the problem, or says that it is wrong; but of several cases, one
-// that is not supported, or for which there is not enough memory, has a Result that says so.
+// RunProfile profiles the first path of each case. The error wraps vk.ErrUnsupported if the path
+// does not take the problem, or says that it is wrong. Of several cases, one that is not
+// supported or does not fit into memory has a Result that says so.
 func RunProfile(ctx context.Context, d *vk.Device, env Environment, cases []Case, progress Progress) (*Profile, error) {
 	p := newProfiler(d, env, len(cases), progress)
 	var pr Protocol
@@ -83,7 +83,7 @@ type profiler struct {
 	step    func(what string)
 }
 
-// newProfiler returns a profiler of so many calls.
+// newProfiler returns a profiler of that many calls.
 func newProfiler(d *vk.Device, env Environment, calls int, progress Progress) *profiler {
 	done, total := 0, 3*calls+1
 	return &profiler{d: d, profile: Profile{Env: env}, step: func(what string) {
@@ -94,14 +94,14 @@ func newProfiler(d *vk.Device, env Environment, calls int, progress Progress) *p
 	}}
 }
 
-// finish adds what the device can do at most.
+// finish adds the ceilings of the device.
 func (p *profiler) finish(ctx context.Context, pr Protocol) (_ *Profile, err error) {
 	p.step("ceilings")
 	p.profile.Ceilings, err = Ceilings(ctx, p.d, pr, nil)
 	return &p.profile, err
 }
 
-// call checks, times and traces a call of r, which it closes: what follows needs memory.
+// call checks, times and traces a call of r. It closes r, since the next call needs memory.
 func (p *profiler) call(ctx context.Context, r *opRun, call *CallProfile, pr Protocol) error {
 	defer r.close()
 	x := &call.Result
@@ -146,9 +146,8 @@ func (p *profiler) call(ctx context.Context, r *opRun, call *CallProfile, pr Pro
 	return nil
 }
 
-// trace times the dispatches of several calls. Calls that are not traced run
-// before each in the same submission, so that the clock is up and the caches hold
-// what they hold in a run of many calls.
+// trace times the dispatches of several calls. Calls without a trace run before each in the same
+// submission, so that clock and caches are as in a run of many calls.
 func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, sets int) error {
 	c, err := d.NewCmd("profile")
 	if err != nil {
@@ -192,8 +191,8 @@ func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, se
 			p.event("submit and wait", false, submitted.Sub(start), waited.Sub(submitted), map[string]any{"calls": before + 1})
 			last := slices.Max(end)
 			for i, x := range trace.Dispatches() {
-				// The two clocks are not synchronized: the end of the last dispatch is put
-				// to the end of the wait.
+				// The two clocks are not synchronized. The end of the last dispatch is placed at
+				// the end of the wait.
 				at := waited.Sub(start) - time.Duration(last-begin[i])
 				args := map[string]any{"dispatch": i + 1, "workgroups": x.Groups, "workgroup": x.Workgroup}
 				if x.Note.Text != "" {
@@ -233,8 +232,7 @@ func (p *CallProfile) add(caps *vk.Caps, list []vk.TracedDispatch, begin, end []
 	return nil
 }
 
-// covered returns how long at least one of the times lasts, which are in the order of their
-// begin.
+// covered returns the length of the union of the times, which are in the order of their begin.
 func covered(begin, end []float64) float64 {
 	sum, until := 0.0, 0.0
 	for i := range begin {
@@ -252,7 +250,7 @@ type KernelProfile struct {
 	Work       Work
 }
 
-// Work is what has to be done at least.
+// Work is the least work of a kernel.
 type Work struct {
 	FLOPs, Bytes float64 // 0: none, or not known
 }
@@ -284,8 +282,7 @@ func (p *CallProfile) Kernels() []KernelProfile {
 	return kernels
 }
 
-// sumWork returns the work of dispatches together, of which nothing is known if that of one
-// is not known.
+// sumWork returns the work of dispatches together. It is not known if that of one is not.
 func sumWork(list []*DispatchProfile) (w Work) {
 	flops, bytes := true, true
 	for _, x := range list {

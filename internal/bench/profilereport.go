@@ -13,7 +13,7 @@ import (
 	"github.com/flashvk/flashvk/internal/text"
 )
 
-// Sheet shows p: each call, its dispatches, and what the device can do at most.
+// Sheet shows each call, its dispatches, and the ceilings of the device.
 func (p *Profile) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: p.Env.String()}}}
 	if p.Env.CPU {
@@ -119,8 +119,7 @@ func (t *profileTable) matrices() bool {
 	return slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Note.Matrices })
 }
 
-// peak returns the peak of kernels on matrices, which are of one format in a call, or of
-// others.
+// peak returns the peak of kernels on matrices, which have one format in a call, or of others.
 func (t *profileTable) peak(matrices bool) Peak {
 	format := dtype.Float32
 	for _, x := range t.Dispatches {
@@ -152,13 +151,13 @@ func columns(names []string, text ...string) (list []sheet.Column) {
 	return list
 }
 
-// timeCells shows times and their part of the call.
+// timeCells shows times and their share of the call.
 func timeCells(ns []float64, whole float64) []string {
 	sum := Summarize(ns)
 	return []string{FormatTime(sum.Median), sum.PlusMinus(), percent(sum.Median, whole)}
 }
 
-// cells shows rates and the part of the peak that they are.
+// cells shows rates and their share of the peak.
 func (w Work) cells(ns float64, peak Peak) []string {
 	cells := []string{"-", "-", "-", "-"}
 	if ns == 0 {
@@ -173,7 +172,7 @@ func (w Work) cells(ns float64, peak Peak) []string {
 	return cells
 }
 
-// percent returns x as a part of all.
+// percent returns x in percent of all.
 func percent(x, all float64) string {
 	if all == 0 {
 		return "-"
@@ -194,7 +193,7 @@ func sizes(n [3]uint32) string {
 	return fmt.Sprint(n[0])
 }
 
-// CeilingSection shows what a device can do at most.
+// CeilingSection shows the ceilings of a device.
 func CeilingSection(list []Ceiling) sheet.Section {
 	var s sheet.Section
 	s.Add("ceilings", "loops that do one thing only, checked, then timed on this device in this run; of the time, %s", IntervalWords)

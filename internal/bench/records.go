@@ -84,8 +84,7 @@ func (x *Records) line(i int) int {
 	return i + 2
 }
 
-// oneOf returns an error that ends in why unless columns, but for those left out, have one
-// value.
+// oneOf returns an error that ends in why unless columns have one value, those in but excepted.
 func (x *Records) oneOf(columns []string, why string, but ...string) error {
 	for _, name := range columns {
 		if slices.Contains(but, name) {
@@ -98,8 +97,7 @@ func (x *Records) oneOf(columns []string, why string, but ...string) error {
 	return nil
 }
 
-// different returns the first line, counted from 1, in which a column differs from what
-// is wanted, 0 if there is none.
+// different returns the first line, counted from 1, in which a column differs from want, or 0.
 func (x *Records) different(name, want string) (line int, got string) {
 	for i := range x.rows {
 		if got := x.Text(i, name); got != want {

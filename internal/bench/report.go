@@ -62,8 +62,8 @@ type Result struct {
 	Timing  Timing // zero unless Status is StatusOK
 }
 
-// A Check compares a result with the float64 reference. Of several outputs it has the
-// worst, measured by its limit.
+// A Check compares a result with the float64 reference. It has the output that is worst relative
+// to its limit.
 type Check struct {
 	Rows, OfRows int     // what was compared, and how many there are: see Counted
 	Counted      string  // rows of O, or of dQ, of attention; elements of all outputs of other kernels
@@ -147,8 +147,8 @@ func (r Result) FLOPRate() float64 { return r.rate(r.Subject.flops) }
 // ByteRate returns the least traffic per second likewise.
 func (r Result) ByteRate() float64 { return r.rate(r.Subject.bytes) }
 
-// CopyShare returns which share of a copy's rate x reaches, of the first Amount that is of bytes;
-// 0 if it is not known.
+// CopyShare returns the share of a copy's rate that x reaches, by the first Amount of bytes; 0 if
+// it is not known.
 func (r Report) CopyShare(x Result) float64 {
 	for _, a := range x.Subject.amounts {
 		if a.Unit == "B" && r.Copy > 0 {
@@ -166,8 +166,7 @@ func (r Result) rate(amount float64) float64 {
 	return amount / ns * 1e9
 }
 
-// Failed returns the number of results that were wrong. Peers do not count
-// here and in OK.
+// Failed returns the number of wrong results. Neither Failed nor OK counts peers.
 func (r Report) Failed() int { return r.count(StatusFailed) }
 
 // OK returns the number of results that were correct and timed.

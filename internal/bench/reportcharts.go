@@ -14,8 +14,8 @@ import (
 // minSizes is the number of sizes that make a line.
 const minSizes = 3
 
-// Charts draws the results of r: where problems differ in one size only, speedup and
-// rate against it; bars of the rates of the others.
+// Charts draws the results of r. Where problems differ in one size only, it draws speedup and
+// rate against that size. The others are bars of rates.
 func (r Report) Charts() []Drawing {
 	if len(r.Results) == 0 {
 		return nil
@@ -37,9 +37,9 @@ func (r Report) Charts() []Drawing {
 	return list
 }
 
-// Plots draws the results in a CSV file: as Charts does where they are of no suite and differ in
-// one size, and otherwise a family of charts for each part of them that does, and bars of the rates of the
-// rest. It is an error if they are of several devices.
+// Plots draws the results in a CSV file. If they are of no suite and differ in one size, it draws
+// what Charts does. Otherwise each part that differs in one size has a family of charts, and the
+// rest are bars of rates. It is an error if the results are of several devices.
 func Plots(x *Records, baseline string) ([]Drawing, error) {
 	if x.Len() == 0 {
 		return nil, errNoResults
@@ -113,8 +113,7 @@ func (x *Records) pick(of []int) *Records {
 	return y
 }
 
-// families divides x into results whose problems differ in one size only, and what is
-// left.
+// families divides x into results whose problems differ in one size only, and the rest.
 func (x *Records) families() (families []*Records, rest *Records) {
 	var lists [][][]int // families of groups
 	var axes []string   // of each family, "" while it has one group
@@ -142,8 +141,8 @@ func (x *Records) families() (families []*Records, rest *Records) {
 	return families, x.pick(left)
 }
 
-// oneSize returns the size that the problems of two results of one kernel differ in, "" if
-// they differ in anything else: of attention the length of squares.
+// oneSize returns the one size in which the problems of two results of a kernel differ, or "" if
+// they differ in anything else. For squares of attention it is their length.
 func (x *Records) oneSize(a, b int) string {
 	if x.Text(a, "kernel") != x.Text(b, "kernel") {
 		return ""

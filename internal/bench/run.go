@@ -197,8 +197,8 @@ func (r *opRun) addSet() error {
 	return nil
 }
 
-// addSets adds copies of the first set until there are n, or fewer if the memory of
-// the device is full.
+// addSets adds copies of the first set until there are n, or fewer if the memory of the device is
+// full.
 func (r *opRun) addSets(ctx context.Context, n int) error {
 	if err := r.clean(ctx); err != nil {
 		return err
@@ -219,9 +219,9 @@ func (r *opRun) addSets(ctx context.Context, n int) error {
 	return copyFirst(ctx, r.d, copies)
 }
 
-// prepare makes the first set, draws the values that the pass reads, and computes
-// what it should write. Before a backward pass the forward pass runs, whose outputs it
-// reads.
+// prepare makes the first set, draws the values that the pass reads, and computes the right
+// outputs. Before a backward pass it runs the forward pass, since the backward pass reads its
+// outputs.
 func (r *opRun) prepare(ctx context.Context) error {
 	if err := r.addSet(); err != nil { // before the host makes an effort: memory may not suffice
 		return err
@@ -286,7 +286,7 @@ func (r *opRun) restore(ctx context.Context) error {
 	return nil
 }
 
-// clean restores the first set if that is needed: of large problems it takes long.
+// clean restores the first set if it has changed, which takes long for large problems.
 func (r *opRun) clean(ctx context.Context) error {
 	if !r.dirty {
 		return nil
@@ -331,7 +331,7 @@ func (r *opRun) download(ctx context.Context, keep func(t *OpTensor) bool) (map[
 	return values, nil
 }
 
-// record records the passes of op, which is that of r or has the same tensors, on a set.
+// record records the passes of op, which is the Op of r or one with the same tensors, on a set.
 func (r *opRun) record(c *vk.Cmd, set int, op Op, impl string) error {
 	if err := r.growShared(op, impl, opPasses(r.pass)...); err != nil {
 		return err
@@ -351,9 +351,9 @@ func (r *opRun) recordPass(c *vk.Cmd, set int, op Op, impl string, p Pass) error
 	return op.Record(c, r.sets[set], r.shared, impl, p)
 }
 
-// growShared makes the workspace large enough for passes. It comes before any of them
-// is recorded, and grows while paths are checked, before commands are recorded that are
-// kept: they would refer to the old one.
+// growShared makes the workspace large enough for passes. It must come before they are recorded.
+// Commands that are kept must be recorded after all paths are checked, since they would refer to
+// an older workspace.
 func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
 	for _, p := range passes {
 		plan, err := op.Choose(r.d.Caps(), impl, p)
@@ -372,7 +372,7 @@ func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
 	return nil
 }
 
-// clear fills what the pass only writes with NaN.
+// clear fills the tensors that the pass only writes with NaN.
 func (r *opRun) clear(ctx context.Context, set int) error {
 	return poison(ctx, r.d, r.tensors(set, func(t *OpTensor) bool { return t.Written(r.pass) && t.Role != Update }))
 }
@@ -387,10 +387,9 @@ func (r *opRun) updates() bool {
 	return slices.ContainsFunc(r.op.Tensors(), func(t OpTensor) bool { return t.Role == Update })
 }
 
-// check runs a call once and compares its outputs. It completes x and, if the path is
-// right, returns it as something to time. What is wrong may have written anywhere. The
-// calls of a kernel that updates a tensor go on from each other's results, so that there
-// is nothing to verify.
+// check runs a call once and compares its outputs. It completes x and, if the path is right,
+// returns it as a target. A wrong call may have written anywhere. Calls of a kernel that updates
+// a tensor continue from each other's results, so they have nothing to verify.
 func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *Result) (Target, error) {
 	if err := errors.Join(r.clean(ctx), r.clear(ctx, 0)); err != nil {
 		return Target{}, err
@@ -428,7 +427,7 @@ func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *R
 	return target, err
 }
 
-// compare compares outputs of all passes with what they should be.
+// compare compares outputs of all passes with their references.
 func (r *opRun) compare(got map[string][]float32) (c Check, wrong error) {
 	for _, want := range r.want {
 		var one Check

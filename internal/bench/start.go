@@ -9,8 +9,8 @@ import (
 )
 
 // MeasureStarts completes overheads by Cold and Warm: opening a device and a first call of each
-// path of c that is right, with an empty cache of compiled pipelines, and with what the former
-// left there. Open opens the device with a folder for the cache.
+// path of c that is right, with an empty cache of compiled pipelines, and with the cache of the
+// cold start. Open opens the device with a folder for the cache.
 func MeasureStarts(ctx context.Context, open func(cacheDir string) (*vk.Device, error), c Case, list []Overhead) error {
 	samples := min(c.Protocol.Samples, maxStarts)
 	defer withoutDriverCache()()
@@ -40,7 +40,7 @@ func MeasureStarts(ctx context.Context, open func(cacheDir string) (*vk.Device, 
 // maxStarts bounds the samples of a start, which may take seconds.
 const maxStarts = 3
 
-// start returns how long it takes from before a device is opened to the end of the first call.
+// start returns the time from before a device is opened to the end of the first call.
 func start(ctx context.Context, open func(string) (*vk.Device, error), dir string, c Case, impl string) (ns float64, err error) {
 	values := map[string][]float32{}
 	for i, t := range c.Op.Tensors() {
@@ -67,9 +67,9 @@ func start(ctx context.Context, open func(string) (*vk.Device, error), dir strin
 	return float64(time.Since(begin)), err
 }
 
-// withoutDriverCache turns caches of drivers on disk off, unless the user has said something
-// about them: a start would find there what an earlier one compiled. The function that it
-// returns turns them on again.
+// withoutDriverCache turns off caches of drivers on disk, unless the user has set their
+// variables: a start would find what an earlier one compiled. The function that it returns undoes
+// this.
 func withoutDriverCache() (restore func()) {
 	var set []string
 	for name, off := range map[string]string{"MESA_SHADER_CACHE_DISABLE": "true", "__GL_SHADER_DISK_CACHE": "0"} {

@@ -48,7 +48,7 @@ func (u unit) of(x Result) float64 {
 	return x.NS() / 1e6
 }
 
-// Grid returns the suite of problems that flags with lists mean.
+// Grid returns the suite of the problems of flags with lists.
 func Grid() *Suite { return &Suite{Name: "grid", About: "every combination of the sizes given"} }
 
 // name returns the name for machines, "" for no suite.
@@ -90,8 +90,8 @@ func sizeOf(of *Subject, name string) string {
 	return fmt.Sprint(value)
 }
 
-// suiteSection shows a suite: a row for each problem, a column for each
-// implementation. The first implementation of a problem is "ours".
+// suiteSection shows a suite: a row for each problem, a column for each implementation. "Ours" is
+// the first implementation of a problem.
 func (r Report) suiteSection() sheet.Section {
 	suite := *r.Suite
 	t := suiteTable{suite: &suite, groups: r.groups(), copy: r.Copy}
@@ -256,8 +256,8 @@ func (a *Amount) scale() (prefix, unit string, by float64) {
 // share reports whether there is a share of a copy's rate to show.
 func (t *suiteTable) share() bool { return len(t.amounts) > 0 && t.copy > 0 }
 
-// compared reports whether an implementation has a ratio to ours beside it: a peer, a
-// baseline, and the unfused formula.
+// compared reports whether an implementation has a column of ratios to ours: a peer, a baseline,
+// and the unfused formula.
 func (t *suiteTable) compared(impl string) bool {
 	if impl == Naive || impl == attention.Unfused.String() {
 		return true

@@ -20,8 +20,8 @@ func Suites() []Suite {
 // other kernels: the shapes of a training step.
 const TrainingSuite = "training"
 
-// suiteAliases are names that suites had, which still work, and those that they
-// have. Files of results keep the name that they were written with.
+// suiteAliases are old names of suites, which still work, and the new ones. Files of results keep
+// the name that they were written with.
 var suiteAliases = []struct{ old, name string }{
 	{"seed0", TrainingSuite}, {"seed2", "decoder"}, {"seed3", "length"}, {"seed4", "latency"}, {"fa", "throughput"}, {"train", TrainingSuite},
 }
@@ -45,7 +45,7 @@ func SuiteAliases() string {
 	return strings.Join(list, ", ")
 }
 
-// ParseSuite returns the suite of that name, or of one that it had.
+// ParseSuite returns the suite of a name or of an old name.
 func ParseSuite(name string) (*Suite, error) {
 	var names []string
 	for _, s := range Suites() {

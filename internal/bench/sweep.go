@@ -14,19 +14,18 @@ import (
 	"github.com/flashvk/flashvk/internal/files"
 )
 
-// A SweepFile is a CSV file of results that differ in some sizes and in the
-// implementation only. Results are appended as they come, so that a sweep
-// that was interrupted goes on where it stopped.
+// A SweepFile is a CSV file of results that differ in some sizes and in the implementation only.
+// Results are appended as they come, so that an interrupted sweep can go on.
 type SweepFile struct {
 	env  Environment
 	f    *os.File
 	done *Records // what the file held when it was opened
 }
 
-// OpenSweep opens or makes the file of a sweep over problems on a device. What an
-// interrupted write left at its end is cut off. It is an error if the file holds something
-// else: another device, driver, build, kernel or pass, or problems that differ from these
-// in what is the same in all of both, and if another process has it open.
+// OpenSweep opens or makes the file of a sweep over problems on a device. It cuts off the end of
+// an interrupted write. It is an error if the file is of another device, driver, build, kernel or
+// pass, if its problems differ from these in a key that is constant in both, or if another
+// process has it open.
 func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile, err error) {
 	s := &SweepFile{env: env}
 	if s.f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
@@ -42,10 +41,11 @@ func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile,
 	switch {
 	case err != nil:
 		return nil, err
-	case !info.Mode().IsRegular(): // which may never end
+	case !info.Mode().IsRegular(): // it may never end
 		return nil, errors.New("it is not a regular file")
 	}
-	// Until the file is closed; of another sweep's rows this one would know nothing.
+	// The lock lasts until the file is closed. Without it two sweeps would not know each other's
+	// rows.
 	if !files.Lock(s.f) {
 		return nil, errors.New("another sweep is writing it: name another file, or wait")
 	}
@@ -95,8 +95,7 @@ func (s *SweepFile) cut(bytes int64) error {
 	return err
 }
 
-// deviceColumns and buildColumns are the same in all of a sweep; a chart does not mind the
-// latter.
+// deviceColumns and buildColumns are constant in a sweep. A chart may have several builds.
 var (
 	deviceColumns = []string{"gpu", "gpu_type", "driver", "kernel"}
 	buildColumns  = []string{"version", "commit"}
@@ -112,7 +111,7 @@ func (s *SweepFile) lines(results []Result) [][]string {
 	return Report{Env: s.env, Results: results}.csvLines()
 }
 
-// write appends lines with one call, so that little can be half written.
+// write appends lines with one call, so that hardly anything can be half written.
 func (s *SweepFile) write(lines [][]string) error {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)

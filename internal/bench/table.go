@@ -10,8 +10,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Sheet returns r for people: what ran where, then a section for each problem,
-// or one for a whole suite.
+// Sheet returns r for people: what ran where, then a section for each problem, or one for a whole
+// suite.
 func (r Report) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
 	if r.Env.CPU {
@@ -37,8 +37,7 @@ func (r Report) Sheet() sheet.Sheet {
 	return s
 }
 
-// memoryWords says what buffers took at the most, and the names of the largest; "" if nobody
-// counted.
+// memoryWords names the peak of all buffers and the largest ones; "" if nothing was counted.
 func memoryWords(m vk.Memory) string {
 	if m.Peak == 0 {
 		return ""
@@ -121,8 +120,7 @@ func (r Report) groupSection(results []Result) sheet.Section {
 	return s
 }
 
-// complaint says what is wrong with a result, "" if nothing is. Where is put
-// behind the name, as in ", row 3".
+// complaint says what is wrong with a result, or "". Where follows the name, as in ", row 3".
 func (r Result) complaint(where string) string {
 	reason := text.Line(r.Reason)
 	switch {

@@ -10,40 +10,41 @@ import (
 // A Tuner is an Op with configurations to choose from.
 type Tuner interface {
 	Op
-	// Use returns the Op with the rows of tuning, which may be nil, before those of the built-in
-	// tables.
+	// Use returns the Op with the rows of tuning, which may be nil.
 	Use(tuning *kit.Tuning) Op
-	// Tunables returns what a pass has to choose: itself, or products that it is made of, which
-	// follow from the device. An error says what cannot be tuned; it comes without a device, too,
-	// whose caps are nil then.
+	// Tunables returns what can be tuned of a pass: the pass, or the products that it consists of
+	// on the device. An error says what cannot be tuned. Caps are nil where there is no device;
+	// the error is the same then.
 	Tunables(caps *vk.Caps, p Pass) ([]Tunable, error)
 }
 
-// A Candidate is a configuration that a search tries: an attention.Config, or the like of
-// another kernel. Those that are == are the same.
+// A Candidate is a configuration that a search tries, such as an attention.Config. Candidates are
+// compared with ==.
 type Candidate interface{ String() string }
 
-// A Tunable is a pass of a problem with configurations to choose from. Choices is the one there is.
+// A Tunable is a pass of a problem with configurations to choose from. Choices implements it.
 type Tunable interface {
 	Op() Op
 	Pass() Pass
-	// Path returns that of a candidate, as --impl has it.
+	// Path returns the path of a candidate, as in --impl.
 	Path(c Candidate) string
-	// Candidates returns what is worth measuring of a path, what the table takes first, then
-	// the most likely. The error wraps vk.ErrUnsupported if the device does not have the path.
+	// Candidates returns the configurations of a path that are worth measuring: the table's
+	// choice first, then the most likely ones. The error wraps vk.ErrUnsupported if the device
+	// does not have the path.
 	Candidates(caps *vk.Caps, impl string) ([]Candidate, error)
-	// Variants returns configurations that are like c, but for what Candidates does not vary.
+	// Variants returns configurations that differ from c in a choice that Candidates does not
+	// vary.
 	Variants(caps *vk.Caps, c Candidate) []Candidate
-	// With returns the same with configuration c instead of the table's.
+	// With returns the Op with configuration c.
 	With(c Candidate) Op
-	// Row returns the row that gives c to problems like this one, as Go source, with a fill
-	// unless that is 0; "" if no table has such rows. Fill is how much of a device this one fills
-	// with c, 0 if that is not known. Order is a number for each column, which sorts rows as the
-	// table wants them: those of equal numbers differ in fill only.
+	// Row returns the row that gives c to problems like this one, as Go source, or "" if no table
+	// has such rows. It has a fill unless that is 0. Fill is how much of a device the problem
+	// fills with c, 0 if that is not known. Order returns numbers that sort rows as the table
+	// needs them. Rows of equal numbers differ in fill only.
 	Row(caps *vk.Caps, c Candidate, fill float64) string
 	Fill(caps *vk.Caps, c Candidate) float64
 	Order(c Candidate) []int
-	// Keep adds c to what the device is tuned to, with the device time of a call.
+	// Keep adds c to the tuning of the device, with the device time of a call.
 	Keep(t *kit.Tuning, c Candidate, ns float64) error
 }
 
@@ -52,7 +53,7 @@ type Choices[P any, C Candidate] struct {
 	Of   Op
 	Side Pass // of Of, which is measured
 
-	// What rows are kept for: a table, and the problem that it is asked about.
+	// The table and the problem that rows are kept for.
 	Kernel     string
 	KernelPass kit.Pass
 	Problem    P
@@ -66,7 +67,7 @@ type Choices[P any, C Candidate] struct {
 	Sort   func(c C) []int                               // nil: by path
 }
 
-// Op implements Tunable, as all that follow.
+// Op implements Tunable, like the methods that follow.
 func (x *Choices[P, C]) Op() Op { return x.Of }
 
 // Pass returns the pass.
@@ -75,13 +76,13 @@ func (x *Choices[P, C]) Pass() Pass { return x.Side }
 // Path returns the path of c.
 func (x *Choices[P, C]) Path(c Candidate) string { return x.PathOf(c.(C)) }
 
-// Candidates returns what is worth measuring.
+// Candidates returns the configurations that are worth measuring.
 func (x *Choices[P, C]) Candidates(caps *vk.Caps, impl string) ([]Candidate, error) {
 	list, err := x.List(caps, impl)
 	return candidates(list), err
 }
 
-// Variants returns what is like c.
+// Variants returns the variants of c.
 func (x *Choices[P, C]) Variants(caps *vk.Caps, c Candidate) []Candidate {
 	return candidates(x.Vary(caps, c.(C)))
 }

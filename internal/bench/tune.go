@@ -34,8 +34,8 @@ func DefaultSearch(cpu bool, impls []string, budget time.Duration) Search {
 	return s
 }
 
-// A Trial is what became of a candidate. Result.Timing is that of the finals;
-// one that did not get there has QuickNS only.
+// A Trial is the result of a candidate. Result.Timing is that of the final. A candidate that did
+// not get there has QuickNS only.
 type Trial struct {
 	Result
 	Configuration Candidate
@@ -52,7 +52,7 @@ func (t *Trial) NS() float64 {
 	return t.QuickNS
 }
 
-// Final reports whether the trial was a finalist that kept right to the end.
+// Final reports whether the trial was a finalist and right to the end.
 func (t *Trial) Final() bool { return t.Status == StatusOK && len(t.Timing.DeviceNS) > 0 }
 
 // Tuned is the outcome of a search: finalists, the best first, then the others
@@ -75,13 +75,13 @@ func (t *Tuned) Winners() []*Trial {
 	return list
 }
 
-// ErrHung is wrapped by the error of a search whose device does not come back
-// from a candidate. Closing it would wait for ever.
+// ErrHung is wrapped by the error of a search whose device does not come back from a candidate.
+// Closing the device would wait for ever.
 var ErrHung = errors.New("the device does not come back")
 
-// A LostError says which candidate the device was lost in. It wraps
-// vk.ErrDeviceLost or ErrHung; after the former the search may be repeated on the device
-// opened anew, with the candidate in Search.Skip.
+// A LostError names the candidate that lost the device. It wraps vk.ErrDeviceLost or ErrHung.
+// After vk.ErrDeviceLost the search may be repeated on the device opened anew, with the candidate
+// in Search.Skip.
 type LostError struct {
 	Config Candidate
 	Err    error
@@ -95,17 +95,14 @@ func (e *LostError) Unwrap() error { return e.Err }
 
 // Tune looks for the fastest configuration of each path for a problem:
 //
-//  1. every candidate, the table's choice first, is compiled, run once and
-//     compared with the reference, until 3/5 of the budget is spent. One that
-//     does not compile, is wrong or hangs is noted and dropped;
-//  2. all that are right are timed in a quick round, in turns;
-//  3. the variants of the best of each path go through the same;
-//  4. the best few, two of each path and the table's at least, are timed well,
-//     in turns.
+//  1. Every candidate, the table's choice first, is compiled, run once and compared with the reference, until
+//     3/5 of the budget is spent. One that does not compile, is wrong or hangs is noted and dropped.
+//  2. All that are right are timed in a quick round, in turns.
+//  3. The variants of the best of each path go through the same.
+//  4. The best few, at least two of each path and the table's, are timed well, in turns.
 //
-// The error wraps vk.ErrUnsupported if no path has a candidate; a LostError
-// says that a candidate took the device with it. What is known then comes
-// along.
+// The error wraps vk.ErrUnsupported if no path has a candidate. A LostError says that a candidate
+// lost the device. The results so far are returned with it.
 func Tune(ctx context.Context, d *vk.Device, of Tunable, s Search, progress Progress) (Tuned, error) {
 	run := newTuning(d, of, s, progress)
 	defer run.r.close()
@@ -136,8 +133,8 @@ func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
 	return &tuning{Search: s, d: d, of: of, r: r, record: record, targets: make(map[*Trial]Target), progress: progress}
 }
 
-// Progress of a search in thousandths, since the number of its steps is not
-// known before: where each phase begins.
+// Progress of a search in thousandths: where each phase begins. The number of steps is not known
+// before.
 const (
 	atCandidates = 20
 	atQuick      = 500
@@ -147,7 +144,7 @@ const (
 	atEnd        = 1000
 )
 
-// step reports that done of total steps of a phase are behind.
+// step reports that done of total steps of a phase are complete.
 func (t *tuning) step(from, to, done, total int, what string) {
 	if t.progress != nil {
 		t.progress(from+(to-from)*done/max(total, 1), atEnd, what)
@@ -187,7 +184,7 @@ func (t *tuning) tune(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// With the leaders, whose times may have been taken at another clock.
+		// The leaders take part again: the clock may have changed since their first times.
 		if err := t.quick(ctx, append(tried, t.best(1)...), atQuickAgain, atFinal); err != nil {
 			return err
 		}
@@ -202,8 +199,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// candidates returns what to try, the paths taking turns, so that each of them
-// has its share of the budget.
+// candidates returns what to try. The paths take turns, so that each has its share of the budget.
 func (t *tuning) candidates() ([]Candidate, error) {
 	var lists [][]Candidate
 	var reason error
@@ -233,8 +229,8 @@ func (t *tuning) knows(c Candidate) bool {
 	return slices.Contains(t.Skip, c) || slices.ContainsFunc(t.trials, func(x *Trial) bool { return x.Configuration == c })
 }
 
-// try compiles and checks configurations until the deadline, one at least and
-// in any case what the table takes, and returns those that are right.
+// try compiles and checks configurations until the deadline, and returns those that are right. It
+// tries one at least, and always the table's choice.
 func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, from, to int) (right []*Trial, err error) {
 	for i, c := range list {
 		table := slices.Contains(t.tables, c)
@@ -345,8 +341,7 @@ func (t *tuning) recover(ctx context.Context, x *Trial) error {
 	return &LostError{x.Configuration, err}
 }
 
-// recoverTime is what the device gets to come back from a candidate that took
-// too long.
+// recoverTime is the time that the device gets to come back from a candidate that took too long.
 const recoverTime = time.Minute
 
 // quick times trials in turns and notes the medians.
@@ -357,7 +352,7 @@ func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
 	targets := make([]Target, len(list))
 	for i, x := range list {
 		targets[i] = t.targets[x]
-		targets[i].Verify = nil // the finals look again
+		targets[i].Verify = nil // the final checks again
 	}
 	done, total := 0, MeasureSteps(len(list), t.Quick)
 	t.step(from, to, 0, total, "quick round")
@@ -395,7 +390,7 @@ func (t *tuning) ranked() []*Trial {
 	return list
 }
 
-// final times the best few well.
+// final times the best few long enough for a decision.
 func (t *tuning) final(ctx context.Context) error {
 	ranked := t.ranked()
 	list := ranked[:min(t.Few, len(ranked))]

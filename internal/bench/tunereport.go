@@ -10,8 +10,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Sheet returns the trials for people: those that were timed, the best first,
-// then what went wrong.
+// Sheet returns the trials for people: those that were timed, the best first, then those that
+// failed.
 func (t *Tuned) Sheet() sheet.Sheet {
 	var s sheet.Section
 	s.Add("problem", "%s", Title(t.Of.Op(), t.Of.Pass()))
@@ -68,9 +68,9 @@ func (t *Tuned) Results() []Result {
 	return list
 }
 
-// TableRows returns rows for the built-in tuning tables, as Go source, that
-// give each problem the winner of each path. Where there are several sizes of
-// one problem, all but the smallest get the fill that they make, largest first.
+// TableRows returns rows for the built-in tuning tables, as Go source, that give each problem the
+// winner of each path. If a problem has several sizes, all but the smallest get their fill,
+// largest first.
 func TableRows(caps *vk.Caps, list []Tuned) []string {
 	type entry struct {
 		of    Tunable

@@ -101,7 +101,8 @@ func (c *Config) pieces(caps *vk.Caps, p *Problem) (pieces, rows int) {
 //
 // It compares the divisions of C whose unshared blocks fill whole waves: sharing more takes
 // longer. Splits gain less than a wave, so sums that take as long do not pay. Path scalar shares
-// all or nothing, since its small workgroups are so many that waves do not matter.
+// all or nothing: the slots of its small workgroups are those that keep a device busy, not all
+// that it runs at a time.
 func (c Config) withSplits(caps *vk.Caps, p *Problem, t costs) Config {
 	c.Splits, c.Rows = 1, 0
 	if t.slots == 0 {

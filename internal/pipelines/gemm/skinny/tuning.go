@@ -35,7 +35,7 @@ func Variants(caps *vk.Caps, p engine.Problem, c engine.Config, choose func(o en
 	return fitting(c, engine.Variants(caps, p, c), choose)[1:]
 }
 
-// fitting returns first, and those of a list that do not divide k and that the kernel can take.
+// fitting returns first, and those of a list, without splits, that the kernel can take.
 func fitting(first engine.Config, list []engine.Config, choose func(o engine.Options) (engine.Config, error)) []engine.Config {
 	all := []engine.Config{first}
 	for _, c := range list {
