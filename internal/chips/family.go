@@ -1,5 +1,5 @@
-// Package chips has what kernels need to know of a device beyond its capabilities: the
-// family that tuning tables name, and the shapes and layouts of its matrices.
+// Package chips knows what kernels need of a device beyond its capabilities: the family that
+// tuning tables name, and the shapes and layouts of its matrices.
 package chips
 
 import (
@@ -30,8 +30,8 @@ const (
 	VendorIntel  = 0x8086
 )
 
-// familyNames says what a device's name holds if it is of a family, the first
-// match counting: "A100" comes before "A10".
+// familyNames has the words in a device's name that say its family. The first match counts:
+// "A100" comes before "A10".
 var familyNames = []struct {
 	vendor uint32
 	name   string
@@ -69,11 +69,10 @@ var familyNames = []struct {
 	{vendor: VendorAMD, name: "Radeon 8", family: "rdna3"},
 }
 
-// A FamilyName is a family with the name of who makes its devices.
+// A FamilyName is a family with the name of its vendor.
 type FamilyName struct{ Vendor, Family string }
 
-// Families lists the families of GPUs, by vendor: what records of devices that ran are
-// compared with.
+// Families lists the families of GPUs, by vendor, to compare with the devices that have records.
 func Families() []FamilyName {
 	list := []FamilyName{{"Intel", "xe2"}}
 	for _, f := range familyNames {
@@ -91,14 +90,14 @@ func Lavapipe(caps *vk.Caps) bool {
 	return caps.DriverID == driverMesaLLVMPipe
 }
 
-// Family names the group of devices that the rows of tuning tables speak of, as
-// above, or returns "". It is a guess from what the driver says of the device.
+// Family names the group of devices for the rows of tuning tables, or returns "". It is a guess
+// from the driver's description of the device.
 func Family(caps *vk.Caps) string {
 	if Lavapipe(caps) {
 		return "lavapipe"
 	}
-	// Intel's names are marketing; the least subgroup tells the generations
-	// apart, 16 since Xe2 and 8 before. llama.cpp goes by it, too.
+	// Intel's names are marketing. The least subgroup tells the generations apart: 16 since Xe2,
+	// 8 before. llama.cpp uses it, too.
 	if caps.VendorID == VendorIntel && caps.MinSubgroupSize == 16 {
 		return "xe2"
 	}

@@ -19,8 +19,8 @@ type layoutSpec struct {
 	MaxLength     uint32 `glsl:"MAX_LENGTH"`
 }
 
-// A MatrixLayout says where the invocations of a subgroup keep the elements of
-// an accumulator; shaders/lib/rows.glsl has the words.
+// A MatrixLayout says where the invocations of a subgroup keep the elements of an accumulator.
+// shaders/lib/rows.glsl defines the words.
 type MatrixLayout struct {
 	Length    int  // elements of one invocation
 	RowRun    int  // neighbouring elements of one row
@@ -28,16 +28,15 @@ type MatrixLayout struct {
 	ColRun    int  // element i is of the column of element i mod ColRun
 	SameAsAcc bool // left matrices keep theirs in the same places
 
-	// Pairs says which columns invocation l of those that share a row holds of it, w being 2, or 1
-	// where RowRun is: element e is of column e/w*w*RowLanes + l*w + e%w.
+	// Pairs says which columns of a row invocation l holds, of those that share the row: element
+	// e is of column e/w*w*RowLanes + l*w + e%w. W is 2, or 1 where RowRun is.
 	Pairs bool
 }
 
-// Forget makes the layout that of matrices about which nothing is known but their
-// length.
+// Forget makes the layout that of matrices of which only the length is known.
 func (l *MatrixLayout) Forget() { *l = MatrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length} }
 
-// layoutKey identifies a probe among the values that a device keeps.
+// layoutKey is the key of a probe in the values that a device keeps.
 type layoutKey struct {
 	format dtype.DType
 	shape  vk.CoopMatShape
@@ -57,12 +56,12 @@ func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayo
 	return analyzeLayout(lists[0], lists[1], int(shape.N)), nil
 }
 
-// quadsKey identifies what AsksQuads found among the values that a device keeps.
+// quadsKey is the key of the result of AsksQuads in the values that a device keeps.
 type quadsKey layoutKey
 
-// AsksQuads asks the device whether matrices of a shape and format are 16x16 and kept as NVIDIA's are:
-// element i of invocation 4g + t, of accumulators and left matrices, is that of row g + i/4*8 and
-// column 2t + i%2 + i%4/2*8, and right matrices are left ones with rows and columns exchanged. It
+// AsksQuads asks the device whether matrices of a shape and format are 16x16 and kept as NVIDIA's
+// are. In accumulators and left matrices, element i of invocation 4g + t is that of row g + i/4*8
+// and column 2t + i%2 + i%4/2*8. Right matrices are left ones with rows and columns exchanged. It
 // runs matrix_layout.comp and matrix_right.comp once for each device, format and shape.
 func AsksQuads(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (bool, error) {
 	return vk.Cached(d, quadsKey{t, shape}, func() (bool, error) {
@@ -74,9 +73,9 @@ func AsksQuads(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (bool, error)
 	})
 }
 
-// CheckLayout runs matrix_layout.comp and matrix_right.comp and returns what is wrong with what they
-// found, an error that wraps ErrLayout: a matrix of which an element is nowhere, or that has
-// elements that are none. It returns the modules that ran.
+// CheckLayout runs matrix_layout.comp and matrix_right.comp and checks their answers. It returns
+// an error that wraps ErrLayout if an element of a matrix is in no invocation, or an invocation
+// has one that does not exist. It returns the modules that ran.
 func CheckLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) ([]vk.ModuleInfo, error) {
 	e, ran, err := probe(d, t, shape)
 	if err == nil {
@@ -88,7 +87,7 @@ func CheckLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) ([]vk.Modul
 	return ran, err
 }
 
-// ErrLayout is wrapped by the error of CheckLayout if the device answers nonsense.
+// ErrLayout is wrapped by the error of CheckLayout if the answers of the device make no sense.
 var ErrLayout = errors.New("what the device says of matrices is wrong")
 
 // checkElements wants each of n elements in some invocation, and nothing else.
@@ -108,7 +107,7 @@ func checkElements(what string, lanes [][]int, n int) error {
 	return nil
 }
 
-// elements are those that each invocation has of a left matrix, an accumulator and a right
+// elements has the elements of each invocation of a left matrix, an accumulator and a right
 // matrix, numbered row*n + column.
 type elements struct{ left, acc, right [][]int }
 
@@ -132,8 +131,8 @@ func (e *elements) quads() bool {
 	return true
 }
 
-// probe returns the elements that each invocation has, and the modules that ran. Right
-// matrices that have more rows than left ones are not asked for.
+// probe returns the elements of each invocation, and the modules that ran. Right matrices that
+// have more rows than left ones are not asked for.
 func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (e elements, ran []vk.ModuleInfo, err error) {
 	lists, module, err := askLayout(d, t, shape)
 	if err != nil {
@@ -157,7 +156,7 @@ func askLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) ([][][]int, v
 }
 
 // ask runs a kernel that loads matrices from tensors of the numbers 0, 1, 2, ..., one of each
-// format, and returns the elements of so many matrices that each invocation has.
+// format. It returns the elements of each invocation, for that many matrices.
 func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, formats []dtype.DType, matrices int) (lists [][][]int, ran vk.ModuleInfo, err error) {
 	module, err := shaders.Get(name, t.Short())
 	if err != nil {
@@ -220,8 +219,7 @@ func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, format
 	return lists, ran, nil
 }
 
-// perLane cuts what these kernels write into the elements of each
-// invocation.
+// perLane divides what these kernels write into the elements of each invocation.
 func perLane(data []float32, lanes int) [][]int {
 	list := make([][]int, lanes)
 	for i := range list {
@@ -233,9 +231,9 @@ func perLane(data []float32, lanes int) [][]int {
 	return list
 }
 
-// analyzeLayout finds the layout in what each invocation holds, elements
-// numbered row*n + column. Invocations that hold different numbers of
-// elements, or rows that are not spread over neighbours, are irregular.
+// analyzeLayout finds the layout in the elements of each invocation, numbered row*n + column. A
+// layout is irregular if invocations hold different numbers of elements, or rows are not spread
+// over neighbours.
 func analyzeLayout(left, acc [][]int, n int) MatrixLayout {
 	l := MatrixLayout{Length: len(acc[0]), RowRun: 1, ColRun: len(acc[0]), SameAsAcc: true}
 	for lane := range acc {

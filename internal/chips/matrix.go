@@ -7,10 +7,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// MatrixShape returns the shape of the cooperative matrices, M x N x N, with which
-// a subgroup multiplies elements of type t into float32 sums: the largest that the
-// device has. Float32 stands for pairs of float16 (shaders/lib/f32x2.glsl).
-// If there is none, lack says what the device lacks.
+// MatrixShape returns the shape of the cooperative matrices, M x N x N, with which a subgroup
+// multiplies elements of type t into float32 sums: the largest of the device. Float32 stands for
+// pairs of float16 (shaders/lib/f32x2.glsl). If there is none, lack says what the device lacks.
 func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack string) {
 	component := vk.F16
 	switch {
@@ -49,8 +48,7 @@ func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack strin
 	return best, ""
 }
 
-// MatrixOptions asks for what kernels with cooperative matrices rely on: subgroups
-// of the size that the matrix shapes are given for, all full.
+// MatrixOptions asks for full subgroups of the size that the matrix shapes are given for.
 func MatrixOptions(caps *vk.Caps) vk.KernelOptions {
 	return vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true}
 }

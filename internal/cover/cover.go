@@ -1,4 +1,4 @@
-// Package cover chooses the cases that stand for all where all take too long.
+// Package cover chooses a few cases that stand for all, where all take too long.
 package cover
 
 import (
@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Pairs returns cases that stand for all. What kernel returns for a case, equally many values
-// for each, says which kernel it takes: whatever two of these values occur together in some
-// case occur together in one that is returned, and of the cases of one kernel all are
-// returned or none. Each value that traits returns at some place occurs there in one, too.
+// Pairs returns cases that stand for all. Kernel returns the values that decide which kernel a
+// case takes, equally many for each case. Any two of these values that occur together in some
+// case occur together in a case that is returned. Of the cases of one kernel, all are returned or
+// none. Each value of traits occurs in a returned case, too.
 func Pairs[C any](cases []C, kernel, traits func(C) []any) []C {
 	return choose(cases, kernel, traits, true)
 }
 
-// Each returns fewer: each value that kernel returns at some place occurs there in one of them.
-// Of the cases of one kernel all are returned or none.
+// Each returns fewer cases: each value of kernel, at each place, occurs in one of them. Of the
+// cases of one kernel, all are returned or none.
 func Each[C any](cases []C, kernel func(C) []any) []C {
 	return choose(cases, kernel, func(C) []any { return nil }, false)
 }

@@ -1,9 +1,9 @@
-// Package files writes files that are whole at any moment: whoever opens one sees the old
-// content or the new, also when the writer is killed or the disk is full.
+// Package files writes files that are whole at any moment. A reader sees the old content or the
+// new, also when the writer is killed or the disk is full.
 //
-// The content goes to a temporary file in the same folder, which is locked as long as its
-// process lives and takes the name at the end. A process that is killed leaves its temporary
-// file behind; the next that writes the same name removes it.
+// The content goes to a temporary file in the same folder. The file is locked as long as its
+// process lives, and takes the name at the end. A process that is killed leaves its temporary
+// file behind; the next one that writes the same name removes it.
 package files
 
 import (
@@ -16,29 +16,29 @@ import (
 	"strings"
 )
 
-// A File is one that is being written. It takes its name by Commit; Close in any case removes
-// what was not committed.
+// A File is a file that is being written. Commit gives it its name. Close removes it if it was
+// not committed.
 type File struct {
 	*os.File
 	path string
 }
 
-// temporary names are .NAME.8 hexadecimal digits.tmp, with a NAME that is cut, for a name has
-// 255 bytes at the most.
+// The names of temporary files are .NAME.8 hexadecimal digits.tmp. NAME is cut, since a name has
+// at most 255 bytes.
 const (
 	suffix   = ".tmp"
 	digits   = 8
 	maxBytes = 200
 )
 
-// prefix returns how the temporary files of a name begin.
+// prefix returns the beginning of the names of the temporary files of a name.
 func prefix(base string) string {
 	return "." + base[:min(len(base), maxBytes)] + "."
 }
 
-// Create starts a file that will have a name. A file that has it stays until Commit and gives
-// the new one its permissions. The name of a link is that of what it leads to; that of a
-// folder, a device or a pipe is an error.
+// Create starts a file for a path. A file that is there stays until Commit, and the new one gets
+// its permissions. A link stands for the file that it leads to. A folder, a device or a pipe is
+// an error.
 func Create(path string) (*File, error) {
 	mode := fs.FileMode(0)
 	info, err := os.Stat(path)
@@ -69,8 +69,8 @@ func Create(path string) (*File, error) {
 	return &File{f, path}, nil
 }
 
-// create makes a temporary file and locks it. Between the two another process may take it for
-// the rest of a killed one and remove it; then there is another.
+// create makes a temporary file and locks it. Before the lock another process may take it for
+// that of a killed one and remove it. Then create makes another one.
 func create(path string) (*os.File, error) {
 	dir, base := filepath.Split(path)
 	for {
@@ -89,8 +89,8 @@ func create(path string) (*os.File, error) {
 	}
 }
 
-// owned locks a file and reports whether it still has its name. Where there are no locks it
-// has: nobody removes what nobody can lock.
+// owned locks a file and reports whether it still has its name. Without locks it has: nobody
+// removes a file that cannot be locked.
 func owned(f *os.File) bool {
 	if lock(f) == held {
 		return false
@@ -103,8 +103,8 @@ func owned(f *os.File) bool {
 	return err == nil && os.SameFile(here, there)
 }
 
-// clear removes the temporary files that killed processes left beside a path. It is about
-// tidiness: an error is none.
+// clear removes the temporary files that killed processes left beside a path. It ignores errors,
+// since it only tidies up.
 func clear(path string) {
 	dir, base := filepath.Split(path)
 	if dir == "" {
@@ -137,7 +137,7 @@ func (f *File) Commit() error {
 	return f.File.Close()
 }
 
-// named returns an error with the name that f is to have.
+// named returns an error with the final name of f.
 func (f *File) named(err error) error {
 	return &fs.PathError{Op: "write", Path: f.path, Err: Bare(err)}
 }
@@ -165,8 +165,8 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Write replaces the file at path. What is there and no regular file, as /dev/stdout, is
-// written as it stands.
+// Write replaces the file at path. A path that is no regular file, such as /dev/stdout, is
+// written in place.
 func Write(path string, data []byte) error {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return os.WriteFile(path, data, 0o666)
@@ -182,14 +182,13 @@ func Write(path string, data []byte) error {
 	return f.Commit()
 }
 
-// A Dir is a folder of temporary files, which is removed with what killed processes left of
-// theirs.
+// A Dir is a folder of temporary files. TempDir removes the folders that killed processes left.
 type Dir struct {
 	Path string
 	f    *os.File
 }
 
-// TempDir makes a folder below that for temporary files, with a name that begins with prefix.
+// TempDir makes a folder for temporary files below a folder. Its name begins with prefix.
 func TempDir(prefix string) (*Dir, error) {
 	entries, _ := os.ReadDir(os.TempDir())
 	for _, e := range entries {

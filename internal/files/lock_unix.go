@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// What came of an attempt to lock a file.
+// locking is the result of an attempt to lock a file.
 type locking int
 
 const (
@@ -36,13 +36,13 @@ func flock(f *os.File, how int) (err error) {
 	return err
 }
 
-// Lock locks f until it is closed and reports whether no other process has it locked. On a
-// file system without locks nobody has.
+// Lock locks f until it is closed. It reports whether no other process has it locked. On a file
+// system without locks it reports true.
 func Lock(f *os.File) bool { return lock(f) != held }
 
-// Exclusively runs f, which reads a file, changes what it read and writes it, while no other process
-// does the same to a file of that folder: what the other wrote in between would be lost. The
-// folder is made if there is none. On a file system without locks f runs all the same.
+// Exclusively runs f, which changes a file, while no other process does the same to a file of
+// that folder. Otherwise one of the changes could be lost. It makes the folder if there is none.
+// On a file system without locks f runs all the same.
 func Exclusively(path string, f func() error) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o777); err != nil {

@@ -16,19 +16,20 @@ type Tensor struct {
 	Name   string
 	DType  dtype.DType
 	Shape  []int
-	Values []float64 // row-major, exact in DType: what an input holds, or what an updated tensor holds before
-	Want   []float64 // what an output should hold; nil: an input
+	Values []float64 // row-major, exact in DType: the content of an input, or of an updated tensor before the call
+	Want   []float64 // the right content of an output; nil: an input
 	Bound  float64   // how far an output may be off
 	Bounds []float64 // of each element of Want, instead of Bound
-	// Sample lists the elements that Want has, in row-major order; nil: all. The others
-	// have to be written, and the same in both runs.
+	// Sample lists the elements that Want has, in row-major order; nil: all. The other elements
+	// must be written, and be the same in both runs.
 	Sample []int
-	// Scratch is memory that the call may do what it likes with, but not beside it.
+	// Scratch is memory that the call may change. It may change nothing beside it.
 	Scratch bool
-	// Place says where the tensor lies whatever the layout of the case; nil: as that says.
+	// Place says where the tensor lies, whatever the layout of the case. Nil leaves it to the
+	// layout.
 	Place *Place
-	// Memory names what the tensor shares with others of its format: they lie in one buffer,
-	// one after the other. "": a buffer of its own.
+	// Memory names a buffer that the tensor shares with others of its format, one after the
+	// other. With "" it has its own.
 	Memory string
 }
 
@@ -40,17 +41,17 @@ type Place struct {
 	Offset    int // before the first element
 	RowGap    int // after each row
 	MatrixGap int // after each matrix of three axes
-	// Aligned has the tensor and its rows begin at multiples of 8 elements, Offset aside, and
-	// RowGap count for nothing.
+	// Aligned makes the tensor and its rows begin at multiples of 8 elements, after Offset.
+	// RowGap is ignored.
 	Aligned bool
-	// Tight has the memory end with the last element, where no tensor follows.
+	// Tight makes the memory end with the last element, if no tensor follows.
 	Tight bool
-	// Broadcast has all matrices of three axes be one.
+	// Broadcast makes all matrices of three axes the same one.
 	Broadcast bool
 }
 
-// A Layout says how the rows of a Case's tensors lie, each with other strides than its
-// neighbours so that a kernel that takes one's for the other's is found out.
+// A Layout says how the rows of a Case's tensors lie. Neighbours have different strides, so that
+// a kernel that confuses them is found out.
 type Layout uint8
 
 // The layouts.
@@ -74,7 +75,7 @@ type Case struct {
 // A Record records the call on tensors, by name.
 type Record func(c *vk.Cmd, t map[string]vk.Tensor) error
 
-// Random returns normal numbers times a scale, as a format has them.
+// Random returns normal numbers times a scale, rounded to a format.
 func Random(rng *rand.Rand, t dtype.DType, n int, scale float64) []float64 {
 	x := make([]float64, n)
 	for i := range x {
@@ -83,8 +84,8 @@ func Random(rng *rand.Rand, t dtype.DType, n int, scale float64) []float64 {
 	return x
 }
 
-// Check runs the case and returns the first thing that is wrong, and how close the
-// outputs came, in words.
+// Check runs the case. It returns the first thing that is wrong, and in words how close the
+// outputs came.
 func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
 	return c.CheckContext(context.Background(), Device{Device: d}, record)
 }
@@ -113,11 +114,11 @@ func (c *Case) CheckContext(ctx context.Context, d Device, record Record) (repor
 	return report, nil
 }
 
-// reported is how many outputs a report lists, beyond which it has the one that came closest to
-// its bound.
+// reported is how many outputs a report lists. If there are more it has the one that came closest
+// to its bound.
 const reported = 16
 
-// compare compares the outputs with what is wanted.
+// compare compares the outputs with Want.
 func (c *Case) compare(views []*View) (report string, err error) {
 	list, closest, share := "", "", -1.0
 	n := 0
@@ -154,8 +155,8 @@ func (c *Case) compare(views []*View) (report string, err error) {
 	return list, nil
 }
 
-// run runs the call once and makes the checks that need no expectation. It returns
-// the tensors after it.
+// run runs the call once and makes the checks that need no Want. It returns the tensors after the
+// call.
 func (c *Case) run(ctx context.Context, d Device, record Record, around *Surroundings) ([]*View, error) {
 	views := c.place(around)
 	var inputs, outputs []*View
@@ -178,7 +179,7 @@ func (c *Case) run(ctx context.Context, d Device, record Record, around *Surroun
 	return views, err
 }
 
-// guard elements stand before and after a tensor.
+// guard is the number of elements before and after a tensor.
 const guard = 64
 
 // place lays the tensors out amid garbage or poison.
@@ -211,7 +212,7 @@ func (c *Case) place(around *Surroundings) []*View {
 	return views
 }
 
-// fill returns n elements of what a tensor lies in.
+// fill returns n elements of the memory of a tensor.
 func (t *Tensor) fill(n int, around *Surroundings) []float64 {
 	f := around.Garbage(t.DType)
 	if t.Want != nil {
@@ -224,8 +225,8 @@ func (t *Tensor) fill(n int, around *Surroundings) []float64 {
 	return data
 }
 
-// view returns tensor i without its memory, of which it takes what follows the first some
-// elements, and where that ends.
+// view returns tensor i without its memory. It lies behind the first begin elements of the
+// memory, and ends at end.
 func (c *Case) view(i, begin int) (v *View, end int) {
 	t := &c.Tensors[i]
 	place := Place{}

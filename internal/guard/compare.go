@@ -12,8 +12,8 @@ type Diff struct {
 	Off       float64 // |Got - Want|; +Inf if only one is NaN or infinite
 }
 
-// MaxDiff returns the worst disagreement of got and want, which have the same
-// length. Equal infinities agree; NaN agrees with nothing. Index is -1 if the slices are empty.
+// MaxDiff returns the worst disagreement of got and want, which have the same length. Equal
+// infinities agree. NaN agrees with nothing. Index is -1 if the slices are empty.
 func MaxDiff(got, want []float64) Diff {
 	worst := Diff{Index: -1, Off: -1}
 	for i, w := range want {
@@ -33,21 +33,20 @@ func MaxDiff(got, want []float64) Diff {
 	return worst
 }
 
-// Compare compares an output that was full of poison with what is wanted, in logical
-// order: no NaN left where none is wanted, infinities equal, and the worst error within the
-// bound.
+// Compare compares an output that was full of poison with want, in logical order: no NaN where
+// want has none, infinities equal, and the worst error within the bound.
 func (v *View) Compare(want []float64, bound float64) (Diff, error) {
 	return v.compare(v.Gather(), want, func(int) float64 { return bound }, func(i int) int { return i })
 }
 
-// CompareEach is Compare with a bound for each element; the worst error is the largest part of
-// its bound.
+// CompareEach is Compare with a bound for each element. The worst error is the largest relative
+// to its bound.
 func (v *View) CompareEach(want, bounds []float64) (Diff, error) {
 	return v.compare(v.Gather(), want, func(i int) float64 { return bounds[i] }, func(i int) int { return i })
 }
 
-// CompareSample is Compare of the elements at some positions, in logical order. All others
-// have to be written, and not to be NaN.
+// CompareSample is Compare of the elements at some positions, in logical order. All others must
+// be written, and not be NaN.
 func (v *View) CompareSample(at []int, want []float64, bound float64) (Diff, error) {
 	if err := v.check(math.IsNaN); err != nil {
 		return Diff{}, err
@@ -70,7 +69,7 @@ func (v *View) compare(got, want []float64, bound func(i int) float64, at func(i
 		g := got[i]
 		switch {
 		case math.IsNaN(g) || math.IsInf(g, 0) && g == w:
-			continue // wanted, but for NaN that is no NaN
+			continue // want is the same
 		case math.IsInf(g, 0) || math.IsInf(w, 0) || math.IsNaN(w):
 			return Diff{at(i), g, w, math.Inf(1)}, fmt.Errorf("%s[%d] = %g, want %g at %s", v.Name, at(i), g, w, v.Index(at(i)))
 		}
@@ -95,7 +94,7 @@ func (v *View) CheckFinite() error {
 	return v.check(func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 }
 
-// check wants no element to be one that a function says is wrong.
+// check wants wrong to be false for every element.
 func (v *View) check(wrong func(x float64) bool) error {
 	for i, x := range v.Gather() {
 		if wrong(x) {
@@ -105,8 +104,8 @@ func (v *View) check(wrong func(x float64) bool) error {
 	return nil
 }
 
-// Equal wants the elements of an output to be the same bits after the first run, amid
-// NotFinite, and the second, amid Finite. All NaN are one.
+// Equal wants an output to have the same bits after the first run, amid NotFinite, and the
+// second, amid Finite. All NaN are equal.
 func Equal(first, second *View) error {
 	a, b := first.Gather(), second.Gather()
 	for i := range a {

@@ -10,20 +10,19 @@ import (
 // A Device runs calls on views.
 type Device struct {
 	*vk.Device
-	// Use is what takes the device's time: it calls a function that uploads, or submits
-	// and downloads. nil: it is just called.
+	// Use calls a function that takes the device's time: it uploads, or submits and downloads. If
+	// Use is nil, the function is just called.
 	Use func(ctx context.Context, f func(ctx context.Context) error) error
-	// Replay submits what was recorded once more, with the memory as it was before, and wants
-	// the same bytes.
+	// Replay submits the recording once more, with the memory as it was before, and wants the
+	// same bytes.
 	Replay bool
 }
 
-// Views are the tensors of a device that views lie in; the zero tensor of nil.
+// Views are the tensors of views on a device. The tensor of nil is zero.
 type Views map[*View]vk.Tensor
 
-// Call uploads the memory of views whole, runs what record records, and downloads all of
-// it, so that Watch sees stray writes. Views that share memory share a buffer. nil among
-// the views counts for nothing.
+// Call uploads the whole memory of views, runs the commands of record, and downloads all of it,
+// so that Watch sees stray writes. Views that share memory share a buffer. Nil views are ignored.
 func (d Device) Call(ctx context.Context, name string, views []*View, record func(c *vk.Cmd, on Views) error) error {
 	use := d.Use
 	if use == nil {
@@ -96,7 +95,7 @@ type upload struct {
 	before []byte
 }
 
-// replay submits what was recorded once more, and compares with the results of the first time.
+// replay submits the recording once more, and compares with the results of the first time.
 func replay(ctx context.Context, c *vk.Cmd, uploads []upload, first [][]byte) error {
 	for _, u := range uploads {
 		if err := u.buffer.Upload(ctx, 0, u.before); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A T is a *testing.T, which the package does not name: see there.
+// A T is a *testing.T. The package does not import testing, since the program links it.
 type T interface {
 	Helper()
 	Fatal(args ...any)
@@ -36,8 +36,8 @@ func (c *Case) Test(t T, d *vk.Device, record Record) {
 	t.Log(report)
 }
 
-// TestWorkspace is Test with memory of so many bytes, full of NaN, and then with 4 bytes
-// less, which it wants to be refused by the package of the case's name.
+// TestWorkspace is Test with that many bytes of memory, full of NaN. Then it wants 4 bytes less
+// to be refused by the package of the case's name.
 func (c *Case) TestWorkspace(t T, d *vk.Device, bytes int64, record func(workspace *vk.Buffer) Record) {
 	t.Helper()
 	for _, less := range []int64{0, 4} {
@@ -60,8 +60,8 @@ func (c *Case) TestWorkspace(t T, d *vk.Device, bytes int64, record func(workspa
 	}
 }
 
-// TestKernels is Test that wants the modules that run to be those of a plan, whatever their order,
-// but for copies of operands, gemm_pack.
+// TestKernels is Test, and wants the modules that run to be those of a plan, in any order,
+// without copies of operands (gemm_pack).
 func (c *Case) TestKernels(t T, d *vk.Device, plan kit.Plan, record Record) {
 	t.Helper()
 	var ran []string

@@ -9,16 +9,15 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A View is a strided view of a memory. Element (i0, i1, …) is
-// Data[Offset + i0*Strides[0] + i1*Strides[1] + …]; everything else in Data
-// is garbage that an implementation must not use and must not change. Views may share
-// Data.
+// A View is a strided view of a memory. Element (i0, i1, …) is Data[Offset + i0*Strides[0] +
+// i1*Strides[1] + …]. An implementation must neither use nor change the rest of Data. Views may
+// share Data.
 type View struct {
 	Name  string      // in messages
 	DType dtype.DType // what Data's values can be stored as
 
-	// Data holds float64 so that float64 implementations are checked to their
-	// own precision. Values of inputs are exact in DType.
+	// Data is float64, so that float64 implementations are checked to their own precision. Values
+	// of inputs are exact in DType.
 	Data []float64
 
 	Offset  int   // elements
@@ -88,9 +87,8 @@ func (v *View) Fill(f func(i int) float64) {
 	}
 }
 
-// Encode returns Data in the storage format, little endian, as a device's
-// buffer holds it. Inf, values of DType and the NaN of Surroundings survive Encode and
-// Decode.
+// Encode returns Data in the storage format, little-endian, as in a device's buffer. Encode and
+// Decode keep Inf, values of DType and the NaN of Surroundings.
 func (v *View) Encode() []byte {
 	b := make([]byte, 0, len(v.Data)*v.DType.Size())
 	for _, x := range v.Data {
@@ -122,8 +120,8 @@ func (v *View) Decode(b []byte) {
 	}
 }
 
-// decodeChanged is Decode that leaves alone what is the same bytes as before: whatever NaN
-// an input has, it keeps its bits.
+// decodeChanged is Decode that skips bytes that have not changed: a NaN of an input keeps its
+// bits.
 func (v *View) decodeChanged(before, after []byte) {
 	v.checkLength(after)
 	size := v.DType.Size()

@@ -8,15 +8,15 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// Surroundings are what a run finds in memory that is not its input. Both runs must give
-// the same bits, so whatever reaches an output shows either as itself or as a difference.
+// Surroundings are the values in memory that is not input of a run. Both runs must give the same
+// bits, so that a value that reaches an output shows as itself or as a difference.
 type Surroundings struct {
 	Name    string
 	garbage func(i int) float64
 	length  float64 // garbage of int32
 	visible float64 // garbage of bools
 	poison  float64
-	integer float64 // poison of what has no NaN
+	integer float64 // poison of formats without NaN
 }
 
 // nan survives View.Encode and View.Decode bit by bit.
@@ -26,8 +26,7 @@ var notFinite = [...]float64{nan, math.Inf(1), nan, math.Inf(-1)}
 
 // The surroundings of the first run and of the second.
 var (
-	// NaN reaches everything that is computed from it, but a comparison (max) may
-	// drop it.
+	// NaN reaches everything that is computed from it, but a comparison (max) may drop it.
 	NotFinite = Surroundings{
 		Name:    "NaN and Inf",
 		garbage: func(i int) float64 { return notFinite[i%len(notFinite)] },
@@ -48,7 +47,7 @@ var (
 	}
 )
 
-// Garbage returns what is around and between the rows of inputs of a format.
+// Garbage returns the values around and between the rows of inputs of a format.
 func (s *Surroundings) Garbage(t dtype.DType) func(i int) float64 {
 	switch t {
 	case dtype.Int32:
@@ -59,7 +58,7 @@ func (s *Surroundings) Garbage(t dtype.DType) func(i int) float64 {
 	return s.garbage
 }
 
-// Poison returns what is everywhere in outputs of a format: elements not yet written, and
+// Poison returns the values everywhere in outputs of a format: elements not yet written, and
 // canaries.
 func (s *Surroundings) Poison(t dtype.DType) func(i int) float64 {
 	x := s.poison
@@ -72,16 +71,16 @@ func (s *Surroundings) Poison(t dtype.DType) func(i int) float64 {
 // same reports whether a and b are the same bits.
 func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }
 
-// A memory is what one or several views share.
+// A memory is the Data of one or several views.
 type memory struct {
 	views   []*View
-	outputs []*View // those of them that may be written
+	outputs []*View // the views that may be written
 	before  []float64
 }
 
-// Watch calls a function that may change nothing but the elements of outputs, and returns
-// its error, or says what else it changed: an input first. A part of a view may stand for
-// an output of which only that may be written.
+// Watch calls a function that may change nothing but the elements of outputs. It returns the
+// function's error, or says what else it changed, inputs first. An output may be a part of a
+// view, if only that part may be written.
 func Watch(inputs, outputs []*View, call func() error) error {
 	var memories []*memory
 	at := map[*float64]*memory{}
@@ -113,7 +112,7 @@ func Watch(inputs, outputs []*View, call func() error) error {
 	return nil
 }
 
-// check compares what may not be changed with what it was.
+// check compares the parts that must not change with what they were.
 func (m *memory) check() error {
 	v := m.views[0]
 	now := v.Data

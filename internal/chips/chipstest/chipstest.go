@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// H200 is what of an H200 decides how products are computed.
+// H200 returns the capabilities of an H200 that decide how products are computed.
 func H200() *vk.Caps {
 	caps := &vk.Caps{
 		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
@@ -25,7 +25,7 @@ func H200() *vk.Caps {
 	return caps
 }
 
-// MatrixFormats yields the 16-bit formats of which the device has matrices, and theirs.
+// MatrixFormats yields the 16-bit formats that the device has matrices of, and their shapes.
 func MatrixFormats(t *testing.T, d *vk.Device) iter.Seq2[dtype.DType, vk.CoopMatShape] {
 	return func(yield func(dtype.DType, vk.CoopMatShape) bool) {
 		for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
