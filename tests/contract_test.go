@@ -67,7 +67,7 @@ var faces = map[string]face{
 	},
 }
 
-// types are those that signatures have.
+// Types of signatures.
 var (
 	cmd, caps, pass = reflect.TypeFor[*vk.Cmd](), reflect.TypeFor[*vk.Caps](), reflect.TypeFor[kit.Pass]()
 	failure, tensor = reflect.TypeFor[error](), reflect.TypeFor[vk.Tensor]()
@@ -187,8 +187,8 @@ func typeName(e ast.Expr) string {
 	return fmt.Sprint(e)
 }
 
-// TestOptimizer holds optim to what of it applies: an optimizer has one pass, and a state from
-// call to call, so that its tensors are given once.
+// TestOptimizer holds optim to the parts of the contract that apply. An optimizer has one pass,
+// and a state from call to call, so that its tensors are given once.
 func TestOptimizer(t *testing.T) {
 	p, x, plan := reflect.TypeFor[optim.Problem](), reflect.TypeFor[optim.Tensors](), reflect.TypeFor[optim.Plan]()
 	param, adamw := reflect.TypeFor[optim.Param](), reflect.TypeFor[*optim.AdamW]()
@@ -203,7 +203,7 @@ func TestOptimizer(t *testing.T) {
 	require.True(t, ok && field.Anonymous && field.Type == x, "the tensors of a Param are Tensors")
 }
 
-// declared wants types to have these names, in a package.
+// declared wants types to have these names in a package.
 func declared(t *testing.T, name string, types map[string]reflect.Type) {
 	t.Helper()
 	for word, typ := range types {
@@ -212,7 +212,7 @@ func declared(t *testing.T, name string, types map[string]reflect.Type) {
 	}
 }
 
-// signature wants a function to be of such a type.
+// signature wants a function to have this type.
 func signature(t *testing.T, function any, in, out list) {
 	t.Helper()
 	require.Equal(t, reflect.FuncOf(in, out, false), reflect.TypeOf(function))
@@ -305,7 +305,7 @@ func chosen(t *testing.T, f face, device *vk.Caps, p kit.Pass) {
 	}
 }
 
-// described wants a problem that compares and validates, and a plan.
+// described wants a problem that can be compared and validated, and a plan.
 func described(t *testing.T, p, plan reflect.Type) {
 	t.Helper()
 	require.True(t, p.Comparable())

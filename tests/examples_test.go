@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// userPackages are those that a program of a user imports.
+// userPackages are the packages that a program of a user imports.
 var userPackages = []string{
 	"attention", "dtype", "pipelines/gemm", "pipelines/gmm", "pipelines/mixture", "pipelines/mlp", "pipelines/norm", "pipelines/optim",
 	"pipelines/record", "pipelines/tnp", "pipelines/tnp/gp", "safetensors", "vk", "vk/kit",
 }
 
-// notForUsers are functions that only packages beside them call.
+// notForUsers are functions that only packages of ours call.
 var notForUsers = []string{
 	"gmm.Merge", // what package mixture runs behind its kernel: ExampleForward there
 }

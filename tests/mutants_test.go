@@ -19,8 +19,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// hunts are the random problems that find mutants: flags that keep the kernels that are
-// compiled few. Suite is the path of the fixed suite that has the mutant's modules; "": none.
+// hunts are the random problems that find mutants. Their flags leave few kernels to compile.
+// Suite is the path of the fixed suite that has the mutant's modules; "": none.
 var hunts = map[string]struct {
 	problems, seed int
 	flags          []string
@@ -40,12 +40,12 @@ var hunts = map[string]struct {
 	"counter-left":        {24, 1, []string{"--impl", "scalar"}, ""},
 }
 
-// suiteBudget is the time of the fixed suite for each mutant: what it finds in a minute,
-// the package's documentation says.
+// suiteBudget is the time of the fixed suite for each mutant. The package documentation says what
+// it finds in minutes.
 const suiteBudget = "2s"
 
-// TestMutants: random problems find every mutant that the device can show, and in make test-all
-// nothing wrong with the kernels as they are.
+// TestMutants wants random problems to find every mutant that the device can show. In make
+// test-all it also wants them to find nothing wrong with the unchanged kernels.
 func TestMutants(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
 	if d.Caps().Type != vk.CPU || !d.Caps().CoopMat {
@@ -70,12 +70,12 @@ func TestMutants(t *testing.T) {
 			require.True(t, ok, "no problems to find it with")
 			dir := t.TempDir()
 			require.NoError(t, m.Compile(glslc, filepath.Join("..", "shaders"), dir))
-			failures := "10" // to see how well it is found
+			failures := "10" // shows how well it is found
 			if !vktest.Thorough(d) {
 				failures = "1"
 			}
 			args := append([]string{"selftest", "--failures", failures, "--random", strconv.Itoa(hunt.problems), "--seed", strconv.Itoa(hunt.seed), "--kernel", m.Kernel, "--shrink", "0s"}, hunt.flags...)
-			// In make test, TestRandom of package trial says that the kernels as they are are right.
+			// In make test, TestRandom of package trial checks the unchanged kernels.
 			if command := strings.Join(args, " "); vktest.Thorough(d) && !right[command] {
 				code, text := run(t, program, args...)
 				require.Zero(t, code, "without the mutant: %s", text)
@@ -90,7 +90,7 @@ func TestMutants(t *testing.T) {
 				row("no cases", random)
 				return
 			case !vktest.Thorough(d):
-				row("not run", random) // what it finds decides nothing here
+				row("not run", random) // the suite decides nothing here
 				return
 			}
 			suite := "missed"
@@ -103,7 +103,7 @@ func TestMutants(t *testing.T) {
 	t.Logf("the suite has %s:\n%s", suiteBudget, table)
 }
 
-// run runs a program with the Vulkan of this one, and returns its exit status and what it wrote.
+// run runs a program with the Vulkan of this one, and returns its exit status and its output.
 func run(t *testing.T, program string, args ...string) (code int, text string) {
 	t.Helper()
 	c := exec.Command(program, args...)

@@ -46,7 +46,7 @@ func (b *block) tensors() (list []*vk.Tensor, shapes [][]int) {
 	return list, shapes
 }
 
-// place puts the tensors into one buffer from a byte on, which make returns, and connects them.
+// place puts the tensors into one buffer, from a byte on, and connects them.
 func (b *block) place(memory *vk.Buffer, at int64) (end int64) {
 	list, shapes := b.tensors()
 	for i, t := range list {
@@ -58,7 +58,7 @@ func (b *block) place(memory *vk.Buffer, at int64) (end int64) {
 	return at
 }
 
-// record records both passes, by way of call, which gets each as a function.
+// record records both passes. Call gets each as a function.
 func (b *block) record(call func(func(c *vk.Cmd) error) error) error {
 	for _, f := range []func(c *vk.Cmd) error{
 		func(c *vk.Cmd) error { return norm.Forward(c, b.nt, b.norm, norm.Options{}) },
@@ -98,10 +98,10 @@ func inTurns(c *vk.Cmd, blocks []block) error {
 	return nil
 }
 
-// TestOneRecording has both passes of two blocks that have nothing to do with each other in one
-// Cmd, and all their tensors in one buffer. The bits are those of a submission for each call, the
-// validation layer is silent, the two blocks share barriers where their calls alternate, and the
-// memory is what was measured before any was allocated.
+// TestOneRecording has both passes of two independent blocks in one Cmd, and all their tensors in
+// one buffer. It wants the bits of a submission for each call, no message of the validation
+// layer, barriers that both blocks share where their calls alternate, and the memory that was
+// measured before any was allocated.
 func TestOneRecording(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
 	blocks := make([]block, 2)

@@ -16,8 +16,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// tunedProblems has a small problem of each kernel that has configurations to choose from, and
-// the paths on which it is run.
+// tunedProblems has a small problem of each kernel with configurations to choose from, and the
+// paths on which it is run.
 var tunedProblems = []struct {
 	kernel, flags string
 	impls         []string
@@ -32,8 +32,9 @@ var tunedProblems = []struct {
 	{"norm", "--rows=40 --cols=72 --dtype=float16", []string{"auto"}},
 }
 
-// TestTuned says of each kernel with configurations to choose from, in both passes, that a row of
-// a user's file decides what runs, through the file and on the device, and that what runs is right.
+// TestTuned wants a row of a user's file to decide what runs, for each kernel with
+// configurations, in both passes. The row goes through the file and runs on the device, with a
+// right result.
 func TestTuned(t *testing.T) {
 	d := vktest.Open(t)
 	caps := d.Caps()
@@ -59,7 +60,7 @@ func TestTuned(t *testing.T) {
 				for _, impl := range x.impls {
 					t.Run(strings.Join([]string{of.Op().Name(), pass.String(), impl, of.Op().Describe()}, " "), func(t *testing.T) {
 						tuning, mine := tunedRow(t, d, of, impl)
-						// A product by itself is one of the whole, too.
+						// A product that is tuned alone is also a part of the whole.
 						whole, err := op.(bench.Tuner).Use(tuning).Choose(caps, impl, pass)
 						require.NoError(t, err)
 						require.Contains(t, whole.String(), mine)
@@ -74,14 +75,14 @@ func TestTuned(t *testing.T) {
 	}
 }
 
-// tunedRow has a row of another configuration than the built-in one run, and returns it.
+// tunedRow makes a row of another configuration than the built-in one, and returns it.
 func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning *kit.Tuning, config string) {
 	caps := d.Caps()
 	list, err := of.Candidates(caps, impl)
 	if err != nil {
 		t.Skip(err)
 	}
-	variants := of.Variants(caps, list[0]) // of the same tiles: a software driver compiles large ones for minutes
+	variants := of.Variants(caps, list[0]) // they have the same tiles: a software driver compiles large ones for minutes
 	require.NotEmpty(t, variants)
 	mine := variants[0]
 	tuning = kit.NewTuning(caps)

@@ -1,5 +1,4 @@
-// Package cli holds tests of the built program: they start it as a user does, and look at
-// what a test inside of package main cannot see. That is the exit status, what is written to
-// which stream, pipes that nobody reads any more, full disks, signals, and two processes at
-// a time.
+// Package cli tests the built program. Its tests start it as a user does, and check what a test
+// inside of package main cannot see: the exit status, what is written to which stream, pipes
+// without a reader, full disks, signals, and two processes at a time.
 package cli

@@ -16,7 +16,7 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// kills is at how many moments of a command it is killed.
+// kills is the number of moments at which a command is killed.
 func kills() int {
 	if os.Getenv("FLASHVK_LONG") != "" {
 		return 50
@@ -24,7 +24,7 @@ func kills() int {
 	return 4
 }
 
-// intact returns what is wrong with a file, by its name; "" if it is whole.
+// intact returns what is wrong with a file, by its name, or "" if it is whole.
 func intact(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -73,7 +73,7 @@ func intact(t *testing.T, path string) string {
 	return ""
 }
 
-// temporary reports whether a name is that of a file under way.
+// temporary reports whether a name is that of a temporary file.
 func temporary(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".tmp")
 }
@@ -94,7 +94,8 @@ func sight(dir string, done <-chan struct{}) bool {
 	}
 }
 
-// writers are the commands that write files, into a folder; in has tensors, drawn results.
+// writers returns the commands that write files into a folder. In is a file of tensors, drawn one
+// of results.
 func writers(dev, in, drawn string) map[string]func(dir string) []string {
 	return map[string]func(dir string) []string{
 		"bench": func(dir string) []string { return small(dev, "--out", dir) },
@@ -120,10 +121,9 @@ func writers(dev, in, drawn string) map[string]func(dir string) []string {
 	}
 }
 
-// TestKill kills every command that writes files at moments all over its time, and half as often
-// in the moment in which a file is under way, where there are files of an earlier run and where
-// there are none. What is there is whole, old or new; the next run works, and clears what the
-// killed ones left.
+// TestKill kills every command that writes files, at moments all over its time, and half as often
+// while a file is being written, with and without files of an earlier run. All files must be
+// whole, old or new. The next run must work and remove what the killed ones left.
 func TestKill(t *testing.T) {
 	_, dev := device(t)
 	in := inputs(t, 40)

@@ -26,8 +26,8 @@ var built struct {
 	err  error
 }
 
-// TestMain builds the program into a folder that goes away again. In a bundle, which is for
-// machines without Go, it lies two folders up.
+// TestMain builds the program into a temporary folder. In a bundle, for machines without Go, the
+// program lies two folders up.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() { // of make test: prepare skips, since the program is the same with -race
@@ -156,8 +156,8 @@ func (p *process) until(done func() bool) {
 	}
 }
 
-// wait waits for the end, and returns the exit status, -1 for the end by a signal. No
-// process crashes, is late, or draws on a standard error that is no terminal.
+// wait waits for the end, and returns the exit status, -1 for the end by a signal. It fails the
+// test if the process crashes, takes too long, or draws on a standard error that is no terminal.
 func (p *process) wait() (code int) {
 	p.t.Helper()
 	<-p.ended

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is the time that an interrupted process has to end: its call on the device ends,
-// and what is known is written. The slowest are kernels that a software driver compiles.
+// patience is the time that an interrupted process has to end: its call on the device ends, and
+// its results are written. A software driver that compiles takes longest.
 const patience = 5 * time.Second
 
 // interrupt sends a signal and waits for the end, which is status 1 and one word.
@@ -46,8 +46,8 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: what does not end at the first signal, as who reads a pipe that nobody
-// writes, ends at the second.
+// TestSecondSignal: a process that does not end at the first signal, since it reads a pipe
+// without a writer, ends at the second.
 func TestSecondSignal(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))

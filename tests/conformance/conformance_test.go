@@ -22,8 +22,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestKernels checks every entry on every path: in all formats, or where kernels are compiled for
-// long in those that have kernels of their own. Together they run every module.
+// TestKernels checks every entry on every path: in all formats, or where kernels take long to
+// compile in formats with kernels of their own. Together the entries run every module.
 func TestKernels(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers, func(o *vk.Options) { o.PoisonScratch = trial.ScratchWord })
 	ran, lack := map[string]bool{}, map[dtype.DType]error{}
@@ -59,8 +59,8 @@ func TestKernels(t *testing.T) {
 	})
 }
 
-// rare reports whether an entry is for devices whose driver keeps matrices as NVIDIA's does, so that others
-// may have all the rest.
+// rare reports whether an entry is for devices whose driver keeps matrices as NVIDIA's does.
+// Other devices may have all the rest.
 func rare(name string) bool {
 	return strings.HasPrefix(name, "decode") && strings.HasSuffix(name, "/coopmat") || strings.HasPrefix(name, "attention-stripes/")
 }
@@ -73,8 +73,8 @@ var noKernels = []string{
 	"poison", // trial.Runner
 }
 
-// missing returns the modules that did not run: in no format, or with all formats in any one
-// of them, but bfloat16 where the device does not have all that.
+// missing returns the modules that did not run. With all formats each must have run; without,
+// each in some format. Bfloat16 may be missing on devices that lack it.
 func missing(variants []shaders.Variant, ran map[string]bool, all, bfloat16 bool) (names []string) {
 	stems := map[string]bool{}
 	for name := range ran {
@@ -108,7 +108,7 @@ func TestMissing(t *testing.T) {
 }
 
 // TestFunctions wants an entry for each exported function of the public packages of kernels that
-// is given a *vk.Cmd, and none for others.
+// takes a *vk.Cmd, and for no other.
 func TestFunctions(t *testing.T) {
 	var listed []string
 	for _, e := range Table() {
@@ -118,7 +118,7 @@ func TestFunctions(t *testing.T) {
 	require.Equal(t, recorders(t, filepath.Join("..", "..")), slices.Compact(listed))
 }
 
-// composed are the packages that put kernels of the others together; their own tests compare them.
+// composed are the packages that combine kernels of the others. Their own tests check them.
 var composed = []string{"tnp", "record", "model"}
 
 // recorders returns those functions, as package.Function or package.Type.Method.

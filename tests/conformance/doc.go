@@ -1,11 +1,10 @@
-// Package conformance has a problem for every kernel and pass of the public packages, on
-// every path, and compares it with the float64 reference: what the whole library promises, in
-// one table.
+// Package conformance has a problem for every kernel and pass of the public packages, on every
+// path, and compares it with the float64 reference:
 //
 //	TestKernels     each problem, as flashvk selftest --problem checks it: amid poison, twice
 //	TestFunctions   each exported function that records a call has a problem
 //	TestModules     each module of the library is run by some problem
 //
-// The packages' own tests have the cases that a kernel needs; package trial draws what those
-// did not think of. Package tests/determinism runs the table again, for bits.
+// The packages' own tests have the cases that a kernel needs. Package trial draws others at
+// random. Package tests/determinism runs the table again, and compares bits.
 package conformance

@@ -15,12 +15,12 @@ type Entry struct {
 	Name      string
 	Functions string   // that record the calls, with spaces between: package.Function
 	Paths     []string // Impl of the problem; none: the kernel has one
-	// Problem is what flashvk selftest --problem takes, where $dtype stands for the format of
-	// tensors, $half for it or float16 if it is float32, and $impl for the path.
+	// Problem is a problem of flashvk selftest --problem. $dtype stands for the format of
+	// tensors, $half for the same or float16 instead of float32, and $impl for the path.
 	Problem string
 	Halves  bool // there is no such kernel for float32
-	// Own says that float32 has kernels of its own on matrices, and not only another format
-	// of the same ones.
+	// Own says that float32 has its own kernels on matrices, not only another format of the same
+	// ones.
 	Own bool
 }
 
@@ -42,8 +42,7 @@ func Table() []Entry {
 		return &list[len(list)-1]
 	}
 
-	// Attention as it is trained, with what features there are, and a row that looks back on
-	// many keys, which workgroups share.
+	// Attention as in training, with features, and one row with many keys that workgroups share.
 	attends := `attention:{"Case":{"Seed":1,"Problem":{"Batch":2,"NumHeads":4,"NumKVHeads":2,"HeadDim":8,"DType":$dtype,$problem}},"Impl":"$impl"$more}`
 	trained := `"SeqQ":41,"SeqKV":41,"Causal":true`
 	features := `"SeqQ":20,"SeqKV":35,"Causal":true,"KeyMask":true,"Sinks":true,"Softcap":20,"Bias":{"On":true,"Rows":true,"Heads":true}`
@@ -109,7 +108,7 @@ func Table() []Entry {
 	return list
 }
 
-// Formats returns those that an entry has: all, or those that have kernels of their own.
+// Formats returns the formats of an entry: all, or those with kernels of their own.
 func (e Entry) Formats(all bool) []dtype.DType {
 	switch {
 	case e.Halves && all:
@@ -122,7 +121,7 @@ func (e Entry) Formats(all bool) []dtype.DType {
 	return []dtype.DType{dtype.Float16}
 }
 
-// On returns the problem in a format on a path, for a device whose matrices are of so many
+// On returns the problem in a format on a path, for a device whose matrices have that many
 // columns.
 func (e Entry) On(t dtype.DType, path string, columns int) (*trial.Kernel, trial.Problem, error) {
 	// Two workgroups share the keys of a row, each path in a configuration of its own.

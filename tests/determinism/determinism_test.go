@@ -16,7 +16,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// keepsState is the kernel whose calls go on from the last one: TestOptimizer.
+// keepsState is the kernel whose calls continue from the last one: TestOptimizer.
 const keepsState = "optim"
 
 // TestKernels records each call twice, amid other memory, and submits each recording twice, from
