@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
@@ -197,17 +198,7 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o t
 	if err != nil {
 		return err
 	}
-	out, err := safetensors.Create(r.out, tensors, nil)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	for _, t := range tensors {
-		if err := out.WriteFloat32s(t.Name, values[t.Name]); err != nil {
-			return err
-		}
-	}
-	return out.Commit()
+	return train.WriteTensors(r.out, tensors, values)
 }
 
 // results returns what the output file gets.

@@ -63,6 +63,11 @@ func (b *benchmark) write(path string) error {
 		tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 		values[p.Name] = b.w[p.Name]
 	}
+	return WriteTensors(path, tensors, values)
+}
+
+// WriteTensors writes a file of float32 tensors with values by name.
+func WriteTensors(path string, tensors []safetensors.Tensor, values map[string][]float32) error {
 	out, err := safetensors.Create(path, tensors, nil)
 	if err != nil {
 		return err
