@@ -156,6 +156,7 @@ func (r *Report) section(group []*BenchResult) (s sheet.Section) {
 		s.Add("ratio", "the time of %s by a row's: above 1 is faster than it", reference)
 	}
 	s.Add("host", "what the host works on a step, until its recording is submitted: median")
+	s.Add("loss", "of the first step, and of the last: they warm up for as long a time, not as many steps")
 	s.Add("check", "ours: gradients against the slope of the loss along them; a peer's against ours, as a part of their norm")
 	s.Columns = []sheet.Column{{Name: "impl"}, {Name: "step", Number: true}, {Name: "±", Number: true}, {Name: "tokens/s", Number: true}, {Name: "rate", Number: true, Wide: true},
 		{Name: "memory", Number: true}, {Name: "ratio", Number: true}, {Name: "host", Number: true}, {Name: "loss", Number: true}, {Name: "last", Number: true}, {Name: "check", Number: true}}
