@@ -16,7 +16,7 @@ import time
 
 import torch_peer
 from torch_peer import read_tensors, write_tensors
-from torch_step import Step
+from torch_step import Step, read_model
 
 
 def make(n, context, targets, seed, device):
@@ -79,9 +79,8 @@ def main():
     torch, device = torch_peer.load()
     if a.make:
         write_tensors(a.data, make(a.make, a.context, a.targets, a.seed, device))
-    data, weights = read_tensors(a.data, device), read_tensors(a.start, device)
+    data, (weights, layers) = read_tensors(a.data, device), read_model(a.start, device)
     x, y = data["x"].float(), data["y"].float()
-    layers = len([name for name in weights if name.endswith(".qkv.weight")])
     weights["x"], weights["y"] = x[: a.batch].clone(), y[: a.batch].clone()
     lr = torch.tensor(a.lr, device=device)
     step = Step({"dtype": a.dtype, "params": {

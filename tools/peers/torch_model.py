@@ -18,7 +18,7 @@ import tempfile
 
 import torch_peer
 from torch_peer import read_tensors, write_tensors
-from torch_step import build
+from torch_step import build, read_model
 
 # What a gradient may be off by: roundings of activations, which add up over layers.
 LIMITS = {"float32": 1e-5, "float16": 0.02, "bfloat16": 0.1}
@@ -50,10 +50,10 @@ def draw(path, s):
     write_tensors(path, tensors)
 
 
-def expected(tensors, heads, context):
+def expected(path, device, heads, context):
     """Returns the loss and the gradients in float64."""
     torch = torch_peer.torch
-    layers = len([name for name in tensors if name.endswith(".qkv.weight")])
+    tensors, layers = read_model(path, device)
     params = {"layers": layers, "heads": heads, "context": context, "eps": 1e-5}
     model = build(tensors, params, torch.float64)
     loss = model(tensors["x"].double(), tensors["y"].double())
@@ -100,7 +100,7 @@ def main():
         path = a.input or os.path.join(folder, "in.safetensors")
         if a.flashvk:
             draw(path, a)
-        want = expected(read_tensors(path, device), a.heads, a.context)
+        want = expected(path, device, a.heads, a.context)
         for dtype in a.dtype.split(","):
             limit = LIMITS[dtype] if a.limit is None else a.limit
             if not a.flashvk:

@@ -26,6 +26,13 @@ def check(request):
         return "op %s is not train" % request["op"]
 
 
+def read_model(path, device):
+    """Returns the tensors of a file of weights, or of flashvk train --save without its moments, and
+    the number of layers."""
+    tensors = {name: x for name, x in read_tensors(path, device).items() if not name.startswith("adamw.")}
+    return tensors, len([name for name in tensors if name.endswith(".qkv.weight")])
+
+
 def build(tensors, params, dtype=None):
     """The model of flashvk's package pipelines/tnp with the weights of tensors, in a format,
     float32 if none is given, where those are."""
