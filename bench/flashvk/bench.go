@@ -110,8 +110,8 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 	if counted, ok := ops[0].(interface{ Amounts() []bench.Amount }); ok && err == nil && len(counted.Amounts()) > 0 {
 		report.Copy, err = bench.CopyRate(ctx, d, b.measure.protocol(report.Env.CPU))
 	}
-	// What is known is written even if the run was cut short, and to each place even if
-	// the other is full.
+	// The results so far are written even if the run was cut short, and to each place even if the
+	// other is full.
 	report.Drift, report.Memory = monitor.Drift(), d.Memory()
 	if err := errors.Join(err, b.out.write(a, b.kernel.Title, report, d.Caps()), report.Write(a.stdout, b.format)); err != nil {
 		return err
@@ -126,8 +126,8 @@ func (b *benchKernel) checkNaive() error {
 	return nil
 }
 
-// measureAll measures the problems one after the other. With an error it returns the
-// results of the problems before.
+// measureAll measures the problems one after the other. With an error it returns the results of
+// the problems before.
 func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, pr bench.Protocol) ([]bench.Result, error) {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
@@ -149,7 +149,7 @@ func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops 
 	return all, nil
 }
 
-// runCase measures a case, of both passes beside peers each pass, too.
+// runCase measures a case. Both passes with peers are also measured each alone.
 func runCase(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
 	if c.Pass == bench.Both && len(c.Peers) > 0 {
 		return bench.RunBoth(ctx, d, c, progress)
@@ -157,8 +157,8 @@ func runCase(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Pro
 	return bench.Run(ctx, d, c, progress)
 }
 
-// measureOne measures a case of several. Where the device has not enough memory
-// for it, its paths are unsupported.
+// measureOne measures a case of several. Where the device has not enough memory for it, its paths
+// are unsupported.
 func measureOne(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
 	results, err := runCase(ctx, d, c, progress)
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
@@ -167,7 +167,8 @@ func measureOne(ctx context.Context, d *vk.Device, c bench.Case, progress bench.
 	return results, err
 }
 
-// paths returns what to measure, of one problem or many: of these auto is the column "ours".
+// paths returns the paths to measure, of one problem or of many. For many, auto is the column
+// "ours".
 func (b *benchKernel) paths(many bool) []string {
 	var list []string
 	switch k := b.kernel; {
@@ -186,7 +187,7 @@ func (b *benchKernel) paths(many bool) []string {
 	return list
 }
 
-// baseline reports whether the baseline is measured, too.
+// baseline reports whether the baseline is measured.
 func (b *benchKernel) baseline() bool {
 	if b.kernel.Baseline == "" || b.set.Changed("naive") {
 		return b.naive

@@ -81,7 +81,7 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 	if err := b.peers.check(); err != nil {
 		return err
 	}
-	if _, err := b.cases(cmd, false); err != nil { // sizes that are wrong on every device
+	if _, err := b.cases(cmd, false); err != nil { // finds sizes that are wrong on every device
 		return err
 	}
 	if err := b.out.prepare(); err != nil {
@@ -102,7 +102,7 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 	}
 	format := trainDType(cmd.Flags(), b.dtype, d.Caps())
 	err = b.measure(ctx, a, d, cases, format, &r)
-	if len(r.Results) > 0 { // what there is
+	if len(r.Results) > 0 { // the results so far
 		err = errors.Join(err, b.out.write(a, "a training step", &r, d.Caps()), r.Write(a.stdout, b.format))
 	}
 	if text := r.Failed(); err == nil && text != "" {
@@ -111,8 +111,8 @@ func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err e
 	return err
 }
 
-// measure measures the cases one after the other. Peers are asked once for each shape, beside the
-// first case that the device does.
+// measure measures the cases one after the other. Peers are asked once for each shape, with the
+// first case that the device can run.
 func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []train.Case, format dtype.DType, r *train.Report) error {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
@@ -148,7 +148,7 @@ func parseRecording(text string) (fresh bool, err error) {
 	return name == "fresh", err
 }
 
-// cases returns what is to be measured.
+// cases returns the cases to measure.
 func (b *benchTrain) cases(cmd *cobra.Command, cpu bool) (list []train.Case, err error) {
 	shapes := b.shapes
 	switch {

@@ -30,7 +30,7 @@ func (c *closeFlags) check() error {
 	return nil
 }
 
-// tolerance returns what is demanded, nil for nothing.
+// tolerance returns the tolerance of the flags, or nil.
 func (c *closeFlags) tolerance() *bench.Tolerance {
 	if !c.set.Changed("atol") && !c.set.Changed("rtol") {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
-// compareFormats are those that bench compare writes.
+// compareFormats are the formats of bench compare.
 var compareFormats = []bench.Format{bench.Table, bench.Markdown}
 
 func newBenchCompare(a *app) *cobra.Command {

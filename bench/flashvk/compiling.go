@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/internal/text"
 )
 
-// compileNotes say on a terminal what the driver compiles, where that takes long: a kernel's
-// first call on a device. Afterwards the cache of pipelines has it.
+// compileNotes tell on a terminal which kernels the driver compiles, where that takes long: in a
+// kernel's first call on a device. Later calls find it in the cache of pipelines.
 type compileNotes struct {
 	w     io.Writer
 	after time.Duration // 0: nothing is said
@@ -25,8 +25,8 @@ func newCompileNotes(w io.Writer) compileNotes {
 	return n
 }
 
-// say writes a line in place of a progress bar, which is drawn again below it. After close
-// nothing is written.
+// say writes a line in place of a progress bar, which is drawn again below it. After close it
+// writes nothing.
 func (n *compileNotes) say(format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -57,7 +57,7 @@ func driver(caps *vk.Caps) string {
 	return fmt.Sprintf("%s %s, Vulkan %v", caps.DriverName, caps.DriverInfo, caps.APIVersion)
 }
 
-// announce says on w what device is used, loudly if it is a CPU.
+// announce tells on w what device is used, and warns if it is a CPU.
 func announce(w io.Writer, env bench.Environment) {
 	fmt.Fprintf(w, "flashvk: device %v\n", env)
 	if env.CPU {
@@ -65,8 +65,8 @@ func announce(w io.Writer, env bench.Environment) {
 	}
 }
 
-// watch has the clock of the device watched during measurements by pr. The
-// Monitor is nil, which is fine, if the device cannot run the reference kernel.
+// watch makes pr watch the clock of the device. The Monitor is nil if the device cannot run the
+// reference kernel; its methods accept nil.
 func watch(ctx context.Context, d *vk.Device, pr *bench.Protocol) (*bench.Monitor, error) {
 	m, err := bench.NewMonitor(ctx, d)
 	if errors.Is(err, vk.ErrUnsupported) {

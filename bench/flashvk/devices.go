@@ -51,11 +51,10 @@ type pathSupport struct {
 	Reason    string `json:"reason,omitempty"` // why not
 }
 
-// headDims are what the paths are asked about: the common sizes and the
-// largest.
+// headDims are asked of each path: the common sizes and the largest.
 var headDims = []int{64, 128, 256}
 
-// formatsAsked are in the order of the documentation.
+// formatsAsked are the formats in the order of the documentation.
 var formatsAsked = []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32}
 
 // support asks a path about a problem of typical size.
@@ -147,8 +146,8 @@ func describeDevice(b *strings.Builder, c *vk.Caps) {
 	}
 }
 
-// describePath returns a line with the formats that a path takes, and one for
-// each reason why it does not take the others.
+// describePath returns a line with the formats that a path takes, and one for each reason why it
+// does not take the others.
 func describePath(c *vk.Caps, impl attention.Impl) []string {
 	var takes []string
 	var reasons []string
@@ -206,8 +205,7 @@ func subgroup(c *vk.Caps) string {
 	return s + ", no maximal reconvergence: flashvk selftest tells whether kernels are right all the same"
 }
 
-// heaps names the memory of the device itself, or all of it if nothing is set
-// apart.
+// heaps describes the memory of the device itself, or all of it if the device shares the host's.
 func heaps(c *vk.Caps) string {
 	var local, all uint64
 	for _, h := range c.Heaps {
@@ -222,7 +220,7 @@ func heaps(c *vk.Caps) string {
 	return bench.FormatBytes(local) + " device-local"
 }
 
-// types lists what is not the same on every device.
+// types lists the formats and features that not every device has.
 func types(c *vk.Caps) string {
 	var list []string
 	for _, t := range []struct {
@@ -243,7 +241,7 @@ func types(c *vk.Caps) string {
 	return strings.Join(list, ", ")
 }
 
-// matrices sums up the cooperative-matrix shapes: types, then sizes.
+// matrices summarizes the cooperative-matrix shapes: types, then sizes.
 func matrices(c *vk.Caps) string {
 	if !c.CoopMat {
 		return "none (no VK_KHR_cooperative_matrix)"

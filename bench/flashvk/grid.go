@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 )
 
-// gridHelp says in help what a grid takes.
+// gridHelp is the help of lists.
 const gridHelp = `Sizes, types and switches may be lists, such as 512,1024,1365. Each combination is a
 problem. A list of sizes may also be 128..2048+128, in steps of 128, or 128..16384x2,
 each size twice the one before. --residual=both is --residual=false,true.`
@@ -20,7 +20,7 @@ each size twice the one before. --residual=both is --residual=false,true.`
 // A grid is the flags of a kernel that may be lists.
 type grid struct{ axes []*gridAxis }
 
-// A gridAxis is one of them. It hands a value at a time to the flag that it stands for.
+// A gridAxis is a flag of a grid. It sets the flag of the kernel to one value after the other.
 type gridAxis struct {
 	pflag.Value
 	values []string
@@ -29,7 +29,7 @@ type gridAxis struct {
 // maxProblems bounds the problems of a grid.
 const maxProblems = 10_000
 
-// newGrid has the named flags of f take lists, if they are sizes, types or switches.
+// newGrid makes the named flags of f take lists, if they are sizes, types or switches.
 func newGrid(f *pflag.FlagSet, names []string) *grid {
 	g := &grid{}
 	for _, name := range names {
@@ -52,7 +52,7 @@ func (x *gridAxis) Set(text string) error {
 	for _, word := range words {
 		list, err := expand(word)
 		if own := x.Value.Set(word); err != nil && (own == nil || strings.HasPrefix(own.Error(), "not a range")) {
-			list, err = []string{word}, own // a flag that has ranges of its own
+			list, err = []string{word}, own // the flag reads ranges itself
 		}
 		for _, one := range list {
 			if err == nil {
@@ -85,7 +85,7 @@ func (x *gridAxis) Type() string {
 	return "LIST"
 }
 
-// expand returns the numbers of A..B+STEP and A..BxFACTOR, and anything else as it is.
+// expand returns the numbers of A..B+STEP and A..BxFACTOR, and any other word as it is.
 func expand(word string) ([]string, error) {
 	first, rest, ok := strings.Cut(word, "..")
 	if !ok {
@@ -116,7 +116,7 @@ func expand(word string) ([]string, error) {
 		if rest[at] == 'x' {
 			next = n * by
 		}
-		if next <= n { // beyond the largest integer
+		if next <= n { // an overflow
 			break
 		}
 		n = next
@@ -124,7 +124,7 @@ func expand(word string) ([]string, error) {
 	return list, nil
 }
 
-// each returns what make returns for each combination; the first flag changes last.
+// each returns the results of make for all combinations. The first flag changes slowest.
 func (g *grid) each(make func() ([]bench.Op, error)) ([]bench.Op, error) {
 	total := 1
 	for _, x := range g.axes {

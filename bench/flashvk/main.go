@@ -100,8 +100,7 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// A checkedWriter remembers the first error, which help and tables do not
-// look at.
+// A checkedWriter keeps the first error of writing, which help and tables ignore.
 type checkedWriter struct {
 	w   io.Writer
 	err error
@@ -116,7 +115,7 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// An app holds what the commands share.
+// An app has what the commands share.
 type app struct {
 	args           []string // the command line without the program
 	stdout, stderr io.Writer
@@ -149,10 +148,11 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 	return root
 }
 
-// numberErrors are what pflag says of a value that is no number, in the words of strconv.
+// numberErrors matches pflag's errors about values that are no numbers, which have words of
+// strconv.
 var numberErrors = regexp.MustCompile(`strconv\.Parse(Int|Uint|Float): parsing "(?:[^"\\]|\\.)*": (invalid syntax|value out of range)`)
 
-// plainFlagError says of such a value what it is not.
+// plainFlagError replaces these words by what the value is not.
 func plainFlagError(err error) error {
 	text := numberErrors.ReplaceAllStringFunc(err.Error(), func(found string) string {
 		switch {
@@ -180,8 +180,8 @@ func newVersion(a *app) *cobra.Command {
 	}
 }
 
-// kernelCommands returns a command that has a command for each kernel, as make makes
-// them; nil is none.
+// kernelCommands returns a command with the subcommand of each kernel that make makes; nil is
+// none.
 func kernelCommands(use, short string, make func(kernels.Kernel) *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true, Args: subcommandOnly, RunE: subcommandMissing}
 	addKernels(cmd, make)
@@ -222,8 +222,8 @@ func subcommandMissing(cmd *cobra.Command, _ []string) error {
 	return usagef("%sa command is missing: %s; see %s --help", below(cmd), subcommands(cmd), cmd.CommandPath())
 }
 
-// below returns how to start a message about cmd: its name without the
-// program's, as in "bench attention: ".
+// below returns the beginning of a message about cmd: its name without the program's, as in
+// "bench attention: ".
 func below(cmd *cobra.Command) string {
 	if cmd == cmd.Root() {
 		return ""

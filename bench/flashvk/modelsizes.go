@@ -6,7 +6,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/tnp"
 )
 
-// modelSizes are the flags that count instead of a shape's sizes.
+// modelSizes are the flags that override the sizes of a shape.
 var modelSizes = []struct {
 	name, usage string
 	of          func(*tnp.Config, *tnp.Shape) *int
@@ -30,7 +30,7 @@ func addModelSizes(f *pflag.FlagSet, c *tnp.Config, s *tnp.Shape) {
 	}
 }
 
-// takeModelSizes takes those that were not given from a preset.
+// takeModelSizes takes the sizes without a flag from a preset.
 func takeModelSizes(f *pflag.FlagSet, c *tnp.Config, s *tnp.Shape, p tnp.Preset) {
 	for _, x := range modelSizes {
 		if !f.Changed(x.name) {

@@ -26,7 +26,7 @@ import (
 // outDir is the folder for reports.
 type outDir struct{ path string }
 
-// add adds the flag to f, as --report where --out is a size of the kernel.
+// add adds the flag to f. It is --report where --out is a size of the kernel.
 func (o *outDir) add(f *pflag.FlagSet) {
 	name := "out"
 	if f.Lookup(name) != nil {
@@ -35,8 +35,7 @@ func (o *outDir) add(f *pflag.FlagSet) {
 	f.StringVar(&o.path, name, "", "folder for everything: benchmark lines, CSV, plots, and a report to open in a browser")
 }
 
-// prepare makes the folder and sees that it can be written, before work that
-// would be lost.
+// prepare makes the folder and checks that it can be written, before the work starts.
 func (o *outDir) prepare() error {
 	if o.path == "" {
 		return nil
@@ -51,18 +50,18 @@ func (o *outDir) prepare() error {
 	return probe.Close()
 }
 
-// contents is the file of a folder that lists what reports have put there, a name a line.
+// contents is a file in the folder that lists the files of reports, a name per line.
 const contents = ".flashvk-report"
 
-// A reporter is a report that a folder may have: a bench.Report, or a train.Report.
+// A reporter is a report that a folder may have: a bench.Report or a train.Report.
 type reporter interface {
 	Write(w io.Writer, f bench.Format) error
 	Sheet() sheet.Sheet
 	Charts() []bench.Drawing
 }
 
-// write writes the files of a report on what a title names, and removes those that an earlier
-// report left there. Each is whole at any moment.
+// write writes the files of a report under a title, and removes those of an earlier report. Each
+// file is whole at any moment.
 func (o *outDir) write(a *app, title string, r reporter, caps *vk.Caps) error {
 	if o.path == "" {
 		return nil
@@ -79,7 +78,7 @@ func (o *outDir) write(a *app, title string, r reporter, caps *vk.Caps) error {
 	return nil
 }
 
-// files returns the files of a report, that to open last.
+// files returns the files of a report. The last one is the one to open.
 func (o *outDir) files(a *app, title string, r reporter, caps *vk.Caps) ([]outFile, error) {
 	var list []outFile
 	add := func(name string, write func(io.Writer) error) error {
@@ -116,8 +115,8 @@ type outFile struct {
 	data []byte
 }
 
-// replaceReport writes files into a folder and removes those of reports that were there before. Which those
-// are the folder knows at any moment, also where this is interrupted.
+// replaceReport writes files into a folder and removes those of earlier reports. The folder lists
+// them at any moment, also if this is interrupted.
 func replaceReport(dir string, list []outFile) error {
 	old, err := os.ReadFile(filepath.Join(dir, contents))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -152,10 +151,10 @@ func replaceReport(dir string, list []outFile) error {
 	return note(names)
 }
 
-// plainWord is what a shell takes as it stands.
+// plainWord matches words that a shell needs no quotes for.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// commandLine returns the command that was typed, as a shell would take it.
+// commandLine returns the command as it would be typed in a shell.
 func commandLine(args []string) string {
 	words := []string{"flashvk"}
 	for _, a := range args {

@@ -28,7 +28,7 @@ type benchOverhead struct {
 	device string
 }
 
-// overheadFormats are those that bench overhead writes.
+// overheadFormats are the formats of bench overhead.
 var overheadFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
 
 func newBenchOverhead(a *app) *cobra.Command {

@@ -7,7 +7,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/peer"
 )
 
-// passFlags say which pass is meant.
+// passFlags choose the pass.
 type passFlags struct{ backward, both bool }
 
 func (p *passFlags) add(f *pflag.FlagSet) {

@@ -33,7 +33,7 @@ func (p *peerFlags) check() error {
 	return nil
 }
 
-// peerList appends what each --peer says.
+// peerList appends the program of each --peer.
 type peerList struct{ list *[]peer.Peer }
 
 // Set implements pflag.Value.

@@ -14,7 +14,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// kernelProblem holds the flags that say what of a kernel is measured.
+// kernelProblem holds the flags of the problems of a kernel.
 type kernelProblem struct {
 	kernel  kernels.Kernel
 	flags   kernels.Flags
@@ -32,13 +32,13 @@ func newKernelProblem(k kernels.Kernel) kernelProblem {
 	return kernelProblem{kernel: k, flags: k.New()}
 }
 
-// add adds the flags to f, but for those of passes and of tuning.
+// add adds the flags to f, without those of passes and of tuning.
 func (p *kernelProblem) add(f *pflag.FlagSet) {
 	p.addSizes(f)
 	p.addSuite(f)
 }
 
-// addSizes adds those of one problem.
+// addSizes adds the flags of one problem.
 func (p *kernelProblem) addSizes(f *pflag.FlagSet) {
 	p.set = f
 	before := names(f)
@@ -94,8 +94,8 @@ func (p *kernelProblem) addTuning(f *pflag.FlagSet) {
 	}
 }
 
-// check returns a usage error. Most mistakes show before a device is opened: a divisor of
-// a CPU's default sizes divides a GPU's, too.
+// check returns a usage error. Most mistakes show before a device is opened: a divisor of a CPU's
+// default sizes also divides a GPU's.
 func (p *kernelProblem) check() error {
 	if p.tuning != nil {
 		if err := p.tuning.check(); err != nil {
@@ -106,7 +106,7 @@ func (p *kernelProblem) check() error {
 	return err
 }
 
-// ops returns what to measure, and the suite that it is of, if any. An error is a usage
+// ops returns the problems to measure, and their suite, if they have one. An error is a usage
 // error.
 func (p *kernelProblem) ops(cpu bool) ([]bench.Op, *bench.Suite, error) {
 	if p.suite == nil {
@@ -135,7 +135,7 @@ func (p *kernelProblem) ops(cpu bool) ([]bench.Op, *bench.Suite, error) {
 	return ops, suite, err
 }
 
-// problems returns those of the flags of sizes.
+// problems returns the problems of the flags of sizes.
 func (p *kernelProblem) problems(cpu bool) ([]bench.Op, error) {
 	if p.unless != nil {
 		if err := p.preset(p.unless(cpu)); err != nil {
@@ -155,7 +155,7 @@ func (p *kernelProblem) problems(cpu bool) ([]bench.Op, error) {
 	return of()
 }
 
-// preset sets flags, as in seqlen=16, that are not given.
+// preset sets flags that the command line does not have, as in seqlen=16.
 func (p *kernelProblem) preset(flags []string) error {
 	for _, x := range flags {
 		name, text, _ := strings.Cut(x, "=")
@@ -170,7 +170,7 @@ func (p *kernelProblem) preset(flags []string) error {
 	return nil
 }
 
-// on is ops for a device, with what it was tuned to.
+// on returns ops for a device, with its tuning.
 func (p *kernelProblem) on(stderr io.Writer, caps *vk.Caps) ([]bench.Op, *bench.Suite, error) {
 	ops, suite, err := p.ops(caps.Type == vk.CPU)
 	if err == nil {
@@ -179,7 +179,7 @@ func (p *kernelProblem) on(stderr io.Writer, caps *vk.Caps) ([]bench.Op, *bench.
 	return ops, suite, err
 }
 
-// use has ops use what a device was tuned to.
+// use makes ops use the tuning of a device.
 func (p *kernelProblem) use(stderr io.Writer, caps *vk.Caps, ops []bench.Op) error {
 	if p.tuning == nil {
 		return nil
@@ -193,8 +193,8 @@ func (p *kernelProblem) use(stderr io.Writer, caps *vk.Caps, ops []bench.Op) err
 	return err
 }
 
-// verdict returns an error if a path was wrong, or if one that was asked for by
-// name, or every one, was not measured.
+// verdict returns an error if a path was wrong, or if a path was not measured although it was
+// named, or no path was.
 func verdict(results []bench.Result, named bool) error {
 	measured := slices.ContainsFunc(results, func(x bench.Result) bool { return x.Status == bench.StatusOK && !x.Peer })
 	for _, x := range results {

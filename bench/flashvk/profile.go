@@ -18,7 +18,7 @@ func newProfile(a *app) *cobra.Command {
 	return kernelCommands("profile KERNEL", "Show where the time of a call goes", func(k kernels.Kernel) *cobra.Command { return newProfileKernel(a, k) })
 }
 
-// profileFormats are those that profile writes.
+// profileFormats are the formats of profile.
 var profileFormats = []bench.Format{bench.Table, bench.Markdown}
 
 // profileKernel holds the flags of profile NAME.
@@ -123,7 +123,7 @@ func (p *profileKernel) run(ctx context.Context, a *app) (err error) {
 	return verdict(results, p.set.Changed("impl"))
 }
 
-// write writes what was found out.
+// write writes the profile.
 func (p *profileKernel) write(a *app, profile *bench.Profile) error {
 	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format, p.wide); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/flashvk/flashvk/internal/text"
 )
 
-// A progress is a bar on standard error, if that is a terminal, with the time that is left. It
-// is drawn for the first step, so that short work shows none.
+// A progress is a bar with the remaining time on standard error, if that is a terminal. It is
+// drawn after the first step, so that short work shows none.
 type progress struct {
 	w        io.Writer
 	terminal bool
@@ -25,7 +25,7 @@ func newProgress(w io.Writer) *progress {
 	return &progress{w: w, terminal: ok && term.IsTerminal(int(f.Fd()))}
 }
 
-// labelWidth is that of what stands before the bar, so that the bar does not move.
+// labelWidth is the width of the label before the bar, so that the bar does not move.
 const labelWidth = 40
 
 // label returns what in labelWidth runes.
@@ -34,7 +34,7 @@ func label(what string) string {
 	return what + fmt.Sprintf("%*s", labelWidth-utf8.RuneCountInString(what), "")
 }
 
-// step shows that done of total steps are behind and what comes next.
+// step shows that done of total steps are complete, and what comes next.
 func (p *progress) step(done, total int, what string) {
 	if !p.terminal {
 		return
@@ -47,10 +47,10 @@ func (p *progress) step(done, total int, what string) {
 			progressbar.OptionClearOnFinish())
 	}
 	p.bar.Describe(label(what))
-	p.bar.Set(done) // an error says that the terminal is gone, which ends nothing
+	p.bar.Set(done) // an error says that the terminal is gone; the work goes on
 }
 
-// part returns the function that shows the steps of part i of n, which is named.
+// part returns the function that shows the steps of part i of n, with its name.
 func (p *progress) part(i, n int, name string) func(done, total int, what string) {
 	const parts = 1000
 	return func(done, total int, what string) {

@@ -19,7 +19,7 @@ func (p *protocolFlags) add(f *pflag.FlagSet) {
 	intVar(f, &p.count, "count", "samples of each path (default 10)")
 }
 
-// maxCount bounds --count: a day of samples.
+// maxCount is the largest --count: a day of samples.
 const maxCount = 100_000
 
 // check returns a usage error for a number of calls that is out of range.
@@ -42,7 +42,7 @@ func (p *protocolFlags) check() error {
 	return nil
 }
 
-// protocol returns how to measure.
+// protocol returns the protocol of the flags.
 func (p *protocolFlags) protocol(cpu bool) bench.Protocol {
 	pr := bench.DefaultProtocol(cpu)
 	if p.set.Changed("count") {

@@ -15,8 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// newRecord returns what a run of the program at commit proves of a device: of the fixed
-// suite, of random problems, or of both; nil is what was not run.
+// newRecord returns what a run of the program at commit proves of a device. Fixed and random are
+// nil if they were not run.
 func newRecord(caps *vk.Caps, commit string, fixed *selftest.Report, random *trial.Result) *conformance.Record {
 	r := conformance.New(caps)
 	if fixed != nil {
@@ -39,15 +39,15 @@ func newRecord(caps *vk.Caps, commit string, fixed *selftest.Report, random *tri
 	return r
 }
 
-// recordFile returns the path of --record: the file itself, or in a folder that of the
-// device and its driver. It fails if another device's record is there, which is found
-// out before a run of minutes.
+// recordFile returns the path of --record: the file, or in a folder the file of the device and
+// its driver. It fails if the file has another device's record. A run takes minutes, so it is
+// called before.
 func recordFile(path string, caps *vk.Caps) (string, error) {
 	mine := conformance.New(caps)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, mine.FileName())
 	}
-	// A device may never end, and its name must not become that of a file.
+	// Reading a device may never end, and a rename must not replace it by a file.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return "", fmt.Errorf("--record %s: it is not a regular file", path)
 	}

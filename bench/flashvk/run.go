@@ -62,7 +62,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	case r.out == "":
 		return usagef("run %s needs --out FILE", r.kernel.Name)
 	}
-	if _, err := r.flags.FromFlags(true); err != nil { // wrong with any file
+	if _, err := r.flags.FromFlags(true); err != nil { // finds flags that are wrong with any file
 		return usageError{err}
 	}
 	if r.tuning != nil {
@@ -116,7 +116,7 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	return r.compute(ctx, a, d, source, op)
 }
 
-// problemOf returns a file as the kernel takes it, and the problem that it means.
+// problemOf returns a file in the kernel's names, and its problem.
 func (r *runKernel) problemOf(in kernels.File) (*kernels.Source, bench.Op, error) {
 	source, err := r.names.Source(in, r.flags)
 	if err != nil {
@@ -135,8 +135,8 @@ func (r *runKernel) problemOf(in kernels.File) (*kernels.Source, bench.Op, error
 	return source, op, err
 }
 
-// checkReplaced returns an error if the output would replace an input that holds more than is
-// read of it.
+// checkReplaced returns an error if the output would replace an input that has more than what is
+// read.
 func (r *runKernel) checkReplaced() error {
 	in, err := os.Stat(r.in)
 	if err != nil {
@@ -149,8 +149,8 @@ func (r *runKernel) checkReplaced() error {
 	return nil
 }
 
-// checkCounts returns an error unless the counts in a file that kernels.CheckFile likes
-// are in their ranges.
+// checkCounts returns an error unless the counts in a file are in their ranges. kernels.CheckFile
+// has checked the rest.
 func checkCounts(in kernels.File, op bench.Op) error {
 	for _, t := range op.Tensors() {
 		if t.DType != dtype.Int32 || t.Free {
@@ -178,7 +178,7 @@ func (r *runKernel) passes() []bench.Pass {
 	return []bench.Pass{bench.Forward}
 }
 
-// A noter is an Op that has something to say of what was computed; "" is nothing.
+// A noter is an Op that may have a note on the result; "" is none.
 type noter interface {
 	Note(ctx context.Context) (string, error)
 }
@@ -260,7 +260,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 	return bench.WriteTensors(ctx, r.out, outputs)
 }
 
-// axes returns where the axes of a tensor are in files, nil if there is nothing to permute.
+// axes returns the order of axes of a tensor in files, nil if it is the kernel's.
 func (r *runKernel) axes(t bench.OpTensor) []int {
 	if o, ok := r.flags.(kernels.Ordered); ok {
 		return o.Axes(t.Name, len(t.Shape))
@@ -268,8 +268,8 @@ func (r *runKernel) axes(t bench.OpTensor) []int {
 	return nil
 }
 
-// transferBytes is the piece in which tensors travel between a file and a
-// buffer, so that the host never holds a whole one.
+// transferBytes is the size of pieces that tensors are copied in between a file and a buffer, so
+// that the host never holds a whole tensor.
 const transferBytes = 64 << 20
 
 // upload copies a tensor of the file to the start of b.

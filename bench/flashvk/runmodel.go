@@ -69,7 +69,7 @@ and with --backward, for each parameter,
 	return cmd
 }
 
-// A modelBatch is what the input file says.
+// A modelBatch is the content of the input file.
 type modelBatch struct {
 	c    tnp.Config
 	s    tnp.Shape

@@ -20,14 +20,14 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// selftestFormats are those that selftest writes.
+// selftestFormats are the formats of selftest.
 var selftestFormats = []bench.Format{bench.Table, bench.Markdown}
 
-// selftestHang is after how long a call is given up. The longest takes
-// milliseconds on a GPU.
+// selftestHang is the time after which a call is given up. The longest takes milliseconds on a
+// GPU.
 const selftestHang = 20 * time.Second
 
-// selftestOutput says what becomes of what a test found out.
+// selftestOutput says where the results of a test go.
 type selftestOutput struct {
 	format bench.Format
 	record string // --record; "": none
@@ -125,7 +125,7 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 }
 
 func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOutput) error {
-	d, err := o.Open() // for its name, before anything is run on it
+	d, err := o.Open() // its name is needed before anything runs
 	if err != nil {
 		return err
 	}
@@ -142,28 +142,28 @@ func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOu
 	if err != nil && !errors.Is(err, selftest.ErrHung) {
 		return err
 	}
-	// What is known is written even if the device does not come back.
+	// The results so far are written even if the device does not come back.
 	if err := errors.Join(found.write(a.stdout, out), err); err != nil {
 		return err
 	}
 	return found.failure()
 }
 
-// A tested is what a self-test found out about a device: by the fixed suite, by random
-// problems, or by both; nil is what was not run.
+// A tested has the results of a self-test of a device: of the fixed suite, of random problems, or
+// of both; nil was not run.
 type tested struct {
 	caps   vk.Caps
 	fixed  *selftest.Report
 	random *trial.Result
 }
 
-// record returns what it proves.
+// record returns what the results prove.
 func (t *tested) record() *conformance.Record {
 	return newRecord(&t.caps, bench.ReadBuildInfo().Commit, t.fixed, t.random)
 }
 
-// write merges the record into its file and prints the outcome, each also if the other
-// cannot be written.
+// write merges the record into its file and prints the results, each also if the other cannot be
+// written.
 func (t *tested) write(w io.Writer, out selftestOutput) error {
 	var err error
 	if out.record != "" {
@@ -172,7 +172,7 @@ func (t *tested) write(w io.Writer, out selftestOutput) error {
 	return errors.Join(err, t.print(w, out))
 }
 
-// print prints the outcome.
+// print prints the results.
 func (t *tested) print(w io.Writer, out selftestOutput) error {
 	if out.share {
 		return t.share(w)
@@ -186,8 +186,8 @@ func (t *tested) print(w io.Writer, out selftestOutput) error {
 	return bench.WriteSheet(w, t.fixed.Sheet(), out.format, out.wide)
 }
 
-// share prints the Markdown for an issue. It has nothing of the machine but the device,
-// its driver and its speeds: no names of hosts or users, no paths.
+// share prints the Markdown for an issue. Of the machine it has the device, its driver and its
+// speeds only: no names of hosts or users, no paths.
 func (t *tested) share(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "**%s, %s**\n\n%v\n", t.caps.Name, driver(&t.caps), bench.ReadBuildInfo())

@@ -19,7 +19,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// randomFlags are the flags of selftest that are about random problems.
+// randomFlags are the flags of selftest for random problems.
 type randomFlags struct {
 	problems, workers, failures int
 	seed                        uint64
@@ -29,15 +29,15 @@ type randomFlags struct {
 }
 
 const (
-	// randomHang is after how long a random problem is given up, its kernels' compilation
-	// and its reference included.
+	// randomHang is the time after which a random problem is given up, with compilation and
+	// reference.
 	randomHang = 2 * time.Minute
-	// softHang is that of a software driver, which compiles some kernels for a minute.
+	// softHang is the same for a software driver, which takes a minute to compile some kernels.
 	softHang = 20 * time.Minute
-	// randomShrink is for how long a failure is shrunk.
+	// randomShrink is how long a failure is shrunk.
 	randomShrink = 20 * time.Second
-	// randomWork is what the reference of an average problem may cost, in operations: a
-	// tenth of a second of a core; softWork is that of a problem on a software driver.
+	// randomWork is the cost of the reference of an average problem in operations, a tenth of a
+	// second of a core. softWork is that on a software driver.
 	randomWork, softWork = 5e7, 2e6
 	// repeats is how often --problem checks its problem: a race does not show every time.
 	repeats = 5
@@ -79,7 +79,7 @@ func (r *randomFlags) check(f *pflag.FlagSet) error {
 	return nil
 }
 
-// useModules replaces modules as --modules says.
+// useModules replaces modules by those of --modules.
 func (r *randomFlags) useModules() error {
 	if r.modules == "" {
 		return nil
@@ -90,7 +90,7 @@ func (r *randomFlags) useModules() error {
 	return nil
 }
 
-// options returns what --random means. Impls are nil if --impl is not given.
+// options returns the options of --random. Impls are nil without --impl.
 func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Options, error) {
 	o := trial.Options{Seed: r.seed, Problems: r.problems, Workers: r.workers, Failures: r.failures, Hang: randomHang, Shrink: r.shrink, Space: trial.Space{Work: randomWork}}
 	if caps.Type == vk.CPU {
@@ -122,10 +122,10 @@ func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Opti
 	return o, nil
 }
 
-// poisoned runs f on a device for random problems: with poisoned scratch memory, and
-// without the user's cache, which thousands of kernels that nobody calls again would fill.
-// Kernels are bound to what their calls need and have the barriers that follow from that, as
-// those of users; tests/conformance has them see whole buffers. A device that hangs stays open.
+// poisoned runs f on a device for random problems. Its scratch memory is poisoned, and it does
+// not use the user's cache, which thousands of kernels would fill that nobody calls again.
+// Kernels are bound to slices of buffers, and have the barriers that follow from that, as in a
+// user's program; tests/conformance binds them to whole buffers. A device that hangs stays open.
 func poisoned(device string, f func(d *vk.Device) error) error {
 	d, err := vk.Open(vk.Options{Device: device, Name: "flashvk", PoisonScratch: trial.ScratchWord})
 	if err != nil {
@@ -159,7 +159,7 @@ func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, devi
 	if found.random == nil {
 		return err
 	}
-	// What is known is written even if the run was cut short.
+	// The results so far are written even if the run was cut short.
 	if werr := found.write(a.stdout, out); werr != nil || err != nil {
 		if errors.Is(err, vk.ErrDeviceLost) {
 			blame(ctx, a.stdout, device, found.random.Failures, o.Hang)
@@ -169,8 +169,8 @@ func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, devi
 	return found.failure()
 }
 
-// blame checks the problems under way when a device was lost, each on a device of its own,
-// and says which lose that, or are not done within a time.
+// blame checks the problems that were running when a device was lost, each on a device of its
+// own. It prints which of them lose that device, or take too long.
 func blame(ctx context.Context, w io.Writer, device string, list []trial.Failure, hang time.Duration) {
 	fmt.Fprintln(w, "the device was lost; each of the suspects alone:")
 	for _, f := range list {
@@ -194,7 +194,7 @@ func alone(ctx context.Context, device, text string, hang time.Duration) error {
 	return poisoned(device, func(d *vk.Device) error { return trial.Check(ctx, d, k, p, repeats, hang) })
 }
 
-// writeRandom writes what was wrong, with commands that repeat it, and a summary.
+// writeRandom prints the wrong problems, with commands that repeat them, and a summary.
 func writeRandom(w io.Writer, x *trial.Result) {
 	for _, f := range x.Failures {
 		if f.Suspect {

@@ -89,7 +89,7 @@ func (s *sweep) add(f *pflag.FlagSet) {
 	s.peers.add(f)
 }
 
-// paths returns what to measure.
+// paths returns the paths to measure.
 func (s *sweep) paths() []string {
 	switch {
 	case s.impls != nil:
@@ -100,7 +100,7 @@ func (s *sweep) paths() []string {
 	return s.kernel.Impls[:1]
 }
 
-// lengthFlags are those of sweep without a name, which is about lengths of attention.
+// lengthFlags are the flags of sweep without a kernel, which varies the length of attention.
 type lengthFlags struct{ min, max, step int }
 
 func (l *lengthFlags) add(f *pflag.FlagSet) {
@@ -110,7 +110,7 @@ func (l *lengthFlags) add(f *pflag.FlagSet) {
 	intVar(f, &l.step, "step", "from one length to the next (default 128)")
 }
 
-// presets returns what stands for flags that are not given.
+// presets returns the values of flags that the command line does not have.
 func (l *lengthFlags) presets() []string {
 	return []string{"batch=1", "heads=8", "headdim=64", "dtype=float16", fmt.Sprintf("seqlen=%d..%d+%d", l.min, l.max, l.step)}
 }

@@ -149,7 +149,8 @@ func presetNames() (names []string) {
 	return names
 }
 
-// resolve fills in what flags did not say, but for the format.
+// resolve fills in the values of flags that the command line does not have, except for the
+// format.
 func (t *trainCommand) resolve() error {
 	given := t.flags.Changed
 	p, err := tnp.PresetOf(t.shape)
@@ -197,20 +198,20 @@ func (t *trainCommand) resolve() error {
 			}
 		}
 	}
-	if err := t.Validate(); err != nil { // wrong with any file and any device
+	if err := t.Validate(); err != nil { // finds what is wrong with any file and any device
 		return usageError{err}
 	}
 	return t.readFiles()
 }
 
-// readFiles takes sizes that were not given from the files that have them.
+// readFiles takes sizes without a flag from the files that have them.
 func (t *trainCommand) readFiles() error {
 	if t.data != "" {
 		if err := t.ReadTasks(t.data); err != nil {
 			return err
 		}
 		if t.evaluate == "" {
-			t.Batches = 0 // what is not trained on is another file's
+			t.Batches = 0 // there are no new tasks to evaluate on
 		}
 	}
 	heads := 0
@@ -226,7 +227,7 @@ func (t *trainCommand) readFiles() error {
 	return t.Validate()
 }
 
-// trainDType returns the format for a device: what the flag says, if it is given.
+// trainDType returns the format for a device, or that of the flag.
 func trainDType(f *pflag.FlagSet, given dtype.DType, caps *vk.Caps) dtype.DType {
 	switch {
 	case f.Changed("dtype"):
@@ -277,7 +278,7 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	return nil
 }
 
-// train trains and shows how it goes: a line on standard output for each twentieth of the steps,
+// train trains and shows the progress: a line on standard output for each twentieth of the steps,
 // and on a terminal a bar.
 func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.Result, error) {
 	bar := newProgress(a.stderr)
@@ -301,12 +302,12 @@ func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.
 	return result, err
 }
 
-// trainLabel says how a training goes, beside a bar that has the time that is left.
+// trainLabel describes a training in progress, for the label of a bar.
 func trainLabel(loss, rate float64, bytes int64) string {
 	return fmt.Sprintf("loss %.4f, %s tokens/s, %s", loss, bench.FormatSI(rate, ""), bench.FormatSI(float64(bytes), "B"))
 }
 
-// line prints the mean of the losses since the line before, the first below a head.
+// line prints the mean of the losses since the last line. The first line has a head.
 func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, n int) {
 	if last.Step == 0 {
 		fmt.Fprintf(w, "%8s %10s %10s %12s %9s\n", "step", "loss", "lr", "tokens/s", "seconds")
@@ -315,7 +316,7 @@ func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, n int)
 	fmt.Fprintf(w, "%8d %10.4f %10.3g %12.0f %9.1f\n", r.Step, loss, r.LR, rate, r.Seconds)
 }
 
-// report prints what an evaluation came to.
+// report prints the result of an evaluation.
 func report(w io.Writer, e *train.Evaluation) {
 	fmt.Fprintf(w, "%d targets that were not trained on: loss %.4f", e.Targets, e.Loss)
 	if !math.IsNaN(e.Own) {

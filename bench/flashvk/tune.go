@@ -41,7 +41,7 @@ type tuneKernel struct {
 	device   string
 }
 
-// tuneFormats are those that tune writes.
+// tuneFormats are the formats of tune.
 var tuneFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
 
 func newTuneKernel(a *app, k kernels.Kernel) *cobra.Command {
@@ -125,8 +125,7 @@ func (t *tuneKernel) pass() bench.Pass {
 	return bench.Forward
 }
 
-// tunables returns what the flags mean on a device; with nil only an error counts, which is a
-// usage error.
+// tunables returns what the flags tune on a device. With nil it returns usage errors only.
 func (t *tuneKernel) tunables(caps *vk.Caps) ([]bench.Tunable, error) {
 	ops, _, err := t.ops(caps != nil && caps.Type == vk.CPU)
 	if err != nil {
