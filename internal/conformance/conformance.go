@@ -164,7 +164,7 @@ func (m *Module) ran() int {
 	return n
 }
 
-// Hash is the SHA-256 of a module, in hexadecimal, as shaders/spv/manifest.txt has it.
+// Hash is the SHA-256 of a module, in hexadecimal, as in shaders/spv/manifest.txt.
 func Hash(spirv []byte) string {
 	sum := sha256.Sum256(spirv)
 	return hex.EncodeToString(sum[:])

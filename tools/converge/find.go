@@ -42,9 +42,9 @@ type finding struct {
 	cause place // of class operand: the place itself
 }
 
-// analyse returns the findings of a module, sorted. Named are boolean specialization
-// constants whose value is given; the flow of control may trust the promise, and that
-// which the module's execution mode gives.
+// analyse returns the findings of a module, sorted. Named has the values of boolean
+// specialization constants. The flow of control may trust the promise, and the one that the
+// module's execution mode makes.
 func analyse(m *module, named map[string]bool, promise promise) ([]finding, error) {
 	p, err := flatten(m, named)
 	if err != nil {
@@ -144,7 +144,7 @@ func (a *analysis) check(n *node, f flow, class class) error {
 			a.found[finding{operand, here, here}] = true
 		}
 	}
-	// The function of these is called for each element, by whichever invocation has it.
+	// The invocation that has an element calls the function for it.
 	if callee := n.callback(); callee != 0 {
 		if err := a.callback(here, callee); err != nil {
 			return err

@@ -173,8 +173,7 @@ func (p *program) region(header *block) *region {
 	return r
 }
 
-// merged returns the flow at a region's merge block, of which `in` has all that
-// happened on the way there.
+// merged returns the flow at a region's merge block. In has all that happened on the way there.
 func (p *program) merged(in flow, r *region, promise promise) flow {
 	if promise == never {
 		return in

@@ -27,8 +27,8 @@ type excuse struct {
 	used  bool
 }
 
-// A constant is a boolean specialization constant of which modules are analysed with one
-// value, or with one after the other.
+// A constant is a boolean specialization constant. Modules are analysed with one of its values,
+// or with both.
 type constant struct {
 	line   int
 	name   string

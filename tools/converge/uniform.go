@@ -14,9 +14,9 @@ func (l level) String() string {
 	return [...]string{"the same in the workgroup", "the same in the subgroup", "divergent"}[l]
 }
 
-// spread finds the level of every value, every variable and every block. It begins
-// with all the same in the workgroup and raises levels until nothing changes, so that
-// values that depend on each other in a loop are no worse than what they begin with.
+// spread finds the level of every value, every variable and every block. All begin as the same in
+// the workgroup, and levels rise until nothing changes. So values that depend on each other in a
+// loop are no worse than their first values.
 func (p *program) spread() {
 	p.findWritten()
 	for changed := true; changed; {

@@ -14,10 +14,9 @@ type backwardRun struct {
 	g  Gradients
 }
 
-// newBackwardRun lays the inputs out amid the surroundings' garbage, and the
-// gradients in its poison. Each gradient lies as another tensor does, not as that
-// which it is the gradient of: in cases whose tensors all lie differently, a
-// kernel that takes the strides of the one for the other is found out.
+// newBackwardRun lays the inputs out amid garbage, and the gradients amid poison. A gradient lies
+// like another tensor than its own. Where all tensors lie differently, a kernel that confuses the
+// strides of the two is found out.
 func (c *Case) newBackwardRun(e *bwdExpectation, around *guard.Surroundings) *backwardRun {
 	p := c.Problem
 	r := &backwardRun{}

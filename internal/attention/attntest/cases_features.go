@@ -134,12 +134,12 @@ func (t *table) keyMasks() {
 	t.hiddenKeys()
 }
 
-// hiddenKeys: float32, whose tiles share exponents, with keys hidden at random (one in four)
-// and a causal mask. In November 2026 a kernel had zeros, garbage or NaN in O there on an
-// H200, LSE being right: invocations branched for themselves before a reduction over their
-// subgroup. What that takes: hidden and visible keys in each tile, so that the invocations
-// of a subgroup differ; many tiles, as the mistake shows in few of them; several subgroups
-// that share a tile of which the causal mask hides all from some and not from others.
+// hiddenKeys are float32 cases, whose tiles share exponents, with one key in four hidden at
+// random, and a causal mask. In November 2026 a kernel had zeros, garbage or NaN in O there on an
+// H200, while LSE was right: invocations branched on their own before a reduction over their
+// subgroup. The mistake needs hidden and visible keys in each tile, so that the invocations of a
+// subgroup differ; many tiles, since few of them show it; and several subgroups that share a
+// tile, of which the causal mask hides all from some and not from others.
 func (t *table) hiddenKeys() {
 	for _, c := range []struct {
 		seqQ, seqKV int

@@ -43,9 +43,9 @@ const (
 	// running maximum grows in every tile.
 	Rising
 
-	// Creeping raises S by 4.5 log2 units per 64 keys, less than what a lazy
-	// rescale waits for in one tile but more in two: a maximum that is compared
-	// with the last tile's instead of the one in use lets P overflow.
+	// Creeping raises S by 4.5 log2 units per 64 keys. A lazy rescale waits for more than that in
+	// one tile, but for less in two. P overflows if a maximum is compared with the last tile's
+	// instead of the one in use.
 	Creeping
 
 	// Falling lowers S with the key's number: the first tile's maximum stays.

@@ -21,8 +21,8 @@ const (
 	// SBHD is (seq, batch, heads, dim).
 	SBHD
 
-	// FusedQKV is (batch, seq, 3, heads, dim), of which the tensor is the
-	// middle third: Q, K and V as one projection writes them.
+	// FusedQKV is (batch, seq, 3, heads, dim), as one projection writes Q, K and V. The tensor is
+	// the middle third.
 	//
 	//	· · · h0 h1 h2 · · · · · · h0 h1 h2 · · ·
 	FusedQKV

@@ -117,8 +117,8 @@ func few(c *Case) bool {
 	return c.Problem.Plain() || len(c.Problem.Features()) >= Several && c.Problem.DType == dtype.Float16
 }
 
-// narrow reports whether a case has features, or heads that are compiled soon: of most columns,
-// of so many fewer in float32.
+// narrow reports whether a case has features, or heads that compile soon: at most as many columns
+// as most, in float32 as many fewer as fewer says.
 func narrow(c *Case, most, fewer int) bool {
 	if c.Problem.DType == dtype.Float32 {
 		most -= fewer

@@ -139,8 +139,7 @@ func (s *BackwardSample[T]) Check(dq, dk, dv []T) [3]GradientCheck {
 	}
 }
 
-// checkSample compares rows of d elements, of which place tells where they are in the
-// whole tensor.
+// checkSample compares rows of d elements. Place returns where they are in the whole tensor.
 func checkSample[T Float](name string, whole []T, want []float64, d int, bound float64, place func(x int) (at int, name string)) GradientCheck {
 	got, sum := make([]float64, len(want)), 0.0
 	for x := range len(want) / d {

@@ -30,12 +30,12 @@ type DecodeHead struct {
 	Bound Bound     // of these rows: sequences of different lengths have errors of their own
 }
 
-// Decode computes in float64 what attention.Decode does: Forward of each sequence with the keys
-// that it has, under PlainBound. Keys that no row of a sequence sees may be anything.
+// Decode computes in float64 what attention.Decode does: Forward of each sequence with its keys,
+// under PlainBound. Keys that no row of a sequence sees may be anything.
 //
-// It computes some rows of every key head, or of some key heads, the same ones each time, if all
-// would cost more than the given number of operations, of which a row has
-// 4*keys*(head_dim+value_dim); 0 is no limit.
+// A row costs 4*keys*(head_dim+value_dim) operations. If all would cost more than operations, it
+// computes some rows of every key head, or of some key heads, the same ones each time. 0 is no
+// limit.
 func Decode[T Float](in DecodeInputs[T], p attention.DecodeProblem, operations float64) ([]DecodeHead, error) {
 	if err := in.check(p); err != nil {
 		return nil, err

@@ -94,8 +94,7 @@ func chunks[T Float](in *Inputs[T], p attention.Problem, rows []Row, size int) (
 	return list, nil
 }
 
-// span returns the keys lo to hi-1, of which the mask shows every one to some
-// row of the chunk.
+// span returns the keys lo to hi-1: the mask shows each of them to some row of the chunk.
 func (c chunk) span(mask attention.Mask) (lo, hi int) {
 	lo = mask.SeqKV
 	for _, r := range c.rows {

@@ -68,46 +68,42 @@ func largest[T Float](x []T) float64 {
 	return most
 }
 
-// PlainBound returns the bound for a kernel that stores p.DType and sums in
-// float32. want and plain are O as Forward and Plain compute it, lse is LSE by
-// Forward.
+// PlainBound returns the bound for a kernel that stores p.DType and sums in float32. Want and
+// plain are O of Forward and Plain, lse is LSE of Forward.
 //
 //	|O - want|   <= times*max|plain - want| + 2*max|fl(want + 0.3) - 0.3 - want|
 //	|LSE - want| <= lseBound(roundoff of float32)
 //
-// The rule for O is FlashAttention's. The first term is the error that the
-// storage type costs a plain program on these very inputs, more than once
-// because a kernel sums in another order. The second, fl rounding to p.DType,
-// keeps the bound above the rounding of a single result where plain is exact
-// by luck or by construction (one key, O = V).
+// The rule for O is FlashAttention's. The first term is the error that the storage type costs a
+// plain program on the same inputs. It is multiplied by times, since a kernel sums in another order.
+// In the second term fl rounds to p.DType. It keeps the bound above the rounding of a single
+// result where plain is exact by luck or by construction (one key, O = V).
 //
-// times is 2 for float16 and bfloat16, where the rounding of P and O dominates:
-// over 60 seeds of nine shapes, a Model never needed more than 0.55 of the
-// bound. For float32 it is 4, the project's promise for float32: plain's error
-// is then a few units in the last place of a few sums, its maximum over a
-// small problem varies by more than 2, and exp2 is right to half a unit in
-// Go but to three or more on a device. With times 2 the Model failed 4 of 3240
-// such runs (worst 1.19 of the bound), and 63 (worst 1.80) with an exp2
-// off by up to 4 units. And plain's error then counts as one rounding of the
-// largest O at the least: with one key plain is exact, as exp(0) = 1, while a
-// device's exp2 is not quite 1 and rounds in P*V, in 1/l and in their product
-// (an H200 was off by one unit in the last place, the bound without this). To that
-// comes the rounding of the largest LSE, an error of all weights, as in GradientBounds:
-// scores that differ by round numbers, such as multiples of a slope, are exact in plain
-// but not in a kernel, which computes them to the base 2 (scores of 50 with slopes of
-// 1/16 were off by half a unit of 72 in the last place, and plain by a tenth of that); that of
-// Softcap, which multiplies a tanh that is right to a rounding near 1; and what matrix units
-// lose of the largest score (truncated).
+// Times is 2 for float16 and bfloat16, where the rounding of P and O dominates: over 60 seeds of
+// nine shapes, a Model never needed more than 0.55 of the bound. For float32 it is 4, the
+// project's promise for float32. Plain's error is then a few units in the last place of a few
+// sums, its maximum over a small problem varies by more than 2, and exp2 is right to half a unit
+// in Go but to three or more on a device. With times 2 the Model failed 4 of 3240 such runs
+// (worst 1.19 of the bound), and 63 (worst 1.80) with an exp2 off by up to 4 units.
 //
-// For the 16-bit formats it counts as a quarter of their Eps of the largest O, the average
-// rounding of P where one key outweighs all others: in plain that is one random number, which
-// may be small (an H100 was off by one step of float16 where plain was off by a fifth of
-// one); and as what matrix units that truncate lose of the largest score, u for each eight
-// products, as in GradientBounds: that is less than the rounding of P until scores are in
-// the hundreds.
+// In float32 plain's error counts as one rounding of the largest O at least. With one key plain
+// is exact, as exp(0) = 1, while a device's exp2 is not quite 1 and rounds in P*V, in 1/l and in
+// their product (an H200 was off by one unit in the last place, which is the bound without this).
+// Three errors of all weights are added, as in GradientBounds. The first is the rounding of the
+// largest LSE: scores that differ by round numbers, such as multiples of a slope, are exact in
+// plain but not in a kernel, which computes them to the base 2 (scores of 50 with slopes of 1/16
+// were off by half a unit of 72 in the last place, and plain by a tenth of that). The second is
+// that of Softcap, which multiplies a tanh that is right to a rounding near 1. The third is what
+// matrix units that truncate lose of the largest score.
 //
-// A broken Plain must not excuse a broken kernel, so the bound for O never
-// exceeds ceiling.
+// For the 16-bit formats plain's error counts as a quarter of their Eps of the largest O at
+// least, the average rounding of P where one key outweighs all others. In plain that is one
+// random number, which may be small (an H100 was off by one step of float16 where plain was off
+// by a fifth of one). It also counts as what matrix units that truncate lose of the largest
+// score, u for each eight products, as in GradientBounds. This is less than the rounding of P
+// until scores are in the hundreds.
+//
+// A broken Plain must not excuse a broken kernel, so the bound for O never exceeds ceiling.
 func PlainBound(want, plain, lse []float64, s Scope, p attention.Problem) Bound {
 	off := guard.MaxDiff(plain, want).Off
 	rounding, half := 0.0, roundoff32*(1+largest(lse)+p.Softcap+truncated(largest(lse), s, p))

@@ -155,7 +155,7 @@ func wrap(text string, letters int) []string {
 	return lines
 }
 
-// plot returns c as gonum has it.
+// plot returns c as a drawing of gonum.
 func (c *Chart) plot() (*drawing, error) {
 	if len(c.Series) == 0 {
 		return nil, fmt.Errorf("chart: %s: there is nothing to draw", c.Title)

@@ -12,9 +12,9 @@ import (
 // Ordered is Flags of a kernel whose tensors a file may hold with their axes in another
 // order.
 type Ordered interface {
-	// Axes returns where the axes of a tensor of so many axes are in the file: axis i of the
-	// kernel's tensor is axis Axes[i] there. The same permutation leads back. Nil: the file
-	// has the kernel's order.
+	// Axes returns the axes of a tensor of that rank in the file: axis i of the kernel's tensor
+	// is axis Axes[i] there. The same permutation leads back. Nil: the file has the kernel's
+	// order.
 	Axes(tensor string, rank int) []int
 	// Doubts say why a file, whose problem FromFile liked, may mean another one; none if
 	// nothing speaks for that.

@@ -64,7 +64,7 @@ func scale(x float32) float32 { return 0.01 + 0.02*max(x, -x) }
 // powerOfTwo makes a scale that Append divides by exactly.
 func powerOfTwo(x float32) float32 { return float32(math.Exp2(math.Round(float64(x)) - 6)) }
 
-// newRows makes rows that Append stores exactly in q8_0: integers by 64, of which the first of each block
+// newRows makes rows that Append stores exactly in q8_0: integers by 64. The first of each block
 // is the largest.
 func newRows(t dtype.DType, n int, seed uint64) []float32 {
 	x := bench.Normal(t, n, seed)

@@ -155,9 +155,9 @@ func readTable(in File, name string, axes int) ([]int32, error) {
 	return list, err
 }
 
-// checkTables returns an error unless every length, the new keys with it, is within the capacity,
-// every page that a sequence needs is one of the cache, and new keys of two sequences go to places of
-// their own. The sizes of tables are checked by CheckFile.
+// checkTables returns an error unless every length, with the new keys, is within the capacity,
+// every page that a sequence needs is in the cache, and new keys of two sequences do not meet.
+// CheckFile checks the sizes of tables.
 func (o *decodeOp) checkTables() error {
 	p := &o.p
 	each := 0

@@ -265,9 +265,9 @@ func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Refere
 	return append(list, lse...), nil
 }
 
-// newDecodeOp returns the op of a problem with sequences of so many keys, and of steps that append as
-// many to each as there are queries. Pages of the sequences lie in a random order; their number and
-// the capacity are what the keys need.
+// newDecodeOp returns the op of a problem with the lengths keys of its sequences, and of steps
+// that append a key for each query. The pages of sequences lie in a random order; their number
+// and the capacity follow from the keys.
 func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool, part decodePart, steps int) (*decodeOp, error) {
 	o := &decodeOp{p: p, keys: keys.text, heads: heads, part: part, steps: steps, scaled: p.Cache == attention.CacheE4M3, state: &decodeState{}}
 	o.p.SeqKV, o.p.PageSize = 1, 0

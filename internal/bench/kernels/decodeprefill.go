@@ -22,7 +22,7 @@ type prefillOp struct {
 	forward   *bench.AttentionOp
 }
 
-// newPrefillOp returns the op of sequences that have so many keys then.
+// newPrefillOp returns the op of sequences that have these keys afterwards.
 func newPrefillOp(p attention.DecodeProblem, keys keyCounts, heads bool) (bench.Op, error) {
 	lens := keys.lens(p.Batch)
 	switch {
@@ -61,7 +61,7 @@ func (o *prefillOp) Amounts() []bench.Amount {
 	}
 }
 
-// Tensors implements bench.Op: those of the forward pass, of which K and V are in the cache.
+// Tensors implements bench.Op: those of the forward pass. K and V are in the cache.
 func (o *prefillOp) Tensors() []bench.OpTensor {
 	var list []bench.OpTensor
 	for _, t := range o.forward.Tensors() {

@@ -17,7 +17,7 @@ import (
 // A decodePart is what of a generation a call of decodeOp is.
 type decodePart string
 
-// The parts: of a step what reads the cache, what writes it, and both one after the other.
+// The parts: decode reads the cache, append writes it, and a step does both.
 const (
 	readPart   decodePart = "decode"
 	appendPart decodePart = "append"

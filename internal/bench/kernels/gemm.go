@@ -409,8 +409,8 @@ func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference
 	return list, nil
 }
 
-// sampleRows returns the rows of C to check: all of small problems, and else as many as
-// take the reference about a second.
+// sampleRows returns the rows of C to check: all of small problems, else some that take the
+// reference about a second.
 func sampleRows(p problem.Problem) []int { return sample(p.M, mostChecked/(p.Batches()*p.N*p.K)) }
 
 const mostChecked = 1 << 30 // multiplications of the reference

@@ -41,8 +41,8 @@ func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem,
 	return &bench.Choices[engine.Problem, engine.Config]{
 		Of: op, Kernel: part.Kernel, KernelPass: part.Pass, Problem: p,
 		PathOf: func(c engine.Config) string { return c.Impl.String() },
-		// Behind the row stand the problem, of which the table knows less, and splits that Choose
-		// will not take.
+		// A comment behind the row has the problem, which the row does not tell, and splits,
+		// which Choose will choose itself.
 		Source: func(caps *vk.Caps, c engine.Config, fill float64) string {
 			return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, p, c, fill), p, c)
 		},

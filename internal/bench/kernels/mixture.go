@@ -250,8 +250,8 @@ func (o mixtureOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 	return mixture.Forward(c, x, o.p, opt)
 }
 
-// Reference implements bench.Op: of large problems, some tokens of what has tokens, and of
-// what is a sum over all of them only that it is written.
+// Reference implements bench.Op. For large problems it has some tokens of tensors with tokens,
+// and of sums over all tokens only that they are written.
 func (o mixtureOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
 	p := o.p
 	in := ref.Inputs{X: wide(t["x"]), W1: wide(t["w1"]), W2: wide(t["w2"]), Y: wide(t["y"])}

@@ -219,8 +219,7 @@ func rowsApart(rows []int, n, cols, stride int) []int {
 	return at
 }
 
-// sample returns some of n indices, the first and the last among them: as many as wanted,
-// at least 4.
+// sample returns some of n indices, with the first and the last: the wanted number, at least 4.
 func sample(n, wanted int) []int {
 	wanted = min(max(wanted, 4), n)
 	list := make([]int, 0, wanted)

@@ -69,9 +69,8 @@ type namer interface {
 	Aliases() map[string]string // by the kernel's names
 }
 
-// A Source is a file as the kernel has it: its tensors have the kernel's names, and offsets,
-// lengths and tables of 64 bits are of 32, as the kernels take them. Values beyond those are an
-// error when they are read.
+// A Source is a file in the kernel's terms. Its tensors have the kernel's names, and offsets,
+// lengths and tables of 64 bits become 32 bits. Reading a value beyond those is an error.
 type Source struct {
 	flags *FileFlags
 	in    File

@@ -349,8 +349,8 @@ const (
 	mostElements = 8 << 20
 )
 
-// drawSizes draws sizes of one of these kinds: about those of tiles; few outputs and a long k,
-// which is divided; or many workgroups, of which the reference has some rows.
+// drawSizes draws sizes of one of three kinds: near those of tiles; few outputs and a long k,
+// which is divided; or many workgroups, with a reference of some rows.
 func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
 	limit := budget(rng, s)
 	cost := func() float64 {

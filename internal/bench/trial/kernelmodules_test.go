@@ -61,8 +61,8 @@ func TestKernelPaths(t *testing.T) {
 	}
 }
 
-// modulesOf returns the modules that a problem runs, some more than once. Those of which
-// configurations do not tell are left out.
+// modulesOf returns the modules that a problem runs, some more than once, without those that
+// configurations do not tell.
 func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 	t.Helper()
 	m := &moduleList{t: t, caps: caps}

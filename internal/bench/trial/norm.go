@@ -53,7 +53,7 @@ func (p *normProblem) pass() kit.Pass {
 	return kit.Forward
 }
 
-// inputs returns what a forward pass reads, and what its gradients are.
+// inputs returns the inputs of a forward pass, and the upstream gradients.
 func (p *normProblem) inputs() (in ref.Inputs, up ref.Upstream) {
 	n, size := p.Rows*p.Cols, orOne(p.Magnitude)
 	in.X = p.numbers(0, p.DType, n, size)

@@ -357,8 +357,8 @@ func (r *run) fails(ctx context.Context, k *Kernel, p Problem) error {
 	return nil
 }
 
-// Check checks one problem on a device, as Run does, and returns what is wrong with it. A
-// right one is checked so many times.
+// Check checks one problem on a device, as Run does, and returns what is wrong with it. It checks
+// a right problem times times.
 func Check(ctx context.Context, d *vk.Device, k *Kernel, p Problem, times int, hang time.Duration) error {
 	if err := poisoned(d); err != nil {
 		return err

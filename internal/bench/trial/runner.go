@@ -20,8 +20,8 @@ import (
 // format, and a negative integer.
 const ScratchWord = 0xffffffff
 
-// words are what shared memory and registers are filled with, in turn: NaN in every format,
-// which shows in sums, and large numbers, which show in maxima that NaN leaves alone.
+// words fill shared memory and registers in turn: NaN in every format, which shows in sums, and
+// large numbers, which show in maxima that ignore NaN.
 var words = []uint32{0x7fff7fff, 0x76007600}
 
 // A Runner runs the calls of problems on a device. It may be shared by goroutines.

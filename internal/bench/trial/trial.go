@@ -21,9 +21,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Problem is one problem of one kernel, with its data: a struct of plain exported
-// fields that encoding/json writes and reads, from which everything follows. Inputs
-// are drawn from a seed that is one of the fields.
+// A Problem is one problem of one kernel, with its data. It is a struct of plain exported fields
+// that encoding/json writes and reads, and everything follows from them. One of them is the seed
+// of the inputs.
 type Problem interface {
 	// String says what it is in a line.
 	String() string

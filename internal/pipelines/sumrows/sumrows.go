@@ -60,8 +60,8 @@ const (
 	quadBytes = 16
 )
 
-// newSpec returns the workgroup for so many rows and columns, without invocations that would have
-// none of them, but for the rest of a power of two.
+// newSpec returns the workgroup for that many rows and columns: the smallest power of two of
+// invocations that has them all, or the largest that the device allows.
 func newSpec(caps *vk.Caps, count, cols int) spec {
 	s := spec{threads, groupQuads}
 	for int(s.GroupQuads)/2 >= (cols+3)/4 {

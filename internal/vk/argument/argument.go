@@ -35,8 +35,8 @@ type Argument struct {
 	axes      string // names of the axes for errors; "": none
 }
 
-// New returns the argument of that name: a tensor, whether the problem has it, and
-// the format and shape that it must have.
+// New returns the argument of that name: a tensor, whether the problem has it, and the format and
+// shape that it must have.
 func New(name string, t vk.Tensor, present bool, format dtype.DType, shape []int) Argument {
 	return Argument{name: name, Tensor: t, present: present, wantType: format, wantShape: shape}
 }
@@ -148,10 +148,10 @@ func (t *Argument) overlaps(u *Argument) bool {
 	return a == b && aStart < bEnd && bStart < aEnd && !t.besides(u, int(bStart-aStart))
 }
 
-// besides reports whether two tensors, the second of which starts so many bytes after the first, are
-// different parts of the same rows, such as the columns of Q and K in a product of both: along
-// some axes, from the largest stride down, both have the same steps, and what they span along
-// the others is apart, and fits into a step.
+// besides reports whether two tensors are different parts of the same rows, such as the columns
+// of Q and K in a product of both. U begins distance bytes after t. Along some axes, from the
+// largest stride down, both have the same steps. Along the others their spans are apart, and fit
+// into a step.
 func (t *Argument) besides(u *Argument, distance int) bool {
 	size := t.DType.Size()
 	if u.DType.Size() != size || distance%size != 0 || len(t.Shape) != len(u.Shape) {

@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestCheck has what is right and what is wrong with two inputs and two outputs.
+// TestCheck checks right and wrong calls with two inputs and two outputs.
 func TestCheck(t *testing.T) {
 	d := vktest.Open(t)
 	b, err := d.NewBuffer("b", 4*64)

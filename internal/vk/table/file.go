@@ -51,8 +51,8 @@ type tuningFile struct {
 	Rows   []json.RawMessage `json:"rows"`
 }
 
-// tuningFileRow is the JSON of a row. Module is a hash of the SPIR-V that the row was measured
-// with, Made when that was, in UTC as RFC 3339 has it.
+// tuningFileRow is the JSON of a row. Module is a hash of the SPIR-V that was measured, Made the
+// time of that in UTC (RFC 3339).
 type tuningFileRow struct {
 	Kernel  string          `json:"kernel"`
 	Pass    string          `json:"pass"`

@@ -31,7 +31,7 @@ func tuningDeviceOf(caps *vk.Caps) tuningDevice {
 	return tuningDevice{caps.VendorID, caps.DeviceID, caps.Name, caps.DriverID, caps.DriverVersion}
 }
 
-// A tunedRow is one measurement, as the file has it and as its table reads it.
+// A tunedRow is one measurement, in the form of the file and in that of its table.
 type tunedRow struct {
 	kernel, pass    string
 	module          string

@@ -15,8 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// sharedCases returns batches of which the last products may be shared: blocks and k with
-// tails, every activation, products that share A or lie anywhere.
+// sharedCases returns batches whose last products may be shared: blocks and k with tails, every
+// activation, products that share A or lie anywhere.
 func sharedCases(format dtype.DType) []*gemmtest.Case {
 	var list []*gemmtest.Case
 	layouts := []gemmtest.Layout{{}, {Offset: 8, Pad: 4, BatchPad: 16}, {Offset: 3, Pad: 1, BatchPad: 5, Broadcast: true}}

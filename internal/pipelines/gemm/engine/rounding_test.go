@@ -15,10 +15,10 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// roundings are values of float16 at which the rounding of C to 16 bits, once they are
-// multiplied by roundingScale, differs from others: halves of the last place of a bfloat16
-// above an even and an odd one, less and more than that, what becomes infinite, what stays,
-// and what is not finite.
+// roundings are values of float16. Multiplied by roundingScale, they tell the rounding of C to 16
+// bits from other roundings: halves of the last place of a bfloat16 above an even and an odd one,
+// less and more than that, values that become infinite or just do not, and values that are not
+// finite.
 var roundings = []float32{
 	0, 1, -1, 1.00390625, 1.01171875, -1.00390625, -1.01171875, 1.0029296875, 1.0048828125,
 	65504, -65504, 65088, 65280, 0x1p-14, 0x1p-24, -0x1.8p-23, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),

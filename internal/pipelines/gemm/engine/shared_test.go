@@ -11,9 +11,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestSharedMemory wants what kernels on matrices take of shared memory to be what is counted:
-// of a kernel that takes 16 bytes more than the device has, an H200 with more workgroups than
-// multiprocessors hung.
+// TestSharedMemory wants kernels on matrices to take the shared memory that Feasible counts. A
+// kernel that takes 16 bytes more than the device has hung an H200 with more workgroups than
+// multiprocessors.
 func TestSharedMemory(t *testing.T) {
 	caps := chipstest.H200()
 	kernel := func(name, element string, want int, c Config, spec any) {

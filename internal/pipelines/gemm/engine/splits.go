@@ -136,8 +136,8 @@ func (c *Config) mostSplits(caps *vk.Caps, p *Problem) int {
 	return min(MaxSplits, int(caps.MaxWorkgroupCount[2])/max(p.Batches()-c.Rows/p.M, 1))
 }
 
-// SplitAs is withSplits for a kernel of which a device runs slots workgroups at a time, with step
-// seconds for each k.
+// SplitAs is withSplits for another kernel: a device runs slots of its workgroups at a time, and
+// each takes step seconds for each k.
 func (c Config) SplitAs(caps *vk.Caps, p *Problem, slots int, step float64) Config {
 	t := c.costs(caps, p)
 	t.slots, t.step = slots, step

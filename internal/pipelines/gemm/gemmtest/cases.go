@@ -117,7 +117,7 @@ func Deep(format dtype.DType) []*Case {
 // Groups returns the cases of groups for kernels on operands of a format.
 //
 //	sizes      every transpose: products of one element, of one block and of several; depths
-//	           that end within a slab and at its end; products without rows, columns, or k
+//	           that end within a k-tile and at its end; products without rows, columns, or k
 //	epilogues  every activation; factors that differ from product to product, and beta 0
 //	           beside another, where C holds no numbers
 //	many       more products than one command writes to the table, and of every size up to

@@ -25,17 +25,15 @@ func NewBounds(want, plain Outputs, in Inputs, p problem.Problem) Bounds {
 	}
 }
 
-// Sums bounds how far sums of products may be off, where that is more than enough; less
-// than that does not count, and need not be exact.
+// Sums bounds the error of sums of products. Where that is below enough it need not be exact.
 //
-// Terms in any order and of random signs have partial sums up to about the root of the sum
-// of the squares of the terms, of which the largest output's counts, and k roundings of those
-// that go both ways. Parts of float32 operands are off by 2^-21 of a term at most, which
-// is 4 times, as tolerance.Plain has it, what is counted for a single one.
+// Terms in any order and of random signs have partial sums up to about the root of the sum of
+// their squares, and k roundings of those, which go both ways. The largest output counts. The
+// high and low parts of float32 operands are off by 2^-21 of a term at most. That is 4 times what
+// is counted for a single term, and tolerance.Plain allows 4 times the counted error.
 //
-// A matrix unit loses more, for 16-bit operands: NVIDIA's adds at least four products at a
-// time to the sum and cuts the result off, instead of rounding it: 2^-23 of the partial sum
-// each time, all to one side.
+// A matrix unit loses more with 16-bit operands. NVIDIA's adds at least four products at a time
+// to the sum and truncates the result: 2^-23 of the partial sum each time, always to one side.
 func Sums(in Inputs, p problem.Problem, enough float64) float64 {
 	if p.K == 0 {
 		return 0
@@ -58,10 +56,10 @@ func sumsRate(p problem.Problem) float64 {
 	return rate
 }
 
-// activationRoundoff bounds how far an activation may be off for a sum v and X, in the
-// arithmetic of float32, in C and in S. A device's exp(x) may be off by 3 + 2|x| units in the
-// last place (Vulkan specification), and a division by 2.5. Like gmm's, this counts half of
-// that, of which tolerance.Plain allows 4 times as much in float32.
+// activationRoundoff bounds the error of an activation for a sum v and X, in float32 arithmetic,
+// in C and in S. A device's exp(x) may be off by 3 + 2|x| units in the last place (Vulkan
+// specification), and a division by 2.5. Like gmm's bound, this counts half of that;
+// tolerance.Plain allows 4 times as much in float32.
 func activationRoundoff(a problem.Activation, v, x float64) (c, s float64) {
 	silu := func(v float64) float64 {
 		s := 1 / (1 + math.Exp(-v))

@@ -15,8 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// gradients returns dpre and dw of Backward as chains of products, the last two of
-// which are second and third.
+// gradients returns dpre and dw of Backward as chains of products. Second and third are the last
+// two products.
 func (h *hiddenCase) gradients(dy []float64, second, third engine.Problem, multiply func(ref.Inputs, engine.Problem) ref.Outputs) (dpre, dw ref.Outputs) {
 	pre := h.p
 	pre.Activation, pre.Out = engine.Identity, h.p.DType

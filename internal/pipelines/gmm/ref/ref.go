@@ -19,8 +19,8 @@ type Inputs struct{ Logit, Mu, LogSigma, Y []float64 }
 // Gradients are those of the loss by the first three.
 type Gradients struct{ Logit, Mu, LogSigma []float64 }
 
-// States returns the state of every component alone, (components, tokens, gmm.StateSize), as
-// shaders/lib/gmm.glsl has it: what gmm.Merge reads.
+// States returns the state of every component alone, (components, tokens, gmm.StateSize), as in
+// shaders/lib/gmm.glsl: the input of gmm.Merge.
 func States(in Inputs, p gmm.Problem) []float64 {
 	x := make([]float64, p.Components*p.Tokens*gmm.StateSize)
 	for t := range p.Tokens {

@@ -117,8 +117,8 @@ func BackwardBounds(in Inputs, want Gradients, dloss float64, p mixture.Problem)
 	}
 }
 
-// Tokens returns the problem of some tokens, whose log_p, and with the dloss that it
-// returns whose dx, are those of all.
+// Tokens returns the problem of some tokens. Their log_p is that of the whole problem, and with
+// the dloss that it returns so is their dx.
 func Tokens(rows []int, in Inputs, dloss float64, p mixture.Problem) (mixture.Problem, Inputs, float64) {
 	part, some := mlpref.Tokens(rows, mlpref.Inputs{X: in.X, W1: in.W1, W2: in.W2}, p.Perceptrons())
 	out := Inputs{X: some.X, W1: some.W1, W2: some.W2}

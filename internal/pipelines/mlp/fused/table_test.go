@@ -35,8 +35,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestTable wants every row, and what TUNING.md lists, to be feasible on a device that has
-// it all, and of others the reason why not.
+// TestTable wants every row, and the configurations of TUNING.md, to be feasible on a large
+// device, and other configurations to have a reason.
 func TestTable(t *testing.T) {
 	p := Problem{M: 4096, In: 512, Hidden: 1365, N: 64, DType: dtype.Float16, Out: dtype.Float16}
 	for _, row := range configs.Rows {

@@ -15,7 +15,7 @@ import (
 // is what the backward pass takes for pre, whatever x * W1 is.
 type Inputs struct{ X, W1, W2, DY, Pre []float64 }
 
-// Outputs are what the forward pass writes, and what Backward adds.
+// Outputs are the results of the forward pass, and those that Backward adds.
 type Outputs struct {
 	Pre, Hidden, Y []float64 // Hidden is silu(pre)
 	DPre           []float64

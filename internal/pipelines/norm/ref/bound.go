@@ -27,13 +27,12 @@ func Bounds(want, plain Outputs, p norm.Problem) OutputBounds {
 	}
 }
 
-// BackwardBounds returns how far a kernel may be from want, what Backward computes, by
-// the same rule. In dx g and its projections cancel, in a short row all of it: rounding
-// the largest rstd * g counts as plain's error at the least; and that of dsum, before
-// dx is rounded to its format. In dw one rounding of each term counts (an H200 was off by a
-// fourth more than was allowed of nine terms, of which plain's error was small by luck), and of 16-bit
-// rows what rounding the means that a kernel is given makes of it; rows of float32 may not
-// show that.
+// BackwardBounds returns how far a kernel may be from want, the result of Backward, by the same
+// rule. In dx, g and its projections cancel, in a short row all of it. So rounding the largest
+// rstd * g counts as plain's error at least, and so does rounding dsum, before dx is rounded to
+// its format. In dw one rounding of each term counts: an H200 was off by a fourth more than
+// allowed with nine terms, where plain's error was small by luck. In 16-bit rows the rounding of
+// the means that a kernel is given counts, too. In float32 rows it must not show.
 func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p norm.Problem) GradientBounds {
 	term, rounding := 0.0, make([]float64, p.Cols)
 	for r := range p.Rows {

@@ -35,8 +35,8 @@ type number interface{ float32 | float64 }
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
 //	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
 //
-// in float64; Sum is s. A residual stream is stored, so the rest is computed from what is:
-// a mean of rounded numbers is what a kernel has, too.
+// in float64; Sum is s. A residual stream is stored, so the rest is computed from the rounded s,
+// as in a kernel.
 func Forward(in Inputs, p norm.Problem) Outputs { return forward[float64](in, p) }
 
 // PlainForward is Forward as a plain program in float32 computes it, one row after the

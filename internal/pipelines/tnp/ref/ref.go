@@ -1,9 +1,9 @@
 // Package ref computes the loss of a transformer neural process and its gradients by all
-// parameters in float64, and as a plain program does that stores what it computes in a
-// narrower format: what the device is compared with, and how far it may be off.
+// parameters: in float64, to compare a device with, and as a plain program in a narrower format,
+// for the tolerance.
 //
-// It is written as the formulas are: K and V of all rows, the last block on all rows, nothing
-// kept apart. Tensors are slices in row-major order; parameters are those of tnp.Config.Params.
+// It follows the formulas: K and V of all rows, the last block on all rows, all tensors kept.
+// Tensors are slices in row-major order. Parameters are those of tnp.Config.Params.
 package ref
 
 import (
