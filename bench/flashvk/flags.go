@@ -33,7 +33,7 @@ func intVar(f *pflag.FlagSet, p *int, name, usage string) { kernels.IntVar(f, p,
 
 // wideVar adds the flag for tables of any width.
 func wideVar(f *pflag.FlagSet, p *bool) {
-	kernels.BoolVar(f, p, "wide", fmt.Sprintf("a table with all columns, however wide; else it is %d wide at the most", bench.TerminalWidth))
+	kernels.BoolVar(f, p, "wide", fmt.Sprintf("a table with all columns, however wide; else at most %d wide", bench.TerminalWidth))
 }
 
 // implsVar adds a flag for a comma list of the paths of k.

@@ -15,7 +15,7 @@ type peerFlags struct {
 }
 
 func (p *peerFlags) add(f *pflag.FlagSet) {
-	f.Var(peerList{&p.list}, "peer", "measure another program, too, on the same inputs: NAME=COMMAND; may be given again (see tools/peers)")
+	f.Var(peerList{&p.list}, "peer", "also measure another program on the same inputs: NAME=COMMAND; may be given again (see tools/peers)")
 	f.DurationVar(&p.limit, "peer-time", 2*time.Minute, "time after which a peer is killed, for each problem")
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 func newProfile(a *app) *cobra.Command {
-	return kernelCommands("profile KERNEL", "Show where the time of a call goes", func(k kernels.Kernel) *cobra.Command { return newProfileKernel(a, k) })
+	return kernelCommands("profile KERNEL", "Time each dispatch of a call", func(k kernels.Kernel) *cobra.Command { return newProfileKernel(a, k) })
 }
 
 // profileFormats are the formats of profile.
@@ -36,7 +36,7 @@ func newProfileKernel(a *app, k kernels.Kernel) *cobra.Command {
 	p := &profileKernel{kernelProblem: newKernelProblem(k), impl: k.Impls[0], format: bench.Table, count: 10}
 	cmd := &cobra.Command{
 		Use:   k.Name,
-		Short: "Show where the time of " + k.Title + " goes",
+		Short: "Time each dispatch of " + k.Title,
 		Long: fmt.Sprintf(`Times each dispatch of a call of %[1]s, in the order of recording, after checking the
 call as bench %[1]s does. The least operations and traffic of a dispatch are compared
 with the rates of loops that do nothing else on this device: matrix products, float32

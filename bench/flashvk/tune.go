@@ -48,7 +48,7 @@ func newTuneKernel(a *app, k kernels.Kernel) *cobra.Command {
 	if k.Tune == nil {
 		return &cobra.Command{
 			Use:   k.Name,
-			Short: "Say why " + k.Title + " has nothing to choose from",
+			Short: "Say why there are no configurations of " + k.Title,
 			Long:  strings.ToUpper(k.Fixed[:1]) + k.Fixed[1:] + ".",
 			Args:  noArgs,
 
@@ -99,7 +99,7 @@ func (t *tuneKernel) addAll(f *pflag.FlagSet) {
 	f.StringVar(&t.out, t.outName, "", "file to write or to complete (default: the one in the user's cache folder)")
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
-	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, which has the samples of the finalists")
+	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt (the samples of the finalists)")
 	wideVar(f, &t.wide)
 	deviceVar(f, &t.device)
 }

@@ -77,11 +77,11 @@ type optimFlags struct {
 func (o *optimFlags) Add(f *pflag.FlagSet, sizes bool) {
 	o.set = f
 	f.Float64Var(&o.lr, "lr", o.lr, "learning rate")
-	f.Float64Var(&o.hyper.Beta1, "beta1", o.hyper.Beta1, "of the first moment")
-	f.Float64Var(&o.hyper.Beta2, "beta2", o.hyper.Beta2, "of the second moment")
-	f.Float64Var(&o.hyper.Eps, "eps", o.hyper.Eps, "is added to the root of the second moment")
+	f.Float64Var(&o.hyper.Beta1, "beta1", o.hyper.Beta1, "decay rate of the first moment")
+	f.Float64Var(&o.hyper.Beta2, "beta2", o.hyper.Beta2, "decay rate of the second moment")
+	f.Float64Var(&o.hyper.Eps, "eps", o.hyper.Eps, "added to the root of the second moment")
 	f.Float64Var(&o.hyper.WeightDecay, "weight-decay", o.hyper.WeightDecay, "decoupled weight decay, times lr")
-	f.Float64Var(&o.hyper.MaxNorm, "max-norm", o.hyper.MaxNorm, "clip the gradients to this norm; 0 does not, inf only looks for gradients that are not finite")
+	f.Float64Var(&o.hyper.MaxNorm, "max-norm", o.hyper.MaxNorm, "clip the gradients to this norm; 0 is no clipping, inf only looks for gradients that are not finite")
 	DTypeVar(f, &o.copyTo, "copy", "also write the parameters in this format: float16 or bfloat16")
 	if !sizes {
 		return
