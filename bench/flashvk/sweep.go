@@ -31,7 +31,7 @@ func newSweep(a *app) *cobra.Command {
 		Short: "Measure a kernel at many sizes, into a CSV file",
 		Long: `Measures one problem after the other, as bench does, and appends a line for each
 problem and path to a CSV file: softmax attention at many sequence lengths, or the
-kernel that is named at any sizes.
+named kernel at any sizes.
 
 A sweep that was interrupted goes on where it stopped when it is started again
 with the same file; what the file holds is not measured again. flashvk plot draws
@@ -56,7 +56,7 @@ func newSweepKernel(a *app, k kernels.Kernel) *cobra.Command {
 		Use:   k.Name,
 		Short: "Measure " + k.Title + " at many sizes, into a CSV file",
 		Long: fmt.Sprintf(`Measures problems of %[1]s as bench %[1]s does, and appends a line for each problem and
-path to a CSV file, which an interrupted sweep completes when it is started again.
+path to a CSV file. An interrupted sweep completes it when it is started again.
 
 `, k.Name) + gridHelp,
 		Example: fmt.Sprintf("  flashvk sweep %s %s --csv %s.csv", k.Name, k.Sweep, k.Name),

@@ -61,7 +61,7 @@ valuedim are multiples of 8 up to 256. The output file gets
 A row that sees no key has o = 0 and lse = -Inf, or its sink. The output file
 appears only when it is complete. With --layout bshd q, k, v, o and their
 gradients are (batch, seq, heads, headdim) in both files, as flash-attn has them;
-all else stays as it is, and so do packed sequences.
+other tensors and packed sequences stay as they are.
 
 The input file may hold tensors that change the scores
 x = softcap(scale*q*k) + bias - slope*|i+shift-j|, where shift is seq_kv - seq_q,
@@ -70,9 +70,9 @@ or 0 with --causal-align top-left:
     alibi_slopes   (heads) or (batch, heads), F32
     key_mask       (batch, seq_kv), BOOL: true is visible
     sinks          (heads), F32: one more term of the sum and of lse
-    cu_seqlens_q   (batch+1), I32: where the sequences begin in q, which is
-    cu_seqlens_kv  (batch+1)       packed as (total, heads, headdim), and in k, v
-With cu_seqlens o is packed, too, and lse is (heads, total); seq_q and seq_kv of
+    cu_seqlens_q   (batch+1), I32: the first row of each sequence in q, then
+    cu_seqlens_kv  (batch+1)       packed as (total, heads, headdim); likewise in k, v
+With cu_seqlens o is also packed, and lse is (heads, total); seq_q and seq_kv of
 the other tensors are the longest lengths. Rows after the last sequence have
 o = 0 and lse = -Inf.
 

@@ -36,7 +36,7 @@ type layoutFlag struct{ name string }
 func (l *layoutFlag) add(f *pflag.FlagSet) {
 	l.name = layoutBHSD
 	f.Var(Value[string]{&l.name, OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"}, "layout",
-		"order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, which is (batch, seq, heads, headdim) as flash-attn has it")
+		"order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, (batch, seq, heads, headdim), as in flash-attn")
 }
 
 // Axes implements Ordered. Packed sequences, of three axes, are (total, heads, headdim) in

@@ -57,10 +57,10 @@ or, where the cache is in pages,
     k_cache      (pages, page, kv-heads, headdim), page a power of two from 8 on
     v_cache      (pages, page, kv-heads, valuedim)
     block_table  (batch, max_pages), I32: the pages of each sequence, in order;
-                 what its keys do not need may be anything
+                 entries beyond its keys may be anything
 A cache in 8 bits has
-    k_cache      F8_E4M3, and k_scale and v_scale (kv-heads), F32, which may both be left
-                 out: elements times the scale of their head
+    k_cache      F8_E4M3, and k_scale and v_scale (kv-heads), F32: an element is multiplied
+                 by the scale of its head; both may be missing
 or  k_cache      I8, and k_scale and v_scale (batch, max_keys, kv-heads, headdim/32 or
                  valuedim/32), F16, or likewise with pages: q8_0
 with q in 16 bits.
@@ -70,20 +70,20 @@ before its keys. The output file gets
     o            (batch, heads, queries, valuedim), in the format of q
     lse          (batch, heads, queries), F32: log(sum(exp(scores))) of each row
 
-The queries are at the last positions: of a sequence with n keys, new ones among them,
+The queries are at the last positions: in a sequence with n keys, new ones included,
 query i sees the keys 0 to n-queries+i, or with --causal=false all of them. A row that
 sees no key has o = 0 and lse = -Inf, or its sink. The output file appears only when it
 is complete.
 
 The input file may hold
-    k_new            (batch, kv-heads, new, headdim), as q: keys that are put behind those
-    v_new            (batch, kv-heads, new, valuedim)  that seq_lens counts, before all else;
-                     the output file gets k_cache and v_cache, too, and the scales of q8_0
+    k_new            (batch, kv-heads, new, headdim), as q: keys that are first appended to
+    v_new            (batch, kv-heads, new, valuedim)  those that seq_lens counts; the output
+                     file also gets k_cache and v_cache, and the scales of q8_0
     tree_mask        (batch, queries, 2), I32: instead of the causal mask, a word of 64 bits,
                      the low half first, whose bit j says that query i sees key n-queries+j
     cache_batch_idx  (batch), I32: the row of a cache without pages that has the keys of
-                     each sequence; the cache may have any number of rows then
-    left_pad         (batch), I32: how many first keys of each sequence are hidden
+                     each sequence; the cache may then have any number of rows
+    left_pad         (batch), I32: the number of first keys of each sequence that are hidden
     bias             (batch or 1, heads or 1, queries or 1, max_keys), F32 or as q;
                      with pages max_keys is max_pages*page
     alibi_slopes     (heads) or (batch, heads), F32: slope*distance is subtracted

@@ -32,11 +32,11 @@ func matrixMultiply() Kernel {
 		Bench: Help{
 			Long: `Measures matrix products with an epilogue,
 ` + gemmFormulas + `
-on random normal inputs, b scaled so that products are about 1, after checking all of
-it, or sampled rows, against a float64 reference.
+on random normal inputs, after checking all of the result, or sampled rows, against a
+float64 reference. The inputs b are scaled so that products are about 1.
 
---group measures one launch of products of different sizes, whose tensors lie one after the
-other in memory. Products of no rows do nothing.`,
+--group measures one launch of products of different sizes. Their tensors lie one after
+the other in memory. Products of no rows do nothing.`,
 			Example: `  flashvk bench gemm
   flashvk bench gemm --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16
   flashvk bench gemm --suite training --peer torch="python3 tools/peers/torch_train.py"
@@ -52,13 +52,13 @@ The input file holds the tensors
     c  (batch, m, n), with --beta
     r  (batch, m, n); may be missing
     x  (batch, m, n), with --activation times-dsilu and times-dsilu-keep
-all without the batch axis where there is one product. The output file gets
-    c  (batch, m, n), in the format of --out-dtype, which is that of c, r and x, too
+all without the batch axis if there is one product. The output file gets
+    c  (batch, m, n), in the format of --out-dtype, which c, r and x of the input also have
     x  likewise, with --activation silu-keep
     s  likewise, with --activation times-dsilu-keep
 
-With --group, there are products of the given sizes in one launch. Each tensor has one axis
-then, and holds those of all products, one after the other; --trans is nn by default.`,
+With --group, one launch has products of the given sizes. Each tensor then has one axis and
+holds the tensors of all products, one after the other; --trans is nn by default.`,
 			Example: `  flashvk run gemm --in ab.safetensors --out c.safetensors
   flashvk run gemm --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu
   flashvk run gemm --in ab.safetensors --out c.safetensors --group 3x5x7,0x5x7,4x6x2`,

@@ -49,14 +49,13 @@ for a copy.`,
 The input file holds for each NAME the tensors
     param.NAME, m.NAME, v.NAME  F32, of one shape
     grad.NAME                   F32, F16 or BF16
-or param, m, v and grad alone; and may hold
-    step  (1), I32: the steps so far; t is one more. If it is missing t is 1
+or param, m, v and grad without NAME. It may also hold
+    step  (1), I32: the number of steps so far; t is one more. If it is missing, t is 1
 The output file gets param.NAME, m.NAME, v.NAME, step if it was there, with --copy
 copy.NAME, and with --max-norm
     norm  (1), F32: that of all gradients
-With --max-norm a gradient that is not finite, or a norm from 1.8e19 on, whose square
-float32 does not hold, leaves everything as it was: the step is skipped, which a warning
-says.`,
+With --max-norm the step is skipped, with a warning, if a gradient is not finite, or if the
+norm is 1.8e19 or more: float32 does not hold its square. Everything stays as it was.`,
 			Example: `  flashvk run optim --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16`,
 		},
 		Sweep: "--tensors 1..64x4",
