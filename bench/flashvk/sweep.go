@@ -33,9 +33,8 @@ func newSweep(a *app) *cobra.Command {
 problem and path to a CSV file: softmax attention at many sequence lengths, or the
 named kernel at any sizes.
 
-A sweep that was interrupted goes on where it stopped when it is started again
-with the same file; what the file holds is not measured again. flashvk plot draws
-it.
+An interrupted sweep continues when it is started again with the same file: problems in
+the file are not measured again. flashvk plot draws the file.
 
 ` + gridHelp,
 		Example: `  flashvk sweep --min-len 128 --max-len 2048 --step 128 --dtype float16 --csv results.csv
