@@ -84,6 +84,11 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 // units lose n/8*u of it, as above: that much of the largest P * (|dP| + |Delta|) counts as
 // plain's error at the least.
 //
+// The P * dLSE of scores that share an element of the bias may cancel in the sum, and their errors
+// do not: each is off by the roundings of its weight and of LSE, and n of random sign by their root
+// mean square. The squares of weights sum up to less than the weights do, so that sqrt(BiasWeight)
+// times a quarter of those roundings counts as plain's error of dBias at the least, as for dSinks.
+//
 // One rounding of the largest dS to a 16-bit format counts, too: where the
 // dX of one row add up to 0, as with equal keys, what is left of their roundings is one
 // random number, which may be small in plain alone. And for float32 with a Softcap, one
@@ -134,12 +139,13 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	}
 	size := 1 + 2*s.DP + s.DLSE // of dX, for a weight of 1, or of what is rounded itself
 	rows := float64(p.SeqQ) * float64(p.NumHeads)
+	shared := roundoff32 / 4 * (1 + s.LSE) * s.DLSE * math.Sqrt(s.BiasWeight)
 	flushed := func(factor, terms float64) float64 { return 0x1p-126 * (1 + factor*terms) }
 	return GradientBound{
 		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
 		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*dX, most.DK) + flushed(scale*s.Q*size, rows),
 		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step, most.DV) + flushed(s.DO, rows),
-		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), cancel, most.DBias) + flushed(size, rows*float64(p.Batch)),
+		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), max(cancel, shared), most.DBias) + flushed(size, rows*float64(p.Batch)),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32*(1+s.LSE), roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),
 	}
 }
