@@ -29,7 +29,7 @@
 //	fused        one kernel sums all three                                               bwd_fused.go
 //	unfused      weights and score gradients are in memory                               bwd_unfused.go
 //
-// The gradients of the bias and the sinks have their own kernels (bwd_features.go).
+// The gradients of the bias and the sinks have their own kernels (bwd_features.go, bwd_stored_bias.go).
 //
 // [Append] and [Decode] are for sequences that grow. They work on a cache of keys and values,
 // contiguous or paged, in the format of the queries or in 8 bits ([CacheFormat]), with its lengths

@@ -23,7 +23,8 @@ import (
 // to 5e-4, which becomes the relative error of P.
 //
 // The gradient of a bias, g.DBias, is summed over the axes that the bias shares. It has its own
-// kernels, which recompute S and dP.
+// kernels, which recompute S and dP. With BackwardConfig.Stored and without Softcap they read dS,
+// which is stored in 16 bits.
 //
 // Q, O, dO and dQ are (batch, num_heads, seq_q, head_dim), K, V, dK and dV are (batch,
 // num_kv_heads, seq_kv, head_dim), with any strides and a contiguous last axis, all of p.DType. LSE
@@ -123,6 +124,8 @@ func (b *backward) steps() steps.List {
 	switch {
 	case b.config.Impl == Unfused:
 		return step(b.recordUnfused)
+	case b.config.biasOfStored(&b.p) && !b.p.Bias.Rows && !b.gradients.DBias.IsZero():
+		return append(step(b.recordStored), step(func() error { return b.recordDBiasSum(b.gradients.DBias) })...)
 	case b.config.stored():
 		return step(b.recordStored)
 	case !b.config.fused():

@@ -76,7 +76,7 @@ var biasTile = BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Dep
 func (b *backward) featureSteps() steps.List {
 	g := b.gradients
 	var dbias, dsinks steps.List
-	if b.p.Bias.On && !g.DBias.IsZero() {
+	if b.p.Bias.On && !g.DBias.IsZero() && !b.config.biasOfStored(&b.p) {
 		dbias = append(dbias, func(*vk.Cmd) error { return b.recordDBias(g.DBias) })
 		if !b.p.Bias.Rows {
 			dbias = append(dbias, func(*vk.Cmd) error { return b.recordDBiasSum(g.DBias) })

@@ -82,12 +82,17 @@ func TestBackwardBadLengths(t *testing.T) {
 		},
 		DO: tensor("do", p.DType, 1, p.OShape()...), O: tensor("o", p.DType, 1, p.OShape()...), LSE: tensor("lse", dtype.Float32, 1, p.LSEShape()...),
 	}
+	var options []attention.Options
 	for _, impl := range attention.Impls() {
+		options = append(options, attention.Options{Impl: impl})
+	}
+	stored := storedConfigs(d)[0]
+	for n, opt := range append(options, attention.Options{Impl: stored.Impl, BackwardConfig: &stored}) {
 		for i, cu := range badLengths {
 			for _, p.Bias.Rows = range []bool{true, false} {
 				in.Bias = tensor("bias", dtype.Float32, 0, p.BiasShape()...)
-				t.Run(fmt.Sprintf("%v/%d/rows=%v", impl, i, p.Bias.Rows), func(t *testing.T) {
-					if err := attention.Supports(d.Caps(), p, kit.Backward, attention.Options{Impl: impl}); err != nil {
+				t.Run(fmt.Sprintf("%v/%d/%d/rows=%v", opt.Impl, n, i, p.Bias.Rows), func(t *testing.T) {
+					if err := attention.Supports(d.Caps(), p, kit.Backward, opt); err != nil {
 						t.Skip(err)
 					}
 					copy(in.CuSeqlensQ.Data[wide:], cu[0][:])
@@ -97,7 +102,7 @@ func TestBackwardBadLengths(t *testing.T) {
 						DBias: tensor("dbias", dtype.Float32, canary, p.BiasShape()...), DSinks: tensor("dsinks", dtype.Float32, canary, p.SinksShape()...),
 					}
 					require.NoError(t, guard.Watch(in.List(), g.List(), func() error {
-						return backwardOnDevice{d, attention.Options{Impl: impl}}.Backward(g, in, p)
+						return backwardOnDevice{d, opt}.Backward(g, in, p)
 					}))
 				})
 			}

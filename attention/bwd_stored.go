@@ -3,7 +3,6 @@ package attention
 import (
 	"errors"
 	"reflect"
-	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
@@ -17,128 +16,20 @@ var bwdStoredKernels = [...]string{CoopMat2: "attention_bwd_dq_coopmat2_stored",
 // stored reports whether P and dX pass through memory.
 func (c *BackwardConfig) stored() bool { return c.Stored != (BackwardTile{}) }
 
-// storedBytes bounds the memory for P and dX. It holds two heads of 16384 rows and keys under a
-// causal mask, or one head without a mask. Less memory makes more launches, and the end of each
-// leaves a part of the device idle.
-const storedBytes = 5 << 28
-
-// A device is busy with storedRounds times as many blocks of keys as compute units, even if some
-// blocks have more rows than others.
-const storedRounds = 4
-
-// pageCount returns the number of pages of P of a head; dX has as many. A page is a block of rows
-// by a block of keys of which some row sees some key. shaders/lib/pages.glsl has the same formulas.
-func pageCount(p *Problem, block int) int {
-	blocks, most := int(groups(p.SeqQ, block)), int(groups(p.SeqKV, block))
-	if !p.Causal {
-		return blocks * most
-	}
-	first := 1 - floorDiv(-p.Mask().Shift, block) // pages of block i: i + first, from 0 to most
-	some := min(max(-first, 0), blocks)
-	full := min(max(most-first, some), blocks)
-	return (full-some)*(some+full-1+2*first)/2 + (blocks-full)*most
-}
-
-// floorDiv returns a/b rounded down.
-func floorDiv(a, b int) int {
-	if a < 0 {
-		return -((b - 1 - a) / b)
-	}
-	return a / b
-}
-
-// A storedChunk is the set of heads whose P and dX are stored at a time: members of the heads that
-// read each of keyHeads key heads. If these are not all members of the group, their sums wait in
-// memory.
-type storedChunk struct{ keyHeads, members int }
-
-// pagesShape returns the shape of bwdWorkspace.pages, nil if there are none.
-func (c *BackwardConfig) pagesShape(caps *vk.Caps, p *Problem) []int {
-	if !c.stored() {
-		return nil
-	}
-	chunk, block := c.chunk(caps, p), c.DQ.owned(caps, c.Impl, p.DType)
-	return []int{chunk.keyHeads * chunk.members, max(pageCount(p, block), 1), block, block}
-}
-
-// sumsShape returns the shape of bwdWorkspace.sums, nil if there are none.
-func (c *BackwardConfig) sumsShape(caps *vk.Caps, p *Problem) []int {
-	if !c.stored() {
-		return nil
-	}
-	chunk := c.chunk(caps, p)
-	if chunk.members == p.NumHeads/p.NumKVHeads {
-		return nil
-	}
-	return []int{2, chunk.keyHeads, c.keyHeadSums(caps, p)}
-}
-
-// keyHeadSums returns the number of elements of dK, or dV, of a key head in whole matrices.
-func (c *BackwardConfig) keyHeadSums(caps *vk.Caps, p *Problem) int {
-	shape, err := matrixShape(caps, c.Impl, p.DType)
-	if err != nil {
-		return 0
-	}
-	block, spec := c.DQ.owned(caps, c.Impl, p.DType), c.productsSpec(caps, p, shape, true)
-	return int(groups(p.SeqKV, block)) * block * spec.width()
-}
-
-// chunk returns the heads that are stored at a time: as many as there is memory for, in chunks of
-// about equal size. If whole groups of heads do not keep the device busy, or one group does not
-// fit, a chunk has some members of each group.
-func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) storedChunk {
-	keyHeads, members, block := p.Batch*p.NumKVHeads, p.NumHeads/p.NumKVHeads, c.DQ.owned(caps, c.Impl, p.DType)
-	most := c.Chunk
-	if most == 0 {
-		limit := c.storedLimit(caps, p)
-		heads := func(limit float64) int {
-			return max(int(min(limit/c.headBytes(caps, p), float64(keyHeads*members))), 1)
-		}
-		if most = heads(limit); most < keyHeads*members && members > 1 {
-			most = heads(limit - 8*float64(min(most, keyHeads))*float64(c.keyHeadSums(caps, p)))
-		}
-	}
-	even := func(n, most int) int { return int(groups(n, int(groups(n, most)))) }
-	units := int(caps.ComputeUnits)
-	if units == 0 {
-		units = unknownUnits
-	}
-	if whole := min(most/members, keyHeads); whole == keyHeads || whole > 0 && (members == 1 || whole*int(groups(p.SeqKV, block)) >= storedRounds*units) {
-		return storedChunk{even(keyHeads, whole), members}
-	}
-	return storedChunk{even(keyHeads, min(most, keyHeads)), even(members, min(max(most/keyHeads, 1), members))}
-}
-
-// storedLimit returns the most bytes of P and dX. They share one storage buffer with the rest of
-// the workspace. With Chunk the device alone limits them.
-func (c *BackwardConfig) storedLimit(caps *vk.Caps, p *Problem) float64 {
-	rest := *c
-	rest.Stored = BackwardTile{}
-	limit := float64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)) - float64(alignWorkspace(workspaceBytes(rest.workspaceShapes(caps, p))))
-	if c.Chunk == 0 {
-		limit = min(limit, storedBytes)
-	}
-	return limit
-}
-
-// headBytes returns the bytes of P and dX of a head.
-func (c *BackwardConfig) headBytes(caps *vk.Caps, p *Problem) float64 {
-	block := c.DQ.owned(caps, c.Impl, p.DType)
-	return 4 * float64(max(pageCount(p, block), 1)) * float64(block*block)
-}
-
 // feasibleStored is Feasible for kernels that pass P and dX through memory.
 func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	t := c.Stored
 	switch {
 	case c.Impl != CoopMat2 && c.Impl != CoopMat || p.DType == dtype.Float32:
 		return unsupported("%v: no kernel stores weights of %v", c.Impl, p.DType)
-	case !p.Plain():
-		return unsupported("%v: no kernel stores weights with %s", c.Impl, strings.Join(p.Features(), ", "))
 	case c.Chunk < 0:
 		return unsupported("%v: chunk=%d is negative", c.Impl, c.Chunk)
 	}
-	if n := uint32(reflect.TypeFor[bwdStoreParams]().Size()); n > caps.MaxPushConstantsBytes {
+	params := reflect.TypeFor[bwdStoreParams]()
+	if !p.Plain() {
+		params = reflect.TypeFor[withFeatures[bwdStoreFeaturesParams]]()
+	}
+	if n := uint32(params.Size()); n > caps.MaxPushConstantsBytes {
 		return unsupported("%v: storing weights takes %d bytes of push constants, more than the device's %d", c.Impl, n, caps.MaxPushConstantsBytes)
 	}
 	if err := c.DQ.feasibleMatrix(caps, c.Impl, *p); err != nil {
@@ -162,8 +53,7 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	if err := fitsWorkgroup(caps, c.Impl, t.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
-	spec := c.productsSpec(caps, p, shape, true)
-	width := spec.width()
+	width := c.productsWidth(caps, p, shape)
 	slabs := t.Stream * (block/8 + 1 + width/8 + 1) * 16
 	sums := t.Subgroups * m * (width*block/(t.Subgroups*t.RowTiles*m)/4 + 1) * 16
 	if err := fitsShared(caps, c.Impl, max(slabs, sums)); err != nil {
@@ -171,9 +61,7 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	}
 	chunk, limit := c.chunk(caps, p), c.storedLimit(caps, p)
 	bytes := float64(chunk.keyHeads*chunk.members) * c.headBytes(caps, p)
-	if sums := c.sumsShape(caps, p); sums != nil {
-		bytes += 4 * float64(elementsOf(sums))
-	}
+	bytes += 4 * float64(elementsOf(c.sumsShape(caps, p))+elementsOf(c.biasSumsShape(caps, p)))
 	if bytes > limit {
 		return unsupported("%v: the weights of %d heads at a time take %.0f bytes, more than the %.0f that there are for them", c.Impl, chunk.keyHeads*chunk.members, bytes, max(limit, 0))
 	}
@@ -194,6 +82,9 @@ func (b *backward) recordStored() error {
 			n := storedChunk{min(chunk.keyHeads, heads-head), min(chunk.members, members-member)}
 			k.store(head, member, n)
 			k.sum(head, member, n)
+			if k.bias != nil {
+				k.sumBias(head, member, n)
+			}
 		}
 	}
 	return b.c.Err()
@@ -202,16 +93,31 @@ func (b *backward) recordStored() error {
 // storedKernels are the kernels of a call that passes P and dX through memory.
 type storedKernels struct {
 	*backward
-	rowKernel            *vk.Kernel[bwdStoreParams]
-	products             *vk.Kernel[bwdProductsParams]
+	rowKernel            storeKernel
+	values, keys         productsKernel                                // dV, and dK
+	bias                 *vk.Kernel[withFeatures[bwdStoredBiasParams]] // nil: none
+	pageParts            uint32                                        // workgroups of bias of a page
+	pageRoom             pageRoom
 	rowBlocks, keyBlocks uint32
+}
+
+// A storeKernel is one of the two that compute dQ and store P and dX; the other is nil.
+type storeKernel struct {
+	plain    *vk.Kernel[bwdStoreParams]
+	features *vk.Kernel[withFeatures[bwdStoreFeaturesParams]]
+}
+
+// A productsKernel is likewise one of two: that without features unless p.cutsPages.
+type productsKernel struct {
+	plain    *vk.Kernel[bwdProductsParams]
+	features *vk.Kernel[withFeatures[bwdProductsFeaturesParams]]
 }
 
 func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	p, config, d := &b.p, &b.config, b.c.Device()
 	caps := d.Caps()
 	block := config.DQ.owned(caps, config.Impl, p.DType)
-	k.backward, k.rowBlocks, k.keyBlocks = b, groups(p.SeqQ, block), groups(p.SeqKV, block)
+	k.backward, k.rowBlocks, k.keyBlocks, k.pageRoom = b, groups(p.SeqQ, block), groups(p.SeqKV, block), newPageRoom(p, block)
 	if limit := caps.MaxWorkgroupCount[1]; max(k.rowBlocks, k.keyBlocks) > limit {
 		return k, unsupported("backward: seq_q=%d by seq_kv=%d makes %d by %d blocks, more than the device's %d workgroups", p.SeqQ, p.SeqKV, k.rowBlocks, k.keyBlocks, limit)
 	}
@@ -224,15 +130,34 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 			return k, errors.Join(err, unsupported("backward: the device keeps matrices in another way than its driver is known to"))
 		}
 	}
-	if k.rowKernel, err = b.storeKernel(shape); err != nil {
+	if k.rowKernel, err = b.newStoreKernel(shape); err != nil {
 		return k, err
 	}
-	module, err := shaders.Get(config.productsKernel(caps), p.DType.Short())
+	if k.values, err = b.newProductsKernel(p.ValueHeadDim(), shape); err != nil {
+		return k, err
+	}
+	if k.keys, err = b.newProductsKernel(p.HeadDim, shape); err != nil {
+		return k, err
+	}
+	k.bias, err = k.newStoredBias()
+	return k, err
+}
+
+// newProductsKernel returns the kernel of dV or dK, of so many columns.
+func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) (k productsKernel, err error) {
+	p, config, d := &b.p, &b.config, b.c.Device()
+	module, err := shaders.Get(config.productsKernel(d.Caps(), p), p.DType.Short())
 	if err != nil {
 		return k, err
 	}
-	spec := config.productsSpec(caps, p, shape, aligned(8, &b.q, &b.do, &b.dk, &b.dv))
-	k.products, err = vk.CachedKernel[bwdProductsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(caps))
+	spec := config.productsSpec(d.Caps(), p, dim, shape, aligned(8, &b.q, &b.do, &b.dk, &b.dv))
+	if !p.cutsPages() {
+		k.plain, err = vk.CachedKernel[bwdProductsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
+		return k, err
+	}
+	all := newFeatureSpec(p) // of which the kernel knows no others
+	features := featureSpec{WindowLeft: all.WindowLeft, WindowRight: all.WindowRight, Varlen: all.Varlen}
+	k.features, err = vk.CachedKernel[withFeatures[bwdProductsFeaturesParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdProductsSpec]{spec, features}, chips.MatrixOptions(d.Caps()))
 	return k, err
 }
 
@@ -248,8 +173,14 @@ func (k *storedKernels) store(head, member int, n storedChunk) {
 		NumHeads: uint32(p.NumHeads), FirstHead: uint32(head*perKV + member), Heads: uint32(heads), Members: uint32(n.members),
 		PagesOffset: uint32(k.pages.Offset / 4),
 	}
-	headBytes := 2 * float64(p.SeqKV) * float64(p.HeadDim*p.DType.Size()) / float64(n.members)
-	k.rowKernel.Dispatch(k.c, k.headGroups(heads, headBytes, k.rowBlocks), params, k.q, k.k, k.v, k.do, k.rows, k.dq, k.pages)
+	headBytes := float64(p.SeqKV) * float64((p.HeadDim+p.ValueHeadDim())*p.DType.Size()) / float64(n.members)
+	g, tensors := k.headGroups(heads, headBytes, k.rowBlocks), []vk.Tensor{k.q, k.k, k.v, k.do, k.rows, k.dq, k.pages}
+	if k.rowKernel.plain != nil {
+		k.rowKernel.plain.Dispatch(k.c, g, params, tensors...)
+		return
+	}
+	f := k.features()
+	k.rowKernel.features.Dispatch(k.c, g, withFeatures[bwdStoreFeaturesParams]{bwdStoreFeaturesParams{params, k.pageRoom}, f.params}, append(tensors, f.tensors[:]...)...)
 }
 
 // sum records the products for a chunk.
@@ -259,6 +190,9 @@ func (k *storedKernels) sum(head, member int, n storedChunk) {
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV), HeadsPerKV: uint32(p.NumHeads / p.NumKVHeads), NumKVHeads: uint32(p.NumKVHeads),
 		CausalShift: int32(p.Mask().Shift), FirstHead: uint32(head), Heads: uint32(n.keyHeads),
 		FirstMember: uint32(member), Members: uint32(n.members), PagesOffset: uint32(k.pages.Offset / 4),
+	}
+	if !p.cutsPages() { // a window that ends is a causal mask further on
+		params.CausalShift = int32(p.pagesShift())
 	}
 	g := k.headGroups(n.keyHeads, float64(n.members)*float64(p.SeqQ)*float64(p.HeadDim*p.DType.Size()), k.keyBlocks)
 	sums := [2]vk.Tensor{k.dv, k.dk} // every binding needs a tensor
@@ -270,10 +204,20 @@ func (k *storedKernels) sum(head, member int, n storedChunk) {
 			sums[i] = sums[i].Narrow()
 		}
 	}
-	params.setTensors(k.do, k.dv, sums[0], 0, 1)
-	k.products.Dispatch(k.c, g, params, k.pages, k.do, k.dv, sums[0])
+	params.setTensors(k.do, k.dv, sums[0], 0, float32(p.Dropout.KeepScale()))
+	k.product(&k.values, g, params, k.pages, k.do, k.dv, sums[0])
 	params.setTensors(k.q, k.dk, sums[1], 1, float32(p.EffectiveScale()))
-	k.products.Dispatch(k.c, g, params, k.pages, k.q, k.dk, sums[1])
+	k.product(&k.keys, g, params, k.pages, k.q, k.dk, sums[1])
+}
+
+// product records one of them.
+func (k *storedKernels) product(kernel *productsKernel, g vk.Groups, params bwdProductsParams, tensors ...vk.Tensor) {
+	if kernel.plain != nil {
+		kernel.plain.Dispatch(k.c, g, params, tensors...)
+		return
+	}
+	f := k.features()
+	kernel.features.Dispatch(k.c, g, withFeatures[bwdProductsFeaturesParams]{bwdProductsFeaturesParams{params, k.pageRoom}, f.params}, append(tensors, f.tensors[:]...)...)
 }
 
 // headGroups returns a dispatch over heads, in groups whose heads take turns with their blocks
@@ -288,18 +232,27 @@ func (b *backward) headGroups(heads int, headBytes float64, blocks uint32) vk.Gr
 	return vk.Groups{X: uint32(n), Y: blocks, Z: groups(heads, n)}
 }
 
-// storeKernel returns the kernel that computes dQ and stores P and dX.
-func (b *backward) storeKernel(shape vk.CoopMatShape) (*vk.Kernel[bwdStoreParams], error) {
+// newStoreKernel returns the kernel that computes dQ and stores P and dX.
+func (b *backward) newStoreKernel(shape vk.CoopMatShape) (k storeKernel, err error) {
 	d, p := b.c.Device(), &b.p
 	spec, err := b.storeSpec(shape, aligned(8, &b.dq, &b.q, &b.k, &b.v, &b.do))
 	if err != nil {
-		return nil, err
+		return k, err
 	}
-	module, err := shaders.Get(bwdStoredKernels[b.config.Impl], p.DType.Short())
+	name := bwdStoredKernels[b.config.Impl]
+	if !p.Plain() {
+		name += "_features"
+	}
+	module, err := shaders.Get(name, p.DType.Short())
 	if err != nil {
-		return nil, err
+		return k, err
 	}
-	return vk.CachedKernel[bwdStoreParams](d, module.Name, module.SPIRV, spec, matrixKernelOptions(d))
+	if p.Plain() {
+		k.plain, err = vk.CachedKernel[bwdStoreParams](d, module.Name, module.SPIRV, spec, matrixKernelOptions(d))
+	} else {
+		k.features, err = vk.CachedKernel[withFeatures[bwdStoreFeaturesParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdStoreSpec]{spec, newFeatureSpec(p)}, matrixKernelOptions(d))
+	}
+	return k, err
 }
 
 // storeSpec returns its specialization.
@@ -317,15 +270,19 @@ func (c *BackwardConfig) fragments(caps *vk.Caps) bool {
 }
 
 // productsKernel names the kernel of the products.
-func (c *BackwardConfig) productsKernel(caps *vk.Caps) string {
+func (c *BackwardConfig) productsKernel(caps *vk.Caps, p *Problem) string {
+	name := "attention_bwd_products"
 	if c.fragments(caps) {
-		return "attention_bwd_products_fragmented"
+		name += "_fragmented"
 	}
-	return "attention_bwd_products"
+	if p.cutsPages() {
+		name += "_features"
+	}
+	return name
 }
 
-// productsSpec returns the specialization of attention_bwd_products.
-func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, shape vk.CoopMatShape, isAligned bool) bwdProductsSpec {
+// productsSpec returns the specialization of attention_bwd_products for dV or dK, of so many columns.
+func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, dim int, shape vk.CoopMatShape, isAligned bool) bwdProductsSpec {
 	t := c.Stored
 	subgroupsK := c.DQ.owned(caps, c.Impl, p.DType) / (t.RowTiles * int(shape.M))
 	subgroupsD := t.Subgroups / max(subgroupsK, 1)
@@ -336,17 +293,20 @@ func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, shape vk.CoopMa
 		MatM:          shape.M,
 		MatN:          shape.N,
 		TilesK:        uint32(t.RowTiles),
-		TilesD:        groups(p.HeadDim, subgroupsD*int(shape.N)),
+		TilesD:        groups(dim, subgroupsD*int(shape.N)),
 		Slab:          uint32(t.Stream),
-		HeadDim:       uint32(p.HeadDim),
-		Causal:        p.Causal,
+		HeadDim:       uint32(dim),
+		Causal:        newFeatureSpec(p).WindowRight, // a window that ends is a causal mask further on
 		Aligned:       isAligned,
 		LoadAhead:     uint32(t.LoadAhead),
 	}
 }
 
-// width returns the columns that a workgroup computes, at least head_dim.
-func (s *bwdProductsSpec) width() int { return int(s.SubgroupsD * s.TilesD * s.MatN) }
+// productsWidth returns the columns that a workgroup of the products computes, at least head_dim and value_dim.
+func (c *BackwardConfig) productsWidth(caps *vk.Caps, p *Problem, shape vk.CoopMatShape) int {
+	s := c.productsSpec(caps, p, max(p.HeadDim, p.ValueHeadDim()), shape, true)
+	return int(s.SubgroupsD * s.TilesD * s.MatN)
+}
 
 // bwdStoreParams is the push-constant block of lib/params_bwd.glsl with STORE.
 type bwdStoreParams struct {
@@ -361,13 +321,19 @@ type bwdStoreParams struct {
 	PagesOffset uint32 `glsl:"pages_offset"` // uvec4
 }
 
+// bwdStoreFeaturesParams is the same with FEATURES.
+type bwdStoreFeaturesParams struct {
+	bwdStoreParams
+	pageRoom
+}
+
 // bwdStoreSpec is the specialization of attention_bwd_dq_matrix.comp with STORE.
 type bwdStoreSpec struct {
 	Matrix    bwdMatrixSpec
 	Fragments bool `glsl:"FRAGMENTS"`
 }
 
-// bwdProductsParams is the push-constant block of attention_bwd_products.comp.
+// bwdProductsParams is the push-constant block of lib/params_products.glsl.
 type bwdProductsParams struct {
 	SeqQ        uint32  `glsl:"seq_q"`
 	SeqKV       uint32  `glsl:"seq_kv"`
@@ -384,6 +350,12 @@ type bwdProductsParams struct {
 	Scale       float32 `glsl:"scale"`
 	Y           place   `glsl:"y"`  // elements, like all that follow
 	DX          place   `glsl:"dx"` // dV, or dK
+}
+
+// bwdProductsFeaturesParams is the same with FEATURES.
+type bwdProductsFeaturesParams struct {
+	bwdProductsParams
+	pageRoom
 }
 
 // setTensors sets the other factor y, the result dx, its sums, which of P and dX is multiplied, and

@@ -2,12 +2,15 @@ package attention_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -37,6 +40,27 @@ func TestBackwardStored(t *testing.T) {
 	testBackwardConfigs(t, d, storedConfigs(d))
 }
 
+// TestBackwardStoredFeatures runs the suite's features. Software gets, unless there is time, those that decide which pages
+// there are and what becomes of them, on the first configuration; tests/conformance has the other path.
+func TestBackwardStoredFeatures(t *testing.T) {
+	d := vktest.Open(t, vktest.WholeBuffers)
+	paged := []string{"all/", "window/", "varlen/", "pair/varlen-", "bias/", "dropout/"}
+	for i, config := range storedConfigs(d) {
+		cases := backwardSuite(d).Where(func(c *attntest.Case) bool {
+			chosen := i == 0 && slices.ContainsFunc(paged, func(prefix string) bool { return strings.HasPrefix(c.Name, prefix) })
+			return !c.Problem.Plain() && c.FLOPs() < 1e7 && (chosen || vktest.Thorough(d))
+		})
+		t.Run(config.String(), func(t *testing.T) {
+			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
+			if len(cases.Cases) == 0 {
+				t.Skip("lavapipe compiles for long")
+			}
+			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
+			attntest.TestBackward(t, standIns(d, cases, f.Supports), f)
+		})
+	}
+}
+
 // TestBackwardStoredWorkspace says how many bytes weights take: those of all heads, or of as many as the
 // caller says or has memory for and the sums of the others, and nothing of what a causal mask hides but the ends of blocks.
 func TestBackwardStoredWorkspace(t *testing.T) {
@@ -55,22 +79,30 @@ func TestBackwardStoredWorkspace(t *testing.T) {
 	for _, c := range []struct {
 		causal bool
 		align  attention.Align
+		window attention.Window
+		bias   attention.Bias
 		chunk  int
 		room   int64 // of the caller's workspace
 		want   int64
 	}{
-		{false, 0, 0, 0, rows + 12*3*5*page},
-		{true, attention.BottomRight, 0, 0, rows + 12*(3+4+5)*page}, // row 0 sees keys 0 to 30: shift 30
-		{true, attention.TopLeft, 0, 0, rows + 12*(1+2+3)*page},
-		{false, 0, 1, 0, rows + 15*page + sums},
-		{false, 0, 4, 0, rows + 3*(15*page+sums)}, // one of two members of 6 key heads in two chunks, of the same size
-		{false, 0, 6, 0, rows + 6*(15*page+sums)},
-		{false, 0, 0, rows + 12*15*page, rows + 12*15*page},
-		{false, 0, 0, rows + 12*15*page - 1, rows + 6*(15*page+sums)},
-		{false, 0, 0, rows + 2*15*page, rows + 15*page + sums},
+		{want: rows + 12*3*5*page},
+		{causal: true, want: rows + 12*(3+4+5)*page}, // row 0 sees keys 0 to 30: shift 30
+		{causal: true, align: attention.TopLeft, want: rows + 12*(1+2+3)*page},
+		{window: attention.Window{On: true, Left: attention.Unlimited, Right: 17}, align: attention.TopLeft, want: rows + 12*(3+4+5)*page}, // as shift 17
+		{window: attention.Window{On: true, Left: 16}, want: rows + 12*3*3*page},                                                           // three pages of each block of rows
+		{chunk: 1, want: rows + 15*page + sums},
+		{chunk: 4, want: rows + 3*(15*page+sums)}, // one of two members of 6 key heads in two chunks, of the same size
+		{chunk: 6, want: rows + 6*(15*page+sums)},
+		{room: rows + 12*15*page, want: rows + 12*15*page},
+		{room: rows + 12*15*page - 1, want: rows + 6*(15*page+sums)},
+		{room: rows + 2*15*page, want: rows + 15*page + sums},
+		{bias: attention.Bias{On: true, Rows: true}, want: rows + 12*15*page},
+		{bias: attention.Bias{On: true, Rows: true}, chunk: 1, want: rows + 15*page + sums + 4*40*70}, // dBias so far
+		{bias: attention.Bias{On: true, Rows: true}, room: rows + 12*15*page, want: rows + 6*(15*page+sums) + 4*40*70},
+		{bias: attention.Bias{On: true, Rows: true, Batch: true, Heads: true}, chunk: 1, want: rows + 15*page + sums},
 	} {
 		p, config := good, config
-		p.Causal, p.CausalAlign, config.Chunk = c.causal, c.align, c.chunk
+		p.Causal, p.CausalAlign, p.Window, p.Bias, config.Chunk = c.causal, c.align, c.window, c.bias, c.chunk
 		opt := attention.Options{BackwardConfig: &config}
 		if c.room > 0 {
 			b, err := d.NewBuffer("workspace", c.room)
@@ -97,7 +129,9 @@ func TestBackwardStoredUnsupported(t *testing.T) {
 		{func(*attention.Problem, *vk.Caps, *attention.BackwardConfig) {}, ""},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel stores weights of float16"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel stores weights of float32"},
-		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.Softcap = 5 }, "coopmat2: no kernel stores weights with softcap"},
+		{func(p *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
+			p.Softcap, caps.MaxPushConstantsBytes = 5, 235
+		}, "coopmat2: storing weights takes 236 bytes of push constants, more than the device's 235"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Chunk = -1 }, "coopmat2: chunk=-1 is negative"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.DQ.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.RowTiles = 0 }, "coopmat2: a tile size of sg2 rt0 by16 is not positive"},

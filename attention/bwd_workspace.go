@@ -10,15 +10,16 @@ import (
 type bwdWorkspace struct {
 	rows      vk.Tensor // (batch, num_heads, seq_q, 2), or (num_heads, total_q, 2): of attention_bwd_delta
 	sinkParts vk.Tensor // (batch, num_heads, sinkChunks): of attention_bwd_dsinks
-	biasParts vk.Tensor // (batch, num_heads, seq_kv): of attention_bwd_dbias, for rows that share a bias
+	biasParts vk.Tensor // (batch, num_heads, seq_kv): of attention_bwd_dbias or attention_bwd_dbias_stored, for rows that share a bias
 	dqParts   vk.Tensor // (batch, num_heads, shares, seq_q, head_dim), padded: of attention_bwd_fused_matrix.comp
 	pages     vk.Tensor // (heads, pages, block, block), in which P and dX are 16 bits each: of lib/pages.glsl
 	sums      vk.Tensor // (2, heads, seq_kv * head_dim), padded: dV and dK so far, of attention_bwd_products.comp
+	biasSums  vk.Tensor // (batch or 1, num_heads or 1, seq_q, seq_kv): dBias so far, of attention_bwd_dbias_stored.comp
 }
 
 // workspaceShapes are the shapes of the tensors of a bwdWorkspace, nil for a tensor that is not
 // needed.
-type workspaceShapes [6][]int
+type workspaceShapes [7][]int
 
 // workspaceShapes returns the shapes that the kernels of c need for p.
 func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes workspaceShapes) {
@@ -35,6 +36,7 @@ func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes work
 	shapes[3] = c.dqPartsShape(caps, p)
 	shapes[4] = c.pagesShape(caps, p)
 	shapes[5] = c.sumsShape(caps, p)
+	shapes[6] = c.biasSumsShape(caps, p)
 	return shapes
 }
 
@@ -91,7 +93,7 @@ func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWork
 		b = c.Scratch("attention.backward", bytes)
 	}
 	at := int64(0)
-	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts, &w.pages, &w.sums} {
+	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts, &w.pages, &w.sums, &w.biasSums} {
 		if shapes[i] == nil {
 			continue
 		}

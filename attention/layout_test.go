@@ -57,6 +57,13 @@ func TestLayouts(t *testing.T) {
 		"attention_bwd_products":            {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX", "Sums"}},
 		"attention_bwd_products_fragmented": {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX", "Sums"}},
 
+		"attention_bwd_dq_coopmat2_stored_features":  {withFeatures[bwdStoreFeaturesParams]{}, withFeatureSpec[bwdStoreSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}, features...)},
+		"attention_bwd_dq_coopmat_stored_features":   {withFeatures[bwdStoreFeaturesParams]{}, withFeatureSpec[bwdStoreSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}, features...)},
+		"attention_bwd_products_features":            {withFeatures[bwdProductsFeaturesParams]{}, withFeatureSpec[bwdProductsSpec]{}, append([]string{"Stored", "Y", "DX", "Sums"}, features...)},
+		"attention_bwd_products_fragmented_features": {withFeatures[bwdProductsFeaturesParams]{}, withFeatureSpec[bwdProductsSpec]{}, append([]string{"Stored", "Y", "DX", "Sums"}, features...)},
+
+		"attention_bwd_dbias_stored_features": {withFeatures[bwdStoredBiasParams]{}, withFeatureSpec[bwdStoredBiasSpec]{}, append([]string{"Stored", "Sums", "Out"}, features...)},
+
 		"attention_bwd_fused_coopmat2": {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
 		"attention_bwd_fused_coopmat":  {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
 		"attention_bwd_fused_sum":      {bwdFusedSumParams{}, bwdFusedSumSpec{}, []string{"PartDQ", "DQ"}},

@@ -30,8 +30,10 @@ func (p Plan) String() string { return p.name }
 //	Bias that rows share       4 per key of each query head
 //	BackwardConfig.Fused       4 per element of dQ and share of the keys; 0 with one block of keys
 //	BackwardConfig.Stored      4 per row and key of the heads of a chunk, except for blocks that a
-//	                           causal mask hides; and 4 per element of dK and dV of its key heads
-//	                           if a chunk has a part of a group of heads
+//	                           causal mask or a window hides, packed sequences counting as the
+//	                           longest; 4 per element of dK and dV of its key heads if a chunk has
+//	                           a part of a group of heads; and 4 per element of a Bias with Rows
+//	                           that heads of several chunks share
 //
 // Each part but the last is rounded up to 256. The forward pass needs none. The unfused path and
 // Config.Splits always take memory of the Cmd.
@@ -159,13 +161,15 @@ func (c *BackwardConfig) kernels(caps *vk.Caps, p Problem, kept workspaceShapes)
 		}
 	case c.stored():
 		m.add(bwdStoredKernels[c.Impl], true)
-		m.add(c.productsKernel(caps), true)
+		m.add(c.productsKernel(caps, &p), false)
 	default:
 		names := c.names(p.DType)
 		m.add(names.dkv, true)
 		m.add(names.dq, true)
 	}
-	if p.Bias.On {
+	if c.biasOfStored(&p) {
+		m.add(storedBias, false)
+	} else if p.Bias.On {
 		m.add("attention_bwd_dbias", true)
 	}
 	if p.Sinks {

@@ -48,8 +48,13 @@ layout(constant_id = 18) const bool FRAGMENTS = true;  // see lib/pages.glsl
 layout(local_size_x_id = 0) in;
 
 #ifdef FEATURES
+#ifdef STORE
+#define FEATURES_ID 19
+#define FEATURES_BINDING 7
+#else
 #define FEATURES_ID 18
 #define FEATURES_BINDING 6
+#endif
 const bool OWNS_KEYS = false;
 #endif
 #include "lib/element.glsl"

@@ -19,6 +19,9 @@
 //
 // Under a causal mask a workgroup begins with the first block of rows that sees a key of its block.
 //
+// With FEATURES a window may begin, too, and sequences may be packed; of other features P and dX are all that
+// there is to know.
+//
 // Dispatch: (n, ceil(seq_kv / BLOCK_M), ceil(heads / n)), BLOCK_M = SUBGROUPS_K * TILES_K * MAT_M.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -45,9 +48,14 @@ layout(constant_id = 10) const bool ALIGNED = true;  // offsets and strides are 
 layout(constant_id = 11) const uint FENCE = 0;       // columns of matrices of a slab between fences, 0: none
 layout(local_size_x_id = 0) in;
 
+#ifdef FEATURES
+#define FEATURES_ID 12
+#define FEATURES_BINDING 4
+#endif
 #include "lib/element.glsl"
+#include "lib/params.glsl"
 
-layout(push_constant, scalar) uniform Params {
+BEGIN_PARAMS
     uint seq_q;
     uint seq_kv;
     uint heads_per_kv;
@@ -69,7 +77,23 @@ layout(push_constant, scalar) uniform Params {
     uint dx_stride_b;
     uint dx_stride_h;
     uint dx_stride_s;
-} p;
+#ifdef FEATURES
+    uint head_pages;   // that a head may have
+    uint block_pages;  // and a block of rows, where a window begins
+#endif
+END_PARAMS
+
+#ifdef FEATURES
+// skip_rows makes row n the first.
+void skip_rows(const uint n) {
+    p.y_offset += n * p.y_stride_s;
+}
+
+// skip_keys makes key n the first.
+void skip_keys(const uint n) {
+    p.dx_offset += n * p.dx_stride_s;
+}
+#endif
 
 layout(binding = 0, scalar) readonly buffer Stored { uvec4 stored8[]; };
 layout(binding = 1, scalar) readonly buffer Y { uvec4 y8[]; };
@@ -79,6 +103,11 @@ layout(binding = 2, scalar) writeonly buffer DX16 { uint16_t dx16[]; };
 
 layout(binding = 3, scalar) buffer Sums { float sums[]; };
 
+#ifdef FEATURES
+#include "lib/feature_tensors.glsl"
+#define WITHOUT_SCORES
+#include "lib/sequence.glsl"
+#endif
 #include "lib/matrix_types.glsl"
 #include "lib/load8.glsl"
 DEFINE_LOAD8(load_y, y8, y16)
@@ -114,6 +143,15 @@ void main() {
     const uint batch = (p.first_head + number) / p.num_kv_heads;
     const uint kv_head = (p.first_head + number) % p.num_kv_heads;
     const uint page = gl_WorkGroupID.y;
+#ifdef FEATURES
+    enter_sequence(batch);
+    if (page * BLOCK_M >= p.seq_kv) {
+        return;
+    }
+    const uint END_ROW = min(end_blocks(page) * BLOCK_M, p.seq_q);
+#else
+#define END_ROW p.seq_q
+#endif
     const uint subgroup_key = gl_SubgroupID / SUBGROUPS_D * SUBGROUP_KEYS;
     const uint subgroup_dim = gl_SubgroupID % SUBGROUPS_D * SUBGROUP_DIMS;
 
@@ -132,30 +170,39 @@ void main() {
     const uint first_block = block_seeing(page);
     const uint first_row = first_block * BLOCK_M;
     const uint head_size = head_pages() * 2 * PAGE8;
-    uint head_at = p.pages_offset + (number * p.members * head_pages() + pages_before(first_block) + page) * 2 * PAGE8 + p.which * PAGE8;
+#ifdef FEATURES
+    const uint first_page = page_at(first_block, page);
+#else
+#define first_page pages_before(first_block) + page
+#endif
+    uint head_at = p.pages_offset + (number * p.members * head_pages() + first_page) * 2 * PAGE8 + p.which * PAGE8;
     uint y_at = p.y_offset + batch * p.y_stride_b + (kv_head * p.heads_per_kv + p.first_member) * p.y_stride_h;
     uint w_at = head_at;
     uint row = first_row;
 #ifdef FRAGMENTS
     const uint fragment_at = subgroup_key / 32 * 64 + fragment_place();
 #endif
-    if (first_row < p.seq_q) {
+    if (first_row < END_ROW) {
         {
             LOAD_SLAB
             STORE_SLAB
         }
         barrier();  // tile written before it is read
-        const uint slabs = (p.seq_q - first_row + SLAB - 1) / SLAB * p.members;
+        const uint slabs = (END_ROW - first_row + SLAB - 1) / SLAB * p.members;
         [[dont_unroll]] for (uint slab = 1; slab < slabs; slab++) {
             row += SLAB;
             w_at += W_SIZE;
-            if (row >= p.seq_q) {  // the next head
+            if (row >= END_ROW) {  // the next head
                 row = first_row;
                 head_at += head_size;
                 y_at += p.y_stride_h;
                 w_at = head_at;
             } else if (row % BLOCK_M == 0) {  // the next block of rows, past the other pages of this one
+#ifdef FEATURES
+                w_at = head_at + (page_at(row / BLOCK_M, page) - first_page) * 2 * PAGE8;
+#else
                 w_at += (pages_of(row / BLOCK_M - 1) * 2 - 1) * PAGE8;
+#endif
             }
             LOAD_SLAB
             PRODUCTS

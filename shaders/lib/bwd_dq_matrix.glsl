@@ -106,14 +106,20 @@ void backward_dq() {
     int col0 = 0;
 #ifdef STORE
     // All keys of the pages, also those that no row sees.
+#ifdef FEATURES
+    const uint first_page = number * head_pages() + block.page;
+    const int stored_end = block.pages * int(BLOCK_M);
+    const int first_seen = visible_from(int(block_row));  // keys before it may be NaN
+#else
     const uint first_page = number * head_pages() + pages_before(block_number);
     const int stored_end = pages_of(block_number) * int(BLOCK_M);
+#endif
 #else
 #define stored_end end
 #endif
 #ifdef FEATURES
     {
-        [[dont_unroll]] for (; col0 < end; col0 += int(STREAM)) {
+        [[dont_unroll]] for (; col0 < stored_end; col0 += int(STREAM)) {
 #else
     // Two phases, unrolled: tiles without a mask, then the rest.
     [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
@@ -133,9 +139,15 @@ void backward_dq() {
 #undef key
             }
 #ifdef FEATURES
+#ifdef STORE
+            if (hides_values() || WINDOW_LEFT && col0 < first_seen) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    const bool visible = all(bvec2(shows(block, col0, i), col0 + int(copy_row(i)) >= first_seen));
+#else
             if (hides_values()) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     const bool visible = shows(block, col0, i);
+#endif
                     next_k[i] = keep_if(visible, next_k[i]);
                     next_v[i] = keep_if(visible, next_v[i]);
                 }
@@ -163,24 +175,32 @@ void backward_dq() {
                     next_v[i] = fetch(TENSOR_V, v_base + key * p.v_stride_s, p.v_stride_s, i, last_key - key);
                 }
             }
+#ifdef STORE
+            const uint weights_page = p.pages_offset + (first_page + col0 / BLOCK_M) * 2 * PAGE8;
+            const uint page_col = col0 % BLOCK_M;
+#endif
 #ifdef FEATURES
             if (no_row_sees(row0, col0)) {
+#ifdef STORE
+                put_zeros(weights_page, page_col);
+                put_zeros(weights_page + PAGE8, page_col);
+#endif
                 continue;  // as below
             }
             const bool cut = !all_rows_see(row0, col0);
 #elif defined(STORE)
-            const uint weights_page = p.pages_offset + (first_page + col0 / BLOCK_M) * 2 * PAGE8;
-            const uint page_col = col0 % BLOCK_M;
             if (MASKED && col0 >= subgroup_end) {
                 put_zeros(weights_page, page_col);
                 put_zeros(weights_page + PAGE8, page_col);
                 continue;
             }
-            Words P_words, dX_words;
 #else
             if (MASKED && CAUSAL && col0 >= subgroup_end) {
                 continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
             }
+#endif
+#ifdef STORE
+            Words P_words, dX_words;
 #endif
 
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
@@ -200,11 +220,7 @@ void backward_dq() {
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         const uint row = r * ROWS + i / ROW_RUN;
 #ifdef FEATURES
-                        const uint own_row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i / ROW_RUN * ROW_RUN]) / MAT_N;
-                        const int seen_row = int(block_row + own_row);
-                        const uint col = n * MAT_N + uint(place[i]) % MAT_N;
-                        const int key = col0 + int(col);
-                        const bool seen = (!cut || in_window(seen_row, key)) && (!KEY_MASK || shown[col] != 0);
+#include "bwd_row_and_key.glsl"
                         dX[i] = weigh(block, S.at[r][i], dP.at[r][i], vec2(lse2[row], delta[row]), seen_row, key, seen, is_kept(own_row, col)).dX;
 #else
                         dX[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row])) * (dP.at[r][i] - delta[row]);

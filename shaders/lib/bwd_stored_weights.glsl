@@ -1,7 +1,7 @@
 // bwd_stored_weights: P and dX of a column of matrices, which are stored (lib/store_weights.glsl).
 // A part of the body of backward_dq() in lib/bwd_dq_matrix.glsl.
 //
-// It expects S and dP of column n of the tile of keys from col0 on, MASKED, and where they go:
+// It expects S and dP of column n of the tile of keys from col0 on, MASKED or with FEATURES cut, and where they go:
 // weights_page, page_col, P_words and dX_words. It defines dX_.
 
                 Left dX_;
@@ -11,6 +11,12 @@
                     MatC weight;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         const uint row = r * ROWS + i / ROW_RUN;
+#ifdef FEATURES
+#include "bwd_row_and_key.glsl"
+                        const Weighed x = weigh(block, S.at[r][i], dP.at[r][i], vec2(lse2[row], delta[row]), seen_row, key, seen, is_kept(own_row, col));
+                        weight[i] = x.P;
+                        dX[i] = x.dX;
+#else
                         weight[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row]));
                         dX[i] = weight[i] * (dP.at[r][i] - delta[row]);
                         if (MASKED) {
@@ -19,6 +25,7 @@
                             weight[i] = seen ? weight[i] : 0.0;
                             dX[i] = seen ? dX[i] : 0.0;
                         }
+#endif
                     }
                     set_left(dX_, r, dX AND(row_tops(dX)));
                     set_left(P_, r, weight);

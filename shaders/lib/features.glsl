@@ -29,34 +29,13 @@ struct Block {
     float slope;       // times log2(e)
     float sink;        // base 2
     uvec2 stream;      // of random numbers
+#ifdef STORE
+    uint page;         // of the head's pages, the first that is the block's (lib/pages.glsl)
+    int pages;         // the block's
+#endif
 };
 
-// sequence returns the first row of a packed sequence and its length. Both are clamped to the
-// tensor and the longest sequence, whatever cu_seqlens holds.
-uvec2 sequence(const int from, const int to, const uint total, const uint longest) {
-    const int first = clamp(from, 0, int(total));
-    const int end = clamp(to, first, int(total));
-    return uvec2(first, min(uint(end - first), longest));
-}
-
-// enter_sequence makes p that of a batch, or of its packed sequence. The result is the same
-// for all invocations of the workgroup.
-void enter_sequence(const uint batch) {
-    if (VARLEN) {
-        const uint q_at = args.features.cu_seqlens_q_offset + batch;
-        const uint kv_at = args.features.cu_seqlens_kv_offset + batch;
-        const uvec2 q = sequence(cu_seqlens_q[q_at], cu_seqlens_q[q_at + 1], args.features.total_q, p.seq_q);
-        const uvec2 kv = sequence(cu_seqlens_kv[kv_at], cu_seqlens_kv[kv_at + 1], args.features.total_kv, p.seq_kv);
-        skip_rows(q.x);
-        skip_keys(kv.y > 0 ? kv.x : 0);
-        p.seq_q = q.y;
-        p.seq_kv = kv.y;
-        p.causal_shift = args.features.bottom_right != 0 ? int(kv.y) - int(q.y) : 0;
-    }
-    if (LOGITS) {
-        p.scale_log2 = 1.0;  // score applies the real one
-    }
-}
+#include "sequence.glsl"
 
 // new_block returns the Block of a batch and head whose keys begin at first_key of the
 // sequence. The block exists.
@@ -75,12 +54,19 @@ Block new_block(const uint batch, const uint head, const uint first_key) {
 }
 
 // enter_block makes p that of the rows row0 to row0+rows-1 of a batch and head, and returns
-// their Block. The result is the same for all invocations of the workgroup.
+// their Block. The result is the same for all invocations of the workgroup. With STORE the keys of
+// the block begin at its first page, so that no row may see the first of them.
 Block enter_block(const uint batch, const uint head, const uint row0, const uint rows) {
     enter_sequence(batch);
     // The intervals of neighbouring rows touch. So some row sees each key from the first key of
     // the first row to the last key of the last row.
+#ifdef STORE
+    const uint page = pages_before(row0 / rows);
+    const int pages = pages_of(row0 / rows);
+    const int first = pages_from(row0 / rows) * int(rows);
+#else
     const int first = visible_from(int(row0));
+#endif
     const int end = visible_keys(int(min(row0 + rows, p.seq_q)) - 1);
     const uint first_key = uint(first < end ? first : 0);  // not past the tensor: kernels may load key 0 before they check
     skip_keys(first_key);
@@ -88,6 +74,10 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
     p.seq_kv = uint(max(end - first, 0));
     Block b = new_block(batch, head, first_key);
     b.exists = row0 < p.seq_q;
+#ifdef STORE
+    b.page = page;
+    b.pages = pages;
+#endif
     return b;
 }
 

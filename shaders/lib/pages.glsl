@@ -18,14 +18,33 @@
 // computes P and dX, and when it loads right matrices with their rows in another order
 // (row_in_matrix).
 //
+// With FEATURES a window moves the ends of the rows, and sequences may be packed. Then a head has
+// room for p.head_pages pages. If a window has a left side, the pages of a block of rows begin at
+// the first key of its first row, and have room for p.block_pages of them:
+//
+//     window of two keys, 4 blocks:  0 .
+//                                    2 3 .
+//                                      4 5 .
+//                                        6 7
+//
 // Elements that no row sees, and rows and keys past the last ones, are zeros.
 //
-// The includer declares BLOCK_M, and includes lib/mask.glsl.
+// The includer declares BLOCK_M, and includes lib/mask.glsl. With FEATURES p is that of the sequence
+// (enter_sequence), and has those numbers.
 #ifndef LIB_PAGES_GLSL
 #define LIB_PAGES_GLSL
 
 const uint PAGE_LD = BLOCK_M / 8;         // uvec4 of a row
 const uint PAGE8 = BLOCK_M * PAGE_LD;     // uvec4 of a page
+
+// Whether and how far from its own position a row sees no more keys.
+#ifdef FEATURES
+#define KEYS_END WINDOW_RIGHT
+#define KEYS_SHIFT (p.causal_shift + args.features.window_right)
+#else
+#define KEYS_END CAUSAL
+#define KEYS_SHIFT p.causal_shift
+#endif
 
 // row_in_matrix returns which row of a right matrix is row r of a tile.
 uint row_in_matrix(const uint r) {
@@ -41,18 +60,43 @@ int key_blocks() {
 // i has i more.
 int first_pages() {
     const int m = int(BLOCK_M);
-    return 1 + (p.causal_shift > 0 ? (p.causal_shift + m - 1) / m : -(-p.causal_shift / m));
+    return 1 + (KEYS_SHIFT > 0 ? (KEYS_SHIFT + m - 1) / m : -(-KEYS_SHIFT / m));
 }
+
+#ifdef FEATURES
+// pages_from returns the first block of keys of which a block of rows has a page.
+int pages_from(const uint block) {
+    return visible_from(int(block * BLOCK_M)) / int(BLOCK_M);
+}
+
+// end_blocks returns the block of rows after the last that has page `page`.
+uint end_blocks(const uint page) {
+    const int m = int(BLOCK_M);
+    const int most = int((p.seq_q + BLOCK_M - 1) / BLOCK_M);
+    const int after = int(page + 1) * m - p.causal_shift + args.features.window_left;  // the first row that sees none of it
+    return uint(WINDOW_LEFT ? clamp((after + m - 1) / m, 0, most) : most);
+}
+#endif
 
 // pages_of returns how many pages a block of rows has.
 int pages_of(const uint block) {
-    return CAUSAL ? clamp(int(block) + first_pages(), 0, key_blocks()) : key_blocks();
+#ifdef FEATURES
+    const int end = KEYS_END ? clamp(int(block) + first_pages(), 0, key_blocks()) : key_blocks();
+    return max(end - pages_from(block), 0);
+#else
+    return KEYS_END ? clamp(int(block) + first_pages(), 0, key_blocks()) : key_blocks();
+#endif
 }
 
-// pages_before returns how many pages the blocks of rows before one have.
+// pages_before returns how many pages the blocks of rows before one have, or have room for.
 uint pages_before(const uint block) {
+#ifdef FEATURES
+    if (WINDOW_LEFT) {
+        return block * p.block_pages;
+    }
+#endif
     const int most = key_blocks();
-    if (!CAUSAL) {
+    if (!KEYS_END) {
         return block * uint(most);
     }
     const int first = first_pages();
@@ -61,14 +105,25 @@ uint pages_before(const uint block) {
     return uint((full - some) * (some + full - 1 + 2 * first) / 2 + (int(block) - full) * most);
 }
 
-// head_pages returns how many pages a head has.
+#ifdef FEATURES
+// page_at returns which of the head's pages is page `page` of a block.
+uint page_at(const uint block, const uint page) {
+    return pages_before(block) + page - uint(pages_from(block));
+}
+#endif
+
+// head_pages returns how many pages a head has, or has room for.
 uint head_pages() {
+#ifdef FEATURES
+    return p.head_pages;
+#else
     return pages_before((p.seq_q + BLOCK_M - 1) / BLOCK_M);
+#endif
 }
 
 // block_seeing returns the first block of rows that has page `page`.
 uint block_seeing(const uint page) {
-    return CAUSAL ? uint(max(int(page) + 1 - first_pages(), 0)) : 0;
+    return KEYS_END ? uint(max(int(page) + 1 - first_pages(), 0)) : 0;
 }
 
 #endif

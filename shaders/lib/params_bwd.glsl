@@ -24,6 +24,10 @@ BEGIN_PARAMS
     uint heads;         // of the dispatch, not all of them neighbours:
     uint members;       // so many of each heads_per_kv are
     uint pages_offset;  // uvec4, lib/pages.glsl
+#ifdef FEATURES
+    uint head_pages;    // that a head may have
+    uint block_pages;   // and a block of rows, where a window begins
+#endif
 #else
     uint dv_offset;
     uint dv_stride_b;
@@ -41,7 +45,11 @@ END_PARAMS
 #ifdef FEATURES
 // num_heads returns the heads of Q: the dispatch has those of what the kernel owns.
 uint num_heads() {
+#ifdef STORE
+    return p.num_heads;
+#else
     return OWNS_KEYS ? gl_NumWorkGroups.y * p.heads_per_kv : gl_NumWorkGroups.y;
+#endif
 }
 
 // skip_rows makes row n the first.
@@ -56,10 +64,12 @@ void skip_rows(const uint n) {
 void skip_keys(const uint n) {
     p.k_offset += n * p.k_stride_s;
     p.v_offset += n * p.v_stride_s;
+#ifndef STORE
     if (OWNS_KEYS) {
         p.dx_offset += n * p.dx_stride_s;
         p.dv_offset += n * p.dv_stride_s;
     }
+#endif
 }
 #endif
 

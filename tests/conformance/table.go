@@ -56,8 +56,14 @@ func Table() []Entry {
 	add("attention-bwd-features", "attention.Backward", all, attends, "$problem", features, "$more", `,"Backward":true`).Own = true
 	add("attention-bwd-fused", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends,
 		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Shares":2}`).Halves = true
-	add("attention-bwd-stored", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, "$problem", trained, "$more",
-		`,"Backward":true,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Stored":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Chunk":1}`).Halves = true
+	// Weights as they are and, on devices that keep matrices as NVIDIA's do, in fragments.
+	stored := `,"Backward":true,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":%s},"Stored":{"Subgroups":2,"RowTiles":%d,"Stream":$side},"Chunk":1}`
+	windows := `"SeqQ":20,"SeqKV":35,"Causal":true,"Window":{"On":true,"Left":9},"KeyMask":true,"Sinks":true,"Bias":{"On":true,"Rows":true}`
+	for i, name := range []string{"attention-bwd-stored", "attention-bwd-stored-fragments"} {
+		config := fmt.Sprintf(stored, []string{"$side", "$2side"}[i], i+1)
+		add(name, "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, "$problem", trained, "$more", config).Halves = true
+		add(name+"-features", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, "$problem", windows, "$more", config).Halves = true
+	}
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
 	cached := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8,`
@@ -139,7 +145,7 @@ func (e Entry) On(t dtype.DType, path string, columns int) (*trial.Kernel, trial
 	}
 	text := strings.NewReplacer(
 		"$half", fmt.Sprint(int(half)),
-		"$dtype", fmt.Sprint(int(t)), "$impl", path, "$split", split, "$side", fmt.Sprint(columns), "$4side", fmt.Sprint(4*columns),
+		"$dtype", fmt.Sprint(int(t)), "$impl", path, "$split", split, "$side", fmt.Sprint(columns), "$2side", fmt.Sprint(2*columns), "$4side", fmt.Sprint(4*columns),
 	).Replace(e.Problem)
 	return trial.Decode(text)
 }

@@ -12,7 +12,8 @@ import (
 //	P      = exp(S - LSE)                      float32, as is what features make of S
 //	dP     = (dO * Vᵀ) * Z                     float32
 //	Delta  = rowsum(dO * O)                    float32
-//	dS     = P * (dP - Delta + dLSE)           float32; its sum dBias is rounded to the bias's format
+//	dS     = P * (dP - Delta + dLSE)           float32; its sum dBias is rounded to the bias's format, and without
+//	                                           a Softcap is one of dX, as kernels may have it
 //	dX     = dS * (1 - tanh(x)²)               float32, then rounded to p.DType
 //	dQ, dK = Scale * (sum of dX*K, of dX*Q)    sums of float32, rounded to p.DType at the end
 //	dV     = sum of W*dO                       W = P*Z rounded to p.DType; likewise
@@ -133,10 +134,13 @@ func (w *plainBwd[T]) row(k, v []float32, mask attention.Mask, r Row) {
 		x := float32(score.factor * dot(q, k[j*d:][:d]))
 		P := float32(math.Exp(float64(score.score(x, j) - lse)))
 		dS := P * (float32(dot(do, v[j*dv:][:dv])*kept[j-lo]) - delta)
+		dX := p.DType.Round(dS * score.derivative(x))
 		if dbias != nil {
+			if p.Softcap == 0 {
+				dS = dX
+			}
 			dbias[j] += dS
 		}
-		dX := p.DType.Round(dS * score.derivative(x))
 		for e := range d {
 			w.dq[e] += float32(dX * k[j*d+e])
 			w.dk[j*d+e] += float32(dX * q[e])

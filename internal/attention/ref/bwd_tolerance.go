@@ -189,7 +189,7 @@ func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {
 		DQ:     4 * (scale*s.K*(off+size*(sum(p.SeqKV)+2*half)+steps*float64(p.SeqKV)) + steps),
 		DK:     4 * (scale*s.Q*(s.KeyWeight*(off+size*(sum(rows)+2*half))+steps*float64(rows)) + steps),
 		DV:     4 * (s.DO*(p.Dropout.KeepScale()*s.KeyWeight*(weight+sum(rows)+2*half)+weightSteps*float64(rows)) + steps),
-		DBias:  4 * (s.BiasWeight*(off+size*(sum(all)+p.Bias.DType.Eps()/2)) + steps),
+		DBias:  4 * (s.BiasWeight*(off+size*(sum(all)+half+p.Bias.DType.Eps()/2)) + steps*float64(1+all)),
 		DSinks: 4 * s.SinkWeight * (off + size*sum(all)),
 	}
 }

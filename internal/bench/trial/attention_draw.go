@@ -241,8 +241,12 @@ func (d *attentionDraw) typical() attention.Problem {
 // or weights that pass through memory, where there are such, or tiles of two kernels.
 func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p attention.Problem) *attention.BackwardConfig {
 	kind := 0
-	if d.matrix && p.Plain() && p.DType != dtype.Float32 {
+	switch {
+	case !d.matrix || p.DType == dtype.Float32:
+	case p.Plain():
 		kind = family.IntN(3)
+	default:
+		kind = 2 * family.IntN(2) // no kernel computes all gradients at once
 	}
 	start, err := attention.Choose(caps, p, kit.Backward, attention.Options{Impl: d.Impl})
 	if err != nil {

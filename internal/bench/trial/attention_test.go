@@ -144,18 +144,20 @@ func TestAttentionDistribution(t *testing.T) {
 			seen[on[0]+" "+on[1]]++
 		}
 		seen[fmt.Sprintf("%v backward=%v %v plain=%v", p.Impl, p.Backward, a.DType, a.Plain())]++
+		stored := p.BackwardConfig != nil && p.BackwardConfig.Stored != attention.BackwardTile{}
 		for what, is := range map[string]bool{
 			"splits":       p.Config != nil && p.Config.Splits > 1,
 			"stripes":      p.Config != nil && p.Config.Stripes > 1,
 			"packed heads": !p.Backward && a.Plain() && a.SeqQ == 1 && a.NumHeads > a.NumKVHeads,
 			"decoding":     a.SeqQ <= 16 && a.SeqKV > 1000,
 			"fused":        p.BackwardConfig != nil && p.BackwardConfig.Fused != attention.BackwardTile{},
-			"stored":       p.BackwardConfig != nil && p.BackwardConfig.Stored != attention.BackwardTile{},
+			"stored":       stored && a.Plain(),
 			"tiles":        p.BackwardConfig != nil && p.BackwardConfig.DKV != attention.BackwardTile{},
 			"config":       p.Config != nil,
 			"on decode":    p.DecodeConfig != nil,
 			"hidden tiles": a.KeyMask && c.Mask != attntest.RandomMask && a.SeqKV > 128,
 			"wide":         c.Sample > 0, "outliers": c.Outliers, "sizes": c.Sizes.Q != 0, "dlse": c.DLSE, "no lse": c.NoLSE,
+			"stored, window": stored && a.Window.On, "stored, varlen": stored && a.Varlen.On, "stored, bias": stored && a.Bias.On && a.Softcap == 0,
 			"hiding bias": c.HidingBias, "top-left": a.CausalAlign == attention.TopLeft, "negative": a.Scale < 0,
 			"float32 coopmat2, key mask and causal": a.DType == dtype.Float32 && p.Impl == attention.CoopMat2 && a.KeyMask && a.Causal,
 		} {
@@ -185,7 +187,7 @@ func TestAttentionDistribution(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"splits", "stripes", "packed heads", "decoding", "fused", "stored", "tiles", "config", "on decode", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
+		"splits", "stripes", "packed heads", "decoding", "fused", "stored", "stored, window", "stored, varlen", "stored, bias", "tiles", "config", "on decode", "hidden tiles", "wide", "outliers", "sizes", "dlse", "no lse",
 		"hiding bias", "top-left", "negative", "float32 coopmat2, key mask and causal",
 	} {
 		require.Greater(t, seen[what], 10, what)
