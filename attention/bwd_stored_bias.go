@@ -5,32 +5,34 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// storedBias is the kernel that adds up the gradient of the bias of dX that is stored.
+// storedBias names the kernel that sums up the gradient of the bias from dX that is stored.
 const storedBias = "attention_bwd_dbias_stored_features"
 
-// biasOfStored reports whether the gradient of the bias is a sum of dX that is stored: behind a Softcap dX is something else than dS.
+// biasOfStored reports whether the gradient of the bias is a sum of dX that is stored. With a Softcap
+// dX is not dS.
 func (c *BackwardConfig) biasOfStored(p *Problem) bool {
 	return c.stored() && p.Bias.On && p.Softcap == 0
 }
 
-// biasSumsShape returns the shape of bwdWorkspace.biasSums: that of the bias, if heads that share it are not
-// all stored at once.
-func (c *BackwardConfig) biasSumsShape(caps *vk.Caps, p *Problem) []int {
+// sharedBias returns the shape of the bias if several heads that are stored share its gradient,
+// else nil.
+func (c *BackwardConfig) sharedBias(p *Problem) []int {
 	if !c.biasOfStored(p) || !p.Bias.Rows || p.Bias.Batch && p.Bias.Heads {
-		return nil
-	}
-	if chunk := c.chunk(caps, p); chunk.keyHeads == p.Batch*p.NumKVHeads && chunk.members == p.NumHeads/p.NumKVHeads {
 		return nil
 	}
 	return p.BiasShape()
 }
 
-// biasSumsBytes returns what they take if there are any.
-func biasSumsBytes(p *Problem) float64 {
-	if !p.Bias.On || !p.Bias.Rows {
-		return 0
+// biasSumsShape returns the shape of bwdWorkspace.biasSums, nil if all heads are stored at once.
+func (c *BackwardConfig) biasSumsShape(caps *vk.Caps, p *Problem) []int {
+	shape := c.sharedBias(p)
+	if shape == nil {
+		return nil
 	}
-	return 4 * float64(elementsOf(p.BiasShape()))
+	if chunk := c.chunk(caps, p); chunk.keyHeads == p.Batch*p.NumKVHeads && chunk.members == p.NumHeads/p.NumKVHeads {
+		return nil
+	}
+	return shape
 }
 
 // newStoredBias returns the kernel, nil if dBias is not wanted or another's.
@@ -72,7 +74,7 @@ func (k *storedKernels) sumBias(head, member int, n storedChunk) {
 		out, g = k.biasParts, vk.Groups{X: k.keyBlocks, Y: 1}
 	}
 	if sums.IsZero() {
-		sums = out // a binding must hold something
+		sums = out // every binding needs a tensor
 	}
 	params := bwdStoredBiasParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV), CausalShift: int32(p.Mask().Shift),

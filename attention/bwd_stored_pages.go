@@ -112,14 +112,15 @@ func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) storedChunk {
 	most := c.Chunk
 	if most == 0 {
 		limit := c.storedLimit(caps, p)
-		if c.biasOfStored(p) {
-			limit -= biasSumsBytes(p)
-		}
 		heads := func(limit float64) int {
 			return max(int(min(limit/c.headBytes(caps, p), float64(keyHeads*members))), 1)
 		}
-		if most = heads(limit); most < keyHeads*members && members > 1 {
-			most = heads(limit - 8*float64(min(most, keyHeads))*float64(c.keyHeadSums(caps, p)))
+		if most = heads(limit); most < keyHeads*members { // there are sums between chunks
+			limit -= 4 * float64(elementsOf(c.sharedBias(p)))
+			if members > 1 {
+				limit -= 8 * float64(min(most, keyHeads)) * float64(c.keyHeadSums(caps, p))
+			}
+			most = heads(limit)
 		}
 	}
 	even := func(n, most int) int { return int(groups(n, int(groups(n, most)))) }

@@ -98,7 +98,8 @@ func TestBackwardStoredWorkspace(t *testing.T) {
 		{room: rows + 2*15*page, want: rows + 15*page + sums},
 		{bias: attention.Bias{On: true, Rows: true}, want: rows + 12*15*page},
 		{bias: attention.Bias{On: true, Rows: true}, chunk: 1, want: rows + 15*page + sums + 4*40*70}, // dBias so far
-		{bias: attention.Bias{On: true, Rows: true}, room: rows + 12*15*page, want: rows + 6*(15*page+sums) + 4*40*70},
+		{bias: attention.Bias{On: true, Rows: true}, room: rows + 12*15*page, want: rows + 12*15*page},
+		{bias: attention.Bias{On: true, Rows: true}, room: rows + 12*15*page - 1, want: rows + 6*(15*page+sums) + 4*40*70},
 		{bias: attention.Bias{On: true, Rows: true, Batch: true, Heads: true}, chunk: 1, want: rows + 15*page + sums},
 	} {
 		p, config := good, config
