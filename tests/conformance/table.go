@@ -56,13 +56,12 @@ func Table() []Entry {
 	add("attention-bwd-features", "attention.Backward", all, attends, "$problem", features, "$more", `,"Backward":true`).Own = true
 	add("attention-bwd-fused", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends,
 		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Shares":2}`).Halves = true
-	// Weights as they are and, on devices that keep matrices as NVIDIA's do, in fragments.
 	stored := `,"Backward":true,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":%s},"Stored":{"Subgroups":2,"RowTiles":%d,"Stream":$side},"Chunk":1}`
 	windows := `"SeqQ":20,"SeqKV":35,"Causal":true,"Window":{"On":true,"Left":9},"KeyMask":true,"Sinks":true,"Bias":{"On":true,"Rows":true}`
 	for i, name := range []string{"attention-bwd-stored", "attention-bwd-stored-fragments"} {
-		config := fmt.Sprintf(stored, []string{"$side", "$2side"}[i], i+1)
-		add(name, "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, "$problem", trained, "$more", config).Halves = true
-		add(name+"-features", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, "$problem", windows, "$more", config).Halves = true
+		more := []string{"$problem", trained, "$more", fmt.Sprintf(stored, []string{"$side", "$2side"}[i], i+1)}
+		add(name, "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, more...).Halves = true
+		add(name+"-features", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends, append([]string{"$problem", windows}, more[2:]...)...).Halves = true
 	}
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
