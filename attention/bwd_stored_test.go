@@ -44,7 +44,7 @@ func TestBackwardStored(t *testing.T) {
 // there are and what becomes of them, on the first configuration; tests/conformance has the other path.
 func TestBackwardStoredFeatures(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	paged := []string{"all/", "window/", "varlen/", "pair/varlen-", "bias/", "dropout/"}
+	paged := []string{"all/packed/", "window/", "varlen/", "pair/varlen-window-", "pair/varlen-key-mask-bias/", "bias/", "dropout/"}
 	for i, config := range storedConfigs(d) {
 		cases := backwardSuite(d).Where(func(c *attntest.Case) bool {
 			chosen := i == 0 && slices.ContainsFunc(paged, func(prefix string) bool { return strings.HasPrefix(c.Name, prefix) })

@@ -91,7 +91,8 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 //
 // One rounding of the largest dS to a 16-bit format counts, too: where the
 // dX of one row add up to 0, as with equal keys, what is left of their roundings is one
-// random number, which may be small in plain alone. And for float32 with a Softcap, one
+// random number, which may be small in plain alone. So it does for dBias without a Softcap,
+// which may be a sum of dX, as plain's is. And for float32 with a Softcap, one
 // rounding of that: it multiplies a tanh that is right to a rounding near 1.
 //
 // Weights and dX below 2^-14 are rounded to steps of 2^-24 in float16: the rounding of one, by
@@ -139,13 +140,16 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	}
 	size := 1 + 2*s.DP + s.DLSE // of dX, for a weight of 1, or of what is rounded itself
 	rows := float64(p.SeqQ) * float64(p.NumHeads)
-	shared := roundoff32 / 4 * (1 + s.LSE) * s.DLSE * math.Sqrt(s.BiasWeight)
+	shared := max(cancel, roundoff32/4*(1+s.LSE)*s.DLSE*math.Sqrt(s.BiasWeight))
+	if p.Softcap == 0 {
+		shared = max(shared, dX)
+	}
 	flushed := func(factor, terms float64) float64 { return 0x1p-126 * (1 + factor*terms) }
 	return GradientBound{
 		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
 		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*dX, most.DK) + flushed(scale*s.Q*size, rows),
 		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step, most.DV) + flushed(s.DO, rows),
-		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), max(cancel, shared), most.DBias) + flushed(size, rows*float64(p.Batch)),
+		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), shared, most.DBias) + flushed(size, rows*float64(p.Batch)),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32*(1+s.LSE), roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),
 	}
 }
@@ -163,6 +167,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 // and a sum over n weights rounds by 2*sqrt(n)*u times its size. The weights of a row
 // sum up to 1, those of a key to KeyWeight, and so on. Below 2^-14 float16 has steps
 // of 2^-24 whatever the size: n weights add 2^-25 each, and those of float32 2^-40 to dV.
+// dBias is a sum of dX, rounded once more to its format.
 func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {
 	const u = roundoff32
 	half, scale := p.DType.Eps()/2, math.Abs(p.EffectiveScale())
