@@ -237,7 +237,7 @@ func (c *Cmd) newArenaBlock(a *arena, name string, bytes int64) (*arenaBlock, er
 		if err := View(b, dtype.Int32, int(bytes/4)).Zero(context.Background()); err != nil {
 			c.d.mu.Lock()
 			defer c.d.mu.Unlock()
-			c.d.free(b.block)
+			c.d.retire(func() { c.d.free(b.block) }) // a part of the copy may be on its way
 			return nil, err
 		}
 	}
@@ -298,11 +298,10 @@ func (a *arena) retire(d *Device) {
 	a.invalidate()
 	for _, b := range a.blocks {
 		bl := b.buffer.block
-		d.retired = append(d.retired, retired{d.submitted, func() { d.free(bl) }})
+		d.retire(func() { d.free(bl) })
 	}
 	a.blocks = nil
 	d.closings++
-	d.poll()
 }
 
 // reset ends the life of all scratch buffers. One block that is used is kept; of several, or of

@@ -2,6 +2,7 @@ package vk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -104,8 +105,28 @@ func (d *Device) wholeBytes(bytes int64) int64 {
 	return (bytes + 3) &^ 3
 }
 
-// allocate makes a buffer with memory; on failure nothing is left.
-func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (_ block, err error) {
+// allocate makes a buffer with memory; on failure nothing is left. If there is too little, it waits
+// for that of closed buffers which submissions still use.
+func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (block, error) {
+	bl, err := d.allocateNow(name, bytes, wishes)
+	if errors.Is(err, ErrOutOfDeviceMemory) && d.reclaim() {
+		return d.allocateNow(name, bytes, wishes)
+	}
+	return bl, err
+}
+
+// reclaim waits for the submissions that hold up destructions, and reports whether there were any.
+func (d *Device) reclaim() bool {
+	d.mu.Lock()
+	last := uint64(0)
+	for _, r := range d.retired {
+		last = max(last, r.serial)
+	}
+	d.mu.Unlock()
+	return last > 0 && d.wait(context.Background(), last) == nil
+}
+
+func (d *Device) allocateNow(name string, bytes int64, wishes []memoryWish) (_ block, err error) {
 	fail := func(err error) (block, error) {
 		return block{}, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, err)
 	}
@@ -184,11 +205,6 @@ func (d *Device) bindMemory(bl *block, wishes []memoryWish) error {
 // as few as 4096.
 func (d *Device) countAllocation() error {
 	limit := int64(d.caps.MaxAllocations)
-	if d.numAllocs.Load() >= limit {
-		d.mu.Lock()
-		d.poll() // buffers that were closed while in use may be done
-		d.mu.Unlock()
-	}
 	if n := d.numAllocs.Add(1); n > limit {
 		d.numAllocs.Add(-1)
 		return fmt.Errorf("%d buffers are open, the most that the device allows: %w", limit, ErrOutOfDeviceMemory)
@@ -230,8 +246,10 @@ func (b *Buffer) checkRange(offset, bytes int64) error {
 	return nil
 }
 
-// Upload copies data into b at offset, in bytes, and returns when the copy is done. It runs after
-// everything submitted so far. After an error, also one of ctx, the range may be partly written.
+// Upload copies data into b at offset, in bytes. It has taken the data when it returns, and waits for
+// the device only while its staging memory is full. The copy runs after everything submitted so far,
+// and before all that is submitted later. An error of the device may come from the next call that
+// waits. After an error, also one of ctx, the range may be partly written.
 func (b *Buffer) Upload(ctx context.Context, offset int64, data []byte) error {
 	if err := b.checkRange(offset, int64(len(data))); err != nil {
 		return fmt.Errorf("vk: upload: %w", err)
@@ -239,7 +257,7 @@ func (b *Buffer) Upload(ctx context.Context, offset int64, data []byte) error {
 	return b.d.staging.upload(ctx, b.d, b, offset, int64(len(data)), func(dst []byte, at int64) { copy(dst, data[at:]) })
 }
 
-// Download copies len(data) bytes of b from offset into data. It runs after
+// Download copies len(data) bytes of b from offset into data, and waits for them. It runs after
 // everything submitted so far.
 func (b *Buffer) Download(ctx context.Context, offset int64, data []byte) error {
 	if err := b.checkRange(offset, int64(len(data))); err != nil {

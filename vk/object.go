@@ -56,9 +56,15 @@ func (o *object) close() {
 	o.closed = true
 	delete(d.open, o)
 	d.closings++
-	d.retired = append(d.retired, retired{d.submitted, o.release})
-	o.release = nil
 	o.usable.Store(false)
+	d.retire(o.release)
+	o.release = nil
+}
+
+// retire runs a destruction once the submissions so far have finished, which may be now. The caller
+// holds d.mu.
+func (d *Device) retire(run func()) {
+	d.retired = append(d.retired, retired{d.submitted, run})
 	d.poll()
 }
 

@@ -3,21 +3,50 @@ package vk
 import (
 	"context"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
-// stagingBytes is the size of each staging buffer; larger copies go in pieces.
-const stagingBytes = 16 << 20
+const (
+	// stagingBytes is the size of each staging buffer.
+	stagingBytes = 16 << 20
+	// uploadBytes is the most of one copy to the device: the host fills one while others run.
+	uploadBytes = stagingBytes / 4
+	// uploadUnit is what the pieces of uploads begin at multiples of: the least that a cache
+	// of the host holds.
+	uploadUnit = 64
+	// maxUploads is how many copies to the device are on their way at most. A training step has
+	// three.
+	maxUploads = 16
+)
 
-// staging copies between host and device memory, one copy at a time. Its
-// buffers are made at the first use.
+// staging copies between host and device memory; one call at a time does. Its buffers are made at
+// the first use.
 type staging struct {
-	lock     chan struct{} // holds a token while a copy runs
-	up, down block
-	rec      recorder
-	serial   uint64 // last submission; its buffers are busy until it is done
+	lock   chan struct{} // holds a token during a call
+	up     ring
+	down   block
+	rec    recorder
+	serial uint64 // last download; its buffers are busy until it is done
+}
+
+// ring is the memory that data take to the device. Pieces lie one behind the other, and at the
+// beginning again after the end.
+type ring struct {
+	block
+	at   int64 // where the next piece goes, if there is room
+	runs []upload
+	recs [maxUploads]recorder
+	next int // recorder of the next copy: that of the oldest, if there are as many as recorders
+}
+
+// upload is a copy to the device that may not have finished, and the bytes of the ring that it
+// reads.
+type upload struct {
+	serial uint64
+	span
 }
 
 func newStaging() staging { return staging{lock: make(chan struct{}, 1)} }
@@ -47,12 +76,12 @@ func (s *staging) release(d *Device) {
 
 func (s *staging) init(d *Device) (err error) {
 	if s.rec.pool == nil {
-		if s.rec, err = d.newRecorder("staging"); err != nil {
+		if s.rec, err = d.newRecorder("download"); err != nil {
 			return err
 		}
 	}
 	if s.up.raw == 0 {
-		if s.up, err = d.allocate("upload staging", stagingBytes, forUpload()); err != nil {
+		if s.up.block, err = d.allocate("upload staging", stagingBytes, forUpload()); err != nil {
 			return err
 		}
 	}
@@ -64,18 +93,21 @@ func (s *staging) init(d *Device) (err error) {
 
 // close destroys the buffers of an idle device.
 func (s *staging) close(d *Device) {
-	for _, bl := range []*block{&s.up, &s.down} {
+	for _, bl := range []*block{&s.up.block, &s.down} {
 		if bl.raw != 0 {
 			d.free(*bl)
 		}
 		*bl = block{}
 	}
 	s.rec.destroy(d)
+	for i := range s.up.recs {
+		s.up.recs[i].destroy(d)
+	}
 }
 
-// pieces calls f for each piece of bytes bytes of b that fits in the staging memory, n bytes from at,
-// while nothing else uses that memory.
-func (s *staging) pieces(ctx context.Context, d *Device, b *Buffer, bytes int64, f func(at, n int64) error) error {
+// pieces calls f for each piece of bytes bytes of b, n bytes from at and at most limit,
+// while nothing else uses the staging memory.
+func (s *staging) pieces(ctx context.Context, d *Device, b *Buffer, bytes, limit int64, f func(at, n int64) error) error {
 	if b.whole().raw == 0 {
 		return fmt.Errorf("vk: %w", b.errNoMemory())
 	}
@@ -83,36 +115,79 @@ func (s *staging) pieces(ctx context.Context, d *Device, b *Buffer, bytes int64,
 		return err
 	}
 	defer s.release(d)
-	for at := int64(0); at < bytes; at += stagingBytes {
-		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
-			return err
-		}
-		if err := f(at, min(bytes-at, stagingBytes)); err != nil {
+	for at := int64(0); at < bytes; at += limit {
+		if err := f(at, min(bytes-at, limit)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// upload fills bytes bytes of b from offset, piece by piece: fill writes the
-// piece that starts at byte at of the whole into dst.
+// upload fills bytes bytes of b from offset, piece by piece: fill writes the piece that starts at
+// byte at of the whole into dst. It returns when all are submitted, and waits only for room.
 func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, fill func(dst []byte, at int64)) error {
-	return s.pieces(ctx, d, b, bytes, func(at, n int64) error {
-		fill(unsafe.Slice((*byte)(s.up.mapped), n), at)
-		return s.run(ctx, d, func() {
-			d.api.copy(s.rec.cmd, b.whole().raw, b.at+offset+at, s.up.raw, 0, n)
+	return s.pieces(ctx, d, b, bytes, uploadBytes, func(at, n int64) error {
+		from, rec, err := s.up.take(ctx, d, n)
+		if err != nil {
+			return err
+		}
+		fill(unsafe.Slice((*byte)(unsafe.Add(s.up.mapped, from)), n), at)
+		serial, err := rec.run(ctx, d, func() {
+			d.api.copy(rec.cmd, b.whole().raw, b.at+offset+at, s.up.raw, from, n)
 		})
+		if err == nil {
+			s.up.taken(serial, from, n)
+		}
+		return err
 	})
+}
+
+// take returns n bytes of r, by the first of them, and a recorder, once no copy uses either.
+func (r *ring) take(ctx context.Context, d *Device, n int64) (from int64, rec *recorder, err error) {
+	if from = r.at; from+n > r.bytes {
+		from = 0
+	}
+	busy := max(0, len(r.runs)+1-len(r.recs)) // how many copies must have finished, the oldest first
+	for i, x := range r.runs {
+		if x.start < from+n && from < x.end {
+			busy = i + 1
+		}
+	}
+	if busy > 0 {
+		if err := d.wait(ctx, r.runs[busy-1].serial); err != nil {
+			return 0, nil, err
+		}
+		r.runs = slices.Delete(r.runs, 0, busy)
+	}
+	rec = &r.recs[r.next]
+	if rec.pool == nil {
+		*rec, err = d.newRecorder("upload")
+	}
+	return from, rec, err
+}
+
+// taken notes that a copy of what take returned is on its way.
+func (r *ring) taken(serial uint64, from, n int64) {
+	r.runs = append(r.runs, upload{serial, span{from, from + n}})
+	r.next = (r.next + 1) % len(r.recs)
+	r.at = (from + n + uploadUnit - 1) &^ (uploadUnit - 1)
 }
 
 // download reads bytes bytes of b from offset: take gets each piece in src.
 func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, take func(src []byte, at int64)) error {
-	return s.pieces(ctx, d, b, bytes, func(at, n int64) error {
-		err := s.run(ctx, d, func() {
+	return s.pieces(ctx, d, b, bytes, stagingBytes, func(at, n int64) error {
+		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
+			return err
+		}
+		serial, err := s.rec.run(ctx, d, func() {
 			d.api.copy(s.rec.cmd, s.down.raw, 0, b.whole().raw, b.at+offset+at, n)
 			d.api.barrier(s.rec.cmd, transferScope(), hostScope())
 		})
 		if err != nil {
+			return err
+		}
+		s.serial = serial
+		if err := d.waitChecked(ctx, serial); err != nil {
 			return err
 		}
 		if s.down.flags&hostCoherent == 0 {
@@ -123,23 +198,6 @@ func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, by
 		take(unsafe.Slice((*byte)(s.down.mapped), n), at)
 		return nil
 	})
-}
-
-// run records, submits and waits.
-func (s *staging) run(ctx context.Context, d *Device, record func()) error {
-	if err := s.rec.begin(d); err != nil {
-		return err
-	}
-	record()
-	if err := s.rec.end(); err != nil {
-		return err
-	}
-	serial, err := d.submit(ctx, s.rec.cmd, nil)
-	if err != nil {
-		return err
-	}
-	s.serial = serial
-	return d.waitChecked(ctx, s.serial)
 }
 
 // recorder is a command buffer with a pool of its own, so that recording
@@ -194,6 +252,18 @@ func (rec *recorder) begin(d *Device) error {
 
 func (rec *recorder) end() error {
 	return callError("vkEndCommandBuffer", int32(vulkan.EndCommandBuffer(rec.cmd)))
+}
+
+// run records anew and submits. The recorder is busy until the submission has finished.
+func (rec *recorder) run(ctx context.Context, d *Device, record func()) (serial uint64, err error) {
+	if err := rec.begin(d); err != nil {
+		return 0, err
+	}
+	record()
+	if err := rec.end(); err != nil {
+		return 0, err
+	}
+	return d.submit(ctx, rec.cmd, nil)
 }
 
 // scope is one side of a barrier.

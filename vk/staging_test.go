@@ -1,0 +1,314 @@
+package vk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// busy starts a kernel that runs for some tenths of a second, on a buffer.
+func busy(t *testing.T, d *vk.Device) (*vk.Cmd, *vk.Buffer) {
+	t.Helper()
+	c := newCmd(t, d)
+	b := spin(t, d, c)
+	if err := c.Start(background()); err != nil {
+		t.Fatal(err)
+	}
+	return c, b
+}
+
+// wantBusy wants c to run still.
+func wantBusy(t *testing.T, c *vk.Cmd) {
+	t.Helper()
+	soon, cancel := context.WithTimeout(background(), time.Millisecond)
+	defer cancel()
+	if err := c.Wait(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the device is no longer busy: %v", err)
+	}
+}
+
+func random(rng *rand.Rand, n int) []byte {
+	x := make([]byte, n)
+	rng.Read(x)
+	return x
+}
+
+// TestUploadBeside: uploads return while the device is busy, as long as there is room for them, and
+// the caller may change the data then.
+func TestUploadBeside(t *testing.T) {
+	d := vktest.Open(t)
+	rng := rand.New(rand.NewSource(1))
+	b := newBuffer(t, d, "b", 12<<20)
+	if err := b.Upload(background(), 0, make([]byte, 1)); err != nil { // makes the staging memory
+		t.Fatal(err)
+	}
+	c, _ := busy(t, d)
+	data := random(rng, 12<<20)
+	want := bytes.Clone(data)
+	if err := b.Upload(background(), 0, data); err != nil {
+		t.Fatal(err)
+	}
+	wantBusy(t, c)
+	clear(data)
+	got := make([]byte, len(want))
+	if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("Download: %v, or other bytes", err)
+	}
+}
+
+// TestUploadOrder: an upload is seen by what is submitted after it, and not by what was before.
+func TestUploadOrder(t *testing.T) {
+	d := vktest.Open(t)
+	x, y := tensor(t, d, "x", 0), tensor(t, d, "y", 0)
+	work := newCmd(t, d)
+	spin(t, d, work)
+	axpy(t, d).Dispatch(work, vk.Groups{}, axpyParams{N: 1, A: 1}, x, y)
+	want := float32(0)
+	for i := range 5 {
+		value := float32(int(1) << i)
+		if err := x.Upload(background(), []float32{value}); err != nil {
+			t.Fatal(err)
+		}
+		if err := work.Start(background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Upload(background(), []float32{1000}); err != nil {
+			t.Fatal(err)
+		}
+		want += value
+	}
+	wantTensor(t, y, want)
+	wantTensor(t, x, 1000)
+}
+
+// TestUploadWraps: uploads behind a busy device that need more than the staging memory, or more
+// copies than there may be, wait for those before. What they have written there stays until then.
+func TestUploadWraps(t *testing.T) {
+	const mib = 1 << 20
+	for _, sizes := range [][]int{
+		{40 * mib}, // larger than the ring
+		{5*mib + 1, 5*mib + 1, 5*mib + 1, 5*mib + 1}, // the last begins at the start again
+		{15 * mib, 3, 2 * mib, 1},
+		make([]int, 50), // of one byte: more than recorders
+	} {
+		t.Run(fmt.Sprint(len(sizes), sizes[0]), func(t *testing.T) {
+			d := vktest.Open(t)
+			rng := rand.New(rand.NewSource(2))
+			sum := 0
+			for i := range sizes {
+				sizes[i] = max(sizes[i], 1)
+				sum += sizes[i]
+			}
+			b := newBuffer(t, d, "b", int64(sum))
+			want := random(rng, sum)
+			busy(t, d)
+			at := 0
+			for _, n := range sizes {
+				if err := b.Upload(background(), int64(at), want[at:at+n]); err != nil {
+					t.Fatal(err)
+				}
+				at += n
+			}
+			got := make([]byte, sum)
+			if err := b.Download(background(), 0, got); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				i := 0
+				for got[i] == want[i] {
+					i++
+				}
+				t.Errorf("byte %d came back changed", i)
+			}
+		})
+	}
+}
+
+// TestUploadRandom: uploads of any size to any place, one after the other, are in order.
+func TestUploadRandom(t *testing.T) {
+	d := vktest.Open(t)
+	rng := rand.New(rand.NewSource(3))
+	const size = 9 << 20
+	b := newBuffer(t, d, "b", size)
+	want, got := random(rng, size), make([]byte, size)
+	if err := b.Upload(background(), 0, want); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		for range 30 {
+			n := 1 + rng.Intn(1<<rng.Intn(24))
+			n = min(n, size)
+			at := rng.Intn(size - n + 1)
+			rng.Read(want[at : at+n])
+			if err := b.Upload(background(), int64(at), want[at:at+n]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("Download: %v, or other bytes", err)
+		}
+	}
+}
+
+// TestUploadCancel: an upload that waits for room gives up with its context; later ones work.
+func TestUploadCancel(t *testing.T) {
+	d := vktest.Open(t)
+	b := newBuffer(t, d, "b", 20<<20)
+	c, _ := busy(t, d)
+	soon, cancel := context.WithTimeout(background(), 20*time.Millisecond)
+	defer cancel()
+	if err := b.Upload(soon, 0, make([]byte, 20<<20)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Upload = %v, want DeadlineExceeded", err)
+	}
+	wantBusy(t, c)
+	want := random(rand.New(rand.NewSource(4)), 20<<20)
+	if err := b.Upload(background(), 0, want); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("Download: %v, or other bytes", err)
+	}
+}
+
+// TestUploadClose: a buffer that is closed behind an upload lives until the copy has finished; so
+// do those of a device that is closed.
+func TestUploadClose(t *testing.T) {
+	d := openChecked(t, vk.Options{})
+	c, other := busy(t, d)
+	before := d.Memory().Bytes
+	for range 3 {
+		b, err := d.NewBuffer("b", 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Upload(background(), 0, make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
+	}
+	wantBusy(t, c)
+	if d.Memory().Bytes < before+3<<20 {
+		t.Error("memory is free that a copy writes to")
+	}
+	other.Close()
+	c.Close()
+	if err := d.Close(); err != nil { // with all of them on their way
+		t.Error(err)
+	}
+}
+
+// TestUploadMemory: memory that a closed buffer has until a copy is done is waited for.
+func TestUploadMemory(t *testing.T) {
+	d := openChecked(t, vk.Options{})
+	defer func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	b, err := d.NewBuffer("b", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Upload(background(), 0, make([]byte, 4)); err != nil { // makes the staging memory
+		t.Fatal(err)
+	}
+	c, other := busy(t, d)
+	defer c.Close()
+	defer other.Close()
+	if err := b.Upload(background(), 0, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	d.Caps().MaxAllocations = 4 // b, the one of the kernel, and staging
+	if b2, err := d.NewBuffer("fifth", 4); !errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		b2.Close()
+		t.Errorf("a fifth buffer: %v", err)
+	}
+	b.Close()
+	b, err = d.NewBuffer("again", 4)
+	if err != nil {
+		t.Errorf("after Close: %v", err)
+	}
+	b.Close()
+}
+
+// TestUploadFails: an upload that fails half way leaves a copy on its way; memory that is then given
+// up lives as long.
+func TestUploadFails(t *testing.T) {
+	var submits, failing atomic.Int64
+	d := openChecked(t, vk.Options{Fault: func(call string) vk.Result {
+		if call == "vkQueueSubmit" && submits.Add(1) == failing.Load() {
+			return vk.ErrOutOfHostMemory.(vk.Result)
+		}
+		return 0
+	}})
+	c, other := busy(t, d)
+	failing.Store(submits.Load() + 2)
+	z, err := d.NewCmd("zeros")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.Zeros("z", 12<<20)
+	if !errors.Is(z.Err(), vk.ErrOutOfHostMemory) {
+		t.Errorf("Zeros: %v", z.Err())
+	}
+	wantBusy(t, c)
+	other.Close()
+	z.Close()
+	c.Close()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUploadTogether uploads and downloads from several goroutines; run it with -race.
+func TestUploadTogether(t *testing.T) {
+	d := vktest.Open(t)
+	c, _ := busy(t, d)
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			rng := rand.New(rand.NewSource(int64(w)))
+			for range 6 {
+				n := 1 + rng.Intn(1<<(10+rng.Intn(13)))
+				b, err := d.NewBuffer("b", int64(n))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				want, got := random(rng, n), make([]byte, n)
+				if err := b.Upload(background(), 0, want); err != nil {
+					t.Error(err)
+				}
+				if w%2 == 0 {
+					if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
+						t.Errorf("Download: %v, or other bytes", err)
+					}
+				}
+				b.Close()
+			}
+		}()
+	}
+	wg.Wait()
+	if err := c.Wait(background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// openChecked is openOwn, with the validation layer if there is one.
+func openChecked(t *testing.T, o vk.Options) *vk.Device {
+	t.Helper()
+	o.Validate = vk.HaveValidation() == nil
+	return openOwn(t, o)
+}
