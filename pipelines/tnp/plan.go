@@ -167,14 +167,25 @@ func build(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOp
 
 // A Plan is a pass of a model over batches of one shape. It has the memory between kernels and
 // one recording of all of them, which Run submits. It is for one goroutine at a time.
+//
+// Start submits it and returns, so that the host can make and upload the next batch meanwhile:
+//
+//	SetInputs(batch 0)
+//	for i := range steps {
+//		SetLR(of step i)
+//		Start                     the device works
+//		SetInputs(batch i+1)      beside it; queued behind it
+//		Loss                      waits for step i
+//	}
 type Plan struct {
-	b      *builder
-	m      *Model
-	memory *Memory
-	cmds   map[turn]*vk.Cmd
-	fresh  *vk.Cmd // of RunFresh
-	batch  int     // of the next step
-	host   time.Duration
+	b       *builder
+	m       *Model
+	memory  *Memory
+	cmds    map[turn]*vk.Cmd
+	fresh   *vk.Cmd // of RunFresh
+	running *vk.Cmd // of the last batch
+	batch   int     // of the next step
+	host    time.Duration
 }
 
 // A turn is the place of a batch in its step: batches of the same turn share a recording.
@@ -293,8 +304,9 @@ func (p *Plan) Memory() *Memory { return p.memory }
 func (p *Plan) Shape() Shape { return p.b.s }
 
 // SetInputs uploads a batch. X is (batch, context+targets, input_dim), the tokens of the package
-// documentation. Y is (batch, targets). It returns an error that names the first element that is
-// not finite.
+// documentation. Y is (batch, targets). It does not wait for the device: the upload comes behind what
+// was started, so the caller may call it while a batch runs, and change x and y then. It returns an
+// error that names the first element that is not finite, and uploads nothing.
 func (p *Plan) SetInputs(ctx context.Context, x, y []float32) error {
 	c, s := p.b.c, p.b.s
 	for _, in := range []struct {
@@ -330,20 +342,33 @@ func notFinite(x []float32) int {
 }
 
 // Run computes a batch, and waits for it. With ModelOptions.Accumulate, the last Run of that many
-// makes the step.
+// makes the step. If ctx ends meanwhile, the batch runs on, and counts.
 func (p *Plan) Run(ctx context.Context) error {
-	return p.submit(ctx, p.cmds[p.turn(p.batch)], time.Now())
+	if err := p.Start(ctx); err != nil {
+		return err
+	}
+	return p.running.Wait(ctx)
 }
 
-// submit runs the recording of a batch, on which the host has worked since begin.
-func (p *Plan) submit(ctx context.Context, c *vk.Cmd, begin time.Time) error {
+// Start is Run without the wait. Calls that read results wait, and see those of the batch: Loss,
+// LogP, Model.SaveState. SetInputs, SetLR and the next Start are for the batch after it. An error of
+// the device may come from any later call.
+//
+// If ctx has ended, nothing is submitted, and the batch remains to be run.
+func (p *Plan) Start(ctx context.Context) error {
+	c := p.cmds[p.turn(p.batch)]
+	if err := c.Wait(ctx); err != nil { // its runs do not overlap
+		return err
+	}
+	return p.start(ctx, c, time.Now())
+}
+
+// start submits the recording of a batch, on which the host has worked since begin.
+func (p *Plan) start(ctx context.Context, c *vk.Cmd, begin time.Time) error {
 	if err := c.Start(ctx); err != nil {
 		return err
 	}
-	p.host = time.Since(begin)
-	if err := c.Wait(ctx); err != nil {
-		return err
-	}
+	p.host, p.running = time.Since(begin), c
 	p.batch = (p.batch + 1) % p.batches()
 	return nil
 }
@@ -363,21 +388,24 @@ func (p *Plan) RunFresh(ctx context.Context) error {
 	if err := p.record(p.fresh, p.batch, nil); err != nil {
 		return err
 	}
-	return p.submit(ctx, p.fresh, begin)
+	if err := p.start(ctx, p.fresh, begin); err != nil {
+		return err
+	}
+	return p.fresh.Wait(ctx)
 }
 
-// HostTime returns how long the host worked on the last Run, until it had submitted the
+// HostTime returns how long the host worked on the last Run or Start, until it had submitted the
 // recording. The device has the rest of a Run.
 func (p *Plan) HostTime() time.Duration { return p.host }
 
-// Loss returns the loss of the last Run.
+// Loss returns the loss of the last Run or Start, for which it waits.
 func (p *Plan) Loss(ctx context.Context) (float64, error) {
 	x := make([]float32, 1)
 	err := p.b.loss.View().Download(ctx, x)
 	return float64(x[0]), err
 }
 
-// LogP returns log p of each target of the last Run, (batch, targets).
+// LogP returns log p of each target of the last Run or Start, (batch, targets).
 func (p *Plan) LogP(ctx context.Context) ([]float32, error) {
 	x := make([]float32, p.b.s.Batch*p.b.s.Targets)
 	return x, p.b.logP.View().Download(ctx, x)
@@ -415,7 +443,7 @@ func moments(heads []float32) (mean, deviation float64) {
 	return mean, math.Sqrt(max(square/sum-mean*mean, 0))
 }
 
-// SetLR sets the learning rate of the steps that are run from now on.
+// SetLR sets the learning rate of the steps that are run or started from now on. It does not wait.
 func (m *Model) SetLR(ctx context.Context, lr float64) error {
 	if m.adam == nil {
 		return fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)

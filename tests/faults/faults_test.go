@@ -103,7 +103,7 @@ func TestFaults(t *testing.T) {
 		{"vkCreateDescriptorPool", full, 2},
 		{"vkCreateComputePipelines", full, 3},
 		{"vkQueueSubmit", lost, 12},
-		{"vkWaitSemaphores", lost, 12},
+		{"vkWaitSemaphores", lost, 4},
 	} {
 		t.Run(x.call, func(t *testing.T) {
 			n := 0

@@ -201,6 +201,15 @@ type trainer struct {
 	each   func(Row)
 	result *Result
 	saved  int // steps that the file has
+	ahead  ahead
+}
+
+// ahead is what the plan has as its next inputs: the host makes and uploads them while the device
+// works on the batch before.
+type ahead struct {
+	batches <-chan batch
+	ready   bool  // false: there is no next batch
+	err     error // of its upload: the next batch fails, not the one on its way
 }
 
 // begin makes the first weights, or reads the state.
@@ -278,10 +287,11 @@ func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
 	begin := time.Now()
 	last := begin
 	done = t.result.First
-	batches := t.o.batches(data, done*t.o.perStep())
+	t.ahead.batches = t.o.batches(data, done*t.o.perStep())
+	t.upload(work)
 	for done < t.o.Steps && ctx.Err() == nil {
 		lr := t.o.LRAt(done)
-		loss, whole, err := t.step(work, batches, lr)
+		loss, whole, err := t.step(work, lr)
 		if err != nil {
 			return done, fmt.Errorf("step %d: %w", done+1, err)
 		}
@@ -308,16 +318,15 @@ func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
 
 // step runs one step and returns its loss, the mean of those of its batches; whole is false if
 // these end before it does, and no step is made.
-func (t *trainer) step(ctx context.Context, batches <-chan batch, lr float64) (mean float64, whole bool, err error) {
+func (t *trainer) step(ctx context.Context, lr float64) (mean float64, whole bool, err error) {
 	if err := t.model.SetLR(ctx, lr); err != nil {
 		return 0, false, err
 	}
 	for range t.o.perStep() {
-		b, ok := <-batches
-		if !ok {
+		if !t.ahead.ready {
 			return 0, false, nil
 		}
-		loss, err := t.run(ctx, b)
+		loss, err := t.run(ctx)
 		if err != nil {
 			return 0, false, err
 		}
@@ -326,14 +335,23 @@ func (t *trainer) step(ctx context.Context, batches <-chan batch, lr float64) (m
 	return mean, true, nil
 }
 
-// run runs a batch and returns its loss.
-func (t *trainer) run(ctx context.Context, b batch) (float64, error) {
-	if err := t.plan.SetInputs(ctx, b.x, b.y); err != nil {
+// upload takes the next batch, and queues its upload behind the batch on its way.
+func (t *trainer) upload(ctx context.Context) {
+	b, ok := <-t.ahead.batches
+	if t.ahead.ready = ok; ok {
+		t.ahead.err = t.plan.SetInputs(ctx, b.x, b.y)
+	}
+}
+
+// run runs the batch that was uploaded, uploads the next one beside it, and returns its loss.
+func (t *trainer) run(ctx context.Context) (float64, error) {
+	if t.ahead.err != nil {
+		return 0, t.ahead.err
+	}
+	if err := t.plan.Start(ctx); err != nil {
 		return 0, err
 	}
-	if err := t.plan.Run(ctx); err != nil {
-		return 0, err
-	}
+	t.upload(ctx)
 	loss, err := t.plan.Loss(ctx)
 	if err != nil || loss-loss == 0 {
 		return loss, err

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -142,6 +143,64 @@ func TestNotFinite(t *testing.T) {
 	_, err := Run(context.Background(), d, o, nothing)
 	require.ErrorContains(t, err, "the first tensor that is not finite: the gradient of ")
 	require.Regexp(t, `^step [0-9]+: the loss is `, err.Error())
+}
+
+// TestBadBatch: the batch that is uploaded beside a step and refused fails its own step. The one
+// before is logged and saved.
+func TestBadBatch(t *testing.T) {
+	d := vktest.Open(t)
+	file := inFolder(t)
+	o := options(t, 5)
+	x, y := gp.Tokens(o.Data.Batch(o.Shape, 1, 0))
+	o.tasks = &tasks{n: 3 * o.Batch}
+	for range 3 {
+		o.tasks.x, o.tasks.y = append(o.tasks.x, x...), append(o.tasks.y, y...)
+	}
+	o.tasks.y[2*len(y)+4] = float32(math.Inf(1))
+	o.Save, o.SaveEvery, o.CSV = file("state"), 1, file("log")
+	_, err := Run(context.Background(), d, o, nothing)
+	require.EqualError(t, err, "step 3: tnp: y[4] is +Inf: data must be finite")
+	require.Len(t, columns(t, o.CSV), 3)
+	f, err := safetensors.Open(o.Save)
+	require.NoError(t, err)
+	defer f.Close()
+	require.Equal(t, "2", f.Metadata["batches"])
+}
+
+// TestInterrupted: a training that is interrupted again and again, at any time of a step and
+// between its batches, comes to the state and the log of one that is not.
+func TestInterrupted(t *testing.T) {
+	d := vktest.Open(t)
+	file := inFolder(t)
+	training := func(name string) *Options {
+		o := options(t, 12)
+		o.Accumulate, o.Save, o.CSV = 3, file(name), file(name+".csv")
+		return o
+	}
+	whole := training("whole")
+	began := time.Now()
+	_, err := Run(context.Background(), d, whole, nothing)
+	require.NoError(t, err)
+	step := time.Since(began) / time.Duration(whole.Steps)
+	interrupted := 0
+	for i := 0; ; i++ {
+		o := training("part")
+		if i > 0 {
+			o.Load = o.Save
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		after := time.Duration(1+i%7) * step / 5 // after the first step of this part
+		_, err := Run(ctx, d, o, func(Row) { time.AfterFunc(after, cancel) })
+		cancel()
+		if err == nil || i > 0 && strings.Contains(err.Error(), "none is left") {
+			break
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		interrupted++
+	}
+	require.Greater(t, interrupted, 1)
+	require.Equal(t, read(t, whole.Save), read(t, file("part")))
+	require.Equal(t, columns(t, whole.CSV), columns(t, file("part.csv")))
 }
 
 // TestValidate: each wrong option has an error that names it.
