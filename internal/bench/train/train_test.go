@@ -168,13 +168,14 @@ func TestBadBatch(t *testing.T) {
 }
 
 // TestInterrupted: a training that is interrupted again and again, at any time of a step and
-// between its batches, comes to the state and the log of one that is not.
+// between its batches, comes to the state and the log of one that is not. Steps have more batches
+// than are made ahead.
 func TestInterrupted(t *testing.T) {
 	d := vktest.Open(t)
 	file := inFolder(t)
 	training := func(name string) *Options {
-		o := options(t, 12)
-		o.Accumulate, o.Save, o.CSV = 3, file(name), file(name+".csv")
+		o := options(t, 8)
+		o.Accumulate, o.Save, o.CSV = 6, file(name), file(name+".csv")
 		return o
 	}
 	whole := training("whole")
