@@ -31,7 +31,8 @@
 // # Memory order
 //
 // Submissions of one device run one after the other, and each sees what earlier ones wrote; the
-// same holds for Upload and Download. Within a Cmd, a command sees what earlier commands wrote, and
+// same holds for Upload and Download. Cmd.Start and Upload return before the device has done anything,
+// Download when it has finished. Within a Cmd, a command sees what earlier commands wrote, and
 // independent commands overlap: see Cmd. Kernels that need memory beside their tensors take it from
 // the Cmd (Cmd.Scratch, Cmd.Scope). Device.Measure returns the memory of a recording before
 // anything is allocated.
