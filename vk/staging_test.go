@@ -26,6 +26,14 @@ func busy(t *testing.T, d *vk.Device) (*vk.Cmd, *vk.Buffer) {
 	return c, b
 }
 
+// firstUpload makes the staging memory of a device, which takes time.
+func firstUpload(t *testing.T, b *vk.Buffer) {
+	t.Helper()
+	if err := b.Upload(background(), 0, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // wantBusy wants c to run still.
 func wantBusy(t *testing.T, c *vk.Cmd) {
 	t.Helper()
@@ -48,12 +56,10 @@ func TestUploadBeside(t *testing.T) {
 	d := vktest.Open(t)
 	rng := rand.New(rand.NewSource(1))
 	b := newBuffer(t, d, "b", 12<<20)
-	if err := b.Upload(background(), 0, make([]byte, 1)); err != nil { // makes the staging memory
-		t.Fatal(err)
-	}
-	c, _ := busy(t, d)
+	firstUpload(t, b)
 	data := random(rng, 12<<20)
 	want := bytes.Clone(data)
+	c, _ := busy(t, d)
 	if err := b.Upload(background(), 0, data); err != nil {
 		t.Fatal(err)
 	}
@@ -184,6 +190,9 @@ func TestUploadCancel(t *testing.T) {
 // do those of a device that is closed.
 func TestUploadClose(t *testing.T) {
 	d := openChecked(t, vk.Options{})
+	first := newBuffer(t, d, "first", 4)
+	firstUpload(t, first)
+	first.Close()
 	c, other := busy(t, d)
 	before := d.Memory().Bytes
 	for range 3 {
@@ -219,9 +228,7 @@ func TestUploadMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Upload(background(), 0, make([]byte, 4)); err != nil { // makes the staging memory
-		t.Fatal(err)
-	}
+	firstUpload(t, b)
 	c, other := busy(t, d)
 	defer c.Close()
 	defer other.Close()
