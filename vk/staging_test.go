@@ -194,7 +194,6 @@ func TestUploadClose(t *testing.T) {
 	firstUpload(t, first)
 	first.Close()
 	c, other := busy(t, d)
-	before := d.Memory().Bytes
 	for range 3 {
 		b, err := d.NewBuffer("b", 1<<20)
 		if err != nil {
@@ -206,8 +205,10 @@ func TestUploadClose(t *testing.T) {
 		b.Close()
 	}
 	wantBusy(t, c)
-	if d.Memory().Bytes < before+3<<20 {
-		t.Error("memory is free that a copy writes to")
+	for _, m := range d.Memory().Buffers {
+		if m.Name == "b" && m.Buffers != 3 {
+			t.Errorf("%d buffers are left of 3 that copies write to", m.Buffers)
+		}
 	}
 	other.Close()
 	c.Close()

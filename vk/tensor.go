@@ -221,8 +221,9 @@ func (t Tensor) Close() { t.Buffer.Close() }
 
 // Upload stores data in a tensor of floating-point numbers, in row-major order
 // of the shape, rounding to nearest even; UploadBools and UploadInts are for masks and lengths,
-// UploadRaw for every format. Elements of the buffer between those of t keep their values. It is
-// an error if two elements share memory.
+// UploadRaw for every format. Elements of the buffer between those of t keep their values; if there
+// are any, it waits for the device, else it waits as little as Buffer.Upload. It is an error if two
+// elements share memory.
 func (t Tensor) Upload(ctx context.Context, data []float32) error {
 	if err := t.checkFloats("upload", len(data)); err != nil {
 		return err
