@@ -257,8 +257,8 @@ func (b *Buffer) Upload(ctx context.Context, offset int64, data []byte) error {
 	return b.d.staging.upload(ctx, b.d, b, offset, int64(len(data)), func(dst []byte, at int64) { copy(dst, data[at:]) })
 }
 
-// Download copies len(data) bytes of b from offset into data, and waits for them. It runs after
-// everything submitted so far.
+// Download copies len(data) bytes of b from offset into data, and returns when they are there. It
+// runs after everything submitted so far. Its errors include those of uploads that did not wait.
 func (b *Buffer) Download(ctx context.Context, offset int64, data []byte) error {
 	if err := b.checkRange(offset, int64(len(data))); err != nil {
 		return fmt.Errorf("vk: download: %w", err)

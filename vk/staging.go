@@ -14,27 +14,27 @@ const (
 	stagingBytes = 16 << 20
 	// uploadBytes is the most of one copy to the device: the host fills one while others run.
 	uploadBytes = stagingBytes / 4
-	// uploadUnit is what the pieces of uploads begin at multiples of: the least that a cache
-	// of the host holds.
+	// uploadUnit is what the pieces of uploads begin at multiples of: a cache line of the host.
 	uploadUnit = 64
 	// maxUploads is how many copies to the device are on their way at most. A training step has
 	// three.
 	maxUploads = 16
 )
 
-// staging copies between host and device memory; one call at a time does. Its buffers are made at
-// the first use.
+// staging copies between host and device memory. Its memory is made at the first use. An upload
+// does not wait for a download of another goroutine, which waits for the device.
 type staging struct {
-	lock   chan struct{} // holds a token during a call
-	up     ring
-	down   block
-	rec    recorder
-	serial uint64 // last download; its buffers are busy until it is done
+	up   ring
+	down landing
 }
+
+// turns lets one call at a time have the memory of a direction: it holds a token meanwhile.
+type turns chan struct{}
 
 // ring is the memory that data take to the device. Pieces lie one behind the other, and at the
 // beginning again after the end.
 type ring struct {
+	turns
 	block
 	at   int64 // where the next piece goes, if there is room
 	runs []upload
@@ -49,72 +49,48 @@ type upload struct {
 	span
 }
 
-func newStaging() staging { return staging{lock: make(chan struct{}, 1)} }
-
-// acquire waits for its turn and prepares; release ends the turn.
-func (s *staging) acquire(ctx context.Context, d *Device) error {
-	if !d.enter() {
-		return withPrefix(d.errClosed())
-	}
-	select {
-	case s.lock <- struct{}{}:
-	case <-ctx.Done():
-		d.leave()
-		return fmt.Errorf("vk: waiting for another copy: %w", ctx.Err())
-	}
-	err := s.init(d)
-	if err != nil {
-		s.release(d)
-	}
-	return err
+// landing is the memory that data take from the device.
+type landing struct {
+	turns
+	block
+	rec    recorder
+	serial uint64 // of the last copy: memory and recorder are busy until it is done
 }
 
-func (s *staging) release(d *Device) {
-	<-s.lock
-	d.leave()
+func newStaging() staging {
+	return staging{up: ring{turns: make(turns, 1)}, down: landing{turns: make(turns, 1)}}
 }
 
-func (s *staging) init(d *Device) (err error) {
-	if s.rec.pool == nil {
-		if s.rec, err = d.newRecorder("download"); err != nil {
-			return err
-		}
-	}
-	if s.up.raw == 0 {
-		if s.up.block, err = d.allocate("upload staging", stagingBytes, forUpload()); err != nil {
-			return err
-		}
-	}
-	if s.down.raw == 0 {
-		s.down, err = d.allocate("download staging", stagingBytes, forDownload())
-	}
-	return err
-}
-
-// close destroys the buffers of an idle device.
+// close destroys the memory of an idle device.
 func (s *staging) close(d *Device) {
-	for _, bl := range []*block{&s.up.block, &s.down} {
+	for _, bl := range []*block{&s.up.block, &s.down.block} {
 		if bl.raw != 0 {
 			d.free(*bl)
 		}
 		*bl = block{}
 	}
-	s.rec.destroy(d)
+	s.down.rec.destroy(d)
 	for i := range s.up.recs {
 		s.up.recs[i].destroy(d)
 	}
 }
 
-// pieces calls f for each piece of bytes bytes of b, n bytes from at and at most limit,
-// while nothing else uses the staging memory.
-func (s *staging) pieces(ctx context.Context, d *Device, b *Buffer, bytes, limit int64, f func(at, n int64) error) error {
+// pieces waits for its turn, and calls f for each piece of bytes bytes of b, n bytes from at and at
+// most limit.
+func (t turns) pieces(ctx context.Context, d *Device, b *Buffer, bytes, limit int64, f func(at, n int64) error) error {
 	if b.whole().raw == 0 {
 		return fmt.Errorf("vk: %w", b.errNoMemory())
 	}
-	if err := s.acquire(ctx, d); err != nil {
-		return err
+	if !d.enter() {
+		return withPrefix(d.errClosed())
 	}
-	defer s.release(d)
+	defer d.leave()
+	select {
+	case t <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("vk: waiting for another copy: %w", ctx.Err())
+	}
+	defer func() { <-t }()
 	for at := int64(0); at < bytes; at += limit {
 		if err := f(at, min(bytes-at, limit)); err != nil {
 			return err
@@ -126,7 +102,7 @@ func (s *staging) pieces(ctx context.Context, d *Device, b *Buffer, bytes, limit
 // upload fills bytes bytes of b from offset, piece by piece: fill writes the piece that starts at
 // byte at of the whole into dst. It returns when all are submitted, and waits only for room.
 func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, fill func(dst []byte, at int64)) error {
-	return s.pieces(ctx, d, b, bytes, uploadBytes, func(at, n int64) error {
+	return s.up.pieces(ctx, d, b, bytes, uploadBytes, func(at, n int64) error {
 		from, rec, err := s.up.take(ctx, d, n)
 		if err != nil {
 			return err
@@ -144,6 +120,11 @@ func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, byte
 
 // take returns n bytes of r, by the first of them, and a recorder, once no copy uses either.
 func (r *ring) take(ctx context.Context, d *Device, n int64) (from int64, rec *recorder, err error) {
+	if r.raw == 0 {
+		if r.block, err = d.allocate("upload staging", stagingBytes, forUpload()); err != nil {
+			return 0, nil, err
+		}
+	}
 	if from = r.at; from+n > r.bytes {
 		from = 0
 	}
@@ -175,29 +156,45 @@ func (r *ring) taken(serial uint64, from, n int64) {
 
 // download reads bytes bytes of b from offset: take gets each piece in src.
 func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, take func(src []byte, at int64)) error {
-	return s.pieces(ctx, d, b, bytes, stagingBytes, func(at, n int64) error {
-		if err := d.wait(ctx, s.serial); err != nil { // a canceled copy may still run
+	l := &s.down
+	return l.pieces(ctx, d, b, bytes, stagingBytes, func(at, n int64) error {
+		if err := l.prepare(ctx, d); err != nil {
 			return err
 		}
-		serial, err := s.rec.run(ctx, d, func() {
-			d.api.copy(s.rec.cmd, s.down.raw, 0, b.whole().raw, b.at+offset+at, n)
-			d.api.barrier(s.rec.cmd, transferScope(), hostScope())
+		serial, err := l.rec.run(ctx, d, func() {
+			d.api.copy(l.rec.cmd, l.raw, 0, b.whole().raw, b.at+offset+at, n)
+			d.api.barrier(l.rec.cmd, transferScope(), hostScope())
 		})
 		if err != nil {
 			return err
 		}
-		s.serial = serial
+		l.serial = serial
 		if err := d.waitChecked(ctx, serial); err != nil {
 			return err
 		}
-		if s.down.flags&hostCoherent == 0 {
-			if r := d.api.invalidate(s.down.memory); r < 0 {
+		if l.flags&hostCoherent == 0 {
+			if r := d.api.invalidate(l.memory); r < 0 {
 				return callError("vkInvalidateMappedMemoryRanges", int32(r))
 			}
 		}
-		take(unsafe.Slice((*byte)(s.down.mapped), n), at)
+		take(unsafe.Slice((*byte)(l.mapped), n), at)
 		return nil
 	})
+}
+
+// prepare returns when no copy uses l.
+func (l *landing) prepare(ctx context.Context, d *Device) (err error) {
+	if l.rec.pool == nil {
+		if l.rec, err = d.newRecorder("download"); err != nil {
+			return err
+		}
+	}
+	if l.raw == 0 {
+		if l.block, err = d.allocate("download staging", stagingBytes, forDownload()); err != nil {
+			return err
+		}
+	}
+	return d.wait(ctx, l.serial) // a canceled copy may still run
 }
 
 // recorder is a command buffer with a pool of its own, so that recording

@@ -233,7 +233,7 @@ func (t Tensor) Upload(ctx context.Context, data []float32) error {
 }
 
 // Download returns the elements of a tensor of floating-point numbers in
-// row-major order of the shape.
+// row-major order of the shape. It waits, as Buffer.Download does.
 func (t Tensor) Download(ctx context.Context, data []float32) error {
 	if err := t.checkFloats("download", len(data)); err != nil {
 		return err
@@ -277,7 +277,7 @@ func (t Tensor) UploadInts(ctx context.Context, data []int32) error {
 	return t.UploadRaw(ctx, raw)
 }
 
-// Zero stores zeros. Elements of the buffer between those of t keep their values.
+// Zero is Upload of zeros, of any format.
 func (t Tensor) Zero(ctx context.Context) error {
 	if err := t.Validate(); err != nil {
 		return err
