@@ -251,6 +251,33 @@ func TestUploadCancel(t *testing.T) {
 	}
 }
 
+// TestDownloadCancel: a download that gave up with its context leaves a copy on its way, for which
+// the next waits.
+func TestDownloadCancel(t *testing.T) {
+	d := vktest.Open(t)
+	b := newBuffer(t, d, "b", 4)
+	want, got := []byte{1, 2, 3, 4}, make([]byte, 4)
+	if err := b.Upload(background(), 0, want); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Download(background(), 0, got); err != nil { // makes memory
+		t.Fatal(err)
+	}
+	c, _ := busy(t, d)
+	for range 2 {
+		soon, cancel := context.WithTimeout(background(), 5*time.Millisecond)
+		if err := b.Download(soon, 0, make([]byte, 4)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Download = %v, want DeadlineExceeded", err)
+		}
+		cancel()
+	}
+	wantBusy(t, c)
+	clear(got)
+	if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("Download = %v, %v, want %v", got, err, want)
+	}
+}
+
 // TestUploadClose: a buffer that is closed behind an upload lives until the copy has finished; so
 // do those of a device that is closed.
 func TestUploadClose(t *testing.T) {
