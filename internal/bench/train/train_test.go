@@ -167,6 +167,42 @@ func TestBadBatch(t *testing.T) {
 	require.Equal(t, "2", f.Metadata["batches"])
 }
 
+// TestEachItsBatch: batches uploaded beside the one before have the losses of those that are
+// uploaded, run and waited for one after the other.
+func TestEachItsBatch(t *testing.T) {
+	d, ctx := vktest.Open(t), context.Background()
+	for _, accumulate := range []int{0, 3} {
+		o := options(t, 4)
+		o.Accumulate = accumulate
+		got, err := Run(ctx, d, o, nothing)
+		require.NoError(t, err)
+		require.Len(t, got.Rows, o.Steps)
+
+		model, err := tnp.NewModel(ctx, d, o.Config, o.model())
+		require.NoError(t, err)
+		defer model.Close()
+		w, err := o.weights()
+		require.NoError(t, err)
+		require.NoError(t, model.SetWeights(ctx, w))
+		plan, err := model.NewPlan(ctx, o.Shape, tnp.Train, tnp.PlanOptions{})
+		require.NoError(t, err)
+		defer plan.Close()
+		for step := range o.Steps {
+			want := 0.0
+			require.NoError(t, model.SetLR(ctx, o.LRAt(step)))
+			for i := range o.perStep() {
+				b := o.data(uint64(step*o.perStep() + i))
+				require.NoError(t, plan.SetInputs(ctx, b.x, b.y))
+				require.NoError(t, plan.Run(ctx))
+				loss, err := plan.Loss(ctx)
+				require.NoError(t, err)
+				want += loss / float64(o.perStep())
+			}
+			require.Equal(t, want, got.Rows[step].Loss, "step %d of %d batches", step+1, o.perStep())
+		}
+	}
+}
+
 // TestInterrupted: a training that is interrupted again and again, at any time of a step and
 // between its batches, comes to the state and the log of one that is not. Steps have more batches
 // than are made ahead.
