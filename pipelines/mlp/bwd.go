@@ -351,7 +351,9 @@ func (b *backwardPart) dpreSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 	if pre.IsZero() {
 		pre = dpre
 	}
-	if silu.IsZero() {
+	if !silu.IsZero() {
+		silu = silu.Slice(2, 0, p.Hidden)
+	} else {
 		silu = b.hiddenUnits(memory, b.silu, p.Hidden, p)
 		if !b.early {
 			late = b.hiddenUnits(memory, b.silu, b.units, p)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
@@ -107,6 +108,11 @@ func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []guard.Tensor {
 	} else {
 		pre.Want, pre.Bound, hidden.Want, hidden.Bound = want.Pre, b.Pre, want.Hidden, b.Hidden
 	}
+	if p.Units > p.Hidden { // zeros behind
+		for _, x := range []*guard.Tensor{&pre, &hidden} {
+			x.Values, x.Want = widened(x.Values, p), widened(x.Want, p)
+		}
+	}
 	list = append(list, []guard.Tensor{pre, hidden}[:p.Keep]...)
 	if pass == kit.Forward {
 		y := p.DType
@@ -120,6 +126,14 @@ func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []guard.Tensor {
 		guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
 		guard.Tensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
 		guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
+}
+
+// widened returns rows of hidden units with zeros up to p.Units.
+func widened(rows []float64, p mlp.Problem) (wide []float64) {
+	for row := range slices.Chunk(rows, p.Hidden) {
+		wide = slices.Concat(wide, row, make([]float64, p.Units-p.Hidden))
+	}
+	return wide
 }
 
 // named returns the tensors of a call by their names.
@@ -229,6 +243,39 @@ func TestMany(t *testing.T) {
 	for _, pass := range passes {
 		c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
 		c.Test(t, d, record(p, mlp.Options{}, pass))
+	}
+}
+
+// TestUnits runs both passes with hidden units that are kept in rows with zeros behind, and wants an
+// error where the products have no fragments.
+func TestUnits(t *testing.T) {
+	d := vktest.Open(t)
+	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32), Keep: mlp.KeepHidden}
+	require.Equal(t, 45, mlp.KeptUnits(d.Caps(), p, mlp.Options{Impl: engine.Scalar}))
+	p.Units = 47
+	require.ErrorContains(t, p.Validate(), "mlp: units=47 is none of 0, hidden=45 and, with keep=hidden, 48")
+	p.Units = 48
+	require.NoError(t, p.Validate())
+	for _, pass := range passes {
+		_, err := mlp.Workspace(d.Caps(), p, pass, mlp.Options{Impl: engine.Scalar})
+		require.ErrorIs(t, err, vk.ErrUnsupported)
+	}
+	vktest.Require(t, engine.CoopMat.String(), engine.Supports(d.Caps(), engine.CoopMat, engine.Problem{M: 1, N: 1, K: 1, DType: p.DType, Out: p.DType}))
+	shape, _ := chips.MatrixShape(d.Caps(), p.DType)
+	config, err := engine.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x2 k%d fragments g3", 4*shape.N))
+	require.NoError(t, err)
+	o := mlp.Options{Impl: engine.CoopMat, Tuning: kit.NewTuning(d.Caps())}
+	for _, act := range []engine.Activation{engine.Identity, engine.SiLUKeep, engine.TimesDSiLU} {
+		for _, trans := range []bool{false, true} {
+			product := engine.Problem{M: p.Tokens, N: p.Units, K: p.Units, TransB: trans, Activation: act, DType: p.DType, Out: p.DType}
+			require.NoError(t, o.Tuning.Add("gemm", kit.Forward, product, config, 1))
+		}
+	}
+	require.Equal(t, 48, mlp.KeptUnits(d.Caps(), p, o))
+	in := inputs(p)
+	for _, pass := range passes {
+		c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
+		c.Test(t, d, record(p, o, pass))
 	}
 }
 

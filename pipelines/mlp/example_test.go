@@ -185,6 +185,14 @@ func ExampleWorkspace() {
 	// hidden 25600
 }
 
+// The device has no matrices, so hidden units that are kept have no zeros behind.
+func ExampleKeptUnits() {
+	p := mlp.Problem{Tokens: 18048, In: 512, Hidden: 1365, Out: 512, Keep: mlp.KeepHidden}
+	p.Units = mlp.KeptUnits(caps, p, mlp.Options{})
+	fmt.Println(p.PreShape())
+	// Output: [18048 1365]
+}
+
 func ExampleSupports() {
 	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16, DType: dtype.Float16}
 	fmt.Println(mlp.Supports(caps, p, kit.Forward, mlp.Options{Fused: mlp.FusedOn}))

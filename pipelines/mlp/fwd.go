@@ -149,21 +149,46 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 
 // unitsOf returns how many hidden units the products have: p.Hidden, or more, up to whole lines
 // of a cache, where W1 and W2 count as zero. It pads them only for one perceptron whose hidden
-// units are in the workspace alone, and only if all products pack op(B), since packing adds the
-// zeros. Kernels then have no edge: 115.5 instead of 120 µs (forward, 11000 tokens, 1365 units,
-// H200). Products returns the problems of the products that have W1 or W2 as op(B).
+// units are in the workspace alone, or in rows as long as that (Problem.Units), and only if all
+// products pack op(B), since packing adds the zeros. Kernels then have no edge: 115.5 instead of
+// 120 µs (forward, 11000 tokens, 1365 units, H200). Products returns the problems of the products
+// that have W1 or W2 as op(B).
 func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []engine.Problem) int {
-	units := heads{0, 1}.rowStride(p)
-	if p.Keep > KeepNothing || p.Heads > 0 || units == p.Hidden {
+	switch {
+	case p.Units > 0: // NewProduct sees to it that kernels can
+		return p.Units
+	case p.Keep > KeepNothing || p.Heads > 0:
 		return p.Hidden
 	}
-	for _, x := range products(units) {
+	return padded(caps, p, o, products(p.wholeLines()))
+}
+
+// padded returns the hidden units up to whole lines if all of these products have kernels that take
+// a part of op(B) for the whole.
+func padded(caps *vk.Caps, p Problem, o Options, products []engine.Problem) int {
+	for _, x := range products {
 		config, err := engine.Choose(caps, x, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
 		if err != nil || !config.PackB {
 			return p.Hidden
 		}
 	}
-	return units
+	return p.wholeLines()
+}
+
+// KeptUnits returns the Problem.Units with which the passes of p are fastest on a device with the same
+// options: p.Hidden, or with KeepHidden up to whole lines of memory. Where those need fragments that
+// other options do not have, Forward and Backward return an error that wraps vk.ErrUnsupported.
+func KeptUnits(caps *vk.Caps, p Problem, o Options) int {
+	if p.Units = 0; p.Keep != KeepHidden || validate(p, o) != nil {
+		return p.Hidden
+	}
+	units := p.wholeLines()
+	return padded(caps, p, o, []engine.Problem{
+		{Batch: 1, M: p.Tokens, N: units, K: p.In, Activation: engine.SiLUKeep, DType: p.DType, Out: p.DType},
+		{Batch: 1, M: p.Tokens, N: p.Out, K: units, DType: p.DType, Out: p.yType()},
+		{Batch: 1, M: p.Tokens, N: units, K: p.Out, TransB: true, Activation: engine.TimesDSiLU, DType: p.DType, Out: p.DType},
+		{M: p.Tokens, N: p.In, K: units, TransB: true, DType: p.DType, Out: p.DType},
+	})
 }
 
 // record records the parts one after the other.

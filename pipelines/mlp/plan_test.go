@@ -33,6 +33,12 @@ func TestPadded(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, x.want, backward.parts[0].units, "backward of %v, keep=%v", p, x.keep)
 	}
+	kept := Problem{Tokens: 11000, In: 512, Hidden: 1365, Out: 512, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16), Keep: KeepHidden}
+	kept.Units = KeptUnits(caps, kept, Options{})
+	require.Equal(t, 1408, kept.Units)
+	backward, err := newBackwardPlan(caps, kept, Options{})
+	require.NoError(t, err)
+	require.Equal(t, 1408, backward.parts[0].units)
 	plan, err := newForwardPlan(caps, Problem{Tokens: 11000, In: 512, Hidden: 1365, Out: 512, DType: dtype.Float32, Grad: dtype.Some(dtype.Float32)}, Options{})
 	require.NoError(t, err)
 	require.Equal(t, 1365, plan.parts[0].units) // float32 is not packed

@@ -16,6 +16,9 @@ type Problem struct {
 	Grad                           dtype.Option // of DW1 and DW2; the zero value is DType
 	// Keep says what Forward writes for Backward. What it does not write is computed again.
 	Keep Keep
+	// Units is how many columns Pre and Hidden have with KeepHidden, what KeptUnits returns: Hidden of
+	// them, and zeros behind, which kernels write and read so that they have no edges. 0 is Hidden.
+	Units int
 	// Float32 makes Y float32; DY stays DType.
 	Float32 bool
 }
@@ -76,6 +79,8 @@ func (p Problem) Validate() error {
 		return fmt.Errorf("mlp: keep=%v is not one of %s", p.Keep, strings.Join(keepNames, ", "))
 	case p.Keep == KeepHidden && p.Heads > 0:
 		return fmt.Errorf("mlp: keep=hidden, but of heads=%d only pre is kept", p.Heads)
+	case p.Units != 0 && p.Units != p.Hidden && (p.Keep != KeepHidden || p.Units != p.wholeLines()):
+		return fmt.Errorf("mlp: units=%d is none of 0, hidden=%d and, with keep=hidden, %d", p.Units, p.Hidden, p.wholeLines())
 	}
 	return nil
 }
@@ -123,7 +128,10 @@ func (p Problem) XShape() []int   { return []int{p.Tokens, p.In} }
 func (p Problem) W1Shape() []int  { return p.shape(0, p.In, p.Hidden) }
 func (p Problem) W2Shape() []int  { return p.shape(0, p.Hidden, p.Out) }
 func (p Problem) YShape() []int   { return p.shape(1, p.Tokens, p.Out) }
-func (p Problem) PreShape() []int { return p.shape(1, p.Tokens, p.Hidden) }
+func (p Problem) PreShape() []int { return p.shape(1, p.Tokens, max(p.Units, p.Hidden)) }
+
+// wholeLines returns the hidden units of one perceptron up to whole lines of memory.
+func (p Problem) wholeLines() int { return heads{0, 1}.rowStride(p) }
 
 // shape returns (rows, columns), with an axis of heads inserted at axis if there are heads.
 func (p Problem) shape(axis, rows, columns int) []int {

@@ -157,7 +157,11 @@ func (b *builder) attend(k *block) {
 
 // mlp returns the problem of the block's perceptron.
 func (b *builder) mlp(k *block) mlp.Problem {
-	return mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Some(dtype.Float32), Keep: b.keep()}
+	p := mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Some(dtype.Float32), Keep: b.keep()}
+	if p.Keep == mlp.KeepHidden {
+		p.Units = mlp.KeptUnits(b.caps, p, b.o.mlp())
+	}
+	return p
 }
 
 // keep says what the forward pass keeps of perceptrons. The backward pass of package mlp computes
@@ -183,7 +187,8 @@ func (b *builder) hiddenBytes(rows int) int64 {
 func (b *builder) mlpTensors(k *block) mlp.Tensors {
 	t := mlp.Tensors{X: k.n2.y.View(), W1: b.model.weight(k.name("up.weight")), W2: b.model.weight(k.name("down.weight"))}
 	if k.pre != nil {
-		t.Pre, t.Hidden = k.pre.View().Slice(1, 0, b.c.ff()), k.hidden.View().Slice(1, 0, b.c.ff())
+		units := b.mlp(k).Units
+		t.Pre, t.Hidden = k.pre.View().Slice(1, 0, units), k.hidden.View().Slice(1, 0, units)
 	}
 	return t
 }

@@ -74,6 +74,9 @@ func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, how H
 	if err != nil {
 		return Product{}, fmt.Errorf("%s: %w", kernel, err)
 	}
+	if opt.PadB && !config.PackB {
+		return Product{}, engine.Unsupported("%s: %v of %v takes no part of op(B) for the whole", kernel, config, p)
+	}
 	opt.Config = &config
 	bytes, err := engine.Workspace(caps, p, opt)
 	if err != nil {
