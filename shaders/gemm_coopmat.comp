@@ -7,7 +7,8 @@
 //     C, R, X, S (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
 // With PARTS op(A) and op(B) are float32, each as two parts of ELEM, float16. With FRAGMENTS
-// B is op(B) in right matrices of gemm_fragments.comp.
+// B is op(B) in right matrices of gemm_fragments.comp, whose columns may be dealt out to matrices
+// so that C leaves straight from registers (lib/gemm_direct.glsl).
 //
 // lib/gemm_matrix.glsl has the algorithm, lib/gemm_epilogue.glsl activations and residual.
 //
@@ -35,6 +36,9 @@ layout(local_size_x_id = 0) in;
 #endif
 #if !defined(GROUP) && !defined(FRAGMENTS)
 #define PARTS_ID 26
+#endif
+#ifdef FRAGMENTS
+#define RUNS_ID 26
 #endif
 #include "lib/element.glsl"
 #include "lib/formats.glsl"

@@ -18,6 +18,8 @@
 //     across 2    6  8 10   18 20 22
 //     across 3    7  9 11   19 21 23
 //
+// With DEAL_LANES columns of w1 and w2 are dealt out to the matrices of a panel (lib/deal.glsl).
+//
 // A workgroup has neighbouring matrices across k, which one division finds.
 //
 // Dispatch: (x, y, SOURCES from FIRST on) with x * y * width >= matrices of each source.
@@ -39,6 +41,8 @@ layout(constant_id = 3) const uint MAT_N = 16;
 layout(constant_id = 4) const uint FIRST = 0;  // source: x, w1 or w2
 layout(constant_id = 5) const bool BY_K = false;
 layout(constant_id = 6) const uint SOURCES = 3;
+layout(constant_id = 7) const uint DEAL_RUN = 1;
+layout(constant_id = 8) const uint DEAL_LANES = 0;  // 0: columns lie as they are
 layout(local_size_x_id = 0) in;
 
 struct Source {
@@ -68,6 +72,7 @@ layout(binding = 3, scalar) writeonly buffer Out { uvec4 out8[]; };
 #include "lib/matrix_types.glsl"
 #include "lib/fragments.glsl"
 #include "lib/load8_shift.glsl"
+#include "lib/deal.glsl"
 
 DEFINE_LINE8(load_x, x8)
 DEFINE_LINE8(load_w1, w1_8)
@@ -79,19 +84,48 @@ const uint LD = LINE8 + 1;  // one more, so that lines start in different banks
 
 shared uvec4 tile[SUBGROUPS * MAT_N * LD];
 
+// load_line returns elements col to col + 7 of a line of a source.
+uvec4 load_line(const Source s, const uint source, const uint line, const uint col) {
+    if (source == 0) {
+        return load_x(line, col, s.cols);
+    }
+    return source == 1 ? load_w1(line, col, s.cols) : load_w2(line, col, s.cols);
+}
+
+// load_dealt is load for columns that are dealt out.
+uvec4 load_dealt(const Source s, const uint source, const uint along, const uint across, const uint lane) {
+    const uint j = across % s.width;
+    const uint first = (across - j) * MAT_N;  // of the panel
+    if (BY_K) {
+        const uint row = first + dealt(s.width, j, lane / LINE8);
+        const uint col = along * MAT_N + lane % LINE8 * 8;
+        return row < s.rows && col < s.cols ? load_line(s, source, s.offset + row * s.stride, col) : uvec4(0);
+    }
+    const uint row = along * MAT_N + lane / LINE8;
+    uvec4 words = uvec4(0);
+    [[unroll]] for (uint e = 0; e < 8; e += DEAL_PAIR) {  // elements that are neighbours
+        const uint col = first + dealt(s.width, j, lane % LINE8 * 8 + e);
+        if (row < s.rows && col < s.cols) {
+            const uvec4 eight = load_line(s, source, s.offset + row * s.stride, col & ~7u);
+            const uint word = eight[col % 8 / 2];
+            words[e / 2] |= DEAL_PAIR == 2 ? word : (word >> col % 2 * 16 & 0xffffu) << e % 2 * 16;
+        }
+    }
+    return words;
+}
+
 // load returns eight elements of line `lane / LINE8` of the matrix at (along, across).
 uvec4 load(const Source s, const uint source, const uint along, const uint across, const uint lane) {
+    if (DEAL_LANES > 0 && source != 0) {
+        return load_dealt(s, source, along, across, lane);
+    }
     const bool by_k = source == 0 || BY_K;
     const uint row = (by_k ? across : along) * MAT_N + lane / LINE8;
     const uint col = (by_k ? along : across) * MAT_N + lane % LINE8 * 8;
     if (row >= s.rows || col >= s.cols) {
         return uvec4(0);
     }
-    const uint line = s.offset + row * s.stride;
-    if (source == 0) {
-        return load_x(line, col, s.cols);
-    }
-    return source == 1 ? load_w1(line, col, s.cols) : load_w2(line, col, s.cols);
+    return load_line(s, source, s.offset + row * s.stride, col);
 }
 
 // copy copies matrix number n, which is at (along, across).

@@ -37,6 +37,7 @@ layout(local_size_x_id = 0) in;
 #define EPILOGUE_ID 16
 #ifdef FRAGMENTS
 #define NARROW_ID 26
+#define RUNS_ID 27
 #endif
 #include "lib/element.glsl"
 #include "lib/formats.glsl"

@@ -31,6 +31,10 @@ type MatrixLayout struct {
 	// Pairs says which columns of a row invocation l holds, of those that share the row: element
 	// e is of column e/w*w*RowLanes + l*w + e%w. W is 2, or 1 where RowRun is.
 	Pairs bool
+
+	// Spread says which rows invocation n holds a part of: n/RowLanes + i*lanes/RowLanes, i being 0,
+	// 1, and so on, lanes those of the subgroup.
+	Spread bool
 }
 
 // Forget makes the layout that of matrices of which only the length is known.
@@ -252,6 +256,7 @@ func analyzeLayout(left, acc [][]int, n int) MatrixLayout {
 		if l.Length%run == 0 && n%run == 0 && rowsOf(acc, run, n/run, n) {
 			l.RowRun, l.RowLanes = run, n/run
 			l.Pairs = inPairs(acc, run, n/run, n)
+			l.Spread = spread(acc, run, n/run, n)
 			break
 		}
 	}
@@ -284,6 +289,18 @@ func inPairs(acc [][]int, run, lanes, n int) bool {
 		for i, x := range acc[lane] {
 			e := i % run
 			if x%n != e/w*w*lanes+lane%lanes*w+e%w {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// spread reports whether rows are as MatrixLayout.Spread says, where rowsOf is true.
+func spread(acc [][]int, run, lanes, n int) bool {
+	for lane := range acc {
+		for i, x := range acc[lane] {
+			if x/n != lane/lanes+i/run*len(acc)/lanes {
 				return false
 			}
 		}

@@ -44,6 +44,7 @@ func TestAnalyzeLayout(t *testing.T) {
 	lavapipe := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return e, lane })
 	columns := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return lane, e }) // a row for each lane
 	crossed := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return e, lane ^ 1 })
+	other := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return e ^ 1, lane })
 	interleaved := layoutFrom(32, 8, 16, func(lane, e int) (int, int) { return 2*e + lane/16, lane % 16 })
 	swapped := layoutFrom(32, 8, 16, func(lane, e int) (int, int) { return 8*(lane%2) + e, lane / 2 })
 	twice := layoutFrom(8, 8, 8, func(lane, e int) (int, int) { return e, lane / 2 * 2 }) // columns missing
@@ -53,15 +54,16 @@ func TestAnalyzeLayout(t *testing.T) {
 		n         int
 		want      MatrixLayout
 	}{
-		{"nvidia", nvidia, nvidia, 16, MatrixLayout{8, 4, 4, 4, true, true}},
-		{"lavapipe", lavapipe, lavapipe, 8, MatrixLayout{8, 1, 8, 1, true, true}},
-		{"row per lane", lavapipe, columns, 8, MatrixLayout{8, 8, 1, 8, false, true}},
-		{"interleaved", interleaved, interleaved, 16, MatrixLayout{8, 1, 16, 1, true, true}},
-		{"columns crossed", crossed, crossed, 8, MatrixLayout{8, 1, 8, 1, true, false}},
-		{"rows among distant lanes", swapped, swapped, 16, MatrixLayout{8, 1, 0, 1, true, false}},
-		{"columns missing", twice, twice, 8, MatrixLayout{8, 1, 0, 1, true, false}},
-		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, MatrixLayout{8, 1, 8, 1, false, true}},
-		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, MatrixLayout{8, 1, 0, 8, false, false}},
+		{"nvidia", nvidia, nvidia, 16, MatrixLayout{8, 4, 4, 4, true, true, true}},
+		{"lavapipe", lavapipe, lavapipe, 8, MatrixLayout{8, 1, 8, 1, true, true, true}},
+		{"row per lane", lavapipe, columns, 8, MatrixLayout{8, 8, 1, 8, false, true, true}},
+		{"interleaved", interleaved, interleaved, 16, MatrixLayout{8, 1, 16, 1, true, true, true}},
+		{"rows exchanged", other, other, 8, MatrixLayout{8, 1, 8, 1, true, true, false}},
+		{"columns crossed", crossed, crossed, 8, MatrixLayout{8, 1, 8, 1, true, false, true}},
+		{"rows among distant lanes", swapped, swapped, 16, MatrixLayout{8, 1, 0, 1, true, false, false}},
+		{"columns missing", twice, twice, 8, MatrixLayout{8, 1, 0, 1, true, false, false}},
+		{"left has more", append([][]int{append([]int{0}, lavapipe[0]...)}, lavapipe[1:]...), lavapipe, 8, MatrixLayout{8, 1, 8, 1, false, true, true}},
+		{"uneven", lavapipe, append([][]int{lavapipe[0]}, layoutFrom(7, 4, 8, func(lane, e int) (int, int) { return e, lane })...), 8, MatrixLayout{8, 1, 0, 8, false, false, false}},
 	} {
 		require.Equal(t, c.want, analyzeLayout(c.left, c.acc, c.n), c.name)
 	}

@@ -38,10 +38,12 @@
 #ifdef OUT_MATRIX_ID
 #include "gemm_results.glsl"
 #endif
+#include "gemm_slab.glsl"
 #ifdef NARROW_ID
 #include "gemm_narrow_matrix.glsl"
+#elif defined(RUNS_ID)
+#include "gemm_direct.glsl"
 #endif
-#include "gemm_slab.glsl"
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many
 // blocks as it likes: the barrier before a slab is stored comes after the strips before
@@ -139,6 +141,12 @@ void gemm(Work w) {
         }
     }
 
+#if defined(RUNS_ID) && !defined(NARROW_ID)
+    if (DEALT) {
+        STORE_DIRECT(sum, w, w.row + subgroup_row, w.col + subgroup_col)
+        return;
+    }
+#endif
 #ifdef OUT_MATRIX_ID
     if (BY_MATRIX) {
         STORE_RESULTS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
@@ -146,6 +154,9 @@ void gemm(Work w) {
     }
 #endif
 #ifdef NARROW_ID
+    if (KEEP_X && !KEEP_STRIPS) {
+        KEEP_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
+    }
     if (BY_NARROW) {
         STORE_NARROW(sum, w, w.row + subgroup_row, w.col + subgroup_col)
         STORE_STRIPS(sum, w, w.row + subgroup_row, w.col + subgroup_col)

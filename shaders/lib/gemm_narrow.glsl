@@ -12,6 +12,10 @@
 #include "pack2.glsl"
 #include "silu.glsl"
 
+#ifndef NARROW_ID
+#define KEEP_STRIPS KEEP_X
+#endif
+
 // add_row adds y, the sum over the columns of a strip, to a row of the result. First says that
 // the strip is the first of this row and subgroup in the block; the same invocation has the
 // later ones.
@@ -55,7 +59,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
     const uint base = gl_SubgroupID * MAT_M * OUT_LD;
     const uint end = columns_end(w, p.n);
     const uint lane = gl_SubgroupInvocationID;
-    if (KEEP_X) {
+    if (KEEP_STRIPS) {
         keep_strip(w, row, col, end);
     }
     [[unroll]] for (uint round = 0; round < LANE_ROWS; round++) {
@@ -68,6 +72,20 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
             const uint q = first + lane / MAT_M;
             const uint x = col + q * 4;
             const vec4 v = silu(scaled(uintBitsToFloat(tile[base + r * OUT_LD + q])));
+#ifdef NARROW_ID
+            if (DEALT) {  // a number is too large for lib/gemm_narrow_matrix.glsl
+                [[unroll]] for (uint e = 0; e < 4; e++) {
+                    const uint panel = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;  // from the block's first column on
+                    const uint place = min(x + e - w.col - panel, SUBGROUP_N - 1);
+                    const uint c = panel + dealt_column(place);
+                    const float one = w.col + c < p.n ? v[e] : 0.0;
+                    [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
+                        y[o] += one * w_tile[o * BLOCK_N4 + c / 4][c % 4];
+                    }
+                }
+                continue;
+            }
+#endif
             const vec4 h = mix(vec4(0.0), v, lessThan(x + uvec4(0, 1, 2, 3), uvec4(end)));  // elements past the end may be NaN
             [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
                 y[o] += dot(h, w_tile[o * BLOCK_N4 + min((x - w.col) / 4, BLOCK_N4 - 1)]);

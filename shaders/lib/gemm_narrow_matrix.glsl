@@ -6,14 +6,18 @@
 // or 2^-22 and 2^-25 where float16 has no smaller ones, as sums are not rounded before they meet W.
 // One of ELEM's largest numbers or more makes the subgroup do all of it once more by strips.
 //
+// With KEEP_X columns of op(B) may be dealt out to matrices; then X leaves straight from registers.
+//
 // The includer defines NARROW_ID, the constant_id of NARROW, and includes lib/gemm_sums.glsl before,
-// and what lib/gemm_w.glsl needs.
+// and what lib/gemm_runs.glsl and lib/gemm_w.glsl need.
 #ifndef LIB_GEMM_NARROW_MATRIX_GLSL
 #define LIB_GEMM_NARROW_MATRIX_GLSL
 
 #include "gemm_w.glsl"
 #include "silu.glsl"
 #include "two.glsl"
+#include "pack2.glsl"
+#include "gemm_runs.glsl"
 
 layout(constant_id = NARROW_ID) const bool NARROW_MATRIX = false;
 
@@ -21,7 +25,8 @@ const uint W_LD = MAT_N / 8 + 1;  // uvec4 of a row of W, one more, so that rows
 const uint Y_LD = MAT_N / 4 + 1;  // uvec4 of a row of sums of Y, likewise
 const bool W_FITS = BLOCK_N * W_LD <= TILE_SIZE;
 const bool Y_FITS = COLUMNS <= MAT_N;
-const bool BY_NARROW = NARROW_MATRIX && !KEEP_X && W_FITS && Y_FITS;
+const bool KEEP_STRIPS = KEEP_X && !DEALT;
+const bool BY_NARROW = NARROW_MATRIX && !KEEP_STRIPS && W_FITS && Y_FITS;
 
 #ifdef ELEM_BF16
 const float MOST = 3.0e38;
@@ -42,10 +47,11 @@ uint high_word(const vec2 v, out vec2 high) {
 #endif
 }
 
-// spread_w brings w_tile into tile, rows of MAT_N elements.
+// spread_w brings w_tile into tile, rows of MAT_N elements, in the order of the columns of matrices.
 void spread_w() {
     for (uint i = gl_LocalInvocationIndex; i < BLOCK_N * (MAT_N / 8); i += WORKGROUP_SIZE) {
-        const uint x = i / (MAT_N / 8);
+        const uint place = i / (MAT_N / 8);
+        const uint x = place - place % SUBGROUP_N + dealt_column(place % SUBGROUP_N);
         uvec4 words = uvec4(0);
         [[unroll]] for (uint e = 0; e < 8; e++) {
             const uint o = i % (MAT_N / 8) * 8 + e;
@@ -53,7 +59,7 @@ void spread_w() {
                 words[e / 2] |= uint(NARROW(w_tile[o * BLOCK_N4 + x / 4][x % 4])) << e % 2 * 16;
             }
         }
-        tile[x * W_LD + i % (MAT_N / 8)] = words;
+        tile[place * W_LD + i % (MAT_N / 8)] = words;
     }
 }
 
@@ -69,6 +75,49 @@ void put_y(const Work w, const uint row) {
         }
     }
 }
+
+// keep_run writes a run of X. Unless exact, a NaN becomes something else.
+void keep_run(const uint batch, const uint row, const uint col, const vec4 low, const vec4 high, const bool exact) {
+    const uint at = p.x_offset + batch * p.x_stride_b + row * p.x_stride + col;
+#ifdef ELEM_BF16
+    const uvec2 a = exact ? uvec2(pack2(low.x, low.y), pack2(low.z, low.w)) : uvec2(round_bf16(low.x, low.y), round_bf16(low.z, low.w));
+    const uvec2 b = exact ? uvec2(pack2(high.x, high.y), pack2(high.z, high.w)) : uvec2(round_bf16(high.x, high.y), round_bf16(high.z, high.w));
+#else
+    const uvec2 a = uvec2(pack2(low.x, low.y), pack2(low.z, low.w));
+    const uvec2 b = uvec2(pack2(high.x, high.y), pack2(high.z, high.w));
+#endif
+    if (RUN == 8 && col + 8 <= p.n) {
+        x4[at / 8] = uintBitsToFloat(uvec4(a, b));
+        return;
+    }
+    [[dont_unroll]] for (uint e = 0; e < RUN && col + e < p.n; e++) {
+        const uvec2 four = e < 4 ? a : b;
+        x16[at + e] = uint16_t(((e & 2) == 0 ? four.x : four.y) >> e % 2 * 16);
+    }
+}
+
+// is_number returns false for infinities and NaNs.
+bool is_number(const float x) {
+    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// KEEP_SUMS stores X of the sums of this subgroup, where columns are dealt out, and once more if a NaN,
+// or an infinity, is among them. KEEP_RUNS stores it once.
+#define KEEP_RUNS(sum, w, top, left, exact, total)                                                                               \
+    [[unroll]] for (uint i = 0; i < RUNS; i++) {                                                                                 \
+        const vec4 low = scaled(RUN_SUMS(sum, i, 0));                                                                            \
+        const vec4 high = RUN == 8 ? scaled(RUN_SUMS(sum, i, 4)) : vec4(0.0);                                                    \
+        total += low + high;                                                                                                     \
+        if (top + run_row(i) < p.m) {                                                                                            \
+            keep_run(w.batch, top + run_row(i), left + run_col(i), low, high, exact);                                            \
+        }                                                                                                                        \
+    }
+#define KEEP_SUMS(sum, w, top, left)                                                                                             \
+    vec4 total = vec4(0.0);                                                                                                      \
+    KEEP_RUNS(sum, w, top, left, false, total)                                                                                   \
+    if (subgroupAny(!is_number(total.x + total.y + total.z + total.w))) {                                                        \
+        KEEP_RUNS(sum, w, top, left, true, total)                                                                                \
+    }
 
 #define STORE_NARROW(sum, w, top, left)                                                                                          \
     barrier();  /* operands are read */                                                                                         \

@@ -18,6 +18,8 @@ type Args struct {
 	// lines of a panel then, with that stride, and panel is the number of elements of a line.
 	panel int
 
+	Deal Deal // of the columns of a packed B
+
 	// For notes, where they differ from the problem's: N and K without padding and parts, and the
 	// operations for each row of op(A) besides those of the product.
 	n, K int

@@ -71,7 +71,7 @@ func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Bu
 		args, p = args.rowsFrom(rows, p.Batches()*p.M-rows, p)
 	}
 	stride := PartialStride(p.N)
-	partial := Args{A: args.A, B: args.B, panel: args.panel, n: args.n, K: args.K, More: args.More, C: vk.Tensor{
+	partial := Args{A: args.A, B: args.B, panel: args.panel, Deal: args.Deal, n: args.n, K: args.K, More: args.More, C: vk.Tensor{
 		Buffer: memory, DType: dtype.Float32,
 		Shape:   []int{config.Splits * p.Batches(), p.M, p.N},
 		Strides: []int{p.M * stride, stride, 1},

@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/internal/cover"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/gemmtest"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -211,6 +212,40 @@ func TestFragments(t *testing.T) {
 			require.Len(t, slices.Concat(s.Copies, s.Product), 2)
 		}
 	})
+}
+
+// TestDirect runs every epilogue where results leave straight from registers, in runs of 16 bytes, and
+// some of them in runs of two matrices: whole blocks, and those that end within a run; k also in parts.
+func TestDirect(t *testing.T) {
+	d := vktest.Open(t)
+	for i, text := range []string{fmt.Sprintf("coopmat s1x1 t1x8 k%d fragments g2", side(d)), fmt.Sprintf("coopmat s1x2 t2x2 k%d fragments g2", 4*side(d))} {
+		config, err := engine.ParseConfig(text)
+		require.NoError(t, err)
+		formats(t, d, engine.CoopMat, func(t *testing.T, format dtype.DType) {
+			if format == dtype.Float32 {
+				return // no fragments
+			}
+			var cases []*gemmtest.Case
+			for j, act := range problem.Activations() {
+				p := engine.Problem{M: 2*side(d) + 3, N: 11*side(d) - 2, K: 21, TransB: j%2 == 0, DType: format, Out: format, Activation: act}
+				p.Residual, p.Beta = j%3 == 1, float64(j%2)/2
+				if (i+j)%4 == 3 {
+					p.Out = dtype.Float32
+				} else if i == 0 && p.Activation == engine.SiLUKeep {
+					p.Out = dtype.BFloat16
+				}
+				if many := j%3 == 0; many == (i == 1) || vktest.Thorough(d) { // compiled for seconds
+					cases = append(cases, &gemmtest.Case{Problem: p, Layout: gemmtest.Layout{Pad: (8 - p.N%8) % 8}})
+				}
+			}
+			gemmtest.Test(t, cases, onDevice{d, engine.Options{Config: &config}})
+			parts := config
+			parts.Splits, parts.Rows = 2, 16
+			deep := *cases[0]
+			deep.K = 5 * config.BlockK
+			gemmtest.Test(t, []*gemmtest.Case{&deep}, onDevice{d, engine.Options{Config: &parts}})
+		})
+	}
 }
 
 // TestSplits runs products with a long k, in more and fewer parts than there are slabs.

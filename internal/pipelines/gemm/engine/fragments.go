@@ -44,6 +44,43 @@ type fragmentsSpec struct {
 	First         uint32 `glsl:"FIRST"`
 	ByK           bool   `glsl:"BY_K"`
 	Sources       uint32 `glsl:"SOURCES"`
+	Deal          Deal   `glsl:"deal"`
+}
+
+// A Deal says how columns of op(B) are dealt out to right matrices, lib/deal.glsl; the zero value:
+// they lie as they are.
+type Deal struct {
+	RowRun   uint32 `glsl:"DEAL_RUN"`
+	RowLanes uint32 `glsl:"DEAL_LANES"`
+}
+
+// Constants returns d for a shader, which divides by DEAL_RUN.
+func (d Deal) Constants() Deal {
+	d.RowRun = max(d.RowRun, 1)
+	return d
+}
+
+// DealFor returns the deal of a product of a format with fragments some tensors of which leave as
+// lib/gemm_runs.glsl says, eight elements of 16 bits at a time or four of float32: rows of them begin at
+// whole 16 bytes, and invocations hold rows and columns of matrices as it expects.
+func DealFor(d *vk.Device, format dtype.DType, config *Config, tensors ...vk.Tensor) (Deal, error) {
+	if !config.PackB {
+		return Deal{}, nil
+	}
+	for _, t := range tensors {
+		if !t.IsZero() && !Aligned(16/t.DType.Size(), t) {
+			return Deal{}, nil
+		}
+	}
+	shape, lack := chips.MatrixShape(d.Caps(), format)
+	if lack != "" {
+		return Deal{}, Unsupported("coopmat: %s", lack)
+	}
+	l, err := chips.LayoutOf(d, format, shape)
+	if err != nil || !l.Pairs || !l.Spread || 8%l.RowRun != 0 {
+		return Deal{}, err
+	}
+	return Deal{uint32(l.RowRun), uint32(l.RowLanes)}, nil
 }
 
 // A Layout says where the matrices of an operand go: into panels that are width matrices across k
@@ -69,12 +106,12 @@ func (l Layout) source(t vk.Tensor) fragmentSource {
 
 // CopyFragments records gemm_fragments: it packs x, w1 and w2, of a 16-bit format, into memory.
 func CopyFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout) error {
-	return recordFragments(c, memory, tensors, layouts, 0, len(tensors), false, "x, w1, w2")
+	return recordFragments(c, memory, tensors, layouts, 0, len(tensors), fragmentsSpec{}, "x, w1, w2")
 }
 
-// recordFragments records gemm_fragments for n of x, w1 and w2 from the first on. With byK, w1
-// and w2 are transposed.
-func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout, first, n int, byK bool, text string) error {
+// recordFragments records gemm_fragments for n of x, w1 and w2 from the first on. Spec has the rest:
+// with ByK, w1 and w2 are transposed.
+func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout, first, n int, spec fragmentsSpec, text string) error {
 	const subgroups = 4 // of one matrix each: four of them took 7 µs instead of 5 for 512 x 1536 (H200)
 	d, format := c.Device(), tensors[0].DType
 	shape, lack := chips.MatrixShape(d.Caps(), format)
@@ -85,10 +122,10 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[fragmentsParams](d, module.Name, module.SPIRV, fragmentsSpec{
-		WorkgroupSize: subgroups * d.Caps().SubgroupSize, Subgroups: subgroups, MatM: shape.M, MatN: shape.N,
-		First: uint32(first), ByK: byK, Sources: uint32(n),
-	}, chips.MatrixOptions(d.Caps()))
+	spec.WorkgroupSize, spec.Subgroups, spec.MatM, spec.MatN = subgroups*d.Caps().SubgroupSize, subgroups, shape.M, shape.N
+	spec.First, spec.Sources = uint32(first), uint32(n)
+	spec.Deal = spec.Deal.Constants()
+	kernel, err := vk.CachedKernel[fragmentsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
@@ -176,7 +213,7 @@ func (m *MemoryPlan) Fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.B
 		Buffer: memory, DType: p.DType,
 		Shape: []int{1, count*int(l.Matrices()) + mostAhead, size}, Strides: []int{stride, size, 1}, Offset: int((at + m.b) / 2),
 	}.Narrow()
-	to, first := args.B.Buffer, args.B.Offset
+	to, first, spec := args.B.Buffer, args.B.Offset, fragmentsSpec{ByK: p.TransB, Deal: args.Deal}
 	return func(c *vk.Cmd) error {
 		for i := range count {
 			of, l := b, l
@@ -186,7 +223,7 @@ func (m *MemoryPlan) Fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.B
 			if p.TransB {
 				k, n = n, k
 			}
-			if err := recordFragments(c, to, [3]vk.Tensor{of, of, of}, [3]Layout{{}, l, {}}, 1, 1, p.TransB, fmt.Sprintf("op(b) %dx%d", k, n)); err != nil {
+			if err := recordFragments(c, to, [3]vk.Tensor{of, of, of}, [3]Layout{{}, l, {}}, 1, 1, spec, fmt.Sprintf("op(b) %dx%d", k, n)); err != nil {
 				return err
 			}
 		}

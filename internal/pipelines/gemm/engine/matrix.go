@@ -9,12 +9,18 @@ import (
 
 // coopMatSpec is the specialization of gemm_coopmat.comp.
 type coopMatSpec struct {
-	fragmentedSpec
+	resultsSpec
 	Parts bool `glsl:"PARTS"`
 }
 
 // fragmentedSpec is the specialization of gemm_coopmat_fragmented.
 type fragmentedSpec struct {
+	resultsSpec
+	Deal
+}
+
+// resultsSpec holds the specialization constants of lib/gemm_results.glsl beside.
+type resultsSpec struct {
 	MatrixSpec
 	OutMatrix bool `glsl:"OUT_MATRIX"`
 }
@@ -182,13 +188,13 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	if err != nil {
 		return err
 	}
-	fragmented := fragmentedSpec{MatrixSpec: spec}
-	if fragmented.OutMatrix, err = outMatrix(d, args, &p, &config); err != nil {
+	results := resultsSpec{MatrixSpec: spec}
+	if results.OutMatrix, err = outMatrix(d, args, &p, &config); err != nil {
 		return err
 	}
-	var constants any = coopMatSpec{fragmented, args.panel > 0}
+	var constants any = coopMatSpec{results, args.panel > 0}
 	if config.PackB {
-		constants = fragmented
+		constants = fragmentedSpec{results, args.Deal.Constants()}
 	}
 	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, constants, chips.MatrixOptions(d.Caps()))
 	if err != nil {

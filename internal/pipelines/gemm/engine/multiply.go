@@ -117,6 +117,9 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 		s.Copies = plan.Pack(&args, memory, at)
 	}
 	if config.PackB {
+		if args.Deal, err = DealFor(c.Device(), p.DType, &config, args.C, args.R, args.X, args.S); err != nil {
+			return s, err
+		}
 		step := plan.Fragment(c.Device().Caps(), &args, p, memory, at)
 		if opt.AlignedB { // the kernels before may write b
 			s.Product = steps.List{step}

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -52,7 +53,10 @@ func randomNumbers(format dtype.DType, n int) []float32 {
 func TestRounding(t *testing.T) {
 	splits, err := engine.ParseConfig("scalar 16x32 t4x8 k8 g1 splits2")
 	require.NoError(t, err)
+	direct, err := engine.ParseConfig(fmt.Sprintf("coopmat s1x1 t1x8 k%d fragments g1", side(vktest.Open(t))))
+	require.NoError(t, err)
 	for _, out := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+		testRounding(t, engine.Problem{N: 16, K: 1, Alpha: 0x1p112, DType: dtype.Float16, Out: out}, engine.CoopMat, engine.Options{Config: &direct}, roundings)
 		for _, n := range []int{16, 13} {
 			for _, impl := range engine.Impls() {
 				for _, scale := range []float64{1, 0x1p112, 0x1p-112} {

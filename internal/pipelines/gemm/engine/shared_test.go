@@ -36,14 +36,14 @@ func TestSharedMemory(t *testing.T) {
 			require.NoError(t, err)
 			blockM, blockN := c.Block(caps, p.DType)
 			tile := c.tileBytes(p, 16, 16)
-			kernel("gemm_coopmat", "f16", tile, c, coopMatSpec{fragmentedSpec{MatrixSpec: spec}, false})
+			kernel("gemm_coopmat", "f16", tile, c, coopMatSpec{resultsSpec{MatrixSpec: spec}, false})
 			fragmented := c
 			fragmented.PackB = true
 			if p.TransB {
 				continue // fragments are of B as it is
 			}
 			spec.Epilogue.OutAligned = false // as tileBytes takes it to be
-			kernel("gemm_coopmat_fragmented", "f16", fragmented.tileBytes(p, 16, 16), fragmented, fragmentedSpec{MatrixSpec: spec})
+			kernel("gemm_coopmat_fragmented", "f16", fragmented.tileBytes(p, 16, 16), fragmented, fragmentedSpec{resultsSpec: resultsSpec{MatrixSpec: spec}, Deal: Deal{RowRun: 4}})
 			require.Equal(t, [2]int{blockM, blockN}, [2]int{16 * c.SubgroupsM * c.TilesM, 16 * c.SubgroupsN * c.TilesN})
 		}
 		// Float32 operands are in parts.
@@ -53,7 +53,7 @@ func TestSharedMemory(t *testing.T) {
 		as.DType, as.TransB = dtype.Float16, true
 		spec, err := NewMatrixSpec(caps, Args{panel: parts.BlockK}, as, parts)
 		require.NoError(t, err)
-		kernel("gemm_coopmat", "f16", c.tileBytes(p, 16, 16), c, coopMatSpec{fragmentedSpec{MatrixSpec: spec}, true})
+		kernel("gemm_coopmat", "f16", c.tileBytes(p, 16, 16), c, coopMatSpec{resultsSpec{MatrixSpec: spec}, true})
 	}
 	scalar := Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 48, BlockN: 16, BlockK: 12}
 	p := Problem{M: 10, N: 10, K: 10, DType: dtype.Float16}

@@ -67,6 +67,11 @@ func Forward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Optio
 	}
 	list := plan.memory.Pack(&args, memory, at)
 	if plan.Config.PackB {
+		if p.HasX() {
+			if args.Deal, err = engine.DealFor(c.Device(), p.DType, &plan.Config, t.Pre); err != nil {
+				return err
+			}
+		}
 		list = steps.Together(list, steps.List{plan.memory.Fragment(c.Device().Caps(), &args, p, memory, at)})
 	}
 	args.C = plan.partial(memory, at, p.M, columns, p)

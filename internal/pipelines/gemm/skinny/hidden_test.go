@@ -37,6 +37,13 @@ func fragments(shape vk.CoopMatShape) *engine.Config {
 	return c
 }
 
+// runs is tiles of which an invocation has eight neighbours of a row.
+func runs(shape vk.CoopMatShape) *engine.Config {
+	c := tiles(1, 2, 1, 8)(shape)
+	c.PackB = true
+	return c
+}
+
 // each calls f for the cases, by number, in every format that the device has matrices of.
 func each(t *testing.T, d *vk.Device, cases []sizedCase, f func(i int, p engine.Problem, n int, o engine.Options)) {
 	for format, shape := range chipstest.MatrixFormats(t, d) {

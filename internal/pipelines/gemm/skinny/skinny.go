@@ -55,6 +55,7 @@ type skinnySpec struct {
 type fragmentedSpec struct {
 	skinnySpec
 	Narrow bool `glsl:"NARROW_MATRIX"`
+	engine.Deal
 }
 
 // A Plan is what a call runs, with the offsets in its workspace.
@@ -152,7 +153,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 		if err != nil {
 			return err
 		}
-		spec = fragmentedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc}
+		spec = fragmentedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc, args.Deal.Constants()}
 	}
 	kernel, err := vk.CachedKernel[engine.Params](c.Device(), module.Name, module.SPIRV, spec, chips.MatrixOptions(caps))
 	if err != nil {

@@ -65,7 +65,7 @@ func TestSharedMemory(t *testing.T) {
 				check(c, "gemm_narrow", "bf16", forwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
 				if fragments := spec; !p.TransB { // of B as it is
 					fragments.Epilogue.OutAligned = false // as FitsBeside takes it to be
-					constants := fragmentedSpec{skinnySpec{fragments, uint32(columns)}, false}
+					constants := fragmentedSpec{skinnySpec{fragments, uint32(columns)}, false, engine.Deal{RowRun: 4}}
 					check(of, "gemm_narrow_fragmented", "bf16", forwardBytes(caps, &of, &p, columns), constants)
 				}
 				check(c, "gemm_narrow_bwd", "bf16", backwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
