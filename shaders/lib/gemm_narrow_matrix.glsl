@@ -4,7 +4,9 @@
 //
 // A number goes in two parts, high + low, of which ELEM has 8 bits each, or 11: its error is 2^-16,
 // or 2^-22 and 2^-25 where float16 has no smaller ones, as sums are not rounded before they meet W.
-// One of ELEM's largest numbers or more makes the subgroup do all of it once more by strips.
+// The column of W after the last one is 1: if a row's numbers add up to MOST or more, one of them may
+// be too large for ELEM, as none is below -0.28, and the subgroup does all of it once more by strips.
+// Rows beyond m, whose sums come from anything, have no say.
 //
 // With KEEP_X columns of op(B) may be dealt out to matrices; then X leaves straight from registers.
 //
@@ -24,7 +26,7 @@ layout(constant_id = NARROW_ID) const bool NARROW_MATRIX = false;
 const uint W_LD = MAT_N / 8 + 1;  // uvec4 of a row of W, one more, so that rows start in different banks
 const uint Y_LD = MAT_N / 4 + 1;  // uvec4 of a row of sums of Y, likewise
 const bool W_FITS = BLOCK_N * W_LD <= TILE_SIZE;
-const bool Y_FITS = COLUMNS <= MAT_N;
+const bool Y_FITS = COLUMNS < MAT_N;  // and the column of 1
 const bool KEEP_STRIPS = KEEP_X && !DEALT;
 const bool BY_NARROW = NARROW_MATRIX && !KEEP_STRIPS && W_FITS && Y_FITS;
 
@@ -57,23 +59,35 @@ void spread_w() {
             const uint o = i % (MAT_N / 8) * 8 + e;
             if (o < COLUMNS) {
                 words[e / 2] |= uint(NARROW(w_tile[o * BLOCK_N4 + x / 4][x % 4])) << e % 2 * 16;
+            } else if (o == COLUMNS) {
+                words[e / 2] |= uint(NARROW(1.0)) << e % 2 * 16;
             }
         }
         tile[place * W_LD + i % (MAT_N / 8)] = words;
     }
 }
 
-// put_y writes sums of MAT_M rows of Y from tile.
-void put_y(const Work w, const uint row) {
+// is_number returns false for infinities and NaNs.
+bool is_number(const float x) {
+    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// put_y writes sums of MAT_M rows of Y from tile. It returns whether a number may be too large.
+bool put_y(const Work w, const uint row) {
+    bool large = false;
     const uint part = w.col / SUBGROUP_N + gl_SubgroupID % SUBGROUPS_N;
     for (uint r = gl_SubgroupInvocationID; r < MAT_M; r += SUBGROUP_SIZE) {
         if (row + r < p.m) {
             const uint at = p.c_offset + (part * gl_NumWorkGroups.z + w.batch) * p.c_stride_b + (row + r) * p.c_stride;
+            const uint from = gl_SubgroupID * MAT_M * OUT_LD + r * Y_LD;
             [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
-                c1[at + o] = uintBitsToFloat(tile[gl_SubgroupID * MAT_M * OUT_LD + r * Y_LD + o / 4][o % 4]);
+                c1[at + o] = uintBitsToFloat(tile[from + o / 4][o % 4]);
             }
+            const float total = uintBitsToFloat(tile[from + COLUMNS / 4][COLUMNS % 4]);
+            large = large || total >= MOST || !is_number(total);
         }
     }
+    return large;
 }
 
 // keep_run writes a run of X. Unless exact, a NaN becomes something else.
@@ -94,11 +108,6 @@ void keep_run(const uint batch, const uint row, const uint col, const vec4 low, 
         const uvec2 four = e < 4 ? a : b;
         x16[at + e] = uint16_t(((e & 2) == 0 ? four.x : four.y) >> e % 2 * 16);
     }
-}
-
-// is_number returns false for infinities and NaNs.
-bool is_number(const float x) {
-    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
 // KEEP_SUMS stores X of the sums of this subgroup, where columns are dealt out, and once more if a NaN,
@@ -128,7 +137,7 @@ bool is_number(const float x) {
         coopMatLoad(w_right[j], tile, (left - w.col + j * MAT_N) * W_LD, W_LD, gl_CooperativeMatrixLayoutRowMajor);              \
     }                                                                                                                           \
     barrier();  /* tile is read before it is written */                                                                         \
-    float most = 0.0;                                                                                                           \
+    bool large = false;                                                                                                         \
     [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                             \
         MatC y = MatC(0.0);                                                                                                     \
         [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                         \
@@ -137,7 +146,6 @@ bool is_number(const float x) {
             [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e += 4) {                                            \
                 const MatC s = sum[i * TILES_N + j];                                                                            \
                 const vec4 v = silu(scaled(vec4(s[e], s[e + 1], s[e + 2], s[e + 3])));                                          \
-                most = max(max(most, max(abs(v.x), abs(v.y))), max(abs(v.z), abs(v.w)));                                        \
                 vec4 big;                                                                                                       \
                 const TwoT h0 = TWO_FROM(high_word(v.xy, big.xy));                                                              \
                 const TwoT h1 = TWO_FROM(high_word(v.zw, big.zw));                                                              \
@@ -158,10 +166,10 @@ bool is_number(const float x) {
         }                                                                                                                       \
         coopMatStore(y, tile, gl_SubgroupID * MAT_M * OUT_LD, Y_LD, gl_CooperativeMatrixLayoutRowMajor);                          \
         strip_barrier();  /* tile written before it is read */                                                                  \
-        put_y(w, top + i * MAT_M);                                                                                              \
+        large = put_y(w, top + i * MAT_M) || large;                                                                             \
         strip_barrier();  /* and read before it is written again */                                                             \
     }                                                                                                                           \
-    if (!subgroupAny(most >= MOST)) {                                                                                           \
+    if (!subgroupAny(large)) {                                                                                                  \
         return;                                                                                                                 \
     }
 

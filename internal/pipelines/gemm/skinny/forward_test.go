@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
+	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -51,6 +52,48 @@ func TestForward(t *testing.T) {
 					return skinny.Forward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], Pre: t["pre"]}, columns, p, o)
 				})
 			})
+		}
+	})
+}
+
+// TestForwardParts wants float32 results where op(B) is in fragments, which show whether hidden units
+// went in parts of 16 bits: the same bits whatever lies around a, of which rows beyond its last one are
+// made, and right ones of hidden units that are too large for parts.
+func TestForwardParts(t *testing.T) {
+	d := vktest.Open(t)
+	each(t, d, []sizedCase{
+		{engine.Problem{Batch: 2, M: 21, N: 45, K: 19, Alpha: 16}, 3, alone},
+	}, func(_ int, p engine.Problem, columns int, o engine.Options) {
+		p.Out = dtype.Float32
+		for _, p.Activation = range []engine.Activation{engine.SiLU, engine.SiLUKeep} {
+			for _, large := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v/%d large=%v", p, columns, large), func(t *testing.T) {
+					h := newHiddenCase(p, columns)
+					part := 0x1p-21 // of a hidden unit, its error in two parts
+					if p.DType == dtype.BFloat16 {
+						part = 0x1p-14
+					}
+					if large {
+						h.enlarge()
+					}
+					want, plain := h.outputs(ref.Multiply), h.outputs(ref.Plain)
+					hidden := ref.Multiply(h.in, p)
+					bound := ref.NewBounds(want, plain, ref.Inputs{A: hidden.C, B: h.w}, h.second).C +
+						part*tolerance.Largest(ref.Multiply(ref.Inputs{A: magnitudes(hidden.C), B: magnitudes(h.w)}, h.second).C)
+					c := guard.Case{Name: "forward", Layout: guard.Odd, Tensors: append(h.tensors,
+						guard.Tensor{Name: "y", DType: p.Out, Shape: h.second.CShape(), Want: want.C, Bound: bound})}
+					if p := p; p.HasX() {
+						p.Out = p.DType
+						want, plain := ref.Multiply(h.in, p), ref.Plain(h.in, p)
+						c.Tensors = append(c.Tensors, guard.Tensor{Name: "pre", DType: p.DType, Shape: p.CShape(),
+							Want: want.X, Bound: ref.NewBounds(want, plain, h.in, p).X,
+							Place: &guard.Place{Aligned: true}}) // so that it leaves straight from registers
+					}
+					c.Test(t, d, func(c *vk.Cmd, t map[string]vk.Tensor) error {
+						return skinny.Forward(c, skinny.Tensors{A: t["a"], B: t["b"], W: t["w"], Y: t["y"], Pre: t["pre"]}, columns, p, o)
+					})
+				})
+			}
 		}
 	})
 }

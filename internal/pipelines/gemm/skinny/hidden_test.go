@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
@@ -34,6 +35,13 @@ var strips, wide = tiles(1, 1, 1, 4), tiles(1, 2, 2, 1)
 func fragments(shape vk.CoopMatShape) *engine.Config {
 	c := tiles(2, 1, 1, 2)(shape)
 	c.BlockK, c.PackB = 4*int(shape.N), true
+	return c
+}
+
+// alone is that of a single subgroup: lavapipe's subgroupBarrier waits for all (lib/rows_coopmat.glsl).
+func alone(shape vk.CoopMatShape) *engine.Config {
+	c := fragments(shape)
+	c.SubgroupsM = 1
 	return c
 }
 
@@ -91,4 +99,31 @@ func newHiddenCase(p engine.Problem, columns int) hiddenCase {
 // outputs returns silu of the product by w.
 func (h *hiddenCase) outputs(multiply func(ref.Inputs, engine.Problem) ref.Outputs) ref.Outputs {
 	return multiply(ref.Inputs{A: multiply(h.in, h.p).C, B: h.w}, h.second)
+}
+
+// enlarge makes hidden units of some rows larger than numbers of 16 bits, but those that are kept: the
+// largest ones of them add up to such numbers.
+func (h *hiddenCase) enlarge() {
+	a, b := 0x1p13, 0x1p1
+	if h.p.DType == dtype.BFloat16 {
+		a, b = 0x1p63, 0x1p63
+	} else if !h.p.HasX() {
+		b = 0x1p5
+	}
+	for i := range h.in.A {
+		if row := i / h.p.K % h.p.M; row == 3 || row == h.p.M-1 {
+			h.in.A[i] *= a / h.p.Scale()
+		}
+	}
+	for i := range h.in.B {
+		h.in.B[i] *= b
+	}
+}
+
+func magnitudes(x []float64) []float64 {
+	y := make([]float64, len(x))
+	for i := range x {
+		y[i] = math.Abs(x[i])
+	}
+	return y
 }
