@@ -2,7 +2,7 @@
 // matrix_layout.comp does for left matrices and accumulators. Kernels that set elements of right
 // matrices themselves need it.
 //
-//     index  (MAT_N * MAT_N)                  T: 0, 1, 2, ..., at most 255 and so exact
+//     index  (MAT_K * MAT_N)                  T: 0, 1, 2, ..., at most 255 and so exact
 //     right  (subgroup size, 1 + MAX_LENGTH)  f32: number of elements, the elements
 //
 // Dispatch: (1, 1, 1), one subgroup.
@@ -17,13 +17,15 @@
 #extension GL_KHR_cooperative_matrix : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
-layout(constant_id = 1) const uint MAT_M = 16;
+layout(constant_id = 1) const uint MAT_M = 16;  // of left ones, which this kernel does without
 layout(constant_id = 2) const uint MAT_N = 16;
 layout(constant_id = 3) const uint MAX_LENGTH = 256;
+layout(constant_id = 4) const uint MAT_K = 16;
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
-#include "lib/matrix_types.glsl"
+
+#define MatB coopmat<T, gl_ScopeSubgroup, MAT_K, MAT_N, gl_MatrixUseB>
 
 layout(binding = 0, scalar) readonly buffer Index { uint16_t index[]; };
 layout(binding = 1, scalar) writeonly buffer Right { float right[]; };

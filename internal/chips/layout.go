@@ -17,6 +17,7 @@ type layoutSpec struct {
 	MatM          uint32 `glsl:"MAT_M"`
 	MatN          uint32 `glsl:"MAT_N"`
 	MaxLength     uint32 `glsl:"MAX_LENGTH"`
+	MatK          uint32 `glsl:"MAT_K"`
 }
 
 // A MatrixLayout says where the invocations of a subgroup keep the elements of an accumulator.
@@ -63,18 +64,36 @@ func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayo
 // quadsKey is the key of the result of AsksQuads in the values that a device keeps.
 type quadsKey layoutKey
 
-// AsksQuads asks the device whether matrices of a shape and format are 16x16 and kept as NVIDIA's
-// are. In accumulators and left matrices, element i of invocation 4g + t is that of row g + i/4*8
-// and column 2t + i%2 + i%4/2*8. Right matrices are left ones with rows and columns exchanged. It
-// runs matrix_layout.comp and matrix_right.comp once for each device, format and shape.
+// AsksQuads asks the device whether matrices of a shape and format are 16x16 by 16x16, or by 16x8, and
+// kept as NVIDIA's are: element i of invocation 4g + t, of accumulators and left matrices, is that of row
+// g + i/4*8 and column 2t + i%2 + i%4/2*8, and right matrices are left ones with rows and columns
+// exchanged. Of accumulators 8 wide it is that of row g + i/2*8 and column 2t + i%2, and right matrices 8
+// wide are the left halves of those 16 wide. It runs matrix_layout.comp and matrix_right.comp once for
+// each device, format and shape.
 func AsksQuads(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (bool, error) {
 	return vk.Cached(d, quadsKey{t, shape}, func() (bool, error) {
-		if shape.M != 16 || shape.N != 16 {
+		if shape.M != 16 || shape.K != 16 || shape.N != 16 && shape.N != 8 {
 			return false, nil
 		}
 		e, _, err := probe(d, t, shape)
-		return err == nil && e.quads(), err
+		return err == nil && e.quads(int(shape.N)), err
 	})
+}
+
+// NarrowShape returns the shape of matrices of 16x16 by 16x8 of a format with float32 sums, if the device
+// has them.
+func NarrowShape(caps *vk.Caps, t dtype.DType) (shape vk.CoopMatShape, ok bool) {
+	component := vk.F16
+	if t == dtype.BFloat16 {
+		component = vk.BF16
+	}
+	i := slices.IndexFunc(caps.CoopMatShapes, func(s vk.CoopMatShape) bool {
+		return s.Scope == vk.ScopeSubgroup && s.M == 16 && s.N == 8 && s.K == 16 && s.A == component && s.B == component && s.C == vk.F32 && s.Result == vk.F32
+	})
+	if i < 0 {
+		return shape, false
+	}
+	return caps.CoopMatShapes[i], true
 }
 
 // CheckLayout runs matrix_layout.comp and matrix_right.comp and checks their answers. It returns
@@ -111,23 +130,36 @@ func checkElements(what string, lanes [][]int, n int) error {
 	return nil
 }
 
-// elements has the elements of each invocation of a left matrix, an accumulator and a right
-// matrix, numbered row*n + column.
+// elements are those that each invocation has of a left matrix, an accumulator and a right
+// matrix, numbered row*columns + column.
 type elements struct{ left, acc, right [][]int }
 
-// quads reports whether they are as AsksQuads says.
-func (e *elements) quads() bool {
-	const n = 16
-	if len(e.acc) != 2*n || len(e.left) != 2*n || len(e.right) != 2*n {
+// quads reports whether they are as AsksQuads says, of right matrices and accumulators n wide.
+func (e *elements) quads(n int) bool {
+	const lanes, k = 32, 16
+	if len(e.acc) != lanes || len(e.left) != lanes || len(e.right) != lanes {
 		return false
 	}
-	for lane := range e.acc {
-		if len(e.acc[lane]) != 8 || len(e.left[lane]) != 8 || len(e.right[lane]) != 8 {
+	for lane := range lanes {
+		if len(e.left[lane]) != 8 || len(e.acc[lane]) != n/2 || len(e.right[lane]) != n/2 {
 			return false
 		}
+		g, t := lane/4, lane%4
 		for i := range 8 {
-			row, col := lane/4+i/4*8, lane%4*2+i%2+i%4/2*8
-			if e.acc[lane][i] != row*n+col || e.left[lane][i] != row*n+col || e.right[lane][i] != col*n+row {
+			row, col := g+i/4*8, t*2+i%2+i%4/2*8
+			if e.left[lane][i] != row*k+col {
+				return false
+			}
+			if i >= n/2 {
+				continue
+			}
+			if e.right[lane][i] != col*n+row {
+				return false
+			}
+			if n == 8 {
+				row, col = g+i/2*8, t*2+i%2
+			}
+			if e.acc[lane][i] != row*n+col {
 				return false
 			}
 		}
@@ -167,9 +199,9 @@ func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, format
 		return nil, ran, err
 	}
 	ran = vk.ModuleInfo{Name: module.Name, SPIRV: module.SPIRV}
-	lanes, n := int(d.Caps().SubgroupSize), int(shape.M*shape.N)
+	lanes, n := int(d.Caps().SubgroupSize), int(max(shape.M*shape.N, shape.M*shape.K, shape.K*shape.N))
 	kernel, err := vk.CachedKernel[struct{}](d, module.Name, module.SPIRV,
-		layoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n)}, MatrixOptions(d.Caps()))
+		layoutSpec{WorkgroupSize: uint32(lanes), MatM: shape.M, MatN: shape.N, MaxLength: uint32(n), MatK: shape.K}, MatrixOptions(d.Caps()))
 	if err != nil {
 		return nil, ran, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/internal/shaders/layouttest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // TestLayouts compares the Go mirror of this package's kernels with their shaders.
@@ -69,26 +70,57 @@ func TestAnalyzeLayout(t *testing.T) {
 	}
 }
 
-// TestQuads has the layout of NVIDIA's matrices, and what differs from it in one matrix.
+// TestQuads has the layout of NVIDIA's matrices, and what differs from it in one matrix: what AsksQuads
+// would find on a device that has the shapes of NVIDIA's matrices, but keeps their elements elsewhere.
 func TestQuads(t *testing.T) {
 	quads := func(lane, e int) (int, int) { return lane/4 + 8*(e/4), lane%4*2 + e%2 + 8*(e/2%2) }
 	turned := func(lane, e int) (int, int) { row, col := quads(lane, e); return col, row }
 	other := func(lane, e int) (int, int) { row, col := quads(lane, e^1); return row, col } // neighbours exchanged
 	make16 := func(at func(lane, e int) (int, int)) [][]int { return layoutFrom(32, 8, 16, at) }
+	// 16x8: four elements of an accumulator and of a right matrix
+	narrow := func(lane, e int) (int, int) { return lane/4 + 8*(e/2), lane%4*2 + e%2 }
+	narrowRight := func(lane, e int) (int, int) { return lane%4*2 + e%2 + 8*(e/2), lane / 4 }
+	byRows := func(lane, e int) (int, int) { return lane / 2, lane%2*4 + e }
+	make8 := func(at func(lane, e int) (int, int)) [][]int { return layoutFrom(32, 4, 8, at) }
 	for _, c := range []struct {
 		name string
 		e    elements
+		n    int
 		want bool
 	}{
-		{"nvidia", elements{make16(quads), make16(quads), make16(turned)}, true},
-		{"right as left", elements{make16(quads), make16(quads), make16(quads)}, false},
-		{"left turned", elements{make16(turned), make16(quads), make16(turned)}, false},
-		{"accumulator exchanged", elements{make16(quads), make16(other), make16(turned)}, false},
-		{"no right", elements{make16(quads), make16(quads), make([][]int, 32)}, false},
-		{"8x8", elements{layoutFrom(8, 8, 8, quads), layoutFrom(8, 8, 8, quads), layoutFrom(8, 8, 8, turned)}, false},
+		{"nvidia", elements{make16(quads), make16(quads), make16(turned)}, 16, true},
+		{"right as left", elements{make16(quads), make16(quads), make16(quads)}, 16, false},
+		{"left turned", elements{make16(turned), make16(quads), make16(turned)}, 16, false},
+		{"accumulator exchanged", elements{make16(quads), make16(other), make16(turned)}, 16, false},
+		{"no right", elements{make16(quads), make16(quads), make([][]int, 32)}, 16, false},
+		{"8x8", elements{layoutFrom(8, 8, 8, quads), layoutFrom(8, 8, 8, quads), layoutFrom(8, 8, 8, turned)}, 16, false},
+		{"nvidia 16x8", elements{make16(quads), make8(narrow), make8(narrowRight)}, 8, true},
+		{"16x8, right by rows", elements{make16(quads), make8(narrow), make8(byRows)}, 8, false},
+		{"16x8, accumulator by rows", elements{make16(quads), make8(byRows), make8(narrowRight)}, 8, false},
+		{"16x8, left turned", elements{make16(turned), make8(narrow), make8(narrowRight)}, 8, false},
+		{"16x8 for 16x16", elements{make16(quads), make8(narrow), make8(narrowRight)}, 16, false},
+		{"16x16 for 16x8", elements{make16(quads), make16(quads), make16(turned)}, 8, false},
 	} {
-		require.Equal(t, c.want, c.e.quads(), c.name)
+		require.Equal(t, c.want, c.e.quads(c.n), c.name)
 	}
+}
+
+// TestNarrowShape wants a shape of the asked format, float32 sums and subgroups alone.
+func TestNarrowShape(t *testing.T) {
+	narrow := vk.CoopMatShape{M: 16, N: 8, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup}
+	half, short, wide := narrow, narrow, narrow
+	half.C, half.Result = vk.F16, vk.F16
+	short.K = 8
+	wide.N = 16
+	caps := &vk.Caps{CoopMatShapes: []vk.CoopMatShape{half, short, wide}}
+	_, ok := NarrowShape(caps, dtype.Float16)
+	require.False(t, ok)
+	caps.CoopMatShapes = append(caps.CoopMatShapes, narrow)
+	shape, ok := NarrowShape(caps, dtype.Float16)
+	require.True(t, ok)
+	require.Equal(t, narrow, shape)
+	_, ok = NarrowShape(caps, dtype.BFloat16)
+	require.False(t, ok)
 }
 
 // TestRight wants every element of a right matrix in some invocation.
@@ -107,7 +139,7 @@ func TestRight(t *testing.T) {
 	require.NoError(t, checkElements("right matrix", e.right, int(shape.K*shape.N)))
 	quads, err := AsksQuads(d, dtype.Float16, shape)
 	require.NoError(t, err)
-	require.Equal(t, shape.M == 16 && shape.N == 16 && e.quads(), quads)
+	require.Equal(t, shape.M == 16 && shape.N == 16 && e.quads(16), quads)
 }
 
 // TestCheckLayout says what is wrong with layouts that no device has, and nothing of that here.
