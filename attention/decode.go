@@ -43,6 +43,10 @@ import (
 // at the same time have different States. State[0] has bits for errors that only the device can
 // see; they stay until the host clears them (DecodeStatus). The results of such a call are invalid,
 // but no memory beyond the tensors was touched.
+//
+// An infinite or NaN element of V makes its column of O infinite or NaN in the rows that see its key. In
+// the other rows of that sequence and key head it may make it NaN. On matrices with 8 rows (DecodeConfig)
+// it may make one more column of all these rows NaN. It makes no other element wrong.
 type DecodeTensors struct {
 	Q, K, V, O, LSE                             vk.Tensor
 	KScale, VScale                              vk.Tensor
@@ -82,7 +86,7 @@ func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error
 	if err := checkDecode(&t, &p, opt.Workspace, config.partsBytes(p)); err != nil {
 		return err
 	}
-	if err := config.checkLayout(d, &p); err != nil {
+	if err := config.checkLayout(d.Caps(), &p, askDevice(d)); err != nil {
 		return err
 	}
 	defer c.Scope()()

@@ -42,10 +42,10 @@ func DecodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig
 	list := []DecodeConfig{first}
 	rows := []int{first.Rows, 1, 2, 4, 8, 16}
 	if first.Impl == CoopMat {
-		rows = []int{first.Rows, 16, 32}
+		rows = []int{first.Rows, 8, 16, 32}
 	}
 	for _, r := range rows {
-		for _, subgroups := range []int{first.Subgroups, 4, 8, 16, 32} {
+		for _, subgroups := range []int{first.Subgroups, 4, 8, 12, 16, 32} {
 			c := first
 			c.Rows, c.Subgroups = r, subgroups
 			if c.Feasible(caps, p) == nil && !slices.Contains(list, c) {

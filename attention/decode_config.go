@@ -138,21 +138,57 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 	switch {
 	case !chips.Quads(caps) || shape.M != 16 || shape.N != 16 || caps.SubgroupSize != 32:
 		return unsupported("decode: coopmat: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others")
-	case c.Rows != 16 && c.Rows != 32:
-		return unsupported("decode: coopmat: rows=%d are neither 16 nor 32", c.Rows)
+	case c.Rows != 8 && c.Rows != 16 && c.Rows != 32:
+		return unsupported("decode: coopmat: rows=%d are neither 8, 16 nor 32", c.Rows)
+	case p.Cache != CacheSame && !hasNarrow(caps, p.operands()):
+		return unsupported("decode: coopmat: a cache of 8 bits needs float16 matrices of 16x8x16")
 	case c.Subgroups%c.columnParts(p) != 0:
 		return unsupported("decode: coopmat: subgroups=%d are odd, but each key has %d", c.Subgroups, c.columnParts(p))
 	}
 	return nil
 }
 
+// hasNarrow reports whether the device has matrices of 16x8 of a format.
+func hasNarrow(caps *vk.Caps, t dtype.DType) bool {
+	_, ok := chips.NarrowShape(caps, t)
+	return ok
+}
+
+// layouts returns the shapes of the matrices of which the kernel knows where elements are.
+func (c *DecodeConfig) layouts(caps *vk.Caps, p *DecodeProblem) (list []vk.CoopMatShape, err error) {
+	if c.Impl != CoopMat {
+		return nil, nil
+	}
+	shape, err := matrixShape(caps, CoopMat, p.operands())
+	list = append(list, shape)
+	if narrow, ok := chips.NarrowShape(caps, p.operands()); ok && p.Cache != CacheSame {
+		list = append(list, narrow)
+	}
+	return list, err
+}
+
+// A layoutQuestion is chips.AsksQuads of a device.
+type layoutQuestion func(dtype.DType, vk.CoopMatShape) (bool, error)
+
+func askDevice(d *vk.Device) layoutQuestion {
+	return func(t dtype.DType, shape vk.CoopMatShape) (bool, error) { return chips.AsksQuads(d, t, shape) }
+}
+
 // checkLayout returns an error if the driver does not keep elements of matrices where the kernel
 // expects them. Only a kernel on the device can find that out.
-func (c *DecodeConfig) checkLayout(d *vk.Device, p *DecodeProblem) error {
-	if c.Impl != CoopMat {
-		return nil
+func (c *DecodeConfig) checkLayout(caps *vk.Caps, p *DecodeProblem, asks layoutQuestion) error {
+	list, err := c.layouts(caps, p)
+	if err != nil {
+		return err
 	}
-	return asksQuads(d, "decode: coopmat", CoopMat, p.operands())
+	for _, s := range list {
+		if quads, err := asks(p.operands(), s); err != nil {
+			return err
+		} else if !quads {
+			return unsupported("decode: coopmat: the driver does not keep elements of %dx%d matrices where NVIDIA's 580 does", s.M, s.N)
+		}
+	}
+	return nil
 }
 
 // kernel returns the name of the module.
@@ -185,7 +221,11 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	if c.Impl == CoopMat {
 		pass, most = 2, 16
 	}
-	fit := 4096 / max(stripes*value, 1)
+	floats := 4096
+	if c.Impl == CoopMat && c.Rows == 8 && p.Cache == CacheSame {
+		floats = 8192
+	}
+	fit := floats / max(stripes*value, 1)
 	for pass < most && pass*2 <= fit {
 		pass *= 2
 	}
@@ -194,9 +234,13 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	}
 	sizes := []int{16 * max(stripes*pass*value/4, threads), 8 * max(threads, stripes*c.Rows), 4, 8 * threads}
 	if c.Impl == CoopMat {
-		sizes = append(sizes, 16*c.Rows/16*((p.HeadDim+31)/32)*64)
+		rows := c.Rows
+		if p.Cache != CacheSame {
+			rows = (rows + 15) / 16 * 16
+		}
+		sizes = append(sizes, 16*rows*((p.HeadDim+31)/32)*4)
 		if p.Cache != CacheSame && p.DType == dtype.BFloat16 {
-			sizes = append(sizes, 4*c.Rows)
+			sizes = append(sizes, 4*((c.Rows+15)/16*16))
 		}
 	}
 	return vk.SharedVariables(sizes...)

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -43,4 +45,44 @@ func TestDecodeRows(t *testing.T) {
 	err := c.Feasible(&caps, p)
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorContains(t, err, "decode: seq_q=33 of 8192 heads a key head are 270336 rows, more than the kernels' 262144")
+}
+
+// TestDecodeLayouts has drivers that answer as NVIDIA's 580 does but for one shape: a kernel that knows
+// where elements of that are is never taken, the others are.
+func TestDecodeLayouts(t *testing.T) {
+	caps := chipstest.H200()
+	p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 8, NumKVHeads: 2, SeqQ: 1, SeqKV: 64, HeadDim: 128, DType: dtype.BFloat16, Causal: true}}
+	cache8 := p
+	cache8.Cache = CacheE4M3
+	for _, c := range []struct {
+		name    string
+		liesFor uint32 // N of the shape
+		problem DecodeProblem
+		refused bool
+	}{
+		{"the truth", 0, p, false},
+		{"the truth", 0, cache8, false},
+		{"16x16", 16, p, true},
+		{"16x16", 16, cache8, true},
+		{"16x8", 8, p, false},
+		{"16x8", 8, cache8, true},
+	} {
+		config := DecodeConfig{Impl: CoopMat, Rows: 16, Subgroups: 8, Groups: 4}
+		var asked []dtype.DType
+		err := config.checkLayout(caps, &c.problem, func(format dtype.DType, s vk.CoopMatShape) (bool, error) {
+			asked = append(asked, format)
+			return s.N != c.liesFor, nil
+		})
+		require.NotContains(t, asked, map[bool]dtype.DType{true: dtype.Float16, false: dtype.BFloat16}[c.problem.Cache == CacheSame], "the format of operands alone")
+		if !c.refused {
+			require.NoError(t, err, c.name)
+			continue
+		}
+		require.ErrorIs(t, err, vk.ErrUnsupported, c.name)
+		require.ErrorContains(t, err, "does not keep elements of "+c.name+" matrices")
+		config.Impl = Scalar
+		require.NoError(t, config.checkLayout(caps, &c.problem, nil), "the kernel without matrices asks nothing")
+	}
+	_, ok := chips.NarrowShape(caps, dtype.BFloat16)
+	require.False(t, ok, "no device has them")
 }

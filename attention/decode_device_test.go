@@ -362,9 +362,64 @@ func TestDecodeConfigs(t *testing.T) {
 	for _, groups := range []int{1, 3, 17, 100} {
 		for n := 1; n <= 8; n *= 2 {
 			run(attention.DecodeConfig{Impl: attention.Scalar, Rows: n, Subgroups: 1 + (n+groups)%4, Groups: groups})
-			for tiles := 1; tiles <= 2; tiles++ {
-				run(attention.DecodeConfig{Impl: attention.CoopMat, Rows: 16 * tiles, Subgroups: n, Groups: groups})
+		}
+		for _, rows := range []int{8, 16, 32} {
+			for _, n := range []int{1, 2, 4, 8, 12} {
+				run(attention.DecodeConfig{Impl: attention.CoopMat, Rows: rows, Subgroups: n, Groups: groups})
 			}
 		}
+	}
+}
+
+// TestDecodeInfinite has an infinite value: its column of O is infinite or NaN in the rows that see it and
+// may be NaN in those that share its key, where one more column may be NaN; all else has the bits that it has
+// without it.
+func TestDecodeInfinite(t *testing.T) {
+	dev := vktest.Open(t)
+	for _, impl := range []attention.Impl{attention.Auto, attention.Scalar} {
+		for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+			for _, dim := range []int{64, 96, 128, 256} {
+				c := decodeCase{attention.DecodeProblem{Problem: attention.Problem{
+					Batch: 2, NumHeads: 8, NumKVHeads: 2, SeqQ: 2, SeqKV: 256, HeadDim: dim, DType: format, Causal: true,
+				}}, []int{200, 90}}
+				t.Run(fmt.Sprintf("%v/%v/%v", impl, format, dim), func(t *testing.T) {
+					plan, err := attention.ChooseDecode(dev.Caps(), c.DecodeProblem, attention.Options{Impl: impl})
+					require.NoError(t, err)
+					d := newDecodeData(rand.New(rand.NewPCG(3, uint64(dim))), &c)
+					finite, _, _ := newDecodeRun(t, dev, &c, d, &plan.Decode).run(t)
+					for _, at := range []struct{ key, column, from int }{{7, 3, 0}, {199, dim - 1, 1}} { // from: the first query that sees the key
+						old := d.v[at.key*dim+at.column]
+						d.v[at.key*dim+at.column] = float32(math.Inf(1))
+						o, _, _ := newDecodeRun(t, dev, &c, d, &plan.Decode).run(t)
+						d.v[at.key*dim+at.column] = old
+						checkInfinite(t, &c, at.column, at.from, finite, o)
+					}
+				})
+			}
+		}
+	}
+}
+
+// checkInfinite compares O with what it is without an infinite value in a column of the first key head.
+func checkInfinite(t *testing.T, c *decodeCase, column, from int, finite, o []float32) {
+	isNaN := func(x float32) bool { return math.IsNaN(float64(x)) }
+	for row := range len(o) / c.HeadDim {
+		shares := row/c.SeqQ < c.NumHeads/c.NumKVHeads
+		sees := shares && row%c.SeqQ >= from
+		others := 0
+		for e := range c.HeadDim {
+			x, want := o[row*c.HeadDim+e], finite[row*c.HeadDim+e]
+			switch {
+			case sees && e == column:
+				require.True(t, isNaN(x) || math.IsInf(float64(x), 1), "row %d, the column of the infinite value: %v", row, x)
+			case math.Float32bits(x) == math.Float32bits(want):
+			default:
+				require.True(t, shares && isNaN(x), "row %d, column %d = %v, without the infinite value %v", row, e, x, want)
+				if e != column {
+					others++
+				}
+			}
+		}
+		require.LessOrEqual(t, others, 1, "row %d: columns that are NaN beside that of the infinite value", row)
 	}
 }

@@ -93,11 +93,18 @@ func decodeRule(caps *vk.Caps, p *DecodeProblem, path string) (DecodeConfig, err
 func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
 	if c.Impl == CoopMat {
 		c.Rows, c.Subgroups = 16, 8
-		switch dim := max(p.HeadDim, p.ValueHeadDim()); {
+		dim := max(p.HeadDim, p.ValueHeadDim())
+		switch {
 		case p.groupRows() > 16 && dim <= 128:
 			c.Rows = 32
-		case dim <= 64:
+		case p.groupRows() <= 8:
+			c.Rows = 8
+		}
+		switch few := c.Rows == 8 && p.Cache != CacheQ8_0; {
+		case c.Rows < 32 && dim <= 64:
 			c.Subgroups = 16 // a key is half as long, so more of them are on their way
+		case few && dim <= 128:
+			c.Subgroups = 12
 		}
 	} else {
 		c.Rows, c.Subgroups = min(nextPower(p.groupRows()), decodeRows), 16

@@ -51,7 +51,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if decodes && decode.checkLayout(d, &DecodeProblem{Problem: p}) != nil && opt.DecodeConfig == nil {
+	if decodes && decode.checkLayout(d.Caps(), &DecodeProblem{Problem: p}, askDevice(d)) != nil && opt.DecodeConfig == nil {
 		decodes = false
 	}
 	var config Config

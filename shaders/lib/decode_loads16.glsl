@@ -36,9 +36,6 @@ void load_keys(const Part part, const uint tile, const uvec2 page, inout Keys k)
     }
 }
 
-// SUM_COLUMN(n, c) is the first of the four columns that part c of four of a lane's sums is of, of those of load n.
-#define SUM_COLUMN(n, c) (column_part() * V_LOADS + n) * 64 + lane_t() * 16 + c * 4
-
 uint value_column(const uint n) {
     return (column_part() * V_LOADS + n) * 64 + lane_g() * 8;
 }

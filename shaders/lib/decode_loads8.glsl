@@ -29,7 +29,7 @@ uint value_column(const uint n) {
 #ifdef ELEM_BF16
 // A row of Q is multiplied by the power of two that brings its largest element to between 2^14 and
 // 2^15: what float16 then loses is below 2^-38 of that. q_top has that element's bits.
-shared uint q_top[ROWS];
+shared uint q_top[ROW_TILES * 16];
 
 uint exponent_of(const uint r) {
     return max(q_top[r] >> 7, 15);  // so that both powers of two are normal
@@ -54,12 +54,12 @@ uvec2 four_halves(const vec4 x) {
 void share_q(const Part part) {
     barrier();  // q_rows and q_top of the part before are read
 #ifdef ELEM_BF16
-    for (uint r = gl_LocalInvocationIndex; r < ROWS; r += WORKGROUP_SIZE) {
+    for (uint r = gl_LocalInvocationIndex; r < ROW_TILES * 16; r += WORKGROUP_SIZE) {
         q_top[r] = 0;
     }
     barrier();  // q_top is 0
 #endif
-    for (uint i = gl_LocalInvocationIndex; i < ROW_TILES * K_LOADS * 2 * 32; i += WORKGROUP_SIZE) {
+    for (uint i = gl_LocalInvocationIndex; i < Q_WORDS; i += WORKGROUP_SIZE) {
         const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;
         const uint col = key_column(i / 64 % K_LOADS, i % 4);
         const uvec4 x = HEAD_DIM % 32 == 0 || col < HEAD_DIM ? load_q(q_at(part, r) + col, VEC) : uvec4(0);
@@ -73,7 +73,7 @@ void share_q(const Part part) {
     }
     barrier();  // q_rows and q_top are written
 #ifdef ELEM_BF16
-    for (uint i = gl_LocalInvocationIndex; i < ROW_TILES * K_LOADS * 2 * 32; i += WORKGROUP_SIZE) {
+    for (uint i = gl_LocalInvocationIndex; i < Q_WORDS; i += WORKGROUP_SIZE) {
         const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;
         const float power = uintBitsToFloat((268 - exponent_of(r)) << 23);  // 2^(141 - exponent)
         const uvec4 x = q_rows[i];
@@ -82,8 +82,6 @@ void share_q(const Part part) {
     barrier();  // q_rows are float16
 #endif
 }
-
-#define SUM_COLUMN(n, c) value_column_of(column_part() * V_LOADS + n, lane_t() * 2 + c / 2) + c % 2 * 4
 
 const uint EIGHTS = KEYS / 8;    // of a tile: eight keys, which are of the same page
 const uint HALVES = KEYS / 16;
@@ -184,7 +182,9 @@ uvec2 operands(const uint w, const uint scales) {
 
 // low_or_high returns the low halves of two words, or the high ones.
 uint low_or_high(const uint a, const uint b, const bool high) {
-    return high ? a >> 16 | b & 0xffff0000u : a & 0xffffu | b << 16;
+    const f16vec2 x = unpackFloat2x16(a);
+    const f16vec2 y = unpackFloat2x16(b);
+    return packFloat2x16(high ? f16vec2(x.y, y.y) : f16vec2(x.x, y.x));
 }
 
 // key_scale returns the scale of load n of key i*8 + g, twice.

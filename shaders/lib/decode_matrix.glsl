@@ -2,7 +2,7 @@
 // (attention_decode.comp; lib/decode_operands.glsl has the operands).
 //
 //     S = Q * Kᵀ   16 rows by the 16 or 32 keys of a tile
-//     O = P * V    16 rows by columns
+//     O = P * V    rows by columns, or transposed
 //
 // While a tile's values are multiplied the keys of the next are on their way, and while its keys
 // are, the values. A unit has ROW_TILES matrices of rows, for which keys and values are
@@ -23,10 +23,10 @@
 
 // read_keys sums up the part's keys. Each subgroup takes every STRIPES-th tile.
 void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
-    [[unroll]] for (uint i = 0; i < ROW_TILES * V_LOADS * 4; i++) {
-        sums.o[i] = MatC(0.0);
+    [[unroll]] for (uint i = 0; i < O_ROWS * O_MATRICES; i++) {
+        sums.o[i] = MatO(0.0);
     }
-    [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {
+    [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {
         sums.m[i] = MAX_INIT;
         sums.l[i] = 0.0;
     }
@@ -38,9 +38,9 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
     const uint step = STRIPES * apart();
     uint tile = part.first + stripe() * apart();
     FIRST_LOADED
-    Row rows[ROW_TILES * 2];
+    Row rows[ROW_EIGHTS];
     ROW_SCALES
-    [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {
+    [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {
         rows[i] = row_of(part, i * 8 + lane_g());
         SET_ROW_SCALE(i)
     }
@@ -61,9 +61,9 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
                     MatB b;
                     SET_KEYS(b, n, e)
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        const uint at = (r * K_LOADS + n) * 64 + gl_SubgroupInvocationID;
+                        const uint at = (r * K_LOADS + n) * Q_EIGHTS * 32 + gl_SubgroupInvocationID;
                         const uvec4 x = q_rows[at];
-                        const uvec4 y = q_rows[at + 32];
+                        const uvec4 y = Q_EIGHTS == 1 ? uvec4(0) : q_rows[at + (Q_EIGHTS - 1) * 32];
                         MatA a;
                         set_left(a, 0, x[2 * e]);
                         set_left(a, 1, x[2 * e + 1]);
@@ -78,7 +78,7 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
             load_keys(part, next, pages, TILE_KEYS);
         }
 
-        float x[SCORES];  // of rows g and g + 8 of each matrix
+        float x[SCORES];  // of row g of each eight rows
         bool above = false;
         [[unroll]] for (uint i = 0; i < SCORES; i++) {
             SET_SCORE(i)
@@ -95,31 +95,31 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
         }
         FIND_ABOVE
         if (subgroupAny(above)) {
-            [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {
+            [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {
                 OWN_TOP(i)
                 TOP(i) = max(TOP(i), subgroupShuffleXor(TOP(i), 1));
                 TOP(i) = max(sums.m[i], max(TOP(i), subgroupShuffleXor(TOP(i), 2)));
                 const float alpha = exp2(sums.m[i] - TOP(i));
                 sums.m[i] = TOP(i);
                 sums.l[i] *= alpha;
+                SUM_ALPHAS
                 [[unroll]] for (uint j = 0; j < V_LOADS * 4; j++) {
                     [[unroll]] for (uint e = 0; e < 4; e++) {
-                        sums.o[i / 2 * V_LOADS * 4 + j][i % 2 * 4 + e] *= alpha;
+                        sums.o[O_MATRIX(i, j)][O_ELEMENT(i, j) + e] *= SUM_ALPHA(e);
                     }
                 }
             }
         }
-        MatA w[WEIGHT_MATRICES];
         SET_WEIGHTS
         [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
             VALUE_SCALES(n)
-            [[unroll]] for (uint a = 0; a < 4; a++) {
-                FOR_HALVES {
-                    MatB b;
+            [[unroll]] for (uint a = 0; a < PRODUCTS; a++) {
+                FOR_VALUE_HALVES {
+                    MatV b;
                     SET_VALUES(b, n, a)
-                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        const uint at = r * V_LOADS * 4 + 4 * n + a;
-                        sums.o[at] = coopMatMulAdd(WEIGHTS_OF(r), b, sums.o[at]);
+                    [[unroll]] for (uint r = 0; r < O_ROWS; r++) {
+                        const uint at = r * O_MATRICES + n * PRODUCTS + a;
+                        sums.o[at] = PRODUCT(r, b, sums.o[at]);
                     }
                 }
             }

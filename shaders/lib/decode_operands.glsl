@@ -13,7 +13,8 @@
 //     so O          of product 4n + a, row g: columns 64*n + 16*t + 2a, + 8, + 1, + 9
 //
 // Of a cache of 8 bits the same loads have 8 bytes, and there are twice as many keys in a tile
-// (lib/decode_loads8.glsl).
+// (lib/decode_loads8.glsl). With other layouts of O its columns are where lib/decode_products16.glsl
+// and lib/decode_products8.glsl say.
 #ifndef LIB_DECODE_OPERANDS_GLSL
 #define LIB_DECODE_OPERANDS_GLSL
 
@@ -28,21 +29,41 @@
 #define MatB coopmat<T, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 #define MatC coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 
-const uint ROW_TILES = ROWS / 16;
+const uint ROW_TILES = (ROWS + 15) / 16;  // of scores
+const uint ROW_EIGHTS = ROWS / 8;
 const uint COLUMN_PARTS = VALUE_DIM > 128 ? 2 : 1;
 const uint STRIPES = SUBGROUPS / COLUMN_PARTS;
 const uint CHAINS = ROW_TILES == 1 ? 2 : 1;  // sums of products of a score: one need not wait for the other
 const uint K_LOADS = (HEAD_DIM + 31) / 32;
 const uint V_LOADS = (VALUE_DIM + 64 * COLUMN_PARTS - 1) / (64 * COLUMN_PARTS);
 
-// Rows at a time whose O of all stripes is in shared memory: about 16 KiB, with two at least.
-const uint FIT_ROWS = 4096 / (STRIPES * VALUE_DIM);
+// O is in matrices of type MatO, O_ROWS times PRODUCTS for each load of V. Q_EIGHTS is how many eight rows of
+// each matrix of Q there are in q_rows, and FIT_FLOATS the size of O of all stripes in shared memory.
+#ifdef CACHE8
+#define MatO coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+#define MatW coopmat<T, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+const uint O_ROWS = ROW_EIGHTS;
+const uint PRODUCTS = 4;
+const uint Q_EIGHTS = 2;
+const uint FIT_FLOATS = 4096;
+#else
+#define MatO MatC
+const bool PAIRED = ROWS == 8;  // lib/decode_products16.glsl
+const uint O_ROWS = ROW_TILES;
+const uint PRODUCTS = PAIRED ? 2 : 4;
+const uint Q_EIGHTS = PAIRED ? 1 : 2;
+const uint FIT_FLOATS = PAIRED ? 8192 : 4096;  // of 8 rows there are more stripes
+#endif
+const uint O_MATRICES = V_LOADS * PRODUCTS;  // of each O_ROWS
+
+// Rows at a time whose O of all stripes is in shared memory: FIT_FLOATS, with two at least.
+const uint FIT_ROWS = FIT_FLOATS / (STRIPES * VALUE_DIM);
 const uint PASS_ROWS = FIT_ROWS >= 16 ? 16 : FIT_ROWS >= 8 ? 8 : FIT_ROWS >= 4 ? 4 : 2;
 
-// Sums of a subgroup: of rows g and g + 8 of each matrix the maximum m, the lane's part of l; O.
+// Sums of a subgroup: of row g of each eight rows the maximum m, the lane's part of l; O.
 struct Sums {
-    float m[ROW_TILES * 2], l[ROW_TILES * 2];
-    MatC o[ROW_TILES * V_LOADS * 4];
+    float m[ROW_EIGHTS], l[ROW_EIGHTS];
+    MatO o[O_ROWS * O_MATRICES];
 };
 
 #include "quads.glsl"
@@ -56,19 +77,23 @@ uint stripe() {
 }
 
 // q_rows has a lane's operands of Q: 16 bytes of row g, and of row g + 8, for each two products.
-shared uvec4 q_rows[ROW_TILES * K_LOADS * 2 * 32];
+const uint Q_WORDS = ROW_TILES * K_LOADS * Q_EIGHTS * 32;
+
+shared uvec4 q_rows[Q_WORDS];
 
 DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)
+#ifdef CACHE8
+DEFINE_SET(MatW, set_weights)
+#endif
 
 #ifndef CACHE8
-const uint Q_WORDS = ROW_TILES * K_LOADS * 2 * 32;
 const uint Q_LOADS = (Q_WORDS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;  // of an invocation
 
 // load_q_word returns word number i of q_rows.
 uvec4 load_q_word(const Part part, const uint i) {
-    const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;
-    const uint col = i / 64 % K_LOADS * 32 + i % 4 * 8;
+    const uint r = i / 32 % Q_EIGHTS * 8 + i % 32 / 4 + i / (K_LOADS * Q_EIGHTS * 32) * 16;
+    const uint col = i / (Q_EIGHTS * 32) % K_LOADS * 32 + i % 4 * 8;
     return HEAD_DIM % 32 == 0 || col < HEAD_DIM ? load_q(q_at(part, r) + col, VEC) : uvec4(0);
 }
 

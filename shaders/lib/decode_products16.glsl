@@ -1,5 +1,14 @@
 // decode_products16: what lib/decode_matrix.glsl does with keys and values of 16 bits. The macros are
 // parts of read_keys, with its variables; lib/decode_products8.glsl has those of 8 bits.
+//
+// Of 8 rows, PAIRED, half of each matrix would be for nothing, and O takes most registers: so O has two
+// products of columns in a matrix, one in rows 0 to 7, one in rows 8 to 15. A product then has 8 keys:
+//
+//     P | 0       V of the first columns         O of the first columns
+//     --+--   *   ----------------------    =    ----------------------
+//     0 | P       V of the second columns        O of the second columns
+//
+// An infinite element of V, or a NaN, times these zeros is NaN: attention.DecodeTensors says where.
 #ifndef LIB_DECODE_PRODUCTS16_GLSL
 #define LIB_DECODE_PRODUCTS16_GLSL
 
@@ -12,9 +21,8 @@
 
 // The scores of a lane: of each of its rows EACH, of keys value_key(0), value_key(1), ... of a tile.
 #define EACH 4
-#define SCORES ROW_TILES * 8
+#define SCORES ROW_EIGHTS * 4
 #define SCORE_MATRICES ROW_TILES * CHAINS
-#define WEIGHT_MATRICES ROW_TILES
 
 // FIRST_SHARED is what waits for no length, FIRST_LOADED what a subgroup loads before the first tile.
 #define FIRST_SHARED share_q(ahead.q);
@@ -58,28 +66,68 @@
 // largest of row i.
 #define TOP(i) top
 #define FIND_ABOVE                                                \
-    [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {         \
+    [[unroll]] for (uint i = 0; i < SCORES; i++) {                \
         above = above || x[i] > sums.m[i / 4] + SLACK;            \
     }
 #define OWN_TOP(i) float top = max(max(x[4 * i], x[4 * i + 1]), max(x[4 * i + 2], x[4 * i + 3]));
 
-// SET_WEIGHTS makes w the weights, and adds them to l.
-#define SET_WEIGHTS                                               \
-    [[unroll]] for (uint i = 0; i < ROW_TILES * 8; i++) {         \
-        const float y = exp2(x[i] - sums.m[i / 4]);               \
-        sums.l[i / 4] += y;                                       \
-        w[i / 8][i % 8] = WEIGHT_TO_T(y);                         \
-    }
-#define WEIGHTS_OF(r) w[r]
+// O_MATRIX(r, m) is which matrix has the sums of eight rows, number r, and product number m of columns, of
+// V_LOADS * 4, and O_ELEMENT(r, m) the first of the four elements of it that a lane has of them. These are
+// multiplied by SUM_ALPHA(e), made of the lane's alpha by SUM_ALPHAS.
+#define O_MATRIX(r, m) ((r) / 2 * O_MATRICES + (m) % O_MATRICES)
+#define O_ELEMENT(r, m) ((PAIRED ? (m) / O_MATRICES : (r) % 2) * 4)
+#define SUM_ALPHAS
+#define SUM_ALPHA(e) alpha
 
-// SET_VALUES(b, n, a) makes b the operand of product a of load n, whose scales are VALUE_SCALES(n).
-#define VALUE_SCALES(n)
-#define SET_VALUES(b, n, a)                                                      \
-    [[unroll]] for (uint i = 0; i < 2; i++) {                                    \
-        const uint first = ahead.v.at[2 * i * V_LOADS + n][a];                   \
-        const uint second = ahead.v.at[(2 * i + 1) * V_LOADS + n][a];            \
-        set_right(b, i, first & 0xffffu | second << 16);                         \
-        set_right(b, 2 + i, first >> 16 | second & 0xffff0000u);                 \
+// SET_WEIGHTS makes w the weights, of which PRODUCT(r, b, o) adds a product with b to o, and adds them to l.
+// FOR_VALUE_HALVES begins the products of each half of the keys, where they are apart.
+const uint VALUE_HALVES = PAIRED ? 2 : 1;
+#define FOR_VALUE_HALVES [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++)
+#define SET_WEIGHTS                                               \
+    [[unroll]] for (uint i = 0; i < SCORES; i++) {                \
+        x[i] = exp2(x[i] - sums.m[i / 4]);                        \
+        sums.l[i / 4] += x[i];                                    \
+    }                                                             \
+    MatA w[ROW_TILES * VALUE_HALVES];                             \
+    if (PAIRED) {                                                 \
+        [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++) {      \
+            set_left(w[h], 1, 0);                                 \
+            set_left(w[h], 2, 0);                                 \
+            [[unroll]] for (uint i = 0; i < 2; i++) {             \
+                w[h][i] = WEIGHT_TO_T(x[2 * h + i]);              \
+                w[h][6 + i] = WEIGHT_TO_T(x[2 * h + i]);          \
+            }                                                     \
+        }                                                         \
+    } else {                                                      \
+        [[unroll]] for (uint i = 0; i < SCORES; i++) {            \
+            w[i / 8][i % 8] = WEIGHT_TO_T(x[i]);                  \
+        }                                                         \
     }
+#define MatV MatB
+#define PRODUCT(r, b, o) coopMatMulAdd(w[r * VALUE_HALVES + h], b, o)
+
+// SET_VALUES(b, n, a) makes b the operand of product a of load n, whose scales are VALUE_SCALES(n). PAIRED,
+// its first keys are those of half h, and its others the same with the columns of a later product.
+#define VALUE_SCALES(n)
+#define SET_VALUES(b, n, a)                                                           \
+    [[unroll]] for (uint i = 0; i < 2; i++) {                                         \
+        const uint m = n * PRODUCTS + a + (PAIRED ? i * O_MATRICES : 0);              \
+        const uint key = 2 * (PAIRED ? h : i);                                        \
+        const uint first = ahead.v.at[key * V_LOADS + m / 4][m % 4];                  \
+        const uint second = ahead.v.at[(key + 1) * V_LOADS + m / 4][m % 4];           \
+        set_right(b, i, first & 0xffffu | second << 16);                              \
+        set_right(b, 2 + i, first >> 16 | second & 0xffff0000u);                      \
+    }
+
+// A lane has sums of SUM_ROWS rows, SUM_ROW(i) of eight rows SUM_EIGHT(i), and of each load n of V SUM_QUADS
+// times four columns from SUM_COLUMN(n, c) on: of products SUM_PRODUCT(n, c) and the next, the elements
+// SUM_ELEMENT(i, c) and two after it of those of O_ELEMENT.
+#define SUM_ROWS ROW_EIGHTS
+#define SUM_ROW(i) (i * 8 + lane_g())
+#define SUM_EIGHT(i) i
+#define SUM_QUADS 4
+#define SUM_COLUMN(n, c) ((column_part() * V_LOADS + n) * 64 + lane_t() * 16 + c * 4)
+#define SUM_PRODUCT(n, c) (n * 4 + c % 2 * 2)
+#define SUM_ELEMENT(i, c) (c / 2)
 
 #endif

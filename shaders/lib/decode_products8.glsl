@@ -1,6 +1,10 @@
 // decode_products8: what lib/decode_matrix.glsl does with keys and values of 8 bits, on matrices of
 // float16; the names are those of lib/decode_products16.glsl. Tiles may have twice as many keys, as
 // these have half the bytes.
+//
+// O is transposed, 16 columns by 8 rows: the few rows that share a key are columns of matrices that may be
+// 8 wide, and take half the registers of those of 16. Weights are where the products need them: a lane's
+// element i is of row g and key value_key(i).
 #ifndef LIB_DECODE_PRODUCTS8_GLSL
 #define LIB_DECODE_PRODUCTS8_GLSL
 
@@ -13,9 +17,8 @@
 #define PAGES uvec4
 
 const uint EACH = HALVES * 4;
-#define SCORES ROW_TILES * 2 * EACH
+#define SCORES ROW_EIGHTS * EACH
 #define SCORE_MATRICES ROW_TILES * HALVES
-#define WEIGHT_MATRICES ROW_TILES * HALVES
 
 #define FIRST_SHARED
 #define FIRST_LOADED                                      \
@@ -31,7 +34,7 @@ const uint EACH = HALVES * 4;
         }                                                 \
     }                                                     \
     share_q(part);
-#define ROW_SCALES float scale[ROW_TILES * 2];
+#define ROW_SCALES float scale[ROW_EIGHTS];
 #define SET_ROW_SCALE(i) scale[i] = row_scale(i * 8 + lane_g()) * SCORE_SCALE(part);
 
 #define FOR_HALVES [[unroll]] for (uint h = 0; h < HALVES; h++)
@@ -46,8 +49,8 @@ const uint EACH = HALVES * 4;
 
 #define SCORES_OF(r, e) s[HALVES * r + h]
 
-// MATRIX_OF(i) is which matrix of scores, or of weights, has score i of a lane, and ELEMENT_OF(i) which
-// of the lane's elements of it that is.
+// MATRIX_OF(i) is which matrix of scores has score i of a lane, and ELEMENT_OF(i) which of the lane's
+// elements of it that is.
 #define MATRIX_OF(i) (i / (2 * EACH) * HALVES + i % EACH / 4)
 #define ELEMENT_OF(i) (i / EACH % 2 * 4 + i % 4)
 
@@ -57,8 +60,8 @@ const uint EACH = HALVES * 4;
 
 #define TOP(i) top[i]
 #define FIND_ABOVE                                                \
-    float top[ROW_TILES * 2];                                     \
-    [[unroll]] for (uint i = 0; i < ROW_TILES * 2; i++) {         \
+    float top[ROW_EIGHTS];                                        \
+    [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {            \
         top[i] = x[EACH * i];                                     \
         [[unroll]] for (uint j = 1; j < EACH; j++) {              \
             top[i] = max(top[i], x[EACH * i + j]);                \
@@ -67,13 +70,21 @@ const uint EACH = HALVES * 4;
     }
 #define OWN_TOP(i)
 
+#define O_MATRIX(r, m) ((r) * O_MATRICES + (m))
+#define O_ELEMENT(r, m) 0
+#define SUM_ALPHAS const vec2 alphas = vec2(subgroupShuffle(alpha, lane_t() * 8), subgroupShuffle(alpha, lane_t() * 8 + 4));  // of rows 2t and 2t+1
+#define SUM_ALPHA(e) alphas[e % 2]
+
+#define FOR_VALUE_HALVES FOR_HALVES
 #define SET_WEIGHTS                                                                          \
-    [[unroll]] for (uint i = 0; i < ROW_TILES * 2 * EACH; i += 2) {                          \
+    MatW w[ROW_EIGHTS * HALVES];                                                             \
+    [[unroll]] for (uint i = 0; i < SCORES; i += 2) {                                        \
         const vec2 y = exp2(vec2(x[i], x[i + 1]) - sums.m[i / EACH]);                        \
         sums.l[i / EACH] += y.x + y.y;                                                       \
-        set_left(w[MATRIX_OF(i)], ELEMENT_OF(i) / 2, packFloat2x16(f16vec2(y)));             \
+        set_weights(w[i / 4], i % 4 / 2, packFloat2x16(f16vec2(y)));                         \
     }
-#define WEIGHTS_OF(r) w[HALVES * r + h]
+#define MatV MatA
+#define PRODUCT(r, b, o) coopMatMulAdd(b, w[r * HALVES + h], o)
 
 #define VALUE_SCALES(n)                                   \
     uint scales[EIGHTS];                                  \
@@ -86,8 +97,16 @@ const uint EACH = HALVES * 4;
         const uint second = v.at[(4 * h + 2 * i + 1) * V_LOADS + n][a / 2];                     \
         const uint two = low_or_high(first, second, a % 2 == 1);                                \
         const uvec2 x = operands(two, scales[2 * h + i]);                                       \
-        set_right(b, i, x.x);                                                                   \
-        set_right(b, 2 + i, x.y);                                                               \
+        set_left(b, i, x.x);                                                                    \
+        set_left(b, 2 + i, x.y);                                                                \
     }
+
+#define SUM_ROWS (2 * ROW_EIGHTS)
+#define SUM_ROW(i) (i / 2 * 8 + lane_t() * 2 + i % 2)
+#define SUM_EIGHT(i) (i / 2)
+#define SUM_QUADS 2
+#define SUM_COLUMN(n, c) (value_column(n) + c * 4)
+#define SUM_PRODUCT(n, c) (n * 4 + c * 2)
+#define SUM_ELEMENT(i, c) (i % 2)
 
 #endif

@@ -106,7 +106,7 @@ func (p *decodeProblem) decodeFeatures(family *rand.Rand) {
 func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s Space) *attention.DecodeConfig {
 	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
 	if impl == attention.CoopMat {
-		c.Rows, c.Subgroups = one(family, 16, 32), one(family, 1, 2, 4, 8, 16)
+		c.Rows, c.Subgroups = one(family, 8, 8, 16, 32), one(family, 1, 2, 4, 8, 12, 16)
 	}
 	// Sizes are drawn later.
 	typical.Batch, typical.NumHeads, typical.NumKVHeads, typical.SeqQ, typical.SeqKV = 1, 1, 1, 1, 256
