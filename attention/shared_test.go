@@ -159,7 +159,7 @@ func TestDecodeSharedMemory(t *testing.T) {
 		for _, dims := range [][2]int{{40, 40}, {64, 64}, {128, 128}, {256, 256}, {256, 64}, {64, 256}, {96, 200}} {
 			for _, config := range []DecodeConfig{
 				{Scalar, 1, 1, 8}, {Scalar, 1, 16, 8}, {Scalar, 2, 3, 8}, {Scalar, 4, 8, 8}, {Scalar, 16, 4, 8},
-				{CoopMat, 16, 1, 8}, {CoopMat, 16, 8, 8}, {CoopMat, 32, 2, 8}, {CoopMat, 32, 8, 8}, {CoopMat, 16, 6, 8},
+				{CoopMat, 16, 1, 8}, {CoopMat, 16, 8, 8}, {CoopMat, 32, 2, 8}, {CoopMat, 32, 8, 8}, {CoopMat, 16, 6, 8}, {CoopMat, 8, 1, 8}, {CoopMat, 8, 12, 8}, {CoopMat, 8, 16, 8},
 			} {
 				for _, cache := range []CacheFormat{CacheSame, CacheE4M3} {
 					p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 40, NumKVHeads: 1, SeqQ: 1, SeqKV: 100, HeadDim: dims[0], ValueDim: dims[1], DType: format}, Cache: cache}
