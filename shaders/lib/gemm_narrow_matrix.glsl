@@ -36,16 +36,23 @@ const float MOST = 3.0e38;
 const float MOST = 65000.0;
 #endif
 
-// high_word returns two numbers in ELEM, about, and high what they are.
-uint high_word(const vec2 v, out vec2 high) {
+// cut returns numbers of which ELEM has all bits, about v. In integers, as lib/f32x2.glsl has to: then
+// v - cut(v) is what is left, whatever a compiler knows of conversions.
+vec2 cut(const vec2 v) {
 #ifdef ELEM_BF16
-    const uvec2 bits = floatBitsToUint(v) & 0xffff0000u;
-    high = uintBitsToFloat(bits);
-    return bits.x >> 16 | bits.y;
+    return uintBitsToFloat(floatBitsToUint(v) & 0xffff0000u);
 #else
-    const uint word = packHalf2x16(v);
-    high = unpackHalf2x16(word);
-    return word;
+    return uintBitsToFloat(floatBitsToUint(v) + 0x1000u & 0xffffe000u);
+#endif
+}
+
+// word_of returns two numbers in ELEM, about. A NaN, of which cut may make a zero, stays one.
+uint word_of(const vec2 v) {
+#ifdef ELEM_BF16
+    const uvec2 bits = floatBitsToUint(v);
+    return bits.x >> 16 | bits.y & 0xffff0000u;
+#else
+    return packHalf2x16(v);
 #endif
 }
 
@@ -146,12 +153,11 @@ void keep_run(const uint batch, const uint row, const uint col, const vec4 low, 
             [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e += 4) {                                            \
                 const MatC s = sum[i * TILES_N + j];                                                                            \
                 const vec4 v = silu(scaled(vec4(s[e], s[e + 1], s[e + 2], s[e + 3])));                                          \
-                vec4 big;                                                                                                       \
-                const TwoT h0 = TWO_FROM(high_word(v.xy, big.xy));                                                              \
-                const TwoT h1 = TWO_FROM(high_word(v.zw, big.zw));                                                              \
-                vec4 rest;                                                                                                      \
-                const TwoT l0 = TWO_FROM(high_word(v.xy - big.xy, rest.xy));                                                    \
-                const TwoT l1 = TWO_FROM(high_word(v.zw - big.zw, rest.zw));                                                    \
+                const vec4 big = vec4(cut(v.xy), cut(v.zw));                                                                    \
+                const TwoT h0 = TWO_FROM(word_of(big.xy));                                                                      \
+                const TwoT h1 = TWO_FROM(word_of(big.zw));                                                                      \
+                const TwoT l0 = TWO_FROM(word_of(v.xy - big.xy));                                                               \
+                const TwoT l1 = TWO_FROM(word_of(v.zw - big.zw));                                                               \
                 high[e] = h0.x;                                                                                                 \
                 high[e + 1] = h0.y;                                                                                             \
                 high[e + 2] = h1.x;                                                                                             \
