@@ -289,5 +289,8 @@ func kernelCaps(soft bool) *vk.Caps {
 	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
 		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: size, N: size, K: size, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
 	}
+	if !soft {
+		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: 16, N: 8, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
+	}
 	return caps
 }
