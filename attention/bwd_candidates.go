@@ -1,18 +1,17 @@
 package attention
 
 import (
-	"fmt"
+	"reflect"
 	"slices"
 
-	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// BackwardCandidates is Candidates for the backward pass. The times of its two kernels add up, so
-// each candidate differs from the table's choice in the tile of one kernel, and BackwardVariants
+// backwardCandidates is candidates for the backward pass. The times of its two kernels add up, so
+// each candidate differs from the table's choice in the tile of one kernel, and backwardVariants
 // combines the best of both. On the matrix paths there are also candidates with one kernel for all
 // gradients and with stored weights.
-func BackwardCandidates(caps *vk.Caps, p Problem, impl Impl) []BackwardConfig {
+func backwardCandidates(caps *vk.Caps, p Problem, impl Impl) []BackwardConfig {
 	start, err := chooseBackward(caps, p, Options{Impl: impl})
 	if err != nil {
 		return nil
@@ -71,12 +70,12 @@ func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []
 	return list
 }
 
-// BackwardVariants returns the feasible configurations that differ from c in the tile of the kernel
-// of dQ, and those that differ in one of the choices that BackwardCandidates does not vary: the
+// backwardVariants returns the feasible configurations that differ from c in the tile of the kernel
+// of dQ, and those that differ in one of the choices that backwardCandidates does not vary: the
 // arrangement of loops and the distance of loads; on the scalar path the part of a tile that is in
 // shared memory at a time; with Fused the number of shares of the keys; with Stored the heads of a
 // chunk.
-func BackwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConfig {
+func backwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConfig {
 	var all []BackwardConfig
 	for _, shares := range []int{1, 2, 4, 8} {
 		if v := c; c.fused() {
@@ -179,14 +178,8 @@ func backwardTiles(caps *vk.Caps, p Problem, impl Impl, start BackwardTile) []Ba
 	return all
 }
 
-// BackwardTableRow is TableRow for the backward pass.
-func BackwardTableRow(caps *vk.Caps, p Problem, c BackwardConfig, fill float64) string {
+// backwardTableRow is tableRow for the backward pass.
+func backwardTableRow(caps *vk.Caps, p Problem, c BackwardConfig, fill float64) string {
 	c.Shares, c.Chunk = 0, 0 // the numbers are p's
-	return sourceRow(caps, &p, c.Impl, fill) + fmt.Sprintf("%#v},", c)
-}
-
-// Fill returns the blocks of keys, or of rows if they are fewer, of p per compute unit of a device
-// with configuration c, 0 if the driver does not report the number of units.
-func (c BackwardConfig) Fill(caps *vk.Caps, p Problem) float64 {
-	return table.Fill(caps, c.blocks(caps, &p))
+	return sourceRow(caps, &p, c.Impl, fill) + source(reflect.ValueOf(c)) + "},"
 }

@@ -18,7 +18,7 @@ func TestBackwardCandidates(t *testing.T) {
 			for _, dt := range dtype.All() {
 				p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 512, SeqKV: 64, HeadDim: headDim, DType: dt}
 				for _, impl := range Impls() {
-					list := BackwardCandidates(&d.caps, p, impl)
+					list := backwardCandidates(&d.caps, p, impl)
 					start, err := chooseBackward(&d.caps, p, Options{Impl: impl})
 					if err != nil {
 						require.Empty(t, list)
@@ -34,7 +34,7 @@ func TestBackwardCandidates(t *testing.T) {
 						if i%7 != 0 {
 							continue
 						}
-						variants := BackwardVariants(&d.caps, p, c)
+						variants := backwardVariants(&d.caps, p, c)
 						require.True(t, different(append(variants, c)), "%s %v %v", d.caps.Name, p, c)
 						for _, v := range variants {
 							require.NoError(t, v.Feasible(&d.caps, p))
@@ -74,10 +74,10 @@ func TestBackwardCandidatesVary(t *testing.T) {
 	for _, impl := range []Impl{CoopMat2, Scalar} {
 		for _, batch := range []int{1, 16} {
 			p := Problem{Batch: batch, NumHeads: 16, NumKVHeads: 4, SeqQ: 512, SeqKV: 1024, HeadDim: 64, DType: dtype.Float16}
-			for i, c := range BackwardCandidates(&caps, p, impl) {
+			for i, c := range backwardCandidates(&caps, p, impl) {
 				note(reflect.ValueOf(c), "")
 				if i%5 == 0 || c.fused() || c.stored() {
-					for _, v := range BackwardVariants(&caps, p, c) {
+					for _, v := range backwardVariants(&caps, p, c) {
 						note(reflect.ValueOf(v), "")
 					}
 				}
@@ -104,7 +104,7 @@ func TestBackwardTableRow(t *testing.T) {
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.BFloat16, Causal: true}
 	tile := BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, PeelMask: true}
 	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: BackwardConfig{Impl: CoopMat2, DKV: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}, DQ: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}}},`,
-		BackwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}.Fill(&caps, p)))
+		backwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, bwdSpace.Fill(&caps, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile})))
 	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}}},`,
-		BackwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat, Fused: tile, Shares: 3}, 0))
+		backwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat, Fused: tile, Shares: 3}, 0))
 }

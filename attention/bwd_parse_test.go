@@ -13,8 +13,8 @@ func TestParseBackwardConfig(t *testing.T) {
 	caps := nvidia("NVIDIA H200", 132, true)
 	p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.Float16}
 	for _, impl := range Impls() {
-		for _, c := range BackwardCandidates(&caps, p, impl) {
-			for _, v := range append(BackwardVariants(&caps, p, c), c) {
+		for _, c := range backwardCandidates(&caps, p, impl) {
+			for _, v := range append(backwardVariants(&caps, p, c), c) {
 				got, err := ParseBackwardConfig(v.String())
 				require.NoError(t, err)
 				if v.fused() {

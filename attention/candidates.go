@@ -14,14 +14,15 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Candidates returns feasible configurations of a path that are worth measuring for p on a device.
+// candidates returns feasible configurations of a path that are worth measuring for p on a device.
 // The first is the tuning table's; the others follow by their distance from it, so that a search
 // that runs out of time has seen the likely ones. They differ in tile sizes and, on the matrix
-// paths, in Prefetch and LoadAhead; Splits follows from the number of blocks. Variants has the rest.
+// paths, in Prefetch and LoadAhead; Splits follows from the number of blocks. Function variants has
+// the rest.
 //
 // Blocks of rows that p would fill to less than half are left out, except for the smallest. There
 // is no candidate if the device does not have the path.
-func Candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
+func candidates(caps *vk.Caps, p Problem, impl Impl) []Config {
 	start, err := chooseForward(caps, p, Options{Impl: impl})
 	if err != nil {
 		return nil
@@ -116,10 +117,10 @@ func scalarCandidates(start Config) []Config {
 	return all
 }
 
-// Variants returns the feasible configurations that differ from c in one of the choices that
-// Candidates does not vary: the arrangement of loops, the part of a tile that is in shared memory
+// variants returns the feasible configurations that differ from c in one of the choices that
+// candidates does not vary: the arrangement of loops, the part of a tile that is in shared memory
 // at a time, the number of workgroups that divide the keys.
-func Variants(caps *vk.Caps, p Problem, c Config) []Config {
+func variants(caps *vk.Caps, p Problem, c Config) []Config {
 	numbers := map[string][]int{"LoadAhead": {0, 2, 4, 6, 8}}
 	if c.Impl == Scalar || c.Impl == Unfused {
 		numbers = map[string][]int{"Depth": {8, 16, 32, 64}}
@@ -182,13 +183,7 @@ func fieldDistance(x, y reflect.Value) int {
 	return d
 }
 
-// GoString returns c as Go source for a row of the tuning table, without zero fields.
-func (c Config) GoString() string { return source(reflect.ValueOf(c)) }
-
-// GoString returns c as Go source for a row of the tuning table, without zero fields.
-func (c BackwardConfig) GoString() string { return source(reflect.ValueOf(c)) }
-
-// source returns a configuration, or a tile of one, as Go source.
+// source returns a configuration, or a tile of one, as Go source without zero fields.
 func source(v reflect.Value) string {
 	names := map[Impl]string{Auto: "Auto", CoopMat2: "CoopMat2", CoopMat: "CoopMat", Scalar: "Scalar", Unfused: "Unfused"}
 	var fields []string
@@ -208,12 +203,12 @@ func source(v reflect.Value) string {
 	return v.Type().Name() + "{" + strings.Join(fields, ", ") + "}"
 }
 
-// TableRow returns the row of the tuning table that gives c to problems with p's head_dim and mask
+// tableRow returns the row of the tuning table that gives c to problems with p's head_dim and mask
 // on devices like caps, as Go source. If fill is not 0, the row demands that many blocks of rows
 // per compute unit.
-func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
+func tableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	c.Splits = 0 // the number is p's: Choose finds the next problem's
-	return sourceRow(caps, &p, c.Impl, fill) + fmt.Sprintf("%#v},", c)
+	return sourceRow(caps, &p, c.Impl, fill) + source(reflect.ValueOf(c)) + "},"
 }
 
 // sourceRow is a row of a table up to its configuration.
@@ -232,14 +227,8 @@ func sourceRow(caps *vk.Caps, p *Problem, impl Impl, fill float64) string {
 	return table.SourceRow(family(caps), formats, "shape{"+shape+"}", fill)
 }
 
-// Fill returns the blocks of rows of p per compute unit of a device with configuration c, 0 if the
-// driver does not report the number of units. A block whose keys are divided among workgroups
+// blocks returns the number of blocks of rows of p. A block whose keys are divided among workgroups
 // counts once.
-func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
-	return table.Fill(caps, c.blocks(caps, p))
-}
-
-// blocks returns the number of blocks of rows of p.
 func (c *Config) blocks(caps *vk.Caps, p Problem) int {
 	if c.Impl != Unfused && packs(&p) {
 		p = packProblem(p)

@@ -15,7 +15,7 @@ func TestCandidates(t *testing.T) {
 			for _, dt := range dtype.All() {
 				p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: headDim, DType: dt}
 				for _, impl := range Impls() {
-					list := Candidates(&d.caps, p, impl)
+					list := candidates(&d.caps, p, impl)
 					start, err := chooseForward(&d.caps, p, Options{Impl: impl})
 					if err != nil {
 						if len(list) != 0 {
@@ -35,7 +35,7 @@ func TestCandidates(t *testing.T) {
 							t.Errorf("%s %v: %v comes after %v, which is farther from %v", d.caps.Name, p, c, list[i-1], start)
 						}
 						seen[c] = true
-						for _, v := range Variants(&d.caps, p, c) {
+						for _, v := range variants(&d.caps, p, c) {
 							if err := v.Feasible(&d.caps, p); err != nil || seen[v] && distance(v, c) == 0 || v.Impl != impl {
 								t.Errorf("%s %v: variant %v of %v: %v", d.caps.Name, p, v, c, err)
 							}
@@ -55,7 +55,7 @@ func TestCandidatesSmall(t *testing.T) {
 	for _, c := range []struct{ seqQ, least, most int }{{1, 16, 16}, {20, 16, 32}, {64, 16, 64}, {4096, 16, 256}} {
 		p.SeqQ = c.seqQ
 		least, most := 1<<20, 0
-		for _, config := range Candidates(&caps, p, CoopMat2)[1:] { // the first is the table's
+		for _, config := range candidates(&caps, p, CoopMat2)[1:] { // the first is the table's
 			rows := config.blockRows(&caps, p.DType)
 			least, most = min(least, rows), max(most, rows)
 		}
@@ -87,9 +87,9 @@ func TestCandidatesVary(t *testing.T) {
 	short.SeqQ, short.SeqKV = 256, 256
 	for _, p := range []Problem{p, few, short} {
 		for _, impl := range []Impl{CoopMat2, Scalar} {
-			for _, c := range Candidates(&caps, p, impl) {
+			for _, c := range candidates(&caps, p, impl) {
 				note(c)
-				for _, v := range Variants(&caps, p, c) {
+				for _, v := range variants(&caps, p, c) {
 					note(v)
 				}
 			}
@@ -108,21 +108,22 @@ func TestCandidatesVary(t *testing.T) {
 			least = 3 // 0 is the other path's
 		}
 		if len(seen) < least {
-			t.Errorf("%s takes %d values in all candidates, want %d: add it to Candidates or Variants", name, len(seen), least)
+			t.Errorf("%s takes %d values in all candidates, want %d: add it to candidates or variants", name, len(seen), least)
 		}
 	}
 }
 
-func TestGoString(t *testing.T) {
+// TestTableRow has the row of a configuration as the table has it.
+func TestTableRow(t *testing.T) {
 	caps := nvidia("NVIDIA A30", 56, true)
 	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 500, SeqKV: 512, HeadDim: 64, DType: dtype.Float16, Causal: true}
 	c := Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, Splits: 2}
-	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, Prefetch: true, BlockN: 64}},`; got != want {
+	if got, want := tableRow(&caps, p, c, fwdSpace.Fill(&caps, p, c)), `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, Prefetch: true, BlockN: 64}},`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	caps, p.Causal = leastDevice(), false
 	c = Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 8, ValueRows: 4}
-	if got, want := TableRow(&caps, p, c, c.Fill(&caps, p)), `{Shape: shape{headDim: 64}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 4, BlockN: 16}},`; got != want {
+	if got, want := tableRow(&caps, p, c, fwdSpace.Fill(&caps, p, c)), `{Shape: shape{headDim: 64}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, Depth: 8, ValueRows: 4, BlockN: 16}},`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -113,7 +114,7 @@ func (c *Config) feasibleSplits(caps *vk.Caps, p Problem) error {
 }
 
 const (
-	// maxSplitFill is the largest Config.Fill at which keys are divided. Above it
+	// maxSplitFill is the most blocks per compute unit at which keys are divided. Above it
 	// more than half of the compute units have work, and the cost of combining is
 	// no longer small against the gain.
 	maxSplitFill = 0.5
@@ -134,7 +135,7 @@ const (
 // not full.
 func (c *Config) splitChoices(caps *vk.Caps, p Problem) []int {
 	n := c.splitsToFill(caps, p)
-	switch fill := c.Fill(caps, p); {
+	switch fill := table.Fill(caps, c.blocks(caps, p)); {
 	case n > 0:
 		return []int{0, n / 2, n, 2 * n}
 	case fill > 0 && fill < splitGroups:
@@ -146,7 +147,7 @@ func (c *Config) splitChoices(caps *vk.Caps, p Problem) []int {
 // splitsToFill returns the number of workgroups that divide the keys of each block of rows
 // of p, so that the device is full; 0 if the keys are not divided.
 func (c Config) splitsToFill(caps *vk.Caps, p Problem) int {
-	fill := c.Fill(caps, p)
+	fill := table.Fill(caps, c.blocks(caps, p))
 	if fill == 0 || fill > maxSplitFill || !c.divides(&p) {
 		return 0
 	}

@@ -31,10 +31,10 @@ func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
 	return c, nil
 }
 
-// DecodeCandidates returns the configurations of a path that are worth measuring: first the one
-// that ChooseDecode takes, then other rows and subgroups. DecodeVariants has other numbers of
+// decodeCandidates returns the configurations of a path that are worth measuring: first the one
+// that ChooseDecode takes, then other rows and subgroups. decodeVariants has other numbers of
 // workgroups.
-func DecodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig, error) {
+func decodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig, error) {
 	first, _, err := chooseDecode(caps, p, Options{Impl: impl})
 	if err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func DecodeCandidates(caps *vk.Caps, p DecodeProblem, impl Impl) ([]DecodeConfig
 	return list, nil
 }
 
-// DecodeVariants returns c with two to four times the workgroups.
-func DecodeVariants(caps *vk.Caps, p DecodeProblem, c DecodeConfig) (list []DecodeConfig) {
+// decodeVariants returns c with two to four times the workgroups.
+func decodeVariants(caps *vk.Caps, p DecodeProblem, c DecodeConfig) (list []DecodeConfig) {
 	for n := 2; n <= 4; n++ {
 		more := c
 		more.Groups *= n

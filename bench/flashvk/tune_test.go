@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -126,8 +127,8 @@ func TestTune(t *testing.T) {
 		t.Fatalf("%v, %d rows", err, f.Len())
 	}
 	want, err := attention.Choose(caps, p, kit.Forward, attention.Options{Impl: attention.Scalar, Tuning: f})
-	if err != nil || !strings.Contains(stdout, fmt.Sprintf("%#v", want.Config)) {
-		t.Errorf("the file has %#v, %v, the output\n%s", want.Config, err, stdout)
+	if row := attentionSpace().Source(caps, p, want.Config, 0); err != nil || !strings.Contains(stdout, row) {
+		t.Errorf("the file has %s, %v, the output\n%s", row, err, stdout)
 	}
 
 	// A configuration that the table never takes, to see who uses the file.
@@ -228,13 +229,21 @@ func TestTuneKeeps(t *testing.T) {
 	}
 }
 
+// attentionSpace has the configurations of the forward pass of attention.
+func attentionSpace() *table.Space[attention.Problem, attention.Config] {
+	return table.SpaceOf[attention.Problem, attention.Config]("attention", kit.Forward)
+}
+
 // TestTuneDryRun lists candidates and writes nothing.
 func TestTuneDryRun(t *testing.T) {
 	caps, dev := device(t)
 	out := filepath.Join(t.TempDir(), "out.json")
 	code, stdout, stderr := flashvk(tiny(dev, "tune", "attention", "--impl=scalar", "--dry-run", "--out="+out)...)
 	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 40, SeqKV: 40, HeadDim: 8, DType: dtype.Float16, Causal: true}
-	want := attention.Candidates(caps, p, attention.Scalar)
+	want, err := attentionSpace().Candidates(caps, p, "scalar")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if code != 0 || stderr != "" || strings.Count(stdout, "\n") != 1+len(want) || !strings.Contains(stdout, "\n   "+want[0].String()+"\n") {
 		t.Errorf("status %d, %s, want %d candidates in\n%s", code, stderr, len(want), stdout)
 	}

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -65,6 +66,24 @@ type Choices[P any, C Candidate] struct {
 	Source func(caps *vk.Caps, c C, fill float64) string // nil: no table has rows
 	FillOf func(caps *vk.Caps, c C) float64              // nil: not known
 	Sort   func(c C) []int                               // nil: by path
+}
+
+// ChoicesOf returns the choices that the table of a kernel has for a pass of op, whose problem is p.
+// Use returns op with a configuration.
+func ChoicesOf[P any, C Candidate](kernel string, op Op, side Pass, p P, use func(c C) Op) *Choices[P, C] {
+	space := table.SpaceOf[P, C](kernel, side.Kit())
+	x := &Choices[P, C]{
+		Of: op, Side: side, Kernel: kernel, KernelPass: side.Kit(), Problem: p, PathOf: space.Path, Use: use,
+		List: func(caps *vk.Caps, impl string) ([]C, error) { return space.Candidates(caps, p, impl) },
+		Vary: func(caps *vk.Caps, c C) []C { return space.Variants(caps, p, c) },
+	}
+	if space.Source != nil {
+		x.Source = func(caps *vk.Caps, c C, fill float64) string { return space.Source(caps, p, c, fill) }
+	}
+	if space.Fill != nil {
+		x.FillOf = func(caps *vk.Caps, c C) float64 { return space.Fill(caps, p, c) }
+	}
+	return x
 }
 
 // Op implements Tunable, like the methods that follow.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -36,6 +37,21 @@ func tunableOf(t *testing.T, p attention.Problem) Tunable {
 		t.Fatal(list, err)
 	}
 	return list[0]
+}
+
+// attentionSpace has the configurations of the forward pass of attention.
+func attentionSpace() *table.Space[attention.Problem, attention.Config] {
+	return table.SpaceOf[attention.Problem, attention.Config]("attention", kit.Forward)
+}
+
+// scalarCandidates returns the candidates of path scalar.
+func scalarCandidates(t *testing.T, caps *vk.Caps, p attention.Problem) []attention.Config {
+	t.Helper()
+	list, err := attentionSpace().Candidates(caps, p, "scalar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 // TestTune says that what is right is timed, in the order of its times, and
@@ -114,7 +130,7 @@ func TestTune(t *testing.T) {
 func TestTuneFaults(t *testing.T) {
 	vktest.Sequential(t)
 	d, p := vktest.Open(t), tinyProblem()
-	list := attention.Candidates(d.Caps(), p, attention.Scalar)
+	list := scalarCandidates(t, d.Caps(), p)
 	broken := errors.New("the compiler gave up")
 	search := func(s Search, fault func(i int, record func(*vk.Cmd, int) error) func(*vk.Cmd, int) error) (Tuned, error) {
 		run := newTuning(d, tunableOf(t, p), s, nil)
@@ -203,8 +219,8 @@ func TestTuneBudget(t *testing.T) {
 	s := tinySearch("scalar")
 	s.Budget = 1
 	tuned, err := Tune(context.Background(), d, tunableOf(t, tinyProblem()), s, nil)
-	all := attention.Candidates(d.Caps(), tinyProblem(), attention.Scalar)
-	variants := attention.Variants(d.Caps(), tinyProblem(), all[0])
+	all := scalarCandidates(t, d.Caps(), tinyProblem())
+	variants := attentionSpace().Variants(d.Caps(), tinyProblem(), all[0])
 	if want := len(all) + len(variants) - 2; err != nil || tuned.Untried != want || len(tuned.Trials) != 2 || len(tuned.Winners()) != 1 {
 		t.Errorf("%v, %d untried, want %d; %d trials", err, tuned.Untried, want, len(tuned.Trials))
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// candidates returns the configurations that BenchmarkConfigs compares: those that are feasible
+// compared returns the configurations that BenchmarkConfigs compares: those that are feasible
 // for the problem.
-func candidates(caps *vk.Caps, p Problem, backward bool) (list []Config) {
+func compared(caps *vk.Caps, p Problem, backward bool) (list []Config) {
 	for _, threads := range []int{64, 128, 256, 512} {
 		for _, subgroup := range []bool{true, false} {
 			base := Config{Threads: threads, SubgroupTeam: subgroup, Rows: 1, Groups: 1}
@@ -61,7 +61,7 @@ func BenchmarkConfigs(b *testing.B) {
 		for _, backward := range []bool{false, true} {
 			p := Problem{Rows: shape[0], Cols: shape[1], Eps: 1e-5, DType: dtype.BFloat16}
 			m := newMeasurement(b, d, p, backward)
-			for _, c := range candidates(d.Caps(), p, backward) {
+			for _, c := range compared(d.Caps(), p, backward) {
 				pass := map[bool]string{false: "fwd", true: "bwd"}[backward]
 				b.Run(fmt.Sprintf("%s/rows=%d/cols=%d/config=%s", pass, p.Rows, p.Cols, strings.ReplaceAll(c.String(), " ", "-")), func(b *testing.B) {
 					for range b.N {

@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A plan says what would run. Candidates and Variants return what a tuner measures beside it.
+// A plan says what would run.
 func ExampleChoose() {
 	caps := &vk.Caps{ // plain Vulkan 1.2
 		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
@@ -26,17 +26,9 @@ func ExampleChoose() {
 	}
 	bytes, err := norm.Workspace(caps, p, kit.Backward, norm.Options{})
 	fmt.Println(plan.Kernels(), bytes, err)
-	list, err := norm.Candidates(caps, p, kit.Backward)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(list[0])
-	fmt.Println(list[1])
-	fmt.Println(norm.Variants(caps, p, kit.Backward, list[1])[0])
+	fmt.Println(plan)
 	// Output:
 	// <nil>
 	// [norm_bwd sum_rows] 256000 <nil>
 	// row per subgroup, wg256 loads4 rows1 groups4 ahead
-	// row per subgroup, wg64 loads4 rows1 groups16 ahead
-	// row per subgroup, wg64 loads4 rows1 groups16 ahead reload
 }

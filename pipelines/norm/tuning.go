@@ -40,6 +40,19 @@ func newTable(pass kit.Pass, kernels ...string) *table.Table[Problem, Config, an
 	})
 }
 
+// What the tuner searches.
+var (
+	_ = addSpace(fwdTable, kit.Forward)
+	_ = addSpace(bwdTable, kit.Backward)
+)
+
+func addSpace(t *table.Table[Problem, Config, anyShape], pass kit.Pass) *table.Space[Problem, Config] {
+	return t.AddSpace(table.Space[Problem, Config]{
+		Candidates: func(caps *vk.Caps, p Problem, _ string) ([]Config, error) { return candidates(caps, p, pass) },
+		Variants:   func(caps *vk.Caps, p Problem, c Config) []Config { return variants(caps, p, pass, c) },
+	})
+}
+
 // anyShape is the shape of rows of a table without rows.
 type anyShape struct{}
 
@@ -71,11 +84,12 @@ func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 	return c, c.Feasible(caps, *p)
 }
 
-// Candidates returns configurations of a pass that are worth measuring for p on a device, all
+// candidates returns configurations of a pass that are worth measuring for p on a device, all
 // feasible. The first is what Choose takes. The others have workgroups of other sizes, rows for a
-// subgroup or for a workgroup, and rows kept in registers or read again. Variants returns more.
+// subgroup or for a workgroup, and rows kept in registers or read again. Function variants returns
+// more.
 // The error is that of Choose.
-func Candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
+func candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
 	start, _, err := choose(caps, p, pass, Options{})
 	if err != nil {
 		return nil, err
@@ -101,10 +115,10 @@ func Candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
 	return all, nil
 }
 
-// Variants returns the feasible configurations that differ from c in one choice that Candidates
+// variants returns the feasible configurations that differ from c in one choice that candidates
 // does not vary: whether weights stay in registers and, in the backward pass, whether the next
 // row is loaded ahead and how many workgroups there are.
-func Variants(caps *vk.Caps, p Problem, pass kit.Pass, c Config) []Config {
+func variants(caps *vk.Caps, p Problem, pass kit.Pass, c Config) []Config {
 	all := []Config{c}
 	v := c
 	v.Reload = !c.Reload

@@ -374,34 +374,25 @@ func (o *decodeOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 	if o.part != readPart {
 		return nil, fmt.Errorf("decode: --part %s has no configurations of its own", o.part)
 	}
-	return []bench.Tunable{&bench.Choices[attention.DecodeProblem, attention.DecodeConfig]{
-		Of: o, Side: p, Kernel: "decode", KernelPass: p.Kit(), Problem: o.p,
-		PathOf: func(c attention.DecodeConfig) string { return c.Impl.String() },
-		List:   o.candidates,
-		Vary: func(caps *vk.Caps, c attention.DecodeConfig) []attention.DecodeConfig {
-			return attention.DecodeVariants(caps, o.p, c)
-		},
-		Use: func(c attention.DecodeConfig) bench.Op {
-			with := *o
-			with.config = &c
-			return &with
-		},
-	}}, nil
-}
-
-func (o *decodeOp) candidates(caps *vk.Caps, impl string) ([]attention.DecodeConfig, error) {
-	i, err := attention.ParseImpl(impl)
-	if err != nil {
-		return nil, err
-	}
-	list, err := attention.DecodeCandidates(caps, o.p, i)
-	if err == nil && o.config != nil {
-		list = list[:1]
-		if o.config.Impl == i && *o.config != list[0] {
-			list = append(list, *o.config)
+	choices := bench.ChoicesOf("decode", o, p, o.p, func(c attention.DecodeConfig) bench.Op {
+		with := *o
+		with.config = &c
+		return &with
+	})
+	if all := choices.List; o.config != nil {
+		choices.List = func(caps *vk.Caps, impl string) ([]attention.DecodeConfig, error) {
+			list, err := all(caps, impl)
+			if err != nil {
+				return nil, err
+			}
+			list = list[:1]
+			if o.config.Impl.String() == impl && *o.config != list[0] {
+				list = append(list, *o.config)
+			}
+			return list, nil
 		}
 	}
-	return list, err
+	return []bench.Tunable{choices}, nil
 }
 
 // Note says what the dispatches of a call do.

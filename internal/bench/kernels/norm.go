@@ -160,16 +160,10 @@ func (o normOp) Use(tuning *kit.Tuning) bench.Op {
 
 // Tunables implements bench.Tuner.
 func (o normOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
-	return []bench.Tunable{&bench.Choices[normal.Problem, normal.Config]{
-		Of: o, Side: p, Kernel: "norm", KernelPass: p.Kit(), Problem: o.p,
-		PathOf: func(normal.Config) string { return "auto" },
-		List:   func(caps *vk.Caps, _ string) ([]normal.Config, error) { return normal.Candidates(caps, o.p, p.Kit()) },
-		Vary:   func(caps *vk.Caps, c normal.Config) []normal.Config { return normal.Variants(caps, o.p, p.Kit(), c) },
-		Use: func(c normal.Config) bench.Op {
-			o.config = &c
-			return o
-		},
-	}}, nil
+	return []bench.Tunable{bench.ChoicesOf("norm", o, p, o.p, func(c normal.Config) bench.Op {
+		o.config = &c
+		return o
+	})}, nil
 }
 
 // Name implements bench.Op.

@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -196,13 +197,14 @@ func (d *attentionDraw) config(family *rand.Rand) {
 		}
 		return
 	}
-	all := attention.Candidates(caps, p, d.Impl)
-	if len(all) == 0 {
+	space := table.SpaceOf[attention.Problem, attention.Config]("attention", kit.Forward)
+	all, err := space.Candidates(caps, p, d.Impl.String())
+	if err != nil {
 		return
 	}
 	c := all[family.IntN(len(all))]
 	c.Splits = 0
-	if some := attention.Variants(caps, p, c); chance(family, 2) && len(some) > 0 {
+	if some := space.Variants(caps, p, c); chance(family, 2) && len(some) > 0 {
 		c = some[family.IntN(len(some))]
 	}
 	c.Splits = 0 // a size
