@@ -24,6 +24,6 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(p.Steps(), "steps,", record.Size(m.Bytes))
-	// Output: 4 steps, 402.7 MB
+	fmt.Println(p.Steps(), "steps,", m)
+	// Output: 4 steps, 402.7 MB, the most at product: a 134.2 MB, b 134.2 MB, c 134.2 MB
 }

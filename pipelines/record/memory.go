@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // Memory says how much memory a plan takes.
@@ -26,22 +28,11 @@ type Holder struct {
 
 // String names the size, the step and the largest holders in a line.
 func (m *Memory) String() string {
-	s := fmt.Sprintf("%s, the most at %s", Size(m.Bytes), m.Step)
+	s := fmt.Sprintf("%s, the most at %s", text.Bytes(m.Bytes), m.Step)
 	for i, h := range m.Holders[:min(len(m.Holders), 3)] {
-		s += fmt.Sprintf("%s %s %s", []string{":", ",", ","}[i], h.Name, Size(h.Bytes))
+		s += fmt.Sprintf("%s %s %s", []string{":", ",", ","}[i], h.Name, text.Bytes(h.Bytes))
 	}
 	return s
-}
-
-// Size formats a number of bytes for people, as "402.7 MB".
-func Size(n int64) string {
-	switch {
-	case n >= 1e9:
-		return fmt.Sprintf("%.2f GB", float64(n)/1e9)
-	case n >= 1e6:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.1f kB", float64(n)/1e3)
 }
 
 // align is the alignment of tensors: no device asks more of slices of a buffer.

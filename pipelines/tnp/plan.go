@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
@@ -77,7 +78,7 @@ func (m *Memory) Bytes() int64 { return m.Model + m.Plan.Bytes }
 
 // String names both in a line.
 func (m *Memory) String() string {
-	return fmt.Sprintf("%s: model %s, activations %v", record.Size(m.Bytes()), record.Size(m.Model), m.Plan)
+	return fmt.Sprintf("%s: model %s, activations %v", text.Bytes(m.Bytes()), text.Bytes(m.Model), m.Plan)
 }
 
 // ByName returns who holds Bytes, the parts of the model first, then the tensors that are needed
