@@ -7,15 +7,16 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// An Impl is a path: one of the constants. Its String is the name that ParseImpl reads.
+// An Impl is a path: one of the constants. Packages mlp and mixture have the same paths. Its String
+// is the name that ParseImpl reads.
 type Impl = engine.Impl
 
 // The paths. Auto takes the first of the others that supports the problem. On a CPU device Scalar
 // comes before CoopMat.
 const (
-	Auto    = engine.Auto
-	CoopMat = engine.CoopMat
-	Scalar  = engine.Scalar
+	Auto    Impl = engine.Auto
+	CoopMat Impl = engine.CoopMat
+	Scalar  Impl = engine.Scalar
 )
 
 // ParseImpl accepts auto, coopmat and scalar.

@@ -19,9 +19,15 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestNames wants the enumerations to have what the engine has: the face lists them by hand.
+// TestNames wants the enumerations to have what the engine has, in its order: package gemm lists
+// them by hand.
 func TestNames(t *testing.T) {
-	require.Equal(t, problem.Activations(), []gemm.Activation{gemm.Identity, gemm.SiLU, gemm.SiLUKeep, gemm.TimesDSiLU, gemm.TimesDSiLUKeep})
+	activations := []gemm.Activation{gemm.Identity, gemm.SiLU, gemm.SiLUKeep, gemm.TimesDSiLU, gemm.TimesDSiLUKeep}
+	require.Len(t, activations, len(problem.Activations()))
+	for i, a := range problem.Activations() {
+		require.Equal(t, gemm.Activation(a), activations[i])
+		require.Equal(t, a.String(), activations[i].String())
+	}
 	require.Equal(t, append(engine.Impls(), engine.Auto), []gemm.Impl{gemm.CoopMat, gemm.Scalar, gemm.Auto})
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -74,7 +75,7 @@ func group(list []Problem) (engine.Group, error) {
 	}
 	first := list[0]
 	g := engine.Group{
-		TransA: first.TransA, TransB: first.TransB, Activation: first.Activation, Residual: first.Residual,
+		TransA: first.TransA, TransB: first.TransB, Activation: problem.Activation(first.Activation), Residual: first.Residual,
 		DType: first.DType, Out: first.OutDType(),
 	}
 	for i, p := range list {

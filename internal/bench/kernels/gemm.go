@@ -359,7 +359,7 @@ func (o gemmOp) options(impl string) (gemm.Options, error) {
 func gemmProblem(p problem.Problem) gemm.Problem {
 	return gemm.Problem{
 		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
-		Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: dtype.Some(p.Out),
+		Activation: gemm.Activation(p.Activation), Residual: p.Residual, DType: p.DType, Out: dtype.Some(p.Out),
 	}
 }
 
