@@ -73,16 +73,16 @@ func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []
 // backwardVariants returns the feasible configurations that differ from c in the tile of the kernel
 // of dQ, and those that differ in one of the choices that backwardCandidates does not vary: the
 // arrangement of loops and the distance of loads; on the scalar path the part of a tile that is in
-// shared memory at a time; with Fused the number of shares of the keys; with Stored the heads of a
+// shared memory at a time; with Fused the splits of the keys; with Stored the heads of a
 // chunk.
 func backwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) []BackwardConfig {
 	var all []BackwardConfig
-	for _, shares := range []int{1, 2, 4, 8} {
+	for _, n := range []int{1, 2, 4, 8} {
 		if v := c; c.fused() {
-			v.Shares = shares
+			v.Splits = n
 			all = append(all, v)
 		} else if c.stored() {
-			v.Chunk = shares
+			v.Chunk = n
 			all = append(all, v)
 		}
 	}
@@ -180,6 +180,6 @@ func backwardTiles(caps *vk.Caps, p Problem, impl Impl, start BackwardTile) []Ba
 
 // backwardTableRow is tableRow for the backward pass.
 func backwardTableRow(caps *vk.Caps, p Problem, c BackwardConfig, fill float64) string {
-	c.Shares, c.Chunk = 0, 0 // the numbers are p's
+	c.Splits, c.Chunk = 0, 0 // the numbers are p's
 	return sourceRow(caps, &p, c.Impl, fill) + source(reflect.ValueOf(c)) + "},"
 }

@@ -106,5 +106,5 @@ func TestBackwardTableRow(t *testing.T) {
 	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: BackwardConfig{Impl: CoopMat2, DKV: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}, DQ: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}}},`,
 		backwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, bwdSpace.Fill(&caps, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile})))
 	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Stream: 32, Subgroups: 4, RowTiles: 2, PeelMask: true}}},`,
-		backwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat, Fused: tile, Shares: 3}, 0))
+		backwardTableRow(&caps, p, BackwardConfig{Impl: CoopMat, Fused: tile, Splits: 3}, 0))
 }

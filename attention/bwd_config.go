@@ -16,11 +16,10 @@ type BackwardConfig struct {
 	DQ   BackwardTile // of the kernel that owns rows, and computes dQ
 
 	// Fused, unless it is zero, is the tile of one kernel that computes all gradients instead, on
-	// the matrix paths. It owns keys. The keys are divided into Shares shares; each share sums its
-	// part of dQ in memory, and a second kernel adds the parts. 0 stands for as many shares as fill
-	// the device.
+	// the matrix paths. It owns keys. Splits workgroups divide the keys of a head; each sums its part
+	// of dQ in memory, and a second kernel adds the parts. 0 stands for as many as fill the device.
 	Fused  BackwardTile
-	Shares int
+	Splits int
 
 	// Stored, unless it is zero, is the tile of a kernel that computes dK and dV as products of P
 	// and dX, on the matrix paths. The kernel of dQ stores these: five products instead of seven,
@@ -55,8 +54,8 @@ type BackwardTile struct {
 func (c BackwardConfig) String() string {
 	if c.fused() {
 		s := fmt.Sprintf("%v fused %v", c.Impl, c.Fused)
-		if c.Shares > 0 {
-			s += fmt.Sprintf(" shares%d", c.Shares)
+		if c.Splits > 0 {
+			s += fmt.Sprintf(" splits%d", c.Splits)
 		}
 		return s
 	}

@@ -29,7 +29,7 @@ const unknownUnits = 32
 // memory for dQ; the lengths of sequences do not.
 func (c *BackwardConfig) shares(caps *vk.Caps, p *Problem) (shares, blocks int) {
 	blocks = int(groups(p.SeqKV, c.Fused.owned(caps, c.Impl, p.DType)))
-	most := c.Shares
+	most := c.Splits
 	if most == 0 {
 		units := int(caps.ComputeUnits)
 		if units == 0 {
@@ -67,8 +67,8 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 		return unsupported("%v: no kernel computes all gradients of %v at once", c.Impl, p.DType)
 	case !p.Plain():
 		return unsupported("%v: no kernel computes all gradients at once with %s", c.Impl, strings.Join(p.Features(), ", "))
-	case c.Shares < 0:
-		return unsupported("%v: shares=%d is negative", c.Impl, c.Shares)
+	case c.Splits < 0:
+		return unsupported("%v: splits=%d is negative", c.Impl, c.Splits)
 	case caps.MaxStorageBuffers < fusedTensors:
 		return unsupported("%v: all gradients at once take %d storage buffers, more than the device's %d", c.Impl, fusedTensors, caps.MaxStorageBuffers)
 	}

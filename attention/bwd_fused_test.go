@@ -21,12 +21,12 @@ import (
 func fusedConfigs(d *vk.Device) []attention.BackwardConfig {
 	n := matrixSize(d)
 	return []attention.BackwardConfig{
-		{Impl: attention.CoopMat2, Shares: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}},
-		{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: n, PeelMask: true, LoadAhead: 1}},
+		{Impl: attention.CoopMat2, Splits: 1, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}},
+		{Impl: attention.CoopMat2, Splits: 2, Fused: attention.BackwardTile{Subgroups: 3, RowTiles: 1, Stream: n, PeelMask: true, LoadAhead: 1}},
 		{Impl: attention.CoopMat2, Fused: attention.BackwardTile{Subgroups: (72 + n - 1) / n, RowTiles: 1, Stream: 2 * n}},
-		{Impl: attention.CoopMat2, Shares: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: n, Detour: true}},
-		{Impl: attention.CoopMat, Shares: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n}},
-		{Impl: attention.CoopMat, Shares: 3, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true}},
+		{Impl: attention.CoopMat2, Splits: 2, Fused: attention.BackwardTile{Subgroups: 1, RowTiles: 2, Stream: n, Detour: true}},
+		{Impl: attention.CoopMat, Splits: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n}},
+		{Impl: attention.CoopMat, Splits: 3, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true}},
 	}
 }
 
@@ -94,7 +94,7 @@ func TestBackwardFusedWorkspace(t *testing.T) {
 	} {
 		p, caps := good, caps
 		p.SeqKV, caps.ComputeUnits = c.seqKV, uint32(c.units)
-		opt := attention.Options{BackwardConfig: &attention.BackwardConfig{Impl: attention.CoopMat2, Fused: tile, Shares: c.shares}}
+		opt := attention.Options{BackwardConfig: &attention.BackwardConfig{Impl: attention.CoopMat2, Fused: tile, Splits: c.shares}}
 		bytes, err := attention.Workspace(&caps, p, kit.Backward, opt)
 		require.NoError(t, err)
 		require.Equal(t, c.want, bytes, c)
@@ -112,7 +112,7 @@ func TestBackwardFusedUnsupported(t *testing.T) {
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel computes all gradients of float16 at once"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel computes all gradients of float32 at once"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.Softcap = 5 }, "coopmat2: no kernel computes all gradients at once with softcap"},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Shares = -1 }, "coopmat2: shares=-1 is negative"},
+		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Splits = -1 }, "coopmat2: splits=-1 is negative"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) { caps.MaxStorageBuffers = 7 }, "coopmat2: all gradients at once take 8 storage buffers, more than the device's 7"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
 			caps.MaxPushConstantsBytes = 128
@@ -124,7 +124,7 @@ func TestBackwardFusedUnsupported(t *testing.T) {
 			caps.MaxSharedMemoryBytes = 2*16*(2+1)*16 + 16*8
 		}, "coopmat2: "},
 		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
-			c.Shares, caps.MaxStorageBufferRange = 4, 16895
+			c.Splits, caps.MaxStorageBufferRange = 4, 16895
 		}, "coopmat2: a workspace of 16896 bytes, dQ of shares of the keys among it, is more than the device's 16895"},
 	})
 }

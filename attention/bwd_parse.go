@@ -10,11 +10,11 @@ import (
 // name of its kernel, then numbers of the whole configuration,
 //
 //	coopmat2 dkv sg4 rt1 by32 peel dq sg8 rt1 by64 prefetch peel
-//	coopmat2 fused sg4 rt1 by32 shares2
+//	coopmat2 fused sg4 rt1 by32 splits2
 //	coopmat2 stored sg4 rt4 by32 dq sg8 rt1 by64 chunk1
 //	scalar dkv 32x32 t8x16 depth32 rows8 dq 32x32 t8x16 depth32 rows8
 //
-// The words split and fenceN of earlier versions are peel and loadaheadN.
+// The words split, fenceN and sharesN of earlier versions are peel, loadaheadN and splitsN.
 func ParseBackwardConfig(text string) (c BackwardConfig, err error) {
 	words := strings.Fields(text)
 	for i, word := range words {
@@ -51,6 +51,9 @@ func renamedWord(word string) string {
 	if n, ok := strings.CutPrefix(word, "fence"); ok {
 		return "loadahead" + n
 	}
+	if n, ok := strings.CutPrefix(word, "shares"); ok {
+		return "splits" + n
+	}
 	return word
 }
 
@@ -72,7 +75,7 @@ func (c *BackwardConfig) parseWord(word string, t *BackwardTile) bool {
 	}
 	for prefix, target := range map[string]*int{
 		"sg": &t.Subgroups, "rt": &t.RowTiles, "by": &t.Stream, "loadahead": &t.LoadAhead,
-		"depth": &t.Depth, "rows": &t.Slice, "shares": &c.Shares, "chunk": &c.Chunk,
+		"depth": &t.Depth, "rows": &t.Slice, "splits": &c.Splits, "chunk": &c.Chunk,
 	} {
 		if number, ok := strings.CutPrefix(word, prefix); ok {
 			n, err := strconv.Atoi(number)

@@ -22,7 +22,7 @@ var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 	None:     func(path string, p *Problem) error { return unsupported("%s: no backward kernel of %v", path, p.DType) },
 	Fit: func(c BackwardConfig, _ *vk.Caps, _ *Problem, measured bool) BackwardConfig {
 		if measured {
-			c.Shares, c.Chunk = 0, 0
+			c.Splits, c.Chunk = 0, 0
 		}
 		return c
 	},

@@ -214,7 +214,7 @@ func TestTuningOld(t *testing.T) {
 		require.Equal(t, tunedScalar, c, again)
 		rows := x.Rows(tunedCaps())
 		require.Equal(t, []string{"attention", "forward", "coopmat2 sg2 rt2 bn32 loadahead2"}, []string{rows[0].Kernel, rows[0].Pass, rows[0].Config})
-		require.Contains(t, text(t, x), `"format": 4`)
+		require.Contains(t, text(t, x), `"format": 5`)
 		x, err = kit.LoadTuning(strings.NewReader(text(t, x)), tunedCaps())
 		require.NoError(t, err)
 	}
@@ -367,4 +367,19 @@ func TestConfigJSON(t *testing.T) {
 			t.Errorf("%s: %+v, %v", data, got, err)
 		}
 	}
+}
+
+// TestTuningShares says that splits of the backward pass are read from files of format 4, where they
+// are shares.
+func TestTuningShares(t *testing.T) {
+	caps, p := tunedCaps(), tunedProblem()
+	x := kit.NewTuning(caps)
+	c := BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}, Splits: 3}
+	require.NoError(t, x.Add("attention", kit.Backward, p, c, 1000))
+	now := text(t, x)
+	require.Contains(t, now, `"splits": 3`)
+	x, err := kit.LoadTuning(strings.NewReader(strings.NewReplacer(`"format": 5`, `"format": 4`, `"splits"`, `"shares"`).Replace(now)), caps)
+	require.NoError(t, err)
+	require.JSONEq(t, now, text(t, x))
+	require.Equal(t, c.String(), x.Rows(nil)[0].Config)
 }

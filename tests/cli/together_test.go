@@ -110,7 +110,7 @@ func TestTogetherTuneKernels(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, newer, 0o600))
 	again := prepare(t, norm...).start()
 	require.Equal(t, 1, again.wait())
-	require.Contains(t, again.stderr.String(), "format=99 is above 4, which this version reads: a newer version of flashvk wrote it: remove the file or name another with --out")
+	require.Contains(t, again.stderr.String(), "format=99 is above 5, which this version reads: a newer version of flashvk wrote it: remove the file or name another with --out")
 	kept, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, newer, kept)

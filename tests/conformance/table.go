@@ -55,7 +55,7 @@ func Table() []Entry {
 	add("attention-bwd", "attention.Backward", all, attends, "$problem", trained, "$more", `,"Backward":true`).Own = true
 	add("attention-bwd-features", "attention.Backward", all, attends, "$problem", features, "$more", `,"Backward":true`).Own = true
 	add("attention-bwd-fused", "attention.Backward", paths(attention.CoopMat2, attention.CoopMat), attends,
-		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Shares":2}`).Halves = true
+		"$problem", trained, "$more", `,"Backward":true,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Splits":2}`).Halves = true
 	stored := `,"Backward":true,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":%s},"Stored":{"Subgroups":2,"RowTiles":%d,"Stream":$side},"Chunk":1}`
 	windows := `"SeqQ":20,"SeqKV":35,"Causal":true,"Window":{"On":true,"Left":9},"KeyMask":true,"Sinks":true,"Bias":{"On":true,"Rows":true}`
 	for i, name := range []string{"attention-bwd-stored", "attention-bwd-stored-fragments"} {

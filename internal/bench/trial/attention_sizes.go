@@ -278,7 +278,7 @@ func (d *attentionDraw) configSizes() {
 		}
 	}
 	if d.BackwardConfig != nil && d.BackwardConfig.Fused != (attention.BackwardTile{}) {
-		d.BackwardConfig.Shares = one(rng, 0, 0, 1, 2, 3, 7)
+		d.BackwardConfig.Splits = one(rng, 0, 0, 1, 2, 3, 7)
 	}
 	drawGroups(rng, d.DecodeConfig, d.space)
 	if d.DecodeConfig != nil && attention.Supports(kernelCaps(d.space.Soft), *p, kit.Forward, d.options()) != nil {

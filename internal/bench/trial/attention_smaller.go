@@ -155,7 +155,7 @@ func (p *attentionProblem) smallerData(step attentionStep) {
 			q.Config.Splits, q.Config.Detour = 0, false
 		}
 		if q.BackwardConfig != nil {
-			q.BackwardConfig.Shares = 0
+			q.BackwardConfig.Splits = 0
 		}
 	})
 	change(func(c *attntest.Case) { c.Q, c.K, c.V, c.O, c.LSE, c.Features = 0, 0, 0, 0, 0, 0 })

@@ -23,13 +23,13 @@ import (
 
 // tuningFormat is the version of the file's format. Format 1 had the forward pass of attention
 // only, whose rows have the fields of the problem beside the others. Formats 1 and 2 have names of
-// fields as Go has them, and no times. Format 3 has snake_case. Format 4 has the new names of
-// renamedFields.
-const tuningFormat = 4
+// fields as Go has them, and no times. Format 3 has snake_case. Formats 4 and 5 have new names of
+// fields, those of renamedFields: in format 5 shares are splits.
+const tuningFormat = 5
 
-// renamedFields are names of fields of configurations before format 4.
+// renamedFields are the names that fields of configurations had before format 4, or 5.
 var renamedFields = map[string]string{
-	"fence": "load_ahead", "split_loop": "peel_mask", "fragments": "pack_b", "pack": "align_rows",
+	"fence": "load_ahead", "split_loop": "peel_mask", "fragments": "pack_b", "pack": "align_rows", "shares": "splits",
 }
 
 // newName returns the name of a field of any format.

@@ -263,10 +263,10 @@ func TestTuningBad(t *testing.T) {
 		{"not JSON", "hello", "invalid character", false},
 		{"a list", "[]", "cannot unmarshal array", false},
 		{"more behind", good + "{}", "invalid character", false},
-		{"no format", edit(`"format": 4,`, ``), "format=0 is not positive", false},
-		{"newer", edit(`"format": 4`, `"format": 5`), "format=5 is above 4, which this version reads: a newer version of flashvk wrote it", true},
-		{"newer, with more", edit(`"format": 4`, `"format": 5, "more": 1`), "format=5 is above 4", true},
-		{"unknown field", edit(`"format": 4`, `"format": 4, "more": 1`), `unknown field "more"`, false},
+		{"no format", edit(`"format": 5,`, ``), "format=0 is not positive", false},
+		{"newer", edit(`"format": 5`, `"format": 6`), "format=6 is above 5, which this version reads: a newer version of flashvk wrote it", true},
+		{"newer, with more", edit(`"format": 5`, `"format": 6, "more": 1`), "format=6 is above 5", true},
+		{"unknown field", edit(`"format": 5`, `"format": 5, "more": 1`), `unknown field "more"`, false},
 		{"unknown field of a row", edit(`"ns": 1000`, `"ns": 1000, "more": 1`), `row 0: json: unknown field "more"`, false},
 		{"other vendor", edit(`"vendor_id": 4318`, `"vendor_id": 4319`), "not on this device", false},
 		{"other device", edit(`"device_id": 9860`, `"device_id": 9861`), "not on this device", false},
@@ -340,7 +340,7 @@ func TestTuningFormat2(t *testing.T) {
 	require.NotEqual(t, want, old)
 	for _, kernel := range []string{"test", "other"} { // which this program does not have
 		old, want := strings.ReplaceAll(old, `"kernel": "test"`, `"kernel": "`+kernel+`"`), strings.ReplaceAll(want, `"kernel": "test"`, `"kernel": "`+kernel+`"`)
-		x, err := Load(strings.NewReader(strings.Replace(old, `"format": 4`, `"format": 2`, 1)), testCaps())
+		x, err := Load(strings.NewReader(strings.Replace(old, `"format": 5`, `"format": 2`, 1)), testCaps())
 		require.NoError(t, err)
 		require.Equal(t, want, testText(t, x))
 	}
